@@ -179,6 +179,86 @@ static void test_norms(void **state) {
     }
 }
 
+/* ---- Batch norm: samples, channels, places --------------------------------------------------- */
+
+static tn_status call_batch_norm(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, batch_norm, out[0], out[1], out[2], &r->x, r->has_w ? &r->w : NULL,
+                      r->has_b ? &r->b : NULL, 1e-5, false);
+}
+static tn_status call_batch_norm_given(const tn_backend *t, const tn_desc *const *out, void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, batch_norm, out[0], &r->mean, &r->rstd, &r->x, r->has_w ? &r->w : NULL,
+                      r->has_b ? &r->b : NULL, 1e-5, true);
+}
+static tn_status call_batch_norm_backward(const tn_backend *t, const tn_desc *const *out,
+                                          void *user) {
+    rows *r = user;
+    return TRIAL_CALL(t, batch_norm_backward, out[0], out[1], out[2], &r->dy, &r->x, &r->mean,
+                      &r->rstd, r->has_w ? &r->w : NULL, 1e-5, r->has_other);
+}
+
+/* One place, many samples; short rows that are gathered, around and beyond a piece; long rows that
+ * are cut. Far from 0, where a sum of squares would have lost the deviation. */
+static void test_batch_norm(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{3, 2, 1},   {1, 3, 5},    {700, 3, 4}, {5, 2, 255},
+                                        {2, 3, 256}, {2, 2, 4099}, {40, 9, 49}, {2100, 3, 1}};
+    if (!trial_tables()[0]->batch_norm) {
+        skip(); /* a table that leaves it to the composition */
+    }
+    for (int k = 0; k < 8 * 4 * 8; k++) {
+        const int64_t *size = shapes[k / 32], *channels = size + 1;
+        tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
+        bool double_form = dtype == TN_F64;
+        array x = varied(dtype, k & 1, 3, size, 1);
+        for (int64_t i = 0; i < x.count && k & 4; i++) {
+            array_set(&x, i, array_get(&x, i) + 50);
+        }
+        rows r = {.x = x.d,
+                  .dy = varied(dtype, k & 1, 3, size, 2).d,
+                  .w = varied(dtype, k & 1, 1, channels, 3).d,
+                  .b = varied(dtype, DENSE, 1, channels, 4).d,
+                  .has_w = k & 2,
+                  .has_b = k & 2,
+                  .has_other = k & 4};
+        array y = make(dtype, k >> 2 & 1, 3, size), mean = make(stat, k & 1, 1, channels),
+              var = make(stat, DENSE, 1, channels);
+        trial t = {"batch_norm",
+                   3,
+                   {y, mean, var},
+                   call_batch_norm,
+                   &r,
+                   double_form ? 1e-12 : 4e-6,
+                   double_form ? 1e-10 : 4e-5 + step_of(dtype)};
+        trial_run(&t);
+        tn_context *ctx = trial_context(tn_backend_named("ref"));
+        tn_backend_named("ref")->batch_norm(ctx, &y.d, &mean.d, &var.d, &x.d, NULL, NULL, 0, false);
+        r.mean = mean.d;
+        r.rstd = var.d;
+        trial given = {"batch_norm of given statistics",
+                       1,
+                       {y},
+                       call_batch_norm_given,
+                       &r,
+                       t.relative,
+                       t.absolute};
+        trial_run(&given);
+        tn_dtype sums = k & 1 ? stat : dtype;
+        array dw = make(sums, k & 1, 1, channels), db = make(sums, DENSE, 1, channels);
+        double scale = 1 + sqrt((double)(size[0] * size[2]));
+        trial back = {"batch_norm_backward",
+                      3,
+                      {y, dw, db},
+                      call_batch_norm_backward,
+                      &r,
+                      double_form ? 1e-11 : 2e-5,
+                      double_form ? 1e-10 : 4e-5 * scale + step_of(dtype)};
+        trial_run(&back);
+        trial_forget();
+    }
+}
+
 /* A row of equal elements has no deviation: y is the bias, to the bit. */
 static void test_constant_rows(void **state) {
     (void)state;
@@ -285,8 +365,9 @@ static void test_bad_labels(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ARRAY_TEST(test_softmax),        ARRAY_TEST(test_norms),
-        ARRAY_TEST(test_add_layer_norm), ARRAY_TEST(test_constant_rows),
-        ARRAY_TEST(test_cross_entropy),  ARRAY_TEST(test_bad_labels),
+        ARRAY_TEST(test_add_layer_norm), ARRAY_TEST(test_batch_norm),
+        ARRAY_TEST(test_constant_rows),  ARRAY_TEST(test_cross_entropy),
+        ARRAY_TEST(test_bad_labels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

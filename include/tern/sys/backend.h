@@ -277,6 +277,19 @@ typedef struct tn_backend {
     tn_status (*rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
                                    const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
                                    const tn_desc *w);
+    /* x (n, c, …), y as x: y = (x - mean) rstd w + b with rstd = 1 / sqrt(var + eps); w and b (c)
+     * or NULL. mean and var (c), f32 (f64 for f64): read where they are `given`, else written:
+     * those of x over all dimensions but c, the variance biased. The mean of equal elements is
+     * exact. */
+    tn_status (*batch_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
+                            const tn_desc *var, const tn_desc *x, const tn_desc *w,
+                            const tn_desc *b, double eps, bool given);
+    /* Any of dx, dw, db may be NULL (not wanted); dw and db may be f32 where the others are bf16 or
+     * f16. `given`: mean and var do not depend on x. */
+    tn_status (*batch_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
+                                     const tn_desc *db, const tn_desc *dy, const tn_desc *x,
+                                     const tn_desc *mean, const tn_desc *var, const tn_desc *w,
+                                     double eps, bool given);
     /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group
      * h / (H / G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the log of the sum of exponentials of
      * each row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */
