@@ -89,11 +89,18 @@ TN_OP(nn, log_softmax)
 TN_OP(nn, layer_norm)
 TN_OP(nn, add_layer_norm)
 TN_OP(nn, rms_norm)
+TN_OP(nn, batch_norm)
+TN_OP(nn, batch_norm_given)
 TN_OP(nn, dropout)
 TN_OP(nn, embedding)
 TN_OP(nn, attention)
 TN_OP(nn, attention_qkv)
 TN_OP(nn, rotary)
+
+/* pool/ */
+TN_OP(pool, max_pool)
+TN_OP(pool, avg_pool)
+TN_OP(pool, avg_unpool)
 
 /* loss/ */
 TN_OP(loss, mse)

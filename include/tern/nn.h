@@ -459,6 +459,160 @@ TN_API void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options opti
 TN_API tn_rms_norm *tn_rms_norm_new(int64_t width);
 TN_API tn_rms_norm *tn_rms_norm_new_with(int64_t width, tn_norm_options options);
 
+/* Each channel less its mean, over its deviation (tn_batch_norm): while training those of the
+ * batch, which the running ones follow; afterwards the running ones. x (N, C) or (N, C, L); (N, C,
+ * H, W); (N, C, D, H, W). A forward that runs again in backward does not count twice. */
+typedef struct tn_batch_norm_options {
+    double eps;               /* 1e-5 */
+    double momentum;          /* 0.1: running <- (1 - momentum) running + momentum batch */
+    bool cumulative;          /* false; true: running ones are means of all batches so far */
+    bool affine;              /* true: weight, starts at 1, and bias, at 0 */
+    bool track_running_stats; /* true; false: always the batch's statistics */
+    tn_dtype dtype;
+} tn_batch_norm_options;
+typedef struct tn_batch_norm_layer {
+    tn_module base;
+    tn_tensor *weight, *bias;              /* (C) or NULL */
+    tn_tensor *running_mean, *running_var; /* buffers (C), f32 (f64 for f64), or NULL */
+    tn_tensor *num_batches_tracked;        /* buffer, i64, 0-dimensional, or NULL */
+    tn_batch_norm_options options;
+    int64_t channels;
+    int least, most; /* dimensions of x */
+    /* tn_batch_norm_share; or NULL */
+    tn_tensor *(*total)(tn_tensor *x, void *user);
+    void *user;
+} tn_batch_norm_layer;
+typedef tn_batch_norm_layer tn_batch_norm1d;
+typedef tn_batch_norm_layer tn_batch_norm2d;
+typedef tn_batch_norm_layer tn_batch_norm3d;
+TN_API tn_batch_norm_options tn_batch_norm_defaults(void);
+TN_API void tn_batch_norm1d_init(tn_batch_norm1d *m, int64_t channels,
+                                 tn_batch_norm_options options);
+TN_API void tn_batch_norm2d_init(tn_batch_norm2d *m, int64_t channels,
+                                 tn_batch_norm_options options);
+TN_API void tn_batch_norm3d_init(tn_batch_norm3d *m, int64_t channels,
+                                 tn_batch_norm_options options);
+TN_API tn_batch_norm1d *tn_batch_norm1d_new(int64_t channels);
+TN_API tn_batch_norm1d *tn_batch_norm1d_new_with(int64_t channels, tn_batch_norm_options options);
+TN_API tn_batch_norm2d *tn_batch_norm2d_new(int64_t channels);
+TN_API tn_batch_norm2d *tn_batch_norm2d_new_with(int64_t channels, tn_batch_norm_options options);
+TN_API tn_batch_norm3d *tn_batch_norm3d_new(int64_t channels);
+TN_API tn_batch_norm3d *tn_batch_norm3d_new_with(int64_t channels, tn_batch_norm_options options);
+
+/* From now on each batch norm in m and below trains with the statistics of more than its own x:
+ * `total` makes of a tensor the sum of those of all who share, differentiable (distributed.h:
+ * tn_sync_batch_norm). user must live as long. NULL: its own again. */
+TN_API tn_status tn_batch_norm_share(void *m, tn_tensor *(*total)(tn_tensor *x, void *user),
+                                     void *user);
+
+/* Of each sample, the channels in groups (tn_group_norm_op), or each alone (tn_instance_norm; x as
+ * for batch norm). */
+typedef struct tn_group_norm {
+    tn_module base;
+    tn_tensor *weight, *bias; /* (C) or NULL */
+    int64_t groups;
+    double eps;
+} tn_group_norm;
+TN_API void tn_group_norm_init(tn_group_norm *m, int64_t groups, int64_t channels,
+                               tn_norm_options options);
+TN_API tn_group_norm *tn_group_norm_new(int64_t groups, int64_t channels);
+TN_API tn_group_norm *tn_group_norm_new_with(int64_t groups, int64_t channels,
+                                             tn_norm_options options);
+typedef struct tn_instance_norm_layer {
+    tn_module base;
+    tn_tensor *weight, *bias; /* (C) or NULL */
+    double eps;
+    int ndim; /* of x; without N one less */
+} tn_instance_norm_layer;
+typedef tn_instance_norm_layer tn_instance_norm1d;
+typedef tn_instance_norm_layer tn_instance_norm2d;
+typedef tn_instance_norm_layer tn_instance_norm3d;
+/* options.weight and bias are true in tn_norm_defaults; PyTorch's default is false. */
+TN_API void tn_instance_norm1d_init(tn_instance_norm1d *m, int64_t channels,
+                                    tn_norm_options options);
+TN_API void tn_instance_norm2d_init(tn_instance_norm2d *m, int64_t channels,
+                                    tn_norm_options options);
+TN_API void tn_instance_norm3d_init(tn_instance_norm3d *m, int64_t channels,
+                                    tn_norm_options options);
+/* PyTorch's defaults: neither weight nor bias. */
+TN_API tn_instance_norm1d *tn_instance_norm1d_new(int64_t channels);
+TN_API tn_instance_norm1d *tn_instance_norm1d_new_with(int64_t channels, tn_norm_options options);
+TN_API tn_instance_norm2d *tn_instance_norm2d_new(int64_t channels);
+TN_API tn_instance_norm2d *tn_instance_norm2d_new_with(int64_t channels, tn_norm_options options);
+TN_API tn_instance_norm3d *tn_instance_norm3d_new(int64_t channels);
+TN_API tn_instance_norm3d *tn_instance_norm3d_new_with(int64_t channels, tn_norm_options options);
+
+/* Pooling (tn_max_pool2d_op and the like): windows, and windows that make a result of a size. */
+typedef struct tn_pool {
+    tn_module base;
+    tn_tensor *(*f)(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+    tn_dims kernel;
+    tn_pool_options options;
+} tn_pool;
+typedef tn_pool tn_max_pool1d;
+typedef tn_pool tn_max_pool2d;
+typedef tn_pool tn_max_pool3d;
+typedef tn_pool tn_avg_pool1d;
+typedef tn_pool tn_avg_pool2d;
+typedef tn_pool tn_avg_pool3d;
+TN_API void tn_max_pool1d_init(tn_max_pool1d *m, tn_dims kernel, tn_pool_options options);
+TN_API void tn_max_pool2d_init(tn_max_pool2d *m, tn_dims kernel, tn_pool_options options);
+TN_API void tn_max_pool3d_init(tn_max_pool3d *m, tn_dims kernel, tn_pool_options options);
+TN_API void tn_avg_pool1d_init(tn_avg_pool1d *m, tn_dims kernel, tn_pool_options options);
+TN_API void tn_avg_pool2d_init(tn_avg_pool2d *m, tn_dims kernel, tn_pool_options options);
+TN_API void tn_avg_pool3d_init(tn_avg_pool3d *m, tn_dims kernel, tn_pool_options options);
+TN_API tn_max_pool1d *tn_max_pool1d_new(int64_t kernel);
+TN_API tn_max_pool1d *tn_max_pool1d_new_with(tn_dims kernel, tn_pool_options options);
+TN_API tn_max_pool2d *tn_max_pool2d_new(int64_t kernel);
+TN_API tn_max_pool2d *tn_max_pool2d_new_with(tn_dims kernel, tn_pool_options options);
+TN_API tn_max_pool3d *tn_max_pool3d_new(int64_t kernel);
+TN_API tn_max_pool3d *tn_max_pool3d_new_with(tn_dims kernel, tn_pool_options options);
+TN_API tn_avg_pool1d *tn_avg_pool1d_new(int64_t kernel);
+TN_API tn_avg_pool1d *tn_avg_pool1d_new_with(tn_dims kernel, tn_pool_options options);
+TN_API tn_avg_pool2d *tn_avg_pool2d_new(int64_t kernel);
+TN_API tn_avg_pool2d *tn_avg_pool2d_new_with(tn_dims kernel, tn_pool_options options);
+TN_API tn_avg_pool3d *tn_avg_pool3d_new(int64_t kernel);
+TN_API tn_avg_pool3d *tn_avg_pool3d_new_with(tn_dims kernel, tn_pool_options options);
+typedef struct tn_adaptive_pool {
+    tn_module base;
+    tn_tensor *(*f)(tn_tensor *x, tn_dims size);
+    tn_dims size;
+} tn_adaptive_pool;
+typedef tn_adaptive_pool tn_adaptive_max_pool1d;
+typedef tn_adaptive_pool tn_adaptive_max_pool2d;
+typedef tn_adaptive_pool tn_adaptive_max_pool3d;
+typedef tn_adaptive_pool tn_adaptive_avg_pool1d;
+typedef tn_adaptive_pool tn_adaptive_avg_pool2d;
+typedef tn_adaptive_pool tn_adaptive_avg_pool3d;
+TN_API void tn_adaptive_max_pool1d_init(tn_adaptive_max_pool1d *m, tn_dims size);
+TN_API void tn_adaptive_max_pool2d_init(tn_adaptive_max_pool2d *m, tn_dims size);
+TN_API void tn_adaptive_max_pool3d_init(tn_adaptive_max_pool3d *m, tn_dims size);
+TN_API void tn_adaptive_avg_pool1d_init(tn_adaptive_avg_pool1d *m, tn_dims size);
+TN_API void tn_adaptive_avg_pool2d_init(tn_adaptive_avg_pool2d *m, tn_dims size);
+TN_API void tn_adaptive_avg_pool3d_init(tn_adaptive_avg_pool3d *m, tn_dims size);
+TN_API tn_adaptive_max_pool1d *tn_adaptive_max_pool1d_new(int64_t size);
+TN_API tn_adaptive_max_pool2d *tn_adaptive_max_pool2d_new(int64_t size);
+TN_API tn_adaptive_max_pool3d *tn_adaptive_max_pool3d_new(int64_t size);
+TN_API tn_adaptive_avg_pool1d *tn_adaptive_avg_pool1d_new(int64_t size);
+TN_API tn_adaptive_avg_pool2d *tn_adaptive_avg_pool2d_new(int64_t size);
+TN_API tn_adaptive_avg_pool3d *tn_adaptive_avg_pool3d_new(int64_t size);
+
+/* tn_flatten in a sequential: PyTorch's is tn_flatten_new(1, -1). */
+typedef struct tn_flatten_layer {
+    tn_module base;
+    int first, last;
+} tn_flatten_layer;
+TN_API void tn_flatten_init(tn_flatten_layer *m, int first, int last);
+TN_API tn_flatten_layer *tn_flatten_new(int first, int last);
+/* Dimension dim becomes several: (N, 12, …) with dim 1 and TN_DIMS(3, 4) -> (N, 3, 4, …). */
+typedef struct tn_unflatten_layer {
+    tn_module base;
+    int dim;
+    tn_dims sizes;
+} tn_unflatten_layer;
+TN_API void tn_unflatten_init(tn_unflatten_layer *m, int dim, tn_dims sizes);
+TN_API tn_unflatten_layer *tn_unflatten_new(int dim, tn_dims sizes);
+
 typedef struct tn_dropout {
     tn_module base;
     double p; /* active while training */

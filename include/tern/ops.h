@@ -172,6 +172,23 @@ TN_API tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weigh
  * Sennrich 2019, arXiv:1910.07467. */
 TN_API tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps);
 
+/* Each channel of x (N, C, …) less its mean, over its deviation sqrt(var + eps), times weight, plus
+ * bias: (C) each, or NULL. `training`: mean and variance are the batch's, over all dimensions but
+ * C, and the running ones, where they are not NULL, follow them, running <- (1 - momentum) running
+ * + momentum batch (the variance unbiased). Otherwise the running ones are used, and must be there.
+ * These are (C), f32 (f64 for f64), changed in place. TN_EVALUE: training with one element a
+ * channel. Ioffe, Szegedy 2015, arXiv:1502.03167. */
+TN_API tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *running_var,
+                                tn_tensor *weight, tn_tensor *bias, bool training, double momentum,
+                                double eps);
+
+/* The same without a batch: of every sample, the channels in `groups` (Wu, He 2018,
+ * arXiv:1803.08494), or each channel alone (Ulyanov et al. 2016, arXiv:1607.08022). weight and bias
+ * (C) or NULL. C must be a multiple of groups; one element alone is TN_EVALUE. */
+TN_API tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,
+                                   double eps);
+TN_API tn_tensor *tn_instance_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps);
+
 /* Zero with probability p, the rest scaled by 1 / (1 - p). Draws one call from the thread's default
  * generator when p > 0. */
 TN_API tn_tensor *tn_dropout_op(tn_tensor *x, double p);
@@ -214,6 +231,39 @@ typedef struct tn_rotary_options {
 } tn_rotary_options;
 TN_API tn_rotary_options tn_rotary_defaults(void);
 TN_API tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options);
+
+/* ---- Pooling --------------------------------------------------------------------------------- */
+
+/* How a window slides. kernel, stride, padding, dilation: one number for all dimensions,
+ * TN_DIMS(2), or one for each, TN_DIMS(2, 1). */
+typedef struct tn_pool_options {
+    tn_dims stride;   /* TN_DIMS(): as the kernel */
+    tn_dims padding;  /* 0; at most half the kernel */
+    tn_dims dilation; /* 1; of max_pool */
+    bool ceil_mode;   /* false; true: a last window that is partly outside counts too */
+    bool include_pad; /* true; of avg_pool: padding counts as zeros */
+    int64_t divisor;  /* 0: the size of the window; of avg_pool: what sums are divided by */
+} tn_pool_options;
+TN_API tn_pool_options tn_pool_defaults(void);
+
+/* x (N, C, in…) -> (N, C, out…): of each window the largest element (NaN wins, the first of equals
+ * has the gradient), or the mean; out = (in + 2 padding - dilation (k - 1) - 1) / stride + 1,
+ * rounded down, or up with ceil_mode. x may come without N: so does the result then. TN_ESHAPE: the
+ * window is larger than the padded input; TN_EVALUE: numbers out of range. */
+TN_API tn_tensor *tn_max_pool1d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+TN_API tn_tensor *tn_max_pool2d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+TN_API tn_tensor *tn_max_pool3d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+TN_API tn_tensor *tn_avg_pool1d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+TN_API tn_tensor *tn_avg_pool2d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+TN_API tn_tensor *tn_avg_pool3d_op(tn_tensor *x, tn_dims kernel, tn_pool_options options);
+
+/* Windows that make a result of this size: from floor(i in / out) to ceil((i + 1) in / out). */
+TN_API tn_tensor *tn_adaptive_max_pool1d_op(tn_tensor *x, tn_dims size);
+TN_API tn_tensor *tn_adaptive_max_pool2d_op(tn_tensor *x, tn_dims size);
+TN_API tn_tensor *tn_adaptive_max_pool3d_op(tn_tensor *x, tn_dims size);
+TN_API tn_tensor *tn_adaptive_avg_pool1d_op(tn_tensor *x, tn_dims size);
+TN_API tn_tensor *tn_adaptive_avg_pool2d_op(tn_tensor *x, tn_dims size);
+TN_API tn_tensor *tn_adaptive_avg_pool3d_op(tn_tensor *x, tn_dims size);
 
 /* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
 

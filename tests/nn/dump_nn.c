@@ -52,6 +52,68 @@ static void dump_layers(void) {
     dump("rms_norm", &rms_norm, normal(TN_DIMS(2, 3, 10)), NULL);
 }
 
+static bool add_buffer(const tn_entry *entry, void *user) {
+    if (entry->buffer) {
+        add(user, "b.", entry->path, *entry->field);
+    }
+    return true;
+}
+
+/* As dump, and then CASE/b.NAME, the buffers, and CASE/eval, the result after training. */
+static void dump_norm(const char *name, void *m, tn_tensor *x) {
+    stir(m);
+    tn_set_requires_grad(x, true);
+    tn_tensor *y = tn_call(m, x), *gy = tn_randn(tn_shape(y), TN_F64);
+    tn_backward_from(&y, &gy, 1, false);
+    add(name, "x", "", x);
+    add(name, "y", "", y);
+    add(name, "gy", "", gy);
+    add(name, "gx", "", tn_grad_of(x));
+    add_module(name, m);
+    tn_module_each(m, (tn_walk){.buffers = true}, add_buffer, (void *)name);
+    tn_module_train(m, false);
+    add(name, "eval", "", tn_call(m, x));
+    tn_module_free(m);
+}
+
+static void dump_norms(void) {
+    tn_batch_norm_options batch = tn_batch_norm_defaults();
+    batch.dtype = TN_F64;
+    dump_norm("batch_norm1d", tn_batch_norm1d_new_with(5, batch), normal(TN_DIMS(6, 5)));
+    dump_norm("batch_norm1d_places", tn_batch_norm1d_new_with(3, batch), normal(TN_DIMS(4, 3, 7)));
+    dump_norm("batch_norm2d", tn_batch_norm2d_new_with(4, batch), normal(TN_DIMS(3, 4, 5, 2)));
+    batch.cumulative = true;
+    dump_norm("batch_norm3d", tn_batch_norm3d_new_with(2, batch), normal(TN_DIMS(2, 2, 3, 2, 2)));
+    tn_norm_options norm = tn_norm_defaults();
+    norm.dtype = TN_F64;
+    dump_norm("group_norm", tn_group_norm_new_with(3, 6, norm), normal(TN_DIMS(2, 6, 4, 3)));
+    dump_norm("instance_norm1d", tn_instance_norm1d_new_with(3, norm), normal(TN_DIMS(2, 3, 5)));
+    dump_norm("instance_norm2d", tn_instance_norm2d_new_with(3, norm), normal(TN_DIMS(3, 4, 3)));
+    dump_norm("instance_norm3d", tn_instance_norm3d_new(2), normal(TN_DIMS(2, 2, 3, 2, 2)));
+}
+
+/* Each layer of windows, to see that it calls its own function. */
+static void dump_pools(void) {
+    tn_pool_options pool = tn_pool_defaults();
+    pool.stride = TN_DIMS(2);
+    pool.padding = TN_DIMS(1);
+    tn_dims three = TN_DIMS(2, 3, 9), four = TN_DIMS(2, 3, 9, 8), five = TN_DIMS(2, 3, 5, 6, 4);
+    dump_norm("max_pool1d", tn_max_pool1d_new_with(TN_DIMS(3), pool), normal(three));
+    dump_norm("max_pool2d", tn_max_pool2d_new_with(TN_DIMS(3, 2), pool), normal(four));
+    dump_norm("max_pool3d", tn_max_pool3d_new_with(TN_DIMS(3), pool), normal(five));
+    dump_norm("avg_pool1d", tn_avg_pool1d_new_with(TN_DIMS(3), pool), normal(three));
+    dump_norm("avg_pool2d", tn_avg_pool2d_new(2), normal(four));
+    dump_norm("avg_pool3d", tn_avg_pool3d_new(2), normal(five));
+    dump_norm("adaptive_max_pool1d", tn_adaptive_max_pool1d_new(4), normal(three));
+    dump_norm("adaptive_max_pool2d", tn_adaptive_max_pool2d_new(3), normal(four));
+    dump_norm("adaptive_max_pool3d", tn_adaptive_max_pool3d_new(2), normal(five));
+    dump_norm("adaptive_avg_pool1d", tn_adaptive_avg_pool1d_new(4), normal(TN_DIMS(3, 9)));
+    dump_norm("adaptive_avg_pool2d", tn_adaptive_avg_pool2d_new(3), normal(four));
+    dump_norm("adaptive_avg_pool3d", tn_adaptive_avg_pool3d_new(2), normal(five));
+    dump_norm("flatten", tn_flatten_new(1, -1), normal(four));
+    dump_norm("unflatten", tn_unflatten_new(-2, TN_DIMS(3, 3)), normal(four));
+}
+
 static void dump_transformers(void) {
     tn_self_attention attention;
     tn_self_attention_options plain = tn_self_attention_defaults();
@@ -247,6 +309,8 @@ int main(int argc, char **argv) {
         return 1;
     }
     dump_layers();
+    dump_norms();
+    dump_pools();
     dump_transformers();
     dump_cross_attention();
     dump_mixed();

@@ -34,6 +34,22 @@ TWINS = {
 }
 
 
+N = torch.nn
+# Modules that keep something, or have no parameters: PyTorch's own.
+LAYERS = {
+    "batch_norm1d": N.BatchNorm1d(5), "batch_norm1d_places": N.BatchNorm1d(3), "batch_norm2d": N.BatchNorm2d(4),
+    "batch_norm3d": N.BatchNorm3d(2, momentum=None), "group_norm": N.GroupNorm(3, 6),
+    "instance_norm1d": N.InstanceNorm1d(3, affine=True), "instance_norm2d": N.InstanceNorm2d(3, affine=True),
+    "instance_norm3d": N.InstanceNorm3d(2),
+    "max_pool1d": N.MaxPool1d(3, 2, 1), "max_pool2d": N.MaxPool2d((3, 2), 2, 1), "max_pool3d": N.MaxPool3d(3, 2, 1),
+    "avg_pool1d": N.AvgPool1d(3, 2, 1), "avg_pool2d": N.AvgPool2d(2), "avg_pool3d": N.AvgPool3d(2),
+    "adaptive_max_pool1d": N.AdaptiveMaxPool1d(4), "adaptive_max_pool2d": N.AdaptiveMaxPool2d(3),
+    "adaptive_max_pool3d": N.AdaptiveMaxPool3d(2), "adaptive_avg_pool1d": N.AdaptiveAvgPool1d(4),
+    "adaptive_avg_pool2d": N.AdaptiveAvgPool2d(3), "adaptive_avg_pool3d": N.AdaptiveAvgPool3d(2),
+    "flatten": N.Flatten(), "unflatten": N.Unflatten(-2, (3, 3)),
+}
+
+
 # ---- Tests ------------------------------------------------------------------------------------------------------------------
 
 def check_module(name):
@@ -103,6 +119,25 @@ def check_twin_module(name):
         if t.is_floating_point():
             close(case["gin.%d" % i], t.grad, "gradient of input %d" % i, 1e-11)
     check_gradients(case, dict(m.named_parameters()), 1e-11)
+
+
+def check_layer(name):
+    """Result, gradients, buffers, and the result after training."""
+    case, m = below(DATA, name + "/"), LAYERS[name].double()
+    m.load_state_dict(below(case, "p."), strict=False)
+    p, x = dict(m.named_parameters()), case["x"].requires_grad_(True)
+    y = m(x)
+    close(case["y"], y.detach(), "result", 1e-12)
+    y.backward(case["gy"])
+    close(case["gx"], x.grad, "gradient of x", 1e-10)
+    check_gradients(case, p, 1e-11)
+    buffers = dict(m.named_buffers())
+    if set(buffers) != set(below(case, "b.")):
+        raise AssertionError("buffers %s" % sorted(below(case, "b.")))
+    for key, t in below(case, "b.").items():
+        if not torch.allclose(t, buffers[key], rtol=1e-12):
+            raise AssertionError("%s is %s, PyTorch's %s" % (key, t, buffers[key]))
+    close(case["eval"], m.eval()(x).detach(), "result after training", 1e-12)
 
 
 def check_mixed():
@@ -195,6 +230,7 @@ def check_sparse():
 
 run([(name, lambda name=name: check_module(name)) for name in TWINS] +
     [(name, lambda name=name: check_twin_module(name)) for name in MODULES] +
+    [(name, lambda name=name: check_layer(name)) for name in LAYERS] +
     [("mixed precision", check_mixed)] +
     [("init " + name, lambda name=name: check_init(name, *INITS[name])) for name in INITS] +
     [("init eye", lambda: check_same("eye", I.eye_)), ("init dirac", lambda: check_same("dirac", lambda t: I.dirac_(t, 2))),

@@ -34,6 +34,28 @@ def rms_norm(x, w=None, eps=1e-5):
     return y if w is None else y * w
 
 
+def channels(x):
+    """All dimensions but the channels'."""
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def batch_norm(x, w=None, b=None, eps=1e-5):
+    """torch.batch_norm, unlike F's, takes one element a channel. The statistics are results too."""
+    y = torch.batch_norm(x, w, b, None, None, True, 0.0, eps, False) if x.numel() else x * 1
+    return y, x.mean(channels(x)), x.var(channels(x), unbiased=False)
+
+
+def batch_norm_given(x, w=None, b=None, mean=None, var=None, eps=1e-5):
+    """F.batch_norm in eval mode; but PyTorch has no gradients of the statistics."""
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    y = (x - mean.reshape(shape)) / torch.sqrt(var.reshape(shape) + eps)
+    y = y if w is None else y * w.reshape(shape)
+    y = y if b is None else y + b.reshape(shape)
+    with torch.no_grad():
+        assert torch.allclose(y, F.batch_norm(x, mean, var, w, b, False, 0.0, eps), rtol=1e-4, atol=1e-5)
+    return y
+
+
 def rotary(x, positions, theta=10000.0, factor=1.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=8192, inverse=False):
     """Hugging Face's Llama: _compute_llama3_parameters, rotate_half, apply_rotary_pos_emb."""
     d = x.shape[-1]
@@ -57,6 +79,8 @@ TWINS = {
     "log_softmax": lambda x, dim: torch.log_softmax(x, dim),
     "layer_norm": lambda x, w=None, b=None, eps=1e-5: F.layer_norm(x, x.shape[-1:], w, b, eps),
     "rms_norm": rms_norm,
+    "batch_norm": batch_norm,
+    "batch_norm_given": batch_norm_given,
     "add_layer_norm": lambda a, b, w=None, bias=None, eps=1e-5: (F.layer_norm(a + b, a.shape[-1:], w, bias, eps), a + b),
     "attention": attention,
     "attention_qkv": attention_qkv,
@@ -67,5 +91,6 @@ TWINS = {
 TERMS = {
     "layer_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.var(-1, unbiased=False).min().item() + eps) if x.numel() else 1.0,
     "add_layer_norm": lambda a, b, *_, eps: TERMS["layer_norm"](a + b, eps=eps),
+    "batch_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.var(channels(x), unbiased=False).min().item() + eps) if x.numel() else 1.0,
     "rms_norm": lambda x, *_, eps: 1.0 / math.sqrt(x.pow(2).mean(-1).min().item() + eps) if x.numel() else 1.0,
 }

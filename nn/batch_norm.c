@@ -1,0 +1,153 @@
+/* batch_norm1d, 2d, 3d: one module that differs in the dimensions it takes.
+ *
+ * The running statistics are buffers of their own dtype, which a policy of mixed precision leaves
+ * as they are. Where statistics are shared (tn_batch_norm_share), mean and variance are made of
+ * operations, so that their gradients reach all who contributed.
+ */
+#include "core/number.h"
+#include "nn/module.h"
+
+tn_batch_norm_options tn_batch_norm_defaults(void) {
+    return (tn_batch_norm_options){
+        .eps = 1e-5, .momentum = 0.1, .affine = true, .track_running_stats = true, .dtype = TN_F32};
+}
+
+/* The weight of this batch in the running statistics; counts it. */
+static double count_batch(tn_batch_norm_layer *m) {
+    tn_add_scalar_(m->num_batches_tracked, 1.0);
+    return m->options.cumulative ? 1.0 / tn_item(m->num_batches_tracked) : m->options.momentum;
+}
+
+/* (1, C, 1, …), so that it broadcasts to x. */
+static tn_tensor *over_channels(tn_tensor *vector, const tn_tensor *x) {
+    tn_dims dims = {.ndim = tn_ndim(x)};
+    for (int i = 0; i < dims.ndim; i++) {
+        dims.size[i] = i == 1 ? tn_size(x, 1) : 1;
+    }
+    return tn_reshape(vector, dims);
+}
+
+/* running <- (1 - momentum) running + momentum now */
+static void follow_batch(tn_tensor *running, tn_tensor *now, double momentum) {
+    tn_mul_scalar_(running, 1.0 - momentum);
+    tn_add_scaled_(running, now, momentum);
+}
+
+/* With the statistics of all who share: sums first, then squares around the common mean. */
+static tn_tensor *shared_forward(tn_batch_norm_layer *m, tn_tensor *x, bool follows,
+                                 double momentum) {
+    int64_t channels = tn_size(x, 1), own = channels ? tn_count(x) / channels : 0;
+    tn_dims over = {.ndim = tn_ndim(x) - 1};
+    for (int i = 1; i < over.ndim; i++) {
+        over.size[i] = i + 1;
+    }
+    tn_tensor *wide = tn_cast(x, tn_dtype_of(x) == TN_F64 ? TN_F64 : TN_F32);
+    tn_tensor *size = tn_full(TN_DIMS(1), (double)own, tn_dtype_of(wide));
+    tn_tensor *parts[] = {tn_sum(wide, over, false), tn_to(size, tn_device_of(x))};
+    tn_tensor *sums = m->total(tn_cat(parts, 2, 0), m->user);
+    tn_tensor *count = tn_detach(tn_narrow(sums, 0, channels, 1));
+    tn_tensor *mean = tn_div(tn_narrow(sums, 0, 0, channels), count);
+    tn_tensor *centred = tn_sub(wide, over_channels(mean, x));
+    tn_tensor *squares = m->total(tn_sum(tn_square(centred), over, false), m->user);
+    if (follows) {
+        TN_NO_GRAD;
+        follow_batch(m->running_mean, tn_detach(mean), momentum);
+        follow_batch(m->running_var, tn_div(tn_detach(squares), tn_sub_scalar(count, 1.0)),
+                     momentum);
+    }
+    return tn_batch_norm(x, mean, tn_div(squares, count), m->weight, m->bias, false, 0.0,
+                         m->options.eps);
+}
+
+static tn_tensor *batch_norm_forward(tn_module *self, tn_tensor *x) {
+    tn_batch_norm_layer *m = (tn_batch_norm_layer *)self;
+    int ndim = tn_ndim(x);
+    if (!tn_is_inert(x) && (ndim < m->least || ndim > m->most || tn_size(x, 1) != m->channels)) {
+        tn__raise(TN_ESHAPE, self->kind, "x is %s (it needs %d%s dimensions and %lld channels)",
+                  tn_shape_text(x), m->least, m->least < m->most ? " or 3" : "",
+                  (long long)m->channels);
+        return tn_inert();
+    }
+    const tn_batch_norm_options *o = &m->options;
+    bool own = self->training || !o->track_running_stats;
+    bool follows = self->training && o->track_running_stats && !tn_in_recompute();
+    double momentum = follows ? count_batch(m) : 0.0;
+    if (own && m->total) {
+        return shared_forward(m, x, follows, momentum);
+    }
+    bool reads = follows || !own;
+    return tn_batch_norm(x, reads ? m->running_mean : NULL, reads ? m->running_var : NULL,
+                         m->weight, m->bias, own, momentum, o->eps);
+}
+
+static int batch_norm_describe(const tn_module *self, char *text, size_t room) {
+    const tn_batch_norm_options *o = &((const tn_batch_norm_layer *)self)->options;
+    return snprintf(text, room, "eps %s; momentum %s", tn__number_of(o->eps).text,
+                    o->cumulative ? "cumulative" : tn__number_of(o->momentum).text);
+}
+
+static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least, int most,
+                            int64_t channels, tn_batch_norm_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, batch_norm_forward, NULL)) {
+        return;
+    }
+    if (channels < 1 || !(options.eps >= 0.0)) {
+        tn__layer_refuse(m, TN_EVALUE, "channels is %lld and eps is %g (at least 1; not negative)",
+                         (long long)channels, options.eps);
+        return;
+    }
+    TN_SCOPE;
+    m->base.describe = batch_norm_describe;
+    m->options = options;
+    m->channels = channels;
+    m->least = least;
+    m->most = most;
+    tn_dims dims = TN_DIMS(channels);
+    tn_dtype wide = options.dtype == TN_F64 ? TN_F64 : TN_F32;
+    bool affine = options.affine, track = options.track_running_stats;
+    tn_module_param(m, "weight", &m->weight, affine ? tn_ones(dims, options.dtype) : NULL);
+    tn_module_param(m, "bias", &m->bias, affine ? tn_zeros(dims, options.dtype) : NULL);
+    tn_module_buffer(m, "running_mean", &m->running_mean, track ? tn_zeros(dims, wide) : NULL);
+    tn_module_buffer(m, "running_var", &m->running_var, track ? tn_ones(dims, wide) : NULL);
+    tn_module_buffer(m, "num_batches_tracked", &m->num_batches_tracked,
+                     track ? tn_zeros(TN_DIMS(), TN_I64) : NULL);
+}
+
+#define BATCH_NORM(name, least, most)                                                      \
+    void tn_##name##_init(tn_##name *m, int64_t channels, tn_batch_norm_options options) { \
+        batch_norm_init(m, #name, least, most, channels, options);                         \
+    }                                                                                      \
+    tn_##name *tn_##name##_new_with(int64_t channels, tn_batch_norm_options options) {     \
+        tn_##name *m = tn__layer_alloc(sizeof(*m));                                        \
+        tn_##name##_init(m, channels, options);                                            \
+        return tn__layer_on_heap(m);                                                       \
+    }                                                                                      \
+    tn_##name *tn_##name##_new(int64_t channels) {                                         \
+        return tn_##name##_new_with(channels, tn_batch_norm_defaults());                   \
+    }
+BATCH_NORM(batch_norm1d, 2, 3)
+BATCH_NORM(batch_norm2d, 4, 4)
+BATCH_NORM(batch_norm3d, 5, 5)
+
+/* ---- Statistics of several ------------------------------------------------------------------- */
+
+typedef struct sharing {
+    tn_tensor *(*total)(tn_tensor *x, void *user);
+    void *user;
+} sharing;
+
+static bool share_statistics(tn_module *m, const char *path, void *user) {
+    (void)path;
+    const sharing *s = user;
+    if (m->forward == batch_norm_forward) {
+        ((tn_batch_norm_layer *)m)->total = s->total;
+        ((tn_batch_norm_layer *)m)->user = s->user;
+    }
+    return true;
+}
+
+tn_status tn_batch_norm_share(void *m, tn_tensor *(*total)(tn_tensor *x, void *user), void *user) {
+    sharing s = {total, user};
+    tn_module_each_module(m, share_statistics, &s);
+    return tn_error();
+}

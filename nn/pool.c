@@ -1,0 +1,114 @@
+/* Pooling layers: windows that slide (tn_pool), and windows that make a result of a size
+ * (tn_adaptive_pool). They differ in the function they call.
+ */
+#include "nn/module.h"
+
+static int describe_dims(const tn_dims *dims, const char *name, char *text, size_t room) {
+    int length = snprintf(text, room, "%s ", name);
+    for (int i = 0; i < dims->ndim; i++) {
+        size_t left = (size_t)length < room ? room - (size_t)length : 0;
+        length += snprintf(text + length, left, i ? "x%lld" : "%lld", (long long)dims->size[i]);
+    }
+    return length;
+}
+
+/* ---- Windows that slide ---------------------------------------------------------------------- */
+
+static tn_tensor *pool_forward(tn_module *self, tn_tensor *x) {
+    const tn_pool *m = (const tn_pool *)self;
+    return m->f(x, m->kernel, m->options);
+}
+
+static int pool_describe(const tn_module *self, char *text, size_t room) {
+    const tn_pool *m = (const tn_pool *)self;
+    const struct {
+        const tn_dims *dims;
+        const char *name;
+    } parts[] = {{&m->kernel, "kernel"},
+                 {m->options.stride.ndim ? &m->options.stride : &m->kernel, ", stride"},
+                 {&m->options.padding, ", padding"},
+                 {&m->options.dilation, ", dilation"}};
+    int length = 0;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && (size_t)length < room; i++) {
+        length += describe_dims(parts[i].dims, parts[i].name, text + length, room - (size_t)length);
+    }
+    return length;
+}
+
+static void pool_init(tn_pool *m, const char *kind,
+                      tn_tensor *(*f)(tn_tensor *x, tn_dims kernel, tn_pool_options options),
+                      tn_dims kernel, tn_pool_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, pool_forward, NULL)) {
+        return;
+    }
+    m->base.describe = pool_describe;
+    m->f = f;
+    m->kernel = kernel;
+    m->options = options;
+    if (kernel.ndim < 1 || kernel.size[0] < 1) {
+        tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes, the first %lld (at least 1)",
+                         kernel.ndim, (long long)(kernel.ndim ? kernel.size[0] : 0));
+    }
+}
+
+/* ---- Windows for a size ---------------------------------------------------------------------- */
+
+static tn_tensor *adaptive_forward(tn_module *self, tn_tensor *x) {
+    const tn_adaptive_pool *m = (const tn_adaptive_pool *)self;
+    return m->f(x, m->size);
+}
+
+static int adaptive_describe(const tn_module *self, char *text, size_t room) {
+    return describe_dims(&((const tn_adaptive_pool *)self)->size, "size", text, room);
+}
+
+static void adaptive_init(tn_adaptive_pool *m, const char *kind,
+                          tn_tensor *(*f)(tn_tensor *x, tn_dims size), tn_dims size) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, adaptive_forward, NULL)) {
+        return;
+    }
+    m->base.describe = adaptive_describe;
+    m->f = f;
+    m->size = size;
+    if (size.ndim < 1 || size.size[0] < 0) {
+        tn__layer_refuse(m, TN_EVALUE, "size has %d numbers (at least one, not negative)",
+                         size.ndim);
+    }
+}
+
+/* ---- Their names ----------------------------------------------------------------------------- */
+
+#define POOL(name)                                                                 \
+    void tn_##name##_init(tn_##name *m, tn_dims kernel, tn_pool_options options) { \
+        pool_init(m, #name, tn_##name##_op, kernel, options);                      \
+    }                                                                              \
+    tn_##name *tn_##name##_new_with(tn_dims kernel, tn_pool_options options) {     \
+        tn_##name *m = tn__layer_alloc(sizeof(*m));                                \
+        tn_##name##_init(m, kernel, options);                                      \
+        return tn__layer_on_heap(m);                                               \
+    }                                                                              \
+    tn_##name *tn_##name##_new(int64_t kernel) {                                   \
+        return tn_##name##_new_with(TN_DIMS(kernel), tn_pool_defaults());          \
+    }
+POOL(max_pool1d)
+POOL(max_pool2d)
+POOL(max_pool3d)
+POOL(avg_pool1d)
+POOL(avg_pool2d)
+POOL(avg_pool3d)
+
+#define ADAPTIVE_POOL(name)                             \
+    void tn_##name##_init(tn_##name *m, tn_dims size) { \
+        adaptive_init(m, #name, tn_##name##_op, size);  \
+    }                                                   \
+    tn_##name *tn_##name##_new(int64_t size) {          \
+        tn_##name *m = tn__layer_alloc(sizeof(*m));     \
+        tn_##name##_init(m, TN_DIMS(size));             \
+        return tn__layer_on_heap(m);                    \
+    }
+ADAPTIVE_POOL(adaptive_max_pool1d)
+ADAPTIVE_POOL(adaptive_max_pool2d)
+ADAPTIVE_POOL(adaptive_max_pool3d)
+ADAPTIVE_POOL(adaptive_avg_pool1d)
+ADAPTIVE_POOL(adaptive_avg_pool2d)
+ADAPTIVE_POOL(adaptive_avg_pool3d)

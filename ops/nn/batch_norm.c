@@ -1,0 +1,259 @@
+/* batch_norm(x, w, b) = (x - mean) rstd w + b, each channel over the batch and its places
+ * (Ioffe and Szegedy 2015, arXiv:1502.03167)
+ *
+ *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
+ *     mean, var: (C), of x, f32 (f64 for f64), the variance biased: results too
+ *     rstd = 1 / sqrt(var + eps), h = (x - mean) rstd, e = dy w, means over all but C:
+ *     dx = rstd (e - mean(e) - h mean(e h))        dw = sum dy h        db = sum dy
+ *
+ * The kernel of the gradient takes that of y alone. Where mean or var were used too, the
+ * composition is differentiated.
+ */
+#include "ops/nn/batch_norm.h"
+
+#include "core/error.h"
+
+enum { X, W, B, INPUTS };
+enum { Y, MEAN, VAR };
+
+bool tn__batch_norm_fits(const tn_op_call *c) {
+    tn_dims x = tn_shape(c->in[X]);
+    if (!tn_op_float(c, X)) {
+        return false;
+    }
+    if (x.ndim < 2) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s (it needs a batch and channels: (N, C, …))",
+                          tn_shape_text(c->in[X]));
+    }
+    for (int i = W; i <= B; i++) {
+        tn_tensor *t = tn__optional(c, i);
+        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[1])) {
+            return tn_op_fail(c, TN_ESHAPE, "x is %s but %s is %s (one for each channel)",
+                              tn_shape_text(c->in[X]), i == W ? "weight" : "bias",
+                              tn_shape_text(t));
+        }
+    }
+    return true;
+}
+
+static bool batch_norm_shape(tn_op_call *c) {
+    if (!tn_op_same_dtype(c) || !tn__batch_norm_fits(c)) {
+        return false;
+    }
+    tn_dims channels = TN_DIMS(tn_size(c->in[X], 1));
+    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[X]));
+    return tn_op_out_like(c, X) && tn_op_out(c, channels, wide) && tn_op_out(c, channels, wide);
+}
+
+static tn_status batch_norm_forward(tn_op_call *c) {
+    const tn__batch_norm_args *args = c->args;
+    return c->kernels->batch_norm(c->ctx, tn_op_y(c, Y), tn_op_y(c, MEAN), tn_op_y(c, VAR),
+                                  tn_op_x(c, X), tn_op_x(c, W), tn_op_x(c, B), args->eps, false);
+}
+
+static tn_status batch_norm_backward_kernel(const tn_op_back *b) {
+    const tn__batch_norm_args *args = b->args;
+    if (b->dy[MEAN] || b->dy[VAR]) {
+        return TN_EUNSUPPORTED;
+    }
+    return b->kernels->batch_norm_backward(b->ctx, b->dx[X], b->dx[W], b->dx[B], b->dy[Y], b->x[X],
+                                           b->y[MEAN], b->y[VAR], b->x[W], args->eps, false);
+}
+
+tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
+    tn_dims dims = {.ndim = ndim};
+    for (int i = 0; i < ndim; i++) {
+        dims.size[i] = i == 1 ? tn_count(vector) : 1;
+    }
+    return tn_reshape(vector, dims);
+}
+
+tn_tensor *tn__batch_norm_finish(const tn_op_call *c, tn_tensor *centred, tn_tensor *var) {
+    const tn__batch_norm_args *args = c->args;
+    tn_tensor *w = tn__optional(c, W), *b = tn__optional(c, B);
+    tn_tensor *y = tn_mul(centred, tn_rsqrt(tn_add_scalar(var, args->eps)));
+    y = w ? tn_mul(y, tn__over_channels(w, tn_ndim(y))) : y;
+    return b ? tn_add(y, tn__over_channels(b, tn_ndim(y))) : y;
+}
+
+/* All dimensions but the channels'. */
+static tn_dims dims_of_channel(const tn_tensor *x) {
+    tn_dims dims = {.ndim = tn_ndim(x) - 1};
+    for (int i = 1; i < dims.ndim; i++) {
+        dims.size[i] = i + 1;
+    }
+    return dims;
+}
+
+static tn_tensor *batch_norm_compose(tn_op_call *c) {
+    tn_dims over = dims_of_channel(c->in[X]), channels = TN_DIMS(tn_size(c->in[X], 1));
+    tn_tensor *x = tn__from_first(c->in[X], over), *shift = tn_mean(x, over, true);
+    tn_tensor *centred = tn_sub(x, shift), *var = tn_mean(tn_square(centred), over, true);
+    c->out[MEAN] = tn_mean(c->in[X], over, false);
+    c->out[VAR] = tn_reshape(var, channels);
+    return tn__batch_norm_finish(c, centred, var);
+}
+
+/* Each combination of weight and bias; one place, one row, odd sizes, rows beyond a piece of the
+ * fast kernel; far from 0. */
+static void batch_norm_samples(tn_op_samples *s) {
+    static const tn__batch_norm_args usual = {1e-5}, large = {0.1};
+    static const tn_dims shapes[] = {
+        {2, {6, 3}},    {3, {3, 2, 4}}, {4, {2, 3, 3, 2}}, {5, {2, 2, 1, 3, 2}}, {4, {1, 2, 5, 7}},
+        {3, {2, 0, 3}}, {2, {300, 2}},  {3, {2, 1, 2100}}, {3, {130, 1, 17}},    {3, {1, 3, 1}},
+    };
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+        tn_dims channels = TN_DIMS(shapes[i].size[1]);
+        tn_sample sample = {
+            .text = "eps=1e-05",
+            .args = &usual,
+            .inputs = INPUTS,
+            .in = {tn_spec_real(shapes[i], i % 2 ? 3.0 : -2.0, i % 2 ? 7.0 : 2.0),
+                   tn_spec_real(channels, 0.5, 1.5), tn_spec_real(channels, -1.0, 1.0)},
+        };
+        if (i > 8) { /* one element a channel: dx is 0, and its rounding 1 / sqrt(eps) larger */
+            sample.text = "eps=0.1";
+            sample.args = &large;
+        }
+        tn_sample_add(s, &sample);
+        if (i == 2) {
+            sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT};
+            tn_sample_add(s, &sample);
+            sample.in[W] = sample.in[B];
+            tn_sample_add(s, &sample);
+            sample.in[B] = tn_spec_real(channels, -1.0, 1.0);
+            tn_sample_add(s, &sample);
+        }
+    }
+}
+
+const tn_op tn__op_batch_norm = {
+    .name = "batch_norm",
+    .inputs = {"x", "weight", "bias"},
+    .args_size = sizeof(tn__batch_norm_args),
+    .results = 3,
+    .optional = 1u << W | 1u << B,
+    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(VAR),
+    .shape = batch_norm_shape,
+    .forward = batch_norm_forward,
+    .needs = TN_KERNEL(batch_norm),
+    .compose = batch_norm_compose,
+    .backward_kernel = batch_norm_backward_kernel,
+    .backward_needs = TN_KERNEL(batch_norm_backward),
+    .wide = true,
+    .widens = 1u << W | 1u << B,
+    .samples = batch_norm_samples,
+};
+
+tn_tensor *tn__batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,
+                          tn_tensor **mean, tn_tensor **var) {
+    tn_tensor *in[INPUTS] = {x, weight, bias}, *results[TN_OP_OUTPUTS];
+    tn_apply_many(&tn__op_batch_norm, &(tn__batch_norm_args){eps}, in, INPUTS, results);
+    *mean = results[MEAN];
+    *var = results[VAR];
+    return results[Y];
+}
+
+/* ---- With running statistics ----------------------------------------------------------------- */
+
+/* running <- (1 - momentum) running + momentum batch, the variance unbiased. */
+static void follow_batch(tn_tensor *running_mean, tn_tensor *running_var, tn_tensor *mean,
+                         tn_tensor *var, int64_t count, double momentum) {
+    if (running_mean) {
+        tn_mul_scalar_(running_mean, 1.0 - momentum);
+        tn_add_scaled_(running_mean, mean, momentum);
+    }
+    if (running_var) {
+        tn_mul_scalar_(running_var, 1.0 - momentum);
+        tn_add_scaled_(running_var, var, momentum * (double)count / (double)(count - 1));
+    }
+}
+
+/* False after raising. */
+static bool running_fits(tn_tensor *x, tn_tensor *running, const char *name) {
+    if (running && (!tn__usable(running, "batch_norm") || tn_ndim(running) != 1 ||
+                    tn_size(running, 0) != tn_size(x, 1) ||
+                    tn_dtype_of(running) != tn__wide_dtype(tn_dtype_of(x)))) {
+        tn__raise(TN_ESHAPE, "batch_norm",
+                  "x is %s %s but %s is %s %s (it must be %s, one for each channel)",
+                  tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x), name,
+                  tn_dtype_name(tn_dtype_of(running)), tn_shape_text(running),
+                  tn_dtype_name(tn__wide_dtype(tn_dtype_of(x))));
+        return false;
+    }
+    return true;
+}
+
+tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *running_var,
+                         tn_tensor *weight, tn_tensor *bias, bool training, double momentum,
+                         double eps) {
+    if (!training) {
+        return tn__batch_norm_given(x, weight, bias, running_mean, running_var, eps);
+    }
+    if (!tn__usable(x, "batch_norm") ||
+        (tn_ndim(x) > 1 && (!running_fits(x, running_mean, "running_mean") ||
+                            !running_fits(x, running_var, "running_var")))) {
+        return tn_inert();
+    }
+    int64_t channels = tn_ndim(x) > 1 ? tn_size(x, 1) : 1;
+    int64_t count = channels > 0 ? tn_count(x) / channels : 2;
+    if (count < 2 && tn_ndim(x) > 1) {
+        tn__raise(TN_EVALUE, "batch_norm",
+                  "x is %s (training needs more than one element of each channel)",
+                  tn_shape_text(x));
+        return tn_inert();
+    }
+    tn_tensor *mean, *var, *y = tn__batch_norm(x, weight, bias, eps, &mean, &var);
+    if (!tn_is_inert(y)) {
+        TN_SCOPE;
+        follow_batch(running_mean, running_var, mean, var, count, momentum);
+    }
+    return tn_error() == TN_OK ? y : tn_inert();
+}
+
+/* ---- Of each sample alone -------------------------------------------------------------------- */
+
+/* Samples and their groups are the channels of a batch of one. */
+tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,
+                            double eps) {
+    tn_dims dims = tn_shape(x);
+    if (!tn__usable(x, "group_norm")) {
+        return tn_inert();
+    }
+    if (dims.ndim < 2 || groups < 1 || groups > dims.size[1] || dims.size[1] % groups != 0) {
+        tn__raise(dims.ndim < 2 ? TN_ESHAPE : TN_EVALUE, "group_norm",
+                  "x is %s and groups is %lld (it needs (N, C, …), C a multiple of groups)",
+                  tn_shape_text(x), (long long)groups);
+        return tn_inert();
+    }
+    int64_t all = dims.size[0] * groups;
+    tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
+    y = tn_reshape(tn_batch_norm(y, NULL, NULL, NULL, NULL, true, 0.0, eps), dims);
+    y = weight ? tn_mul(y, tn__over_channels(weight, dims.ndim)) : y;
+    return bias ? tn_add(y, tn__over_channels(bias, dims.ndim)) : y;
+}
+
+/* A weight or bias (C) for each of n samples: (n C). */
+static tn_tensor *for_each_sample(tn_tensor *vector, int64_t n) {
+    if (!vector) {
+        return NULL;
+    }
+    int64_t channels = tn_count(vector);
+    return tn_reshape(tn_expand(vector, TN_DIMS(n, channels)), TN_DIMS(n * channels));
+}
+
+tn_tensor *tn_instance_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps) {
+    tn_dims dims = tn_shape(x);
+    if (!tn__usable(x, "instance_norm")) {
+        return tn_inert();
+    }
+    if (dims.ndim < 3) {
+        tn__raise(TN_ESHAPE, "instance_norm", "x is %s (it needs (N, C, …))", tn_shape_text(x));
+        return tn_inert();
+    }
+    int64_t n = dims.size[0], all = n * dims.size[1];
+    tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
+    y = tn_batch_norm(y, NULL, NULL, for_each_sample(weight, n), for_each_sample(bias, n), true,
+                      0.0, eps);
+    return tn_reshape(y, dims);
+}

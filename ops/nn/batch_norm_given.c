@@ -1,0 +1,105 @@
+/* batch_norm_given(x, mean, var, w, b) = (x - mean) rstd w + b, with rstd = 1 / sqrt(var + eps)
+ *
+ *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
+ *     mean, var: (C), as x, or f32 for bf16 and f16
+ *     dx = dy w rstd        dw = sum dy (x - mean) rstd        db = sum dy
+ *
+ * Batch norm as it is used after training. mean and var have gradients too (by the composition):
+ * statistics that several ranks or parts of a batch share are made of operations, and given.
+ */
+#include "ops/nn/batch_norm.h"
+
+enum { X, W, B, MEAN, VAR, INPUTS };
+
+static bool batch_norm_given_shape(tn_op_call *c) {
+    if (!tn__batch_norm_fits(c)) {
+        return false;
+    }
+    tn_dtype dtype = tn_dtype_of(c->in[X]), wide = tn__wide_dtype(dtype);
+    for (int i = W; i < INPUTS; i++) {
+        tn_tensor *t = c->in[i];
+        tn_dtype also = i < MEAN ? dtype : wide;
+        if (t && tn_dtype_of(t) != dtype && tn_dtype_of(t) != also) {
+            return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (it must be %s)",
+                              tn_dtype_name(dtype), tn_op_input_name(c->op, i).text,
+                              tn_dtype_name(tn_dtype_of(t)), tn_dtype_name(also));
+        }
+        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != tn_size(c->in[X], 1))) {
+            return tn_op_fail(c, TN_ESHAPE, "x is %s but %s is %s (one for each channel)",
+                              tn_shape_text(c->in[X]), tn_op_input_name(c->op, i).text,
+                              tn_shape_text(t));
+        }
+    }
+    return tn_op_out_like(c, X);
+}
+
+static tn_status batch_norm_given_forward(tn_op_call *c) {
+    const tn__batch_norm_args *args = c->args;
+    return c->kernels->batch_norm(c->ctx, tn_op_y(c, 0), tn_op_x(c, MEAN), tn_op_x(c, VAR),
+                                  tn_op_x(c, X), tn_op_x(c, W), tn_op_x(c, B), args->eps, true);
+}
+
+static tn_status batch_norm_given_backward_kernel(const tn_op_back *b) {
+    const tn__batch_norm_args *args = b->args;
+    if (b->dx[MEAN] || b->dx[VAR]) {
+        return TN_EUNSUPPORTED;
+    }
+    return b->kernels->batch_norm_backward(b->ctx, b->dx[X], b->dx[W], b->dx[B], b->dy[0], b->x[X],
+                                           b->x[MEAN], b->x[VAR], b->x[W], args->eps, true);
+}
+
+static tn_tensor *batch_norm_given_compose(tn_op_call *c) {
+    int ndim = tn_ndim(c->in[X]);
+    tn_tensor *centred = tn_sub(c->in[X], tn__over_channels(c->in[MEAN], ndim));
+    return tn__batch_norm_finish(c, centred, tn__over_channels(c->in[VAR], ndim));
+}
+
+/* Each combination of weight and bias; no rows, one place, rows beyond a piece of the fast
+ * kernel. */
+static void batch_norm_given_samples(tn_op_samples *s) {
+    static const tn__batch_norm_args usual = {1e-5};
+    static const tn_dims shapes[] = {
+        {2, {4, 3}}, {4, {2, 3, 3, 2}}, {3, {0, 2, 3}}, {3, {1, 2, 2100}}, {5, {2, 2, 1, 3, 2}},
+    };
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
+        tn_dims channels = TN_DIMS(shapes[i].size[1]);
+        tn_sample sample = {
+            .text = "eps=1e-05",
+            .args = &usual,
+            .inputs = INPUTS,
+            .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(channels, 0.5, 1.5),
+                   tn_spec_real(channels, -1.0, 1.0), tn_spec_real(channels, -0.5, 0.5),
+                   tn_spec_real(channels, 0.5, 1.5)},
+        };
+        tn_sample_add(s, &sample);
+        if (i == 1) {
+            sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT};
+            tn_sample_add(s, &sample);
+            sample.in[W] = sample.in[B];
+            tn_sample_add(s, &sample);
+        }
+    }
+}
+
+const tn_op tn__op_batch_norm_given = {
+    .name = "batch_norm_given",
+    .inputs = {"x", "weight", "bias", "mean", "var"},
+    .args_size = sizeof(tn__batch_norm_args),
+    .optional = 1u << W | 1u << B,
+    .saves = TN_SAVES_INPUTS,
+    .shape = batch_norm_given_shape,
+    .forward = batch_norm_given_forward,
+    .needs = TN_KERNEL(batch_norm),
+    .compose = batch_norm_given_compose,
+    .backward_kernel = batch_norm_given_backward_kernel,
+    .backward_needs = TN_KERNEL(batch_norm_backward),
+    .wide = true,
+    .widens = 1u << W | 1u << B,
+    .samples = batch_norm_given_samples,
+};
+
+tn_tensor *tn__batch_norm_given(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *mean,
+                                tn_tensor *var, double eps) {
+    tn_tensor *in[INPUTS] = {x, weight, bias, mean, var};
+    return tn_apply(&tn__op_batch_norm_given, &(tn__batch_norm_args){eps}, in, INPUTS);
+}

@@ -1,0 +1,83 @@
+/* What pooling operations share: windows over up to three dimensions behind samples and channels.
+ */
+#ifndef TERN_OPS_POOL_H
+#define TERN_OPS_POOL_H
+
+#include "ops/host.h"
+
+enum { POOL_SPATIAL = 3 };
+
+/* Arguments speak of three dimensions, whatever there are: those that are not there come first, and
+ * have size 1. */
+typedef struct tn__pool_args {
+    int spatial;   /* 1, 2 or 3 */
+    bool adaptive; /* windows are cut from sizes alone; then kernel … divisor are not read */
+    bool include_pad;
+    int64_t divisor;
+    int64_t kernel[POOL_SPATIAL], stride[POOL_SPATIAL], padding[POOL_SPATIAL],
+        dilation[POOL_SPATIAL];
+    int64_t in[POOL_SPATIAL], out[POOL_SPATIAL]; /* sizes of what is pooled, and of the result */
+} tn__pool_args;
+
+/* The window of one place of the result in one dimension: `count` elements from `first` on, `step`
+ * apart; with the padding it is `span` wide. */
+typedef struct tn__window {
+    int64_t first, count, span;
+} tn__window;
+
+static inline tn__window tn__window_at(const tn__pool_args *a, int dim, int64_t place) {
+    int64_t in = a->in[dim];
+    if (a->adaptive) {
+        int64_t first = place * in / a->out[dim];
+        int64_t end = ((place + 1) * in + a->out[dim] - 1) / a->out[dim];
+        return (tn__window){first, end - first, end - first};
+    }
+    int64_t dilation = a->dilation[dim], padding = a->padding[dim], kernel = a->kernel[dim];
+    int64_t start = place * a->stride[dim] - padding, left = kernel, first = start;
+    if (first < 0) {
+        int64_t outside = (-first + dilation - 1) / dilation;
+        left -= outside;
+        first += outside * dilation;
+    }
+    int64_t inside = first < in ? (in - first + dilation - 1) / dilation : 0;
+    int64_t span = start + kernel < in + padding ? kernel : in + padding - start;
+    return (tn__window){first, left < inside ? left : inside, span};
+}
+
+/* One plane, a channel of a sample, of an operand (N, C, …). */
+typedef struct tn__planes {
+    void *data;
+    tn_dtype dtype;
+    int64_t channels;             /* planes are counted through samples, channels inner */
+    int64_t sample, channel;      /* strides between planes … */
+    int64_t stride[POOL_SPATIAL]; /* … and within them */
+} tn__planes;
+tn__planes tn__planes_of(const tn_desc *x, int spatial);
+static inline int64_t tn__plane_at(const tn__planes *p, int64_t i) {
+    return i / p->channels * p->sample + i % p->channels * p->channel;
+}
+
+/* One call: where planes come from and go to. */
+typedef struct tn__pool_job {
+    const tn__pool_args *args;
+    tn__planes x, y, index;
+    bool has_index;
+} tn__pool_job;
+
+static inline int64_t tn__pool_volume(const int64_t *size) {
+    return size[0] * size[1] * size[2];
+}
+
+/* The checked numbers of a window that slides, or of windows for a result of `size`, over x (N, C,
+ * …); args->spatial tells how many there are. False after raising, named with `name`. */
+bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
+                    const tn_pool_options *options);
+bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size);
+
+/* Shape rules: input 0 has the sizes `in`; the result, of `out`, is made. */
+bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out);
+
+/* x (N, C, sizes) as (N, C, other sizes), the last args->spatial of size[3]. */
+tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size);
+
+#endif

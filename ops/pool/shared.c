@@ -1,0 +1,141 @@
+/* Windows and planes for pooling (pool.h). */
+#include "ops/pool/pool.h"
+
+#include "core/error.h"
+
+tn_pool_options tn_pool_defaults(void) {
+    return (tn_pool_options){
+        .padding = TN_DIMS(0), .dilation = TN_DIMS(1), .include_pad = true, .divisor = 0};
+}
+
+/* One number for all dimensions or one for each, as the last of all[3]. False after raising. */
+static bool spread_numbers(const char *name, const char *what, int spatial, tn_dims given,
+                           int64_t least, int64_t absent, int64_t *all) {
+    if (given.ndim != 1 && given.ndim != spatial) {
+        tn__raise(TN_EVALUE, name, "%s has %d numbers (1 or %d are needed)", what, given.ndim,
+                  spatial);
+        return false;
+    }
+    for (int i = 0; i < POOL_SPATIAL; i++) {
+        int k = i - (POOL_SPATIAL - spatial);
+        all[i] = k < 0 ? absent : given.size[given.ndim == 1 ? 0 : k];
+        if (k >= 0 && (all[i] < least || all[i] > INT32_MAX)) {
+            tn__raise(TN_EVALUE, name, "%s is %lld (it must be at least %lld)", what,
+                      (long long)all[i], (long long)least);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* args->in from x; false after raising. */
+static bool read_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
+    int ndim = tn_ndim(x);
+    if (ndim != args->spatial + 2) {
+        tn__raise(TN_ESHAPE, name,
+                  "x is %s (it needs (N, C, …) with %d more dimensions, or (C, …))",
+                  tn_shape_text(x), args->spatial);
+        return false;
+    }
+    for (int i = 0; i < POOL_SPATIAL; i++) {
+        int k = i - (POOL_SPATIAL - args->spatial);
+        args->in[i] = k < 0 ? 1 : tn_size(x, 2 + k);
+    }
+    if (tn__pool_volume(args->in) > INT32_MAX) {
+        tn__raise(TN_ESHAPE, name, "x is %s (2^31 elements of a channel are too many)",
+                  tn_shape_text(x));
+        return false;
+    }
+    return true;
+}
+
+/* How many places the window has in dimension i; 0 after raising. */
+static int64_t window_places(const char *name, const tn__pool_args *a, int i, bool ceil_mode) {
+    int64_t reach = a->dilation[i] * (a->kernel[i] - 1) + 1, room = a->in[i] + 2 * a->padding[i];
+    if (a->padding[i] * 2 > a->kernel[i]) {
+        tn__raise(TN_EVALUE, name, "padding is %lld and the kernel %lld (at most half of it)",
+                  (long long)a->padding[i], (long long)a->kernel[i]);
+        return 0;
+    }
+    if (room < reach) {
+        tn__raise(TN_ESHAPE, name,
+                  "the window reaches over %lld elements, but there are %lld with the padding",
+                  (long long)reach, (long long)room);
+        return 0;
+    }
+    int64_t places = (room - reach + (ceil_mode ? a->stride[i] - 1 : 0)) / a->stride[i] + 1;
+    /* the last window begins within the input or the padding before it */
+    bool beyond = ceil_mode && (places - 1) * a->stride[i] >= a->in[i] + a->padding[i];
+    return beyond ? places - 1 : places;
+}
+
+bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
+                    const tn_pool_options *o) {
+    tn_dims stride = o->stride.ndim == 0 ? kernel : o->stride;
+    int spatial = args->spatial;
+    if (!read_sizes(name, args, x) ||
+        !spread_numbers(name, "the kernel", spatial, kernel, 1, 1, args->kernel) ||
+        !spread_numbers(name, "stride", spatial, stride, 1, 1, args->stride) ||
+        !spread_numbers(name, "padding", spatial, o->padding, 0, 0, args->padding) ||
+        !spread_numbers(name, "dilation", spatial, o->dilation, 1, 1, args->dilation)) {
+        return false;
+    }
+    args->include_pad = o->include_pad;
+    args->divisor = o->divisor;
+    for (int i = 0; i < POOL_SPATIAL; i++) {
+        args->out[i] = window_places(name, args, i, o->ceil_mode);
+        if (args->out[i] == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size) {
+    args->adaptive = true;
+    for (int i = 0; i < POOL_SPATIAL; i++) {
+        args->dilation[i] = 1;
+    }
+    if (!read_sizes(name, args, x) ||
+        !spread_numbers(name, "size", args->spatial, size, 0, 1, args->out)) {
+        return false;
+    }
+    if (tn__pool_volume(args->in) == 0 && tn__pool_volume(args->out) != 0) {
+        tn__raise(TN_ESHAPE, name, "x is %s (windows over nothing)", tn_shape_text(x));
+        return false;
+    }
+    return true;
+}
+
+tn__planes tn__planes_of(const tn_desc *x, int spatial) {
+    tn__planes p = {.data = x->data,
+                    .dtype = x->dtype,
+                    .channels = x->size[1],
+                    .sample = x->stride[0],
+                    .channel = x->stride[1]};
+    for (int i = 0; i < spatial; i++) {
+        p.stride[POOL_SPATIAL - spatial + i] = x->stride[2 + i];
+    }
+    return p;
+}
+
+tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size) {
+    tn_dims dims = TN_DIMS(x.size[0], x.size[1]);
+    for (int i = 0; i < spatial; i++) {
+        dims.size[dims.ndim++] = size[POOL_SPATIAL - spatial + i];
+    }
+    return dims;
+}
+
+bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out) {
+    const tn__pool_args *args = c->args;
+    tn_dims x = tn_shape(c->in[0]);
+    if (!tn_op_float(c, 0)) {
+        return false;
+    }
+    if (x.ndim != args->spatial + 2 || !tn_dims_equal(x, tn__pool_dims(x, args->spatial, in))) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s, which the arguments do not fit",
+                          tn_shape_text(c->in[0]));
+    }
+    return tn_op_out(c, tn__pool_dims(x, args->spatial, out), tn_dtype_of(c->in[0]));
+}
