@@ -141,6 +141,11 @@ TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) TN_MUST_
 /* Writes `bytes` to `path` as described at the top. */
 TN_API tn_status tn_write_file(const char *path, const void *data, size_t bytes) TN_MUST_USE;
 
+/* images (N, C, H, W), numbers of any dtype from 0 (black) to 1, C 1 (grey) or 3 (red, green,
+ * blue), as one PNG file: `columns` of them side by side, 2 pixels apart. What is outside [0, 1] is
+ * cut off. TN_ESHAPE, TN_EVALUE, TN_EIO. */
+TN_API tn_status tn_save_image(tn_tensor *images, const char *path, int columns) TN_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

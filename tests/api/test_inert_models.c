@@ -806,6 +806,12 @@ static void files(tn_tensor *t) {
         tn_module_finish(&m);
     }
     FAILS(tn_write_file(temp_path("file"), NULL, 1));
+    FAILS(tn_save_image(t, temp_path("file"), 1));
+    null = true; /* whatever t is, these are wrong */
+    FAILS(tn_save_image(tn_ones(TN_DIMS(2, 3), TN_F32), temp_path("file"), 1));
+    FAILS(tn_save_image(tn_ones(TN_DIMS(1, 1, 2, 3), TN_F32), NULL, 1));
+    FAILS(tn_save_image(tn_ones(TN_DIMS(1, 1, 2, 3), TN_F32), temp_path("file"), -1));
+    null = !t;
     tn_gpt gpt;
     FAILS(tn_gpt_options_hf(NULL, &gpt.options));
     FAILS(tn_gpt_options_hf(temp_path("none"), &gpt.options));
