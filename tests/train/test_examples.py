@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""The examples that train a model each learn what their first lines say, and leave the pictures that they name."""
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import tempfile
+import zlib
+
+root = pathlib.Path(__file__).resolve().parents[2]
+programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/release/examples"))
+
+
+def run(name, folder="."):
+    """What the program prints, on one thread: its small steps are slower on more."""
+    done = subprocess.run([programs / name], cwd=folder, env=dict(os.environ, OMP_NUM_THREADS="1"), capture_output=True, text=True,
+                          timeout=280)
+    assert done.returncode == 0, f"{name}: status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def numbers(text, pattern):
+    found = [[float(x) for x in match] for match in re.findall(pattern, text, flags=re.M)]
+    assert found, f"not {pattern!r}:\n{text}"
+    return found
+
+
+def picture(path):
+    """Width, height and the bytes of the pixels."""
+    data = path.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    length = struct.unpack(">I", data[33:37])[0]
+    return width, height, zlib.decompress(data[41:41 + length])
+
+
+def translate():
+    """Nearly all words that it never saw are translated, also by those who read the lines."""
+    out = run("17_translate")
+    (right, of), = numbers(out, r"^(\d+) of (\d+) words are right$")
+    assert of == 64 and right >= 52, out
+    pairs = re.findall(r"^ *([a-z]+) -> ([a-z]*)(  wrong)?$", out, flags=re.M)
+    assert len(pairs) == 10, out
+    for word, backwards, wrong in pairs:
+        assert (backwards == word[::-1]) == (not wrong), out
+
+
+def vae():
+    with tempfile.TemporaryDirectory() as folder:
+        out = run("18_vae", folder)
+        losses = numbers(out, r"^step +(\d+)  loss (\S+)$")
+        assert losses[-1][1] < 0.15 * losses[0][1], out  # 551 to 39
+        width, height, pixels = picture(pathlib.Path(folder, "vae.png"))
+        assert (width, height) == (10 * 30 + 2, 6 * 30 + 2), (width, height)
+        rows = [pixels[y * (width + 1) + 1:(y + 1) * (width + 1)] for y in range(height)]
+        dark, light = [], []
+        for i in range(60):
+            x, y = 2 + i % 10 * 30, 2 + i // 10 * 30
+            image = b"".join(row[x:x + 28] for row in rows[y:y + 28])
+            dark.append(sum(image) / len(image) < 100)
+            light.append(max(image) > 128)
+        assert all(dark[:20]) and all(light[:20]), (dark, light)  # discs, and how they come back
+        assert sum(dark[20:]) >= 30 and sum(light[20:]) >= 25, (dark, light)  # most of the new ones are discs too
+
+
+def gan():
+    with tempfile.TemporaryDirectory() as folder:
+        out = run("19_gan", folder)
+        (clouds, of, share), = numbers(out, r"^(\d+) of (\d+) clouds are found, (\d+) % of the points are in one$")
+        assert of == 8 and clouds >= 6 and share >= 50, out  # a point anywhere near would be in one in 18 % of all cases
+        assert picture(pathlib.Path(folder, "gan.png"))[:2] == (2 * 130 + 2, 132)
+
+
+def reinforce():
+    (first, last), = numbers(run("20_reinforce"), r"^games lasted (\d+) steps at first, (\d+) at the end$")
+    assert first < 40 and last > 120, (first, last)
+
+
+tests = [translate, vae, gan, reinforce]
+print(f"1..{len(tests)}", flush=True)
+for number, test in enumerate(tests, 1):
+    try:
+        test()
+        print(f"ok {number} - {test.__name__}", flush=True)
+    except Exception as error:  # one line each, whatever it is
+        print(f"not ok {number} - {test.__name__}")
+        print("# " + f"{type(error).__name__}: {error}".replace("\n", "\n# "), flush=True)
