@@ -80,6 +80,11 @@ TN_API tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp);
  * To read first, and to compare with. */
 TN_API tn_status tn_ddp_naive(void *m, tn_group *g);
 
+/* From now on each batch norm in m and below trains with the statistics of all ranks of g (NULL: of
+ * the world): N ranks compute what one would on all their samples, gradients too (DDP has their
+ * mean). Every rank calls such a module as often as the others. g must live as long as m. */
+TN_API tn_status tn_sync_batch_norm(void *m, tn_group *g);
+
 /* ---- Sharding (ZeRO, FSDP) -------------------------------------------------------------------- *
  *
  * Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.

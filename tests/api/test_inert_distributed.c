@@ -128,6 +128,7 @@ static void data_parallel(tn_tensor *t) {
     QUIET(tn_ddp(&zero, NULL, tn_ddp_defaults()), NULL);
     QUIET(tn_ddp(&zero, NULL, (tn_ddp_options){0}), NULL);
     QUIET(tn_ddp_naive(NULL, NULL) != TN_OK, true);
+    QUIET(tn_sync_batch_norm(NULL, NULL) != TN_OK, true);
     QUIET(tn_ddp_naive(&zero, NULL) != TN_OK, true);
     QUIET(tn_fsdp(NULL, NULL, NULL, tn_fsdp_defaults()), NULL);
     QUIET(tn_fsdp(&zero, NULL, NULL, tn_fsdp_defaults()), NULL);

@@ -227,6 +227,46 @@ static void test_network(void **state) {
     }
 }
 
+/* ---- Batch norm ------------------------------------------------------------------------------ */
+
+/* Ranks with 2, 3, … samples against one module on all of them: results, running statistics and
+ * gradients. */
+static void compare_batch_norms(tn_group *g, void *user) {
+    (void)user;
+    TN_SCOPE;
+    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    int64_t all = ranks * (ranks + 3) / 2, first = me * (me + 3) / 2, count = me + 2;
+    tn_batch_norm_options o = tn_batch_norm_defaults();
+    o.dtype = TN_F64;
+    tn_batch_norm2d one, sync;
+    tn_batch_norm2d_init(&one, 3, o);
+    tn_batch_norm2d_init(&sync, 3, o);
+    CHECK(tn_sync_batch_norm(&sync, g) == TN_OK);
+    tn_tensor *x = leaf(TN_DIMS(all, 3, 2, 2), 1), *dy = numbers(TN_DIMS(all, 3, 2, 2), 2);
+    tn_tensor *own_x =
+        tn_set_requires_grad(tn_contiguous(tn_narrow(tn_detach(x), 0, first, count)), true);
+    tn_tensor *y = tn_call(&one, x), *own_y = tn_call(&sync, own_x);
+    check_near("y", own_y, tn_narrow(y, 0, first, count));
+    check_near("mean", sync.running_mean, one.running_mean);
+    check_near("var", sync.running_var, one.running_var);
+    tn_tensor *own_dy = tn_narrow(dy, 0, first, count);
+    CHECK(tn_backward_from(&y, &dy, 1, false) == TN_OK);
+    CHECK(tn_backward_from(&own_y, &own_dy, 1, false) == TN_OK);
+    check_near("dx", tn_grad_of(own_x), tn_narrow(tn_grad_of(x), 0, first, count));
+    TN_NO_GRAD;
+    check_near("dweight", tn_dist_all_reduce(g, tn_grad_of(sync.weight)), tn_grad_of(one.weight));
+    check_near("dbias", tn_dist_all_reduce(g, tn_grad_of(sync.bias)), tn_grad_of(one.bias));
+    tn_module_finish(&one);
+    tn_module_finish(&sync);
+}
+
+static void test_batch_norm(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        run_ok(ranks, compare_batch_norms, NULL);
+    }
+}
+
 /* ---- Mistakes -------------------------------------------------------------------------------- */
 
 static tn_tensor *(*const all_ops[])(tn_group *g, tn_tensor *x) = {
@@ -323,9 +363,9 @@ static void test_alone(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps),    cmocka_unit_test(test_copy_and_reduce),
-        cmocka_unit_test(test_network), cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_maps),     cmocka_unit_test(test_copy_and_reduce),
+        cmocka_unit_test(test_network),  cmocka_unit_test(test_batch_norm),
+        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

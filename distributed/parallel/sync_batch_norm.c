@@ -1,0 +1,14 @@
+/* Batch norm over all ranks: the sums that its statistics are made of are a group's.
+ *
+ * Sums are the differentiable all-reduce, so each rank's gradient has the part that the statistics
+ * of the others have in it. Ranks may have different numbers of samples: these are summed too.
+ */
+#include "tern/parallel.h"
+
+static tn_tensor *total_of_group(tn_tensor *x, void *group) {
+    return tn_dist_all_reduce(group, x);
+}
+
+tn_status tn_sync_batch_norm(void *m, tn_group *g) {
+    return tn_batch_norm_share(m, total_of_group, g);
+}
