@@ -101,6 +101,10 @@ TN_OP(nn, rotary)
 TN_OP(pool, max_pool)
 TN_OP(pool, avg_pool)
 TN_OP(pool, avg_unpool)
+TN_OP(pool, resample)
+TN_OP(pool, resample_grad)
+TN_OP(pool, unfold)
+TN_OP(pool, fold)
 
 /* loss/ */
 TN_OP(loss, mse)

@@ -265,6 +265,36 @@ TN_API tn_tensor *tn_adaptive_avg_pool1d_op(tn_tensor *x, tn_dims size);
 TN_API tn_tensor *tn_adaptive_avg_pool2d_op(tn_tensor *x, tn_dims size);
 TN_API tn_tensor *tn_adaptive_avg_pool3d_op(tn_tensor *x, tn_dims size);
 
+/* ---- Interpolation, patches ------------------------------------------------------------------ */
+
+typedef enum tn_interpolation {
+    TN_INTERPOLATE_NEAREST, /* PyTorch's "nearest": rounded down */
+    TN_INTERPOLATE_EXACT,   /* the nearest of middles */
+    TN_INTERPOLATE_LINEAR,  /* linear, bilinear, trilinear: as x has dimensions */
+    TN_INTERPOLATE_CUBIC,   /* bicubic, Keys 1981 */
+    TN_INTERPOLATE_AREA     /* tn_adaptive_avg_pool2d_op and its kin */
+} tn_interpolation;
+typedef struct tn_interpolate_options {
+    tn_dims size;         /* of the result, one number for all dimensions or one for each … */
+    double scale_factor;  /* … or so many times as large */
+    tn_interpolation how; /* TN_INTERPOLATE_NEAREST */
+    bool align_corners;   /* false; true: first and last elements are kept (linear, cubic) */
+} tn_interpolate_options;
+TN_API tn_interpolate_options tn_interpolate_defaults(void);
+/* x (N, C, in…) -> (N, C, out…), 1 to 3 dimensions, cubic 2. TN_EVALUE: both of size and
+ * scale_factor, or neither; a size below 1. */
+TN_API tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options options);
+
+/* One number for both dimensions, or one for each. */
+typedef struct tn_unfold_options {
+    tn_dims dilation, padding, stride; /* 1, 0, 1 */
+} tn_unfold_options;
+TN_API tn_unfold_options tn_unfold_defaults(void);
+/* x (N, C, H, W) -> (N, C kh kw, places): the patches under a kernel, as columns; and patches added
+ * up to a picture of `size`. Without N: so is the result. */
+TN_API tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options options);
+TN_API tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options options);
+
 /* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
 
 /* reductions: TN_MEAN, TN_SUM, TN_NONE */

@@ -2,7 +2,7 @@
  *
  *     x: (N, C, in…), f32 f64 bf16 f16       y: (N, C, out…)       index: (N, C, out…) i32
  *     index: which element of its plane each is, in row-major order; NaN wins, and of equal ones
- *     the first
+ *     the first. A window that has nothing but padding (dilated ones may) gives -inf, and -1.
  *     dx: dy at index, added up where windows overlap, and 0 elsewhere
  *
  * Adaptive pooling is the same with other windows. The index is made where a gradient may be asked
@@ -32,7 +32,8 @@ static bool max_pool_shape(tn_op_call *c) {
     static inline type pool_window_##type(const type *x, const int64_t *stride,                   \
                                           const tn__pool_args *a, const tn__window *w,            \
                                           int32_t *place) {                                       \
-        int64_t at = (w[0].first * a->in[1] + w[1].first) * a->in[2] + w[2].first;                \
+        bool empty = w[0].count < 1 || w[1].count < 1 || w[2].count < 1;                          \
+        int64_t at = empty ? -1 : (w[0].first * a->in[1] + w[1].first) * a->in[2] + w[2].first;   \
         type best = -(type)INFINITY;                                                              \
         for (int64_t i = 0; i < w[0].count; i++) {                                                \
             for (int64_t j = 0; j < w[1].count; j++) {                                            \
@@ -117,8 +118,10 @@ static tn_status max_pool_host(const tn_op_call *c) {
             for (int64_t i = 0; i < a->out[0]; i++) {                                       \
                 for (int64_t j = 0; j < a->out[1]; j++) {                                   \
                     const type *row = dy + i * job->x.stride[0] + j * job->x.stride[1];     \
-                    for (int64_t k = 0; k < a->out[2]; k++) {                               \
-                        dx[*index++] += row[k * job->x.stride[2]];                          \
+                    for (int64_t k = 0; k < a->out[2]; k++, index++) {                      \
+                        if (*index >= 0) {                                                  \
+                            dx[*index] += row[k * job->x.stride[2]];                        \
+                        }                                                                   \
                     }                                                                       \
                 }                                                                           \
             }                                                                               \
@@ -155,7 +158,9 @@ static void max_pool_backward(tn_op_grad *g) {
         flat_dy.size[2] *= dy.size[i];
     }
     tn_tensor *index = tn_reshape(tn_op_saved_output(g, 1), flat_dy);
-    tn_tensor *dx = tn__scatter_add(tn_reshape(g->dout[0], flat_dy), 2, index, flat);
+    tn_tensor *none = tn__filled(index, TN_DIMS(), 0);
+    tn_tensor *dense = tn_masked_fill(tn_reshape(g->dout[0], flat_dy), tn_lt(index, none), 0);
+    tn_tensor *dx = tn__scatter_add(dense, 2, tn_maximum(index, none), flat);
     tn_op_give(g, 0, tn_reshape(dx, x));
 }
 

@@ -68,6 +68,12 @@ static inline int64_t tn__pool_volume(const int64_t *size) {
     return size[0] * size[1] * size[2];
 }
 
+/* Steps of those below: args->in from x (N, C, …); the numbers of a window, of which padding may be
+ * any, and args->out. False after raising. */
+bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x);
+bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
+                     const tn_pool_options *options);
+
 /* The checked numbers of a window that slides, or of windows for a result of `size`, over x (N, C,
  * …); args->spatial tells how many there are. False after raising, named with `name`. */
 bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,

@@ -28,8 +28,7 @@ static bool spread_numbers(const char *name, const char *what, int spatial, tn_d
     return true;
 }
 
-/* args->in from x; false after raising. */
-static bool read_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
+bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
     int ndim = tn_ndim(x);
     if (ndim != args->spatial + 2) {
         tn__raise(TN_ESHAPE, name,
@@ -52,11 +51,6 @@ static bool read_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
 /* How many places the window has in dimension i; 0 after raising. */
 static int64_t window_places(const char *name, const tn__pool_args *a, int i, bool ceil_mode) {
     int64_t reach = a->dilation[i] * (a->kernel[i] - 1) + 1, room = a->in[i] + 2 * a->padding[i];
-    if (a->padding[i] * 2 > a->kernel[i]) {
-        tn__raise(TN_EVALUE, name, "padding is %lld and the kernel %lld (at most half of it)",
-                  (long long)a->padding[i], (long long)a->kernel[i]);
-        return 0;
-    }
     if (room < reach) {
         tn__raise(TN_ESHAPE, name,
                   "the window reaches over %lld elements, but there are %lld with the padding",
@@ -69,22 +63,36 @@ static int64_t window_places(const char *name, const tn__pool_args *a, int i, bo
     return beyond ? places - 1 : places;
 }
 
-bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
-                    const tn_pool_options *o) {
+bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
+                     const tn_pool_options *o) {
     tn_dims stride = o->stride.ndim == 0 ? kernel : o->stride;
     int spatial = args->spatial;
-    if (!read_sizes(name, args, x) ||
-        !spread_numbers(name, "the kernel", spatial, kernel, 1, 1, args->kernel) ||
+    if (!spread_numbers(name, "the kernel", spatial, kernel, 1, 1, args->kernel) ||
         !spread_numbers(name, "stride", spatial, stride, 1, 1, args->stride) ||
         !spread_numbers(name, "padding", spatial, o->padding, 0, 0, args->padding) ||
         !spread_numbers(name, "dilation", spatial, o->dilation, 1, 1, args->dilation)) {
         return false;
     }
-    args->include_pad = o->include_pad;
-    args->divisor = o->divisor;
     for (int i = 0; i < POOL_SPATIAL; i++) {
         args->out[i] = window_places(name, args, i, o->ceil_mode);
         if (args->out[i] == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
+                    const tn_pool_options *o) {
+    args->include_pad = o->include_pad;
+    args->divisor = o->divisor;
+    if (!tn__pool_sizes(name, args, x) || !tn__pool_window(name, args, kernel, o)) {
+        return false;
+    }
+    for (int i = 0; i < POOL_SPATIAL; i++) { /* so no window lies in the padding alone */
+        if (args->padding[i] * 2 > args->kernel[i]) {
+            tn__raise(TN_EVALUE, name, "padding is %lld and the kernel %lld (at most half of it)",
+                      (long long)args->padding[i], (long long)args->kernel[i]);
             return false;
         }
     }
@@ -96,7 +104,7 @@ bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_d
     for (int i = 0; i < POOL_SPATIAL; i++) {
         args->dilation[i] = 1;
     }
-    if (!read_sizes(name, args, x) ||
+    if (!tn__pool_sizes(name, args, x) ||
         !spread_numbers(name, "size", args->spatial, size, 0, 1, args->out)) {
         return false;
     }

@@ -10,7 +10,7 @@ static tn_safetensors_writer *writer;
 
 /* A copy, as CASE/WHATPATH. */
 static inline void add(const char *name, const char *what, const char *path, tn_tensor *t) {
-    char text[256];
+    char text[512];
     snprintf(text, sizeof(text), "%s/%s%s", name, what, path);
     tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
 }

@@ -17,7 +17,34 @@ def avg_unpool(x, size, **more):
     return torch.autograd.grad(pooled("avg")(probe, **more), probe, x, create_graph=True)[0]
 
 
+def resample(x, dim, size, given, mode, scale=None, align_corners=None):
+    """Along one dimension: F.interpolate of (others, 1, given); bicubic wants two, of which one keeps its size."""
+    lines = x.movedim(dim, -1)
+    shape, modes = lines.shape[:-1], {}
+    if align_corners is not None or mode in ("linear", "bicubic"):
+        modes["align_corners"] = bool(align_corners)
+    flat = lines.reshape((-1, 1, given) if mode != "bicubic" else (-1, 1, 1, given))
+    if not flat.numel():
+        return (flat.sum() + torch.zeros(shape + (size,), dtype=x.dtype)).movedim(-1, dim)
+    if scale is not None:
+        y = F.interpolate(flat, scale_factor=scale, mode=mode, **modes)
+    else:
+        y = F.interpolate(flat, size=(size,) if mode != "bicubic" else (1, size), mode=mode, **modes)
+    return y.reshape(shape + (size,)).movedim(-1, dim)
+
+
+def resample_grad(x, dim, size, given, **more):
+    dims = list(x.shape)
+    dims[dim] = given
+    probe = torch.zeros(dims, dtype=x.dtype, requires_grad=True)
+    return torch.autograd.grad(resample(probe, dim, size, given, **more), probe, x, create_graph=True)[0]
+
+
 TWINS = {
+    "resample": resample,
+    "resample_grad": resample_grad,
+    "unfold": lambda x, **more: F.unfold(x, **more) if len(x) else x.new_zeros(0, 8, 4) + 0 * x.sum(),
+    "fold": lambda x, **more: F.fold(x, **more) if len(x) else x.new_zeros(0, 2, 3, 3) + 0 * x.sum(),
     "max_pool": pooled("max"),
     "avg_pool": pooled("avg"),
     "avg_unpool": avg_unpool,

@@ -1,0 +1,309 @@
+/* resample(x): one dimension with another number of elements, each a sum of up to four of x's
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x, `out` elements along dim
+ *     nearest: one element; linear: the two around a place; cubic: four, with the weights of Keys
+ *     1981 for a = -0.75, as in PyTorch; what lies beyond an end is the element at the end
+ *     dx = resample_grad(dy)
+ *
+ * Interpolation of pictures and volumes is one after another along their dimensions.
+ */
+#include "ops/pool/resample.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- Which elements -------------------------------------------------------------------------- */
+
+static int64_t clamp_place(int64_t place, int64_t in) {
+    return place < 0 ? 0 : place < in ? place : in - 1;
+}
+
+/* In f32 for f32, as PyTorch: how it rounds decides which element it is. */
+static int64_t nearest_place(const tn__resample_args *a, int64_t o, tn_dtype dtype) {
+    double scale = a->scale > 0 ? a->scale : (double)a->in / (double)a->out;
+    double at = (double)o + (a->how == TN_INTERPOLATE_EXACT ? 0.5 : 0.0);
+    at = dtype == TN_F64 ? at * scale : (double)((float)at * (float)scale);
+    return clamp_place((int64_t)floor(at), a->in);
+}
+
+/* Where in x place o lies. */
+static double place_in_x(const tn__resample_args *a, int64_t o) {
+    if (a->align_corners) {
+        return a->out > 1 ? (double)o * (double)(a->in - 1) / (double)(a->out - 1) : 0;
+    }
+    double scale = a->scale > 0 ? a->scale : (double)a->in / (double)a->out;
+    return scale * ((double)o + 0.5) - 0.5;
+}
+
+/* The weight of an element at this distance (Keys 1981). */
+static double cubic_weight(double distance) {
+    const double a = -0.75, d = fabs(distance);
+    return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
+}
+
+static void taps_fill(tn__taps *taps, const tn__resample_args *a, tn_dtype dtype) {
+    taps->count = a->how == TN_INTERPOLATE_CUBIC ? 4 : a->how == TN_INTERPOLATE_LINEAR ? 2 : 1;
+    for (int64_t o = 0; o < a->out; o++) {
+        int64_t *place = taps->place[o];
+        double *weight = taps->weight[o], at = place_in_x(a, o);
+        if (a->how == TN_INTERPOLATE_CUBIC) {
+            for (int k = 0; k < 4; k++) {
+                int64_t of_x = (int64_t)floor(at) - 1 + k;
+                place[k] = clamp_place(of_x, a->in);
+                weight[k] = cubic_weight(at - (double)of_x);
+            }
+        } else if (a->how == TN_INTERPOLATE_LINEAR) {
+            at = at > 0 ? at : 0;
+            place[0] = clamp_place((int64_t)at, a->in);
+            place[1] = clamp_place((int64_t)at + 1, a->in);
+            weight[1] = at - floor(at);
+            weight[0] = 1 - weight[1];
+        } else {
+            place[0] = nearest_place(a, o, dtype);
+            weight[0] = 1;
+        }
+    }
+}
+
+bool tn__taps_make(tn__taps *taps, const tn__resample_args *args, tn_dtype dtype) {
+    size_t n = args->out > 0 ? (size_t)args->out : 1;
+    taps->place = tn__malloc(n * sizeof(*taps->place));
+    taps->weight = tn__malloc(n * sizeof(*taps->weight));
+    if (!taps->place || !taps->weight) {
+        tn__taps_free(taps);
+        return false;
+    }
+    taps_fill(taps, args, dtype);
+    return true;
+}
+
+void tn__taps_free(tn__taps *taps) {
+    free(taps->place);
+    free(taps->weight);
+}
+
+/* ---- The operation --------------------------------------------------------------------------- */
+
+bool tn__resample_shape(tn_op_call *c, int64_t from, int64_t size) {
+    const tn__resample_args *args = c->args;
+    tn_dims dims = tn_shape(c->in[0]);
+    if (!tn_op_float(c, 0)) {
+        return false;
+    }
+    if (args->dim >= dims.ndim || dims.size[args->dim] != from || args->in < 1 || args->out < 1) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s, and %lld elements along %d become %lld",
+                          tn_shape_text(c->in[0]), (long long)from, args->dim, (long long)size);
+    }
+    dims.size[args->dim] = size;
+    return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
+}
+
+static bool resample_shape(tn_op_call *c) {
+    const tn__resample_args *args = c->args;
+    return tn__resample_shape(c, args->in, args->out);
+}
+
+tn_status tn__resample_host(const tn_op_call *c, tn__host_piece *piece) {
+    tn__resample_job job = {.args = c->args};
+    job.x = tn__lines_along(&c->x[0], job.args->dim);
+    job.y = tn__lines_along(&c->y[0], job.args->dim);
+    if (!tn__taps_make(&job.taps, job.args, job.x.dtype)) {
+        return TN_ENOMEM;
+    }
+    tn__host_pieces(job.x.count, job.args->in + job.args->out, piece, &job);
+    tn__taps_free(&job.taps);
+    return TN_OK;
+}
+
+static inline void resample_lines(const tn__resample_job *job, int64_t first, int64_t end,
+                                  tn_dtype dtype, int count) {
+    for (int64_t i = first; i < end; i++) {
+        int64_t x = tn__line_at(&job->x, i), y = tn__line_at(&job->y, i);
+        for (int64_t o = 0; o < job->y.length; o++, y += job->y.step) {
+            const int64_t *place = job->taps.place[o];
+            const double *weight = job->taps.weight[o];
+            double sum = 0;
+            for (int k = 0; k < count; k++) {
+                sum += weight[k] * tn__host_load(job->x.data, dtype, x + place[k] * job->x.step);
+            }
+            tn__host_store(job->y.data, dtype, y, sum);
+        }
+    }
+}
+
+static void resample_piece(const void *user, int64_t first, int64_t end) {
+    const tn__resample_job *job = user;
+    if (job->x.dtype == TN_F64) {
+        resample_lines(job, first, end, TN_F64, job->taps.count);
+    } else if (job->taps.count == 1) {
+        resample_lines(job, first, end, TN_F32, 1);
+    } else if (job->taps.count == 2) {
+        resample_lines(job, first, end, TN_F32, 2);
+    } else {
+        resample_lines(job, first, end, TN_F32, 4);
+    }
+}
+
+static tn_status resample_host(const tn_op_call *c) {
+    return tn__resample_host(c, resample_piece);
+}
+
+static void resample_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_apply1(&tn__op_resample_grad, g->args, g->dout[0]));
+}
+
+/* Up and down, by half and by no whole number, with a scale that the sizes do not have; from and to
+ * one element; a dimension with others around it. */
+void tn__resample_samples(tn_op_samples *s, bool of_result) {
+    static const struct {
+        tn_dims x;
+        tn__resample_args args;
+        const char *text;
+    } cases[] = {
+        {{2, {3, 4}},
+         {1, TN_INTERPOLATE_NEAREST, false, 0, 4, 8},
+         "dim=1, mode='nearest', size=8, given=4"},
+        {{3, {2, 7, 3}},
+         {1, TN_INTERPOLATE_NEAREST, false, 0, 7, 3},
+         "dim=1, mode='nearest', size=3, given=7"},
+        {{2, {3, 5}},
+         {1, TN_INTERPOLATE_EXACT, false, 0, 5, 7},
+         "dim=1, mode='nearest-exact', size=7, given=5"},
+        {{2, {4, 3}},
+         {0, TN_INTERPOLATE_LINEAR, false, 0, 4, 7},
+         "dim=0, mode='linear', size=7, given=4"},
+        {{2, {2, 6}},
+         {1, TN_INTERPOLATE_LINEAR, true, 0, 6, 4},
+         "dim=1, mode='linear', size=4, given=6, align_corners=True"},
+        {{3, {2, 5, 2}},
+         {1, TN_INTERPOLATE_LINEAR, false, 1 / 1.7, 5, 8},
+         "dim=1, mode='linear', scale=1.7, size=8, given=5"},
+        {{2, {3, 1}},
+         {1, TN_INTERPOLATE_LINEAR, true, 0, 1, 3},
+         "dim=1, mode='linear', size=3, given=1, align_corners=True"},
+        {{2, {3, 4}},
+         {1, TN_INTERPOLATE_LINEAR, true, 0, 4, 1},
+         "dim=1, mode='linear', size=1, given=4, align_corners=True"},
+        {{2, {3, 5}},
+         {1, TN_INTERPOLATE_CUBIC, false, 0, 5, 9},
+         "dim=1, mode='bicubic', size=9, given=5"},
+        {{3, {2, 6, 2}},
+         {1, TN_INTERPOLATE_CUBIC, true, 0, 6, 4},
+         "dim=1, mode='bicubic', size=4, given=6, align_corners=True"},
+        {{2, {0, 4}},
+         {1, TN_INTERPOLATE_LINEAR, false, 0, 4, 8},
+         "dim=1, mode='linear', size=8, given=4"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        tn_dims x = cases[i].x;
+        x.size[cases[i].args.dim] = of_result ? cases[i].args.out : cases[i].args.in;
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(x, -2.0, 2.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+static void resample_samples(tn_op_samples *s) {
+    tn__resample_samples(s, false);
+}
+
+const tn_op tn__op_resample = {
+    .name = "resample",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__resample_args),
+    .shape = resample_shape,
+    .host = resample_host,
+    .backward = resample_backward,
+    .samples = resample_samples,
+};
+
+/* ---- Interpolation --------------------------------------------------------------------------- */
+
+tn_interpolate_options tn_interpolate_defaults(void) {
+    return (tn_interpolate_options){.how = TN_INTERPOLATE_NEAREST};
+}
+
+/* What one spatial dimension becomes: 0 after raising. */
+static int64_t size_along(const tn_interpolate_options *o, int i, int64_t in) {
+    double size = o->size.ndim == 0   ? floor((double)in * o->scale_factor)
+                  : o->size.ndim == 1 ? (double)o->size.size[0]
+                                      : (double)o->size.size[i];
+    if (!(size >= 1 && size <= INT32_MAX) || in < 1) {
+        tn__raise(TN_EVALUE, "interpolate", "%lld elements would become %g (at least 1 each)",
+                  (long long)in, size);
+        return 0;
+    }
+    return (int64_t)size;
+}
+
+/* False after raising. */
+static bool options_fit(tn_tensor *x, const tn_interpolate_options *o) {
+    int spatial = tn_ndim(x) - 2;
+    bool corners =
+        !o->align_corners || o->how == TN_INTERPOLATE_LINEAR || o->how == TN_INTERPOLATE_CUBIC;
+    if (spatial < 1 || spatial > 3 || (o->how == TN_INTERPOLATE_CUBIC && spatial != 2)) {
+        tn__raise(TN_ESHAPE, "interpolate",
+                  "x is %s (it needs (N, C, …) with 1 to 3 more dimensions; cubic 2)",
+                  tn_shape_text(x));
+        return false;
+    }
+    if (o->how < TN_INTERPOLATE_NEAREST || o->how > TN_INTERPOLATE_AREA || !corners ||
+        (o->size.ndim == 0) == (o->scale_factor == 0) ||
+        (o->size.ndim > 1 && o->size.ndim != spatial)) {
+        tn__raise(
+            TN_EVALUE, "interpolate",
+            "%d sizes, scale_factor %g, align_corners %d (one of size, of 1 or %d numbers, and "
+            "scale_factor; align_corners with linear and cubic)",
+            o->size.ndim, o->scale_factor, o->align_corners, spatial);
+        return false;
+    }
+    return true;
+}
+
+/* The mean of the part of x that each place covers. */
+static tn_tensor *pool_area(tn_tensor *x, tn_dims size) {
+    int spatial = size.ndim;
+    return spatial == 1   ? tn_adaptive_avg_pool1d_op(x, size)
+           : spatial == 2 ? tn_adaptive_avg_pool2d_op(x, size)
+                          : tn_adaptive_avg_pool3d_op(x, size);
+}
+
+tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
+    if (!tn__usable(x, "interpolate") || !options_fit(x, &o)) {
+        return tn_inert();
+    }
+    tn_dtype dtype = tn_dtype_of(x);
+    tn_dims size = {.ndim = tn_ndim(x) - 2};
+    for (int i = 0; i < size.ndim; i++) {
+        size.size[i] = size_along(&o, i, tn_size(x, 2 + i));
+        if (size.size[i] == 0) {
+            return tn_inert();
+        }
+    }
+    if (o.how == TN_INTERPOLATE_AREA) {
+        return pool_area(x, size);
+    }
+    /* between two dimensions nothing is rounded to bf16 or f16 */
+    bool narrow = dtype == TN_BF16 || dtype == TN_F16;
+    tn_tensor *y = narrow ? tn_cast(x, TN_F32) : x;
+    for (int i = 0; i < size.ndim; i++) {
+        tn__resample_args args = {2 + i,
+                                  o.how,
+                                  o.align_corners,
+                                  o.size.ndim ? 0 : 1.0 / o.scale_factor,
+                                  tn_size(x, 2 + i),
+                                  size.size[i]};
+        /* PyTorch's: linear with the same size is x whatever the scale */
+        if (args.in != args.out || (args.scale > 0 && o.how != TN_INTERPOLATE_LINEAR)) {
+            y = tn_apply1(&tn__op_resample, &args, y);
+        }
+    }
+    return narrow ? tn_cast(y, dtype) : y == x ? tn_identity(x) : y;
+}

@@ -1,0 +1,22 @@
+/* What unfold and fold share. */
+#ifndef TERN_OPS_UNFOLD_H
+#define TERN_OPS_UNFOLD_H
+
+#include "ops/pool/pool.h"
+
+/* The number of places of a window, and of elements in it. */
+static inline int64_t tn__unfold_places(const tn__pool_args *a) {
+    return a->out[1] * a->out[2];
+}
+static inline int64_t tn__unfold_kernel(const tn__pool_args *a) {
+    return a->kernel[1] * a->kernel[2];
+}
+
+/* (N, C, H, W) and (N, C k, places), as arguments and the first two of x say. */
+tn_dims tn__unfold_picture(tn_dims x, const tn__pool_args *a, int64_t channels);
+tn_dims tn__unfold_patches(tn_dims x, const tn__pool_args *a, int64_t channels);
+
+/* of_patches: over what unfold makes, for fold. */
+void tn__unfold_samples(tn_op_samples *s, bool of_patches);
+
+#endif
