@@ -46,6 +46,8 @@
     X(cross_entropy,           FUSED,     OWN,  OWN) \
     X(cross_entropy_backward,  FUSED,     OWN,  OWN) \
     X(rotary,                  FUSED,     OWN,  OWN) \
+    X(recurrent,               FUSED,     OWN,  NONE) \
+    X(recurrent_backward,      FUSED,     OWN,  NONE) \
     /* On the CPU the entries above, one after another, are as fast as these. */ \
     X(linear_gelu,             FUSED,     NONE, OWN) \
     X(linear_backward_weight,  FUSED,     NONE, OWN) \

@@ -7,6 +7,7 @@
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/loop.h"
+#include "backends/cpu/rows.h"
 #include "backends/formulas.h"
 
 typedef void unary_f32(float *y, const float *x, float k0, float k1, int64_t n);
@@ -14,19 +15,7 @@ typedef void unary_f64(double *y, const double *x, double k0, double k1, int64_t
 typedef void binary_f32(float *y, const float *a, const float *b, int64_t n);
 typedef void binary_f64(double *y, const double *a, const double *b, int64_t n);
 
-/* Limits that the optimiser does not know: with constants it turns a clamp into a chain of
- * comparisons and selects. */
-static const volatile float exp_limits[2] = {-88, 89}, slope_limit = 30;
-
-/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for what is inside of a
- * sigmoid. Between the limits 2^n is one float, 0 and inf included. NaN stays. */
-INLINE float exp_between(float x, float low, float high) {
-    x = x < low ? low : x;
-    x = x > high ? high : x;
-    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
-    float scale = float_of_bits((bits_of_float(shifted) << 23) + 0x3F800000u);
-    return (1.0f + tn__expm1_small(tn__exp_remainder(x, shifted))) * scale;
-}
+static const volatile float slope_limit = 30; /* volatile as rows.h's limits are */
 
 /* The gradient's slope as in backends/formulas.h, s being the sigmoid; x is kept where its square
  * cannot overflow. */

@@ -157,6 +157,19 @@ INLINE float exp_down(float x, float low) {
     return tn__expm1_small(exp_rest(x, shifted)) * scale + scale;
 }
 
+/* What exp_between takes as `low` and `high`: as exp_low. */
+static const volatile float exp_limits[2] = {-88, 89};
+
+/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for what is inside of a
+ * sigmoid. Between the limits 2^n is one float, 0 and inf included. NaN stays. */
+INLINE float exp_between(float x, float low, float high) {
+    x = x < low ? low : x;
+    x = x > high ? high : x;
+    float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
+    float scale = float_of_bits((bits_of_float(shifted) << 23) + 0x3F800000u);
+    return (1.0f + tn__expm1_small(tn__exp_remainder(x, shifted))) * scale;
+}
+
 /* y[i] = exp(x[i] - shift), and their sum; shift is at least the maximum. y may be x. */
 static inline double row_exp_sum(float *y, const float *x, float shift, int64_t n) {
     const float low = exp_low;

@@ -27,7 +27,7 @@
 
 #include "arrays.h"
 
-enum { TRIAL_OUTPUTS = 4, TRIAL_TABLES = 4 };
+enum { TRIAL_OUTPUTS = 6, TRIAL_TABLES = 4 };
 
 typedef struct trial {
     const char *name;

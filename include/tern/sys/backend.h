@@ -162,6 +162,28 @@ typedef struct tn_rotary_args { /* as in tn_rotary_options (ops.h) */
     bool inverse; /* turns back */
 } tn_rotary_args;
 
+/* A layer of a recurrent net in one direction: T times of B rows of H units. w (G H, H) and b (G H,
+ * or NULL) are the recurrent weights of G gates, one behind another. With p the gates' shares of
+ * the input, a = p + w h + b, h and c the state before and h' and c' that after:
+ *
+ *     TANH, RELU  G 1   h' = f(a)                                              kept: h'
+ *     GRU         G 3   r = s(a0), z = s(a1), m = w2 h + b2, n = tanh(p2 + r m),
+ *                       h' = (1 - z) n + z h                                   kept: r z n m
+ *     LSTM        G 4   i = s(a0), f = s(a1), g = tanh(a2), o = s(a3),
+ *                       c' = f c + i g, h' = o tanh(c')                        kept: i f g o
+ *
+ * `gates` (T, B, K H) has room for the K that are kept. lengths (B) i64 or i32, or NULL: row b
+ * lives at the times t < lengths[b]; at others its state stays. `reverse`: from time T - 1 to 0.
+ * h_before and c_before (T, B, H; c_before NULL but for LSTM): the state before each time, in the
+ * order of times. All operands are row-major; all but lengths are of one dtype, f32 or f64. */
+typedef enum tn_cell { TN_CELL_TANH, TN_CELL_RELU, TN_CELL_GRU, TN_CELL_LSTM } tn_cell;
+typedef struct tn_recurrent {
+    tn_cell cell;
+    bool reverse;
+    const tn_desc *lengths, *w, *b;
+    const tn_desc *gates, *h_before, *c_before;
+} tn_recurrent;
+
 typedef struct tn_cross_entropy_args {
     int64_t ignore_index;   /* rows with this label have loss 0 and gradient 0 */
     double label_smoothing; /* in [0, 1] */
@@ -337,6 +359,19 @@ typedef struct tn_backend {
                                          const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
                                          const tn_desc *s, const tn_desc *mean, const tn_desc *rstd,
                                          const tn_desc *w);
+    /* y (T, B, H): h' of each time, 0 where the row does not live; hn and cn (B, H): the state in
+     * the end. On entry the first G H of each row of r->gates are the input's shares p; they are
+     * overwritten with what is kept (anything where the row does not live), h_before and c_before
+     * with the states. h0 and c0 (B, H) may be NULL: zeros. c0 and cn are NULL but for LSTM. */
+    tn_status (*recurrent)(tn_context *ctx, const tn_recurrent *r, const tn_desc *y,
+                           const tn_desc *hn, const tn_desc *cn, const tn_desc *h0,
+                           const tn_desc *c0);
+    /* dp (T, B, G H) and da (T, B, G H): the gradients of the input's shares p and of w h + b, 0
+     * where the row does not live. They differ for GRU alone; else da is NULL. dh0 and dc0 (B, H)
+     * may be NULL (not wanted), dy, dhn and dcn too (0). */
+    tn_status (*recurrent_backward)(tn_context *ctx, const tn_recurrent *r, const tn_desc *dp,
+                                    const tn_desc *da, const tn_desc *dh0, const tn_desc *dc0,
+                                    const tn_desc *dy, const tn_desc *dhn, const tn_desc *dcn);
 } tn_backend;
 
 /* The table for a device; NULL when there is none. The CPU's is the best that this machine can run,
