@@ -106,6 +106,11 @@ TN_OP(pool, resample_grad)
 TN_OP(pool, unfold)
 TN_OP(pool, fold)
 
+/* rnn/ */
+TN_OP(rnn, rnn)
+TN_OP(rnn, gru)
+TN_OP(rnn, lstm)
+
 /* loss/ */
 TN_OP(loss, mse)
 TN_OP(loss, cross_entropy)

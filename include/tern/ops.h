@@ -295,6 +295,31 @@ TN_API tn_unfold_options tn_unfold_defaults(void);
 TN_API tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options options);
 TN_API tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options options);
 
+/* ---- Recurrent nets: one layer in one direction ---------------------------------------------- */
+
+/* x (T, B, I) -> y (T, B, H), the state h after each of the T times, and the last one in *hn (B, H)
+ * (NULL: not wanted). h0 and c0: the first state, (B, H); NULL: zeros. `reverse`: from time T - 1
+ * to 0. lengths: NULL, or (B) i64 or i32, 1 … T in any order (else TN_EVALUE): row b has lengths[b]
+ * times; y is 0 behind them, the last state is that of the row's own last time, and with `reverse`
+ * the row begins at its own end. All times run in one kernel where the device has it.
+ *
+ * The weights, with G = 1, 3, 4 gates of rnn, gru, lstm in PyTorch's order: weight_ih (G H, I),
+ * weight_hh (G H, H), and bias_ih and bias_hh (G H) or NULL. Several layers, both directions and
+ * batches in front: tn_rnn, tn_gru, tn_lstm (nn.h). */
+typedef struct tn_rnn_weights {
+    tn_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh;
+} tn_rnn_weights;
+
+/* h' = tanh(w_ih x + b_ih + w_hh h + b_hh), or relu of it */
+TN_API tn_tensor *tn_rnn_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,
+                            bool reverse, bool relu, tn_tensor **hn);
+/* Cho et al. 2014, arXiv:1406.1078; gates r, z, n, r at PyTorch's place: n = tanh(p2 + r a2) */
+TN_API tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,
+                            bool reverse, tn_tensor **hn);
+/* Hochreiter, Schmidhuber 1997; gates i, f, g, o */
+TN_API tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_weights w,
+                             tn_tensor *lengths, bool reverse, tn_tensor **hn, tn_tensor **cn);
+
 /* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
 
 /* reductions: TN_MEAN, TN_SUM, TN_NONE */

@@ -269,6 +269,10 @@ static void special_operations(tn_tensor *t) {
     INERT(tn_cat(NULL, 2, 0));
     INERT(tn_stack(NULL, 1, 0));
     TAKES(tn_attention(q, q, q, t, tn_attention_defaults()));
+    tn_rnn_weights absent = {t, t, t, t}, there = {x, x, x, x};
+    INERT(tn_rnn_op(t, NULL, there, NULL, false, false, NULL));
+    INERT(tn_gru_op(t, NULL, there, t, true, NULL));
+    INERT(tn_lstm_op(x, t, t, absent, t, false, NULL, NULL));
     TAKES(tn_attention(q, q, q, NULL, (tn_attention_options){true, NAN}));
     INERT(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = (tn_reduction)-1}));
 }

@@ -423,6 +423,31 @@ static void losses(void **state) {
             "cross_entropy: label_smoothing is 1.5");
 }
 
+static void recurrent(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = F(2, 1, 2);
+    tn_rnn_weights w = {.weight_ih = F(3, 2), .weight_hh = F(3, 3)};
+    refused(tn_rnn_op(F(2, 2), NULL, w, NULL, false, false, NULL), TN_ESHAPE,
+            "rnn: x is [2, 2] but must be (times, batch, in)");
+    refused(tn_rnn_op(I(2, 1, 2), NULL, w, NULL, false, false, NULL), TN_EDTYPE,
+            "rnn: the dtype of x is i64");
+    refused(tn_rnn_op(x, D(1, 3), w, NULL, false, false, NULL), TN_EDTYPE,
+            "rnn: x is f32 but h0 is f64");
+    refused(tn_rnn_op(x, F(2, 3), w, NULL, false, false, NULL), TN_ESHAPE,
+            "rnn: h0 is [2, 3] but must be [1, 3] (batch, units)");
+    refused(tn_gru_op(x, NULL, w, NULL, false, NULL), TN_ESHAPE,
+            "gru: weight_hh is [3, 3] but must be (3 units, units)");
+    w.weight_hh = F(12, 3);
+    refused(tn_lstm_op(x, NULL, NULL, w, NULL, false, NULL, NULL), TN_ESHAPE,
+            "lstm: weight_ih is [3, 2] but must be [12, 2]");
+    w.weight_ih = F(12, 2);
+    refused(tn_lstm_op(x, NULL, F(1, 2), w, NULL, false, NULL, NULL), TN_ESHAPE,
+            "lstm: c0 is [1, 2] but must be [1, 3]");
+    refused(tn_lstm_op(x, NULL, NULL, w, F(1), false, NULL, NULL), TN_EDTYPE,
+            "lstm: the dtype of lengths is f32");
+}
+
 /* ---- All of them ----------------------------------------------------------------------------- */
 
 /* These take any tensor and have no other arguments that could be wrong. */
@@ -493,6 +518,7 @@ int main(void) {
         cmocka_unit_test(layers),
         cmocka_unit_test(attention),
         cmocka_unit_test(rotary),
+        cmocka_unit_test(recurrent),
         cmocka_unit_test(losses),
         cmocka_unit_test(every_operation_refuses_something),
         cmocka_unit_test(every_input_has_a_name),

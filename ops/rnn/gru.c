@@ -1,0 +1,75 @@
+/* gru: y_t = h_t of gated recurrent units (Cho et al. 2014, arXiv:1406.1078), with PyTorch's place
+ * of the reset gate
+ *
+ *     r = sigmoid(p0 + a0)    z = sigmoid(p1 + a1)    n = tanh(p2 + r a2)
+ *     h' = (1 - z) n + z h
+ *
+ *     Shapes, p, a, lengths and directions: recurrent.h. f32 f64 bf16 f16
+ *     Gradients: backends/ref/recurrent.c
+ */
+#include "ops/rnn/recurrent.h"
+
+static bool gru_shape(tn_op_call *c) {
+    return tn__rnn_shape(c, TN_CELL_GRU);
+}
+
+static tn_status gru_forward(tn_op_call *c) {
+    return tn__rnn_forward(c, TN_CELL_GRU);
+}
+
+static tn_status gru_host(const tn_op_call *c) {
+    return tn__rnn_forward(c, TN_CELL_GRU);
+}
+
+static tn_status gru_back(const tn_op_back *b) {
+    return tn__rnn_backward(b, TN_CELL_GRU);
+}
+
+static tn__rnn_state gru_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) {
+    tn_tensor *r = tn_sigmoid(tn_add(tn__rnn_gate(p, 0, 3), tn__rnn_gate(a, 0, 3))),
+              *z = tn_sigmoid(tn_add(tn__rnn_gate(p, 1, 3), tn__rnn_gate(a, 1, 3))),
+              *n = tn_tanh(tn_add(tn__rnn_gate(p, 2, 3), tn_mul(r, tn__rnn_gate(a, 2, 3))));
+    tn_tensor *h = tn_add(tn_mul(tn_rsub_scalar(z, 1.0), n), tn_mul(z, before.h));
+    return (tn__rnn_state){h, NULL};
+}
+
+static tn_tensor *gru_compose(tn_op_call *c) {
+    return tn__rnn_compose(c, gru_step, false);
+}
+
+static void gru_samples(tn_op_samples *s) {
+    tn__rnn_samples(s, TN_CELL_GRU);
+}
+
+const tn_op tn__op_gru = {
+    .name = "gru",
+    .args_size = sizeof(tn__rnn_args),
+    .results = 2,
+    .inputs = {TN__RNN_NAMES},
+    .optional = TN__RNN_OPTIONAL,
+    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
+    .shape = gru_shape,
+    .forward = gru_forward,
+    .needs = TN_KERNEL(recurrent),
+    .host = gru_host,
+    .compose = gru_compose,
+    .backward_kernel = gru_back,
+    .backward_needs = TN_KERNEL(recurrent_backward),
+    .host_backward = gru_back,
+    .wide = true,
+    .x_rows = {TN_ROWS(1)},
+    .widens = TN__RNN_WEIGHTS,
+    .adds = TN__RNN_WEIGHTS,
+    .samples = gru_samples,
+};
+
+tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,
+                     bool reverse, tn_tensor **hn) {
+    tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0};
+    tn_tensor *results[TN_OP_OUTPUTS];
+    tn__rnn_apply(&tn__op_gru, &(tn__rnn_args){.reverse = reverse}, in, TN__RNN_H0 + 1, results);
+    if (hn) {
+        *hn = results[1];
+    }
+    return results[0];
+}

@@ -1,0 +1,416 @@
+/* What rnn, gru and lstm share: see recurrent.h. */
+#include "ops/rnn/recurrent.h"
+
+#include "backends/recurrent.h"
+#include "core/memory.h"
+#include "ops/linalg/linear.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+static int result_count(tn_cell cell) {
+    return cell == TN_CELL_LSTM ? 3 : 2;
+}
+
+/* Input i, if it is there, has these sizes; `why` says where they come from. */
+static bool has_dims(tn_op_call *c, int i, tn_dims dims, const char *why) {
+    const tn_tensor *t = tn__optional(c, i);
+    if (!t || tn_dims_equal(tn_shape(t), dims)) {
+        return true;
+    }
+    const tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
+    char sizes[64] = "";
+    for (int d = 0; d < dims.ndim; d++) {
+        size_t at = strlen(sizes);
+        snprintf(sizes + at, sizeof(sizes) - at, "%s%lld", d ? ", " : "", (long long)dims.size[d]);
+    }
+    return tn_op_fail(c, TN_ESHAPE, "%s is %s but must be [%s] (%s) where x is %s and weight_hh %s",
+                      tn_op_input_name(c->op, i).text, tn_shape_text(t), sizes, why,
+                      tn_shape_text(x), tn_shape_text(w));
+}
+
+static bool check_dtypes(const tn_op_call *c) {
+    tn_tensor *x = c->in[TN__RNN_X], *lengths = tn__optional(c, TN__RNN_LENGTHS);
+    if (!tn_op_float(c, TN__RNN_X)) {
+        return false;
+    }
+    for (int i = 0; i < c->inputs; i++) {
+        if (i != TN__RNN_LENGTHS && c->in[i] && tn_dtype_of(c->in[i]) != tn_dtype_of(x)) {
+            return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (cast one of them)",
+                              tn_dtype_name(tn_dtype_of(x)), tn_op_input_name(c->op, i).text,
+                              tn_dtype_name(tn_dtype_of(c->in[i])));
+        }
+    }
+    return !lengths || tn_op_index(c, TN__RNN_LENGTHS);
+}
+
+static bool check_dims(tn_op_call *c, int64_t gates) {
+    tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
+    if (tn_ndim(x) != 3 || tn_size(x, 0) < 1) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but must be (times, batch, in), with a time",
+                          tn_shape_text(x));
+    }
+    int64_t rows = tn_size(x, 1), in = tn_size(x, 2);
+    if (tn_ndim(w) != 2 || tn_size(w, 0) != gates * tn_size(w, 1)) {
+        return tn_op_fail(c, TN_ESHAPE, "weight_hh is %s but must be (%d units, units)",
+                          tn_shape_text(w), (int)gates);
+    }
+    int64_t units = tn_size(w, 1);
+    tn_dims bias = TN_DIMS(gates * units), state = TN_DIMS(rows, units);
+    return has_dims(c, TN__RNN_W_IH, TN_DIMS(gates * units, in), "as many rows as weight_hh, in") &&
+           has_dims(c, TN__RNN_B_IH, bias, "an element a row of weight_hh") &&
+           has_dims(c, TN__RNN_B_HH, bias, "an element a row of weight_hh") &&
+           has_dims(c, TN__RNN_LENGTHS, TN_DIMS(rows), "batch") &&
+           has_dims(c, TN__RNN_H0, state, "batch, units") &&
+           has_dims(c, TN__RNN_C0, state, "batch, units");
+}
+
+bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
+    int64_t gates = tn__cell_gates(cell), kept = tn__cell_kept(cell);
+    if (!check_dtypes(c) || !check_dims(c, gates)) {
+        return false;
+    }
+    tn_dtype dtype = tn_dtype_of(c->in[TN__RNN_X]), wide = tn__wide_dtype(dtype);
+    int64_t units = tn_size(c->in[TN__RNN_W_HH], 1);
+    tn_dims x = tn_shape(c->in[TN__RNN_X]), y = tn__dims_with_last(x, units),
+            state = TN_DIMS(x.size[1], units);
+    bool made = tn_op_out(c, y, dtype);
+    for (int i = 1; i < result_count(cell); i++) {
+        made = made && tn_op_out(c, state, dtype);
+    }
+    if (c->record) {
+        made = made && tn_op_out(c, tn__dims_with_last(x, kept * units), wide);
+    }
+    for (int i = 1; i < result_count(cell) && c->record; i++) { /* h_before and c_before */
+        made = made && tn_op_out(c, y, wide);
+    }
+    return made;
+}
+
+/* ---- Scratch memory -------------------------------------------------------------------------- */
+
+/* What one call takes, to be given back together. */
+typedef struct scratch_pool {
+    tn_context *ctx;
+    const tn_backend *kernels;
+    int count;
+    struct {
+        void *memory;
+        size_t bytes;
+    } piece[TN_OP_INPUTS + TN_OP_OUTPUTS];
+} scratch_pool;
+
+static bool is_row_major(const tn_desc *d) {
+    int64_t count = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        if (d->size[i] != 1 && d->stride[i] != count) {
+            return false;
+        }
+        count *= d->size[i];
+    }
+    return true;
+}
+
+/* Row-major memory for a descriptor that has dtype and sizes; false: there is none. */
+static bool pool_take(scratch_pool *p, tn_desc *d) {
+    int64_t count = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        d->stride[i] = count;
+        count *= d->size[i];
+    }
+    size_t bytes = (size_t)(count > 0 ? count : 1) * tn_dtype_size(d->dtype); /* never 0 */
+    d->data = p->ctx->workspace(p->ctx, bytes);
+    if (d->data) {
+        p->piece[p->count].memory = d->data;
+        p->piece[p->count++].bytes = bytes;
+    }
+    return d->data;
+}
+
+static void pool_free(scratch_pool *p) {
+    while (p->count > 0) {
+        p->count--;
+        p->ctx->workspace_free(p->ctx, p->piece[p->count].memory, p->piece[p->count].bytes);
+    }
+}
+
+/* *x, if it is there, as a row-major operand: itself, or *room filled with it. */
+static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *room) {
+    if (!*x || is_row_major(*x)) {
+        return TN_OK;
+    }
+    *room = **x;
+    if (!pool_take(p, room)) {
+        return TN_ENOMEM;
+    }
+    tn_status status = p->kernels->copy(p->ctx, room, *x);
+    *x = room;
+    return status;
+}
+
+static tn_desc desc_of_sizes(tn_dtype dtype, int64_t times, int64_t rows, int64_t units) {
+    return (tn_desc){.dtype = dtype, .ndim = 3, .size = {times, rows, units}};
+}
+
+/* (T, B, n) row-major as (T B, columns), the first columns of each row. */
+static tn_desc first_columns(const tn_desc *d, int64_t columns) {
+    return (tn_desc){.data = d->data,
+                     .dtype = d->dtype,
+                     .ndim = 2,
+                     .size = {d->size[0] * d->size[1], columns},
+                     .stride = {d->size[2], 1}};
+}
+
+static bool takes_dtype(const tn_desc *x) {
+    return x->dtype == TN_F32 || x->dtype == TN_F64;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* Output i where it was made, else scratch memory of these sizes. */
+static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *room) {
+    if (tn_op_y(c, i)) {
+        return tn_op_y(c, i);
+    }
+    return pool_take(p, room) ? room : NULL;
+}
+
+static tn_status run_forward(const tn_op_call *c, tn_recurrent *r, scratch_pool *p) {
+    const tn_desc *y = tn_op_y(c, 0), *x = tn_op_x(c, TN__RNN_X), *h0 = tn_op_x(c, TN__RNN_H0),
+                  *c0 = tn_op_x(c, TN__RNN_C0);
+    int results = result_count(r->cell);
+    int64_t T = y->size[0], B = y->size[1], H = y->size[2];
+    tn_desc gates = desc_of_sizes(y->dtype, T, B, tn__cell_kept(r->cell) * H),
+            h = desc_of_sizes(y->dtype, T, B, H), cell = h, room[5];
+    r->gates = kept_output(c, results, p, &gates);
+    r->h_before = kept_output(c, results + 1, p, &h);
+    r->c_before = results > 2 ? kept_output(c, results + 2, p, &cell) : NULL;
+    if (!r->gates || !r->h_before || (results > 2 && !r->c_before)) {
+        return TN_ENOMEM;
+    }
+    const tn_desc **reads[] = {&r->w, &r->b, &r->lengths, &h0, &c0};
+    for (int i = 0; i < 5; i++) {
+        tn_status status = pool_read(p, reads[i], &room[i]);
+        if (status != TN_OK) {
+            return status;
+        }
+    }
+    tn_desc shares = first_columns(r->gates, tn__cell_gates(r->cell) * H);
+    tn_status status =
+        c->kernels->linear(c->ctx, &shares, x, tn_op_x(c, TN__RNN_W_IH), tn_op_x(c, TN__RNN_B_IH));
+    return status == TN_OK ? c->kernels->recurrent(c->ctx, r, y, tn_op_y(c, 1),
+                                                   results > 2 ? tn_op_y(c, 2) : NULL, h0, c0)
+                           : status;
+}
+
+tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
+    if (!takes_dtype(tn_op_x(c, TN__RNN_X))) {
+        return TN_EUNSUPPORTED;
+    }
+    scratch_pool p = {.ctx = c->ctx, .kernels = c->kernels};
+    tn_recurrent r = {.cell = cell,
+                      .reverse = ((const tn__rnn_args *)c->args)->reverse,
+                      .lengths = tn_op_x(c, TN__RNN_LENGTHS),
+                      .w = tn_op_x(c, TN__RNN_W_HH),
+                      .b = tn_op_x(c, TN__RNN_B_HH)};
+    tn_status status = run_forward(c, &r, &p);
+    pool_free(&p);
+    return status;
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+/* The gradients of weight and bias, and of what they multiply, from those of the product. */
+static tn_status product_back(const tn_op_back *b, const tn_desc *dy, const tn_desc *x, int w,
+                              int bias, const tn_desc *dx) {
+    tn_op_back product = {.args = b->args, .kernels = b->kernels, .ctx = b->ctx, .adds = b->adds};
+    product.x[0] = x;
+    product.x[1] = b->x[w];
+    product.dx[0] = dx;
+    product.dx[1] = b->dx[w];
+    product.dx[2] = b->dx[bias];
+    return tn__linear_back(&product, dy);
+}
+
+static tn_status run_backward(const tn_op_back *b, tn_recurrent *r, scratch_pool *p) {
+    int results = result_count(r->cell);
+    const tn_desc *dy = b->dy[0], *dhn = b->dy[1], *dcn = results > 2 ? b->dy[2] : NULL,
+                  *h = r->h_before;
+    tn_desc dp = desc_of_sizes(h->dtype, h->size[0], h->size[1],
+                               tn__cell_gates(r->cell) * h->size[2]),
+            da = dp, room[5];
+    bool two = r->cell == TN_CELL_GRU;
+    if (!pool_take(p, &dp) || (two && !pool_take(p, &da))) {
+        return TN_ENOMEM;
+    }
+    const tn_desc **reads[] = {&r->w, &r->lengths, &dy, &dhn, &dcn};
+    for (int i = 0; i < 5; i++) {
+        tn_status status = pool_read(p, reads[i], &room[i]);
+        if (status != TN_OK) {
+            return status;
+        }
+    }
+    tn_status status = b->kernels->recurrent_backward(
+        b->ctx, r, &dp, two ? &da : NULL, b->dx[TN__RNN_H0], b->dx[TN__RNN_C0], dy, dhn, dcn);
+    if (status != TN_OK) {
+        return status;
+    }
+    tn_desc shares = first_columns(&dp, dp.size[2]), states = first_columns(h, h->size[2]),
+            recurrent = first_columns(two ? &da : &dp, dp.size[2]);
+    status =
+        product_back(b, &shares, b->x[TN__RNN_X], TN__RNN_W_IH, TN__RNN_B_IH, b->dx[TN__RNN_X]);
+    return status == TN_OK ? product_back(b, &recurrent, &states, TN__RNN_W_HH, TN__RNN_B_HH, NULL)
+                           : status;
+}
+
+tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
+    const tn_desc *dh0 = b->dx[TN__RNN_H0], *dc0 = b->dx[TN__RNN_C0];
+    if (!takes_dtype(b->x[TN__RNN_X]) || (dh0 && !is_row_major(dh0)) ||
+        (dc0 && !is_row_major(dc0))) {
+        return TN_EUNSUPPORTED;
+    }
+    int kept = result_count(cell);
+    scratch_pool p = {.ctx = b->ctx, .kernels = b->kernels};
+    tn_recurrent r = {.cell = cell,
+                      .reverse = ((const tn__rnn_args *)b->args)->reverse,
+                      .lengths = b->x[TN__RNN_LENGTHS],
+                      .w = b->x[TN__RNN_W_HH],
+                      .b = b->x[TN__RNN_B_HH],
+                      .gates = b->y[kept],
+                      .h_before = b->y[kept + 1],
+                      .c_before = cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
+    tn_status status = run_backward(b, &r, &p);
+    pool_free(&p);
+    return status;
+}
+
+/* ---- Made of operations ---------------------------------------------------------------------- */
+
+tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n) {
+    int64_t units = tn_ndim(a) == 2 ? tn_size(a, 1) / n : 0; /* an inert tensor has no dimensions */
+    return tn_narrow(a, 1, q * units, units);
+}
+
+/* Which rows live at time t: bool (B, 1). */
+static tn_tensor *living_rows(tn_tensor *lengths, int64_t t) {
+    return tn_unsqueeze(tn_gt(lengths, tn__constant(lengths, (double)t)), 1);
+}
+
+tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
+    tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH], *b = c->in[TN__RNN_B_HH],
+              *lengths = c->in[TN__RNN_LENGTHS], *h0 = c->in[TN__RNN_H0],
+              *c0 = has_c ? c->in[TN__RNN_C0] : NULL;
+    bool reverse = ((const tn__rnn_args *)c->args)->reverse;
+    int64_t times = tn_size(x, 0);
+    tn_tensor *zeros = tn__filled(x, TN_DIMS(tn_size(x, 1), tn_size(w, 1)), 0.0),
+              *shares = tn_linear_op(x, c->in[TN__RNN_W_IH], c->in[TN__RNN_B_IH]);
+    tn__rnn_state s = {h0 ? h0 : zeros, c0 ? c0 : zeros};
+    tn_tensor **y = tn__malloc((size_t)times * sizeof(*y));
+    if (!y) {
+        tn__raise(TN_ENOMEM, c->op->name, "out of memory for %lld times", (long long)times);
+        return tn_inert();
+    }
+    for (int64_t i = 0; i < times; i++) {
+        int64_t t = reverse ? times - 1 - i : i;
+        tn__rnn_state next = step(tn_select(shares, 0, t), tn_linear_op(s.h, w, b), s);
+        y[t] = next.h;
+        if (lengths) {
+            tn_tensor *lives = living_rows(lengths, t);
+            y[t] = tn_where(lives, next.h, tn__constant(x, 0.0));
+            next.h = tn_where(lives, next.h, s.h);
+            next.c = has_c ? tn_where(lives, next.c, s.c) : next.c;
+        }
+        s = next;
+    }
+    tn_tensor *result = tn_stack(y, (int)times, 0);
+    free(y);
+    c->out[1] = tn_identity(s.h); /* h0 itself where no row lives */
+    if (has_c) {
+        c->out[2] = tn_identity(s.c);
+    }
+    return result;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+/* A kernel would have to be waited for: lengths are looked at before. */
+static bool check_lengths(const tn_op *op, tn_tensor *x, tn_tensor *lengths) {
+    TN_SCOPE;
+    if (!lengths || tn_dtype_is_float(tn_dtype_of(lengths)) || tn_ndim(x) != 3) {
+        return true; /* the shape rule says what is wrong */
+    }
+    int64_t n = tn_count(lengths), times = tn_size(x, 0);
+    int64_t *value = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*value));
+    if (!value) {
+        tn__raise(TN_ENOMEM, op->name, "out of memory for %lld lengths", (long long)n);
+        return false;
+    }
+    bool ok = tn_copy_out(tn_cast(lengths, TN_I64), value) == TN_OK;
+    for (int64_t i = 0; i < n && ok; i++) {
+        if (value[i] < 1 || value[i] > times) {
+            tn__raise(TN_EVALUE, op->name, "lengths[%lld] is %lld but x is %s (1 to %lld times)",
+                      (long long)i, (long long)value[i], tn_shape_text(x), (long long)times);
+            ok = false;
+        }
+    }
+    free(value);
+    return ok;
+}
+
+tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *const *in, int n,
+                         tn_tensor **results) {
+    if (!check_lengths(op, in[TN__RNN_X], in[TN__RNN_LENGTHS])) {
+        for (int i = 0; i < tn_op_results(op); i++) {
+            results[i] = tn_inert();
+        }
+        return results[0];
+    }
+    tn_apply_many(op, args, in, n, results);
+    return results[0];
+}
+
+/* ---- Samples --------------------------------------------------------------------------------- */
+
+typedef struct sample_case {
+    int64_t times, rows, in, units;
+    bool b_ih, b_hh, lengths, state, reverse;
+} sample_case;
+
+static void add_sample(tn_op_samples *s, tn_cell cell, const sample_case *k) {
+    static const tn__rnn_args args[] = {{0}, {.reverse = true}, {.relu = true}, {true, true}};
+    static const char *const texts[] = {"", "reverse=True", "relu=True", "reverse=True, relu=True"};
+    int at = (k->reverse ? 1 : 0) + (cell == TN_CELL_RELU ? 2 : 0);
+    int64_t rows = tn__cell_gates(cell) * k->units;
+    tn_spec absent = {.kind = TN_SPEC_ABSENT}, bias = tn_spec_real(TN_DIMS(rows), -0.5, 0.5),
+            state = tn_spec_real(TN_DIMS(k->rows, k->units), -1.0, 1.0),
+            lengths = tn_spec_index(TN_DIMS(k->rows), k->times + 1);
+    lengths.low = 1.0;
+    tn_sample sample = {.text = texts[at], .args = &args[at]};
+    sample.inputs = cell == TN_CELL_LSTM ? TN__RNN_C0 + 1 : TN__RNN_H0 + 1;
+    sample.in[TN__RNN_X] = tn_spec_real(TN_DIMS(k->times, k->rows, k->in), -1.0, 1.0);
+    sample.in[TN__RNN_W_IH] = tn_spec_real(TN_DIMS(rows, k->in), -0.7, 0.7);
+    sample.in[TN__RNN_W_HH] = tn_spec_real(TN_DIMS(rows, k->units), -0.7, 0.7);
+    sample.in[TN__RNN_B_IH] = k->b_ih ? bias : absent;
+    sample.in[TN__RNN_B_HH] = k->b_hh ? bias : absent;
+    sample.in[TN__RNN_LENGTHS] = k->lengths ? lengths : absent;
+    sample.in[TN__RNN_H0] = sample.in[TN__RNN_C0] = k->state ? state : absent;
+    sample.no_second = cell == TN_CELL_RELU; /* kinks */
+    tn_sample_add(s, &sample);
+}
+
+void tn__rnn_samples(tn_op_samples *s, tn_cell cell) {
+    static const sample_case cases[] = {
+        {3, 2, 3, 2, true, true, false, true, false},
+        {3, 2, 2, 2, true, true, true, true, true},
+        {4, 3, 2, 2, false, false, true, false, false},
+        {2, 2, 2, 3, true, false, false, false, true},
+        {1, 1, 1, 1, false, true, false, true, false},
+        {3, 0, 2, 2, true, true, true, true, false},
+        {3, 14, 5, 33, true, true, true, true, true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        add_sample(s, cell, &cases[i]);
+    }
+}

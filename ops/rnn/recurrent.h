@@ -1,0 +1,70 @@
+/* What rnn, gru and lstm share: one layer of a recurrent net in one direction, over all times.
+ *
+ *     x (T, B, I), weight_ih (G H, I), weight_hh (G H, H), bias_ih and bias_hh (G H) or absent,
+ *     lengths (B) i64 or i32, or absent, h0 and c0 (B, H) or absent: zeros
+ *     y (T, B, H), hn and cn (B, H)
+ *
+ * With s = (h, c) the state, starting at (h0, c0), and the times in order or, `reverse`, from the
+ * last:  p = x_t weight_ih^T + bias_ih,  a = h weight_hh^T + bias_hh,  s = cell(p, a, s),  y_t = h.
+ * Row b of the batch lives at the times below lengths[b]; at others its state stays and y is 0.
+ *
+ * The shares p of all times are one product, and so is each gradient of a weight: only
+ * a = h weight_hh^T has to be made step by step, which the `recurrent` kernels do
+ * (include/tern/sys/backend.h).
+ */
+#ifndef TERN_OPS_RNN_RECURRENT_H
+#define TERN_OPS_RNN_RECURRENT_H
+
+#include "ops/dims.h"
+
+/* The inputs; c0 is LSTM's alone. */
+enum {
+    TN__RNN_X,
+    TN__RNN_W_IH,
+    TN__RNN_W_HH,
+    TN__RNN_B_IH,
+    TN__RNN_B_HH,
+    TN__RNN_LENGTHS,
+    TN__RNN_H0,
+    TN__RNN_C0
+};
+
+#define TN__RNN_NAMES "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "lengths", "h0"
+#define TN__RNN_WEIGHTS \
+    (1u << TN__RNN_W_IH | 1u << TN__RNN_W_HH | 1u << TN__RNN_B_IH | 1u << TN__RNN_B_HH)
+#define TN__RNN_OPTIONAL                                                                  \
+    (1u << TN__RNN_B_IH | 1u << TN__RNN_B_HH | 1u << TN__RNN_LENGTHS | 1u << TN__RNN_H0 | \
+     1u << TN__RNN_C0)
+
+typedef struct tn__rnn_args {
+    bool reverse;
+    bool relu; /* rnn: instead of tanh */
+} tn__rnn_args;
+
+/* Results and, where a gradient may be asked for, what kernels keep: gates, h_before, c_before.
+ * False after raising. */
+bool tn__rnn_shape(tn_op_call *c, tn_cell cell);
+
+/* By kernels. TN_EUNSUPPORTED: bf16 and f16. */
+tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell);
+tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell);
+
+/* Made of operations: one step of a cell, from the shares p and a (B, G H). */
+typedef struct tn__rnn_state {
+    tn_tensor *h, *c;
+} tn__rnn_state;
+typedef tn__rnn_state (*tn__rnn_step)(tn_tensor *p, tn_tensor *a, tn__rnn_state before);
+tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c);
+
+/* Gate q of n in a (B, n H). */
+tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n);
+
+/* Each combination of biases, lengths and a first state; both directions; one time, one row, one
+ * unit, no rows, and more units and rows than a kernel's tile. */
+void tn__rnn_samples(tn_op_samples *s, tn_cell cell);
+
+/* Checks lengths, which a kernel cannot: 1 … T. Calls op; results get hn and cn. Returns y. */
+tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *const *in, int n,
+                         tn_tensor **results);
+
+#endif
