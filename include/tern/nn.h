@@ -662,6 +662,84 @@ TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(t
 TN_API tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x));
 #define TN_FN(f) tn_function_new(#f, (f))
 
+/* ---- Recurrent nets -------------------------------------------------------------------------- */
+
+/* Recurrent nets: x (T, B, in), or (B, T, in) with batch_first -> y (T, B, hidden), the last
+ * layer's states after each time; (T, B, 2 hidden) with both directions. PyTorch's names:
+ * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, …_l0_reverse, …. Each layer and direction is
+ * one operation (tn_lstm_op).
+ *
+ * With tn_call_values the inputs are x, h0, c0 (lstm's alone) and lengths, all but x NULL or
+ * missing, and the results, from two inputs on, y, hn and, of lstm, cn. States are
+ * (layers x directions, B, hidden), NULL: zeros. lengths: (B) i64 or i32 in any order: row b has
+ * lengths[b] times, as in a packed sequence; y is 0 behind them, the last states are those of the
+ * row's last time, and the second direction begins there. tn_rnn_call says the same with a state
+ * that goes on from call to call:
+ *
+ *     tn_rnn_state s = {0};
+ *     y = tn_rnn_call(net->lstm, x, &s, NULL);    // s: the first state (NULL: 0), then the last
+ */
+typedef struct tn_rnn_options {
+    int layers;         /* 1 */
+    bool bias;          /* true */
+    bool batch_first;   /* false */
+    double dropout;     /* 0: while training, on what goes from layer to layer */
+    bool bidirectional; /* false */
+    bool relu;          /* false: tanh; of tn_rnn alone */
+    tn_dtype dtype;
+} tn_rnn_options;
+typedef struct tn_rnn {
+    tn_module base;
+    tn_rnn_weights *weights; /* (layers x directions): U(-1/sqrt(hidden), 1/sqrt(hidden)) */
+    int64_t in, hidden;
+    int layers, directions;
+    bool batch_first, relu;
+    double dropout;
+} tn_rnn;
+typedef struct tn_rnn tn_gru;
+typedef struct tn_rnn tn_lstm;
+typedef struct tn_rnn_state {
+    tn_tensor *h, *c; /* c: lstm's */
+} tn_rnn_state;
+TN_API tn_rnn_options tn_rnn_defaults(void);
+TN_API void tn_rnn_init(tn_rnn *m, int64_t in, int64_t hidden, tn_rnn_options options);
+TN_API void tn_gru_init(tn_gru *m, int64_t in, int64_t hidden, tn_rnn_options options);
+TN_API void tn_lstm_init(tn_lstm *m, int64_t in, int64_t hidden, tn_rnn_options options);
+TN_API tn_rnn *tn_rnn_new(int64_t in, int64_t hidden);
+TN_API tn_gru *tn_gru_new(int64_t in, int64_t hidden);
+TN_API tn_lstm *tn_lstm_new(int64_t in, int64_t hidden);
+TN_API tn_rnn *tn_rnn_new_with(int64_t in, int64_t hidden, tn_rnn_options options);
+TN_API tn_gru *tn_gru_new_with(int64_t in, int64_t hidden, tn_rnn_options options);
+TN_API tn_lstm *tn_lstm_new_with(int64_t in, int64_t hidden, tn_rnn_options options);
+TN_API tn_tensor *tn_rnn_call(void *m, tn_tensor *x, tn_rnn_state *state, tn_tensor *lengths);
+
+/* One step: x (B, in), h and c (B, hidden) or NULL -> h', with tn_call, or with tn_call_values,
+ * whose inputs are x, h and, of lstm_cell, c, and whose results are h' and, of lstm_cell, c'. Names
+ * are PyTorch's: weight_ih, weight_hh, bias_ih, bias_hh. */
+typedef struct tn_rnn_cell_options {
+    bool bias; /* true */
+    bool relu; /* false: tanh; of tn_rnn_cell alone */
+    tn_dtype dtype;
+} tn_rnn_cell_options;
+typedef struct tn_rnn_cell {
+    tn_module base;
+    tn_rnn_weights weights;
+    int64_t in;
+    bool relu;
+} tn_rnn_cell;
+typedef struct tn_rnn_cell tn_gru_cell;
+typedef struct tn_rnn_cell tn_lstm_cell;
+TN_API tn_rnn_cell_options tn_rnn_cell_defaults(void);
+TN_API void tn_rnn_cell_init(tn_rnn_cell *m, int64_t in, int64_t hidden,
+                             tn_rnn_cell_options options);
+TN_API void tn_gru_cell_init(tn_gru_cell *m, int64_t in, int64_t hidden,
+                             tn_rnn_cell_options options);
+TN_API void tn_lstm_cell_init(tn_lstm_cell *m, int64_t in, int64_t hidden,
+                              tn_rnn_cell_options options);
+TN_API tn_rnn_cell *tn_rnn_cell_new(int64_t in, int64_t hidden);
+TN_API tn_gru_cell *tn_gru_cell_new(int64_t in, int64_t hidden);
+TN_API tn_lstm_cell *tn_lstm_cell_new(int64_t in, int64_t hidden);
+
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* Keys and values of earlier positions, so that text can be made one position at a time.

@@ -47,6 +47,8 @@ static void bad_module(void *m, tn_tensor *t) {
     INERT(tn_call(m, x));
     INERT(tn_call(m, t));
     EMPTY(tn_call_values(m, (tn_values){1, {x}}, NULL));
+    INERT(tn_rnn_call(m, x, &(tn_rnn_state){t, t}, t));
+    INERT(tn_rnn_call(m, x, NULL, NULL));
     INERT(tn_call_list(m, TN_VALUES(x, x)));
     NOTHING(tn_module_hook(m, (tn_module_hooks){0}));
     TAKES(tn_module_unhook(m, 5));
@@ -203,6 +205,12 @@ static void layers(tn_tensor *t) {
     DOES(tn_embedding_init(NULL, 2, 2, TN_F32));
     DOES(tn_layer_norm_init(NULL, 2, tn_norm_defaults()));
     DOES(tn_rms_norm_init(NULL, 2, tn_norm_defaults()));
+    DOES(tn_rnn_init(NULL, 2, 2, tn_rnn_defaults()));
+    DOES(tn_gru_init(NULL, 2, 2, tn_rnn_defaults()));
+    DOES(tn_lstm_init(NULL, 2, 2, tn_rnn_defaults()));
+    DOES(tn_rnn_cell_init(NULL, 2, 2, tn_rnn_cell_defaults()));
+    DOES(tn_gru_cell_init(NULL, 2, 2, tn_rnn_cell_defaults()));
+    DOES(tn_lstm_cell_init(NULL, 2, 2, tn_rnn_cell_defaults()));
     DOES(tn_dropout_init(NULL, 0.5));
     DOES(tn_self_attention_init(NULL, 2, tn_self_attention_defaults()));
     DOES(tn_mlp_init(NULL, 2, tn_mlp_defaults()));
@@ -306,6 +314,15 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_layer_norm_new_with(0, tn_norm_defaults()));
     NEW(tn_rms_norm_new(INT64_MIN));
     NEW(tn_rms_norm_new_with(0, tn_norm_defaults()));
+    NEW(tn_rnn_new(0, 2));
+    NEW(tn_gru_new(2, INT64_MAX));
+    NEW(tn_lstm_new(INT64_MIN, 2));
+    NEW(tn_rnn_new_with(2, 2, (tn_rnn_options){.layers = -1}));
+    NEW(tn_gru_new_with(2, 2, (tn_rnn_options){.layers = 1, .dropout = NAN}));
+    NEW(tn_lstm_new_with(2, 2, (tn_rnn_options){.layers = 1, .dtype = (tn_dtype)-1}));
+    NEW(tn_rnn_cell_new(0, 2));
+    NEW(tn_gru_cell_new(2, INT64_MAX));
+    NEW(tn_lstm_cell_new(INT64_MIN, 2));
     NEW(tn_dropout_new(NAN));
     NEW(tn_batch_norm1d_new(0));
     NEW(tn_batch_norm2d_new(-1));

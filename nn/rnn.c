@@ -1,0 +1,271 @@
+/* rnn, gru, lstm: recurrent nets of several layers, in one or both directions
+ *
+ *     x (T, B, in), or (B, T, in) with batch_first -> y (T, B, D hidden), D = 1, or 2 with both
+ *
+ * Layer l reads what layer l - 1 gave, both directions side by side, through a dropout while
+ * training. Each layer and direction is one operation (ops/rnn/), with the times in front. The
+ * parameters are PyTorch's: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0,
+ * weight_ih_l0_reverse and so on.
+ */
+#include "core/memory.h"
+#include "core/number.h"
+#include "nn/rnn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const tn__rnn_kind tn__rnn_kinds[] = {
+    {"rnn", "rnn_cell", 1, false}, {"gru", "gru_cell", 3, false}, {"lstm", "lstm_cell", 4, true}};
+
+static const tn__rnn_kind *kind_of(const tn_module *m) {
+    const tn__rnn_kind *kind = tn__rnn_kinds;
+    while (strcmp(kind->name, m->kind) != 0) {
+        kind++;
+    }
+    return kind;
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* The inputs of a call; all but x may be absent. */
+typedef struct rnn_inputs {
+    tn_tensor *x, *h0, *c0, *lengths;
+} rnn_inputs;
+
+/* The last states of all layers and directions. */
+typedef struct rnn_last {
+    tn_tensor **h, **c;
+} rnn_last;
+
+static tn_tensor *run_direction(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in, int i,
+                                const rnn_last *last) {
+    const tn__rnn_kind *kind = kind_of(&m->base);
+    bool reverse = m->directions == 2 && i % 2 == 1;
+    tn_tensor *h0 = in->h0 ? tn_select(in->h0, 0, i) : NULL,
+              *c0 = in->c0 ? tn_select(in->c0, 0, i) : NULL;
+    if (kind->has_c) {
+        return tn_lstm_op(x, h0, c0, m->weights[i], in->lengths, reverse, &last->h[i], &last->c[i]);
+    }
+    return kind->gates == 3
+               ? tn_gru_op(x, h0, m->weights[i], in->lengths, reverse, &last->h[i])
+               : tn_rnn_op(x, h0, m->weights[i], in->lengths, reverse, m->relu, &last->h[i]);
+}
+
+/* All layers; x with the times in front. */
+static tn_tensor *run_layers(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in,
+                             const rnn_last *last) {
+    for (int layer = 0; layer < m->layers; layer++) {
+        tn_tensor *y[2];
+        if (layer > 0 && m->base.training && m->dropout > 0.0) {
+            x = tn_dropout_op(x, m->dropout);
+        }
+        for (int d = 0; d < m->directions; d++) {
+            y[d] = run_direction(m, x, in, layer * m->directions + d, last);
+        }
+        x = m->directions == 2 ? tn_cat(y, 2, 2) : y[0];
+    }
+    return x;
+}
+
+/* False after raising. */
+static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
+    const tn__rnn_kind *kind = kind_of(&m->base);
+    *each = (rnn_inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL,
+                         in.n > 3 ? in.v[3] : NULL};
+    if (in.n < 1 || in.n > 4 || !in.v[0] || (each->c0 && !kind->has_c)) {
+        tn__raise(
+            TN_EVALUE, kind->name,
+            "%d inputs are given but they are x and, or NULL, h0, c0 (of lstm alone), lengths",
+            in.n);
+        return false;
+    }
+    const char *order = m->batch_first ? "batch, times, in" : "times, batch, in";
+    if (tn_ndim(each->x) != 3 || tn_size(each->x, 2) != m->in) {
+        tn__raise(TN_ESHAPE, kind->name, "x is %s but must be (%s) with in %lld",
+                  tn_shape_text(each->x), order, (long long)m->in);
+        return false;
+    }
+    int64_t states = (int64_t)m->layers * m->directions, batch = tn_size(each->x, !m->batch_first);
+    for (int i = 1; i <= 2; i++) {
+        tn_tensor *s = i == 1 ? each->h0 : each->c0;
+        if (s && !tn_dims_equal(tn_shape(s), TN_DIMS(states, batch, m->hidden))) {
+            tn__raise(
+                TN_ESHAPE, kind->name,
+                "%s is %s but must be [%lld, %lld, %lld] (layers x directions, batch, hidden) "
+                "where x is %s",
+                i == 1 ? "h0" : "c0", tn_shape_text(s), (long long)states, (long long)batch,
+                (long long)m->hidden, tn_shape_text(each->x));
+            return false;
+        }
+    }
+    return true;
+}
+
+static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    tn_rnn *m = (tn_rnn *)self;
+    rnn_inputs each;
+    if (!check_inputs(m, in, &each)) {
+        return tn__no_values();
+    }
+    int states = m->layers * m->directions;
+    tn_tensor **memory = tn__calloc((size_t)(2 * states), sizeof(*memory));
+    if (!memory) {
+        tn__raise(TN_ENOMEM, self->kind, "no memory for %d states", states);
+        return tn__no_values();
+    }
+    rnn_last last = {memory, memory + states};
+    tn_tensor *x = m->batch_first ? tn_transpose(each.x, 0, 1) : each.x;
+    tn_tensor *y = run_layers(m, x, &each, &last);
+    tn_values out = {1, {m->batch_first ? tn_transpose(y, 0, 1) : y}};
+    if (in.n > 1) {
+        out.v[out.n++] = tn_stack(last.h, states, 0);
+    }
+    if (in.n > 1 && kind_of(self)->has_c) {
+        out.v[out.n++] = tn_stack(last.c, states, 0);
+    }
+    free(memory);
+    return out;
+}
+
+tn_tensor *tn_rnn_call(void *m, tn_tensor *x, tn_rnn_state *state, tn_tensor *lengths) {
+    if (!state) {
+        tn__raise(TN_EVALUE, "rnn_call", "the state is NULL (tn_call where none is wanted)");
+        return tn_inert();
+    }
+    tn_values out = tn_call_values(m, (tn_values){4, {x, state->h, state->c, lengths}}, NULL);
+    state->h = out.n > 1 ? out.v[1] : tn_inert();
+    state->c = out.n > 2 ? out.v[2] : NULL;
+    return out.v[0];
+}
+
+/* ---- Building -------------------------------------------------------------------------------- */
+
+static int rnn_describe(const tn_module *self, char *text, size_t room) {
+    const tn_rnn *m = (const tn_rnn *)self;
+    return snprintf(text, room, "relu %d; dropout %s", m->relu, tn__number_of(m->dropout).text);
+}
+
+static void rnn_finish(tn_module *self) {
+    tn_rnn *m = (tn_rnn *)self;
+    free(m->weights);
+    m->weights = NULL;
+}
+
+tn_rnn_options tn_rnn_defaults(void) {
+    return (tn_rnn_options){.layers = 1, .bias = true, .dtype = TN_F32};
+}
+
+void tn__rnn_weight(void *m, const char *name, tn_tensor **field, tn_dims dims, int64_t hidden,
+                    tn_dtype dtype) {
+    TN_SCOPE;
+    double bound = 1.0 / sqrt((double)hidden);
+    tn_tensor *t = tn_empty(dims, dtype);
+    tn_init_uniform(t, -bound, bound);
+    tn_module_param(m, name, field, t);
+}
+
+static void add_weight(tn_rnn *m, const char *name, int i, tn_tensor **field, tn_dims dims,
+                       tn_dtype dtype) {
+    char full[TN_MODULE_NAME];
+    snprintf(full, sizeof(full), "%s_l%d%s", name, i / m->directions,
+             m->directions == 2 && i % 2 == 1 ? "_reverse" : "");
+    tn__rnn_weight(m, full, field, dims, m->hidden, dtype);
+}
+
+static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
+                          const tn_rnn_options *o) {
+    if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4 || o->layers < 1 || o->layers > 10000) {
+        tn__layer_refuse(m, TN_EVALUE,
+                         "in is %lld, hidden is %lld and layers is %d (each at least 1)",
+                         (long long)in, (long long)hidden, o->layers);
+        return false;
+    }
+    if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {
+        tn__layer_refuse(m, TN_EVALUE, "dropout is %g (a probability is in [0, 1])", o->dropout);
+        return false;
+    }
+    if (o->relu && kind->gates != 1) {
+        tn__layer_refuse(m, TN_EVALUE, "relu is for tn_rnn alone");
+        return false;
+    }
+    return true;
+}
+
+static void init_kind(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
+                      tn_rnn_options o) {
+    if (!tn__layer_begin(m, sizeof(*m), kind->name, NULL, rnn_forward) ||
+        !check_options(m, kind, in, hidden, &o)) {
+        return;
+    }
+    m->base.describe = rnn_describe;
+    m->base.finish = rnn_finish;
+    m->in = in;
+    m->hidden = hidden;
+    m->layers = o.layers;
+    m->directions = o.bidirectional ? 2 : 1;
+    m->batch_first = o.batch_first;
+    m->relu = o.relu;
+    m->dropout = o.dropout;
+    int count = m->layers * m->directions;
+    m->weights = tn__calloc((size_t)count, sizeof(*m->weights));
+    if (!m->weights) {
+        tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", o.layers);
+        return;
+    }
+    int64_t rows = kind->gates * hidden;
+    for (int i = 0; i < count; i++) {
+        tn_rnn_weights *w = &m->weights[i];
+        int64_t width = i < m->directions ? in : m->directions * hidden;
+        add_weight(m, "weight_ih", i, &w->weight_ih, TN_DIMS(rows, width), o.dtype);
+        add_weight(m, "weight_hh", i, &w->weight_hh, TN_DIMS(rows, hidden), o.dtype);
+        if (o.bias) {
+            add_weight(m, "bias_ih", i, &w->bias_ih, TN_DIMS(rows), o.dtype);
+            add_weight(m, "bias_hh", i, &w->bias_hh, TN_DIMS(rows), o.dtype);
+        }
+    }
+}
+
+static tn_rnn *new_kind(const tn__rnn_kind *kind, int64_t in, int64_t hidden,
+                        tn_rnn_options options) {
+    tn_rnn *m = tn__layer_alloc(sizeof(*m));
+    init_kind(m, kind, in, hidden, options);
+    return tn__layer_on_heap(m);
+}
+
+void tn_rnn_init(tn_rnn *m, int64_t in, int64_t hidden, tn_rnn_options options) {
+    init_kind(m, &tn__rnn_kinds[0], in, hidden, options);
+}
+
+void tn_gru_init(tn_gru *m, int64_t in, int64_t hidden, tn_rnn_options options) {
+    init_kind(m, &tn__rnn_kinds[1], in, hidden, options);
+}
+
+void tn_lstm_init(tn_lstm *m, int64_t in, int64_t hidden, tn_rnn_options options) {
+    init_kind(m, &tn__rnn_kinds[2], in, hidden, options);
+}
+
+tn_rnn *tn_rnn_new_with(int64_t in, int64_t hidden, tn_rnn_options options) {
+    return new_kind(&tn__rnn_kinds[0], in, hidden, options);
+}
+
+tn_gru *tn_gru_new_with(int64_t in, int64_t hidden, tn_rnn_options options) {
+    return new_kind(&tn__rnn_kinds[1], in, hidden, options);
+}
+
+tn_lstm *tn_lstm_new_with(int64_t in, int64_t hidden, tn_rnn_options options) {
+    return new_kind(&tn__rnn_kinds[2], in, hidden, options);
+}
+
+tn_rnn *tn_rnn_new(int64_t in, int64_t hidden) {
+    return tn_rnn_new_with(in, hidden, tn_rnn_defaults());
+}
+
+tn_gru *tn_gru_new(int64_t in, int64_t hidden) {
+    return tn_gru_new_with(in, hidden, tn_rnn_defaults());
+}
+
+tn_lstm *tn_lstm_new(int64_t in, int64_t hidden) {
+    return tn_lstm_new_with(in, hidden, tn_rnn_defaults());
+}

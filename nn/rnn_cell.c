@@ -1,0 +1,111 @@
+/* rnn_cell, gru_cell, lstm_cell: one step of a recurrent net, for loops that decide what comes
+ * next.
+ *
+ *     x (B, in), h and c (B, hidden) or NULL: zeros -> h' (B, hidden) and, of lstm_cell, c'
+ *
+ * The operations are those of the layers, with one time. Names are PyTorch's: weight_ih, weight_hh,
+ * bias_ih, bias_hh.
+ */
+#include "nn/rnn.h"
+
+#include <string.h>
+
+static const tn__rnn_kind *kind_of(const tn_module *m) {
+    const tn__rnn_kind *kind = tn__rnn_kinds;
+    while (strcmp(kind->cell, m->kind) != 0) {
+        kind++;
+    }
+    return kind;
+}
+
+static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    const tn_rnn_cell *m = (const tn_rnn_cell *)self;
+    const tn__rnn_kind *kind = kind_of(self);
+    tn_tensor *h = in.n > 1 ? in.v[1] : NULL, *c = in.n > 2 ? in.v[2] : NULL;
+    if (in.n < 1 || in.n > (kind->has_c ? 3 : 2) || !in.v[0]) {
+        tn__raise(TN_EVALUE, self->kind, "%d inputs are given but they are x and, or NULL, h%s",
+                  in.n, kind->has_c ? " and c" : "");
+        return tn__no_values();
+    }
+    if (tn_ndim(in.v[0]) != 2 || tn_size(in.v[0], 1) != m->in) {
+        tn__raise(TN_ESHAPE, self->kind, "x is %s but must be (batch, in) with in %lld",
+                  tn_shape_text(in.v[0]), (long long)m->in);
+        return tn__no_values();
+    }
+    tn_tensor *x = tn_unsqueeze(in.v[0], 0), *hn, *cn = NULL; /* (1, B, in) */
+    if (kind->has_c) {
+        tn_lstm_op(x, h, c, m->weights, NULL, false, &hn, &cn);
+    } else if (kind->gates == 3) {
+        tn_gru_op(x, h, m->weights, NULL, false, &hn);
+    } else {
+        tn_rnn_op(x, h, m->weights, NULL, false, m->relu, &hn);
+    }
+    return tn_values_of(hn, cn);
+}
+
+static int cell_describe(const tn_module *self, char *text, size_t room) {
+    return snprintf(text, room, "relu %d", ((const tn_rnn_cell *)self)->relu);
+}
+
+tn_rnn_cell_options tn_rnn_cell_defaults(void) {
+    return (tn_rnn_cell_options){.bias = true, .dtype = TN_F32};
+}
+
+static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
+                      tn_rnn_cell_options o) {
+    if (!tn__layer_begin(m, sizeof(*m), kind->cell, NULL, cell_forward)) {
+        return;
+    }
+    if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4) {
+        tn__layer_refuse(m, TN_EVALUE, "in is %lld and hidden is %lld (both must be at least 1)",
+                         (long long)in, (long long)hidden);
+        return;
+    }
+    if (o.relu && kind->gates != 1) {
+        tn__layer_refuse(m, TN_EVALUE, "relu is for tn_rnn_cell alone");
+        return;
+    }
+    m->base.describe = cell_describe;
+    m->in = in;
+    m->relu = o.relu;
+    tn_rnn_weights *w = &m->weights;
+    int64_t rows = kind->gates * hidden;
+    tn__rnn_weight(m, "weight_ih", &w->weight_ih, TN_DIMS(rows, in), hidden, o.dtype);
+    tn__rnn_weight(m, "weight_hh", &w->weight_hh, TN_DIMS(rows, hidden), hidden, o.dtype);
+    if (o.bias) {
+        tn__rnn_weight(m, "bias_ih", &w->bias_ih, TN_DIMS(rows), hidden, o.dtype);
+        tn__rnn_weight(m, "bias_hh", &w->bias_hh, TN_DIMS(rows), hidden, o.dtype);
+    }
+}
+
+static tn_rnn_cell *new_kind(const tn__rnn_kind *kind, int64_t in, int64_t hidden,
+                             tn_rnn_cell_options options) {
+    tn_rnn_cell *m = tn__layer_alloc(sizeof(*m));
+    init_kind(m, kind, in, hidden, options);
+    return tn__layer_on_heap(m);
+}
+
+void tn_rnn_cell_init(tn_rnn_cell *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) {
+    init_kind(m, &tn__rnn_kinds[0], in, hidden, options);
+}
+
+void tn_gru_cell_init(tn_gru_cell *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) {
+    init_kind(m, &tn__rnn_kinds[1], in, hidden, options);
+}
+
+void tn_lstm_cell_init(tn_lstm_cell *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) {
+    init_kind(m, &tn__rnn_kinds[2], in, hidden, options);
+}
+
+tn_rnn_cell *tn_rnn_cell_new(int64_t in, int64_t hidden) {
+    return new_kind(&tn__rnn_kinds[0], in, hidden, tn_rnn_cell_defaults());
+}
+
+tn_gru_cell *tn_gru_cell_new(int64_t in, int64_t hidden) {
+    return new_kind(&tn__rnn_kinds[1], in, hidden, tn_rnn_cell_defaults());
+}
+
+tn_lstm_cell *tn_lstm_cell_new(int64_t in, int64_t hidden) {
+    return new_kind(&tn__rnn_kinds[2], in, hidden, tn_rnn_cell_defaults());
+}
