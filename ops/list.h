@@ -114,3 +114,4 @@ TN_OP(rnn, lstm)
 /* loss/ */
 TN_OP(loss, mse)
 TN_OP(loss, cross_entropy)
+TN_OP(loss, ctc)

@@ -57,6 +57,8 @@ MUTATIONS = [
      "a sign in the gradient that is differentiated again"),
     ("ops/nn/layer_norm.c", "tn_rsqrt(tn_add_scalar(var, args->eps))", "tn_rsqrt(var)", "eps in the composition"),
     ("ops/nn/attention.c", "q = tn_mul_scalar(q, scale);", "(void)scale;", "the scale in the composition"),
+    ("ops/loss/ctc.c", " && state_class(q, s) != state_class(q, s - 2)", "", "equal labels need no blank between them"),
+    ("ops/loss/ctc.c", "-share * dloss, true", "share * dloss, true", "a sign in the gradient"),
     ("ops/rnn/lstm.c", "tn_add(tn_mul(f, before.c), tn_mul(i, g))", "tn_mul(i, g)", "the cell forgets all, made of operations"),
     ("ops/rnn/recurrent.c", "first_columns(two ? &da : &dp", "first_columns(&dp", "the reset gate in the gradient of GRU's weights"),
     ("ops/rnn/recurrent.c", "next.h = tn_where(lives, next.h, s.h);", "", "a state goes on behind its row's length, made of operations"),

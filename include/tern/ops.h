@@ -343,6 +343,24 @@ TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_redu
 TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
                                         tn_cross_entropy_options options);
 
+/* Connectionist temporal classification: what a sequence of labels costs that no frame is known to
+ * say. Graves et al. 2006 (ICML).
+ *
+ * log_probs (T, N, C): a log_softmax of what a net gives (what is not normalised, is here).
+ * targets: (N, S), or the targets one behind another in one dimension; input_lengths (N), 0 to T,
+ * and target_lengths (N): how much of them counts; all i64 or i32. The mean is over the losses
+ * divided by their target's length, as in PyTorch; NONE: (N). bf16 and f16 give an f32 loss.
+ * A target that fits no alignment has loss inf, or 0 with zero_infinity, and gradient 0 (PyTorch:
+ * NaN, or 0). TN_EINDEX names a label outside [0, C), TN_EVALUE a length that does not fit. */
+typedef struct tn_ctc_options {
+    int64_t blank;          /* 0: the class that stands for no label */
+    tn_reduction reduction; /* TN_MEAN */
+    bool zero_infinity;     /* false */
+} tn_ctc_options;
+TN_API tn_ctc_options tn_ctc_defaults(void);
+TN_API tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *input_lengths,
+                         tn_tensor *target_lengths, tn_ctc_options options);
+
 #ifdef __cplusplus
 }
 #endif

@@ -423,6 +423,33 @@ static void losses(void **state) {
             "cross_entropy: label_smoothing is 1.5");
 }
 
+static void ctc(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_ctc_options o = tn_ctc_defaults();
+    tn_tensor *x = F(3, 2, 4), *targets = I(2, 1), *n = I(2);
+    refused(tn_ctc(F(3, 2), targets, n, n, o), TN_ESHAPE,
+            "ctc: log_probs are [3, 2] but must be (times, batch, classes)");
+    refused(tn_ctc(I(3, 2, 4), targets, n, n, o), TN_EDTYPE, "ctc: the dtype of log_probs is i64");
+    refused(tn_ctc(x, I(3, 1), n, n, o), TN_ESHAPE,
+            "ctc: log_probs are [3, 2, 4] but targets are [3, 1]");
+    refused(tn_ctc(x, targets, I(3), n, o), TN_ESHAPE,
+            "ctc: log_probs are [3, 2, 4] but input_lengths are [3]");
+    tn_tensor *long_ones = tn_full(TN_DIMS(2), 5.0, TN_I64), *ones = tn_ones(TN_DIMS(2), TN_I64);
+    refused(tn_ctc(x, targets, long_ones, n, o), TN_EVALUE,
+            "ctc: input_lengths[0] is 5 but log_probs are [3, 2, 4] (0 to 3)");
+    refused(tn_ctc(x, targets, n, long_ones, o), TN_EVALUE,
+            "ctc: target_lengths[0] is 5 but targets are [2, 1] (0 to 1)");
+    refused(tn_ctc(x, I(3), ones, ones, o), TN_EVALUE,
+            "ctc: target_lengths add up to 2 but targets are [3]");
+    o.blank = 4;
+    refused(tn_ctc(x, targets, ones, n, o), TN_EVALUE,
+            "ctc: blank is 4 but log_probs are [3, 2, 4] (0 to 3)");
+    o.blank = 1;
+    o.reduction = TN_MAX;
+    refused(tn_ctc(x, targets, ones, n, o), TN_EVALUE, "ctc: reduction is");
+}
+
 static void recurrent(void **state) {
     (void)state;
     TN_SCOPE;
@@ -518,6 +545,7 @@ int main(void) {
         cmocka_unit_test(layers),
         cmocka_unit_test(attention),
         cmocka_unit_test(rotary),
+        cmocka_unit_test(ctc),
         cmocka_unit_test(recurrent),
         cmocka_unit_test(losses),
         cmocka_unit_test(every_operation_refuses_something),

@@ -9,7 +9,12 @@ def cross_entropy(x, y, **more):
     return out.reshape(y.shape) if more.get("reduction") == "none" else out
 
 
+def ctc(x, targets, frames, labels, **more):
+    return F.ctc_loss(F.log_softmax(x, 2), targets.long(), frames.long(), labels.long(), **more)
+
+
 TWINS = {
+    "ctc": ctc,
     "mse": lambda x, y, reduction="mean": F.mse_loss(x, y, reduction=reduction),
     "cross_entropy": cross_entropy,
 }

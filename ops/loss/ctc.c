@@ -1,0 +1,559 @@
+/* ctc: -log of the probability that a sequence of labels is what frames say (connectionist temporal
+ * classification; Graves et al. 2006, ICML)
+ *
+ *     x: (T, N, C) log-probabilities, f32 f64 bf16 f16
+ *     targets: (N, S), or all of them one behind another in one dimension; input_lengths and
+ *     target_lengths: (N); all i64 or i32
+ *     y: 0-dimensional, or (N) with TN_NONE; f64 for f64, else f32
+ *
+ * With p = log_softmax(x), which is x where x is normalised, and e the target with blanks around
+ * and between its labels (L = 2 target_length + 1), over the T_n frames of sequence n:
+ *
+ *     alpha[t, s] = p[t, e_s] + log(exp alpha[t-1, s] + exp alpha[t-1, s-1] + exp alpha[t-1, s-2])
+ *                   the last only where e_s is a label that differs from e_{s-2}
+ *     beta[t, s]  the same from behind, without p[t, e_s]
+ *     loss = -log(exp alpha[T_n-1, L-1] + exp alpha[T_n-1, L-2])
+ *     dx[t, c] = (softmax(x)[t, c] - the sum over e_s = c of exp(alpha + beta + loss)) dloss
+ *
+ * and 0 behind the frames. For the mean each loss is divided by its target's length (at least 1)
+ * and by N. A target that fits no alignment has loss inf, or 0 with zero_infinity, and gradient 0.
+ *
+ * Normalising again costs little, makes dx the derivative of what is computed, and PyTorch's
+ * gradient, which leaves this step to the log_softmax before it.
+ */
+#include "core/memory.h"
+#include "ops/host.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, INPUTS };
+
+/* Of the composition: the logarithm of what cannot be, and can still be added to. */
+#define NEVER (-1e30)
+
+/* ---- Shape rule ------------------------------------------------------------------------------ */
+
+static bool check_shapes(const tn_op_call *c) {
+    tn_dims x = tn_shape(c->in[X]), targets = tn_shape(c->in[TARGETS]);
+    if (x.ndim != 3) {
+        return tn_op_fail(c, TN_ESHAPE, "log_probs are %s but must be (times, batch, classes)",
+                          tn_shape_text(c->in[X]));
+    }
+    if (targets.ndim != 1 && !(targets.ndim == 2 && targets.size[0] == x.size[1])) {
+        return tn_op_fail(c, TN_ESHAPE,
+                          "log_probs are %s but targets are %s (batch, labels; or one dimension)",
+                          tn_shape_text(c->in[X]), tn_shape_text(c->in[TARGETS]));
+    }
+    for (int i = INPUT_LENGTHS; i <= TARGET_LENGTHS; i++) {
+        if (!tn_dims_equal(tn_shape(c->in[i]), TN_DIMS(x.size[1]))) {
+            return tn_op_fail(c, TN_ESHAPE, "log_probs are %s but %s are %s (one a sequence)",
+                              tn_shape_text(c->in[X]), tn_op_input_name(c->op, i).text,
+                              tn_shape_text(c->in[i]));
+        }
+    }
+    return true;
+}
+
+static bool ctc_shape(tn_op_call *c) {
+    const tn_ctc_options *o = c->args;
+    if (!tn_op_float(c, X) || !tn_op_index(c, TARGETS) || !tn_op_index(c, INPUT_LENGTHS) ||
+        !tn_op_index(c, TARGET_LENGTHS) || !check_shapes(c)) {
+        return false;
+    }
+    tn_dims x = tn_shape(c->in[X]);
+    if (o->blank < 0 || o->blank >= x.size[2]) {
+        return tn_op_fail(c, TN_EVALUE, "blank is %lld but log_probs are %s (0 to %lld)",
+                          (long long)o->blank, tn_shape_text(c->in[X]), (long long)x.size[2] - 1);
+    }
+    if (o->reduction != TN_MEAN && o->reduction != TN_SUM && o->reduction != TN_NONE) {
+        return tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)",
+                          (int)o->reduction);
+    }
+    return tn_op_out(c, o->reduction == TN_NONE ? TN_DIMS(x.size[1]) : TN_DIMS(),
+                     tn__wide_dtype(tn_dtype_of(c->in[X])));
+}
+
+/* ---- Sequences ------------------------------------------------------------------------------- */
+
+/* All that the loops of one call read and write. */
+typedef struct ctc_job {
+    const tn_ctc_options *options;
+    tn_desc x, targets, input_lengths, target_lengths;
+    const tn_desc *y;         /* of a forward … */
+    const tn_desc *dx, *dy;   /* … or of a backward */
+    int64_t T, N, C, longest; /* the most labels of a target */
+    double *loss;             /* (N) */
+    double *memory;           /* (N, `each`) */
+    int64_t each;
+} ctc_job;
+
+/* One of them. */
+typedef struct sequence {
+    const ctc_job *job;
+    int64_t n, frames, labels, states; /* T_n, and L = 2 labels + 1 */
+    int64_t place, first;              /* of its labels in targets: row-major, in elements */
+    double *norm;                      /* (T): log sum exp of a frame */
+    double *alpha;                     /* (T, 2 longest + 1) */
+    double *beta, *ahead;              /* (2 longest + 1) */
+} sequence;
+
+static int64_t index_at(const tn_desc *d, int64_t i) {
+    return tn__host_index(d->data, d->dtype, i * d->stride[d->ndim - 1]);
+}
+
+static int64_t length_between(int64_t length, int64_t most) {
+    return length < 0 ? 0 : length < most ? length : most;
+}
+
+static sequence sequence_at(const ctc_job *j, int64_t n) {
+    bool joined = j->targets.ndim == 1;
+    int64_t first = 0, room = joined ? j->targets.size[0] : j->targets.size[1];
+    for (int64_t i = 0; i < n && joined; i++) {
+        first += length_between(index_at(&j->target_lengths, i), room - first);
+    }
+    sequence s = {.job = j,
+                  .n = n,
+                  .frames = length_between(index_at(&j->input_lengths, n), j->T),
+                  .labels = length_between(index_at(&j->target_lengths, n), room - first),
+                  .place = joined ? first : n * room,
+                  .first = (joined ? first : n) * j->targets.stride[0]};
+    s.states = 2 * s.labels + 1;
+    s.norm = j->memory + n * j->each;
+    s.alpha = s.norm + j->T;
+    s.beta = s.alpha + j->T * (2 * j->longest + 1);
+    s.ahead = s.beta + 2 * j->longest + 1;
+    return s;
+}
+
+/* e_s */
+static int64_t state_class(const sequence *q, int64_t s) {
+    const tn_desc *d = &q->job->targets;
+    return s % 2 == 0
+               ? q->job->options->blank
+               : tn__host_index(d->data, d->dtype, q->first + s / 2 * d->stride[d->ndim - 1]);
+}
+
+/* Whether state s follows s - 2 directly. */
+static bool may_skip(const sequence *q, int64_t s) {
+    return s % 2 == 1 && s > 1 && state_class(q, s) != state_class(q, s - 2);
+}
+
+static double log_prob(const sequence *q, int64_t t, int64_t c) {
+    const tn_desc *x = &q->job->x;
+    int64_t at = t * x->stride[0] + q->n * x->stride[1] + c * x->stride[2];
+    return tn__host_load(x->data, x->dtype, at) - q->norm[t];
+}
+
+static double log_add(double a, double b) {
+    double top = a > b ? a : b;
+    return top == -INFINITY ? top : top + log1p(exp(-fabs(a - b)));
+}
+
+static void normalise_frames(const sequence *q) {
+    for (int64_t t = 0; t < q->frames; t++) {
+        double top = -INFINITY, sum = 0;
+        q->norm[t] = 0;
+        for (int64_t c = 0; c < q->job->C; c++) {
+            double p = log_prob(q, t, c);
+            top = p > top ? p : top;
+        }
+        for (int64_t c = 0; c < q->job->C; c++) {
+            sum += exp(log_prob(q, t, c) - top);
+        }
+        q->norm[t] = top + log(sum);
+    }
+}
+
+/* Fills norm and alpha; the loss. */
+static double walk_forward(const sequence *q) {
+    int64_t L = q->states, width = 2 * q->job->longest + 1;
+    if (q->frames == 0) {
+        return q->labels == 0 ? 0 : INFINITY;
+    }
+    normalise_frames(q);
+    for (int64_t t = 0; t < q->frames; t++) {
+        const double *before = q->alpha + (t - 1) * width;
+        double *now = q->alpha + t * width;
+        for (int64_t s = 0; s < L; s++) {
+            double sum = t == 0 ? (s < 2 ? 0 : -INFINITY) : before[s];
+            if (t > 0 && s > 0) {
+                sum = log_add(sum, before[s - 1]);
+            }
+            if (t > 0 && may_skip(q, s)) {
+                sum = log_add(sum, before[s - 2]);
+            }
+            now[s] = sum + log_prob(q, t, state_class(q, s));
+        }
+    }
+    const double *last = q->alpha + (q->frames - 1) * width;
+    return -(L > 1 ? log_add(last[L - 1], last[L - 2]) : last[0]);
+}
+
+/* beta of the frame before the one that beta is of. */
+static void step_back(const sequence *q, int64_t t) {
+    int64_t L = q->states;
+    for (int64_t s = 0; s < L; s++) {
+        q->ahead[s] = q->beta[s] + log_prob(q, t, state_class(q, s));
+    }
+    for (int64_t s = 0; s < L; s++) {
+        double sum = q->ahead[s];
+        if (s + 1 < L) {
+            sum = log_add(sum, q->ahead[s + 1]);
+        }
+        if (s + 2 < L && may_skip(q, s + 2)) {
+            sum = log_add(sum, q->ahead[s + 2]);
+        }
+        q->beta[s] = sum;
+    }
+}
+
+static void dx_store(const sequence *q, int64_t t, int64_t c, double value, bool add) {
+    const tn_desc *dx = q->job->dx;
+    int64_t at = t * dx->stride[0] + q->n * dx->stride[1] + c * dx->stride[2];
+    tn__host_store(dx->data, dx->dtype, at,
+                   value + (add ? tn__host_load(dx->data, dx->dtype, at) : 0));
+}
+
+/* dx of the sequence, for the gradient `dloss` of its loss, which walk_forward gave. */
+static void walk_backward(const sequence *q, double loss, double dloss) {
+    int64_t L = q->states, width = 2 * q->job->longest + 1;
+    for (int64_t t = 0; t < q->job->T; t++) {
+        bool counts = t < q->frames && isfinite(loss);
+        for (int64_t c = 0; c < q->job->C; c++) {
+            dx_store(q, t, c, counts ? exp(log_prob(q, t, c)) * dloss : 0, false);
+        }
+    }
+    for (int64_t s = 0; s < L; s++) {
+        q->beta[s] = s + 2 < L ? -INFINITY : 0;
+    }
+    for (int64_t t = q->frames - 1; t >= 0 && isfinite(loss); t--) {
+        for (int64_t s = 0; s < L; s++) {
+            double share = exp(q->alpha[t * width + s] + q->beta[s] + loss);
+            dx_store(q, t, state_class(q, s), -share * dloss, true);
+        }
+        step_back(q, t);
+    }
+}
+
+/* ---- Calls of the loops ---------------------------------------------------------------------- */
+
+/* What one sequence's loss counts in the result. */
+static double loss_weight(const ctc_job *j, int64_t n) {
+    int64_t labels = index_at(&j->target_lengths, n);
+    return j->options->reduction == TN_MEAN ? 1.0 / (double)(labels > 1 ? labels : 1) / (double)j->N
+                                            : 1.0;
+}
+
+static void run_sequences(const void *user, int64_t first, int64_t end) {
+    const ctc_job *j = user;
+    for (int64_t n = first; n < end; n++) {
+        sequence q = sequence_at(j, n);
+        j->loss[n] = walk_forward(&q);
+        if (j->dx) {
+            int64_t at = j->dy->ndim > 0 ? n * j->dy->stride[0] : 0;
+            walk_backward(&q, j->loss[n],
+                          tn__host_load(j->dy->data, j->dy->dtype, at) * loss_weight(j, n));
+        }
+    }
+}
+
+/* Every label that is read is a class. */
+static tn_status check_labels(tn_context *ctx, const ctc_job *j) {
+    for (int64_t n = 0; n < j->N; n++) {
+        sequence q = sequence_at(j, n);
+        for (int64_t s = 1; s < q.states; s += 2) {
+            int64_t c = state_class(&q, s);
+            if (c < 0 || c >= j->C) {
+                return tn__host_bad_index(ctx, q.place + s / 2, c);
+            }
+        }
+    }
+    return TN_OK;
+}
+
+static void store_losses(const ctc_job *j) {
+    const tn_desc *y = j->y;
+    double sum = 0;
+    for (int64_t n = 0; n < j->N; n++) {
+        double loss = j->options->zero_infinity && j->loss[n] == INFINITY ? 0 : j->loss[n];
+        if (j->options->reduction == TN_NONE) {
+            tn__host_store(y->data, y->dtype, n * y->stride[0], loss);
+        }
+        sum += loss * loss_weight(j, n);
+    }
+    if (j->options->reduction != TN_NONE) {
+        tn__host_store(y->data, y->dtype, 0,
+                       j->N == 0 && j->options->reduction == TN_MEAN ? NAN : sum);
+    }
+}
+
+static tn_status run_job(tn_context *ctx, ctc_job *j) {
+    j->T = j->x.size[0];
+    j->N = j->x.size[1];
+    j->C = j->x.size[2];
+    for (int64_t n = 0; n < j->N; n++) {
+        int64_t labels = sequence_at(j, n).labels;
+        j->longest = labels > j->longest ? labels : j->longest;
+    }
+    int64_t width = 2 * j->longest + 1;
+    j->each = j->T + (j->T + 2) * width;
+    size_t bytes = (size_t)(1 + j->N + j->N * j->each) * sizeof(double); /* never 0 */
+    tn_status status = check_labels(ctx, j);
+    j->loss = status == TN_OK ? ctx->workspace(ctx, bytes) : NULL;
+    if (!j->loss) {
+        return status == TN_OK ? TN_ENOMEM : status;
+    }
+    j->memory = j->loss + j->N;
+    tn__host_pieces(j->N, j->T * (j->C + 8 * width), run_sequences, j);
+    if (j->y) {
+        store_losses(j);
+    }
+    ctx->workspace_free(ctx, j->loss, bytes);
+    return TN_OK;
+}
+
+static tn_status ctc_host(const tn_op_call *c) {
+    ctc_job j = {.options = c->args,
+                 .x = c->x[X],
+                 .targets = c->x[TARGETS],
+                 .input_lengths = c->x[INPUT_LENGTHS],
+                 .target_lengths = c->x[TARGET_LENGTHS],
+                 .y = tn_op_y(c, 0)};
+    return run_job(c->ctx, &j);
+}
+
+static tn_status ctc_host_backward(const tn_op_back *b) {
+    ctc_job j = {.options = b->args,
+                 .x = *b->x[X],
+                 .targets = *b->x[TARGETS],
+                 .input_lengths = *b->x[INPUT_LENGTHS],
+                 .target_lengths = *b->x[TARGET_LENGTHS],
+                 .dx = b->dx[X],
+                 .dy = b->dy[0]};
+    return run_job(b->ctx, &j);
+}
+
+/* ---- Made of operations ---------------------------------------------------------------------- */
+
+/* The whole numbers of input i, on the host; NULL after raising. */
+static int64_t *read_whole(const tn_op *op, tn_tensor *t) {
+    TN_SCOPE;
+    int64_t n = tn_count(t), *values = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*values));
+    if (!values) {
+        tn__raise(TN_ENOMEM, op->name, "out of memory for %lld numbers", (long long)n);
+    } else if (tn_copy_out(tn_cast(t, TN_I64), values) != TN_OK) {
+        free(values);
+        values = NULL;
+    }
+    return values;
+}
+
+/* What is known of all sequences without a frame: (N, W), W = 2 longest + 1. */
+typedef struct ctc_states {
+    tn_tensor *classes;            /* i64: e_s, the blank behind a sequence's states */
+    tn_tensor *skip, *begin, *end; /* bool: s follows s - 2; sequences begin and end in s */
+} ctc_states;
+
+static tn_tensor *filled_states(tn_dims dims, const int64_t *class, const bool *flag,
+                                tn_device device) {
+    return tn_to(class ? tn_from_data(class, dims, TN_I64) : tn_from_data(flag, dims, TN_BOOL),
+                 device);
+}
+
+/* The loops' own functions say what follows what. */
+static bool make_states(const tn_op_call *c, const ctc_job *j, ctc_states *to) {
+    int64_t W = 2 * j->longest + 1, count = j->N * W;
+    size_t room = (size_t)(count > 0 ? count : 1);
+    int64_t *class = tn__malloc(room * sizeof(*class));
+    bool *flags = tn__calloc(room, 3 * sizeof(*flags));
+    bool *skip = flags, *begin = flags + room, *end = flags + 2 * room, made = class && flags;
+    for (int64_t i = 0; made && i < count; i++) {
+        sequence q = sequence_at(j, i / W);
+        int64_t s = i % W;
+        bool there = s < q.states;
+        class[i] = there ? state_class(&q, s) : j->options->blank;
+        skip[i] = there && may_skip(&q, s);
+        begin[i] = there && s < 2;
+        end[i] = there && s + 2 >= q.states;
+    }
+    if (made) {
+        tn_dims dims = TN_DIMS(j->N, W);
+        tn_device device = tn_device_of(c->in[X]);
+        to->classes = filled_states(dims, class, NULL, device);
+        to->skip = filled_states(dims, NULL, skip, device);
+        to->begin = filled_states(dims, NULL, begin, device);
+        to->end = filled_states(dims, NULL, end, device);
+    } else {
+        tn__raise(TN_ENOMEM, c->op->name, "out of memory for %lld states", (long long)count);
+    }
+    free(class);
+    free(flags);
+    return made && tn_error() == TN_OK;
+}
+
+/* alpha, moved on by n states: what goes to s comes from s - n. */
+static tn_tensor *shifted_states(tn_tensor *alpha, tn_tensor *never, int64_t n) {
+    int64_t W = tn_size(alpha, 1);
+    tn_tensor *parts[] = {tn_narrow(never, 1, 0, n), tn_narrow(alpha, 1, 0, W - n)};
+    return tn_cat(parts, 2, 1);
+}
+
+/* -log p of each sequence, (N); at least -NEVER where there is no alignment. */
+static tn_tensor *compose_losses(tn_op_call *c, const ctc_states *known, int64_t W) {
+    tn_tensor *p = tn_log_softmax(c->in[X], 2), *frames = tn_unsqueeze(c->in[INPUT_LENGTHS], 1);
+    tn_tensor *never = tn__filled(p, TN_DIMS(tn_size(p, 1), W), NEVER), *alpha = never;
+    for (int64_t t = 0; t < tn_size(p, 0); t++) {
+        tn_tensor *emits = tn_gather(tn_select(p, 0, t), 1, known->classes), *next;
+        if (t == 0) {
+            next = tn_where(known->begin, emits, never);
+        } else if (W == 1) {
+            next = tn_add(alpha, emits);
+        } else {
+            tn_tensor *ways[] = {alpha, shifted_states(alpha, never, 1),
+                                 tn_where(known->skip, shifted_states(alpha, never, 2), never)};
+            next = tn_add(tn_logsumexp(tn_stack(ways, 3, 2), TN_DIMS(2), false), emits);
+        }
+        alpha = tn_where(tn_gt(frames, tn__constant(frames, (double)t)), next, alpha);
+    }
+    return tn_neg(tn_logsumexp(tn_where(known->end, alpha, never), TN_DIMS(1), false));
+}
+
+static tn_tensor *ctc_compose(tn_op_call *c) {
+    const tn_ctc_options *o = c->args;
+    int64_t *targets = read_whole(c->op, c->in[TARGETS]),
+            *labels = read_whole(c->op, c->in[TARGET_LENGTHS]);
+    ctc_job j = {.options = o, .N = tn_size(c->in[X], 1)};
+    tn_tensor *loss = tn_inert();
+    if (targets && labels) {
+        tn_tensor *rows = c->in[TARGETS];
+        j.targets = tn_ndim(rows) == 1 ? tn__desc_vector(targets, TN_I64, tn_count(rows))
+                                       : (tn_desc){.data = targets,
+                                                   .dtype = TN_I64,
+                                                   .ndim = 2,
+                                                   .size = {tn_size(rows, 0), tn_size(rows, 1)},
+                                                   .stride = {tn_size(rows, 1), 1}};
+        j.target_lengths = j.input_lengths = tn__desc_vector(labels, TN_I64, j.N);
+        for (int64_t n = 0; n < j.N; n++) {
+            int64_t own = sequence_at(&j, n).labels;
+            j.longest = own > j.longest ? own : j.longest;
+        }
+        ctc_states known;
+        loss = make_states(c, &j, &known) ? compose_losses(c, &known, 2 * j.longest + 1) : loss;
+    }
+    free(targets);
+    free(labels);
+    if (tn_is_inert(loss)) {
+        return loss;
+    }
+    /* no frames that say no labels */
+    tn_tensor *lengths = c->in[TARGET_LENGTHS], *frames = c->in[INPUT_LENGTHS];
+    tn_tensor *both = tn_add(tn_cast(lengths, TN_I64), tn_cast(frames, TN_I64));
+    loss = tn_where(tn_eq(both, tn__constant(both, 0.0)), tn__constant(loss, 0.0), loss);
+    tn_tensor *lost = tn_gt(loss, tn__constant(loss, -NEVER / 10));
+    loss = tn_where(lost, tn__constant(loss, o->zero_infinity ? 0.0 : INFINITY), loss);
+    if (o->reduction == TN_NONE) {
+        return loss;
+    }
+    if (o->reduction == TN_SUM) {
+        return tn_sum_all(loss);
+    }
+    tn_tensor *one = tn__constant(loss, 1.0);
+    return tn_mean_all(tn_div(loss, tn_maximum(tn_cast(lengths, tn_dtype_of(loss)), one)));
+}
+
+/* ---- Samples --------------------------------------------------------------------------------- */
+
+static void add_sample(tn_op_samples *s, const char *text, const tn_ctc_options *o, tn_dims x,
+                       int64_t labels, bool joined) {
+    int64_t T = x.size[0], N = x.size[1];
+    tn_sample sample = {.text = text, .args = o, .inputs = INPUTS};
+    sample.in[X] = tn_spec_real(x, -2.0, 2.0);
+    sample.in[TARGETS] =
+        tn_spec_index(joined ? TN_DIMS(N * labels) : TN_DIMS(N, labels), x.size[2]);
+    sample.in[TARGETS].low = 1.0;
+    sample.in[INPUT_LENGTHS] = tn_spec_index(TN_DIMS(N), T + 1);
+    sample.in[INPUT_LENGTHS].low = labels > 0 ? 2.0 * (double)labels : 1.0; /* all can be aligned */
+    sample.in[TARGET_LENGTHS] = tn_spec_index(TN_DIMS(N), labels + 1);
+    if (joined) { /* all of them */
+        sample.in[TARGET_LENGTHS].low = (double)labels;
+    }
+    tn_sample_add(s, &sample);
+}
+
+/* Each reduction, targets padded and one behind another, a single class beside the blank (every
+ * label repeats), no labels, one frame, no sequence. */
+static void ctc_samples(tn_op_samples *s) {
+    static const tn_ctc_options mean = {0, TN_MEAN, false}, sum = {0, TN_SUM, false},
+                                none = {0, TN_NONE, true};
+    add_sample(s, "", &mean, TN_DIMS(6, 2, 4), 2, false);
+    add_sample(s, "reduction='sum'", &sum, TN_DIMS(6, 3, 2), 3, false);
+    add_sample(s, "reduction='none', zero_infinity=True", &none, TN_DIMS(5, 3, 4), 2, true);
+    add_sample(s, "", &mean, TN_DIMS(3, 2, 3), 0, false);
+    add_sample(s, "reduction='sum'", &sum, TN_DIMS(1, 1, 3), 0, false);
+    add_sample(s, "reduction='sum'", &sum, TN_DIMS(4, 0, 3), 1, false);
+    add_sample(s, "", &mean, TN_DIMS(20, 5, 7), 6, false);
+}
+
+const tn_op tn__op_ctc = {
+    .name = "ctc",
+    .inputs = {"log_probs", "targets", "input_lengths", "target_lengths"},
+    .args_size = sizeof(tn_ctc_options),
+    .saves = TN_SAVES_INPUTS,
+    .shape = ctc_shape,
+    .host = ctc_host,
+    .compose = ctc_compose,
+    .host_backward = ctc_host_backward,
+    .wide = true,
+    .samples = ctc_samples,
+};
+
+tn_ctc_options tn_ctc_defaults(void) {
+    return (tn_ctc_options){.blank = 0, .reduction = TN_MEAN};
+}
+
+/* False after raising: lengths[n] is not in 0 … most. */
+static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, int64_t most,
+                          const char *than, tn_tensor *t) {
+    for (int64_t i = 0; i < n; i++) {
+        if (lengths[i] < 0 || lengths[i] > most) {
+            tn__raise(TN_EVALUE, "ctc", "%s[%lld] is %lld but %s are %s (0 to %lld)", what,
+                      (long long)i, (long long)lengths[i], than, tn_shape_text(t), (long long)most);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Of operands whose shapes fit; the shape rule says what is wrong with others. */
+static bool check_values(tn_tensor *x, tn_tensor *targets, tn_tensor *frames, tn_tensor *labels) {
+    if (tn_is_inert(x) || tn_ndim(x) != 3 || tn_count(frames) != tn_size(x, 1) ||
+        tn_count(labels) != tn_size(x, 1) || tn_ndim(targets) < 1) {
+        return true;
+    }
+    int64_t n = tn_size(x, 1), room = tn_size(targets, tn_ndim(targets) - 1), sum = 0;
+    int64_t *own = read_whole(&tn__op_ctc, frames), *wanted = read_whole(&tn__op_ctc, labels);
+    bool ok = own && wanted &&
+              check_lengths("input_lengths", own, n, tn_size(x, 0), "log_probs", x) &&
+              check_lengths("target_lengths", wanted, n, room, "targets", targets);
+    for (int64_t i = 0; i < n && ok; i++) {
+        sum += wanted[i];
+    }
+    if (ok && tn_ndim(targets) == 1 && sum != room) {
+        tn__raise(TN_EVALUE, "ctc", "target_lengths add up to %lld but targets are %s",
+                  (long long)sum, tn_shape_text(targets));
+        ok = false;
+    }
+    free(own);
+    free(wanted);
+    return ok;
+}
+
+tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *input_lengths,
+                  tn_tensor *target_lengths, tn_ctc_options options) {
+    tn_tensor *in[] = {log_probs, targets, input_lengths, target_lengths};
+    if (!check_values(log_probs, targets, input_lengths, target_lengths)) {
+        return tn_inert();
+    }
+    return tn_apply(&tn__op_ctc, &options, in, INPUTS);
+}
