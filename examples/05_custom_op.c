@@ -99,25 +99,16 @@ int main(void) {
     }
     printf("snake: gradients, layouts and ownership are right\n");
 
-    tn_linear in, out;
-    tn_function bend;
-    tn_sequential net;
-    tn_linear_init(&in, 1, 48, tn_linear_defaults());
-    tn_function_init(&bend, "snake", snake_layer);
-    tn_linear_init(&out, 48, 1, tn_linear_defaults());
-    tn_sequential_init(&net);
-    tn_sequential_add(&net, &in);
-    tn_sequential_add(&net, &bend);
-    tn_sequential_add(&net, &out);
-
+    tn_sequential *net =
+        TN_SEQUENTIAL(tn_linear_new(1, 48), TN_FN(snake_layer), tn_linear_new(48, 1));
     tn_tensor *x = tn_unsqueeze(tn_arange(-2.0, 0.0, 0.01, TN_F32), 1); /* (200, 1) */
     tn_tensor *y = tn_sin(tn_mul_scalar(x, 6.0));
     tn_adamw_options options = tn_adamw_defaults();
     options.lr = 5e-3;
-    tn_optim *opt = tn_adamw(&net, options);
+    tn_optim *opt = tn_adamw(net, options);
     for (int step = 0; step <= 1500; step++) {
         TN_SCOPE;
-        tn_tensor *loss = tn_mse(tn_call(&net, x), y, TN_MEAN);
+        tn_tensor *loss = tn_mse(tn_call(net, x), y, TN_MEAN);
         tn_backward(loss);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
@@ -127,6 +118,6 @@ int main(void) {
     }
 
     tn_optim_free(opt);
-    tn_module_finish(&net);
+    tn_module_free(net);
     return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
 }

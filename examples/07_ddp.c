@@ -20,20 +20,18 @@ enum { CLASSES = 10, WIDTH = 32, TRAIN = 4096, TEST = 1000, BATCH = 64, EPOCHS =
 
 typedef struct {
     tn_module base; /* comes first */
-    tn_linear fc1, fc2;
+    tn_linear *fc1, *fc2;
 } mlp;
 
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     mlp *net = (mlp *)self;
-    return tn_call(&net->fc2, tn_relu(tn_call(&net->fc1, x)));
+    return tn_call(net->fc2, tn_relu(tn_call(net->fc1, x)));
 }
 
 static void mlp_init(mlp *net, int64_t in, int64_t hidden, int64_t out) {
     tn_module_init(net, "mlp", mlp_forward);
-    tn_linear_init(&net->fc1, in, hidden, tn_linear_defaults());
-    tn_linear_init(&net->fc2, hidden, out, tn_linear_defaults());
-    tn_module_add(net, "fc1", &net->fc1);
-    tn_module_add(net, "fc2", &net->fc2);
+    TN_OWN(net, fc1, tn_linear_new(in, hidden));
+    TN_OWN(net, fc2, tn_linear_new(hidden, out));
 }
 
 /* ---- The data -------------------------------------------------------------------------------- */

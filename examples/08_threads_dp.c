@@ -67,27 +67,18 @@ static void train_rank(tn_group *world, void *user) {
     int rank = tn_group_rank(world), ranks = tn_group_size(world);
     double *losses = user; /* what rank 0 tells the main program */
     tn_seed(3);            /* the same first weights on all ranks */
-    tn_linear in, out;
-    tn_function bend;
-    tn_sequential net;
-    tn_linear_init(&in, 2, 64, tn_linear_defaults());
-    tn_function_init(&bend, "tanh", tn_tanh);
-    tn_linear_init(&out, 64, 1, tn_linear_defaults());
-    tn_sequential_init(&net);
-    tn_sequential_add(&net, &in);
-    tn_sequential_add(&net, &bend);
-    tn_sequential_add(&net, &out);
+    tn_sequential *net = TN_SEQUENTIAL(tn_linear_new(2, 64), TN_FN(tn_tanh), tn_linear_new(64, 1));
     tn_adamw_options options = tn_adamw_defaults();
     options.lr = 1e-2;
-    tn_optim *opt = tn_adamw(&net, options);
+    tn_optim *opt = tn_adamw(net, options);
 
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         int share = BATCH / ranks; /* examples of this rank */
         tn_tensor *x = tn_slice(make_points(step), 0, rank * share, (rank + 1) * share, 1);
-        tn_tensor *loss = tn_mse(tn_call(&net, x), wanted_output(x), TN_MEAN);
+        tn_tensor *loss = tn_mse(tn_call(net, x), wanted_output(x), TN_MEAN);
         tn_backward(loss);
-        average_gradients(&net, world);
+        average_gradients(net, world);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
         double mean = tn_group_mean(world, tn_item(loss), 1); /* of the whole batch */
@@ -97,12 +88,12 @@ static void train_rank(tn_group *world, void *user) {
     }
 
     journey different = {.world = world};
-    tn_module_each(&net, (tn_walk){0}, compare_weights, &different);
+    tn_module_each(net, (tn_walk){0}, compare_weights, &different);
     if (rank == 0) {
         losses[3] = different.n;
     }
     tn_optim_free(opt);
-    tn_module_finish(&net);
+    tn_module_free(net);
 }
 
 int main(void) {

@@ -35,20 +35,18 @@ static tn_tensor *wanted_output(tn_tensor *x) {
 
 typedef struct {
     tn_module base; /* comes first */
-    tn_linear in, out;
+    tn_linear *in, *out;
 } mlp;
 
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     mlp *net = (mlp *)self;
-    return tn_call(&net->out, tn_tanh(tn_call(&net->in, x)));
+    return tn_call(net->out, tn_tanh(tn_call(net->in, x)));
 }
 
 static void mlp_init(mlp *net) {
     tn_module_init(net, "mlp", mlp_forward);
-    tn_linear_init(&net->in, 2, 64, tn_linear_defaults());
-    tn_linear_init(&net->out, 64, 1, tn_linear_defaults());
-    tn_module_add(net, "in", &net->in);
-    tn_module_add(net, "out", &net->out);
+    TN_OWN(net, in, tn_linear_new(2, 64));
+    TN_OWN(net, out, tn_linear_new(64, 1));
 }
 
 /* ---- Averaging ------------------------------------------------------------------------------- */
