@@ -14,13 +14,14 @@
 #include "core/error.h"
 #include "core/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MOVES ((uintptr_t)1) /* the entry moves to the scope outside */
 
-/* More than a program holds on purpose: the largest GPT-2 has 580 parameters, and each image of
- * MNIST as a tensor of its own makes 70,000. */
-enum { ROOT_MANY = 100000 };
+/* More than programs hold on purpose (the largest GPT-2 has 580 parameters), and few enough that a
+ * loop of a thousand steps gets there. TERN_ROOT_TENSORS=N is another number; 0: say nothing. */
+enum { ROOT_MANY = 10000 };
 
 int64_t tn__live_count;
 
@@ -41,6 +42,20 @@ static bool grow_stack(void) {
     return true;
 }
 
+static size_t root_many(void) {
+    static size_t many; /* atomic; 0: the environment was not asked yet */
+    size_t known = __atomic_load_n(&many, __ATOMIC_RELAXED);
+    if (known == 0) {
+        const char *text = getenv("TERN_ROOT_TENSORS");
+        char *end;
+        long long number = text ? strtoll(text, &end, 10) : ROOT_MANY;
+        bool sound = !text || (end != text && !*end && number >= 0);
+        known = !sound ? ROOT_MANY : number > 0 ? (size_t)number : SIZE_MAX;
+        __atomic_store_n(&many, known, __ATOMIC_RELAXED);
+    }
+    return known;
+}
+
 /* A loop without a scope: said once, where the latest tensor is made. */
 static void warn_root(void) {
     static bool said; /* atomic */
@@ -51,13 +66,14 @@ static void warn_root(void) {
     char place[160];
     tn__place(place, sizeof place);
     tn_log_write(TN_LOG_WARN,
-                 "%s%smore than %d tensors were made outside any scope and live until the thread "
-                 "ends (write TN_SCOPE; as the first line of the loop's body)",
-                 place, place[0] ? ": " : "", ROOT_MANY);
+                 "%s%smore than %zu tensors were made outside any scope and live until the thread "
+                 "ends (write TN_SCOPE; as the first line of the loop's body; if they are meant to "
+                 "live, TERN_ROOT_TENSORS=N allows more)",
+                 place, place[0] ? ": " : "", root_many());
 }
 
 bool tn__scope_own(tn_object *object) {
-    if (tn__self.scopes == 0 && tn__self.owned_count >= ROOT_MANY) {
+    if (tn__self.scopes == 0 && tn__self.owned_count >= root_many()) {
         warn_root();
     }
     if (tn__self.owned_count == tn__self.owned_room && !grow_stack()) {

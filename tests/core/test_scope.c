@@ -4,8 +4,10 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/fork.h"
 #include "tests/support/test.h"
 
 static tn_tensor *one(double value) {
@@ -380,7 +382,7 @@ static void adopt_many(tn_tensor *t, int n) {
 
 static void *forget_scope(void *user) {
     tn_tensor *t = user;
-    adopt_many(t, 100000);
+    adopt_many(t, 10000);
     int before = warnings;
     {
         TN_SCOPE;
@@ -391,6 +393,26 @@ static void *forget_scope(void *user) {
     return NULL;
 }
 
+/* Another number, from the environment. */
+static void allow_number(void *user) {
+    tn_log_to(take_warning, TN_LOG_WARN, NULL);
+    setenv("TERN_ROOT_TENSORS", user, 1);
+    tn_tensor *t = one(1);
+    adopt_many(t, 15000);
+    int limit = atoi(user); /* 0: says nothing at all */
+    child_assert(warnings == (limit > 0 && limit < 15000));
+    char number[64];
+    snprintf(number, sizeof number, "more than %d tensors", limit);
+    child_assert(warnings == 0 || strstr(warning, number));
+}
+
+static void test_allowed_number(void **state) {
+    (void)state;
+    assert_child(allow_number, "400");
+    assert_child(allow_number, "16000");
+    assert_child(allow_number, "0");
+}
+
 static void test_forgotten_scope(void **state) {
     (void)state;
     warnings = 0;
@@ -398,7 +420,7 @@ static void test_forgotten_scope(void **state) {
     { /* a scope in which nothing was made before, as at the head of main */
         TN_SCOPE;
         tn_tensor *t = one(1);
-        adopt_many(t, 200000);
+        adopt_many(t, 20000);
     }
     assert_int_equal(warnings, 0);
     tn_tensor *t = one(1);
@@ -409,12 +431,14 @@ static void test_forgotten_scope(void **state) {
         assert_int_equal(warnings, 1);
     }
     tn_log_to(NULL, TN_LOG_ERROR, NULL);
-    assert_contains(warning, "more than 100000 tensors were made outside any scope");
+    assert_contains(warning, "more than 10000 tensors were made outside any scope");
     assert_contains(warning, "TN_SCOPE");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        /* first: the environment is asked once in a process */
+        cmocka_unit_test_setup(test_allowed_number, test_no_error),
         cmocka_unit_test_setup(test_scope_releases, test_no_error),
         cmocka_unit_test_setup(test_every_way_out, test_no_error),
         cmocka_unit_test_setup(test_return_through_scopes, test_no_error),
