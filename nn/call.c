@@ -56,8 +56,14 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
 
 /* ---- Modules that were never added ----------------------------------------------------------- *
  *
- * A layer that a forward calls but that is nobody's child learns nothing: no optimiser, checkpoint
- * or move finds it. Nothing else would say so, since its gradients arrive. */
+ * A layer that a forward calls but that is in no tree of the modules around learns nothing: no
+ * optimiser, checkpoint or move finds it. Nothing else would say so, since its gradients arrive.
+ *
+ * Not every call into another tree is such a mistake: a teacher is frozen, the other network of a
+ * pair has an optimiser, and what is called outside any forward is the program's affair. A part of
+ * a tree that is somebody's model may also be called while nothing is trained yet. What is left is
+ * an error, which tn_module_set_apart takes back.
+ */
 
 /* The modules whose forward is running in this thread, innermost first. */
 typedef struct running {
@@ -104,27 +110,68 @@ static bool find_stray(const tn_entry *entry, void *user) {
     return false;
 }
 
-/* False after raising: a forward calls m, a root, whose parameters nobody steps. */
-static bool is_at_home(tn_module *m) {
-    if (m->parent || !innermost || !tn_grad_mode()) {
-        return true;
-    }
+/* Whether one of the modules whose forward is running belongs to the tree of this root. */
+static bool is_around(const tn_module *root) {
     for (const running *r = innermost; r; r = r->up) {
-        if (tn__module_root(r->module, "call") == m) {
+        if (tn__module_root(r->module, "call") == root) {
             return true;
         }
     }
+    return false;
+}
+
+/* Whether an optimiser steps the modules whose forward is running: they are being trained. */
+static bool is_training(void) {
+    char path[TN_MODULE_NAME];
+    for (const running *r = innermost; r; r = r->up) {
+        if (tn__module_stepped(r->module, path, sizeof(path))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether m is called as a part of the tree around it or was said to stand apart. */
+static bool is_expected(tn_module *m) {
+    for (const tn_module_lists *l = m->lists; l; l = l->up) {
+        if (l->apart || l == innermost->module->lists) {
+            return true;
+        }
+    }
+    tn_module *root = tn__module_root(m, "call");
+    return !root || is_around(root) ||
+           (root != m && root->forward_values != tn__list_forward && !is_training());
+}
+
+/* False after raising: a forward calls m, whose parameters nobody steps. */
+static bool is_at_home(tn_module *m) {
+    if (!innermost || !tn_grad_mode() || is_expected(m)) {
+        return true;
+    }
     char path[TN_MODULE_NAME] = "";
     tn_module_each(m, (tn_walk){0}, find_stray, path);
-    if (path[0]) {
-        tn__raise(
-            TN_ESTATE, innermost->module->kind,
-            "the forward calls a %s that was never added, whose parameter \"%s\" no optimiser "
-            "would step (tn_module_add it to the %s; if another optimiser steps it, make that "
-            "first; if nothing does, TN_NO_GRAD or tn_module_requires_grad(layer, false))",
-            m->kind, path, innermost->module->kind);
+    if (!path[0]) {
+        return true;
     }
-    return !path[0];
+    const tn_module *root = tn__module_root(m, "call");
+    bool part = root && root != m;
+    tn__raise(
+        TN_ESTATE, innermost->module->kind,
+        "the forward calls %s%s%sa %s that was never added, whose parameter \"%s\" no optimiser "
+        "would step (tn_module_add it to the %s; if another optimiser steps it, make that first; "
+        "if nothing does, TN_NO_GRAD or tn_module_requires_grad(layer, false); if it is meant so, "
+        "tn_module_set_apart)",
+        part ? "\"" : "", part ? m->name : "", part ? "\" of " : "", part ? root->kind : m->kind,
+        path, innermost->module->kind);
+    return false;
+}
+
+void tn_module_set_apart(void *module, bool apart) {
+    tn_module *m = tn__module_of(module, "module_set_apart");
+    tn_module_lists *lists = m ? tn__module_lists(m, "module_set_apart") : NULL;
+    if (lists) {
+        lists->apart = apart;
+    }
 }
 
 /* ---- The forward, in its scope --------------------------------------------------------------- */

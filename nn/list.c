@@ -1,7 +1,7 @@
 /* A list of modules, by number or by name; and the children of any module, one after the other. */
 #include "nn/module.h"
 
-static tn_values list_forward(tn_module *self, tn_values in, void *context) {
+tn_values tn__list_forward(tn_module *self, tn_values in, void *context) {
     (void)in;
     (void)context;
     tn__raise(TN_EUNSUPPORTED, self->kind,
@@ -11,7 +11,7 @@ static tn_values list_forward(tn_module *self, tn_values in, void *context) {
 }
 
 void tn_module_list_init(tn_module_list *m) {
-    tn__layer_begin(m, sizeof(*m), "module_list", NULL, list_forward);
+    tn__layer_begin(m, sizeof(*m), "module_list", NULL, tn__list_forward);
 }
 
 tn_module_list *tn_module_list_new(void) {

@@ -63,6 +63,7 @@ struct tn_module_lists {
     void *strategy_state;
     tn_precision *precision; /* the policy that was set here, or NULL */
     tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */
+    bool apart;              /* others' forwards may call it: tn_module_set_apart */
     bool lending;            /* the fields hold what the policy wants: a call is in progress */
     bool unit; /* its parameters are there only while it is called (sharding): it lends on its own,
                   after its `before` hooks, and calls of the modules around it do not for it */
@@ -143,6 +144,9 @@ const tn_module_lists *tn__strategy_around(const tn_module_lists *lists);
 /* f of each module in and below lists that has a strategy. */
 typedef void (*tn__strategy_visitor)(const tn_module_lists *lists, void *user);
 void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, void *user);
+
+/* The forward of a list of modules: it has none. */
+tn_values tn__list_forward(tn_module *self, tn_values in, void *context);
 
 /* Whether an optimiser holds a parameter of m, be it under another of its names in the tree around
  * m. Writes the parameter's path then. */

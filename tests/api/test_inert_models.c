@@ -63,6 +63,7 @@ static void bad_module(void *m, tn_tensor *t) {
     DOES(tn_module_requires_grad(m, true));
     DOES(tn_module_zero_grad(m));
     DOES(tn_module_set_recompute(m, true));
+    DOES(tn_module_set_apart(m, true));
     DOES(tn_module_to(m, tn_cpu()));
     DOES(tn_module_materialize(m));
     DOES(tn_quantize(m));

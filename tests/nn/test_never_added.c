@@ -118,6 +118,59 @@ static void is_added_elsewhere(void **state) {
     tn_module_finish(&n);
 }
 
+/* What stands in a list, or a part, that was never added is as lost as a layer. */
+static void in_a_list(void **state) {
+    (void)state;
+    net n;
+    tn_module_list *list = tn_module_list_new();
+    tn_module_append(list, tn_linear_new(3, 3));
+    net_init(&n, tn_module_at(list, 0));
+    is_refused(&n,
+               "(in net.0): net: the forward calls \"0\" of a module_list that was never added, "
+               "whose parameter \"weight\" no optimiser would step");
+    tn_module_add(&n, "list", list);
+    calls_well(&n);
+    tn_module_finish(&n);
+}
+
+/* A part of another model: fine, unless this one is trained and that one is not. */
+static void is_part_of_another(void **state) {
+    (void)state;
+    net n, owner;
+    net_init(&owner, NULL);
+    net_init(&n, &owner.fc);
+    calls_well(&n);
+    tn_optim *opt = tn_sgd(&n, tn_sgd_defaults());
+    is_refused(&n, "net: the forward calls \"fc\" of a net that was never added, whose parameter "
+                   "\"weight\" no optimiser would step");
+    tn_optim *other = tn_sgd(&owner, tn_sgd_defaults());
+    calls_well(&n);
+    tn_optim_free(other);
+    tn_module_requires_grad(&owner, false);
+    calls_well(&n);
+    tn_optim_free(opt);
+    tn_module_finish(&owner);
+    tn_module_finish(&n);
+}
+
+static void is_meant(void **state) {
+    (void)state;
+    net n, owner;
+    net_init(&owner, NULL);
+    net_init(&n, &owner);
+    is_refused(&n, "if it is meant so, tn_module_set_apart)");
+    tn_module_set_apart(&owner, true);
+    calls_well(&n);
+    n.other = &owner.fc; /* and what is below it */
+    tn_optim *opt = tn_sgd(&n, tn_sgd_defaults());
+    calls_well(&n);
+    tn_module_set_apart(&owner, false);
+    is_refused(&n, "\"fc\" of a net");
+    tn_optim_free(opt);
+    tn_module_finish(&owner);
+    tn_module_finish(&n);
+}
+
 static tn_values call_probe(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m, (void)in;
     assert_false(tn_is_inert(tn_call(user, out.v[0])));
@@ -141,8 +194,10 @@ static void is_called_by_a_hook(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(never_added),        TEST(learns_nothing),      TEST(is_stepped_elsewhere),
-        TEST(is_added_elsewhere), TEST(is_called_by_a_hook),
+        TEST(never_added),          TEST(learns_nothing),
+        TEST(is_stepped_elsewhere), TEST(is_added_elsewhere),
+        TEST(is_called_by_a_hook),  TEST(in_a_list),
+        TEST(is_part_of_another),   TEST(is_meant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
