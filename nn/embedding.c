@@ -2,9 +2,22 @@
  * width) */
 #include "nn/module.h"
 
+/* The same rows, without a way back to the weight where they are padding. */
+static tn_tensor *without_padding(const tn_embedding *m, tn_tensor *rows, tn_tensor *index) {
+    if (tn_is_inert(rows) || !tn_requires_grad(rows)) {
+        return rows;
+    }
+    tn_tensor *padding = tn_scalar((double)m->padding_idx, tn_dtype_of(index));
+    tn_tensor *is_padding = tn_eq(index, tn_to(padding, tn_device_of(index)));
+    return tn_where(tn_unsqueeze(is_padding, -1), tn_detach(rows), rows);
+}
+
 static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index) {
     const tn_embedding *m = (tn_embedding *)self;
     tn_tensor *rows = tn_embedding_op(m->weight, index);
+    if (m->padding_idx >= 0) {
+        rows = without_padding(m, rows, index);
+    }
     if (!m->weight_scale) {
         return rows;
     }
@@ -12,7 +25,12 @@ static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index) {
     return tn_cast(tn_mul(tn_cast(rows, TN_F32), scale), m->dtype);
 }
 
-void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype) {
+tn_embedding_options tn_embedding_defaults(void) {
+    return (tn_embedding_options){.padding_idx = -1, .dtype = TN_F32};
+}
+
+void tn_embedding_init_with(tn_embedding *m, int64_t count, int64_t width,
+                            tn_embedding_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "embedding", embedding_forward, NULL)) {
         return;
     }
@@ -21,16 +39,36 @@ void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype d
                          (long long)count, (long long)width);
         return;
     }
+    if (options.padding_idx < -1 || options.padding_idx >= count) {
+        tn__layer_refuse(m, TN_EVALUE, "padding_idx is %lld but there are %lld rows (-1: none)",
+                         (long long)options.padding_idx, (long long)count);
+        return;
+    }
     TN_SCOPE;
-    m->dtype = dtype;
-    tn_tensor *weight = tn_empty(TN_DIMS(count, width), dtype);
+    m->dtype = options.dtype;
+    m->padding_idx = options.padding_idx;
+    tn_tensor *weight = tn_empty(TN_DIMS(count, width), options.dtype);
     tn_init_normal(weight, 0.0, 1.0);
+    if (options.padding_idx >= 0) {
+        TN_NO_GRAD;
+        tn_fill_(tn_select(weight, 0, options.padding_idx), 0.0);
+    }
     tn_module_param(m, "weight", &m->weight, weight);
     tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }
 
-tn_embedding *tn_embedding_new(int64_t count, int64_t width) {
+void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype) {
+    tn_embedding_options options = tn_embedding_defaults();
+    options.dtype = dtype;
+    tn_embedding_init_with(m, count, width, options);
+}
+
+tn_embedding *tn_embedding_new_with(int64_t count, int64_t width, tn_embedding_options options) {
     tn_embedding *m = tn__layer_alloc(sizeof(*m));
-    tn_embedding_init(m, count, width, TN_F32);
+    tn_embedding_init_with(m, count, width, options);
     return tn__layer_on_heap(m);
+}
+
+tn_embedding *tn_embedding_new(int64_t count, int64_t width) {
+    return tn_embedding_new_with(count, width, tn_embedding_defaults());
 }

@@ -430,14 +430,24 @@ TN_API void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_opti
 TN_API tn_linear *tn_linear_new(int64_t in, int64_t out);
 TN_API tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options options);
 
+typedef struct tn_embedding_options {
+    int64_t padding_idx; /* -1: none; this row begins as zeros, and its uses give it no gradient */
+    tn_dtype dtype;
+} tn_embedding_options;
 typedef struct tn_embedding {
     tn_module base;
     tn_tensor *weight;       /* (count, width): normal(0, 1) */
     tn_tensor *weight_scale; /* (count), of a weight of bytes (tn_quantize); or NULL */
     tn_dtype dtype;          /* of the result then */
+    int64_t padding_idx;
 } tn_embedding;
+TN_API tn_embedding_options tn_embedding_defaults(void);
 TN_API void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype);
+TN_API void tn_embedding_init_with(tn_embedding *m, int64_t count, int64_t width,
+                                   tn_embedding_options options);
 TN_API tn_embedding *tn_embedding_new(int64_t count, int64_t width);
+TN_API tn_embedding *tn_embedding_new_with(int64_t count, int64_t width,
+                                           tn_embedding_options options);
 
 typedef struct tn_norm_options {
     double eps;  /* 1e-5 */

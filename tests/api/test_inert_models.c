@@ -311,6 +311,8 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_linear_new(0, 2));
     NEW(tn_linear_new_with(2, -1, tn_linear_defaults()));
     NEW(tn_embedding_new(-1, 2));
+    NEW(tn_embedding_new_with(4, 2, (tn_embedding_options){4, TN_F32}));
+    DOES(tn_embedding_init_with(NULL, 4, 2, tn_embedding_defaults()));
     NEW(tn_layer_norm_new(0));
     NEW(tn_layer_norm_new_with(0, tn_norm_defaults()));
     NEW(tn_rms_norm_new(INT64_MIN));

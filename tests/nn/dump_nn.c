@@ -42,6 +42,8 @@ static void dump_layers(void) {
     tn_embedding embedding;
     tn_embedding_init(&embedding, 11, 6, TN_F64);
     dump("embedding", &embedding, tn_randint(0, 11, TN_DIMS(4, 9), TN_I64), NULL);
+    tn_embedding_init_with(&embedding, 5, 6, (tn_embedding_options){3, TN_F64});
+    dump("embedding_padding", &embedding, tn_randint(0, 5, TN_DIMS(4, 9), TN_I32), NULL);
     tn_norm_options norm = tn_norm_defaults();
     norm.dtype = TN_F64;
     tn_layer_norm layer_norm;

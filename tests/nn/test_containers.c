@@ -86,6 +86,10 @@ static void on_the_heap(void **state) {
     }
     tn_embedding *rows = tn_embedding_new(5, 3);
     assert_int_equal(tn_size(tn_call(rows, tn_arange(0, 2, 1, TN_I64)), 1), 3);
+    tn_embedding *padded = tn_embedding_new_with(5, 3, (tn_embedding_options){2, TN_F32});
+    tn_tensor *two = tn_call(padded, tn_full(TN_DIMS(1), 2, TN_I64));
+    assert_true(tn_equal(two, tn_zeros_like(two)));
+    tn_module_free(padded);
     tn_module_finish(rows);
     tn_module_free(rows); /* its memory is there still */
     tn_module_free(NULL);

@@ -26,6 +26,7 @@ def gated_mlp(x, p):
 
 TWINS = {
     "linear": linear, "linear_without_bias": linear, "embedding": lambda i, p: F.embedding(i, p["weight"]),
+    "embedding_padding": lambda i, p: F.embedding(i, p["weight"], 3),
     "layer_norm": layer_norm, "rms_norm": rms_norm,
     "masked_attention": lambda x, p, mask: attention(x, p, 3, causal=False, mask=mask),
     "mlp_gelu": mlp(F.gelu), "mlp_gelu_tanh": mlp(GELU_TANH), "mlp_relu": mlp(F.relu), "mlp_silu": mlp(F.silu),
