@@ -49,7 +49,7 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
 
 /* ---- Beginning, and going on ----------------------------------------------------------------- */
 
-static bool any_rank(const tn_run *r, bool mine) {
+bool tn__run_any_rank(const tn_run *r, bool mine) {
     return tn_group_mean(r->world, mine, 1) > 0;
 }
 
@@ -65,7 +65,7 @@ static bool folder_has_run(tn_run *r) {
     bool rows = r->first_rank && stat(r->losses, &about) == 0 &&
                 about.st_size > (off_t)strlen("step,loss\n");
     tn_checkpoint nothing = {.partial = true};
-    return any_rank(r, rows) || load_checkpoint(r, &nothing);
+    return tn__run_any_rank(r, rows) || load_checkpoint(r, &nothing);
 }
 
 static void print_warning(tn_log_level level, const char *message, void *user) {
@@ -105,7 +105,7 @@ static void run_begin(tn_run *r) {
     } else if (folder_has_run(r)) {
         r->refused = r->ended = true;
         tn__run_say_refused(r);
-        any_rank(r, true); /* the others end when it is said */
+        tn__run_any_rank(r, true); /* the others end when it is said */
         return;
     }
     r->start = r->parts.step;
@@ -145,6 +145,9 @@ static void run_free(tn_run *r) {
     tn_saver_free(r->saver);
     free(r->losses);
     free(r->picture);
+    free(r->watchers);
+    free(r->early_name);
+    free(r->best_name);
     free(r);
 }
 
@@ -179,6 +182,9 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 void tn_run_log(tn_run *r, const char *name, double value) {
+    if (r && r->in_step && name) {
+        tn__run_note_value(r, name, value);
+    }
     if (r && r->in_step && r->first_rank && tn_history_put(r->history, name, value) == TN_OK) {
         tn__run_show(r, name, value);
     }
@@ -261,6 +267,11 @@ static void step_end(tn_run *r) {
         tn_history_step(r->history);
         tn__run_say_line(r);
     }
+    tn__run_tell(r, TN_RUN_STEPPED);
+    if (r->validating && !tn__pending()) {
+        tn__run_tell(r, TN_RUN_VALIDATED);
+    }
+    tn__run_look(r);
 }
 
 static void run_save(tn_run *r) {
@@ -268,7 +279,17 @@ static void run_save(tn_run *r) {
     if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others hear of an error */
         r->saved = r->parts.step;
         tn__run_picture(r);
+        tn__run_tell(r, TN_RUN_SAVED);
     }
+}
+
+/* Whether any rank was asked to stop, or wants the run to be at its end: one exchange. */
+static void ask_ranks(tn_run *r) {
+    const double end = 0x1p20; /* more than there are ranks */
+    double mine = (tn_stop_asked() ? 1.0 : 0.0) + (r->wants_end ? end : 0.0);
+    double all = round(tn_group_mean(r->world, mine, 1) * r->ranks);
+    r->stopped = fmod(all, end) > 0;
+    r->finished = all >= end || r->stalled;
 }
 
 bool tn_run_next(tn_run *r) {
@@ -279,8 +300,8 @@ bool tn_run_next(tn_run *r) {
         step_end(r);
     }
     int64_t step = r->parts.step;
-    r->stopped = any_rank(r, tn_stop_asked());
-    r->ended = r->stopped || step >= r->options.steps;
+    ask_ranks(r);
+    r->ended = r->stopped || r->finished || step >= r->options.steps;
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
     if (due && step > r->saved) {
         run_save(r); /* is written while training goes on */
@@ -297,7 +318,7 @@ int64_t tn_run_step(const tn_run *r) {
 }
 
 bool tn_run_done(const tn_run *r) {
-    return r && !r->refused && r->parts.step >= r->options.steps;
+    return r && !r->refused && (r->parts.step >= r->options.steps || r->finished);
 }
 
 /* ---- The end --------------------------------------------------------------------------------- */
@@ -315,7 +336,7 @@ tn_status tn_run_export(tn_run *r, const char *words) {
     if (words && r->first_rank) {
         r->exported = tn__hf_copy_words(words, out, "run_export");
     }
-    any_rank(r, false); /* an error is heard of by all */
+    tn__run_any_rank(r, false); /* an error is heard of by all */
     return tn_error();
 }
 
@@ -329,6 +350,7 @@ int tn_run_end(tn_run *r) {
             run_save(r);
         }
         if (tn_saver_wait(r->saver) == TN_OK) {
+            tn__run_tell(r, TN_RUN_ENDED);
             tn__run_say_end(r);
         }
     }

@@ -3,6 +3,21 @@
 #define TERN_TRAIN_RUN_H
 
 #include "tern/train.h"
+#include "train/history_table.h"
+
+/* The last value of a name, and the step that it is of: 1 for the first. */
+typedef struct tn__run_value {
+    char name[TN__COLUMN_NAME];
+    double value;
+    int64_t step;
+} tn__run_value;
+
+/* Who is called at an event. */
+typedef struct tn__run_watcher {
+    tn_run_event event;
+    tn_run_callback f;
+    void *user;
+} tn__run_watcher;
 
 struct tn_run {
     tn_run_options options;
@@ -17,12 +32,31 @@ struct tn_run {
     int64_t start, saved;  /* steps done when it began, and at the last checkpoint; -1: none */
     bool refused, stopped, ended, exported;
 
+    /* Who watches (run_watch.c). */
+    tn__run_value values[TN__COLUMNS]; /* [value_count], on every rank */
+    int value_count;
+    tn__run_watcher *watchers; /* [watcher_count] */
+    int watcher_count;
+    bool wants_end; /* this rank's tn_run_stop */
+    bool finished;  /* some rank's, or stalled: the run is at its end before all steps are done */
+    char *early_name, *best_name; /* NULL: nobody has asked */
+    tn_early_options early;
+    bool stalled; /* and the value has been no better for as long as that says */
+    int64_t best_count;
+    bool best_larger;
+
     /* The step. */
     bool in_step, clock_stopped, validating;
     double began, loss, megabytes;
     int64_t units;
     char note[128], line[256]; /* what was logged: for the progress line, and after validation */
 };
+
+bool tn__run_any_rank(const tn_run *r, bool mine); /* whether any says so; every rank calls */
+void tn__run_note_value(tn_run *r, const char *name, double value);
+void tn__run_tell(tn_run *r, tn_run_event event);
+/* After a step: keeps the best weights, and sees whether nothing gets better. */
+void tn__run_look(tn_run *r);
 
 void tn__run_say_what(const tn_run *r);
 /* steps_before: of the schedule, when it was saved. */

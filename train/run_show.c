@@ -169,7 +169,12 @@ void tn__run_say_end(tn_run *r) {
         return;
     }
     tn_progress_clear(r->progress);
-    if (r->stopped && r->parts.step < r->options.steps) {
+    if (r->stalled) {
+        printf("ended after step %lld of %lld: %s has been no better %lld times\n",
+               (long long)r->parts.step, (long long)r->options.steps, r->early_name,
+               (long long)r->early.patience);
+    }
+    if (r->stopped && !tn_run_done(r)) {
         say_how_to_go_on(r);
     } else {
         say_what_was(r);

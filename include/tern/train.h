@@ -150,6 +150,45 @@ TN_API void tn_run_utilisation(tn_run *r, double flops, double peak);
  * from then on is shown as a line. */
 TN_API bool tn_run_validates(tn_run *r);
 
+/* ---- Who watches a run ------------------------------------------------------------------------
+ */
+
+/* The last value that was logged under a name, on every rank that logged one; NaN: none. */
+TN_API double tn_run_value(const tn_run *r, const char *name);
+
+/* Functions that are called, in a scope, in the order of tn_run_on: after a step; after a step that
+ * was validated; after a checkpoint was begun; when all is saved, before the end. Not while an
+ * error is pending. */
+typedef enum tn_run_event {
+    TN_RUN_STEPPED,
+    TN_RUN_VALIDATED,
+    TN_RUN_SAVED,
+    TN_RUN_ENDED
+} tn_run_event;
+typedef void (*tn_run_callback)(tn_run *r, void *user);
+TN_API tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, void *user);
+
+/* The run is at its end after this step, as if all were done; one rank is enough. */
+TN_API void tn_run_stop(tn_run *r);
+
+/* Ends the run when `patience` values of this name in a row were no better than the best before
+ * them. That is asked of the history, so a run that goes on counts those before it too. Every rank
+ * calls this and the next function, before the first step, and logs the value. */
+typedef struct tn_early_options {
+    int64_t patience;      /* 3 */
+    double min_delta;      /* 0: better by no more is not better */
+    bool larger_is_better; /* false */
+} tn_early_options;
+TN_API tn_early_options tn_early_defaults(void);
+TN_API tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options options);
+
+/* Keeps the model's weights of the k steps with the best values of this name, whole, as
+ * tn_dist_export writes them: FOLDER/best-000100.safetensors after 100 steps, for tn_load. Of equal
+ * ones the first is better. */
+TN_API tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_is_better);
+/* The path of the best; free it. NULL: there is none yet, or after an error. Every rank calls. */
+TN_API char *tn_run_best(tn_run *r);
+
 /* The curves in characters; nothing on ranks but 0. */
 TN_API void tn_run_draw(tn_run *r, FILE *file);
 
@@ -212,6 +251,47 @@ TN_API void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows)
 
 /* As a picture that any browser shows. Written as io.h says. */
 TN_API tn_status tn_plot_svg(const tn_plot *plot, const char *path) TN_MUST_USE;
+
+/* ---- Metrics: what a model is worth, over batches and over ranks ------------------------------
+ */
+
+/* Counts that are added up; numbers are made of them at the end, so that N ranks say what one
+ * would.
+ *
+ *     tn_metrics *m = tn_metrics_new(10, 5);
+ *     while (tn_loader_next(loader, &b)) {
+ *         tn_metrics_add(m, tn_call(&net, b.x), b.y, b.valid);
+ *     }
+ *     tn_metrics_share(m, world);
+ *     printf("%.4f\n", tn_metrics_accuracy(m)); */
+typedef struct tn_metrics tn_metrics;
+enum { TN_ALL_CLASSES = -1 };
+/* For up to 10000 classes (0: only losses); k: whose first k scores count in tn_metrics_top. */
+TN_API tn_metrics *tn_metrics_new(int64_t classes, int64_t k);
+TN_API void tn_metrics_free(tn_metrics *m);
+TN_API void tn_metrics_reset(tn_metrics *m);
+/* scores (…, classes), of which the first largest is the prediction; labels (…) integers; valid (…)
+ * bool, or NULL: which rows are real, as in tn_batch. TN_ESHAPE, TN_EINDEX. */
+TN_API tn_status tn_metrics_add(tn_metrics *m, tn_tensor *scores, tn_tensor *labels,
+                                tn_tensor *valid);
+/* A mean loss of `count` examples or tokens. */
+TN_API tn_status tn_metrics_add_loss(tn_metrics *m, double mean, double count);
+/* Adds up what all ranks have; then all have the same. Every rank calls, once. */
+TN_API tn_status tn_metrics_share(tn_metrics *m, tn_group *g);
+
+/* NaN where there is nothing. c: a class, or TN_ALL_CLASSES for the mean over those that are there
+ * or were predicted ("macro"). A class that was never predicted has precision 0. */
+TN_API double tn_metrics_accuracy(const tn_metrics *m);
+TN_API double tn_metrics_top(const tn_metrics *m);
+TN_API double tn_metrics_precision(const tn_metrics *m, int64_t c);
+TN_API double tn_metrics_recall(const tn_metrics *m, int64_t c);
+TN_API double tn_metrics_f1(const tn_metrics *m, int64_t c);
+TN_API int64_t tn_metrics_count(const tn_metrics *m, int64_t actual, int64_t predicted);
+TN_API double tn_metrics_loss(const tn_metrics *m);
+TN_API double tn_metrics_perplexity(const tn_metrics *m); /* exp(loss) */
+/* A line a class, with its row of the confusion matrix where there are at most 20. names: of the
+ * classes, or NULL. */
+TN_API void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names);
 
 /* ---- Finding a learning rate ----------------------------------------------------------------- */
 

@@ -1,0 +1,287 @@
+/* Who watches a run: callbacks, stopping early, the best weights, also over a stop and on several
+ * ranks; and metrics. */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+/* ---- A program that validates each step ------------------------------------------------------ */
+
+/* What validation says after each step: best after 4, and then no better. */
+static const double losses[] = {5, 4, 4.5, 2, 3, 3, 2.5, 2, 1};
+enum { STEPS = sizeof(losses) / sizeof(*losses) };
+
+typedef struct program {
+    const char *out;
+    bool resume;
+    int64_t steps, patience, keep, stop_at; /* 0: not asked for */
+    int64_t made, seen[4];                  /* result: steps done, and calls of each event */
+    double best;                            /* result: the weight that was best */
+    int status;
+} program;
+
+static void count_stepped(tn_run *r, void *user) {
+    program *p = user;
+    p->seen[0]++;
+    if (tn_run_step(r) == p->stop_at) {
+        tn_run_stop(r);
+    }
+}
+
+static void count_validated(tn_run *r, void *user) {
+    ((program *)user)->seen[1] += tn_run_value(r, "val_loss") == losses[tn_run_step(r) - 1];
+}
+
+static void count_saved(tn_run *r, void *user) {
+    ((program *)user)->seen[2]++;
+}
+
+static void count_ended(tn_run *r, void *user) {
+    ((program *)user)->seen[3] += tn_run_done(r);
+}
+
+static void load_best(program *p, tn_run *r, tn_linear *net, bool first) {
+    char *path = tn_run_best(r);
+    if (path && first && tn_load(net, path) == TN_OK) {
+        p->best = tn_at(net->weight, (int64_t[]){0, 0});
+    }
+    free(path);
+}
+
+static void run_program(tn_group *world, void *user) {
+    program *p = user;
+    bool first = tn_group_rank(world) == 0;
+    program mine = *p;
+    tn_linear net;
+    tn_linear_init(&net, 1, 1, tn_linear_defaults());
+    tn_run_options o = tn_run_defaults();
+    o.out = p->out;
+    o.steps = p->steps ? p->steps : STEPS;
+    o.save_every = 3;
+    o.val_every = 1;
+    o.resume = p->resume;
+    tn_run *r = tn_run_new(world, o, (tn_checkpoint){.model = &net});
+    tn_run_on(r, TN_RUN_STEPPED, count_stepped, &mine);
+    tn_run_on(r, TN_RUN_VALIDATED, count_validated, &mine);
+    tn_run_on(r, TN_RUN_SAVED, count_saved, &mine);
+    tn_run_on(r, TN_RUN_ENDED, count_ended, &mine);
+    if (p->patience) {
+        tn_early_options early = tn_early_defaults();
+        early.patience = p->patience;
+        tn_run_stop_early(r, "val_loss", early);
+    }
+    if (p->keep) {
+        tn_run_keep_best(r, "val_loss", p->keep, false);
+    }
+    while (tn_run_next(r)) {
+        TN_NO_GRAD;
+        tn_fill_(net.weight, (double)tn_run_step(r) + 1);
+        tn_run_log(r, "loss", 1.0);
+        if (tn_run_validates(r)) {
+            tn_run_log(r, "val_loss", losses[tn_run_step(r)]);
+        }
+    }
+    mine.made = tn_run_step(r);
+    if (p->keep) {
+        load_best(&mine, r, &net, first);
+    }
+    mine.status = tn_run_end(r);
+    if (first) {
+        *p = mine;
+    }
+    tn_module_finish(&net);
+}
+
+static void quiet_program(program *p, int ranks) {
+    fflush(stdout);
+    int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
+    assert_non_null(freopen("/dev/null", "w", stdout));
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    memset(p->seen, 0, sizeof(p->seen));
+    assert_int_equal(tn_local_run(ranks, run_program, p), TN_OK);
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    close(out);
+    close(err);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+}
+
+static bool has_best(const char *out, int step) {
+    char path[700];
+    struct stat about;
+    snprintf(path, sizeof(path), "%s/best-%06d.safetensors", out, step);
+    return stat(path, &about) == 0;
+}
+
+static void callbacks(void **state) {
+    program p = {.out = temp_path("callbacks")};
+    quiet_program(&p, 1);
+    assert_int_equal(p.status, 0);
+    assert_int_equal(p.seen[0], STEPS);
+    assert_int_equal(p.seen[1], STEPS);
+    assert_int_equal(p.seen[2], 3);
+    assert_int_equal(p.seen[3], 1);
+    p = (program){.out = temp_path("ended"), .stop_at = 4};
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        p.out = temp_path(ranks == 1 ? "ended" : "ended2");
+        quiet_program(&p, ranks);
+        assert_true(p.status == 0 && p.made == 4 && p.seen[3] == 1);
+    }
+    assert_int_equal(tn_run_on(NULL, TN_RUN_SAVED, count_saved, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "run_on: the run is NULL");
+}
+
+static void stops_early(void **state) {
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        program p = {.out = temp_path(ranks == 1 ? "early" : "early2"), .patience = 3};
+        quiet_program(&p, ranks);
+        assert_true(p.made == 7 && p.status == 0 && p.seen[3] == 1); /* 2 at step 4; 3, 3, 2.5 */
+        p.resume = true;
+        quiet_program(&p, ranks); /* it has been so before it began */
+        assert_true(p.made == 7 && p.seen[0] == 0);
+    }
+    program p = {.out = temp_path("late"), .patience = 3, .steps = 6};
+    quiet_program(&p, 1);
+    assert_int_equal(p.made, 6);
+    p.steps = 0;
+    p.resume = true;
+    quiet_program(&p, 1); /* values of both processes count */
+    assert_true(p.made == 7 && p.seen[0] == 1);
+}
+
+static void keeps_the_best(void **state) {
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        program p = {.out = temp_path(ranks == 1 ? "best" : "best2"), .keep = 2, .steps = 6};
+        quiet_program(&p, ranks);
+        assert_true(has_best(p.out, 4) && has_best(p.out, 5)); /* of equal ones the first */
+        assert_false(has_best(p.out, 1) || has_best(p.out, 2) || has_best(p.out, 6));
+        assert_true(p.best == 4.0);
+        p.steps = 0;
+        p.resume = true;
+        quiet_program(&p, ranks);
+        assert_true(has_best(p.out, 9) && has_best(p.out, 4) && !has_best(p.out, 5));
+        assert_false(has_best(p.out, 8)); /* as good as 4, and later */
+        assert_true(p.best == 9.0 && p.status == 0);
+    }
+}
+
+/* ---- Metrics --------------------------------------------------------------------------------- */
+
+enum { ROWS = 24, CLASSES = 4 };
+
+/* Rows `from` … of a fixed set; ranks that fill up have rows that do not count. */
+static void add_rows(tn_metrics *m, int from, int to, int more) {
+    TN_SCOPE;
+    float scores[ROWS][CLASSES];
+    int64_t labels[ROWS];
+    bool valid[ROWS];
+    int n = 0;
+    for (int i = from; i < to + more; i++, n++) {
+        labels[n] = i % 7 % CLASSES;
+        valid[n] = i < to;
+        for (int c = 0; c < CLASSES; c++) {
+            scores[n][c] = (float)sin(1.3 * i + 2.1 * c) + (c == labels[n]);
+        }
+    }
+    tn_metrics_add(m, tn_from_data(scores, TN_DIMS(n, CLASSES), TN_F32),
+                   tn_from_data(labels, TN_DIMS(n), TN_I64),
+                   tn_from_data(valid, TN_DIMS(n), TN_BOOL));
+    for (int i = from; i < to; i++) {
+        tn_metrics_add_loss(m, 0.1 * i, 1 + i % 3);
+    }
+}
+
+typedef struct shared {
+    tn_metrics *result;
+} shared;
+
+static void measure_share(tn_group *world, void *user) {
+    int rank = tn_group_rank(world), each = ROWS / tn_group_size(world);
+    tn_metrics *m = tn_metrics_new(CLASSES, 2);
+    bool last = rank == tn_group_size(world) - 1;
+    add_rows(m, rank * each, last ? ROWS : (rank + 1) * each, last ? 0 : 1);
+    tn_metrics_share(m, world);
+    if (rank == 1) {
+        ((shared *)user)->result = m;
+    } else {
+        tn_metrics_free(m);
+    }
+}
+
+static void assert_same_metrics(const tn_metrics *a, const tn_metrics *b) {
+    for (int i = 0; i < CLASSES * CLASSES; i++) {
+        assert_int_equal(tn_metrics_count(a, i / CLASSES, i % CLASSES),
+                         tn_metrics_count(b, i / CLASSES, i % CLASSES));
+    }
+    assert_true(tn_metrics_top(a) == tn_metrics_top(b));
+    assert_true(tn_metrics_f1(a, TN_ALL_CLASSES) == tn_metrics_f1(b, TN_ALL_CLASSES));
+    assert_true(fabs(tn_metrics_perplexity(a) / tn_metrics_perplexity(b) - 1) < 1e-12);
+}
+
+static void ranks_say_what_one_says(void **state) {
+    tn_metrics *one = tn_metrics_new(CLASSES, 2);
+    add_rows(one, 0, 10, 0); /* in batches */
+    add_rows(one, 10, ROWS, 0);
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        shared s = {0};
+        assert_int_equal(tn_local_run(ranks, measure_share, &s), TN_OK);
+        assert_same_metrics(one, s.result);
+        tn_metrics_free(s.result);
+    }
+    tn_metrics_free(one);
+}
+
+/* By hand: actual 0 0 0 1 1 2, predicted 0 0 1 1 1 0; class 3 is not there. */
+static void known_metrics(void **state) {
+    static const float scores[6][4] = {{9, 5, 1, 0}, {9, 5, 6, 0}, {5, 9, 6, 0},
+                                       {5, 9, 6, 0}, {0, 9, 0, 0}, {9, 5, 7, 0}};
+    static const int64_t labels[] = {0, 0, 0, 1, 1, 2};
+    TN_SCOPE;
+    tn_metrics *m = tn_metrics_new(4, 2);
+    tn_tensor *x = TN_FROM(scores, TN_DIMS(6, 4), TN_F32), *y = TN_FROM(labels, TN_DIMS(6), TN_I64);
+    assert_true(isnan(tn_metrics_accuracy(m)) && isnan(tn_metrics_f1(m, TN_ALL_CLASSES)));
+    assert_int_equal(tn_metrics_add(m, x, y, NULL), TN_OK);
+    assert_true(tn_metrics_accuracy(m) == 4.0 / 6 && tn_metrics_top(m) == 5.0 / 6);
+    assert_true(tn_metrics_precision(m, 0) == 2.0 / 3 && tn_metrics_recall(m, 0) == 2.0 / 3);
+    assert_true(tn_metrics_precision(m, 1) == 2.0 / 3 && tn_metrics_recall(m, 1) == 1.0);
+    assert_true(fabs(tn_metrics_f1(m, 1) - 0.8) < 1e-15 && tn_metrics_f1(m, 2) == 0);
+    assert_true(fabs(tn_metrics_f1(m, TN_ALL_CLASSES) - (2.0 / 3 + 0.8) / 3) < 1e-15);
+    assert_int_equal(tn_metrics_count(m, 2, 0), 1);
+    tn_metrics_add_loss(m, 2.0, 3);
+    tn_metrics_add_loss(m, 6.0, 1);
+    assert_true(tn_metrics_loss(m) == 3.0 && fabs(tn_metrics_perplexity(m) - exp(3)) < 1e-9);
+    char text[2000] = "";
+    FILE *file = fmemopen(text, sizeof(text), "w");
+    tn_metrics_print(m, file, (const char *[]){"cat", "dog", "fox", "owl"});
+    fclose(file);
+    assert_contains(text,
+                    "1 dog               0.6667  1.0000  0.8000      0      2      0      0\n");
+    assert_contains(text, "accuracy 0.6667, among the first 2 0.8333, mean F1 0.4889\n");
+    assert_int_equal(tn_metrics_add(m, x, tn_from_data(labels, TN_DIMS(3), TN_I64), NULL),
+                     TN_ESHAPE);
+    assert_error(TN_ESHAPE, "labels [3]");
+    int64_t wrong[6] = {0, 0, 4, 0, 0, 0};
+    assert_int_equal(tn_metrics_add(m, x, TN_FROM(wrong, TN_DIMS(6), TN_I64), NULL), TN_EINDEX);
+    assert_error(TN_EINDEX, "label 2 is 4 of 4 classes");
+    assert_true(tn_metrics_accuracy(m) == 4.0 / 6); /* nothing was added */
+    tn_metrics_reset(m);
+    assert_true(isnan(tn_metrics_loss(m)) && tn_metrics_count(m, 2, 0) == 0);
+    tn_metrics_free(m);
+    assert_null(tn_metrics_new(-1, 1));
+    assert_error(TN_EVALUE, "-1 classes");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(callbacks), TEST(stops_early), TEST(keeps_the_best),
+                                       TEST(ranks_say_what_one_says), TEST(known_metrics)};
+    return cmocka_run_group_tests_name("watch", tests, NULL, temp_clean);
+}

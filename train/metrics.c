@@ -1,0 +1,288 @@
+/* What a classifier or a language model is worth: counts that are added up, over batches and over
+ * ranks, and numbers made of them at the end. So N ranks say what one would: no mean of means.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "io/numbers.h"
+#include "tern/train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CLASSES = 10000 };
+
+struct tn_metrics {
+    int64_t classes, k;
+    int64_t *counts; /* (classes, classes): actual, predicted; then one more: right among the first
+                        k */
+    double sums[2];  /* of losses, and how many they are */
+};
+
+static int64_t count_numbers(const tn_metrics *m) {
+    return m->classes * m->classes + 1;
+}
+
+tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
+    if (tn__pending() || classes < 0 || classes > MOST_CLASSES || k < 1) {
+        tn__raise(TN_EVALUE, "metrics_new", "%lld classes (0 to %d), the first %lld (1 or more)",
+                  (long long)classes, MOST_CLASSES, (long long)k);
+        return NULL;
+    }
+    tn_metrics *m = tn__calloc(1, sizeof(*m));
+    int64_t *counts = m ? tn__calloc((size_t)(classes * classes + 1), sizeof(*counts)) : NULL;
+    if (!counts) {
+        tn__raise(TN_ENOMEM, "metrics_new", "no memory for %lld classes", (long long)classes);
+        free(m);
+        return NULL;
+    }
+    *m = (tn_metrics){.classes = classes, .k = k, .counts = counts};
+    return m;
+}
+
+void tn_metrics_free(tn_metrics *m) {
+    if (m) {
+        free(m->counts);
+        free(m);
+    }
+}
+
+void tn_metrics_reset(tn_metrics *m) {
+    if (m) {
+        memset(m->counts, 0, (size_t)count_numbers(m) * sizeof(*m->counts));
+        m->sums[0] = m->sums[1] = 0;
+    }
+}
+
+/* ---- Adding ---------------------------------------------------------------------------------- */
+
+/* The predicted class is the first of the largest scores; the label's place is how many scores are
+ * before its own. */
+static void add_row(tn_metrics *m, const double *scores, int64_t label) {
+    int64_t largest = 0, before = 0;
+    for (int64_t c = 0; c < m->classes; c++) {
+        largest = scores[c] > scores[largest] ? c : largest;
+        before += scores[c] > scores[label] || (scores[c] == scores[label] && c < label);
+    }
+    m->counts[label * m->classes + largest]++;
+    m->counts[m->classes * m->classes] += before < m->k && !isnan(scores[label]);
+}
+
+static bool shapes_fit(const tn_metrics *m, tn_tensor *scores, tn_tensor *labels,
+                       tn_tensor *valid) {
+    int64_t rows = m->classes > 0 ? tn_count(scores) / m->classes : 0;
+    bool fit = m->classes > 0 && tn_ndim(scores) > 0 && tn_size(scores, -1) == m->classes &&
+               tn_count(labels) == rows && (!valid || tn_count(valid) == rows);
+    if (!fit) {
+        tn__raise(TN_ESHAPE, "metrics_add",
+                  "scores are %s, labels %s, valid %s, for %lld classes (scores (…, classes), the "
+                  "others one a row)",
+                  tn_shape_text(scores), tn_shape_text(labels),
+                  valid ? tn_shape_text(valid) : "NULL", (long long)m->classes);
+    }
+    return fit;
+}
+
+static bool labels_fit(const tn_metrics *m, const int64_t *labels, const bool *valid, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if ((!valid || valid[i]) && (labels[i] < 0 || labels[i] >= m->classes)) {
+            tn__raise(TN_EINDEX, "metrics_add", "label %lld is %lld of %lld classes", (long long)i,
+                      (long long)labels[i], (long long)m->classes);
+            return false;
+        }
+    }
+    return true;
+}
+
+tn_status tn_metrics_add(tn_metrics *m, tn_tensor *scores, tn_tensor *labels, tn_tensor *valid) {
+    if (!m || !scores || !labels || tn__pending()) {
+        return tn__raise(TN_EVALUE, "metrics_add", "there are no %s",
+                         !m        ? "metrics"
+                         : !scores ? "scores"
+                                   : "labels");
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if (tn_is_inert(scores) || tn_is_inert(labels) || !shapes_fit(m, scores, labels, valid)) {
+        return tn_error();
+    }
+    tn_tensor *s = tn_contiguous(tn_to(tn_cast(tn_detach(scores), TN_F64), tn_cpu()));
+    tn_tensor *l = tn_contiguous(tn_to(tn_cast(labels, TN_I64), tn_cpu()));
+    tn_tensor *v = valid ? tn_contiguous(tn_to(valid, tn_cpu())) : NULL;
+    if (v && tn_dtype_of(v) != TN_BOOL) {
+        tn__raise(TN_EDTYPE, "metrics_add", "valid is %s (bool)", tn_dtype_name(tn_dtype_of(v)));
+    }
+    if (tn__pending()) {
+        return tn_error();
+    }
+    const int64_t *label = tn_data(l);
+    const bool *real = v ? tn_data(v) : NULL;
+    if (!labels_fit(m, label, real, tn_count(l))) {
+        return tn_error();
+    }
+    for (int64_t i = 0; i < tn_count(l); i++) {
+        if (!real || real[i]) {
+            add_row(m, (const double *)tn_data(s) + i * m->classes, label[i]);
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn_metrics_add_loss(tn_metrics *m, double mean, double count) {
+    if (!m || !(count >= 0)) {
+        return tn__raise(TN_EVALUE, "metrics_add_loss", "%s",
+                         m ? "the count is negative" : "there are no metrics");
+    }
+    m->sums[0] += mean * count;
+    m->sums[1] += count;
+    return tn_error();
+}
+
+tn_status tn_metrics_share(tn_metrics *m, tn_group *g) {
+    if (!m || tn__pending()) {
+        return tn__raise(TN_EVALUE, "metrics_share", "there are no metrics");
+    }
+    if (tn_group_size(g) == 1) {
+        return TN_OK;
+    }
+    TN_SCOPE;
+    tn_tensor *counts = tn_empty_on(tn_cpu(), TN_DIMS(count_numbers(m)), TN_I64);
+    tn_tensor *sums = tn_empty_on(tn_cpu(), TN_DIMS(2), TN_F64);
+    if (tn__pending()) {
+        return tn_error();
+    }
+    memcpy(tn_data_mut(counts), m->counts, (size_t)count_numbers(m) * sizeof(*m->counts));
+    memcpy(tn_data_mut(sums), m->sums, sizeof(m->sums));
+    if (tn_work_wait(tn_all_reduce(g, counts, TN_SUM), 0) != TN_OK ||
+        tn_work_wait(tn_all_reduce(g, sums, TN_SUM), 0) != TN_OK) {
+        return tn_error();
+    }
+    memcpy(m->counts, tn_data(counts), (size_t)count_numbers(m) * sizeof(*m->counts));
+    memcpy(m->sums, tn_data(sums), sizeof(m->sums));
+    return TN_OK;
+}
+
+/* ---- Numbers --------------------------------------------------------------------------------- */
+
+static bool is_class(const tn_metrics *m, int64_t c) {
+    return m && c >= 0 && c < m->classes;
+}
+
+int64_t tn_metrics_count(const tn_metrics *m, int64_t actual, int64_t predicted) {
+    return is_class(m, actual) && is_class(m, predicted)
+               ? m->counts[actual * m->classes + predicted]
+               : 0;
+}
+
+/* Of one class: how many are right, predicted, and there. */
+typedef struct tally {
+    double right, predicted, actual;
+} tally;
+
+static tally tally_class(const tn_metrics *m, int64_t c) {
+    tally t = {.right = (double)tn_metrics_count(m, c, c)};
+    for (int64_t other = 0; other < m->classes; other++) {
+        t.predicted += (double)tn_metrics_count(m, other, c);
+        t.actual += (double)tn_metrics_count(m, c, other);
+    }
+    return t;
+}
+
+static double share_of(double part, double whole) {
+    return whole > 0 ? part / whole : 0;
+}
+
+static double precision_of(tally t) {
+    return share_of(t.right, t.predicted);
+}
+
+static double recall_of(tally t) {
+    return share_of(t.right, t.actual);
+}
+
+static double f1_of(tally t) {
+    return share_of(2 * t.right, t.predicted + t.actual);
+}
+
+/* Of a class, or the mean over those that are there or predicted. */
+static double per_class(const tn_metrics *m, int64_t c, double (*f)(tally)) {
+    if (is_class(m, c)) {
+        return f(tally_class(m, c));
+    }
+    double sum = 0, seen = 0;
+    for (int64_t i = 0; m && c == TN_ALL_CLASSES && i < m->classes; i++) {
+        tally t = tally_class(m, i);
+        sum += f(t);
+        seen += t.predicted + t.actual > 0;
+    }
+    return seen > 0 ? sum / seen : NAN;
+}
+
+double tn_metrics_precision(const tn_metrics *m, int64_t c) {
+    return per_class(m, c, precision_of);
+}
+
+double tn_metrics_recall(const tn_metrics *m, int64_t c) {
+    return per_class(m, c, recall_of);
+}
+
+double tn_metrics_f1(const tn_metrics *m, int64_t c) {
+    return per_class(m, c, f1_of);
+}
+
+static double count_all(const tn_metrics *m) {
+    double all = 0;
+    for (int64_t i = 0; i < m->classes * m->classes; i++) {
+        all += (double)m->counts[i];
+    }
+    return all;
+}
+
+double tn_metrics_accuracy(const tn_metrics *m) {
+    double right = 0;
+    for (int64_t c = 0; m && c < m->classes; c++) {
+        right += (double)tn_metrics_count(m, c, c);
+    }
+    return m ? right / count_all(m) : NAN;
+}
+
+double tn_metrics_top(const tn_metrics *m) {
+    return m ? (double)m->counts[m->classes * m->classes] / count_all(m) : NAN;
+}
+
+double tn_metrics_loss(const tn_metrics *m) {
+    return m ? m->sums[0] / m->sums[1] : NAN;
+}
+
+double tn_metrics_perplexity(const tn_metrics *m) {
+    return exp(tn_metrics_loss(m));
+}
+
+/* ---- The table ------------------------------------------------------------------------------- */
+
+void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names) {
+    enum { WIDE = 20 }; /* classes of which the whole matrix is shown */
+    if (!m || !file) {
+        return;
+    }
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    fprintf(file, "%-16s precision  recall      F1", "class");
+    for (int64_t c = 0; m->classes <= WIDE && c < m->classes; c++) {
+        fprintf(file, " %6lld", (long long)c);
+    }
+    fprintf(file, "\n");
+    for (int64_t c = 0; c < m->classes; c++) {
+        char name[24];
+        snprintf(name, sizeof(name), "%lld %.16s", (long long)c, names ? names[c] : "");
+        fprintf(file, "%-16s %9.4f  %6.4f  %6.4f", name, tn_metrics_precision(m, c),
+                tn_metrics_recall(m, c), tn_metrics_f1(m, c));
+        for (int64_t p = 0; m->classes <= WIDE && p < m->classes; p++) {
+            fprintf(file, " %6lld", (long long)tn_metrics_count(m, c, p));
+        }
+        fprintf(file, "\n");
+    }
+    fprintf(file, "accuracy %.4f, among the first %lld %.4f, mean F1 %.4f\n",
+            tn_metrics_accuracy(m), (long long)m->k, tn_metrics_top(m),
+            tn_metrics_f1(m, TN_ALL_CLASSES));
+    tn__plain_numbers_end(numbers);
+}

@@ -1,0 +1,230 @@
+/* Those who watch a run: functions that are called at its events, stopping early, and the best
+ * weights as files.
+ *
+ * What was measured is in the history, which goes on with the run; so whether a value is the best,
+ * and how long it has got no better, is asked of the history and kept nowhere else: a run that was
+ * killed and goes on decides as one that was not. The first rank has the history. It decides, and
+ * the others hear of it.
+ */
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "train/run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+void tn__run_note_value(tn_run *r, const char *name, double value) {
+    int i = 0;
+    while (i < r->value_count && strcmp(r->values[i].name, name) != 0) {
+        i++;
+    }
+    if (i == TN__COLUMNS || strlen(name) >= sizeof(r->values[i].name)) {
+        return; /* the history has refused it */
+    }
+    r->value_count += i == r->value_count;
+    strcpy(r->values[i].name, name);
+    r->values[i].value = value;
+    r->values[i].step = r->parts.step + 1;
+}
+
+double tn_run_value(const tn_run *r, const char *name) {
+    for (int i = 0; r && name && i < r->value_count; i++) {
+        if (strcmp(r->values[i].name, name) == 0) {
+            return r->values[i].value;
+        }
+    }
+    return NAN;
+}
+
+/* Whether the step that has just ended has this value. */
+static bool is_fresh(const tn_run *r, const char *name) {
+    for (int i = 0; i < r->value_count; i++) {
+        if (strcmp(r->values[i].name, name) == 0) {
+            return r->values[i].step == r->parts.step;
+        }
+    }
+    return false;
+}
+
+/* ---- Callbacks ------------------------------------------------------------------------------- */
+
+tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, void *user) {
+    if (!r || !f || tn__pending()) {
+        return tn__raise(TN_EVALUE, "run_on", "the %s is NULL", r ? "function" : "run");
+    }
+    tn__run_watcher *watchers =
+        tn__realloc(r->watchers, (size_t)(r->watcher_count + 1) * sizeof(*watchers));
+    if (!watchers) {
+        return tn__raise(TN_ENOMEM, "run_on", "no memory");
+    }
+    r->watchers = watchers;
+    watchers[r->watcher_count++] = (tn__run_watcher){event, f, user};
+    return TN_OK;
+}
+
+void tn__run_tell(tn_run *r, tn_run_event event) {
+    for (int i = 0; i < r->watcher_count && !tn__pending(); i++) {
+        if (r->watchers[i].event == event) {
+            TN_SCOPE;
+            r->watchers[i].f(r, r->watchers[i].user);
+        }
+    }
+}
+
+void tn_run_stop(tn_run *r) {
+    if (r) {
+        r->wants_end = true;
+    }
+}
+
+/* ---- Stopping early -------------------------------------------------------------------------- */
+
+tn_early_options tn_early_defaults(void) {
+    return (tn_early_options){.patience = 3};
+}
+
+static bool is_improved(double value, double best, double by, bool larger) {
+    return larger ? value > best + by : value < best - by;
+}
+
+/* Whether the last `patience` values were no better than the best before them. */
+static bool has_stalled(const tn_run *r) {
+    const tn_early_options *o = &r->early;
+    tn_curve c = tn_history_column(r->history, r->early_name, "");
+    double best = NAN;
+    int64_t bad = 0;
+    for (int64_t i = 0; i < c.count; i++) {
+        bool better = isnan(best) ? !isnan(c.y[i])
+                                  : is_improved(c.y[i], best, o->min_delta, o->larger_is_better);
+        best = better ? c.y[i] : best;
+        bad = better ? 0 : bad + 1;
+    }
+    return bad >= o->patience;
+}
+
+tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options options) {
+    if (!r || !name || options.patience < 1 || !(options.min_delta >= 0) || tn__pending()) {
+        return tn__raise(TN_EVALUE, "run_stop_early", "patience %lld, min_delta %g%s",
+                         (long long)options.patience, options.min_delta,
+                         !r      ? ", and the run is NULL"
+                         : !name ? ", and the name is NULL"
+                                 : "");
+    }
+    r->early = options;
+    free(r->early_name);
+    r->early_name = tn__strdup(name);
+    if (!r->early_name) {
+        return tn__raise(TN_ENOMEM, "run_stop_early", "no memory");
+    }
+    if (!r->refused) { /* it may have been so before this process began */
+        r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
+    }
+    return tn_error();
+}
+
+/* ---- The best -------------------------------------------------------------------------------- */
+
+/* "best-000100.safetensors" */
+static const char best_start[] = "best-", best_end[] = ".safetensors";
+
+tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_is_better) {
+    if (!r || !name || k < 1 || tn__pending()) {
+        return tn__raise(TN_EVALUE, "run_keep_best", "the best %lld%s", (long long)k,
+                         !r      ? ", and the run is NULL"
+                         : !name ? ", and the name is NULL"
+                                 : "");
+    }
+    r->best_count = k;
+    r->best_larger = larger_is_better;
+    free(r->best_name);
+    r->best_name = tn__strdup(name);
+    return r->best_name ? TN_OK : tn__raise(TN_ENOMEM, "run_keep_best", "no memory");
+}
+
+static char *best_path(const tn_run *r, int64_t step) {
+    char name[64];
+    snprintf(name, sizeof(name), "%s%06lld%s", best_start, (long long)step, best_end);
+    return tn__folder_path(r->options.out, name, "run_keep_best");
+}
+
+/* The place of a step among the values, 0 being the best; -1: it has none. Of equal ones the first
+ * is better. */
+static int64_t place_of(const tn_run *r, int64_t step) {
+    tn_curve c = tn_history_column(r->history, r->best_name, "");
+    int64_t at = c.count - 1, before = 0;
+    while (at >= 0 && c.x[at] + 1 != (double)step) { /* it counts steps before this one */
+        at--;
+    }
+    for (int64_t i = 0; at >= 0 && i < c.count; i++) {
+        before += i != at && !isnan(c.y[i]) &&
+                  (is_improved(c.y[i], c.y[at], 0, r->best_larger) || isnan(c.y[at]) ||
+                   (c.y[i] == c.y[at] && i < at));
+    }
+    return at < 0 || isnan(c.y[at]) ? -1 : before;
+}
+
+static bool remove_if_worse(const char *name, void *user) {
+    tn_run *r = user;
+    char *end;
+    long long step = 0;
+    bool ours = strncmp(name, best_start, strlen(best_start)) == 0;
+    if (ours) {
+        step = strtoll(name + strlen(best_start), &end, 10);
+        ours = strcmp(end, best_end) == 0;
+    }
+    int64_t place = ours ? place_of(r, step) : 0;
+    if (ours && (place < 0 || place >= r->best_count)) {
+        char *path = tn__folder_path(r->options.out, name, "run_keep_best");
+        if (path) {
+            unlink(path);
+        }
+        free(path);
+    }
+    return true;
+}
+
+static void keep_best(tn_run *r) {
+    int64_t place = r->first_rank ? place_of(r, r->parts.step) : -1;
+    if (!tn__run_any_rank(r, place >= 0 && place < r->best_count) || tn__pending()) {
+        return;
+    }
+    char *path = best_path(r, r->parts.step);
+    bool written = path && tn_dist_export(r->world, r->parts.model, path) == TN_OK;
+    free(path);
+    if (written && r->first_rank) {
+        tn__folder_each(r->options.out, remove_if_worse, r, "run_keep_best");
+    }
+}
+
+/* Rank 0 finds it in the history; the others hear of it. */
+char *tn_run_best(tn_run *r) {
+    if (!r || !r->best_name || tn__pending()) {
+        tn__raise(TN_EVALUE, "run_best", "the run keeps no best weights");
+        return NULL;
+    }
+    int64_t best = 0;
+    tn_curve c = tn_history_column(r->history, r->best_name, "");
+    for (int64_t i = 0; r->first_rank && i < c.count; i++) {
+        int64_t step = (int64_t)c.x[i] + 1;
+        best = place_of(r, step) == 0 ? step : best;
+    }
+    double all = tn_group_mean(r->world, (double)best, r->first_rank);
+    if (tn__pending() || !(all > 0)) {
+        return NULL;
+    }
+    return best_path(r, (int64_t)all);
+}
+
+void tn__run_look(tn_run *r) {
+    if (r->best_name && is_fresh(r, r->best_name)) {
+        keep_best(r);
+    }
+    if (r->early_name && is_fresh(r, r->early_name) && !tn__pending()) {
+        r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
+    }
+}
