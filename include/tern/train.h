@@ -293,6 +293,79 @@ TN_API double tn_metrics_perplexity(const tn_metrics *m); /* exp(loss) */
  * classes, or NULL. */
 TN_API void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names);
 
+/* ---- Search: which settings are best? ---------------------------------------------------------
+ */
+
+/* Trains with many settings and keeps what each was worth, as Ray Tune does.
+ *
+ *     tn_search *search = tn_search_new(options);
+ *     tn_search_log_real(search, "lr", &lr, 1e-4, 1e-1);
+ *     tn_search_choose_whole(search, "width", &width, (int64_t[]){32, 64, 128}, 3);
+ *     while (tn_search_next(search)) {           // lr and width are set
+ *         double loss = train(lr, width, tn_search_steps(search), tn_search_folder(search));
+ *         tn_search_report(search, loss);
+ *     }
+ *     if (tn_search_best(search)) { ... }        // lr and width are the best
+ *     return tn_search_end(search);              // the table
+ *
+ * With `processes` each trial is a process: this program again, with the same arguments, in which
+ * tn_search_next is true once; what it prints is in its folder, and what happens before
+ * tn_search_next happens in each. Processes 0: all in this one, one after the other.
+ *
+ * With `first_steps` trials are halved (ASHA; Li et al. 2018, arXiv:1810.05934): all train so many
+ * steps, the best 1/factor of them factor times as many, and so on up to `steps`. A trial is then
+ * called again, with more steps: a tn_run in its folder with `resume` goes on where it was.
+ *
+ * A search that was killed goes on when it is started again; what failed is tried again. Another
+ * search in the same folder is TN_EMISMATCH; one program at a time searches in it. */
+typedef struct tn_search tn_search;
+typedef struct tn_search_options {
+    const char *out;       /* "search": the folder of all that it writes */
+    int64_t trials;        /* 10; of a grid: all points */
+    int64_t steps;         /* 1000: of a whole trial */
+    int64_t first_steps;   /* 0: every trial is a whole one */
+    int64_t factor;        /* 3 */
+    int64_t processes;     /* 0: at once */
+    bool grid;             /* false; true: all combinations of choices */
+    bool larger_is_better; /* false */
+    uint64_t seed;         /* 0: trial i has the same values in every search with this seed */
+} tn_search_options;
+TN_API tn_search_options tn_search_defaults(void);
+TN_API tn_search *tn_search_new(tn_search_options options); /* NULL after an error */
+
+/* What is searched, before the first tn_search_next: in [low, high), by its logarithm, or one of n.
+ * *value is set for each trial. A name of up to 31 characters without spaces and commas. A list is
+ * copied, texts must live. */
+TN_API tn_status tn_search_real(tn_search *s, const char *name, double *value, double low,
+                                double high);
+TN_API tn_status tn_search_log_real(tn_search *s, const char *name, double *value, double low,
+                                    double high);
+/* low … high, both included */
+TN_API tn_status tn_search_whole(tn_search *s, const char *name, int64_t *value, int64_t low,
+                                 int64_t high);
+TN_API tn_status tn_search_choose(tn_search *s, const char *name, double *value,
+                                  const double *choices, int n);
+TN_API tn_status tn_search_choose_whole(tn_search *s, const char *name, int64_t *value,
+                                        const int64_t *choices, int n);
+TN_API tn_status tn_search_choose_text(tn_search *s, const char *name, const char **value,
+                                       const char *const *choices, int n);
+
+/* Whether there is a trial for this process to train. */
+TN_API bool tn_search_next(tn_search *s);
+TN_API int64_t tn_search_trial(const tn_search *s);      /* its number; -1: none */
+TN_API int64_t tn_search_steps(const tn_search *s);      /* how many it is to have in all */
+TN_API const char *tn_search_folder(const tn_search *s); /* its own, or the best one's; NULL: none
+                                                          */
+/* What it is worth after these steps. Not when the process was asked to stop: then it goes on next
+ * time. */
+TN_API void tn_search_report(tn_search *s, double value);
+/* Sets the values of the best of those that came furthest, in the process that was started first.
+ * False elsewhere, and where there is none. */
+TN_API bool tn_search_best(tn_search *s);
+/* Prints the table, writes it to FOLDER/trials.csv, and frees. The program's exit status: 0; 1
+ * after an error; tn_stop_status when it was stopped. */
+TN_API int tn_search_end(tn_search *s);
+
 /* ---- Finding a learning rate ----------------------------------------------------------------- */
 
 /* The rate rises at each step, and the loss shows where it is large enough and where too large

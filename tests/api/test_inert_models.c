@@ -519,6 +519,12 @@ static void optimisers(tn_tensor *t) {
     NOTHING(tn_average_begin(NULL));
     TAKES(tn_average_end(NULL));
     TAKES(tn_average_free(NULL));
+    TAKES(tn_run_value(NULL, "loss"));
+    FAILS(tn_run_on(NULL, TN_RUN_STEPPED, NULL, NULL));
+    TAKES(tn_run_stop(NULL));
+    FAILS(tn_run_stop_early(NULL, "loss", tn_early_defaults()));
+    FAILS(tn_run_keep_best(NULL, "loss", 1, false));
+    NOTHING(tn_run_best(NULL));
     QUIET(tn_lr_finder_next(NULL), false);
     TAKES(tn_lr_finder_log(NULL, 1.0));
     TAKES(tn_lr_finder_suggest(NULL));
@@ -569,6 +575,65 @@ static void optimisers(tn_tensor *t) {
     }
     tn_optim_free(opt);
     tn_module_finish(&m);
+}
+
+/* ---- train.h: metrics and searches ----------------------------------------------------------- */
+
+static void measuring(tn_tensor *t) {
+    for (int i = 0; i < LONGS; i++) {
+        TAKES(tn_metrics_free(tn_metrics_new(longs[i], longs[i])));
+    }
+    tn_metrics *m = tn_metrics_new(3, 1);
+    if (m) {
+        FAILS(tn_metrics_add(m, t, t, t));
+        TAKES(tn_metrics_add_loss(m, NAN, 1));
+        QUIET(tn_metrics_count(m, -1, 99), 0);
+        TAKES(tn_metrics_precision(m, 99));
+    }
+    tn_metrics_free(m);
+    FAILS(tn_metrics_add(NULL, t, t, t));
+    FAILS(tn_metrics_add_loss(NULL, 1, 1));
+    FAILS(tn_metrics_share(NULL, NULL));
+    TAKES(tn_metrics_reset(NULL));
+    TAKES(tn_metrics_free(NULL));
+    TAKES(tn_metrics_accuracy(NULL));
+    TAKES(tn_metrics_top(NULL));
+    TAKES(tn_metrics_precision(NULL, 0));
+    TAKES(tn_metrics_recall(NULL, 0));
+    TAKES(tn_metrics_f1(NULL, 0));
+    QUIET(tn_metrics_count(NULL, 0, 0), 0);
+    TAKES(tn_metrics_loss(NULL));
+    TAKES(tn_metrics_perplexity(NULL));
+    TAKES(tn_metrics_print(NULL, NULL, NULL));
+}
+
+static void searching(tn_tensor *t) {
+    double real;
+    int64_t whole = 1;
+    const char *text = "";
+    NOTHING(tn_search_new((tn_search_options){0}));
+    FAILS(tn_search_real(NULL, "x", &real, 0, 1));
+    FAILS(tn_search_log_real(NULL, "x", &real, 1, 2));
+    FAILS(tn_search_whole(NULL, "x", &whole, 0, 1));
+    FAILS(tn_search_choose(NULL, "x", &real, &real, 1));
+    FAILS(tn_search_choose_whole(NULL, "x", &whole, &whole, 1));
+    FAILS(tn_search_choose_text(NULL, "x", &text, &text, 1));
+    NOTHING(tn_search_next(NULL));
+    QUIET(tn_search_trial(NULL), -1);
+    QUIET(tn_search_steps(NULL), 0);
+    QUIET(tn_search_folder(NULL), NULL);
+    TAKES(tn_search_report(NULL, 1));
+    QUIET(tn_search_best(NULL), false);
+    TAKES(tn_search_end(NULL));
+    tn_search_options o = tn_search_defaults();
+    for (int i = 0; i < LONGS; i++) {
+        o.trials = o.steps = o.factor = longs[i];
+        tn_search *s = tn_search_new(o);
+        if (s) {
+            TAKES(tn_search_real(s, NULL, NULL, NAN, NAN));
+            TAKES(tn_search_end(s));
+        }
+    }
 }
 
 /* ---- data.h ---------------------------------------------------------------------------------- */
@@ -1015,6 +1080,8 @@ PART(heap_layers)
 PART(initialising)
 PART(generating)
 PART(optimisers)
+PART(measuring)
+PART(searching)
 PART(datasets)
 PART(corpora)
 PART(loaders)
@@ -1029,7 +1096,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_zeroed),       cmocka_unit_test(test_module_arguments),
         cmocka_unit_test(test_layers),       cmocka_unit_test(test_heap_layers),
         cmocka_unit_test(test_initialising), cmocka_unit_test(test_generating),
-        cmocka_unit_test(test_optimisers),   cmocka_unit_test(test_datasets),
+        cmocka_unit_test(test_optimisers),   cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_searching),    cmocka_unit_test(test_datasets),
         cmocka_unit_test(test_corpora),      cmocka_unit_test(test_loaders),
         cmocka_unit_test(test_tokenizers),   cmocka_unit_test(test_files),
         cmocka_unit_test(test_training),     cmocka_unit_test(test_evaluating),

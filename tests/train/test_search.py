@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""21_search in processes: killed, with whatever they were doing, and started again, it ends with all trials and a table; what is
+done is not done again. Interrupted, it says so and stops; a program that fails is a failed trial."""
+import csv, os, pathlib, signal, subprocess, sys, tempfile, time
+
+root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
+program = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples")) / "21_search"
+TRIALS = 8
+
+
+def check(truth, what):
+    if not truth:
+        sys.exit(f"FAILED: {what}")
+
+
+def start(folder, *more, **settings):
+    return subprocess.Popen([program, "--out", folder, "--trials", str(TRIALS), *more], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1", **settings))
+
+
+def wait_for(truth, what):
+    end = time.monotonic() + 120
+    while not truth():
+        check(time.monotonic() < end, "waited for " + what)
+        time.sleep(0.01)
+
+
+def values(folder):
+    """Those of the trials' files, by trial and steps."""
+    return {(p.parent.name, p.name): (p.read_text(), p.stat().st_mtime_ns) for p in folder.glob("trial-*/value-*")}
+
+
+def table(folder):
+    return list(csv.DictReader((folder / "trials.csv").open()))
+
+
+with tempfile.TemporaryDirectory() as top:
+    whole, cut = pathlib.Path(top) / "whole", pathlib.Path(top) / "cut"
+    out, err = start(whole, "--processes", "3").communicate(timeout=300)
+    rows = table(whole)
+    check(len(rows) == TRIALS and rows[0]["steps"] == "360", f"the table is {rows}\n{out}{err}")
+    check([row["place"] for row in rows] == [str(i + 1) for i in range(TRIALS)], "places")
+    check("The best" in out and "all trials:" in out and float(rows[0]["value"]) < 0.4, out + err)
+    check(all((whole / f"trial-{int(row['trial']):04}" / "output.txt").stat().st_size for row in rows), "what processes said")
+
+    for signal_number, wanted in ((signal.SIGKILL, 2), (signal.SIGTERM, 4)):
+        before = values(cut)
+        running = start(cut, "--processes", "2")
+        wait_for(lambda: len(values(cut)) >= len(before) + 2 or running.poll() is not None, "two values")
+        running.send_signal(signal_number)
+        out, err = running.communicate(timeout=300)
+        check(running.returncode == (-signal.SIGKILL if signal_number == signal.SIGKILL else 128 + signal.SIGTERM),
+              f"status {running.returncode}: {out}{err}")
+        check(signal_number == signal.SIGKILL or "the same command goes on" in out, out + err)
+    before = values(cut)
+    out, err = start(cut, "--processes", "2").communicate(timeout=300)
+    after = values(cut)
+    check(all(after[name] == before[name] for name in before), "what was done was done again")
+    firsts = {name: value[0] for name, value in after.items() if name[1] == "value-000040"}
+    check(firsts == {name: value[0] for name, value in values(whole).items() if name[1] == "value-000040"}, "other values")
+    check(len(table(cut)) == TRIALS and len(firsts) == TRIALS, out + err)
+
+    broken = pathlib.Path(top) / "broken"
+    out, err = start(broken, "--processes", "2", TERN_TRIAL="999 0").communicate(timeout=300)
+    check("names trial 999, rung 0: there is none" in err, out + err)
+    (broken / "trial-0001").mkdir(parents=True)
+    (broken / "trial-0001" / "loss.csv").mkdir()  # its run cannot begin
+    out, err = start(broken, "--processes", "2").communicate(timeout=300)
+    check("trial 1 has failed" in out and len(table(broken)) == TRIALS - 1, out + err)
+print(f"{TRIALS} trials, killed and stopped, with the same values")

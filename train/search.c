@@ -1,0 +1,403 @@
+/* A search: which trial is next, and what is known of each.
+ *
+ * A trial's values are drawn from the seed and its number alone, and what it has reached lies in
+ * its folder, a file for each rung: value-000090. So there is nothing else to keep: a search that
+ * was killed reads the folders, and goes on.
+ *
+ *     FOLDER/search.txt                    what is searched; another search is refused
+ *     FOLDER/trials.csv                    the table at the end
+ *     FOLDER/trial-0007/values.txt         its values, for people
+ *     FOLDER/trial-0007/value-000090       what it was worth after 90 steps
+ *     FOLDER/trial-0007/output.txt         what its process has said
+ *
+ * Successive halving without waiting (ASHA; Li et al. 2018, arXiv:1810.05934): the best 1/factor of
+ * those that have ended a rung go on to the next; while there are none, a new trial begins.
+ */
+#include "train/search.h"
+
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "io/numbers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+tn_search_options tn_search_defaults(void) {
+    return (tn_search_options){.out = "search", .trials = 10, .steps = 1000, .factor = 3};
+}
+
+/* ---- Making ---------------------------------------------------------------------------------- */
+
+/* The steps of each rung: the first, and factor times as many each, up to all. */
+static void make_rungs(tn_search *s) {
+    const tn_search_options *o = &s->options;
+    int64_t steps = o->first_steps > 0 ? o->first_steps : o->steps;
+    while (steps < o->steps && s->rung_count < TN__RUNGS - 1) {
+        s->rung_steps[s->rung_count++] = steps;
+        steps *= o->factor;
+    }
+    s->rung_steps[s->rung_count++] = o->steps;
+}
+
+static bool search_options_fit(const tn_search_options *o) {
+    const char *wrong =
+        !o->out || !*o->out                               ? "there is no folder"
+        : o->trials < 1 || o->trials > TN__MOST_TRIALS    ? "trials: 1 to 100000"
+        : o->steps < 1 || o->steps > INT64_MAX / 1000     ? "steps are below 1, or too many"
+        : o->first_steps < 0 || o->first_steps > o->steps ? "first_steps: 0 to steps"
+        : o->factor < 2 || o->factor > 1000               ? "factor: 2 to 1000"
+        : o->processes < 0 || o->processes > 1000         ? "processes: 0 to 1000"
+                                                          : NULL;
+    if (wrong) {
+        tn__raise(TN_EVALUE, "search_new", "%s", wrong);
+    }
+    return !wrong;
+}
+
+tn_search *tn_search_new(tn_search_options options) {
+    if (tn__pending() || !search_options_fit(&options)) {
+        return NULL;
+    }
+    tn_search *s = tn__calloc(1, sizeof(*s));
+    if (s) {
+        *s = (tn_search){.options = options, .out = tn__strdup(options.out), .current = -1};
+        s->space = tn__calloc(TN__MOST_SEARCHED, sizeof(*s->space));
+        s->workers = tn__calloc((size_t)options.processes + 1, sizeof(*s->workers));
+    }
+    if (!s || !s->out || !s->space || !s->workers) {
+        tn__raise(TN_ENOMEM, "search_new", "no memory");
+        tn__search_free(s);
+        return NULL;
+    }
+    make_rungs(s);
+    return s;
+}
+
+void tn__search_free(tn_search *s) {
+    for (int i = 0; s && i < s->space_count; i++) {
+        free(s->space[i].choices);
+    }
+    if (s) {
+        free(s->out);
+        free(s->space);
+        free(s->workers);
+        free(s->trials);
+        free(s->folder);
+        free(s);
+    }
+}
+
+/* ---- The folder ------------------------------------------------------------------------------ */
+
+char *tn__search_trial_folder(const tn_search *s, int64_t trial) {
+    char name[32];
+    snprintf(name, sizeof(name), "trial-%04lld", (long long)trial);
+    return tn__folder_path(s->out, name, "search");
+}
+
+/* The caller frees; NULL after raising. */
+static char *value_path(const tn_search *s, int64_t trial, int rung) {
+    char name[40];
+    snprintf(name, sizeof(name), "value-%06lld", (long long)s->rung_steps[rung]);
+    char *folder = tn__search_trial_folder(s, trial);
+    char *path = folder ? tn__folder_path(folder, name, "search") : NULL;
+    free(folder);
+    return path;
+}
+
+static bool write_text(const char *path, const char *text) {
+    return path && tn_write_file(path, text, strlen(text)) == TN_OK;
+}
+
+/* Reads what the trial was worth after its next rung; false where there is no such file, or after
+ * raising. */
+static bool read_value(tn_search *s, int64_t trial) {
+    tn__trial *t = &s->trials[trial];
+    char *path = t->rungs < s->rung_count ? value_path(s, trial, t->rungs) : NULL;
+    char *folder = path ? tn__search_trial_folder(s, trial) : NULL;
+    bool there = folder && tn__folder_has(folder, strrchr(path, '/') + 1);
+    size_t bytes;
+    char *text = there ? tn__read_whole(path, &bytes, "search") : NULL, *end = text;
+    if (text) {
+        tn__plain_numbers numbers = tn__plain_numbers_begin();
+        double value = strtod(text, &end);
+        tn__plain_numbers_end(numbers);
+        if (end == text || *end != '\n') {
+            tn__raise(TN_EFORMAT, "search", "%s: that is no value", path);
+        } else {
+            t->values[t->rungs++] = value;
+        }
+    }
+    free(text);
+    free(folder);
+    free(path);
+    return text && !tn__pending();
+}
+
+/* Writes it into the folder, or compares it with what is there. False after raising. */
+static bool claim_folder(tn_search *s) {
+    char *mine = tn__folder_make(s->out, "search") ? tn__search_text(s) : NULL;
+    char *path = mine ? tn__folder_path(s->out, "search.txt", "search") : NULL;
+    if (path && tn__folder_has(s->out, "search.txt")) {
+        size_t bytes;
+        char *theirs = tn__read_whole(path, &bytes, "search");
+        if (theirs && strcmp(theirs, mine) != 0) {
+            tn__raise(TN_EMISMATCH, "search",
+                      "%s is another search: it was\n%sbut is\n%s(take another folder)", s->out,
+                      theirs, mine);
+        }
+        free(theirs);
+    } else if (path) {
+        write_text(path, mine);
+    }
+    free(path);
+    free(mine);
+    return !tn__pending();
+}
+
+/* ---- What is next ---------------------------------------------------------------------------- */
+
+/* NaN is worst; of equal ones the first is better. */
+static int compare_trials(const void *a, const void *b) {
+    const tn__ranked *x = a, *y = b;
+    if (isnan(x->value) || isnan(y->value) || x->value == y->value) {
+        bool differ = isnan(x->value) != isnan(y->value);
+        return differ ? (isnan(x->value) ? 1 : -1) : x->trial < y->trial ? -1 : 1;
+    }
+    return x->value < y->value ? -1 : 1;
+}
+
+tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count) {
+    tn__ranked *trials = tn__malloc((size_t)s->trial_count * sizeof(*trials));
+    *count = 0;
+    if (!trials) {
+        tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
+        return NULL;
+    }
+    for (int64_t i = 0; i < s->trial_count; i++) {
+        if (s->trials[i].rungs > rung) {
+            double value = s->trials[i].values[rung];
+            trials[(*count)++] = (tn__ranked){s->options.larger_is_better ? -value : value, i};
+        }
+    }
+    qsort(trials, (size_t)*count, sizeof(*trials), compare_trials);
+    return trials;
+}
+
+/* A trial among the best 1/factor of those that have ended the rung, which has not gone on; -1:
+ * none. */
+static int64_t find_promotion(const tn_search *s, int rung) {
+    int64_t ended, found = -1;
+    tn__ranked *trials = tn__search_sort(s, rung, &ended);
+    for (int64_t i = 0; trials && found < 0 && i < ended / s->options.factor; i++) {
+        const tn__trial *t = &s->trials[trials[i].trial];
+        bool waits = t->rungs == rung + 1 && !t->running && !t->failed && !isnan(t->values[rung]);
+        found = waits ? trials[i].trial : -1;
+    }
+    free(trials);
+    return found;
+}
+
+/* The trial whose next rung is to be run; -1: none, as long as those that run have not ended. */
+static int64_t next_trial(const tn_search *s) {
+    for (int rung = s->rung_count - 2; rung >= 0; rung--) {
+        int64_t trial = find_promotion(s, rung);
+        if (trial >= 0) {
+            return trial;
+        }
+    }
+    for (int64_t i = 0; i < s->trial_count; i++) {
+        const tn__trial *t = &s->trials[i];
+        if (t->rungs == 0 && !t->running && !t->failed) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+static bool count_trials(tn_search *s) {
+    s->trial_count = s->options.trials;
+    if (s->options.grid) {
+        s->trial_count = 1;
+        for (int i = 0; i < s->space_count; i++) {
+            const tn__searched *v = &s->space[i];
+            if (!v->choices) {
+                tn__raise(TN_EVALUE, "search", "%s is a range, of which there is no grid", v->name);
+                return false;
+            }
+            s->trial_count *= v->count;
+            if (s->trial_count > TN__MOST_TRIALS) {
+                tn__raise(TN_EVALUE, "search", "the grid has more than %d points", TN__MOST_TRIALS);
+                return false;
+            }
+        }
+    }
+    s->trials = tn__calloc((size_t)s->trial_count, sizeof(*s->trials));
+    if (!s->trials) {
+        tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
+    }
+    return s->trials != NULL;
+}
+
+/* Makes `trial` this process's. False after raising. */
+static bool enter_trial(tn_search *s, int64_t trial) {
+    free(s->folder);
+    s->folder = tn__search_trial_folder(s, trial);
+    char *path = s->folder && tn__folder_make(s->folder, "search")
+                     ? tn__folder_path(s->folder, "values.txt", "search")
+                     : NULL;
+    char text[TN__SEARCH_TEXT];
+    tn__search_describe(s, trial, text, sizeof(text) - 1);
+    strcat(text, "\n");
+    bool written = write_text(path, text);
+    free(path);
+    tn__search_set(s, trial);
+    s->current = written ? trial : -1;
+    s->reported = false;
+    return written;
+}
+
+/* The first call. False when there is nothing to do here, or after raising. */
+static bool search_begin(tn_search *s) {
+    int64_t trial, rung;
+    s->began = true;
+    if (!count_trials(s)) {
+        return false;
+    }
+    if (tn__search_told(&trial, &rung)) {
+        s->child = true;
+        if (trial >= s->trial_count || rung >= s->rung_count) {
+            tn__raise(TN_EVALUE, "search", "TERN_TRIAL names trial %lld, rung %lld: there is none",
+                      (long long)trial, (long long)rung);
+            return false;
+        }
+        s->trials[trial].rungs = (int)rung;
+        return enter_trial(s, trial);
+    }
+    if (!claim_folder(s)) {
+        return false;
+    }
+    for (int64_t i = 0; i < s->trial_count && !tn__pending(); i++) {
+        while (read_value(s, i)) {
+        }
+    }
+    tn_stop_on_signals();
+    return !tn__pending();
+}
+
+static void say_trial(const tn_search *s, int64_t trial) {
+    const tn__trial *t = &s->trials[trial];
+    char text[TN__SEARCH_TEXT];
+    tn__search_describe(s, trial, text, sizeof(text));
+    if (t->failed) {
+        printf("trial %lld has failed (%s/trial-%04lld/output.txt): %s\n", (long long)trial, s->out,
+               (long long)trial, text);
+    } else {
+        printf("trial %lld, %lld steps: %.6g   %s\n", (long long)trial,
+               (long long)s->rung_steps[t->rungs - 1], t->values[t->rungs - 1], text);
+    }
+    fflush(stdout);
+}
+
+/* Runs what is left in processes, until all have ended. */
+static void run_processes(tn_search *s) {
+    while (!tn__pending() && !s->stopped) {
+        int64_t trial = s->worker_count < s->options.processes ? next_trial(s) : -1;
+        if (trial >= 0) {
+            tn__search_start(s, trial);
+            continue;
+        }
+        if (s->worker_count == 0) {
+            return;
+        }
+        bool well = false;
+        trial = tn__search_wait(s, &well);
+        s->stopped = trial < 0;
+        if (trial >= 0) {
+            s->trials[trial].failed = !read_value(s, trial) || !well;
+            say_trial(s, trial);
+        }
+    }
+    tn__search_stop(s); /* after an error */
+}
+
+bool tn_search_next(tn_search *s) {
+    if (!s || tn__pending()) {
+        tn__raise(TN_EVALUE, "search_next", "the search is NULL");
+        return false;
+    }
+    if (!s->began) {
+        bool begun = search_begin(s);
+        if (!begun || s->child) {
+            return begun;
+        }
+    } else if (s->current >= 0 && !s->reported) {
+        s->trials[s->current].failed = true;
+    }
+    s->stopped = s->stopped || tn_stop_asked();
+    s->current = -1;
+    free(s->folder);
+    s->folder = NULL;
+    if (s->child || s->stopped) {
+        return false;
+    }
+    if (s->options.processes > 0) {
+        run_processes(s);
+        return false;
+    }
+    int64_t trial = next_trial(s);
+    return trial >= 0 && enter_trial(s, trial);
+}
+
+/* ---- In a trial ------------------------------------------------------------------------------ */
+
+int64_t tn_search_steps(const tn_search *s) {
+    return s && s->current >= 0 ? s->rung_steps[s->trials[s->current].rungs] : 0;
+}
+
+int64_t tn_search_trial(const tn_search *s) {
+    return s ? s->current : -1;
+}
+
+const char *tn_search_folder(const tn_search *s) {
+    return s ? s->folder : NULL;
+}
+
+void tn_search_report(tn_search *s, double value) {
+    if (!s || s->current < 0 || s->reported || tn__pending() || tn_stop_asked()) {
+        return; /* a trial that was stopped has not ended */
+    }
+    tn__trial *t = &s->trials[s->current];
+    char text[40], *path = value_path(s, s->current, t->rungs);
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    snprintf(text, sizeof(text), "%.17g\n", value);
+    tn__plain_numbers_end(numbers);
+    s->reported = write_text(path, text);
+    free(path);
+    if (s->reported) {
+        t->values[t->rungs++] = value;
+    }
+    if (s->reported && !s->child) {
+        say_trial(s, s->current);
+    }
+}
+
+bool tn_search_best(tn_search *s) {
+    int64_t best = -1, count;
+    for (int rung = s && s->trials && !s->child ? s->rung_count - 1 : -1; rung >= 0 && best < 0;
+         rung--) {
+        tn__ranked *trials = tn__search_sort(s, rung, &count);
+        best = trials && count > 0 ? trials[0].trial : -1;
+        free(trials);
+    }
+    if (best < 0 || tn__pending()) {
+        return false;
+    }
+    free(s->folder);
+    s->folder = tn__search_trial_folder(s, best);
+    tn__search_set(s, best);
+    return s->folder != NULL;
+}

@@ -1,0 +1,93 @@
+/* The inside of a search: search.c is what it tries next and what it knows, search_space.c what is
+ * searched, search_process.c how trials become processes, search_table.c the end. */
+#ifndef TERN_TRAIN_SEARCH_H
+#define TERN_TRAIN_SEARCH_H
+
+#include "tern/train.h"
+
+#include <sys/types.h>
+
+enum { TN__RUNGS = 40, TN__MOST_TRIALS = 100000, TN__MOST_SEARCHED = 64, TN__SEARCH_TEXT = 1024 };
+
+/* A value that is searched for: one of a list, or a range when there is none. */
+typedef struct tn__searched {
+    char name[32];
+    double *real; /* one of these is where it goes */
+    int64_t *whole;
+    const char **text;
+    double low, high;
+    bool log;
+    void *choices; /* double, int64_t or const char *: a copy */
+    int count;
+} tn__searched;
+
+typedef struct tn__trial {
+    int rungs; /* done */
+    bool failed, running;
+    double values[TN__RUNGS]; /* [rungs] */
+} tn__trial;
+
+/* A trial's value of one that is searched. */
+typedef struct tn__setting {
+    double real; /* one of these */
+    int64_t whole;
+    const char *text;
+} tn__setting;
+
+/* A trial and what it was worth, lower being better. */
+typedef struct tn__ranked {
+    double value;
+    int64_t trial;
+} tn__ranked;
+
+/* A process that runs a trial. */
+typedef struct tn__search_worker {
+    pid_t pid;
+    int gone; /* becomes readable when it has ended */
+    int64_t trial;
+} tn__search_worker;
+
+struct tn_search {
+    tn_search_options options;
+    char *out;
+    tn__searched *space;
+    int space_count;
+    tn__trial *trials; /* [trial_count], once the first is asked for */
+    int64_t trial_count;
+    int64_t rung_steps[TN__RUNGS];
+    int rung_count;
+    tn__search_worker *workers; /* [worker_count] */
+    int worker_count;
+    int64_t current; /* the trial that this process runs; -1: none */
+    char *folder;    /* its */
+    bool child;      /* this process was started for `current` alone */
+    bool began, reported, stopped;
+};
+
+/* Starts the trial's next rung in a process. False after raising. */
+bool tn__search_start(tn_search *s, int64_t trial);
+/* Waits until one has ended: its trial, and whether its exit status was 0. -1: the process was
+ * asked to stop, or after raising; then all have ended. */
+int64_t tn__search_wait(tn_search *s, bool *well);
+/* Ends all that run, and waits for them. */
+void tn__search_stop(tn_search *s);
+/* What the environment says of the trial that this process was started for; false: none. */
+bool tn__search_told(int64_t *trial, int64_t *rung);
+
+void tn__search_free(tn_search *s);
+char *tn__search_trial_folder(const tn_search *s, int64_t trial);
+/* What the search is, one line each; the caller frees. NULL after raising. */
+char *tn__search_text(const tn_search *s);
+/* A trial's values, to settings[space_count]. */
+void tn__search_draw(const tn_search *s, int64_t trial, tn__setting *settings);
+/* One of them: "0.001" */
+void tn__search_value(const tn__searched *v, const tn__setting *setting, char *text, size_t room);
+/* Sets the program's variables. */
+void tn__search_set(const tn_search *s, int64_t trial);
+/* "lr 0.001, width 64" */
+void tn__search_describe(const tn_search *s, int64_t trial, char *text, size_t room);
+
+/* The trials that have ended a rung, the best first; the caller frees. NULL after raising. */
+tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count);
+
+#endif

@@ -1,0 +1,193 @@
+/* Trials as processes: this program again, with the same arguments, and the trial's number in the
+ * environment. So a trial may use threads and devices, crash, and be killed, and the search goes
+ * on.
+ */
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "train/search.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const char variable[] = "TERN_TRIAL=";
+
+extern char **environ;
+
+bool tn__search_told(int64_t *trial, int64_t *rung) {
+    const char *text = getenv("TERN_TRIAL");
+    long long t, r;
+    char rest;
+    if (!text || sscanf(text, "%lld %lld%c", &t, &r, &rest) != 2 || t < 0 || r < 0) {
+        return false;
+    }
+    *trial = t;
+    *rung = r;
+    return true;
+}
+
+/* What a process is made of; all that needs memory is done before the fork. */
+typedef struct launch {
+    char *line, **arguments, **environment;
+    char mark[64], threads[64];
+    char *output;
+} launch;
+
+static void launch_free(launch *l) {
+    free(l->line);
+    free(l->arguments);
+    free(l->environment);
+    free(l->output);
+}
+
+/* The words that this process was started with. */
+static bool find_arguments(launch *l) {
+    size_t bytes, words = 0;
+    l->line = tn__read_whole("/proc/self/cmdline", &bytes, "search");
+    if (!l->line) {
+        return false;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        words += l->line[i] == 0;
+    }
+    l->arguments = tn__calloc(words + 2, sizeof(*l->arguments));
+    for (size_t i = 0, at = 0; l->arguments && at < bytes; i++) {
+        l->arguments[i] = l->line + at;
+        at += strlen(l->line + at) + 1;
+    }
+    return l->arguments != NULL;
+}
+
+static bool make_environment(launch *l, const tn_search *s, int64_t trial) {
+    size_t count = 0, kept = 0;
+    while (environ[count]) {
+        count++;
+    }
+    l->environment = tn__calloc(count + 3, sizeof(*l->environment));
+    for (size_t i = 0; l->environment && i < count; i++) {
+        if (strncmp(environ[i], variable, strlen(variable)) != 0) {
+            l->environment[kept++] = environ[i];
+        }
+    }
+    if (!l->environment) {
+        return false;
+    }
+    snprintf(l->mark, sizeof(l->mark), "%s%lld %d", variable, (long long)trial,
+             s->trials[trial].rungs);
+    l->environment[kept++] = l->mark;
+    if (!getenv("OMP_NUM_THREADS")) {
+        long cores = sysconf(_SC_NPROCESSORS_ONLN), each = cores / (long)s->options.processes;
+        snprintf(l->threads, sizeof(l->threads), "OMP_NUM_THREADS=%ld", each > 1 ? each : 1);
+        l->environment[kept] = l->threads;
+    }
+    return true;
+}
+
+static bool launch_make(launch *l, const tn_search *s, int64_t trial) {
+    char *folder = tn__search_trial_folder(s, trial);
+    bool made = folder && tn__folder_make(folder, "search") && find_arguments(l) &&
+                make_environment(l, s, trial);
+    l->output = made ? tn__folder_path(folder, "output.txt", "search") : NULL;
+    free(folder);
+    if (!l->output) {
+        tn__raise(TN_ENOMEM, "search", "no memory for a process"); /* unless something was raised */
+    }
+    return l->output != NULL;
+}
+
+/* In the child, between fork and exec: nothing that takes memory or a lock. */
+static void become_trial(const launch *l, pid_t parent) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    int output = open(l->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (getppid() != parent || output < 0) {
+        _exit(1);
+    }
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    execve("/proc/self/exe", l->arguments, l->environment);
+    _exit(127);
+}
+
+bool tn__search_start(tn_search *s, int64_t trial) {
+    launch l = {0};
+    int ends[2] = {-1, -1};
+    pid_t pid = -1, self = getpid();
+    bool made = launch_make(&l, s, trial);
+    if (made && pipe(ends) == 0) {
+        fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+        fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+        fflush(stdout);
+        pid = fork();
+        if (pid == 0) {
+            fcntl(ends[1], F_SETFD, 0); /* is open until the trial has ended */
+            become_trial(&l, self);
+        }
+    }
+    if (made && pid < 0) {
+        tn__raise(TN_EIO, "search", "starting a process: %s", strerror(errno));
+    }
+    if (ends[1] >= 0) {
+        close(ends[1]);
+    }
+    if (pid > 0) {
+        s->workers[s->worker_count++] = (tn__search_worker){pid, ends[0], trial};
+        s->trials[trial].running = true;
+    } else if (ends[0] >= 0) {
+        close(ends[0]);
+    }
+    launch_free(&l);
+    return pid > 0;
+}
+
+/* Takes worker i out; its trial. */
+static int64_t bury_worker(tn_search *s, int i, bool *well) {
+    tn__search_worker w = s->workers[i];
+    int status = 0;
+    while (waitpid(w.pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    close(w.gone);
+    s->workers[i] = s->workers[--s->worker_count];
+    s->trials[w.trial].running = false;
+    *well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return w.trial;
+}
+
+void tn__search_stop(tn_search *s) {
+    bool well;
+    for (int i = 0; i < s->worker_count; i++) {
+        kill(s->workers[i].pid, SIGTERM);
+    }
+    while (s->worker_count > 0) {
+        bury_worker(s, 0, &well);
+    }
+}
+
+int64_t tn__search_wait(tn_search *s, bool *well) {
+    struct pollfd *polls = tn__calloc((size_t)s->worker_count + 1, sizeof(*polls));
+    int64_t trial = -1;
+    if (!polls) {
+        tn__raise(TN_ENOMEM, "search", "no memory");
+    }
+    for (int i = 0; polls && i < s->worker_count; i++) {
+        polls[i] = (struct pollfd){.fd = s->workers[i].gone, .events = POLLIN};
+    }
+    while (polls && !tn_stop_asked() && poll(polls, (nfds_t)s->worker_count, 1000) <= 0) {
+    }
+    for (int i = 0; polls && trial < 0 && !tn_stop_asked() && i < s->worker_count; i++) {
+        trial = polls[i].revents ? bury_worker(s, i, well) : -1;
+    }
+    free(polls);
+    if (trial < 0) {
+        tn__search_stop(s);
+    }
+    return trial;
+}
