@@ -301,6 +301,7 @@ typedef struct across {
     tn_optim *(*make)(void *m);
     const char *folder; /* where it is saved after three steps, and loaded from before the others */
     bool loads;
+    int stage;
     tn_tensor *weights[4]; /* of rank 0, whole, after all steps, and their average; kept */
 } across;
 
@@ -342,7 +343,9 @@ static void train_across(tn_group *world, void *user) {
     tn_seed(4);
     tn_linear_init(&net, 5, 3, tn_linear_defaults());
     if (tn_group_size(world) > 1) {
-        tn_fsdp(&net, world, NULL, tn_fsdp_defaults());
+        tn_fsdp_options o = tn_fsdp_defaults();
+        o.stage = a->stage;
+        tn_fsdp(&net, world, NULL, o);
     }
     tn_optim *opt = a->make(&net);
     tn_saver *saver = tn_saver_new(world, a->folder, tn_saver_defaults());
@@ -385,7 +388,7 @@ static void across_parts(void **state) {
             assert_int_equal(mkdir(folders[k], 0700), 0);
         }
         across runs[] = {{.make = makers[i], .folder = folders[0]},
-                         {.make = makers[i], .folder = folders[1]},
+                         {.make = makers[i], .folder = folders[1], .stage = 3 - i % 3},
                          {.make = makers[i], .folder = folders[1], .loads = true}};
         for (int k = 0; k < 3; k++) {
             assert_int_equal(tn_local_run(k == 1 ? 2 : 1, train_across, &runs[k]), TN_OK);

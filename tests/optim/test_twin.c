@@ -170,6 +170,63 @@ static void adam(void **state) {
     compare_all(make_adam, 8);
 }
 
+/* ---- Those without a kernel -------------------------------------------------------------------
+ */
+
+/* With a learning rate that suits a parabola. */
+#define MAKER(kind, rate)                               \
+    static tn_optim *plain_##kind(model *m) {           \
+        tn_##kind##_options o = tn_##kind##_defaults(); \
+        o.lr = rate;                                    \
+        return tn_##kind(m, o);                         \
+    }
+MAKER(rmsprop, 0.02)
+MAKER(adagrad, 0.2)
+MAKER(adadelta, 10.0)
+MAKER(adamax, 0.05)
+MAKER(nadam, 0.05)
+MAKER(radam, 0.1)
+MAKER(asgd, 0.1)
+MAKER(lion, 0.02)
+MAKER(lamb, 0.05)
+MAKER(adafactor, 0.1)
+MAKER(muon, 0.05)
+
+static double parabola_at(model *m, bool steps, tn_optim *opt) {
+    TN_SCOPE;
+    tn_tensor *loss = tn_add(tn_sum_all(tn_square(m->a)), tn_sum_all(tn_square(m->b)));
+    if (steps) {
+        tn_backward(loss);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    return tn_item(loss);
+}
+
+/* On whatever device, in every dtype: the numbers are test_torch.py's. */
+static void every_other(void **state) {
+    (void)state;
+    static tn_optim *(*const makers[])(model *) = {
+        plain_rmsprop, plain_adagrad, plain_adadelta, plain_adamax,    plain_nadam, plain_radam,
+        plain_asgd,    plain_lion,    plain_lamb,     plain_adafactor, plain_muon};
+    static const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
+    for (size_t i = 0; i < 4 * sizeof(makers) / sizeof(*makers); i++) {
+        model m;
+        model_init(&m, dtypes[i % 4]);
+        tn_optim *opt = makers[i / 4](&m);
+        double before = parabola_at(&m, false, opt);
+        for (int step = 0; step < 20; step++) {
+            parabola_at(&m, true, opt);
+        }
+        assert_int_equal(tn_error(), TN_OK);
+        if (!(parabola_at(&m, false, opt) < 0.9 * before)) {
+            fail_msg("%s does not descend", tn_optim_kind(opt));
+        }
+        tn_optim_free(opt);
+        tn_module_finish(&m);
+    }
+}
+
 /* ---- One's own ------------------------------------------------------------------------------- */
 
 /* Lion (Chen et al. 2023, arXiv:2302.06675). */
@@ -262,7 +319,7 @@ static void refused_methods(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(sgd), TEST(adam), TEST(ones_own),
+    const struct CMUnitTest tests[] = {TEST(sgd), TEST(adam), TEST(every_other), TEST(ones_own),
                                        TEST(refused_methods)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
