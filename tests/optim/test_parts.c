@@ -341,7 +341,7 @@ static void train_across(tn_group *world, void *user) {
     across *a = user;
     tn_linear net;
     tn_seed(4);
-    tn_linear_init(&net, 5, 3, tn_linear_defaults());
+    tn_linear_init(&net, 32, 47, tn_linear_defaults()); /* large enough to be cut, in a row */
     if (tn_group_size(world) > 1) {
         tn_fsdp_options o = tn_fsdp_defaults();
         o.stage = a->stage;
@@ -357,7 +357,7 @@ static void train_across(tn_group *world, void *user) {
     }
     for (int step = a->loads ? 3 : 0; step < 6 && tn_error() == TN_OK; step++) {
         TN_SCOPE;
-        tn_tensor *x = tn_reshape(gradient_of(step, 20, 0.3), TN_DIMS(4, 5));
+        tn_tensor *x = tn_reshape(gradient_of(step, 128, 0.3), TN_DIMS(4, 32));
         tn_backward(tn_mean_all(tn_square(tn_call(&net, x))));
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);

@@ -45,7 +45,7 @@ static tn_search *make_search(tn_search_options o, settings *s) {
         tn_search_whole(search, "depth", &s->depth, 2, 4);
     }
     tn_search_choose_whole(search, "width", &s->width, (int64_t[]){8, 16, 32}, 3);
-    tn_search_choose_text(search, "kind", &s->kind, (const char *[]){"a", "b"}, 2);
+    tn_search_choose_text(search, "kind", &s->kind, (const char *[]){"a", "b", "c"}, 3);
     return search;
 }
 
@@ -126,8 +126,8 @@ static void grids(void **state) {
     o.grid = true;
     o.larger_is_better = true;
     run_search(o, MOST, &c);
-    assert_int_equal(c.count, 6);
-    for (int i = 0; i < 6; i++) {
+    assert_int_equal(c.count, 9);
+    for (int i = 0; i < 9; i++) {
         for (int k = 0; k < i; k++) {
             assert_true(c.with[i].width != c.with[k].width || *c.with[i].kind != *c.with[k].kind);
         }
