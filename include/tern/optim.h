@@ -344,8 +344,7 @@ TN_API double tn_plateau_step(tn_plateau *p, double value);
  *     tn_average_free(ema);
  *
  * Buffers are the model's: after TN_AVERAGED a batch norm's running statistics belong to other
- * weights. Evaluate with the statistics of the batch, or, in the scope, put the model in training
- * mode and call it on the training data once (PyTorch's update_bn), then to evaluate.
+ * weights. tn_update_bn (train.h), in the scope, makes them anew.
  *
  * Under FSDP each rank keeps the average of its parts: lay the model on ranks first. A checkpoint
  * saves it (tn_checkpoint.average). */

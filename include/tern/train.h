@@ -366,6 +366,18 @@ TN_API bool tn_search_best(tn_search *s);
  * after an error; tn_stop_status when it was stopped. */
 TN_API int tn_search_end(tn_search *s);
 
+/* ---- Batch norm after an average ------------------------------------------------------------- */
+
+/* Gives the batch norms of m, a module of one input, running statistics that fit its weights now:
+ * means over the batches of one walk through the loader, which ends by itself (epochs). For
+ * tn_average:
+ *
+ *     {
+ *         TN_AVERAGED(ema);
+ *         if (tn_update_bn(loader, &net) == TN_OK) { ... evaluate, save ... }
+ *     } */
+TN_API tn_status tn_update_bn(tn_loader *loader, void *m);
+
 /* ---- Finding a learning rate ----------------------------------------------------------------- */
 
 /* The rate rises at each step, and the loss shows where it is large enough and where too large

@@ -101,6 +101,7 @@ static void bad_module(void *m, tn_tensor *t) {
     NOTHING(tn_muon(m, tn_muon_defaults()));
     TAKES(tn_clip_grad_norm(m, 1.0));
     FAILS(tn_clip_grad_value(m, 1.0));
+    FAILS(tn_update_bn(NULL, m));
     TAKES(tn_average_free(tn_ema(m, 0.5)));
     TAKES(tn_average_free(tn_swa(m)));
     NOTHING(tn_lr_finder_new(m, NULL, tn_lr_finder_defaults()));

@@ -1,4 +1,5 @@
 /* Whole training loops: the same bits for any number of threads; a mistake ends the loop. */
+#include <math.h>
 #include <string.h>
 
 #include "tests/support/test.h"
@@ -163,11 +164,36 @@ static void finds_a_learning_rate(void **state) {
     tn_module_finish(&net);
 }
 
+/* Statistics of two batches, whose means are 1 and 4: as PyTorch's update_bn. */
+static void statistics_begin_anew(void **state) {
+    TN_SCOPE;
+    tn_batch_norm1d norm;
+    tn_batch_norm1d_init(&norm, 1, tn_batch_norm_defaults());
+    tn_module_train(&norm, false);
+    TN_NO_GRAD;
+    tn_fill_(norm.running_mean, 77.0);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 2;
+    tn_tensor *x =
+        tn_reshape(tn_from_data((float[]){0, 2, 3, 5}, TN_DIMS(4), TN_F32), TN_DIMS(4, 1));
+    tn_loader *loader = tn_loader_new(tn_tensor_dataset(x, NULL), tn_sequential_sampler(), o);
+    assert_int_equal(tn_update_bn(loader, &norm), TN_OK);
+    assert_true(fabs(tn_item(norm.running_mean) - 2.5) < 1e-6);
+    assert_true(fabs(tn_item(norm.running_var) - 2.0) < 1e-6);
+    assert_true(tn_item(norm.num_batches_tracked) == 2);
+    assert_false(norm.options.cumulative || norm.base.training);
+    assert_int_equal(tn_update_bn(NULL, &norm), TN_EVALUE);
+    assert_error(TN_EVALUE, "update_bn: the loader is NULL");
+    tn_loader_free(loader);
+    tn_module_finish(&norm);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_for_any_number),
         cmocka_unit_test(wrong_shape_ends_the_loop),
         TEST(finds_a_learning_rate),
+        TEST(statistics_begin_anew),
     };
     return cmocka_run_group_tests_name("loops", tests, NULL, NULL);
 }

@@ -1,0 +1,72 @@
+/* Running statistics for weights that were never trained with: an average's, as a rule. */
+#include "core/error.h"
+#include "core/memory.h"
+#include "tern/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The batch norms of a model, and what they were told of their running statistics. */
+typedef struct norm_list {
+    tn_batch_norm_layer **layers; /* [count] */
+    bool *cumulative;             /* [count] */
+    int count;
+} norm_list;
+
+static tn_batch_norm_layer *norm_of(tn_module *m) {
+    static const char kind[] = "batch_norm";
+    tn_batch_norm_layer *layer = (tn_batch_norm_layer *)m;
+    bool is_one = strncmp(m->kind, kind, strlen(kind)) == 0;
+    return is_one && layer->options.track_running_stats ? layer : NULL;
+}
+
+static bool count_norm(tn_module *m, const char *path, void *user) {
+    *(int *)user += norm_of(m) != NULL;
+    return true;
+}
+
+/* Its statistics begin anew, and are means of all batches. */
+static bool begin_anew(tn_module *m, const char *path, void *user) {
+    norm_list *list = user;
+    tn_batch_norm_layer *layer = norm_of(m);
+    if (layer) {
+        list->layers[list->count] = layer;
+        list->cumulative[list->count++] = layer->options.cumulative;
+        layer->options.cumulative = true;
+        tn_zero_(layer->running_mean);
+        tn_fill_(layer->running_var, 1.0);
+        tn_zero_(layer->num_batches_tracked);
+    }
+    return true;
+}
+
+tn_status tn_update_bn(tn_loader *loader, void *m) {
+    int norms = 0;
+    tn_module_each_module(m, count_norm, &norms);
+    if (tn__pending() || !loader) {
+        return tn__raise(TN_EVALUE, "update_bn", "the loader is NULL");
+    }
+    norm_list list = {.layers = tn__calloc((size_t)norms + 1, sizeof(*list.layers)),
+                      .cumulative = tn__calloc((size_t)norms + 1, sizeof(*list.cumulative))};
+    if (!list.layers || !list.cumulative) {
+        free(list.layers);
+        free(list.cumulative);
+        return tn__raise(TN_ENOMEM, "update_bn", "no memory for %d batch norms", norms);
+    }
+    TN_NO_GRAD;
+    bool was_training = ((tn_module *)m)->training;
+    tn_module_each_module(m, begin_anew, &list);
+    tn_module_train(m, true);
+    tn_batch b;
+    while (norms > 0 && tn_loader_next(loader, &b)) {
+        TN_SCOPE;
+        tn_call(m, b.x);
+    }
+    tn_module_train(m, was_training);
+    for (int i = 0; i < list.count; i++) {
+        list.layers[i]->options.cumulative = list.cumulative[i];
+    }
+    free(list.layers);
+    free(list.cumulative);
+    return tn_error();
+}
