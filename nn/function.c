@@ -1,6 +1,8 @@
 /* function: y = f(x), for what has no parameters. */
+#include "core/number.h"
 #include "nn/module.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static tn_tensor *function_forward(tn_module *self, tn_tensor *x) {
@@ -18,8 +20,39 @@ void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tenso
 }
 
 /* TN_FN(tn_relu) gives the kind "tn_relu", which is "relu" to those who read it. */
+static const char *without_prefix(const char *kind) {
+    return kind && strncmp(kind, "tn_", 3) == 0 ? kind + 3 : kind;
+}
+
 tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x)) {
     tn_function *m = tn__layer_alloc(sizeof(*m));
-    tn_function_init(m, kind && strncmp(kind, "tn_", 3) == 0 ? kind + 3 : kind, f);
+    tn_function_init(m, without_prefix(kind), f);
+    return tn__layer_on_heap(m);
+}
+
+/* ---- A function of x and a number ------------------------------------------------------------ */
+
+static tn_tensor *number_forward(tn_module *self, tn_tensor *x) {
+    const tn_function *m = (tn_function *)self;
+    return m->f_with(x, m->number);
+}
+
+static int number_describe(const tn_module *self, char *text, size_t room) {
+    return snprintf(text, room, "number %s",
+                    tn__number_of(((const tn_function *)self)->number).text);
+}
+
+tn_function *tn_function_new_with(const char *kind, tn_tensor *(*f)(tn_tensor *x, double number),
+                                  double number) {
+    tn_function *m = tn__layer_alloc(sizeof(*m));
+    const char *shown = kind ? without_prefix(kind) : "function";
+    if (tn__layer_begin(m, sizeof(*m), shown, number_forward, NULL)) {
+        m->base.describe = number_describe;
+        m->f_with = f;
+        m->number = number;
+        if (!f) {
+            tn__layer_refuse(m, TN_EVALUE, "the function is NULL");
+        }
+    }
     return tn__layer_on_heap(m);
 }

@@ -667,14 +667,20 @@ TN_API void tn_module_list_init(tn_module_list *m);
 TN_API tn_module_list *tn_module_list_new(void);
 
 /* A function as a module (an activation in a sequential). TN_FN(tn_relu) makes one of that kind,
- * "relu", on the heap. */
+ * "relu", on the heap; TN_FN_WITH(tn_mul_scalar, 0.5) one of a function of x and a number. */
 typedef struct tn_function {
     tn_module base;
-    tn_tensor *(*f)(tn_tensor *x);
+    tn_tensor *(*f)(tn_tensor *x); /* one of the two */
+    tn_tensor *(*f_with)(tn_tensor *x, double number);
+    double number;
 } tn_function;
 TN_API void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tensor *x));
 TN_API tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x));
+TN_API tn_function *tn_function_new_with(const char *kind,
+                                         tn_tensor *(*f)(tn_tensor *x, double number),
+                                         double number);
 #define TN_FN(f) tn_function_new(#f, (f))
+#define TN_FN_WITH(f, number) tn_function_new_with(#f, (f), (number))
 
 /* ---- Recurrent nets -------------------------------------------------------------------------- */
 

@@ -385,6 +385,7 @@ static void heap_layers(tn_tensor *t) {
     DOES(tn_flatten_init(NULL, 1, -1));
     DOES(tn_unflatten_init(NULL, 1, TN_DIMS(2)));
     NEW(tn_function_new(NULL, NULL));
+    NEW(tn_function_new_with(NULL, NULL, NAN));
     NEW(tn_multi_head_attention_new(4, 3));
     NEW(tn_multi_head_attention_new_with(4, 2, (tn_multi_head_attention_options){.kdim = -1}));
     NEW(tn_transformer_encoder_new(0, 1, 1));

@@ -79,6 +79,7 @@ static void on_the_heap(void **state) {
         (tn_module *)tn_rms_norm_new_with(4, tn_norm_defaults()),
         (tn_module *)tn_sequential_new(),
         (tn_module *)tn_function_new("same", tn_identity),
+        (tn_module *)TN_FN_WITH(tn_pow_scalar, 3.0),
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         assert_false(tn_is_inert(tn_call(all[i], tn_ones(TN_DIMS(2, 4), TN_F32))));
@@ -93,6 +94,19 @@ static void on_the_heap(void **state) {
     tn_module_finish(rows);
     tn_module_free(rows); /* its memory is there still */
     tn_module_free(NULL);
+}
+
+/* What a function is made with belongs to it, and is compared where weights are loaded. */
+static void with_a_number(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_function *cube = TN_FN_WITH(tn_pow_scalar, 3.0);
+    assert_float_equal(tn_item(tn_call(cube, tn_scalar(2.0, TN_F32))), 8.0, 0.0);
+    assert_string_equal(cube->base.kind, "pow_scalar");
+    char text[64];
+    cube->base.describe(&cube->base, text, sizeof text);
+    assert_string_equal(text, "number 3");
+    tn_module_free(cube);
 }
 
 static void who_cannot_be_owned(void **state) {
@@ -156,8 +170,8 @@ static void no_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(names_come_from_fields), TEST(on_the_heap), TEST(who_cannot_be_owned),
-        TEST(lists_have_no_forward),  TEST(no_memory),
+        TEST(names_come_from_fields), TEST(on_the_heap),           TEST(with_a_number),
+        TEST(who_cannot_be_owned),    TEST(lists_have_no_forward), TEST(no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
