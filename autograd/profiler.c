@@ -130,6 +130,12 @@ void tn_profiler_step(void) {
     }
 }
 
+void tn__profiler_own_step(void) {
+    if (profiler.environment) {
+        tn_profiler_step();
+    }
+}
+
 tn_status tn_profiler_stop(void) {
     if (!profiler.runs || profiler.environment) {
         return tn__raise(TN_ESTATE, "profiler_stop", "the profiler was not started");

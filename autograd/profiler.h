@@ -7,6 +7,10 @@
 /* tn_profiler_start; `environment`: a program that starts it itself takes over. */
 tn_status tn__profiler_begin(tn_profiler_options options, bool environment);
 
+/* tn_profiler_step for loops of the library's own: where TERN_PROFILE alone profiles, since a
+ * program that does says itself what its steps are. */
+void tn__profiler_own_step(void);
+
 /* Steps that were kept; 0 where the program says nothing of steps. */
 int64_t tn__profiler_steps(void);
 

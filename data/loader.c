@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
+#include "core/span.h"
 #include "data/stage.h"
 #include "tern/data.h"
 
@@ -423,7 +424,12 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
     if (!l || tn_error() != TN_OK || !enter_loader(l, "loader_next")) {
         return false;
     }
+    tn__span span;
+    bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_WAIT, "next batch");
     bool more = next_batch(l, batch);
+    if (seen) {
+        tn__span_end(&span);
+    }
     leave_loader(l);
     return more;
 }

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""TERN_PROFILE on a program that knows nothing of it: tables and traces at every end that a program can have, the nesting of what
+a trace shows, ranks, and Perfetto's own trace processor where the Python of TERN_PYPI_PYTHON has it."""
+import glob
+import json
+import os
+import signal
+import subprocess
+
+from launch import LIMIT, Skip, TESTS, command, environment, has, holds, main, same, test, text, until
+
+PROGRAM = os.path.join(TESTS, "profile_program")
+KINDS = {"region": 0, "backward": 1, "module": 2, "operation": 3, "gradient": 3, "kernel": 4}
+
+
+def profiled(*args, wish="trace.json", **more):
+    return subprocess.run([PROGRAM, *args], env=environment(TERN_PROFILE=wish, **more), capture_output=True, timeout=LIMIT,
+                          check=False)
+
+
+def events_of(path):
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)
+
+
+def nanoseconds(us):
+    return round(us * 1000)
+
+
+def parents(events):
+    """Each event of a row with those around it, outermost first. An event that lies only partly in another is an error."""
+    rows = {}
+    for e in events:
+        rows.setdefault((e["pid"], e["tid"]), []).append((nanoseconds(e["ts"]), -nanoseconds(e["dur"]), e))
+    for row in rows.values():
+        open_ = []
+        for begin, less, e in sorted(row, key=lambda r: r[:2]):
+            while open_ and open_[-1][0] <= begin:
+                open_.pop()
+            holds(not open_ or begin - less <= open_[-1][0], f"{e} ends behind {open_ and open_[-1][1]}")
+            yield e, [around for _, around in open_]
+            open_.append((begin - less, e))
+
+
+def names(around):
+    return [e["name"] for e in around]
+
+
+@test
+def tables_at_the_end_of_a_program():
+    done = profiled("5", wish="1")
+    same(done.returncode, 0, done.stderr)
+    same(done.stdout, b"stepping\n")
+    has(done.stderr, "limits of cpu: ", "\nlinear backward ", "\nadamw ", "\ntrain ", "\nnet.fc1 ", "\nnet.fc2 ", "% limit")
+    same(os.listdir("."), [])
+
+
+@test
+def nothing_where_nothing_was_done():
+    for args, wish in ((("quiet",), "trace.json"), (("5",), "0"), (("5",), "")):
+        done = profiled(*args, wish=wish)
+        same((done.returncode, done.stderr, os.listdir(".")), (0, b"", []))
+
+
+@test
+def a_trace_nests():
+    done = profiled("5")
+    same(done.returncode, 0, done.stderr)
+    has(done.stderr, "the trace is in trace.json")
+    seen = set()
+    for e, around in parents(events_of("trace.json")):
+        kinds = [KINDS[a["cat"]] for a in around]
+        if e["cat"] == "kernel":
+            holds(around[-1]["cat"] in ("operation", "gradient"), f"{e} in {names(around)}")
+            holds(e["args"]["bytes"] > 0 and e["args"]["GB/s"] > 0, e)
+        if around:
+            holds(around[0]["name"] == "train", f"{e} in {names(around)}")
+        seen.add((e["name"], *names(around)))
+        holds(all(k <= KINDS[e["cat"]] for k in kinds) or "backward" in names(around), f"{e} in {names(around)}")
+    plain = {tuple(n for n in path if not n.startswith("cpu") and n != "ref") for path in seen}
+    for wanted in (("linear", "train", "net", "fc1"), ("gelu", "train", "net"), ("linear", "train", "net", "fc2"),
+                   ("linear backward", "train", "backward", "net", "fc1"), ("gelu backward", "train", "backward", "net"),
+                   ("cross_entropy backward", "train", "backward"), ("adamw", "train")):
+        holds(wanted in plain, f"{wanted} is not among {sorted(plain)}")
+
+
+def stopped(number):
+    p = subprocess.Popen([PROGRAM, "0"], env=environment(TERN_PROFILE="trace.json"), stdout=subprocess.PIPE,
+                         stderr=open("errors", "wb"))
+    try:
+        same(p.stdout.readline(), b"stepping\n")
+        p.send_signal(number)
+        p.wait(LIMIT)
+    finally:
+        p.kill()
+        p.wait()
+        p.stdout.close()
+    return p.returncode
+
+
+@test
+def ctrl_c_and_kill():
+    for number in (signal.SIGINT, signal.SIGTERM):
+        same(stopped(number), -number)
+        has(text("errors"), "\nlinear ", "the trace is in trace.json")
+        holds(sum(1 for _ in parents(events_of("trace.json"))) > 50)
+        os.remove("trace.json")
+
+
+@test
+def killed_at_once():
+    same(stopped(signal.SIGKILL), -signal.SIGKILL)
+    same((text("errors"), os.path.exists("trace.json")), ("", False))
+
+
+@test
+def a_trace_that_cannot_be_written():
+    done = profiled("5", wish="nowhere/trace.json")
+    same(done.returncode, 0, done.stderr)
+    has(done.stderr, "\nlinear ", "nowhere/trace.json")
+
+
+@test
+def ranks_have_a_file_each():
+    done = subprocess.run(command("-n", 2, PROGRAM, "5"), env=environment(TERN_PROFILE="out.d/trace.json"), capture_output=True,
+                          timeout=LIMIT, check=False) if os.mkdir("out.d") is None else None
+    same(done.returncode, 0, done.stderr)
+    same(sorted(glob.glob("out.d/*")), ["out.d/trace.rank0.json", "out.d/trace.rank1.json"])
+    has(done.stderr, "profile of rank 0", "profile of rank 1")
+    for rank in (0, 1):
+        events = events_of(f"out.d/trace.rank{rank}.json")
+        same({e["pid"] for e in events}, {rank})
+        same(len(list(parents(events))), len(events))
+        moved = [e for e in events if e["cat"] == "collective"]
+        holds(any(e["name"] == "all_reduce" and e["args"]["bytes"] > 0 for e in moved), moved)
+        holds(all(e["tid"] != "main" for e in moved), moved)
+        holds(any(e["name"] == "wait for all_reduce" and e["tid"] == "main" for e in events), "nobody waits")
+
+
+ASK = """
+import glob, os, shutil, sys
+from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+kept = glob.glob(os.path.expanduser("~/.local/share/perfetto/prebuilts/trace_processor_shell-*"))
+shell = shutil.which("trace_processor_shell") or next((p for p in kept if not p.endswith(".tmp")), None)
+if not shell:
+    sys.exit(77)
+tp = TraceProcessor(trace=sys.argv[1], config=TraceProcessorConfig(bin_path=shell))
+bad = [r.name for r in tp.query("select name from stats where severity = 'error' and value > 0")]
+rows = tp.query("select s.name as name, s.depth as depth, p.name as up from slice s left join slice p on s.parent_id = p.id")
+print(bad, len({(r.name, r.depth, r.up) for r in rows}))
+print(*sorted({f"{r.name}|{r.depth}|{r.up}" for r in tp.query("select s.name as name, s.depth as depth, p.name as up "
+      "from slice s left join slice p on s.parent_id = p.id")}), sep="\\n")
+"""
+
+
+@test
+def perfetto_sees_the_same_nesting():
+    python = os.environ.get("TERN_PYPI_PYTHON")
+    if not python or subprocess.run([python, "-c", "import perfetto"], capture_output=True, check=False).returncode:
+        raise Skip("TERN_PYPI_PYTHON, the Python that has perfetto, is not set")
+    same(profiled("5").returncode, 0)
+    done = subprocess.run([python, "-c", ASK, "trace.json"], capture_output=True, text=True, timeout=LIMIT, check=False)
+    if done.returncode == 77:
+        raise Skip("perfetto's trace_processor_shell, which its package downloads, is not here")
+    same(done.returncode, 0, done.stderr)
+    first, *rows = done.stdout.splitlines()
+    has(first, "[]")
+    mine = {f"{e['name']}|{len(around)}|{around[-1]['name'] if around else None}" for e, around in parents(events_of("trace.json"))}
+    same(set(rows), mine)
+
+
+main()
