@@ -12,6 +12,7 @@
 #include "data.h"
 #include "tokenizer.h"
 #include "io.h"
+#include "tensorboard.h"
 #include "models.h"
 #include "store.h"
 #include "distributed.h"

@@ -1,0 +1,21 @@
+/* Records as TensorFlow frames them, which TensorBoard reads:
+ *
+ *     length (8 bytes, little-endian), its check, `length` bytes, their check
+ *
+ * A check is CRC-32C, turned and shifted so that one of bytes that hold a check is not trivial.
+ */
+#ifndef TERN_IO_RECORD_H
+#define TERN_IO_RECORD_H
+
+#include "tern/core.h"
+
+/* CRC-32C (Castagnoli): 0xe3069283 of "123456789". */
+TN_API uint32_t tn__crc32c(const void *data, size_t bytes);
+
+enum { TN__RECORD_BEFORE = 12, TN__RECORD_BEHIND = 4 };
+
+/* What stands before and behind these bytes. */
+void tn__record_frame(const void *data, size_t bytes, unsigned char before[TN__RECORD_BEFORE],
+                      unsigned char behind[TN__RECORD_BEHIND]);
+
+#endif

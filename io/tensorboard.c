@@ -1,0 +1,386 @@
+/* Event files: a record (record.h) for each event, which is a protocol buffer (protobuf.h).
+ *
+ * Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto; only
+ * what TensorBoard asks for is written.
+ */
+#include "tern/tensorboard.h"
+
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "io/png.h"
+#include "io/protobuf.h"
+#include "io/record.h"
+#include "tern/ops.h"
+#include "tern/sys/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EVENT_TIME = 1, EVENT_STEP = 2, EVENT_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
+enum { SUMMARY_VALUE = 1, SESSION_STATUS = 1, SESSION_START = 1 };
+enum { VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_IMAGE = 4, VALUE_HISTOGRAM = 5, VALUE_TENSOR = 8 };
+enum { VALUE_METADATA = 9, METADATA_PLUGIN = 1, PLUGIN_NAME = 1 };
+enum { IMAGE_HEIGHT = 1, IMAGE_WIDTH = 2, IMAGE_COLOURS = 3, IMAGE_BYTES = 4 };
+enum { TENSOR_DTYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRING = 8, SHAPE_DIM = 2, DIM_SIZE = 1 };
+enum { DTYPE_STRING = 7 };
+
+struct tn_summary_writer {
+    int fd;
+    char *path;
+    off_t bytes; /* of whole records */
+};
+
+/* ---- Events ---------------------------------------------------------------------------------- */
+
+/* Appends the event as a record; takes it. */
+static tn_status write_event(tn_summary_writer *w, tn__message *event, const char *operation) {
+    unsigned char before[TN__RECORD_BEFORE], behind[TN__RECORD_BEHIND];
+    tn_status status = TN_OK;
+    if (event->failed) {
+        status = tn__raise(TN_ENOMEM, operation, "no memory for an event");
+    } else {
+        tn__record_frame(event->at, event->bytes, before, behind);
+        struct iovec parts[] = {
+            {before, sizeof(before)}, {event->at, event->bytes}, {behind, sizeof(behind)}};
+        ssize_t all = (ssize_t)(sizeof(before) + event->bytes + sizeof(behind));
+        errno = ENOSPC; /* what a write means that puts less */
+        if (writev(w->fd, parts, 3) == all) {
+            w->bytes += all;
+        } else {
+            status = tn__raise(TN_EIO, operation, "%s: %s", w->path, strerror(errno));
+            if (ftruncate(w->fd, w->bytes) != 0) { /* half a record would hide all behind it */
+                close(w->fd);
+                w->fd = -1;
+            }
+        }
+    }
+    tn__message_free(event);
+    return status;
+}
+
+static tn__message event_now(int64_t step) {
+    struct timespec now;
+    tn__message event = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    tn__message_double(&event, EVENT_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    tn__message_whole(&event, EVENT_STEP, (uint64_t)step);
+    return event;
+}
+
+/* An event with one value; takes it. */
+static tn_status write_value(tn_summary_writer *w, tn__message *value, int64_t step,
+                             const char *operation) {
+    tn__message event = event_now(step), summary = {0};
+    tn__message_put(&summary, SUMMARY_VALUE, value);
+    tn__message_put(&event, EVENT_SUMMARY, &summary);
+    return write_event(w, &event, operation);
+}
+
+/* Whether there is something to do; *status says what else the call returns. */
+static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
+                    tn_status *status) {
+    *status = tn_error();
+    if (!w || *status != TN_OK) {
+        return false;
+    }
+    if (!tag || !*tag) {
+        *status = tn__raise(TN_EVALUE, operation, "there is no tag");
+    } else if (w->fd < 0) {
+        *status = tn__raise(TN_EIO, operation, "%s: half a record was written", w->path);
+    }
+    return *status == TN_OK;
+}
+
+static tn__message value_of(const char *tag) {
+    tn__message value = {0};
+    tn__message_text(&value, VALUE_TAG, tag);
+    return value;
+}
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+/* events.out.tfevents.SECONDS.HOST.PROCESS.NUMBER: the names sort by time. */
+static bool open_file(tn_summary_writer *w, const char *folder) {
+    static int last; /* atomic */
+    char host[64] = "", name[160];
+    gethostname(host, sizeof(host) - 1);
+    snprintf(name, sizeof(name), "events.out.tfevents.%010lld.%.60s.%d.%d", (long long)time(NULL),
+             host, (int)getpid(), __atomic_fetch_add(&last, 1, __ATOMIC_RELAXED));
+    w->path = tn__folder_path(folder, name, "summary_writer");
+    w->fd = w->path ? open(w->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666) : -1;
+    if (w->path && w->fd < 0) {
+        tn__raise(TN_EIO, "summary_writer", "%s: %s", w->path, strerror(errno));
+    }
+    return w->fd >= 0;
+}
+
+static bool write_head(tn_summary_writer *w, int64_t purge_step) {
+    tn__message event = event_now(0);
+    tn__message_text(&event, EVENT_VERSION, "brain.Event:2");
+    if (write_event(w, &event, "summary_writer") == TN_OK && purge_step >= 0) {
+        tn__message session = {0};
+        tn__message_whole(&session, SESSION_STATUS, SESSION_START);
+        event = event_now(purge_step);
+        tn__message_put(&event, EVENT_SESSION, &session);
+        write_event(w, &event, "summary_writer");
+    }
+    return !tn__pending();
+}
+
+tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step) {
+    if (tn__pending()) {
+        return NULL;
+    }
+    if (!folder || !*folder) {
+        tn__raise(TN_EVALUE, "summary_writer", "there is no folder");
+        return NULL;
+    }
+    tn_summary_writer *w = tn__calloc(1, sizeof(*w));
+    if (!w) {
+        tn__raise(TN_ENOMEM, "summary_writer", "no memory");
+        return NULL;
+    }
+    w->fd = -1;
+    if (!tn__folder_make(folder, "summary_writer") || !open_file(w, folder) ||
+        !write_head(w, purge_step)) {
+        tn_summary_writer_free(w);
+        return NULL;
+    }
+    return w;
+}
+
+void tn_summary_writer_free(tn_summary_writer *w) {
+    if (w) {
+        if (w->fd >= 0) {
+            close(w->fd);
+        }
+        free(w->path);
+        free(w);
+    }
+}
+
+tn_status tn_summary_flush(tn_summary_writer *w) {
+    if (w && w->fd >= 0 && fsync(w->fd) != 0 && errno != EINVAL && errno != EROFS) {
+        return tn__raise(TN_EIO, "summary_flush", "%s: %s", w->path, strerror(errno));
+    }
+    return tn_error();
+}
+
+/* ---- Scalars and texts ----------------------------------------------------------------------- */
+
+tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double value, int64_t step) {
+    tn_status status;
+    if (!may_add(w, tag, "summary_add_scalar", &status)) {
+        return status;
+    }
+    tn__message scalar = value_of(tag);
+    tn__message_float(&scalar, VALUE_SIMPLE, (float)value);
+    return write_value(w, &scalar, step, "summary_add_scalar");
+}
+
+tn_status tn_summary_add_text(tn_summary_writer *w, const char *tag, const char *text,
+                              int64_t step) {
+    tn_status status;
+    if (!may_add(w, tag, "summary_add_text", &status)) {
+        return status;
+    }
+    if (!text) {
+        return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is NULL", tag);
+    }
+    tn__message value = value_of(tag), plugin = {0}, metadata = {0};
+    tn__message dim = {0}, shape = {0}, tensor = {0};
+    tn__message_text(&plugin, PLUGIN_NAME, "text");
+    tn__message_put(&metadata, METADATA_PLUGIN, &plugin);
+    tn__message_put(&value, VALUE_METADATA, &metadata);
+    tn__message_whole(&dim, DIM_SIZE, 1);
+    tn__message_put(&shape, SHAPE_DIM, &dim);
+    tn__message_whole(&tensor, TENSOR_DTYPE, DTYPE_STRING);
+    tn__message_put(&tensor, TENSOR_SHAPE, &shape);
+    tn__message_text(&tensor, TENSOR_STRING, text);
+    tn__message_put(&value, VALUE_TENSOR, &tensor);
+    return write_value(w, &value, step, "summary_add_text");
+}
+
+/* ---- Histograms ------------------------------------------------------------------------------ */
+
+/* Limits of the buckets: …, -1.1e-12, -1e-12, 0, 1e-12, 1.1e-12, …, 1e20. */
+enum { SIDE = 774, LIMITS = 2 * SIDE + 1 };
+
+typedef struct histogram {
+    double limits[LIMITS];
+    double counts[LIMITS - 1]; /* [i]: from limits[i] on, to limits[i + 1] */
+    double min, max, number, sum, squares;
+} histogram;
+
+static void make_limits(histogram *h) {
+    double limit = 1e-12;
+    h->limits[SIDE] = 0;
+    for (int i = 1; i <= SIDE; i++, limit *= 1.1) {
+        h->limits[SIDE + i] = limit;
+        h->limits[SIDE - i] = -limit;
+    }
+}
+
+/* The last of the limits that is not above x, less one at the far end. */
+static int find_bucket(const histogram *h, double x) {
+    int low = 0, high = LIMITS - 1;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (h->limits[middle] <= x) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static void count_values(histogram *h, const double *x, int64_t n) {
+    h->min = INFINITY;
+    h->max = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        if (isfinite(x[i])) {
+            h->counts[find_bucket(h, x[i])]++;
+            h->min = fmin(h->min, x[i]);
+            h->max = fmax(h->max, x[i]);
+            h->number++;
+            h->sum += x[i];
+            h->squares += x[i] * x[i];
+        }
+    }
+}
+
+/* From the bucket before the first that has something to the last that has. */
+static tn__message histogram_message(const histogram *h) {
+    tn__message m = {0};
+    int first = 0, last = LIMITS - 2;
+    while (h->counts[first] == 0) {
+        first++;
+    }
+    while (h->counts[last] == 0) {
+        last--;
+    }
+    first -= first > 0;
+    tn__message_double(&m, 1, h->min);
+    tn__message_double(&m, 2, h->max);
+    tn__message_double(&m, 3, h->number);
+    tn__message_double(&m, 4, h->sum);
+    tn__message_double(&m, 5, h->squares);
+    tn__message_doubles(&m, 6, h->limits + first + 1, last - first + 1);
+    tn__message_doubles(&m, 7, h->counts + first, last - first + 1);
+    return m;
+}
+
+/* The elements on the host, row by row, in a dtype; inert after raising. */
+static tn_tensor *host_values(const tn_tensor *t, tn_dtype dtype) {
+    tn_tensor *here = tn_to(tn_detach(t), tn_cpu());
+    return tn_contiguous(tn_cast(here, dtype));
+}
+
+tn_status tn_summary_add_histogram(tn_summary_writer *w, const char *tag, const tn_tensor *values,
+                                   int64_t step) {
+    static const char operation[] = "summary_add_histogram";
+    tn_status status;
+    if (!may_add(w, tag, operation, &status)) {
+        return status;
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *x = host_values(values, TN_F64);
+    histogram *h = tn_is_inert(x) ? NULL : tn__calloc(1, sizeof(*h));
+    if (!h) {
+        return tn__pending() ? tn_error()
+                             : tn__raise(TN_ENOMEM, operation, "no memory for a histogram");
+    }
+    make_limits(h);
+    count_values(h, tn_data(x), tn_count(x));
+    if (h->number > 0) {
+        tn__message value = value_of(tag), counts = histogram_message(h);
+        tn__message_put(&value, VALUE_HISTOGRAM, &counts);
+        status = write_value(w, &value, step, operation);
+    }
+    free(h);
+    return status;
+}
+
+/* ---- Pictures -------------------------------------------------------------------------------- */
+
+static unsigned char pixel_of(double x) {
+    return x > 0 ? (unsigned char)lround(fmin(x, 1) * 255) : 0; /* NaN too */
+}
+
+/* (C, H, W) as bytes of rows of pixels; NULL: no memory. */
+static unsigned char *pixels_of(const tn_tensor *x, int channels, int64_t plane) {
+    unsigned char *pixels = tn__malloc((size_t)(channels * plane));
+    const unsigned char *bytes = tn_dtype_of(x) == TN_U8 ? tn_data(x) : NULL;
+    const double *reals = bytes ? NULL : tn_data(x);
+    for (int64_t i = 0; pixels && i < plane; i++) {
+        for (int c = 0; c < channels; c++) {
+            int64_t from = c * plane + i;
+            pixels[i * channels + c] = bytes ? bytes[from] : pixel_of(reals[from]);
+        }
+    }
+    return pixels;
+}
+
+/* Whether it is a picture: its channels, height and width. */
+static bool image_shape(const tn_tensor *t, int64_t *shape) {
+    int n = tn_ndim(t);
+    bool fits =
+        (n == 2 || n == 3) && (tn_dtype_of(t) == TN_U8 || tn_dtype_is_float(tn_dtype_of(t)));
+    for (int i = 0; i < 3; i++) {
+        shape[i] = fits && n - 3 + i >= 0 ? tn_size(t, n - 3 + i) : 1;
+        fits = fits && shape[i] >= 1;
+    }
+    return fits && (shape[0] == 1 || shape[0] == 3);
+}
+
+tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_tensor *pixels,
+                               int64_t step) {
+    static const char operation[] = "summary_add_image";
+    tn_status status;
+    int64_t shape[3];
+    if (!may_add(w, tag, operation, &status)) {
+        return status;
+    }
+    if (!pixels || tn_is_inert(pixels) || !image_shape(pixels, shape)) {
+        return tn__raise(TN_EVALUE, operation,
+                         "%s is %s (a picture is (C, H, W) or (H, W) in u8 or floats, with 1 or 3 "
+                         "channels)",
+                         tag, tn_shape_text(pixels));
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    bool bytes = tn_dtype_of(pixels) == TN_U8;
+    tn_tensor *x = host_values(pixels, bytes ? TN_U8 : TN_F64);
+    if (tn_is_inert(x)) {
+        return tn_error();
+    }
+    size_t png_bytes = 0;
+    unsigned char *rows = pixels_of(x, (int)shape[0], shape[1] * shape[2]);
+    if (!rows) {
+        return tn__raise(TN_ENOMEM, operation, "no memory for a picture");
+    }
+    unsigned char *png =
+        tn__png_encode(rows, shape[2], shape[1], (int)shape[0], &png_bytes, operation);
+    free(rows);
+    if (!png) {
+        return tn_error();
+    }
+    tn__message value = value_of(tag), image = {0};
+    tn__message_whole(&image, IMAGE_HEIGHT, (uint64_t)shape[1]);
+    tn__message_whole(&image, IMAGE_WIDTH, (uint64_t)shape[2]);
+    tn__message_whole(&image, IMAGE_COLOURS, (uint64_t)shape[0]);
+    tn__message_bytes(&image, IMAGE_BYTES, png, png_bytes);
+    tn__message_put(&value, VALUE_IMAGE, &image);
+    free(png);
+    return write_value(w, &value, step, operation);
+}

@@ -1,0 +1,186 @@
+/* Event files: the framing, what stands in it, and what happens to a file that cannot take more. */
+#define _GNU_SOURCE 1 /* memmem */
+#include <math.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "tests/support/temp.h"
+
+#include "core/allocator.h"
+#include "io/record.h"
+
+#include <signal.h>
+#include <tern/tern.h>
+
+/* The only file of a folder, whole; the caller frees. */
+static unsigned char *only_file(const char *folder, size_t *bytes) {
+    char path[512] = "";
+    DIR *names = opendir(folder);
+    assert_non_null(names);
+    for (struct dirent *entry; (entry = readdir(names));) {
+        if (entry->d_name[0] != '.') {
+            assert_string_equal(path, "");
+            assert_non_null(strstr(entry->d_name, "tfevents"));
+            snprintf(path, sizeof(path), "%s/%.250s", folder, entry->d_name);
+        }
+    }
+    closedir(names);
+    return temp_read(path, bytes);
+}
+
+static uint64_t little(const unsigned char *at, int bytes) {
+    uint64_t value = 0;
+    for (int i = bytes - 1; i >= 0; i--) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+/* Bit by bit, as the polynomial has it: nothing of the library's. */
+static uint32_t masked_check(const unsigned char *at, size_t bytes) {
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < bytes * 8; i++) {
+        uint32_t bit = (uint32_t)(at[i / 8] >> i % 8 & 1);
+        crc = (crc ^ bit) & 1 ? (crc >> 1) ^ 0x82f63b78u : crc >> 1;
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* Checks the frame at `at`, and says where what it holds begins, and how long it is. */
+static const unsigned char *open_record(const unsigned char **at, const unsigned char *end,
+                                        size_t *bytes) {
+    assert_true(end - *at >= 16);
+    *bytes = (size_t)little(*at, 8);
+    assert_int_equal(little(*at + 8, 4), masked_check(*at, 8));
+    const unsigned char *data = *at + 12;
+    assert_true((size_t)(end - data) >= *bytes + 4);
+    assert_int_equal(little(data + *bytes, 4), masked_check(data, *bytes));
+    *at = data + *bytes + 4;
+    return data;
+}
+
+static bool has_text(const unsigned char *data, size_t bytes, const char *text) {
+    return memmem(data, bytes, text, strlen(text)) != NULL;
+}
+
+static void checks_of_bytes(void **state) {
+    (void)state;
+    unsigned char zeros[32] = {0}; /* both from RFC 3720, B.4 */
+    assert_int_equal(tn__crc32c("123456789", 9), 0xe3069283u);
+    assert_int_equal(tn__crc32c(zeros, 32), 0x8a9136aau);
+    assert_int_equal(tn__crc32c("", 0), 0);
+}
+
+static void records_of_a_file(void **state) {
+    (void)state;
+    const char *folder = temp_path("records");
+    tn_summary_writer *w = tn_summary_writer_new(folder, 7);
+    assert_non_null(w);
+    assert_int_equal(tn_summary_add_scalar(w, "loss", 0.15625, 300), TN_OK);
+    assert_int_equal(tn_summary_add_text(w, "words", "**bold**", 1), TN_OK);
+    tn_tensor *x = tn_arange(0, 100, 1, TN_BF16), *none = tn_full(TN_DIMS(3), NAN, TN_F32);
+    assert_int_equal(tn_summary_add_histogram(w, "weights", x, 2), TN_OK);
+    assert_int_equal(tn_summary_add_histogram(w, "nothing", none, 2), TN_OK);
+    assert_int_equal(tn_summary_add_image(w, "picture", tn_rand(TN_DIMS(3, 4, 5), TN_F32), 3),
+                     TN_OK);
+    assert_int_equal(tn_summary_flush(w), TN_OK);
+    size_t bytes, n;
+    unsigned char *file = only_file(folder, &bytes);
+    const unsigned char *at = file, *end = file + bytes, *data;
+    data = open_record(&at, end, &n);
+    assert_true(has_text(data, n, "brain.Event:2"));
+    data = open_record(&at, end, &n); /* time (9 bytes), step 7, session {status START} */
+    assert_memory_equal(data + 9, ((unsigned char[]){0x10, 7, 0x3a, 2, 8, 1}), 6);
+    data = open_record(&at, end, &n); /* step 300; summary {value {tag, simple_value}} */
+    assert_memory_equal(data + 9,
+                        ((unsigned char[]){0x10, 0xac, 2, 0x2a, 13, 0x0a, 11, 0x0a, 4, 'l', 'o',
+                                           's', 's', 0x15, 0, 0, 0x20, 0x3e}),
+                        18);
+    assert_int_equal(n, 9 + 18);
+    static const char *const rest[] = {"**bold**", "weights", "\x89PNG\r\n"};
+    for (int i = 0; i < 3; i++) {
+        data = open_record(&at, end, &n);
+        assert_true(has_text(data, n, rest[i]));
+    }
+    assert_ptr_equal(at, end);
+    free(file);
+    tn_summary_writer_free(w);
+}
+
+static void calls_that_make_no_sense(void **state) {
+    (void)state;
+    tn_summary_writer *w = tn_summary_writer_new(temp_path("sense"), -1);
+    assert_int_equal(tn_summary_add_scalar(NULL, NULL, 1, 1), TN_OK);
+    assert_int_equal(tn_summary_add_scalar(w, NULL, 1, 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "there is no tag");
+    assert_int_equal(tn_summary_add_text(w, "a", NULL, 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "the text of a is NULL");
+    assert_int_equal(tn_summary_add_image(w, "a", tn_ones(TN_DIMS(5, 2, 2), TN_F32), 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "a is [5, 2, 2] (a picture is");
+    assert_int_equal(tn_summary_add_histogram(w, "a", NULL, 1), TN_EVALUE);
+    assert_error(TN_EVALUE, "is NULL");
+    tn_summary_writer_free(w);
+    assert_null(tn_summary_writer_new(NULL, -1));
+    assert_error(TN_EVALUE, "there is no folder");
+    assert_null(tn_summary_writer_new("/proc/nowhere", -1));
+    assert_error(TN_EIO, "/proc/nowhere");
+}
+
+/* What does not fit is not there, and neither is half of it: later records are read. */
+static void file_that_is_full(void **state) {
+    (void)state;
+    const char *folder = temp_path("full");
+    tn_summary_writer *w = tn_summary_writer_new(folder, -1);
+    struct rlimit before, small;
+    getrlimit(RLIMIT_FSIZE, &before);
+    small = (struct rlimit){.rlim_cur = 100, .rlim_max = before.rlim_max};
+    void (*old)(int) = signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    assert_int_equal(tn_summary_add_text(w, "long", "0123456789012345678901234567890123456789", 1),
+                     TN_EIO);
+    setrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, old);
+    assert_error(TN_EIO, "tfevents");
+    assert_int_equal(tn_summary_add_scalar(w, "after", 1, 2), TN_OK);
+    size_t bytes, n;
+    unsigned char *file = only_file(folder, &bytes);
+    const unsigned char *at = file, *data;
+    open_record(&at, file + bytes, &n);
+    data = open_record(&at, file + bytes, &n);
+    assert_true(has_text(data, n, "after"));
+    assert_ptr_equal(at, file + bytes);
+    free(file);
+    tn_summary_writer_free(w);
+}
+
+static void no_memory(void **state) {
+    (void)state;
+    tn_tensor *x = tn_rand(TN_DIMS(1, 8, 8), TN_F32);
+    for (int i = 0;; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "memory%d", i);
+        TN_SCOPE;
+        tn__alloc_fail_at(i);
+        tn_summary_writer *w = tn_summary_writer_new(temp_path(name), -1);
+        tn_status status = w ? tn_summary_add_text(w, "t", "words", 1) : TN_ENOMEM;
+        status = status == TN_OK ? tn_summary_add_histogram(w, "h", x, 1) : status;
+        status = status == TN_OK ? tn_summary_add_image(w, "i", x, 1) : status;
+        tn__alloc_fail_at(-1);
+        tn_summary_writer_free(w);
+        if (status == TN_OK) {
+            assert_true(i > 10);
+            break;
+        }
+        assert_error(TN_ENOMEM, "");
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(checks_of_bytes),   TEST(records_of_a_file), TEST(calls_that_make_no_sense),
+        TEST(file_that_is_full), TEST(no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
