@@ -7,6 +7,7 @@
  */
 #include "train/run.h"
 
+#include "autograd/profiler.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/folder.h"
@@ -42,6 +43,8 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
          .help = "as --resume, but go on with other options or data too, and say what differs",
          .flag = &o->resume_anyway},
         {"overwrite", 0, .help = "begin anew, even where DIR has a run", .flag = &o->overwrite},
+        {"tensorboard", 0, .help = "also write event files for TensorBoard into DIR",
+         .flag = &o->tensorboard},
     };
     memcpy(rows, all, sizeof(all));
     return (int)(sizeof(all) / sizeof(all[0]));
@@ -112,6 +115,7 @@ static void run_begin(tn_run *r) {
     if (r->first_rank && !tn__pending()) {
         r->history = tn_history_open(r->losses, r->start);
         r->progress = tn_progress_new(stderr, r->start, o->steps, o->unit);
+        tn__run_board_open(r);
     }
 }
 
@@ -142,6 +146,7 @@ static bool run_prepare(tn_run *r) {
 static void run_free(tn_run *r) {
     tn_progress_free(r->progress);
     tn_history_free(r->history);
+    tn_summary_writer_free(r->board);
     tn_saver_free(r->saver);
     free(r->losses);
     free(r->picture);
@@ -185,8 +190,11 @@ void tn_run_log(tn_run *r, const char *name, double value) {
     if (r && r->in_step && name) {
         tn__run_note_value(r, name, value);
     }
-    if (r && r->in_step && r->first_rank && tn_history_put(r->history, name, value) == TN_OK) {
-        tn__run_show(r, name, value);
+    if (r && r->in_step && r->first_rank) {
+        tn__run_put(r, name, value);
+        if (!tn__pending()) {
+            tn__run_show(r, name, value);
+        }
     }
 }
 
@@ -217,8 +225,8 @@ static void put_memory(tn_run *r) {
     double tensors = (double)tn_device_memory(tn_default_device()).peak / 1e6;
     double process = process_megabytes();
     r->megabytes = fmax(tensors, tn_default_device().kind == TN_CPU ? process : 0);
-    tn_history_put(r->history, "memory_mb", round(tensors));
-    tn_history_put(r->history, "process_mb", round(process));
+    tn__run_put(r, "memory_mb", round(tensors));
+    tn__run_put(r, "process_mb", round(process));
 }
 
 /* The work of the step is done, also when it is validated after that. */
@@ -231,7 +239,7 @@ static void stop_clock(tn_run *r) {
     if (r->units > 0 && seconds > 0) {
         char name[32];
         snprintf(name, sizeof(name), "%.20s_per_s", r->options.unit ? r->options.unit : "unit");
-        tn_history_put(r->history, name, (double)r->units / seconds);
+        tn__run_put(r, name, (double)r->units / seconds);
     }
     put_memory(r);
     tn__run_show_step(r);
@@ -251,6 +259,7 @@ bool tn_run_validates(tn_run *r) {
 }
 
 static void step_begin(tn_run *r) {
+    tn__profiler_own_step();
     r->in_step = true;
     r->clock_stopped = r->validating = false;
     r->units = 0;
@@ -279,6 +288,7 @@ static void run_save(tn_run *r) {
     if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others hear of an error */
         r->saved = r->parts.step;
         tn__run_picture(r);
+        tn__run_board_weights(r);
         tn__run_tell(r, TN_RUN_SAVED);
     }
 }

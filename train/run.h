@@ -2,6 +2,7 @@
 #ifndef TERN_TRAIN_RUN_H
 #define TERN_TRAIN_RUN_H
 
+#include "tern/tensorboard.h"
 #include "tern/train.h"
 #include "train/history_table.h"
 
@@ -27,9 +28,10 @@ struct tn_run {
     bool first_rank; /* shows, and keeps the history */
     char *losses, *picture;
     tn_saver *saver;
-    tn_history *history;   /* of the first rank, as is */
-    tn_progress *progress; /* this */
-    int64_t start, saved;  /* steps done when it began, and at the last checkpoint; -1: none */
+    tn_history *history;      /* of the first rank, as is */
+    tn_progress *progress;    /* this */
+    tn_summary_writer *board; /* and this, with options.tensorboard */
+    int64_t start, saved;     /* steps done when it began, and at the last checkpoint; -1: none */
     bool refused, stopped, ended, exported;
 
     /* Who watches (run_watch.c). */
@@ -66,6 +68,11 @@ void tn__run_show(tn_run *r, const char *name, double value);
 void tn__run_show_step(tn_run *r);
 void tn__run_say_line(tn_run *r);
 void tn__run_say_end(tn_run *r);
+/* run_board.c. Opens the writer where one is wanted. A number of this step, for
+ * the history and for it. Histograms of the weights, and all of it to the disk. */
+void tn__run_board_open(tn_run *r);
+void tn__run_put(tn_run *r, const char *name, double value);
+void tn__run_board_weights(tn_run *r);
 /* Writes the picture. */
 void tn__run_picture(tn_run *r);
 

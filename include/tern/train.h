@@ -115,12 +115,16 @@ typedef struct tn_run_options {
     bool resume_anyway; /* also as another run (tn_checkpoint.other_run); says what differs */
     bool overwrite;     /* begin anew */
     const char *unit;   /* "tok": what tn_run_count counts */
+    bool tensorboard;   /* also write event files for TensorBoard into the folder */
 } tn_run_options;
 TN_API tn_run_options tn_run_defaults(void);
 
 /* FOLDER/step-000100   checkpoints in parts, the last two (tn_saver)
  * FOLDER/loss.csv      a row a step: what was logged, units a second, memory (tn_history)
  * FOLDER/loss.svg      the curves of loss and val_loss, at each checkpoint
+ *
+ * FOLDER/events…       with tensorboard: what was logged; the weights' histograms, at each
+ * checkpoint
  *
  * Rank 0 shows a progress line on stderr, and says the rest on stdout. */
 typedef struct tn_run tn_run;
@@ -141,6 +145,9 @@ TN_API bool tn_run_done(const tn_run *r);    /* all of them are */
 
 /* A number of this step, for the history; shown, too. "loss" and "val_loss" are drawn. */
 TN_API void tn_run_log(tn_run *r, const char *name, double value);
+/* To add histograms, texts and pictures of one's own (tensorboard.h): NULL without
+ * options.tensorboard, and on ranks but 0; then they do nothing. */
+TN_API struct tn_summary_writer *tn_run_board(const tn_run *r);
 /* What the step took of the data, on all ranks together. */
 TN_API void tn_run_count(tn_run *r, int64_t units);
 /* Shows how much of `peak` operations a second are used, with `flops` for each unit. */

@@ -367,6 +367,15 @@ static void profiler(tn_tensor *t) {
     FAILS(tn_profiler_table(NULL, TN_PROFILER_OPS, 1));
     FAILS(tn_profiler_table(stderr, TN_PROFILER_OPS, 0));
     FAILS(tn_profiler_save(NULL));
+    NOTHING(tn_summary_writer_new(NULL, -1));
+    NOTHING(tn_summary_writer_new("", -1));
+    TAKES(tn_summary_add_scalar(NULL, NULL, 0, 0));
+    TAKES(tn_summary_add_histogram(NULL, NULL, t, 0));
+    TAKES(tn_summary_add_text(NULL, NULL, NULL, 0));
+    TAKES(tn_summary_add_image(NULL, NULL, NULL, 0));
+    TAKES(tn_summary_flush(NULL));
+    TAKES(tn_summary_writer_free(NULL));
+    TAKES(tn_run_board(NULL));
 }
 
 /* ---- sys/ ------------------------------------------------------------------------------------ */

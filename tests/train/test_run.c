@@ -222,6 +222,53 @@ static void goes_on(void **state) {
     }
 }
 
+/* How often a text stands in the event files of a folder. */
+static int count_events(const char *folder, const char *text) {
+    int count = 0;
+    DIR *names = opendir(folder);
+    assert_non_null(names);
+    for (struct dirent *entry; (entry = readdir(names));) {
+        char path[512];
+        size_t bytes, length = strlen(text);
+        snprintf(path, sizeof(path), "%s/%.250s", folder, entry->d_name);
+        if (!strstr(entry->d_name, "tfevents")) {
+            continue;
+        }
+        unsigned char *file = temp_read(path, &bytes);
+        for (size_t i = 0; i + length <= bytes; i++) {
+            count += memcmp(file + i, text, length) == 0;
+        }
+        free(file);
+    }
+    closedir(names);
+    return count;
+}
+
+/* Field 1 of a value is its tag, with the length before it. */
+static void events_for_tensorboard(void **state) {
+    (void)state;
+    char folder[512];
+    snprintf(folder, sizeof(folder), "%s", temp_path("events"));
+    program p = make_program(folder, 6);
+    p.options.tensorboard = true;
+    p.leave_at = 4;
+    quiet_run(&p);
+    assert_int_equal(p.status, 0);
+    assert_int_equal(count_events(folder, "\x0a\x04loss"), 4);
+    assert_int_equal(count_events(folder, "\x0a\x08val_loss"), 2);
+    assert_int_equal(count_events(folder, "weights/weight"), 2); /* at each checkpoint */
+    p.options.resume = true;
+    p.leave_at = -1;
+    quiet_run(&p);
+    assert_int_equal(count_events(folder, "\x0a\x04loss"), 6);
+    assert_int_equal(count_events(folder, "brain.Event:2"), 2); /* a file of its own, which says */
+    assert_int_equal(count_events(folder, "\x10\x04\x3a\x02\x08\x01"), 1); /* from step 4 on */
+    p.options.tensorboard = p.options.resume = false;
+    p.options.overwrite = true;
+    quiet_run(&p);
+    assert_int_equal(count_events(folder, "brain.Event:2"), 2);
+}
+
 static void refuses_to_overwrite(void **state) {
     (void)state;
     const char *whole = undisturbed();
@@ -419,6 +466,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(goes_on),
         TEST(refuses_to_overwrite),
+        TEST(events_for_tensorboard),
         TEST(forgets_the_other_run),
         TEST(begins_in_a_folder),
         TEST(becomes_longer),
