@@ -385,7 +385,8 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     tn__frame frame = {.name = m->parent ? m->name : m->kind};
     tn__frame_push(&frame);
     tn__span span;
-    bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_MODULE, frame.name);
+    bool named = frame.name && frame.name[0]; /* a transparent one is part of the one around it */
+    bool seen = tn__profiled() && named && tn__span_begin(&span, TN__SPAN_MODULE, frame.name);
     tn_values out;
     if (tn__enter(m->kind)) {
         out = call_bracket(m, in, context);
