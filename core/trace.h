@@ -69,7 +69,7 @@ typedef struct tn__trace {
 bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n);
 
 /* From now on readers find only what is added later. */
-void tn__trace_forget(tn__trace *trace);
+TN_API void tn__trace_forget(tn__trace *trace);
 
 /* Copies a text into a name or a thread, cut between two characters of UTF-8 where it is too long;
  * NULL is an empty text. */

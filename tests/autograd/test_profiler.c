@@ -224,6 +224,16 @@ static void schedule_of_steps(void **state) {
     static const int wanted[2][3] = {{2, 3 + 4, 5}, {2, 7 + 8, 9}};
     assert_memory_equal(kept, wanted, sizeof(wanted));
     assert_int_equal(calls_of(TN__SPAN_OP, "exp"), 7 + 8); /* stays after the end */
+    const char *path = temp_path("steps.json");
+    assert_int_equal(tn_profiler_save(path), TN_OK);
+    size_t bytes;
+    char *text = (char *)temp_read(path, &bytes);
+    int steps = 0;
+    for (const char *at = text; (at = strstr(at, "\"cat\": \"step\"")); at++) {
+        steps++;
+    }
+    assert_int_equal(steps, 2);
+    free(text);
 }
 
 static void steps_without_an_end(void **state) {
