@@ -13,6 +13,7 @@
 #include "tokenizer.h"
 #include "io.h"
 #include "tensorboard.h"
+#include "npy.h"
 #include "models.h"
 #include "store.h"
 #include "distributed.h"

@@ -367,6 +367,14 @@ static void profiler(tn_tensor *t) {
     FAILS(tn_profiler_table(NULL, TN_PROFILER_OPS, 1));
     FAILS(tn_profiler_table(stderr, TN_PROFILER_OPS, 0));
     FAILS(tn_profiler_save(NULL));
+    INERT(tn_npy_load(NULL));
+    FAILS(tn_npy_save(NULL, t));
+    NOTHING(tn_npz_open(NULL));
+    TAKES(tn_npz_close(NULL));
+    QUIET(tn_npz_count(NULL), 0);
+    QUIET(tn_npz_name(NULL, 0), NULL);
+    INERT(tn_npz_get(NULL, NULL));
+    FAILS(tn_npz_save(NULL, NULL, NULL, -1, false));
     NOTHING(tn_summary_writer_new(NULL, -1));
     NOTHING(tn_summary_writer_new("", -1));
     TAKES(tn_summary_add_scalar(NULL, NULL, 0, 0));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
 launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings, what is in
-folders of language models, checkpoints of llm.c; right ones and
+folders of language models, checkpoints of llm.c, arrays and archives of NumPy's; right ones and
 wrong ones.
 
     python3 tests/fuzz/make_corpus.py
@@ -9,7 +9,7 @@ wrong ones.
 A second writer of these formats, in a few lines. The digests of the checkpoints are zeros: the target puts them right. What a fuzz
 run finds is added to the same folders by hand.
 """
-import base64, gzip, json, pathlib, struct
+import base64, gzip, json, pathlib, struct, zlib
 
 here = pathlib.Path(__file__).parent / "corpus"
 dtypes = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1, "I8": 1}
@@ -785,7 +785,62 @@ llmcs = {
     "empty": b"",
 }
 
-targets = {"fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- NumPy's arrays and archives ---------------------------------------------------------------
+def npy(text="{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }", data=bytes(range(24)), version=1, length=None):
+    header = text.encode() + b"\n"
+    size = len(header) if length is None else length
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", size) + header + data
+
+
+def npz(members, method=0, flags=0, wide=False, check=None, ratio=None, count=None, comment=b"", at=None):
+    out, listed = b"", b""
+    for name, data in members.items():
+        packed = zlib.compress(data)[2:-4] if method == 8 else data
+        sum_ = zlib.crc32(data) if check is None else check
+        size = len(data) if ratio is None else len(packed) * ratio
+        extra = struct.pack("<HHQQQ", 1, 24, size, len(packed), len(out)) if wide else b""
+        sizes = (0xffffffff, 0xffffffff) if wide else (len(packed), size)
+        common = struct.pack("<HHHHHIIIHH", 20, flags, method, 0, 33, sum_, *sizes, len(name), len(extra))
+        listed += struct.pack("<IH", 0x02014b50, 20) + common + struct.pack("<HHHII", 0, 0, 0, 0, 0xffffffff if wide else len(out))
+        listed += name.encode() + extra
+        out += struct.pack("<I", 0x04034b50) + common[:-2] + b"\0\0" + name.encode() + packed
+    number, begin = len(members) if count is None else count, len(out) if at is None else at
+    if wide:
+        end64 = struct.pack("<IQHHIIQQQQ", 0x06064b50, 44, 45, 45, 0, 0, number, number, len(listed), begin)
+        locator = struct.pack("<IIQI", 0x07064b50, 0, len(out) + len(listed), 1)
+        return out + listed + end64 + locator + struct.pack("<IHHHHIIH", 0x06054b50, 0, 0, 0xffff, 0xffff, 0xffffffff, 0xffffffff, 0)
+    return out + listed + struct.pack("<IHHHHIIH", 0x06054b50, 0, 0, number, number, len(listed), begin, len(comment)) + comment
+
+
+pair_of_arrays = {"x.npy": npy(), "y.npy": npy("{'descr': '|b1', 'fortran_order': True, 'shape': (2, 2)}", b"\0\1\2\3")}
+numpys = {
+    "whole": npy(),
+    "version_2": npy(version=2),
+    "big_fortran": npy("{'descr': '>i2', 'fortran_order': True, 'shape': (3, 4)}"),
+    "scalar": npy("{'descr': '<f8', 'fortran_order': False, 'shape': ()}", bytes(8)),
+    "empty": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (0, 999999999999999999)}", b""),
+    "large": npy("{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999, 99999999999)}"),
+    "objects": npy("{'descr': '|O', 'fortran_order': False, 'shape': (3,)}"),
+    "fields": npy("{'descr': [('a', '<f4'), ('b', '<f4')], 'fortran_order': False, 'shape': (3,)}"),
+    "open_text": npy("{'descr': '<f4"),
+    "open_shape": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3"),
+    "long_header": npy(length=60000),
+    "longer_header": npy(version=3, length=0xfffffff0),
+    "archive": npz(pair_of_arrays),
+    "archive_deflated": npz(pair_of_arrays, method=8),
+    "archive_wide": npz(pair_of_arrays, wide=True),
+    "archive_comment": npz(pair_of_arrays, comment=b"PK\5\6" * 8),
+    "archive_check": npz(pair_of_arrays, check=7),
+    "archive_bomb": npz(pair_of_arrays, method=8, ratio=1000),
+    "archive_bzip2": npz(pair_of_arrays, method=12),
+    "archive_encrypted": npz(pair_of_arrays, flags=1),
+    "archive_count": npz(pair_of_arrays, count=60000),
+    "archive_place": npz(pair_of_arrays, at=0xfffffff0),
+    "archive_text": npz({"x.txt": b"no array"}),
+    "archive_empty": npz({}),
+}
+
+targets = {"fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

@@ -1,0 +1,531 @@
+/* Files of one array, and archives of several: ZIP (PKWARE's APPNOTE.TXT), as NumPy writes it.
+ *
+ * The contents of an archive are listed at its end, and that list is believed alone: of what stands
+ * before an array only its length is read. Sizes of 4 GiB and more (ZIP64) are read, not written.
+ */
+#include "tern/npy.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "io/npy_array.h"
+#include "tern/ops.h"
+#include "tern/sys/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <zlib.h>
+
+/* ---- One array ------------------------------------------------------------------------------- */
+
+tn_tensor *tn_npy_load(const char *path) {
+    size_t bytes;
+    char *text = tn__pending() ? NULL : tn__read_whole(path, &bytes, "npy_load");
+    tn_tensor *t = tn_inert();
+    if (text) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        t = tn_return(tn__npy_read((const unsigned char *)text, bytes, path, "npy_load"));
+    }
+    free(text);
+    return t;
+}
+
+/* Its elements on the host, row by row; inert after raising. */
+static tn_tensor *host_array(const tn_tensor *t) {
+    return tn_contiguous(tn_to(tn_detach(t), tn_cpu()));
+}
+
+static size_t array_bytes(const tn_tensor *t) {
+    return (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t));
+}
+
+tn_status tn_npy_save(const char *path, const tn_tensor *t) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *here = host_array(t);
+    unsigned char head[TN__NPY_HEAD];
+    size_t length = tn_is_inert(here) ? 0 : tn__npy_head(here, head, "the tensor", "npy_save");
+    tn__file file;
+    if (length == 0 || !tn__file_begin(&file, path, "npy_save")) {
+        return tn_error();
+    }
+    tn__file_put(&file, head, length);
+    tn__file_put(&file, tn_data(here), array_bytes(here));
+    return tn__file_commit(&file);
+}
+
+/* ---- Archives: reading ----------------------------------------------------------------------- */
+
+enum { LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50 };
+enum { END64 = 0x06064b50, LOCATOR64 = 0x07064b50 };
+enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, LOCATOR_BYTES = 20, END64_BYTES = 56 };
+enum { STORED = 0, DEFLATED = 8, LONGEST_NAME = 1024 };
+
+typedef struct npz_entry {
+    char *name;
+    unsigned flags, method;
+    uint32_t check;
+    uint64_t packed, bytes, at; /* at: of what stands before it */
+} npz_entry;
+
+struct tn_npz {
+    tn__reader reader;
+    char *path;
+    npz_entry *entries;
+    int count;
+};
+
+static uint64_t read_little(const unsigned char *at, int bytes) {
+    uint64_t value = 0;
+    for (int i = bytes - 1; i >= 0; i--) {
+        value = value << 8 | at[i];
+    }
+    return value;
+}
+
+static bool archive_fails(const tn_npz *f, const char *what) {
+    tn__raise(TN_EFORMAT, f->reader.operation, "%s: %s", f->path, what);
+    return false;
+}
+
+/* The bytes from `at` on; false after raising, too where they are not in the file. */
+static bool read_part(const tn_npz *f, uint64_t at, void *to, size_t bytes) {
+    if (at > f->reader.bytes || bytes > f->reader.bytes - at) {
+        return archive_fails(f, "it says of places beyond its end");
+    }
+    return tn__reader_get(&f->reader, (size_t)at, to, bytes);
+}
+
+/* Where the list of contents is, and how long. */
+typedef struct contents {
+    uint64_t at, bytes, count;
+} contents;
+
+static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
+    unsigned char text[END64_BYTES];
+    if (end < LOCATOR_BYTES || !read_part(f, end - LOCATOR_BYTES, text, LOCATOR_BYTES)) {
+        return tn__pending() ? false : archive_fails(f, "its end is not whole");
+    }
+    if (read_little(text, 4) != LOCATOR64) {
+        return true; /* as the plain end has it */
+    }
+    if (!read_part(f, read_little(text + 8, 8), text, END64_BYTES)) {
+        return false;
+    }
+    *c = (contents){.count = read_little(text + 32, 8),
+                    .bytes = read_little(text + 40, 8),
+                    .at = read_little(text + 48, 8)};
+    return read_little(text, 4) == END64 || archive_fails(f, "its end is not whole");
+}
+
+/* The end is the last thing in a file, but for a comment of up to 64 KiB. */
+static bool find_contents(const tn_npz *f, contents *c) {
+    size_t tail = f->reader.bytes < END_BYTES + 65535 ? f->reader.bytes : END_BYTES + 65535;
+    unsigned char *text = tn__malloc(tail);
+    if (!text) {
+        tn__raise(TN_ENOMEM, f->reader.operation, "%s: no memory", f->path);
+        return false;
+    }
+    size_t from = f->reader.bytes - tail, at = tail;
+    bool found = false;
+    if (read_part(f, from, text, tail)) {
+        for (at = tail >= END_BYTES ? tail - END_BYTES + 1 : 0; at > 0 && !found;) {
+            found = read_little(text + --at, 4) == END;
+        }
+    }
+    if (found) {
+        *c = (contents){.count = read_little(text + at + 10, 2),
+                        .bytes = read_little(text + at + 12, 4),
+                        .at = read_little(text + at + 16, 4)};
+        bool wide = c->count == 0xffff || c->bytes == 0xffffffff || c->at == 0xffffffff;
+        found = !wide || find_contents64(f, from + at, c);
+    } else if (!tn__pending()) {
+        archive_fails(f, "it is no ZIP archive");
+    }
+    free(text);
+    return found && !tn__pending();
+}
+
+/* Sizes and place that are too large for their fields, in the order of those that are. */
+static bool read_wide(npz_entry *e, const unsigned char *extra, size_t bytes) {
+    uint64_t *fields[] = {&e->bytes, &e->packed, &e->at};
+    for (size_t at = 0; at + 4 <= bytes; at += 4 + read_little(extra + at + 2, 2)) {
+        size_t left = read_little(extra + at + 2, 2), from = at + 4;
+        if (left > bytes - from) {
+            return false;
+        }
+        for (int i = 0; read_little(extra + at, 2) == 1 && i < 3; i++) {
+            if (*fields[i] == 0xffffffff) {
+                if (left < 8) {
+                    return false;
+                }
+                *fields[i] = read_little(extra + from, 8);
+                from += 8;
+                left -= 8;
+            }
+        }
+    }
+    return true;
+}
+
+/* One of the contents, at `text`; its length, or 0 after raising. */
+static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
+    size_t name = left >= CENTRAL_BYTES ? read_little(text + 28, 2) : 0;
+    size_t extra = left >= CENTRAL_BYTES ? read_little(text + 30, 2) : 0;
+    size_t all =
+        CENTRAL_BYTES + name + extra + (left >= CENTRAL_BYTES ? read_little(text + 32, 2) : 0);
+    if (left < all || read_little(text, 4) != CENTRAL || name > LONGEST_NAME) {
+        archive_fails(f, "its list of contents is not whole");
+        return 0;
+    }
+    npz_entry *e = &f->entries[f->count];
+    *e = (npz_entry){.flags = (unsigned)read_little(text + 8, 2),
+                     .method = (unsigned)read_little(text + 10, 2),
+                     .check = (uint32_t)read_little(text + 16, 4),
+                     .packed = read_little(text + 20, 4),
+                     .bytes = read_little(text + 24, 4),
+                     .at = read_little(text + 42, 4)};
+    size_t stem =
+        name > 4 && memcmp(text + CENTRAL_BYTES + name - 4, ".npy", 4) == 0 ? name - 4 : name;
+    e->name = tn__malloc(stem + 1);
+    if (!e->name) {
+        tn__raise(TN_ENOMEM, f->reader.operation, "%s: no memory", f->path);
+        return 0;
+    }
+    memcpy(e->name, text + CENTRAL_BYTES, stem);
+    e->name[stem] = 0;
+    f->count++;
+    if (!read_wide(e, text + CENTRAL_BYTES + name, extra)) {
+        archive_fails(f, "its list of contents is not whole");
+        return 0;
+    }
+    return all;
+}
+
+static bool read_contents(tn_npz *f) {
+    contents c;
+    if (!find_contents(f, &c)) {
+        return false;
+    }
+    if (c.bytes > f->reader.bytes || c.count > c.bytes / CENTRAL_BYTES) {
+        return archive_fails(f, "its list of contents is not whole");
+    }
+    unsigned char *text = tn__malloc((size_t)c.bytes);
+    f->entries = tn__calloc((size_t)c.count, sizeof(*f->entries));
+    if (!text || !f->entries) {
+        tn__raise(TN_ENOMEM, f->reader.operation, "%s: no memory", f->path);
+    } else if (read_part(f, c.at, text, (size_t)c.bytes)) {
+        size_t at = 0;
+        for (uint64_t i = 0; i < c.count && !tn__pending(); i++) {
+            at += read_entry(f, text + at, (size_t)c.bytes - at);
+        }
+    }
+    free(text);
+    return !tn__pending();
+}
+
+tn_npz *tn_npz_open(const char *path) {
+    tn_npz *f = tn__pending() ? NULL : tn__calloc(1, sizeof(*f));
+    if (!f) {
+        tn__raise(TN_ENOMEM, "npz_open", "no memory");
+        return NULL;
+    }
+    f->reader.fd = -1;
+    f->path = path ? tn__strdup(path) : NULL;
+    if (path && !f->path) {
+        tn__raise(TN_ENOMEM, "npz_open", "no memory");
+    }
+    if (tn__pending() || !tn__reader_open(&f->reader, f->path, "npz_open") || !read_contents(f)) {
+        tn_npz_close(f);
+        return NULL;
+    }
+    return f;
+}
+
+void tn_npz_close(tn_npz *f) {
+    if (f) {
+        tn__reader_close(&f->reader);
+        for (int i = 0; i < f->count; i++) {
+            free(f->entries[i].name);
+        }
+        free(f->entries);
+        free(f->path);
+        free(f);
+    }
+}
+
+int tn_npz_count(const tn_npz *f) {
+    return f ? f->count : 0;
+}
+
+const char *tn_npz_name(const tn_npz *f, int i) {
+    return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
+}
+
+/* Exactly e->bytes come out of what is packed. */
+static bool inflate_entry(const npz_entry *e, const unsigned char *packed, unsigned char *to) {
+    z_stream z = {0};
+    if (inflateInit2(&z, -MAX_WBITS) != Z_OK) {
+        return false;
+    }
+    size_t in = 0, out = 0;
+    int status = Z_OK;
+    while (status == Z_OK) { /* counts of 32 bits */
+        size_t more = (size_t)e->packed - in, room = (size_t)e->bytes - out, most = 1u << 30;
+        z.next_in = (unsigned char *)packed + in;
+        z.next_out = to + out;
+        z.avail_in = (uInt)(more < most ? more : most);
+        z.avail_out = (uInt)(room < most ? room : most);
+        size_t given = z.avail_in, free_before = z.avail_out;
+        status = inflate(&z, Z_NO_FLUSH);
+        in += given - z.avail_in;
+        out += free_before - z.avail_out;
+        if (given == z.avail_in && free_before == z.avail_out) {
+            break;
+        }
+    }
+    inflateEnd(&z);
+    return status == Z_STREAM_END && out == e->bytes && in == e->packed;
+}
+
+/* Reads and checks. What one byte of deflate can become is bounded, and so is what is asked for. */
+static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const char *what) {
+    unsigned char local[LOCAL_BYTES];
+    bool known = (e->method == STORED && e->packed == e->bytes) || e->method == DEFLATED;
+    if (e->flags & 1 || !known) {
+        tn__raise(TN_EUNSUPPORTED, "npz_get", "%s is neither stored nor deflated", what);
+        return NULL;
+    }
+    if (e->packed > f->reader.bytes || e->bytes / 1100 > e->packed) {
+        archive_fails(f, "it says of sizes that cannot be");
+        return NULL;
+    }
+    if (!read_part(f, e->at, local, sizeof(local))) {
+        return NULL;
+    }
+    uint64_t from = e->at + LOCAL_BYTES + read_little(local + 26, 2) + read_little(local + 28, 2);
+    unsigned char *packed = tn__malloc((size_t)e->packed);
+    unsigned char *whole = e->method == STORED ? packed : tn__malloc((size_t)e->bytes);
+    if (!packed || !whole) {
+        tn__raise(TN_ENOMEM, "npz_get", "%s: no memory", what);
+    } else if (read_little(local, 4) != LOCAL) {
+        archive_fails(f, "what its list says is not there");
+    } else if (read_part(f, from, packed, (size_t)e->packed)) {
+        bool sound = (whole == packed || inflate_entry(e, packed, whole)) &&
+                     crc32_z(0, whole, (size_t)e->bytes) == e->check;
+        if (!sound) {
+            tn__raise(TN_EFORMAT, "npz_get", "%s is damaged", what);
+        }
+    }
+    if (whole != packed) {
+        free(packed);
+    }
+    if (tn__pending()) {
+        free(whole);
+        whole = NULL;
+    }
+    return whole;
+}
+
+tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
+    const npz_entry *e = NULL;
+    if (tn__pending()) {
+        return tn_inert();
+    }
+    for (int i = 0; f && name && i < f->count && !e; i++) {
+        e = strcmp(f->entries[i].name, name) == 0 ? &f->entries[i] : NULL;
+    }
+    if (!e) {
+        tn__raise(TN_EVALUE, "npz_get", "there is no array \"%.200s\"", name ? name : "(NULL)");
+        return tn_inert();
+    }
+    char what[512];
+    snprintf(what, sizeof(what), "%.300s: %.200s", f->path, e->name);
+    unsigned char *bytes = read_packed(f, e, what);
+    tn_tensor *t = tn_inert();
+    if (bytes) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        t = tn_return(tn__npy_read(bytes, (size_t)e->bytes, what, "npz_get"));
+    }
+    free(bytes);
+    return t;
+}
+
+/* ---- Archives: writing ----------------------------------------------------------------------- */
+
+typedef struct npz_writer {
+    tn__file file;
+    unsigned char *list; /* of contents */
+    size_t list_bytes, list_room;
+    uint64_t at; /* bytes so far */
+    bool compressed;
+} npz_writer;
+
+static unsigned char *put_little(unsigned char *to, uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; i++) {
+        *to++ = (unsigned char)(value >> 8 * i);
+    }
+    return to;
+}
+
+static void put_file(npz_writer *w, const void *data, size_t bytes) {
+    tn__file_put(&w->file, data, bytes);
+    w->at += bytes;
+}
+
+/* What local header and list have in common: from the version on. 1980-01-01, as NumPy. */
+static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t check, size_t packed,
+                                 size_t bytes, size_t name) {
+    to = put_little(to, 20, 2); /* the version that can read it */
+    to = put_little(to, 0, 2);
+    to = put_little(to, method, 2);
+    to = put_little(to, 0, 2);
+    to = put_little(to, 0x21, 2);
+    to = put_little(to, check, 4);
+    to = put_little(to, packed, 4);
+    to = put_little(to, bytes, 4);
+    to = put_little(to, name, 2);
+    return put_little(to, 0, 2);
+}
+
+/* head and elements as one stream of deflate; NULL: no memory. */
+static unsigned char *deflate_array(const void *head, size_t length, const void *data, size_t bytes,
+                                    size_t *packed) {
+    z_stream z = {0};
+    if (deflateInit2(&z, 6, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
+        return NULL;
+    }
+    size_t room = deflateBound(&z, length + bytes) + 64;
+    unsigned char *to = tn__malloc(room);
+    z.next_out = to;
+    z.avail_out = (uInt)room;
+    z.next_in = (unsigned char *)head;
+    z.avail_in = (uInt)length;
+    bool ok = to && deflate(&z, Z_NO_FLUSH) == Z_OK;
+    z.next_in = (unsigned char *)data;
+    z.avail_in = (uInt)bytes;
+    ok = ok && deflate(&z, Z_FINISH) == Z_STREAM_END;
+    *packed = room - z.avail_out;
+    deflateEnd(&z);
+    if (!ok) {
+        free(to);
+        to = NULL;
+    }
+    return to;
+}
+
+/* A local header, the array, and its line of the list. False after raising. */
+static bool put_array(npz_writer *w, const char *name, const tn_tensor *t) {
+    unsigned char head[TN__NPY_HEAD], local[LOCAL_BYTES + LONGEST_NAME];
+    size_t length = tn__npy_head(t, head, name, "npz_save"), bytes = array_bytes(t);
+    if (length == 0) {
+        return false;
+    }
+    size_t stem = strlen(name), all = length + bytes, packed = all;
+    if (w->at + all + (all >> 12) + 65536 + w->list_bytes >= 0xffffffff) {
+        tn__raise(TN_EUNSUPPORTED, "npz_save", "%s: archives of 4 GiB and more are not written",
+                  w->file.path);
+        return false;
+    }
+    uint32_t check = (uint32_t)crc32_z(crc32_z(0, head, length), tn_data(t), bytes);
+    unsigned char *squeezed =
+        w->compressed ? deflate_array(head, length, tn_data(t), bytes, &packed) : NULL;
+    if (w->compressed && !squeezed) {
+        tn__raise(TN_ENOMEM, "npz_save", "no memory to compress %s", name);
+        return false;
+    }
+    unsigned char *line = w->list + w->list_bytes;
+    line = put_little(line, CENTRAL, 4);
+    line = put_little(line, 20, 2);
+    line = put_common(line, w->compressed ? DEFLATED : STORED, check, packed, all, stem + 4);
+    line = put_little(line, 0, 10); /* no comment, disk 0, no attributes */
+    line = put_little(line, w->at, 4);
+    memcpy(line, name, stem);
+    memcpy(line + stem, ".npy", 4);
+    w->list_bytes += CENTRAL_BYTES + stem + 4;
+    unsigned char *to = put_little(local, LOCAL, 4);
+    to = put_common(to, w->compressed ? DEFLATED : STORED, check, packed, all, stem + 4);
+    memcpy(to, name, stem);
+    memcpy(to + stem, ".npy", 4);
+    put_file(w, local, LOCAL_BYTES + stem + 4);
+    if (squeezed) {
+        put_file(w, squeezed, packed);
+    } else {
+        put_file(w, head, length);
+        put_file(w, tn_data(t), bytes);
+    }
+    free(squeezed);
+    return true;
+}
+
+static void put_end(npz_writer *w, int n) {
+    unsigned char end[END_BYTES], *to = put_little(end, END, 4);
+    uint64_t list_at = w->at;
+    put_file(w, w->list, w->list_bytes);
+    to = put_little(to, 0, 4);
+    to = put_little(to, (uint64_t)n, 2);
+    to = put_little(to, (uint64_t)n, 2);
+    to = put_little(to, w->list_bytes, 4);
+    to = put_little(to, list_at, 4);
+    put_little(to, 0, 2);
+    put_file(w, end, sizeof(end));
+}
+
+/* How long the list will be; 0 after raising. */
+static size_t check_names(const char *const *names, tn_tensor *const *tensors, int n) {
+    size_t room = 1;
+    if (n < 0 || n >= 0xffff || (n > 0 && (!names || !tensors))) {
+        tn__raise(TN_EVALUE, "npz_save", "%d arrays, or their names or tensors are NULL", n);
+        return 0;
+    }
+    for (int i = 0; i < n; i++) {
+        size_t length = names[i] ? strlen(names[i]) : 0;
+        bool bad = length == 0 || length > LONGEST_NAME - 4;
+        for (int k = 0; k < i && !bad; k++) {
+            bad = strcmp(names[i], names[k]) == 0;
+        }
+        if (bad) {
+            tn__raise(TN_EVALUE, "npz_save", "name %d is empty, too long, or that of another array",
+                      i);
+            return 0;
+        }
+        room += CENTRAL_BYTES + length + 4;
+    }
+    return room;
+}
+
+tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *const *tensors, int n,
+                      bool compressed) {
+    size_t room = tn__pending() ? 0 : check_names(names, tensors, n);
+    npz_writer w = {.compressed = compressed};
+    if (room == 0) {
+        return tn_error();
+    }
+    w.list = tn__malloc(room);
+    if (!w.list) {
+        return tn__raise(TN_ENOMEM, "npz_save", "no memory");
+    }
+    if (!tn__file_begin(&w.file, path, "npz_save")) {
+        free(w.list);
+        return tn_error();
+    }
+    bool ok = true;
+    for (int i = 0; ok && i < n; i++) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_tensor *here = host_array(tensors[i]);
+        ok = !tn_is_inert(here) && put_array(&w, names[i], here);
+    }
+    if (ok) {
+        put_end(&w, n);
+    }
+    free(w.list);
+    if (!ok) {
+        tn__file_abandon(&w.file);
+        return tn_error();
+    }
+    return tn__file_commit(&w.file);
+}

@@ -1,0 +1,301 @@
+/* The format of numpy.lib.format: a magic, a version, the length of a header, the header, elements.
+ *
+ * The header is a dictionary as Python writes it. Three keys, in any order, are all that there may
+ * be; the values are read by hand.
+ */
+#include "io/npy_array.h"
+
+#include "core/error.h"
+#include "tern/ops.h"
+#include "tern/sys/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
+
+/* ---- The header ------------------------------------------------------------------------------ */
+
+typedef struct head {
+    const char *at, *end, *begin;
+    const char *wrong; /* static text; NULL: nothing yet */
+    char descr[16];
+    bool fortran;
+    bool seen[3]; /* descr, fortran_order, shape */
+    tn_dims dims;
+    bool many; /* dimensions: more than there may be */
+} head;
+
+static bool head_fails(head *h, const char *wrong) {
+    h->wrong = h->wrong ? h->wrong : wrong;
+    return false;
+}
+
+static void skip_blanks(head *h) {
+    while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t')) {
+        h->at++;
+    }
+}
+
+/* Whether this is next; then it is passed. */
+static bool take_text(head *h, const char *text) {
+    size_t length = strlen(text);
+    skip_blanks(h);
+    bool there = (size_t)(h->end - h->at) >= length && memcmp(h->at, text, length) == 0;
+    h->at += there ? length : 0;
+    return there;
+}
+
+/* 'text' or "text". */
+static bool take_string(head *h, char *text, size_t room) {
+    skip_blanks(h);
+    char quote = h->at < h->end ? *h->at : 0;
+    if (quote != '\'' && quote != '"') {
+        return head_fails(h, "a text is missing");
+    }
+    const char *last = memchr(h->at + 1, quote, (size_t)(h->end - h->at - 1));
+    size_t length = last ? (size_t)(last - h->at - 1) : room;
+    if (length >= room) {
+        return head_fails(h, "a text does not end, or is too long");
+    }
+    memcpy(text, h->at + 1, length);
+    text[length] = 0;
+    h->at = last + 1;
+    return true;
+}
+
+static bool take_size(head *h, int64_t *size) {
+    int digits = 0;
+    skip_blanks(h);
+    for (*size = 0; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++) {
+        if (++digits > 18) {
+            return head_fails(h, "a size is too large");
+        }
+        *size = *size * 10 + (*h->at - '0');
+    }
+    take_text(h, "L"); /* as Python 2 wrote it */
+    return digits > 0 || head_fails(h, "a size is missing");
+}
+
+/* (), (3,), (2, 3) */
+static bool take_shape(head *h) {
+    if (!take_text(h, "(")) {
+        return head_fails(h, "the shape is no tuple");
+    }
+    while (!take_text(h, ")")) {
+        int64_t size;
+        if (!take_size(h, &size)) {
+            return false;
+        }
+        h->many |= h->dims.ndim == TN_MAX_DIMS;
+        if (!h->many) {
+            h->dims.size[h->dims.ndim++] = size;
+        }
+        if (!take_text(h, ",")) {
+            return take_text(h, ")") || head_fails(h, "the shape does not end");
+        }
+    }
+    return true;
+}
+
+static bool take_order(head *h) {
+    h->fortran = take_text(h, "True");
+    return h->fortran || take_text(h, "False") || head_fails(h, "fortran_order is no truth");
+}
+
+static bool take_member(head *h) {
+    static const char *const keys[] = {"descr", "fortran_order", "shape"};
+    char key[16];
+    if (!take_string(h, key, sizeof(key)) || !take_text(h, ":")) {
+        return head_fails(h, "a key is missing");
+    }
+    for (int i = 0; i < 3; i++) {
+        if (strcmp(key, keys[i]) == 0) {
+            if (h->seen[i]) {
+                return head_fails(h, "a key is there twice");
+            }
+            h->seen[i] = true;
+            return i == 0   ? take_string(h, h->descr, sizeof(h->descr))
+                   : i == 1 ? take_order(h)
+                            : take_shape(h);
+        }
+    }
+    return head_fails(h, "there is a key that is not descr, fortran_order or shape");
+}
+
+static bool read_head(head *h) {
+    if (!take_text(h, "{")) {
+        return head_fails(h, "it is no dictionary");
+    }
+    while (!take_text(h, "}")) {
+        if (!take_member(h)) {
+            return false;
+        }
+        if (!take_text(h, ",")) {
+            if (!take_text(h, "}")) {
+                return head_fails(h, "the dictionary does not end");
+            }
+            break;
+        }
+    }
+    skip_blanks(h);
+    return (h->seen[0] && h->seen[1] && h->seen[2] && h->at == h->end) ||
+           head_fails(h, "a key is missing, or something stands behind it");
+}
+
+/* ---- Elements -------------------------------------------------------------------------------- */
+
+typedef struct element {
+    const char *name; /* without the byte order */
+    tn_dtype dtype;
+    size_t bytes;
+    bool sign;
+} element;
+
+static const element elements[] = {
+    {"f4", TN_F32, 4, false}, {"f8", TN_F64, 8, false},  {"f2", TN_F16, 2, false},
+    {"i8", TN_I64, 8, false}, {"i4", TN_I32, 4, false},  {"i1", TN_I8, 1, false},
+    {"u1", TN_U8, 1, false},  {"b1", TN_BOOL, 1, false}, {"i2", TN_I32, 2, true},
+    {"u2", TN_I32, 2, false}, {"u4", TN_I64, 4, false},
+};
+
+static const element *find_element(const char *name) {
+    for (size_t i = 0; i < sizeof(elements) / sizeof(*elements); i++) {
+        if (strcmp(elements[i].name, name) == 0) {
+            return &elements[i];
+        }
+    }
+    return NULL;
+}
+
+/* One element, of e->bytes bytes, as a whole number of 64 bits. */
+static uint64_t element_bits(const unsigned char *from, const element *e, bool big) {
+    uint64_t bits = 0;
+    for (size_t i = 0; i < e->bytes; i++) {
+        bits = bits << 8 | from[big ? i : e->bytes - 1 - i];
+    }
+    return e->sign ? (uint64_t)(int64_t)(int16_t)(uint16_t)bits : bits;
+}
+
+static void copy_elements(tn_tensor *t, const unsigned char *from, const element *e, bool big) {
+    size_t wide = tn_dtype_size(e->dtype), count = (size_t)tn_count(t);
+    unsigned char *to = tn_data_mut(t);
+    if (wide == e->bytes && (!big || wide == 1) && e->dtype != TN_BOOL) {
+        memcpy(to, from, count * wide);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        uint64_t bits = element_bits(from + i * e->bytes, e, big);
+        bits = e->dtype == TN_BOOL ? bits != 0 : bits;
+        for (size_t k = 0; k < wide; k++) {
+            to[i * wide + k] = (unsigned char)(bits >> 8 * k);
+        }
+    }
+}
+
+/* Whether the shape has so many elements of this size. */
+static bool shape_fills(tn_dims dims, size_t bytes, size_t each) {
+    size_t count = 1;
+    bool none = false;
+    for (int i = 0; i < dims.ndim; i++) {
+        none |= dims.size[i] == 0;
+    }
+    for (int i = 0; i < dims.ndim && !none; i++) {
+        if ((size_t)dims.size[i] > bytes / each / count) {
+            return false;
+        }
+        count *= (size_t)dims.size[i];
+    }
+    return (none ? 0 : count * each) == bytes;
+}
+
+static tn_tensor *make_array(const head *h, const element *e, const unsigned char *data, bool big) {
+    tn_dims dims = h->dims, back = h->dims;
+    for (int i = 0; h->fortran && i < dims.ndim; i++) {
+        dims.size[i] = h->dims.size[dims.ndim - 1 - i];
+        back.size[i] = dims.ndim - 1 - i;
+    }
+    tn_tensor *t = tn_to(tn_empty(dims, e->dtype), tn_cpu());
+    if (tn_is_inert(t)) {
+        return t;
+    }
+    copy_elements(t, data, e, big);
+    return h->fortran && dims.ndim > 1 ? tn_contiguous(tn_permute(t, back)) : t;
+}
+
+static tn_tensor *read_array(const head *h, const unsigned char *data, size_t bytes,
+                             const char *what, const char *operation) {
+    const char *order = strchr("<>|=", h->descr[0]) && h->descr[0] ? h->descr : "";
+    const element *e = find_element(h->descr + (*order != 0));
+    if (h->many) {
+        tn__raise(TN_EUNSUPPORTED, operation, "%s has more than %d dimensions", what, TN_MAX_DIMS);
+    } else if (!e) {
+        tn__raise(TN_EUNSUPPORTED, operation, "%s has elements of type \"%s\", which we have not",
+                  what, h->descr);
+    } else if (!shape_fills(h->dims, bytes, e->bytes)) {
+        tn__raise(TN_EFORMAT, operation,
+                  "%s: %zu bytes of elements are not what its shape and \"%s\" take", what, bytes,
+                  h->descr);
+    } else {
+        return make_array(h, e, data, *order == '>');
+    }
+    return tn_inert();
+}
+
+tn_tensor *tn__npy_read(const unsigned char *at, size_t bytes, const char *what,
+                        const char *operation) {
+    size_t before = bytes > 6 && at[6] == 1 ? 10 : 12, length = 0;
+    if (bytes < before || memcmp(at, magic, sizeof(magic)) != 0 || at[6] < 1 || at[6] > 3) {
+        tn__raise(TN_EFORMAT, operation, "%s is no array of NumPy, version 1 to 3", what);
+        return tn_inert();
+    }
+    for (size_t i = before; i > 8; i--) {
+        length = length << 8 | at[i - 1];
+    }
+    if (length > bytes - before) {
+        tn__raise(TN_EFORMAT, operation, "%s: its header of %zu bytes goes beyond its end", what,
+                  length);
+        return tn_inert();
+    }
+    const char *begin = (const char *)at + before;
+    head h = {.at = begin, .begin = begin, .end = begin + length};
+    if (!read_head(&h)) {
+        tn__raise(TN_EFORMAT, operation, "%s: its header at byte %zu: %s", what,
+                  before + (size_t)(h.at - h.begin), h.wrong);
+        return tn_inert();
+    }
+    return read_array(&h, at + before + length, bytes - before - length, what, operation);
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+size_t tn__npy_head(const tn_tensor *t, unsigned char *to, const char *what,
+                    const char *operation) {
+    const char *name = NULL;
+    tn_dtype dtype = tn_dtype_of(t);
+    for (size_t i = 0; i < sizeof(elements) / sizeof(*elements) && !name; i++) {
+        bool same = elements[i].dtype == dtype && elements[i].bytes == tn_dtype_size(dtype);
+        name = same ? elements[i].name : NULL;
+    }
+    if (!name) {
+        tn__raise(TN_EDTYPE, operation, "%s is %s, which NumPy has not (tn_cast to f32 does)", what,
+                  tn_dtype_name(dtype));
+        return 0;
+    }
+    char *text = (char *)to + 10;
+    size_t room = TN__NPY_HEAD - 10;
+    int used = snprintf(text, room, "{'descr': '%s%s', 'fortran_order': False, 'shape': (",
+                        tn_dtype_size(dtype) == 1 ? "|" : "<", name);
+    for (int i = 0; i < tn_ndim(t); i++) {
+        used += snprintf(text + used, room - (size_t)used, "%s%lld", i ? ", " : "",
+                         (long long)tn_size(t, i));
+    }
+    used += snprintf(text + used, room - (size_t)used, "%s), }", tn_ndim(t) == 1 ? "," : "");
+    while ((used + 11) % 64) { /* so that elements lie well */
+        text[used++] = ' ';
+    }
+    text[used++] = '\n';
+    memcpy(to, magic, sizeof(magic));
+    memcpy(to + 6, (unsigned char[]){1, 0, (unsigned char)used, (unsigned char)(used >> 8)}, 4);
+    return (size_t)used + 10;
+}

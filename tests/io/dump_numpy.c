@@ -1,0 +1,32 @@
+/* For test_numpy.py: reads every array of an archive, or the one of a .npy file, and writes it
+ * anew.
+ *
+ *     dump_numpy IN OUT [compressed]
+ */
+#include <tern/tern.h>
+
+#include <string.h>
+
+enum { MOST = 64 };
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    if (argc < 3) {
+        return 2;
+    }
+    size_t length = strlen(argv[1]);
+    if (strcmp(argv[1] + length - 4, ".npy") == 0) {
+        return tn_npy_save(argv[2], tn_npy_load(argv[1]));
+    }
+    tn_npz *f = tn_npz_open(argv[1]);
+    const char *names[MOST];
+    tn_tensor *tensors[MOST];
+    int n = tn_npz_count(f);
+    for (int i = 0; i < n && i < MOST; i++) {
+        names[i] = tn_npz_name(f, i);
+        tensors[i] = tn_npz_get(f, names[i]);
+    }
+    tn_status status = tn_npz_save(argv[2], names, tensors, n, argc > 3);
+    tn_npz_close(f);
+    return status;
+}

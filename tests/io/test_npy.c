@@ -1,0 +1,201 @@
+/* NumPy's files: what is written is read, and what is wrong says where. test_numpy.py has NumPy
+ * itself. */
+#define LLVMFuzzerTestOneInput fuzz_npy
+#include "tests/fuzz/fuzz_npy.c"
+#include "tests/support/test.h"
+#undef LLVMFuzzerTestOneInput
+
+#include "tests/support/replay.h"
+#include "tests/support/temp.h"
+
+#include "core/allocator.h"
+#include "tern/sys/tensor.h"
+
+#include <math.h>
+#include <string.h>
+
+static void same_tensors(const tn_tensor *a, const tn_tensor *b) {
+    assert_true(tn_dims_equal(tn_shape(a), tn_shape(b)));
+    assert_int_equal(tn_dtype_of(a), tn_dtype_of(b));
+    assert_memory_equal(tn_data(a), tn_data(b),
+                        (size_t)tn_count(a) * tn_dtype_size(tn_dtype_of(a)));
+}
+
+static const tn_dtype ours[] = {TN_F32, TN_F64, TN_F16, TN_I64, TN_I32, TN_U8, TN_BOOL, TN_I8};
+enum { OURS = sizeof(ours) / sizeof(*ours) };
+
+static void arrays_there_and_back(void **state) {
+    (void)state;
+    const char *path = temp_path("x.npy");
+    for (int i = 0; i < OURS; i++) {
+        tn_tensor *x = tn_cast(tn_reshape(tn_arange(-3, 9, 1, TN_F32), TN_DIMS(3, 4)), ours[i]);
+        tn_tensor *shapes[] = {x, tn_t(x), tn_select(tn_select(x, 0, 1), 0, 2),
+                               tn_empty(TN_DIMS(0, 5), ours[i]), tn_select(x, 1, 3)};
+        for (int k = 0; k < 5; k++) {
+            assert_int_equal(tn_npy_save(path, shapes[k]), TN_OK);
+            same_tensors(tn_npy_load(path), tn_contiguous(shapes[k]));
+        }
+    }
+    assert_int_equal(tn_npy_save(path, tn_ones(TN_DIMS(2), TN_BF16)), TN_EDTYPE);
+    assert_error(TN_EDTYPE, "is bf16, which NumPy has not");
+    assert_int_equal(tn_npy_save("/nowhere/at/all.npy", tn_ones(TN_DIMS(2), TN_F32)), TN_EIO);
+    assert_error(TN_EIO, "/nowhere/at/all.npy");
+    assert_int_equal(tn_npy_save(path, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "NULL");
+}
+
+static void archives_there_and_back(void **state) {
+    (void)state;
+    const char *path = temp_path("all.npz"), *names[OURS];
+    tn_tensor *tensors[OURS];
+    for (int i = 0; i < OURS; i++) {
+        names[i] = tn_dtype_name(ours[i]);
+        tensors[i] = tn_cast(tn_reshape(tn_arange(0, 2000, 1, TN_F32), TN_DIMS(20, 100)), ours[i]);
+    }
+    size_t plain = 0, squeezed = 0;
+    for (int compressed = 0; compressed < 2; compressed++) {
+        assert_int_equal(tn_npz_save(path, names, tensors, OURS, compressed), TN_OK);
+        free(temp_read(path, compressed ? &squeezed : &plain));
+        tn_npz *f = tn_npz_open(path);
+        assert_int_equal(tn_npz_count(f), OURS);
+        for (int i = 0; i < OURS; i++) {
+            assert_string_equal(tn_npz_name(f, i), names[i]);
+            same_tensors(tn_npz_get(f, names[i]), tensors[i]);
+        }
+        assert_null(tn_npz_name(f, OURS));
+        assert_inert(tn_npz_get(f, "nobody"), TN_EVALUE, "there is no array \"nobody\"");
+        tn_npz_close(f);
+    }
+    assert_true(squeezed < plain / 2);
+    names[1] = names[0];
+    assert_int_equal(tn_npz_save(path, names, tensors, 2, false), TN_EVALUE);
+    assert_error(TN_EVALUE, "name 1 is empty, too long, or that of another array");
+    assert_int_equal(tn_npz_save(path, NULL, NULL, 0, false), TN_OK);
+    tn_npz *none = tn_npz_open(path);
+    assert_non_null(none);
+    assert_int_equal(tn_npz_count(none), 0);
+    tn_npz_close(none);
+}
+
+/* An array of version 1 with this header, and `bytes` zeros behind it. */
+static tn_tensor *array_of(const char *header, size_t bytes) {
+    unsigned char text[1024] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
+    size_t length = strlen(header);
+    text[8] = (unsigned char)length;
+    text[9] = (unsigned char)(length >> 8);
+    memcpy(text + 10, header, length);
+    const char *path = temp_path("one.npy");
+    temp_write(path, text, 10 + length + bytes);
+    return tn_npy_load(path);
+}
+
+static void headers_that_are_wrong(void **state) {
+    (void)state;
+    static const struct {
+        const char *header, *wrong;
+        size_t bytes;
+        tn_status status;
+    } cases[] = {
+        {"", "at byte 10: it is no dictionary", 0, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False}", "a key is missing", 4, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': 0, 'shape': ()}", "at byte 44: fortran_order", 4,
+         TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2)} x", "something stands behind", 8,
+         TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "a size is missing", 8,
+         TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000000000000,)}",
+         "a size is too large", 8, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (400000000000000000,)}",
+         "8 bytes of elements are not what", 8, TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", "8 bytes of elements", 8,
+         TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "8 bytes of elements", 8,
+         TN_EFORMAT},
+        {"{'descr': '<f4', 'descr': '<f4', 'shape': ()}", "a key is there twice", 4, TN_EFORMAT},
+        {"{'descr': '|O', 'fortran_order': False, 'shape': ()}", "elements of type \"|O\"", 8,
+         TN_EUNSUPPORTED},
+        {"{'descr': '<u8', 'fortran_order': False, 'shape': ()}", "elements of type \"<u8\"", 8,
+         TN_EUNSUPPORTED},
+        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}", "a text is missing", 4,
+         TN_EFORMAT},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}",
+         "more than 8 dimensions", 4, TN_EUNSUPPORTED},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_inert(array_of(cases[i].header, cases[i].bytes), cases[i].status, cases[i].wrong);
+    }
+    assert_int_equal(
+        tn_count(array_of("{\"shape\":(2L,3),'fortran_order':True,'descr':'>i2'}\n", 12)), 6);
+    assert_inert(tn_npy_load(NULL), TN_EVALUE, "NULL");
+    assert_inert(tn_npy_load("/nowhere/x.npy"), TN_EIO, "/nowhere/x.npy");
+}
+
+/* Each byte of an archive, changed: an error, or the same numbers, or other names. */
+static void damaged_archives(void **state) {
+    (void)state;
+    const char *path = temp_path("whole.npz"), *names[] = {"a", "b"};
+    tn_tensor *tensors[] = {tn_arange(0, 40, 1, TN_F32), tn_ones(TN_DIMS(2, 3), TN_I64)};
+    assert_int_equal(tn_npz_save(path, names, tensors, 2, true), TN_OK);
+    size_t bytes;
+    unsigned char *whole = temp_read(path, &bytes);
+    for (size_t i = 0; i < bytes; i++) {
+        whole[i] ^= 0x41;
+        fuzz_npy(whole, bytes);
+        whole[i] ^= 0x41;
+        fuzz_npy(whole, i);
+    }
+    whole[30 + strlen("a.npy") + 8] ^= 1; /* in the first array's stream */
+    temp_write(path, whole, bytes);
+    tn_npz *f = tn_npz_open(path);
+    assert_inert(tn_npz_get(f, "a"), TN_EFORMAT, "a is damaged");
+    same_tensors(tn_npz_get(f, "b"), tensors[1]);
+    tn_npz_close(f);
+    free(whole);
+    /* a number that is not compressed: nothing but the check tells */
+    assert_int_equal(tn_npz_save(path, names, tensors, 2, false), TN_OK);
+    whole = temp_read(path, &bytes);
+    whole[30 + strlen("a.npy") + 128 + 8] ^= 1;
+    temp_write(path, whole, bytes);
+    f = tn_npz_open(path);
+    assert_inert(tn_npz_get(f, "a"), TN_EFORMAT, "a is damaged");
+    tn_npz_close(f);
+    free(whole);
+}
+
+static void no_memory(void **state) {
+    (void)state;
+    const char *path = temp_path("memory.npz"), *names[] = {"a"};
+    tn_tensor *tensors[] = {tn_ones(TN_DIMS(2, 3), TN_F32)};
+    for (int i = 0;; i++) {
+        TN_SCOPE;
+        tn__alloc_fail_at(i);
+        tn_status status = tn_npz_save(path, names, tensors, 1, true);
+        tn_npz *f = status == TN_OK ? tn_npz_open(path) : NULL;
+        tn_tensor *t = f ? tn_npz_get(f, "a") : tn_inert();
+        tn__alloc_fail_at(-1);
+        tn_npz_close(f);
+        if (!tn_is_inert(t)) {
+            assert_true(i > 5);
+            break;
+        }
+        assert_error(TN_ENOMEM, "");
+    }
+}
+
+static void corpus(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_npy", fuzz_npy) >= 15);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(arrays_there_and_back),
+        TEST(archives_there_and_back),
+        TEST(headers_that_are_wrong),
+        TEST(damaged_archives),
+        TEST(no_memory),
+        TEST(corpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
