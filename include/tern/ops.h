@@ -118,6 +118,8 @@ TN_API tn_tensor *tn_min(tn_tensor *x, tn_dims dims, bool keepdim);
 /* divides by count - correction; inf, or NaN for equal elements, when that is not positive */
 TN_API tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim);
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim);
+/* of the elements so far along one dimension: x's shape */
+TN_API tn_tensor *tn_logcumsumexp(tn_tensor *x, int dim);
 TN_API tn_tensor *tn_sum_all(tn_tensor *x); /* 0-dimensional */
 TN_API tn_tensor *tn_mean_all(tn_tensor *x);
 /* i64, the first largest; no gradient */
