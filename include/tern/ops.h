@@ -328,6 +328,64 @@ TN_API tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_
 
 /* same shapes; NONE: x's shape */
 TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how);
+TN_API tn_tensor *tn_l1(tn_tensor *x, tn_tensor *target, tn_reduction how);
+/* with d = |x - target|: d^2 / (2 beta) below beta, d - beta / 2 above (PyTorch's default: 1) */
+TN_API tn_tensor *tn_smooth_l1(tn_tensor *x, tn_tensor *target, tn_reduction how, double beta);
+/* d^2 / 2 up to delta, delta (d - delta / 2) beyond (1) */
+TN_API tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, double delta);
+/* target (log target - x): x and, with log_target, target are logarithms of probabilities.
+ * PyTorch's "batchmean" is TN_SUM divided by the number of rows. */
+TN_API tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target);
+
+/* x: probabilities; target: in [0, 1]; weight: NULL, or broadcasts to x */
+TN_API tn_tensor *tn_bce(tn_tensor *x, tn_tensor *target, tn_tensor *weight, tn_reduction how);
+
+/* The same of sigmoid(x), without its overflow and rounding. */
+typedef struct tn_bce_options {
+    tn_reduction reduction; /* TN_MEAN */
+    tn_tensor *weight;      /* NULL; broadcasts to x */
+    tn_tensor *pos_weight;  /* NULL; broadcasts to x: what a target of 1 counts */
+} tn_bce_options;
+TN_API tn_bce_options tn_bce_defaults(void);
+TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_reduction how);
+TN_API tn_tensor *tn_bce_with_logits_with(tn_tensor *x, tn_tensor *target, tn_bce_options options);
+
+/* log_probabilities (…, C), labels (…) i64 or i32. The mean is over the weights of the rows that
+ * are not ignored. NONE: (…). TN_EINDEX names a label outside [0, C). */
+typedef struct tn_nll_options {
+    tn_reduction reduction; /* TN_MEAN */
+    int64_t ignore_index;   /* -100 */
+    tn_tensor *weight;      /* NULL; (C) */
+} tn_nll_options;
+TN_API tn_nll_options tn_nll_defaults(void);
+TN_API tn_tensor *tn_nll(tn_tensor *log_probabilities, tn_tensor *labels, tn_reduction how);
+TN_API tn_tensor *tn_nll_with(tn_tensor *log_probabilities, tn_tensor *labels,
+                              tn_nll_options options);
+
+/* sum a b / (max(|a|, eps) max(|b|, eps)) along dim, which is removed; a and b broadcast (1e-8) */
+TN_API tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int dim, double eps);
+/* a and b (…, C), y (…): 1 - cos where y > 0, max(0, cos - margin) elsewhere. NONE: (…) */
+TN_API tn_tensor *tn_cosine_embedding(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,
+                                      tn_reduction how);
+/* max(0, margin - y (a - b)); y is 1 or -1; the same shapes */
+TN_API tn_tensor *tn_margin_ranking(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,
+                                    tn_reduction how);
+/* x (…, C), labels (…), weight NULL or (C): the mean over the classes of
+ * max(0, margin - x[label] + x[c])^p, c not the label; p is 1 or 2. NONE: (…) */
+TN_API tn_tensor *tn_multi_margin(tn_tensor *x, tn_tensor *labels, int p, double margin,
+                                  tn_tensor *weight, tn_reduction how);
+/* (…, C) each: max(0, d(anchor, positive) - d(anchor, negative) + margin). NONE: (…). Balntas et
+ * al. 2016 (swap too). */
+typedef struct tn_triplet_options {
+    tn_reduction reduction; /* TN_MEAN */
+    double margin;          /* 1 */
+    double p;               /* 2: the norm of d(u, v) = |u - v + eps| */
+    double eps;             /* 1e-6 */
+    bool swap;              /* d(positive, negative) instead, where it is less. false */
+} tn_triplet_options;
+TN_API tn_triplet_options tn_triplet_defaults(void);
+TN_API tn_tensor *tn_triplet_margin(tn_tensor *anchor, tn_tensor *positive, tn_tensor *negative,
+                                    tn_triplet_options options);
 
 /* logits (…, C), labels (…) i64 or i32. The mean is over the rows that are not ignored. NONE: (…).
  * bf16 and f16 logits give an f32 loss. TN_EINDEX names a label outside [0, C). Logits of ignored
@@ -339,6 +397,8 @@ typedef struct tn_cross_entropy_options {
     double label_smoothing; /* 0 */
     /* backward writes the gradient over the logits: they must have no other use. false */
     bool consume_logits;
+    tn_tensor *weight; /* (C), what each class counts, in the mean as well. NULL: 1. Not one kernel
+                        */
 } tn_cross_entropy_options;
 TN_API tn_cross_entropy_options tn_cross_entropy_defaults(void);
 TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction how);

@@ -196,14 +196,14 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_cross_entrop
 /* Each reduction, labels that are ignored by their value, smoothing from none to all, rows in
  * several dimensions or none, one class, no rows, more classes than a vector register holds. */
 static void cross_entropy_samples(tn_op_samples *s) {
-    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false},
-                                          sum = {TN_SUM, -100, 0.0, false},
-                                          none = {TN_NONE, -100, 0.0, false},
-                                          skip = {TN_MEAN, 2, 0.0, false},
-                                          skip_sum = {TN_SUM, 0, 0.1, false},
-                                          skip_none = {TN_NONE, 1, 0.25, false},
-                                          smooth = {TN_MEAN, -100, 0.1, false},
-                                          even = {TN_SUM, -100, 1.0, false};
+    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false, NULL},
+                                          sum = {TN_SUM, -100, 0.0, false, NULL},
+                                          none = {TN_NONE, -100, 0.0, false, NULL},
+                                          skip = {TN_MEAN, 2, 0.0, false, NULL},
+                                          skip_sum = {TN_SUM, 0, 0.1, false, NULL},
+                                          skip_none = {TN_NONE, 1, 0.25, false, NULL},
+                                          smooth = {TN_MEAN, -100, 0.1, false, NULL},
+                                          even = {TN_SUM, -100, 1.0, false, NULL};
     add_sample(s, "", &mean, TN_DIMS(5, 4));
     add_sample(s, "reduction='sum'", &sum, TN_DIMS(5, 4));
     add_sample(s, "reduction='none'", &none, TN_DIMS(2, 3, 4));
@@ -249,5 +249,8 @@ tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction h
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
                                  tn_cross_entropy_options options) {
-    return tn_apply2(&tn__op_cross_entropy, &options, logits, labels);
+    tn_tensor *weight = options.weight;
+    options.weight = NULL; /* an input, which args do not hold */
+    return weight ? tn_apply3(&tn__op_weighted_cross_entropy, &options, logits, labels, weight)
+                  : tn_apply2(&tn__op_cross_entropy, &options, logits, labels);
 }

@@ -1,0 +1,57 @@
+/* bce(x, t) = -(t log x + (1 - t) log(1 - x)), times weight; x is a probability
+ *
+ *     x and target: any shape, the same; f32 f64 bf16 f16
+ *     weight: absent, or broadcasts to it
+ *     y: 0-dimensional, or x's shape with TN_NONE
+ *
+ * Logarithms are at least -100, so that a certain and wrong x has a finite loss, as in PyTorch.
+ * bce_with_logits is exact where x would round to 0 or 1.
+ */
+#include "ops/loss/loss.h"
+
+#include "ops/dims.h"
+
+#include <math.h>
+
+static tn_tensor *bounded_log(tn_tensor *log) {
+    return tn_clamp(log, -100.0, INFINITY);
+}
+
+static tn_tensor *bce_compose(tn_op_call *c) {
+    const tn__loss_args *args = c->args;
+    tn_tensor *x = c->in[0], *t = c->in[1], *weight = tn__optional(c, 2);
+    tn_tensor *right = tn_mul(t, bounded_log(tn_log(x)));
+    tn_tensor *wrong = tn_mul(tn_rsub_scalar(t, 1.0), bounded_log(tn_log(tn_rsub_scalar(x, 1.0))));
+    tn_tensor *each = tn_neg(tn_add(right, wrong));
+    return tn__loss_reduced(weight ? tn_mul(each, weight) : each, args->how);
+}
+
+static void bce_samples(tn_op_samples *s) {
+    static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
+    static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
+    static const double x[] = {0.1, 0.9}, target[] = {0.0, 1.0};
+    tn__loss_samples(s, args, text, 3, x, target);
+    const tn_sample weighted = {
+        .text = "reduction='none'",
+        .args = &args[2],
+        .inputs = 3,
+        .in = {tn_spec_real(TN_DIMS(3, 4), 0.1, 0.9), tn_spec_real(TN_DIMS(3, 4), 0.0, 1.0),
+               tn_spec_real(TN_DIMS(4), 0.5, 2.0)},
+    };
+    tn_sample_add(s, &weighted);
+}
+
+const tn_op tn__op_bce = {
+    .name = "bce",
+    .inputs = {"x", "target", "weight"},
+    .args_size = sizeof(tn__loss_args),
+    .optional = 1u << 2,
+    .shape = tn__loss_shape,
+    .compose = bce_compose,
+    .wide = true,
+    .samples = bce_samples,
+};
+
+tn_tensor *tn_bce(tn_tensor *x, tn_tensor *target, tn_tensor *weight, tn_reduction how) {
+    return tn_apply3(&tn__op_bce, &(tn__loss_args){.how = how}, x, target, weight);
+}

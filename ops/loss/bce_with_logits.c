@@ -1,0 +1,74 @@
+/* bce_with_logits(x, t) = bce(sigmoid(x), t) = (1 - t) x + (1 + (p - 1) t) log(1 + exp(-x)), times
+ * weight
+ *
+ *     x and target: any shape, the same; f32 f64 bf16 f16
+ *     weight, pos_weight (p): absent, or broadcast to it; p counts the positive answers
+ *     y: 0-dimensional, or x's shape with TN_NONE
+ *
+ * With log(1 + exp(-x)) as max(-x, 0) + log(1 + exp(-|x|)) nothing overflows, and no probability is
+ * rounded to 0 or 1.
+ */
+#include "ops/loss/loss.h"
+
+#include "ops/dims.h"
+
+static tn_tensor *bce_with_logits_compose(tn_op_call *c) {
+    const tn__loss_args *args = c->args;
+    tn_tensor *x = c->in[0], *t = c->in[1];
+    tn_tensor *weight = tn__optional(c, 2), *positive = tn__optional(c, 3);
+    tn_tensor *rest = tn_log(tn_add_scalar(tn_exp(tn_neg(tn_abs(x))), 1.0));
+    tn_tensor *surprise = tn_add(tn_relu(tn_neg(x)), rest); /* log(1 + exp(-x)) */
+    if (positive) {
+        tn_tensor *share = tn_mul(tn_sub_scalar(positive, 1.0), t);
+        surprise = tn_mul(surprise, tn_add_scalar(share, 1.0));
+    }
+    tn_tensor *each = tn_add(tn_mul(tn_rsub_scalar(t, 1.0), x), surprise);
+    return tn__loss_reduced(weight ? tn_mul(each, weight) : each, args->how);
+}
+
+/* Logits whose sigmoid is 0 or 1 in single precision; each weight, and both. */
+static void bce_with_logits_samples(tn_op_samples *s) {
+    static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
+    static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
+    static const double x[] = {-4.0, 4.0}, target[] = {0.0, 1.0}, far[] = {-60.0, 60.0};
+    tn__loss_samples(s, args, text, 3, x, target);
+    tn__loss_samples(s, &args[2], &text[2], 1, far, target);
+    tn_spec weight = tn_spec_real(TN_DIMS(3, 1), 0.5, 2.0), none = {.kind = TN_SPEC_ABSENT};
+    for (int k = 0; k < 3; k++) {
+        tn_sample sample = {
+            .text = text[k],
+            .args = &args[k],
+            .inputs = 4,
+            .in = {tn_spec_real(TN_DIMS(3, 4), -4.0, 4.0), tn_spec_real(TN_DIMS(3, 4), 0.0, 1.0),
+                   k == 1 ? none : weight, k == 0 ? none : tn_spec_real(TN_DIMS(4), 0.5, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_bce_with_logits = {
+    .name = "bce_with_logits",
+    .inputs = {"x", "target", "weight", "pos_weight"},
+    .args_size = sizeof(tn__loss_args),
+    .optional = 1u << 2 | 1u << 3,
+    .shape = tn__loss_shape,
+    .compose = bce_with_logits_compose,
+    .wide = true,
+    .samples = bce_with_logits_samples,
+};
+
+tn_bce_options tn_bce_defaults(void) {
+    return (tn_bce_options){.reduction = TN_MEAN};
+}
+
+tn_tensor *tn_bce_with_logits_with(tn_tensor *x, tn_tensor *target, tn_bce_options options) {
+    tn_tensor *in[] = {x, target, options.weight, options.pos_weight};
+    tn__loss_args args = {.how = options.reduction};
+    return tn_apply(&tn__op_bce_with_logits, &args, in, 4);
+}
+
+tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_reduction how) {
+    tn_bce_options options = tn_bce_defaults();
+    options.reduction = how;
+    return tn_bce_with_logits_with(x, target, options);
+}

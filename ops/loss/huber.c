@@ -1,0 +1,38 @@
+/* huber(x, t) = d^2 / 2 where d = |x - t| <= delta, else delta (d - delta / 2) (Huber 1964)
+ *
+ *     x and target: any shape, the same; f32 f64 bf16 f16
+ *     y: 0-dimensional, or x's shape with TN_NONE
+ */
+#include "ops/loss/loss.h"
+
+static tn_tensor *huber_compose(tn_op_call *c) {
+    const tn__loss_args *args = c->args;
+    tn_tensor *x = c->in[0], *target = c->in[1];
+    tn_tensor *d = tn_abs(tn_sub(x, target));
+    tn_tensor *near = tn_mul_scalar(tn_square(d), 0.5);
+    tn_tensor *far = tn_mul_scalar(tn_sub_scalar(d, args->k / 2.0), args->k);
+    return tn__loss_reduced(tn_where(tn_le(d, tn__constant(d, args->k)), near, far), args->how);
+}
+
+static void huber_samples(tn_op_samples *s) {
+    static const tn__loss_args args[] = {
+        {TN_MEAN, 1.0, 0.0}, {TN_SUM, 0.3, 0.0}, {TN_NONE, 2.0, 0.0}};
+    static const char *const text[] = {"reduction='mean'", "reduction='sum', delta=0.3",
+                                       "reduction='none', delta=2.0"};
+    static const double x[] = {-1.0, 1.0}, target[] = {-1.0, 1.0};
+    tn__loss_samples(s, args, text, 3, x, target);
+}
+
+const tn_op tn__op_huber = {
+    .name = "huber",
+    .inputs = {"x", "target"},
+    .args_size = sizeof(tn__loss_args),
+    .shape = tn__loss_shape,
+    .compose = huber_compose,
+    .wide = true,
+    .samples = huber_samples,
+};
+
+tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, double delta) {
+    return tn_apply2(&tn__op_huber, &(tn__loss_args){how, delta, 0.0}, x, target);
+}

@@ -1,0 +1,43 @@
+/* kl_div(x, t) = t (log t - x), where x is the logarithm of a distribution; exp(t) (t - x) when the
+ * target is one too
+ *
+ *     x and target: any shape, the same; f32 f64 bf16 f16
+ *     y: 0-dimensional, or x's shape with TN_NONE
+ *
+ * A target of 0 adds 0.
+ */
+#include "ops/loss/loss.h"
+
+static tn_tensor *kl_div_compose(tn_op_call *c) {
+    const tn__loss_args *args = c->args;
+    tn_tensor *x = c->in[0], *target = c->in[1];
+    if (args->k != 0.0) {
+        return tn__loss_reduced(tn_mul(tn_exp(target), tn_sub(target, x)), args->how);
+    }
+    tn_tensor *none = tn_le(target, tn__constant(target, 0.0));
+    tn_tensor *log = tn_log(tn_masked_fill(target, none, 1.0));
+    return tn__loss_reduced(tn_mul(target, tn_sub(log, x)), args->how);
+}
+
+static void kl_div_samples(tn_op_samples *s) {
+    static const tn__loss_args args[] = {
+        {TN_MEAN, 0.0, 0.0}, {TN_SUM, 1.0, 0.0}, {TN_NONE, 0.0, 0.0}};
+    static const char *const text[] = {"reduction='mean'", "reduction='sum', log_target=True",
+                                       "reduction='none'"};
+    static const double x[] = {-3.0, -0.1}, target[] = {0.05, 1.0};
+    tn__loss_samples(s, args, text, 3, x, target);
+}
+
+const tn_op tn__op_kl_div = {
+    .name = "kl_div",
+    .inputs = {"x", "target"},
+    .args_size = sizeof(tn__loss_args),
+    .shape = tn__loss_shape,
+    .compose = kl_div_compose,
+    .wide = true,
+    .samples = kl_div_samples,
+};
+
+tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target) {
+    return tn_apply2(&tn__op_kl_div, &(tn__loss_args){how, log_target ? 1.0 : 0.0, 0.0}, x, target);
+}

@@ -1,0 +1,78 @@
+/* Reductions, shapes and samples of losses (loss.h). */
+#include "ops/loss/loss.h"
+
+#include "ops/dims.h"
+
+bool tn__loss_reduction(const tn_op_call *c, tn_reduction how) {
+    return how == TN_MEAN || how == TN_SUM || how == TN_NONE ||
+           tn_op_fail(c, TN_EVALUE, "reduction is %d (TN_MEAN, TN_SUM or TN_NONE)", (int)how);
+}
+
+bool tn__loss_out(tn_op_call *c, tn_reduction how, tn_dims each) {
+    return tn__loss_reduction(c, how) &&
+           tn_op_out(c, how == TN_NONE ? each : TN_DIMS(), tn_dtype_of(c->in[0]));
+}
+
+bool tn__loss_shape(tn_op_call *c) {
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
+        return false;
+    }
+    if (!tn_dims_equal(tn_shape(c->in[0]), tn_shape(c->in[1]))) {
+        return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be equal)",
+                          tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
+                          tn_op_input_name(c->op, 1).text, tn_shape_text(c->in[1]));
+    }
+    return tn__loss_out(c, *(const tn_reduction *)c->args, tn_shape(c->in[0]));
+}
+
+bool tn__loss_labels(tn_op_call *c, tn_reduction how, tn_dtype dtype) {
+    tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
+    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
+        return false;
+    }
+    if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
+        return tn_op_fail(c, TN_ESHAPE,
+                          "%s is %s but %s are %s (they need its dimensions but the last)",
+                          tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
+                          tn_op_input_name(c->op, 1).text, tn_shape_text(c->in[1]));
+    }
+    tn_tensor *weight = tn__optional(c, 2);
+    if (weight && (!tn_dtype_is_float(tn_dtype_of(weight)) ||
+                   !tn_dims_equal(tn_shape(weight), TN_DIMS(x.size[x.ndim - 1])))) {
+        return tn_op_fail(c, TN_ESHAPE, "%s is %s but weight is %s %s (a float for each class)",
+                          tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
+                          tn_dtype_name(tn_dtype_of(weight)), tn_shape_text(weight));
+    }
+    return tn__loss_reduction(c, how) && tn_op_out(c, how == TN_NONE ? label : TN_DIMS(), dtype);
+}
+
+tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor *x) {
+    tn_tensor *rows = tn_index_select(weight, 0, tn_reshape(label, TN_DIMS(-1)));
+    return tn_cast(tn_reshape(rows, tn_shape(label)), tn_dtype_of(x));
+}
+
+tn_tensor *tn__loss_reduced(tn_tensor *each, tn_reduction how) {
+    return how == TN_NONE ? each : how == TN_SUM ? tn_sum_all(each) : tn_mean_all(each);
+}
+
+tn_tensor *tn__length_of(tn_tensor *squares) {
+    tn_tensor *none = tn_eq(squares, tn__constant(squares, 0.0));
+    return tn_masked_fill(tn_sqrt(tn_masked_fill(squares, none, 1.0)), none, 0.0);
+}
+
+void tn__loss_samples(tn_op_samples *s, const tn__loss_args *args, const char *const *text, int n,
+                      const double *x, const double *target) {
+    static const tn_dims shapes[] = {{1, {7}}, {2, {3, 4}}, {0, {0}}, {2, {2, 0}}, {2, {3, 67}}};
+    for (int k = 0; k < n; k++) {
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+            tn_sample sample = {
+                .text = text[k],
+                .args = &args[k],
+                .inputs = 2,
+                .in = {tn_spec_real(shapes[i], x[0], x[1]),
+                       tn_spec_real(shapes[i], target[0], target[1])},
+            };
+            tn_sample_add(s, &sample);
+        }
+    }
+}

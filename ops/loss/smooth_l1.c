@@ -1,0 +1,41 @@
+/* smooth_l1(x, t) = d^2 / (2 beta) where d = |x - t| < beta, else d - beta / 2 (Girshick 2015,
+ * arXiv:1504.08083); l1 for beta 0
+ *
+ *     x and target: any shape, the same; f32 f64 bf16 f16
+ *     y: 0-dimensional, or x's shape with TN_NONE
+ */
+#include "ops/loss/loss.h"
+
+static tn_tensor *smooth_l1_compose(tn_op_call *c) {
+    const tn__loss_args *args = c->args;
+    tn_tensor *x = c->in[0], *target = c->in[1];
+    tn_tensor *d = tn_abs(tn_sub(x, target));
+    if (args->k > 0.0) {
+        tn_tensor *near = tn_mul_scalar(tn_square(d), 0.5 / args->k);
+        d = tn_where(tn_lt(d, tn__constant(d, args->k)), near, tn_sub_scalar(d, args->k / 2.0));
+    }
+    return tn__loss_reduced(d, args->how);
+}
+
+static void smooth_l1_samples(tn_op_samples *s) {
+    static const tn__loss_args args[] = {
+        {TN_MEAN, 1.0, 0.0}, {TN_SUM, 0.3, 0.0}, {TN_NONE, 0.0, 0.0}};
+    static const char *const text[] = {"reduction='mean'", "reduction='sum', beta=0.3",
+                                       "reduction='none', beta=0.0"};
+    static const double x[] = {-1.0, 1.0}, target[] = {-1.0, 1.0};
+    tn__loss_samples(s, args, text, 3, x, target);
+}
+
+const tn_op tn__op_smooth_l1 = {
+    .name = "smooth_l1",
+    .inputs = {"x", "target"},
+    .args_size = sizeof(tn__loss_args),
+    .shape = tn__loss_shape,
+    .compose = smooth_l1_compose,
+    .wide = true,
+    .samples = smooth_l1_samples,
+};
+
+tn_tensor *tn_smooth_l1(tn_tensor *x, tn_tensor *target, tn_reduction how, double beta) {
+    return tn_apply2(&tn__op_smooth_l1, &(tn__loss_args){how, beta, 0.0}, x, target);
+}

@@ -1,0 +1,88 @@
+/* triplet_margin(a, p, n) = max(0, d(a, p) - d(a, n) + margin), d(u, v) = |u - v + eps|, the p-norm
+ * of the last dimension (Balntas et al. 2016); with `swap` min(d(a, n), d(p, n)) instead of d(a, n)
+ *
+ *     anchor, positive, negative: (…, C), the same; f32 f64 bf16 f16
+ *     y: 0-dimensional, or (…) with TN_NONE
+ */
+#include "ops/loss/loss.h"
+
+#include "ops/dims.h"
+
+static bool triplet_margin_shape(tn_op_call *c) {
+    const tn_triplet_options *o = c->args;
+    tn_dims a = tn_shape(c->in[0]);
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
+        return false;
+    }
+    if (a.ndim == 0 || !tn_dims_equal(a, tn_shape(c->in[1])) ||
+        !tn_dims_equal(a, tn_shape(c->in[2]))) {
+        return tn_op_fail(
+            c, TN_ESHAPE, "anchor is %s, positive %s and negative %s (the same, (…, C))",
+            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
+    }
+    if (!(o->p > 0.0)) {
+        return tn_op_fail(c, TN_EVALUE, "p is %g (more than 0)", o->p);
+    }
+    return tn__loss_out(c, o->reduction, tn__dims_leading(a));
+}
+
+static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_options *o) {
+    tn_tensor *d = tn_add_scalar(tn_sub(u, v), o->eps);
+    if (o->p == 2.0) {
+        return tn__length_of(tn_sum(tn_square(d), TN_DIMS(-1), false));
+    }
+    tn_tensor *sum = tn_sum(tn_pow_scalar(tn_abs(d), o->p), TN_DIMS(-1), false);
+    return o->p == 1.0 ? sum : tn_pow_scalar(sum, 1.0 / o->p);
+}
+
+static tn_tensor *triplet_margin_compose(tn_op_call *c) {
+    const tn_triplet_options *o = c->args;
+    tn_tensor *far = distance_of(c->in[0], c->in[2], o);
+    if (o->swap) {
+        far = tn_minimum(far, distance_of(c->in[1], c->in[2], o));
+    }
+    tn_tensor *lead = tn_sub(distance_of(c->in[0], c->in[1], o), far);
+    return tn__loss_reduced(tn_relu(tn_add_scalar(lead, o->margin)), o->reduction);
+}
+
+static void triplet_margin_samples(tn_op_samples *s) {
+    static const tn_triplet_options args[] = {
+        {TN_MEAN, 1.0, 2.0, 1e-6, false},
+        {TN_SUM, 0.5, 1.0, 1e-6, false},
+        {TN_NONE, 2.0, 3.0, 1e-6, true},
+        {TN_MEAN, 1.5, 2.0, 1e-6, true},
+    };
+    static const char *const text[] = {"", "reduction='sum', margin=0.5, p=1.0",
+                                       "reduction='none', margin=2.0, p=3.0, swap=True",
+                                       "margin=1.5, swap=True"};
+    for (int k = 0; k < 4; k++) {
+        tn_dims dims = TN_DIMS(5, 4);
+        const tn_sample sample = {
+            .text = text[k],
+            .args = &args[k],
+            .inputs = 3,
+            .in = {tn_spec_real(dims, -1.0, 1.0), tn_spec_real(dims, -1.0, 1.0),
+                   tn_spec_real(dims, -1.0, 1.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_triplet_margin = {
+    .name = "triplet_margin",
+    .inputs = {"anchor", "positive", "negative"},
+    .args_size = sizeof(tn_triplet_options),
+    .shape = triplet_margin_shape,
+    .compose = triplet_margin_compose,
+    .wide = true,
+    .samples = triplet_margin_samples,
+};
+
+tn_triplet_options tn_triplet_defaults(void) {
+    return (tn_triplet_options){.reduction = TN_MEAN, .margin = 1.0, .p = 2.0, .eps = 1e-6};
+}
+
+tn_tensor *tn_triplet_margin(tn_tensor *anchor, tn_tensor *positive, tn_tensor *negative,
+                             tn_triplet_options options) {
+    return tn_apply3(&tn__op_triplet_margin, &options, anchor, positive, negative);
+}
