@@ -77,6 +77,8 @@ TN_OP(linalg, matmul)
 TN_OP(linalg, linear)
 TN_OP(linalg, linear_gelu)
 TN_OP(linalg, linear_q8)
+TN_OP(linalg, einsum)
+TN_OP(linalg, bilinear)
 
 /* index/ */
 TN_OP(index, index_select)

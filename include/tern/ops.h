@@ -136,6 +136,18 @@ TN_API tn_tensor *tn_sum_to(tn_tensor *x, tn_dims dims);
  * row (a) or column (b) that is removed from the result, as in NumPy. */
 TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
 
+/* Sums of products by subscripts: "bij,bjk->bik". A letter names a dimension; "..." some that
+ * broadcast; a letter twice in an operand is its diagonal; what the result does not name is summed.
+ * Without "->" the result has the letters that appear once, in alphabetical order. Up to 8
+ * operands, which are joined from left to right by products of matrices. */
+TN_API tn_tensor *tn_einsum(const char *equation, tn_tensor *const *t, int n);
+#define TN_EINSUM(equation, ...)                      \
+    tn_einsum(equation, (tn_tensor *[]){__VA_ARGS__}, \
+              (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)))
+
+/* a (…, I), b (…, J), weight (O, I, J), bias (O) or NULL -> (…, O) = a weight b + bias. */
+TN_API tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias);
+
 /* x (…, in), weight (out, in), bias (out) or NULL -> (…, out) = x weight^T + bias. */
 TN_API tn_tensor *tn_linear_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias);
 /* The same, then gelu_tanh: in one kernel where the device has one. */

@@ -268,6 +268,31 @@ static void special_operations(tn_tensor *t) {
     NOTHING(tn_all_close(x, t, 0.0, 0.0));
     INERT(tn_cat(NULL, 2, 0));
     INERT(tn_stack(NULL, 1, 0));
+    static const char *const equations[] = {NULL,
+                                            "",
+                                            ",",
+                                            "ij,jk",
+                                            "i",
+                                            "...",
+                                            "......",
+                                            "->",
+                                            "->->",
+                                            "ij->jj",
+                                            "ij->k",
+                                            "ij->i,j",
+                                            "ij.",
+                                            "-",
+                                            "i-j",
+                                            ">",
+                                            "i\xffj",
+                                            "ijkijkijkijk",
+                                            "ij->ijijijijijij"};
+    for (size_t i = 0; i < sizeof equations / sizeof *equations; i++) {
+        INERT(tn_einsum(equations[i], &t, 1));
+        TAKES(tn_einsum(equations[i], &x, 1));
+        TAKES(tn_einsum(equations[i], NULL, 1));
+        TAKES(tn_einsum(equations[i], &x, -1));
+    }
     TAKES(tn_attention(q, q, q, t, tn_attention_defaults()));
     tn_rnn_weights absent = {t, t, t, t}, there = {x, x, x, x};
     INERT(tn_rnn_op(t, NULL, there, NULL, false, false, NULL));

@@ -3,6 +3,7 @@ import torch
 import torch.nn.functional as F
 
 TWINS = {
+    "einsum": lambda *t, equation: torch.einsum(equation, *t),
     "linear_q8": lambda x, w, s, b=None: F.linear(x, s.to(x.dtype)[:, None] * w.to(x.dtype), b),
     "linear_gelu": lambda x, w, b=None: F.gelu(F.linear(x, w, b), approximate="tanh"),
 }

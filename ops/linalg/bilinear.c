@@ -1,0 +1,70 @@
+/* bilinear(a, b) = a W b + bias: y[o] = sum over i and j of a[i] W[o][i][j] b[j]
+ *
+ *     a: (…, I)   b: (…, J)   weight: (O, I, J)   bias: (O) or absent; one dtype of f32 f64 bf16
+ * f16 y: (…, O)
+ */
+#include "ops/dims.h"
+
+static bool bilinear_shape(tn_op_call *c) {
+    tn_dims a = tn_shape(c->in[0]), b = tn_shape(c->in[1]), w = tn_shape(c->in[2]);
+    const tn_tensor *bias = tn__optional(c, 3);
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
+        return false;
+    }
+    if (a.ndim == 0 || b.ndim == 0 || w.ndim != 3 ||
+        !tn_dims_equal(tn__dims_leading(a), tn__dims_leading(b)) ||
+        a.size[a.ndim - 1] != w.size[1] || b.size[b.ndim - 1] != w.size[2]) {
+        return tn_op_fail(c, TN_ESHAPE, "a is %s, b %s and weight %s ((…, I), (…, J), (O, I, J))",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]),
+                          tn_shape_text(c->in[2]));
+    }
+    if (bias && !tn_dims_equal(tn_shape(bias), TN_DIMS(w.size[0]))) {
+        return tn_op_fail(c, TN_ESHAPE, "weight is %s but bias is %s", tn_shape_text(c->in[2]),
+                          tn_shape_text(bias));
+    }
+    return tn_op_out(c, tn__dims_with_last(a, w.size[0]), tn_dtype_of(c->in[0]));
+}
+
+/* One large product of a and all weights, then a small one with b for each row. */
+static tn_tensor *bilinear_compose(tn_op_call *c) {
+    tn_tensor *a = c->in[0], *b = c->in[1], *w = c->in[2], *bias = tn__optional(c, 3);
+    int64_t out = tn_size(w, 0), rows = tn_size(w, 1), columns = tn_size(w, 2);
+    tn_dims lead = tn__dims_leading(tn_shape(a));
+    int64_t n = tn_dims_count(lead);
+    tn_tensor *flat = tn_reshape(tn_permute(w, TN_DIMS(1, 0, 2)), TN_DIMS(rows, out * columns));
+    tn_tensor *turned = tn_matmul(tn_reshape(a, TN_DIMS(n, rows)), flat); /* (n, O J) */
+    tn_tensor *y = tn_matmul(tn_reshape(turned, TN_DIMS(n, out, columns)),
+                             tn_reshape(b, TN_DIMS(n, columns, 1)));
+    y = tn_reshape(y, tn__dims_with_last(tn_shape(a), out));
+    return bias ? tn_add(y, bias) : y;
+}
+
+static void bilinear_samples(tn_op_samples *s) {
+    static const tn_dims lead[] = {{1, {5}}, {2, {2, 3}}, {0, {0}}, {1, {0}}};
+    for (int k = 0; k < 8; k++) {
+        tn_dims a = lead[k / 2], b = a;
+        a.size[a.ndim++] = 3;
+        b.size[b.ndim++] = 4;
+        tn_sample sample = {.text = "", .inputs = 3 + k % 2};
+        sample.in[0] = tn_spec_real(a, -1.0, 1.0);
+        sample.in[1] = tn_spec_real(b, -1.0, 1.0);
+        sample.in[2] = tn_spec_real(TN_DIMS(2, 3, 4), -1.0, 1.0);
+        sample.in[3] = tn_spec_real(TN_DIMS(2), -1.0, 1.0);
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_bilinear = {
+    .name = "bilinear",
+    .inputs = {"a", "b", "weight", "bias"},
+    .optional = 1u << 3,
+    .shape = bilinear_shape,
+    .compose = bilinear_compose,
+    .wide = true,
+    .samples = bilinear_samples,
+};
+
+tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias) {
+    tn_tensor *in[] = {a, b, weight, bias};
+    return tn_apply(&tn__op_bilinear, NULL, in, 4);
+}

@@ -1,0 +1,31 @@
+/* Einsum's equation as labels: what subscripts.c reads and einsum.c computes. */
+#ifndef TERN_OPS_SUBSCRIPTS_H
+#define TERN_OPS_SUBSCRIPTS_H
+
+#include "ops/op.h"
+
+/* A label is a letter, 'A' … 'Z' before 'a' … 'z', or behind them a dimension of "...". */
+enum { TN__LETTERS = 52, TN__LABELS = TN__LETTERS + TN_MAX_DIMS };
+
+typedef struct tn__einsum_args {
+    char equation[128];
+} tn__einsum_args;
+
+/* The labels of an operand's dimensions, or of the result's, or some labels. */
+typedef struct tn__term {
+    int n;
+    int label[TN_MAX_DIMS];
+} tn__term;
+
+typedef struct tn__einsum_plan {
+    tn__term in[TN_OP_INPUTS], out;
+    int64_t size[TN__LABELS]; /* -1: in no operand */
+} tn__einsum_plan;
+
+/* Where a term has the label first; -1: nowhere. */
+int tn__term_place(const tn__term *term, int label);
+
+/* Reads the equation in c's args for c's operands. False after raising. */
+bool tn__einsum_read(const tn_op_call *c, tn__einsum_plan *p);
+
+#endif
