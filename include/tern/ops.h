@@ -251,12 +251,12 @@ TN_API tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_option
 /* How a window slides. kernel, stride, padding, dilation: one number for all dimensions,
  * TN_DIMS(2), or one for each, TN_DIMS(2, 1). */
 typedef struct tn_pool_options {
-    tn_dims stride;   /* TN_DIMS(): as the kernel */
-    tn_dims padding;  /* 0; at most half the kernel */
-    tn_dims dilation; /* 1; of max_pool */
-    bool ceil_mode;   /* false; true: a last window that is partly outside counts too */
-    bool include_pad; /* true; of avg_pool: padding counts as zeros */
-    int64_t divisor;  /* 0: the size of the window; of avg_pool: what sums are divided by */
+    tn_dims stride;           /* TN_DIMS(): as the kernel */
+    tn_dims padding;          /* 0; at most half the kernel */
+    tn_dims dilation;         /* 1; of max_pool */
+    bool ceil_mode;           /* false; true: a last window that is partly outside counts too */
+    bool count_include_pad;   /* true; of avg_pool: padding counts as zeros */
+    int64_t divisor_override; /* 0: the size of the window; of avg_pool: what sums are divided by */
 } tn_pool_options;
 TN_API tn_pool_options tn_pool_defaults(void);
 
@@ -289,10 +289,10 @@ typedef enum tn_interpolation {
     TN_INTERPOLATE_AREA     /* tn_adaptive_avg_pool2d_op and its kin */
 } tn_interpolation;
 typedef struct tn_interpolate_options {
-    tn_dims size;         /* of the result, one number for all dimensions or one for each … */
-    double scale_factor;  /* … or so many times as large */
-    tn_interpolation how; /* TN_INTERPOLATE_NEAREST */
-    bool align_corners;   /* false; true: first and last elements are kept (linear, cubic) */
+    tn_dims size;          /* of the result, one number for all dimensions or one for each … */
+    double scale_factor;   /* … or so many times as large */
+    tn_interpolation mode; /* TN_INTERPOLATE_NEAREST */
+    bool align_corners;    /* false; true: first and last elements are kept (linear, cubic) */
 } tn_interpolate_options;
 TN_API tn_interpolate_options tn_interpolate_defaults(void);
 /* x (N, C, in…) -> (N, C, out…), 1 to 3 dimensions, cubic 2. TN_EVALUE: both of size and

@@ -175,9 +175,9 @@ static tn_tensor *pool_mean(const char *name, int spatial, tn_tensor *x, tn_dims
     x = single ? tn_unsqueeze(x, 0) : x;
     bool ok = options ? tn__pool_begin(name, &args, x, kernel, options)
                       : tn__pool_adaptive(name, &args, x, kernel);
-    if (ok && options && (options->divisor < 0 || tn__pool_volume(args.dilation) != 1)) {
+    if (ok && options && (options->divisor_override < 0 || tn__pool_volume(args.dilation) != 1)) {
         tn__raise(TN_EVALUE, name, "divisor is %lld, dilation %lld (not negative; 1)",
-                  (long long)options->divisor, (long long)tn__pool_volume(args.dilation));
+                  (long long)options->divisor_override, (long long)tn__pool_volume(args.dilation));
         ok = false;
     }
     tn_tensor *y = ok ? tn_apply1(&tn__op_avg_pool, &args, x) : tn_inert();

@@ -9,8 +9,8 @@ static inline double tn__window_share(const tn__pool_args *a, const tn__window *
     if (a->divisor > 0) {
         return 1.0 / (double)a->divisor;
     }
-    return a->include_pad ? 1.0 / (double)(w[0].span * w[1].span * w[2].span)
-                          : 1.0 / (double)(w[0].count * w[1].count * w[2].count);
+    return a->count_include_pad ? 1.0 / (double)(w[0].span * w[1].span * w[2].span)
+                                : 1.0 / (double)(w[0].count * w[1].count * w[2].count);
 }
 
 /* piece over all planes of a call, as a tn__pool_job. */

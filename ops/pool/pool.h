@@ -12,7 +12,7 @@ enum { POOL_SPATIAL = 3 };
 typedef struct tn__pool_args {
     int spatial;   /* 1, 2 or 3 */
     bool adaptive; /* windows are cut from sizes alone; then kernel … divisor are not read */
-    bool include_pad;
+    bool count_include_pad;
     int64_t divisor;
     int64_t kernel[POOL_SPATIAL], stride[POOL_SPATIAL], padding[POOL_SPATIAL],
         dilation[POOL_SPATIAL];

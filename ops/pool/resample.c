@@ -227,7 +227,7 @@ const tn_op tn__op_resample = {
 /* ---- Interpolation --------------------------------------------------------------------------- */
 
 tn_interpolate_options tn_interpolate_defaults(void) {
-    return (tn_interpolate_options){.how = TN_INTERPOLATE_NEAREST};
+    return (tn_interpolate_options){.mode = TN_INTERPOLATE_NEAREST};
 }
 
 /* What one spatial dimension becomes: 0 after raising. */
@@ -247,14 +247,14 @@ static int64_t size_along(const tn_interpolate_options *o, int i, int64_t in) {
 static bool options_fit(tn_tensor *x, const tn_interpolate_options *o) {
     int spatial = tn_ndim(x) - 2;
     bool corners =
-        !o->align_corners || o->how == TN_INTERPOLATE_LINEAR || o->how == TN_INTERPOLATE_CUBIC;
-    if (spatial < 1 || spatial > 3 || (o->how == TN_INTERPOLATE_CUBIC && spatial != 2)) {
+        !o->align_corners || o->mode == TN_INTERPOLATE_LINEAR || o->mode == TN_INTERPOLATE_CUBIC;
+    if (spatial < 1 || spatial > 3 || (o->mode == TN_INTERPOLATE_CUBIC && spatial != 2)) {
         tn__raise(TN_ESHAPE, "interpolate",
                   "x is %s (it needs (N, C, …) with 1 to 3 more dimensions; cubic 2)",
                   tn_shape_text(x));
         return false;
     }
-    if (o->how < TN_INTERPOLATE_NEAREST || o->how > TN_INTERPOLATE_AREA || !corners ||
+    if (o->mode < TN_INTERPOLATE_NEAREST || o->mode > TN_INTERPOLATE_AREA || !corners ||
         (o->size.ndim == 0) == (o->scale_factor == 0) ||
         (o->size.ndim > 1 && o->size.ndim != spatial)) {
         tn__raise(
@@ -287,7 +287,7 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
             return tn_inert();
         }
     }
-    if (o.how == TN_INTERPOLATE_AREA) {
+    if (o.mode == TN_INTERPOLATE_AREA) {
         return pool_area(x, size);
     }
     /* between two dimensions nothing is rounded to bf16 or f16 */
@@ -295,13 +295,13 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
     tn_tensor *y = narrow ? tn_cast(x, TN_F32) : x;
     for (int i = 0; i < size.ndim; i++) {
         tn__resample_args args = {2 + i,
-                                  o.how,
+                                  o.mode,
                                   o.align_corners,
                                   o.size.ndim ? 0 : 1.0 / o.scale_factor,
                                   tn_size(x, 2 + i),
                                   size.size[i]};
         /* PyTorch's: linear with the same size is x whatever the scale */
-        if (args.in != args.out || (args.scale > 0 && o.how != TN_INTERPOLATE_LINEAR)) {
+        if (args.in != args.out || (args.scale > 0 && o.mode != TN_INTERPOLATE_LINEAR)) {
             y = tn_apply1(&tn__op_resample, &args, y);
         }
     }

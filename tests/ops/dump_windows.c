@@ -91,8 +91,8 @@ static void dump_sliding(int number, bool largest) {
         }
     } while (!fits(x, kernel, &o, !largest && spatial == 3)); /* which PyTorch asks for */
     o.ceil_mode = drawn(0, 1);
-    o.include_pad = drawn(0, 1);
-    o.divisor = spatial > 1 && drawn(0, 3) == 0 ? 3 : 0;
+    o.count_include_pad = drawn(0, 1);
+    o.divisor_override = spatial > 1 && drawn(0, 3) == 0 ? 3 : 0;
     char keywords[256], function[32];
     int length = snprintf(keywords, sizeof(keywords),
                           "kernel_size=%s, stride=%s, padding=%s, ceil_mode=%s", tuple_text(kernel),
@@ -102,9 +102,9 @@ static void dump_sliding(int number, bool largest) {
                  tuple_text(o.dilation));
     } else {
         length += snprintf(keywords + length, sizeof(keywords) - (size_t)length,
-                           ", count_include_pad=%s", truth(o.include_pad));
+                           ", count_include_pad=%s", truth(o.count_include_pad));
         snprintf(keywords + length, sizeof(keywords) - (size_t)length,
-                 o.divisor ? ", divisor_override=3" : "");
+                 o.divisor_override ? ", divisor_override=3" : "");
     }
     snprintf(function, sizeof(function), "%s_pool%dd", largest ? "max" : "avg", spatial);
     add_case(number, function, keywords, x, functions[largest][spatial - 1](x, kernel, o));
@@ -128,16 +128,16 @@ static void dump_interpolation(int number) {
     static const char *const modes[] = {"nearest", "nearest-exact", "linear", "bicubic", "area"};
     static const char *const linear[] = {"linear", "bilinear", "trilinear"};
     tn_interpolate_options o = tn_interpolate_defaults();
-    o.how = (tn_interpolation)drawn(TN_INTERPOLATE_NEAREST, TN_INTERPOLATE_AREA);
-    int spatial = o.how == TN_INTERPOLATE_CUBIC ? 2 : (int)drawn(1, 3), length;
-    bool scaled = o.how != TN_INTERPOLATE_AREA && drawn(0, 2) == 0;
+    o.mode = (tn_interpolation)drawn(TN_INTERPOLATE_NEAREST, TN_INTERPOLATE_AREA);
+    int spatial = o.mode == TN_INTERPOLATE_CUBIC ? 2 : (int)drawn(1, 3), length;
+    bool scaled = o.mode != TN_INTERPOLATE_AREA && drawn(0, 2) == 0;
     char keywords[256];
     o.align_corners =
-        (o.how == TN_INTERPOLATE_LINEAR || o.how == TN_INTERPOLATE_CUBIC) && drawn(0, 1);
+        (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC) && drawn(0, 1);
     tn_tensor *x = draw_picture(spatial);
     length = snprintf(keywords, sizeof(keywords), "mode='%s'",
-                      o.how == TN_INTERPOLATE_LINEAR ? linear[spatial - 1] : modes[o.how]);
-    if (o.how == TN_INTERPOLATE_LINEAR || o.how == TN_INTERPOLATE_CUBIC) {
+                      o.mode == TN_INTERPOLATE_LINEAR ? linear[spatial - 1] : modes[o.mode]);
+    if (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC) {
         length += snprintf(keywords + length, sizeof(keywords) - (size_t)length,
                            ", align_corners=%s", truth(o.align_corners));
     }

@@ -1,0 +1,115 @@
+/* Pooling where PyTorch's random shapes do not go: ties, NaN, pictures that lie otherwise in
+ * memory, single ones; and what is refused, of interpolation and patches too. */
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+static tn_tensor *row(const float *values, int64_t n) {
+    return tn_from_data(values, TN_DIMS(1, 1, n), TN_F32);
+}
+
+static double at(tn_tensor *t, int64_t i) {
+    int64_t index[] = {0, 0, i};
+    return tn_at(t, index);
+}
+
+static tn_tensor *gradient_of_max(tn_tensor *x, tn_pool_options o) {
+    tn_set_requires_grad(x, true);
+    tn_backward(tn_sum_all(tn_max_pool1d_op(x, TN_DIMS(2), o)));
+    return tn_grad_of(x);
+}
+
+static void largest_of_equals(void **state) {
+    (void)state;
+    tn_tensor *dx = gradient_of_max(row((const float[]){3, 3, 1, 5, 5, 5}, 6), tn_pool_defaults());
+    static const double wanted[] = {1, 0, 0, 1, 1, 0};
+    for (int64_t i = 0; i < 6; i++) {
+        assert_true(at(dx, i) == wanted[i]);
+    }
+}
+
+static void nan_wins(void **state) {
+    (void)state;
+    tn_tensor *x = row((const float[]){NAN, 2, 2, NAN, -INFINITY, -INFINITY}, 6);
+    tn_tensor *y = tn_max_pool1d_op(x, TN_DIMS(2), tn_pool_defaults());
+    assert_true(isnan(at(y, 0)) && isnan(at(y, 1)) && at(y, 2) == -INFINITY);
+    tn_tensor *dx = gradient_of_max(x, tn_pool_defaults());
+    static const double wanted[] = {1, 0, 0, 1, 1, 0};
+    for (int64_t i = 0; i < 6; i++) {
+        assert_true(at(dx, i) == wanted[i]);
+    }
+}
+
+/* A dilated window around one element sees padding alone: no element has its gradient. */
+static void windows_of_padding(void **state) {
+    (void)state;
+    tn_pool_options o = tn_pool_defaults();
+    o.padding = TN_DIMS(1);
+    o.dilation = TN_DIMS(2);
+    tn_tensor *x = row((const float[]){7}, 1);
+    assert_true(at(tn_max_pool1d_op(x, TN_DIMS(2), o), 0) == -INFINITY);
+    assert_true(at(gradient_of_max(x, o), 0) == 0);
+}
+
+/* The same numbers, channels last in memory. */
+static void channels_last(void **state) {
+    (void)state;
+    tn_tensor *x = tn_randn(TN_DIMS(2, 5, 6, 3), TN_F32),
+              *last = tn_permute(x, TN_DIMS(0, 3, 1, 2));
+    tn_tensor *dense = tn_contiguous(last);
+    tn_pool_options o = tn_pool_defaults();
+    assert_true(
+        tn_equal(tn_max_pool2d_op(last, TN_DIMS(2), o), tn_max_pool2d_op(dense, TN_DIMS(2), o)));
+    assert_true(
+        tn_equal(tn_avg_pool2d_op(last, TN_DIMS(2), o), tn_avg_pool2d_op(dense, TN_DIMS(2), o)));
+    tn_unfold_options u = tn_unfold_defaults();
+    assert_true(tn_equal(tn_unfold(last, TN_DIMS(2), u), tn_unfold(dense, TN_DIMS(2), u)));
+}
+
+static void single_pictures(void **state) {
+    (void)state;
+    tn_tensor *x = tn_randn(TN_DIMS(1, 3, 5, 6), TN_F32), *single = tn_squeeze(x, 0);
+    tn_tensor *y = tn_adaptive_avg_pool2d_op(single, TN_DIMS(2));
+    assert_true(tn_equal(y, tn_squeeze(tn_adaptive_avg_pool2d_op(x, TN_DIMS(2)), 0)));
+    y = tn_max_pool2d_op(single, TN_DIMS(2, 3), tn_pool_defaults());
+    assert_true(tn_dims_equal(tn_shape(y), TN_DIMS(3, 2, 2)));
+    tn_unfold_options u = tn_unfold_defaults();
+    y = tn_fold(tn_unfold(single, TN_DIMS(1), u), TN_DIMS(5, 6), TN_DIMS(1), u);
+    assert_true(tn_equal(y, single));
+}
+
+static void refused(void **state) {
+    (void)state;
+    tn_tensor *x = tn_ones(TN_DIMS(1, 1, 4, 4), TN_F32);
+    tn_pool_options o = tn_pool_defaults();
+    assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE,
+                 "max_pool2d: the window reaches over 5");
+    assert_inert(tn_max_pool2d_op(x, TN_DIMS(2, 2, 2), o), TN_EVALUE, "the kernel has 3 numbers");
+    assert_inert(tn_max_pool1d_op(x, TN_DIMS(2), o), TN_ESHAPE, "max_pool1d: x is [1, 1, 4, 4]");
+    assert_inert(tn_adaptive_avg_pool2d_op(x, TN_DIMS(-1)), TN_EVALUE, "size is -1");
+    o.dilation = TN_DIMS(2);
+    assert_inert(tn_avg_pool2d_op(x, TN_DIMS(2), o), TN_EVALUE, "dilation");
+    o.padding = TN_DIMS(2);
+    assert_inert(tn_max_pool2d_op(x, TN_DIMS(3), o), TN_EVALUE, "padding is 2 and the kernel 3");
+    tn_interpolate_options i = tn_interpolate_defaults();
+    assert_inert(tn_interpolate(x, i), TN_EVALUE, "one of size");
+    i.scale_factor = 0.1;
+    assert_inert(tn_interpolate(x, i), TN_EVALUE, "4 elements would become 0");
+    i.scale_factor = 2;
+    i.align_corners = true;
+    assert_inert(tn_interpolate(x, i), TN_EVALUE, "align_corners 1");
+    tn_unfold_options u = tn_unfold_defaults();
+    assert_inert(tn_fold(tn_ones(TN_DIMS(1, 3, 4), TN_F32), TN_DIMS(4), TN_DIMS(2), u), TN_ESHAPE,
+                 "fold: x is [1, 3, 4]");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(largest_of_equals), TEST(nan_wins),        TEST(windows_of_padding),
+        TEST(channels_last),     TEST(single_pictures), TEST(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
