@@ -163,6 +163,12 @@ static tn_desc first_columns(const tn_desc *d, int64_t columns) {
                      .stride = {d->size[2], 1}};
 }
 
+/* The host's loops are kernels too: ref's, where the CPU's table lacks one. */
+static const tn_backend *whole_table(const tn_context *ctx, const tn_backend *kernels) {
+    bool whole = kernels->linear && kernels->recurrent && kernels->recurrent_backward;
+    return whole || ctx->device.kind != TN_CPU ? kernels : tn_backend_named("ref");
+}
+
 static bool takes_dtype(const tn_desc *x) {
     return x->dtype == TN_F32 || x->dtype == TN_F64;
 }
@@ -199,8 +205,8 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent *r, scratch_pool 
     }
     tn_desc shares = first_columns(r->gates, tn__cell_gates(r->cell) * H);
     tn_status status =
-        c->kernels->linear(c->ctx, &shares, x, tn_op_x(c, TN__RNN_W_IH), tn_op_x(c, TN__RNN_B_IH));
-    return status == TN_OK ? c->kernels->recurrent(c->ctx, r, y, tn_op_y(c, 1),
+        p->kernels->linear(c->ctx, &shares, x, tn_op_x(c, TN__RNN_W_IH), tn_op_x(c, TN__RNN_B_IH));
+    return status == TN_OK ? p->kernels->recurrent(c->ctx, r, y, tn_op_y(c, 1),
                                                    results > 2 ? tn_op_y(c, 2) : NULL, h0, c0)
                            : status;
 }
@@ -209,7 +215,7 @@ tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
     if (!takes_dtype(tn_op_x(c, TN__RNN_X))) {
         return TN_EUNSUPPORTED;
     }
-    scratch_pool p = {.ctx = c->ctx, .kernels = c->kernels};
+    scratch_pool p = {.ctx = c->ctx, .kernels = whole_table(c->ctx, c->kernels)};
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)c->args)->reverse,
                       .lengths = tn_op_x(c, TN__RNN_LENGTHS),
@@ -223,9 +229,9 @@ tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* The gradients of weight and bias, and of what they multiply, from those of the product. */
-static tn_status product_back(const tn_op_back *b, const tn_desc *dy, const tn_desc *x, int w,
-                              int bias, const tn_desc *dx) {
-    tn_op_back product = {.args = b->args, .kernels = b->kernels, .ctx = b->ctx, .adds = b->adds};
+static tn_status product_back(const tn_op_back *b, const tn_backend *kernels, const tn_desc *dy,
+                              const tn_desc *x, int w, int bias, const tn_desc *dx) {
+    tn_op_back product = {.args = b->args, .kernels = kernels, .ctx = b->ctx, .adds = b->adds};
     product.x[0] = x;
     product.x[1] = b->x[w];
     product.dx[0] = dx;
@@ -252,17 +258,18 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent *r, scratch_pool
             return status;
         }
     }
-    tn_status status = b->kernels->recurrent_backward(
+    tn_status status = p->kernels->recurrent_backward(
         b->ctx, r, &dp, two ? &da : NULL, b->dx[TN__RNN_H0], b->dx[TN__RNN_C0], dy, dhn, dcn);
     if (status != TN_OK) {
         return status;
     }
     tn_desc shares = first_columns(&dp, dp.size[2]), states = first_columns(h, h->size[2]),
             recurrent = first_columns(two ? &da : &dp, dp.size[2]);
-    status =
-        product_back(b, &shares, b->x[TN__RNN_X], TN__RNN_W_IH, TN__RNN_B_IH, b->dx[TN__RNN_X]);
-    return status == TN_OK ? product_back(b, &recurrent, &states, TN__RNN_W_HH, TN__RNN_B_HH, NULL)
-                           : status;
+    status = product_back(b, p->kernels, &shares, b->x[TN__RNN_X], TN__RNN_W_IH, TN__RNN_B_IH,
+                          b->dx[TN__RNN_X]);
+    return status == TN_OK
+               ? product_back(b, p->kernels, &recurrent, &states, TN__RNN_W_HH, TN__RNN_B_HH, NULL)
+               : status;
 }
 
 tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
@@ -272,7 +279,7 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
         return TN_EUNSUPPORTED;
     }
     int kept = result_count(cell);
-    scratch_pool p = {.ctx = b->ctx, .kernels = b->kernels};
+    scratch_pool p = {.ctx = b->ctx, .kernels = whole_table(b->ctx, b->kernels)};
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)b->args)->reverse,
                       .lengths = b->x[TN__RNN_LENGTHS],
