@@ -184,6 +184,13 @@ typedef struct tn_recurrent {
     const tn_desc *gates, *h_before, *c_before;
 } tn_recurrent;
 
+/* How a kernel of numbers slides over dimensions 2, 3 and 4 of (N, C, D, H, W): place p and offset
+ * i are at p stride - padding + i dilation of x, which is 0 outside. */
+typedef struct tn_conv_args {
+    int64_t stride[3], padding[3], dilation[3];
+    int64_t groups; /* channels are in so many parts, each convolved with its own */
+} tn_conv_args;
+
 typedef struct tn_cross_entropy_args {
     int64_t ignore_index;   /* rows with this label have loss 0 and gradient 0 */
     double label_smoothing; /* in [0, 1] */
@@ -265,6 +272,24 @@ typedef struct tn_backend {
                       const tn_adam_step *step);
     tn_status (*sgd)(tn_context *ctx, const tn_optim_span *spans, int count,
                      const tn_sgd_step *step);
+
+    /* y (N, O, …) from x (N, C, …), w (O, C / groups, …) and b (O) or NULL, where … are always
+     * three dimensions: y[n, o, p] = b[o] + sum over c and i of x[n, c, p stride - padding +
+     * i dilation] w[o, c, i]. The sizes of y, which may be any, say which places p there are.
+     * f32 f64 bf16 f16, all of one dtype. */
+    tn_status (*conv)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                      const tn_desc *b, const tn_conv_args *args);
+    /* dx[n, c, q] = b[c] + sum over o, i and the p of dy where p stride - padding + i dilation = q,
+     * of dy[n, o, p] w[o, c, i]: the gradient of conv's x, and the transposed convolution, which
+     * has the bias b (C) or NULL. */
+    tn_status (*conv_backward_input)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
+                                     const tn_desc *w, const tn_desc *b, const tn_conv_args *args);
+    /* dw, as w, = sum over n and p of dy[n, o, p] x[n, c, …], and db (O) = the sums of dy's
+     * channels; one of them may be NULL (not wanted). Both may be f32 where dy and x are bf16 or
+     * f16. */
+    tn_status (*conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
+                                      const tn_desc *dy, const tn_desc *x,
+                                      const tn_conv_args *args);
 
     /* ---- Fused ------------------------------------------------------------------------------- */
 
