@@ -80,6 +80,11 @@ TN_OP(linalg, linear_q8)
 TN_OP(linalg, einsum)
 TN_OP(linalg, bilinear)
 
+/* conv/ */
+TN_OP(conv, conv)
+TN_OP(conv, conv_transpose)
+TN_OP(conv, conv_weight_grad)
+
 /* index/ */
 TN_OP(index, index_select)
 TN_OP(index, scatter_rows)

@@ -157,6 +157,45 @@ TN_API tn_tensor *tn_linear_gelu(tn_tensor *x, tn_tensor *weight, tn_tensor *bia
  * fast, the weight has none. */
 TN_API tn_tensor *tn_linear_q8(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias);
 
+/* ---- Convolutions ---------------------------------------------------------------------------- */
+
+/* How a kernel slides. stride, padding, dilation and output_padding: one number for all dimensions,
+ * TN_DIMS(2), or one for each, TN_DIMS(2, 1). */
+typedef struct tn_conv_options {
+    tn_dims stride, padding, dilation; /* 1, 0, 1 */
+    /* false; PyTorch's padding="same": padding is what keeps x's sizes, with stride 1 */
+    bool same;
+    tn_dims output_padding; /* 0; of conv_transpose: the result is so much larger at its ends */
+    int64_t groups;         /* 1; in and out channels are in so many parts, each on its own */
+    bool bias;              /* true; of a layer: the functions are given theirs */
+    tn_dtype dtype;         /* f32; of a layer's parameters */
+} tn_conv_options;
+TN_API tn_conv_options tn_conv_defaults(void);
+/* The defaults with these: what most layers need. */
+TN_API tn_conv_options tn_conv_with(int64_t stride, int64_t padding);
+
+/* x (N, C, in…), weight (O, C / groups, k…), bias (O) or NULL -> (N, O, out…), over 1, 2 or 3
+ * dimensions; out = (in + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down. x may come
+ * without N: so does the result then. TN_ESHAPE: channels and groups do not fit; the kernel is
+ * larger than the padded input. TN_EVALUE: stride, dilation or groups below 1, padding below 0. */
+TN_API tn_tensor *tn_conv1d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                               tn_conv_options options);
+TN_API tn_tensor *tn_conv2d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                               tn_conv_options options);
+TN_API tn_tensor *tn_conv3d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                               tn_conv_options options);
+
+/* x (N, C, in…), weight (C, O / groups, k…), bias (O) or NULL -> (N, O, out…): what the gradient of
+ * a convolution does; out = (in - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1.
+ * Dumoulin, Visin 2016, arXiv:1603.07285. TN_EVALUE also: output_padding is not below stride or
+ * dilation. */
+TN_API tn_tensor *tn_conv_transpose1d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                         tn_conv_options options);
+TN_API tn_tensor *tn_conv_transpose2d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                         tn_conv_options options);
+TN_API tn_tensor *tn_conv_transpose3d_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                         tn_conv_options options);
+
 /* ---- Picking elements ------------------------------------------------------------------------ */
 
 /* index: i64 or i32; TN_EINDEX names a value outside. Negative values are outside. */

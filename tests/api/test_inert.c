@@ -258,6 +258,11 @@ static void operations(tn_tensor *t) {
 
 /* What make_inert.py does not know: lists that are NULL, options out of range, answers. */
 static void special_operations(tn_tensor *t) {
+    static tn_tensor *(*const convs[])(tn_tensor * x, tn_tensor * weight, tn_tensor * bias,
+                                       tn_conv_options options) = {
+        tn_conv1d_op,           tn_conv2d_op,           tn_conv3d_op,
+        tn_conv_transpose1d_op, tn_conv_transpose2d_op, tn_conv_transpose3d_op,
+    };
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32), *q = tn_ones(TN_DIMS(1, 1, 2, 2), TN_F32);
     tn_tensor *out[2];
     QUIET(tn_split(t, 1, 0, out, 2) > 0, false);
@@ -266,6 +271,10 @@ static void special_operations(tn_tensor *t) {
     NOTHING(tn_equal(x, t));
     NOTHING(tn_all_close(t, x, NAN, NAN));
     NOTHING(tn_all_close(x, t, 0.0, 0.0));
+    for (int i = 0; i < (int)(sizeof convs / sizeof *convs); i++) {
+        INERT(convs[i](q, q, q, (tn_conv_options){0}));
+        INERT(convs[i](q, q, NULL, tn_conv_with(INT64_MIN, INT64_MAX)));
+    }
     INERT(tn_cat(NULL, 2, 0));
     INERT(tn_stack(NULL, 1, 0));
     static const char *const equations[] = {NULL,

@@ -400,6 +400,61 @@ static void attention(void **state) {
     refused(tn_attention_qkv(F(1, 2, 6), 2, F(2, 2), o), TN_EDTYPE, "attention_qkv: mask is f32");
 }
 
+static void convolutions(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_conv_options o = tn_conv_defaults();
+    refused(tn_conv2d_op(I(1, 1, 3, 3), I(1, 1, 2, 2), NULL, o), TN_EDTYPE,
+            "conv: the dtype of x is i64");
+    refused(tn_conv2d_op(F(1, 1, 3, 3), D(1, 1, 2, 2), NULL, o), TN_EDTYPE,
+            "conv: x is f32 but weight is f64");
+    refused(tn_conv1d_op(F(1, 1, 3, 3), F(1, 1, 2), NULL, o), TN_ESHAPE,
+            "conv: x is [1, 1, 3, 3] but needs 3 dimensions: batch, channels and 1 of the kernel");
+    refused(tn_conv3d_op(F(1, 1, 3, 3, 3), F(1, 1, 2, 2), NULL, o), TN_ESHAPE,
+            "conv: weight is [1, 1, 2, 2] but needs 5 dimensions");
+    refused(tn_conv2d_op(F(2, 4, 8, 8), F(6, 3, 3, 3), NULL, o), TN_ESHAPE,
+            "conv: x is [2, 4, 8, 8] but weight is [6, 3, 3, 3] with 1 groups (x needs 3 channels");
+    refused(tn_conv2d_op(F(1, 1, 2, 5), F(1, 1, 3, 3), NULL, o), TN_ESHAPE,
+            "conv: weight is [1, 1, 3, 3], which with dilation 1 spans 3 elements, but x is "
+            "[1, 1, 2, 5], which with padding 0 has 2 there (dimension 2)");
+    refused(tn_conv2d_op(F(1, 1, 2, 5), F(1, 1, 0, 3), NULL, o), TN_ESHAPE, "spans 0 elements");
+    refused(tn_conv2d_op(F(1, 1, 3, 3), F(4, 1, 2, 2), F(3), o), TN_ESHAPE,
+            "conv: weight is [4, 1, 2, 2], which makes 4 channels, but bias is [3]");
+    refused(tn_conv_transpose2d_op(F(2, 4, 8, 8), F(3, 6, 3, 3), NULL, o), TN_ESHAPE,
+            "conv_transpose: x is [2, 4, 8, 8] but weight is [3, 6, 3, 3] with 1 groups");
+    refused(tn_conv_transpose1d_op(F(2, 4), F(3, 6), NULL, o), TN_ESHAPE,
+            "conv_transpose: weight is [3, 6] but needs 3 dimensions: channels in");
+    refused(tn_conv_transpose1d_op(F(1, 1, 2), F(1, 1, 2), NULL, tn_conv_with(1, 2)), TN_ESHAPE,
+            "the result would have size -1 in dimension 2");
+    o.groups = 2;
+    refused(tn_conv2d_op(F(2, 4, 8, 8), F(3, 2, 3, 3), NULL, o), TN_ESHAPE, "with 2 groups");
+    o.groups = 0;
+    refused(tn_conv2d_op(F(2, 4, 8, 8), F(3, 2, 3, 3), NULL, o), TN_EVALUE,
+            "conv2d: groups is 0 (it must be at least 1)");
+    refused(tn_conv3d_op(F(), F(), NULL, tn_conv_with(0, 0)), TN_EVALUE, "conv3d: stride is 0");
+    refused(tn_conv1d_op(F(), F(), NULL, tn_conv_with(1, -1)), TN_EVALUE, "conv1d: padding is -1");
+    o = tn_conv_defaults();
+    o.dilation = TN_DIMS(1, 1);
+    refused(tn_conv1d_op(F(), F(), NULL, o), TN_EVALUE,
+            "conv1d: dilation has 2 numbers (1 or 1 are needed)");
+    o = tn_conv_with(2, 0);
+    o.output_padding = TN_DIMS(2);
+    refused(tn_conv_transpose1d_op(F(), F(), NULL, o), TN_EVALUE,
+            "conv_transpose1d: output_padding is 2 but stride is 2 and dilation 1");
+    o.same = true;
+    refused(tn_conv1d_op(F(1, 1, 4), F(1, 1, 3), NULL, o), TN_EVALUE,
+            "conv1d: padding is to keep x's sizes, but stride is 2");
+    struct { /* the arguments of conv_weight_grad, which has no function */
+        tn_conv_args kernel;
+        int spatial;
+        tn_dims size;
+    } call = {{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}, 1, TN_DIMS(2)};
+    const tn_op *gradient = tn_op_named("conv_weight_grad");
+    assert_int_equal(gradient->args_size, sizeof call);
+    refused(tn_apply2(gradient, &call, F(1, 2, 3), F(2, 2, 4)), TN_ESHAPE,
+            "conv_weight_grad: dy is [1, 2, 3] but x is [2, 2, 4]");
+}
+
 static void losses(void **state) {
     (void)state;
     TN_SCOPE;
@@ -547,6 +602,7 @@ int main(void) {
         cmocka_unit_test(rotary),
         cmocka_unit_test(ctc),
         cmocka_unit_test(recurrent),
+        cmocka_unit_test(convolutions),
         cmocka_unit_test(losses),
         cmocka_unit_test(every_operation_refuses_something),
         cmocka_unit_test(every_input_has_a_name),

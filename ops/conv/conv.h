@@ -1,0 +1,76 @@
+/* What the three convolutions share: their arguments, and the descriptors that kernels see.
+ *
+ * conv, conv_transpose and conv_weight_grad are one sum over triples (place, offset, channel) seen
+ * from three sides: each is linear in its two inputs, and the gradients of each are the other two.
+ * So all derivatives of all orders are these three operations again.
+ */
+#ifndef TERN_OPS_CONV_H
+#define TERN_OPS_CONV_H
+
+#include "ops/dims.h"
+
+enum { CONV_SPATIAL = 3 }; /* the most dimensions that a kernel of numbers slides along */
+
+/* `kernel` speaks of three dimensions, whatever there are: those that are not there come first, and
+ * have size 1. `size` is the result's sizes (conv_weight_grad: the kernel's) in the dimensions that
+ * are; without dimensions, conv finds its own. */
+typedef struct tn__conv_call {
+    tn_conv_args kernel;
+    int spatial; /* 1, 2 or 3 */
+    tn_dims size;
+} tn__conv_call;
+
+/* The numbers of the dimensions that are there, from the three of a kernel's arguments. */
+static inline const int64_t *tn__conv_last(const int64_t *all, int spatial) {
+    return all + CONV_SPATIAL - spatial;
+}
+
+/* The numbers of options, checked, for a function that is called `name` ("conv2d" has `spatial` 2).
+ * False after raising. */
+bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *options,
+                    tn__conv_call *call);
+
+/* One number for all dimensions, or one for each, of at least `least`: to the last of all[3]. False
+ * after raising. */
+bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t least,
+                     int64_t *all);
+
+/* (N, C, sizes…) as (N, C, D, H, W); NULL stays NULL. */
+const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *room);
+
+/* The dimensions behind the first two. */
+tn_dims tn__conv_sizes(tn_dims dims);
+/* (first, second, sizes…) */
+tn_dims tn__conv_dims(int64_t first, int64_t second, tn_dims sizes);
+
+/* False after raising: weight and x have `spatial` dimensions behind two; bias has one element for
+ * each of `channels`. */
+bool tn__conv_rank(const tn_op_call *c, int input, const char *layout);
+bool tn__conv_bias(const tn_op_call *c, int64_t channels);
+
+/* x without a batch gets one of size 1, and *single is set; what a call made of it loses that. */
+tn_tensor *tn__conv_batched(tn_tensor *x, int spatial, bool *single);
+static inline tn_tensor *tn__conv_unbatched(tn_tensor *y, bool single) {
+    return single ? tn_squeeze(y, 0) : y;
+}
+
+/* The operations, with `size` in place of call's own. */
+tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
+tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
+tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims kernel);
+
+/* The sums over all dimensions but the channels. */
+tn_tensor *tn__conv_bias_grad(tn_tensor *dy);
+
+/* One case of the samples of all three: sizes of x and of the kernel, and how it slides. */
+typedef struct tn__conv_case {
+    const char *text; /* for PyTorch; size is x's, kernel w's */
+    tn__conv_call call;
+    tn_dims x, w; /* (N, C, …), (O, C / groups, …) */
+} tn__conv_case;
+enum { CONV_CASES = 16 };
+const tn__conv_case *tn__conv_cases(void);
+/* The sizes of the result of a case. */
+tn_dims tn__conv_case_result(const tn__conv_case *k);
+
+#endif
