@@ -626,6 +626,46 @@ typedef struct tn_unflatten_layer {
 } tn_unflatten_layer;
 TN_API void tn_unflatten_init(tn_unflatten_layer *m, int dim, tn_dims sizes);
 TN_API tn_unflatten_layer *tn_unflatten_new(int dim, tn_dims sizes);
+/* Convolutions (ops.h has shapes and options): kernel is one size for all dimensions, TN_DIMS(3),
+ * or one for each. One struct for all. */
+typedef struct tn_conv {
+    tn_module base;
+    tn_tensor *weight; /* (out, in / groups, k…); transposed (in, out / groups, k…): U(-b, b) with
+                        * b = 1 / sqrt of the product of all sizes but the first */
+    tn_tensor *bias;   /* (out): likewise; or NULL */
+    tn_conv_options options;
+    int spatial; /* 1, 2, 3 dimensions */
+    bool transposed;
+} tn_conv;
+typedef tn_conv tn_conv1d;
+typedef tn_conv tn_conv2d;
+typedef tn_conv tn_conv3d;
+typedef tn_conv tn_conv_transpose1d;
+typedef tn_conv tn_conv_transpose2d;
+typedef tn_conv tn_conv_transpose3d;
+TN_API void tn_conv1d_init(tn_conv1d *m, int64_t in, int64_t out, tn_dims kernel,
+                           tn_conv_options options);
+TN_API void tn_conv2d_init(tn_conv2d *m, int64_t in, int64_t out, tn_dims kernel,
+                           tn_conv_options options);
+TN_API void tn_conv3d_init(tn_conv3d *m, int64_t in, int64_t out, tn_dims kernel,
+                           tn_conv_options options);
+TN_API void tn_conv_transpose1d_init(tn_conv_transpose1d *m, int64_t in, int64_t out,
+                                     tn_dims kernel, tn_conv_options options);
+TN_API void tn_conv_transpose2d_init(tn_conv_transpose2d *m, int64_t in, int64_t out,
+                                     tn_dims kernel, tn_conv_options options);
+TN_API void tn_conv_transpose3d_init(tn_conv_transpose3d *m, int64_t in, int64_t out,
+                                     tn_dims kernel, tn_conv_options options);
+/* The same on the heap:
+ *     TN_OWN(net, conv1, tn_conv2d_new(3, 64, TN_DIMS(3), tn_conv_with(1, 1))); */
+TN_API tn_conv1d *tn_conv1d_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options);
+TN_API tn_conv2d *tn_conv2d_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options);
+TN_API tn_conv3d *tn_conv3d_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options);
+TN_API tn_conv_transpose1d *tn_conv_transpose1d_new(int64_t in, int64_t out, tn_dims kernel,
+                                                    tn_conv_options options);
+TN_API tn_conv_transpose2d *tn_conv_transpose2d_new(int64_t in, int64_t out, tn_dims kernel,
+                                                    tn_conv_options options);
+TN_API tn_conv_transpose3d *tn_conv_transpose3d_new(int64_t in, int64_t out, tn_dims kernel,
+                                                    tn_conv_options options);
 
 typedef struct tn_dropout {
     tn_module base;

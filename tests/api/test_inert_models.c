@@ -199,12 +199,23 @@ static void module_arguments(tn_tensor *t) {
     tn_module_finish(NULL);
 }
 
+typedef void (*conv_init)(tn_conv *m, int64_t in, int64_t out, tn_dims kernel,
+                          tn_conv_options options);
+static const conv_init convs[] = {
+    tn_conv1d_init,           tn_conv2d_init,           tn_conv3d_init,
+    tn_conv_transpose1d_init, tn_conv_transpose2d_init, tn_conv_transpose3d_init,
+};
+enum { CONVS = sizeof convs / sizeof *convs };
+
 static void layers(tn_tensor *t) {
     (void)t;
     DOES(tn_module_init(NULL, "m", module_forward));
     DOES(tn_module_init_values(NULL, "m", module_forward_values));
     DOES(tn_linear_init(NULL, 2, 2, tn_linear_defaults()));
     DOES(tn_embedding_init(NULL, 2, 2, TN_F32));
+    for (int i = 0; i < CONVS; i++) {
+        DOES(convs[i](NULL, 2, 2, TN_DIMS(1), tn_conv_defaults()));
+    }
     DOES(tn_layer_norm_init(NULL, 2, tn_norm_defaults()));
     DOES(tn_rms_norm_init(NULL, 2, tn_norm_defaults()));
     DOES(tn_rnn_init(NULL, 2, 2, tn_rnn_defaults()));
@@ -228,6 +239,7 @@ static void layers(tn_tensor *t) {
         tn_module m;
         tn_linear linear;
         tn_embedding embedding;
+        tn_conv conv;
         tn_layer_norm norm;
         tn_rms_norm rms;
         tn_dropout dropout;
@@ -260,6 +272,11 @@ static void layers(tn_tensor *t) {
         MADE(tn_linear_init(&u.linear, n, 2, tn_linear_defaults()));
         MADE(tn_linear_init(&u.linear, n, n, (tn_linear_options){0}));
         MADE(tn_embedding_init(&u.embedding, n, n, TN_F32));
+        for (int k = 0; k < CONVS; k++) {
+            MADE(convs[k](&u.conv, n, 2, TN_DIMS(1), tn_conv_defaults()));
+            MADE(convs[k](&u.conv, 2, 2, TN_DIMS(n), tn_conv_defaults()));
+            MADE(convs[k](&u.conv, 2, 2, TN_DIMS(1), (tn_conv_options){0}));
+        }
         MADE(tn_layer_norm_init(&u.norm, n, tn_norm_defaults()));
         MADE(tn_rms_norm_init(&u.rms, n, tn_norm_defaults()));
         MADE(tn_self_attention_init(&u.attention, n, tn_self_attention_defaults()));

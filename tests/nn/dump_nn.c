@@ -116,6 +116,32 @@ static void dump_pools(void) {
     dump_norm("unflatten", tn_unflatten_new(-2, TN_DIMS(3, 3)), normal(four));
 }
 
+static void dump_convolutions(void) {
+    tn_conv_options plain = tn_conv_with(1, 0), moved = tn_conv_with(2, 1);
+    plain.dtype = moved.dtype = TN_F64;
+    tn_conv conv;
+    tn_conv1d_init(&conv, 3, 4, TN_DIMS(3), plain);
+    dump("conv1d", &conv, normal(TN_DIMS(2, 3, 8)), NULL);
+    tn_conv3d_init(&conv, 2, 3, TN_DIMS(2), moved);
+    dump("conv3d", &conv, normal(TN_DIMS(2, 2, 3, 4, 5)), NULL);
+    tn_conv_transpose1d_init(&conv, 3, 2, TN_DIMS(3), moved);
+    dump("conv_transpose1d", &conv, normal(TN_DIMS(2, 3, 5)), NULL);
+    tn_conv_transpose3d_init(&conv, 3, 2, TN_DIMS(2), plain);
+    dump("conv_transpose3d", &conv, normal(TN_DIMS(3, 2, 3, 2)), NULL); /* no batch */
+    moved.groups = 2;
+    moved.dilation = TN_DIMS(1, 2);
+    moved.bias = false;
+    tn_conv2d_init(&conv, 4, 6, TN_DIMS(3, 2), moved);
+    dump("conv2d", &conv, normal(TN_DIMS(2, 4, 7, 8)), NULL);
+    moved.output_padding = TN_DIMS(1, 0);
+    tn_conv_transpose2d_init(&conv, 4, 6, TN_DIMS(3, 2), moved);
+    dump("conv_transpose2d", &conv, normal(TN_DIMS(2, 4, 4, 3)), NULL);
+    plain.same = true;
+    plain.dilation = TN_DIMS(3, 1);
+    tn_conv2d_init(&conv, 2, 3, TN_DIMS(2, 4), plain);
+    dump("conv2d_same", &conv, normal(TN_DIMS(2, 5, 6)), NULL);
+}
+
 static void dump_transformers(void) {
     tn_self_attention attention;
     tn_self_attention_options plain = tn_self_attention_defaults();
@@ -259,6 +285,15 @@ static void dump_inits(void) {
     add("init", "linear.weight", "", linear.weight);
     add("init", "linear.bias", "", linear.bias);
     tn_module_finish(&linear);
+    tn_conv conv;
+    tn_conv2d_init(&conv, 40, 300, TN_DIMS(3), tn_conv_defaults());
+    add("init", "conv2d.weight", "", conv.weight);
+    add("init", "conv2d.bias", "", conv.bias);
+    tn_module_finish(&conv);
+    tn_conv_transpose1d_init(&conv, 300, 40, TN_DIMS(5), tn_conv_defaults());
+    add("init", "conv_transpose1d.weight", "", conv.weight);
+    add("init", "conv_transpose1d.bias", "", conv.bias);
+    tn_module_finish(&conv);
     tn_embedding embedding;
     tn_embedding_init(&embedding, 200, 150, TN_F32);
     add("init", "embedding.weight", "", embedding.weight);
@@ -313,6 +348,7 @@ int main(int argc, char **argv) {
     dump_layers();
     dump_norms();
     dump_pools();
+    dump_convolutions();
     dump_transformers();
     dump_cross_attention();
     dump_mixed();

@@ -85,6 +85,21 @@ static void on_the_heap(void **state) {
         assert_false(tn_is_inert(tn_call(all[i], tn_ones(TN_DIMS(2, 4), TN_F32))));
         tn_module_free(all[i]);
     }
+    tn_conv *convs[] = {
+        tn_conv1d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+        tn_conv2d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+        tn_conv3d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+        tn_conv_transpose1d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+        tn_conv_transpose2d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+        tn_conv_transpose3d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+    };
+    for (int i = 0; i < 6; i++) {
+        tn_dims size = {.ndim = 2 + i % 3, .size = {2, 4, 4, 4}}; /* no batch */
+        tn_tensor *y = tn_call(convs[i], tn_ones(size, TN_F32));
+        assert_int_equal(tn_size(y, 0), 3);
+        assert_int_equal(tn_size(y, -1), i < 3 ? 3 : 5);
+        tn_module_free(convs[i]);
+    }
     tn_embedding *rows = tn_embedding_new(5, 3);
     assert_int_equal(tn_size(tn_call(rows, tn_arange(0, 2, 1, TN_I64)), 1), 3);
     tn_embedding *padded = tn_embedding_new_with(5, 3, (tn_embedding_options){2, TN_F32});

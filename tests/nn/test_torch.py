@@ -24,7 +24,16 @@ def gated_mlp(x, p):
     return linear(F.silu(linear(x, p, "gate_proj.")) * linear(x, p, "up_proj."), p, "down_proj.")
 
 
+def conv(f, **more):
+    return lambda x, p: f(x, p["weight"], p.get("bias"), **more)
+
+
 TWINS = {
+    "conv1d": conv(F.conv1d), "conv3d": conv(F.conv3d, stride=2, padding=1),
+    "conv2d": conv(F.conv2d, stride=2, padding=1, dilation=(1, 2), groups=2),
+    "conv2d_same": conv(F.conv2d, padding="same", dilation=(3, 1)),
+    "conv_transpose1d": conv(F.conv_transpose1d, stride=2, padding=1), "conv_transpose3d": conv(F.conv_transpose3d),
+    "conv_transpose2d": conv(F.conv_transpose2d, stride=2, padding=1, output_padding=(1, 0), dilation=(1, 2), groups=2),
     "linear": linear, "linear_without_bias": linear, "embedding": lambda i, p: F.embedding(i, p["weight"]),
     "embedding_padding": lambda i, p: F.embedding(i, p["weight"], 3),
     "layer_norm": layer_norm, "rms_norm": rms_norm,
@@ -182,6 +191,9 @@ I = torch.nn.init
 INITS = {
     "linear.weight": (lambda t: torch.nn.Linear(150, 200).weight, True),
     "linear.bias": (lambda t: torch.nn.Linear(150, 200).bias, True),
+    "conv2d.weight": (lambda t: torch.nn.Conv2d(40, 300, 3).weight, True), "conv2d.bias": (lambda t: torch.nn.Conv2d(40, 300, 3).bias, True),
+    "conv_transpose1d.weight": (lambda t: torch.nn.ConvTranspose1d(300, 40, 5).weight, True),
+    "conv_transpose1d.bias": (lambda t: torch.nn.ConvTranspose1d(300, 40, 5).bias, True),
     "embedding.weight": (lambda t: torch.nn.Embedding(200, 150).weight, False),
     "xavier_uniform": (lambda t: I.xavier_uniform_(t, 1.5), True), "xavier_normal": (lambda t: I.xavier_normal_(t, 1.5), False),
     "kaiming_uniform": (lambda t: I.kaiming_uniform_(t, 1.5), True), "kaiming_normal": (lambda t: I.kaiming_normal_(t, 1.5), False),

@@ -1,0 +1,126 @@
+/* Convolutions: x (N, C, in…) -> (N, O, out…), weight (O, C / groups, k…), bias (O); transposed
+ * ones: weight (C, O / groups, k…).
+ *
+ * One struct for all six: they differ in the function that is called and in the first two sizes of
+ * the weight.
+ */
+#include "nn/module.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef tn_tensor *(*conv_function)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
+                                    tn_conv_options options);
+
+static tn_tensor *conv_forward(tn_module *self, tn_tensor *x) {
+    static const conv_function all[2][3] = {
+        {tn_conv1d_op, tn_conv2d_op, tn_conv3d_op},
+        {tn_conv_transpose1d_op, tn_conv_transpose2d_op, tn_conv_transpose3d_op},
+    };
+    tn_conv *m = (tn_conv *)self;
+    return all[m->transposed][m->spatial - 1](x, m->weight, m->bias, m->options);
+}
+
+/* Appends "NAME 2x1": a number, or one for each dimension. */
+static int describe_numbers(char *text, size_t room, int length, const char *name, tn_dims n) {
+    for (int i = 0; i < n.ndim; i++) {
+        size_t left = (size_t)length < room ? room - (size_t)length : 0;
+        length += i ? snprintf(text + length, left, "x%lld", (long long)n.size[i])
+                    : snprintf(text + length, left, "%s%s %lld", length ? ", " : "", name,
+                               (long long)n.size[i]);
+    }
+    return length;
+}
+
+static int conv_describe(const tn_module *self, char *text, size_t room) {
+    const tn_conv *m = (const tn_conv *)self;
+    const tn_conv_options *o = &m->options;
+    int length = describe_numbers(text, room, 0, "stride", o->stride);
+    length = describe_numbers(text, room, length, o->same ? "same" : "padding",
+                              o->same ? TN_DIMS(1) : o->padding);
+    length = describe_numbers(text, room, length, "dilation", o->dilation);
+    if (m->transposed) {
+        length = describe_numbers(text, room, length, "output_padding", o->output_padding);
+    }
+    return describe_numbers(text, room, length, "groups", TN_DIMS(o->groups));
+}
+
+/* The weight's sizes. False after raising. */
+static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_dims *dims) {
+    int64_t groups = m->options.groups;
+    if (in < 1 || out < 1 || groups < 1 || in % groups != 0 || out % groups != 0) {
+        tn__layer_refuse(m, TN_EVALUE,
+                         "in is %lld, out is %lld and groups is %lld (both must be multiples of "
+                         "groups, which is at least 1)",
+                         (long long)in, (long long)out, (long long)groups);
+        return false;
+    }
+    if (kernel.ndim != 1 && kernel.ndim != m->spatial) {
+        tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes (1 or %d are needed)", kernel.ndim,
+                         m->spatial);
+        return false;
+    }
+    *dims = m->transposed ? TN_DIMS(in, out / groups) : TN_DIMS(out, in / groups);
+    for (int i = 0; i < m->spatial; i++) {
+        int64_t size = kernel.size[kernel.ndim == 1 ? 0 : i];
+        if (size < 1) {
+            tn__layer_refuse(m, TN_EVALUE, "a size of the kernel is %lld (it must be at least 1)",
+                             (long long)size);
+            return false;
+        }
+        dims->size[dims->ndim++] = size;
+    }
+    return true;
+}
+
+static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed, int64_t in,
+                      int64_t out, tn_dims kernel, tn_conv_options options) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, conv_forward, NULL)) {
+        return;
+    }
+    m->base.describe = conv_describe;
+    m->options = options;
+    m->spatial = spatial;
+    m->transposed = transposed;
+    tn_dims dims;
+    if (!weight_dims(m, in, out, kernel, &dims)) {
+        return;
+    }
+    TN_SCOPE;
+    tn_tensor *weight = tn_empty(dims, options.dtype);
+    tn_init_kaiming_uniform(weight, sqrt(5.0));
+    tn_module_param(m, "weight", &m->weight, weight);
+    tn_tensor *bias = options.bias ? tn_empty(TN_DIMS(out), options.dtype) : NULL;
+    if (bias) { /* PyTorch's fan in, of a transposed one too: all but the first size of the weight
+                 */
+        int64_t fan = tn_dims_count(tn_dims_from(dims.ndim - 1, dims.size + 1));
+        double bound = 1.0 / sqrt((double)fan);
+        tn_init_uniform(bias, -bound, bound);
+    }
+    tn_module_param(m, "bias", &m->bias, bias);
+}
+
+static tn_conv *conv_new(void (*init)(tn_conv *m, int64_t in, int64_t out, tn_dims kernel,
+                                      tn_conv_options options),
+                         int64_t in, int64_t out, tn_dims kernel, tn_conv_options options) {
+    tn_conv *m = tn__layer_alloc(sizeof(*m));
+    init(m, in, out, kernel, options);
+    return tn__layer_on_heap(m);
+}
+
+/* The functions of a kind. */
+#define CONV_KIND(kind, spatial, transposed)                                                       \
+    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t out, tn_dims kernel,                   \
+                          tn_conv_options options) {                                               \
+        conv_init(m, #kind, spatial, transposed, in, out, kernel, options);                        \
+    }                                                                                              \
+    tn_##kind *tn_##kind##_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options) { \
+        return conv_new(tn_##kind##_init, in, out, kernel, options);                               \
+    }
+
+CONV_KIND(conv1d, 1, false)
+CONV_KIND(conv2d, 2, false)
+CONV_KIND(conv3d, 3, false)
+CONV_KIND(conv_transpose1d, 1, true)
+CONV_KIND(conv_transpose2d, 2, true)
+CONV_KIND(conv_transpose3d, 3, true)
