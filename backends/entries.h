@@ -31,9 +31,9 @@
     X(dropout,                 PRIMITIVE, OWN,  OWN) \
     X(adam,                    PRIMITIVE, OWN,  OWN) \
     X(sgd,                     PRIMITIVE, OWN,  OWN) \
-    X(conv,                    PRIMITIVE, REF,  OWN) \
-    X(conv_backward_input,     PRIMITIVE, REF,  OWN) \
-    X(conv_backward_weight,    PRIMITIVE, REF,  OWN) \
+    X(conv,                    PRIMITIVE, OWN,  OWN) \
+    X(conv_backward_input,     PRIMITIVE, OWN,  OWN) \
+    X(conv_backward_weight,    PRIMITIVE, OWN,  OWN) \
     X(linear,                  FUSED,     OWN,  OWN) \
     X(linear_q8,               FUSED,     OWN,  NONE) \
     X(softmax,                 FUSED,     OWN,  OWN) \

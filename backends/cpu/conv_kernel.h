@@ -1,0 +1,289 @@
+/* Convolutions as products of matrices that are never made; conv_f32.c and conv_f64.c include it
+ * with T set to their type.
+ *
+ * A result is cut in boxes of places (images, depths, rows, columns), flattened to up to COLS
+ * columns. For each box and each cut of the input channels:
+ *
+ *     region   the input below the box, channel by channel, converted and with zeros around it. Of
+ *              a stride along the rows, each remainder lies in a run of its own: so every tap of
+ *              the kernel sees the columns of a row side by side
+ *     panels   row k = (channel, tap) of WIDE columns: copies of vectors out of the region
+ *     sums     ROWS rows of weights, packed once a call, times a panel: the products' micro kernel
+ *
+ * The gradient of the weight multiplies the other way around: sums over places of a row of dy and
+ * vectors of LANES input channels, for which the region has its channels innermost. Where there are
+ * few channels the vectors are of (channel, tap), and the panels are turned.
+ *
+ * An element is one chain of multiply-adds over k (or over places), cut by the shape alone, and one
+ * thread has it: the bits do not depend on the number of threads.
+ */
+#include "backends/cpu/conv_region.h"
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+/* ROWS rows from `row` on of a group: to[(c taps + t) ROWS + m]. */
+static void pack_weights(const conv_job *job, int64_t group, int64_t row, const int64_t *tap,
+                         T *to) {
+    const conv_weights *w = &job->w;
+    conv_side from = {(void *)w->data, w->dtype, 0, 0, {0}, {0}};
+    int64_t taps = tap_count(job), rows = min_of(ROWS, job->rows - row),
+            first = group * w->group + row * w->row;
+    bool dense = rows == ROWS && w->dtype == PLAIN && tap[taps - 1] - tap[0] == taps - 1;
+    if (dense) { /* a channel's taps lie side by side, and perhaps the channels too */
+        bool all = w->channel == taps;
+        for (int64_t c = 0; c < (all ? 1 : job->channels); c++) {
+            turn_panel(to + c * taps * ROWS, ROWS,
+                       (const T *)w->data + first + tap[0] + c * w->channel, w->row,
+                       all ? job->channels * taps : taps);
+        }
+        return;
+    }
+    for (int64_t c = 0; c < job->channels; c++) {
+        for (int64_t t = 0; t < taps; t++, to += ROWS) {
+            int64_t at = first + c * w->channel + tap[t];
+            if (rows == ROWS && w->dtype == PLAIN) {
+                UNROLL
+                for (int m = 0; m < ROWS; m++) {
+                    to[m] = ((const T *)w->data)[at + m * w->row];
+                }
+            } else {
+                fill_zero(to, ROWS);
+                load_row(to, &from, at, w->row, rows);
+            }
+        }
+    }
+}
+
+/* ---- The forward direction ------------------------------------------------------------------- */
+
+/* sums (ROWS, vectors VL) at `apart` columns a row = A (ROWS, k) x panel, added where `adds`. */
+INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *restrict sums,
+                     bool adds, const int vectors) {
+    vec acc[ROWS][3];
+    UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            acc[i][v] = (vec){0};
+            if (adds) {
+                acc[i][v] = *(const vec_any *)(sums + i * COLS + v * VL);
+            }
+        }
+    }
+    for (int64_t p = 0; p < k; p++, a += ROWS, b += WIDE) {
+        vec x[3];
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            x[v] = *(const vec_any *)(b + v * VL);
+        }
+        UNROLL
+        for (int i = 0; i < ROWS; i++) {
+            UNROLL
+            for (int v = 0; v < vectors; v++) {
+                acc[i][v] += a[i] * x[v];
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < ROWS; i++) {
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            *(vec_any *)(sums + i * COLS + v * VL) = acc[i][v];
+        }
+    }
+}
+
+static void sum_panel(int64_t k, const T *a, const T *b, T *sums, bool adds, int64_t cols) {
+    if (cols > 2 * VL) {
+        sum_tile(k, a, b, sums, adds, 3);
+    } else if (cols > VL) {
+        sum_tile(k, a, b, sums, adds, 2);
+    } else {
+        sum_tile(k, a, b, sums, adds, 1);
+    }
+}
+
+/* What all threads of a call share, and the memory of one. */
+typedef struct conv_plan {
+    const conv_job *job;
+    box_plan boxes;
+    region largest; /* of any box */
+    int64_t taps, cut, row_blocks, block_rows;
+    T *weights;          /* [group][row / ROWS][channel][tap][ROWS] */
+    int64_t *weight_tap; /* [taps]: in the weight */
+    size_t each;         /* bytes of a thread's memory */
+} conv_plan;
+
+typedef struct conv_memory {
+    T *regions, *panels, *sums;
+    int64_t *tap, *rows;
+    move_at *moves;
+    int32_t *first;
+} conv_memory;
+
+/* The parts of a thread's memory, and its size. */
+static size_t divide_memory(const conv_plan *p, char *at, conv_memory *m) {
+    char *start = at;
+    m->regions = (T *)at;
+    at += round_up((size_t)(p->cut * p->largest.length + WIDE) * sizeof(T));
+    m->panels = (T *)at;
+    at += round_up((size_t)(COLS * p->cut * p->taps + WIDE) * sizeof(T));
+    m->sums = (T *)at;
+    at += round_up((size_t)(p->block_rows * COLS) * sizeof(T));
+    m->tap = (int64_t *)at;
+    at += round_up((size_t)p->taps * sizeof(int64_t));
+    m->rows = (int64_t *)at;
+    at += round_up((size_t)(p->largest.length / p->largest.row) * sizeof(int64_t));
+    m->moves = (move_at *)at;
+    at += round_up((size_t)COLS * sizeof(move_at));
+    m->first = (int32_t *)at;
+    at += round_up((COLS / WIDE + 2) * sizeof(int32_t));
+    return (size_t)(at - start);
+}
+
+/* A row of sums, with its bias, to the result: runs of places that lie one behind the other. */
+static void store_row(const conv_job *job, const box_at *box, int64_t channel, const T *sums) {
+    const conv_side *y = &job->y;
+    T bias = 0;
+    if (job->bias) {
+        conv_side from = {(void *)job->bias, y->dtype, 0, 0, {0}, {0}};
+        load_row(&bias, &from, channel * job->bias_stride, 1, 1);
+    }
+    int64_t run = box->size[3], rows = box->size[2];
+    if (y->stride[1] == run * y->stride[2] || rows == 1) {
+        run *= rows;
+        rows = 1;
+    }
+    T line[COLS];
+    for (int64_t n = 0; n < box->size[0]; n++) {
+        for (int64_t z = 0; z < box->size[1]; z++) {
+            for (int64_t r = 0; r < rows; r++, sums += run) {
+                int64_t at = (box->first[0] + n) * y->image + channel * y->channel +
+                             (box->first[1] + z) * y->stride[0] +
+                             (box->first[2] + r) * y->stride[1] + box->first[3] * y->stride[2];
+                if (y->dtype == PLAIN && y->stride[2] == 1) {
+                    T *restrict to = (T *)y->data + at;
+                    for (int64_t i = 0; i < run; i++) {
+                        to[i] = sums[i] + bias;
+                    }
+                    continue;
+                }
+                for (int64_t i = 0; i < run; i++) {
+                    line[i] = sums[i] + bias;
+                }
+                STORE_T((char *)y->data + at * (int64_t)size_of(y->dtype), y->dtype, y->stride[2],
+                        line, run);
+            }
+        }
+    }
+}
+
+/* One box of one group, rows [row, row + rows) of it. */
+static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, int64_t group,
+                    int64_t row, int64_t rows) {
+    const conv_job *job = p->job;
+    box_at box = find_box(job, &p->boxes, number);
+    region r = region_below(job, box.size, true);
+    for (int64_t t = 0; t < p->taps; t++) {
+        m->tap[t] = tap_in_region(job, &r, t);
+    }
+    find_rows(job, &r, &box, m->rows);
+    plan_moves(job, &r, &box, m->moves, m->first);
+    int64_t panels = div_up(box.cols, WIDE), all = job->channels * p->taps;
+    const T *weights = p->weights + (group * div_up(job->rows, ROWS) * ROWS + row) * all;
+    for (int64_t c = 0; c < job->channels && p->taps > 0; c += p->cut) {
+        int64_t cut = min_of(p->cut, job->channels - c), k = cut * p->taps;
+        for (int64_t i = 0; i < cut; i++) {
+            copy_region(job, &r, &box, m->rows, group * job->channels + c + i,
+                        m->regions + i * r.length);
+        }
+        for (int64_t b = 0; b < panels; b++) {
+            T *panel = m->panels + b * WIDE * k;
+            if (box.cols - b * WIDE < WIDE) {
+                fill_zero(panel, WIDE * k);
+            }
+            pack_rows(panel, m->regions, r.length, cut, m->tap, p->taps, m->moves + m->first[b],
+                      m->first[b + 1] - m->first[b]);
+        }
+        for (int64_t b = 0; b < panels; b++) {
+            for (int64_t i = 0; i < rows; i += ROWS) {
+                sum_panel(k, weights + i * all + c * p->taps * ROWS, m->panels + b * WIDE * k,
+                          m->sums + i * COLS + b * WIDE, c > 0, box.cols - b * WIDE);
+            }
+        }
+    }
+    for (int64_t i = 0; i < min_of(rows, job->rows - row); i++) {
+        if (all == 0) {
+            fill_zero(m->sums + i * COLS, COLS);
+        }
+        store_row(job, &box, group * job->rows + row + i, m->sums + i * COLS);
+    }
+}
+
+static void run_thread(const conv_plan *p, char *memory) {
+    const conv_job *job = p->job;
+    conv_memory m;
+    divide_memory(p, memory, &m);
+    int64_t tiles = div_up(job->rows, ROWS), k = job->channels * p->taps;
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < (k > 0 ? job->groups * tiles : 0); i++) {
+        pack_weights(job, i / tiles, i % tiles * ROWS, p->weight_tap, p->weights + i * ROWS * k);
+    }
+    int64_t blocks = p->row_blocks * job->groups;
+#pragma omp for schedule(dynamic)
+    for (int64_t i = 0; i < p->boxes.all * blocks; i++) {
+        int64_t block = i % blocks, row = block % p->row_blocks * p->block_rows;
+        run_box(p, &m, i / blocks, block / p->row_blocks, row,
+                min_of(p->block_rows, tiles * ROWS - row));
+    }
+}
+
+/* Few boxes: the rows are cut too, so that all threads have work; each then packs for itself. */
+static void cut_rows(conv_plan *p, int threads) {
+    int64_t tiles = div_up(p->job->rows, ROWS), pieces = 1;
+    int64_t tasks = p->boxes.all * p->job->groups;
+    while (tasks * pieces < 2 * threads && pieces * 2 <= tiles) {
+        pieces *= 2;
+    }
+    p->block_rows = div_up(tiles, pieces) * ROWS;
+    p->row_blocks = div_up(tiles * ROWS, p->block_rows);
+}
+
+tn_status CONV(tn_context *ctx, const conv_job *job) {
+    int64_t work = work_of(job);
+    if (work == 0) {
+        return TN_OK;
+    }
+    conv_plan p = {.job = job, .taps = tap_count(job), .boxes = plan_boxes(job)};
+    p.largest = region_below(job, p.boxes.size, true);
+    p.cut = max_of(1, min_of(job->channels, DEPTH / max_of(p.taps, 1)));
+    p.cut = job->channels > 0 ? div_up(job->channels, div_up(job->channels, p.cut)) : 1;
+    int threads = team_size(INT32_MAX, work / 16);
+    cut_rows(&p, threads);
+    conv_memory unused;
+    p.each = divide_memory(&p, NULL, &unused);
+    size_t weights = round_up(
+               (size_t)(job->groups * div_up(job->rows, ROWS) * ROWS * job->channels * p.taps) *
+               sizeof(T)),
+           taps = round_up((size_t)p.taps * sizeof(int64_t)),
+           bytes = 64 + weights + taps + (size_t)threads * p.each;
+    char *memory = scratch_take(ctx, bytes);
+    if (!memory) {
+        return TN_ENOMEM;
+    }
+    char *at = (char *)round_up((size_t)memory);
+    p.weights = (T *)at;
+    p.weight_tap = (int64_t *)(at + weights);
+    for (int64_t t = 0; t < p.taps; t++) {
+        p.weight_tap[t] = tap_in_weight(job, t);
+    }
+    at += weights + taps;
+    if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+        run_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
+    } else {
+        run_thread(&p, at);
+    }
+    scratch_free(ctx, memory, bytes);
+    return TN_OK;
+}
