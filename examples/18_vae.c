@@ -52,15 +52,9 @@ static void vae_init(vae *m) {
         TN_SEQUENTIAL(tn_linear_new(PLACE, HIDDEN), TN_FN(tn_relu), tn_linear_new(HIDDEN, PIXELS)));
 }
 
-/* -log p of all pixels x, whose probabilities are sigmoid(logits). */
-static tn_tensor *pixel_loss(tn_tensor *logits, tn_tensor *x) {
-    tn_tensor *small = tn_log(tn_add_scalar(tn_exp(tn_neg(tn_abs(logits))), 1));
-    return tn_sum_all(tn_add(tn_sub(tn_relu(logits), tn_mul(logits, x)), small));
-}
-
 /* Of one image: its pixels, and KL(normal(mean, spread) || normal(0, 1)). */
 static tn_tensor *vae_loss(tn_values out, tn_tensor *x) {
-    tn_tensor *pixels = pixel_loss(out.v[0], x);
+    tn_tensor *pixels = tn_bce_with_logits(out.v[0], x, TN_SUM);
     tn_tensor *mean = out.v[1], *log_var = out.v[2];
     tn_tensor *spread = tn_sub(tn_add_scalar(log_var, 1), tn_exp(log_var));
     tn_tensor *kl = tn_mul_scalar(tn_sum_all(tn_sub(spread, tn_square(mean))), -0.5);
