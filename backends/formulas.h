@@ -37,7 +37,9 @@
  *
  * gelu (tanh form) is x / (1 + exp(-u)) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3). The slopes take
  * s = 1 / (1 + exp(-u)), or s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There
- * x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier. */
+ * x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier.
+ *
+ * mish's gate is tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2), here from v = e^-|x|. */
 /* clang-format off */
 #define TN__FORMULA_HELPERS(T)                                                                     \
     TN__INLINE T tn__clamp_##T(T x, T low, T high) {                                               \
@@ -53,6 +55,10 @@
     }                                                                                              \
     TN__INLINE T tn__silu_slope_##T(T x, T s) {                                                    \
         return s * (1 + x * (1 - s));                                                              \
+    }                                                                                              \
+    TN__INLINE T tn__mish_gate_##T(T x, T v) {                                                     \
+        T n = x < 0 ? v * (v + 2) : 1 + 2 * v;                                                     \
+        return n / (n + (x < 0 ? 2 : 2 * v * v));                                                  \
     }
 TN__FORMULA_HELPERS(float)
 TN__FORMULA_HELPERS(double)
@@ -84,7 +90,25 @@ TN__FORMULA_HELPERS(double)
     X(TN_RSUB_K, rsub_k, k0 - x)                                                                   \
     X(TN_RDIV_K, rdiv_k, k0 / x)                                                                   \
     X(TN_POW_K, pow_k, M(pow)(x, k0))                                                              \
-    X(TN_CLAMP_K, clamp_k, tn__clamp_##T(x, k0, k1))
+    X(TN_CLAMP_K, clamp_k, tn__clamp_##T(x, k0, k1))                                               \
+    X(TN_EXPM1, expm1, M(expm1)(x))                                                                \
+    X(TN_LOG1P, log1p, M(log1p)(x))                                                                \
+    X(TN_FLOOR, floor, M(floor)(x))                                                                \
+    X(TN_CEIL, ceil, M(ceil)(x))                                                                   \
+    X(TN_ROUND, round, M(rint)(x))                                                                 \
+    X(TN_TAN, tan, M(tan)(x))                                                                      \
+    X(TN_ASIN, asin, M(asin)(x))                                                                   \
+    X(TN_ACOS, acos, M(acos)(x))                                                                   \
+    X(TN_ATAN, atan, M(atan)(x))                                                                   \
+    X(TN_SINH, sinh, M(sinh)(x))                                                                   \
+    X(TN_COSH, cosh, M(cosh)(x))                                                                   \
+    X(TN_MISH, mish, x *tn__mish_gate_##T(x, M(exp)(-M(fabs)(x))))                                 \
+    X(TN_HARDSWISH, hardswish, x *tn__clamp_##T(x + 3, 0, 6) / 6)                                  \
+    X(TN_LEAKY_RELU_K, leaky_relu_k, x > 0 ? x : k0 * x)                                           \
+    X(TN_ELU_K, elu_k, k1 * (x > 0 ? x : k0 * M(expm1)(x)))                                        \
+    X(TN_SOFTPLUS_K, softplus_k,                                                                   \
+      k0 * x > k1 ? x                                                                              \
+                  : ((k0 * x > 0 ? k0 * x : 0) + M(log1p)(M(exp)(-M(fabs)(k0 * x)))) / k0)
 
 /* Of a and b; in the gradients a is x or y (sys/backend.h says which) and b is dy. */
 #define TN_BINARY_FORMULAS(X, T, M)                                                                \
@@ -103,7 +127,8 @@ TN__FORMULA_HELPERS(double)
     X(TN_GELU_ERF_GRAD, gelu_erf_grad,                                                             \
       b * ((T)0.5 * (1 + M(erf)(a * (T)0.70710678118654752)) +                                     \
            a * (T)0.39894228040143268 * M(exp)((T)-0.5 * a * a)))                                  \
-    X(TN_SILU_GRAD, silu_grad, b * tn__silu_slope_##T(a, 1 / (1 + M(exp)(-a))))
+    X(TN_SILU_GRAD, silu_grad, b * tn__silu_slope_##T(a, 1 / (1 + M(exp)(-a))))                    \
+    X(TN_ATAN2, atan2, M(atan2)(a, b))
 
 /* Works on any type; the operands are a and b. */
 #define TN_COMPARE_FORMULAS(X)                                                                     \

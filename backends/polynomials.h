@@ -72,7 +72,7 @@ static inline float tn__expf(float x) {
     return p * tn__power_of_two(h) * tn__power_of_two(n - h);
 }
 
-/* e^x - 1 for -60 <= x <= 0, with a small relative error near 0 too: what tanh and erf are made
+/* e^x - 1 for -60 <= x <= 20, with a small relative error near 0 too: what tanh and erf are made
  * of. */
 static inline float tn__expm1_negative(float x) {
     float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
@@ -126,6 +126,51 @@ static inline float tn__logf(float x) {
     return x >= 0.0f ? y : NAN;
 }
 
+/* e^x - 1, right near 0 too. Error <= 2 ulp. Where e^x is large enough the 1 is all but lost. */
+static inline float tn__expm1f(float x) {
+    float z = x > 20.0f ? 20.0f : x;
+    z = z < -60.0f ? -60.0f : z;
+    float y = tn__expm1_negative(z);
+    return x > 20.0f ? tn__expf(x) : y;
+}
+
+/* ln(1 + x), right near 0 too: what 1 + x has lost is given back. Error <= 2 ulp. */
+static inline float tn__log1pf(float x) {
+    float u = 1.0f + x, y = tn__logf(u);
+    float lost = (x - (u - 1.0f)) / u;
+    return (u > 0.0f) & (u < 3.402823466e38f) ? y + lost : y;
+}
+
+static inline float tn__floorf(float x) {
+    return floorf(x);
+}
+static inline float tn__ceilf(float x) {
+    return ceilf(x);
+}
+static inline float tn__rintf(float x) {
+    return rintf(x);
+}
+static inline float tn__tanf(float x) {
+    return tanf(x);
+}
+static inline float tn__asinf(float x) {
+    return asinf(x);
+}
+static inline float tn__acosf(float x) {
+    return acosf(x);
+}
+static inline float tn__atanf(float x) {
+    return atanf(x);
+}
+static inline float tn__atan2f(float y, float x) {
+    return atan2f(y, x);
+}
+static inline float tn__sinhf(float x) {
+    return sinhf(x);
+}
+static inline float tn__coshf(float x) {
+    return coshf(x);
+}
 static inline float tn__sqrtf(float x) {
     return sqrtf(x);
 }

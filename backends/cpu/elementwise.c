@@ -57,6 +57,18 @@ INLINE float gelu_slope(float x, float s, float limit) {
 #define CPU_FAST_tanh tn__tanhf
 #define CPU_FAST_erf tn__erff
 #define CPU_FAST_pow tn__powf
+#define CPU_FAST_expm1 tn__expm1f
+#define CPU_FAST_log1p tn__log1pf
+#define CPU_FAST_floor tn__floorf
+#define CPU_FAST_ceil tn__ceilf
+#define CPU_FAST_rint tn__rintf
+#define CPU_FAST_tan tn__tanf
+#define CPU_FAST_asin tn__asinf
+#define CPU_FAST_acos tn__acosf
+#define CPU_FAST_atan tn__atanf
+#define CPU_FAST_atan2 tn__atan2f
+#define CPU_FAST_sinh tn__sinhf
+#define CPU_FAST_cosh tn__coshf
 #define UNARY_F32(code, name, formula) UNARY_LOOP(float, u32, name, formula)
 #define UNARY_F64(code, name, formula) UNARY_LOOP(double, u64, name, formula)
 #define BINARY_F32(code, name, formula) BINARY_LOOP(float, b32, name, formula)

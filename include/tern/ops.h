@@ -54,6 +54,33 @@ TN_API tn_tensor *tn_silu(tn_tensor *x); /* x sigmoid(x) */
 TN_API tn_tensor *tn_gelu(tn_tensor *x);
 TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh approximation, GPT-2's */
 
+TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* PyTorch's default: 0.01 */
+TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);        /* 1 */
+TN_API tn_tensor *tn_selu(tn_tensor *x);
+/* log(1 + exp(beta x)) / beta, x itself where beta x > threshold (1, 20) */
+TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
+TN_API tn_tensor *tn_logsigmoid(tn_tensor *x);
+TN_API tn_tensor *tn_mish(tn_tensor *x); /* x tanh(softplus(x)) */
+/* clamp, with no gradient at the bounds (-1, 1) */
+TN_API tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high);
+TN_API tn_tensor *tn_relu6(tn_tensor *x);       /* hardtanh between 0 and 6 */
+TN_API tn_tensor *tn_hardsigmoid(tn_tensor *x); /* relu6(x + 3) / 6 */
+TN_API tn_tensor *tn_hardswish(tn_tensor *x);   /* x relu6(x + 3) / 6 */
+
+TN_API tn_tensor *tn_expm1(tn_tensor *x); /* exp(x) - 1 */
+TN_API tn_tensor *tn_log1p(tn_tensor *x); /* log(1 + x) */
+TN_API tn_tensor *tn_reciprocal(tn_tensor *x);
+TN_API tn_tensor *tn_floor(tn_tensor *x); /* of all three the gradient is 0 */
+TN_API tn_tensor *tn_ceil(tn_tensor *x);
+TN_API tn_tensor *tn_round(tn_tensor *x); /* halves to even */
+TN_API tn_tensor *tn_tan(tn_tensor *x);
+TN_API tn_tensor *tn_asin(tn_tensor *x);
+TN_API tn_tensor *tn_acos(tn_tensor *x);
+TN_API tn_tensor *tn_atan(tn_tensor *x);
+TN_API tn_tensor *tn_atan2(tn_tensor *a, tn_tensor *b); /* the angle of the point (b, a) */
+TN_API tn_tensor *tn_sinh(tn_tensor *x);
+TN_API tn_tensor *tn_cosh(tn_tensor *x);
+
 /* Comparisons: any dtype, result bool, no gradient. */
 TN_API tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b);

@@ -85,6 +85,22 @@ typedef enum tn_unary {
     TN_RDIV_K,  /* k0 / x */
     TN_POW_K,   /* x ^ k0 */
     TN_CLAMP_K, /* min(max(x, k0), k1); NaN stays */
+    TN_EXPM1,
+    TN_LOG1P,
+    TN_FLOOR,
+    TN_CEIL,
+    TN_ROUND, /* halves to even */
+    TN_TAN,
+    TN_ASIN,
+    TN_ACOS,
+    TN_ATAN,
+    TN_SINH,
+    TN_COSH,
+    TN_MISH,
+    TN_HARDSWISH,
+    TN_LEAKY_RELU_K, /* x > 0 ? x : k0 x */
+    TN_ELU_K,        /* k1 (x > 0 ? x : k0 (exp(x) - 1)) */
+    TN_SOFTPLUS_K,   /* log(1 + exp(k0 x)) / k0; x where k0 x > k1 */
     TN_UNARY_COUNT
 } tn_unary;
 
@@ -103,6 +119,7 @@ typedef enum tn_binary {
     TN_GELU_TANH_GRAD, /* (x, dy) */
     TN_GELU_ERF_GRAD,  /* (x, dy) */
     TN_SILU_GRAD,      /* (x, dy) */
+    TN_ATAN2,          /* the angle of (b, a) */
     TN_BINARY_COUNT
 } tn_binary;
 

@@ -11,5 +11,6 @@ TWINS = {
     "rdiv_scalar": lambda x, k: k / x,
     "pow_scalar": lambda x, k: x ** k,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "elu": lambda x, alpha=1.0, selu=False: F.selu(x) if selu else F.elu(x, alpha),
     "masked_fill": lambda x, mask, value: torch.where(mask, torch.full((), value, dtype=x.dtype), x),
 }

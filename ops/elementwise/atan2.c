@@ -1,0 +1,44 @@
+/* y = the angle of the point (b, a), in (-pi, pi]
+ *
+ *     a, b: shapes that broadcast, one dtype of f32 f64 bf16 f16       y: the common shape
+ *     da = dy b / (a² + b²)        db = -dy a / (a² + b²)
+ */
+#include "ops/op.h"
+
+static tn_status atan2_forward(tn_op_call *c) {
+    return tn__binary(c, TN_ATAN2);
+}
+
+static void atan2_backward(tn_op_grad *g) {
+    tn_tensor *a = tn_op_saved_input(g, 0), *b = tn_op_saved_input(g, 1);
+    tn_tensor *turn = tn_div(g->dout[0], tn_add(tn_square(a), tn_square(b)));
+    if (g->wants[0]) {
+        tn_op_give(g, 0, tn_mul(turn, b));
+    }
+    if (g->wants[1]) {
+        tn_op_give(g, 1, tn_neg(tn_mul(turn, a)));
+    }
+}
+
+/* All four quadrants, and the axes. */
+static void atan2_samples(tn_op_samples *s) {
+    static const double a[] = {1.0, 1.0, -1.0, -1.0, 0.0, 2.0, -3.0},
+                        b[] = {2.0, -2.0, 2.0, -2.0, 1.0, 0.0, 0.0};
+    tn_sample_binary(s, 0.3, 3.0, -3.0, 3.0);
+    tn__sample_values2(s, a, b, 7, true);
+}
+
+const tn_op tn__op_atan2 = {
+    .name = "atan2",
+    .inputs = {"a", "b"},
+    .saves = TN_SAVES_INPUTS,
+    .shape = tn__shape_float2,
+    .forward = atan2_forward,
+    .backward = atan2_backward,
+    .wide = true,
+    .samples = atan2_samples,
+};
+
+tn_tensor *tn_atan2(tn_tensor *a, tn_tensor *b) {
+    return tn_apply2(&tn__op_atan2, NULL, a, b);
+}

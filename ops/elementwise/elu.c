@@ -1,0 +1,58 @@
+/* y = scale x where x > 0, else scale alpha (exp(x) - 1)
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = scale dy where x > 0, else scale alpha exp(x) dy
+ *
+ * elu (Clevert et al. 2015, arXiv:1511.07289) has scale 1; selu (Klambauer et al. 2017,
+ * arXiv:1706.02515) the two constants that keep mean 0 and variance 1.
+ */
+#include "ops/op.h"
+
+#define SELU_ALPHA 1.6732632423543772848170429916717
+#define SELU_SCALE 1.0507009873554804934193349852946
+
+typedef struct elu_args {
+    double alpha, scale;
+} elu_args;
+
+static tn_status elu_forward(tn_op_call *c) {
+    const elu_args *args = c->args;
+    return c->kernels->unary(c->ctx, TN_ELU_K, &c->y[0], &c->x[0], args->alpha, args->scale);
+}
+
+/* exp is taken of what is not positive: beside a gradient of 0 it must not be infinite. */
+static void elu_backward(tn_op_grad *g) {
+    const elu_args *args = g->args;
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = tn_mul_scalar(g->dout[0], args->scale);
+    tn_tensor *positive = tn_gt(x, tn__constant(x, 0.0));
+    tn_tensor *bend = tn_mul_scalar(tn_exp(tn_masked_fill(x, positive, 0.0)), args->alpha);
+    tn_op_give(g, 0, tn_where(positive, dy, tn_mul(dy, bend)));
+}
+
+static void elu_samples(tn_op_samples *s) {
+    static const elu_args one = {1.0, 1.0}, half = {0.5, 1.0}, self = {SELU_ALPHA, SELU_SCALE};
+    tn__sample_unary_with(s, -3.0, 3.0, "alpha=1.0", &one);
+    tn__sample_unary_with(s, -3.0, -0.1, "alpha=0.5", &half);
+    tn__sample_unary_with(s, 80.0, 100.0, "alpha=1.0", &one);
+    tn__sample_unary_with(s, -3.0, 3.0, "selu=True", &self);
+}
+
+const tn_op tn__op_elu = {
+    .name = "elu",
+    .inputs = {"x"},
+    .args_size = sizeof(elu_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = elu_forward,
+    .backward = elu_backward,
+    .wide = true,
+    .samples = elu_samples,
+};
+
+tn_tensor *tn_elu(tn_tensor *x, double alpha) {
+    return tn_apply1(&tn__op_elu, &(elu_args){alpha, 1.0}, x);
+}
+
+tn_tensor *tn_selu(tn_tensor *x) {
+    return tn_apply1(&tn__op_elu, &(elu_args){SELU_ALPHA, SELU_SCALE}, x);
+}

@@ -1,0 +1,40 @@
+/* y = x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019, arXiv:1905.02244)
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy where x > 3, 0 where x < -3, between them dy (x / 3 + 1/2)
+ */
+#include "ops/op.h"
+
+static tn_status hardswish_forward(tn_op_call *c) {
+    return tn__unary(c, TN_HARDSWISH);
+}
+
+static void hardswish_backward(tn_op_grad *g) {
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0], *zero = tn__constant(dy, 0.0);
+    tn_tensor *between = tn_mul(dy, tn_add_scalar(tn_div_scalar(x, 3.0), 0.5));
+    tn_tensor *upper = tn_where(tn_gt(x, tn__constant(x, 3.0)), dy, between);
+    tn_op_give(g, 0, tn_where(tn_lt(x, tn__constant(x, -3.0)), zero, upper));
+}
+
+static void hardswish_samples(tn_op_samples *s) {
+    static const double places[] = {-100.0, 100.0, 0.0};
+    tn_sample_unary(s, -2.9, 2.9);
+    tn_sample_unary(s, 3.1, 5.0);
+    tn_sample_unary(s, -5.0, -3.1);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_hardswish = {
+    .name = "hardswish",
+    .inputs = {"x"},
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = hardswish_forward,
+    .backward = hardswish_backward,
+    .wide = true,
+    .samples = hardswish_samples,
+};
+
+tn_tensor *tn_hardswish(tn_tensor *x) {
+    return tn_apply1(&tn__op_hardswish, NULL, x);
+}

@@ -1,0 +1,62 @@
+/* y = min(max(x, low), high); NaN stays
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy where low < x < high, else 0
+ *
+ * clamp, but for the gradient at the bounds. relu6 and hardsigmoid are made of it.
+ */
+#include "ops/op.h"
+
+typedef struct hardtanh_args {
+    double low, high;
+} hardtanh_args;
+
+static bool hardtanh_shape(tn_op_call *c) {
+    const hardtanh_args *args = c->args;
+    if (!(args->low <= args->high)) {
+        return tn_op_fail(c, TN_EVALUE, "low is %g but high is %g", args->low, args->high);
+    }
+    return tn__shape_float(c);
+}
+
+static tn_status hardtanh_forward(tn_op_call *c) {
+    const hardtanh_args *args = c->args;
+    return c->kernels->unary(c->ctx, TN_CLAMP_K, &c->y[0], &c->x[0], args->low, args->high);
+}
+
+static void hardtanh_backward(tn_op_grad *g) {
+    const hardtanh_args *args = g->args;
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0], *zero = tn__constant(dy, 0.0);
+    tn_tensor *below = tn_where(tn_lt(x, tn__constant(x, args->high)), dy, zero);
+    tn_op_give(g, 0, tn_where(tn_gt(x, tn__constant(x, args->low)), below, zero));
+}
+
+static void hardtanh_samples(tn_op_samples *s) {
+    static const hardtanh_args one = {-1.0, 1.0}, six = {0.0, 6.0}, wide = {-2.5, 0.25};
+    tn__sample_unary_with(s, -3.0, 3.0, "min_val=-1.0, max_val=1.0", &one);
+    tn__sample_unary_with(s, -9.0, 9.0, "min_val=0.0, max_val=6.0", &six);
+    tn__sample_unary_with(s, -3.0, 3.0, "min_val=-2.5, max_val=0.25", &wide);
+}
+
+const tn_op tn__op_hardtanh = {
+    .name = "hardtanh",
+    .inputs = {"x"},
+    .args_size = sizeof(hardtanh_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = hardtanh_shape,
+    .forward = hardtanh_forward,
+    .backward = hardtanh_backward,
+    .samples = hardtanh_samples,
+};
+
+tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high) {
+    return tn_apply1(&tn__op_hardtanh, &(hardtanh_args){low, high}, x);
+}
+
+tn_tensor *tn_relu6(tn_tensor *x) {
+    return tn_hardtanh(x, 0.0, 6.0);
+}
+
+tn_tensor *tn_hardsigmoid(tn_tensor *x) {
+    return tn_div_scalar(tn_relu6(tn_add_scalar(x, 3.0)), 6.0);
+}

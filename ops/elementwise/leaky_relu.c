@@ -1,0 +1,39 @@
+/* y = x where x > 0, else slope x (Maas, Hannun, Ng 2013)
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy where x > 0, else slope dy
+ */
+#include "ops/op.h"
+
+static tn_status leaky_relu_forward(tn_op_call *c) {
+    return tn__unary_k(c, TN_LEAKY_RELU_K);
+}
+
+static void leaky_relu_backward(tn_op_grad *g) {
+    double slope = ((const tn__scalar_args *)g->args)->k;
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
+    tn_op_give(g, 0, tn_where(tn_gt(x, tn__constant(x, 0.0)), dy, tn_mul_scalar(dy, slope)));
+}
+
+/* Both sides of the kink at 0; a slope that does not keep the sign. */
+static void leaky_relu_samples(tn_op_samples *s) {
+    static const tn__scalar_args args[] = {{0.01}, {0.2}, {-0.5}};
+    tn__sample_unary_with(s, -3.0, 3.0, "negative_slope=0.01", &args[0]);
+    tn__sample_unary_with(s, -3.0, -0.1, "negative_slope=0.2", &args[1]);
+    tn__sample_unary_with(s, -3.0, 3.0, "negative_slope=-0.5", &args[2]);
+}
+
+const tn_op tn__op_leaky_relu = {
+    .name = "leaky_relu",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__scalar_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = leaky_relu_forward,
+    .backward = leaky_relu_backward,
+    .samples = leaky_relu_samples,
+};
+
+tn_tensor *tn_leaky_relu(tn_tensor *x, double slope) {
+    return tn_apply1(&tn__op_leaky_relu, &(tn__scalar_args){slope}, x);
+}

@@ -1,0 +1,38 @@
+/* y = x tanh(softplus(x)) (Misra 2019, arXiv:1908.08681)
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy (t + x s (1 - t²)), t = tanh(softplus(x)), s = sigmoid(x)
+ */
+#include "ops/op.h"
+
+static tn_status mish_forward(tn_op_call *c) {
+    return tn__unary(c, TN_MISH);
+}
+
+static void mish_backward(tn_op_grad *g) {
+    tn_tensor *x = tn_op_saved_input(g, 0), *s = tn_sigmoid(x);
+    tn_tensor *t = tn_tanh(tn_softplus(x, 1.0, 20.0));
+    tn_tensor *bend = tn_mul(tn_mul(x, s), tn_rsub_scalar(tn_square(t), 1.0));
+    tn_op_give(g, 0, tn_mul(g->dout[0], tn_add(t, bend)));
+}
+
+static void mish_samples(tn_op_samples *s) {
+    static const double places[] = {-100.0, 100.0, -15.0, 15.0, 0.0};
+    tn_sample_unary(s, -3.0, 3.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), true);
+}
+
+const tn_op tn__op_mish = {
+    .name = "mish",
+    .inputs = {"x"},
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = mish_forward,
+    .backward = mish_backward,
+    .wide = true,
+    .samples = mish_samples,
+};
+
+tn_tensor *tn_mish(tn_tensor *x) {
+    return tn_apply1(&tn__op_mish, NULL, x);
+}

@@ -1,0 +1,56 @@
+/* y = log(1 + exp(beta x)) / beta; x itself where beta x > threshold
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy sigmoid(beta x), and dy where beta x > threshold
+ *
+ * Computed as max(z, 0) + log1p(exp(-|z|)) with z = beta x: nothing overflows, and what is small
+ * stays right.
+ */
+#include "ops/op.h"
+
+#include <math.h>
+
+typedef struct softplus_args {
+    double beta, threshold;
+} softplus_args;
+
+static tn_status softplus_forward(tn_op_call *c) {
+    const softplus_args *args = c->args;
+    return c->kernels->unary(c->ctx, TN_SOFTPLUS_K, &c->y[0], &c->x[0], args->beta,
+                             args->threshold);
+}
+
+static void softplus_backward(tn_op_grad *g) {
+    const softplus_args *args = g->args;
+    tn_tensor *z = tn_mul_scalar(tn_op_saved_input(g, 0), args->beta), *dy = g->dout[0];
+    tn_tensor *slope = tn_mul(dy, tn_sigmoid(z));
+    tn_op_give(g, 0, tn_where(tn_gt(z, tn__constant(z, args->threshold)), dy, slope));
+}
+
+static void softplus_samples(tn_op_samples *s) {
+    static const softplus_args plain = {1.0, 20.0}, steep = {3.0, 4.0}, never = {1.0, INFINITY};
+    tn__sample_unary_with(s, -3.0, 3.0, "beta=1, threshold=20", &plain);
+    tn__sample_unary_with(s, 1.5, 9.0, "beta=3, threshold=4", &steep);
+    tn__sample_unary_with(s, -60.0, -10.0, "beta=1, threshold=20", &plain);
+    tn__sample_unary_with(s, 15.0, 60.0, "beta=1, threshold=float('inf')", &never);
+}
+
+const tn_op tn__op_softplus = {
+    .name = "softplus",
+    .inputs = {"x"},
+    .args_size = sizeof(softplus_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__shape_float,
+    .forward = softplus_forward,
+    .backward = softplus_backward,
+    .wide = true,
+    .samples = softplus_samples,
+};
+
+tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold) {
+    return tn_apply1(&tn__op_softplus, &(softplus_args){beta, threshold}, x);
+}
+
+tn_tensor *tn_logsigmoid(tn_tensor *x) {
+    return tn_neg(tn_softplus(tn_neg(x), 1.0, INFINITY));
+}
