@@ -59,6 +59,11 @@
     TN__INLINE T tn__mish_gate_##T(T x, T v) {                                                     \
         T n = x < 0 ? v * (v + 2) : 1 + 2 * v;                                                     \
         return n / (n + (x < 0 ? 2 : 2 * v * v));                                                  \
+    }                                                                                              \
+    TN__INLINE T tn__mish_slope_##T(T x, T v) {                                                    \
+        T t = tn__mish_gate_##T(x, v), s = (x < 0 ? v : 1) / (1 + v);                              \
+        T z = tn__clamp_##T(x, -200, 200);                                                         \
+        return t + z * s * (1 - t * t);                                                            \
     }
 TN__FORMULA_HELPERS(float)
 TN__FORMULA_HELPERS(double)
@@ -108,7 +113,11 @@ TN__FORMULA_HELPERS(double)
     X(TN_ELU_K, elu_k, k1 * (x > 0 ? x : k0 * M(expm1)(x)))                                        \
     X(TN_SOFTPLUS_K, softplus_k,                                                                   \
       k0 * x > k1 ? x                                                                              \
-                  : ((k0 * x > 0 ? k0 * x : 0) + M(log1p)(M(exp)(-M(fabs)(k0 * x)))) / k0)
+                  : ((k0 * x > 0 ? k0 * x : 0) + M(log1p)(M(exp)(-M(fabs)(k0 * x)))) / k0)         \
+    X(TN_LEAKY_RELU_SLOPE_K, leaky_relu_slope_k, x > 0 ? 1 : (x <= 0 ? k0 : x))                    \
+    X(TN_ELU_SLOPE_K, elu_slope_k, k1 * (x > 0 ? 1 : k0 * M(exp)(x)))                              \
+    X(TN_SOFTPLUS_SLOPE_K, softplus_slope_k, k0 * x > k1 ? 1 : 1 / (1 + M(exp)(-k0 * x)))          \
+    X(TN_HARDTANH_SLOPE_K, hardtanh_slope_k, ((x > k0) & (x < k1)) ? 1 : (x == x ? 0 : x))
 
 /* Of a and b; in the gradients a is x or y (sys/backend.h says which) and b is dy. */
 #define TN_BINARY_FORMULAS(X, T, M)                                                                \
@@ -128,7 +137,10 @@ TN__FORMULA_HELPERS(double)
       b * ((T)0.5 * (1 + M(erf)(a * (T)0.70710678118654752)) +                                     \
            a * (T)0.39894228040143268 * M(exp)((T)-0.5 * a * a)))                                  \
     X(TN_SILU_GRAD, silu_grad, b * tn__silu_slope_##T(a, 1 / (1 + M(exp)(-a))))                    \
-    X(TN_ATAN2, atan2, M(atan2)(a, b))
+    X(TN_ATAN2, atan2, M(atan2)(a, b))                                                             \
+    X(TN_MISH_GRAD, mish_grad, b * tn__mish_slope_##T(a, M(exp)(-M(fabs)(a))))                     \
+    X(TN_HARDSWISH_GRAD, hardswish_grad,                                                           \
+      a > 3 ? b : (a < -3 ? 0 : b * (a / 3 + (T)0.5)))
 
 /* Works on any type; the operands are a and b. */
 #define TN_COMPARE_FORMULAS(X)                                                                     \

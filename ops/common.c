@@ -94,6 +94,11 @@ tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a) {
     return b->kernels->binary(b->ctx, f, b->dx[0], a, b->dy[0]);
 }
 
+tn_status tn__slope_back(const tn_op_back *b, tn_unary slope, double k0, double k1) {
+    tn_status status = b->kernels->unary(b->ctx, slope, b->dx[0], b->x[0], k0, k1);
+    return status == TN_OK ? tn__binary_back(b, TN_MUL, b->dx[0]) : status;
+}
+
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
 bool tn__kernel_ok(tn_status status, const char *operation) {

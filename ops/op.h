@@ -50,6 +50,9 @@ tn_status tn__compare(tn_op_call *c, tn_compare f);
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
 
+/* dx = slope(x, k0, k1) dy, likewise. */
+tn_status tn__slope_back(const tn_op_back *b, tn_unary slope, double k0, double k1);
+
 /* ---- Work, for the profiler ------------------------------------------------------------------ */
 
 /* Multiplications and additions of one product; in backward, of one for each of these inputs (bits)

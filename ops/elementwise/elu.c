@@ -29,6 +29,11 @@ static void elu_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(positive, dy, tn_mul(dy, bend)));
 }
 
+static tn_status elu_backward_kernel(const tn_op_back *b) {
+    const elu_args *args = b->args;
+    return tn__slope_back(b, TN_ELU_SLOPE_K, args->alpha, args->scale);
+}
+
 static void elu_samples(tn_op_samples *s) {
     static const elu_args one = {1.0, 1.0}, half = {0.5, 1.0}, self = {SELU_ALPHA, SELU_SCALE};
     tn__sample_unary_with(s, -3.0, 3.0, "alpha=1.0", &one);
@@ -45,6 +50,7 @@ const tn_op tn__op_elu = {
     .shape = tn__shape_float,
     .forward = elu_forward,
     .backward = elu_backward,
+    .backward_kernel = elu_backward_kernel,
     .wide = true,
     .samples = elu_samples,
 };

@@ -16,6 +16,10 @@ static void hardswish_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_lt(x, tn__constant(x, -3.0)), zero, upper));
 }
 
+static tn_status hardswish_backward_kernel(const tn_op_back *b) {
+    return tn__binary_back(b, TN_HARDSWISH_GRAD, b->x[0]);
+}
+
 static void hardswish_samples(tn_op_samples *s) {
     static const double places[] = {-100.0, 100.0, 0.0};
     tn_sample_unary(s, -2.9, 2.9);
@@ -31,6 +35,7 @@ const tn_op tn__op_hardswish = {
     .shape = tn__shape_float,
     .forward = hardswish_forward,
     .backward = hardswish_backward,
+    .backward_kernel = hardswish_backward_kernel,
     .wide = true,
     .samples = hardswish_samples,
 };

@@ -31,6 +31,11 @@ static void hardtanh_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_gt(x, tn__constant(x, args->low)), below, zero));
 }
 
+static tn_status hardtanh_backward_kernel(const tn_op_back *b) {
+    const hardtanh_args *args = b->args;
+    return tn__slope_back(b, TN_HARDTANH_SLOPE_K, args->low, args->high);
+}
+
 static void hardtanh_samples(tn_op_samples *s) {
     static const hardtanh_args one = {-1.0, 1.0}, six = {0.0, 6.0}, wide = {-2.5, 0.25};
     tn__sample_unary_with(s, -3.0, 3.0, "min_val=-1.0, max_val=1.0", &one);
@@ -46,6 +51,7 @@ const tn_op tn__op_hardtanh = {
     .shape = hardtanh_shape,
     .forward = hardtanh_forward,
     .backward = hardtanh_backward,
+    .backward_kernel = hardtanh_backward_kernel,
     .samples = hardtanh_samples,
 };
 

@@ -15,6 +15,10 @@ static void leaky_relu_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_gt(x, tn__constant(x, 0.0)), dy, tn_mul_scalar(dy, slope)));
 }
 
+static tn_status leaky_relu_backward_kernel(const tn_op_back *b) {
+    return tn__slope_back(b, TN_LEAKY_RELU_SLOPE_K, ((const tn__scalar_args *)b->args)->k, 0.0);
+}
+
 /* Both sides of the kink at 0; a slope that does not keep the sign. */
 static void leaky_relu_samples(tn_op_samples *s) {
     static const tn__scalar_args args[] = {{0.01}, {0.2}, {-0.5}};
@@ -31,6 +35,7 @@ const tn_op tn__op_leaky_relu = {
     .shape = tn__shape_float,
     .forward = leaky_relu_forward,
     .backward = leaky_relu_backward,
+    .backward_kernel = leaky_relu_backward_kernel,
     .samples = leaky_relu_samples,
 };
 

@@ -16,6 +16,10 @@ static void mish_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_add(t, bend)));
 }
 
+static tn_status mish_backward_kernel(const tn_op_back *b) {
+    return tn__binary_back(b, TN_MISH_GRAD, b->x[0]);
+}
+
 static void mish_samples(tn_op_samples *s) {
     static const double places[] = {-100.0, 100.0, -15.0, 15.0, 0.0};
     tn_sample_unary(s, -3.0, 3.0);
@@ -29,6 +33,7 @@ const tn_op tn__op_mish = {
     .shape = tn__shape_float,
     .forward = mish_forward,
     .backward = mish_backward,
+    .backward_kernel = mish_backward_kernel,
     .wide = true,
     .samples = mish_samples,
 };

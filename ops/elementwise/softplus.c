@@ -27,6 +27,11 @@ static void softplus_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_gt(z, tn__constant(z, args->threshold)), dy, slope));
 }
 
+static tn_status softplus_backward_kernel(const tn_op_back *b) {
+    const softplus_args *args = b->args;
+    return tn__slope_back(b, TN_SOFTPLUS_SLOPE_K, args->beta, args->threshold);
+}
+
 static void softplus_samples(tn_op_samples *s) {
     static const softplus_args plain = {1.0, 20.0}, steep = {3.0, 4.0}, never = {1.0, INFINITY};
     tn__sample_unary_with(s, -3.0, 3.0, "beta=1, threshold=20", &plain);
@@ -43,6 +48,7 @@ const tn_op tn__op_softplus = {
     .shape = tn__shape_float,
     .forward = softplus_forward,
     .backward = softplus_backward,
+    .backward_kernel = softplus_backward_kernel,
     .wide = true,
     .samples = softplus_samples,
 };

@@ -98,9 +98,13 @@ typedef enum tn_unary {
     TN_COSH,
     TN_MISH,
     TN_HARDSWISH,
-    TN_LEAKY_RELU_K, /* x > 0 ? x : k0 x */
-    TN_ELU_K,        /* k1 (x > 0 ? x : k0 (exp(x) - 1)) */
-    TN_SOFTPLUS_K,   /* log(1 + exp(k0 x)) / k0; x where k0 x > k1 */
+    TN_LEAKY_RELU_K,       /* x > 0 ? x : k0 x */
+    TN_ELU_K,              /* k1 (x > 0 ? x : k0 (exp(x) - 1)) */
+    TN_SOFTPLUS_K,         /* log(1 + exp(k0 x)) / k0; x where k0 x > k1 */
+    TN_LEAKY_RELU_SLOPE_K, /* the slopes of these three at x … */
+    TN_ELU_SLOPE_K,
+    TN_SOFTPLUS_SLOPE_K,
+    TN_HARDTANH_SLOPE_K, /* … and of CLAMP_K: 1 where k0 < x < k1, else 0 */
     TN_UNARY_COUNT
 } tn_unary;
 
@@ -120,6 +124,8 @@ typedef enum tn_binary {
     TN_GELU_ERF_GRAD,  /* (x, dy) */
     TN_SILU_GRAD,      /* (x, dy) */
     TN_ATAN2,          /* the angle of (b, a) */
+    TN_MISH_GRAD,      /* (x, dy) */
+    TN_HARDSWISH_GRAD, /* (x, dy) */
     TN_BINARY_COUNT
 } tn_binary;
 
