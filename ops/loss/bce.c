@@ -21,7 +21,7 @@ static tn_tensor *bce_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *t = c->in[1], *weight = tn__optional(c, 2);
     tn_tensor *right = tn_mul(t, bounded_log(tn_log(x)));
-    tn_tensor *wrong = tn_mul(tn_rsub_scalar(t, 1.0), bounded_log(tn_log(tn_rsub_scalar(x, 1.0))));
+    tn_tensor *wrong = tn_mul(tn_rsub_scalar(t, 1.0), bounded_log(tn_log1p(tn_neg(x))));
     tn_tensor *each = tn_neg(tn_add(right, wrong));
     return tn__loss_reduced(weight ? tn_mul(each, weight) : each, args->how);
 }

@@ -5,19 +5,19 @@
  *     weight, pos_weight (p): absent, or broadcast to it; p counts the positive answers
  *     y: 0-dimensional, or x's shape with TN_NONE
  *
- * With log(1 + exp(-x)) as max(-x, 0) + log(1 + exp(-|x|)) nothing overflows, and no probability is
- * rounded to 0 or 1.
+ * By the softplus nothing overflows, and no probability is rounded to 0 or 1.
  */
 #include "ops/loss/loss.h"
 
 #include "ops/dims.h"
 
+#include <math.h>
+
 static tn_tensor *bce_with_logits_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *t = c->in[1];
     tn_tensor *weight = tn__optional(c, 2), *positive = tn__optional(c, 3);
-    tn_tensor *rest = tn_log(tn_add_scalar(tn_exp(tn_neg(tn_abs(x))), 1.0));
-    tn_tensor *surprise = tn_add(tn_relu(tn_neg(x)), rest); /* log(1 + exp(-x)) */
+    tn_tensor *surprise = tn_softplus(tn_neg(x), 1.0, INFINITY);
     if (positive) {
         tn_tensor *share = tn_mul(tn_sub_scalar(positive, 1.0), t);
         surprise = tn_mul(surprise, tn_add_scalar(share, 1.0));
