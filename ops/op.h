@@ -47,6 +47,9 @@ tn_status tn__unary_k(tn_op_call *c, tn_unary f);
 tn_status tn__binary(tn_op_call *c, tn_binary f);
 tn_status tn__compare(tn_op_call *c, tn_compare f);
 
+/* y = f(|x|, infinity); for integers what it is for a finite x (isfinite.c). */
+tn_status tn__compare_infinity(tn_op_call *c, tn_compare f);
+
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
 

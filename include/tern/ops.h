@@ -89,15 +89,33 @@ TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b);
 
+/* What kind of number: any dtype, result bool, no gradient. */
+TN_API tn_tensor *tn_isnan(tn_tensor *x);
+TN_API tn_tensor *tn_isinf(tn_tensor *x);
+TN_API tn_tensor *tn_isfinite(tn_tensor *x);
+
 /* Whole tensors, as an answer and not a tensor: same shape, dtype and elements (NaN equals
  * nothing); or |a - b| <= atol + rtol |b|. False for different shapes or inert tensors. */
 TN_API bool tn_equal(tn_tensor *a, tn_tensor *b);
 TN_API bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol);
+TN_API bool tn_allclose(tn_tensor *a, tn_tensor *b); /* with PyTorch's rtol 1e-5, atol 1e-8 */
 
 /* condition: bool; all three broadcast */
 TN_API tn_tensor *tn_where(tn_tensor *condition, tn_tensor *a, tn_tensor *b);
 /* mask: bool, broadcasts to x */
 TN_API tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value);
+
+/* ---- Made: more of it in tensor.h ------------------------------------------------------------ */
+
+/* `steps` numbers from start to end, both included; integers truncate. */
+TN_API tn_tensor *tn_linspace(double start, double end, int64_t steps, tn_dtype dtype);
+/* (rows, columns): 1 on the diagonal, 0 elsewhere */
+TN_API tn_tensor *tn_eye(int64_t rows, int64_t columns, tn_dtype dtype);
+/* 0 … n - 1 in random order, i64; drawn from this thread's default generator. */
+TN_API tn_tensor *tn_randperm(int64_t n);
+/* tn_split with pieces of such a size that there are at most `chunks`; as PyTorch, fewer where the
+ * size does not divide: 6 in 4 chunks are 3 of 2. */
+TN_API int tn_chunk(tn_tensor *t, int chunks, int dim, tn_tensor **out, int most);
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
@@ -110,6 +128,21 @@ TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
 TN_API tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim);
 TN_API tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim); /* a new dimension */
 TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with a node of its own: a place for hooks */
+
+/* ---- Rearranged: any dtype ------------------------------------------------------------------- */
+
+/* reversed along dims; TN_DIMS() is none of them */
+TN_API tn_tensor *tn_flip(tn_tensor *x, tn_dims dims);
+/* moved by shifts[i] along dims[i], around the end; TN_DIMS() as dims: all elements as one row */
+TN_API tn_tensor *tn_roll(tn_tensor *x, tn_dims shifts, tn_dims dims);
+/* x times[i] times side by side along dimension i; more times than dimensions make new leading ones
+ */
+TN_API tn_tensor *tn_repeat(tn_tensor *x, tn_dims times);
+/* each slice along dim `times` times in a row */
+TN_API tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t times, int dim);
+/* (…, m, n): 0 above, below a diagonal; 1 is one to the right of the one that begins at (0, 0) */
+TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t diagonal);
+TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal);
 
 /* ---- In place: not recorded ------------------------------------------------------------------- *
  * For optimisers and data. x must not be a recorded result, and not a leaf that requires a gradient
@@ -144,6 +177,9 @@ TN_API tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_min(tn_tensor *x, tn_dims dims, bool keepdim);
 /* divides by count - correction; inf, or NaN for equal elements, when that is not positive */
 TN_API tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim);
+/* sqrt(var), and the p-norm: p any number, INFINITY too. Gradient 0 where they are 0 */
+TN_API tn_tensor *tn_std(tn_tensor *x, tn_dims dims, int correction, bool keepdim);
+TN_API tn_tensor *tn_norm(tn_tensor *x, double p, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim);
 /* of the elements so far along one dimension: x's shape */
 TN_API tn_tensor *tn_logcumsumexp(tn_tensor *x, int dim);
@@ -151,7 +187,8 @@ TN_API tn_tensor *tn_sum_all(tn_tensor *x); /* 0-dimensional */
 TN_API tn_tensor *tn_mean_all(tn_tensor *x);
 /* i64, the first largest; no gradient */
 TN_API tn_tensor *tn_argmax(tn_tensor *x, int dim, bool keepdim);
-TN_API tn_tensor *tn_any(tn_tensor *x); /* bool to 0-dimensional bool */
+TN_API tn_tensor *tn_argmin(tn_tensor *x, int dim, bool keepdim); /* the first smallest */
+TN_API tn_tensor *tn_any(tn_tensor *x);                           /* bool to 0-dimensional bool */
 TN_API tn_tensor *tn_all(tn_tensor *x);
 
 /* Sums x down to a shape that broadcasts to x's: what undoes a broadcast. */
@@ -233,6 +270,14 @@ TN_API tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index);
 TN_API tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index);
 /* weight (V, C), index (…) -> (…, C) */
 TN_API tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index);
+
+/* index (…) -> (…, classes) i64: 1 at each index, else 0. classes -1: the largest index and 1. Here
+ * an index outside is noticed at once, on any device. */
+TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t classes);
+
+/* 1 with probability p, else 0, in p's shape and dtype (floats): drawn from the thread's default
+ * generator. No gradient. */
+TN_API tn_tensor *tn_bernoulli(tn_tensor *p);
 
 /* ---- Networks -------------------------------------------------------------------------------- */
 

@@ -44,3 +44,7 @@ bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
     tn_tensor *all = tn_all(tn_where(same, same, near));
     return !tn_is_inert(all) && tn_item(all) != 0.0;
 }
+
+bool tn_allclose(tn_tensor *a, tn_tensor *b) {
+    return tn_all_close(a, b, 1e-5, 1e-8);
+}

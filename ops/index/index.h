@@ -14,6 +14,10 @@ tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t s
  * y[.., index[.., j, ..], ..] += src[.., j, ..] at dim. */
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims);
 
+/* Whether all of index lie in [0, size); otherwise raises TN_EINDEX with one that does not. Waits
+ * for index's device. */
+bool tn__index_within(tn_tensor *index, int64_t size, const char *operation);
+
 /* Turns TN_EINDEX of a kernel into "name: what V at position P is outside [0, size)"; returns
  * any other status as it is. */
 static inline tn_status tn__index_status(const tn_op_call *c, tn_status status, const char *what,

@@ -5,13 +5,8 @@
  */
 #include "ops/reduce/reduce.h"
 
-typedef struct argmax_args {
-    int dim;
-    bool keepdim;
-} argmax_args;
-
-static bool argmax_shape(tn_op_call *c) {
-    const argmax_args *args = c->args;
+bool tn__argmax_shape(tn_op_call *c) {
+    const tn__argmax_args *args = c->args;
     const tn_tensor *x = c->in[0];
     if (x->dtype == TN_BOOL) {
         return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
@@ -37,22 +32,26 @@ static bool argmax_shape(tn_op_call *c) {
     return tn_op_out(c, dims, TN_I64);
 }
 
-static tn_status argmax_forward(tn_op_call *c) {
-    int dim = ((const argmax_args *)c->args)->dim;
-    tn_dims x = c->in[0]->dims;
-    if (x.ndim == 0) {
+tn_status tn__argmax_along(tn_op_call *c, const tn_desc *x) {
+    int dim = ((const tn__argmax_args *)c->args)->dim;
+    tn_dims dims = c->in[0]->dims;
+    if (dims.ndim == 0) {
         return c->kernels->fill(c->ctx, &c->y[0], 0.0);
     }
-    dim = dim < 0 ? dim + x.ndim : dim;
-    tn_desc y = tn__reduce_desc(c, tn__reduce_kept(x, 1u << dim));
-    return c->kernels->argmax(c->ctx, &y, &c->x[0], dim);
+    dim = dim < 0 ? dim + dims.ndim : dim;
+    tn_desc y = tn__reduce_desc(c, tn__reduce_kept(dims, 1u << dim));
+    return c->kernels->argmax(c->ctx, &y, x, dim);
 }
 
-static void argmax_samples(tn_op_samples *s) {
+static tn_status argmax_forward(tn_op_call *c) {
+    return tn__argmax_along(c, &c->x[0]);
+}
+
+void tn__argmax_samples(tn_op_samples *s) {
     static const double ties[] = {1.0, 3.0, 3.0, 2.0, 2.0, 2.0};
     static const struct {
         tn_dims shape;
-        argmax_args args;
+        tn__argmax_args args;
         const char *text;
     } cases[] = {
         {{1, {7}}, {0, false}, "dim=0, keepdim=False"},
@@ -83,13 +82,13 @@ static void argmax_samples(tn_op_samples *s) {
 const tn_op tn__op_argmax = {
     .name = "argmax",
     .inputs = {"x"},
-    .args_size = sizeof(argmax_args),
-    .shape = argmax_shape,
+    .args_size = sizeof(tn__argmax_args),
+    .shape = tn__argmax_shape,
     .forward = argmax_forward,
-    .samples = argmax_samples,
+    .samples = tn__argmax_samples,
 };
 
 tn_tensor *tn_argmax(tn_tensor *x, int dim, bool keepdim) {
-    argmax_args args = {dim, keepdim};
+    tn__argmax_args args = {dim, keepdim};
     return tn_apply1(&tn__op_argmax, &args, x);
 }

@@ -3,12 +3,12 @@
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-static bool check_dims(const tn_op_call *c, tn_dims dims) {
+bool tn__reduce_checked(const tn_op_call *c, tn_dims dims) {
     const tn_tensor *x = c->in[0];
     /* dimension 0 of a 0-dimensional x is all of it */
     int ndim = x->dims.ndim > 0 ? x->dims.ndim : 1;
     unsigned seen = 0;
-    if (dims.ndim < 0) {
+    if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
         return tn_op_fail(c, TN_ESHAPE, "more than %d dimensions are named (x is %s)", TN_MAX_DIMS,
                           tn_shape_text(x));
     }
@@ -52,7 +52,7 @@ int64_t tn__reduce_count(tn_dims x, unsigned mask) {
 
 bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
     const tn__reduce_args *args = c->args;
-    if (!check_dims(c, args->dims)) {
+    if (!tn__reduce_checked(c, args->dims)) {
         return false;
     }
     tn_dims x = c->in[0]->dims;
@@ -72,7 +72,8 @@ bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
 bool tn__reduce_nonempty(const tn_op_call *c) {
     const tn__reduce_args *args = c->args;
     tn_dims x = c->in[0]->dims;
-    if (check_dims(c, args->dims) && tn__reduce_count(x, tn__reduce_mask(args->dims, x.ndim)) > 0) {
+    if (tn__reduce_checked(c, args->dims) &&
+        tn__reduce_count(x, tn__reduce_mask(args->dims, x.ndim)) > 0) {
         return true;
     }
     return tn_op_fail(c, TN_ESHAPE, "x is %s (there is nothing to choose from)",
@@ -124,6 +125,11 @@ tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {
     return tn_expand(tn_reshape(t, tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim))), x);
 }
 
+tn_tensor *tn__sqrt_or_zero(tn_tensor *x) {
+    tn_tensor *zero = tn_eq(x, tn__constant(x, 0.0));
+    return tn_masked_fill(tn_sqrt(tn_masked_fill(x, zero, 1.0)), zero, 0.0);
+}
+
 /* ---- Samples --------------------------------------------------------------------------------- */
 
 void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty) {
@@ -162,4 +168,16 @@ void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty) {
         };
         tn_sample_add(s, &sample);
     }
+}
+
+void tn__sample_flat(tn_op_samples *s, const void *args, const char *text, tn_dims dims,
+                     const double *values) {
+    tn_sample sample = {
+        .text = text,
+        .args = args,
+        .inputs = 1,
+        .in = {tn_spec_values(dims, values)},
+        .no_second = true,
+    };
+    tn_sample_add(s, &sample);
 }

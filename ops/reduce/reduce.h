@@ -15,6 +15,9 @@ typedef struct tn__reduce_args {
     bool keepdim;
 } tn__reduce_args;
 
+/* Whether input 0 has these dimensions, each of them named once; otherwise raises. */
+bool tn__reduce_checked(const tn_op_call *c, tn_dims dims);
+
 /* Checks the dimensions and makes the output. args begin with tn__reduce_args. */
 bool tn__reduce_out(tn_op_call *c, tn_dtype dtype);
 
@@ -36,6 +39,9 @@ tn_status tn__reduce(tn_op_call *c, tn_reduction f);
 /* Something of the output's shape, repeated to the shape of input 0. */
 tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t);
 
+/* sqrt(x) for x >= 0, whose gradient is 0 where x is 0: deviations and lengths. */
+tn_tensor *tn__sqrt_or_zero(tn_tensor *x);
+
 /* Scratch memory for a contiguous operand; data is NULL when there is none left. */
 tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
 void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
@@ -43,5 +49,21 @@ void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 /* One input over many choices of dims; `empty`: also with nothing to reduce. Values are distinct,
  * so that no two compete. */
 void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty);
+
+/* These values, of shape dims, where there is no second derivative. */
+void tn__sample_flat(tn_op_samples *s, const void *args, const char *text, tn_dims dims,
+                     const double *values);
+
+/* ---- argmax and argmin (argmax.c) ------------------------------------------------------------ */
+
+typedef struct tn__argmax_args {
+    int dim;
+    bool keepdim;
+} tn__argmax_args;
+
+bool tn__argmax_shape(tn_op_call *c);
+/* x: as input 0, or something of its shape. */
+tn_status tn__argmax_along(tn_op_call *c, const tn_desc *x);
+void tn__argmax_samples(tn_op_samples *s);
 
 #endif

@@ -22,6 +22,11 @@ static inline int tn__known_dim(int dim, tn_dims dims) {
     return dim < 0 ? dim + dims.ndim : dim;
 }
 
+/* A dimension that came in a list; one that no int can name is one that no tensor has. */
+static inline int tn__int_dim(int64_t dim) {
+    return dim >= -TN_MAX_DIMS && dim < TN_MAX_DIMS ? (int)dim : TN_MAX_DIMS;
+}
+
 /* The part of a descriptor that a slice sees; dim is not negative. */
 static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, int64_t length,
                                      int64_t step) {
@@ -37,5 +42,19 @@ static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, i
 /* Zeros with x's elements at start, start + step, … of dim, which has `size` there: the gradient of
  * a slice. */
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
+
+/* ---- tril, triu, eye (tril.c) ---------------------------------------------------------------- */
+
+typedef struct tn__triangle_args {
+    int64_t diagonal;
+} tn__triangle_args;
+
+/* (rows, columns) of bools: at each place, whether `holds` (a comparison) of its column and of the
+ * column in which that row meets the diagonal. */
+tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int64_t diagonal,
+                           tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row));
+
+bool tn__triangle_shape(tn_op_call *c);
+void tn__triangle_samples(tn_op_samples *s);
 
 #endif

@@ -3,7 +3,7 @@
  *     x: any shape and dtype       y: x's shape with `length` at dim
  *     dx = zeros with dy in the places it came from
  *
- * narrow, slice and split are this operation.
+ * narrow, slice, split and chunk are this operation.
  */
 #include "ops/shape/shape.h"
 
@@ -145,4 +145,21 @@ int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
                             : NULL;
     }
     return (int)pieces;
+}
+
+/* Of nothing there are as many pieces as are asked for, each of them nothing. */
+int tn_chunk(tn_tensor *t, int chunks, int dim, tn_tensor **out, int most) {
+    int at = tn__usable(t, "chunk") ? tn__dim(t, dim, "chunk") : -1;
+    if (at >= 0 && chunks < 1) {
+        tn__raise(TN_EVALUE, "chunk", "%d chunks are wanted (it must be positive)", chunks);
+        at = -1;
+    }
+    int64_t whole = at < 0 ? 1 : t->dims.size[at];
+    int pieces = tn_split(t, at < 0 ? 0 : whole > 0 ? (whole - 1) / chunks + 1 : 1, dim, out, most);
+    for (; whole == 0 && pieces > 0 && pieces < chunks; pieces++) {
+        if (pieces < most) {
+            out[pieces] = tn_narrow(t, at, 0, 0);
+        }
+    }
+    return pieces;
 }

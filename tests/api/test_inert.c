@@ -108,6 +108,14 @@ static void making(tn_tensor *t) {
         }
     }
     INERT(tn_arange(0.0, 1.0, 0.0, TN_F32));
+    INERT(tn_linspace(0.0, NAN, 3, TN_F32));
+    INERT(tn_linspace(0.0, 1.0, -1, TN_F32));
+    INERT(tn_linspace(0.0, 1.0, INT64_MAX, TN_F32));
+    INERT(tn_linspace(0.0, 1.0, 3, no_dtype));
+    INERT(tn_eye(-1, 2, TN_F32));
+    INERT(tn_eye(2, 2, no_dtype));
+    INERT(tn_randperm(-1));
+    INERT(tn_randperm(INT64_MAX));
     INERT(tn_arange(0.0, 1e300, 1e-300, TN_F32));
     INERT(tn_arange(0.0, 3.0, 1.0, no_dtype));
     QUIET(tn_dtype_size(no_dtype), 0u);
@@ -267,9 +275,13 @@ static void special_operations(tn_tensor *t) {
     tn_tensor *out[2];
     QUIET(tn_split(t, 1, 0, out, 2) > 0, false);
     QUIET(tn_split(t, 1, 0, NULL, 2) > 0, false);
+    QUIET(tn_chunk(t, 1, 0, out, 2) > 0, false);
+    QUIET(tn_chunk(t, 1, 0, NULL, 2) > 0, false);
     NOTHING(tn_equal(t, x));
     NOTHING(tn_equal(x, t));
     NOTHING(tn_all_close(t, x, NAN, NAN));
+    NOTHING(tn_allclose(t, x));
+    NOTHING(tn_allclose(x, t));
     NOTHING(tn_all_close(x, t, 0.0, 0.0));
     for (int i = 0; i < (int)(sizeof convs / sizeof *convs); i++) {
         INERT(convs[i](q, q, q, (tn_conv_options){0}));

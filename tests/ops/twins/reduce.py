@@ -20,7 +20,10 @@ TWINS = {
     "max": reduction(lambda x, d, k: x.amax(d, keepdim=k)),
     "min": reduction(lambda x, d, k: x.amin(d, keepdim=k)),
     "var": reduction(lambda x, d, k, correction: x.var(d, correction=correction, keepdim=k)),
+    "std": reduction(lambda x, d, k, correction: x.std(d, correction=correction, keepdim=k)),
+    "norm": reduction(lambda x, d, k, ord: torch.linalg.vector_norm(x, ord, d, keepdim=k)),
     "logsumexp": reduction(lambda x, d, k: torch.logsumexp(x, d, keepdim=k)),
     "argmax": lambda x, dim, keepdim: torch.argmax(x, dim, keepdim),
+    "argmin": lambda x, dim, keepdim: torch.argmin(x, dim, keepdim),
     "sum_to": sum_to,
 }

@@ -24,4 +24,6 @@ TWINS = {
     "cast": lambda x, dtype: x.to(DTYPES[dtype.upper()]),
     "cat": lambda *x, dim: torch.cat(x, dim),
     "stack": lambda *x, dim: torch.stack(x, dim),
+    "roll": lambda x, shifts, dims: torch.roll(x, shifts, dims) if dims else torch.roll(x, shifts[0]),
+    "repeat": lambda x, sizes: x.repeat(sizes),
 }

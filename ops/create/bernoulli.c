@@ -1,0 +1,34 @@
+/* 1 with probability p, else 0, for each element of p: one draw of this thread's default generator.
+ * No gradient. */
+#include "ops/op.h"
+
+static bool are_probabilities(tn_tensor *p) {
+    TN_SCOPE;
+    tn_tensor *inside = tn_all(tn_eq(p, tn_clamp(p, 0.0, 1.0))); /* NaN equals nothing */
+    if (tn_is_inert(inside) || tn_item(inside) == 0.0) {
+        tn__raise(TN_EVALUE, "bernoulli", "p has elements that are not between 0 and 1");
+        return false;
+    }
+    return true;
+}
+
+/* Uniforms of 24 bits for bf16 and f16 too: rounded ones would be below p too rarely. */
+tn_tensor *tn_bernoulli(tn_tensor *p) {
+    if (!tn__usable(p, "bernoulli")) {
+        return tn_inert();
+    }
+    if (!tn_dtype_is_float(p->dtype)) {
+        tn__raise(TN_EDTYPE, "bernoulli", "p is %s (floating point is needed; cast it)",
+                  tn_dtype_name(p->dtype));
+        return tn_inert();
+    }
+    TN_SCOPE;
+    TN_NO_GRAD;
+    if (!are_probabilities(p)) {
+        return tn_inert();
+    }
+    tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;
+    tn_tensor *u = tn_empty_on(tn_device_of(p), p->dims, dtype);
+    tn_uniform_(u, 0.0, 1.0, NULL);
+    return tn_return(tn_cast(tn_lt(u, tn_cast(p, dtype)), p->dtype));
+}

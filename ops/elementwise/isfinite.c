@@ -1,0 +1,56 @@
+/* y = whether x is neither NaN nor an infinity
+ *
+ *     x: any shape and dtype       y: bool; no gradient
+ */
+#include "ops/reduce/reduce.h"
+
+#include <math.h>
+
+tn_status tn__compare_infinity(tn_op_call *c, tn_compare f) {
+    tn_tensor *x = c->in[0];
+    if (!tn_dtype_is_float(x->dtype) || tn_count(x) == 0) { /* every integer is finite */
+        return c->kernels->fill(c->ctx, &c->y[0], f == TN_LT);
+    }
+    tn_desc size = tn__scratch(c->ctx, x->dims, x->dtype),
+            limit = tn__scratch(c->ctx, TN_DIMS(), x->dtype);
+    tn_status status = size.data && limit.data ? TN_OK : TN_ENOMEM;
+    if (status == TN_OK) {
+        status = c->kernels->unary(c->ctx, TN_ABS, &size, &c->x[0], 0.0, 0.0);
+    }
+    if (status == TN_OK) {
+        status = c->kernels->fill(c->ctx, &limit, INFINITY);
+    }
+    if (status == TN_OK) {
+        tn_desc spread = tn_desc_expand(&limit, &size);
+        status = c->kernels->compare(c->ctx, f, &c->y[0], &size, &spread);
+    }
+    tn__scratch_free(c->ctx, &limit);
+    tn__scratch_free(c->ctx, &size);
+    return status;
+}
+
+static bool isfinite_shape(tn_op_call *c) {
+    return tn_op_out(c, c->in[0]->dims, TN_BOOL);
+}
+
+static tn_status isfinite_forward(tn_op_call *c) {
+    return tn__compare_infinity(c, TN_LT);
+}
+
+static void isfinite_samples(tn_op_samples *s) {
+    static const double places[] = {0.0, NAN, INFINITY, -INFINITY, 1.0, 1e300, -0.0};
+    tn_sample_unary(s, -3.0, 3.0);
+    tn__sample_values(s, places, (int)(sizeof places / sizeof *places), false);
+}
+
+const tn_op tn__op_isfinite = {
+    .name = "isfinite",
+    .inputs = {"x"},
+    .shape = isfinite_shape,
+    .forward = isfinite_forward,
+    .samples = isfinite_samples,
+};
+
+tn_tensor *tn_isfinite(tn_tensor *x) {
+    return tn_apply1(&tn__op_isfinite, NULL, x);
+}

@@ -1,0 +1,99 @@
+/* y = (sum over dims of |x|^p)^(1 / p); the largest |x| for p = inf, the smallest for -inf, and how
+ * many are not 0 for p = 0
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there)
+ *     dx = dy sign(x) |x|^(p - 1) / y^(p - 1), and 0 where x or y is 0; for inf and -inf equal
+ *     elements share dy evenly
+ */
+#include "ops/reduce/reduce.h"
+
+#include <math.h>
+
+typedef struct norm_args {
+    tn__reduce_args over;
+    double p;
+} norm_args;
+
+static bool norm_shape(tn_op_call *c) {
+    if (isnan(((const norm_args *)c->args)->p)) {
+        return tn_op_fail(c, TN_EVALUE, "p is NaN (a number, or an infinity, is needed)");
+    }
+    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
+}
+
+/* x^p for x >= 0. Where x is 0 it is a constant: the slope may be infinite there. */
+static tn_tensor *norm_power(tn_tensor *x, double p) {
+    tn_tensor *zero = tn_eq(x, tn__constant(x, 0.0));
+    return tn_masked_fill(tn_pow_scalar(tn_masked_fill(x, zero, 1.0), p), zero,
+                          p > 0 ? 0 : INFINITY);
+}
+
+static tn_tensor *norm_compose(tn_op_call *c) {
+    const norm_args *args = c->args;
+    tn_dims dims = args->over.dims;
+    bool keepdim = args->over.keepdim;
+    double p = args->p;
+    tn_tensor *x = c->in[0];
+    if (p == 2.0) {
+        return tn__sqrt_or_zero(tn_sum(tn_square(x), dims, keepdim));
+    }
+    if (p == 0.0) {
+        return tn_sum(tn_abs(tn_sign(x)), dims, keepdim);
+    }
+    tn_tensor *size = tn_abs(x);
+    if (isinf(p)) {
+        return p > 0 ? tn_max(size, dims, keepdim) : tn_min(size, dims, keepdim);
+    }
+    return p == 1.0 ? tn_sum(size, dims, keepdim)
+                    : norm_power(tn_sum(norm_power(size, p), dims, keepdim), 1.0 / p);
+}
+
+/* Some orders, and zeros: as elements, and all of what is summed. */
+static void norm_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        norm_args args;
+        const char *text;
+    } cases[] = {
+        {{2, {2, 3}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
+        {{2, {2, 3}}, {{{1, {1}}, false}, 1}, "ord=1, dim=[1], keepdim=False"},
+        {{2, {2, 3}}, {{{1, {0}}, true}, 3.5}, "ord=3.5, dim=[0], keepdim=True"},
+        {{2, {2, 3}}, {{{1, {1}}, false}, 0}, "ord=0, dim=[1], keepdim=False"},
+        {{2, {2, 3}}, {{{1, {1}}, false}, INFINITY}, "ord=math.inf, dim=[1], keepdim=False"},
+        {{2, {2, 3}}, {{{1, {1}}, false}, -INFINITY}, "ord=-math.inf, dim=[1], keepdim=False"},
+        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 2}, "ord=2, dim=[0, 2], keepdim=False"},
+        {{3, {2, 3, 4}}, {{{2, {-1, 0}}, true}, 0.5}, "ord=0.5, dim=[-1, 0], keepdim=True"},
+        {{1, {7}}, {{{0, {0}}, false}, 2}, "ord=2, dim=[0], keepdim=False"},
+        {{2, {0, 3}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
+        {{2, {3, 0}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
+        {{1, {1}}, {{{1, {0}}, false}, 3}, "ord=3, dim=[0], keepdim=False"},
+        {{2, {3, 300}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
+    };
+    static const double zeros[] = {0.0, 1.5, -2.0, 0.0, 0.0, 0.0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_distinct(cases[i].shape, 0.3, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+    tn__sample_flat(s, &cases[0].args, cases[0].text, TN_DIMS(2, 3), zeros);
+    tn__sample_flat(s, &cases[2].args, cases[2].text, TN_DIMS(2, 3), zeros);
+}
+
+const tn_op tn__op_norm = {
+    .name = "norm",
+    .inputs = {"x"},
+    .args_size = sizeof(norm_args),
+    .shape = norm_shape,
+    .compose = norm_compose,
+    .wide = true,
+    .samples = norm_samples,
+};
+
+tn_tensor *tn_norm(tn_tensor *x, double p, tn_dims dims, bool keepdim) {
+    norm_args args = {{dims, keepdim}, p};
+    return tn_apply1(&tn__op_norm, &args, x);
+}

@@ -1,0 +1,67 @@
+/* y = x with the order of its elements reversed along some dimensions
+ *
+ *     x: any shape and dtype       y: as x
+ *     dx = dy, reversed too
+ */
+#include "ops/reduce/reduce.h"
+
+typedef struct flip_args {
+    tn_dims dims;
+} flip_args;
+
+static bool flip_shape(tn_op_call *c) {
+    return tn__reduce_checked(c, ((const flip_args *)c->args)->dims) && tn_op_out_like(c, 0);
+}
+
+static tn_tensor *flip_compose(tn_op_call *c) {
+    tn_tensor *y = tn_identity(c->in[0]);
+    tn_dims dims = ((const flip_args *)c->args)->dims;
+    unsigned mask = dims.ndim ? tn__reduce_mask(dims, tn_ndim(y)) : 0;
+    for (int i = 0; i < tn_ndim(y); i++) {
+        double n = (double)tn_size(y, i);
+        if (mask >> i & 1 && n > 1) {
+            y = tn_index_select(y, i, tn__arange(tn_device_of(y), n - 1, -1, -1, TN_I64));
+        }
+    }
+    return y;
+}
+
+static void flip_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        flip_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {7}}, {{1, {0}}}, "dims=[0]"},
+        {{2, {3, 4}}, {{1, {-1}}}, "dims=[-1]"},
+        {{3, {2, 3, 4}}, {{2, {0, 2}}}, "dims=[0, 2]"},
+        {{3, {2, 3, 4}}, {{3, {2, 1, 0}}}, "dims=[2, 1, 0]"},
+        {{2, {3, 4}}, {{0, {0}}}, "dims=[]"},
+        {{2, {0, 3}}, {{2, {0, 1}}}, "dims=[0, 1]"},
+        {{1, {1}}, {{1, {0}}}, "dims=[0]"},
+        {{0, {0}}, {{1, {-1}}}, "dims=[-1]"},
+        {{2, {5, 67}}, {{1, {1}}}, "dims=[1]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_flip = {
+    .name = "flip",
+    .inputs = {"x"},
+    .args_size = sizeof(flip_args),
+    .shape = flip_shape,
+    .compose = flip_compose,
+    .samples = flip_samples,
+};
+
+tn_tensor *tn_flip(tn_tensor *x, tn_dims dims) {
+    return tn_apply1(&tn__op_flip, &(flip_args){dims}, x);
+}

@@ -1,0 +1,91 @@
+/* y = x laid out next to itself, times[i] times along dimension i
+ *
+ *     x: any shape and dtype; times: at least as many as x has dimensions; more than that are new
+ *     leading dimensions of x, of size 1
+ *     y: each size times its number
+ *     dx = the sum of dy's repetitions
+ */
+#include "ops/shape/shape.h"
+
+typedef struct repeat_args {
+    tn_dims times;
+} repeat_args;
+
+static bool repeat_shape(tn_op_call *c) {
+    tn_dims times = ((const repeat_args *)c->args)->times, x = c->in[0]->dims, y = times;
+    if (times.ndim < x.ndim || times.ndim > TN_MAX_DIMS) {
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but %d numbers of times are given (%d to %d)",
+                          tn_shape_text(c->in[0]), times.ndim, x.ndim, TN_MAX_DIMS);
+    }
+    for (int i = 0, new = times.ndim - x.ndim; i < times.ndim; i++) {
+        int64_t size = i < new ? 1 : x.size[i - new];
+        if (times.size[i] < 0 || __builtin_mul_overflow(size, times.size[i], &y.size[i])) {
+            return tn_op_fail(c, TN_EVALUE, "size %lld cannot be repeated %lld times",
+                              (long long)size, (long long)times.size[i]);
+        }
+    }
+    return tn_op_out(c, y, c->in[0]->dtype);
+}
+
+/* From the last dimension on: what is repeated is a run of memory. */
+static tn_tensor *repeat_compose(tn_op_call *c) {
+    tn_dims times = ((const repeat_args *)c->args)->times, dims = times;
+    tn_tensor *x = tn_identity(c->in[0]);
+    int new = times.ndim - tn_ndim(x);
+    for (int i = 0; i < times.ndim; i++) {
+        dims.size[i] = i < new ? 1 : tn_size(x, i - new);
+    }
+    for (int i = times.ndim - 1; i >= 0; i--) {
+        if (times.size[i] != 1) {
+            int64_t outer = tn_dims_count(tn_dims_from(i, dims.size));
+            int64_t run = tn_dims_count(tn_dims_from(dims.ndim - i, dims.size + i));
+            x = tn_reshape(x, TN_DIMS(outer, 1, run));
+            x = tn_expand(x, TN_DIMS(outer, times.size[i], run));
+            dims.size[i] *= times.size[i];
+        }
+        x = tn_reshape(x, dims);
+    }
+    return x;
+}
+
+static void repeat_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        repeat_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {3}}, {{1, {4}}}, "sizes=[4]"},
+        {{2, {3, 4}}, {{2, {2, 1}}}, "sizes=[2, 1]"},
+        {{2, {3, 4}}, {{2, {1, 3}}}, "sizes=[1, 3]"},
+        {{2, {2, 3}}, {{3, {2, 3, 2}}}, "sizes=[2, 3, 2]"},
+        {{2, {2, 3}}, {{4, {1, 2, 1, 1}}}, "sizes=[1, 2, 1, 1]"},
+        {{2, {3, 4}}, {{2, {1, 1}}}, "sizes=[1, 1]"},
+        {{2, {3, 4}}, {{2, {0, 2}}}, "sizes=[0, 2]"},
+        {{2, {0, 3}}, {{2, {2, 2}}}, "sizes=[2, 2]"},
+        {{0, {0}}, {{1, {5}}}, "sizes=[5]"},
+        {{0, {0}}, {{0, {0}}}, "sizes=[]"},
+        {{2, {5, 67}}, {{2, {2, 2}}}, "sizes=[2, 2]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_repeat = {
+    .name = "repeat",
+    .inputs = {"x"},
+    .args_size = sizeof(repeat_args),
+    .shape = repeat_shape,
+    .compose = repeat_compose,
+    .samples = repeat_samples,
+};
+
+tn_tensor *tn_repeat(tn_tensor *x, tn_dims times) {
+    return tn_apply1(&tn__op_repeat, &(repeat_args){times}, x);
+}

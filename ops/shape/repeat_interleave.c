@@ -1,0 +1,71 @@
+/* y = x with each slice along one dimension `times` times in a row
+ *
+ *     x: any dtype, any shape but 0-dimensional       y: x's shape with times the size at dim
+ *     dx = the sum of dy's repetitions
+ */
+#include "ops/shape/shape.h"
+
+typedef struct repeat_interleave_args {
+    int64_t times;
+    int dim;
+} repeat_interleave_args;
+
+static bool repeat_interleave_shape(tn_op_call *c) {
+    const repeat_interleave_args *args = c->args;
+    int dim = tn__dim(c->in[0], args->dim, c->op->name);
+    tn_dims y = c->in[0]->dims;
+    if (dim < 0) {
+        return false;
+    }
+    if (args->times < 0 || __builtin_mul_overflow(y.size[dim], args->times, &y.size[dim])) {
+        return tn_op_fail(c, TN_EVALUE, "x is %s but cannot be repeated %lld times",
+                          tn_shape_text(c->in[0]), (long long)args->times);
+    }
+    return tn_op_out(c, y, c->in[0]->dtype);
+}
+
+static tn_tensor *repeat_interleave_compose(tn_op_call *c) {
+    const repeat_interleave_args *args = c->args;
+    tn_dims x = c->in[0]->dims, y = x;
+    int dim = tn__known_dim(args->dim, x);
+    int64_t outer = tn_dims_count(tn_dims_from(dim + 1, x.size));
+    int64_t run = tn_dims_count(tn_dims_from(x.ndim - dim - 1, x.size + dim + 1));
+    y.size[dim] *= args->times;
+    tn_tensor *slices = tn_reshape(c->in[0], TN_DIMS(outer, 1, run));
+    return tn_reshape(tn_expand(slices, TN_DIMS(outer, args->times, run)), y);
+}
+
+static void repeat_interleave_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        repeat_interleave_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {3}}, {2, 0}, "repeats=2, dim=0"},         {{2, {3, 4}}, {3, 1}, "repeats=3, dim=1"},
+        {{3, {2, 3, 4}}, {2, -2}, "repeats=2, dim=-2"}, {{2, {3, 4}}, {1, 0}, "repeats=1, dim=0"},
+        {{2, {3, 4}}, {0, 1}, "repeats=0, dim=1"},      {{2, {3, 0}}, {2, 0}, "repeats=2, dim=0"},
+        {{1, {1}}, {5, 0}, "repeats=5, dim=0"},         {{2, {5, 67}}, {2, 0}, "repeats=2, dim=0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_repeat_interleave = {
+    .name = "repeat_interleave",
+    .inputs = {"x"},
+    .args_size = sizeof(repeat_interleave_args),
+    .shape = repeat_interleave_shape,
+    .compose = repeat_interleave_compose,
+    .samples = repeat_interleave_samples,
+};
+
+tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t times, int dim) {
+    return tn_apply1(&tn__op_repeat_interleave, &(repeat_interleave_args){times, dim}, x);
+}

@@ -1,0 +1,93 @@
+/* y = x moved along some dimensions; what leaves at the end comes in at the beginning
+ *
+ *     x: any shape and dtype; shifts: as many as dims       y: as x
+ *     dx = dy, moved back
+ *
+ * Without dims x is moved as one row of all its elements.
+ */
+#include "ops/shape/shape.h"
+
+typedef struct roll_args {
+    tn_dims shifts, dims;
+} roll_args;
+
+static bool roll_shape(tn_op_call *c) {
+    const roll_args *args = c->args;
+    int wanted = args->dims.ndim ? args->dims.ndim : 1;
+    if (args->dims.ndim < 0 || args->dims.ndim > TN_MAX_DIMS || args->shifts.ndim != wanted) {
+        return tn_op_fail(c, TN_EVALUE, "%d shifts are given for %d dimensions", args->shifts.ndim,
+                          args->dims.ndim);
+    }
+    for (int i = 0; i < args->dims.ndim; i++) {
+        if (tn__dim(c->in[0], tn__int_dim(args->dims.size[i]), c->op->name) < 0) {
+            return false;
+        }
+    }
+    return tn_op_out_like(c, 0);
+}
+
+/* Two slices change places. */
+static tn_tensor *roll_dim(tn_tensor *x, int64_t shift, int dim) {
+    int64_t size = tn_size(x, dim);
+    shift = size > 0 ? (shift % size + size) % size : 0;
+    if (shift == 0) {
+        return x;
+    }
+    tn_tensor *parts[2] = {tn_narrow(x, dim, size - shift, shift),
+                           tn_narrow(x, dim, 0, size - shift)};
+    return tn_cat(parts, 2, dim);
+}
+
+static tn_tensor *roll_compose(tn_op_call *c) {
+    const roll_args *args = c->args;
+    tn_tensor *x = tn_identity(c->in[0]);
+    if (args->dims.ndim == 0) {
+        tn_tensor *row = roll_dim(tn_reshape(x, TN_DIMS(-1)), args->shifts.size[0], 0);
+        return tn_reshape(row, tn_shape(x));
+    }
+    for (int i = 0; i < args->dims.ndim; i++) {
+        x = roll_dim(x, args->shifts.size[i], (int)args->dims.size[i]);
+    }
+    return x;
+}
+
+static void roll_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        roll_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {7}}, {{1, {2}}, {1, {0}}}, "shifts=[2], dims=[0]"},
+        {{2, {3, 4}}, {{1, {-1}}, {1, {-1}}}, "shifts=[-1], dims=[-1]"},
+        {{3, {2, 3, 4}}, {{2, {1, 9}}, {2, {1, 2}}}, "shifts=[1, 9], dims=[1, 2]"},
+        {{2, {3, 4}}, {{2, {1, 1}}, {2, {0, 0}}}, "shifts=[1, 1], dims=[0, 0]"},
+        {{2, {3, 4}}, {{1, {5}}, {0, {0}}}, "shifts=[5], dims=[]"},
+        {{2, {3, 4}}, {{1, {0}}, {1, {1}}}, "shifts=[0], dims=[1]"},
+        {{2, {0, 3}}, {{1, {1}}, {1, {0}}}, "shifts=[1], dims=[0]"},
+        {{1, {1}}, {{1, {3}}, {1, {0}}}, "shifts=[3], dims=[0]"},
+        {{0, {0}}, {{1, {3}}, {0, {0}}}, "shifts=[3], dims=[]"},
+        {{2, {5, 67}}, {{1, {-70}}, {1, {1}}}, "shifts=[-70], dims=[1]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_roll = {
+    .name = "roll",
+    .inputs = {"x"},
+    .args_size = sizeof(roll_args),
+    .shape = roll_shape,
+    .compose = roll_compose,
+    .samples = roll_samples,
+};
+
+tn_tensor *tn_roll(tn_tensor *x, tn_dims shifts, tn_dims dims) {
+    return tn_apply1(&tn__op_roll, &(roll_args){shifts, dims}, x);
+}
