@@ -28,4 +28,30 @@ static inline void tn__axes_push(tn__axes *a, int64_t size, int64_t x, int64_t y
     a->total *= size;
 }
 
+/* The offsets of position i, in row-major order, are added to *x and *y. */
+static inline void tn__axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t *y) {
+    for (int k = a->count - 1; k >= 0; k--) {
+        int64_t index = i % a->size[k];
+        i /= a->size[k];
+        *x += index * a->x[k];
+        *y += index * a->y[k];
+    }
+}
+
+/* x's dimensions, but those of size 1, by falling stride; how many. */
+static inline int tn__axes_order(const tn_desc *x, int *order) {
+    int n = 0;
+    for (int d = 0; d < x->ndim; d++) {
+        if (x->size[d] == 1) {
+            continue;
+        }
+        int k = n++;
+        for (; k > 0 && x->stride[order[k - 1]] < x->stride[d]; k--) {
+            order[k] = order[k - 1];
+        }
+        order[k] = d;
+    }
+    return n;
+}
+
 #endif

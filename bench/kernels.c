@@ -362,6 +362,36 @@ static void reduce_rows(void) {
     }
 }
 
+/* Results of few elements each, or few of them: inner dimensions that a row at a time would be slow
+ * for. */
+static void short_reduce_rows(void) {
+    static const struct {
+        const char *name;
+        tn_dims x, y;
+    } rows[] = {
+        {"max of 2 x 2 windows (256, 64, 16, 2, 16, 2)",
+         {6, {256, 64, 16, 2, 16, 2}},
+         {6, {256, 64, 16, 1, 16, 1}}},
+        {"max over rows (8388608, 2)", {2, {8388608, 2}}, {2, {8388608, 1}}},
+        {"max over rows (5592405, 3)", {2, {5592405, 3}}, {2, {5592405, 1}}},
+        {"max over rows (1677721, 10)", {2, {1677721, 10}}, {2, {1677721, 1}}},
+        {"max over rows (262144, 64)", {2, {262144, 64}}, {2, {262144, 1}}},
+        {"max over 7 x 7 (342391, 49)", {2, {342391, 49}}, {2, {342391, 1}}},
+        {"max over the middle (1048576, 4, 4)", {3, {1048576, 4, 4}}, {3, {1048576, 1, 4}}},
+        {"max over columns (4194304, 4)", {2, {4194304, 4}}, {2, {1, 4}}},
+        {"max of two rows (2, 8388608)", {2, {2, 8388608}}, {2, {1, 8388608}}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (is_skipped(rows[i].name)) {
+            continue;
+        }
+        TN_SCOPE;
+        work w = {.x = normal_desc(rows[i].x), .y = normal_desc(rows[i].y), .f = TN_MAX};
+        double bytes = 4.0 * (double)(tn_dims_count(rows[i].x) + tn_dims_count(rows[i].y));
+        memory_row(rows[i].name, k_reduce, &w, bytes, bytes, true);
+    }
+}
+
 static void norm_rows(int64_t rows, int64_t c) {
     char name[64];
     double one = (double)(rows * c) * 4;
@@ -566,6 +596,7 @@ int main(int argc, char **argv) {
     elementwise_rows();
     copy_rows();
     reduce_rows();
+    short_reduce_rows();
     norm_rows(16384, 768);
     norm_rows(768, 128);
     loss_rows(1024, 50257);

@@ -1,5 +1,5 @@
 /* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64,
- * integers and bool are ref's.
+ * integers and bool are ref's. What is made of few elements each is reduce_short.c's.
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows
  * are folded (the sum of a row is rows.h's); if it stays, or is too short to fill the lanes of a
@@ -7,9 +7,18 @@
  * threads could use, the reduced range is cut in bands whose partial results are combined in order.
  */
 #include "backends/axes.h"
+#include "backends/cpu/reduce_short.h"
 #include "backends/cpu/rows.h"
 
-enum { COLUMNS = 1024, STEP = 16, MOST_BANDS = 64, FEW = 32, SHORT = LANES, NARROW = 8 };
+enum {
+    COLUMNS = 1024,
+    STEP = 16,
+    MOST_BANDS = 64,
+    FEW = 32,
+    SHORT = LANES,
+    NARROW = 8,
+    WIDE = 256
+};
 
 typedef struct reduction {
     tn_reduction f;
@@ -18,20 +27,11 @@ typedef struct reduction {
     int64_t inner, inner_x, inner_y;
     bool inner_goes;
     bool split; /* the inner dimension is long: goes' only axis cuts it in pieces of CHUNK */
+    int64_t group, rest;   /* columns: rows in one of goes', and in its last one (1: as they are) */
     int64_t bands, height; /* of goes.total */
     double count;          /* of the elements in one result */
     double *partial;       /* (stays, bands, inner or 1); NULL for one band */
 } reduction;
-
-/* Offsets of position i in the axes. */
-static void axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t *y) {
-    for (int k = a->count - 1; k >= 0; k--) {
-        int64_t index = i % a->size[k];
-        i /= a->size[k];
-        *x += index * a->x[k];
-        *y += index * a->y[k];
-    }
-}
 
 /* Dimension k of `a` becomes r's inner one. */
 static void take_inner(reduction *r, tn__axes *a, int k, bool goes) {
@@ -69,19 +69,23 @@ static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
            (goes->size[g] >= SHORT || goes->size[g] >= stays->size[column_axis(stays)]);
 }
 
+/* Few columns in rows without gaps: rows of some of them, one behind the other, are as one that is
+ * WIDE, and are folded on one another in the end. */
+static void group_rows(reduction *r) {
+    tn__axes *goes = &r->goes;
+    r->group = r->rest = 1;
+    if (r->inner_x == 1 && goes->count == 1 && goes->x[0] == r->inner && r->inner <= WIDE / 4 &&
+        goes->total >= WIDE) {
+        r->group = WIDE / r->inner;
+        r->rest = (goes->total - 1) % r->group + 1;
+        goes->total = goes->size[0] = div_up(goes->total, r->group);
+        goes->x[0] *= r->group;
+    }
+}
+
 static void plan_reduction(reduction *r) {
     const tn_desc *x = r->x, *y = r->y;
-    int order[TN_MAX_DIMS], n = 0;
-    for (int d = 0; d < x->ndim; d++) {
-        if (x->size[d] == 1) {
-            continue;
-        }
-        int k = n++;
-        for (; k > 0 && x->stride[order[k - 1]] < x->stride[d]; k--) {
-            order[k] = order[k - 1];
-        }
-        order[k] = d;
-    }
+    int order[TN_MAX_DIMS], n = tn__axes_order(x, order);
     r->stays.total = r->goes.total = 1;
     for (int k = 0; k < n; k++) {
         int d = order[k];
@@ -101,6 +105,7 @@ static void plan_reduction(reduction *r) {
         }
     } else {
         take_inner(r, stays, column_axis(stays), false);
+        group_rows(r);
     }
 }
 
@@ -136,7 +141,7 @@ static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t
     int64_t length = r->inner;
     for (int64_t i = first; i < last; i++) {
         int64_t offset = base, unused = 0;
-        axes_at(&r->goes, i, &offset, &unused);
+        tn__axes_at(&r->goes, i, &offset, &unused);
         if (r->split) {
             length = min_of(CHUNK, r->inner - i * CHUNK);
         }
@@ -193,7 +198,9 @@ static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_
     float sum[COLUMNS], buffer[COLUMNS];
     bool rounds = r->f != TN_MAX && r->f != TN_MIN;
     int64_t step = rounds ? STEP : last - first, padded = div_up(n, NARROW) * NARROW;
-    memset(total, 0, (size_t)n * sizeof *total);
+    for (int64_t j = 0; j < n; j++) {
+        total[j] = neutral_value(r->f);
+    }
     memset(buffer + n, 0, (size_t)(padded - n) * sizeof *buffer);
     for (int64_t i0 = first; i0 < last; i0 += step) {
         for (int64_t j = 0; j < padded; j++) {
@@ -201,12 +208,13 @@ static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_
         }
         for (int64_t i = i0; i < min_of(i0 + step, last); i++) {
             int64_t offset = base + from * r->inner_x, unused = 0;
-            axes_at(&r->goes, i, &offset, &unused);
-            const float *x = row_f32(buffer, desc_at(r->x, offset), r->x->dtype, r->inner_x, n);
-            take_row(r->f, sum, x, x == buffer ? padded : n);
+            tn__axes_at(&r->goes, i, &offset, &unused);
+            int64_t here = r->rest < r->group && i == r->goes.total - 1 ? r->rest * r->inner : n;
+            const float *x = row_f32(buffer, desc_at(r->x, offset), r->x->dtype, r->inner_x, here);
+            take_row(r->f, sum, x, x == buffer && here == n ? padded : here);
         }
         for (int64_t j = 0; j < n; j++) {
-            total[j] = rounds ? total[j] + (double)sum[j] : (double)sum[j];
+            total[j] = combine_values(r->f, total[j], (double)sum[j]);
         }
     }
 }
@@ -230,14 +238,17 @@ static void store_results(const reduction *r, int64_t y_offset, int64_t stride, 
 /* One output row or number (position `o` of what stays), columns from `from`, band `band`. */
 static void run_task(const reduction *r, int64_t o, int64_t from, int64_t band) {
     int64_t x = 0, y = 0, first = band * r->height, last = min_of(first + r->height, r->goes.total);
-    axes_at(&r->stays, o, &x, &y);
+    tn__axes_at(&r->stays, o, &x, &y);
     double total[COLUMNS];
     int64_t n = r->inner_goes ? 1 : min_of(COLUMNS, r->inner - from),
             width = r->inner_goes ? 1 : r->inner;
     if (r->inner_goes) {
         total[0] = fold_rows(r, x, first, last);
     } else {
-        fold_columns(r, x, first, last, from, n, total);
+        fold_columns(r, x, first, last, from, n * r->group, total);
+        for (int64_t j = n; j < n * r->group; j++) {
+            total[j % n] = combine_values(r->f, total[j % n], total[j]);
+        }
     }
     if (r->partial) {
         memcpy(r->partial + (o * r->bands + band) * width + from, total, (size_t)n * sizeof *total);
@@ -250,7 +261,7 @@ static void combine_bands(const reduction *r) {
     int64_t width = r->inner_goes ? 1 : r->inner;
     for (int64_t o = 0; o < r->stays.total; o++) {
         int64_t x = 0, y = 0;
-        axes_at(&r->stays, o, &x, &y);
+        tn__axes_at(&r->stays, o, &x, &y);
         for (int64_t from = 0; from < width; from += COLUMNS) {
             int64_t n = min_of(COLUMNS, width - from);
             double total[COLUMNS];
@@ -275,10 +286,14 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
     if (!known || !is_f32_like(x->dtype) || !(wide || y->dtype == x->dtype) || count == 0) {
         return TN_CPU(ref)->reduce(ctx, f, y, x);
     }
+    tn_status status = TN_CPU(reduce_short)(ctx, f, y, x);
+    if (status != TN_EUNSUPPORTED) {
+        return status;
+    }
     reduction r = {.f = f, .y = y, .x = x, .count = (double)(count / max_of(1, count_of(y)))};
     plan_reduction(&r);
     int64_t pieces = r.inner_goes ? 1 : div_up(r.inner, COLUMNS), results = r.stays.total * pieces;
-    int64_t row = r.inner_goes ? min_of(r.inner, CHUNK) : min_of(r.inner, COLUMNS);
+    int64_t row = r.inner_goes ? min_of(r.inner, CHUNK) : min_of(r.inner * r.group, COLUMNS);
     r.height = r.goes.total;
     if (results < FEW) {
         r.height = max_of(div_up(r.goes.total, MOST_BANDS), max_of(1, CHUNK / row));

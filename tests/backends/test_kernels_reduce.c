@@ -37,8 +37,22 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
 
 static void test_reduce(void **state) {
     (void)state;
-    static const int64_t large[][3] = {{3, 700, 40},  {1, 1, 50001}, {20000, 1, 3}, {2, 300, 300},
-                                       {5, 1, 20000}, {70, 9, 50},   {41, 33, 3}};
+    static const int64_t large[][3] = {{3, 700, 40},
+                                       {1, 1, 50001},
+                                       {20000, 1, 3},
+                                       {2, 300, 300},
+                                       {5, 1, 20000},
+                                       {70, 9, 50},
+                                       {41, 33, 3},
+                                       /* short runs of every kind: even, odd, long, of rows */
+                                       {900, 4, 2},
+                                       {300, 3, 7},
+                                       {30, 25, 13},
+                                       {500, 2, 11},
+                                       {200, 12, 5},
+                                       {90, 100, 1},
+                                       {6, 3, 3000},
+                                       {3, 2000, 4}};
     for (int f = 0; f <= TN_SUM_SQUARES; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 2 * 8; k++) {
             if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
@@ -48,7 +62,8 @@ static void test_reduce(void **state) {
                        k % 8, k % 3 == 0);
             trial_forget();
         }
-        for (int k = 0; k < 7 * 2 * 8 && f != TN_MEAN && f != TN_MIN; k++) {
+        for (int k = 0;
+             k < (int)(sizeof large / sizeof *large) * 2 * 8 && f != TN_MEAN && f != TN_MIN; k++) {
             if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
                 continue;
             }
