@@ -77,6 +77,9 @@ TN_OP(reduce, std)
 TN_OP(reduce, norm)
 TN_OP(reduce, logsumexp)
 TN_OP(reduce, logcumsumexp)
+TN_OP(reduce, cumsum)
+TN_OP(reduce, cumprod)
+TN_OP(reduce, prod)
 TN_OP(reduce, argmax)
 TN_OP(reduce, argmin)
 TN_OP(reduce, any)
@@ -102,6 +105,8 @@ TN_OP(shape, repeat)
 TN_OP(shape, repeat_interleave)
 TN_OP(shape, tril)
 TN_OP(shape, triu)
+TN_OP(shape, pad)
+TN_OP(shape, pad_around)
 
 /* linalg/ */
 TN_OP(linalg, matmul)
@@ -121,6 +126,11 @@ TN_OP(index, index_select)
 TN_OP(index, scatter_rows)
 TN_OP(index, gather)
 TN_OP(index, scatter_add)
+TN_OP(index, put_rows)
+
+/* sort/ */
+TN_OP(sort, argsort)
+TN_OP(sort, topk)
 
 /* nn/ */
 TN_OP(nn, softmax)

@@ -144,6 +144,17 @@ TN_API tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t times, int dim);
 TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t diagonal);
 TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal);
 
+/* pads: how many elements before and behind the last dimension, then the one before it, …: negative
+ * numbers take elements away. CONSTANT: of this value; REFLECT: back from the edge, without it;
+ * REPLICATE: the edge again and again; CIRCULAR: from the other end. value is CONSTANT's. */
+typedef enum tn_pad_mode {
+    TN_PAD_CONSTANT,
+    TN_PAD_REFLECT,
+    TN_PAD_REPLICATE,
+    TN_PAD_CIRCULAR
+} tn_pad_mode;
+TN_API tn_tensor *tn_pad(tn_tensor *x, tn_dims pads, tn_pad_mode mode, double value);
+
 /* ---- In place: not recorded ------------------------------------------------------------------- *
  * For optimisers and data. x must not be a recorded result, and not a leaf that requires a gradient
  * while recording is on (TN_ESTATE). Each counts as a change of x: backward through something that
@@ -180,6 +191,10 @@ TN_API tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdi
 /* sqrt(var), and the p-norm: p any number, INFINITY too. Gradient 0 where they are 0 */
 TN_API tn_tensor *tn_std(tn_tensor *x, tn_dims dims, int correction, bool keepdim);
 TN_API tn_tensor *tn_norm(tn_tensor *x, double p, tn_dims dims, bool keepdim);
+/* any dtype; integers and bools give i64. The gradient is right where elements are 0, too */
+TN_API tn_tensor *tn_prod(tn_tensor *x, tn_dims dims, bool keepdim);
+TN_API tn_tensor *tn_cumsum(tn_tensor *x, int dim);
+TN_API tn_tensor *tn_cumprod(tn_tensor *x, int dim);
 TN_API tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim);
 /* of the elements so far along one dimension: x's shape */
 TN_API tn_tensor *tn_logcumsumexp(tn_tensor *x, int dim);
@@ -271,6 +286,17 @@ TN_API tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index);
 /* weight (V, C), index (…) -> (…, C) */
 TN_API tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index);
 
+/* x, and src's elements added where index says: x[.., index[.., j, ..], ..] += src[.., j, ..] at
+ * dim. Floats. index has x's ndim, and at most src's sizes. */
+TN_API tn_tensor *tn_scatter_add(tn_tensor *x, int dim, tn_tensor *index, tn_tensor *src);
+/* x with values at x[index[0], index[1], …], where the n indices broadcast to one shape and values
+ * to it and the rest of x's. accumulate: added to what is there (floats); otherwise in its place,
+ * of equal places the last (in PyTorch: any). An index outside is noticed at once. */
+TN_API tn_tensor *tn_index_put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor *values,
+                               bool accumulate);
+/* Where x is not 0, (count, x's ndim) i64. Waits for x's device; no gradient. */
+TN_API tn_tensor *tn_nonzero(tn_tensor *x);
+
 /* index (…) -> (…, classes) i64: 1 at each index, else 0. classes -1: the largest index and 1. Here
  * an index outside is noticed at once, on any device. */
 TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t classes);
@@ -278,6 +304,26 @@ TN_API tn_tensor *tn_one_hot(tn_tensor *index, int64_t classes);
 /* 1 with probability p, else 0, in p's shape and dtype (floats): drawn from the thread's default
  * generator. No gradient. */
 TN_API tn_tensor *tn_bernoulli(tn_tensor *p);
+
+/* Places, i64, drawn with weights (n) or (rows, n), floats, which need not sum to 1: (count) or
+ * (rows, count). Without replacement a row's places differ, and have weights above 0. One draw of
+ * the thread's default generator; waits for the weights' device. */
+TN_API tn_tensor *tn_multinomial(tn_tensor *weights, int64_t count, bool replacement);
+
+/* ---- Sorting: any dtype ---------------------------------------------------------------------- */
+
+/* Equal elements keep their order, descending too (PyTorch's stable=True); NaN is the largest
+ * number, and 0 equals -0. */
+
+/* sorted along dim; *index (unless NULL): where each element stood, i64 */
+TN_API tn_tensor *tn_sort(tn_tensor *x, int dim, bool descending, tn_tensor **index);
+TN_API tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending);
+/* the k largest (or smallest) along dim, the first of them first; of equal ones the earlier */
+TN_API tn_tensor *tn_topk(tn_tensor *x, int64_t k, int dim, bool largest, tn_tensor **index);
+/* x's different elements, ascending; *inverse (unless NULL): where each of x stands among them, in
+ * x's shape; *counts (unless NULL): how often each is there. Every NaN is different. Waits for x's
+ * device; no gradient. */
+TN_API tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts);
 
 /* ---- Networks -------------------------------------------------------------------------------- */
 

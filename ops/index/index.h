@@ -14,6 +14,9 @@ tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t s
  * y[.., index[.., j, ..], ..] += src[.., j, ..] at dim. */
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims);
 
+/* x (n, c) with rows of values (k, c) at index (k): of equal indices the last. */
+tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values);
+
 /* Whether all of index lie in [0, size); otherwise raises TN_EINDEX with one that does not. Waits
  * for index's device. */
 bool tn__index_within(tn_tensor *index, int64_t size, const char *operation);

@@ -98,3 +98,25 @@ const tn_op tn__op_scatter_add = {
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims) {
     return tn_apply2(&tn__op_scatter_add, &(scatter_add_args){dim, dims}, src, index);
 }
+
+/* x and what is scattered: of src the part that index covers. */
+tn_tensor *tn_scatter_add(tn_tensor *x, int dim, tn_tensor *index, tn_tensor *src) {
+    if (!tn__usable(x, "scatter_add") || !tn__usable(index, "scatter_add") ||
+        !tn__usable(src, "scatter_add")) {
+        return tn_inert();
+    }
+    TN_SCOPE;
+    bool covers = index->dims.ndim == src->dims.ndim;
+    for (int i = 0; i < index->dims.ndim && covers; i++) {
+        covers = index->dims.size[i] <= src->dims.size[i];
+    }
+    if (!covers) {
+        tn__raise(TN_ESHAPE, "scatter_add", "index is %s but src is %s (it must not be smaller)",
+                  tn_shape_text(index), tn_shape_text(src));
+        return tn_inert();
+    }
+    for (int i = 0; i < index->dims.ndim; i++) {
+        src = tn_narrow(src, i, 0, index->dims.size[i]);
+    }
+    return tn_return(tn_add(x, tn__scatter_add(src, dim, index, x->dims)));
+}

@@ -50,15 +50,9 @@ int64_t tn__reduce_count(tn_dims x, unsigned mask) {
     return count;
 }
 
-bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
-    const tn__reduce_args *args = c->args;
-    if (!tn__reduce_checked(c, args->dims)) {
-        return false;
-    }
-    tn_dims x = c->in[0]->dims;
-    unsigned mask = tn__reduce_mask(args->dims, x.ndim);
-    if (args->keepdim) {
-        return tn_op_out(c, tn__reduce_kept(x, mask), dtype);
+tn_dims tn__reduce_left(tn_dims x, unsigned mask, bool keepdim) {
+    if (keepdim) {
+        return tn__reduce_kept(x, mask);
     }
     tn_dims left = {0, {0}};
     for (int i = 0; i < x.ndim; i++) {
@@ -66,7 +60,17 @@ bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
             left.size[left.ndim++] = x.size[i];
         }
     }
-    return tn_op_out(c, left, dtype);
+    return left;
+}
+
+bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
+    const tn__reduce_args *args = c->args;
+    if (!tn__reduce_checked(c, args->dims)) {
+        return false;
+    }
+    tn_dims x = c->in[0]->dims;
+    unsigned mask = tn__reduce_mask(args->dims, x.ndim);
+    return tn_op_out(c, tn__reduce_left(x, mask, args->keepdim), dtype);
 }
 
 bool tn__reduce_nonempty(const tn_op_call *c) {

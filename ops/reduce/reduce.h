@@ -25,7 +25,8 @@ bool tn__reduce_out(tn_op_call *c, tn_dtype dtype);
  * largest of nothing. */
 bool tn__reduce_nonempty(const tn_op_call *c);
 
-/* For dimensions that tn__reduce_out has checked. */
+/* For dimensions that tn__reduce_out has checked. Left: what a result has. */
+tn_dims tn__reduce_left(tn_dims x, unsigned mask, bool keepdim);
 unsigned tn__reduce_mask(tn_dims dims, int ndim);
 tn_dims tn__reduce_kept(tn_dims x, unsigned mask);
 int64_t tn__reduce_count(tn_dims x, unsigned mask); /* elements of x behind one of y */

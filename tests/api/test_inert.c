@@ -280,6 +280,12 @@ static void special_operations(tn_tensor *t) {
     NOTHING(tn_equal(t, x));
     NOTHING(tn_equal(x, t));
     NOTHING(tn_all_close(t, x, NAN, NAN));
+    INERT(tn_pad(t, TN_DIMS(1, 1), TN_PAD_CONSTANT, 0.0));
+    INERT(tn_pad(t, TN_DIMS(1, 1), TN_PAD_REFLECT, 0.0));
+    for (int i = 0; i < STRANGE; i++) {
+        TAKES(tn_pad(x, strange[i], TN_PAD_CONSTANT, NAN));
+        TAKES(tn_pad(x, strange[i], TN_PAD_CIRCULAR, 0.0));
+    }
     NOTHING(tn_allclose(t, x));
     NOTHING(tn_allclose(x, t));
     NOTHING(tn_all_close(x, t, 0.0, 0.0));

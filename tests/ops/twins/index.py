@@ -8,7 +8,14 @@ def scatter_rows(src, index, dim, size):
     return torch.zeros(dims, dtype=src.dtype).index_add(dim, index.long(), src)
 
 
+def put_rows(x, index, values):
+    for i in range(len(index)):  # one after the other, so that the last one counts
+        x = x.index_put((index[i:i + 1].long(),), values[i:i + 1])
+    return x.clone()
+
+
 TWINS = {
+    "put_rows": put_rows,
     "index_select": lambda x, i, dim: torch.index_select(x, dim, i),
     "gather": lambda x, i, dim: torch.gather(x, dim, i.long()),
     "scatter_rows": scatter_rows,

@@ -14,6 +14,16 @@ def sum_to(x, size):
     return x.sum_to_size(*size) if size else x.sum()
 
 
+def prod(x, dim, keepdim):
+    for d in sorted((d % max(x.dim(), 1) for d in dim or range(x.dim())), reverse=True):
+        x = x.prod(d, keepdim=keepdim)
+    return x
+
+
+def along(f, x, dim, reverse):
+    return f(x.flip(dim), dim).flip(dim) if reverse else f(x, dim)
+
+
 TWINS = {
     "sum": reduction(lambda x, d, k: x.sum(d, keepdim=k)),
     "mean": reduction(lambda x, d, k: x.mean(d, keepdim=k)),
@@ -25,5 +35,8 @@ TWINS = {
     "logsumexp": reduction(lambda x, d, k: torch.logsumexp(x, d, keepdim=k)),
     "argmax": lambda x, dim, keepdim: torch.argmax(x, dim, keepdim),
     "argmin": lambda x, dim, keepdim: torch.argmin(x, dim, keepdim),
+    "prod": prod,
+    "cumsum": lambda x, dim, reverse: along(torch.cumsum, x, dim, reverse),
+    "cumprod": lambda x, dim, reverse: along(torch.cumprod, x, dim, reverse),
     "sum_to": sum_to,
 }

@@ -1,0 +1,104 @@
+/* put_rows(x, index, values): y = x, but y[index[i]] = values[i]; of equal
+ * indices the last one
+ *
+ *     x: (n, c), index: (k), i64 or i32, values: (k, c); x and values of one
+ * dtype, any y: as x dx = dy, but 0 in the rows that were put; dvalues[i] =
+ * dy[index[i]], where it is the last
+ */
+#include "ops/host.h"
+#include "ops/index/index.h"
+
+#include <string.h>
+
+static bool put_rows_shape(tn_op_call *c) {
+    tn_dims x = c->in[0]->dims, index = c->in[1]->dims, values = c->in[2]->dims;
+    if (!tn_op_index(c, 1)) {
+        return false;
+    }
+    if (c->in[2]->dtype != c->in[0]->dtype) {
+        return tn_op_fail(c, TN_EDTYPE, "x is %s but values is %s (cast one of them)",
+                          tn_dtype_name(c->in[0]->dtype), tn_dtype_name(c->in[2]->dtype));
+    }
+    if (x.ndim != 2 || index.ndim != 1 || values.ndim != 2 || index.size[0] != values.size[0] ||
+        x.size[1] != values.size[1]) {
+        return tn_op_fail(
+            c, TN_ESHAPE, "x is %s, index is %s, values is %s (not (n, c), (k), (k, c))",
+            tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), tn_shape_text(c->in[2]));
+    }
+    return tn_op_out_like(c, 0);
+}
+
+static tn_status put_rows_host(const tn_op_call *c) {
+    tn_desc y = c->y[0], values = c->x[2];
+    const tn_desc *index = &c->x[1];
+    tn_status status = c->kernels->copy(c->ctx, &y, &c->x[0]);
+    for (int64_t i = 0; i < index->size[0] && status == TN_OK; i++) {
+        int64_t row = tn__host_index(index->data, index->dtype, i * index->stride[0]);
+        if (row < 0 || row >= y.size[0]) {
+            status = tn__host_bad_index(c->ctx, i, row);
+            return tn__index_status(c, status, "index", y.size[0]);
+        }
+        size_t size = tn_dtype_size(y.dtype);
+        for (int64_t j = 0; j < y.size[1]; j++) {
+            memcpy((char *)y.data + (size_t)(row * y.stride[0] + j * y.stride[1]) * size,
+                   (char *)values.data +
+                       (size_t)(i * values.stride[0] + j * values.stride[1]) * size,
+                   size);
+        }
+    }
+    return status;
+}
+
+/* Whether each row of values is the last for its index: (k, 1). */
+static tn_tensor *rows_lost(tn_tensor *index, int64_t n) {
+    int64_t k = tn_count(index);
+    tn_tensor *number = tn__arange(tn_device_of(index), 0, (double)k, 1, TN_I64);
+    tn_tensor *rows = tn_reshape(number, TN_DIMS(k, 1));
+    tn_tensor *last = tn__put_rows(tn__filled(rows, TN_DIMS(n, 1), -1.0), index, rows);
+    return tn_ne(tn_index_select(last, 0, index), rows);
+}
+
+static void put_rows_backward(tn_op_grad *g) {
+    tn_tensor *index = tn_op_saved_input(g, 1), *dy = g->dout[0];
+    if (g->wants[0]) {
+        tn_tensor *none = tn__filled(dy, tn_op_input_dims(g, 2), 0.0);
+        tn_op_give(g, 0, tn__put_rows(dy, index, none));
+    }
+    if (g->wants[2]) {
+        tn_tensor *lost = rows_lost(index, tn_size(dy, 0));
+        tn_op_give(g, 2, tn_masked_fill(tn_index_select(dy, 0, index), lost, 0.0));
+    }
+}
+
+/* The same row twice; none; one column. */
+static void put_rows_samples(tn_op_samples *s) {
+    static const tn_dims shapes[][3] = {
+        {{2, {5, 3}}, {1, {2}}, {2, {2, 3}}}, {{2, {2, 3}}, {1, {6}}, {2, {6, 3}}},
+        {{2, {4, 1}}, {1, {3}}, {2, {3, 1}}}, {{2, {4, 2}}, {1, {0}}, {2, {0, 2}}},
+        {{2, {1, 1}}, {1, {1}}, {2, {1, 1}}}, {{2, {9, 67}}, {1, {5}}, {2, {5, 67}}},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        tn_sample sample = {
+            .text = "",
+            .inputs = 3,
+            .in = {tn_spec_real(shapes[i][0], -1.0, 1.0),
+                   tn_spec_index(shapes[i][1], shapes[i][0].size[0]),
+                   tn_spec_real(shapes[i][2], -1.0, 1.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_put_rows = {
+    .name = "put_rows",
+    .inputs = {"x", "index", "values"},
+    .saves = TN_SAVES_INPUT(1),
+    .shape = put_rows_shape,
+    .host = put_rows_host,
+    .backward = put_rows_backward,
+    .samples = put_rows_samples,
+};
+
+tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values) {
+    return tn_apply3(&tn__op_put_rows, NULL, x, index, values);
+}

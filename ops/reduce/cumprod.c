@@ -1,0 +1,141 @@
+/* y[i] = x[0] … x[i] along dim
+ *
+ *     x: any shape and dtype       y: as x; of integers and bools i64
+ *     dx[k] = the sum over i >= k of dy[i] times the product of all x[0 … i]
+ * but x[k]
+ *
+ * Before the first 0 of a line that is the sum over i >= k of dy[i] y[i],
+ * divided by x[k]. At the first 0 it is the same sum with a 1 in its place, and
+ * behind it every product has that 0: dx is 0. (The second derivative takes the
+ * places of zeros for constant.) Carried in f64.
+ */
+#include "ops/reduce/cumulative.h"
+#include "ops/reduce/reduce.h"
+
+/* ---- What cumulative operations share
+ * -------------------------------------------------------- */
+
+bool tn__cumulative_shape(tn_op_call *c) {
+    const tn_tensor *x = c->in[0];
+    int dim = tn__dim_of_any(x, ((const tn__cumulative_args *)c->args)->dim, c->op->name);
+    return dim >= 0 && tn_op_out(c, x->dims, tn_dtype_is_float(x->dtype) ? x->dtype : TN_I64);
+}
+
+tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines) {
+    const tn__cumulative_args *args = c->args;
+    int dim = c->x[0].ndim > 0 ? tn__dim_from_start(args->dim, c->x[0].ndim) : 0;
+    tn__cumulative job = {.x = tn__lines_along(&c->x[0], dim),
+                          .y = tn__lines_along(&c->y[0], dim),
+                          .reverse = args->reverse,
+                          .real = tn_dtype_is_float(c->y[0].dtype)};
+    tn__host_pieces(job.x.count, 2 * job.x.length, lines, &job);
+    return TN_OK;
+}
+
+tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse) {
+    if (!tn__usable(x, op->name)) {
+        return tn_inert();
+    }
+    x = tn_dtype_is_float(x->dtype) ? x : tn_cast(x, TN_I64);
+    return tn_apply1(op, &(tn__cumulative_args){dim, reverse}, x);
+}
+
+void tn__cumulative_samples(tn_op_samples *s, double low, double high) {
+    static const struct {
+        tn_dims shape;
+        tn__cumulative_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {7}}, {0, false}, "dim=0, reverse=False"},
+        {{2, {3, 4}}, {1, true}, "dim=1, reverse=True"},
+        {{2, {3, 4}}, {0, false}, "dim=0, reverse=False"},
+        {{3, {2, 3, 4}}, {-2, false}, "dim=-2, reverse=False"},
+        {{2, {3, 0}}, {1, false}, "dim=1, reverse=False"},
+        {{2, {0, 3}}, {1, true}, "dim=1, reverse=True"},
+        {{1, {1}}, {0, false}, "dim=0, reverse=False"},
+        {{0, {0}}, {-1, false}, "dim=-1, reverse=False"},
+        {{2, {5, 67}}, {1, false}, "dim=1, reverse=False"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, low, high)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+/* ---- Products
+ * --------------------------------------------------------------------------------
+ */
+
+static void cumprod_piece(const void *user, int64_t first, int64_t end) {
+    const tn__cumulative *c = user;
+    for (int64_t i = first; i < end; i++) {
+        int64_t x = tn__line_at(&c->x, i), y = tn__line_at(&c->y, i);
+        double product = 1.0;
+        uint64_t whole = 1; /* unsigned, so that overflow wraps */
+        for (int64_t n = 0; n < c->x.length; n++) {
+            int64_t k = c->reverse ? c->x.length - 1 - n : n;
+            if (c->real) {
+                product *= tn__host_load(c->x.data, c->x.dtype, x + k * c->x.step);
+                tn__host_store(c->y.data, c->y.dtype, y + k * c->y.step, product);
+            } else {
+                whole *= (uint64_t)((const int64_t *)c->x.data)[x + k * c->x.step];
+                ((int64_t *)c->y.data)[y + k * c->y.step] = (int64_t)whole;
+            }
+        }
+    }
+}
+
+static tn_status cumprod_host(const tn_op_call *c) {
+    return tn__cumulate(c, cumprod_piece);
+}
+
+/* The sums of t towards the end that products have. */
+static tn_tensor *sum_back(tn_tensor *t, const tn__cumulative_args *args) {
+    return args->reverse ? tn_cumsum(t, args->dim) : tn__cumsum_reverse(t, args->dim);
+}
+
+static void cumprod_backward(tn_op_grad *g) {
+    const tn__cumulative_args *args = g->args;
+    tn_tensor *x = tn_op_saved_input(g, 0), *zero = tn_eq(x, tn__constant(x, 0.0));
+    tn_tensor *seen = tn__cumulative_apply(&tn__op_cumsum, zero, args->dim, args->reverse);
+    tn_tensor *from_first = tn_ge(seen, tn__constant(seen, 1.0));
+    tn_tensor *first = tn_where(zero, tn_eq(seen, tn__constant(seen, 1.0)), zero);
+    tn_tensor *ones = tn_masked_fill(x, first, 1.0); /* a 1 for each line's first 0 */
+    tn_tensor *y = tn__cumulative_apply(&tn__op_cumprod, ones, args->dim, args->reverse);
+    tn_tensor *terms = tn_mul(g->dout[0], y), *none = tn__constant(x, 0.0);
+    tn_tensor *before = tn_div(sum_back(tn_masked_fill(terms, from_first, 0.0), args),
+                               tn_masked_fill(x, from_first, 1.0));
+    tn_tensor *at = sum_back(tn_where(from_first, terms, none), args);
+    tn_op_give(g, 0, tn_where(from_first, tn_where(first, at, none), before));
+}
+
+/* With zeros too: none, one, two and more in a line. */
+static void cumprod_samples(tn_op_samples *s) {
+    static const double zeros[] = {2.0, 0.0, 3.0, -1.0, 0.0, 2.0, 0.0, 1.5,
+                                   0.0, 2.0, 3.0, 4.0,  1.0, 2.0, 2.0, 0.0};
+    static const tn__cumulative_args args = {1, false};
+    tn__cumulative_samples(s, 0.5, 1.5);
+    tn__cumulative_samples(s, -1.5, -0.5);
+    tn__sample_flat(s, &args, "dim=1, reverse=False", TN_DIMS(4, 4), zeros);
+}
+
+const tn_op tn__op_cumprod = {
+    .name = "cumprod",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__cumulative_args),
+    .saves = TN_SAVES_INPUT(0),
+    .shape = tn__cumulative_shape,
+    .host = cumprod_host,
+    .backward = cumprod_backward,
+    .wide = true,
+    .samples = cumprod_samples,
+};
+
+tn_tensor *tn_cumprod(tn_tensor *x, int dim) {
+    return tn__cumulative_apply(&tn__op_cumprod, x, dim, false);
+}

@@ -1,0 +1,63 @@
+/* y[i] = x[0] + … + x[i] along dim; in reverse x[i] + … + the last
+ *
+ *     x: any shape and dtype       y: as x; integers and bools sum to i64
+ *     dx = the sums of dy in the other direction
+ *
+ * Carried in f64 and rounded once for each element.
+ */
+#include "ops/reduce/cumulative.h"
+
+static void cumsum_piece(const void *user, int64_t first, int64_t end) {
+    const tn__cumulative *c = user;
+    for (int64_t i = first; i < end; i++) {
+        int64_t x = tn__line_at(&c->x, i), y = tn__line_at(&c->y, i);
+        double sum = 0.0;
+        uint64_t whole = 0; /* unsigned, so that overflow wraps */
+        for (int64_t n = 0; n < c->x.length; n++) {
+            int64_t k = c->reverse ? c->x.length - 1 - n : n;
+            if (c->real) {
+                sum += tn__host_load(c->x.data, c->x.dtype, x + k * c->x.step);
+                tn__host_store(c->y.data, c->y.dtype, y + k * c->y.step, sum);
+            } else {
+                whole += (uint64_t)((const int64_t *)c->x.data)[x + k * c->x.step];
+                ((int64_t *)c->y.data)[y + k * c->y.step] = (int64_t)whole;
+            }
+        }
+    }
+}
+
+static tn_status cumsum_host(const tn_op_call *c) {
+    return tn__cumulate(c, cumsum_piece);
+}
+
+static tn_tensor *cumsum_of(tn_tensor *x, int dim, bool reverse) {
+    return tn__cumulative_apply(&tn__op_cumsum, x, dim, reverse);
+}
+
+static void cumsum_backward(tn_op_grad *g) {
+    const tn__cumulative_args *args = g->args;
+    tn_op_give(g, 0, cumsum_of(g->dout[0], args->dim, !args->reverse));
+}
+
+static void cumsum_samples(tn_op_samples *s) {
+    tn__cumulative_samples(s, -3.0, 3.0);
+}
+
+const tn_op tn__op_cumsum = {
+    .name = "cumsum",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__cumulative_args),
+    .shape = tn__cumulative_shape,
+    .host = cumsum_host,
+    .backward = cumsum_backward,
+    .wide = true,
+    .samples = cumsum_samples,
+};
+
+tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim) {
+    return cumsum_of(x, dim, true);
+}
+
+tn_tensor *tn_cumsum(tn_tensor *x, int dim) {
+    return cumsum_of(x, dim, false);
+}

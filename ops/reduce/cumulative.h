@@ -1,0 +1,26 @@
+/* What cumsum and cumprod share (cumprod.c). */
+#ifndef TERN_OPS_CUMULATIVE_H
+#define TERN_OPS_CUMULATIVE_H
+
+#include "ops/host.h"
+
+typedef struct tn__cumulative_args {
+    int dim;
+    bool reverse; /* from the last element to the first */
+} tn__cumulative_args;
+
+/* A job for pieces of lines. Integers have been made i64. */
+typedef struct tn__cumulative {
+    tn__lines x, y;
+    bool reverse, real;
+} tn__cumulative;
+
+bool tn__cumulative_shape(tn_op_call *c);
+tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines);
+tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse);
+void tn__cumulative_samples(tn_op_samples *s, double low, double high);
+
+/* cumsum from the last element on. */
+tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim);
+
+#endif

@@ -1,0 +1,110 @@
+/* y = x with more elements, of one value, before and behind some dimensions; or
+ * with fewer
+ *
+ *     x: any shape and dtype; pads: (before, behind) of the last dimension,
+ * then of the one before it, …, where a negative number takes elements away y:
+ * x's sizes and what is added dx = dy with the opposite pads
+ */
+#include "ops/shape/pad.h"
+
+bool tn__pad_shape(tn_op_call *c) {
+    const tn__pad_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    tn_dims y = x->dims;
+    if (args->pads.ndim < 0 || args->pads.ndim % 2 || args->pads.ndim > 2 * y.ndim ||
+        args->pads.ndim > TN_MAX_DIMS) {
+        return tn_op_fail(c, TN_EVALUE, "x is %s but %d pads are given (two for each dimension)",
+                          tn_shape_text(x), args->pads.ndim);
+    }
+    for (int i = 0; i < args->pads.ndim / 2; i++) {
+        int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
+        int64_t *size = &y.size[y.ndim - 1 - i], was = *size;
+        bool fits = before >= -was && behind >= -was &&
+                    !__builtin_add_overflow(was, before, size) &&
+                    !__builtin_add_overflow(*size, behind, size);
+        if (!fits || *size < 0) {
+            return tn_op_fail(
+                c, TN_EVALUE, "x is %s: dimension %d cannot have pads of %lld and %lld",
+                tn_shape_text(x), y.ndim - 1 - i, (long long)before, (long long)behind);
+        }
+    }
+    return tn_op_out(c, y, x->dtype);
+}
+
+static bool pad_shape(tn_op_call *c) {
+    double value = ((const tn__pad_args *)c->args)->value;
+    if (!tn__fits(value, c->in[0]->dtype)) {
+        return tn_op_fail(c, TN_EVALUE, "%g is not a value of x's dtype %s", value,
+                          tn_dtype_name(c->in[0]->dtype));
+    }
+    return tn__pad_shape(c);
+}
+
+static inline int64_t positive_part(int64_t n) {
+    return n > 0 ? n : 0;
+}
+
+static tn_status pad_forward(tn_op_call *c) {
+    const tn__pad_args *args = c->args;
+    tn_desc x = c->x[0], y = c->y[0];
+    for (int i = 0; i < args->pads.ndim / 2; i++) {
+        int dim = x.ndim - 1 - i;
+        int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
+        int64_t length = x.size[dim] - positive_part(-before) - positive_part(-behind);
+        length = positive_part(length);
+        x = tn__desc_slice(&x, dim, positive_part(-before), length, 1);
+        y = tn__desc_slice(&y, dim, positive_part(before), length, 1);
+    }
+    tn_status status = c->kernels->fill(c->ctx, &c->y[0], args->value);
+    return status == TN_OK ? c->kernels->copy(c->ctx, &y, &x) : status;
+}
+
+static void pad_backward(tn_op_grad *g) {
+    tn__pad_args back = *(const tn__pad_args *)g->args;
+    back.value = 0.0;
+    for (int i = 0; i < back.pads.ndim; i++) {
+        back.pads.size[i] = -back.pads.size[i];
+    }
+    tn_op_give(g, 0, tn_apply1(&tn__op_pad, &back, g->dout[0]));
+}
+
+static void pad_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        tn__pad_args args;
+        const char *text;
+    } cases[] = {
+        {{1, {4}}, {{2, {1, 2}}, 0, 0}, "pad=[1, 2], value=0.0"},
+        {{2, {3, 4}}, {{4, {1, 0, 2, 1}}, 0, -1.5}, "pad=[1, 0, 2, 1], value=-1.5"},
+        {{3, {2, 3, 4}}, {{2, {0, 3}}, 0, 2}, "pad=[0, 3], value=2.0"},
+        {{2, {3, 4}}, {{4, {-1, 2, 1, -2}}, 0, 1}, "pad=[-1, 2, 1, -2], value=1.0"},
+        {{2, {3, 4}}, {{2, {-2, -1}}, 0, 0}, "pad=[-2, -1], value=0.0"},
+        {{2, {0, 3}}, {{4, {1, 1, 1, 1}}, 0, 0.5}, "pad=[1, 1, 1, 1], value=0.5"},
+        {{1, {1}}, {{2, {1, 1}}, 0, 0}, "pad=[1, 1], value=0.0"},
+        {{4, {1, 2, 5, 67}}, {{4, {1, 1, 1, 1}}, 0, 0}, "pad=[1, 1, 1, 1], value=0.0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_pad = {
+    .name = "pad",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__pad_args),
+    .shape = pad_shape,
+    .forward = pad_forward,
+    .backward = pad_backward,
+    .samples = pad_samples,
+};
+
+tn_tensor *tn_pad(tn_tensor *x, tn_dims pads, tn_pad_mode mode, double value) {
+    tn__pad_args args = {pads, mode, value};
+    return tn_apply1(mode == TN_PAD_CONSTANT ? &tn__op_pad : &tn__op_pad_around, &args, x);
+}

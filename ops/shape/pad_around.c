@@ -1,0 +1,115 @@
+/* y = x with some of its own elements before and behind some dimensions
+ *
+ *     x: any shape and dtype; pads: as pad's
+ *     reflect: from the edge back, without the edge itself; fewer than there
+ * are replicate: the edge, again and again circular: from the other end; as
+ * many as there are at most y: x's sizes and what is added dx = the sum of dy
+ * over the places to which an element went
+ */
+#include "ops/shape/pad.h"
+
+#include "core/memory.h"
+
+#include <stdlib.h>
+
+static bool pad_around_shape(tn_op_call *c) {
+    const tn__pad_args *args = c->args;
+    tn_dims x = c->in[0]->dims;
+    if (args->mode != TN_PAD_REFLECT && args->mode != TN_PAD_REPLICATE &&
+        args->mode != TN_PAD_CIRCULAR) {
+        return tn_op_fail(c, TN_EVALUE, "mode %d is none of tn_pad_mode", (int)args->mode);
+    }
+    for (int i = 0; i < args->pads.ndim && i < TN_MAX_DIMS && i / 2 < x.ndim; i++) {
+        int64_t size = x.size[x.ndim - 1 - i / 2], pad = args->pads.size[i];
+        int64_t most = args->mode == TN_PAD_REFLECT    ? size - 1
+                       : args->mode == TN_PAD_CIRCULAR ? size
+                       : size > 0                      ? INT64_MAX
+                                                       : 0;
+        if (pad > 0 && pad > most) {
+            return tn_op_fail(c, TN_EVALUE,
+                              "x is %s: a pad of %lld in dimension %d has nothing to copy",
+                              tn_shape_text(c->in[0]), (long long)pad, x.ndim - 1 - i / 2);
+        }
+    }
+    return tn__pad_shape(c);
+}
+
+/* Which of `size` elements stands at place i, which may be before or behind
+ * them. */
+static int64_t source_of(tn_pad_mode mode, int64_t i, int64_t size) {
+    switch (mode) {
+    case TN_PAD_REFLECT:
+        return i < 0 ? -i : i >= size ? 2 * (size - 1) - i : i;
+    case TN_PAD_REPLICATE:
+        return i < 0 ? 0 : i >= size ? size - 1 : i;
+    default:
+        return i < 0 ? i + size : i >= size ? i - size : i;
+    }
+}
+
+static tn_tensor *pad_dim(tn_tensor *x, int dim, int64_t before, int64_t behind, tn_pad_mode mode) {
+    int64_t size = tn_size(x, dim), padded = size + before + behind;
+    int64_t *source = tn__malloc((size_t)(padded > 0 ? padded : 1) * sizeof *source);
+    if (!source) {
+        tn__raise(TN_ENOMEM, "pad", "no memory for %lld places", (long long)padded);
+        return tn_inert();
+    }
+    for (int64_t i = 0; i < padded; i++) {
+        source[i] = source_of(mode, i - before, size);
+    }
+    tn_tensor *index = tn_to(tn_from_data(source, TN_DIMS(padded), TN_I64), tn_device_of(x));
+    free(source);
+    return tn_index_select(x, dim, index);
+}
+
+static tn_tensor *pad_around_compose(tn_op_call *c) {
+    const tn__pad_args *args = c->args;
+    tn_tensor *x = tn_identity(c->in[0]);
+    for (int i = 0; i < args->pads.ndim / 2; i++) {
+        int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
+        if (before || behind) {
+            x = pad_dim(x, tn_ndim(x) - 1 - i, before, behind, args->mode);
+        }
+    }
+    return x;
+}
+
+static void pad_around_samples(tn_op_samples *s) {
+    static const struct {
+        tn_dims shape;
+        tn__pad_args args;
+        const char *text;
+    } cases[] = {
+        {{2, {2, 4}}, {{2, {3, 2}}, TN_PAD_REFLECT, 0}, "pad=[3, 2], mode='reflect'"},
+        {{2, {2, 4}}, {{2, {5, 2}}, TN_PAD_REPLICATE, 0}, "pad=[5, 2], mode='replicate'"},
+        {{2, {2, 4}}, {{2, {4, 2}}, TN_PAD_CIRCULAR, 0}, "pad=[4, 2], mode='circular'"},
+        {{3, {2, 3, 4}}, {{4, {1, 2, 2, 0}}, TN_PAD_REFLECT, 0}, "pad=[1,2,2,0], mode='reflect'"},
+        {{3, {2, 3, 4}},
+         {{4, {1, 2, 1, 0}}, TN_PAD_REPLICATE, 0},
+         "pad=[1, 2, 1, 0], mode='replicate'"},
+        {{3, {2, 3, 4}},
+         {{4, {1, 2, 2, 0}}, TN_PAD_CIRCULAR, 0},
+         "pad=[1, 2, 2, 0], mode='circular'"},
+        {{2, {2, 1}}, {{2, {1, 1}}, TN_PAD_REPLICATE, 0}, "pad=[1, 1], mode='replicate'"},
+        {{2, {1, 1}}, {{2, {0, 0}}, TN_PAD_REFLECT, 0}, "pad=[0, 0], mode='reflect'"},
+        {{2, {3, 67}}, {{2, {9, 3}}, TN_PAD_REFLECT, 0}, "pad=[9, 3], mode='reflect'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_pad_around = {
+    .name = "pad_around",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__pad_args),
+    .shape = pad_around_shape,
+    .compose = pad_around_compose,
+    .samples = pad_around_samples,
+};

@@ -1,0 +1,231 @@
+/* y = the places along dim at which x's elements stand when they are sorted
+ *
+ *     x: any shape and dtype       y: x's shape, i64; no gradient
+ *
+ * Stable: equal elements keep their order, descending too. NaN is the largest
+ * number, and equal to itself. Sorted by digits of 8 bits from the last to the
+ * first; digits that all elements share, such as most of a small integer's, are
+ * passed over.
+ */
+#include "ops/sort/sort.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { FEW = 32, DIGITS = 8, RADIX = 256, AT_ONCE = 1 << 18 };
+
+typedef struct argsort_args {
+    int dim;
+    bool descending;
+} argsort_args;
+
+/* ---- Keys
+ * ------------------------------------------------------------------------------------
+ */
+
+static uint64_t float_key(double value) {
+    union {
+        double d;
+        uint64_t u;
+    } bits = {.d = value + 0.0}; /* -0 becomes 0 */
+    uint64_t sign = UINT64_C(1) << 63;
+    return value != value ? UINT64_MAX : bits.u & sign ? ~bits.u : bits.u | sign;
+}
+
+static int64_t integer_at(const tn__lines *x, int64_t at) {
+    switch (x->dtype) {
+    case TN_I64:
+        return ((const int64_t *)x->data)[at];
+    case TN_I32:
+        return ((const int32_t *)x->data)[at];
+    case TN_I8:
+        return ((const int8_t *)x->data)[at];
+    default: /* u8 and bool */
+        return ((const uint8_t *)x->data)[at];
+    }
+}
+
+tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k) {
+    int64_t place = at + k * j->x.step;
+    uint64_t key = tn_dtype_is_float(j->x.dtype)
+                       ? float_key(tn__host_load(j->x.data, j->x.dtype, place))
+                       : (uint64_t)integer_at(&j->x, place) ^ UINT64_C(1) << 63;
+    return (tn__sort_item){j->descending ? ~key : key, k};
+}
+
+/* ---- Lines
+ * -----------------------------------------------------------------------------------
+ */
+
+typedef struct line_pieces {
+    const tn__sort_job *job;
+    tn__sort_line *line;
+} line_pieces;
+
+static void run_lines(const void *user, int64_t first, int64_t end) {
+    const line_pieces *p = user;
+    for (int64_t i = first; i < end; i++) {
+        p->line(p->job, p->job->first + i, p->job->room + i * p->job->items);
+    }
+}
+
+tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *line) {
+    int64_t batch = AT_ONCE / (j->items + 1) + 1;
+    batch = batch < j->x.count ? batch : j->x.count;
+    size_t bytes = (size_t)(batch * j->items) * sizeof *j->room;
+    if (bytes == 0) {
+        return TN_OK;
+    }
+    j->room = c->ctx->workspace(c->ctx, bytes);
+    if (!j->room) {
+        return TN_ENOMEM;
+    }
+    line_pieces pieces = {j, line};
+    for (j->first = 0; j->first < j->x.count; j->first += batch) {
+        int64_t left = j->x.count - j->first;
+        /* an element is read, keyed and moved some ten times */
+        tn__host_pieces(left < batch ? left : batch, 10 * j->x.length, run_lines, &pieces);
+    }
+    c->ctx->workspace_free(c->ctx, j->room, bytes);
+    return TN_OK;
+}
+
+/* ---- Sorting
+ * ---------------------------------------------------------------------------------
+ */
+
+static void insert_items(tn__sort_item *a, int64_t n) {
+    for (int64_t i = 1; i < n; i++) {
+        tn__sort_item item = a[i];
+        int64_t k = i;
+        for (; k > 0 && a[k - 1].key > item.key; k--) {
+            a[k] = a[k - 1];
+        }
+        a[k] = item;
+    }
+}
+
+static inline int digit_of(tn__sort_item item, int digit) {
+    return (int)(item.key >> (8 * digit) & (RADIX - 1));
+}
+
+/* a in order, in a or in spare. */
+static tn__sort_item *sort_items(tn__sort_item *a, tn__sort_item *spare, int64_t n) {
+    if (n <= FEW) {
+        insert_items(a, n);
+        return a;
+    }
+    int64_t count[DIGITS][RADIX];
+    memset(count, 0, sizeof count);
+    for (int64_t i = 0; i < n; i++) {
+        for (int d = 0; d < DIGITS; d++) {
+            count[d][digit_of(a[i], d)]++;
+        }
+    }
+    for (int d = 0; d < DIGITS; d++) {
+        if (count[d][digit_of(a[0], d)] == n) {
+            continue;
+        }
+        int64_t place[RADIX], sum = 0;
+        for (int k = 0; k < RADIX; k++) {
+            place[k] = sum;
+            sum += count[d][k];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            spare[place[digit_of(a[i], d)]++] = a[i];
+        }
+        tn__sort_item *sorted = spare;
+        spare = a;
+        a = sorted;
+    }
+    return a;
+}
+
+static void argsort_line(const tn__sort_job *j, int64_t line, tn__sort_item *room) {
+    int64_t n = j->x.length, x = tn__line_at(&j->x, line), y = tn__line_at(&j->y, line);
+    for (int64_t k = 0; k < n; k++) {
+        room[k] = tn__sort_item_of(j, x, k);
+    }
+    const tn__sort_item *sorted = sort_items(room, room + n, n);
+    for (int64_t k = 0; k < n; k++, y += j->y.step) {
+        ((int64_t *)j->y.data)[y] = sorted[k].index;
+    }
+}
+
+/* ---- The operation
+ * ---------------------------------------------------------------------------
+ */
+
+static bool argsort_shape(tn_op_call *c) {
+    const tn_tensor *x = c->in[0];
+    int dim = tn__dim_of_any(x, ((const argsort_args *)c->args)->dim, c->op->name);
+    return dim >= 0 && tn_op_out(c, x->dims, TN_I64);
+}
+
+static tn_status argsort_host(const tn_op_call *c) {
+    const argsort_args *args = c->args;
+    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
+    tn__sort_job j = {.x = tn__lines_along(&c->x[0], dim < 0 ? 0 : dim),
+                      .y = tn__lines_along(&c->y[0], dim < 0 ? 0 : dim),
+                      .descending = args->descending};
+    j.items = 2 * j.x.length;
+    return tn__sort_lines(c, &j, argsort_line);
+}
+
+/* Ties, NaN, both zeros; and enough elements for digits. */
+static void argsort_samples(tn_op_samples *s) {
+    static const double ties[] = {1.0, NAN, -0.0, 3.0, 0.0, 3.0, -INFINITY, NAN, 1.0, -2.0};
+    static const struct {
+        tn_dims shape;
+        argsort_args args;
+        const char *text;
+        const double *values;
+    } cases[] = {
+        {{1, {7}}, {0, false}, "dim=0, descending=False", NULL},
+        {{2, {3, 4}}, {-1, true}, "dim=-1, descending=True", NULL},
+        {{3, {2, 3, 4}}, {1, false}, "dim=1, descending=False", NULL},
+        {{1, {10}}, {0, false}, "dim=0, descending=False", ties},
+        {{1, {10}}, {0, true}, "dim=0, descending=True", ties},
+        {{2, {3, 0}}, {1, false}, "dim=1, descending=False", NULL},
+        {{2, {0, 3}}, {1, false}, "dim=1, descending=False", NULL},
+        {{1, {1}}, {0, false}, "dim=0, descending=False", NULL},
+        {{0, {0}}, {-1, false}, "dim=-1, descending=False", NULL},
+        {{2, {3, 300}}, {1, false}, "dim=1, descending=False", NULL},
+        {{2, {70, 5}}, {0, true}, "dim=0, descending=True", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {cases[i].values ? tn_spec_values(cases[i].shape, cases[i].values)
+                                   : tn_spec_real(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_argsort = {
+    .name = "argsort",
+    .inputs = {"x"},
+    .args_size = sizeof(argsort_args),
+    .shape = argsort_shape,
+    .host = argsort_host,
+    .samples = argsort_samples,
+};
+
+tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending) {
+    return tn_apply1(&tn__op_argsort, &(argsort_args){dim, descending}, x);
+}
+
+/* The elements at those places. A number is sorted as it is. */
+tn_tensor *tn_sort(tn_tensor *x, int dim, bool descending, tn_tensor **index) {
+    tn_tensor *order = tn_argsort(x, dim, descending);
+    if (index) {
+        *index = order;
+    }
+    if (tn_is_inert(order)) {
+        return tn_inert();
+    }
+    return tn_ndim(x) == 0 ? tn_identity(x) : tn_gather(x, dim, order);
+}

@@ -1,0 +1,32 @@
+/* What sorting operations share: keys that compare as PyTorch sorts, and room
+ * for lines of them. */
+#ifndef TERN_OPS_SORT_H
+#define TERN_OPS_SORT_H
+
+#include "ops/host.h"
+
+/* An element of a line: a smaller key comes first. */
+typedef struct tn__sort_item {
+    uint64_t key;
+    int64_t index; /* its place in the line */
+} tn__sort_item;
+
+/* Lines of x along a dimension, of which some at a time have room for `items`
+ * each. */
+typedef struct tn__sort_job {
+    tn__lines x, y; /* y: i64 */
+    bool descending;
+    int64_t items;
+    tn__sort_item *room;
+    int64_t first; /* the line with which room begins */
+} tn__sort_job;
+
+/* Element k of the line that begins at `at`: numbers ascend (descend), 0 equals
+ * -0, NaN is the largest. */
+tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k);
+
+/* Calls line for each line of the job, in any thread, with the line's room. */
+typedef void tn__sort_line(const tn__sort_job *j, int64_t line, tn__sort_item *room);
+tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *line);
+
+#endif

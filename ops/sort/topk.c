@@ -1,0 +1,140 @@
+/* y = the places along dim of x's k largest (smallest) elements, the first of
+ * them first
+ *
+ *     x: any shape and dtype, with at least k at dim       y: x's shape with k
+ * at dim, i64; no gradient
+ *
+ * Of equal elements those that stand first are taken, in their order. NaN is
+ * the largest number. The k best so far are a heap whose top is the worst of
+ * them: most elements are compared with that one alone.
+ */
+#include "ops/sort/sort.h"
+
+#include <math.h>
+
+typedef struct topk_args {
+    int64_t k;
+    int dim;
+    bool largest;
+} topk_args;
+
+static bool comes_before(tn__sort_item a, tn__sort_item b) {
+    return a.key < b.key || (a.key == b.key && a.index < b.index);
+}
+
+/* heap[0 … n - 1] is a heap but for its top, which sinks to its place. */
+static void sink_top(tn__sort_item *heap, int64_t top, int64_t n) {
+    tn__sort_item item = heap[top];
+    for (int64_t child = 2 * top + 1; child < n; child = 2 * top + 1) {
+        child += child + 1 < n && comes_before(heap[child], heap[child + 1]);
+        if (!comes_before(item, heap[child])) {
+            break;
+        }
+        heap[top] = heap[child];
+        top = child;
+    }
+    heap[top] = item;
+}
+
+static void topk_line(const tn__sort_job *j, int64_t line, tn__sort_item *heap) {
+    int64_t k = j->items, x = tn__line_at(&j->x, line), y = tn__line_at(&j->y, line);
+    for (int64_t i = 0; i < k; i++) {
+        heap[i] = tn__sort_item_of(j, x, i);
+    }
+    for (int64_t i = k / 2 - 1; i >= 0; i--) {
+        sink_top(heap, i, k);
+    }
+    for (int64_t i = k; i < j->x.length; i++) {
+        tn__sort_item item = tn__sort_item_of(j, x, i);
+        if (comes_before(item, heap[0])) {
+            heap[0] = item;
+            sink_top(heap, 0, k);
+        }
+    }
+    for (int64_t left = k; left > 0; left--) { /* the worst that is left goes last */
+        ((int64_t *)j->y.data)[y + (left - 1) * j->y.step] = heap[0].index;
+        heap[0] = heap[left - 1];
+        sink_top(heap, 0, left - 1);
+    }
+}
+
+static bool topk_shape(tn_op_call *c) {
+    const topk_args *args = c->args;
+    const tn_tensor *x = c->in[0];
+    int dim = tn__dim_of_any(x, args->dim, c->op->name);
+    if (dim < 0) {
+        return false;
+    }
+    tn_dims y = x->dims;
+    int64_t size = y.ndim > 0 ? y.size[dim] : 1;
+    if (args->k < 0 || args->k > size || (y.ndim == 0 && args->k != 1)) {
+        return tn_op_fail(c, TN_EVALUE, "x is %s: there are no %lld elements in dimension %d",
+                          tn_shape_text(x), (long long)args->k, dim);
+    }
+    if (y.ndim > 0) {
+        y.size[dim] = args->k;
+    }
+    return tn_op_out(c, y, TN_I64);
+}
+
+static tn_status topk_host(const tn_op_call *c) {
+    const topk_args *args = c->args;
+    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
+    tn__sort_job j = {.x = tn__lines_along(&c->x[0], dim < 0 ? 0 : dim),
+                      .y = tn__lines_along(&c->y[0], dim < 0 ? 0 : dim),
+                      .descending = args->largest,
+                      .items = args->k};
+    return tn__sort_lines(c, &j, topk_line);
+}
+
+static void topk_samples(tn_op_samples *s) {
+    static const double odd[] = {1.0, NAN, -1.0, 3.0, INFINITY, 2.0};
+    static const struct {
+        tn_dims shape;
+        topk_args args;
+        const char *text;
+        const double *values;
+    } cases[] = {
+        {{1, {7}}, {3, 0, true}, "k=3, dim=0, largest=True", NULL},
+        {{2, {3, 4}}, {2, -1, false}, "k=2, dim=-1, largest=False", NULL},
+        {{3, {2, 5, 4}}, {3, 1, true}, "k=3, dim=1, largest=True", NULL},
+        {{1, {6}}, {4, 0, true}, "k=4, dim=0, largest=True", odd},
+        {{1, {6}}, {6, 0, false}, "k=6, dim=0, largest=False", odd},
+        {{2, {3, 4}}, {0, 0, true}, "k=0, dim=0, largest=True", NULL},
+        {{2, {0, 3}}, {2, 1, true}, "k=2, dim=1, largest=True", NULL},
+        {{1, {1}}, {1, 0, true}, "k=1, dim=0, largest=True", NULL},
+        {{0, {0}}, {1, -1, true}, "k=1, dim=-1, largest=True", NULL},
+        {{2, {3, 300}}, {50, 1, true}, "k=50, dim=1, largest=True", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tn_sample sample = {
+            .text = cases[i].text,
+            .args = &cases[i].args,
+            .inputs = 1,
+            .in = {cases[i].values ? tn_spec_values(cases[i].shape, cases[i].values)
+                                   : tn_spec_distinct(cases[i].shape, -3.0, 3.0)},
+        };
+        tn_sample_add(s, &sample);
+    }
+}
+
+const tn_op tn__op_topk = {
+    .name = "topk",
+    .inputs = {"x"},
+    .args_size = sizeof(topk_args),
+    .shape = topk_shape,
+    .host = topk_host,
+    .samples = topk_samples,
+};
+
+/* The elements at those places. */
+tn_tensor *tn_topk(tn_tensor *x, int64_t k, int dim, bool largest, tn_tensor **index) {
+    tn_tensor *best = tn_apply1(&tn__op_topk, &(topk_args){k, dim, largest}, x);
+    if (index) {
+        *index = best;
+    }
+    if (tn_is_inert(best)) {
+        return tn_inert();
+    }
+    return tn_ndim(x) == 0 ? tn_identity(x) : tn_gather(x, dim, best);
+}
