@@ -1,6 +1,10 @@
 /* gather_rows and scatter_add_rows (an embedding and its gradient). Indices are checked before
  * anything is written.
  *
+ * Rows that are runs of memory are copied as such. Otherwise, as where columns are picked, one
+ * element of each picked row is copied after the other, and then the next of each: the indices lie
+ * closer together than a row.
+ *
  * The scatter is parallel over columns: each thread walks all indices in order for its own slice of
  * y, so a sum has the order of the indices however many threads there are.
  */
@@ -40,16 +44,66 @@ static bool is_index(const tn_desc *d) {
     return d->dtype == TN_I64 || d->dtype == TN_I32;
 }
 
+/* Element i of y is the one of x that index[i] names. */
+INLINE void pick_sized(char *y, int64_t y_stride, const char *x, int64_t x_stride,
+                       const tn_desc *index, int64_t size) {
+    for (int64_t i = 0; i < index->size[0]; i++) {
+        memcpy(y + i * y_stride * size, x + index_at(index, i) * x_stride * size, (size_t)size);
+    }
+}
+
+/* The same with a size that the compiler knows. */
+static void pick_elements(char *y, int64_t y_stride, const char *x, int64_t x_stride,
+                          const tn_desc *index, size_t size) {
+    switch (size) {
+    case 8:
+        pick_sized(y, y_stride, x, x_stride, index, 8);
+        break;
+    case 4:
+        pick_sized(y, y_stride, x, x_stride, index, 4);
+        break;
+    case 2:
+        pick_sized(y, y_stride, x, x_stride, index, 2);
+        break;
+    default:
+        pick_sized(y, y_stride, x, x_stride, index, 1);
+        break;
+    }
+}
+
+/* Rows of any strides. */
+static void gather_elements(const tn_desc *y, const tn_desc *x, const tn_desc *index) {
+    int64_t places = 1;
+    for (int k = 1; k < y->ndim; k++) {
+        places *= y->size[k];
+    }
+    int threads = team_size(places, places * index->size[0]);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t place = 0; place < places; place++) {
+        int64_t rest = place, to = 0, from = 0;
+        for (int k = y->ndim - 1; k > 0; k--) {
+            to += rest % y->size[k] * y->stride[k];
+            from += rest % y->size[k] * x->stride[k];
+            rest /= y->size[k];
+        }
+        pick_elements(desc_at(y, to), y->stride[0], desc_at(x, from), x->stride[0], index,
+                      size_of(y->dtype));
+    }
+}
+
 tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
                               const tn_desc *index) {
     int64_t length, unused;
-    if (y->dtype != x->dtype || !is_index(index) || y->ndim < 1 || !row_is_run(y, &length) ||
-        !row_is_run(x, &unused)) {
+    if (y->dtype != x->dtype || !is_index(index) || y->ndim < 1) {
         return TN_CPU(ref)->gather_rows(ctx, y, x, index);
     }
     tn_status status = check_indices(ctx, index, x->size[0]);
-    if (status != TN_OK || length == 0) {
+    if (status != TN_OK || count_of(y) == 0) {
         return status;
+    }
+    if (!row_is_run(y, &length) || !row_is_run(x, &unused)) {
+        gather_elements(y, x, index);
+        return TN_OK;
     }
     int64_t rows = y->size[0], height = max_of(1, CHUNK / max_of(1, length)),
             tasks = div_up(rows, height);

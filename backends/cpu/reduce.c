@@ -279,7 +279,21 @@ static void combine_bands(const reduction *r) {
     }
 }
 
+/* Any or all of bools that lie side by side, in one result. */
+static bool reduce_truth(tn_reduction f, const tn_desc *y, const tn_desc *x) {
+    if ((f != TN_ANY && f != TN_ALL) || x->dtype != TN_BOOL || y->dtype != TN_BOOL ||
+        count_of(y) != 1 || !is_contiguous(x)) {
+        return false;
+    }
+    const void *found = memchr(x->data, f == TN_ANY, (size_t)count_of(x));
+    *(bool *)y->data = f == TN_ANY ? found != NULL : found == NULL;
+    return true;
+}
+
 tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x) {
+    if (count_of(x) > 0 && reduce_truth(f, y, x)) {
+        return TN_OK;
+    }
     bool known = f == TN_SUM || f == TN_MEAN || f == TN_MAX || f == TN_MIN || f == TN_SUM_SQUARES;
     int64_t count = count_of(x);
     bool wide = f == TN_SUM_SQUARES && y->dtype == TN_F64;
