@@ -3,36 +3,10 @@
  *
  *     "NUMBER|FUNCTION|KEYWORDS/x", …/y, …/gy, …/gx       PyTorch's name and keywords
  */
+#include "tests/support/draw.h"
 #include "tests/support/dump.h"
 
 enum { CASES = 240 };
-
-static int64_t drawn(int64_t low, int64_t high) { /* both included */
-    double u = tn_random_uniform(tn_default_generator());
-    return low + (int64_t)(u * (double)(high - low + 1));
-}
-
-static tn_dims draw_dims(int n, int64_t low, int64_t high) {
-    tn_dims dims = {.ndim = n};
-    for (int i = 0; i < n; i++) {
-        dims.size[i] = drawn(low, high);
-    }
-    return dims;
-}
-
-/* "(2, 3)"; "(2,)" for one. */
-static const char *tuple_text(tn_dims dims) {
-    static char texts[8][64];
-    static int next;
-    char *text = texts[next++ % 8];
-    int length = 0;
-    for (int i = 0; i < dims.ndim; i++) {
-        length += snprintf(text + length, 64 - (size_t)length, "%s%lld", i ? ", " : "(",
-                           (long long)dims.size[i]);
-    }
-    snprintf(text + length, 64 - (size_t)length, dims.ndim == 1 ? ",)" : ")");
-    return text;
-}
 
 static const char *truth(bool b) {
     return b ? "True" : "False";
