@@ -21,11 +21,14 @@ def read(path):
 
 
 def load_weights(model, folder):
-    """Every parameter of `model`, by the names of Hugging Face's GPT-2, which Tern has too."""
+    """Every parameter and buffer of `model`, by the names of Hugging Face's GPT-2, which Tern has too."""
     weights = {name.replace(".mlp.", "."): t for name, t in read(os.path.join(folder, "weights.safetensors")).items()}
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(weights.pop(name))
+        for name, b in model.named_buffers():
+            if name in weights:
+                b.copy_(weights.pop(name))
     if weights:
         raise KeyError(f"Tern has weights more: {', '.join(weights)}")
 
