@@ -270,7 +270,7 @@ static bool host_forward(tn_op_call *c) {
     }
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *in[TN_OP_INPUTS];
+    tn_tensor *in[TN_OP_INPUTS] = {0};
     tn_op_call h = *c;
     h.in = in;
     h.kernels = tn_backend_of(the_host);

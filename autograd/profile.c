@@ -124,7 +124,9 @@ bool tn__profile_forward(tn_op_call *c) {
     }
     ask_work(c->op, &work);
     const tn_tensor *like = c->inputs > 0 && c->in[0] ? c->in[0] : c->out[0];
-    tn__profile_work(&span, like->storage->device, like->dtype, work.bytes, work.flops);
+    if (like) {
+        tn__profile_work(&span, like->storage->device, like->dtype, work.bytes, work.flops);
+    }
     bool ok = tn__kernel_forward(c);
     tn__profile_end(&span, c->ctx->device);
     return ok;

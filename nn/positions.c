@@ -28,7 +28,8 @@ tn_tensor *tn_sinusoids(int64_t length, int64_t width, tn_dtype dtype) {
     }
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *pairs = tn_arange(0.0, (double)(width / 2), 1.0, TN_F64);
+    int64_t half = width / 2;
+    tn_tensor *pairs = tn_arange(0.0, (double)half, 1.0, TN_F64);
     tn_tensor *rates = tn_exp(tn_mul_scalar(pairs, -2.0 * log(10000.0) / (double)width));
     tn_tensor *places = tn_arange(0.0, (double)length, 1.0, TN_F64);
     tn_tensor *angles = tn_mul(tn_unsqueeze(places, 1), rates); /* (length, width / 2) */

@@ -56,7 +56,7 @@ static tn_tensor *run_direction(const tn_rnn *m, tn_tensor *x, const rnn_inputs 
 static tn_tensor *run_layers(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in,
                              const rnn_last *last) {
     for (int layer = 0; layer < m->layers; layer++) {
-        tn_tensor *y[2];
+        tn_tensor *y[2] = {0};
         if (layer > 0 && m->base.training && m->dropout > 0.0) {
             x = tn_dropout_op(x, m->dropout);
         }
@@ -110,7 +110,7 @@ static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
         return tn__no_values();
     }
     int states = m->layers * m->directions;
-    tn_tensor **memory = tn__calloc((size_t)(2 * states), sizeof(*memory));
+    tn_tensor **memory = tn__calloc(2 * (size_t)states, sizeof(*memory));
     if (!memory) {
         tn__raise(TN_ENOMEM, self->kind, "no memory for %d states", states);
         return tn__no_values();

@@ -26,16 +26,16 @@ static int64_t places_of_kernel(const tn_op_call *c, int i) {
             dilation = tn__conv_last(call->kernel.dilation, call->spatial)[i],
             stride = tn__conv_last(call->kernel.stride, call->spatial)[i],
             span = kernel > 0 ? dilation * (kernel - 1) + 1 : 0;
-    if (kernel < 1 || span > in + 2 * padding) {
+    int64_t padded = in + 2 * padding;
+    if (kernel < 1 || span > padded) {
         tn_op_fail(c, TN_ESHAPE,
                    "weight is %s, which with dilation %lld spans %lld elements, but x is %s, which "
                    "with padding %lld has %lld there (dimension %d)",
                    tn_shape_text(c->in[W]), (long long)dilation, (long long)span,
-                   tn_shape_text(c->in[X]), (long long)padding, (long long)(in + 2 * padding),
-                   i + 2);
+                   tn_shape_text(c->in[X]), (long long)padding, (long long)padded, i + 2);
         return -1;
     }
-    return (in + 2 * padding - span) / stride + 1;
+    return (padded - span) / stride + 1;
 }
 
 static bool conv_shape(tn_op_call *c) {
@@ -45,13 +45,13 @@ static bool conv_shape(tn_op_call *c) {
         return false;
     }
     tn_dims x = tn_shape(c->in[X]), w = tn_shape(c->in[W]);
-    int64_t groups = call->kernel.groups;
-    if (x.size[1] != w.size[1] * groups || w.size[0] % groups != 0) {
+    int64_t groups = call->kernel.groups, channels = w.size[1] * groups;
+    if (x.size[1] != channels || w.size[0] % groups != 0) {
         return tn_op_fail(c, TN_ESHAPE,
                           "x is %s but weight is %s with %lld groups (x needs %lld channels, the "
                           "second dimension, and weight's first a multiple of groups)",
                           tn_shape_text(c->in[X]), tn_shape_text(c->in[W]), (long long)groups,
-                          (long long)(w.size[1] * groups));
+                          (long long)channels);
     }
     tn_dims y = TN_DIMS(x.size[0], w.size[0]);
     for (int i = 0; i < call->spatial; i++) {

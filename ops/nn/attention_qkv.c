@@ -127,8 +127,9 @@ static void attention_qkv_samples(tn_op_samples *s) {
 static void attention_qkv_work(tn_op_work *w) {
     const attention_qkv_args *args = w->args;
     const tn_dims *x = w->x[0];
+    int64_t width = x->size[2] / 3 / args->heads;
     tn__attention_work(w, (double)(x->size[0] * args->heads * x->size[1]), (double)x->size[1],
-                       (double)(x->size[2] / 3 / args->heads), args->options.causal);
+                       (double)width, args->options.causal);
 }
 
 const tn_op tn__op_attention_qkv = {

@@ -183,30 +183,30 @@ static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, t
     return pool_take(p, room) ? room : NULL;
 }
 
-static tn_status run_forward(const tn_op_call *c, tn_recurrent *r, scratch_pool *p) {
+static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *p) {
     const tn_desc *y = tn_op_y(c, 0), *x = tn_op_x(c, TN__RNN_X), *h0 = tn_op_x(c, TN__RNN_H0),
                   *c0 = tn_op_x(c, TN__RNN_C0);
-    int results = result_count(r->cell);
+    int results = result_count(r.cell);
     int64_t T = y->size[0], B = y->size[1], H = y->size[2];
-    tn_desc gates = desc_of_sizes(y->dtype, T, B, tn__cell_kept(r->cell) * H),
+    tn_desc gates = desc_of_sizes(y->dtype, T, B, tn__cell_kept(r.cell) * H),
             h = desc_of_sizes(y->dtype, T, B, H), cell = h, room[5];
-    r->gates = kept_output(c, results, p, &gates);
-    r->h_before = kept_output(c, results + 1, p, &h);
-    r->c_before = results > 2 ? kept_output(c, results + 2, p, &cell) : NULL;
-    if (!r->gates || !r->h_before || (results > 2 && !r->c_before)) {
+    r.gates = kept_output(c, results, p, &gates);
+    r.h_before = kept_output(c, results + 1, p, &h);
+    r.c_before = results > 2 ? kept_output(c, results + 2, p, &cell) : NULL;
+    if (!r.gates || !r.h_before || (results > 2 && !r.c_before)) {
         return TN_ENOMEM;
     }
-    const tn_desc **reads[] = {&r->w, &r->b, &r->lengths, &h0, &c0};
+    const tn_desc **reads[] = {&r.w, &r.b, &r.lengths, &h0, &c0};
     for (int i = 0; i < 5; i++) {
         tn_status status = pool_read(p, reads[i], &room[i]);
         if (status != TN_OK) {
             return status;
         }
     }
-    tn_desc shares = first_columns(r->gates, tn__cell_gates(r->cell) * H);
+    tn_desc shares = first_columns(r.gates, tn__cell_gates(r.cell) * H);
     tn_status status =
         p->kernels->linear(c->ctx, &shares, x, tn_op_x(c, TN__RNN_W_IH), tn_op_x(c, TN__RNN_B_IH));
-    return status == TN_OK ? p->kernels->recurrent(c->ctx, r, y, tn_op_y(c, 1),
+    return status == TN_OK ? p->kernels->recurrent(c->ctx, &r, y, tn_op_y(c, 1),
                                                    results > 2 ? tn_op_y(c, 2) : NULL, h0, c0)
                            : status;
 }
@@ -221,7 +221,7 @@ tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
                       .lengths = tn_op_x(c, TN__RNN_LENGTHS),
                       .w = tn_op_x(c, TN__RNN_W_HH),
                       .b = tn_op_x(c, TN__RNN_B_HH)};
-    tn_status status = run_forward(c, &r, &p);
+    tn_status status = run_forward(c, r, &p);
     pool_free(&p);
     return status;
 }
@@ -240,18 +240,18 @@ static tn_status product_back(const tn_op_back *b, const tn_backend *kernels, co
     return tn__linear_back(&product, dy);
 }
 
-static tn_status run_backward(const tn_op_back *b, tn_recurrent *r, scratch_pool *p) {
-    int results = result_count(r->cell);
+static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool *p) {
+    int results = result_count(r.cell);
     const tn_desc *dy = b->dy[0], *dhn = b->dy[1], *dcn = results > 2 ? b->dy[2] : NULL,
-                  *h = r->h_before;
+                  *h = r.h_before;
     tn_desc dp = desc_of_sizes(h->dtype, h->size[0], h->size[1],
-                               tn__cell_gates(r->cell) * h->size[2]),
+                               tn__cell_gates(r.cell) * h->size[2]),
             da = dp, room[5];
-    bool two = r->cell == TN_CELL_GRU;
+    bool two = r.cell == TN_CELL_GRU;
     if (!pool_take(p, &dp) || (two && !pool_take(p, &da))) {
         return TN_ENOMEM;
     }
-    const tn_desc **reads[] = {&r->w, &r->lengths, &dy, &dhn, &dcn};
+    const tn_desc **reads[] = {&r.w, &r.lengths, &dy, &dhn, &dcn};
     for (int i = 0; i < 5; i++) {
         tn_status status = pool_read(p, reads[i], &room[i]);
         if (status != TN_OK) {
@@ -259,7 +259,7 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent *r, scratch_pool
         }
     }
     tn_status status = p->kernels->recurrent_backward(
-        b->ctx, r, &dp, two ? &da : NULL, b->dx[TN__RNN_H0], b->dx[TN__RNN_C0], dy, dhn, dcn);
+        b->ctx, &r, &dp, two ? &da : NULL, b->dx[TN__RNN_H0], b->dx[TN__RNN_C0], dy, dhn, dcn);
     if (status != TN_OK) {
         return status;
     }
@@ -288,7 +288,7 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
                       .gates = b->y[kept],
                       .h_before = b->y[kept + 1],
                       .c_before = cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
-    tn_status status = run_backward(b, &r, &p);
+    tn_status status = run_backward(b, r, &p);
     pool_free(&p);
     return status;
 }
