@@ -1,7 +1,7 @@
 /* bilinear(a, b) = a W b + bias: y[o] = sum over i and j of a[i] W[o][i][j] b[j]
  *
- *     a: (…, I)   b: (…, J)   weight: (O, I, J)   bias: (O) or absent; one dtype of f32 f64 bf16
- * f16 y: (…, O)
+ *     a: (…, I)   b: (…, J)   weight: (O, I, J)   bias: (O) or absent
+ *     all of one dtype, f32 f64 bf16 f16       y: (…, O)
  */
 #include "ops/dims.h"
 
@@ -45,11 +45,12 @@ static void bilinear_samples(tn_op_samples *s) {
         tn_dims a = lead[k / 2], b = a;
         a.size[a.ndim++] = 3;
         b.size[b.ndim++] = 4;
-        tn_sample sample = {.text = "", .inputs = 3 + k % 2};
+        tn_sample sample = {.text = "", .inputs = 4};
         sample.in[0] = tn_spec_real(a, -1.0, 1.0);
         sample.in[1] = tn_spec_real(b, -1.0, 1.0);
         sample.in[2] = tn_spec_real(TN_DIMS(2, 3, 4), -1.0, 1.0);
-        sample.in[3] = tn_spec_real(TN_DIMS(2), -1.0, 1.0);
+        sample.in[3] =
+            k % 2 ? tn_spec_real(TN_DIMS(2), -1.0, 1.0) : (tn_spec){.kind = TN_SPEC_ABSENT};
         tn_sample_add(s, &sample);
     }
 }

@@ -30,7 +30,7 @@ static void bce_samples(tn_op_samples *s) {
     static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
     static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
     static const double x[] = {0.1, 0.9}, target[] = {0.0, 1.0};
-    tn__loss_samples(s, args, text, 3, x, target);
+    tn__loss_samples(s, 3, args, text, 3, x, target);
     const tn_sample weighted = {
         .text = "reduction='none'",
         .args = &args[2],

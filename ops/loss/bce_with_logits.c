@@ -31,8 +31,8 @@ static void bce_with_logits_samples(tn_op_samples *s) {
     static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
     static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
     static const double x[] = {-4.0, 4.0}, target[] = {0.0, 1.0}, far[] = {-60.0, 60.0};
-    tn__loss_samples(s, args, text, 3, x, target);
-    tn__loss_samples(s, &args[2], &text[2], 1, far, target);
+    tn__loss_samples(s, 4, args, text, 3, x, target);
+    tn__loss_samples(s, 4, &args[2], &text[2], 1, far, target);
     tn_spec weight = tn_spec_real(TN_DIMS(3, 1), 0.5, 2.0), none = {.kind = TN_SPEC_ABSENT};
     for (int k = 0; k < 3; k++) {
         tn_sample sample = {

@@ -20,7 +20,7 @@ static void huber_samples(tn_op_samples *s) {
     static const char *const text[] = {"reduction='mean'", "reduction='sum', delta=0.3",
                                        "reduction='none', delta=2.0"};
     static const double x[] = {-1.0, 1.0}, target[] = {-1.0, 1.0};
-    tn__loss_samples(s, args, text, 3, x, target);
+    tn__loss_samples(s, 2, args, text, 3, x, target);
 }
 
 const tn_op tn__op_huber = {

@@ -25,7 +25,7 @@ static void kl_div_samples(tn_op_samples *s) {
     static const char *const text[] = {"reduction='mean'", "reduction='sum', log_target=True",
                                        "reduction='none'"};
     static const double x[] = {-3.0, -0.1}, target[] = {0.05, 1.0};
-    tn__loss_samples(s, args, text, 3, x, target);
+    tn__loss_samples(s, 2, args, text, 3, x, target);
 }
 
 const tn_op tn__op_kl_div = {

@@ -15,7 +15,7 @@ static void l1_samples(tn_op_samples *s) {
     static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
     static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
     static const double x[] = {-1.0, 1.0}, target[] = {-1.0, 1.0};
-    tn__loss_samples(s, args, text, 3, x, target);
+    tn__loss_samples(s, 2, args, text, 3, x, target);
 }
 
 const tn_op tn__op_l1 = {

@@ -60,15 +60,15 @@ tn_tensor *tn__length_of(tn_tensor *squares) {
     return tn_masked_fill(tn_sqrt(tn_masked_fill(squares, none, 1.0)), none, 0.0);
 }
 
-void tn__loss_samples(tn_op_samples *s, const tn__loss_args *args, const char *const *text, int n,
-                      const double *x, const double *target) {
+void tn__loss_samples(tn_op_samples *s, int inputs, const tn__loss_args *args,
+                      const char *const *text, int n, const double *x, const double *target) {
     static const tn_dims shapes[] = {{1, {7}}, {2, {3, 4}}, {0, {0}}, {2, {2, 0}}, {2, {3, 67}}};
     for (int k = 0; k < n; k++) {
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
             tn_sample sample = {
                 .text = text[k],
                 .args = &args[k],
-                .inputs = 2,
+                .inputs = inputs,
                 .in = {tn_spec_real(shapes[i], x[0], x[1]),
                        tn_spec_real(shapes[i], target[0], target[1])},
             };
@@ -76,3 +76,6 @@ void tn__loss_samples(tn_op_samples *s, const tn__loss_args *args, const char *c
         }
     }
 }
+            for (int absent = 2; absent < inputs; absent++) {
+                sample.in[absent] = (tn_spec){.kind = TN_SPEC_ABSENT};
+            }

@@ -31,8 +31,9 @@ tn_tensor *tn__loss_reduced(tn_tensor *each, tn_reduction how);
 /* sqrt(x); 0 with a gradient of 0 where x is 0, as the length of a vector has it. */
 tn_tensor *tn__length_of(tn_tensor *squares);
 
-/* Some shapes with x and target in these ranges, for each of n arguments and their texts. */
-void tn__loss_samples(tn_op_samples *s, const tn__loss_args *args, const char *const *text, int n,
-                      const double *x, const double *target);
+/* Some shapes with x and target in these ranges, for each of n arguments and their texts; of
+ * `inputs` those behind the two are absent. */
+void tn__loss_samples(tn_op_samples *s, int inputs, const tn__loss_args *args,
+                      const char *const *text, int n, const double *x, const double *target);
 
 #endif

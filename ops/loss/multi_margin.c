@@ -42,9 +42,9 @@ static void multi_margin_samples(tn_op_samples *s) {
         tn_sample sample = {
             .text = text[k % 3],
             .args = &args[k % 3],
-            .inputs = k < 3 ? 2 : 3,
+            .inputs = 3,
             .in = {tn_spec_real(TN_DIMS(6, 4), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4),
-                   tn_spec_real(TN_DIMS(4), 0.5, 2.0)},
+                   k < 3 ? (tn_spec){.kind = TN_SPEC_ABSENT} : tn_spec_real(TN_DIMS(4), 0.5, 2.0)},
         };
         tn_sample_add(s, &sample);
     }

@@ -43,12 +43,12 @@ static void nll_samples(tn_op_samples *s) {
     static const tn_dims shapes[] = {{2, {5, 4}}, {3, {2, 3, 4}}, {1, {4}}};
     for (int k = 0; k < 9; k++) {
         tn_dims x = shapes[k / 3];
-        tn_sample sample = {.text = text[k % 3], .args = all[k % 3], .inputs = 2};
+        tn_sample sample = {.text = text[k % 3], .args = all[k % 3], .inputs = 3};
         sample.in[0] = tn_spec_real(x, -3.0, -0.1);
         sample.in[1] = tn_spec_index(tn__dims_leading(x), 4);
+        sample.in[2] = (tn_spec){.kind = TN_SPEC_ABSENT};
         tn_sample_add(s, &sample);
         sample.in[2] = tn_spec_real(TN_DIMS(4), 0.5, 2.0);
-        sample.inputs = 3;
         tn_sample_add(s, &sample);
     }
 }
