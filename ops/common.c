@@ -23,6 +23,10 @@ bool tn__needs_float(const tn_op_call *c) {
     return true;
 }
 
+bool tn__not_nan(const tn_op_call *c, const char *name, double value) {
+    return !isnan(value) || tn_op_fail(c, TN_EVALUE, "%s is nan (a number is needed)", name);
+}
+
 bool tn__shape_float(tn_op_call *c) {
     return tn__needs_float(c) && tn_op_out_like(c, 0);
 }

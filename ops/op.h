@@ -28,6 +28,9 @@ bool tn__shape_scalar(tn_op_call *c);
 /* Input 0 is floating point. */
 bool tn__needs_float(const tn_op_call *c);
 
+/* The argument of this name is not NaN. */
+bool tn__not_nan(const tn_op_call *c, const char *name, double value);
+
 /* Two inputs of one dtype that broadcast; the result has that dtype, or is bool (then the inputs
  * may be bool too). */
 bool tn__shape_float2(tn_op_call *c);

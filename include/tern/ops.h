@@ -57,7 +57,7 @@ TN_API tn_tensor *tn_gelu_tanh(tn_tensor *x); /* its tanh approximation, GPT-2's
 TN_API tn_tensor *tn_leaky_relu(tn_tensor *x, double slope); /* PyTorch's default: 0.01 */
 TN_API tn_tensor *tn_elu(tn_tensor *x, double alpha);        /* 1 */
 TN_API tn_tensor *tn_selu(tn_tensor *x);
-/* log(1 + exp(beta x)) / beta, x itself where beta x > threshold (1, 20) */
+/* log(1 + exp(beta x)) / beta, x itself where beta x > threshold (1, 20); beta is not 0 */
 TN_API tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold);
 TN_API tn_tensor *tn_logsigmoid(tn_tensor *x);
 TN_API tn_tensor *tn_mish(tn_tensor *x); /* x tanh(softplus(x)) */
@@ -462,7 +462,7 @@ typedef struct tn_unfold_options {
 } tn_unfold_options;
 TN_API tn_unfold_options tn_unfold_defaults(void);
 /* x (N, C, H, W) -> (N, C kh kw, places): the patches under a kernel, as columns; and patches added
- * up to a picture of `size`. Without N: so is the result. */
+ * up to a picture of `size`, at least 1. Without N: so is the result. */
 TN_API tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options options);
 TN_API tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options options);
 
@@ -498,9 +498,10 @@ TN_API tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_
 /* same shapes; NONE: x's shape */
 TN_API tn_tensor *tn_mse(tn_tensor *x, tn_tensor *target, tn_reduction how);
 TN_API tn_tensor *tn_l1(tn_tensor *x, tn_tensor *target, tn_reduction how);
-/* with d = |x - target|: d^2 / (2 beta) below beta, d - beta / 2 above (PyTorch's default: 1) */
+/* with d = |x - target|: d^2 / (2 beta) below beta, d - beta / 2 above (PyTorch's default: 1; not
+ * negative) */
 TN_API tn_tensor *tn_smooth_l1(tn_tensor *x, tn_tensor *target, tn_reduction how, double beta);
-/* d^2 / 2 up to delta, delta (d - delta / 2) beyond (1) */
+/* d^2 / 2 up to delta, delta (d - delta / 2) beyond (1; more than 0) */
 TN_API tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, double delta);
 /* target (log target - x): x and, with log_target, target are logarithms of probabilities.
  * PyTorch's "batchmean" is TN_SUM divided by the number of rows. */
@@ -531,7 +532,8 @@ TN_API tn_tensor *tn_nll(tn_tensor *log_probabilities, tn_tensor *labels, tn_red
 TN_API tn_tensor *tn_nll_with(tn_tensor *log_probabilities, tn_tensor *labels,
                               tn_nll_options options);
 
-/* sum a b / (max(|a|, eps) max(|b|, eps)) along dim, which is removed; a and b broadcast (1e-8) */
+/* sum a b / (max(|a|, eps) max(|b|, eps)) along dim, which is removed; a and b broadcast (1e-8;
+ * not negative) */
 TN_API tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int dim, double eps);
 /* a and b (…, C), y (…): 1 - cos where y > 0, max(0, cos - margin) elsewhere. NONE: (…) */
 TN_API tn_tensor *tn_cosine_embedding(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,

@@ -15,6 +15,10 @@ typedef struct elu_args {
     double alpha, scale;
 } elu_args;
 
+static bool elu_shape(tn_op_call *c) {
+    return tn__not_nan(c, "alpha", ((const elu_args *)c->args)->alpha) && tn__shape_float(c);
+}
+
 static tn_status elu_forward(tn_op_call *c) {
     const elu_args *args = c->args;
     return c->kernels->unary(c->ctx, TN_ELU_K, &c->y[0], &c->x[0], args->alpha, args->scale);
@@ -47,7 +51,7 @@ const tn_op tn__op_elu = {
     .inputs = {"x"},
     .args_size = sizeof(elu_args),
     .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
+    .shape = elu_shape,
     .forward = elu_forward,
     .backward = elu_backward,
     .backward_kernel = elu_backward_kernel,

@@ -5,6 +5,10 @@
  */
 #include "ops/op.h"
 
+static bool leaky_relu_shape(tn_op_call *c) {
+    return tn__not_nan(c, "slope", ((const tn__scalar_args *)c->args)->k) && tn__shape_float(c);
+}
+
 static tn_status leaky_relu_forward(tn_op_call *c) {
     return tn__unary_k(c, TN_LEAKY_RELU_K);
 }
@@ -32,7 +36,7 @@ const tn_op tn__op_leaky_relu = {
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
     .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
+    .shape = leaky_relu_shape,
     .forward = leaky_relu_forward,
     .backward = leaky_relu_backward,
     .backward_kernel = leaky_relu_backward_kernel,

@@ -14,6 +14,15 @@ typedef struct softplus_args {
     double beta, threshold;
 } softplus_args;
 
+static bool softplus_shape(tn_op_call *c) {
+    const softplus_args *args = c->args;
+    if (args->beta == 0.0) {
+        return tn_op_fail(c, TN_EVALUE, "beta is 0 (the result is divided by it)");
+    }
+    return tn__not_nan(c, "beta", args->beta) && tn__not_nan(c, "threshold", args->threshold) &&
+           tn__shape_float(c);
+}
+
 static tn_status softplus_forward(tn_op_call *c) {
     const softplus_args *args = c->args;
     return c->kernels->unary(c->ctx, TN_SOFTPLUS_K, &c->y[0], &c->x[0], args->beta,
@@ -45,7 +54,7 @@ const tn_op tn__op_softplus = {
     .inputs = {"x"},
     .args_size = sizeof(softplus_args),
     .saves = TN_SAVES_INPUT(0),
-    .shape = tn__shape_float,
+    .shape = softplus_shape,
     .forward = softplus_forward,
     .backward = softplus_backward,
     .backward_kernel = softplus_backward_kernel,

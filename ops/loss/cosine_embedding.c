@@ -15,12 +15,18 @@ static bool cosine_embedding_shape(tn_op_call *c) {
     if (!tn_op_float(c, 0) || !tn_op_float(c, 1)) {
         return false;
     }
-    if (!alike || tn_dtype_of(c->in[0]) != tn_dtype_of(c->in[1])) {
+    if (tn_dtype_of(c->in[0]) != tn_dtype_of(c->in[1])) {
+        return tn_op_fail(c, TN_EDTYPE, "a is %s but b is %s (cast one of them)",
+                          tn_dtype_name(tn_dtype_of(c->in[0])),
+                          tn_dtype_name(tn_dtype_of(c->in[1])));
+    }
+    if (!alike) {
         return tn_op_fail(c, TN_ESHAPE, "a is %s, b %s and y %s ((…, C), (…, C) and (…))",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]),
                           tn_shape_text(c->in[2]));
     }
-    return tn__loss_out(c, args->how, tn__dims_leading(a));
+    return tn__not_nan(c, "margin", args->margin) &&
+           tn__loss_out(c, args->how, tn__dims_leading(a));
 }
 
 static tn_tensor *cosine_embedding_compose(tn_op_call *c) {

@@ -25,7 +25,12 @@ static bool cosine_similarity_shape(tn_op_call *c) {
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (args->dim < -common.ndim || args->dim >= common.ndim) {
-        return tn_op_fail(c, TN_EINDEX, "dimension %d of %d", args->dim, common.ndim);
+        return tn_op_fail(c, TN_EINDEX,
+                          "a is %s and b is %s but dimension %d is named (there are %d)",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), args->dim, common.ndim);
+    }
+    if (!(args->eps >= 0.0)) {
+        return tn_op_fail(c, TN_EVALUE, "eps is %g (it must be at least 0)", args->eps);
     }
     for (int i = 0; i < common.ndim; i++) {
         if (i != tn__dim_from_start(args->dim, common.ndim)) {

@@ -5,6 +5,14 @@
  */
 #include "ops/loss/loss.h"
 
+static bool huber_shape(tn_op_call *c) {
+    double delta = ((const tn__loss_args *)c->args)->k;
+    if (!(delta > 0.0)) {
+        return tn_op_fail(c, TN_EVALUE, "delta is %g (it must be more than 0)", delta);
+    }
+    return tn__loss_shape(c);
+}
+
 static tn_tensor *huber_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
@@ -27,7 +35,7 @@ const tn_op tn__op_huber = {
     .name = "huber",
     .inputs = {"x", "target"},
     .args_size = sizeof(tn__loss_args),
-    .shape = tn__loss_shape,
+    .shape = huber_shape,
     .compose = huber_compose,
     .wide = true,
     .samples = huber_samples,

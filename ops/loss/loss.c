@@ -13,6 +13,16 @@ bool tn__loss_out(tn_op_call *c, tn_reduction how, tn_dims each) {
            tn_op_out(c, how == TN_NONE ? each : TN_DIMS(), tn_dtype_of(c->in[0]));
 }
 
+/* Input i is absent, or broadcasts to input 0. */
+static bool weight_fits(const tn_op_call *c, int i) {
+    tn_dims x = tn_shape(c->in[0]), common;
+    return !c->in[i] ||
+           (tn_dims_broadcast(x, tn_shape(c->in[i]), &common) && tn_dims_equal(x, common)) ||
+           tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (it must broadcast to that)",
+                      tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
+                      tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]));
+}
+
 bool tn__loss_shape(tn_op_call *c) {
     if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
         return false;
@@ -21,6 +31,11 @@ bool tn__loss_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be equal)",
                           tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
                           tn_op_input_name(c->op, 1).text, tn_shape_text(c->in[1]));
+    }
+    for (int i = 2; i < c->inputs; i++) {
+        if (!weight_fits(c, i)) {
+            return false;
+        }
     }
     return tn__loss_out(c, *(const tn_reduction *)c->args, tn_shape(c->in[0]));
 }
@@ -72,10 +87,10 @@ void tn__loss_samples(tn_op_samples *s, int inputs, const tn__loss_args *args,
                 .in = {tn_spec_real(shapes[i], x[0], x[1]),
                        tn_spec_real(shapes[i], target[0], target[1])},
             };
+            for (int absent = 2; absent < inputs; absent++) {
+                sample.in[absent] = (tn_spec){.kind = TN_SPEC_ABSENT};
+            }
             tn_sample_add(s, &sample);
         }
     }
 }
-            for (int absent = 2; absent < inputs; absent++) {
-                sample.in[absent] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            }

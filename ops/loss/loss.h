@@ -11,7 +11,8 @@ typedef struct tn__loss_args {
 } tn__loss_args;
 
 /* Shape rules. The reduction is TN_MEAN, TN_SUM or TN_NONE; floats of one dtype; and input 1 has
- * the shape of input 0. The output is like input 0 with TN_NONE, else 0-dimensional. */
+ * the shape of input 0; those behind it, weights, broadcast to that where they are there. The
+ * output is like input 0 with TN_NONE, else 0-dimensional. */
 bool tn__loss_reduction(const tn_op_call *c, tn_reduction how);
 bool tn__loss_shape(tn_op_call *c);
 

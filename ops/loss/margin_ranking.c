@@ -10,7 +10,7 @@ static bool margin_ranking_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_ESHAPE, "a is %s but y is %s (they must be equal)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[2]));
     }
-    return tn__loss_shape(c);
+    return tn__not_nan(c, "margin", ((const tn__loss_args *)c->args)->margin) && tn__loss_shape(c);
 }
 
 static tn_tensor *margin_ranking_compose(tn_op_call *c) {

@@ -13,7 +13,8 @@ static bool multi_margin_shape(tn_op_call *c) {
     if (args->k != 1.0 && args->k != 2.0) {
         return tn_op_fail(c, TN_EVALUE, "p is %g (1 or 2)", args->k);
     }
-    return tn__loss_labels(c, args->how, tn_dtype_of(c->in[0]));
+    return tn__not_nan(c, "margin", args->margin) &&
+           tn__loss_labels(c, args->how, tn_dtype_of(c->in[0]));
 }
 
 static tn_tensor *multi_margin_compose(tn_op_call *c) {

@@ -6,6 +6,14 @@
  */
 #include "ops/loss/loss.h"
 
+static bool smooth_l1_shape(tn_op_call *c) {
+    double beta = ((const tn__loss_args *)c->args)->k;
+    if (!(beta >= 0.0)) {
+        return tn_op_fail(c, TN_EVALUE, "beta is %g (it must be at least 0)", beta);
+    }
+    return tn__loss_shape(c);
+}
+
 static tn_tensor *smooth_l1_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
@@ -30,7 +38,7 @@ const tn_op tn__op_smooth_l1 = {
     .name = "smooth_l1",
     .inputs = {"x", "target"},
     .args_size = sizeof(tn__loss_args),
-    .shape = tn__loss_shape,
+    .shape = smooth_l1_shape,
     .compose = smooth_l1_compose,
     .wide = true,
     .samples = smooth_l1_samples,

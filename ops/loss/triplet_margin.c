@@ -23,7 +23,8 @@ static bool triplet_margin_shape(tn_op_call *c) {
     if (!(o->p > 0.0)) {
         return tn_op_fail(c, TN_EVALUE, "p is %g (more than 0)", o->p);
     }
-    return tn__loss_out(c, o->reduction, tn__dims_leading(a));
+    return tn__not_nan(c, "margin", o->margin) && tn__not_nan(c, "eps", o->eps) &&
+           tn__loss_out(c, o->reduction, tn__dims_leading(a));
 }
 
 static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_options *o) {

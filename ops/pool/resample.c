@@ -93,9 +93,11 @@ bool tn__resample_shape(tn_op_call *c, int64_t from, int64_t size) {
     if (!tn_op_float(c, 0)) {
         return false;
     }
-    if (args->dim >= dims.ndim || dims.size[args->dim] != from || args->in < 1 || args->out < 1) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s, and %lld elements along %d become %lld",
-                          tn_shape_text(c->in[0]), (long long)from, args->dim, (long long)size);
+    if (args->dim < 0 || args->dim >= dims.ndim || dims.size[args->dim] != from || args->in < 1 ||
+        args->out < 1) {
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but dimension %d must have %lld elements, to become %lld",
+                          tn_shape_text(c->in[0]), args->dim, (long long)from, (long long)size);
     }
     dims.size[args->dim] = size;
     return tn_op_out(c, dims, tn_dtype_of(c->in[0]));

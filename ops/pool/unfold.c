@@ -25,8 +25,8 @@ static bool unfold_shape(tn_op_call *c) {
         return false;
     }
     if (x.ndim != 4 || !tn_dims_equal(x, tn__unfold_picture(x, a, x.size[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s, which the arguments do not fit",
-                          tn_shape_text(c->in[0]));
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but the sizes behind (N, C) must be %s",
+                          tn_shape_text(c->in[0]), tn__dims_text(tn_dims_from(2, a->in + 1)));
     }
     return tn_op_out(c, tn__unfold_patches(x, a, x.size[1]), tn_dtype_of(c->in[0]));
 }
@@ -155,6 +155,13 @@ tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options
     if (size.ndim != 1 && size.ndim != 2) {
         tn__raise(TN_EVALUE, "fold", "size has %d numbers (1 or 2 are needed)", size.ndim);
         return tn_inert();
+    }
+    for (int i = 0; i < size.ndim; i++) {
+        if (size.size[i] < 1 || size.size[i] > INT32_MAX) {
+            tn__raise(TN_EVALUE, "fold", "size is %lld (it must be at least 1)",
+                      (long long)size.size[i]);
+            return tn_inert();
+        }
     }
     bool single = tn_ndim(x) == 2;
     x = single ? tn_unsqueeze(x, 0) : x;

@@ -15,10 +15,14 @@ typedef struct norm_args {
 } norm_args;
 
 static bool norm_shape(tn_op_call *c) {
-    if (isnan(((const norm_args *)c->args)->p)) {
+    double p = ((const norm_args *)c->args)->p;
+    if (isnan(p)) {
         return tn_op_fail(c, TN_EVALUE, "p is NaN (a number, or an infinity, is needed)");
     }
-    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
+    if (!tn__needs_float(c) || (isinf(p) && !tn__reduce_nonempty(c))) {
+        return false;
+    }
+    return tn__reduce_out(c, c->in[0]->dtype);
 }
 
 /* x^p for x >= 0. Where x is 0 it is a constant: the slope may be infinite there. */

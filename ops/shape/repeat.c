@@ -20,8 +20,8 @@ static bool repeat_shape(tn_op_call *c) {
     for (int i = 0, new = times.ndim - x.ndim; i < times.ndim; i++) {
         int64_t size = i < new ? 1 : x.size[i - new];
         if (times.size[i] < 0 || __builtin_mul_overflow(size, times.size[i], &y.size[i])) {
-            return tn_op_fail(c, TN_EVALUE, "size %lld cannot be repeated %lld times",
-                              (long long)size, (long long)times.size[i]);
+            return tn_op_fail(c, TN_EVALUE, "x is %s but is to be repeated %lld times (number %d)",
+                              tn_shape_text(c->in[0]), (long long)times.size[i], i);
         }
     }
     return tn_op_out(c, y, c->in[0]->dtype);
