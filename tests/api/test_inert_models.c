@@ -328,6 +328,12 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_module_new_values(sizeof(tn_module), NULL, NULL));
     NEW(tn_linear_new(0, 2));
     NEW(tn_linear_new_with(2, -1, tn_linear_defaults()));
+    NEW(tn_conv1d_new(0, 2, TN_DIMS(1), tn_conv_defaults()));
+    NEW(tn_conv2d_new(2, -1, TN_DIMS(3), tn_conv_defaults()));
+    NEW(tn_conv3d_new(2, 2, TN_DIMS(0), tn_conv_defaults()));
+    NEW(tn_conv_transpose1d_new(0, 2, TN_DIMS(1), tn_conv_defaults()));
+    NEW(tn_conv_transpose2d_new(2, -1, TN_DIMS(3), tn_conv_defaults()));
+    NEW(tn_conv_transpose3d_new(2, 2, TN_DIMS(-1), tn_conv_defaults()));
     NEW(tn_embedding_new(-1, 2));
     NEW(tn_embedding_new_with(4, 2, (tn_embedding_options){4, TN_F32}));
     DOES(tn_embedding_init_with(NULL, 4, 2, tn_embedding_defaults()));
