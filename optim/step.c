@@ -87,15 +87,23 @@ static bool item_look(tn_optim *opt, tn__item *item) {
     return !tn_is_inert(item->grad);
 }
 
+/* Whether the parameter is what its master copy rounds to: whoever changed it has put back what was
+ * there (tn_average_end), and the copy knows more of it. */
+static bool is_rounding(const tn__item *item) {
+    TN_SCOPE;
+    tn_tensor *rounded = tn_cast(item->master, item->param->dtype);
+    return tn_equal(tn_reshape(rounded, item->param->dims), item->param);
+}
+
 /* Weights that were loaded or set since the last step count, not the master copy; unless that was
  * loaded as well. */
 static bool follow_param(const tn__item *item) {
     bool param_changed = item->param->version->value != item->param_seen;
     bool master_changed = item->master && item->master->version->value != item->master_seen;
-    if (item->master && param_changed && !master_changed) {
+    if (item->master && param_changed && !master_changed && !is_rounding(item)) {
         return !tn_is_inert(tn_copy_(item->master, item->param));
     }
-    return true;
+    return !tn__pending();
 }
 
 /* ---- Stepping -------------------------------------------------------------------------------- */

@@ -318,6 +318,25 @@ static void master_copies(void **state) {
     tn_module_finish(&m);
 }
 
+/* Weights that were aside for their average are no new ones: the master copy stays. */
+static void master_copies_of_averaged(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_BF16);
+    tn_optim *opt = sgd(&m, 1e-4);
+    tn_average *ema = tn_ema(&m, 0.5);
+    for (int i = 0; i < 1000; i++) {
+        set_gradients(&m, 1.0);
+        tn_optim_step(opt);
+        tn_average_update(ema);
+        TN_AVERAGED(ema);
+    }
+    assert_true(fabs(first(m.a) - 0.9) < 0.004);
+    tn_average_free(ema);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
 /* ---- Groups and rates ------------------------------------------------------------------------ */
 
 static bool named(const tn_entry *entry, void *user) {
@@ -523,6 +542,7 @@ int main(void) {
         TEST(exchanged_fields),
         TEST(module_is_gone),
         TEST(master_copies),
+        TEST(master_copies_of_averaged),
         TEST(groups),
         TEST(groups_of_groups),
         TEST(no_decay),
