@@ -89,6 +89,10 @@ static int asked_by; /* atomic: the signal */
 
 static void on_signal(int number) {
     int before = errno;
+    if (tn__inherited(process)) { /* the thread that reports stayed with the parent */
+        kill(getpid(), number);   /* arrives once this returns, and ends the process */
+        return;
+    }
     __atomic_store_n(&asked_by, number, __ATOMIC_RELAXED);
     sem_post(&asked);
     errno = before;
