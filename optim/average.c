@@ -204,6 +204,11 @@ void tn_average_end(tn_average **scope) {
             }
             tn_release(item->own);
             item->own = NULL;
+            if (tn__pending()) { /* the others come back all the same */
+                tn_error_record later;
+                tn_error_take(failed ? &later : &record);
+                failed = true;
+            }
         }
     }
     if (failed) {
