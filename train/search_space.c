@@ -69,6 +69,7 @@ static tn_status add_choices(tn_search *s, const char *name, tn__searched list, 
     tn__searched *v = space_add(s, name, value);
     list.choices = v ? tn__malloc((size_t)list.count * size) : NULL;
     if (!list.choices) {
+        s->space_count -= v != NULL; /* it has no place to be set in */
         return tn__raise(TN_ENOMEM, "search", "no memory for %d choices", list.count);
     }
     memcpy(list.choices, choices, (size_t)list.count * size);
