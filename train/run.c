@@ -170,6 +170,7 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
                   .ranks = tn_group_size(world),
                   .first_rank = tn_group_rank(world) == 0,
                   .saved = -1,
+                  .saved_before = -1,
                   .loss = NAN};
     r->parts.step = 0;
     if (run_prepare(r)) {
@@ -286,6 +287,7 @@ static void step_end(tn_run *r) {
 static void run_save(tn_run *r) {
     bool synced = !r->history || tn_history_sync(r->history) == TN_OK;
     if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others hear of an error */
+        r->saved_before = r->saved;
         r->saved = r->parts.step;
         tn__run_picture(r);
         tn__run_board_weights(r);
@@ -360,6 +362,8 @@ int tn_run_end(tn_run *r) {
             run_save(r);
         }
         if (tn_saver_wait(r->saver) == TN_OK) {
+            r->saved_before = r->saved; /* now nobody goes on from there */
+            tn__run_clear_best(r);
             tn__run_tell(r, TN_RUN_ENDED);
             tn__run_say_end(r);
         }

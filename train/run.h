@@ -32,6 +32,7 @@ struct tn_run {
     tn_progress *progress;    /* this */
     tn_summary_writer *board; /* and this, with options.tensorboard */
     int64_t start, saved;     /* steps done when it began, and at the last checkpoint; -1: none */
+    int64_t saved_before;     /* and at the one before that */
     bool refused, stopped, ended, exported;
 
     /* Who watches (run_watch.c). */
@@ -59,6 +60,8 @@ void tn__run_note_value(tn_run *r, const char *name, double value);
 void tn__run_tell(tn_run *r, tn_run_event event);
 /* After a step: keeps the best weights, and sees whether nothing gets better. */
 void tn__run_look(tn_run *r);
+/* Removes best weights that are not needed any more. */
+void tn__run_clear_best(tn_run *r);
 
 void tn__run_say_what(const tn_run *r);
 /* steps_before: of the schedule, when it was saved. */

@@ -152,20 +152,36 @@ static char *best_path(const tn_run *r, int64_t step) {
     return tn__folder_path(r->options.out, name, "run_keep_best");
 }
 
-/* The place of a step among the values, 0 being the best; -1: it has none. Of equal ones the first
- * is better. */
-static int64_t place_of(const tn_run *r, int64_t step) {
+/* The place of a step among the values up to a step, 0 being the best; -1: it has none. Of equal
+ * ones the first is better. */
+static int64_t place_among(const tn_run *r, int64_t step, int64_t until) {
     tn_curve c = tn_history_column(r->history, r->best_name, "");
     int64_t at = c.count - 1, before = 0;
     while (at >= 0 && c.x[at] + 1 != (double)step) { /* it counts steps before this one */
         at--;
     }
-    for (int64_t i = 0; at >= 0 && i < c.count; i++) {
+    for (int64_t i = 0; at >= 0 && i < c.count && c.x[i] + 1 <= (double)until; i++) {
         before += i != at && !isnan(c.y[i]) &&
                   (is_improved(c.y[i], c.y[at], 0, r->best_larger) || isnan(c.y[at]) ||
                    (c.y[i] == c.y[at] && i < at));
     }
-    return at < 0 || isnan(c.y[at]) ? -1 : before;
+    return at < 0 || step > until || isnan(c.y[at]) ? -1 : before;
+}
+
+static int64_t place_of(const tn_run *r, int64_t step) {
+    return place_among(r, step, INT64_MAX);
+}
+
+/* Whether a step is among the best, or was so at a checkpoint: a run that is killed goes on from
+ * there, and knows nothing of what was better later. The last one may not be written yet. */
+static bool is_kept(const tn_run *r, int64_t step) {
+    const int64_t until[] = {INT64_MAX, r->saved, r->saved_before};
+    bool kept = false;
+    for (size_t i = 0; i < sizeof(until) / sizeof(*until); i++) {
+        int64_t place = place_among(r, step, until[i]);
+        kept = kept || (place >= 0 && place < r->best_count);
+    }
+    return kept;
 }
 
 static bool remove_if_worse(const char *name, void *user) {
@@ -177,8 +193,7 @@ static bool remove_if_worse(const char *name, void *user) {
         step = strtoll(name + strlen(best_start), &end, 10);
         ours = strcmp(end, best_end) == 0;
     }
-    int64_t place = ours ? place_of(r, step) : 0;
-    if (ours && (place < 0 || place >= r->best_count)) {
+    if (ours && !is_kept(r, step)) {
         char *path = tn__folder_path(r->options.out, name, "run_keep_best");
         if (path) {
             unlink(path);
@@ -186,6 +201,12 @@ static bool remove_if_worse(const char *name, void *user) {
         free(path);
     }
     return true;
+}
+
+void tn__run_clear_best(tn_run *r) {
+    if (r->best_name && r->first_rank) {
+        tn__folder_each(r->options.out, remove_if_worse, r, "run_keep_best");
+    }
 }
 
 static void keep_best(tn_run *r) {
@@ -196,8 +217,8 @@ static void keep_best(tn_run *r) {
     char *path = best_path(r, r->parts.step);
     bool written = path && tn_dist_export(r->world, r->parts.model, path) == TN_OK;
     free(path);
-    if (written && r->first_rank) {
-        tn__folder_each(r->options.out, remove_if_worse, r, "run_keep_best");
+    if (written) {
+        tn__run_clear_best(r);
     }
 }
 

@@ -191,7 +191,8 @@ TN_API tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options
 
 /* Keeps the model's weights of the k steps with the best values of this name, whole, as
  * tn_dist_export writes them: FOLDER/best-000100.safetensors after 100 steps, for tn_load. Of equal
- * ones the first is better. */
+ * ones the first is better. Until the run ends those stay too that were the best at the last two
+ * checkpoints: a run that is killed goes on from there. */
 TN_API tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_is_better);
 /* The path of the best; free it. NULL: there is none yet, or after an error. Every rank calls. */
 TN_API char *tn_run_best(tn_run *r);
