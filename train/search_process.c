@@ -171,6 +171,21 @@ void tn__search_stop(tn_search *s) {
     }
 }
 
+/* What a trial has started may live on and have `gone` open. */
+static bool has_ended(const tn__search_worker *w) {
+    siginfo_t about = {0};
+    int asked = waitid(P_PID, (id_t)w->pid, &about, WEXITED | WNOHANG | WNOWAIT);
+    return asked == 0 && about.si_pid == w->pid;
+}
+
+static bool any_ended(const tn_search *s) {
+    bool any = false;
+    for (int i = 0; i < s->worker_count; i++) {
+        any = any || has_ended(&s->workers[i]);
+    }
+    return any;
+}
+
 int64_t tn__search_wait(tn_search *s, bool *well) {
     struct pollfd *polls = tn__calloc((size_t)s->worker_count + 1, sizeof(*polls));
     int64_t trial = -1;
@@ -180,10 +195,12 @@ int64_t tn__search_wait(tn_search *s, bool *well) {
     for (int i = 0; polls && i < s->worker_count; i++) {
         polls[i] = (struct pollfd){.fd = s->workers[i].gone, .events = POLLIN};
     }
-    while (polls && !tn_stop_asked() && poll(polls, (nfds_t)s->worker_count, 1000) <= 0) {
+    while (polls && !tn_stop_asked() && poll(polls, (nfds_t)s->worker_count, 1000) <= 0 &&
+           !any_ended(s)) {
     }
     for (int i = 0; polls && trial < 0 && !tn_stop_asked() && i < s->worker_count; i++) {
-        trial = polls[i].revents ? bury_worker(s, i, well) : -1;
+        bool ended = polls[i].revents || has_ended(&s->workers[i]);
+        trial = ended ? bury_worker(s, i, well) : -1;
     }
     free(polls);
     if (trial < 0) {
