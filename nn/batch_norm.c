@@ -46,6 +46,12 @@ static tn_tensor *shared_forward(tn_batch_norm_layer *m, tn_tensor *x, bool foll
     tn_tensor *parts[] = {tn_sum(wide, over, false), tn_to(size, tn_device_of(x))};
     tn_tensor *sums = m->total(tn_cat(parts, 2, 0), m->user);
     tn_tensor *count = tn_detach(tn_narrow(sums, 0, channels, 1));
+    if (own < 2 && !(tn_item(count) >= 2.0)) { /* on all who share, or on none */
+        tn__raise(TN_EVALUE, m->base.kind,
+                  "x is %s (training needs more than one element of each channel)",
+                  tn_shape_text(x));
+        return tn_inert();
+    }
     tn_tensor *mean = tn_div(tn_narrow(sums, 0, 0, channels), count);
     tn_tensor *centred = tn_sub(wide, over_channels(mean, x));
     tn_tensor *squares = m->total(tn_sum(tn_square(centred), over, false), m->user);

@@ -113,6 +113,11 @@ static tn_tensor *twice(tn_tensor *x, void *user) {
     return tn_mul_scalar(x, 2.0);
 }
 
+static tn_tensor *itself(tn_tensor *x, void *user) {
+    (void)user;
+    return x;
+}
+
 /* Two that have the same batch: the same result, and the variance over twice as many. */
 static void shared_statistics(void **state) {
     (void)state;
@@ -125,6 +130,10 @@ static void shared_statistics(void **state) {
     assert_int_equal(tn_batch_norm_share(&shared, NULL, NULL), TN_OK);
     tn_call(&shared, batch(0));
     expect_running(&shared, 0.19, 0.9 * (0.9 + 0.4 / 3) + 0.2, 2);
+    tn_batch_norm_share(&shared, itself, NULL);
+    tn_call(&shared, tn_ones(TN_DIMS(1, 2), TN_F32));
+    assert_error(TN_EVALUE, "more than one element of each channel");
+    assert_true(isfinite(tn_at(shared.running_var, (int64_t[]){0})));
     tn_module_finish(&alone);
     tn_module_finish(&shared);
 }
