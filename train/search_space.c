@@ -67,9 +67,12 @@ static tn_status add_choices(tn_search *s, const char *name, tn__searched list, 
                          choices ? list.count : 0);
     }
     tn__searched *v = space_add(s, name, value);
-    list.choices = v ? tn__malloc((size_t)list.count * size) : NULL;
+    if (!v) {
+        return tn_error();
+    }
+    list.choices = tn__malloc((size_t)list.count * size);
     if (!list.choices) {
-        s->space_count -= v != NULL; /* it has no place to be set in */
+        s->space_count--; /* it has no place to be set in */
         return tn__raise(TN_ENOMEM, "search", "no memory for %d choices", list.count);
     }
     memcpy(list.choices, choices, (size_t)list.count * size);
