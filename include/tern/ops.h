@@ -507,7 +507,8 @@ TN_API tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, do
  * PyTorch's "batchmean" is TN_SUM divided by the number of rows. */
 TN_API tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target);
 
-/* x: probabilities; target: in [0, 1]; weight: NULL, or broadcasts to x */
+/* x: probabilities; target: in [0, 1]; weight: NULL, or broadcasts to x. Logarithms end at -100:
+ * with gradient 0 there (PyTorch: as if x (1 - x) were 1e-12) */
 TN_API tn_tensor *tn_bce(tn_tensor *x, tn_tensor *target, tn_tensor *weight, tn_reduction how);
 
 /* The same of sigmoid(x), without its overflow and rounding. */

@@ -13,15 +13,21 @@
 
 #include <math.h>
 
-static tn_tensor *bounded_log(tn_tensor *log) {
-    return tn_clamp(log, -100.0, INFINITY);
+/* log x, or log(1 - x), that ends at -100: constant there, where 1 / x would be a gradient of NaN.
+ */
+static tn_tensor *bounded_log(tn_tensor *x, bool of_rest) {
+    tn_tensor *end =
+        of_rest ? tn_eq(x, tn__constant(x, 1.0)) : tn_le(tn_abs(x), tn__constant(x, exp(-100.0)));
+    tn_tensor *inside = tn_masked_fill(x, end, 0.5);
+    tn_tensor *log = of_rest ? tn_log1p(tn_neg(inside)) : tn_log(inside);
+    return tn_masked_fill(log, end, -100.0);
 }
 
 static tn_tensor *bce_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *t = c->in[1], *weight = tn__optional(c, 2);
-    tn_tensor *right = tn_mul(t, bounded_log(tn_log(x)));
-    tn_tensor *wrong = tn_mul(tn_rsub_scalar(t, 1.0), bounded_log(tn_log1p(tn_neg(x))));
+    tn_tensor *right = tn_mul(t, bounded_log(x, false));
+    tn_tensor *wrong = tn_mul(tn_rsub_scalar(t, 1.0), bounded_log(x, true));
     tn_tensor *each = tn_neg(tn_add(right, wrong));
     return tn__loss_reduced(weight ? tn_mul(each, weight) : each, args->how);
 }

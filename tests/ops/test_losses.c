@@ -307,6 +307,22 @@ static void mse_is_its_definition(void **state) {
     assert_inert(tn_mse(x, tn_zeros(TN_DIMS(2, 2), TN_F32), TN_MEAN), TN_EDTYPE, "f32");
 }
 
+/* Gradients are numbers, where certain probabilities have logarithms that end. */
+static void bce_of_certain_probabilities(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = TN_FROM(((float[]){0, 0, 1, 1, 1e-45F}), TN_DIMS(5), TN_F32);
+    tn_tensor *target = TN_FROM(((float[]){0, 1, 0, 1, 0}), TN_DIMS(5), TN_F32);
+    tn_set_requires_grad(x, true);
+    tn_tensor *loss = tn_bce(x, target, NULL, TN_SUM);
+    assert_float_equal(tn_item(loss), 200.0, 1e-3);
+    tn_backward(loss);
+    static const double slopes[] = {1, 0, 0, -1, 1};
+    for (int64_t i = 0; i < 5; i++) {
+        assert_true(fabs(tn_at(tn_grad_of(x), &i) - slopes[i]) < 1e-6); /* not NaN */
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_its_definition),
@@ -321,6 +337,7 @@ int main(void) {
         TEST(logits_can_be_consumed),
         TEST(some_logits_are_kept),
         TEST(mse_is_its_definition),
+        TEST(bce_of_certain_probabilities),
     };
     return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
 }
