@@ -323,6 +323,22 @@ static void bce_of_certain_probabilities(void **state) {
     }
 }
 
+static void triplets_by_the_largest_distance(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = TN_FROM(((double[]){1, 2}), TN_DIMS(2), TN_F64);
+    tn_tensor *p = TN_FROM(((double[]){1, 5}), TN_DIMS(2), TN_F64);
+    tn_tensor *n = TN_FROM(((double[]){3, 2}), TN_DIMS(2), TN_F64);
+    tn_triplet_options o = tn_triplet_defaults();
+    o.p = INFINITY;
+    tn_set_requires_grad(a, true);
+    tn_tensor *loss = tn_triplet_margin(a, p, n, o);
+    assert_float_equal(tn_item(loss), 2.0, 1e-5);
+    tn_backward(loss);
+    assert_float_equal(tn_at(tn_grad_of(a), (int64_t[]){0}), 1.0, 0.0);
+    assert_float_equal(tn_at(tn_grad_of(a), (int64_t[]){1}), -1.0, 0.0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_its_definition),
@@ -338,6 +354,7 @@ int main(void) {
         TEST(some_logits_are_kept),
         TEST(mse_is_its_definition),
         TEST(bce_of_certain_probabilities),
+        TEST(triplets_by_the_largest_distance),
     };
     return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
 }
