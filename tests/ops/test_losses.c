@@ -339,6 +339,26 @@ static void triplets_by_the_largest_distance(void **state) {
     assert_float_equal(tn_at(tn_grad_of(a), (int64_t[]){1}), -1.0, 0.0);
 }
 
+/* d^2 / 2 has the second derivative 1 at 0, too. */
+static void curved_where_they_vanish(void **state) {
+    (void)state;
+    for (int which = 0; which < 2; which++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(), 3.0, TN_F64), true);
+        tn_tensor *target = tn_full(TN_DIMS(), 3.0, TN_F64), *slope, *second;
+        tn_tensor *loss =
+            which ? tn_huber(x, target, TN_SUM, 1.0) : tn_smooth_l1(x, target, TN_SUM, 1.0);
+        tn_grad_options o = tn_grad_defaults();
+        o.create_graph = true;
+        tn_grad(&loss, NULL, 1, &x, 1, &slope, o);
+        tn_grad(&slope, NULL, 1, &x, 1, &second, tn_grad_defaults());
+        assert_float_equal(tn_item(second), 1.0, 0.0);
+        assert_inert(which ? tn_huber(x, target, TN_SUM, 0.0)
+                           : tn_smooth_l1(x, target, TN_SUM, -1.0),
+                     TN_EVALUE, which ? "delta is 0" : "beta is -1");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_its_definition),
@@ -355,6 +375,7 @@ int main(void) {
         TEST(mse_is_its_definition),
         TEST(bce_of_certain_probabilities),
         TEST(triplets_by_the_largest_distance),
+        TEST(curved_where_they_vanish),
     };
     return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
 }
