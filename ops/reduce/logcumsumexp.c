@@ -42,7 +42,9 @@ typedef struct logcumsumexp_job {
 
 static inline double log_add(double a, double b) {
     double top = a > b ? a : b;
-    return isinf(top) ? top : a + b == a + b ? top + log1p(exp(-fabs(a - b))) : a + b;
+    return isinf(top) && a == a && b == b ? top
+           : a + b == a + b               ? top + log1p(exp(-fabs(a - b)))
+                                          : a + b;
 }
 
 static inline void scan_line(const logcumsumexp_job *j, int64_t i, tn_dtype t) {

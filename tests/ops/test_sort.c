@@ -150,6 +150,8 @@ static void sums_and_products_along(void **state) {
     HOLDS(tn_prod(tn_zeros(TN_DIMS(2, 0), TN_I32), TN_DIMS(1), false), TN_DIMS(2), 1, 1);
     HOLDS(tn_cumsum(VECTOR(TN_F32, 1, INFINITY, 2, -INFINITY), 0), TN_DIMS(4), 1, INFINITY,
           INFINITY, NAN);
+    HOLDS(tn_isnan(tn_logcumsumexp(VECTOR(TN_F32, 1, NAN, INFINITY, 2), 0)), TN_DIMS(4), 0, 1, 1,
+          1);
     tn_tensor *many = tn_full(TN_DIMS(1 << 20), 0.1, TN_F32); /* the sum is carried in f64 */
     tn_tensor *last = tn_select(tn_cumsum(many, 0), 0, (1 << 20) - 1);
     assert_float_equal(tn_item(last), 0.1 * (1 << 20), 0.01);
