@@ -21,8 +21,9 @@ static bool pad_around_shape(tn_op_call *c) {
     }
     for (int i = 0; i < args->pads.ndim && i < TN_MAX_DIMS && i / 2 < x.ndim; i++) {
         int64_t size = x.size[x.ndim - 1 - i / 2], pad = args->pads.size[i];
+        int64_t cut = i + 1 < args->pads.ndim || i % 2 ? args->pads.size[i ^ 1] : 0;
         int64_t most = args->mode == TN_PAD_REFLECT    ? size - 1
-                       : args->mode == TN_PAD_CIRCULAR ? size
+                       : args->mode == TN_PAD_CIRCULAR ? size + (cut < 0 ? cut : 0)
                        : size > 0                      ? INT64_MAX
                                                        : 0;
         if (pad > 0 && pad > most) {
@@ -34,16 +35,18 @@ static bool pad_around_shape(tn_op_call *c) {
     return tn__pad_shape(c);
 }
 
-/* Which of `size` elements stands at place i, which may be before or behind
- * them. */
-static int64_t source_of(tn_pad_mode mode, int64_t i, int64_t size) {
+/* Which of `size` elements stands at place i, which may be before or behind them. What pads below 0
+ * take away does not come around. */
+static int64_t source_of(tn_pad_mode mode, int64_t i, int64_t size, int64_t before,
+                         int64_t behind) {
+    int64_t begin = before < 0 ? -before : 0, end = size + (behind < 0 ? behind : 0);
     switch (mode) {
     case TN_PAD_REFLECT:
         return i < 0 ? -i : i >= size ? 2 * (size - 1) - i : i;
     case TN_PAD_REPLICATE:
         return i < 0 ? 0 : i >= size ? size - 1 : i;
     default:
-        return i < 0 ? i + size : i >= size ? i - size : i;
+        return i < begin ? i + end - begin : i >= end ? i - (end - begin) : i;
     }
 }
 
@@ -55,7 +58,7 @@ static tn_tensor *pad_dim(tn_tensor *x, int dim, int64_t before, int64_t behind,
         return tn_inert();
     }
     for (int64_t i = 0; i < padded; i++) {
-        source[i] = source_of(mode, i - before, size);
+        source[i] = source_of(mode, i - before, size, before, behind);
     }
     tn_tensor *index = tn_to(tn_from_data(source, TN_DIMS(padded), TN_I64), tn_device_of(x));
     free(source);

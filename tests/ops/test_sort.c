@@ -224,6 +224,9 @@ static void pads_of_every_mode(void **state) {
     HOLDS(tn_pad(x, pads, TN_PAD_REPLICATE, 0), TN_DIMS(6), 1, 1, 1, 2, 3, 3);
     HOLDS(tn_pad(x, pads, TN_PAD_CIRCULAR, 0), TN_DIMS(6), 2, 3, 1, 2, 3, 1);
     HOLDS(tn_pad(x, TN_DIMS(-1, 1), TN_PAD_REFLECT, 0), TN_DIMS(3), 2, 3, 2);
+    HOLDS(tn_pad(x, TN_DIMS(-1, 1), TN_PAD_CIRCULAR, 0), TN_DIMS(3), 2, 3, 2);
+    HOLDS(tn_pad(x, TN_DIMS(2, -1), TN_PAD_CIRCULAR, 0), TN_DIMS(4), 1, 2, 1, 2);
+    assert_inert(tn_pad(x, TN_DIMS(-1, 3), TN_PAD_CIRCULAR, 0), TN_EVALUE, "a pad of 3");
     HOLDS(tn_pad(x, TN_DIMS(-3, 0), TN_PAD_CONSTANT, 0), TN_DIMS(0), 0);
     assert_inert(tn_pad(x, TN_DIMS(3, 0), TN_PAD_REFLECT, 0), TN_EVALUE, "a pad of 3");
     assert_inert(tn_pad(x, TN_DIMS(0, 4), TN_PAD_CIRCULAR, 0), TN_EVALUE, "a pad of 4");
