@@ -138,7 +138,7 @@ static inline float tn__expm1f(float x) {
 static inline float tn__log1pf(float x) {
     float u = 1.0f + x, y = tn__logf(u);
     float lost = (x - (u - 1.0f)) / u;
-    return (u > 0.0f) & (u < 3.402823466e38f) ? y + lost : y;
+    return ((u > 0.0f) & (u < 3.402823466e38f)) ? y + lost : y;
 }
 
 static inline float tn__floorf(float x) {

@@ -27,15 +27,17 @@ static void add_all(tn_summary_writer *w) {
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     tn_summary_writer *w = tn_summary_writer_new(argv[1], -1);
-    if (argc < 3) {
+    bool endless = argc > 2; /* until it is killed */
+    if (!endless) {
         add_all(w);
         tn_summary_writer_free(w);
         w = tn_summary_writer_new(argv[1], 3); /* goes on at step 3 */
         tn_summary_add_scalar(w, "loss/train", -1, 3);
     }
-    for (int step = 0; argc > 2; step++) {
+    int step = 0;
+    while (endless) {
         tn_summary_add_scalar(w, "loss", step, step);
-        printf("added %d\n", step);
+        printf("added %d\n", step++);
         fflush(stdout);
     }
     tn_summary_writer_free(w);
