@@ -54,8 +54,9 @@ static int calls_of(tn__span_kind kind, const char *name) {
     return (int)sum_of(kind, name, NULL, -1).calls;
 }
 
-/* The text of a table; the caller frees. */
-static char *table_text(tn_profiler_view view, int most) {
+/* The text of a table; the caller frees. Not inline: gcc takes what is found in the text for a part
+ * of the variable. */
+__attribute__((noinline)) static char *table_text(tn_profiler_view view, int most) {
     char *text = NULL;
     size_t bytes = 0;
     FILE *file = open_memstream(&text, &bytes);
