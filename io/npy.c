@@ -366,7 +366,8 @@ typedef struct npz_writer {
 
 static unsigned char *put_little(unsigned char *to, uint64_t value, int bytes) {
     for (int i = 0; i < bytes; i++) {
-        *to++ = (unsigned char)(value >> 8 * i);
+        *to++ = (unsigned char)value;
+        value >>= 8;
     }
     return to;
 }
