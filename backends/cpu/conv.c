@@ -145,6 +145,9 @@ tn_status TN_CPU(conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const
                                        const tn_desc *dy, const tn_desc *x,
                                        const tn_conv_args *args) {
     const tn_desc *to = dw ? dw : db;
+    if (!to) {
+        return TN_OK;
+    }
     bool widens = to->dtype == TN_F32 && (x->dtype == TN_BF16 || x->dtype == TN_F16);
     if (!is_float(x->dtype) || !(to->dtype == x->dtype || widens) || dy->dtype != x->dtype ||
         (db && db->dtype != to->dtype)) {

@@ -58,7 +58,7 @@ INLINE vec float_bits(word w) {
 /* VL signed bytes. By name, since gcc makes single moves of a loop or a conversion of vectors. */
 INLINE word widen_bytes(const char *from) {
 #if !defined(__x86_64__)
-    word wide;
+    word wide = {0};
     for (int l = 0; l < VL; l++) {
         wide[l] = ((const int8_t *)from)[l];
     }

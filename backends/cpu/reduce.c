@@ -285,7 +285,7 @@ static bool reduce_truth(tn_reduction f, const tn_desc *y, const tn_desc *x) {
         count_of(y) != 1 || !is_contiguous(x)) {
         return false;
     }
-    const void *found = memchr(x->data, f == TN_ANY, (size_t)count_of(x));
+    const void *found = memchr(x->data, f == TN_ANY ? 1 : 0, (size_t)count_of(x));
     *(bool *)y->data = f == TN_ANY ? found != NULL : found == NULL;
     return true;
 }

@@ -121,6 +121,9 @@ tn_status tn__ref_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const
                                        const tn_conv_args *args) {
     (void)ctx;
     const tn_desc *y = dw ? dw : db;
+    if (!y) {
+        return TN_OK;
+    }
     bool widens = y->dtype == TN_F32 && (x->dtype == TN_BF16 || x->dtype == TN_F16);
     if (!is_float(y->dtype) || !(x->dtype == y->dtype || widens) || dy->dtype != x->dtype ||
         (db && db->dtype != y->dtype)) {

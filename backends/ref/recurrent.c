@@ -218,10 +218,11 @@ tn_status tn__ref_recurrent_backward(tn_context *ctx, const tn_recurrent *r, con
     }
     step s = step_of(r);
     size_t bytes = (size_t)(1 + 2 * s.H) * sizeof(double); /* never 0 */
-    double *dh = ctx->workspace(ctx, bytes), *dc = dh + s.H;
+    double *dh = ctx->workspace(ctx, bytes);
     if (!dh) {
         return TN_ENOMEM;
     }
+    double *dc = dh + s.H;
     for (s.b = 0; s.b < s.B; s.b++) {
         for (int64_t j = 0; j < s.H; j++) {
             dh[j] = dhn ? load_float(dhn, s.b * s.H + j) : 0;

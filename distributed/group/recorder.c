@@ -60,7 +60,7 @@ void tn__flight_started(uint64_t number, double when) {
 }
 
 void tn__flight_ended(uint64_t number, double when, tn_status status) {
-    flight_event e;
+    flight_event e = {0};
     if (tn__trace_get(&flight, number, &e.event)) {
         e.event.end = when;
         e.status = status;

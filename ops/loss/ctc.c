@@ -161,7 +161,7 @@ static void normalise_frames(const sequence *q) {
         for (int64_t c = 0; c < q->job->C; c++) {
             sum += exp(log_prob(q, t, c) - top);
         }
-        q->norm[t] = top + log(sum);
+        q->norm[t] = sum == 0 ? -INFINITY : top + log(sum);
     }
 }
 

@@ -40,12 +40,15 @@ static void multi_margin_samples(tn_op_samples *s) {
     static const char *const text[] = {"reduction='mean'", "reduction='sum', p=2, margin=0.7",
                                        "reduction='none', margin=0.3"};
     for (int k = 0; k < 6; k++) {
+        tn_spec weight = {.kind = TN_SPEC_ABSENT};
+        if (k >= 3) {
+            weight = tn_spec_real(TN_DIMS(4), 0.5, 2.0);
+        }
         tn_sample sample = {
             .text = text[k % 3],
             .args = &args[k % 3],
             .inputs = 3,
-            .in = {tn_spec_real(TN_DIMS(6, 4), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4),
-                   k < 3 ? (tn_spec){.kind = TN_SPEC_ABSENT} : tn_spec_real(TN_DIMS(4), 0.5, 2.0)},
+            .in = {tn_spec_real(TN_DIMS(6, 4), -1.0, 1.0), tn_spec_index(TN_DIMS(6), 4), weight},
         };
         tn_sample_add(s, &sample);
     }
