@@ -1,16 +1,16 @@
 /* Recurrent nets of random shapes and options, for test_rnn_torch.py:  dump_rnn FILE
  *
- * CASE/options   i64: kind (0 rnn, 1 gru, 2 lstm), layers, directions, batch_first, relu, bias,
- * cell CASE/x, CASE/lengths, CASE/h0, CASE/c0         inputs; all but x may be missing CASE/y,
- * CASE/hn, CASE/cn                       results, and CASE/dy, CASE/dhn, CASE/dcn what they are
- * weighted with CASE/gx, CASE/gh0, CASE/gc0                    gradients of the inputs CASE/p.NAME,
- * CASE/g.NAME                       parameters and their gradients
+ * CASE/options   i64: 0 rnn 1 gru 2 lstm, layers, directions, batch_first, relu, bias, cell
+ *
+ * CASE/x, CASE/lengths, CASE/h0, CASE/c0     inputs; all but x may be missing
+ *
+ * CASE/y, CASE/hn, CASE/cn     results; CASE/dy, CASE/dhn, CASE/dcn what they are weighted with
+ *
+ * CASE/gx, CASE/gh0, CASE/gc0     gradients of the inputs
+ *
+ * CASE/p.NAME, CASE/g.NAME     parameters and their gradients
  */
 #include "tests/support/dump.h"
-
-static int64_t draw_whole(int64_t low, int64_t high) { /* low … high */
-    return (int64_t)tn_item(tn_randint(low, high + 1, TN_DIMS(), TN_I64));
-}
 
 /* A first state, half of the time. */
 static tn_tensor *draw_state(tn_dims dims, tn_dtype dtype) {

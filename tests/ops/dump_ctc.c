@@ -6,10 +6,6 @@
  */
 #include "tests/support/dump.h"
 
-static int64_t draw_whole(int64_t low, int64_t high) { /* low … high */
-    return (int64_t)tn_item(tn_randint(low, high + 1, TN_DIMS(), TN_I64));
-}
-
 /* Targets of few classes, so that labels repeat; any but the blank. */
 static tn_tensor *draw_targets(tn_dims dims, int64_t classes, int64_t blank) {
     tn_tensor *drawn = tn_randint(0, classes - 1, dims, TN_I64);

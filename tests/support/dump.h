@@ -8,6 +8,10 @@
 
 static tn_safetensors_writer *writer;
 
+static inline int64_t draw_whole(int64_t low, int64_t high) { /* low … high */
+    return (int64_t)tn_item(tn_randint(low, high + 1, TN_DIMS(), TN_I64));
+}
+
 /* A copy, as CASE/WHATPATH. */
 static inline void add(const char *name, const char *what, const char *path, tn_tensor *t) {
     char text[512];
