@@ -137,36 +137,21 @@ def ranks_have_a_file_each():
         holds(any(e["name"] == "wait for all_reduce" and e["tid"] == "main" for e in events), "nobody waits")
 
 
-ASK = """
-import glob, os, shutil, sys
-from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
-kept = glob.glob(os.path.expanduser("~/.local/share/perfetto/prebuilts/trace_processor_shell-*"))
-shell = shutil.which("trace_processor_shell") or next((p for p in kept if not p.endswith(".tmp")), None)
-if not shell:
-    sys.exit(77)
-tp = TraceProcessor(trace=sys.argv[1], config=TraceProcessorConfig(bin_path=shell))
-bad = [r.name for r in tp.query("select name from stats where severity = 'error' and value > 0")]
-rows = tp.query("select s.name as name, s.depth as depth, p.name as up from slice s left join slice p on s.parent_id = p.id")
-print(bad, len({(r.name, r.depth, r.up) for r in rows}))
-print(*sorted({f"{r.name}|{r.depth}|{r.up}" for r in tp.query("select s.name as name, s.depth as depth, p.name as up "
-      "from slice s left join slice p on s.parent_id = p.id")}), sep="\\n")
-"""
-
-
 @test
 def perfetto_sees_the_same_nesting():
     python = os.environ.get("TERN_PYPI_PYTHON")
-    if not python or subprocess.run([python, "-c", "import perfetto"], capture_output=True, check=False).returncode:
-        raise Skip("TERN_PYPI_PYTHON, the Python that has perfetto, is not set")
+    if not python:
+        raise Skip("TERN_PYPI_PYTHON, the Python that has perfetto and viztracer, is not set")
     same(profiled("5").returncode, 0)
-    done = subprocess.run([python, "-c", ASK, "trace.json"], capture_output=True, text=True, timeout=LIMIT, check=False)
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support", "trace_processor.py")
+    done = subprocess.run([python, script, "trace.json"], capture_output=True, text=True, timeout=LIMIT, check=False)
     if done.returncode == 77:
-        raise Skip("perfetto's trace_processor_shell, which its package downloads, is not here")
+        raise Skip(done.stderr.strip())
     same(done.returncode, 0, done.stderr)
-    first, *rows = done.stdout.splitlines()
-    has(first, "[]")
-    mine = {f"{e['name']}|{len(around)}|{around[-1]['name'] if around else None}" for e, around in parents(events_of("trace.json"))}
-    same(set(rows), mine)
+    told = json.loads(done.stdout)
+    same(told["errors"], [])
+    mine = [[e["name"], len(around), around[-1]["name"] if around else None] for e, around in parents(events_of("trace.json"))]
+    same(sorted(map(str, told["slices"])), sorted(map(str, mine)))
 
 
 main()
