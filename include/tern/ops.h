@@ -476,7 +476,7 @@ TN_API tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_
  *
  * The weights, with G = 1, 3, 4 gates of rnn, gru, lstm in PyTorch's order: weight_ih (G H, I),
  * weight_hh (G H, H), and bias_ih and bias_hh (G H) or NULL. Several layers, both directions and
- * batches in front: tn_rnn, tn_gru, tn_lstm (nn.h). */
+ * batches in front: tn_rnn, tn_gru, tn_lstm (layers.h). */
 typedef struct tn_rnn_weights {
     tn_tensor *weight_ih, *weight_hh, *bias_ih, *bias_hh;
 } tn_rnn_weights;

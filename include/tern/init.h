@@ -1,0 +1,60 @@
+/* Initial values, as torch.nn.init has them: in place, from the thread's default generator, not
+ * recorded. Layers have PyTorch's when they are made.
+ */
+#ifndef TERN_INIT_H
+#define TERN_INIT_H
+
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Shapes: Xavier and Kaiming need two dimensions or more (TN_ESHAPE): (out, in, …). */
+TN_API void tn_init_uniform(tn_tensor *t, double low, double high);
+TN_API void tn_init_normal(tn_tensor *t, double mean, double std);
+/* The normal distribution, cut at the bounds (PyTorch's are mean - 2 and mean + 2 of std 1). */
+TN_API void tn_init_trunc_normal(tn_tensor *t, double mean, double std, double low, double high);
+TN_API void tn_init_constant(tn_tensor *t, double value);
+TN_API void tn_init_xavier_uniform(tn_tensor *t, double gain); /* Glorot, Bengio 2010 */
+TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
+
+/* By what a layer's outputs shrink in the function behind it; param: the slope of leaky ReLU. */
+typedef enum tn_nonlinearity {
+    TN_GAIN_LINEAR, /* 1; convolutions too */
+    TN_GAIN_SIGMOID,
+    TN_GAIN_TANH,
+    TN_GAIN_RELU,
+    TN_GAIN_LEAKY_RELU,
+    TN_GAIN_SELU
+} tn_nonlinearity;
+TN_API double tn_calculate_gain(tn_nonlinearity nonlinearity, double param); /* TN_EVALUE: 0 */
+
+/* He et al. 2015: std = gain / sqrt(fan); uniform in (-b, b), b = sqrt(3) std. The short forms are
+ * for leaky ReLU of this slope and the fan in. */
+typedef enum tn_fan { TN_FAN_IN, TN_FAN_OUT } tn_fan;
+typedef struct tn_kaiming_options {
+    double a;                     /* 0: leaky ReLU's slope */
+    tn_fan mode;                  /* TN_FAN_IN */
+    tn_nonlinearity nonlinearity; /* TN_GAIN_LEAKY_RELU */
+} tn_kaiming_options;
+TN_API tn_kaiming_options tn_kaiming_defaults(void);
+TN_API void tn_init_kaiming_uniform_with(tn_tensor *t, tn_kaiming_options options);
+TN_API void tn_init_kaiming_normal_with(tn_tensor *t, tn_kaiming_options options);
+TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope);
+TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
+
+/* t (n, m): ones on the diagonal. t (out, in, …), 3 to 5 dimensions: convolution with it, channels
+ * in `groups`, is the identity as far as there are channels. */
+TN_API void tn_init_eye(tn_tensor *t);
+TN_API void tn_init_dirac(tn_tensor *t, int64_t groups);
+/* As a matrix of t's first dimension and all others: its rows, or its columns where these are
+ * fewer, are orthogonal and `gain` long. Saxe et al. 2013, arXiv:1312.6120. */
+TN_API void tn_init_orthogonal(tn_tensor *t, double gain);
+/* t (n, m): in each column ceil(sparsity n) zeros, elsewhere normal. Martens 2010. */
+TN_API void tn_init_sparse(tn_tensor *t, double sparsity, double std);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
