@@ -78,7 +78,7 @@ typedef struct block {
 static tn_conv2d *conv_of(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
     tn_conv_options o = tn_conv_with(stride, kernel / 2);
     o.bias = false;
-    return tn_conv2d_new(in, out, TN_DIMS(kernel), o);
+    return tn_conv2d_new_with(in, out, TN_DIMS(kernel), o);
 }
 
 static tn_tensor *block_forward(tn_module *self, tn_tensor *x) {
@@ -109,11 +109,9 @@ static tn_sequential *make_resnet18(void) {
 }
 
 static tn_sequential *make_cnn(void) {
-    tn_conv_options plain = tn_conv_defaults();
-    return TN_SEQUENTIAL(tn_conv2d_new(1, 32, TN_DIMS(3), plain), TN_FN(tn_relu),
-                         tn_conv2d_new(32, 64, TN_DIMS(3), plain), TN_FN(tn_relu),
-                         tn_max_pool2d_new(2), tn_flatten_new(1, -1), tn_linear_new(9216, 128),
-                         TN_FN(tn_relu), tn_linear_new(128, 10));
+    return TN_SEQUENTIAL(tn_conv2d_new(1, 32, 3), TN_FN(tn_relu), tn_conv2d_new(32, 64, 3),
+                         TN_FN(tn_relu), tn_max_pool2d_new(2), tn_flatten_new(1, -1),
+                         tn_linear_new(9216, 128), TN_FN(tn_relu), tn_linear_new(128, 10));
 }
 
 typedef struct trainer {

@@ -109,13 +109,17 @@ static tn_conv *conv_new(void (*init)(tn_conv *m, int64_t in, int64_t out, tn_di
 }
 
 /* The functions of a kind. */
-#define CONV_KIND(kind, spatial, transposed)                                                       \
-    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t out, tn_dims kernel,                   \
-                          tn_conv_options options) {                                               \
-        conv_init(m, #kind, spatial, transposed, in, out, kernel, options);                        \
-    }                                                                                              \
-    tn_##kind *tn_##kind##_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options) { \
-        return conv_new(tn_##kind##_init, in, out, kernel, options);                               \
+#define CONV_KIND(kind, spatial, transposed)                                       \
+    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t out, tn_dims kernel,   \
+                          tn_conv_options options) {                               \
+        conv_init(m, #kind, spatial, transposed, in, out, kernel, options);        \
+    }                                                                              \
+    tn_##kind *tn_##kind##_new_with(int64_t in, int64_t out, tn_dims kernel,       \
+                                    tn_conv_options options) {                     \
+        return conv_new(tn_##kind##_init, in, out, kernel, options);               \
+    }                                                                              \
+    tn_##kind *tn_##kind##_new(int64_t in, int64_t out, int64_t kernel) {          \
+        return tn_##kind##_new_with(in, out, TN_DIMS(kernel), tn_conv_defaults()); \
     }
 
 CONV_KIND(conv1d, 1, false)

@@ -196,17 +196,29 @@ TN_API void tn_conv_transpose2d_init(tn_conv_transpose2d *m, int64_t in, int64_t
                                      tn_dims kernel, tn_conv_options options);
 TN_API void tn_conv_transpose3d_init(tn_conv_transpose3d *m, int64_t in, int64_t out,
                                      tn_dims kernel, tn_conv_options options);
-/* The same on the heap:
- *     TN_OWN(net, conv1, tn_conv2d_new(3, 64, TN_DIMS(3), tn_conv_with(1, 1))); */
-TN_API tn_conv1d *tn_conv1d_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options);
-TN_API tn_conv2d *tn_conv2d_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options);
-TN_API tn_conv3d *tn_conv3d_new(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options);
-TN_API tn_conv_transpose1d *tn_conv_transpose1d_new(int64_t in, int64_t out, tn_dims kernel,
-                                                    tn_conv_options options);
-TN_API tn_conv_transpose2d *tn_conv_transpose2d_new(int64_t in, int64_t out, tn_dims kernel,
-                                                    tn_conv_options options);
-TN_API tn_conv_transpose3d *tn_conv_transpose3d_new(int64_t in, int64_t out, tn_dims kernel,
-                                                    tn_conv_options options);
+/* The same on the heap, with the defaults or with others:
+ *
+ *     TN_OWN(net, conv1, tn_conv2d_new(3, 64, 3));
+ *     TN_OWN(net, conv2, tn_conv2d_new_with(64, 64, TN_DIMS(3), tn_conv_with(2, 1))); // stride 2
+ */
+TN_API tn_conv1d *tn_conv1d_new(int64_t in, int64_t out, int64_t kernel);
+TN_API tn_conv1d *tn_conv1d_new_with(int64_t in, int64_t out, tn_dims kernel,
+                                     tn_conv_options options);
+TN_API tn_conv2d *tn_conv2d_new(int64_t in, int64_t out, int64_t kernel);
+TN_API tn_conv2d *tn_conv2d_new_with(int64_t in, int64_t out, tn_dims kernel,
+                                     tn_conv_options options);
+TN_API tn_conv3d *tn_conv3d_new(int64_t in, int64_t out, int64_t kernel);
+TN_API tn_conv3d *tn_conv3d_new_with(int64_t in, int64_t out, tn_dims kernel,
+                                     tn_conv_options options);
+TN_API tn_conv_transpose1d *tn_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel);
+TN_API tn_conv_transpose1d *tn_conv_transpose1d_new_with(int64_t in, int64_t out, tn_dims kernel,
+                                                         tn_conv_options options);
+TN_API tn_conv_transpose2d *tn_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel);
+TN_API tn_conv_transpose2d *tn_conv_transpose2d_new_with(int64_t in, int64_t out, tn_dims kernel,
+                                                         tn_conv_options options);
+TN_API tn_conv_transpose3d *tn_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel);
+TN_API tn_conv_transpose3d *tn_conv_transpose3d_new_with(int64_t in, int64_t out, tn_dims kernel,
+                                                         tn_conv_options options);
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 

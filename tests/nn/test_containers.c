@@ -86,12 +86,9 @@ static void on_the_heap(void **state) {
         tn_module_free(all[i]);
     }
     tn_conv *convs[] = {
-        tn_conv1d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
-        tn_conv2d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
-        tn_conv3d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
-        tn_conv_transpose1d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
-        tn_conv_transpose2d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
-        tn_conv_transpose3d_new(2, 3, TN_DIMS(2), tn_conv_defaults()),
+        tn_conv1d_new(2, 3, 2),           tn_conv2d_new(2, 3, 2),
+        tn_conv3d_new(2, 3, 2),           tn_conv_transpose1d_new(2, 3, 2),
+        tn_conv_transpose2d_new(2, 3, 2), tn_conv_transpose3d_new(2, 3, 2),
     };
     for (int i = 0; i < 6; i++) {
         tn_dims size = {.ndim = 2 + i % 3, .size = {2, 4, 4, 4}}; /* no batch */
