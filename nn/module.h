@@ -1,4 +1,4 @@
-/* The inside of a module: what it registered, and its hooks. The public side is tern/nn.h.
+/* The inside of a module: what it registered, and its hooks. The public side is tern/module.h.
  *
  * The lists live on the heap and are counted: graphs that will call the module again in backward
  * hold them, and see by `module` whether it is still there. A parent knows its children by their
@@ -83,11 +83,19 @@ static inline bool tn__module_stands(const tn_module_lists *lists) {
            m->lists == lists;
 }
 
+/* A module that nothing was registered in may move. */
+static inline bool tn__module_moved(const tn_module *m) {
+    return m->place && m->place != m;
+}
+
 /* The module of lists whose module is not finished, or NULL after raising that it has moved. */
 tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation);
 
 /* The module around all that are around m, or m. NULL after raising that it has moved. */
 tn_module *tn__module_root(tn_module *m, const char *operation);
+
+/* Finishes a module that no other has, and frees it if that is its owner's to do. */
+void tn__module_end(tn_module *m);
 
 /* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False
  * after raising (m is NULL). */
@@ -195,6 +203,10 @@ static inline tn_tensor *tn__record_tensor(const tn__record *record) {
 static inline tn_tensor *tn__record_stored(const tn__record *record) {
     return record->part ? record->part : tn__record_tensor(record);
 }
+
+/* What is stored under the record's name from now on. layout NULL: all of the field's tensor. */
+void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *layout,
+                         const tn_parts *parts);
 
 /* The record of an entry, whose module must stand. */
 tn__record *tn__entry_record(const tn_entry *entry);

@@ -138,7 +138,7 @@ MUTATIONS = [
     ("nn/grouped_attention.c", "start = tn__cache_start(&m->cache);", "start = 0;", "positions begin again behind a cache"),
     ("models/language.c", "tn__cache_restore(m, start);", "(void)start;", "caches stay uneven after a failure between layers"),
     ("models/language.c", "family->turns ? 3 :", "", "positions never reach the blocks"),
-    ("nn/module.c", "return !clash || raise_taken(space, clash, \"module_add\");", "return true;",
+    ("nn/register.c", "return !clash || raise_taken(space, clash, \"module_add\");", "return true;",
      "a transparent child brings names that are taken"),
     ("nn/describe.c", "if (m->parent && !m->name[0]) {", "if (false) {", "transparent modules are described"),
     ("distributed/parallel/fsdp/attach.c", "*path && m->name[0] &&", "*path &&", "a transparent module is a unit"),

@@ -1,0 +1,134 @@
+/* Parameters of which only a part is here: what sharding says of one (tn_module_set_part) is
+ * checked against the field, and kept in the parameter's records.
+ */
+#include "nn/module.h"
+
+#include "tensor/tensor.h"
+
+void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *layout,
+                         const tn_parts *parts) {
+    tn_tensor *old = record->part;
+    record->part = tn_keep(part);
+    record->parts = parts;
+    record->cut = layout != NULL;
+    record->layout = layout ? *layout : (tn_layout){0};
+    tn_release(old);
+}
+
+/* The block that a layout cuts out of the whole; false after raising. */
+static bool find_block(const tn_layout *layout, const char *path, tn_dims *block) {
+    *block = layout->whole;
+    int64_t cuts = (int64_t)layout->pieces * layout->slices;
+    bool sane =
+        tn_dims_count(layout->whole) >= 0 && layout->dim >= -1 && layout->dim < layout->whole.ndim;
+    if (sane && layout->dim >= 0) {
+        int64_t *size = &block->size[layout->dim];
+        sane = layout->pieces >= 1 && layout->slice >= 0 && layout->slice < layout->slices &&
+               *size % cuts == 0;
+        *size = sane ? *size / layout->slices : 0;
+    }
+    if (!sane) {
+        tn__raise(TN_EVALUE, "module_set_part",
+                  "%s: %s cannot be cut along dimension %d into slice %d of %d of %d pieces", path,
+                  tn__dims_text(layout->whole), layout->dim, layout->slice, layout->slices,
+                  layout->pieces);
+        return false;
+    }
+    int64_t count = tn_dims_count(*block);
+    sane = layout->start >= 0 && layout->length >= 0 && layout->start <= count &&
+           layout->length <= count - layout->start;
+    if (!sane) {
+        tn__raise(TN_EVALUE, "module_set_part",
+                  "%s: %lld elements from %lld on are not in a block of %lld", path,
+                  (long long)layout->length, (long long)layout->start, (long long)count);
+    }
+    return sane;
+}
+
+/* Whether the field and the part are what the layout says; false after raising. */
+static bool part_fits(const tn_tensor *field, const tn_tensor *part, const tn_layout *layout,
+                      const char *path) {
+    tn_dims block;
+    if (!find_block(layout, path, &block)) {
+        return false;
+    }
+    if (!tn_dims_equal(tn_shape(field), block)) {
+        tn__raise(TN_ESHAPE, "module_set_part", "the field of %s is %s but the block is %s", path,
+                  tn_shape_text(field), tn__dims_text(block));
+        return false;
+    }
+    int64_t stored = tn_count(part ? part : field);
+    if (stored != layout->length) {
+        tn__raise(TN_ESHAPE, "module_set_part", "the %s of %s has %lld elements, not %lld",
+                  part ? "part" : "field", path, (long long)stored, (long long)layout->length);
+        return false;
+    }
+    if (part && tn_dtype_of(part) != tn_dtype_of(field)) {
+        tn__raise(TN_EDTYPE, "module_set_part", "%s is %s but the part is %s", path,
+                  tn_dtype_name(tn_dtype_of(field)), tn_dtype_name(tn_dtype_of(part)));
+        return false;
+    }
+    return true;
+}
+
+/* A new part for all names of one parameter. */
+typedef struct exchange {
+    const tn_tensor *of; /* the parameter */
+    tn_tensor *part;
+    const tn_layout *layout;
+    const tn_parts *parts;
+} exchange;
+
+static bool may_exchange(const tn_entry *entry, void *user) {
+    const exchange *e = user;
+    const tn_module_lists *lists = entry->owner->lists;
+    if (tn__entry_tensor(entry) != e->of) {
+        return true;
+    }
+    if (lists->lending || __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0) {
+        tn__raise(TN_ESTATE, "module_set_part", "%s %s (shard first, then make the optimiser)",
+                  entry->path, lists->lending ? "is in use by a call" : "is held by an optimiser");
+        return false;
+    }
+    return true;
+}
+
+static bool exchange_part(const tn_entry *entry, void *user) {
+    const exchange *e = user;
+    if (tn__entry_tensor(entry) == e->of) {
+        tn__record_set_part(tn__entry_record(entry), e->part, e->layout, e->parts);
+    }
+    return true;
+}
+
+tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn_layout layout,
+                             const tn_parts *parts) {
+    tn_module *m = tn__module_of(module, "module_set_part");
+    if (!m || tn__pending()) {
+        return tn_error();
+    }
+    const tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
+    if (!record || record->buffer) {
+        return tn__raise(TN_EVALUE, "module_set_part", "%s has no parameter \"%s\"", m->kind,
+                         path ? path : "(NULL)");
+    }
+    tn_tensor *field = tn__record_tensor(record);
+    if (!tn__readable(field, "module_set_part") ||
+        (part && !tn__readable(part, "module_set_part")) ||
+        !part_fits(field, part, &layout, path)) {
+        return tn_error();
+    }
+    exchange e = {field, part, &layout, parts};
+    tn_walk all = {.with_shared = true};
+    tn_module *root = tn__module_root(m, "module_set_part");
+    if (root) {
+        tn_module_each(root, all, may_exchange, &e);
+    }
+    if (part && !tn__pending()) {
+        tn_set_requires_grad(part, tn_requires_grad(field));
+    }
+    if (!tn__pending()) {
+        tn_module_each(root, all, exchange_part, &e);
+    }
+    return tn_error();
+}
