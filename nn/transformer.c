@@ -69,201 +69,191 @@ static bool take_inputs(const tn_module *m, tn_values *in, int needed, int most,
     return fits;
 }
 
+/* ---- Layers ---------------------------------------------------------------------------------- *
+ *
+ * A layer is a row of branches, two in the encoder and three in the decoder; each has a norm and a
+ * dropout. */
+
+static tn_layer_norm *norm_at(tn_transformer_layer *m, int branch) {
+    tn_layer_norm *norms[] = {&m->norm1, &m->norm2, &m->norm3};
+    return norms[branch];
+}
+
+static tn_dropout *dropout_at(tn_transformer_layer *m, int branch) {
+    tn_dropout *dropouts[] = {&m->dropout1, &m->dropout2, &m->dropout3};
+    return dropouts[branch];
+}
+
+/* What a branch reads of x. */
+static tn_tensor *branch_input(tn_transformer_layer *m, int branch, tn_tensor *x) {
+    return m->norm_first ? tn_call(norm_at(m, branch), x) : x;
+}
+
+/* x with what the branch has made. */
+static tn_tensor *join_branch(tn_transformer_layer *m, int branch, tn_tensor *x, tn_tensor *made) {
+    x = tn__add_branch(x, tn_call(dropout_at(m, branch), made));
+    return m->norm_first ? x : tn_call(norm_at(m, branch), x);
+}
+
 static tn_tensor *attend_with(tn_multi_head_attention *m, tn_tensor *query, tn_tensor *memory,
                               tn_tensor *padding, tn_tensor *mask) {
     return tn_call_list(m, (tn_values){5, {query, memory, memory, padding, mask}});
 }
 
-/* ---- The encoder's layer --------------------------------------------------------------------- */
+static tn_tensor *self_branch(tn_transformer_layer *m, tn_tensor *x, tn_tensor *padding,
+                              tn_tensor *mask) {
+    tn_tensor *y = branch_input(m, 0, x);
+    return join_branch(m, 0, x, attend_with(&m->self_attn, y, y, padding, mask));
+}
+
+static tn_tensor *hidden_branch(tn_transformer_layer *m, int branch, tn_tensor *x) {
+    tn_tensor *y = tn_call(&m->linear1, branch_input(m, branch, x));
+    y = tn_call(&m->dropout, tn__activate(m->activation, y));
+    return join_branch(m, branch, x, tn_call(&m->linear2, y));
+}
+
+static bool take_encoder_inputs(const tn_module *m, tn_values *in) {
+    return take_inputs(m, in, 1, 3, "src, mask and key padding mask");
+}
+
+static bool take_decoder_inputs(const tn_module *m, tn_values *in) {
+    return take_inputs(m, in, 2, 6, "tgt, memory, their masks and their key padding masks");
+}
 
 /* (src, mask, key padding mask) -> (B, T, C) */
 static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
-    tn_transformer_encoder_layer *m = (tn_transformer_encoder_layer *)self;
-    if (!take_inputs(self, &in, 1, 3, "src, mask and key padding mask")) {
+    tn_transformer_layer *m = (tn_transformer_layer *)self;
+    if (!take_encoder_inputs(self, &in)) {
         return tn__no_values();
     }
-    tn_tensor *x = in.v[0], *y = m->norm_first ? tn_call(&m->norm1, x) : x;
-    y = attend_with(&m->self_attn, y, y, in.v[2], in.v[1]);
-    x = tn__add_branch(x, tn_call(&m->dropout1, y));
-    x = m->norm_first ? x : tn_call(&m->norm1, x);
-    y = m->norm_first ? tn_call(&m->norm2, x) : x;
-    y = tn__activate(m->activation, tn_call(&m->linear1, y));
-    y = tn_call(&m->linear2, tn_call(&m->dropout, y));
-    x = tn__add_branch(x, tn_call(&m->dropout2, y));
-    return tn_values_of(m->norm_first ? x : tn_call(&m->norm2, x), NULL);
+    tn_tensor *x = self_branch(m, in.v[0], in.v[2], in.v[1]);
+    return tn_values_of(hidden_branch(m, 1, x), NULL);
 }
-
-static int describe_layer(bool norm_first, tn_activation activation, char *text, size_t room) {
-    return snprintf(text, room, "norm_first %d, activation %s", norm_first,
-                    tn__activation_name(activation));
-}
-
-static int encoder_layer_describe(const tn_module *self, char *text, size_t room) {
-    const tn_transformer_encoder_layer *m = (const tn_transformer_encoder_layer *)self;
-    return describe_layer(m->norm_first, m->activation, text, room);
-}
-
-void tn_transformer_encoder_layer_init(tn_transformer_encoder_layer *m, int64_t width, int heads,
-                                       tn_transformer_options o) {
-    if (!tn__layer_begin(m, sizeof(*m), "transformer_encoder_layer", NULL, encoder_layer_forward) ||
-        !activation_fits(m, &o)) {
-        return;
-    }
-    m->base.describe = encoder_layer_describe;
-    m->norm_first = o.norm_first;
-    m->activation = o.activation;
-    tn_multi_head_attention_init(&m->self_attn, width, heads, attention_of(&o, o.causal));
-    TN_ADD(m, self_attn);
-    tn_linear_init(&m->linear1, width, o.hidden, linear_of(&o));
-    TN_ADD(m, linear1);
-    tn_dropout_init(&m->dropout, o.dropout);
-    TN_ADD(m, dropout);
-    tn_linear_init(&m->linear2, o.hidden, width, linear_of(&o));
-    TN_ADD(m, linear2);
-    tn_layer_norm_init(&m->norm1, width, norm_of(&o));
-    TN_ADD(m, norm1);
-    tn_layer_norm_init(&m->norm2, width, norm_of(&o));
-    TN_ADD(m, norm2);
-    tn_dropout_init(&m->dropout1, o.dropout);
-    TN_ADD(m, dropout1);
-    tn_dropout_init(&m->dropout2, o.dropout);
-    TN_ADD(m, dropout2);
-}
-
-/* ---- The decoder's layer --------------------------------------------------------------------- */
 
 /* (tgt, memory, tgt mask, memory mask, tgt padding, memory padding) -> (B, T, C) */
 static tn_values decoder_layer_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
-    tn_transformer_decoder_layer *m = (tn_transformer_decoder_layer *)self;
-    if (!take_inputs(self, &in, 2, 6, "tgt, memory, their masks and their key padding masks")) {
+    tn_transformer_layer *m = (tn_transformer_layer *)self;
+    if (!take_decoder_inputs(self, &in)) {
         return tn__no_values();
     }
-    tn_tensor *x = in.v[0], *memory = in.v[1], *y = m->norm_first ? tn_call(&m->norm1, x) : x;
-    y = attend_with(&m->self_attn, y, y, in.v[4], in.v[2]);
-    x = tn__add_branch(x, tn_call(&m->dropout1, y));
-    x = m->norm_first ? x : tn_call(&m->norm1, x);
-    y = m->norm_first ? tn_call(&m->norm2, x) : x;
-    y = attend_with(&m->multihead_attn, y, memory, in.v[5], in.v[3]);
-    x = tn__add_branch(x, tn_call(&m->dropout2, y));
-    x = m->norm_first ? x : tn_call(&m->norm2, x);
-    y = m->norm_first ? tn_call(&m->norm3, x) : x;
-    y = tn__activate(m->activation, tn_call(&m->linear1, y));
-    y = tn_call(&m->linear2, tn_call(&m->dropout, y));
-    x = tn__add_branch(x, tn_call(&m->dropout3, y));
-    return tn_values_of(m->norm_first ? x : tn_call(&m->norm3, x), NULL);
+    tn_tensor *x = self_branch(m, in.v[0], in.v[4], in.v[2]);
+    tn_tensor *y = branch_input(m, 1, x);
+    x = join_branch(m, 1, x, attend_with(&m->multihead_attn, y, in.v[1], in.v[5], in.v[3]));
+    return tn_values_of(hidden_branch(m, 2, x), NULL);
 }
 
-static int decoder_layer_describe(const tn_module *self, char *text, size_t room) {
-    const tn_transformer_decoder_layer *m = (const tn_transformer_decoder_layer *)self;
-    return describe_layer(m->norm_first, m->activation, text, room);
+static int layer_describe(const tn_module *self, char *text, size_t room) {
+    const tn_transformer_layer *m = (const tn_transformer_layer *)self;
+    return snprintf(text, room, "norm_first %d, activation %s", m->norm_first,
+                    tn__activation_name(m->activation));
+}
+
+/* In PyTorch's order of registration, which is the parameters'. */
+static void layer_init(tn_transformer_layer *m, bool decoder, int64_t width, int heads,
+                       const tn_transformer_options *o) {
+    if (!tn__layer_begin(m, sizeof(*m),
+                         decoder ? "transformer_decoder_layer" : "transformer_encoder_layer", NULL,
+                         decoder ? decoder_layer_forward : encoder_layer_forward) ||
+        !activation_fits(m, o)) {
+        return;
+    }
+    m->base.describe = layer_describe;
+    m->norm_first = o->norm_first;
+    m->activation = o->activation;
+    tn_multi_head_attention_init(&m->self_attn, width, heads, attention_of(o, o->causal));
+    TN_ADD(m, self_attn);
+    if (decoder) {
+        tn_multi_head_attention_init(&m->multihead_attn, width, heads, attention_of(o, false));
+        TN_ADD(m, multihead_attn);
+    }
+    tn_linear_init(&m->linear1, width, o->hidden, linear_of(o));
+    TN_ADD(m, linear1);
+    tn_dropout_init(&m->dropout, o->dropout);
+    TN_ADD(m, dropout);
+    tn_linear_init(&m->linear2, o->hidden, width, linear_of(o));
+    TN_ADD(m, linear2);
+    char name[16];
+    int branches = decoder ? 3 : 2;
+    for (int i = 0; i < branches; i++) {
+        snprintf(name, sizeof(name), "norm%d", i + 1);
+        tn_layer_norm_init(norm_at(m, i), width, norm_of(o));
+        tn_module_add(m, name, norm_at(m, i));
+    }
+    for (int i = 0; i < branches; i++) {
+        snprintf(name, sizeof(name), "dropout%d", i + 1);
+        tn_dropout_init(dropout_at(m, i), o->dropout);
+        tn_module_add(m, name, dropout_at(m, i));
+    }
+}
+
+void tn_transformer_encoder_layer_init(tn_transformer_encoder_layer *m, int64_t width, int heads,
+                                       tn_transformer_options options) {
+    layer_init(m, false, width, heads, &options);
 }
 
 void tn_transformer_decoder_layer_init(tn_transformer_decoder_layer *m, int64_t width, int heads,
-                                       tn_transformer_options o) {
-    if (!tn__layer_begin(m, sizeof(*m), "transformer_decoder_layer", NULL, decoder_layer_forward) ||
-        !activation_fits(m, &o)) {
-        return;
-    }
-    m->base.describe = decoder_layer_describe;
-    m->norm_first = o.norm_first;
-    m->activation = o.activation;
-    tn_multi_head_attention_init(&m->self_attn, width, heads, attention_of(&o, o.causal));
-    TN_ADD(m, self_attn);
-    tn_multi_head_attention_init(&m->multihead_attn, width, heads, attention_of(&o, false));
-    TN_ADD(m, multihead_attn);
-    tn_linear_init(&m->linear1, width, o.hidden, linear_of(&o));
-    TN_ADD(m, linear1);
-    tn_dropout_init(&m->dropout, o.dropout);
-    TN_ADD(m, dropout);
-    tn_linear_init(&m->linear2, o.hidden, width, linear_of(&o));
-    TN_ADD(m, linear2);
-    tn_layer_norm_init(&m->norm1, width, norm_of(&o));
-    TN_ADD(m, norm1);
-    tn_layer_norm_init(&m->norm2, width, norm_of(&o));
-    TN_ADD(m, norm2);
-    tn_layer_norm_init(&m->norm3, width, norm_of(&o));
-    TN_ADD(m, norm3);
-    tn_dropout_init(&m->dropout1, o.dropout);
-    TN_ADD(m, dropout1);
-    tn_dropout_init(&m->dropout2, o.dropout);
-    TN_ADD(m, dropout2);
-    tn_dropout_init(&m->dropout3, o.dropout);
-    TN_ADD(m, dropout3);
+                                       tn_transformer_options options) {
+    layer_init(m, true, width, heads, &options);
 }
 
 /* ---- Stacks ---------------------------------------------------------------------------------- */
 
-/* The layers of a stack one after the other, each with the same other inputs; then the norm. */
-static tn_values run_stack(tn_module_list *layers, void *norm, tn_values in) {
+/* The layers one after the other, each with the same other inputs; then the norm. */
+static tn_values run_stack(const tn_transformer_stack *m, tn_values in) {
     tn_tensor *input = in.v[0];
-    for (int i = 0, n = tn_module_children(layers); i < n; i++) {
-        tn_tensor *y = tn_call_list(tn_module_at(layers, i), in);
+    for (int i = 0, n = tn_module_children(m->layers); i < n; i++) {
+        tn_tensor *y = tn_call_list(tn_module_at(m->layers, i), in);
         if (in.v[0] != input) {
             tn_drop(in.v[0]);
         }
         in.v[0] = y;
     }
-    return tn_values_of(norm ? tn_call(norm, in.v[0]) : in.v[0], NULL);
+    return tn_values_of(m->norm ? tn_call(m->norm, in.v[0]) : in.v[0], NULL);
 }
 
 static tn_values encoder_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
-    tn_transformer_encoder *m = (tn_transformer_encoder *)self;
-    return take_inputs(self, &in, 1, 3, "src, mask and key padding mask")
-               ? run_stack(m->layers, m->norm, in)
-               : tn__no_values();
+    return take_encoder_inputs(self, &in) ? run_stack((tn_transformer_stack *)self, in)
+                                          : tn__no_values();
 }
 
 static tn_values decoder_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
-    tn_transformer_decoder *m = (tn_transformer_decoder *)self;
-    return take_inputs(self, &in, 2, 6, "tgt, memory, their masks and their key padding masks")
-               ? run_stack(m->layers, m->norm, in)
-               : tn__no_values();
+    return take_decoder_inputs(self, &in) ? run_stack((tn_transformer_stack *)self, in)
+                                          : tn__no_values();
 }
 
-/* False after raising, with m broken. */
-static bool count_fits(void *m, int layers) {
+static void stack_init(tn_transformer_stack *m, bool decoder, int64_t width, int heads, int layers,
+                       const tn_transformer_options *o) {
+    if (!tn__layer_begin(m, sizeof(*m), decoder ? "transformer_decoder" : "transformer_encoder",
+                         NULL, decoder ? decoder_forward : encoder_forward)) {
+        return;
+    }
     if (layers < 0) {
         tn__layer_refuse(m, TN_EVALUE, "there are %d layers", layers);
+        return;
     }
-    return layers >= 0;
+    TN_OWN(m, layers, tn_module_list_new());
+    for (int i = 0; i < layers && !tn__pending(); i++) {
+        tn_transformer_layer *layer = tn__layer_alloc(sizeof(*layer));
+        layer_init(layer, decoder, width, heads, o);
+        tn_module_append(m->layers, tn__layer_on_heap(layer));
+    }
+    if (o->final_norm) {
+        TN_OWN(m, norm, tn_layer_norm_new_with(width, norm_of(o)));
+    }
 }
 
 void tn_transformer_encoder_init(tn_transformer_encoder *m, int64_t width, int heads, int layers,
-                                 tn_transformer_options o) {
-    if (!tn__layer_begin(m, sizeof(*m), "transformer_encoder", NULL, encoder_forward) ||
-        !count_fits(m, layers)) {
-        return;
-    }
-    TN_OWN(m, layers, tn_module_list_new());
-    for (int i = 0; i < layers && !tn__pending(); i++) {
-        tn_transformer_encoder_layer *layer = tn__layer_alloc(sizeof(*layer));
-        tn_transformer_encoder_layer_init(layer, width, heads, o);
-        tn_module_append(m->layers, tn__layer_on_heap(layer));
-    }
-    if (o.final_norm) {
-        TN_OWN(m, norm, tn_layer_norm_new_with(width, norm_of(&o)));
-    }
+                                 tn_transformer_options options) {
+    stack_init(m, false, width, heads, layers, &options);
 }
 
 void tn_transformer_decoder_init(tn_transformer_decoder *m, int64_t width, int heads, int layers,
-                                 tn_transformer_options o) {
-    if (!tn__layer_begin(m, sizeof(*m), "transformer_decoder", NULL, decoder_forward) ||
-        !count_fits(m, layers)) {
-        return;
-    }
-    TN_OWN(m, layers, tn_module_list_new());
-    for (int i = 0; i < layers && !tn__pending(); i++) {
-        tn_transformer_decoder_layer *layer = tn__layer_alloc(sizeof(*layer));
-        tn_transformer_decoder_layer_init(layer, width, heads, o);
-        tn_module_append(m->layers, tn__layer_on_heap(layer));
-    }
-    if (o.final_norm) {
-        TN_OWN(m, norm, tn_layer_norm_new_with(width, norm_of(&o)));
-    }
+                                 tn_transformer_options options) {
+    stack_init(m, true, width, heads, layers, &options);
 }
 
 tn_transformer_encoder *tn_transformer_encoder_new_with(int64_t width, int heads, int layers,

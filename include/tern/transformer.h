@@ -188,34 +188,24 @@ typedef struct tn_transformer_options {
     bool final_norm;          /* false: of a stack alone; tn_transformer always has both */
     tn_dtype dtype;
 } tn_transformer_options;
-typedef struct tn_transformer_encoder_layer {
+typedef struct tn_transformer_layer {
     tn_module base;
-    tn_multi_head_attention self_attn;
-    tn_linear linear1, linear2;
-    tn_layer_norm norm1, norm2;
-    tn_dropout dropout, dropout1, dropout2;
-    bool norm_first;
-    tn_activation activation;
-} tn_transformer_encoder_layer;
-typedef struct tn_transformer_decoder_layer {
-    tn_module base;
-    tn_multi_head_attention self_attn, multihead_attn;
+    tn_multi_head_attention self_attn, multihead_attn; /* the second, norm3 and dropout3: … */
     tn_linear linear1, linear2;
     tn_layer_norm norm1, norm2, norm3;
-    tn_dropout dropout, dropout1, dropout2, dropout3;
+    tn_dropout dropout, dropout1, dropout2, dropout3; /* … of a decoder's layer alone */
     bool norm_first;
     tn_activation activation;
-} tn_transformer_decoder_layer;
-typedef struct tn_transformer_encoder {
+} tn_transformer_layer;
+typedef tn_transformer_layer tn_transformer_encoder_layer;
+typedef tn_transformer_layer tn_transformer_decoder_layer;
+typedef struct tn_transformer_stack {
     tn_module base;
     tn_module_list *layers;
     tn_layer_norm *norm; /* or NULL */
-} tn_transformer_encoder;
-typedef struct tn_transformer_decoder {
-    tn_module base;
-    tn_module_list *layers;
-    tn_layer_norm *norm; /* or NULL */
-} tn_transformer_decoder;
+} tn_transformer_stack;
+typedef tn_transformer_stack tn_transformer_encoder;
+typedef tn_transformer_stack tn_transformer_decoder;
 typedef struct tn_transformer {
     tn_module base;
     tn_transformer_encoder *encoder;
