@@ -1,9 +1,9 @@
 /* ResNet-18 (He et al. 2015, arXiv:1512.03385) for pictures of CIFAR-10's shape:
  *
- *     15_resnet [STEPS [WIDTH [FILE]]]          60 steps, 16 channels in the first layer
+ *     15_resnet [STEPS [WIDTH [FOLDER]]]        60 steps, 16 channels in the first layer
  *
- * FILE is one of CIFAR-10's in binary form (data_batch_1.bin). Without it the pictures are stripes
- * in noise, of ten directions. The paper's width, 64, takes 16 times as long.
+ * FOLDER has CIFAR-10's binary files (data_batch_1.bin and so on). Without it the pictures are
+ * stripes in noise, of ten directions. The paper's width, 64, takes 16 times as long.
  */
 #include <tern/tern.h>
 
@@ -83,20 +83,22 @@ static void resnet_init(resnet *net, int64_t width, int64_t classes) {
 
 /* ---- The data -------------------------------------------------------------------------------- */
 
-/* Some of the file's `count` records, each a label and a picture; without any, stripes. */
-static void draw_batch(const char *records, size_t count, tn_tensor *pictures, tn_tensor *labels) {
-    float *x = tn_data_mut(pictures);
+/* Photographs with their labels, from -1 to 1; without a folder of them, stripes. */
+static void draw_batch(tn_dataset *photos, tn_tensor *pictures, tn_tensor *labels) {
     int64_t *label = tn_data_mut(labels);
     tn_generator *g = tn_default_generator();
     for (int n = 0; n < BATCH; n++) {
-        size_t at = (size_t)(tn_random_uniform(g) * (double)count) * (1 + VALUES);
-        const unsigned char *record = (const unsigned char *)records + at;
-        label[n] = count ? record[0] : (int64_t)(tn_random_uniform(g) * CLASSES);
+        float *x = (float *)tn_data_mut(pictures) + (int64_t)n * VALUES;
+        int64_t drawn = (int64_t)(tn_random_uniform(g) * (photos ? (double)photos->size : CLASSES));
+        label[n] = drawn;
+        if (photos) {
+            photos->get(photos, drawn, x, &label[n]);
+        }
         double angle = 3.14159 * (double)label[n] / CLASSES, phase = 6.28319 * tn_random_uniform(g);
         for (int i = 0; i < VALUES; i++) {
             double across = cos(angle) * (i % SIDE) + sin(angle) * (i / SIDE % SIDE);
             double stripes = 0.5 * sin(0.7 * across + phase) + tn_random_uniform(g) - 0.5;
-            x[n * VALUES + i] = (float)(count ? record[1 + i] / 127.5 - 1 : stripes);
+            x[i] = photos ? 2 * x[i] - 1 : (float)stripes;
         }
     }
 }
@@ -114,9 +116,7 @@ static void print_picture(const float *x) {
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     tn_seed(1);
-    size_t bytes = 0;
-    char *records = argc > 3 ? tn_text_read(argv[3], &bytes) : NULL;
-    size_t count = bytes / (1 + VALUES);
+    tn_dataset *photos = argc > 3 ? tn_cifar10(argv[3], true) : NULL;
     resnet net;
     resnet_init(&net, argc > 2 ? atoi(argv[2]) : 16, CLASSES);
     printf("ResNet-18 with %lld parameters\n", (long long)tn_module_count(&net));
@@ -125,7 +125,7 @@ int main(int argc, char **argv) {
     tn_tensor *y = tn_empty(TN_DIMS(BATCH), TN_I64);
     for (int step = 1; step <= (argc > 1 ? atoi(argv[1]) : 60); step++) {
         TN_SCOPE;
-        draw_batch(records, count, x, y);
+        draw_batch(photos, x, y);
         tn_tensor *loss = tn_cross_entropy(tn_call(&net, x), y, TN_MEAN);
         tn_backward(loss);
         tn_optim_step(opt);
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
         }
     }
     tn_module_train(&net, false); /* batch norm uses what it has seen in training */
-    draw_batch(records, count, x, y);
+    draw_batch(photos, x, y);
     tn_tensor *guess = tn_argmax(tn_call(&net, x), 1, false);
     for (int64_t i = 0; i < SHOWN; i++) {
         printf("\na %g, taken for a %g\n", tn_at(y, &i), tn_at(guess, &i));
@@ -143,7 +143,7 @@ int main(int argc, char **argv) {
     }
     double right = tn_item(tn_mean_all(tn_cast(tn_eq(guess, y), TN_F32)));
     printf("\n%.0f %% of %d new pictures are in their class\n", 100 * right, BATCH);
-    tn_text_free(records);
+    tn_dataset_free(photos);
     tn_optim_free(opt);
     tn_module_finish(&net);
     return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */

@@ -37,6 +37,10 @@ struct tn_dataset {
     tn_dims x_dims, y_dims;
     tn_dtype x_dtype, y_dtype;
 
+    /* What the classes that y counts are called, and NULL behind the last; NULL: y is no class, or
+     * nobody knows. */
+    const char *const *classes;
+
     /* Writes example i, row-major, to x and y (NULL without y). TN_OK, or the status of an error
      * raised with tn_raise. Called from several threads at once, in any order: what is random in an
      * example (a crop, noise) is drawn from tn_philox(seed, …, i). */
@@ -100,6 +104,13 @@ TN_API tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_
  * train-images-idx3-ubyte and so on, plain or .gz. x (1, 28, 28) f32 in [0, 1],
  * y () i64. TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_mnist(const char *folder, bool train);
+
+/* Small photographs of ten classes (Krizhevsky 2009): `folder` has the files of the binary
+ * distribution, data_batch_1.bin to data_batch_5.bin and test_batch.bin, or of CIFAR-100's,
+ * train.bin and test.bin. x (3, 32, 32) f32 in [0, 1], y () i64. A file that is not whole pictures,
+ * or has a label that is no class, is TN_EFORMAT, which names it. TN_EIO, TN_EFORMAT. */
+TN_API tn_dataset *tn_cifar10(const char *folder, bool train);
+TN_API tn_dataset *tn_cifar100(const char *folder, bool train);
 
 /* ---- Text ------------------------------------------------------------------------------------ */
 

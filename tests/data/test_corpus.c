@@ -5,6 +5,12 @@
 #include "tests/fuzz/fuzz_corpus.c"
 #include "tests/support/test.h"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_cifar
+#include "tests/fuzz/fuzz_cifar.c"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_idx
+#include "tests/fuzz/fuzz_idx.c"
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_shards
 #include "tests/fuzz/fuzz_shards.c"
 #undef LLVMFuzzerTestOneInput
@@ -19,6 +25,16 @@ static void test_texts(void **state) {
     assert_true(replay("fuzz_corpus", fuzz_corpus) >= 30);
 }
 
+static void test_cifar(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_cifar", fuzz_cifar) >= 7);
+}
+
+static void test_idx(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_idx", fuzz_idx) >= 15);
+}
+
 static void test_shards(void **state) {
     (void)state;
     assert_true(replay("fuzz_shards", fuzz_shards) >= 20);
@@ -31,8 +47,8 @@ static void test_tokenizers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_texts),      cmocka_unit_test(test_cifar),
+        cmocka_unit_test(test_idx),        cmocka_unit_test(test_shards),
         cmocka_unit_test(test_tokenizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

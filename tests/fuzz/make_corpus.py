@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
 launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings, what is in
-folders of language models, checkpoints of llm.c, arrays and archives of NumPy's; right ones and
+folders of language models, checkpoints of llm.c, arrays and archives of NumPy's, files of MNIST and CIFAR; right ones and
 wrong ones.
 
     python3 tests/fuzz/make_corpus.py
@@ -840,7 +840,47 @@ numpys = {
     "archive_empty": npz({}),
 }
 
-targets = {"fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- Files of MNIST and of CIFAR ---------------------------------------------------------------
+def idx(*dims, data, kind=8):
+    return struct.pack(">BBBB%dI" % len(dims), 0, 0, kind, len(dims), *dims) + data
+
+
+def digits(images, labels):
+    return struct.pack("<H", len(images)) + images + labels
+
+
+two_images, two_labels = idx(2, 28, 28, data=bytes(range(256)) * 6 + bytes(32)), idx(2, data=b"\7\0")
+packed_images, packed_labels = gzip.compress(two_images, mtime=0), gzip.compress(two_labels, mtime=0)
+idxs = {
+    "plain": digits(two_images, two_labels),
+    "packed": digits(packed_images, packed_labels),
+    "mixed": digits(packed_images, two_labels),
+    "two_members": digits(gzip.compress(two_images[:99], mtime=0) + gzip.compress(two_images[99:], mtime=0), packed_labels),
+    "none": digits(idx(0, 28, 28, data=b""), idx(0, data=b"")),
+    "large_count": digits(idx(999999, 28, 28, data=b"\1"), two_labels),
+    "largest_count": digits(idx(0xffffffff, 28, 28, data=b""), two_labels),
+    "large_sides": digits(idx(2, 0xffffffff, 0xffffffff, data=b""), two_labels),
+    "short_images": digits(two_images[:-1], two_labels),
+    "long_images": digits(two_images + b"\0", two_labels),
+    "short_stream": digits(packed_images[:-9], packed_labels),
+    "wrong_sum": digits(packed_images[:-8] + bytes(8), packed_labels),
+    "no_digit": digits(two_images, idx(2, data=b"\7\12")),
+    "floats": digits(idx(2, 28, 28, data=bytes(1568), kind=13), two_labels),
+    "other_counts": digits(two_images, idx(1, data=b"\7")),
+    "head_alone": digits(two_images[:7], two_labels),
+    "bomb": digits(gzip.compress(idx(999999, 28, 28, data=bytes(1 << 20)), mtime=0), packed_labels),
+}
+cifars = {
+    "two_of_ten": b"\3" + bytes(3072) + b"\11" + b"\xff" * 3072,
+    "one_of_hundred": b"\2\143" + bytes(range(256)) * 12,
+    "no_class": b"\12" + bytes(3072),
+    "short": b"\3" + bytes(3071),
+    "long": b"\3" + bytes(3074),
+    "empty": b"",
+    "text": b"@relation cifar\n" * 40,
+}
+
+targets = {"fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

@@ -1,0 +1,194 @@
+/* Small colour photographs from the files of CIFAR's binary distributions.
+ *
+ * A file is records, one behind the other and nothing else: the label (CIFAR-100: that of the group
+ * of classes, then that of the class), and 3 planes of 32 x 32 pixels, red, green, blue. They stay
+ * in memory as they lie in the files.
+ */
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "data/identity.h"
+#include "tern/data.h"
+
+#include <stdio.h>
+
+enum { SIDE = 32, VALUES = 3 * SIDE * SIDE, MOST_EXAMPLES = 1000000 };
+
+/* What tells the two distributions apart. */
+typedef struct distribution {
+    const char *kind;
+    const char *const *train, *const *test; /* names of files; NULL behind the last */
+    size_t labels;                          /* bytes before the pixels, the last of which counts */
+    int classes;
+    const char *const *names; /* of the classes; NULL behind the last */
+} distribution;
+
+static const char *const names10[] = {"airplane", "automobile", "bird", "cat",   "deer", "dog",
+                                      "frog",     "horse",      "ship", "truck", NULL};
+static const char *const names100[] = {
+    "apple",    "aquarium_fish", "baby",       "bear",         "beaver",
+    "bed",      "bee",           "beetle",     "bicycle",      "bottle",
+    "bowl",     "boy",           "bridge",     "bus",          "butterfly",
+    "camel",    "can",           "castle",     "caterpillar",  "cattle",
+    "chair",    "chimpanzee",    "clock",      "cloud",        "cockroach",
+    "couch",    "crab",          "crocodile",  "cup",          "dinosaur",
+    "dolphin",  "elephant",      "flatfish",   "forest",       "fox",
+    "girl",     "hamster",       "house",      "kangaroo",     "keyboard",
+    "lamp",     "lawn_mower",    "leopard",    "lion",         "lizard",
+    "lobster",  "man",           "maple_tree", "motorcycle",   "mountain",
+    "mouse",    "mushroom",      "oak_tree",   "orange",       "orchid",
+    "otter",    "palm_tree",     "pear",       "pickup_truck", "pine_tree",
+    "plain",    "plate",         "poppy",      "porcupine",    "possum",
+    "rabbit",   "raccoon",       "ray",        "road",         "rocket",
+    "rose",     "sea",           "seal",       "shark",        "shrew",
+    "skunk",    "skyscraper",    "snail",      "snake",        "spider",
+    "squirrel", "streetcar",     "sunflower",  "sweet_pepper", "table",
+    "tank",     "telephone",     "television", "tiger",        "tractor",
+    "train",    "trout",         "tulip",      "turtle",       "wardrobe",
+    "whale",    "willow_tree",   "wolf",       "woman",        "worm",
+    NULL};
+
+static const distribution cifar10 = {
+    .kind = "cifar10",
+    .train = (const char *const[]){"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                   "data_batch_4.bin", "data_batch_5.bin", NULL},
+    .test = (const char *const[]){"test_batch.bin", NULL},
+    .labels = 1,
+    .classes = 10,
+    .names = names10,
+};
+static const distribution cifar100 = {
+    .kind = "cifar100",
+    .train = (const char *const[]){"train.bin", NULL},
+    .test = (const char *const[]){"test.bin", NULL},
+    .labels = 2,
+    .classes = 100,
+    .names = names100,
+};
+_Static_assert(sizeof(names10) / sizeof(*names10) == 11, "a name for each of 10 classes");
+_Static_assert(sizeof(names100) / sizeof(*names100) == 101, "a name for each of 100 classes");
+
+typedef struct cifar {
+    tn_dataset base;
+    const distribution *from;
+    size_t record;    /* bytes of one */
+    uint8_t *records; /* (size, record) */
+    tn__identity identity;
+} cifar;
+
+/* ---- One file -------------------------------------------------------------------------------- */
+
+static bool check_labels(const cifar *d, const tn__reader *r, const uint8_t *records,
+                         size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        int label = records[i * d->record + d->from->labels - 1];
+        if (label >= d->from->classes) {
+            tn__raise(TN_EFORMAT, d->from->kind, "%s: label %zu is %d; there are %d classes",
+                      r->path, i, label, d->from->classes);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Puts the records of an open file behind those that are there. False after raising. */
+static bool add_records(cifar *d, const tn__reader *r) {
+    size_t count = r->bytes / d->record, before = (size_t)d->base.size;
+    if (count == 0 || r->bytes % d->record != 0) {
+        tn__raise(TN_EFORMAT, d->from->kind,
+                  "%s has %zu bytes, which are not pictures of %zu bytes, a label and 3 x 32 x 32 "
+                  "pixels (the binary distribution is wanted)",
+                  r->path, r->bytes, d->record);
+        return false;
+    }
+    if (count > MOST_EXAMPLES - before) {
+        tn__raise(TN_EFORMAT, d->from->kind,
+                  "%s has %zu pictures; with those before it this reader takes %d at most", r->path,
+                  count, MOST_EXAMPLES);
+        return false;
+    }
+    uint8_t *larger = tn__realloc(d->records, (before + count) * d->record);
+    if (!larger) {
+        tn__raise(TN_ENOMEM, d->from->kind, "no memory for the %zu bytes of %s", r->bytes, r->path);
+        return false;
+    }
+    d->records = larger;
+    uint8_t *to = larger + before * d->record;
+    if (!tn__reader_get(r, 0, to, r->bytes) || !check_labels(d, r, to, count)) {
+        return false;
+    }
+    d->base.size += (int64_t)count;
+    return true;
+}
+
+static bool read_file(cifar *d, const char *folder, const char *name) {
+    tn__reader r;
+    char *path = tn__folder_path(folder, name, d->from->kind);
+    bool done = path && tn__reader_open(&r, path, d->from->kind);
+    if (done) {
+        done = add_records(d, &r);
+        tn__reader_close(&r);
+    }
+    free(path);
+    return done;
+}
+
+/* ---- The dataset ----------------------------------------------------------------------------- */
+
+static tn_status cifar_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    const cifar *d = (const cifar *)self;
+    const uint8_t *pixels = d->records + (size_t)i * d->record + d->from->labels;
+    float *image = x;
+    for (int p = 0; p < VALUES; p++) {
+        image[p] = (float)pixels[p] / 255.0f;
+    }
+    *(int64_t *)y = pixels[-1];
+    return TN_OK;
+}
+
+static int cifar_describe(tn_dataset *self, char *text, size_t room) {
+    cifar *d = (cifar *)self;
+    return snprintf(text, room, "digest %s",
+                    tn__identity_of(&d->identity, d->records, (size_t)d->base.size * d->record));
+}
+
+static void cifar_free(tn_dataset *self) {
+    cifar *d = (cifar *)self;
+    free(d->records);
+    free(d);
+}
+
+static tn_dataset *read_distribution(const distribution *from, const char *folder, bool train) {
+    cifar *d = tn__calloc(1, sizeof(*d));
+    if (!d) {
+        tn__raise(TN_ENOMEM, from->kind, "no memory");
+        return NULL;
+    }
+    d->base = (tn_dataset){.kind = from->kind,
+                           .x_dims = TN_DIMS(3, SIDE, SIDE),
+                           .y_dims = TN_DIMS(),
+                           .x_dtype = TN_F32,
+                           .y_dtype = TN_I64,
+                           .classes = from->names,
+                           .get = cifar_get,
+                           .describe = cifar_describe,
+                           .free = cifar_free};
+    d->from = from;
+    d->record = from->labels + VALUES;
+    for (const char *const *name = train ? from->train : from->test; *name; name++) {
+        if (!read_file(d, folder, *name)) {
+            cifar_free(&d->base);
+            return NULL;
+        }
+    }
+    return &d->base;
+}
+
+tn_dataset *tn_cifar10(const char *folder, bool train) {
+    return read_distribution(&cifar10, folder, train);
+}
+
+tn_dataset *tn_cifar100(const char *folder, bool train) {
+    return read_distribution(&cifar100, folder, train);
+}

@@ -1,0 +1,44 @@
+/* The input is taken for a file of CIFAR-10 and of CIFAR-100: pictures with labels that are
+ * classes, or an error. */
+#define _GNU_SOURCE
+#include "tests/fuzz/folder.h"
+
+#include "tern/data.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static char cifar_folder[32];
+
+static void remove_cifar_folder(void) {
+    fuzz_folder_remove(cifar_folder);
+}
+
+static void check_pictures(tn_dataset *d, size_t bytes, size_t record, int64_t classes) {
+    must((d == NULL) == (tn_error() != TN_OK), "no pictures and no error, or both");
+    must(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), cifar_folder)),
+         "another error than the file's");
+    tn_error_clear();
+    must(!d || (size_t)d->size * record == bytes, "pictures that are not in the file");
+    for (int64_t i = 0; d && i < d->size; i++) {
+        float x[3 * 32 * 32];
+        int64_t y;
+        must(d->get(d, i, x, &y) == TN_OK && y >= 0 && y < classes, "a label that is no class");
+        for (int p = 0; p < 3 * 32 * 32; p++) {
+            must(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
+        }
+    }
+    tn_dataset_free(d);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    if (!*cifar_folder) {
+        strcpy(cifar_folder, "/tmp/tern_fuzz_XXXXXX");
+        fuzz_folder_make(cifar_folder);
+        atexit(remove_cifar_folder);
+    }
+    fuzz_folder_write(cifar_folder, "test_batch.bin", data, bytes);
+    fuzz_folder_write(cifar_folder, "test.bin", data, bytes);
+    check_pictures(tn_cifar10(cifar_folder, false), bytes, 3073, 10);
+    check_pictures(tn_cifar100(cifar_folder, false), bytes, 3074, 100);
+    return 0;
+}
