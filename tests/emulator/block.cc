@@ -476,15 +476,18 @@ cudaError_t run(const launch &l, char *why, size_t room) {
     here.grid_size = l.grid;
     uint64_t blocks = (uint64_t)l.grid.x * l.grid.y * l.grid.z;
     permutation turns(blocks);
-    trap_begin();
     for (uint64_t i = 0; i < blocks && !failed; i++) {
         uint64_t b = turns.next();
         here.block = {(unsigned)(b % l.grid.x), (unsigned)(b / l.grid.x % l.grid.y),
                       (unsigned)(b / l.grid.x / l.grid.y)};
         run_block(l);
     }
-    trap_end();
+    current_launch = nullptr;
     return failed;
+}
+
+bool is_running() {
+    return current_launch;
 }
 
 } // namespace tn_emulator

@@ -36,7 +36,11 @@ cudaError_t run(const launch &l, char *why, size_t room);
 [[noreturn]] void fail_of(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Between these an access to memory that is not there ends the launch. */
+/* Whether a launch's threads run. */
+bool is_running();
+
+/* Between these the calling thread can touch the memory of the opened devices, and an access of a
+ * kernel to memory that is not there ends the launch. */
 void trap_begin();
 void trap_end();
 

@@ -2,9 +2,14 @@
  *
  * An allocation lies at the end of its pages, behind and before pages that nobody can touch, and is
  * NaN bytes at first. Page-locked host memory is the same without the protection.
+ *
+ * Nor can the work at first: a piece of an allocation is opened when it is touched (trap.cc), and
+ * closed when the work is done. Most kernels touch little of what is there, so that a launch costs
+ * the same however much memory the device has.
  */
 #include "tests/emulator/runtime.h"
 
+#include "tests/emulator/block.h"
 #include "tests/emulator/fibre.h"
 
 #include <map>
@@ -27,6 +32,15 @@ static size_t used[DEVICES];
 static size_t capacity;
 static bool has_capacity;
 static unsigned opened; /* devices whose memory can be reached */
+
+/* Pieces that have been touched: a ring, whose oldest is closed when there are too many. */
+struct piece {
+    char *from;
+    size_t bytes;
+};
+static const size_t piece_bytes = 64 << 10;
+static piece pieces[256];
+static unsigned piece_next;
 
 static bool protects() {
     static const char *wish = getenv("TERN_EMULATOR_PROTECT");
@@ -58,10 +72,47 @@ size_t memory_used(int device) {
     return used[device];
 }
 
-static void set_access(const allocation &a, bool open) {
+static void set_access(const piece &p, bool open) {
+    mprotect(p.from, p.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+/* An allocation's pages between the two that nobody can touch. */
+static piece pages_of(const allocation &a) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    mprotect(a.mapping + page, a.mapping_bytes - 2 * page,
-             open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    return {a.mapping + page, a.mapping_bytes - 2 * page};
+}
+
+static void close_pieces() {
+    for (piece &p : pieces) {
+        if (p.from) {
+            set_access(p, false);
+            p = {nullptr, 0};
+        }
+    }
+    piece_next = 0;
+}
+
+bool open_piece(const void *address) {
+    const allocation *a = allocation_of(address);
+    if (!a || a->device < 0 || !(opened >> a->device & 1)) {
+        return false;
+    }
+    piece all = pages_of(*a);
+    size_t before = (size_t)((const char *)address - all.from) / piece_bytes * piece_bytes;
+    size_t rest = all.bytes - before;
+    piece touched = {all.from + before, rest < piece_bytes ? rest : piece_bytes};
+    for (const piece &p : pieces) {
+        if (p.from == touched.from) {
+            return false; /* it is open, and the access is wrong all the same */
+        }
+    }
+    piece &place = pieces[piece_next++ % (sizeof(pieces) / sizeof(*pieces))];
+    if (place.from) {
+        set_access(place, false);
+    }
+    place = touched;
+    set_access(touched, true);
+    return true;
 }
 
 static cudaError_t map(int device, size_t bytes, void **memory) {
@@ -75,13 +126,13 @@ static cudaError_t map(int device, size_t bytes, void **memory) {
     }
     char *start = (char *)mapping + page + inside - rounded;
     allocation a = {start, bytes, device, (char *)mapping, inside + 2 * page};
-    set_access(a, true);
+    set_access(pages_of(a), true);
     memset(start, 0xFF, rounded);
 #ifdef TN_FIBRE_ASAN
     ASAN_POISON_MEMORY_REGION(start + bytes, rounded - bytes);
 #endif
     if (device >= 0 && protects()) {
-        set_access(a, opened >> device & 1);
+        set_access(pages_of(a), false);
     }
     allocations[(uintptr_t)start + rounded] = a;
     *memory = start;
@@ -120,6 +171,7 @@ bool release(void *memory, bool of_device) {
         return false;
     }
     allocation a = *found;
+    close_pieces();
     allocations.erase(allocations.upper_bound((uintptr_t)memory));
     if (of_device) {
         used[a.device] -= a.bytes;
@@ -132,17 +184,15 @@ bool release(void *memory, bool of_device) {
 }
 
 void open_memory(unsigned devices) {
-    unsigned changed = devices ^ opened;
+    if (devices && !opened) {
+        trap_begin();
+    } else if (!devices && opened) {
+        trap_end();
+    }
+    if (opened & ~devices) {
+        close_pieces();
+    }
     opened = devices;
-    if (!changed || !protects()) {
-        return;
-    }
-    for (const auto &entry : allocations) {
-        const allocation &a = entry.second;
-        if (a.device >= 0 && changed >> a.device & 1) {
-            set_access(a, devices >> a.device & 1);
-        }
-    }
 }
 
 void describe_address(const void *address, char *text, size_t room) {

@@ -42,8 +42,11 @@ void set_memory_capacity(size_t bytes);
 /* What lies at an address that a kernel could not reach, in words. */
 void describe_address(const void *address, char *text, size_t room);
 
-/* Lets code reach the memory of exactly these devices (a bit each); 0: of none. */
+/* Lets the calling thread reach the memory of exactly these devices (a bit each), a piece at a time
+ * as it touches it; 0: of none. */
 void open_memory(unsigned devices);
+/* What was touched here can be reached from now on; false: it must not be. */
+bool open_piece(const void *address);
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
 

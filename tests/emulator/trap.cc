@@ -1,9 +1,10 @@
-/* A kernel that touches memory which it has not ends its launch, as on a GPU, and not the process.
+/* Accesses that fault: the first to a piece of device memory opens it (memory.cc). One of a kernel
+ * to memory which it has not ends its launch, as on a GPU, and not the process.
  *
- * The handler of SIGSEGV is there only while a launch runs, and only for the thread that runs it:
- * what the host touches wrongly ends the program as ever. It leaves the kernel's stack for good, so
- * SIGSEGV must not stay blocked. Under AddressSanitizer there is none:
- * its report names the kernel's line.
+ * The handler of SIGSEGV is there only while devices work, and only for the thread that does their
+ * work: what the host touches wrongly ends the program as ever. It may leave the kernel's stack for
+ * good, so SIGSEGV must not stay blocked. Under AddressSanitizer a kernel's wrong access is its
+ * handler's: the report names the line.
  */
 #include "tests/emulator/block.h"
 
@@ -15,38 +16,47 @@
 
 namespace tn_emulator {
 
-#ifdef TN_FIBRE_ASAN
-
-void trap_begin() {}
-void trap_end() {}
-
-#else
-
 static pthread_t runner;
 static struct sigaction before;
+static sigset_t mask_before;
 
-static void trapped(int, siginfo_t *info, void *) {
-    if (!pthread_equal(pthread_self(), runner)) {
-        sigaction(SIGSEGV, &before, nullptr); /* the access is made again, and then without us */
-        return;
-    }
-    char text[160];
-    describe_address(info->si_addr, text, sizeof(text));
-    fail_of(cudaErrorIllegalAddress, "touches %s", text);
+static bool can_end_launch() {
+#ifdef TN_FIBRE_ASAN
+    return false;
+#else
+    return is_running();
+#endif
 }
 
+static void trapped(int, siginfo_t *info, void *) {
+    bool own = pthread_equal(pthread_self(), runner);
+    if (own && open_piece(info->si_addr)) {
+        return;
+    }
+    if (own && can_end_launch()) {
+        char text[160];
+        describe_address(info->si_addr, text, sizeof(text));
+        fail_of(cudaErrorIllegalAddress, "touches %s", text);
+    }
+    sigaction(SIGSEGV, &before, nullptr); /* the access is made again, and then without us */
+}
+
+/* Threads of a library may have all signals blocked, and a blocked fault ends the process. */
 void trap_begin() {
     struct sigaction own = {};
     own.sa_sigaction = trapped;
     own.sa_flags = SA_SIGINFO | SA_NODEFER;
     runner = pthread_self();
     sigaction(SIGSEGV, &own, &before);
+    sigset_t fault;
+    sigemptyset(&fault);
+    sigaddset(&fault, SIGSEGV);
+    pthread_sigmask(SIG_UNBLOCK, &fault, &mask_before);
 }
 
 void trap_end() {
     sigaction(SIGSEGV, &before, nullptr);
+    pthread_sigmask(SIG_SETMASK, &mask_before, nullptr);
 }
-
-#endif
 
 } // namespace tn_emulator
