@@ -104,6 +104,10 @@ static tn_status conv_backward_kernel(const tn_op_back *b) {
     return status;
 }
 
+static void conv_work(tn_op_work *w) {
+    tn__conv_work(w, w->y[0], w->x[W]);
+}
+
 static void conv_samples(tn_op_samples *s) {
     const tn__conv_case *all = tn__conv_cases();
     for (int i = 0; i < CONV_CASES; i++) {
@@ -134,6 +138,7 @@ const tn_op tn__op_conv = {
     .wide = true,
     .widens = 1u << W | 1u << B,
     .samples = conv_samples,
+    .work = conv_work,
 };
 
 tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size) {

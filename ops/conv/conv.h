@@ -54,6 +54,10 @@ static inline tn_tensor *tn__conv_unbatched(tn_tensor *y, bool single) {
     return single ? tn_squeeze(y, 0) : y;
 }
 
+/* For the profiler: each number of the kernel meets each of the places (N, channels, sizes…); in
+ * backward once for each of both inputs whose gradient is wanted. */
+void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel);
+
 /* The operations, with `size` in place of call's own. */
 tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
 tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);

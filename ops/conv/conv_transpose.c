@@ -77,6 +77,10 @@ static void conv_transpose_backward(tn_op_grad *g) {
 
 /* The cases of conv, from the other side: y of the one is x of the other. What a stride passed over
  * at the end of conv's x is output_padding here. */
+static void conv_transpose_work(tn_op_work *w) {
+    tn__conv_work(w, w->x[X], w->x[W]);
+}
+
 static void conv_transpose_samples(tn_op_samples *s) {
     static tn__conv_call calls[CONV_CASES];
     const tn__conv_case *all = tn__conv_cases();
@@ -134,6 +138,7 @@ const tn_op tn__op_conv_transpose = {
     .backward_kernel = conv_transpose_backward_kernel,
     .wide = true,
     .samples = conv_transpose_samples,
+    .work = conv_transpose_work,
 };
 
 tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size) {

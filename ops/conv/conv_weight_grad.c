@@ -47,6 +47,10 @@ static void conv_weight_grad_backward(tn_op_grad *g) {
     }
 }
 
+static void conv_weight_grad_work(tn_op_work *w) {
+    tn__conv_work(w, w->x[DY], w->y[0]);
+}
+
 static void conv_weight_grad_samples(tn_op_samples *s) {
     static tn__conv_call calls[CONV_CASES];
     const tn__conv_case *all = tn__conv_cases();
@@ -74,6 +78,7 @@ const tn_op tn__op_conv_weight_grad = {
     .backward = conv_weight_grad_backward,
     .wide = true,
     .samples = conv_weight_grad_samples,
+    .work = conv_weight_grad_work,
 };
 
 tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims kernel) {

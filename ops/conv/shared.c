@@ -116,6 +116,14 @@ tn_tensor *tn__conv_bias_grad(tn_tensor *dy) {
     return tn_sum(dy, but_channels, false);
 }
 
+/* ---- Work ------------------------------------------------------------------------------------ */
+
+void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel) {
+    double channels = places && places->size[1] > 0 ? (double)places->size[1] : 1;
+    tn__work_product(w, tn__work_count(places) / channels * tn__work_count(kernel),
+                     1u << 0 | 1u << 1);
+}
+
 /* ---- Samples --------------------------------------------------------------------------------- */
 
 /* Each dimension count; strides, paddings, dilations and groups, alone and together; a kernel of

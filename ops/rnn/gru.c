@@ -61,6 +61,7 @@ const tn_op tn__op_gru = {
     .widens = TN__RNN_WEIGHTS,
     .adds = TN__RNN_WEIGHTS,
     .samples = gru_samples,
+    .work = tn__rnn_work,
 };
 
 tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,

@@ -61,6 +61,7 @@ const tn_op tn__op_lstm = {
     .widens = TN__RNN_WEIGHTS,
     .adds = TN__RNN_WEIGHTS,
     .samples = lstm_samples,
+    .work = tn__rnn_work,
 };
 
 tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_weights w,

@@ -421,3 +421,14 @@ void tn__rnn_samples(tn_op_samples *s, tn_cell cell) {
         add_sample(s, cell, &cases[i]);
     }
 }
+
+/* ---- Work ------------------------------------------------------------------------------------ */
+
+/* Back through the times goes one product with weight_hh, whatever is wanted. */
+void tn__rnn_work(tn_op_work *w) {
+    double rows = (double)(w->x[TN__RNN_X]->size[0] * w->x[TN__RNN_X]->size[1]);
+    double steps = 2 * rows * tn__work_count(w->x[TN__RNN_W_HH]);
+    tn__work_product(w, rows * tn__work_count(w->x[TN__RNN_W_IH]),
+                     1u << TN__RNN_X | 1u << TN__RNN_W_IH);
+    w->flops += w->wants && w->wants[TN__RNN_W_HH] ? 2 * steps : steps;
+}

@@ -62,6 +62,7 @@ tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n);
 /* Each combination of biases, lengths and a first state; both directions; one time, one row, one
  * unit, no rows, and more units and rows than a kernel's tile. */
 void tn__rnn_samples(tn_op_samples *s, tn_cell cell);
+void tn__rnn_work(tn_op_work *w);
 
 /* Checks lengths, which a kernel cannot: 1 … T. Calls op; results get hn and cn. Returns y. */
 tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *const *in, int n,

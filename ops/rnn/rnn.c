@@ -67,6 +67,7 @@ const tn_op tn__op_rnn = {
     .widens = TN__RNN_WEIGHTS,
     .adds = TN__RNN_WEIGHTS,
     .samples = rnn_samples,
+    .work = tn__rnn_work,
 };
 
 tn_tensor *tn_rnn_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,

@@ -8,6 +8,7 @@
 #include "core/allocator.h"
 #include "core/span.h"
 
+#include <tern/sys/backend.h>
 #include <tern/tern.h>
 
 /* Limits are given, so that nothing is measured. */
@@ -160,6 +161,49 @@ static void work_of_products(void **state) {
     assert_float_equal(forward.least, fmax(forward.bytes / 10e9, forward.flops / 100e9), 1e-18);
     tn_optim_free(opt);
     tn_module_finish(&net);
+}
+
+/* Of the operation's kernel, forward (0), backward (1) or both (-1). */
+static double flops_of(const char *op, int back) {
+    char name[64];
+    snprintf(name, sizeof(name), "%s %s", tn_backend_of(tn_default_device())->name, op);
+    return sum_of(TN__SPAN_KERNEL, name, NULL, back).flops;
+}
+
+static void work_of_convolutions(void **state) {
+    (void)state;
+    tn_conv_options o = tn_conv_with(2, 1);
+    o.groups = 2;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 4, 9, 7), TN_F32), true);
+    tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(6, 2, 3, 3), TN_F32), true);
+    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    tn_backward(tn_sum_all(tn_conv2d_op(x, w, NULL, o))); /* (3, 6, 5, 4) */
+    tn_profiler_stop();
+    double product = 2.0 * (3 * 5 * 4) * (6 * 2 * 3 * 3);
+    assert_float_equal(flops_of("conv", 0), product, 0);
+    assert_float_equal(flops_of("conv", 1), 2 * product, 0);
+
+    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    tn_conv_transpose2d_op(tn_ones(TN_DIMS(3, 6, 5, 4), TN_F32), w, NULL, o);
+    tn_profiler_stop();
+    assert_float_equal(flops_of("conv_transpose", -1), product, 0);
+}
+
+static void work_of_recurrent_nets(void **state) {
+    (void)state;
+    if (!tn_backend_of(tn_default_device())->recurrent_backward) {
+        skip(); /* made of operations, which say what each of them has to do */
+    }
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(5, 2, 3), TN_F32), true);
+    tn_tensor *ih = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 3), TN_F32), true);
+    tn_tensor *hh = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 7), TN_F32), true);
+    tn_rnn_weights weights = {.weight_ih = ih, .weight_hh = hh};
+    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    tn_backward(tn_sum_all(tn_lstm_op(x, NULL, NULL, weights, NULL, false, NULL, NULL)));
+    tn_profiler_stop();
+    double product = 2.0 * (5 * 2) * (4 * 7 * 3 + 4 * 7 * 7);
+    assert_float_equal(flops_of("lstm", 0), product, 0);
+    assert_float_equal(flops_of("lstm", 1), 2 * product, 0);
 }
 
 static void work_of_others(void **state) {
@@ -395,18 +439,11 @@ static void no_memory_for_sites(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(nothing_is_seen_unasked),
-        TEST(modules_and_their_backward),
-        TEST(work_of_products),
-        TEST(work_of_others),
-        TEST(schedule_of_steps),
-        TEST(steps_without_an_end),
-        TEST(wrong_calls),
-        TEST(regions_of_two_threads),
-        TEST(region_around_the_start),
-        TEST(region_inside_itself),
-        TEST(recomputed_modules),
-        TEST(no_memory_for_sites),
+        TEST(nothing_is_seen_unasked), TEST(modules_and_their_backward), TEST(work_of_products),
+        TEST(work_of_convolutions),    TEST(work_of_recurrent_nets),     TEST(work_of_others),
+        TEST(schedule_of_steps),       TEST(steps_without_an_end),       TEST(wrong_calls),
+        TEST(regions_of_two_threads),  TEST(region_around_the_start),    TEST(region_inside_itself),
+        TEST(recomputed_modules),      TEST(no_memory_for_sites),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
