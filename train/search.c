@@ -16,6 +16,7 @@
 #include "train/search.h"
 
 #include "core/error.h"
+#include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
@@ -63,7 +64,8 @@ tn_search *tn_search_new(tn_search_options options) {
     }
     tn_search *s = tn__calloc(1, sizeof(*s));
     if (s) {
-        *s = (tn_search){.options = options, .out = tn__strdup(options.out), .current = -1};
+        *s = (tn_search){
+            .options = options, .out = tn__strdup(options.out), .current = -1, .held = -1};
         s->space = tn__calloc(TN__MOST_SEARCHED, sizeof(*s->space));
         s->workers = tn__calloc((size_t)options.processes + 1, sizeof(*s->workers));
     }
@@ -81,6 +83,7 @@ void tn__search_free(tn_search *s) {
         free(s->space[i].choices);
     }
     if (s) {
+        tn__search_leave(s);
         free(s->out);
         free(s->space);
         free(s->workers);
@@ -110,6 +113,26 @@ static char *value_path(const tn_search *s, int64_t trial, int rung) {
 
 static bool write_text(const char *path, const char *text) {
     return path && tn_write_file(path, text, strlen(text)) == TN_OK;
+}
+
+/* Makes the trial's folder s->folder, and writes its values there, for people. False after raising.
+ */
+static bool make_trial_folder(tn_search *s, int64_t trial) {
+    free(s->folder);
+    s->folder = tn__search_trial_folder(s, trial);
+    bool made = s->folder && tn__folder_make(s->folder, "search");
+    char *path = made ? tn__folder_path(s->folder, "values.txt", "search") : NULL;
+    char *text = path ? tn__search_describe(s, trial) : NULL;
+    tn__file f;
+    bool written = text && tn__file_begin(&f, path, "search");
+    if (written) {
+        tn__file_put(&f, text, strlen(text));
+        tn__file_put(&f, "\n", 1);
+        written = tn__file_commit(&f) == TN_OK;
+    }
+    free(text);
+    free(path);
+    return written;
 }
 
 /* Reads what the trial was worth after its next rung; false where there is no such file, or after
@@ -242,22 +265,13 @@ static bool count_trials(tn_search *s) {
     return s->trials != NULL;
 }
 
-/* Makes `trial` this process's. False after raising. */
+/* Makes `trial` this process's. False after raising, or when a child was asked to stop. */
 static bool enter_trial(tn_search *s, int64_t trial) {
-    free(s->folder);
-    s->folder = tn__search_trial_folder(s, trial);
-    char *path = s->folder && tn__folder_make(s->folder, "search")
-                     ? tn__folder_path(s->folder, "values.txt", "search")
-                     : NULL;
-    char text[TN__SEARCH_TEXT];
-    tn__search_describe(s, trial, text, sizeof(text) - 1);
-    strcat(text, "\n");
-    bool written = write_text(path, text);
-    free(path);
+    bool entered = make_trial_folder(s, trial) && (!s->child || tn__search_hold(s));
     tn__search_set(s, trial);
-    s->current = written ? trial : -1;
+    s->current = entered ? trial : -1;
     s->reported = false;
-    return written;
+    return entered;
 }
 
 /* The first call. False when there is nothing to do here, or after raising. */
@@ -288,17 +302,23 @@ static bool search_begin(tn_search *s) {
     return !tn__pending();
 }
 
-static void say_trial(const tn_search *s, int64_t trial) {
+/* `well`: its process, if it has one, ended with status 0. */
+static void say_trial(const tn_search *s, int64_t trial, bool well) {
     const tn__trial *t = &s->trials[trial];
-    char text[TN__SEARCH_TEXT];
-    tn__search_describe(s, trial, text, sizeof(text));
+    char *text = tn__search_describe(s, trial);
+    const char *with = text ? text : "";
     if (t->failed) {
         printf("trial %lld has failed (%s/trial-%04lld/output.txt): %s\n", (long long)trial, s->out,
-               (long long)trial, text);
+               (long long)trial, with);
     } else {
         printf("trial %lld, %lld steps: %.6g   %s\n", (long long)trial,
-               (long long)s->rung_steps[t->rungs - 1], t->values[t->rungs - 1], text);
+               (long long)s->rung_steps[t->rungs - 1], t->values[t->rungs - 1], with);
     }
+    if (!t->failed && !well) {
+        printf("trial %lld has failed behind its value (%s/trial-%04lld/output.txt)\n",
+               (long long)trial, s->out, (long long)trial);
+    }
+    free(text);
     fflush(stdout);
 }
 
@@ -317,8 +337,8 @@ static void run_processes(tn_search *s) {
         trial = tn__search_wait(s, &well);
         s->stopped = trial < 0;
         if (trial >= 0) {
-            s->trials[trial].failed = !read_value(s, trial) || !well;
-            say_trial(s, trial);
+            s->trials[trial].failed = !read_value(s, trial); /* a value counts, here and later on */
+            say_trial(s, trial, well);
         }
     }
     tn__search_stop(s); /* after an error */
@@ -339,6 +359,7 @@ bool tn_search_next(tn_search *s) {
     }
     s->stopped = s->stopped || tn_stop_asked();
     s->current = -1;
+    tn__search_leave(s);
     free(s->folder);
     s->folder = NULL;
     if (s->child || s->stopped) {
@@ -381,7 +402,7 @@ void tn_search_report(tn_search *s, double value) {
         t->values[t->rungs++] = value;
     }
     if (s->reported && !s->child) {
-        say_trial(s, s->current);
+        say_trial(s, s->current, true);
     }
 }
 

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-enum { TN__RUNGS = 40, TN__MOST_TRIALS = 100000, TN__MOST_SEARCHED = 64, TN__SEARCH_TEXT = 1024 };
+enum { TN__RUNGS = 40, TN__MOST_TRIALS = 100000, TN__MOST_SEARCHED = 64, TN__SEARCH_VALUE = 40 };
 
 /* A value that is searched for: one of a list, or a range when there is none. */
 typedef struct tn__searched {
@@ -16,6 +16,7 @@ typedef struct tn__searched {
     int64_t *whole;
     const char **text;
     double low, high;
+    int64_t least, most; /* of a whole one: what low and high are rounded from */
     bool log;
     void *choices; /* double, int64_t or const char *: a copy */
     int count;
@@ -60,6 +61,7 @@ struct tn_search {
     int worker_count;
     int64_t current; /* the trial that this process runs; -1: none */
     char *folder;    /* its */
+    int held;        /* the file of tn__search_hold; -1: none */
     bool child;      /* this process was started for `current` alone */
     bool began, reported, stopped;
 };
@@ -71,8 +73,13 @@ bool tn__search_start(tn_search *s, int64_t trial);
 int64_t tn__search_wait(tn_search *s, bool *well);
 /* Ends all that run, and waits for them. */
 void tn__search_stop(tn_search *s);
-/* What the environment says of the trial that this process was started for; false: none. */
+/* What the environment says of the trial that this process was started for; false: none. Those that
+ * this process starts are not told. */
 bool tn__search_told(int64_t *trial, int64_t *rung);
+/* Waits until no other process has the trial in s->folder, and has it then: until the process ends,
+ * or tn__search_leave. False after raising, or when the process was asked to stop. */
+bool tn__search_hold(tn_search *s);
+void tn__search_leave(tn_search *s);
 
 void tn__search_free(tn_search *s);
 char *tn__search_trial_folder(const tn_search *s, int64_t trial);
@@ -80,12 +87,13 @@ char *tn__search_trial_folder(const tn_search *s, int64_t trial);
 char *tn__search_text(const tn_search *s);
 /* A trial's values, to settings[space_count]. */
 void tn__search_draw(const tn_search *s, int64_t trial, tn__setting *settings);
-/* One of them: "0.001" */
-void tn__search_value(const tn__searched *v, const tn__setting *setting, char *text, size_t room);
+/* One of them: "0.001", in `number` unless it is a text */
+const char *tn__search_value(const tn__searched *v, const tn__setting *setting,
+                             char number[TN__SEARCH_VALUE]);
 /* Sets the program's variables. */
 void tn__search_set(const tn_search *s, int64_t trial);
-/* "lr 0.001, width 64" */
-void tn__search_describe(const tn_search *s, int64_t trial, char *text, size_t room);
+/* "lr 0.001, width 64"; the caller frees. NULL after raising. */
+char *tn__search_describe(const tn_search *s, int64_t trial);
 
 /* The trials that have ended a rung, the best first; the caller frees. NULL after raising. */
 tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count);

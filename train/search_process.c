@@ -1,6 +1,10 @@
 /* Trials as processes: this program again, with the same arguments, and the trial's number in the
  * environment. So a trial may use threads and devices, crash, and be killed, and the search goes
  * on.
+ *
+ * When a search is killed, its trials are asked to stop, and may still save when it is started
+ * again. So each holds its folder with a lock of POSIX's, which is the process's own: what it has
+ * started does not hold it, and it goes with the process.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -19,8 +23,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char variable[] = "TERN_TRIAL=";
-
 extern char **environ;
 
 bool tn__search_told(int64_t *trial, int64_t *rung) {
@@ -32,14 +34,38 @@ bool tn__search_told(int64_t *trial, int64_t *rung) {
     }
     *trial = t;
     *rung = r;
+    unsetenv("TERN_TRIAL");
     return true;
+}
+
+bool tn__search_hold(tn_search *s) {
+    char *path = tn__folder_path(s->folder, "process.lock", "search");
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    s->held = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
+    if (path && s->held < 0) {
+        tn__raise(TN_EIO, "search", "%s: %s", path, strerror(errno));
+    }
+    free(path);
+    while (s->held >= 0 && fcntl(s->held, F_SETLKW, &whole) != 0 && errno == EINTR) {
+        if (tn_stop_asked()) {
+            return false;
+        }
+    }
+    return s->held >= 0; /* some file systems have no locks: then there is nobody to be seen */
+}
+
+void tn__search_leave(tn_search *s) {
+    if (s->held >= 0) {
+        close(s->held);
+        s->held = -1;
+    }
 }
 
 /* What a process is made of; all that needs memory is done before the fork. */
 typedef struct launch {
     char *line, **arguments, **environment;
     char mark[64], threads[64];
-    char *output;
+    char *output, *profile;
 } launch;
 
 static void launch_free(launch *l) {
@@ -47,6 +73,7 @@ static void launch_free(launch *l) {
     free(l->arguments);
     free(l->environment);
     free(l->output);
+    free(l->profile);
 }
 
 /* The words that this process was started with. */
@@ -67,23 +94,53 @@ static bool find_arguments(launch *l) {
     return l->arguments != NULL;
 }
 
-static bool make_environment(launch *l, const tn_search *s, int64_t trial) {
+static bool is_variable(const char *entry, const char *name) {
+    size_t length = strlen(name);
+    return strncmp(entry, name, length) == 0 && entry[length] == '=';
+}
+
+/* TERN_PROFILE names a file, where it does, that all processes would write: each has it in its own
+ * folder. NULL: no file, or after raising. */
+static char *make_profile(const char *folder) {
+    const char *wish = getenv("TERN_PROFILE");
+    if (!wish || !strstr(wish, ".json")) {
+        return NULL;
+    }
+    const char *slash = strrchr(wish, '/');
+    char *path = tn__folder_path(folder, slash ? slash + 1 : wish, "search");
+    size_t room = path ? strlen(path) + sizeof("TERN_PROFILE=") : 0;
+    char *entry = path ? tn__malloc(room) : NULL;
+    if (entry) {
+        snprintf(entry, room, "TERN_PROFILE=%s", path);
+    } else if (path) {
+        tn__raise(TN_ENOMEM, "search", "no memory for a process");
+    }
+    free(path);
+    return entry;
+}
+
+static bool make_environment(launch *l, const tn_search *s, int64_t trial, const char *folder) {
     size_t count = 0, kept = 0;
     while (environ[count]) {
         count++;
     }
-    l->environment = tn__calloc(count + 3, sizeof(*l->environment));
-    for (size_t i = 0; l->environment && i < count; i++) {
-        if (strncmp(environ[i], variable, strlen(variable)) != 0) {
+    l->profile = make_profile(folder);
+    l->environment = tn__calloc(count + 4, sizeof(*l->environment));
+    if (!l->environment || tn__pending()) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_variable(environ[i], "TERN_TRIAL") &&
+            !(l->profile && is_variable(environ[i], "TERN_PROFILE"))) {
             l->environment[kept++] = environ[i];
         }
     }
-    if (!l->environment) {
-        return false;
-    }
-    snprintf(l->mark, sizeof(l->mark), "%s%lld %d", variable, (long long)trial,
+    snprintf(l->mark, sizeof(l->mark), "TERN_TRIAL=%lld %d", (long long)trial,
              s->trials[trial].rungs);
     l->environment[kept++] = l->mark;
+    if (l->profile) {
+        l->environment[kept++] = l->profile;
+    }
     if (!getenv("OMP_NUM_THREADS")) {
         long cores = sysconf(_SC_NPROCESSORS_ONLN), each = cores / (long)s->options.processes;
         snprintf(l->threads, sizeof(l->threads), "OMP_NUM_THREADS=%ld", each > 1 ? each : 1);
@@ -95,7 +152,7 @@ static bool make_environment(launch *l, const tn_search *s, int64_t trial) {
 static bool launch_make(launch *l, const tn_search *s, int64_t trial) {
     char *folder = tn__search_trial_folder(s, trial);
     bool made = folder && tn__folder_make(folder, "search") && find_arguments(l) &&
-                make_environment(l, s, trial);
+                make_environment(l, s, trial, folder);
     l->output = made ? tn__folder_path(folder, "output.txt", "search") : NULL;
     free(folder);
     if (!l->output) {
@@ -104,10 +161,18 @@ static bool launch_make(launch *l, const tn_search *s, int64_t trial) {
     return l->output != NULL;
 }
 
+/* The same file behind stdin, stdout and stderr, any of which may have been closed, and closed at
+ * exec. */
+static int above_streams(int fd) {
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return above;
+}
+
 /* In the child, between fork and exec: nothing that takes memory or a lock. */
 static void become_trial(const launch *l, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    int output = open(l->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int output = above_streams(open(l->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (getppid() != parent || output < 0) {
         _exit(1);
     }
@@ -123,8 +188,8 @@ bool tn__search_start(tn_search *s, int64_t trial) {
     pid_t pid = -1, self = getpid();
     bool made = launch_make(&l, s, trial);
     if (made && pipe(ends) == 0) {
-        fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-        fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+        ends[0] = above_streams(ends[0]);
+        ends[1] = above_streams(ends[1]);
         fflush(stdout);
         pid = fork();
         if (pid == 0) {

@@ -1,5 +1,6 @@
 /* What is searched: ranges and choices, a trial's values, and the whole as text. */
 #include "core/error.h"
+#include "core/json_text.h"
 #include "core/memory.h"
 #include "core/number.h"
 #include "io/numbers.h"
@@ -31,8 +32,8 @@ static tn__searched *space_add(tn_search *s, const char *name, const void *value
 }
 
 static tn_status add_range(tn_search *s, const char *name, tn__searched range, const void *value) {
-    if (!(range.low < range.high) || !isfinite(range.high - range.low) ||
-        (range.log && range.low <= 0)) {
+    bool empty = range.whole ? range.least > range.most : !(range.low < range.high);
+    if (empty || !isfinite(range.high - range.low) || (range.log && range.low <= 0)) {
         return tn__raise(TN_EVALUE, "search", "%s: from %g to %g%s", name ? name : "NULL",
                          range.low, range.high, range.log ? " by its logarithm" : "");
     }
@@ -56,7 +57,8 @@ tn_status tn_search_log_real(tn_search *s, const char *name, double *value, doub
 
 tn_status tn_search_whole(tn_search *s, const char *name, int64_t *value, int64_t low,
                           int64_t high) {
-    tn__searched range = {.whole = value, .low = (double)low, .high = (double)high + 1};
+    tn__searched range = {
+        .whole = value, .low = (double)low, .high = (double)high + 1, .least = low, .most = high};
     return add_range(s, name, range, value);
 }
 
@@ -111,11 +113,25 @@ static void draw_choice(const tn__searched *v, int64_t at, tn__setting *setting)
     }
 }
 
+/* In [low, high), wherever rounding has taken it. */
+static double within_range(double value, double low, double high) {
+    return value < low ? low : value < high ? value : nextafter(high, low);
+}
+
+static int64_t draw_whole(double part, int64_t least, int64_t most) {
+    uint64_t last = (uint64_t)most - (uint64_t)least;
+    double at = floor(part * ((double)last + 1));
+    return (int64_t)((uint64_t)least + (at < (double)last ? (uint64_t)at : last));
+}
+
 static void draw_range(const tn__searched *v, double part, tn__setting *setting) {
+    if (v->whole) {
+        setting->whole = draw_whole(part, v->least, v->most);
+        return;
+    }
     double low = v->log ? log(v->low) : v->low, high = v->log ? log(v->high) : v->high;
     double value = low + part * (high - low);
-    setting->real = v->log ? exp(value) : value;
-    setting->whole = v->whole ? (int64_t)floor(value) : 0;
+    setting->real = within_range(v->log ? exp(value) : value, v->low, v->high);
 }
 
 void tn__search_draw(const tn_search *s, int64_t trial, tn__setting *settings) {
@@ -149,65 +165,73 @@ void tn__search_set(const tn_search *s, int64_t trial) {
     }
 }
 
-void tn__search_value(const tn__searched *v, const tn__setting *setting, char *text, size_t room) {
+const char *tn__search_value(const tn__searched *v, const tn__setting *setting,
+                             char number[TN__SEARCH_VALUE]) {
     if (v->real) {
-        snprintf(text, room, "%.6g", setting->real);
+        snprintf(number, TN__SEARCH_VALUE, "%.6g", setting->real);
     } else if (v->whole) {
-        snprintf(text, room, "%lld", (long long)setting->whole);
-    } else {
-        snprintf(text, room, "%s", setting->text);
+        snprintf(number, TN__SEARCH_VALUE, "%lld", (long long)setting->whole);
     }
+    return v->text ? setting->text : number;
 }
 
-void tn__search_describe(const tn_search *s, int64_t trial, char *text, size_t room) {
-    size_t used = 0;
-    *text = 0;
+/* ---- As text --------------------------------------------------------------------------------- */
+
+static void put_word(tn__json_text *t, const char *word) {
+    tn__json_put_bytes(t, word, strlen(word));
+}
+
+/* The text, with its 0; NULL after raising. */
+static char *take_text(tn__json_text *t) {
+    tn__json_put_bytes(t, "", 1);
+    if (t->failed) {
+        free(t->at);
+        tn__raise(TN_ENOMEM, "search", "no memory");
+        return NULL;
+    }
+    return t->at;
+}
+
+char *tn__search_describe(const tn_search *s, int64_t trial) {
+    tn__json_text t = {0};
     tn__setting settings[TN__MOST_SEARCHED];
     tn__search_draw(s, trial, settings);
-    for (int i = 0; i < s->space_count && used < room; i++) {
-        char value[64];
-        tn__search_value(&s->space[i], &settings[i], value, sizeof(value));
-        used += (size_t)snprintf(text + used, room - used, "%s%s %s", i ? ", " : "",
-                                 s->space[i].name, value);
+    for (int i = 0; i < s->space_count; i++) {
+        char number[TN__SEARCH_VALUE];
+        tn__json_put(&t, "%s%s ", i ? ", " : "", s->space[i].name);
+        put_word(&t, tn__search_value(&s->space[i], &settings[i], number));
     }
+    return take_text(&t);
+}
+
+static void put_searched(tn__json_text *t, const tn__searched *v) {
+    put_word(t, v->name);
+    if (!v->choices) {
+        tn__json_put(t, " from %s to %s%s", tn__number_of(v->low).text, tn__number_of(v->high).text,
+                     v->log     ? " by its logarithm"
+                     : v->whole ? ", whole"
+                                : "");
+    }
+    for (int k = 0; v->choices && k < v->count; k++) {
+        char number[TN__SEARCH_VALUE];
+        tn__setting setting = {0};
+        draw_choice(v, k, &setting);
+        put_word(t, " ");
+        put_word(t, tn__search_value(v, &setting, number));
+    }
+    put_word(t, "\n");
 }
 
 char *tn__search_text(const tn_search *s) {
     const tn_search_options *o = &s->options;
-    size_t room = 1024;
+    tn__json_text t = {0};
+    tn__json_put(&t,
+                 "seed %llu, steps %lld, first_steps %lld, factor %lld, "
+                 "grid %d, larger_is_better %d\n",
+                 (unsigned long long)o->seed, (long long)o->steps, (long long)o->first_steps,
+                 (long long)o->factor, o->grid, o->larger_is_better);
     for (int i = 0; i < s->space_count; i++) {
-        room += 256 + (size_t)s->space[i].count * 64;
+        put_searched(&t, &s->space[i]);
     }
-    char *text = tn__malloc(room);
-    size_t used = 0;
-    if (!text) {
-        tn__raise(TN_ENOMEM, "search", "no memory");
-        return NULL;
-    }
-    used += (size_t)snprintf(text, room,
-                             "seed %llu, steps %lld, first_steps %lld, factor %lld, "
-                             "grid %d, larger_is_better %d\n",
-                             (unsigned long long)o->seed, (long long)o->steps,
-                             (long long)o->first_steps, (long long)o->factor, o->grid,
-                             o->larger_is_better);
-    for (int i = 0; i < s->space_count; i++) {
-        const tn__searched *v = &s->space[i];
-        used += (size_t)snprintf(text + used, room - used, "%s", v->name);
-        if (!v->choices) {
-            used += (size_t)snprintf(text + used, room - used, " from %s to %s%s",
-                                     tn__number_of(v->low).text, tn__number_of(v->high).text,
-                                     v->log     ? " by its logarithm"
-                                     : v->whole ? ", whole"
-                                                : "");
-        }
-        for (int k = 0; v->choices && k < v->count; k++) {
-            char value[64];
-            tn__setting setting;
-            draw_choice(v, k, &setting);
-            tn__search_value(v, &setting, value, sizeof(value));
-            used += (size_t)snprintf(text + used, room - used, " %.62s", value);
-        }
-        used += (size_t)snprintf(text + used, room - used, "\n");
-    }
-    return text;
+    return take_text(&t);
 }

@@ -2,55 +2,92 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
+#include "core/json_text.h"
 #include "io/numbers.h"
 #include "train/search.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* A row of the table, for people or as CSV. */
-static void describe_row(const tn_search *s, int64_t trial, int64_t place, bool csv, char *text,
-                         size_t room) {
-    const tn__trial *t = &s->trials[trial];
-    int used = snprintf(text, room, csv ? "%lld,%lld,%lld,%.9g" : "%5lld  %5lld  %8lld  %12.6g",
-                        (long long)place, (long long)trial, (long long)s->rung_steps[t->rungs - 1],
-                        t->values[t->rungs - 1]);
+enum { SHOWN = 30 };
+
+/* A table that is written: as CSV into a file, or for people to stdout. */
+typedef struct table {
+    tn__file *csv; /* or NULL */
+    tn__json_text row;
+} table;
+
+/* As CSV has it (RFC 4180): in quotes where it needs them, and a quote twice. */
+static void put_csv(tn__json_text *row, const char *text) {
+    bool quotes = text[strcspn(text, ",\"\r\n")] != 0;
+    tn__json_put_bytes(row, ",\"", quotes ? 2 : 1);
+    for (; *text; text++) {
+        tn__json_put_bytes(row, text, 1);
+        if (*text == '"') {
+            tn__json_put_bytes(row, text, 1);
+        }
+    }
+    tn__json_put_bytes(row, "\"", quotes ? 1 : 0);
+}
+
+static void put_cell(table *t, const char *text) {
+    enum { WIDTH = 10 };
+    size_t length = strlen(text);
+    if (t->csv) {
+        put_csv(&t->row, text);
+    } else {
+        tn__json_put(&t->row, "  %*s", length < WIDTH ? (int)(WIDTH - length) : 0, "");
+        tn__json_put_bytes(&t->row, text, length);
+    }
+}
+
+static void end_row(table *t) {
+    tn__json_put(&t->row, "\n");
+    if (t->row.failed) {
+        tn__raise(TN_ENOMEM, "search", "no memory");
+    } else if (t->csv) {
+        tn__file_put(t->csv, t->row.at, t->row.bytes);
+    } else {
+        fwrite(t->row.at, 1, t->row.bytes, stdout);
+    }
+    t->row.bytes = 0;
+}
+
+static void put_trial(table *t, const tn_search *s, int64_t trial, int64_t place) {
+    const tn__trial *known = &s->trials[trial];
+    tn__json_put(&t->row, t->csv ? "%lld,%lld,%lld,%.9g" : "%5lld  %5lld  %8lld  %12.6g",
+                 (long long)place, (long long)trial, (long long)s->rung_steps[known->rungs - 1],
+                 known->values[known->rungs - 1]);
     tn__setting settings[TN__MOST_SEARCHED];
     tn__search_draw(s, trial, settings);
-    for (int i = 0; i < s->space_count && used < (int)room; i++) {
-        char value[64];
-        tn__search_value(&s->space[i], &settings[i], value, sizeof(value));
-        used += snprintf(text + used, room - (size_t)used, csv ? ",%s" : "  %10s", value);
+    for (int i = 0; i < s->space_count; i++) {
+        char number[TN__SEARCH_VALUE];
+        put_cell(t, tn__search_value(&s->space[i], &settings[i], number));
     }
+    end_row(t);
 }
 
-static void describe_head(const tn_search *s, bool csv, char *text, size_t room) {
-    int used = snprintf(text, room,
-                        csv ? "place,trial,steps,value" : "place  trial     steps         value");
-    for (int i = 0; i < s->space_count && used < (int)room; i++) {
-        used +=
-            snprintf(text + used, room - (size_t)used, csv ? ",%s" : "  %10s", s->space[i].name);
-    }
-}
-
-/* Those that came furthest first, and of these the best. Into f where it is not NULL, as CSV, or to
- * stdout, the first 30. */
-static void put_table(const tn_search *s, tn__file *f) {
-    enum { SHOWN = 30 };
-    char text[TN__SEARCH_TEXT];
+/* Those that came furthest first, and of these the best; of those for people the first of them. */
+static void put_table(const tn_search *s, tn__file *csv) {
+    table t = {.csv = csv};
     int64_t place = 0, count;
-    describe_head(s, f, text, sizeof(text));
-    f ? tn__file_print(f, "%.1000s\n", text) : (void)printf("\n%s\n", text);
+    tn__json_put(&t.row,
+                 csv ? "place,trial,steps,value" : "\nplace  trial     steps         value");
+    for (int i = 0; i < s->space_count; i++) {
+        put_cell(&t, s->space[i].name);
+    }
+    end_row(&t);
     for (int rung = s->rung_count - 1; rung >= 0; rung--) {
         tn__ranked *trials = tn__search_sort(s, rung, &count);
         for (int64_t i = 0; trials && i < count; i++) {
-            if (s->trials[trials[i].trial].rungs != rung + 1 || (place++ >= SHOWN && !f)) {
-                continue;
+            bool here = s->trials[trials[i].trial].rungs == rung + 1;
+            if (here && (place++ < SHOWN || csv)) {
+                put_trial(&t, s, trials[i].trial, place);
             }
-            describe_row(s, trials[i].trial, place, f, text, sizeof(text));
-            f ? tn__file_print(f, "%.1000s\n", text) : (void)printf("%s\n", text);
         }
         free(trials);
     }
+    free(t.row.at);
 }
 
 static void end_search(tn_search *s) {
@@ -59,7 +96,7 @@ static void end_search(tn_search *s) {
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     if (path && tn__file_begin(&f, path, "search")) {
         put_table(s, &f);
-        tn__file_commit(&f);
+        tn__pending() ? tn__file_abandon(&f) : (void)tn__file_commit(&f);
         put_table(s, NULL);
         printf("all trials: %s\n", path);
     }

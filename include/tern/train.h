@@ -317,8 +317,9 @@ TN_API void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const 
  *     return tn_search_end(search);              // the table
  *
  * With `processes` each trial is a process: this program again, with the same arguments, in which
- * tn_search_next is true once; what it prints is in its folder, and what happens before
- * tn_search_next happens in each. Processes 0: all in this one, one after the other.
+ * tn_search_next is true once; what it prints is in its folder, a trace of TERN_PROFILE too, and
+ * what happens before tn_search_next happens in each. A value that was reported counts, however the
+ * process ends. Such a program has one search. Processes 0: all in this one, one after the other.
  *
  * With `first_steps` trials are halved (ASHA; Li et al. 2018, arXiv:1810.05934): all train so many
  * steps, the best 1/factor of them factor times as many, and so on up to `steps`. A trial is then

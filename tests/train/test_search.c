@@ -198,8 +198,32 @@ static void refuses(void **state) {
     tn_search_end(search);
 }
 
+/* However rounding goes; whole numbers up to the last that there are. */
+static void stays_in_range(void **state) {
+    tn_search_options o = options_in("edges");
+    o.trials = 2000;
+    double low = 1e-3, high = nextafter(nextafter(low, 1), 1), narrow, plain;
+    int64_t last, first, one;
+    tn_search *search = tn_search_new(o);
+    tn_search_log_real(search, "narrow", &narrow, low, high);
+    tn_search_real(search, "plain", &plain, low, high);
+    tn_search_whole(search, "last", &last, INT64_MAX - 1, INT64_MAX);
+    tn_search_whole(search, "first", &first, INT64_MIN, INT64_MAX);
+    tn_search_whole(search, "one", &one, 7, 7);
+    int seen[2] = {0};
+    fflush(stdout);
+    while (tn_search_next(search)) {
+        assert_true(narrow >= low && narrow < high);
+        assert_true(plain >= low && plain < high);
+        assert_true(last >= INT64_MAX - 1 && one == 7);
+        seen[first > 0]++;
+    }
+    assert_true(seen[0] > 800 && seen[1] > 800);
+    tn_search_end(search);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(draws_by_number), TEST(halves), TEST(grids),
-                                       TEST(goes_on), TEST(refuses)};
+    const struct CMUnitTest tests[] = {TEST(draws_by_number), TEST(halves),         TEST(grids),
+                                       TEST(goes_on),         TEST(stays_in_range), TEST(refuses)};
     return cmocka_run_group_tests_name("search", tests, NULL, temp_clean);
 }

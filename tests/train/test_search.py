@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """21_search in processes: killed, with whatever they were doing, and started again, it ends with all trials and a table; what is
-done is not done again. Interrupted, it says so and stops; a program that fails is a failed trial."""
-import csv, os, pathlib, signal, subprocess, sys, tempfile, time
+done is not done again. Interrupted, it says so and stops; a program that fails is a failed trial. search_program has trials that do
+what may go wrong."""
+import csv, fcntl, os, pathlib, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
 program = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples")) / "21_search"
+ill = pathlib.Path(os.environ.get("TERN_TEST_BIN", root / "build/test/tests")) / "search_program"
 TRIALS = 8
+HEX = "0123456789abcdef" * 4
+TEXTS = ["plain", 'a, "b"', HEX * 3, HEX]
 
 
 def check(truth, what):
@@ -27,11 +31,17 @@ def wait_for(truth, what):
 
 def values(folder):
     """Those of the trials' files, by trial and steps."""
-    return {(p.parent.name, p.name): (p.read_text(), p.stat().st_mtime_ns) for p in folder.glob("trial-*/value-*")}
+    return {(p.parent.name, p.name): (p.read_text(), p.stat().st_mtime_ns) for p in folder.glob("trial-*/value-??????")}
 
 
 def table(folder):
     return list(csv.DictReader((folder / "trials.csv").open()))
+
+
+def waits_for(file):
+    """Whether a process waits for a lock on it."""
+    inode = f":{os.fstat(file.fileno()).st_ino} "
+    return any("->" in line and inode in line for line in pathlib.Path("/proc/locks").read_text().splitlines())
 
 
 with tempfile.TemporaryDirectory() as top:
@@ -67,4 +77,30 @@ with tempfile.TemporaryDirectory() as top:
     (broken / "trial-0001" / "loss.csv").mkdir()  # its run cannot begin
     out, err = start(broken, "--processes", "2").communicate(timeout=300)
     check("trial 1 has failed" in out and len(table(broken)) == TRIALS - 1, out + err)
+
+    # a trial's value counts, however its process ends; each is told of its trial alone, and profiled into its own folder
+    folder = pathlib.Path(top) / "ill"
+    trace = pathlib.Path(top) / "trace.json"
+    done = subprocess.run([ill, folder, "2"], text=True, capture_output=True, timeout=300, check=False,
+                          env=dict(os.environ, OMP_NUM_THREADS="1", TERN_PROFILE=str(trace)))
+    check(done.returncode == 0 and "trial 0 has failed behind its value" in done.stdout, done.stdout + done.stderr)
+    check([row["text"] for row in table(folder)] == TEXTS, (folder / "trials.csv").read_text())
+    check(all(text in done.stdout for text in TEXTS), done.stdout)
+    for i in range(4):
+        check("TERN_TRIAL is not there" in (folder / f"trial-{i:04}" / "output.txt").read_text(), "a trial's own processes are told")
+        check((folder / f"trial-{i:04}" / "trace.json").stat().st_size > 0, "a trace of its own")
+        check(TEXTS[i] in (folder / f"trial-{i:04}" / "values.txt").read_text(), "the whole value")
+
+    # a trial that another process still has waits for it, and what it says is kept where the search has no streams
+    folder = pathlib.Path(top) / "held"
+    (folder / "trial-0002").mkdir(parents=True)
+    with (folder / "trial-0002" / "process.lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        running = subprocess.Popen(["sh", "-c", 'exec "$0" "$1" 2 <&- >&- 2>&-', ill, folder])
+        wait_for(lambda: waits_for(lock) or running.poll() is not None, "the trial that waits")
+        check(running.poll() is None and not (folder / "trial-0002" / "value-001000").exists(), "it did not wait")
+    running.wait(timeout=300)
+    check(len(table(folder)) == 4, "the trial that has waited")
+    said = [(folder / f"trial-{i:04}" / "output.txt").read_text() for i in range(4)]
+    check(all("TERN_TRIAL" in text for text in said), f"they have said {said}")
 print(f"{TRIALS} trials, killed and stopped, with the same values")
