@@ -10,7 +10,7 @@ Rules, for every .md file of the project
     bare `file.c` anywhere below the document's folder. A file named in a heading is one that the page makes.
   - `autograd/engine.c`: `run_hooks`, `run_node` after a file and a colon: names that this file defines
   - `tn_name`, `some_name` in backticks occur in a source; so does every tn_ name in a block of C. The first column of a table
-    that is headed PyTorch holds PyTorch's names.
+    that is headed PyTorch or Elsewhere holds names of others.
   - ```c path/file.c                           a quotation: each line stands in that file (a line with only … stands for more)
   - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
@@ -222,10 +222,10 @@ def code_blocks(tree, document, blocks):
 
 
 def without_foreign(prose):
-    """The text with PyTorch's column of its tables blanked, character for character."""
+    """The text with the others' column of its tables blanked, character for character."""
     foreign, lines = False, []
     for line in prose.split("\n"):
-        foreign = line.startswith("|") and (foreign or line.startswith("| PyTorch |"))
+        foreign = line.startswith("|") and (foreign or line.startswith(("| PyTorch |", "| Elsewhere |")))
         cell = re.match(r"\|[^|]*", line).group() if foreign else ""
         lines.append(" " * len(cell) + line[len(cell):])
     return "\n".join(lines)

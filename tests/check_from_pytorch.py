@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""docs/from_pytorch.md: each name of PyTorch that a first course uses has its answer there, and what it names exists.
+
+check_from_pytorch.py [ROOT]        prints each fault; exit status 1 when there is one
+check_from_pytorch.py --self-test   plants one fault of each kind in a small tree and sees each found
+
+  - each row of a table headed PyTorch says on the right a name of the public headers, or "not there"
+  - each tn_ and TN_ name there, and in the tables headed Elsewhere, stands in a public header
+  - tests/pytorch_names.txt, the names of a course, is answered whole
+  - where PyTorch is installed: each name on the left exists in it (those that came with a later version aside), and the programs
+    in Python run. Where it is not, this says so.
+"""
+import importlib
+import os
+import re
+import subprocess
+import sys
+
+import planted
+
+DOCUMENT, NAMES = "docs/from_pytorch.md", "tests/pytorch_names.txt"
+STANDS_FOR = {  # the first part of a name in the left column
+    "F": "torch.nn.functional", "nn": "torch.nn", "optim": "torch.optim", "lr_scheduler": "torch.optim.lr_scheduler",
+    "dist": "torch.distributed", "x": "torch.Tensor", "net": "torch.nn.Module", "opt": "torch.optim.Optimizer",
+    "ctx": "torch.autograd.function.FunctionCtx", "scaler": "torch.cuda.amp.GradScaler", "prof": "torch.profiler.profile",
+    "writer": "torch.utils.tensorboard.SummaryWriter", "ddp": "torch.nn.parallel.DistributedDataParallel",
+}
+ONE = ("torch", "torch.Tensor", "torch.nn.functional")  # a function under several of these names stands under one
+PYTHON = ("print", "len", "sum", "str")
+OPTIONAL = ("torchvision", "torch.utils.tensorboard", "torch.distributed.fsdp")  # may be missing, or not fit this Python
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def rows(text):
+    """(line, header, left, right) of each row of the tables."""
+    header = None
+    for number, line in enumerate(text.split("\n"), 1):
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 2:
+            header = None
+        elif header is None:
+            header = cells[0]
+        elif not cells[0].startswith("---"):
+            yield number, header, *cells
+
+
+def names_of(cell):
+    """The full names of what a left cell has in backticks. One without a dot belongs where the one before it does; `2d` behind
+    `F.conv1d` is F.conv2d."""
+    where = last = None
+    for text in re.findall(r"`([^`]+)`", cell):
+        found = re.match(r"(?:with )?((?:[A-Za-z_]\w*)(?:\.\w+)*|\dd)(?=[\s(.,=;:{]|$)", text)
+        name = found.group(1) if found else ""
+        first, dot, rest = name.partition(".")
+        if re.fullmatch(r"\dd", name) and last:
+            name = last[:-2] + name
+        elif dot and first in STANDS_FOR:
+            name = f"{STANDS_FOR[first]}.{rest}"
+        elif name in PYTHON:
+            name = ""
+        elif first not in ("torch", "torchvision"):
+            name = f"{where}.{name}" if where and not dot and re.fullmatch(r"\w+(\(.*\))?", text) else ""
+        if name.count("."):
+            where, last = name.rpartition(".")[0], name
+            yield name
+            if where.rpartition(".")[2][:1].isupper():  # nn.SyncBatchNorm.convert_sync_batchnorm tells of the class too
+                yield where
+
+
+def forms(name):
+    where, _, last = name.rpartition(".")
+    return {f"{place}.{last}" for place in ONE} if where in ONE else {name}
+
+
+def course(root):
+    """{full name: the version it came with, or ""}"""
+    wanted = {}
+    for line in read(root, NAMES).split("\n"):
+        where, _, names = line.partition(": ")
+        if line and not line.startswith("#"):
+            wanted.update({f"{where}.{name.partition('@')[0]}": name.partition("@")[2] for name in names.split()})
+    return wanted
+
+
+def public_names(root):
+    folder = os.path.join(root, "include/tern")
+    paths = [os.path.join(at, f) for at, _, files in os.walk(folder) for f in files]
+    return {name for path in paths for name in re.findall(r"\b(?:tn|TN)_\w+", read("", path))}
+
+
+def row_faults(root, answered):
+    public = public_names(root)
+    for number, header, left, right in rows(read(root, DOCUMENT)):
+        if header not in ("PyTorch", "Elsewhere"):
+            continue
+        named = re.findall(r"\b(?:tn|TN)_\w+", " ".join(re.findall(r"`([^`]+)`", right)))
+        for name in named:
+            if name not in public and not re.search(r"tests/|examples/", name):
+                yield number, f"{name} is in no public header"
+        if header == "PyTorch":
+            if not named and not right.startswith("not there"):
+                yield number, f"neither a name of ours nor \"not there\": {right}"
+            answered.update({name: number for name in names_of(left)})
+
+
+# ---- PyTorch, where it is installed -----------------------------------------------------------------------------------
+
+
+def version_of(text):
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+
+def objects(torch):
+    """What has attributes that its class does not tell."""
+    some = torch.nn.Linear(1, 1)
+    return {"torch.nn.Module": some, "torch.optim.Optimizer": torch.optim.SGD(some.parameters(), lr=1.0)}
+
+
+def importable(module):
+    try:
+        return importlib.import_module(module)
+    except Exception:
+        return None
+
+
+def exists(name, made):
+    """Whether the name can be reached; None where a package that has it is missing."""
+    if any(name.startswith(package) and importable(package) is None for package in OPTIONAL):
+        return None
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        where = ".".join(parts[:length])
+        thing = made.get(where) or importable(where)
+        if thing is not None:
+            for part in parts[length:]:
+                thing = getattr(thing, part, exists)
+            return thing is not exists
+    return False
+
+
+def program_faults(root):
+    text = read(root, DOCUMENT)
+    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S):
+        done = subprocess.run([sys.executable, "-c", match.group(1)], capture_output=True, text=True, check=False)
+        if done.returncode:
+            yield text.count("\n", 0, match.start()) + 1, "the program fails: " + done.stderr.strip().split("\n")[-1]
+
+
+def torch_faults(root, answered, wanted):
+    try:
+        import torch
+    except ImportError:
+        print(f"SKIPPED: {sys.executable} has no torch: whether PyTorch's names exist was not checked")
+        return
+    made, here, unseen = objects(torch), version_of(torch.__version__), []
+    later = {name for name, since in wanted.items() if since and version_of(since) > here}
+    for name, number in sorted({**dict.fromkeys(wanted, 0), **answered}.items()):
+        if forms(name) & later or any(newer.startswith(name + ".") for newer in later):
+            continue
+        there = exists(name, made)
+        unseen += [name] if there is None else []
+        if there is False:
+            yield number, f"torch {torch.__version__} has no {name}"
+    if unseen:
+        packages = [p for p in OPTIONAL if any(name.startswith(p) for name in unseen)]
+        print(f"SKIPPED: {len(unseen)} names of what is not installed: {', '.join(packages)}")
+    yield from program_faults(root)
+
+
+def faults(root):
+    answered, wanted = {}, course(root)
+    for number, fault in row_faults(root, answered):
+        yield f"{DOCUMENT}:{number}: {fault}"
+    there = {form for name in answered for form in forms(name)}
+    for name in sorted(set(wanted) - there):
+        yield f"{DOCUMENT}: no answer to {name}"
+    for number, fault in torch_faults(root, answered, wanted):
+        yield f"{DOCUMENT if number else NAMES}:{number}: {fault}"
+
+
+# ---- Self-test --------------------------------------------------------------------------------------------------------
+
+CLEAN = {
+    DOCUMENT: "| PyTorch | Tern |\n|---|---|\n| `torch.exp`, `log` | `tn_exp`, `TN_LOG` |\n| `F.conv1d`, `2d` | not there: `tn_exp` |\n"
+              "| `with torch.no_grad():` | `TN_LOG` |\n\n| Elsewhere | Tern |\n|---|---|\n| `other.thing` | `tn_exp` |\n",
+    NAMES: "# A comment.\ntorch: exp log@1.0\ntorch.nn.functional: conv2d\ntorch.Tensor: exp\n",
+    "include/tern/ops.h": "int tn_exp(void);\n#define TN_LOG 1\n",
+}
+PLANTED = {  # what, where, and what is replaced by what
+    "a name of ours that is not there": (DOCUMENT, "`TN_LOG` |\n| `F", "`TN_LOGS` |\n| `F"),
+    "an answer that is none": (DOCUMENT, "not there: `tn_exp`", "perhaps"),
+    "a name of ours in the other tables": (DOCUMENT, "thing` | `tn_exp`", "thing` | `tn_expo`"),
+    "a name of the course without an answer": (NAMES, "torch: exp", "torch: exp sin"),
+    "a function of another size without an answer": (NAMES, "conv2d", "conv3d"),
+    "an answer that was lost": (DOCUMENT, "`torch.exp`, ", "`torch.abs`, "),
+}
+
+
+def self_test():
+    trees = {}
+    for what, (path, old, new) in PLANTED.items():
+        assert old in CLEAN[path], what
+        trees[what] = {**CLEAN, path: CLEAN[path].replace(old, new, 1)}
+    return planted.self_test(CLEAN, trees, faults, most=2)
+
+
+def summary(root, n):
+    return f"PyTorch's names: {len(course(root))} of a course, {n} faults"
+
+
+if __name__ == "__main__":
+    sys.exit(planted.check(self_test, faults, summary))
