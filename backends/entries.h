@@ -42,8 +42,8 @@
     X(layer_norm_backward,     FUSED,     OWN,  OWN) \
     X(rms_norm,                FUSED,     OWN,  OWN) \
     X(rms_norm_backward,       FUSED,     OWN,  OWN) \
-    X(batch_norm,              FUSED,     OWN,  NONE) \
-    X(batch_norm_backward,     FUSED,     OWN,  NONE) \
+    X(batch_norm,              FUSED,     OWN,  OWN) \
+    X(batch_norm_backward,     FUSED,     OWN,  OWN) \
     X(attention,               FUSED,     OWN,  OWN) \
     X(attention_backward,      FUSED,     OWN,  OWN) \
     X(cross_entropy,           FUSED,     OWN,  OWN) \
