@@ -24,7 +24,7 @@
 #include "io/metadata.h"
 
 #include "core/error.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "nn/describe.h"
 #include "optim/average.h"
 

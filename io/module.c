@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "io/differences.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "io/safetensors.h"
 #include "io/state.h"
 #include "nn/describe.h"

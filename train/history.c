@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "train/history_table.h"
 
 #include <errno.h>

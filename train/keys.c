@@ -1,7 +1,7 @@
 #include "train/keys.h"
 
 #include "core/plain.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 
 #include <math.h>
 #include <stdio.h>

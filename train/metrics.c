@@ -3,7 +3,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "tern/train.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/quote.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 
 #include <argp.h>
 #include <errno.h>

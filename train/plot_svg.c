@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/utf8.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "train/axis.h"
 
 #include <math.h>

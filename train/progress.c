@@ -5,7 +5,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "tern/train.h"
 #include "train/terminal.h"
 

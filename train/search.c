@@ -20,7 +20,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "core/json_text.h"
 #include "core/memory.h"
 #include "core/number.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "train/search.h"
 
 #include <math.h>

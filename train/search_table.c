@@ -3,7 +3,7 @@
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/json_text.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "train/search.h"
 
 #include <stdlib.h>

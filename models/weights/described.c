@@ -4,7 +4,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "io/shown.h"
 #include "nn/describe.h"
 

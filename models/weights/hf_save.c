@@ -17,7 +17,7 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "io/module.h"
-#include "io/numbers.h"
+#include "core/plain_numbers.h"
 #include "tensor/tensor.h"
 
 #include <errno.h>
