@@ -112,6 +112,43 @@ TN_API tn_dataset *tn_mnist(const char *folder, bool train);
 TN_API tn_dataset *tn_cifar10(const char *folder, bool train);
 TN_API tn_dataset *tn_cifar100(const char *folder, bool train);
 
+/* What becomes of a row in which a number is not known: an empty field, NA, NaN, null, ? and the
+ * like; of a target that is a class, only an empty field. */
+typedef enum tn_csv_missing {
+    TN_MISSING_ERROR,
+    TN_MISSING_NAN, /* in x; without a target it is an error */
+    TN_MISSING_DROP /* the row is left out */
+} tn_csv_missing;
+
+typedef enum tn_csv_target { TN_CSV_CLASSES, TN_CSV_NUMBERS } tn_csv_target;
+
+/* Columns go by their names in the header, or by their numbers: from 0, or from -1, the last. */
+typedef struct tn_csv_options {
+    char delimiter;              /* ',' */
+    bool header;                 /* true: the first line has the names of the columns */
+    const char *const *features; /* NULL: all but the target; else columns, NULL behind the last */
+    const char *target;          /* "-1"; NULL: there is none, and no y */
+    tn_csv_target target_kind;   /* classes */
+    const char *const *classes;  /* NULL: those that are there; else these, NULL behind the last */
+    tn_csv_missing missing;      /* an error */
+} tn_csv_options;
+TN_API tn_csv_options tn_csv_defaults(void);
+
+/* The rows of a CSV file (RFC 4180: quotes, and line ends within them, which become "\n"), plain or
+ * compressed (.gz, .zst), in memory. x (features) f32, in the order of `features`; y () i64, the
+ * number of the class, or f32. Classes have their numbers in the order of their texts' bytes, whole
+ * numbers by value and first; `classes` of the dataset has them, for the options of the next file.
+ * Blanks around what is not in quotes go, as do empty lines. Numbers are decimal, or inf.
+ *
+ * What is wrong is TN_EFORMAT, which names line (from 1) and column (from 0); TN_EVALUE, TN_EIO. */
+TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);
+
+/* The rows of a libsvm file, `label index:value index:value …`, plain or compressed: indices from 1
+ * to `features`, ascending; what stands behind a '#' is passed over. x (features) f32, with zeros
+ * where the row has nothing, which take no memory here; y () f32, the label as it stands there.
+ * TN_EFORMAT names the line; TN_EVALUE, TN_EIO. */
+TN_API tn_dataset *tn_libsvm_dataset(const char *path, int64_t features);
+
 /* ---- Text ------------------------------------------------------------------------------------ */
 
 /* The distinct characters of a UTF-8 text, numbered from 0 in code-point order. */

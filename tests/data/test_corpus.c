@@ -8,6 +8,12 @@
 #define LLVMFuzzerTestOneInput fuzz_cifar
 #include "tests/fuzz/fuzz_cifar.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_csv
+#include "tests/fuzz/fuzz_csv.c"
+#undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_libsvm
+#include "tests/fuzz/fuzz_libsvm.c"
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_idx
 #include "tests/fuzz/fuzz_idx.c"
 #undef LLVMFuzzerTestOneInput
@@ -35,6 +41,16 @@ static void test_idx(void **state) {
     assert_true(replay("fuzz_idx", fuzz_idx) >= 15);
 }
 
+static void test_csv(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_csv", fuzz_csv) >= 15);
+}
+
+static void test_libsvm(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_libsvm", fuzz_libsvm) >= 15);
+}
+
 static void test_shards(void **state) {
     (void)state;
     assert_true(replay("fuzz_shards", fuzz_shards) >= 20);
@@ -48,7 +64,8 @@ static void test_tokenizers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_texts),      cmocka_unit_test(test_cifar),
-        cmocka_unit_test(test_idx),        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_idx),        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_libsvm),     cmocka_unit_test(test_shards),
         cmocka_unit_test(test_tokenizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

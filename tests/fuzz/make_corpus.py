@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
 launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings, what is in
-folders of language models, checkpoints of llm.c, arrays and archives of NumPy's, files of MNIST and CIFAR; right ones and
+folders of language models, checkpoints of llm.c, arrays and archives of NumPy's, files of MNIST and CIFAR, tables; right ones and
 wrong ones.
 
     python3 tests/fuzz/make_corpus.py
@@ -880,7 +880,67 @@ cifars = {
     "text": b"@relation cifar\n" * 40,
 }
 
-targets = {"fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- Tables ------------------------------------------------------------------------------------
+def table(text, header=True, delimiter=",", missing=0, numbers=False, target=0):
+    text = text if isinstance(text, bytes) else text.encode()
+    return bytes([(not header) | (delimiter == ";") << 1 | missing << 2 | numbers << 4 | target << 5]) + text
+
+
+plain_table = "a,b,c\n1,2.5,x\n-3e4,inf,y\n+.5,7.,x\n"
+tables = {
+    "plain": table(plain_table),
+    "packed": table(gzip.compress(plain_table.encode(), mtime=0)),
+    "packed_zstd": table(zstd(plain_table.encode())),
+    "packed_short": table(gzip.compress(plain_table.encode(), mtime=0)[:-9]),
+    "packed_twice": table(gzip.compress(gzip.compress(plain_table.encode(), mtime=0), mtime=0)),
+    "packed_bomb": table(gzip.compress(b"1," * (1 << 18), mtime=0)),
+    "no_header": table("1,2,x\n3,4,y\n", header=False),
+    "semicolons": table("a;b\r\n1;x\r\n2;y\r\n", delimiter=";"),
+    "quotes": table('"a,","b"\n"1","x ""y"" z"\n"2","two\nlines"\n"3",""""\n'),
+    "quotes_open": table('a,b\n1,"x\n2,y\n'),
+    "quotes_behind": table('a,b\n1,"x"y\n'),
+    "quotes_within": table('a,b\n1,x"y"\n'),
+    "missing": table("a,b,c\n1,,x\nNA,2,y\n3,4,z\n"),
+    "missing_nan": table("a,b,c\n1,,x\nNA,2,y\n3,?,\n", missing=1),
+    "missing_dropped": table("a,b,c\n1,,x\nNA,2,y\n3,4,z\n", missing=2),
+    "numbers": table("a,b\n1,2\n3,4\n", numbers=True),
+    "target_first": table("a,b\nx,2\ny,4\n", target=1),
+    "target_named": table("b,a\n2,x\n4,y\n", target=2),
+    "target_none": table("a,b\n1,2\n3,4\n", target=3),
+    "target_missing": table("b,c\n1,2\n", target=2),
+    "long_row": table("a,b\n1,2,3\n"),
+    "short_row": table("a,b\n1\n"),
+    "hexadecimal": table("a,b\n0x10,x\n"),
+    "nan": table("a,b\nnan(1),x\n"),
+    "blank_lines": table("\n\na,b\n\r\n1,x\n\n\n2,y"),
+    "mark": table(b"\xef\xbb\xbfa,b\n1,x\n"),
+    "zero": table(b"a,b\n" + b"1,x\n" * 1200 + b"1,\0\n"),
+    "binary": table(bytes(range(256))),
+    "header_alone": table("a,b\n"),
+    "columns": table("," * 5000 + "\n" + "1," * 5000 + "x\n"),
+    "empty": table(""),
+    "same_names": table("a,a\n1,2\n", target=2),
+}
+libsvms = {
+    "plain": b"+1 1:0.5 3:-2e3\n-1 2:1 300:7\n",
+    "comments": b"# first\n1 1:2 # more\n\n2\r\n",
+    "packed": gzip.compress(b"1 1:2\n", mtime=0),
+    "qid": b"1 qid:7 1:2\n",
+    "zero": b"1 0:2\n",
+    "beyond": b"1 301:2\n",
+    "far_beyond": b"1 99999999999999999999999:2\n",
+    "backwards": b"1 2:2 1:3\n",
+    "twice": b"1 2:2 2:3\n",
+    "no_value": b"1 2:\n",
+    "no_index": b"1 :2\n",
+    "no_label": b" 1:2\n",
+    "infinite": b"inf 1:-inf\n",
+    "not_a_number": b"1 1:nan\n",
+    "tabs": b"1\t1:2\t 2:3 \n",
+    "empty": b"",
+}
+
+targets = {"fuzz_csv": tables, "fuzz_libsvm": libsvms, "fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

@@ -1,0 +1,452 @@
+/* Tables of text as datasets: the rows of a CSV file, in memory as numbers.
+ *
+ * The columns are chosen once, from the first record; then each record becomes a row. Classes get
+ * numbers as they come; when all have been seen they are sorted and the numbers follow.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/plain_numbers.h"
+#include "data/csv_record.h"
+#include "data/identity.h"
+#include "data/tokenizer/text_table.h"
+#include "tern/data.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_COLUMNS = 1 << 20 };
+
+typedef struct csv {
+    tn_dataset base;
+    float *x;        /* (size, features) */
+    float *numbers;  /* (size): the target, or */
+    int64_t *labels; /* (size): the same as classes, or neither */
+    tn__identity x_identity, y_identity;
+} csv;
+
+/* ---- Classes --------------------------------------------------------------------------------- */
+
+typedef struct classes {
+    bool given; /* by the options: others are wrong */
+    tn__text_table table;
+    char **texts; /* by number; copies, the tables' too */
+    int64_t count, room;
+} classes;
+
+static void classes_free(classes *c) {
+    for (int64_t i = 0; i < c->count; i++) {
+        free(c->texts[i]);
+    }
+    free(c->texts);
+    tn__text_table_free(&c->table);
+}
+
+/* Its number, a new one when there was none; -1 after raising. */
+static int64_t class_number(classes *c, const tn__lines *l, const char *text, size_t bytes) {
+    const tn__text_entry *found = tn__text_find(&c->table, text, bytes);
+    if (found) {
+        return found->value;
+    }
+    if (!tn__lines_room(l, &c->texts, c->count, &c->room, sizeof(*c->texts))) {
+        return -1;
+    }
+    char *copy = tn__strdup(text);
+    tn__text_entry *e = copy ? tn__text_put(&c->table, copy, (uint32_t)bytes) : NULL;
+    if (!e) {
+        free(copy);
+        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for the names of classes");
+        return -1;
+    }
+    e->value = (int32_t)c->count;
+    c->texts[c->count] = copy;
+    return c->count++;
+}
+
+/* Whole numbers by their value before texts by their bytes. */
+static int compare_classes(const void *a, const void *b) {
+    const char *const texts[] = {*(char *const *)a, *(char *const *)b};
+    bool whole[2];
+    double value[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        size_t bytes = strlen(texts[i]);
+        whole[i] =
+            strspn(texts[i], "+-0123456789") == bytes && tn__is_number(texts[i], bytes, &value[i]);
+    }
+    if (whole[0] != whole[1]) {
+        return whole[0] ? -1 : 1;
+    }
+    return whole[0] && value[0] != value[1] ? (value[0] < value[1] ? -1 : 1)
+                                            : strcmp(texts[0], texts[1]);
+}
+
+/* The numbers of classes that nobody gave, in their order: sorts the texts and renumbers labels. */
+static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
+    int64_t *places = tn__malloc((size_t)c->count * sizeof(*places)); /* by the number until now */
+    if (!places) {
+        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for the names of classes");
+        return false;
+    }
+    qsort(c->texts, (size_t)c->count, sizeof(*c->texts), compare_classes);
+    for (int64_t i = 0; i < c->count; i++) {
+        places[tn__text_find(&c->table, c->texts[i], strlen(c->texts[i]))->value] = i;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        labels[i] = places[labels[i]];
+    }
+    free(places);
+    return true;
+}
+
+/* ---- Columns --------------------------------------------------------------------------------- */
+
+/* What is read now. */
+typedef struct reading {
+    const tn_csv_options *options;
+    tn__csv file;
+    csv *d;
+    classes classes;
+    int64_t *features; /* numbers of columns, from 0 */
+    int64_t count;     /* of features */
+    int64_t target;    /* -1: there is none */
+    int64_t columns;
+    int64_t rows, x_room, y_room;
+    char **header; /* names of columns; NULL without */
+} reading;
+
+static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
+    const char *name = r->header ? r->header[column] : "";
+    tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
+              r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
+              *name ? " (" : "", name, *name ? ")" : "", text, what);
+    return false;
+}
+
+/* The column of this name, or else of this number. -1 after raising. */
+static int64_t find_column(const reading *r, const char *wanted) {
+    int64_t found = -1;
+    for (int64_t i = 0; r->header && i < r->columns; i++) {
+        if (strcmp(r->header[i], wanted) == 0) {
+            if (found >= 0) {
+                tn__raise(TN_EVALUE, "csv_dataset", "%s: columns %lld and %lld are both \"%s\"",
+                          r->file.lines.stream.file.path, (long long)found, (long long)i, wanted);
+                return -1;
+            }
+            found = i;
+        }
+    }
+    char *end;
+    long number = strtol(wanted, &end, 10);
+    if (found < 0 && *wanted && *end == 0 && number >= -r->columns && number < r->columns) {
+        found = number < 0 ? number + r->columns : number;
+    }
+    if (found < 0) {
+        tn__raise(TN_EVALUE, "csv_dataset", "%s has no column \"%s\" among its %lld",
+                  r->file.lines.stream.file.path, wanted, (long long)r->columns);
+    }
+    return found;
+}
+
+static bool choose_features(reading *r) {
+    const char *const *wanted = r->options->features;
+    int64_t most = r->columns;
+    for (most = wanted ? 0 : most; wanted && wanted[most]; most++) {
+    }
+    r->features = tn__malloc((size_t)most * sizeof(*r->features));
+    if (!r->features) {
+        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for %lld columns", (long long)most);
+        return false;
+    }
+    for (int64_t i = 0; i < most; i++) {
+        int64_t column = wanted ? find_column(r, wanted[i]) : i;
+        if (column < 0) {
+            return false;
+        }
+        if (wanted && column == r->target) {
+            tn__raise(TN_EVALUE, "csv_dataset", "column \"%s\" is a feature and the target",
+                      wanted[i]);
+            return false;
+        }
+        if (column != r->target) {
+            r->features[r->count++] = column;
+        }
+    }
+    if (r->count == 0) {
+        tn__raise(TN_EVALUE, "csv_dataset", "%s: there is no column for x",
+                  r->file.lines.stream.file.path);
+    }
+    return r->count > 0;
+}
+
+static bool keep_header(reading *r) {
+    r->header = tn__calloc((size_t)r->columns, sizeof(*r->header));
+    for (int64_t i = 0; r->header && i < r->columns; i++) {
+        size_t bytes;
+        r->header[i] = tn__strdup(tn__csv_field(&r->file, i, &bytes));
+        if (!r->header[i]) {
+            break;
+        }
+    }
+    if (!r->header || !r->header[r->columns - 1]) {
+        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for %lld columns", (long long)r->columns);
+        return false;
+    }
+    return true;
+}
+
+/* From the record that has just been read, the file's first. */
+static bool choose_columns(reading *r) {
+    r->columns = r->file.count;
+    if (r->columns > MOST_COLUMNS) {
+        tn__raise(TN_EFORMAT, "csv_dataset", "%s has %lld columns; this reader takes %d at most",
+                  r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
+        return false;
+    }
+    if (r->options->header && !keep_header(r)) {
+        return false;
+    }
+    r->target = r->options->target ? find_column(r, r->options->target) : -1;
+    return (r->target >= 0 || !r->options->target) && choose_features(r);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* What stands where a number is not known: as pandas has it, and UCI's data sets. */
+static bool is_missing(const char *text, size_t bytes) {
+    static const char *const words[] = {"NA",   "N/A",  "#N/A", "NaN",  "nan", "-NaN", "-nan",
+                                        "NULL", "null", "None", "<NA>", "n/a", "?"};
+    bool missing = bytes == 0;
+    for (size_t i = 0; i < sizeof(words) / sizeof(*words) && !missing; i++) {
+        missing = strcmp(text, words[i]) == 0;
+    }
+    return missing;
+}
+
+typedef enum taken { ROW_TAKEN, ROW_DROPPED, ROW_FAILED } taken;
+
+/* A number of the record; a missing one is NaN where the options, and `may_lack`, allow. */
+static taken take_number(const reading *r, int64_t column, bool may_lack, float *to) {
+    size_t bytes;
+    const char *text = tn__csv_field(&r->file, column, &bytes);
+    double value;
+    if (tn__is_number(text, bytes, &value)) {
+        *to = (float)value;
+        return ROW_TAKEN;
+    }
+    bool missing = is_missing(text, bytes);
+    if (missing && r->options->missing == TN_MISSING_DROP) {
+        return ROW_DROPPED;
+    }
+    if (missing && r->options->missing == TN_MISSING_NAN && may_lack) {
+        *to = NAN;
+        return ROW_TAKEN;
+    }
+    raise_at(r, column, text, missing ? "is no number, but a missing one" : "is no number");
+    return ROW_FAILED;
+}
+
+static taken take_class(reading *r) {
+    size_t bytes;
+    const char *text = tn__csv_field(&r->file, r->target, &bytes);
+    if (bytes == 0 && r->options->missing == TN_MISSING_DROP) {
+        return ROW_DROPPED;
+    }
+    if (bytes == 0) {
+        raise_at(r, r->target, text, "is no class, but a missing one");
+        return ROW_FAILED;
+    }
+    if (r->classes.given && !tn__text_find(&r->classes.table, text, bytes)) {
+        raise_at(r, r->target, text, "is none of the classes");
+        return ROW_FAILED;
+    }
+    int64_t number = class_number(&r->classes, &r->file.lines, text, bytes);
+    r->d->labels[r->rows] = number;
+    return number < 0 ? ROW_FAILED : ROW_TAKEN;
+}
+
+static bool hold_row(reading *r) {
+    const tn__lines *l = &r->file.lines;
+    size_t row = (size_t)r->count * sizeof(*r->d->x);
+    if (!tn__lines_room(l, &r->d->x, r->rows, &r->x_room, row)) {
+        return false;
+    }
+    if (r->target < 0) {
+        return true;
+    }
+    return r->options->target_kind == TN_CSV_CLASSES
+               ? tn__lines_room(l, &r->d->labels, r->rows, &r->y_room, sizeof(*r->d->labels))
+               : tn__lines_room(l, &r->d->numbers, r->rows, &r->y_room, sizeof(*r->d->numbers));
+}
+
+static taken take_row(reading *r) {
+    if (r->file.count != r->columns) {
+        tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld has %lld fields, the first has %lld",
+                  r->file.lines.stream.file.path, (long long)r->file.line, (long long)r->file.count,
+                  (long long)r->columns);
+        return ROW_FAILED;
+    }
+    if (!hold_row(r)) {
+        return ROW_FAILED;
+    }
+    taken t = ROW_TAKEN;
+    for (int64_t i = 0; i < r->count && t == ROW_TAKEN; i++) {
+        t = take_number(r, r->features[i], true, r->d->x + r->rows * r->count + i);
+    }
+    if (t == ROW_TAKEN && r->target >= 0) {
+        t = r->options->target_kind == TN_CSV_CLASSES
+                ? take_class(r)
+                : take_number(r, r->target, false, r->d->numbers + r->rows);
+    }
+    r->rows += t == ROW_TAKEN;
+    return t;
+}
+
+static bool take_rows(reading *r) {
+    bool first = true, done = true;
+    while (done && tn__csv_next(&r->file)) {
+        done = !first || choose_columns(r);
+        if (done && !(first && r->options->header)) {
+            done = take_row(r) != ROW_FAILED;
+        }
+        first = false;
+    }
+    if (!done || tn__pending()) {
+        return false;
+    }
+    if (r->rows == 0) {
+        tn__raise(TN_EFORMAT, "csv_dataset", "%s has no row of data",
+                  r->file.lines.stream.file.path);
+    }
+    return r->rows > 0;
+}
+
+/* ---- The dataset ----------------------------------------------------------------------------- */
+
+static tn_status csv_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    const csv *d = (const csv *)self;
+    size_t features = (size_t)self->x_dims.size[0];
+    memcpy(x, d->x + (size_t)i * features, features * sizeof(*d->x));
+    if (d->labels) {
+        *(int64_t *)y = d->labels[i];
+    } else if (d->numbers) {
+        *(float *)y = d->numbers[i];
+    }
+    return TN_OK;
+}
+
+static int csv_describe(tn_dataset *self, char *text, size_t room) {
+    csv *d = (csv *)self;
+    size_t rows = (size_t)self->size, features = (size_t)self->x_dims.size[0];
+    const void *y = d->labels ? (const void *)d->labels : d->numbers;
+    size_t each = d->labels ? sizeof(*d->labels) : sizeof(*d->numbers);
+    return snprintf(text, room, "digest of x %s%s%s",
+                    tn__identity_of(&d->x_identity, d->x, rows * features * sizeof(*d->x)),
+                    y ? ", digest of y " : "",
+                    y ? tn__identity_of(&d->y_identity, y, rows * each) : "");
+}
+
+static void csv_free(tn_dataset *self) {
+    csv *d = (csv *)self;
+    for (const char *const *name = self->classes; name && *name; name++) {
+        free((char *)*name);
+    }
+    free((void *)self->classes);
+    free(d->x);
+    free(d->numbers);
+    free(d->labels);
+    free(d);
+}
+
+/* The classes become the dataset's, sorted unless they were given. */
+static bool keep_classes(reading *r) {
+    classes *c = &r->classes;
+    if (!r->d->labels) {
+        return true;
+    }
+    if (!tn__lines_room(&r->file.lines, &c->texts, c->count, &c->room, sizeof(*c->texts)) ||
+        (!c->given && !sort_classes(c, r->d->labels, r->rows))) {
+        return false;
+    }
+    c->texts[c->count] = NULL;
+    r->d->base.classes = (const char *const *)c->texts;
+    c->texts = NULL;
+    c->count = 0;
+    return true;
+}
+
+static bool give_classes(reading *r) {
+    const char *const *given = r->options->classes;
+    for (int64_t i = 0; given && given[i]; i++) {
+        int64_t number = class_number(&r->classes, &r->file.lines, given[i], strlen(given[i]));
+        if (number < 0) {
+            return false;
+        }
+        if (number != i) {
+            tn__raise(TN_EVALUE, "csv_dataset", "class \"%s\" is there twice", given[i]);
+            return false;
+        }
+    }
+    r->classes.given = given != NULL;
+    return true;
+}
+
+static bool check_options(const tn_csv_options *o) {
+    if (o->delimiter == 0 || strchr("\r\n\"", o->delimiter)) {
+        tn__raise(TN_EVALUE, "csv_dataset", "the delimiter has the number %d", o->delimiter);
+        return false;
+    }
+    return true;
+}
+
+static void fill_base(reading *r) {
+    bool labels = r->d->labels != NULL;
+    const char *const *names = r->d->base.classes;
+    r->d->base = (tn_dataset){.kind = "csv",
+                              .size = r->rows,
+                              .x_dims = TN_DIMS(r->count),
+                              .x_dtype = TN_F32,
+                              .y_dims = {.ndim = r->target < 0 ? -1 : 0},
+                              .y_dtype = labels ? TN_I64 : TN_F32,
+                              .classes = names,
+                              .get = csv_get,
+                              .describe = csv_describe,
+                              .free = csv_free};
+}
+
+static void end_reading(reading *r) {
+    for (int64_t i = 0; r->header && i < r->columns; i++) {
+        free(r->header[i]);
+    }
+    free(r->header);
+    free(r->features);
+    classes_free(&r->classes);
+    tn__csv_close(&r->file);
+}
+
+tn_csv_options tn_csv_defaults(void) {
+    return (tn_csv_options){.delimiter = ',', .header = true, .target = "-1"};
+}
+
+tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {
+    reading r = {.options = &options};
+    if (!check_options(&options) ||
+        !tn__csv_open(&r.file, path, options.delimiter, "csv_dataset")) {
+        return NULL;
+    }
+    tn__plain_numbers plain = tn__plain_numbers_begin();
+    r.d = tn__calloc(1, sizeof(*r.d));
+    bool done = r.d != NULL;
+    if (!done) {
+        tn__raise(TN_ENOMEM, "csv_dataset", "no memory");
+    }
+    done = done && give_classes(&r) && take_rows(&r) && keep_classes(&r);
+    tn__plain_numbers_end(plain);
+    if (done) {
+        fill_base(&r);
+    } else if (r.d) {
+        csv_free(&r.d->base);
+    }
+    end_reading(&r);
+    return done ? &r.d->base : NULL;
+}

@@ -1,0 +1,126 @@
+#include "data/csv_record.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <string.h>
+
+bool tn__csv_open(tn__csv *c, const char *path, char delimiter, const char *operation) {
+    *c = (tn__csv){.delimiter = delimiter};
+    return tn__lines_open(&c->lines, path, operation);
+}
+
+void tn__csv_close(tn__csv *c) {
+    tn__lines_close(&c->lines);
+    free(c->text);
+    free(c->begins);
+    c->text = NULL;
+    c->begins = NULL;
+}
+
+static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
+    tn__raise(TN_EFORMAT, c->lines.stream.file.operation, "%s: line %lld, column %lld: %s",
+              c->lines.stream.file.path, (long long)line, (long long)c->count, what);
+    return false;
+}
+
+/* Room for a line more in the text: fields are never longer than what they are written as. */
+static bool hold_line(tn__csv *c, size_t bytes) {
+    size_t room = c->bytes + bytes + 2;
+    if (room <= c->room) {
+        return true;
+    }
+    room = room > 2 * c->room ? room : 2 * c->room;
+    char *larger = tn__realloc(c->text, room);
+    if (!larger) {
+        tn__raise(TN_ENOMEM, c->lines.stream.file.operation, "%s: no memory for %zu bytes",
+                  c->lines.stream.file.path, room);
+        return false;
+    }
+    c->text = larger;
+    c->room = room;
+    return true;
+}
+
+/* The rest of a field in quotes, from *at on; it may go on in the next lines, and then *at is in
+ * the last of them. */
+static bool take_quoted(tn__csv *c, const char **at) {
+    int64_t line = c->lines.number;
+    for (;;) {
+        char byte = *(*at)++;
+        if (byte == 0) {
+            size_t bytes;
+            *at = tn__lines_next(&c->lines, &bytes);
+            if (!*at) {
+                return !tn__pending() && raise_quotes(c, line, "quotes that do not end");
+            }
+            if (!hold_line(c, bytes)) {
+                return false;
+            }
+            byte = '\n';
+        } else if (byte == '"' && **at == '"') {
+            (*at)++;
+        } else if (byte == '"') {
+            return **at == 0 || **at == c->delimiter ||
+                   raise_quotes(c, c->lines.number,
+                                "something stands between the quotes' end and the delimiter");
+        }
+        c->text[c->bytes++] = byte;
+    }
+}
+
+static void take_plain(tn__csv *c, const char **at) {
+    const char *end = strchr(*at, c->delimiter);
+    end = end ? end : *at + strlen(*at);
+    const char *last = end;
+    for (; last > *at && (last[-1] == ' ' || last[-1] == '\t'); last--) {
+    }
+    size_t bytes = (size_t)(last - *at);
+    memcpy(c->text + c->bytes, *at, bytes);
+    c->bytes += bytes;
+    *at = end;
+}
+
+/* The field at *at; then *at is at the delimiter or the 0 behind it. */
+static bool take_field(tn__csv *c, const char **at) {
+    while (**at != c->delimiter && (**at == ' ' || **at == '\t')) {
+        (*at)++;
+    }
+    if (**at == '"') {
+        (*at)++;
+        return take_quoted(c, at);
+    }
+    take_plain(c, at);
+    return true;
+}
+
+static bool take_record(tn__csv *c, const char *at) {
+    for (;;) {
+        if (!tn__lines_room(&c->lines, &c->begins, c->count + 1, &c->begins_room,
+                            sizeof(*c->begins))) {
+            return false;
+        }
+        c->begins[c->count] = c->bytes;
+        if (!take_field(c, &at)) {
+            return false;
+        }
+        c->text[c->bytes++] = 0;
+        c->begins[++c->count] = c->bytes;
+        if (*at == 0) {
+            return true;
+        }
+        at++;
+    }
+}
+
+bool tn__csv_next(tn__csv *c) {
+    size_t bytes = 0;
+    const char *line;
+    do {
+        line = tn__lines_next(&c->lines, &bytes);
+    } while (line && bytes == 0);
+    c->line = c->lines.number;
+    c->bytes = 0;
+    c->count = 0;
+    return line && hold_line(c, bytes) && take_record(c, line);
+}

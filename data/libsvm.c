@@ -1,0 +1,199 @@
+/* Rows of a libsvm file: `label index:value index:value …`, indices from 1 and ascending, what is
+ * not there is 0.
+ *
+ * They stay in memory as they are in the file, without the zeros: such files often have thousands
+ * of features and a few dozen numbers in a row. An example is filled with zeros when it is read.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/plain_numbers.h"
+#include "data/identity.h"
+#include "data/lines.h"
+#include "tern/data.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct libsvm {
+    tn_dataset base;
+    float *labels;   /* (size) */
+    int64_t *begins; /* (size + 1): of a row's numbers */
+    int32_t *places; /* of a number in its row, from 0 */
+    float *numbers;
+    tn__identity identities[4];
+} libsvm;
+
+typedef struct reading {
+    tn__lines lines;
+    libsvm *d;
+    int64_t features, rows, count; /* count: numbers so far */
+    int64_t labels_room, begins_room, places_room, numbers_room;
+} reading;
+
+/* ---- Lines ----------------------------------------------------------------------------------- */
+
+static bool raise_word(const reading *r, const char *word, const char *what) {
+    tn__raise(TN_EFORMAT, "libsvm_dataset", "%s: line %lld: \"%.60s\" %s",
+              r->lines.stream.file.path, (long long)r->lines.number, word, what);
+    return false;
+}
+
+/* The next word of the line at *at, with a 0 behind it; NULL: there is none. */
+static char *take_word(char **at) {
+    char *word = *at + strspn(*at, " \t");
+    char *end = word + strcspn(word, " \t");
+    *at = end + (*end != 0);
+    *end = 0;
+    return end > word ? word : NULL;
+}
+
+static bool take_label(reading *r, const char *word) {
+    double label;
+    if (!tn__is_number(word, strlen(word), &label)) {
+        return raise_word(r, word, "is no label: a number is wanted");
+    }
+    if (!tn__lines_room(&r->lines, &r->d->labels, r->rows, &r->labels_room,
+                        sizeof(*r->d->labels)) ||
+        !tn__lines_room(&r->lines, &r->d->begins, r->rows + 1, &r->begins_room,
+                        sizeof(*r->d->begins))) {
+        return false;
+    }
+    r->d->labels[r->rows] = (float)label;
+    r->d->begins[r->rows] = r->count;
+    return true;
+}
+
+/* INDEX:VALUE, of which the index is above that of the number before. */
+static bool take_pair(reading *r, char *word) {
+    char *colon = strchr(word, ':');
+    char *end = word;
+    double value;
+    long long index = *word >= '0' && *word <= '9' ? strtoll(word, &end, 10) : 0;
+    if (!colon || end != colon || !tn__is_number(colon + 1, strlen(colon + 1), &value)) {
+        return raise_word(r, word, "is no index:value");
+    }
+    if (index < 1 || index > r->features) {
+        tn__raise(TN_EFORMAT, "libsvm_dataset", "%s: line %lld: index %lld, of 1 to %lld features",
+                  r->lines.stream.file.path, (long long)r->lines.number, index,
+                  (long long)r->features);
+        return false;
+    }
+    if (r->count > r->d->begins[r->rows] && index <= r->d->places[r->count - 1] + 1) {
+        return raise_word(r, word, "comes after an index that is not below its own");
+    }
+    if (!tn__lines_room(&r->lines, &r->d->places, r->count, &r->places_room,
+                        sizeof(*r->d->places)) ||
+        !tn__lines_room(&r->lines, &r->d->numbers, r->count, &r->numbers_room,
+                        sizeof(*r->d->numbers))) {
+        return false;
+    }
+    r->d->places[r->count] = (int32_t)(index - 1);
+    r->d->numbers[r->count++] = (float)value;
+    return true;
+}
+
+/* What stands behind a '#' is a comment. */
+static bool take_line(reading *r, char *line) {
+    line[strcspn(line, "#")] = 0;
+    char *word = take_word(&line);
+    if (!word) {
+        return true;
+    }
+    if (!take_label(r, word)) {
+        return false;
+    }
+    while ((word = take_word(&line))) {
+        if (!take_pair(r, word)) {
+            return false;
+        }
+    }
+    r->d->begins[++r->rows] = r->count;
+    return true;
+}
+
+static bool take_lines(reading *r) {
+    size_t bytes;
+    for (char *line; (line = tn__lines_next(&r->lines, &bytes));) {
+        if (!take_line(r, line)) {
+            return false;
+        }
+    }
+    if (r->rows == 0) {
+        tn__raise(TN_EFORMAT, "libsvm_dataset", "%s has no row of data", r->lines.stream.file.path);
+    }
+    return !tn__pending();
+}
+
+/* ---- The dataset ----------------------------------------------------------------------------- */
+
+static tn_status libsvm_get(tn_dataset *self, int64_t i, void *x, void *y) {
+    const libsvm *d = (const libsvm *)self;
+    float *to = x;
+    memset(to, 0, (size_t)self->x_dims.size[0] * sizeof(*to));
+    for (int64_t k = d->begins[i]; k < d->begins[i + 1]; k++) {
+        to[d->places[k]] = d->numbers[k];
+    }
+    *(float *)y = d->labels[i];
+    return TN_OK;
+}
+
+static int libsvm_describe(tn_dataset *self, char *text, size_t room) {
+    libsvm *d = (libsvm *)self;
+    size_t rows = (size_t)self->size, count = (size_t)d->begins[rows];
+    const char *digits[] = {
+        tn__identity_of(&d->identities[0], d->labels, rows * sizeof(*d->labels)),
+        tn__identity_of(&d->identities[1], d->begins, (rows + 1) * sizeof(*d->begins)),
+        tn__identity_of(&d->identities[2], d->places, count * sizeof(*d->places)),
+        tn__identity_of(&d->identities[3], d->numbers, count * sizeof(*d->numbers)),
+    };
+    return snprintf(text, room,
+                    "digest of labels %s, digest of rows %s, digest of indices %s, "
+                    "digest of numbers %s",
+                    digits[0], digits[1], digits[2], digits[3]);
+}
+
+static void libsvm_free(tn_dataset *self) {
+    libsvm *d = (libsvm *)self;
+    free(d->labels);
+    free(d->begins);
+    free(d->places);
+    free(d->numbers);
+    free(d);
+}
+
+static bool read_rows(reading *r, const char *path) {
+    if (!tn__lines_open(&r->lines, path, "libsvm_dataset")) {
+        return false;
+    }
+    tn__plain_numbers plain = tn__plain_numbers_begin();
+    bool done = take_lines(r);
+    tn__plain_numbers_end(plain);
+    tn__lines_close(&r->lines);
+    return done;
+}
+
+tn_dataset *tn_libsvm_dataset(const char *path, int64_t features) {
+    if (features < 1 || features > INT32_MAX) {
+        tn__raise(TN_EVALUE, "libsvm_dataset", "%lld features", (long long)features);
+        return NULL;
+    }
+    reading r = {.d = tn__calloc(1, sizeof(*r.d)), .features = features};
+    if (!r.d) {
+        tn__raise(TN_ENOMEM, "libsvm_dataset", "no memory");
+        return NULL;
+    }
+    if (!read_rows(&r, path)) {
+        libsvm_free(&r.d->base);
+        return NULL;
+    }
+    r.d->base = (tn_dataset){.kind = "libsvm",
+                             .size = r.rows,
+                             .x_dims = TN_DIMS(features),
+                             .y_dims = TN_DIMS(),
+                             .x_dtype = TN_F32,
+                             .y_dtype = TN_F32,
+                             .get = libsvm_get,
+                             .describe = libsvm_describe,
+                             .free = libsvm_free};
+    return &r.d->base;
+}

@@ -1,0 +1,146 @@
+#include "data/lines.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { LONGEST = 64 << 20, READ_AT_ONCE = 1 << 16 };
+
+/* ---- Lines ----------------------------------------------------------------------------------- */
+
+/* Reads on: at least one byte more, unless the file is at its end. False after raising. */
+static bool read_on(tn__lines *l) {
+    if (l->begin > 0) {
+        memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
+        l->end -= l->begin;
+        l->begin = 0;
+    }
+    if (l->room - l->end < READ_AT_ONCE) {
+        size_t room = 2 * l->room + READ_AT_ONCE;
+        char *larger = tn__realloc(l->buffer, room + 1);
+        if (!larger) {
+            tn__raise(TN_ENOMEM, l->stream.file.operation, "%s: no memory for %zu bytes",
+                      l->stream.file.path, room);
+            return false;
+        }
+        l->buffer = larger;
+        l->room = room;
+    }
+    int64_t got = tn__stream_read(&l->stream, l->buffer + l->end, l->room - l->end);
+    if (got < 0) {
+        return false;
+    }
+    l->all_read = (size_t)got < l->room - l->end;
+    l->end += (size_t)got;
+    return true;
+}
+
+static bool check_kind(const tn__stream *s) {
+    if (s->kind.form == TN__FORM_TEXT) {
+        return true;
+    }
+    tn__raise(TN_EFORMAT, s->file.operation, "%s %s%s; a text is wanted (also .gz or .zst)",
+              s->file.path, s->unpacker ? "has in it what is " : "is ",
+              s->kind.form == TN__FORM_BINARY ? "binary (it has bytes of number 0)" : s->kind.is);
+    return false;
+}
+
+bool tn__lines_open(tn__lines *l, const char *path, const char *operation) {
+    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some programs put */
+    *l = (tn__lines){.stream.file.fd = -1};
+    if (!tn__stream_open(&l->stream, path, operation)) {
+        return false;
+    }
+    if (!check_kind(&l->stream) || !read_on(l)) {
+        tn__lines_close(l);
+        return false;
+    }
+    bool marked = l->end >= 3 && memcmp(l->buffer, mark, 3) == 0;
+    l->begin = marked ? 3 : 0;
+    return true;
+}
+
+/* Bytes of the next line, its "\n" left out; all that are left where there is none. -1 after
+ * raising. */
+static int64_t find_end(tn__lines *l) {
+    for (size_t seen = 0;;) {
+        const char *from = l->buffer + l->begin;
+        const char *found = memchr(from + seen, '\n', l->end - l->begin - seen);
+        seen = found ? (size_t)(found - from) : l->end - l->begin;
+        if (seen > LONGEST) {
+            tn__raise(TN_EFORMAT, l->stream.file.operation, "%s: line %lld has more than %d bytes",
+                      l->stream.file.path, (long long)l->number, LONGEST);
+            return -1;
+        }
+        if (found || l->all_read) {
+            return (int64_t)seen;
+        }
+        if (!read_on(l)) {
+            return -1;
+        }
+    }
+}
+
+char *tn__lines_next(tn__lines *l, size_t *bytes) {
+    if (l->all_read && l->begin == l->end) {
+        return NULL;
+    }
+    l->number++;
+    int64_t length = find_end(l);
+    if (length < 0 || (length == 0 && l->begin == l->end)) {
+        return NULL;
+    }
+    char *line = l->buffer + l->begin;
+    l->begin += (size_t)length;
+    l->begin += l->begin < l->end; /* the "\n" */
+    length -= length > 0 && line[length - 1] == '\r';
+    line[length] = 0;
+    if (memchr(line, 0, (size_t)length)) {
+        tn__raise(TN_EFORMAT, l->stream.file.operation,
+                  "%s: line %lld has a byte of number 0, which text has not", l->stream.file.path,
+                  (long long)l->number);
+        return NULL;
+    }
+    *bytes = (size_t)length;
+    return line;
+}
+
+void tn__lines_close(tn__lines *l) {
+    free(l->buffer);
+    l->buffer = NULL;
+    tn__stream_close(&l->stream);
+}
+
+/* ---- What lines are made of ------------------------------------------------------------------ */
+
+bool tn__is_number(const char *text, size_t bytes, double *value) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (strcasecmp(digits, "inf") != 0 && strcasecmp(digits, "infinity") != 0 &&
+        (bytes == 0 || strspn(text, "0123456789+-.eE") != bytes)) {
+        return false; /* strtod knows more: hexadecimal numbers, nan(…) */
+    }
+    char *end;
+    *value = strtod(text, &end);
+    return end == text + bytes;
+}
+
+bool tn__lines_room(const tn__lines *l, void *things, int64_t count, int64_t *room, size_t each) {
+    if (count < *room) {
+        return true;
+    }
+    int64_t more = *room ? 2 * *room : 64;
+    void *before, *larger;
+    memcpy(&before, things, sizeof(before));
+    larger = tn__realloc(before, (size_t)more * each);
+    if (!larger) {
+        tn__raise(TN_ENOMEM, l->stream.file.operation, "%s: no memory for %lld numbers",
+                  l->stream.file.path, (long long)more);
+        return false;
+    }
+    memcpy(things, &larger, sizeof(larger));
+    *room = more;
+    return true;
+}

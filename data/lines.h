@@ -1,0 +1,34 @@
+/* The lines of a text file, plain or compressed (.gz, .zst), one after the other. Only a part of
+ * the file is in memory. */
+#ifndef TERN_DATA_LINES_H
+#define TERN_DATA_LINES_H
+
+#include "data/corpus/stream.h"
+
+typedef struct tn__lines {
+    tn__stream stream;
+    char *buffer;
+    size_t begin, end, room; /* buffer[begin … end): read and not given yet */
+    bool all_read;           /* nothing follows in the file */
+    int64_t number;          /* of the last line that was given, from 1 */
+} tn__lines;
+
+/* False after raising; TN_EFORMAT for what is no text. */
+bool tn__lines_open(tn__lines *l, const char *path, const char *operation);
+
+/* The next line without its end ("\n" or "\r\n"), a 0 behind it; a mark of UTF-8 at the file's
+ * beginning is passed over. Lent until the next call, and may be written to. NULL at the end, and
+ * after raising: TN_EFORMAT for bytes of number 0 and lines of more than 64 MiB. */
+char *tn__lines_next(tn__lines *l, size_t *bytes);
+
+void tn__lines_close(tn__lines *l); /* one that is not open, too */
+
+/* text[0 … bytes) is a decimal number, "-1.5e3" or "inf" but not "nan", with a 0 behind it. Between
+ * tn__plain_numbers_begin and its end. */
+bool tn__is_number(const char *text, size_t bytes, double *value);
+
+/* Room for one more of `count` things of `each` bytes, twice as much when there is none; *things is
+ * NULL to begin with. False after raising. */
+bool tn__lines_room(const tn__lines *l, void *things, int64_t count, int64_t *room, size_t each);
+
+#endif

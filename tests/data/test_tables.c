@@ -1,0 +1,246 @@
+/* Tables of text as datasets: what is wrong in a file is named with its place, and memory that runs
+ * out loses nothing. Their values are test_tables.py's. */
+#include "tern/data.h"
+
+#include <locale.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "tests/data/examples.h"
+#include "tests/support/fail_malloc.h"
+#include "tests/support/temp.h"
+
+static const char *write_text(const char *text) {
+    const char *path = temp_path("table");
+    temp_write(path, text, strlen(text));
+    return path;
+}
+
+static tn_dataset *csv_of(const char *text) {
+    return tn_csv_dataset(write_text(text), tn_csv_defaults());
+}
+
+static void refuse_csv(const char *text, const char *part) {
+    assert_null(csv_of(text));
+    assert_error(TN_EFORMAT, part);
+}
+
+static void a_wrong_table_names_its_place(void **state) {
+    (void)state;
+    refuse_csv("", "has no row");
+    refuse_csv("a,b\n", "has no row");
+    refuse_csv("a,b\n1,x\n2\n", "table: line 3 has 1 fields, the first has 2");
+    refuse_csv("a,b\n1,x\n2,x,y\n", "line 3 has 3 fields, the first has 2");
+    refuse_csv("a,b\n1,x\n\n\"2 \"\"\nand\",y\n3,z\n",
+               "line 4, column 0 (a): \"2 \"\nand\" is no number");
+    refuse_csv("a,b\n0x10,x\n", "line 2, column 0 (a): \"0x10\" is no number");
+    refuse_csv("a,b\nnan(7),x\n", "\"nan(7)\" is no number");
+    refuse_csv("a,b\n1 2,x\n", "\"1 2\" is no number");
+    refuse_csv("a,b\n?,x\n", "\"?\" is no number, but a missing one");
+    refuse_csv("a,b\n1,\n", "line 2, column 1 (b): \"\" is no class, but a missing one");
+    refuse_csv("a,b\n1,\"x\n2,y\n", "line 2, column 1: quotes that do not end");
+    refuse_csv("a,b\n\"1\"2,y\n", "line 2, column 0: something stands between");
+    refuse_csv("a,b\n\"1\n\"2,y\n", "line 3, column 0: something stands between");
+    temp_write(temp_path("table"), "a,b\n1,x\n2,\0\n", 12);
+    assert_null(tn_csv_dataset(temp_path("table"), tn_csv_defaults()));
+    assert_error(TN_EFORMAT, "table is binary");
+    assert_null(tn_csv_dataset(temp_path("nowhere"), tn_csv_defaults()));
+    assert_error(TN_EIO, "nowhere: No such file");
+    assert_null(tn_csv_dataset(NULL, tn_csv_defaults()));
+    assert_error(TN_EVALUE, "NULL");
+}
+
+static void a_zero_far_behind(void **state) {
+    (void)state;
+    enum { ROWS = 3000, BYTES = 4 * ROWS };
+    static char text[BYTES];
+    for (int i = 0; i < ROWS; i++) {
+        memcpy(text + 4 * i, "1,x\n", 4);
+    }
+    text[4 * 2500 + 2] = 0;
+    temp_write(temp_path("table"), text, BYTES);
+    assert_null(tn_csv_dataset(temp_path("table"), tn_csv_defaults()));
+    assert_error(TN_EFORMAT, "line 2501 has a byte of number 0");
+}
+
+static void refuse_columns(tn_csv_options o, const char *part) {
+    assert_null(tn_csv_dataset(write_text("a,b,b,3\n1,2,3,x\n"), o));
+    assert_error(TN_EVALUE, part);
+}
+
+static void columns_that_are_not_there(void **state) {
+    (void)state;
+    tn_csv_options o = tn_csv_defaults();
+    o.target = "c";
+    refuse_columns(o, "table has no column \"c\" among its 4");
+    o.target = "4";
+    refuse_columns(o, "no column \"4\"");
+    o.target = "-5";
+    refuse_columns(o, "no column \"-5\"");
+    o.target = "";
+    refuse_columns(o, "no column \"\"");
+    o.target = "b";
+    refuse_columns(o, "columns 1 and 2 are both \"b\"");
+    o.target = "3"; /* a name before it is a number */
+    o.features = (const char *const[]){"0", "3", NULL};
+    refuse_columns(o, "column \"3\" is a feature and the target");
+    o.features = (const char *const[]){NULL};
+    refuse_columns(o, "no column for x");
+    o = tn_csv_defaults();
+    o.delimiter = '"';
+    refuse_columns(o, "the delimiter");
+}
+
+static void classes_that_are_given(void **state) {
+    (void)state;
+    tn_csv_options o = tn_csv_defaults();
+    o.classes = (const char *const[]){"no", "yes", "perhaps", NULL};
+    tn_dataset *d = tn_csv_dataset(write_text("a,b\n1,yes\n2,no\n"), o);
+    assert_non_null(d);
+    int64_t y;
+    example_x(d, 0, &y);
+    assert_int_equal(y, 1);
+    assert_string_equal(d->classes[2], "perhaps");
+    assert_null(d->classes[3]);
+    tn_dataset_free(d);
+    assert_null(tn_csv_dataset(write_text("a,b\n1,yes\n2,No\n"), o));
+    assert_error(TN_EFORMAT, "line 3, column 1 (b): \"No\" is none of the classes");
+    o.classes = (const char *const[]){"no", "no", NULL};
+    assert_null(tn_csv_dataset(temp_path("table"), o));
+    assert_error(TN_EVALUE, "class \"no\" is there twice");
+}
+
+static void refuse_libsvm(const char *text, const char *part) {
+    assert_null(tn_libsvm_dataset(write_text(text), 3));
+    assert_error(TN_EFORMAT, part);
+}
+
+static void a_wrong_row_names_its_line(void **state) {
+    (void)state;
+    refuse_libsvm("", "has no row");
+    refuse_libsvm("# nothing\n", "has no row");
+    refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is no label");
+    refuse_libsvm("1 1:2\n2 1:\n", "line 2: \"1:\" is no index:value");
+    refuse_libsvm("1 1:2\n2 1\n", "line 2: \"1\" is no index:value");
+    refuse_libsvm("1 qid:3 1:2\n", "line 1: \"qid:3\" is no index:value");
+    refuse_libsvm("1 -1:2\n", "\"-1:2\" is no index:value");
+    refuse_libsvm("1 1:2:3\n", "\"1:2:3\" is no index:value");
+    refuse_libsvm("1 0:2\n", "line 1: index 0, of 1 to 3 features");
+    refuse_libsvm("1 4:2\n", "line 1: index 4, of 1 to 3 features");
+    refuse_libsvm("1 99999999999999999999:2\n", "of 1 to 3 features");
+    refuse_libsvm("1 2:2 2:3\n", "\"2:3\" comes after an index that is not below its own");
+    refuse_libsvm("1 2:2 1:3\n", "\"1:3\" comes after");
+    assert_null(tn_libsvm_dataset(write_text("1 1:1\n"), 0));
+    assert_error(TN_EVALUE, "0 features");
+    tn_dataset *d = tn_libsvm_dataset(write_text("1\n2\n"), 3);
+    assert_non_null(d);
+    float y;
+    const float *x = example_x(d, 1, &y);
+    assert_true(x[0] == 0 && x[1] == 0 && x[2] == 0 && y == 2);
+    tn_dataset_free(d);
+}
+
+static void other_tables_are_noticed(void **state) {
+    (void)state;
+    static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
+    static const char *const rows[] = {"1 1:2 2:3\n0 1:1\n", "1 1:2 3:3\n0 1:1\n",
+                                       "2 1:2 2:3\n0 1:1\n", "1 1:2\n0 1:3 2:1\n"};
+    char text[7][TN_DESCRIBE_ROOM];
+    for (int i = 0; i < 3; i++) {
+        describe_and_free(csv_of(tables[i]), text[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        describe_and_free(tn_libsvm_dataset(write_text(rows[i]), 3), text[3 + i]);
+    }
+    for (int i = 0; i < 7; i++) {
+        for (int k = 0; k < i; k++) {
+            assert_string_not_equal(text[i], text[k]);
+        }
+    }
+}
+
+static void write_gz(const char *name, const char *text) {
+    gzFile file = gzopen(temp_path(name), "wb");
+    assert_int_equal(gzwrite(file, text, (unsigned)strlen(text)), strlen(text));
+    assert_int_equal(gzclose(file), Z_OK);
+}
+
+static void a_compressed_table_that_is_damaged(void **state) {
+    (void)state;
+    write_gz("t.csv.gz", "a,b\n1,x\n2,y\n3,x\n");
+    size_t bytes;
+    unsigned char *gz = temp_read(temp_path("t.csv.gz"), &bytes);
+    check_threads(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
+    for (size_t left = 0; left < bytes; left++) {
+        temp_write(temp_path("t.csv.gz"), gz, left);
+        assert_null(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
+        assert_error(TN_EFORMAT, "t.csv.gz");
+    }
+    free(gz);
+}
+
+static void threads_read_rows(void **state) {
+    (void)state;
+    check_threads(csv_of("a,b,c\n1,2,x\n3,4,y\n5,6,x\n7,8,z\n9,10,x\n"));
+    check_threads(tn_libsvm_dataset(write_text("1 1:2\n0 2:7\n3 3:1\n4 1:1 2:2 3:3\n"), 3));
+}
+
+static void numbers_have_a_point_in_every_locale(void **state) {
+    (void)state;
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
+        skip();
+    }
+    tn_dataset *d = csv_of("a,b\n1.5,x\n");
+    setlocale(LC_NUMERIC, "C");
+    assert_non_null(d);
+    assert_true(*(const float *)example_x(d, 0, NULL) == 1.5f);
+    tn_dataset_free(d);
+}
+
+static tn_dataset *read_csv(void) {
+    return tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults());
+}
+
+static tn_dataset *read_libsvm(void) {
+    return tn_libsvm_dataset(temp_path("t.svm"), 3);
+}
+
+static void memory_that_runs_out(void **state) {
+    (void)state;
+    write_gz("t.csv.gz", "a,b\n1,x\n2,\"y\n\"\n3,x\n");
+    temp_write(temp_path("t.svm"), "1 1:2\n0 2:7\n", 12);
+    tn_dataset *(*const makers[])(void) = {read_csv, read_libsvm};
+    for (int i = 0; i < 2; i++) {
+        bool failed = true;
+        for (long n = 0; failed; n++) {
+            fail_malloc_at(n, 1);
+            tn_dataset *d = makers[i]();
+            failed = fail_malloc_end();
+            if (d) {
+                tn_dataset_free(d);
+            } else {
+                assert_true(failed);
+                assert_error(TN_ENOMEM, "");
+            }
+            assert_true(n < 1000);
+        }
+    }
+}
+
+static int begin(void **state) {
+    (void)state;
+    temp_path("");
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_wrong_table_names_its_place),        TEST(a_zero_far_behind),
+        TEST(columns_that_are_not_there),           TEST(classes_that_are_given),
+        TEST(a_wrong_row_names_its_line),           TEST(other_tables_are_noticed),
+        TEST(a_compressed_table_that_is_damaged),   TEST(threads_read_rows),
+        TEST(numbers_have_a_point_in_every_locale), TEST(memory_that_runs_out),
+    };
+    return cmocka_run_group_tests(tests, begin, temp_clean);
+}

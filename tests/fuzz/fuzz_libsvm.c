@@ -1,0 +1,32 @@
+/* The input is a file of libsvm's rows: each can be read, or there is an error that names the file.
+ */
+#define _GNU_SOURCE
+#include "tests/fuzz/bytes.h"
+
+#include "tern/data.h"
+
+#include <math.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    enum { FEATURES = 300 };
+    bytes_file f = bytes_file_open(data, bytes);
+    tn_dataset *d = tn_libsvm_dataset(f.path, FEATURES);
+    must((d == NULL) == (tn_error() != TN_OK), "no rows and no error, or both");
+    must(d || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), f.path)), "another error");
+    tn_error_clear();
+    for (int64_t i = 0; d && i < d->size; i++) {
+        float x[FEATURES], y;
+        must(d->get(d, i, x, &y) == TN_OK && !isnan(y), "a row that cannot be read");
+        for (int k = 0; k < FEATURES; k++) {
+            must(!isnan(x[k]), "a number that is none");
+        }
+    }
+    char text[TN_DESCRIBE_ROOM];
+    must(!d || d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    tn_dataset_free(d);
+    bytes_file_close(&f);
+    return 0;
+}
