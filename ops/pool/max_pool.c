@@ -26,66 +26,152 @@ static bool max_pool_shape(tn_op_call *c) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Defines pool_window_TYPE, the largest of one window, and pool_planes_TYPE. Written once for each
- * type, since the comparison of NaN and of equals is the whole of the loop. */
-#define MAX_POOL(type)                                                                            \
-    static inline type pool_window_##type(const type *x, const int64_t *stride,                   \
-                                          const tn__pool_args *a, const tn__window *w,            \
-                                          int32_t *place) {                                       \
-        bool empty = w[0].count < 1 || w[1].count < 1 || w[2].count < 1;                          \
-        int64_t at = empty ? -1 : (w[0].first * a->in[1] + w[1].first) * a->in[2] + w[2].first;   \
-        type best = -(type)INFINITY;                                                              \
-        for (int64_t i = 0; i < w[0].count; i++) {                                                \
-            for (int64_t j = 0; j < w[1].count; j++) {                                            \
-                int64_t d = i * a->dilation[0], h = j * a->dilation[1];                           \
-                const type *row = x + (w[0].first + d) * stride[0] +                              \
-                                  (w[1].first + h) * stride[1] + w[2].first * stride[2];          \
-                int64_t from =                                                                    \
-                    ((w[0].first + d) * a->in[1] + w[1].first + h) * a->in[2] + w[2].first;       \
-                for (int64_t k = 0; k < w[2].count; k++) {                                        \
-                    type v = row[k * a->dilation[2] * stride[2]];                                 \
-                    if (v > best || v != v) {                                                     \
-                        best = v;                                                                 \
-                        at = from + k * a->dilation[2];                                           \
-                    }                                                                             \
-                }                                                                                 \
-            }                                                                                     \
-        }                                                                                         \
-        *place = (int32_t)at;                                                                     \
-        return best;                                                                              \
-    }                                                                                             \
-    static void pool_planes_##type(const tn__pool_job *job, int64_t first, int64_t end) {         \
-        const tn__pool_args *a = job->args;                                                       \
-        for (int64_t p = first; p < end; p++) {                                                   \
-            const type *x = (const type *)job->x.data + tn__plane_at(&job->x, p);                 \
-            type *y = (type *)job->y.data + p * tn__pool_volume(a->out);                          \
-            int32_t *index =                                                                      \
-                job->has_index ? (int32_t *)job->index.data + p * tn__pool_volume(a->out) : NULL; \
-            for (int64_t i = 0; i < a->out[0]; i++) {                                             \
-                tn__window w[3] = {tn__window_at(a, 0, i)};                                       \
-                for (int64_t j = 0; j < a->out[1]; j++) {                                         \
-                    w[1] = tn__window_at(a, 1, j);                                                \
-                    for (int64_t k = 0; k < a->out[2]; k++) {                                     \
-                        w[2] = tn__window_at(a, 2, k);                                            \
-                        int32_t place;                                                            \
-                        *y++ = pool_window_##type(x, job->x.stride, a, w, &place);                \
-                        if (index) {                                                              \
-                            *index++ = place;                                                     \
-                        }                                                                         \
-                    }                                                                             \
-                }                                                                                 \
-            }                                                                                     \
-        }                                                                                         \
+/* Results are made PLACES of a row at a time, tap by tap: what neighbours compare at one tap lies a
+ * step apart, and a loop over them has no branches. Windows that are cut from sizes have no such
+ * step, and are made one by one. */
+enum { PLACES = 64 };
+
+typedef struct some_places {
+    int64_t from, count;
+    union {
+        float f32[PLACES];
+        double f64[PLACES];
+    } best;
+    int32_t index[PLACES];
+} some_places;
+
+/* Elements `step` apart, numbered `skip` apart from `number` on, to n places. NaN wins, and of
+ * equal ones the first; so does any element over none. */
+#define TAKE_LARGEST(type)                                                                       \
+    static inline void take_##type(const type *x, int64_t step, int64_t n, int32_t number,       \
+                                   int32_t skip, type *restrict best, int32_t *restrict index) { \
+        for (int64_t k = 0; k < n; k++, number += skip) {                                        \
+            type v = x[k * step];                                                                \
+            if (v > best[k] || v != v || index[k] < 0) {                                         \
+                best[k] = v;                                                                     \
+                index[k] = number;                                                               \
+            }                                                                                    \
+        }                                                                                        \
     }
-MAX_POOL(float)
-MAX_POOL(double)
+TAKE_LARGEST(float)
+TAKE_LARGEST(double)
+
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t four_ints __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* take_float by four places at a time, which need no branches. */
+static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t number, int32_t skip,
+                              float *best, int32_t *index) {
+    four_ints after = {number, number + skip, number + 2 * skip, number + 3 * skip};
+    int64_t k = 0;
+    for (; k + 4 <= n; k += 4, after += 4 * skip) {
+        const float *from = x + k * step;
+        four_floats v = {from[0], from[step], from[2 * step], from[3 * step]},
+                    largest = *(four_floats *)(best + k);
+        four_ints before = *(four_ints *)(index + k),
+                  wins = (v > largest) | (v != v) | (before < 0);
+        *(four_ints *)(index + k) = (after & wins) | (before & ~wins);
+        *(four_floats *)(best + k) =
+            (four_floats)(((four_ints)v & wins) | ((four_ints)largest & ~wins));
+    }
+    number += (int32_t)k * skip;
+    take_float(x + k * step, step, n - k, number, skip, best + k, index + k);
+}
+
+/* n places from number `low` of these on, at one tap: elements from x[at] on, which is `number` in
+ * its plane. With usual steps known it is made of vectors. */
+static void take_tap(const tn__pool_job *job, const void *x, int64_t at, int64_t number, int64_t n,
+                     some_places *p, int64_t low) {
+    int32_t first = (int32_t)number, skip = (int32_t)job->args->stride[2], *index = p->index + low;
+    int64_t step = job->args->stride[2] * job->x.stride[2];
+    const float *from = (const float *)x + at;
+    if (job->x.dtype == TN_F64) {
+        take_double((const double *)x + at, step, n, first, skip, p->best.f64 + low, index);
+    } else {
+        take_fours(from, step, n, first, skip, p->best.f32 + low, index);
+    }
+}
+
+/* One row of elements below these places: taps at its elements that are inside. */
+static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t number,
+                     some_places *p) {
+    const tn__pool_args *a = job->args;
+    int64_t stride = a->stride[2], in = a->in[2], apart = job->x.stride[2];
+    if (a->adaptive) {
+        tn__window w = tn__window_at(a, 2, p->from);
+        for (int64_t i = w.first; i < w.first + w.count; i++) {
+            take_tap(job, x, at + i * apart, number + i, 1, p, 0);
+        }
+        return;
+    }
+    for (int64_t t = 0; t < a->kernel[2]; t++) { /* the first place's element may lie outside */
+        int64_t first = p->from * stride - a->padding[2] + t * a->dilation[2], low = 0,
+                high = p->count;
+        if (first < 0) {
+            low = (stride - 1 - first) / stride;
+        }
+        if (first + (high - 1) * stride >= in) {
+            high = first < in ? (in - 1 - first) / stride + 1 : 0;
+        }
+        if (low < high) {
+            int64_t i = first + low * stride;
+            take_tap(job, x, at + i * apart, number + i, high - low, p, low);
+        }
+    }
+}
+
+/* Places of one row of results; w: the windows of the other dimensions. */
+static void take_places(const tn__pool_job *job, const void *x, const tn__window *w,
+                        some_places *p) {
+    const tn__pool_args *a = job->args;
+    for (int64_t k = 0; k < p->count; k++) {
+        p->index[k] = -1;
+        if (job->x.dtype == TN_F64) {
+            p->best.f64[k] = -(double)INFINITY;
+        } else {
+            p->best.f32[k] = -INFINITY;
+        }
+    }
+    for (int64_t i = 0; i < w[0].count; i++) {
+        int64_t z = w[0].first + i * a->dilation[0];
+        for (int64_t j = 0; j < w[1].count; j++) {
+            int64_t h = w[1].first + j * a->dilation[1];
+            take_row(job, x, z * job->x.stride[0] + h * job->x.stride[1],
+                     (z * a->in[1] + h) * a->in[2], p);
+        }
+    }
+}
+
+/* Row `row` of all results, over the plane at x. */
+static void max_pool_row(const tn__pool_job *job, const void *x, const tn__window *w, int64_t row) {
+    const tn__pool_args *a = job->args;
+    size_t size = tn_dtype_size(job->x.dtype);
+    int64_t most = a->adaptive ? 1 : PLACES;
+    some_places p;
+    for (p.from = 0; p.from < a->out[2]; p.from += p.count) {
+        int64_t to = row * a->out[2] + p.from, left = a->out[2] - p.from;
+        p.count = left < most ? left : most;
+        take_places(job, x, w, &p);
+        memcpy((char *)job->y.data + (size_t)to * size, &p.best, (size_t)p.count * size);
+        if (job->has_index) {
+            memcpy((int32_t *)job->index.data + to, p.index, (size_t)p.count * sizeof(int32_t));
+        }
+    }
+}
 
 static void max_pool_piece(const void *user, int64_t first, int64_t end) {
     const tn__pool_job *job = user;
-    if (job->x.dtype == TN_F64) {
-        pool_planes_double(job, first, end);
-    } else {
-        pool_planes_float(job, first, end);
+    const tn__pool_args *a = job->args;
+    size_t size = tn_dtype_size(job->x.dtype);
+    for (int64_t p = first; p < end; p++) {
+        const char *x = (const char *)job->x.data + (size_t)tn__plane_at(&job->x, p) * size;
+        for (int64_t i = 0; i < a->out[0]; i++) {
+            tn__window w[2] = {tn__window_at(a, 0, i)};
+            for (int64_t j = 0; j < a->out[1]; j++) {
+                w[1] = tn__window_at(a, 1, j);
+                max_pool_row(job, x, w, (p * a->out[0] + i) * a->out[1] + j);
+            }
+        }
     }
 }
 

@@ -39,7 +39,10 @@ static inline tn__window tn__window_at(const tn__pool_args *a, int dim, int64_t 
         left -= outside;
         first += outside * dilation;
     }
-    int64_t inside = first < in ? (in - first + dilation - 1) / dilation : 0;
+    int64_t inside = first < in ? in - first : 0;
+    if (dilation > 1) {
+        inside = (inside + dilation - 1) / dilation;
+    }
     int64_t span = start + kernel < in + padding ? kernel : in + padding - start;
     return (tn__window){first, left < inside ? left : inside, span};
 }
