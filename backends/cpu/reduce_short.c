@@ -2,10 +2,11 @@
  * x 7 places, a row of 10 classes. A row at a time would cost more than its elements.
  *
  * The innermost dimensions of x are taken as a row of blocks, (blocks, run, width), without gaps:
- * `run` goes, `width` and `blocks` stay, and either may be 1. What else goes is taken first, whole
- * rows on whole rows, into a tile; then the blocks of the tile are folded in halves, neighbour on
- * neighbour, which needs no more than a shuffle however short a run is. So a sum's error grows with
- * the logarithm of the run.
+ * `run` goes, `width` and `blocks` stay, and either may be 1. Where rows that go lie one behind the
+ * other, and such groups of rows too, as in pooling, a group is folded as a run of wide blocks.
+ * What else goes is taken first, whole rows on whole rows, into a tile; then the blocks of the tile
+ * are folded in halves, neighbour on neighbour, which needs no more than a shuffle however short a
+ * run is. So a sum's error grows with the logarithm of the run.
  */
 #include "backends/cpu/reduce_short.h"
 #include "backends/axes.h"
@@ -18,6 +19,8 @@ typedef struct short_runs {
     const tn_desc *y, *x;
     tn__axes stays, goes; /* without the blocks */
     int64_t blocks, run, width;
+    int64_t rows, per_row; /* a block is rows that go, each of per_row runs */
+    int64_t block, made;   /* elements of a block, and what is made of them */
     int64_t piece, pieces; /* blocks of an item, and items of a row of blocks */
     int64_t batch;         /* items in a tile */
     float count;           /* of elements in one result */
@@ -189,8 +192,8 @@ INLINE const float *fold_tile(tn_reduction f, float *room, float *spare, const f
 /* Where item i of x and y lies, and how many blocks it has. */
 static int64_t item_at(const short_runs *r, int64_t i, int64_t *x, int64_t *y) {
     int64_t from = i % r->pieces * r->piece;
-    *x = from * r->run * r->width;
-    *y = from * r->width;
+    *x = from * r->block;
+    *y = from * r->made;
     tn__axes_at(&r->stays, i / r->pieces, x, y);
     return min_of(r->piece, r->blocks - from);
 }
@@ -228,21 +231,26 @@ static void store_item(const short_runs *r, int64_t y, const float *result, int6
 /* Items [first, last), which are few enough for a tile. */
 INLINE void fold_items(const short_runs *r, tn_reduction f, int64_t first, int64_t last) {
     float tile[ELEMENTS], buffer[ELEMENTS], spare[ELEMENTS];
-    int64_t block = r->run * r->width, x, y, blocks = 0;
-    const float *rows = tile;
+    int64_t x, y, blocks = 0;
+    const float *all = tile;
     for (int64_t i = first; i < last; i++) {
         int64_t count = item_at(r, i, &x, &y);
-        const float *row = fold_item(r, f, tile + blocks * block, buffer, x, count * block);
+        float *to = tile + blocks * r->block;
+        const float *item = fold_item(r, f, to, buffer, x, count * r->block);
         if (last - first == 1) {
-            rows = row;
-        } else if (row != tile + blocks * block) {
-            memcpy(tile + blocks * block, row, (size_t)(count * block) * sizeof *row);
+            all = item;
+        } else if (item != to) {
+            memcpy(to, item, (size_t)(count * r->block) * sizeof *item);
         }
         blocks += count;
     }
-    const float *result = fold_tile(f, buffer, spare, rows, blocks, r->run, r->width);
+    if (r->rows > 1) {
+        all = fold_tile(f, tile, spare, all, blocks, r->rows, r->block / r->rows);
+    }
+    const float *result = fold_tile(f, buffer, all == spare ? tile : spare, all,
+                                    blocks * r->per_row, r->run, r->width);
     for (int64_t i = first; i < last; i++) {
-        int64_t n = item_at(r, i, &x, &y) * r->width;
+        int64_t n = item_at(r, i, &x, &y) * r->made;
         store_item(r, y, result, n);
         result += n;
     }
@@ -280,6 +288,23 @@ static int64_t take_dense(const short_runs *r, const int *order, int *n, bool go
     return size;
 }
 
+/* A whole row of blocks becomes one of several rows of a block, where it is followed by rows that
+ * go and then by such groups of rows. */
+static void take_rows(short_runs *r, const int *order, int *n) {
+    int left = *n;
+    int64_t row = r->blocks * r->block, made = r->blocks * r->width,
+            rows = take_dense(r, order, &left, true, row, 0);
+    if (rows == 1 || rows > MOST_ROWS || rows * row > LONGEST) {
+        return;
+    }
+    *n = left;
+    r->rows = rows;
+    r->per_row = r->blocks;
+    r->block = rows * row;
+    r->made = made;
+    r->blocks = take_dense(r, order, n, false, r->block, made);
+}
+
 /* False where there is no row of short blocks. */
 static bool plan_runs(short_runs *r) {
     int order[TN_MAX_DIMS], n = tn__axes_order(r->x, order);
@@ -292,8 +317,13 @@ static bool plan_runs(short_runs *r) {
     } else if (r->run == 1 || r->run > LONGEST_RUN || r->run * r->width > LONGEST) {
         return false;
     }
-    int64_t block = row ? 1 : r->run * r->width;
-    r->blocks = row ? row : take_dense(r, order, &n, false, block, r->width);
+    r->rows = r->per_row = 1;
+    r->block = row ? 1 : r->run * r->width;
+    r->made = row ? 1 : r->width;
+    r->blocks = row ? row : take_dense(r, order, &n, false, r->block, r->width);
+    if (!row) {
+        take_rows(r, order, &n);
+    }
     r->stays.total = r->goes.total = 1;
     for (int k = 0; k < n; k++) {
         int d = order[k];
@@ -305,10 +335,10 @@ static bool plan_runs(short_runs *r) {
         tn__axes_push(&r->goes, r->run, row, 0);
         r->run = 1;
     }
-    r->piece = min_of(r->blocks, ELEMENTS / block);
+    r->piece = min_of(r->blocks, ELEMENTS / r->block);
     r->pieces = div_up(r->blocks, r->piece);
-    r->batch = r->pieces > 1 ? 1 : ELEMENTS / (r->piece * block);
-    return r->blocks * r->stays.total >= WIDE && r->goes.total <= MOST_ROWS;
+    r->batch = r->pieces > 1 ? 1 : ELEMENTS / (r->piece * r->block);
+    return r->blocks * r->per_row * r->stays.total >= WIDE && r->goes.total <= MOST_ROWS;
 }
 
 tn_status TN_CPU(reduce_short)(tn_context *ctx, tn_reduction f, const tn_desc *y,
@@ -319,7 +349,7 @@ tn_status TN_CPU(reduce_short)(tn_context *ctx, tn_reduction f, const tn_desc *y
     if (!known || !is_f32_like(x->dtype) || y->dtype != x->dtype || !plan_runs(&r)) {
         return TN_EUNSUPPORTED;
     }
-    r.count = (float)(r.run * r.goes.total);
+    r.count = (float)(r.run * r.rows * r.goes.total);
     int64_t items = r.stays.total * r.pieces, batches = div_up(items, r.batch);
     int threads = team_size(batches, count_of(x));
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)

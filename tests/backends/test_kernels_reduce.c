@@ -74,6 +74,26 @@ static void test_reduce(void **state) {
     }
 }
 
+/* Windows side by side, as pooling sees them: (n, h, kernel, w, kernel) loses both kernels. */
+static void test_reduce_windows(void **state) {
+    (void)state;
+    static const int64_t sizes[][5] = {{3, 40, 2, 12, 2}, {2, 30, 3, 5, 3},  {5, 7, 4, 3, 1},
+                                       {1, 9, 6, 2, 20},  {2, 2, 2, 700, 2}, {40, 1, 33, 2, 2}};
+    static const tn_reduction folds[] = {TN_SUM, TN_MEAN, TN_MAX, TN_MIN};
+    for (int k = 0; k < (int)(sizeof sizes / sizeof *sizes) * 4 * 2 * 2; k++) {
+        const int64_t *size = sizes[k / 16], small[] = {size[0], size[1], 1, size[3], 1};
+        array x = varied(k & 1 ? TN_BF16 : TN_F32, k >> 1 & 1, 5, size, k),
+              y = make(x.d.dtype, DENSE, 5, small);
+        if (k % 3 == 0) {
+            spoil(&x);
+        }
+        reducing r = {folds[k / 4 % 4], x.d};
+        trial t = {"reduce windows", 1, {y}, call_reduce, &r, 3e-6, 1e-5};
+        trial_run(&t);
+        trial_forget();
+    }
+}
+
 /* Integers exactly, in 64 bits; bools, where nothing gives false for any and true for all. */
 static void test_reduce_whole(void **state) {
     (void)state;
@@ -204,9 +224,13 @@ static void test_argmax(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_reduce),          ARRAY_TEST(test_reduce_whole),
-        ARRAY_TEST(test_sum_is_accurate), ARRAY_TEST(test_f64_sums_are_accurate),
-        ARRAY_TEST(test_not_for_kernels), ARRAY_TEST(test_argmax),
+        ARRAY_TEST(test_reduce),
+        ARRAY_TEST(test_reduce_windows),
+        ARRAY_TEST(test_reduce_whole),
+        ARRAY_TEST(test_sum_is_accurate),
+        ARRAY_TEST(test_f64_sums_are_accurate),
+        ARRAY_TEST(test_not_for_kernels),
+        ARRAY_TEST(test_argmax),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
