@@ -10,6 +10,10 @@
  *     panels   row k = (channel, tap) of WIDE columns: copies of vectors out of the region
  *     sums     ROWS rows of weights, packed once a call, times a panel: the products' micro kernel
  *
+ * Without a stride the rows of a box lie in the region as they are, but for a few elements between
+ * them. Where these are few, their sums are made too and thrown away, and there are no panels: the
+ * micro kernel reads the region itself.
+ *
  * The gradient of the weight multiplies the other way around: sums over places of a row of dy and
  * vectors of LANES input channels, for which the region has its channels innermost. Where there are
  * few channels the vectors are of (channel, tap), and the panels are turned.
@@ -56,9 +60,16 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
 
 /* ---- The forward direction ------------------------------------------------------------------- */
 
-/* sums (ROWS, vectors VL) at `apart` columns a row = A (ROWS, k) x panel, added where `adds`. */
-INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *restrict sums,
-                     bool adds, const int vectors) {
+/* Rows of columns that are multiplied: of tap t of channel c at data + c channel + tap[t]. */
+typedef struct columns {
+    const T *data;
+    int64_t channels, channel, taps;
+    const int64_t *tap;
+} columns;
+
+/* sums (ROWS, vectors VL), APART a row, = A (ROWS, k) x columns, added where `adds`. */
+INLINE void sum_tile(const columns *x, const T *restrict a, T *restrict sums, bool adds,
+                     const int vectors) {
     vec acc[ROWS][3];
     UNROLL
     for (int i = 0; i < ROWS; i++) {
@@ -66,21 +77,24 @@ INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *res
         for (int v = 0; v < vectors; v++) {
             acc[i][v] = (vec){0};
             if (adds) {
-                acc[i][v] = *(const vec_any *)(sums + i * COLS + v * VL);
+                acc[i][v] = *(const vec_any *)(sums + i * APART + v * VL);
             }
         }
     }
-    for (int64_t p = 0; p < k; p++, a += ROWS, b += WIDE) {
-        vec x[3];
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            x[v] = *(const vec_any *)(b + v * VL);
-        }
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
+    const T *channel = x->data;
+    for (int64_t c = 0; c < x->channels; c++, channel += x->channel) {
+        for (int64_t t = 0; t < x->taps; t++, a += ROWS) {
+            vec b[3];
             UNROLL
             for (int v = 0; v < vectors; v++) {
-                acc[i][v] += a[i] * x[v];
+                b[v] = *(const vec_any *)(channel + x->tap[t] + v * VL);
+            }
+            UNROLL
+            for (int i = 0; i < ROWS; i++) {
+                UNROLL
+                for (int v = 0; v < vectors; v++) {
+                    acc[i][v] += a[i] * b[v];
+                }
             }
         }
     }
@@ -88,18 +102,18 @@ INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *res
     for (int i = 0; i < ROWS; i++) {
         UNROLL
         for (int v = 0; v < vectors; v++) {
-            *(vec_any *)(sums + i * COLS + v * VL) = acc[i][v];
+            *(vec_any *)(sums + i * APART + v * VL) = acc[i][v];
         }
     }
 }
 
-static void sum_panel(int64_t k, const T *a, const T *b, T *sums, bool adds, int64_t cols) {
+static void sum_columns(const columns *x, const T *a, T *sums, bool adds, int64_t cols) {
     if (cols > 2 * VL) {
-        sum_tile(k, a, b, sums, adds, 3);
+        sum_tile(x, a, sums, adds, 3);
     } else if (cols > VL) {
-        sum_tile(k, a, b, sums, adds, 2);
+        sum_tile(x, a, sums, adds, 2);
     } else {
-        sum_tile(k, a, b, sums, adds, 1);
+        sum_tile(x, a, sums, adds, 1);
     }
 }
 
@@ -109,13 +123,14 @@ typedef struct conv_plan {
     box_plan boxes;
     region largest; /* of any box */
     int64_t taps, cut, row_blocks, block_rows;
+    int64_t turn;        /* boxes that a thread takes at a time */
     T *weights;          /* [group][row / ROWS][channel][tap][ROWS] */
     int64_t *weight_tap; /* [taps]: in the weight */
     size_t each;         /* bytes of a thread's memory */
 } conv_plan;
 
 typedef struct conv_memory {
-    T *regions, *panels, *sums;
+    T *regions, *panel, *sums;
     int64_t *tap, *rows;
     move_at *moves;
     int32_t *first;
@@ -126,10 +141,10 @@ static size_t divide_memory(const conv_plan *p, char *at, conv_memory *m) {
     char *start = at;
     m->regions = (T *)at;
     at += round_up((size_t)(p->cut * p->largest.length + WIDE) * sizeof(T));
-    m->panels = (T *)at;
-    at += round_up((size_t)(COLS * p->cut * p->taps + WIDE) * sizeof(T));
+    m->panel = (T *)at;
+    at += round_up((size_t)(WIDE * (p->cut * p->taps + 1)) * sizeof(T));
     m->sums = (T *)at;
-    at += round_up((size_t)(p->block_rows * COLS) * sizeof(T));
+    at += round_up((size_t)(p->block_rows * APART) * sizeof(T));
     m->tap = (int64_t *)at;
     at += round_up((size_t)p->taps * sizeof(int64_t));
     m->rows = (int64_t *)at;
@@ -141,8 +156,9 @@ static size_t divide_memory(const conv_plan *p, char *at, conv_memory *m) {
     return (size_t)(at - start);
 }
 
-/* A row of sums, with its bias, to the result: runs of places that lie one behind the other. */
-static void store_row(const conv_job *job, const box_at *box, int64_t channel, const T *sums) {
+/* A channel's sums, with its bias, to the result; the rows of the box are `step` apart. */
+static void store_sums(const conv_job *job, const box_at *box, int64_t channel, const T *sums,
+                       int64_t step) {
     const conv_side *y = &job->y;
     T bias = 0;
     if (job->bias) {
@@ -150,32 +166,40 @@ static void store_row(const conv_job *job, const box_at *box, int64_t channel, c
         load_row(&bias, &from, channel * job->bias_stride, 1, 1);
     }
     int64_t run = box->size[3], rows = box->size[2];
-    if (y->stride[1] == run * y->stride[2] || rows == 1) {
+    if (rows == 1 || (step == run && y->stride[1] == run * y->stride[2])) {
         run *= rows;
+        step *= rows;
         rows = 1;
     }
     T line[COLS];
     for (int64_t n = 0; n < box->size[0]; n++) {
         for (int64_t z = 0; z < box->size[1]; z++) {
-            for (int64_t r = 0; r < rows; r++, sums += run) {
+            for (int64_t r = 0; r < rows; r++, sums += step) {
                 int64_t at = (box->first[0] + n) * y->image + channel * y->channel +
                              (box->first[1] + z) * y->stride[0] +
                              (box->first[2] + r) * y->stride[1] + box->first[3] * y->stride[2];
                 if (y->dtype == PLAIN && y->stride[2] == 1) {
-                    T *restrict to = (T *)y->data + at;
-                    for (int64_t i = 0; i < run; i++) {
-                        to[i] = sums[i] + bias;
-                    }
+                    copy_plus((T *)y->data + at, sums, run, bias);
                     continue;
                 }
-                for (int64_t i = 0; i < run; i++) {
-                    line[i] = sums[i] + bias;
-                }
+                copy_plus(line, sums, run, bias);
                 STORE_T((char *)y->data + at * (int64_t)size_of(y->dtype), y->dtype, y->stride[2],
                         line, run);
             }
         }
     }
+}
+
+/* Panel `number` of a box, made of `cut` regions. */
+static columns pack_panel(const conv_plan *p, const conv_memory *m, const region *r, int64_t number,
+                          int64_t cut, int64_t cols) {
+    static const int64_t beginning = 0;
+    if (cols < WIDE) {
+        fill_zero(m->panel, WIDE * cut * p->taps);
+    }
+    pack_rows(m->panel, m->regions, r->length, cut, m->tap, p->taps, m->moves + m->first[number],
+              m->first[number + 1] - m->first[number]);
+    return (columns){m->panel, cut * p->taps, WIDE, 1, &beginning};
 }
 
 /* One box of one group, rows [row, row + rows) of it. */
@@ -188,35 +212,36 @@ static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, in
         m->tap[t] = tap_in_region(job, &r, t);
     }
     find_rows(job, &r, &box, m->rows);
-    plan_moves(job, &r, &box, m->moves, m->first);
-    int64_t panels = div_up(box.cols, WIDE), all = job->channels * p->taps;
+    bool lies = lies_in_region(job, &r, &box);
+    if (!lies) {
+        plan_moves(job, &r, &box, m->moves, m->first);
+    }
+    int64_t step = lies ? r.row : box.size[3], cols = lies ? columns_between(&r, &box) : box.cols,
+            all = job->channels * p->taps;
     const T *weights = p->weights + (group * div_up(job->rows, ROWS) * ROWS + row) * all;
     for (int64_t c = 0; c < job->channels && p->taps > 0; c += p->cut) {
-        int64_t cut = min_of(p->cut, job->channels - c), k = cut * p->taps;
+        int64_t cut = min_of(p->cut, job->channels - c);
         for (int64_t i = 0; i < cut; i++) {
             copy_region(job, &r, &box, m->rows, group * job->channels + c + i,
                         m->regions + i * r.length);
         }
-        for (int64_t b = 0; b < panels; b++) {
-            T *panel = m->panels + b * WIDE * k;
-            if (box.cols - b * WIDE < WIDE) {
-                fill_zero(panel, WIDE * k);
+        fill_zero(m->regions + cut * r.length, WIDE); /* a last vector reaches there */
+        for (int64_t from = 0; from < cols; from += WIDE) {
+            columns x = {m->regions + from, cut, r.length, p->taps, m->tap};
+            if (!lies) {
+                x = pack_panel(p, m, &r, from / WIDE, cut, cols - from);
             }
-            pack_rows(panel, m->regions, r.length, cut, m->tap, p->taps, m->moves + m->first[b],
-                      m->first[b + 1] - m->first[b]);
-        }
-        for (int64_t b = 0; b < panels; b++) {
             for (int64_t i = 0; i < rows; i += ROWS) {
-                sum_panel(k, weights + i * all + c * p->taps * ROWS, m->panels + b * WIDE * k,
-                          m->sums + i * COLS + b * WIDE, c > 0, box.cols - b * WIDE);
+                sum_columns(&x, weights + i * all + c * p->taps * ROWS, m->sums + i * APART + from,
+                            c > 0, cols - from);
             }
         }
     }
     for (int64_t i = 0; i < min_of(rows, job->rows - row); i++) {
         if (all == 0) {
-            fill_zero(m->sums + i * COLS, COLS);
+            fill_zero(m->sums + i * APART, APART);
         }
-        store_row(job, &box, group * job->rows + row + i, m->sums + i * COLS);
+        store_sums(job, &box, group * job->rows + row + i, m->sums + i * APART, step);
     }
 }
 
@@ -230,7 +255,7 @@ static void run_thread(const conv_plan *p, char *memory) {
         pack_weights(job, i / tiles, i % tiles * ROWS, p->weight_tap, p->weights + i * ROWS * k);
     }
     int64_t blocks = p->row_blocks * job->groups;
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic, p->turn) /* neighbours read the same rows */
     for (int64_t i = 0; i < p->boxes.all * blocks; i++) {
         int64_t block = i % blocks, row = block % p->row_blocks * p->block_rows;
         run_box(p, &m, i / blocks, block / p->row_blocks, row,
@@ -247,6 +272,7 @@ static void cut_rows(conv_plan *p, int threads) {
     }
     p->block_rows = div_up(tiles, pieces) * ROWS;
     p->row_blocks = div_up(tiles * ROWS, p->block_rows);
+    p->turn = max_of(1, tasks * p->row_blocks / (16 * threads));
 }
 
 tn_status CONV(tn_context *ctx, const conv_job *job) {

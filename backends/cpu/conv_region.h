@@ -11,11 +11,62 @@ enum {
     ROWS = TN_CPU_LEVEL >= 4 ? 8 : 4, /* ROWS x 3 vectors of sums stay in registers */
     WIDE = 3 * VL,
     COLS = 4 * WIDE,
+    APART = COLS + WIDE,      /* rows of sums, with what lies between a box's rows */
     DEPTH = 1024 / sizeof(T), /* a panel of DEPTH rows stays in the first-level cache */
 };
 
 typedef T vec __attribute__((vector_size(VBYTES)));
 typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
+
+/* ---- Short rows ------------------------------------------------------------------------------ */
+
+/* Rows are a few vectors long: a call of memcpy would cost more than its work. Of n elements the
+ * last vector, or the last quad, overlaps the one before. */
+INLINE void copy_row(T *restrict to, const T *restrict from, int64_t n) {
+    if (n >= VL) {
+        for (int64_t i = 0; i < n; i += VL) {
+            int64_t at = min_of(i, n - VL);
+            *(vec_any *)(to + at) = *(const vec_any *)(from + at);
+        }
+    } else if (n >= 4) {
+        for (int64_t i = 0; i < n; i += 4) {
+            int64_t at = min_of(i, n - 4);
+            *(quad *)(to + at) = *(const quad *)(from + at);
+        }
+    } else if (n > 0) {
+        to[0] = from[0];
+        to[n / 2] = from[n / 2];
+        to[n - 1] = from[n - 1];
+    }
+}
+
+INLINE void fill_zero(T *to, int64_t n) {
+    if (n >= VL) {
+        for (int64_t i = 0; i < n; i += VL) {
+            *(vec_any *)(to + min_of(i, n - VL)) = (vec){0};
+        }
+    } else if (n >= 4) {
+        for (int64_t i = 0; i < n; i += 4) {
+            *(quad *)(to + min_of(i, n - 4)) = (quad){0};
+        }
+    } else if (n > 0) {
+        to[0] = to[n / 2] = to[n - 1] = 0;
+    }
+}
+
+/* to = from + what */
+INLINE void copy_plus(T *restrict to, const T *restrict from, int64_t n, T what) {
+    if (n < VL) {
+        for (int64_t i = 0; i < n; i++) {
+            to[i] = from[i] + what;
+        }
+        return;
+    }
+    for (int64_t i = 0; i < n; i += VL) {
+        int64_t at = min_of(i, n - VL);
+        *(vec_any *)(to + at) = *(const vec_any *)(from + at) + what;
+    }
+}
 
 /* ---- Boxes ----------------------------------------------------------------------------------- */
 
@@ -98,9 +149,7 @@ INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t str
     if (x->dtype == PLAIN) {
         const T *restrict from = (const T *)x->data + at;
         if (stride == 1) {
-            for (int64_t i = 0; i < n; i++) {
-                to[i] = from[i];
-            }
+            copy_row(to, from, n);
         } else {
             for (int64_t i = 0; i < n; i++) {
                 to[i] = from[i * stride];
@@ -108,12 +157,6 @@ INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t str
         }
     } else {
         LOAD_T(to, (const char *)x->data + at * (int64_t)size_of(x->dtype), x->dtype, stride, n);
-    }
-}
-
-INLINE void fill_zero(T *to, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        to[i] = 0;
     }
 }
 
@@ -161,19 +204,34 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
     int64_t count = r->rows[0] * r->rows[1] * r->rows[2];
     for (int64_t p = 0; p < r->phases; p++) {
         row_part part = part_inside(job, r, box, p);
-        int64_t from = channel * x->channel + part.from * x->stride[2];
+        int64_t from = channel * x->channel + part.from * x->stride[2], n = part.high - part.low;
         T *run = to + p * r->run;
         for (int64_t i = 0; i < count; i++, run += r->row) {
-            if (rows[i] < 0) {
+            if (rows[i] < 0 || n < r->run) {
                 fill_zero(run, r->run);
-                continue;
             }
-            fill_zero(run, part.low);
-            load_row(run + part.low, x, rows[i] + from, r->split * x->stride[2],
-                     part.high - part.low);
-            fill_zero(run + part.high, r->run - part.high);
+            if (rows[i] >= 0) {
+                load_row(run + part.low, x, rows[i] + from, r->split * x->stride[2], n);
+            }
         }
     }
+}
+
+/* How many elements of the region are from the first place of a box to behind its last, in a region
+ * without phases. */
+static int64_t columns_between(const region *r, const box_at *box) {
+    return (box->size[2] - 1) * r->row + box->size[3];
+}
+
+/* Whether the rows of a box lie in its region so that multiplying what is between them too is
+ * cheaper than copying, which costs as much as about four rows of weights. */
+static bool lies_in_region(const conv_job *job, const region *r, const box_at *box) {
+    if (box->size[0] * box->size[1] * job->walk[2].step > 1 ||
+        (box->size[2] > 1 && job->walk[1].step > 1)) {
+        return false;
+    }
+    int64_t all = columns_between(r, box);
+    return all <= APART && div_up(all, VL) * job->rows <= div_up(box->cols, VL) * (job->rows + 4);
 }
 
 /* Where in a region the place of tap (0, 0, 0) is that row number `row` of a box begins with. */
