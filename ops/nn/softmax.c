@@ -6,14 +6,10 @@
  * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no
  * copy. Backward reads y alone, x may die. A row of -inf gives NaN.
  */
-#include "ops/dims.h"
+#include "ops/nn/softmax.h"
 
-typedef struct softmax_args {
-    int dim;
-} softmax_args;
-
-static bool softmax_shape(tn_op_call *c) {
-    const softmax_args *args = c->args;
+bool tn__softmax_shape(tn_op_call *c) {
+    const tn__softmax_args *args = c->args;
     return tn_op_float(c, 0) && tn__dim_of_any(c->in[0], args->dim, c->op->name) >= 0 &&
            tn_op_out_like(c, 0);
 }
@@ -21,7 +17,7 @@ static bool softmax_shape(tn_op_call *c) {
 /* The largest element only keeps exp from overflowing; the result does not depend on it, so no
  * gradient flows there. */
 static tn_tensor *softmax_compose(tn_op_call *c) {
-    const softmax_args *args = c->args;
+    const tn__softmax_args *args = c->args;
     if (tn_count(c->in[0]) == 0) {
         return tn_exp(c->in[0]);
     }
@@ -32,20 +28,20 @@ static tn_tensor *softmax_compose(tn_op_call *c) {
 }
 
 static tn_status softmax_forward(tn_op_call *c) {
-    const softmax_args *args = c->args;
+    const tn__softmax_args *args = c->args;
     tn_desc x = tn__desc_last(&c->x[0], args->dim), y = tn__desc_last(&c->y[0], args->dim);
     return c->kernels->softmax(c->ctx, &y, &x, false);
 }
 
 static void softmax_backward(tn_op_grad *g) {
-    const softmax_args *args = g->args;
+    const tn__softmax_args *args = g->args;
     tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
     tn_tensor *inner = tn_sum(tn_mul(y, dy), TN_DIMS(args->dim), true);
     tn_op_give(g, 0, tn_mul(y, tn_sub(dy, inner)));
 }
 
 static tn_status softmax_backward_kernel(const tn_op_back *b) {
-    const softmax_args *args = b->args;
+    const tn__softmax_args *args = b->args;
     tn_desc dx = tn__desc_last(b->dx[0], args->dim), y = tn__desc_last(b->y[0], args->dim),
             dy = tn__desc_last(b->dy[0], args->dim);
     return b->kernels->softmax_backward(b->ctx, &dx, &y, &dy, false);
@@ -53,8 +49,8 @@ static tn_status softmax_backward_kernel(const tn_op_back *b) {
 
 /* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
  * values whose exponentials overflow. */
-static void softmax_samples(tn_op_samples *s) {
-    static const softmax_args first = {0}, second = {1}, last = {-1};
+void tn__softmax_samples(tn_op_samples *s) {
+    static const tn__softmax_args first = {0}, second = {1}, last = {-1};
     static const double huge[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
         {.text = "dim=-1",
@@ -97,9 +93,9 @@ static void softmax_samples(tn_op_samples *s) {
 const tn_op tn__op_softmax = {
     .name = "softmax",
     .inputs = {"x"},
-    .args_size = sizeof(softmax_args),
+    .args_size = sizeof(tn__softmax_args),
     .saves = TN_SAVES_OUTPUT(0),
-    .shape = softmax_shape,
+    .shape = tn__softmax_shape,
     .forward = softmax_forward,
     .needs = TN_KERNEL(softmax),
     .compose = softmax_compose,
@@ -107,9 +103,9 @@ const tn_op tn__op_softmax = {
     .backward_kernel = softmax_backward_kernel,
     .backward_needs = TN_KERNEL(softmax_backward),
     .wide = true,
-    .samples = softmax_samples,
+    .samples = tn__softmax_samples,
 };
 
 tn_tensor *tn_softmax(tn_tensor *x, int dim) {
-    return tn_apply1(&tn__op_softmax, &(softmax_args){dim}, x);
+    return tn_apply1(&tn__op_softmax, &(tn__softmax_args){dim}, x);
 }

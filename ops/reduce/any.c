@@ -4,7 +4,7 @@
  */
 #include "ops/reduce/reduce.h"
 
-static bool any_shape(tn_op_call *c) {
+bool tn__any_shape(tn_op_call *c) {
     if (c->in[0]->dtype != TN_BOOL) {
         return tn_op_fail(c, TN_EDTYPE, "x is %s (bool is needed)", tn_dtype_name(c->in[0]->dtype));
     }
@@ -16,7 +16,7 @@ static tn_status any_forward(tn_op_call *c) {
     return c->kernels->reduce(c->ctx, TN_ANY, &y, &c->x[0]);
 }
 
-static void any_samples(tn_op_samples *s) {
+void tn__any_samples(tn_op_samples *s) {
     static const tn_dims shapes[] = {{1, {5}}, {2, {3, 4}}, {0, {0}}, {1, {0}}, {2, {5, 67}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_sample sample = {.text = "", .inputs = 1, .in = {tn_spec_bool(shapes[i])}};
@@ -33,9 +33,9 @@ static void any_samples(tn_op_samples *s) {
 const tn_op tn__op_any = {
     .name = "any",
     .inputs = {"x"},
-    .shape = any_shape,
+    .shape = tn__any_shape,
     .forward = any_forward,
-    .samples = any_samples,
+    .samples = tn__any_samples,
 };
 
 tn_tensor *tn_any(tn_tensor *x) {

@@ -6,7 +6,7 @@
  */
 #include "ops/reduce/reduce.h"
 
-static bool max_shape(tn_op_call *c) {
+bool tn__max_shape(tn_op_call *c) {
     if (c->in[0]->dtype == TN_BOOL) {
         return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
     }
@@ -17,7 +17,7 @@ static tn_status max_forward(tn_op_call *c) {
     return tn_count(c->in[0]) ? tn__reduce(c, TN_MAX) : TN_OK;
 }
 
-static void max_backward(tn_op_grad *g) {
+void tn__max_backward(tn_op_grad *g) {
     const tn__reduce_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0), *y = tn_op_saved_output(g, 0);
     tn_tensor *equal = tn_cast(tn_eq(x, tn__spread(g, y)), tn_dtype_of(x));
@@ -26,7 +26,7 @@ static void max_backward(tn_op_grad *g) {
 }
 
 /* Distinct values, and rows in which two elements share the gradient. */
-static void max_samples(tn_op_samples *s) {
+void tn__max_samples(tn_op_samples *s) {
     static const double ties[] = {2.0, -3.0, 2.0, -3.0, 1.0, 1.0, 1.0, 1.0};
     static const tn__reduce_args args = {{1, {1}}, false};
     tn_sample sample = {
@@ -45,10 +45,10 @@ const tn_op tn__op_max = {
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
-    .shape = max_shape,
+    .shape = tn__max_shape,
     .forward = max_forward,
-    .backward = max_backward,
-    .samples = max_samples,
+    .backward = tn__max_backward,
+    .samples = tn__max_samples,
 };
 
 tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim) {

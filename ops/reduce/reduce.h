@@ -67,4 +67,13 @@ bool tn__argmax_shape(tn_op_call *c);
 tn_status tn__argmax_along(tn_op_call *c, const tn_desc *x);
 void tn__argmax_samples(tn_op_samples *s);
 
+/* ---- max and min (max.c), any and all (any.c) ------------------------------------------------ */
+
+bool tn__max_shape(tn_op_call *c);
+void tn__max_backward(tn_op_grad *g); /* of what was chosen: where x equals y */
+void tn__max_samples(tn_op_samples *s);
+
+bool tn__any_shape(tn_op_call *c);
+void tn__any_samples(tn_op_samples *s);
+
 #endif
