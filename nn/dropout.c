@@ -1,30 +1,64 @@
 /* dropout: while training, zero with probability p and the rest scaled by 1 / (1 - p).
- * Otherwise x itself. */
+ * Otherwise x itself. Of whole channels (Tompson et al. 2015, arXiv:1411.4280) where x has
+ * `spatial` dimensions behind them: neighbours in a channel say nearly the same, and one that is
+ * left out alone is known from the others.
+ */
 #include "core/number.h"
 #include "nn/module.h"
 
+/* Ones, (N, C, 1…), or (C, 1…) without a batch; inert after raising. */
+static tn_tensor *channel_ones(const tn_dropout *m, const tn_tensor *x) {
+    tn_dims dims = tn_shape(x);
+    int first = dims.ndim - m->spatial; /* of the dimensions of a channel */
+    if (first != 1 && first != 2) {
+        tn__raise(TN_ESHAPE, m->base.kind,
+                  "x is %s; it must be (N, C, …) or (C, …) with %d dimension%s of a channel",
+                  tn_shape_text(x), m->spatial, m->spatial == 1 ? "" : "s");
+        return tn_inert();
+    }
+    for (int i = first; i < dims.ndim; i++) {
+        dims.size[i] = 1;
+    }
+    return tn_to(tn_ones(dims, tn_dtype_of(x)), tn_device_of(x));
+}
+
 static tn_tensor *dropout_forward(tn_module *self, tn_tensor *x) {
-    double p = ((tn_dropout *)self)->p;
-    return self->training && p > 0.0 ? tn_dropout_op(x, p) : x;
+    const tn_dropout *m = (const tn_dropout *)self;
+    if (tn_is_inert(x) || !self->training || m->p == 0.0) {
+        return x;
+    }
+    return m->spatial == 0 ? tn_dropout_op(x, m->p)
+                           : tn_mul(x, tn_dropout_op(channel_ones(m, x), m->p));
 }
 
 static int dropout_describe(const tn_module *self, char *text, size_t room) {
     return snprintf(text, room, "; p %s", tn__number_of(((const tn_dropout *)self)->p).text);
 }
 
-void tn_dropout_init(tn_dropout *m, double p) {
-    if (!tn__layer_begin(m, sizeof(*m), "dropout", dropout_forward, NULL)) {
+static void dropout_init(tn_dropout *m, const char *kind, int spatial, double p) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, dropout_forward, NULL)) {
         return;
     }
     m->base.describe = dropout_describe;
     m->p = p;
+    m->spatial = spatial;
     if (!(p >= 0.0 && p <= 1.0)) {
         tn__layer_refuse(m, TN_EVALUE, "p is %g (a probability is in [0, 1])", p);
     }
 }
 
-tn_dropout *tn_dropout_new(double p) {
-    tn_dropout *m = tn__layer_alloc(sizeof(*m));
-    tn_dropout_init(m, p);
-    return tn__layer_on_heap(m);
-}
+/* The functions of a kind. */
+#define DROPOUT_KIND(kind, spatial)                 \
+    void tn_##kind##_init(tn_##kind *m, double p) { \
+        dropout_init(m, #kind, spatial, p);         \
+    }                                               \
+    tn_##kind *tn_##kind##_new(double p) {          \
+        tn_##kind *m = tn__layer_alloc(sizeof(*m)); \
+        tn_##kind##_init(m, p);                     \
+        return tn__layer_on_heap(m);                \
+    }
+
+DROPOUT_KIND(dropout, 0)
+DROPOUT_KIND(dropout1d, 1)
+DROPOUT_KIND(dropout2d, 2)
+DROPOUT_KIND(dropout3d, 3)

@@ -49,12 +49,25 @@ TN_API tn_embedding *tn_embedding_new(int64_t count, int64_t width);
 TN_API tn_embedding *tn_embedding_new_with(int64_t count, int64_t width,
                                            tn_embedding_options options);
 
+/* While training, elements are zero with probability p; with 1d, 2d and 3d whole channels of x are,
+ * (N, C, L) or (C, L), with H, W, and with D, H, W. (PyTorch's Dropout2d takes three dimensions for
+ * (N, C, L); here they are (C, H, W).) */
 typedef struct tn_dropout {
     tn_module base;
-    double p; /* active while training */
+    double p;
+    int spatial; /* dimensions of a channel; 0: each element for itself */
 } tn_dropout;
+typedef tn_dropout tn_dropout1d;
+typedef tn_dropout tn_dropout2d;
+typedef tn_dropout tn_dropout3d;
 TN_API void tn_dropout_init(tn_dropout *m, double p);
+TN_API void tn_dropout1d_init(tn_dropout1d *m, double p);
+TN_API void tn_dropout2d_init(tn_dropout2d *m, double p);
+TN_API void tn_dropout3d_init(tn_dropout3d *m, double p);
 TN_API tn_dropout *tn_dropout_new(double p);
+TN_API tn_dropout1d *tn_dropout1d_new(double p);
+TN_API tn_dropout2d *tn_dropout2d_new(double p);
+TN_API tn_dropout3d *tn_dropout3d_new(double p);
 
 /* ---- Norms ----------------------------------------------------------------------------------- */
 
@@ -294,6 +307,15 @@ typedef struct tn_unflatten_layer {
 } tn_unflatten_layer;
 TN_API void tn_unflatten_init(tn_unflatten_layer *m, int dim, tn_dims sizes);
 TN_API tn_unflatten_layer *tn_unflatten_new(int dim, tn_dims sizes);
+
+/* tn_interpolate: tn_upsample_new(2) makes x twice as large, each element of the nearest one. */
+typedef struct tn_upsample {
+    tn_module base;
+    tn_interpolate_options options;
+} tn_upsample;
+TN_API void tn_upsample_init(tn_upsample *m, tn_interpolate_options options);
+TN_API tn_upsample *tn_upsample_new(double scale_factor);
+TN_API tn_upsample *tn_upsample_new_with(tn_interpolate_options options);
 
 /* ---- Containers ------------------------------------------------------------------------------ */
 

@@ -225,6 +225,10 @@ static void layers(tn_tensor *t) {
     DOES(tn_gru_cell_init(NULL, 2, 2, tn_rnn_cell_defaults()));
     DOES(tn_lstm_cell_init(NULL, 2, 2, tn_rnn_cell_defaults()));
     DOES(tn_dropout_init(NULL, 0.5));
+    DOES(tn_dropout1d_init(NULL, 0.5));
+    DOES(tn_dropout2d_init(NULL, 0.5));
+    DOES(tn_dropout3d_init(NULL, 0.5));
+    DOES(tn_upsample_init(NULL, tn_interpolate_defaults()));
     DOES(tn_self_attention_init(NULL, 2, tn_self_attention_defaults()));
     DOES(tn_mlp_init(NULL, 2, tn_mlp_defaults()));
     DOES(tn_grouped_attention_init(NULL, 2, tn_grouped_attention_defaults()));
@@ -357,6 +361,11 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_gru_cell_new(2, INT64_MAX));
     NEW(tn_lstm_cell_new(INT64_MIN, 2));
     NEW(tn_dropout_new(NAN));
+    NEW(tn_dropout1d_new(-1));
+    NEW(tn_dropout2d_new(2));
+    NEW(tn_dropout3d_new(NAN));
+    NEW(tn_upsample_new(NAN));
+    NEW(tn_upsample_new_with((tn_interpolate_options){.size = TN_DIMS(-1)}));
     NEW(tn_batch_norm1d_new(0));
     NEW(tn_batch_norm2d_new(-1));
     NEW(tn_batch_norm3d_new(INT64_MIN));

@@ -94,7 +94,7 @@ static void dump_norms(void) {
     dump_norm("instance_norm3d", tn_instance_norm3d_new(2), normal(TN_DIMS(2, 2, 3, 2, 2)));
 }
 
-/* Each layer of windows, to see that it calls its own function. */
+/* Each layer of windows, or that makes another size, to see that it calls its own function. */
 static void dump_pools(void) {
     tn_pool_options pool = tn_pool_defaults();
     pool.stride = TN_DIMS(2);
@@ -112,6 +112,12 @@ static void dump_pools(void) {
     dump_norm("adaptive_avg_pool1d", tn_adaptive_avg_pool1d_new(4), normal(TN_DIMS(3, 9)));
     dump_norm("adaptive_avg_pool2d", tn_adaptive_avg_pool2d_new(3), normal(four));
     dump_norm("adaptive_avg_pool3d", tn_adaptive_avg_pool3d_new(2), normal(five));
+    dump_norm("upsample", tn_upsample_new(2.5), normal(three));
+    tn_interpolate_options size = tn_interpolate_defaults();
+    size.size = TN_DIMS(7, 5);
+    size.mode = TN_INTERPOLATE_LINEAR;
+    size.align_corners = true;
+    dump_norm("upsample_bilinear", tn_upsample_new_with(size), normal(four));
     dump_norm("flatten", tn_flatten_new(1, -1), normal(four));
     dump_norm("unflatten", tn_unflatten_new(-2, TN_DIMS(3, 3)), normal(four));
 }

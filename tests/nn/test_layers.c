@@ -135,6 +135,37 @@ static void training_and_evaluation(void **state) {
     tn_module_finish(&drop);
 }
 
+/* Of each channel all is left out, or all is kept and scaled. */
+static void whole_channels(void **state) {
+    TN_SCOPE;
+    enum { CHANNELS = 400, EACH = 8 };
+    const struct {
+        tn_dropout *m;
+        tn_dims dims;
+    } all[] = {
+        {tn_dropout1d_new(0.5), TN_DIMS(2, 200, 8)},
+        {tn_dropout1d_new(0.5), TN_DIMS(400, 8)},
+        {tn_dropout2d_new(0.5), TN_DIMS(2, 200, 4, 2)},
+        {tn_dropout2d_new(0.5), TN_DIMS(400, 4, 2)},
+        {tn_dropout3d_new(0.5), TN_DIMS(2, 200, 2, 2, 2)},
+        {tn_dropout3d_new(0.5), TN_DIMS(400, 2, 2, 2)},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        tn_tensor *x = tn_ones(all[i].dims, TN_F32), *y = tn_call(all[i].m, x);
+        const float *at = tn_data(tn_to(y, tn_cpu()));
+        int left_out = 0;
+        for (int k = 0; k < CHANNELS * EACH; k++) {
+            left_out += at[k] == 0;
+            assert_true(at[k] == at[k / EACH * EACH] && (at[k] == 0 || at[k] == 2));
+        }
+        assert_in_range(left_out, CHANNELS * EACH / 4, CHANNELS * EACH * 3 / 4);
+        assert_inert(tn_call(all[i].m, tn_ones(TN_DIMS(3), TN_F32)), TN_ESHAPE, "x is [3]");
+        tn_module_train(all[i].m, false);
+        assert_ptr_equal(tn_call(all[i].m, x), x);
+        tn_module_free(all[i].m);
+    }
+}
+
 static void sequential_names(void **state) {
     (void)state;
     TN_SCOPE;
@@ -452,10 +483,13 @@ static void null_arguments(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(refused_options),          TEST(pending_errors),           TEST(initial_values),
-        TEST(training_and_evaluation),  TEST(sequential_names),         TEST(cached_attention),
-        TEST(cached_grouped_attention), TEST(cache_of_a_broken_module), TEST(inert_tensors),
-        TEST(weights_that_are_dropped), TEST(attention_inputs),         TEST(null_arguments),
+        TEST(refused_options),          TEST(pending_errors),
+        TEST(initial_values),           TEST(training_and_evaluation),
+        TEST(whole_channels),           TEST(sequential_names),
+        TEST(cached_attention),         TEST(cached_grouped_attention),
+        TEST(cache_of_a_broken_module), TEST(inert_tensors),
+        TEST(weights_that_are_dropped), TEST(attention_inputs),
+        TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
