@@ -39,23 +39,58 @@ static void draw_leaf(tn__file *file, int index, const tn_tensor *leaf, tn_leaf_
                    dims_text(leaf->dims, dims, sizeof dims));
 }
 
-static void draw_slot(tn__file *file, const tn__run *run, int index, tn_leaf_name name,
-                      void *user) {
-    const tn__slot *slot = &run->slots[index];
-    char text[256];
-    if (!slot->node) {
-        draw_leaf(file, index, slot->leaf, name, user);
-        return;
+/* What a node made, as far as the graph reads it: a node does not know its results, but the edges
+ * to it do. */
+typedef struct node_shape {
+    tn_dims dims; /* of its result, or of several that are alike */
+    bool known;
+    bool differ; /* several results of different shapes: then the edges tell */
+} node_shape;
+
+static int far_end(const tn__run *run, const tn__edge *edge) {
+    const void *key = edge->node ? (const void *)edge->node : (const void *)edge->leaf;
+    return key ? tn__run_find(run, key) : -1;
+}
+
+static void note_shape(node_shape *shape, tn_dims dims) {
+    shape->differ = shape->known && (shape->differ || !tn_dims_equal(shape->dims, dims));
+    shape->dims = dims;
+    shape->known = true;
+}
+
+/* One for each slot; the caller frees them. NULL after TN_ENOMEM. */
+static node_shape *find_shapes(const tn__run *run, const tn_tensor *t) {
+    node_shape *shapes = tn__calloc((size_t)run->count, sizeof(*shapes));
+    if (!shapes) {
+        tn__raise(TN_ENOMEM, "graph_dot", "out of memory");
     }
-    tn__file_print(file, "  n%d [label=\"%s\"];\n", index, slot->node->op->name);
-    for (int i = 0; i < slot->node->inputs; i++) {
-        const tn__edge *edge = &slot->node->edges[i];
-        if (edge->node || edge->leaf) {
-            int far =
-                tn__run_find(run, edge->node ? (const void *)edge->node : (const void *)edge->leaf);
+    for (int at = 0; shapes && at < run->count; at++) {
+        const tn_node *node = run->slots[at].node;
+        for (int i = 0; node && i < node->inputs; i++) {
+            int far = far_end(run, &node->edges[i]);
+            if (far >= 0) {
+                note_shape(&shapes[far], node->edges[i].dims);
+            }
+        }
+    }
+    if (shapes) {
+        note_shape(&shapes[0], t->dims);
+    }
+    return shapes;
+}
+
+static void draw_node(tn__file *file, const tn__run *run, int index, const node_shape *shapes) {
+    const tn_node *node = run->slots[index].node;
+    char text[256];
+    bool alone = shapes[index].known && !shapes[index].differ;
+    tn__file_print(file, "  n%d [label=\"%s%s%s\"];\n", index, node->op->name, alone ? "\\n" : "",
+                   alone ? dims_text(shapes[index].dims, text, sizeof text) : "");
+    for (int i = 0; i < node->inputs; i++) {
+        int far = far_end(run, &node->edges[i]);
+        if (far >= 0) {
             tn__file_print(file, "  n%d -> n%d [label=\"%s\"];\n", far, index,
-                           edge->node ? dims_text(edge->dims, text, sizeof text)
-                                      : ""); /* a leaf has it */
+                           shapes[far].differ ? dims_text(node->edges[i].dims, text, sizeof text)
+                                              : "");
         }
     }
 }
@@ -87,15 +122,23 @@ tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, 
         tn__run_finish(&run);
         return tn_error();
     }
+    node_shape *shapes = find_shapes(&run, t);
     tn__file file;
-    if (tn__file_begin(&file, path, "graph_dot")) {
-        tn__file_print(&file, "digraph tern {\n  rankdir=TB;\n  node [fontname=\"sans-serif\"];\n");
+    if (shapes && tn__file_begin(&file, path, "graph_dot")) {
+        tn__file_print(&file, "digraph tern {\n  rankdir=TB;\n"
+                              "  node [fontname=\"sans-serif\"];\n"
+                              "  edge [fontname=\"sans-serif\", fontsize=11];\n");
         for (int i = 0; i < run.count; i++) {
-            draw_slot(&file, &run, i, name, user);
+            if (run.slots[i].node) {
+                draw_node(&file, &run, i, shapes);
+            } else {
+                draw_leaf(&file, i, run.slots[i].leaf, name, user);
+            }
         }
         tn__file_print(&file, "}\n");
         (void)!tn__file_commit(&file);
     }
+    free(shapes);
     tn__run_finish(&run);
     return tn_error();
 }

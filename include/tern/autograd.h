@@ -143,9 +143,9 @@ TN_API tn_gradcheck_options tn_gradcheck_defaults(void);
 TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs,
                               tn_gradcheck_options options);
 
-/* The graph behind t as Graphviz DOT: operations, shapes, leaves. `name` (may be NULL) gives a
- * leaf's name, which is read before it is called again, or NULL; tn_module_graph_dot (module.h)
- * names parameters by their paths. docs/debugging.md. */
+/* The graph behind t as Graphviz DOT: operations with the shape of their result, and leaves. `name`
+ * (may be NULL) gives a leaf's name, which is read before it is called again, or NULL;
+ * tn_module_graph_dot (module.h) names parameters by their paths. docs/debugging.md. */
 typedef const char *(*tn_leaf_name)(const tn_tensor *leaf, void *user);
 TN_API tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name,
                               void *user) TN_MUST_USE;

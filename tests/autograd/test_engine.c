@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "tests/support/temp.h"
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
@@ -330,25 +330,45 @@ static void anomaly_names_the_operation(void **state) {
     tn_error_clear();
 }
 
+/* The picture of the graph behind y, as DOT; the caller's to free. */
+static char *drawn_graph(void **state, const tn_tensor *y) {
+    const char *path = temp_path("graph.dot");
+    assert_int_equal(tn_graph_dot(y, path, NULL, NULL), TN_OK);
+    size_t bytes;
+    char *text = (char *)temp_read(path, &bytes);
+    assert_non_null(text);
+    temp_clean(state);
+    return text;
+}
+
 static void picture(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *y = tn_sum_all(tn_exp(x));
-    char path[] = "/tmp/tern-graph-XXXXXX", text[2048] = "";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    close(fd);
-    assert_int_equal(tn_graph_dot(y, path, NULL, NULL), TN_OK);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
-    fclose(file);
-    remove(path);
+    char *text = drawn_graph(state, y);
     assert_non_null(strstr(text, "digraph"));
-    assert_non_null(strstr(text, "exp"));
+    assert_non_null(strstr(text, "\"exp\\n[2, 3]\""));
     assert_non_null(strstr(text, "leaf\\nf32 [2, 3]"));
+    free(text);
     assert_int_equal(tn_graph_dot(y, "/nonexistent/graph.dot", NULL, NULL), TN_EIO);
     tn_error_clear();
+}
+
+static tn_values exp_and_rows(void *user, tn_values in) {
+    (void)user;
+    return tn_values_of(tn_exp(in.v[0]), tn_sum(in.v[0], TN_DIMS(1), false));
+}
+
+/* Results of different shapes have none in their node; the arrows that leave it say which. */
+static void picture_of_several_results(void **state) {
+    TN_SCOPE;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
+    tn_values both = tn_recompute(exp_and_rows, NULL, NULL, TN_VALUES(x), NULL, 0);
+    char *text = drawn_graph(state, tn_add(tn_sum_all(both.v[0]), tn_sum_all(both.v[1])));
+    assert_non_null(strstr(text, "\"recompute\""));
+    assert_non_null(strstr(text, "label=\"[2, 3]\""));
+    assert_non_null(strstr(text, "label=\"[2]\""));
+    free(text);
 }
 
 static void takes_inert_and_null(void **state) {
@@ -404,6 +424,7 @@ int main(void) {
         TEST(wide_graph),
         TEST(anomaly_names_the_operation),
         TEST(picture),
+        TEST(picture_of_several_results),
         TEST(takes_inert_and_null),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);

@@ -298,7 +298,8 @@ static void printing(void **state) {
     tn_module_finish(&n);
 }
 
-/* The graph's picture calls parameters by their paths, other leaves "leaf". */
+/* The graph's picture calls parameters by their paths, other leaves "leaf", and says what
+ * operations made. */
 static void named_graph(void **state) {
     TN_SCOPE;
     net n;
@@ -309,10 +310,13 @@ static void named_graph(void **state) {
     assert_int_equal(tn_module_graph_dot(&n, y, path), TN_OK);
     size_t bytes;
     char *text = (char *)temp_read(path, &bytes);
-    static const char *const labels[] = {
-        "\"scale\\nf32 []\"",     "\"fc1.weight\\nf32 [4, 3]\"",
-        "\"fc1.bias\\nf32 [4]\"", "\"layers.2.weight\\nf32 [3, 4]\"",
-        "\"leaf\\nf32 [2, 3]\"",  "\"relu\""};
+    static const char *const labels[] = {"\"scale\\nf32 []\"",
+                                         "\"fc1.weight\\nf32 [4, 3]\"",
+                                         "\"fc1.bias\\nf32 [4]\"",
+                                         "\"layers.2.weight\\nf32 [3, 4]\"",
+                                         "\"leaf\\nf32 [2, 3]\"",
+                                         "\"relu\\n[2, 4]\"",
+                                         "\"sum\\n[]\""};
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
         assert_non_null(strstr(text, labels[i]));
     }
