@@ -136,9 +136,9 @@ static bool read_file(cifar *d, const char *folder, const char *name) {
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status cifar_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status cifar_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const cifar *d = (const cifar *)self;
-    const uint8_t *pixels = d->records + (size_t)i * d->record + d->from->labels;
+    const uint8_t *pixels = d->records + (size_t)e.index * d->record + d->from->labels;
     float *image = x;
     for (int p = 0; p < VALUES; p++) {
         image[p] = (float)pixels[p] / 255.0f;

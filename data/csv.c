@@ -323,14 +323,14 @@ static bool take_rows(reading *r) {
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status csv_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status csv_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const csv *d = (const csv *)self;
     size_t features = (size_t)self->x_dims.size[0];
-    memcpy(x, d->x + (size_t)i * features, features * sizeof(*d->x));
+    memcpy(x, d->x + (size_t)e.index * features, features * sizeof(*d->x));
     if (d->labels) {
-        *(int64_t *)y = d->labels[i];
+        *(int64_t *)y = d->labels[e.index];
     } else if (d->numbers) {
-        *(float *)y = d->numbers[i];
+        *(float *)y = d->numbers[e.index];
     }
     return TN_OK;
 }

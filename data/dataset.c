@@ -1,4 +1,5 @@
-/* The two datasets that live in memory: rows of tensors, and windows of a token sequence. */
+/* What all datasets have, and those that live in memory: rows of tensors, sequences of different
+ * lengths, and windows of a token sequence. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/identity.h"
@@ -8,10 +9,56 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The `call` word of what examples draw (sampler.c has the others). */
+#define CALL_EXAMPLE 0xfffffffd00000000u
+
+tn_generator tn_example_generator(tn_example e, uint64_t seed) {
+    tn_random4 r = tn_philox(seed, (uint64_t)e.epoch, CALL_EXAMPLE, (uint64_t)e.place);
+    return (tn_generator){.seed = (uint64_t)r.word[1] << 32 | r.word[0]};
+}
+
 void tn_dataset_free(tn_dataset *d) {
-    if (d && d->free) {
-        d->free(d);
+    if (d && __atomic_fetch_sub(&d->keepers, 1, __ATOMIC_ACQ_REL) == 0) {
+        d->keepers = 0; /* one without `free` is used again */
+        if (d->free) {
+            d->free(d);
+        }
     }
+}
+
+tn_dataset *tn_dataset_keep(tn_dataset *d) {
+    if (d) {
+        __atomic_fetch_add(&d->keepers, 1, __ATOMIC_RELAXED);
+    }
+    return d;
+}
+
+tn_status tn_dataset_get(tn_dataset *d, int64_t i, void *x, void *y) {
+    if (!d || !d->get || i < 0 || i >= d->size) {
+        return tn__raise(d ? TN_EINDEX : TN_EVALUE, "dataset_get",
+                         "example %lld of %lld of the dataset \"%s\"", (long long)i,
+                         (long long)(d ? d->size : 0), d ? d->kind : "NULL");
+    }
+    return d->get(d, (tn_example){.index = i, .place = i}, x, y);
+}
+
+tn_tensor *tn_dataset_lengths(tn_dataset *d) {
+    if (tn__pending() || !d || d->x_dims.ndim < 1 || d->size < 0) {
+        tn__raise(TN_EVALUE, "dataset_lengths", "the dataset is NULL or its x has no dimensions");
+        return tn_inert();
+    }
+    TN_SCOPE;
+    tn_tensor *lengths = tn_empty(TN_DIMS(d->size), TN_I64);
+    int64_t *at = tn_data_mut(lengths);
+    for (int64_t i = 0; at && i < d->size; i++) {
+        at[i] = d->x_dims.size[0] == -1 ? d->length(d, i, false) : d->x_dims.size[0];
+        if (at[i] < 0) {
+            tn__raise(TN_EVALUE, "dataset_lengths", "the length of example %lld is %lld",
+                      (long long)i, (long long)at[i]);
+            break;
+        }
+    }
+    return tn_return(lengths);
 }
 
 /* ---- Rows of tensors ------------------------------------------------------------------------- */
@@ -23,14 +70,14 @@ typedef struct rows {
     tn__identity x_identity, y_identity;
 } rows;
 
-static tn_status rows_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     rows *d = (rows *)self;
     if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
         return tn_error();
     }
-    memcpy(x, (const char *)tn_data(d->x) + (size_t)i * d->x_bytes, d->x_bytes);
+    memcpy(x, (const char *)tn_data(d->x) + (size_t)e.index * d->x_bytes, d->x_bytes);
     if (d->y) {
-        memcpy(y, (const char *)tn_data(d->y) + (size_t)i * d->y_bytes, d->y_bytes);
+        memcpy(y, (const char *)tn_data(d->y) + (size_t)e.index * d->y_bytes, d->y_bytes);
     }
     return TN_OK;
 }
@@ -123,9 +170,9 @@ typedef struct windows {
     int32_t tokens[]; /* size + length */
 } windows;
 
-static tn_status windows_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status windows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const windows *d = (const windows *)self;
-    const int32_t *from = d->tokens + i;
+    const int32_t *from = d->tokens + e.index;
     int64_t *input = x, *target = y;
     for (int64_t t = 0; t < d->length; t++) {
         input[t] = from[t];

@@ -126,14 +126,14 @@ static bool take_lines(reading *r) {
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status libsvm_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status libsvm_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const libsvm *d = (const libsvm *)self;
     float *to = x;
     memset(to, 0, (size_t)self->x_dims.size[0] * sizeof(*to));
-    for (int64_t k = d->begins[i]; k < d->begins[i + 1]; k++) {
+    for (int64_t k = d->begins[e.index]; k < d->begins[e.index + 1]; k++) {
         to[d->places[k]] = d->numbers[k];
     }
-    *(float *)y = d->labels[i];
+    *(float *)y = d->labels[e.index];
     return TN_OK;
 }
 

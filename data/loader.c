@@ -8,14 +8,14 @@
  * outside the mutex. A worker that fails leaves the error in the slot, to be raised when that
  * number is due.
  *
- * For a device the examples are read into staging memory of the slot (stage.h), and copies from
- * there are queued at once: a worker's batch is on its way long before it is due.
+ * How examples become a batch is in collate.c. For a device, copies of the batch are queued as soon
+ * as it is made: a worker's batch is on its way long before it is due.
  */
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
 #include "core/span.h"
-#include "data/stage.h"
+#include "data/collate.h"
 #include "tern/data.h"
 
 #include <pthread.h>
@@ -24,22 +24,21 @@
 
 typedef struct slot {
     bool ready, failed;
-    tn_tensor *x, *y, *valid; /* one reference each */
-    tn_error_record error;    /* of a failed one */
-    tn__stage stage;          /* unused on the CPU */
+    tn__collated batch;
+    tn_error_record error; /* of a failed one */
 } slot;
 
 struct tn_loader {
-    tn_dataset *dataset;
-    tn_sampler sampler;
+    /* what is read: this loader's own dataset and sampler, for the default device of the thread
+     * that made the loader */
+    tn__collator reads;
     tn_loader_options options;
-    tn_device device; /* where batches go: the default device of the thread that made the loader */
-    int64_t examples; /* of one epoch of this part */
-    int64_t batches;  /* of one epoch */
-    int64_t next;     /* number of the next batch to give */
-    int64_t end;      /* one after the last number; INT64_MAX: without end */
-    slot lent;        /* to the caller */
-    bool entered;     /* atomic: a thread is in tn_loader_next or tn_loader_seek */
+    int64_t examples;  /* of one epoch of this part */
+    int64_t batches;   /* of one epoch */
+    int64_t next;      /* number of the next batch to give */
+    int64_t end;       /* one after the last number; INT64_MAX: without end */
+    tn__collated lent; /* to the caller */
+    bool entered;      /* atomic: a thread is in tn_loader_next or tn_loader_seek */
 
     /* With threads only. */
     uint32_t process; /* in which they are; 0 without any */
@@ -84,114 +83,11 @@ static void leave_loader(tn_loader *l) {
 
 /* ---- Making a batch -------------------------------------------------------------------------- */
 
-/* A tensor for `count` examples, kept for the caller; NULL after raising. */
-static tn_tensor *batch_tensor(const tn_loader *l, tn_dims one, tn_dtype dtype, int64_t count) {
-    tn_dims dims = {.ndim = one.ndim + 1, .size = {count}};
-    memcpy(dims.size + 1, one.size, (size_t)one.ndim * sizeof(int64_t));
-    tn_tensor *t = tn_empty_on(l->device, dims, dtype);
-    return tn_is_inert(t) ? NULL : tn_keep(t);
-}
-
-/* Where the host writes a batch. */
-typedef struct page {
-    char *x, *y;    /* y: NULL without one */
-    uint8_t *valid; /* NULL when all examples are real */
-} page;
-
-static size_t batch_bytes(const tn_tensor *t) { /* the parts of a stage begin at multiples of 64 */
-    return t ? ((size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)) + 63) / 64 * 64 : 0;
-}
-
-/* The tensors' own memory on the CPU, else the slot's staging memory. False after raising. */
-static bool open_page(const tn_loader *l, slot *into, page *p) {
-    if (l->device.kind == TN_CPU) {
-        p->x = tn_data_mut(into->x);
-        p->y = into->y ? tn_data_mut(into->y) : NULL;
-        p->valid = into->valid ? tn_data_mut(into->valid) : NULL;
-        return true;
-    }
-    size_t x = batch_bytes(into->x), y = batch_bytes(into->y);
-    char *memory = tn__stage_begin(&into->stage, l->device, x + y + batch_bytes(into->valid));
-    p->x = memory;
-    p->y = memory && into->y ? memory + x : NULL;
-    p->valid = memory && into->valid ? (uint8_t *)memory + x + y : NULL;
-    return memory != NULL;
-}
-
-/* Sends a page to the device, unless it is the tensors' memory. */
-static tn_status send_page(const tn_loader *l, slot *into, const page *p) {
-    if (l->device.kind == TN_CPU) {
-        return TN_OK;
-    }
-    tn_status status = tn__stage_send(&into->stage, into->x, p->x);
-    if (status == TN_OK && into->y) {
-        status = tn__stage_send(&into->stage, into->y, p->y);
-    }
-    if (status == TN_OK && into->valid) {
-        status = tn__stage_send(&into->stage, into->valid, p->valid);
-    }
-    return status == TN_OK ? tn__stage_end(&into->stage) : status;
-}
-
-static tn_status read_examples(const tn_loader *l, int64_t epoch, int64_t first, int64_t count,
-                               const page *into) {
-    tn_dataset *d = l->dataset;
-    char *x = into->x, *y = into->y;
-    size_t x_bytes = (size_t)tn_dims_count(d->x_dims) * tn_dtype_size(d->x_dtype);
-    size_t y_bytes = y ? (size_t)tn_dims_count(d->y_dims) * tn_dtype_size(d->y_dtype) : 0;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t example = tn_sampler_at(&l->sampler, d->size, epoch, first + i);
-        tn_status status = example < 0 ? tn_error() : d->get(d, example, x, y);
-        if (status != TN_OK || tn_error() != TN_OK) {
-            return tn__raise(status, "loader",
-                             "example %lld of the dataset \"%s\" failed without saying why",
-                             (long long)example, d->kind);
-        }
-        x += x_bytes;
-        y = y ? y + y_bytes : NULL;
-    }
-    return TN_OK;
-}
-
-static void release_batch(slot *s) {
-    tn_release(s->x);
-    tn_release(s->y);
-    tn_release(s->valid);
-    s->x = s->y = s->valid = NULL;
-}
-
-/* The tensors of a batch, unset. False after raising. */
-static bool make_tensors(const tn_loader *l, int64_t first, int64_t count, slot *into) {
-    const tn_dataset *d = l->dataset;
-    bool has_y = d->y_dims.ndim >= 0;
-    bool all_real = tn_sampler_is_real(&l->sampler, d->size, first + count - 1);
-    into->x = batch_tensor(l, d->x_dims, d->x_dtype, count);
-    into->y = has_y ? batch_tensor(l, d->y_dims, d->y_dtype, count) : NULL;
-    into->valid = all_real ? NULL : batch_tensor(l, TN_DIMS(), TN_BOOL, count);
-    return into->x && (!has_y || into->y) && (all_real || into->valid);
-}
-
-/* Which examples of a batch are real. */
-static void mark_valid(const tn_loader *l, int64_t first, int64_t count, const page *into) {
-    for (int64_t i = 0; into->valid && i < count; i++) {
-        into->valid[i] = tn_sampler_is_real(&l->sampler, l->dataset->size, first + i);
-    }
-}
-
-/* Fills into->x, y and valid, or raises and leaves them NULL. */
-static void make_batch(const tn_loader *l, int64_t number, slot *into) {
-    TN_SCOPE;
+/* Fills the tensors of `into`, or raises and leaves it empty. */
+static void make_batch(const tn_loader *l, int64_t number, tn__collated *into) {
     int64_t epoch = number / l->batches, first = number % l->batches * l->options.batch;
     int64_t left = l->examples - first, count = left < l->options.batch ? left : l->options.batch;
-    page p;
-    if (!make_tensors(l, first, count, into) || !open_page(l, into, &p)) {
-        release_batch(into);
-        return;
-    }
-    mark_valid(l, first, count, &p);
-    if (read_examples(l, epoch, first, count, &p) != TN_OK || send_page(l, into, &p) != TN_OK) {
-        release_batch(into);
-    }
+    tn__collate(&l->reads, epoch, first, count, into);
 }
 
 /* ---- Workers --------------------------------------------------------------------------------- */
@@ -220,7 +116,7 @@ static void *worker_run(void *user) {
         l->busy++;
         pthread_mutex_unlock(&l->lock);
 
-        make_batch(l, number, into);
+        make_batch(l, number, &into->batch);
         bool failed = tn_error_take(&into->error);
 
         pthread_mutex_lock(&l->lock);
@@ -262,19 +158,30 @@ static void stop_workers(tn_loader *l) {
 }
 
 static void empty_slot(slot *s) {
-    release_batch(s);
+    tn__collated_release(&s->batch);
     s->ready = s->failed = false;
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
+
+/* What one example looks like leaves room for a batch; where it varies there is a length. */
+static bool dims_valid(const tn_dataset *d, tn_dims dims) {
+    if (dims.ndim >= TN_MAX_DIMS || (tn__dims_vary(dims) && !d->length)) {
+        return false;
+    }
+    if (tn__dims_vary(dims)) {
+        dims.size[0] = 1;
+    }
+    return tn_dims_count(dims) >= 0;
+}
 
 static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     if (!d) {
         tn__raise(TN_EVALUE, "loader", "the dataset is NULL");
         return false;
     }
-    if (d->size < 0 || !d->get || d->x_dims.ndim >= TN_MAX_DIMS || d->y_dims.ndim >= TN_MAX_DIMS ||
-        tn_dims_count(d->x_dims) < 0 || (d->y_dims.ndim >= 0 && tn_dims_count(d->y_dims) < 0)) {
+    if (d->size < 0 || !d->get || !dims_valid(d, d->x_dims) ||
+        (d->y_dims.ndim >= 0 && !dims_valid(d, d->y_dims))) {
         tn__raise(TN_EVALUE, "loader",
                   "the dataset \"%s\" has no get, a negative size or invalid dimensions", d->kind);
         return false;
@@ -293,7 +200,7 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
 /* Sizes of the epoch and of the whole. */
 static bool count_batches(tn_loader *l) {
     const tn_loader_options *o = &l->options;
-    l->examples = tn_sampler_count(&l->sampler, l->dataset->size);
+    l->examples = tn_sampler_count(&l->reads.sampler, l->reads.dataset->size);
     l->batches = l->examples / o->batch + (!o->drop_last && l->examples % o->batch ? 1 : 0);
     if (l->batches == 0) {
         tn__raise(TN_EVALUE, "loader", "no batch of %lld in an epoch of %lld examples",
@@ -334,11 +241,12 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
         tn_dataset_free(dataset);
         return NULL;
     }
-    l->dataset = dataset;
-    l->sampler = sampler;
+    l->reads.dataset = dataset;
+    l->reads.sampler = sampler;
     l->options = options;
-    l->device = tn_default_device();
-    if (tn_error() != TN_OK || !count_batches(l)) {
+    l->reads.device = tn_default_device();
+    if (tn_error() != TN_OK || !count_batches(l) ||
+        !tn__collator_pads(&l->reads, options.x_pad, options.y_pad)) {
         tn_dataset_free(dataset);
         free(l);
         return NULL;
@@ -357,35 +265,33 @@ void tn_loader_free(tn_loader *l) {
     stop_workers(l);
     for (int i = 0; l->slots && i < l->options.prefetch; i++) {
         empty_slot(&l->slots[i]);
-        tn__stage_free(&l->slots[i].stage);
+        tn__stage_free(&l->slots[i].batch.stage);
     }
-    release_batch(&l->lent);
+    tn__collated_release(&l->lent);
     tn__stage_free(&l->lent.stage);
     pthread_cond_destroy(&l->ready);
     pthread_cond_destroy(&l->claimable);
     pthread_mutex_destroy(&l->lock);
     free(l->slots);
     free(l->workers);
-    tn_dataset_free(l->dataset);
+    tn_dataset_free(l->reads.dataset);
     free(l);
 }
 
 /* ---- Use ------------------------------------------------------------------------------------- */
 
 /* Waits for the next number's slot, takes what is in it, and lets the workers go on. */
-static void take_slot(tn_loader *l, slot *taken) {
+static void take_slot(tn_loader *l, tn__collated *taken) {
     pthread_mutex_lock(&l->lock);
     slot *s = &l->slots[l->next % l->options.prefetch];
     while (!s->ready) {
         pthread_cond_wait(&l->ready, &l->lock);
     }
-    taken->x = s->x;
-    taken->y = s->y;
-    taken->valid = s->valid;
+    memcpy(taken->part, s->batch.part, sizeof(taken->part));
     if (s->failed) {
         tn_error_give(&s->error);
     }
-    s->x = s->y = s->valid = NULL;
+    memset(s->batch.part, 0, sizeof(s->batch.part));
     s->ready = s->failed = false;
     l->next++;
     pthread_cond_broadcast(&l->claimable);
@@ -393,7 +299,7 @@ static void take_slot(tn_loader *l, slot *taken) {
 }
 
 static bool next_batch(tn_loader *l, tn_batch *batch) {
-    release_batch(&l->lent);
+    tn__collated_release(&l->lent);
     if (l->next == l->end) {
         return false;
     }
@@ -404,12 +310,15 @@ static bool next_batch(tn_loader *l, tn_batch *batch) {
         make_batch(l, number, &l->lent);
         l->next++;
     }
-    if (!l->lent.x) {
+    tn_tensor *const *part = l->lent.part;
+    if (!part[TN__BATCH_X]) {
         return false;
     }
-    *batch = (tn_batch){.x = l->lent.x,
-                        .y = l->lent.y,
-                        .valid = l->lent.valid,
+    *batch = (tn_batch){.x = part[TN__BATCH_X],
+                        .y = part[TN__BATCH_Y],
+                        .valid = part[TN__BATCH_VALID],
+                        .lengths = part[TN__BATCH_LENGTHS],
+                        .y_lengths = part[TN__BATCH_Y_LENGTHS],
                         .epoch = number / l->batches,
                         .index = number % l->batches};
     return true;
@@ -479,9 +388,9 @@ tn_loader_options tn_loader_options_of(const tn_loader *l) {
 }
 
 tn_sampler tn_loader_sampler(const tn_loader *l) {
-    return l ? l->sampler : tn_sequential_sampler();
+    return l ? l->reads.sampler : tn_sequential_sampler();
 }
 
 const tn_dataset *tn_loader_dataset(const tn_loader *l) {
-    return l ? l->dataset : NULL;
+    return l ? l->reads.dataset : NULL;
 }

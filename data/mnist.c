@@ -177,14 +177,14 @@ static uint8_t *idx_read(const char *folder, const char *name, int ndim, const u
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status mnist_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status mnist_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const mnist *d = (const mnist *)self;
-    const uint8_t *from = d->pixels + i * PIXELS;
+    const uint8_t *from = d->pixels + e.index * PIXELS;
     float *image = x;
     for (int p = 0; p < PIXELS; p++) {
         image[p] = (float)from[p] / 255.0f;
     }
-    *(int64_t *)y = d->labels[i];
+    *(int64_t *)y = d->labels[e.index];
     return TN_OK;
 }
 

@@ -6,8 +6,8 @@
  * through again until it is inside; fewer than one place in sqrt(size) is outside. Round functions
  * are words of Philox.
  */
+#include "data/sampler.h"
 #include "core/error.h"
-#include "tern/data.h"
 
 enum { ROUNDS = 8 };
 
@@ -62,6 +62,10 @@ static int64_t shuffled_index(uint64_t seed, int64_t size, uint64_t epoch, int64
     return at;
 }
 
+int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
+    return shuffled_index(seed, size, UINT64_MAX, place); /* no loader has that epoch */
+}
+
 int64_t tn_sampler_count(const tn_sampler *s, int64_t size) {
     if (!s) {
         tn__raise(TN_EVALUE, "sampler", "the sampler is NULL");
@@ -90,6 +94,10 @@ static uint64_t place_of(const tn_sampler *s, int64_t position) {
     return (uint64_t)s->part + (uint64_t)position * (uint64_t)s->parts;
 }
 
+int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position) {
+    return (int64_t)(place_of(s, position) % (uint64_t)size);
+}
+
 bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t position) {
     return position >= 0 && position < tn_sampler_count(s, size) &&
            place_of(s, position) < (uint64_t)size;
@@ -106,7 +114,7 @@ int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t 
                   (long long)position, (long long)epoch, (long long)count, (long long)size);
         return -1;
     }
-    int64_t at = (int64_t)(place_of(s, position) % (uint64_t)size);
+    int64_t at = tn__sampler_place(s, size, position);
     switch (s->kind) {
     case TN_SAMPLE_SEQUENTIAL:
         return at;

@@ -330,23 +330,23 @@ static tn_status read_pair(const shards *d, const shard *s, int64_t i, int64_t *
     return TN_OK;
 }
 
-static tn_status shards_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status shards_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const shards *d = (const shards *)self;
-    const shard *s = shard_of(d, i);
+    const shard *s = shard_of(d, e.index);
     if (s->mark) {
-        return read_pair(d, s, i - s->first, x, y);
+        return read_pair(d, s, e.index - s->first, x, y);
     }
-    return read_window(d, s, (i - s->first) * d->stride, d->length, x, y);
+    return read_window(d, s, (e.index - s->first) * d->stride, d->length, x, y);
 }
 
 /* The last window may reach beyond the file's end, and all but the first repeat targets. */
-static tn_status sliding_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status sliding_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const shards *d = (const shards *)self;
-    const shard *s = shard_of(d, i);
+    const shard *s = shard_of(d, e.index);
     if (s->mark) {
-        return read_pair(d, s, i - s->first, x, y);
+        return read_pair(d, s, e.index - s->first, x, y);
     }
-    int64_t *input = x, *target = y, from = (i - s->first) * d->stride;
+    int64_t *input = x, *target = y, from = (e.index - s->first) * d->stride;
     int64_t there = s->count - 1 - from, n = there < d->length ? there : d->length;
     if (read_window(d, s, from, n, input, target) != TN_OK) {
         return tn_error();

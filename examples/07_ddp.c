@@ -38,10 +38,10 @@ static void mlp_init(mlp *net, int64_t in, int64_t hidden, int64_t out) {
 
 /* Example i: a point around one of the two centres of class i % CLASSES. The same on every rank,
  * since it is a function of i alone. */
-static tn_status get_point(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status get_point(tn_dataset *self, tn_example e, void *x, void *y) {
     (void)self;
-    tn_generator noise = {.seed = 1, .stream = (uint64_t)i};
-    int64_t label = i % CLASSES, centre = label + CLASSES * tn_random_below(&noise, 2);
+    tn_generator noise = {.seed = 1, .stream = (uint64_t)e.index};
+    int64_t label = e.index % CLASSES, centre = label + CLASSES * tn_random_below(&noise, 2);
     tn_generator place = {.seed = 2, .stream = (uint64_t)centre};
     for (int k = 0; k < WIDTH; k++) {
         double far = tn_random_uniform(&place) - 0.5, near = tn_random_uniform(&noise) - 0.5;

@@ -41,7 +41,7 @@ static digits read_digits(const char *folder) {
     float *pixels = tn_data_mut(all.x);
     int64_t *labels = tn_data_mut(all.y);
     for (int64_t i = 0; i < IMAGES && i < d->size; i++) {
-        d->get(d, i, pixels + i * PIXELS, labels + i);
+        tn_dataset_get(d, i, pixels + i * PIXELS, labels + i);
     }
     tn_dataset_free(d);
     return all;

@@ -92,7 +92,7 @@ static void draw_batch(tn_dataset *photos, tn_tensor *pictures, tn_tensor *label
         int64_t drawn = (int64_t)(tn_random_uniform(g) * (photos ? (double)photos->size : CLASSES));
         label[n] = drawn;
         if (photos) {
-            photos->get(photos, drawn, x, &label[n]);
+            tn_dataset_get(photos, drawn, x, &label[n]);
         }
         double angle = 3.14159 * (double)label[n] / CLASSES, phase = 6.28319 * tn_random_uniform(g);
         for (int i = 0; i < VALUES; i++) {

@@ -64,10 +64,10 @@ static tn_tensor *vae_loss(tn_values out, tn_tensor *x) {
 /* ---- The data -------------------------------------------------------------------------------- */
 
 /* A disc somewhere, with a soft edge. */
-static tn_status get_disc(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status get_disc(tn_dataset *self, tn_example e, void *x, void *y) {
     (void)self;
     (void)y;
-    tn_random4 r = tn_philox(18, 0, 0, (uint64_t)i);
+    tn_random4 r = tn_philox(18, 0, 0, (uint64_t)e.index);
     double a = 8 + r.word[0] * 0x1p-32 * 12, b = 8 + r.word[1] * 0x1p-32 * 12;
     double radius = 3 + r.word[2] * 0x1p-32 * 5;
     for (int p = 0; p < PIXELS; p++) {

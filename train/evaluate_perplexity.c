@@ -26,7 +26,7 @@ static int64_t window_length(const tn__rows *self, int64_t row) {
 
 static tn_status window_get(const tn__rows *self, int64_t row, int64_t *x, int64_t *y) {
     tn_dataset *d = ((const windows *)self)->dataset;
-    return d->get(d, row, x, y);
+    return tn_dataset_get(d, row, x, y);
 }
 
 static void window_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {

@@ -27,13 +27,27 @@ extern "C" {
 
 typedef struct tn_dataset tn_dataset;
 
+/* Which example is read, and when: the same example in two epochs, or twice in one, may look
+ * different (a random crop, noise). */
+typedef struct tn_example {
+    int64_t index; /* of the example in the dataset, 0 … size-1 */
+    int64_t epoch;
+    int64_t place; /* in the epoch's order, all parts of it counted: for any number of ranks */
+} tn_example;
+
+/* A generator for what is random in this reading of an example: the same numbers for any number of
+ * threads and ranks, and others in the next epoch. Its seed is the first two words of
+ * tn_philox(seed, e.epoch, 0xfffffffd00000000, e.place), stream and call are 0. */
+TN_API tn_generator tn_example_generator(tn_example e, uint64_t seed);
+
 /* A dataset of one's own: embed this first and fill it. */
 struct tn_dataset {
     const char *kind; /* static text, for messages and checkpoints */
     int64_t size;     /* examples */
 
     /* What one example looks like: x and y (y_dims.ndim -1: there is no y). At most 7 dimensions: a
-     * batch adds one. */
+     * batch adds one. The first size may be -1: it differs from example to example, and `length`
+     * tells it. */
     tn_dims x_dims, y_dims;
     tn_dtype x_dtype, y_dtype;
 
@@ -41,10 +55,16 @@ struct tn_dataset {
      * nobody knows. */
     const char *const *classes;
 
-    /* Writes example i, row-major, to x and y (NULL without y). TN_OK, or the status of an error
-     * raised with tn_raise. Called from several threads at once, in any order: what is random in an
-     * example (a crop, noise) is drawn from tn_philox(seed, …, i). */
-    tn_status (*get)(tn_dataset *self, int64_t i, void *x, void *y);
+    /* Writes example e.index, row-major, to x and y (NULL without y). TN_OK, or the status of an
+     * error raised with tn_raise. Called from several threads at once, in any order: what is random
+     * in an example is drawn from tn_example_generator. */
+    tn_status (*get)(tn_dataset *self, tn_example e, void *x, void *y);
+
+    /* The first size of example i's x, or y, where that is -1 (else not called); NULL without such.
+     * At least 0; negative after raising. It is asked before the example is read, by several
+     * threads at once, and for all examples by tn_dataset_lengths: it is known without reading. */
+    int64_t (*length)(tn_dataset *self, int64_t i, bool of_y);
+
     void (*free)(tn_dataset *self); /* may be NULL */
 
     /* Tells these data from others, for checkpoints; may be NULL. Writes as snprintf does, and
@@ -53,8 +73,25 @@ struct tn_dataset {
      * Called at each save and load, by the thread that does it: what takes long is kept. Negative
      * after raising; what is not below `room` (TN_DESCRIBE_ROOM) is TN_EVALUE there. */
     int (*describe)(tn_dataset *self, char *text, size_t room);
+
+    int64_t keepers; /* 0: how often tn_dataset_keep was called beyond tn_dataset_free; atomic */
 };
-TN_API void tn_dataset_free(tn_dataset *d); /* NULL is fine; a loader frees its own */
+
+/* NULL is fine. What takes a dataset (a loader, tn_subset, tn_transformed, …) frees it with itself,
+ * and also when it fails. A dataset that several take is kept once for each but the first:
+ *
+ *     tn_dataset *one = tn_subset(tn_dataset_keep(all), first, n);
+ *     tn_dataset *two = tn_subset(all, second, m);
+ */
+TN_API void tn_dataset_free(tn_dataset *d);
+TN_API tn_dataset *tn_dataset_keep(tn_dataset *d); /* d */
+
+/* Example i as the first epoch in the dataset's own order has it. TN_EINDEX, and what reading it
+ * raises. */
+TN_API tn_status tn_dataset_get(tn_dataset *d, int64_t i, void *x, void *y);
+
+/* The first size of each example's x: (size) i64. Inert after an error. */
+TN_API tn_tensor *tn_dataset_lengths(tn_dataset *d);
 
 /* All datasets below know themselves again by a digest over all of their data (XXH3, several GB a
  * second), which is made at the first save or load. */
@@ -63,6 +100,32 @@ TN_API void tn_dataset_free(tn_dataset *d); /* NULL is fine; a loader frees its 
  * not on the CPU, where examples are read.
  * Like every maker below: NULL after an error. */
 TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
+
+/* Sequences of different lengths: example i is x[i] (T, …) and y[i], n of each. All x are of one
+ * dtype and alike but for T; so are all y, a tensor each, () for a class; y may be NULL. A loader
+ * pads them to the longest of a batch. Kept as above. TN_ESHAPE, TN_EDTYPE. */
+TN_API tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y, int64_t n);
+
+/* ---- Datasets made of datasets: each takes what it is made of (tn_dataset_free) ----------------
+ */
+
+/* One dataset behind the other: all have x and y of the same dtypes and shapes; where first sizes
+ * differ, they vary. TN_ESHAPE, TN_EDTYPE. */
+TN_API tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count);
+
+/* Example i is example indices[i] of the other, n of them; they are copied and may repeat.
+ * TN_EINDEX. */
+TN_API tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n);
+
+/* Pieces drawn by chance, pieces[count], each freed on its own: no example is in two of them, and
+ * together they have all. lengths are counts whose sum is the dataset's, or fractions whose sum is
+ * 1: then a piece has floor(size * fraction), and what is left goes to the first pieces, one each.
+ * The draw is a rule: nothing is stored. On failure the pieces are NULL. TN_EVALUE. */
+TN_API tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint64_t seed,
+                                 tn_dataset **pieces);
+
+/* ---- Datasets from memory and files -----------------------------------------------------------
+ */
 
 /* Windows of a token sequence: example i is x = tokens[i … i+length), y the same one further; both
  * (length), i64. There are n - length of them. The tokens are copied. */
@@ -296,11 +359,15 @@ TN_API bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t positi
 
 typedef struct tn_loader tn_loader;
 
-/* x (B, …), y (B, …) or NULL. Lent until the next call of tn_loader_next:
+/* x (B, …), y (B, …) or NULL. Examples of different lengths are padded to the longest of the batch,
+ * x (B, T, …), as pad_sequence does with batch_first. Lent until the next call of tn_loader_next:
  * tn_keep what should live longer. */
 typedef struct tn_batch {
     tn_tensor *x, *y;
     tn_tensor *valid; /* (B) bool: false for examples that only fill up; NULL when all are real */
+    /* (B) i64: how much of each row of x, and of y, is no padding, as tn_lstm's and tn_ctc's
+     * lengths; NULL where all examples are alike */
+    tn_tensor *lengths, *y_lengths;
     int64_t epoch, index; /* index: of the batch in its epoch */
 } tn_batch;
 
@@ -310,6 +377,8 @@ typedef struct tn_loader_options {
     bool drop_last; /* false: the last batch of an epoch may be short */
     int threads;    /* 0: batches are made in the calling thread */
     int prefetch;   /* 2: with threads, batches ready in advance */
+    double x_pad;   /* 0: what stands behind the end of a short x, */
+    double y_pad;   /* 0: and of a short y; -100 is what losses leave out */
 } tn_loader_options;
 TN_API tn_loader_options tn_loader_defaults(void);
 

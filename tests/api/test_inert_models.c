@@ -831,9 +831,9 @@ static void tokenizers(tn_tensor *t) {
 
 /* ---- Loaders, again data.h ------------------------------------------------------------------- */
 
-static tn_status get_nothing(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status get_nothing(tn_dataset *self, tn_example e, void *x, void *y) {
     (void)self;
-    (void)i;
+    (void)e;
     (void)x;
     (void)y;
     return TN_OK;
@@ -878,7 +878,10 @@ static void loaders(tn_tensor *t) {
     tn_dataset *const odd[] = {&zero, &no_get, &endless, &huge, &deep};
     for (int i = 0; i < 5; i++) {
         for (int j = 0; j < LONGS; j++) {
-            tn_loader_options o = {longs[j], longs[j], false, ints[j] > 9 ? 9 : ints[j], ints[j]};
+            tn_loader_options o = {.batch = longs[j],
+                                   .epochs = longs[j],
+                                   .threads = ints[j] > 9 ? 9 : ints[j],
+                                   .prefetch = ints[j]};
             tn_loader *l = tn_loader_new(odd[i], s, o);
             after(__LINE__, "tn_loader_new", true, i < 2 || i == 4);
             for (int k = 0; k < LONGS; k++) {
@@ -889,6 +892,22 @@ static void loaders(tn_tensor *t) {
             TAKES(tn_loader_free(l));
         }
     }
+}
+
+static void composed_datasets(tn_tensor *t) {
+    tn_dataset *pieces[2] = {0};
+    for (int i = 0; i < LONGS; i++) {
+        TAKES(tn_example_generator((tn_example){longs[i], longs[i], longs[i]}, UINT64_MAX));
+        FAILS(tn_dataset_get(NULL, longs[i], NULL, NULL));
+        NOTHING(tn_subset(NULL, &longs[i], 1));
+        NOTHING(tn_sequence_dataset(NULL, NULL, longs[i]));
+        FAILS(tn_random_split(NULL, (double[]){1}, ints[i % INTS], 1, NULL));
+    }
+    QUIET(tn_dataset_keep(NULL), NULL);
+    INERT(tn_dataset_lengths(NULL));
+    NOTHING(tn_concat_dataset(NULL, 2));
+    NOTHING(tn_sequence_dataset(&t, &t, 1));
+    FAILS(tn_random_split(NULL, NULL, 2, 1, pieces));
 }
 
 /* ---- io.h ------------------------------------------------------------------------------------ */
@@ -1125,6 +1144,7 @@ PART(searching)
 PART(datasets)
 PART(corpora)
 PART(loaders)
+PART(composed_datasets)
 PART(tokenizers)
 PART(files)
 PART(training)
@@ -1133,14 +1153,23 @@ PART(runs)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_zeroed),       cmocka_unit_test(test_module_arguments),
-        cmocka_unit_test(test_layers),       cmocka_unit_test(test_heap_layers),
-        cmocka_unit_test(test_initialising), cmocka_unit_test(test_generating),
-        cmocka_unit_test(test_optimisers),   cmocka_unit_test(test_measuring),
-        cmocka_unit_test(test_searching),    cmocka_unit_test(test_datasets),
-        cmocka_unit_test(test_corpora),      cmocka_unit_test(test_loaders),
-        cmocka_unit_test(test_tokenizers),   cmocka_unit_test(test_files),
-        cmocka_unit_test(test_training),     cmocka_unit_test(test_evaluating),
+        cmocka_unit_test(test_zeroed),
+        cmocka_unit_test(test_module_arguments),
+        cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_heap_layers),
+        cmocka_unit_test(test_initialising),
+        cmocka_unit_test(test_generating),
+        cmocka_unit_test(test_optimisers),
+        cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_searching),
+        cmocka_unit_test(test_datasets),
+        cmocka_unit_test(test_corpora),
+        cmocka_unit_test(test_loaders),
+        cmocka_unit_test(test_composed_datasets),
+        cmocka_unit_test(test_tokenizers),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_evaluating),
         cmocka_unit_test(test_runs),
     };
     return RUN_PARTS("inert models", tests, argc, argv);

@@ -19,7 +19,7 @@ static inline const void *example_x(tn_dataset *d, int64_t i, void *y) {
     static char x[1 << 16];
     char other[64];
     assert_true(example_bytes(d->x_dims, d->x_dtype) <= sizeof(x));
-    assert_int_equal(d->get(d, i, x, d->y_dims.ndim < 0 ? NULL : y ? y : other), TN_OK);
+    assert_int_equal(tn_dataset_get(d, i, x, d->y_dims.ndim < 0 ? NULL : y ? y : other), TN_OK);
     return x;
 }
 

@@ -19,12 +19,12 @@ static void test_tensors(void **state) {
         assert_int_equal(d->size, 3);
         float row[2];
         int64_t label;
-        assert_int_equal(d->get(d, 1, row, &label), TN_OK);
+        assert_int_equal(tn_dataset_get(d, 1, row, &label), TN_OK);
         assert_true(row[0] == 1 && row[1] == 4 && label == 1);
         tn_dataset_free(d);
         d = tn_tensor_dataset(y, NULL);
         assert_int_equal(d->y_dims.ndim, -1);
-        assert_int_equal(d->get(d, 2, &label, NULL), TN_OK);
+        assert_int_equal(tn_dataset_get(d, 2, &label, NULL), TN_OK);
         assert_int_equal(label, 2);
         tn_dataset_free(d);
         assert_null(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)));
@@ -44,7 +44,7 @@ static void test_tokens(void **state) {
     tn_dataset *d = tn_token_dataset(tokens, 5, 3);
     assert_int_equal(d->size, 2);
     int64_t x[3], y[3];
-    assert_int_equal(d->get(d, 1, x, y), TN_OK);
+    assert_int_equal(tn_dataset_get(d, 1, x, y), TN_OK);
     assert_memory_equal(x, ((int64_t[]){1, 4, 1}), sizeof(x));
     assert_memory_equal(y, ((int64_t[]){4, 1, 5}), sizeof(y));
     tn_dataset_free(d);

@@ -18,17 +18,17 @@ typedef struct numbers {
 
 static int freed;
 
-static tn_status numbers_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status numbers_get(tn_dataset *self, tn_example e, void *x, void *y) {
     numbers *d = (numbers *)self;
     if (d->microseconds) {
-        usleep((useconds_t)(d->microseconds * (1 + i % 3)));
+        usleep((useconds_t)(d->microseconds * (1 + e.index % 3)));
     }
-    if (i == d->bad) {
-        return tn_raise(TN_EIO, "example %d cannot be read", (int)i);
+    if (e.index == d->bad) {
+        return tn_raise(TN_EIO, "example %d cannot be read", (int)e.index);
     }
-    ((int64_t *)x)[0] = i;
-    ((int64_t *)x)[1] = 10 * i;
-    *(float *)y = (float)-i;
+    ((int64_t *)x)[0] = e.index;
+    ((int64_t *)x)[1] = 10 * e.index;
+    *(float *)y = (float)-e.index;
     return TN_OK;
 }
 
@@ -349,9 +349,9 @@ static void *next_elsewhere(void *record) {
     return NULL;
 }
 
-static tn_status turning_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status turning_get(tn_dataset *self, tn_example e, void *x, void *y) {
     (void)self;
-    (void)i;
+    (void)e;
     memset(x, 0, 2 * sizeof(int64_t));
     *(float *)y = 0;
     while (!__atomic_load_n(&reader, __ATOMIC_ACQUIRE)) { /* tn_loader_new has not returned yet */

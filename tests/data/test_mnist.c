@@ -41,7 +41,7 @@ static void check(void) {
     float x[PIXELS];
     int64_t y;
     for (int64_t i = 0; i < COUNT; i++) {
-        assert_int_equal(d->get(d, i, x, &y), TN_OK);
+        assert_int_equal(tn_dataset_get(d, i, x, &y), TN_OK);
         assert_int_equal(y, labels[8 + i]);
         for (int p = 0; p < PIXELS; p++) {
             assert_true(x[p] == (float)images[16 + i * PIXELS + p] / 255.0f);

@@ -39,7 +39,7 @@ static void write_llmc(const char *name, int count, int first) {
 
 static void expect_window(tn_dataset *d, int64_t i, int64_t first) {
     int64_t x[4], y[4];
-    assert_int_equal(d->get(d, i, x, y), TN_OK);
+    assert_int_equal(tn_dataset_get(d, i, x, y), TN_OK);
     for (int t = 0; t < 4; t++) {
         assert_int_equal(x[t], first + t);
         assert_int_equal(y[t], first + t + 1);
@@ -71,7 +71,7 @@ static void expect_sliding(const char *pattern, int64_t length, int64_t stride, 
     char seen[2 * MOST] = {0};
     int64_t x[MOST], y[MOST];
     for (int64_t i = 0; i < d->size; i++) {
-        assert_int_equal(d->get(d, i, x, y), TN_OK);
+        assert_int_equal(tn_dataset_get(d, i, x, y), TN_OK);
         for (int64_t t = 0; t < length; t++) {
             if (y[t] != -100) {
                 int64_t token = y[t] % 1000; /* a_0 begins at 0, a_1 at 1000 */
@@ -113,8 +113,8 @@ static void test_sliding_refused(void **state) {
     assert_error(TN_EVALUE, "the stride is 0");
     tn_dataset *d = tn_sliding_shards(temp_path("a_0.bin"), 4, 2, 100);
     int64_t x[4], y[4];
-    assert_int_equal(d->get(d, 0, x, y), TN_OK);
-    assert_int_equal(d->get(d, 1, x, y), TN_EFORMAT);
+    assert_int_equal(tn_dataset_get(d, 0, x, y), TN_OK);
+    assert_int_equal(tn_dataset_get(d, 1, x, y), TN_EFORMAT);
     assert_error(TN_EFORMAT, "token 5 is 100 but the vocabulary has 100");
     tn_dataset_free(d);
 }
@@ -138,8 +138,8 @@ static void test_token_outside(void **state) {
     write_llmc("a_0.bin", 13, 0);
     tn_dataset *d = tn_token_shards(temp_path("a_0.bin"), 4, 12);
     int64_t x[4], y[4];
-    assert_int_equal(d->get(d, 1, x, y), TN_OK);
-    assert_int_equal(d->get(d, 2, x, y), TN_EFORMAT);
+    assert_int_equal(tn_dataset_get(d, 1, x, y), TN_OK);
+    assert_int_equal(tn_dataset_get(d, 2, x, y), TN_EFORMAT);
     assert_error(TN_EFORMAT, "token 12 is 12 but the vocabulary has 12");
     tn_dataset_free(d);
 }
@@ -258,12 +258,12 @@ static void test_wide(void **state) {
     tn_dataset_free(d);
     int64_t x[4], y[4];
     d = tn_token_shards(temp_path("w_*.bin"), 4, 100015);
-    assert_int_equal(d->get(d, 3, x, y), TN_EFORMAT);
+    assert_int_equal(tn_dataset_get(d, 3, x, y), TN_EFORMAT);
     assert_error(TN_EFORMAT, "w_000001.bin: token 5 is 100015 but the vocabulary has 100015");
     tn_dataset_free(d);
     d = tn_sliding_shards(temp_path("w_000001.bin"), 4, 4, 128256);
     assert_int_equal(d->size, 3);
-    assert_int_equal(d->get(d, 2, x, y), TN_OK);
+    assert_int_equal(tn_dataset_get(d, 2, x, y), TN_OK);
     assert_int_equal(x[0], 100018);
     assert_int_equal(y[0], 100019);
     assert_int_equal(y[1], -100);
@@ -332,7 +332,7 @@ static void expect_pairs(tn_dataset *d) {
     for (int64_t i = 0; i < PAIRS; i++) {
         int64_t x[LENGTH], y[LENGTH], all = pairs[i][1];
         int64_t gone = all > LENGTH + 1 ? all - (LENGTH + 1) : 0; /* of the beginning */
-        assert_int_equal(d->get(d, i, x, y), TN_OK);
+        assert_int_equal(tn_dataset_get(d, i, x, y), TN_OK);
         for (int64_t t = 0; t < LENGTH; t++) {
             int64_t place = gone + t;
             bool there = place + 1 < all, learned = there && place + 1 >= pairs[i][0];
@@ -350,7 +350,7 @@ static void test_pairs(void **state) {
     expect_pairs(tn_sliding_shards(temp_path("w_*.bin"), 6, 3, 50257));
     tn_dataset *d = tn_token_shards(temp_path("w_*.bin"), 6, 503);
     int64_t x[6], y[6];
-    assert_int_equal(d->get(d, 5, x, y), TN_EFORMAT);
+    assert_int_equal(tn_dataset_get(d, 5, x, y), TN_EFORMAT);
     assert_error(TN_EFORMAT, "w_000004.bin: token 3 is 503 but the vocabulary has 503");
     tn_dataset_free(d);
 }
@@ -378,7 +378,7 @@ static void test_wrong_pairs(void **state) {
         tn_dataset *d = tn_token_shards(path, 6, 50257);
         int64_t x[6], y[6];
         if (d) {
-            d->get(d, 0, x, y);
+            tn_dataset_get(d, 0, x, y);
         }
         assert_error(TN_EFORMAT, wrong[i].part);
         tn_dataset_free(d);
@@ -481,10 +481,10 @@ static void test_many_shards(void **state) {
     int64_t x[4], y[4];
     write_llmc("another", 9, 0);
     assert_int_equal(rename(temp_path("another"), temp_path("a_299.bin")), 0);
-    assert_int_equal(d->get(d, 2 * SHARDS - 1, x, y), TN_EIO);
+    assert_int_equal(tn_dataset_get(d, 2 * SHARDS - 1, x, y), TN_EIO);
     assert_error(TN_EIO, "a_299.bin is another file than it was");
     assert_int_equal(unlink(temp_path("a_298.bin")), 0);
-    assert_int_equal(d->get(d, 2 * SHARDS - 3, x, y), TN_EIO);
+    assert_int_equal(tn_dataset_get(d, 2 * SHARDS - 3, x, y), TN_EIO);
     assert_error(TN_EIO, "a_298.bin: No such file");
     tn_dataset_free(d);
 }

@@ -343,7 +343,7 @@ static void test_pairs(void **state) {
     assert_int_equal(d->size, 3);
     for (int64_t i = 0; i < 3; i++) {
         int64_t x[3], y[3];
-        assert_int_equal(d->get(d, i, x, y), TN_OK);
+        assert_int_equal(tn_dataset_get(d, i, x, y), TN_OK);
         assert_memory_equal(x, expected[i][0], sizeof(x));
         assert_memory_equal(y, expected[i][1], sizeof(y));
     }

@@ -22,7 +22,8 @@ static void check_pictures(tn_dataset *d, size_t bytes, size_t record, int64_t c
     for (int64_t i = 0; d && i < d->size; i++) {
         float x[3 * 32 * 32];
         int64_t y;
-        must(d->get(d, i, x, &y) == TN_OK && y >= 0 && y < classes, "a label that is no class");
+        must(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < classes,
+             "a label that is no class");
         for (int p = 0; p < 3 * 32 * 32; p++) {
             must(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
         }

@@ -26,7 +26,7 @@ static void check_table(tn_dataset *d, const char *path, tn_csv_options o) {
     float *x = malloc((size_t)features * sizeof(*x));
     must(x && features > 0 && d->size > 0, "a dataset of nothing");
     for (int64_t i = 0; i < d->size; i++) {
-        must(d->get(d, i, x, &label) == TN_OK, "a row that cannot be read");
+        must(tn_dataset_get(d, i, x, &label) == TN_OK, "a row that cannot be read");
         for (int64_t k = 0; k < features; k++) {
             must(!isnan(x[k]) || o.missing == TN_MISSING_NAN, "a number that is missing");
         }

@@ -21,7 +21,7 @@ static void check_digits(tn_dataset *d) {
     for (int64_t i = 0; d && i < d->size; i++) {
         float x[28 * 28];
         int64_t y;
-        must(d->get(d, i, x, &y) == TN_OK && y >= 0 && y < 10, "a label that is no digit");
+        must(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < 10, "a label that is no digit");
         for (int p = 0; p < 28 * 28; p++) {
             must(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
         }

@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     tn_error_clear();
     for (int64_t i = 0; d && i < d->size; i++) {
         float x[FEATURES], y;
-        must(d->get(d, i, x, &y) == TN_OK && !isnan(y), "a row that cannot be read");
+        must(tn_dataset_get(d, i, x, &y) == TN_OK && !isnan(y), "a row that cannot be read");
         for (int k = 0; k < FEATURES; k++) {
             must(!isnan(x[k]), "a number that is none");
         }

@@ -11,7 +11,7 @@ enum { LENGTH = 6, VOCAB = 50257, MOST = 6 /* windows that are looked at: errors
 
 static void check_window(tn_dataset *d, int64_t i) {
     int64_t x[LENGTH], y[LENGTH];
-    if (d->get(d, i, x, y) != TN_OK) {
+    if (tn_dataset_get(d, i, x, y) != TN_OK) {
         must(tn_error() == TN_EFORMAT, "another error than the file's");
         tn_error_clear();
         return;

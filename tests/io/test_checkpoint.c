@@ -674,10 +674,10 @@ typedef struct numbers {
     int returns;
 } numbers;
 
-static tn_status numbers_get(tn_dataset *self, int64_t i, void *x, void *y) {
+static tn_status numbers_get(tn_dataset *self, tn_example e, void *x, void *y) {
     (void)self;
     (void)y;
-    *(float *)x = (float)i;
+    *(float *)x = (float)e.index;
     return TN_OK;
 }
 

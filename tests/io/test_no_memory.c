@@ -129,6 +129,28 @@ static void loader_threads(void) {
     loader(2);
 }
 
+/* Sequences, some of them twice, in pieces; one piece is read. */
+static void composed(void) {
+    TN_SCOPE;
+    tn_tensor *x[] = {tn_ones(TN_DIMS(3), TN_F32), tn_ones(TN_DIMS(1), TN_F32)};
+    tn_dataset *all = tn_sequence_dataset(x, NULL, 2), *pieces[2] = {NULL, NULL};
+    tn_dataset *some = all ? tn_subset(tn_dataset_keep(all), (int64_t[]){1, 0}, 2) : NULL;
+    tn_dataset *both = tn_concat_dataset((tn_dataset *[]){some, all}, 2);
+    tn_random_split(both, (double[]){2, 2}, 2, 1, pieces);
+    tn_dataset_free(pieces[1]);
+    char text[TN_DESCRIBE_ROOM];
+    if (pieces[0] && pieces[0]->describe(pieces[0], text, sizeof(text)) > 0) {
+        tn_loader_options o = tn_loader_defaults();
+        o.batch = 2;
+        tn_loader *l = tn_loader_new(pieces[0], tn_random_sampler(1), o);
+        tn_batch b;
+        tn_loader_next(l, &b);
+        tn_loader_free(l);
+        return;
+    }
+    tn_dataset_free(pieces[0]);
+}
+
 static void history(void) {
     tn_history *h = tn_history_open(temp_path("loss.csv"), 0);
     tn_history_add(h, 1);
@@ -238,6 +260,7 @@ static void test_data(void **state) {
     fail_both(digits);
     fail_both(text);
     fail_both(loader_alone);
+    fail_both(composed);
     fail_both(loader_threads);
 }
 

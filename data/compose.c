@@ -1,0 +1,367 @@
+/* Datasets made of others: one behind the other, and some examples of one.
+ *
+ * Each has its own numbers for examples and hands a reading on to the dataset below, with another
+ * index and the same epoch and place: what is random there stays a matter of the whole order.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "data/collate.h"
+#include "data/identity.h"
+#include "data/sampler.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a dataset says of itself, or "". Returns its bytes; negative after raising. */
+static int describe_below(tn_dataset *d, char *text, size_t room) {
+    *text = 0;
+    int bytes = d->describe ? d->describe(d, text, room) : 0;
+    if (bytes >= (int)room) {
+        tn__raise(TN_EVALUE, "dataset_describe", "the dataset \"%s\" describes itself in %d bytes",
+                  d->kind, bytes);
+    }
+    return tn__pending() ? -1 : bytes;
+}
+
+/* ---- One behind the other -------------------------------------------------------------------- */
+
+typedef struct chain {
+    tn_dataset base;
+    int count;
+    int64_t *ends;     /* [count]: one after the last example of each */
+    tn_dataset **each; /* [count] */
+} chain;
+
+/* The dataset that holds example *i, which becomes its index there. */
+static tn_dataset *link_of(const chain *d, int64_t *i) {
+    int low = 0, high = d->count - 1;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (*i < d->ends[middle]) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    *i -= low ? d->ends[low - 1] : 0;
+    return d->each[low];
+}
+
+static tn_status chain_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    tn_dataset *d = link_of((const chain *)self, &e.index);
+    return d->get(d, e, x, y);
+}
+
+static int64_t chain_length(tn_dataset *self, int64_t i, bool of_y) {
+    tn_dataset *d = link_of((const chain *)self, &i);
+    tn_dims dims = of_y ? d->y_dims : d->x_dims;
+    return tn__dims_vary(dims) ? d->length(d, i, of_y) : dims.size[0];
+}
+
+static int chain_describe(tn_dataset *self, char *text, size_t room) {
+    const chain *d = (const chain *)self;
+    tn__digest *digest = tn__digest_new();
+    if (!digest) {
+        tn__raise(TN_ENOMEM, "concat_dataset", "no memory");
+        return -1;
+    }
+    int bytes = 0;
+    for (int k = 0; k < d->count && bytes >= 0; k++) {
+        char own[TN_DESCRIBE_ROOM];
+        bytes = describe_below(d->each[k], own, sizeof(own));
+        tn__digest_add(digest, &d->ends[k], sizeof(d->ends[k]));
+        tn__digest_add(digest, own, bytes < 0 ? 0 : (size_t)bytes);
+    }
+    char digits[TN__DIGEST_DIGITS + 1];
+    tn__digest_text(digest, digits);
+    tn__digest_free(digest);
+    return bytes < 0 ? -1 : snprintf(text, room, "digest of all %s", digits);
+}
+
+static void chain_free(tn_dataset *self) {
+    chain *d = (chain *)self;
+    for (int k = 0; k < d->count && d->each; k++) {
+        tn_dataset_free(d->each[k]);
+    }
+    free(d->each);
+    free(d->ends);
+    free(d);
+}
+
+/* Makes `mine` what both look like; false where more differs than the first size. */
+static bool join_dims(tn_dims *mine, tn_dims other) {
+    if (mine->ndim != other.ndim) {
+        return false;
+    }
+    if (mine->ndim > 0 && mine->size[0] != other.size[0]) {
+        mine->size[0] = other.size[0] = -1;
+    }
+    return mine->ndim < 0 ||
+           memcmp(mine->size, other.size, (size_t)mine->ndim * sizeof(*mine->size)) == 0;
+}
+
+/* Adds number k to what the chain looks like. False after raising. */
+static bool join_link(chain *d, int k) {
+    const tn_dataset *each = d->each[k];
+    tn_dataset *base = &d->base;
+    if (__builtin_add_overflow(base->size, each->size, &base->size)) {
+        tn__raise(TN_EVALUE, "concat_dataset", "more examples than 2^63 - 1");
+        return false;
+    }
+    d->ends[k] = base->size;
+    if (!join_dims(&base->x_dims, each->x_dims) || !join_dims(&base->y_dims, each->y_dims)) {
+        tn__raise(TN_ESHAPE, "concat_dataset",
+                  "the examples of dataset %d, \"%s\", have another shape than those of \"%s\"", k,
+                  each->kind, d->each[0]->kind);
+        return false;
+    }
+    if (base->x_dtype != each->x_dtype ||
+        (base->y_dims.ndim >= 0 && base->y_dtype != each->y_dtype)) {
+        tn__raise(TN_EDTYPE, "concat_dataset",
+                  "the examples of dataset %d, \"%s\", have another dtype than those of \"%s\"", k,
+                  each->kind, d->each[0]->kind);
+        return false;
+    }
+    return true;
+}
+
+static chain *chain_new(tn_dataset *const *datasets, int count) {
+    for (int k = 0; k < count; k++) {
+        if (!datasets || !datasets[k]) {
+            tn__raise(TN_EVALUE, "concat_dataset", "dataset %d of %d is NULL", k, count);
+            return NULL;
+        }
+    }
+    if (tn__pending() || count < 1) {
+        tn__raise(TN_EVALUE, "concat_dataset", "%d datasets (1 at least)", count);
+        return NULL;
+    }
+    chain *d = tn__calloc(1, sizeof(*d));
+    int64_t *ends = d ? tn__calloc((size_t)count, sizeof(*ends)) : NULL;
+    tn_dataset **each = ends ? tn__calloc((size_t)count, sizeof(tn_dataset *)) : NULL;
+    if (!each) {
+        tn__raise(TN_ENOMEM, "concat_dataset", "no memory for %d datasets", count);
+        free(ends);
+        free(d);
+        return NULL;
+    }
+    *d = (chain){.base = *datasets[0], .count = count, .ends = ends, .each = each};
+    memcpy(each, datasets, (size_t)count * sizeof(*each));
+    return d;
+}
+
+tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count) {
+    chain *d = chain_new(datasets, count);
+    if (!d) {
+        for (int k = 0; datasets && k < count; k++) {
+            tn_dataset_free(datasets[k]);
+        }
+        return NULL;
+    }
+    tn_dataset *base = &d->base;
+    *base = (tn_dataset){.kind = "concatenation",
+                         .x_dims = base->x_dims,
+                         .y_dims = base->y_dims,
+                         .x_dtype = base->x_dtype,
+                         .y_dtype = base->y_dtype,
+                         .classes = base->classes,
+                         .get = chain_get,
+                         .length = chain_length,
+                         .describe = chain_describe,
+                         .free = chain_free};
+    for (int k = 0; k < count; k++) {
+        if (!join_link(d, k)) {
+            chain_free(base);
+            return NULL;
+        }
+    }
+    return base;
+}
+
+/* ---- Some examples of one -------------------------------------------------------------------- */
+
+/* By a list, or, without one, `size` places of a permutation from `first` on. */
+typedef struct subset {
+    tn_dataset base;
+    tn_dataset *whole;
+    int64_t *indices; /* [base.size] or NULL */
+    tn__identity identity;
+    uint64_t seed;
+    int64_t first;
+} subset;
+
+static int64_t index_in_whole(const subset *d, int64_t i) {
+    return d->indices ? d->indices[i] : tn__split_index(d->seed, d->whole->size, d->first + i);
+}
+
+static tn_status subset_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    const subset *d = (const subset *)self;
+    e.index = index_in_whole(d, e.index);
+    return d->whole->get(d->whole, e, x, y);
+}
+
+static int64_t subset_length(tn_dataset *self, int64_t i, bool of_y) {
+    const subset *d = (const subset *)self;
+    return d->whole->length(d->whole, index_in_whole(d, i), of_y);
+}
+
+static int subset_describe(tn_dataset *self, char *text, size_t room) {
+    subset *d = (subset *)self;
+    int bytes = describe_below(d->whole, text, room);
+    if (bytes < 0) {
+        return -1;
+    }
+    char *rest = text + bytes;
+    const char *comma = bytes ? ", " : "";
+    size_t left = room - (size_t)bytes, list = (size_t)d->base.size * sizeof(int64_t);
+    return bytes + (d->indices ? snprintf(rest, left, "%sdigest of indices %s", comma,
+                                          tn__identity_of(&d->identity, d->indices, list))
+                               : snprintf(rest, left, "%ssplit %llu:%lld", comma,
+                                          (unsigned long long)d->seed, (long long)d->first));
+}
+
+static void subset_free(tn_dataset *self) {
+    subset *d = (subset *)self;
+    tn_dataset_free(d->whole);
+    free(d->indices);
+    free(d);
+}
+
+/* `size` examples of `whole`, which it takes when it does not fail. NULL: no memory. */
+static subset *subset_new(tn_dataset *whole, int64_t size) {
+    subset *d = tn__calloc(1, sizeof(*d));
+    if (d) {
+        d->base = (tn_dataset){.kind = "subset",
+                               .size = size,
+                               .x_dims = whole->x_dims,
+                               .y_dims = whole->y_dims,
+                               .x_dtype = whole->x_dtype,
+                               .y_dtype = whole->y_dtype,
+                               .classes = whole->classes,
+                               .get = subset_get,
+                               .length = whole->length ? subset_length : NULL,
+                               .describe = subset_describe,
+                               .free = subset_free};
+        d->whole = whole;
+    }
+    return d;
+}
+
+static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) {
+    if (tn__pending() || !d || n < 0 || (n && !indices)) {
+        tn__raise(TN_EVALUE, "subset", "%s, %lld indices",
+                  !d              ? "the dataset is NULL"
+                  : n && !indices ? "NULL instead of indices"
+                                  : "a dataset",
+                  (long long)n);
+        return false;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (indices[i] < 0 || indices[i] >= d->size) {
+            tn__raise(TN_EINDEX, "subset", "index %lld is %lld, but there are %lld examples",
+                      (long long)i, (long long)indices[i], (long long)d->size);
+            return false;
+        }
+    }
+    return true;
+}
+
+tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
+    if (!indices_fit(d, indices, n)) {
+        tn_dataset_free(d);
+        return NULL;
+    }
+    size_t bytes = (size_t)n * sizeof(*indices);
+    int64_t *mine = tn__malloc(bytes ? bytes : 1);
+    subset *s = mine ? subset_new(d, n) : NULL;
+    if (!s) {
+        tn__raise(TN_ENOMEM, "subset", "no memory for %lld indices", (long long)n);
+        free(mine);
+        tn_dataset_free(d);
+        return NULL;
+    }
+    if (bytes) {
+        memcpy(mine, indices, bytes);
+    }
+    s->indices = mine;
+    return &s->base;
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+/* How many examples each piece has, to sizes[count], where all is well. False after raising. */
+static bool size_pieces(const double *lengths, int count, int64_t size, int64_t *sizes) {
+    double sum = 0;
+    bool fit = true;
+    for (int k = 0; k < count; k++) {
+        fit = fit && lengths[k] >= 0 && isfinite(lengths[k]);
+        sum += lengths[k];
+    }
+    bool fractions = fit && fabs(sum - 1) <= 1e-9;
+    int64_t given = 0;
+    for (int k = 0; k < count && fit; k++) {
+        double exact = fractions ? floor(lengths[k] * (double)size) : lengths[k];
+        fit = exact <= (double)(size - given) && exact == floor(exact);
+        sizes[k] = fit ? (int64_t)exact : 0;
+        given += sizes[k];
+    }
+    for (int k = 0; fractions && given < size; k = (k + 1) % count) {
+        sizes[k]++;
+        given++;
+    }
+    if (!fit || given != size) {
+        tn__raise(TN_EVALUE, "random_split",
+                  "lengths whose sum is %g, of %lld examples (counts whose sum is that, or "
+                  "fractions whose sum is 1)",
+                  sum, (long long)size);
+        return false;
+    }
+    return true;
+}
+
+/* Makes the pieces, each with a reference to d of its own. False after raising; then there are
+ * none. */
+static bool make_pieces(tn_dataset *d, const int64_t *sizes, int count, uint64_t seed,
+                        tn_dataset **pieces) {
+    int64_t first = 0;
+    for (int k = 0; k < count; k++) {
+        subset *piece = subset_new(d, sizes[k]);
+        if (!piece) {
+            tn__raise(TN_ENOMEM, "random_split", "no memory for piece %d of %d", k, count);
+            for (int made = 0; made < k; made++) {
+                tn_dataset_free(pieces[made]);
+                pieces[made] = NULL;
+            }
+            return false;
+        }
+        tn_dataset_keep(d);
+        piece->seed = seed;
+        piece->first = first;
+        pieces[k] = &piece->base;
+        first += sizes[k];
+    }
+    return true;
+}
+
+tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint64_t seed,
+                          tn_dataset **pieces) {
+    for (int k = 0; pieces && k < count; k++) {
+        pieces[k] = NULL;
+    }
+    if (tn__pending() || !d || !lengths || !pieces || count < 1) {
+        tn__raise(TN_EVALUE, "random_split",
+                  "%d pieces (1 at least), and neither dataset, lengths nor pieces may be NULL",
+                  count);
+    } else {
+        int64_t *sizes = tn__calloc((size_t)count, sizeof(*sizes));
+        if (!sizes) {
+            tn__raise(TN_ENOMEM, "random_split", "no memory for %d pieces", count);
+        } else if (size_pieces(lengths, count, d->size, sizes)) {
+            make_pieces(d, sizes, count, seed, pieces);
+        }
+        free(sizes);
+    }
+    tn_dataset_free(d); /* the pieces have kept it */
+    return tn_error();
+}

@@ -1,0 +1,13 @@
+/* What loaders and checkpoints need of samplers beside the rule itself. */
+#ifndef TERN_DATA_SAMPLER_H
+#define TERN_DATA_SAMPLER_H
+
+#include "tern/data.h"
+
+/* Where `position` of this part, a valid one, stands in the whole order of an epoch. */
+int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position);
+
+/* The example at `place` of the permutation by which tn_random_split draws. */
+int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place);
+
+#endif

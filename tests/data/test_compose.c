@@ -1,0 +1,376 @@
+/* Datasets made of others, and sequences of different lengths in one batch. */
+#include "tern/data.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/support/test.h"
+
+/* Rows 10 first, 10 (first + 1), … with their numbers as y. */
+static tn_dataset *rows(int64_t first, int64_t n) {
+    tn_tensor *y = tn_arange((double)first, (double)(first + n), 1, TN_I64);
+    return tn_tensor_dataset(tn_mul_scalar(tn_cast(tn_unsqueeze(y, 1), TN_F32), 10), y);
+}
+
+static int64_t label_of(tn_dataset *d, int64_t i) {
+    float x = NAN;
+    int64_t y = -1;
+    assert_int_equal(tn_dataset_get(d, i, &x, &y), TN_OK);
+    assert_true(x == 10 * (float)y);
+    return y;
+}
+
+static int64_t epoch_of(tn_dataset *d, int64_t *labels, int threads) {
+    tn_loader_options o = tn_loader_defaults();
+    o.threads = threads;
+    tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), o);
+    int64_t n = 0;
+    for (tn_batch b; tn_loader_next(l, &b); n++) {
+        tn_copy_out(b.y, &labels[n]);
+    }
+    tn_loader_free(l);
+    return n;
+}
+
+/* ---- One behind the other, and some of one --------------------------------------------------- */
+
+static void concatenation(void **state) {
+    (void)state;
+    tn_dataset *all =
+        tn_concat_dataset((tn_dataset *[]){rows(0, 3), rows(100, 0), rows(3, 1), rows(4, 5)}, 4);
+    assert_int_equal(all->size, 9);
+    int64_t labels[9];
+    for (int64_t i = 0; i < 9; i++) {
+        assert_int_equal(label_of(all, i), i);
+    }
+    assert_int_equal(tn_dataset_get(all, 9, NULL, NULL), TN_EINDEX);
+    assert_error(TN_EINDEX, "example 9 of 9 of the dataset \"concatenation\"");
+    assert_int_equal(epoch_of(all, labels, 2), 9);
+    for (int64_t i = 0; i < 9; i++) {
+        assert_int_equal(labels[i], i);
+    }
+}
+
+static void classes_stay(void **state) {
+    (void)state;
+    static const char *const names[] = {"cat", "dog", NULL};
+    tn_dataset *d = rows(0, 4), *pieces[1];
+    d->classes = names;
+    d = tn_subset(tn_concat_dataset(&d, 1), (int64_t[]){0, 1}, 2);
+    tn_random_split(d, (double[]){1}, 1, 1, pieces);
+    assert_ptr_equal(pieces[0]->classes, names);
+    tn_dataset_free(pieces[0]);
+}
+
+static void concatenation_refuses(void **state) {
+    (void)state;
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
+    tn_dataset *pairs[][2] = {{tn_tensor_dataset(x, y), tn_tensor_dataset(x, NULL)},
+                              {tn_tensor_dataset(x, y), tn_tensor_dataset(tn_unsqueeze(x, 2), y)},
+                              {tn_tensor_dataset(x, y), tn_tensor_dataset(tn_cast(x, TN_F64), y)}};
+    const tn_status wanted[] = {TN_ESHAPE, TN_ESHAPE, TN_EDTYPE};
+    for (int i = 0; i < 3; i++) {
+        assert_null(tn_concat_dataset(pairs[i], 2));
+        assert_error(wanted[i], "dataset 1, \"tensors\"");
+    }
+    assert_null(tn_concat_dataset(NULL, 0));
+    assert_error(TN_EVALUE, "0 datasets (1 at least)");
+    assert_null(tn_concat_dataset((tn_dataset *[]){tn_tensor_dataset(x, y), NULL}, 2));
+    assert_error(TN_EVALUE, "dataset 1 of 2 is NULL");
+}
+
+static void subsets(void **state) {
+    (void)state;
+    tn_dataset *all = rows(0, 6);
+    tn_dataset *one = tn_subset(tn_dataset_keep(all), (int64_t[]){5, 0, 5}, 3);
+    tn_dataset *two = tn_subset(all, (int64_t[]){2}, 1), *none;
+    assert_int_equal(one->size, 3);
+    assert_int_equal(label_of(one, 0), 5);
+    assert_int_equal(label_of(one, 1), 0);
+    assert_int_equal(label_of(one, 2), 5);
+    tn_dataset_free(one); /* the other still has it */
+    assert_int_equal(label_of(two, 0), 2);
+    none = tn_subset(tn_subset(two, (int64_t[]){0, 0}, 2), NULL, 0);
+    assert_int_equal(none->size, 0);
+    tn_dataset_free(none);
+    assert_null(tn_subset(rows(0, 6), (int64_t[]){1, 6}, 2));
+    assert_error(TN_EINDEX, "index 1 is 6, but there are 6 examples");
+    assert_null(tn_subset(rows(0, 6), NULL, 2));
+    assert_error(TN_EVALUE, "NULL instead of indices");
+    assert_null(tn_subset(NULL, NULL, 0));
+    assert_error(TN_EVALUE, "the dataset is NULL");
+}
+
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+/* Each label of [0, n) is in one of the pieces, once; frees them. */
+static void check_pieces(tn_dataset **pieces, int count, int64_t n) {
+    char *seen = calloc((size_t)n, 1);
+    int64_t total = 0;
+    for (int k = 0; k < count; k++) {
+        for (int64_t i = 0; i < pieces[k]->size; i++) {
+            seen[label_of(pieces[k], i)]++;
+        }
+        total += pieces[k]->size;
+        tn_dataset_free(pieces[k]);
+    }
+    assert_int_equal(total, n);
+    for (int64_t i = 0; i < n; i++) {
+        assert_int_equal(seen[i], 1);
+    }
+    free(seen);
+}
+
+static void random_split(void **state) {
+    (void)state;
+    tn_dataset *p[3];
+    assert_int_equal(tn_random_split(rows(0, 10), (double[]){0.3, 0.3, 0.4}, 3, 1, p), TN_OK);
+    assert_true(p[0]->size == 3 && p[1]->size == 3 && p[2]->size == 4);
+    check_pieces(p, 3, 10);
+    /* floor(11 / 3) = 3 each; the two that are left go to the first two */
+    const double third = 1.0 / 3;
+    assert_int_equal(tn_random_split(rows(0, 11), (double[]){third, third, third}, 3, 1, p), TN_OK);
+    assert_true(p[0]->size == 4 && p[1]->size == 4 && p[2]->size == 3);
+    check_pieces(p, 3, 11);
+    assert_int_equal(tn_random_split(rows(0, 1000), (double[]){900, 0, 100}, 3, 7, p), TN_OK);
+    assert_true(p[0]->size == 900 && p[1]->size == 0 && p[2]->size == 100);
+    int64_t low = 0; /* of the small piece: by chance 50 of 100 are below 500 */
+    for (int64_t i = 0; i < 100; i++) {
+        low += label_of(p[2], i) < 500;
+    }
+    assert_in_range(low, 25, 75);
+    check_pieces(p, 3, 1000);
+}
+
+static void random_split_is_a_rule(void **state) {
+    (void)state;
+    tn_dataset *a[2], *b[2], *c[2];
+    const double halves[] = {0.5, 0.5};
+    tn_dataset *all = rows(0, 40);
+    tn_random_split(tn_dataset_keep(all), halves, 2, 3, a);
+    tn_random_split(tn_dataset_keep(all), halves, 2, 3, b);
+    tn_random_split(all, halves, 2, 4, c);
+    int same = 0;
+    for (int64_t i = 0; i < 20; i++) {
+        assert_int_equal(label_of(a[0], i), label_of(b[0], i));
+        same += label_of(a[0], i) == label_of(c[0], i);
+    }
+    assert_in_range(same, 0, 5);
+    check_pieces(a, 2, 40);
+    check_pieces(b, 2, 40);
+    check_pieces(c, 2, 40);
+}
+
+static void random_split_refuses(void **state) {
+    (void)state;
+    static const double wrong[][2] = {{5, 4},     {5, 6},        {0.5, 0.4}, {-1, 11},
+                                      {2.5, 7.5}, {INFINITY, 0}, {NAN, 1}};
+    tn_dataset *p[2];
+    for (int i = 0; i < 7; i++) {
+        p[0] = (tn_dataset *)&p;
+        assert_int_equal(tn_random_split(rows(0, 10), wrong[i], 2, 1, p), TN_EVALUE);
+        assert_error(TN_EVALUE, "of 10 examples");
+        assert_true(p[0] == NULL && p[1] == NULL);
+    }
+    assert_int_equal(tn_random_split(NULL, wrong[0], 2, 1, p), TN_EVALUE);
+    tn_error_clear();
+}
+
+/* ---- What they know of themselves ------------------------------------------------------------ */
+
+static void described_as(tn_dataset *d, const char *wanted) {
+    char text[TN_DESCRIBE_ROOM];
+    assert_true(d->describe(d, text, sizeof(text)) > 0);
+    if (wanted) {
+        assert_contains(text, wanted);
+    }
+    tn_dataset_free(d);
+}
+
+static void differ(tn_dataset *a, tn_dataset *b) {
+    char one[TN_DESCRIBE_ROOM], two[TN_DESCRIBE_ROOM];
+    a->describe(a, one, sizeof(one));
+    b->describe(b, two, sizeof(two));
+    assert_string_not_equal(one, two);
+    tn_dataset_free(a);
+    tn_dataset_free(b);
+}
+
+static void descriptions(void **state) {
+    (void)state;
+    tn_dataset *p[2];
+    differ(tn_subset(rows(0, 6), (int64_t[]){1, 2}, 2),
+           tn_subset(rows(0, 6), (int64_t[]){2, 1}, 2));
+    differ(tn_subset(rows(0, 6), (int64_t[]){1}, 1), tn_subset(rows(1, 6), (int64_t[]){1}, 1));
+    differ(tn_concat_dataset((tn_dataset *[]){rows(0, 2), rows(2, 3)}, 2),
+           tn_concat_dataset((tn_dataset *[]){rows(2, 3), rows(0, 2)}, 2));
+    described_as(tn_subset(rows(0, 6), (int64_t[]){1}, 1), ", digest of indices ");
+    described_as(tn_concat_dataset((tn_dataset *[]){rows(0, 2)}, 1), "digest of all ");
+    tn_random_split(rows(0, 6), (double[]){2, 4}, 2, 9, p);
+    described_as(p[0], ", split 9:0");
+    described_as(p[1], ", split 9:2");
+}
+
+/* ---- Different lengths ----------------------------------------------------------------------- */
+
+enum { SEQUENCES = 7, WIDTH = 2 };
+static const int64_t x_lengths[SEQUENCES] = {3, 1, 4, 1, 0, 5, 2};
+static const int64_t y_lengths[SEQUENCES] = {1, 2, 0, 3, 1, 1, 2};
+
+/* x[i] (T, 2) and y[i] (S): all elements are 100 i + where they stand. */
+static tn_dataset *sequences(void) {
+    tn_tensor *x[SEQUENCES], *y[SEQUENCES];
+    for (int i = 0; i < SEQUENCES; i++) {
+        double first = 100 * i, end = first + (double)(x_lengths[i] * WIDTH);
+        x[i] = tn_reshape(tn_arange(first, end, 1, TN_F32), TN_DIMS(x_lengths[i], WIDTH));
+        y[i] = tn_arange(first, first + (double)y_lengths[i], 1, TN_I64);
+    }
+    return tn_sequence_dataset(x, y, SEQUENCES);
+}
+
+/* One row of a batch, which holds example i: its elements, then padding. */
+static void check_row(const tn_batch *b, int64_t row, int64_t i) {
+    int64_t T = tn_size(b->x, 1), S = tn_size(b->y, 1);
+    assert_int_equal((int64_t)tn_at(b->lengths, &row), x_lengths[i]);
+    assert_int_equal((int64_t)tn_at(b->y_lengths, &row), y_lengths[i]);
+    for (int64_t t = 0; t < T; t++) {
+        for (int64_t w = 0; w < WIDTH; w++) {
+            double wanted = t < x_lengths[i] ? (double)(100 * i + t * WIDTH + w) : -0.5;
+            assert_true(tn_at(b->x, (int64_t[]){row, t, w}) == wanted);
+        }
+    }
+    for (int64_t t = 0; t < S; t++) {
+        double wanted = t < y_lengths[i] ? (double)(100 * i + t) : -100;
+        assert_true(tn_at(b->y, (int64_t[]){row, t}) == wanted);
+    }
+}
+
+static void check_padded(const tn_batch *b, tn_sampler s, int64_t batch) {
+    int64_t count = tn_size(b->x, 0), longest = 0, y_longest = 0;
+    for (int64_t r = 0; r < count; r++) {
+        int64_t i = tn_sampler_at(&s, SEQUENCES, b->epoch, b->index * batch + r);
+        longest = x_lengths[i] > longest ? x_lengths[i] : longest;
+        y_longest = y_lengths[i] > y_longest ? y_lengths[i] : y_longest;
+        check_row(b, r, i);
+    }
+    assert_int_equal(tn_size(b->x, 1), longest);
+    assert_int_equal(tn_size(b->y, 1), y_longest);
+}
+
+static void padding(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 3; threads += 3) {
+        tn_sampler s = tn_random_sampler(2);
+        tn_loader_options o = tn_loader_defaults();
+        o.batch = 3;
+        o.epochs = 4;
+        o.threads = threads;
+        o.x_pad = -0.5;
+        o.y_pad = -100;
+        tn_loader *l = tn_loader_new(sequences(), s, o);
+        int batches = 0;
+        for (tn_batch b; tn_loader_next(l, &b); batches++) {
+            TN_SCOPE;
+            check_padded(&b, s, 3);
+        }
+        assert_int_equal(batches, 12);
+        tn_loader_free(l);
+    }
+}
+
+/* Equal examples have no lengths; a class of its own () has none either. */
+static void what_is_alike_has_no_lengths(void **state) {
+    (void)state;
+    tn_tensor *x[2] = {tn_zeros(TN_DIMS(3), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
+    tn_tensor *more = tn_ones(TN_DIMS(4), TN_F32);
+    tn_tensor *y[2] = {tn_scalar(0, TN_I64), tn_scalar(1, TN_I64)};
+    tn_dataset *d = tn_sequence_dataset(x, y, 2);
+    assert_true(d->x_dims.size[0] == 3 && d->y_dims.ndim == 0);
+    d = tn_concat_dataset((tn_dataset *[]){d, tn_sequence_dataset(&more, y, 1)}, 2);
+    assert_int_equal(d->x_dims.size[0], -1);
+    assert_true(
+        tn_equal(tn_dataset_lengths(d), TN_FROM(((int64_t[]){3, 3, 4}), TN_DIMS(3), TN_I64)));
+    d = tn_subset(d, (int64_t[]){2, 0}, 2);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 2;
+    tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), o);
+    tn_batch b;
+    assert_true(tn_loader_next(l, &b));
+    assert_null(b.y_lengths);
+    assert_true(tn_equal(b.lengths, TN_FROM(((int64_t[]){4, 3}), TN_DIMS(2), TN_I64)));
+    tn_loader_free(l);
+}
+
+static void sequences_refuse(void **state) {
+    (void)state;
+    tn_tensor *f = tn_zeros(TN_DIMS(3, 2), TN_F32);
+    tn_tensor *wide[] = {f, tn_zeros(TN_DIMS(3, 4), TN_F32)};
+    tn_tensor *other[] = {f, tn_zeros(TN_DIMS(3, 2), TN_F64)};
+    assert_null(tn_sequence_dataset(wide, NULL, 2));
+    assert_error(TN_ESHAPE, "x[1] is [3, 4] but x[0] is [3, 2]");
+    assert_null(tn_sequence_dataset(&f, wide, 0));
+    assert_error(TN_EVALUE, "0 sequences");
+    assert_null(tn_sequence_dataset(other, NULL, 2));
+    assert_error(TN_EDTYPE, "x[1] is f64 but x[0] is f32");
+    assert_null(tn_sequence_dataset(NULL, NULL, 2));
+    assert_error(TN_EVALUE, "NULL instead of a list");
+    assert_inert(tn_dataset_lengths(NULL), TN_EVALUE, "NULL");
+}
+
+/* A length that is wrong is an error of the batch that needs it. */
+static int64_t broken_length(tn_dataset *self, int64_t i, bool of_y) {
+    (void)self;
+    (void)of_y;
+    return i == 4 ? -7 : 1;
+}
+
+static tn_status broken_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    (void)self;
+    (void)y;
+    *(float *)x = (float)e.index;
+    return TN_OK;
+}
+
+static void wrong_lengths(void **state) {
+    (void)state;
+    static tn_dataset broken = {.kind = "broken",
+                                .size = 8,
+                                .x_dims = {.ndim = 1, .size = {-1}},
+                                .y_dims = {.ndim = -1},
+                                .get = broken_get};
+    for (int threads = 0; threads < 3; threads++) {
+        tn_loader_options o = tn_loader_defaults();
+        o.batch = 2;
+        o.threads = threads;
+        broken.length = NULL;
+        assert_null(tn_loader_new(&broken, tn_sequential_sampler(), o));
+        assert_error(TN_EVALUE, "invalid dimensions");
+        broken.length = broken_length;
+        tn_loader *l = tn_loader_new(&broken, tn_sequential_sampler(), o);
+        tn_batch b;
+        assert_true(tn_loader_next(l, &b) && tn_loader_next(l, &b));
+        assert_false(tn_loader_next(l, &b));
+        assert_error(TN_EVALUE, "the length of example 4 of the dataset \"broken\" is -7");
+        assert_true(tn_loader_next(l, &b));
+        assert_int_equal(b.index, 3);
+        tn_loader_free(l);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(concatenation),
+        TEST(concatenation_refuses),
+        TEST(classes_stay),
+        TEST(subsets),
+        TEST(random_split),
+        TEST(random_split_is_a_rule),
+        TEST(random_split_refuses),
+        TEST(descriptions),
+        TEST(padding),
+        TEST(what_is_alike_has_no_lengths),
+        TEST(sequences_refuse),
+        TEST(wrong_lengths),
+    };
+    return cmocka_run_group_tests_name("datasets made of others", tests, NULL, NULL);
+}
