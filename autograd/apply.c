@@ -6,6 +6,7 @@
 #include "autograd/mode.h"
 #include "autograd/node.h"
 #include "autograd/profile.h"
+#include "autograd/tracer.h"
 #include "core/memory.h"
 #include "tern/sys/device.h"
 
@@ -259,23 +260,9 @@ static void note_where(tn_op_call *c) {
     }
 }
 
-/* *taken: what args own belongs to a node now. */
-static bool call_run(tn_op_call *c, bool *taken) {
-    if (!check_inputs(c)) {
-        return false;
-    }
-    tn_device device = device_of(c);
-    c->kernels = tn_backend_of(device);
-    c->ctx = tn_context_of(device);
-    c->record = wants_grad(c);
+/* Behind the shape rule. *taken: what args own belongs to a node now. */
+static bool run_shaped(tn_op_call *c, bool *taken) {
     int results = tn_op_results(c->op);
-    if (!c->op->shape(c)) {
-        return false;
-    }
-    if (c->outputs < results) {
-        return tn_op_fail(c, TN_EVALUE, "the shape rule makes %d of %d results", c->outputs,
-                          results);
-    }
     if (runs_composition(c)) {
         return run_composition(c, results);
     }
@@ -298,6 +285,39 @@ static bool call_run(tn_op_call *c, bool *taken) {
         }
     }
     return true;
+}
+
+/* As its tracer wants it: whole, and then written down; or as its composition. What runs inside a
+ * call that is whole is nobody else's. */
+static bool run_traced(tn_op_call *c, bool *taken) {
+    tn__tracer *tracer = tn__grad_self.tracer;
+    tn__tracer_choice choice = tracer->choose(tracer, c);
+    if (choice == TN__TRACER_FAIL || choice == TN__TRACER_OPEN) {
+        return choice == TN__TRACER_OPEN && run_composition(c, tn_op_results(c->op));
+    }
+    tn__tracer_begin(NULL);
+    bool ok = run_shaped(c, taken) && (choice == TN__TRACER_PASS || tracer->note(tracer, c));
+    tn__tracer_begin(tracer);
+    return ok;
+}
+
+static bool call_run(tn_op_call *c, bool *taken) {
+    if (!check_inputs(c)) {
+        return false;
+    }
+    tn_device device = device_of(c);
+    c->kernels = tn_backend_of(device);
+    c->ctx = tn_context_of(device);
+    c->record = wants_grad(c);
+    int results = tn_op_results(c->op);
+    if (!c->op->shape(c)) {
+        return false;
+    }
+    if (c->outputs < results) {
+        return tn_op_fail(c, TN_EVALUE, "the shape rule makes %d of %d results", c->outputs,
+                          results);
+    }
+    return tn__grad_self.tracer ? run_traced(c, taken) : run_shaped(c, taken);
 }
 
 void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,

@@ -19,7 +19,8 @@ typedef struct tn__grad_thread {
     int first_pass_depth; /* forwards that will be run again, recorded */
     /* a backward rule is running: its NaNs are named after it, not after what it calls */
     bool in_rule;
-    tn__after *after; /* for the end of the outermost run, in order */
+    tn__after *after;          /* for the end of the outermost run, in order */
+    struct tn__tracer *tracer; /* tracer.h; NULL: nobody writes operations down */
 } tn__grad_thread;
 
 extern _Thread_local tn__grad_thread tn__grad_self __attribute__((tls_model("initial-exec")));

@@ -23,6 +23,7 @@ const tn_op tn__op_add_scalar = {
     .name = "add_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .shape = tn__shape_scalar,
     .forward = add_scalar_forward,
     .backward = add_scalar_backward,

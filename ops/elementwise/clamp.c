@@ -63,6 +63,7 @@ const tn_op tn__op_clamp = {
     .name = "clamp",
     .inputs = {"x"},
     .args_size = sizeof(clamp_args),
+    .fields = {TN_FIELD(clamp_args, low), TN_FIELD(clamp_args, high)},
     .saves = TN_SAVES_INPUT(0),
     .shape = clamp_shape,
     .forward = clamp_forward,

@@ -26,6 +26,7 @@ const tn_op tn__op_div_scalar = {
     .name = "div_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .shape = tn__shape_float,
     .forward = div_scalar_forward,
     .backward = div_scalar_backward,

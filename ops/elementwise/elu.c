@@ -50,6 +50,7 @@ const tn_op tn__op_elu = {
     .name = "elu",
     .inputs = {"x"},
     .args_size = sizeof(elu_args),
+    .fields = {TN_FIELD(elu_args, alpha), TN_FIELD(elu_args, scale)},
     .saves = TN_SAVES_INPUT(0),
     .shape = elu_shape,
     .forward = elu_forward,

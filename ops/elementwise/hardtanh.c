@@ -47,6 +47,7 @@ const tn_op tn__op_hardtanh = {
     .name = "hardtanh",
     .inputs = {"x"},
     .args_size = sizeof(hardtanh_args),
+    .fields = {TN_FIELD(hardtanh_args, low), TN_FIELD(hardtanh_args, high)},
     .saves = TN_SAVES_INPUT(0),
     .shape = hardtanh_shape,
     .forward = hardtanh_forward,

@@ -35,6 +35,7 @@ const tn_op tn__op_leaky_relu = {
     .name = "leaky_relu",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .saves = TN_SAVES_INPUT(0),
     .shape = leaky_relu_shape,
     .forward = leaky_relu_forward,

@@ -66,6 +66,7 @@ const tn_op tn__op_masked_fill = {
     .name = "masked_fill",
     .inputs = {"x", "mask"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .saves = TN_SAVES_INPUT(1),
     .shape = masked_fill_shape,
     .forward = masked_fill_forward,

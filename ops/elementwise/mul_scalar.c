@@ -24,6 +24,7 @@ const tn_op tn__op_mul_scalar = {
     .name = "mul_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .shape = tn__shape_scalar,
     .forward = mul_scalar_forward,
     .backward = mul_scalar_backward,

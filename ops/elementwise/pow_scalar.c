@@ -34,6 +34,7 @@ const tn_op tn__op_pow_scalar = {
     .name = "pow_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = pow_scalar_forward,

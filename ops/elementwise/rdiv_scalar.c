@@ -27,6 +27,7 @@ const tn_op tn__op_rdiv_scalar = {
     .name = "rdiv_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__shape_float,
     .forward = rdiv_scalar_forward,

@@ -23,6 +23,7 @@ const tn_op tn__op_rsub_scalar = {
     .name = "rsub_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .shape = tn__shape_scalar,
     .forward = rsub_scalar_forward,
     .backward = rsub_scalar_backward,

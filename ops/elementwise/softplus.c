@@ -53,6 +53,7 @@ const tn_op tn__op_softplus = {
     .name = "softplus",
     .inputs = {"x"},
     .args_size = sizeof(softplus_args),
+    .fields = {TN_FIELD(softplus_args, beta), TN_FIELD(softplus_args, threshold)},
     .saves = TN_SAVES_INPUT(0),
     .shape = softplus_shape,
     .forward = softplus_forward,

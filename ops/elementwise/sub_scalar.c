@@ -23,6 +23,7 @@ const tn_op tn__op_sub_scalar = {
     .name = "sub_scalar",
     .inputs = {"x"},
     .args_size = sizeof(tn__scalar_args),
+    .fields = {TN_FIELD(tn__scalar_args, k)},
     .shape = tn__shape_scalar,
     .forward = sub_scalar_forward,
     .backward = sub_scalar_backward,

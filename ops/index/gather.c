@@ -88,6 +88,7 @@ const tn_op tn__op_gather = {
     .name = "gather",
     .inputs = {"x", "index"},
     .args_size = sizeof(gather_args),
+    .fields = {TN_FIELD(gather_args, dim)},
     .saves = TN_SAVES_INPUT(1),
     .shape = gather_shape,
     .forward = gather_forward,

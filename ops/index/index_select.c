@@ -84,6 +84,7 @@ const tn_op tn__op_index_select = {
     .name = "index_select",
     .inputs = {"x", "index"},
     .args_size = sizeof(index_select_args),
+    .fields = {TN_FIELD(index_select_args, dim)},
     .saves = TN_SAVES_INPUT(1),
     .shape = index_select_shape,
     .forward = index_select_forward,

@@ -88,6 +88,7 @@ const tn_op tn__op_scatter_add = {
     .name = "scatter_add",
     .inputs = {"src", "index"},
     .args_size = sizeof(scatter_add_args),
+    .fields = {TN_FIELD(scatter_add_args, dim)},
     .saves = TN_SAVES_INPUT(1),
     .shape = scatter_add_shape,
     .forward = scatter_add_forward,

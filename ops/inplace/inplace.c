@@ -3,6 +3,7 @@
 #include "ops/inplace/inplace.h"
 
 #include "autograd/node.h"
+#include "autograd/tracer.h"
 #include "tern/sys/device.h"
 
 /* Whether backward, or x's strides, forbid a change. */
@@ -74,7 +75,7 @@ static bool in_the_way(const tn_tensor *x, const tn_tensor *y) {
 }
 
 bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_desc *desc) {
-    if (!tn__usable(y, operation)) {
+    if (!tn__usable(y, operation) || !tn__tracer_change(y, operation)) {
         return false;
     }
     tn_dims all;

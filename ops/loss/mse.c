@@ -92,6 +92,7 @@ const tn_op tn__op_mse = {
     .name = "mse",
     .inputs = {"x", "target"},
     .args_size = sizeof(mse_args),
+    .fields = {TN_FIELD(mse_args, how)},
     .saves = TN_SAVES_INPUTS,
     .shape = mse_shape,
     .forward = mse_forward,

@@ -143,6 +143,7 @@ const tn_op tn__op_add_layer_norm = {
     .name = "add_layer_norm",
     .inputs = {"a", "b", "weight", "bias"},
     .args_size = sizeof(add_layer_norm_args),
+    .fields = {TN_FIELD(add_layer_norm_args, eps)},
     .results = 2,
     .optional = 1u << W | 1u << BIAS,
     .saves = TN_SAVES_INPUT(W) | TN_SAVES_OUTPUT(S) | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(RSTD),

@@ -85,6 +85,7 @@ const tn_op tn__op_batch_norm_given = {
     .name = "batch_norm_given",
     .inputs = {"x", "weight", "bias", "mean", "var"},
     .args_size = sizeof(tn__batch_norm_args),
+    .fields = {TN_FIELD(tn__batch_norm_args, eps)},
     .optional = 1u << W | 1u << B,
     .saves = TN_SAVES_INPUTS,
     .shape = batch_norm_given_shape,

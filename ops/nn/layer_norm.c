@@ -103,6 +103,7 @@ const tn_op tn__op_layer_norm = {
     .name = "layer_norm",
     .inputs = {"x", "weight", "bias"},
     .args_size = sizeof(layer_norm_args),
+    .fields = {TN_FIELD(layer_norm_args, eps)},
     .optional = 1u << 1 | 1u << 2,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2),
     .shape = layer_norm_shape,

@@ -44,6 +44,7 @@ const tn_op tn__op_log_softmax = {
     .name = "log_softmax",
     .inputs = {"x"},
     .args_size = sizeof(tn__softmax_args),
+    .fields = {TN_FIELD(tn__softmax_args, dim)},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__softmax_shape,
     .forward = log_softmax_forward,

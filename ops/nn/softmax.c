@@ -94,6 +94,7 @@ const tn_op tn__op_softmax = {
     .name = "softmax",
     .inputs = {"x"},
     .args_size = sizeof(tn__softmax_args),
+    .fields = {TN_FIELD(tn__softmax_args, dim)},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__softmax_shape,
     .forward = softmax_forward,

@@ -83,6 +83,7 @@ const tn_op tn__op_argmax = {
     .name = "argmax",
     .inputs = {"x"},
     .args_size = sizeof(tn__argmax_args),
+    .fields = {TN_FIELD(tn__argmax_args, dim), TN_FIELD(tn__argmax_args, keepdim)},
     .shape = tn__argmax_shape,
     .forward = argmax_forward,
     .samples = tn__argmax_samples,

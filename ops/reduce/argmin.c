@@ -28,6 +28,7 @@ const tn_op tn__op_argmin = {
     .name = "argmin",
     .inputs = {"x"},
     .args_size = sizeof(tn__argmax_args),
+    .fields = {TN_FIELD(tn__argmax_args, dim), TN_FIELD(tn__argmax_args, keepdim)},
     .shape = tn__argmax_shape,
     .forward = argmin_forward,
     .samples = tn__argmax_samples,

@@ -47,6 +47,7 @@ const tn_op tn__op_cumsum = {
     .name = "cumsum",
     .inputs = {"x"},
     .args_size = sizeof(tn__cumulative_args),
+    .fields = {TN_FIELD(tn__cumulative_args, dim), TN_FIELD(tn__cumulative_args, reverse)},
     .shape = tn__cumulative_shape,
     .host = cumsum_host,
     .backward = cumsum_backward,

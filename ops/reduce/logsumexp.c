@@ -99,6 +99,7 @@ const tn_op tn__op_logsumexp = {
     .name = "logsumexp",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
+    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
     .saves = TN_SAVES_INPUT(0),
     .shape = logsumexp_shape,
     .forward = logsumexp_forward,

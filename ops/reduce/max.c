@@ -44,6 +44,7 @@ const tn_op tn__op_max = {
     .name = "max",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
+    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
     .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
     .shape = tn__max_shape,
     .forward = max_forward,

@@ -29,6 +29,7 @@ const tn_op tn__op_mean = {
     .name = "mean",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
+    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
     .shape = mean_shape,
     .forward = mean_forward,
     .backward = mean_backward,

@@ -50,6 +50,7 @@ const tn_op tn__op_prod = {
     .name = "prod",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
+    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
     .shape = prod_shape,
     .compose = prod_compose,
     .wide = true,

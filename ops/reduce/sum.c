@@ -29,6 +29,7 @@ const tn_op tn__op_sum = {
     .name = "sum",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
+    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
     .shape = sum_shape,
     .forward = sum_forward,
     .backward = sum_backward,

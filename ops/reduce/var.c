@@ -117,6 +117,8 @@ const tn_op tn__op_var = {
     .name = "var",
     .inputs = {"x"},
     .args_size = sizeof(var_args),
+    .fields = {TN_FIELD(var_args, over.dims), TN_FIELD(var_args, over.keepdim),
+               TN_FIELD(var_args, correction)},
     .saves = TN_SAVES_INPUT(0),
     .shape = var_shape,
     .forward = var_forward,

@@ -44,6 +44,7 @@ static void gru_samples(tn_op_samples *s) {
 const tn_op tn__op_gru = {
     .name = "gru",
     .args_size = sizeof(tn__rnn_args),
+    .fields = {TN_FIELD(tn__rnn_args, reverse)},
     .results = 2,
     .inputs = {TN__RNN_NAMES},
     .optional = TN__RNN_OPTIONAL,

@@ -44,6 +44,7 @@ static void lstm_samples(tn_op_samples *s) {
 const tn_op tn__op_lstm = {
     .name = "lstm",
     .args_size = sizeof(tn__rnn_args),
+    .fields = {TN_FIELD(tn__rnn_args, reverse)},
     .results = 3,
     .inputs = {TN__RNN_NAMES, "c0"},
     .optional = TN__RNN_OPTIONAL,

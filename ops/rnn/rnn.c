@@ -50,6 +50,7 @@ static void rnn_samples(tn_op_samples *s) {
 const tn_op tn__op_rnn = {
     .name = "rnn",
     .args_size = sizeof(tn__rnn_args),
+    .fields = {TN_FIELD(tn__rnn_args, reverse), TN_FIELD(tn__rnn_args, relu)},
     .results = 2,
     .inputs = {TN__RNN_NAMES},
     .optional = TN__RNN_OPTIONAL,

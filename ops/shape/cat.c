@@ -89,6 +89,7 @@ static void cat_samples(tn_op_samples *s) {
 const tn_op tn__op_cat = {
     .name = "cat",
     .args_size = sizeof(cat_args),
+    .fields = {TN_FIELD(cat_args, dim)},
     .shape = cat_shape,
     .forward = cat_forward,
     .backward = cat_backward,

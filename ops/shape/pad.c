@@ -98,6 +98,7 @@ const tn_op tn__op_pad = {
     .name = "pad",
     .inputs = {"x"},
     .args_size = sizeof(tn__pad_args),
+    .fields = {TN_FIELD(tn__pad_args, pads), TN_FIELD(tn__pad_args, value)},
     .shape = pad_shape,
     .forward = pad_forward,
     .backward = pad_backward,

@@ -70,6 +70,7 @@ const tn_op tn__op_permute = {
     .name = "permute",
     .inputs = {"x"},
     .args_size = sizeof(permute_args),
+    .fields = {TN_FIELD(permute_args, order)},
     .shape = permute_shape,
     .backward = permute_backward,
     .samples = permute_samples,

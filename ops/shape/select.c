@@ -73,6 +73,7 @@ const tn_op tn__op_select = {
     .name = "select",
     .inputs = {"x"},
     .args_size = sizeof(select_args),
+    .fields = {TN_FIELD(select_args, dim), TN_FIELD(select_args, index)},
     .shape = select_shape,
     .backward = select_backward,
     .samples = select_samples,

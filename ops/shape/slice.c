@@ -80,6 +80,8 @@ const tn_op tn__op_slice = {
     .name = "slice",
     .inputs = {"x"},
     .args_size = sizeof(tn__slice_args),
+    .fields = {TN_FIELD(tn__slice_args, dim), TN_FIELD(tn__slice_args, start),
+               TN_FIELD(tn__slice_args, length), TN_FIELD(tn__slice_args, step)},
     .shape = slice_shape,
     .backward = slice_backward,
     .samples = slice_samples,

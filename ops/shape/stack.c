@@ -97,6 +97,7 @@ static void stack_samples(tn_op_samples *s) {
 const tn_op tn__op_stack = {
     .name = "stack",
     .args_size = sizeof(stack_args),
+    .fields = {TN_FIELD(stack_args, dim)},
     .shape = stack_shape,
     .forward = stack_forward,
     .backward = stack_backward,

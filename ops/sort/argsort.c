@@ -209,6 +209,7 @@ const tn_op tn__op_argsort = {
     .name = "argsort",
     .inputs = {"x"},
     .args_size = sizeof(argsort_args),
+    .fields = {TN_FIELD(argsort_args, dim), TN_FIELD(argsort_args, descending)},
     .shape = argsort_shape,
     .host = argsort_host,
     .samples = argsort_samples,

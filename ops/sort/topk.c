@@ -122,6 +122,7 @@ const tn_op tn__op_topk = {
     .name = "topk",
     .inputs = {"x"},
     .args_size = sizeof(topk_args),
+    .fields = {TN_FIELD(topk_args, k), TN_FIELD(topk_args, dim), TN_FIELD(topk_args, largest)},
     .shape = topk_shape,
     .host = topk_host,
     .samples = topk_samples,

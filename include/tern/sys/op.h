@@ -95,9 +95,36 @@ typedef struct tn_op_back {
  * strides do not allow it. */
 #define TN_ROWS(kept) ((kept) + 1)
 
+/* One of an operation's arguments, for what writes it down elsewhere (io/onnx.c):
+ *
+ *     .fields = {TN_FIELD(tn__softmax_args, dim)},
+ */
+#define TN_OP_FIELDS 12
+typedef enum tn_field_kind {
+    TN_FIELD_INT,   /* and enums */
+    TN_FIELD_INT64, /* one or several */
+    TN_FIELD_DOUBLE,
+    TN_FIELD_BOOL,
+    TN_FIELD_DIMS
+} tn_field_kind;
+typedef struct tn_op_field {
+    const char *name; /* NULL: there is none */
+    tn_field_kind kind;
+    size_t offset, bytes;
+} tn_op_field;
+#define TN_FIELD(type, member)                                                          \
+    {                                                                                   \
+#member,                                                                              \
+     _Generic(((type *)0)->member, int: TN_FIELD_INT, unsigned: TN_FIELD_INT,              \
+              int64_t: TN_FIELD_INT64, int64_t *: TN_FIELD_INT64, double: TN_FIELD_DOUBLE, \
+              bool: TN_FIELD_BOOL, tn_dims: TN_FIELD_DIMS),                                \
+     offsetof(type, member), sizeof(((type *)0)->member) \
+    }
+
 struct tn_op {
     const char *name;
     size_t args_size;
+    tn_op_field fields[TN_OP_FIELDS]; /* what args are, as far as somebody needs it */
     int results;                      /* outputs that the caller gets: 1 unless set */
     const char *inputs[TN_OP_INPUTS]; /* what errors call them: {"logits", "labels"} */
     uint32_t optional;                /* bit i: input i may be absent (NULL) */
