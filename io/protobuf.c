@@ -68,9 +68,13 @@ void tn__message_float(tn__message *m, int field, float value) {
     append_fixed(m, bits, sizeof value);
 }
 
-void tn__message_bytes(tn__message *m, int field, const void *from, size_t bytes) {
+void tn__message_ahead(tn__message *m, int field, size_t bytes) {
     append_tag(m, field, COUNTED);
     append_varint(m, bytes);
+}
+
+void tn__message_bytes(tn__message *m, int field, const void *from, size_t bytes) {
+    tn__message_ahead(m, field, bytes);
     append_bytes(m, from, bytes);
 }
 
@@ -90,6 +94,12 @@ void tn__message_put(tn__message *m, int field, tn__message *inner) {
     m->failed = m->failed || inner->failed;
     tn__message_bytes(m, field, inner->at, inner->bytes);
     tn__message_free(inner);
+}
+
+void tn__message_append(tn__message *m, tn__message *more) {
+    m->failed = m->failed || more->failed;
+    append_bytes(m, more->at, more->bytes);
+    tn__message_free(more);
 }
 
 void tn__message_free(tn__message *m) {

@@ -28,8 +28,13 @@ void tn__message_bytes(tn__message *m, int field, const void *from, size_t bytes
 void tn__message_text(tn__message *m, int field, const char *text);
 void tn__message_doubles(tn__message *m, int field, const double *values, int n); /* packed */
 
+/* A field of so many bytes, which whoever writes the message puts behind it. */
+void tn__message_ahead(tn__message *m, int field, size_t bytes);
+
 /* Another message as a field; it is freed, and a failure of its own goes on in m. */
 void tn__message_put(tn__message *m, int field, tn__message *inner);
+/* The fields of another message behind those of m; the same of it. */
+void tn__message_append(tn__message *m, tn__message *more);
 void tn__message_free(tn__message *m);
 
 #endif

@@ -14,6 +14,7 @@
 #include "io.h"
 #include "tensorboard.h"
 #include "npy.h"
+#include "onnx.h"
 #include "models.h"
 #include "store.h"
 #include "distributed.h"

@@ -427,6 +427,13 @@ static void profiler(tn_tensor *t) {
     QUIET(tn_npz_name(NULL, 0), NULL);
     INERT(tn_npz_get(NULL, NULL));
     FAILS(tn_npz_save(NULL, NULL, NULL, -1, false));
+    TAKES(tn_onnx_defaults());
+    FAILS(tn_onnx_export(NULL, (tn_values){1, {t}}, "/nowhere/a.onnx", tn_onnx_defaults()));
+    tn_values none = {1, {t}}, few = {-1, {t}}, many = {99, {t}};
+    FAILS(tn_onnx_export_function(NULL, NULL, NULL, none, "/nowhere/a.onnx", tn_onnx_defaults()));
+    FAILS(tn_onnx_export_function(pass_on, NULL, NULL, none, NULL, tn_onnx_defaults()));
+    FAILS(tn_onnx_export_function(pass_on, NULL, NULL, few, NULL, tn_onnx_defaults()));
+    FAILS(tn_onnx_export_function(pass_on, NULL, NULL, many, NULL, tn_onnx_defaults()));
     NOTHING(tn_summary_writer_new(NULL, -1));
     NOTHING(tn_summary_writer_new("", -1));
     TAKES(tn_summary_add_scalar(NULL, NULL, 0, 0));

@@ -48,6 +48,17 @@ static tn_status write_trace(const char *path) {
     return tn_flight_trace(path);
 }
 
+static tn_values add_bias(void *user, tn_values in) {
+    (void)user;
+    return TN_VALUES(tn_add(tn_exp(in.v[0]), run.model.bias));
+}
+
+static tn_status write_onnx(const char *path) {
+    TN_SCOPE;
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32));
+    return tn_onnx_export_function(add_bias, NULL, &run.model, in, path, tn_onnx_defaults());
+}
+
 static const struct {
     const char *name;
     tn_status (*write)(const char *path);
@@ -55,7 +66,7 @@ static const struct {
     {"tn_write_file", write_bytes},   {"tn_safetensors_writer_save", write_tensors},
     {"tn_save", write_module},        {"tn_checkpoint_save", write_checkpoint},
     {"tn_plot_svg", write_picture},   {"tn_graph_dot", write_graph},
-    {"tn_flight_trace", write_trace},
+    {"tn_flight_trace", write_trace}, {"tn_onnx_export", write_onnx},
 };
 enum { WRITERS = sizeof(writers) / sizeof(writers[0]) };
 

@@ -1,0 +1,226 @@
+/* tn_onnx_export: a forward runs once under a tracer (autograd/tracer.h), and each operation that
+ * depends on an input or a parameter becomes nodes of a graph (onnx_graph.h), by the rules that
+ * onnx_elementwise.c and its neighbours list. What depends on neither has the same value at every
+ * run: it is run and becomes a constant where it is used. An operation without a rule is opened:
+ * the operations that it is made of are written instead, if it is made of any.
+ */
+#include "io/onnx_graph.h"
+
+#include "core/error.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Rules ----------------------------------------------------------------------------------- */
+
+static const tn__onnx_rule *find_rule(const char *operation) {
+    static const tn__onnx_rule *const tables[] = {tn__onnx_elementwise, tn__onnx_reduce,
+                                                  tn__onnx_shape,       tn__onnx_nn,
+                                                  tn__onnx_windows,     tn__onnx_recurrent};
+    for (size_t i = 0; i < sizeof(tables) / sizeof(*tables); i++) {
+        for (const tn__onnx_rule *rule = tables[i]; rule->operation; rule++) {
+            if (strcmp(rule->operation, operation) == 0) {
+                return rule;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* ---- The tracer ------------------------------------------------------------------------------ */
+
+/* Whether a tensor is more than a constant: it has elements, and is an input, a result, a parameter
+ * or a part of one. */
+static bool is_variable(const tn__onnx *g, const tn_tensor *t) {
+    int value = tn__onnx_known(g, t);
+    bool variable =
+        value > 0 ? g->values[value - 1].kind != TN__ONNX_CONSTANT : tn__onnx_hidden(g, t);
+    return variable && tn_count(t) > 0;
+}
+
+static tn__tracer_choice choose_call(tn__tracer *tracer, const tn_op_call *c) {
+    const tn__onnx *g = (const tn__onnx *)tracer;
+    bool constant = true;
+    for (int i = 0; i < c->inputs && constant; i++) {
+        constant = !c->in[i] || !is_variable(g, c->in[i]);
+    }
+    if (constant) {
+        return TN__TRACER_PASS;
+    }
+    const tn__onnx_rule *rule = find_rule(c->op->name);
+    if (rule && (!rule->fits || rule->fits(c))) {
+        return TN__TRACER_NOTE;
+    }
+    if (c->op->compose) {
+        return TN__TRACER_OPEN;
+    }
+    tn__raise(TN_EUNSUPPORTED, "onnx_export", "%s %s has no counterpart in ONNX%s", c->op->name,
+              c->inputs > 0 && c->in[0] ? tn_shape_text(c->in[0]) : "",
+              strcmp(c->op->name, "dropout") == 0 ? " (tn_module_train(m, false))"
+              : rule                              ? " with these arguments"
+                                                  : "");
+    return TN__TRACER_FAIL;
+}
+
+static bool note_call(tn__tracer *tracer, const tn_op_call *c) {
+    tn__onnx *g = (tn__onnx *)tracer;
+    const tn__onnx_rule *rule = find_rule(c->op->name);
+    g->operation = c->op->name;
+    rule->put(g, c, rule->type);
+    return !tn__pending();
+}
+
+static bool refuse_change(tn__tracer *tracer, const tn_tensor *y, const char *operation) {
+    const tn__onnx *g = (const tn__onnx *)tracer;
+    int value = tn__onnx_known(g, y);
+    tn__onnx_kind kind = value > 0 ? g->values[value - 1].kind : TN__ONNX_CONSTANT;
+    if (kind == TN__ONNX_INPUT || kind == TN__ONNX_RESULT || tn__onnx_hidden(g, y)) {
+        tn__raise(TN_EUNSUPPORTED, operation,
+                  "a tensor is changed in place by %s, which depends on the inputs: ONNX cannot "
+                  "say that",
+                  tn_shape_text(y));
+        return false;
+    }
+    return true;
+}
+
+/* ---- Inputs, parameters, outputs ------------------------------------------------------------- */
+
+tn_onnx_options tn_onnx_defaults(void) {
+    return (tn_onnx_options){0};
+}
+
+/* The name of input or output i of n: as given, or made of `what`. */
+static const char *name_of(const char *const *given, const char *what, int i, int n, char *room) {
+    if (given) {
+        return given[i];
+    }
+    snprintf(room, 32, n > 1 ? "%s_%d" : "%s", what, i);
+    return room;
+}
+
+/* False after raising. */
+static bool name_fits(const tn__onnx *g, const char *name, const char *what, int i) {
+    if (!name || !*name || *name == '/') {
+        tn__raise(TN_EVALUE, "onnx_export", "the name of %s %d is %s", what, i,
+                  name && *name ? "one that begins with '/'" : "empty");
+        return false;
+    }
+    for (int k = 0; k < g->count; k++) {
+        if (strcmp(g->values[k].name, name) == 0) {
+            tn__raise(TN_EVALUE, "onnx_export", "%s %d is called %s, as something else is", what, i,
+                      name);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool add_inputs(tn__onnx *g, tn_values in, const tn_onnx_options *options) {
+    char room[32];
+    if (in.n < 0 || in.n > TN_MAX_VALUES) {
+        tn__raise(TN_EVALUE, "onnx_export", "%d inputs (0 to %d fit)", in.n, TN_MAX_VALUES);
+    }
+    for (int i = 0; i < in.n && !tn__pending(); i++) {
+        const char *name = name_of(options->inputs, "input", i, in.n, room);
+        if (!in.v[i]) {
+            continue;
+        }
+        if (!tn__usable(in.v[i], "onnx_export") || !name_fits(g, name, "input", i)) {
+            tn__raise(TN_EVALUE, "onnx_export", "input %d is inert", i);
+        } else if (tn__onnx_known(g, in.v[i])) {
+            tn__raise(TN_EVALUE, "onnx_export", "input %d is another input, or a parameter", i);
+        } else {
+            tn__onnx_value_add(g, TN__ONNX_INPUT, in.v[i], name);
+        }
+    }
+    return !tn__pending();
+}
+
+static bool add_parameter(const tn_entry *entry, void *user) {
+    tn__onnx *g = user;
+    return tn__onnx_value_add(g, TN__ONNX_PARAM, *entry->field, entry->path) > 0;
+}
+
+/* Names for results: a last node each, which does nothing else. */
+static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *options, int *outputs) {
+    char room[32];
+    tn_op_call last = {.op = tn_op_named("identity"), .inputs = out.n, .in = out.v};
+    g->operation = "output";
+    for (int i = 0; i < out.n && !tn__pending(); i++) {
+        const char *name = name_of(options->outputs, "output", i, out.n, room);
+        if (!name_fits(g, name, "output", i)) {
+            return false;
+        }
+        if (!tn__readable(out.v[i], "onnx_export")) {
+            tn__raise(TN_EVALUE, "onnx_export", "output %d is inert", i);
+        }
+        int value = tn__onnx_in(g, &last, i);
+        if (value > 0) {
+            outputs[i] = tn__onnx_named(g, value, name);
+            last.out[0] = out.v[i];
+            tn__onnx_give(g, &last, 0, outputs[i]);
+        }
+    }
+    return !tn__pending();
+}
+
+/* ---- Exporting ------------------------------------------------------------------------------- */
+
+static void trace_forward(tn__onnx *g, tn_forward f, void *user, tn_values in, const char *path,
+                          const tn_onnx_options *options) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    int outputs[TN_MAX_VALUES] = {0};
+    tn__tracer *before = tn__tracer_begin(&g->tracer);
+    tn_values out = f(user, in);
+    tn__tracer_begin(before);
+    if ((out.n < 1 || out.n > TN_MAX_VALUES) && !tn__pending()) {
+        tn__raise(TN_EVALUE, "onnx_export", "the forward gives %d tensors (1 to %d fit)", out.n,
+                  TN_MAX_VALUES);
+    }
+    if (!tn__pending() && add_outputs(g, out, options, outputs)) {
+        tn__onnx_save(g, outputs, out.n, path);
+    }
+}
+
+tn_status tn_onnx_export_function(tn_forward f, void *user, void *m, tn_values in, const char *path,
+                                  tn_onnx_options options) {
+    tn__onnx g = {.tracer = {choose_call, note_call, refuse_change}, .operation = "constant"};
+    if (!tn__pending() && !f) {
+        tn__raise(TN_EVALUE, "onnx_export", "the function is NULL");
+    }
+    if (m && !tn__pending()) {
+        tn_module_each(m, (tn_walk){.buffers = true, .scratch = true}, add_parameter, &g);
+    }
+    if (!tn__pending() && add_inputs(&g, in, &options)) {
+        trace_forward(&g, f, user, in, path, &options);
+    }
+    tn__onnx_finish(&g);
+    return tn_error();
+}
+
+static tn_values call_module(void *user, tn_values in) {
+    return tn_call_values(user, in, NULL);
+}
+
+static bool find_training(tn_module *m, const char *path, void *user) {
+    (void)path;
+    const tn_module **found = user;
+    *found = m->training ? m : NULL;
+    return !m->training;
+}
+
+tn_status tn_onnx_export(void *m, tn_values in, const char *path, tn_onnx_options options) {
+    const tn_module *training = NULL;
+    if (!tn__pending()) {
+        tn_module_each_module(m, find_training, &training);
+    }
+    if (training && !tn__pending()) {
+        tn__raise(TN_ESTATE, "onnx_export", "%s trains (tn_module_train(m, false) before)",
+                  training->kind);
+    }
+    return tn__pending() ? tn_error()
+                         : tn_onnx_export_function(call_module, m, m, in, path, options);
+}

@@ -1,0 +1,240 @@
+/* Elementwise operations in ONNX's words. Where ONNX has no operation of that name, several: with
+ * no greater error than Tern's own (expm1 and log1p near 0). */
+#include "io/onnx_graph.h"
+
+#include "tern/ops.h"
+
+#include <math.h>
+
+static tn_dtype dtype_of(const tn_op_call *c) {
+    return tn_dtype_of(c->in[0]);
+}
+
+/* ---- One for one ----------------------------------------------------------------------------- */
+
+static void put_unary(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, tn__onnx_in(g, c, 0)));
+}
+
+static void put_binary(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, a, b));
+}
+
+static void put_scalar(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__field_real(c, "k"), dtype_of(c));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, k));
+}
+
+/* The constant is the first operand: k - x, k / x. */
+static void put_scalar_before(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__field_real(c, "k"), dtype_of(c));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, k, x));
+}
+
+/* ---- Several for one ------------------------------------------------------------------------- */
+
+static void put_rsqrt(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int root = TN__NODE(g, "Sqrt", tn__onnx_in(g, c, 0));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, root));
+}
+
+static void put_square(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, x));
+}
+
+static void put_silu(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), gate = TN__NODE(g, "Sigmoid", x);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, gate));
+}
+
+/* x (1 + f(…)) / 2 */
+static int half_gate(tn__onnx *g, int x, int gate, tn_dtype dtype) {
+    int above = TN__NODE(g, "Add", gate, tn__onnx_number(g, 1.0, dtype));
+    int half = TN__NODE(g, "Mul", x, tn__onnx_number(g, 0.5, dtype));
+    return TN__NODE(g, "Mul", half, above);
+}
+
+static void put_gelu(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0);
+    int scaled = TN__NODE(g, "Mul", x, tn__onnx_number(g, M_SQRT1_2, dtype_of(c)));
+    tn__onnx_give(g, c, 0, half_gate(g, x, TN__NODE(g, type, scaled), dtype_of(c)));
+}
+
+/* tanh of sqrt(2 / pi) (x + 0.044715 x^3) */
+static void put_gelu_tanh(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn_dtype dtype = dtype_of(c);
+    int x = tn__onnx_in(g, c, 0), square = TN__NODE(g, "Mul", x, x);
+    int bent = TN__NODE(g, "Mul", square, tn__onnx_number(g, 0.044715, dtype));
+    int slope = TN__NODE(g, "Add", bent, tn__onnx_number(g, 1.0, dtype));
+    int scaled = TN__NODE(g, "Mul", x, tn__onnx_number(g, M_2_SQRTPI * M_SQRT1_2, dtype));
+    int gate = TN__NODE(g, type, TN__NODE(g, "Mul", scaled, slope));
+    tn__onnx_give(g, c, 0, half_gate(g, x, gate, dtype));
+}
+
+static void put_leaky_relu(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
+    tn__onnx_float(g, "alpha", tn__field_real(c, "k"));
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_elu(tn__onnx *g, const tn_op_call *c, const char *type) {
+    double scale = tn__field_real(c, "scale");
+    int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
+    tn__onnx_float(g, "alpha", tn__field_real(c, "alpha"));
+    if (scale != 1.0) {
+        y = TN__NODE(g, "Mul", y, tn__onnx_number(g, scale, dtype_of(c)));
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* softplus(beta x) / beta, x itself where beta x > threshold. */
+static void put_softplus(tn__onnx *g, const tn_op_call *c, const char *type) {
+    double beta = tn__field_real(c, "beta");
+    tn_dtype dtype = dtype_of(c);
+    int x = tn__onnx_in(g, c, 0), times = x;
+    if (beta != 1.0) {
+        times = TN__NODE(g, "Mul", x, tn__onnx_number(g, beta, dtype));
+    }
+    int y = TN__NODE(g, type, times);
+    if (beta != 1.0) {
+        y = TN__NODE(g, "Div", y, tn__onnx_number(g, beta, dtype));
+    }
+    int limit = tn__onnx_number(g, tn__field_real(c, "threshold"), dtype);
+    int beyond = TN__NODE(g, "Greater", times, limit);
+    tn__onnx_give(g, c, 0, TN__NODE(g, "Where", beyond, x, y));
+}
+
+static void put_clamp(tn__onnx *g, const tn_op_call *c, const char *type) {
+    double low = tn__field_real(c, "low"), high = tn__field_real(c, "high");
+    int x = tn__onnx_in(g, c, 0);
+    int least = isinf(low) ? 0 : tn__onnx_number(g, low, dtype_of(c));
+    int most = isinf(high) ? 0 : tn__onnx_number(g, high, dtype_of(c));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, least, most));
+}
+
+/* A bound of an integer that is fractional, or out of its range, has no number there. */
+static bool clamp_fits(const tn_op_call *c) {
+    double low = tn__field_real(c, "low"), high = tn__field_real(c, "high");
+    return tn_dtype_is_float(dtype_of(c)) ||
+           ((isinf(low) || (low == floor(low) && fabs(low) < 0x1p31)) &&
+            (isinf(high) || (high == floor(high) && fabs(high) < 0x1p31)));
+}
+
+/* exp(x) - 1 = 2 exp(x / 2) sinh(x / 2), which loses nothing near 0 */
+static void put_expm1(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0);
+    int half = TN__NODE(g, "Mul", x, tn__onnx_number(g, 0.5, dtype_of(c)));
+    int product = TN__NODE(g, "Mul", TN__NODE(g, "Exp", half), TN__NODE(g, type, half));
+    tn__onnx_give(g, c, 0, TN__NODE(g, "Add", product, product));
+}
+
+/* log(1 + x): with u = 1 + x rounded, x log(u) / (u - 1), and x where u is 1 (Kahan) */
+static void put_log1p(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), one = tn__onnx_number(g, 1.0, dtype_of(c));
+    int u = TN__NODE(g, "Add", x, one), tiny = TN__NODE(g, "Equal", u, one);
+    int infinite = TN__NODE(g, "IsInf", u), log = TN__NODE(g, type, u);
+    int less = TN__NODE(g, "Sub", u, one);
+    int share = TN__NODE(g, "Div", log, TN__NODE(g, "Where", tiny, one, less));
+    int y = TN__NODE(g, "Where", tiny, x, TN__NODE(g, "Mul", x, share));
+    tn__onnx_give(g, c, 0, TN__NODE(g, "Where", infinite, log, y));
+}
+
+static void put_not(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
+    tn__onnx_give(g, c, 0, TN__NODE(g, "Not", TN__NODE(g, type, a, b)));
+}
+
+static void put_isfinite(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), infinite = TN__NODE(g, type, x), nan = TN__NODE(g, "IsNaN", x);
+    tn__onnx_give(g, c, 0, TN__NODE(g, "Not", TN__NODE(g, "Or", infinite, nan)));
+}
+
+static bool is_float(const tn_op_call *c) {
+    return tn_dtype_is_float(dtype_of(c));
+}
+
+/* onnxruntime has no Where of bools: condition and a, or not condition and b. */
+static void put_where(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int condition = tn__onnx_in(g, c, 0), a = tn__onnx_in(g, c, 1), b = tn__onnx_in(g, c, 2), y;
+    if (tn_dtype_of(c->out[0]) == TN_BOOL) {
+        int first = TN__NODE(g, "And", condition, a);
+        int second = TN__NODE(g, "And", TN__NODE(g, "Not", condition), b);
+        y = TN__NODE(g, "Or", first, second);
+    } else {
+        y = TN__NODE(g, type, condition, a, b);
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_masked_fill(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), mask = tn__onnx_in(g, c, 1);
+    int value = tn__onnx_number(g, tn__field_real(c, "k"), dtype_of(c));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, mask, value, x));
+}
+
+const tn__onnx_rule tn__onnx_elementwise[] = {
+    {"add", put_binary, "Add", NULL},
+    {"sub", put_binary, "Sub", NULL},
+    {"mul", put_binary, "Mul", NULL},
+    {"div", put_binary, "Div", NULL},
+    {"pow", put_binary, "Pow", NULL},
+    {"maximum", put_binary, "Max", NULL},
+    {"minimum", put_binary, "Min", NULL},
+    {"add_scalar", put_scalar, "Add", NULL},
+    {"mul_scalar", put_scalar, "Mul", NULL},
+    {"sub_scalar", put_scalar, "Sub", NULL},
+    {"div_scalar", put_scalar, "Div", NULL},
+    {"rsub_scalar", put_scalar_before, "Sub", NULL},
+    {"rdiv_scalar", put_scalar_before, "Div", NULL},
+    {"pow_scalar", put_scalar, "Pow", NULL},
+    {"clamp", put_clamp, "Clip", clamp_fits},
+    {"hardtanh", put_clamp, "Clip", NULL},
+    {"neg", put_unary, "Neg", NULL},
+    {"abs", put_unary, "Abs", NULL},
+    {"sign", put_unary, "Sign", NULL},
+    {"exp", put_unary, "Exp", NULL},
+    {"log", put_unary, "Log", NULL},
+    {"sqrt", put_unary, "Sqrt", NULL},
+    {"rsqrt", put_rsqrt, "Reciprocal", NULL},
+    {"square", put_square, "Mul", NULL},
+    {"sin", put_unary, "Sin", NULL},
+    {"cos", put_unary, "Cos", NULL},
+    {"tan", put_unary, "Tan", NULL},
+    {"asin", put_unary, "Asin", NULL},
+    {"acos", put_unary, "Acos", NULL},
+    {"atan", put_unary, "Atan", NULL},
+    {"sinh", put_unary, "Sinh", NULL},
+    {"cosh", put_unary, "Cosh", NULL},
+    {"erf", put_unary, "Erf", NULL},
+    {"tanh", put_unary, "Tanh", NULL},
+    {"sigmoid", put_unary, "Sigmoid", NULL},
+    {"relu", put_unary, "Relu", NULL},
+    {"silu", put_silu, "Mul", NULL},
+    {"gelu", put_gelu, "Erf", NULL},
+    {"gelu_tanh", put_gelu_tanh, "Tanh", NULL},
+    {"leaky_relu", put_leaky_relu, "LeakyRelu", NULL},
+    {"elu", put_elu, "Elu", NULL},
+    {"softplus", put_softplus, "Softplus", NULL},
+    {"mish", put_unary, "Mish", NULL},
+    {"hardswish", put_unary, "HardSwish", NULL},
+    {"expm1", put_expm1, "Sinh", NULL},
+    {"log1p", put_log1p, "Log", NULL},
+    {"reciprocal", put_unary, "Reciprocal", NULL},
+    {"floor", put_unary, "Floor", NULL},
+    {"ceil", put_unary, "Ceil", NULL},
+    {"round", put_unary, "Round", NULL},
+    {"eq", put_binary, "Equal", NULL},
+    {"ne", put_not, "Equal", NULL},
+    {"lt", put_binary, "Less", NULL},
+    {"le", put_binary, "LessOrEqual", NULL},
+    {"gt", put_binary, "Greater", NULL},
+    {"ge", put_binary, "GreaterOrEqual", NULL},
+    {"isnan", put_unary, "IsNaN", is_float},
+    {"isinf", put_unary, "IsInf", is_float},
+    {"isfinite", put_isfinite, "IsInf", is_float},
+    {"where", put_where, "Where", NULL},
+    {"masked_fill", put_masked_fill, "Where", NULL},
+    {0},
+};

@@ -1,0 +1,141 @@
+/* A graph as a file (onnx.proto): a model, which holds the graph, which holds the initialisers.
+ * Elements go straight from the tensors to the file, so the lengths before them are known first. */
+#include "io/onnx_graph.h"
+
+#include "core/file.h"
+#include "tern/ops.h"
+
+#include <stdint.h>
+
+enum { MODEL_IR = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSETS = 8, OPSET_VERSION = 2 };
+enum { GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
+enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
+enum { INFO_NAME = 1, INFO_TYPE = 2, TYPE_TENSOR = 1, TENSOR_ELEMENT = 1, TENSOR_SHAPE = 2 };
+enum { SHAPE_DIM = 1, DIM_VALUE = 1 };
+
+static bool is_initializer(const tn__onnx_value *v) {
+    return v->used && (v->kind == TN__ONNX_PARAM || v->kind == TN__ONNX_CONSTANT);
+}
+
+/* All of an initialiser as a field of the graph, but its elements, of which there are `bytes`. */
+static tn__message initializer_head(const tn__onnx_value *v, size_t *bytes) {
+    tn__message tensor = {0}, head = {0};
+    tn_dims dims = tn_shape(v->tensor);
+    *bytes = (size_t)tn_count(v->tensor) * tn_dtype_size(tn_dtype_of(v->tensor));
+    for (int i = 0; i < dims.ndim; i++) {
+        tn__message_whole(&tensor, TENSOR_DIMS, (uint64_t)dims.size[i]);
+    }
+    tn__message_whole(&tensor, TENSOR_TYPE, (uint64_t)tn__onnx_type(tn_dtype_of(v->tensor)));
+    tn__message_text(&tensor, TENSOR_NAME, v->name);
+    tn__message_ahead(&tensor, TENSOR_RAW, *bytes);
+    tn__message_ahead(&head, GRAPH_INITIALIZER, tensor.bytes + *bytes);
+    tn__message_append(&head, &tensor);
+    return head;
+}
+
+/* Name, dtype and shape of an input or output, as a field of the graph. */
+static void put_info(tn__message *graph, int field, const tn__onnx_value *v, const tn_tensor *t) {
+    tn__message info = {0}, type = {0}, tensor = {0}, shape = {0};
+    tn_dims dims = tn_shape(t);
+    for (int i = 0; i < dims.ndim; i++) {
+        tn__message dim = {0};
+        tn__message_whole(&dim, DIM_VALUE, (uint64_t)dims.size[i]);
+        tn__message_put(&shape, SHAPE_DIM, &dim);
+    }
+    tn__message_whole(&tensor, TENSOR_ELEMENT, (uint64_t)tn__onnx_type(tn_dtype_of(t)));
+    tn__message_put(&tensor, TENSOR_SHAPE, &shape);
+    tn__message_put(&type, TYPE_TENSOR, &tensor);
+    tn__message_text(&info, INFO_NAME, v->name);
+    tn__message_put(&info, INFO_TYPE, &type);
+    tn__message_put(graph, field, &info);
+}
+
+/* The graph but its initialisers: their bytes are counted. */
+static tn__message whole_graph(tn__onnx *g, const int *outputs, int n, size_t *elsewhere) {
+    tn__message graph = {0};
+    tn__onnx_close(g);
+    tn__message_text(&graph, GRAPH_NAME, "forward");
+    for (int i = 0; i < g->count; i++) {
+        const tn__onnx_value *v = &g->values[i];
+        if (v->kind == TN__ONNX_INPUT) {
+            put_info(&graph, GRAPH_INPUT, v, v->tensor);
+        } else if (is_initializer(v)) {
+            size_t bytes;
+            tn__message head = initializer_head(v, &bytes);
+            *elsewhere += head.bytes + bytes;
+            graph.failed = graph.failed || head.failed;
+            tn__message_free(&head);
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        const tn__onnx_value *v = &g->values[outputs[i] - 1];
+        put_info(&graph, GRAPH_OUTPUT, v, v->tensor);
+    }
+    tn__message_append(&graph, &g->nodes);
+    return graph;
+}
+
+static tn__message model_head(size_t graph_bytes) {
+    tn__message model = {0}, opset = {0};
+    tn__message_whole(&model, MODEL_IR, TN__ONNX_IR);
+    tn__message_text(&model, MODEL_PRODUCER, "tern");
+    tn__message_whole(&opset, OPSET_VERSION, TN__ONNX_OPSET);
+    tn__message_put(&model, MODEL_OPSETS, &opset);
+    tn__message_ahead(&model, MODEL_GRAPH, graph_bytes);
+    return model;
+}
+
+static bool put_initializer(tn__file *f, const tn__onnx_value *v) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    size_t bytes;
+    tn_tensor *here = tn_contiguous(tn_to(tn_detach(v->tensor), tn_cpu()));
+    tn__message head = initializer_head(v, &bytes);
+    bool ok = !head.failed && !tn_is_inert(here);
+    if (ok) {
+        tn__file_put(f, head.at, head.bytes);
+        tn__file_put(f, tn_data(here), bytes);
+    } else {
+        tn__raise(TN_ENOMEM, "onnx_export", "no memory to write %s", v->name);
+    }
+    tn__message_free(&head);
+    return ok;
+}
+
+static tn_status write_parts(const tn__onnx *g, const tn__message *model, const tn__message *graph,
+                             const char *path) {
+    tn__file f;
+    if (!tn__file_begin(&f, path, "onnx_export")) {
+        return tn_error();
+    }
+    tn__file_put(&f, model->at, model->bytes);
+    tn__file_put(&f, graph->at, graph->bytes);
+    for (int i = 0; i < g->count; i++) {
+        if (is_initializer(&g->values[i]) && !put_initializer(&f, &g->values[i])) {
+            tn__file_abandon(&f);
+            return tn_error();
+        }
+    }
+    return tn__file_commit(&f);
+}
+
+tn_status tn__onnx_save(tn__onnx *g, const int *outputs, int n, const char *path) {
+    size_t elsewhere = 0;
+    if (tn__pending()) {
+        return tn_error();
+    }
+    tn__message graph = whole_graph(g, outputs, n, &elsewhere);
+    tn__message model = model_head(graph.bytes + elsewhere);
+    if (graph.failed || model.failed) {
+        tn__raise(TN_ENOMEM, "onnx_export", "no memory for the graph");
+    } else if (model.bytes + graph.bytes + elsewhere > INT32_MAX) {
+        tn__raise(TN_EUNSUPPORTED, "onnx_export",
+                  "%s: %zu bytes (a file of ONNX has fewer than 2 GiB)", path,
+                  model.bytes + graph.bytes + elsewhere);
+    } else {
+        write_parts(g, &model, &graph, path);
+    }
+    tn__message_free(&model);
+    tn__message_free(&graph);
+    return tn_error();
+}

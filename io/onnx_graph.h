@@ -1,0 +1,110 @@
+/* A graph of ONNX as it grows: values, nodes and their attributes. What operations become is in
+ * onnx_*.c, one small function for each kind:
+ *
+ *     static void put_softmax(tn__onnx *g, const tn_op_call *c, const char *type) {
+ *         int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
+ *         tn__onnx_int(g, "axis", tn__onnx_dim(c));
+ *         tn__onnx_give(g, c, 0, y);
+ *     }
+ *
+ * A value is a number from 1 on; 0 is an absent one. After a failure an error is pending, and the
+ * calls go on without harm: who writes the file looks.
+ */
+#ifndef TERN_IO_ONNX_GRAPH_H
+#define TERN_IO_ONNX_GRAPH_H
+
+#include "autograd/tracer.h"
+#include "io/protobuf.h"
+#include "tern/onnx.h"
+
+#define TN__ONNX_OPSET 18
+#define TN__ONNX_IR 8 /* of the same release, 1.13 */
+
+typedef enum tn__onnx_kind {
+    TN__ONNX_INPUT, /* of the graph */
+    TN__ONNX_PARAM, /* a parameter or buffer of the module: written where it is used */
+    TN__ONNX_CONSTANT /* a tensor that depends on no input */,
+    TN__ONNX_RESULT /* of a node */
+} tn__onnx_kind;
+
+typedef struct tn__onnx_value {
+    tn__onnx_kind kind;
+    bool used;
+    char *name;
+    tn_tensor *tensor; /* one reference; NULL: an intermediate one of several nodes */
+    uint32_t version;  /* of its elements when it became known */
+} tn__onnx_value;
+
+typedef struct tn__onnx {
+    tn__tracer tracer; /* first */
+    tn__onnx_value *values;
+    int count, room;
+    tn__message nodes; /* as fields of a graph; the last one is still open: */
+    tn__message node;
+    bool open;
+    const char *operation; /* which is being written */
+} tn__onnx;
+
+/* What becomes of an operation. */
+typedef struct tn__onnx_rule {
+    const char *operation; /* as in ops/list.h */
+    void (*put)(tn__onnx *g, const tn_op_call *c, const char *type);
+    const char *type; /* ONNX's name, where the function serves several */
+    /* Whether it can say this call; NULL: any. Otherwise the operation is opened. */
+    bool (*fits)(const tn_op_call *c);
+} tn__onnx_rule;
+
+/* One table a file; each ends with a row without a name. */
+extern const tn__onnx_rule tn__onnx_elementwise[], tn__onnx_reduce[], tn__onnx_shape[],
+    tn__onnx_nn[], tn__onnx_windows[], tn__onnx_recurrent[];
+
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+/* Adds one; takes no reference. name: copied, or NULL: it gets one. 0 after raising. */
+int tn__onnx_value_add(tn__onnx *g, tn__onnx_kind kind, tn_tensor *tensor, const char *name);
+/* The one that stands for a tensor; 0: none does. */
+int tn__onnx_known(const tn__onnx *g, const tn_tensor *t);
+/* Whether it is a part of an input or a result that no operation made: what it is cannot be said.
+ */
+bool tn__onnx_hidden(const tn__onnx *g, const tn_tensor *t);
+
+int tn__onnx_in(tn__onnx *g, const tn_op_call *c, int i); /* input i; 0 where it is absent */
+/* Result i of the call is this value. */
+void tn__onnx_give(tn__onnx *g, const tn_op_call *c, int i, int value);
+
+int tn__onnx_constant(tn__onnx *g, tn_tensor *t);
+int tn__onnx_number(tn__onnx *g, double number, tn_dtype dtype); /* 0-dimensional */
+int tn__onnx_wholes(tn__onnx *g, const int64_t *numbers, int n); /* (n), i64 */
+int tn__onnx_dims(tn__onnx *g, tn_dims dims);                    /* the same */
+
+/* ---- Nodes ----------------------------------------------------------------------------------- */
+
+/* A new node, and its first output. Attributes and further outputs are those of the newest. */
+int tn__onnx_node(tn__onnx *g, const char *type, const int *inputs, int n);
+#define TN__NODE(g, type, ...)                       \
+    tn__onnx_node((g), (type), (int[]){__VA_ARGS__}, \
+                  (int)(sizeof((int[]){__VA_ARGS__}) / sizeof(int)))
+int tn__onnx_output(tn__onnx *g);
+void tn__onnx_int(tn__onnx *g, const char *name, int64_t value);
+void tn__onnx_float(tn__onnx *g, const char *name, double value);
+void tn__onnx_text(tn__onnx *g, const char *name, const char *value);
+void tn__onnx_texts(tn__onnx *g, const char *name, const char *value); /* a list of one */
+void tn__onnx_ints(tn__onnx *g, const char *name, const int64_t *values, int n);
+/* Another output of the newest node for the graph's own, under this name. */
+int tn__onnx_named(tn__onnx *g, int value, const char *name);
+
+/* What many operations need. */
+int tn__onnx_type(tn_dtype dtype); /* its number in ONNX's files */
+int tn__onnx_cast(tn__onnx *g, int x, tn_dtype dtype);
+int tn__onnx_reshape(tn__onnx *g, int x, tn_dims dims);
+/* The field "dim", counted from the start, of a call's input 0. */
+int64_t tn__onnx_dim(const tn_op_call *c);
+
+/* Closes the newest node. */
+void tn__onnx_close(tn__onnx *g);
+void tn__onnx_finish(tn__onnx *g);
+
+/* Writes the file. `inputs` come first among the values; outputs are given. */
+tn_status tn__onnx_save(tn__onnx *g, const int *outputs, int n, const char *path);
+
+#endif

@@ -1,0 +1,79 @@
+/* Products, norms, softmax and losses in ONNX's words. */
+#include "io/onnx_graph.h"
+
+#include "tern/ops.h"
+
+static void put_matmul(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, a, b));
+}
+
+/* x weight^T + bias: of matrices one node, else the weight is transposed before. */
+static void put_linear(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2), y;
+    if (tn_ndim(c->in[0]) == 2) {
+        y = TN__NODE(g, type, x, weight, bias);
+        tn__onnx_int(g, "transB", 1);
+    } else {
+        y = TN__NODE(g, "MatMul", x, TN__NODE(g, "Transpose", weight));
+        y = bias > 0 ? TN__NODE(g, "Add", y, bias) : y;
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_softmax(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
+    tn__onnx_int(g, "axis", tn__onnx_dim(c));
+    tn__onnx_give(g, c, 0, y);
+}
+
+static bool has_dims(const tn_op_call *c) {
+    return tn_ndim(c->in[0]) > 0;
+}
+
+/* Input i, or n times a number where it is absent. */
+static int input_or(tn__onnx *g, const tn_op_call *c, int i, int64_t n, double number) {
+    int value = tn__onnx_in(g, c, i);
+    return value > 0 ? value
+                     : tn__onnx_constant(g, tn_full(TN_DIMS(n), number, tn_dtype_of(c->in[0])));
+}
+
+static void put_layer_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int64_t width = tn_size(c->in[0], -1);
+    int x = tn__onnx_in(g, c, 0), weight = input_or(g, c, 1, width, 1.0);
+    int y = TN__NODE(g, type, x, weight, tn__onnx_in(g, c, 2));
+    tn__onnx_float(g, "epsilon", tn__field_real(c, "eps"));
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_batch_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int64_t channels = tn_size(c->in[0], 1);
+    int x = tn__onnx_in(g, c, 0), weight = input_or(g, c, 1, channels, 1.0),
+        bias = input_or(g, c, 2, channels, 0.0), mean = tn__onnx_in(g, c, 3),
+        var = tn__onnx_in(g, c, 4);
+    int y = TN__NODE(g, type, x, weight, bias, mean, var);
+    tn__onnx_float(g, "epsilon", tn__field_real(c, "eps"));
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_mse(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn_reduction how = (tn_reduction)tn__field_whole(c, "how");
+    int away = TN__NODE(g, "Sub", tn__onnx_in(g, c, 0), tn__onnx_in(g, c, 1));
+    int y = TN__NODE(g, type, away, away);
+    if (how != TN_NONE) {
+        y = TN__NODE(g, how == TN_SUM ? "ReduceSum" : "ReduceMean", y);
+        tn__onnx_int(g, "keepdims", 0);
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
+const tn__onnx_rule tn__onnx_nn[] = {
+    {"matmul", put_matmul, "MatMul", NULL},
+    {"linear", put_linear, "Gemm", NULL},
+    {"softmax", put_softmax, "Softmax", has_dims},
+    {"log_softmax", put_softmax, "LogSoftmax", has_dims},
+    {"layer_norm", put_layer_norm, "LayerNormalization", NULL},
+    {"batch_norm_given", put_batch_norm, "BatchNormalization", NULL},
+    {"mse", put_mse, "Mul", NULL},
+    {0},
+};

@@ -1,0 +1,169 @@
+/* Views, copies and picking in ONNX's words. */
+#include "io/onnx_graph.h"
+
+#include "tern/ops.h"
+
+static void put_same(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, tn__onnx_in(g, c, 0)));
+}
+
+static void put_cast(tn__onnx *g, const tn_op_call *c, const char *type) {
+    (void)type;
+    tn__onnx_give(g, c, 0, tn__onnx_cast(g, tn__onnx_in(g, c, 0), tn_dtype_of(c->out[0])));
+}
+
+static void put_reshape(tn__onnx *g, const tn_op_call *c, const char *type) {
+    (void)type;
+    tn__onnx_give(g, c, 0, tn__onnx_reshape(g, tn__onnx_in(g, c, 0), tn_shape(c->out[0])));
+}
+
+static void put_expand(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), shape = tn__onnx_dims(g, tn_shape(c->out[0]));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, shape));
+}
+
+static void put_permute(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn_dims order = tn__field_dims(c, "order");
+    for (int i = 0; i < order.ndim; i++) {
+        order.size[i] += order.size[i] < 0 ? order.ndim : 0;
+    }
+    int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
+    tn__onnx_ints(g, "perm", order.size, order.ndim);
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_slice(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int64_t dim = tn__onnx_dim(c), step = tn__field_whole(c, "step");
+    int64_t start = tn__field_whole(c, "start"), length = tn__field_whole(c, "length");
+    int64_t end = length > 0 ? start + (length - 1) * step + 1 : start;
+    int x = tn__onnx_in(g, c, 0), first = tn__onnx_wholes(g, &start, 1),
+        last = tn__onnx_wholes(g, &end, 1), axis = tn__onnx_wholes(g, &dim, 1),
+        steps = step == 1 ? 0 : tn__onnx_wholes(g, &step, 1);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, first, last, axis, steps));
+}
+
+static void put_select(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int64_t dim = tn__onnx_dim(c), index = tn__field_whole(c, "index");
+    int x = tn__onnx_in(g, c, 0), place = tn__onnx_number(g, (double)index, TN_I64);
+    int y = TN__NODE(g, type, x, place);
+    tn__onnx_int(g, "axis", dim);
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* All inputs along an axis; with a size 1 there first, when they are stacked. */
+static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int64_t dim = tn__field_whole(c, "dim");
+    int ndim = tn_ndim(c->out[0]), n = 0;
+    bool stack = ndim > tn_ndim(c->in[0]);
+    dim += dim < 0 ? ndim : 0;
+    int axis = stack ? tn__onnx_wholes(g, &dim, 1) : 0, y = 0, parts[256];
+    for (int i = 0; i <= c->inputs; i++) { /* 256 at a time, however many there are */
+        if (i == c->inputs || n == 256) {
+            y = tn__onnx_node(g, type, parts, n);
+            tn__onnx_int(g, "axis", dim);
+            parts[0] = y;
+            n = 1;
+        }
+        if (i < c->inputs) {
+            int x = tn__onnx_in(g, c, i);
+            parts[n++] = stack ? TN__NODE(g, "Unsqueeze", x, axis) : x;
+        }
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* (before, behind) of the last dimension first, to all begins and then all ends. */
+static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn_dims pads = tn__field_dims(c, "pads");
+    int ndim = tn_ndim(c->in[0]);
+    int64_t all[2 * TN_MAX_DIMS] = {0};
+    for (int i = 0; i < pads.ndim; i++) {
+        int dim = ndim - 1 - i / 2;
+        all[i % 2 ? ndim + dim : dim] = pads.size[i];
+    }
+    int x = tn__onnx_in(g, c, 0), amounts = tn__onnx_wholes(g, all, 2 * ndim);
+    int value = tn__onnx_number(g, tn__field_real(c, "value"), tn_dtype_of(c->in[0]));
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, amounts, value));
+}
+
+/* ---- Picking --------------------------------------------------------------------------------- */
+
+static void put_pick(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int64_t dim = tn__onnx_dim(c);
+    int x = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, x, index);
+    tn__onnx_int(g, "axis", dim);
+    tn__onnx_give(g, c, 0, y);
+}
+
+static bool has_dims(const tn_op_call *c) {
+    return tn_ndim(c->in[0]) > 0;
+}
+
+static void put_embedding(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int weight = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, weight, index));
+}
+
+/* src added up in zeros */
+static void put_scatter_add(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int src = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1);
+    int zero = tn__onnx_number(g, 0.0, tn_dtype_of(c->in[0]));
+    int zeros = TN__NODE(g, "Expand", zero, tn__onnx_dims(g, tn_shape(c->out[0])));
+    int y = TN__NODE(g, type, zeros, index, src);
+    tn__onnx_int(g, "axis", tn__onnx_dim(c));
+    tn__onnx_text(g, "reduction", "add");
+    tn__onnx_give(g, c, 0, y);
+}
+
+static void put_rows(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1), values = tn__onnx_in(g, c, 2);
+    index = tn__onnx_cast(g, tn__onnx_reshape(g, index, TN_DIMS(tn_size(c->in[1], 0), 1)), TN_I64);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, x, index, values));
+}
+
+/* ---- Sorting --------------------------------------------------------------------------------- */
+
+/* The places of the first k, of which the values are the first output, and not needed. */
+static void put_places(tn__onnx *g, const tn_op_call *c, int64_t k, bool largest) {
+    int64_t dim = tn__onnx_dim(c);
+    int x = tn__onnx_in(g, c, 0), count = tn__onnx_wholes(g, &k, 1);
+    TN__NODE(g, "TopK", x, count);
+    int places = tn__onnx_output(g);
+    tn__onnx_int(g, "axis", dim);
+    tn__onnx_int(g, "largest", largest);
+    tn__onnx_give(g, c, 0, places);
+}
+
+static void put_topk(tn__onnx *g, const tn_op_call *c, const char *type) {
+    (void)type;
+    put_places(g, c, tn__field_whole(c, "k"), tn__field_whole(c, "largest") != 0);
+}
+
+static void put_argsort(tn__onnx *g, const tn_op_call *c, const char *type) {
+    (void)type;
+    put_places(g, c, tn_size(c->in[0], (int)tn__field_whole(c, "dim")),
+               tn__field_whole(c, "descending") != 0);
+}
+
+const tn__onnx_rule tn__onnx_shape[] = {
+    {"identity", put_same, "Identity", NULL},
+    {"copy", put_same, "Identity", NULL},
+    {"to", put_same, "Identity", NULL},
+    {"cast", put_cast, NULL, NULL},
+    {"reshape", put_reshape, NULL, NULL},
+    {"expand", put_expand, "Expand", NULL},
+    {"permute", put_permute, "Transpose", NULL},
+    {"slice", put_slice, "Slice", has_dims},
+    {"select", put_select, "Gather", has_dims},
+    {"cat", put_cat, "Concat", NULL},
+    {"stack", put_cat, "Concat", NULL},
+    {"pad", put_pad, "Pad", NULL},
+    {"index_select", put_pick, "Gather", has_dims},
+    {"gather", put_pick, "GatherElements", has_dims},
+    {"embedding", put_embedding, "Gather", NULL},
+    {"scatter_add", put_scatter_add, "ScatterElements", NULL},
+    {"put_rows", put_rows, "ScatterND", NULL},
+    {"topk", put_topk, NULL, has_dims},
+    {"argsort", put_argsort, NULL, has_dims},
+    {0},
+};

@@ -1,0 +1,240 @@
+/* What slides over pictures and volumes in ONNX's words: convolutions, pooling, interpolation. */
+#include "io/onnx_graph.h"
+
+#include "core/error.h"
+#include "ops/pool/avg_pool.h"
+#include "ops/pool/resample.h"
+#include "tern/ops.h"
+
+/* ---- Convolutions ---------------------------------------------------------------------------- */
+
+/* The last numbers of a field of three, of the dimensions that are there. */
+static tn_dims last_numbers(const tn_op_call *c, const char *field) {
+    tn_dims all = tn__field_dims(c, field);
+    int n = (int)tn__field_whole(c, "spatial");
+    return tn_dims_from(n, all.size + (all.ndim > n ? all.ndim - n : 0));
+}
+
+/* Attributes of both. */
+static void conv_attributes(tn__onnx *g, const tn_op_call *c) {
+    tn_dims stride = last_numbers(c, "kernel.stride"),
+            dilation = last_numbers(c, "kernel.dilation"),
+            padding = last_numbers(c, "kernel.padding");
+    int64_t pads[2 * TN_MAX_DIMS];
+    for (int i = 0; i < padding.ndim; i++) {
+        pads[i] = pads[padding.ndim + i] = padding.size[i];
+    }
+    tn__onnx_ints(g, "strides", stride.size, stride.ndim);
+    tn__onnx_ints(g, "dilations", dilation.size, dilation.ndim);
+    tn__onnx_ints(g, "pads", pads, 2 * padding.ndim);
+    tn__onnx_int(g, "group", tn__field_whole(c, "kernel.groups"));
+}
+
+static void put_conv(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2);
+    int y = TN__NODE(g, type, x, weight, bias);
+    conv_attributes(g, c);
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* How much larger the result is than the other numbers make it. */
+static tn_dims output_padding(const tn_op_call *c) {
+    tn_dims stride = last_numbers(c, "kernel.stride"),
+            dilation = last_numbers(c, "kernel.dilation"), more = last_numbers(c, "kernel.padding");
+    for (int i = 0; i < more.ndim; i++) {
+        int64_t in = tn_size(c->in[0], 2 + i), kernel = tn_size(c->in[1], 2 + i);
+        int64_t least =
+            (in - 1) * stride.size[i] - 2 * more.size[i] + dilation.size[i] * (kernel - 1) + 1;
+        more.size[i] = tn_size(c->out[0], 2 + i) - least;
+    }
+    return more;
+}
+
+static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn_dims more = output_padding(c);
+    put_conv(g, c, type); /* its node is still the newest */
+    tn__onnx_ints(g, "output_padding", more.size, more.ndim);
+}
+
+/* As the gradient of a convolution it may have another size. */
+static bool transpose_fits(const tn_op_call *c) {
+    tn_dims more = output_padding(c), stride = last_numbers(c, "kernel.stride"),
+            dilation = last_numbers(c, "kernel.dilation");
+    for (int i = 0; i < more.ndim; i++) {
+        int64_t most = stride.size[i] > dilation.size[i] ? stride.size[i] : dilation.size[i];
+        if (more.size[i] < 0 || more.size[i] >= most) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Pooling --------------------------------------------------------------------------------- */
+
+/* The window of a call: its own, or the one that adaptive windows are when sizes divide. */
+static tn__pool_args window_of(const tn_op_call *c) {
+    tn__pool_args a = *(const tn__pool_args *)c->args;
+    for (int i = 0; i < POOL_SPATIAL && a.adaptive; i++) {
+        a.kernel[i] = a.stride[i] = a.out[i] > 0 ? a.in[i] / a.out[i] : 1;
+        a.padding[i] = 0;
+        a.dilation[i] = 1;
+    }
+    return a;
+}
+
+static bool pool_fits(const tn_op_call *c) {
+    const tn__pool_args *a = c->args;
+    for (int i = 0; i < POOL_SPATIAL && a->adaptive; i++) {
+        if (a->out[i] < 1 || a->in[i] % a->out[i] != 0) {
+            return false;
+        }
+    }
+    return tn_count(c->in[0]) > 0;
+}
+
+/* Begins a node. What is added at an end reaches as far as the last window does. */
+static int pool_node(tn__onnx *g, const char *type, int x, const tn__pool_args *a) {
+    int n = a->spatial, y = TN__NODE(g, type, x);
+    int64_t pads[2 * POOL_SPATIAL];
+    for (int i = 0; i < n; i++) {
+        int k = POOL_SPATIAL - n + i;
+        int64_t reach = (a->out[k] - 1) * a->stride[k] + a->dilation[k] * (a->kernel[k] - 1) + 1;
+        int64_t behind = reach - a->in[k] - a->padding[k];
+        pads[i] = a->padding[k];
+        pads[n + i] = behind > 0 ? behind : 0;
+    }
+    tn__onnx_ints(g, "kernel_shape", a->kernel + POOL_SPATIAL - n, n);
+    tn__onnx_ints(g, "strides", a->stride + POOL_SPATIAL - n, n);
+    tn__onnx_ints(g, "pads", pads, 2 * n);
+    return y;
+}
+
+static void put_max_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn__pool_args a = window_of(c);
+    int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a);
+    tn__onnx_ints(g, "dilations", a.dilation + POOL_SPATIAL - a.spatial, a.spatial);
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* What each window's mean, with all that was added as zeros, has to be multiplied by: (out…). NULL:
+ * nothing. */
+static tn_tensor *window_shares(const tn__pool_args *a, tn_dtype dtype) {
+    tn_dims dims = tn_dims_from(a->spatial, a->out + POOL_SPATIAL - a->spatial);
+    tn_tensor *shares = tn_empty_on(tn_cpu(), dims, TN_F64);
+    double *to = tn_data_mut(shares), volume = (double)tn__pool_volume(a->kernel);
+    bool all_one = true;
+    for (int64_t i = 0; i < tn_count(shares) && !tn_is_inert(shares); i++) {
+        int64_t rest = i / a->out[2];
+        tn__window w[3] = {tn__window_at(a, 0, rest / a->out[1]),
+                           tn__window_at(a, 1, rest % a->out[1]),
+                           tn__window_at(a, 2, i % a->out[2])};
+        to[i] = volume * tn__window_share(a, w);
+        all_one = all_one && to[i] == 1.0;
+    }
+    return all_one ? NULL : tn_cast(shares, dtype);
+}
+
+static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn__pool_args a = window_of(c);
+    tn_tensor *shares = window_shares(&a, tn_dtype_of(c->in[0]));
+    int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a);
+    tn__onnx_int(g, "count_include_pad", 1);
+    if (shares) {
+        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, shares));
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* ---- Interpolation --------------------------------------------------------------------------- */
+
+/* The k-th taps of all places: x at them, times their weights where there are several. */
+static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, const tn__taps *taps, int k) {
+    const tn__resample_args *a = c->args;
+    int dim = a->dim < 0 ? a->dim + tn_ndim(c->in[0]) : a->dim;
+    tn_dims along = {.ndim = tn_ndim(c->in[0]) - dim, .size = {a->out}}; /* (out, 1, …) */
+    for (int i = 1; i < along.ndim; i++) {
+        along.size[i] = 1;
+    }
+    tn_tensor *places = tn_empty_on(tn_cpu(), TN_DIMS(a->out), TN_I64);
+    tn_tensor *weights = tn_empty_on(tn_cpu(), along, TN_F64);
+    int64_t *place = tn_data_mut(places);
+    double *weight = tn_data_mut(weights);
+    for (int64_t i = 0; i < a->out && !tn__pending(); i++) {
+        place[i] = taps->place[i][k];
+        weight[i] = taps->weight[i][k];
+    }
+    int y = TN__NODE(g, "Gather", x, tn__onnx_constant(g, places));
+    tn__onnx_int(g, "axis", dim);
+    if (taps->count > 1) {
+        tn_tensor *share = tn_cast(weights, tn_dtype_of(c->in[0]));
+        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, share));
+    }
+    return y;
+}
+
+/* One dimension, as the operation has it: each place is a sum of elements with weights. Resize says
+ * the same, but finds the places from a factor that it rounds to f32. */
+static void put_resample(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn__taps taps;
+    if (!tn__taps_make(&taps, c->args, tn_dtype_of(c->in[0]))) {
+        tn_op_fail(c, TN_ENOMEM, "no memory for the places");
+        return;
+    }
+    int x = tn__onnx_in(g, c, 0), y = pick_taps(g, c, x, &taps, 0);
+    for (int k = 1; k < taps.count; k++) {
+        y = TN__NODE(g, type, y, pick_taps(g, c, x, &taps, k));
+    }
+    tn__taps_free(&taps);
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* ---- Patches --------------------------------------------------------------------------------- */
+
+/* Where the elements of all patches are in a plane with its padding: (kernel, places), flat. */
+static tn_tensor *patch_places(const tn__pool_args *a) {
+    int64_t width = a->in[2] + 2 * a->padding[2], n = a->kernel[1] * a->kernel[2];
+    int64_t places = a->out[1] * a->out[2];
+    tn_tensor *t = tn_empty_on(tn_cpu(), TN_DIMS(n * places), TN_I64);
+    int64_t *to = tn_data_mut(t);
+    for (int64_t i = 0; i < n * places && !tn_is_inert(t); i++) {
+        int64_t k = i / places, p = i % places;
+        int64_t row = p / a->out[2] * a->stride[1] + k / a->kernel[2] * a->dilation[1];
+        int64_t column = p % a->out[2] * a->stride[2] + k % a->kernel[2] * a->dilation[2];
+        to[i] = row * width + column;
+    }
+    return t;
+}
+
+static void put_unfold(tn__onnx *g, const tn_op_call *c, const char *type) {
+    const tn__pool_args *a = c->args;
+    tn_dims x = tn_shape(c->in[0]);
+    int64_t h = a->in[1] + 2 * a->padding[1], w = a->in[2] + 2 * a->padding[2];
+    int64_t pads[] = {0, 0, a->padding[1], a->padding[2], 0, 0, a->padding[1], a->padding[2]};
+    int padded = TN__NODE(g, "Pad", tn__onnx_in(g, c, 0), tn__onnx_wholes(g, pads, 8));
+    int planes = tn__onnx_reshape(g, padded, TN_DIMS(x.size[0], x.size[1], h * w));
+    int y = TN__NODE(g, type, planes, tn__onnx_constant(g, patch_places(a)));
+    tn__onnx_int(g, "axis", 2);
+    tn__onnx_give(g, c, 0, tn__onnx_reshape(g, y, tn_shape(c->out[0])));
+}
+
+static void put_fold(tn__onnx *g, const tn_op_call *c, const char *type) {
+    const tn__pool_args *a = c->args;
+    int64_t pads[] = {a->padding[1], a->padding[2], a->padding[1], a->padding[2]};
+    int x = tn__onnx_in(g, c, 0), picture = tn__onnx_wholes(g, a->in + 1, 2),
+        block = tn__onnx_wholes(g, a->kernel + 1, 2), y = TN__NODE(g, type, x, picture, block);
+    tn__onnx_ints(g, "dilations", a->dilation + 1, 2);
+    tn__onnx_ints(g, "pads", pads, 4);
+    tn__onnx_ints(g, "strides", a->stride + 1, 2);
+    tn__onnx_give(g, c, 0, y);
+}
+
+const tn__onnx_rule tn__onnx_windows[] = {
+    {"conv", put_conv, "Conv", NULL},
+    {"conv_transpose", put_conv_transpose, "ConvTranspose", transpose_fits},
+    {"max_pool", put_max_pool, "MaxPool", pool_fits},
+    {"avg_pool", put_avg_pool, "AveragePool", pool_fits},
+    {"resample", put_resample, "Add", NULL},
+    {"unfold", put_unfold, "Gather", NULL},
+    {"fold", put_fold, "Col2Im", NULL},
+    {0},
+};

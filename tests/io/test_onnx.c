@@ -1,0 +1,292 @@
+/* ONNX: what stands in a file, and what cannot. That runtimes make the same numbers of it is
+ * test_pypi_onnx.py's. */
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/support/temp.h"
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+/* ---- Reading what was written ---------------------------------------------------------------- */
+
+typedef struct part {
+    int field;
+    const unsigned char *at; /* of a counted field */
+    uint64_t value;          /* its length, or the number */
+} part;
+
+static uint64_t read_varint(const unsigned char **at) {
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+        unsigned char byte = *(*at)++;
+        value |= (uint64_t)(byte & 0x7f) << shift;
+        if (byte < 0x80) {
+            return value;
+        }
+    }
+}
+
+/* The next field of a message; false at its end. */
+static bool next_part(const unsigned char **at, const unsigned char *end, part *p) {
+    if (*at >= end) {
+        return false;
+    }
+    uint64_t tag = read_varint(at);
+    *p = (part){.field = (int)(tag >> 3)};
+    switch (tag & 7) {
+    case 0:
+        p->value = read_varint(at);
+        break;
+    case 2:
+        p->value = read_varint(at);
+        p->at = *at;
+        *at += p->value;
+        break;
+    case 5:
+        *at += 4;
+        break;
+    default:
+        fail_msg("wire type %d", (int)(tag & 7));
+    }
+    assert_true(*at <= end);
+    return true;
+}
+
+static void append_text(char *text, const char *before, const part *p) {
+    size_t used = strlen(text);
+    snprintf(text + used, 2048 - used, "%s%.*s", before, (int)p->value, (const char *)p->at);
+}
+
+/* "Gemm input weight bias > /linear_5": a node. */
+static void tell_node(char *text, const part *node) {
+    part p;
+    const unsigned char *end = node->at + node->value;
+    for (int field = 4; field != 0; field = field == 4 ? 1 : field == 1 ? 2 : 0) {
+        for (const unsigned char *at = node->at; next_part(&at, end, &p);) {
+            if (p.field == field) {
+                append_text(text, field == 4 ? "" : field == 1 ? " " : " > ", &p);
+            }
+        }
+    }
+    strcat(text, "\n");
+}
+
+/* The name that stands in field `field` of a message, after `before`. */
+static void tell_name(char *text, const char *before, const part *message, int field) {
+    part p;
+    const unsigned char *at = message->at, *end = at + message->value;
+    while (next_part(&at, end, &p)) {
+        if (p.field == field) {
+            append_text(text, before, &p);
+            strcat(text, "\n");
+        }
+    }
+}
+
+/* The file as lines: inputs, outputs, nodes, initialisers with names. */
+static const char *tell_file(const char *path) {
+    static char text[2048];
+    size_t bytes;
+    unsigned char *file = temp_read(path, &bytes);
+    part p, graph = {0};
+    uint64_t ir = 0;
+    text[0] = 0;
+    for (const unsigned char *at = file; next_part(&at, file + bytes, &p);) {
+        graph = p.field == 7 ? p : graph;
+        ir = p.field == 1 ? p.value : ir;
+    }
+    assert_int_equal(ir, 8);
+    assert_non_null(graph.at);
+    for (const unsigned char *at = graph.at; next_part(&at, graph.at + graph.value, &p);) {
+        if (p.field == 1) {
+            tell_node(text, &p);
+        } else if (p.field == 5) {
+            tell_name(text, "initializer ", &p, 8);
+        } else if (p.field == 11 || p.field == 12) {
+            tell_name(text, p.field == 11 ? "input " : "output ", &p, 1);
+        }
+    }
+    free(file);
+    return text;
+}
+
+/* ---- Files ----------------------------------------------------------------------------------- */
+
+static void a_module(void **state) {
+    (void)state;
+    const char *path = temp_path("module.onnx");
+    tn_linear m;
+    tn_linear_init(&m, 4, 2, tn_linear_defaults());
+    tn_module_train(&m, false);
+    tn_tensor *x = tn_ones(TN_DIMS(3, 4), TN_F32);
+    assert_int_equal(tn_onnx_export(&m, TN_VALUES(x), path, tn_onnx_defaults()), TN_OK);
+    assert_string_equal(tell_file(path), "input input\n"
+                                         "output output\n"
+                                         "Gemm input weight bias > /linear_4\n"
+                                         "Identity /linear_4 > output\n"
+                                         "initializer weight\n"
+                                         "initializer bias\n");
+    tn_module_finish(&m);
+}
+
+static tn_values add_and_scale(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *sum = tn_add(tn_detach(in.v[0]), in.v[2]); /* the same elements: the same value */
+    return TN_VALUES(tn_mul_scalar(sum, 3), in.v[2]);
+}
+
+/* Given names, an input that is absent, a constant, an input that is an output. */
+static void a_function(void **state) {
+    (void)state;
+    const char *path = temp_path("function.onnx");
+    static const char *const inputs[] = {"a", "b", "c"}, *const outputs[] = {"y", "z"};
+    tn_onnx_options options = tn_onnx_defaults();
+    options.inputs = inputs;
+    options.outputs = outputs;
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32), NULL, tn_ones(TN_DIMS(2), TN_F32));
+    assert_int_equal(tn_onnx_export_function(add_and_scale, NULL, NULL, in, path, options), TN_OK);
+    assert_string_equal(tell_file(path), "input a\n"
+                                         "input c\n"
+                                         "output y\n"
+                                         "output z\n"
+                                         "Add a c > /add_3\n"
+                                         "Mul /add_3 /mul_scalar_4 > /mul_scalar_5\n"
+                                         "Identity /mul_scalar_5 > y\n"
+                                         "Identity c > z\n"
+                                         "initializer /mul_scalar_4\n");
+}
+
+/* An operation that the exporter has never seen, made of others. */
+static bool third_shape(tn_op_call *c) {
+    return tn_op_out_like(c, 0);
+}
+static tn_tensor *third_compose(tn_op_call *c) {
+    return tn_exp(tn_neg(c->in[0]));
+}
+static tn_values apply_own(void *user, tn_values in) {
+    (void)user;
+    static const tn_op own = {.name = "own", .shape = third_shape, .compose = third_compose};
+    return TN_VALUES(tn_apply1(&own, NULL, in.v[0]));
+}
+
+static void an_operation_of_others(void **state) {
+    (void)state;
+    const char *path = temp_path("own.onnx");
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32));
+    tn_status status = tn_onnx_export_function(apply_own, NULL, NULL, in, path, tn_onnx_defaults());
+    assert_int_equal(status, TN_OK);
+    assert_string_equal(tell_file(path), "input input\n"
+                                         "output output\n"
+                                         "Neg input > /neg_2\n"
+                                         "Exp /neg_2 > /exp_3\n"
+                                         "Identity /exp_3 > output\n");
+}
+
+/* ---- What cannot be said --------------------------------------------------------------------- */
+
+static tn_values drop(void *user, tn_values in) {
+    (void)user;
+    return TN_VALUES(tn_dropout_op(in.v[0], 0.5));
+}
+
+static tn_values change_input(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *y = tn_exp(in.v[0]);
+    tn_mul_scalar_(y, 2);
+    return TN_VALUES(tn_neg(y));
+}
+
+static tn_values gather_in_place(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *all = tn_zeros(TN_DIMS(2, 2), TN_F32);
+    tn_copy_(tn_select(all, 0, 0), in.v[0]);
+    return TN_VALUES(tn_neg(all));
+}
+
+static tn_values endless(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *huge = tn_expand(tn_ones(TN_DIMS(1), TN_F32), TN_DIMS((int64_t)1 << 29));
+    return TN_VALUES(tn_add(huge, tn_narrow(in.v[0], 0, 0, 1)));
+}
+
+static tn_values nothing(void *user, tn_values in) {
+    (void)user;
+    (void)in;
+    return (tn_values){0};
+}
+
+static void what_cannot_be_said(void **state) {
+    (void)state;
+    static const struct {
+        tn_forward f;
+        tn_status status;
+        const char *part;
+    } cases[] = {
+        {drop, TN_EUNSUPPORTED, "dropout [2] has no counterpart in ONNX (tn_module_train"},
+        {change_input, TN_EUNSUPPORTED, "neg: x [2] was changed in place"},
+        {gather_in_place, TN_EUNSUPPORTED, "copy_: a tensor is changed in place by [2]"},
+        {endless, TN_EUNSUPPORTED, "fewer than 2 GiB"},
+        {nothing, TN_EVALUE, "the forward gives 0 tensors"},
+        {NULL, TN_EVALUE, "the function is NULL"},
+    };
+    const char *path = temp_path("not.onnx");
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        TN_SCOPE;
+        tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32));
+        tn_status status =
+            tn_onnx_export_function(cases[i].f, NULL, NULL, in, path, tn_onnx_defaults());
+        assert_int_equal(status, cases[i].status);
+        assert_error(cases[i].status, cases[i].part);
+        assert_int_not_equal(access(path, F_OK), 0);
+        tn_mul_scalar_(tn_exp(in.v[0]), 2); /* nobody traces any more */
+        assert_int_equal(tn_error(), TN_OK);
+    }
+}
+
+static tn_status export_named(const char *input, const char *output) {
+    TN_SCOPE;
+    tn_linear m;
+    tn_onnx_options options = {&input, &output};
+    tn_linear_init(&m, 4, 2, tn_linear_defaults());
+    tn_module_train(&m, false);
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));
+    tn_status status = tn_onnx_export(&m, in, temp_path("named.onnx"), options);
+    tn_module_finish(&m);
+    return status;
+}
+
+static void wrong_names(void **state) {
+    (void)state;
+    assert_int_equal(export_named("x", "y"), TN_OK);
+    assert_int_equal(export_named("weight", "y"), TN_EVALUE);
+    assert_error(TN_EVALUE, "input 0 is called weight, as something else is");
+    assert_int_equal(export_named("x", "x"), TN_EVALUE);
+    assert_error(TN_EVALUE, "output 0 is called x");
+    assert_int_equal(export_named("/x", "y"), TN_EVALUE);
+    assert_error(TN_EVALUE, "begins with '/'");
+    assert_int_equal(export_named("x", ""), TN_EVALUE);
+    assert_error(TN_EVALUE, "output 0 is empty");
+}
+
+static void a_module_that_trains(void **state) {
+    (void)state;
+    tn_sequential *m = TN_SEQUENTIAL(tn_linear_new(4, 4), tn_dropout_new(0.5));
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));
+    const char *path = temp_path("trains.onnx");
+    assert_int_equal(tn_onnx_export(m, in, path, tn_onnx_defaults()), TN_ESTATE);
+    assert_error(TN_ESTATE, "sequential trains");
+    tn_module_train(m, false);
+    assert_int_equal(tn_onnx_export(m, in, path, tn_onnx_defaults()), TN_OK);
+    assert_int_equal(tn_onnx_export(m, (tn_values){0}, path, tn_onnx_defaults()), TN_EVALUE);
+    tn_error_clear();
+    tn_module_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_module),    TEST(a_function),           TEST(an_operation_of_others),
+        TEST(wrong_names), TEST(a_module_that_trains), TEST(what_cannot_be_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""ONNX files against the ONNX checker and onnxruntime: every operation of the registry on its samples, and models, give there what
+they give in Tern.
+
+dump_onnx writes the files and what Tern computes. The bars: f32 within 1e-5 of the largest number of a result (f64: 1e-11), integers
+and bools equal. What has no counterpart in ONNX is listed in UNSUPPORTED with the reason, and is an error of the export.
+"""
+import collections
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../support"))
+import pypi  # pylint: disable=wrong-import-position
+
+pypi.need("onnx", "onnxruntime", "numpy")
+
+import numpy  # pylint: disable=wrong-import-position
+import onnx  # pylint: disable=wrong-import-position
+import onnxruntime  # pylint: disable=wrong-import-position
+
+PROGRAM = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "dump_onnx")
+BARS = {"float32": 1e-5, "float64": 1e-11}
+onnxruntime.set_default_logger_severity(4)
+
+# Of an operation with a counterpart, the samples in which it has none.
+UNSUPPORTED = {
+    "atan2": "no such operation",
+    "cumprod": "no such operation before opset 26",
+    "dropout": "draws: modules that do not train call none",
+    "avg_unpool": "a gradient", "conv_weight_grad": "a gradient", "place": "a gradient",
+    "resample_grad": "a gradient", "scatter_rows": "a gradient",
+    "all": "of nothing", "any": "of nothing",
+    "argmax": "0-dimensional", "argmin": "0-dimensional", "argsort": "0-dimensional", "cumsum": "0-dimensional", "topk": "0-dimensional",
+    "avg_pool": "adaptive, and the sizes do not divide", "max_pool": "adaptive, and the sizes do not divide",
+    "conv_transpose": "as a gradient only: a size that output_padding does not reach",
+}
+
+
+def session_of(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def close(got, want, what):
+    assert got.dtype == want.dtype and got.shape == want.shape, f"{what} is {got.dtype} {got.shape}, Tern's {want.dtype} {want.shape}"
+    if want.dtype.name not in BARS:
+        assert numpy.array_equal(got, want), f"{what} differs"
+        return
+    finite = numpy.isfinite(want)
+    assert numpy.array_equal(got[~finite], want[~finite], equal_nan=True), f"{what} differs in what is not finite"
+    if finite.any():
+        error, top = abs(got[finite] - want[finite]).max(), max(abs(want[finite]).max(), 1e-30)
+        assert error <= BARS[want.dtype.name] * top, f"{what} differs by up to {error:g} (largest value {top:g})"
+
+
+def compare(path):
+    onnx.checker.check_model(str(path), full_check=True)
+    arrays = numpy.load(path.with_suffix(".npz"))
+    session = session_of(path)
+    names = [x.name for x in session.get_inputs()]
+    got = session.run(None, {name: arrays[name] for name in names})
+    assert len(got) + len(names) <= len(arrays.files), (names, arrays.files)
+    for output, value in zip(session.get_outputs(), got):
+        close(value, arrays[output.name], output.name)
+
+
+def unsupported(folder):
+    """Nothing more than what is known, and the message names the operation."""
+    lines = (folder / "unsupported").read_text().splitlines()
+    names = {line.split()[0].split(".")[1] for line in lines}
+    assert names <= set(UNSUPPORTED), names - set(UNSUPPORTED)
+    for line in lines:
+        name = line.split()[0].split(".")[1]
+        assert f" {name} " in line and "has no counterpart in ONNX" in line, line
+    for name in ("atan2", "cumprod", "dropout", "place"):
+        assert name in names
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="tern_test_") as top:
+        folder = pathlib.Path(top)
+        subprocess.run([PROGRAM, folder], check=True, timeout=600)
+        groups = collections.defaultdict(list)
+        for path in sorted(folder.glob("*.onnx")):
+            groups[path.stem.rsplit(".", 1)[0] if path.name.startswith("op.") else path.stem].append(path)
+        print(f"1..{len(groups) + 1}")
+        failed = False
+        for number, (name, paths) in enumerate(groups.items(), 1):
+            errors = []
+            for path in paths:
+                try:
+                    compare(path)
+                except Exception as error:  # pylint: disable=broad-except
+                    errors.append(f"# {path.stem}: {type(error).__name__}: {str(error)[:400]}".replace("\n", " "))
+            failed = failed or bool(errors)
+            print(f"{'not ok' if errors else 'ok'} {number} - {name} ({len(paths)} cases)", *errors, sep="\n", flush=True)
+        unsupported(folder)
+        print(f"ok {len(groups) + 1} - what ONNX cannot say", flush=True)
+        sys.exit(failed)
+
+
+main()
