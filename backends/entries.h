@@ -51,7 +51,12 @@
     X(rotary,                  FUSED,     OWN,  OWN) \
     X(recurrent,               FUSED,     OWN,  NONE) \
     X(recurrent_backward,      FUSED,     OWN,  NONE) \
-    /* On the CPU the entries above, one after another, are as fast as these. */ \
+    /* On the CPU the operations' own loops are as fast as these … */ \
+    X(max_pool,                FUSED,     NONE, OWN) \
+    X(max_pool_backward,       FUSED,     NONE, OWN) \
+    X(avg_pool,                FUSED,     NONE, OWN) \
+    X(avg_pool_backward,       FUSED,     NONE, OWN) \
+    /* … and the entries above, one after another, as these. */ \
     X(linear_gelu,             FUSED,     NONE, OWN) \
     X(linear_backward_weight,  FUSED,     NONE, OWN) \
     X(add_layer_norm,          FUSED,     NONE, OWN) \

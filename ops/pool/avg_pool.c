@@ -71,6 +71,10 @@ tn_status tn__avg_pool_host(const tn_op_call *c, tn__host_piece *piece) {
     return TN_OK;
 }
 
+static tn_status avg_pool_forward(tn_op_call *c) {
+    return c->kernels->avg_pool(c->ctx, tn_op_y(c, 0), tn_op_x(c, 0), c->args);
+}
+
 static tn_status avg_pool_host(const tn_op_call *c) {
     return tn__avg_pool_host(c, avg_pool_piece);
 }
@@ -157,6 +161,8 @@ const tn_op tn__op_avg_pool = {
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
     .shape = avg_pool_shape,
+    .forward = avg_pool_forward,
+    .needs = TN_KERNEL(avg_pool),
     .host = avg_pool_host,
     .backward = avg_pool_backward,
     .samples = avg_pool_samples,

@@ -24,6 +24,16 @@ static bool max_pool_shape(tn_op_call *c) {
     return !c->record || tn_op_out(c, tn_shape(c->out[0]), TN_I32);
 }
 
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+static tn_status max_pool_forward(tn_op_call *c) {
+    return c->kernels->max_pool(c->ctx, tn_op_y(c, 0), tn_op_y(c, 1), tn_op_x(c, 0), c->args);
+}
+
+static tn_status max_pool_backward_kernel(const tn_op_back *b) {
+    return b->kernels->max_pool_backward(b->ctx, b->dx[0], b->dy[0], b->y[1], b->args);
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Results are made PLACES of a row at a time, tap by tap: what neighbours compare at one tap lies a
@@ -305,7 +315,11 @@ const tn_op tn__op_max_pool = {
     .args_size = sizeof(tn__pool_args),
     .saves = TN_SAVES_OUTPUT(1),
     .shape = max_pool_shape,
+    .forward = max_pool_forward,
+    .needs = TN_KERNEL(max_pool),
     .host = max_pool_host,
+    .backward_kernel = max_pool_backward_kernel,
+    .backward_needs = TN_KERNEL(max_pool_backward),
     .host_backward = max_pool_host_backward,
     .backward = max_pool_backward,
     .samples = max_pool_samples,

@@ -3,49 +3,12 @@
 #ifndef TERN_OPS_POOL_H
 #define TERN_OPS_POOL_H
 
+#include "backends/pool.h"
 #include "ops/host.h"
 
 enum { POOL_SPATIAL = 3 };
 
-/* Arguments speak of three dimensions, whatever there are: those that are not there come first, and
- * have size 1. */
-typedef struct tn__pool_args {
-    int spatial;   /* 1, 2 or 3 */
-    bool adaptive; /* windows are cut from sizes alone; then kernel … divisor are not read */
-    bool count_include_pad;
-    int64_t divisor;
-    int64_t kernel[POOL_SPATIAL], stride[POOL_SPATIAL], padding[POOL_SPATIAL],
-        dilation[POOL_SPATIAL];
-    int64_t in[POOL_SPATIAL], out[POOL_SPATIAL]; /* sizes of what is pooled, and of the result */
-} tn__pool_args;
-
-/* The window of one place of the result in one dimension: `count` elements from `first` on, `step`
- * apart; with the padding it is `span` wide. */
-typedef struct tn__window {
-    int64_t first, count, span;
-} tn__window;
-
-static inline tn__window tn__window_at(const tn__pool_args *a, int dim, int64_t place) {
-    int64_t in = a->in[dim];
-    if (a->adaptive) {
-        int64_t first = place * in / a->out[dim];
-        int64_t end = ((place + 1) * in + a->out[dim] - 1) / a->out[dim];
-        return (tn__window){first, end - first, end - first};
-    }
-    int64_t dilation = a->dilation[dim], padding = a->padding[dim], kernel = a->kernel[dim];
-    int64_t start = place * a->stride[dim] - padding, left = kernel, first = start;
-    if (first < 0) {
-        int64_t outside = (-first + dilation - 1) / dilation;
-        left -= outside;
-        first += outside * dilation;
-    }
-    int64_t inside = first < in ? in - first : 0;
-    if (dilation > 1) {
-        inside = (inside + dilation - 1) / dilation;
-    }
-    int64_t span = start + kernel < in + padding ? kernel : in + padding - start;
-    return (tn__window){first, left < inside ? left : inside, span};
-}
+typedef tn_pool_args tn__pool_args;
 
 /* One plane, a channel of a sample, of an operand (N, C, …). */
 typedef struct tn__planes {

@@ -214,6 +214,19 @@ typedef struct tn_conv_args {
     int64_t groups; /* channels are in so many parts, each convolved with its own */
 } tn_conv_args;
 
+/* Windows over the dimensions behind (N, C), of which there are `spatial`: 1, 2 or 3. Arguments
+ * speak of three: those that are not there come first, and have size 1. Place p of the result has
+ * the elements p stride - padding + i dilation, 0 <= i < kernel, that there are; adaptive: those
+ * from p in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
+typedef struct tn_pool_args {
+    int spatial;
+    bool adaptive;          /* then kernel, stride, padding and divisor are not read */
+    bool count_include_pad; /* a mean divides by the window with its padding */
+    int64_t divisor;        /* > 0: a mean divides by it */
+    int64_t kernel[3], stride[3], padding[3], dilation[3];
+    int64_t in[3], out[3]; /* sizes of what is pooled, and of the result */
+} tn_pool_args;
+
 typedef struct tn_cross_entropy_args {
     int64_t ignore_index;   /* rows with this label have loss 0 and gradient 0 */
     double label_smoothing; /* in [0, 1] */
@@ -360,6 +373,20 @@ typedef struct tn_backend {
                                      const tn_desc *db, const tn_desc *dy, const tn_desc *x,
                                      const tn_desc *mean, const tn_desc *var, const tn_desc *w,
                                      double eps, bool given);
+    /* y (N, C, out…): the largest element of each window of x (N, C, in…). index (i32, as y; may be
+     * NULL): its number in its plane, row-major; NaN wins, and of equal ones the first. A window
+     * without elements gives -inf, and -1. */
+    tn_status (*max_pool)(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *x,
+                          const tn_pool_args *args);
+    /* dx: the sum of dy over the windows whose index an element is. */
+    tn_status (*max_pool_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
+                                   const tn_desc *index, const tn_pool_args *args);
+    /* y (N, C, out…): the mean of each window of x (N, C, in…); no dilation. */
+    tn_status (*avg_pool)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                          const tn_pool_args *args);
+    /* dx: the sum of dy / its window's divisor over the windows that have an element. */
+    tn_status (*avg_pool_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
+                                   const tn_pool_args *args);
     /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group
      * h / (H / G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the log of the sum of exponentials of
      * each row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */

@@ -1,0 +1,222 @@
+/* Pooling and its gradients (ref/pool.c says the same more plainly): a thread has an element of the
+ * result. In a gradient it asks the windows that may have its element, one after another, so
+ * nothing is added by two threads.
+ */
+#include "backends/cuda/convert.cuh"
+#include "backends/cuda/loop.cuh"
+#include "backends/pool.h"
+
+/* An operand (N, C, …) of three dimensions behind the channels, those that are not there first. */
+struct planes {
+    void *data;
+    int64_t sample, channel, stride[3];
+
+    template <typename T> __device__ __forceinline__ T *plane(int64_t n, int64_t c) const {
+        return (T *)data + n * sample + c * channel;
+    }
+    __device__ __forceinline__ int64_t offset(const int64_t *at) const {
+        return at[0] * stride[0] + at[1] * stride[1] + at[2] * stride[2];
+    }
+};
+
+/* `to` is made from `from`. */
+struct pooling {
+    planes to, from, index;
+    bool has_index;
+    int64_t channels, count; /* elements of `to` */
+    tn_pool_args args;
+};
+
+/* Element `number` of `to`, whose planes have these sizes. */
+struct pool_place {
+    int64_t n, c, at[3];
+};
+static __device__ __forceinline__ pool_place pool_place_at(const pooling &p, const int64_t *size,
+                                                           int64_t number) {
+    pool_place place;
+    for (int d = 2; d >= 0; d--) {
+        place.at[d] = number % size[d];
+        number /= size[d];
+    }
+    place.c = number % p.channels;
+    place.n = number / p.channels;
+    return place;
+}
+
+/* The numbers of `to` that this thread has. */
+#define EACH_NUMBER(number, count)                                                              \
+    for (int64_t number = (int64_t)blockIdx.x * TN__LOOP_BLOCK + threadIdx.x; number < (count); \
+         number += (int64_t)gridDim.x * TN__LOOP_BLOCK)
+
+template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK) max_pool_kernel(pooling p) {
+    typedef typename tn__compute<T>::type C;
+    const tn_pool_args &a = p.args;
+    EACH_NUMBER(number, p.count) {
+        pool_place to = pool_place_at(p, a.out, number);
+        const T *x = p.from.plane<T>(to.n, to.c);
+        tn__window w[3];
+        for (int d = 0; d < 3; d++) {
+            w[d] = tn__window_at(&a, d, to.at[d]);
+        }
+        C best = -(C)INFINITY;
+        int64_t found = -1;
+        for (int64_t i = 0, d = w[0].first; i < w[0].count; i++, d += a.dilation[0]) {
+            for (int64_t j = 0, h = w[1].first; j < w[1].count; j++, h += a.dilation[1]) {
+                for (int64_t k = 0, e = w[2].first; k < w[2].count; k++, e += a.dilation[2]) {
+                    int64_t at[] = {d, h, e};
+                    C v = tn__load(x[p.from.offset(at)]);
+                    if (v > best || v != v || found < 0) {
+                        best = v;
+                        found = (d * a.in[1] + h) * a.in[2] + e;
+                    }
+                }
+            }
+        }
+        p.to.plane<T>(to.n, to.c)[p.to.offset(to.at)] = tn__store<T>(best);
+        if (p.has_index) {
+            p.index.plane<int32_t>(to.n, to.c)[p.index.offset(to.at)] = (int32_t)found;
+        }
+    }
+}
+
+template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK) avg_pool_kernel(pooling p) {
+    typedef typename tn__compute<T>::type C;
+    EACH_NUMBER(number, p.count) {
+        pool_place to = pool_place_at(p, p.args.out, number);
+        const T *x = p.from.plane<T>(to.n, to.c);
+        tn__window w[3];
+        for (int d = 0; d < 3; d++) {
+            w[d] = tn__window_at(&p.args, d, to.at[d]);
+        }
+        C sum = 0;
+        for (int64_t i = 0; i < w[0].count; i++) {
+            for (int64_t j = 0; j < w[1].count; j++) {
+                for (int64_t k = 0; k < w[2].count; k++) {
+                    int64_t at[] = {w[0].first + i, w[1].first + j, w[2].first + k};
+                    sum += tn__load(x[p.from.offset(at)]);
+                }
+            }
+        }
+        p.to.plane<T>(to.n, to.c)[p.to.offset(to.at)] =
+            tn__store<T>(sum * (C)tn__window_share(&p.args, w));
+    }
+}
+
+/* What a window gives of its dy to the element `number` of its plane. */
+struct largest_share {
+    template <typename C>
+    static __device__ __forceinline__ C of(const pooling &p, const pool_place &to, int64_t number,
+                                           const int64_t *at, C dy) {
+        const int32_t *index = p.index.plane<int32_t>(to.n, to.c);
+        return index[p.index.offset(at)] == number ? dy : 0;
+    }
+};
+struct mean_share {
+    template <typename C>
+    static __device__ __forceinline__ C of(const pooling &p, const pool_place &, int64_t,
+                                           const int64_t *at, C dy) {
+        tn__window w[3];
+        for (int d = 0; d < 3; d++) {
+            w[d] = tn__window_at(&p.args, d, at[d]);
+        }
+        return dy * (C)tn__window_share(&p.args, w);
+    }
+};
+
+template <typename T, typename Share>
+__global__ void __launch_bounds__(TN__LOOP_BLOCK) pool_backward_kernel(pooling p) {
+    typedef typename tn__compute<T>::type C;
+    EACH_NUMBER(number, p.count) {
+        pool_place to = pool_place_at(p, p.args.in, number);
+        int64_t in_plane = (to.at[0] * p.args.in[1] + to.at[1]) * p.args.in[2] + to.at[2];
+        const T *dy = p.from.plane<T>(to.n, to.c);
+        tn__places has[3];
+        for (int d = 0; d < 3; d++) {
+            has[d] = tn__places_of(&p.args, d, to.at[d]);
+        }
+        C sum = 0;
+        for (int64_t i = 0; i < has[0].count; i++) {
+            for (int64_t j = 0; j < has[1].count; j++) {
+                for (int64_t k = 0; k < has[2].count; k++) {
+                    int64_t at[] = {has[0].first + i, has[1].first + j, has[2].first + k};
+                    C part = tn__load(dy[p.from.offset(at)]);
+                    sum += Share::of(p, to, in_plane, at, part);
+                }
+            }
+        }
+        p.to.plane<T>(to.n, to.c)[p.to.offset(to.at)] = tn__store<T>(sum);
+    }
+}
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+static planes planes_of(const tn_desc *d, int spatial) {
+    planes p = {d->data, d->stride[0], d->stride[1], {0, 0, 0}};
+    for (int i = 0; i < spatial; i++) {
+        p.stride[3 - spatial + i] = d->stride[2 + i];
+    }
+    return p;
+}
+
+/* False: not for these dtypes. */
+static bool pooling_of(pooling *p, const tn_desc *to, const tn_desc *from, const tn_desc *index,
+                       const tn_pool_args *args) {
+    if (to->dtype != from->dtype || (index && index->dtype != TN_I32)) {
+        return false;
+    }
+    *p = {planes_of(to, args->spatial),
+          planes_of(from, args->spatial),
+          {},
+          index != NULL,
+          to->size[1],
+          1,
+          *args};
+    if (index) {
+        p->index = planes_of(index, args->spatial);
+    }
+    for (int i = 0; i < to->ndim; i++) {
+        p->count *= to->size[i];
+    }
+    return true;
+}
+
+#define POOL_LAUNCH(ctx, kernel, p) \
+    ((p).count == 0 ? TN_OK         \
+                    : TN_LAUNCH(ctx, kernel, tn__loop_grid(ctx, (p).count), TN__LOOP_BLOCK, 0, p))
+
+extern "C" tn_status tn__cuda_max_pool(tn_context *ctx, const tn_desc *y, const tn_desc *index,
+                                       const tn_desc *x, const tn_pool_args *args) {
+    pooling p;
+    if (!pooling_of(&p, y, x, index, args)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(y->dtype, return POOL_LAUNCH(ctx, (max_pool_kernel<T>), p));
+}
+
+extern "C" tn_status tn__cuda_max_pool_backward(tn_context *ctx, const tn_desc *dx,
+                                                const tn_desc *dy, const tn_desc *index,
+                                                const tn_pool_args *args) {
+    pooling p;
+    if (!pooling_of(&p, dx, dy, index, args)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(dx->dtype, return POOL_LAUNCH(ctx, (pool_backward_kernel<T, largest_share>), p));
+}
+
+extern "C" tn_status tn__cuda_avg_pool(tn_context *ctx, const tn_desc *y, const tn_desc *x,
+                                       const tn_pool_args *args) {
+    pooling p;
+    if (!pooling_of(&p, y, x, NULL, args)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(y->dtype, return POOL_LAUNCH(ctx, (avg_pool_kernel<T>), p));
+}
+
+extern "C" tn_status tn__cuda_avg_pool_backward(tn_context *ctx, const tn_desc *dx,
+                                                const tn_desc *dy, const tn_pool_args *args) {
+    pooling p;
+    if (!pooling_of(&p, dx, dy, NULL, args)) {
+        return TN_EUNSUPPORTED;
+    }
+    TN_FLOATS(dx->dtype, return POOL_LAUNCH(ctx, (pool_backward_kernel<T, mean_share>), p));
+}
