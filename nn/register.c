@@ -271,8 +271,13 @@ tn_status tn_module_add(void *m, const char *name, void *child) {
 
 tn_status tn_module_append(void *module, void *child) {
     const tn_module *m = tn__module_of(module, "module_append");
+    const tn_module_lists *lists = m ? m->lists : NULL;
+    int place = lists ? lists->child_count : 0;
     char name[16];
-    snprintf(name, sizeof(name), "%d", m && m->lists ? m->lists->child_count : 0);
+    snprintf(name, sizeof(name), "%d", place);
+    while (lists && name_taken(name_space(lists), name)) { /* a child before it has gone */
+        snprintf(name, sizeof(name), "%d", ++place);
+    }
     return tn_module_add(module, name, child);
 }
 

@@ -107,7 +107,7 @@ TN_API void tn_module_free(void *m);
  * that a tn_…_new made is m's from then on, and freed where it is finished.
  *
  * tn_module_own adds and returns the child, or NULL where it could not be added. tn_module_append
- * names it by its place: "0", "1", …. */
+ * names it by its place: "0", "1", …, or, where children have gone, the next that is free. */
 TN_API tn_status tn_module_add(void *m, const char *name, void *child);
 TN_API void *tn_module_own(void *m, const char *name, void *child);
 TN_API tn_status tn_module_append(void *m, void *child);

@@ -155,6 +155,9 @@ static void lists_have_no_forward(void **state) {
         assert_int_equal(tn_module_append(list, block_new(2)), TN_OK);
     }
     assert_string_equal(tn_module_at(list, 2)->name, "2");
+    tn_module_free(tn_module_at(list, 1)); /* and what is appended takes no name that is there */
+    assert_int_equal(tn_module_append(list, block_new(2)), TN_OK);
+    assert_string_equal(tn_module_at(list, 2)->name, "3");
     assert_inert(tn_call(list, tn_ones(TN_DIMS(1, 2), TN_F32)), TN_EUNSUPPORTED, "has no forward");
     tn_module_free(list);
 }
