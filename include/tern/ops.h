@@ -281,7 +281,8 @@ TN_API tn_tensor *tn_conv_transpose3d_op(tn_tensor *x, tn_tensor *weight, tn_ten
 
 /* index 1-dimensional */
 TN_API tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index);
-/* index has x's ndim, sizes up to x's but at dim */
+/* index has x's ndim, sizes up to x's but at dim; here and in scatter_add what has no dimensions
+ * stands for one of size 1 */
 TN_API tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index);
 /* weight (V, C), index (…) -> (…, C) */
 TN_API tn_tensor *tn_embedding_op(tn_tensor *weight, tn_tensor *index);

@@ -1,6 +1,6 @@
 /* gather(x, index): y[.., j, ..] = x[.., index[.., j, ..], ..] at one dimension
  *
- *     x: any shape but 0-dimensional, any dtype
+ *     x: any shape, any dtype; one of no dimensions is a line of one element
  *     index: i64 or i32, as many dimensions as x, sizes up to x's (any size at dim)
  *     y: index's shape
  *     dx = zeros with dy's elements added where they came from
@@ -98,5 +98,10 @@ const tn_op tn__op_gather = {
 };
 
 tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index) {
-    return tn_apply2(&tn__op_gather, &(gather_args){dim}, x, index);
+    if (!tn__usable(x, "gather") || !tn__usable(index, "gather")) {
+        return tn_inert();
+    }
+    tn_tensor *y =
+        tn_apply2(&tn__op_gather, &(gather_args){dim}, tn__as_line(x), tn__as_line(index));
+    return index->dims.ndim > 0 ? y : tn_reshape(y, TN_DIMS());
 }

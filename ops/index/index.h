@@ -17,6 +17,11 @@ tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims di
 /* x (n, c) with rows of values (k, c) at index (k): of equal indices the last. */
 tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values);
 
+/* A usable tensor as PyTorch has it: without dimensions it is a line of one element. */
+static inline tn_tensor *tn__as_line(tn_tensor *t) {
+    return t->dims.ndim == 0 ? tn_reshape(t, TN_DIMS(1)) : t;
+}
+
 /* Whether all of index lie in [0, size); otherwise raises TN_EINDEX with one that does not. Waits
  * for index's device. */
 bool tn__index_within(tn_tensor *index, int64_t size, const char *operation);

@@ -107,6 +107,10 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int dim, tn_tensor *index, tn_tensor *sr
         return tn_inert();
     }
     TN_SCOPE;
+    tn_dims dims = x->dims;
+    x = tn__as_line(x);
+    index = tn__as_line(index);
+    src = tn__as_line(src);
     bool covers = index->dims.ndim == src->dims.ndim;
     for (int i = 0; i < index->dims.ndim && covers; i++) {
         covers = index->dims.size[i] <= src->dims.size[i];
@@ -119,5 +123,6 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int dim, tn_tensor *index, tn_tensor *sr
     for (int i = 0; i < index->dims.ndim; i++) {
         src = tn_narrow(src, i, 0, index->dims.size[i]);
     }
-    return tn_return(tn_add(x, tn__scatter_add(src, dim, index, x->dims)));
+    x = tn_add(x, tn__scatter_add(src, dim, index, x->dims));
+    return tn_return(dims.ndim > 0 ? x : tn_reshape(x, dims));
 }

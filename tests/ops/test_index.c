@@ -120,6 +120,23 @@ static void tied_weight(void **state) {
     assert_true(tn_all_close(tn_grad_of(w), tn_add(tn_grad_of(a), tn_grad_of(b)), 1e-5, 1e-5));
 }
 
+/* What has no dimensions is a line of one element, as in PyTorch. */
+static void points(void **state) {
+    TN_SCOPE;
+    tn_tensor *five = tn_set_requires_grad(tn_scalar(5, TN_F64), true),
+              *zero = tn_zeros(TN_DIMS(), TN_I64);
+    tn_tensor *line = tn_from_data((double[]){5, 6}, TN_DIMS(2), TN_F64);
+    holds(tn_gather(five, 0, zero), (double[]){5}, TN_DIMS());
+    holds(tn_gather(five, -1, tn_zeros(TN_DIMS(2), TN_I64)), (double[]){5, 5}, TN_DIMS(2));
+    holds(tn_gather(line, 0, tn_ones(TN_DIMS(), TN_I64)), (double[]){6}, TN_DIMS());
+    assert_inert(tn_gather(five, 1, zero), TN_EINDEX, "dimension 1");
+    tn_tensor *sum = tn_scatter_add(five, 0, tn_zeros(TN_DIMS(2), TN_I64), line);
+    holds(sum, (double[]){16}, TN_DIMS());
+    holds(tn_scatter_add(line, 0, zero, five), (double[]){10, 6}, TN_DIMS(2));
+    tn_backward(tn_mul(sum, tn_gather(five, 0, zero)));
+    assert_float_equal(tn_item(tn_grad_of(five)), 21, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(selects_along_any_dimension),
@@ -128,6 +145,7 @@ int main(void) {
         TEST(gradients_twice),
         TEST(indices_outside_are_named),
         TEST(tied_weight),
+        TEST(points),
     };
     return cmocka_run_group_tests_name("index", tests, NULL, NULL);
 }
