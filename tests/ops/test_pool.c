@@ -106,10 +106,25 @@ static void refused(void **state) {
                  "fold: x is [1, 3, 4]");
 }
 
+/* With ceil_mode a window may hang over on all sides, as long as it would not be moved back. */
+static void larger_than_the_input(void **state) {
+    tn_tensor *x = tn_reshape(tn_arange(0, 9, 1, TN_F32), TN_DIMS(1, 1, 3, 3));
+    tn_pool_options o = tn_pool_defaults();
+    assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "reaches over 5");
+    o.ceil_mode = true;
+    assert_float_equal(tn_item(tn_max_pool2d_op(x, TN_DIMS(5), o)), 8, 0);
+    assert_float_equal(tn_item(tn_avg_pool2d_op(x, TN_DIMS(5), o)), 4, 0);
+    o.stride = TN_DIMS(3);
+    assert_float_equal(tn_item(tn_avg_pool2d_op(x, TN_DIMS(4), o)), 4, 0);
+    assert_inert(tn_avg_pool2d_op(x, TN_DIMS(6), o), TN_ESHAPE, "reaches over 6");
+    o.stride = TN_DIMS(1);
+    assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "reaches over 5");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(largest_of_equals), TEST(nan_wins),        TEST(windows_of_padding),
-        TEST(channels_last),     TEST(single_pictures), TEST(refused),
+        TEST(largest_of_equals), TEST(nan_wins), TEST(windows_of_padding),    TEST(channels_last),
+        TEST(single_pictures),   TEST(refused),  TEST(larger_than_the_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
