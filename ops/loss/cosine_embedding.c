@@ -29,9 +29,20 @@ static bool cosine_embedding_shape(tn_op_call *c) {
            tn__loss_out(c, args->how, tn__dims_leading(a));
 }
 
+static tn_tensor *squared_length(tn_tensor *a) {
+    return tn_add_scalar(tn_sum(tn_square(a), TN_DIMS(-1), false), 1e-12);
+}
+
+/* Not tn_cosine_similarity: PyTorch's loss takes both lengths for a little longer than they are,
+ * so that its gradient is finite, and not 0, at a vector of zeros. */
+static tn_tensor *cosine_of(tn_tensor *a, tn_tensor *b) {
+    tn_tensor *product = tn_sum(tn_mul(a, b), TN_DIMS(-1), false);
+    return tn_div(product, tn_sqrt(tn_mul(squared_length(a), squared_length(b))));
+}
+
 static tn_tensor *cosine_embedding_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
-    tn_tensor *cosine = tn_cosine_similarity(c->in[0], c->in[1], -1, 1e-8), *y = c->in[2];
+    tn_tensor *cosine = cosine_of(c->in[0], c->in[1]), *y = c->in[2];
     tn_tensor *apart = tn_relu(tn_sub_scalar(cosine, args->margin));
     tn_tensor *alike = tn_gt(y, tn__constant(y, 0.0));
     return tn__loss_reduced(tn_where(alike, tn_rsub_scalar(cosine, 1.0), apart), args->how);

@@ -359,6 +359,20 @@ static void curved_where_they_vanish(void **state) {
     }
 }
 
+/* cos = a b / sqrt((a a + 1e-12) (b b + 1e-12)): at a = 0 the slope is b / (1e-6 |b|). */
+static void cosines_of_nothing(void **state) {
+    TN_SCOPE;
+    tn_tensor *a = tn_set_requires_grad(tn_zeros(TN_DIMS(1, 3), TN_F64), true);
+    tn_tensor *b = tn_ones(TN_DIMS(1, 3), TN_F64), *alike = tn_ones(TN_DIMS(1), TN_F64);
+    tn_tensor *loss = tn_cosine_embedding(a, b, alike, 0.0, TN_MEAN);
+    tn_backward(loss);
+    assert_float_equal(tn_item(loss), 1.0, 1e-12);
+    assert_float_equal(at2(tn_grad_of(a), 0, 1), -1e6 / sqrt(3.0), 1e-3);
+    tn_tensor *little = tn_full(TN_DIMS(1, 3), 1e-8, TN_F64);
+    assert_float_equal(tn_item(tn_cosine_embedding(little, b, alike, 0.0, TN_MEAN)),
+                       1.0 - 3e-8 / sqrt(3e-16 + 1e-12) / sqrt(3.0), 1e-9);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_its_definition),
@@ -376,6 +390,7 @@ int main(void) {
         TEST(bce_of_certain_probabilities),
         TEST(triplets_by_the_largest_distance),
         TEST(curved_where_they_vanish),
+        TEST(cosines_of_nothing),
     };
     return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
 }
