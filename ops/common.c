@@ -27,6 +27,10 @@ bool tn__not_nan(const tn_op_call *c, const char *name, double value) {
     return !isnan(value) || tn_op_fail(c, TN_EVALUE, "%s is nan (a number is needed)", name);
 }
 
+bool tn__eps_fits(const tn_op_call *c, double eps) {
+    return eps >= 0 || tn_op_fail(c, TN_EVALUE, "eps is %g (it must not be negative)", eps);
+}
+
 bool tn__shape_float(tn_op_call *c) {
     return tn__needs_float(c) && tn_op_out_like(c, 0);
 }

@@ -31,6 +31,9 @@ bool tn__needs_float(const tn_op_call *c);
 /* The argument of this name is not NaN. */
 bool tn__not_nan(const tn_op_call *c, const char *name, double value);
 
+/* What is added to a variance before its root is drawn. */
+bool tn__eps_fits(const tn_op_call *c, double eps);
+
 /* Two inputs of one dtype that broadcast; the result has that dtype, or is bool (then the inputs
  * may be bool too). */
 bool tn__shape_float2(tn_op_call *c);

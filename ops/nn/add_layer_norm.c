@@ -20,8 +20,9 @@ enum { A, B, W, BIAS, INPUTS };
 enum { Y, S, MEAN, RSTD };
 
 static bool add_layer_norm_shape(tn_op_call *c) {
+    const add_layer_norm_args *args = c->args;
     tn_dims a = tn_shape(c->in[A]), b = tn_shape(c->in[B]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, A)) {
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) {
         return false;
     }
     if (a.ndim == 0 || !tn_dims_equal(a, b)) {

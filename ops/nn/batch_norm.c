@@ -18,7 +18,7 @@ enum { Y, MEAN, VAR };
 
 bool tn__batch_norm_fits(const tn_op_call *c) {
     tn_dims x = tn_shape(c->in[X]);
-    if (!tn_op_float(c, X)) {
+    if (!tn_op_float(c, X) || !tn__eps_fits(c, ((const tn__batch_norm_args *)c->args)->eps)) {
         return false;
     }
     if (x.ndim < 2) {

@@ -9,7 +9,7 @@ typedef struct tn__batch_norm_args {
 } tn__batch_norm_args;
 
 /* x is (N, C, …) of floats, weight and bias, inputs 1 and 2, are (C) of its dtype, where they are
- * there. False after raising. */
+ * there; c->args are tn__batch_norm_args. False after raising. */
 bool tn__batch_norm_fits(const tn_op_call *c);
 
 /* A vector over channels as something that broadcasts to x: (C) -> (1, C, 1, …). */

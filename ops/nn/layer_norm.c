@@ -16,8 +16,9 @@ typedef struct layer_norm_args {
 } layer_norm_args;
 
 static bool layer_norm_shape(tn_op_call *c) {
+    const layer_norm_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) {
         return false;
     }
     if (x.ndim == 0) {

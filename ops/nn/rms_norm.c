@@ -14,8 +14,9 @@ typedef struct rms_norm_args {
 } rms_norm_args;
 
 static bool rms_norm_shape(tn_op_call *c) {
+    const rms_norm_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
+    if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) {
         return false;
     }
     if (x.ndim == 0) {

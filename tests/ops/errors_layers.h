@@ -26,6 +26,14 @@ static void layers(void **state) {
             "add_layer_norm: a is [2, 3] and b is [3]");
     refused(tn_add_layer_norm(F(2, 3), F(2, 3), F(2), NULL, 1e-5, NULL), TN_ESHAPE,
             "add_layer_norm: a is [2, 3] but weight is [2]");
+    refused(tn_layer_norm_op(F(2), NULL, NULL, -1.0), TN_EVALUE, "layer_norm: eps is -1");
+    refused(tn_add_layer_norm(F(2), F(2), NULL, NULL, NAN, NULL), TN_EVALUE, "eps is nan");
+    refused(tn_rms_norm_op(F(2), NULL, NAN), TN_EVALUE, "rms_norm: eps is nan");
+    refused(tn_group_norm_op(F(2, 4), 2, NULL, NULL, -1e-5), TN_EVALUE, "eps is -1e-05");
+    for (int training = 0; training < 2; training++) {
+        refused(tn_batch_norm(F(3, 2), F(2), F(2), NULL, NULL, training, 0.1, -1.0), TN_EVALUE,
+                "eps is -1");
+    }
     refused(tn_rms_norm_op(I(2), NULL, 1e-5), TN_EDTYPE, "rms_norm: the dtype of x is i64");
     refused(tn_rms_norm_op(F(2), D(2), 1e-5), TN_EDTYPE, "rms_norm: x is f32 but weight is f64");
     refused(tn_rms_norm_op(F(), NULL, 1e-5), TN_ESHAPE, "rms_norm: x is []");
