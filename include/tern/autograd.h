@@ -109,13 +109,14 @@ TN_API tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user);
 typedef void (*tn_accumulated_hook)(tn_tensor *leaf, void *user);
 TN_API tn_hook tn_on_accumulated(tn_tensor *leaf, tn_accumulated_hook hook, void *user);
 
+/* A hook of t, by what adding it returned; one that is not there is ignored. */
 TN_API void tn_remove_hook(tn_tensor *t, tn_hook hook);
 
 /* Inside a backward: call f(user) when the outermost run on this thread ends
  * (also when it fails). Outside: TN_ESTATE. */
 TN_API tn_status tn_after_backward(void (*f)(void *user), void *user);
 
-TN_API bool tn_in_backward(void);
+TN_API bool tn_in_backward(void);  /* of this thread */
 TN_API bool tn_in_recompute(void); /* inside a forward that is run again during backward */
 
 /* ---- Recompute (gradient checkpointing; Chen et al. 2016, arXiv:1604.06174) ------------------ */

@@ -21,11 +21,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The version of these headers; that of the library is in tn_build_info. */
 #define TN_VERSION_MAJOR 0
 #define TN_VERSION_MINOR 1
 #define TN_VERSION_PATCH 0
 
 #if defined(__GNUC__)
+/* What the library exports; a result that must not be dropped; a format with its arguments. */
 #define TN_API __attribute__((visibility("default")))
 #define TN_MUST_USE __attribute__((warn_unused_result))
 #define TN_PRINTF(text, first) __attribute__((format(printf, text, first)))
@@ -69,6 +71,7 @@ TN_API tn_status tn_error(void);
  * be equal)`. Empty when there is none. Valid until the error is cleared. */
 TN_API const char *tn_error_message(void);
 
+/* Forgets the pending error of this thread: calls do something again. */
 TN_API void tn_error_clear(void);
 
 /* The name of a status: "TN_ESHAPE". */
@@ -153,6 +156,7 @@ typedef struct tn_memory_stats {
     int64_t from_cache;  /* of these, served without the system */
 } tn_memory_stats;
 
+/* As they are now; from here on the peak is what is allocated now. */
 TN_API tn_memory_stats tn_memory(void);
 TN_API void tn_memory_reset_peak(void);
 TN_API void tn_memory_trim(void); /* returns cached blocks to the system */

@@ -183,6 +183,7 @@ typedef enum tn_csv_missing {
     TN_MISSING_DROP /* the row is left out */
 } tn_csv_missing;
 
+/* What a target's column has: names of classes, which become 0, 1, …; or numbers. */
 typedef enum tn_csv_target { TN_CSV_CLASSES, TN_CSV_NUMBERS } tn_csv_target;
 
 /* Columns go by their names in the header, or by their numbers: from 0, or from -1, the last. */
@@ -405,6 +406,7 @@ TN_API tn_status tn_loader_seek(tn_loader *l, tn_loader_place place);
 TN_API bool tn_loader_has(const tn_loader *l, tn_loader_place place);
 
 TN_API int64_t tn_loader_batches(const tn_loader *l); /* of one epoch */
+/* What it was made with. */
 TN_API tn_loader_options tn_loader_options_of(const tn_loader *l);
 TN_API tn_sampler tn_loader_sampler(const tn_loader *l);
 TN_API const tn_dataset *tn_loader_dataset(const tn_loader *l);

@@ -45,6 +45,7 @@ TN_API tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss);
  * learning rate, steps the optimiser unless fp16 has overflowed, and clears the gradients. */
 TN_API tn_status tn_deepspeed_step(tn_deepspeed *d);
 
+/* What the file and the number of ranks say of a batch. */
 typedef struct tn_deepspeed_sizes {
     int64_t all;          /* train_batch_size: examples of a step, on all ranks */
     int64_t micro;        /* train_micro_batch_size_per_gpu: of one backward, on this rank */

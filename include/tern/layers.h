@@ -15,6 +15,7 @@ extern "C" {
 
 /* ---- Products, embeddings, dropout ----------------------------------------------------------- */
 
+/* x (…, in) -> (…, out) = x weight^T + bias (tn_linear_op). */
 typedef struct tn_linear_options {
     bool bias; /* true */
     tn_dtype dtype;
@@ -30,6 +31,7 @@ TN_API void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_opti
 TN_API tn_linear *tn_linear_new(int64_t in, int64_t out);
 TN_API tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options options);
 
+/* index (…), i64 or i32 in [0, count) -> (…, width): rows of weight (tn_embedding_op). */
 typedef struct tn_embedding_options {
     int64_t padding_idx; /* -1: none; this row begins as zeros, and its uses give it no gradient */
     tn_dtype dtype;
@@ -71,6 +73,7 @@ TN_API tn_dropout3d *tn_dropout3d_new(double p);
 
 /* ---- Norms ----------------------------------------------------------------------------------- */
 
+/* x (…, width): over the last dimension (tn_layer_norm_op, tn_rms_norm_op). */
 typedef struct tn_norm_options {
     double eps;  /* 1e-5 */
     bool weight; /* true: starts at 1 */

@@ -85,6 +85,7 @@ typedef struct tn_gpt_options {
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
 } tn_gpt_options;
+/* Ids to (B, T, C): what is before the blocks. */
 typedef struct tn_gpt_stem {
     tn_module base;
     tn_embedding wte, wpe;
@@ -229,6 +230,7 @@ typedef struct tn_llama_options {
     bool tied;  /* the classifier is embed_tokens.weight */
     tn_dtype dtype;
 } tn_llama_options;
+/* What is before the blocks, and behind them. */
 typedef struct tn_llama_stem {
     tn_module base;
     tn_embedding embed_tokens;

@@ -33,6 +33,7 @@ extern "C" {
 
 typedef struct tn_module tn_module;
 
+/* What a module computes: of one tensor, or of several with the call's context. */
 typedef tn_tensor *(*tn_module_forward)(tn_module *self, tn_tensor *x);
 typedef tn_values (*tn_module_forward_values)(tn_module *self, tn_values in, void *context);
 
@@ -65,6 +66,8 @@ struct tn_module {
 
 /* ---- Building -------------------------------------------------------------------------------- */
 
+/* Makes a module of the caller's memory, whose other fields may hold anything: the first call of
+ * every init. kind: static text, for messages and checkpoints. */
 TN_API void tn_module_init(void *m, const char *kind, tn_module_forward forward);
 TN_API void tn_module_init_values(void *m, const char *kind, tn_module_forward_values forward);
 
@@ -125,6 +128,7 @@ TN_API tn_status tn_module_append(void *m, void *child);
     ((m)->field = (child),      \
      tn_module_own((m), #field, (m)->field) != NULL ? (void)0 : (void)((m)->field = NULL))
 
+/* A parameter; a buffer, which is saved and no optimiser steps: as above. */
 TN_API tn_status tn_module_param(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 TN_API tn_status tn_module_buffer(void *m, const char *name, tn_tensor **field, tn_tensor *tensor);
 

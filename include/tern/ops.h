@@ -328,6 +328,7 @@ TN_API tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **count
 
 /* ---- Networks -------------------------------------------------------------------------------- */
 
+/* exp(x) / sum exp(x) along dim, and its logarithm, without overflow. Any number of dimensions. */
 TN_API tn_tensor *tn_softmax(tn_tensor *x, int dim);
 TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int dim);
 

@@ -42,7 +42,7 @@ typedef struct tn_adam_options {
     bool amsgrad;        /* Reddi et al. 2018, arXiv:1904.09237 */
     tn_match no_decay;   /* NULL: all are decayed alike */
 } tn_adam_options;
-typedef tn_adam_options tn_adamw_options;
+typedef tn_adam_options tn_adamw_options; /* the weights decay by themselves */
 
 TN_API tn_sgd_options tn_sgd_defaults(void);
 TN_API tn_adam_options tn_adam_defaults(void);   /* Kingma, Ba 2014, arXiv:1412.6980 */
@@ -180,6 +180,7 @@ typedef struct tn_optim_group_options {
 TN_API tn_optim_group_options *tn_optim_group(tn_optim *opt, int index);
 TN_API int tn_optim_groups(const tn_optim *opt);
 
+/* The learning rate of all groups, from the next step on. */
 TN_API void tn_optim_set_lr(tn_optim *opt, double lr);
 TN_API double tn_optim_lr(const tn_optim *opt);
 
@@ -197,7 +198,7 @@ TN_API double tn_optim_clip(tn_optim *opt, double max_norm);
 /* Each element of each gradient into [-value, value]. */
 TN_API tn_status tn_clip_grad_value(void *m, double value);
 
-TN_API int64_t tn_optim_steps(const tn_optim *opt);
+TN_API int64_t tn_optim_steps(const tn_optim *opt); /* done so far */
 
 /* State by name, for checkpoints: "h.0.ln_1.weight.exp_avg". f returns false to stop. */
 typedef bool (*tn_optim_visitor)(const char *name, tn_tensor *state, void *user);

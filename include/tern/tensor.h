@@ -23,8 +23,10 @@
 extern "C" {
 #endif
 
-#define TN_MAX_DIMS 8
+#define TN_MAX_DIMS 8 /* of a tensor */
 
+/* What elements are: floats of 32, 64 and 16 bits (bf16: f32's exponent and 8 bits of precision),
+ * integers, truth. */
 typedef enum tn_dtype {
     TN_F32,
     TN_F64,
@@ -38,6 +40,7 @@ typedef enum tn_dtype {
 } tn_dtype;
 enum { TN_DTYPES = 9 };
 
+/* Elements that C has no type for. */
 typedef struct tn_bf16 {
     uint16_t bits;
 } tn_bf16;
@@ -59,6 +62,7 @@ typedef enum tn_reduction {
     TN_NONE /* all of them, as they are */
 } tn_reduction;
 
+/* Where a tensor is. */
 typedef enum tn_device_kind { TN_CPU, TN_CUDA } tn_device_kind;
 typedef struct tn_device {
     tn_device_kind kind;
@@ -139,6 +143,7 @@ TN_API tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_empty_on(tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_empty_like(const tn_tensor *t);
 
+/* Of one value; *_like: with t's shape, dtype and device. */
 TN_API tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_ones(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_full(tn_dims dims, double value, tn_dtype dtype);
@@ -171,6 +176,7 @@ TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
 /* ---- Looking --------------------------------------------------------------------------------- */
 
 TN_API bool tn_is_inert(const tn_tensor *t); /* what a failed call returned */
+/* None of these waits for a device. */
 TN_API int tn_ndim(const tn_tensor *t);
 TN_API tn_dims tn_shape(const tn_tensor *t);
 TN_API int64_t tn_size(const tn_tensor *t, int dim);   /* dim may be negative: -1 is the last */

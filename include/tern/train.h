@@ -61,6 +61,7 @@ TN_API tn_status tn_options_parse(int argc, char **argv, const char *about, cons
 
 /* ---- Where and how to compute, by options ---------------------------------------------------- */
 
+/* What to compute in; and for `shard`: on all ranks there are. */
 typedef enum tn_setup_precision { TN_SETUP_F32, TN_SETUP_BF16, TN_SETUP_F16 } tn_setup_precision;
 enum { TN_ALL_RANKS = -1 };
 

@@ -63,6 +63,7 @@ TN_API tn_self_attention_options tn_self_attention_defaults(void);
 TN_API void tn_self_attention_init(tn_self_attention *m, int64_t width,
                                    tn_self_attention_options options);
 
+/* Between the two linears of a block. */
 typedef enum tn_activation {
     TN_ACT_GELU,
     TN_ACT_GELU_TANH,

@@ -129,6 +129,7 @@ typedef enum tn_binary {
     TN_BINARY_COUNT
 } tn_binary;
 
+/* The comparisons of one entry; results are bool. */
 typedef enum tn_compare { TN_EQ, TN_NE, TN_LT, TN_LE, TN_GT, TN_GE, TN_COMPARE_COUNT } tn_compare;
 
 typedef enum tn_random_kind {
@@ -232,7 +233,7 @@ typedef struct tn_cross_entropy_args {
     double label_smoothing; /* in [0, 1] */
 } tn_cross_entropy_args;
 
-#define TN_BACKEND_VERSION 3
+#define TN_BACKEND_VERSION 3 /* of this table */
 
 typedef struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */

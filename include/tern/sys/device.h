@@ -21,8 +21,8 @@ extern "C" {
 struct tn_backend;
 struct tn_context;
 
-#define TN_DEVICE_VERSION 1
-#define TN_DEVICE_WHY 1024
+#define TN_DEVICE_VERSION 1 /* of tn_device_table */
+#define TN_DEVICE_WHY 1024  /* room for a plugin's reason */
 
 typedef struct tn_device_table {
     size_t size;      /* sizeof(tn_device_table) of the build that filled it */
@@ -101,6 +101,7 @@ TN_API tn_status tn__device_failed(tn_device device, tn_status status, const cha
 TN_API tn_status tn__copy_bytes(tn_device to_device, void *to, tn_device from_device,
                                 const void *from, size_t bytes, const char *operation);
 
+/* Whether tensors there may meet in one operation. */
 static inline bool tn__same_device(tn_device a, tn_device b) {
     return a.kind == b.kind && a.index == b.index;
 }

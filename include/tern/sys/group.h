@@ -26,6 +26,7 @@
 extern "C" {
 #endif
 
+/* What a group does, as engines, records and errors name it. */
 typedef enum tn_collective {
     TN_ALL_REDUCE,
     TN_ALL_GATHER,
@@ -83,7 +84,7 @@ typedef struct tn_transfer {
 /* Room for an engine's reason. */
 #define TN_ENGINE_WHY 512
 
-#define TN_ENGINE_VERSION 3
+#define TN_ENGINE_VERSION 3 /* of tn_engine */
 typedef struct tn_engine tn_engine;
 struct tn_engine {
     size_t size; /* sizeof(tn_engine) of the build that filled it */

@@ -17,6 +17,7 @@ typedef struct tn_object {
     uint32_t state; /* TN__ALIVE, or TN__DEAD in a debug build's quarantine */
     void (*destroy)(struct tn_object *self);
 } tn_object;
+/* Of refs; of state, numbers that other memory hardly has. */
 #define TN__IMMORTAL INT32_MIN
 #define TN__ALIVE 0x54524e41u
 #define TN__DEAD 0x64656164u

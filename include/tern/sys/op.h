@@ -86,6 +86,7 @@ typedef struct tn_op_back {
     bool adds;                        /* … or, where op->adds has the input's bit, added to */
 } tn_op_back;
 
+/* For saves and saves_for: what a rule reads. */
 #define TN_SAVES_INPUT(i) (1u << (i))
 #define TN_SAVES_OUTPUT(i) (1u << (16 + (i)))
 #define TN_SAVES_INPUTS 0xffffu /* all of them */
@@ -210,8 +211,10 @@ struct tn_op {
      * runs as soon as the last is in. It reads no element: the inputs' storages may be empty. */
     bool lends;
 };
+/* An entry of the kernel table, for needs and backward_needs. */
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
 
+/* How many results a caller gets, and whether it has a gradient. */
 static inline int tn_op_results(const tn_op *op) {
     return op->results ? op->results : 1;
 }
@@ -227,6 +230,7 @@ TN_API tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *
 TN_API void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                           tn_tensor **results);
 
+/* tn_apply for one, two and three inputs. */
 static inline tn_tensor *tn_apply1(const tn_op *op, const void *args, tn_tensor *x) {
     return tn_apply(op, args, &x, 1);
 }
@@ -287,6 +291,8 @@ TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
  * that was lent): a rule may give either, and f32 for bf16 and f16. */
 TN_API tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i);
 
+/* Gives input i its gradient, in the input's shape or one that broadcasting made of it. What is
+ * given several times is summed; one that is not wanted, or inert, is passed over. */
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
 /* The gradient gathered so far for input i (in tn_op_gradient_dtype), when this run alone owns it
@@ -295,6 +301,7 @@ TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
+/* What an input of a sample has. */
 typedef enum tn_spec_kind {
     TN_SPEC_REAL,
     TN_SPEC_DISTINCT,
@@ -325,11 +332,13 @@ typedef struct tn_sample {
     bool no_second; /* the second derivative is not defined here (kinks) */
 } tn_sample;
 
+/* Who gets the samples: the suite. */
 struct tn_op_samples {
     void (*add)(tn_op_samples *s, const tn_sample *sample);
     void *user;
 };
 
+/* An input of each kind; index: below n. values must live as long as the samples are read. */
 static inline tn_spec tn_spec_real(tn_dims dims, double low, double high) {
     tn_spec spec = {TN_SPEC_REAL, dims, low, high, NULL};
     return spec;

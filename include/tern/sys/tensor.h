@@ -70,6 +70,7 @@ TN_API bool tn__usable(const tn_tensor *t, const char *operation);
 /* Resolves a dimension that may be negative: 0 … ndim-1, or -1 after raising TN_EINDEX. */
 TN_API int tn__dim(const tn_tensor *t, int dim, const char *operation);
 
+/* Of t's first element; NULL while the storage is empty. */
 static inline char *tn__address(const tn_tensor *t) {
     return t->storage->data
                ? (char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype)

@@ -1,0 +1,452 @@
+#!/usr/bin/env python3
+"""The reference: the public headers as pages that can be searched, one for each header.
+
+reference.py FOLDER        writes FOLDER/index.html and the rest; exit status 1 after a warning
+reference.py --check       only says what is wrong
+reference.py --self-test   plants one fault of each kind in a small tree and sees each found
+
+A header stays what it is: a comment, and below it what it is about, up to an empty line. So a page is the header in its order, its
+comments as text and its declarations as code, where every name leads to its contract. Beside a name stand what PyTorch calls it
+(docs/from_pytorch.md) and the examples that use it; search knows all of them.
+
+Warnings
+  - a public declaration without a contract: no comment beside it, above it in its paragraph, or below the heading of its section. A
+    heading that says more than a title ("Elementwise: floats; broadcasting") is one. The fields of a struct are that of the function
+    that gives their defaults; a name without a definition (typedef struct tn_optim tn_optim;) needs none.
+  - a comment about nothing; a name in a comment that no header declares
+"""
+import collections
+import html
+import json
+import os
+import re
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+import planted  # noqa: E402
+
+ORDER = ("core.h", "tensor.h", "autograd.h", "ops.h", "module.h", "nn.h", "init.h", "layers.h", "transformer.h", "models.h", "optim.h",
+         "data.h", "io.h", "train.h", "distributed.h", "parallel.h")  # then the rest, then sys/
+NAME = re.compile(r"\b(?:tn|TN)_\w+")
+HEADING = re.compile(r"/\* -{4} (.*?) -+ \*(/?)\s*")
+
+Declaration = collections.namedtuple("Declaration", "line code names")
+Group = collections.namedtuple("Group", "line text declarations")  # a comment, or None, and what it is about
+Section = collections.namedtuple("Section", "title text paragraphs")  # each a list of groups
+Header = collections.namedtuple("Header", "path intro sections")
+
+
+# ---- Reading a header -------------------------------------------------------------------------------------------------
+
+
+def for_c(text):
+    """The lines with their numbers, as a C compiler sees them: without what is for C++, includes and the guard."""
+    kept, stack = [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        word = re.match(r"#\s*(ifdef|ifndef|if|else|elif|endif|include|define)\b(.*)", line)
+        kind = word.group(1) if word else ""
+        if kind.startswith("if"):
+            stack.append("__cplusplus" not in line or kind == "ifndef")
+        elif kind in ("else", "elif"):
+            stack[-1] = kind == "else" and not stack[-1]
+        elif kind == "endif":
+            stack.pop()
+        elif kind != "include" and all(stack) and not re.fullmatch(r"#define \w+_H", line):
+            kept.append((number, line))
+    return kept
+
+
+def plain(comment):
+    """A comment's text without its marks."""
+    text = re.sub(r"^/\*+ ?|\s*\*/$", "", comment.strip())
+    return "\n".join(re.sub(r"^\s*\* ?", "", line) if i else line for i, line in enumerate(text.split("\n"))).strip("\n")
+
+
+def declared_names(code):
+    bare = re.sub(r"/\*.*?\*/", " ", code, flags=re.S)
+    if bare.startswith("#"):
+        return re.findall(r"#\s*define\s+(\w+)", bare)
+    names = re.findall(r"\(\*(tn_\w+)\)\(|^(?:typedef )?(?:struct|enum|union) (tn_\w+)", bare, re.M) if "typedef" in bare or "{" in bare else []
+    names = [a or b for a, b in names] + re.findall(r"^typedef \w[\w ]*\*?(tn_\w+)\(", bare)
+    if bare.startswith("typedef"):
+        names += re.findall(r"(\w+)\s*;\s*$", bare)
+    elif not re.match(r"(?:enum|struct)\b[^(]*\{", bare):
+        names += re.findall(r"\b(tn_\w+)\s*\(", bare)[:1] or re.findall(r"\b(tn_\w+)\s*;", bare)
+    constants = re.search(r"enum[^{]*\{(.*)\}", bare, re.S)
+    return list(dict.fromkeys(names + (re.findall(r"\b(TN_\w+)", constants.group(1)) if constants else [])))
+
+
+def ends(code):
+    """Whether a declaration is whole."""
+    bare = re.sub(r"/\*.*?\*/", "", code, flags=re.S)
+    if "/*" in bare:
+        return False
+    if bare.startswith("#"):
+        return not bare.rstrip().endswith("\\")
+    body = re.match(r"static inline[^;{]*\{", bare)
+    return bare.count("{") == bare.count("}") and bare.rstrip().endswith("}" if body else ";")
+
+
+def read_header(path, text):
+    lines = for_c(text)
+    intro, sections, at = None, [Section("", "", [])], 0
+    fresh = True  # an empty line: the next group begins a paragraph
+    while at < len(lines):
+        number, line = lines[at]
+        at += 1
+        if not line.strip():
+            fresh = True
+            continue
+        comment, code = line.startswith("/*"), line
+        while at < len(lines) and not (re.search(r"\*/\s*$", code) if comment else ends(code)):
+            code += "\n" + lines[at][1]
+            at += 1
+        if comment and HEADING.match(code):
+            rest = plain("/*" + HEADING.sub("", code, count=1)) if HEADING.match(code).group(2) == "" else ""
+            sections.append(Section(HEADING.match(code).group(1), rest, []))
+        elif comment and intro is None:
+            intro = plain(code)
+        else:
+            paragraphs = sections[-1].paragraphs
+            if fresh or not paragraphs:
+                paragraphs.append([])
+            if comment or not paragraphs[-1]:
+                paragraphs[-1].append(Group(number, plain(code) if comment else None, []))
+            if not comment:
+                paragraphs[-1][-1].declarations.append(Declaration(number, code, declared_names(code)))
+        fresh = comment and bool(HEADING.match(code))
+    return Header(path, intro or "", sections)
+
+
+def read_headers(root):
+    folder = os.path.join(root, "include/tern")
+    paths = [os.path.relpath(os.path.join(at, f), folder) for at, _, files in os.walk(folder) for f in files if f.endswith(".h")]
+    paths.sort(key=lambda p: (p.startswith("sys/"), ORDER.index(p) if p in ORDER else len(ORDER), p))
+    headers = []
+    for path in paths:
+        with open(os.path.join(folder, path), encoding="utf-8") as f:
+            headers.append(read_header(path, f.read()))
+    return headers
+
+
+def groups_of(header):
+    for section in header.sections:
+        for paragraph in section.paragraphs:
+            for group in paragraph:
+                yield section, paragraph, group
+
+
+# ---- What is wrong ----------------------------------------------------------------------------------------------------
+
+
+def is_told(section, paragraph, group, declaration):
+    """Whether something says what a declaration is: its line, a comment of its paragraph, its section."""
+    return (re.search(r"_defaults\(void\);|^(?:typedef )?struct (\w+)(?: \1)?;", declaration.code) or "/*" in declaration.code or any(g.text for g in paragraph) or bool(section.text) or ": " in section.title
+            or group.text is not None)
+
+
+def is_public(header, name):
+    return not name.startswith(("tn__", "TN__")) or header.path.startswith("sys/")
+
+
+def told_elsewhere(header, declaration):
+    """A macro that C++ has in another form stands at a header's end; a comment before it tells of it."""
+    name = declaration.names[0]
+    return declaration.code.startswith("#") and any(g.text and re.search(rf"\b{name}\b", g.text) for _, _, g in groups_of(header))
+
+
+def faults(root):
+    headers = read_headers(root)
+    known = {name for h in headers for _, _, g in groups_of(h) for d in g.declarations for name in NAME.findall(d.code)}
+    for header in headers:
+        texts = [(1, header.intro)] + [(g.line, s.text) for s, p, g in groups_of(header) if g is p[0]]
+        for section, paragraph, group in groups_of(header):
+            texts.append((group.line, group.text or ""))
+            if not group.declarations and len(paragraph) == 1 and NAME.search(group.text) is None and header.path != "tern.h":
+                following = section.paragraphs[section.paragraphs.index(paragraph) + 1:]
+                if not following:
+                    yield f"include/tern/{header.path}:{group.line}: a comment about nothing"
+            for d in group.declarations:
+                if d.names and is_public(header, d.names[0]) and not (is_told(section, paragraph, group, d) or told_elsewhere(header, d)):
+                    yield f"include/tern/{header.path}:{d.line}: {d.names[0]} has no contract"
+                elif not d.names and not re.match(r"#|struct \w+;", d.code):
+                    yield f"include/tern/{header.path}:{d.line}: what is declared here? {d.code.splitlines()[0]}"
+        for line, text in texts:
+            for match in NAME.finditer(text):
+                if match.group() not in known and not re.match(r"[*…<]|\w*…", text[match.end():]) and not match.group().endswith("_"):
+                    yield f"include/tern/{header.path}:{line}: the comment names {match.group()}, which no header declares"
+
+
+# ---- Pages ------------------------------------------------------------------------------------------------------------
+
+STYLE = """
+:root { --ink: #1f2933; --faint: #616e7c; --line: #d9dee4; --box: #f6f8fa; --link: #14609e; --mark: #fdf3c4; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dde3ea; --faint: #98a4b3; --line: #3a4450; --box: #222a33; --link: #7db8ea;
+  --mark: #4a4420; } body { background: #181d23; } }
+* { box-sizing: border-box; }
+body { margin: 0; color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
+a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
+nav { position: fixed; top: 0; bottom: 0; left: 0; width: 250px; padding: 16px; overflow: auto; border-right: 1px solid var(--line); }
+nav ul { list-style: none; margin: 4px 0 12px; padding: 0; } nav li li { padding-left: 14px; font-size: 13px; line-height: 1.35; margin: 2px 0; }
+main { margin-left: 250px; padding: 16px 32px 60vh; max-width: 1060px; }
+h1 { font-size: 24px; margin: 0 0 8px; } h2 { margin: 40px 0 8px; padding-top: 8px; border-top: 1px solid var(--line); font-size: 19px; }
+p { margin: 8px 0; max-width: 78ch; }
+pre, code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, monospace; }
+pre { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; overflow-x: auto; margin: 8px 0; }
+pre.example { border-left: 3px solid var(--link); }
+.group { margin: 0 0 22px; } .note { color: var(--faint); font-style: normal; }
+.also { color: var(--faint); font-size: 13px; margin: -2px 0 8px; max-width: none; }
+.name { font-weight: 600; scroll-margin-top: 90px; } :target { background: var(--mark); outline: 3px solid var(--mark); }
+#search { width: 100%; padding: 6px 10px; font: inherit; color: inherit; background: var(--box); border: 1px solid var(--line);
+  border-radius: 6px; margin-bottom: 12px; }
+#found { list-style: none; padding: 0; margin: 0; } #found li { padding: 5px 0; border-bottom: 1px solid var(--line); }
+#found span { color: var(--faint); font-size: 13px; margin-left: 8px; }
+table { border-collapse: collapse; } td { padding: 3px 16px 3px 0; vertical-align: top; }
+@media (max-width: 760px) { nav { position: static; width: auto; border: 0; } main { margin: 0; padding: 16px; } }
+"""
+
+SCRIPT = """
+const box = document.getElementById("search"), found = document.getElementById("found"), page = document.getElementById("page");
+function rank(entry, words) {  // the lower the better; -1: no match
+  const name = entry[0].toLowerCase(), other = (entry[0] + " " + entry[2] + " " + entry[3]).toLowerCase();
+  if (!words.every(w => other.includes(w))) return -1;
+  if (words.some(w => name === w || name === "tn_" + w)) return 0;
+  const near = words.every(w => name.includes(w)) ? name.length / 100 : 1;
+  const torch = entry[2].toLowerCase().split(" ").some(n => words.includes(n) || words.includes(n.split(".").pop()));
+  return near + (torch ? 1 : 2);
+}
+function show() {
+  const words = box.value.toLowerCase().split(/\\s+/).filter(w => w);
+  page.hidden = words.length > 0;
+  found.replaceChildren();
+  if (!words.length) return;
+  const hits = INDEX.map(e => [rank(e, words), e]).filter(h => h[0] >= 0).sort((a, b) => a[0] - b[0]).slice(0, 60);
+  for (const [, e] of hits) {
+    const li = document.createElement("li"), a = document.createElement("a"), span = document.createElement("span");
+    a.href = e[1]; a.textContent = e[0]; a.onclick = () => { box.value = ""; show(); };
+    span.textContent = (e[2] ? "PyTorch: " + e[2] + " · " : "") + e[3];
+    li.append(a, span); found.append(li);
+  }
+  if (!hits.length) found.textContent = "Nothing by that name.";
+}
+box.oninput = show;
+box.value = new URLSearchParams(location.search).get("q") || "";  // index.html?q=relu
+show();
+box.onkeydown = e => { if (e.key === "Enter" && found.querySelector("a")) found.querySelector("a").click(); if (e.key === "Escape") { box.value = ""; show(); } };
+document.onkeydown = e => { if (e.key === "/" && document.activeElement !== box) { e.preventDefault(); box.focus(); } };
+"""
+
+
+class Writer:
+    """Pages of the headers of one tree, as they lie in `folder`."""
+
+    def __init__(self, root, folder):
+        self.root, self.folder, self.headers = root, folder, read_headers(root)
+        self.places = {}  # name -> page#name
+        for h in self.headers:
+            for _, _, g in groups_of(h):
+                for name in [n for d in g.declarations for n in d.names]:
+                    self.places.setdefault(name, f"{page_of(h)}#{name}")
+        self.torch, self.examples = self.read_torch(), self.read_examples()
+
+    def read_torch(self):
+        """{name: what PyTorch calls it}, where docs/from_pytorch.md answers with the name itself, not with what can be made of it."""
+        names = {}
+        path = os.path.join(self.root, "docs/from_pytorch.md")
+        for line in open(path, encoding="utf-8") if os.path.exists(path) else ():
+            cells = [re.findall(r"`([^`]+)`", cell) for cell in line.split("|")[1:-1]]
+            if len(cells) == 2 and "| not there" not in line:
+                for name in (text for text in cells[1] if NAME.fullmatch(text)):
+                    names.setdefault(name, []).extend(t for t in cells[0] if t not in names.get(name, []))
+        return names
+
+    def read_examples(self):
+        uses, folder = {}, os.path.join(self.root, "examples")
+        for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+            if file.endswith(".c"):
+                with open(os.path.join(folder, file), encoding="utf-8") as f:
+                    for name in set(NAME.findall(f.read())):
+                        uses.setdefault(name, []).append(file)
+        return uses
+
+    # A page's text: everything is escaped, and names, files and papers become links.
+
+    def link(self, text):
+        def place(match):
+            name = match.group()
+            return f'<a href="{self.places[name]}">{name}</a>' if name in self.places else name
+
+        def file(match):
+            path = match.group()
+            if not os.path.isfile(os.path.join(self.root, path)):
+                path = "include/tern/" + path if os.path.isfile(os.path.join(self.root, "include/tern", path)) else None
+            header = path and re.match(r"include/tern/(.*\.h)", path)
+            if header:
+                return f'<a href="{header.group(1).replace("/", "_")[:-2]}.html">{match.group()}</a>'
+            return f'<a href="{os.path.relpath(os.path.join(self.root, path), self.folder)}">{match.group()}</a>' if path else match.group()
+
+        text = NAME.sub(place, html.escape(text, quote=False))
+        text = re.sub(r"(?<![\w/.\"#>])(?:\w+/)*\w+\.(?:c|h|md|py)\b", file, text)
+        return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', text)
+
+    def prose(self, text):
+        """Paragraphs; what is indented is an example."""
+        parts = []
+        for part in re.split(r"\n\s*\n", text):
+            runs = re.split(r"(?m)((?:^ {4,}.*\n?)+)", part)
+            for run in runs:
+                if run.startswith("    "):
+                    if parts and parts[-1].endswith("</pre>"):  # an empty line within an example
+                        parts[-1] = parts[-1][:-6] + "\n\n" + self.link(undented(run)) + "</pre>"
+                    else:
+                        parts.append(f'<pre class="example">{self.link(undented(run))}</pre>')
+                elif run.strip():
+                    parts.append(f"<p>{self.link(' '.join(run.split()))}</p>")
+        return "\n".join(parts)
+
+    def code(self, declaration):
+        """A declaration: its names are what links lead to; comments are faint."""
+        out, own = [], set(declaration.names)
+        for part in re.split(r"(/\*.*?\*/)", declaration.code, flags=re.S):
+            if part.startswith("/*"):
+                out.append(f'<span class="note">{self.link(part)}</span>')
+                continue
+            last = 0
+            for match in NAME.finditer(part):
+                name, before = match.group(), html.escape(part[last:match.start()])
+                out.append(before.replace("TN_API ", ""))
+                if name in own:
+                    own.discard(name)
+                    out.append(f'<span class="name" id="{name}">{name}</span>')
+                elif name != "TN_API":
+                    out.append(f'<a href="{self.places[name]}">{name}</a>' if name in self.places else name)
+                last = match.end()
+            out.append(html.escape(part[last:]))
+        return re.sub(r"^ ", "", "".join(out))
+
+    def also(self, group):
+        names = [n for d in group.declarations for n in d.names]
+        torch = list(dict.fromkeys(t for n in names for t in self.torch.get(n, []) if len(self.torch[n]) < 12))
+        files = list(dict.fromkeys(f for n in names for f in self.examples.get(n, []) if len(self.examples[n]) < 12))
+        parts = ["PyTorch: " + ", ".join(f"<code>{html.escape(t)}</code>" for t in torch[:10])] if torch else []
+        up = os.path.relpath(self.root, self.folder)
+        parts += ["in " + ", ".join(f'<a href="{up}/examples/{f}">{f}</a>' for f in files[:4])] if files else []
+        return f'<p class="also">{" · ".join(parts)}</p>' if parts else ""
+
+    def group(self, group):
+        text = self.prose(group.text) if group.text else ""
+        code = "\n".join(self.code(d) for d in group.declarations)
+        return f'<div class="group">{text}{f"<pre>{code}</pre>" if code else ""}{self.also(group)}</div>\n'
+
+    def body(self, header):
+        out = [f"<h1>{header.path}</h1>", f"<p><code>#include &lt;tern/{header.path}&gt;</code></p>", self.prose(header.intro)]
+        for number, section in enumerate(header.sections):
+            if section.title:
+                out.append(f'<h2 id="section-{number}">{html.escape(section.title)}</h2>')
+            out.append(self.prose(section.text))
+            out += [self.group(g) for paragraph in section.paragraphs for g in paragraph]
+        return "\n".join(out)
+
+    def menu(self, current):
+        def entry(h):
+            sections = [f'<li><a href="#section-{i}">{html.escape(s.title.split(":")[0])}</a></li>'
+                        for i, s in enumerate(h.sections) if s.title] if h is current else []
+            inner = f"<ul>{''.join(sections)}</ul>" if sections else ""
+            return f'<li><a href="{page_of(h)}">{h.path}</a>{inner}</li>'
+
+        programs = "".join(entry(h) for h in self.headers if not h.path.startswith("sys/"))
+        system = "".join(entry(h) for h in self.headers if h.path.startswith("sys/"))
+        return (f'<input id="search" placeholder="Search: / " aria-label="Search" autocomplete="off"><a href="index.html">Tern</a>'
+                f"<ul>{programs}</ul>For implementers<ul>{system}</ul>")
+
+    def page(self, title, body, current=None):
+        return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+                '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="style.css"></head><body>\n'
+                f'<nav>{self.menu(current)}</nav><main><ul id="found"></ul><div id="page">\n{body}\n</div></main>\n'
+                '<script src="names.js"></script><script src="search.js"></script></body></html>\n')
+
+    def index(self):
+        """[name, place, PyTorch's names, a line about it] of every public name."""
+        entries = []
+        for header in self.headers:
+            for section, paragraph, group in groups_of(header):
+                for d in group.declarations:
+                    beside = re.search(r"/\*(.*?)\*/\s*$", d.code, re.S)
+                    above = group.text or next((g.text for g in paragraph if g.text), "") or section.title
+                    about = " ".join((beside.group(1) if beside else above).replace("\n *", " ").split())
+                    entries += [[n, self.places[n], " ".join(self.torch.get(n, [])), shortened(about)] for n in d.names if is_public(header, n)]
+        return entries
+
+    def front(self):
+        rows = "".join(f'<tr><td><a href="{page_of(h)}">{h.path}</a></td><td>{self.link(first_sentence(h.intro))}</td></tr>'
+                       for h in self.headers if h.path != "tern.h")
+        return ("<h1>Tern</h1><p>Every public function, by header. Search finds names, PyTorch's names, and words of their contracts; "
+                f"the key <code>/</code> goes there.</p><table>{rows}</table>")
+
+    def write(self):
+        os.makedirs(self.folder, exist_ok=True)
+        files = {"style.css": STYLE, "search.js": SCRIPT, "names.js": f"const INDEX = {json.dumps(self.index(), ensure_ascii=False)};\n",
+                 "index.html": self.page("Tern", self.front())}
+        files.update({page_of(h): self.page(h.path, self.body(h), h) for h in self.headers})
+        for name, text in files.items():
+            with open(os.path.join(self.folder, name), "w", encoding="utf-8") as f:
+                f.write(text)
+
+
+def page_of(header):
+    return header.path.replace("/", "_")[:-2] + ".html"
+
+
+def undented(text):
+    lines = text.rstrip("\n").split("\n")
+    least = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
+    return "\n".join(line[least:] for line in lines)
+
+
+def shortened(text):
+    return text if len(text) <= 150 else text[:150].rpartition(" ")[0] + " …"
+
+
+def first_sentence(text):
+    return re.match(r"(.*?)(?:[.:] ?$|\. |$)", " ".join(text.split("\n\n")[0].split())).group(1)
+
+
+# ---- Self-test --------------------------------------------------------------------------------------------------------
+
+CLEAN = {"include/tern/a.h": "/* All of a. */\n#ifndef TERN_A_H\n#define TERN_A_H\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n"
+                             "/* ---- Numbers ---- */\n\n/* Twice x; tn_both is for two. */\nTN_API int tn_twice(int x);\n"
+                             "TN_API int tn_both(int x,\n                  int y);\n\nTN_API int tn_one(void); /* 1 */\n\n"
+                             "/* ---- Colours: as numbers ---- */\n\ntypedef enum tn_colour { TN_RED, TN_BLUE } tn_colour;\n\n#endif\n"}
+PLANTED = {  # what, and what is replaced by what
+    "a function without a contract": (" /* 1 */", ""),
+    "a type without a contract": ("Colours: as numbers", "Colours"),
+    "a comment that names nothing": ("tn_both is", "tn_booth is"),
+    "a comment about nothing": ("tn_colour;\n", "tn_colour;\n\n/* And so on. */\n"),
+}
+
+
+def self_test():
+    path, text = next(iter(CLEAN.items()))
+    trees = {}
+    for what, (old, new) in PLANTED.items():
+        assert old in text, what
+        trees[what] = {path: text.replace(old, new, 1)}
+    return planted.self_test(CLEAN, trees, faults)
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    if sys.argv[1] == "--self-test":
+        return 1 if self_test() else 0
+    found = list(faults(ROOT))
+    print("\n".join(found + [f"reference: {len(found)} warnings"]))
+    if sys.argv[1] != "--check":
+        Writer(os.path.abspath(ROOT), os.path.abspath(sys.argv[1])).write()
+        print(f"file://{os.path.abspath(sys.argv[1])}/index.html")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
