@@ -1,6 +1,7 @@
 /* tn_op_check itself: operations that are wrong in one way each, all made of exp. What is wrong
  * must be found, and the message must say in which operation, sample and check.
  */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,6 +165,15 @@ static void nothing_runs_after_an_error(void **state) {
     finds(&nameless, "op_check: an operation needs a name", "");
 }
 
+/* Of the tests' own comparison of numbers, which cmocka's lets NaN pass. */
+static void nan_is_near_nothing(void **state) {
+    (void)state;
+    assert_true(is_near(1.0, 1.5, 0.5) && is_near(INFINITY, INFINITY, 0.0));
+    assert_false(is_near(1.0, 1.0 + 1e-9, 1e-12));
+    assert_false(is_near(NAN, NAN, 1.0) || is_near(0.0, NAN, INFINITY));
+    assert_false(is_near(INFINITY, 1.0, 1e300) || is_near(INFINITY, -INFINITY, 1e300));
+}
+
 int main(void) {
     unsetenv("TERN_OP_CHECK"); /* the whole check is in question, not its brief form */
     const struct CMUnitTest tests[] = {
@@ -172,6 +182,7 @@ int main(void) {
         cmocka_unit_test(absent_inputs_are_named),
         cmocka_unit_test(forwards),
         cmocka_unit_test(nothing_runs_after_an_error),
+        cmocka_unit_test(nan_is_near_nothing),
     };
     return cmocka_run_group_tests_name("check", tests, NULL, NULL);
 }

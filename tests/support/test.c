@@ -3,6 +3,7 @@
 #include "tern/autograd.h"
 #include "tern/tensor.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- Around each test ------------------------------------------------------------------------ */
@@ -33,6 +34,19 @@ int test_end(void **state) {
     assert_string_equal(tn_error_message(), "");
     assert_int_equal(tn_live_tensors(), live_before);
     return 0;
+}
+
+/* ---- Numbers --------------------------------------------------------------------------------- */
+
+bool is_near(double a, double b, double within) {
+    return a == b || fabs(a - b) <= within;
+}
+
+void assert_near_at(double a, double b, double within, const char *file, int line) {
+    if (!is_near(a, b, within)) {
+        print_error("ERROR: %.17g and %.17g are not within %g\n", a, b, within);
+        _fail(file, line);
+    }
 }
 
 /* ---- Errors that are expected ---------------------------------------------------------------- */

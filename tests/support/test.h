@@ -45,11 +45,18 @@ int test_no_error(void **state);
 /* `text` has `part` in it. */
 #define assert_contains(text, part) assert_contains_at(text, part, __FILE__, __LINE__)
 
-/* What the three are made of. */
+/* a and b are at most `within` apart. In place of cmocka's own, which compares floats, and which
+ * NaN passes. */
+#undef assert_float_equal
+#define assert_float_equal(a, b, within) assert_near_at((a), (b), (within), __FILE__, __LINE__)
+
+/* What the four are made of. */
 void assert_error_at(tn_status status, const char *part, const char *file, int line);
 void assert_inert_at(const tn_tensor *t, tn_status status, const char *part, const char *file,
                      int line);
 void assert_contains_at(const char *text, const char *part, const char *file, int line);
+void assert_near_at(double a, double b, double within, const char *file, int line);
+bool is_near(double a, double b, double within);
 
 #ifdef __cplusplus
 }
