@@ -1,19 +1,15 @@
-/* y[i] = x[0] … x[i] along dim
+/* y[i] = x[0] … x[i] along dim; in reverse x[i] … the last
  *
  *     x: any shape and dtype       y: as x; of integers and bools i64
- *     dx[k] = the sum over i >= k of dy[i] times the product of all x[0 … i]
- * but x[k]
+ *     dx[k] = the sum over i >= k of dy[i] times the product of all x[0 … i] but x[k]
  *
- * Before the first 0 of a line that is the sum over i >= k of dy[i] y[i],
- * divided by x[k]. At the first 0 it is the same sum with a 1 in its place, and
- * behind it every product has that 0: dx is 0. (The second derivative takes the
- * places of zeros for constant.) Carried in f64.
+ * which is y[k - 1] times a linear scan of dy: nothing is divided, so zeros are like other numbers,
+ * in derivatives of every order. Carried in f64.
  */
 #include "ops/reduce/cumulative.h"
 #include "ops/reduce/reduce.h"
 
-/* ---- What cumulative operations share
- * -------------------------------------------------------- */
+/* ---- What cumulative operations share -------------------------------------------------------- */
 
 bool tn__cumulative_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
@@ -67,9 +63,7 @@ void tn__cumulative_samples(tn_op_samples *s, double low, double high) {
     }
 }
 
-/* ---- Products
- * --------------------------------------------------------------------------------
- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 static void cumprod_piece(const void *user, int64_t first, int64_t end) {
     const tn__cumulative *c = user;
@@ -94,24 +88,17 @@ static tn_status cumprod_host(const tn_op_call *c) {
     return tn__cumulate(c, cumprod_piece);
 }
 
-/* The sums of t towards the end that products have. */
-static tn_tensor *sum_back(tn_tensor *t, const tn__cumulative_args *args) {
-    return args->reverse ? tn_cumsum(t, args->dim) : tn__cumsum_reverse(t, args->dim);
-}
-
+/* The products of all before x[k], times what follows: s[k] = dy[k] + x[k + 1] s[k + 1]. */
 static void cumprod_backward(tn_op_grad *g) {
     const tn__cumulative_args *args = g->args;
-    tn_tensor *x = tn_op_saved_input(g, 0), *zero = tn_eq(x, tn__constant(x, 0.0));
-    tn_tensor *seen = tn__cumulative_apply(&tn__op_cumsum, zero, args->dim, args->reverse);
-    tn_tensor *from_first = tn_ge(seen, tn__constant(seen, 1.0));
-    tn_tensor *first = tn_where(zero, tn_eq(seen, tn__constant(seen, 1.0)), zero);
-    tn_tensor *ones = tn_masked_fill(x, first, 1.0); /* a 1 for each line's first 0 */
-    tn_tensor *y = tn__cumulative_apply(&tn__op_cumprod, ones, args->dim, args->reverse);
-    tn_tensor *terms = tn_mul(g->dout[0], y), *none = tn__constant(x, 0.0);
-    tn_tensor *before = tn_div(sum_back(tn_masked_fill(terms, from_first, 0.0), args),
-                               tn_masked_fill(x, from_first, 1.0));
-    tn_tensor *at = sum_back(tn_where(from_first, terms, none), args);
-    tn_op_give(g, 0, tn_where(from_first, tn_where(first, at, none), before));
+    tn_tensor *x = tn_op_saved_input(g, 0), *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
+    if (tn_ndim(x) == 0) {
+        tn_op_give(g, 0, dy);
+        return;
+    }
+    tn_tensor *before = tn__shift(y, args->dim, args->reverse, 1.0);
+    tn_tensor *next = tn__shift(x, args->dim, !args->reverse, 0.0);
+    tn_op_give(g, 0, tn_mul(before, tn__linear_scan(dy, next, args->dim, !args->reverse)));
 }
 
 /* With zeros too: none, one, two and more in a line. */
@@ -128,7 +115,7 @@ const tn_op tn__op_cumprod = {
     .name = "cumprod",
     .inputs = {"x"},
     .args_size = sizeof(tn__cumulative_args),
-    .saves = TN_SAVES_INPUT(0),
+    .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
     .shape = tn__cumulative_shape,
     .host = cumprod_host,
     .backward = cumprod_backward,

@@ -20,6 +20,12 @@ tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines);
 tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse);
 void tn__cumulative_samples(tn_op_samples *s, double low, double high);
 
+/* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse of y[k + 1]. */
+tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse);
+/* Each element where the one before it was, or, `back`, the one behind it; at the end that is left
+ * `value`. */
+tn_tensor *tn__shift(tn_tensor *t, int dim, bool back, double value);
+
 /* cumsum from the last element on. */
 tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim);
 

@@ -1,8 +1,7 @@
 /* y = the product of x over dims
  *
- *     x: any shape and dtype       y: x's shape without dims (or 1 there); of
- * integers and bools i64; 1 where there is nothing to multiply dx = dy times
- * the product of the others, zeros or not
+ *     x: any shape and dtype       y: x's shape without dims (or 1 there); of integers and bools
+ * i64; 1 where there is nothing to multiply dx = dy times the product of the others, zeros or not
  */
 #include "ops/reduce/reduce.h"
 

@@ -56,6 +56,45 @@ static void far_from_zero(void **state) {
     }
 }
 
+/* The product of all x[0 … last] but of places i and j. */
+static double product_without(const double *x, int last, int i, int j) {
+    double product = 1.0;
+    for (int k = 0; k <= last; k++) {
+        product *= k == i || k == j ? 1.0 : x[k];
+    }
+    return product;
+}
+
+/* Products have second derivatives at zeros too: those of the sum of w[m] x[0] … x[m]. */
+static void products_of_zeros(void **state) {
+    enum { N = 4 };
+    static const double lines[][N] = {
+        {2, 3, -1, 4}, {2, 0, 3, 5}, {0, 0, 3, 2}, {3, 0, 0, 0}, {0, 0, 0, 0}};
+    static const double weights[][N] = {{0, 0, 0, 1}, {1, -10, 100, 1000}};
+    tn_grad_options again = {.create_graph = true}, once = {.retain_graph = true};
+    for (int c = 0; c < 10; c++) {
+        TN_SCOPE;
+        const double *line = lines[c / 2], *w = weights[c % 2];
+        tn_tensor *x = tn_set_requires_grad(tn_from_data(line, TN_DIMS(N), TN_F64), true);
+        tn_tensor *y =
+            c % 2 ? tn_sum_all(tn_mul(tn_cumprod(x, 0), tn_from_data(w, TN_DIMS(N), TN_F64)))
+                  : tn_prod(x, TN_DIMS(0), false);
+        tn_tensor *one = tn_ones(TN_DIMS(), TN_F64), *d, *dd;
+        assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, again), TN_OK);
+        for (int i = 0; i < N; i++) {
+            tn_tensor *slope = tn_select(d, 0, i);
+            assert_int_equal(tn_grad(&slope, &one, 1, &x, 1, &dd, once), TN_OK);
+            for (int j = 0; j < N; j++) {
+                double expected = 0.0;
+                for (int m = i > j ? i : j; m < N && i != j; m++) {
+                    expected += w[m] * product_without(line, m, i, j);
+                }
+                assert_float_equal(tn_at(dd, (int64_t[]){j}), expected, 1e-9);
+            }
+        }
+    }
+}
+
 /* What a backward by kernels needs behind it: a rule or a composition. What a composition is
  * differentiated from: all inputs. */
 static void nothing_depends_on_a_kernel(void **state) {
@@ -262,11 +301,17 @@ static void anomalies_in_sums(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(far_from_zero),     TEST(nothing_depends_on_a_kernel),
-        TEST(forwards_alone),    TEST(rows_are_summed_in_f32),
-        TEST(shared_weights),    TEST(tied_weight),
-        TEST(nothing_widened),   TEST(narrower_parameters),
-        TEST(anomalies_in_sums), TEST(wide_leaves),
+        TEST(far_from_zero),
+        TEST(products_of_zeros),
+        TEST(nothing_depends_on_a_kernel),
+        TEST(forwards_alone),
+        TEST(rows_are_summed_in_f32),
+        TEST(shared_weights),
+        TEST(tied_weight),
+        TEST(nothing_widened),
+        TEST(narrower_parameters),
+        TEST(anomalies_in_sums),
+        TEST(wide_leaves),
     };
     return cmocka_run_group_tests_name("gradients", tests, make_forwards, NULL);
 }

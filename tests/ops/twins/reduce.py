@@ -24,6 +24,14 @@ def along(f, x, dim, reverse):
     return f(x.flip(dim), dim).flip(dim) if reverse else f(x, dim)
 
 
+def linear_scan(b, a, dim, reverse):
+    """y[k] = b[k] + a[k] y[k - 1]"""
+    y = []
+    for b_k, a_k in list(zip(b.unbind(dim), a.unbind(dim)))[::-1 if reverse else 1]:
+        y.append(b_k + a_k * y[-1] if y else b_k)
+    return torch.stack(y[::-1] if reverse else y, dim) if y else b + a
+
+
 TWINS = {
     "sum": reduction(lambda x, d, k: x.sum(d, keepdim=k)),
     "mean": reduction(lambda x, d, k: x.mean(d, keepdim=k)),
@@ -38,5 +46,6 @@ TWINS = {
     "prod": prod,
     "cumsum": lambda x, dim, reverse: along(torch.cumsum, x, dim, reverse),
     "cumprod": lambda x, dim, reverse: along(torch.cumprod, x, dim, reverse),
+    "linear_scan": linear_scan,
     "sum_to": sum_to,
 }
