@@ -200,7 +200,13 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
 /* Sizes of the epoch and of the whole. */
 static bool count_batches(tn_loader *l) {
     const tn_loader_options *o = &l->options;
-    l->examples = tn_sampler_count(&l->reads.sampler, l->reads.dataset->size);
+    const tn_sampler *s = &l->reads.sampler;
+    if (s->kind == TN_SAMPLE_BUCKETED && s->batch != o->batch) {
+        tn__raise(TN_EVALUE, "loader", "batches of %lld, but the sampler makes buckets for %lld",
+                  (long long)o->batch, (long long)s->batch);
+        return false;
+    }
+    l->examples = tn_sampler_count(s, l->reads.dataset->size);
     l->batches = l->examples / o->batch + (!o->drop_last && l->examples % o->batch ? 1 : 0);
     if (l->batches == 0) {
         tn__raise(TN_EVALUE, "loader", "no batch of %lld in an epoch of %lld examples",
@@ -251,6 +257,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
         free(l);
         return NULL;
     }
+    l->reads.sampler.table = sampler.table ? tn_keep(sampler.table) : NULL;
     if (!prepare_threads(l)) {
         tn_loader_free(l);
         return NULL;
@@ -275,6 +282,7 @@ void tn_loader_free(tn_loader *l) {
     free(l->slots);
     free(l->workers);
     tn_dataset_free(l->reads.dataset);
+    tn_release(l->reads.sampler.table);
     free(l);
 }
 

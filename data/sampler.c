@@ -5,9 +5,19 @@
  * (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0, size) is put
  * through again until it is inside; fewer than one place in sqrt(size) is outside. Round functions
  * are words of Philox.
+ *
+ * Two kinds have a table, as long as the dataset and the same in all epochs: the running sums of
+ * weights, in which a draw is looked up; and the examples in order of length, of which a bucket is
+ * a stretch. A bucketed order is two permutations: of all batches, and of the examples in a bucket.
  */
 #include "data/sampler.h"
+#include "core/digest.h"
 #include "core/error.h"
+#include "core/memory.h"
+#include "tern/sys/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
 
 enum { ROUNDS = 8 };
 
@@ -15,6 +25,8 @@ enum { ROUNDS = 8 };
  * one seed for everything draws its samples and its weights from different numbers. */
 #define CALL_SHUFFLE 0xfffffffe00000000u
 #define CALL_REPLACE 0xffffffff00000000u
+#define CALL_WEIGHTED 0xfffffffc00000000u
+#define CALL_BUCKET 0xfffffffb00000000u
 
 tn_sampler tn_sequential_sampler(void) {
     return (tn_sampler){.kind = TN_SAMPLE_SEQUENTIAL, .parts = 1};
@@ -66,23 +78,212 @@ int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
     return shuffled_index(seed, size, UINT64_MAX, place); /* no loader has that epoch */
 }
 
+/* ---- By weights ------------------------------------------------------------------------------ */
+
+/* A new table, and where it is filled. Inert after raising. */
+static tn_tensor *make_table(tn_tensor *from, tn_dtype dtype, const char *operation) {
+    if (!tn__usable(from, operation)) {
+        return tn_inert();
+    }
+    if (tn_ndim(from) != 1 || tn_count(from) < 1) {
+        tn__raise(TN_ESHAPE, operation, "%s is not one number for each example",
+                  tn_shape_text(from));
+        return tn_inert();
+    }
+    return tn_empty_on(tn_cpu(), tn_shape(from), dtype);
+}
+
+static bool sum_weights(const double *weights, int64_t n, double *sums) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(weights[i] >= 0)) {
+            tn__raise(TN_EVALUE, "weighted_sampler", "weight %lld is %g (0 at least)", (long long)i,
+                      weights[i]);
+            return false;
+        }
+        sums[i] = sum += weights[i];
+    }
+    if (!(sum > 0) || !isfinite(sum)) {
+        tn__raise(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
+        return false;
+    }
+    return true;
+}
+
+tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed) {
+    TN_NO_GRAD;
+    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
+    s.table = make_table(weights, TN_F64, "weighted_sampler");
+    if (tn_is_inert(s.table)) {
+        return s;
+    }
+    TN_SCOPE;
+    if (!tn_dtype_is_float(tn_dtype_of(weights)) || draws < 1) {
+        tn__raise(draws < 1 ? TN_EVALUE : TN_EDTYPE, "weighted_sampler",
+                  "%lld draws (1 at least) by weights of %s", (long long)draws,
+                  tn_dtype_name(tn_dtype_of(weights)));
+        s.table = tn_inert();
+        return s;
+    }
+    const tn_tensor *f64 = tn_contiguous(tn_to(tn_cast(weights, TN_F64), tn_cpu()));
+    if (tn_is_inert(f64) || !sum_weights(tn_data(f64), tn_count(f64), tn_data_mut(s.table))) {
+        s.table = tn_inert();
+    }
+    return s;
+}
+
+/* The first example whose running sum is above a number below their last. */
+static int64_t weighted_index(const tn_sampler *s, int64_t size, uint64_t epoch, int64_t place) {
+    const double *sums = tn_data(s->table);
+    tn_random4 r = tn_philox(s->seed, epoch, CALL_WEIGHTED, (uint64_t)place);
+    uint64_t word = (uint64_t)r.word[1] << 32 | r.word[0];
+    double at = (double)(word >> 11) * 0x1p-53 * sums[size - 1];
+    int64_t low = 0, high = size - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (sums[middle] > at) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    return low;
+}
+
+/* ---- By length ------------------------------------------------------------------------------- */
+
+typedef struct sized_example {
+    int64_t length, index;
+} sized_example;
+
+static int compare_lengths(const void *a, const void *b) {
+    const sized_example *x = a, *y = b;
+    int by_length = (x->length > y->length) - (x->length < y->length);
+    return by_length ? by_length : (x->index > y->index) - (x->index < y->index);
+}
+
+static bool sort_lengths(const int64_t *lengths, int64_t n, int64_t *order) {
+    sized_example *all = tn__calloc((size_t)n, sizeof(*all));
+    if (!all) {
+        tn__raise(TN_ENOMEM, "bucket_sampler", "no memory for %lld lengths", (long long)n);
+        return false;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        all[i] = (sized_example){lengths[i], i};
+    }
+    qsort(all, (size_t)n, sizeof(*all), compare_lengths);
+    for (int64_t i = 0; i < n; i++) {
+        order[i] = all[i].index;
+    }
+    free(all);
+    return true;
+}
+
+tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, uint64_t seed) {
+    TN_NO_GRAD;
+    tn_sampler s = {
+        .kind = TN_SAMPLE_BUCKETED, .seed = seed, .parts = 1, .batch = batch, .bucket = bucket};
+    s.table = make_table(lengths, TN_I64, "bucket_sampler");
+    if (tn_is_inert(s.table)) {
+        return s;
+    }
+    TN_SCOPE;
+    if (tn_dtype_of(lengths) != TN_I64 || batch < 1 || bucket < 1) {
+        tn__raise(tn_dtype_of(lengths) == TN_I64 ? TN_EVALUE : TN_EDTYPE, "bucket_sampler",
+                  "buckets of %lld batches of %lld (1 at least), by lengths of %s (i64)",
+                  (long long)bucket, (long long)batch, tn_dtype_name(tn_dtype_of(lengths)));
+        s.table = tn_inert();
+        return s;
+    }
+    const tn_tensor *i64 = tn_contiguous(tn_to(lengths, tn_cpu()));
+    if (tn_is_inert(i64) || !sort_lengths(tn_data(i64), tn_count(i64), tn_data_mut(s.table))) {
+        s.table = tn_inert();
+    }
+    return s;
+}
+
+/* a b, or `most` where that is more. */
+static int64_t product_below(int64_t a, int64_t b, int64_t most) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) || product > most ? most : product;
+}
+
+/* The batches of all parts that belong to one step are one stretch of the order. */
+static int64_t bucketed_index(const tn_sampler *s, int64_t size, uint64_t epoch, int64_t place) {
+    int64_t step = product_below(s->batch, s->parts, size), whole = size / step;
+    if (place < whole * step) { /* what is left over is the last, and short */
+        place = shuffled_index(s->seed, whole, epoch, place / step) * step + place % step;
+    }
+    int64_t bucket = product_below(step, s->bucket, size), first = place / bucket * bucket;
+    int64_t count = size - first < bucket ? size - first : bucket;
+    tn_random4 r = tn_philox(s->seed, epoch, CALL_BUCKET, (uint64_t)first);
+    uint64_t key = (uint64_t)r.word[1] << 32 | r.word[0];
+    const int64_t *order = tn_data(s->table);
+    return order[first + shuffled_index(key, count, epoch, place - first)];
+}
+
+int tn__sampler_describe(const tn_sampler *s, char *text, size_t room) {
+    char digits[TN__DIGEST_DIGITS + 1];
+    *text = 0;
+    if (s->kind != TN_SAMPLE_WEIGHTED && s->kind != TN_SAMPLE_BUCKETED) {
+        return 0;
+    }
+    tn__digest_of(tn_data(s->table), (size_t)tn_count(s->table) * sizeof(int64_t), digits);
+    if (s->kind == TN_SAMPLE_WEIGHTED) {
+        return snprintf(text, room, ", draws %lld, weights %s", (long long)s->draws, digits);
+    }
+    return snprintf(text, room, ", bucket %lld, step %lld, lengths %s", (long long)s->bucket,
+                    (long long)product_below(s->batch, s->parts, INT64_MAX), digits);
+}
+
+/* ---- All kinds ------------------------------------------------------------------------------- */
+
+/* Whether the sampler is sound for so many examples, and has the table that it needs. */
+static bool sampler_fits(const tn_sampler *s, int64_t size) {
+    if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
+        tn__raise(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
+                  (long long)s->part, (long long)s->parts);
+        return false;
+    }
+    bool weighted = s->kind == TN_SAMPLE_WEIGHTED, bucketed = s->kind == TN_SAMPLE_BUCKETED;
+    if (!weighted && !bucketed) {
+        return true;
+    }
+    if (!tn__usable(s->table, "sampler")) {
+        return false;
+    }
+    bool sound = weighted ? s->draws > 0 : s->batch > 0 && s->bucket > 0;
+    if (tn_count(s->table) != size || !sound) {
+        tn__raise(TN_EVALUE, "sampler",
+                  "a sampler %s of %lld examples, but the dataset has %lld, or numbers below 1",
+                  weighted ? "by weights" : "by lengths", (long long)tn_count(s->table),
+                  (long long)size);
+        return false;
+    }
+    return true;
+}
+
+/* Places of an epoch, all parts together. */
+static int64_t order_length(const tn_sampler *s, int64_t size) {
+    return s->kind == TN_SAMPLE_WEIGHTED ? s->draws : size;
+}
+
 int64_t tn_sampler_count(const tn_sampler *s, int64_t size) {
     if (!s) {
         tn__raise(TN_EVALUE, "sampler", "the sampler is NULL");
         return 0;
     }
-    if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
-        tn__raise(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
-                  (long long)s->part, (long long)s->parts);
+    if (!sampler_fits(s, size)) {
         return 0;
     }
+    int64_t length = order_length(s, size);
     switch (s->rule) {
     case TN_PARTS_UNEVEN:
-        return size <= s->part ? 0 : (size - s->part - 1) / s->parts + 1;
+        return length <= s->part ? 0 : (length - s->part - 1) / s->parts + 1;
     case TN_PARTS_PAD:
-        return size <= 0 ? 0 : (size - 1) / s->parts + 1;
+        return length <= 0 ? 0 : (length - 1) / s->parts + 1;
     case TN_PARTS_DROP:
-        return size <= 0 ? 0 : size / s->parts;
+        return length <= 0 ? 0 : length / s->parts;
     }
     tn__raise(TN_EVALUE, "sampler", "there is no rule %d", (int)s->rule);
     return 0;
@@ -95,12 +296,12 @@ static uint64_t place_of(const tn_sampler *s, int64_t position) {
 }
 
 int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position) {
-    return (int64_t)(place_of(s, position) % (uint64_t)size);
+    return (int64_t)(place_of(s, position) % (uint64_t)order_length(s, size));
 }
 
 bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t position) {
     return position >= 0 && position < tn_sampler_count(s, size) &&
-           place_of(s, position) < (uint64_t)size;
+           place_of(s, position) < (uint64_t)order_length(s, size);
 }
 
 int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t position) {
@@ -122,6 +323,10 @@ int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t 
         return shuffled_index(s->seed, size, (uint64_t)epoch, at);
     case TN_SAMPLE_REPLACEMENT:
         return draw_index(s->seed, (uint64_t)epoch, CALL_REPLACE, (uint64_t)at, size);
+    case TN_SAMPLE_WEIGHTED:
+        return weighted_index(s, size, (uint64_t)epoch, at);
+    case TN_SAMPLE_BUCKETED:
+        return bucketed_index(s, size, (uint64_t)epoch, at);
     }
     tn__raise(TN_EVALUE, "sampler", "there is no kind %d", (int)s->kind);
     return -1;

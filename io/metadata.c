@@ -24,6 +24,8 @@
 #include "io/metadata.h"
 
 #include "core/error.h"
+#include "data/collate.h"
+#include "data/sampler.h"
 #include "core/plain_numbers.h"
 #include "nn/describe.h"
 #include "optim/average.h"
@@ -88,9 +90,15 @@ static text describe_loader(const tn_loader *l) {
     tn_sampler s = tn_loader_sampler(l);
     tn_loader_options o = tn_loader_options_of(l);
     const tn_dataset *d = tn_loader_dataset(l);
-    return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", shared by rule %d, %s",
+    char table[160], pads[80] = "";
+    tn__sampler_describe(&s, table, sizeof(table));
+    bool x = tn__dims_vary(d->x_dims), y = tn__dims_vary(d->y_dims);
+    if (x || y) {
+        snprintf(pads, sizeof(pads), ", padded by %a:%a", x ? o.x_pad : 0, y ? o.y_pad : 0);
+    }
+    return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", shared by rule %d, %s%s%s",
                    d->kind, d->size, (int)s.kind, s.seed, (int)s.rule,
-                   o.drop_last ? "short batches dropped" : "short batches kept");
+                   o.drop_last ? "short batches dropped" : "short batches kept", table, pads);
 }
 
 static text group_key(int index) {

@@ -321,7 +321,9 @@ TN_API void tn_shards_writer_free(tn_shards_writer *w);
 typedef enum tn_sampler_kind {
     TN_SAMPLE_SEQUENTIAL,
     TN_SAMPLE_SHUFFLED,
-    TN_SAMPLE_REPLACEMENT
+    TN_SAMPLE_REPLACEMENT,
+    TN_SAMPLE_WEIGHTED,
+    TN_SAMPLE_BUCKETED
 } tn_sampler_kind;
 
 /* How an epoch's examples are shared among parts when their number L does not divide by the number
@@ -340,17 +342,36 @@ typedef struct tn_sampler {
      * 0 of 1 unless distributed. */
     int64_t part, parts;
     tn_part_rule rule;
+
+    /* Of weighted and bucketed ones: in the maker's scope; a loader keeps it. */
+    tn_tensor *table;
+    int64_t draws;         /* weighted: places of an epoch */
+    int64_t batch, bucket; /* bucketed */
 } tn_sampler;
 TN_API tn_sampler tn_sequential_sampler(void);
 TN_API tn_sampler tn_random_sampler(uint64_t seed); /* a fresh permutation every epoch */
 /* independent draws: an epoch has as many as the dataset */
 TN_API tn_sampler tn_replacement_sampler(uint64_t seed);
 
+/* Independent draws, `draws` an epoch, as WeightedRandomSampler with replacement: example i comes
+ * with probability weights[i] / their sum. weights (size) f32 or f64, at least 0 and not all 0.
+ * After an error an epoch has nothing. TN_ESHAPE, TN_EDTYPE, TN_EVALUE. */
+TN_API tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed);
+
+/* Batches of similar lengths, so that little is padding; each example once. The examples are put in
+ * order by lengths (size) i64, of tn_dataset_lengths or any other size, and cut into buckets of
+ * `bucket` batches. Every epoch the examples of a bucket are shuffled, and then all batches: bucket
+ * 1 pads least and always puts the same examples together; 10 pads little more and mixes well.
+ * `batch` is the loader's, which may not differ. Only an epoch's last batch is short. With several
+ * parts those of one step are similar to each other. TN_ESHAPE, TN_EDTYPE, TN_EVALUE. */
+TN_API tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket,
+                                    uint64_t seed);
+
 /* How many examples of a dataset of `size` one epoch gives to this part. */
 TN_API int64_t tn_sampler_count(const tn_sampler *s, int64_t size);
 
-/* The example at `position`, 0 … count-1, of this part in `epoch`. Nothing of the dataset's size is
- * stored: a permutation is a keyed bijection. -1 and TN_EINDEX outside. */
+/* The example at `position`, 0 … count-1, of this part in `epoch`. No order is stored: a
+ * permutation is a keyed bijection. -1 and TN_EINDEX outside. */
 TN_API int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t position);
 
 /* Whether `position` of this part is an example of its own, not one that was added to fill up. */

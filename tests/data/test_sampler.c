@@ -1,7 +1,8 @@
 /* Samplers: an epoch is a permutation, all permutations are about equally likely,
- * parts divide an epoch. */
+ * parts divide an epoch; what weighs more comes more often, and what is as long comes together. */
 #include "tern/data.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -134,6 +135,189 @@ static void test_huge(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
+/* ---- By weights ------------------------------------------------------------------------------ */
+
+static void weighted(void **state) {
+    (void)state;
+    static const double weights[] = {1, 0, 3, 0.5, 0, 5.5};
+    enum { DRAWS = 6000, SIZE = 6 };
+    for (int dtype = 0; dtype < 2; dtype++) {
+        tn_tensor *w = tn_cast(TN_FROM(weights, TN_DIMS(SIZE), TN_F64), dtype ? TN_F32 : TN_F64);
+        tn_sampler s = tn_weighted_sampler(w, DRAWS, 3);
+        assert_int_equal(tn_sampler_count(&s, SIZE), DRAWS);
+        int count[SIZE] = {0}, again = 0;
+        for (int64_t i = 0; i < DRAWS; i++) {
+            int64_t at = tn_sampler_at(&s, SIZE, 1, i);
+            assert_in_range(at, 0, SIZE - 1);
+            count[at]++;
+            again += at == tn_sampler_at(&s, SIZE, 2, i);
+        }
+        double chi = 0; /* 3 degrees of freedom: 99.9 % below 16.3 */
+        for (int i = 0; i < SIZE; i++) {
+            double expected = DRAWS * weights[i] / 10, off = count[i] - expected;
+            assert_true(weights[i] > 0 || count[i] == 0);
+            chi += weights[i] > 0 ? off * off / expected : 0;
+        }
+        assert_true(chi < 16.3);
+        assert_true(again < DRAWS / 2); /* another epoch, other draws: 0.405 of them agree */
+    }
+}
+
+/* The parts of a weighted order are its places in turn, and its length is that of the draws. */
+static void weighted_parts(void **state) {
+    (void)state;
+    tn_sampler s = tn_weighted_sampler(tn_ones(TN_DIMS(4), TN_F32), 7, 1), whole = s;
+    s.parts = 3;
+    s.part = 2;
+    s.rule = TN_PARTS_PAD;
+    assert_int_equal(tn_sampler_count(&s, 4), 3);
+    for (int64_t i = 0; i < 3; i++) {
+        int64_t place = 2 + 3 * i;
+        assert_int_equal(tn_sampler_at(&s, 4, 5, i), tn_sampler_at(&whole, 4, 5, place % 7));
+        assert_int_equal(tn_sampler_is_real(&s, 4, i), place < 7);
+    }
+}
+
+static void weights_refused(void **state) {
+    (void)state;
+    static const double wrong[][2] = {{0, 0}, {1, -1}, {NAN, 1}, {INFINITY, 1}};
+    for (int i = 0; i < 4; i++) {
+        tn_sampler s = tn_weighted_sampler(TN_FROM(wrong[i], TN_DIMS(2), TN_F64), 2, 1);
+        assert_inert(s.table, TN_EVALUE, "weight");
+        assert_int_equal(tn_sampler_count(&s, 2), 0);
+        tn_error_clear();
+    }
+    tn_weighted_sampler(tn_ones(TN_DIMS(2), TN_I64), 2, 1);
+    assert_error(TN_EDTYPE, "by weights of i64");
+    tn_weighted_sampler(tn_ones(TN_DIMS(2, 2), TN_F32), 2, 1);
+    assert_error(TN_ESHAPE, "[2, 2] is not one number for each example");
+    tn_weighted_sampler(tn_ones(TN_DIMS(2), TN_F32), 0, 1);
+    assert_error(TN_EVALUE, "0 draws");
+    tn_sampler s = tn_weighted_sampler(tn_ones(TN_DIMS(2), TN_F32), 2, 1);
+    assert_int_equal(tn_sampler_count(&s, 3), 0);
+    assert_error(TN_EVALUE, "by weights of 2 examples, but the dataset has 3");
+}
+
+/* ---- By length ------------------------------------------------------------------------------- */
+
+enum { LINES = 503, LINE_BATCH = 8, LINE_STEPS = (LINES + LINE_BATCH - 1) / LINE_BATCH };
+
+static int64_t line_length(int64_t i) {
+    return 1 + i * i * 7919 % 97;
+}
+
+static tn_tensor *line_lengths(void) {
+    tn_tensor *t = tn_empty(TN_DIMS(LINES), TN_I64);
+    int64_t *at = tn_data_mut(t);
+    for (int64_t i = 0; i < LINES; i++) {
+        at[i] = line_length(i);
+    }
+    return t;
+}
+
+/* Elements of an epoch that are padding, of which there are elements that are none. */
+static double padding_of(const tn_sampler *s, int64_t epoch) {
+    int64_t padded = 0, all = 0, count = tn_sampler_count(s, LINES);
+    for (int64_t first = 0; first < count; first += LINE_BATCH) {
+        int64_t longest = 0, sum = 0, n = 0;
+        for (; n < LINE_BATCH && first + n < count; n++) {
+            int64_t length = line_length(tn_sampler_at(s, LINES, epoch, first + n));
+            longest = length > longest ? length : longest;
+            sum += length;
+        }
+        padded += n * longest - sum;
+        all += sum;
+    }
+    return (double)padded / (double)all;
+}
+
+static void bucketed(void **state) {
+    (void)state;
+    tn_sampler by_chance = tn_random_sampler(5), one, four;
+    one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
+    four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
+    int same = 0;
+    for (int64_t epoch = 0; epoch < 3; epoch++) {
+        check_permutation(one, LINES, epoch);
+        check_permutation(four, LINES, epoch);
+        assert_true(padding_of(&by_chance, epoch) > 0.6);
+        assert_true(padding_of(&one, epoch) < 0.03);
+        assert_true(padding_of(&four, epoch) < 0.12);
+        for (int64_t i = 0; i < LINES; i++) {
+            same += tn_sampler_at(&four, LINES, epoch, i) == tn_sampler_at(&four, LINES, 7, i);
+        }
+    }
+    assert_true(same < LINES / 10);
+}
+
+/* A batch of short lines is as likely to come first as one of long lines. */
+static void buckets_are_shuffled(void **state) {
+    (void)state;
+    tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 6);
+    int rising = 0;
+    for (int64_t step = 1; step < LINE_STEPS - 1; step++) {
+        int64_t before = line_length(tn_sampler_at(&s, LINES, 0, (step - 1) * LINE_BATCH));
+        rising += line_length(tn_sampler_at(&s, LINES, 0, step * LINE_BATCH)) > before;
+    }
+    assert_in_range(rising, LINE_STEPS / 3, 2 * LINE_STEPS / 3);
+}
+
+/* What two parts have in a step is what one part has with batches of twice the size. */
+static void bucketed_parts(void **state) {
+    (void)state;
+    tn_sampler one = tn_bucket_sampler(line_lengths(), 2 * LINE_BATCH, 3, 5);
+    for (int64_t part = 0; part < 2; part++) {
+        tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 3, 5);
+        s.part = part;
+        s.parts = 2;
+        for (int64_t i = 0; i < tn_sampler_count(&s, LINES); i++) {
+            assert_int_equal(tn_sampler_at(&s, LINES, 1, i),
+                             tn_sampler_at(&one, LINES, 1, 2 * i + part));
+        }
+        assert_true(padding_of(&s, 1) < 0.15);
+    }
+}
+
+static void lengths_refused(void **state) {
+    (void)state;
+    tn_bucket_sampler(tn_ones(TN_DIMS(2), TN_F32), 2, 1, 1);
+    assert_error(TN_EDTYPE, "by lengths of f32");
+    tn_bucket_sampler(line_lengths(), 0, 1, 1);
+    assert_error(TN_EVALUE, "buckets of 1 batches of 0");
+    tn_bucket_sampler(tn_ones(TN_DIMS(2, 1), TN_I64), 2, 1, 1);
+    assert_error(TN_ESHAPE, "not one number for each example");
+    tn_sampler s = tn_bucket_sampler(line_lengths(), INT64_MAX, INT64_MAX, 1);
+    s.parts = INT64_MAX; /* one bucket of all, without an overflow */
+    assert_in_range(tn_sampler_at(&s, LINES, 0, 0), 0, LINES - 1);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 4;
+    s = tn_bucket_sampler(line_lengths(), 8, 1, 1);
+    assert_null(tn_loader_new(tn_tensor_dataset(line_lengths(), NULL), s, o));
+    assert_error(TN_EVALUE, "batches of 4, but the sampler makes buckets for 8");
+}
+
+/* A loader keeps the table: the maker's scope may end. */
+static void tables_live_as_long_as_loaders(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 2; threads += 2) {
+        tn_loader *l;
+        {
+            TN_SCOPE;
+            tn_loader_options o = tn_loader_defaults();
+            o.batch = LINE_BATCH;
+            o.threads = threads;
+            tn_sampler s = tn_bucket_sampler(line_lengths(), LINE_BATCH, 2, 1);
+            l = tn_loader_new(tn_tensor_dataset(line_lengths(), NULL), s, o);
+        }
+        int64_t n = 0;
+        for (tn_batch b; tn_loader_next(l, &b);) {
+            n += tn_count(b.x);
+        }
+        assert_int_equal(n, LINES);
+        tn_loader_free(l);
+    }
+}
+
 static void test_errors(void **state) {
     (void)state;
     tn_sampler s = tn_random_sampler(3);
@@ -161,6 +345,14 @@ int main(void) {
         cmocka_unit_test(test_parts_divide),
         cmocka_unit_test(test_huge),
         cmocka_unit_test(test_errors),
+        TEST(weighted),
+        TEST(weighted_parts),
+        TEST(weights_refused),
+        TEST(bucketed),
+        TEST(buckets_are_shuffled),
+        TEST(bucketed_parts),
+        TEST(lengths_refused),
+        TEST(tables_live_as_long_as_loaders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
