@@ -10,6 +10,7 @@
 #include "nn.h"
 #include "optim.h"
 #include "data.h"
+#include "transforms.h"
 #include "tokenizer.h"
 #include "io.h"
 #include "tensorboard.h"

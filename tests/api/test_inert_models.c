@@ -846,8 +846,13 @@ static void loaders(tn_tensor *t) {
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             for (int k = 0; k < LONGS; k++) {
-                tn_sampler odd = {(tn_sampler_kind)(i % 4), UINT64_MAX, longs[j], longs[k],
-                                  (tn_part_rule)(j % 4)};
+                tn_sampler odd = {.kind = (tn_sampler_kind)(i % 6),
+                                  .seed = UINT64_MAX,
+                                  .part = longs[j],
+                                  .parts = longs[k],
+                                  .rule = (tn_part_rule)(j % 4)};
+                odd.draws = longs[k];
+                odd.batch = odd.bucket = longs[j];
                 TAKES(tn_sampler_count(&odd, longs[i]));
                 TAKES(tn_sampler_is_real(&odd, longs[i], longs[k]));
                 TAKES(tn_sampler_at(&odd, longs[i], longs[j], longs[k]));
@@ -908,6 +913,28 @@ static void composed_datasets(tn_tensor *t) {
     NOTHING(tn_concat_dataset(NULL, 2));
     NOTHING(tn_sequence_dataset(&t, &t, 1));
     FAILS(tn_random_split(NULL, NULL, 2, 1, pieces));
+}
+
+/* ---- transforms.h ---------------------------------------------------------------------------- */
+
+static void transforms(tn_tensor *t) {
+    const tn_batch batch = {.x = t, .y = t};
+    for (int i = 0; i < LONGS; i++) {
+        for (int j = 0; j < REALS; j++) {
+            const tn_transform odd[] = {tn_random_crop(longs[i], longs[LONGS - 1 - i], longs[i]),
+                                        tn_center_crop(longs[i], longs[i]),
+                                        tn_image_resize(longs[i], longs[i]),
+                                        tn_random_horizontal_flip(reals[j]),
+                                        tn_color_jitter(reals[j], 0, reals[REALS - 1 - j]),
+                                        tn_image_normalize(ints[i % INTS], NULL, &reals[j]),
+                                        {0}};
+            NOTHING(tn_transformed(NULL, odd, 7, 1));
+            NOTHING(tn_transformed(NULL, NULL, ints[i % INTS], 1));
+            INERT(tn_mixup(batch, longs[i], reals[j], 1).x);
+            INERT(tn_weighted_sampler(t, longs[i], 1).table);
+            INERT(tn_bucket_sampler(t, longs[i], 3, 1).table);
+        }
+    }
 }
 
 /* ---- io.h ------------------------------------------------------------------------------------ */
@@ -1145,6 +1172,7 @@ PART(datasets)
 PART(corpora)
 PART(loaders)
 PART(composed_datasets)
+PART(transforms)
 PART(tokenizers)
 PART(files)
 PART(training)
@@ -1166,6 +1194,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_corpora),
         cmocka_unit_test(test_loaders),
         cmocka_unit_test(test_composed_datasets),
+        cmocka_unit_test(test_transforms),
         cmocka_unit_test(test_tokenizers),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_training),

@@ -1,0 +1,285 @@
+/* Transforms of images (C, H, W), as torchvision defines them.
+ *
+ * A maker only notes its arguments in `value`; `shape` looks whether images fit, when the dataset
+ * is made, so that `apply` cannot fail.
+ */
+#include "core/error.h"
+#include "tern/transforms.h"
+
+#include <math.h>
+#include <string.h>
+
+/* value[] of the transforms that have a size */
+enum { HEIGHT, WIDTH, PADDING };
+
+static bool is_image(const tn_transform *t, const tn_dims *dims) {
+    if (dims->ndim != 3 || dims->size[0] < 1 || dims->size[1] < 1 || dims->size[2] < 1) {
+        tn__raise(TN_ESHAPE, t->kind, "x has %d dimensions or is empty; it should be (C, H, W)",
+                  dims->ndim);
+        return false;
+    }
+    return true;
+}
+
+/* A height or width that a tensor may have. */
+static bool is_length(double v) {
+    return v >= 1 && v <= 1e6;
+}
+
+/* The images have the height and width asked for. */
+static tn_status sized_shape(const tn_transform *t, tn_dims *dims) {
+    if (!is_image(t, dims)) {
+        return tn_error();
+    }
+    if (!is_length(t->value[HEIGHT]) || !is_length(t->value[WIDTH])) {
+        return tn__raise(TN_EVALUE, t->kind, "to %g x %g (1 to 1000000)", t->value[HEIGHT],
+                         t->value[WIDTH]);
+    }
+    dims->size[1] = (int64_t)t->value[HEIGHT];
+    dims->size[2] = (int64_t)t->value[WIDTH];
+    return TN_OK;
+}
+
+/* ---- Windows --------------------------------------------------------------------------------- */
+
+/* The window whose first pixel is (top, left) of the image, with zeros where there is no image. */
+static void copy_window(tn_dims from, const float *x, int64_t height, int64_t width, int64_t top,
+                        int64_t left, float *out) {
+    int64_t H = from.size[1], W = from.size[2];
+    int64_t begin = left < 0 ? -left : 0; /* of a row's part that is image */
+    int64_t end = width < W - left ? width : W - left;
+    for (int64_t c = 0; c < from.size[0]; c++) {
+        for (int64_t i = 0; i < height; i++, out += width) {
+            int64_t row = top + i;
+            memset(out, 0, (size_t)width * sizeof(float));
+            if (row >= 0 && row < H && begin < end) {
+                memcpy(out + begin, x + (c * H + row) * W + left + begin,
+                       (size_t)(end - begin) * sizeof(float));
+            }
+        }
+    }
+}
+
+static tn_status crop_shape(const tn_transform *t, tn_dims *dims) {
+    tn_dims before = *dims;
+    double padding = t->value[PADDING];
+    if (sized_shape(t, dims) != TN_OK) {
+        return tn_error();
+    }
+    if (!(padding >= 0 && padding <= 1e6) || before.size[1] + 2 * padding < t->value[HEIGHT] ||
+        before.size[2] + 2 * padding < t->value[WIDTH]) {
+        return tn__raise(TN_ESHAPE, t->kind,
+                         "a window of %g x %g does not fit into an image of %lld x %lld with %g "
+                         "pixels around it",
+                         t->value[HEIGHT], t->value[WIDTH], (long long)before.size[1],
+                         (long long)before.size[2], padding);
+    }
+    return TN_OK;
+}
+
+static tn_status crop_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                            tn_generator *random) {
+    int64_t height = (int64_t)t->value[HEIGHT], width = (int64_t)t->value[WIDTH];
+    int64_t padding = (int64_t)t->value[PADDING];
+    int64_t top = tn_random_below(random, dims.size[1] + 2 * padding - height + 1) - padding;
+    int64_t left = tn_random_below(random, dims.size[2] + 2 * padding - width + 1) - padding;
+    copy_window(dims, x, height, width, top, left, out);
+    return TN_OK;
+}
+
+tn_transform tn_random_crop(int64_t height, int64_t width, int64_t padding) {
+    return (tn_transform){.kind = "random_crop",
+                          .shape = crop_shape,
+                          .apply = crop_apply,
+                          .value = {(double)height, (double)width, (double)padding},
+                          .values = 3};
+}
+
+static tn_status center_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                              tn_generator *random) {
+    int64_t height = (int64_t)t->value[HEIGHT], width = (int64_t)t->value[WIDTH];
+    int64_t above = dims.size[1] - height, beside = dims.size[2] - width;
+    /* Python's round, to even, of what is cut off; rounded down, of what is added */
+    int64_t top = above > 0 ? (int64_t)rint((double)above / 2) : -(-above / 2);
+    int64_t left = beside > 0 ? (int64_t)rint((double)beside / 2) : -(-beside / 2);
+    copy_window(dims, x, height, width, top, left, out);
+    return TN_OK;
+}
+
+tn_transform tn_center_crop(int64_t height, int64_t width) {
+    return (tn_transform){.kind = "center_crop",
+                          .shape = sized_shape,
+                          .apply = center_apply,
+                          .value = {(double)height, (double)width},
+                          .values = 2};
+}
+
+/* ---- Left and right -------------------------------------------------------------------------- */
+
+static tn_status flip_shape(const tn_transform *t, tn_dims *dims) {
+    if (!(t->value[0] >= 0 && t->value[0] <= 1)) {
+        return tn__raise(TN_EVALUE, t->kind, "with probability %g", t->value[0]);
+    }
+    return is_image(t, dims) ? TN_OK : tn_error();
+}
+
+static tn_status flip_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                            tn_generator *random) {
+    int64_t rows = dims.size[0] * dims.size[1], W = dims.size[2];
+    bool flipped = tn_random_uniform(random) < t->value[0];
+    if (!flipped) {
+        memcpy(out, x, (size_t)(rows * W) * sizeof(float));
+        return TN_OK;
+    }
+    for (int64_t r = 0; r < rows; r++, x += W, out += W) {
+        for (int64_t i = 0; i < W; i++) {
+            out[i] = x[W - 1 - i];
+        }
+    }
+    return TN_OK;
+}
+
+tn_transform tn_random_horizontal_flip(double p) {
+    return (tn_transform){.kind = "random_horizontal_flip",
+                          .shape = flip_shape,
+                          .apply = flip_apply,
+                          .value = {p},
+                          .values = 1};
+}
+
+/* ---- Colours --------------------------------------------------------------------------------- */
+
+typedef enum colour_change { BRIGHTNESS, CONTRAST, SATURATION, CHANGES } colour_change;
+
+static tn_status jitter_shape(const tn_transform *t, tn_dims *dims) {
+    for (int i = 0; i < CHANGES; i++) {
+        if (!(t->value[i] >= 0 && isfinite(t->value[i]))) {
+            return tn__raise(TN_EVALUE, t->kind, "by %g (0 at least)", t->value[i]);
+        }
+    }
+    if (!is_image(t, dims)) {
+        return tn_error();
+    }
+    if (dims->size[0] != 1 && dims->size[0] != 3) {
+        return tn__raise(TN_ESHAPE, t->kind, "an image has %lld channels, but should have 1 or 3",
+                         (long long)dims->size[0]);
+    }
+    return TN_OK;
+}
+
+static float clamp_unit(float v) {
+    return v < 0 ? 0 : v > 1 ? 1 : v;
+}
+
+/* How bright pixel i is. */
+static float gray_of(const float *image, int64_t channels, int64_t pixels, int64_t i) {
+    return channels == 1
+               ? image[i]
+               : 0.2989f * image[i] + 0.587f * image[pixels + i] + 0.114f * image[2 * pixels + i];
+}
+
+static float mean_gray(const float *image, int64_t channels, int64_t pixels) {
+    double sum = 0;
+    for (int64_t i = 0; i < pixels; i++) {
+        sum += (double)gray_of(image, channels, pixels, i);
+    }
+    return (float)(sum / (double)pixels);
+}
+
+/* factor x + (1 - factor) gray, where gray is one number, or that of each pixel. */
+static void blend_pixels(float *image, int64_t channels, int64_t pixels, double factor,
+                         const float *gray) {
+    float mine = (float)factor, other = (float)(1 - factor);
+    for (int64_t i = 0; i < pixels; i++) {
+        float g = gray ? *gray : gray_of(image, channels, pixels, i);
+        for (int64_t c = 0; c < channels; c++) {
+            float *v = &image[c * pixels + i];
+            *v = clamp_unit(mine * *v + other * g);
+        }
+    }
+}
+
+static void change_colours(float *image, int64_t channels, int64_t pixels, colour_change what,
+                           double factor) {
+    float gray = what == CONTRAST ? mean_gray(image, channels, pixels) : 0;
+    if (what != SATURATION) {
+        blend_pixels(image, channels, pixels, factor, &gray);
+    } else if (channels == 3) { /* gray has no colours to lose */
+        blend_pixels(image, channels, pixels, factor, NULL);
+    }
+}
+
+static tn_status jitter_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                              tn_generator *random) {
+    static const colour_change orders[][CHANGES] = {
+        {BRIGHTNESS, CONTRAST, SATURATION}, {BRIGHTNESS, SATURATION, CONTRAST},
+        {CONTRAST, BRIGHTNESS, SATURATION}, {CONTRAST, SATURATION, BRIGHTNESS},
+        {SATURATION, BRIGHTNESS, CONTRAST}, {SATURATION, CONTRAST, BRIGHTNESS}};
+    int64_t pixels = dims.size[1] * dims.size[2];
+    const colour_change *order = orders[tn_random_below(random, 6)];
+    double factor[CHANGES];
+    for (int i = 0; i < CHANGES; i++) {
+        double low = t->value[i] < 1 ? 1 - t->value[i] : 0, high = 1 + t->value[i];
+        factor[i] = low + tn_random_uniform(random) * (high - low);
+    }
+    memcpy(out, x, (size_t)(dims.size[0] * pixels) * sizeof(float));
+    for (int k = 0; k < CHANGES; k++) {
+        if (t->value[order[k]] > 0) {
+            change_colours(out, dims.size[0], pixels, order[k], factor[order[k]]);
+        }
+    }
+    return TN_OK;
+}
+
+tn_transform tn_color_jitter(double brightness, double contrast, double saturation) {
+    return (tn_transform){.kind = "color_jitter",
+                          .shape = jitter_shape,
+                          .apply = jitter_apply,
+                          .value = {brightness, contrast, saturation},
+                          .values = CHANGES};
+}
+
+/* ---- Numbers --------------------------------------------------------------------------------- */
+
+enum { MOST_CHANNELS = 8 };
+
+/* value[] is the means, then the standard deviations. */
+static tn_status normalize_shape(const tn_transform *t, tn_dims *dims) {
+    int64_t C = t->values / 2;
+    if (dims->ndim < 1 || dims->size[0] != C) {
+        return tn__raise(TN_ESHAPE, t->kind, "x has %lld channels, but there are means for %lld",
+                         (long long)(dims->ndim < 1 ? 0 : dims->size[0]), (long long)C);
+    }
+    for (int64_t c = 0; c < C; c++) {
+        if (!isfinite(t->value[c]) || !(t->value[C + c] > 0)) {
+            return tn__raise(TN_EVALUE, t->kind, "mean %g and std %g of channel %lld", t->value[c],
+                             t->value[C + c], (long long)c);
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status normalize_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                                 tn_generator *random) {
+    (void)random;
+    int64_t C = dims.size[0], each = C ? tn_dims_count(dims) / C : 0;
+    for (int64_t c = 0; c < C; c++, x += each, out += each) {
+        float mean = (float)t->value[c], std = (float)t->value[C + c];
+        for (int64_t i = 0; i < each; i++) {
+            out[i] = (x[i] - mean) / std;
+        }
+    }
+    return TN_OK;
+}
+
+tn_transform tn_image_normalize(int C, const double *mean, const double *std) {
+    tn_transform t = {
+        .kind = "image_normalize", .shape = normalize_shape, .apply = normalize_apply};
+    bool fits = C >= 1 && C <= MOST_CHANNELS && mean && std;
+    for (int c = 0; fits && c < C; c++) {
+        t.value[c] = mean[c];
+        t.value[C + c] = std[c];
+    }
+    t.values = fits ? 2 * C : 0; /* then no image fits */
+    return t;
+}
