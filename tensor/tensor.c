@@ -98,7 +98,7 @@ static void bury_tensor(tn_tensor *t) {
 void tn__raise_dead(const tn_tensor *t, const char *operation) {
     (void)t;
     tn__raise(TN_ESTATE, operation,
-              "the tensor was released before (a build with TN_DEBUG_TENSORS says where)");
+              "the tensor was released before (the library of ./run build debug says where)");
 }
 
 #endif

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs a build into an empty folder and uses it from outside the tree, as a user would: pkg-config, a C example, a C++
-# program.
-# usage: tests/test_install.sh BUILD_FOLDER
+# program. With a second build, one that checks for dead tensors: it is installed beside the first.
+# usage: tests/test_install.sh BUILD_FOLDER [BUILD_FOLDER_THAT_CHECKS]
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "${1:?which build folder}" && pwd)
+checked=$(cd "${2:-$build}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -38,6 +39,26 @@ if [ -n "$example" ]; then
     gcc -std=c11 -D_GNU_SOURCE -Wall -Wextra -g "$example" $flags -lm "-Wl,-rpath,$lib" -o example
     ./example >example.out || { cat example.out; exit 1; }
     echo "$(basename "$example") runs outside the tree, $(wc -l <example.out) lines"
+fi
+
+# The build that checks, beside the other: its libraries alone, by which a program that is there names a dead tensor. The program and
+# what it says are those of docs/debug_build.md.
+if [ $# -gt 1 ]; then
+    page=$root/docs/debug_build.md
+    sed -n '/^```c$/,/^```$/p' "$page" | sed '/^```/d' >dead.c
+    # shellcheck disable=SC2086
+    gcc -std=gnu11 -Wall -Wextra -g dead.c $flags "-Wl,-rpath,$lib" -o dead
+    before=$(find "$work/install" -type f | wc -l)
+    DESTDIR="$work/install" meson install -C "$checked" --no-rebuild >"$work/log" || { cat "$work/log"; exit 1; }
+    debug=$(pkg-config --variable=debugdir tern)
+    [ -e "$debug/libtern.so.${version%.*}" ] || { echo "no libtern.so.${version%.*} in $debug"; exit 1; }
+    others=$(find "$work/install" -type f -not -path "$debug/*" | wc -l)
+    [ "$others" = "$before" ] || { echo "the debug build has installed $((others - before)) files elsewhere than in $debug"; exit 1; }
+    wrong=$(./dead)
+    [ "$wrong" = "$(sed -n 's/^    \(the sum is .*\)/\1/p' "$page")" ] || { echo "docs/debug_build.md: the program says: $wrong"; exit 1; }
+    ! told=$(LD_LIBRARY_PATH=$debug ./dead 2>&1) || { echo "the debug library has no objection: $told"; exit 1; }
+    [ "$told" = "$(sed -n 's/^    \(dead.c:.*\)/\1/p' "$page")" ] || { echo "docs/debug_build.md: the program says: $told"; exit 1; }
+    echo "the debug build in $(basename "$debug") names both lines"
 fi
 
 # A program that only generates, linked statically, alone in an empty folder with a model.
