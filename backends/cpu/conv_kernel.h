@@ -10,10 +10,6 @@
  *     panels   row k = (channel, tap) of WIDE columns: copies of vectors out of the region
  *     sums     ROWS rows of weights, packed once a call, times a panel: the products' micro kernel
  *
- * Without a stride the rows of a box lie in the region as they are, but for a few elements between
- * them. Where these are few, their sums are made too and thrown away, and there are no panels: the
- * micro kernel reads the region itself.
- *
  * The gradient of the weight multiplies the other way around: sums over places of a row of dy and
  * vectors of LANES input channels, for which the region has its channels innermost. Where there are
  * few channels the vectors are of (channel, tap), and the panels are turned.
@@ -60,16 +56,9 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
 
 /* ---- The forward direction ------------------------------------------------------------------- */
 
-/* Rows of columns that are multiplied: of tap t of channel c at data + c channel + tap[t]. */
-typedef struct columns {
-    const T *data;
-    int64_t channels, channel, taps;
-    const int64_t *tap;
-} columns;
-
-/* sums (ROWS, vectors VL), APART a row, = A (ROWS, k) x columns, added where `adds`. */
-INLINE void sum_tile(const columns *x, const T *restrict a, T *restrict sums, bool adds,
-                     const int vectors) {
+/* sums (ROWS, vectors VL), COLS a row, = A (ROWS, k) x panel, added where `adds`. */
+INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *restrict sums,
+                     bool adds, const int vectors) {
     vec acc[ROWS][3];
     UNROLL
     for (int i = 0; i < ROWS; i++) {
@@ -77,24 +66,21 @@ INLINE void sum_tile(const columns *x, const T *restrict a, T *restrict sums, bo
         for (int v = 0; v < vectors; v++) {
             acc[i][v] = (vec){0};
             if (adds) {
-                acc[i][v] = *(const vec_any *)(sums + i * APART + v * VL);
+                acc[i][v] = *(const vec_any *)(sums + i * COLS + v * VL);
             }
         }
     }
-    const T *channel = x->data;
-    for (int64_t c = 0; c < x->channels; c++, channel += x->channel) {
-        for (int64_t t = 0; t < x->taps; t++, a += ROWS) {
-            vec b[3];
+    for (int64_t p = 0; p < k; p++, a += ROWS, b += WIDE) {
+        vec x[3];
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            x[v] = *(const vec_any *)(b + v * VL);
+        }
+        UNROLL
+        for (int i = 0; i < ROWS; i++) {
             UNROLL
             for (int v = 0; v < vectors; v++) {
-                b[v] = *(const vec_any *)(channel + x->tap[t] + v * VL);
-            }
-            UNROLL
-            for (int i = 0; i < ROWS; i++) {
-                UNROLL
-                for (int v = 0; v < vectors; v++) {
-                    acc[i][v] += a[i] * b[v];
-                }
+                acc[i][v] += a[i] * x[v];
             }
         }
     }
@@ -102,18 +88,18 @@ INLINE void sum_tile(const columns *x, const T *restrict a, T *restrict sums, bo
     for (int i = 0; i < ROWS; i++) {
         UNROLL
         for (int v = 0; v < vectors; v++) {
-            *(vec_any *)(sums + i * APART + v * VL) = acc[i][v];
+            *(vec_any *)(sums + i * COLS + v * VL) = acc[i][v];
         }
     }
 }
 
-static void sum_columns(const columns *x, const T *a, T *sums, bool adds, int64_t cols) {
+static void sum_panel(int64_t k, const T *a, const T *b, T *sums, bool adds, int64_t cols) {
     if (cols > 2 * VL) {
-        sum_tile(x, a, sums, adds, 3);
+        sum_tile(k, a, b, sums, adds, 3);
     } else if (cols > VL) {
-        sum_tile(x, a, sums, adds, 2);
+        sum_tile(k, a, b, sums, adds, 2);
     } else {
-        sum_tile(x, a, sums, adds, 1);
+        sum_tile(k, a, b, sums, adds, 1);
     }
 }
 
@@ -144,7 +130,7 @@ static size_t divide_memory(const conv_plan *p, char *at, conv_memory *m) {
     m->panel = (T *)at;
     at += round_up((size_t)(WIDE * (p->cut * p->taps + 1)) * sizeof(T));
     m->sums = (T *)at;
-    at += round_up((size_t)(p->block_rows * APART) * sizeof(T));
+    at += round_up((size_t)(p->block_rows * COLS) * sizeof(T));
     m->tap = (int64_t *)at;
     at += round_up((size_t)p->taps * sizeof(int64_t));
     m->rows = (int64_t *)at;
@@ -156,28 +142,48 @@ static size_t divide_memory(const conv_plan *p, char *at, conv_memory *m) {
     return (size_t)(at - start);
 }
 
-/* A channel's sums, with its bias, to the result; the rows of the box are `step` apart. */
-static void store_sums(const conv_job *job, const box_at *box, int64_t channel, const T *sums,
-                       int64_t step) {
-    const conv_side *y = &job->y;
+static T bias_of(const conv_job *job, int64_t channel) {
     T bias = 0;
     if (job->bias) {
-        conv_side from = {(void *)job->bias, y->dtype, 0, 0, {0}, {0}};
+        conv_side from = {(void *)job->bias, job->y.dtype, 0, 0, {0}, {0}};
         load_row(&bias, &from, channel * job->bias_stride, 1, 1);
     }
-    int64_t run = box->size[3], rows = box->size[2];
-    if (rows == 1 || (step == run && y->stride[1] == run * y->stride[2])) {
-        run *= rows;
-        step *= rows;
-        rows = 1;
+    return bias;
+}
+
+/* Where channel 0 of a box begins in the result. */
+static int64_t box_in_result(const conv_job *job, const box_at *box) {
+    return box->first[0] * job->y.image + box->first[1] * job->y.stride[0] +
+           box->first[2] * job->y.stride[1] + box->first[3] * job->y.stride[2];
+}
+
+/* Whether the places of a box lie side by side in the result. */
+static bool is_run(const conv_job *job, const box_at *box) {
+    const conv_side *y = &job->y;
+    return y->dtype == PLAIN && y->stride[2] == 1 && box->size[0] * box->size[1] == 1 &&
+           (box->size[2] == 1 || y->stride[1] == box->size[3]);
+}
+
+/* Columns [from, from + cols) of `rows` channels to the result of a box that is a run. */
+static void store_tile(const conv_job *job, const box_at *box, int64_t channel, int64_t rows,
+                       int64_t from, int64_t cols, const T *sums) {
+    T *to = (T *)job->y.data + box_in_result(job, box) + from;
+    for (int64_t i = 0; i < rows; i++) {
+        copy_plus(to + (channel + i) * job->y.channel, sums + i * COLS, cols,
+                  bias_of(job, channel + i));
     }
-    T line[COLS];
+}
+
+/* A row of sums, with its bias, to the result. */
+static void store_row(const conv_job *job, const box_at *box, int64_t channel, const T *sums) {
+    const conv_side *y = &job->y;
+    T line[COLS], bias = bias_of(job, channel);
+    int64_t run = box->size[3];
     for (int64_t n = 0; n < box->size[0]; n++) {
         for (int64_t z = 0; z < box->size[1]; z++) {
-            for (int64_t r = 0; r < rows; r++, sums += step) {
-                int64_t at = (box->first[0] + n) * y->image + channel * y->channel +
-                             (box->first[1] + z) * y->stride[0] +
-                             (box->first[2] + r) * y->stride[1] + box->first[3] * y->stride[2];
+            for (int64_t r = 0; r < box->size[2]; r++, sums += run) {
+                int64_t at = box_in_result(job, box) + n * y->image + channel * y->channel +
+                             z * y->stride[0] + r * y->stride[1];
                 if (y->dtype == PLAIN && y->stride[2] == 1) {
                     copy_plus((T *)y->data + at, sums, run, bias);
                     continue;
@@ -190,18 +196,6 @@ static void store_sums(const conv_job *job, const box_at *box, int64_t channel, 
     }
 }
 
-/* Panel `number` of a box, made of `cut` regions. */
-static columns pack_panel(const conv_plan *p, const conv_memory *m, const region *r, int64_t number,
-                          int64_t cut, int64_t cols) {
-    static const int64_t beginning = 0;
-    if (cols < WIDE) {
-        fill_zero(m->panel, WIDE * cut * p->taps);
-    }
-    pack_rows(m->panel, m->regions, r->length, cut, m->tap, p->taps, m->moves + m->first[number],
-              m->first[number + 1] - m->first[number]);
-    return (columns){m->panel, cut * p->taps, WIDE, 1, &beginning};
-}
-
 /* One box of one group, rows [row, row + rows) of it. */
 static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, int64_t group,
                     int64_t row, int64_t rows) {
@@ -212,36 +206,39 @@ static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, in
         m->tap[t] = tap_in_region(job, &r, t);
     }
     find_rows(job, &r, &box, m->rows);
-    bool lies = lies_in_region(job, &r, &box);
-    if (!lies) {
-        plan_moves(job, &r, &box, m->moves, m->first);
-    }
-    int64_t step = lies ? r.row : box.size[3], cols = lies ? columns_between(&r, &box) : box.cols,
-            all = job->channels * p->taps;
+    plan_moves(job, &r, &box, m->moves, m->first);
+    bool runs = is_run(job, &box);
+    int64_t panels = div_up(box.cols, WIDE), all = job->channels * p->taps;
     const T *weights = p->weights + (group * div_up(job->rows, ROWS) * ROWS + row) * all;
     for (int64_t c = 0; c < job->channels && p->taps > 0; c += p->cut) {
-        int64_t cut = min_of(p->cut, job->channels - c);
+        int64_t cut = min_of(p->cut, job->channels - c), k = cut * p->taps;
         for (int64_t i = 0; i < cut; i++) {
             copy_region(job, &r, &box, m->rows, group * job->channels + c + i,
                         m->regions + i * r.length);
         }
-        fill_zero(m->regions + cut * r.length, WIDE); /* a last vector reaches there */
-        for (int64_t from = 0; from < cols; from += WIDE) {
-            columns x = {m->regions + from, cut, r.length, p->taps, m->tap};
-            if (!lies) {
-                x = pack_panel(p, m, &r, from / WIDE, cut, cols - from);
+        for (int64_t b = 0; b < panels; b++) {
+            int64_t cols = box.cols - b * WIDE;
+            if (cols < WIDE) {
+                fill_zero(m->panel, WIDE * k);
             }
+            pack_rows(m->panel, m->regions, r.length, cut, m->tap, p->taps, m->moves + m->first[b],
+                      m->first[b + 1] - m->first[b]);
             for (int64_t i = 0; i < rows; i += ROWS) {
-                sum_columns(&x, weights + i * all + c * p->taps * ROWS, m->sums + i * APART + from,
-                            c > 0, cols - from);
+                T *sums = m->sums + i * COLS + b * WIDE;
+                sum_panel(k, weights + i * all + c * p->taps * ROWS, m->panel, sums, c > 0, cols);
+                if (runs && c + cut == job->channels) { /* while they are in the cache */
+                    store_tile(job, &box, group * job->rows + row + i,
+                               min_of(ROWS, job->rows - row - i), b * WIDE, min_of(WIDE, cols),
+                               sums);
+                }
             }
         }
     }
-    for (int64_t i = 0; i < min_of(rows, job->rows - row); i++) {
+    for (int64_t i = 0; i < min_of(rows, job->rows - row) && !(runs && all > 0); i++) {
         if (all == 0) {
-            fill_zero(m->sums + i * APART, APART);
+            fill_zero(m->sums + i * COLS, COLS);
         }
-        store_sums(job, &box, group * job->rows + row + i, m->sums + i * APART, step);
+        store_row(job, &box, group * job->rows + row + i, m->sums + i * COLS);
     }
 }
 

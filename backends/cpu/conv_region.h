@@ -10,9 +10,8 @@ enum {
     VL = VBYTES / sizeof(T),
     ROWS = TN_CPU_LEVEL >= 4 ? 8 : 4, /* ROWS x 3 vectors of sums stay in registers */
     WIDE = 3 * VL,
-    COLS = 4 * WIDE,
-    APART = COLS + WIDE,      /* rows of sums, with what lies between a box's rows */
-    DEPTH = 1024 / sizeof(T), /* a panel of DEPTH rows stays in the first-level cache */
+    COLS = 16 * WIDE,
+    DEPTH = 768 / sizeof(T), /* a panel of DEPTH rows stays in the first-level cache */
 };
 
 typedef T vec __attribute__((vector_size(VBYTES)));
@@ -217,23 +216,6 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
     }
 }
 
-/* How many elements of the region are from the first place of a box to behind its last, in a region
- * without phases. */
-static int64_t columns_between(const region *r, const box_at *box) {
-    return (box->size[2] - 1) * r->row + box->size[3];
-}
-
-/* Whether the rows of a box lie in its region so that multiplying what is between them too is
- * cheaper than copying, which costs as much as about four rows of weights. */
-static bool lies_in_region(const conv_job *job, const region *r, const box_at *box) {
-    if (box->size[0] * box->size[1] * job->walk[2].step > 1 ||
-        (box->size[2] > 1 && job->walk[1].step > 1)) {
-        return false;
-    }
-    int64_t all = columns_between(r, box);
-    return all <= APART && div_up(all, VL) * job->rows <= div_up(box->cols, VL) * (job->rows + 4);
-}
-
 /* Where in a region the place of tap (0, 0, 0) is that row number `row` of a box begins with. */
 static int64_t row_in_region(const conv_job *job, const region *r, const box_at *box, int64_t row) {
     int64_t y = row % box->size[2], z = row / box->size[2] % box->size[1],
@@ -281,25 +263,34 @@ static void plan_moves(const conv_job *job, const region *r, const box_at *box, 
     first[panel + 1] = count;
 }
 
-/* Rows of a panel: `taps` for each of `channels` regions. Three vectors at whole places are most of
- * what there is. */
-static void pack_rows(T *restrict to, const T *restrict regions, int64_t length, int64_t channels,
-                      const int64_t *tap, int64_t taps, const move_at *moves, int32_t count) {
-    bool whole = count == 3 && moves[1].to == VL && moves[2].to == 2 * VL;
-    int32_t a = moves[0].from, b = whole ? moves[1].from : 0, c = whole ? moves[2].from : 0;
-    for (int64_t i = 0; i < channels; i++) {
+/* Rows of a panel: `taps` for each of `channels` regions. */
+INLINE void pack_moves(T *restrict to, const T *restrict regions, int64_t length, int64_t channels,
+                       const int64_t *tap, int64_t taps, const move_at *moves, const int count) {
+    for (int64_t i = 0; i < channels; i++, regions += length) {
         for (int64_t t = 0; t < taps; t++, to += WIDE) {
-            const T *from = regions + i * length + tap[t];
-            if (whole) {
-                *(vec_any *)to = *(const vec_any *)(from + a);
-                *(vec_any *)(to + VL) = *(const vec_any *)(from + b);
-                *(vec_any *)(to + 2 * VL) = *(const vec_any *)(from + c);
-                continue;
-            }
-            for (int32_t m = 0; m < count; m++) {
-                *(vec_any *)(to + moves[m].to) = *(const vec_any *)(from + moves[m].from);
+            UNROLL
+            for (int m = 0; m < count; m++) {
+                *(vec_any *)(to + moves[m].to) =
+                    *(const vec_any *)(regions + tap[t] + moves[m].from);
             }
         }
+    }
+}
+
+/* The same; up to two rows of places in a panel, which are most of what there is, have four moves.
+ */
+static void pack_rows(T *restrict to, const T *restrict regions, int64_t length, int64_t channels,
+                      const int64_t *tap, int64_t taps, const move_at *moves, int32_t count) {
+    move_at local[4] = {{0, 0}};
+    for (int32_t m = 0; m < min_of(count, 4); m++) {
+        local[m] = moves[m];
+    }
+    if (count == 3) {
+        pack_moves(to, regions, length, channels, tap, taps, local, 3);
+    } else if (count == 4) {
+        pack_moves(to, regions, length, channels, tap, taps, local, 4);
+    } else {
+        pack_moves(to, regions, length, channels, tap, taps, moves, count);
     }
 }
 
