@@ -18,7 +18,7 @@ version=$(pkg-config --modversion tern)
 lib=$(pkg-config --variable=libdir tern)
 flags=$(pkg-config --cflags --libs tern)
 private=$(pkg-config --static --libs tern)
-for name in tern_wait gomp z xxhash nettle pcre2-8 zstd m; do
+for name in tern_wait gomp png16 jpeg z xxhash nettle pcre2-8 zstd m; do
     [[ " $private " == *" -l$name "* ]] || { echo "pkg-config --static does not name -l$name: $private"; exit 1; }
 done
 header=$(sed -n 's/^#define TN_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$(pkg-config --variable=includedir tern)/tern/core.h" | paste -sd.)

@@ -213,6 +213,31 @@ TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);
  * TN_EFORMAT names the line; TN_EVALUE, TN_EIO. */
 TN_API tn_dataset *tn_libsvm_dataset(const char *path, int64_t features);
 
+/* One picture, PNG or JPEG whatever its name: (3, height, width) on the CPU, u8, or f32 in [0, 1].
+ * The pixels are those of PIL's Image.open(path).convert("RGB"): grey three times, palettes looked
+ * up, CMYK as Adobe writes it; what is transparent as if it were not; gamma, profiles and EXIF's
+ * orientation make no difference. Of 16 bits the upper ones count, of grey too, where PIL clips.
+ *
+ * Inert after an error. TN_EFORMAT names file and byte: a damaged file, also where libjpeg would go
+ * on with grey pixels; a header that says more pixels than its file can hold, or more than
+ * 178956970; what is neither. TN_EUNSUPPORTED: a build without libpng and libjpeg. TN_EIO. */
+TN_API tn_tensor *tn_image_read(const char *path, tn_dtype dtype);
+
+typedef struct tn_image_folder_options {
+    int64_t height, width; /* 0, 0: of the first picture; otherwise pictures are resized to these */
+} tn_image_folder_options;
+TN_API tn_image_folder_options tn_image_folder_defaults(void);
+
+/* A folder whose folders are classes, in the order of their names (by bytes; `classes` has them):
+ * all .png, .jpg and .jpeg in a class's folder and below, in torchvision's order. Names that begin
+ * with '.' are passed over. x (3, height, width) f32 in [0, 1], as tn_image_read has it, and at
+ * another size as tn_image_resize (transforms.h) makes it; y () i64. A
+ * picture is read when it is asked for: what is wrong with it, another size too where none was
+ * asked for (TN_EVALUE), is said then, with its name. The digest is over names and sizes of files.
+ *
+ * TN_EVALUE: no class, a class without a picture; TN_EIO, TN_EFORMAT, TN_EUNSUPPORTED. */
+TN_API tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options);
+
 /* ---- Text ------------------------------------------------------------------------------------ */
 
 /* The distinct characters of a UTF-8 text, numbered from 0 in code-point order. */

@@ -3,8 +3,11 @@
  *     csv PATH MISSING KIND DELIMITER HEADER TARGET FEATURE …   MISSING: error, nan, drop;
  *                                KIND: classes, numbers; HEADER: header, plain; TARGET "": none
  *     libsvm PATH FEATURES
+ *     images FOLDER HEIGHT WIDTH
  *
- * FILE gets x and y, and the classes are printed, one a line.
+ * FILE gets x and y, and the classes are printed, one a line. Or:
+ *
+ *     image PATH …               FILE gets u0, f0, u1, f1 and so on: each as u8 and as f32
  */
 #include <tern/tern.h>
 
@@ -39,14 +42,27 @@ static tn_dataset *open_dataset(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[0], "libsvm") == 0) {
         return tn_libsvm_dataset(argv[1], atoll(argv[2]));
     }
+    if (argc == 4 && strcmp(argv[0], "images") == 0) {
+        tn_image_folder_options o = tn_image_folder_defaults();
+        o.height = atoll(argv[2]);
+        o.width = atoll(argv[3]);
+        return tn_image_folder(argv[1], o);
+    }
     fprintf(stderr, "dump_examples FILE KIND PATH …\n");
     exit(64);
 }
 
-int main(int argc, char **argv) {
-    tn_on_error(tn_error_exit);
-    TN_SCOPE;
-    tn_dataset *d = open_dataset(argc - 2, argv + 2);
+static void add_images(tn_safetensors_writer *w, int count, char **paths) {
+    char name[32];
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof(name), "u%d", i);
+        tn_safetensors_writer_add(w, name, tn_image_read(paths[i], TN_U8));
+        name[0] = 'f';
+        tn_safetensors_writer_add(w, name, tn_image_read(paths[i], TN_F32));
+    }
+}
+
+static void add_examples(tn_safetensors_writer *w, tn_dataset *d) {
     for (const char *const *name = d->classes; name && *name; name++) {
         printf("%s\n", *name);
     }
@@ -55,15 +71,23 @@ int main(int argc, char **argv) {
     o.threads = 2;
     tn_loader *loader = tn_loader_new(d, tn_sequential_sampler(), o);
     tn_batch b;
-    if (!tn_loader_next(loader, &b)) {
-        return 1;
+    if (tn_loader_next(loader, &b)) {
+        tn_safetensors_writer_add(w, "x", b.x);
     }
-    tn_safetensors_writer *w = tn_safetensors_writer_new();
-    tn_safetensors_writer_add(w, "x", b.x);
     if (b.y) {
         tn_safetensors_writer_add(w, "y", b.y);
     }
-    tn_status status = tn_safetensors_writer_save(w, argv[1]);
     tn_loader_free(loader);
-    return status == TN_OK ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    tn_on_error(tn_error_exit);
+    TN_SCOPE;
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    if (argc > 3 && strcmp(argv[2], "image") == 0) {
+        add_images(w, argc - 3, argv + 3);
+    } else {
+        add_examples(w, open_dataset(argc - 2, argv + 2));
+    }
+    return tn_safetensors_writer_save(w, argv[1]) == TN_OK ? 0 : 1;
 }

@@ -14,6 +14,9 @@
 #define LLVMFuzzerTestOneInput fuzz_libsvm
 #include "tests/fuzz/fuzz_libsvm.c"
 #undef LLVMFuzzerTestOneInput
+#define LLVMFuzzerTestOneInput fuzz_picture
+#include "tests/fuzz/fuzz_picture.c"
+#undef LLVMFuzzerTestOneInput
 #define LLVMFuzzerTestOneInput fuzz_idx
 #include "tests/fuzz/fuzz_idx.c"
 #undef LLVMFuzzerTestOneInput
@@ -51,6 +54,11 @@ static void test_libsvm(void **state) {
     assert_true(replay("fuzz_libsvm", fuzz_libsvm) >= 15);
 }
 
+static void test_pictures(void **state) {
+    (void)state;
+    assert_true(replay("fuzz_picture", fuzz_picture) >= 50);
+}
+
 static void test_shards(void **state) {
     (void)state;
     assert_true(replay("fuzz_shards", fuzz_shards) >= 20);
@@ -63,10 +71,10 @@ static void test_tokenizers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),      cmocka_unit_test(test_cifar),
-        cmocka_unit_test(test_idx),        cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_libsvm),     cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_tokenizers),
+        cmocka_unit_test(test_texts),  cmocka_unit_test(test_cifar),
+        cmocka_unit_test(test_idx),    cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_libsvm), cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_shards), cmocka_unit_test(test_tokenizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the seeds of tests/fuzz/corpus: small safetensors files and checkpoints, what clients say to a store, environments of
 launchers and what these say to each other, ELF files with line tables, settings in DeepSpeed's format, files of tokenizers, questions with endings, what is in
-folders of language models, checkpoints of llm.c, arrays and archives of NumPy's, files of MNIST and CIFAR, tables; right ones and
+folders of language models, checkpoints of llm.c, arrays and archives of NumPy's, files of MNIST and CIFAR, tables, pictures; right ones and
 wrong ones.
 
     python3 tests/fuzz/make_corpus.py
@@ -9,7 +9,10 @@ wrong ones.
 A second writer of these formats, in a few lines. The digests of the checkpoints are zeros: the target puts them right. What a fuzz
 run finds is added to the same folders by hand.
 """
-import base64, gzip, json, pathlib, struct, zlib
+import base64, gzip, json, pathlib, struct, sys, zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from png_writer import DEPTHS, chunk, png
 
 here = pathlib.Path(__file__).parent / "corpus"
 dtypes = {"F32": 4, "F64": 8, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1, "BOOL": 1, "I8": 1}
@@ -940,7 +943,79 @@ libsvms = {
     "empty": b"",
 }
 
-targets = {"fuzz_csv": tables, "fuzz_libsvm": libsvms, "fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+# ---- Pictures ----------------------------------------------------------------------------------
+def seed_png(colour=2, depth=8, size=(5, 4), **more):
+    return png(*size, colour, depth, lambda x, y, c: (x * 37 + y * 11 + c * 5) % (1 << depth), **more)
+
+
+grey, colour, progressive, cmyk = (base64.b64decode(text) for text in (  # by libjpeg: 9 x 8 pixels of each kind
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAKBueIx4ZKCMgoy0qqC+8P//8Nzc8P//////////////////////////////////////////////////////////wAALCAAIAAkB"
+    "AREA/8QAFQABAQAAAAAAAAAAAAAAAAAAAAH/xAAWEAEBAQAAAAAAAAAAAAAAAAAAARH/2gAIAQEAAD8AVMf/2Q==",
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAKBueIx4ZKCMgoy0qqC+8P//8Nzc8P//////////////////////////////////////////////////////////2wBDAaq0tPDS"
+    "8P//////////////////////////////////////////////////////////////////////////////wAARCAAIAAkDASIAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAA"
+    "AAH/xAAWEAEBAQAAAAAAAAAAAAAAAAAAARH/xAAVAQEBAAAAAAAAAAAAAAAAAAAAAf/EABYRAQEBAAAAAAAAAAAAAAAAAAEAEf/aAAwDAQACEQMRAD8AVMACo4X/2Q==",
+    "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAKBueIx4ZKCMgoy0qqC+8P//8Nzc8P//////////////////////////////////////////////////////////2wBDAaq0tPDS"
+    "8P//////////////////////////////////////////////////////////////////////////////wgARCAAIAAkDAREAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAA"
+    "AAH/xAAVAQEBAAAAAAAAAAAAAAAAAAABAP/aAAwDAQACEAMQAAABFF//xAAUEAEAAAAAAAAAAAAAAAAAAAAQ/9oACAEBAAEFAj//xAAWEQEBAQAAAAAAAAAAAAAAAAAA"
+    "ARH/2gAIAQMBAT8BjX//xAAUEQEAAAAAAAAAAAAAAAAAAAAQ/9oACAECAQE/AT//xAAUEAEAAAAAAAAAAAAAAAAAAAAQ/9oACAEBAAY/Aj//xAAUEAEAAAAAAAAAAAAA"
+    "AAAAAAAQ/9oACAEBAAE/IT//2gAMAwEAAgADAAAAEBf/xAAVEQEBAAAAAAAAAAAAAAAAAAAQIf/aAAgBAwEBPxCB/8QAFhEBAQEAAAAAAAAAAAAAAAAAAAER/9oACAEC"
+    "AQE/EJGP/8QAFhABAQEAAAAAAAAAAAAAAAAAAAER/9oACAEBAAE/EKx//9k=",
+    "/9j/7gAOQWRvYmUAZAAAAAAA/9sAQwCgbniMeGSgjIKMtKqgvvD///Dc3PD//////////////////////////////////////////////////////////8AAFAgACAAJBEMR"
+    "AE0RAFkRAEsRAP/EABYAAQEBAAAAAAAAAAAAAAAAAAACA//EABwQAAIBBQEAAAAAAAAAAAAAAAABAgMREiFhE//aAA4EQwBNAFkASwAAPwBT03wVNpdM4xubF5kYF+YP/9k="))
+
+
+def claims(data, height, width):
+    """A JPEG whose header says another size."""
+    at = max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2"))
+    return data[:at + 5] + struct.pack(">HH", height, width) + data[at + 9:]
+
+
+def scans(data, times):
+    """A progressive JPEG with its first scan many times."""
+    begin = data.index(b"\xff\xda")
+    end = data.index(b"\xff\xc4", begin)
+    return data[:begin] + data[begin:end] * times + data[end:]
+
+
+pictures = {"png_%d_%d%s" % (c, d, "_interlaced" * i): seed_png(c, d, interlaced=bool(i), palette=bytes(k & 255 for k in range(3 << d)) if c == 3 else b"")
+            for c, depths in DEPTHS.items() for d in depths for i in (0, 1)}
+pictures |= {
+    "png_one": seed_png(size=(1, 1)),
+    "png_profile": seed_png(before=chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(1 << 16))) + chunk(b"gAMA", b"\0\1\0\0")),
+    "png_text_bomb": seed_png(before=chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(1 << 20)))),
+    "png_clear": seed_png(colour=3, depth=2, palette=bytes(12), before=chunk(b"tRNS", b"\0\x7f")),
+    "png_short_palette": seed_png(colour=3, palette=bytes(9)),
+    "png_no_palette": seed_png(colour=3),
+    "png_large": seed_png(claim=(65535, 65535)),
+    "png_largest": seed_png(claim=(0x7fffffff, 0x7fffffff)),
+    "png_no_pixels": seed_png(claim=(0, 4)),
+    "png_too_few": seed_png(claim=(5, 9)),
+    "png_too_many": seed_png(claim=(5, 3)),
+    "png_bomb": seed_png(colour=0, depth=1, claim=(4000, 4000), data=zlib.compress(bytes(4000 * 501), 9)),
+    "png_damaged": seed_png(data=b"\x78\x9c" + bytes(range(40))),
+    "png_wrong_sum": seed_png().replace(b"IEND", b"IENE"),
+    "png_cut": seed_png()[:-20],
+    "png_signature": seed_png()[:8],
+    "jpeg_grey": grey,
+    "jpeg_colour": colour,
+    "jpeg_progressive": progressive,
+    "jpeg_cmyk": cmyk,
+    "jpeg_large": claims(grey, 65500, 65500),
+    "jpeg_large_progressive": claims(progressive, 65500, 65500),
+    "jpeg_dense": claims(progressive, 12000, 12000),
+    "jpeg_tall": claims(colour, 64, 9),
+    "jpeg_none": claims(colour, 0, 9),
+    "jpeg_scans": scans(progressive, 150),
+    "jpeg_cut": colour[:-7],
+    "jpeg_no_end": colour[:-2],
+    "jpeg_tables": colour[:200],
+    "jpeg_start": b"\xff\xd8\xff",
+    "jpeg_behind": colour + b"more",
+    "neither": b"GIF89a" + bytes(40),
+    "empty": b"",
+}
+
+targets = {"fuzz_picture": pictures, "fuzz_csv": tables, "fuzz_libsvm": libsvms, "fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

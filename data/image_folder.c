@@ -1,0 +1,307 @@
+/* A folder of pictures as a dataset: each folder in it is a class, as torchvision's ImageFolder has
+ * it. Pictures are read when they are asked for.
+ */
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/folder.h"
+#include "core/memory.h"
+#include "data/corpus/sources.h"
+#include "data/picture.h"
+#include "tern/transforms.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+enum { MOST_SIDE = 16384 };
+
+typedef struct image {
+    char *path;
+    int64_t bytes, label;
+} image;
+
+typedef struct image_folder {
+    tn_dataset base;
+    bool resize;
+    size_t root; /* bytes of the folder's name, which are no part of what the images are called */
+    image *images;
+    int64_t count, room;
+    char **classes; /* NULL behind the last */
+    int64_t class_count, class_room;
+    char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
+} image_folder;
+
+/* ---- Finding images -------------------------------------------------------------------------- */
+
+static bool raise_memory(void) {
+    tn__raise(TN_ENOMEM, "image_folder", "no memory for the names of images");
+    return false;
+}
+
+static bool is_image(const char *path) {
+    static const char *const endings[] = {".png", ".jpg", ".jpeg"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(endings) / sizeof(*endings); i++) {
+        size_t all = strlen(path), bytes = strlen(endings[i]);
+        found |= all > bytes && strcasecmp(path + all - bytes, endings[i]) == 0;
+    }
+    return found;
+}
+
+/* Folders by their names, and in each the images by theirs: the order of torchvision. */
+static int compare_images(const void *a, const void *b) {
+    const char *one = ((const image *)a)->path, *two = ((const image *)b)->path;
+    size_t n = (size_t)(strrchr(one, '/') - one), m = (size_t)(strrchr(two, '/') - two);
+    int order = memcmp(one, two, n < m ? n : m);
+    order = order ? order : (n > m) - (n < m);
+    return order ? order : strcmp(one + n, two + m);
+}
+
+/* Takes the path. */
+static bool add_image(image_folder *d, char *path, int64_t bytes, int64_t label) {
+    if (d->count == d->room) {
+        int64_t room = d->room ? 2 * d->room : 64;
+        image *larger = tn__realloc(d->images, (size_t)room * sizeof(*larger));
+        if (!larger) {
+            free(path);
+            return raise_memory();
+        }
+        d->images = larger;
+        d->room = room;
+    }
+    d->images[d->count++] = (image){path, bytes, label};
+    return true;
+}
+
+static bool add_class(image_folder *d, const char *folder, int64_t label) {
+    char *path = tn__folder_path(folder, d->classes[label], "image_folder");
+    tn__sources files = {0};
+    int64_t before = d->count;
+    bool done = path && tn__sources_add(&files, path, "image_folder");
+    for (int64_t i = 0; done && i < files.count; i++) {
+        if (is_image(files.paths[i])) {
+            done = add_image(d, files.paths[i], files.sizes[i], label);
+            files.paths[i] = NULL;
+        }
+    }
+    if (done && d->count == before) {
+        tn__raise(TN_EVALUE, "image_folder", "%s: there is no .png, .jpg or .jpeg in this folder",
+                  path);
+        done = false;
+    }
+    if (done) {
+        qsort(d->images + before, (size_t)(d->count - before), sizeof(*d->images), compare_images);
+    }
+    tn__sources_free(&files);
+    free(path);
+    return done;
+}
+
+/* ---- Classes --------------------------------------------------------------------------------- */
+
+typedef struct listing {
+    image_folder *d;
+    const char *folder;
+} listing;
+
+static bool is_folder(const char *folder, const char *name) {
+    struct stat about;
+    char *path = tn__folder_path(folder, name, "image_folder");
+    bool is = path && stat(path, &about) == 0 && S_ISDIR(about.st_mode);
+    free(path);
+    return is;
+}
+
+/* A class for each folder whose name does not begin with '.'. */
+static bool collect_class(const char *name, void *user) {
+    const listing *l = user;
+    image_folder *d = l->d;
+    if (name[0] == '.' || !is_folder(l->folder, name)) {
+        return !tn__pending();
+    }
+    if (d->class_count + 1 >= d->class_room) {
+        int64_t room = d->class_room ? 2 * d->class_room : 16;
+        char **larger = tn__realloc(d->classes, (size_t)room * sizeof(*larger));
+        if (!larger) {
+            return raise_memory();
+        }
+        d->classes = larger;
+        d->class_room = room;
+    }
+    char *copy = tn__strdup(name);
+    if (!copy) {
+        return raise_memory();
+    }
+    d->classes[d->class_count++] = copy;
+    d->classes[d->class_count] = NULL;
+    return true;
+}
+
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool find_classes(image_folder *d, const char *folder) {
+    listing l = {d, folder};
+    if (!tn__folder_each(folder, collect_class, &l, "image_folder") || tn__pending()) {
+        return false;
+    }
+    if (d->class_count == 0) {
+        tn__raise(TN_EVALUE, "image_folder", "%s: there is no folder in it, which would be a class",
+                  folder);
+        return false;
+    }
+    qsort(d->classes, (size_t)d->class_count, sizeof(*d->classes), compare_names);
+    return true;
+}
+
+/* ---- The dataset ----------------------------------------------------------------------------- */
+
+/* To x, at the size of all. */
+static tn_status resize_picture(const tn_dataset *self, const tn__picture *p, float *x) {
+    tn_transform resize = tn_image_resize(self->x_dims.size[1], self->x_dims.size[2]);
+    size_t values = (size_t)(3 * p->height * p->width);
+    float *planes = tn__malloc(values * sizeof(*planes));
+    if (!planes) {
+        return tn__raise(TN_ENOMEM, "image_folder", "no memory for an image");
+    }
+    tn__picture_planes(p, TN_F32, planes);
+    tn_status status = resize.apply(&resize, TN_DIMS(3, p->height, p->width), planes, x, NULL);
+    free(planes);
+    return status;
+}
+
+static tn_status image_folder_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    const image_folder *d = (const image_folder *)self;
+    const char *path = d->images[e.index].path;
+    int64_t height = self->x_dims.size[1], width = self->x_dims.size[2];
+    tn__picture p;
+    if (!tn__picture_read(&p, path, "image_folder")) {
+        return tn_error();
+    }
+    tn_status status = TN_OK;
+    if (p.height == height && p.width == width) {
+        tn__picture_planes(&p, TN_F32, x);
+    } else if (d->resize) {
+        status = resize_picture(self, &p, x);
+    } else {
+        status = tn__raise(TN_EVALUE, "image_folder",
+                           "%s has %lld x %lld pixels, the first image has %lld x %lld (the "
+                           "options' height and width make them equal)",
+                           path, (long long)p.width, (long long)p.height, (long long)width,
+                           (long long)height);
+    }
+    tn__picture_free(&p);
+    *(int64_t *)y = d->images[e.index].label;
+    return status;
+}
+
+/* Over names and sizes: to read all images would take as long as to train on them. */
+static bool make_digest(image_folder *d) {
+    tn__digest *digest = tn__digest_new();
+    if (!digest) {
+        return raise_memory();
+    }
+    for (int64_t i = 0; i < d->count; i++) {
+        const char *name = d->images[i].path + d->root;
+        tn__digest_add(digest, name, strlen(name) + 1);
+        tn__digest_add(digest, &d->images[i].bytes, sizeof(d->images[i].bytes));
+    }
+    tn__digest_text(digest, d->digest);
+    tn__digest_free(digest);
+    return true;
+}
+
+static int image_folder_describe(tn_dataset *self, char *text, size_t room) {
+    image_folder *d = (image_folder *)self;
+    if (!d->digest[0] && !make_digest(d)) {
+        return -1;
+    }
+    return snprintf(text, room, "digest of names and sizes %s, height %lld, width %lld", d->digest,
+                    (long long)self->x_dims.size[1], (long long)self->x_dims.size[2]);
+}
+
+static void image_folder_free(tn_dataset *self) {
+    image_folder *d = (image_folder *)self;
+    for (int64_t i = 0; i < d->count; i++) {
+        free(d->images[i].path);
+    }
+    for (int64_t i = 0; i < d->class_count; i++) {
+        free(d->classes[i]);
+    }
+    free(d->images);
+    free(d->classes);
+    free(d);
+}
+
+/* Without a size in the options all images have that of the first. */
+static bool find_size(image_folder *d, tn_image_folder_options *o) {
+    d->resize = o->height != 0;
+    if (d->resize) {
+        return true;
+    }
+    tn__picture p;
+    if (!tn__picture_read(&p, d->images[0].path, "image_folder")) {
+        return false;
+    }
+    o->height = p.height;
+    o->width = p.width;
+    tn__picture_free(&p);
+    return true;
+}
+
+static bool find_images(image_folder *d, const char *folder) {
+    d->root = strlen(folder);
+    if (!find_classes(d, folder)) {
+        return false;
+    }
+    for (int64_t i = 0; i < d->class_count; i++) {
+        if (!add_class(d, folder, i)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool check_options(const char *folder, tn_image_folder_options o) {
+    bool none = o.height == 0 && o.width == 0;
+    bool both = o.height > 0 && o.height <= MOST_SIDE && o.width > 0 && o.width <= MOST_SIDE;
+    if (!folder || (!none && !both)) {
+        tn__raise(TN_EVALUE, "image_folder",
+                  "%s, height %lld and width %lld: both are 0, or 1 to %d",
+                  folder ? folder : "the folder is NULL", (long long)o.height, (long long)o.width,
+                  MOST_SIDE);
+    }
+    return folder && (none || both);
+}
+
+tn_image_folder_options tn_image_folder_defaults(void) {
+    return (tn_image_folder_options){0, 0};
+}
+
+tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options) {
+    if (!check_options(folder, options)) {
+        return NULL;
+    }
+    image_folder *d = tn__calloc(1, sizeof(*d));
+    if (!d) {
+        raise_memory();
+        return NULL;
+    }
+    if (!find_images(d, folder) || !find_size(d, &options)) {
+        image_folder_free(&d->base);
+        return NULL;
+    }
+    d->base = (tn_dataset){.kind = "image_folder",
+                           .size = d->count,
+                           .x_dims = TN_DIMS(3, options.height, options.width),
+                           .y_dims = TN_DIMS(),
+                           .x_dtype = TN_F32,
+                           .y_dtype = TN_I64,
+                           .classes = (const char *const *)d->classes,
+                           .get = image_folder_get,
+                           .describe = image_folder_describe,
+                           .free = image_folder_free};
+    return &d->base;
+}

@@ -1,0 +1,19 @@
+/* A build without libpng and libjpeg (-Dimages=disabled): pictures are found, and not read. */
+#include "core/error.h"
+#include "data/picture.h"
+
+static bool raise_absent(const tn__picture_file *f) {
+    tn__raise(TN_EUNSUPPORTED, f->operation,
+              "%s: this build has no libpng and libjpeg (-Dimages=enabled)", f->path);
+    return false;
+}
+
+bool tn__png_decode(tn__picture_file *f, tn__picture *p) {
+    (void)p;
+    return raise_absent(f);
+}
+
+bool tn__jpeg_decode(tn__picture_file *f, tn__picture *p) {
+    (void)p;
+    return raise_absent(f);
+}

@@ -1,0 +1,118 @@
+/* PNG files, by libpng.
+ *
+ * Its errors are long jumps back to guard_read. Chunks that no pixel depends on are passed over:
+ * profiles and gamma, which PIL does not apply either, and texts, which may be bombs.
+ */
+#include "core/memory.h"
+#include "data/picture.h"
+
+#include <png.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct reading {
+    tn__picture_file *file;
+    size_t at; /* in the file */
+    png_structp png;
+    png_infop info;
+    tn__picture *picture;
+} reading;
+
+/* ---- What libpng calls ----------------------------------------------------------------------- */
+
+static void give_bytes(png_structp png, png_bytep to, size_t bytes) {
+    reading *r = png_get_io_ptr(png);
+    if (bytes > r->file->count - r->at) {
+        png_error(png, "it ends too early");
+    }
+    memcpy(to, r->file->bytes + r->at, bytes);
+    r->at += bytes;
+}
+
+static void keep_error(png_structp png, png_const_charp text) {
+    reading *r = png_get_error_ptr(png);
+    if (!r->file->wrong[0]) {
+        snprintf(r->file->wrong, sizeof(r->file->wrong), "PNG, at byte %zu: %s", r->at, text);
+    }
+    png_longjmp(png, 1);
+}
+
+static void pass_warning(png_structp png, png_const_charp text) {
+    (void)png;
+    (void)text;
+}
+
+static void *give_memory(png_structp png, png_alloc_size_t bytes) {
+    reading *r = png_get_mem_ptr(png);
+    void *block = tn__malloc(bytes);
+    r->file->no_memory |= !block;
+    return block;
+}
+
+static void take_memory(png_structp png, void *block) {
+    (void)png;
+    free(block);
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+/* Whatever it is becomes 8 bits of red, green and blue: of 16 bits the upper ones, grey three
+ * times, and what is transparent as if it were not. */
+static void set_conversions(png_structp png, int depth, int colour) {
+    if (depth == 16) {
+        png_set_strip_16(png);
+    }
+    if (colour == PNG_COLOR_TYPE_PALETTE) {
+        png_set_palette_to_rgb(png);
+    } else if (!(colour & PNG_COLOR_MASK_COLOR)) {
+        png_set_expand_gray_1_2_4_to_8(png);
+        png_set_gray_to_rgb(png);
+    }
+    png_set_strip_alpha(png);
+}
+
+static void read_pixels(reading *r) {
+    enum { DENSITY = 8 * 1032 /* a pixel may be a bit, and deflate makes 1032 bytes of one */ };
+    png_set_read_fn(r->png, r, give_bytes);
+    png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
+    png_read_info(r->png, r->info);
+    png_uint_32 width, height;
+    int depth, colour;
+    png_get_IHDR(r->png, r->info, &width, &height, &depth, &colour, NULL, NULL, NULL);
+    if (!tn__picture_begin(r->file, r->picture, height, width, DENSITY)) {
+        png_longjmp(r->png, 1);
+    }
+    set_conversions(r->png, depth, colour);
+    int passes = png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    size_t row = 3 * (size_t)width;
+    if (png_get_rowbytes(r->png, r->info) != row) {
+        png_error(r->png, "its pixels are of no known kind");
+    }
+    for (int pass = 0; pass < passes; pass++) {
+        for (size_t y = 0; y < height; y++) {
+            png_read_row(r->png, r->picture->pixels + y * row, NULL);
+        }
+    }
+    png_read_end(r->png, NULL);
+}
+
+/* Apart from read_pixels, so that no local variable is alive where a long jump arrives. */
+static bool guard_read(reading *r) {
+    if (setjmp(png_jmpbuf(r->png))) {
+        return false;
+    }
+    read_pixels(r);
+    return true;
+}
+
+bool tn__png_decode(tn__picture_file *f, tn__picture *p) {
+    reading r = {.file = f, .picture = p};
+    r.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r, keep_error, pass_warning, &r,
+                                     give_memory, take_memory);
+    r.info = r.png ? png_create_info_struct(r.png) : NULL;
+    bool done = r.info && guard_read(&r);
+    f->no_memory |= !r.info;
+    png_destroy_read_struct(&r.png, &r.info, NULL);
+    return done;
+}
