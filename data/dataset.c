@@ -48,7 +48,7 @@ tn_tensor *tn_dataset_lengths(tn_dataset *d) {
         return tn_inert();
     }
     TN_SCOPE;
-    tn_tensor *lengths = tn_empty(TN_DIMS(d->size), TN_I64);
+    tn_tensor *lengths = tn_empty_on(tn_cpu(), TN_DIMS(d->size), TN_I64);
     int64_t *at = tn_data_mut(lengths);
     for (int64_t i = 0; at && i < d->size; i++) {
         at[i] = d->x_dims.size[0] == -1 ? d->length(d, i, false) : d->x_dims.size[0];

@@ -90,7 +90,7 @@ TN_API tn_dataset *tn_dataset_keep(tn_dataset *d); /* d */
  * raises. */
 TN_API tn_status tn_dataset_get(tn_dataset *d, int64_t i, void *x, void *y);
 
-/* The first size of each example's x: (size) i64. Inert after an error. */
+/* The first size of each example's x: (size) i64, on the CPU. Inert after an error. */
 TN_API tn_tensor *tn_dataset_lengths(tn_dataset *d);
 
 /* All datasets below know themselves again by a digest over all of their data (XXH3, several GB a

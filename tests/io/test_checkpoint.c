@@ -726,6 +726,55 @@ static void test_data_of_ones_own(void **state) {
     tn_loader_free(c.loader);
 }
 
+/* A loader of sequences with this sampler and padding. */
+static tn_loader *open_padded(tn_sampler s, double pad, int64_t batch) {
+    tn_tensor *x[] = {tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(5), TN_F32),
+                      tn_ones(TN_DIMS(3), TN_F32)};
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = batch;
+    o.x_pad = pad;
+    return tn_loader_new(tn_sequence_dataset(x, NULL, 3), s, o);
+}
+
+/* Other weights, other lengths, another padding: another run. */
+static void test_samplers_with_tables(void **state) {
+    (void)state;
+    TN_SCOPE;
+    const char *path = temp_path("order");
+    tn_tensor *weights = TN_FROM(((double[]){1, 2, 3}), TN_DIMS(3), TN_F64);
+    tn_tensor *lengths = TN_FROM(((int64_t[]){2, 5, 3}), TN_DIMS(3), TN_I64);
+    tn_loader *loaders[] = {
+        open_padded(tn_weighted_sampler(weights, 9, 1), 0, 1),
+        open_padded(tn_weighted_sampler(weights, 9, 1), 0, 1),
+        open_padded(tn_weighted_sampler(weights, 8, 1), 0, 1),
+        open_padded(tn_weighted_sampler(tn_rsub_scalar(weights, 4), 9, 1), 0, 1),
+        open_padded(tn_weighted_sampler(weights, 9, 1), -1, 1),
+        open_padded(tn_bucket_sampler(lengths, 1, 1, 1), 0, 1),
+        open_padded(tn_bucket_sampler(lengths, 1, 1, 1), 0, 1),
+        open_padded(tn_bucket_sampler(lengths, 1, 2, 1), 0, 1),
+        open_padded(tn_bucket_sampler(lengths, 2, 1, 1), 0, 2),
+        open_padded(tn_bucket_sampler(tn_neg(lengths), 1, 1, 1), 0, 1),
+    };
+    enum { LOADERS = sizeof(loaders) / sizeof(*loaders), SECOND = 5 };
+    for (int first = 0; first < LOADERS; first += SECOND) {
+        tn_batch b;
+        assert_true(tn_loader_next(loaders[first], &b));
+        assert_int_equal(tn_checkpoint_save(&(tn_checkpoint){.loader = loaders[first]}, path),
+                         TN_OK);
+        for (int i = 0; i < LOADERS; i++) {
+            tn_checkpoint c = {.loader = loaders[i]};
+            bool same = i == first || i == first + 1;
+            tn_loader_seek(loaders[i], (tn_loader_place){0, 0});
+            assert_int_equal(tn_checkpoint_load(&c, path), same ? TN_OK : TN_EMISMATCH);
+            assert_int_equal(tn_loader_where(loaders[i]).index, same);
+            tn_error_clear();
+        }
+    }
+    for (int i = 0; i < LOADERS; i++) {
+        tn_loader_free(loaders[i]);
+    }
+}
+
 /* ---- A module's weights ---------------------------------------------------------------------- */
 
 static void test_weights(void **state) {
@@ -952,6 +1001,7 @@ int main(void) {
         cmocka_unit_test(test_other_optimisers_and_norms),
         cmocka_unit_test(test_modules_of_ones_own),
         cmocka_unit_test(test_data_of_ones_own),
+        cmocka_unit_test(test_samplers_with_tables),
         cmocka_unit_test(test_weights_of_another_network),
         cmocka_unit_test(test_larger_than_memory),
         cmocka_unit_test(test_fewer_epochs),

@@ -151,6 +151,25 @@ static void composed(void) {
     tn_dataset_free(pieces[0]);
 }
 
+/* Images in another size, drawn by weights; then by size, in buckets. */
+static void augmented(void) {
+    TN_SCOPE;
+    tn_tensor *x = tn_ones(TN_DIMS(3, 1, 4, 4), TN_F32), *weights = tn_ones(TN_DIMS(3), TN_F32);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 2;
+    for (int i = 0; i < 2; i++) {
+        tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, tn_image_resize(3, 3),
+                                       tn_random_crop(3, 3, 1));
+        tn_sampler s = i ? tn_bucket_sampler(tn_cast(weights, TN_I64), 2, 1, 1)
+                         : tn_weighted_sampler(weights, 4, 1);
+        tn_loader *l = tn_loader_new(d, s, o);
+        tn_batch b;
+        while (tn_loader_next(l, &b)) {
+        }
+        tn_loader_free(l);
+    }
+}
+
 static void history(void) {
     tn_history *h = tn_history_open(temp_path("loss.csv"), 0);
     tn_history_add(h, 1);
@@ -261,6 +280,7 @@ static void test_data(void **state) {
     fail_both(text);
     fail_both(loader_alone);
     fail_both(composed);
+    fail_both(augmented);
     fail_both(loader_threads);
 }
 
