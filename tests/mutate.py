@@ -292,6 +292,18 @@ MUTATIONS = [
     ("data/shards.c", "1 + (behind - 1) / d->stride + 1", "1 + behind / d->stride", "the last targets are in no window"),
     ("data/shards.c", "return token & s->mark ? NO_TARGET : token;", "return token;", "prompts are learned"),
     ("data/shards.c", "from = to - from > d->length + 1 ? to - (d->length + 1) : from;", "", "a pair that is longer than the window"),
+    ("data/collate.c", "at < r.bytes; at += r.element", "at + r.element < r.bytes; at += r.element", "the last element of a row is not padded"),
+    ("data/collate.c", "                        .epoch = epoch,\n", "", "what is random in an example is alike in all epochs"),
+    ("data/collate.c", ".place = tn__sampler_place(&c->sampler, d->size, first + i)", ".place = first + i",
+     "what is random in an example depends on the number of ranks"),
+    ("data/compose.c", "e.index = index_in_whole(d, e.index);", "e = (tn_example){.index = index_in_whole(d, e.index)};",
+     "a subset hides the epoch from what is random"),
+    ("data/sampler.c", "int64_t step = product_below(s->batch, s->parts, size)", "int64_t step = product_below(s->batch, 1, size)",
+     "lines of a step are as long on all ranks"),
+    ("data/sampler.c", "first + shuffled_index(key, count, epoch, place - first)", "place", "the same lines are always together"),
+    ("data/transforms.c", "random.stream = FIRST_STREAM + (uint64_t)k;", "random.stream = FIRST_STREAM;", "transforms draw the same numbers"),
+    ("data/augment.c", "{SATURATION, BRIGHTNESS, CONTRAST}", "{SATURATION, CONTRAST, BRIGHTNESS}", "an order of changes of colour"),
+    ("data/mixup.c", "lift = log(1 - tn_random_uniform(g)) / shape;", "lift = 0;", "mixup with a small alpha"),
 ]
 
 # Which folders' tests run for a file, in this order.

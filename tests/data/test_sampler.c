@@ -250,6 +250,35 @@ static void bucketed(void **state) {
     assert_true(same < LINES / 10);
 }
 
+/* Which batch of the epoch has each line. */
+static void find_batches(const tn_sampler *s, int64_t epoch, int64_t *batch_of) {
+    for (int64_t i = 0; i < LINES; i++) {
+        batch_of[tn_sampler_at(s, LINES, epoch, i)] = i / LINE_BATCH;
+    }
+}
+
+/* Pairs of lines that share a batch in two epochs, of those that share one in the first. */
+static double pairs_again(const tn_sampler *s) {
+    int64_t before[LINES], after[LINES], pairs = 0, again = 0;
+    find_batches(s, 0, before);
+    find_batches(s, 1, after);
+    for (int64_t i = 0; i < LINES; i++) {
+        for (int64_t j = 0; j < i; j++) {
+            pairs += before[i] == before[j];
+            again += before[i] == before[j] && after[i] == after[j];
+        }
+    }
+    return (double)again / (double)pairs;
+}
+
+static void neighbours_change(void **state) {
+    (void)state;
+    tn_sampler one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
+    tn_sampler four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
+    assert_true(pairs_again(&one) > 0.9); /* all but those of the last bucket, which is short */
+    assert_true(pairs_again(&four) < 0.4);
+}
+
 /* A batch of short lines is as likely to come first as one of long lines. */
 static void buckets_are_shuffled(void **state) {
     (void)state;
@@ -349,6 +378,7 @@ int main(void) {
         TEST(weighted_parts),
         TEST(weights_refused),
         TEST(bucketed),
+        TEST(neighbours_change),
         TEST(buckets_are_shuffled),
         TEST(bucketed_parts),
         TEST(lengths_refused),

@@ -157,6 +157,46 @@ static void readings_differ(void **state) {
     tn_dataset_free(another);
 }
 
+/* The loader tells epochs and places to the dataset, through what stands between them. */
+static void epochs_differ(void **state) {
+    (void)state;
+    for (int wrapped = 0; wrapped < 3; wrapped++) {
+        tn_dataset *d = augmented(7);
+        d = wrapped == 1 ? tn_subset(d, (int64_t[]){5, 5}, 2) : d;
+        d = wrapped == 2 ? tn_concat_dataset(&d, 1) : d;
+        tn_loader_options o = tn_loader_defaults();
+        o.batch = 2;
+        o.epochs = 2;
+        tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), o);
+        tn_batch b;
+        assert_true(tn_loader_next(l, &b));
+        tn_tensor *first = tn_copy(b.x);
+        if (wrapped == 1) { /* one example twice */
+            assert_false(tn_equal(tn_select(first, 0, 0), tn_select(first, 0, 1)));
+        }
+        tn_loader_seek(l, (tn_loader_place){1, 0});
+        assert_true(tn_loader_next(l, &b));
+        assert_false(tn_equal(first, b.x));
+        tn_loader_free(l);
+    }
+}
+
+/* Two flips by the same numbers would always be none. */
+static void transforms_draw_their_own(void **state) {
+    (void)state;
+    tn_tensor *x = tn_rand(TN_DIMS(30, 1, 1, 2), TN_F32);
+    const tn_transform flip = tn_random_horizontal_flip(0.5);
+    tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(x, NULL), 1, flip, flip);
+    int flipped = 0;
+    for (int64_t i = 0; i < 30; i++) {
+        float out[2];
+        tn_dataset_get(d, i, out, NULL);
+        flipped += out[0] != (float)tn_at(x, (int64_t[]){i, 0, 0, 0});
+    }
+    assert_in_range(flipped, 5, 25);
+    tn_dataset_free(d);
+}
+
 /* ---- A transform of one's own, and errors ---------------------------------------------------- */
 
 static tn_status halves_shape(const tn_transform *t, tn_dims *dims) {
@@ -308,8 +348,16 @@ static void mixup_refuses(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(threads_and_resuming), TEST(ranks),   TEST(readings_differ), TEST(of_ones_own),
-        TEST(errors_travel),        TEST(refused), TEST(mixup_draws),     TEST(mixup_refuses),
+        TEST(threads_and_resuming),
+        TEST(ranks),
+        TEST(readings_differ),
+        TEST(epochs_differ),
+        TEST(transforms_draw_their_own),
+        TEST(of_ones_own),
+        TEST(errors_travel),
+        TEST(refused),
+        TEST(mixup_draws),
+        TEST(mixup_refuses),
     };
     return cmocka_run_group_tests_name("transforms", tests, NULL, NULL);
 }
