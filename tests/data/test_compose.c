@@ -288,8 +288,8 @@ static void what_is_alike_has_no_lengths(void **state) {
     assert_true(d->x_dims.size[0] == 3 && d->y_dims.ndim == 0);
     d = tn_concat_dataset((tn_dataset *[]){d, tn_sequence_dataset(&more, y, 1)}, 2);
     assert_int_equal(d->x_dims.size[0], -1);
-    assert_true(
-        tn_equal(tn_dataset_lengths(d), TN_FROM(((int64_t[]){3, 3, 4}), TN_DIMS(3), TN_I64)));
+    assert_memory_equal(tn_data(tn_dataset_lengths(d)), ((int64_t[]){3, 3, 4}),
+                        3 * sizeof(int64_t)); /* on the CPU */
     d = tn_subset(d, (int64_t[]){2, 0}, 2);
     tn_loader_options o = tn_loader_defaults();
     o.batch = 2;

@@ -207,12 +207,11 @@ static int64_t line_length(int64_t i) {
 }
 
 static tn_tensor *line_lengths(void) {
-    tn_tensor *t = tn_empty(TN_DIMS(LINES), TN_I64);
-    int64_t *at = tn_data_mut(t);
+    int64_t lengths[LINES];
     for (int64_t i = 0; i < LINES; i++) {
-        at[i] = line_length(i);
+        lengths[i] = line_length(i);
     }
-    return t;
+    return TN_FROM(lengths, TN_DIMS(LINES), TN_I64);
 }
 
 /* Elements of an epoch that are padding, of which there are elements that are none. */

@@ -320,7 +320,7 @@ static double lambda_of(int64_t index, double alpha, uint64_t seed) {
 static void mixup_draws(void **state) {
     (void)state;
     static const double alphas[] = {0.01, 0.2, 1, 3};
-    enum { DRAWS = 1500 };
+    enum { DRAWS = 500 };
     for (int a = 0; a < 4; a++) {
         double sum = 0, squares = 0, variance = 1 / (4 * (2 * alphas[a] + 1));
         for (int64_t i = 0; i < DRAWS; i++) {
