@@ -9,7 +9,9 @@ tn_dims tn_dims_from(int ndim, const int64_t *sizes) {
         dims.ndim = -1;
         return dims;
     }
-    for (int i = 0; i < ndim; i++) {
+    /* The constant makes it a few moves. Without it gcc takes an instruction for strings, which
+     * takes 10 ns to begin: an eighth of what a view costs. */
+    for (int i = 0; i < TN_MAX_DIMS && i < ndim; i++) {
         dims.size[i] = sizes[i];
     }
     return dims;

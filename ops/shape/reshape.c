@@ -64,10 +64,13 @@ bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
             left = size[run];
             next = step[run];
         }
+        stride[i] = next;
+        if (dims.size[i] == 1) { /* is common, and a division is not cheap */
+            continue;
+        }
         if (left % dims.size[i] != 0) {
             return false;
         }
-        stride[i] = next;
         next *= dims.size[i];
         left /= dims.size[i];
     }
