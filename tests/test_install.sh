@@ -50,7 +50,7 @@ if [ $# -gt 1 ]; then
     gcc -std=gnu11 -Wall -Wextra -g dead.c $flags "-Wl,-rpath,$lib" -o dead
     before=$(find "$work/install" -type f | wc -l)
     DESTDIR="$work/install" meson install -C "$checked" --no-rebuild >"$work/log" || { cat "$work/log"; exit 1; }
-    debug=$(pkg-config --variable=debugdir tern)
+    debug=$(realpath "$(pkg-config --variable=debugdir tern)") # the name has a ..
     [ -e "$debug/libtern.so.${version%.*}" ] || { echo "no libtern.so.${version%.*} in $debug"; exit 1; }
     others=$(find "$work/install" -type f -not -path "$debug/*" | wc -l)
     [ "$others" = "$before" ] || { echo "the debug build has installed $((others - before)) files elsewhere than in $debug"; exit 1; }
