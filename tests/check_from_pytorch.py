@@ -3,6 +3,8 @@
 
 check_from_pytorch.py [ROOT]        prints each fault; exit status 1 when there is one
 check_from_pytorch.py --self-test   plants one fault of each kind in a small tree and sees each found
+check_from_pytorch.py --programs BUILD_FOLDER [SANITIZER]   compiles the programs in C with the library there: each prints what the
+                                    one in Python above it prints. Exit status 77 under a sanitizer
 
   - each row of a table headed PyTorch says on the right a name of the public headers, or "not there"
   - each tn_ and TN_ name there, and in the tables headed Elsewhere, stands in a public header
@@ -10,11 +12,12 @@ check_from_pytorch.py --self-test   plants one fault of each kind in a small tre
   - where PyTorch is installed: each name on the left exists in it (those that came with a later version aside), and the programs
     in Python run. Where it is not, this says so.
 """
-import importlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import planted
 
@@ -142,12 +145,49 @@ def exists(name, made):
     return False
 
 
-def program_faults(root):
+def programs(root, language):
+    """(line, text) of the programs in a language."""
     text = read(root, DOCUMENT)
-    for match in re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S):
-        done = subprocess.run([sys.executable, "-c", match.group(1)], capture_output=True, text=True, check=False)
+    for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.M | re.S):
+        yield text.count("\n", 0, match.start()) + 1, match.group(1)
+
+
+def run_python(program):
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def program_faults(root):
+    for number, program in programs(root, "python"):
+        done = run_python(program)
         if done.returncode:
-            yield text.count("\n", 0, match.start()) + 1, "the program fails: " + done.stderr.strip().split("\n")[-1]
+            yield number, "the program fails: " + done.stderr.strip().split("\n")[-1]
+
+
+def run_c(root, build, program):
+    """What a program in C prints, with the library in `build`; or why it does not."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(["cc", "-g", "-Wall", "-Wextra", "-Werror", "-x", "c", "-", "-I" + os.path.join(root, "include"), "-L" + build,
+                               "-ltern", "-Wl,-rpath," + build, "-o", folder + "/program"], input=program, capture_output=True, text=True,
+                              check=False)
+        done = done if done.returncode else subprocess.run([folder + "/program"], capture_output=True, text=True, check=False)
+        return done.stdout if done.returncode == 0 else done.stdout + done.stderr + f"(exit status {done.returncode})"
+
+
+def compare_programs(root, build, sanitizer="none"):
+    """0, 1, or 77 after saying why."""
+    if sanitizer != "none":
+        print(f"SKIPPED: a program cannot be linked with a library for {sanitizer} alone")
+        return 77
+    has_torch = importlib.util.find_spec("torch") is not None
+    if not has_torch:
+        print(f"SKIPPED: {sys.executable} has no torch: the programs in C ran alone")
+    wrong = 0
+    for (number, theirs), (_, ours) in zip(programs(root, "python"), programs(root, "c")):
+        expected, printed = run_python(theirs).stdout if has_torch else None, run_c(root, os.path.abspath(build), ours)
+        if expected not in (None, printed) or "(exit status" in printed:
+            print(f"{DOCUMENT}:{number}: PyTorch prints {expected!r}, Tern {printed!r}")
+            wrong = 1
+    return wrong
 
 
 def torch_faults(root, answered, wanted):
@@ -213,4 +253,6 @@ def summary(root, n):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--programs"]:
+        sys.exit(compare_programs(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."), *sys.argv[2:]))
     sys.exit(planted.check(self_test, faults, summary))
