@@ -17,7 +17,7 @@ static const unsigned char magic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
 /* ---- The header ------------------------------------------------------------------------------ */
 
 typedef struct head {
-    const char *at, *end, *begin;
+    const char *at, *end;
     const char *wrong; /* static text; NULL: nothing yet */
     char descr[16];
     bool fortran;
@@ -168,25 +168,25 @@ static const element *find_element(const char *name) {
     return NULL;
 }
 
-/* One element, of e->bytes bytes, as a whole number of 64 bits. */
-static uint64_t element_bits(const unsigned char *from, const element *e, bool big) {
+/* One element as a whole number of 64 bits. */
+static uint64_t element_bits(const unsigned char *from, const tn__npy_about *a) {
     uint64_t bits = 0;
-    for (size_t i = 0; i < e->bytes; i++) {
-        bits = bits << 8 | from[big ? i : e->bytes - 1 - i];
+    for (size_t i = 0; i < a->each; i++) {
+        bits = bits << 8 | from[a->big ? i : a->each - 1 - i];
     }
-    return e->sign ? (uint64_t)(int64_t)(int16_t)(uint16_t)bits : bits;
+    return a->sign ? (uint64_t)(int64_t)(int16_t)(uint16_t)bits : bits;
 }
 
-static void copy_elements(tn_tensor *t, const unsigned char *from, const element *e, bool big) {
-    size_t wide = tn_dtype_size(e->dtype), count = (size_t)tn_count(t);
-    unsigned char *to = tn_data_mut(t);
-    if (wide == e->bytes && (!big || wide == 1) && e->dtype != TN_BOOL) {
+void tn__npy_convert(const tn__npy_about *a, const unsigned char *from, size_t count, void *data) {
+    size_t wide = tn_dtype_size(a->dtype);
+    unsigned char *to = data;
+    if (wide == a->each && (!a->big || wide == 1) && a->dtype != TN_BOOL) {
         memcpy(to, from, count * wide);
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        uint64_t bits = element_bits(from + i * e->bytes, e, big);
-        bits = e->dtype == TN_BOOL ? bits != 0 : bits;
+        uint64_t bits = element_bits(from + i * a->each, a);
+        bits = a->dtype == TN_BOOL ? bits != 0 : bits;
         for (size_t k = 0; k < wide; k++) {
             to[i * wide + k] = (unsigned char)(bits >> 8 * k);
         }
@@ -209,62 +209,95 @@ static bool shape_fills(tn_dims dims, size_t bytes, size_t each) {
     return (none ? 0 : count * each) == bytes;
 }
 
-static tn_tensor *make_array(const head *h, const element *e, const unsigned char *data, bool big) {
-    tn_dims dims = h->dims, back = h->dims;
-    for (int i = 0; h->fortran && i < dims.ndim; i++) {
-        dims.size[i] = h->dims.size[dims.ndim - 1 - i];
-        back.size[i] = dims.ndim - 1 - i;
-    }
-    tn_tensor *t = tn_to(tn_empty(dims, e->dtype), tn_cpu());
-    if (tn_is_inert(t)) {
-        return t;
-    }
-    copy_elements(t, data, e, big);
-    return h->fortran && dims.ndim > 1 ? tn_contiguous(tn_permute(t, back)) : t;
-}
-
-static tn_tensor *read_array(const head *h, const unsigned char *data, size_t bytes,
-                             const char *what, const char *operation) {
+static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, const char *what,
+                             const char *operation) {
     const char *order = strchr("<>|=", h->descr[0]) && h->descr[0] ? h->descr : "";
     const element *e = find_element(h->descr + (*order != 0));
     if (h->many) {
         tn__raise(TN_EUNSUPPORTED, operation, "%s has more than %d dimensions", what, TN_MAX_DIMS);
-    } else if (!e) {
+        return false;
+    }
+    if (!e) {
         tn__raise(TN_EUNSUPPORTED, operation, "%s has elements of type \"%s\", which we have not",
                   what, h->descr);
-    } else if (!shape_fills(h->dims, bytes, e->bytes)) {
+        return false;
+    }
+    if (!shape_fills(h->dims, bytes, e->bytes)) {
         tn__raise(TN_EFORMAT, operation,
                   "%s: %zu bytes of elements are not what its shape and \"%s\" take", what, bytes,
                   h->descr);
-    } else {
-        return make_array(h, e, data, *order == '>');
+        return false;
     }
-    return tn_inert();
+    *a = (tn__npy_about){.dims = h->dims,
+                         .dtype = e->dtype,
+                         .each = e->bytes,
+                         .sign = e->sign,
+                         .big = *order == '>',
+                         .fortran = h->fortran};
+    return true;
 }
 
-tn_tensor *tn__npy_read(const unsigned char *at, size_t bytes, const char *what,
-                        const char *operation) {
-    size_t before = bytes > 6 && at[6] == 1 ? 10 : 12, length = 0;
-    if (bytes < before || memcmp(at, magic, sizeof(magic)) != 0 || at[6] < 1 || at[6] > 3) {
+/* ---- Arrays ---------------------------------------------------------------------------------- */
+
+/* Of version 1 two bytes say how long the header is, of later ones four. */
+static size_t bytes_before_header(const unsigned char *at, size_t all) {
+    return all > 6 && at[6] == 1 ? 10 : TN__NPY_FIRST;
+}
+
+size_t tn__npy_before(const unsigned char *at, size_t all, const char *what,
+                      const char *operation) {
+    size_t before = bytes_before_header(at, all), length = 0;
+    if (all < before || memcmp(at, magic, sizeof(magic)) != 0 || at[6] < 1 || at[6] > 3) {
         tn__raise(TN_EFORMAT, operation, "%s is no array of NumPy, version 1 to 3", what);
-        return tn_inert();
+        return 0;
     }
     for (size_t i = before; i > 8; i--) {
         length = length << 8 | at[i - 1];
     }
-    if (length > bytes - before) {
+    if (length > all - before) {
         tn__raise(TN_EFORMAT, operation, "%s: its header of %zu bytes goes beyond its end", what,
                   length);
-        return tn_inert();
+        return 0;
     }
-    const char *begin = (const char *)at + before;
-    head h = {.at = begin, .begin = begin, .end = begin + length};
+    return before + length;
+}
+
+bool tn__npy_look(const unsigned char *at, size_t before, size_t all, tn__npy_about *a,
+                  const char *what, const char *operation) {
+    const char *begin = (const char *)at + bytes_before_header(at, all);
+    head h = {.at = begin, .end = (const char *)at + before};
     if (!read_head(&h)) {
         tn__raise(TN_EFORMAT, operation, "%s: its header at byte %zu: %s", what,
-                  before + (size_t)(h.at - h.begin), h.wrong);
+                  (size_t)(h.at - (const char *)at), h.wrong);
+        return false;
+    }
+    bool done = look_at_elements(&h, all - before, a, what, operation);
+    a->begin = before;
+    return done;
+}
+
+static tn_tensor *make_array(const tn__npy_about *a, const unsigned char *data) {
+    tn_dims dims = a->dims, back = a->dims;
+    for (int i = 0; a->fortran && i < dims.ndim; i++) {
+        dims.size[i] = a->dims.size[dims.ndim - 1 - i];
+        back.size[i] = dims.ndim - 1 - i;
+    }
+    tn_tensor *t = tn_to(tn_empty(dims, a->dtype), tn_cpu());
+    if (tn_is_inert(t)) {
+        return t;
+    }
+    tn__npy_convert(a, data, (size_t)tn_count(t), tn_data_mut(t));
+    return a->fortran && dims.ndim > 1 ? tn_contiguous(tn_permute(t, back)) : t;
+}
+
+tn_tensor *tn__npy_read(const unsigned char *at, size_t bytes, const char *what,
+                        const char *operation) {
+    tn__npy_about a;
+    size_t before = tn__npy_before(at, bytes, what, operation);
+    if (before == 0 || !tn__npy_look(at, before, bytes, &a, what, operation)) {
         return tn_inert();
     }
-    return read_array(&h, at + before + length, bytes - before - length, what, operation);
+    return make_array(&a, at + before);
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */

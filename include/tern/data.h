@@ -97,7 +97,7 @@ TN_API tn_tensor *tn_dataset_lengths(tn_dataset *d);
  * second), which is made at the first save or load. */
 
 /* Rows of x (n, …) and y (n, …; may be NULL): kept, and copied only when they are not contiguous or
- * not on the CPU, where examples are read.
+ * not on the CPU, where examples are read. NumPy's files: tern/npy.h.
  * Like every maker below: NULL after an error. */
 TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
 

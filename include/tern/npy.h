@@ -17,7 +17,7 @@
 #ifndef TERN_NPY_H
 #define TERN_NPY_H
 
-#include "tensor.h"
+#include "data.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,6 +42,21 @@ TN_API tn_tensor *tn_npz_get(const tn_npz *f, const char *name); /* TN_EVALUE: t
  * that is empty or too long; TN_EUNSUPPORTED: 4 GiB and more. */
 TN_API tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *const *tensors,
                              int n, bool compressed) TN_MUST_USE;
+
+/* ---- Datasets -------------------------------------------------------------------------------- */
+
+/* Rows of x (n, …) and y (n, …; y_path may be NULL) from .npy files, as numpy.load(path,
+ * mmap_mode="r") has them: read when they are asked for, so that the files may be larger than
+ * memory, and any number of threads share one copy. dtypes become as above. The files stay open; a
+ * row that is no longer there, because the file was cut short, is TN_EIO, and one that was changed
+ * is read as it is now. The digest is over size, beginning, end and some pages between.
+ *
+ * NULL after TN_ESHAPE: no dimensions, or other numbers of rows; TN_EUNSUPPORTED, also for
+ * fortran_order, where rows are in no one place; TN_EIO, TN_EFORMAT. */
+TN_API tn_dataset *tn_npy_dataset(const char *x_path, const char *y_path);
+
+/* The same of two arrays in an archive, by name (y may be NULL), which are in memory. */
+TN_API tn_dataset *tn_npz_dataset(const char *path, const char *x, const char *y);
 
 #ifdef __cplusplus
 }

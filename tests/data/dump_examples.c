@@ -4,6 +4,7 @@
  *                                KIND: classes, numbers; HEADER: header, plain; TARGET "": none
  *     libsvm PATH FEATURES
  *     images FOLDER HEIGHT WIDTH
+ *     npy X Y
  *
  * FILE gets x and y, and the classes are printed, one a line. Or:
  *
@@ -41,6 +42,9 @@ static tn_dataset *open_dataset(int argc, char **argv) {
     }
     if (argc == 3 && strcmp(argv[0], "libsvm") == 0) {
         return tn_libsvm_dataset(argv[1], atoll(argv[2]));
+    }
+    if (argc == 3 && strcmp(argv[0], "npy") == 0) {
+        return tn_npy_dataset(argv[1], argv[2]);
     }
     if (argc == 4 && strcmp(argv[0], "images") == 0) {
         tn_image_folder_options o = tn_image_folder_defaults();

@@ -1,4 +1,4 @@
-"""Tables of text as datasets, against Python's own csv module and NumPy."""
+"""Tables as datasets: of text, against Python's own csv module, and NumPy's own."""
 import csv
 import gzip
 import os
@@ -108,6 +108,24 @@ def rows():
         same(y, numpy.array([float(v) for v in labels], dtype=numpy.float32), "y")
 
 
+def arrays():
+    """Rows of NumPy's files, in either order of bytes."""
+    draw = numpy.random.default_rng(1)
+    widened = {"i2": "i4", "u2": "i4", "u4": "i8"}
+    with tempfile.TemporaryDirectory() as folder:
+        x_path, y_path = os.path.join(folder, "x.npy"), os.path.join(folder, "y.npy")
+        for kind in ("f4", "f8", "f2", "i8", "i4", "i1", "u1", "b1", "i2", "u2", "u4"):
+            for order in "<>":
+                x = (draw.standard_normal((9, 3, 2)) * 200).astype("i8" if kind[0] == "u" else "f8").astype(order + kind)
+                y = numpy.arange(9).astype(">i4")
+                numpy.save(x_path, x)
+                numpy.save(y_path, y)
+                got_x, got_y, _ = examples(folder, "npy", x_path, y_path)
+                same(got_x, x.astype(widened.get(kind, kind)), "x")
+                same(got_y, y.astype("i4"), "y")
+
+
 run([("whatever Python's csv writes is read as it was", texts),
      ("columns, targets and missing values are those that were asked for", choices),
-     ("libsvm's rows are dense, zeros where nothing stands", rows)])
+     ("libsvm's rows are dense, zeros where nothing stands", rows),
+     ("rows of NumPy's files", arrays)])

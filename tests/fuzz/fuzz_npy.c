@@ -1,9 +1,11 @@
 /* The input is an array of NumPy's, or an archive of them. It is refused with an error, or all of
- * it can be read. */
+ * it can be read, the rows of an array one at a time too. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
 #include "tern/tern.h"
+
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
@@ -24,12 +26,36 @@ static void check_array(const tn_tensor *t, size_t bytes) {
     must(sum <= size * 255, "a sum of bytes");
 }
 
+/* Rows are read one at a time: the first and the last. */
+static void check_rows(const char *path, size_t bytes) {
+    tn_dataset *d = tn_npy_dataset(path, path);
+    must((d == NULL) == (tn_error() != TN_OK), "no dataset and no error, or both");
+    must(d || tn_error() == TN_EFORMAT || tn_error() == TN_EUNSUPPORTED || tn_error() == TN_ESHAPE,
+         "an unexpected error");
+    tn_error_clear();
+    size_t row = d ? (size_t)tn_dims_count(d->x_dims) * tn_dtype_size(d->x_dtype) : 0;
+    if (d && d->size > 0) {
+        must(row <= 4 * bytes, "a row that is larger than the file");
+        unsigned char *x = malloc(2 * row + 1), *y = x + row;
+        for (int last = 0; last < 2; last++) {
+            must(x && tn_dataset_get(d, last ? d->size - 1 : 0, x, y) == TN_OK,
+                 "a row cannot be read");
+            must(memcmp(x, y, row) == 0, "x and y differ");
+        }
+        free(x);
+    }
+    char text[TN_DESCRIBE_ROOM];
+    must(!d || d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    tn_dataset_free(d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     int64_t live = tn_live_tensors();
     bytes_file file = bytes_file_open(data, bytes);
     {
         TN_SCOPE;
         check_array(tn_npy_load(file.path), bytes);
+        check_rows(file.path, bytes);
         tn_npz *f = tn_npz_open(file.path);
         must((f == NULL) == (tn_error() != TN_OK), "no file and no error, or both");
         must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,

@@ -5,6 +5,7 @@
 #include "tests/support/test.h"
 #undef LLVMFuzzerTestOneInput
 
+#include "tests/data/examples.h"
 #include "tests/support/replay.h"
 #include "tests/support/temp.h"
 
@@ -188,6 +189,119 @@ static void corpus(void **state) {
     assert_true(replay("fuzz_npy", fuzz_npy) >= 15);
 }
 
+/* x (6, 2, 3) of this dtype as x.npy, y (6) as y.npy */
+static void save_rows(tn_dtype dtype) {
+    tn_tensor *x = tn_reshape(tn_arange(-9, 27, 1, TN_F32), TN_DIMS(6, 2, 3));
+    assert_int_equal(tn_npy_save(temp_path("x.npy"), tn_cast(x, dtype)), TN_OK);
+    assert_int_equal(tn_npy_save(temp_path("y.npy"), tn_arange(0, 6, 1, TN_I64)), TN_OK);
+}
+
+static tn_dataset *open_rows(void) {
+    return tn_npy_dataset(temp_path("x.npy"), temp_path("y.npy"));
+}
+
+static void rows_as_they_are_asked_for(void **state) {
+    (void)state;
+    for (int i = 0; i < OURS; i++) {
+        save_rows(ours[i]);
+        tn_tensor *whole = tn_npy_load(temp_path("x.npy"));
+        tn_dataset *d = open_rows();
+        assert_non_null(d);
+        assert_int_equal(d->size, 6);
+        size_t row = example_bytes(d->x_dims, d->x_dtype);
+        assert_int_equal(row, 6 * tn_dtype_size(ours[i]));
+        for (int64_t k = 5; k >= 0; k--) {
+            int64_t y;
+            assert_memory_equal(example_x(d, k, &y), (char *)tn_data(whole) + (size_t)k * row, row);
+            assert_int_equal(y, k);
+        }
+        check_threads(d);
+    }
+    tn_dataset *d = tn_npy_dataset(temp_path("y.npy"), NULL);
+    assert_non_null(d);
+    assert_int_equal(d->y_dims.ndim, -1);
+    assert_int_equal(*(const int64_t *)example_x(d, 4, NULL), 4);
+    tn_dataset_free(d);
+}
+
+static void rows_of_an_archive(void **state) {
+    (void)state;
+    tn_tensor *tensors[] = {tn_ones(TN_DIMS(3, 2), TN_F32), tn_arange(0, 3, 1, TN_I64)};
+    const char *names[] = {"pictures", "labels"};
+    assert_int_equal(tn_npz_save(temp_path("all.npz"), names, tensors, 2, true), TN_OK);
+    tn_dataset *d = tn_npz_dataset(temp_path("all.npz"), "pictures", "labels");
+    assert_non_null(d);
+    int64_t y;
+    assert_true(((const float *)example_x(d, 2, &y))[1] == 1.0f && y == 2);
+    tn_dataset_free(d);
+    assert_null(tn_npz_dataset(temp_path("all.npz"), "pictures", "x"));
+    assert_error(TN_EVALUE, "there is no array \"x\"");
+    assert_null(tn_npz_dataset(temp_path("nowhere"), "x", NULL));
+    assert_error(TN_EIO, "nowhere");
+}
+
+static void rows_that_are_not_there(void **state) {
+    (void)state;
+    save_rows(TN_F32);
+    tn_dataset *d = open_rows();
+    assert_non_null(d);
+    assert_int_equal(truncate(temp_path("x.npy"), 128 + 5 * 24 + 7), 0);
+    float x[6];
+    int64_t y;
+    assert_int_equal(tn_dataset_get(d, 4, x, &y), TN_OK);
+    assert_int_equal(tn_dataset_get(d, 5, x, &y), TN_EIO);
+    assert_error(TN_EIO, "x.npy was cut short");
+    tn_dataset_free(d);
+    assert_null(open_rows());
+    assert_error(TN_EFORMAT, "x.npy: 127 bytes of elements are not what its shape");
+    assert_int_equal(tn_npy_save(temp_path("x.npy"), tn_ones(TN_DIMS(7, 2), TN_F32)), TN_OK);
+    assert_null(open_rows());
+    assert_error(TN_ESHAPE, "x.npy has 7 rows but ");
+    assert_int_equal(tn_npy_save(temp_path("x.npy"), tn_ones(TN_DIMS(), TN_F32)), TN_OK);
+    assert_null(open_rows());
+    assert_error(TN_ESHAPE, "x.npy has no dimensions");
+    assert_null(tn_npy_dataset(NULL, NULL));
+    assert_error(TN_EVALUE, "NULL");
+    static const char fortran[] = "\x93NUMPY\1\0\x40\0{'descr': '<f4', 'fortran_order': True, "
+                                  "'shape': (2, 2), }     \n0123456789abcdef";
+    temp_write(temp_path("x.npy"), fortran, 10 + 64 + 16);
+    assert_null(open_rows());
+    assert_error(TN_EUNSUPPORTED, "x.npy has its columns one behind the other");
+}
+
+static void other_rows_are_noticed(void **state) {
+    (void)state;
+    char text[3][TN_DESCRIBE_ROOM];
+    save_rows(TN_F32);
+    describe_and_free(open_rows(), text[0]);
+    describe_and_free(tn_npy_dataset(temp_path("x.npy"), NULL), text[1]);
+    save_rows(TN_I32);
+    describe_and_free(open_rows(), text[2]);
+    assert_string_not_equal(text[0], text[1]);
+    assert_string_not_equal(text[0], text[2]);
+}
+
+static void rows_without_memory(void **state) {
+    (void)state;
+    save_rows(TN_BOOL);
+    bool reached = true;
+    for (int64_t n = 0; reached; n++) {
+        char x[6], text[TN_DESCRIBE_ROOM];
+        int64_t y;
+        tn__alloc_fail_at(n);
+        tn_dataset *d = open_rows();
+        if (d && tn_dataset_get(d, 0, x, &y) == TN_OK) {
+            d->describe(d, text, sizeof(text));
+        }
+        reached = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        tn_dataset_free(d);
+        assert_int_equal(tn_error(), reached ? TN_ENOMEM : TN_OK);
+        tn_error_clear();
+        assert_true(n < 100);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(arrays_there_and_back),
@@ -196,6 +310,11 @@ int main(void) {
         TEST(damaged_archives),
         TEST(no_memory),
         TEST(corpus),
+        TEST(rows_as_they_are_asked_for),
+        TEST(rows_of_an_archive),
+        TEST(rows_that_are_not_there),
+        TEST(other_rows_are_noticed),
+        TEST(rows_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -1,0 +1,222 @@
+/* Arrays of NumPy's as datasets: rows of .npy files, read when they are asked for, and of arrays in
+ * an archive, which are in memory.
+ *
+ * Nothing is mapped (core/reader.h says why): a row is one read, which the system answers from its
+ * cache, and a file that is cut short later is an error instead of a signal.
+ */
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/memory.h"
+#include "core/reader.h"
+#include "io/npy_array.h"
+#include "tern/npy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { LONGEST_HEADER = 1 << 20 };
+
+/* One file. */
+typedef struct array {
+    char *path;
+    tn__reader reader;
+    tn__npy_about about;
+    int64_t rows;
+    size_t elements; /* of a row */
+} array;
+
+typedef struct npy {
+    tn_dataset base;
+    array x, y;                         /* y without a path: there is none */
+    char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
+} npy;
+
+/* ---- One file -------------------------------------------------------------------------------- */
+
+static void close_array(array *a) {
+    if (a->path) {
+        tn__reader_close(&a->reader);
+        free(a->path);
+    }
+}
+
+/* What stands before the elements, to a->about. */
+static bool read_about(array *a) {
+    const tn__reader *r = &a->reader;
+    unsigned char first[TN__NPY_FIRST] = {0};
+    size_t bytes = r->bytes < sizeof(first) ? r->bytes : sizeof(first);
+    if (!tn__reader_get(r, 0, first, bytes)) {
+        return false;
+    }
+    size_t before = tn__npy_before(first, r->bytes, a->path, r->operation);
+    if (before > LONGEST_HEADER) {
+        tn__raise(TN_EFORMAT, r->operation, "%s: its header has %zu bytes, of %d at most", a->path,
+                  before, LONGEST_HEADER);
+    }
+    unsigned char *head = tn__pending() ? NULL : tn__malloc(before);
+    if (!head) {
+        tn__raise(TN_ENOMEM, r->operation, "%s: no memory for its header", a->path);
+        return false;
+    }
+    bool done = tn__reader_get(r, 0, head, before) &&
+                tn__npy_look(head, before, r->bytes, &a->about, a->path, r->operation);
+    free(head);
+    return done;
+}
+
+static bool check_shape(array *a) {
+    tn_dims dims = a->about.dims;
+    if (dims.ndim == 0 || (a->about.fortran && dims.ndim > 1)) {
+        tn__raise(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s", a->path,
+                  dims.ndim ? "has its columns one behind the other (fortran_order): its rows are "
+                              "in no one place; numpy.ascontiguousarray makes them so"
+                            : "has no dimensions: its first should count the examples");
+        return false;
+    }
+    a->rows = dims.size[0];
+    a->elements = (size_t)tn_dims_count(tn_dims_from(dims.ndim - 1, dims.size + 1));
+    return true;
+}
+
+static bool open_array(array *a, const char *path) {
+    a->path = tn__strdup(path ? path : "");
+    if (!a->path) {
+        tn__raise(TN_ENOMEM, "npy_dataset", "no memory");
+        return false;
+    }
+    return tn__reader_open(&a->reader, path ? a->path : NULL, "npy_dataset") && read_about(a) &&
+           check_shape(a);
+}
+
+/* Row i as ours. */
+static bool read_row(const array *a, int64_t i, void *to) {
+    const tn__npy_about *about = &a->about;
+    size_t bytes = a->elements * about->each;
+    size_t at = about->begin + (size_t)i * bytes;
+    if (bytes == a->elements * tn_dtype_size(about->dtype)) { /* converted where they are */
+        bool done = tn__reader_get(&a->reader, at, to, bytes);
+        if (done && (about->big || about->dtype == TN_BOOL)) {
+            tn__npy_convert(about, to, a->elements, to);
+        }
+        return done;
+    }
+    unsigned char *row = tn__malloc(bytes);
+    if (!row) {
+        tn__raise(TN_ENOMEM, "npy_dataset", "%s: no memory for a row", a->path);
+        return false;
+    }
+    bool done = tn__reader_get(&a->reader, at, row, bytes);
+    if (done) {
+        tn__npy_convert(about, row, a->elements, to);
+    }
+    free(row);
+    return done;
+}
+
+/* ---- The dataset ----------------------------------------------------------------------------- */
+
+static tn_status npy_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    const npy *d = (const npy *)self;
+    bool done = read_row(&d->x, e.index, x) && (!y || read_row(&d->y, e.index, y));
+    return done ? TN_OK : tn_error();
+}
+
+/* The file's beginning, its end, and pages at even distances between; of a small one everything. */
+static bool digest_array(tn__digest *digest, const array *a) {
+    enum { PAGE = 4096, PAGES = 64 };
+    unsigned char page[PAGE];
+    size_t all = a->reader.bytes, there = (all + PAGE - 1) / PAGE;
+    size_t pages = there < PAGES ? there : PAGES;
+    tn__digest_add(digest, &all, sizeof(all));
+    for (size_t i = 0; i < pages; i++) {
+        size_t at = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * PAGE;
+        size_t bytes = all - at < PAGE ? all - at : PAGE;
+        if (!tn__reader_get(&a->reader, at, page, bytes)) {
+            return false;
+        }
+        tn__digest_add(digest, page, bytes);
+    }
+    return true;
+}
+
+static bool make_digest(npy *d) {
+    tn__digest *digest = tn__digest_new();
+    if (!digest) {
+        tn__raise(TN_ENOMEM, "npy_dataset", "no memory for a digest");
+        return false;
+    }
+    bool done = digest_array(digest, &d->x) && (!d->y.path || digest_array(digest, &d->y));
+    if (done) {
+        tn__digest_text(digest, d->digest);
+    }
+    tn__digest_free(digest);
+    return done;
+}
+
+static int npy_describe(tn_dataset *self, char *text, size_t room) {
+    npy *d = (npy *)self;
+    if (!d->digest[0] && !make_digest(d)) {
+        return -1;
+    }
+    return snprintf(text, room, "files %d, digest %s", 1 + (d->y.path != NULL), d->digest);
+}
+
+static void npy_free(tn_dataset *self) {
+    npy *d = (npy *)self;
+    close_array(&d->x);
+    close_array(&d->y);
+    free(d);
+}
+
+static tn_dims row_dims(const array *a) {
+    return tn_dims_from(a->about.dims.ndim - 1, a->about.dims.size + 1);
+}
+
+static bool open_arrays(npy *d, const char *x_path, const char *y_path) {
+    if (!open_array(&d->x, x_path) || (y_path && !open_array(&d->y, y_path))) {
+        return false;
+    }
+    if (y_path && d->x.rows != d->y.rows) {
+        tn__raise(TN_ESHAPE, "npy_dataset", "%s has %lld rows but %s has %lld", d->x.path,
+                  (long long)d->x.rows, d->y.path, (long long)d->y.rows);
+        return false;
+    }
+    return true;
+}
+
+tn_dataset *tn_npy_dataset(const char *x_path, const char *y_path) {
+    npy *d = tn__pending() ? NULL : tn__calloc(1, sizeof(*d));
+    if (!d) {
+        tn__raise(TN_ENOMEM, "npy_dataset", "no memory");
+        return NULL;
+    }
+    if (!open_arrays(d, x_path, y_path)) {
+        npy_free(&d->base);
+        return NULL;
+    }
+    d->base = (tn_dataset){.kind = "npy",
+                           .size = d->x.rows,
+                           .x_dims = row_dims(&d->x),
+                           .x_dtype = d->x.about.dtype,
+                           .y_dims = {.ndim = -1},
+                           .get = npy_get,
+                           .describe = npy_describe,
+                           .free = npy_free};
+    if (y_path) {
+        d->base.y_dims = row_dims(&d->y);
+        d->base.y_dtype = d->y.about.dtype;
+    }
+    return &d->base;
+}
+
+tn_dataset *tn_npz_dataset(const char *path, const char *x, const char *y) {
+    TN_SCOPE;
+    tn_npz *f = tn_npz_open(path);
+    tn_tensor *arrays[2] = {0};
+    if (f) {
+        arrays[0] = tn_npz_get(f, x);
+        arrays[1] = y ? tn_npz_get(f, y) : NULL;
+    }
+    tn_npz_close(f);
+    return tn__pending() ? NULL : tn_tensor_dataset(arrays[0], arrays[1]);
+}
