@@ -227,9 +227,9 @@ static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a)
         return NULL;
     }
     k->shape = shape;
-    char why[TN__SDPA_WHY]; /* for tests: here the call goes to our own kernels */
+    char why[TN__DNN_WHY]; /* for tests: here the call goes to our own kernels */
     tn__sdpa_plan *plan[TN__SDPA_CHOICES];
-    tn__sdpa_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
+    tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
     int count = tn__sdpa_plans(tn__cudnn(), target, &shape,
                                tn__cuda_tunes(ctx) ? TN__SDPA_CHOICES : 1, plan, why);
     trial t = {state, plan, a};

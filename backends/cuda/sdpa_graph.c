@@ -10,8 +10,7 @@
  *     the deterministic backward writes dq directly; the fast one adds f32 parts of dq from many
  *     blocks into real memory, which has to be zero at first.
  *
- * A failure inside a graph sticks: everything after it does nothing,
- * and the first reason is kept. */
+ * dnn_graph.h has what graphs are made with. */
 #include "backends/cuda/sdpa_graph.h"
 
 #if TN_HAVE_CUDNN
@@ -22,7 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef cudnnBackendDescriptor_t descriptor;
+typedef tn__dnn_descriptor descriptor;
 
 /* The names of tensors with memory. Virtual ones count on from FIRST_VIRTUAL. */
 enum {
@@ -42,75 +41,19 @@ enum {
     ROW_SUMS,
     FIRST_VIRTUAL = 100
 };
-enum { MOST_DESCRIPTORS = 256, MOST_OPERATIONS = 32, MOST_CONFIGS = 8 };
 
 typedef struct graph {
-    const tn__cudnn_table *dnn;
+    tn__dnn_graph base;
     const tn__sdpa_shape *shape;
     cudnnDataType_t type; /* of q, k, v */
-    descriptor made[MOST_DESCRIPTORS], operation[MOST_OPERATIONS];
-    int count, operations;
     int64_t next_virtual;
-    bool failed;
-    char *why;
 } graph;
 
 struct tn__sdpa_plan {
-    descriptor plan;
-    int64_t own;            /* bytes that cuDNN asks for */
-    int64_t dq_parts, sums; /* bytes of those tensors, in front of it */
+    tn__dnn_plan base;
+    int64_t dq_parts, sums; /* bytes of those tensors, in front of cuDNN's own */
     bool backward, causal;
 };
-
-/* ---- Descriptors ----------------------------------------------------------------------------- */
-
-static void graph_check(graph *g, cudnnStatus_t status, const char *what) {
-    if (status != CUDNN_STATUS_SUCCESS && !g->failed) {
-        char words[160] = "";
-        g->dnn->GetLastErrorString(words, sizeof(words));
-        snprintf(g->why, TN__SDPA_WHY, "cuDNN, %s: %s%s%s", what, g->dnn->GetErrorString(status),
-                 words[0] ? ": " : "", words);
-        g->failed = true;
-    }
-}
-
-static descriptor descriptor_make(graph *g, cudnnBackendDescriptorType_t type) {
-    descriptor d = NULL;
-    if (!g->failed && g->count == MOST_DESCRIPTORS) {
-        graph_check(g, CUDNN_STATUS_ALLOC_FAILED, "a graph");
-    }
-    if (!g->failed) {
-        graph_check(g, g->dnn->BackendCreateDescriptor(type, &d), "a descriptor");
-    }
-    if (!g->failed) {
-        g->made[g->count++] = d;
-    }
-    return d;
-}
-
-static void descriptor_set(graph *g, descriptor d, cudnnBackendAttributeName_t name,
-                           cudnnBackendAttributeType_t type, int64_t count, const void *values) {
-    if (!g->failed) {
-        graph_check(g, g->dnn->BackendSetAttribute(d, name, type, count, values), "an attribute");
-    }
-}
-
-static void set_descriptor(graph *g, descriptor d, cudnnBackendAttributeName_t name,
-                           descriptor value) {
-    descriptor_set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
-}
-
-static void descriptor_finish(graph *g, descriptor d, const char *what) {
-    if (!g->failed) {
-        graph_check(g, g->dnn->BackendFinalize(d), what);
-    }
-}
-
-static void graph_forget(graph *g) {
-    while (g->count > 0) {
-        g->dnn->BackendDestroyDescriptor(g->made[--g->count]);
-    }
-}
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
@@ -131,35 +74,17 @@ static extent transposed_extent(extent x) {
                     {x.stride[0], x.stride[1], x.stride[3], x.stride[2]}};
 }
 
-typedef enum memory { REAL, VIRTUAL, BY_VALUE, PARTS } memory;
-
 static descriptor graph_tensor(graph *g, int64_t name, cudnnDataType_t type, extent x,
-                               memory where) {
-    descriptor d = descriptor_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    int64_t alignment = where == BY_VALUE ? 4 : 16;
-    bool is_virtual = where == VIRTUAL, by_value = where == BY_VALUE;
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &name);
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, x.size);
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, x.stride);
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    descriptor_set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    if (where == PARTS) { /* in the order in which the tensor cores hold them */
-        cudnnBackendTensorReordering_t order = CUDNN_TENSOR_REORDERING_F16x16;
-        descriptor_set(g, d, CUDNN_ATTR_TENSOR_REORDERING_MODE, CUDNN_TYPE_TENSOR_REORDERING_MODE,
-                       1, &order);
-    }
-    descriptor_finish(g, d, "a tensor");
-    return d;
+                               tn__dnn_memory where) {
+    return tn__dnn_tensor(&g->base, name, type, 4, x.size, x.stride, where);
 }
 
 static descriptor tensor_between(graph *g, cudnnDataType_t type, extent x) {
-    return graph_tensor(g, g->next_virtual++, type, x, VIRTUAL);
+    return graph_tensor(g, g->next_virtual++, type, x, TN__DNN_VIRTUAL);
 }
 
 static descriptor graph_number(graph *g, int64_t name) {
-    return graph_tensor(g, name, CUDNN_DATA_FLOAT, dense_extent(1, 1, 1, 1), BY_VALUE);
+    return graph_tensor(g, name, CUDNN_DATA_FLOAT, dense_extent(1, 1, 1, 1), TN__DNN_BY_VALUE);
 }
 
 static extent scores_of(const graph *g) {
@@ -179,55 +104,25 @@ static extent key_extent(const graph *g, const int64_t stride[4]) {
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
-static void add_operation(graph *g, descriptor operation, const char *what) {
-    descriptor_finish(g, operation, what);
-    if (!g->failed) {
-        g->operation[g->operations++] = operation;
-    }
-}
-
-/* y = mode(x, b, t); b and t may be NULL. `axis` is read by GEN_INDEX. */
-static void pointwise_to(graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute, int64_t axis,
-                         descriptor x, descriptor b, descriptor t, descriptor y) {
-    descriptor kind = descriptor_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    descriptor_set(g, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    descriptor_set(g, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    if (mode == CUDNN_POINTWISE_GEN_INDEX) {
-        descriptor_set(g, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    }
-    descriptor_finish(g, kind, "a pointwise operation");
-    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    if (b) {
-        set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    }
-    if (t) {
-        set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
-    }
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    add_operation(g, operation, "a pointwise operation");
-}
-
 /* mode(x, b) as a new f32 tensor between. */
 static descriptor graph_pointwise(graph *g, cudnnPointwiseMode_t mode, descriptor x, descriptor b,
                                   extent size) {
     descriptor y = tensor_between(g, CUDNN_DATA_FLOAT, size);
-    pointwise_to(g, mode, CUDNN_DATA_FLOAT, -1, x, b, NULL, y);
+    tn__dnn_pointwise(&g->base, mode, CUDNN_DATA_FLOAT, -1, x, b, NULL, y);
     return y;
 }
 
 static void product_to(graph *g, descriptor a, descriptor b, descriptor c) {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor kind = descriptor_make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    descriptor_set(g, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    descriptor_finish(g, kind, "a product");
-    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, kind);
-    add_operation(g, operation, "a product");
+    descriptor kind = tn__dnn_make(&g->base, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    tn__dnn_set(&g->base, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    tn__dnn_finish(&g->base, kind, "a product");
+    descriptor operation = tn__dnn_make(&g->base, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, kind);
+    tn__dnn_add(&g->base, operation, "a product");
 }
 
 static descriptor graph_product(graph *g, descriptor a, descriptor b, extent size) {
@@ -238,16 +133,16 @@ static descriptor graph_product(graph *g, descriptor a, descriptor b, extent siz
 
 static void reduce_to(graph *g, cudnnReduceTensorOp_t mode, descriptor x, descriptor y) {
     cudnnDataType_t compute = CUDNN_DATA_FLOAT;
-    descriptor kind = descriptor_make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    descriptor_set(g, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1,
-                   &mode);
-    descriptor_set(g, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
-    descriptor_finish(g, kind, "a reduction");
-    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kind);
-    add_operation(g, operation, "a reduction");
+    descriptor kind = tn__dnn_make(&g->base, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    tn__dnn_set(&g->base, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
+                1, &mode);
+    tn__dnn_set(&g->base, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    tn__dnn_finish(&g->base, kind, "a reduction");
+    descriptor operation = tn__dnn_make(&g->base, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kind);
+    tn__dnn_add(&g->base, operation, "a reduction");
 }
 
 static descriptor graph_reduce(graph *g, cudnnReduceTensorOp_t mode, descriptor x, extent size) {
@@ -258,10 +153,10 @@ static descriptor graph_reduce(graph *g, cudnnReduceTensorOp_t mode, descriptor 
 
 static descriptor graph_reshape(graph *g, descriptor x, cudnnDataType_t type, extent size) {
     descriptor y = tensor_between(g, type, size);
-    descriptor operation = descriptor_make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-    set_descriptor(g, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
-    add_operation(g, operation, "a reshape");
+    descriptor operation = tn__dnn_make(&g->base, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    tn__dnn_link(&g->base, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    tn__dnn_add(&g->base, operation, "a reshape");
     return y;
 }
 
@@ -281,11 +176,13 @@ static descriptor masked_scores(graph *g, descriptor s) {
                column = tensor_between(g, CUDNN_DATA_INT32, size);
     descriptor seen = tensor_between(g, CUDNN_DATA_BOOLEAN, size);
     descriptor masked = tensor_between(g, CUDNN_DATA_FLOAT, size);
-    pointwise_to(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, s, NULL, NULL, row);
-    pointwise_to(g, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3, s, NULL, NULL, column);
-    pointwise_to(g, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL, seen);
-    pointwise_to(g, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, s, graph_number(g, LOWEST),
-                 seen, masked);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 2, s, NULL, NULL, row);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_INT32, 3, s, NULL, NULL,
+                      column);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_CMP_GE, CUDNN_DATA_BOOLEAN, -1, row, column, NULL,
+                      seen);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, -1, s,
+                      graph_number(g, LOWEST), seen, masked);
     return masked;
 }
 
@@ -294,20 +191,21 @@ static descriptor masked_scores(graph *g, descriptor s) {
 static void forward_graph(graph *g) {
     const tn__sdpa_shape *s = g->shape;
     extent size = scores_of(g), rows = rows_of(g);
-    descriptor q = graph_tensor(g, Q, g->type, query_extent(g, s->q), REAL);
-    descriptor k = graph_tensor(g, K, g->type, transposed_extent(key_extent(g, s->k)), REAL);
-    descriptor v = graph_tensor(g, V, g->type, key_extent(g, s->v), REAL);
-    descriptor y = graph_tensor(g, Y, g->type, query_extent(g, s->y), REAL);
-    descriptor lse = graph_tensor(g, LSE, CUDNN_DATA_FLOAT, rows, REAL);
+    descriptor q = graph_tensor(g, Q, g->type, query_extent(g, s->q), TN__DNN_REAL);
+    descriptor k =
+        graph_tensor(g, K, g->type, transposed_extent(key_extent(g, s->k)), TN__DNN_REAL);
+    descriptor v = graph_tensor(g, V, g->type, key_extent(g, s->v), TN__DNN_REAL);
+    descriptor y = graph_tensor(g, Y, g->type, query_extent(g, s->y), TN__DNN_REAL);
+    descriptor lse = graph_tensor(g, LSE, CUDNN_DATA_FLOAT, rows, TN__DNN_REAL);
     descriptor score = masked_scores(g, graph_scores(g, q, k, graph_number(g, SCALE)));
     descriptor most = graph_reduce(g, CUDNN_REDUCE_TENSOR_MAX, score, rows);
     descriptor below = graph_pointwise(g, CUDNN_POINTWISE_SUB, score, most, size);
     descriptor weight = graph_pointwise(g, CUDNN_POINTWISE_EXP, below, NULL, size);
     descriptor sum = graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, weight, rows);
     descriptor log = graph_pointwise(g, CUDNN_POINTWISE_LOG, sum, NULL, rows);
-    pointwise_to(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, -1, most, log, NULL, lse);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, -1, most, log, NULL, lse);
     descriptor p = tensor_between(g, g->type, size);
-    pointwise_to(g, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, -1, weight, sum, NULL, p);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_DIV, CUDNN_DATA_FLOAT, -1, weight, sum, NULL, p);
     product_to(g, p, v, y);
 }
 
@@ -331,37 +229,41 @@ static descriptor row_sums(graph *g, descriptor dy, descriptor y) {
     by_time.stride[2] = s->heads * s->width;
     descriptor sum = graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD,
                                   graph_pointwise(g, CUDNN_POINTWISE_MUL, dy, y, by_time), rows);
-    descriptor kept = graph_tensor(g, ROW_SUMS, CUDNN_DATA_FLOAT, rows, REAL);
-    pointwise_to(g, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sum, graph_number(g, ONE), NULL,
-                 kept);
+    descriptor kept = graph_tensor(g, ROW_SUMS, CUDNN_DATA_FLOAT, rows, TN__DNN_REAL);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_MUL, CUDNN_DATA_FLOAT, -1, sum,
+                      graph_number(g, ONE), NULL, kept);
     return kept;
 }
 
 static void query_gradient(graph *g, descriptor ds, descriptor k) {
     const tn__sdpa_shape *s = g->shape;
-    descriptor dq = graph_tensor(g, DQ, g->type, query_extent(g, s->dq), REAL);
+    descriptor dq = graph_tensor(g, DQ, g->type, query_extent(g, s->dq), TN__DNN_REAL);
     if (s->deterministic) {
         product_to(g, ds, k, dq);
         return;
     }
-    descriptor parts = graph_tensor(g, DQ_PARTS, CUDNN_DATA_FLOAT,
-                                    dense_extent(s->batch, s->heads, s->queries, s->width), PARTS);
+    descriptor parts =
+        graph_tensor(g, DQ_PARTS, CUDNN_DATA_FLOAT,
+                     dense_extent(s->batch, s->heads, s->queries, s->width), TN__DNN_PARTS);
     product_to(g, ds, k, parts);
-    pointwise_to(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, parts, NULL, NULL, dq);
+    tn__dnn_pointwise(&g->base, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, -1, parts, NULL, NULL,
+                      dq);
 }
 
 static void backward_graph(graph *g) {
     const tn__sdpa_shape *s = g->shape;
     extent size = scores_of(g);
     extent by_key = transposed_extent(size);
-    descriptor q = graph_tensor(g, Q, g->type, query_extent(g, s->q), REAL);
-    descriptor k = graph_tensor(g, K, g->type, transposed_extent(key_extent(g, s->k)), REAL);
-    descriptor v = graph_tensor(g, V, g->type, transposed_extent(key_extent(g, s->v)), REAL);
-    descriptor y = graph_tensor(g, Y, g->type, query_extent(g, s->y), REAL);
-    descriptor dy = graph_tensor(g, DY, g->type, query_extent(g, s->dy), REAL);
-    descriptor lse = graph_tensor(g, LSE, CUDNN_DATA_FLOAT, rows_of(g), REAL);
-    descriptor dk = graph_tensor(g, DK, g->type, key_extent(g, s->dk), REAL);
-    descriptor dv = graph_tensor(g, DV, g->type, key_extent(g, s->dv), REAL);
+    descriptor q = graph_tensor(g, Q, g->type, query_extent(g, s->q), TN__DNN_REAL);
+    descriptor k =
+        graph_tensor(g, K, g->type, transposed_extent(key_extent(g, s->k)), TN__DNN_REAL);
+    descriptor v =
+        graph_tensor(g, V, g->type, transposed_extent(key_extent(g, s->v)), TN__DNN_REAL);
+    descriptor y = graph_tensor(g, Y, g->type, query_extent(g, s->y), TN__DNN_REAL);
+    descriptor dy = graph_tensor(g, DY, g->type, query_extent(g, s->dy), TN__DNN_REAL);
+    descriptor lse = graph_tensor(g, LSE, CUDNN_DATA_FLOAT, rows_of(g), TN__DNN_REAL);
+    descriptor dk = graph_tensor(g, DK, g->type, key_extent(g, s->dk), TN__DNN_REAL);
+    descriptor dv = graph_tensor(g, DV, g->type, key_extent(g, s->dv), TN__DNN_REAL);
     descriptor scale = graph_number(g, SCALE), sums = row_sums(g, dy, y);
     descriptor below =
         graph_pointwise(g, CUDNN_POINTWISE_SUB, graph_scores(g, q, k, scale), lse, size);
@@ -406,98 +308,14 @@ static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
     return NULL;
 }
 
-/* Whether an engine says that it adds in the order of arrival. */
-static bool arrival_order(const graph *g, descriptor config) {
-    descriptor engine = NULL;
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    int64_t count = 0;
-    bool found = false;
-    if (g->dnn->BackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine) !=
-        CUDNN_STATUS_SUCCESS) {
-        return false;
-    }
-    if (g->dnn->BackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
-                                    &engine) == CUDNN_STATUS_SUCCESS &&
-        g->dnn->BackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                    CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
-                                    &count, notes) == CUDNN_STATUS_SUCCESS) {
-        for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++) {
-            found = found || notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
-        }
-    }
-    g->dnn->BackendDestroyDescriptor(engine);
-    return found;
-}
-
-/* The heuristic's engine configurations for the graph, best first; the count. */
-static int64_t find_configurations(graph *g, tn__sdpa_target target, descriptor *config) {
-    descriptor operations = descriptor_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    descriptor_set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                   g->operations, g->operation);
-    if (target.handle) {
-        descriptor_set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                       &target.handle);
-    }
-    descriptor_finish(g, operations, "attention's graph");
-    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    descriptor heuristic = descriptor_make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
-    descriptor_set(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-#if TN__SDPA_DESCRIBED
-    if (target.described) {
-        set_descriptor(g, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, target.described);
-    }
-#endif
-    descriptor_finish(g, heuristic, "the choice of an engine for attention");
-    for (int i = 0; i < MOST_CONFIGS; i++) {
-        config[i] = descriptor_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    }
-    int64_t count = 0;
-    if (!g->failed) {
-        graph_check(g,
-                    g->dnn->BackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &count,
-                                                config),
-                    "the choice of an engine for attention");
-    }
-    return g->failed ? 0 : count;
-}
-
-/* The plan of one configuration; NULL: it does not build. */
-static tn__sdpa_plan *plan_of(const graph *g, tn__sdpa_target target, descriptor config) {
-    const tn__cudnn_table *dnn = g->dnn;
-    const tn__sdpa_shape *s = g->shape;
+/* NULL: no host memory. */
+static tn__sdpa_plan *plan_of(const tn__sdpa_shape *s, tn__dnn_plan base) {
     tn__sdpa_plan *p = calloc(1, sizeof(*p));
-    int64_t count;
-    if (!p || dnn->BackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p->plan) !=
-                  CUDNN_STATUS_SUCCESS) {
-        free(p);
-        return NULL;
-    }
-    cudnnStatus_t status =
-        dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
-    if (status == CUDNN_STATUS_SUCCESS && target.handle) {
-        status = dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE,
-                                          CUDNN_TYPE_HANDLE, 1, &target.handle);
-    }
-#if TN__SDPA_DESCRIBED
-    if (status == CUDNN_STATUS_SUCCESS && target.described) {
-        status = dnn->BackendSetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP,
-                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &target.described);
-    }
-#endif
-    status = status == CUDNN_STATUS_SUCCESS ? dnn->BackendFinalize(p->plan) : status;
-    if (status == CUDNN_STATUS_SUCCESS) {
-        status = dnn->BackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                          CUDNN_TYPE_INT64, 1, &count, &p->own);
-    }
-    if (status != CUDNN_STATUS_SUCCESS) {
-        tn__sdpa_plan_free(dnn, p);
+    if (!p) {
         return NULL;
     }
     int64_t rows = s->batch * s->heads * s->queries, size = (int64_t)sizeof(float);
+    p->base = base;
     p->backward = s->backward != 0;
     p->causal = s->causal != 0;
     p->sums = p->backward ? rows * size : 0;
@@ -505,17 +323,16 @@ static tn__sdpa_plan *plan_of(const graph *g, tn__sdpa_target target, descriptor
     return p;
 }
 
-int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn__sdpa_shape *shape,
-                   int most, tn__sdpa_plan **plans, char why[TN__SDPA_WHY]) {
-    graph g = {.dnn = dnn,
+int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
+                   int most, tn__sdpa_plan **plans, char why[TN__DNN_WHY]) {
+    graph g = {.base = {.dnn = dnn, .name = "attention", .why = why},
                .shape = shape,
                .type = shape->f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16,
-               .next_virtual = FIRST_VIRTUAL,
-               .why = why};
-    descriptor config[MOST_CONFIGS];
+               .next_virtual = FIRST_VIRTUAL};
+    tn__dnn_plan base[TN__SDPA_CHOICES];
     int made = 0;
     const char *fault = known_fault(dnn->number, target.major, shape);
-    snprintf(why, TN__SDPA_WHY, "%s%s", fault ? "cuDNN: " : "", fault ? fault : "");
+    snprintf(why, TN__DNN_WHY, "%s%s", fault ? "cuDNN: " : "", fault ? fault : "");
     if (fault) {
         return 0;
     }
@@ -524,24 +341,24 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn_
     } else {
         forward_graph(&g);
     }
-    int64_t count = find_configurations(&g, target, config);
-    for (int64_t i = 0; i < count && made < most; i++) {
-        if (!shape->deterministic || !arrival_order(&g, config[i])) {
-            plans[made] = plan_of(&g, target, config[i]);
-            made += plans[made] != NULL;
+    int count =
+        tn__dnn_plans(&g.base, target, shape->deterministic ? TN__DNN_NOTE(NONDETERMINISTIC) : 0,
+                      most < TN__SDPA_CHOICES ? most : TN__SDPA_CHOICES, base);
+    for (int i = 0; i < count; i++) {
+        plans[made] = plan_of(shape, base[i]);
+        if (plans[made]) {
+            made++;
+        } else {
+            dnn->BackendDestroyDescriptor(base[i].plan);
         }
     }
-    if (made == 0 && !g.failed) {
-        snprintf(why, TN__SDPA_WHY, "cuDNN has no engine for this attention (of %d, none builds)",
-                 (int)count);
-    }
-    graph_forget(&g);
+    tn__dnn_forget(&g.base);
     return made;
 }
 
 void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *p) {
     if (p) {
-        dnn->BackendDestroyDescriptor(p->plan);
+        dnn->BackendDestroyDescriptor(p->base.plan);
         free(p);
     }
 }
@@ -554,7 +371,7 @@ static size_t round_bytes(int64_t bytes) {
 }
 
 size_t tn__sdpa_workspace(const tn__sdpa_plan *p) {
-    return round_bytes(p->dq_parts) + round_bytes(p->sums) + round_bytes(p->own);
+    return round_bytes(p->dq_parts) + round_bytes(p->sums) + round_bytes(p->base.workspace);
 }
 
 size_t tn__sdpa_zeroed(const tn__sdpa_plan *p) {
@@ -576,26 +393,7 @@ cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle, con
         name[count] = LOWEST;
         address[count++] = &lowest;
     }
-    descriptor pack = NULL;
-    cudnnStatus_t status =
-        dnn->BackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        return status;
-    }
-    status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
-                                      count, name);
-    if (status == CUDNN_STATUS_SUCCESS) {
-        status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                          CUDNN_TYPE_VOID_PTR, count, address);
-    }
-    if (status == CUDNN_STATUS_SUCCESS) {
-        status = dnn->BackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                                          CUDNN_TYPE_VOID_PTR, 1, &own);
-    }
-    status = status == CUDNN_STATUS_SUCCESS ? dnn->BackendFinalize(pack) : status;
-    status = status == CUDNN_STATUS_SUCCESS ? dnn->BackendExecute(handle, p->plan, pack) : status;
-    dnn->BackendDestroyDescriptor(pack);
-    return status;
+    return tn__dnn_run(dnn, handle, &p->base, count, name, address, own);
 }
 
 #endif

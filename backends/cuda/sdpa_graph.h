@@ -4,7 +4,7 @@
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 #define TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 
-#include "backends/cuda/libraries.h"
+#include "backends/cuda/dnn_graph.h"
 
 #if TN_HAVE_CUDNN
 
@@ -27,17 +27,6 @@ typedef struct tn__sdpa_shape {
     int64_t deterministic; /* backward: no additions in the order of arrival */
 } tn__sdpa_shape;
 
-/* Whether a device can be described, as tests do: in older versions plans are for a device that is
- * there. */
-#define TN__SDPA_DESCRIBED (CUDNN_VERSION >= 90800)
-
-/* Where the graph is to run: one of the first two is NULL. */
-typedef struct tn__sdpa_target {
-    cudnnHandle_t handle;
-    cudnnBackendDescriptor_t described; /* a device that need not be here */
-    int major;                          /* the device's compute capability */
-} tn__sdpa_target;
-
 /* What a plan reads and writes. lse: (B, H, Tq) dense f32. */
 typedef struct tn__sdpa_data {
     void *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
@@ -46,11 +35,11 @@ typedef struct tn__sdpa_data {
 
 typedef struct tn__sdpa_plan tn__sdpa_plan;
 
-enum { TN__SDPA_WHY = 256, TN__SDPA_CHOICES = 4 };
+enum { TN__SDPA_CHOICES = 4 };
 
 /* Up to `most` plans, the heuristic's first choice first; the count. 0: `why` says why not. */
-int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__sdpa_target target, const tn__sdpa_shape *shape,
-                   int most, tn__sdpa_plan **plans, char why[TN__SDPA_WHY]);
+int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
+                   int most, tn__sdpa_plan **plans, char why[TN__DNN_WHY]);
 void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *plan);
 
 /* Scratch memory for a run, and how much of its beginning has to be zero. */

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#if TN_HAVE_CUDNN && TN__SDPA_DESCRIBED
+#if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
 
 static const tn__cudnn_table *dnn;
 
@@ -59,8 +59,8 @@ static tn__sdpa_shape shape_of(int64_t batch, int64_t heads, int64_t groups, int
 static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape *shape,
                            size_t *zeroed) {
     tn__sdpa_plan *plan = NULL;
-    char why[TN__SDPA_WHY];
-    tn__sdpa_target target = {.described = device};
+    char why[TN__DNN_WHY];
+    tn__dnn_target target = {.described = device};
     if (tn__sdpa_plans(dnn, target, shape, 1, &plan, why) != 1) {
         fail_msg("no plan: %s", why);
     }
@@ -107,11 +107,11 @@ static void test_b200(void **state) {
 
 /* What some versions get wrong is not asked of them, though they build a plan; `number`: of the
  * first that may be asked, 0: none. */
-static void expect_from(int number, const char *word, tn__sdpa_target target,
+static void expect_from(int number, const char *word, tn__dnn_target target,
                         const tn__sdpa_shape *shape) {
     tn__cudnn_table old = *dnn;
     tn__sdpa_plan *plan = NULL;
-    char why[TN__SDPA_WHY];
+    char why[TN__DNN_WHY];
     old.number = number > 0 ? number - 1 : dnn->number;
     assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 0);
     if (!strstr(why, word)) {
@@ -126,8 +126,8 @@ static void expect_from(int number, const char *word, tn__sdpa_target target,
 
 static void test_versions(void **state) {
     (void)state;
-    tn__sdpa_target h200 = {.described = described("h200"), .major = 9};
-    tn__sdpa_target b200 = {.described = described("b200"), .major = 10};
+    tn__dnn_target h200 = {.described = described("h200"), .major = 9};
+    tn__dnn_target b200 = {.described = described("b200"), .major = 10};
     tn__sdpa_shape s = shape_of(1, 2, 2, 128, 64);
     expect_from(91002, "wrong", h200, &s);
     s.backward = true;
@@ -171,8 +171,8 @@ static void test_refused(void **state) {
     (void)state;
     cudnnBackendDescriptor_t device = described("h200");
     tn__sdpa_plan *plan = NULL;
-    char why[TN__SDPA_WHY];
-    tn__sdpa_target target = {.described = device};
+    char why[TN__DNN_WHY];
+    tn__dnn_target target = {.described = device};
     tn__sdpa_shape s = shape_of(2, 4, 4, 128, 1000); /* wider than any engine takes */
     s.backward = true;
     assert_int_equal(tn__sdpa_plans(dnn, target, &s, 1, &plan, why), 0);
@@ -186,7 +186,7 @@ static void test_refused(void **state) {
 #endif
 
 int main(void) {
-#if TN_HAVE_CUDNN && TN__SDPA_DESCRIBED
+#if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a100),    cmocka_unit_test(test_h200),
         cmocka_unit_test(test_b200),    cmocka_unit_test(test_shapes),
