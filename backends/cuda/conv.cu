@@ -1,6 +1,9 @@
 /* Convolutions where cuDNN is not there: a thread has an element of the result and makes its sum,
- * as ref (ref/conv.c) does. Right on every device, fast on none.
+ * as ref (ref/conv.c) does. Right on every device, fast on none. The gradient of the bias, the sums
+ * of channels, is ours everywhere: a block has a channel.
  */
+#include "backends/cuda/block.cuh"
+#include "backends/cuda/conv.h"
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 
@@ -134,23 +137,6 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) conv_kernel(sliding s, tn_desc
     }
 }
 
-/* The sum of a channel of y; a thread has a channel. */
-template <typename T, typename R>
-__global__ void __launch_bounds__(TN__LOOP_BLOCK) bias_kernel(tn_desc y, tn_desc db) {
-    int64_t o = (int64_t)blockIdx.x * TN__LOOP_BLOCK + threadIdx.x, p[3];
-    for (; o < y.size[1]; o += (int64_t)gridDim.x * TN__LOOP_BLOCK) {
-        double sum = 0;
-        for (int64_t n = 0; n < y.size[0]; n++) {
-            for (int64_t t = 0; t < places_of(y); t++) {
-                kernel_offset(y, t, p);
-                sum += (double)tn__load(((const T *)y.data)[offset_of(y, n, o, p)]);
-            }
-        }
-        typedef typename tn__compute<R>::type C;
-        ((R *)db.data)[o * db.stride[0]] = tn__store<R, C>((C)sum);
-    }
-}
-
 template <typename T, typename R, template <typename> class Body>
 static tn_status run_sums(tn_context *ctx, const sliding &s, const tn_desc *to) {
     int64_t count = to->size[0] * to->size[1] * places_of(*to);
@@ -159,64 +145,51 @@ static tn_status run_sums(tn_context *ctx, const sliding &s, const tn_desc *to) 
                                   TN__LOOP_BLOCK, 0, s, *to);
 }
 
-template <typename T, typename R>
-static tn_status run_weight(tn_context *ctx, const sliding &s, const tn_desc *dw,
-                            const tn_desc *db) {
-    tn_status status = dw ? run_sums<T, R, weight_body>(ctx, s, dw) : TN_OK;
-    if (status != TN_OK || !db || db->size[0] == 0) {
-        return status;
+template <typename T>
+static tn_status run_own(tn_context *ctx, const sliding &s, tn__conv_result result) {
+    switch (result) {
+    case TN__CONV_Y:
+        return run_sums<T, T, conv_body>(ctx, s, &s.y);
+    case TN__CONV_X:
+        return run_sums<T, T, input_body>(ctx, s, &s.x);
+    default:
+        return s.w.dtype == s.y.dtype
+                   ? run_sums<T, T, weight_body>(ctx, s, &s.w)
+                   : run_sums<T, typename tn__compute<T>::type, weight_body>(ctx, s, &s.w);
     }
-    return TN_LAUNCH(ctx, (bias_kernel<T, R>), tn__loop_grid(ctx, db->size[0]), TN__LOOP_BLOCK, 0,
-                     s.y, *db);
 }
 
-static bool one_dtype(const tn_desc *y, const tn_desc *a, const tn_desc *b, const tn_desc *c) {
-    return a->dtype == y->dtype && b->dtype == y->dtype && (!c || c->dtype == y->dtype);
+extern "C" tn_status tn__cuda_own_conv(tn_context *ctx, const tn__conv *c) {
+    sliding s = {*c->y, *c->x, *c->w, {}, *c->args, c->b != NULL};
+    if (c->b) {
+        s.b = *c->b;
+    }
+    TN_FLOATS(c->y->dtype, return run_own<T>(ctx, s, c->result));
 }
 
-static sliding sliding_of(const tn_desc *y, const tn_desc *x, const tn_desc *w, const tn_desc *b,
-                          const tn_conv_args *args) {
-    sliding s = {*y, *x, *w, {}, *args, b != NULL};
-    if (b) {
-        s.b = *b;
+/* ---- The bias -------------------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void __launch_bounds__(TN__LOOP_BLOCK) bias_kernel(tn_desc y, tn_desc db) {
+    TN_SHARED(double, shared, 32);
+    int64_t o = blockIdx.x, count = y.size[0] * places_of(y), k[5];
+    tn_desc channel = y;
+    channel.size[1] = 1;
+    double sum = 0;
+    TN_ROLLED
+    for (int64_t i = threadIdx.x; i < count; i += TN__LOOP_BLOCK) {
+        index_of(channel, i, k);
+        sum += (double)tn__load(((const T *)y.data)[offset_of(y, k[0], o, k + 2)]);
     }
-    return s;
+    sum = tn__team_reduce<TN__LOOP_BLOCK>(sum, shared, tn__join_sum());
+    if (threadIdx.x == 0) {
+        tn__put(db.data, db.dtype, o * db.stride[0], sum);
+    }
 }
 
-extern "C" tn_status tn__cuda_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                                   const tn_desc *w, const tn_desc *b, const tn_conv_args *args) {
-    if (!one_dtype(y, x, w, b)) {
-        return TN_EUNSUPPORTED;
-    }
-    sliding s = sliding_of(y, x, w, b, args);
-    TN_FLOATS(y->dtype, return (run_sums<T, T, conv_body>(ctx, s, y)));
-}
-
-extern "C" tn_status tn__cuda_conv_backward_input(tn_context *ctx, const tn_desc *dx,
-                                                  const tn_desc *dy, const tn_desc *w,
-                                                  const tn_desc *b, const tn_conv_args *args) {
-    if (!one_dtype(dx, dy, w, b)) {
-        return TN_EUNSUPPORTED;
-    }
-    sliding s = sliding_of(dy, dx, w, b, args);
-    TN_FLOATS(dx->dtype, return (run_sums<T, T, input_body>(ctx, s, dx)));
-}
-
-extern "C" tn_status tn__cuda_conv_backward_weight(tn_context *ctx, const tn_desc *dw,
-                                                   const tn_desc *db, const tn_desc *dy,
-                                                   const tn_desc *x, const tn_conv_args *args) {
-    const tn_desc *to = dw ? dw : db;
-    bool widens = to->dtype == TN_F32 && (x->dtype == TN_BF16 || x->dtype == TN_F16);
-    if (dy->dtype != x->dtype || !(to->dtype == x->dtype || widens) ||
-        (db && db->dtype != to->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
-    sliding s = sliding_of(dy, x, to, NULL, args);
-    if (to->dtype == x->dtype) {
-        TN_FLOATS(x->dtype, return (run_weight<T, T>(ctx, s, dw, db)));
-    }
-    if (x->dtype == TN_BF16) {
-        return run_weight<tn__bf16, float>(ctx, s, dw, db);
-    }
-    return run_weight<tn__half, float>(ctx, s, dw, db);
+extern "C" tn_status tn__cuda_conv_bias(tn_context *ctx, const tn_desc *db, const tn_desc *y) {
+    TN_FLOATS(y->dtype, return db->size[0] == 0
+                                   ? TN_OK
+                                   : TN_LAUNCH(ctx, (bias_kernel<T>), (unsigned)db->size[0],
+                                               TN__LOOP_BLOCK, 0, *y, *db));
 }

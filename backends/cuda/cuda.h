@@ -7,7 +7,7 @@
  *     table.c       the kernels as a tn_backend
  *     *.cu          own kernels: kernel.h is what they may use
  *     gemm.c        matrix products through cuBLASLt
- *     sdpa.c        attention through cuDNN
+ *     sdpa.c        attention through cuDNN, conv_dnn.c convolutions
  *     stream.c      streams beside the compute stream
  *     nccl.c        the engine of groups
  *
@@ -45,7 +45,7 @@ typedef struct tn__cuda_device {
     tn__cuda_fault *fault_on_device;
     struct tn__cuda_pool *pool; /* allocator.h */
     void *gemm;                 /* gemm.c: handle, plans, workspace; made when first needed */
-    void *sdpa;                 /* sdpa.c */
+    void *dnn;                  /* dnn.c: the same of cuDNN */
 } tn__cuda_device;
 
 static inline tn__cuda_device *tn__cuda_device_of(const tn_context *ctx) {

@@ -77,7 +77,7 @@ static bool library_load(const library *l, void *table, char why[WHY]) {
 
 static char cudnn_why[WHY];
 
-/* The attention graph was written for this version's rules (sdpa_graph.c). */
+/* The graphs were written for this version's rules (sdpa_graph.c, conv_graph.c). */
 enum { CUDNN_OLDEST = 90000 };
 
 static tn__cudnn_table cudnn_table;

@@ -1,7 +1,6 @@
 /* Attention through cuDNN: which calls it takes, the plans of a device, and their runs.
  *
- * A plan takes tenths of a second to build, so it is kept, by shape and strides; so is the fact
- * that there is none. What is not taken goes to our own kernels.
+ * dnn.h keeps the plans, by shape and strides. What is not taken goes to our own kernels.
  *
  * Which plan: the heuristic's first, so that each run of a program gives the same bits; in a
  * context that need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in
@@ -9,74 +8,11 @@
  * the other one needs scratch memory that grows with Tq Tk.
  */
 #include "backends/cuda/attention.h"
+#include "backends/cuda/dnn.h"
 #include "backends/cuda/sdpa_graph.h"
 #include "backends/cuda/tune.h"
 
-#include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-
 #if TN_HAVE_CUDNN
-
-enum { SHAPES = 512 }; /* when there are more shapes, all plans are forgotten */
-
-typedef struct kept {
-    tn__sdpa_shape shape;
-    tn__sdpa_plan *plan; /* NULL: cuDNN does not take this shape */
-    struct kept *next;
-} kept;
-
-/* Of one device. The handle belongs to one call at a time. */
-typedef struct sdpa_state {
-    pthread_mutex_t lock;
-    cudnnHandle_t handle; /* NULL: there is no cuDNN for this device */
-    kept *plans;
-    int count;
-} sdpa_state;
-
-/* ---- State ----------------------------------------------------------------------------------- */
-
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
-
-/* The handle stays NULL where cuDNN is not here or does not start. */
-static void open_handle(tn_context *ctx, sdpa_state *state) {
-    const tn__cudnn_table *dnn = tn__cudnn();
-    if (!dnn || dnn->Create(&state->handle) != CUDNN_STATUS_SUCCESS) {
-        state->handle = NULL;
-    } else if (dnn->SetStream(state->handle, tn__cuda_stream(ctx)) != CUDNN_STATUS_SUCCESS) {
-        dnn->Destroy(state->handle);
-        state->handle = NULL;
-    }
-}
-
-/* NULL: no host memory. */
-static sdpa_state *state_of(tn_context *ctx) {
-    tn__cuda_device *device = tn__cuda_device_of(ctx);
-    pthread_mutex_lock(&making);
-    if (!device->sdpa) {
-        sdpa_state *made = calloc(1, sizeof(*made));
-        if (made) {
-            pthread_mutex_init(&made->lock, NULL);
-            open_handle(ctx, made);
-            device->sdpa = made;
-        }
-    }
-    sdpa_state *state = device->sdpa;
-    pthread_mutex_unlock(&making);
-    return state;
-}
-
-/* A plan owns its kernels, which may still be queued. */
-static void forget_all(const tn_context *ctx, sdpa_state *state) {
-    (void)cudaStreamSynchronize(tn__cuda_stream(ctx));
-    while (state->plans) {
-        kept *k = state->plans;
-        state->plans = k->next;
-        tn__sdpa_plan_free(tn__cudnn(), k->plan);
-        free(k);
-    }
-    state->count = 0;
-}
 
 /* ---- What is asked for ----------------------------------------------------------------------- */
 
@@ -153,7 +89,7 @@ static void *data_of(const tn_desc *d) {
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-static tn_status run_plan(tn_context *ctx, sdpa_state *state, const tn__sdpa_plan *plan,
+static tn_status run_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *plan,
                           const tn__attention *a, void *workspace) {
     tn__sdpa_data data = {
         .q = a->q->data,
@@ -178,17 +114,10 @@ static tn_status run_plan(tn_context *ctx, sdpa_state *state, const tn__sdpa_pla
     }
     const tn__cudnn_table *dnn = tn__cudnn();
     cudnnStatus_t status = tn__sdpa_run(dnn, state->handle, plan, &data, workspace);
-    if (status != CUDNN_STATUS_SUCCESS) {
-        tn__cuda_note("cuDNN's attention: %s", dnn->GetErrorString(status));
-        return status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
-                       status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
-                   ? TN_ENOMEM
-                   : TN_EDEVICE;
-    }
-    return tn__cuda_launched(ctx, "cuDNN's attention");
+    return tn__dnn_status(ctx, status, "cuDNN's attention");
 }
 
-static tn_status run_once(tn_context *ctx, sdpa_state *state, const tn__sdpa_plan *plan,
+static tn_status run_once(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *plan,
                           const tn__attention *a) {
     size_t bytes = tn__sdpa_workspace(plan);
     void *workspace = tn__cuda_scratch(ctx, bytes);
@@ -201,7 +130,7 @@ static tn_status run_once(tn_context *ctx, sdpa_state *state, const tn__sdpa_pla
 }
 
 typedef struct trial {
-    sdpa_state *state;
+    tn__dnn *state;
     tn__sdpa_plan *const *plan;
     const tn__attention *attention;
 } trial;
@@ -214,63 +143,53 @@ static bool try_plan(tn_context *ctx, int i, void *user) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* The shape's entry, made when it is new; NULL: no host memory. */
-static kept *kept_of(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
-    tn__sdpa_shape shape = shape_of(ctx, a);
-    for (kept *k = state->plans; k; k = k->next) {
-        if (memcmp(&k->shape, &shape, sizeof(shape)) == 0) {
-            return k;
-        }
-    }
-    kept *k = calloc(1, sizeof(*k));
-    if (!k) {
-        return NULL;
-    }
-    k->shape = shape;
+static void free_plan(const tn__cudnn_table *dnn, void *plan) {
+    tn__sdpa_plan_free(dnn, plan);
+}
+
+/* The best of the shape's plans; NULL: cuDNN has none. */
+static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_shape *shape,
+                                const tn__attention *a) {
     char why[TN__DNN_WHY]; /* for tests: here the call goes to our own kernels */
     tn__sdpa_plan *plan[TN__SDPA_CHOICES];
     tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
-    int count = tn__sdpa_plans(tn__cudnn(), target, &shape,
+    int count = tn__sdpa_plans(tn__cudnn(), target, shape,
                                tn__cuda_tunes(ctx) ? TN__SDPA_CHOICES : 1, plan, why);
     trial t = {state, plan, a};
     int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
     for (int i = 0; i < count; i++) {
-        if (i == best) {
-            k->plan = plan[i];
-        } else {
+        if (i != best) {
             tn__sdpa_plan_free(tn__cudnn(), plan[i]);
         }
     }
-    if (state->count == SHAPES) {
-        forget_all(ctx, state);
-    }
-    k->next = state->plans;
-    state->plans = k;
-    state->count++;
-    return k;
+    return count > 0 ? plan[best] : NULL;
 }
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-static tn_status sdpa_attend(tn_context *ctx, sdpa_state *state, const tn__attention *a) {
+static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
     if (!state->handle || !sdpa_fits(a)) {
         return TN_EUNSUPPORTED;
     }
-    const kept *k = kept_of(ctx, state, a);
+    tn__sdpa_shape shape = shape_of(ctx, a);
+    tn__dnn_kept *k = tn__dnn_find(state, &shape, sizeof(shape));
     if (!k) {
-        return TN_ENOMEM;
+        k = tn__dnn_keep(ctx, state, &shape, sizeof(shape), free_plan);
+        if (!k) {
+            return TN_ENOMEM;
+        }
+        k->plan = best_plan(ctx, state, &shape, a);
     }
     return k->plan ? run_once(ctx, state, k->plan, a) : TN_EUNSUPPORTED;
 }
 
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
-    sdpa_state *state = state_of(ctx);
+    tn__dnn *state = tn__dnn_open(ctx);
     if (!state) {
         return TN_ENOMEM;
     }
-    pthread_mutex_lock(&state->lock);
     tn_status status = sdpa_attend(ctx, state, a);
-    pthread_mutex_unlock(&state->lock);
+    tn__dnn_close(state);
     return status;
 }
 

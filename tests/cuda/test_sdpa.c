@@ -4,32 +4,14 @@
  */
 #include "backends/cuda/sdpa_graph.h"
 
+#include "tests/cuda/described.h"
 #include "tests/support/test.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
 
 static const tn__cudnn_table *dnn;
-
-static cudnnBackendDescriptor_t described(const char *name) {
-    char path[512], text[4096];
-    const char *root = getenv("TERN_ROOT");
-    snprintf(path, sizeof(path), "%s/tests/emulator/driver/%s.json", root ? root : ".", name);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    size_t size = fread(text, 1, sizeof(text), file);
-    fclose(file);
-    cudnnBackendDescriptor_t d = NULL;
-    assert_int_equal(dnn->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d), 0);
-    assert_int_equal(dnn->BackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
-                                              CUDNN_TYPE_CHAR, (int64_t)size, text),
-                     0);
-    assert_int_equal(dnn->BackendFinalize(d), 0);
-    return d;
-}
 
 /* A fused (B, T, H + 2 G, D) projection, causal, bf16. */
 static tn__sdpa_shape shape_of(int64_t batch, int64_t heads, int64_t groups, int64_t time,
@@ -72,7 +54,7 @@ static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape
 
 /* The plans of training; `fast`: also the backward that is not deterministic. */
 static void expect_plans(const char *name, bool fast) {
-    cudnnBackendDescriptor_t device = described(name);
+    cudnnBackendDescriptor_t device = described_device(dnn, name);
     tn__sdpa_shape s = shape_of(8, 12, 12, 1024, 64);
     int64_t rows = 8 * 12 * 1024;
     size_t zeroed;
@@ -126,8 +108,8 @@ static void expect_from(int number, const char *word, tn__dnn_target target,
 
 static void test_versions(void **state) {
     (void)state;
-    tn__dnn_target h200 = {.described = described("h200"), .major = 9};
-    tn__dnn_target b200 = {.described = described("b200"), .major = 10};
+    tn__dnn_target h200 = {.described = described_device(dnn, "h200"), .major = 9};
+    tn__dnn_target b200 = {.described = described_device(dnn, "b200"), .major = 10};
     tn__sdpa_shape s = shape_of(1, 2, 2, 128, 64);
     expect_from(91002, "wrong", h200, &s);
     s.backward = true;
@@ -152,7 +134,7 @@ static void test_versions(void **state) {
 /* Grouped wide heads backward; forward in f16, grouped, without a causal mask, Tq != Tk. */
 static void test_shapes(void **state) {
     (void)state;
-    cudnnBackendDescriptor_t device = described("h200");
+    cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     size_t zeroed;
     tn__sdpa_shape s = shape_of(2, 12, 4, 256, 128);
     s.backward = true;
@@ -169,7 +151,7 @@ static void test_shapes(void **state) {
 /* A refusal is an answer with a reason, and leaves nothing behind. */
 static void test_refused(void **state) {
     (void)state;
-    cudnnBackendDescriptor_t device = described("h200");
+    cudnnBackendDescriptor_t device = described_device(dnn, "h200");
     tn__sdpa_plan *plan = NULL;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};

@@ -1,0 +1,261 @@
+/* Convolutions through cuDNN: which calls it takes, and their runs. It takes f32, bf16 and f16 with
+ * dense copies of what is not dense; what it does not take goes to our own kernel.
+ *
+ * It has no engine (9.19) for gradients in f32 of bf16 or f16, nor for the bias of a transposed
+ * convolution there. Those are computed from copies in f32: TF32 holds bf16 and f16 exactly, so the
+ * tensor cores' products are exact too.
+ *
+ * Which plan: as in sdpa.c. f32 itself is computed in f32; TERN_TF32=1 allows TF32.
+ */
+#include "backends/cuda/conv.h"
+#include "backends/cuda/conv_graph.h"
+#include "backends/cuda/dnn.h"
+#include "backends/cuda/tune.h"
+
+#if TN_HAVE_CUDNN
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- What is asked for ----------------------------------------------------------------------- */
+
+/* Row-major and aligned. */
+static bool is_dense(const tn_desc *d) {
+    int64_t count = 1;
+    bool dense = (uintptr_t)d->data % 16 == 0;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        dense = dense && (d->size[i] == 1 || d->stride[i] == count);
+        count *= d->size[i];
+    }
+    return dense;
+}
+
+static bool is_empty(const tn_desc *d) {
+    bool empty = false;
+    for (int i = 0; i < d->ndim; i++) {
+        empty = empty || d->size[i] == 0;
+    }
+    return empty;
+}
+
+static bool conv_fits(const tn__conv *c) {
+    return c->y->dtype != TN_F64 && !is_empty(c->y) && !is_empty(c->x) && !is_empty(c->w);
+}
+
+static int64_t type_of(tn_dtype dtype) {
+    return dtype == TN_F32    ? CUDNN_DATA_FLOAT
+           : dtype == TN_BF16 ? CUDNN_DATA_BFLOAT16
+                              : CUDNN_DATA_HALF;
+}
+
+/* The last ndim - 2 dimensions behind (N, C); those before them have size 1. */
+static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
+    tn__conv_extent e = {{0}, {0}};
+    int64_t count = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        e.size[i] = d->size[i < 2 ? i : i + d->ndim - ndim];
+        e.stride[i] = count;
+        count *= e.size[i];
+    }
+    return e;
+}
+
+/* The padding behind x with which a convolution has just the places that y has: as before it where
+ * that is so. Negative: part of x is not read, and cuDNN may refuse. */
+static int64_t padding_behind(const tn__conv *c, int dim) {
+    const tn_conv_args *a = c->args;
+    int64_t stride = a->stride[dim], before = a->padding[dim], x = c->x->size[2 + dim],
+            places = c->y->size[2 + dim], reach = a->dilation[dim] * (c->w->size[2 + dim] - 1) + 1;
+    bool same = x + 2 * before >= reach && (x + 2 * before - reach) / stride + 1 == places;
+    return same ? before : (places - 1) * stride + reach - x - before;
+}
+
+/* cuDNN knows two and three dimensions; ours come first where they are not there. */
+static tn__conv_shape shape_of(const tn_context *ctx, const tn__conv *c, bool with_bias,
+                               bool tf32) {
+    bool flat =
+        c->y->size[2] == 1 && c->x->size[2] == 1 && c->w->size[2] == 1 && c->args->padding[0] == 0;
+    int ndim = flat ? 4 : 5, skipped = 5 - ndim;
+    tn__conv_shape s = {
+        .result = c->result,
+        .ndim = ndim,
+        .type = type_of(c->y->dtype),
+        .with_bias = with_bias,
+        .deterministic = ctx->deterministic,
+        .tf32 = tf32,
+        .y = extent_of(c->y, ndim),
+        .x = extent_of(c->x, ndim),
+        .w = extent_of(c->w, ndim),
+    };
+    for (int i = skipped; i < 3; i++) {
+        s.stride[i - skipped] = c->args->stride[i];
+        s.dilation[i - skipped] = c->args->dilation[i];
+        s.before[i - skipped] = c->args->padding[i];
+        s.after[i - skipped] = padding_behind(c, i);
+    }
+    return s;
+}
+
+/* ---- Plans and runs -------------------------------------------------------------------------- */
+
+typedef struct trial {
+    tn__dnn *state;
+    const tn__dnn_plan *plans;
+    const tn__conv_data *data;
+} trial;
+
+static tn_status run_once(tn_context *ctx, const tn__dnn *state, const tn__dnn_plan *plan,
+                          const tn__conv_data *data) {
+    void *workspace = tn__cuda_scratch(ctx, (size_t)plan->workspace);
+    if (!workspace) {
+        return TN_ENOMEM;
+    }
+    cudnnStatus_t status = tn__conv_run(tn__cudnn(), state->handle, plan, data, workspace);
+    tn__cuda_scratch_free(ctx, workspace, (size_t)plan->workspace);
+    return tn__dnn_status(ctx, status, "cuDNN's convolution");
+}
+
+/* The result is written, and the call itself writes it again. */
+static bool try_plan(tn_context *ctx, int i, void *user) {
+    const trial *t = user;
+    return run_once(ctx, t->state, &t->plans[i], t->data) == TN_OK;
+}
+
+static void free_plan(const tn__cudnn_table *dnn, void *plan) {
+    dnn->BackendDestroyDescriptor(((tn__dnn_plan *)plan)->plan);
+    free(plan);
+}
+
+/* The best of the shape's plans; NULL: cuDNN has none. */
+static tn__dnn_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__conv_shape *shape,
+                               const tn__conv_data *data) {
+    char why[TN__DNN_WHY]; /* for tests: here the call goes to our own kernel */
+    tn__dnn_plan plans[TN__CONV_CHOICES];
+    tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
+    int count = tn__conv_plans(tn__cudnn(), target, shape,
+                               tn__cuda_tunes(ctx) ? TN__CONV_CHOICES : 1, plans, why);
+    trial t = {state, plans, data};
+    int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
+    tn__dnn_plan *kept = count > 0 ? malloc(sizeof(*kept)) : NULL;
+    if (kept) {
+        *kept = plans[best];
+    }
+    for (int i = 0; i < count; i++) {
+        if (!kept || i != best) {
+            tn__cudnn()->BackendDestroyDescriptor(plans[i].plan);
+        }
+    }
+    return kept;
+}
+
+static tn_status run_shape(tn_context *ctx, tn__dnn *state, const tn__conv_shape *shape,
+                           const tn__conv_data *data) {
+    tn__dnn_kept *k = tn__dnn_find(state, shape, sizeof(*shape));
+    if (!k) {
+        k = tn__dnn_keep(ctx, state, shape, sizeof(*shape), free_plan);
+        if (!k) {
+            return TN_ENOMEM;
+        }
+        k->plan = best_plan(ctx, state, shape, data);
+    }
+    return k->plan ? run_once(ctx, state, k->plan, data) : TN_EUNSUPPORTED;
+}
+
+/* ---- Operands -------------------------------------------------------------------------------- */
+
+/* An operand as cuDNN takes it: itself, or dense scratch memory of the dtype that is wanted. */
+typedef struct stand_in {
+    tn_desc d;
+    void *memory; /* NULL: it is the operand itself */
+    size_t bytes;
+} stand_in;
+
+static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, tn_dtype dtype,
+                               bool is_read) {
+    *s = (stand_in){.d = *d};
+    if (d->dtype == dtype && is_dense(d)) {
+        return TN_OK;
+    }
+    int64_t count = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        s->d.stride[i] = count;
+        count *= d->size[i];
+    }
+    s->d.dtype = dtype;
+    s->bytes = (size_t)count * tn__cuda_element(dtype);
+    s->d.data = s->memory = tn__cuda_scratch(ctx, s->bytes);
+    if (!s->memory) {
+        return TN_ENOMEM;
+    }
+    return is_read ? tn__cuda_copy(ctx, &s->d, d) : TN_OK;
+}
+
+/* The result in f32 and its bias: a sum of two numbers of one dtype, which may be made apart. */
+static tn_status add_bias(tn_context *ctx, const tn_desc *y, const tn_desc *b) {
+    tn_desc channels = *y;
+    channels.data = b->data;
+    for (int i = 0; i < y->ndim; i++) {
+        channels.stride[i] = i == 1 ? b->stride[0] : 0;
+    }
+    return tn__cuda_binary(ctx, TN_ADD, y, y, &channels);
+}
+
+/* The call, all of whose operands are dense and of one dtype. */
+static tn_status run_dense(tn_context *ctx, tn__dnn *state, const tn__conv *c, bool tf32) {
+    bool apart = c->b && c->y->dtype == TN_F32;
+    tn__conv_shape shape = shape_of(ctx, c, c->b && !apart, tf32);
+    tn__conv_data data = {c->y->data, c->x->data, c->w->data, c->b && !apart ? c->b->data : NULL};
+    tn_status status = run_shape(ctx, state, &shape, &data);
+    return status == TN_OK && apart ? add_bias(ctx, c->result == TN__CONV_Y ? c->y : c->x, c->b)
+                                    : status;
+}
+
+static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__conv *c) {
+    const tn_desc *operand[] = {
+        [TN__CONV_Y] = c->y, [TN__CONV_X] = c->x, [TN__CONV_W] = c->w, c->b};
+    const tn_desc *result = operand[c->result];
+    tn_dtype dtype = c->result == TN__CONV_Y ? c->x->dtype : c->y->dtype;
+    bool widens = dtype != TN_F32 && (result->dtype != dtype || (c->b && c->result == TN__CONV_X));
+    stand_in s[4] = {{.memory = NULL}};
+    tn_status status = TN_OK;
+    for (int i = 0; i < 4 && status == TN_OK; i++) {
+        if (operand[i]) {
+            status =
+                stand_in_make(ctx, &s[i], operand[i], widens ? TN_F32 : dtype, i != (int)c->result);
+        }
+    }
+    if (status == TN_OK) {
+        tn__conv dense = {c->result, &s[0].d, &s[1].d, &s[2].d, c->b ? &s[3].d : NULL, c->args};
+        const char *wish = getenv("TERN_TF32");
+        status = run_dense(ctx, state, &dense, widens || (wish && strcmp(wish, "1") == 0));
+    }
+    if (status == TN_OK && s[c->result].memory) {
+        status = tn__cuda_copy(ctx, result, &s[c->result].d);
+    }
+    for (int i = 0; i < 4; i++) {
+        tn__cuda_scratch_free(ctx, s[i].memory, s[i].bytes);
+    }
+    return status;
+}
+
+tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__conv *c) {
+    if (!conv_fits(c)) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__dnn *state = tn__dnn_open(ctx);
+    if (!state) {
+        return TN_ENOMEM;
+    }
+    tn_status status = state->handle ? run_standing_in(ctx, state, c) : TN_EUNSUPPORTED;
+    tn__dnn_close(state);
+    return status;
+}
+
+#else
+
+tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__conv *c) {
+    (void)ctx, (void)c;
+    return TN_EUNSUPPORTED;
+}
+
+#endif
