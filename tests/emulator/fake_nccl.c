@@ -21,12 +21,12 @@
 #include "tests/emulator/fake_nccl.h"
 
 #include "tests/distributed/elements.h"
+#include "tests/emulator/loaded.h"
 
 #include <nccl.h>
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -136,20 +136,10 @@ typedef struct emulator {
     int (*device)(void);
 } emulator;
 
-static int find_emulator(struct dl_phdr_info *info, size_t size, void *user) {
-    (void)size;
-    if (info->dlpi_name && strstr(info->dlpi_name, "libtern_cuda_emulator")) {
-        *(const char **)user = info->dlpi_name;
-    }
-    return 0;
-}
-
 static const emulator *emulated(void) {
     static emulator e;
     if (!e.queue) {
-        const char *path = NULL;
-        dl_iterate_phdr(find_emulator, &path);
-        void *handle = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : NULL;
+        void *handle = loaded_emulator();
         if (!handle) {
             misused("the emulator is not loaded");
         }

@@ -1,0 +1,172 @@
+/* What runs through cuDNN, over the emulator and the stand-in for cuDNN (tests/emulator/
+ * fake_cudnn.c): which calls it is handed, that its results are used, and what is left to our own
+ * kernels. How cuDNN itself computes only a GPU can show. */
+#include "tests/emulator/fake_cudnn.h"
+#include "tests/support/test.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <tern/tern.h>
+
+static bool has_cudnn; /* the stand-in was built, and the emulator */
+
+static int runs_so_far(void) {
+    void *library = dlopen(getenv("TERN_CUDNN"), RTLD_NOW | RTLD_NOLOAD);
+    __typeof__(&fake_cudnn_runs) ask = NULL;
+    if (library) {
+        *(void **)&ask = dlsym(library, "fake_cudnn_runs");
+        dlclose(library);
+    }
+    return ask ? ask() : 0;
+}
+
+/* The operands of one call, and the gradients of sum(y²). */
+typedef struct conv_case {
+    tn_tensor *x, *w, *b; /* b NULL: none */
+    tn_conv_options options;
+    bool transposed;
+} conv_case;
+
+typedef struct conv_results {
+    tn_tensor *y, *x, *w, *b;
+} conv_results;
+
+static tn_tensor *leaf_on(tn_tensor *t, tn_device device) {
+    return t ? tn_set_requires_grad(tn_detach(tn_copy(tn_to(t, device))), true) : NULL;
+}
+
+static conv_results run_on(const conv_case *c, tn_device device) {
+    tn_tensor *x = leaf_on(c->x, device), *w = leaf_on(c->w, device), *b = leaf_on(c->b, device);
+    tn_tensor *y = c->transposed ? tn_conv_transpose2d_op(x, w, b, c->options)
+                                 : tn_conv2d_op(x, w, b, c->options);
+    tn_backward(tn_sum_all(tn_square(tn_cast(y, TN_F32))));
+    assert_string_equal(tn_error_message(), "");
+    return (conv_results){y, tn_grad_of(x), tn_grad_of(w), b ? tn_grad_of(b) : NULL};
+}
+
+static void expect_close(tn_tensor *on_device, tn_tensor *wanted, tn_dtype dtype,
+                         const char *what) {
+    double relative = dtype == TN_BF16 ? 3e-2 : dtype == TN_F16 ? 4e-3 : 1e-5;
+    tn_tensor *got = tn_cast(tn_to(tn_detach(on_device), tn_cpu()), TN_F64),
+              *want = tn_cast(tn_detach(wanted), TN_F64);
+    double largest = tn_item(tn_max(tn_reshape(tn_abs(want), TN_DIMS(-1)), TN_DIMS(0), false));
+    if (!tn_all_close(got, want, relative, relative * largest)) {
+        fail_msg("%s in %s is not the CPU's", what, tn_dtype_name(dtype));
+    }
+}
+
+/* Runs it on the device and on the CPU; how many graphs of cuDNN that took. */
+static int expect_same(const conv_case *c) {
+    tn_device device = tn_device_named("cuda");
+    tn_dtype dtype = tn_dtype_of(c->x);
+    int before = runs_so_far();
+    conv_results got = run_on(c, device), want = run_on(c, tn_cpu());
+    expect_close(got.y, want.y, dtype, "the result");
+    expect_close(got.x, want.x, dtype, "the gradient of x");
+    expect_close(got.w, want.w, dtype, "the gradient of the weight");
+    if (c->b) {
+        expect_close(got.b, want.b, dtype, "the gradient of the bias");
+    }
+    return runs_so_far() - before;
+}
+
+static tn_tensor *randn_as(tn_dims dims, tn_dtype dtype) {
+    return tn_cast(tn_randn(dims, TN_F32), dtype);
+}
+
+static conv_case some_case(tn_dtype dtype, bool with_bias) {
+    tn_conv_options o = tn_conv_with(2, 1);
+    return (conv_case){.x = randn_as(TN_DIMS(2, 4, 9, 8), dtype),
+                       .w = randn_as(TN_DIMS(6, 4, 3, 3), dtype),
+                       .b = with_bias ? randn_as(TN_DIMS(6), dtype) : NULL,
+                       .options = o};
+}
+
+static void need_cudnn(void) {
+    if (!has_cudnn) {
+        fprintf(stderr, "the stand-in for cuDNN, or the emulator, was not built\n");
+        skip();
+    }
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+/* Forward and both gradients, with and without a bias, in three dtypes. */
+static void goes_to_cudnn(void **state) {
+    (void)state;
+    need_cudnn();
+    static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
+    for (int i = 0; i < 3; i++) {
+        for (int bias = 0; bias < 2; bias++) {
+            conv_case c = some_case(dtypes[i], bias);
+            assert_int_equal(expect_same(&c), 3);
+            assert_int_equal(expect_same(&c), 3); /* by the plans that were kept */
+        }
+    }
+}
+
+/* Groups and dilation; a transposed convolution, whose bias is that of x; a row as a picture. */
+static void forms_go_to_cudnn(void **state) {
+    (void)state;
+    need_cudnn();
+    conv_case c = some_case(TN_F32, true);
+    c.w = randn_as(TN_DIMS(6, 2, 3, 2), TN_F32);
+    c.options = tn_conv_defaults();
+    c.options.groups = 2;
+    c.options.dilation = TN_DIMS(2, 1);
+    assert_int_equal(expect_same(&c), 3);
+    c = (conv_case){.x = randn_as(TN_DIMS(2, 4, 5, 5), TN_F32),
+                    .w = randn_as(TN_DIMS(4, 6, 3, 3), TN_F32),
+                    .b = randn_as(TN_DIMS(6), TN_F32),
+                    .options = tn_conv_with(2, 1),
+                    .transposed = true};
+    assert_int_equal(expect_same(&c), 3);
+    tn_tensor *x = tn_to(tn_randn(TN_DIMS(2, 3, 20), TN_F32), tn_device_named("cuda")),
+              *w = tn_to(tn_randn(TN_DIMS(5, 3, 4), TN_F32), tn_device_named("cuda"));
+    int before = runs_so_far();
+    tn_tensor *y = tn_conv1d_op(x, w, NULL, tn_conv_defaults());
+    expect_close(y, tn_conv1d_op(tn_to(x, tn_cpu()), tn_to(w, tn_cpu()), NULL, tn_conv_defaults()),
+                 TN_F32, "a row");
+    assert_int_equal(runs_so_far() - before, 1);
+}
+
+/* What is not dense is copied first. */
+static void copies_go_to_cudnn(void **state) {
+    (void)state;
+    need_cudnn();
+    tn_device device = tn_device_named("cuda");
+    conv_case c = some_case(TN_F32, false);
+    int before = runs_so_far();
+    tn_tensor *x = tn_transpose(tn_to(c.x, device), 2, 3), *w = tn_to(c.w, device);
+    tn_tensor *y = tn_conv2d_op(x, w, NULL, c.options);
+    expect_close(y, tn_conv2d_op(tn_transpose(c.x, 2, 3), c.w, NULL, c.options), TN_F32,
+                 "a transposed picture");
+    assert_int_equal(runs_so_far() - before, 1);
+}
+
+/* f64 and empty batches are for our own kernels. */
+static void rest_is_ours(void **state) {
+    (void)state;
+    need_cudnn();
+    conv_case c = some_case(TN_F64, true);
+    assert_int_equal(expect_same(&c), 0);
+    c = some_case(TN_F32, true);
+    c.x = randn_as(TN_DIMS(0, 4, 9, 8), TN_F32);
+    int before = runs_so_far();
+    run_on(&c, tn_device_named("cuda"));
+    assert_int_equal(runs_so_far() - before, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {TEST(goes_to_cudnn), TEST(forms_go_to_cudnn),
+                                       TEST(copies_go_to_cudnn), TEST(rest_is_ours)};
+    char fake[512];
+    snprintf(fake, sizeof(fake), "%s/emulator/libfake_cudnn.so", getenv("TERN_TEST_BIN"));
+    setenv("TERN_CUDA", "cuda_emulator", 1);
+    setenv("TERN_CUDNN", fake, 1);
+    has_cudnn = access(fake, R_OK) == 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

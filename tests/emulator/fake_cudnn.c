@@ -1,0 +1,441 @@
+/* A stand-in for libcudnn.so.9 over the emulator: TERN_CUDNN names it. It takes graphs of one
+ * convolution, or one of its gradients, and a bias behind it, and runs them by ref's kernels; for
+ * all else it says that there is no engine.
+ *
+ * A descriptor is a bag of attributes until it is finalised. A plan keeps nothing of its graph but
+ * the work, so that the graph's descriptors may be destroyed before it runs. What cuDNN refuses
+ * this refuses: sizes that do not follow from each other, a tensor without memory, attributes that
+ * are set too late. Its notes say that some engines round f32: those are for who asks for them.
+ */
+#define _GNU_SOURCE
+#include "tests/emulator/fake_cudnn.h"
+
+#include "tests/emulator/emulator.h"
+#include "tests/emulator/loaded.h"
+
+#include <cuda_runtime_api.h>
+#include <cudnn.h>
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tern/sys/backend.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { ATTRIBUTES = 16, BYTES = 256, WORKSPACE = 512, ENGINES = 3 };
+
+typedef struct attribute {
+    cudnnBackendAttributeName_t name;
+    int64_t count;
+    unsigned char bytes[BYTES];
+} attribute;
+
+/* One tensor of a graph, as the work keeps it. */
+typedef struct operand {
+    int64_t name;
+    tn_desc d; /* five dimensions */
+    bool is_virtual;
+} operand;
+
+typedef struct conv_work {
+    cudnnBackendDescriptorType_t kind;
+    operand y, x, w, b; /* b.name 0: none */
+    tn_conv_args args;
+    void *workspace;
+} conv_work;
+
+typedef struct bag {
+    cudnnBackendDescriptorType_t type;
+    bool finalised;
+    int attributes;
+    attribute at[ATTRIBUTES];
+    int engine; /* of a configuration */
+    const struct bag *graph;
+    conv_work work; /* of a plan */
+} bag;
+
+struct cudnnContext {
+    void *stream;
+    int device;
+};
+
+static atomic_int runs;
+
+EXPORT int fake_cudnn_runs(void) {
+    return runs;
+}
+
+/* ---- Attributes ------------------------------------------------------------------------------ */
+
+static const attribute *find_attribute(const bag *b, cudnnBackendAttributeName_t name) {
+    for (int i = 0; i < b->attributes; i++) {
+        if (b->at[i].name == name) {
+            return &b->at[i];
+        }
+    }
+    return NULL;
+}
+
+/* Its values; false: it is not set, or has another number of them. */
+static bool read_values(const bag *b, cudnnBackendAttributeName_t name, int64_t count, void *to,
+                        size_t size) {
+    const attribute *a = find_attribute(b, name);
+    if (!a || a->count != count) {
+        return false;
+    }
+    memcpy(to, a->bytes, (size_t)count * size);
+    return true;
+}
+
+/* NULL: it is not set, or not finalised. */
+static const bag *read_link(const bag *b, cudnnBackendAttributeName_t name) {
+    const bag *found = NULL;
+    return read_values(b, name, 1, &found, sizeof(found)) && found->finalised ? found : NULL;
+}
+
+static size_t size_of_type(cudnnBackendAttributeType_t type) {
+    switch (type) {
+    case CUDNN_TYPE_BOOLEAN:
+        return sizeof(bool);
+    case CUDNN_TYPE_INT64:
+    case CUDNN_TYPE_VOID_PTR:
+    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_BACKEND_DESCRIPTOR:
+        return 8;
+    default:
+        return 4; /* enumerations and floats */
+    }
+}
+
+/* ---- From a graph to work -------------------------------------------------------------------- */
+
+static bool read_dtype(const bag *t, cudnnBackendAttributeName_t name, tn_dtype *dtype) {
+    cudnnDataType_t type;
+    if (!read_values(t, name, 1, &type, sizeof(type))) {
+        return false;
+    }
+    *dtype = type == CUDNN_DATA_BFLOAT16 ? TN_BF16 : type == CUDNN_DATA_HALF ? TN_F16 : TN_F32;
+    return type == CUDNN_DATA_BFLOAT16 || type == CUDNN_DATA_HALF || type == CUDNN_DATA_FLOAT;
+}
+
+static bool read_operand(const bag *t, operand *o) {
+    const attribute *dims = t ? find_attribute(t, CUDNN_ATTR_TENSOR_DIMENSIONS) : NULL;
+    int64_t ndim = dims ? dims->count : 0, size[5], stride[5];
+    *o = (operand){.d = {.ndim = 5}};
+    if ((ndim != 4 && ndim != 5) ||
+        !read_values(t, CUDNN_ATTR_TENSOR_DIMENSIONS, ndim, size, sizeof(*size)) ||
+        !read_values(t, CUDNN_ATTR_TENSOR_STRIDES, ndim, stride, sizeof(*stride)) ||
+        !read_values(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &o->name, sizeof(o->name)) ||
+        !read_values(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, 1, &o->is_virtual, sizeof(bool)) ||
+        !read_dtype(t, CUDNN_ATTR_TENSOR_DATA_TYPE, &o->d.dtype)) {
+        return false;
+    }
+    for (int i = 0; i < 5; i++) {
+        int from = ndim == 5 || i < 2 ? i : i - 1;
+        bool there = ndim == 5 || i != 2;
+        o->d.size[i] = there ? size[from] : 1;
+        o->d.stride[i] = there ? stride[from] : 1;
+    }
+    return true;
+}
+
+/* How the operation of a kind names its operands. */
+typedef struct operation_names {
+    cudnnBackendDescriptorType_t kind;
+    cudnnBackendAttributeName_t sliding, y, x, w;
+} operation_names;
+
+static const operation_names kinds[] = {
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W},
+    {CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW},
+};
+
+static operand *result_of(conv_work *work) {
+    return work->kind == kinds[0].kind   ? &work->y
+           : work->kind == kinds[1].kind ? &work->x
+                                         : &work->w;
+}
+
+/* The places that y has are those that there are. */
+static bool sliding_fits(conv_work *work, const bag *sliding) {
+    int64_t spatial, after[3];
+    if (!sliding ||
+        !read_values(sliding, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &spatial, sizeof(spatial)) ||
+        (spatial != 2 && spatial != 3)) {
+        return false;
+    }
+    tn_conv_args *a = &work->args;
+    int skipped = 3 - (int)spatial;
+    *a = (tn_conv_args){{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
+    memset(after, 0, sizeof(after));
+    if (!read_values(sliding, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, spatial, a->stride + skipped,
+                     8) ||
+        !read_values(sliding, CUDNN_ATTR_CONVOLUTION_DILATIONS, spatial, a->dilation + skipped,
+                     8) ||
+        !read_values(sliding, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, spatial, a->padding + skipped,
+                     8) ||
+        !read_values(sliding, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, spatial, after + skipped, 8)) {
+        return false;
+    }
+    const tn_desc *y = &work->y.d, *x = &work->x.d, *w = &work->w.d;
+    bool fits = w->size[1] > 0 && x->size[1] % w->size[1] == 0 && y->size[1] == w->size[0] &&
+                y->size[0] == x->size[0];
+    a->groups = fits ? x->size[1] / w->size[1] : 1;
+    for (int i = 0; i < 3; i++) {
+        int64_t room = x->size[2 + i] + a->padding[i] + after[i],
+                reach = a->dilation[i] * (w->size[2 + i] - 1) + 1;
+        fits = fits && after[i] >= 0 && room >= reach &&
+               (room - reach) / a->stride[i] + 1 == y->size[2 + i];
+    }
+    return fits && w->size[0] % a->groups == 0;
+}
+
+/* The operation `add` gives the work's virtual result its bias. */
+static bool take_bias(conv_work *work, const bag *add) {
+    const bag *pw = read_link(add, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
+    cudnnPointwiseMode_t mode;
+    operand bare, to, *result = result_of(work);
+    if (!pw || !read_values(pw, CUDNN_ATTR_POINTWISE_MODE, 1, &mode, sizeof(mode)) ||
+        mode != CUDNN_POINTWISE_ADD ||
+        !read_operand(read_link(add, CUDNN_ATTR_OPERATION_POINTWISE_XDESC), &bare) ||
+        !read_operand(read_link(add, CUDNN_ATTR_OPERATION_POINTWISE_BDESC), &work->b) ||
+        !read_operand(read_link(add, CUDNN_ATTR_OPERATION_POINTWISE_YDESC), &to) ||
+        !result->is_virtual || bare.name != result->name) {
+        return false;
+    }
+    *result = to;
+    tn_desc *b = &work->b.d; /* (1, C, 1, 1, 1) as (C) */
+    bool right = b->size[1] == to.d.size[1] && b->size[0] == 1 && b->size[3] == 1 &&
+                 b->size[4] == 1 && work->kind != kinds[2].kind;
+    b->ndim = 1;
+    b->size[0] = b->size[1];
+    b->stride[0] = b->stride[1];
+    return right;
+}
+
+/* False: no engine takes this graph. */
+static bool work_of(const bag *graph, conv_work *work) {
+    const attribute *ops = find_attribute(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+    const bag *op[2] = {NULL, NULL};
+    if (!ops || ops->count < 1 || ops->count > 2) {
+        return false;
+    }
+    memcpy(op, ops->bytes, (size_t)ops->count * sizeof(*op));
+    const operation_names *names = NULL;
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+        names = op[0]->type == kinds[i].kind ? &kinds[i] : names;
+    }
+    *work = (conv_work){.kind = op[0]->type};
+    if (!names || !read_operand(read_link(op[0], names->y), &work->y) ||
+        !read_operand(read_link(op[0], names->x), &work->x) ||
+        !read_operand(read_link(op[0], names->w), &work->w) ||
+        !sliding_fits(work, read_link(op[0], names->sliding)) ||
+        (op[1] && !take_bias(work, op[1]))) {
+        return false;
+    }
+    return !work->y.is_virtual && !work->x.is_virtual && !work->w.is_virtual;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+static bool run_work(void *user) {
+    conv_work *w = user;
+    const tn_backend *ref = tn_backend_named("ref");
+    const tn_desc *b = w->b.name ? &w->b.d : NULL;
+    memset(w->workspace, 0xFF, WORKSPACE); /* it is ours */
+    if (w->kind == kinds[0].kind) {
+        ref->conv(NULL, &w->y.d, &w->x.d, &w->w.d, b, &w->args);
+    } else if (w->kind == kinds[1].kind) {
+        ref->conv_backward_input(NULL, &w->x.d, &w->y.d, &w->w.d, b, &w->args);
+    } else {
+        ref->conv_backward_weight(NULL, &w->w.d, NULL, &w->y.d, &w->x.d, &w->args);
+    }
+    free(w);
+    return true;
+}
+
+/* The tensor's address from the pack: there, and aligned as was promised. */
+static bool place_operand(operand *o, int64_t count, const int64_t *names, void *const *address) {
+    for (int64_t i = 0; i < count && o->name; i++) {
+        if (names[i] == o->name) {
+            o->d.data = address[i];
+            return (uintptr_t)address[i] % 16 == 0 && address[i];
+        }
+    }
+    return o->name == 0;
+}
+
+EXPORT cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+                                         cudnnBackendDescriptor_t pack) {
+    typedef bool (*queue_function)(int, void *, bool (*)(void *), void *);
+    const bag *p = plan, *v = pack;
+    const attribute *names = find_attribute(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    int64_t name[BYTES / 8];
+    void *address[BYTES / 8];
+    queue_function queue;
+    *(void **)&queue = dlsym(loaded_emulator(), "tern_emulator_queue");
+    conv_work *work = malloc(sizeof(*work));
+    if (!work || !p->finalised || !v->finalised || !names || !queue) {
+        free(work);
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    *work = p->work;
+    read_values(v, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, names->count, name, sizeof(*name));
+    if (!read_values(v, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, names->count, address, 8) ||
+        !read_values(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, 1, &work->workspace, 8) ||
+        !work->workspace || !place_operand(&work->y, names->count, name, address) ||
+        !place_operand(&work->x, names->count, name, address) ||
+        !place_operand(&work->w, names->count, name, address) ||
+        !place_operand(&work->b, names->count, name, address) ||
+        !queue(handle->device, handle->stream, run_work, work)) {
+        free(work);
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    runs++;
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- Descriptors ----------------------------------------------------------------------------- */
+
+EXPORT cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type,
+                                                  cudnnBackendDescriptor_t *descriptor) {
+    bag *b = calloc(1, sizeof(*b));
+    if (b) {
+        b->type = type;
+    }
+    *descriptor = b;
+    return b ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_ALLOC_FAILED;
+}
+
+EXPORT cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
+    free(descriptor);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+EXPORT cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t count,
+                                              const void *values) {
+    bag *b = descriptor;
+    size_t bytes = (size_t)count * size_of_type(type);
+    if (b->finalised || b->attributes == ATTRIBUTES || bytes > BYTES || !values) {
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    attribute *a = &b->at[b->attributes++];
+    a->name = name;
+    a->count = count;
+    memcpy(a->bytes, values, bytes);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+EXPORT cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor) {
+    bag *b = descriptor;
+    operand tensor;
+    conv_work work;
+    bool right = true;
+    if (b->type == CUDNN_BACKEND_TENSOR_DESCRIPTOR) {
+        right = find_attribute(b, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT) && read_operand(b, &tensor);
+    } else if (b->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+        b->graph = read_link(b, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+        right = b->graph && work_of(b->graph, &work);
+    } else if (b->type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+        const bag *config = read_link(b, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG);
+        right = config && work_of(config->graph, &b->work);
+    }
+    b->finalised = right;
+    return right ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+}
+
+/* Three engines: one that rounds f32, one that adds in the order of arrival, one that does
+ * neither. */
+static int64_t engine_notes(int engine, cudnnBackendNumericalNote_t *notes) {
+    static const cudnnBackendNumericalNote_t note[] = {CUDNN_NUMERICAL_NOTE_TENSOR_CORE,
+                                                       CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC};
+    if (engine < 2) {
+        notes[0] = note[engine];
+    }
+    return engine < 2;
+}
+
+EXPORT cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
+                                              cudnnBackendAttributeName_t name,
+                                              cudnnBackendAttributeType_t type, int64_t most,
+                                              int64_t *count, void *values) {
+    bag *b = descriptor;
+    (void)type;
+    *count = 1;
+    if (!b->finalised) {
+        return CUDNN_STATUS_BAD_PARAM;
+    }
+    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
+        *count = most < ENGINES ? most : ENGINES;
+        for (int i = 0; i < *count; i++) {
+            bag *config = ((bag **)values)[i];
+            config->graph = b->graph;
+            config->engine = i;
+            config->finalised = true;
+        }
+    } else if (name == CUDNN_ATTR_ENGINECFG_ENGINE) {
+        (*(bag **)values)->engine = b->engine;
+        (*(bag **)values)->finalised = true;
+    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
+        *count = engine_notes(b->engine, values);
+    } else if (name == CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE) {
+        *(int64_t *)values = WORKSPACE;
+    } else {
+        return CUDNN_STATUS_NOT_SUPPORTED;
+    }
+    return CUDNN_STATUS_SUCCESS;
+}
+
+/* ---- The rest -------------------------------------------------------------------------------- */
+
+EXPORT size_t cudnnGetVersion(void) {
+    return CUDNN_VERSION;
+}
+
+EXPORT size_t cudnnGetCudartVersion(void) {
+    return CUDART_VERSION;
+}
+
+EXPORT const char *cudnnGetErrorString(cudnnStatus_t status) {
+    return status == CUDNN_STATUS_SUCCESS ? "success" : "the stand-in refuses";
+}
+
+EXPORT void cudnnGetLastErrorString(char *message, size_t room) {
+    snprintf(message, room, "%s", "");
+}
+
+EXPORT cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {
+    int (*device)(void);
+    *(void **)&device = dlsym(loaded_emulator(), "tern_emulator_device");
+    *handle = device ? calloc(1, sizeof(**handle)) : NULL;
+    if (!*handle) {
+        return CUDNN_STATUS_NOT_INITIALIZED;
+    }
+    (*handle)->device = device();
+    return CUDNN_STATUS_SUCCESS;
+}
+
+EXPORT cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+    free(handle);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+EXPORT cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+    handle->stream = stream;
+    return CUDNN_STATUS_SUCCESS;
+}
