@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import planted  # noqa: E402
 
 ORDER = ("core.h", "tensor.h", "autograd.h", "ops.h", "module.h", "nn.h", "init.h", "layers.h", "transformer.h", "models.h", "optim.h",
-         "data.h", "io.h", "npy.h", "onnx.h", "train.h", "distributed.h", "parallel.h")  # then the rest, then sys/
+         "data.h", "transforms.h", "io.h", "npy.h", "onnx.h", "train.h", "distributed.h", "parallel.h")  # then the rest, then sys/
 NAME = re.compile(r"\b(?:tn|TN)_\w+")
 HEADING = re.compile(r"/\* -{4} (.*?) -+ \*(/?)\s*")
 
@@ -142,8 +142,13 @@ def groups_of(header):
 
 def is_told(section, paragraph, group, declaration):
     """Whether something says what a declaration is: its line, a comment of its paragraph, its section."""
-    return (re.search(r"_defaults\(void\);|^(?:typedef )?struct (\w+)(?: \1)?;", declaration.code) or "/*" in declaration.code or any(g.text for g in paragraph) or bool(section.text) or ": " in section.title
+    return (re.search(r"_defaults\(void\);|^struct \w+;", declaration.code) or is_forward(declaration) or "/*" in declaration.code or any(g.text for g in paragraph) or bool(section.text) or ": " in section.title
             or group.text is not None)
+
+
+def is_forward(declaration):
+    """typedef struct tn_x tn_x; whose body may follow."""
+    return re.match(r"typedef struct (\w+) \1;", declaration.code) is not None
 
 
 def is_public(header, name):
@@ -244,11 +249,12 @@ class Writer:
 
     def __init__(self, root, folder):
         self.root, self.folder, self.headers = root, folder, read_headers(root)
-        self.places = {}  # name -> page#name
+        self.places, self.definitions = {}, {}  # name -> page#name; name -> the declaration that links to it lead to
         for h in self.headers:
-            for _, _, g in groups_of(h):
-                for name in [n for d in g.declarations for n in d.names]:
-                    self.places.setdefault(name, f"{page_of(h)}#{name}")
+            for name, d in [(n, d) for _, _, g in groups_of(h) for d in g.declarations for n in d.names]:
+                before = self.definitions.setdefault(name, d)
+                if before is d or is_forward(before):
+                    self.places[name], self.definitions[name] = f"{page_of(h)}#{name}", d
         self.torch, self.examples = self.read_torch(), self.read_examples()
 
     def read_torch(self):
@@ -308,7 +314,7 @@ class Writer:
 
     def code(self, declaration):
         """A declaration: its names are what links lead to; comments are faint."""
-        out, own = [], set(declaration.names)
+        out, own = [], {name for name in declaration.names if self.definitions[name] is declaration}
         for part in re.split(r"(/\*.*?\*/)", declaration.code, flags=re.S):
             if part.startswith("/*"):
                 out.append(f'<span class="note">{self.link(part)}</span>')
@@ -376,7 +382,8 @@ class Writer:
                     beside = re.search(r"/\*(.*?)\*/\s*$", d.code, re.S)
                     above = group.text or next((g.text for g in paragraph if g.text), "") or section.title
                     about = " ".join((beside.group(1) if beside else above).replace("\n *", " ").split())
-                    entries += [[n, self.places[n], " ".join(self.torch.get(n, [])), shortened(about)] for n in d.names if is_public(header, n)]
+                    names = [n for n in d.names if self.definitions[n] is d]
+                    entries += [[n, self.places[n], " ".join(self.torch.get(n, [])), shortened(about)] for n in names if is_public(header, n)]
         return entries
 
     def front(self):
