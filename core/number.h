@@ -1,9 +1,14 @@
-/* Real numbers for people that lose nothing: the shortest text that reads back as the number,
- * "0.1" and not "0.10000000000000001".
+/* Numbers that people read and write. Real ones lose nothing: the shortest text that reads back as
+ * the number, "0.1" and not "0.10000000000000001".
  */
 #ifndef TERN_CORE_NUMBER_H
 #define TERN_CORE_NUMBER_H
 
+#include "core/plain_numbers.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,6 +25,23 @@ static inline tn__number tn__number_of(double value) {
         }
     }
     return n;
+}
+
+/* False where the text is not one number, all of it; *value is then not to be used. A real one has
+ * a point in every locale, and may be infinite or NaN. */
+static inline bool tn__whole_from(const char *text, int64_t *value) {
+    char *end;
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    return end != text && !*end && errno == 0;
+}
+
+static inline bool tn__real_from(const char *text, double *value) {
+    char *end;
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    *value = strtod(text, &end);
+    tn__plain_numbers_end(numbers);
+    return end != text && !*end;
 }
 
 #endif

@@ -29,10 +29,11 @@ static const struct {
 
 static struct {
     const char *data, *val, *init;
-    int model; /* of `names` and `sizes` */
+    int model; /* of `names` and `sizes`; below 0: not given */
     int64_t batch, context, tokens, val_batches, warmup, vocab, seed;
     double lr, weight_decay, dropout;
 } o = {
+    .model = -1,
     .batch = 4,
     .val_batches = 20,
     .warmup = 100,
@@ -48,7 +49,8 @@ static const tn_option table[] = {
     {"data", 'd', "PATTERN", "token shards: 'train_*.bin'", .text = &o.data, .needed = true},
     {"val", 'v', "PATTERN", "token shards to measure the loss on", .text = &o.val},
     {"init", 0, "DIR", "begin with a folder of Hugging Face's: its size too", .text = &o.init},
-    {"model", 'm', "NAME", "its size", .choice = &o.model, .choices = names},
+    {"model", 'm', "NAME", "its size; else gpt2's, or that of --init", .choice = &o.model,
+     .choices = names},
     {"context", 0, "N", "tokens of a sequence; else the model's, 1024", .whole = &o.context},
     {"vocab", 0, "N", "rows of the vocabulary; else as the data need", .whole = &o.vocab},
     {"dropout", 0, "X", "share of activations left out", .real = &o.dropout, .zero = true},
@@ -81,9 +83,10 @@ static void init_model(tn_gpt *gpt) {
     int64_t needed = tn_token_shards_vocab(o.data); /* products of multiples of 128 are faster */
     g.vocab = o.vocab ? o.vocab : needed ? (needed + 127) / 128 * 128 : 50304;
     g.context = o.context ? o.context : g.context;
-    g.layers = sizes[o.model].layers;
-    g.heads = sizes[o.model].heads;
-    g.width = sizes[o.model].width;
+    int size = o.model < 0 ? 0 : o.model;
+    g.layers = sizes[size].layers;
+    g.heads = sizes[size].heads;
+    g.width = sizes[size].width;
     g.dropout = o.dropout;
     if (o.init) {
         tn_gpt_options_hf(o.init, &g);
@@ -146,6 +149,10 @@ int main(int argc, char **argv) {
     setup = tn_setup_defaults();
     run = tn_run_defaults();
     tn_options_parse(argc, argv, "Trains GPT-2 on shards of tokens.", table);
+    if (o.init && o.model >= 0) {
+        fprintf(stderr, "--init has a size of its own, and --model names another\n");
+        return 64;
+    }
     tn_group *world = tn_setup_world(&setup);
     static tn_gpt gpt;
     init_model(&gpt);

@@ -548,6 +548,9 @@ static bool read_loader(plan *p) {
     if (read) {
         convert_place(p, batch, parts);
     }
+    if (read && c->batch_before && __builtin_mul_overflow(batch, parts, c->batch_before)) {
+        *c->batch_before = 0;
+    }
     return read && place_fits(p, &place);
 }
 

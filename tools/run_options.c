@@ -1,5 +1,6 @@
 /* What the user asked `tern run` for: torchrun's options by torchrun's names,
  * checked before anything starts. */
+#include "core/number.h"
 #include "core/quote.h"
 #include "tools/numbers.h"
 #include "tools/run.h"
@@ -86,9 +87,8 @@ typedef struct parsing {
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 static double read_seconds(struct argp_state *state, const char *name, const char *text) {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= 0 && value <= 1e6)) {
+    double value;
+    if (!tn__real_from(text, &value) || !(value >= 0 && value <= 1e6)) {
         argp_error(state, "--%s is \"%s\": a number of seconds is wanted", name, text);
     }
     return value;

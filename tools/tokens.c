@@ -2,6 +2,7 @@
 #include "tools/tokens.h"
 
 #include "core/clock.h"
+#include "core/number.h"
 #include "tools/numbers.h"
 #include "tools/why.h"
 
@@ -49,9 +50,8 @@ static const struct argp_option option_list[] = {
 };
 
 static double parse_share(const char *text, struct argp_state *state) {
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end || !(value >= 0 && value < 1)) {
+    double value;
+    if (!tn__real_from(text, &value) || !(value >= 0 && value < 1)) {
         argp_error(state, "\"%s\" should be a share, at least 0 and below 1", text);
     }
     return value;

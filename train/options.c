@@ -4,11 +4,10 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/number.h"
 #include "core/quote.h"
-#include "core/plain_numbers.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,13 +49,10 @@ static void refuse_number(const tn_option *o, const char *text, struct argp_stat
 }
 
 static void parse_whole(const tn_option *o, const char *text, struct argp_state *state) {
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    int64_t most = o->most > 0 ? (int64_t)o->most : whole_most;
+    int64_t value, most = o->most > 0 ? (int64_t)o->most : whole_most;
     if (o->word && strcmp(text, o->word) == 0) {
         *o->whole = -1;
-    } else if (end == text || *end || errno || value < !o->zero || value > most) {
+    } else if (!tn__whole_from(text, &value) || value < !o->zero || value > most) {
         refuse_number(o, text, state);
     } else {
         *o->whole = value;
@@ -64,12 +60,9 @@ static void parse_whole(const tn_option *o, const char *text, struct argp_state 
 }
 
 static void parse_real(const tn_option *o, const char *text, struct argp_state *state) {
-    char *end;
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    double value = strtod(text, &end);
-    tn__plain_numbers_end(numbers);
-    bool fits = end != text && !*end && isfinite(value) && (o->zero ? value >= 0 : value > 0) &&
-                (o->most <= 0 || value <= o->most);
+    double value;
+    bool fits = tn__real_from(text, &value) && isfinite(value) &&
+                (o->zero ? value >= 0 : value > 0) && (o->most <= 0 || value <= o->most);
     if (fits) {
         *o->real = value;
     } else {
@@ -123,7 +116,7 @@ static void default_text(const tn_option *o, char *text, size_t room) {
         snprintf(text, room, "%lld", (long long)*o->whole);
     } else if (o->real && (*o->real > 0 || o->zero)) {
         snprintf(text, room, "%g", *o->real);
-    } else if (o->choice) {
+    } else if (o->choice && *o->choice >= 0) {
         snprintf(text, room, "%s", o->choices[*o->choice]);
     }
 }

@@ -79,8 +79,9 @@ static void print_warning(tn_log_level level, const char *message, void *user) {
 
 static void run_resume(tn_run *r) {
     tn_checkpoint c = r->parts;
-    int64_t steps_before = 0;
+    int64_t steps_before = 0, batch_before = 0;
     c.longer_than = &steps_before;
+    c.batch_before = &batch_before;
     c.other_run = r->options.resume_anyway;
     bool loud = c.other_run && !tn__log_heard(TN_LOG_WARN); /* what differs must be seen */
     if (loud) {
@@ -95,7 +96,7 @@ static void run_resume(tn_run *r) {
     }
     r->parts.step = c.step;
     r->saved = found ? c.step : -1;
-    tn__run_say_begin(r, found, steps_before);
+    tn__run_say_begin(r, found, steps_before, batch_before);
 }
 
 static void run_begin(tn_run *r) {

@@ -64,8 +64,8 @@ void tn__run_look(tn_run *r);
 void tn__run_clear_best(tn_run *r);
 
 void tn__run_say_what(const tn_run *r);
-/* steps_before: of the schedule, when it was saved. */
-void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before);
+/* steps_before: of the schedule, and batch_before: examples of all ranks, when it was saved. */
+void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_t batch_before);
 void tn__run_say_refused(const tn_run *r);
 void tn__run_show(tn_run *r, const char *name, double value);
 void tn__run_show_step(tn_run *r);

@@ -27,7 +27,19 @@ void tn__run_say_what(const tn_run *r) {
     fflush(stdout);
 }
 
-void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before) {
+/* Where the ranks are others, each has batches of the size that it had. */
+static void say_batch(const tn_loader *l, int64_t before) {
+    int64_t now = l ? tn_loader_options_of(l).batch * tn_loader_sampler(l).parts : 0;
+    if (now > 0 && before > 0 && now != before) {
+        bool fewer = now < before;
+        printf("a batch of all ranks has %lld examples instead of %lld: a step learns from %s, "
+               "unless it adds up %s batches\n",
+               (long long)now, (long long)before, fewer ? "fewer" : "more",
+               fewer ? "more" : "fewer");
+    }
+}
+
+void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_t batch_before) {
     const tn_checkpoint *c = &r->parts;
     if (!r->first_rank) {
         return;
@@ -42,6 +54,9 @@ void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before) {
                "with %.3g\n",
                (long long)c->schedule->steps, (long long)steps_before, tn_optim_lr(c->optim),
                tn_schedule_at(*c->schedule, c->step));
+    }
+    if (found) {
+        say_batch(c->loader, batch_before);
     }
     fflush(stdout);
 }

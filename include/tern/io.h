@@ -128,6 +128,8 @@ typedef struct tn_checkpoint {
     /* load, unless NULL: the schedule may have become longer and be the same otherwise, warm-up
      * included. Gets the number of steps that it had. */
     int64_t *longer_than;
+    /* load, unless NULL: gets how many examples a batch of all ranks had; 0: no loader was saved */
+    int64_t *batch_before;
 } tn_checkpoint;
 
 /* One safetensors file: model.NAME, optim.NAME, average.NAME, the rest as metadata, and a digest

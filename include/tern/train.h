@@ -43,7 +43,7 @@ typedef struct tn_option {
     const char **text;          /* any text */
     int64_t *whole;             /* a whole number above 0 */
     double *real;               /* a number above 0 */
-    int *choice;                /* the index of one of */
+    int *choice;                /* the index of one of; below 0: none was given */
     const char *const *choices; /* these, up to a NULL */
     double most;                /* of a number; 0: there is no limit */
     bool zero;                  /* 0 is a value too */

@@ -14,9 +14,9 @@ def check(truth, what):
         sys.exit(f"FAILED: {what}")
 
 
-def gpt2(*more, data="tokens.bin", steps=6, ranks=1, out="out"):
+def gpt2(*more, data="tokens.bin", steps=6, ranks=1, out="out", model=("--model", "tiny")):
     start = [tern, "run", "-n", str(ranks)] if ranks > 1 else []
-    return [*start, programs / "11_gpt2", "--data", data, "--model", "tiny", "--context", "16", "--vocab", "300", "--batch", "2",
+    return [*start, programs / "11_gpt2", "--data", data, *model, "--context", "16", "--vocab", "300", "--batch", "2",
             "--steps", str(steps), "--out", out, *more]
 
 
@@ -158,7 +158,8 @@ def options(folder):
     check(not (folder / "none").exists(), "refused options have made a folder")
     output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
     for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run goes on (1000)", "(needed)",
-                 "its size: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny (gpt2)", "-r, --resume", "--peak=TFLOPS"):
+                 "of --init: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
+                 "--peak=TFLOPS"):
         says(told, output)
     says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
 
@@ -240,7 +241,8 @@ def exported(folder):
     for name in ("config.json", "model.safetensors"):
         check((folder / "pieces" / name).read_bytes() == (folder / "exported" / name).read_bytes(), f"in parts: another {name}")
     (folder / "exported/merges.txt").write_text("#version: 0.2\n")
-    run(folder, gpt2("--init", "exported", out="spoken", ranks=2))
+    says("--init has a size of its own", run(folder, gpt2("--init", "exported", out="spoken"), 64))
+    run(folder, gpt2("--init", "exported", out="spoken", ranks=2, model=[]))
     check((folder / "spoken/merges.txt").read_text() == "#version: 0.2\n", "the tokenizer did not come along")
 
 
@@ -325,7 +327,9 @@ def resumed_in_parts(folder):
     shutil.rmtree(folder / "file/step-000003")
     says("going on after step 3 of parts", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="parts")))
     check(files(folder / "parts") == last, "going on in parts gives other bits")
-    says("going on after step 3 of alone", run(folder, gpt2(*many, "--resume", out="alone")))
+    alone = run(folder, gpt2(*many, "--resume", out="alone"))
+    says("going on after step 3 of alone", alone)
+    says("a batch of all ranks has 2 examples instead of 4", alone)
     check(close(losses(folder, "alone"), end), "going on alone")
     says("going on after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
     check(losses(folder, "file") == end, "going on from one file")
