@@ -5,6 +5,7 @@
  */
 #include "autograd/profile.h"
 #include "core/clock.h"
+#include "core/fork.h"
 #include "tern/sys/backend.h"
 #include "tern/sys/device.h"
 
@@ -13,9 +14,24 @@
 enum { KINDS = 2, TIMES = 5 };
 static const double LONG_ENOUGH = 5e-3; /* seconds of a call that is measured */
 
+/* The lock is not held while one thread measures and others wait: kernels take locks of their own,
+ * and a child of fork must find it free. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t measured = PTHREAD_COND_INITIALIZER;
+static bool measuring;
 static tn__limits given, found[KINDS];
 static bool known[KINDS];
+
+/* Who measures and who waits stayed with the parent. */
+static void begin_child(void) {
+    measured = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    measuring = false;
+}
+
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&lock);
+    pthread_atfork(NULL, NULL, begin_child);
+}
 
 typedef struct probe {
     const tn_backend *kernels;
@@ -98,33 +114,52 @@ static tn__limits measure_limits(tn_device device, tn__limits limits) {
     return limits;
 }
 
+static bool same_limits(tn__limits a, tn__limits b) {
+    return a.bytes == b.bytes && a.flops == b.flops && a.half_flops == b.half_flops;
+}
+
+/* Under the lock, which is given away meanwhile. What others have given since then is not known
+ * any more. */
+static tn__limits measure_alone(tn_device device) {
+    tn__limits wanted = given;
+    measuring = true;
+    pthread_mutex_unlock(&lock);
+    tn__limits limits = measure_limits(device, wanted);
+    pthread_mutex_lock(&lock);
+    measuring = false;
+    pthread_cond_broadcast(&measured);
+    found[device.kind] = limits;
+    known[device.kind] = same_limits(wanted, given);
+    return limits;
+}
+
 tn__limits tn__limits_of(tn_device device) {
     tn__limits limits = {0};
-    if ((unsigned)device.kind < KINDS && !tn__limits_known(device.kind, &limits)) {
+    if ((unsigned)device.kind < KINDS) {
         pthread_mutex_lock(&lock);
-        if (!known[device.kind]) {
-            found[device.kind] = measure_limits(device, given);
-            __atomic_store_n(&known[device.kind], true, __ATOMIC_RELEASE);
+        while (measuring && !known[device.kind]) {
+            pthread_cond_wait(&measured, &lock);
         }
-        limits = found[device.kind];
+        limits = known[device.kind] ? found[device.kind] : measure_alone(device);
         pthread_mutex_unlock(&lock);
     }
     return limits;
 }
 
 bool tn__limits_known(tn_device_kind kind, tn__limits *limits) {
-    bool there = (unsigned)kind < KINDS && __atomic_load_n(&known[kind], __ATOMIC_ACQUIRE);
+    pthread_mutex_lock(&lock);
+    bool there = (unsigned)kind < KINDS && known[kind];
     *limits = there ? found[kind] : (tn__limits){0};
+    pthread_mutex_unlock(&lock);
     return there;
 }
 
 void tn__limits_give(tn__limits limits) {
     pthread_mutex_lock(&lock);
-    bool same = limits.bytes == given.bytes && limits.flops == given.flops &&
-                limits.half_flops == given.half_flops;
+    bool same = same_limits(limits, given);
     given = limits;
     for (int i = 0; i < KINDS && !same; i++) {
-        __atomic_store_n(&known[i], false, __ATOMIC_RELEASE);
+        known[i] = false;
     }
     pthread_mutex_unlock(&lock);
 }

@@ -47,9 +47,10 @@ typedef struct tn__limits {
 
 /* Of a kind of device: as given, or measured at the first call, which takes about a tenth of a
  * second. */
-tn__limits tn__limits_of(tn_device device);
-void tn__limits_give(tn__limits given);                         /* 0: to be measured */
-bool tn__limits_known(tn_device_kind kind, tn__limits *limits); /* false: nobody has asked yet */
+TN_API tn__limits tn__limits_of(tn_device device);
+TN_API void tn__limits_give(tn__limits given); /* 0: to be measured */
+TN_API bool tn__limits_known(tn_device_kind kind,
+                             tn__limits *limits); /* false: nobody has asked yet */
 
 /* Whether the host waits for a device at the end of a kernel. */
 extern bool tn__profile_waits;

@@ -3,9 +3,12 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "tests/support/fork.h"
 #include "tests/support/temp.h"
 
+#include "autograd/profile.h"
 #include "core/allocator.h"
+#include "core/sanitize.h"
 #include "core/span.h"
 
 #include <tern/sys/backend.h>
@@ -305,6 +308,9 @@ static void wrong_calls(void **state) {
     options.wait = -1;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "an option is negative");
+    options.wait = options.active = INT64_MAX;
+    assert_int_equal(tn_profiler_start(options), TN_EVALUE);
+    assert_error(TN_EVALUE, "above 2^40");
     options = quick();
     options.gflops = NAN;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
@@ -437,13 +443,53 @@ static void no_memory_for_sites(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
+/* Nearly all the time a measurement is under way. */
+static void *measure_again(void *done) {
+    while (!__atomic_load_n((bool *)done, __ATOMIC_RELAXED)) {
+        tn__limits_give((tn__limits){1, 1, 1}); /* what was measured is forgotten */
+        tn__limits_give((tn__limits){0});
+        tn__limits_of(tn_cpu());
+    }
+    return NULL;
+}
+
+static void measure_in_child(void *unused) {
+    (void)unused;
+    child_assert(tn__limits_of(tn_cpu()).bytes > 0);
+}
+
+/* A child that is made meanwhile measures for itself. */
+static void forks_while_limits_are_measured(void **state) {
+    bool done = false;
+    pthread_t thread;
+    if (TN__ASAN || !CHILD_HAS_THREADS) {
+        skip();
+    }
+    pthread_create(&thread, NULL, measure_again, &done);
+    for (int i = 0; i < 3; i++) {
+        assert_child(measure_in_child, NULL);
+    }
+    __atomic_store_n(&done, true, __ATOMIC_RELAXED);
+    pthread_join(thread, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(nothing_is_seen_unasked), TEST(modules_and_their_backward), TEST(work_of_products),
-        TEST(work_of_convolutions),    TEST(work_of_recurrent_nets),     TEST(work_of_others),
-        TEST(schedule_of_steps),       TEST(steps_without_an_end),       TEST(wrong_calls),
-        TEST(regions_of_two_threads),  TEST(region_around_the_start),    TEST(region_inside_itself),
-        TEST(recomputed_modules),      TEST(no_memory_for_sites),
+        TEST(nothing_is_seen_unasked),
+        TEST(modules_and_their_backward),
+        TEST(work_of_products),
+        TEST(work_of_convolutions),
+        TEST(work_of_recurrent_nets),
+        TEST(work_of_others),
+        TEST(schedule_of_steps),
+        TEST(steps_without_an_end),
+        TEST(wrong_calls),
+        TEST(regions_of_two_threads),
+        TEST(region_around_the_start),
+        TEST(region_inside_itself),
+        TEST(recomputed_modules),
+        TEST(no_memory_for_sites),
+        TEST(forks_while_limits_are_measured),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
