@@ -64,25 +64,34 @@ static void begin_step(void) {
     }
 }
 
-static void end_step(void) {
+static void close_step(void) {
     if (profiler.in_step && tn__span_innermost() == &step_span) {
         tn__span_end(&step_span);
     } else if (profiler.in_step) {
         tn__span_drop(&step_span);
     }
     profiler.in_step = false;
+}
+
+static void end_step(void) {
+    close_step();
     profiler.step++;
     profiler.kept += profiler.now == KEPT;
 }
 
+static bool is_count(int64_t n) {
+    return n >= 0 && n <= (int64_t)1 << 40; /* sums and products of these fit */
+}
+
 static bool options_fit(const tn_profiler_options *o) {
-    if (o->skip_first < 0 || o->wait < 0 || o->warmup < 0 || o->active < 0 || o->repeat < 0 ||
-        o->events < 1 || o->events > 1 << 28 || !(o->gbytes >= 0) || !(o->gflops >= 0) ||
-        !(o->half_gflops >= 0)) {
-        tn__raise(TN_EVALUE, "profiler_start", "an option is negative, or events is not 1 … 2^28");
-        return false;
+    bool fit = is_count(o->skip_first) && is_count(o->wait) && is_count(o->warmup) &&
+               is_count(o->active) && is_count(o->repeat) && o->events >= 1 &&
+               o->events <= 1 << 28 && o->gbytes >= 0 && o->gflops >= 0 && o->half_gflops >= 0;
+    if (!fit) {
+        tn__raise(TN_EVALUE, "profiler_start",
+                  "an option is negative or above 2^40, or events is not 1 … 2^28");
     }
-    return true;
+    return fit;
 }
 
 tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
@@ -130,9 +139,22 @@ void tn_profiler_step(void) {
     }
 }
 
-void tn__profiler_own_step(void) {
-    if (profiler.environment) {
+/* The loop that says what a step is: ranks may be threads, and their loops run at once. */
+static const void *stepping; /* atomic */
+
+void tn__profiler_own_step(const void *loop) {
+    const void *before = NULL;
+    if (profiler.environment && (__atomic_compare_exchange_n(&stepping, &before, loop, false,
+                                                             __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+                                 before == loop)) {
         tn_profiler_step();
+    }
+}
+
+void tn__profiler_own_end(const void *loop) {
+    if (__atomic_load_n(&stepping, __ATOMIC_ACQUIRE) == loop) {
+        close_step();
+        __atomic_store_n(&stepping, NULL, __ATOMIC_RELEASE);
     }
 }
 

@@ -8,8 +8,10 @@
 tn_status tn__profiler_begin(tn_profiler_options options, bool environment);
 
 /* tn_profiler_step for loops of the library's own: where TERN_PROFILE alone profiles, since a
- * program that does says itself what its steps are. */
-void tn__profiler_own_step(void);
+ * program that does says itself what its steps are. Of loops that run at once in threads the first
+ * one's steps count, until it ends. */
+void tn__profiler_own_step(const void *loop);
+void tn__profiler_own_end(const void *loop);
 
 /* Steps that were kept; 0 where the program says nothing of steps. */
 int64_t tn__profiler_steps(void);

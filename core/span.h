@@ -82,6 +82,7 @@ TN_API void tn__site_path(const tn__site *site, char *text, size_t room);
 /* Makes room for `events` of the trace (the first call's number counts) and forgets what was seen
  * so far. `process` is the number of this one among its kind. False: no memory. */
 bool tn__spans_begin(int64_t events, int process);
+int tn__spans_process(void);
 void tn__spans_forget(void);
 
 /* From now on spans are seen and counted; seen alone, to warm up; or neither. */

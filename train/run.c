@@ -145,6 +145,7 @@ static bool run_prepare(tn_run *r) {
 }
 
 static void run_free(tn_run *r) {
+    tn__profiler_own_end(r);
     tn_progress_free(r->progress);
     tn_history_free(r->history);
     tn_summary_writer_free(r->board);
@@ -261,7 +262,7 @@ bool tn_run_validates(tn_run *r) {
 }
 
 static void step_begin(tn_run *r) {
-    tn__profiler_own_step();
+    tn__profiler_own_step(r);
     r->in_step = true;
     r->clock_stopped = r->validating = false;
     r->units = 0;

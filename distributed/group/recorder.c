@@ -59,6 +59,15 @@ void tn__flight_started(uint64_t number, double when) {
     }
 }
 
+/* Ranks that are threads are one process, and each has a row for the group. */
+static void group_row(const flight_event *e, char *row, size_t room) {
+    if (e->event.process == tn__spans_process()) {
+        snprintf(row, room, "%s", e->event.thread);
+    } else {
+        snprintf(row, room, "%s, rank %d", e->event.thread, e->event.process);
+    }
+}
+
 void tn__flight_ended(uint64_t number, double when, tn_status status) {
     flight_event e = {0};
     if (tn__trace_get(&flight, number, &e.event)) {
@@ -66,9 +75,10 @@ void tn__flight_ended(uint64_t number, double when, tn_status status) {
         e.status = status;
         tn__trace_change(&flight, &e.event);
         if (tn__profiled()) {
-            char text[128];
+            char text[128], row[96];
             name_event(&e.event, text, sizeof(text));
-            tn__span_record(TN__SPAN_COLLECTIVE, tn_collective_name(e.t.kind), text, e.event.thread,
+            group_row(&e, row, sizeof(row));
+            tn__span_record(TN__SPAN_COLLECTIVE, tn_collective_name(e.t.kind), text, row,
                             e.event.begin, when,
                             (double)e.t.count * (double)tn_dtype_size(e.t.dtype));
         }

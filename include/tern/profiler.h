@@ -53,7 +53,8 @@ typedef struct tn_profiler_options {
 } tn_profiler_options;
 TN_API tn_profiler_options tn_profiler_defaults(void);
 
-/* Forgets what was seen before. TN_ESTATE: it runs; TN_EVALUE: a negative number; TN_ENOMEM. */
+/* Forgets what was seen before. TN_ESTATE: it runs; TN_EVALUE: a number is negative, or above 2^40;
+ * TN_ENOMEM. */
 TN_API tn_status tn_profiler_start(tn_profiler_options options);
 /* The end of a step. For one thread, outside of regions. Nothing happens without a start. */
 TN_API void tn_profiler_step(void);

@@ -2,6 +2,7 @@
  *
  *     profile_program STEPS        0: without end; says "stepping" when it is under way
  *     profile_program quiet        computes nothing
+ *     profile_program FOLDER/      4 ranks that are threads, each a tn_run of 5 steps
  */
 #include <tern/tern.h>
 
@@ -35,10 +36,31 @@ static void train_step(net *m, tn_optim *opt) {
     tn_optim_zero_grad(opt);
 }
 
+static void train_as_rank(tn_group *world, void *out) {
+    tn_set_threads(1);
+    net m;
+    net_init(&m);
+    tn_ddp(&m, world, tn_ddp_defaults());
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_run_options options = tn_run_defaults();
+    options.out = out;
+    options.steps = options.save_every = 5;
+    tn_run *run = tn_run_new(world, options, (tn_checkpoint){.model = &m, .optim = opt});
+    while (tn_run_next(run)) {
+        train_step(&m, opt);
+    }
+    tn_run_end(run);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     if (argc != 2 || strcmp(argv[1], "quiet") == 0) {
         return argc != 2;
+    }
+    if (strchr(argv[1], '/')) {
+        return tn_local_run(4, train_as_rank, argv[1]) != TN_OK;
     }
     long steps = strtol(argv[1], NULL, 10);
     tn_group *world = tn_dist_init(tn_dist_defaults());

@@ -138,6 +138,17 @@ def ranks_have_a_file_each():
 
 
 @test
+def ranks_that_are_threads_share_steps():
+    done = profiled("run/")
+    same(done.returncode, 0, done.stderr)
+    events = events_of("trace.json")
+    steps = [e for e in events if e["cat"] == "step"]
+    same([e["args"]["what"] for e in sorted(steps, key=lambda e: e["ts"])], ["1", "2", "3", "4", "5"])
+    same(len({e["tid"] for e in steps}), 1)
+    same(len(list(parents(events))), len(events))
+
+
+@test
 def perfetto_sees_the_same_nesting():
     python = os.environ.get("TERN_PYPI_PYTHON")
     if not python:
