@@ -31,11 +31,11 @@ static void put_details(const tn__event *event, tn__json_text *j) {
         tn__json_put_string(j, e->note);
     }
     if (e->bytes > 0 && seconds > 0) {
-        tn__json_put(j, "%s\"bytes\": %.0f, \"GB/s\": %.3f", j->bytes ? ", " : "", e->bytes,
+        tn__json_put(j, "%s\"bytes\": %.0f, \"GB/s\": %.4g", j->bytes ? ", " : "", e->bytes,
                      e->bytes / seconds / 1e9);
     }
     if (e->flops > 0 && seconds > 0) {
-        tn__json_put(j, "%s\"FLOP\": %.0f, \"GFLOP/s\": %.3f", j->bytes ? ", " : "", e->flops,
+        tn__json_put(j, "%s\"FLOP\": %.0f, \"GFLOP/s\": %.4g", j->bytes ? ", " : "", e->flops,
                      e->flops / seconds / 1e9);
     }
 }
