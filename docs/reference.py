@@ -294,6 +294,7 @@ class Writer:
             return f'<a href="{os.path.relpath(os.path.join(self.root, path), self.folder)}">{match.group()}</a>' if path else match.group()
 
         text = NAME.sub(place, html.escape(text, quote=False))
+        text = re.sub(r"`([^`\n]+)`", r"<code>\1</code>", text)
         text = re.sub(r"(?<![\w/.\"#>])(?:\w+/)*\w+\.(?:c|h|md|py)\b", file, text)
         return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', text)
 
