@@ -49,8 +49,8 @@
     X(cross_entropy,           FUSED,     OWN,  OWN) \
     X(cross_entropy_backward,  FUSED,     OWN,  OWN) \
     X(rotary,                  FUSED,     OWN,  OWN) \
-    X(recurrent,               FUSED,     OWN,  NONE) \
-    X(recurrent_backward,      FUSED,     OWN,  NONE) \
+    X(recurrent,               FUSED,     OWN,  OWN) \
+    X(recurrent_backward,      FUSED,     OWN,  OWN) \
     /* On the CPU the operations' own loops are as fast as these … */ \
     X(max_pool,                FUSED,     NONE, OWN) \
     X(max_pool_backward,       FUSED,     NONE, OWN) \

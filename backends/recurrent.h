@@ -2,13 +2,14 @@
 #ifndef TERN_BACKENDS_RECURRENT_H
 #define TERN_BACKENDS_RECURRENT_H
 
+#include "core/inline.h"
 #include "tern/sys/backend.h"
 
 /* G, the gates that have weights, and K, what is kept of each unit. */
-static inline int tn__cell_gates(tn_cell cell) {
+TN__INLINE int tn__cell_gates(tn_cell cell) {
     return cell == TN_CELL_LSTM ? 4 : cell == TN_CELL_GRU ? 3 : 1;
 }
-static inline int tn__cell_kept(tn_cell cell) {
+TN__INLINE int tn__cell_kept(tn_cell cell) {
     return cell == TN_CELL_LSTM || cell == TN_CELL_GRU ? 4 : 1;
 }
 
