@@ -144,7 +144,7 @@ static bool add_parameter(const tn_entry *entry, void *user) {
 }
 
 /* Names for results: a last node each, which does nothing else. */
-static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *options, int *outputs) {
+static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *options) {
     char room[32];
     tn_op_call last = {.op = tn_op_named("identity"), .inputs = out.n, .in = out.v};
     g->operation = "output";
@@ -158,9 +158,9 @@ static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *optio
         }
         int value = tn__onnx_in(g, &last, i);
         if (value > 0) {
-            outputs[i] = tn__onnx_named(g, value, name);
+            g->outputs[g->output_count] = tn__onnx_named(g, value, name);
             last.out[0] = out.v[i];
-            tn__onnx_give(g, &last, 0, outputs[i]);
+            tn__onnx_give(g, &last, 0, g->outputs[g->output_count++]);
         }
     }
     return !tn__pending();
@@ -168,34 +168,98 @@ static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *optio
 
 /* ---- Exporting ------------------------------------------------------------------------------- */
 
-static void trace_forward(tn__onnx *g, tn_forward f, void *user, tn_values in, const char *path,
-                          const tn_onnx_options *options) {
+typedef struct forward_call {
+    tn_forward f;
+    void *user, *module;
+    const tn_onnx_options *options;
+} forward_call;
+
+/* False after raising. tn__onnx_finish in any case. */
+static bool trace_forward(tn__onnx *g, const forward_call *call, tn_values in) {
     TN_SCOPE;
     TN_NO_GRAD;
-    int outputs[TN_MAX_VALUES] = {0};
+    *g = (tn__onnx){.tracer = {choose_call, note_call, refuse_change}, .operation = "constant"};
+    if (call->module && !tn__pending()) {
+        tn_walk all = {.buffers = true, .scratch = true};
+        tn_module_each(call->module, all, add_parameter, g);
+    }
+    if (tn__pending() || !add_inputs(g, in, call->options)) {
+        return false;
+    }
     tn__tracer *before = tn__tracer_begin(&g->tracer);
-    tn_values out = f(user, in);
+    tn_values out = call->f(call->user, in);
     tn__tracer_begin(before);
     if ((out.n < 1 || out.n > TN_MAX_VALUES) && !tn__pending()) {
         tn__raise(TN_EVALUE, "onnx_export", "the forward gives %d tensors (1 to %d fit)", out.n,
                   TN_MAX_VALUES);
     }
-    if (!tn__pending() && add_outputs(g, out, options, outputs)) {
-        tn__onnx_save(g, outputs, out.n, path);
+    return !tn__pending() && add_outputs(g, out, call->options);
+}
+
+/* Inputs of `batch` rows, those of the example again and again, where they have batches. */
+static tn_values with_batch(tn_values in, uint32_t which, int64_t batch) {
+    for (int i = 0; i < in.n; i++) {
+        tn_tensor *x = in.v[i];
+        if (x && which >> i & 1) {
+            tn_dims times = {.ndim = tn_ndim(x)};
+            for (int d = 0; d < times.ndim; d++) {
+                times.size[d] = d == 0 ? (batch + tn_size(x, 0) - 1) / tn_size(x, 0) : 1;
+            }
+            in.v[i] = tn_narrow(tn_repeat(x, times), 0, 0, batch);
+        }
     }
+    return in;
+}
+
+/* The rows of the inputs that have batches; -1 after raising. */
+static int64_t batch_of(tn_values in, uint32_t which) {
+    int64_t batch = -1;
+    for (int i = 0; i < in.n && i < TN_MAX_VALUES; i++) {
+        tn_tensor *x = which >> i & 1 ? in.v[i] : NULL;
+        int64_t rows = x && tn_ndim(x) > 0 ? tn_size(x, 0) : 0;
+        if (x && (rows == 0 || (batch >= 0 && rows != batch))) {
+            tn__raise(TN_ESHAPE, "onnx_export", "input %d is %s and has no batch as the others", i,
+                      tn_shape_text(x));
+            return -1;
+        }
+        batch = x ? rows : batch;
+    }
+    if (batch < 0) {
+        tn__raise(TN_EVALUE, "onnx_export", "batch_inputs names no input");
+    }
+    return batch;
+}
+
+/* Traces with three sizes of the batch, from 2 on, since what has size 1 may take another way. */
+static bool trace_batches(tn__onnx *g, const forward_call *call, tn_values in) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    uint32_t which = call->options->batch_inputs;
+    int64_t batch = batch_of(in, which);
+    tn__onnx more[2] = {{.count = 0}};
+    if (batch < 0) {
+        return false;
+    }
+    batch = batch < 2 ? 2 : batch;
+    bool ok = trace_forward(g, call, with_batch(in, which, batch)) &&
+              trace_forward(&more[0], call, with_batch(in, which, batch + 1)) &&
+              trace_forward(&more[1], call, with_batch(in, which, batch + 2)) &&
+              tn__onnx_vary(g, &more[0], &more[1], batch);
+    tn__onnx_finish(&more[0]);
+    tn__onnx_finish(&more[1]);
+    return ok;
 }
 
 tn_status tn_onnx_export_function(tn_forward f, void *user, void *m, tn_values in, const char *path,
                                   tn_onnx_options options) {
-    tn__onnx g = {.tracer = {choose_call, note_call, refuse_change}, .operation = "constant"};
+    forward_call call = {f, user, m, &options};
+    tn__onnx g = {.count = 0};
     if (!tn__pending() && !f) {
         tn__raise(TN_EVALUE, "onnx_export", "the function is NULL");
     }
-    if (m && !tn__pending()) {
-        tn_module_each(m, (tn_walk){.buffers = true, .scratch = true}, add_parameter, &g);
-    }
-    if (!tn__pending() && add_inputs(&g, in, &options)) {
-        trace_forward(&g, f, user, in, path, &options);
+    if (!tn__pending() &&
+        (options.batch_inputs ? trace_batches(&g, &call, in) : trace_forward(&g, &call, in))) {
+        tn__onnx_save(&g, path);
     }
     tn__onnx_finish(&g);
     return tn_error();

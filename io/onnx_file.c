@@ -11,7 +11,7 @@ enum { MODEL_IR = 1, MODEL_PRODUCER = 2, MODEL_GRAPH = 7, MODEL_OPSETS = 8, OPSE
 enum { GRAPH_NAME = 2, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12 };
 enum { TENSOR_DIMS = 1, TENSOR_TYPE = 2, TENSOR_NAME = 8, TENSOR_RAW = 9 };
 enum { INFO_NAME = 1, INFO_TYPE = 2, TYPE_TENSOR = 1, TENSOR_ELEMENT = 1, TENSOR_SHAPE = 2 };
-enum { SHAPE_DIM = 1, DIM_VALUE = 1 };
+enum { SHAPE_DIM = 1, DIM_VALUE = 1, DIM_NAME = 2 };
 
 static bool is_initializer(const tn__onnx_value *v) {
     return v->used && (v->kind == TN__ONNX_PARAM || v->kind == TN__ONNX_CONSTANT);
@@ -34,15 +34,19 @@ static tn__message initializer_head(const tn__onnx_value *v, size_t *bytes) {
 }
 
 /* Name, dtype and shape of an input or output, as a field of the graph. */
-static void put_info(tn__message *graph, int field, const tn__onnx_value *v, const tn_tensor *t) {
+static void put_info(tn__message *graph, int field, const tn__onnx_value *v) {
     tn__message info = {0}, type = {0}, tensor = {0}, shape = {0};
-    tn_dims dims = tn_shape(t);
+    tn_dims dims = tn_shape(v->tensor);
     for (int i = 0; i < dims.ndim; i++) {
         tn__message dim = {0};
-        tn__message_whole(&dim, DIM_VALUE, (uint64_t)dims.size[i]);
+        if (v->batch >> i & 1) {
+            tn__message_text(&dim, DIM_NAME, "batch");
+        } else if (!(v->any_size >> i & 1)) {
+            tn__message_whole(&dim, DIM_VALUE, (uint64_t)dims.size[i]);
+        }
         tn__message_put(&shape, SHAPE_DIM, &dim);
     }
-    tn__message_whole(&tensor, TENSOR_ELEMENT, (uint64_t)tn__onnx_type(tn_dtype_of(t)));
+    tn__message_whole(&tensor, TENSOR_ELEMENT, (uint64_t)tn__onnx_type(tn_dtype_of(v->tensor)));
     tn__message_put(&tensor, TENSOR_SHAPE, &shape);
     tn__message_put(&type, TYPE_TENSOR, &tensor);
     tn__message_text(&info, INFO_NAME, v->name);
@@ -51,14 +55,14 @@ static void put_info(tn__message *graph, int field, const tn__onnx_value *v, con
 }
 
 /* The graph but its initialisers: their bytes are counted. */
-static tn__message whole_graph(tn__onnx *g, const int *outputs, int n, size_t *elsewhere) {
+static tn__message whole_graph(tn__onnx *g, size_t *elsewhere) {
     tn__message graph = {0};
     tn__onnx_close(g);
     tn__message_text(&graph, GRAPH_NAME, "forward");
     for (int i = 0; i < g->count; i++) {
         const tn__onnx_value *v = &g->values[i];
         if (v->kind == TN__ONNX_INPUT) {
-            put_info(&graph, GRAPH_INPUT, v, v->tensor);
+            put_info(&graph, GRAPH_INPUT, v);
         } else if (is_initializer(v)) {
             size_t bytes;
             tn__message head = initializer_head(v, &bytes);
@@ -67,9 +71,8 @@ static tn__message whole_graph(tn__onnx *g, const int *outputs, int n, size_t *e
             tn__message_free(&head);
         }
     }
-    for (int i = 0; i < n; i++) {
-        const tn__onnx_value *v = &g->values[outputs[i] - 1];
-        put_info(&graph, GRAPH_OUTPUT, v, v->tensor);
+    for (int i = 0; i < g->output_count; i++) {
+        put_info(&graph, GRAPH_OUTPUT, &g->values[g->outputs[i] - 1]);
     }
     tn__message_append(&graph, &g->nodes);
     return graph;
@@ -119,12 +122,12 @@ static tn_status write_parts(const tn__onnx *g, const tn__message *model, const 
     return tn__file_commit(&f);
 }
 
-tn_status tn__onnx_save(tn__onnx *g, const int *outputs, int n, const char *path) {
+tn_status tn__onnx_save(tn__onnx *g, const char *path) {
     size_t elsewhere = 0;
     if (tn__pending()) {
         return tn_error();
     }
-    tn__message graph = whole_graph(g, outputs, n, &elsewhere);
+    tn__message graph = whole_graph(g, &elsewhere);
     tn__message model = model_head(graph.bytes + elsewhere);
     if (graph.failed || model.failed) {
         tn__raise(TN_ENOMEM, "onnx_export", "no memory for the graph");

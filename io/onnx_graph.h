@@ -33,6 +33,8 @@ typedef struct tn__onnx_value {
     char *name;
     tn_tensor *tensor; /* one reference; NULL: an intermediate one of several nodes */
     uint32_t version;  /* of its elements when it became known */
+    /* Of inputs and outputs, bit i: dimension i is the batch, or another that is not known. */
+    uint32_t batch, any_size;
 } tn__onnx_value;
 
 typedef struct tn__onnx {
@@ -43,6 +45,7 @@ typedef struct tn__onnx {
     tn__message node;
     bool open;
     const char *operation; /* which is being written */
+    int outputs[TN_MAX_VALUES], output_count;
 } tn__onnx;
 
 /* What becomes of an operation. */
@@ -104,7 +107,11 @@ int64_t tn__onnx_dim(const tn_op_call *c);
 void tn__onnx_close(tn__onnx *g);
 void tn__onnx_finish(tn__onnx *g);
 
-/* Writes the file. `inputs` come first among the values; outputs are given. */
-tn_status tn__onnx_save(tn__onnx *g, const int *outputs, int n, const char *path);
+/* onnx_batch.c: g, which was traced with a batch of so many rows, becomes a graph for any number of
+ * them, as the same forward with one and two more has it. False after raising. */
+bool tn__onnx_vary(tn__onnx *g, tn__onnx *larger, tn__onnx *largest, int64_t batch);
+
+/* Writes the file. */
+tn_status tn__onnx_save(tn__onnx *g, const char *path);
 
 #endif

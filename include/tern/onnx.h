@@ -27,6 +27,11 @@ extern "C" {
  * lies between do. NULL: "input" and "output", or "input_0", "input_1", … of several. */
 typedef struct tn_onnx_options {
     const char *const *inputs, *const *outputs;
+    /* 0: all sizes are the example's. Bit i: the first dimension of input i is a batch, of any size
+     * in the file. The forward then runs three times, with batches of different sizes, of which it
+     * must do the same; where numbers in it depend on them in another way than sizes of tensors do,
+     * that is TN_EUNSUPPORTED. */
+    uint32_t batch_inputs;
 } tn_onnx_options;
 TN_API tn_onnx_options tn_onnx_defaults(void);
 

@@ -40,16 +40,19 @@ static tn_status save_arrays(const char *path, tn_values in, tn_values out) {
     return tn_npz_save(path, names, tensors, n, false);
 }
 
-/* m may be NULL. */
-static void dump_case(const char *name, tn_forward f, void *user, void *m, tn_values in) {
+/* m may be NULL. in: what the file is run with; example: what it is exported with. */
+static void dump_case_as(const char *name, tn_forward f, void *user, void *m, tn_values in,
+                         tn_values example, uint32_t batch_inputs) {
     TN_SCOPE;
     TN_NO_GRAD;
     char path[4096];
+    tn_onnx_options options = tn_onnx_defaults();
+    options.batch_inputs = batch_inputs;
     tn_values out = f(user, in);
     snprintf(path, sizeof(path), "%s/%s.onnx", folder, name);
     tn_status status = tn_error();
     if (status == TN_OK) {
-        status = tn_onnx_export_function(f, user, m, in, path, tn_onnx_defaults());
+        status = tn_onnx_export_function(f, user, m, example, path, options);
     }
     if (status == TN_EUNSUPPORTED) {
         fprintf(unsupported, "%s %s\n", name, tn_error_message());
@@ -61,6 +64,10 @@ static void dump_case(const char *name, tn_forward f, void *user, void *m, tn_va
         fprintf(stderr, "%s: %s\n", name, tn_error_message());
         exit(1);
     }
+}
+
+static void dump_case(const char *name, tn_forward f, void *user, void *m, tn_values in) {
+    dump_case_as(name, f, user, m, in, in, 0);
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
@@ -119,10 +126,24 @@ static bool stir_entry(const tn_entry *entry, void *user) {
 }
 
 /* Parameters away from their first values, so that zeros and ones count too. */
-static void dump_model(const char *name, void *m, tn_values in) {
+static void dump_model(const char *name, void *m, tn_values in, uint32_t batch_inputs) {
+    static const int64_t rows[] = {1, 2, 7};
     tn_module_each(m, (tn_walk){.buffers = true}, stir_entry, NULL);
     tn_module_train(m, false);
     dump_case(name, call_model, m, m, in);
+    for (size_t k = 0; k < sizeof(rows) / sizeof(*rows); k++) {
+        TN_SCOPE;
+        char text[128];
+        tn_values other = in;
+        for (int i = 0; i < in.n; i++) {
+            if (batch_inputs >> i & 1) {
+                tn_tensor *more[] = {in.v[i], tn_flip(in.v[i], TN_DIMS(1)), in.v[i], in.v[i]};
+                other.v[i] = tn_narrow(tn_cat(more, 4, 0), 0, 0, rows[k]);
+            }
+        }
+        snprintf(text, sizeof(text), "%s.batch_of_%d", name, (int)rows[k]);
+        dump_case_as(text, call_model, m, m, other, in, batch_inputs);
+    }
 }
 
 static tn_tensor *as_pictures(tn_tensor *x) {
@@ -145,25 +166,25 @@ static void dump_pictures(void) {
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 16, 16), TN_F32);
     tn_sequential *mlp = TN_SEQUENTIAL(tn_linear_new(8, 16), TN_FN(tn_gelu), tn_linear_new(16, 3));
-    dump_model("model.mlp", mlp, TN_VALUES(tn_randn(TN_DIMS(5, 8), TN_F32)));
+    dump_model("model.mlp", mlp, TN_VALUES(tn_randn(TN_DIMS(5, 8), TN_F32)), 1);
     tn_module_free(mlp);
     tn_sequential *cnn = TN_SEQUENTIAL(tn_conv2d_new_with(3, 8, TN_DIMS(3), tn_conv_with(1, 1)),
                                        TN_FN(tn_relu), tn_max_pool2d_new(2),
                                        tn_conv2d_new_with(8, 8, TN_DIMS(5), tn_conv_with(2, 2)),
                                        tn_batch_norm2d_new(8), TN_FN(tn_silu),
                                        tn_flatten_new(1, -1), tn_linear_new(8 * 4 * 4, 10));
-    dump_model("model.cnn", cnn, TN_VALUES(x));
+    dump_model("model.cnn", cnn, TN_VALUES(x), 1);
     tn_module_free(cnn);
     resnet net;
     resnet_init(&net, 8, 10);
-    dump_model("model.resnet18", &net, TN_VALUES(x));
+    dump_model("model.resnet18", &net, TN_VALUES(x), 1);
     tn_module_finish(&net);
     tn_sequential *decoder =
         TN_SEQUENTIAL(tn_linear_new(6, 8 * 4 * 4), TN_FN(as_pictures), TN_FN(tn_relu),
                       tn_conv_transpose2d_new_with(8, 8, TN_DIMS(4), tn_conv_with(2, 1)),
                       TN_FN(tn_relu), TN_FN(twice_as_large),
                       tn_conv2d_new_with(8, 1, TN_DIMS(3), tn_conv_with(1, 1)), TN_FN(tn_sigmoid));
-    dump_model("model.vae_decoder", decoder, TN_VALUES(tn_randn(TN_DIMS(3, 6), TN_F32)));
+    dump_model("model.vae_decoder", decoder, TN_VALUES(tn_randn(TN_DIMS(3, 6), TN_F32)), 1);
     tn_module_free(decoder);
 }
 
@@ -200,7 +221,7 @@ static void dump_texts(void) {
         TN_OWN(m, words, tn_embedding_new(20, 6));
         TN_OWN(m, net, nets[i].make(6, 5, options));
         TN_OWN(m, fc, tn_linear_new(10, 4));
-        dump_model(nets[i].name, m, TN_VALUES(tokens(3, 7, 20)));
+        dump_model(nets[i].name, m, TN_VALUES(tokens(3, 7, 20)), 1);
         tn_module_free(m);
     }
 }
@@ -213,20 +234,21 @@ static void dump_transformers(void) {
     tn_tensor *seen = tn_tril(tn_ones(TN_DIMS(5, 5), TN_BOOL), 0);
     dump_model("model.transformer", both,
                TN_VALUES(tn_randn(TN_DIMS(2, 6, 16), TN_F32), tn_randn(TN_DIMS(2, 5, 16), TN_F32),
-                         NULL, seen));
+                         NULL, seen),
+               3);
     tn_module_free(both);
     tn_gpt_options small = tn_gpt_defaults();
     small.vocab = 50, small.context = 16, small.layers = 2, small.heads = 2, small.width = 16;
     tn_gpt gpt;
     tn_gpt_init(&gpt, small);
-    dump_model("model.gpt2", &gpt, TN_VALUES(tokens(2, 9, 50)));
+    dump_model("model.gpt2", &gpt, TN_VALUES(tokens(2, 9, 50)), 1);
     tn_module_finish(&gpt);
     tn_llama_options options2 = tn_llama_defaults();
     options2.vocab = 50, options2.context = 64, options2.layers = 2, options2.heads = 4;
     options2.kv_heads = 2, options2.width = 16, options2.hidden = 40, options2.head_width = 0;
     tn_llama llama;
     tn_llama_init(&llama, options2);
-    dump_model("model.llama", &llama, TN_VALUES(tokens(2, 9, 50)));
+    dump_model("model.llama", &llama, TN_VALUES(tokens(2, 9, 50)), 1);
     tn_module_finish(&llama);
 }
 

@@ -176,12 +176,16 @@ static void pad_node(node *n) {
     int ndim = tn_ndim(n->in[0]), named = numbers_of(n, 3, axes),
         count = numbers_of(n, 1, pads) / 2;
     tn_dims last_first = {.ndim = 2 * ndim};
+    if (last_first.ndim > TN_MAX_DIMS) {
+        lack(n, "more than 4 dimensions");
+        return;
+    }
     for (int i = 0; i < count; i++) {
         int64_t axis = named > 0 ? axes[i] : i, k = ndim - 1 - (axis < 0 ? axis + ndim : axis);
         last_first.size[2 * k] = pads[i];
         last_first.size[2 * k + 1] = pads[count + i];
     }
-    while (last_first.ndim > 0 && last_first.size[last_first.ndim - 1] == 0 &&
+    while (last_first.ndim > 1 && last_first.size[last_first.ndim - 1] == 0 &&
            last_first.size[last_first.ndim - 2] == 0) {
         last_first.ndim -= 2;
     }

@@ -183,6 +183,113 @@ static void an_operation_of_others(void **state) {
                                          "Identity /exp_3 > output\n");
 }
 
+static tn_values product_of_all(void *user, tn_values in) {
+    (void)user;
+    return TN_VALUES(tn_prod(in.v[0], TN_DIMS(), false));
+}
+
+/* It is made of others, and has a counterpart: what it runs is not written. */
+static void a_whole_operation(void **state) {
+    (void)state;
+    const char *path = temp_path("whole.onnx");
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(3), TN_F32));
+    assert_int_equal(
+        tn_onnx_export_function(product_of_all, NULL, NULL, in, path, tn_onnx_defaults()), TN_OK);
+    assert_string_equal(tell_file(path), "input input\n"
+                                         "output output\n"
+                                         "ReduceProd input > /prod_2\n"
+                                         "Identity /prod_2 > output\n");
+}
+
+/* ---- Batches of any size --------------------------------------------------------------------- */
+
+static tn_values in_rows(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *x = in.v[0];
+    return TN_VALUES(tn_reshape(x, TN_DIMS(2 * tn_size(x, 0), 2)));
+}
+
+/* The size that a reshape needs is computed; input 1 keeps its own. */
+static void a_batch_of_any_size(void **state) {
+    (void)state;
+    const char *path = temp_path("batch.onnx");
+    tn_onnx_options options = tn_onnx_defaults();
+    options.batch_inputs = 1;
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(1, 4), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
+    assert_int_equal(tn_onnx_export_function(in_rows, NULL, NULL, in, path, options), TN_OK);
+    assert_string_equal(tell_file(path), "input input_0\n"
+                                         "input input_1\n"
+                                         "output output\n"
+                                         "Shape input_0 > /batch_6\n"
+                                         "Mul /batch_6 /batch_7 > /batch_8\n"
+                                         "Add /batch_8 /batch_9 > /batch_10\n"
+                                         "Identity /batch_10 > /reshape_3\n"
+                                         "Reshape input_0 /reshape_3 > /reshape_4\n"
+                                         "Identity /reshape_4 > output\n"
+                                         "initializer /batch_7\n"
+                                         "initializer /batch_9\n");
+    size_t bytes;
+    unsigned char *file = temp_read(path, &bytes);
+    int found = 0;
+    for (size_t i = 0; i + 7 < bytes; i++) {
+        found += memcmp(file + i,
+                        "\x12\x05"
+                        "batch",
+                        7) == 0; /* a dimension's name */
+    }
+    assert_int_equal(found, 1);
+    free(file);
+}
+
+static tn_values otherwise_when_large(void *user, tn_values in) {
+    (void)user;
+    return TN_VALUES(tn_size(in.v[0], 0) > 3 ? tn_exp(in.v[0]) : tn_neg(in.v[0]));
+}
+
+static tn_values share_of_rows(void *user, tn_values in) {
+    (void)user;
+    return TN_VALUES(tn_mul_scalar(in.v[0], 1.0 / (double)tn_size(in.v[0], 0)));
+}
+
+static tn_values squares_of_rows(void *user, tn_values in) {
+    (void)user;
+    int64_t n = tn_size(in.v[0], 0);
+    return TN_VALUES(tn_expand(tn_sum_all(in.v[0]), TN_DIMS(n * n)));
+}
+
+static tn_values add_rows(void *user, tn_values in) {
+    (void)user;
+    return TN_VALUES(tn_add(in.v[0], tn_arange(0, (double)tn_size(in.v[0], 0), 1, TN_F32)));
+}
+
+static void what_a_batch_cannot_be(void **state) {
+    (void)state;
+    static const struct {
+        tn_forward f;
+        uint32_t inputs;
+        tn_status status;
+        const char *part;
+    } cases[] = {
+        {otherwise_when_large, 1, TN_EUNSUPPORTED, "the operations, or their arguments, depend"},
+        {share_of_rows, 1, TN_EUNSUPPORTED, "a constant with other numbers"},
+        {squares_of_rows, 1, TN_EUNSUPPORTED, "do not grow by the same amount"},
+        {add_rows, 1, TN_EUNSUPPORTED, "a constant of another shape"},
+        {share_of_rows, 3, TN_ESHAPE, "input 1 is [3] and has no batch as the others"},
+        {share_of_rows, 4, TN_EVALUE, "batch_inputs names no input"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        TN_SCOPE;
+        tn_onnx_options options = tn_onnx_defaults();
+        options.batch_inputs = cases[i].inputs;
+        const char *path = temp_path("no_batch.onnx");
+        tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32));
+        tn_status status = tn_onnx_export_function(cases[i].f, NULL, NULL, in, path, options);
+        assert_int_equal(status, cases[i].status);
+        assert_error(cases[i].status, cases[i].part);
+        assert_int_not_equal(access(path, F_OK), 0);
+    }
+}
+
 /* ---- What cannot be said --------------------------------------------------------------------- */
 
 static tn_values drop(void *user, tn_values in) {
@@ -247,7 +354,7 @@ static void what_cannot_be_said(void **state) {
 static tn_status export_named(const char *input, const char *output) {
     TN_SCOPE;
     tn_linear m;
-    tn_onnx_options options = {&input, &output};
+    tn_onnx_options options = {&input, &output, 0};
     tn_linear_init(&m, 4, 2, tn_linear_defaults());
     tn_module_train(&m, false);
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));
@@ -285,8 +392,9 @@ static void a_module_that_trains(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_module),    TEST(a_function),           TEST(an_operation_of_others),
-        TEST(wrong_names), TEST(a_module_that_trains), TEST(what_cannot_be_said),
+        TEST(a_module),          TEST(a_function),           TEST(an_operation_of_others),
+        TEST(a_whole_operation), TEST(a_batch_of_any_size),  TEST(what_a_batch_cannot_be),
+        TEST(wrong_names),       TEST(a_module_that_trains), TEST(what_cannot_be_said),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

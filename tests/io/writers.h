@@ -50,13 +50,16 @@ static tn_status write_trace(const char *path) {
 
 static tn_values add_bias(void *user, tn_values in) {
     (void)user;
-    return TN_VALUES(tn_add(tn_exp(in.v[0]), run.model.bias));
+    tn_tensor *sum = tn_add(tn_exp(in.v[0]), run.model.bias);
+    return TN_VALUES(tn_reshape(sum, TN_DIMS(2 * tn_size(sum, 0))));
 }
 
 static tn_status write_onnx(const char *path) {
     TN_SCOPE;
-    tn_values in = TN_VALUES(tn_ones(TN_DIMS(2), TN_F32));
-    return tn_onnx_export_function(add_bias, NULL, &run.model, in, path, tn_onnx_defaults());
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(2, 2), TN_F32));
+    tn_onnx_options options = tn_onnx_defaults();
+    options.batch_inputs = 1;
+    return tn_onnx_export_function(add_bias, NULL, &run.model, in, path, options);
 }
 
 static const struct {

@@ -98,7 +98,7 @@ typedef struct tn_op_back {
 
 /* One of an operation's arguments, for what writes it down elsewhere (io/onnx.c):
  *
- *     .fields = {TN_FIELD(tn__softmax_args, dim)},
+ *     .fields = {TN_FIELD(scan_args, dim)},
  */
 #define TN_OP_FIELDS 12
 typedef enum tn_field_kind {
