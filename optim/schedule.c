@@ -2,11 +2,13 @@
  * t steps after the warm-up of w, and n for `steps`:
  *
  *     warm-up        peak (step + 1) / (w + 1)                            for step < w
- *     linear         peak + (end - peak) r                                r = t / (n - w), at most
- * 1 cosine         end + (peak - end) (1 + cos(pi r)) / 2 step           peak factor^(t / every,
- * rounded down) multi-step     peak factor^(milestones up to t) exponential    peak factor^t warm
- * restarts  cosine over cycles of every, every growth, every growth^2, … steps one cycle      half
- * a cosine from start to peak, then one from there to end
+ *     linear         peak + (end - peak) r                                r = t / (n - w) up to 1
+ *     cosine         end + (peak - end) (1 + cos(pi r)) / 2
+ *     step           peak factor^(t / every, rounded down)
+ *     multi-step     peak factor^(milestones up to t)
+ *     exponential    peak factor^t
+ *     warm restarts  cosine over cycles of every, every growth, every growth^2, … steps
+ *     one cycle      half a cosine from start to peak, then one from there to end
  */
 #include "core/error.h"
 #include "tern/optim.h"

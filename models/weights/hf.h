@@ -34,8 +34,7 @@ struct tn__hf_form {
     bool (*zero)(void *m, int i, char *path, size_t room, tn_dims *dims);
 };
 
-/* ---- Loading: models/weights/hf_load.c
- * --------------------------------------------------------------- */
+/* ---- Loading: models/weights/hf_load.c ------------------------------------------------------- */
 
 /* Weights of a folder on their way into a module: everything is checked when it is made, and
  * nothing changes before it is applied, but that parameters without elements (TN_DEFER_INIT) get
@@ -53,8 +52,7 @@ bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m);
 void tn__hf_plan_apply(tn__hf_plan *p);
 void tn__hf_plan_free(tn__hf_plan *p);
 
-/* ---- Whole models: models/weights/hf.c
- * --------------------------------------------------------------- */
+/* ---- Whole models: models/weights/hf.c ------------------------------------------------------- */
 
 /* A model of this family, in the caller's memory. */
 tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
@@ -71,8 +69,7 @@ void tn__hf_loading_free(tn__hf_loading *l); /* NULL is fine */
 tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
                             tn_lm_save_options options, const char *operation);
 
-/* ---- Saving: models/weights/hf_save.c
- * ---------------------------------------------------------------- */
+/* ---- Saving: models/weights/hf_save.c -------------------------------------------------------- */
 
 /* The whole of the parameter at `path`, on any device, when its place in a file has come. */
 typedef tn_tensor *tn__hf_source(const char *path, void *user);

@@ -19,9 +19,7 @@ typedef struct argsort_args {
     bool descending;
 } argsort_args;
 
-/* ---- Keys
- * ------------------------------------------------------------------------------------
- */
+/* ---- Keys ------------------------------------------------------------------------------------ */
 
 static uint64_t float_key(double value) {
     union {
@@ -53,9 +51,7 @@ tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k) {
     return (tn__sort_item){j->descending ? ~key : key, k};
 }
 
-/* ---- Lines
- * -----------------------------------------------------------------------------------
- */
+/* ---- Lines ----------------------------------------------------------------------------------- */
 
 typedef struct line_pieces {
     const tn__sort_job *job;
@@ -90,9 +86,7 @@ tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *li
     return TN_OK;
 }
 
-/* ---- Sorting
- * ---------------------------------------------------------------------------------
- */
+/* ---- Sorting --------------------------------------------------------------------------------- */
 
 static void insert_items(tn__sort_item *a, int64_t n) {
     for (int64_t i = 1; i < n; i++) {
@@ -152,9 +146,7 @@ static void argsort_line(const tn__sort_job *j, int64_t line, tn__sort_item *roo
     }
 }
 
-/* ---- The operation
- * ---------------------------------------------------------------------------
- */
+/* ---- The operation --------------------------------------------------------------------------- */
 
 static bool argsort_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];

@@ -1,12 +1,11 @@
-/* y = the places along dim of x's k largest (smallest) elements, the first of
- * them first
+/* y = the places along dim of x's k largest (smallest) elements, the first of them first
  *
- *     x: any shape and dtype, with at least k at dim       y: x's shape with k
- * at dim, i64; no gradient
+ *     x: any shape and dtype, with at least k at dim
+ *     y: x's shape with k at dim, i64; no gradient
  *
- * Of equal elements those that stand first are taken, in their order. NaN is
- * the largest number. The k best so far are a heap whose top is the worst of
- * them: most elements are compared with that one alone.
+ * Of equal elements those that stand first are taken, in their order. NaN is the largest number.
+ * The k best so far are a heap whose top is the worst of them: most elements are compared with that
+ * one alone.
  */
 #include "ops/sort/sort.h"
 

@@ -14,8 +14,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
-/* ---- Models whose every element is one number
- * ------------------------------------------------ */
+/* ---- Models whose every element is one number ------------------------------------------------ */
 
 static bool fill_entry(const tn_entry *entry, void *user) {
     float *at = tn_data_mut(entry->stored);
@@ -69,9 +68,7 @@ static float saved_number(void) {
 static const tn_lm_save_options one = {.max_part_bytes = 5000}, parts = {.max_part_bytes = 300},
                                 plain = {.max_part_bytes = 5000, .plain = true};
 
-/* ---- Killed
- * ----------------------------------------------------------------------------------
- */
+/* ---- Killed ---------------------------------------------------------------------------------- */
 
 enum { OLD = 1, NEW = 2 };
 
@@ -123,9 +120,7 @@ static void killed_at_every_call(void **state) {
     }
 }
 
-/* ---- A full disk
- * -----------------------------------------------------------------------------
- */
+/* ---- A full disk ----------------------------------------------------------------------------- */
 
 static rlim_t limit_files(rlim_t most) {
     struct rlimit limit;
