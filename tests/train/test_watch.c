@@ -240,6 +240,15 @@ static void ranks_say_what_one_says(void **state) {
     tn_metrics_free(one);
 }
 
+/* Of equal scores the first classes are the best: of four the first two. */
+static void equal_scores(void **state) {
+    TN_SCOPE;
+    tn_metrics *m = tn_metrics_new(4, 2);
+    tn_metrics_add(m, tn_ones(TN_DIMS(4, 4), TN_F32), tn_arange(0, 4, 1, TN_I64), NULL);
+    assert_true(tn_metrics_top(m) == 0.5 && tn_metrics_accuracy(m) == 0.25);
+    tn_metrics_free(m);
+}
+
 /* By hand: actual 0 0 0 1 1 2, predicted 0 0 1 1 1 0; class 3 is not there. */
 static void known_metrics(void **state) {
     static const float scores[6][4] = {{9, 5, 1, 0}, {9, 5, 6, 0}, {5, 9, 6, 0},
@@ -281,7 +290,8 @@ static void known_metrics(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(callbacks), TEST(stops_early), TEST(keeps_the_best),
-                                       TEST(ranks_say_what_one_says), TEST(known_metrics)};
+    const struct CMUnitTest tests[] = {TEST(callbacks),      TEST(stops_early),
+                                       TEST(keeps_the_best), TEST(ranks_say_what_one_says),
+                                       TEST(known_metrics),  TEST(equal_scores)};
     return cmocka_run_group_tests_name("watch", tests, NULL, temp_clean);
 }
