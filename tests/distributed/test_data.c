@@ -139,6 +139,75 @@ static void test_other_numbers_of_ranks_go_on(void **state) {
     assert_int_equal(failures, 0);
 }
 
+/* A loader of 48 sequences of 1 to 12 steps, those of a batch about as long as each other. */
+static tn_loader *open_buckets(tn_group *g, int64_t batch) {
+    TN_SCOPE;
+    tn_tensor *x[48];
+    for (int i = 0; i < 48; i++) {
+        x[i] = tn_full(TN_DIMS(1 + i * 5 % 12), i, TN_F32);
+    }
+    tn_dataset *d = tn_sequence_dataset(x, NULL, 48);
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = batch;
+    o.threads = g ? tn_group_rank(g) % 3 : 0;
+    tn_sampler order = tn_bucket_sampler(tn_dataset_lengths(d), batch, 2, 1);
+    return tn_loader_new(d, tn_distributed_sampler(g, order, false), o);
+}
+
+static void save_buckets(tn_group *g, void *user) {
+    tn_loader *l = open_buckets(g, 2);
+    tn_batch b;
+    for (int i = 0; i < 2; i++) {
+        CHECK(tn_loader_next(l, &b));
+    }
+    CHECK(tn_dist_save(g, &(tn_checkpoint){.loader = l}, user) == TN_OK);
+    tn_loader_free(l);
+}
+
+typedef struct bucket_job {
+    const char *path;
+    int seen[48]; /* atomic: how often a sequence was read after the load */
+} bucket_job;
+
+/* The steps have as many sequences as before, so their order goes on; with others it would not. */
+static void load_buckets(tn_group *g, void *user) {
+    bucket_job *all = user;
+    tn_loader *l = open_buckets(g, 4), *other = open_buckets(g, 2);
+    CHECK(tn_dist_load(g, &(tn_checkpoint){.loader = other}, all->path) == TN_EMISMATCH);
+    tn_error_clear();
+    CHECK(tn_dist_load(g, &(tn_checkpoint){.loader = l}, all->path) == TN_OK);
+    tn_batch b;
+    while (tn_loader_next(l, &b)) {
+        int64_t shortest = 12, longest = 0;
+        for (int64_t i = 0; i < tn_size(b.x, 0); i++) {
+            int64_t length = (int64_t)tn_at(b.lengths, &i);
+            shortest = length < shortest ? length : shortest;
+            longest = length > longest ? length : longest;
+            __atomic_fetch_add(&all->seen[(int)tn_at(b.x, (int64_t[]){i, 0})], 1, __ATOMIC_RELAXED);
+        }
+        CHECK(longest - shortest <= 3); /* a bucket has 16 of 48, and of the 12 lengths four */
+    }
+    tn_loader_free(other);
+    tn_loader_free(l);
+}
+
+static void test_buckets_of_other_numbers_of_ranks(void **state) {
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s", temp_path("buckets"));
+    bucket_job all = {.path = path};
+    failures = 0;
+    assert_int_equal(tn_local_run(4, save_buckets, path), TN_OK);
+    assert_int_equal(tn_local_run(2, load_buckets, &all), TN_OK);
+    assert_int_equal(failures, 0);
+    int read = 0;
+    for (int i = 0; i < 48; i++) {
+        assert_in_range(all.seen[i], 0, 1);
+        read += all.seen[i];
+    }
+    assert_int_equal(read, 48 - 2 * 8);
+}
+
 static void save_fails(tn_group *g, void *user) {
     job j = {0};
     job_open(&j, g, 2);
@@ -422,6 +491,7 @@ int main(void) {
         cmocka_unit_test(test_shares_of_one_size),
         cmocka_unit_test(test_share_of_a_share),
         cmocka_unit_test(test_other_numbers_of_ranks_go_on),
+        cmocka_unit_test(test_buckets_of_other_numbers_of_ranks),
         cmocka_unit_test(test_an_error_of_rank_0_is_everybodys),
         cmocka_unit_test(test_an_error_of_another_rank),
         cmocka_unit_test(test_another_run),
