@@ -20,6 +20,7 @@ import html
 import json
 import os
 import re
+import shutil
 import sys
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
@@ -186,64 +187,6 @@ def faults(root):
 
 # ---- Pages ------------------------------------------------------------------------------------------------------------
 
-STYLE = """
-:root { --ink: #1f2933; --faint: #616e7c; --line: #d9dee4; --box: #f6f8fa; --link: #14609e; --mark: #fdf3c4; }
-@media (prefers-color-scheme: dark) { :root { --ink: #dde3ea; --faint: #98a4b3; --line: #3a4450; --box: #222a33; --link: #7db8ea;
-  --mark: #4a4420; } body { background: #181d23; } }
-* { box-sizing: border-box; }
-body { margin: 0; color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
-nav { position: fixed; top: 0; bottom: 0; left: 0; width: 250px; padding: 16px; overflow: auto; border-right: 1px solid var(--line); }
-nav ul { list-style: none; margin: 4px 0 12px; padding: 0; } nav li li { padding-left: 14px; font-size: 13px; line-height: 1.35; margin: 2px 0; }
-main { margin-left: 250px; padding: 16px 32px 60vh; max-width: 1060px; }
-h1 { font-size: 24px; margin: 0 0 8px; } h2 { margin: 40px 0 8px; padding-top: 8px; border-top: 1px solid var(--line); font-size: 19px; }
-p { margin: 8px 0; max-width: 78ch; }
-pre, code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", Menlo, monospace; }
-pre { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: 8px 12px; overflow-x: auto; margin: 8px 0; }
-pre.example { border-left: 3px solid var(--link); }
-.group { margin: 0 0 22px; } .note { color: var(--faint); font-style: normal; }
-.also { color: var(--faint); font-size: 13px; margin: -2px 0 8px; max-width: none; }
-.name { font-weight: 600; scroll-margin-top: 90px; } :target { background: var(--mark); outline: 3px solid var(--mark); }
-#search { width: 100%; padding: 6px 10px; font: inherit; color: inherit; background: var(--box); border: 1px solid var(--line);
-  border-radius: 6px; margin-bottom: 12px; }
-#found { list-style: none; padding: 0; margin: 0; } #found li { padding: 5px 0; border-bottom: 1px solid var(--line); }
-#found span { color: var(--faint); font-size: 13px; margin-left: 8px; }
-table { border-collapse: collapse; } td { padding: 3px 16px 3px 0; vertical-align: top; }
-@media (max-width: 760px) { nav { position: static; width: auto; border: 0; } main { margin: 0; padding: 16px; } }
-"""
-
-SCRIPT = """
-const box = document.getElementById("search"), found = document.getElementById("found"), page = document.getElementById("page");
-function rank(entry, words) {  // the lower the better; -1: no match
-  const name = entry[0].toLowerCase(), other = (entry[0] + " " + entry[2] + " " + entry[3]).toLowerCase();
-  if (!words.every(w => other.includes(w))) return -1;
-  if (words.some(w => name === w || name === "tn_" + w)) return 0;
-  const near = words.every(w => name.includes(w)) ? name.length / 100 : 1;
-  const torch = entry[2].toLowerCase().split(" ").some(n => words.includes(n) || words.includes(n.split(".").pop()));
-  return near + (torch ? 1 : 2);
-}
-function show() {
-  const words = box.value.toLowerCase().split(/\\s+/).filter(w => w);
-  page.hidden = words.length > 0;
-  found.replaceChildren();
-  if (!words.length) return;
-  const hits = INDEX.map(e => [rank(e, words), e]).filter(h => h[0] >= 0).sort((a, b) => a[0] - b[0]).slice(0, 60);
-  for (const [, e] of hits) {
-    const li = document.createElement("li"), a = document.createElement("a"), span = document.createElement("span");
-    a.href = e[1]; a.textContent = e[0]; a.onclick = () => { box.value = ""; show(); };
-    span.textContent = (e[2] ? "PyTorch: " + e[2] + " · " : "") + e[3];
-    li.append(a, span); found.append(li);
-  }
-  if (!hits.length) found.textContent = "Nothing by that name.";
-}
-box.oninput = show;
-box.value = new URLSearchParams(location.search).get("q") || "";  // index.html?q=relu
-show();
-box.onkeydown = e => { if (e.key === "Enter" && found.querySelector("a")) found.querySelector("a").click(); if (e.key === "Escape") { box.value = ""; show(); } };
-document.onkeydown = e => { if (e.key === "/" && document.activeElement !== box) { e.preventDefault(); box.focus(); } };
-"""
-
-
 class Writer:
     """Pages of the headers of one tree, as they lie in `folder`."""
 
@@ -370,9 +313,9 @@ class Writer:
 
     def page(self, title, body, current=None):
         return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-                '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="style.css"></head><body>\n'
+                '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="reference.css"></head><body>\n'
                 f'<nav>{self.menu(current)}</nav><main><ul id="found"></ul><div id="page">\n{body}\n</div></main>\n'
-                '<script src="names.js"></script><script src="search.js"></script></body></html>\n')
+                '<script src="names.js"></script><script src="reference.js"></script></body></html>\n')
 
     def index(self):
         """[name, place, PyTorch's names, a line about it] of every public name."""
@@ -395,7 +338,9 @@ class Writer:
 
     def write(self):
         os.makedirs(self.folder, exist_ok=True)
-        files = {"style.css": STYLE, "search.js": SCRIPT, "names.js": f"const INDEX = {json.dumps(self.index(), ensure_ascii=False)};\n",
+        for name in ("reference.css", "reference.js"):
+            shutil.copy(os.path.join(os.path.dirname(os.path.abspath(__file__)), name), self.folder)
+        files = {"names.js": f"const INDEX = {json.dumps(self.index(), ensure_ascii=False)};\n",
                  "index.html": self.page("Tern", self.front())}
         files.update({page_of(h): self.page(h.path, self.body(h), h) for h in self.headers})
         for name, text in files.items():
