@@ -12,6 +12,15 @@ static void put_cast(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, tn__onnx_cast(g, tn__onnx_in(g, c, 0), tn_dtype_of(c->out[0])));
 }
 
+/* A parameter's copy in the dtype in which a module computes: input 1 is the parameter, input 0 the
+ * copy, which is known if it was made just now. */
+static void put_lend(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int y = tn__onnx_known(g, c->in[0])
+                ? TN__NODE(g, type, tn__onnx_in(g, c, 0))
+                : tn__onnx_cast(g, tn__onnx_in(g, c, 1), tn_dtype_of(c->out[0]));
+    tn__onnx_give(g, c, 0, y);
+}
+
 static void put_reshape(tn__onnx *g, const tn_op_call *c, const char *type) {
     (void)type;
     tn__onnx_give(g, c, 0, tn__onnx_reshape(g, tn__onnx_in(g, c, 0), tn_shape(c->out[0])));
@@ -150,6 +159,7 @@ const tn__onnx_rule tn__onnx_shape[] = {
     {"copy", put_same, "Identity", NULL},
     {"to", put_same, "Identity", NULL},
     {"cast", put_cast, NULL, NULL},
+    {"lend", put_lend, "Identity", NULL},
     {"reshape", put_reshape, NULL, NULL},
     {"expand", put_expand, "Expand", NULL},
     {"permute", put_permute, "Transpose", NULL},
