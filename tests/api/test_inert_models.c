@@ -678,6 +678,29 @@ static void searching(tn_tensor *t) {
 
 /* ---- data.h ---------------------------------------------------------------------------------- */
 
+static void files_of_examples(void) {
+    tn_csv_options table = tn_csv_defaults();
+    tn_image_folder_options size = tn_image_folder_defaults();
+    NOTHING(tn_cifar10(NULL, true));
+    NOTHING(tn_cifar10("/nowhere", false));
+    NOTHING(tn_cifar100(NULL, true));
+    NOTHING(tn_csv_dataset(NULL, table));
+    NOTHING(tn_csv_dataset("/nowhere", table));
+    NOTHING(tn_csv_dataset("/nowhere", (tn_csv_options){0}));
+    NOTHING(tn_libsvm_dataset(NULL, 3));
+    INERT(tn_image_read(NULL, TN_F32));
+    INERT(tn_image_read("/nowhere", (tn_dtype)-1));
+    NOTHING(tn_image_folder(NULL, size));
+    NOTHING(tn_image_folder("/nowhere", size));
+    NOTHING(tn_npy_dataset(NULL, NULL));
+    NOTHING(tn_npz_dataset(NULL, NULL, NULL));
+    for (int i = 0; i < LONGS; i++) {
+        NOTHING(tn_libsvm_dataset("/nowhere", longs[i]));
+        size.height = longs[i];
+        NOTHING(tn_image_folder("/nowhere", size));
+    }
+}
+
 static void datasets(tn_tensor *t) {
     int32_t tokens[4] = {0};
     size_t bytes;
@@ -705,6 +728,7 @@ static void datasets(tn_tensor *t) {
     NOTHING(tn_mnist(NULL, true));
     NOTHING(tn_mnist("", true));
     NOTHING(tn_mnist("/nowhere", false));
+    files_of_examples();
     NOTHING(tn_charset_from_text(NULL, 4));
     NOTHING(tn_charset_from_text("\xff", 1));
     TAKES(tn_charset_free(tn_charset_from_text("", 0)));
