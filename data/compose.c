@@ -89,12 +89,12 @@ static void chain_free(tn_dataset *self) {
     free(d);
 }
 
-/* Makes `mine` what both look like; false where more differs than the first size. */
-static bool join_dims(tn_dims *mine, tn_dims other) {
+/* Makes `mine` what both look like; false where more differs than the first size of sequences. */
+static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
     if (mine->ndim != other.ndim) {
         return false;
     }
-    if (mine->ndim > 0 && mine->size[0] != other.size[0]) {
+    if (sequences && mine->ndim > 0 && mine->size[0] != other.size[0]) {
         mine->size[0] = other.size[0] = -1;
     }
     return mine->ndim < 0 ||
@@ -110,7 +110,9 @@ static bool join_link(chain *d, int k) {
         return false;
     }
     d->ends[k] = base->size;
-    if (!join_dims(&base->x_dims, each->x_dims) || !join_dims(&base->y_dims, each->y_dims)) {
+    base->length = each->length ? base->length : NULL;
+    if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
+        !join_dims(&base->y_dims, each->y_dims, base->length)) {
         tn__raise(TN_ESHAPE, "concat_dataset",
                   "the examples of dataset %d, \"%s\", have another shape than those of \"%s\"", k,
                   each->kind, d->each[0]->kind);
@@ -126,6 +128,7 @@ static bool join_link(chain *d, int k) {
     return true;
 }
 
+/* Holds all of them, and looks like the first. NULL after raising. */
 static chain *chain_new(tn_dataset *const *datasets, int count) {
     for (int k = 0; k < count; k++) {
         if (!datasets || !datasets[k]) {
@@ -146,8 +149,21 @@ static chain *chain_new(tn_dataset *const *datasets, int count) {
         free(d);
         return NULL;
     }
-    *d = (chain){.base = *datasets[0], .count = count, .ends = ends, .each = each};
-    memcpy(each, datasets, (size_t)count * sizeof(*each));
+    const tn_dataset *first = datasets[0];
+    *d = (chain){.base = {.kind = "concatenation",
+                          .x_dims = first->x_dims,
+                          .y_dims = first->y_dims,
+                          .x_dtype = first->x_dtype,
+                          .y_dtype = first->y_dtype,
+                          .classes = first->classes,
+                          .get = chain_get,
+                          .length = chain_length,
+                          .describe = chain_describe,
+                          .free = chain_free},
+                 .count = count,
+                 .ends = ends,
+                 .each = each};
+    memcpy(each, datasets, (size_t)count * sizeof(tn_dataset *));
     return d;
 }
 
@@ -159,24 +175,13 @@ tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count) {
         }
         return NULL;
     }
-    tn_dataset *base = &d->base;
-    *base = (tn_dataset){.kind = "concatenation",
-                         .x_dims = base->x_dims,
-                         .y_dims = base->y_dims,
-                         .x_dtype = base->x_dtype,
-                         .y_dtype = base->y_dtype,
-                         .classes = base->classes,
-                         .get = chain_get,
-                         .length = chain_length,
-                         .describe = chain_describe,
-                         .free = chain_free};
     for (int k = 0; k < count; k++) {
         if (!join_link(d, k)) {
-            chain_free(base);
+            chain_free(&d->base);
             return NULL;
         }
     }
-    return base;
+    return &d->base;
 }
 
 /* ---- Some examples of one -------------------------------------------------------------------- */

@@ -106,11 +106,10 @@ TN_API tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y);
  * pads them to the longest of a batch. Kept as above. TN_ESHAPE, TN_EDTYPE. */
 TN_API tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y, int64_t n);
 
-/* ---- Datasets made of datasets: each takes what it is made of (tn_dataset_free) ----------------
- */
+/* ---- Datasets made of datasets: each takes what it is made of (tn_dataset_free) -------------- */
 
-/* One dataset behind the other: all have x and y of the same dtypes and shapes; where first sizes
- * differ, they vary. TN_ESHAPE, TN_EDTYPE. */
+/* One dataset behind the other: all have x and y of the same dtypes and shapes; the first sizes of
+ * sequences (datasets with a `length`) may differ. TN_ESHAPE, TN_EDTYPE. */
 TN_API tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count);
 
 /* Example i is example indices[i] of the other, n of them; they are copied and may repeat.
@@ -124,8 +123,7 @@ TN_API tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n);
 TN_API tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint64_t seed,
                                  tn_dataset **pieces);
 
-/* ---- Datasets from memory and files -----------------------------------------------------------
- */
+/* ---- Datasets from memory and files ---------------------------------------------------------- */
 
 /* Windows of a token sequence: example i is x = tokens[i … i+length), y the same one further; both
  * (length), i64. There are n - length of them. The tokens are copied. */

@@ -47,8 +47,7 @@ TN_API tn_dataset *tn_transformed(tn_dataset *d, const tn_transform *list, int c
                                   uint64_t seed);
 /* TN_TRANSFORMED(d, seed, transform, …): the same with the list written out. */
 
-/* ---- Images: x (C, H, W) in [0, 1] ------------------------------------------------------------
- */
+/* ---- Images: x (C, H, W) in [0, 1] ----------------------------------------------------------- */
 
 /* Zeros, `padding` wide, all around; then a window of height x width where chance has it. */
 TN_API tn_transform tn_random_crop(int64_t height, int64_t width, int64_t padding);
@@ -71,8 +70,7 @@ TN_API tn_transform tn_image_resize(int64_t height, int64_t width);
 /* (x - mean[c]) / std[c] for each of C channels, 1 … 8; x (C, …). */
 TN_API tn_transform tn_image_normalize(int C, const double *mean, const double *std);
 
-/* ---- Batches -----------------------------------------------------------------------------------
- */
+/* ---- Batches --------------------------------------------------------------------------------- */
 
 /* mixup (Zhang et al. 2017, arXiv:1710.09412) as in torchvision: row i of x becomes lambda x[i] +
  * (1 - lambda) x[i-1], the first row's neighbour is the last, and so do the classes: y (B) integers

@@ -65,11 +65,13 @@ static void classes_stay(void **state) {
 static void concatenation_refuses(void **state) {
     (void)state;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
-    tn_dataset *pairs[][2] = {{tn_tensor_dataset(x, y), tn_tensor_dataset(x, NULL)},
+    tn_tensor *sequence = tn_zeros(TN_DIMS(5), TN_F32), *label = tn_scalar(1, TN_I64);
+    tn_dataset *pairs[][2] = {{tn_sequence_dataset(&sequence, &label, 1), tn_tensor_dataset(x, y)},
+                              {tn_tensor_dataset(x, y), tn_tensor_dataset(x, NULL)},
                               {tn_tensor_dataset(x, y), tn_tensor_dataset(tn_unsqueeze(x, 2), y)},
                               {tn_tensor_dataset(x, y), tn_tensor_dataset(tn_cast(x, TN_F64), y)}};
-    const tn_status wanted[] = {TN_ESHAPE, TN_ESHAPE, TN_EDTYPE};
-    for (int i = 0; i < 3; i++) {
+    const tn_status wanted[] = {TN_ESHAPE, TN_ESHAPE, TN_ESHAPE, TN_EDTYPE};
+    for (int i = 0; i < 4; i++) {
         assert_null(tn_concat_dataset(pairs[i], 2));
         assert_error(wanted[i], "dataset 1, \"tensors\"");
     }
