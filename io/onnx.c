@@ -119,9 +119,6 @@ static bool name_fits(const tn__onnx *g, const char *name, const char *what, int
 
 static bool add_inputs(tn__onnx *g, tn_values in, const tn_onnx_options *options) {
     char room[32];
-    if (in.n < 0 || in.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, "onnx_export", "%d inputs (0 to %d fit)", in.n, TN_MAX_VALUES);
-    }
     for (int i = 0; i < in.n && !tn__pending(); i++) {
         const char *name = name_of(options->inputs, "input", i, in.n, room);
         if (!in.v[i]) {
@@ -214,7 +211,7 @@ static tn_values with_batch(tn_values in, uint32_t which, int64_t batch) {
 /* The rows of the inputs that have batches; -1 after raising. */
 static int64_t batch_of(tn_values in, uint32_t which) {
     int64_t batch = -1;
-    for (int i = 0; i < in.n && i < TN_MAX_VALUES; i++) {
+    for (int i = 0; i < in.n; i++) {
         tn_tensor *x = which >> i & 1 ? in.v[i] : NULL;
         int64_t rows = x && tn_ndim(x) > 0 ? tn_size(x, 0) : 0;
         if (x && (rows == 0 || (batch >= 0 && rows != batch))) {
@@ -256,6 +253,8 @@ tn_status tn_onnx_export_function(tn_forward f, void *user, void *m, tn_values i
     tn__onnx g = {.count = 0};
     if (!tn__pending() && !f) {
         tn__raise(TN_EVALUE, "onnx_export", "the function is NULL");
+    } else if (in.n < 0 || in.n > TN_MAX_VALUES) {
+        tn__raise(TN_EVALUE, "onnx_export", "%d inputs (0 to %d fit)", in.n, TN_MAX_VALUES);
     }
     if (!tn__pending() &&
         (options.batch_inputs ? trace_batches(&g, &call, in) : trace_forward(&g, &call, in))) {

@@ -434,6 +434,9 @@ static void profiler(tn_tensor *t) {
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, none, NULL, tn_onnx_defaults()));
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, few, NULL, tn_onnx_defaults()));
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, many, NULL, tn_onnx_defaults()));
+    tn_onnx_options batches = {.batch_inputs = ~0u};
+    FAILS(tn_onnx_export_function(pass_on, NULL, NULL, none, "/nowhere/a.onnx", batches));
+    FAILS(tn_onnx_export_function(pass_on, NULL, NULL, many, "/nowhere/a.onnx", batches));
     NOTHING(tn_summary_writer_new(NULL, -1));
     NOTHING(tn_summary_writer_new("", -1));
     TAKES(tn_summary_add_scalar(NULL, NULL, 0, 0));
