@@ -17,6 +17,7 @@
  *
  * and 0 behind the frames. For the mean each loss is divided by its target's length (at least 1)
  * and by N. A target that fits no alignment has loss inf, or 0 with zero_infinity, and gradient 0.
+ * A sequence with NaN in its frames has loss NaN, and so has its gradient.
  *
  * Normalising again costs little, makes dx the derivative of what is computed, and PyTorch's
  * gradient, which leaves this step to the log_softmax before it.
@@ -219,9 +220,10 @@ static void dx_store(const sequence *q, int64_t t, int64_t c, double value, bool
 static void walk_backward(const sequence *q, double loss, double dloss) {
     int64_t L = q->states, width = 2 * q->job->longest + 1;
     for (int64_t t = 0; t < q->job->T; t++) {
-        bool counts = t < q->frames && isfinite(loss);
+        bool counts = t < q->frames && loss != INFINITY;
         for (int64_t c = 0; c < q->job->C; c++) {
-            dx_store(q, t, c, counts ? exp(log_prob(q, t, c)) * dloss : 0, false);
+            double share = isnan(loss) ? loss : exp(log_prob(q, t, c));
+            dx_store(q, t, c, counts ? share * dloss : 0, false);
         }
     }
     for (int64_t s = 0; s < L; s++) {

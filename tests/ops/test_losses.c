@@ -373,6 +373,30 @@ static void cosines_of_nothing(void **state) {
                        1.0 - 3e-8 / sqrt(3e-16 + 1e-12) / sqrt(3.0), 1e-9);
 }
 
+/* NaN in one sequence is in its loss and in all of its gradient, and in no other's. */
+static void ctc_of_nan(void **state) {
+    enum { T = 3, N = 2, C = 4 };
+    tn_tensor *x = tn_log_softmax(tn_randn(TN_DIMS(T, N, C), TN_F64), -1),
+              *said = TN_FROM(((const int64_t[]){1, 2, 2, 3}), TN_DIMS(N, 2), TN_I64);
+    tn_tensor *here = tn_zeros(TN_DIMS(T, N, C), TN_BOOL);
+    tn_copy_(tn_select(tn_select(tn_select(here, 0, 1), 0, 0), 0, 1), tn_ones(TN_DIMS(), TN_BOOL));
+    x = tn_set_requires_grad(tn_copy(tn_masked_fill(x, here, NAN)), true);
+    for (int zero = 0; zero < 2; zero++) {
+        tn_ctc_options o = tn_ctc_defaults();
+        o.reduction = TN_NONE;
+        o.zero_infinity = zero;
+        tn_tensor *loss =
+            tn_ctc(x, said, tn_full(TN_DIMS(N), T, TN_I64), tn_full(TN_DIMS(N), 2, TN_I64), o);
+        tn_tensor *one = tn_ones(TN_DIMS(N), TN_F64), *dx;
+        assert_int_equal(tn_grad(&loss, &one, 1, &x, 1, &dx, tn_grad_defaults()), TN_OK);
+        assert_true(isnan(tn_at(loss, (int64_t[]){0})) && isfinite(tn_at(loss, (int64_t[]){1})));
+        for (int64_t i = 0; i < T * C; i++) {
+            assert_true(isnan(tn_at(dx, (int64_t[]){i / C, 0, i % C})));
+            assert_true(isfinite(tn_at(dx, (int64_t[]){i / C, 1, i % C})));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(is_its_definition),
@@ -391,6 +415,7 @@ int main(void) {
         TEST(triplets_by_the_largest_distance),
         TEST(curved_where_they_vanish),
         TEST(cosines_of_nothing),
+        TEST(ctc_of_nan),
     };
     return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
 }
