@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 
+#include "ops/reduce/cumulative.h"
 #include "tests/ops/errors_layers.h"
 #include "tests/ops/errors_losses.h"
 
@@ -393,6 +394,15 @@ static void indices(void **state) {
     refused(apply("place", &outside, F(2, 3), NULL), TN_EINDEX,
             "place: x is [2, 3] but dimension 0 has room for 4");
     refused(apply("place", &nowhere, F(2, 3), NULL), TN_EINDEX, "place: dimension 2 of a tensor");
+    tn__cumulative_args along = {1, false}, beyond = {2, false};
+    refused(apply("linear_scan", &along, I(2, 3), I(2, 3)), TN_EDTYPE,
+            "linear_scan: the dtype of b is i64");
+    refused(apply("linear_scan", &along, F(2, 3), D(2, 3)), TN_EDTYPE,
+            "linear_scan: b is f32 but a is f64");
+    refused(apply("linear_scan", &along, F(2, 3), F(3, 2)), TN_ESHAPE,
+            "linear_scan: b is [2, 3] but a is [3, 2]");
+    refused(apply("linear_scan", &beyond, F(2, 3), F(2, 3)), TN_EINDEX,
+            "linear_scan: dimension 2 of a tensor");
     const tn_op *put = tn_op_named("put_rows");
     refused(tn_apply3(put, NULL, F(4, 3), F(2), F(2, 3)), TN_EDTYPE,
             "put_rows: the dtype of index is f32");
