@@ -76,10 +76,10 @@ static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t n
     int64_t k = 0;
     for (; k + 4 <= n; k += 4, after += 4 * skip) {
         const float *from = x + k * step;
-        four_floats v = {from[0], from[step], from[2 * step], from[3 * step]},
+        four_floats v = {from[0], from[step], from[2 * step], from[3 * step]}, itself = v,
                     largest = *(four_floats *)(best + k);
         four_ints before = *(four_ints *)(index + k),
-                  wins = (v > largest) | (v != v) | (before < 0);
+                  wins = (v > largest) | (v != itself) | (before < 0); /* NaN is not itself */
         *(four_ints *)(index + k) = (after & wins) | (before & ~wins);
         *(four_floats *)(best + k) =
             (four_floats)(((four_ints)v & wins) | ((four_ints)largest & ~wins));
