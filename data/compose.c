@@ -101,6 +101,16 @@ static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
            memcmp(mine->size, other.size, (size_t)mine->ndim * sizeof(*mine->size)) == 0;
 }
 
+/* Whether both name the same classes in the same order. */
+static bool same_classes(const char *const *a, const char *const *b) {
+    if (!a || !b) {
+        return a == b;
+    }
+    for (; *a && *b && strcmp(*a, *b) == 0; a++, b++) {
+    }
+    return !*a && !*b;
+}
+
 /* Adds number k to what the chain looks like. False after raising. */
 static bool join_link(chain *d, int k) {
     const tn_dataset *each = d->each[k];
@@ -124,6 +134,9 @@ static bool join_link(chain *d, int k) {
                   "the examples of dataset %d, \"%s\", have another dtype than those of \"%s\"", k,
                   each->kind, d->each[0]->kind);
         return false;
+    }
+    if (!same_classes(base->classes, each->classes)) {
+        base->classes = NULL; /* class 0 has no one name */
     }
     return true;
 }

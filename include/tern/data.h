@@ -109,7 +109,8 @@ TN_API tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y,
 /* ---- Datasets made of datasets: each takes what it is made of (tn_dataset_free) -------------- */
 
 /* One dataset behind the other: all have x and y of the same dtypes and shapes; the first sizes of
- * sequences (datasets with a `length`) may differ. TN_ESHAPE, TN_EDTYPE. */
+ * sequences (datasets with a `length`) may differ. `classes` are those of all, or NULL where they
+ * are not the same. TN_ESHAPE, TN_EDTYPE. */
 TN_API tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count);
 
 /* Example i is example indices[i] of the other, n of them; they are copied and may repeat.

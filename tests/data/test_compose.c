@@ -62,6 +62,21 @@ static void classes_stay(void **state) {
     tn_dataset_free(pieces[0]);
 }
 
+/* A name is that of all datasets, in their order, or there is none. */
+static void classes_of_a_concatenation(void **state) {
+    (void)state;
+    static const char *const names[][4] = {
+        {"cat", "dog"}, {"cat", "dog"}, {"dog", "cat"}, {"cat"}, {"cat", "dog", "owl"}};
+    for (int i = 1; i <= 5; i++) {
+        tn_dataset *parts[] = {rows(0, 4), rows(4, 4)};
+        parts[0]->classes = names[0];
+        parts[1]->classes = i < 5 ? names[i] : NULL;
+        tn_dataset *all = tn_concat_dataset(parts, 2);
+        assert_true(i == 1 ? all->classes == names[0] : all->classes == NULL);
+        tn_dataset_free(all);
+    }
+}
+
 static void concatenation_refuses(void **state) {
     (void)state;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32), *y = tn_arange(0, 2, 1, TN_I64);
@@ -364,6 +379,7 @@ int main(void) {
         TEST(concatenation),
         TEST(concatenation_refuses),
         TEST(classes_stay),
+        TEST(classes_of_a_concatenation),
         TEST(subsets),
         TEST(random_split),
         TEST(random_split_is_a_rule),
