@@ -330,7 +330,7 @@ static bool size_pieces(const double *lengths, int count, int64_t size, int64_t 
     }
     if (!fit || given != size) {
         tn__raise(TN_EVALUE, "random_split",
-                  "lengths whose sum is %g, of %lld examples (counts whose sum is that, or "
+                  "lengths whose sum is %.15g, of %lld examples (counts whose sum is that, or "
                   "fractions whose sum is 1)",
                   sum, (long long)size);
         return false;

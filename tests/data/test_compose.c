@@ -183,6 +183,8 @@ static void random_split_refuses(void **state) {
     static const double wrong[][2] = {{5, 4},     {5, 6},        {0.5, 0.4}, {-1, 11},
                                       {2.5, 7.5}, {INFINITY, 0}, {NAN, 1}};
     tn_dataset *p[2];
+    assert_int_equal(tn_random_split(rows(0, 10), (double[]){0.9, 0.0999999}, 2, 1, p), TN_EVALUE);
+    assert_error(TN_EVALUE, "whose sum is 0.9999999, of 10 examples");
     for (int i = 0; i < 7; i++) {
         p[0] = (tn_dataset *)&p;
         assert_int_equal(tn_random_split(rows(0, 10), wrong[i], 2, 1, p), TN_EVALUE);
