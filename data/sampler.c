@@ -103,7 +103,7 @@ static bool sum_weights(const double *weights, int64_t n, double *sums) {
         }
         sums[i] = sum += weights[i];
     }
-    if (!(sum > 0) || !isfinite(sum)) {
+    if (!isnormal(sum)) { /* a part of what is below these may be rounded up to all of it */
         tn__raise(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
         return false;
     }

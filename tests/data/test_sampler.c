@@ -180,8 +180,8 @@ static void weighted_parts(void **state) {
 
 static void weights_refused(void **state) {
     (void)state;
-    static const double wrong[][2] = {{0, 0}, {1, -1}, {NAN, 1}, {INFINITY, 1}};
-    for (int i = 0; i < 4; i++) {
+    static const double wrong[][2] = {{0, 0}, {1, -1}, {NAN, 1}, {INFINITY, 1}, {5e-324, 0}};
+    for (int i = 0; i < 5; i++) {
         tn_sampler s = tn_weighted_sampler(TN_FROM(wrong[i], TN_DIMS(2), TN_F64), 2, 1);
         assert_inert(s.table, TN_EVALUE, "weight");
         assert_int_equal(tn_sampler_count(&s, 2), 0);
