@@ -67,7 +67,7 @@ tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed) {
         return b;
     }
     double lambda = draw_lambda(&b, alpha, seed);
-    b.x = mix_rows(x, lambda);
     b.y = mix_rows(tn_cast(tn_one_hot(y, classes), tn_dtype_of(x)), lambda);
+    b.x = tn_is_inert(b.y) ? b.y : mix_rows(x, lambda);
     return b;
 }
