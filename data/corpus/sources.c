@@ -114,18 +114,8 @@ bool tn__sources_add(tn__sources *s, const char *path, const char *operation) {
         tn__raise(TN_EVALUE, operation, "a path is NULL");
         return false;
     }
-    int64_t before = s->count;
     char *copy = tn__strdup(path);
-    if (!copy) {
-        return raise_memory(operation);
-    }
-    if (!add_path(s, copy, 0, operation)) {
-        return false;
-    }
-    if (s->count == before) {
-        tn__raise(TN_EIO, operation, "%s: there is no file in this folder", path);
-    }
-    return s->count > before;
+    return copy ? add_path(s, copy, 0, operation) : raise_memory(operation);
 }
 
 void tn__sources_free(tn__sources *s) {

@@ -13,7 +13,8 @@ typedef struct tn__sources {
     int64_t bytes; /* of all */
 } tn__sources;
 
-/* A file, or all files of a folder. False after raising; what was added stays. */
+/* A file, or all files of a folder, of which there may be none. False after raising; what was added
+ * stays. */
 bool tn__sources_add(tn__sources *s, const char *path, const char *operation);
 void tn__sources_free(tn__sources *s);
 

@@ -182,6 +182,8 @@ static void folders_that_are_no_dataset(void **state) {
     assert_error(TN_EVALUE, "/a: there is no folder in it");
     snprintf(path, sizeof(path), "%s/c", folder);
     assert_int_equal(mkdir(path, 0700), 0);
+    assert_null(tn_image_folder(folder, sized(4, 4)));
+    assert_error(TN_EVALUE, "/c: there is no .png, .jpg or .jpeg in this folder");
     snprintf(path, sizeof(path), "%s/c/notes.txt", folder);
     temp_write(path, "none", 4);
     assert_null(tn_image_folder(folder, sized(4, 4)));
