@@ -1,13 +1,15 @@
 /* Images made smaller or larger: bilinear, with a filter that is as wide as what one new pixel
- * covers, as torchvision's with antialias. One axis after the other.
+ * covers, as torchvision's with antialias. One axis after the other. Of the whole image, or of a
+ * window that chance has chosen.
  */
 #include "core/error.h"
 #include "core/memory.h"
 #include "tern/transforms.h"
 
 #include <math.h>
+#include <string.h>
 
-enum { HEIGHT, WIDTH }; /* value[] */
+enum { HEIGHT, WIDTH, LEAST }; /* value[] */
 
 /* The weights of the old pixels from *first on for new pixel i of n; returns how many. */
 static int64_t filter_of(int64_t in, int64_t n, int64_t i, float *weights, int64_t *first) {
@@ -60,20 +62,38 @@ static tn_status resize_shape(const tn_transform *t, tn_dims *dims) {
     return TN_OK;
 }
 
-static tn_status resize_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
-                              tn_generator *random) {
+/* A window of an image (C, H, W). */
+typedef struct window {
+    int64_t top, left, height, width;
+} window;
+
+/* The window as (C, height, width) of value[]. */
+static tn_status resize_window(const tn_transform *t, tn_dims dims, const float *x, window v,
+                               float *out) {
     int64_t C = dims.size[0], H = dims.size[1], W = dims.size[2];
     int64_t height = (int64_t)t->value[HEIGHT], width = (int64_t)t->value[WIDTH];
     int64_t longer = H > W ? H : W;
-    float *wide = tn__malloc((size_t)(C * H * width + longer) * sizeof(float));
-    if (!wide) {
+    float *rows = tn__malloc((size_t)(C * v.height * (v.width + width) + longer) * sizeof(float));
+    if (!rows) {
         return tn__raise(TN_ENOMEM, t->kind, "no memory for an image");
     }
-    float *weights = wide + C * H * width;
-    resize_axis(x, C * H, W, 1, width, weights, wide);
-    resize_axis(wide, C, H, width, height, weights, out);
-    free(wide);
+    float *wide = rows + C * v.height * v.width, *weights = wide + C * v.height * width;
+    for (int64_t r = 0; r < C * v.height; r++) {
+        int64_t row = r / v.height * H + v.top + r % v.height;
+        memcpy(rows + r * v.width, x + row * W + v.left, (size_t)v.width * sizeof(float));
+    }
+    resize_axis(rows, C * v.height, v.width, 1, width, weights, wide);
+    resize_axis(wide, C, v.height, width, height, weights, out);
+    free(rows);
     return TN_OK;
+}
+
+/* ---- All of an image ------------------------------------------------------------------------- */
+
+static tn_status resize_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                              tn_generator *random) {
+    window all = {.height = dims.size[1], .width = dims.size[2]};
+    return resize_window(t, dims, x, all, out);
 }
 
 tn_transform tn_image_resize(int64_t height, int64_t width) {
@@ -82,4 +102,61 @@ tn_transform tn_image_resize(int64_t height, int64_t width) {
                           .apply = resize_apply,
                           .value = {(double)height, (double)width},
                           .values = 2};
+}
+
+/* ---- A window of chance ---------------------------------------------------------------------- */
+
+enum { ATTEMPTS = 10 };
+static const double narrowest = 3.0 / 4, broadest = 4.0 / 3;
+
+/* The largest window in the middle whose sides are not too different. */
+static window middle_window(int64_t H, int64_t W) {
+    double ratio = (double)W / (double)H;
+    window v = {.height = H, .width = W};
+    if (ratio < narrowest) {
+        v.height = (int64_t)rint((double)W / narrowest);
+    } else if (ratio > broadest) {
+        v.width = (int64_t)rint((double)H * broadest);
+    }
+    v.top = (H - v.height) / 2;
+    v.left = (W - v.width) / 2;
+    return v;
+}
+
+static window draw_window(double least, int64_t H, int64_t W, tn_generator *random) {
+    for (int k = 0; k < ATTEMPTS; k++) {
+        double area = (double)(H * W) * (least + (1 - least) * tn_random_uniform(random));
+        double low = log(narrowest), high = log(broadest);
+        double ratio = exp(low + (high - low) * tn_random_uniform(random));
+        double height = rint(sqrt(area / ratio)), width = rint(sqrt(area * ratio));
+        if (height >= 1 && height <= (double)H && width >= 1 && width <= (double)W) {
+            window v = {.height = (int64_t)height, .width = (int64_t)width};
+            v.top = (int64_t)(tn_random_uniform(random) * (double)(H - v.height + 1));
+            v.left = (int64_t)(tn_random_uniform(random) * (double)(W - v.width + 1));
+            return v;
+        }
+    }
+    return middle_window(H, W);
+}
+
+static tn_status window_shape(const tn_transform *t, tn_dims *dims) {
+    if (!(t->value[LEAST] > 0 && t->value[LEAST] <= 1)) {
+        return tn__raise(TN_EVALUE, t->kind, "of %g of the image (more than 0, to 1)",
+                         t->value[LEAST]);
+    }
+    return resize_shape(t, dims);
+}
+
+static tn_status window_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
+                              tn_generator *random) {
+    window v = draw_window(t->value[LEAST], dims.size[1], dims.size[2], random);
+    return resize_window(t, dims, x, v, out);
+}
+
+tn_transform tn_random_resized_crop(int64_t height, int64_t width, double least) {
+    return (tn_transform){.kind = "random_resized_crop",
+                          .shape = window_shape,
+                          .apply = window_apply,
+                          .value = {(double)height, (double)width, least},
+                          .values = 3};
 }

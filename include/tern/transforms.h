@@ -67,6 +67,12 @@ TN_API tn_transform tn_color_jitter(double brightness, double contrast, double s
 /* Bilinear, and of a smaller result over all pixels that it covers (antialias). */
 TN_API tn_transform tn_image_resize(int64_t height, int64_t width);
 
+/* A window of `least` (torchvision: 0.08) to all of the image's area, whose width is 3/4 to 4/3 of
+ * its height, as height x width. Drawn by tn_random_uniform, ten times until it fits: how much of
+ * the area, the ratio (its logarithm), then the place from above and from the left; otherwise it is
+ * the largest in the middle. */
+TN_API tn_transform tn_random_resized_crop(int64_t height, int64_t width, double least);
+
 /* (x - mean[c]) / std[c] for each of C channels, 1 … 8; x (C, …). */
 TN_API tn_transform tn_image_normalize(int C, const double *mean, const double *std);
 

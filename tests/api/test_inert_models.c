@@ -948,11 +948,12 @@ static void transforms(tn_tensor *t) {
             const tn_transform odd[] = {tn_random_crop(longs[i], longs[LONGS - 1 - i], longs[i]),
                                         tn_center_crop(longs[i], longs[i]),
                                         tn_image_resize(longs[i], longs[i]),
+                                        tn_random_resized_crop(longs[i], longs[i], reals[j]),
                                         tn_random_horizontal_flip(reals[j]),
                                         tn_color_jitter(reals[j], 0, reals[REALS - 1 - j]),
                                         tn_image_normalize(ints[i % INTS], NULL, &reals[j]),
                                         {0}};
-            NOTHING(tn_transformed(NULL, odd, 7, 1));
+            NOTHING(tn_transformed(NULL, odd, 8, 1));
             NOTHING(tn_transformed(NULL, NULL, ints[i % INTS], 1));
             INERT(tn_mixup(batch, longs[i], reals[j], 1).x);
             INERT(tn_weighted_sampler(t, longs[i], 1).table);

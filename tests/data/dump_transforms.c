@@ -7,7 +7,7 @@
  */
 #include "tests/support/dump.h"
 
-enum { N = 12, DRAWS = 4, SEED = 11, EPOCH = 2 };
+enum { N = 12, DRAWS = 22, SEED = 11, EPOCH = 2 };
 
 /* What number 0 of a list draws for example i: an integer below each of `below`, or a uniform
  * number where that is 0. */
@@ -54,6 +54,10 @@ static void images(void) {
     one("center_pad", 2, 5, 8, tn_center_crop(8, 3), NULL, 0);
     one("smaller", 3, 32, 30, tn_image_resize(13, 7), NULL, 0);
     one("larger", 2, 5, 6, tn_image_resize(12, 6), NULL, 0);
+    const int64_t uniform[DRAWS] = {0};
+    one("window", 3, 20, 30, tn_random_resized_crop(8, 9, 0.08), uniform, DRAWS);
+    one("window_high", 1, 30, 6, tn_random_resized_crop(8, 9, 0.9), uniform, DRAWS);
+    one("window_broad", 1, 5, 40, tn_random_resized_crop(4, 4, 0.5), uniform, DRAWS);
     one("both", 1, 20, 5, tn_image_resize(3, 11), NULL, 0);
 }
 

@@ -276,6 +276,8 @@ static void refused(void **state) {
         {tn_random_crop(SIDE, SIDE, -1), TN_ESHAPE, "-1 pixels around"},
         {tn_center_crop(-2, 1), TN_EVALUE, "to -2 x 1"},
         {tn_image_resize(3, 0), TN_EVALUE, "to 3 x 0"},
+        {tn_random_resized_crop(3, 3, 0), TN_EVALUE, "of 0 of the image"},
+        {tn_random_resized_crop(0, 3, 1), TN_EVALUE, "to 0 x 3"},
         {tn_random_horizontal_flip(1.5), TN_EVALUE, "probability 1.5"},
         {tn_color_jitter(0, -1, 0), TN_EVALUE, "by -1"},
         {tn_color_jitter(0, 0, NAN), TN_EVALUE, "by nan"},

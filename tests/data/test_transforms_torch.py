@@ -1,5 +1,6 @@
 """Transforms, padding and mixup against PyTorch: torchvision's definitions written out (it need not be there), with the parameters
 that Tern drew."""
+import math
 import os
 import sys
 
@@ -76,6 +77,31 @@ def resize(height, width):
     return interpolate
 
 
+def resized_crop(height, width, least):
+    """torchvision's RandomResizedCrop.get_params, with numbers that were drawn."""
+    low, high = math.log(3 / 4), math.log(4 / 3)
+
+    def window(rows, columns, draws):
+        for k in range(10):
+            area = rows * columns * (least + (1 - least) * draws[2 * k])
+            ratio = math.exp(low + (high - low) * draws[2 * k + 1])
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= columns and 0 < h <= rows:
+                return int(draws[2 * k + 2] * (rows - h + 1)), int(draws[2 * k + 3] * (columns - w + 1)), h, w
+        h, w = rows, columns
+        if columns / rows < 3 / 4:
+            h = round(w / (3 / 4))
+        elif columns / rows > 4 / 3:
+            w = round(h * (4 / 3))
+        return (rows - h) // 2, (columns - w) // 2, h, w
+
+    def cut(x, draws):
+        top, left, h, w = window(x.shape[1], x.shape[2], draws)
+        return resize(height, width)(x[:, top:top + h, left:left + w], None)
+
+    return cut
+
+
 def windows():
     each("crop", crop)
     each("flip", flip)
@@ -96,6 +122,9 @@ def sizes():
     each("smaller", resize(13, 7), 1e-6)
     each("larger", resize(12, 6), 1e-6)
     each("both", resize(3, 11), 1e-6)
+    each("window", resized_crop(8, 9, 0.08), 1e-6)
+    each("window_high", resized_crop(8, 9, 0.9), 1e-6)  # none fits: the one in the middle
+    each("window_broad", resized_crop(4, 4, 0.5), 1e-6)
 
 
 def padding():
