@@ -43,6 +43,48 @@ static void nan_wins(void **state) {
     }
 }
 
+enum { LONGEST_ROW = 200 };
+
+/* Rows of more places than are made at a time, at every kind of edge, in both types: the largest of
+ * each window, and by the gradient which one it was. */
+static void try_row(int64_t n, tn_pool_options o, tn_dtype dtype) {
+    TN_SCOPE;
+    int64_t stride = o.stride.size[0], padding = o.padding.size[0], dilation = o.dilation.size[0];
+    tn_tensor *x = tn_cast(tn_randint(-9, 9, TN_DIMS(1, 1, n), TN_I64), dtype);
+    tn_set_requires_grad(x, true);
+    tn_tensor *y = tn_max_pool1d_op(x, TN_DIMS(3), o);
+    tn_backward(tn_sum_all(y));
+    tn_tensor *dx = tn_grad_of(x);
+    int wanted[LONGEST_ROW] = {0};
+    for (int64_t k = 0; k < tn_size(y, 2); k++) {
+        int64_t best = -1;
+        for (int64_t t = 0; t < 3; t++) {
+            int64_t i = k * stride - padding + t * dilation;
+            if (i >= 0 && i < n && (best < 0 || at(x, i) > at(x, best))) {
+                best = i;
+            }
+        }
+        assert_true(best >= 0 && at(y, k) == at(x, best));
+        wanted[best]++;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(at(dx, i) == wanted[i]);
+    }
+}
+
+static void long_rows(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {7, 66, 131, LONGEST_ROW};
+    for (int i = 0; i < 4 * 3 * 2 * 2; i++) {
+        tn_pool_options o = tn_pool_defaults();
+        o.stride = TN_DIMS(i / 4 % 3 + 1);
+        o.padding = TN_DIMS(i / 12 % 2);
+        o.dilation = TN_DIMS(i / 24 + 1);
+        try_row(sizes[i % 4], o, TN_F32);
+        try_row(sizes[i % 4], o, TN_F64);
+    }
+}
+
 /* A dilated window around one element sees padding alone: no element has its gradient. */
 static void windows_of_padding(void **state) {
     (void)state;
@@ -123,8 +165,10 @@ static void larger_than_the_input(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(largest_of_equals), TEST(nan_wins), TEST(windows_of_padding),    TEST(channels_last),
-        TEST(single_pictures),   TEST(refused),  TEST(larger_than_the_input),
+        TEST(largest_of_equals), TEST(nan_wins),
+        TEST(long_rows),         TEST(windows_of_padding),
+        TEST(channels_last),     TEST(single_pictures),
+        TEST(refused),           TEST(larger_than_the_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
