@@ -82,14 +82,72 @@ static tn__pool_args window_of(const tn_op_call *c) {
     return a;
 }
 
-static bool pool_fits(const tn_op_call *c) {
-    const tn__pool_args *a = c->args;
+static bool is_regular(const tn__pool_args *a) {
     for (int i = 0; i < POOL_SPATIAL && a->adaptive; i++) {
-        if (a->out[i] < 1 || a->in[i] % a->out[i] != 0) {
+        if (a->in[i] % a->out[i] != 0) {
             return false;
         }
     }
-    return tn_count(c->in[0]) > 0;
+    return true;
+}
+
+static bool has_places(const tn_op_call *c) {
+    return tn_count(c->out[0]) > 0;
+}
+
+/* Adaptive windows of several widths as lists: of each window (out) its elements, up to the widest,
+ * the last one again and again, and what each counts in a mean. */
+static void list_windows(const tn__pool_args *a, int k, int64_t widest, tn_tensor *places,
+                         tn_tensor *shares) {
+    int64_t *place = tn_data_mut(places);
+    double *share = tn_data_mut(shares);
+    for (int64_t i = 0; i < a->out[k] * widest && !tn__pending(); i++) {
+        tn__window w = tn__window_at(a, k, i / widest);
+        int64_t j = i % widest;
+        place[i] = w.first + (j < w.count ? j : w.count - 1);
+        share[i] = j < w.count ? 1.0 / (double)w.count : 0.0;
+    }
+}
+
+/* One dimension by such windows: their elements in a dimension of their own, and that reduced.
+ * sizes: x's, and then the result's. */
+static int adapt_dim(tn__onnx *g, const tn_op_call *c, int x, tn_dims *sizes, int k, bool max) {
+    const tn__pool_args *a = c->args;
+    int dim = sizes->ndim - POOL_SPATIAL + k;
+    int64_t widest = a->in[k] / a->out[k] + 2, axis = dim + 1;
+    tn_dims wide = {.ndim = sizes->ndim + 1}, along = {.ndim = wide.ndim - dim};
+    for (int i = 0; i < wide.ndim; i++) {
+        wide.size[i] = i < dim     ? sizes->size[i]
+                       : i == dim  ? a->out[k]
+                       : i == axis ? widest
+                                   : sizes->size[i - 1];
+        if (i >= dim) {
+            along.size[i - dim] = i <= axis ? wide.size[i] : 1;
+        }
+    }
+    sizes->size[dim] = a->out[k];
+    tn_tensor *places = tn_empty_on(tn_cpu(), TN_DIMS(a->out[k] * widest), TN_I64);
+    tn_tensor *shares = tn_empty_on(tn_cpu(), along, TN_F64);
+    list_windows(a, k, widest, places, shares);
+    int y = TN__NODE(g, "Gather", x, tn__onnx_constant(g, places));
+    tn__onnx_int(g, "axis", dim);
+    y = tn__onnx_reshape(g, y, wide);
+    if (!max) {
+        tn_tensor *share = tn_cast(shares, tn_dtype_of(c->in[0]));
+        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, share));
+    }
+    y = TN__NODE(g, max ? "ReduceMax" : "ReduceSum", y, tn__onnx_wholes(g, &axis, 1));
+    tn__onnx_int(g, "keepdims", 0);
+    return y;
+}
+
+static void put_adaptive(tn__onnx *g, const tn_op_call *c, bool max) {
+    int spatial = ((const tn__pool_args *)c->args)->spatial, y = tn__onnx_in(g, c, 0);
+    tn_dims sizes = tn_shape(c->in[0]);
+    for (int k = POOL_SPATIAL - spatial; k < POOL_SPATIAL; k++) {
+        y = adapt_dim(g, c, y, &sizes, k, max);
+    }
+    tn__onnx_give(g, c, 0, y);
 }
 
 /* Begins a node. What is added at an end reaches as far as the last window does. */
@@ -111,6 +169,10 @@ static int pool_node(tn__onnx *g, const char *type, int x, const tn__pool_args *
 
 static void put_max_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__pool_args a = window_of(c);
+    if (!is_regular(&a)) {
+        put_adaptive(g, c, true);
+        return;
+    }
     int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a);
     tn__onnx_ints(g, "dilations", a.dilation + POOL_SPATIAL - a.spatial, a.spatial);
     tn__onnx_give(g, c, 0, y);
@@ -136,6 +198,10 @@ static tn_tensor *window_shares(const tn__pool_args *a, tn_dtype dtype) {
 
 static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__pool_args a = window_of(c);
+    if (!is_regular(&a)) {
+        put_adaptive(g, c, false);
+        return;
+    }
     tn_tensor *shares = window_shares(&a, tn_dtype_of(c->in[0]));
     int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a);
     tn__onnx_int(g, "count_include_pad", 1);
@@ -231,8 +297,8 @@ static void put_fold(tn__onnx *g, const tn_op_call *c, const char *type) {
 const tn__onnx_rule tn__onnx_windows[] = {
     {"conv", put_conv, "Conv", NULL},
     {"conv_transpose", put_conv_transpose, "ConvTranspose", transpose_fits},
-    {"max_pool", put_max_pool, "MaxPool", pool_fits},
-    {"avg_pool", put_avg_pool, "AveragePool", pool_fits},
+    {"max_pool", put_max_pool, "MaxPool", has_places},
+    {"avg_pool", put_avg_pool, "AveragePool", has_places},
     {"resample", put_resample, "Add", NULL},
     {"unfold", put_unfold, "Gather", NULL},
     {"fold", put_fold, "Col2Im", NULL},

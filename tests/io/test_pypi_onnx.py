@@ -35,7 +35,6 @@ UNSUPPORTED = {
     "resample_grad": "a gradient", "scatter_rows": "a gradient",
     "all": "of nothing", "any": "of nothing",
     "argmax": "0-dimensional", "argmin": "0-dimensional", "argsort": "0-dimensional", "cumsum": "0-dimensional", "topk": "0-dimensional",
-    "avg_pool": "adaptive, and the sizes do not divide", "max_pool": "adaptive, and the sizes do not divide",
     "conv_transpose": "as a gradient only: a size that output_padding does not reach",
 }
 
