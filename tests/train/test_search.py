@@ -38,10 +38,11 @@ def table(folder):
     return list(csv.DictReader((folder / "trials.csv").open()))
 
 
-def waits_for(file):
-    """Whether a process waits for a lock on it."""
-    inode = f":{os.fstat(file.fileno()).st_ino} "
-    return any("->" in line and inode in line for line in pathlib.Path("/proc/locks").read_text().splitlines())
+def waits_for_lock(parent):
+    """Whether a child of the process waits for a lock. By its number: file systems in layers have other inodes there."""
+    waiting = [line.split("WRITE")[1].split()[0] for line in pathlib.Path("/proc/locks").read_text().splitlines() if "->" in line]
+    stats = [pathlib.Path(f"/proc/{pid}/stat") for pid in waiting]
+    return any(s.exists() and s.read_text().rsplit(")", 1)[1].split()[1] == str(parent) for s in stats)
 
 
 with tempfile.TemporaryDirectory() as top:
@@ -97,7 +98,7 @@ with tempfile.TemporaryDirectory() as top:
     with (folder / "trial-0002" / "process.lock").open("w") as lock:
         fcntl.lockf(lock, fcntl.LOCK_EX)
         running = subprocess.Popen(["sh", "-c", 'exec "$0" "$1" 2 <&- >&- 2>&-', ill, folder])
-        wait_for(lambda: waits_for(lock) or running.poll() is not None, "the trial that waits")
+        wait_for(lambda: waits_for_lock(running.pid) or running.poll() is not None, "the trial that waits")
         check(running.poll() is None and not (folder / "trial-0002" / "value-001000").exists(), "it did not wait")
     running.wait(timeout=300)
     check(len(table(folder)) == 4, "the trial that has waited")
