@@ -33,7 +33,8 @@ static void check_near(const char *what, tn_tensor *got, tn_tensor *want) {
     const double *a = tn_data(got), *b = tn_data(want);
     double worst = tn_dims_equal(tn_shape(got), tn_shape(want)) ? 0 : INFINITY;
     for (int64_t i = 0; worst < INFINITY && i < tn_count(got); i++) {
-        worst = fmax(worst, fabs(a[i] - b[i]));
+        double off = fabs(a[i] - b[i]);
+        worst = isnan(off) ? INFINITY : fmax(worst, off);
     }
     if (!(worst < 1e-12)) {
         fprintf(stderr, "%s: off by %g\n", what, worst);

@@ -84,7 +84,7 @@ static void training_reaches_f32(void **state) {
     not_on_the_emulator();
     double f32 = train(TN_F32), bf16 = train(TN_BF16);
     assert_true(f32 < 1.0); /* it has learned: chance is log 16 = 2.77 */
-    if (fabs(bf16 - f32) > 0.02 * f32) {
+    if (!is_near(bf16, f32, 0.02 * f32)) {
         fail_msg("f32 %.4f, bf16 %.4f", f32, bf16);
     }
 }

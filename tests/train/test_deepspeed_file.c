@@ -387,7 +387,7 @@ static void test_schedules(void **state) {
         tn__ds_file f = file_of(text, 1);
         for (int k = 0; k < POINTS; k++) {
             double lr = tn__ds_lr(&f.schedule, steps[k]), want = cases[i].lr[k];
-            if (fabs(lr - want) > 1e-14 * want) { /* 50 roundings of doubles */
+            if (!is_near(lr, want, 1e-14 * want)) { /* 50 roundings of doubles */
                 fail_msg("%s after %d steps: %.17g, not %.17g", cases[i].scheduler, (int)steps[k],
                          lr, want);
             }
