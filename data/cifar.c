@@ -150,7 +150,7 @@ static tn_status cifar_get(tn_dataset *self, tn_example e, void *x, void *y) {
 static int cifar_describe(tn_dataset *self, char *text, size_t room) {
     cifar *d = (cifar *)self;
     return snprintf(text, room, "digest %s",
-                    tn__identity_of(&d->identity, d->records, (size_t)d->base.size * d->record));
+                    tn__identity_of(&d->identity, d->records, (size_t)d->base.size * d->record).at);
 }
 
 static void cifar_free(tn_dataset *self) {

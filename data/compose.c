@@ -233,10 +233,12 @@ static int subset_describe(tn_dataset *self, char *text, size_t room) {
     char *rest = text + bytes;
     const char *comma = bytes ? ", " : "";
     size_t left = room - (size_t)bytes, list = (size_t)d->base.size * sizeof(int64_t);
-    return bytes + (d->indices ? snprintf(rest, left, "%sdigest of indices %s", comma,
-                                          tn__identity_of(&d->identity, d->indices, list))
-                               : snprintf(rest, left, "%ssplit %llu:%lld", comma,
-                                          (unsigned long long)d->seed, (long long)d->first));
+    if (d->indices) {
+        tn__digits digits = tn__identity_of(&d->identity, d->indices, list);
+        return bytes + snprintf(rest, left, "%sdigest of indices %s", comma, digits.at);
+    }
+    return bytes + snprintf(rest, left, "%ssplit %llu:%lld", comma, (unsigned long long)d->seed,
+                            (long long)d->first);
 }
 
 static void subset_free(tn_dataset *self) {

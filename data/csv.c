@@ -340,10 +340,12 @@ static int csv_describe(tn_dataset *self, char *text, size_t room) {
     size_t rows = (size_t)self->size, features = (size_t)self->x_dims.size[0];
     const void *y = d->labels ? (const void *)d->labels : d->numbers;
     size_t each = d->labels ? sizeof(*d->labels) : sizeof(*d->numbers);
-    return snprintf(text, room, "digest of x %s%s%s",
-                    tn__identity_of(&d->x_identity, d->x, rows * features * sizeof(*d->x)),
-                    y ? ", digest of y " : "",
-                    y ? tn__identity_of(&d->y_identity, y, rows * each) : "");
+    tn__digits of_x = tn__identity_of(&d->x_identity, d->x, rows * features * sizeof(*d->x));
+    tn__digits of_y = {""};
+    if (y) {
+        of_y = tn__identity_of(&d->y_identity, y, rows * each);
+    }
+    return snprintf(text, room, "digest of x %s%s%s", of_x.at, y ? ", digest of y " : "", of_y.at);
 }
 
 static void csv_free(tn_dataset *self) {

@@ -82,7 +82,7 @@ static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static const char *rows_digest(tn__identity *id, const tn_tensor *t) {
+static tn__digits rows_digest(tn__identity *id, const tn_tensor *t) {
     return tn__identity_of(id, tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)));
 }
 
@@ -91,8 +91,12 @@ static int rows_describe(tn_dataset *self, char *text, size_t room) {
     if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
         return -1;
     }
-    return snprintf(text, room, "digest of x %s%s%s", rows_digest(&d->x_identity, d->x),
-                    d->y ? ", digest of y " : "", d->y ? rows_digest(&d->y_identity, d->y) : "");
+    tn__digits of_x = rows_digest(&d->x_identity, d->x), of_y = {""};
+    if (d->y) {
+        of_y = rows_digest(&d->y_identity, d->y);
+    }
+    return snprintf(text, room, "digest of x %s%s%s", of_x.at, d->y ? ", digest of y " : "",
+                    of_y.at);
 }
 
 static void rows_free(tn_dataset *self) {
@@ -184,7 +188,7 @@ static tn_status windows_get(tn_dataset *self, tn_example e, void *x, void *y) {
 static int windows_describe(tn_dataset *self, char *text, size_t room) {
     windows *d = (windows *)self;
     size_t bytes = (size_t)(d->base.size + d->length) * sizeof(d->tokens[0]);
-    return snprintf(text, room, "digest %s", tn__identity_of(&d->identity, d->tokens, bytes));
+    return snprintf(text, room, "digest %s", tn__identity_of(&d->identity, d->tokens, bytes).at);
 }
 
 static void windows_free(tn_dataset *self) {
@@ -222,7 +226,7 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                            .describe = windows_describe,
                            .free = windows_free};
     d->length = length;
-    d->identity = (tn__identity){{0}};
+    d->identity = (tn__identity){.state = TN__IDENTITY_UNKNOWN};
     memcpy(d->tokens, tokens, (size_t)n * sizeof(int32_t));
     return &d->base;
 }

@@ -1,11 +1,11 @@
 /* A folder of pictures as a dataset: each folder in it is a class, as torchvision's ImageFolder has
  * it. Pictures are read when they are asked for.
  */
-#include "core/digest.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
 #include "data/corpus/sources.h"
+#include "data/identity.h"
 #include "data/picture.h"
 #include "tern/transforms.h"
 
@@ -29,7 +29,7 @@ typedef struct image_folder {
     int64_t count, room;
     char **classes; /* NULL behind the last */
     int64_t class_count, class_room;
-    char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
+    tn__identity identity;
 } image_folder;
 
 /* ---- Finding images -------------------------------------------------------------------------- */
@@ -198,7 +198,7 @@ static tn_status image_folder_get(tn_dataset *self, tn_example e, void *x, void 
 }
 
 /* Over names and sizes: to read all images would take as long as to train on them. */
-static bool make_digest(image_folder *d) {
+static bool make_digest(const image_folder *d, tn__digits *digits) {
     tn__digest *digest = tn__digest_new();
     if (!digest) {
         return raise_memory();
@@ -208,17 +208,21 @@ static bool make_digest(image_folder *d) {
         tn__digest_add(digest, name, strlen(name) + 1);
         tn__digest_add(digest, &d->images[i].bytes, sizeof(d->images[i].bytes));
     }
-    tn__digest_text(digest, d->digest);
+    tn__digest_text(digest, digits->at);
     tn__digest_free(digest);
     return true;
 }
 
 static int image_folder_describe(tn_dataset *self, char *text, size_t room) {
     image_folder *d = (image_folder *)self;
-    if (!d->digest[0] && !make_digest(d)) {
-        return -1;
+    tn__digits digits;
+    if (!tn__identity_known(&d->identity, &digits)) {
+        if (!make_digest(d, &digits)) {
+            return -1;
+        }
+        tn__identity_note(&d->identity, &digits);
     }
-    return snprintf(text, room, "digest of names and sizes %s, height %lld, width %lld", d->digest,
+    return snprintf(text, room, "digest of names and sizes %s, height %lld, width %lld", digits.at,
                     (long long)self->x_dims.size[1], (long long)self->x_dims.size[2]);
 }
 

@@ -140,7 +140,7 @@ static tn_status libsvm_get(tn_dataset *self, tn_example e, void *x, void *y) {
 static int libsvm_describe(tn_dataset *self, char *text, size_t room) {
     libsvm *d = (libsvm *)self;
     size_t rows = (size_t)self->size, count = (size_t)d->begins[rows];
-    const char *digits[] = {
+    const tn__digits digits[] = {
         tn__identity_of(&d->identities[0], d->labels, rows * sizeof(*d->labels)),
         tn__identity_of(&d->identities[1], d->begins, (rows + 1) * sizeof(*d->begins)),
         tn__identity_of(&d->identities[2], d->places, count * sizeof(*d->places)),
@@ -149,7 +149,7 @@ static int libsvm_describe(tn_dataset *self, char *text, size_t room) {
     return snprintf(text, room,
                     "digest of labels %s, digest of rows %s, digest of indices %s, "
                     "digest of numbers %s",
-                    digits[0], digits[1], digits[2], digits[3]);
+                    digits[0].at, digits[1].at, digits[2].at, digits[3].at);
 }
 
 static void libsvm_free(tn_dataset *self) {

@@ -192,8 +192,8 @@ static int mnist_describe(tn_dataset *self, char *text, size_t room) {
     mnist *d = (mnist *)self;
     size_t images = (size_t)d->base.size;
     return snprintf(text, room, "digest of images %s, digest of labels %s",
-                    tn__identity_of(&d->pixels_identity, d->pixels, images * PIXELS),
-                    tn__identity_of(&d->labels_identity, d->labels, images));
+                    tn__identity_of(&d->pixels_identity, d->pixels, images * PIXELS).at,
+                    tn__identity_of(&d->labels_identity, d->labels, images).at);
 }
 
 static void mnist_free(tn_dataset *self) {

@@ -1,7 +1,7 @@
 /* Sequences of different lengths, each a tensor of its own. */
-#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/identity.h"
 #include "tern/data.h"
 #include "tern/sys/tensor.h"
 
@@ -13,7 +13,7 @@ static const char operation[] = "sequence_dataset";
 typedef struct sequences {
     tn_dataset base;
     tn_tensor **x, **y; /* [base.size], contiguous, one reference each; y may be NULL */
-    char digits[TN__DIGEST_DIGITS + 1]; /* the digest of all of it; "": not yet */
+    tn__identity identity;
 } sequences;
 
 static size_t bytes_of(const tn_tensor *t) {
@@ -51,7 +51,8 @@ static void add_sequence(tn__digest *digest, const tn_tensor *t) {
 
 static int sequences_describe(tn_dataset *self, char *text, size_t room) {
     sequences *d = (sequences *)self;
-    if (!d->digits[0]) {
+    tn__digits digits;
+    if (!tn__identity_known(&d->identity, &digits)) {
         tn__digest *digest = tn__digest_new();
         if (!digest) {
             tn__raise(TN_ENOMEM, operation, "no memory");
@@ -63,10 +64,11 @@ static int sequences_describe(tn_dataset *self, char *text, size_t room) {
                 add_sequence(digest, d->y[i]);
             }
         }
-        tn__digest_text(digest, d->digits);
+        tn__digest_text(digest, digits.at);
         tn__digest_free(digest);
+        tn__identity_note(&d->identity, &digits);
     }
-    return snprintf(text, room, "digest %s", d->digits);
+    return snprintf(text, room, "digest %s", digits.at);
 }
 
 static void free_list(tn_tensor **list, int64_t n) {

@@ -8,11 +8,11 @@
  * the end. Of pairs, in both cases, a window is one prompt with its completion.
  */
 #include "core/error.h"
-#include "core/digest.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "core/text.h"
 #include "data/corpus/kind.h"
+#include "data/identity.h"
 #include "data/shards.h"
 #include "data/corpus/tokens_json.h"
 #include "tern/data.h"
@@ -47,7 +47,7 @@ typedef struct shards {
     int64_t length, vocab;
     int64_t stride; /* tokens from one window's beginning to the next one's; `length` or less */
     bool sliding;   /* each target once, up to the file's end */
-    char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
+    tn__identity identity;
     int count;
     shard list[];
 } shards;
@@ -388,8 +388,8 @@ static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
     return true;
 }
 
-/* To d->digest. False after raising. */
-static bool digest_all(shards *d) {
+/* False after raising. */
+static bool digest_all(const shards *d, tn__digits *digits) {
     tn__digest *digest = tn__digest_new();
     if (!digest) {
         tn__raise(TN_ENOMEM, "token_shards", "no memory for a digest");
@@ -400,7 +400,7 @@ static bool digest_all(shards *d) {
         done = digest_shard(digest, &d->list[i], pages_each(d));
     }
     if (done) {
-        tn__digest_text(digest, d->digest);
+        tn__digest_text(digest, digits->at);
     }
     tn__digest_free(digest);
     return done;
@@ -408,10 +408,14 @@ static bool digest_all(shards *d) {
 
 static int shards_describe(tn_dataset *self, char *text, size_t room) {
     shards *d = (shards *)self;
-    if (!d->digest[0] && !digest_all(d)) {
-        return -1;
+    tn__digits digits;
+    if (!tn__identity_known(&d->identity, &digits)) {
+        if (!digest_all(d, &digits)) {
+            return -1;
+        }
+        tn__identity_note(&d->identity, &digits);
     }
-    return snprintf(text, room, "files %d, digest %s", d->count, d->digest);
+    return snprintf(text, room, "files %d, digest %s", d->count, digits.at);
 }
 
 /* ---- Making it ------------------------------------------------------------------------------- */

@@ -4,10 +4,10 @@
  * Nothing is mapped (core/reader.h says why): a row is one read, which the system answers from its
  * cache, and a file that is cut short later is an error instead of a signal.
  */
-#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "data/identity.h"
 #include "io/npy_array.h"
 #include "tern/npy.h"
 
@@ -27,8 +27,8 @@ typedef struct array {
 
 typedef struct npy {
     tn_dataset base;
-    array x, y;                         /* y without a path: there is none */
-    char digest[TN__DIGEST_DIGITS + 1]; /* "": nobody has asked yet */
+    array x, y; /* y without a path: there is none */
+    tn__identity identity;
 } npy;
 
 /* ---- One file -------------------------------------------------------------------------------- */
@@ -139,7 +139,7 @@ static bool digest_array(tn__digest *digest, const array *a) {
     return true;
 }
 
-static bool make_digest(npy *d) {
+static bool make_digest(const npy *d, tn__digits *digits) {
     tn__digest *digest = tn__digest_new();
     if (!digest) {
         tn__raise(TN_ENOMEM, "npy_dataset", "no memory for a digest");
@@ -147,7 +147,7 @@ static bool make_digest(npy *d) {
     }
     bool done = digest_array(digest, &d->x) && (!d->y.path || digest_array(digest, &d->y));
     if (done) {
-        tn__digest_text(digest, d->digest);
+        tn__digest_text(digest, digits->at);
     }
     tn__digest_free(digest);
     return done;
@@ -155,10 +155,14 @@ static bool make_digest(npy *d) {
 
 static int npy_describe(tn_dataset *self, char *text, size_t room) {
     npy *d = (npy *)self;
-    if (!d->digest[0] && !make_digest(d)) {
-        return -1;
+    tn__digits digits;
+    if (!tn__identity_known(&d->identity, &digits)) {
+        if (!make_digest(d, &digits)) {
+            return -1;
+        }
+        tn__identity_note(&d->identity, &digits);
     }
-    return snprintf(text, room, "files %d, digest %s", 1 + (d->y.path != NULL), d->digest);
+    return snprintf(text, room, "files %d, digest %s", 1 + (d->y.path != NULL), digits.at);
 }
 
 static void npy_free(tn_dataset *self) {

@@ -70,8 +70,9 @@ struct tn_dataset {
     /* Tells these data from others, for checkpoints; may be NULL. Writes as snprintf does, and
      * returns as snprintf: NAME VALUE, … where a value has no space and neither has a ','. A digest
      * of all examples is best ("digest 6fe1…"), a version or a number of rows better than nothing.
-     * Called at each save and load, by the thread that does it: what takes long is kept. Negative
-     * after raising; what is not below `room` (TN_DESCRIBE_ROOM) is TN_EVALUE there. */
+     * Called at each save and load, by the thread that does it, and by several at once where their
+     * loaders share the dataset: what takes long is kept. Negative after raising; what is not below
+     * `room` (TN_DESCRIBE_ROOM) is TN_EVALUE there. */
     int (*describe)(tn_dataset *self, char *text, size_t room);
 
     int64_t keepers; /* 0: how often tn_dataset_keep was called beyond tn_dataset_free; atomic */

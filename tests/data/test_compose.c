@@ -2,6 +2,7 @@
 #include "tern/data.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "tests/support/test.h"
@@ -230,6 +231,40 @@ static void descriptions(void **state) {
     described_as(p[1], ", split 9:2");
 }
 
+typedef struct asker {
+    pthread_t thread;
+    tn_dataset *d;
+    char text[TN_DESCRIBE_ROOM];
+} asker;
+
+static void *ask_dataset(void *user) {
+    asker *a = user;
+    a->d->describe(a->d, a->text, sizeof(a->text));
+    return NULL;
+}
+
+/* As ranks that are threads do, whose loaders share a dataset: the thread sanitizer looks on. */
+static void threads_ask_at_once(void **state) {
+    (void)state;
+    static const int32_t tokens[64] = {1, 2, 3};
+    tn_tensor *x = tn_ones(TN_DIMS(4), TN_F32);
+    tn_dataset *all[] = {rows(0, 50), tn_token_dataset(tokens, 64, 8),
+                         tn_sequence_dataset(&x, NULL, 1),
+                         tn_subset(rows(0, 9), (int64_t[]){1, 2}, 2)};
+    for (int i = 0; i < 4; i++) {
+        asker askers[3];
+        for (int k = 0; k < 3; k++) {
+            askers[k].d = all[i];
+            assert_int_equal(pthread_create(&askers[k].thread, NULL, ask_dataset, &askers[k]), 0);
+        }
+        for (int k = 0; k < 3; k++) {
+            pthread_join(askers[k].thread, NULL);
+            assert_string_equal(askers[k].text, askers[0].text);
+        }
+        described_as(all[i], askers[0].text);
+    }
+}
+
 /* ---- Different lengths ----------------------------------------------------------------------- */
 
 enum { SEQUENCES = 7, WIDTH = 2 };
@@ -387,6 +422,7 @@ int main(void) {
         TEST(random_split_is_a_rule),
         TEST(random_split_refuses),
         TEST(descriptions),
+        TEST(threads_ask_at_once),
         TEST(padding),
         TEST(what_is_alike_has_no_lengths),
         TEST(sequences_refuse),
