@@ -81,11 +81,16 @@ static void take_plain(tn__csv *c, const char **at) {
     *at = end;
 }
 
+static const char *skip_blanks(const tn__csv *c, const char *at) {
+    while (*at != c->delimiter && (*at == ' ' || *at == '\t')) {
+        at++;
+    }
+    return at;
+}
+
 /* The field at *at; then *at is at the delimiter or the 0 behind it. */
 static bool take_field(tn__csv *c, const char **at) {
-    while (**at != c->delimiter && (**at == ' ' || **at == '\t')) {
-        (*at)++;
-    }
+    *at = skip_blanks(c, *at);
     if (**at == '"') {
         (*at)++;
         return take_quoted(c, at);
@@ -118,7 +123,7 @@ bool tn__csv_next(tn__csv *c) {
     const char *line;
     do {
         line = tn__lines_next(&c->lines, &bytes);
-    } while (line && bytes == 0);
+    } while (line && !*skip_blanks(c, line));
     c->line = c->lines.number;
     c->bytes = 0;
     c->count = 0;

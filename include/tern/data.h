@@ -202,7 +202,7 @@ TN_API tn_csv_options tn_csv_defaults(void);
  * compressed (.gz, .zst), in memory. x (features) f32, in the order of `features`; y () i64, the
  * number of the class, or f32. Classes have their numbers in the order of their texts' bytes, whole
  * numbers by value and first; `classes` of the dataset has them, for the options of the next file.
- * Blanks around what is not in quotes go, as do empty lines. Numbers are decimal, or inf.
+ * Blanks around what is not in quotes go, as do lines of nothing else. Numbers are decimal, or inf.
  *
  * What is wrong is TN_EFORMAT, which names line (from 1) and column (from 0); TN_EVALUE, TN_EIO. */
 TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);

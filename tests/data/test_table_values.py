@@ -77,7 +77,7 @@ def write(folder, text, name="t.csv"):
 def choices():
     """Columns by name and by number, numbers and classes as targets, missing values."""
     with tempfile.TemporaryDirectory() as folder:
-        path = write(folder, "a,b,c,class\n1,2,3,10\n 4 ,NA,6, 9\n\n7,8,,10\n10,11,12,2")
+        path = write(folder, "a,b,c,class\n1,2,3,10\n 4 ,NA,6, 9\n\n \t \n7,8,,10\n10,11,12,2")
         x, y, classes = examples(folder, "csv", path, "nan", "classes", ",", "header", "class")
         same(x, numpy.array([[1, 2, 3], [4, NAN, 6], [7, 8, NAN], [10, 11, 12]], dtype=numpy.float32), "x")
         same(y, [2, 1, 2, 0], "y")
