@@ -246,6 +246,11 @@ enum { MOST_CHANNELS = 8 };
 /* value[] is the means, then the standard deviations. */
 static tn_status normalize_shape(const tn_transform *t, tn_dims *dims) {
     int64_t C = t->values / 2;
+    if (C == 0) {
+        return tn__raise(TN_EVALUE, t->kind,
+                         "means and deviations of 1 to %d channels are wanted, and neither NULL",
+                         MOST_CHANNELS);
+    }
     if (dims->ndim < 1 || dims->size[0] != C) {
         return tn__raise(TN_ESHAPE, t->kind, "x has %lld channels, but there are means for %lld",
                          (long long)(dims->ndim < 1 ? 0 : dims->size[0]), (long long)C);
@@ -280,6 +285,6 @@ tn_transform tn_image_normalize(int C, const double *mean, const double *std) {
         t.value[c] = mean[c];
         t.value[C + c] = std[c];
     }
-    t.values = fits ? 2 * C : 0; /* then no image fits */
+    t.values = fits ? 2 * C : 0; /* which normalize_shape refuses */
     return t;
 }
