@@ -18,8 +18,7 @@ typedef struct tn__csv {
 /* False after raising. */
 bool tn__csv_open(tn__csv *c, const char *path, char delimiter, const char *operation);
 
-/* The next record that is not an empty line, or one of blanks. False at the end, and after raising.
- */
+/* The next record; a line of nothing but blanks is none. False at the end, and after raising. */
 bool tn__csv_next(tn__csv *c);
 
 /* Field i of the record: what was not in quotes has no blanks around it. */
