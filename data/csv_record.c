@@ -24,9 +24,16 @@ static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
     return false;
 }
 
-/* Room for a line more in the text: fields are never longer than what they are written as. */
+/* Room for a line more in the text: fields are never longer than what they are written as. No more
+ * than the longest line: quotes that do not end may be followed by anything. */
 static bool hold_line(tn__csv *c, size_t bytes) {
     size_t room = c->bytes + bytes + 2;
+    if (c->bytes + bytes > TN__LONGEST_LINE) {
+        tn__raise(TN_EFORMAT, c->lines.stream.file.operation,
+                  "%s: the record that begins in line %lld has more than %d bytes",
+                  c->lines.stream.file.path, (long long)c->line, TN__LONGEST_LINE);
+        return false;
+    }
     if (room <= c->room) {
         return true;
     }

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { LONGEST = 64 << 20, READ_AT_ONCE = 1 << 16 };
+enum { READ_AT_ONCE = 1 << 16 };
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
@@ -70,9 +70,9 @@ static int64_t find_end(tn__lines *l) {
         const char *from = l->buffer + l->begin;
         const char *found = memchr(from + seen, '\n', l->end - l->begin - seen);
         seen = found ? (size_t)(found - from) : l->end - l->begin;
-        if (seen > LONGEST) {
+        if (seen > TN__LONGEST_LINE) {
             tn__raise(TN_EFORMAT, l->stream.file.operation, "%s: line %lld has more than %d bytes",
-                      l->stream.file.path, (long long)l->number, LONGEST);
+                      l->stream.file.path, (long long)l->number, TN__LONGEST_LINE);
             return -1;
         }
         if (found || l->all_read) {

@@ -5,6 +5,8 @@
 
 #include "data/corpus/stream.h"
 
+enum { TN__LONGEST_LINE = 64 << 20 };
+
 typedef struct tn__lines {
     tn__stream stream;
     char *buffer;

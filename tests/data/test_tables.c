@@ -51,6 +51,23 @@ static void a_wrong_table_names_its_place(void **state) {
     assert_error(TN_EVALUE, "NULL");
 }
 
+/* Quotes that never end, in a small file: it unpacks to lines without number. */
+static void an_endless_record(void **state) {
+    (void)state;
+    const char *path = temp_path("endless.gz");
+    gzFile out = gzopen(path, "wb1");
+    static char lines[1 << 20];
+    memset(lines, 'x', sizeof(lines));
+    lines[sizeof(lines) - 1] = '\n';
+    gzputs(out, "a,b\n1,\"");
+    for (int i = 0; i < 65; i++) {
+        gzwrite(out, lines, sizeof(lines));
+    }
+    gzclose(out);
+    assert_null(tn_csv_dataset(path, tn_csv_defaults()));
+    assert_error(TN_EFORMAT, "the record that begins in line 2 has more than 67108864 bytes");
+}
+
 static void a_zero_far_behind(void **state) {
     (void)state;
     enum { ROWS = 3000, BYTES = 4 * ROWS };
@@ -236,11 +253,17 @@ static int begin(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(a_wrong_table_names_its_place),        TEST(a_zero_far_behind),
-        TEST(columns_that_are_not_there),           TEST(classes_that_are_given),
-        TEST(a_wrong_row_names_its_line),           TEST(other_tables_are_noticed),
-        TEST(a_compressed_table_that_is_damaged),   TEST(threads_read_rows),
-        TEST(numbers_have_a_point_in_every_locale), TEST(memory_that_runs_out),
+        TEST(a_wrong_table_names_its_place),
+        TEST(an_endless_record),
+        TEST(a_zero_far_behind),
+        TEST(columns_that_are_not_there),
+        TEST(classes_that_are_given),
+        TEST(a_wrong_row_names_its_line),
+        TEST(other_tables_are_noticed),
+        TEST(a_compressed_table_that_is_damaged),
+        TEST(threads_read_rows),
+        TEST(numbers_have_a_point_in_every_locale),
+        TEST(memory_that_runs_out),
     };
     return cmocka_run_group_tests(tests, begin, temp_clean);
 }
