@@ -31,8 +31,7 @@ tn__tracer *tn__tracer_begin(tn__tracer *tracer);
 /* Whether no tracer minds that something becomes a function of y in place. False after raising. */
 bool tn__tracer_change(const tn_tensor *y, const char *operation);
 
-/* ---- A call's arguments by their names (tn_op.fields) -----------------------------------------
- */
+/* ---- A call's arguments by their names (tn_op.fields) ---------------------------------------- */
 
 /* The operation must have the field: an error of ours, TN_ESTATE, if it has not. */
 int64_t tn__field_whole(const tn_op_call *c, const char *name); /* numbers and bools */

@@ -158,8 +158,7 @@ TN_API void tn_run_utilisation(tn_run *r, double flops, double peak);
  * from then on is shown as a line. */
 TN_API bool tn_run_validates(tn_run *r);
 
-/* ---- Who watches a run ------------------------------------------------------------------------
- */
+/* ---- Who watches a run ----------------------------------------------------------------------- */
 
 /* The last value that was logged under a name, on every rank that logged one; NaN: none. */
 TN_API double tn_run_value(const tn_run *r, const char *name);
@@ -261,8 +260,7 @@ TN_API void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows)
 /* As a picture that any browser shows. Written as io.h says. */
 TN_API tn_status tn_plot_svg(const tn_plot *plot, const char *path) TN_MUST_USE;
 
-/* ---- Metrics: what a model is worth, over batches and over ranks ------------------------------
- */
+/* ---- Metrics: what a model is worth, over batches and over ranks ----------------------------- */
 
 /* Counts that are added up; numbers are made of them at the end, so that N ranks say what one
  * would.
@@ -302,8 +300,7 @@ TN_API double tn_metrics_perplexity(const tn_metrics *m); /* exp(loss) */
  * classes, or NULL. */
 TN_API void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names);
 
-/* ---- Search: which settings are best? ---------------------------------------------------------
- */
+/* ---- Search: which settings are best? -------------------------------------------------------- */
 
 /* Trains with many settings and keeps what each was worth, as Ray Tune does.
  *

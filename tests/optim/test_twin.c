@@ -170,8 +170,7 @@ static void adam(void **state) {
     compare_all(make_adam, 8);
 }
 
-/* ---- Those without a kernel -------------------------------------------------------------------
- */
+/* ---- Those without a kernel ------------------------------------------------------------------ */
 
 /* With a learning rate that suits a parabola. */
 #define MAKER(kind, rate)                               \
