@@ -4,6 +4,7 @@
  * One struct for all six: they differ in the function that is called and in the first two sizes of
  * the weight.
  */
+#include "nn/describe.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -21,28 +22,17 @@ static tn_tensor *conv_forward(tn_module *self, tn_tensor *x) {
     return all[m->transposed][m->spatial - 1](x, m->weight, m->bias, m->options);
 }
 
-/* Appends "NAME 2x1": a number, or one for each dimension. */
-static int describe_numbers(char *text, size_t room, int length, const char *name, tn_dims n) {
-    for (int i = 0; i < n.ndim; i++) {
-        size_t left = (size_t)length < room ? room - (size_t)length : 0;
-        length += i ? snprintf(text + length, left, "x%lld", (long long)n.size[i])
-                    : snprintf(text + length, left, "%s%s %lld", length ? ", " : "", name,
-                               (long long)n.size[i]);
-    }
-    return length;
-}
-
 static int conv_describe(const tn_module *self, char *text, size_t room) {
     const tn_conv *m = (const tn_conv *)self;
     const tn_conv_options *o = &m->options;
-    int length = describe_numbers(text, room, 0, "stride", o->stride);
-    length = describe_numbers(text, room, length, o->same ? "same" : "padding",
-                              o->same ? TN_DIMS(1) : o->padding);
-    length = describe_numbers(text, room, length, "dilation", o->dilation);
+    int length = tn__describe_dims(text, room, 0, "stride", o->stride);
+    length = tn__describe_dims(text, room, length, o->same ? "same" : "padding",
+                               o->same ? TN_DIMS(1) : o->padding);
+    length = tn__describe_dims(text, room, length, "dilation", o->dilation);
     if (m->transposed) {
-        length = describe_numbers(text, room, length, "output_padding", o->output_padding);
+        length = tn__describe_dims(text, room, length, "output_padding", o->output_padding);
     }
-    return describe_numbers(text, room, length, "groups", TN_DIMS(o->groups));
+    return tn__describe_dims(text, room, length, "groups", TN_DIMS(o->groups));
 }
 
 /* The weight's sizes. False after raising. */

@@ -93,6 +93,16 @@ static bool describe_module(tn_module *m, const char *path, void *user) {
     return !d->failed;
 }
 
+int tn__describe_dims(char *text, size_t room, int length, const char *name, tn_dims dims) {
+    for (int i = 0; i < dims.ndim; i++) {
+        size_t used = (size_t)length < room ? (size_t)length : room;
+        length += i ? snprintf(text + used, room - used, "x%lld", (long long)dims.size[i])
+                    : snprintf(text + used, room - used, "%s%s %lld", length ? ", " : "", name,
+                               (long long)dims.size[i]);
+    }
+    return length;
+}
+
 char *tn__module_describe(void *m, const char *operation) {
     description d = {.operation = operation};
     tn_module_each_module(m, describe_module, &d);

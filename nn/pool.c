@@ -1,16 +1,8 @@
 /* Pooling layers: windows that slide (tn_pool), and windows that make a result of a size
  * (tn_adaptive_pool). They differ in the function they call.
  */
+#include "nn/describe.h"
 #include "nn/module.h"
-
-static int describe_dims(const tn_dims *dims, const char *name, char *text, size_t room) {
-    int length = snprintf(text, room, "%s ", name);
-    for (int i = 0; i < dims->ndim; i++) {
-        size_t left = (size_t)length < room ? room - (size_t)length : 0;
-        length += snprintf(text + length, left, i ? "x%lld" : "%lld", (long long)dims->size[i]);
-    }
-    return length;
-}
 
 /* ---- Windows that slide ---------------------------------------------------------------------- */
 
@@ -21,18 +13,12 @@ static tn_tensor *pool_forward(tn_module *self, tn_tensor *x) {
 
 static int pool_describe(const tn_module *self, char *text, size_t room) {
     const tn_pool *m = (const tn_pool *)self;
-    const struct {
-        const tn_dims *dims;
-        const char *name;
-    } parts[] = {{&m->kernel, "kernel"},
-                 {m->options.stride.ndim ? &m->options.stride : &m->kernel, ", stride"},
-                 {&m->options.padding, ", padding"},
-                 {&m->options.dilation, ", dilation"}};
-    int length = 0;
-    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts) && (size_t)length < room; i++) {
-        length += describe_dims(parts[i].dims, parts[i].name, text + length, room - (size_t)length);
-    }
-    return length;
+    const tn_pool_options *o = &m->options;
+    int length = tn__describe_dims(text, room, 0, "kernel", m->kernel);
+    length =
+        tn__describe_dims(text, room, length, "stride", o->stride.ndim ? o->stride : m->kernel);
+    length = tn__describe_dims(text, room, length, "padding", o->padding);
+    return tn__describe_dims(text, room, length, "dilation", o->dilation);
 }
 
 static void pool_init(tn_pool *m, const char *kind,
@@ -59,7 +45,7 @@ static tn_tensor *adaptive_forward(tn_module *self, tn_tensor *x) {
 }
 
 static int adaptive_describe(const tn_module *self, char *text, size_t room) {
-    return describe_dims(&((const tn_adaptive_pool *)self)->size, "size", text, room);
+    return tn__describe_dims(text, room, 0, "size", ((const tn_adaptive_pool *)self)->size);
 }
 
 static void adaptive_init(tn_adaptive_pool *m, const char *kind,

@@ -1,5 +1,6 @@
 /* upsample: tn_interpolate in a sequential. */
 #include "core/number.h"
+#include "nn/describe.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -9,9 +10,9 @@ static tn_tensor *upsample_forward(tn_module *self, tn_tensor *x) {
 
 static int upsample_describe(const tn_module *self, char *text, size_t room) {
     const tn_interpolate_options *o = &((const tn_upsample *)self)->options;
-    return snprintf(text, room, "size %s, scale_factor %s, mode %d, align_corners %d",
-                    tn__dims_text(o->size), tn__number_of(o->scale_factor).text, (int)o->mode,
-                    o->align_corners);
+    int length = snprintf(text, room, "scale_factor %s, mode %d, align_corners %d",
+                          tn__number_of(o->scale_factor).text, (int)o->mode, o->align_corners);
+    return tn__describe_dims(text, room, length, "size", o->size);
 }
 
 void tn_upsample_init(tn_upsample *m, tn_interpolate_options options) {

@@ -300,6 +300,30 @@ static void test_other_optimisers_and_norms(void **state) {
     assert_error(TN_EMISMATCH, "sgd: dampening was 0 but is 0.1");
 }
 
+/* Layers of sizes: no weight tells them. */
+static tn_sequential *sized_net(int64_t width) {
+    tn_interpolate_options size = tn_interpolate_defaults();
+    size.size = TN_DIMS(4, width);
+    return TN_SEQUENTIAL(tn_conv2d_new(1, 1, 1),
+                         tn_max_pool2d_new_with(TN_DIMS(2, width), tn_pool_defaults()),
+                         tn_adaptive_avg_pool2d_new(width), tn_upsample_new_with(size));
+}
+
+static void test_other_sizes(void **state) {
+    (void)state;
+    const char *path = temp_path("sizes");
+    tn_sequential *saved = sized_net(6), *same = sized_net(6), *other = sized_net(8);
+    assert_int_equal(tn_save(saved, path), TN_OK);
+    assert_int_equal(tn_load(same, path), TN_OK);
+    assert_int_equal(tn_load(other, path), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH,
+                 "1: kernel was 2x6 but is 2x8; 1: stride was 2x6 but is 2x8; 2: size "
+                 "was 6 but is 8; 3: size was 4x6 but is 4x8");
+    tn_module_free(saved);
+    tn_module_free(same);
+    tn_module_free(other);
+}
+
 /* ---- Descriptions of one's own --------------------------------------------------------------- */
 
 /* A module that says of itself what a test wants. */
@@ -596,6 +620,7 @@ int main(void) {
         cmocka_unit_test(test_goes_on_all_the_same),
         cmocka_unit_test(test_the_description),
         cmocka_unit_test(test_other_optimisers_and_norms),
+        cmocka_unit_test(test_other_sizes),
         cmocka_unit_test(test_modules_of_ones_own),
         cmocka_unit_test(test_data_of_ones_own),
         cmocka_unit_test(test_samplers_with_tables),
