@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- Names ----------------------------------------------------------------------------------- */
-
 /* ---- Registering ----------------------------------------------------------------------------- */
 
 /* What is registered in a transparent child, one without a name, stands beside what is registered

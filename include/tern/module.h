@@ -19,8 +19,8 @@
  * are one bracket around its forward: hooks before, precision, recompute, a scope, hooks after.
  *
  * Layers are in layers.h, initial values in init.h, attention and transformers in transformer.h.
- * Read next: nn/module.c (the registry), nn/call.c (the bracket), nn/linear.c (the smallest
- * module).
+ * Read next: nn/module.c (how one begins and ends), nn/register.c (what is in it), nn/call.c (the
+ * bracket), nn/linear.c (the smallest module).
  */
 #ifndef TERN_MODULE_H
 #define TERN_MODULE_H
