@@ -44,6 +44,8 @@ def rows(text):
     for number, line in enumerate(text.split("\n"), 1):
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if len(cells) != 2:
+            if header is not None and line.startswith("|"):
+                yield number, header, "", line
             header = None
         elif header is None:
             header = cells[0]
@@ -95,10 +97,21 @@ def public_names(root):
     return {name for path in paths for name in re.findall(r"\b(?:tn|TN)_\w+", read("", path))}
 
 
+def pair_faults(root):
+    """--programs compares them in this order."""
+    text = read(root, DOCUMENT)
+    kinds = re.findall(r"^```(python|c)$", text, re.M)
+    if kinds != ["python", "c"] * (len(kinds) // 2):
+        yield 1, f"not a program in C below each one in Python: {', '.join(kinds)}"
+
+
 def row_faults(root, answered):
     public = public_names(root)
     for number, header, left, right in rows(read(root, DOCUMENT)):
         if header not in ("PyTorch", "Elsewhere"):
+            continue
+        if not left:
+            yield number, f"a row needs two cells, and in them no |: {right}"
             continue
         named = re.findall(r"\b(?:tn|TN)_\w+", " ".join(re.findall(r"`([^`]+)`", right)))
         for name in named:
@@ -213,7 +226,7 @@ def torch_faults(root, answered, wanted):
 
 def faults(root):
     answered, wanted = {}, course(root)
-    for number, fault in row_faults(root, answered):
+    for number, fault in [*row_faults(root, answered), *pair_faults(root)]:
         yield f"{DOCUMENT}:{number}: {fault}"
     there = {form for name in answered for form in forms(name)}
     for name in sorted(set(wanted) - there):
@@ -237,6 +250,8 @@ PLANTED = {  # what, where, and what is replaced by what
     "a name of the course without an answer": (NAMES, "torch: exp", "torch: exp sin"),
     "a function of another size without an answer": (NAMES, "conv2d", "conv3d"),
     "an answer that was lost": (DOCUMENT, "`torch.exp`, ", "`torch.abs`, "),
+    "a row that a | cuts": (DOCUMENT, "| `with torch.no_grad():` | `TN_LOG` |", "| `with torch.no_grad():` | `TN_LOG | 2` |"),
+    "a program in Python alone": (DOCUMENT, "| Elsewhere", "```python\nimport os\n```\n\n| Elsewhere"),
 }
 
 
