@@ -204,6 +204,7 @@ char *tn__search_describe(const tn_search *s, int64_t trial) {
     return take_text(&t);
 }
 
+/* What is shown to people has six digits; here all count. */
 static void put_searched(tn__json_text *t, const tn__searched *v) {
     put_word(t, v->name);
     if (!v->choices) {
@@ -217,7 +218,8 @@ static void put_searched(tn__json_text *t, const tn__searched *v) {
         tn__setting setting = {0};
         draw_choice(v, k, &setting);
         put_word(t, " ");
-        put_word(t, tn__search_value(v, &setting, number));
+        put_word(t, v->real ? tn__number_of(setting.real).text
+                            : tn__search_value(v, &setting, number));
     }
     put_word(t, "\n");
 }

@@ -157,6 +157,23 @@ static void goes_on(void **state) {
     free(again);
 }
 
+/* A choice that differs in its last bit makes another search. */
+static void looks_at_every_bit(void **state) {
+    tn_search_options o = options_in("bits");
+    double value, choices[2] = {1e-3, 0.2};
+    for (int i = 0; i < 2; i++) {
+        tn_search *search = tn_search_new(o);
+        tn_search_choose(search, "value", &value, choices, 2);
+        assert_int_equal(tn_search_next(search), i == 0);
+        if (i > 0) {
+            assert_error(TN_EMISMATCH, "it was\nseed 5, steps 90, first_steps 0, factor 3, grid 0, "
+                                       "larger_is_better 0\nvalue 0.001 0.2\nbut is");
+        }
+        tn_search_end(search);
+        choices[1] = nextafter(choices[1], 1);
+    }
+}
+
 static void refuses(void **state) {
     settings s;
     calls c;
@@ -223,7 +240,8 @@ static void stays_in_range(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(draws_by_number), TEST(halves),         TEST(grids),
-                                       TEST(goes_on),         TEST(stays_in_range), TEST(refuses)};
+    const struct CMUnitTest tests[] = {TEST(draws_by_number),   TEST(halves),         TEST(grids),
+                                       TEST(goes_on),           TEST(stays_in_range), TEST(refuses),
+                                       TEST(looks_at_every_bit)};
     return cmocka_run_group_tests_name("search", tests, NULL, temp_clean);
 }
