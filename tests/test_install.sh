@@ -18,7 +18,8 @@ version=$(pkg-config --modversion tern)
 lib=$(pkg-config --variable=libdir tern)
 flags=$(pkg-config --cflags --libs tern)
 private=$(pkg-config --static --libs tern)
-for name in tern_wait gomp png16 jpeg z xxhash nettle pcre2-8 zstd m; do
+case "$(ldd "$lib/libtern.so")" in *libpng16*) pictures="png16 jpeg" ;; *) pictures= ;; esac # -Dimages
+for name in tern_wait gomp $pictures z xxhash nettle pcre2-8 zstd m; do
     [[ " $private " == *" -l$name "* ]] || { echo "pkg-config --static does not name -l$name: $private"; exit 1; }
 done
 header=$(sed -n 's/^#define TN_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$(pkg-config --variable=includedir tern)/tern/core.h" | paste -sd.)
