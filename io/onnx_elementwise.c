@@ -109,8 +109,8 @@ static void put_softplus(tn__onnx *g, const tn_op_call *c, const char *type) {
 static void put_clamp(tn__onnx *g, const tn_op_call *c, const char *type) {
     double low = tn__field_real(c, "low"), high = tn__field_real(c, "high");
     int x = tn__onnx_in(g, c, 0);
-    int least = isinf(low) ? 0 : tn__onnx_number(g, low, dtype_of(c));
-    int most = isinf(high) ? 0 : tn__onnx_number(g, high, dtype_of(c));
+    int least = low == -INFINITY ? 0 : tn__onnx_number(g, low, dtype_of(c));
+    int most = high == INFINITY ? 0 : tn__onnx_number(g, high, dtype_of(c));
     tn__onnx_give(g, c, 0, TN__NODE(g, type, x, least, most));
 }
 
@@ -118,8 +118,8 @@ static void put_clamp(tn__onnx *g, const tn_op_call *c, const char *type) {
 static bool clamp_fits(const tn_op_call *c) {
     double low = tn__field_real(c, "low"), high = tn__field_real(c, "high");
     return tn_dtype_is_float(dtype_of(c)) ||
-           ((isinf(low) || (low == floor(low) && fabs(low) < 0x1p31)) &&
-            (isinf(high) || (high == floor(high) && fabs(high) < 0x1p31)));
+           ((low == -INFINITY || (low == floor(low) && fabs(low) < 0x1p31)) &&
+            (high == INFINITY || (high == floor(high) && fabs(high) < 0x1p31)));
 }
 
 /* exp(x) - 1 = 2 exp(x / 2) sinh(x / 2), which loses nothing near 0 */

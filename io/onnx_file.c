@@ -3,6 +3,7 @@
 #include "io/onnx_graph.h"
 
 #include "core/file.h"
+#include "tensor/tensor.h"
 #include "tern/ops.h"
 
 #include <stdint.h>
@@ -52,6 +53,21 @@ static void put_info(tn__message *graph, int field, const tn__onnx_value *v) {
     tn__message_text(&info, INFO_NAME, v->name);
     tn__message_put(&info, INFO_TYPE, &type);
     tn__message_put(graph, field, &info);
+}
+
+/* An initialiser is what its tensor holds now: whether that is still what was used. False after
+ * raising. */
+static bool check_unchanged(const tn__onnx *g) {
+    for (int i = 0; i < g->count; i++) {
+        const tn__onnx_value *v = &g->values[i];
+        if (is_initializer(v) && v->tensor->version->value != v->version) {
+            tn__raise(TN_EUNSUPPORTED, "onnx_export",
+                      "%s %s was changed in place after it was used, which ONNX cannot say",
+                      v->name, tn_shape_text(v->tensor));
+            return false;
+        }
+    }
+    return true;
 }
 
 /* The graph but its initialisers: their bytes are counted. */
@@ -124,7 +140,7 @@ static tn_status write_parts(const tn__onnx *g, const tn__message *model, const 
 
 tn_status tn__onnx_save(tn__onnx *g, const char *path) {
     size_t elsewhere = 0;
-    if (tn__pending()) {
+    if (tn__pending() || !check_unchanged(g)) {
         return tn_error();
     }
     tn__message graph = whole_graph(g, &elsewhere);

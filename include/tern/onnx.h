@@ -39,8 +39,9 @@ TN_API tn_onnx_options tn_onnx_defaults(void);
  * file is there whole or not at all (io.h).
  *
  * TN_ESTATE: m trains (tn_module_train(m, false)). TN_EUNSUPPORTED, with its name: an operation
- * that ONNX has not, nor any of those of which it is made; a tensor that depends on the inputs and
- * is changed in place; more than 2 GiB. TN_EVALUE: a name that is used twice. TN_EIO, TN_ENOMEM. */
+ * that ONNX has not, nor any of those of which it is made; a tensor that is changed in place and
+ * depends on the inputs, or was used before; more than 2 GiB. TN_EVALUE: a name that is used twice.
+ * TN_EIO, TN_ENOMEM. */
 TN_API tn_status tn_onnx_export(void *m, tn_values in, const char *path,
                                 tn_onnx_options options) TN_MUST_USE;
 

@@ -1,5 +1,6 @@
 /* ONNX: what stands in a file, and what cannot. That runtimes make the same numbers of it is
  * test_pypi_onnx.py's. */
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -201,6 +202,29 @@ static void a_whole_operation(void **state) {
                                          "Identity /prod_2 > output\n");
 }
 
+static tn_values clamp_far(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *open = tn_clamp(in.v[0], -INFINITY, INFINITY);
+    return TN_VALUES(tn_clamp(tn_clamp(open, INFINITY, INFINITY), -INFINITY, -INFINITY));
+}
+
+/* A bound is left out where it bounds nothing, and only there. */
+static void bounds_that_are_infinite(void **state) {
+    (void)state;
+    const char *path = temp_path("clamp.onnx");
+    tn_values in = TN_VALUES(tn_ones(TN_DIMS(3), TN_F32));
+    assert_int_equal(tn_onnx_export_function(clamp_far, NULL, NULL, in, path, tn_onnx_defaults()),
+                     TN_OK);
+    assert_string_equal(tell_file(path), "input input\n"
+                                         "output output\n"
+                                         "Clip input > /clamp_2\n"
+                                         "Clip /clamp_2 /clamp_3 > /clamp_4\n"
+                                         "Clip /clamp_4  /clamp_5 > /clamp_6\n"
+                                         "Identity /clamp_6 > output\n"
+                                         "initializer /clamp_3\n"
+                                         "initializer /clamp_5\n");
+}
+
 /* Parameters are written as they are kept, and cast where the module computes in another dtype; the
  * same the second time, when it has copies already. */
 static void a_module_with_a_policy(void **state) {
@@ -347,6 +371,13 @@ static tn_values gather_in_place(void *user, tn_values in) {
     return TN_VALUES(tn_neg(all));
 }
 
+static tn_values change_constant(void *user, tn_values in) {
+    (void)user;
+    tn_tensor *c = tn_zeros(TN_DIMS(2), TN_F32), *y = tn_add(in.v[0], c);
+    tn_fill_(c, 77);
+    return TN_VALUES(y);
+}
+
 static tn_values endless(void *user, tn_values in) {
     (void)user;
     tn_tensor *huge = tn_expand(tn_ones(TN_DIMS(1), TN_F32), TN_DIMS((int64_t)1 << 29));
@@ -369,6 +400,7 @@ static void what_cannot_be_said(void **state) {
         {drop, TN_EUNSUPPORTED, "dropout [2] has no counterpart in ONNX (tn_module_train"},
         {change_input, TN_EUNSUPPORTED, "neg: x [2] was changed in place"},
         {gather_in_place, TN_EUNSUPPORTED, "copy_: a tensor is changed in place by [2]"},
+        {change_constant, TN_EUNSUPPORTED, "[2] was changed in place after it was used"},
         {endless, TN_EUNSUPPORTED, "fewer than 2 GiB"},
         {nothing, TN_EVALUE, "the forward gives 0 tensors"},
         {NULL, TN_EVALUE, "the function is NULL"},
@@ -432,6 +464,7 @@ int main(void) {
         TEST(a_function),
         TEST(an_operation_of_others),
         TEST(a_whole_operation),
+        TEST(bounds_that_are_infinite),
         TEST(a_module_with_a_policy),
         TEST(fields_of_operations),
         TEST(a_batch_of_any_size),
