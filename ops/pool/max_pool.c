@@ -92,7 +92,9 @@ static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t n
  * its plane. With usual steps known it is made of vectors. */
 static void take_tap(const tn__pool_job *job, const void *x, int64_t at, int64_t number, int64_t n,
                      some_places *p, int64_t low) {
-    int32_t first = (int32_t)number, skip = (int32_t)job->args->stride[2], *index = p->index + low;
+    /* one place has no next, which could lie beyond all numbers */
+    int32_t first = (int32_t)number, skip = n > 1 ? (int32_t)job->args->stride[2] : 0,
+            *index = p->index + low;
     int64_t step = job->args->stride[2] * job->x.stride[2];
     const float *from = (const float *)x + at;
     if (job->x.dtype == TN_F64) {

@@ -96,6 +96,15 @@ static void windows_of_padding(void **state) {
     assert_true(at(gradient_of_max(x, o), 0) == 0);
 }
 
+/* There is no second place, and its elements would have no numbers. */
+static void a_step_beyond_all(void **state) {
+    (void)state;
+    tn_pool_options o = tn_pool_defaults();
+    o.stride = TN_DIMS(INT32_MAX);
+    tn_tensor *dx = gradient_of_max(row((const float[]){1, 2, 3}, 3), o);
+    assert_true(at(dx, 0) == 0 && at(dx, 1) == 1 && at(dx, 2) == 0);
+}
+
 /* The same numbers, channels last in memory. */
 static void channels_last(void **state) {
     (void)state;
@@ -165,10 +174,9 @@ static void larger_than_the_input(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(largest_of_equals), TEST(nan_wins),
-        TEST(long_rows),         TEST(windows_of_padding),
-        TEST(channels_last),     TEST(single_pictures),
-        TEST(refused),           TEST(larger_than_the_input),
+        TEST(largest_of_equals),  TEST(nan_wins),          TEST(long_rows),
+        TEST(windows_of_padding), TEST(a_step_beyond_all), TEST(channels_last),
+        TEST(single_pictures),    TEST(refused),           TEST(larger_than_the_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
