@@ -4,7 +4,8 @@
  *     dx[k] = the sum over i >= k of dy[i] times the product of all x[0 … i] but x[k]
  *
  * which is y[k - 1] times a linear scan of dy: nothing is divided, so zeros are like other numbers,
- * in derivatives of every order. Carried in f64.
+ * in derivatives of every order. Carried in f64, and so are both factors of dx: one may be beyond
+ * x's dtype where their product is not.
  */
 #include "ops/reduce/cumulative.h"
 #include "ops/reduce/reduce.h"
@@ -88,17 +89,65 @@ static tn_status cumprod_host(const tn_op_call *c) {
     return tn__cumulate(c, cumprod_piece);
 }
 
-/* The products of all before x[k], times what follows: s[k] = dy[k] + x[k + 1] s[k + 1]. */
+typedef struct product_back {
+    tn__lines x, dy, dx;
+    double *before; /* as many as x has elements: products of all before each */
+    bool reverse;
+} product_back;
+
+static void cumprod_back_piece(const void *user, int64_t first, int64_t end) {
+    const product_back *b = user;
+    int64_t length = b->x.length;
+    for (int64_t i = first; i < end; i++) {
+        int64_t x = tn__line_at(&b->x, i), dy = tn__line_at(&b->dy, i), dx = tn__line_at(&b->dx, i);
+        double *before = b->before + i * length, product = 1.0, behind = 0.0;
+        for (int64_t n = 0; n < length; n++) {
+            int64_t k = b->reverse ? length - 1 - n : n;
+            before[n] = product;
+            product *= tn__host_load(b->x.data, b->x.dtype, x + k * b->x.step);
+        }
+        for (int64_t n = length - 1; n >= 0; n--) {
+            int64_t k = b->reverse ? length - 1 - n : n;
+            behind += tn__host_load(b->dy.data, b->dy.dtype, dy + k * b->dy.step);
+            tn__host_store(b->dx.data, b->dx.dtype, dx + k * b->dx.step, before[n] * behind);
+            behind *= tn__host_load(b->x.data, b->x.dtype, x + k * b->x.step);
+        }
+    }
+}
+
+static tn_status cumprod_host_backward(const tn_op_back *b) {
+    const tn__cumulative_args *args = b->args;
+    int dim = b->x[0]->ndim > 0 ? tn__dim_from_start(args->dim, b->x[0]->ndim) : 0;
+    product_back job = {.x = tn__lines_along(b->x[0], dim),
+                        .dy = tn__lines_along(b->dy[0], dim),
+                        .dx = tn__lines_along(b->dx[0], dim),
+                        .reverse = args->reverse};
+    size_t bytes = (size_t)(job.x.count * job.x.length + 1) * sizeof(double); /* never 0 */
+    job.before = b->ctx->workspace(b->ctx, bytes);
+    if (!job.before) {
+        return TN_ENOMEM;
+    }
+    tn__host_pieces(job.x.count, 4 * job.x.length, cumprod_back_piece, &job);
+    b->ctx->workspace_free(b->ctx, job.before, bytes);
+    return TN_OK;
+}
+
+/* The same, recorded: the products of all before x[k], times what follows, which is
+ * s[k] = dy[k] + x[k + 1] s[k + 1]. */
 static void cumprod_backward(tn_op_grad *g) {
     const tn__cumulative_args *args = g->args;
-    tn_tensor *x = tn_op_saved_input(g, 0), *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
+    tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];
     if (tn_ndim(x) == 0) {
         tn_op_give(g, 0, dy);
         return;
     }
-    tn_tensor *before = tn__shift(y, args->dim, args->reverse, 1.0);
-    tn_tensor *next = tn__shift(x, args->dim, !args->reverse, 0.0);
-    tn_op_give(g, 0, tn_mul(before, tn__linear_scan(dy, next, args->dim, !args->reverse)));
+    tn_tensor *wide = tn_cast(x, TN_F64);
+    tn_tensor *before = tn__cumulative_apply(
+        &tn__op_cumprod, tn__shift(wide, args->dim, args->reverse, 1.0), args->dim, args->reverse);
+    tn_tensor *behind =
+        tn__linear_scan(tn_cast(dy, TN_F64), tn__shift(wide, args->dim, !args->reverse, 0.0),
+                        args->dim, !args->reverse);
+    tn_op_give(g, 0, tn_cast(tn_mul(before, behind), tn_dtype_of(x)));
 }
 
 /* With zeros too: none, one, two and more in a line. */
@@ -115,9 +164,10 @@ const tn_op tn__op_cumprod = {
     .name = "cumprod",
     .inputs = {"x"},
     .args_size = sizeof(tn__cumulative_args),
-    .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),
+    .saves = TN_SAVES_INPUT(0),
     .shape = tn__cumulative_shape,
     .host = cumprod_host,
+    .host_backward = cumprod_host_backward,
     .backward = cumprod_backward,
     .wide = true,
     .samples = cumprod_samples,

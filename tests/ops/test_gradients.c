@@ -95,6 +95,30 @@ static void products_of_zeros(void **state) {
     }
 }
 
+/* Where the product of the first half, or what is behind, is beyond f32 and f16, and dx is not; the
+ * same when it is recorded. */
+static void products_beyond_the_dtype(void **state) {
+    (void)state;
+    static const struct {
+        tn_dtype dtype;
+        double x[4], dx[4];
+    } lines[] = {{TN_F32, {1e25, 1e25, 1e-25, 1e-25}, {1e-25, 1e-25, 1e25, 1e25}},
+                 {TN_F32, {1e-25, 1e-25, 1e25, 1e25}, {1e25, 1e25, 1e-25, 1e-25}},
+                 {TN_F16, {1024, 1024, 0x1p-10, 0x1p-10}, {0x1p-10, 0x1p-10, 1024, 1024}}};
+    for (size_t c = 0; c < 2 * sizeof(lines) / sizeof(*lines); c++) {
+        TN_SCOPE;
+        tn_tensor *wide = tn_from_data(lines[c / 2].x, TN_DIMS(4), TN_F64);
+        tn_tensor *x = tn_detach(tn_cast(wide, lines[c / 2].dtype)), *dx;
+        tn_set_requires_grad(x, true);
+        tn_tensor *last = tn_select(tn_cumprod(x, 0), 0, 3), *one = tn_ones_like(last);
+        tn_grad_options options = {.create_graph = c % 2};
+        assert_int_equal(tn_grad(&last, &one, 1, &x, 1, &dx, options), TN_OK);
+        for (int64_t i = 0; i < 4; i++) {
+            assert_float_equal(tn_at(dx, &i) / lines[c / 2].dx[i], 1, 1e-6);
+        }
+    }
+}
+
 /* What a backward by kernels needs behind it: a rule or a composition. What a composition is
  * differentiated from: all inputs. */
 static void nothing_depends_on_a_kernel(void **state) {
@@ -303,6 +327,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(far_from_zero),
         TEST(products_of_zeros),
+        TEST(products_beyond_the_dtype),
         TEST(nothing_depends_on_a_kernel),
         TEST(forwards_alone),
         TEST(rows_are_summed_in_f32),
