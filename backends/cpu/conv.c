@@ -93,6 +93,16 @@ static void walk_class(conv_job *job, int d, const tn_desc *dx, const tn_desc *w
     job->y.data = (char *)job->y.data + first * dx->stride[d + 2] * (int64_t)size_of(dx->dtype);
 }
 
+/* A stride beyond all elements has one place, as it has with that many: so many classes do. */
+static tn_conv_args with_short_strides(const tn_conv_args *args, const tn_desc *dx) {
+    tn_conv_args shorter = *args;
+    for (int d = 0; d < SPATIAL; d++) {
+        int64_t all = max_of(dx->size[d + 2] + 2 * args->padding[d], 1);
+        shorter.stride[d] = min_of(args->stride[d], all);
+    }
+    return shorter;
+}
+
 tn_status TN_CPU(conv_backward_input)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
                                       const tn_desc *w, const tn_desc *b,
                                       const tn_conv_args *args) {
@@ -100,10 +110,11 @@ tn_status TN_CPU(conv_backward_input)(tn_context *ctx, const tn_desc *dx, const 
         return TN_CPU(ref)->conv_backward_input(ctx, dx, dy, w, b, args);
     }
     tn_status status = TN_OK;
-    int64_t classes = args->stride[0] * args->stride[1] * args->stride[2];
+    const tn_conv_args as = with_short_strides(args, dx);
+    int64_t classes = as.stride[0] * as.stride[1] * as.stride[2];
     for (int64_t i = 0; i < classes && status == TN_OK; i++) {
-        int64_t rest[SPATIAL] = {i / args->stride[2] / args->stride[1],
-                                 i / args->stride[2] % args->stride[1], i % args->stride[2]};
+        int64_t rest[SPATIAL] = {i / as.stride[2] / as.stride[1], i / as.stride[2] % as.stride[1],
+                                 i % as.stride[2]};
         conv_job job = {.images = dx->size[0],
                         .groups = args->groups,
                         .rows = w->size[1],
@@ -118,7 +129,7 @@ tn_status TN_CPU(conv_backward_input)(tn_context *ctx, const tn_desc *dx, const 
                         .bias = b ? b->data : NULL,
                         .bias_stride = b ? b->stride[0] : 0};
         for (int d = 0; d < SPATIAL; d++) {
-            walk_class(&job, d, dx, w, args, rest[d]);
+            walk_class(&job, d, dx, w, &as, rest[d]);
         }
         status = run_job(ctx, &job);
     }

@@ -119,6 +119,18 @@ static void products_beyond_the_dtype(void **state) {
     }
 }
 
+/* There is one place, and the places between are not walked through. */
+static void a_stride_beyond_all(void **state) {
+    (void)state;
+    tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(1, 1, 3, 4), TN_F32), true);
+    tn_tensor *w = tn_ones(TN_DIMS(1, 1, 2, 2), TN_F32);
+    tn_conv_options o = tn_conv_with(INT32_MAX, 1);
+    assert_int_equal(tn_backward(tn_sum_all(tn_conv2d_op(x, w, NULL, o))), TN_OK);
+    tn_tensor *dx = tn_grad_of(x);
+    assert_float_equal(tn_at(dx, (int64_t[]){0, 0, 0, 0}), 1, 0);
+    assert_float_equal(tn_item(tn_sum_all(dx)), 1, 0);
+}
+
 /* What a backward by kernels needs behind it: a rule or a composition. What a composition is
  * differentiated from: all inputs. */
 static void nothing_depends_on_a_kernel(void **state) {
@@ -328,6 +340,7 @@ int main(void) {
         TEST(far_from_zero),
         TEST(products_of_zeros),
         TEST(products_beyond_the_dtype),
+        TEST(a_stride_beyond_all),
         TEST(nothing_depends_on_a_kernel),
         TEST(forwards_alone),
         TEST(rows_are_summed_in_f32),
