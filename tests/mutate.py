@@ -153,7 +153,7 @@ MUTATIONS = [
     # ---- convolution, pooling, recurrent nets, losses, products ------------------------------------------------------
     ("ops/reduce/linear_scan.c", "tn__shift(a, args->dim, !args->reverse, 0.0)", "tn__shift(a, args->dim, args->reverse, 0.0)",
      "what comes before takes the place of what comes after"),
-    ("ops/reduce/cumprod.c", "tn__shift(y, args->dim, args->reverse, 1.0)", "tn__shift(y, args->dim, args->reverse, 0.0)",
+    ("ops/reduce/cumprod.c", "tn__shift(wide, args->dim, args->reverse, 1.0)", "tn__shift(wide, args->dim, args->reverse, 0.0)",
      "the first factor of a product has no gradient"),
     ("ops/pool/shared.c", "places -= ceil_mode && ", "places -= false && ", "a window that lies in the padding alone"),
     ("ops/conv/conv.c", "call->kernel.dilation[first + i] * (kernel - 1) / 2", "(kernel - 1) / 2",
