@@ -195,9 +195,13 @@ def strange_nodes():
         joins(card, "0 0 i 0 0")(store)
     joins("1 3 2 -1 42 job host")(store)  # without a sign of life
     joins("1 3 2 -1 42 job host", "0 0 i 0 256 " + ESCAPES)(store)
-    for number in range(1, len(cards) + 1):
+    number = drops = 0
+    while drops < len(cards):  # on a slow machine the job begins before all of them are read
+        number += 1
         said = store.call("get", f"order/{number}")
-        has(said, "no place in job job", "what it says of itself makes no sense")
+        if not said.startswith(("start", "stop")):
+            has(said, "no place in job job", "what it says of itself makes no sense")
+            drops += 1
     until(lambda: text("began"), "the job begins without them")
     store.set(f"sign/{len(cards) + 2}", "1 0 l 0 0")
     first.terminate()
