@@ -17,7 +17,7 @@ const char *tn_build_info(void) {
     char *text = tn__thread_texts()->build_info;
     size_t room = sizeof(tn__thread_texts()->build_info);
 #ifdef TN_DEBUG_TENSORS
-    const char *debug = ", tensors checked";
+    const char *debug = ", memory checked";
 #else
     const char *debug = "";
 #endif

@@ -7,15 +7,27 @@
 
 #include <string.h>
 
-enum { STEP = 64, LISTS = 8, MOST = 1024 };
+enum { STEP = 64, LISTS = 8, MOST = 1024, RETIRED = 4096 };
 
-/* Free structs of up to 64, 128, … 512 bytes. A free struct's first word links to the next. */
+/* Free structs of up to 64, 128, … 512 bytes. A free struct's first word links to the next.
+ * Retired ones wait in a ring, in which the oldest is the next to be replaced. */
 typedef struct tn__spares {
     struct list {
         void *first;
         int count;
     } list[LISTS];
+    unsigned oldest;
+    void *retired[RETIRED];
 } tn__spares;
+
+/* NULL when there is no memory for them. */
+static tn__spares *own_spares(void) {
+    if (!tn__self.spares) {
+        tn__self.spares = calloc(1, sizeof(tn__spares));
+        tn__thread_watch();
+    }
+    return tn__self.spares;
+}
 
 /* The list for `bytes`; NULL when structs of this size are not kept,
  * or there is no memory for lists. */
@@ -24,11 +36,8 @@ static struct list *list_for(size_t bytes) {
     if (bytes == 0 || i >= LISTS || TN__ASAN) {
         return NULL;
     }
-    if (!tn__self.spares) {
-        tn__self.spares = calloc(1, sizeof(tn__spares));
-        tn__thread_watch();
-    }
-    return tn__self.spares ? &tn__self.spares->list[i] : NULL;
+    tn__spares *spares = own_spares();
+    return spares ? &spares->list[i] : NULL;
 }
 
 void *tn__struct_alloc(size_t bytes) {
@@ -59,8 +68,24 @@ void tn__struct_free(void *block, size_t bytes) {
     list->count++;
 }
 
+void tn__struct_retire(void *block, size_t bytes) {
+    tn__spares *spares = own_spares();
+    if (spares) {
+        unsigned at = spares->oldest++ % RETIRED;
+        void *oldest = spares->retired[at];
+        spares->retired[at] = block;
+        block = oldest;
+    }
+    if (block) {
+        tn__struct_free(block, bytes);
+    }
+}
+
 void tn__memory_thread_end(void) {
     tn__spares *spares = tn__self.spares;
+    for (int i = 0; spares && i < RETIRED; i++) {
+        free(spares->retired[i]);
+    }
     for (int i = 0; spares && i < LISTS; i++) {
         struct list *list = &spares->list[i];
         while (list->first) {

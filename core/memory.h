@@ -27,6 +27,10 @@ static inline void *tn__realloc(void *old, size_t bytes) {
 void *tn__struct_alloc(size_t bytes);
 void tn__struct_free(void *block, size_t bytes);
 
+/* As tn__struct_free, but the block is left as it is until this thread has retired a few thousand
+ * more, all of the same size: who still has a pointer to it can find out that it is dead. */
+void tn__struct_retire(void *block, size_t bytes);
+
 /* A copy of a string. */
 char *tn__strdup(const char *text);
 

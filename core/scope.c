@@ -111,19 +111,18 @@ void tn_scope_end(tn_scope *scope) {
     if (!scope || scope->base > tn__self.owned_count) {
         return;
     }
-    const tn_scope *outer_ending = tn__self.ending;
     size_t kept = separate_moving(tn__self.owned, scope->base, tn__self.owned_count);
     tn__self.base = scope->outer;
     tn__self.scopes -= tn__self.scopes > 0;
-    tn__self.ending = scope;
+    const tn_scope *outer_ending = tn__ending(scope);
     while (tn__self.owned_count > kept) {
         tn__object_release(object_of(tn__self.owned[--tn__self.owned_count]));
     }
-    tn__self.ending = outer_ending;
+    tn__ending(outer_ending);
 }
 
 void tn__scope_thread_end(void) {
-    tn_scope root = {.file = "thread", .line = 0};
+    tn_scope root = {.file = "the end of its thread", .line = TN__NO_SCOPE};
     tn_scope_end(&root);
     free(tn__self.owned);
     tn__self.owned = NULL;

@@ -32,6 +32,18 @@ static inline void tn__object_release(tn_object *object) {
     }
 }
 
+/* Instead of a scope's line: its file is the kind of the module whose forward runs in it; or there
+ * is no scope, and file says what releases (tn__ending). An error about a dead tensor names these.
+ */
+enum { TN__FORWARD_SCOPE = 0, TN__NO_SCOPE = -1 };
+
+/* From now on this is what ends tensors; returns what was before, to be put back. */
+static inline const tn_scope *tn__ending(const tn_scope *by) {
+    const tn_scope *before = tn__self.ending;
+    tn__self.ending = by;
+    return before;
+}
+
 /* What tn_live_tensors reads; whoever makes or destroys a tensor counts here. */
 extern int64_t tn__live_count;
 

@@ -19,7 +19,7 @@ typedef struct tn__thread {
     size_t owned_room;
     size_t base;               /* of the innermost scope */
     size_t scopes;             /* how many are open */
-    const tn_scope *ending;    /* the scope that is releasing what it owns */
+    const tn_scope *ending;    /* the scope that is releasing what it owns (scope.h) */
     struct tn__cache *cache;   /* small free blocks (allocator.c) */
     struct tn__spares *spares; /* free structs (memory.c) */
     int64_t allocations;       /* tries to allocate, for tests (allocator.h) */

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
+#include "core/scope.h"
 #include "core/span.h"
 #include "data/collate.h"
 #include "tern/data.h"
@@ -307,7 +308,12 @@ static void take_slot(tn_loader *l, tn__collated *taken) {
 }
 
 static bool next_batch(tn_loader *l, tn_batch *batch) {
+    static const tn_scope this_call = {
+        .file = "the loader's next call (it lends a batch until then; tn_keep keeps one)",
+        .line = TN__NO_SCOPE};
+    const tn_scope *ending = tn__ending(&this_call);
     tn__collated_release(&l->lent);
+    tn__ending(ending);
     if (l->next == l->end) {
         return false;
     }

@@ -7,6 +7,7 @@
  * messages, nothing else.
  */
 #include "core/memory.h"
+#include "core/scope.h"
 #include "core/span.h"
 #include "nn/module.h"
 
@@ -177,7 +178,7 @@ void tn_module_set_apart(void *module, bool apart) {
 /* ---- The forward, in its scope --------------------------------------------------------------- */
 
 static tn_values call_forward(tn_module *m, tn_values in, void *context) {
-    tn_scope scope = tn_scope_begin(m->kind, 0);
+    tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
     running self = {innermost, m};
     innermost = &self;
     tn_values out =
@@ -344,7 +345,7 @@ static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
 /* The bracket of a module with hooks, a policy or recompute: what they make besides the results
  * dies with a scope of its own. */
 static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
-    tn_scope scope = tn_scope_begin(m->kind, 0);
+    tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
     const running *around = innermost;
     innermost = NULL; /* hooks may call what they like */
     in = tn__hooks_before(m, in);

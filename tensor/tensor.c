@@ -1,14 +1,12 @@
 /* Tensor objects: making, views, the inert tensor, dying.
  *
  * A tensor has one reference from whoever made it, which goes to the current scope at once. When
- * the last one is dropped, its node, leaf, version and storage each lose one. In debug builds
- * (TN_DEBUG_TENSORS) the struct of a dead tensor stays in a quarantine for a while, so that using
- * it is an error that says where it died.
+ * the last one is dropped, its node, leaf, version and storage each lose one. The struct of a dead
+ * tensor is not used again for a while, so that using it is an error that says where it died.
  */
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
-#include "core/fork.h"
 #include "core/memory.h"
 
 #include <string.h>
@@ -36,72 +34,42 @@ tn_tensor *tn_inert(void) {
 
 /* ---- Dying ----------------------------------------------------------------------------------- */
 
-#ifdef TN_DEBUG_TENSORS
-
-#include <pthread.h>
-#include <stdio.h>
-
-enum { QUARANTINE = 4096 };
-static struct {
-    tn_tensor *tensor;
-    char place[64]; /* of the scope that was ending; "" when tn_release or tn_drop did it */
-} quarantine[QUARANTINE];
-static unsigned next_grave;
-static pthread_mutex_t quarantine_lock = PTHREAD_MUTEX_INITIALIZER;
-
-__attribute__((constructor)) static void care_for_fork(void) {
-    tn__fork_takes(&quarantine_lock);
-}
+/* What is left of a tensor: why it died. */
+typedef struct dead_tensor {
+    tn_object object;
+    const char *file; /* of the scope that was ending; NULL: tn_release or tn_drop did it */
+    int line;
+} dead_tensor;
 
 static void bury_tensor(tn_tensor *t) {
     const tn_scope *scope = tn__self.ending;
-    const char *slash = scope && scope->file ? strrchr(scope->file, '/') : NULL;
-    t->object.state = TN__DEAD;
-    pthread_mutex_lock(&quarantine_lock);
-    unsigned at = next_grave++ % QUARANTINE;
-    tn_tensor *oldest = quarantine[at].tensor;
-    quarantine[at].tensor = t;
-    quarantine[at].place[0] = 0;
-    if (scope && scope->file) {
-        snprintf(quarantine[at].place, sizeof(quarantine[at].place), "%s:%d",
-                 slash ? slash + 1 : scope->file, scope->line);
-    }
-    pthread_mutex_unlock(&quarantine_lock);
-    tn__struct_free(oldest, sizeof(*oldest));
+    dead_tensor *dead = (dead_tensor *)t;
+    dead->object.state = TN__DEAD;
+    dead->file = scope ? scope->file : NULL;
+    dead->line = scope ? scope->line : 0;
+    tn__struct_retire(dead, sizeof(*t));
 }
 
 void tn__raise_dead(const tn_tensor *t, const char *operation) {
-    char place[64] = "";
-    pthread_mutex_lock(&quarantine_lock);
-    for (int i = 0; i < QUARANTINE; i++) {
-        if (quarantine[i].tensor == t) {
-            memcpy(place, quarantine[i].place, sizeof(place));
-        }
-    }
-    pthread_mutex_unlock(&quarantine_lock);
-    if (place[0]) {
-        tn__raise(TN_ESTATE, operation,
-                  "the tensor was released at the end of the scope opened at %s", place);
-    } else {
+    const dead_tensor *dead = (const dead_tensor *)t;
+    const char *file = dead->object.state == TN__DEAD ? dead->file : NULL;
+    if (!file) {
         tn__raise(TN_ESTATE, operation,
                   "the tensor was released before (by its last tn_release or tn_drop)");
+    } else if (dead->line == TN__NO_SCOPE) {
+        tn__raise(TN_ESTATE, operation, "the tensor was released by %s", file);
+    } else if (dead->line == TN__FORWARD_SCOPE) {
+        tn__raise(TN_ESTATE, operation,
+                  "the tensor was released when the forward of %s returned (only what it returns "
+                  "lives on)",
+                  file);
+    } else {
+        const char *slash = strrchr(file, '/');
+        tn__raise(TN_ESTATE, operation,
+                  "the tensor was released at the end of the scope opened at %s:%d",
+                  slash ? slash + 1 : file, dead->line);
     }
 }
-
-#else
-
-static void bury_tensor(tn_tensor *t) {
-    t->object.state = TN__DEAD;
-    tn__struct_free(t, sizeof(*t));
-}
-
-void tn__raise_dead(const tn_tensor *t, const char *operation) {
-    (void)t;
-    tn__raise(TN_ESTATE, operation,
-              "the tensor was released before (the library of ./run build debug says where)");
-}
-
-#endif
 
 static void version_release(tn_version *version) {
     if (version && tn__last_reference(&version->refs)) {

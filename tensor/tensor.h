@@ -37,7 +37,7 @@ bool tn__device_exists(tn_device device, const char *operation);
  * emptied storage is fine. */
 bool tn__readable(const tn_tensor *t, const char *operation);
 
-/* Raises TN_ESTATE for a tensor that was released; debug builds say where. */
+/* Raises TN_ESTATE for a tensor that was released, and says by what. */
 void tn__raise_dead(const tn_tensor *t, const char *operation);
 
 /* Element at `position` elements from the beginning of the storage, as a double; NaN after raising

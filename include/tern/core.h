@@ -116,7 +116,7 @@ TN_API void tn_error_give(const tn_error_record *record);
 typedef struct tn_scope {
     size_t base;      /* the thread's stack of owned tensors was this high */
     size_t outer;     /* the enclosing scope's base */
-    const char *file; /* where it was opened: debug builds name it when a dead tensor is used */
+    const char *file; /* where it was opened, static text: named when a dead tensor is used */
     int line;
 } tn_scope;
 

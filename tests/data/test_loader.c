@@ -239,9 +239,13 @@ static void test_batches_are_lent(void **state) {
     tn_batch b;
     assert_true(tn_loader_next(l, &b));
     tn_tensor *kept = tn_keep(b.x);
+    assert_true(tn_loader_next(l, &b));
+    tn_tensor *lent = b.x;
     while (tn_loader_next(l, &b)) {
     }
     tn_loader_free(l);
+    tn_item(lent);
+    assert_error(TN_ESTATE, "item: the tensor was released by the loader's next call");
     assert_int_equal((int64_t)tn_at(kept, (int64_t[]){1, 0}), 1);
     tn_release(kept);
 }

@@ -14,7 +14,7 @@ extern "C" {
 
 typedef struct tn_object {
     int32_t refs;   /* atomic; TN__IMMORTAL: static, never counted */
-    uint32_t state; /* TN__ALIVE, or TN__DEAD in a debug build's quarantine */
+    uint32_t state; /* TN__ALIVE, or TN__DEAD until the memory is used again */
     void (*destroy)(struct tn_object *self);
 } tn_object;
 /* Of refs; of state, numbers that other memory hardly has. */
