@@ -130,10 +130,8 @@ static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
 }
 
 tn_tensor *tn_rnn_call(void *m, tn_tensor *x, tn_rnn_state *state, tn_tensor *lengths) {
-    if (!state) {
-        tn__raise(TN_EVALUE, "rnn_call", "the state is NULL (tn_call where none is wanted)");
-        return tn_inert();
-    }
+    tn_rnn_state none = {0};
+    state = state ? state : &none;
     tn_values out = tn_call_values(m, (tn_values){4, {x, state->h, state->c, lengths}}, NULL);
     state->h = out.n > 1 ? out.v[1] : tn_inert();
     state->c = out.n > 2 ? out.v[2] : NULL;

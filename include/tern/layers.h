@@ -380,7 +380,7 @@ TN_API tn_function *tn_function_new_with(const char *kind,
  * (layers x directions, B, hidden), NULL: zeros. lengths: (B) i64 or i32 in any order: row b has
  * lengths[b] times, as in a packed sequence; y is 0 behind them, the last states are those of the
  * row's last time, and the second direction begins there. tn_rnn_call says the same with a state
- * that goes on from call to call:
+ * that goes on from call to call, or with NULL, which begins with zeros and wants no last state:
  *
  *     tn_rnn_state s = {0};
  *     y = tn_rnn_call(net->lstm, x, &s, NULL);    // s: the first state (NULL: 0), then the last

@@ -66,6 +66,33 @@ static void lengths_cut_rows(void **state) {
     tn_module_free(m);
 }
 
+/* Without a state: what zeros give, gradients too; docs/data.md calls a batch so. */
+static void state_is_left_out(void **state) {
+    (void)state;
+    tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
+                                                                 tn_lstm_new_with};
+    for (int i = 0; i < 6; i++) {
+        TN_SCOPE;
+        tn_rnn_options o = two_layers();
+        o.batch_first = true;
+        o.bidirectional = i >= 3;
+        tn_rnn *m = make[i % 3](IN, HIDDEN, o);
+        tn_tensor *x = tn_randn(TN_DIMS(BATCH, TIMES, IN), TN_F64), *y[2], *dw[2],
+                  *zeros = tn_zeros(TN_DIMS(i < 3 ? 2 : 4, BATCH, HIDDEN), TN_F64),
+                  *lengths = tn_from_data((int64_t[]){2, TIMES, 4}, TN_DIMS(BATCH), TN_I64);
+        for (int k = 0; k < 2; k++) {
+            tn_rnn_state s = {zeros, i % 3 == 2 ? zeros : NULL};
+            y[k] = tn_rnn_call(m, x, k ? NULL : &s, lengths);
+            assert_int_equal(tn_backward(tn_sum_all(tn_square(y[k]))), TN_OK);
+            dw[k] = tn_copy(tn_grad_of(m->weights[0].weight_hh));
+            tn_module_zero_grad(m);
+        }
+        assert_true(tn_equal(y[0], y[1]));
+        assert_true(tn_equal(dw[0], dw[1]));
+        tn_module_free(m);
+    }
+}
+
 /* Dropout is between layers: one layer has none, and neither has evaluation. */
 static void dropout_between_layers(void **state) {
     (void)state;
@@ -180,8 +207,6 @@ static void both_sides(void **state) {
     s = (tn_rnn_state){NULL, NULL};
     tn_rnn_call(m, x, &s, tn_from_data(n, TN_DIMS(2), TN_I64));
     assert_error(TN_ESHAPE, "lengths is [2] but must be [3] (batch)");
-    tn_rnn_call(m, x, NULL, NULL);
-    assert_error(TN_EVALUE, "the state is NULL");
     tn_rnn_weights w = m->weights[0];
     tn_gru_op(x, NULL, w, NULL, false, NULL);
     assert_error(TN_ESHAPE, "gru: weight_hh is [20, 5] but must be (3 units, units)");
@@ -199,9 +224,9 @@ static void both_sides(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(states_go_on),    TEST(lengths_cut_rows), TEST(dropout_between_layers),
-        TEST(same_bits),       TEST(last_state_alone), TEST(second_derivative),
-        TEST(refused_options), TEST(both_sides),
+        TEST(states_go_on),           TEST(lengths_cut_rows), TEST(state_is_left_out),
+        TEST(dropout_between_layers), TEST(same_bits),        TEST(last_state_alone),
+        TEST(second_derivative),      TEST(refused_options),  TEST(both_sides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
