@@ -325,7 +325,17 @@ TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *pa
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 /* Parameters and buffers of m and below to a device; before an optimiser is made over them. */
 TN_API tn_status tn_module_to(void *m, tn_device device);
-TN_API void tn_module_requires_grad(void *m, bool requires_grad);
+TN_API void tn_module_requires_grad(void *m, bool requires_grad); /* all parameters of m */
+/* The parameters that `paths` names want no gradient, or want one again. Paths of parameters, or of
+ * modules, which mean all below, with spaces between them; * is anything but a dot ("wte h.0",
+ * "h.*.attn", "*"). Return how many have changed, or -1 after an error, and then none has:
+ * TN_EVALUE: a path that names no parameter; TN_EDTYPE: bytes of tn_quantize want a gradient.
+ *
+ * What is frozen loses its gradient, and an optimiser leaves it alone from then on. An optimiser
+ * does not have what was frozen when it was made: after tn_unfreeze make another. Under tn_ddp and
+ * tn_fsdp every rank does the same, between steps. */
+TN_API int tn_freeze(void *m, const char *paths);
+TN_API int tn_unfreeze(void *m, const char *paths);
 TN_API void tn_module_zero_grad(void *m);
 TN_API void tn_module_set_recompute(void *m, bool on); /* m alone */
 

@@ -61,6 +61,8 @@ static void bad_module(void *m, tn_tensor *t) {
     FAILS(tn_module_graph_dot(m, t, "/nowhere/graph.dot"));
     DOES(tn_module_train(m, true));
     DOES(tn_module_requires_grad(m, true));
+    DOES(tn_freeze(m, "h"));
+    DOES(tn_unfreeze(m, NULL));
     DOES(tn_module_zero_grad(m));
     DOES(tn_module_set_recompute(m, true));
     DOES(tn_module_set_apart(m, true));

@@ -248,6 +248,64 @@ static void ties_that_do_not_fit(void **state) {
     tn_module_finish(&t);
 }
 
+/* ---- Freezing -------------------------------------------------------------------------------- */
+
+static bool list_wanted(const tn_entry *entry, void *user) {
+    return !tn_requires_grad(entry->stored) || list_entry(entry, user);
+}
+
+/* The parameters that want a gradient. */
+static void are_wanted(net *n, const char *expected) {
+    paths p = {.stop_after = 100};
+    tn_module_each(n, (tn_walk){0}, list_wanted, &p);
+    assert_string_equal(p.text, expected);
+}
+
+static void freezing(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    assert_int_equal(tn_freeze(&n, "fc1.weight  scale "), 2); /* parameters */
+    are_wanted(&n, "fc1.bias layers.2.weight ");
+    assert_int_equal(tn_freeze(&n, "fc1"), 1); /* what was left of a module */
+    are_wanted(&n, "layers.2.weight ");
+    assert_int_equal(tn_freeze(&n, "layers.* layers"), 1);
+    are_wanted(&n, "");
+    assert_int_equal(tn_unfreeze(&n, "*.bias *.*.w*"), 2);
+    are_wanted(&n, "fc1.bias layers.2.weight ");
+    assert_int_equal(tn_unfreeze(&n, "*"), 2);
+    assert_int_equal(tn_unfreeze(&n, "*"), 0);
+    are_wanted(&n, "scale fc1.weight fc1.bias layers.2.weight ");
+    assert_int_equal(tn_freeze(&n, ""), 0);
+
+    /* A path of nothing: then nothing has changed. A buffer is nothing that wants a gradient. */
+    static const char *const wrong[] = {"fc3",          "fc1 fc", "fc1.weigh",
+                                        "fc*.weight.x", "mean",   "layers.3"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(tn_freeze(&n, wrong[i]), -1);
+        assert_error(TN_EVALUE, "freeze: no parameter of the net is named by \"");
+    }
+    assert_int_equal(tn_unfreeze(&n, "fc1.weight fc9.*"), -1);
+    assert_error(TN_EVALUE, "unfreeze: no parameter of the net is named by \"fc9.*\"");
+    assert_int_equal(tn_freeze(&n, NULL), -1);
+    assert_error(TN_EVALUE, "freeze: the paths are NULL");
+    are_wanted(&n, "scale fc1.weight fc1.bias layers.2.weight ");
+    tn_module_finish(&n);
+}
+
+/* A tied parameter has two names, and either is its name. */
+static void freezing_tied(void **state) {
+    (void)state;
+    tied t;
+    tied_init(&t);
+    assert_int_equal(tn_module_tie(&t, "head.weight", "wte.weight"), TN_OK);
+    assert_int_equal(tn_freeze(&t, "head"), 1);
+    assert_false(tn_requires_grad(t.wte.weight));
+    assert_int_equal(tn_unfreeze(&t, "wte head"), 1);
+    assert_true(tn_requires_grad(t.wte.weight));
+    tn_module_finish(&t);
+}
+
 /* ---- Flags ----------------------------------------------------------------------------------- */
 
 static void flags(void **state) {
@@ -402,9 +460,20 @@ static void not_modules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(names),       TEST(refused_names), TEST(used_twice),           TEST(refused_tensors),
-        TEST(buffers),     TEST(ties),          TEST(ties_that_do_not_fit), TEST(flags),
-        TEST(printing),    TEST(named_graph),   TEST(exchanged_fields),     TEST(finished),
+        TEST(names),
+        TEST(refused_names),
+        TEST(used_twice),
+        TEST(refused_tensors),
+        TEST(buffers),
+        TEST(ties),
+        TEST(ties_that_do_not_fit),
+        TEST(freezing),
+        TEST(freezing_tied),
+        TEST(flags),
+        TEST(printing),
+        TEST(named_graph),
+        TEST(exchanged_fields),
+        TEST(finished),
         TEST(not_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

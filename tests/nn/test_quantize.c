@@ -158,6 +158,8 @@ static void training_is_over(void **state) {
     assert_error(TN_EVALUE, "");
     tn_module_requires_grad(&gpt, true);
     assert_error(TN_EDTYPE, "i8 has no gradient");
+    assert_int_equal(tn_unfreeze(&gpt, "*"), -1);
+    assert_error(TN_EDTYPE, "is i8, which has no gradient");
     tn_module_finish(&gpt);
 }
 

@@ -430,6 +430,31 @@ static void no_decay(void **state) {
     tn_module_finish(&m);
 }
 
+/* What is frozen while an optimiser has it is left alone, decay and the gradient that was there
+ * included, and goes on when it is thawed. What was frozen before is in no step. */
+static void frozen_parameters(void **state) {
+    (void)state;
+    model m;
+    model_init(&m, TN_F32);
+    tn_sgd_options options = {.lr = 1.0, .weight_decay = 0.5};
+    tn_optim *opt = tn_sgd(&m, options);
+    assert_int_equal(tn_freeze(&m, "b"), 1);
+    tn_optim *later = tn_sgd(&m, options);
+    assert_int_equal(tn_unfreeze(&m, "b"), 1);
+    set_gradients(&m, 0.25);
+    assert_int_equal(tn_freeze(&m, "a"), 1);
+    assert_null(tn_grad_of(m.a));
+    assert_int_equal(tn_optim_step(opt), TN_OK);
+    assert_true(first(m.a) == 1.0 && first(m.b) == 0.25); /* 1 - (0.25 + 0.5) */
+    assert_int_equal(tn_unfreeze(&m, "a"), 1);
+    set_gradients(&m, 0.25);
+    assert_int_equal(tn_optim_step(later), TN_OK);
+    assert_true(first(m.a) == 0.25 && first(m.b) == 0.25);
+    tn_optim_free(later);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
 /* ---- Clipping -------------------------------------------------------------------------------- */
 
 static void clipping(void **state) {
@@ -546,6 +571,7 @@ int main(void) {
         TEST(groups),
         TEST(groups_of_groups),
         TEST(no_decay),
+        TEST(frozen_parameters),
         TEST(clipping),
         TEST(clipping_what_is_not_finite),
         TEST(schedules),

@@ -196,13 +196,13 @@ static void thaws(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 1);
-    tn_module_requires_grad(&m.extra, false);
+    CHECK(tn_freeze(&m, "extra") == 2);
     tn_ddp_options o = small_buckets();
     o.rebuild = user != NULL;
     tn_ddp_state *ddp = tn_ddp(&m, g, o);
     net_backward(&m, rank);
     CHECK(tn_ddp_statistics(ddp).buckets == 4);
-    tn_module_requires_grad(&m.extra, true);
+    CHECK(tn_unfreeze(&m, "extra") == 2);
     {
         TN_NO_SYNC(&m);
         net_backward(&m, 4 + rank); /* on top of averages; extra is not in a bucket yet */

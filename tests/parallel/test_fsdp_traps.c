@@ -116,7 +116,7 @@ static void small_micro(small *m, const small_run *run, int64_t step, int at) {
 
 static void small_step(small *m, const small_run *run, tn_group *g, int64_t step) {
     if (step == run->frozen || step == run->thawed) {
-        tn_module_requires_grad(&m->wte, step == run->thawed);
+        CHECK((step == run->thawed ? tn_unfreeze : tn_freeze)(m, "wte") >= 0);
     }
     for (int i = 0; i < (run->alone ? run->micros : 1); i++) {
         small_micro(m, run, step, run->alone ? i : tn_group_rank(g));

@@ -13,6 +13,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "nn/layout.h"
+#include "nn/paths.h"
 #include "ops/deferred.h"
 #include "tern/sys/device.h"
 
@@ -21,43 +22,6 @@
 #include <string.h>
 
 /* ---- Patterns -------------------------------------------------------------------------------- */
-
-/* Whether the pattern, which ends at `end`, is this path. */
-static bool path_fits(const char *pattern, const char *end, const char *path) {
-    for (; pattern < end && *pattern != '*'; pattern++, path++) {
-        if (*pattern != *path) {
-            return false;
-        }
-    }
-    if (pattern == end) {
-        return *path == 0;
-    }
-    for (;; path++) {
-        if (path_fits(pattern + 1, end, path)) {
-            return true;
-        }
-        if (*path == 0 || *path == '.') {
-            return false;
-        }
-    }
-}
-
-/* The next pattern of a list with spaces between them; NULL: there is none. */
-static const char *next_pattern(const char *list, const char **end) {
-    list += strspn(list, " ");
-    *end = list + strcspn(list, " ");
-    return *list ? list : NULL;
-}
-
-static bool any_fits(const char *list, const char *path) {
-    const char *end;
-    for (const char *at = next_pattern(list, &end); at; at = next_pattern(end, &end)) {
-        if (path_fits(at, end, path)) {
-            return true;
-        }
-    }
-    return false;
-}
 
 /* A pattern alone, and whether it was the path of any module, or of any parameter. */
 typedef struct pattern_use {
@@ -68,7 +32,7 @@ typedef struct pattern_use {
 static bool use_pattern(tn_module *m, const char *path, void *user) {
     (void)m;
     pattern_use *use = user;
-    use->used = *path && path_fits(use->begin, use->end, path);
+    use->used = *path && tn__path_fits(use->begin, use->end, path);
     return !use->used;
 }
 
@@ -78,8 +42,8 @@ static bool use_pattern_for(const tn_entry *entry, void *user) {
 
 /* False after raising: a pattern that names nothing is a mistake. NULL: there are none. */
 static bool all_patterns_used(tn_module *m, const char *list, bool parameters) {
-    const char *end, *at = list ? next_pattern(list, &end) : NULL;
-    for (; at; at = next_pattern(end, &end)) {
+    const char *end, *at = list ? tn__path_next(list, &end) : NULL;
+    for (; at; at = tn__path_next(end, &end)) {
         pattern_use use = {.begin = at, .end = end};
         if (parameters) {
             tn_module_each(m, (tn_walk){.with_shared = true}, use_pattern_for, &use);
@@ -111,7 +75,7 @@ static bool is_block(const char *kind) {
  * whose path is another's. */
 static bool is_unit(const tn_fsdp_state *s, const tn_module *m, const char *path) {
     const char *units = s->options.units;
-    return *path && m->name[0] && (units ? any_fits(units, path) : is_block(m->kind));
+    return *path && m->name[0] && (units ? tn__paths_fit(units, path) : is_block(m->kind));
 }
 
 static bool count_unit(tn_module *m, const char *path, void *user) {
@@ -219,7 +183,7 @@ static bool claim_name(const tn_entry *entry, void *user) {
     while (p->base.leaf != *entry->field) {
         p++;
     }
-    p->ignored |= s->options.ignore && any_fits(s->options.ignore, entry->path);
+    p->ignored |= s->options.ignore && tn__paths_fit(s->options.ignore, entry->path);
     if (!p->unit) {
         p->unit = u;
         p->kind = kind;
