@@ -103,7 +103,7 @@ static void translate_words(translator *m, tn_tensor *word, int64_t (*out)[LONGE
     for (int i = 0; i <= LONGEST; i++) {
         tn_tensor *scores = write_next(m, memory, word, so_far);
         tn_tensor *next = tn_argmax(tn_select(scores, 1, -1), 1, true);
-        so_far = tn_cat((tn_tensor *[]){so_far, next}, 2, 1);
+        so_far = TN_CAT(1, so_far, next);
     }
     tn_copy_out(tn_narrow(so_far, 1, 1, LONGEST + 1), out);
 }

@@ -92,7 +92,7 @@ static tn_status draw_images(vae *m, tn_tensor *x, const char *path) {
     tn_tensor *some = tn_narrow(x, 0, 0, ROW);
     tn_tensor *back = tn_call_values(m, TN_VALUES(some), NULL).v[0];
     tn_tensor *made = tn_call(m->decoder, tn_randn(TN_DIMS(4 * ROW, PLACE), TN_F32));
-    tn_tensor *all = tn_cat((tn_tensor *[]){some, tn_sigmoid(back), tn_sigmoid(made)}, 3, 0);
+    tn_tensor *all = TN_CAT(0, some, tn_sigmoid(back), tn_sigmoid(made));
     return tn_save_image(tn_reshape(all, TN_DIMS(6 * ROW, 1, SIDE, SIDE)), path, ROW);
 }
 

@@ -19,7 +19,7 @@ static tn_tensor *draw_data(int64_t n) {
     TN_SCOPE;
     tn_tensor *angle = tn_cast(tn_randint(0, CLOUDS, TN_DIMS(n, 1), TN_I64), TN_F32);
     angle = tn_mul_scalar(angle, 2 * 3.14159265 / CLOUDS);
-    tn_tensor *centre = tn_cat((tn_tensor *[]){tn_cos(angle), tn_sin(angle)}, 2, 1);
+    tn_tensor *centre = TN_CAT(1, tn_cos(angle), tn_sin(angle));
     return tn_return(tn_add(centre, tn_mul_scalar(tn_randn(TN_DIMS(n, 2), TN_F32), 0.05)));
 }
 

@@ -148,6 +148,7 @@ TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal);
  * numbers take elements away. CONSTANT: of this value; REFLECT: back from the edge, without it;
  * REPLICATE: the edge again and again; CIRCULAR: from the other end. value is CONSTANT's. */
 typedef enum tn_pad_mode {
+/* TN_CAT(dim, a, b, …), TN_STACK(dim, a, b, …): the same with the list written out. */
     TN_PAD_CONSTANT,
     TN_PAD_REFLECT,
     TN_PAD_REPLICATE,
@@ -601,3 +602,18 @@ TN_API tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *in
 }
 #endif
 #endif
+static inline tn_tensor *tn__cat_cxx(int dim, std::initializer_list<tn_tensor *> t) {
+    return tn_cat(t.begin(), (int)t.size(), dim);
+}
+static inline tn_tensor *tn__stack_cxx(int dim, std::initializer_list<tn_tensor *> t) {
+    return tn_stack(t.begin(), (int)t.size(), dim);
+}
+#define TN_CAT(dim, ...) tn__cat_cxx(dim, {__VA_ARGS__})
+#define TN_STACK(dim, ...) tn__stack_cxx(dim, {__VA_ARGS__})
+#else
+#define TN_CAT(dim, ...)                 \
+    tn_cat((tn_tensor *[]){__VA_ARGS__}, \
+           (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)), dim)
+#define TN_STACK(dim, ...)                 \
+    tn_stack((tn_tensor *[]){__VA_ARGS__}, \
+             (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)), dim)

@@ -182,6 +182,10 @@ static void joined(void **state) {
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, -1), TN_DIMS(2, 4), 0, 1, 0, 2, 2, 3, 1, 3);
     HOLDS(tn_stack((tn_tensor *[]){a, b}, 2, 1), TN_DIMS(2, 2, 2), 0, 1, 0, 2, 2, 3, 1, 3);
     HOLDS(tn_stack((tn_tensor *[]){a, b}, 2, -1), TN_DIMS(2, 2, 2), 0, 0, 1, 2, 2, 1, 3, 3);
+    HOLDS(TN_CAT(0, a, b), TN_DIMS(4, 2), 0, 1, 2, 3, 0, 2, 1, 3);
+    HOLDS(TN_CAT(1, a), TN_DIMS(2, 2), 0, 1, 2, 3);
+    HOLDS(TN_STACK(-1, a, b), TN_DIMS(2, 2, 2), 0, 0, 1, 2, 2, 1, 3, 3);
+    HOLDS(TN_CAT(0, a, TN_CAT(0, b, a)), TN_DIMS(6, 2), 0, 1, 2, 3, 0, 2, 1, 3, 0, 1, 2, 3);
     tn_tensor *many[40]; /* more than an operation has descriptors for */
     for (int i = 0; i < 40; i++) {
         many[i] = tn_set_requires_grad(tn_full(TN_DIMS(2), i, TN_F64), true);
