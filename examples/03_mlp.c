@@ -77,7 +77,7 @@ static double mlp_accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
     TN_SCOPE;
     TN_NO_GRAD; /* nothing here will be differentiated */
     tn_tensor *right = tn_eq(tn_argmax(tn_call(net, x), 1, false), labels);
-    return tn_item(tn_mean_all(tn_cast(right, TN_F32)));
+    return tn_item(tn_mean_all(right));
 }
 
 /* Each character is a place in the plane, each letter the class that the model gives it. */

@@ -141,7 +141,7 @@ int main(int argc, char **argv) {
         printf("\na %g, taken for a %g\n", tn_at(y, &i), tn_at(guess, &i));
         print_picture((const float *)tn_data(x) + i * VALUES);
     }
-    double right = tn_item(tn_mean_all(tn_cast(tn_eq(guess, y), TN_F32)));
+    double right = tn_item(tn_mean_all(tn_eq(guess, y)));
     printf("\n%.0f %% of %d new pictures are in their class\n", 100 * right, BATCH);
     tn_dataset_free(photos);
     tn_optim_free(opt);

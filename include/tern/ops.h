@@ -181,9 +181,12 @@ TN_API tn_tensor *tn_normal_(tn_tensor *x, double mean, double std, tn_generator
 /* ---- Reductions: over one dimension, several, or all ----------------------------------------- */
 
 /* dims: which (negative counts from the end); TN_DIMS() is all of them. keepdim leaves size 1.
- * 0 and -1 may also be said of 0-dimensional tensors, here and in softmax: all of it. */
-TN_API tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim); /* integers sum to i64 */
-TN_API tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim);
+ * 0 and -1 may also be said of 0-dimensional tensors, here and in softmax: all of it.
+ *
+ * The mean of bools is the share of true ones, so an accuracy is
+ * tn_item(tn_mean_all(tn_eq(tn_argmax(scores, -1, false), labels))). */
+TN_API tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim);  /* integers, bools: to i64 */
+TN_API tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim); /* of bools: f32 */
 /* equal largest elements share the gradient evenly */
 TN_API tn_tensor *tn_max(tn_tensor *x, tn_dims dims, bool keepdim);
 TN_API tn_tensor *tn_min(tn_tensor *x, tn_dims dims, bool keepdim);

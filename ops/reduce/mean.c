@@ -2,6 +2,8 @@
  *
  *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there)
  *     dx = dy / n, repeated over dims
+ *
+ * tn_mean also takes bools, as 0 and 1 in f32.
  */
 #include "ops/reduce/reduce.h"
 
@@ -38,7 +40,7 @@ const tn_op tn__op_mean = {
 
 tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim) {
     tn__reduce_args args = {dims, keepdim};
-    return tn_apply1(&tn__op_mean, &args, x);
+    return tn_apply1(&tn__op_mean, &args, tn__counted(x, TN_F32, "mean"));
 }
 
 tn_tensor *tn_mean_all(tn_tensor *x) {

@@ -121,6 +121,10 @@ void tn__scratch_free(tn_context *ctx, const tn_desc *scratch) {
     }
 }
 
+tn_tensor *tn__counted(tn_tensor *x, tn_dtype dtype, const char *operation) {
+    return tn__usable(x, operation) && x->dtype == TN_BOOL ? tn_cast(x, dtype) : x;
+}
+
 /* ---- Backwards ------------------------------------------------------------------------------- */
 
 tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {

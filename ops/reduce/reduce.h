@@ -37,6 +37,9 @@ tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims);
 /* y = f of x over the dimensions of args. */
 tn_status tn__reduce(tn_op_call *c, tn_reduction f);
 
+/* x, and of bools 0 and 1 of this dtype, for sums. */
+tn_tensor *tn__counted(tn_tensor *x, tn_dtype dtype, const char *operation);
+
 /* Something of the output's shape, repeated to the shape of input 0. */
 tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t);
 

@@ -2,6 +2,8 @@
  *
  *     x: any shape, all but bool       y: x's shape without dims (or 1 there); integers sum to i64
  *     dx = dy, repeated over dims
+ *
+ * tn_sum also takes bools, as 0 and 1 in i64.
  */
 #include "ops/reduce/reduce.h"
 
@@ -38,7 +40,7 @@ const tn_op tn__op_sum = {
 
 tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim) {
     tn__reduce_args args = {dims, keepdim};
-    return tn_apply1(&tn__op_sum, &args, x);
+    return tn_apply1(&tn__op_sum, &args, tn__counted(x, TN_I64, "sum"));
 }
 
 tn_tensor *tn_sum_all(tn_tensor *x) {
