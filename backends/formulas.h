@@ -64,6 +64,9 @@
         T t = tn__mish_gate_##T(x, v), s = (x < 0 ? v : 1) / (1 + v);                              \
         T z = tn__clamp_##T(x, -200, 200);                                                         \
         return t + z * s * (1 - t * t);                                                            \
+    }                                                                                              \
+    TN__INLINE T tn__remainder_##T(T b, T rest) {                                                  \
+        return ((rest != 0) & ((rest < 0) != (b < 0))) ? rest + b : rest;                          \
     }
 TN__FORMULA_HELPERS(float)
 TN__FORMULA_HELPERS(double)
@@ -140,7 +143,9 @@ TN__FORMULA_HELPERS(double)
     X(TN_ATAN2, atan2, M(atan2)(a, b))                                                             \
     X(TN_MISH_GRAD, mish_grad, b * tn__mish_slope_##T(a, M(exp)(-M(fabs)(a))))                     \
     X(TN_HARDSWISH_GRAD, hardswish_grad,                                                           \
-      a > 3 ? b : (a < -3 ? 0 : b * (a / 3 + (T)0.5)))
+      a > 3 ? b : (a < -3 ? 0 : b * (a / 3 + (T)0.5)))                                             \
+    X(TN_FMOD, fmod, M(fmod)(a, b))                                                                \
+    X(TN_REMAINDER, remainder, tn__remainder_##T(b, M(fmod)(a, b)))
 
 /* Works on any type; the operands are a and b. */
 #define TN_COMPARE_FORMULAS(X)                                                                     \
@@ -164,6 +169,15 @@ TN__INLINE int64_t tn__integer_div(int64_t a, int64_t b) {
     return b == -1 ? TN__WRAP(0, -, a) : a / b;
 }
 
+/* x % 0 = x. */
+TN__INLINE int64_t tn__integer_fmod(int64_t a, int64_t b) {
+    return b == 0 ? a : b == -1 ? 0 : a % b;
+}
+TN__INLINE int64_t tn__integer_remainder(int64_t a, int64_t b) {
+    int64_t rest = tn__integer_fmod(a, b);
+    return b != 0 && rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
 #define TN_UNARY_INTEGER_FORMULAS(X)                                                               \
     X(TN_NEG, neg, TN__WRAP(0, -, x))                                                              \
     X(TN_ABS, abs, x < 0 ? TN__WRAP(0, -, x) : x)                                                  \
@@ -182,7 +196,9 @@ TN__INLINE int64_t tn__integer_div(int64_t a, int64_t b) {
     X(TN_MUL, mul, TN__WRAP(a, *, b))                                                              \
     X(TN_DIV, div, tn__integer_div(a, b))                                                          \
     X(TN_MAXIMUM, maximum, a > b ? a : b)                                                          \
-    X(TN_MINIMUM, minimum, a < b ? a : b)
+    X(TN_MINIMUM, minimum, a < b ? a : b)                                                          \
+    X(TN_FMOD, fmod, tn__integer_fmod(a, b))                                                       \
+    X(TN_REMAINDER, remainder, tn__integer_remainder(a, b))
 /* clang-format on */
 
 #endif

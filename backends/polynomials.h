@@ -186,5 +186,8 @@ static inline float tn__cosf(float x) {
 static inline float tn__powf(float x, float y) {
     return powf(x, y);
 }
+static inline float tn__fmodf(float x, float y) {
+    return fmodf(x, y);
+}
 
 #endif

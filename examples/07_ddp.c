@@ -83,8 +83,8 @@ static double mlp_accuracy(mlp *net, tn_group *world, tn_dataset *test) {
         TN_SCOPE;
         tn_tensor *hit = tn_eq(tn_argmax(tn_call(net, b.x), 1, false), b.y);
         tn_tensor *real = b.valid ? b.valid : tn_ones_like(hit);
-        right += tn_item(tn_sum_all(tn_cast(tn_where(real, hit, tn_zeros_like(hit)), TN_I64)));
-        count += tn_item(tn_sum_all(tn_cast(real, TN_I64)));
+        right += tn_item(tn_sum_all(tn_logical_and(real, hit)));
+        count += tn_item(tn_sum_all(real));
     }
     tn_loader_free(loader);
     return tn_group_mean(world, right, count);

@@ -155,6 +155,25 @@ static bool is_float(const tn_op_call *c) {
     return tn_dtype_is_float(dtype_of(c));
 }
 
+static void put_fmod(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, a, b);
+    tn__onnx_int(g, "fmod", 1);
+    tn__onnx_give(g, c, 0, y);
+}
+
+/* Mod has b's sign for integers alone: of floats fmod's, and b more where that is beyond 0. */
+static void put_remainder(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, a, b);
+    if (is_float(c)) {
+        tn__onnx_int(g, "fmod", 1);
+        int zero = tn__onnx_number(g, 0.0, dtype_of(c)), even = TN__NODE(g, "Equal", y, zero);
+        int signs = TN__NODE(g, "Xor", TN__NODE(g, "Less", y, zero), TN__NODE(g, "Less", b, zero));
+        int other = TN__NODE(g, "And", signs, TN__NODE(g, "Not", even));
+        y = TN__NODE(g, "Where", other, TN__NODE(g, "Add", y, b), y);
+    }
+    tn__onnx_give(g, c, 0, y);
+}
+
 /* onnxruntime has no Where of bools: condition and a, or not condition and b. */
 static void put_where(tn__onnx *g, const tn_op_call *c, const char *type) {
     int condition = tn__onnx_in(g, c, 0), a = tn__onnx_in(g, c, 1), b = tn__onnx_in(g, c, 2), y;
@@ -182,6 +201,8 @@ const tn__onnx_rule tn__onnx_elementwise[] = {
     {"pow", put_binary, "Pow", NULL},
     {"maximum", put_binary, "Max", NULL},
     {"minimum", put_binary, "Min", NULL},
+    {"fmod", put_fmod, "Mod", NULL},
+    {"remainder", put_remainder, "Mod", NULL},
     {"add_scalar", put_scalar, "Add", NULL},
     {"mul_scalar", put_scalar, "Mul", NULL},
     {"sub_scalar", put_scalar, "Sub", NULL},

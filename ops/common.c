@@ -142,6 +142,20 @@ tn_tensor *tn__constant(const tn_tensor *t, double value) {
     return tn__filled(t, TN_DIMS(), value);
 }
 
+tn_tensor *tn__scalar_like(const tn_tensor *x, double k, const char *operation) {
+    if (!tn__usable(x, operation)) {
+        return tn_inert();
+    }
+    bool fits =
+        k == trunc(k) && tn__fits(k, x->dtype) && (x->dtype != TN_BOOL || k == 0.0 || k == 1.0);
+    if (!fits && !tn_dtype_is_float(x->dtype)) {
+        tn__raise(TN_EVALUE, operation, "x is %s but k is %g (which it cannot hold; cast x)",
+                  tn_dtype_name(x->dtype), k);
+        return tn_inert();
+    }
+    return tn__constant(x, k);
+}
+
 int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation) {
     return tn_ndim(x) == 0 && (dim == 0 || dim == -1) ? 0 : tn__dim(x, dim, operation);
 }

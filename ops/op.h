@@ -56,6 +56,11 @@ tn_status tn__compare(tn_op_call *c, tn_compare f);
 /* y = f(|x|, infinity); for integers what it is for a finite x (isfinite.c). */
 tn_status tn__compare_infinity(tn_op_call *c, tn_compare f);
 
+/* Of fmod and remainder (fmod.c): trunc(a / b), the k of x % k, samples. */
+tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b);
+tn_tensor *tn__divisor(const tn_tensor *x, double k, const char *operation);
+void tn__fmod_samples(tn_op_samples *s);
+
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
 
@@ -84,6 +89,9 @@ static inline tn_random_key tn__draw_key(tn_generator *g) {
 
 /* A 0-dimensional tensor with this value, of t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);
+
+/* The k of operation(x, k), likewise; inert after raising that an integer x cannot hold it. */
+tn_tensor *tn__scalar_like(const tn_tensor *x, double k, const char *operation);
 
 /* tn_arange on a device. */
 tn_tensor *tn__arange(tn_device device, double start, double end, double step, tn_dtype dtype);

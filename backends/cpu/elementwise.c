@@ -67,6 +67,7 @@ INLINE float gelu_slope(float x, float s, float limit) {
 #define CPU_FAST_acos tn__acosf
 #define CPU_FAST_atan tn__atanf
 #define CPU_FAST_atan2 tn__atan2f
+#define CPU_FAST_fmod tn__fmodf
 #define CPU_FAST_sinh tn__sinhf
 #define CPU_FAST_cosh tn__coshf
 #define UNARY_F32(code, name, formula) UNARY_LOOP(float, u32, name, formula)

@@ -24,6 +24,10 @@ TN_API tn_tensor *tn_pow(tn_tensor *a, tn_tensor *b);
 /* NaN wins; at equal values each gets half the gradient */
 TN_API tn_tensor *tn_maximum(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_minimum(tn_tensor *a, tn_tensor *b);
+/* a % b: remainder has b's sign, as Python's % and PyTorch's, fmod a's, as C's. Also integers, of
+ * which x % 0 is x, where PyTorch refuses */
+TN_API tn_tensor *tn_remainder(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b);
 
 TN_API tn_tensor *tn_add_scalar(tn_tensor *x, double k);  /* x + k */
 TN_API tn_tensor *tn_mul_scalar(tn_tensor *x, double k);  /* x k */
@@ -32,6 +36,9 @@ TN_API tn_tensor *tn_div_scalar(tn_tensor *x, double k);  /* x / k */
 TN_API tn_tensor *tn_rsub_scalar(tn_tensor *x, double k); /* k - x */
 TN_API tn_tensor *tn_rdiv_scalar(tn_tensor *x, double k); /* k / x */
 TN_API tn_tensor *tn_pow_scalar(tn_tensor *x, double k);  /* x ^ k */
+/* of integers a k that they can hold, and not 0 */
+TN_API tn_tensor *tn_remainder_scalar(tn_tensor *x, double k);
+TN_API tn_tensor *tn_fmod_scalar(tn_tensor *x, double k);
 /* gradient dy where low <= x <= high, the bounds included; 0 elsewhere and at NaN */
 TN_API tn_tensor *tn_clamp(tn_tensor *x, double low, double high);
 
@@ -88,6 +95,20 @@ TN_API tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_le(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b);
 TN_API tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b);
+/* With a number, which is rounded to x's dtype first. TN_EVALUE: an integer or bool x, and a k that
+ * it cannot hold */
+TN_API tn_tensor *tn_eq_scalar(tn_tensor *x, double k);
+TN_API tn_tensor *tn_ne_scalar(tn_tensor *x, double k);
+TN_API tn_tensor *tn_lt_scalar(tn_tensor *x, double k);
+TN_API tn_tensor *tn_le_scalar(tn_tensor *x, double k);
+TN_API tn_tensor *tn_gt_scalar(tn_tensor *x, double k);
+TN_API tn_tensor *tn_ge_scalar(tn_tensor *x, double k);
+
+/* Of bools, which broadcast; result bool, no gradient. */
+TN_API tn_tensor *tn_logical_and(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_or(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_xor(tn_tensor *a, tn_tensor *b);
+TN_API tn_tensor *tn_logical_not(tn_tensor *x);
 
 /* What kind of number: any dtype, result bool, no gradient. */
 TN_API tn_tensor *tn_isnan(tn_tensor *x);
@@ -127,6 +148,7 @@ TN_API tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype);
 TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
 TN_API tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim);
 TN_API tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim); /* a new dimension */
+/* TN_CAT(dim, a, b, …), TN_STACK(dim, a, b, …): the same with the list written out. */
 TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with a node of its own: a place for hooks */
 
 /* ---- Rearranged: any dtype ------------------------------------------------------------------- */
@@ -148,7 +170,6 @@ TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal);
  * numbers take elements away. CONSTANT: of this value; REFLECT: back from the edge, without it;
  * REPLICATE: the edge again and again; CIRCULAR: from the other end. value is CONSTANT's. */
 typedef enum tn_pad_mode {
-/* TN_CAT(dim, a, b, …), TN_STACK(dim, a, b, …): the same with the list written out. */
     TN_PAD_CONSTANT,
     TN_PAD_REFLECT,
     TN_PAD_REPLICATE,
@@ -603,8 +624,6 @@ TN_API tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *in
 
 #ifdef __cplusplus
 }
-#endif
-#endif
 static inline tn_tensor *tn__cat_cxx(int dim, std::initializer_list<tn_tensor *> t) {
     return tn_cat(t.begin(), (int)t.size(), dim);
 }
@@ -620,3 +639,5 @@ static inline tn_tensor *tn__stack_cxx(int dim, std::initializer_list<tn_tensor 
 #define TN_STACK(dim, ...)                 \
     tn_stack((tn_tensor *[]){__VA_ARGS__}, \
              (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)), dim)
+#endif
+#endif

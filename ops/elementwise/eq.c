@@ -26,3 +26,7 @@ const tn_op tn__op_eq = {
 tn_tensor *tn_eq(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_eq, NULL, a, b);
 }
+
+tn_tensor *tn_eq_scalar(tn_tensor *x, double k) {
+    return tn_eq(x, tn__scalar_like(x, k, "eq_scalar"));
+}

@@ -26,3 +26,7 @@ const tn_op tn__op_ge = {
 tn_tensor *tn_ge(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_ge, NULL, a, b);
 }
+
+tn_tensor *tn_ge_scalar(tn_tensor *x, double k) {
+    return tn_ge(x, tn__scalar_like(x, k, "ge_scalar"));
+}

@@ -26,3 +26,7 @@ const tn_op tn__op_gt = {
 tn_tensor *tn_gt(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_gt, NULL, a, b);
 }
+
+tn_tensor *tn_gt_scalar(tn_tensor *x, double k) {
+    return tn_gt(x, tn__scalar_like(x, k, "gt_scalar"));
+}

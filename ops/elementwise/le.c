@@ -26,3 +26,7 @@ const tn_op tn__op_le = {
 tn_tensor *tn_le(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_le, NULL, a, b);
 }
+
+tn_tensor *tn_le_scalar(tn_tensor *x, double k) {
+    return tn_le(x, tn__scalar_like(x, k, "le_scalar"));
+}

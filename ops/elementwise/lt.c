@@ -26,3 +26,7 @@ const tn_op tn__op_lt = {
 tn_tensor *tn_lt(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_lt, NULL, a, b);
 }
+
+tn_tensor *tn_lt_scalar(tn_tensor *x, double k) {
+    return tn_lt(x, tn__scalar_like(x, k, "lt_scalar"));
+}

@@ -26,3 +26,7 @@ const tn_op tn__op_ne = {
 tn_tensor *tn_ne(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_ne, NULL, a, b);
 }
+
+tn_tensor *tn_ne_scalar(tn_tensor *x, double k) {
+    return tn_ne(x, tn__scalar_like(x, k, "ne_scalar"));
+}

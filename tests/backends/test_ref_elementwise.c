@@ -284,7 +284,7 @@ static void test_integers(void **state) {
         array b = array_of(dtype, 6, (double[]){2, 0, 3, 5, 3, 1});
         array y = array_new(dtype, SPREAD, 1, (int64_t[]){6});
         for (int f = 0; f < TN_BINARY_COUNT; f++) {
-            bool has = f != TN_POW && f <= TN_MINIMUM;
+            bool has = (f != TN_POW && f <= TN_MINIMUM) || f == TN_FMOD || f == TN_REMAINDER;
             assert_int_equal(ref->binary(ctx, (tn_binary)f, &y.d, &a.d, &b.d),
                              has ? TN_OK : TN_EUNSUPPORTED);
         }
@@ -292,6 +292,10 @@ static void test_integers(void **state) {
         const double quotient[] = {3, 0, 33, 0, 1, 200 - 100 * (k < 2)};
         for (int i = 0; i < 6; i++) {
             assert_true(array_get(&y, i) == quotient[i]);
+        }
+        for (int f = TN_FMOD; f <= TN_REMAINDER; f++) {
+            ref->binary(ctx, (tn_binary)f, &y.d, &a.d, &b.d);
+            assert_true(array_get(&y, 0) == 1 && array_get(&y, 1) == 7 && array_get(&y, 4) == 0);
         }
         ref->binary(ctx, TN_MAXIMUM, &y.d, &a.d, &b.d);
         assert_true(array_get(&y, 0) == 7 && array_get(&y, 3) == 5);
@@ -328,6 +332,12 @@ static void test_signed_integers(void **state) {
     assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == -3 && get_i64(&y, 2) == 3 &&
                 get_i64(&y, 3) == 0);
     assert_true(get_i64(&y, 4) == 7);
+    ref->binary(ctx, TN_FMOD, &y.d, &a.d, &b.d);
+    assert_true(get_i64(&y, 0) == 0 && get_i64(&y, 1) == -1 && get_i64(&y, 2) == -1 &&
+                get_i64(&y, 3) == -7);
+    ref->binary(ctx, TN_REMAINDER, &y.d, &a.d, &b.d);
+    assert_true(get_i64(&y, 0) == 0 && get_i64(&y, 1) == 1 && get_i64(&y, 2) == -1 &&
+                get_i64(&y, 3) == -7);
     ref->unary(ctx, TN_NEG, &y.d, &a.d, 0, 0);
     assert_true(get_i64(&y, 0) == INT64_MIN && get_i64(&y, 1) == 7);
     ref->unary(ctx, TN_ABS, &y.d, &a.d, 0, 0);

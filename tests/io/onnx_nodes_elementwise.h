@@ -35,6 +35,7 @@ UNARY(isnan, tn_isnan)
 UNARY(log, tn_log)
 UNARY(mish, tn_mish)
 UNARY(neg, tn_neg)
+UNARY(not, tn_logical_not)
 UNARY(reciprocal, tn_reciprocal)
 UNARY(relu, tn_relu)
 UNARY(round, tn_round)
@@ -54,6 +55,9 @@ BINARY(greater, tn_gt)
 BINARY(greater_equal, tn_ge)
 BINARY(less, tn_lt)
 BINARY(less_equal, tn_le)
+BINARY(and, tn_logical_and)
+BINARY(or, tn_logical_or)
+BINARY(xor, tn_logical_xor)
 FOLDED(max, tn_maximum)
 FOLDED(min, tn_minimum)
 FOLDED(sum, tn_add)
@@ -64,6 +68,11 @@ static void pow_node(node *n) {
         return;
     }
     n->out[0] = tn_pow(n->in[0], n->in[1]);
+}
+
+static void mod_node(node *n) {
+    n->out[0] =
+        whole_of(n, "fmod", 0) ? tn_fmod(n->in[0], n->in[1]) : tn_remainder(n->in[0], n->in[1]);
 }
 
 static void isinf_node(node *n) {
@@ -213,6 +222,7 @@ static const node_case elementwise_nodes[] = {
     {"Abs", abs_node},
     {"Acos", acos_node},
     {"Add", add_node},
+    {"And", and_node},
     {"ArgMax", argmax_node},
     {"ArgMin", argmin_node},
     {"Asin", asin_node},
@@ -246,8 +256,11 @@ static const node_case elementwise_nodes[] = {
     {"Max", max_node},
     {"Min", min_node},
     {"Mish", mish_node},
+    {"Mod", mod_node},
     {"Mul", mul_node},
     {"Neg", neg_node},
+    {"Not", not_node},
+    {"Or", or_node},
     {"Pow", pow_node},
     {"Reciprocal", reciprocal_node},
     {"ReduceL1", reduce_l1_node},
@@ -275,6 +288,7 @@ static const node_case elementwise_nodes[] = {
     {"Tan", tan_node},
     {"Tanh", tanh_node},
     {"Where", where_node},
+    {"Xor", xor_node},
     {0},
 };
 

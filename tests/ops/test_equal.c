@@ -321,7 +321,6 @@ static void reductions_refuse(void **state) {
     assert_inert(tn_max(x, TN_DIMS(5), false), TN_EINDEX, "5");
     assert_inert(tn_argmax(x, -3, false), TN_EINDEX, "");
     assert_inert(tn_mean(tn_cast(x, TN_I64), TN_DIMS(), false), TN_EDTYPE, "mean: x is i64");
-    assert_inert(tn_sum_all(tn_cast(x, TN_BOOL)), TN_EDTYPE, "bool");
     assert_inert(tn_max(tn_cast(x, TN_BOOL), TN_DIMS(), false), TN_EDTYPE, "bool");
     assert_inert(tn_min(tn_cast(x, TN_BOOL), TN_DIMS(), false), TN_EDTYPE, "bool");
     assert_inert(tn_argmax(tn_cast(x, TN_BOOL), 0, false), TN_EDTYPE, "bool");
@@ -373,6 +372,89 @@ static void integers(void **state) {
     assert_inert(tn_div(x, x), TN_EDTYPE, "div: a is i32");
     assert_inert(tn_add(tn_cast(x, TN_BOOL), tn_cast(x, TN_BOOL)), TN_EDTYPE, "a is bool");
     assert_inert(tn_neg(tn_cast(x, TN_BOOL)), TN_EDTYPE, "x is bool");
+}
+
+/* Of all signs, as torch.fmod and torch.remainder; NaN over 0, and infinite divisors. */
+static void remainders(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *a = LIST(5.5, -5.5, 5.5, -5.5, 4, -4, 1, 1, -1, INFINITY),
+              *b = LIST(2, 2, -2, -2, 2, 2, 0, INFINITY, INFINITY, 2);
+    is(tn_fmod(a, b), LIST(1.5, -1.5, 1.5, -1.5, 0, 0, NAN, 1, -1, NAN));
+    is(tn_remainder(a, b), LIST(1.5, 0.5, -0.5, -1.5, 0, 0, NAN, 1, INFINITY, NAN));
+    is(tn_remainder_scalar(LIST(5.5, -5.5), 2), LIST(1.5, 0.5));
+    is(tn_fmod_scalar(LIST(5.5, -5.5), -2), LIST(1.5, -1.5));
+    is(tn_remainder_scalar(LIST(5.5), 0), LIST(NAN));
+    /* 0.3 / 0.1 rounds to 3, but 0.1 goes into 0.3 only twice: the rest is just below 0.1 */
+    is(tn_remainder(LIST(0.3), LIST(0.1)), LIST(fmod(0.3, 0.1)));
+    const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_I8};
+    for (int i = 0; i < 3; i++) {
+        tn_tensor *n = tn_cast(LIST(7, -7, 7, -7, 5, -8), dtypes[i]),
+                  *m = tn_cast(LIST(3, 3, -3, -3, 0, -1), dtypes[i]);
+        is(tn_cast(tn_fmod(n, m), TN_F64), LIST(1, -1, 1, -1, 5, 0));
+        is(tn_cast(tn_remainder(n, m), TN_F64), LIST(1, 2, -2, -1, 5, 0));
+        is(tn_cast(tn_remainder_scalar(n, 4), TN_F64), LIST(3, 1, 3, 1, 1, 0));
+    }
+    tn_tensor *least = tn_from_data((int64_t[]){INT64_MIN}, TN_DIMS(1), TN_I64);
+    is(tn_cast(tn_remainder_scalar(least, -1), TN_F64), LIST(0));
+    is(tn_cast(tn_remainder_scalar(tn_cast(LIST(250), TN_U8), 7), TN_F64), LIST(5));
+}
+
+/* How often b goes into a, which a / b may round to one more. */
+static void slopes_of_remainders(void **state) {
+    (void)state;
+    for (int again = 0; again < 2; again++) {
+        TN_SCOPE;
+        tn_tensor *a = leaf(LIST(0.3, -0.3, 7, -7, -1)),
+                  *b = leaf(LIST(0.1, 0.1, -2, -2, INFINITY));
+        is(gradient(tn_remainder(a, b), a, again), LIST(1, 1, 1, 1, 1));
+        is(gradient(tn_remainder(a, b), b, again), LIST(-2, 3, 4, -3, 1));
+        is(gradient(tn_fmod(a, b), b, again), LIST(-2, 2, 3, -3, 0));
+    }
+}
+
+static tn_tensor *truth(tn_tensor *t) {
+    assert_int_equal(tn_dtype_of(t), TN_BOOL);
+    return tn_cast(t, TN_F64);
+}
+
+static void truths(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = LIST(-1, 2, 3, NAN);
+    is(truth(tn_eq_scalar(x, 2)), LIST(0, 1, 0, 0));
+    is(truth(tn_ne_scalar(x, 2)), LIST(1, 0, 1, 1));
+    is(truth(tn_lt_scalar(x, 2)), LIST(1, 0, 0, 0));
+    is(truth(tn_le_scalar(x, 2)), LIST(1, 1, 0, 0));
+    is(truth(tn_gt_scalar(x, 2)), LIST(0, 0, 1, 0));
+    is(truth(tn_ge_scalar(x, 2)), LIST(0, 1, 1, 0));
+    is(truth(tn_gt_scalar(x, NAN)), LIST(0, 0, 0, 0));
+    is(truth(tn_lt_scalar(tn_cast(x, TN_F32), INFINITY)), LIST(1, 1, 1, 0));
+    is(truth(tn_eq_scalar(tn_full(TN_DIMS(1), 0.1, TN_F32), 0.1)), LIST(1)); /* as rounded as x */
+    is(truth(tn_ge_scalar(tn_cast(LIST(-1, 2), TN_I8), 2)), LIST(0, 1));
+    tn_tensor *no_yes = tn_cast(LIST(0, 1), TN_BOOL), *column = tn_unsqueeze(no_yes, 1);
+    is(truth(tn_eq_scalar(no_yes, 1)), LIST(0, 1));
+    is(truth(tn_flatten(tn_logical_and(no_yes, column), 0, -1)), LIST(0, 0, 0, 1));
+    is(truth(tn_flatten(tn_logical_or(no_yes, column), 0, -1)), LIST(0, 1, 1, 1));
+    is(truth(tn_flatten(tn_logical_xor(column, no_yes), 0, -1)), LIST(0, 1, 1, 0));
+    is(truth(tn_logical_not(no_yes)), LIST(1, 0));
+}
+
+/* An accuracy in a line; counts beyond what 8 bits hold. */
+static void sums_of_truths(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *scores = tn_reshape(LIST(1, 2, 4, 3, 0, 9), TN_DIMS(3, 2)),
+              *labels = tn_from_data((int64_t[]){1, 0, 0}, TN_DIMS(3), TN_I64);
+    tn_tensor *right = tn_eq(tn_argmax(scores, -1, false), labels), *share = tn_mean_all(right);
+    assert_int_equal(tn_dtype_of(share), TN_F32);
+    assert_true(tn_item(share) == (float)(2.0 / 3.0));
+    assert_int_equal(tn_dtype_of(tn_sum_all(right)), TN_I64);
+    tn_tensor *many = tn_ones(TN_DIMS(2, 1000), TN_BOOL);
+    is(tn_cast(tn_sum(many, TN_DIMS(1), false), TN_F64), LIST(1000, 1000));
+    is(tn_cast(tn_mean(many, TN_DIMS(1), true), TN_F64), tn_ones(TN_DIMS(2, 1), TN_F64));
+    assert_true(isnan(tn_item(tn_mean_all(tn_zeros(TN_DIMS(0), TN_BOOL)))));
+    assert_inert(tn_mean(many, TN_DIMS(2), false), TN_EINDEX, "mean: x is [2, 1000]");
 }
 
 static void two_sides(void **state) {
@@ -427,6 +509,10 @@ int main(void) {
         TEST(reductions_refuse),
         TEST(constants),
         TEST(integers),
+        TEST(remainders),
+        TEST(slopes_of_remainders),
+        TEST(truths),
+        TEST(sums_of_truths),
         TEST(two_sides),
         TEST(registry),
     };

@@ -21,11 +21,14 @@ static void two_inputs(void **state) {
     (void)state;
     TN_SCOPE;
     static const pair all[] = {
-        {"add", tn_add, 'n'},         {"sub", tn_sub, 'n'},         {"mul", tn_mul, 'n'},
-        {"maximum", tn_maximum, 'n'}, {"minimum", tn_minimum, 'n'}, {"div", tn_div, 'f'},
-        {"pow", tn_pow, 'f'},         {"atan2", tn_atan2, 'f'},     {"eq", tn_eq, 'a'},
-        {"ne", tn_ne, 'a'},           {"lt", tn_lt, 'a'},           {"le", tn_le, 'a'},
+        {"add", tn_add, 'n'},         {"sub", tn_sub, 'n'},
+        {"mul", tn_mul, 'n'},         {"maximum", tn_maximum, 'n'},
+        {"minimum", tn_minimum, 'n'}, {"div", tn_div, 'f'},
+        {"pow", tn_pow, 'f'},         {"atan2", tn_atan2, 'f'},
+        {"eq", tn_eq, 'a'},           {"ne", tn_ne, 'a'},
+        {"lt", tn_lt, 'a'},           {"le", tn_le, 'a'},
         {"gt", tn_gt, 'a'},           {"ge", tn_ge, 'a'},
+        {"fmod", tn_fmod, 'n'},       {"remainder", tn_remainder, 'n'},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const pair *p = &all[i];
@@ -118,6 +121,10 @@ static void constants(void **state) {
     refused(tn_div_scalar(I(2), 1.0), TN_EDTYPE, "div_scalar: x is i64");
     refused(tn_rdiv_scalar(I(2), 1.0), TN_EDTYPE, "rdiv_scalar: x is i64");
     refused(tn_pow_scalar(I(2), 2.0), TN_EDTYPE, "pow_scalar: x is i64");
+    refused(tn_remainder_scalar(I(2), 0.0), TN_EVALUE, "remainder_scalar: x is i64 but k is 0");
+    refused(tn_fmod_scalar(I(2), 0.0), TN_EVALUE, "fmod_scalar: x is i64 but k is 0");
+    refused(tn_fmod_scalar(I(2), 0.5), TN_EVALUE, "fmod_scalar: x is i64 but k is 0.5");
+    refused(tn_remainder_scalar(B(2), 1.0), TN_EDTYPE, "remainder: a is bool");
     refused(tn_clamp(B(2), 0.0, 1.0), TN_EDTYPE, "clamp: x is bool");
     refused(tn_clamp(F(2), NAN, 1.0), TN_EVALUE, "clamp: low is nan and high is 1");
     refused(tn_clamp(F(2), 0.0, NAN), TN_EVALUE, "clamp: low is 0 and high is nan");
@@ -128,6 +135,31 @@ static void constants(void **state) {
     refused(tn_softplus(F(2), NAN, 20.0), TN_EVALUE, "softplus: beta is nan");
     refused(tn_softplus(F(2), 1.0, NAN), TN_EVALUE, "softplus: threshold is nan");
     refused(tn_softplus(F(2), 0.0, 20.0), TN_EVALUE, "softplus: beta is 0");
+}
+
+static void truths(void **state) {
+    (void)state;
+    TN_SCOPE;
+    static const struct {
+        const char *name;
+        tn_tensor *(*f)(tn_tensor *x, double k);
+    } all[] = {{"eq_scalar", tn_eq_scalar}, {"ne_scalar", tn_ne_scalar},
+               {"lt_scalar", tn_lt_scalar}, {"le_scalar", tn_le_scalar},
+               {"gt_scalar", tn_gt_scalar}, {"ge_scalar", tn_ge_scalar}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *name = all[i].name;
+        refused_by(all[i].f(I(2), 0.5), name, TN_EVALUE, "x is i64 but k is 0.5 (which it cannot");
+        refused_by(all[i].f(I(2), NAN), name, TN_EVALUE, "x is i64 but k is nan");
+        refused_by(all[i].f(tn_cast(I(2), TN_I8), 128), name, TN_EVALUE, "x is i8 but k is 128");
+        refused_by(all[i].f(B(2), 2), name, TN_EVALUE, "x is bool but k is 2");
+        refused_by(all[i].f(NULL, 2), name, TN_EVALUE, "the tensor is NULL");
+    }
+    refused(tn_logical_and(F(2), B(2)), TN_EDTYPE, "logical_and: an input is f32 (bool is needed");
+    refused(tn_logical_or(B(2), I(2)), TN_EDTYPE, "logical_or: an input is i64");
+    refused(tn_logical_xor(I(2), I(2)), TN_EDTYPE, "logical_xor: an input is i64");
+    refused(tn_logical_not(F(2)), TN_EDTYPE, "logical_not: an input is f32");
+    refused(tn_logical_and(B(2), B(3)), TN_ESHAPE, "[2]");
+    refused(tn_logical_xor(B(2), B(3)), TN_ESHAPE, "[3]");
 }
 
 static void conditions(void **state) {
@@ -168,7 +200,7 @@ static void reductions(void **state) {
         const char *name;
         tn_tensor *(*f)(tn_tensor *x, tn_dims dims, bool keepdim);
         char takes; /* as above */
-    } all[] = {{"sum", tn_sum, 'n'}, {"mean", tn_mean, 'f'},  {"max", tn_max, 'n'},
+    } all[] = {{"sum", tn_sum, 'a'}, {"mean", tn_mean, 'f'},  {"max", tn_max, 'n'},
                {"min", tn_min, 'n'}, {"var", var, 'f'},       {"logsumexp", tn_logsumexp, 'f'},
                {"norm", norm, 'f'},  {"std", deviation, 'f'}, {"prod", tn_prod, 'a'}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -500,6 +532,7 @@ int main(void) {
         cmocka_unit_test(two_inputs),
         cmocka_unit_test(one_input),
         cmocka_unit_test(constants),
+        cmocka_unit_test(truths),
         cmocka_unit_test(conditions),
         cmocka_unit_test(reductions),
         cmocka_unit_test(shapes),

@@ -126,6 +126,8 @@ typedef enum tn_binary {
     TN_ATAN2,          /* the angle of (b, a) */
     TN_MISH_GRAD,      /* (x, dy) */
     TN_HARDSWISH_GRAD, /* (x, dy) */
+    TN_FMOD,           /* what is left of a / b towards zero: a's sign */
+    TN_REMAINDER,      /* the same towards -infinity: b's sign, as Python's % */
     TN_BINARY_COUNT
 } tn_binary;
 
@@ -255,7 +257,7 @@ typedef struct tn_backend {
                        double k1);
     /* y = f(a, b), all of y's size (inputs broadcast by stride 0) and one dtype; y may be a's or
      * b's memory with its strides. Floats; ADD SUB MUL DIV (integers: towards zero, x / 0 = 0)
-     * MAXIMUM MINIMUM also integers. */
+     * MAXIMUM MINIMUM FMOD REMAINDER (integers: x where b is 0) also integers. */
     tn_status (*binary)(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
                         const tn_desc *b);
     /* y (bool) = a ? b. Every dtype. */
