@@ -335,9 +335,11 @@ static void print_module(tn_module *m, FILE *file, int depth) {
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
         const tn__record *record = m->lists->records[i];
         if (*record->field) {
-            fprintf(file, "%*s%s %s %s%s%s\n", 2 * depth + 2, "", record->name,
+            bool wanted = record->buffer || tn_requires_grad(tn__record_stored(record));
+            fprintf(file, "%*s%s %s %s%s%s%s\n", 2 * depth + 2, "", record->name,
                     tn_shape_text(*record->field), tn_dtype_name(tn_dtype_of(*record->field)),
-                    record->buffer ? ", buffer" : "", record->tied ? ", tied" : "");
+                    record->buffer ? ", buffer" : "", record->tied ? ", tied" : "",
+                    wanted ? "" : ", frozen");
         }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {

@@ -318,7 +318,7 @@ TN_API tn_module *tn_module_child(void *m, const char *path);
 TN_API int tn_module_children(void *m); /* how many were added to m itself */
 /* the i-th of them; NULL and TN_EINDEX outside */
 TN_API tn_module *tn_module_at(void *m, int i);
-TN_API void tn_module_print(void *m, FILE *file); /* a tree with shapes and counts */
+TN_API void tn_module_print(void *m, FILE *file); /* a tree: shapes, counts, what is frozen */
 /* tn_graph_dot of t, with the names of m's parameters. */
 TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *path) TN_MUST_USE;
 

@@ -341,6 +341,7 @@ static void printing(void **state) {
     net_init(&n);
     char *text = NULL;
     size_t size;
+    tn_freeze(&n, "fc1.bias");
     FILE *file = open_memstream(&text, &size);
     tn_module_print(&n, file);
     fclose(file);
@@ -349,7 +350,7 @@ static void printing(void **state) {
                               "  mean [3] f32, buffer\n"
                               "  fc1 linear: 16 parameters\n"
                               "    weight [4, 3] f32\n"
-                              "    bias [4] f32\n"
+                              "    bias [4] f32, frozen\n"
                               "  layers.2 linear: 12 parameters\n"
                               "    weight [3, 4] f32\n");
     free(text);
