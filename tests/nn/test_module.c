@@ -275,6 +275,8 @@ static void freezing(void **state) {
     are_wanted(&n, "fc1.bias layers.2.weight ");
     assert_int_equal(tn_unfreeze(&n, "*"), 2);
     assert_int_equal(tn_unfreeze(&n, "*"), 0);
+    assert_int_equal(tn_freeze(&n, "*.weight"), 1); /* not layers.2.weight: * is no dot */
+    assert_int_equal(tn_unfreeze(&n, "fc1.*"), 1);
     are_wanted(&n, "scale fc1.weight fc1.bias layers.2.weight ");
     assert_int_equal(tn_freeze(&n, ""), 0);
 
