@@ -39,6 +39,8 @@
  * s = 1 / (1 + exp(-u)), or s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There
  * x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier.
  *
+ * A remainder is fmod's rest, or b more where that has the other sign.
+ *
  * mish's gate is tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2), here from v = e^-|x|. */
 /* clang-format off */
 #define TN__FORMULA_HELPERS(T)                                                                     \
