@@ -21,6 +21,15 @@
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
+/* Whether the taps of a channel lie side by side, in their order. */
+static bool taps_are_run(const int64_t *tap, int64_t taps) {
+    int64_t t = 1;
+    while (t < taps && tap[t] == tap[0] + t) {
+        t++;
+    }
+    return t >= taps;
+}
+
 /* ROWS rows from `row` on of a group: to[(c taps + t) ROWS + m]. */
 static void pack_weights(const conv_job *job, int64_t group, int64_t row, const int64_t *tap,
                          T *to) {
@@ -28,8 +37,8 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
     conv_side from = {(void *)w->data, w->dtype, 0, 0, {0}, {0}};
     int64_t taps = tap_count(job), rows = min_of(ROWS, job->rows - row),
             first = group * w->group + row * w->row;
-    bool dense = rows == ROWS && w->dtype == PLAIN && tap[taps - 1] - tap[0] == taps - 1;
-    if (dense) { /* a channel's taps lie side by side, and perhaps the channels too */
+    /* perhaps the channels do too */
+    if (rows == ROWS && w->dtype == PLAIN && taps_are_run(tap, taps)) {
         bool all = w->channel == taps;
         for (int64_t c = 0; c < (all ? 1 : job->channels); c++) {
             turn_panel(to + c * taps * ROWS, ROWS,

@@ -20,8 +20,9 @@
 #include <tern/sys/backend.h>
 
 typedef enum array_layout {
-    DENSE, /* row-major */
-    SPREAD /* the first dimension fastest, every stride with gaps */
+    DENSE,    /* row-major; while array_any_order is set, each in another order */
+    SPREAD,   /* the first dimension fastest, every stride with gaps */
+    ROW_MAJOR /* whatever is set */
 } array_layout;
 
 typedef struct array {
@@ -38,7 +39,8 @@ static struct {
 } arrays_kept[ARRAY_MOST];
 static int arrays_count;
 
-/* In trial.c: memory that the kernels under test can reach. */
+/* In trial.c: memory that the kernels under test can reach, and how it is used. */
+extern bool array_any_order;
 void *array_memory(size_t bytes);
 void array_memory_free(void *memory, size_t bytes);
 
@@ -72,11 +74,28 @@ static inline void array_poison(array *a) {
     }
 }
 
+static uint64_t array_walk; /* through the orders */
+
+/* The dimensions of a new array from the innermost to the outermost. */
+static inline void array_order(array_layout layout, int ndim, int *order) {
+    for (int k = 0; k < ndim; k++) {
+        order[k] = layout == SPREAD ? k : ndim - 1 - k;
+    }
+    for (int k = ndim - 1; k > 0 && layout == DENSE && array_any_order; k--) {
+        array_walk = array_walk * 6364136223846793005u + 1442695040888963407u;
+        int other = (int)((array_walk >> 33) % (uint64_t)(k + 1)), dim = order[k];
+        order[k] = order[other];
+        order[other] = dim;
+    }
+}
+
 static inline array array_new(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size) {
     array a = {.d = {.dtype = dtype, .ndim = ndim}, .count = 1};
     int64_t step = layout == SPREAD ? 2 : 1;
+    int order[TN_MAX_DIMS];
+    array_order(layout, ndim, order);
     for (int k = 0; k < ndim; k++) {
-        int dim = layout == SPREAD ? k : ndim - 1 - k;
+        int dim = order[k];
         a.d.size[dim] = size[dim];
         a.d.stride[dim] = step;
         step *= size[dim] + (layout == SPREAD);

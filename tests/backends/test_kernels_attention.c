@@ -130,8 +130,8 @@ static void test_too_many_rows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_attention),
-        ARRAY_TEST(test_too_many_rows),
+        TRIAL_TEST(test_attention),
+        TRIAL_TEST(test_too_many_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,9 +147,9 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_small),
-        ARRAY_TEST(test_large),
-        ARRAY_TEST(test_refused),
+        TRIAL_TEST(test_small),
+        TRIAL_TEST(test_large),
+        TRIAL_TEST(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

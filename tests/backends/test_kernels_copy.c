@@ -144,8 +144,8 @@ static void test_arange(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_copy), ARRAY_TEST(test_transposed), ARRAY_TEST(test_conversions),
-        ARRAY_TEST(test_fill), ARRAY_TEST(test_arange),
+        TRIAL_TEST(test_copy), TRIAL_TEST(test_transposed), TRIAL_TEST(test_conversions),
+        TRIAL_TEST(test_fill), TRIAL_TEST(test_arange),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

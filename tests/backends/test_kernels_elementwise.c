@@ -198,13 +198,13 @@ static void test_cut_loops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_unary),
-        ARRAY_TEST(test_binary),
-        ARRAY_TEST(test_broadcast),
-        ARRAY_TEST(test_in_place),
-        ARRAY_TEST(test_compare_and_where),
-        ARRAY_TEST(test_integers),
-        ARRAY_TEST(test_cut_loops),
+        TRIAL_TEST(test_unary),
+        TRIAL_TEST(test_binary),
+        TRIAL_TEST(test_broadcast),
+        TRIAL_TEST(test_in_place),
+        TRIAL_TEST(test_compare_and_where),
+        TRIAL_TEST(test_integers),
+        TRIAL_TEST(test_cut_loops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

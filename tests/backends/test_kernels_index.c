@@ -182,12 +182,12 @@ static void test_several_bad_indices(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_rows),
-        ARRAY_TEST(test_rows_of_more_dimensions),
-        ARRAY_TEST(test_rows_of_integers),
-        ARRAY_TEST(test_along),
-        ARRAY_TEST(test_bad_indices),
-        ARRAY_TEST(test_several_bad_indices),
+        TRIAL_TEST(test_rows),
+        TRIAL_TEST(test_rows_of_more_dimensions),
+        TRIAL_TEST(test_rows_of_integers),
+        TRIAL_TEST(test_along),
+        TRIAL_TEST(test_bad_indices),
+        TRIAL_TEST(test_several_bad_indices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void test_optimisers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_optimisers),
+        TRIAL_TEST(test_optimisers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,9 +144,9 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_windows),
-        ARRAY_TEST(test_places_have_the_element),
-        ARRAY_TEST(test_refused),
+        TRIAL_TEST(test_windows),
+        TRIAL_TEST(test_places_have_the_element),
+        TRIAL_TEST(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,9 +79,9 @@ static void test_integers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_random),
-        ARRAY_TEST(test_upper_ends),
-        ARRAY_TEST(test_integers),
+        TRIAL_TEST(test_random),
+        TRIAL_TEST(test_upper_ends),
+        TRIAL_TEST(test_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,13 +224,13 @@ static void test_argmax(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_reduce),
-        ARRAY_TEST(test_reduce_windows),
-        ARRAY_TEST(test_reduce_whole),
-        ARRAY_TEST(test_sum_is_accurate),
-        ARRAY_TEST(test_f64_sums_are_accurate),
-        ARRAY_TEST(test_not_for_kernels),
-        ARRAY_TEST(test_argmax),
+        TRIAL_TEST(test_reduce),
+        TRIAL_TEST(test_reduce_windows),
+        TRIAL_TEST(test_reduce_whole),
+        TRIAL_TEST(test_sum_is_accurate),
+        TRIAL_TEST(test_f64_sums_are_accurate),
+        TRIAL_TEST(test_not_for_kernels),
+        TRIAL_TEST(test_argmax),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

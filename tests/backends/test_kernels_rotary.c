@@ -60,8 +60,8 @@ static void test_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        ARRAY_TEST(test_rotary),
-        ARRAY_TEST(test_refused),
+        TRIAL_TEST(test_rotary),
+        TRIAL_TEST(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

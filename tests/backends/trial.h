@@ -11,6 +11,7 @@
  *     trial t = {"exp", 1, {y}, call_exp, &x.d, .relative = 1e-6};
  *     trial_run(&t);
  *     trial_forget();                      between cases: gives the arrays back
+ *     … {TRIAL_TEST(test_exp)} …           makes two tests of them
  *
  * Which tables: the CPU's levels (with TERN_CPU that one alone), each with 1, 2 and 3 threads. With
  * TERN_TEST_CUDA=emulator or =device it is cuda's instead: over the emulator (with
@@ -42,6 +43,22 @@ typedef struct trial {
 } trial;
 
 void trial_run(const trial *t);
+
+/* Two tests of a function: in the second the dimensions of dense arrays lie in memory in any order,
+ * which a kernel must not take for row-major. */
+#define TRIAL_TEST(function)                                                            \
+    cmocka_unit_test_setup_teardown(function, NULL, arrays_free), {                     \
+#function "_in_any_order", function, trial_in_any_order, trial_order_ends, NULL \
+    }
+static inline int trial_in_any_order(void **state) {
+    (void)state;
+    array_any_order = true;
+    return 0;
+}
+static inline int trial_order_ends(void **state) {
+    array_any_order = false;
+    return arrays_free(state);
+}
 
 /* The tables to try, behind them NULL. */
 const tn_backend *const *trial_tables(void);
