@@ -140,9 +140,9 @@ tn_status TN_CPU(conv_backward_input)(tn_context *ctx, const tn_desc *dx, const 
 
 /* db, with dy's channels where it has dy's dtype; ref's in a wider one. */
 static tn_status sum_channels(tn_context *ctx, const tn_desc *db, const tn_desc *dy,
-                              const tn_desc *x, const tn_conv_args *args) {
+                              const tn_conv_args *args) {
     if (db->dtype != dy->dtype) {
-        return TN_CPU(ref)->conv_backward_weight(ctx, NULL, db, dy, x, args);
+        return TN_CPU(ref)->conv_backward_weight(ctx, NULL, db, dy, NULL, args);
     }
     tn_desc sums = {.data = db->data,
                     .dtype = db->dtype,
@@ -159,12 +159,12 @@ tn_status TN_CPU(conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const
     if (!to) {
         return TN_OK;
     }
-    bool widens = to->dtype == TN_F32 && (x->dtype == TN_BF16 || x->dtype == TN_F16);
-    if (!is_float(x->dtype) || !(to->dtype == x->dtype || widens) || dy->dtype != x->dtype ||
-        (db && db->dtype != to->dtype)) {
+    bool widens = to->dtype == TN_F32 && (dy->dtype == TN_BF16 || dy->dtype == TN_F16);
+    if (!is_float(dy->dtype) || !(to->dtype == dy->dtype || widens) ||
+        (dw && x->dtype != dy->dtype) || (db && db->dtype != to->dtype)) {
         return TN_CPU(ref)->conv_backward_weight(ctx, dw, db, dy, x, args);
     }
-    tn_status status = db ? sum_channels(ctx, db, dy, x, args) : TN_OK;
+    tn_status status = db ? sum_channels(ctx, db, dy, args) : TN_OK;
     if (!dw || status != TN_OK) {
         return status;
     }

@@ -30,17 +30,17 @@ tn_status tn__cuda_conv_backward_input(tn_context *ctx, const tn_desc *dx, const
     return one_dtype(&c) ? run_conv(ctx, &c) : TN_EUNSUPPORTED;
 }
 
-/* Whether a gradient of the weight or the bias, if it is wanted, is as x or f32 for bf16 and f16.
+/* Whether a gradient of the weight or the bias, if it is wanted, is as dy or f32 for bf16 and f16.
  */
-static bool result_fits(const tn_desc *d, tn_dtype x) {
-    return !d || d->dtype == x || (d->dtype == TN_F32 && (x == TN_BF16 || x == TN_F16));
+static bool result_fits(const tn_desc *d, tn_dtype dy) {
+    return !d || d->dtype == dy || (d->dtype == TN_F32 && (dy == TN_BF16 || dy == TN_F16));
 }
 
 tn_status tn__cuda_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                         const tn_desc *dy, const tn_desc *x,
                                         const tn_conv_args *args) {
-    if (!is_float(x->dtype) || dy->dtype != x->dtype || !result_fits(dw, x->dtype) ||
-        !result_fits(db, x->dtype)) {
+    if (!is_float(dy->dtype) || (dw && x->dtype != dy->dtype) || !result_fits(dw, dy->dtype) ||
+        !result_fits(db, dy->dtype)) {
         return TN_EUNSUPPORTED;
     }
     tn__conv c = {TN__CONV_W, dy, x, dw, NULL, args};

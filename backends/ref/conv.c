@@ -124,9 +124,9 @@ tn_status tn__ref_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const
     if (!y) {
         return TN_OK;
     }
-    bool widens = y->dtype == TN_F32 && (x->dtype == TN_BF16 || x->dtype == TN_F16);
-    if (!is_float(y->dtype) || !(x->dtype == y->dtype || widens) || dy->dtype != x->dtype ||
-        (db && db->dtype != y->dtype)) {
+    bool widens = y->dtype == TN_F32 && (dy->dtype == TN_BF16 || dy->dtype == TN_F16);
+    if (!is_float(y->dtype) || !(dy->dtype == y->dtype || widens) ||
+        (dw && x->dtype != dy->dtype) || (db && db->dtype != y->dtype)) {
         return TN_EUNSUPPORTED;
     }
     if (db) {

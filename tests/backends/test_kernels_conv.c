@@ -19,7 +19,8 @@ static tn_status call_input(const tn_backend *t, const tn_desc *const *out, void
 static tn_status call_weight(const tn_backend *t, const tn_desc *const *out, void *user) {
     sliding *s = user;
     return TRIAL_CALL(t, conv_backward_weight, s->with_weight ? out[0] : NULL,
-                      s->with_bias ? out[s->with_weight] : NULL, &s->dy, &s->x, &s->args);
+                      s->with_bias ? out[s->with_weight] : NULL, &s->dy,
+                      s->with_weight ? &s->x : NULL, &s->args);
 }
 
 /* Sizes of x and the kernel; O; how it slides; what is left over behind the last place. */

@@ -324,8 +324,8 @@ typedef struct tn_backend {
     tn_status (*conv_backward_input)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
                                      const tn_desc *w, const tn_desc *b, const tn_conv_args *args);
     /* dw, as w, = sum over n and p of dy[n, o, p] x[n, c, …], and db (O) = the sums of dy's
-     * channels; one of them may be NULL (not wanted). Both may be f32 where dy and x are bf16 or
-     * f16. */
+     * channels; one of them may be NULL (not wanted), and x where dw is. Both may be f32 where
+     * dy and x are bf16 or f16. */
     tn_status (*conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                       const tn_desc *dy, const tn_desc *x,
                                       const tn_conv_args *args);
