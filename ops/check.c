@@ -3,6 +3,9 @@
  *   gradients   in f64, against central differences, in every layout; the gradient's own gradient
  *               too where it exists; recorded gradients equal ordinary ones
  *   dtypes      f32, bf16 and f16 give what f64 gives on the same numbers, forward and backward
+ *   orders      results and gradients do not depend on the order in which the dimensions of an
+ *               operand lie in memory
+ *   subsets     nor does a gradient on which others are wanted
  *   ownership   recorded and dropped without backward, nothing stays alive
  *
  * Small samples are checked element by element; large ones along one random direction,
@@ -359,6 +362,16 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
 
 /* ---- Dtypes ---------------------------------------------------------------------------------- */
 
+/* A program's own operation may leave the small dtypes out: that is no error. */
+static bool is_left_out(const tn_op *op, tn_dtype dtype) {
+    bool ours = tn_op_named(op->name) == op, small = dtype == TN_BF16 || dtype == TN_F16;
+    if (tn_error() != TN_EUNSUPPORTED || ours || !small) {
+        return false;
+    }
+    tn_error_clear();
+    return true;
+}
+
 static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const precision *p,
                              bool narrow) {
     TN_SCOPE;
@@ -371,9 +384,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
         }
     }
     tn_values out = apply_sample(&f, in);
-    bool ours = tn_op_named(op->name) == op;
-    if (tn_error() == TN_EUNSUPPORTED && !ours && p->dtype != TN_F32) {
-        tn_error_clear(); /* a program's own operation may leave the small dtypes out */
+    if (is_left_out(op, p->dtype)) {
         return TN_OK;
     }
     tn_values expected = apply_sample(&f, wide);
@@ -398,6 +409,196 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
             compare_tensors(tn_grad_of(in.v[i]), tn_grad_of(wide.v[i]), p->backward, p->largest,
                             "gradient of input", i, "f64");
         }
+    }
+    return tn_error();
+}
+
+/* ---- Orders in memory, and subsets of gradients ---------------------------------------------- */
+
+/* Of the same elements, f64 too: fast kernels may add up in another order. */
+static const precision kernels[] = {
+    {TN_F64, 1e-13, 1e-12, 1e-12, INFINITY},
+    {TN_F32, 2e-6, 4e-6, 2e-5, 3.4e38},
+    {TN_BF16, 1.0 / 256, 1.0 / 128, 1.0 / 32, 3.3e38},
+};
+enum { ALL_SUBSETS = 5 }; /* of the gradients of so many inputs */
+
+/* What a call gives, and the gradients of its inputs; NULL where there is none. */
+typedef struct outcome {
+    tn_values y, dx;
+} outcome;
+
+/* dy: what reaches the results. */
+static outcome run_once(function *f, tn_values in, tn_values dy) {
+    outcome o = {.y = apply_sample(f, in), .dx = {.n = in.n}};
+    tn_values leaves = {0}, dx = {0};
+    arrivals a = {.n = 0};
+    for (int i = 0; i < in.n; i++) {
+        if (tn_requires_grad(in.v[i])) {
+            leaves.v[leaves.n++] = in.v[i];
+        }
+    }
+    for (int i = 0; i < o.y.n; i++) {
+        if (tn_requires_grad(o.y.v[i])) {
+            a.root[a.n] = o.y.v[i];
+            a.weight[a.n++] = dy.v[i];
+        }
+    }
+    if (a.n > 0) {
+        tn_grad_options options = {.allow_unused = true};
+        tn_grad(a.root, a.weight, a.n, leaves.v, leaves.n, dx.v, options);
+    }
+    for (int i = 0, k = 0; i < in.n && a.n > 0; i++) {
+        o.dx.v[i] = tn_requires_grad(in.v[i]) ? dx.v[k++] : NULL;
+    }
+    return o;
+}
+
+/* What reaches the results in run_once: NULL where a result has no gradient. False where there are
+ * none. */
+static bool make_arriving(function *f, tn_values in, tn_dtype dtype, tn_values *dy) {
+    TN_NO_GRAD;
+    *dy = apply_sample(f, in);
+    if (is_left_out(f->op, dtype)) {
+        return false;
+    }
+    for (int i = 0; i < dy->n; i++) {
+        bool real = tn_dtype_is_float(tn_dtype_of(dy->v[i]));
+        dy->v[i] = real ? random_like(dy->v[i], 900 + (uint64_t)i) : NULL;
+    }
+    return tn_error() == TN_OK;
+}
+
+static tn_status compare_outcomes(tn_values in, const outcome *got, const outcome *want,
+                                  const precision *p, const char *how, const char *than) {
+    char result[64], gradient[64];
+    snprintf(result, sizeof result, "%s, result", how);
+    snprintf(gradient, sizeof gradient, "%s, gradient of input", how);
+    for (int i = 0; i < want->y.n && tn_error() == TN_OK; i++) {
+        compare_tensors(got->y.v[i], want->y.v[i], p->forward, p->largest, result, i, than);
+    }
+    for (int i = 0; i < want->dx.n && tn_error() == TN_OK; i++) {
+        if (!want->dx.v[i] || !tn_requires_grad(in.v[i])) {
+            continue;
+        }
+        if (!got->dx.v[i]) {
+            return tn__raise(TN_EVALUE, "op_check", "%s %d is not there", gradient, i);
+        }
+        compare_tensors(got->dx.v[i], want->dx.v[i], p->recorded, p->largest, gradient, i, than);
+    }
+    return tn_error();
+}
+
+/* In how many orders the dimensions of t can lie in memory. */
+static int64_t count_orders(const tn_tensor *t) {
+    int64_t all = 1;
+    for (int i = 2; t && i <= tn_ndim(t); i++) {
+        all *= i;
+    }
+    return all;
+}
+
+/* t with its dimensions in memory in order number `order`; 0 is row-major. */
+static tn_tensor *stored_in_order(tn_tensor *t, int64_t order) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_dims dims = tn_shape(t), memory = dims, back = dims;
+    int left[TN_MAX_DIMS];
+    for (int i = 0; i < dims.ndim; i++) {
+        left[i] = i;
+    }
+    for (int i = 0; i < dims.ndim; i++) {
+        int n = dims.ndim - i, pick = (int)(order % n);
+        order /= n;
+        memory.size[i] = dims.size[left[pick]];
+        back.size[left[pick]] = i;
+        memmove(&left[pick], &left[pick + 1], (size_t)(n - 1 - pick) * sizeof *left);
+    }
+    tn_tensor *y = tn_permute(tn_empty_on(tn_device_of(t), memory, tn_dtype_of(t)), back);
+    tn_copy_(y, t);
+    return tn_return(tn_set_requires_grad(tn_detach(y), tn_requires_grad(t)));
+}
+
+/* Runs with one operand in another order, an input or what reaches a result; `which` < 0: all. */
+static tn_status check_order(function *f, tn_values in, tn_values dy, const outcome *want,
+                             const precision *p, int which, int64_t order) {
+    TN_SCOPE;
+    for (int k = 0; k < in.n + dy.n; k++) {
+        tn_tensor **t = k < in.n ? &in.v[k] : &dy.v[k - in.n];
+        if (*t && (k == which || which < 0)) {
+            *t = stored_in_order(*t, order % count_orders(*t));
+        }
+    }
+    outcome got = run_once(f, in, dy);
+    char how[48], number[16] = "all";
+    if (which >= 0) {
+        snprintf(number, sizeof number, "%d", which);
+    }
+    snprintf(how, sizeof how, "operand %s in order %lld", number, (long long)order);
+    return compare_outcomes(in, &got, want, p, how, "row-major");
+}
+
+/* Where a device is slow, one order of each operand and sample, which takes turns. */
+static bool is_slow(void) {
+    return tn_default_device().kind != TN_CPU;
+}
+
+/* Each operand in every order, the others row-major; then all in the same. */
+static tn_status check_orders(const tn_op *op, const tn_sample *sample, const precision *p,
+                              int turn) {
+    TN_SCOPE;
+    function f = {op, sample};
+    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
+    if (!make_arriving(&f, in, p->dtype, &dy)) {
+        return tn_error();
+    }
+    int64_t most = 1;
+    outcome want = run_once(&f, in, dy);
+    for (int k = 0; k <= in.n + dy.n && tn_error() == TN_OK; k++) {
+        bool last = k == in.n + dy.n;
+        int64_t orders = last ? most : count_orders(k < in.n ? in.v[k] : dy.v[k - in.n]);
+        most = orders > most ? orders : most;
+        int64_t first = 1, end = orders;
+        if (is_slow() && orders > 1) {
+            first = 1 + turn % (orders - 1);
+            end = first + 1;
+        }
+        for (int64_t order = first; order < end && tn_error() == TN_OK; order++) {
+            check_order(&f, in, dy, &want, p, last ? -1 : k, order);
+        }
+    }
+    return tn_error();
+}
+
+/* The gradients of some inputs, the others not wanted: what is saved and which kernel runs depends
+ * on that. Of many inputs, those of one, of two and of all but one. */
+static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const precision *p) {
+    TN_SCOPE;
+    function f = {op, sample};
+    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
+    int leaf[TN_MAX_VALUES], n = 0;
+    for (int i = 0; i < in.n; i++) {
+        if (tn_requires_grad(in.v[i])) {
+            leaf[n++] = i;
+        }
+    }
+    if (n < 2 || !make_arriving(&f, in, p->dtype, &dy)) {
+        return tn_error();
+    }
+    outcome want = run_once(&f, in, dy);
+    for (unsigned set = 1; set + 1 < 1u << n && tn_error() == TN_OK; set++) {
+        TN_SCOPE;
+        int size = __builtin_popcount(set);
+        if (n > ALL_SUBSETS && size > 2 && size < n - 1) {
+            continue;
+        }
+        for (int k = 0; k < n; k++) {
+            tn_set_requires_grad(in.v[leaf[k]], set >> k & 1);
+        }
+        outcome got = run_once(&f, in, dy);
+        char how[48];
+        snprintf(how, sizeof how, "gradients 0x%x of 0x%x wanted", set, (1u << n) - 1);
+        compare_outcomes(in, &got, &want, p, how, "all of them");
     }
     return tn_error();
 }
@@ -464,6 +665,12 @@ static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     for (size_t i = 0; i < sizeof precisions / sizeof *precisions && tn_error() == TN_OK; i++) {
         if (check_dtype(c->op, sample, &precisions[i], i == 0) != TN_OK) {
             name_sample(c, sample, tn_dtype_name(precisions[i].dtype));
+        }
+    }
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && tn_error() == TN_OK; i++) {
+        if (check_orders(c->op, sample, &kernels[i], 3 * c->samples + (int)i) != TN_OK ||
+            check_subsets(c->op, sample, &kernels[i]) != TN_OK) {
+            name_sample(c, sample, tn_dtype_name(kernels[i].dtype));
         }
     }
     if (tn_error() == TN_OK && check_dropped(c->op, sample) != TN_OK) {

@@ -98,6 +98,32 @@ static void kernels(void **state) {
     finds(&op, "exp: sample 0", "kernels do not handle f64");
 }
 
+/* Of two inputs: a gradient that is wrong, or not there, where the other one is not wanted. */
+static void wrong_alone(tn_op_grad *g) {
+    for (int i = 0; i < 2; i++) {
+        if (g->wants[i]) {
+            tn_tensor *dx = tn_mul(g->dout[0], tn_op_saved_input(g, 1 - i));
+            tn_op_give(g, i, g->wants[1 - i] ? dx : tn_mul_scalar(dx, 1.01));
+        }
+    }
+}
+
+static void missing_alone(tn_op_grad *g) {
+    for (int i = 0; i < 2 && g->wants[0]; i++) {
+        tn_op_give(g, i, tn_mul(g->dout[0], tn_op_saved_input(g, 1 - i)));
+    }
+}
+
+static void subsets(void **state) {
+    (void)state;
+    tn_op op = *tn_op_named("mul");
+    op.saves = TN_SAVES_INPUTS;
+    op.backward = wrong_alone;
+    finds(&op, "mul: sample 0", "gradients 0x1 of 0x3 wanted, gradient of input 0");
+    op.backward = missing_alone;
+    finds(&op, "mul: sample 0", "0x2 of 0x3 wanted, gradient of input 1 is not there");
+}
+
 static void linear_gives_nothing(tn_op_grad *g) {
     (void)g;
 }
@@ -125,6 +151,28 @@ static tn_status imprecise(tn_op_call *c) {
 static tn_status large_dtypes_only(tn_op_call *c) {
     bool small_dtype = c->y[0].dtype == TN_BF16 || c->y[0].dtype == TN_F16;
     return small_dtype ? TN_EUNSUPPORTED : exp_forward(c);
+}
+
+/* Takes x for row-major by its outermost stride alone. */
+static tn_status row_major_forward(tn_op_call *c) {
+    tn_desc x = c->x[0];
+    if (x.ndim == 3 && x.stride[0] == x.size[1] * x.size[2]) {
+        x.stride[1] = x.size[2];
+        x.stride[2] = 1;
+    }
+    return c->kernels->unary(c->ctx, TN_EXP, &c->y[0], &x, 0.0, 0.0);
+}
+
+static void boxes(tn_op_samples *s) {
+    one_sample(s, TN_DIMS(2, 3, 4));
+}
+
+static void orders(void **state) {
+    (void)state;
+    tn_op op = *tn_op_named("exp");
+    op.samples = boxes;
+    op.forward = row_major_forward;
+    finds(&op, "exp: sample 0 ([2, 3, 4]; ), f64: ", "operand 0 in order 3, result 0");
 }
 
 static tn_tensor *lost[64];
@@ -179,6 +227,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients),
         cmocka_unit_test(kernels),
+        cmocka_unit_test(subsets),
+        cmocka_unit_test(orders),
         cmocka_unit_test(absent_inputs_are_named),
         cmocka_unit_test(forwards),
         cmocka_unit_test(nothing_runs_after_an_error),
