@@ -72,7 +72,8 @@ TN_API tn_tensor *tn_mish(tn_tensor *x); /* x tanh(softplus(x)) */
 TN_API tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high);
 TN_API tn_tensor *tn_relu6(tn_tensor *x);       /* hardtanh between 0 and 6 */
 TN_API tn_tensor *tn_hardsigmoid(tn_tensor *x); /* relu6(x + 3) / 6 */
-TN_API tn_tensor *tn_hardswish(tn_tensor *x);   /* x relu6(x + 3) / 6 */
+/* x relu6(x + 3) / 6; the gradient is 0 at -3 and dy at 3, as outside (PyTorch's, since 2) */
+TN_API tn_tensor *tn_hardswish(tn_tensor *x);
 
 TN_API tn_tensor *tn_expm1(tn_tensor *x); /* exp(x) - 1 */
 TN_API tn_tensor *tn_log1p(tn_tensor *x); /* log(1 + x) */

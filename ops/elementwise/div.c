@@ -34,6 +34,7 @@ const tn_op tn__op_div = {
     .shape = tn__shape_float2,
     .forward = div_forward,
     .backward = div_backward,
+    .wide = true,
     .samples = div_samples,
 };
 

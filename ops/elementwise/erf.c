@@ -28,6 +28,7 @@ const tn_op tn__op_erf = {
     .shape = tn__shape_float,
     .forward = erf_forward,
     .backward = erf_backward,
+    .wide = true,
     .samples = erf_samples,
 };
 

@@ -1,7 +1,7 @@
 /* y = x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019, arXiv:1905.02244)
  *
  *     x: any shape, f32 f64 bf16 f16       y: as x
- *     dx = dy where x > 3, 0 where x < -3, between them dy (x / 3 + 1/2)
+ *     dx = dy where x >= 3, 0 where x <= -3, between them dy (x / 3 + 1/2)
  */
 #include "ops/op.h"
 
@@ -12,8 +12,8 @@ static tn_status hardswish_forward(tn_op_call *c) {
 static void hardswish_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0], *zero = tn__constant(dy, 0.0);
     tn_tensor *between = tn_mul(dy, tn_add_scalar(tn_div_scalar(x, 3.0), 0.5));
-    tn_tensor *upper = tn_where(tn_gt(x, tn__constant(x, 3.0)), dy, between);
-    tn_op_give(g, 0, tn_where(tn_lt(x, tn__constant(x, -3.0)), zero, upper));
+    tn_tensor *upper = tn_where(tn_ge(x, tn__constant(x, 3.0)), dy, between);
+    tn_op_give(g, 0, tn_where(tn_le(x, tn__constant(x, -3.0)), zero, upper));
 }
 
 static tn_status hardswish_backward_kernel(const tn_op_back *b) {

@@ -63,7 +63,3 @@ tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high) {
 tn_tensor *tn_relu6(tn_tensor *x) {
     return tn_hardtanh(x, 0.0, 6.0);
 }
-
-tn_tensor *tn_hardsigmoid(tn_tensor *x) {
-    return tn_div_scalar(tn_relu6(tn_add_scalar(x, 3.0)), 6.0);
-}

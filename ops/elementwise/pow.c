@@ -47,6 +47,7 @@ const tn_op tn__op_pow = {
     .shape = tn__shape_float2,
     .forward = pow_forward,
     .backward = pow_backward,
+    .wide = true,
     .samples = pow_samples,
 };
 

@@ -39,6 +39,7 @@ const tn_op tn__op_pow_scalar = {
     .shape = tn__shape_float,
     .forward = pow_scalar_forward,
     .backward = pow_scalar_backward,
+    .wide = true,
     .samples = pow_scalar_samples,
 };
 

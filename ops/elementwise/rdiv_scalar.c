@@ -32,6 +32,7 @@ const tn_op tn__op_rdiv_scalar = {
     .shape = tn__shape_float,
     .forward = rdiv_scalar_forward,
     .backward = rdiv_scalar_backward,
+    .wide = true,
     .samples = rdiv_scalar_samples,
 };
 

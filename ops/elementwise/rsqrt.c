@@ -27,6 +27,7 @@ const tn_op tn__op_rsqrt = {
     .shape = tn__shape_float,
     .forward = rsqrt_forward,
     .backward = rsqrt_backward,
+    .wide = true,
     .samples = rsqrt_samples,
 };
 

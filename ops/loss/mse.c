@@ -97,6 +97,7 @@ const tn_op tn__op_mse = {
     .shape = mse_shape,
     .forward = mse_forward,
     .backward = mse_backward,
+    .wide = true,
     .samples = mse_samples,
 };
 

@@ -49,6 +49,7 @@ const tn_op tn__op_max = {
     .shape = tn__max_shape,
     .forward = max_forward,
     .backward = tn__max_backward,
+    .wide = true,
     .samples = tn__max_samples,
 };
 

@@ -19,6 +19,7 @@ const tn_op tn__op_min = {
     .shape = tn__max_shape,
     .forward = min_forward,
     .backward = tn__max_backward,
+    .wide = true,
     .samples = tn__max_samples,
 };
 

@@ -90,6 +90,7 @@ static void one_input(void **state) {
         {"sinh", tn_sinh},
         {"cosh", tn_cosh},
         {"mish", tn_mish},
+        {"hardsigmoid", tn_hardsigmoid},
         {"hardswish", tn_hardswish},
         {"hardtanh", tn_relu6},
         {"leaky_relu", leaky_relu},

@@ -1,0 +1,29 @@
+/* y = min(max(x + 3, 0), 6) / 6 (Howard et al. 2019, arXiv:1905.02244)
+ *
+ *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     dx = dy / 6 where -3 < x < 3, else 0
+ */
+#include "ops/op.h"
+
+static tn_tensor *hardsigmoid_compose(tn_op_call *c) {
+    return tn_div_scalar(tn_relu6(tn_add_scalar(c->in[0], 3.0)), 6.0);
+}
+
+static void hardsigmoid_samples(tn_op_samples *s) {
+    tn_sample_unary(s, -2.9, 2.9);
+    tn_sample_unary(s, 3.1, 5.0);
+    tn_sample_unary(s, -5.0, -3.1);
+}
+
+const tn_op tn__op_hardsigmoid = {
+    .name = "hardsigmoid",
+    .inputs = {"x"},
+    .shape = tn__shape_float,
+    .compose = hardsigmoid_compose,
+    .wide = true,
+    .samples = hardsigmoid_samples,
+};
+
+tn_tensor *tn_hardsigmoid(tn_tensor *x) {
+    return tn_apply1(&tn__op_hardsigmoid, NULL, x);
+}

@@ -1,0 +1,182 @@
+/* Derivatives of elementwise operations where a formula could lose them: at the ends of f16's
+ * range, at kinks, and where a difference cancels.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tests/support/test.h"
+
+#include <tern/sys/op.h>
+#include <tern/tern.h>
+
+/* ---- In f16 ---------------------------------------------------------------------------------- */
+
+enum { PLACES = 28, MOST = PLACES * PLACES };
+
+static const double sizes[PLACES / 2] = {6.2e-5, 6e-4, 0.0125, 0.1, 0.4, 0.5,  0.9,
+                                         2.0,    7.0,  12.0,   100, 900, 9000, 60000};
+static const double arriving[] = {1e-3, 0.5, 1.0, 300.0, 30000.0};
+
+/* Number i, of both signs. */
+static double place_at(int i) {
+    return i % 2 ? -sizes[i / 2] : sizes[i / 2];
+}
+
+/* The gradients of the inputs in f64, of operands that f16 holds: computed there, or in f64. */
+static void slopes_of(const tn_op *op, const tn_sample *sample, int count, double dy,
+                      tn_dtype dtype, bool recorded, double *y, double dx[2][MOST]) {
+    TN_SCOPE;
+    static double values[2][MOST];
+    tn_tensor *in[2] = {NULL}, *out, *to, *got[2];
+    for (int k = 0; k < sample->inputs; k++) {
+        for (int i = 0; i < count; i++) {
+            values[k][i] = place_at(k ? i / PLACES : i % PLACES);
+        }
+        tn_tensor *half = tn_cast(tn_from_data(values[k], TN_DIMS(count), TN_F64), TN_F16);
+        in[k] = tn_set_requires_grad(tn_detach(tn_cast(half, dtype)), true);
+    }
+    out = tn_apply(op, sample->args, in, sample->inputs);
+    to = tn_cast(tn_cast(tn_full(TN_DIMS(count), dy, TN_F64), TN_F16), dtype);
+    tn_grad_options options = {.create_graph = recorded};
+    assert_int_equal(tn_grad(&out, &to, 1, in, sample->inputs, got, options), TN_OK);
+    TN_NO_GRAD;
+    tn_copy_out(tn_cast(tn_detach(out), TN_F64), y);
+    for (int k = 0; k < sample->inputs; k++) {
+        tn_copy_out(tn_cast(tn_detach(got[k]), TN_F64), dx[k]);
+    }
+}
+
+/* Where y and dx are numbers of f16, so is what is computed: y has been rounded before it is read,
+ * and a slope may be a difference of numbers near 1. */
+static void expect_slopes(const tn_op *op, const tn_sample *sample, double dy, bool recorded) {
+    static double y[MOST], y16[MOST], want[2][MOST], got[2][MOST];
+    int count = sample->inputs == 2 ? MOST : PLACES;
+    slopes_of(op, sample, count, dy, TN_F64, recorded, y, want);
+    slopes_of(op, sample, count, dy, TN_F16, recorded, y16, got);
+    for (int k = 0; k < sample->inputs; k++) {
+        for (int i = 0; i < count; i++) {
+            bool fits = fabs(y[i]) < 65000 && (y[i] == 0 || fabs(y[i]) > 0x1p-14) &&
+                        fabs(want[k][i]) < 64000;
+            if (fits &&
+                !(fabs(got[k][i] - want[k][i]) <= 0x1p-8 * (fabs(want[k][i]) + dy) + 0x1p-23)) {
+                fail_msg("%s(%g, %g) \"%s\", f16%s: gradient %d of %g is %g, expected %g", op->name,
+                         place_at(i % PLACES), place_at(i / PLACES), sample->text,
+                         recorded ? ", recorded" : "", k, dy, got[k][i], want[k][i]);
+            }
+        }
+    }
+}
+
+typedef struct sampler {
+    tn_op_samples s;
+    const tn_op *op;
+    const void *args;
+    bool seen;
+} sampler;
+
+static void try_sample(tn_op_samples *s, const tn_sample *sample) {
+    sampler *all = (sampler *)s;
+    if ((all->seen && all->args == sample->args) || sample->inputs > 2) {
+        return;
+    }
+    for (int k = 0; k < sample->inputs; k++) {
+        if (sample->in[k].kind != TN_SPEC_REAL && sample->in[k].kind != TN_SPEC_DISTINCT) {
+            return;
+        }
+    }
+    all->seen = true;
+    all->args = sample->args;
+    for (size_t i = 0; i < sizeof arriving / sizeof *arriving; i++) {
+        expect_slopes(all->op, sample, arriving[i], false);
+        expect_slopes(all->op, sample, arriving[i], true);
+    }
+}
+
+static void nothing_overflows_on_the_way(void **state) {
+    (void)state;
+    static const struct {
+        const char *folder, *name;
+    } all[] = {
+#define TN_OP(folder, name) {#folder, #name},
+#include "ops/list.h"
+#undef TN_OP
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        sampler s = {.s = {.add = try_sample}, .op = tn_op_named(all[i].name)};
+        if (strcmp(all[i].folder, "elementwise") == 0 && tn_op_differentiable(s.op)) {
+            s.op->samples(&s.s);
+        }
+    }
+}
+
+/* Over n elements 2 / n may be too small for f16, where the gradient is not; so is 1 / n of equal
+ * largest elements, and n too large. */
+static void means_over_many(void **state) {
+    (void)state;
+    const int64_t n = 80000;
+    tn_tensor *x = tn_set_requires_grad(tn_full(TN_DIMS(n), 1000, TN_F16), true);
+    tn_tensor *loss = tn_mse(x, tn_full(TN_DIMS(n), 900, TN_F16), TN_MEAN), *dx;
+    tn_tensor *dy = tn_full(TN_DIMS(), 0x1p-7, TN_F16);
+    assert_int_equal(tn_grad(&loss, &dy, 1, &x, 1, &dx, tn_grad_defaults()), TN_OK);
+    assert_float_equal(tn_at(dx, (int64_t[]){7}) / (0x1p-7 * 100 * 2 / 80000), 1, 0x1p-7);
+    tn_tensor *top = tn_max(x, TN_DIMS(0), false), *one = tn_ones_like(top);
+    assert_int_equal(tn_grad(&top, &one, 1, &x, 1, &dx, tn_grad_defaults()), TN_OK);
+    assert_float_equal(tn_at(dx, (int64_t[]){7}) * 80000, 1, 0x1p-7);
+}
+
+/* ---- Kinks, roundings, second derivatives ---------------------------------------------------- */
+
+static const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+
+/* As the formula has it outside: PyTorch 2's, where 1.13 gives -dy / 2 and 3 dy / 2. */
+static void hardswish_at_its_bounds(void **state) {
+    (void)state;
+    static const double places[] = {-3, 3, -3, 3, 0}, slopes[] = {0, 1, 0, 1, 0.5};
+    for (int k = 0; k < 8; k++) {
+        TN_SCOPE;
+        tn_tensor *wide = tn_from_data(places, TN_DIMS(5), TN_F64);
+        tn_tensor *x = tn_set_requires_grad(tn_detach(tn_cast(wide, floats[k / 2])), true);
+        tn_tensor *y = tn_hardswish(x), *one = tn_ones_like(y), *dx;
+        tn_grad_options options = {.create_graph = k % 2};
+        assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &dx, options), TN_OK);
+        for (int64_t i = 0; i < 5; i++) {
+            assert_float_equal(tn_at(dx, &i), slopes[i], 0);
+        }
+    }
+}
+
+static void hardsigmoid_is_rounded_once(void **state) {
+    (void)state;
+    TN_NO_GRAD;
+    for (int k = 2; k < 4; k++) {
+        tn_tensor *x = tn_cast(tn_arange(-4, 4, 0.0371, TN_F64), floats[k]);
+        tn_tensor *y = tn_hardsigmoid(x), *wide = tn_hardsigmoid(tn_cast(x, TN_F32));
+        assert_true(tn_equal(y, tn_cast(wide, floats[k])));
+    }
+}
+
+static tn_tensor *second_gelu_tanh(tn_dtype dtype) {
+    tn_tensor *x = tn_cast(tn_cast(tn_arange(-12, 12, 0.0103, TN_F64), TN_F32), dtype);
+    tn_set_requires_grad(x, true);
+    tn_tensor *y = tn_gelu_tanh(x), *one = tn_ones_like(y), *d, *dd;
+    tn_grad_options again = {.create_graph = true};
+    assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, again), TN_OK);
+    assert_int_equal(tn_grad(&d, &one, 1, &x, 1, &dd, tn_grad_defaults()), TN_OK);
+    return tn_cast(dd, TN_F64);
+}
+
+/* It is at most 0.8, and 1 - t² of a rounded t would be multiplied by up to 60. */
+static void second_derivative_of_gelu_tanh(void **state) {
+    (void)state;
+    tn_tensor *error = tn_abs(tn_sub(second_gelu_tanh(TN_F32), second_gelu_tanh(TN_F64)));
+    assert_float_equal(tn_item(tn_max(error, TN_DIMS(0), false)), 0, 1e-6);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(nothing_overflows_on_the_way),   TEST(means_over_many),
+        TEST(hardswish_at_its_bounds),        TEST(hardsigmoid_is_rounded_once),
+        TEST(second_derivative_of_gelu_tanh),
+    };
+    return cmocka_run_group_tests_name("slopes", tests, NULL, NULL);
+}
