@@ -1,12 +1,13 @@
 /* The loader: examples of a dataset, in a sampler's order, as batches.
  *
  * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a
- * number holds depends on nothing else, so it does not matter who makes it. Without threads
- * tn_loader_next makes the batch itself. With threads, workers claim the numbers in order and fill
- * the slot `number % prefetch`; a number is claimed only when it is less than `prefetch` ahead of
- * the next to be given, so its slot is free. One mutex guards all of it; reading examples happens
- * outside the mutex. A worker that fails leaves the error in the slot, to be raised when that
- * number is due.
+ * number holds depends on nothing else, so it does not matter who makes it. A pass is as many
+ * numbers as the options have epochs; numbers count on from pass to pass. Without threads
+ * tn_loader_next makes the batch itself. With threads, workers claim the numbers of the pass in
+ * order and fill the slot `number % prefetch`; a number is claimed only when it is less than
+ * `prefetch` ahead of the next to be given, so its slot is free. One mutex guards all of it;
+ * reading examples happens outside the mutex. A worker that fails leaves the error in the slot, to
+ * be raised when that number is due.
  *
  * How examples become a batch is in collate.c. For a device, copies of the batch are queued as soon
  * as it is made: a worker's batch is on its way long before it is due.
@@ -36,8 +37,10 @@ struct tn_loader {
     tn_loader_options options;
     int64_t examples;  /* of one epoch of this part */
     int64_t batches;   /* of one epoch */
+    int64_t pass;      /* of one pass; 0: without end */
     int64_t next;      /* number of the next batch to give */
-    int64_t end;       /* one after the last number; INT64_MAX: without end */
+    int64_t end;       /* one after the last number of this pass; INT64_MAX: without end */
+    bool ended;        /* that it has ended was told: the next call begins another pass */
     tn__collated lent; /* to the caller */
     bool entered;      /* atomic: a thread is in tn_loader_next or tn_loader_seek */
 
@@ -198,7 +201,12 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     return true;
 }
 
-/* Sizes of the epoch and of the whole. */
+/* The last that a place may have: far enough from the end of the numbers to go on for ever. */
+static int64_t last_epoch(const tn_loader *l) {
+    return INT64_MAX / 4 / l->batches;
+}
+
+/* Sizes of an epoch and of a pass. */
 static bool count_batches(tn_loader *l) {
     const tn_loader_options *o = &l->options;
     const tn_sampler *s = &l->reads.sampler;
@@ -214,8 +222,9 @@ static bool count_batches(tn_loader *l) {
                   (long long)o->batch, (long long)l->examples);
         return false;
     }
-    bool endless = o->epochs == 0 || o->epochs > INT64_MAX / l->batches;
-    l->end = endless ? INT64_MAX : o->epochs * l->batches;
+    bool endless = o->epochs == 0 || o->epochs > last_epoch(l);
+    l->pass = endless ? 0 : o->epochs * l->batches;
+    l->end = endless ? INT64_MAX : l->pass;
     return true;
 }
 
@@ -307,6 +316,17 @@ static void take_slot(tn_loader *l, tn__collated *taken) {
     pthread_mutex_unlock(&l->lock);
 }
 
+/* Whether the pass ends now. That is said once; the next call begins another pass, and only then do
+ * workers have more to claim: nothing is read for a pass that never comes. */
+static bool end_pass(tn_loader *l) {
+    pthread_mutex_lock(&l->lock);
+    l->end += l->ended ? l->pass : 0;
+    l->ended = !l->ended;
+    pthread_cond_broadcast(&l->claimable);
+    pthread_mutex_unlock(&l->lock);
+    return l->ended;
+}
+
 static bool next_batch(tn_loader *l, tn_batch *batch) {
     static const tn_scope this_call = {
         .file = "the loader's next call (it lends a batch until then; tn_keep keeps one)",
@@ -314,7 +334,7 @@ static bool next_batch(tn_loader *l, tn_batch *batch) {
     const tn_scope *ending = tn__ending(&this_call);
     tn__collated_release(&l->lent);
     tn__ending(ending);
-    if (l->next == l->end) {
+    if (l->next == l->end && end_pass(l)) {
         return false;
     }
     int64_t number = l->next;
@@ -358,21 +378,27 @@ bool tn_loader_next(tn_loader *l, tn_batch *batch) {
 }
 
 tn_loader_place tn_loader_where(const tn_loader *l) {
-    return l ? (tn_loader_place){.epoch = l->next / l->batches, .index = l->next % l->batches}
-             : (tn_loader_place){0};
+    if (!l) {
+        return (tn_loader_place){0};
+    }
+    bool at_end = l->next == l->end && !l->ended;
+    int64_t epoch = l->next / l->batches - at_end;
+    return (tn_loader_place){.epoch = epoch, .index = l->next - epoch * l->batches};
 }
 
 bool tn_loader_has(const tn_loader *l, tn_loader_place place) {
-    return l && place.epoch >= 0 && place.index >= 0 && place.index < l->batches &&
-           place.epoch <= l->end / l->batches && place.index <= l->end - place.epoch * l->batches;
+    if (!l || place.epoch < 0 || place.epoch > last_epoch(l) || place.index < 0) {
+        return false;
+    }
+    bool ends_pass = l->pass && (place.epoch + 1) % l->options.epochs == 0;
+    return place.index < l->batches || (place.index == l->batches && ends_pass);
 }
 
 tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
     if (!tn_loader_has(l, place)) {
-        return tn__raise(TN_EINDEX, "loader_seek",
-                         "batch %lld of epoch %lld, but there are %lld batches in %lld epochs",
-                         (long long)place.index, (long long)place.epoch,
-                         (long long)tn_loader_batches(l), (long long)(l ? l->end / l->batches : 0));
+        return tn__raise(
+            TN_EINDEX, "loader_seek", "batch %lld of epoch %lld, but an epoch has %lld batches",
+            (long long)place.index, (long long)place.epoch, (long long)tn_loader_batches(l));
     }
     if (!enter_loader(l, "loader_seek")) {
         return tn_error();
@@ -387,6 +413,9 @@ tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
         empty_slot(&l->slots[i]);
     }
     l->next = l->claimed = number;
+    l->ended = false;
+    bool at_end = place.index == l->batches;
+    l->end = !l->pass ? INT64_MAX : at_end ? number : (number / l->pass + 1) * l->pass;
     pthread_cond_broadcast(&l->claimable);
     pthread_mutex_unlock(&l->lock);
     leave_loader(l);

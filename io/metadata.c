@@ -8,8 +8,9 @@
  *                     optim.options: what the groups share
  *     schedule        kind, peak, end, warm-up, steps, and what some kinds have besides
  *     loader          what it loads and how; loader.data: what tells these data from others;
- *                     loader.place: epoch and index of the next batch; loader.share: size of a
- *                     batch, and number of parts (ranks)
+ *                     loader.place: epoch and index of the next batch; loader.passes: epochs of
+ *                     a pass, and how many passes have ended; loader.share: size of a batch, and
+ *                     number of parts (ranks)
  *     generator       seed, stream, call
  *     scaler          scale, streak; scaler.options
  *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
@@ -226,12 +227,19 @@ static bool put_average(const sink *s, const tn_average *a) {
            put_text(s, "average.options", describe_average(a));
 }
 
+/* A pass whose end is still to be told has not ended: its place is the next one's beginning all the
+ * same, which batches of any size have. */
 static bool put_loader(const sink *s, const tn_loader *l) {
     tn_loader_place place = tn_loader_where(l);
+    int64_t epochs = tn_loader_options_of(l).epochs, ended = epochs ? place.epoch / epochs : 0;
+    if (place.index == tn_loader_batches(l)) {
+        place = (tn_loader_place){.epoch = place.epoch + 1};
+    }
     described data;
     return put_text(s, "loader", describe_loader(l)) && describe_data(l, s->operation, &data) &&
            put_described(s, "loader.data", &data) &&
            put_text(s, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
+           put_text(s, "loader.passes", text_of("%" PRId64 " %" PRId64, epochs, ended)) &&
            put_text(s, "loader.share",
                     text_of("%" PRId64 " %" PRId64, tn_loader_options_of(l).batch,
                             tn_loader_sampler(l).parts));
@@ -515,21 +523,42 @@ static bool compare_data(plan *p) {
     return true;
 }
 
+/* How many epochs of the place's pass are done. */
+static bool read_passes(plan *p, int64_t *done) {
+    words w = words_of(p, "loader.passes");
+    int64_t epochs = 0, ended = 0, before;
+    if (w.all && !(next_i64(&w, &epochs) && next_i64(&w, &ended) && at_end(&w))) {
+        return false;
+    }
+    bool overflow = __builtin_mul_overflow(epochs, ended, &before);
+    *done = p->place.epoch - before;
+    return (!overflow && *done >= 0) || words_malformed(&w);
+}
+
 /* Whether the loader has the place. Other data may have shorter epochs: then this one begins
  * anew. */
 static bool place_fits(plan *p, const words *place) {
     const tn_loader *l = p->checkpoint->loader;
-    int64_t epochs = tn_loader_options_of(l).epochs;
-    if (!tn_loader_has(l, p->place) && p->differences.count) {
-        p->place.index = 0;
-    }
-    if (!tn_loader_has(l, p->place) && epochs && p->place.epoch >= epochs) {
-        tn__raise(TN_EMISMATCH, p->operation,
-                  "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, p->path,
-                  (uint64_t)p->place.epoch + 1, epochs);
+    int64_t epochs = tn_loader_options_of(l).epochs, done;
+    if (!read_passes(p, &done)) {
         return false;
     }
-    return tn_loader_has(l, p->place) || words_malformed(place);
+    if (p->place.index >= tn_loader_batches(l) && p->differences.count) {
+        p->place.index = 0;
+    }
+    if (epochs && (done > epochs || (done == epochs && p->place.index > 0))) {
+        tn__raise(TN_EMISMATCH, p->operation,
+                  "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, p->path,
+                  (uint64_t)done + 1, epochs);
+        return false;
+    }
+    tn_loader_place end = {.epoch = p->place.epoch - 1, .index = tn_loader_batches(l)};
+    if (epochs && done == epochs && tn_loader_has(l, end)) {
+        p->place = end; /* which is still to be told */
+        return true;
+    }
+    return (tn_loader_has(l, p->place) && p->place.index < tn_loader_batches(l)) ||
+           words_malformed(place);
 }
 
 static bool read_loader(plan *p) {

@@ -58,6 +58,9 @@ tn_status tn_update_bn(tn_loader *loader, void *m) {
     tn_module_each_module(m, begin_anew, &list);
     tn_module_train(m, true);
     tn_batch b;
+    if (tn_loader_where(loader).index == tn_loader_batches(loader)) {
+        tn_loader_next(loader, &b); /* the end of the walk before this one */
+    }
     while (norms > 0 && tn_loader_next(loader, &b)) {
         TN_SCOPE;
         tn_call(m, b.x);

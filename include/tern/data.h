@@ -420,7 +420,7 @@ typedef struct tn_batch {
 
 typedef struct tn_loader_options {
     int64_t batch;  /* 1 */
-    int64_t epochs; /* 1; 0: without end */
+    int64_t epochs; /* 1: of a pass; 0: without end */
     bool drop_last; /* false: the last batch of an epoch may be short */
     int threads;    /* 0: batches are made in the calling thread */
     int prefetch;   /* 2: with threads, batches ready in advance */
@@ -437,12 +437,19 @@ TN_API tn_loader_options tn_loader_defaults(void);
 TN_API tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options);
 TN_API void tn_loader_free(tn_loader *l); /* also in mid-epoch: waits for the examples being read */
 
-/* False at the end, and while an error is pending. An error of a worker thread is raised here, when
- * its batch is due; once it is cleared, the next call gives the batch after that one. */
+/* False once at the end of a pass, `epochs` epochs: the call after that begins another, whose
+ * epochs and orders count on. So two loops after each other over a loader of one epoch see epoch 0
+ * and epoch 1, the batches of one loop over a loader of two. A loop that counts its batches itself,
+ * and never meets that false, wants epochs 0.
+ *
+ * False too, which is no end, while an error is pending. An error of a worker thread is raised
+ * here, when its batch is due; once it is cleared, the next call gives the batch after that one. */
 TN_API bool tn_loader_next(tn_loader *l, tn_batch *batch);
 
-/* The place of the next batch to come; at the end (epochs, 0). Setting it drops what was
- * prefetched. TN_EINDEX outside. */
+/* The place of the next batch to come. When that is the end of a pass, index is tn_loader_batches
+ * and epoch the pass's last; after the false that tells it, (the next epoch, 0). Setting it drops
+ * what was prefetched; the pass that has this epoch (0 … epochs-1, epochs … 2 epochs-1, …) goes on.
+ * TN_EINDEX outside. */
 typedef struct tn_loader_place {
     int64_t epoch, index;
 } tn_loader_place;
@@ -451,7 +458,7 @@ TN_API tn_status tn_loader_seek(tn_loader *l, tn_loader_place place);
 /* whether seek would accept it; raises nothing */
 TN_API bool tn_loader_has(const tn_loader *l, tn_loader_place place);
 
-TN_API int64_t tn_loader_batches(const tn_loader *l); /* of one epoch */
+TN_API int64_t tn_loader_batches(const tn_loader *l); /* of one epoch: PyTorch's len(loader) */
 /* What it was made with. */
 TN_API tn_loader_options tn_loader_options_of(const tn_loader *l);
 TN_API tn_sampler tn_loader_sampler(const tn_loader *l);

@@ -376,8 +376,8 @@ TN_API int tn_search_end(tn_search *s);
 /* ---- Batch norm after an average ------------------------------------------------------------- */
 
 /* Gives the batch norms of m, a module of one input, running statistics that fit its weights now:
- * means over the batches of one walk through the loader, which ends by itself (epochs). For
- * tn_average:
+ * means over the batches of one walk through the loader, from where it is to the end of its pass
+ * (epochs). For tn_average:
  *
  *     {
  *         TN_AVERAGED(ema);

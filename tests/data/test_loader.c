@@ -1,5 +1,5 @@
-/* The loader: the same batches for any number of threads, errors that travel, places,
- * and an end at any moment. */
+/* The loader: the same batches for any number of threads, pass after pass, errors that travel,
+ * places, and an end at any moment. */
 #include "tern/data.h"
 
 #include <pthread.h>
@@ -99,13 +99,95 @@ static void test_same_batches_for_any_threads(void **state) {
                 check_batch(&b, s, 23, 5);
             }
             assert_int_equal(n, 15);
-            assert_false(tn_loader_next(l, &b));
             assert_int_equal(tn_loader_where(l).epoch, 3);
             tn_loader_free(l);
         }
     }
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(tn_live_tensors(), live);
+}
+
+static void assert_place(const tn_loader *l, int64_t epoch, int64_t index) {
+    tn_loader_place place = tn_loader_where(l);
+    assert_int_equal(place.epoch, epoch);
+    assert_int_equal(place.index, index);
+}
+
+/* Loops after each other see what one loop over more epochs would. */
+static void test_passes(void **state) {
+    (void)state;
+    tn_sampler s = tn_random_sampler(4);
+    for (int threads = 0; threads <= 4; threads++) {
+        for (int epochs = 1; epochs <= 2; epochs++) {
+            tn_loader *l = tn_loader_new(make(23, -1, 0), s, options(5, epochs, threads));
+            int64_t n = 0;
+            for (int pass = 0; pass < 5; pass++) {
+                tn_batch b;
+                assert_place(l, (int64_t)pass * epochs, 0);
+                while (tn_loader_next(l, &b)) {
+                    TN_SCOPE;
+                    assert_int_equal(b.epoch * 5 + b.index, n++);
+                    check_batch(&b, s, 23, 5);
+                    bool last = n == (pass + 1) * epochs * 5;
+                    assert_place(l, last ? b.epoch : n / 5, last ? 5 : n % 5);
+                }
+                assert_null(b.x);
+                assert_int_equal(n, (pass + 1) * epochs * 5);
+            }
+            tn_loader_free(l);
+        }
+    }
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* Workers read nothing of a pass that nobody has begun. */
+static int reads; /* atomic */
+
+static tn_status counted_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    __atomic_fetch_add(&reads, 1, __ATOMIC_RELAXED);
+    return numbers_get(self, e, x, y);
+}
+
+static void test_passes_begin_when_they_are_asked_for(void **state) {
+    (void)state;
+    tn_dataset *d = make(6, -1, 0);
+    d->get = counted_get;
+    tn_loader *l = tn_loader_new(d, tn_random_sampler(1), options(2, 1, 2));
+    tn_batch b;
+    for (int pass = 1; pass <= 3; pass++) {
+        while (tn_loader_next(l, &b)) {
+        }
+        usleep(2000); /* in which a worker could go on */
+        assert_int_equal(__atomic_load_n(&reads, __ATOMIC_RELAXED), 6 * pass);
+    }
+    tn_loader_free(l);
+}
+
+/* False because of an error is no end: the loop over all batches is still to be ended. */
+static void test_an_error_ends_no_pass(void **state) {
+    (void)state;
+    for (int threads = 0; threads <= 3; threads += 3) {
+        tn_loader *l =
+            tn_loader_new(make(6, 5, 0), tn_sequential_sampler(), options(2, 1, threads));
+        tn_batch b;
+        assert_true(tn_loader_next(l, &b) && tn_loader_next(l, &b));
+        assert_false(tn_loader_next(l, &b)); /* the last batch cannot be read */
+        assert_int_equal(tn_error(), TN_EIO);
+        for (int i = 0; i < 3; i++) {
+            assert_false(tn_loader_next(l, &b));
+        }
+        assert_place(l, 0, 3);
+        tn_error_clear();
+        assert_false(tn_loader_next(l, &b));
+        assert_int_equal(tn_error(), TN_OK);
+        assert_place(l, 1, 0);
+        tn_raise(TN_EIO, "elsewhere");
+        assert_false(tn_loader_next(l, &b));
+        tn_error_clear();
+        assert_place(l, 1, 0);
+        assert_true(tn_loader_next(l, &b) && b.epoch == 1 && b.index == 0);
+        tn_loader_free(l);
+    }
 }
 
 static void test_drop_last_and_parts(void **state) {
@@ -159,19 +241,45 @@ static void test_seek_and_where(void **state) {
 static void test_seek_outside(void **state) {
     (void)state;
     tn_loader *l = tn_loader_new(make(40, -1, 0), tn_sequential_sampler(), options(4, 2, 0));
-    static const tn_loader_place outside[] = {{-1, 0}, {0, -1},        {0, 10},       {2, 1},
-                                              {3, 0},  {INT64_MAX, 0}, {0, INT64_MAX}};
+    static const tn_loader_place outside[] = {
+        {-1, 0}, {0, -1}, {0, 10}, {1, 11}, {INT64_MAX / 10, 0}, {INT64_MAX, 0}, {0, INT64_MAX}};
     for (int i = 0; i < 7; i++) {
+        assert_false(tn_loader_has(l, outside[i]));
         assert_int_equal(tn_loader_seek(l, outside[i]), TN_EINDEX);
         tn_error_clear();
     }
-    assert_int_equal(tn_loader_seek(l, (tn_loader_place){2, 0}), TN_OK); /* the end */
-    tn_batch b;
-    assert_false(tn_loader_next(l, &b));
-    assert_int_equal(tn_loader_seek(l, (tn_loader_place){1, 9}), TN_OK);
-    assert_true(tn_loader_next(l, &b));
-    assert_false(tn_loader_next(l, &b));
     tn_loader_free(l);
+    l = tn_loader_new(make(40, -1, 0), tn_sequential_sampler(), options(4, 0, 0));
+    assert_int_equal(tn_loader_seek(l, (tn_loader_place){1, 10}), TN_EINDEX); /* it has no end */
+    assert_error(TN_EINDEX, "batch 10 of epoch 1, but an epoch has 10 batches");
+    tn_loader_free(l);
+}
+
+/* An epoch belongs to one pass, wherever the loader was before. */
+static void test_seek_among_passes(void **state) {
+    (void)state;
+    static const struct {
+        tn_loader_place place;
+        int64_t batches; /* to the end of the pass */
+    } places[] = {{{1, 9}, 1}, {{2, 0}, 20}, {{1, 10}, 0}, {{0, 3}, 17}, {{7, 9}, 1}, {{8, 0}, 20}};
+    for (int threads = 0; threads <= 3; threads += 3) {
+        tn_sampler s = tn_random_sampler(8);
+        tn_loader *l = tn_loader_new(make(40, -1, 0), s, options(4, 2, threads));
+        for (int i = 0; i < 6; i++) {
+            int64_t number = places[i].place.epoch * 10 + places[i].place.index, n = 0;
+            assert_int_equal(tn_loader_seek(l, places[i].place), TN_OK);
+            assert_place(l, places[i].place.epoch, places[i].place.index);
+            tn_batch b;
+            for (; tn_loader_next(l, &b); n++, number++) {
+                assert_int_equal(b.epoch * 10 + b.index, number);
+                check_batch(&b, s, 40, 4);
+            }
+            assert_int_equal(n, places[i].batches);
+            assert_true(tn_loader_next(l, &b)); /* the next pass */
+            assert_int_equal(b.epoch * 10 + b.index, number);
+        }
+        tn_loader_free(l);
+    }
 }
 
 static int handled;
@@ -282,7 +390,7 @@ enum { SHARED = 300 };
 
 typedef struct eater {
     tn_loader *loader;
-    int given[SHARED]; /* batches that this thread was given, by index */
+    int given[SHARED]; /* batches that this thread was given of the first pass, by index */
     int refused;
     bool wrong; /* another error than TN_ESTATE */
     pthread_t thread;
@@ -293,6 +401,9 @@ static void *eat_batches(void *user) {
     tn_batch b;
     for (;;) {
         if (tn_loader_next(e->loader, &b)) {
+            if (b.epoch > 0) {
+                return NULL; /* another thread was told the end */
+            }
             e->given[b.index]++;
         } else if (tn_error() == TN_OK) {
             return NULL;
@@ -448,9 +559,13 @@ static void test_in_a_child(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_batches_for_any_threads),
+        TEST(test_passes),
+        TEST(test_passes_begin_when_they_are_asked_for),
+        TEST(test_an_error_ends_no_pass),
         cmocka_unit_test(test_drop_last_and_parts),
         cmocka_unit_test(test_seek_and_where),
         cmocka_unit_test(test_seek_outside),
+        TEST(test_seek_among_passes),
         cmocka_unit_test(test_error_comes_with_its_batch),
         cmocka_unit_test(test_free_at_any_moment),
         cmocka_unit_test(test_batches_are_lent),

@@ -1,11 +1,13 @@
 /* Checkpoints of another run: what differs is named, of options, modules, optimisers and data, and
  * with other_run the program goes on with it all the same. */
+#define _GNU_SOURCE
 #include "tern/tern.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/digest.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -614,8 +616,103 @@ static void test_fewer_epochs(void **state) {
     }
 }
 
+/* ---- Places at the end of a pass ------------------------------------------------------------- */
+
+/* Four examples, two a batch. */
+static tn_loader *open_passes(int64_t epochs, int64_t batch, int threads) {
+    static const int32_t tokens[] = {1, 2, 3, 4, 5, 6};
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = batch;
+    o.epochs = epochs;
+    o.threads = threads;
+    return tn_loader_new(tn_token_dataset(tokens, 6, 2), tn_random_sampler(1), o);
+}
+
+/* What a call of tn_loader_next says: the batch's number from the first epoch on, or -1. */
+static int64_t next_number(tn_loader *l) {
+    tn_batch b;
+    return tn_loader_next(l, &b) ? b.epoch * tn_loader_batches(l) + b.index : -1;
+}
+
+/* After any number of calls: what comes after the load is what comes in the run that went on. */
+static void test_passes_go_on(void **state) {
+    (void)state;
+    const char *path = temp_path("passes");
+    for (int64_t epochs = 1; epochs <= 2; epochs++) {
+        for (int calls = 0; calls < 16; calls++) {
+            tn_loader *saved = open_passes(epochs, 2, calls % 3);
+            tn_loader *loaded = open_passes(epochs, 2, (calls + 1) % 3);
+            for (int i = 0; i < calls; i++) {
+                next_number(saved);
+            }
+            tn_checkpoint c = {.loader = saved};
+            assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+            c.loader = loaded;
+            next_number(loaded);
+            assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+            for (int i = 0; i < 12; i++) {
+                assert_int_equal(next_number(loaded), next_number(saved));
+            }
+            tn_loader_free(saved);
+            tn_loader_free(loaded);
+        }
+    }
+    assert_int_equal(tn_error(), TN_OK);
+}
+
+/* A pass that is over, with batches of another size (a warning), and with more epochs. */
+static void test_the_end_of_a_pass(void **state) {
+    (void)state;
+    const char *path = temp_path("end");
+    for (int told = 0; told < 2; told++) {
+        tn_loader *saved = open_passes(1, 2, 0);
+        assert_true(next_number(saved) == 0 && next_number(saved) == 1);
+        assert_true(!told || next_number(saved) == -1);
+        tn_checkpoint c = {.loader = saved, .other_run = true};
+        assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+        tn_loader_free(saved);
+        for (int64_t batch = 1; batch <= 4; batch *= 2) {
+            c.loader = open_passes(1, batch, 0);
+            assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+            assert_true(told || next_number(c.loader) == -1);
+            assert_int_equal(next_number(c.loader), tn_loader_batches(c.loader));
+            tn_loader_free(c.loader);
+        }
+        c.loader = open_passes(3, 2, 0); /* two more */
+        assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+        assert_int_equal(next_number(c.loader), 2);
+        tn_loader_free(c.loader);
+    }
+}
+
+/* A file from before passes were counted: where its loader had ended, it is still to be told. */
+static void test_places_without_passes(void **state) {
+    (void)state;
+    const char *path = temp_path("older");
+    static const char key[] = "loader.passes", other[] = "loader.parsed";
+    tn_loader *l = open_passes(2, 2, 0);
+    tn_loader_seek(l, (tn_loader_place){.epoch = 1, .index = 2});
+    tn_checkpoint c = {.loader = l, .partial = true};
+    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    size_t bytes;
+    unsigned char *file = temp_read(path, &bytes), *at = memmem(file, bytes, key, strlen(key));
+    assert_non_null(at);
+    memcpy(at, other, strlen(other));
+    put_digest(file, bytes);
+    temp_write(path, file, bytes);
+    free(file);
+    tn_loader_seek(l, (tn_loader_place){.epoch = 0, .index = 1});
+    assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
+    assert_int_equal(next_number(l), -1);
+    assert_int_equal(next_number(l), 4);
+    tn_loader_free(l);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(test_passes_go_on),
+        TEST(test_the_end_of_a_pass),
+        TEST(test_places_without_passes),
         cmocka_unit_test(test_another_run),
         cmocka_unit_test(test_goes_on_all_the_same),
         cmocka_unit_test(test_the_description),

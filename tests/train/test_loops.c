@@ -182,6 +182,17 @@ static void statistics_begin_anew(void **state) {
     assert_true(fabs(tn_item(norm.running_var) - 2.0) < 1e-6);
     assert_true(tn_item(norm.num_batches_tracked) == 2);
     assert_false(norm.options.cumulative || norm.base.training);
+
+    /* again, and after a loop that counted its batches and was not told that it had seen all */
+    for (int k = 0; k < 2; k++) {
+        tn_batch b;
+        tn_fill_(norm.running_mean, 77.0);
+        for (int i = 0; i < k * 2; i++) {
+            assert_true(tn_loader_next(loader, &b));
+        }
+        assert_int_equal(tn_update_bn(loader, &norm), TN_OK);
+        assert_true(fabs(tn_item(norm.running_mean) - 2.5) < 1e-6);
+    }
     assert_int_equal(tn_update_bn(NULL, &norm), TN_EVALUE);
     assert_error(TN_EVALUE, "update_bn: the loader is NULL");
     tn_loader_free(loader);
