@@ -8,6 +8,7 @@
 #include "data/collate.h"
 #include "data/identity.h"
 #include "data/sampler.h"
+#include "data/taken.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -82,7 +83,7 @@ static int chain_describe(tn_dataset *self, char *text, size_t room) {
 static void chain_free(tn_dataset *self) {
     chain *d = (chain *)self;
     for (int k = 0; k < d->count && d->each; k++) {
-        tn_dataset_free(d->each[k]);
+        tn__dataset_give_up(d->each[k]);
     }
     free(d->each);
     free(d->ends);
@@ -181,10 +182,15 @@ static chain *chain_new(tn_dataset *const *datasets, int count) {
 }
 
 tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count) {
-    chain *d = chain_new(datasets, count);
+    int taken = 0;
+    while (datasets && taken < count && tn__dataset_take(datasets[taken], "concat_dataset")) {
+        taken++;
+    }
+    bool all = !datasets || taken >= count;
+    chain *d = all ? chain_new(datasets, count) : NULL;
     if (!d) {
-        for (int k = 0; datasets && k < count; k++) {
-            tn_dataset_free(datasets[k]);
+        while (taken > 0) {
+            tn__dataset_give_up(datasets[--taken]);
         }
         return NULL;
     }
@@ -243,12 +249,12 @@ static int subset_describe(tn_dataset *self, char *text, size_t room) {
 
 static void subset_free(tn_dataset *self) {
     subset *d = (subset *)self;
-    tn_dataset_free(d->whole);
+    tn__dataset_give_up(d->whole);
     free(d->indices);
     free(d);
 }
 
-/* `size` examples of `whole`, which it takes when it does not fail. NULL: no memory. */
+/* `size` examples of `whole`, which was taken for it. NULL: no memory. */
 static subset *subset_new(tn_dataset *whole, int64_t size) {
     subset *d = tn__calloc(1, sizeof(*d));
     if (d) {
@@ -288,8 +294,11 @@ static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) 
 }
 
 tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
+    if (!tn__dataset_take(d, "subset")) {
+        return NULL;
+    }
     if (!indices_fit(d, indices, n)) {
-        tn_dataset_free(d);
+        tn__dataset_give_up(d);
         return NULL;
     }
     size_t bytes = (size_t)n * sizeof(*indices);
@@ -298,7 +307,7 @@ tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
     if (!s) {
         tn__raise(TN_ENOMEM, "subset", "no memory for %lld indices", (long long)n);
         free(mine);
-        tn_dataset_free(d);
+        tn__dataset_give_up(d);
         return NULL;
     }
     if (bytes) {
@@ -355,7 +364,7 @@ static bool make_pieces(tn_dataset *d, const int64_t *sizes, int count, uint64_t
             }
             return false;
         }
-        tn_dataset_keep(d);
+        tn__dataset_take(tn_dataset_keep(d), "random_split");
         piece->seed = seed;
         piece->first = first;
         pieces[k] = &piece->base;
@@ -368,6 +377,9 @@ tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint6
                           tn_dataset **pieces) {
     for (int k = 0; pieces && k < count; k++) {
         pieces[k] = NULL;
+    }
+    if (!tn__dataset_take(d, "random_split")) {
+        return tn_error();
     }
     if (tn__pending() || !d || !lengths || !pieces || count < 1) {
         tn__raise(TN_EVALUE, "random_split",
@@ -382,6 +394,6 @@ tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint6
         }
         free(sizes);
     }
-    tn_dataset_free(d); /* the pieces have kept it */
+    tn__dataset_give_up(d); /* the pieces have kept it */
     return tn_error();
 }

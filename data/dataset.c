@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/identity.h"
-#include "tern/data.h"
+#include "data/taken.h"
 #include "tern/sys/tensor.h"
 
 #include <stdio.h>
@@ -17,19 +17,83 @@ tn_generator tn_example_generator(tn_example e, uint64_t seed) {
     return (tn_generator){.seed = (uint64_t)r.word[1] << 32 | r.word[0]};
 }
 
-void tn_dataset_free(tn_dataset *d) {
-    if (d && __atomic_fetch_sub(&d->keepers, 1, __ATOMIC_ACQ_REL) == 0) {
+/* ---- Owners ---------------------------------------------------------------------------------- */
+
+/* `takers` of what was freed, while its memory still tells. */
+#define FREED INT64_MIN
+
+/* Whether d may be used; false after raising. */
+static bool is_alive(const tn_dataset *d, const char *operation) {
+    if (__atomic_load_n(&d->takers, __ATOMIC_RELAXED) == FREED) {
+        tn__raise(TN_ESTATE, operation,
+                  "the dataset was freed (a loader, tn_subset and whatever else takes one frees it "
+                  "with itself; tn_dataset_keep(d) before that keeps it)");
+        return false;
+    }
+    return true;
+}
+
+/* Whether all references to d belong to takers. */
+static bool is_taken(const tn_dataset *d) {
+    return d->free && __atomic_load_n(&d->takers, __ATOMIC_RELAXED) >
+                          __atomic_load_n(&d->keepers, __ATOMIC_RELAXED);
+}
+
+static void drop_reference(tn_dataset *d) {
+    if (__atomic_fetch_sub(&d->keepers, 1, __ATOMIC_ACQ_REL) == 0) {
         d->keepers = 0; /* one without `free` is used again */
         if (d->free) {
+            __atomic_store_n(&d->takers, FREED, __ATOMIC_RELAXED);
             d->free(d);
         }
     }
 }
 
-tn_dataset *tn_dataset_keep(tn_dataset *d) {
-    if (d) {
-        __atomic_fetch_add(&d->keepers, 1, __ATOMIC_RELAXED);
+bool tn__dataset_take(tn_dataset *d, const char *operation) {
+    if (!d) {
+        return true;
     }
+    if (!is_alive(d, operation)) {
+        return false;
+    }
+    if (is_taken(d)) {
+        tn__raise(
+            TN_ESTATE, operation,
+            "the dataset \"%s\" belongs to a loader or another dataset already, which frees it "
+            "(pass tn_dataset_keep(d) to one of them)",
+            d->kind);
+        return false;
+    }
+    __atomic_fetch_add(&d->takers, 1, __ATOMIC_RELAXED);
+    return true;
+}
+
+void tn__dataset_give_up(tn_dataset *d) {
+    if (d) {
+        __atomic_fetch_sub(&d->takers, 1, __ATOMIC_RELAXED);
+        drop_reference(d);
+    }
+}
+
+void tn_dataset_free(tn_dataset *d) {
+    if (!d || !is_alive(d, "dataset_free")) {
+        return;
+    }
+    if (is_taken(d)) {
+        tn__raise(TN_ESTATE, "dataset_free",
+                  "the dataset \"%s\" belongs to a loader or another dataset, which frees it (pass "
+                  "tn_dataset_keep(d) there, and it stays yours as well)",
+                  d->kind);
+        return;
+    }
+    drop_reference(d);
+}
+
+tn_dataset *tn_dataset_keep(tn_dataset *d) {
+    if (!d || !is_alive(d, "dataset_keep")) {
+        return NULL;
+    }
+    __atomic_fetch_add(&d->keepers, 1, __ATOMIC_RELAXED);
     return d;
 }
 
@@ -171,7 +235,7 @@ typedef struct windows {
     tn_dataset base;
     int64_t length;
     tn__identity identity;
-    int32_t tokens[]; /* size + length */
+    int32_t *tokens; /* [size + length] */
 } windows;
 
 static tn_status windows_get(tn_dataset *self, tn_example e, void *x, void *y) {
@@ -192,6 +256,7 @@ static int windows_describe(tn_dataset *self, char *text, size_t room) {
 }
 
 static void windows_free(tn_dataset *self) {
+    free(((windows *)self)->tokens);
     free(self);
 }
 
@@ -207,11 +272,11 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                   (long long)length, (unsigned long long)length + 1);
         return NULL;
     }
-    windows *d = NULL;
-    if (tokens && (uint64_t)n <= (SIZE_MAX - sizeof(*d)) / sizeof(int32_t)) {
-        d = tn__malloc(sizeof(*d) + (size_t)n * sizeof(int32_t));
-    }
-    if (!d) {
+    windows *d = tokens ? tn__calloc(1, sizeof(*d)) : NULL;
+    bool fit = d && (uint64_t)n <= SIZE_MAX / sizeof(int32_t);
+    int32_t *mine = fit ? tn__malloc((size_t)n * sizeof(int32_t)) : NULL;
+    if (!mine) {
+        free(d);
         tn__raise(tokens ? TN_ENOMEM : TN_EVALUE, "token_dataset", "%s %lld tokens",
                   tokens ? "no memory for" : "NULL instead of", (long long)n);
         return NULL;
@@ -226,7 +291,6 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                            .describe = windows_describe,
                            .free = windows_free};
     d->length = length;
-    d->identity = (tn__identity){.state = TN__IDENTITY_UNKNOWN};
-    memcpy(d->tokens, tokens, (size_t)n * sizeof(int32_t));
+    d->tokens = memcpy(mine, tokens, (size_t)n * sizeof(int32_t));
     return &d->base;
 }

@@ -18,6 +18,7 @@
 #include "core/scope.h"
 #include "core/span.h"
 #include "data/collate.h"
+#include "data/taken.h"
 #include "tern/data.h"
 
 #include <pthread.h>
@@ -247,6 +248,9 @@ static bool prepare_threads(tn_loader *l) {
 
 tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_options options) {
     tn_loader *l = NULL;
+    if (!tn__dataset_take(dataset, "loader")) {
+        return NULL;
+    }
     if (check_arguments(dataset, &options)) {
         l = tn__calloc(1, sizeof(*l));
         if (!l) {
@@ -254,7 +258,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
         }
     }
     if (!l) {
-        tn_dataset_free(dataset);
+        tn__dataset_give_up(dataset);
         return NULL;
     }
     l->reads.dataset = dataset;
@@ -263,7 +267,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
     l->reads.device = tn_default_device();
     if (tn_error() != TN_OK || !count_batches(l) ||
         !tn__collator_pads(&l->reads, options.x_pad, options.y_pad)) {
-        tn_dataset_free(dataset);
+        tn__dataset_give_up(dataset);
         free(l);
         return NULL;
     }
@@ -291,7 +295,7 @@ void tn_loader_free(tn_loader *l) {
     pthread_mutex_destroy(&l->lock);
     free(l->slots);
     free(l->workers);
-    tn_dataset_free(l->reads.dataset);
+    tn__dataset_give_up(l->reads.dataset);
     tn_release(l->reads.sampler.table);
     free(l);
 }

@@ -6,6 +6,7 @@
 #include "tern/transforms.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/taken.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -96,7 +97,7 @@ static int transformed_describe(tn_dataset *self, char *text, size_t room) {
 
 static void transformed_free(tn_dataset *self) {
     transformed *d = (transformed *)self;
-    tn_dataset_free(d->below);
+    tn__dataset_give_up(d->below);
     free(d);
 }
 
@@ -177,9 +178,12 @@ static transformed *transformed_new(const tn_dataset *below, const tn_transform 
 }
 
 tn_dataset *tn_transformed(tn_dataset *d, const tn_transform *list, int count, uint64_t seed) {
+    if (!tn__dataset_take(d, "transformed")) {
+        return NULL;
+    }
     transformed *t = can_transform(d, list, count) ? transformed_new(d, list, count, seed) : NULL;
     if (!t) {
-        tn_dataset_free(d);
+        tn__dataset_give_up(d);
         return NULL;
     }
     t->below = d;

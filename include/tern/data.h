@@ -75,17 +75,24 @@ struct tn_dataset {
      * `room` (TN_DESCRIBE_ROOM) is TN_EVALUE there. */
     int (*describe)(tn_dataset *self, char *text, size_t room);
 
-    int64_t keepers; /* 0: how often tn_dataset_keep was called beyond tn_dataset_free; atomic */
+    /* 0; atomic. How often tn_dataset_keep was called beyond tn_dataset_free, and how many of the
+     * references, which are one more, belong to what took the dataset. */
+    int64_t keepers, takers;
 };
 
 /* NULL is fine. What takes a dataset (a loader, tn_subset, tn_transformed, …) frees it with itself,
- * and also when it fails. A dataset that several take is kept once for each but the first:
+ * and also when it fails. A dataset that several take is kept once for each but the first, and once
+ * more where the program frees it as well:
  *
  *     tn_dataset *one = tn_subset(tn_dataset_keep(all), first, n);
  *     tn_dataset *two = tn_subset(all, second, m);
+ *
+ * Without that keep the second one, and a tn_dataset_free beside them, are TN_ESTATE and leave the
+ * dataset alone. What is used after it was freed is TN_ESTATE too, but only as long as its memory
+ * has not become something else. Where `free` is NULL nothing is freed, and any number may take it.
  */
 TN_API void tn_dataset_free(tn_dataset *d);
-TN_API tn_dataset *tn_dataset_keep(tn_dataset *d); /* d */
+TN_API tn_dataset *tn_dataset_keep(tn_dataset *d); /* d; NULL after an error */
 
 /* Example i as the first epoch in the dataset's own order has it. TN_EINDEX, and what reading it
  * raises. */
