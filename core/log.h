@@ -5,7 +5,8 @@
 #include "tern/core.h"
 
 /* A warning of TN_LOG_WARN that goes to stderr where the log goes nowhere: for what endangers the
- * user and shows in nothing else. TERN_LOG=error keeps it silent. */
+ * user and shows in nothing else (docs/errors.md has the list). Said once. TERN_LOG=error keeps it
+ * silent. */
 void tn__log_loud(const char *format, ...) TN_PRINTF(1, 2);
 
 /* Whether anybody hears what is logged at this level. */

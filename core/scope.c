@@ -12,6 +12,7 @@
 #include "core/scope.h"
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/memory.h"
 
 #include <stdlib.h>
@@ -65,8 +66,7 @@ static void warn_root(void) {
     }
     char place[160];
     tn__place(place, sizeof place);
-    tn_log_write(TN_LOG_WARN,
-                 "%s%smore than %zu tensors were made outside any scope and live until the thread "
+    tn__log_loud("%s%smore than %zu tensors were made outside any scope and live until the thread "
                  "ends (write TN_SCOPE; as the first line of the loop's body; if they are meant to "
                  "live, TERN_ROOT_TENSORS=N allows more)",
                  place, place[0] ? ": " : "", root_many());

@@ -208,7 +208,9 @@ TN_API void tn_set_threads(int n);
  * that forked. vfork, _Fork and clone are for children that become another program at once. */
 
 /* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is
- * in the environment (then stderr). What a sink logs itself reaches it once more, and no deeper. */
+ * in the environment (then stderr). But two warnings go to stderr where it would go nowhere, once
+ * each: of a loop without a scope, and of a job that others can guess (docs/errors.md). What a sink
+ * logs itself reaches it once more, and no deeper. */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);

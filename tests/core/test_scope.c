@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/fork.h"
 #include "tests/support/test.h"
@@ -462,6 +463,36 @@ static void test_allowed_number(void **state) {
     assert_child(allow_number, "0");
 }
 
+/* What a program that asks for no log writes to stderr when two threads forget their scope. */
+static void forget_aloud(void *level) {
+    int ends[2], before = dup(STDERR_FILENO);
+    char text[1024] = "";
+    unsetenv("TERN_ROOT_TENSORS");
+    unsetenv("TERN_LOG");
+    if (level) {
+        setenv("TERN_LOG", level, 1);
+    }
+    child_assert(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) >= 0 && close(ends[1]) == 0);
+    tn_tensor *t = one(1);
+    for (int i = 0; i < 2; i++) {
+        pthread_t thread;
+        child_assert(pthread_create(&thread, NULL, forget_scope, t) == 0);
+        pthread_join(thread, NULL);
+    }
+    dup2(before, STDERR_FILENO); /* the pipe has no writer left */
+    ssize_t bytes = read(ends[0], text, sizeof text - 1);
+    const char *line = strstr(text, "more than 10000 tensors were made outside any scope");
+    child_assert(bytes >= 0 && (line != NULL) == !level);
+    child_assert(!line ||
+                 (strncmp(text, "tern warn: ", 11) == 0 && !strstr(line + 1, "tern warn")));
+}
+
+static void test_forgotten_scope_aloud(void **state) {
+    (void)state;
+    assert_child(forget_aloud, NULL);
+    assert_child(forget_aloud, "error");
+}
+
 static void test_forgotten_scope(void **state) {
     (void)state;
     warnings = 0;
@@ -488,6 +519,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         /* first: the environment is asked once in a process */
         cmocka_unit_test_setup(test_allowed_number, test_no_error),
+        cmocka_unit_test_setup(test_forgotten_scope_aloud, test_no_error),
         cmocka_unit_test_setup(test_scope_releases, test_no_error),
         cmocka_unit_test_setup(test_every_way_out, test_no_error),
         cmocka_unit_test_setup(test_return_through_scopes, test_no_error),
