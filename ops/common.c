@@ -138,6 +138,27 @@ tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value) {
                : tn_inert();
 }
 
+bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const char *operation) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *inside = tn_eq(p, tn_clamp(p, 0.0, 1.0)); /* NaN equals nothing */
+    tn_tensor *all = tn_all(inside);
+    if (tn_is_inert(all) || tn_item(all) != 0.0) {
+        return !tn_is_inert(all);
+    }
+    tn_tensor *first = tn_argmin(tn_reshape(tn_cast(inside, TN_I32), TN_DIMS(-1)), 0, false);
+    int64_t at = (int64_t)tn_item(first);
+    tn_dims index = tn_shape(p);
+    for (int d = index.ndim - 1; d >= 0; d--) {
+        int64_t size = index.size[d];
+        index.size[d] = at % size;
+        at /= size;
+    }
+    tn__raise(TN_EVALUE, operation, "%s%s is %g (it must be between 0 and 1%s)", name,
+              index.ndim > 0 ? tn__dims_text(index) : "", tn_at(p, index.size), advice);
+    return false;
+}
+
 tn_tensor *tn__constant(const tn_tensor *t, double value) {
     return tn__filled(t, TN_DIMS(), value);
 }

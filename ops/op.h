@@ -87,6 +87,10 @@ static inline tn_random_key tn__draw_key(tn_generator *g) {
     return (tn_random_key){.seed = g->seed, .stream = g->stream, .call = g->call++};
 }
 
+/* Whether all elements of p, floats, are between 0 and 1; false after raising, which calls p `name`
+ * and adds `advice`. Waits for p's device. */
+bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const char *operation);
+
 /* A 0-dimensional tensor with this value, of t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);
 

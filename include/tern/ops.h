@@ -536,10 +536,12 @@ TN_API tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, do
 TN_API tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target);
 
 /* x: probabilities; target: in [0, 1]; weight: NULL, or broadcasts to x. Logarithms end at -100:
- * with gradient 0 there (PyTorch: as if x (1 - x) were 1e-12) */
+ * with gradient 0 there (PyTorch: as if x (1 - x) were 1e-12). TN_EVALUE names an element of x
+ * or target that is outside [0, 1], or NaN; on a device, which would have to be waited for, the
+ * loss of such an x is NaN. */
 TN_API tn_tensor *tn_bce(tn_tensor *x, tn_tensor *target, tn_tensor *weight, tn_reduction how);
 
-/* The same of sigmoid(x), without its overflow and rounding. */
+/* The same of sigmoid(x), without its overflow and rounding. Its weights are options. */
 typedef struct tn_bce_options {
     tn_reduction reduction; /* TN_MEAN */
     tn_tensor *weight;      /* NULL; broadcasts to x */

@@ -2,16 +2,6 @@
  * No gradient. */
 #include "ops/op.h"
 
-static bool are_probabilities(tn_tensor *p) {
-    TN_SCOPE;
-    tn_tensor *inside = tn_all(tn_eq(p, tn_clamp(p, 0.0, 1.0))); /* NaN equals nothing */
-    if (tn_is_inert(inside) || tn_item(inside) == 0.0) {
-        tn__raise(TN_EVALUE, "bernoulli", "p has elements that are not between 0 and 1");
-        return false;
-    }
-    return true;
-}
-
 /* Uniforms of 24 bits for bf16 and f16 too: rounded ones would be below p too rarely. */
 tn_tensor *tn_bernoulli(tn_tensor *p) {
     if (!tn__usable(p, "bernoulli")) {
@@ -24,7 +14,7 @@ tn_tensor *tn_bernoulli(tn_tensor *p) {
     }
     TN_SCOPE;
     TN_NO_GRAD;
-    if (!are_probabilities(p)) {
+    if (!tn__probabilities(p, "p", "", "bernoulli")) {
         return tn_inert();
     }
     tn_dtype dtype = p->dtype == TN_F64 ? TN_F64 : TN_F32;

@@ -5,6 +5,8 @@
  *     y: 0-dimensional, or x's shape with TN_NONE
  *
  * Logarithms are at least -100, so that a certain and wrong x has a finite loss, as in PyTorch.
+ * Elements outside [0, 1] are an error on the CPU. On a device they would have to be waited for:
+ * the loss of such an x is NaN.
  * bce_with_logits is exact where x would round to 0 or 1.
  */
 #include "ops/loss/loss.h"
@@ -58,6 +60,16 @@ const tn_op tn__op_bce = {
     .samples = bce_samples,
 };
 
+/* False after raising. What else is wrong with t the shape rule says. */
+static bool check_range(tn_tensor *t, const char *name, const char *advice) {
+    return !tn__usable(t, "bce") || !tn_dtype_is_float(t->dtype) ||
+           tn_device_of(t).kind != TN_CPU || tn__probabilities(t, name, advice, "bce");
+}
+
 tn_tensor *tn_bce(tn_tensor *x, tn_tensor *target, tn_tensor *weight, tn_reduction how) {
+    if (!check_range(x, "x", "; logits go to tn_bce_with_logits") ||
+        !check_range(target, "target", "")) {
+        return tn_inert();
+    }
     return tn_apply3(&tn__op_bce, &(tn__loss_args){.how = how}, x, target, weight);
 }

@@ -323,6 +323,33 @@ static void bce_of_certain_probabilities(void **state) {
     }
 }
 
+/* PyTorch's rule: "all elements of input should be between 0 and 1", and of target (from 2.x on).
+ */
+static void bce_of_no_probabilities(void **state) {
+    (void)state;
+    TN_SCOPE;
+    if (tn_default_device().kind != TN_CPU) {
+        skip(); /* it would have to be waited for */
+    }
+    const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    static const double wrong[] = {1.5, -0.25, NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *x = tn_full(TN_DIMS(3, 2), 0.5, floats[i]), *t = tn_ones_like(x);
+        for (int k = 0; k < 5; k++) {
+            char told[64];
+            snprintf(told, sizeof told, "bce: x[0, 2] is %g (it must be between 0 and 1; ",
+                     wrong[k]);
+            tn_fill_(tn_select(tn_select(x, 0, 2), 0, 0), wrong[k]);
+            assert_inert(tn_bce(tn_t(x), tn_t(t), NULL, TN_MEAN), TN_EVALUE, told);
+        }
+    }
+    tn_tensor *half = tn_scalar(0.5, TN_F32), *more = tn_scalar(1.5, TN_F32);
+    assert_inert(tn_bce(more, half, NULL, TN_MEAN), TN_EVALUE,
+                 "bce: x is 1.5 (it must be between 0 and 1; logits go to tn_bce_with_logits)");
+    assert_inert(tn_bce(half, more, NULL, TN_MEAN), TN_EVALUE,
+                 "bce: target is 1.5 (it must be between 0 and 1)");
+}
+
 static void triplets_by_the_largest_distance(void **state) {
     (void)state;
     TN_SCOPE;
@@ -412,6 +439,7 @@ int main(void) {
         TEST(some_logits_are_kept),
         TEST(mse_is_its_definition),
         TEST(bce_of_certain_probabilities),
+        TEST(bce_of_no_probabilities),
         TEST(triplets_by_the_largest_distance),
         TEST(curved_where_they_vanish),
         TEST(cosines_of_nothing),

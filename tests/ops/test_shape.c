@@ -209,7 +209,8 @@ static void coins(void **state) {
     HOLDS(tn_bernoulli(tn_from_data((float[]){0, 1, 0, 1}, TN_DIMS(2, 2), TN_F32)), TN_DIMS(2, 2),
           0, 1, 0, 1);
     assert_int_equal(tn_count(tn_bernoulli(tn_zeros(TN_DIMS(0), TN_F32))), 0);
-    assert_inert(tn_bernoulli(tn_full(TN_DIMS(2), 1.5, TN_F32)), TN_EVALUE, "between 0 and 1");
+    assert_inert(tn_bernoulli(tn_full(TN_DIMS(2), 1.5, TN_F32)), TN_EVALUE,
+                 "bernoulli: p[0] is 1.5 (it must be between 0 and 1)");
     assert_inert(tn_bernoulli(tn_full(TN_DIMS(2), NAN, TN_F32)), TN_EVALUE, "between 0 and 1");
     assert_inert(tn_bernoulli(tn_zeros(TN_DIMS(2), TN_I64)), TN_EDTYPE, "i64");
 }
