@@ -100,7 +100,8 @@ static int learn_text(char **arguments) {
     init_model(&gpt);
     share_start(&gpt, loader, folder, steps);
     tn_optim *optim = make_optim(&gpt);
-    tn_schedule schedule = tn_schedule_cosine(6e-4, 6e-5, WARM_UP, steps);
+    int64_t all = steps > WARM_UP ? steps : WARM_UP; /* a short run is the warm-up's beginning */
+    tn_schedule schedule = tn_schedule_cosine(6e-4, 6e-5, WARM_UP, all);
     tn_history *losses = open_losses(folder, "tern", 0);
     tn_batch b;
     for (int64_t step = 0; step < steps && tn_loader_next(loader, &b); step++) {

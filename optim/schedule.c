@@ -20,12 +20,25 @@ tn_schedule tn_schedule_constant(double lr, int64_t warmup) {
     return (tn_schedule){.kind = TN_CONSTANT, .peak = lr, .end = lr, .warmup = warmup};
 }
 
+/* What comes after the warm-up would never come, and the rate would fall to `end` in one step. */
+static void check_warmup(int64_t warmup, int64_t steps, const char *operation) {
+    if (warmup > steps) {
+        tn__raise(
+            TN_EVALUE, operation,
+            "a warm-up of %lld steps in a schedule of %lld (the warm-up is part of it, and may "
+            "not be longer)",
+            (long long)warmup, (long long)steps);
+    }
+}
+
 tn_schedule tn_schedule_linear(double peak, double end, int64_t warmup, int64_t steps) {
+    check_warmup(warmup, steps, "schedule_linear");
     return (tn_schedule){
         .kind = TN_LINEAR, .peak = peak, .end = end, .warmup = warmup, .steps = steps};
 }
 
 tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup, int64_t steps) {
+    check_warmup(warmup, steps, "schedule_cosine");
     return (tn_schedule){
         .kind = TN_COSINE, .peak = peak, .end = end, .warmup = warmup, .steps = steps};
 }

@@ -285,6 +285,7 @@ typedef struct tn_schedule {
     int64_t milestones[TN_MILESTONES];
 } tn_schedule;
 TN_API tn_schedule tn_schedule_constant(double lr, int64_t warmup);
+/* The warm-up is the beginning of `steps`: a longer one is TN_EVALUE, here and below. */
 TN_API tn_schedule tn_schedule_linear(double peak, double end, int64_t warmup, int64_t steps);
 /* Loshchilov, Hutter 2016, arXiv:1608.03983, one cycle */
 TN_API tn_schedule tn_schedule_cosine(double peak, double end, int64_t warmup, int64_t steps);

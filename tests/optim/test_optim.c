@@ -518,6 +518,10 @@ static void schedules(void **state) {
     assert_true(tn_schedule_at(cosine, 20) == 0.2 && tn_schedule_at(cosine, INT64_MAX) == 0.2);
     assert_true(tn_schedule_at(tn_schedule_linear(1.0, 0.0, 10, 10), 10) == 0.0); /* all warm-up */
     assert_true(fabs(tn_schedule_at(tn_schedule_linear(1.0, 0.0, 0, 10), 3) - 0.7) < 1e-12);
+    tn_schedule_linear(1.0, 0.0, 11, 10);
+    assert_error(TN_EVALUE, "schedule_linear: a warm-up of 11 steps in a schedule of 10 (");
+    tn_schedule_cosine(1.0, 0.0, 100, 5);
+    assert_error(TN_EVALUE, "schedule_cosine: a warm-up of 100 steps in a schedule of 5 (");
 }
 
 static void null_arguments(void **state) {

@@ -77,7 +77,8 @@ static void program_run(program *p) {
     tn_linear_init(&net, 3, 1, tn_linear_defaults());
     tn_adamw_options a = tn_adamw_defaults();
     tn_optim *optim = tn_adamw(&net, a);
-    tn_schedule schedule = tn_schedule_cosine(p->peak, 0.01, 1, p->options.steps);
+    int64_t steps = p->options.steps, warmup = steps > 0;
+    tn_schedule schedule = tn_schedule_cosine(p->peak, 0.01, warmup, steps);
     tn_loader *loader = make_loader();
     tn_checkpoint parts = {.model = &net,
                            .optim = optim,
