@@ -126,6 +126,20 @@ static bool is_module_place(void *m, const char *operation) {
     return true;
 }
 
+/* Something else lies at m: a tensor says so (sys/object.h). */
+static void raise_no_module(const void *m, const char *operation) {
+    if (((const tn_object *)m)->state == TN__ALIVE) {
+        tn__raise(TN_EVALUE, operation,
+                  "a tensor %s instead of a module (tn_parameters(&t, 1) makes a module of loose "
+                  "tensors)",
+                  tn_shape_text(m));
+    } else {
+        tn__raise(TN_EVALUE, operation,
+                  "%p is not a module (pass a struct that begins with tn_module, after its init)",
+                  m);
+    }
+}
+
 tn_module *tn__module_of(void *m, const char *operation) {
     if (!is_module_place(m, operation)) {
         return NULL;
@@ -136,9 +150,7 @@ tn_module *tn__module_of(void *m, const char *operation) {
         return NULL;
     }
     if (module->state != TN__MODULE_ALIVE && module->state != TN__MODULE_BROKEN) {
-        tn__raise(TN_EVALUE, operation,
-                  "%p is not a module (pass a struct that begins with tn_module, after its init)",
-                  m);
+        raise_no_module(m, operation);
         return NULL;
     }
     if (tn__module_moved(module)) {

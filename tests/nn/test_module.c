@@ -449,6 +449,12 @@ static void not_modules(void **state) {
     assert_error(TN_EVALUE, "is not a module");
     tn_module_finish(junk);
     assert_error(TN_EVALUE, "is not a module");
+    assert_inert(tn_call(x, x), TN_EVALUE,
+                 "a tensor [1, 3] instead of a module (tn_parameters(&t, 1) makes a module");
+    assert_int_equal(tn_module_count(x), 0);
+    assert_error(TN_EVALUE, "a tensor [1, 3] instead of a module");
+    tn_module_finish(x);
+    assert_error(TN_EVALUE, "a tensor [1, 3] instead of a module");
     assert_int_equal(tn_module_count(junk), 0);
     assert_error(TN_EVALUE, "is not a module");
     tn_module_init(NULL, "m", net_forward);

@@ -177,6 +177,8 @@ static void plain_tensors(void **state) {
     tn_optim_free(opt);
     assert_null(tn_adam(tn_parameters(list, 2), (tn_adam_options){.lr = NAN})); /* frees them */
     assert_error(TN_EVALUE, "adam: lr nan");
+    assert_null(tn_adam(list[0], tn_adam_defaults()));
+    assert_error(TN_EVALUE, "a tensor [2] instead of a module (tn_parameters(&t, 1) makes");
     list[1] = tn_relu(list[0]);
     assert_null(tn_parameters(list, 2));
     tn_error_clear();
