@@ -24,14 +24,28 @@ static uint64_t draw_word64(const tn_generator *g, uint64_t index) {
     return (uint64_t)r.word[1] << 32 | r.word[0];
 }
 
+static double uniform_of(uint32_t low, uint32_t high) {
+    return (double)(((uint64_t)high << 32 | low) >> 11) * 0x1p-53;
+}
+
 double tn_random_uniform(tn_generator *g) {
     if (!g) {
         tn__raise(TN_EVALUE, "random_uniform", "the generator is NULL");
         return NAN;
     }
-    uint64_t bits = draw_word64(g, 0);
-    g->call++;
-    return (double)(bits >> 11) * 0x1p-53;
+    tn_random4 r = tn_philox(g->seed, g->stream, g->call++, 0);
+    return uniform_of(r.word[0], r.word[1]);
+}
+
+/* As element 0 of a draw of f64 (backends/random.h). */
+double tn_random_normal(tn_generator *g) {
+    if (!g) {
+        tn__raise(TN_EVALUE, "random_normal", "the generator is NULL");
+        return NAN;
+    }
+    tn_random4 r = tn_philox(g->seed, g->stream, g->call++, 0);
+    double u = uniform_of(r.word[0], r.word[1]), v = uniform_of(r.word[2], r.word[3]);
+    return sqrt(-2.0 * log(1.0 - u)) * cos(6.28318530717958648 * v);
 }
 
 /* Values below 2^64 mod n are drawn again, so that what is left is a whole number of ranges. One

@@ -187,8 +187,9 @@ typedef struct tn_random4 {
 } tn_random4;
 TN_API tn_random4 tn_philox(uint64_t seed, uint64_t stream, uint64_t call, uint64_t index);
 
-/* One number in [0, 1), and one integer in [0, n), drawn from `g`. */
+/* One number in [0, 1), one of a standard normal, and one integer in [0, n), drawn from `g`. */
 TN_API double tn_random_uniform(tn_generator *g);
+TN_API double tn_random_normal(tn_generator *g);
 TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 
 /* ---- Threads and log ------------------------------------------------------------------------- */

@@ -160,6 +160,10 @@ TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtyp
 TN_API tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype);
+/* With t's shape, dtype (a float) and device. From a generator of one's own: tn_uniform_,
+ * tn_normal_ (ops.h). */
+TN_API tn_tensor *tn_rand_like(const tn_tensor *t);
+TN_API tn_tensor *tn_randn_like(const tn_tensor *t);
 
 /* A copy of `data`, row-major elements of `dtype`.
  * TN_FROM(array, dims, dtype) also checks the array's size. */

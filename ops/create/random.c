@@ -23,14 +23,24 @@ static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b
     return tn__kernel_ok(status, operation) ? y : tn_inert();
 }
 
-static tn_tensor *draw_floats(tn_dims dims, tn_dtype dtype, tn_random_kind kind,
-                              const char *operation) {
+static bool is_drawn(tn_dtype dtype, const char *operation) {
     if (!tn_dtype_is_float(dtype)) {
         tn__raise(TN_EDTYPE, operation, "the dtype is %s (floating point is needed)",
                   tn_dtype_name(dtype));
-        return tn_inert();
     }
-    return draw_new(tn_empty(dims, dtype), kind, 0.0, 1.0, operation);
+    return tn_dtype_is_float(dtype);
+}
+
+static tn_tensor *draw_floats(tn_dims dims, tn_dtype dtype, tn_random_kind kind,
+                              const char *operation) {
+    return is_drawn(dtype, operation) ? draw_new(tn_empty(dims, dtype), kind, 0.0, 1.0, operation)
+                                      : tn_inert();
+}
+
+static tn_tensor *draw_like(const tn_tensor *t, tn_random_kind kind, const char *operation) {
+    return tn__readable(t, operation) && is_drawn(t->dtype, operation)
+               ? draw_new(tn_empty_like(t), kind, 0.0, 1.0, operation)
+               : tn_inert();
 }
 
 tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype) {
@@ -39,6 +49,14 @@ tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype) {
 
 tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype) {
     return draw_floats(dims, dtype, TN_NORMAL, "randn");
+}
+
+tn_tensor *tn_rand_like(const tn_tensor *t) {
+    return draw_like(t, TN_UNIFORM, "rand_like");
+}
+
+tn_tensor *tn_randn_like(const tn_tensor *t) {
+    return draw_like(t, TN_NORMAL, "randn_like");
 }
 
 /* The bounds reach the kernel as doubles, which hold whole numbers up to 2^53. */

@@ -45,6 +45,7 @@ static void core(tn_tensor *t) {
     TAKES(tn_seed(UINT64_MAX));
     TAKES(tn_philox(UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX));
     TAKES(tn_random_uniform(NULL));
+    TAKES(tn_random_normal(NULL));
     TAKES(tn_random_below(NULL, 5));
     tn_generator g = {0};
     for (int i = 0; i < LONGS; i++) {
@@ -99,6 +100,8 @@ static void making(tn_tensor *t) {
     INERT(tn_empty_like(t));
     INERT(tn_zeros_like(t));
     INERT(tn_ones_like(t));
+    INERT(tn_rand_like(t));
+    INERT(tn_randn_like(t));
     for (int i = 0; i < REALS; i++) {
         for (int j = 0; j < REALS; j++) {
             if (!isfinite(reals[i]) || !isfinite(reals[j])) {

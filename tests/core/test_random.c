@@ -91,9 +91,25 @@ static void test_below(void **state) {
     assert_in_range(low, 9600, 10400);
 }
 
+static void test_normal(void **state) {
+    (void)state;
+    tn_generator g = {.seed = 7};
+    double sum = 0, squares = 0;
+    for (int i = 0; i < 100000; i++) {
+        double z = tn_random_normal(&g);
+        sum += z;
+        squares += z * z;
+    }
+    assert_int_equal(g.call, 100000);
+    assert_true(fabs(sum / 100000) < 0.016); /* 5 standard errors */
+    assert_true(fabs(squares / 100000 - 1) < 0.023);
+}
+
 static void test_bad_arguments(void **state) {
     (void)state;
     tn_generator g = {.seed = 7};
+    assert_true(isnan(tn_random_normal(NULL)));
+    assert_error(TN_EVALUE, "random_normal: the generator is NULL");
     assert_int_equal(tn_random_below(&g, 0), 0);
     assert_int_equal(tn_error(), TN_EVALUE);
     assert_non_null(strstr(tn_error_message(), "random_below: n is 0"));
@@ -125,9 +141,13 @@ static void test_threads_have_their_own(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers), cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_generator),     cmocka_unit_test(test_below),
-        cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_threads_have_their_own),
+        cmocka_unit_test(test_known_answers),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_generator),
+        cmocka_unit_test(test_below),
+        cmocka_unit_test(test_normal),
+        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_threads_have_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -132,12 +132,36 @@ static void distributions(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
+/* The same draws, in the shape, dtype and layout of a new tensor; one normal is the first of f64.
+ */
+static void draws_like_others(void **state) {
+    const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *x = tn_t(tn_zeros(TN_DIMS(3, 5), floats[i])), *y[2], *z[2];
+        for (int k = 0; k < 2; k++) {
+            tn_seed(9);
+            y[k] = k ? tn_rand_like(x) : tn_rand(TN_DIMS(5, 3), floats[i]);
+            z[k] = k ? tn_randn_like(x) : tn_randn(TN_DIMS(5, 3), floats[i]);
+        }
+        assert_true(tn_equal(y[0], y[1]) && tn_equal(z[0], z[1]) && !tn_equal(y[0], z[0]));
+        assert_int_equal(tn_dtype_of(z[1]), floats[i]);
+    }
+    tn_generator one = {.seed = 3}, all = one;
+    for (int i = 0; i < 100; i++) {
+        tn_tensor *z = tn_normal_(tn_empty(TN_DIMS(4), TN_F64), 0.0, 1.0, &all);
+        assert_float_equal(tn_random_normal(&one), tn_at(z, (int64_t[]){0}), 1e-12);
+        assert_int_equal(one.call, all.call);
+    }
+}
+
 static void draws_refused(void **state) {
     (void)state;
     TN_SCOPE;
     uint64_t call = tn_default_generator()->call;
     assert_inert(tn_rand(TN_DIMS(2), TN_I64), TN_EDTYPE, "i64");
     assert_inert(tn_randn(TN_DIMS(2), TN_BOOL), TN_EDTYPE, "bool");
+    assert_inert(tn_rand_like(tn_zeros(TN_DIMS(2), TN_I64)), TN_EDTYPE, "rand_like: the dtype is");
+    assert_inert(tn_randn_like(NULL), TN_EVALUE, "randn_like");
     assert_inert(tn_randint(0, 5, TN_DIMS(2), TN_F32), TN_EDTYPE, "f32");
     assert_inert(tn_randint(5, 5, TN_DIMS(2), TN_I64), TN_EVALUE, "low is 5 and high is 5");
     assert_inert(tn_randint(0, 257, TN_DIMS(2), TN_U8), TN_EVALUE, "u8");
@@ -154,6 +178,7 @@ int main(void) {
         TEST(arange_counts),
         TEST(draws),
         TEST(distributions),
+        TEST(draws_like_others),
         TEST(draws_refused),
     };
     return cmocka_run_group_tests_name("create", tests, NULL, NULL);
