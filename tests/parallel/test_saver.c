@@ -10,7 +10,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/allocator.h"
 #include "core/folder.h"
 #include "distributed/parallel/save/convert.h"
 #include "tests/parallel/parts_run.h"
@@ -532,58 +531,6 @@ static void load_single(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-/* ---- Without memory -------------------------------------------------------------------------- */
-
-enum { STARVED = 2 };
-
-typedef struct starving {
-    const char *folder;
-    int n; /* the n-th allocation of all ranks fails */
-    bool armed;
-    tn_status status[STARVED];
-} starving;
-
-static void save_starving(tn_group *world, void *user) {
-    starving *s = user;
-    int rank = tn_group_rank(world);
-    parts_run r;
-    parts_run_open(&r, world, LIES_FLAT);
-    parts_run_values(&r, 4, false);
-    tn_saver *saver = tn_saver_new(world, s->folder, patient(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = 4;
-    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
-    must(tn_barrier(world) == TN_OK);
-    if (rank == 0) {
-        tn__alloc_fail_at(s->n);
-    }
-    s->status[rank] = tn_saver_save(saver, &c);
-    s->status[rank] = s->status[rank] == TN_OK ? tn_saver_wait(saver) : s->status[rank];
-    tn_error_clear();
-    tn_saver_free(saver);
-    parts_run_close(&r);
-}
-
-/* Whatever fails on whichever rank: each of them hears of it without waiting for the time-out, and
- * the step that is there is whole. */
-static void without_memory(void **state) {
-    (void)state;
-    starving s = {.folder = temp_path("starving")};
-    int failures = 0;
-    for (bool armed = false; !armed; s.n += 1 + s.n / 16) {
-        assert_int_equal(tn_local_run(STARVED, save_starving, &s), TN_OK);
-        armed = tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
-        for (int rank = 0; rank < STARVED; rank++) {
-            assert_true(s.status[rank] == TN_OK || s.status[rank] == TN_ENOMEM);
-            failures += s.status[rank] != TN_OK;
-        }
-        leg l = {.folder = s.folder, .how = LIES_WHOLE, .load = 4};
-        assert_int_equal(tn_local_run(1, load_single, &l), TN_OK);
-    }
-    assert_true(failures > 20);
-}
-
 /* ---- Other files ----------------------------------------------------------------------------- */
 
 typedef struct paths {
@@ -870,7 +817,6 @@ int main(void) {
         TEST(wrong_on_one_rank),
         TEST(a_rank_that_does_not_come),
         TEST(an_error_from_before),
-        TEST(without_memory),
         TEST(converted_and_exported),
         TEST(checkpoints_of_one_file),
         TEST(one_file_is_for_whole_models),

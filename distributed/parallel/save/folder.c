@@ -90,7 +90,7 @@ static bool sync_path(const tn_saver *s, const char *path) {
 /* What cannot be removed is in nobody's way: the log says so. */
 static void warn_of_rest(const tn_saver *s) {
     if (tn__pending()) {
-        tn_log_write(TN_LOG_WARN, "%s: older steps stay: %s", s->folder, tn_error_message());
+        tn_log_write(TN_LOG_WARN, "%s: what should go stays: %s", s->folder, tn_error_message());
         tn_error_clear();
     }
 }
@@ -154,20 +154,29 @@ static bool enter_folder(tn_saver *s) {
 }
 
 bool tn__saver_prepare(tn_saver *s) {
-    char *path = NULL;
-    bool ready = enter_folder(s) &&
-                 (path = tn__step_path(s->folder, s->step, true, NULL, s->operation)) &&
-                 tn__folder_remove(path, s->operation) && tn__folder_make(path, s->operation);
-    free(path);
+    char *path =
+        enter_folder(s) ? tn__step_path(s->folder, s->step, true, NULL, s->operation) : NULL;
+    bool ready =
+        path && tn__folder_remove(path, s->operation) && tn__folder_make(path, s->operation);
+    if (ready) {
+        s->made = path;
+    } else {
+        free(path);
+    }
     return ready;
 }
 
+static void forget_made(tn_saver *s) {
+    free(s->made);
+    s->made = NULL;
+}
+
 void tn__saver_discard(tn_saver *s) {
-    char *path = tn__step_path(s->folder, s->step, true, NULL, s->operation);
-    if (path && s->lock >= 0) {
-        tn__folder_remove(path, s->operation);
+    if (s->made) {
+        tn__folder_remove(s->made, s->operation);
+        warn_of_rest(s);
     }
-    free(path);
+    forget_made(s);
 }
 
 /* ---- When it is written ---------------------------------------------------------------------- */
@@ -263,13 +272,12 @@ static void remove_old(tn_saver *s, const char *replaced) {
 }
 
 bool tn__saver_commit(tn_saver *s) {
-    char *from = tn__step_path(s->folder, s->step, true, NULL, s->operation);
-    char *to = from ? tn__step_path(s->folder, s->step, false, NULL, s->operation) : NULL;
-    bool done = to && sync_path(s, from) && take_name(s, from, to) && sync_path(s, s->folder);
+    char *to = tn__step_path(s->folder, s->step, false, NULL, s->operation);
+    bool done = to && sync_path(s, s->made) && take_name(s, s->made, to) && sync_path(s, s->folder);
     if (done) { /* and not before: what is safe on disk until then is the older */
-        remove_old(s, from);
+        remove_old(s, s->made);
+        forget_made(s);
     }
-    free(from);
     free(to);
     return done;
 }

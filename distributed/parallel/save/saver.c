@@ -116,6 +116,7 @@ void tn_saver_free(tn_saver *s) {
     tn__saver_unlock(s);
     tn_store_free(s->store);
     free(s->writes);
+    free(s->made);
     free(s->folder);
     free(s);
 }
@@ -370,6 +371,7 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
 static void tell_failure(tn_saver *s) {
     tn__saver_tell(s, s->rank, "done", NULL, 0);
     if (s->rank == 0) {
+        tn__saver_give_up(s);
         tn__saver_tell(s, -1, "end", NULL, 0);
     }
 }

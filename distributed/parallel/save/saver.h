@@ -49,7 +49,8 @@ struct tn_saver {
 
     /* Rank 0. */
     tn__holdings *holdings;
-    int lock; /* of the folder, since the first save; -1 */
+    int lock;   /* of the folder, since the first save; -1 */
+    char *made; /* the folder of the step that is being written; NULL: there is none */
 
     /* The save under way. */
     bool under_way, has_thread;
@@ -89,6 +90,10 @@ double tn__saver_grace(const tn_saver *s);
  * told at the end of the save. */
 void tn__saver_write(tn_saver *s);
 
+/* Rank 0, with an error pending that the others have heard of: some of them may be writing all the
+ * same. Waits for these and removes the step. */
+void tn__saver_give_up(tn_saver *s);
+
 /* ---- folder.c: steps in a folder ------------------------------------------------------------- */
 
 enum { TN__STEP_NAME = 40 };
@@ -115,7 +120,8 @@ void tn__saver_unlock(tn_saver *s);
 bool tn__saver_commit(tn_saver *s);
 /* Removes all committed steps. False after raising. */
 bool tn__saver_clear_steps(tn_saver *s);
-/* Removes what there is of a step that failed. */
+/* Removes what there is of a step that failed; needs no memory. What cannot be removed is in
+ * nobody's way, and the log says so. */
 void tn__saver_discard(tn_saver *s);
 
 #endif

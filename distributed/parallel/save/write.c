@@ -207,10 +207,20 @@ static void commit_all(tn_saver *s) {
         tn_error_record why;
         tn_error_take(&why);
         tn__saver_discard(s);
-        tn_error_clear();
         tn_error_give(&why);
     }
     tn__saver_tell(s, -1, "end", NULL, 0);
+}
+
+void tn__saver_give_up(tn_saver *s) {
+    tn_error_record why;
+    tn_error_take(&why);
+    for (int r = 0; s->made && r < s->ranks; r++) {
+        free(tn__saver_hear(s, r, "done", s->deadline, ""));
+        tn_error_clear();
+    }
+    tn__saver_discard(s);
+    tn_error_give(&why);
 }
 
 void tn__saver_write(tn_saver *s) {
