@@ -8,6 +8,7 @@
  */
 #include "core/file.h"
 
+#include "core/descriptor.h"
 #include "core/folder.h"
 #include "core/memory.h"
 
@@ -42,9 +43,9 @@ static bool names_this(const char *name, int fd) {
  * with another reason. It may have the rights already of a file that nobody may write. */
 static bool remove_stale(const char *name) {
     int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    int fd = open(name, O_WRONLY | how);
+    int fd = tn__above_streams(open(name, O_WRONLY | how));
     if (fd < 0 && errno == EACCES) {
-        fd = open(name, O_RDONLY | how);
+        fd = tn__above_streams(open(name, O_RDONLY | how));
     }
     if (fd < 0) {
         return errno == ENOENT;
@@ -66,7 +67,8 @@ static bool remove_stale(const char *name) {
  * two calls. */
 static int create_locked(const char *name, mode_t mode) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+        int fd =
+            tn__above_streams(open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
         if (fd < 0 && errno == EEXIST && remove_stale(name)) {
             continue;
         }

@@ -1,5 +1,6 @@
 #include "core/folder.h"
 
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
 
@@ -54,7 +55,7 @@ bool tn__folder_has(const char *folder, const char *name) {
 
 /* NULL with errno. */
 static DIR *open_folder(const char *path, int how) {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | how);
+    int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | how));
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
     if (fd >= 0 && !folder) {
         close(fd);
@@ -112,7 +113,7 @@ bool tn__folder_remove(const char *path, const char *operation) {
 
 bool tn__folder_sync(const char *path, const char **doing) {
     *doing = "opening its folder";
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd < 0) {
         return errno == EACCES;
     }

@@ -1,5 +1,7 @@
 #include "core/image.h"
 
+#include "core/descriptor.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <link.h>
@@ -137,7 +139,7 @@ bool tn__image_open(tn__image *m, const char *path) {
     static const unsigned char order =
         __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? ELFDATA2LSB : ELFDATA2MSB;
     *m = (tn__image){NULL, 0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = tn__above_streams(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat about;
     if (fd >= 0 && fstat(fd, &about) == 0 && S_ISREG(about.st_mode) &&
         about.st_size >= (off_t)sizeof(ElfW(Ehdr))) {

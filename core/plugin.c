@@ -6,6 +6,7 @@
 #define _GNU_SOURCE 1 /* dladdr */
 #include "core/plugin.h"
 
+#include "core/descriptor.h"
 #include "core/memory.h"
 
 #include <dlfcn.h>
@@ -68,7 +69,9 @@ void *tn__library_open(const char *file, char *why, size_t room) {
         snprintf(why, room, "the program is linked statically");
         return NULL;
     }
+    tn__streams_hold();
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    tn__streams_let_go();
     if (!handle) {
         snprintf(why, room, "%s", dlerror());
     }

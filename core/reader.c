@@ -1,6 +1,7 @@
 /* Files that are read (reader.h). */
 #include "core/reader.h"
 
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
 
@@ -32,7 +33,7 @@ bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
     /* To open a device may already do something; what is opened is looked at again. */
     bool known = stat(path, &about) == 0;
     if (known && S_ISREG(about.st_mode)) {
-        r->fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        r->fd = tn__above_streams(open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
         known = r->fd >= 0 && fstat(r->fd, &about) == 0;
     }
     if (known && S_ISREG(about.st_mode)) {

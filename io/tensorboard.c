@@ -5,6 +5,7 @@
  */
 #include "tern/tensorboard.h"
 
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
@@ -115,7 +116,11 @@ static bool open_file(tn_summary_writer *w, const char *folder) {
     snprintf(name, sizeof(name), "events.out.tfevents.%010lld.%.60s.%d.%d", (long long)time(NULL),
              host, (int)getpid(), __atomic_fetch_add(&last, 1, __ATOMIC_RELAXED));
     w->path = tn__folder_path(folder, name, "summary_writer");
-    w->fd = w->path ? open(w->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666) : -1;
+    w->fd = -1;
+    if (w->path) {
+        int how = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC;
+        w->fd = tn__above_streams(open(w->path, how, 0666));
+    }
     if (w->path && w->fd < 0) {
         tn__raise(TN_EIO, "summary_writer", "%s: %s", w->path, strerror(errno));
     }

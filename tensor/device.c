@@ -3,6 +3,7 @@
  * The CPU is built in. Every other kind is a plugin's table (tern/sys/device.h), loaded when it is
  * first asked for, so a program that stays on the CPU never touches a driver.
  */
+#include "core/descriptor.h"
 #include "core/plugin.h"
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
@@ -30,7 +31,9 @@ static void load_cuda(void) {
         return;
     }
     memcpy(&function, &symbol, sizeof(function));
+    tn__streams_hold();
     const tn_device_table *table = function(TN_DEVICE_VERSION, cuda_why);
+    tn__streams_let_go();
     if (table && (table->version != TN_DEVICE_VERSION || table->size != sizeof(*table))) {
         snprintf(cuda_why, sizeof(cuda_why), "libtern_%s.so was built for another libtern", name);
         table = NULL;

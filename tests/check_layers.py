@@ -11,6 +11,7 @@ Rules
   - a public header (include/tern/) includes public headers only, of its own layer or to its left; tern.h is all of them
   - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only where its name has custom_op in it
   - every .c file is listed in its folder's meson.build, or in ops/list.h, so that none is forgotten
+  - what a layer opens passes through tn__above_streams, or it may become a stderr that the program has closed
 """
 import os
 import re
@@ -26,6 +27,8 @@ SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "ten
 HEADERS = {"profiler": "autograd", "module": "nn", "init": "nn", "layers": "nn", "transformer": "nn", "tensorboard": "io", "npy": "io", "onnx": "io", "tokenizer": "data", "transforms": "data", "store": "distributed", "parallel": "distributed", "deepspeed": "train", "evaluate": "train"}
 # Engines of groups that lie in a plugin, with what they need; they link nothing of libtern.
 ENGINES = {"backends/cuda/nccl.c"}
+OPENING = re.compile(r"(?<![\w.>])(?:open|openat|socket|accept4|eventfd|epoll_create1|memfd_create|mkostemp|fopen)\(")
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
@@ -113,10 +116,21 @@ def listed(root, source):
     return False
 
 
+def unguarded(source, text):
+    """Where the library opens something that may take the number of a stream."""
+    if source.split("/")[0] not in ORDER or source == "core/descriptor.c" or not source.endswith((".c", ".cc")):
+        return
+    text = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment.group()), text)
+    for match in OPENING.finditer(text):
+        if not re.search(r"tn__above_streams\(\s*$", text[:match.start()]):
+            yield f"{source}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}…): through tn__above_streams"
+
+
 def faults(root):
     for source in sources(root):
         with open(os.path.join(root, source), encoding="utf-8") as f:
             text = f.read()
+        yield from unguarded(source, text)
         for match in INCLUDE.finditer(text):
             kind, layer = resolve(root, source, match.group(2))
             why = broken_rule(source, kind, layer, match.group(2))
@@ -134,7 +148,7 @@ def self_test():
         "include/tern/ops.h": '#include "core.h"\n',
         "include/tern/sys/op.h": '#include "../core.h"\n',
         "core/error.h": "#include <tern/core.h>\n",
-        "core/error.c": '#include "core/error.h"\n',
+        "core/error.c": '#include "core/error.h"\nint fd = tn__above_streams(\n    open(path, 0)); /* open(path) */\n',
         "core/meson.build": "files('error.c')\n",
         "ops/op.h": '#include "core/error.h"\n#include "tern/sys/op.h"\n',
         "ops/list.h": "TN_OP(nn, softmax)\n",
@@ -157,6 +171,7 @@ def self_test():
         "example to implementer": ("examples/01_first.c", "#  include <tern/sys/op.h>\n"),
         "forgotten source": ("core/scope.c", "\n"),
         "forgotten operation": ("ops/loss/softmax.c", "\n"),
+        "a file that may become stderr": ("core/error.c", "int fd = open(path, 0);\n"),
     }
     trees = {what: {**clean, path: clean.get(path, "") + text} for what, (path, text) in faulty.items()}
     return planted.self_test(clean, trees, faults)

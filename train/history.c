@@ -2,6 +2,7 @@
  * them, and a row a step. A row is written at once, so that a killed process loses none; what a
  * checkpoint does not have is cut off when the run goes on. A file that somebody has deleted or
  * changed meanwhile, or that gets another column, is written anew from what is in memory. */
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -106,7 +107,8 @@ tn_history *tn_history_open(const char *path, int64_t start) {
         free(h);
         return NULL;
     }
-    h->fd = open(path, O_RDWR | O_CLOEXEC | (start ? 0 : O_CREAT | O_TRUNC), 0666);
+    h->fd =
+        tn__above_streams(open(path, O_RDWR | O_CLOEXEC | (start ? 0 : O_CREAT | O_TRUNC), 0666));
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
     tn__plain_numbers_end(numbers);
@@ -163,7 +165,7 @@ static bool write_anew(tn_history *h) {
     if (tn__file_commit(&f) != TN_OK) {
         return false;
     }
-    int fd = open(h->place, O_RDWR | O_CLOEXEC);
+    int fd = tn__above_streams(open(h->place, O_RDWR | O_CLOEXEC));
     if (fd < 0 || lseek(fd, 0, SEEK_END) != (off_t)bytes) {
         history_fail(h, "opening it again");
         if (fd >= 0) {

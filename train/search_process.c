@@ -6,6 +6,8 @@
  * again. So each holds its folder with a lock of POSIX's, which is the process's own: what it has
  * started does not hold it, and it goes with the process.
  */
+#define _GNU_SOURCE
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
@@ -41,7 +43,10 @@ bool tn__search_told(int64_t *trial, int64_t *rung) {
 bool tn__search_hold(tn_search *s) {
     char *path = tn__folder_path(s->folder, "process.lock", "search");
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    s->held = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
+    s->held = -1;
+    if (path) {
+        s->held = tn__above_streams(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+    }
     if (path && s->held < 0) {
         tn__raise(TN_EIO, "search", "%s: %s", path, strerror(errno));
     }
@@ -161,18 +166,11 @@ static bool launch_make(launch *l, const tn_search *s, int64_t trial) {
     return l->output != NULL;
 }
 
-/* The same file behind stdin, stdout and stderr, any of which may have been closed, and closed at
- * exec. */
-static int above_streams(int fd) {
-    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    close(fd);
-    return above;
-}
-
 /* In the child, between fork and exec: nothing that takes memory or a lock. */
 static void become_trial(const launch *l, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    int output = above_streams(open(l->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    int output =
+        tn__above_streams(open(l->output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (getppid() != parent || output < 0) {
         _exit(1);
     }
@@ -187,9 +185,9 @@ bool tn__search_start(tn_search *s, int64_t trial) {
     int ends[2] = {-1, -1};
     pid_t pid = -1, self = getpid();
     bool made = launch_make(&l, s, trial);
-    if (made && pipe(ends) == 0) {
-        ends[0] = above_streams(ends[0]);
-        ends[1] = above_streams(ends[1]);
+    if (made && pipe2(ends, O_CLOEXEC) == 0) {
+        ends[0] = tn__above_streams(ends[0]);
+        ends[1] = tn__above_streams(ends[1]);
         fflush(stdout);
         pid = fork();
         if (pid == 0) {

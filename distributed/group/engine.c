@@ -1,4 +1,5 @@
 /* Engines by name, and the texts of operations. */
+#include "core/descriptor.h"
 #include "distributed/group/group.h"
 
 #include <stdio.h>
@@ -47,12 +48,14 @@ tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, cha
                  devices);
         return NULL;
     }
-    tn_engine *host = host_engine(name, length, options, why);
-    if (!host || !devices) {
-        return host;
+    tn__streams_hold();
+    tn_engine *engine = host_engine(name, length, options, why);
+    if (engine && devices) {
+        engine = strcmp(devices, "nccl") == 0 ? tn__nccl_new(engine, options, why)
+                                              : tn__staged_new(engine, why);
     }
-    return strcmp(devices, "nccl") == 0 ? tn__nccl_new(host, options, why)
-                                        : tn__staged_new(host, why);
+    tn__streams_let_go();
+    return engine;
 }
 
 const char *tn_collective_name(tn_collective kind) {

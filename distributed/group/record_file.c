@@ -1,6 +1,7 @@
 /* The file of a flight record (record_file.h). */
 #include "distributed/group/record_file.h"
 
+#include "core/descriptor.h"
 #include "tern/core.h"
 
 #include <errno.h>
@@ -33,7 +34,7 @@ static const char *folder_fault(int fd) {
 /* A folder for this user alone, which is made when there is none; -1 with the reason. */
 static int open_private(const char *path, const char **why) {
     (void)mkdir(path, 0700); /* what is there instead is judged when it is open */
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     *why = folder_fault(fd);
     if (*why && fd >= 0) {
         close(fd);
@@ -61,7 +62,7 @@ static int open_own(char *path, size_t room) {
 
 /* Somebody chose this one, links and all. */
 static int open_named(const char *folder, char *path, size_t room) {
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = tn__above_streams(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     snprintf(path, room, "%s", folder);
     if (fd < 0) {
         warn_of(path, strerror(errno));
@@ -81,8 +82,8 @@ static bool is_older_record(int folder, const char *name) {
  * threads and processes that write one of the same name. -1 with errno. */
 static int create_file(int folder, const char *name) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        int fd = openat(folder, name,
-                        O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+        int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+        int fd = tn__above_streams(openat(folder, name, how, 0600));
         if (fd >= 0 || errno != EEXIST) {
             return fd;
         }

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "distributed/init/host.h"
 
+#include "core/descriptor.h"
+
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -13,7 +15,7 @@ enum { ANCESTORS = 32 };
 
 /* A small file's text; "" when it cannot be read. */
 static void read_file(const char *path, char *text, size_t room) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = tn__above_streams(open(path, O_RDONLY | O_CLOEXEC));
     ssize_t got = fd >= 0 ? read(fd, text, room - 1) : 0;
     text[got > 0 ? got : 0] = 0;
     if (fd >= 0) {

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "distributed/init/token.h"
 
+#include "core/descriptor.h"
 #include "distributed/store/store.h"
 
 #include <errno.h>
@@ -90,7 +91,8 @@ static tn_status read_secret(int fd, const char *path, char token[TN__TOKEN], ch
 
 /* *missing: there is no such file. */
 static tn_status open_secret(const char *path, char token[TN__TOKEN], bool *missing, char *why) {
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd =
+        tn__above_streams(open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     *missing = fd < 0 && errno == ENOENT;
     if (fd < 0) {
         return tn__why(why, TN_EIO, "the token's file %.150s: %s", path,
@@ -153,7 +155,7 @@ static tn_status make_secret(const char *path, char *why) {
     char new_path[PATH_ROOM];
     make_folders(path);
     snprintf(new_path, sizeof(new_path), "%.*s.XXXXXX", PATH_ROOM - 8, path);
-    int fd = mkostemp(new_path, O_CLOEXEC);
+    int fd = tn__above_streams(mkostemp(new_path, O_CLOEXEC));
     bool made = fd >= 0 && write_secret(fd) && (link(new_path, path) == 0 || errno == EEXIST);
     int error = errno;
     if (fd >= 0) {

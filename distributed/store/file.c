@@ -17,6 +17,7 @@
 #define _GNU_SOURCE
 #include "distributed/store/store.h"
 
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
@@ -417,7 +418,7 @@ static tn_status check_owner(const file_store *f, char *why) {
 /* *again: the file has been removed in the meantime. */
 static tn_status open_once(file_store *f, double deadline, bool *again, char *why) {
     *again = false;
-    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    f->fd = tn__above_streams(open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (f->fd < 0) {
         return fail_file(f, why, "opening");
     }

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 
+#include "core/descriptor.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
@@ -84,7 +86,8 @@ void tn__net_text(const uint8_t place[TN__PLACE], char text[TN__NET_TEXT]) {
 }
 
 static int listen_at(const struct addrinfo *at) {
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd =
+        tn__above_streams(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0) {
         return -1;
     }
@@ -209,7 +212,8 @@ int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
 
 /* A connected socket, or -1 and *error. */
 static int connect_to(const struct addrinfo *at, double deadline, int *error) {
-    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd =
+        tn__above_streams(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0) {
         *error = errno;
         return -1;

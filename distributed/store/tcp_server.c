@@ -6,6 +6,7 @@
  * silence keeps nobody out.
  */
 #define _GNU_SOURCE
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
@@ -268,7 +269,7 @@ static bool admit_connection(tn_store_server *s, int fd, double now) {
 /* A few at a time: between them those who are inside get their turn. */
 static void accept_some(tn_store_server *s, double now) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        int fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = tn__above_streams(accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
             if (s->strangers) {
                 drop_connection(s, oldest_stranger(s), "its place is needed");
@@ -383,8 +384,8 @@ static void destroy_server(tn_store_server *s) {
 }
 
 static bool open_poll(tn_store_server *s) {
-    s->epoll = epoll_create1(EPOLL_CLOEXEC);
-    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->epoll = tn__above_streams(epoll_create1(EPOLL_CLOEXEC));
+    s->wake = tn__above_streams(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event listener = {.events = EPOLLIN, .data.ptr = NULL},
                        wake = {.events = EPOLLIN, .data.ptr = s};
     if (s->epoll < 0 || s->wake < 0 ||

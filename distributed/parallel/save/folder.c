@@ -9,6 +9,7 @@
  * killed in between leaves no half of a step under the name of a whole one.
  */
 #define _GNU_SOURCE
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/fork.h"
@@ -111,7 +112,7 @@ static bool take_lock(tn_saver *s) {
         tn__raise(TN_EVALUE, s->operation, "the path of %.80s… is too long", s->folder);
         return false;
     }
-    s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    s->lock = tn__above_streams(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
     if (s->lock < 0) {
         tn__raise(TN_EIO, s->operation, "%s: %s", path, strerror(errno));
         return false;

@@ -12,6 +12,7 @@
 #include "distributed/group/engine/gloo/gloo.h"
 
 #include "core/clock.h"
+#include "core/descriptor.h"
 #include "core/memory.h"
 #include "distributed/init/host.h"
 
@@ -158,7 +159,7 @@ static bool address_toward(const char *host, char *address, bool *loopback) {
     for (struct addrinfo *a = found; a && !fine; a = a->ai_next) {
         struct sockaddr_storage own = {0};
         socklen_t length = sizeof(own);
-        int fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        int fd = tn__above_streams(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
         fine = fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0 &&
                getsockname(fd, (struct sockaddr *)&own, &length) == 0 &&
                is_usable((struct sockaddr *)&own) && to_text((struct sockaddr *)&own, address);

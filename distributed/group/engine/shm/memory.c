@@ -13,6 +13,7 @@
  * what it writes is its own (its gradients, in buckets of the parent).
  */
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
+#include "core/descriptor.h"
 #include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/group/engine/shm/shm.h"
@@ -40,7 +41,7 @@ int tn__shm_create(size_t bytes) {
         errno = ENOMEM;
         return -1;
     }
-    int fd = memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = tn__above_streams(memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd >= 0 && (ftruncate(fd, (off_t)bytes) != 0 || fcntl(fd, F_ADD_SEALS, SEALS) != 0)) {
         int reason = errno;
         close(fd);
@@ -62,7 +63,7 @@ int tn__shm_reserve(int fd, size_t offset, size_t bytes) {
 static uint64_t read_start(int folder) {
     char text[1024];
     unsigned long long start = 0;
-    int fd = openat(folder, "stat", O_RDONLY | O_CLOEXEC);
+    int fd = tn__above_streams(openat(folder, "stat", O_RDONLY | O_CLOEXEC));
     ssize_t got = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
     if (fd >= 0) {
         close(fd);
@@ -78,7 +79,7 @@ static uint64_t read_start(int folder) {
 static int open_process(int pid) {
     char path[32];
     snprintf(path, sizeof(path), "/proc/%d", pid);
-    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 uint64_t tn__shm_start(int pid) {
@@ -120,7 +121,8 @@ int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes) {
     failed = failed == ENOENT ? ESRCH : failed;
     if (!failed) {
         snprintf(name, sizeof(name), "fd/%d", fd);
-        memory = openat(folder, name, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        memory =
+            tn__above_streams(openat(folder, name, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
         failed = memory < 0 ? errno : check_memory(memory, bytes);
     }
     if (folder >= 0) {

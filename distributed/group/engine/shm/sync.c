@@ -13,6 +13,7 @@
  *   - Is the rank that should send to me in a collective instead? It cannot come out without me.
  *   - Has the deadline passed?
  */
+#include "core/descriptor.h"
 #include "distributed/group/engine/shm/shm.h"
 
 #include <errno.h>
@@ -124,7 +125,7 @@ tn_status tn__shm_watch(tn__shm *e) {
         int pid = atomic_load(&seat_of(e, r)->pid);
         e->peers[r] = (struct pollfd){.fd = -1, .events = POLLIN};
         if (pid != getpid()) {
-            e->peers[r].fd = (int)syscall(SYS_pidfd_open, pid, 0);
+            e->peers[r].fd = tn__above_streams((int)syscall(SYS_pidfd_open, pid, 0));
             if (e->peers[r].fd < 0 && errno == ESRCH) {
                 return tn__shm_fail(e, TN_EPEER, "rank %d (process %d) ended while it joined", r,
                                     pid);
