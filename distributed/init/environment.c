@@ -1,5 +1,6 @@
 #include "distributed/init/environment.h"
 
+#include "core/json.h"
 #include "distributed/init/nodelist.h"
 #include "distributed/store/store.h"
 
@@ -153,6 +154,100 @@ static bool read_ranks(const reader *r, const names *n) {
     return true;
 }
 
+/* ---- Several, but which is this? ------------------------------------------------------------- */
+
+/* Services that start a program on several hosts, and how many those are: "2", "1:2". */
+static const char *const host_counts[] = {"PET_NNODES", "AWS_BATCH_JOB_NUM_NODES",
+                                          "SKYPILOT_NUM_NODES"};
+/* How many ranks a launcher has started; `rank` would say that it has. */
+static const struct {
+    const char *ranks, *rank;
+} rank_counts[] = {
+    {"OMPI_COMM_WORLD_SIZE", NULL},
+    {"PMI_SIZE", NULL},
+    {"MV2_COMM_WORLD_SIZE", NULL},
+    {"JSM_NAMESPACE_SIZE", NULL},
+    {"FLUX_JOB_SIZE", NULL},
+    {"LOCAL_WORLD_SIZE", NULL},
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+};
+
+/* More than one; what makes no sense is not. */
+static bool names_several(const reader *r, const char *name, int64_t *count) {
+    const char *text = value_of(r, name), *colon = text ? strchr(text, ':') : NULL;
+    return text && number_of(colon ? colon + 1 : text, count) && *count > 1;
+}
+
+static int64_t count_texts(const tn__json *list) {
+    int64_t count = 0;
+    const tn__json *v = tn__json_first(list);
+    for (uint32_t i = 0; list->kind == TN__JSON_LIST && i < list->count; i++) {
+        count += v->kind == TN__JSON_TEXT;
+        v = tn__json_next(v);
+    }
+    return count;
+}
+
+/* A list of hosts, or {"cluster": {ROLE: a list of addresses, …}}. */
+static int64_t count_listed(const char *text) {
+    tn__json_file json;
+    if (!text || !tn__json_read_any(&json, text, strlen(text))) {
+        return 0;
+    }
+    int64_t count = count_texts(json.values);
+    const tn__json *cluster =
+        json.values->kind == TN__JSON_OBJECT ? tn__json_get(json.values, "cluster") : NULL;
+    if (cluster && cluster->kind == TN__JSON_OBJECT) {
+        const tn__json *role = tn__json_first(cluster);
+        for (uint32_t i = 0; i < cluster->count; i++) {
+            count += count_texts(role);
+            role = tn__json_next(role);
+        }
+    }
+    tn__json_free(&json);
+    return count;
+}
+
+bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]) {
+    static const char *const lists[] = {"SM_HOSTS", "TF_CONFIG"}; /* SageMaker; Vertex AI */
+    const reader r = {.variables = variables};
+    const char *name = NULL;
+    int64_t count = 0;
+    for (size_t i = 0; !name && i < sizeof(host_counts) / sizeof(*host_counts); i++) {
+        name = names_several(&r, host_counts[i], &count) ? host_counts[i] : NULL;
+    }
+    for (size_t i = 0; !name && i < sizeof(lists) / sizeof(*lists); i++) {
+        count = count_listed(value_of(&r, lists[i]));
+        name = count > 1 ? lists[i] : NULL;
+    }
+    *text = 0;
+    if (name) {
+        snprintf(text, TN__SEVERAL, "%s names %" PRId64 " hosts", name, count);
+    }
+    return name != NULL;
+}
+
+/* Where nobody says a rank. */
+static void look_for_others(const reader *r) {
+    tn__environment *e = r->e;
+    int64_t count;
+    if (tn__environment_hosts(r->variables, e->several)) {
+        return;
+    }
+    for (size_t i = 0; i < sizeof(rank_counts) / sizeof(*rank_counts); i++) {
+        const char *ranks = rank_counts[i].ranks, *rank = rank_counts[i].rank;
+        if (names_several(r, ranks, &count) && !(rank && is_set(r, rank))) {
+            snprintf(e->several, TN__SEVERAL, "%s is %" PRId64, ranks, count);
+            return;
+        }
+    }
+    /* A batch script, or a shell of salloc: srun has not started it. */
+    if (names_several(r, "SLURM_NTASKS", &count)) {
+        snprintf(e->several, TN__SEVERAL, "SLURM_NTASKS is %" PRId64, count);
+        e->alone = true;
+    }
+}
+
 /* ---- Job and port ---------------------------------------------------------------------------- */
 
 /* What is the same for all ranks of a job, and as different as possible for another job. */
@@ -292,6 +387,7 @@ tn_status tn__environment_read(const char *const *variables, int64_t parent, tn_
         return TN_EVALUE;
     }
     if (!n) {
+        look_for_others(&r);
         return TN_OK;
     }
     e->token_file = value_of(&r, "TERN_TOKEN_FILE");

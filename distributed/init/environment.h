@@ -6,12 +6,15 @@
 
 #include "distributed/init/token.h"
 
-enum { TN__HOST = 256 };
+enum { TN__HOST = 256, TN__SEVERAL = 128 };
 
 typedef struct tn__environment {
     /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL: nothing says
      * anything, so there is one rank */
     const char *launcher;
+    /* with launcher NULL: what speaks of several ranks all the same, or "" */
+    char several[TN__SEVERAL];
+    bool alone; /* … and yet one process by itself is usual there */
     int rank, ranks;
     int local_rank, local_ranks; /* -1: not said */
     int restarts;
@@ -36,6 +39,10 @@ typedef struct tn__environment {
  * sense. */
 TN_API tn_status tn__environment_read(const char *const *variables, int64_t parent,
                                       tn__environment *e, char *why);
+
+/* Whether a service that starts a program on several hosts says so, in `text`, without making ranks
+ * of them: "SM_HOSTS names 2 hosts". */
+TN_API bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]);
 
 /* The value, or NULL: also where it is empty. */
 TN_API const char *tn__variable(const char *const *variables, const char *name);

@@ -61,6 +61,22 @@ static bool options_sound(const tn_dist_options *o) {
     return !tn__pending();
 }
 
+/* Nobody says which rank this is. As one of several it would train alone, beside the others, and
+ * write where they write. */
+static bool may_be_alone(const tn__environment *e) {
+    if (*e->several && e->alone) {
+        tn_log_write(TN_LOG_WARN, "one rank: %s, but this process was started without srun",
+                     e->several);
+    } else if (*e->several) {
+        tn__raise(TN_EVALUE, OPERATION,
+                  "%s, but nothing says which rank this process is: start it with tern run (on "
+                  "each of several hosts: --nnodes N --rdzv-endpoint HOST:PORT), or set RANK, "
+                  "WORLD_SIZE and MASTER_ADDR (one rank by itself: RANK=0 WORLD_SIZE=1)",
+                  e->several);
+    }
+    return !tn__pending();
+}
+
 /* The environment with what the options say instead. */
 static bool find_place(const tn_dist_options *o, tn__environment *e) {
     extern char **environ;
@@ -85,7 +101,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
             o->init);
         return false;
     }
-    return true;
+    return o->rank >= 0 || e->launcher || may_be_alone(e);
 }
 
 /* ---- Hosts ----------------------------------------------------------------------------------- */

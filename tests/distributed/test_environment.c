@@ -198,6 +198,59 @@ static void test_slurm_without_srun(void **state) {
     assert_null(e.launcher);
 }
 
+static void assert_several(const char *const *variables, const char *text, bool alone) {
+    tn__environment e = read_env(variables);
+    assert_null(e.launcher);
+    assert_string_equal(e.several, text);
+    assert_int_equal(e.alone, alone);
+}
+
+/* What starts a program several times and makes no ranks of them. */
+static void test_several(void **state) {
+    assert_several(ENV("SM_HOSTS=[\"algo-1\",\"algo-2\"]", "SM_CURRENT_HOST=algo-1"),
+                   "SM_HOSTS names 2 hosts", false);
+    assert_several(ENV("SM_HOSTS=[\"algo-1\"]", "SM_CURRENT_HOST=algo-1"), "", false);
+    static const char *const no_lists[] = {"SM_HOSTS=[\"a\", \"b\"",
+                                           "SM_HOSTS=algo-1,algo-2",
+                                           "SM_HOSTS=7",
+                                           "SM_HOSTS=[]",
+                                           "SM_HOSTS={}",
+                                           "TF_CONFIG={}",
+                                           "TF_CONFIG={\"cluster\": [[1, 2], {}]}",
+                                           "TF_CONFIG={\"cluster\": {\"worker\": 5}}"};
+    for (size_t i = 0; i < sizeof(no_lists) / sizeof(*no_lists); i++) {
+        assert_several(ENV(no_lists[i]), "", false);
+    }
+    assert_several(
+        ENV("TF_CONFIG={\"cluster\": {\"chief\": [\"a:1\"], \"worker\": [\"b:1\", \"c:1\"]}, "
+            "\"task\": {\"type\": \"worker\", \"index\": 1}}"),
+        "TF_CONFIG names 3 hosts", false);
+    assert_several(ENV("TF_CONFIG={\"cluster\": {\"chief\": [\"a:1\"]}}"), "", false);
+    assert_several(ENV("PET_NNODES=2", "PET_NODE_RANK=1", "PET_MASTER_ADDR=a"),
+                   "PET_NNODES names 2 hosts", false);
+    assert_several(ENV("PET_NNODES=1:4"), "PET_NNODES names 4 hosts", false);
+    assert_several(ENV("PET_NNODES=1", "PET_NPROC_PER_NODE=auto"), "", false);
+    assert_several(ENV("AWS_BATCH_JOB_NUM_NODES=3", "AWS_BATCH_JOB_NODE_INDEX=0"),
+                   "AWS_BATCH_JOB_NUM_NODES names 3 hosts", false);
+    assert_several(ENV("SKYPILOT_NUM_NODES=2"), "SKYPILOT_NUM_NODES names 2 hosts", false);
+    assert_several(ENV("MV2_COMM_WORLD_SIZE=4", "MV2_COMM_WORLD_RANK=1"),
+                   "MV2_COMM_WORLD_SIZE is 4", false);
+    assert_several(ENV("PMI_SIZE=2"), "PMI_SIZE is 2", false);
+    assert_several(ENV("PMI_SIZE=x"), "", false);
+    assert_several(ENV("SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_NTASKS=8"),
+                   "SLURM_STEP_NUM_TASKS is 4", false);
+    /* one process of a job all the same: a batch script, with what it inherited, and salloc */
+    assert_several(
+        ENV(SLURM, "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=0", "SLURM_STEP_ID=4294967291"),
+        "SLURM_NTASKS is 4", true);
+    assert_several(ENV(SLURM), "SLURM_NTASKS is 4", true);
+    assert_several(ENV("SLURM_NTASKS=1"), "", false);
+
+    tn__environment e = read_env(ENV("SM_HOSTS=[\"algo-1\",\"algo-2\"]", "RANK=1", "WORLD_SIZE=2"));
+    assert_string_equal(e.several, "");
+    assert_ranks(&e, "the environment", 1, 2, -1, -1);
+}
+
 /* mpirun starts its daemons with srun; a program may be started with `tern run` inside any of
  * them. */
 static void test_nested(void **state) {
@@ -354,6 +407,7 @@ int main(void) {
         cmocka_unit_test(test_mpich),
         cmocka_unit_test(test_slurm),
         cmocka_unit_test(test_slurm_without_srun),
+        cmocka_unit_test(test_several),
         cmocka_unit_test(test_nested),
         cmocka_unit_test(test_one_host),
         cmocka_unit_test(test_refused),

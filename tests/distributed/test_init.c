@@ -143,6 +143,38 @@ static void test_alone(void **state) {
     tn_dist_finish();
 }
 
+static void set_several(const char *value) {
+    setenv("SM_HOSTS", value, 1);
+    unsetenv("RANK");
+    unsetenv("WORLD_SIZE");
+}
+
+/* Started on two hosts without a launcher, nobody trains alone unless that is what was said. */
+static void test_several(void **state) {
+    set_several("[\"algo-1\",\"algo-2\"]");
+    assert_null(tn_dist_init(tn_dist_defaults()));
+    assert_int_equal(tn_error(), TN_EVALUE);
+    static const char *const parts[] = {"SM_HOSTS names 2 hosts", "tern run", "--nnodes N",
+                                        "RANK, WORLD_SIZE and MASTER_ADDR"};
+    for (size_t i = 0; i < sizeof(parts) / sizeof(*parts); i++) {
+        assert_contains(tn_error_message(), parts[i]);
+    }
+    tn_error_clear();
+    tn_dist_options o = tn_dist_defaults();
+    o.rank = 0;
+    o.ranks = 1;
+    assert_non_null(tn_dist_init(o));
+    tn_dist_finish();
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    assert_non_null(tn_dist_init(tn_dist_defaults()));
+    tn_dist_finish();
+    set_several("[\"algo-1\"]");
+    assert_non_null(tn_dist_init(tn_dist_defaults()));
+    tn_dist_finish();
+    unsetenv("SM_HOSTS");
+}
+
 static void test_environment(void **state) {
     pass(1, "meet", "", NULL);
     ranks_result r = ranks_run(3, "meet", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
@@ -459,7 +491,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_arguments),    cmocka_unit_test(test_relay),
         cmocka_unit_test(test_squatters),    cmocka_unit_test(test_user_token),
         cmocka_unit_test(test_very_many),    cmocka_unit_test(test_guessable),
-        cmocka_unit_test(test_token_file),
+        cmocka_unit_test(test_token_file),   cmocka_unit_test(test_several),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
