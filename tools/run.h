@@ -3,6 +3,7 @@
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
+ *     run_refused.c    what torchrun has and this launcher has not, and why
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
  *     run_output.c     a thread between the ranks' pipes and the terminal and log files

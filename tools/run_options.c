@@ -2,19 +2,24 @@
  * checked before anything starts. */
 #include "core/number.h"
 #include "core/quote.h"
+#include "distributed/init/environment.h"
 #include "tools/numbers.h"
 #include "tools/run.h"
+#include "tools/run_refused.h"
 
 #include <argp.h>
 #include <ctype.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <tern/tensor.h>
 #include <unistd.h>
 
 enum { DEFAULT_PORT = 29400 }; /* torchrun's */
@@ -35,34 +40,42 @@ enum {
     TIMEOUT,
     LAST_CALL,
     HEARTBEAT,
-    GRACE
+    GRACE,
+    SHUTDOWN,
+    BACKEND,
+    CONF,
+    NO_PYTHON
 };
 
-#define ALIAS(name) \
-    { name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 }
-
-static const struct argp_option option_list[] = {
-    {"nproc-per-node", 'n', "N", 0, "ranks on this host; \"auto\": one per core (1)", 1},
-    ALIAS("nproc_per_node"),
+static const struct argp_option taken[] = {
+    {"nproc-per-node", 'n', "N", 0,
+     "ranks on this host; \"gpu\", \"cpu\": one for each GPU, each core; \"auto\": \"gpu\" where "
+     "there are "
+     "GPUs, else \"cpu\" (1)",
+     1},
     {"max-restarts", MAX_RESTARTS, "N", 0, "how often all start again after a failure (0)", 1},
-    ALIAS("max_restarts"),
     {"log-dir", LOG_DIR, "DIR", 0,
      "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there", 1},
-    ALIAS("log_dir"),
+    {"tee", 't', "3", 0,
+     "changes nothing: both streams are always shown, and in the files of --log-dir", 1},
+    {"no-python", NO_PYTHON, NULL, 0, "changes nothing: PROGRAM is always started as it is", 1},
     {"grace", GRACE, "S", 0, "seconds between SIGTERM and SIGKILL for the ranks (5)", 1},
+    {"shutdown-timeout", SHUTDOWN, "S", 0, "the same as --grace", 1},
     {"nnodes", NNODES, "N or MIN:MAX", 0, "hosts, each with its own `tern run` (1)", 2},
     {"rdzv-endpoint", ENDPOINT, "HOST:PORT", 0,
      "where the launchers meet: the one whose address this is serves the store (port 29400)", 2},
-    ALIAS("rdzv_endpoint"),
+    {"rdzv-backend", BACKEND, "NAME", 0,
+     "\"c10d\" or \"static\", and changes nothing: the launchers always meet in a store that one "
+     "of "
+     "them serves",
+     2},
+    {"rdzv-conf", CONF, "NAME=S,...", 0, "join_timeout: --timeout; last_call_timeout: --last-call",
+     2},
     {"rdzv-id", RUN_ID, "ID", 0, "name of the job", 2},
-    ALIAS("rdzv_id"),
     {"standalone", STANDALONE, NULL, 0, "one host, any free port", 2},
     {"node-rank", NODE_RANK, "R", 0, "this host's place; 0 serves the store (by arrival)", 2},
-    ALIAS("node_rank"),
     {"master-addr", MASTER_ADDR, "HOST", 0, "the same as --rdzv-endpoint, in two parts", 2},
-    ALIAS("master_addr"),
     {"master-port", MASTER_PORT, "PORT", 0, "", 2},
-    ALIAS("master_port"),
     {"token", TOKEN, "TEXT", 0,
      "who has it may join; better in TERN_TOKEN, since others on the host can see arguments", 2},
     {"token-file", TOKEN_FILE, "FILE", 0,
@@ -73,15 +86,41 @@ static const struct argp_option option_list[] = {
     {"last-call", LAST_CALL, "S", 0, "seconds to wait for more than MIN hosts (3)", 3},
     {"heartbeat", HEARTBEAT, "S", 0, "a host that is silent for so long is lost (10)", 3},
     {"monitor-interval", MONITOR, "S", 0, "seconds between two looks at the other hosts (0.1)", 3},
-    ALIAS("monitor_interval"),
-    {0},
 };
+
+/* All of them, torchrun's that are refused too, with hyphens and with underscores. */
+enum { TAKEN = sizeof(taken) / sizeof(*taken), ROWS = 2 * (TAKEN + MOST_REFUSED) + 1 };
+static struct argp_option option_list[ROWS];
+
+static struct argp_option *add_option(struct argp_option *row, const struct argp_option *option) {
+    static char spellings[ROWS][32];
+    *row++ = *option;
+    if (strchr(option->name, '-')) {
+        char *name = spellings[row - option_list];
+        snprintf(name, sizeof(spellings[0]), "%s", option->name);
+        for (char *c = name; *c; c++) {
+            *c = (char)(*c == '-' ? '_' : *c);
+        }
+        *row++ = (struct argp_option){name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0};
+    }
+    return row;
+}
+
+static void list_options(void) {
+    struct argp_option *row = option_list, refused;
+    for (int i = 0; i < TAKEN; i++) {
+        row = add_option(row, &taken[i]);
+    }
+    for (int i = 0; i < MOST_REFUSED && refused_option(i, &refused); i++) {
+        row = add_option(row, &refused);
+    }
+}
 
 typedef struct parsing {
     run_options *o;
     const char *endpoint, *address, *token, *token_file; /* NULL: not given */
     int port;                                            /* 0: not given */
-    bool standalone, has_id;
+    bool standalone, has_id, has_nodes, tee;
 } parsing;
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -109,12 +148,67 @@ static void read_nodes(struct argp_state *state, run_options *o, const char *tex
     }
 }
 
-static int read_ranks(struct argp_state *state, const char *text) {
+/* In a child: a driver of GPUs may start threads and take memory. */
+static int count_gpus(void) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        int count = tn_device_count(TN_CUDA);
+        _exit(count < 255 ? count : 255);
+    }
+    bool ended = child > 0 && waitpid(child, &status, 0) == child;
+    return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+static int count_cores(void) {
     cpu_set_t set;
-    if (strcmp(text, "auto") == 0 || strcmp(text, "cpu") == 0) {
-        return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int read_ranks(struct argp_state *state, const char *text) {
+    bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
+    int gpus = gpu || any ? count_gpus() : 0;
+    if (gpu && gpus == 0) {
+        argp_error(state, "--nproc-per-node is \"gpu\", but there is no GPU (tern info says why)");
+    }
+    if (gpu || any || strcmp(text, "cpu") == 0) {
+        return gpus > 0 ? gpus : count_cores();
     }
     return (int)argument_whole(state, "nproc-per-node", text, 1, MOST_RANKS);
+}
+
+/* torchrun's rendezvous: "NAME=SECONDS,...". */
+static void read_conf(struct argp_state *state, run_options *o, const char *text) {
+    char *words = text_new("%s", text), *rest = words;
+    for (char *word; (word = strsep(&rest, ","));) {
+        word += strspn(word, " ");
+        char *value = strchr(word, '=');
+        size_t length = value ? (size_t)(value - word) : strlen(word);
+        char *name = text_new("%.*s", (int)length, word);
+        double *field = strcmp(name, "join_timeout") == 0 || strcmp(name, "timeout") == 0
+                            ? &o->timeout
+                        : strcmp(name, "last_call_timeout") == 0 ? &o->last_call
+                                                                 : NULL;
+        if (!field || !value) {
+            argp_error(state,
+                       "--rdzv-conf has \"%s\": join_timeout=S and last_call_timeout=S are taken "
+                       "(the launcher whose address the endpoint is serves the store)",
+                       word);
+        } else {
+            *field = read_seconds(state, "rdzv-conf", value + 1);
+        }
+        free(name);
+    }
+    free(words);
+}
+
+static void check_backend(struct argp_state *state, const char *text) {
+    if (strcmp(text, "c10d") != 0 && strcmp(text, "static") != 0) {
+        argp_error(state,
+                   "--rdzv-backend is \"%s\": the launchers meet in a store that one of them "
+                   "serves (c10d, static); give --rdzv-endpoint the address of its host",
+                   text);
+    }
 }
 
 /* It names folders and keys. */
@@ -158,7 +252,7 @@ static void read_endpoint(struct argp_state *state, run_options *o, const char *
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
     o->port =
-        port ? (int)argument_whole(state, "rdzv-endpoint's port", port, 1, 65535) : DEFAULT_PORT;
+        port ? (int)argument_whole(state, "rdzv-endpoint's port", port, 0, 65535) : DEFAULT_PORT;
 }
 
 /* ---- All together ---------------------------------------------------------------------------- */
@@ -232,6 +326,46 @@ static void choose_token(struct argp_state *state, const parsing *p) {
     tn__token_derive(secret, o->run_id, o->token);
 }
 
+/* Where the hosts meet. Port 0 of a host that is this one, any free port, is torchrun's way to say
+ * that there is no other. */
+static void choose_place(struct argp_state *state, parsing *p) {
+    run_options *o = p->o;
+    if (p->endpoint && (p->address || p->port)) {
+        argp_error(state,
+                   "--rdzv-endpoint and --master-addr, --master-port say the same: give one");
+    }
+    if (p->endpoint) {
+        read_endpoint(state, o, p->endpoint);
+        bool any_port = o->port == 0;
+        if (any_port && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
+            argp_error(state, "--rdzv-endpoint is \"%s\": port 0 is for one host, localhost",
+                       p->endpoint);
+        }
+        o->alone = any_port;
+    } else {
+        o->alone = !p->address;
+        snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
+        o->port = p->port || o->alone ? p->port : DEFAULT_PORT;
+    }
+    if (o->alone && o->max_nodes > 1) {
+        argp_error(state, "--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
+                   o->min_nodes, o->max_nodes);
+    }
+}
+
+/* One job on each of several hosts, which know nothing of each other, is nobody's wish. */
+static void check_hosts(struct argp_state *state, const parsing *p) {
+    extern char **environ;
+    char text[TN__SEVERAL];
+    if (!p->has_nodes && !p->standalone &&
+        tn__environment_hosts((const char *const *)environ, text)) {
+        argp_error(state,
+                   "%s: give --nnodes and --rdzv-endpoint HOST:PORT, the same on each of them "
+                   "(or --standalone: this host alone)",
+                   text);
+    }
+}
+
 static void complete_options(struct argp_state *state, parsing *p) {
     run_options *o = p->o;
     if (!o->program) {
@@ -240,21 +374,8 @@ static void complete_options(struct argp_state *state, parsing *p) {
     if (p->standalone && (o->max_nodes > 1 || p->endpoint || p->address)) {
         argp_error(state, "--standalone is one host, and takes no --nnodes and no endpoint");
     }
-    if (p->endpoint && (p->address || p->port)) {
-        argp_error(state,
-                   "--rdzv-endpoint and --master-addr, --master-port say the same: give one");
-    }
-    o->alone = !p->endpoint && !p->address;
-    if (o->alone && o->max_nodes > 1) {
-        argp_error(state, "--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
-                   o->min_nodes, o->max_nodes);
-    }
-    if (p->endpoint) {
-        read_endpoint(state, o, p->endpoint);
-    } else {
-        snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
-        o->port = p->port || o->alone ? p->port : DEFAULT_PORT;
-    }
+    check_hosts(state, p);
+    choose_place(state, p);
     if (o->node_rank >= o->max_nodes) {
         argp_error(state, "--node-rank is %d, but there are at most %d hosts", o->node_rank,
                    o->max_nodes);
@@ -263,6 +384,9 @@ static void complete_options(struct argp_state *state, parsing *p) {
         argp_error(state,
                    "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
                    o->monitor, o->heartbeat);
+    }
+    if (p->tee && !o->log_dir) {
+        argp_error(state, "--tee 3 needs --log-dir DIR, where the files go");
     }
     o->path = find_program(state, o->program[0]);
     if (!p->has_id && o->alone) {
@@ -283,6 +407,49 @@ static char *command_line(char *const *options, int count) {
     return line;
 }
 
+/* Options that are a number: where it goes in run_options. */
+static const struct whole_option {
+    int key;
+    const char *name;
+    size_t field;
+    int least, most;
+} whole_options[] = {
+    {MAX_RESTARTS, "max-restarts", offsetof(run_options, max_restarts), 0, 1000000},
+    {NODE_RANK, "node-rank", offsetof(run_options, node_rank), 0, MOST_NODES - 1},
+};
+
+static const struct seconds_option {
+    int key;
+    const char *name;
+    size_t field;
+} seconds_options[] = {
+    {MONITOR, "monitor-interval", offsetof(run_options, monitor)},
+    {TIMEOUT, "timeout", offsetof(run_options, timeout)},
+    {LAST_CALL, "last-call", offsetof(run_options, last_call)},
+    {HEARTBEAT, "heartbeat", offsetof(run_options, heartbeat)},
+    {GRACE, "grace", offsetof(run_options, grace)},
+    {SHUTDOWN, "shutdown-timeout", offsetof(run_options, grace)},
+};
+
+static bool parse_number(int key, const char *text, struct argp_state *state, run_options *o) {
+    for (size_t i = 0; i < sizeof(whole_options) / sizeof(*whole_options); i++) {
+        const struct whole_option *w = &whole_options[i];
+        if (w->key == key) {
+            int64_t value = argument_whole(state, w->name, text, w->least, w->most);
+            *(int *)((char *)o + w->field) = (int)value;
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof(seconds_options) / sizeof(*seconds_options); i++) {
+        const struct seconds_option *s = &seconds_options[i];
+        if (s->key == key) {
+            *(double *)((char *)o + s->field) = read_seconds(state, s->name, text);
+            return true;
+        }
+    }
+    return false;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     parsing *p = state->input;
     run_options *o = p->o;
@@ -292,12 +459,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         break;
     case NNODES:
         read_nodes(state, o, text);
-        break;
-    case MAX_RESTARTS:
-        o->max_restarts = (int)argument_whole(state, "max-restarts", text, 0, 1000000);
-        break;
-    case NODE_RANK:
-        o->node_rank = (int)argument_whole(state, "node-rank", text, 0, MOST_NODES - 1);
+        p->has_nodes = true;
         break;
     case MASTER_PORT:
         p->port = (int)argument_whole(state, "master-port", text, 1, 65535);
@@ -310,6 +472,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         break;
     case ENDPOINT:
         p->endpoint = text;
+        break;
+    case BACKEND:
+        check_backend(state, text);
+        break;
+    case CONF:
+        read_conf(state, o, text);
         break;
     case STANDALONE:
         p->standalone = true;
@@ -328,20 +496,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case LOG_DIR:
         o->log_dir = text;
         break;
-    case MONITOR:
-        o->monitor = read_seconds(state, "monitor-interval", text);
+    case 't':
+        p->tee = true;
+        if (strcmp(text, "3") != 0) {
+            argp_error(state, "--tee is \"%s\": 3, both streams, is all there is", text);
+        }
         break;
-    case TIMEOUT:
-        o->timeout = read_seconds(state, "timeout", text);
-        break;
-    case LAST_CALL:
-        o->last_call = read_seconds(state, "last-call", text);
-        break;
-    case HEARTBEAT:
-        o->heartbeat = read_seconds(state, "heartbeat", text);
-        break;
-    case GRACE:
-        o->grace = read_seconds(state, "grace", text);
+    case NO_PYTHON:
         break;
     case ARGP_KEY_ARG: /* the program; what follows belongs to it */
         o->program = &state->argv[state->next - 1];
@@ -352,7 +513,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
         complete_options(state, p);
         break;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_number(key, text, state, o) || refuse_option(key, state) ? 0
+                                                                              : ARGP_ERR_UNKNOWN;
     }
     return 0;
 }
@@ -399,6 +561,7 @@ void run_options_parse(run_options *o, int argc, char **argv) {
         *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
     }
     parsing p = {.o = o};
+    list_options();
     argp_parse(&description, argc, argv, ARGP_IN_ORDER, NULL, &p);
 }
 

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""`tern run` in torchrun's place: the commands of its documentation start here too, and each of its options is taken or refused by
+its name, in both spellings. Then environments that start a program on several hosts."""
+import json
+import os
+import subprocess
+import sys
+
+sys.dont_write_bytecode = True
+# pylint: disable=wrong-import-position
+from launch import TERN, Skip, environment, free_port, has, holds, main, run, same, test
+
+# PyTorch 2.15: option, and whether it has a value.
+OPTIONS = {"--nnodes": True, "--nproc-per-node": True, "--rdzv-backend": True, "--rdzv-endpoint": True, "--rdzv-id": True,
+           "--rdzv-conf": True, "--standalone": False, "--max-restarts": True, "--monitor-interval": True, "--start-method": True,
+           "--event-log-handler": True, "--role": True, "-m": False, "--module": False, "--no-python": False, "--run-path": False,
+           "--log-dir": True, "-r": True, "--redirects": True, "-t": True, "--tee": True, "--log-line-prefix-template": True,
+           "--local-ranks-filter": True, "--duplicate-stdout-filters": True, "--duplicate-stderr-filters": True,
+           "--node-rank": True, "--master-addr": True, "--master-port": True, "--local-addr": True, "--logs-specs": True,
+           "--numa-binding": True, "--signals-to-handle": True, "--shutdown-timeout": True, "--virtual-local-rank": False,
+           "--print-completion": True}
+TORCH = """
+import json
+from torch.distributed.run import get_args_parser
+actions = [a for a in get_args_parser()._actions if a.option_strings]
+names = {name.replace("_", "-"): a.nargs is None for a in actions for name in a.option_strings}
+print(json.dumps({name: names[name] for name in names if name not in ("-h", "--help")}))
+"""
+
+
+def torch_options():
+    """What the PyTorch that is here takes: Debian's, and that of TERN_PYPI_PYTHON."""
+    options = dict(OPTIONS)
+    for python in {sys.executable, os.environ.get("TERN_PYPI_PYTHON", sys.executable)}:
+        done = subprocess.run([python, "-c", TORCH], capture_output=True, check=False)
+        options.update(json.loads(done.stdout) if done.returncode == 0 else {})
+    return options
+
+
+@test
+def every_option_is_known():
+    """torchrun's options are taken, or refused by name with a reason, with hyphens and with underscores"""
+    for option, value in torch_options().items():
+        for name in {option, "--" + option[2:].replace("-", "_") if option.startswith("--") else option}:
+            done = run(*([name, "value"] if value else [name]))
+            same(done.returncode, 64, name)
+            holds(b"recognized" not in done.stderr and b"ambiguous" not in done.stderr and b"invalid option" not in done.stderr,
+                  done.stderr)
+            words = done.stderr.decode().split("\n")[0]
+            holds(option.lstrip("-") in words or "torchrun's --" in words or "no program to start" in words, words)
+
+
+@test
+def documented_commands():
+    """the commands of torchrun's documentation start as many ranks here"""
+    port = free_port()
+    say = ["sh", "-c", 'echo "$RANK of $WORLD_SIZE"']
+    for args in (["--standalone", "--nnodes=1", "--nproc-per-node=2"],
+                 ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--nnodes=1", "--nproc-per-node=2"],
+                 ["--nnodes=1", "--nproc-per-node=2", "--max-restarts=3", "--rdzv-id=job", "--rdzv-backend=c10d",
+                  f"--rdzv-endpoint=localhost:{port}"],
+                 ["--nnodes=1:4", "--nproc_per_node=2", "--max_restarts=3", "--rdzv_id=job", "--rdzv_backend", "c10d",
+                  "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_conf", "join_timeout=30, last_call_timeout=0.1"],
+                 ["--nnodes=1", "--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={port}", "--rdzv-backend=static",
+                  "--no-python", "--nproc-per-node", "2", "--tee", "3", "--log-dir", "logs", "--shutdown-timeout", "2"]):
+        done = run(*args, *say, env=environment(TERN_TOKEN="token"))
+        same(done.returncode, 0, done.stderr)
+        same(sorted(done.stdout.decode().splitlines()), ["[0] 0 of 2", "[1] 1 of 2"], args)
+
+
+@test
+def refused_values():
+    """values that have no sense here are refused, and the message says what to do"""
+    for args, words in ((["--rdzv-backend", "etcd"], "one of them serves (c10d, static)"),
+                        (["--rdzv-conf", "is_host=1"], '"is_host=1": join_timeout=S'),
+                        (["--rdzv-conf", "join_timeout"], '"join_timeout": join_timeout=S'),
+                        (["--rdzv-conf", "join_timeout=soon"], "a number of seconds"),
+                        (["--rdzv-endpoint", "elsewhere:0"], "port 0 is for one host"),
+                        (["--nnodes", 2, "--rdzv-endpoint", "localhost:0"], "port 0 is for one host"),
+                        (["--tee", "3"], "needs --log-dir"),
+                        (["--tee", "0:3,1:1", "--log-dir", "logs"], "3, both streams"),
+                        (["-m"], "tern run python3 -m NAME"),
+                        (["--redirects", "3"], "--log-dir DIR")):
+        done = run(*args, "true")
+        same(done.returncode, 64, args)
+        has(done.stderr, words)
+
+
+@test
+def ranks_by_name():
+    """--nproc-per-node: "cpu" is one for each core, "gpu" one for each GPU or an error, "auto" the one or the other"""
+    bare, cores = environment(TERN_CUDA="not_there"), len(os.sched_getaffinity(0))
+    for name in ("cpu", "auto"):
+        done = run("-n", name, "sh", "-c", "echo $WORLD_SIZE", env=bare)
+        same(sorted(done.stdout.decode().splitlines()), sorted(f"[{r}] {cores}" for r in range(cores)), done.stderr)
+    done = run("--nproc-per-node", "gpu", "true", env=bare)
+    same(done.returncode, 64)
+    has(done.stderr, '"gpu", but there is no GPU')
+    done = run("--nproc-per-node=many", "true", env=bare)
+    same(done.returncode, 64)
+    emulated = environment(TERN_CUDA="cuda_emulator")
+    info = subprocess.run([TERN, "info"], env=emulated, capture_output=True, check=True).stdout.decode()
+    gpus = sum(line.startswith("  cuda:") for line in info.splitlines())
+    if not gpus:
+        raise Skip("the emulator of GPUs is not built here")
+    for name in ("gpu", "auto"):
+        done = run("-n", name, "sh", "-c", "echo $WORLD_SIZE", env=emulated)
+        same(sorted(done.stdout.decode().splitlines()), sorted(f"[{r}] {gpus}" for r in range(gpus)), done.stderr)
+
+
+@test
+def several_hosts_of_a_service():
+    """where a service starts the program on several hosts, `tern run` without --nnodes is an error, not a job on each of them"""
+    for variables, words in (({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-1"}, "SM_HOSTS names 2 hosts"),
+                             ({"PET_NNODES": "2:4"}, "PET_NNODES names 4 hosts"),
+                             ({"AWS_BATCH_JOB_NUM_NODES": "2"}, "AWS_BATCH_JOB_NUM_NODES names 2 hosts")):
+        done = run("-n", 2, "true", env=environment(**variables))
+        same(done.returncode, 64, done.stderr)
+        has(done.stderr, words, "--nnodes and --rdzv-endpoint HOST:PORT", "--standalone")
+        for args in (["--standalone"], ["--nnodes", 1]):
+            same(run(*args, "true", env=environment(**variables)).returncode, 0, args)
+    for variables in ({"SM_HOSTS": '["algo-1"]'}, {"PET_NNODES": "1"}, {"SLURM_NTASKS": "4"}):
+        same(run("true", env=environment(**variables)).returncode, 0, variables)
+
+
+main()

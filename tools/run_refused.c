@@ -1,0 +1,60 @@
+/* Options of torchrun that `tern run` does not take, each with the reason: who brings a command
+ * along learns what to do instead. */
+#include "tools/run_refused.h"
+
+enum { FIRST_KEY = 1024 }; /* beyond those of run_options.c */
+
+static const struct refused {
+    const char *name, *argument; /* NULL: it takes none */
+    int letter;                  /* 0: none */
+    const char *why;
+} refused[] = {
+    {"module", NULL, 'm', "PROGRAM is started as it is: tern run python3 -m NAME"},
+    {"run-path", NULL, 0, "PROGRAM is started as it is: tern run python3 FILE"},
+    {"start-method", "HOW", 0, "ranks are always programs of their own: leave it out"},
+    {"role", "NAME", 0, "all ranks have one role: leave it out"},
+    {"redirects", "STREAMS", 'r',
+     "what ranks write is always shown; --log-dir DIR writes it into files as well"},
+    {"local-ranks-filter", "RANKS", 0,
+     "all ranks are shown, with [rank] in front of each line; --log-dir DIR has files of each"},
+    {"duplicate-stdout-filters", "WORDS", 0, "search the files of --log-dir DIR"},
+    {"duplicate-stderr-filters", "WORDS", 0, "search the files of --log-dir DIR"},
+    {"log-line-prefix-template", "TEXT", 0, "each line has [rank] in front, always"},
+    {"logs-specs", "NAME", 0, "it names a class of Python's: --log-dir DIR says where files go"},
+    {"event-log-handler", "NAME", 0, "it names a handler of Python's: leave it out"},
+    {"local-addr", "HOST", 0,
+     "--rdzv-endpoint says where the hosts meet, TERN_INTERFACE which address tensors take"},
+    {"numa-binding", "HOW", 0,
+     "ranks are not bound: start a script that does, by LOCAL_RANK, with numactl"},
+    {"virtual-local-rank", NULL, 0,
+     "rank L of a host takes GPU L, and LOCAL_RANK is L: leave it out"},
+    {"signals-to-handle", "SIGNALS", 0,
+     "SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the ranks in good order: leave it out"},
+    {"print-completion", "SHELL", 0, "there is none; --help lists the options"},
+};
+
+enum { COUNT = sizeof(refused) / sizeof(*refused) };
+
+static int key_of(int i) {
+    return refused[i].letter ? refused[i].letter : FIRST_KEY + i;
+}
+
+bool refused_option(int i, struct argp_option *option) {
+    if (i >= COUNT) {
+        return false;
+    }
+    *option = (struct argp_option){refused[i].name, key_of(i), refused[i].argument,
+                                   OPTION_HIDDEN,   NULL,      0};
+    return true;
+}
+
+bool refuse_option(int key, struct argp_state *state) {
+    int i = 0;
+    while (i < COUNT && key_of(i) != key) {
+        i++;
+    }
+    if (i < COUNT) {
+        argp_error(state, "torchrun's --%s is not taken: %s", refused[i].name, refused[i].why);
+    }
+    return i < COUNT;
+}
