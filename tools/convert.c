@@ -124,9 +124,9 @@ static tn_module *load_llmc(const char *path, tn_lm_load_options options) {
 }
 
 static tn_module *load_source(const conversion *c) {
-    return tn__folder_has(c->from, "config.json") ? tn_lm_load(c->from, c->load)
-           : tn__ends_with(c->from, ".bin")       ? load_llmc(c->from, c->load)
-                                                  : tn__saver_model(c->from, c->load);
+    return tn__hf_has_model(c->from)        ? tn_lm_load(c->from, c->load)
+           : tn__ends_with(c->from, ".bin") ? load_llmc(c->from, c->load)
+                                            : tn__saver_model(c->from, c->load);
 }
 
 static tn_status save_target(const conversion *c, tn_module *m) {

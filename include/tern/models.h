@@ -301,9 +301,11 @@ TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
 TN_API tn_status tn_lm_load_weights(void *m, const char *folder) TN_MUST_USE;
 
 /* Writes a folder that transformers and tn_lm_load read, with the same logits; it is made where it
- * is not there. What it has of a model is replaced, other files (a tokenizer's) stay. A save that
- * fails while it writes leaves all as it was; a process that is killed leaves the old model, the
- * new one, or, while one takes the place of the other, none (no config.json).
+ * is not there. What it has of a model is replaced, other files (a tokenizer's) stay. Whatever
+ * makes a save fail, and whenever its process is killed, the old model is there or the new one,
+ * whole. While files change their names the model is that of FOLDER/weights.tmp, a folder of the
+ * same kind: it stays when a save ends in between, tn_lm_load reads it, and the next save tidies
+ * up.
  *
  * TN_EUNSUPPORTED: a parameter is sharded, or transformers has no such model. A gpt without biases
  * gets some, which are zeros. */

@@ -1,9 +1,10 @@
 /* The tokens that begin and end texts, as a folder of Hugging Face's files says. */
 #include "core/error.h"
 #include "core/folder.h"
-#include "models/weights/hf_config.h"
+#include "models/weights/hf.h"
 #include "models/language.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const char operation[] = "lm_specials_of";
@@ -53,9 +54,12 @@ tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *
     }
     tn_lm_specials found = {.begin = -1};
     *specials = found;
-    if (tn_lm_shape_of(m, &shape) != TN_OK ||
-        !read_specials(folder, "generation_config.json", shape.vocab, &found) ||
-        !read_specials(folder, "config.json", shape.vocab, &found)) {
+    char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, operation);
+    bool read = at && tn_lm_shape_of(m, &shape) == TN_OK &&
+                read_specials(folder, "generation_config.json", shape.vocab, &found) &&
+                read_specials(at, "config.json", shape.vocab, &found);
+    free(at);
+    if (!read) {
         return tn_error();
     }
     int32_t end = tokenizer ? tn_tokenizer_special(tokenizer, "<|endoftext|>") : -1;

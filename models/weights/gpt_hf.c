@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool gpt_transposed(const char *path) {
@@ -73,7 +74,10 @@ tn_status tn_gpt_options_hf(const char *folder, tn_gpt_options *options) {
     if (!options) {
         return tn__raise(TN_EVALUE, "gpt_options_hf", "the options are NULL");
     }
-    if (!tn__hf_config_open(&c, folder, "config.json", "gpt_options_hf")) {
+    char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, "gpt_options_hf");
+    bool opened = at && tn__hf_config_open(&c, at, "config.json", "gpt_options_hf");
+    free(at);
+    if (!opened) {
         return tn_error();
     }
     tn_gpt_options found = *options;

@@ -57,19 +57,20 @@ static void source_close(source *s) {
 static bool source_open(source *s, const char *folder, bool mapped, const tn__lm_family *wanted,
                         const char *operation) {
     *s = (source){.family = NULL};
-    if (!tn__hf_config_open(&s->config, folder, "config.json", operation)) {
-        return false;
-    }
-    s->family = family_of_config(&s->config);
+    char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, operation);
+    bool opened = at && tn__hf_config_open(&s->config, at, "config.json", operation);
+    s->family = opened ? family_of_config(&s->config) : NULL;
     if (s->family && check_config(&s->config) && wanted && s->family != wanted) {
         tn__raise(TN_EMISMATCH, operation, "%s is of a %s, and a %s is wanted", s->config.path,
                   s->family->kind, wanted->kind);
     }
-    if (tn__pending() || !tn__hf_weights_open(&s->plan.weights, folder, mapped, operation)) {
+    if (opened &&
+        (tn__pending() || !tn__hf_weights_open(&s->plan.weights, at, mapped, operation))) {
         tn__hf_config_free(&s->config);
-        return false;
+        opened = false;
     }
-    return true;
+    free(at);
+    return opened;
 }
 
 /* Whether weights are bytes with a scale for each row (tn_quantize), as plain ones can be. */

@@ -79,6 +79,31 @@ tn_status tn__hf_save(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_save_options options, tn__hf_source *source, void *user,
                       const char *operation);
 
+/* ---- Names change: models/weights/hf_place.c ------------------------------------------------- */
+
+#define TN__HF_STAGING "weights.tmp" /* a folder in the folder */
+
+/* Whether the folder's model is that of its TN__HF_STAGING, whole, because a save did not get to
+ * its end. */
+bool tn__hf_is_staged(const char *folder);
+
+/* Whether the folder has a model, wherever in it. */
+TN_API bool tn__hf_has_model(const char *folder);
+
+/* Where the folder's model is: there, or in its TN__HF_STAGING. The caller frees; NULL after
+ * raising. */
+char *tn__hf_model_folder(const char *folder, const char *operation);
+
+/* Makes the whole model in TN__HF_STAGING that of the folder. False after raising: the folder's
+ * model is still the old one, or already the new one (tn__hf_is_staged). */
+bool tn__hf_place(const char *folder, const char *operation);
+
+/* What a save before did not get to, where tn__hf_is_staged. False after raising. */
+bool tn__hf_finish(const char *folder, const char *operation);
+
+/* A file, whole or not at all. False after raising. */
+bool tn__hf_copy_file(const char *from, const char *to, const char *operation);
+
 /* The files of folder `from` that say how texts become tokens, those that it has, into `to`. False
  * after raising. */
 TN_API bool tn__hf_copy_words(const char *from, const char *to, const char *operation);

@@ -1,13 +1,10 @@
 /* A model as a Hugging Face folder (hf.h).
  *
  *     config.json.tmp     begun first: who holds it is the only one who saves here
- *     weights.tmp/        weights, and their index, while they are written
- *     config.json         takes its name last
+ *     weights.tmp/        all of the new model, while it is written
  *
- * What fails while weights are written leaves the folder as it was. Then files change their names,
- * one after the other: the old config goes before them where it would not fit all that may be seen
- * meanwhile, so that a folder with a config is one whole model, and what a killed process leaves
- * without one is none. Other files of the folder, such as a tokenizer's, are not touched.
+ * What fails until all is there leaves the folder as it was; how files then change their names is
+ * in hf_place.c. Other files of the folder, such as a tokenizer's, are not touched.
  */
 #include "models/weights/hf.h"
 
@@ -15,17 +12,14 @@
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "core/reader.h"
 #include "io/module.h"
 #include "core/plain_numbers.h"
 #include "tensor/tensor.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { NAME_ROOM = 512, FILE_ROOM = 64, PARTS_MOST = 99999 };
 
@@ -209,12 +203,18 @@ static bool write_part(saver *s, int part) {
     return added;
 }
 
-static bool write_text(const saver *s, const char *name, const tn__json_text *j) {
+/* With the rights of the file that `instead` is to replace; NULL: of none. */
+static bool write_text(const saver *s, const char *name, const tn__json_text *j,
+                       const tn__file *instead) {
     tn__file f;
     char *path = j->failed ? NULL : tn__folder_path(s->staging, name, s->operation);
     if (j->failed) {
         tn__raise(TN_ENOMEM, s->operation, "%s: no memory for %s", s->folder, name);
     } else if (path && tn__file_begin(&f, path, s->operation)) {
+        if (instead) {
+            f.replaces = instead->replaces;
+            f.before = instead->before;
+        }
         tn__file_put(&f, j->at, j->bytes);
         tn_status status = tn__file_commit(&f);
         (void)status; /* pending */
@@ -235,7 +235,7 @@ static bool write_index(const saver *s) {
         tn__json_put(&j, ": \"%s\"%s\n", name, i + 1 < s->count ? "," : "");
     }
     tn__json_put(&j, "  }\n}\n");
-    bool written = write_text(s, TN__HF_INDEX, &j);
+    bool written = write_text(s, TN__HF_INDEX, &j, NULL);
     free(j.at);
     return written;
 }
@@ -277,116 +277,17 @@ static bool make_config(const saver *s, tn__json_text *j) {
     return made && !j->failed;
 }
 
-/* ---- Names change ---------------------------------------------------------------------------- */
-
-static bool raise_errno(const saver *s, const char *name) {
-    tn__raise(TN_EIO, s->operation, "%s/%s: %s", s->folder, name, strerror(errno));
-    return false;
-}
-
-static bool remove_file(const saver *s, const char *name) {
-    char *path = tn__folder_path(s->folder, name, s->operation);
-    bool gone = path && (unlink(path) == 0 || errno == ENOENT || raise_errno(s, name));
-    free(path);
-    return gone;
-}
-
-/* Whether config.json has these bytes already; also false after raising TN_ENOMEM. */
-static bool same_config(const saver *s, const tn__json_text *j) {
-    tn_error_record why;
-    size_t bytes = 0;
-    char *path = tn__folder_path(s->folder, "config.json", s->operation);
-    char *text =
-        path && access(path, F_OK) == 0 ? tn__read_whole(path, &bytes, s->operation) : NULL;
-    bool same = text && bytes == j->bytes && memcmp(text, j->at, bytes) == 0;
-    if (tn_error() != TN_ENOMEM) {
-        tn_error_take(&why); /* a config that cannot be read is another */
-    }
-    free(text);
-    free(path);
-    return same;
-}
-
-/* Whether this file of weights is of a save before: none that was written now has its name. */
-static bool is_stale(const saver *s, const char *name) {
-    int part, parts, end = 0;
-    char own[FILE_ROOM];
-    file_name(s, 0, own);
-    if (strcmp(name, TN__HF_FILE) == 0 || strcmp(name, TN__HF_PLAIN) == 0) {
-        return strcmp(name, own) != 0;
-    }
-    if (strcmp(name, TN__HF_INDEX) == 0) {
-        return s->parts == 1;
-    }
-    if (sscanf(name, "model-%5d-of-%5d.safetensors%n", &part, &parts, &end) != 2 || !end ||
-        name[end]) {
-        return false;
-    }
-    return s->parts == 1 || parts != s->parts;
-}
-
-/* What tn__folder_each is to do with each name of a folder. */
-typedef struct sweep {
-    const saver *saver;
-    int stale;
-    bool remove, failed;
-} sweep;
-
-static bool sweep_name(const char *name, void *user) {
-    sweep *w = user;
-    if (is_stale(w->saver, name)) {
-        w->stale++;
-        w->failed = w->failed || (w->remove && !remove_file(w->saver, name));
-    }
-    return !w->failed;
-}
-
-static bool move_name(const char *name, void *user) {
-    const saver *s = user;
-    char *from = tn__folder_path(s->staging, name, s->operation);
-    char *to = from ? tn__folder_path(s->folder, name, s->operation) : NULL;
-    bool moved = to && (rename(from, to) == 0 || raise_errno(s, name));
-    free(from);
-    free(to);
-    return moved;
-}
-
-/* From here on the old model is no more. */
-static bool publish(const saver *s, const tn__json_text *config) {
-    sweep w = {.saver = s};
-    if (!tn__folder_each(s->folder, sweep_name, &w, s->operation)) {
-        return false;
-    }
-    bool at_once = s->parts == 1 && w.stale == 0 && same_config(s, config);
-    if (tn__pending() || (!at_once && !remove_file(s, "config.json"))) {
-        return false;
-    }
-    w.remove = true;
-    const char *doing;
-    if (!tn__folder_each(s->folder, sweep_name, &w, s->operation) || w.failed ||
-        !tn__folder_each(s->staging, move_name, (void *)(uintptr_t)s, s->operation) ||
-        tn__pending()) {
-        return false;
-    }
-    return tn__folder_remove(s->staging, s->operation) &&
-           (tn__folder_sync(s->folder, &doing) || raise_errno(s, doing));
-}
-
 /* ---- All of it ------------------------------------------------------------------------------- */
 
-/* With config.json.tmp held. False after raising. */
-static bool save_rest(saver *s, tn__file *config) {
+/* With config.json.tmp held. */
+static void save_rest(saver *s, const tn__file *held) {
     tn__json_text j = {0};
-    bool done = make_config(s, &j);
-    if (done) {
-        tn__file_put(config, j.at, j.bytes);
-        tn__file_flush(config);
+    if (tn__hf_finish(s->folder, s->operation) && make_config(s, &j) &&
+        tn__folder_remove(s->staging, s->operation) && tn__folder_make(s->staging, s->operation) &&
+        write_weights(s) && write_text(s, "config.json", &j, held)) {
+        tn__hf_place(s->folder, s->operation);
     }
-    done = done && tn__folder_remove(s->staging, s->operation) &&
-           tn__folder_make(s->staging, s->operation) && write_weights(s);
-    done = done && !config->doing && publish(s, &j);
     free(j.at);
-    return done;
 }
 
 static void saver_free(saver *s) {
@@ -398,32 +299,27 @@ static void saver_free(saver *s) {
     free(s->staging);
 }
 
-/* After an error, which stays pending; a handler hears of it when nothing temporary is left. */
-static void abandon_save(const saver *s, tn__file *config) {
-    tn_error_record why;
-    tn_error_take(&why);
-    tn__folder_remove(s->staging, s->operation);
-    tn_error_clear();
+/* A handler hears of an error when nothing temporary is left. */
+static void end_save(const saver *s, tn__file *held) {
+    tn_error_record why = {.status = TN_OK};
+    if (tn_error_take(&why) && !tn__hf_is_staged(s->folder)) {
+        tn__folder_remove(s->staging, s->operation);
+        tn_error_clear();
+    }
     tn__quiet(-1);
-    tn__file_abandon(config);
+    tn__file_abandon(held);
     tn_error_give(&why);
 }
 
 static void save_all(saver *s) {
-    tn__file config;
+    tn__file held;
     char *path = tn__folder_path(s->folder, "config.json", s->operation);
-    s->staging = path ? tn__folder_path(s->folder, "weights.tmp", s->operation) : NULL;
+    s->staging = path ? tn__folder_path(s->folder, TN__HF_STAGING, s->operation) : NULL;
     if (s->staging && list_all(s) && tn__folder_make(s->folder, s->operation) &&
-        tn__file_begin(&config, path, s->operation)) {
+        tn__file_begin(&held, path, s->operation)) {
         tn__quiet(1);
-        bool done = save_rest(s, &config);
-        if (!done && tn__pending()) {
-            abandon_save(s, &config);
-        } else {
-            tn__quiet(-1);
-            tn_status status = tn__file_commit(&config); /* raises why config is not done */
-            (void)status;                                /* pending */
-        }
+        save_rest(s, &held);
+        end_save(s, &held);
     }
     free(path);
 }

@@ -1,6 +1,7 @@
-/* A process that saves a model's folder is killed at each of its calls that
- * change files, and finds the disk full: what is there is the model before, the
- * new one, or none at all. */
+/* A process that saves a model's folder is killed at each of its calls that change files, each of
+ * them fails, each allocation does, the disk is full, folders are in the way: what is there is the
+ * model before or the new one, whole. */
+#include "core/allocator.h"
 #include "tern/sys/tensor.h"
 #include "tern/tern.h"
 
@@ -10,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#define KILL_AT_NAMES
 #include "tests/support/kill_at.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -49,20 +51,22 @@ static tn_status save_number(float number, tn_lm_save_options options) {
     return status;
 }
 
-/* The number of the model that is there; 0: there is no config, and so no
- * model. */
+/* The number of the model that is there. */
 static float saved_number(void) {
-    if (access(temp_path("folder/config.json"), F_OK) != 0) {
-        assert_null(tn_lm_load(temp_path("folder"), tn_lm_load_defaults()));
-        tn_error_clear();
-        return 0;
-    }
     float number = 0;
     tn_module *m = tn_lm_load(temp_path("folder"), tn_lm_load_defaults());
-    assert_non_null(m);
+    if (!m) {
+        fail_msg("%s", tn_error_message());
+    }
     tn_module_each(m, (tn_walk){0}, compare_entry, &number);
     tn_lm_free(m);
     return number;
+}
+
+static bool has(const char *name) {
+    char path[128];
+    snprintf(path, sizeof(path), "folder/%s", name);
+    return access(temp_path(path), F_OK) == 0;
 }
 
 static const tn_lm_save_options one = {.max_part_bytes = 5000}, parts = {.max_part_bytes = 300},
@@ -91,18 +95,22 @@ static bool save_and_die(tn_lm_save_options options, int n) {
     return true;
 }
 
-/* seen[number]: how often each of 0, OLD and NEW was left. */
-static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after, int seen[3]) {
+/* A model of these parts over one of those. Where one file replaces another of the same config,
+ * there is always a config for others who read the folder. */
+static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after, bool at_once) {
     bool killed = true;
+    int seen[3] = {0};
     for (int n = 1; killed; n++) {
         assert_int_equal(save_number(OLD, before), TN_OK); /* over what the last one left */
-        assert_true(saved_number() == OLD);
+        assert_true(saved_number() == OLD && has("config.json") && !has("weights.tmp"));
         killed = save_and_die(after, n);
         int left = (int)saved_number();
+        assert_true(left == OLD || left == NEW);
         seen[left] += killed;
         assert_true(killed || left == NEW);
+        assert_true(!at_once || has("config.json"));
     }
-    assert_true(seen[OLD] > 0);
+    assert_true(seen[OLD] > 0 && seen[NEW] > 0);
 }
 
 static void killed_at_every_call(void **state) {
@@ -110,12 +118,83 @@ static void killed_at_every_call(void **state) {
     const tn_lm_save_options ways[] = {one, parts, plain};
     for (int from = 0; from < 3; from++) {
         for (int to = 0; to < 3; to++) {
-            int seen[3] = {0};
-            kill_everywhere(ways[from], ways[to], seen);
-            if (from == to && to != 1) {
-                assert_int_equal(seen[0], 0); /* one file that takes the other's place */
-                assert_true(seen[NEW] > 0);
-            }
+            kill_everywhere(ways[from], ways[to], from == to && to != 1);
+        }
+    }
+}
+
+static void killed_without_second_names(void **state) {
+    (void)state;
+    no_second_names = true;
+    kill_everywhere(one, parts, false);
+    kill_everywhere(parts, one, false);
+    no_second_names = false;
+}
+
+/* ---- Failing --------------------------------------------------------------------------------- */
+
+/* After a save of the new model over the old one that may have failed; the next one does not. */
+static void expect_old_or_new(tn_status status, tn_lm_save_options after) {
+    assert_int_equal(status, tn_error());
+    tn_error_clear();
+    float left = saved_number();
+    assert_true(left == NEW || (status != TN_OK && left == OLD));
+    assert_int_equal(save_number(NEW, after), TN_OK);
+    assert_true(saved_number() == NEW && !has("weights.tmp") && !has("config.json.tmp"));
+}
+
+static void every_call_fails(void **state) {
+    (void)state;
+    const tn_lm_save_options ways[] = {one, parts, plain};
+    for (int i = 0; i < 9; i++) {
+        bool failed = true;
+        for (int n = 1; failed; n++) {
+            assert_int_equal(save_number(OLD, ways[i / 3]), TN_OK);
+            fail_at_call = n;
+            tn_status status = save_number(NEW, ways[i % 3]);
+            failed = fail_at_call <= 0;
+            fail_at_call = 0;
+            expect_old_or_new(status, ways[i % 3]);
+        }
+    }
+}
+
+static void every_allocation_fails(void **state) {
+    (void)state;
+    const tn_lm_save_options ways[] = {one, parts};
+    for (int i = 0; i < 4; i++) {
+        bool failed = true;
+        for (int n = 0; failed; n++) {
+            assert_int_equal(save_number(OLD, ways[i / 2]), TN_OK);
+            tn__alloc_fail_at(n);
+            tn_status status = save_number(NEW, ways[i % 2]);
+            failed = !tn__alloc_fail_armed();
+            tn__alloc_fail_at(-1);
+            expect_old_or_new(status, ways[i % 2]);
+        }
+    }
+}
+
+/* Folders of the names that files are to have or to lose. */
+static void folders_in_the_way(void **state) {
+    (void)state;
+    static const char *const names[] = {"model.safetensors",  "model.safetensors.index.json",
+                                        "tern.safetensors",   "model-00001-of-00007.safetensors",
+                                        "weights.tmp/folder", "config.json.tmp"};
+    const tn_lm_save_options ways[] = {one, parts, plain};
+    for (int i = 0; i < 6 * 9; i++) {
+        const char *in_way = names[i / 9];
+        assert_int_equal(save_number(OLD, ways[i % 3]), TN_OK);
+        if (!has(in_way)) {
+            char path[128];
+            snprintf(path, sizeof(path), "folder/%s", in_way);
+            mkdir(temp_path("folder/weights.tmp"), 0777);
+            mkdir(temp_path(path), 0777);
+            assert_int_equal(save_number(NEW, ways[i / 3 % 3]), TN_EIO);
+            assert_error(TN_EIO, i / 9 == 4 ? "weights.tmp" : in_way);
+            assert_int_equal(rmdir(temp_path(path)), 0);
+            rmdir(temp_path("folder/weights.tmp"));
+            assert_true(saved_number() == OLD);
         }
     }
 }
@@ -153,6 +232,10 @@ static void full_disk(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(killed_at_every_call, temp_clean),
+        cmocka_unit_test_teardown(killed_without_second_names, temp_clean),
+        cmocka_unit_test_teardown(every_call_fails, temp_clean),
+        cmocka_unit_test_teardown(every_allocation_fails, temp_clean),
+        cmocka_unit_test_teardown(folders_in_the_way, temp_clean),
         cmocka_unit_test_teardown(full_disk, temp_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,14 +1,17 @@
 /* A process that is killed at its n-th call of write, fsync or rename, the same one on every
- * machine: at a write half of the bytes are there. Include once in a program, whose functions come
- * before the C library's for libtern too. */
+ * machine: at a write half of the bytes are there. With KILL_AT_NAMES defined every call that
+ * changes names counts, and a call can fail instead. Include once in a program, whose functions
+ * come before the C library's for libtern too. */
 #ifndef TERN_TESTS_SUPPORT_KILL_AT_H
 #define TERN_TESTS_SUPPORT_KILL_AT_H
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,6 +21,51 @@ static bool kill_is_due(void) {
     return atomic_fetch_sub(&kill_at_call, 1) == 1;
 }
 
+#ifdef KILL_AT_NAMES
+static atomic_long fail_at_call; /* the same, of the call that fails */
+static bool no_second_names;     /* as on some file systems */
+
+/* Whether the call is to fail, if the process is still there. */
+static bool call_is_bad(void) {
+    if (kill_is_due()) {
+        kill(getpid(), SIGKILL);
+    }
+    errno = EIO;
+    return atomic_fetch_sub(&fail_at_call, 1) == 1;
+}
+
+int unlink(const char *path) {
+    return call_is_bad() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
+}
+
+int unlinkat(int folder, const char *path, int how) {
+    return call_is_bad() ? -1 : (int)syscall(SYS_unlinkat, folder, path, how);
+}
+
+int rmdir(const char *path) {
+    return call_is_bad() ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    return call_is_bad() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int link(const char *from, const char *to) {
+    if (no_second_names) {
+        errno = EPERM;
+        return -1;
+    }
+    return call_is_bad() ? -1 : (int)syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+#else
+static bool call_is_bad(void) {
+    if (kill_is_due()) {
+        kill(getpid(), SIGKILL);
+    }
+    return false;
+}
+#endif
+
 ssize_t write(int fd, const void *data, size_t bytes) {
     if (kill_is_due()) {
         (void)!syscall(SYS_write, fd, data, bytes / 2);
@@ -26,18 +74,14 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     return syscall(SYS_write, fd, data, bytes);
 }
 
+/* A process that is killed takes nothing with it that the kernel has. */
 int fsync(int fd) {
-    if (kill_is_due()) {
-        kill(getpid(), SIGKILL);
-    }
-    return (int)syscall(SYS_fsync, fd);
+    (void)fd;
+    return call_is_bad() ? -1 : 0;
 }
 
 int rename(const char *from, const char *to) {
-    if (kill_is_due()) {
-        kill(getpid(), SIGKILL);
-    }
-    return (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+    return call_is_bad() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
 }
 
 #endif
