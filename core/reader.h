@@ -3,9 +3,9 @@
  * A path may name what only looks like a file: a FIFO hangs whoever opens it, a device has no end.
  * And others may write a file while it is read. So: regular files only, nothing is waited for, a
  * file that grows is read as long as it was when it was opened, and one that was cut short is an
- * error. For the last of these nothing is mapped but for those who ask (tn_safetensors_map): behind
- * the new end of a file that was cut short a mapped page is a signal (SIGBUS) for whoever touches
- * it, at any later time.
+ * error. For the last of these nothing is mapped but for programs that ask (tn_safetensors_map,
+ * tn_lm_load_options): behind the new end of a file that was cut short a mapped page is a signal
+ * (SIGBUS) for whoever touches it, at any later time.
  *
  *     tn__reader r;
  *     if (!tn__reader_open(&r, path, "load")) { return tn_error(); }

@@ -5,9 +5,8 @@
  *     13_generate DIR "Once upon a time"         answers this
  *     13_generate DIR "Once upon a time" int8    with weights that are bytes (bf16: of 16 bits)
  *
- * Shows: loading without reading (the weights are mapped, and come when they are needed; two such
- * programs share them), a tokenizer, sampling, a callback that prints whole characters, and what
- * ends a text.
+ * Shows: loading, a tokenizer, sampling, a callback that prints whole characters, and what ends a
+ * text.
  *
  * It is what one would put on another machine, without anything else:
  *
@@ -71,7 +70,6 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends it */
 
     tn_lm_load_options load = tn_lm_load_defaults();
-    load.mmap = true;
     if (strcmp(dtype, "bf16") == 0) {
         load.as_stored = false;
         load.dtype = TN_BF16;

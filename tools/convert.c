@@ -34,7 +34,7 @@ static const struct argp_option option_list[] = {
      "of the memory of f32; implies --plain",
      0},
     {"plain", PLAIN, NULL, 0,
-     "Weights as a program here has them (tern.safetensors), so that all of them are mapped when "
+     "Weights as a program here has them (tern.safetensors), so that nothing is turned round when "
      "they are loaded; transformers does not read such a folder",
      0},
     {"to", 't', "FILE", 0, "A checkpoint in parts as one file, which is replaced if it is there",
@@ -150,7 +150,6 @@ static tn_status convert_model(const conversion *c) {
 
 int convert_main(int argc, char **argv) {
     conversion c = {.load = tn_lm_load_defaults()};
-    c.load.mmap = true;
     argp_parse(&description, argc, argv, 0, NULL, &c);
     tn_status status = c.to ? tn__saver_convert(c.from, c.to, c.weights) : convert_model(&c);
     if (status != TN_OK) {

@@ -167,7 +167,6 @@ static tn_status load_model(evaluation *e) {
     tn_lm_load_options o = tn_lm_load_defaults();
     o.as_stored = e->dtype == EVAL_AS_STORED;
     o.dtype = e->dtype == EVAL_BF16 ? TN_BF16 : TN_F32;
-    o.mmap = true;
     e->net = tn_lm_load(e->model, o);
     if (e->net && e->dtype == EVAL_INT8) {
         tn_quantize(e->net);

@@ -35,7 +35,6 @@ static tn_module *load_weights(const char *folder, const char *dtype) {
     tn_lm_load_options load = tn_lm_load_defaults();
     load.as_stored = !dtype;
     load.dtype = dtype && strcmp(dtype, "bf16") == 0 ? TN_BF16 : TN_F32;
-    load.mmap = true;
     tn_module *net = tn_lm_load(folder, load);
     if (net && dtype && strcmp(dtype, "int8") == 0) {
         tn_quantize(net);

@@ -272,11 +272,13 @@ TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
 typedef struct tn_lm_load_options {
     bool as_stored; /* true: parameters in the dtype of the embedding of tokens in the files */
     tn_dtype dtype; /* otherwise in this one: TN_F32 */
-    /* false. Weights whose bytes in the files are what the model wants, its dtype and (out, in),
-     * become views of the mapped files (tn_safetensors_map, and what it says about files that
-     * others write to): nothing is read before it is used, and processes share the memory. Training
-     * such a model is allowed, and costs the pages that change. Others are read as always:
-     * GPT-2's linears, which files have as (in, out). */
+    /* false: the files are read, and what becomes of them later does not matter. true: weights
+     * whose bytes in the files are what the model wants, its dtype and (out, in), become views of
+     * the mapped files (tn_safetensors_map): nothing is read before it is used, and processes share
+     * the memory. Whoever writes to such a file while the model lives changes its weights, and
+     * whoever cuts it short kills the process (SIGBUS). Training such a model is allowed, and costs
+     * the pages that change. Other weights are read as always: GPT-2's linears, which files have as
+     * (in, out). */
     bool mmap;
 } tn_lm_load_options;
 TN_API tn_lm_load_options tn_lm_load_defaults(void);
@@ -312,9 +314,9 @@ TN_API tn_status tn_lm_load_weights(void *m, const char *folder) TN_MUST_USE;
 typedef struct tn_lm_save_options {
     int64_t max_part_bytes; /* 5e9: what is larger is written in parts of at most so many bytes */
     /* false. As tn_save writes it, to tern.safetensors beside config.json: every weight as the
-     * model has it, so that all of them are mapped when it is loaded. transformers finds no weights
-     * in such a folder, and says so; tn_lm_load reads it. Weights
-     * that are bytes (tn_quantize) are written in no other way, and come back as bytes. */
+     * model has it, so that all of them can be mapped (tn_lm_load_options.mmap). transformers finds
+     * no weights in such a folder, and says so; tn_lm_load reads it. Weights that are bytes
+     * (tn_quantize) are written in no other way, and come back as bytes. */
     bool plain;
 } tn_lm_save_options;
 TN_API tn_lm_save_options tn_lm_save_defaults(void);

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 
-from launch import TERN, TESTS, environment, has, holds, main, same, test
+from launch import TERN, TESTS, Skip, environment, has, holds, main, need, same, test
 
 QUESTION = {"ctx": "She", "endings": ["sings", "sang a song"], "label": 1}
 
@@ -45,6 +45,29 @@ def perplexity_on_any_number_of_ranks():
     holds(abs(one["bits_per_byte"] * math.log(2) - one["loss"]) < 1e-12, one)
     for ranks in (1, 2, 3):
         same(result(*arguments, ranks=ranks), one)
+
+
+@test
+def a_model_that_is_cut_short():
+    """while it is measured: the files of a model that is loaded do not matter (a debugger stops where the tokens are opened)"""
+    need("gdb")
+    files()
+    done = subprocess.run([TERN, "convert", "m", "plain", "--plain"], env=environment(), capture_output=True, timeout=60)
+    same(done.returncode, 0, done.stderr.decode())
+    arguments = ("--model", "plain", "--data", "m/val_0.bin", "--json")
+    wanted = result(*arguments[:-1])
+    debug = ["gdb", "-nx", "-batch", "-ex", "set breakpoint pending on", "-ex", "break tn_evaluate_perplexity", "-ex", "run",
+             "-ex", "shell truncate -s 100 plain/tern.safetensors", "-ex", "continue", "--args", TERN, "eval", *arguments]
+    done = subprocess.run(debug, env=environment(), capture_output=True, timeout=120)
+    said = done.stdout.decode() + done.stderr.decode()
+    if "ptrace" in said:
+        raise Skip("gdb may not trace here")
+    same(os.path.getsize("plain/tern.safetensors"), 100)
+    has(said, "exited normally")
+    numbers = json.loads(said[said.index('{"model"'):said.index("}") + 1])
+    numbers.pop("seconds")
+    same(numbers, wanted)
+    has(evaluate(*arguments, status=1), "tern eval: plain/tern.safetensors")
 
 
 @test

@@ -102,6 +102,25 @@ def one_line_at_a_time():
         same(p.wait(LIMIT), 0)
 
 
+@test
+def a_model_that_is_cut_short():
+    """once it is loaded its files do not matter; before that they are an error"""
+    speaker()
+    subprocess.run([TERN, "convert", "model", "plain", "--plain"], env=environment(), check=True, timeout=LIMIT)
+    for folder, weights in (("model", "model.safetensors"), ("plain", "tern.safetensors")):
+        weights = os.path.join(folder, weights)
+        with subprocess.Popen([TERN, "generate", "--model", folder, "--tokenizer", "model", "--tokens", "4", "--threads", "1"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()) as p:
+            for ask in (b"na\n", b"na\n"):
+                p.stdin.write(ask)
+                p.stdin.flush()
+                same(p.stdout.readline().decode(), "ïve\n")
+                os.truncate(weights, 100)  # it waits for the next line
+            p.stdin.close()
+            same(p.wait(LIMIT), 0)
+        fails(1, weights, "--model", folder, "--tokenizer", "model", "--prompt", "na")
+
+
 def pieces_of(*arguments):
     """What single writes bring, read one by one from a pseudo-terminal that changes nothing."""
     import tty
