@@ -24,9 +24,10 @@ static bool cut_by(tn__cutter *c, int level, const char *text, size_t bytes) {
     if (level == c->patterns->count) {
         return c->piece(c->user, text, bytes);
     }
-    tn__matching_limit(c->matching[level], bytes);
+    const tn__pattern *pattern = c->patterns->of[level];
+    tn__matching *matching = c->matching[level];
     for (size_t at = 0; at < bytes;) {
-        size_t end = tn__pattern_next(c->patterns->of[level], c->matching[level], text, bytes, at);
+        size_t end = tn__pattern_next(pattern, matching, text, bytes, at);
         if (end == 0 || !cut_by(c, level + 1, text + at, end - at)) {
             return false;
         }
@@ -64,7 +65,16 @@ static size_t stray_run(const char *text, size_t bytes) {
     return at;
 }
 
-bool tn__cut_text(tn__cutter *c, const char *text, size_t bytes) {
+void tn__cut_whole(tn__cutter *c, size_t bytes) {
+    for (int i = 0; i < c->patterns->count; i++) {
+        tn__matching_begin(c->matching[i], bytes);
+    }
+}
+
+bool tn__cut_part(tn__cutter *c, const char *text, size_t bytes, size_t place) {
+    for (int i = 0; i < c->patterns->count; i++) {
+        tn__matching_part(c->matching[i], text, place);
+    }
     for (size_t at = 0; at < bytes;) {
         size_t valid = valid_run(text + at, bytes - at);
         if (valid && !cut_by(c, 0, text + at, valid)) {

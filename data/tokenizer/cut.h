@@ -24,7 +24,11 @@ typedef struct tn__cutter {
 bool tn__cut_begin(tn__cutter *c);
 void tn__cut_end(tn__cutter *c);
 
-/* False when `piece` returned it, or after raising. */
-bool tn__cut_text(tn__cutter *c, const char *text, size_t bytes);
+/* Before the parts of a text of so many bytes. */
+void tn__cut_whole(tn__cutter *c, size_t bytes);
+
+/* A part, which begins `place` bytes into the text. False when `piece` returned it, or after
+ * raising. */
+bool tn__cut_part(tn__cutter *c, const char *text, size_t bytes, size_t place);
 
 #endif

@@ -3,6 +3,12 @@
  * They are written for Oniguruma (tokenizer.json) or Rust's regex (tiktoken). What PCRE2
  * understands in another way is put in its words (\s is Unicode's White_Space, which PCRE2's
  * own \s is not quite), or refused by name, so that no file gives other ids here than there.
+ *
+ * An expression may take time without end: exponential in a text, or from each piece to the text's
+ * end. PCRE2 counts its steps but not how far each goes, and knows no limit for all pieces of a
+ * text. So a match that takes many steps is made again, and one in AUDIT besides, with an
+ * expression that calls back at each of its items: there it is counted how far it has gone, back
+ * and forth, and what a text may take is in proportion to its length.
  */
 #include "data/tokenizer/pattern.h"
 
@@ -13,19 +19,27 @@
 #include <pcre2.h>
 #include <string.h>
 
-enum { STEPS = 100000, STEPS_A_BYTE = 16 };
+/* Steps of a match that is not counted; how far those may go that are. GPT-2's expression and its
+ * kin take some ten steps, and four for a byte of a megabyte of spaces. */
+enum { STEPS = 128, AUDIT = 2048, WAY = 100000, WAY_A_BYTE = 16 };
 enum { LEAST_STACK = 32 * 1024, MOST_STACK = 16 * 1024 * 1024 };
 
 struct tn__pattern {
     char *text;
-    bool literal, jit;
-    pcre2_code *code;
+    bool literal;
+    pcre2_code *code, *counted; /* the same twice; the second calls back */
+    bool jit, counted_jit;
 };
 
 struct tn__matching {
-    pcre2_match_context *context;
+    pcre2_match_context *context, *counting; /* NULL until a match is counted */
     pcre2_match_data *found;
+    const size_t *where;    /* its beginning and end */
     pcre2_jit_stack *stack; /* NULL: the thread's own, which is enough for nearly all */
+    const char *part;
+    size_t at, bytes; /* where the part is in the text, and how long that is */
+    unsigned matches;
+    size_t place, left; /* where the match that is counted is, and how far it may go yet */
 };
 
 #define LLAMA3                                                                \
@@ -136,8 +150,8 @@ static void raise_pattern(const char *operation, const char *where, const char *
               where, what, at);
 }
 
-static pcre2_code *compile_words(const char *words, bool literal, const char *operation,
-                                 const char *where) {
+static pcre2_code *compile_words(const char *words, bool literal, bool counted,
+                                 const char *operation, const char *where) {
     pcre2_general_context *memory = pcre2_general_context_create(allocate_bytes, free_bytes, NULL);
     pcre2_compile_context *context = memory ? pcre2_compile_context_create(memory) : NULL;
     pcre2_code *code = NULL;
@@ -146,7 +160,7 @@ static pcre2_code *compile_words(const char *words, bool literal, const char *op
     if (context) {
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
         uint32_t options =
-            PCRE2_UTF |
+            PCRE2_UTF | (counted ? PCRE2_AUTO_CALLOUT : 0) |
             (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
         code =
             pcre2_compile((PCRE2_SPTR)words, PCRE2_ZERO_TERMINATED, options, &wrong, &at, context);
@@ -177,23 +191,29 @@ tn__pattern *tn__pattern_new(const char *text, bool literal, const char *operati
     if (!copy) {
         tn__raise(TN_ENOMEM, operation, "no memory for the pattern");
     } else {
-        p->code = compile_words(words, literal, operation, where);
+        p->code = compile_words(words, literal, false, operation, where);
+        p->counted = p->code ? compile_words(words, literal, true, operation, where) : NULL;
     }
     free(words);
-    if (!p || !copy || !p->code) {
+    if (!p || !p->counted) {
         free(copy);
+        if (p) {
+            pcre2_code_free(p->code);
+        }
         free(p);
         return NULL;
     }
     p->text = copy;
     p->literal = literal;
     p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
+    p->counted_jit = pcre2_jit_compile(p->counted, PCRE2_JIT_COMPLETE) == 0;
     return p;
 }
 
 void tn__pattern_free(tn__pattern *p) {
     if (p) {
         pcre2_code_free(p->code);
+        pcre2_code_free(p->counted);
         free(p->text);
         free(p);
     }
@@ -209,6 +229,19 @@ bool tn__pattern_is_literal(const tn__pattern *p) {
 
 /* ---- Matching -------------------------------------------------------------------------------- */
 
+/* Another item of the expression, here or elsewhere. */
+static int count_way(pcre2_callout_block *block, void *user) {
+    tn__matching *m = user;
+    size_t here = block->current_position;
+    size_t way = (here > m->place ? here - m->place : m->place - here) + 1;
+    m->place = here;
+    if (way > m->left) {
+        return PCRE2_ERROR_MATCHLIMIT;
+    }
+    m->left -= way;
+    return 0;
+}
+
 tn__matching *tn__matching_new(void) {
     tn__matching *m = tn__calloc(1, sizeof(*m));
     pcre2_general_context *memory =
@@ -223,32 +256,61 @@ tn__matching *tn__matching_new(void) {
         tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory");
         return NULL;
     }
+    m->where = pcre2_get_ovector_pointer(m->found);
+    pcre2_set_match_limit(m->context, STEPS);
     return m;
 }
 
-void tn__matching_limit(tn__matching *m, size_t bytes) {
-    const size_t most = (UINT32_MAX - STEPS) / STEPS_A_BYTE;
-    pcre2_set_match_limit(m->context,
-                          (uint32_t)(STEPS + STEPS_A_BYTE * (bytes < most ? bytes : most)));
+void tn__matching_begin(tn__matching *m, size_t bytes) {
+    m->bytes = bytes;
+    m->matches = 0;
+    m->left = WAY + WAY_A_BYTE * bytes;
+}
+
+void tn__matching_part(tn__matching *m, const char *part, size_t at) {
+    m->part = part;
+    m->at = at;
 }
 
 void tn__matching_free(tn__matching *m) {
     if (m) {
         pcre2_match_data_free(m->found);
         pcre2_match_context_free(m->context);
+        pcre2_match_context_free(m->counting);
         pcre2_jit_stack_free(m->stack);
         free(m);
     }
 }
 
+static int match_once(const pcre2_code *code, bool jit, pcre2_match_context *context,
+                      tn__matching *m, const char *text, size_t bytes, size_t at) {
+    return jit ? pcre2_jit_match(code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, m->found,
+                                 context)
+               : pcre2_match(code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, m->found,
+                             context);
+}
+
+static int match_counted(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
+                         size_t at) {
+    if (!m->counting) {
+        m->counting = pcre2_match_context_copy(m->context); /* with its stack */
+        if (!m->counting) {
+            return PCRE2_ERROR_NOMEMORY;
+        }
+        pcre2_set_match_limit(m->counting, UINT32_MAX);
+        pcre2_set_callout(m->counting, count_way, m);
+    }
+    m->place = at;
+    return match_once(p->counted, p->counted_jit, m->counting, m, text, bytes, at);
+}
+
 static int find_match(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                       size_t at) {
-    if (!p->jit) {
-        return pcre2_match(p->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, m->found,
-                           m->context);
+    int status = PCRE2_ERROR_MATCHLIMIT;
+    if (++m->matches % AUDIT != 0) {
+        status = match_once(p->code, p->jit, m->context, m, text, bytes, at);
     }
-    return pcre2_jit_match(p->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, m->found,
-                           m->context);
+    return status == PCRE2_ERROR_MATCHLIMIT ? match_counted(p, m, text, bytes, at) : status;
 }
 
 /* A larger stack in place of the thread's own; false: there is one already, or no memory. */
@@ -258,14 +320,22 @@ static bool enlarge_stack(tn__matching *m) {
     }
     m->stack = pcre2_jit_stack_create(LEAST_STACK, MOST_STACK, NULL);
     pcre2_jit_stack_assign(m->context, NULL, m->stack);
+    if (m->counting) {
+        pcre2_jit_stack_assign(m->counting, NULL, m->stack);
+    }
     return m->stack != NULL;
 }
 
-static void raise_matching(int status, size_t at) {
-    char what[128];
-    pcre2_get_error_message(status, (PCRE2_UCHAR *)what, sizeof(what));
+static void raise_matching(const tn__pattern *p, const tn__matching *m, int status,
+                           const char *place) {
+    char what[128] = "it takes too many steps";
+    if (status != PCRE2_ERROR_MATCHLIMIT) {
+        pcre2_get_error_message(status, (PCRE2_UCHAR *)what, sizeof(what));
+    }
     tn__raise(status == PCRE2_ERROR_NOMEMORY ? TN_ENOMEM : TN_EFORMAT, "tokenizer_encode",
-              "the pattern cannot be matched at byte %zu of a text: %s", at, what);
+              "the tokenizer's pattern \"%.160s%s\" cannot cut byte %zu of a text of %zu: %s",
+              p->text, strlen(p->text) > 160 ? "…" : "", m->at + (size_t)(place - m->part),
+              m->bytes, what);
 }
 
 static size_t behind_character(const char *text, size_t bytes, size_t at) {
@@ -278,7 +348,6 @@ static size_t behind_character(const char *text, size_t bytes, size_t at) {
 
 size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                         size_t at) {
-    const size_t *where = pcre2_get_ovector_pointer(m->found);
     for (size_t from = at;;) {
         int status = find_match(p, m, text, bytes, from);
         if (status == PCRE2_ERROR_JIT_STACKLIMIT && enlarge_stack(m)) {
@@ -288,10 +357,10 @@ size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text,
             return bytes;
         }
         if (status < 0) {
-            raise_matching(status, at);
+            raise_matching(p, m, status, text + at);
             return 0;
         }
-        size_t begin = where[0] < at ? at : where[0], end = where[1];
+        size_t begin = m->where[0] < at ? at : m->where[0], end = m->where[1];
         if (begin > at) {
             return begin;
         }

@@ -24,9 +24,11 @@ typedef struct tn__matching tn__matching;
 tn__matching *tn__matching_new(void);
 void tn__matching_free(tn__matching *m);
 
-/* From here on a match in a text of this length ends after a number of steps that no sound
- * expression needs: one that goes through a run of spaces and back takes as many as it is long. */
-void tn__matching_limit(tn__matching *m, size_t bytes);
+/* Before the pieces of a text of so many bytes: together they may take a number of steps, in
+ * proportion to its length, that no sound expression needs. */
+void tn__matching_begin(tn__matching *m, size_t bytes);
+/* Before the pieces of a part of it, which begins `at` bytes into the text. */
+void tn__matching_part(tn__matching *m, const char *part, size_t at);
 
 /* The end of the piece that begins at `at` < bytes: matches are pieces, and so is what lies between
  * them. The text is UTF-8. 0 after raising TN_EFORMAT (the expression takes too many steps) or

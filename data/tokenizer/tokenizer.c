@@ -18,7 +18,8 @@
 /* What one call needs beside the tokenizer, which it does not change. */
 typedef struct encoder {
     const tn_tokenizer *t;
-    bool special; /* tokens are found */
+    const char *text; /* all of it */
+    bool special;     /* tokens are found */
     tn__cutter cutter;
     tn__bpe_scratch scratch;
     tn_ids *out;
@@ -138,7 +139,7 @@ static bool put_piece(void *user, const char *text, size_t bytes) {
 /* Text between added tokens. */
 static bool put_text(encoder *e, const char *text, size_t bytes) {
     if (bytes == 0 || !e->t->prefix_space || text[0] == ' ') {
-        return tn__cut_text(&e->cutter, text, bytes);
+        return tn__cut_part(&e->cutter, text, bytes, (size_t)(text - e->text));
     }
     char *longer = tn__malloc(bytes + 1);
     if (!longer) {
@@ -147,7 +148,7 @@ static bool put_text(encoder *e, const char *text, size_t bytes) {
     }
     longer[0] = ' ';
     memcpy(longer + 1, text, bytes);
-    bool done = tn__cut_text(&e->cutter, longer, bytes + 1);
+    bool done = tn__cut_part(&e->cutter, longer, bytes + 1, (size_t)(text - e->text));
     free(longer);
     return done;
 }
@@ -195,10 +196,14 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
                          : !out ? "list of ids"
                                 : "text");
     }
-    encoder e = {.t = t, .special = special, .out = out};
+    encoder e = {.t = t, .special = special, .out = out, .text = text};
     e.cutter = (tn__cutter){.patterns = &t->patterns, .piece = put_piece, .user = &e};
     int64_t before = out->count;
-    bool done = tn__cut_begin(&e.cutter) && put_all(&e, text, bytes);
+    bool done = tn__cut_begin(&e.cutter);
+    if (done) {
+        tn__cut_whole(&e.cutter, bytes);
+        done = put_all(&e, text, bytes);
+    }
     tn__cut_end(&e.cutter);
     tn__bpe_scratch_free(&e.scratch);
     if (!done) {

@@ -113,7 +113,8 @@ static bool count_words(trainer *t, const char *const *texts, const size_t *byte
     tn__cutter c = {.patterns = &t->b.t->patterns, .piece = count_word, .user = t};
     bool done = tn__cut_begin(&c);
     for (int64_t i = 0; done && i < n; i++) {
-        done = tn__cut_text(&c, texts[i], bytes[i]);
+        tn__cut_whole(&c, bytes[i]);
+        done = tn__cut_part(&c, texts[i], bytes[i], 0);
     }
     tn__cut_end(&c);
     tn__text_table_free(&t->known);

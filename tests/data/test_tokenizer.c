@@ -96,25 +96,42 @@ static void long_pieces(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* A pattern that goes through all of a run and back stays below the limit of its steps. */
-static void long_runs_of_spaces(void **state) {
-    (void)state;
-    enum { BYTES = 20000000 };
+/* Patterns that go through all of a run and back stay below the limit of their steps. */
+static void expect_bytes(const char *pattern, const char *run, size_t bytes) {
     static const char *const special[] = {"<|end|>"};
     tn_tokenizer_train_options o = {
-        .vocab = 257, .pattern = "o200k", .special = special, .special_count = 1};
+        .vocab = 257, .pattern = pattern, .special = special, .special_count = 1};
     tn_tokenizer *t = tn_tokenizer_train(NULL, NULL, 0, o);
-    char *text = malloc(BYTES);
+    size_t length = strlen(run);
+    char *text = malloc(bytes);
     assert_non_null(t);
     assert_non_null(text);
-    memset(text, ' ', BYTES);
-    text[BYTES - 1] = 'x';
+    for (size_t i = 0; i < bytes; i++) {
+        text[i] = i + length < bytes ? run[i % length] : 'x';
+    }
     tn_ids out = {0};
-    assert_int_equal(tn_tokenizer_encode(t, text, BYTES, false, &out), TN_OK);
-    assert_int_equal(out.count, BYTES);
+    if (tn_tokenizer_encode(t, text, bytes, false, &out) != TN_OK) {
+        fail_msg("%s, %s: %s", pattern, run, tn_error_message());
+    }
+    assert_int_equal(out.count, bytes);
     free(text);
     tn_ids_free(&out);
     tn_tokenizer_free(t);
+}
+
+static void long_runs(void **state) {
+    (void)state;
+    static const char *const patterns[] = {"gpt2", "llama3", "o200k"};
+    static const char *const runs[] = {
+        "a",    "A", " ",      "\n",       "\r\n",         "\t",   "1",
+        "!",    "'", "'s ",    " \n",      "\xe4\xb8\xad", "aB",   "x ",
+        "\xff", "/", "don't ", "\xc2\xa0", "\xe2\x80\xa8", "A1 \n"};
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++) {
+        for (size_t k = 0; k < sizeof(runs) / sizeof(runs[0]); k++) {
+            expect_bytes(patterns[i], runs[k], 1000000);
+        }
+    }
+    expect_bytes("o200k", " ", 20000000);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -208,7 +225,7 @@ int main(void) {
         TEST(special_tokens_only_when_asked),
         TEST(any_bytes),
         TEST(long_pieces),
-        TEST(long_runs_of_spaces),
+        TEST(long_runs),
         TEST(several_threads),
         TEST(ids_outside),
         TEST(streams),
