@@ -7,6 +7,7 @@
 #include "distributed/parallel/save/convert.h"
 #include "distributed/parallel/save/model.h"
 #include "models/weights/hf.h"
+#include "tools/inputs.h"
 #include "tools/why.h"
 
 #include <argp.h>
@@ -109,7 +110,9 @@ static const struct argp description = {
         "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
         "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
         "tn_saver_load read.\v"
-        "Nothing is believed before it is checked, and a FILE is there whole or not at all. The "
+        "Nothing is believed before it is checked, a FILE is there whole or not at all, and what "
+        "is "
+        "read is never replaced. The "
         "exit status is 1 when it fails, 64 when the command line is wrong."};
 
 /* ---- Models ---------------------------------------------------------------------------------- */
@@ -148,11 +151,34 @@ static tn_status convert_model(const conversion *c) {
     return tn_error();
 }
 
+/* ---- The command ----------------------------------------------------------------------------- */
+
+/* Whether a model's folder, or a step of a checkpoint, may have a file of this name. */
+static bool is_read(const char *name) {
+    return tn__ends_with(name, ".safetensors") || tn__ends_with(name, ".json");
+}
+
+/* What is read is not replaced. */
+static tn_status check_apart(const conversion *c) {
+    bool folder = !c->to && !tn__ends_with(c->target, ".bin");
+    bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));
+    char *step = checkpoint ? tn__saver_find_step(c->from) : NULL;
+    const char *input = step ? step : c->from, *output = c->to ? c->to : c->target;
+    if (tn_error() == TN_OK && check_outputs(&input, 1, is_read, output, NULL) == TN_OK && folder) {
+        check_outputs(&input, 1, is_read, output, tn__hf_replaces);
+    }
+    free(step);
+    return tn_error();
+}
+
 int convert_main(int argc, char **argv) {
     conversion c = {.load = tn_lm_load_defaults()};
     argp_parse(&description, argc, argv, 0, NULL, &c);
-    tn_status status = c.to ? tn__saver_convert(c.from, c.to, c.weights) : convert_model(&c);
-    if (status != TN_OK) {
+    if (check_apart(&c) == TN_OK) {
+        tn_status status = c.to ? tn__saver_convert(c.from, c.to, c.weights) : convert_model(&c);
+        (void)status; /* pending */
+    }
+    if (tn_error() != TN_OK) {
         fprintf(stderr, "tern convert: %s\n", error_why());
         return 1;
     }

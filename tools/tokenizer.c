@@ -3,6 +3,7 @@
 
 #include "core/folder.h"
 #include "tools/numbers.h"
+#include "tools/inputs.h"
 #include "tools/why.h"
 
 #include <argp.h>
@@ -157,10 +158,23 @@ static tn_status check_folder(const command *c) {
     return tn_error();
 }
 
+static bool is_replaced(const char *name) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
+                                        "merges.txt"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        found = found || strcmp(name, names[i]) == 0;
+    }
+    return found;
+}
+
 static tn_status make_tokenizer(const command *c) {
     texts t = {0};
     tn_tokenizer *made = NULL;
-    if (check_folder(c) == TN_OK && texts_read(&t, c) == TN_OK && t.sum == 0) {
+    if (check_folder(c) == TN_OK &&
+        check_outputs((const char *const *)c->paths, c->count, NULL, c->out, is_replaced) ==
+            TN_OK &&
+        texts_read(&t, c) == TN_OK && t.sum == 0) {
         tn_raise(TN_EFORMAT, "there is no text in %s%s", c->paths[0],
                  c->count > 1 ? " and so on" : "");
     } else if (tn_error() == TN_OK) {

@@ -3,6 +3,8 @@
 
 #include "core/clock.h"
 #include "core/number.h"
+#include "data/corpus/tokens_json.h"
+#include "tools/inputs.h"
 #include "tools/numbers.h"
 #include "tools/why.h"
 
@@ -238,6 +240,14 @@ static int say_why(void) {
     return 1;
 }
 
+static bool is_tokenizer(const char *name) {
+    return strcmp(name, "tokenizer.json") == 0;
+}
+
+static bool is_replaced(const char *name) {
+    return tn__is_token_shard(name) || strcmp(name, TN__TOKENS_JSON) == 0;
+}
+
 static int make_tokens(const command *c) {
     const char *kind = getenv("TERM");
     progress p = {.terminal = isatty(STDERR_FILENO) && !(kind && strcmp(kind, "dumb") == 0)};
@@ -246,11 +256,14 @@ static int make_tokens(const command *c) {
     o.progress = show_progress;
     o.user = &p;
     tn_tokens_made made;
-    tn_tokenizer *t = tn_tokenizer_load(c->tokenizer);
+    const char *const *paths = (const char *const *)c->paths;
+    bool apart = check_outputs(paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
+                 check_outputs(&c->tokenizer, 1, is_tokenizer, c->out, is_replaced) == TN_OK;
+    tn_tokenizer *t = apart ? tn_tokenizer_load(c->tokenizer) : NULL;
     if (!t) {
         return say_why();
     }
-    tn_status status = tn_tokens_make(t, (const char *const *)c->paths, c->count, c->out, o, &made);
+    tn_status status = tn_tokens_make(t, paths, c->count, c->out, o, &made);
     tn_tokenizer_free(t);
     if (p.terminal && p.shown > p.begun) {
         fputs("\r\033[K", stderr);

@@ -9,7 +9,7 @@
 #define TN__TOKENS_JSON "tokens.json"
 
 /* "train_000000.bin" and "val_000000.bin": the names that belong to it. */
-bool tn__is_token_shard(const char *name);
+TN_API bool tn__is_token_shard(const char *name);
 
 typedef enum tn__tokens_state {
     TN__TOKENS_NONE, /* there is no tokens.json */

@@ -94,6 +94,9 @@ TN_API bool tn__hf_has_model(const char *folder);
  * raising. */
 char *tn__hf_model_folder(const char *folder, const char *operation);
 
+/* Whether a save into a folder replaces or removes a file of this name there. */
+TN_API bool tn__hf_replaces(const char *name);
+
 /* Makes the whole model in TN__HF_STAGING that of the folder. False after raising: the folder's
  * model is still the old one, or already the new one (tn__hf_is_staged). */
 bool tn__hf_place(const char *folder, const char *operation);

@@ -111,6 +111,10 @@ static bool is_weights(const char *name) {
             !name[end]);
 }
 
+bool tn__hf_replaces(const char *name) {
+    return is_weights(name) || strcmp(name, config_file) == 0;
+}
+
 static bool is_stale(const placing *p, const char *name) {
     return is_weights(name) && !tn__folder_has(p->staging, name);
 }

@@ -53,6 +53,25 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     expect(1, "nowhere: No such file", os.path.join(folder, "nowhere"), "--to", one)
     expect(1, "has no committed step", folder, "--to", one)
     expect(1, "/nowhere/at/all", parts, "--to", "/nowhere/at/all")
+    # what is read is not replaced, whatever it is called
+    step = os.path.join(parts, "step-000006")
+    rank, before = os.path.join(step, "rank-00000.safetensors"), {name: os.stat(os.path.join(step, name)) for name in os.listdir(step)}
+    os.symlink(rank, os.path.join(folder, "link"))
+    os.link(rank, os.path.join(folder, "other"))
+    for source in (parts, step):
+        for target in (rank, os.path.join(folder, "link"), os.path.join(folder, "other"), os.path.join(parts, "..", "parts", "step-000006", "index.json")):
+            expect(1, "tern convert: %s would replace %s" % (target, source), source, "--to", target)
+            expect(1, "tern convert: %s would replace %s" % (target, source), source, "--weights", "--to", target)
+    os.link(rank, os.path.join(folder, "link.bin"))
+    expect(1, "link.bin would replace", parts, os.path.join(folder, "link.bin"))
+    for name in ("link", "other", "link.bin"):
+        os.remove(os.path.join(folder, name))
+    after = {name: os.stat(os.path.join(step, name)) for name in os.listdir(step)}
+    expect(0, "", parts, "--to", os.path.join(parts, "whole"))
+    expect(0, "", parts, "--to", os.path.join(parts, "whole"))  # in the run's folder, but no part of the step
+    os.remove(os.path.join(parts, "whole"))
+    need({k: (v.st_ino, v.st_mtime_ns) for k, v in before.items()} == {k: (v.st_ino, v.st_mtime_ns) for k, v in after.items()}, "a step was changed")
+
     with open(os.path.join(parts, "step-000006", "rank-00001.safetensors"), "r+b") as f:
         f.seek(-1, os.SEEK_END)
         last = f.read(1)

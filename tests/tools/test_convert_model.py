@@ -91,13 +91,23 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     same(at("bytes", "config.json"), at("bytes_again", "config.json"))
     expect(1, "which Hugging Face's files of such a model have not", at("bytes"), at("x"))
 
-    # in place, in another dtype
-    expect(0, "", at("ours"), at("ours"), "--dtype", "bf16")
-    told = names(at("ours", "model.safetensors"))
+    # what is read is not replaced, whatever it is called
+    os.symlink(at("ours"), at("link"))
+    os.symlink(at("plain", "tern.safetensors"), at("link.bin"))
+    for source, target in (("ours", "ours"), ("ours", "ours/../ours/."), ("ours", "link"), ("link", "ours"), ("model.bin", "./model.bin"),
+                           ("plain", "link.bin"), ("link.bin", "link.bin"), ("plain/tern.safetensors", "plain")):
+        expect(1, "which is read: write to another place", at(source), at(target), "--dtype", "bf16")
+    same(at("ours", "model.safetensors"), at("from_bin", "model.safetensors"))
+
+    # another dtype
+    expect(0, "", at("ours"), at("half"), "--dtype", "bf16")
+    told = names(at("half", "model.safetensors"))
     need(all(t["dtype"] == "BF16" for name, t in told.items() if name != "__metadata__"), "not bf16: %s" % told)
-    with open(at("ours", "config.json")) as f:
+    with open(at("half", "config.json")) as f:
         need(json.load(f)["dtype"] == "bfloat16", "config.json tells another dtype")
-    expect(0, "", at("ours"), at("half.bin"))
+    for _ in range(2):
+        expect(0, "", at("half"), at("half", "half.bin"))  # beside what is read
+    os.rename(at("half", "half.bin"), at("half.bin"))
     need(os.path.getsize(at("half.bin")) < os.path.getsize(at("model.bin")), "bf16 takes as much as f32")
 
     expect(0, "SOURCE TARGET", "--help")

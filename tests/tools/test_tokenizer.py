@@ -47,6 +47,22 @@ def texts_of_every_kind_are_one_text():
 
 
 @test
+def a_text_that_would_be_replaced():
+    write("text.txt", TEXT)
+    tern("tokenizer", "text.txt", "--vocab", "270", "--out", "own")
+    os.symlink("own", "link")
+    for text in ("own/merges.txt", "own", "link/../own/merges.txt"):
+        for out in ("own", "link"):
+            has(tern("tokenizer", text, "--out", out, "--overwrite", status=1),
+                f"tern tokenizer: {out} would replace {text}", "which is read: write to another place")
+    os.link("own/merges.txt", "text2.txt")
+    has(tern("tokenizer", "text2.txt", "--out", "own", "--overwrite", status=1), "own would replace text2.txt")
+    os.remove("text2.txt")
+    os.rename("own/merges.txt", "text2.txt")
+    tern("tokenizer", "text2.txt", "--vocab", "270", "--out", "own", "--overwrite")
+
+
+@test
 def what_is_wrong():
     write("text.txt", TEXT)
     write("empty.txt", "")

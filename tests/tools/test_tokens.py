@@ -178,6 +178,21 @@ def folders():
 
 
 @test
+def a_text_that_would_be_replaced():
+    """a text that has the name of a shard, or of what says where the shards are from, in the folder that is written"""
+    os.mkdir("out")
+    for name in ("train_000000.bin", "val_000123.bin", "tokens.json"):
+        with open(os.path.join("out", name), "w") as f:
+            f.write("It was the best of times.\n" * 20)
+        os.symlink(os.path.join("out", name), "link.txt")
+        for text in (os.path.join("out", name), os.path.join(".", "out", "..", "out", name), "link.txt", "out"):
+            has(make(text, "--out", "out", "--overwrite", code=1), "tern tokens: out would replace %s" % text, "which is read")
+        os.remove("link.txt")
+        has(open(os.path.join("out", name)).read(), "best of times")
+        os.remove(os.path.join("out", name))
+
+
+@test
 def damaged():
     """compressed data that break off are an error that names the file, at any place"""
     write_lines("whole.jsonl.gz", [words(2000, random.Random(i)) for i in range(50)])

@@ -10,6 +10,6 @@
 TN_API tn_status tn__saver_convert(const char *from, const char *to, bool weights);
 
 /* The folder of the step that `from` means. The caller frees; NULL after raising. */
-char *tn__saver_find_step(const char *from);
+TN_API char *tn__saver_find_step(const char *from);
 
 #endif

@@ -1,0 +1,94 @@
+#include "tools/inputs.h"
+
+#include "core/folder.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DEEPEST = 8 }; /* folders in folders: of a run are its steps, of a corpus its parts */
+
+/* Files that would be replaced, which are there. */
+typedef struct outputs {
+    struct stat *files; /* [count] */
+    int count;
+    const char *folder; /* or file: where is written */
+    names_test *replaced, *read;
+} outputs;
+
+static void add_output(outputs *o, const char *path) {
+    struct stat about, *more;
+    if (stat(path, &about) != 0) {
+        return;
+    }
+    more = realloc(o->files, (size_t)(o->count + 1) * sizeof(*more));
+    if (!more) {
+        tn_raise(TN_ENOMEM, "no memory for the names in %s", o->folder);
+        return;
+    }
+    o->files = more;
+    o->files[o->count++] = about;
+}
+
+static bool add_name(const char *name, void *user) {
+    outputs *o = user;
+    char *path = o->replaced(name) ? tn__folder_path(o->folder, name, "outputs") : NULL;
+    if (path) {
+        add_output(o, path);
+    }
+    free(path);
+    return tn_error() == TN_OK;
+}
+
+/* ---- Inputs ---------------------------------------------------------------------------------- */
+
+typedef struct level {
+    const outputs *outputs;
+    const char *folder;
+    int deep;
+} level;
+
+static void look_at(const outputs *o, const char *path, int deep);
+
+static bool look_at_name(const char *name, void *user) {
+    const level *l = user;
+    bool read = !l->outputs->read || l->outputs->read(name);
+    char *path = read ? tn__folder_path(l->folder, name, "outputs") : NULL;
+    if (path) {
+        look_at(l->outputs, path, l->deep + 1);
+    }
+    free(path);
+    return tn_error() == TN_OK;
+}
+
+static void look_at(const outputs *o, const char *path, int deep) {
+    struct stat about;
+    if (stat(path, &about) != 0) {
+        return;
+    }
+    for (int i = 0; i < o->count; i++) {
+        if (about.st_dev == o->files[i].st_dev && about.st_ino == o->files[i].st_ino) {
+            tn_raise(TN_EVALUE, "%s would replace %s, which is read: write to another place",
+                     o->folder, path);
+            return;
+        }
+    }
+    if (S_ISDIR(about.st_mode) && deep < DEEPEST) {
+        tn__folder_each(path, look_at_name, &(level){o, path, deep}, "outputs");
+    }
+}
+
+tn_status check_outputs(const char *const *inputs, int count, names_test *read, const char *output,
+                        names_test *replaced) {
+    outputs o = {.folder = output, .replaced = replaced, .read = read};
+    if (!replaced) {
+        add_output(&o, output);
+    } else if (access(output, F_OK) == 0) {
+        tn__folder_each(output, add_name, &o, "outputs");
+    }
+    for (int i = 0; i < count && o.count && tn_error() == TN_OK; i++) {
+        look_at(&o, inputs[i], 0);
+    }
+    free(o.files);
+    return tn_error();
+}
