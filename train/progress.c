@@ -75,9 +75,9 @@ enum { FACTS = 4, FACT_ROOM = 136 };
 
 /* Those that fit into `columns`: steps and loss, the rate, the time that is left, the note. */
 static void format_facts(const tn_progress *p, char *text, int columns) {
-    char rate[32] = "?", left[32] = "?";
+    char rate[32], left[32] = "?";
+    format_rate(rate, sizeof(rate), p->busy > 0 ? (double)p->units / p->busy : 0);
     if (p->busy > 0) {
-        format_rate(rate, sizeof(rate), (double)p->units / p->busy);
         double passed = p->last - p->begun;
         format_duration(left, sizeof(left),
                         passed / ((double)p->done - (double)p->start) *
@@ -92,7 +92,7 @@ static void format_facts(const tn_progress *p, char *text, int columns) {
     char parts[FACTS][FACT_ROOM];
     snprintf(parts[0], FACT_ROOM, "%*lld/%lld   loss %.4f", width, (long long)p->done,
              (long long)p->total, p->loss);
-    snprintf(parts[1], FACT_ROOM, "   %s %s/s%s", rate, p->unit, mfu);
+    snprintf(parts[1], p->units > 0 ? FACT_ROOM : 1, "   %s %s/s%s", rate, p->unit, mfu);
     snprintf(parts[2], FACT_ROOM, "   %s left", left);
     snprintf(parts[3], FACT_ROOM, "%s%s", *p->note ? "   " : "", p->note);
     for (int i = 0; i < FACTS; i++) {

@@ -10,8 +10,7 @@
  *     FOLDER/trial-0007/value-000090       what it was worth after 90 steps
  *     FOLDER/trial-0007/output.txt         what its process has said
  *
- * Successive halving without waiting (ASHA; Li et al. 2018, arXiv:1810.05934): the best 1/factor of
- * those that have ended a rung go on to the next; while there are none, a new trial begins.
+ * Which trials go on to the next rung is in search_rungs.c.
  */
 #include "train/search.h"
 
@@ -37,10 +36,10 @@ static void make_rungs(tn_search *s) {
     const tn_search_options *o = &s->options;
     int64_t steps = o->first_steps > 0 ? o->first_steps : o->steps;
     while (steps < o->steps && s->rung_count < TN__RUNGS - 1) {
-        s->rung_steps[s->rung_count++] = steps;
+        s->rungs[s->rung_count++].steps = steps;
         steps *= o->factor;
     }
-    s->rung_steps[s->rung_count++] = o->steps;
+    s->rungs[s->rung_count++].steps = o->steps;
 }
 
 static bool search_options_fit(const tn_search_options *o) {
@@ -88,6 +87,7 @@ void tn__search_free(tn_search *s) {
         free(s->space);
         free(s->workers);
         free(s->trials);
+        tn__search_free_rungs(s);
         free(s->folder);
         free(s);
     }
@@ -104,7 +104,7 @@ char *tn__search_trial_folder(const tn_search *s, int64_t trial) {
 /* The caller frees; NULL after raising. */
 static char *value_path(const tn_search *s, int64_t trial, int rung) {
     char name[40];
-    snprintf(name, sizeof(name), "value-%06lld", (long long)s->rung_steps[rung]);
+    snprintf(name, sizeof(name), "value-%06lld", (long long)s->rungs[rung].steps);
     char *folder = tn__search_trial_folder(s, trial);
     char *path = folder ? tn__folder_path(folder, name, "search") : NULL;
     free(folder);
@@ -181,65 +181,7 @@ static bool claim_folder(tn_search *s) {
     return !tn__pending();
 }
 
-/* ---- What is next ---------------------------------------------------------------------------- */
-
-/* NaN is worst; of equal ones the first is better. */
-static int compare_trials(const void *a, const void *b) {
-    const tn__ranked *x = a, *y = b;
-    if (isnan(x->value) || isnan(y->value) || x->value == y->value) {
-        bool differ = isnan(x->value) != isnan(y->value);
-        return differ ? (isnan(x->value) ? 1 : -1) : x->trial < y->trial ? -1 : 1;
-    }
-    return x->value < y->value ? -1 : 1;
-}
-
-tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count) {
-    tn__ranked *trials = tn__malloc((size_t)s->trial_count * sizeof(*trials));
-    *count = 0;
-    if (!trials) {
-        tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
-        return NULL;
-    }
-    for (int64_t i = 0; i < s->trial_count; i++) {
-        if (s->trials[i].rungs > rung) {
-            double value = s->trials[i].values[rung];
-            trials[(*count)++] = (tn__ranked){s->options.larger_is_better ? -value : value, i};
-        }
-    }
-    qsort(trials, (size_t)*count, sizeof(*trials), compare_trials);
-    return trials;
-}
-
-/* A trial among the best 1/factor of those that have ended the rung, which has not gone on; -1:
- * none. */
-static int64_t find_promotion(const tn_search *s, int rung) {
-    int64_t ended, found = -1;
-    tn__ranked *trials = tn__search_sort(s, rung, &ended);
-    for (int64_t i = 0; trials && found < 0 && i < ended / s->options.factor; i++) {
-        const tn__trial *t = &s->trials[trials[i].trial];
-        bool waits = t->rungs == rung + 1 && !t->running && !t->failed && !isnan(t->values[rung]);
-        found = waits ? trials[i].trial : -1;
-    }
-    free(trials);
-    return found;
-}
-
-/* The trial whose next rung is to be run; -1: none, as long as those that run have not ended. */
-static int64_t next_trial(const tn_search *s) {
-    for (int rung = s->rung_count - 2; rung >= 0; rung--) {
-        int64_t trial = find_promotion(s, rung);
-        if (trial >= 0) {
-            return trial;
-        }
-    }
-    for (int64_t i = 0; i < s->trial_count; i++) {
-        const tn__trial *t = &s->trials[i];
-        if (t->rungs == 0 && !t->running && !t->failed) {
-            return i;
-        }
-    }
-    return -1;
-}
+/* ---- Trials ---------------------------------------------------------------------------------- */
 
 static bool count_trials(tn_search *s) {
     s->trial_count = s->options.trials;
@@ -262,7 +204,7 @@ static bool count_trials(tn_search *s) {
     if (!s->trials) {
         tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
     }
-    return s->trials != NULL;
+    return s->trials && tn__search_begin_rungs(s);
 }
 
 /* Makes `trial` this process's. False after raising, or when a child was asked to stop. */
@@ -312,7 +254,7 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
                (long long)trial, with);
     } else {
         printf("trial %lld, %lld steps: %.6g   %s\n", (long long)trial,
-               (long long)s->rung_steps[t->rungs - 1], t->values[t->rungs - 1], with);
+               (long long)s->rungs[t->rungs - 1].steps, t->values[t->rungs - 1], with);
     }
     if (!t->failed && !well) {
         printf("trial %lld has failed behind its value (%s/trial-%04lld/output.txt)\n",
@@ -325,7 +267,7 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
 /* Runs what is left in processes, until all have ended. */
 static void run_processes(tn_search *s) {
     while (!tn__pending() && !s->stopped) {
-        int64_t trial = s->worker_count < s->options.processes ? next_trial(s) : -1;
+        int64_t trial = s->worker_count < s->options.processes ? tn__search_choose_next(s) : -1;
         if (trial >= 0) {
             tn__search_start(s, trial);
             continue;
@@ -369,14 +311,14 @@ bool tn_search_next(tn_search *s) {
         run_processes(s);
         return false;
     }
-    int64_t trial = next_trial(s);
+    int64_t trial = tn__search_choose_next(s);
     return trial >= 0 && enter_trial(s, trial);
 }
 
 /* ---- In a trial ------------------------------------------------------------------------------ */
 
 int64_t tn_search_steps(const tn_search *s) {
-    return s && s->current >= 0 ? s->rung_steps[s->trials[s->current].rungs] : 0;
+    return s && s->current >= 0 ? s->rungs[s->trials[s->current].rungs].steps : 0;
 }
 
 int64_t tn_search_trial(const tn_search *s) {
@@ -408,8 +350,8 @@ void tn_search_report(tn_search *s, double value) {
 
 bool tn_search_best(tn_search *s) {
     int64_t best = -1, count;
-    for (int rung = s && s->trials && !s->child ? s->rung_count - 1 : -1; rung >= 0 && best < 0;
-         rung--) {
+    bool ended = s && s->trials && !s->child && !s->stopped;
+    for (int rung = ended ? s->rung_count - 1 : -1; rung >= 0 && best < 0; rung--) {
         tn__ranked *trials = tn__search_sort(s, rung, &count);
         best = trials && count > 0 ? trials[0].trial : -1;
         free(trials);

@@ -1,5 +1,6 @@
-/* The inside of a search: search.c is what it tries next and what it knows, search_space.c what is
- * searched, search_process.c how trials become processes, search_table.c the end. */
+/* The inside of a search: search.c is its course and what it knows, search_rungs.c which trial is
+ * next, search_space.c what is searched, search_process.c how trials become processes,
+ * search_table.c the end. */
 #ifndef TERN_TRAIN_SEARCH_H
 #define TERN_TRAIN_SEARCH_H
 
@@ -41,6 +42,17 @@ typedef struct tn__ranked {
     int64_t trial;
 } tn__ranked;
 
+/* Trials of so many steps. */
+typedef struct tn__rung {
+    int64_t steps;
+    int64_t *order; /* [count]: the trials that belong to it, in the order in which they count */
+    int64_t count;
+    int64_t counted;  /* so many of the order are decided on */
+    tn__ranked *best; /* [ranked]: those of them that have a value, the best first */
+    int64_t ranked;
+    bool *promoted; /* [trial_count]: which have gone on */
+} tn__rung;
+
 /* A process that runs a trial. */
 typedef struct tn__search_worker {
     pid_t pid;
@@ -55,7 +67,7 @@ struct tn_search {
     int space_count;
     tn__trial *trials; /* [trial_count], once the first is asked for */
     int64_t trial_count;
-    int64_t rung_steps[TN__RUNGS];
+    tn__rung rungs[TN__RUNGS];
     int rung_count;
     tn__search_worker *workers; /* [worker_count] */
     int worker_count;
@@ -94,6 +106,12 @@ const char *tn__search_value(const tn__searched *v, const tn__setting *setting,
 void tn__search_set(const tn_search *s, int64_t trial);
 /* "lr 0.001, width 64"; the caller frees. NULL after raising. */
 char *tn__search_describe(const tn_search *s, int64_t trial);
+
+/* Once the trials are there. False after raising. */
+bool tn__search_begin_rungs(tn_search *s);
+void tn__search_free_rungs(tn_search *s);
+/* The trial whose next rung is to be run; -1: none, as long as those that run have not ended. */
+int64_t tn__search_choose_next(tn_search *s);
 
 /* The trials that have ended a rung, the best first; the caller frees. NULL after raising. */
 tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count);

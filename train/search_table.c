@@ -56,7 +56,7 @@ static void end_row(table *t) {
 static void put_trial(table *t, const tn_search *s, int64_t trial, int64_t place) {
     const tn__trial *known = &s->trials[trial];
     tn__json_put(&t->row, t->csv ? "%lld,%lld,%lld,%.9g" : "%5lld  %5lld  %8lld  %12.6g",
-                 (long long)place, (long long)trial, (long long)s->rung_steps[known->rungs - 1],
+                 (long long)place, (long long)trial, (long long)s->rungs[known->rungs - 1].steps,
                  known->values[known->rungs - 1]);
     tn__setting settings[TN__MOST_SEARCHED];
     tn__search_draw(s, trial, settings);

@@ -216,8 +216,8 @@ TN_API int tn_run_end(tn_run *r);
 
 typedef struct tn_progress tn_progress;
 
-/* For steps start … total-1, written to `file`. `unit` is what is counted in a step ("tok"). NULL
- * after TN_ENOMEM; every function takes NULL. */
+/* For steps start … total-1, written to `file`. `unit` is what is counted in a step ("tok"); where
+ * nothing is, no rate is shown. NULL after TN_ENOMEM; every function takes NULL. */
 TN_API tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit);
 /* a step is done, with its units */
 TN_API void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units);
@@ -321,7 +321,9 @@ TN_API void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const 
  *
  * With `first_steps` trials are halved (ASHA; Li et al. 2018, arXiv:1810.05934): all train so many
  * steps, the best 1/factor of them factor times as many, and so on up to `steps`. A trial is then
- * called again, with more steps: a tn_run in its folder with `resume` goes on where it was.
+ * called again, with more steps: a tn_run in its folder with `resume` goes on where it was. Trials
+ * count in the order of their numbers, and of their promotions, whichever ends first: with the same
+ * values the table is the same for any number of processes, and after a kill.
  *
  * A search that was killed goes on when it is started again; what failed is tried again. Another
  * search in the same folder is TN_EMISMATCH; one program at a time searches in it. */
@@ -367,7 +369,7 @@ TN_API const char *tn_search_folder(const tn_search *s); /* its own, or the best
  * time. */
 TN_API void tn_search_report(tn_search *s, double value);
 /* Sets the values of the best of those that came furthest, in the process that was started first.
- * False elsewhere, and where there is none. */
+ * False elsewhere, where there is none, and when the search was stopped. */
 TN_API bool tn_search_best(tn_search *s);
 /* Prints the table, writes it to FOLDER/trials.csv, and frees. The program's exit status: 0; 1
  * after an error; tn_stop_status when it was stopped. */

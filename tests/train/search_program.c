@@ -4,21 +4,59 @@
  *
  * Trial i is worth i. Each says whether the processes that it starts would be told of it; that of
  * the first text ends badly behind its value.
+ *
+ *     search_program FOLDER PROCESSES late
+ *
+ * Nine trials in three rungs, of which in processes the best one comes last: it waits for one that
+ * begins after it.
  */
 #include <tern/tern.h>
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define TEXT_64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+static void wait_for(const char *folder, const char *name) {
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    while (access(path, F_OK) != 0) {
+        usleep(1000);
+    }
+}
+
+static int search_late(const char *folder, int processes) {
+    static const int64_t worth[] = {0, 5, 6, 7, 8, 1, 2, 3, 4};
+    tn_search_options options = tn_search_defaults();
+    options.out = folder;
+    options.processes = processes;
+    options.grid = true;
+    options.first_steps = 10;
+    options.steps = 90;
+    int64_t value;
+    tn_search *search = tn_search_new(options);
+    tn_search_choose_whole(search, "value", &value, worth, sizeof(worth) / sizeof(*worth));
+    while (tn_search_next(search)) {
+        if (processes > 0 && tn_search_trial(search) == 0 && tn_search_steps(search) == 10) {
+            wait_for(folder, "trial-0005/value-000010");
+        }
+        tn_search_report(search, (double)value);
+    }
+    return tn_search_end(search);
+}
 
 int main(int argc, char **argv) {
     static const char *const texts[] = {"plain", "a, \"b\"", TEXT_64 TEXT_64 TEXT_64, TEXT_64};
     enum { TEXTS = sizeof(texts) / sizeof(*texts) };
+    tn_on_error(tn_error_exit);
+    if (argc == 4 && strcmp(argv[3], "late") == 0) {
+        return search_late(argv[1], atoi(argv[2]));
+    }
     if (argc != 3) {
         return 2;
     }
-    tn_on_error(tn_error_exit);
     tn_search_options options = tn_search_defaults();
     options.out = argv[1];
     options.processes = atoi(argv[2]);
