@@ -463,17 +463,21 @@ static bool read_optim(plan *p) {
     return compare_optim(p);
 }
 
-/* Whether the schedule is the file's but for more steps, and may be. */
+/* Whether the schedule is the file's but for more steps, also of warm-up, and may be. */
 static bool has_grown(const plan *p, const tn_checkpoint *c) {
+    static const char warmup[] = ", warm-up ", steps[] = ", steps ";
     const char *theirs = tn__labels_get(p->labels, "schedule");
-    const char *steps = c->longer_than ? strstr(theirs, ", steps ") : NULL;
-    if (!steps) {
+    const char *at = c->longer_than ? strstr(theirs, warmup) : NULL;
+    const char *length = at ? strstr(at, steps) : NULL;
+    if (!length) {
         return false;
     }
     tn_schedule before = *c->schedule;
-    before.steps = strtoll(steps + strlen(", steps "), NULL, 10);
+    before.warmup = strtoll(at + strlen(warmup), NULL, 10);
+    before.steps = strtoll(length + strlen(steps), NULL, 10);
     *c->longer_than = before.steps;
-    return before.steps < c->schedule->steps && strcmp(theirs, describe_schedule(&before).at) == 0;
+    return before.steps < c->schedule->steps && before.warmup <= c->schedule->warmup &&
+           strcmp(theirs, describe_schedule(&before).at) == 0;
 }
 
 static bool read_schedule(plan *p) {

@@ -125,8 +125,8 @@ typedef struct tn_checkpoint {
      * (names, shapes, dtypes, kind and groups of the optimiser). A place that other data have not
      * becomes the beginning of its epoch. */
     bool other_run;
-    /* load, unless NULL: the schedule may have become longer and be the same otherwise, warm-up
-     * included. Gets the number of steps that it had. */
+    /* load, unless NULL: the schedule may have become longer, its warm-up too, and be the same
+     * otherwise. Gets the number of steps that it had. */
     int64_t *longer_than;
     /* load, unless NULL: gets how many examples a batch of all ranks had; 0: no loader was saved */
     int64_t *batch_before;
