@@ -1,10 +1,10 @@
-/* 11. GPT-2, from 124M to 1.5B parameters, on one device or many.
+/* 11. GPT-2, from 124M to 1.5B parameters, or a Llama, on one device or many.
  *
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
  *     11_gpt2 --data tokens.bin --resume      goes on, bit for bit
- *     11_gpt2 --data tokens.bin --init gpt2   begins with Hugging Face's GPT-2
+ *     11_gpt2 --data tokens.bin --init gpt2   begins with Hugging Face's GPT-2, or another model
  *
  * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
  * their gradients up; only the last one's travel. Each rank has all of the model, or with --shard a
@@ -17,6 +17,7 @@
 #include <tern/tern.h>
 
 #include <math.h>
+#include <stdlib.h>
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
@@ -48,12 +49,14 @@ static const tn_option table[] = {
     {.help = "Data and model:"},
     {"data", 'd', "PATTERN", "token shards: 'train_*.bin'", .text = &o.data, .needed = true},
     {"val", 'v', "PATTERN", "token shards to measure the loss on", .text = &o.val},
-    {"init", 0, "DIR", "begin with a folder of Hugging Face's: its size too", .text = &o.init},
+    {"init", 0, "DIR", "begin with a folder of Hugging Face's: its family and size too",
+     .text = &o.init},
     {"model", 'm', "NAME", "its size; else gpt2's, or that of --init", .choice = &o.model,
      .choices = names},
     {"context", 0, "N", "tokens of a sequence; else the model's, 1024", .whole = &o.context},
     {"vocab", 0, "N", "rows of the vocabulary; else as the data need", .whole = &o.vocab},
-    {"dropout", 0, "X", "share of activations left out", .real = &o.dropout, .zero = true},
+    {"dropout", 0, "X", "share of activations left out, of a GPT-2", .real = &o.dropout,
+     .zero = true},
     {"seed", 0, "N", "of weights and batches", .whole = &o.seed, .zero = true},
     {.help = "The recipe:"},
     {"batch", 0, "N", "sequences of a micro-batch of one rank", .whole = &o.batch},
@@ -78,7 +81,14 @@ static tn_loader *open_data(tn_group *world, const char *pattern, int64_t seed) 
                          tn_distributed_sampler(world, tn_random_sampler((uint64_t)seed), true), l);
 }
 
-static void init_model(tn_gpt *gpt) {
+/* That of --init, or a GPT-2; for tn_lm_free. */
+static tn_module *make_model(void) {
+    tn_seed((uint64_t)o.seed);
+    TN_DEFER_INIT; /* tn_setup_model makes the weights: a part is all that may fit here */
+    if (o.init) {
+        return tn_lm_new(o.init, o.dropout);
+    }
+    tn_gpt *gpt = malloc(sizeof(*gpt));
     tn_gpt_options g = tn_gpt_defaults();
     int64_t needed = tn_token_shards_vocab(o.data); /* products of multiples of 128 are faster */
     g.vocab = o.vocab ? o.vocab : needed ? (needed + 127) / 128 * 128 : 50304;
@@ -88,59 +98,53 @@ static void init_model(tn_gpt *gpt) {
     g.heads = sizes[size].heads;
     g.width = sizes[size].width;
     g.dropout = o.dropout;
-    if (o.init) {
-        tn_gpt_options_hf(o.init, &g);
-    }
-    o.vocab = g.vocab;
-    o.context = o.context ? o.context : g.context;
-    tn_seed((uint64_t)o.seed);
-    TN_DEFER_INIT; /* tn_setup_model makes the weights: a part is all that may fit here */
     tn_gpt_init(gpt, g);
+    return &gpt->base;
 }
 
-static tn_optim *make_optim(tn_gpt *gpt) {
+static tn_optim *make_optim(tn_module *net) {
     tn_adamw_options a = tn_adamw_defaults();
     a.lr = o.lr;
     a.beta2 = 0.95;
     a.weight_decay = o.weight_decay;
     a.no_decay = tn_match_vectors;
-    return tn_adamw(gpt, a);
+    return tn_adamw(net, a);
 }
 
 /* Forward and backward of one micro-batch of n; its gradients are added to what is there. Returns
  * its share of the step's loss, on the device: reading it here would make the host wait. */
-static tn_tensor *micro_step(tn_gpt *gpt, tn_scaler *scaler, const tn_batch *b, int64_t n) {
+static tn_tensor *micro_step(tn_module *net, tn_scaler *scaler, const tn_batch *b, int64_t n) {
     TN_SCOPE; /* what the micro-batch makes ends with it */
-    tn_tensor *loss = tn_mul_scalar(tn_lm_loss(gpt, b->x, b->y), 1.0 / (double)n);
+    tn_tensor *loss = tn_mul_scalar(tn_lm_loss(net, b->x, b->y), 1.0 / (double)n);
     tn_backward(tn_scaler_scale(scaler, loss));
     return tn_return(tn_detach(loss));
 }
 
 /* n micro-batches; the mean loss of this rank. */
-static double accumulate_step(tn_gpt *gpt, tn_scaler *scaler, tn_loader *training, int64_t n) {
+static double accumulate_step(tn_module *net, tn_scaler *scaler, tn_loader *training, int64_t n) {
     TN_SCOPE;
     tn_tensor *sum = tn_scalar(0, TN_F32);
     tn_batch b;
     for (int64_t i = 0; i < n && tn_loader_next(training, &b); i++) {
         /* where gradients are in parts, whole ones do not add up: there is no room for them */
-        TN_NO_SYNC(i + 1 < n && setup.stage < 2 ? gpt : NULL);
-        tn_add_(sum, micro_step(gpt, scaler, &b, n));
+        TN_NO_SYNC(i + 1 < n && setup.stage < 2 ? net : NULL);
+        tn_add_(sum, micro_step(net, scaler, &b, n));
     }
     return tn_item(sum);
 }
 
 /* The mean loss of some batches, the same ones each time. */
-static double validation_loss(tn_gpt *gpt, tn_loader *validation, tn_group *world) {
+static double validation_loss(tn_module *net, tn_loader *validation, tn_group *world) {
     TN_NO_GRAD;
-    tn_module_train(gpt, false);
+    tn_module_train(net, false);
     tn_loader_seek(validation, (tn_loader_place){0, 0});
     double sum = 0, count = 0;
     tn_batch b;
     for (; count < (double)o.val_batches && tn_loader_next(validation, &b); count++) {
         TN_SCOPE;
-        sum += tn_item(tn_lm_loss(gpt, b.x, b.y));
+        sum += tn_item(tn_lm_loss(net, b.x, b.y));
     }
-    tn_module_train(gpt, true);
+    tn_module_train(net, true);
     return tn_group_mean(world, sum, count);
 }
 
@@ -148,35 +152,38 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit); /* a script's choice: the first error is printed and ends it */
     setup = tn_setup_defaults();
     run = tn_run_defaults();
-    tn_options_parse(argc, argv, "Trains GPT-2 on shards of tokens.", table);
+    tn_options_parse(argc, argv, "Trains GPT-2, or a model of --init, on shards of tokens.", table);
     if (o.init && o.model >= 0) {
         fprintf(stderr, "--init has a size of its own, and --model names another\n");
         return 64;
     }
     tn_group *world = tn_setup_world(&setup);
-    static tn_gpt gpt;
-    init_model(&gpt);
+    tn_module *net = make_model();
+    tn_lm_shape shape;
+    tn_lm_shape_of(net, &shape);
+    o.vocab = shape.vocab;
+    o.context = o.context ? o.context : shape.context;
     int64_t at_once = o.batch * o.context, n = tn_micro_batches(world, o.tokens, at_once);
     tn_loader *training = open_data(world, o.data, o.seed);
     tn_loader *validation = o.val ? open_data(world, o.val, o.seed + 1) : NULL;
-    tn_setup_model(&setup, world, &gpt);
-    tn_optim *optim = make_optim(&gpt);
+    tn_setup_model(&setup, world, net);
+    tn_optim *optim = make_optim(net);
     int64_t warmup = o.warmup < run.steps ? o.warmup : run.steps / 10;
     tn_schedule schedule = tn_schedule_cosine(o.lr, o.lr / 10, warmup, run.steps);
     tn_scaler *scaler = tn_setup_scaler(&setup); /* f16: keeps small gradients from vanishing */
-    tn_checkpoint parts = {.model = &gpt,
+    tn_checkpoint parts = {.model = net,
                            .optim = optim,
                            .schedule = &schedule,
                            .scaler = setup.precision == TN_SETUP_F16 ? scaler : NULL,
                            .loader = training,
                            .generator = tn_default_generator()};
     tn_run *r = tn_run_new(world, run, parts);
-    if (o.init && tn_run_step(r) == 0 && tn_lm_load_weights(&gpt, o.init) != TN_OK) {
+    if (o.init && tn_run_step(r) == 0 && tn_lm_load_weights(net, o.init) != TN_OK) {
         return 1;
     }
-    tn_run_utilisation(r, tn_lm_flops(&gpt), tn_setup_flops(&setup, world));
+    tn_run_utilisation(r, tn_lm_flops(net), tn_setup_flops(&setup, world));
     while (tn_run_next(r)) {
-        double loss = accumulate_step(&gpt, scaler, training, n);
+        double loss = accumulate_step(net, scaler, training, n);
         double lr = tn_schedule_at(schedule, tn_run_step(r));
         tn_optim_set_lr(optim, lr);
         double norm = tn_scaler_clip(scaler, optim, 1.0);
@@ -189,7 +196,7 @@ int main(int argc, char **argv) {
         tn_run_log(r, "grad_norm", norm);
         tn_run_count(r, n * at_once * tn_group_size(world));
         if (validation && tn_run_validates(r)) {
-            double val_loss = validation_loss(&gpt, validation, world);
+            double val_loss = validation_loss(net, validation, world);
             tn_run_log(r, "val_loss", val_loss);
             tn_run_log(r, "perplexity", exp(val_loss));
         }
@@ -198,7 +205,7 @@ int main(int argc, char **argv) {
     int status = tn_run_end(r);
     tn_scaler_free(scaler);
     tn_optim_free(optim);
-    tn_module_finish(&gpt);
+    tn_lm_free(net);
     tn_setup_finish(&setup);
     tn_loader_free(training);
     tn_loader_free(validation);

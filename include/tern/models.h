@@ -289,12 +289,15 @@ TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder,
                                 tn_lm_load_options options) TN_MUST_USE;
 TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder,
                                   tn_lm_load_options options) TN_MUST_USE;
-/* What the folder's config says of a gpt, but for dropout and dtype, which stay as they are: for
- * one that is made, and laid on ranks, before tn_lm_load_weights. */
-TN_API tn_status tn_gpt_options_hf(const char *folder, tn_gpt_options *options);
 /* The same, of any family: a tn_gpt or tn_llama, for tn_lm_free. NULL after an error. */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
 TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
+
+/* A model as the folder's config says, in f32, with weights as tn_gpt_init and tn_llama_init draw
+ * them, or none yet (TN_DEFER_INIT): to be laid on ranks before tn_lm_load_weights. dropout: of a
+ * family that has it (gpt); of another one anything but 0 is TN_EUNSUPPORTED. NULL after an error.
+ */
+TN_API tn_module *tn_lm_new(const char *folder, double dropout);
 
 /* Weights for a model that is there, which must be the folder's: TN_EMISMATCH names the options
  * that differ, but for dropout. Of a sharded model each rank reads the elements that it has, and no

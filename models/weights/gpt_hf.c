@@ -68,34 +68,11 @@ static bool read_options(const tn__hf_config *c, int tensors, tn_gpt_options *o,
     return o->width % o->heads == 0 || tn__hf_config_bad(c, "n_embd", "a multiple of n_head");
 }
 
-tn_status tn_gpt_options_hf(const char *folder, tn_gpt_options *options) {
-    enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
-    tn__hf_config c;
-    if (!options) {
-        return tn__raise(TN_EVALUE, "gpt_options_hf", "the options are NULL");
-    }
-    char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, "gpt_options_hf");
-    bool opened = at && tn__hf_config_open(&c, at, "config.json", "gpt_options_hf");
-    free(at);
-    if (!opened) {
-        return tn_error();
-    }
-    tn_gpt_options found = *options;
-    const char *type;
-    double eps;
-    if (tn__hf_config_text(&c, "model_type", "", &type) && strcmp(type, "gpt2") != 0) {
-        tn__hf_config_bad(&c, "model_type", "\"gpt2\"");
-    } else if (!tn__pending() && read_options(&c, MOST_TENSORS, &found, &eps)) {
-        *options = found;
-    }
-    tn__hf_config_free(&c);
-    return tn_error();
-}
-
 static bool gpt_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tensors) {
     tn_gpt_options options = tn_gpt_defaults();
     double eps;
     options.dtype = dtype;
+    options.dropout = c->dropout;
     if (!read_options(c, tensors, &options, &eps)) {
         return false;
     }
@@ -182,6 +159,7 @@ const tn__hf_form tn__gpt_hf = {
     .prefix = "transformer.",
     .tokens = "wte.weight",
     .init = gpt_init,
+    .dropout = true,
     .transposed = gpt_transposed,
     .ignored = gpt_ignored,
     .put_config = gpt_put_config,

@@ -192,6 +192,42 @@ tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
     return m;
 }
 
+/* NULL after raising. */
+static tn_module *new_model(tn__hf_config *c) {
+    enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
+    const tn__lm_family *family = family_of_config(c);
+    if (!family || !check_config(c)) {
+        return NULL;
+    }
+    if (c->dropout != 0 && !family->hf->dropout) {
+        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, and a %s has none: 0", c->dropout,
+                  family->kind);
+        return NULL;
+    }
+    tn_module *m = tn__calloc(1, family->bytes);
+    if (!m) {
+        tn__raise(TN_ENOMEM, c->operation, "no memory for a %s", family->kind);
+    } else if (!family->hf->init(m, c, TN_F32, MOST_TENSORS)) {
+        free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+tn_module *tn_lm_new(const char *folder, double dropout) {
+    tn__hf_config c;
+    char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, "lm_new");
+    bool opened = at && tn__hf_config_open(&c, at, "config.json", "lm_new");
+    free(at);
+    if (!opened) {
+        return NULL;
+    }
+    c.dropout = dropout;
+    tn_module *m = new_model(&c);
+    tn__hf_config_free(&c);
+    return m;
+}
+
 void tn_lm_free(void *m) {
     if (m) {
         tn_module_finish(m);

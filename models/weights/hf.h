@@ -21,6 +21,8 @@ struct tn__hf_form {
      * finished, or has not begun. */
     bool (*init)(void *m, const tn__hf_config *c, tn_dtype dtype, int tensors);
 
+    bool dropout; /* whether `init` does as the config's `dropout` says */
+
     bool (*transposed)(const char *path); /* whether files have it as (in, out) */
     bool (*ignored)(const char *name);    /* no weight: what older files have beside them */
 

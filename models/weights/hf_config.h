@@ -14,6 +14,7 @@ typedef struct tn__hf_config {
     const char *operation;
     tn__json_file json;
     const tn__json *object; /* where keys are looked for: the whole, or an object within it */
+    double dropout;         /* 0: what a config says of it is how others trained */
 } tn__hf_config;
 
 /* Of a file in the folder, "config.json". False after raising; nothing is to be freed then. */

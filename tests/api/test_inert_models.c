@@ -1011,9 +1011,6 @@ static void files(tn_tensor *t) {
     FAILS(tn_save_image(tn_ones(TN_DIMS(1, 1, 2, 3), TN_F32), temp_path("file"), -1));
     null = !t;
     tn_gpt gpt;
-    FAILS(tn_gpt_options_hf(NULL, &gpt.options));
-    FAILS(tn_gpt_options_hf(temp_path("none"), &gpt.options));
-    FAILS(tn_gpt_options_hf(temp_path("none"), NULL));
     FAILS(tn_gpt_load_hf(NULL, temp_path("none"), tn_lm_load_defaults()));
     FAILS(tn_gpt_load_hf(&gpt, NULL, tn_lm_load_defaults()));
     FAILS(tn_gpt_load_hf(&gpt, temp_path("none"), tn_lm_load_defaults()));
@@ -1026,6 +1023,8 @@ static void files(tn_tensor *t) {
     FAILS(tn_gpt_save_llmc(NULL, temp_path("none")));
     NOTHING(tn_lm_load(NULL, tn_lm_load_defaults()));
     NOTHING(tn_lm_load(temp_path("none"), tn_lm_load_defaults()));
+    NOTHING(tn_lm_new(NULL, 0));
+    NOTHING(tn_lm_new(temp_path("none"), 0));
     TAKES(tn_lm_free(NULL));
     FAILS(tn_checkpoint_save(NULL, temp_path("none")));
     FAILS(tn_checkpoint_load(NULL, temp_path("none")));
