@@ -1,5 +1,6 @@
 /* What a classifier or a language model is worth: counts that are added up, over batches and over
  * ranks, and numbers made of them at the end. So N ranks say what one would: no mean of means.
+ * tn_evaluate adds up a whole pass over a loader.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -160,6 +161,104 @@ tn_status tn_metrics_share(tn_metrics *m, tn_group *g) {
     memcpy(m->counts, tn_data(counts), (size_t)count_numbers(m) * sizeof(*m->counts));
     memcpy(m->sums, tn_data(sums), sizeof(m->sums));
     return TN_OK;
+}
+
+/* ---- One pass over a loader ------------------------------------------------------------------ */
+
+/* Of each module, whether it was training. */
+typedef struct mode_list {
+    bool *training; /* [count] */
+    int count;
+} mode_list;
+
+static bool count_module(tn_module *m, const char *path, void *user) {
+    ((mode_list *)user)->count++;
+    return true;
+}
+
+static bool note_mode(tn_module *m, const char *path, void *user) {
+    mode_list *modes = user;
+    modes->training[modes->count++] = m->training;
+    return true;
+}
+
+static bool restore_mode(tn_module *m, const char *path, void *user) {
+    mode_list *modes = user;
+    m->training = modes->training[modes->count++];
+    return true;
+}
+
+/* False after raising. */
+static bool begin_evaluation(void *m, mode_list *modes) {
+    *modes = (mode_list){0};
+    tn_module_each_module(m, count_module, modes);
+    modes->training = tn__calloc((size_t)modes->count + 1, sizeof(*modes->training));
+    if (!modes->training) {
+        tn__raise(TN_ENOMEM, "evaluate", "no memory for %d modules", modes->count);
+        return false;
+    }
+    modes->count = 0;
+    tn_module_each_module(m, note_mode, modes);
+    tn_module_train(m, false);
+    return true;
+}
+
+static void end_evaluation(void *m, mode_list *modes) {
+    modes->count = 0;
+    tn_module_each_module(m, restore_mode, modes);
+    free(modes->training);
+}
+
+static void add_loss(tn_metrics *metrics, tn_loss loss, tn_tensor *output, const tn_batch *b) {
+    tn_tensor *y = b->y;
+    if (b->valid) {
+        tn_tensor *real = tn_reshape(tn_nonzero(b->valid), TN_DIMS(-1));
+        output = tn_index_select(output, 0, real);
+        y = y ? tn_index_select(y, 0, real) : NULL;
+    }
+    int64_t rows = tn_ndim(output) > 0 ? tn_size(output, 0) : 1;
+    if (rows > 0 && !tn__pending()) {
+        tn_metrics_add_loss(metrics, tn_item(loss(output, y, TN_MEAN)), (double)rows);
+    }
+}
+
+static void evaluate_batches(void *m, tn_loader *loader, tn_loss loss, tn_metrics *metrics) {
+    TN_NO_GRAD;
+    tn_batch b;
+    while (tn_loader_next(loader, &b) && b.epoch == 0) {
+        TN_SCOPE;
+        tn_tensor *output = tn_call(m, b.x);
+        if (metrics->classes > 0) {
+            tn_metrics_add(metrics, output, b.y, b.valid);
+        }
+        if (loss) {
+            add_loss(metrics, loss, output, &b);
+        }
+    }
+}
+
+tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
+                      tn_metrics *metrics) {
+    if (!m || !loader || !metrics || tn__pending()) {
+        return tn__raise(TN_EVALUE, "evaluate", "the %s NULL",
+                         !m        ? "model is"
+                         : !loader ? "loader is"
+                                   : "metrics are");
+    }
+    if (!loss && metrics->classes == 0) {
+        return tn__raise(TN_EVALUE, "evaluate", "there is neither a loss nor are there classes");
+    }
+    mode_list modes;
+    tn_metrics_reset(metrics);
+    if (tn_loader_seek(loader, (tn_loader_place){0, 0}) == TN_OK && begin_evaluation(m, &modes)) {
+        evaluate_batches(m, loader, loss, metrics);
+        end_evaluation(m, &modes);
+    }
+    if (tn__pending()) {
+        tn_group_mean(world, 0, 1); /* the others hear of it */
+        return tn_error();
+    }
+    return tn_metrics_share(metrics, world);
 }
 
 /* ---- Numbers --------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "distributed/parallel/save/saver.h"
 #include "models/weights/hf.h"
 #include "train/options.h"
 
@@ -43,6 +44,8 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
          .help = "as --resume, but go on with other options or data too, and say what differs",
          .flag = &o->resume_anyway},
         {"overwrite", 0, .help = "begin anew, even where DIR has a run", .flag = &o->overwrite},
+        {"allow-nan", 0, .help = "go on after a loss that is NaN or infinite",
+         .flag = &o->allow_nan},
         {"tensorboard", 0, .help = "also write event files for TensorBoard into DIR",
          .flag = &o->tensorboard},
     };
@@ -101,16 +104,20 @@ static void run_resume(tn_run *r) {
 
 static void run_begin(tn_run *r) {
     const tn_run_options *o = &r->options;
-    if (o->resume || o->resume_anyway || tn_restart_count() > 0) {
-        run_resume(r);
-    } else if (o->overwrite) {
-        /* or the launcher, when it starts this run again, would find the other one's */
-        tn_saver_clear(r->saver);
-    } else if (folder_has_run(r)) {
+    bool goes_on = o->resume || o->resume_anyway || tn_restart_count() > 0;
+    if (!goes_on && !o->overwrite && folder_has_run(r)) {
         r->refused = r->ended = true;
         tn__run_say_refused(r);
         tn__run_any_rank(r, true); /* the others end when it is said */
         return;
+    }
+    tn__saver_hold(r->saver, "run_new");
+    tn__run_any_rank(r, false); /* an error is heard of by all */
+    if (goes_on) {
+        run_resume(r);
+    } else if (o->overwrite) {
+        /* or the launcher, when it starts this run again, would find the other one's */
+        tn_saver_clear(r->saver);
     }
     r->start = r->parts.step;
     if (r->first_rank && !tn__pending()) {
@@ -192,6 +199,7 @@ tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts)
 void tn_run_log(tn_run *r, const char *name, double value) {
     if (r && r->in_step && name) {
         tn__run_note_value(r, name, value);
+        tn__run_note_loss(r, name, value);
     }
     if (r && r->in_step && r->first_rank) {
         tn__run_put(r, name, value);
@@ -264,7 +272,7 @@ bool tn_run_validates(tn_run *r) {
 static void step_begin(tn_run *r) {
     tn__profiler_own_step(r);
     r->in_step = true;
-    r->clock_stopped = r->validating = false;
+    r->clock_stopped = r->validating = r->bad_loss = false;
     r->units = 0;
     *r->note = *r->line = 0;
     tn_progress_resume(r->progress);
@@ -287,6 +295,9 @@ static void step_end(tn_run *r) {
 }
 
 static void run_save(tn_run *r) {
+    if (!tn__run_weights_finite(r)) {
+        return;
+    }
     bool synced = !r->history || tn_history_sync(r->history) == TN_OK;
     if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others hear of an error */
         r->saved_before = r->saved;
@@ -297,13 +308,15 @@ static void run_save(tn_run *r) {
     }
 }
 
-/* Whether any rank was asked to stop, or wants the run to be at its end: one exchange. */
-static void ask_ranks(tn_run *r) {
-    const double end = 0x1p20; /* more than there are ranks */
-    double mine = (tn_stop_asked() ? 1.0 : 0.0) + (r->wants_end ? end : 0.0);
+/* Whether any rank was asked to stop, wants the run to be at its end, or has a bad loss: one
+ * exchange. False after raising. */
+static bool ask_ranks(tn_run *r) {
+    const double end = 0x1p16, bad = end * end; /* end: more than there are ranks */
+    double mine = (tn_stop_asked() ? 1 : 0) + (r->wants_end ? end : 0) + (r->bad_loss ? bad : 0);
     double all = round(tn_group_mean(r->world, mine, 1) * r->ranks);
     r->stopped = fmod(all, end) > 0;
-    r->finished = all >= end || r->stalled;
+    r->finished = fmod(all, bad) >= end || r->stalled;
+    return tn__run_loss_finite(r, all >= bad) && !tn__pending();
 }
 
 bool tn_run_next(tn_run *r) {
@@ -314,7 +327,9 @@ bool tn_run_next(tn_run *r) {
         step_end(r);
     }
     int64_t step = r->parts.step;
-    ask_ranks(r);
+    if (!ask_ranks(r)) {
+        return false;
+    }
     r->ended = r->stopped || r->finished || step >= r->options.steps;
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
     if (due && step > r->saved) {
@@ -358,13 +373,16 @@ int tn_run_end(tn_run *r) {
     if (!r) {
         return 1;
     }
-    bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped;
-    if (!refused && !tn__pending()) {
+    bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped, unsound = r->unsound;
+    if (!refused && !unsound && !tn__pending()) {
         if (r->parts.step > r->saved) { /* the program has left the loop by itself */
             run_save(r);
         }
         if (tn_saver_wait(r->saver) == TN_OK) {
             r->saved_before = r->saved; /* now nobody goes on from there */
+            if (!r->drawn) {            /* the process that saved has failed to */
+                tn__run_picture(r);
+            }
             tn__run_clear_best(r);
             tn__run_tell(r, TN_RUN_ENDED);
             tn__run_say_end(r);
@@ -372,6 +390,6 @@ int tn_run_end(tn_run *r) {
     }
     run_free(r);
     /* an output that is full must not pass for a run that went well */
-    bool failed = tn__pending() || fflush(stdout) || ferror(stdout);
+    bool failed = unsound || tn__pending() || fflush(stdout) || ferror(stdout);
     return failed ? 1 : refused ? EX_USAGE : done || !stopped ? 0 : tn_stop_status();
 }

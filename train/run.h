@@ -34,6 +34,7 @@ struct tn_run {
     int64_t start, saved;     /* steps done when it began, and at the last checkpoint; -1: none */
     int64_t saved_before;     /* and at the one before that */
     bool refused, stopped, ended, exported;
+    bool drawn; /* the picture, with all steps that are saved */
 
     /* Who watches (run_watch.c). */
     tn__run_value values[TN__COLUMNS]; /* [value_count], on every rank */
@@ -50,6 +51,8 @@ struct tn_run {
 
     /* The step. */
     bool in_step, clock_stopped, validating;
+    bool bad_loss; /* this rank has logged one that is NaN or infinite */
+    bool unsound;  /* the run has ended because some rank had, or weights that are */
     double began, loss, megabytes;
     int64_t units;
     char note[128], line[256]; /* what was logged: for the progress line, and after validation */
@@ -62,6 +65,12 @@ void tn__run_tell(tn_run *r, tn_run_event event);
 void tn__run_look(tn_run *r);
 /* Removes best weights that are not needed any more. */
 void tn__run_clear_best(tn_run *r);
+
+/* run_finite.c. A value of this step; whether training may go on, any rank having a bad loss; and
+ * whether the weights may be saved. False on all ranks, after raising. */
+void tn__run_note_loss(tn_run *r, const char *name, double value);
+bool tn__run_loss_finite(tn_run *r, bool any_bad);
+bool tn__run_weights_finite(tn_run *r);
 
 void tn__run_say_what(const tn_run *r);
 /* steps_before: of the schedule, and batch_before: examples of all ranks, when it was saved. */

@@ -136,7 +136,7 @@ void tn__run_picture(tn_run *r) {
         char mean[64];
         tn_plot plot = plot_of(r, curves, mean, sizeof(mean));
         /* what goes wrong is raised, and ends the run */
-        (void)!tn_plot_svg(&plot, r->picture);
+        r->drawn = tn_plot_svg(&plot, r->picture) == TN_OK;
     }
 }
 

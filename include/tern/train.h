@@ -115,6 +115,7 @@ typedef struct tn_run_options {
     bool resume;        /* go on from the checkpoint in the folder, if there is one */
     bool resume_anyway; /* also as another run (tn_checkpoint.other_run); says what differs */
     bool overwrite;     /* begin anew */
+    bool allow_nan;     /* go on after a loss that is NaN or infinite */
     const char *unit;   /* "tok": what tn_run_count counts */
     bool tensorboard;   /* also write event files for TensorBoard into the folder */
 } tn_run_options;
@@ -133,13 +134,22 @@ typedef struct tn_run tn_run;
 /* Begins a run or goes on with it: then the objects of `parts` have the state that was saved. That
  * happens with `resume`, and when the launcher has started the job again. A folder that has a run
  * is left alone unless resume or overwrite is set: tn_run_next is then false at once. The schedule
- * may have become longer than it was: the learning rate goes on along the longer one. Every rank
- * calls, with all members of parts but `step`; what they point to must live as long as the run.
- * From then on the process stops as tn_stop_on_signals says. NULL after an error. */
+ * may have become longer than it was, its warm-up too: the learning rate goes on along the longer
+ * one. Every rank calls, with all members of parts but `step`; what they point to must live as long
+ * as the run. From then on the process stops as tn_stop_on_signals says. NULL after an error.
+ *
+ * One job at a time runs in a folder, all its ranks together; another one is TN_EIO at once. Rank 0
+ * holds FOLDER/lock, with flock, until its process ends, however it does. On NFS other hosts see
+ * that; on a file system without locks nobody is refused. */
 TN_API tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts);
 
 /* Ends the step before and says whether there is another: not after the last one, nor when any rank
- * was asked to stop. Saves where that is due. Every rank calls. */
+ * was asked to stop. Saves where that is due. Every rank calls.
+ *
+ * TN_EVALUE, on all ranks, after a step in which any rank has logged a "loss" that is NaN or
+ * infinite (unless allow_nan), or before a save that would have such a parameter: the checkpoints
+ * stay as they are, and the message names the last. With a scaler too: what overflows then is
+ * gradients, and the loss to log is the one before it is scaled. */
 TN_API bool tn_run_next(tn_run *r);
 TN_API int64_t tn_run_step(const tn_run *r); /* steps done: the number of this one, from 0 on */
 TN_API bool tn_run_done(const tn_run *r);    /* all of them are */
@@ -299,6 +309,23 @@ TN_API double tn_metrics_perplexity(const tn_metrics *m); /* exp(loss) */
 /* A line a class, with its row of the confusion matrix where there are at most 20. names: of the
  * classes, or NULL. */
 TN_API void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names);
+
+/* The loss of what a model gives for x, and y: tn_cross_entropy, tn_mse, …, or one's own. */
+typedef tn_tensor *(*tn_loss)(tn_tensor *output, tn_tensor *y, tn_reduction how);
+
+/* What m, a module of one input, is worth over one epoch of the loader, from its first batch on:
+ *
+ *     tn_metrics *metrics = tn_metrics_new(10, 1);
+ *     tn_evaluate(&net, loader, tn_cross_entropy, NULL, metrics);
+ *     printf("%.4f\n", tn_metrics_accuracy(metrics));
+ *
+ * The metrics are reset, and have this pass alone: the scores where they have classes, and the
+ * loss, with TN_MEAN, of each batch's real rows, by their number (NULL: none). m computes as
+ * tn_module_train(m, false) says, without gradients; then each module is in the mode that it had.
+ * world: the ranks that have parts of the data (tn_distributed_sampler), after which all have the
+ * same metrics; every rank calls. NULL: this process alone. */
+TN_API tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
+                             tn_metrics *metrics);
 
 /* ---- Search: which settings are best? -------------------------------------------------------- */
 

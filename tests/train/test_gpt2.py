@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What 11_gpt2 and 04_char_gpt say to a person, and that neither loses a run: a checkpoint is only overwritten when that is asked
-for by name, text is not taken for tokens, going on and stopping are announced. And 11_gpt2 in parts: the losses of a run in one
-piece, and checkpoints that any number of ranks goes on from."""
-import array, json, os, pathlib, shutil, signal, subprocess, sys, tempfile, time
+for by name, and not beside another job, text is not taken for tokens, going on and stopping are announced, a NaN ends a run. And
+11_gpt2 in parts: the losses of a run in one piece, and checkpoints that any number of ranks goes on from; and with a Llama."""
+import array, functools, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
 programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
@@ -208,7 +208,7 @@ def begun(folder):
     run(folder, [*size, "--steps", "1", "--out", "size"])
     (folder / "note.txt").write_text("text")
     says("note.txt: Not a directory", run(folder, [*command, "--steps", "1", "--out", "note.txt"], 1))
-    (folder / "hf/config.json").write_text('{"model_type": "llama"}')
+    (folder / "hf/config.json").write_text('{"model_type": "opt"}')
     says("model_type", run(folder, [*command, "--out", "none"], 1))
 
 
@@ -224,6 +224,101 @@ def longer(folder):
     check(rates[0] > float(rows[6][2]) and rates == sorted(rates, reverse=True), rates)
     says("but is (kind 2, peak 0.0006, end 6e-05, warm-up 2, steps 6)",
          run(folder, gpt2(*recipe, "--resume", out="longer", steps=6), 1))
+
+
+def grown(folder):
+    """A short run, whose warm-up is a part of its steps, goes on to more of them."""
+    for program, out in ((functools.partial(gpt2, out="grown"), "grown"), (char_gpt, "chars")):
+        run(folder, program("--overwrite", steps=10))
+        says("the schedule has 30 steps instead of 10", run(folder, program("--resume", steps=30)))
+        check(len((folder / out / "loss.csv").read_text().splitlines()) == 31, "rows of the losses")
+
+
+def beside(folder):
+    """While a job runs in a folder, on one rank or two, no other one does; when it has gone, killed or stopped, the next one goes on."""
+    for ranks in (1, 2):
+        shutil.rmtree(folder / "busy", ignore_errors=True)
+        command = gpt2("--save-every", "2", out="busy", steps=1000000, ranks=ranks)
+        with open(folder / "log", "w") as log:
+            first = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+        end = time.monotonic() + 120
+        while not any((folder / "busy").glob("step-??????")):
+            check(first.poll() is None and time.monotonic() < end, (folder / "log").read_text())
+            time.sleep(0.01)
+        for more in ("--resume", "--overwrite"):
+            said = run(folder, gpt2(more, out="busy", steps=1000000), 1)
+            says("another job runs in busy: it holds busy/lock", said)
+            check("going on" not in said, said)
+        check(first.poll() is None, (folder / "log").read_text())
+        first.send_signal(signal.SIGKILL if ranks == 1 else signal.SIGTERM)
+        first.wait(timeout=120)
+        says("going on after step", run(folder, gpt2("--resume-anyway", out="busy", steps=1)))
+
+
+def diverged(folder):
+    """What is NaN ends a run: the checkpoints before stay, the message names the last, and no model comes out."""
+    wild = ["--lr", "1e30", "--save-every", "1"]
+    for ranks in (1, 2):
+        shutil.rmtree(folder / "wild", ignore_errors=True)
+        said = run(folder, gpt2(*wild, out="wild", ranks=ranks, steps=20), 1)
+        steps = sorted(path.name for path in (folder / "wild").glob("step-*"))
+        says("the loss is NaN or infinite; the last checkpoint is " + steps[-1] + " in wild", said)
+        check(not (folder / "wild/config.json").exists(), "it has exported a model")
+        said = run(folder, gpt2(*wild, "--resume", "--allow-nan", out="wild", ranks=ranks, steps=20), 1)
+        says("has elements that are NaN or infinite; the last checkpoint is step-", said)
+
+
+def tiny_llama(to):
+    """A folder of Hugging Face's, of small random weights."""
+    width, heads, groups, hidden, vocab = 16, 4, 2, 24, 384
+    draw, entries, blob = random.Random(1), {}, b""
+    shapes = {"model.embed_tokens.weight": [vocab, width], "model.norm.weight": [width], "lm_head.weight": [vocab, width]}
+    for layer in range(2):
+        at = f"model.layers.{layer}."
+        shapes |= {at + "input_layernorm.weight": [width], at + "post_attention_layernorm.weight": [width]}
+        shapes |= {at + f"self_attn.{name}_proj.weight": [rows, width] for name, rows in
+                   (("q", width), ("k", width * groups // heads), ("v", width * groups // heads), ("o", width))}
+        shapes |= {at + f"mlp.{name}_proj.weight": shape for name, shape in
+                   (("gate", [hidden, width]), ("up", [hidden, width]), ("down", [width, hidden]))}
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        values = array.array("f", [draw.gauss(0, 0.1) if len(shape) > 1 else 1 for _ in range(count)]).tobytes()
+        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(blob), len(blob) + len(values)]}
+        blob += values
+    head = json.dumps(entries).encode()
+    to.mkdir()
+    (to / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + blob)
+    (to / "config.json").write_text(json.dumps({
+        "model_type": "llama", "vocab_size": vocab, "hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": 2,
+        "num_attention_heads": heads, "num_key_value_heads": groups, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False, "hidden_act": "silu"}))
+
+
+def tensors(path):
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    return {name: data[8 + size + entry["data_offsets"][0]:8 + size + entry["data_offsets"][1]]
+            for name, entry in json.loads(data[8:8 + size]).items() if name != "__metadata__"}
+
+
+def llama(folder):
+    """--init with a Llama: its own weights at the first step, learning, whole or in parts, and a model that other commands open,
+    with the words that it came with."""
+    tiny_llama(folder / "llama")
+    shutil.copytree(folder / "words", folder / "llama", dirs_exist_ok=True)
+    command = [programs / "11_gpt2", "--data", "tokens/train_*.bin", "--init", "llama", "--context", "16", "--batch", "4"]
+    run(folder, [*command, "--lr", "1e-30", "--weight-decay", "0", "--steps", "1", "--out", "same"])
+    check(tensors(folder / "same/model.safetensors") == tensors(folder / "llama/model.safetensors"), "other weights than --init's")
+    many = [tern, "run", "-n", "2", *command, "--lr", "1e-2", "--steps", "30", "--save-every", "10"]
+    run(folder, [*many, "--out", "taught"])
+    run(folder, [*many, "--shard", "all", "--out", "taught-parts"])
+    fell = losses(folder, "taught")
+    check(fell == losses(folder, "taught-parts"), "a Llama in parts")
+    check(fell[-1] < fell[0] - 1, f"a Llama has not learned: {fell}")
+    check(json.loads((folder / "taught/config.json").read_text())["model_type"] == "llama", "no Llama came out")
+    says("perplexity ", run(folder, [tern, "eval", "--model", "taught", "--data", "tokens/train_*.bin"]))
+    says("It was", run(folder, [tern, "generate", "--model", "taught", "--prompt", "It was", "--tokens", "4", "--echo"]))
+    says("dropout 0.1, and a llama has none", run(folder, [*command, "--dropout", "0.1", "--out", "none"], 1))
 
 
 def full_output(folder, program, out):
@@ -351,6 +446,10 @@ with tempfile.TemporaryDirectory() as top:
     quoted(folder)
     one_rank(folder)
     longer(folder)
+    grown(folder)
+    beside(folder)
+    diverged(folder)
+    llama(folder)
     begun(folder)
     damaged(folder)
     in_parts(folder)

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "core/allocator.h"
 #include "tests/support/temp.h"
@@ -18,14 +20,23 @@
 typedef struct program {
     tn_run_options options;
     int64_t leave_at, stop_at; /* the step at which it leaves the loop, or is asked to stop; -1 */
+    int64_t bad_loss_at;       /* the step whose loss is NaN; -1 */
+    int64_t bad_weight_at;     /* that after which a weight is infinite; -1 */
     double peak;               /* of the schedule */
+    int64_t warmup;            /* and its */
     bool validates;
     int64_t steps; /* result: how many this one made */
     int status;    /* result: of tn_run_end */
 } program;
 
 static program make_program(const char *out, int64_t steps) {
-    program p = {.options = tn_run_defaults(), .leave_at = -1, .stop_at = -1, .peak = 0.1};
+    program p = {.options = tn_run_defaults(),
+                 .leave_at = -1,
+                 .stop_at = -1,
+                 .bad_loss_at = -1,
+                 .bad_weight_at = -1,
+                 .peak = 0.1,
+                 .warmup = 1};
     p.options.out = out;
     p.options.steps = steps;
     p.options.save_every = 2;
@@ -58,7 +69,12 @@ static void program_loop(program *p, tn_run *r, tn_linear *net, tn_optim *optim,
         tn_optim_set_lr(optim, lr);
         tn_optim_step(optim);
         tn_optim_zero_grad(optim);
-        tn_run_log(r, "loss", tn_item(loss));
+        bool bad = tn_run_step(r) == p->bad_loss_at;
+        if (tn_run_step(r) == p->bad_weight_at) {
+            TN_NO_GRAD;
+            tn_fill_(net->bias, INFINITY);
+        }
+        tn_run_log(r, "loss", bad ? NAN : tn_item(loss));
         tn_run_log(r, "lr", lr);
         tn_run_count(r, 2);
         if (p->validates && tn_run_validates(r)) {
@@ -77,7 +93,7 @@ static void program_run(program *p) {
     tn_linear_init(&net, 3, 1, tn_linear_defaults());
     tn_adamw_options a = tn_adamw_defaults();
     tn_optim *optim = tn_adamw(&net, a);
-    int64_t steps = p->options.steps, warmup = steps > 0;
+    int64_t steps = p->options.steps, warmup = steps > 0 ? p->warmup : 0;
     tn_schedule schedule = tn_schedule_cosine(p->peak, 0.01, warmup, steps);
     tn_loader *loader = make_loader();
     tn_checkpoint parts = {.model = &net,
@@ -351,21 +367,181 @@ static void becomes_longer(void **state) {
     }
     tn_history_free(h);
 
+    p = make_program(out, 9);
+    p.options.resume = true;
+    p.warmup = 3; /* longer too */
+    quiet_run(&p);
+    assert_int_equal(p.status, 0);
+    assert_int_equal(p.steps, 1);
+    p.options.steps = 10;
+    p.warmup = 2;
+    quiet_run(&p);
+    assert_error(TN_EMISMATCH, "warm-up 3, steps 9) but is (kind 2");
+    p.options.steps = 9;
+    p.warmup = 4;
+    quiet_run(&p);
+    assert_error(TN_EMISMATCH, "warm-up 4, steps 9)");
+
     for (int i = 0; i < 3; i++) { /* not shorter, nor another; anyway, yes */
-        p = make_program(out, i == 0 ? 7 : 9);
+        p = make_program(out, i == 0 ? 8 : 10);
         p.options.resume = true;
+        p.warmup = 3;
         p.options.resume_anyway = i == 2;
         p.peak = i == 0 ? 0.1 : 0.2;
         program_said(&p, text, sizeof(text));
         if (i < 2) {
             assert_int_equal(p.status, 1);
-            assert_error(TN_EMISMATCH, i == 0 ? "steps 8) but is" : "peak 0.2");
+            assert_error(TN_EMISMATCH, i == 0 ? "steps 9) but is" : "peak 0.2");
         } else {
             assert_int_equal(p.status, 0);
             assert_int_equal(p.steps, 1);
             assert_non_null(strstr(text, "the schedule was"));
         }
     }
+}
+
+/* A bad loss, or a bad weight at the save, ends the run before anything is saved: it goes on from
+ * the checkpoint before, as if nothing had been. A loss may be allowed, a weight never is. */
+static void stops_at_a_nan(void **state) {
+    (void)state;
+    const char *whole = undisturbed();
+    static const char *const wanted[] = {
+        "after step 4 of 5 the loss is NaN or infinite; the last checkpoint is step-000002 in /",
+        "after step 4 of 5 bias has elements that are NaN or infinite; the last checkpoint is "
+        "step-000002 in /"};
+    char out[512];
+    for (int weight = 0; weight < 2; weight++) {
+        snprintf(out, sizeof(out), "%s", temp_path(weight ? "nan_weight" : "nan_loss"));
+        program p = make_program(out, STEPS);
+        *(weight ? &p.bad_weight_at : &p.bad_loss_at) = 3;
+        p.options.allow_nan = weight;
+        quiet_run(&p);
+        assert_int_equal(p.status, 1);
+        assert_int_equal(p.steps, 4);
+        assert_error(TN_EVALUE, wanted[weight]);
+        assert_true(is_there(out, "step-000002") && !is_there(out, "step-000004"));
+        p = make_program(out, STEPS);
+        p.options.resume = true;
+        quiet_run(&p);
+        assert_int_equal(p.status, 0);
+        same_end(out, whole, STEPS);
+    }
+    snprintf(out, sizeof(out), "%s", temp_path("nan_allowed"));
+    program p = make_program(out, STEPS);
+    p.bad_loss_at = 3;
+    p.options.allow_nan = true;
+    quiet_run(&p);
+    assert_int_equal(p.status, 0);
+    assert_int_equal(p.steps, STEPS);
+    snprintf(out, sizeof(out), "%s", temp_path("nan_at_once"));
+    p = make_program(out, STEPS);
+    p.bad_weight_at = 0;
+    p.leave_at = 1; /* saved at the end */
+    quiet_run(&p);
+    assert_int_equal(p.status, 1);
+    assert_error(TN_EVALUE, "infinite; there is no checkpoint to go on from in /");
+    assert_false(is_there(out, "step-000001"));
+}
+
+/* Ranks of which one logs a loss that is infinite, or has such a weight. */
+typedef struct bad_rank {
+    int bad;
+    bool weight;
+    int status[2];
+    char said[2][1024];
+} bad_rank;
+
+static void run_bad_rank(tn_group *world, void *user) {
+    bad_rank *b = user;
+    int rank = tn_group_rank(world);
+    tn_linear net;
+    tn_linear_init(&net, 3, 1, tn_linear_defaults());
+    tn_run_options o = tn_run_defaults();
+    o.out = temp_folder;
+    o.save_every = 2;
+    o.overwrite = true;
+    tn_run *r = tn_run_new(world, o, (tn_checkpoint){.model = &net});
+    while (tn_run_next(r)) {
+        bool bad = rank == b->bad && tn_run_step(r) == 4;
+        if (bad && b->weight) {
+            TN_NO_GRAD;
+            tn_fill_(net.bias, NAN);
+        }
+        tn_run_log(r, "loss", bad && !b->weight ? INFINITY : 1.0);
+    }
+    snprintf(b->said[rank], sizeof(b->said[rank]), "%s", tn_error_message());
+    b->status[rank] = tn_run_end(r);
+    tn_module_finish(&net);
+    tn_error_clear();
+}
+
+/* No rank saves, and none waits for another. */
+static void stops_at_a_nan_of_one_rank(void **state) {
+    (void)state;
+    temp_path("");
+    int before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
+    for (int i = 0; i < 4; i++) {
+        bad_rank b = {.bad = i % 2, .weight = i / 2};
+        fflush(stdout);
+        assert_true(freopen("/dev/null", "w", stdout) && freopen("/dev/null", "w", stderr));
+        tn_status status = tn_local_run(2, run_bad_rank, &b);
+        fflush(stdout);
+        dup2(before[0], STDOUT_FILENO);
+        dup2(before[1], STDERR_FILENO);
+        assert_int_equal(status, TN_OK);
+        for (int rank = 0; rank < 2; rank++) {
+            const char *own = b.weight ? "bias has elements" : "the loss is";
+            const char *theirs = b.weight ? "another rank has weights" : "another rank's loss is";
+            assert_int_equal(b.status[rank], 1);
+            assert_non_null(strstr(b.said[rank], rank == b.bad ? own : theirs));
+            assert_non_null(strstr(b.said[rank], "; the last checkpoint is step-000004 in"));
+        }
+        assert_false(is_there(temp_folder, "step-000005") || is_there(temp_folder, "step-000006"));
+    }
+    close(before[0]);
+    close(before[1]);
+}
+
+/* A second job is refused at once, whatever it wants, and the first goes on undisturbed; a folder
+ * whose job was killed is free. */
+static void one_job_in_a_folder(void **state) {
+    (void)state;
+    char out[512], said[600];
+    snprintf(out, sizeof(out), "%s", temp_path("held"));
+    snprintf(said, sizeof(said), "another job runs in %.250s: it holds %.250s/lock", out, out);
+    int ready[2], end[2];
+    assert_int_equal(pipe(ready) + pipe(end), 0);
+    fflush(stdout);
+    pid_t first = fork();
+    if (first == 0) {
+        char byte = 0;
+        close(end[1]);
+        tn_run_options o = tn_run_defaults();
+        o.out = out;
+        tn_run *r = tn_run_new(NULL, o, (tn_checkpoint){0});
+        byte = r ? 'r' : 'x';
+        _exit(write(ready[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 0);
+    }
+    char byte;
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_int_equal(byte, 'r');
+    for (int i = 0; i < 3; i++) {
+        program p = make_program(out, STEPS);
+        p.options.resume = i == 0;
+        p.options.overwrite = i == 1;
+        quiet_run(&p);
+        assert_int_equal(p.status, 1);
+        assert_int_equal(p.steps, 0);
+        assert_error(TN_EIO, said);
+    }
+    kill(first, SIGKILL);
+    assert_int_equal(waitpid(first, NULL, 0), first);
+    close(ready[0]), close(ready[1]), close(end[0]), close(end[1]);
+    program p = make_program(out, STEPS);
+    p.options.resume = true;
+    quiet_run(&p);
+    assert_int_equal(p.status, 0);
+    same_end(out, undisturbed(), STEPS);
 }
 
 static void wrong_options(void **state) {
@@ -471,6 +647,9 @@ int main(void) {
         TEST(forgets_the_other_run),
         TEST(begins_in_a_folder),
         TEST(becomes_longer),
+        TEST(stops_at_a_nan),
+        TEST(stops_at_a_nan_of_one_rank),
+        TEST(one_job_in_a_folder),
         TEST(wrong_options),
         TEST(full_disk),
         TEST(no_memory),

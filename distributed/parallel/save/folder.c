@@ -120,7 +120,7 @@ static bool take_lock(tn_saver *s) {
     if (flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(s->lock); /* some file systems have no locks: then there is nobody to be seen */
         s->lock = -1;
-        tn__raise(TN_EIO, s->operation, "another job saves to %s", s->folder);
+        tn__raise(TN_EIO, s->operation, "another job runs in %s: it holds %s", s->folder, path);
     }
     return s->lock >= 0;
 }
@@ -152,6 +152,11 @@ static bool enter_folder(tn_saver *s) {
     return s->lock >= 0 ||
            (make_folder(s) && take_lock(s) &&
             tn__folder_each(s->folder, remove_dead, s, s->operation) && !tn__pending());
+}
+
+bool tn__saver_hold(tn_saver *s, const char *operation) {
+    s->operation = operation;
+    return s->rank != 0 || enter_folder(s);
 }
 
 bool tn__saver_prepare(tn_saver *s) {

@@ -113,6 +113,9 @@ int64_t tn__step_newest(const char *folder, const char *operation);
 /* Makes the folder and takes its lock, once; removes what dead jobs have left in it, as far as that
  * can be removed. Then makes the folder of this step. False after raising. */
 bool tn__saver_prepare(tn_saver *s);
+/* Every rank: makes the folder and takes its lock, which the first save would do. False after
+ * raising, on rank 0 alone. */
+bool tn__saver_hold(tn_saver *s, const char *operation);
 /* Other savers may have the folder, unless this process is a child of the one that locked it. */
 void tn__saver_unlock(tn_saver *s);
 /* Gives the written step its name, and removes what is older than options.keep steps. False after

@@ -1,0 +1,75 @@
+/* What must not reach a checkpoint: a loss or a weight that is NaN or infinite ends the run.
+ *
+ * The loss tells at once, as a rule. The weights are looked at before each save as well: a loss is
+ * of the weights before its step, so that gradients which are NaN are in the checkpoint after that
+ * step, though all losses until then are numbers. Any rank's finding ends all of them alike, once
+ * the last checkpoint is safe on disk.
+ */
+#include "core/error.h"
+#include "train/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void tn__run_note_loss(tn_run *r, const char *name, double value) {
+    r->bad_loss = r->bad_loss || (strcmp(name, "loss") == 0 && !isfinite(value));
+}
+
+/* The first parameter that is not finite. */
+typedef struct finding {
+    char path[256];
+} finding;
+
+static bool note_parameter(const tn_entry *entry, void *user) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    finding *found = user;
+    tn_tensor *t = entry->stored;
+    if (t && !tn_is_inert(t) && tn_count(t) > 0 && tn_dtype_is_float(tn_dtype_of(t)) &&
+        tn_item(tn_all(tn_isfinite(t))) == 0) {
+        snprintf(found->path, sizeof(found->path), "%s", entry->path);
+    }
+    return !*found->path && !tn__pending();
+}
+
+/* `mine`: what this rank has found, or "". When it raises, the ranks have no more to tell each
+ * other: a handler may end the process. */
+static void end_at_last_checkpoint(tn_run *r, const char *mine, const char *theirs) {
+    char last[64] = "there is no checkpoint to go on from";
+    tn_progress_clear(r->progress);
+    r->ended = r->unsound = true;
+    if (tn_saver_wait(r->saver) == TN_OK && r->saved >= 0) {
+        snprintf(last, sizeof(last), "the last checkpoint is step-%06" PRId64, r->saved);
+    }
+    if (tn__run_any_rank(r, false), !tn__pending()) {
+        tn__raise(TN_EVALUE, "run_next", "after step %" PRId64 " of %" PRId64 " %s; %s in %s",
+                  r->parts.step, r->options.steps, *mine ? mine : theirs, last, r->options.out);
+    }
+}
+
+bool tn__run_loss_finite(tn_run *r, bool any_bad) {
+    if (any_bad && !r->options.allow_nan) {
+        end_at_last_checkpoint(r, r->bad_loss ? "the loss is NaN or infinite" : "",
+                               "another rank's loss is NaN or infinite");
+        return false;
+    }
+    return true;
+}
+
+bool tn__run_weights_finite(tn_run *r) {
+    finding found = {""};
+    if (r->parts.model) {
+        tn_module_each(r->parts.model, (tn_walk){0}, note_parameter, &found);
+    }
+    if (!tn__run_any_rank(r, *found.path != 0)) {
+        return !tn__pending();
+    }
+    char mine[sizeof(found.path) + 48] = "";
+    if (*found.path) {
+        snprintf(mine, sizeof(mine), "%s has elements that are NaN or infinite", found.path);
+    }
+    end_at_last_checkpoint(r, mine, "another rank has weights that are NaN or infinite");
+    return false;
+}
