@@ -3,9 +3,19 @@
 
 #include "tern/ops.h"
 
+/* A vector is a matrix of one row or column here: onnxruntime, when it joins a transposition with
+ * the product, transposes wrongly beside a vector. */
 static void put_matmul(tn__onnx *g, const tn_op_call *c, const char *type) {
     int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
-    tn__onnx_give(g, c, 0, TN__NODE(g, type, a, b));
+    bool row = tn_ndim(c->in[0]) == 1, column = tn_ndim(c->in[1]) == 1;
+    int64_t new_dim = row ? 0 : 1, gone = row ? -2 : -1;
+    if (row == column) {
+        tn__onnx_give(g, c, 0, TN__NODE(g, type, a, b));
+        return;
+    }
+    int matrix = TN__NODE(g, "Unsqueeze", row ? a : b, tn__onnx_wholes(g, &new_dim, 1));
+    int y = TN__NODE(g, type, row ? matrix : a, row ? b : matrix);
+    tn__onnx_give(g, c, 0, TN__NODE(g, "Squeeze", y, tn__onnx_wholes(g, &gone, 1)));
 }
 
 /* x weight^T + bias: of matrices one node, else the weight is transposed before. */

@@ -6,6 +6,9 @@
 #include "ops/pool/resample.h"
 #include "tern/ops.h"
 
+#include <math.h>
+#include <string.h>
+
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
 /* The last numbers of a field of three, of the dimensions that are there. */
@@ -15,29 +18,58 @@ static tn_dims last_numbers(const tn_op_call *c, const char *field) {
     return tn_dims_from(n, all.size + (all.ndim > n ? all.ndim - n : 0));
 }
 
-/* Attributes of both. */
-static void conv_attributes(tn__onnx *g, const tn_op_call *c) {
+/* Begins a node of either kind; `behind`: the padding at the ends. */
+static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, tn_dims behind) {
+    int weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2);
+    int y = TN__NODE(g, type, x, weight, bias);
     tn_dims stride = last_numbers(c, "kernel.stride"),
             dilation = last_numbers(c, "kernel.dilation"),
             padding = last_numbers(c, "kernel.padding");
     int64_t pads[2 * TN_MAX_DIMS];
     for (int i = 0; i < padding.ndim; i++) {
-        pads[i] = pads[padding.ndim + i] = padding.size[i];
+        pads[i] = padding.size[i];
+        pads[padding.ndim + i] = behind.size[i];
     }
     tn__onnx_ints(g, "strides", stride.size, stride.ndim);
     tn__onnx_ints(g, "dilations", dilation.size, dilation.ndim);
     tn__onnx_ints(g, "pads", pads, 2 * padding.ndim);
     tn__onnx_int(g, "group", tn__field_whole(c, "kernel.groups"));
+    return y;
+}
+
+/* The padding at the ends of a convolution: that at the beginnings, unless its size is given and
+ * asks for another, as PyTorch's padding="same" does for an even kernel. */
+static tn_dims padding_behind(const tn_op_call *c) {
+    tn_dims stride = last_numbers(c, "kernel.stride"),
+            dilation = last_numbers(c, "kernel.dilation"),
+            behind = last_numbers(c, "kernel.padding");
+    for (int i = 0; i < behind.ndim; i++) {
+        int64_t in = tn_size(c->in[0], 2 + i), out = tn_size(c->out[0], 2 + i);
+        int64_t span = dilation.size[i] * (tn_size(c->in[1], 2 + i) - 1) + 1;
+        if ((in + 2 * behind.size[i] - span) / stride.size[i] + 1 != out) {
+            behind.size[i] = (out - 1) * stride.size[i] + span - in - behind.size[i];
+        }
+    }
+    return behind;
+}
+
+/* As the gradient of a transposed convolution it may end before x does. */
+static bool conv_fits(const tn_op_call *c) {
+    tn_dims behind = padding_behind(c);
+    for (int i = 0; i < behind.ndim; i++) {
+        if (behind.size[i] < 0) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static void put_conv(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2);
-    int y = TN__NODE(g, type, x, weight, bias);
-    conv_attributes(g, c);
-    tn__onnx_give(g, c, 0, y);
+    tn__onnx_give(g, c, 0, conv_node(g, c, type, tn__onnx_in(g, c, 0), padding_behind(c)));
 }
 
-/* How much larger the result is than the other numbers make it. */
+/* How much larger the result is than the other numbers make it: as the gradient of a convolution it
+ * may be smaller, or of any size. */
 static tn_dims output_padding(const tn_op_call *c) {
     tn_dims stride = last_numbers(c, "kernel.stride"),
             dilation = last_numbers(c, "kernel.dilation"), more = last_numbers(c, "kernel.padding");
@@ -50,23 +82,27 @@ static tn_dims output_padding(const tn_op_call *c) {
     return more;
 }
 
+/* A larger result at an end is less of the padding that is cut off there, then zeros behind x, and
+ * what is left of one more step: output_padding, which some runtimes want below the stride. */
 static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims more = output_padding(c);
-    put_conv(g, c, type); /* its node is still the newest */
-    tn__onnx_ints(g, "output_padding", more.size, more.ndim);
-}
-
-/* As the gradient of a convolution it may have another size. */
-static bool transpose_fits(const tn_op_call *c) {
-    tn_dims more = output_padding(c), stride = last_numbers(c, "kernel.stride"),
-            dilation = last_numbers(c, "kernel.dilation");
+    tn_dims more = output_padding(c), behind = last_numbers(c, "kernel.padding"),
+            stride = last_numbers(c, "kernel.stride");
+    int64_t zeros[2 * TN_MAX_DIMS] = {0};
+    int ndim = tn_ndim(c->in[0]), x = tn__onnx_in(g, c, 0);
+    bool longer = false;
     for (int i = 0; i < more.ndim; i++) {
-        int64_t most = stride.size[i] > dilation.size[i] ? stride.size[i] : dilation.size[i];
-        if (more.size[i] < 0 || more.size[i] >= most) {
-            return false;
-        }
+        int64_t less = more.size[i] < behind.size[i] ? more.size[i] : behind.size[i];
+        behind.size[i] -= less;
+        zeros[ndim + 2 + i] = (more.size[i] - less) / stride.size[i];
+        more.size[i] = (more.size[i] - less) % stride.size[i];
+        longer = longer || zeros[ndim + 2 + i] > 0;
     }
-    return true;
+    if (longer) {
+        x = TN__NODE(g, "Pad", x, tn__onnx_wholes(g, zeros, 2 * ndim));
+    }
+    int y = conv_node(g, c, type, x, behind);
+    tn__onnx_ints(g, "output_padding", more.size, more.ndim);
+    tn__onnx_give(g, c, 0, y);
 }
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
@@ -150,21 +186,45 @@ static void put_adaptive(tn__onnx *g, const tn_op_call *c, bool max) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* Begins a node. What is added at an end reaches as far as the last window does. */
-static int pool_node(tn__onnx *g, const char *type, int x, const tn__pool_args *a) {
-    int n = a->spatial, y = TN__NODE(g, type, x);
-    int64_t pads[2 * POOL_SPATIAL];
-    for (int i = 0; i < n; i++) {
-        int k = POOL_SPATIAL - n + i;
+/* All begins and then all ends: what is added at an end reaches as far as the last window does. */
+static void pool_pads(const tn__pool_args *a, int64_t *pads) {
+    for (int i = 0; i < a->spatial; i++) {
+        int k = POOL_SPATIAL - a->spatial + i;
         int64_t reach = (a->out[k] - 1) * a->stride[k] + a->dilation[k] * (a->kernel[k] - 1) + 1;
         int64_t behind = reach - a->in[k] - a->padding[k];
         pads[i] = a->padding[k];
-        pads[n + i] = behind > 0 ? behind : 0;
+        pads[a->spatial + i] = behind > 0 ? behind : 0;
     }
+}
+
+/* Begins a node. */
+static int pool_node(tn__onnx *g, const char *type, int x, const tn__pool_args *a,
+                     const int64_t *pads) {
+    int n = a->spatial, y = TN__NODE(g, type, x);
     tn__onnx_ints(g, "kernel_shape", a->kernel + POOL_SPATIAL - n, n);
     tn__onnx_ints(g, "strides", a->stride + POOL_SPATIAL - n, n);
     tn__onnx_ints(g, "pads", pads, 2 * n);
     return y;
+}
+
+/* Runtimes take padding that is less than the kernel, which of a dilated window it need not be:
+ * then x, with -inf around it, and no padding. */
+static int pad_widely(tn__onnx *g, const tn_op_call *c, const tn__pool_args *a, int64_t *pads) {
+    int n = a->spatial, ndim = 2 + n, x = tn__onnx_in(g, c, 0);
+    int64_t all[2 * TN_MAX_DIMS] = {0};
+    bool wide = false;
+    for (int i = 0; i < n; i++) {
+        wide = wide || pads[n + i] >= a->kernel[POOL_SPATIAL - n + i];
+        all[2 + i] = pads[i];
+        all[ndim + 2 + i] = pads[n + i];
+    }
+    if (wide) {
+        int amounts = tn__onnx_wholes(g, all, 2 * ndim);
+        int least = tn__onnx_number(g, -(double)INFINITY, tn_dtype_of(c->in[0]));
+        x = TN__NODE(g, "Pad", x, amounts, least);
+        memset(pads, 0, 2 * (size_t)n * sizeof(*pads));
+    }
+    return x;
 }
 
 static void put_max_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
@@ -173,7 +233,9 @@ static void put_max_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
         put_adaptive(g, c, true);
         return;
     }
-    int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a);
+    int64_t pads[2 * POOL_SPATIAL];
+    pool_pads(&a, pads);
+    int x = pad_widely(g, c, &a, pads), y = pool_node(g, type, x, &a, pads);
     tn__onnx_ints(g, "dilations", a.dilation + POOL_SPATIAL - a.spatial, a.spatial);
     tn__onnx_give(g, c, 0, y);
 }
@@ -203,7 +265,9 @@ static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
         return;
     }
     tn_tensor *shares = window_shares(&a, tn_dtype_of(c->in[0]));
-    int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a);
+    int64_t pads[2 * POOL_SPATIAL];
+    pool_pads(&a, pads);
+    int y = pool_node(g, type, tn__onnx_in(g, c, 0), &a, pads);
     tn__onnx_int(g, "count_include_pad", 1);
     if (shares) {
         y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, shares));
@@ -295,8 +359,8 @@ static void put_fold(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 const tn__onnx_rule tn__onnx_windows[] = {
-    {"conv", put_conv, "Conv", NULL},
-    {"conv_transpose", put_conv_transpose, "ConvTranspose", transpose_fits},
+    {"conv", put_conv, "Conv", conv_fits},
+    {"conv_transpose", put_conv_transpose, "ConvTranspose", NULL},
     {"max_pool", put_max_pool, "MaxPool", has_places},
     {"avg_pool", put_avg_pool, "AveragePool", has_places},
     {"resample", put_resample, "Add", NULL},

@@ -261,6 +261,135 @@ static void fields_of_operations(void **state) {
     assert_true(found > 50);
 }
 
+/* ---- Windows --------------------------------------------------------------------------------- */
+
+enum window_kind { CONV, CONV_TRANSPOSE, MAX_POOL, AVG_POOL };
+typedef struct window {
+    enum window_kind kind;
+    tn_conv_options conv;
+    tn_pool_options pool;
+    tn_dims kernel;
+    tn_tensor *weight;
+} window;
+
+static int64_t drawn(int64_t low, int64_t high) {
+    return low + tn_random_below(tn_default_generator(), high - low + 1);
+}
+
+/* x is (2, 2, in, in); the window is not larger than what it slides over. */
+static window draw_window(int64_t in) {
+    window w = {.kind = (enum window_kind)drawn(CONV, AVG_POOL)};
+    w.conv = tn_conv_defaults();
+    w.pool = tn_pool_defaults();
+    w.conv.same = w.kind == CONV && drawn(0, 1);
+    w.pool.ceil_mode = drawn(0, 1);
+    w.kernel.ndim = w.conv.stride.ndim = w.conv.padding.ndim = w.conv.dilation.ndim =
+        w.conv.output_padding.ndim = 2;
+    for (int i = 0; i < 2; i++) {
+        int64_t kernel = drawn(1, 4), dilation = w.kind == AVG_POOL ? 1 : drawn(1, 3);
+        int64_t stride = w.conv.same ? 1 : drawn(1, 3), padding = drawn(0, kernel / 2);
+        bool fits = w.kind == CONV_TRANSPOSE ? 2 * padding <= dilation * (kernel - 1)
+                                             : dilation * (kernel - 1) < in + 2 * padding;
+        fits = fits || w.conv.same;
+        w.kernel.size[i] = fits ? kernel : 1;
+        w.conv.padding.size[i] = fits ? padding : 0;
+        w.conv.stride.size[i] = stride;
+        w.conv.dilation.size[i] = dilation;
+        w.conv.output_padding.size[i] = drawn(0, (stride > dilation ? stride : dilation) - 1);
+    }
+    w.pool.stride = w.conv.stride;
+    w.pool.padding = w.conv.padding;
+    w.pool.dilation = w.conv.dilation;
+    w.weight = tn_ones(TN_DIMS(2, 2, w.kernel.size[0], w.kernel.size[1]), TN_F32);
+    return w;
+}
+
+static tn_values slide(void *user, tn_values in) {
+    const window *w = user;
+    switch (w->kind) {
+    case CONV:
+        return TN_VALUES(tn_conv2d_op(in.v[0], w->weight, NULL, w->conv));
+    case CONV_TRANSPOSE:
+        return TN_VALUES(tn_conv_transpose2d_op(in.v[0], w->weight, NULL, w->conv));
+    case MAX_POOL:
+        return TN_VALUES(tn_max_pool2d_op(in.v[0], w->kernel, w->pool));
+    default:
+        return TN_VALUES(tn_avg_pool2d_op(in.v[0], w->kernel, w->pool));
+    }
+}
+
+/* Whether field 1 of a message is this text. */
+static bool is_called(const part *message, const char *name) {
+    part p;
+    for (const unsigned char *at = message->at; next_part(&at, message->at + message->value, &p);) {
+        if (p.field == 1) {
+            return p.value == strlen(name) && memcmp(p.at, name, p.value) == 0;
+        }
+    }
+    return false;
+}
+
+/* The first part of a message with this field. */
+static part first_part(const unsigned char *at, const unsigned char *end, int field) {
+    part p = {0};
+    while (next_part(&at, end, &p) && p.field != field) {
+    }
+    return p;
+}
+
+/* The integers of attribute `name` of the file's first node; how many. */
+static int read_ints(const char *path, const char *name, int64_t *to) {
+    size_t bytes;
+    unsigned char *file = temp_read(path, &bytes);
+    part graph = first_part(file, file + bytes, 7);
+    part node = first_part(graph.at, graph.at + graph.value, 1), p, number;
+    int n = 0;
+    for (const unsigned char *at = node.at; next_part(&at, node.at + node.value, &p);) {
+        bool here = p.field == 5 && is_called(&p, name);
+        for (const unsigned char *in = p.at; here && next_part(&in, p.at + p.value, &number);) {
+            if (number.field == 8) {
+                to[n++] = (int64_t)number.value;
+            }
+        }
+    }
+    free(file);
+    return n;
+}
+
+/* What ONNX's formulas make of the attributes is the size that Tern's result has; where the window
+ * does not say all of the padding, before it stands a node that does. */
+static void sizes_of_windows(void **state) {
+    (void)state;
+    const char *path = temp_path("window.onnx");
+    int padded = 0;
+    for (int i = 0; i < 400; i++) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        int64_t in = drawn(1, 7), strides[2], pads[4], dilations[2] = {1, 1}, more[2] = {0, 0};
+        window w = draw_window(in);
+        tn_values x = TN_VALUES(tn_ones(TN_DIMS(2, 2, in, in), TN_F32)), y = slide(&w, x);
+        tn_status status = tn_onnx_export_function(slide, &w, NULL, x, path, tn_onnx_defaults());
+        assert_string_equal(tn_error_message(), "");
+        assert_int_equal(status, TN_OK);
+        if (read_ints(path, "strides", strides) != 2) {
+            assert_contains(tell_file(path), "\nPad input ");
+            padded++;
+            continue;
+        }
+        assert_int_equal(read_ints(path, "pads", pads), 4);
+        read_ints(path, "dilations", dilations);
+        read_ints(path, "output_padding", more);
+        for (int d = 0; d < 2; d++) {
+            int64_t span = dilations[d] * (w.kernel.size[d] - 1) + 1, pad = pads[d] + pads[2 + d];
+            int64_t size = w.kind == CONV_TRANSPOSE ? (in - 1) * strides[d] + more[d] + span - pad
+                                                    : (in + pad - span) / strides[d] + 1;
+            assert_true(pads[d] >= 0 && pads[2 + d] >= 0);
+            assert_int_equal(size, tn_size(y.v[0], 2 + d));
+        }
+    }
+    assert_true(padded > 0 && padded < 100);
+}
+
 /* ---- Batches of any size --------------------------------------------------------------------- */
 
 static tn_values in_rows(void *user, tn_values in) {
@@ -467,6 +596,7 @@ int main(void) {
         TEST(bounds_that_are_infinite),
         TEST(a_module_with_a_policy),
         TEST(fields_of_operations),
+        TEST(sizes_of_windows),
         TEST(a_batch_of_any_size),
         TEST(what_a_batch_cannot_be),
         TEST(wrong_names),

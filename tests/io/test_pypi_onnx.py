@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""ONNX files against the ONNX checker and onnxruntime: every operation of the registry on its samples, and models, give there what
-they give in Tern.
+"""ONNX files against the ONNX checker and onnxruntime: every operation of the registry on its samples, models, and networks that are
+drawn, give there what they give in Tern.
 
-dump_onnx writes the files and what Tern computes. The bars: f32 within 1e-5 of the largest number of a result (f64: 1e-11), integers
-and bools equal. What has no counterpart in ONNX is listed in UNSUPPORTED with the reason, and is an error of the export.
+    test_pypi_onnx.py [COUNT [SEED]]    COUNT networks that are drawn (400), from SEED on (1)
+
+dump_onnx and dump_onnx_random write the files and what Tern computes. The bars: f32 within 1e-5 of the largest number of a result
+(f64: 1e-11), integers and bools equal. What has no counterpart in ONNX is listed in UNSUPPORTED with the reason, and is an error of
+the export.
 """
 import collections
 import os
@@ -21,7 +24,7 @@ import numpy  # pylint: disable=wrong-import-position
 import onnx  # pylint: disable=wrong-import-position
 import onnxruntime  # pylint: disable=wrong-import-position
 
-PROGRAM = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "dump_onnx")
+PROGRAMS = os.environ.get("TERN_TEST_BIN", "build/test/tests")
 BARS = {"float32": 1e-5, "float64": 1e-11}
 onnxruntime.set_default_logger_severity(4)
 
@@ -35,7 +38,6 @@ UNSUPPORTED = {
     "resample_grad": "a gradient", "scatter_rows": "a gradient",
     "all": "of nothing", "any": "of nothing",
     "argmax": "0-dimensional", "argmin": "0-dimensional", "argsort": "0-dimensional", "cumsum": "0-dimensional", "topk": "0-dimensional",
-    "conv_transpose": "as a gradient only: a size that output_padding does not reach",
 }
 
 
@@ -70,7 +72,7 @@ def compare(path):
 
 def unsupported(folder):
     """Nothing more than what is known, and the message names the operation."""
-    lines = (folder / "unsupported").read_text().splitlines()
+    lines = [line for line in (folder / "unsupported").read_text().splitlines() if not line.startswith("random.")]
     names = {line.split()[0].split(".")[1] for line in lines}
     assert names <= set(UNSUPPORTED), names - set(UNSUPPORTED)
     for line in lines:
@@ -80,14 +82,31 @@ def unsupported(folder):
         assert name in names
 
 
+def steps_of(path):
+    """Of a network that was drawn, what is in it."""
+    text = path.with_suffix(".txt")
+    return f" {text.read_text().strip()}:" if text.exists() else ""
+
+
+def random_networks(folder, count):
+    """Nothing in them is without a counterpart, and few are left out."""
+    lines = [line for line in (folder / "unsupported").read_text().splitlines() if line.startswith("random.")]
+    left_out = int((folder / "random.left_out").read_text())
+    assert not lines, lines
+    assert left_out <= count / 10, f"{left_out} of {count} were left out"
+    return left_out
+
+
 def main():
+    count, seed = (sys.argv[1:] + ["400", "1"][len(sys.argv) - 1:])[:2]
     with tempfile.TemporaryDirectory(prefix="tern_test_") as top:
         folder = pathlib.Path(top)
-        subprocess.run([PROGRAM, folder], check=True, timeout=600)
+        subprocess.run([os.path.join(PROGRAMS, "dump_onnx"), folder], check=True, timeout=600)
+        subprocess.run([os.path.join(PROGRAMS, "dump_onnx_random"), folder, count, seed], check=True, timeout=600)
         groups = collections.defaultdict(list)
         for path in sorted(folder.glob("*.onnx")):
             groups[".".join(path.name.split(".")[:2])].append(path)
-        print(f"1..{len(groups) + 1}")
+        print(f"1..{len(groups) + 2}")
         failed = False
         for number, (name, paths) in enumerate(groups.items(), 1):
             errors = []
@@ -95,11 +114,13 @@ def main():
                 try:
                     compare(path)
                 except Exception as error:  # pylint: disable=broad-except
-                    errors.append(f"# {path.stem}: {type(error).__name__}: {str(error)[:400]}".replace("\n", " "))
+                    errors.append(f"# {path.stem}:{steps_of(path)} {type(error).__name__}: {str(error)[:400]}".replace("\n", " "))
             failed = failed or bool(errors)
             print(f"{'not ok' if errors else 'ok'} {number} - {name} ({len(paths)} cases)", *errors, sep="\n", flush=True)
         unsupported(folder)
         print(f"ok {len(groups) + 1} - what ONNX cannot say", flush=True)
+        left_out = random_networks(folder, int(count))
+        print(f"ok {len(groups) + 2} - networks from seed {seed}: {left_out} of {count} left out, which rounding decides", flush=True)
         sys.exit(failed)
 
 
