@@ -148,7 +148,7 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     if (f->fd < 0) {
         int why = errno;
         file_finish(f);
-        tn__raise(TN_EIO, operation, "%s.tmp: %s", path,
+        tn__raise(why == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s.tmp: %s", path,
                   why == EBUSY ? "another process is writing it" : strerror(why));
         return false;
     }

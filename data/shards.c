@@ -18,6 +18,7 @@
 #include "tern/data.h"
 
 #include <endian.h>
+#include <errno.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -495,14 +496,19 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
     return &d->base;
 }
 
+/* A folder that cannot be read has no files, unless it is for want of memory. */
+static int end_search(const char *path, int why) {
+    (void)path;
+    return why == ENOMEM;
+}
+
 /* False after raising; else the caller's to globfree. */
 static bool find_paths(const char *pattern, glob_t *found) {
-    int status = glob(pattern, 0, NULL, found);
+    int status = glob(pattern, 0, end_search, found);
     if (status != 0) {
-        tn__raise(status == GLOB_NOSPACE ? TN_ENOMEM : TN_EIO, "token_shards", "%s: %s", pattern,
-                  status == GLOB_NOMATCH   ? "there is no such file"
-                  : status == GLOB_NOSPACE ? "no memory"
-                                           : "a folder cannot be read");
+        bool none = status == GLOB_NOMATCH;
+        tn__raise(none ? TN_EIO : TN_ENOMEM, "token_shards", "%s: %s", pattern,
+                  none ? "there is no such file" : "no memory");
     }
     return status == 0;
 }

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "core/utf8.h"
 #include "io/npy_array.h"
 #include "tern/ops.h"
 #include "tern/sys/tensor.h"
@@ -62,6 +63,7 @@ enum { LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50 };
 enum { END64 = 0x06064b50, LOCATOR64 = 0x07064b50 };
 enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22, LOCATOR_BYTES = 20, END64_BYTES = 56 };
 enum { STORED = 0, DEFLATED = 8, LONGEST_NAME = 1024 };
+enum { FLAG_UTF8 = 1 << 11 }; /* of an entry: its name is UTF-8, not code page 437 */
 
 typedef struct npz_entry {
     char *name;
@@ -264,14 +266,15 @@ const char *tn_npz_name(const tn_npz *f, int i) {
     return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
 }
 
-/* Exactly e->bytes come out of what is packed. */
-static bool inflate_entry(const npz_entry *e, const unsigned char *packed, unsigned char *to) {
+/* Exactly e->bytes come out of what is packed: Z_STREAM_END, else what zlib says, or Z_DATA_ERROR.
+ */
+static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsigned char *to) {
     z_stream z = {0};
-    if (inflateInit2(&z, -MAX_WBITS) != Z_OK) {
-        return false;
-    }
     size_t in = 0, out = 0;
-    int status = Z_OK;
+    int status = inflateInit2(&z, -MAX_WBITS);
+    if (status != Z_OK) {
+        return status;
+    }
     while (status == Z_OK) { /* counts of 32 bits */
         size_t more = (size_t)e->packed - in, room = (size_t)e->bytes - out, most = 1u << 30;
         z.next_in = (unsigned char *)packed + in;
@@ -287,7 +290,8 @@ static bool inflate_entry(const npz_entry *e, const unsigned char *packed, unsig
         }
     }
     inflateEnd(&z);
-    return status == Z_STREAM_END && out == e->bytes && in == e->packed;
+    bool whole = status == Z_STREAM_END && out == e->bytes && in == e->packed;
+    return whole || status == Z_MEM_ERROR ? status : Z_DATA_ERROR;
 }
 
 /* Reads and checks. What one byte of deflate can become is bounded, and so is what is asked for. */
@@ -313,9 +317,10 @@ static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const cha
     } else if (read_little(local, 4) != LOCAL) {
         archive_fails(f, "what its list says is not there");
     } else if (read_part(f, from, packed, (size_t)e->packed)) {
-        bool sound = (whole == packed || inflate_entry(e, packed, whole)) &&
-                     crc32_z(0, whole, (size_t)e->bytes) == e->check;
-        if (!sound) {
+        int status = whole == packed ? Z_STREAM_END : inflate_entry(e, packed, whole);
+        if (status == Z_MEM_ERROR) {
+            tn__raise(TN_ENOMEM, "npz_get", "%s: no memory", what);
+        } else if (status != Z_STREAM_END || crc32_z(0, whole, (size_t)e->bytes) != e->check) {
             tn__raise(TN_EFORMAT, "npz_get", "%s is damaged", what);
         }
     }
@@ -377,18 +382,34 @@ static void put_file(npz_writer *w, const void *data, size_t bytes) {
     w->at += bytes;
 }
 
+/* As Python has it: a name that is ASCII has none. Nor has one that is not UTF-8, whose bytes are
+ * written as they are. */
+static unsigned name_flags(const char *name) {
+    unsigned flags = 0;
+    int32_t code;
+    for (size_t at = 0, bytes = strlen(name); at < bytes;) {
+        int used = tn__utf8_decode(name + at, bytes - at, &code);
+        if (used == 0) {
+            return 0;
+        }
+        flags |= used > 1 ? FLAG_UTF8 : 0;
+        at += (size_t)used;
+    }
+    return flags;
+}
+
 /* What local header and list have in common: from the version on. 1980-01-01, as NumPy. */
 static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t check, size_t packed,
-                                 size_t bytes, size_t name) {
+                                 size_t bytes, const char *name) {
     to = put_little(to, 20, 2); /* the version that can read it */
-    to = put_little(to, 0, 2);
+    to = put_little(to, name_flags(name), 2);
     to = put_little(to, method, 2);
     to = put_little(to, 0, 2);
     to = put_little(to, 0x21, 2);
     to = put_little(to, check, 4);
     to = put_little(to, packed, 4);
     to = put_little(to, bytes, 4);
-    to = put_little(to, name, 2);
+    to = put_little(to, strlen(name) + 4, 2); /* and ".npy" */
     return put_little(to, 0, 2);
 }
 
@@ -441,14 +462,14 @@ static bool put_array(npz_writer *w, const char *name, const tn_tensor *t) {
     unsigned char *line = w->list + w->list_bytes;
     line = put_little(line, CENTRAL, 4);
     line = put_little(line, 20, 2);
-    line = put_common(line, w->compressed ? DEFLATED : STORED, check, packed, all, stem + 4);
+    line = put_common(line, w->compressed ? DEFLATED : STORED, check, packed, all, name);
     line = put_little(line, 0, 10); /* no comment, disk 0, no attributes */
     line = put_little(line, w->at, 4);
     memcpy(line, name, stem);
     memcpy(line + stem, ".npy", 4);
     w->list_bytes += CENTRAL_BYTES + stem + 4;
     unsigned char *to = put_little(local, LOCAL, 4);
-    to = put_common(to, w->compressed ? DEFLATED : STORED, check, packed, all, stem + 4);
+    to = put_common(to, w->compressed ? DEFLATED : STORED, check, packed, all, name);
     memcpy(to, name, stem);
     memcpy(to + stem, ".npy", 4);
     put_file(w, local, LOCAL_BYTES + stem + 4);

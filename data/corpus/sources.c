@@ -97,7 +97,7 @@ static bool add_path(tn__sources *s, char *path, int depth, const char *operatio
         return false;
     }
     if (stat(path, &about) != 0) {
-        tn__raise(TN_EIO, operation, "%s: %s", path, strerror(errno));
+        tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s: %s", path, strerror(errno));
         free(path);
         return false;
     }

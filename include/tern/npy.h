@@ -10,7 +10,8 @@
  * dtypes: f4 f8 f2 i8 i4 i1 u1 and bool are ours; i2 and u2 become i32, u4 becomes i64. Either byte
  * order and either order of dimensions is read; written is little-endian, in row-major order.
  * Objects, texts, complex numbers and u8 are TN_EUNSUPPORTED: nothing of Python's is ever executed.
- * A file is believed in nothing before it is checked; TN_EFORMAT names the place.
+ * A file is believed in nothing before it is checked; TN_EFORMAT names the place. Names in an
+ * archive are UTF-8, and say so, as NumPy's do; a name that does not is taken byte by byte.
  *
  * Read next: io/npy.c.
  */

@@ -75,6 +75,26 @@ def archives(folder):
                     same(x, out[name], name)
 
 
+def names_beyond_ascii(folder):
+    """With ZIP's flag for UTF-8, and only where it is needed; read with it and without."""
+    x = {name: numpy.full(3, number, "f4") for number, name in enumerate(("größe", "重み", "plain", "😀"))}
+    numpy.savez(folder / "in.npz", **x)
+    run(folder / "in.npz", folder / "out.npz")
+    out = numpy.load(folder / "out.npz")
+    assert sorted(out.files) == sorted(x), out.files
+    for name in x:
+        same(x[name], out[name], name)
+    with zipfile.ZipFile(folder / "out.npz") as archive:
+        assert {entry.filename: entry.flag_bits for entry in archive.infolist()} == {name + ".npy": 0 if name == "plain" else 0x800 for name in x}
+    data = (folder / "out.npz").read_bytes()
+    for head in (b"PK\x03\x04\x14\x00", b"PK\x01\x02\x14\x00\x14\x00"):
+        assert data.count(head + b"\x00\x08") == 3
+        data = data.replace(head + b"\x00\x08", head + b"\x00\x00")
+    (folder / "no_flag.npz").write_bytes(data)
+    run(folder / "no_flag.npz", folder / "again.npz")
+    assert sorted(numpy.load(folder / "again.npz").files) == sorted(x)
+
+
 def versions_of_the_header(folder):
     x = numpy.arange(6, dtype="f4").reshape(2, 3)
     for version in ((1, 0), (2, 0), (3, 0)):
@@ -85,7 +105,7 @@ def versions_of_the_header(folder):
 
 
 def main():
-    tests = [single_arrays, archives, versions_of_the_header]
+    tests = [single_arrays, archives, names_beyond_ascii, versions_of_the_header]
     print(f"1..{len(tests)}")
     failed = False
     with tempfile.TemporaryDirectory(prefix="tern_test_") as top:
