@@ -162,10 +162,33 @@ bool tn_op_index(const tn_op_call *c, int i) {
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
-/* Every input can be used, and all are on one device. */
+/* A descriptor that names its inputs has no others, and has those that are not optional. */
+static inline bool has_more(const tn_op *op, int n) {
+    return n > 0 && op->inputs[0] && (n > TN_OP_INPUTS || !op->inputs[n - 1]);
+}
+
+static inline bool has_fewer(const tn_op *op, int n) {
+    return n < TN_OP_INPUTS && op->inputs[n] && !(op->optional >> n & 1);
+}
+
+__attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
+    const tn_op *op = c->op;
+    bool more = has_more(op, c->inputs);
+    int i = c->inputs;
+    while (more && (i >= TN_OP_INPUTS || !op->inputs[i])) {
+        i--;
+    }
+    return tn_op_fail(c, TN_EVALUE, "%d inputs are given, but %s is %s", c->inputs,
+                      tn_op_input_name(op, i).text, more ? "its last" : "missing");
+}
+
+/* They are as many as the operation has, every one can be used, and all are on one device. */
 static bool check_inputs(const tn_op_call *c) {
     int place = 0;
     const tn_tensor *first = first_input(c, &place);
+    if (has_more(c->op, c->inputs) || has_fewer(c->op, c->inputs)) {
+        return refuse_count(c);
+    }
     for (int i = 0; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
         if (!t) {
@@ -320,18 +343,45 @@ static bool call_run(tn_op_call *c, bool *taken) {
     return tn__grad_self.tracer ? run_traced(c, taken) : run_shaped(c, taken);
 }
 
+/* Whether nothing is missing of a descriptor, or of what is given to it. */
+static inline bool is_callable(const tn_op *op, const void *args, tn_tensor *const *in, int n,
+                               tn_tensor **results) {
+    return op && op->shape && op->name && (args || (!op->args_size && !op->args_finish)) &&
+           n >= 0 && (n == 0 || in) && results && op->results >= 0 && op->results <= TN_OP_OUTPUTS;
+}
+
+/* Says what is. */
+__attribute__((cold)) static void refuse_call(const tn_op *op, const void *args,
+                                              tn_tensor *const *in, int n, tn_tensor **results) {
+    const char *name = op && op->name ? op->name : "apply";
+    int count = op ? tn_op_results(op) : 1;
+    if (!op || !op->name || !op->shape) {
+        tn__raise(TN_EVALUE, name, "%s is NULL (an operation needs a name and a shape rule)",
+                  !op         ? "the operation"
+                  : !op->name ? "its name"
+                              : "its shape");
+    } else if (op->results < 0 || op->results > TN_OP_OUTPUTS) {
+        tn__raise(TN_EVALUE, name, "its results are %d (0, which is 1, to %d)", op->results,
+                  TN_OP_OUTPUTS);
+    } else if (!args && (op->args_size || op->args_finish)) {
+        tn__raise(TN_EVALUE, name, "args is NULL, but its %s",
+                  op->args_size ? "args_size is not 0" : "args_finish releases them");
+    } else {
+        tn__raise(TN_EVALUE, name, "%d inputs, and the %s NULL", n,
+                  n > 0 && !in ? "list of them is" : "results are");
+    }
+    for (int i = 0; results && i < TN_OP_OUTPUTS && (i == 0 || i < count); i++) {
+        results[i] = tn_inert();
+    }
+    if (op && op->args_finish && args) {
+        op->args_finish((void *)args);
+    }
+}
+
 void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                    tn_tensor **results) {
-    if (!op || !op->shape || !op->name || n < 0 || (n > 0 && !in) || !results) {
-        tn__raise(TN_EVALUE, op && op->name ? op->name : "apply", "%s",
-                  !op || !op->shape || !op->name ? "an operation needs a name and a shape rule"
-                                                 : "the inputs or the results are NULL");
-        for (int i = 0; results && i < (op ? tn_op_results(op) : 1); i++) {
-            results[i] = tn_inert();
-        }
-        if (op && op->args_finish) {
-            op->args_finish((void *)args);
-        }
+    if (!is_callable(op, args, in, n, results)) {
+        refuse_call(op, args, in, n, results);
         return;
     }
     tn_op_call c;

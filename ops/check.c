@@ -653,8 +653,29 @@ static void name_sample(const checker *c, const tn_sample *sample, const char *w
               sample->text ? sample->text : "", where, record.message);
 }
 
+/* False after raising: a sample says how to make each of its inputs. */
+static bool is_whole(const checker *c, const tn_sample *sample) {
+    if (sample->inputs < 0 || sample->inputs > TN_OP_INPUTS) {
+        tn__raise(TN_EVALUE, c->op->name, "sample %d has %d inputs (0 to %d)", c->samples,
+                  sample->inputs, TN_OP_INPUTS);
+        return false;
+    }
+    for (int i = 0; i < sample->inputs; i++) {
+        const tn_spec *spec = &sample->in[i];
+        if (spec->kind == TN_SPEC_VALUES && !spec->values && tn_dims_count(spec->dims) != 0) {
+            tn__raise(TN_EVALUE, c->op->name, "sample %d: the values of input %d are NULL",
+                      c->samples, i);
+            return false;
+        }
+    }
+    return true;
+}
+
 static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     checker *c = (checker *)s;
+    if (tn_error() != TN_OK || !is_whole(c, sample)) {
+        return;
+    }
     int first = wants_brief() ? c->samples % TN__LAYOUTS : 0,
         end = wants_brief() ? first + 1 : TN__LAYOUTS;
     for (int layout = first; layout < end && tn_error() == TN_OK; layout++) {
@@ -683,15 +704,19 @@ tn_status tn_op_check(const tn_op *op) {
     if (tn_error() != TN_OK) {
         return tn_error();
     }
-    if (!op || !op->name || !op->shape) {
-        return tn__raise(TN_EVALUE, "op_check", "an operation needs a name and a shape rule");
+    if (!op || !op->name || !op->shape || !op->samples) {
+        return tn__raise(TN_EVALUE, op && op->name ? op->name : "op_check",
+                         "%s is NULL (to be checked, an operation needs a name, a shape rule and "
+                         "samples)",
+                         !op          ? "the operation"
+                         : !op->name  ? "its name"
+                         : !op->shape ? "its shape"
+                                      : "samples");
     }
     checker c = {.sampler = {.add = check_sample}, .op = op};
     tn_error_record record;
     tn__quiet(1);
-    if (op->samples) {
-        op->samples(&c.sampler);
-    }
+    op->samples(&c.sampler);
     bool failed = tn_error_take(&record);
     tn__quiet(-1);
     if (failed) {

@@ -165,6 +165,102 @@ static void lent_by_two(void **state) {
     assert_true(tn_equal(tn_grad_of(b), tn_full(TN_DIMS(4), 9, TN_F64)));
 }
 
+/* ---- Descriptors that lack something --------------------------------------------------------- */
+
+typedef struct numbers {
+    int64_t many[4];
+} numbers;
+
+static void finish_numbers(void *args) {
+    ((numbers *)args)->many[0]++;
+}
+
+static void reads_a_third(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_op_saved_input(g, 2));
+}
+
+static void reads_an_output(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_op_saved_output(g, 2));
+}
+
+static void refuses(const tn_op *op, const void *args, tn_tensor *const *in, int n,
+                    const char *part) {
+    tn_tensor *r[TN_OP_OUTPUTS] = {NULL};
+    tn_apply_many(op, args, in, n, r);
+    assert_inert(r[0], TN_EVALUE, part);
+    assert_inert(tn_apply(op, args, in, n), TN_EVALUE, part);
+}
+
+static void what_is_missing_is_named(void **state) {
+    (void)state;
+    const tn_op whole = {.name = "own", .shape = like_input, .forward = square_forward};
+    tn_tensor *in[TN_OP_INPUTS + 1];
+    for (int i = 0; i <= TN_OP_INPUTS; i++) {
+        in[i] = twos(TN_F32, true);
+    }
+    refuses(NULL, NULL, in, 1, "apply: the operation is NULL");
+    tn_op op = whole;
+    op.name = NULL;
+    refuses(&op, NULL, in, 1, "apply: its name is NULL");
+    op = whole;
+    op.shape = NULL;
+    refuses(&op, NULL, in, 1, "own: its shape is NULL");
+    op = whole;
+    op.forward = NULL;
+    refuses(&op, NULL, in, 1, "own: output 0 is no view, and nothing fills it: forward, host");
+    op = whole;
+    op.args_size = sizeof(numbers);
+    refuses(&op, NULL, in, 1, "own: args is NULL, but its args_size is not 0");
+    op.args_size = 0;
+    op.args_finish = finish_numbers;
+    refuses(&op, NULL, in, 1, "own: args is NULL, but its args_finish releases them");
+    op = whole;
+    op.results = TN_OP_OUTPUTS + 1;
+    refuses(&op, NULL, in, 1, "own: its results are 9 (0, which is 1, to 8)");
+    op.results = -1;
+    refuses(&op, NULL, in, 1, "own: its results are -1");
+    refuses(&whole, NULL, NULL, 1, "own: 1 inputs, and the list of them is NULL");
+    refuses(&whole, NULL, in, -1, "own: -1 inputs");
+    refuses(&whole, NULL, (tn_tensor *[]){NULL}, 1, "own: input 0 must not be NULL");
+    refuses(&whole, NULL, in, 0, "own: the rule needs input 0 but 0 inputs are given");
+    tn_apply_many(&whole, NULL, in, 1, NULL);
+    assert_error(TN_EVALUE, "own: 1 inputs, and the results are NULL");
+}
+
+static void inputs_that_are_named(void **state) {
+    (void)state;
+    tn_op op = {.name = "own",
+                .inputs = {"a", "b", "bias"},
+                .optional = 1u << 2,
+                .shape = like_input,
+                .forward = square_forward};
+    tn_tensor *in[TN_OP_INPUTS + 1];
+    for (int i = 0; i <= TN_OP_INPUTS; i++) {
+        in[i] = twos(TN_F32, true);
+    }
+    assert_false(tn_is_inert(tn_apply(&op, NULL, in, 2)));
+    assert_false(tn_is_inert(tn_apply(&op, NULL, in, 3)));
+    refuses(&op, NULL, in, 1, "own: 1 inputs are given, but b is missing");
+    refuses(&op, NULL, in, 0, "own: 0 inputs are given, but a is missing");
+    refuses(&op, NULL, in, 4, "own: 4 inputs are given, but bias is its last");
+    refuses(&op, NULL, in, TN_OP_INPUTS + 1, "own: 9 inputs are given, but bias is its last");
+}
+
+static void what_is_saved_and_not_there(void **state) {
+    (void)state;
+    tn_op op = {.name = "own",
+                .saves = TN_SAVES_OUTPUT(2),
+                .shape = like_input,
+                .forward = square_forward,
+                .backward = reads_a_third};
+    tn_tensor *x = twos(TN_F32, true);
+    tn_backward(tn_sum_all(tn_apply1(&op, NULL, x)));
+    assert_error(TN_EVALUE, "own: backward reads input 2 of 1");
+    op.backward = reads_an_output;
+    tn_backward(tn_sum_all(tn_apply1(&op, NULL, x)));
+    assert_error(TN_ESTATE, "own: backward asks for output 2");
+}
+
 /* ---- Compositions ---------------------------------------------------------------------------- */
 
 static void composition_alone(void **state) {
@@ -406,11 +502,23 @@ static void host_lines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(kernel_alone),       TEST(unrelated_result),  TEST(always_but_absent),
-        TEST(composition_alone),  TEST(forgotten_results), TEST(many_widened_inputs),
-        TEST(lent_by_two),        TEST(far_input),         TEST(composed_of_itself),
-        TEST(host_loops),         TEST(host_in_its_turn),  TEST(host_errors),
-        TEST(host_second_result), TEST(host_lines),
+        TEST(kernel_alone),
+        TEST(unrelated_result),
+        TEST(always_but_absent),
+        TEST(composition_alone),
+        TEST(forgotten_results),
+        TEST(many_widened_inputs),
+        TEST(lent_by_two),
+        TEST(far_input),
+        TEST(composed_of_itself),
+        TEST(host_loops),
+        TEST(host_in_its_turn),
+        TEST(host_errors),
+        TEST(host_second_result),
+        TEST(host_lines),
+        TEST(what_is_missing_is_named),
+        TEST(inputs_that_are_named),
+        TEST(what_is_saved_and_not_there),
     };
     return cmocka_run_group_tests_name("own_ops", tests, NULL, NULL);
 }

@@ -210,7 +210,7 @@ static void nothing_runs_after_an_error(void **state) {
     assert_int_equal(tn_op_check(tn_op_named("exp")), TN_EDTYPE);
     tn_error_clear();
     tn_op nameless = {0};
-    finds(&nameless, "op_check: an operation needs a name", "");
+    finds(&nameless, "op_check: its name is NULL", "");
 }
 
 /* Of the tests' own comparison of numbers, which cmocka's lets NaN pass. */

@@ -30,13 +30,40 @@ static void check(void **state) {
     tn_backend_use(NULL);
 }
 
+static void no_samples(tn_op_samples *s) {
+    (void)s;
+}
+
+static void too_many_inputs(tn_op_samples *s) {
+    tn_sample_add(s, &(tn_sample){.inputs = TN_OP_INPUTS + 1});
+}
+
+static void values_without_values(tn_op_samples *s) {
+    tn_sample_add(s, &(tn_sample){.inputs = 1, .in = {tn_spec_values(TN_DIMS(2), NULL)}});
+}
+
+static void args_that_are_missing(tn_op_samples *s) {
+    tn_sample_add(s, &(tn_sample){.inputs = 1, .in = {tn_spec_real(TN_DIMS(2), 0, 1)}});
+}
+
+static void checked_as(void (*samples)(tn_op_samples *s), const char *name, const char *part) {
+    tn_op op = *tn_op_named(name);
+    op.samples = samples;
+    assert_int_equal(tn_op_check(&op), TN_EVALUE);
+    assert_error(TN_EVALUE, part);
+}
+
 static void without_samples_fails(void **state) {
-    tn_op bare = *tn_op_named("exp");
-    bare.samples = NULL;
-    assert_int_equal(tn_op_check(&bare), TN_EVALUE);
-    tn_error_clear();
+    (void)state;
+    checked_as(NULL, "exp", "exp: samples is NULL");
+    checked_as(no_samples, "exp", "exp: the operation has no samples");
+    checked_as(too_many_inputs, "exp", "exp: sample 0 has 9 inputs (0 to 8)");
+    checked_as(values_without_values, "exp", "exp: sample 0: the values of input 0 are NULL");
+    checked_as(args_that_are_missing, "softmax", "softmax: sample 0 ([2]; ), contiguous: ");
     assert_int_equal(tn_op_check(NULL), TN_EVALUE);
-    tn_error_clear();
+    assert_error(TN_EVALUE, "op_check: the operation is NULL");
+    assert_int_equal(tn_op_check(&(tn_op){.name = "bare"}), TN_EVALUE);
+    assert_error(TN_EVALUE, "bare: its shape is NULL");
 }
 
 int main(int argc, char **argv) {
