@@ -246,9 +246,7 @@ TN_API tn_tensor *tn_matmul(tn_tensor *a, tn_tensor *b);
  * Without "->" the result has the letters that appear once, in alphabetical order. Up to 8
  * operands, which are joined from left to right by products of matrices. */
 TN_API tn_tensor *tn_einsum(const char *equation, tn_tensor *const *t, int n);
-#define TN_EINSUM(equation, ...)                      \
-    tn_einsum(equation, (tn_tensor *[]){__VA_ARGS__}, \
-              (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)))
+/* TN_EINSUM(equation, a, b, …): the same with the operands written out. */
 
 /* a (…, I), b (…, J), weight (O, I, J), bias (O) or NULL -> (…, O) = a weight b + bias. */
 TN_API tn_tensor *tn_bilinear(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias);
@@ -627,20 +625,24 @@ TN_API tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *in
 
 #ifdef __cplusplus
 }
-static inline tn_tensor *tn__cat_cxx(int dim, std::initializer_list<tn_tensor *> t) {
+typedef std::initializer_list<tn_tensor *> tn__tensors;
+static inline tn_tensor *tn__cat_cxx(int dim, tn__tensors t) {
     return tn_cat(t.begin(), (int)t.size(), dim);
 }
-static inline tn_tensor *tn__stack_cxx(int dim, std::initializer_list<tn_tensor *> t) {
+static inline tn_tensor *tn__stack_cxx(int dim, tn__tensors t) {
     return tn_stack(t.begin(), (int)t.size(), dim);
+}
+static inline tn_tensor *tn__einsum_cxx(const char *equation, tn__tensors t) {
+    return tn_einsum(equation, t.begin(), (int)t.size());
 }
 #define TN_CAT(dim, ...) tn__cat_cxx(dim, {__VA_ARGS__})
 #define TN_STACK(dim, ...) tn__stack_cxx(dim, {__VA_ARGS__})
+#define TN_EINSUM(equation, ...) tn__einsum_cxx(equation, {__VA_ARGS__})
 #else
-#define TN_CAT(dim, ...)                 \
-    tn_cat((tn_tensor *[]){__VA_ARGS__}, \
-           (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)), dim)
-#define TN_STACK(dim, ...)                 \
-    tn_stack((tn_tensor *[]){__VA_ARGS__}, \
-             (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *)), dim)
+#define TN__TENSORS(...) \
+    (tn_tensor *[]){__VA_ARGS__}, (int)(sizeof((tn_tensor *[]){__VA_ARGS__}) / sizeof(tn_tensor *))
+#define TN_CAT(dim, ...) tn_cat(TN__TENSORS(__VA_ARGS__), dim)
+#define TN_STACK(dim, ...) tn_stack(TN__TENSORS(__VA_ARGS__), dim)
+#define TN_EINSUM(equation, ...) tn_einsum(equation, TN__TENSORS(__VA_ARGS__))
 #endif
 #endif

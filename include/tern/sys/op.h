@@ -54,7 +54,7 @@ typedef struct tn_op_call {
 
 /* Descriptor of input i or output i; NULL where it is absent, or was not made. For forwards. */
 static inline const tn_desc *tn_op_x(const tn_op_call *c, int i) {
-    return i < c->inputs && c->in[i] ? &c->x[i] : NULL;
+    return i < c->inputs && i < TN_OP_INPUTS && c->in[i] ? &c->x[i] : NULL;
 }
 static inline const tn_desc *tn_op_y(const tn_op_call *c, int i) {
     return i < c->outputs ? &c->y[i] : NULL;
@@ -113,21 +113,14 @@ typedef struct tn_op_field {
     tn_field_kind kind;
     size_t offset, bytes;
 } tn_op_field;
-#define TN_FIELD(type, member)                                                          \
-    {                                                                                   \
-#member,                                                                              \
-     _Generic(((type *)0)->member, int: TN_FIELD_INT, unsigned: TN_FIELD_INT,              \
-              int64_t: TN_FIELD_INT64, int64_t *: TN_FIELD_INT64, double: TN_FIELD_DOUBLE, \
-              bool: TN_FIELD_BOOL, tn_dims: TN_FIELD_DIMS),                                \
-     offsetof(type, member), sizeof(((type *)0)->member) \
-    }
-
 struct tn_op {
     const char *name;
     size_t args_size;
     tn_op_field fields[TN_OP_FIELDS]; /* what args are, as far as somebody needs it */
     int results;                      /* outputs that the caller gets: 1 unless set */
-    const char *inputs[TN_OP_INPUTS]; /* what errors call them: {"logits", "labels"} */
+    /* What errors call them: {"logits", "labels"}; those that are named are all that there are.
+     * Without names there may be any number. */
+    const char *inputs[TN_OP_INPUTS];
     uint32_t optional;                /* bit i: input i may be absent (NULL) */
     uint32_t saves;                   /* what a gradient reads, always … */
     uint32_t saves_for[TN_OP_INPUTS]; /* … and what it reads for the gradient of input i */
@@ -225,7 +218,9 @@ static inline bool tn_op_differentiable(const tn_op *op) {
 /* ---- Calling --------------------------------------------------------------------------------- */
 
 /* Runs op on in[0 … n-1] and records it when a gradient may be asked for. Inert in,
- * inert out. args is copied. */
+ * inert out. args is copied. TN_EVALUE names what is missing of a descriptor (its name, its shape
+ * rule, what fills its result), args where it has args_size, inputs that it names and does not get,
+ * and those that are too many. */
 TN_API tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *in, int n);
 TN_API void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                           tn_tensor **results);
@@ -388,5 +383,37 @@ TN_API tn_status tn_op_check(const tn_op *op);
 
 #ifdef __cplusplus
 }
+template <typename T> constexpr tn_field_kind tn__field_kind_cxx(const T *) {
+    return TN_FIELD_INT;
+}
+template <> constexpr tn_field_kind tn__field_kind_cxx(const int64_t *) {
+    return TN_FIELD_INT64;
+}
+template <size_t n> constexpr tn_field_kind tn__field_kind_cxx(const int64_t (*)[n]) {
+    return TN_FIELD_INT64;
+}
+template <> constexpr tn_field_kind tn__field_kind_cxx(const double *) {
+    return TN_FIELD_DOUBLE;
+}
+template <> constexpr tn_field_kind tn__field_kind_cxx(const bool *) {
+    return TN_FIELD_BOOL;
+}
+template <> constexpr tn_field_kind tn__field_kind_cxx(const tn_dims *) {
+    return TN_FIELD_DIMS;
+}
+#define TN_FIELD(type, member)                                                                   \
+    {                                                                                            \
+#member, tn__field_kind_cxx((decltype(((type *)0)->member) *)0), offsetof(type, member), \
+            sizeof(((type *)0)->member)                                                          \
+    }
+#else
+#define TN_FIELD(type, member)                                                          \
+    {                                                                                   \
+#member,                                                                              \
+     _Generic(((type *)0)->member, int: TN_FIELD_INT, unsigned: TN_FIELD_INT,              \
+              int64_t: TN_FIELD_INT64, int64_t *: TN_FIELD_INT64, double: TN_FIELD_DOUBLE, \
+              bool: TN_FIELD_BOOL, tn_dims: TN_FIELD_DIMS),                                \
+     offsetof(type, member), sizeof(((type *)0)->member) \
+    }
 #endif
 #endif
