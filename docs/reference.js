@@ -1,8 +1,9 @@
-// The search of the reference (docs/reference.py); INDEX is in names.js: [name, place, PyTorch's names, a line about it].
+// The search of the reference (docs/reference.py); INDEX is in names.js: [name, place, PyTorch's names, a line about it, its
+// contract's other words].
 const box = document.getElementById("search"), found = document.getElementById("found"), page = document.getElementById("page");
 function rank(entry, words) {  // the lower the better; -1: no match
   const name = entry[0].toLowerCase(), other = (entry[0] + " " + entry[2] + " " + entry[3]).toLowerCase();
-  if (!words.every(w => other.includes(w))) return -1;
+  if (!words.every(w => other.includes(w))) return words.every(w => other.includes(w) || entry[4].includes(w)) ? 4 : -1;
   if (words.some(w => name === w || name === "tn_" + w)) return 0;
   const near = words.every(w => name.includes(w)) ? name.length / 100 : 1;
   const torch = entry[2].toLowerCase().split(" ").some(n => words.includes(n) || words.includes(n.split(".").pop()));

@@ -318,7 +318,7 @@ class Writer:
                 '<script src="names.js"></script><script src="reference.js"></script></body></html>\n')
 
     def index(self):
-        """[name, place, PyTorch's names, a line about it] of every public name."""
+        """[name, place, PyTorch's names, a line about it, the other words of its contract] of every public name."""
         entries = []
         for header in self.headers:
             for section, paragraph, group in groups_of(header):
@@ -327,7 +327,9 @@ class Writer:
                     above = group.text or next((g.text for g in paragraph if g.text), "") or section.title
                     about = " ".join((beside.group(1) if beside else above).replace("\n *", " ").split())
                     names = [n for n in d.names if self.definitions[n] is d]
-                    entries += [[n, self.places[n], " ".join(self.torch.get(n, [])), shortened(about)] for n in names if is_public(header, n)]
+                    words = set(re.findall(r"[^\W_]\w+", f"{above} {d.code}".lower())) - set(re.findall(r"\w+", shortened(about).lower()))
+                    entries += [[n, self.places[n], " ".join(self.torch.get(n, [])), shortened(about), " ".join(sorted(words))]
+                                for n in names if is_public(header, n)]
         return entries
 
     def front(self):
@@ -372,6 +374,8 @@ CLEAN = {"include/tern/a.h": "/* All of a. */\n#ifndef TERN_A_H\n#define TERN_A_
                              "/* ---- Numbers ---- */\n\n/* Twice x; tn_both is for two. */\nTN_API int tn_twice(int x);\n"
                              "TN_API int tn_both(int x,\n                  int y);\n\nTN_API int tn_one(void); /* 1 */\n\n"
                              "/* ---- Colours: as numbers ---- */\n\ntypedef enum tn_colour { TN_RED, TN_BLUE } tn_colour;\n\n#endif\n"}
+SEARCHES = {"freeze": "tn_module_requires_grad", "weight decay": "tn_match_vectors", "no_decay": "tn_adam_options",
+            "argparse": "tn_options_parse", "padding same": "tn_conv_options", "conv2d": "tn_conv2d_op"}  # what is typed, and is among what is found
 PLANTED = {  # what, and what is replaced by what
     "a function without a contract": (" /* 1 */", ""),
     "a type without a contract": ("Colours: as numbers", "Colours"),
@@ -386,7 +390,11 @@ def self_test():
     for what, (old, new) in PLANTED.items():
         assert old in text, what
         trees[what] = {path: text.replace(old, new, 1)}
-    return planted.self_test(CLEAN, trees, faults)
+    entries = {entry[0]: " ".join(entry).lower() for entry in Writer(os.path.abspath(ROOT), ".").index()}
+    missed = [f"searching for {words!r} does not find {name}" for words, name in SEARCHES.items()
+              if not all(word in entries.get(name, "") for word in words.split())]
+    print("\n".join(missed) or f"{len(SEARCHES)} searches find what they should")
+    return planted.self_test(CLEAN, trees, faults) or missed
 
 
 def main():

@@ -325,7 +325,9 @@ TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *pa
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 /* Parameters and buffers of m and below to a device; before an optimiser is made over them. */
 TN_API tn_status tn_module_to(void *m, tn_device device);
-TN_API void tn_module_requires_grad(void *m, bool requires_grad); /* all parameters of m */
+/* Of all parameters of m and below; false freezes them: they get no gradient, and optimisers pass
+ * them over. */
+TN_API void tn_module_requires_grad(void *m, bool requires_grad);
 /* The parameters that `paths` names want no gradient, or want one again. Paths of parameters, or of
  * modules, which mean all below, with spaces between them; * is anything but a dot ("wte h.0",
  * "h.*.attn", "*"). Return how many have changed, or -1 after an error, and then none has:

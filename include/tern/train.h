@@ -53,10 +53,11 @@ typedef struct tn_option {
     struct tn_run_options *run; /* --out, --steps, --resume, … */
 } tn_option;
 
-/* Reads a program's arguments by its table. Prints and ends the process for --help, and, with
- * status 64, after which launchers do not start it again, for what is no option or has a wrong
- * value: the message says what it should be. `about`: what the program does; behind a \v what is
- * said after the options. A run then knows the command line (tn_run_end); argv must live. */
+/* Reads a program's arguments by its table, as argparse does in Python. Prints and ends the process
+ * for --help, and, with status 64, after which launchers do not start it again, for what is no
+ * option or has a wrong value: the message says what it should be. `about`: what the program does;
+ * behind a \v what is said after the options. A run then knows the command line (tn_run_end); argv
+ * must live. */
 TN_API tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_option *table);
 
 /* ---- Where and how to compute, by options ---------------------------------------------------- */
