@@ -26,6 +26,25 @@ header=$(sed -n 's/^#define TN_VERSION_\(MAJOR\|MINOR\|PATCH\) //p' "$(pkg-confi
 [ "$version" = "$header" ] || { echo "tern.pc says $version, tern/core.h says $header"; exit 1; }
 [ -e "$lib/libtern.so.${version%.*}" ] || { echo "no libtern.so.${version%.*} in $lib"; exit 1; }
 
+# The program of docs/cpp_cmake.md: the page's lines with g++, and its CMakeLists.txt where there is a cmake.
+mkdir cpp
+sed -n '/^```cpp$/,/^```$/p' "$root/docs/cpp_cmake.md" | sed '/^```/d' >cpp/line.cc
+sed -n '/^```cmake$/,/^```$/p' "$root/docs/cpp_cmake.md" | sed '/^```/d' >cpp/CMakeLists.txt
+# shellcheck disable=SC2086  # words are wanted
+g++ -std=c++11 -Wall -Wextra -g cpp/line.cc $flags "-Wl,-rpath,$lib" -o line
+[ "$(./line)" = learned ] || { echo "docs/cpp_cmake.md: the program says: $(./line)"; exit 1; }
+if command -v cmake >/dev/null; then
+    cmake -S cpp -B cpp/build >"$work/log" && cmake --build cpp/build >>"$work/log" || { cat "$work/log"; exit 1; }
+    [ "$(cpp/build/line)" = learned ] || { echo "docs/cpp_cmake.md: CMake's program says: $(cpp/build/line)"; exit 1; }
+else
+    echo "no cmake: CMakeLists.txt of docs/cpp_cmake.md is not tried"
+fi
+# The same by the build where it is, nothing being installed, with no other flags.
+# shellcheck disable=SC2046
+g++ -Wall -Wextra -g cpp/line.cc $(PKG_CONFIG_PATH=$build/meson-uninstalled pkg-config --cflags --libs tern) -o in_place
+[ "$(ldd ./in_place | sed -n 's/.*libtern.so.* => \([^ ]*\) .*/\1/p')" = "$build/libtern.so.${version%.*}" ] || { ldd ./in_place; exit 1; }
+[ "$(./in_place)" = learned ] || { echo "the build where it is: $(./in_place)"; exit 1; }
+
 printf '#include <tern/tern.h>\n#include <cstdio>\nint main() { std::puts(tn_build_info()); }\n' >cxx.cc
 # shellcheck disable=SC2086  # words are wanted
 g++ -std=c++17 -Wall -Wextra cxx.cc $flags "-Wl,-rpath,$lib" -o cxx
