@@ -144,6 +144,48 @@ TN_API int64_t tn_live_tensors(void);
 #define TN__GLUE(a, b) TN__GLUE2(a, b)
 #define TN__UNIQUE(name) TN__GLUE(name, __COUNTER__)
 
+/* ---- Options ---------------------------------------------------------------------------------- *
+ *
+ * Options are plain structs, made by a function that gives all members their defaults, which are
+ * PyTorch's. Others are set in the same expression:
+ *
+ *     tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 3e-4, .weight_decay = 0.1));
+ *
+ * or one after the other: tn_adamw_options o = tn_adamw_defaults(); o.lr = 3e-4;
+ *
+ * Zero never means "default" in secret: (tn_adamw_options){.lr = 3e-4} has betas and eps of 0. */
+
+/* WHAT_defaults() with up to 24 members set, in their order; a value may be a TN_WITH too. A
+ * pointer to an array needs an array with a name: one made in here, (int[]){1, 2}, ends at the `)`.
+ */
+#define TN_WITH(...)                                                                               \
+    TN__WITH(TN__UNIQUE(tn__with_), TN__WITH_CHECK(#__VA_ARGS__), __VA_ARGS__, , , , , , , , , , , \
+             , , , , , , , , , , , , , , , )
+
+/* `(o .lr = 3e-4)` of each member; what was not given is empty: `(o )`. */
+/* clang-format off */
+#define TN__WITH(o, check, what, a, b, c, d, e, f, g, h, i, j, k, l, m, n, p, q, r, s, t, u, v, w, \
+                 x, y, more, ...)                                                                  \
+    __extension__({                                                                                \
+        (void)sizeof(char[sizeof(#more) == 1 ? 1 : -1]); /* at most 24 */                          \
+        check;                                                                                     \
+        __typeof__(what##_defaults()) o = what##_defaults();                                       \
+        (void)(o a); (void)(o b); (void)(o c); (void)(o d); (void)(o e); (void)(o f);              \
+        (void)(o g); (void)(o h); (void)(o i); (void)(o j); (void)(o k); (void)(o l);              \
+        (void)(o m); (void)(o n); (void)(o p); (void)(o q); (void)(o r); (void)(o s);              \
+        (void)(o t); (void)(o u); (void)(o v); (void)(o w); (void)(o x); (void)(o y);              \
+        o;                                                                                         \
+    })
+/* clang-format on */
+
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__cplusplus)
+void tn__with_array(void)
+    __attribute__((error("TN_WITH: an array that is made in it ends with it: give it a name")));
+#define TN__WITH_CHECK(text) __builtin_strstr(text, "]){") ? tn__with_array() : (void)0
+#else
+#define TN__WITH_CHECK(text) (void)0
+#endif
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* Bytes of tensor data on the CPU. Freed blocks are cached for the next tensor: first touch of
