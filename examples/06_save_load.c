@@ -70,14 +70,10 @@ static tn_checkpoint checkpoint_of(run *r) {
 /* ---- Three things to do with files ----------------------------------------------------------- */
 
 static void save_weights(run *trained, const char *path) {
-    if (tn_save(&trained->model, path) != TN_OK) {
-        exit(1); /* the compiler warns when the answer of a save or load is ignored */
-    }
+    tn_save(&trained->model, path);
     tn_linear other;
     tn_linear_init(&other, 2, 1, tn_linear_defaults());
-    if (tn_load(&other, path) != TN_OK) {
-        exit(1);
-    }
+    tn_load(&other, path);
     printf("weights: saved to %s; the loaded ones are %s\n", path,
            tn_equal(other.weight, trained->model.weight) ? "the same" : "different");
     tn_module_finish(&other);
@@ -96,17 +92,13 @@ static void save_weights(run *trained, const char *path) {
 
 static void go_on(run *first, const char *path) {
     tn_checkpoint c = checkpoint_of(first);
-    if (tn_checkpoint_save(&c, path) != TN_OK) {
-        exit(1);
-    }
+    tn_checkpoint_save(&c, path);
     double undisturbed = run_steps(first, 30);
 
     run second;
     run_init(&second, 99); /* other weights: they are replaced */
     c = checkpoint_of(&second);
-    if (tn_checkpoint_load(&c, path) != TN_OK) {
-        exit(1);
-    }
+    tn_checkpoint_load(&c, path);
     second.step = c.step;
     double resumed = run_steps(&second, 30);
     printf("run: 30 steps after step %lld, loss %.9g undisturbed and %.9g resumed: %s\n",

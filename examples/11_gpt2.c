@@ -178,8 +178,8 @@ int main(int argc, char **argv) {
                            .loader = training,
                            .generator = tn_default_generator()};
     tn_run *r = tn_run_new(world, run, parts);
-    if (o.init && tn_run_step(r) == 0 && tn_lm_load_weights(net, o.init) != TN_OK) {
-        return 1;
+    if (o.init && tn_run_step(r) == 0) {
+        tn_lm_load_weights(net, o.init);
     }
     tn_run_utilisation(r, tn_lm_flops(net), tn_setup_flops(&setup, world));
     while (tn_run_next(r)) {

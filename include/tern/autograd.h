@@ -148,8 +148,7 @@ TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs,
  * (may be NULL) gives a leaf's name, which is read before it is called again, or NULL;
  * tn_module_graph_dot (module.h) names parameters by their paths. docs/debugging.md. */
 typedef const char *(*tn_leaf_name)(const tn_tensor *leaf, void *user);
-TN_API tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name,
-                              void *user) TN_MUST_USE;
+TN_API tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, void *user);
 
 /* Every operation's result and every gradient is searched for NaN; the first is TN_EVALUE naming
  * the operation, and in backward also where its forward was called. Slow. */

@@ -27,13 +27,11 @@
 #define TN_VERSION_PATCH 0
 
 #if defined(__GNUC__)
-/* What the library exports; a result that must not be dropped; a format with its arguments. */
+/* What the library exports; a format with its arguments. */
 #define TN_API __attribute__((visibility("default")))
-#define TN_MUST_USE __attribute__((warn_unused_result))
 #define TN_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define TN_API
-#define TN_MUST_USE
 #define TN_PRINTF(text, first)
 #endif
 

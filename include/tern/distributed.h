@@ -210,7 +210,7 @@ TN_API void tn_mesh_free(tn_mesh *m);
  * links are not followed. */
 TN_API void tn_flight_dump(FILE *file);
 /* As a trace for chrome://tracing and Perfetto. */
-TN_API tn_status tn_flight_trace(const char *path) TN_MUST_USE;
+TN_API tn_status tn_flight_trace(const char *path);
 /* Adds an event of the program's own ("backward") from begin to now,
  * to be seen beside the operations. */
 TN_API void tn_flight_mark(const char *name, double begin);

@@ -77,7 +77,7 @@ TN_API tn_status tn_safetensors_writer_add(tn_safetensors_writer *w, const char 
 TN_API tn_status tn_safetensors_writer_add_metadata(tn_safetensors_writer *w, const char *key,
                                                     const char *value);
 /* frees w in any case */
-TN_API tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) TN_MUST_USE;
+TN_API tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path);
 TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
 
 /* ---- A module's weights ---------------------------------------------------------------------- */
@@ -92,8 +92,8 @@ TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
  * and kind must be the same (TN_EMISMATCH). Dropout and precision may differ, and so may kinds:
  * weights are put to other uses. For more than that, make the module as it was, load, and change
  * its fields. Files from elsewhere have no such text, and nothing is compared. */
-TN_API tn_status tn_save(void *m, const char *path) TN_MUST_USE;
-TN_API tn_status tn_load(void *m, const char *path) TN_MUST_USE;
+TN_API tn_status tn_save(void *m, const char *path);
+TN_API tn_status tn_load(void *m, const char *path);
 
 /* ---- Checkpoints: everything a run needs to go on, bit for bit ------------------------------- */
 
@@ -135,18 +135,18 @@ typedef struct tn_checkpoint {
 /* One safetensors file: model.NAME, optim.NAME, average.NAME, the rest as metadata, and a digest
  * (XXH3, 128 bits) over the whole. Load reads the whole file into memory and checks digest, names,
  * shapes, dtypes and kinds first: after an error nothing has changed. */
-TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) TN_MUST_USE;
-TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) TN_MUST_USE;
+TN_API tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path);
+TN_API tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path);
 
 /* ---- Any file -------------------------------------------------------------------------------- */
 
 /* Writes `bytes` to `path` as described at the top. */
-TN_API tn_status tn_write_file(const char *path, const void *data, size_t bytes) TN_MUST_USE;
+TN_API tn_status tn_write_file(const char *path, const void *data, size_t bytes);
 
 /* images (N, C, H, W), numbers of any dtype from 0 (black) to 1, C 1 (grey) or 3 (red, green,
  * blue), as one PNG file: `columns` of them side by side, 2 pixels apart. What is outside [0, 1] is
  * cut off. TN_ESHAPE, TN_EVALUE, TN_EIO. */
-TN_API tn_status tn_save_image(tn_tensor *images, const char *path, int columns) TN_MUST_USE;
+TN_API tn_status tn_save_image(tn_tensor *images, const char *path, int columns);
 
 #ifdef __cplusplus
 }

@@ -285,10 +285,8 @@ TN_API tn_lm_load_options tn_lm_load_defaults(void);
 
 /* Initialises m with the options of the folder's model, and gives it the weights. After an error m
  * is finished. */
-TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder,
-                                tn_lm_load_options options) TN_MUST_USE;
-TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder,
-                                  tn_lm_load_options options) TN_MUST_USE;
+TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder, tn_lm_load_options options);
+TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder, tn_lm_load_options options);
 /* The same, of any family: a tn_gpt or tn_llama, for tn_lm_free. NULL after an error. */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
 TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
@@ -303,7 +301,7 @@ TN_API tn_module *tn_lm_new(const char *folder, double dropout);
  * that differ, but for dropout. Of a sharded model each rank reads the elements that it has, and no
  * others. After an error nothing has changed, but that parameters without elements
  * (TN_DEFER_INIT) may have some. */
-TN_API tn_status tn_lm_load_weights(void *m, const char *folder) TN_MUST_USE;
+TN_API tn_status tn_lm_load_weights(void *m, const char *folder);
 
 /* Writes a folder that transformers and tn_lm_load read, with the same logits; it is made where it
  * is not there. What it has of a model is replaced, other files (a tokenizer's) stay. Whatever
@@ -323,11 +321,10 @@ typedef struct tn_lm_save_options {
     bool plain;
 } tn_lm_save_options;
 TN_API tn_lm_save_options tn_lm_save_defaults(void);
-TN_API tn_status tn_lm_save(void *m, const char *folder) TN_MUST_USE;
-TN_API tn_status tn_lm_save_with(void *m, const char *folder,
-                                 tn_lm_save_options options) TN_MUST_USE;
-TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder) TN_MUST_USE;
-TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder) TN_MUST_USE;
+TN_API tn_status tn_lm_save(void *m, const char *folder);
+TN_API tn_status tn_lm_save_with(void *m, const char *folder, tn_lm_save_options options);
+TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder);
+TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder);
 
 /* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or,
  * where it has none, config.json in a Hugging Face folder. Where neither names an end it is the
@@ -349,9 +346,8 @@ TN_API tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const
  * number of its header. Saving writes the version of m's dtype, whole or not at all;
  * TN_EUNSUPPORTED when llm.c has no such model. Rows are added to the vocabulary up to a multiple
  * of 128, and missing biases are zeros. */
-TN_API tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path,
-                                  tn_lm_load_options options) TN_MUST_USE;
-TN_API tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path) TN_MUST_USE;
+TN_API tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path, tn_lm_load_options options);
+TN_API tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path);
 
 #ifdef __cplusplus
 }

@@ -320,7 +320,7 @@ TN_API int tn_module_children(void *m); /* how many were added to m itself */
 TN_API tn_module *tn_module_at(void *m, int i);
 TN_API void tn_module_print(void *m, FILE *file); /* a tree: shapes, counts, what is frozen */
 /* tn_graph_dot of t, with the names of m's parameters. */
-TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *path) TN_MUST_USE;
+TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *path);
 
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 /* Parameters and buffers of m and below to a device; before an optimiser is made over them. */

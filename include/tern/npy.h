@@ -28,7 +28,7 @@ extern "C" {
  * TN_ENOMEM. */
 TN_API tn_tensor *tn_npy_load(const char *path);
 /* TN_EDTYPE: NumPy has no bf16 (tn_cast to f32 does). Written as io.h says. */
-TN_API tn_status tn_npy_save(const char *path, const tn_tensor *t) TN_MUST_USE;
+TN_API tn_status tn_npy_save(const char *path, const tn_tensor *t);
 
 /* Reads the archive's contents, stored or compressed; arrays when they are asked for. NULL after an
  * error. */
@@ -42,7 +42,7 @@ TN_API tn_tensor *tn_npz_get(const tn_npz *f, const char *name); /* TN_EVALUE: t
 /* n arrays under these names, as numpy.savez, or savez_compressed. TN_EVALUE: a name twice, or one
  * that is empty or too long; TN_EUNSUPPORTED: 4 GiB and more. */
 TN_API tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *const *tensors,
-                             int n, bool compressed) TN_MUST_USE;
+                             int n, bool compressed);
 
 /* ---- Datasets -------------------------------------------------------------------------------- */
 

@@ -42,13 +42,12 @@ TN_API tn_onnx_options tn_onnx_defaults(void);
  * that ONNX has not, nor any of those of which it is made; a tensor that is changed in place and
  * depends on the inputs, or was used before; more than 2 GiB. TN_EVALUE: a name that is used twice.
  * TN_EIO, TN_ENOMEM. */
-TN_API tn_status tn_onnx_export(void *m, tn_values in, const char *path,
-                                tn_onnx_options options) TN_MUST_USE;
+TN_API tn_status tn_onnx_export(void *m, tn_values in, const char *path, tn_onnx_options options);
 
 /* The same of a function. m: whose parameters and buffers it reads, for their names, or NULL: a
  * tensor that is no input is then a constant without a name. */
 TN_API tn_status tn_onnx_export_function(tn_forward f, void *user, void *m, tn_values in,
-                                         const char *path, tn_onnx_options options) TN_MUST_USE;
+                                         const char *path, tn_onnx_options options);
 
 #ifdef __cplusplus
 }

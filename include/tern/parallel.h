@@ -191,11 +191,11 @@ TN_API tn_sampler tn_distributed_sampler(tn_group *g, tn_sampler order, bool dro
 
 /* Rank 0 writes, all wait, all get the error. A model of which a rank has parts is TN_EUNSUPPORTED:
  * tn_saver_save. */
-TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) TN_MUST_USE;
+TN_API tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path);
 /* Rank 0 reads the file once; the others get the bytes from it and need no file. Nothing is loaded
  * on any rank unless all have found these bytes right, and the same (by their digest). The loader's
  * place is converted when the number of ranks has changed. */
-TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) TN_MUST_USE;
+TN_API tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path);
 
 /* A learning rate for N times the batch: N lr (Goyal et al. 2017, arXiv:1706.02677) or sqrt(N) lr.
  * To be used with a warm-up: tn_schedule_constant, tn_schedule_cosine. */
@@ -240,15 +240,15 @@ TN_API tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_opti
  * the save before and raises what went wrong with it, on all ranks; then nothing is saved. A step
  * that is there is replaced. With `behind` the copies stay until tn_saver_free: the next save
  * fills them again. What c points to may change as soon as this returns. */
-TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) TN_MUST_USE;
-TN_API tn_status tn_saver_wait(tn_saver *s) TN_MUST_USE;
+TN_API tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c);
+TN_API tn_status tn_saver_wait(tn_saver *s);
 
 /* Loads the newest committed step, the one with the highest number; else the newest checkpoint of
  * one file in the folder (tn_checkpoint_save); the folder may also be the path of such a file.
  * *found false: there is none, and nothing has changed. Every rank calls, and reads only what meets
  * its own parts. As tn_dist_load does it: what says which run it is, is compared, a loader's place
  * is converted, and nothing is loaded on any rank unless all have found it right. */
-TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) TN_MUST_USE;
+TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
 /* Removes what tn_saver_load would find, all of it, for a run that begins anew: a higher step of
  * another run would count as the newest. Every rank calls, and gets the error. */
 TN_API tn_status tn_saver_clear(tn_saver *s);
@@ -256,14 +256,14 @@ TN_API void tn_saver_free(tn_saver *s); /* waits, and raises what went wrong; NU
 
 /* The whole weights of m, however they lie on ranks, in the file that tn_save would write: by rank
  * 0, which has one parameter at a time. Every rank calls, and gets the error. */
-TN_API tn_status tn_dist_export(tn_group *world, void *m, const char *path) TN_MUST_USE;
+TN_API tn_status tn_dist_export(tn_group *world, void *m, const char *path);
 
 /* The same as a folder, tn_lm_save_with's, of a language model of models.h. */
 TN_API tn_status tn_dist_save_lm(tn_group *world, void *m, const char *folder,
-                                 tn_lm_save_options options) TN_MUST_USE;
+                                 tn_lm_save_options options);
 /* And back: tn_lm_load_weights on every rank, each of which reads the elements that it has. Nothing
  * changes on any unless all have found the folder right. */
-TN_API tn_status tn_dist_load_lm(tn_group *world, void *m, const char *folder) TN_MUST_USE;
+TN_API tn_status tn_dist_load_lm(tn_group *world, void *m, const char *folder);
 
 #ifdef __cplusplus
 }

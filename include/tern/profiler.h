@@ -82,7 +82,7 @@ TN_API tn_status tn_profiler_table(FILE *file, tn_profiler_view view, int most);
 
 /* The trace as JSON: modules, operations and kernels inside one another, a row for each thread, and
  * one for each group with its collectives. Written as io.h says. */
-TN_API tn_status tn_profiler_save(const char *path) TN_MUST_USE;
+TN_API tn_status tn_profiler_save(const char *path);
 
 #ifdef __cplusplus
 }

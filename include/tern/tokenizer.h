@@ -126,7 +126,7 @@ TN_API tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *
  * tokenizer_config.json, which `tokenizers` and `transformers` open; vocab.json and merges.txt too
  * when they say all that there is to say, as GPT-2's do. Files of these names are replaced. TN_EIO,
  * TN_ENOMEM. */
-TN_API TN_MUST_USE tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
+TN_API tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
 
 /* ---- Texts to shards ------------------------------------------------------------------------- */
 

@@ -269,7 +269,7 @@ typedef struct tn_plot {
 TN_API void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows);
 
 /* As a picture that any browser shows. Written as io.h says. */
-TN_API tn_status tn_plot_svg(const tn_plot *plot, const char *path) TN_MUST_USE;
+TN_API tn_status tn_plot_svg(const tn_plot *plot, const char *path);
 
 /* ---- Metrics: what a model is worth, over batches and over ranks ----------------------------- */
 
@@ -446,7 +446,7 @@ TN_API void tn_lr_finder_log(tn_lr_finder *f, double loss);
 /* Where the averaged loss falls most steeply; NaN where it never falls. */
 TN_API double tn_lr_finder_suggest(const tn_lr_finder *f);
 TN_API void tn_lr_finder_draw(const tn_lr_finder *f, FILE *file); /* as tn_plot_text */
-TN_API tn_status tn_lr_finder_svg(const tn_lr_finder *f, const char *path) TN_MUST_USE;
+TN_API tn_status tn_lr_finder_svg(const tn_lr_finder *f, const char *path);
 TN_API void tn_lr_finder_free(tn_lr_finder *f);
 
 /* ---- History: what was measured at every step, as a CSV file that survives a crash ----------- */
@@ -466,7 +466,7 @@ TN_API tn_status tn_history_put(tn_history *h, const char *name, double value);
  * written anew, with all rows; where that cannot be, it is an error. TN_ESTATE: an empty row. */
 TN_API tn_status tn_history_step(tn_history *h);
 TN_API tn_status tn_history_add(tn_history *h, double loss); /* both */
-TN_API tn_status tn_history_sync(tn_history *h) TN_MUST_USE;
+TN_API tn_status tn_history_sync(tn_history *h);
 TN_API void tn_history_free(tn_history *h); /* NULL is fine */
 
 /* As curves, valid until the next call with h: a column, which has points where it has values; the

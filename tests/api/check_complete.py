@@ -61,7 +61,7 @@ def self_test():
         #define TN_API x
         TN_API tn_tensor *tn_one(int (*f)(int)); /* TN_API void tn_comment(int); */
         TN_API bool
-        tn_two(void) TN_MUST_USE;
+        tn_two(void) TN_PRINTF(1, 2);
         static inline void tn_three(void);
     """
     assert declared(header) == ["tn_one", "tn_two"], declared(header)
