@@ -179,6 +179,7 @@ def faults(root):
                 elif not d.names and not re.match(r"#|struct \w+;", d.code):
                     yield f"include/tern/{header.path}:{d.line}: what is declared here? {d.code.splitlines()[0]}"
         for line, text in texts:
+            text = re.sub(r"\bTN_WITH\((tn_\w+)", r"\1_defaults", text)  # which it calls
             for match in NAME.finditer(text):
                 private = match.group().startswith("tn__")
                 if not private and match.group() not in known and not re.match(r"[*…<]|\w*…", text[match.end():]) and not match.group().endswith("_"):

@@ -17,10 +17,7 @@ int main(void) {
     tn_linear line; /* 1 number in, 1 out: weight (1, 1), bias (1) */
     tn_linear_init(&line, 1, 1, tn_linear_defaults());
 
-    tn_sgd_options options = tn_sgd_defaults();
-    options.lr = 0.1;
-    options.momentum = 0.9;
-    tn_optim *opt = tn_sgd(&line, options);
+    tn_optim *opt = tn_sgd(&line, TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9));
 
     for (int step = 0; step <= 200; step++) {
         TN_SCOPE; /* what this turn of the loop makes is freed at its end */

@@ -116,9 +116,7 @@ int main(void) {
     mlp_init(&net, 64);
     tn_module_print(&net, stdout);
 
-    tn_adamw_options options = tn_adamw_defaults();
-    options.lr = 1e-2;
-    tn_optim *opt = tn_adamw(&net, options);
+    tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 1e-2));
     for (int step = 0; step <= 400; step++) {
         TN_SCOPE;
         tn_tensor *loss = tn_cross_entropy(tn_call(&net, x), y, TN_MEAN);

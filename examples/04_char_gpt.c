@@ -59,11 +59,9 @@ static const tn_option table[] = {
 /* Windows of tokens, drawn independently, without end. Each rank draws its share of every batch. */
 static tn_loader *open_loader(tn_group *world, const int32_t *tokens, int64_t n, int64_t seed) {
     tn_sampler order = tn_replacement_sampler((uint64_t)seed);
-    tn_loader_options l = tn_loader_defaults();
-    l.batch = o.batch / tn_group_size(world);
-    l.epochs = 0;
     return tn_loader_new(tn_token_dataset(tokens, n, o.context),
-                         tn_distributed_sampler(world, order, false), l);
+                         tn_distributed_sampler(world, order, false),
+                         TN_WITH(tn_loader, .batch = o.batch / tn_group_size(world), .epochs = 0));
 }
 
 /* The text's tokens, `*count` of them. */
@@ -81,25 +79,15 @@ static int32_t *read_tokens(tn_charset **charset, int64_t *count) {
 }
 
 static void init_model(tn_gpt *gpt, int64_t vocab) {
-    tn_gpt_options g = tn_gpt_defaults();
-    g.vocab = vocab;
-    g.context = o.context;
-    g.layers = (int)o.layers;
-    g.heads = (int)o.heads;
-    g.width = o.width;
-    g.bias = false;
-    g.activation = TN_ACT_GELU;
     tn_seed((uint64_t)o.seed);
-    tn_gpt_init(gpt, g);
+    tn_gpt_init(gpt, TN_WITH(tn_gpt, .vocab = vocab, .context = o.context, .layers = (int)o.layers,
+                             .heads = (int)o.heads, .width = o.width, .bias = false,
+                             .activation = TN_ACT_GELU));
 }
 
 static tn_optim *make_optim(tn_gpt *gpt) {
-    tn_adamw_options a = tn_adamw_defaults();
-    a.lr = o.lr;
-    a.beta2 = 0.99;
-    a.weight_decay = 0.1;
-    a.no_decay = tn_match_vectors;
-    return tn_adamw(gpt, a);
+    return tn_adamw(gpt, TN_WITH(tn_adamw, .lr = o.lr, .beta2 = 0.99, .weight_decay = 0.1,
+                                 .no_decay = tn_match_vectors));
 }
 
 /* ---- Validation, and a sample ---------------------------------------------------------------- */
@@ -127,15 +115,12 @@ static bool write_character(const tn_generated_token *token, void *charset) {
 
 /* Goes on from one character. */
 static void write_sample(tn_gpt *gpt, tn_charset *charset, int32_t first) {
-    tn_generate_options g = tn_generate_defaults();
-    g.max_new = o.sample;
-    g.temperature = 0.8;
-    g.seed = (uint64_t)o.seed;
-    g.on_token = write_character;
-    g.user = charset;
     tn_generated sample;
     printf("\n---- a sample ----\n");
-    tn_generate(gpt, &(tn_prompt){&first, 1}, 1, g, &sample);
+    tn_generate(gpt, &(tn_prompt){&first, 1}, 1,
+                TN_WITH(tn_generate, .max_new = o.sample, .temperature = 0.8,
+                        .seed = (uint64_t)o.seed, .on_token = write_character, .user = charset),
+                &sample);
     printf("\n------------------\n");
     tn_generated_free(&sample, 1);
 }

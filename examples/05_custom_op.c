@@ -101,9 +101,7 @@ int main(void) {
         TN_SEQUENTIAL(tn_linear_new(1, 48), TN_FN(snake_layer), tn_linear_new(48, 1));
     tn_tensor *x = tn_unsqueeze(tn_arange(-2.0, 0.0, 0.01, TN_F32), 1); /* (200, 1) */
     tn_tensor *y = tn_sin(tn_mul_scalar(x, 6.0));
-    tn_adamw_options options = tn_adamw_defaults();
-    options.lr = 5e-3;
-    tn_optim *opt = tn_adamw(net, options);
+    tn_optim *opt = tn_adamw(net, TN_WITH(tn_adamw, .lr = 5e-3));
     for (int step = 0; step <= 1500; step++) {
         TN_SCOPE;
         tn_tensor *loss = tn_mse(tn_call(net, x), y, TN_MEAN);

@@ -31,10 +31,8 @@ static void run_init(run *r, uint64_t seed) {
     tn_generator data = {.seed = 7}; /* the same data, whatever the seed of the weights */
     tn_tensor *x = tn_uniform_(tn_empty(TN_DIMS(100, 2), TN_F32), -1, 1, &data);
     tn_tensor *y = tn_sum(x, TN_DIMS(1), true);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 8;
-    o.epochs = 0; /* without end */
-    r->loader = tn_loader_new(tn_tensor_dataset(x, y), tn_random_sampler(3), o);
+    r->loader = tn_loader_new(tn_tensor_dataset(x, y), tn_random_sampler(3),
+                              TN_WITH(tn_loader, .batch = 8, .epochs = 0)); /* without end */
 }
 
 static double run_steps(run *r, int count) {

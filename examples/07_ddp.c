@@ -63,10 +63,9 @@ static tn_dataset make_points(int64_t size) {
 
 /* This rank's share of `order`. */
 static tn_loader *open_loader(tn_dataset *d, tn_group *world, tn_sampler order, int64_t epochs) {
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = BATCH / tn_group_size(world);
-    o.epochs = epochs;
-    return tn_loader_new(d, tn_distributed_sampler(world, order, false), o);
+    return tn_loader_new(
+        d, tn_distributed_sampler(world, order, false),
+        TN_WITH(tn_loader, .batch = BATCH / tn_group_size(world), .epochs = epochs));
 }
 
 /* ---- Testing --------------------------------------------------------------------------------- */
@@ -100,9 +99,7 @@ int main(void) {
     mlp_init(&net, WIDTH, 128, CLASSES);
     tn_ddp(&net, world, tn_ddp_defaults()); /* before the optimiser is made */
 
-    tn_adamw_options options = tn_adamw_defaults();
-    options.lr = 3e-3;
-    tn_optim *opt = tn_adamw(&net, options);
+    tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 3e-3));
     tn_dataset train = make_points(TRAIN), test = make_points(TEST);
     tn_loader *loader = open_loader(&train, world, tn_random_sampler(7), EPOCHS);
     tn_batch b;

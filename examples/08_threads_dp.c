@@ -68,9 +68,7 @@ static void train_rank(tn_group *world, void *user) {
     double *losses = user; /* what rank 0 tells the main program */
     tn_seed(3);            /* the same first weights on all ranks */
     tn_sequential *net = TN_SEQUENTIAL(tn_linear_new(2, 64), TN_FN(tn_tanh), tn_linear_new(64, 1));
-    tn_adamw_options options = tn_adamw_defaults();
-    options.lr = 1e-2;
-    tn_optim *opt = tn_adamw(net, options);
+    tn_optim *opt = tn_adamw(net, TN_WITH(tn_adamw, .lr = 1e-2));
 
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;

@@ -86,9 +86,7 @@ static void train_rank(tn_group *world, int k) {
     tn_generator data = {.seed = 1, .stream = (uint64_t)tn_group_rank(world)};
     mlp net;
     mlp_init(&net);
-    tn_sgd_options options = tn_sgd_defaults();
-    options.lr = 0.1;
-    tn_optim *opt = tn_sgd(&net, options);
+    tn_optim *opt = tn_sgd(&net, TN_WITH(tn_sgd, .lr = 0.1));
     averaging a = {.world = world};
     for (int step = 1; step <= STEPS; step++) {
         TN_SCOPE;

@@ -72,13 +72,10 @@ static const tn_option table[] = {
 
 /* Each rank draws its share of every batch. */
 static tn_loader *open_data(tn_group *world, const char *pattern, int64_t seed) {
-    tn_loader_options l = tn_loader_defaults();
-    l.batch = o.batch;
-    l.epochs = 0; /* without end */
-    l.drop_last = true;
-    l.threads = 1;
     return tn_loader_new(tn_token_shards(pattern, o.context, o.vocab),
-                         tn_distributed_sampler(world, tn_random_sampler((uint64_t)seed), true), l);
+                         tn_distributed_sampler(world, tn_random_sampler((uint64_t)seed), true),
+                         TN_WITH(tn_loader, .batch = o.batch, .epochs = 0, /* without end */
+                                 .drop_last = true, .threads = 1));
 }
 
 /* That of --init, or a GPT-2; for tn_lm_free. */
@@ -103,12 +100,8 @@ static tn_module *make_model(void) {
 }
 
 static tn_optim *make_optim(tn_module *net) {
-    tn_adamw_options a = tn_adamw_defaults();
-    a.lr = o.lr;
-    a.beta2 = 0.95;
-    a.weight_decay = o.weight_decay;
-    a.no_decay = tn_match_vectors;
-    return tn_adamw(net, a);
+    return tn_adamw(net, TN_WITH(tn_adamw, .lr = o.lr, .beta2 = 0.95,
+                                 .weight_decay = o.weight_decay, .no_decay = tn_match_vectors));
 }
 
 /* Forward and backward of one micro-batch of n; its gradients are added to what is there. Returns

@@ -63,23 +63,22 @@ int main(int argc, char **argv) {
         TN_DEFER_INIT; /* R: tn_fsdp makes this rank's part, and nobody the whole */
         tn_gpt_init(&gpt, g);
     }
-    tn_fsdp_options f = tn_fsdp_defaults();
-    f.stage = argc > 1 ? atoi(argv[1]) : 3;
-    f.units = "h.*";                                     /* a block's parameters travel together */
-    tn_fsdp_state *fsdp = tn_fsdp(&gpt, world, NULL, f); /* R: before the optimiser is made */
+    int stage = argc > 1 ? atoi(argv[1]) : 3;
+    tn_fsdp_state *fsdp = /* R: before the optimiser is made; a block's parameters go together */
+        tn_fsdp(&gpt, world, NULL, TN_WITH(tn_fsdp, .stage = stage, .units = "h.*"));
     tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
-    tn_loader_options l = tn_loader_defaults();
-    l.batch = BATCH / tn_group_size(world); /* R */
-    l.epochs = 0;
-    tn_loader *loader = tn_loader_new(
-        data, tn_distributed_sampler(world, tn_replacement_sampler(7), true), l); /* R */
+    tn_loader *loader =
+        tn_loader_new(data, tn_distributed_sampler(world, tn_replacement_sampler(7), true), /* R */
+                      TN_WITH(tn_loader, .batch = BATCH / tn_group_size(world), .epochs = 0));
     const char *folder = argc > 3 ? argv[3] : NULL;
     tn_saver *saver = folder ? tn_saver_new(world, folder, tn_saver_defaults()) : NULL; /* R */
     tn_checkpoint c = {.model = &gpt, .optim = opt, .loader = loader};
-    bool found;
-    tn_status saved = saver ? tn_saver_load(saver, &c, &found) : TN_OK;
+    if (saver) {
+        bool found;
+        tn_saver_load(saver, &c, &found);
+    }
     tn_batch b;
-    while (saved == TN_OK && c.step < STEPS && tn_loader_next(loader, &b)) {
+    while (c.step < STEPS && tn_loader_next(loader, &b)) {
         TN_SCOPE;
         tn_tensor *loss = tn_lm_loss(&gpt, b.x, b.y);
         tn_backward(loss);
@@ -91,7 +90,7 @@ int main(int argc, char **argv) {
             printf("step %2d  loss %.6f\n", (int)c.step, mean);
         }
         if (saver && c.step % 10 == 0) {
-            saved = tn_saver_save(saver, &c); /* R: each rank its part, while training goes on */
+            tn_saver_save(saver, &c); /* R: each rank its part, while training goes on */
         }
     }
     tn_fsdp_stats s = tn_fsdp_statistics(fsdp); /* R: gradients are as large, the state twice */
@@ -103,5 +102,5 @@ int main(int argc, char **argv) {
     tn_optim_free(opt);
     tn_module_finish(&gpt);
     tn_dist_finish();
-    return saved != TN_OK || fflush(stdout) || ferror(stdout);
+    return fflush(stdout) || ferror(stdout);
 }

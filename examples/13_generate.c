@@ -44,17 +44,13 @@ static void answer_prompt(writer *w, const char *prompt) {
     tn_ids ids = {0};
     tn_tokenizer_encode(w->tokenizer, prompt, strlen(prompt), true, &ids);
 
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = 200;
-    o.temperature = 0.8;
-    o.top_k = 200;
-    o.tokenizer = w->tokenizer;
-    o.stop_tokens = w->specials.ends;
-    o.stop_token_count = w->specials.end_count;
-    o.on_token = print_token;
-    o.user = w;
     tn_generated text;
-    tn_generate(w->model, &(tn_prompt){ids.ids, ids.count}, 1, o, &text);
+    tn_generate(w->model, &(tn_prompt){ids.ids, ids.count}, 1,
+                TN_WITH(tn_generate, .max_new = 200, .temperature = 0.8, .top_k = 200,
+                        .tokenizer = w->tokenizer, .stop_tokens = w->specials.ends,
+                        .stop_token_count = w->specials.end_count, .on_token = print_token,
+                        .user = w),
+                &text);
     putchar('\n');
     tn_generated_free(&text, 1);
     tn_ids_free(&ids);

@@ -55,11 +55,8 @@ static digits some_digits(digits all, int64_t first, int64_t count) {
 
 static void train_model(tn_sequential *net, digits learned, int epochs) {
     tn_optim *opt = tn_adam(net, tn_adam_defaults());
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = BATCH;
-    o.epochs = epochs;
-    tn_loader *loader =
-        tn_loader_new(tn_tensor_dataset(learned.x, learned.y), tn_random_sampler(1), o);
+    tn_loader *loader = tn_loader_new(tn_tensor_dataset(learned.x, learned.y), tn_random_sampler(1),
+                                      TN_WITH(tn_loader, .batch = BATCH, .epochs = epochs));
     tn_batch b;
     while (tn_loader_next(loader, &b)) {
         TN_SCOPE;

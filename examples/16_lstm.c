@@ -56,12 +56,10 @@ static tn_tensor *writer_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void writer_init(writer *w, int64_t vocab) {
-    tn_rnn_options r = tn_rnn_defaults();
-    r.layers = 2;
-    r.batch_first = true;
     tn_module_init(w, "writer", writer_forward);
     TN_OWN(w, wte, tn_embedding_new(vocab, o.width));
-    TN_OWN(w, lstm, tn_lstm_new_with(o.width, o.width, r));
+    TN_OWN(w, lstm,
+           tn_lstm_new_with(o.width, o.width, TN_WITH(tn_rnn, .layers = 2, .batch_first = true)));
     TN_OWN(w, head, tn_linear_new(o.width, vocab));
     tn_module_scratch(w, "h", &w->h, NULL);
     tn_module_scratch(w, "c", &w->c, NULL);
@@ -88,9 +86,7 @@ static tn_tensor *read_streams(tn_charset **charset) {
 }
 
 static void train_writer(writer *w, tn_tensor *streams) {
-    tn_adam_options a = tn_adam_defaults();
-    a.lr = o.lr;
-    tn_optim *optim = tn_adam(w, a);
+    tn_optim *optim = tn_adam(w, TN_WITH(tn_adam, .lr = o.lr));
     int64_t pieces = (tn_size(streams, 1) - 1) / o.times;
     for (int64_t step = 0; step < o.steps; step++) {
         TN_SCOPE;

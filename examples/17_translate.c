@@ -49,13 +49,11 @@ static tn_values translator_forward(tn_module *self, tn_values in, void *context
 
 static void translator_init(translator *m) {
     tn_module_init_values(m, "translator", translator_forward);
-    tn_transformer_options o = tn_transformer_defaults();
-    o.hidden = 2 * WIDTH;
-    o.dropout = 0;
-    o.norm_first = true;
-    o.causal = true; /* a token of the translation sees those before it */
     TN_OWN(m, tokens, tn_embedding_new(TOKENS, WIDTH));
-    TN_OWN(m, transformer, tn_transformer_new_with(WIDTH, 4, 2, 2, o));
+    TN_OWN(m, transformer, /* causal: a token of the translation sees those before it */
+           tn_transformer_new_with(WIDTH, 4, 2, 2,
+                                   TN_WITH(tn_transformer, .hidden = 2 * WIDTH, .dropout = 0,
+                                           .norm_first = true, .causal = true)));
     TN_OWN(m, out, tn_linear_new(WIDTH, TOKENS));
     tn_module_buffer(m, "places", &m->places, tn_sinusoids(LONGEST + 1, WIDTH, TN_F32));
 }
@@ -113,9 +111,7 @@ int main(void) {
     tn_seed(6);
     translator net;
     translator_init(&net);
-    tn_adam_options o = tn_adam_defaults();
-    o.lr = 2e-3;
-    tn_optim *opt = tn_adam(&net, o);
+    tn_optim *opt = tn_adam(&net, TN_WITH(tn_adam, .lr = 2e-3));
     static pairs p;
     for (int step = 0; step <= STEPS; step++) {
         TN_SCOPE;

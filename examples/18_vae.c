@@ -86,31 +86,26 @@ static tn_dataset discs = {.kind = "discs",
 /* ---- Pictures -------------------------------------------------------------------------------- */
 
 /* Images that are there, under them how they come back, and four rows of new ones. */
-static tn_status draw_images(vae *m, tn_tensor *x, const char *path) {
+static void draw_images(vae *m, tn_tensor *x, const char *path) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *some = tn_narrow(x, 0, 0, ROW);
     tn_tensor *back = tn_call_values(m, TN_VALUES(some), NULL).v[0];
     tn_tensor *made = tn_call(m->decoder, tn_randn(TN_DIMS(4 * ROW, PLACE), TN_F32));
     tn_tensor *all = TN_CAT(0, some, tn_sigmoid(back), tn_sigmoid(made));
-    return tn_save_image(tn_reshape(all, TN_DIMS(6 * ROW, 1, SIDE, SIDE)), path, ROW);
+    tn_save_image(tn_reshape(all, TN_DIMS(6 * ROW, 1, SIDE, SIDE)), path, ROW);
 }
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     tn_seed(18);
-    tn_loader_options l = tn_loader_defaults();
-    l.batch = BATCH;
-    l.epochs = 0;
     tn_loader *loader =
-        tn_loader_new(argc > 1 ? tn_mnist(argv[1], false) : &discs, tn_random_sampler(18), l);
+        tn_loader_new(argc > 1 ? tn_mnist(argv[1], false) : &discs, tn_random_sampler(18),
+                      TN_WITH(tn_loader, .batch = BATCH, .epochs = 0));
     vae net;
     vae_init(&net);
-    tn_adam_options o = tn_adam_defaults();
-    o.lr = 3e-3;
-    tn_optim *opt = tn_adam(&net, o);
+    tn_optim *opt = tn_adam(&net, TN_WITH(tn_adam, .lr = 3e-3));
     tn_batch b;
-    tn_status status = TN_OK;
     for (int step = 0; step <= STEPS && tn_loader_next(loader, &b); step++) {
         TN_SCOPE;
         tn_tensor *x = tn_reshape(b.x, TN_DIMS(-1, PIXELS));
@@ -122,12 +117,12 @@ int main(int argc, char **argv) {
             printf("step %3d  loss %.2f\n", step, tn_item(loss));
         }
         if (step == STEPS) {
-            status = draw_images(&net, x, "vae.png");
+            draw_images(&net, x, "vae.png");
         }
     }
     printf("vae.png: a row of images, how they come back, and four rows of new ones\n");
     tn_loader_free(loader);
     tn_optim_free(opt);
     tn_module_finish(&net);
-    return status != TN_OK || fflush(stdout) || ferror(stdout);
+    return fflush(stdout) || ferror(stdout);
 }

@@ -107,9 +107,7 @@ int main(void) {
     tn_seed(20);
     tn_sequential *policy =
         TN_SEQUENTIAL(tn_linear_new(4, 64), TN_FN(tn_tanh), tn_linear_new(64, 2));
-    tn_adam_options o = tn_adam_defaults();
-    o.lr = 1e-2;
-    tn_optim *opt = tn_adam(policy, o);
+    tn_optim *opt = tn_adam(policy, TN_WITH(tn_adam, .lr = 1e-2));
     static record r;
     double rounds[ROUNDS], lengths[ROUNDS];
     for (int round = 0; round < ROUNDS; round++) {

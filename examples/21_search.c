@@ -42,16 +42,12 @@ static void net_init(net *n, int64_t width) {
 
 static tn_optim *make_optim(net *n, const settings *s) {
     if (strcmp(s->optimiser, "sgd") == 0) {
-        return tn_sgd(n, (tn_sgd_options){.lr = s->lr, .momentum = 0.9});
+        return tn_sgd(n, TN_WITH(tn_sgd, .lr = s->lr, .momentum = 0.9));
     }
     if (strcmp(s->optimiser, "lion") == 0) {
-        tn_lion_options o = tn_lion_defaults();
-        o.lr = s->lr;
-        return tn_lion(n, o);
+        return tn_lion(n, TN_WITH(tn_lion, .lr = s->lr));
     }
-    tn_adamw_options o = tn_adamw_defaults();
-    o.lr = s->lr;
-    return tn_adamw(n, o);
+    return tn_adamw(n, TN_WITH(tn_adamw, .lr = s->lr));
 }
 
 /* Points of the wave: x in [-2, 2), (n, 1), and *y with noise. */

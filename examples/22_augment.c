@@ -31,11 +31,9 @@ static tn_dataset *make_rare(tn_dataset *d, double *weights) {
 }
 
 static tn_loader *open_loader(tn_dataset *d, tn_sampler order, int64_t epochs) {
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = BATCH;
-    o.epochs = epochs;
-    o.threads = 2; /* the same batches as without */
-    return tn_loader_new(d, order, o);
+    return tn_loader_new(d, order,
+                         TN_WITH(tn_loader, .batch = BATCH, .epochs = epochs,
+                                 .threads = 2)); /* the same batches as without */
 }
 
 static void train_model(tn_sequential *net, tn_loader *loader) {

@@ -50,6 +50,7 @@ def unused(root):
             # A definition begins a line and is no call: return type, name, bracket.
             defined = set(re.findall(r"^\w[^;{}()=\n]*?[ *](tn_\w+)\(", text, flags=re.M))
             text = re.sub(r"\bTN_API\b[^;(]*?\btn_\w+\s*\(", " ", text) if header else text
+        text = re.sub(r"\bTN_WITH\((tn_\w+)", r"\1_defaults", text)  # which it calls
         for name in set(re.findall(r"\btn_\w+", text)) - (set() if header else defined):
             uses.setdefault(name, set()).add(path)
     return sorted((path, name) for name, path in public.items() if name not in uses)
