@@ -172,7 +172,7 @@ static void compose_backward(tn_op_grad *g, bool create_graph) {
             grad[roots++] = g->dout[k];
         }
     }
-    tn_grad_options options = {.create_graph = create_graph, .allow_unused = true};
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = create_graph, .allow_unused = true);
     if (!tn__pending() && roots > 0 &&
         tn_grad(root, grad, roots, chosen, count, made, options) == TN_OK) {
         for (int k = 0; k < count; k++) {
@@ -631,7 +631,7 @@ static bool collect_gradients(tn__run *run, tn_tensor *const *inputs, int n, tn_
 }
 
 tn_grad_options tn_grad_defaults(void) {
-    return (tn_grad_options){false, false, false};
+    return (tn_grad_options){.from_defaults = true};
 }
 
 tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_tensor *const *inputs,
@@ -639,7 +639,8 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
     for (int i = 0; results && i < inputs_n; i++) {
         results[i] = tn_inert();
     }
-    if (!check_roots(roots, grads, n, "grad")) {
+    if (!tn__options_made(options.from_defaults, "grad", "tn_grad") ||
+        !check_roots(roots, grads, n, "grad")) {
         return tn_error();
     }
     if (!inputs || !results || inputs_n < 1) {

@@ -15,7 +15,7 @@
 #include <math.h>
 
 tn_gradcheck_options tn_gradcheck_defaults(void) {
-    return (tn_gradcheck_options){.eps = 1e-6, .atol = 1e-5, .rtol = 1e-3};
+    return (tn_gradcheck_options){.eps = 1e-6, .atol = 1e-5, .rtol = 1e-3, .from_defaults = true};
 }
 
 /* Weight of element i of output k: in [-1, 1], away from 0. */
@@ -161,7 +161,7 @@ static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck
             roots[n++] = out.v[k];
         }
     }
-    tn_grad_options options = {.allow_unused = true};
+    tn_grad_options options = TN_WITH(tn_grad, .allow_unused = true);
     bool ok = !tn__pending();
     if (ok && (n == 0 || count == 0)) {
         tn__raise(TN_EVALUE, "gradcheck", "no output depends on an input that requires a gradient");
@@ -202,7 +202,7 @@ static tn_values gradient_forward(void *user, tn_values in) {
             roots[n++] = out.v[k];
         }
     }
-    tn_grad_options options = {.create_graph = true, .allow_unused = true};
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = true, .allow_unused = true);
     if (tn_grad(roots, weights, n, chosen, count, grads, options) == TN_OK) {
         for (int i = 0; i < count; i++) {
             if (grads[i]) {
@@ -227,7 +227,7 @@ static bool gradient_depends(gradient_of *of, tn_values inputs) {
 }
 
 tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs, tn_gradcheck_options options) {
-    if (tn__pending()) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "gradcheck", "tn_gradcheck")) {
         return tn_error();
     }
     if (!f || inputs.n < 1 || inputs.n > TN_MAX_VALUES) {

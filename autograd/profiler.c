@@ -20,7 +20,7 @@ static struct profiler {
 static tn__span step_span;
 
 tn_profiler_options tn_profiler_defaults(void) {
-    return (tn_profiler_options){.sync = true, .events = 200000};
+    return (tn_profiler_options){.sync = true, .events = 200000, .from_defaults = true};
 }
 
 static phase phase_of(const tn_profiler_options *o, int64_t step) {
@@ -96,7 +96,9 @@ static bool options_fit(const tn_profiler_options *o) {
 
 tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
     int rank = tn__profiler_rank();
-    if (tn__pending() || !options_fit(&options)) {
+    if (tn__pending() ||
+        !tn__options_made(options.from_defaults, "profiler_start", "tn_profiler") ||
+        !options_fit(&options)) {
         return tn_error();
     }
     if (profiler.runs && !profiler.environment) {

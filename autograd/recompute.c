@@ -73,7 +73,8 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
             chosen[count++] = t;
         }
     }
-    tn_grad_options options = {.create_graph = tn_grad_mode(), .allow_unused = true};
+    tn_grad_options options =
+        TN_WITH(tn_grad, .create_graph = tn_grad_mode(), .allow_unused = true);
     if (n > 0 && count > 0 &&
         tn_grad(roots, grads, n, chosen, count, chosen + g->inputs, options) == TN_OK) {
         for (int k = 0; k < count; k++) {

@@ -89,7 +89,7 @@ int main(int argc, char **argv) {
     }
     snprintf(path, sizeof(path), "%s/plain", folder);
     run r = {0};
-    tn_linear_init(&r.net, width, width, (tn_linear_options){.dtype = TN_F32});
+    tn_linear_init(&r.net, width, width, TN_WITH(tn_linear, .bias = false));
     r.optim = tn_adamw(&r.net, tn_adamw_defaults());
     r.saver = tn_saver_new(NULL, folder, tn_saver_defaults());
     r.checkpoint = (tn_checkpoint){.model = &r.net, .optim = r.optim};

@@ -120,6 +120,16 @@ __attribute__((noinline)) tn_status tn__raise(tn_status status, const char *oper
     return status;
 }
 
+bool tn__options_made(bool made, const char *operation, const char *what) {
+    if (!made) {
+        tn__raise(TN_EVALUE, operation,
+                  "the options are not from %s_defaults(), so members without a value are 0: write "
+                  "TN_WITH(%s, .member = value)",
+                  what, what);
+    }
+    return made;
+}
+
 tn_status tn_raise(tn_status status, const char *format, ...) {
     if (tn__self.error != TN_OK) {
         return status;

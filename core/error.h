@@ -12,6 +12,13 @@
 tn_status tn__raise(tn_status status, const char *operation, const char *format, ...)
     TN_PRINTF(3, 4);
 
+/* Whether `made`, the member from_defaults of options, says that what_defaults() made them. False
+ * after raising TN_EVALUE: an initialiser made the members 0 that it does not name.
+ *
+ *     if (!tn__options_made(options.from_defaults, "adam", "tn_adam")) ...
+ */
+bool tn__options_made(bool made, const char *operation, const char *what);
+
 /* Between tn__quiet(1) and tn__quiet(-1) errors of this thread are recorded but no handler is
  * called: for code that tries something and clears the error, or hands it on with tn_error_give. */
 void tn__quiet(int step);

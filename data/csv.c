@@ -394,6 +394,9 @@ static bool give_classes(reading *r) {
 }
 
 static bool check_options(const tn_csv_options *o) {
+    if (!tn__options_made(o->from_defaults, "csv_dataset", "tn_csv")) {
+        return false;
+    }
     if (o->delimiter == 0 || strchr("\r\n\"", o->delimiter)) {
         tn__raise(TN_EVALUE, "csv_dataset", "the delimiter has the number %d", o->delimiter);
         return false;
@@ -427,7 +430,8 @@ static void end_reading(reading *r) {
 }
 
 tn_csv_options tn_csv_defaults(void) {
-    return (tn_csv_options){.delimiter = ',', .header = true, .target = "-1"};
+    return (tn_csv_options){
+        .delimiter = ',', .header = true, .target = "-1", .from_defaults = true};
 }
 
 tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {

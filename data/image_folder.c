@@ -281,11 +281,12 @@ static bool check_options(const char *folder, tn_image_folder_options o) {
 }
 
 tn_image_folder_options tn_image_folder_defaults(void) {
-    return (tn_image_folder_options){0, 0};
+    return (tn_image_folder_options){.from_defaults = true};
 }
 
 tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options) {
-    if (!check_options(folder, options)) {
+    if (!tn__options_made(options.from_defaults, "image_folder", "tn_image_folder") ||
+        !check_options(folder, options)) {
         return NULL;
     }
     image_folder *d = tn__calloc(1, sizeof(*d));

@@ -59,7 +59,7 @@ struct tn_loader {
 };
 
 tn_loader_options tn_loader_defaults(void) {
-    return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2};
+    return (tn_loader_options){.batch = 1, .epochs = 1, .prefetch = 2, .from_defaults = true};
 }
 
 /* ---- One thread at a time -------------------------------------------------------------------- */
@@ -189,6 +189,9 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
         (d->y_dims.ndim >= 0 && !dims_valid(d, d->y_dims))) {
         tn__raise(TN_EVALUE, "loader",
                   "the dataset \"%s\" has no get, a negative size or invalid dimensions", d->kind);
+        return false;
+    }
+    if (!tn__options_made(o->from_defaults, "loader", "tn_loader")) {
         return false;
     }
     if (o->batch < 1 || o->epochs < 0 || o->threads < 0 || o->threads > 1024 ||

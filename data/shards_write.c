@@ -26,7 +26,7 @@ struct tn_shards_writer {
 };
 
 tn_shards_options tn_shards_defaults(void) {
-    return (tn_shards_options){.vocab = 50257, .shard_tokens = 100000000};
+    return (tn_shards_options){.vocab = 50257, .shard_tokens = 100000000, .from_defaults = true};
 }
 
 /* ---- One shard ------------------------------------------------------------------------------- */
@@ -114,7 +114,8 @@ static bool check_writer(const char *prefix, const tn_shards_options *o) {
 }
 
 tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options options) {
-    if (tn__pending() || !check_writer(prefix, &options)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "shards_writer", "tn_shards") ||
+        !check_writer(prefix, &options)) {
         return NULL;
     }
     tn_shards_writer *w = tn__calloc(1, sizeof(*w));

@@ -88,7 +88,7 @@ static bool refuse_change(tn__tracer *tracer, const tn_tensor *y, const char *op
 /* ---- Inputs, parameters, outputs ------------------------------------------------------------- */
 
 tn_onnx_options tn_onnx_defaults(void) {
-    return (tn_onnx_options){0};
+    return (tn_onnx_options){.from_defaults = true};
 }
 
 /* The name of input or output i of n: as given, or made of `what`. */
@@ -251,6 +251,7 @@ tn_status tn_onnx_export_function(tn_forward f, void *user, void *m, tn_values i
                                   tn_onnx_options options) {
     forward_call call = {f, user, m, &options};
     tn__onnx g = {.count = 0};
+    tn__options_made(options.from_defaults, "onnx_export", "tn_onnx");
     if (!tn__pending() && !f) {
         tn__raise(TN_EVALUE, "onnx_export", "the function is NULL");
     } else if (in.n < 0 || in.n > TN_MAX_VALUES) {

@@ -21,27 +21,26 @@ static tn_values block_forward(tn_module *self, tn_values in, void *context) {
 }
 
 tn_block_options tn_block_defaults(void) {
-    return (tn_block_options){
-        .heads = 1, .causal = true, .bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32};
+    return (tn_block_options){.heads = 1,
+                              .causal = true,
+                              .bias = true,
+                              .activation = TN_ACT_GELU_TANH,
+                              .dtype = TN_F32,
+                              .from_defaults = true};
 }
 
 void tn_block_init(tn_block *m, int64_t width, tn_block_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "block", NULL, block_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "block", NULL, block_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_block")) {
         return;
     }
-    tn_norm_options norm = tn_norm_defaults();
-    norm.bias = options.bias;
-    norm.dtype = options.dtype;
-    tn_self_attention_options attention = {.heads = options.heads,
-                                           .causal = options.causal,
-                                           .bias = options.bias,
-                                           .dropout = options.dropout,
-                                           .dtype = options.dtype};
-    tn_mlp_options mlp = {.hidden = options.hidden,
-                          .bias = options.bias,
-                          .dropout = options.dropout,
-                          .activation = options.activation,
-                          .dtype = options.dtype};
+    tn_norm_options norm = TN_WITH(tn_norm, .bias = options.bias, .dtype = options.dtype);
+    tn_self_attention_options attention =
+        TN_WITH(tn_self_attention, .heads = options.heads, .causal = options.causal,
+                .bias = options.bias, .dropout = options.dropout, .dtype = options.dtype);
+    tn_mlp_options mlp =
+        TN_WITH(tn_mlp, .hidden = options.hidden, .bias = options.bias, .dropout = options.dropout,
+                .activation = options.activation, .dtype = options.dtype);
     tn_layer_norm_init(&m->ln_1, width, norm);
     tn_self_attention_init(&m->attn, width, attention);
     tn_layer_norm_init(&m->ln_2, width, norm);

@@ -64,7 +64,8 @@ tn_gpt_options tn_gpt_defaults(void) {
                             .width = 768,
                             .bias = true,
                             .activation = TN_ACT_GELU_TANH,
-                            .dtype = TN_F32};
+                            .dtype = TN_F32,
+                            .from_defaults = true};
 }
 
 /* Matrices: normal; biases: 0; the weights of norms stay 1. */
@@ -146,7 +147,8 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
 }
 
 void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "gpt", NULL, gpt_forward) || !options_fit(m, &options)) {
+    if (!tn__layer_begin(m, sizeof(*m), "gpt", NULL, gpt_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_gpt") || !options_fit(m, &options)) {
         return;
     }
     m->options = options;

@@ -46,11 +46,7 @@ static tn_values llama_forward(tn_module *self, tn_values in, void *context) {
 /* ---- Building -------------------------------------------------------------------------------- */
 
 tn_llama_options tn_llama_defaults(void) {
-    tn_rotary_options rotary = {.theta = 500000.0,
-                                .factor = 32.0,
-                                .low_freq_factor = 1.0,
-                                .high_freq_factor = 4.0,
-                                .original_context = 8192};
+    tn_rotary_options rotary = TN_WITH(tn_rotary, .theta = 500000.0, .factor = 32.0);
     return (tn_llama_options){.vocab = 128256,
                               .context = 131072,
                               .layers = 16,
@@ -61,7 +57,8 @@ tn_llama_options tn_llama_defaults(void) {
                               .rotary = rotary,
                               .eps = 1e-5,
                               .tied = true,
-                              .dtype = TN_F32};
+                              .dtype = TN_F32,
+                              .from_defaults = true};
 }
 
 /* Matrices: normal; the weights of norms stay 1. */
@@ -95,12 +92,9 @@ static void init_stem(tn_llama_stem *m, const tn_llama_options *o) {
 
 static void init_layers(tn_llama *m) {
     const tn_llama_options *o = &m->options;
-    tn_llama_block_options block = {.heads = o->heads,
-                                    .kv_heads = o->kv_heads,
-                                    .head_width = o->head_width,
-                                    .rotary = o->rotary,
-                                    .eps = o->eps,
-                                    .dtype = o->dtype};
+    tn_llama_block_options block =
+        TN_WITH(tn_llama_block, .heads = o->heads, .kv_heads = o->kv_heads,
+                .head_width = o->head_width, .rotary = o->rotary, .eps = o->eps, .dtype = o->dtype);
     for (int i = 0; i < o->layers; i++) {
         char name[24];
         snprintf(name, sizeof(name), "layers.%d", i);
@@ -120,14 +114,15 @@ static void init_top(tn_llama_top *m, const tn_llama_options *o, tn_tensor *tied
         tn__linear_share(&m->lm_head, tied);
     } else {
         tn_linear_init(&m->lm_head, o->width, o->vocab,
-                       (tn_linear_options){.bias = false, .dtype = o->dtype});
+                       TN_WITH(tn_linear, .bias = false, .dtype = o->dtype));
     }
     tn_module_add(m, "norm", &m->norm);
     tn_module_add(m, "lm_head", &m->lm_head);
 }
 
 void tn_llama_init(tn_llama *m, tn_llama_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "llama", NULL, llama_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "llama", NULL, llama_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_llama")) {
         return;
     }
     if (options.vocab < 1 || options.context < 1 || options.layers < 1 || options.width < 1) {

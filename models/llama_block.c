@@ -25,13 +25,17 @@ static tn_values llama_block_forward(tn_module *self, tn_values in, void *contex
 }
 
 tn_llama_block_options tn_llama_block_defaults(void) {
-    return (tn_llama_block_options){
-        .heads = 1, .rotary = tn_rotary_defaults(), .eps = 1e-5, .dtype = TN_F32};
+    return (tn_llama_block_options){.heads = 1,
+                                    .rotary = tn_rotary_defaults(),
+                                    .eps = 1e-5,
+                                    .dtype = TN_F32,
+                                    .from_defaults = true};
 }
 
 void tn_llama_block_init(tn_llama_block *m, int64_t width, int64_t hidden,
                          tn_llama_block_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "llama_block", NULL, llama_block_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "llama_block", NULL, llama_block_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_llama_block")) {
         return;
     }
     tn_norm_options norm = tn_norm_defaults();

@@ -8,8 +8,12 @@
 #include "nn/module.h"
 
 tn_batch_norm_options tn_batch_norm_defaults(void) {
-    return (tn_batch_norm_options){
-        .eps = 1e-5, .momentum = 0.1, .affine = true, .track_running_stats = true, .dtype = TN_F32};
+    return (tn_batch_norm_options){.eps = 1e-5,
+                                   .momentum = 0.1,
+                                   .affine = true,
+                                   .track_running_stats = true,
+                                   .dtype = TN_F32,
+                                   .from_defaults = true};
 }
 
 /* The weight of this batch in the running statistics; counts it. */
@@ -94,7 +98,8 @@ static int batch_norm_describe(const tn_module *self, char *text, size_t room) {
 
 static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least, int most,
                             int64_t channels, tn_batch_norm_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), kind, batch_norm_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, batch_norm_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_batch_norm")) {
         return;
     }
     if (channels < 1 || !(options.eps >= 0.0)) {

@@ -65,7 +65,8 @@ static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_
 
 static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed, int64_t in,
                       int64_t out, tn_dims kernel, tn_conv_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), kind, conv_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, conv_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_conv")) {
         return;
     }
     m->base.describe = conv_describe;

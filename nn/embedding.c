@@ -26,12 +26,13 @@ static tn_tensor *embedding_forward(tn_module *self, tn_tensor *index) {
 }
 
 tn_embedding_options tn_embedding_defaults(void) {
-    return (tn_embedding_options){.padding_idx = -1, .dtype = TN_F32};
+    return (tn_embedding_options){.padding_idx = -1, .dtype = TN_F32, .from_defaults = true};
 }
 
 void tn_embedding_init_with(tn_embedding *m, int64_t count, int64_t width,
                             tn_embedding_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "embedding", embedding_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), "embedding", embedding_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_embedding")) {
         return;
     }
     if (count < 1 || width < 1) {

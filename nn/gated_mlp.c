@@ -9,12 +9,13 @@ static tn_tensor *gated_mlp_forward(tn_module *self, tn_tensor *x) {
 }
 
 tn_gated_mlp_options tn_gated_mlp_defaults(void) {
-    return (tn_gated_mlp_options){.dtype = TN_F32};
+    return (tn_gated_mlp_options){.dtype = TN_F32, .from_defaults = true};
 }
 
 void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
                        tn_gated_mlp_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "gated_mlp", gated_mlp_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), "gated_mlp", gated_mlp_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_gated_mlp")) {
         return;
     }
     if (width < 1 || hidden < 1) {
@@ -22,7 +23,7 @@ void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
                          (long long)width, (long long)hidden);
         return;
     }
-    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->gate_proj, width, hidden, linear);
     tn_linear_init(&m->up_proj, width, hidden, linear);
     tn_linear_init(&m->down_proj, hidden, width, linear);

@@ -38,6 +38,7 @@ static int group_norm_describe(const tn_module *self, char *text, size_t room) {
 void tn_group_norm_init(tn_group_norm *m, int64_t groups, int64_t channels,
                         tn_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "group_norm", group_norm_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_norm") ||
         !channels_fit(m, groups, channels, options.eps)) {
         return;
     }
@@ -81,6 +82,7 @@ static int instance_norm_describe(const tn_module *self, char *text, size_t room
 static void instance_norm_init(tn_instance_norm_layer *m, const char *kind, int ndim,
                                int64_t channels, tn_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), kind, instance_norm_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_norm") ||
         !channels_fit(m, 1, channels, options.eps)) {
         return;
     }

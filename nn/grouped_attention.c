@@ -71,8 +71,11 @@ static int grouped_attention_describe(const tn_module *self, char *text, size_t 
 }
 
 tn_grouped_attention_options tn_grouped_attention_defaults(void) {
-    return (tn_grouped_attention_options){
-        .heads = 1, .causal = true, .rotary = tn_rotary_defaults(), .dtype = TN_F32};
+    return (tn_grouped_attention_options){.heads = 1,
+                                          .causal = true,
+                                          .rotary = tn_rotary_defaults(),
+                                          .dtype = TN_F32,
+                                          .from_defaults = true};
 }
 
 /* False after raising. */
@@ -93,7 +96,8 @@ static bool options_fit(void *m, int64_t width, const tn_grouped_attention_optio
 
 void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
                                tn_grouped_attention_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "grouped_attention", NULL, grouped_attention_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "grouped_attention", NULL, grouped_attention_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_grouped_attention")) {
         return;
     }
     int kv_heads = options.kv_heads ? options.kv_heads : options.heads;
@@ -107,7 +111,7 @@ void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
     m->head_width = head_width;
     m->causal = options.causal;
     m->rotary = options.rotary;
-    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->q_proj, width, options.heads * head_width, linear);
     tn_linear_init(&m->k_proj, width, kv_heads * head_width, linear);
     tn_linear_init(&m->v_proj, width, kv_heads * head_width, linear);

@@ -93,14 +93,16 @@ double tn_calculate_gain(tn_nonlinearity nonlinearity, double param) {
 }
 
 tn_kaiming_options tn_kaiming_defaults(void) {
-    return (tn_kaiming_options){.mode = TN_FAN_IN, .nonlinearity = TN_GAIN_LEAKY_RELU};
+    return (tn_kaiming_options){
+        .mode = TN_FAN_IN, .nonlinearity = TN_GAIN_LEAKY_RELU, .from_defaults = true};
 }
 
 /* The standard deviation; false after raising. */
 static bool kaiming_std(const tn_tensor *t, tn_kaiming_options o, double *std,
                         const char *operation) {
     double in, out, gain = tn_calculate_gain(o.nonlinearity, o.a);
-    if (gain == 0.0 || !find_fans(t, &in, &out, operation)) {
+    if (!tn__options_made(o.from_defaults, operation, "tn_kaiming") || gain == 0.0 ||
+        !find_fans(t, &in, &out, operation)) {
         return false;
     }
     *std = gain / sqrt(o.mode == TN_FAN_OUT ? out : in);

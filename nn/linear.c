@@ -16,11 +16,12 @@ tn_tensor *tn__linear_product(tn_tensor *x, tn_tensor *weight, tn_tensor *scale,
 }
 
 tn_linear_options tn_linear_defaults(void) {
-    return (tn_linear_options){.bias = true, .dtype = TN_F32};
+    return (tn_linear_options){.bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_linear")) {
         return;
     }
     if (in < 1 || out < 1) {

@@ -41,11 +41,13 @@ static int mlp_describe(const tn_module *self, char *text, size_t room) {
 }
 
 tn_mlp_options tn_mlp_defaults(void) {
-    return (tn_mlp_options){.bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32};
+    return (tn_mlp_options){
+        .bias = true, .activation = TN_ACT_GELU_TANH, .dtype = TN_F32, .from_defaults = true};
 }
 
 void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "mlp", mlp_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), "mlp", mlp_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_mlp")) {
         return;
     }
     int64_t hidden = options.hidden;
@@ -59,7 +61,7 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
     }
     m->base.describe = mlp_describe;
     m->activation = options.activation;
-    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->c_fc, width, hidden, linear);
     tn_linear_init(&m->c_proj, hidden, width, linear);
     tn_dropout_init(&m->drop, options.dropout);

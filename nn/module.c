@@ -261,6 +261,14 @@ void tn__layer_refuse(void *layer, tn_status status, const char *format, ...) {
     tn__raise(status, m->kind, "%s", text);
 }
 
+bool tn__layer_options(void *layer, bool made, const char *what) {
+    tn_module *m = layer;
+    if (!made) {
+        m->state = TN__MODULE_BROKEN;
+    }
+    return tn__options_made(made, m->kind, what);
+}
+
 /* ---- Lists ----------------------------------------------------------------------------------- */
 
 bool tn__module_grow(void ***array, int count, int *room, const char *operation) {

@@ -123,6 +123,9 @@ tn_tensor *tn__linear_product(tn_tensor *x, tn_tensor *weight, tn_tensor *scale,
 /* Raises "kind: text" about a layer's options and marks it broken: calling it is an error. */
 void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 
+/* tn__options_made for a layer: where they are not, m is broken. */
+bool tn__layer_options(void *m, bool made, const char *what);
+
 /* The lists of m, made on first use; NULL after TN_ENOMEM. */
 tn_module_lists *tn__module_lists(tn_module *m, const char *operation);
 /* One more reference: who may outlive the module holds its lists and asks lists->module. */

@@ -182,7 +182,7 @@ static int multi_head_describe(const tn_module *self, char *text, size_t room) {
 }
 
 tn_multi_head_attention_options tn_multi_head_attention_defaults(void) {
-    return (tn_multi_head_attention_options){.bias = true, .dtype = TN_F32};
+    return (tn_multi_head_attention_options){.bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 /* Xavier's, as in PyTorch. */
@@ -195,7 +195,8 @@ static void add_projection(tn_multi_head_attention *m, const char *name, tn_tens
 
 void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int heads,
                                   tn_multi_head_attention_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "multi_head_attention", NULL, multi_head_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "multi_head_attention", NULL, multi_head_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_multi_head_attention")) {
         return;
     }
     int64_t kdim = options.kdim ? options.kdim : width, vdim = options.vdim ? options.vdim : width;
@@ -226,7 +227,7 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
     }
     tn_module_param(m, "in_proj_bias", &m->in_proj_bias,
                     options.bias ? tn_zeros(TN_DIMS(3 * width), options.dtype) : NULL);
-    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->out_proj, width, width, linear);
     TN_ADD(m, out_proj);
     if (m->out_proj.bias) {

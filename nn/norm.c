@@ -4,7 +4,8 @@
 #include "nn/module.h"
 
 tn_norm_options tn_norm_defaults(void) {
-    return (tn_norm_options){.eps = 1e-5, .weight = true, .bias = true, .dtype = TN_F32};
+    return (tn_norm_options){
+        .eps = 1e-5, .weight = true, .bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 /* False after raising. */
@@ -32,6 +33,7 @@ static int layer_norm_describe(const tn_module *self, char *text, size_t room) {
 
 void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "layer_norm", layer_norm_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_norm") ||
         !width_fits(m, width, options.eps)) {
         return;
     }
@@ -65,6 +67,7 @@ static int rms_norm_describe(const tn_module *self, char *text, size_t room) {
 
 void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "rms_norm", rms_norm_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_norm") ||
         !width_fits(m, width, options.eps)) {
         return;
     }

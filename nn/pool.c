@@ -24,7 +24,8 @@ static int pool_describe(const tn_module *self, char *text, size_t room) {
 static void pool_init(tn_pool *m, const char *kind,
                       tn_tensor *(*f)(tn_tensor *x, tn_dims kernel, tn_pool_options options),
                       tn_dims kernel, tn_pool_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), kind, pool_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), kind, pool_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_pool")) {
         return;
     }
     m->base.describe = pool_describe;

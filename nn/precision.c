@@ -20,7 +20,11 @@
 /* ---- The policy ------------------------------------------------------------------------------ */
 
 tn_precision tn_precision_defaults(void) {
-    return (tn_precision){.param = TN_F32, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
+    return (tn_precision){.param = TN_F32,
+                          .compute = TN_BF16,
+                          .reduce = TN_F32,
+                          .output = TN_F32,
+                          .from_defaults = true};
 }
 
 const tn_precision *tn__precision_of(const tn_module *m) {
@@ -134,6 +138,9 @@ static bool is_sharded(tn_module *m) {
 tn_status tn_module_set_precision(void *module, tn_precision policy) {
     tn_module *m = tn__module_of(module, "module_set_precision");
     if (!m || tn__pending()) {
+        return tn_error();
+    }
+    if (!tn__options_made(policy.from_defaults, "module_set_precision", "tn_precision")) {
         return tn_error();
     }
     const tn_dtype dtypes[] = {policy.param, policy.compute, policy.reduce, policy.output};

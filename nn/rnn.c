@@ -152,7 +152,7 @@ static void rnn_finish(tn_module *self) {
 }
 
 tn_rnn_options tn_rnn_defaults(void) {
-    return (tn_rnn_options){.layers = 1, .bias = true, .dtype = TN_F32};
+    return (tn_rnn_options){.layers = 1, .bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 void tn__rnn_weight(void *m, const char *name, tn_tensor **field, tn_dims dims, int64_t hidden,
@@ -194,6 +194,7 @@ static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64
 static void init_kind(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                       tn_rnn_options o) {
     if (!tn__layer_begin(m, sizeof(*m), kind->name, NULL, rnn_forward) ||
+        !tn__layer_options(m, o.from_defaults, "tn_rnn") ||
         !check_options(m, kind, in, hidden, &o)) {
         return;
     }

@@ -49,12 +49,13 @@ static int cell_describe(const tn_module *self, char *text, size_t room) {
 }
 
 tn_rnn_cell_options tn_rnn_cell_defaults(void) {
-    return (tn_rnn_cell_options){.bias = true, .dtype = TN_F32};
+    return (tn_rnn_cell_options){.bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                       tn_rnn_cell_options o) {
-    if (!tn__layer_begin(m, sizeof(*m), kind->cell, NULL, cell_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), kind->cell, NULL, cell_forward) ||
+        !tn__layer_options(m, o.from_defaults, "tn_rnn_cell")) {
         return;
     }
     if (in < 1 || hidden < 1 || hidden > INT64_MAX / 4) {

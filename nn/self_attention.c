@@ -50,12 +50,14 @@ static int self_attention_describe(const tn_module *self, char *text, size_t roo
 }
 
 tn_self_attention_options tn_self_attention_defaults(void) {
-    return (tn_self_attention_options){.heads = 1, .causal = true, .bias = true, .dtype = TN_F32};
+    return (tn_self_attention_options){
+        .heads = 1, .causal = true, .bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 void tn_self_attention_init(tn_self_attention *m, int64_t width,
                             tn_self_attention_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "self_attention", NULL, self_attention_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "self_attention", NULL, self_attention_forward) ||
+        !tn__layer_options(m, options.from_defaults, "tn_self_attention")) {
         return;
     }
     if (width < 1 || width > INT64_MAX / 3 || options.heads < 1 || width % options.heads != 0) {
@@ -67,7 +69,7 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
     m->base.describe = self_attention_describe;
     m->heads = options.heads;
     m->causal = options.causal;
-    tn_linear_options linear = {.bias = options.bias, .dtype = options.dtype};
+    tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->c_attn, width, 3 * width, linear);
     tn_linear_init(&m->c_proj, width, width, linear);
     tn_dropout_init(&m->drop, options.dropout);

@@ -20,7 +20,8 @@ tn_transformer_options tn_transformer_defaults(void) {
                                     .activation = TN_ACT_RELU,
                                     .eps = 1e-5,
                                     .bias = true,
-                                    .dtype = TN_F32};
+                                    .dtype = TN_F32,
+                                    .from_defaults = true};
 }
 
 /* ---- What layers have in common -------------------------------------------------------------- */
@@ -35,11 +36,11 @@ static tn_multi_head_attention_options attention_of(const tn_transformer_options
 }
 
 static tn_norm_options norm_of(const tn_transformer_options *o) {
-    return (tn_norm_options){.eps = o->eps, .weight = true, .bias = o->bias, .dtype = o->dtype};
+    return TN_WITH(tn_norm, .eps = o->eps, .bias = o->bias, .dtype = o->dtype);
 }
 
 static tn_linear_options linear_of(const tn_transformer_options *o) {
-    return (tn_linear_options){.bias = o->bias, .dtype = o->dtype};
+    return TN_WITH(tn_linear, .bias = o->bias, .dtype = o->dtype);
 }
 
 /* False after raising, with m broken. */
@@ -156,7 +157,7 @@ static void layer_init(tn_transformer_layer *m, bool decoder, int64_t width, int
     if (!tn__layer_begin(m, sizeof(*m),
                          decoder ? "transformer_decoder_layer" : "transformer_encoder_layer", NULL,
                          decoder ? decoder_layer_forward : encoder_layer_forward) ||
-        !activation_fits(m, o)) {
+        !tn__layer_options(m, o->from_defaults, "tn_transformer") || !activation_fits(m, o)) {
         return;
     }
     m->base.describe = layer_describe;
@@ -228,7 +229,8 @@ static tn_values decoder_forward(tn_module *self, tn_values in, void *context) {
 static void stack_init(tn_transformer_stack *m, bool decoder, int64_t width, int heads, int layers,
                        const tn_transformer_options *o) {
     if (!tn__layer_begin(m, sizeof(*m), decoder ? "transformer_decoder" : "transformer_encoder",
-                         NULL, decoder ? decoder_forward : encoder_forward)) {
+                         NULL, decoder ? decoder_forward : encoder_forward) ||
+        !tn__layer_options(m, o->from_defaults, "tn_transformer")) {
         return;
     }
     if (layers < 0) {
@@ -303,7 +305,8 @@ static bool init_matrix(const tn_entry *entry, void *user) {
 
 void tn_transformer_init(tn_transformer *m, int64_t width, int heads, int encoder_layers,
                          int decoder_layers, tn_transformer_options o) {
-    if (!tn__layer_begin(m, sizeof(*m), "transformer", NULL, transformer_forward)) {
+    if (!tn__layer_begin(m, sizeof(*m), "transformer", NULL, transformer_forward) ||
+        !tn__layer_options(m, o.from_defaults, "tn_transformer")) {
         return;
     }
     o.final_norm = true;

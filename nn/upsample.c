@@ -16,7 +16,8 @@ static int upsample_describe(const tn_module *self, char *text, size_t room) {
 }
 
 void tn_upsample_init(tn_upsample *m, tn_interpolate_options options) {
-    if (!tn__layer_begin(m, sizeof(*m), "upsample", upsample_forward, NULL)) {
+    if (!tn__layer_begin(m, sizeof(*m), "upsample", upsample_forward, NULL) ||
+        !tn__layer_options(m, options.from_defaults, "tn_interpolate")) {
         return;
     }
     m->base.describe = upsample_describe;

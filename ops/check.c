@@ -292,8 +292,8 @@ typedef struct arrivals {
 static void compare_recorded(tn_values leaves, arrivals *a, double tolerance, double largest) {
     TN_SCOPE;
     tn_tensor *plain[TN_MAX_VALUES], *recorded[TN_MAX_VALUES];
-    tn_grad_options once = {.retain_graph = true, .allow_unused = true},
-                    again = {.create_graph = true, .allow_unused = true};
+    tn_grad_options once = TN_WITH(tn_grad, .retain_graph = true, .allow_unused = true),
+                    again = TN_WITH(tn_grad, .create_graph = true, .allow_unused = true);
     tn_grad(a->root, a->weight, a->n, leaves.v, leaves.n, plain, once);
     tn_grad(a->root, a->weight, a->n, leaves.v, leaves.n, recorded, again);
     for (int i = 0; i < leaves.n && tn_error() == TN_OK; i++) {

@@ -95,10 +95,12 @@ static const tn_optim_method adafactor_method = {
 };
 
 tn_adafactor_options tn_adafactor_defaults(void) {
-    return (tn_adafactor_options){.lr = 1e-2, .beta2_decay = -0.8, .eps2 = 1e-3, .d = 1.0};
+    return (tn_adafactor_options){
+        .lr = 1e-2, .beta2_decay = -0.8, .eps2 = 1e-3, .d = 1.0, .from_defaults = true};
 }
 
 tn_optim *tn_adafactor(void *m, tn_adafactor_options o) {
+    tn__options_made(o.from_defaults, "adafactor", "tn_adafactor");
     return tn_optim_new(m, &adafactor_method, &o,
                         (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

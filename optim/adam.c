@@ -103,7 +103,8 @@ static const tn_optim_method adamw_amsgrad_method = {
 };
 
 tn_adam_options tn_adam_defaults(void) {
-    return (tn_adam_options){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    return (tn_adam_options){
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .from_defaults = true};
 }
 
 tn_adamw_options tn_adamw_defaults(void) {
@@ -117,11 +118,13 @@ static tn_optim *adam_new(void *m, const tn_optim_method *method, adam_settings 
 }
 
 tn_optim *tn_adam(void *m, tn_adam_options options) {
+    tn__options_made(options.from_defaults, "adam", "tn_adam");
     return adam_new(m, options.amsgrad ? &adam_amsgrad_method : &adam_method,
                     (adam_settings){options, .decoupled = false});
 }
 
 tn_optim *tn_adamw(void *m, tn_adamw_options options) {
+    tn__options_made(options.from_defaults, "adamw", "tn_adamw");
     return adam_new(m, options.amsgrad ? &adamw_amsgrad_method : &adamw_method,
                     (adam_settings){options, .decoupled = true});
 }

@@ -42,9 +42,11 @@ static const tn_optim_method adamax_method = {
 };
 
 tn_adamax_options tn_adamax_defaults(void) {
-    return (tn_adamax_options){.lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    return (tn_adamax_options){
+        .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .from_defaults = true};
 }
 
 tn_optim *tn_adamax(void *m, tn_adamax_options o) {
+    tn__options_made(o.from_defaults, "adamax", "tn_adamax");
     return tn_optim_new(m, &adamax_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

@@ -44,10 +44,15 @@ static const tn_optim_method lamb_method = {
 };
 
 tn_lamb_options tn_lamb_defaults(void) {
-    return (tn_lamb_options){
-        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-6, .weight_decay = 1e-2};
+    return (tn_lamb_options){.lr = 1e-3,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-6,
+                             .weight_decay = 1e-2,
+                             .from_defaults = true};
 }
 
 tn_optim *tn_lamb(void *m, tn_lamb_options o) {
+    tn__options_made(o.from_defaults, "lamb", "tn_lamb");
     return tn_optim_new(m, &lamb_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

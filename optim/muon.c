@@ -112,9 +112,11 @@ tn_muon_options tn_muon_defaults(void) {
                              .ns_steps = 5,
                              .adamw_beta1 = 0.9,
                              .adamw_beta2 = 0.999,
-                             .adamw_eps = 1e-8};
+                             .adamw_eps = 1e-8,
+                             .from_defaults = true};
 }
 
 tn_optim *tn_muon(void *m, tn_muon_options o) {
+    tn__options_made(o.from_defaults, "muon", "tn_muon");
     return tn_optim_new(m, &muon_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

@@ -67,10 +67,15 @@ static const tn_optim_method nadam_method = {
 };
 
 tn_nadam_options tn_nadam_defaults(void) {
-    return (tn_nadam_options){
-        .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .momentum_decay = 4e-3};
+    return (tn_nadam_options){.lr = 2e-3,
+                              .beta1 = 0.9,
+                              .beta2 = 0.999,
+                              .eps = 1e-8,
+                              .momentum_decay = 4e-3,
+                              .from_defaults = true};
 }
 
 tn_optim *tn_nadam(void *m, tn_nadam_options o) {
+    tn__options_made(o.from_defaults, "nadam", "tn_nadam");
     return tn_optim_new(m, &nadam_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

@@ -57,9 +57,11 @@ static const tn_optim_method radam_method = {
 };
 
 tn_radam_options tn_radam_defaults(void) {
-    return (tn_radam_options){.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+    return (tn_radam_options){
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .from_defaults = true};
 }
 
 tn_optim *tn_radam(void *m, tn_radam_options o) {
+    tn__options_made(o.from_defaults, "radam", "tn_radam");
     return tn_optim_new(m, &radam_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

@@ -67,9 +67,10 @@ static const tn_optim_method rmsprop_method = {
 };
 
 tn_rmsprop_options tn_rmsprop_defaults(void) {
-    return (tn_rmsprop_options){.lr = 1e-2, .alpha = 0.99, .eps = 1e-8};
+    return (tn_rmsprop_options){.lr = 1e-2, .alpha = 0.99, .eps = 1e-8, .from_defaults = true};
 }
 
 tn_optim *tn_rmsprop(void *m, tn_rmsprop_options o) {
+    tn__options_made(o.from_defaults, "rmsprop", "tn_rmsprop");
     return tn_optim_new(m, &rmsprop_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

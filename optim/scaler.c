@@ -23,8 +23,12 @@ struct tn_scaler {
 };
 
 tn_scaler_options tn_scaler_defaults(void) {
-    return (tn_scaler_options){
-        .scale = 65536.0, .growth = 2.0, .backoff = 0.5, .interval = 2000, .enabled = true};
+    return (tn_scaler_options){.scale = 65536.0,
+                               .growth = 2.0,
+                               .backoff = 0.5,
+                               .interval = 2000,
+                               .enabled = true,
+                               .from_defaults = true};
 }
 
 /* A scale multiplies f32 numbers. */
@@ -45,7 +49,8 @@ static bool options_fit(const tn_scaler_options *o) {
 }
 
 tn_scaler *tn_scaler_new(tn_scaler_options options) {
-    if (tn__pending() || !options_fit(&options)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "scaler", "tn_scaler") ||
+        !options_fit(&options)) {
         return NULL;
     }
     tn_scaler *s = tn__malloc(sizeof(*s));

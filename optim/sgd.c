@@ -78,9 +78,10 @@ static const tn_optim_method sgd_method = {
 };
 
 tn_sgd_options tn_sgd_defaults(void) {
-    return (tn_sgd_options){.lr = 1e-3};
+    return (tn_sgd_options){.lr = 1e-3, .from_defaults = true};
 }
 
 tn_optim *tn_sgd(void *m, tn_sgd_options o) {
+    tn__options_made(o.from_defaults, "sgd", "tn_sgd");
     return tn_optim_new(m, &sgd_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }

@@ -19,7 +19,7 @@
 enum { NO_TOKEN = 0, NO_TARGET = -100, COSTS = sizeof(tn__row_cost) / sizeof(double) };
 
 tn_evaluate_options tn_evaluate_defaults(void) {
-    return (tn_evaluate_options){.batch = 4};
+    return (tn_evaluate_options){.batch = 4, .from_defaults = true};
 }
 
 typedef struct evaluation {

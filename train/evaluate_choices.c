@@ -87,6 +87,9 @@ tn_status tn_evaluate_choices(void *m, const char *path, const tn_tokenizer *tok
     if (out) {
         *out = (tn_choice_scores){0};
     }
+    if (!tn__options_made(options.from_defaults, operation, "tn_evaluate")) {
+        return tn_error();
+    }
     if (!out || !path || !tokenizer || context < 1) {
         return tn__raise(TN_EVALUE, operation, "%s, the context is %lld (at least 1)",
                          !out         ? "the result is NULL"

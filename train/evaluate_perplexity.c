@@ -91,7 +91,8 @@ tn_status tn_evaluate_perplexity(void *m, tn_dataset *dataset, const tn_tokenize
         return tn__raise(TN_EVALUE, operation, "the result is NULL");
     }
     *out = (tn_perplexity){0};
-    if (tn__pending() || !windows_fit(dataset)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, operation, "tn_evaluate") ||
+        !windows_fit(dataset)) {
         return tn_error();
     }
     int64_t vocab = tokenizer ? tn_tokenizer_size(tokenizer) : 0;

@@ -28,8 +28,12 @@ struct tn_lr_finder {
 };
 
 tn_lr_finder_options tn_lr_finder_defaults(void) {
-    return (tn_lr_finder_options){
-        .low = 1e-7, .high = 10.0, .steps = 100, .smooth = 0.05, .diverges = 5.0};
+    return (tn_lr_finder_options){.low = 1e-7,
+                                  .high = 10.0,
+                                  .steps = 100,
+                                  .smooth = 0.05,
+                                  .diverges = 5.0,
+                                  .from_defaults = true};
 }
 
 /* ---- Keeping what was ------------------------------------------------------------------------ */
@@ -97,7 +101,8 @@ static bool finder_options_fit(const tn_lr_finder_options *o) {
 }
 
 tn_lr_finder *tn_lr_finder_new(void *m, tn_optim *optim, tn_lr_finder_options options) {
-    if (tn__pending() || !finder_options_fit(&options)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "lr_finder", "tn_lr_finder") ||
+        !finder_options_fit(&options)) {
         return NULL;
     }
     if (!m || !optim) {

@@ -26,8 +26,12 @@
 #include <unistd.h>
 
 tn_run_options tn_run_defaults(void) {
-    return (tn_run_options){
-        .out = "run", .steps = 1000, .val_every = 250, .save_every = 1000, .unit = "tok"};
+    return (tn_run_options){.out = "run",
+                            .steps = 1000,
+                            .val_every = 250,
+                            .save_every = 1000,
+                            .unit = "tok",
+                            .from_defaults = true};
 }
 
 int tn__run_options(tn_run_options *o, tn_option *rows) {
@@ -166,7 +170,9 @@ static void run_free(tn_run *r) {
 }
 
 tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts) {
-    tn_run *r = tn__pending() || !options_fit(&options) ? NULL : tn__calloc(1, sizeof(*r));
+    bool fit = !tn__pending() && tn__options_made(options.from_defaults, "run_new", "tn_run") &&
+               options_fit(&options);
+    tn_run *r = fit ? tn__calloc(1, sizeof(*r)) : NULL;
     if (!r) {
         if (!tn__pending()) {
             tn__raise(TN_ENOMEM, "run_new", "no memory");

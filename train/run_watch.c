@@ -85,7 +85,7 @@ void tn_run_stop(tn_run *r) {
 /* ---- Stopping early -------------------------------------------------------------------------- */
 
 tn_early_options tn_early_defaults(void) {
-    return (tn_early_options){.patience = 3};
+    return (tn_early_options){.patience = 3, .from_defaults = true};
 }
 
 static bool is_improved(double value, double best, double by, bool larger) {
@@ -108,6 +108,9 @@ static bool has_stalled(const tn_run *r) {
 }
 
 tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options options) {
+    if (!tn__options_made(options.from_defaults, "run_stop_early", "tn_early")) {
+        return tn_error();
+    }
     if (!r || !name || options.patience < 1 || !(options.min_delta >= 0) || tn__pending()) {
         return tn__raise(TN_EVALUE, "run_stop_early", "patience %lld, min_delta %g%s",
                          (long long)options.patience, options.min_delta,

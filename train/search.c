@@ -26,7 +26,8 @@
 #include <string.h>
 
 tn_search_options tn_search_defaults(void) {
-    return (tn_search_options){.out = "search", .trials = 10, .steps = 1000, .factor = 3};
+    return (tn_search_options){
+        .out = "search", .trials = 10, .steps = 1000, .factor = 3, .from_defaults = true};
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -58,7 +59,8 @@ static bool search_options_fit(const tn_search_options *o) {
 }
 
 tn_search *tn_search_new(tn_search_options options) {
-    if (tn__pending() || !search_options_fit(&options)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "search_new", "tn_search") ||
+        !search_options_fit(&options)) {
         return NULL;
     }
     tn_search *s = tn__calloc(1, sizeof(*s));

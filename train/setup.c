@@ -8,7 +8,7 @@
 static const char *const precisions[] = {"f32", "bf16", "f16", NULL};
 
 tn_setup tn_setup_defaults(void) {
-    return (tn_setup){.device = "cpu"};
+    return (tn_setup){.device = "cpu", .from_defaults = true};
 }
 
 int tn__setup_options(tn_setup *s, tn_option *rows) {
@@ -38,6 +38,9 @@ int tn__setup_options(tn_setup *s, tn_option *rows) {
 }
 
 tn_group *tn_setup_world(const tn_setup *s) {
+    if (s && !tn__options_made(s->from_defaults, "setup_world", "tn_setup")) {
+        return NULL;
+    }
     if (!s || !s->device) {
         tn__raise(TN_EVALUE, "setup_world", "the %s is NULL", s ? "device" : "setup");
         return NULL;
@@ -95,6 +98,9 @@ static void attach_parts(tn_setup *s, tn_group *world, void *m) {
 tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
     if (!s || !m || tn__pending()) {
         return tn__raise(TN_EVALUE, "setup_model", "the %s is NULL", s ? "model" : "setup");
+    }
+    if (!tn__options_made(s->from_defaults, "setup_model", "tn_setup")) {
+        return tn_error();
     }
     if (s->shard == 0 && (s->stage > 0 || s->offload)) {
         s->shard = TN_ALL_RANKS;

@@ -46,7 +46,7 @@ struct tn_corpus {
 };
 
 tn_corpus_options tn_corpus_defaults(void) {
-    return (tn_corpus_options){.key = "text"};
+    return (tn_corpus_options){.key = "text", .from_defaults = true};
 }
 
 /* ---- The buffer ------------------------------------------------------------------------------ */
@@ -426,7 +426,8 @@ static bool check_options(const char *const *paths, int count, const tn_corpus_o
 }
 
 tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options options) {
-    if (tn__pending() || !check_options(paths, count, &options)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "corpus", "tn_corpus") ||
+        !check_options(paths, count, &options)) {
         return NULL;
     }
     tn_corpus *c = tn__calloc(1, sizeof(*c));

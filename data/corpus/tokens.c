@@ -40,8 +40,10 @@ typedef struct making {
 } making;
 
 tn_tokens_options tn_tokens_defaults(void) {
-    return (tn_tokens_options){
-        .corpus = tn_corpus_defaults(), .seed = 1337, .shard_tokens = 100000000};
+    return (tn_tokens_options){.corpus = tn_corpus_defaults(),
+                               .seed = 1337,
+                               .shard_tokens = 100000000,
+                               .from_defaults = true};
 }
 
 /* ---- What is for validation ------------------------------------------------------------------ */
@@ -250,9 +252,9 @@ static bool take_folder(making *m) {
 }
 
 static bool open_writers(making *m) {
-    tn_shards_options o = {.vocab = tn_tokenizer_size(m->tokenizer),
-                           .shard_tokens = m->options.shard_tokens,
-                           .pairs = m->options.corpus.pairs};
+    tn_shards_options o =
+        TN_WITH(tn_shards, .vocab = tn_tokenizer_size(m->tokenizer),
+                .shard_tokens = m->options.shard_tokens, .pairs = m->options.corpus.pairs);
     char *train = tn__folder_path(m->out, "train", "tokens"),
          *val = tn__folder_path(m->out, "val", "tokens");
     m->train = train && val ? tn_shards_writer_new(train, o) : NULL;
@@ -324,7 +326,8 @@ static bool begin_making(making *m, const char *const *paths, int count) {
 
 tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
                          const char *out, tn_tokens_options options, tn_tokens_made *made) {
-    if (tn__pending() || !check_options(t, out, &options)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "tokens", "tn_tokens") ||
+        !check_options(t, out, &options)) {
         return tn_error();
     }
     making m = {.tokenizer = t, .out = out, .options = options, .last_train = -2, .last_val = -2};

@@ -191,13 +191,13 @@ static bool finish_ranks(tn__build *b, tn_tiktoken_options o) {
 }
 
 tn_tiktoken_options tn_tiktoken_defaults(void) {
-    return (tn_tiktoken_options){.pattern = NULL};
+    return (tn_tiktoken_options){.pattern = NULL, .from_defaults = true};
 }
 
 tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options o) {
     size_t bytes, begin;
     tn__build b = {0};
-    if (tn__pending()) {
+    if (tn__pending() || !tn__options_made(o.from_defaults, "tokenizer_load", "tn_tiktoken")) {
         return NULL;
     }
     if (o.special_count < 0 || (o.special_count && !o.special)) {

@@ -426,8 +426,11 @@ static void free_trainer(trainer *t) {
 
 tn_tokenizer_train_options tn_tokenizer_train_defaults(void) {
     static const char *const special[] = {"<|endoftext|>"};
-    return (tn_tokenizer_train_options){
-        .vocab = 50257, .pattern = "gpt2", .special = special, .special_count = 1};
+    return (tn_tokenizer_train_options){.vocab = 50257,
+                                        .pattern = "gpt2",
+                                        .special = special,
+                                        .special_count = 1,
+                                        .from_defaults = true};
 }
 
 /* False after raising. */
@@ -461,7 +464,9 @@ static bool check_training(const char *const *texts, const size_t *bytes, int64_
 
 tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *bytes, int64_t n,
                                  tn_tokenizer_train_options o) {
-    if (tn__pending() || !check_training(texts, bytes, n, &o)) {
+    if (tn__pending() ||
+        !tn__options_made(o.from_defaults, "tokenizer_train", "tn_tokenizer_train") ||
+        !check_training(texts, bytes, n, &o)) {
         return NULL;
     }
     trainer t = {.o = o};

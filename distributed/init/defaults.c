@@ -15,5 +15,6 @@ tn_dist_options tn_dist_defaults(void) {
                              .timeout = seconds > 0 && seconds <= TN__TIMEOUT_MOST ? seconds : 600,
                              .checked = checked && strcmp(checked, "1") == 0,
                              .signals = true,
-                             .threads = true};
+                             .threads = true,
+                             .from_defaults = true};
 }

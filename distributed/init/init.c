@@ -232,7 +232,8 @@ tn_group *tn_dist_init(tn_dist_options options) {
     if (world.group) {
         return tn__group_refuse_inherited(world.group, OPERATION) ? NULL : world.group;
     }
-    if (tn__pending() || !options_sound(&options) || !find_place(&options, &e)) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, OPERATION, "tn_dist") ||
+        !options_sound(&options) || !find_place(&options, &e)) {
         return NULL;
     }
     world.rank = e.rank;

@@ -67,6 +67,7 @@ typedef struct tn_grad_options {
     bool retain_graph;
     /* an input that the roots do not depend on gives NULL; otherwise TN_EVALUE */
     bool allow_unused;
+    bool from_defaults;
 } tn_grad_options;
 TN_API tn_grad_options tn_grad_defaults(void); /* all false */
 
@@ -135,6 +136,7 @@ typedef struct tn_gradcheck_options {
     double atol; /* 1e-5 */
     double rtol; /* 1e-3 */
     bool second; /* also check the gradient of the gradient */
+    bool from_defaults;
 } tn_gradcheck_options;
 TN_API tn_gradcheck_options tn_gradcheck_defaults(void);
 

@@ -151,7 +151,9 @@ TN_API int64_t tn_live_tensors(void);
  *
  * or one after the other: tn_adamw_options o = tn_adamw_defaults(); o.lr = 3e-4;
  *
- * Zero never means "default" in secret: (tn_adamw_options){.lr = 3e-4} has betas and eps of 0. */
+ * Zero never means "default" in secret: (tn_adamw_options){.lr = 3e-4} has betas and eps of 0. So
+ * each *_defaults() sets the member from_defaults, and what takes options without it raises
+ * TN_EVALUE. */
 
 /* WHAT_defaults() with up to 24 members set, in their order; a value may be a TN_WITH too. A
  * pointer to an array needs an array with a name: one made in here, (int[]){1, 2}, ends at the `)`.

@@ -1,9 +1,8 @@
 /* Data: datasets, samplers and the loader between them and a training loop.
  *
- *     tn_loader_options o = tn_loader_defaults();
- *     o.batch = 12;
  *     tn_dataset *windows = tn_token_dataset(tokens, n, 64);
- *     tn_loader *loader = tn_loader_new(windows, tn_random_sampler(1337), o);
+ *     tn_loader *loader =
+ *         tn_loader_new(windows, tn_random_sampler(1337), TN_WITH(tn_loader, .batch = 12));
  *     tn_batch b;
  *     while (tn_loader_next(loader, &b)) { ... b.x, b.y ... }
  *     tn_loader_free(loader);
@@ -202,6 +201,7 @@ typedef struct tn_csv_options {
     tn_csv_target target_kind;   /* classes */
     const char *const *classes;  /* NULL: those that are there; else these, NULL behind the last */
     tn_csv_missing missing;      /* an error */
+    bool from_defaults;
 } tn_csv_options;
 TN_API tn_csv_options tn_csv_defaults(void);
 
@@ -232,6 +232,7 @@ TN_API tn_tensor *tn_image_read(const char *path, tn_dtype dtype);
 
 typedef struct tn_image_folder_options {
     int64_t height, width; /* 0, 0: of the first picture; otherwise pictures are resized to these */
+    bool from_defaults;
 } tn_image_folder_options;
 TN_API tn_image_folder_options tn_image_folder_defaults(void);
 
@@ -277,6 +278,7 @@ typedef struct tn_corpus_options {
      * ("<|endoftext|>", "\n\n"), 1024 bytes at most; it and white space around it is no part of
      * them. */
     const char *split;
+    bool from_defaults;
 } tn_corpus_options;
 TN_API tn_corpus_options tn_corpus_defaults(void);
 
@@ -325,6 +327,7 @@ typedef struct tn_shards_options {
     int64_t vocab;        /* 50257: tokens are 0 … vocab-1; beyond 65536 they take 32 bits */
     int64_t shard_tokens; /* 100000000: of a file, at most 2^31 - 1 */
     bool pairs;           /* false: a sequence; true: prompts and their completions */
+    bool from_defaults;
 } tn_shards_options;
 TN_API tn_shards_options tn_shards_defaults(void);
 
@@ -433,6 +436,7 @@ typedef struct tn_loader_options {
     int prefetch;   /* 2: with threads, batches ready in advance */
     double x_pad;   /* 0: what stands behind the end of a short x, */
     double y_pad;   /* 0: and of a short y; -100 is what losses leave out */
+    bool from_defaults;
 } tn_loader_options;
 TN_API tn_loader_options tn_loader_defaults(void);
 

@@ -53,6 +53,7 @@ typedef struct tn_dist_options {
     bool signals;   /* SIGUSR1 dumps the flight recorder: true */
     /* true: tn_set_threads(cores / ranks of this host) unless OMP_NUM_THREADS is set */
     bool threads;
+    bool from_defaults;
 } tn_dist_options;
 TN_API tn_dist_options tn_dist_defaults(void);
 

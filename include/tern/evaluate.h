@@ -32,6 +32,7 @@ typedef struct tn_evaluate_options {
      * (tn_fsdp) is called equally often by all of them. */
     tn_group *group;
     FILE *progress; /* NULL; else rank 0 shows there how far it is */
+    bool from_defaults;
 } tn_evaluate_options;
 TN_API tn_evaluate_options tn_evaluate_defaults(void);
 

@@ -37,6 +37,7 @@ typedef struct tn_kaiming_options {
     double a;                     /* 0: leaky ReLU's slope */
     tn_fan mode;                  /* TN_FAN_IN */
     tn_nonlinearity nonlinearity; /* TN_GAIN_LEAKY_RELU */
+    bool from_defaults;
 } tn_kaiming_options;
 TN_API tn_kaiming_options tn_kaiming_defaults(void);
 TN_API void tn_init_kaiming_uniform_with(tn_tensor *t, tn_kaiming_options options);

@@ -1,5 +1,5 @@
-/* Layers: modules of one operation, containers, and recurrent nets. Options come from
- * *_defaults(), and defaults are PyTorch's.
+/* Layers: modules of one operation, containers, and recurrent nets. Options are as in core.h:
+ * TN_WITH(tn_linear, .bias = false).
  *
  * tn_linear_init is for a layer in a struct (TN_ADD); tn_linear_new makes one on the heap with the
  * defaults, and tn_linear_new_with with other options (TN_OWN).
@@ -19,6 +19,7 @@ extern "C" {
 typedef struct tn_linear_options {
     bool bias; /* true */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_linear_options;
 typedef struct tn_linear {
     tn_module base;
@@ -35,6 +36,7 @@ TN_API tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options 
 typedef struct tn_embedding_options {
     int64_t padding_idx; /* -1: none; this row begins as zeros, and its uses give it no gradient */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_embedding_options;
 typedef struct tn_embedding {
     tn_module base;
@@ -79,6 +81,7 @@ typedef struct tn_norm_options {
     bool weight; /* true: starts at 1 */
     bool bias;   /* true: starts at 0; RMS norm has none */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_norm_options;
 TN_API tn_norm_options tn_norm_defaults(void);
 typedef struct tn_layer_norm {
@@ -108,6 +111,7 @@ typedef struct tn_batch_norm_options {
     bool affine;              /* true: weight, starts at 1, and bias, at 0 */
     bool track_running_stats; /* true; false: always the batch's statistics */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_batch_norm_options;
 typedef struct tn_batch_norm_layer {
     tn_module base;
@@ -393,6 +397,7 @@ typedef struct tn_rnn_options {
     bool bidirectional; /* false */
     bool relu;          /* false: tanh; of tn_rnn alone */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_rnn_options;
 typedef struct tn_rnn {
     tn_module base;
@@ -426,6 +431,7 @@ typedef struct tn_rnn_cell_options {
     bool bias; /* true */
     bool relu; /* false: tanh; of tn_rnn_cell alone */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_rnn_cell_options;
 typedef struct tn_rnn_cell {
     tn_module base;

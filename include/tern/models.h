@@ -66,6 +66,7 @@ typedef struct tn_block_options {
     double dropout;           /* 0 */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_block_options;
 typedef struct tn_block {
     tn_module base;
@@ -84,6 +85,7 @@ typedef struct tn_gpt_options {
     double dropout;           /* 0 */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_gpt_options;
 /* Ids to (B, T, C): what is before the blocks. */
 typedef struct tn_gpt_stem {
@@ -150,6 +152,7 @@ typedef struct tn_generate_options {
     const tn_tokenizer *tokenizer; /* NULL: tokens alone, no texts */
     tn_on_token on_token;          /* NULL */
     void *user;
+    bool from_defaults;
 } tn_generate_options;
 TN_API tn_generate_options tn_generate_defaults(void);
 
@@ -209,6 +212,7 @@ typedef struct tn_llama_block_options {
     tn_rotary_options rotary;
     double eps; /* 1e-5: of the norms */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_llama_block_options;
 typedef struct tn_llama_block {
     tn_module base;
@@ -229,6 +233,7 @@ typedef struct tn_llama_options {
     double eps; /* of the norms */
     bool tied;  /* the classifier is embed_tokens.weight */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_llama_options;
 /* What is before the blocks, and behind them. */
 typedef struct tn_llama_stem {
@@ -280,6 +285,7 @@ typedef struct tn_lm_load_options {
      * the pages that change. Other weights are read as always: GPT-2's linears, which files have as
      * (in, out). */
     bool mmap;
+    bool from_defaults;
 } tn_lm_load_options;
 TN_API tn_lm_load_options tn_lm_load_defaults(void);
 
@@ -319,6 +325,7 @@ typedef struct tn_lm_save_options {
      * no weights in such a folder, and says so; tn_lm_load reads it. Weights that are bytes
      * (tn_quantize) are written in no other way, and come back as bytes. */
     bool plain;
+    bool from_defaults;
 } tn_lm_save_options;
 TN_API tn_lm_save_options tn_lm_save_defaults(void);
 TN_API tn_status tn_lm_save(void *m, const char *folder);

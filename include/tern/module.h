@@ -86,9 +86,9 @@ TN_API void tn_module_finish(void *m);
  *     }
  *
  * Layers have such functions too: tn_linear_new(in, out) and the like with the options of
- * *_defaults(), tn_linear_new_with with others. (Without memory they give NULL: a program that
- * goes on after errors looks at that before it uses a field.) tn_module_free finishes and frees one
- * that nobody owns; NULL is fine. */
+ * *_defaults(), tn_linear_new_with with others (TN_WITH). (Without memory they give NULL: a program
+ * that goes on after errors looks at that before it uses a field.) tn_module_free finishes and
+ * frees one that nobody owns; NULL is fine. */
 TN_API void *tn_module_new(size_t bytes, const char *kind, tn_module_forward forward);
 TN_API void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_values forward);
 TN_API void tn_module_free(void *m);
@@ -264,6 +264,7 @@ typedef struct tn_precision {
     tn_dtype reduce;  /* TN_F32: of the parameters' gradients */
     bool cast_output; /* false: results stay in the dtype that the forward made them in … */
     tn_dtype output;  /* … TN_F32: or become this one, where they are floating */
+    bool from_defaults;
 } tn_precision;
 TN_API tn_precision tn_precision_defaults(void);
 

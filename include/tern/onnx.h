@@ -32,6 +32,7 @@ typedef struct tn_onnx_options {
      * must do the same; where numbers in it depend on them in another way than sizes of tensors do,
      * that is TN_EUNSUPPORTED. */
     uint32_t batch_inputs;
+    bool from_defaults;
 } tn_onnx_options;
 TN_API tn_onnx_options tn_onnx_defaults(void);
 

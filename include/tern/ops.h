@@ -272,6 +272,7 @@ typedef struct tn_conv_options {
     int64_t groups;         /* 1; in and out channels are in so many parts, each on its own */
     bool bias;              /* true; of a layer: the functions are given theirs */
     tn_dtype dtype;         /* f32; of a layer's parameters */
+    bool from_defaults;
 } tn_conv_options;
 TN_API tn_conv_options tn_conv_defaults(void);
 /* The defaults with these: what most layers need. */
@@ -404,6 +405,7 @@ TN_API tn_tensor *tn_dropout_op(tn_tensor *x, double p);
 typedef struct tn_attention_options {
     bool causal;
     double scale;
+    bool from_defaults;
 } tn_attention_options;
 TN_API tn_attention_options tn_attention_defaults(void); /* not causal, scale 0 */
 TN_API tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
@@ -425,6 +427,7 @@ typedef struct tn_rotary_options {
     double low_freq_factor;   /* 1: slow are those with fewer turns in original_context, … */
     double high_freq_factor;  /* 4: … fast those with more; between them is a blend */
     int64_t original_context; /* 8192 */
+    bool from_defaults;
 } tn_rotary_options;
 TN_API tn_rotary_options tn_rotary_defaults(void);
 TN_API tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options);
@@ -440,6 +443,7 @@ typedef struct tn_pool_options {
     bool ceil_mode;           /* false; true: a last window that is partly outside counts too */
     bool count_include_pad;   /* true; of avg_pool: padding counts as zeros */
     int64_t divisor_override; /* 0: the size of the window; of avg_pool: what sums are divided by */
+    bool from_defaults;
 } tn_pool_options;
 TN_API tn_pool_options tn_pool_defaults(void);
 
@@ -476,6 +480,7 @@ typedef struct tn_interpolate_options {
     double scale_factor;   /* … or so many times as large */
     tn_interpolation mode; /* TN_INTERPOLATE_NEAREST */
     bool align_corners;    /* false; true: first and last elements are kept (linear, cubic) */
+    bool from_defaults;
 } tn_interpolate_options;
 TN_API tn_interpolate_options tn_interpolate_defaults(void);
 /* x (N, C, in…) -> (N, C, out…), 1 to 3 dimensions, cubic 2. TN_EVALUE: both of size and
@@ -485,6 +490,7 @@ TN_API tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options options);
 /* One number for both dimensions, or one for each. */
 typedef struct tn_unfold_options {
     tn_dims dilation, padding, stride; /* 1, 0, 1 */
+    bool from_defaults;
 } tn_unfold_options;
 TN_API tn_unfold_options tn_unfold_defaults(void);
 /* x (N, C, H, W) -> (N, C kh kw, places): the patches under a kernel, as columns; and patches added
@@ -544,6 +550,7 @@ typedef struct tn_bce_options {
     tn_reduction reduction; /* TN_MEAN */
     tn_tensor *weight;      /* NULL; broadcasts to x */
     tn_tensor *pos_weight;  /* NULL; broadcasts to x: what a target of 1 counts */
+    bool from_defaults;
 } tn_bce_options;
 TN_API tn_bce_options tn_bce_defaults(void);
 TN_API tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_reduction how);
@@ -555,6 +562,7 @@ typedef struct tn_nll_options {
     tn_reduction reduction; /* TN_MEAN */
     int64_t ignore_index;   /* -100 */
     tn_tensor *weight;      /* NULL; (C) */
+    bool from_defaults;
 } tn_nll_options;
 TN_API tn_nll_options tn_nll_defaults(void);
 TN_API tn_tensor *tn_nll(tn_tensor *log_probabilities, tn_tensor *labels, tn_reduction how);
@@ -582,6 +590,7 @@ typedef struct tn_triplet_options {
     double p;               /* 2: the norm of d(u, v) = |u - v + eps| */
     double eps;             /* 1e-6 */
     bool swap;              /* d(positive, negative) instead, where it is less. false */
+    bool from_defaults;
 } tn_triplet_options;
 TN_API tn_triplet_options tn_triplet_defaults(void);
 TN_API tn_tensor *tn_triplet_margin(tn_tensor *anchor, tn_tensor *positive, tn_tensor *negative,
@@ -599,6 +608,7 @@ typedef struct tn_cross_entropy_options {
     bool consume_logits;
     tn_tensor *weight; /* (C), what each class counts, in the mean as well. NULL: 1. Not one kernel
                         */
+    bool from_defaults;
 } tn_cross_entropy_options;
 TN_API tn_cross_entropy_options tn_cross_entropy_defaults(void);
 TN_API tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction how);
@@ -618,6 +628,7 @@ typedef struct tn_ctc_options {
     int64_t blank;          /* 0: the class that stands for no label */
     tn_reduction reduction; /* TN_MEAN */
     bool zero_infinity;     /* false */
+    bool from_defaults;
 } tn_ctc_options;
 TN_API tn_ctc_options tn_ctc_defaults(void);
 TN_API tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *input_lengths,

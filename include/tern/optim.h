@@ -1,8 +1,6 @@
 /* Optimisers, clipping, schedules, a scale for losses in f16.
  *
- *     tn_adamw_options o = tn_adamw_defaults();
- *     o.lr = 3e-4;
- *     tn_optim *opt = tn_adamw(&net, o);
+ *     tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 3e-4));
  *     ... tn_backward(loss); tn_optim_step(opt); tn_optim_zero_grad(opt); ...
  *     tn_optim_free(opt);
  *
@@ -32,6 +30,7 @@ typedef struct tn_sgd_options {
     double momentum, dampening, weight_decay;
     bool nesterov;
     tn_match no_decay; /* NULL: all are decayed alike */
+    bool from_defaults;
 } tn_sgd_options;
 typedef struct tn_adam_options {
     double lr;           /* 1e-3 */
@@ -41,6 +40,7 @@ typedef struct tn_adam_options {
     double weight_decay; /* 0 for Adam, 1e-2 for AdamW */
     bool amsgrad;        /* Reddi et al. 2018, arXiv:1904.09237 */
     tn_match no_decay;   /* NULL: all are decayed alike */
+    bool from_defaults;
 } tn_adam_options;
 typedef tn_adam_options tn_adamw_options; /* the weights decay by themselves */
 
@@ -71,6 +71,7 @@ typedef struct tn_rmsprop_options {
     double lr, alpha, eps, weight_decay, momentum; /* 1e-2, 0.99, 1e-8, 0, 0 */
     bool centered;                                 /* divides by the deviation from the mean */
     tn_match no_decay;
+    bool from_defaults;
 } tn_rmsprop_options;
 TN_API tn_rmsprop_options tn_rmsprop_defaults(void); /* Tieleman, Hinton 2012 */
 TN_API tn_optim *tn_rmsprop(void *m, tn_rmsprop_options options);
@@ -78,6 +79,7 @@ TN_API tn_optim *tn_rmsprop(void *m, tn_rmsprop_options options);
 typedef struct tn_adagrad_options {
     double lr, lr_decay, weight_decay, initial_accumulator, eps; /* 1e-2, 0, 0, 0, 1e-10 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_adagrad_options;
 TN_API tn_adagrad_options tn_adagrad_defaults(void); /* Duchi et al. 2011 */
 TN_API tn_optim *tn_adagrad(void *m, tn_adagrad_options options);
@@ -85,6 +87,7 @@ TN_API tn_optim *tn_adagrad(void *m, tn_adagrad_options options);
 typedef struct tn_adadelta_options {
     double lr, rho, eps, weight_decay; /* 1, 0.9, 1e-6, 0 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_adadelta_options;
 TN_API tn_adadelta_options tn_adadelta_defaults(void); /* Zeiler 2012, arXiv:1212.5701 */
 TN_API tn_optim *tn_adadelta(void *m, tn_adadelta_options options);
@@ -92,6 +95,7 @@ TN_API tn_optim *tn_adadelta(void *m, tn_adadelta_options options);
 typedef struct tn_adamax_options {
     double lr, beta1, beta2, eps, weight_decay; /* 2e-3, 0.9, 0.999, 1e-8, 0 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_adamax_options;
 TN_API tn_adamax_options tn_adamax_defaults(void); /* Kingma, Ba 2014, arXiv:1412.6980 */
 TN_API tn_optim *tn_adamax(void *m, tn_adamax_options options);
@@ -99,6 +103,7 @@ TN_API tn_optim *tn_adamax(void *m, tn_adamax_options options);
 typedef struct tn_nadam_options {
     double lr, beta1, beta2, eps, weight_decay, momentum_decay; /* 2e-3, …, 4e-3 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_nadam_options;
 TN_API tn_nadam_options tn_nadam_defaults(void); /* Dozat 2016 */
 TN_API tn_optim *tn_nadam(void *m, tn_nadam_options options);
@@ -106,6 +111,7 @@ TN_API tn_optim *tn_nadam(void *m, tn_nadam_options options);
 typedef struct tn_radam_options {
     double lr, beta1, beta2, eps, weight_decay; /* 1e-3, 0.9, 0.999, 1e-8, 0 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_radam_options;
 TN_API tn_radam_options tn_radam_defaults(void); /* Liu et al. 2019, arXiv:1908.03265 */
 TN_API tn_optim *tn_radam(void *m, tn_radam_options options);
@@ -113,6 +119,7 @@ TN_API tn_optim *tn_radam(void *m, tn_radam_options options);
 typedef struct tn_asgd_options {
     double lr, lambd, alpha, t0, weight_decay; /* 1e-2, 1e-4, 0.75, 1e6, 0 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_asgd_options;
 TN_API tn_asgd_options tn_asgd_defaults(void); /* Polyak, Juditsky 1992 */
 TN_API tn_optim *tn_asgd(void *m, tn_asgd_options options);
@@ -120,6 +127,7 @@ TN_API tn_optim *tn_asgd(void *m, tn_asgd_options options);
 typedef struct tn_lion_options {
     double lr, beta1, beta2, weight_decay; /* 1e-4, 0.9, 0.99, 0 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_lion_options;
 TN_API tn_lion_options tn_lion_defaults(void); /* Chen et al. 2023, arXiv:2302.06675 */
 TN_API tn_optim *tn_lion(void *m, tn_lion_options options);
@@ -127,6 +135,7 @@ TN_API tn_optim *tn_lion(void *m, tn_lion_options options);
 typedef struct tn_lamb_options {
     double lr, beta1, beta2, eps, weight_decay; /* 1e-3, 0.9, 0.999, 1e-6, 1e-2 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_lamb_options;
 TN_API tn_lamb_options tn_lamb_defaults(void); /* You et al. 2019, arXiv:1904.00962 */
 TN_API tn_optim *tn_lamb(void *m, tn_lamb_options options);
@@ -140,6 +149,7 @@ typedef struct tn_adafactor_options {
     double d;            /* 1, or more: the most that an update is, in root mean square */
     double weight_decay; /* 0 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_adafactor_options;
 TN_API tn_adafactor_options tn_adafactor_defaults(void); /* Shazeer, Stern 2018, arXiv:1804.04235 */
 TN_API tn_optim *tn_adafactor(void *m, tn_adafactor_options options);
@@ -157,6 +167,7 @@ typedef struct tn_muon_options {
     tn_match adamw;
     double adamw_beta1, adamw_beta2, adamw_eps; /* 0.9, 0.999, 1e-8 */
     tn_match no_decay;
+    bool from_defaults;
 } tn_muon_options;
 TN_API tn_muon_options tn_muon_defaults(void); /* Jordan et al. 2024, kellerjordan.github.io */
 TN_API tn_optim *tn_muon(void *m, tn_muon_options options);
@@ -228,6 +239,7 @@ typedef struct tn_scaler_options {
     double backoff;   /* 0.5 */
     int64_t interval; /* 2000 */
     bool enabled;     /* true; false: scale is 1 and no step is skipped */
+    bool from_defaults;
 } tn_scaler_options;
 TN_API tn_scaler_options tn_scaler_defaults(void);
 TN_API tn_scaler *tn_scaler_new(tn_scaler_options options); /* NULL after an error */

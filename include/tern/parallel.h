@@ -48,6 +48,7 @@ typedef struct tn_ddp_options {
      * size will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
     tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
     void *hook_user;
+    bool from_defaults;
 } tn_ddp_options;
 TN_API tn_ddp_options tn_ddp_defaults(void);
 
@@ -94,9 +95,7 @@ TN_API tn_status tn_sync_batch_norm(void *m, tn_group *g);
  * runs, in forward and in backward, and let go after it; its gradients are summed and scattered as
  * soon as its backward is over. The same bits as data parallelism.
  *
- *     tn_fsdp_options options = tn_fsdp_defaults();
- *     options.units = "h.*";
- *     tn_fsdp(&gpt, world, NULL, options);                    // before the optimiser is made
+ *     tn_fsdp(&gpt, world, NULL, TN_WITH(tn_fsdp, .units = "h.*"));   // before the optimiser
  *     ... the loop of one process, unchanged ...
  *
  * Between uses a parameter's field holds a tensor without bytes (TN_ESTATE in whatever reads it);
@@ -127,6 +126,7 @@ typedef struct tn_fsdp_options {
     bool find_unused;
     bool broadcast_buffers; /* true */
     bool offload; /* false; true: parts, gradients and state are on the CPU, and stepped there */
+    bool from_defaults;
 } tn_fsdp_options;
 TN_API tn_fsdp_options tn_fsdp_defaults(void); /* stage 3, prefetch 1, keep_last, buffers */
 
@@ -229,6 +229,7 @@ typedef struct tn_saver_options {
     int keep;       /* 2: committed steps that stay */
     bool behind;    /* true: a save copies what this rank writes and returns; a thread writes */
     double timeout; /* seconds until all ranks must have written: 600, or TERN_TIMEOUT */
+    bool from_defaults;
 } tn_saver_options;
 TN_API tn_saver_options tn_saver_defaults(void);
 

@@ -1,9 +1,7 @@
 /* The profiler: how long each operation and each module takes, forward and backward, how much it
  * moves and computes, and how far that is from what the machine can do.
  *
- *     tn_profiler_options options = tn_profiler_defaults();
- *     options.wait = 1, options.warmup = 1, options.active = 3;      // steps
- *     tn_profiler_start(options);
+ *     tn_profiler_start(TN_WITH(tn_profiler, .wait = 1, .warmup = 1, .active = 3)); // steps
  *     for (int step = 0; step < 5; step++) {
  *         TN_SCOPE;
  *         train_step(&net, opt);
@@ -50,6 +48,7 @@ typedef struct tn_profiler_options {
     bool sync;      /* true: wait for the device at the end of each kernel */
     int64_t events; /* 200000: the trace has the last so many of a process; the first start's count
                      */
+    bool from_defaults;
 } tn_profiler_options;
 TN_API tn_profiler_options tn_profiler_defaults(void);
 

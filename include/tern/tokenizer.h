@@ -48,6 +48,7 @@ typedef struct tn_tiktoken_options {
     /* Texts of special tokens, whose ids follow the last rank. NULL: as is known, or none. */
     const char *const *special;
     int special_count;
+    bool from_defaults;
 } tn_tiktoken_options;
 TN_API tn_tiktoken_options tn_tiktoken_defaults(void);
 TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_options o);
@@ -112,6 +113,7 @@ typedef struct tn_tokenizer_train_options {
     /* {"<|endoftext|>"}: texts of special tokens, whose ids follow the others. */
     const char *const *special;
     int special_count; /* 1 */
+    bool from_defaults;
 } tn_tokenizer_train_options;
 TN_API tn_tokenizer_train_options tn_tokenizer_train_defaults(void);
 
@@ -158,6 +160,7 @@ typedef struct tn_tokens_options {
     void (*progress)(const tn_tokens_made *so_far,
                      void *user); /* several times a second, or NULL */
     void *user;
+    bool from_defaults;
 } tn_tokens_options;
 TN_API tn_tokens_options tn_tokens_defaults(void);
 

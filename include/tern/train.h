@@ -76,6 +76,7 @@ typedef struct tn_setup {
     bool recompute; /* blocks keep only their inputs for backward */
     double peak;    /* 10^12 floating-point operations a second of the device; 0: tn_setup_flops */
     tn_mesh *mesh;  /* tn_setup_model's own */
+    bool from_defaults;
 } tn_setup;
 TN_API tn_setup tn_setup_defaults(void);
 
@@ -119,6 +120,7 @@ typedef struct tn_run_options {
     bool allow_nan;     /* go on after a loss that is NaN or infinite */
     const char *unit;   /* "tok": what tn_run_count counts */
     bool tensorboard;   /* also write event files for TensorBoard into the folder */
+    bool from_defaults;
 } tn_run_options;
 TN_API tn_run_options tn_run_defaults(void);
 
@@ -196,6 +198,7 @@ typedef struct tn_early_options {
     int64_t patience;      /* 3 */
     double min_delta;      /* 0: better by no more is not better */
     bool larger_is_better; /* false */
+    bool from_defaults;
 } tn_early_options;
 TN_API tn_early_options tn_early_defaults(void);
 TN_API tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options options);
@@ -332,7 +335,7 @@ TN_API tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group 
 
 /* Trains with many settings and keeps what each was worth, as Ray Tune does.
  *
- *     tn_search *search = tn_search_new(options);
+ *     tn_search *search = tn_search_new(TN_WITH(tn_search, .trials = 20));
  *     tn_search_log_real(search, "lr", &lr, 1e-4, 1e-1);
  *     tn_search_choose_whole(search, "width", &width, (int64_t[]){32, 64, 128}, 3);
  *     while (tn_search_next(search)) {           // lr and width are set
@@ -366,6 +369,7 @@ typedef struct tn_search_options {
     bool grid;             /* false; true: all combinations of choices */
     bool larger_is_better; /* false */
     uint64_t seed;         /* 0: trial i has the same values in every search with this seed */
+    bool from_defaults;
 } tn_search_options;
 TN_API tn_search_options tn_search_defaults(void);
 TN_API tn_search *tn_search_new(tn_search_options options); /* NULL after an error */
@@ -437,6 +441,7 @@ typedef struct tn_lr_finder_options {
     int64_t steps;    /* 100 */
     double smooth;    /* 0.05: the share of each loss in the moving average */
     double diverges;  /* 5: ends early when the average is so many times the best */
+    bool from_defaults;
 } tn_lr_finder_options;
 TN_API tn_lr_finder_options tn_lr_finder_defaults(void);
 /* NULL after an error; model and optimiser must live as long. */

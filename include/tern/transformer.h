@@ -50,6 +50,7 @@ typedef struct tn_self_attention_options {
     bool bias;      /* true */
     double dropout; /* 0: on the result */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_self_attention_options;
 typedef struct tn_self_attention {
     tn_module base;
@@ -78,6 +79,7 @@ typedef struct tn_mlp_options {
     double dropout;           /* 0: on the result */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_mlp_options;
 typedef struct tn_mlp {
     tn_module base;
@@ -101,6 +103,7 @@ typedef struct tn_grouped_attention_options {
     bool bias;          /* false */
     tn_rotary_options rotary;
     tn_dtype dtype;
+    bool from_defaults;
 } tn_grouped_attention_options;
 typedef struct tn_grouped_attention {
     tn_module base;
@@ -118,6 +121,7 @@ TN_API void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
 typedef struct tn_gated_mlp_options {
     bool bias; /* false */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_gated_mlp_options;
 typedef struct tn_gated_mlp {
     tn_module base;
@@ -144,6 +148,7 @@ typedef struct tn_multi_head_attention_options {
     int64_t kdim, vdim; /* 0: C */
     bool causal;        /* false; true: query i sees keys up to i + S - T */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_multi_head_attention_options;
 typedef struct tn_multi_head_attention {
     tn_module base;
@@ -188,6 +193,7 @@ typedef struct tn_transformer_options {
                                  before alone, without a mask */
     bool final_norm;          /* false: of a stack alone; tn_transformer always has both */
     tn_dtype dtype;
+    bool from_defaults;
 } tn_transformer_options;
 typedef struct tn_transformer_layer {
     tn_module base;

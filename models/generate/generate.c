@@ -360,8 +360,11 @@ static void close_batch(batch *b, int n) {
 }
 
 tn_generate_options tn_generate_defaults(void) {
-    return (tn_generate_options){
-        .max_new = 100, .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0};
+    return (tn_generate_options){.max_new = 100,
+                                 .temperature = 1.0,
+                                 .top_p = 1.0,
+                                 .repetition_penalty = 1.0,
+                                 .from_defaults = true};
 }
 
 tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_generate_options options,
@@ -370,7 +373,8 @@ tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_generate_opti
         memset(out, 0, (size_t)n * sizeof(*out));
     }
     tn_lm_shape shape;
-    if (!tn__lm_family_of(m, operation) || tn_lm_shape_of(m, &shape) != TN_OK) {
+    if (!tn__options_made(options.from_defaults, operation, "tn_generate") ||
+        !tn__lm_family_of(m, operation) || tn_lm_shape_of(m, &shape) != TN_OK) {
         return tn_error();
     }
     if (n < 0 || (n > 0 && (!prompts || !out))) {

@@ -37,7 +37,7 @@ static bool check_config(const tn__hf_config *c) {
 /* ---- Loading --------------------------------------------------------------------------------- */
 
 tn_lm_load_options tn_lm_load_defaults(void) {
-    return (tn_lm_load_options){.as_stored = true, .dtype = TN_F32};
+    return (tn_lm_load_options){.as_stored = true, .dtype = TN_F32, .from_defaults = true};
 }
 
 /* A folder that is open: its config, its weights, and the family they are of. */
@@ -168,7 +168,8 @@ tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
         return tn__raise(TN_EVALUE, operation, "the model is NULL");
     }
     memset(m, 0, family->bytes);
-    if (!source_open(&s, folder, options.mmap, family, operation)) {
+    if (!tn__options_made(options.from_defaults, operation, "tn_lm_load") ||
+        !source_open(&s, folder, options.mmap, family, operation)) {
         return tn_error();
     }
     tn_status status = load_model(&s, m, options);
@@ -178,7 +179,8 @@ tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
 
 tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
     source s;
-    if (!source_open(&s, folder, options.mmap, NULL, "lm_load")) {
+    if (!tn__options_made(options.from_defaults, "lm_load", "tn_lm_load") ||
+        !source_open(&s, folder, options.mmap, NULL, "lm_load")) {
         return NULL;
     }
     tn_module *m = tn__malloc(s.family->bytes);
@@ -300,11 +302,14 @@ tn_status tn_lm_load_weights(void *m, const char *folder) {
 /* ---- Saving ---------------------------------------------------------------------------------- */
 
 tn_lm_save_options tn_lm_save_defaults(void) {
-    return (tn_lm_save_options){.max_part_bytes = 5000000000};
+    return (tn_lm_save_options){.max_part_bytes = 5000000000, .from_defaults = true};
 }
 
 tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *folder,
                             tn_lm_save_options options, const char *operation) {
+    if (!tn__options_made(options.from_defaults, operation, "tn_lm_save")) {
+        return tn_error();
+    }
     const tn__lm_family *own = tn__lm_family_of(m, operation);
     if (own && family && own != family) {
         return tn__raise(TN_EVALUE, operation, "the module is a %s, and a %s is wanted", own->kind,

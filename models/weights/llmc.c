@@ -185,7 +185,8 @@ tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path, tn_lm_load_options optio
         return tn__raise(TN_EVALUE, "gpt_load_llmc", "the model is NULL");
     }
     memset(m, 0, sizeof(*m));
-    if (tn__pending() || !tn__reader_open(&l.file, path, "gpt_load_llmc")) {
+    if (tn__pending() || !tn__options_made(options.from_defaults, "gpt_load_llmc", "tn_lm_load") ||
+        !tn__reader_open(&l.file, path, "gpt_load_llmc")) {
         return tn_error();
     }
     if (read_header(&l)) {

@@ -16,7 +16,8 @@ tn_conv_options tn_conv_with(int64_t stride, int64_t padding) {
                              .output_padding = TN_DIMS(0),
                              .groups = 1,
                              .bias = true,
-                             .dtype = TN_F32};
+                             .dtype = TN_F32,
+                             .from_defaults = true};
 }
 
 /* One number for all dimensions, or one for each, to the last `spatial` of three. */
@@ -44,6 +45,9 @@ bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *option
     *call = (tn__conv_call){.kernel = {.stride = {1, 1, 1}, .dilation = {1, 1, 1}},
                             .spatial = spatial,
                             .size = TN_DIMS()};
+    if (!tn__options_made(options->from_defaults, name, "tn_conv")) {
+        return false;
+    }
     if (options->groups < 1) {
         tn__raise(TN_EVALUE, name, "groups is %lld (it must be at least 1)",
                   (long long)options->groups);

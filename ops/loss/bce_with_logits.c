@@ -58,10 +58,13 @@ const tn_op tn__op_bce_with_logits = {
 };
 
 tn_bce_options tn_bce_defaults(void) {
-    return (tn_bce_options){.reduction = TN_MEAN};
+    return (tn_bce_options){.reduction = TN_MEAN, .from_defaults = true};
 }
 
 tn_tensor *tn_bce_with_logits_with(tn_tensor *x, tn_tensor *target, tn_bce_options options) {
+    if (!tn__options_made(options.from_defaults, "bce_with_logits", "tn_bce")) {
+        return tn_inert();
+    }
     tn_tensor *in[] = {x, target, options.weight, options.pos_weight};
     tn__loss_args args = {.how = options.reduction};
     return tn_apply(&tn__op_bce_with_logits, &args, in, 4);

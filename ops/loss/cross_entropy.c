@@ -196,14 +196,14 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_cross_entrop
 /* Each reduction, labels that are ignored by their value, smoothing from none to all, rows in
  * several dimensions or none, one class, no rows, more classes than a vector register holds. */
 static void cross_entropy_samples(tn_op_samples *s) {
-    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false, NULL},
-                                          sum = {TN_SUM, -100, 0.0, false, NULL},
-                                          none = {TN_NONE, -100, 0.0, false, NULL},
-                                          skip = {TN_MEAN, 2, 0.0, false, NULL},
-                                          skip_sum = {TN_SUM, 0, 0.1, false, NULL},
-                                          skip_none = {TN_NONE, 1, 0.25, false, NULL},
-                                          smooth = {TN_MEAN, -100, 0.1, false, NULL},
-                                          even = {TN_SUM, -100, 1.0, false, NULL};
+    static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false, NULL, true},
+                                          sum = {TN_SUM, -100, 0.0, false, NULL, true},
+                                          none = {TN_NONE, -100, 0.0, false, NULL, true},
+                                          skip = {TN_MEAN, 2, 0.0, false, NULL, true},
+                                          skip_sum = {TN_SUM, 0, 0.1, false, NULL, true},
+                                          skip_none = {TN_NONE, 1, 0.25, false, NULL, true},
+                                          smooth = {TN_MEAN, -100, 0.1, false, NULL, true},
+                                          even = {TN_SUM, -100, 1.0, false, NULL, true};
     add_sample(s, "", &mean, TN_DIMS(5, 4));
     add_sample(s, "reduction='sum'", &sum, TN_DIMS(5, 4));
     add_sample(s, "reduction='none'", &none, TN_DIMS(2, 3, 4));
@@ -238,7 +238,8 @@ const tn_op tn__op_cross_entropy = {
 };
 
 tn_cross_entropy_options tn_cross_entropy_defaults(void) {
-    return (tn_cross_entropy_options){.reduction = TN_MEAN, .ignore_index = -100};
+    return (tn_cross_entropy_options){
+        .reduction = TN_MEAN, .ignore_index = -100, .from_defaults = true};
 }
 
 tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction how) {
@@ -249,6 +250,9 @@ tn_tensor *tn_cross_entropy(tn_tensor *logits, tn_tensor *labels, tn_reduction h
 
 tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
                                  tn_cross_entropy_options options) {
+    if (!tn__options_made(options.from_defaults, "cross_entropy", "tn_cross_entropy")) {
+        return tn_inert();
+    }
     tn_tensor *weight = options.weight;
     options.weight = NULL; /* an input, which args do not hold */
     return weight ? tn_apply3(&tn__op_weighted_cross_entropy, &options, logits, labels, weight)

@@ -486,8 +486,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_ctc_options 
 /* Each reduction, targets padded and one behind another, a single class beside the blank (every
  * label repeats), no labels, one frame, no sequence. */
 static void ctc_samples(tn_op_samples *s) {
-    static const tn_ctc_options mean = {0, TN_MEAN, false}, sum = {0, TN_SUM, false},
-                                none = {0, TN_NONE, true};
+    static const tn_ctc_options mean = {0, TN_MEAN, false, true}, sum = {0, TN_SUM, false, true},
+                                none = {0, TN_NONE, true, true};
     add_sample(s, "", &mean, TN_DIMS(6, 2, 4), 2, false);
     add_sample(s, "reduction='sum'", &sum, TN_DIMS(6, 3, 2), 3, false);
     add_sample(s, "reduction='none', zero_infinity=True", &none, TN_DIMS(5, 3, 4), 2, true);
@@ -511,7 +511,7 @@ const tn_op tn__op_ctc = {
 };
 
 tn_ctc_options tn_ctc_defaults(void) {
-    return (tn_ctc_options){.blank = 0, .reduction = TN_MEAN};
+    return (tn_ctc_options){.blank = 0, .reduction = TN_MEAN, .from_defaults = true};
 }
 
 /* False after raising: lengths[n] is not in 0 … most. */
@@ -554,7 +554,8 @@ static bool check_values(tn_tensor *x, tn_tensor *targets, tn_tensor *frames, tn
 tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *input_lengths,
                   tn_tensor *target_lengths, tn_ctc_options options) {
     tn_tensor *in[] = {log_probs, targets, input_lengths, target_lengths};
-    if (!check_values(log_probs, targets, input_lengths, target_lengths)) {
+    if (!tn__options_made(options.from_defaults, "ctc", "tn_ctc") ||
+        !check_values(log_probs, targets, input_lengths, target_lengths)) {
         return tn_inert();
     }
     return tn_apply(&tn__op_ctc, &options, in, INPUTS);

@@ -35,8 +35,8 @@ static tn_tensor *nll_compose(tn_op_call *c) {
 }
 
 static void nll_samples(tn_op_samples *s) {
-    static const tn_nll_options mean = {TN_MEAN, -100, NULL}, sum = {TN_SUM, 1, NULL},
-                                none = {TN_NONE, 2, NULL};
+    static const tn_nll_options mean = {TN_MEAN, -100, NULL, true}, sum = {TN_SUM, 1, NULL, true},
+                                none = {TN_NONE, 2, NULL, true};
     static const tn_nll_options *const all[] = {&mean, &sum, &none};
     static const char *const text[] = {"reduction='mean'", "reduction='sum', ignore_index=1",
                                        "reduction='none', ignore_index=2"};
@@ -65,10 +65,13 @@ const tn_op tn__op_nll = {
 };
 
 tn_nll_options tn_nll_defaults(void) {
-    return (tn_nll_options){.reduction = TN_MEAN, .ignore_index = -100};
+    return (tn_nll_options){.reduction = TN_MEAN, .ignore_index = -100, .from_defaults = true};
 }
 
 tn_tensor *tn_nll_with(tn_tensor *x, tn_tensor *labels, tn_nll_options options) {
+    if (!tn__options_made(options.from_defaults, "nll", "tn_nll")) {
+        return tn_inert();
+    }
     tn_tensor *weight = options.weight;
     options.weight = NULL; /* an input, which args do not hold */
     return tn_apply3(&tn__op_nll, &options, x, labels, weight);

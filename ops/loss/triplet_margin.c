@@ -53,10 +53,10 @@ static tn_tensor *triplet_margin_compose(tn_op_call *c) {
 
 static void triplet_margin_samples(tn_op_samples *s) {
     static const tn_triplet_options args[] = {
-        {TN_MEAN, 1.0, 2.0, 1e-6, false},
-        {TN_SUM, 0.5, 1.0, 1e-6, false},
-        {TN_NONE, 2.0, 3.0, 1e-6, true},
-        {TN_MEAN, 1.5, 2.0, 1e-6, true},
+        {TN_MEAN, 1.0, 2.0, 1e-6, false, true},
+        {TN_SUM, 0.5, 1.0, 1e-6, false, true},
+        {TN_NONE, 2.0, 3.0, 1e-6, true, true},
+        {TN_MEAN, 1.5, 2.0, 1e-6, true, true},
     };
     static const char *const text[] = {"", "reduction='sum', margin=0.5, p=1.0",
                                        "reduction='none', margin=2.0, p=3.0, swap=True",
@@ -85,10 +85,14 @@ const tn_op tn__op_triplet_margin = {
 };
 
 tn_triplet_options tn_triplet_defaults(void) {
-    return (tn_triplet_options){.reduction = TN_MEAN, .margin = 1.0, .p = 2.0, .eps = 1e-6};
+    return (tn_triplet_options){
+        .reduction = TN_MEAN, .margin = 1.0, .p = 2.0, .eps = 1e-6, .from_defaults = true};
 }
 
 tn_tensor *tn_triplet_margin(tn_tensor *anchor, tn_tensor *positive, tn_tensor *negative,
                              tn_triplet_options options) {
+    if (!tn__options_made(options.from_defaults, "triplet_margin", "tn_triplet")) {
+        return tn_inert();
+    }
     return tn_apply3(&tn__op_triplet_margin, &options, anchor, positive, negative);
 }

@@ -27,7 +27,8 @@ static tn_tensor *smooth_losses(tn_tensor *logp, tn_tensor *counts, tn_tensor *w
 static tn_tensor *weighted_cross_entropy_compose(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
     tn_tensor *x = c->in[0], *label = c->in[1], *weight = tn_cast(c->in[2], tn_dtype_of(x));
-    tn_nll_options rows = {.reduction = TN_NONE, .ignore_index = o->ignore_index, .weight = weight};
+    tn_nll_options rows =
+        TN_WITH(tn_nll, .reduction = TN_NONE, .ignore_index = o->ignore_index, .weight = weight);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
     /* what is ignored may be NaN */
     x = tn_where(tn_unsqueeze(counts, tn_ndim(x) - 1), x, tn__constant(x, 0.0));

@@ -216,8 +216,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_attention_op
  * in each dimension, with two keys so that some rows are empty; a mask of nothing but false; no
  * queries, no keys; more than a block. */
 static void attention_samples(tn_op_samples *s) {
-    static const tn_attention_options plain = {false, 0.0}, scaled = {false, 0.25},
-                                      causal = {true, 0.0}, both = {true, 0.5};
+    static const tn_attention_options plain = {false, 0.0, true}, scaled = {false, 0.25, true},
+                                      causal = {true, 0.0, true}, both = {true, 0.5, true};
     tn_dims none = TN_DIMS();
     add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
     add_sample(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
@@ -277,10 +277,13 @@ const tn_op tn__op_attention = {
 };
 
 tn_attention_options tn_attention_defaults(void) {
-    return (tn_attention_options){.causal = false, .scale = 0.0};
+    return (tn_attention_options){.causal = false, .scale = 0.0, .from_defaults = true};
 }
 
 tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                         tn_attention_options options) {
+    if (!tn__options_made(options.from_defaults, "attention", "tn_attention")) {
+        return tn_inert();
+    }
     return tn_apply(&tn__op_attention, &options, (tn_tensor *[]){q, k, v, mask}, 4);
 }

@@ -108,9 +108,10 @@ static void add_sample(tn_op_samples *s, const char *text, const attention_qkv_a
 }
 
 static void attention_qkv_samples(tn_op_samples *s) {
-    static const attention_qkv_args one = {1, {false, 0.0}}, two = {2, {false, 0.0}},
-                                    causal = {2, {true, 0.0}}, scaled = {3, {true, 0.25}},
-                                    one_causal = {1, {true, 0.0}};
+    static const attention_qkv_args one = {1, {false, 0.0, true}}, two = {2, {false, 0.0, true}},
+                                    causal = {2, {true, 0.0, true}},
+                                    scaled = {3, {true, 0.25, true}},
+                                    one_causal = {1, {true, 0.0, true}};
     tn_dims none = TN_DIMS();
     add_sample(s, "heads=1", &one, TN_DIMS(2, 3, 6), none);
     add_sample(s, "heads=2", &two, TN_DIMS(2, 3, 12), none);
@@ -151,5 +152,8 @@ const tn_op tn__op_attention_qkv = {
 
 tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
                             tn_attention_options options) {
+    if (!tn__options_made(options.from_defaults, "attention_qkv", "tn_attention")) {
+        return tn_inert();
+    }
     return tn_apply2(&tn__op_attention_qkv, &(attention_qkv_args){heads, options}, qkv, mask);
 }

@@ -147,10 +147,14 @@ tn_rotary_options tn_rotary_defaults(void) {
                                .factor = 1.0,
                                .low_freq_factor = 1.0,
                                .high_freq_factor = 4.0,
-                               .original_context = 8192};
+                               .original_context = 8192,
+                               .from_defaults = true};
 }
 
 tn_tensor *tn_rotary(tn_tensor *x, tn_tensor *positions, tn_rotary_options options) {
+    if (!tn__options_made(options.from_defaults, "rotary", "tn_rotary")) {
+        return tn_inert();
+    }
     tn_rotary_args args = {.theta = options.theta,
                            .factor = options.factor,
                            .low_freq_factor = options.low_freq_factor,

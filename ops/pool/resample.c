@@ -229,7 +229,7 @@ const tn_op tn__op_resample = {
 /* ---- Interpolation --------------------------------------------------------------------------- */
 
 tn_interpolate_options tn_interpolate_defaults(void) {
-    return (tn_interpolate_options){.mode = TN_INTERPOLATE_NEAREST};
+    return (tn_interpolate_options){.mode = TN_INTERPOLATE_NEAREST, .from_defaults = true};
 }
 
 /* What one spatial dimension becomes: 0 after raising. */
@@ -278,7 +278,9 @@ static tn_tensor *pool_area(tn_tensor *x, tn_dims size) {
 }
 
 tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
-    if (!tn__usable(x, "interpolate") || !options_fit(x, &o)) {
+    if (!tn__usable(x, "interpolate") ||
+        !tn__options_made(o.from_defaults, "interpolate", "tn_interpolate") ||
+        !options_fit(x, &o)) {
         return tn_inert();
     }
     tn_dtype dtype = tn_dtype_of(x);

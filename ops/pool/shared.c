@@ -7,7 +7,8 @@ tn_pool_options tn_pool_defaults(void) {
     return (tn_pool_options){.padding = TN_DIMS(0),
                              .dilation = TN_DIMS(1),
                              .count_include_pad = true,
-                             .divisor_override = 0};
+                             .divisor_override = 0,
+                             .from_defaults = true};
 }
 
 /* One number for all dimensions or one for each, as the last of all[3]. False after raising. */
@@ -87,6 +88,9 @@ bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
 
 bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
                     const tn_pool_options *o) {
+    if (!tn__options_made(o->from_defaults, name, "tn_pool")) {
+        return false;
+    }
     args->count_include_pad = o->count_include_pad;
     args->divisor = o->divisor_override;
     if (!tn__pool_sizes(name, args, x) || !tn__pool_window(name, args, kernel, o)) {

@@ -130,17 +130,19 @@ const tn_op tn__op_unfold = {
 /* ---- Calling --------------------------------------------------------------------------------- */
 
 tn_unfold_options tn_unfold_defaults(void) {
-    return (tn_unfold_options){.dilation = TN_DIMS(1), .padding = TN_DIMS(0), .stride = TN_DIMS(1)};
+    return (tn_unfold_options){
+        .dilation = TN_DIMS(1), .padding = TN_DIMS(0), .stride = TN_DIMS(1), .from_defaults = true};
 }
 
 tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options o) {
-    if (!tn__usable(x, "unfold")) {
+    if (!tn__usable(x, "unfold") || !tn__options_made(o.from_defaults, "unfold", "tn_unfold")) {
         return tn_inert();
     }
     bool single = tn_ndim(x) == 3;
     x = single ? tn_unsqueeze(x, 0) : x;
     tn__pool_args args = {.spatial = 2};
-    tn_pool_options window = {.stride = o.stride, .padding = o.padding, .dilation = o.dilation};
+    tn_pool_options window =
+        TN_WITH(tn_pool, .stride = o.stride, .padding = o.padding, .dilation = o.dilation);
     if (!tn__pool_sizes("unfold", &args, x) || !tn__pool_window("unfold", &args, kernel, &window)) {
         return tn_inert();
     }
@@ -149,7 +151,7 @@ tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options o) {
 }
 
 tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options o) {
-    if (!tn__usable(x, "fold")) {
+    if (!tn__usable(x, "fold") || !tn__options_made(o.from_defaults, "fold", "tn_unfold")) {
         return tn_inert();
     }
     if (size.ndim != 1 && size.ndim != 2) {
@@ -166,7 +168,8 @@ tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options
     bool single = tn_ndim(x) == 2;
     x = single ? tn_unsqueeze(x, 0) : x;
     tn__pool_args args = {.spatial = 2, .in = {1, size.size[0], size.size[size.ndim - 1]}};
-    tn_pool_options window = {.stride = o.stride, .padding = o.padding, .dilation = o.dilation};
+    tn_pool_options window =
+        TN_WITH(tn_pool, .stride = o.stride, .padding = o.padding, .dilation = o.dilation);
     if (!tn__pool_window("fold", &args, kernel, &window)) {
         return tn_inert();
     }

@@ -328,8 +328,8 @@ static void special_operations(tn_tensor *t) {
     INERT(tn_rnn_op(t, NULL, there, NULL, false, false, NULL));
     INERT(tn_gru_op(t, NULL, there, t, true, NULL));
     INERT(tn_lstm_op(x, t, t, absent, t, false, NULL, NULL));
-    TAKES(tn_attention(q, q, q, NULL, (tn_attention_options){true, NAN}));
-    INERT(tn_cross_entropy_with(x, t, (tn_cross_entropy_options){.reduction = (tn_reduction)-1}));
+    TAKES(tn_attention(q, q, q, NULL, TN_WITH(tn_attention, .causal = true, .scale = NAN)));
+    INERT(tn_cross_entropy_with(x, t, TN_WITH(tn_cross_entropy, .reduction = (tn_reduction)-1)));
 }
 
 /* ---- autograd.h ------------------------------------------------------------------------------ */
@@ -437,7 +437,7 @@ static void profiler(tn_tensor *t) {
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, none, NULL, tn_onnx_defaults()));
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, few, NULL, tn_onnx_defaults()));
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, many, NULL, tn_onnx_defaults()));
-    tn_onnx_options batches = {.batch_inputs = ~0u};
+    tn_onnx_options batches = TN_WITH(tn_onnx, .batch_inputs = ~0u);
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, none, "/nowhere/a.onnx", batches));
     FAILS(tn_onnx_export_function(pass_on, NULL, NULL, many, "/nowhere/a.onnx", batches));
     NOTHING(tn_summary_writer_new(NULL, -1));

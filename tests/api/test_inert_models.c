@@ -302,20 +302,21 @@ static void layers(tn_tensor *t) {
     }
     MADE(tn_dropout_init(&u.dropout, NAN));
     MADE(tn_self_attention_init(&u.attention, 4, (tn_self_attention_options){0}));
-    MADE(tn_self_attention_init(&u.attention, 4, (tn_self_attention_options){.heads = -1}));
-    MADE(tn_block_init(&u.block, 4, (tn_block_options){.heads = 3}));
+    MADE(tn_self_attention_init(&u.attention, 4, TN_WITH(tn_self_attention, .heads = -1)));
+    MADE(tn_block_init(&u.block, 4, TN_WITH(tn_block, .heads = 3)));
     MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){0}));
     MADE(tn_grouped_attention_init(&u.grouped, 4, (tn_grouped_attention_options){0}));
-    MADE(tn_grouped_attention_init(&u.grouped, 4, (tn_grouped_attention_options){.heads = -1}));
+    MADE(tn_grouped_attention_init(&u.grouped, 4, TN_WITH(tn_grouped_attention, .heads = -1)));
     MADE(tn_llama_init(&u.llama, (tn_llama_options){0}));
     MADE(tn_llama_init(&u.llama,
-                       (tn_llama_options){.vocab = 4, .context = 4, .layers = 1, .width = 4}));
+                       TN_WITH(tn_llama, .vocab = 4, .context = 4, .layers = 1, .width = 4)));
 #if !TN__ASAN /* which says so when there is no memory */
-    MADE(tn_gpt_init(&u.gpt,
-                     (tn_gpt_options){8, 8, INT32_MAX, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
+    MADE(tn_gpt_init(&u.gpt, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = INT32_MAX,
+                                     .heads = 2, .width = 4)));
 #endif
-    MADE(tn_gpt_init(&u.gpt, (tn_gpt_options){8, 8, -1, -1, 4, true, 0.0, TN_ACT_RELU, TN_F32}));
-    MADE(tn_linear_init(&u.linear, 2, 2, (tn_linear_options){true, no_dtype}));
+    MADE(tn_gpt_init(
+        &u.gpt, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = -1, .heads = -1, .width = 4)));
+    MADE(tn_linear_init(&u.linear, 2, 2, TN_WITH(tn_linear, .dtype = no_dtype)));
 }
 
 /* Layers of the heap: made wrongly, and freed all the same. */
@@ -347,7 +348,7 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_conv_transpose3d_new(2, 2, -1));
     NEW(tn_conv_transpose3d_new_with(2, 2, TN_DIMS(-1), tn_conv_defaults()));
     NEW(tn_embedding_new(-1, 2));
-    NEW(tn_embedding_new_with(4, 2, (tn_embedding_options){4, TN_F32}));
+    NEW(tn_embedding_new_with(4, 2, TN_WITH(tn_embedding, .padding_idx = 4)));
     DOES(tn_embedding_init_with(NULL, 4, 2, tn_embedding_defaults()));
     NEW(tn_layer_norm_new(0));
     NEW(tn_layer_norm_new_with(0, tn_norm_defaults()));
@@ -356,9 +357,9 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_rnn_new(0, 2));
     NEW(tn_gru_new(2, INT64_MAX));
     NEW(tn_lstm_new(INT64_MIN, 2));
-    NEW(tn_rnn_new_with(2, 2, (tn_rnn_options){.layers = -1}));
-    NEW(tn_gru_new_with(2, 2, (tn_rnn_options){.layers = 1, .dropout = NAN}));
-    NEW(tn_lstm_new_with(2, 2, (tn_rnn_options){.layers = 1, .dtype = (tn_dtype)-1}));
+    NEW(tn_rnn_new_with(2, 2, TN_WITH(tn_rnn, .layers = -1)));
+    NEW(tn_gru_new_with(2, 2, TN_WITH(tn_rnn, .layers = 1, .dropout = NAN)));
+    NEW(tn_lstm_new_with(2, 2, TN_WITH(tn_rnn, .layers = 1, .dtype = (tn_dtype)-1)));
     NEW(tn_rnn_cell_new(0, 2));
     NEW(tn_gru_cell_new(2, INT64_MAX));
     NEW(tn_lstm_cell_new(INT64_MIN, 2));
@@ -367,12 +368,12 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_dropout2d_new(2));
     NEW(tn_dropout3d_new(NAN));
     NEW(tn_upsample_new(NAN));
-    NEW(tn_upsample_new_with((tn_interpolate_options){.size = TN_DIMS(-1)}));
+    NEW(tn_upsample_new_with(TN_WITH(tn_interpolate, .size = TN_DIMS(-1))));
     NEW(tn_batch_norm1d_new(0));
     NEW(tn_batch_norm2d_new(-1));
     NEW(tn_batch_norm3d_new(INT64_MIN));
-    NEW(tn_batch_norm1d_new_with(2, (tn_batch_norm_options){.eps = NAN}));
-    NEW(tn_batch_norm2d_new_with(2, (tn_batch_norm_options){.affine = true, .dtype = no_dtype}));
+    NEW(tn_batch_norm1d_new_with(2, TN_WITH(tn_batch_norm, .eps = NAN)));
+    NEW(tn_batch_norm2d_new_with(2, TN_WITH(tn_batch_norm, .dtype = no_dtype)));
     NEW(tn_batch_norm3d_new_with(0, tn_batch_norm_defaults()));
     NEW(tn_group_norm_new(0, 2));
     NEW(tn_group_norm_new_with(2, 3, tn_norm_defaults()));
@@ -427,7 +428,7 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_function_new(NULL, NULL));
     NEW(tn_function_new_with(NULL, NULL, NAN));
     NEW(tn_multi_head_attention_new(4, 3));
-    NEW(tn_multi_head_attention_new_with(4, 2, (tn_multi_head_attention_options){.kdim = -1}));
+    NEW(tn_multi_head_attention_new_with(4, 2, TN_WITH(tn_multi_head_attention, .kdim = -1)));
     NEW(tn_transformer_encoder_new(0, 1, 1));
     NEW(tn_transformer_encoder_new_with(4, 1, -1, tn_transformer_defaults()));
     NEW(tn_transformer_decoder_new(4, 0, 1));
@@ -485,7 +486,7 @@ static void generating(tn_tensor *t) {
         return; /* the model could not be made */
     }
     tn_gpt m;
-    tn_gpt_init(&m, (tn_gpt_options){8, 8, 1, 2, 4, true, 0.0, TN_ACT_RELU, TN_F32});
+    tn_gpt_init(&m, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = 1, .heads = 2, .width = 4));
     int32_t token = 0;
     tn_generated out;
     INERT(tn_lm_loss(&m, t, t));
@@ -610,8 +611,8 @@ static void optimisers(tn_tensor *t) {
         }
     }
     for (int i = 0; i < REALS; i++) {
-        tn_sgd_options s = {.lr = reals[i], .momentum = reals[i]};
-        tn_adam_options a = {.lr = reals[i], .beta1 = reals[i], .eps = reals[i]};
+        tn_sgd_options s = TN_WITH(tn_sgd, .lr = reals[i], .momentum = reals[i]);
+        tn_adam_options a = TN_WITH(tn_adam, .lr = reals[i], .beta1 = reals[i], .eps = reals[i]);
         TAKES(tn_optim_free(tn_sgd(&m, s)));
         TAKES(tn_optim_free(tn_adam(&m, a)));
     }
@@ -909,10 +910,9 @@ static void loaders(tn_tensor *t) {
     tn_dataset *const odd[] = {&zero, &no_get, &endless, &huge, &deep};
     for (int i = 0; i < 5; i++) {
         for (int j = 0; j < LONGS; j++) {
-            tn_loader_options o = {.batch = longs[j],
-                                   .epochs = longs[j],
-                                   .threads = ints[j] > 9 ? 9 : ints[j],
-                                   .prefetch = ints[j]};
+            tn_loader_options o =
+                TN_WITH(tn_loader, .batch = longs[j], .epochs = longs[j],
+                        .threads = ints[j] > 9 ? 9 : ints[j], .prefetch = ints[j]);
             tn_loader *l = tn_loader_new(odd[i], s, o);
             after(__LINE__, "tn_loader_new", true, i < 2 || i == 4);
             for (int k = 0; k < LONGS; k++) {

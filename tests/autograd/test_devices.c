@@ -56,7 +56,7 @@ static void gradients_come_back(void **state) {
     /* and a gradient of the gradient */
     tn_tensor *g, *v = tn_set_requires_grad(numbers(first, TN_DIMS(3)), true);
     tn_tensor *cube = tn_sum_all(tn_pow_scalar(tn_to(v, tn_cpu()), 3.0));
-    assert_int_equal(tn_grad(&cube, NULL, 1, &v, 1, &g, (tn_grad_options){.create_graph = true}),
+    assert_int_equal(tn_grad(&cube, NULL, 1, &v, 1, &g, TN_WITH(tn_grad, .create_graph = true)),
                      TN_OK);
     tn_backward(tn_sum_all(g));
     assert_true(is_on(tn_grad_of(v), first));
@@ -129,7 +129,7 @@ static void default_device(void **state) {
     tn_device before = tn_default_device();
     assert_int_equal(tn_set_default_device(second), TN_OK);
     tn_tensor *made = tn_randn(TN_DIMS(4), TN_F32), *x = numbers(first, TN_DIMS(1, 2, 3, 4));
-    tn_tensor *y = tn_attention(x, x, x, NULL, (tn_attention_options){.causal = true});
+    tn_tensor *y = tn_attention(x, x, x, NULL, TN_WITH(tn_attention, .causal = true));
     assert_true(is_on(made, second) && is_on(y, first));
     assert_int_equal(tn_set_default_device(tn_cuda(7)), TN_EDEVICE);
     tn_error_clear();

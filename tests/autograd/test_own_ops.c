@@ -63,7 +63,7 @@ static void kernel_alone(void **state) {
                               .forward = squares_forward,
                               .backward_kernel = square_backward_kernel};
     tn_tensor *x = twos(TN_F32, true), *y = tn_sum_all(tn_apply1(&one, NULL, x)), *g, *r[2];
-    tn_grad_options again = {.create_graph = true};
+    tn_grad_options again = TN_WITH(tn_grad, .create_graph = true);
     tn_grad(&y, NULL, 1, &x, 1, &g, again);
     assert_error(TN_EUNSUPPORTED, "one: its gradient has a kernel alone");
     assert_int_equal(tn_backward(y), TN_OK);
@@ -441,7 +441,7 @@ static void host_errors(void **state) {
                  "cube: index -3 at position 2 is out of range");
     x = twos(TN_F16, true);
     tn_tensor *y = tn_sum_all(tn_apply1(&cube_op, NULL, x)), *g;
-    tn_grad(&y, NULL, 1, &x, 1, &g, (tn_grad_options){.create_graph = true});
+    tn_grad(&y, NULL, 1, &x, 1, &g, TN_WITH(tn_grad, .create_graph = true));
     assert_error(TN_EUNSUPPORTED, "cube: its gradient has a kernel alone");
     tn_tensor *in[TN_OP_INPUTS + 1];
     for (int i = 0; i <= TN_OP_INPUTS; i++) {

@@ -99,8 +99,8 @@ static void long_pieces(void **state) {
 /* Patterns that go through all of a run and back stay below the limit of their steps. */
 static void expect_bytes(const char *pattern, const char *run, size_t bytes) {
     static const char *const special[] = {"<|end|>"};
-    tn_tokenizer_train_options o = {
-        .vocab = 257, .pattern = pattern, .special = special, .special_count = 1};
+    tn_tokenizer_train_options o = TN_WITH(tn_tokenizer_train, .vocab = 257, .pattern = pattern,
+                                           .special = special, .special_count = 1);
     tn_tokenizer *t = tn_tokenizer_train(NULL, NULL, 0, o);
     size_t length = strlen(run);
     char *text = malloc(bytes);

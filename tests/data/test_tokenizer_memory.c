@@ -38,7 +38,8 @@ static tn_tokenizer *load_merges(void) {
 
 static tn_tokenizer *load_ranks(void) {
     static const char *const special[] = {"<|end|>"};
-    tn_tiktoken_options o = {.pattern = "o200k", .special = special, .special_count = 1};
+    tn_tiktoken_options o =
+        TN_WITH(tn_tiktoken, .pattern = "o200k", .special = special, .special_count = 1);
     return tn_tokenizer_load_tiktoken(temp_path("x.tiktoken"), o);
 }
 

@@ -39,14 +39,9 @@ static inline void fuzz_folder_remove(const char *folder) {
 /* Vocab 5, context 4, width 4, 2 heads, 1 layer. */
 static inline void fuzz_folder_gpt(const char *folder, tn_lm_save_options options) {
     tn_gpt m;
-    tn_gpt_options o = {.vocab = 5,
-                        .context = 4,
-                        .layers = 1,
-                        .heads = 2,
-                        .width = 4,
-                        .bias = true,
-                        .activation = TN_ACT_GELU_TANH,
-                        .dtype = TN_F32};
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 2, .width = 4, .bias = true,
+                .activation = TN_ACT_GELU_TANH, .dtype = TN_F32);
     tn_gpt_init(&m, o);
     must(tn_lm_save_with(&m, folder, options) == TN_OK, "no folder of a gpt");
     tn_module_finish(&m);

@@ -551,7 +551,7 @@ static void what_cannot_be_said(void **state) {
 static tn_status export_named(const char *input, const char *output) {
     TN_SCOPE;
     tn_linear m;
-    tn_onnx_options options = {&input, &output, 0};
+    tn_onnx_options options = TN_WITH(tn_onnx, .inputs = &input, .outputs = &output);
     tn_linear_init(&m, 4, 2, tn_linear_defaults());
     tn_module_train(&m, false);
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));

@@ -107,15 +107,9 @@ static void dump_llama(const char *name, tn_llama_options o, bool padded) {
 
 /* Two layers of four heads of 4; a head of its own. */
 static tn_llama_options small_llama(void) {
-    return (tn_llama_options){.vocab = VOCAB,
-                              .context = 12,
-                              .layers = 2,
-                              .heads = 4,
-                              .width = 16,
-                              .hidden = 24,
-                              .rotary = tn_rotary_defaults(),
-                              .eps = 1e-5,
-                              .dtype = TN_F64};
+    return TN_WITH(tn_llama, .vocab = VOCAB, .context = 12, .layers = 2, .heads = 4, .width = 16,
+                   .hidden = 24, .rotary = tn_rotary_defaults(), .eps = 1e-5, .dtype = TN_F64,
+                   .tied = false, .kv_heads = 0);
 }
 
 static void dump_llamas(void) {
@@ -138,7 +132,7 @@ static void dump_llamas(void) {
     o = small_llama(); /* in a context of 50 the four pairs turn 8, 2.5, 0.8 and 0.25 times */
     o.width = 32;
     o.kv_heads = 2;
-    o.rotary = (tn_rotary_options){100.0, 16.0, 1.0, 4.0, 50};
+    o.rotary = TN_WITH(tn_rotary, .theta = 100.0, .factor = 16.0, .original_context = 50);
     dump_llama("llama_scaled", o, false);
 }
 

@@ -10,13 +10,9 @@
 enum { VOCAB = 11, CONTEXT = 8, WIDTH = 8, HIDDEN = 12 };
 
 static void small_gpt(tn_gpt *m) {
-    tn_gpt_options o = {.vocab = VOCAB,
-                        .context = CONTEXT,
-                        .layers = 2,
-                        .heads = 2,
-                        .width = WIDTH,
-                        .bias = true,
-                        .dropout = 0.5};
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = WIDTH,
+                .bias = true, .dropout = 0.5, .activation = TN_ACT_GELU);
     tn_gpt_init(m, o);
 }
 
@@ -65,8 +61,8 @@ static void gpt_names(void **state) {
     tn_module_finish(&m);
     assert_null(m.h);
 
-    tn_gpt_init(&m,
-                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
+    tn_gpt_init(&m, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4,
+                            .bias = false, .activation = TN_ACT_GELU));
     assert_int_equal(tn_module_count(&m), 9 * 4 + 12 * 16 + 3 * 4); /* no biases */
     tn_module_finish(&m);
 }
@@ -215,7 +211,8 @@ static void refused_gpts(void **state) {
     (void)state;
     TN_SCOPE;
     tn_gpt m;
-    tn_gpt_init(&m, (tn_gpt_options){.context = 4, .layers = 1, .heads = 1, .width = 4});
+    tn_gpt_init(&m, TN_WITH(tn_gpt, .context = 4, .layers = 1, .heads = 1, .width = 4,
+                            .bias = false, .activation = TN_ACT_GELU, .vocab = 0));
     assert_error(TN_EVALUE, "gpt: vocab 0");
     assert_inert(tn_call(&m, tn_ones(TN_DIMS(1, 2), TN_I64)), TN_ESTATE, "not complete");
     tn_module_finish(&m);

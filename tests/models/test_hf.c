@@ -31,14 +31,8 @@ typedef struct folder_options {
 } folder_options;
 
 static tn_gpt_options small_options(void) {
-    return (tn_gpt_options){.vocab = VOCAB,
-                            .context = CONTEXT,
-                            .layers = LAYERS,
-                            .heads = HEADS,
-                            .width = WIDTH,
-                            .bias = true,
-                            .activation = TN_ACT_GELU_TANH,
-                            .dtype = TN_F32};
+    return TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = LAYERS, .heads = HEADS,
+                   .width = WIDTH, .dtype = TN_F32);
 }
 
 static bool draw_entry(const tn_entry *entry, void *user) {
@@ -374,15 +368,9 @@ static void write_llama(const char *folder, const char *more) {
 
 static void save_llama(const char *folder) {
     tn_llama m;
-    tn_llama_options o = {.vocab = 7,
-                          .context = 64,
-                          .layers = 1,
-                          .heads = 2,
-                          .width = 8,
-                          .hidden = 9,
-                          .rotary = tn_rotary_defaults(),
-                          .eps = 1e-5,
-                          .dtype = TN_F32};
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = 7, .context = 64, .layers = 1, .heads = 2,
+                                 .width = 8, .hidden = 9, .rotary = tn_rotary_defaults(),
+                                 .eps = 1e-5, .dtype = TN_F32, .tied = false, .kv_heads = 0);
     tn_llama_init(&m, o);
     assert_int_equal(tn_llama_save_hf(&m, folder), TN_OK);
     tn_module_finish(&m);

@@ -38,13 +38,7 @@ static bool compare_entry(const tn_entry *entry, void *user) {
 
 static tn_status save_number(float number, tn_lm_save_options options) {
     tn_gpt m;
-    tn_gpt_init(&m, (tn_gpt_options){.vocab = 5,
-                                     .context = 4,
-                                     .layers = 1,
-                                     .heads = 1,
-                                     .width = 4,
-                                     .bias = true,
-                                     .activation = TN_ACT_GELU_TANH});
+    tn_gpt_init(&m, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4));
     tn_module_each(&m, (tn_walk){0}, fill_entry, &number);
     tn_status status = tn_lm_save_with(&m, temp_path("folder"), options);
     tn_module_finish(&m);
@@ -69,8 +63,10 @@ static bool has(const char *name) {
     return access(temp_path(path), F_OK) == 0;
 }
 
-static const tn_lm_save_options one = {.max_part_bytes = 5000}, parts = {.max_part_bytes = 300},
-                                plain = {.max_part_bytes = 5000, .plain = true};
+static const tn_lm_save_options one = {.max_part_bytes = 5000, .from_defaults = true},
+                                parts = {.max_part_bytes = 300, .from_defaults = true},
+                                plain = {
+                                    .max_part_bytes = 5000, .plain = true, .from_defaults = true};
 
 /* ---- Killed ---------------------------------------------------------------------------------- */
 

@@ -17,13 +17,9 @@ typedef union any_model {
 } any_model;
 
 static void init_gpt(any_model *m) {
-    tn_gpt_options o = {.vocab = VOCAB,
-                        .context = CONTEXT,
-                        .layers = LAYERS,
-                        .heads = 2,
-                        .width = 16,
-                        .bias = true,
-                        .dtype = TN_F64};
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = LAYERS, .heads = 2,
+                .width = 16, .bias = true, .dtype = TN_F64, .activation = TN_ACT_GELU);
     tn_gpt_init(&m->gpt, o);
 }
 

@@ -12,14 +12,8 @@ enum { VOCAB = 7, CONTEXT = 5, WIDTH = 6, LAYERS = 2, PADDED = 128, HEADER = 102
 enum { COUNT = (PADDED + CONTEXT) * WIDTH + LAYERS * (12 * WIDTH + 13) * WIDTH + 2 * WIDTH };
 
 static tn_gpt_options small_options(tn_dtype dtype) {
-    return (tn_gpt_options){.vocab = VOCAB,
-                            .context = CONTEXT,
-                            .layers = LAYERS,
-                            .heads = 2,
-                            .width = WIDTH,
-                            .bias = true,
-                            .activation = TN_ACT_GELU_TANH,
-                            .dtype = dtype};
+    return TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = LAYERS, .heads = 2,
+                   .width = WIDTH, .dtype = dtype);
 }
 
 static bool draw_entry(const tn_entry *entry, void *user) {
@@ -54,7 +48,7 @@ static void round_trip(void **state) {
         tn_module_each(&m, (tn_walk){0}, compare_entry, &got);
         tn_module_finish(&got);
 
-        tn_lm_load_options other = {.dtype = TN_F64};
+        tn_lm_load_options other = TN_WITH(tn_lm_load, .dtype = TN_F64, .as_stored = false);
         assert_int_equal(tn_gpt_load_llmc(&got, path, other), TN_OK);
         tn_tensor *want = tn_cast(tn_module_get(&m, "h.1.mlp.c_fc.weight"), TN_F64);
         assert_memory_equal(tn_data(want), tn_data(tn_module_get(&got, "h.1.mlp.c_fc.weight")),

@@ -25,8 +25,8 @@ static void use_model(void *m) {
 static void use_gpt(void) {
     TN_SCOPE;
     tn_gpt m;
-    tn_gpt_init(&m,
-                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4});
+    tn_gpt_init(&m, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 2, .heads = 1, .width = 4,
+                            .bias = false, .activation = TN_ACT_GELU));
     use_model(&m);
     tn_module_finish(&m);
 }

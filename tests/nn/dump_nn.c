@@ -35,14 +35,15 @@ static tn_tensor *normal(tn_dims dims) {
 
 static void dump_layers(void) {
     tn_linear linear;
-    tn_linear_init(&linear, 7, 5, (tn_linear_options){.bias = true, .dtype = TN_F64});
+    tn_linear_init(&linear, 7, 5, TN_WITH(tn_linear, .bias = true, .dtype = TN_F64));
     dump("linear", &linear, normal(TN_DIMS(3, 4, 7)), NULL);
-    tn_linear_init(&linear, 7, 5, (tn_linear_options){.bias = false, .dtype = TN_F64});
+    tn_linear_init(&linear, 7, 5, TN_WITH(tn_linear, .bias = false, .dtype = TN_F64));
     dump("linear_without_bias", &linear, normal(TN_DIMS(6, 7)), NULL);
     tn_embedding embedding;
     tn_embedding_init(&embedding, 11, 6, TN_F64);
     dump("embedding", &embedding, tn_randint(0, 11, TN_DIMS(4, 9), TN_I64), NULL);
-    tn_embedding_init_with(&embedding, 5, 6, (tn_embedding_options){3, TN_F64});
+    tn_embedding_init_with(&embedding, 5, 6,
+                           TN_WITH(tn_embedding, .padding_idx = 3, .dtype = TN_F64));
     dump("embedding_padding", &embedding, tn_randint(0, 5, TN_DIMS(4, 9), TN_I32), NULL);
     tn_norm_options norm = tn_norm_defaults();
     norm.dtype = TN_F64;
@@ -179,7 +180,7 @@ static void dump_transformers(void) {
     seen = tn_ge(tn_rand(TN_DIMS(2, 4, 5, 5), TN_F64), tn_scalar(0.3, TN_F64));
     dump("grouped_attention", &grouped, normal(TN_DIMS(2, 5, 12)), seen);
     tn_gated_mlp gated;
-    tn_gated_mlp_init(&gated, 6, 10, (tn_gated_mlp_options){.bias = true, .dtype = TN_F64});
+    tn_gated_mlp_init(&gated, 6, 10, TN_WITH(tn_gated_mlp, .bias = true, .dtype = TN_F64));
     dump("gated_mlp", &gated, normal(TN_DIMS(2, 3, 6)), NULL);
     tn_block block;
     tn_block_options options = tn_block_defaults();
@@ -326,7 +327,8 @@ static void dump_inits(void) {
     tn_init_eye(t);
     add("init", "eye", "", t);
     t = tn_empty(TN_DIMS(40, 30, 5, 5), TN_F32);
-    tn_kaiming_options options = {.mode = TN_FAN_OUT, .nonlinearity = TN_GAIN_RELU};
+    tn_kaiming_options options =
+        TN_WITH(tn_kaiming, .mode = TN_FAN_OUT, .nonlinearity = TN_GAIN_RELU);
     tn_init_kaiming_uniform_with(t, options);
     add("init", "kaiming_uniform_out", "", t);
     options.nonlinearity = TN_GAIN_TANH;

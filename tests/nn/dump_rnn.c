@@ -42,12 +42,10 @@ static void dump_net(const char *name, int kind, tn_dtype dtype) {
     TN_SCOPE;
     int64_t times = draw_whole(1, 9), batch = draw_whole(1, 7), in = draw_whole(1, 20),
             hidden = draw_whole(1, 40);
-    tn_rnn_options o = {.layers = (int)draw_whole(1, 3),
-                        .bias = draw_whole(0, 2) > 0,
-                        .batch_first = draw_whole(0, 1),
-                        .bidirectional = draw_whole(0, 1),
-                        .relu = kind == 0 && draw_whole(0, 1),
-                        .dtype = dtype};
+    tn_rnn_options o =
+        TN_WITH(tn_rnn, .layers = (int)draw_whole(1, 3), .bias = draw_whole(0, 2) > 0,
+                .batch_first = draw_whole(0, 1), .bidirectional = draw_whole(0, 1),
+                .relu = kind == 0 && draw_whole(0, 1), .dtype = dtype);
     tn_rnn *m = kind == 0   ? tn_rnn_new_with(in, hidden, o)
                 : kind == 1 ? tn_gru_new_with(in, hidden, o)
                             : tn_lstm_new_with(in, hidden, o);
@@ -70,7 +68,8 @@ static void dump_cell(const char *name, int kind, bool relu, tn_dtype dtype) {
     TN_SCOPE;
     int64_t batch = draw_whole(1, 7), in = draw_whole(1, 20), hidden = draw_whole(1, 40);
     tn_rnn_cell m;
-    tn_rnn_cell_options o = {.bias = draw_whole(0, 1), .relu = relu, .dtype = dtype};
+    tn_rnn_cell_options o =
+        TN_WITH(tn_rnn_cell, .bias = draw_whole(0, 1), .relu = relu, .dtype = dtype);
     void (*const init[])(tn_rnn_cell *, int64_t, int64_t, tn_rnn_cell_options) = {
         tn_rnn_cell_init, tn_gru_cell_init, tn_lstm_cell_init};
     init[kind](&m, in, hidden, o);

@@ -72,7 +72,7 @@ static void on_the_heap(void **state) {
     TN_SCOPE;
     tn_module *all[] = {
         (tn_module *)tn_linear_new(4, 4),
-        (tn_module *)tn_linear_new_with(4, 4, (tn_linear_options){.dtype = TN_F32}),
+        (tn_module *)tn_linear_new_with(4, 4, TN_WITH(tn_linear, .bias = false)),
         (tn_module *)tn_layer_norm_new(4),
         (tn_module *)tn_layer_norm_new_with(4, tn_norm_defaults()),
         (tn_module *)tn_rms_norm_new(4),
@@ -99,7 +99,7 @@ static void on_the_heap(void **state) {
     }
     tn_embedding *rows = tn_embedding_new(5, 3);
     assert_int_equal(tn_size(tn_call(rows, tn_arange(0, 2, 1, TN_I64)), 1), 3);
-    tn_embedding *padded = tn_embedding_new_with(5, 3, (tn_embedding_options){2, TN_F32});
+    tn_embedding *padded = tn_embedding_new_with(5, 3, TN_WITH(tn_embedding, .padding_idx = 2));
     tn_tensor *two = tn_call(padded, tn_full(TN_DIMS(1), 2, TN_I64));
     assert_true(tn_equal(two, tn_zeros_like(two)));
     tn_module_free(padded);

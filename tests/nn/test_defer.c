@@ -237,8 +237,8 @@ static void no_memory_while_building(void **state) {
 /* Ties, a policy that converts, and a device, all before there are elements. */
 static void changed_before_it_is_made(void **state) {
     (void)state;
-    tn_linear_options plain = {.dtype = TN_F32};
-    tn_precision bf16 = {TN_BF16, TN_BF16, TN_F32, false, TN_F32};
+    tn_linear_options plain = TN_WITH(tn_linear, .bias = false);
+    tn_precision bf16 = TN_WITH(tn_precision, .param = TN_BF16);
     tn_sequential all[2];
     tn_linear a[2], b[2];
     for (int i = 0; i < 2; i++) {
@@ -270,7 +270,7 @@ static void changed_before_it_is_made(void **state) {
 /* What is drawn anew in another dtype is drawn in that one. */
 static void drawn_again_after_a_policy(void **state) {
     (void)state;
-    tn_precision f64 = {TN_F64, TN_F64, TN_F64, false, TN_F32};
+    tn_precision f64 = TN_WITH(tn_precision, .param = TN_F64, .compute = TN_F64, .reduce = TN_F64);
     tn_linear m[2];
     for (int i = 0; i < 2; i++) {
         tn_seed(8);

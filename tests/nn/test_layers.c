@@ -23,7 +23,7 @@ static void refused_options(void **state) {
     tn_linear linear;
     tn_linear_init(&linear, 0, 3, tn_linear_defaults());
     expect_refused(&linear, TN_EVALUE, "linear: in is 0 and out is 3");
-    tn_linear_init(&linear, 2, 3, (tn_linear_options){.dtype = TN_I64});
+    tn_linear_init(&linear, 2, 3, TN_WITH(tn_linear, .dtype = TN_I64, .bias = false));
     expect_refused(&linear, TN_EDTYPE, "i64");
     tn_linear_init(&linear, INT64_MAX / 2, 8, tn_linear_defaults());
     assert_int_not_equal(tn_error(), TN_OK);
@@ -73,8 +73,8 @@ static void pending_errors(void **state) {
     tn_linear_init(&linear, 2, 3, tn_linear_defaults());
     assert_true(tn_is_inert(linear.weight));
     tn_gpt gpt;
-    tn_gpt_init(&gpt,
-                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
+    tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4,
+                              .bias = false, .activation = TN_ACT_GELU));
     expect_refused(&linear, TN_EVALUE, "an earlier error");
     TN_SCOPE;
     tn_lm_loss(&gpt, tn_zeros(TN_DIMS(1, 2), TN_I64), tn_zeros(TN_DIMS(1, 2), TN_I64));
@@ -364,8 +364,8 @@ static void inert_tensors(void **state) {
     tn_linear linear;
     tn_gpt gpt;
     tn_linear_init(&linear, 3, 3, tn_linear_defaults());
-    tn_gpt_init(&gpt,
-                (tn_gpt_options){.vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4});
+    tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4,
+                              .bias = false, .activation = TN_ACT_GELU));
     tn_module m;
     tn_module_init(&m, "m", same);
     tn_tensor *x = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)), *field = NULL;

@@ -22,7 +22,7 @@ static void net_init(net *n) {
     TN_SCOPE;
     tn_module_init(n, "net", net_forward);
     tn_linear_init(&n->fc1, 3, 4, tn_linear_defaults());
-    tn_linear_options no_bias = {.bias = false};
+    tn_linear_options no_bias = TN_WITH(tn_linear, .bias = false);
     tn_linear_init(&n->fc2, 4, 3, no_bias);
     tn_module_add(n, "fc1", &n->fc1);
     tn_module_add(n, "layers.2", &n->fc2);
@@ -199,7 +199,7 @@ static tn_tensor *tied_forward(tn_module *self, tn_tensor *x) {
 
 static void tied_init(tied *t) {
     tn_module_init(t, "tied", tied_forward);
-    tn_linear_options no_bias = {.bias = false};
+    tn_linear_options no_bias = TN_WITH(tn_linear, .bias = false);
     tn_linear_init(&t->head, 4, 6, no_bias);
     tn_embedding_init(&t->wte, 6, 4, TN_F32);
     tn_module_add(t, "head", &t->head); /* the second name comes first */

@@ -82,14 +82,14 @@ static void tie_and_read(void) {
     TN_SCOPE;
     tn_linear a, b;
     tn_sequential s;
-    tn_linear_init(&a, 2, 2, (tn_linear_options){.dtype = TN_BF16});
-    tn_linear_init(&b, 2, 2, (tn_linear_options){.dtype = TN_BF16});
+    tn_linear_init(&a, 2, 2, TN_WITH(tn_linear, .dtype = TN_BF16, .bias = false));
+    tn_linear_init(&b, 2, 2, TN_WITH(tn_linear, .dtype = TN_BF16, .bias = false));
     tn_sequential_init(&s);
     tn_sequential_add(&s, &a);
     tn_sequential_add(&s, &b);
     tn_module_tie(&s, "1.weight", "0.weight");
     tn_module_count(&s);
-    tn_optim *opt = tn_sgd(&s, (tn_sgd_options){.momentum = 0.9});
+    tn_optim *opt = tn_sgd(&s, TN_WITH(tn_sgd, .momentum = 0.9));
     tn_optim_free(opt);
     tn_module_finish(&s);
 }
@@ -102,7 +102,7 @@ static void build_and_make(void) {
         net_init(&n);
         tn_module_param(&n, "mask", &n.mask, tn_mul_scalar(tn_ones(TN_DIMS(3), TN_F32), 2.0));
     }
-    tn_module_set_precision(&n, (tn_precision){TN_BF16, TN_BF16, TN_F32, false, TN_F32});
+    tn_module_set_precision(&n, TN_WITH(tn_precision, .param = TN_BF16));
     tn_module_materialize(&n);
     tn_module_finish(&n);
 }

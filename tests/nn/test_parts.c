@@ -20,7 +20,7 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 static void net_init(net *n) {
     tn_module_init(n, "net", net_forward);
     tn_linear_init(&n->wte, 4, 4, tn_linear_defaults());
-    tn_linear_init(&n->head, 4, 4, (tn_linear_options){.dtype = TN_F32});
+    tn_linear_init(&n->head, 4, 4, TN_WITH(tn_linear, .bias = false));
     tn_module_add(n, "wte", &n->wte);
     tn_module_add(n, "head", &n->head);
     tn_module_tie(n, "head.weight", "wte.weight");
@@ -91,7 +91,7 @@ static void tied_names_share_a_part(void **state) {
     assert_int_equal(tn_module_count(&n), 16 + 4); /* of the whole */
 
     tn_linear third; /* tied after the part was set */
-    tn_linear_init(&third, 4, 4, (tn_linear_options){.dtype = TN_F32});
+    tn_linear_init(&third, 4, 4, TN_WITH(tn_linear, .bias = false));
     tn_module_add(&n, "third", &third);
     assert_int_equal(tn_module_tie(&n, "third.weight", "head.weight"), TN_OK);
     assert_ptr_equal(entry_of(&n, "third.weight")->stored, part);

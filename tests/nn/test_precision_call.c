@@ -68,8 +68,8 @@ static void parameters_are_converted(void **state) {
     tn_linear_init(&tied, IN, HIDDEN, tn_linear_defaults());
     tn_module_add(&n, "tied", &tied);
     tn_module_tie(&n, "tied.weight", "fc1.weight");
-    tn_precision policy = {
-        .param = TN_BF16, .compute = TN_BF16, .reduce = TN_F32, .output = TN_F32};
+    tn_precision policy = TN_WITH(tn_precision, .param = TN_BF16, .compute = TN_BF16,
+                                  .reduce = TN_F32, .output = TN_F32);
     assert_int_equal(tn_module_set_precision(&n, policy), TN_OK);
     assert_int_equal(tn_dtype_of(n.fc1.weight), TN_BF16);
     assert_ptr_equal(n.fc1.weight, tied.weight);
@@ -111,7 +111,7 @@ static void copies_are_kept(void **state) {
     assert_int_equal(memory().allocated - before, held);
     net plain; /* bf16 parameters and nothing to lend */
     net_init(&plain);
-    tn_module_set_precision(&plain, (tn_precision){.param = TN_BF16, .compute = TN_BF16});
+    tn_module_set_precision(&plain, TN_WITH(tn_precision, .param = TN_BF16, .compute = TN_BF16));
     assert_int_equal(again, allocations_of_call(&plain, x));
     tn_module_finish(&plain);
     tn_mul_scalar_(n.fc1.weight, 2.0); /* a change: the copy is filled again, in its place */

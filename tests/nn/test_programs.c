@@ -158,8 +158,8 @@ static void cached_gpt_is_the_whole_gpt(void **state) {
     TN_SCOPE;
     enum { B = 2, T = 9 };
     tn_gpt gpt;
-    tn_gpt_options o = {
-        .vocab = 13, .context = 10, .layers = 3, .heads = 2, .width = 16, .bias = true};
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = 13, .context = 10, .layers = 3, .heads = 2,
+                               .width = 16, .bias = true, .activation = TN_ACT_GELU);
     tn_gpt_init(&gpt, o);
     tn_tensor *tokens = tn_randint(0, 13, TN_DIMS(B, T), TN_I64);
     TN_NO_GRAD;
@@ -388,7 +388,7 @@ static void bf16_leaf_with_f32_gradient(void **state) {
     (void)state;
     TN_SCOPE;
     tn_linear net;
-    tn_linear_init(&net, 4, 1, (tn_linear_options){.bias = false, .dtype = TN_BF16});
+    tn_linear_init(&net, 4, 1, TN_WITH(tn_linear, .bias = false, .dtype = TN_BF16));
     assert_int_equal(tn_set_grad_dtype(net.weight, TN_F32), TN_OK);
     tn_adamw_options options = tn_adamw_defaults();
     tn_optim *opt = tn_adamw(&net, options);

@@ -32,13 +32,13 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 static void part_init(part *p, const char *name, int64_t in) {
     TN_SCOPE;
     tn_module_init(p, "part", part_forward);
-    tn_linear_init(&p->linear, in, 3, (tn_linear_options){.dtype = TN_F32});
+    tn_linear_init(&p->linear, in, 3, TN_WITH(tn_linear, .bias = false));
     tn_module_add(p, name, &p->linear);
 }
 
 static void net_init_with(net *n, int64_t inner_width) {
     tn_module_init(n, "net", net_forward);
-    tn_linear_init(&n->outside, 3, 3, (tn_linear_options){.dtype = TN_F32});
+    tn_linear_init(&n->outside, 3, 3, TN_WITH(tn_linear, .bias = false));
     part_init(&n->stem, "first", 3);
     part_init(&n->inner, "second", inner_width);
     tn_module_add(n, "outside", &n->outside);
@@ -148,7 +148,7 @@ static void files_of_a_flat_model(void **state) {
     tn_module_init(&flat, "net", net_forward);
     static const char *const names[] = {"outside", "first", "second"};
     for (int i = 0; i < 3; i++) {
-        tn_linear_init(&flat.at[i], 3, 3, (tn_linear_options){.dtype = TN_F32});
+        tn_linear_init(&flat.at[i], 3, 3, TN_WITH(tn_linear, .bias = false));
         tn_module_add(&flat, names[i], &flat.at[i]);
     }
     const char *path = temp_path("flat.safetensors");

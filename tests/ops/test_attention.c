@@ -132,7 +132,7 @@ static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_at
 static void qkv_is_attention_on_its_parts(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_attention_options o = {.causal = true, .scale = 0.3};
+    tn_attention_options o = TN_WITH(tn_attention, .causal = true, .scale = 0.3);
     tn_tensor *data = tn_randn(TN_DIMS(2, 5, 24), TN_F64),
               *weight = tn_randn(TN_DIMS(2, 5, 8), TN_F64);
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 5, 5), TN_F32), tn_scalar(0.2, TN_F32));

@@ -20,7 +20,8 @@ static const tn_dtype floats[] = {TN_F32, TN_BF16, TN_F16};
 static void gradients_of(const tn_op *op, tn_tensor *x, double *plain, double *recorded,
                          double *second) {
     tn_tensor *y = tn_apply1(op, NULL, x), *one = tn_ones(tn_shape(y), tn_dtype_of(y)), *d, *dd;
-    tn_grad_options once = {.retain_graph = true}, again = {.create_graph = true};
+    tn_grad_options once = TN_WITH(tn_grad, .retain_graph = true),
+                    again = TN_WITH(tn_grad, .create_graph = true);
     assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, once), TN_OK);
     tn_copy_out(tn_cast(d, TN_F64), plain);
     assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, again), TN_OK);
@@ -71,7 +72,8 @@ static void products_of_zeros(void **state) {
     static const double lines[][N] = {
         {2, 3, -1, 4}, {2, 0, 3, 5}, {0, 0, 3, 2}, {3, 0, 0, 0}, {0, 0, 0, 0}};
     static const double weights[][N] = {{0, 0, 0, 1}, {1, -10, 100, 1000}};
-    tn_grad_options again = {.create_graph = true}, once = {.retain_graph = true};
+    tn_grad_options again = TN_WITH(tn_grad, .create_graph = true),
+                    once = TN_WITH(tn_grad, .retain_graph = true);
     for (int c = 0; c < 10; c++) {
         TN_SCOPE;
         const double *line = lines[c / 2], *w = weights[c % 2];
@@ -111,7 +113,7 @@ static void products_beyond_the_dtype(void **state) {
         tn_tensor *x = tn_detach(tn_cast(wide, lines[c / 2].dtype)), *dx;
         tn_set_requires_grad(x, true);
         tn_tensor *last = tn_select(tn_cumprod(x, 0), 0, 3), *one = tn_ones_like(last);
-        tn_grad_options options = {.create_graph = c % 2};
+        tn_grad_options options = TN_WITH(tn_grad, .create_graph = c % 2);
         assert_int_equal(tn_grad(&last, &one, 1, &x, 1, &dx, options), TN_OK);
         for (int64_t i = 0; i < 4; i++) {
             assert_float_equal(tn_at(dx, &i) / lines[c / 2].dx[i], 1, 1e-6);

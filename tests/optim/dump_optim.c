@@ -188,7 +188,7 @@ static void dump_plateau(const char *name, tn_plateau p) {
 static void dump_average(const char *name, double decay) {
     model m;
     model_init(&m, TN_F64, name);
-    tn_optim *opt = tn_sgd(&m, (tn_sgd_options){.lr = 0.05});
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0.05));
     tn_average *a = decay < 0 ? tn_swa(&m) : tn_ema(&m, decay);
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
@@ -222,14 +222,14 @@ int main(int argc, char **argv) {
     tn_seed(5);
     writer = tn_safetensors_writer_new();
     make_grads();
-    dump_sgd("sgd", (tn_sgd_options){0}, TN_F64, NOTHING);
-    dump_sgd("sgd_decay", (tn_sgd_options){.weight_decay = 0.1}, TN_F64, NOTHING);
-    dump_sgd("momentum", (tn_sgd_options){.momentum = 0.9, .weight_decay = 0.01}, TN_F64, NOTHING);
-    dump_sgd("dampening", (tn_sgd_options){.momentum = 0.8, .dampening = 0.3}, TN_F64, NOTHING);
-    dump_sgd("nesterov", (tn_sgd_options){.momentum = 0.9, .nesterov = true}, TN_F64, NOTHING);
-    dump_sgd("momentum_f32", (tn_sgd_options){.momentum = 0.9, .weight_decay = 0.01}, TN_F32,
+    dump_sgd("sgd", tn_sgd_defaults(), TN_F64, NOTHING);
+    dump_sgd("sgd_decay", TN_WITH(tn_sgd, .weight_decay = 0.1), TN_F64, NOTHING);
+    dump_sgd("momentum", TN_WITH(tn_sgd, .momentum = 0.9, .weight_decay = 0.01), TN_F64, NOTHING);
+    dump_sgd("dampening", TN_WITH(tn_sgd, .momentum = 0.8, .dampening = 0.3), TN_F64, NOTHING);
+    dump_sgd("nesterov", TN_WITH(tn_sgd, .momentum = 0.9, .nesterov = true), TN_F64, NOTHING);
+    dump_sgd("momentum_f32", TN_WITH(tn_sgd, .momentum = 0.9, .weight_decay = 0.01), TN_F32,
              NOTHING);
-    dump_sgd("momentum_bf16", (tn_sgd_options){.momentum = 0.9}, TN_BF16, NOTHING);
+    dump_sgd("momentum_bf16", TN_WITH(tn_sgd, .momentum = 0.9), TN_BF16, NOTHING);
     dump_adam("adam", false, 0.0, TN_F64, NOTHING);
     dump_adam("adam_decay", false, 0.1, TN_F64, NOTHING);
     dump_adam("adamw", true, 0.1, TN_F64, NOTHING);
@@ -239,7 +239,7 @@ int main(int argc, char **argv) {
     dump_adam("clip", true, 0.1, TN_F64, CLIP_BEFORE_STEP);
     dump_adam("clip_at_once", true, 0.1, TN_F64, CLIP_AT_ONCE);
     dump_adam("clip_f32", true, 0.1, TN_F32, CLIP_BEFORE_STEP);
-    dump_sgd("clip_sgd", (tn_sgd_options){.momentum = 0.9}, TN_F64, CLIP_BEFORE_STEP);
+    dump_sgd("clip_sgd", TN_WITH(tn_sgd, .momentum = 0.9), TN_F64, CLIP_BEFORE_STEP);
     dump_adam("scheduled", true, 0.1, TN_F64, SCHEDULE);
     dump_groups();
     dump_more();

@@ -50,12 +50,13 @@ static void refused_options(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
-    tn_sgd_options bad_sgd[] = {{.lr = -1},
-                                {.momentum = NAN},
-                                {.weight_decay = -0.1},
-                                {.nesterov = true},
-                                {.nesterov = true, .momentum = 0.9, .dampening = 0.1},
-                                {.lr = INFINITY}};
+    tn_sgd_options bad_sgd[] = {
+        TN_WITH(tn_sgd, .lr = -1),
+        TN_WITH(tn_sgd, .momentum = NAN),
+        TN_WITH(tn_sgd, .weight_decay = -0.1),
+        TN_WITH(tn_sgd, .nesterov = true),
+        TN_WITH(tn_sgd, .nesterov = true, .momentum = 0.9, .dampening = 0.1),
+        TN_WITH(tn_sgd, .lr = INFINITY)};
     for (size_t i = 0; i < sizeof(bad_sgd) / sizeof(bad_sgd[0]); i++) {
         assert_null(tn_sgd(&m, bad_sgd[i]));
         assert_error(TN_EVALUE, "sgd: ");
@@ -175,7 +176,7 @@ static void plain_tensors(void **state) {
     tn_optim_zero_grad(opt);
     assert_null(tn_grad_of(list[1]));
     tn_optim_free(opt);
-    assert_null(tn_adam(tn_parameters(list, 2), (tn_adam_options){.lr = NAN})); /* frees them */
+    assert_null(tn_adam(tn_parameters(list, 2), TN_WITH(tn_adam, .lr = NAN))); /* frees them */
     assert_error(TN_EVALUE, "adam: lr nan");
     assert_null(tn_adam(list[0], tn_adam_defaults()));
     assert_error(TN_EVALUE, "a tensor [2] instead of a module (tn_parameters(&t, 1) makes");
@@ -354,7 +355,7 @@ static void groups(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
-    tn_sgd_options options = {.lr = 0.1, .weight_decay = 0.5};
+    tn_sgd_options options = TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.5);
     tn_optim *opt = tn_sgd(&m, options);
     assert_int_equal(tn_optim_groups(opt), 1);
     tn_optim_group_options *all = tn_optim_group(opt, 0);
@@ -420,7 +421,8 @@ static void no_decay(void **state) {
     tn_optim_step(opt);
     assert_true(fabs(first(m.a) - 0.99) < 1e-6 && first(m.b) == 1.0);
     tn_optim_free(opt);
-    tn_sgd_options s = {.lr = 0.1, .weight_decay = 0.5, .no_decay = tn_match_vectors};
+    tn_sgd_options s =
+        TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.5, .no_decay = tn_match_vectors);
     opt = tn_sgd(&m, s);
     assert_true(tn_optim_groups(opt) == 2 && tn_optim_group(opt, 1)->weight_decay == 0.0);
     tn_optim_free(opt);

@@ -141,13 +141,13 @@ static void compare_all(maker make, int variants) {
 }
 
 static tn_optim *make_sgd(model *m, int variant) {
-    static const tn_sgd_options all[] = {
-        {.lr = 0.1},
-        {.lr = 0.1, .weight_decay = 0.1},
-        {.lr = 0.1, .weight_decay = 0.1, .no_decay = tn_match_vectors},
-        {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01},
-        {.lr = 0.1, .momentum = 0.8, .dampening = 0.3},
-        {.lr = 0.1, .momentum = 0.9, .nesterov = true},
+    const tn_sgd_options all[] = {
+        TN_WITH(tn_sgd, .lr = 0.1),
+        TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.1),
+        TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.1, .no_decay = tn_match_vectors),
+        TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01),
+        TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.8, .dampening = 0.3),
+        TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9, .nesterov = true),
     };
     return tn_sgd(m, all[variant]);
 }

@@ -99,7 +99,7 @@ static void skips_all(tn_group *g, void *user) {
     tn_ddp_state *ddp = tn_ddp(&m, g, *o);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 4), TN_F32), true), *grad;
     tn_tensor *y = tn_sum_all(tn_call(&m, x));
-    CHECK(tn_grad(&y, NULL, 1, &x, 1, &grad, (tn_grad_options){.retain_graph = true}) == TN_OK);
+    CHECK(tn_grad(&y, NULL, 1, &x, 1, &grad, TN_WITH(tn_grad, .retain_graph = true)) == TN_OK);
     CHECK(tn_ddp_statistics(ddp).steps == 0); /* nothing of a parameter was asked for */
     tn_backward(y);
     if (o->find_unused) {

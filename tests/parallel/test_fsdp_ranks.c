@@ -78,7 +78,7 @@ static int thaw(tn_group *unused, const char *engine) {
     int rank = tn_group_rank(world);
     fork_net m = {.right = false};
     tn_module_init(&m, "fork", fork_forward);
-    tn_linear_options bare = {.dtype = TN_F32};
+    tn_linear_options bare = TN_WITH(tn_linear, .bias = false);
     tn_linear_init(&m.a, 3, 1, bare);
     tn_linear_init(&m.b, 3, 1, bare);
     tn_module_add(&m, "a", &m.a);

@@ -16,8 +16,8 @@
 enum { VOCAB = 40, CONTEXT = 12 };
 
 static void make_model(tn_gpt *gpt) {
-    tn_gpt_options o = {
-        .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 16, .bias = true};
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2,
+                               .width = 16, .bias = true, .activation = TN_ACT_GELU);
     tn_seed(7);
     tn_gpt_init(gpt, o);
     TN_NO_GRAD;

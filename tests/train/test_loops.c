@@ -123,7 +123,7 @@ static void finds_a_learning_rate(void **state) {
     tn_seed(3);
     tn_linear_init(&net, 4, 1, tn_linear_defaults());
     tn_tensor *before = tn_copy(tn_detach(net.weight));
-    tn_sgd_options o = {.lr = 0.125, .momentum = 0.5};
+    tn_sgd_options o = TN_WITH(tn_sgd, .lr = 0.125, .momentum = 0.5);
     tn_optim *opt = tn_sgd(&net, o);
     tn_lr_finder_options options = tn_lr_finder_defaults();
     options.low = 1e-5;

@@ -130,7 +130,8 @@ tn_ddp_options tn_ddp_defaults(void) {
                             .first_bucket = 1 << 20,
                             .broadcast_buffers = true,
                             .rebuild = true,
-                            .overlap = true};
+                            .overlap = true,
+                            .from_defaults = true};
 }
 
 tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
@@ -149,6 +150,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .abandon = abandon_step,
         .finish = finish_steps,
     };
+    tn__options_made(o.from_defaults, "ddp", "tn_ddp");
     if (!tn__pending() && (o.bucket_bytes < 1 || o.first_bucket < 1)) {
         tn__raise(TN_EVALUE, "ddp", "buckets of %lld bytes, the first of %lld (at least 1)",
                   (long long)o.bucket_bytes, (long long)o.first_bucket);

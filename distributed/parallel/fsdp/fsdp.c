@@ -267,8 +267,11 @@ static void backward_over(tn__parallel *p) {
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
 tn_fsdp_options tn_fsdp_defaults(void) {
-    return (tn_fsdp_options){
-        .stage = 3, .prefetch = 1, .keep_last = true, .broadcast_buffers = true};
+    return (tn_fsdp_options){.stage = 3,
+                             .prefetch = 1,
+                             .keep_last = true,
+                             .broadcast_buffers = true,
+                             .from_defaults = true};
 }
 
 static void check_options(const tn_fsdp_options *o) {
@@ -316,7 +319,7 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .abandon = abandon_step,
         .finish = tn__fsdp_finish,
     };
-    if (!tn__pending()) {
+    if (tn__options_made(options.from_defaults, "fsdp", "tn_fsdp") && !tn__pending()) {
         check_options(&options);
     }
     char *text = describe_options(&options);

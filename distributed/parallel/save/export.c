@@ -287,6 +287,9 @@ tn_status tn_dist_export(tn_group *world, void *m, const char *path) {
 
 tn_status tn_dist_save_lm(tn_group *world, void *m, const char *folder,
                           tn_lm_save_options options) {
+    if (!tn__options_made(options.from_defaults, "dist_save_lm", "tn_lm_save")) {
+        return tn_error();
+    }
     return export_model(world, m, folder, &options, "dist_save_lm");
 }
 

@@ -23,12 +23,16 @@
 #include <string.h>
 
 tn_saver_options tn_saver_defaults(void) {
-    return (tn_saver_options){.keep = 2, .behind = true, .timeout = tn_dist_defaults().timeout};
+    return (tn_saver_options){
+        .keep = 2, .behind = true, .timeout = tn_dist_defaults().timeout, .from_defaults = true};
 }
 
 /* ---- Making and ending ----------------------------------------------------------------------- */
 
 static bool options_sound(const tn_saver_options *o) {
+    if (!tn__options_made(o->from_defaults, "saver_new", "tn_saver")) {
+        return false;
+    }
     if (o->keep < 1) {
         tn__raise(TN_EVALUE, "saver_new", "keep is %d (1 at least)", o->keep);
     } else if (!(o->timeout > 0) || o->timeout > TN__TIMEOUT_MOST) {
