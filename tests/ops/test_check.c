@@ -172,7 +172,7 @@ static void orders(void **state) {
     tn_op op = *tn_op_named("exp");
     op.samples = boxes;
     op.forward = row_major_forward;
-    finds(&op, "exp: sample 0 ([2, 3, 4]; ), f64: ", "operand 0 in order 3, result 0");
+    finds(&op, "exp: sample 0 ([2, 3, 4]; ), f32: ", "operand 0 in order 3, result 0");
 }
 
 static tn_tensor *lost[64];

@@ -378,7 +378,7 @@ TN_API const tn_op *tn_op_named(const char *name); /* NULL when there is none */
  * in every order that their dimensions can have in memory; gradients of some of the inputs, the
  * others not wanted. TN_OK, or the error that names sample and layout. With TERN_OP_CHECK=brief in
  * the environment, for slow devices: each sample in one layout, and its gradient in one direction.
- * On another device than the CPU each operand takes turns at the orders. */
+ * On another device than the CPU samples take turns at the orders. */
 TN_API tn_status tn_op_check(const tn_op *op);
 
 #ifdef __cplusplus
