@@ -271,7 +271,8 @@ static int open_signals(workers *w) {
     }
     signal(SIGCHLD, SIG_DFL); /* ignored, it would take the ranks' exit codes away */
     sigaddset(&set, SIGCHLD);
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); /* these two are errors of write */
+    signal(SIGXFSZ, SIG_IGN);
     sigprocmask(SIG_BLOCK, &set, &w->mask);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }

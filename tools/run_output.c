@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -327,14 +328,26 @@ static bool open_terminal(int *reading, int *writing) {
     return false;
 }
 
+/* What somebody has put in its place is not followed and not waited for: we are in the main
+ * thread. */
 static int open_log(output *o, const char *folder, int end) {
     if (!folder) {
         return -1;
     }
     char *path = text_new("%s/%s.log", folder, end ? "stderr" : "stdout");
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+    int fd = open(path, how, 0666);
+    struct stat about;
+    if (fd >= 0 && (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))) {
+        close(fd);
+        fd = -1;
+        errno = ENXIO; /* as a FIFO without a reader has it */
+    }
     if (fd < 0) {
-        output_say(o, "%s: %s", path, strerror(errno));
+        output_say(o, "no log: %s: %s", path,
+                   errno == ENXIO   ? "not a regular file"
+                   : errno == ELOOP ? "a symbolic link is not followed"
+                                    : strerror(errno));
     }
     free(path);
     return fd;

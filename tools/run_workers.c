@@ -189,6 +189,7 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     dup2(ends[0], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
+    sigaction(SIGXFSZ, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
     sigprocmask(SIG_SETMASK, &w->mask, NULL);
     execve(o->path, o->program, env);
     int why = errno;

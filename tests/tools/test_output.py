@@ -3,7 +3,9 @@
 import os
 import pty
 import re
+import resource
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -116,11 +118,11 @@ def closed_by_rank():
 @test
 def full_disk():
     """a log file that cannot grow is said once, and the ranks go on"""
-    os.makedirs("logs/disk/attempt_0/0")
-    os.symlink("/dev/full", "logs/disk/attempt_0/0/stdout.log")
-    done = run("--log-dir", "logs", "--rdzv-id", "disk", *python("for i in range(100): print(i, flush=True)"))
-    same((done.returncode, done.stdout), (0, b"".join(b"[0] %d\n" % i for i in range(100))))
-    same(done.stderr.count(b"No space left"), 1)
+    done = run("--log-dir", "logs", "--rdzv-id", "disk", *python("for i in range(100): print(i, flush=True)"),
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+    same((done.returncode, done.stdout), (0, b"".join(b"[0] %d\n" % i for i in range(100))), done.stderr)
+    same(done.stderr.count(b"File too large"), 1, done.stderr)
+    holds(0 < len(text("logs/disk/attempt_0/0/stdout.log")) <= 100)
 
 
 # ---- On a terminal ------------------------------------------------------------------------------------------------
@@ -223,6 +225,22 @@ def last_words():
         report = seen[seen.index(b"the last lines of its stderr"):]
         has(report, "    | ??????2Jthe disk is full\n")
         holds(not re.search(rb"\033(?!\[[01]?m)", report), report)
+
+
+@test
+def names_of_logs_are_taken():
+    """what lies where a log should go is not followed and not waited for: the rank runs, without that log"""
+    folder = "logs/job/attempt_0/0"
+    for place, words in ((os.mkfifo, "not a regular file"), (os.mkdir, "Is a directory"),
+                         (lambda path: os.symlink(os.path.abspath("mine"), path), "a symbolic link is not followed")):
+        os.makedirs(folder)
+        place(folder + "/stdout.log")
+        done = run("--log-dir", "logs", "--rdzv-id", "job", "sh", "-c", "echo hello; echo loud >&2")
+        same((done.returncode, done.stdout), (0, b"[0] hello\n"), done.stderr)
+        has(done.stderr, "no log: ", folder + "/stdout.log: " + words)
+        same(text(folder + "/stderr.log"), "loud\n")
+        holds(not os.path.exists("mine"), "a link was followed")
+        shutil.rmtree("logs")
 
 
 BAR = r"""
