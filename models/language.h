@@ -58,4 +58,8 @@ bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positio
  * after raising. */
 tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_context *context);
 
+/* What a save says of the tokens that begin and end texts, from the files in `folder`, whatever of
+ * them can be read. False after raising. */
+bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specials);
+
 #endif

@@ -135,6 +135,7 @@ static tn_module *load_source(const conversion *c) {
 static tn_status save_target(const conversion *c, tn_module *m) {
     tn_lm_save_options options = tn_lm_save_defaults();
     options.plain = c->plain;
+    options.tokenizer = tn__folder_has(c->from, ".") ? c->from : NULL;
     if (!tn__ends_with(c->target, ".bin")) {
         return tn_lm_save_with(m, c->target, options);
     }
@@ -143,9 +144,9 @@ static tn_status save_target(const conversion *c, tn_module *m) {
 
 static tn_status convert_model(const conversion *c) {
     tn_module *m = load_source(c);
-    if (m && (!c->int8 || tn_quantize(m) == TN_OK) && save_target(c, m) == TN_OK &&
-        !tn__ends_with(c->target, ".bin")) {
-        tn__hf_copy_words(c->from, c->target, "convert");
+    if (m && (!c->int8 || tn_quantize(m) == TN_OK)) {
+        tn_status status = save_target(c, m);
+        (void)status; /* pending */
     }
     tn_lm_free(m);
     return tn_error();

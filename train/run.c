@@ -15,7 +15,6 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "distributed/parallel/save/saver.h"
-#include "models/weights/hf.h"
 #include "train/options.h"
 
 #include <math.h>
@@ -362,16 +361,10 @@ tn_status tn_run_export(tn_run *r, const char *words) {
     if (!r) {
         return tn__raise(TN_EVALUE, "run_export", "the run is NULL");
     }
-    const char *out = r->options.out;
-    if (r->refused ||
-        tn_dist_save_lm(r->world, r->parts.model, out, tn_lm_save_defaults()) != TN_OK) {
-        return tn_error();
-    }
-    r->exported = true;
-    if (words && r->first_rank) {
-        r->exported = tn__hf_copy_words(words, out, "run_export");
-    }
-    tn__run_any_rank(r, false); /* an error is heard of by all */
+    tn_lm_save_options options = tn_lm_save_defaults();
+    options.tokenizer = words;
+    r->exported =
+        !r->refused && tn_dist_save_lm(r->world, r->parts.model, r->options.out, options) == TN_OK;
     return tn_error();
 }
 

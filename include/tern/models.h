@@ -325,6 +325,10 @@ typedef struct tn_lm_save_options {
      * no weights in such a folder, and says so; tn_lm_load reads it. Weights that are bytes
      * (tn_quantize) are written in no other way, and come back as bytes. */
     bool plain;
+    /* NULL: the folder itself. Another folder whose tokenizer's files come along. Either tells
+     * which tokens begin and end texts, for config.json: generation_config.json, the tokenizer,
+     * an older config.json. Where none does, and of tokens outside the vocabulary, it says null. */
+    const char *tokenizer;
     bool from_defaults;
 } tn_lm_save_options;
 TN_API tn_lm_save_options tn_lm_save_defaults(void);
@@ -334,8 +338,9 @@ TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder);
 TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder);
 
 /* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or,
- * where it has none, config.json in a Hugging Face folder. Where neither names an end it is the
- * tokenizer's <|endoftext|> (the tokenizer may be NULL). Tokens outside the vocabulary of m do not
+ * where it has none, config.json in a Hugging Face folder. What neither names is the bos_token or
+ * eos_token of tokenizer_config.json, and then an end is the tokenizer's <|endoftext|> (the
+ * tokenizer may be NULL). Tokens outside the vocabulary of m do not
  * count, and files may be missing. TN_EFORMAT, with the file and the key. */
 enum { TN_LM_ENDS = 8 };
 typedef struct tn_lm_specials {

@@ -46,6 +46,45 @@ static bool read_specials(const char *folder, const char *file, int64_t vocab, t
     return !tn__pending();
 }
 
+/* The special token that the key names, by its text or in an object. */
+static void add_named(const tn__hf_config *c, const char *key, const tn_tokenizer *tokenizer,
+                      int64_t vocab, int32_t *tokens, int *count) {
+    const tn__json *value = tn__json_get(c->object, key);
+    if (value && value->kind == TN__JSON_OBJECT) {
+        value = tn__json_get(value, "content");
+    }
+    bool named = value && value->kind == TN__JSON_TEXT;
+    int32_t id = named ? tn_tokenizer_special(tokenizer, value->text) : -1;
+    if (id >= 0 && id < vocab) {
+        tokens[(*count)++] = id;
+    }
+}
+
+/* What the tokenizer calls so. False after raising. */
+static bool read_tokenizer(const char *folder, const tn_tokenizer *tokenizer, int64_t vocab,
+                           tn_lm_specials *s) {
+    static const char file[] = "tokenizer_config.json";
+    tn__hf_config c;
+    int begins = s->begin >= 0;
+    if (tokenizer && tn__folder_has(folder, file)) {
+        if (!tn__hf_config_open(&c, folder, file, operation)) {
+            return false;
+        }
+        if (!begins) {
+            add_named(&c, "bos_token", tokenizer, vocab, &s->begin, &begins);
+        }
+        if (s->end_count == 0) {
+            add_named(&c, "eos_token", tokenizer, vocab, s->ends, &s->end_count);
+        }
+        tn__hf_config_free(&c);
+    }
+    int32_t end = tokenizer ? tn_tokenizer_special(tokenizer, "<|endoftext|>") : -1;
+    if (s->end_count == 0 && end >= 0 && end < vocab) {
+        s->ends[s->end_count++] = end;
+    }
+    return !tn__pending();
+}
+
 tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *folder,
                             tn_lm_specials *specials) {
     tn_lm_shape shape;
@@ -57,15 +96,41 @@ tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *
     char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, operation);
     bool read = at && tn_lm_shape_of(m, &shape) == TN_OK &&
                 read_specials(folder, "generation_config.json", shape.vocab, &found) &&
-                read_specials(at, "config.json", shape.vocab, &found);
+                read_specials(at, "config.json", shape.vocab, &found) &&
+                read_tokenizer(folder, tokenizer, shape.vocab, &found);
     free(at);
     if (!read) {
         return tn_error();
     }
-    int32_t end = tokenizer ? tn_tokenizer_special(tokenizer, "<|endoftext|>") : -1;
-    if (found.end_count == 0 && end >= 0 && end < shape.vocab) {
-        found.ends[found.end_count++] = end;
-    }
     *specials = found;
     return TN_OK;
+}
+
+/* What cannot be read says nothing; no memory is another matter. */
+static void forget_error(void) {
+    tn_error_record why;
+    if (tn_error() != TN_ENOMEM) {
+        tn_error_take(&why);
+    }
+}
+
+/* A config may be of the model that was there before, with another vocabulary: it comes last. */
+bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specials) {
+    tn_lm_shape shape;
+    *specials = (tn_lm_specials){.begin = -1};
+    if (tn_lm_shape_of(m, &shape) != TN_OK) {
+        return false;
+    }
+    tn__quiet(1);
+    tn_tokenizer *tokenizer = tn_tokenizer_load(folder);
+    forget_error();
+    read_specials(folder, "generation_config.json", shape.vocab, specials);
+    forget_error();
+    read_tokenizer(folder, tokenizer, shape.vocab, specials);
+    forget_error();
+    read_specials(folder, "config.json", shape.vocab, specials);
+    forget_error();
+    tn_tokenizer_free(tokenizer);
+    tn__quiet(-1);
+    return !tn__pending();
 }

@@ -111,6 +111,6 @@ bool tn__hf_copy_file(const char *from, const char *to, const char *operation);
 
 /* The files of folder `from` that say how texts become tokens, those that it has, into `to`. False
  * after raising. */
-TN_API bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
+bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
 
 #endif

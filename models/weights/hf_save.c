@@ -263,10 +263,26 @@ static const char *dtype_name(const saver *s) {
                              : "float32";
 }
 
+/* null, a token, or a list of them. */
+static void put_tokens(tn__json_text *j, const char *key, const int32_t *tokens, int count) {
+    tn__json_put(j, "  \"%s\": %s", key, count == 0 ? "null" : count > 1 ? "[" : "");
+    for (int i = 0; i < count; i++) {
+        tn__json_put(j, "%s%d", i ? ", " : "", (int)tokens[i]);
+    }
+    tn__json_put(j, "%s,\n", count > 1 ? "]" : "");
+}
+
 static bool make_config(const saver *s, tn__json_text *j) {
+    tn_lm_specials tokens;
+    const char *told = s->options.tokenizer ? s->options.tokenizer : s->folder;
+    if (!tn__lm_specials_to_save(s->model, told, &tokens)) {
+        return false;
+    }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     tn__json_put(j, "{\n");
     bool made = s->family->hf->put_config(j, s->model, s->options.plain, s->operation);
+    put_tokens(j, "bos_token_id", &tokens.begin, tokens.begin >= 0);
+    put_tokens(j, "eos_token_id", tokens.ends, tokens.end_count);
     tn__json_put(j, "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\",\n", dtype_name(s),
                  dtype_name(s));
     tn__json_put(j, "  \"model_type\": \"%s\"\n}\n", s->family->model_type);
@@ -320,6 +336,9 @@ static void save_all(saver *s) {
         tn__quiet(1);
         save_rest(s, &held);
         end_save(s, &held);
+        if (s->options.tokenizer && !tn__pending()) {
+            tn__hf_copy_words(s->options.tokenizer, s->folder, s->operation);
+        }
     }
     free(path);
 }

@@ -1,0 +1,132 @@
+/* bos_token_id and eos_token_id of the config.json that a save writes: what the files of a
+ * tokenizer say, and never a token that the model has not. */
+#include "tern/tern.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+enum { VOCAB = 300, END = 256 }; /* the tokenizer: 256 bytes, then <|endoftext|> */
+
+static void save_model(bool llama, int64_t vocab, const char *folder, const char *tokenizer) {
+    tn_lm_save_options o = tn_lm_save_defaults();
+    o.tokenizer = tokenizer;
+    if (llama) {
+        tn_llama m;
+        tn_llama_init(&m, (tn_llama_options){.vocab = vocab,
+                                             .context = 4,
+                                             .layers = 1,
+                                             .heads = 1,
+                                             .width = 4,
+                                             .hidden = 4,
+                                             .rotary = tn_rotary_defaults(),
+                                             .eps = 1e-5});
+        assert_int_equal(tn_lm_save_with(&m, folder, o), TN_OK);
+        tn_module_finish(&m);
+    } else {
+        tn_gpt m;
+        tn_gpt_init(&m, (tn_gpt_options){.vocab = vocab,
+                                         .context = 4,
+                                         .layers = 1,
+                                         .heads = 1,
+                                         .width = 4,
+                                         .bias = true,
+                                         .activation = TN_ACT_GELU_TANH});
+        assert_int_equal(tn_lm_save_with(&m, folder, o), TN_OK);
+        tn_module_finish(&m);
+    }
+}
+
+static void write_in(const char *folder, const char *name, const char *text) {
+    char path[256];
+    snprintf(path, sizeof(path), "%s/%s", temp_path(folder), name);
+    temp_write(path, text, strlen(text));
+}
+
+static void new_tokenizer(const char *folder) {
+    tn_tokenizer_train_options o = tn_tokenizer_train_defaults();
+    o.vocab = END + 1;
+    tn_tokenizer *t = tn_tokenizer_train(NULL, NULL, 0, o);
+    assert_non_null(t);
+    assert_int_equal(tn_tokenizer_special(t, "<|endoftext|>"), END);
+    assert_int_equal(tn_tokenizer_save(t, temp_path(folder)), TN_OK);
+    tn_tokenizer_free(t);
+}
+
+/* The folder's config says this, and models of both families take it. */
+static void expect(const char *folder, const char *begin, const char *end) {
+    char path[256], wanted[256];
+    size_t bytes;
+    snprintf(path, sizeof(path), "%s/config.json", temp_path(folder));
+    char *text = (char *)temp_read(path, &bytes);
+    snprintf(wanted, sizeof(wanted), "\"bos_token_id\": %s,\n  \"eos_token_id\": %s,\n", begin,
+             end);
+    text = realloc(text, bytes + 1);
+    text[bytes] = 0;
+    if (!strstr(text, wanted)) {
+        fail_msg("%s is not in %s", wanted, text);
+    }
+    free(text);
+    tn_module *m = tn_lm_load(temp_path(folder), tn_lm_load_defaults());
+    assert_non_null(m);
+    tn_lm_free(m);
+}
+
+static void what_the_tokenizer_says(void **state) {
+    (void)state;
+    for (int llama = 0; llama < 2; llama++) {
+        save_model(llama, VOCAB, temp_path("none"), NULL);
+        expect("none", "null", "null");
+        new_tokenizer("own");
+        save_model(llama, VOCAB, temp_path("own"), NULL);
+        expect("own", "256", "256");
+        save_model(llama, VOCAB, temp_path("other"), temp_path("own"));
+        expect("other", "256", "256");
+        assert_int_equal(access(temp_path("other/tokenizer.json"), F_OK), 0);
+        save_model(llama, END, temp_path("own"), NULL); /* which the model has not */
+        expect("own", "null", "null");
+        write_in("own", "tokenizer_config.json",
+                 "{\"bos_token\":null,\"eos_token\":{\"content\":\"<|endoftext|>\"}}");
+        save_model(llama, VOCAB, temp_path("own"), NULL);
+        expect("own", "null", "256");
+        assert_int_equal(unlink(temp_path("own/tokenizer_config.json")), 0);
+        save_model(llama, VOCAB, temp_path("own"), NULL);
+        expect("own", "null", "256");
+        temp_clean(NULL);
+    }
+}
+
+static void what_other_files_say(void **state) {
+    (void)state;
+    new_tokenizer("own");
+    write_in("own", "generation_config.json", "{\"bos_token_id\":7,\"eos_token_id\":[8,5000,9]}");
+    save_model(false, VOCAB, temp_path("own"), NULL);
+    expect("own", "7", "[8, 9]");
+    write_in("own", "generation_config.json", "{\"eos_token_id\":[8]}");
+    save_model(true, VOCAB, temp_path("own"), NULL);
+    expect("own", "256", "8");
+    write_in("own", "generation_config.json", "{"); /* says nothing, and stays */
+    write_in("own", "config.json",
+             "{\"bos_token_id\":3,\"eos_token_id\":4}"); /* of another model */
+    save_model(false, VOCAB, temp_path("own"), NULL);
+    expect("own", "256", "256");
+    save_model(false, VOCAB, temp_path("copy"), temp_path("own"));
+    expect("copy", "256", "256");
+    mkdir(temp_path("old"), 0777);
+    write_in("old", "config.json", "{\"bos_token_id\":3,\"eos_token_id\":4}");
+    save_model(false, VOCAB, temp_path("old"), NULL);
+    expect("old", "3", "4");
+    write_in("old", "tokenizer.json", "{"); /* of no kind that is read here */
+    save_model(false, VOCAB, temp_path("old"), NULL);
+    expect("old", "3", "4");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(what_the_tokenizer_says, temp_clean),
+        cmocka_unit_test_teardown(what_other_files_say, temp_clean),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
