@@ -112,7 +112,7 @@ static text parameters_key(int index) {
 
 /* A list of options, as somebody describes himself. */
 typedef struct described {
-    char at[2 * TN_DESCRIBE_ROOM];
+    char at[3 * TN_DESCRIBE_ROOM];
 } described;
 
 /* Whether `bytes` is what a describe may return; raises what is wrong. */

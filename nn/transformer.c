@@ -175,7 +175,7 @@ static void layer_init(tn_transformer_layer *m, bool decoder, int64_t width, int
     TN_ADD(m, dropout);
     tn_linear_init(&m->linear2, o->hidden, width, linear_of(o));
     TN_ADD(m, linear2);
-    char name[16];
+    char name[24];
     int branches = decoder ? 3 : 2;
     for (int i = 0; i < branches; i++) {
         snprintf(name, sizeof(name), "norm%d", i + 1);

@@ -262,8 +262,8 @@ static const tn__json *text_of(const tn_corpus *c, const char *key) {
 
 /* One line as a document. False at the file's end, and after raising. */
 static bool next_line(tn_corpus *c, tn_document *d) {
-    const char *line;
-    size_t bytes;
+    const char *line = NULL;
+    size_t bytes = 0;
     tn__json_free(&c->json);
     if (!take_line(c, &line, &bytes)) {
         return false;
