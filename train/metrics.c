@@ -371,7 +371,7 @@ void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names)
     }
     fprintf(file, "\n");
     for (int64_t c = 0; c < m->classes; c++) {
-        char name[24];
+        char name[40];
         snprintf(name, sizeof(name), "%lld %.16s", (long long)c, names ? names[c] : "");
         fprintf(file, "%-16s %9.4f  %6.4f  %6.4f", name, tn_metrics_precision(m, c),
                 tn_metrics_recall(m, c), tn_metrics_f1(m, c));
