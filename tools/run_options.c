@@ -49,9 +49,8 @@ enum {
 
 static const struct argp_option taken[] = {
     {"nproc-per-node", 'n', "N", 0,
-     "ranks on this host; \"gpu\", \"cpu\": one for each GPU, each core; \"auto\": \"gpu\" where "
-     "there are "
-     "GPUs, else \"cpu\" (1)",
+     "ranks on this host (1); \"gpu\": one for each GPU; \"cpu\": one for each core; \"auto\": "
+     "\"gpu\" where there are GPUs, else \"cpu\"",
      1},
     {"max-restarts", MAX_RESTARTS, "N", 0, "how often all start again after a failure (0)", 1},
     {"log-dir", LOG_DIR, "DIR", 0,
@@ -66,8 +65,7 @@ static const struct argp_option taken[] = {
      "where the launchers meet: the one whose address this is serves the store (port 29400)", 2},
     {"rdzv-backend", BACKEND, "NAME", 0,
      "\"c10d\" or \"static\", and changes nothing: the launchers always meet in a store that one "
-     "of "
-     "them serves",
+     "of them serves",
      2},
     {"rdzv-conf", CONF, "NAME=S,...", 0, "join_timeout: --timeout; last_call_timeout: --last-call",
      2},
