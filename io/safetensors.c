@@ -13,6 +13,7 @@
 #include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "data/corpus/kind.h"
 #include "io/shown.h"
 #include "tern/sys/tensor.h"
 
@@ -293,6 +294,28 @@ static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
     return true;
 }
 
+/* Raises what is wrong with a header of this length, which begins as it should or not, or what the
+ * file is instead. */
+static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) {
+    unsigned char start[TN__KIND_BYTES];
+    size_t bytes = f->bytes < sizeof(start) ? f->bytes : sizeof(start), rest = f->bytes - 8;
+    if (!read_bytes(f, 0, start, bytes)) {
+        return;
+    }
+    tn__kind kind = tn__kind_of(start, bytes, f->bytes);
+    if (begins && (length <= rest || kind.form == TN__FORM_BINARY)) {
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s: its header should have %llu bytes (%zu bytes follow; %zu are read at most)",
+                  f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
+    } else if (kind.form == TN__FORM_BINARY) {
+        tn__raise(TN_EFORMAT, "safetensors",
+                  "%s is no safetensors file: after 8 bytes its header should begin with '{'",
+                  f->path);
+    } else {
+        tn__raise(TN_EFORMAT, "safetensors", "%s is no safetensors file, but %s", f->path, kind.is);
+    }
+}
+
 /* The length of the header, which is within the file and the cap; 0 after raising. */
 static size_t read_length(const tn_safetensors *f) {
     unsigned char head[9] = {0};
@@ -310,10 +333,7 @@ static size_t read_length(const tn_safetensors *f) {
     }
     size_t rest = f->bytes - 8;
     if (length > rest || length > TN__HEADER_MOST || length < 2 || head[8] != '{') {
-        tn__raise(TN_EFORMAT, "safetensors",
-                  "%s: its header should begin with '{' and have %llu bytes (%zu bytes follow; %zu "
-                  "are read at most)",
-                  f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
+        raise_header(f, length, head[8] == '{');
         return 0;
     }
     return (size_t)length;

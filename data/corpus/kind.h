@@ -2,6 +2,8 @@
 #ifndef TERN_DATA_CORPUS_KIND_H
 #define TERN_DATA_CORPUS_KIND_H
 
+#include "tern/core.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +25,7 @@ typedef struct tn__kind {
 } tn__kind;
 
 /* Of a file of `size` bytes that begins with these. */
-tn__kind tn__kind_of(const void *start, size_t bytes, uint64_t size);
+TN_API tn__kind tn__kind_of(const void *start, size_t bytes, uint64_t size);
 
 /* Whether there is no byte that text has not. Tokens are below 8192 most of the time, so that the
  * upper byte of a pair is a control character; 256 bytes of random tokens look like text once in

@@ -138,7 +138,7 @@ static bool compare_all_names(const tn__hf_plan *p) {
                   list_rest(&missing, rest, sizeof(rest)),
                   missing.count && surplus.count ? ", and has " : "", surplus.text,
                   list_rest(&surplus, other, sizeof(other)),
-                  surplus.count ? ", which the model has not" : "");
+                  surplus.count ? ", which the model does not have" : "");
         return false;
     }
     return true;

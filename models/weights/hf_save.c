@@ -100,7 +100,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
     if (!s->options.plain && !tn_dtype_is_float(t.dtype)) {
         tn__raise(
             TN_EUNSUPPORTED, s->operation,
-            "\"%s\" is %s, which Hugging Face's files of such a model have not (options.plain "
+            "\"%s\" is %s, which Hugging Face's files of such a model do not have (options.plain "
             "writes it)",
             entry->path, tn_dtype_name(t.dtype));
         return false;

@@ -149,7 +149,7 @@ static bool open_part(index_reader *r, const tn__json *const *names, int count) 
         const char *name = tn_safetensors_name(f, i), *told = tn__labels_get(&r->map, name);
         if (!told || strcmp(told, file) != 0) {
             tn__raise(TN_EFORMAT, r->weights->operation,
-                      "%s has \"%s\", which %s does not give to it", tn__safetensors_path(f),
+                      "%s has \"%s\", which according to %s is not in it", tn__safetensors_path(f),
                       tn__show(name).text, r->weights->path);
             return false;
         }
@@ -198,9 +198,14 @@ static bool open_any(tn__hf_weights *w, const char *folder) {
     w->plain = !one && has_file(w, folder, TN__HF_PLAIN);
     if (!one && !w->plain) {
         if (!tn__pending()) {
+            bool torch = tn__folder_has(folder, "pytorch_model.bin") ||
+                         tn__folder_has(folder, "pytorch_model.bin.index.json");
             tn__raise(TN_EIO, w->operation,
-                      "%s has neither " TN__HF_FILE " nor " TN__HF_INDEX " nor " TN__HF_PLAIN,
-                      folder);
+                      "%s has neither " TN__HF_FILE " nor " TN__HF_INDEX " nor " TN__HF_PLAIN "%s",
+                      folder,
+                      torch ? "; pytorch_model.bin is not read (save_pretrained of transformers "
+                              "writes it as safetensors)"
+                            : "");
         }
         return false;
     }

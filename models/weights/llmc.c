@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/reader.h"
+#include "data/corpus/kind.h"
 #include "models/language.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
@@ -108,13 +109,20 @@ static bool check_size(const llmc_load *l) {
 }
 
 static bool read_header(llmc_load *l) {
-    int32_t h[HEADER];
-    if (l->file.bytes < sizeof(h)) {
-        tn__raise(TN_EFORMAT, l->file.operation, "%s has %zu bytes; its header alone takes %zu",
-                  l->file.path, l->file.bytes, sizeof(h));
+    int32_t h[HEADER] = {0};
+    size_t bytes = l->file.bytes < sizeof(h) ? l->file.bytes : sizeof(h);
+    if (!tn__reader_get(&l->file, 0, h, bytes)) {
         return false;
     }
-    if (!tn__reader_get(&l->file, 0, h, sizeof(h))) {
+    tn__kind kind = tn__kind_of(h, bytes, l->file.bytes);
+    if (h[0] != MAGIC && bytes >= sizeof(h[0]) && kind.form != TN__FORM_BINARY) {
+        tn__raise(TN_EFORMAT, l->file.operation, "%s is no checkpoint of llm.c, but %s",
+                  l->file.path, kind.is);
+        return false;
+    }
+    if (bytes < sizeof(h)) {
+        tn__raise(TN_EFORMAT, l->file.operation, "%s has %zu bytes; its header alone takes %zu",
+                  l->file.path, bytes, sizeof(h));
         return false;
     }
     if (h[0] != MAGIC) {
@@ -277,7 +285,7 @@ static bool model_fits(llmc_save *s) {
                   family->kind);
     } else if (m->options.activation != TN_ACT_GELU_TANH) {
         tn__raise(TN_EUNSUPPORTED, "gpt_save_llmc",
-                  "the activation is another, and llm.c has gelu_tanh alone");
+                  "the activation is not gelu_tanh, the only one that llm.c has");
     } else {
         s->dtype = tn_dtype_of(tn_module_get(m, "wte.weight"));
         tn_module_each_module(m, eps_fits, NULL);

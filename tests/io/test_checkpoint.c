@@ -337,7 +337,8 @@ static void test_larger_than_memory(void **state) {
     }
     tn_checkpoint c = {.partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "its header should begin with");
+    assert_error(TN_EFORMAT,
+                 "huge is no safetensors file: after 8 bytes its header should begin with '{'");
     unlink(path);
 }
 

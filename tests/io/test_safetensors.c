@@ -176,6 +176,50 @@ static void test_foreign_dtypes(void **state) {
 #define ONE(dtype, shape, offsets) \
     "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
+/* What is no safetensors file is called what it is. */
+static void test_other_files(void **state) {
+    (void)state;
+    static const struct {
+        const char *begin;
+        size_t bytes;
+        const char *part;
+    } other[] = {
+#define OTHER(text, part) {text, sizeof(text) - 1, "file is no safetensors file, but " part}
+        OTHER("Once upon a time {", "text"),
+        OTHER("{\"a\":1,{}}", "text"),
+        OTHER("<!DOCTYPE html><html>404", "an HTML page"),
+        OTHER("<html><head>", "an HTML page"),
+        OTHER("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n",
+              "a pointer of git-lfs (`git lfs pull` brings the file itself)"),
+        OTHER("PK\3\4\0\0\0\0{", "a zip archive (a file of PyTorch or NumPy is one)"),
+        OTHER("\x80\2\x8a\x0al\xfc\x9c\x46\xf9\x20", "an old file of PyTorch (a pickle)"),
+        OTHER("\x80\2}q\0(X\1\0\0", "a pickle of Python"),
+        OTHER("GGUF\3\0\0\0{", "a GGUF file (a model's weights)"),
+        OTHER("\x93NUMPY\1\0v\0{", "a NumPy array"),
+        OTHER("\x1f\x8b\x08\0\0\0\0\0{", "compressed (gzip)"),
+        OTHER("\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
+#undef OTHER
+        {"\1\0\0\0\0\0\0\0\0\0", 10,
+         "file is no safetensors file: after 8 bytes its header should"},
+        {"\xff\1\0\0\0\0\0\0{\"a\"", 12,
+         "file: its header should have 511 bytes (4 bytes follow; 16777216"},
+        {"abc", 3, "file has 3 bytes; the length of the header alone takes 8"},
+    };
+    const char *path = temp_path("file");
+    tn_linear line;
+    tn_linear_init(&line, 1, 1, tn_linear_defaults());
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+        temp_write(path, other[i].begin, other[i].bytes);
+        assert_null(tn_safetensors_open(path));
+        assert_error(TN_EFORMAT, other[i].part);
+        assert_null(tn_safetensors_map(path));
+        assert_error(TN_EFORMAT, other[i].part);
+        assert_int_equal(tn_load(&line, path), TN_EFORMAT);
+        assert_error(TN_EFORMAT, other[i].part);
+    }
+    tn_module_finish(&line);
+}
+
 static void test_hostile_headers(void **state) {
     (void)state;
     static const struct {
@@ -185,7 +229,7 @@ static void test_hostile_headers(void **state) {
     } bad[] = {
         {"[]", 0, "should begin with '{'"},
         {"  {}", 0, "should begin with '{'"},
-        {"{", 0, "should begin with '{'"},
+        {"{", 0, "its header should have 1 bytes"},
         {"{}x", 0, "header"},
         {"{}", 1, "0 bytes, but the file has 1"},
         {"{\"a\":1}", 0, "not just dtype"},
@@ -274,7 +318,8 @@ static void test_hostile_length(void **state) {
         memcpy(file, &lengths[i], 8);
         temp_write(path, file, sizeof(file));
         assert_null(tn_safetensors_open(path));
-        assert_error(TN_EFORMAT, "2 bytes follow");
+        bool text = memchr(file, 0, sizeof(file)) == NULL;
+        assert_error(TN_EFORMAT, text ? "no safetensors file, but text" : "2 bytes follow");
     }
     char deep[4096] = "{\"a\":";
     memset(deep + 5, '[', 3000);
@@ -539,6 +584,7 @@ int main(void) {
         cmocka_unit_test(test_private_and_unaligned),
         cmocka_unit_test(test_order_is_the_data_s),
         cmocka_unit_test(test_foreign_dtypes),
+        cmocka_unit_test(test_other_files),
         cmocka_unit_test(test_hostile_headers),
         cmocka_unit_test(test_hostile_length),
         cmocka_unit_test(test_header_cap),

@@ -195,7 +195,7 @@ static void names_that_do_not_fit(void **state) {
     write_folder(folder, &m, (folder_options){.drop = "transformer.h.1.ln_1.bias"});
     assert_refused(folder, TN_EMISMATCH, "has no \"transformer.h.1.ln_1.bias\"");
     write_folder(folder, &m, (folder_options){.surplus = true});
-    assert_refused(folder, TN_EMISMATCH, "\"score.07\" and 4 more, which the model has not");
+    assert_refused(folder, TN_EMISMATCH, "\"score.07\" and 4 more, which the model does not have");
     write_folder(folder, &m, (folder_options){.surplus = true, .drop = "transformer.ln_f.weight"});
     assert_refused(folder, TN_EMISMATCH,
                    "has no \"transformer.ln_f.weight\", and has \"score.00\"");

@@ -89,7 +89,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(0, "", "--plain", at("bytes"), at("bytes_again"))
     same(at("bytes", "tern.safetensors"), at("bytes_again", "tern.safetensors"))
     same(at("bytes", "config.json"), at("bytes_again", "config.json"))
-    expect(1, "which Hugging Face's files of such a model have not", at("bytes"), at("x"))
+    expect(1, "which Hugging Face's files of such a model do not have", at("bytes"), at("x"))
 
     # what is read is not replaced, whatever it is called
     os.symlink(at("ours"), at("link"))
@@ -122,4 +122,15 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     with open(at("none.bin"), "wb") as f:
         f.write(bytes(2000))
     expect(1, "no checkpoint of llm.c", at("none.bin"), at("x"))
+    # what is there instead of weights
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
+    for name, data, what in (("page.bin", b"<!DOCTYPE html>\n<html>404</html>", "page.bin is no checkpoint of llm.c, but an HTML page"),
+                             ("pointer.bin", pointer, "pointer.bin is no checkpoint of llm.c, but a pointer of git-lfs"),
+                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is no checkpoint of llm.c, but a zip archive (a file of PyTorch"),
+                             ("half/model.safetensors", pointer, "half/model.safetensors is no safetensors file, but a pointer of git-lfs")):
+        with open(at(name), "wb") as f:
+            f.write(data)
+        expect(1, what, at(name.replace("/model.safetensors", "")), at("x"))
+    os.rename(at("half", "model.safetensors"), at("half", "pytorch_model.bin"))
+    expect(1, "pytorch_model.bin is not read (save_pretrained of transformers writes it as safetensors)", at("half"), at("x"))
     need(not os.path.exists(at("x")), "what failed left a folder")
