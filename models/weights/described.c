@@ -16,10 +16,11 @@
 
 enum { VALUE_ROOM = 64 };
 
+/* The option of a module, and what is wrong with it: "is missing". */
 static bool described_bad(const tn__described *d, const char *module, const char *name,
                           const char *what) {
-    tn__raise(TN_EFORMAT, d->operation, "%s: its text about the model: %s %s of \"%s\"", d->path,
-              what, name, module);
+    tn__raise(TN_EFORMAT, d->operation, "%s: in its description of the model, \"%s\" of \"%s\" %s",
+              d->path, name, module, what);
     return false;
 }
 
@@ -52,7 +53,7 @@ static bool find_option(const tn__described *d, const char *module, const char *
         at += strcspn(at, ",;\n");
         at += strspn(at, ",; ");
     }
-    return described_bad(d, module, name, "there is no");
+    return described_bad(d, module, name, "is missing");
 }
 
 bool tn__described_whole(const tn__described *d, const char *module, const char *name,
@@ -64,7 +65,7 @@ bool tn__described_whole(const tn__described *d, const char *module, const char 
     errno = 0;
     *number = strtoll(value, &end, 10);
     return (!errno && end != value && !*end && *number >= least && *number <= INT32_MAX) ||
-           described_bad(d, module, name, "out of range is");
+           described_bad(d, module, name, "is out of range");
 }
 
 bool tn__described_real(const tn__described *d, const char *module, const char *name,
@@ -77,7 +78,7 @@ bool tn__described_real(const tn__described *d, const char *module, const char *
     *number = strtod(value, &end);
     tn__plain_numbers_end(numbers);
     return (end != value && !*end && isfinite(*number)) ||
-           described_bad(d, module, name, "no number is");
+           described_bad(d, module, name, "is not a number");
 }
 
 bool tn__described_activation(const tn__described *d, const char *module,
@@ -92,12 +93,12 @@ bool tn__described_activation(const tn__described *d, const char *module,
             return true;
         }
     }
-    return described_bad(d, module, "activation", "unknown is the");
+    return described_bad(d, module, "activation", "is not an activation");
 }
 
 bool tn__described_layers(const tn__described *d, int64_t layers) {
     return layers <= d->tensors ||
-           described_bad(d, ".", "layers", "more than it has tensors are the");
+           described_bad(d, ".", "layers", "is more than the number of its tensors");
 }
 
 bool tn__described_size(const tn__described *d, const char *parameter, int dim, int64_t *size) {

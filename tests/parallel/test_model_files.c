@@ -182,15 +182,16 @@ static void checkpoints_that_are_of_no_language_model(void **state) {
     static const struct {
         const char *text, *error;
     } wrong[] = {
-        {".: gpt, vocab 5", "there is no context of \".\""},
-        {".: gpt, vocab x, context 4", "out of range is vocab of \".\""},
+        {".: gpt, vocab 5", "\"context\" of \".\" is missing"},
+        {".: gpt, vocab x, context 4", "\"vocab\" of \".\" is out of range"},
         {".: gpt, vocab 5, context 4, layers 100, heads 1, width 2, bias 0, activation relu",
-         "more than it has tensors are the layers"},
+         "\"layers\" of \".\" is more than the number of its tensors"},
         {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation tanh",
-         "unknown is the activation"},
+         "\"activation\" of \".\" is not an activation"},
         {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation relu",
-         "there is no eps of \"ln_f\""},
-        {".: llama, vocab 5, context 4, layers 1, width 2, tied 1", "there is no head_width"},
+         "\"eps\" of \"ln_f\" is missing"},
+        {".: llama, vocab 5, context 4, layers 1, width 2, tied 1",
+         "\"head_width\" of \"layers.0.self_attn\" is missing"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         tn_safetensors_writer *w = tn_safetensors_writer_new();
