@@ -164,6 +164,13 @@ static tn_status check_apart(const conversion *c) {
     bool folder = !c->to && !tn__ends_with(c->target, ".bin");
     bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));
     char *step = checkpoint ? tn__saver_find_step(c->from) : NULL;
+    if (checkpoint && !c->to && tn_error() == TN_EIO) {
+        tn_error_clear();
+        return tn_raise(TN_EIO,
+                        "%s has neither config.json, as a model's folder has, nor a committed step "
+                        "of a checkpoint in parts",
+                        c->from);
+    }
     const char *input = step ? step : c->from, *output = c->to ? c->to : c->target;
     if (tn_error() == TN_OK && check_outputs(&input, 1, is_read, output, NULL) == TN_OK && folder) {
         check_outputs(&input, 1, is_read, output, tn__hf_replaces);

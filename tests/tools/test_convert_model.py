@@ -118,7 +118,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(64, "--weights is of", at("ours"), at("x"), "--weights")
     expect(64, "no --dtype", at("ours"), "--to", at("x"), "--plain")
     expect(1, "No such file", at("nowhere"), at("x"))
-    expect(1, "has no committed step", top, at("x"))
+    expect(1, "has neither config.json, as a model's folder has, nor a committed step of a checkpoint in parts", top, at("x"))
     with open(at("none.bin"), "wb") as f:
         f.write(bytes(2000))
     expect(1, "no checkpoint of llm.c", at("none.bin"), at("x"))
