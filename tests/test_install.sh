@@ -61,6 +61,11 @@ if [ -n "$example" ]; then
     echo "$(basename "$example") runs outside the tree, $(wc -l <example.out) lines"
 fi
 
+# The line of docs/gpt2.md that builds 11_gpt2.
+line=$(sed -n 's/^\(gcc .*11_gpt2\.c.*\)/\1/p' "$root/docs/gpt2.md")
+LD_RUN_PATH=$lib bash -ec "${line:?docs/gpt2.md has no such line}"
+./11_gpt2 --help | grep -q -e "--init=DIR" || { echo "11_gpt2 as docs/gpt2.md builds it says: $(./11_gpt2 --help)"; exit 1; }
+
 # The build that checks, beside the other: its libraries alone, with which a program that is there runs. The program, which uses a
 # dead tensor, and what it says are those of docs/debug_build.md.
 if [ $# -gt 1 ]; then

@@ -637,6 +637,7 @@ static void measuring(tn_tensor *t) {
     FAILS(tn_metrics_add(NULL, t, t, t));
     FAILS(tn_metrics_add_loss(NULL, 1, 1));
     FAILS(tn_metrics_share(NULL, NULL));
+    FAILS(tn_evaluate(NULL, NULL, NULL, NULL, NULL));
     TAKES(tn_metrics_reset(NULL));
     TAKES(tn_metrics_free(NULL));
     TAKES(tn_metrics_accuracy(NULL));

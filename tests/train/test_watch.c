@@ -289,9 +289,136 @@ static void known_metrics(void **state) {
     assert_error(TN_EVALUE, "-1 classes");
 }
 
+/* ---- A pass over a loader -------------------------------------------------------------------- */
+
+enum { EXAMPLES = 10 };
+
+/* Scores are the input, and with dropout while training; counts its calls in either mode. */
+typedef struct mirror {
+    tn_module base;
+    tn_dropout drop;
+    int calls[2];
+    bool recorded;
+} mirror;
+
+static tn_tensor *mirror_forward(tn_module *self, tn_tensor *x) {
+    mirror *m = (mirror *)self;
+    m->calls[self->training]++;
+    tn_tensor *scores = tn_mul(x, tn_set_requires_grad(tn_scalar(1, TN_F32), true));
+    m->recorded = m->recorded || tn_requires_grad(scores);
+    return tn_call(&m->drop, scores);
+}
+
+static void mirror_init(mirror *m) {
+    *m = (mirror){.calls = {0}};
+    tn_module_init(m, "mirror", mirror_forward);
+    tn_dropout_init(&m->drop, 0.9);
+    tn_module_add(m, "drop", &m->drop);
+}
+
+/* Scores and labels of three classes, most of which fit. */
+static tn_loader *mirror_loader(tn_group *world, int64_t epochs, int threads) {
+    TN_SCOPE;
+    float x[EXAMPLES][3];
+    int64_t y[EXAMPLES];
+    for (int i = 0; i < EXAMPLES; i++) {
+        y[i] = i % 3;
+        for (int c = 0; c < 3; c++) {
+            x[i][c] = (float)(c == (i + (i == 4 || i == 9)) % 3) + 0.01f * (float)i;
+        }
+    }
+    tn_loader_options o = tn_loader_defaults();
+    o.batch = 4;
+    o.epochs = epochs;
+    o.threads = threads;
+    tn_sampler order = tn_distributed_sampler(world, tn_sequential_sampler(), false);
+    return tn_loader_new(tn_tensor_dataset(tn_from_data(x, TN_DIMS(EXAMPLES, 3), TN_F32),
+                                           tn_from_data(y, TN_DIMS(EXAMPLES), TN_I64)),
+                         order, o);
+}
+
+/* By hand: all examples at once. */
+static tn_metrics *mirror_metrics(void) {
+    tn_loader *loader = mirror_loader(NULL, 1, 0);
+    tn_metrics *m = tn_metrics_new(3, 1);
+    tn_batch b;
+    while (tn_loader_next(loader, &b)) {
+        TN_SCOPE;
+        tn_metrics_add(m, b.x, b.y, NULL);
+        tn_metrics_add_loss(m, tn_item(tn_cross_entropy(b.x, b.y, TN_MEAN)),
+                            (double)tn_size(b.x, 0));
+    }
+    tn_loader_free(loader);
+    return m;
+}
+
+static void same_pass(const tn_metrics *got) {
+    tn_metrics *m = mirror_metrics();
+    for (int i = 0; i < 9; i++) {
+        assert_int_equal(tn_metrics_count(got, i / 3, i % 3), tn_metrics_count(m, i / 3, i % 3));
+    }
+    assert_true(tn_metrics_accuracy(got) == 0.8);
+    assert_true(fabs(tn_metrics_loss(got) / tn_metrics_loss(m) - 1) < 1e-7); /* f32 sums of rows */
+    tn_metrics_free(m);
+}
+
+/* One epoch each time, from the beginning, however many the loader has and wherever it is; in
+ * evaluation mode, without gradients, and then in the modes that were before. */
+static void evaluates_a_pass(void **state) {
+    for (int64_t epochs = 0; epochs <= 2; epochs++) {
+        mirror net;
+        mirror_init(&net);
+        tn_module_train(&net.drop, false);
+        tn_loader *loader = mirror_loader(NULL, epochs, (int)epochs);
+        tn_metrics *m = tn_metrics_new(3, 1);
+        for (int pass = 0; pass < 3; pass++) {
+            assert_int_equal(tn_evaluate(&net, loader, tn_cross_entropy, NULL, m), TN_OK);
+            same_pass(m);
+            assert_true(net.calls[0] == 3 * (pass + 1) && net.calls[1] == 0 && !net.recorded);
+            assert_true(net.base.training && !net.drop.base.training);
+        }
+        tn_loader_seek(loader, (tn_loader_place){0, 1});
+        assert_int_equal(tn_evaluate(&net, loader, NULL, NULL, m), TN_OK);
+        assert_true(tn_metrics_accuracy(m) == 0.8 && isnan(tn_metrics_loss(m)));
+        tn_metrics_free(m);
+        m = tn_metrics_new(0, 1);
+        assert_int_equal(tn_evaluate(&net, loader, tn_cross_entropy, NULL, m), TN_OK);
+        assert_true(tn_metrics_loss(m) > 0);
+        assert_int_equal(tn_evaluate(&net, loader, NULL, NULL, m), TN_EVALUE);
+        assert_error(TN_EVALUE, "neither a loss nor are there classes");
+        assert_int_equal(tn_evaluate(&net, NULL, NULL, NULL, m), TN_EVALUE);
+        assert_error(TN_EVALUE, "the loader is NULL");
+        tn_metrics_free(m);
+        tn_loader_free(loader);
+        tn_module_finish(&net);
+    }
+}
+
+/* Three ranks of ten examples: two are only there to fill up. */
+static void evaluate_share(tn_group *world, void *user) {
+    mirror net;
+    mirror_init(&net);
+    tn_loader *loader = mirror_loader(world, 1, 0);
+    tn_metrics *m = tn_metrics_new(3, 1);
+    tn_evaluate(&net, loader, tn_cross_entropy, world, m);
+    ((shared *)user)[tn_group_rank(world)].result = m;
+    tn_loader_free(loader);
+    tn_module_finish(&net);
+}
+
+static void evaluates_on_ranks(void **state) {
+    shared s[3];
+    assert_int_equal(tn_local_run(3, evaluate_share, s), TN_OK);
+    for (int i = 0; i < 3; i++) {
+        same_pass(s[i].result);
+        tn_metrics_free(s[i].result);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(callbacks),      TEST(stops_early),
-                                       TEST(keeps_the_best), TEST(ranks_say_what_one_says),
-                                       TEST(known_metrics),  TEST(equal_scores)};
+    const struct CMUnitTest tests[] = {TEST(callbacks),        TEST(stops_early),
+                                       TEST(keeps_the_best),   TEST(ranks_say_what_one_says),
+                                       TEST(known_metrics),    TEST(equal_scores),
+                                       TEST(evaluates_a_pass), TEST(evaluates_on_ranks)};
     return cmocka_run_group_tests_name("watch", tests, NULL, temp_clean);
 }
