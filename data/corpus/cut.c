@@ -14,7 +14,7 @@ static bool is_space(int32_t code) {
 /* Whether the character that ends before `at` is there, and no white space. */
 static bool is_word_before(const char *text, size_t at) {
     for (size_t back = 1; back <= 4 && back <= at; back++) {
-        int32_t code;
+        int32_t code = 0;
         if (((unsigned char)text[at - back] & 0xc0) != 0x80) {
             return tn__utf8_decode(text + at - back, back, &code) == (int)back && !is_space(code);
         }
@@ -23,7 +23,7 @@ static bool is_word_before(const char *text, size_t at) {
 }
 
 static bool is_word_after(const char *text, size_t bytes, size_t at) {
-    int32_t code;
+    int32_t code = 0;
     return tn__utf8_decode(text + at, bytes - at, &code) > 0 && !is_space(code);
 }
 
