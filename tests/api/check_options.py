@@ -10,7 +10,6 @@ import sys
 
 ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 GIVES = {  # functions that take options to fill in or to read, and mean no others by them
-    "tn_gpt_options_hf": "fills them in",
     "tn_setup_finish": "ends what tn_setup_model began",
     "tn_setup_scaler": "reads one member, and takes NULL",
     "tn_setup_flops": "reads one member, and takes NULL",
