@@ -167,14 +167,22 @@ static inline bool has_more(const tn_op *op, int n) {
     return n > 0 && op->inputs[0] && (n > TN_OP_INPUTS || !op->inputs[n - 1]);
 }
 
+/* The first input from n on that may not be absent; TN_OP_INPUTS: none. */
+static inline int first_wanted(const tn_op *op, int n) {
+    while (n < TN_OP_INPUTS && op->inputs[n] && op->optional >> n & 1) {
+        n++;
+    }
+    return n < TN_OP_INPUTS && op->inputs[n] ? n : TN_OP_INPUTS;
+}
+
 static inline bool has_fewer(const tn_op *op, int n) {
-    return n < TN_OP_INPUTS && op->inputs[n] && !(op->optional >> n & 1);
+    return first_wanted(op, n) < TN_OP_INPUTS;
 }
 
 __attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
     const tn_op *op = c->op;
     bool more = has_more(op, c->inputs);
-    int i = c->inputs;
+    int i = more ? c->inputs : first_wanted(op, c->inputs);
     while (more && (i >= TN_OP_INPUTS || !op->inputs[i])) {
         i--;
     }

@@ -292,13 +292,13 @@ static bool host_forward(tn_op_call *c) {
     return !tn__pending();
 }
 
-/* What has neither forward nor loops makes views of its inputs, which need no filling. */
+/* What has neither forward nor loops makes views of its first input, which need no filling. */
 static bool are_views(const tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
         if ((!x || c->out[i]->storage != x->storage) && tn_count(c->out[i]) > 0) {
             return tn_op_fail(c, TN_EVALUE,
-                              "output %d is no view, and nothing fills it: forward, host and "
+                              "output %d is no view of input 0, and nothing fills it: forward, host and "
                               "compose are NULL",
                               i);
         }

@@ -451,8 +451,8 @@ static outcome run_once(function *f, tn_values in, tn_values dy) {
         }
     }
     if (a.n > 0) {
-        tn_grad_options options = {.allow_unused = true};
-        tn_grad(a.root, a.weight, a.n, leaves.v, leaves.n, dx.v, options);
+        tn_grad(a.root, a.weight, a.n, leaves.v, leaves.n, dx.v,
+                TN_WITH(tn_grad, .allow_unused = true));
     }
     for (int i = 0, k = 0; i < in.n && a.n > 0; i++) {
         o.dx.v[i] = tn_requires_grad(in.v[i]) ? dx.v[k++] : NULL;

@@ -2,6 +2,8 @@
  * forwards and small tensors that many operations have in common. */
 #include "ops/op.h"
 
+#include "autograd/tracer.h"
+
 #include <math.h>
 
 /* ---- Shape rules ----------------------------------------------------------------------------- */
@@ -141,8 +143,10 @@ tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value) {
 bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const char *operation) {
     TN_SCOPE;
     TN_NO_GRAD;
+    tn__tracer *tracer = tn__tracer_begin(NULL);         /* a check is no part of what is traced */
     tn_tensor *inside = tn_eq(p, tn_clamp(p, 0.0, 1.0)); /* NaN equals nothing */
     tn_tensor *all = tn_all(inside);
+    tn__tracer_begin(tracer);
     if (tn_is_inert(all) || tn_item(all) != 0.0) {
         return !tn_is_inert(all);
     }

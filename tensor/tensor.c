@@ -41,10 +41,16 @@ typedef struct dead_tensor {
     int line;
 } dead_tensor;
 
+/* A reference that was dropped too often. */
+static void release_dead(tn_object *self) {
+    tn__raise_dead((tn_tensor *)self, "release");
+}
+
 static void bury_tensor(tn_tensor *t) {
     const tn_scope *scope = tn__self.ending;
     dead_tensor *dead = (dead_tensor *)t;
     dead->object.state = TN__DEAD;
+    dead->object.destroy = release_dead;
     dead->file = scope ? scope->file : NULL;
     dead->line = scope ? scope->line : 0;
     tn__struct_retire(dead, sizeof(*t));
@@ -54,8 +60,9 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
     const dead_tensor *dead = (const dead_tensor *)t;
     const char *file = dead->object.state == TN__DEAD ? dead->file : NULL;
     if (!file) {
-        tn__raise(TN_ESTATE, operation,
-                  "the tensor was released before (by its last tn_release or tn_drop)");
+        tn__raise(
+            TN_ESTATE, operation,
+            "the tensor was released before (by tn_release or tn_drop, or with what held it)");
     } else if (dead->line == TN__NO_SCOPE) {
         tn__raise(TN_ESTATE, operation, "the tensor was released by %s", file);
     } else if (dead->line == TN__FORWARD_SCOPE) {

@@ -157,7 +157,7 @@ TN_API int64_t tn_live_tensors(void);
 
 /* WHAT_defaults() with up to 24 members set, in their order; a value may be a TN_WITH too. A
  * pointer to an array needs an array with a name: one made in here, (int[]){1, 2}, ends at the `)`.
- */
+ * A value with commas in braces needs parentheses around it. */
 #define TN_WITH(...)                                                                               \
     TN__WITH(TN__UNIQUE(tn__with_), TN__WITH_CHECK(#__VA_ARGS__), __VA_ARGS__, , , , , , , , , , , \
              , , , , , , , , , , , , , , , )

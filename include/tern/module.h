@@ -331,8 +331,9 @@ TN_API tn_status tn_module_to(void *m, tn_device device);
 TN_API void tn_module_requires_grad(void *m, bool requires_grad);
 /* The parameters that `paths` names want no gradient, or want one again. Paths of parameters, or of
  * modules, which mean all below, with spaces between them; * is anything but a dot ("wte h.0",
- * "h.*.attn", "*"). Return how many have changed, or -1 after an error, and then none has:
- * TN_EVALUE: a path that names no parameter; TN_EDTYPE: bytes of tn_quantize want a gradient.
+ * "h.*.attn", "*"). Return how many have changed, or -1 after an error, and then, but for
+ * TN_ENOMEM, none has: TN_EVALUE: a path that names no parameter; TN_EDTYPE: bytes of tn_quantize
+ * want a gradient.
  *
  * What is frozen loses its gradient, and an optimiser leaves it alone from then on. An optimiser
  * does not have what was frozen when it was made: after tn_unfreeze make another. Under tn_ddp and

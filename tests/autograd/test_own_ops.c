@@ -207,7 +207,8 @@ static void what_is_missing_is_named(void **state) {
     refuses(&op, NULL, in, 1, "own: its shape is NULL");
     op = whole;
     op.forward = NULL;
-    refuses(&op, NULL, in, 1, "own: output 0 is no view, and nothing fills it: forward, host");
+    refuses(&op, NULL, in, 1,
+            "own: output 0 is no view of input 0, and nothing fills it: forward, host");
     op = whole;
     op.args_size = sizeof(numbers);
     refuses(&op, NULL, in, 1, "own: args is NULL, but its args_size is not 0");

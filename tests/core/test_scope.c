@@ -349,9 +349,31 @@ static void test_dead_tensor_names_its_scope(void **state) {
     tn_drop(t);
     assert_int_equal(tn_ndim(t), 0);
     assert_int_equal(tn_error(), TN_ESTATE);
-    assert_non_null(
-        strstr(tn_error_message(),
-               "ndim: the tensor was released before (by its last tn_release or tn_drop)"));
+    assert_non_null(strstr(
+        tn_error_message(),
+        "ndim: the tensor was released before (by tn_release or tn_drop, or with what held it)"));
+}
+
+/* One reference dropped twice is an error, and nothing else is lost. */
+static void test_released_twice(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *stays = one(1), *t = tn_keep(one(2));
+    int64_t before = tn_live_tensors();
+    tn_drop(t);
+    tn_release(t);
+    tn_release(t);
+    assert_error(TN_ESTATE, "release: the tensor was released before");
+    {
+        TN_SCOPE;
+        tn_adopt(t);
+    }
+    assert_error(TN_ESTATE, "release: the tensor was released before");
+    assert_int_equal(tn_live_tensors(), before - 1);
+    for (int i = 0; i < 5000; i++) { /* its memory is used once */
+        tn_drop(one(i));
+    }
+    assert_float_equal(tn_item(stays), 1, 0);
 }
 
 static void test_dead_tensors_rest(void **state) {
@@ -536,6 +558,7 @@ int main(void) {
         cmocka_unit_test_setup(test_no_memory_to_grow, test_no_error),
         cmocka_unit_test_setup(test_dead_tensor_names_its_scope, test_no_error),
         cmocka_unit_test_setup(test_dead_tensor_names_its_module, test_no_error),
+        cmocka_unit_test_setup(test_released_twice, test_no_error),
         cmocka_unit_test_setup(test_dead_tensors_rest, test_no_error),
         cmocka_unit_test_setup(test_dead_of_a_thread, test_no_error),
     };

@@ -37,7 +37,7 @@ static void slopes_of(const tn_op *op, const tn_sample *sample, int count, doubl
     }
     out = tn_apply(op, sample->args, in, sample->inputs);
     to = tn_cast(tn_cast(tn_full(TN_DIMS(count), dy, TN_F64), TN_F16), dtype);
-    tn_grad_options options = {.create_graph = recorded};
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = recorded);
     assert_int_equal(tn_grad(&out, &to, 1, in, sample->inputs, got, options), TN_OK);
     TN_NO_GRAD;
     tn_copy_out(tn_cast(tn_detach(out), TN_F64), y);
@@ -137,7 +137,7 @@ static void hardswish_at_its_bounds(void **state) {
         tn_tensor *wide = tn_from_data(places, TN_DIMS(5), TN_F64);
         tn_tensor *x = tn_set_requires_grad(tn_detach(tn_cast(wide, floats[k / 2])), true);
         tn_tensor *y = tn_hardswish(x), *one = tn_ones_like(y), *dx;
-        tn_grad_options options = {.create_graph = k % 2};
+        tn_grad_options options = TN_WITH(tn_grad, .create_graph = k % 2);
         assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &dx, options), TN_OK);
         for (int64_t i = 0; i < 5; i++) {
             assert_float_equal(tn_at(dx, &i), slopes[i], 0);
@@ -159,7 +159,7 @@ static tn_tensor *second_gelu_tanh(tn_dtype dtype) {
     tn_tensor *x = tn_cast(tn_cast(tn_arange(-12, 12, 0.0103, TN_F64), TN_F32), dtype);
     tn_set_requires_grad(x, true);
     tn_tensor *y = tn_gelu_tanh(x), *one = tn_ones_like(y), *d, *dd;
-    tn_grad_options again = {.create_graph = true};
+    tn_grad_options again = TN_WITH(tn_grad, .create_graph = true);
     assert_int_equal(tn_grad(&y, &one, 1, &x, 1, &d, again), TN_OK);
     assert_int_equal(tn_grad(&d, &one, 1, &x, 1, &dd, tn_grad_defaults()), TN_OK);
     return tn_cast(dd, TN_F64);

@@ -440,7 +440,7 @@ static void frozen_parameters(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
-    tn_sgd_options options = {.lr = 1.0, .weight_decay = 0.5};
+    tn_sgd_options options = TN_WITH(tn_sgd, .lr = 1.0, .weight_decay = 0.5);
     tn_optim *opt = tn_sgd(&m, options);
     assert_int_equal(tn_freeze(&m, "b"), 1);
     tn_optim *later = tn_sgd(&m, options);
