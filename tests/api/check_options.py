@@ -38,7 +38,27 @@ def problems(headers, test):
             yield f"{name}: an exception, but no public function"
 
 
+def unmade(text, kinds):
+    """Initialisers of options that no *_defaults() made; {0}, to be filled or refused, is none."""
+    pattern = r"\b(%s)(?:\)|\s+\w+\s*=)\s*\{((?:[^{}]|\{[^{}]*\})*)\}" % "|".join(sorted(kinds))
+    for found in re.finditer(pattern, without_comments(text)):
+        members = found[2].strip()
+        if members != "0" and "from_defaults" not in members and not members.endswith("true"):
+            yield f"{found[1]} = {{{' '.join(found[2].split())[:60]}}}: not from its function; write TN_WITH"
+
+
+def sources():
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = sorted(f for f in folders if f != "build" and not f.startswith("."))
+        for name in sorted(files):
+            if name.endswith((".c", ".h", ".cc", ".cu")) and name not in ("test_options.c", "with_program.c"):
+                yield os.path.join(folder, name)
+
+
 def self_test():
+    kinds = ["tn_one_options"]
+    assert len(list(unmade("tn_one_options o = {.a = 1}; f((tn_one_options){.d = {1}})", kinds))) == 2
+    assert not list(unmade("tn_one_options o = TN_WITH(tn_one, .a = 1); (tn_one_options){.from_defaults = true}", kinds))
     header = """
         typedef struct tn_one_options { int a; bool from_defaults; } tn_one_options;
         typedef tn_one_options tn_two_options;
@@ -60,9 +80,13 @@ def main():
     headers = "\n".join(open(path, encoding="utf-8").read() for path in sorted(glob.glob(os.path.join(ROOT, "include/tern/*.h"))))
     with open(os.path.join(ROOT, "tests/api/test_options.c"), encoding="utf-8") as test:
         found = list(problems(headers, test.read()))
+    kinds = set(re.findall(r"\bTN_API (tn_\w+) tn_\w+_defaults\(void\)", headers))
+    for path in sources():
+        with open(path, encoding="utf-8") as file:
+            found += [f"{os.path.relpath(path, ROOT)}: {fault}" for fault in unmade(file.read(), kinds)]
     if len(re.findall(r"_defaults\(void\)", headers)) < 60:
         found.append("fewer than 60 kinds of options were found: is the pattern still right?")
-    print("\n".join(found) if found else "options: every function that takes them is tested with zeros")
+    print("\n".join(found) if found else "options: all from their functions, and every function that takes them is tested with zeros")
     return 1 if found else 0
 
 

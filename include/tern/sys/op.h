@@ -384,6 +384,13 @@ TN_API tn_status tn_op_check(const tn_op *op);
 #ifdef __cplusplus
 }
 template <typename T> constexpr tn_field_kind tn__field_kind_cxx(const T *) {
+    static_assert(__is_enum(T), "TN_FIELD: a member is a number, a bool, tn_dims, or an enum");
+    return TN_FIELD_INT;
+}
+template <> constexpr tn_field_kind tn__field_kind_cxx(const int *) {
+    return TN_FIELD_INT;
+}
+template <> constexpr tn_field_kind tn__field_kind_cxx(const unsigned *) {
     return TN_FIELD_INT;
 }
 template <> constexpr tn_field_kind tn__field_kind_cxx(const int64_t *) {
