@@ -16,8 +16,8 @@ static void save_model(bool llama, int64_t vocab, const char *folder, const char
     if (llama) {
         tn_llama m;
         tn_llama_init(&m, TN_WITH(tn_llama, .vocab = vocab, .context = 4, .layers = 1, .heads = 1,
-                                  .width = 4, .hidden = 4, .rotary = tn_rotary_defaults(),
-                                  .eps = 1e-5));
+                                  .kv_heads = 1, .width = 4, .hidden = 4,
+                                  .rotary = tn_rotary_defaults(), .eps = 1e-5));
         assert_int_equal(tn_lm_save_with(&m, folder, o), TN_OK);
         tn_module_finish(&m);
     } else {

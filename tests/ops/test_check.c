@@ -163,8 +163,11 @@ static tn_status row_major_forward(tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_EXP, &c->y[0], &x, 0.0, 0.0);
 }
 
+/* So many that each order has its turn where a device is slow. */
 static void boxes(tn_op_samples *s) {
-    one_sample(s, TN_DIMS(2, 3, 4));
+    for (int i = 0; i < 5; i++) {
+        one_sample(s, TN_DIMS(2, 3, 4));
+    }
 }
 
 static void orders(void **state) {
@@ -172,7 +175,7 @@ static void orders(void **state) {
     tn_op op = *tn_op_named("exp");
     op.samples = boxes;
     op.forward = row_major_forward;
-    finds(&op, "exp: sample 0 ([2, 3, 4]; ), f32: ", "operand 0 in order 3, result 0");
+    finds(&op, " ([2, 3, 4]; ), ", "operand 0 in order 3, result 0");
 }
 
 static tn_tensor *lost[64];
