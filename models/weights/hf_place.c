@@ -43,7 +43,7 @@ char *tn__hf_model_folder(const char *folder, const char *operation) {
     bool staged = folder && tn__hf_is_staged(folder);
     char *path = tn__folder_path(folder, staged ? TN__HF_STAGING : "", operation);
     if (path && !staged) {
-        path[strlen(folder)] = 0;
+        path[strlen(path) - 1] = 0; /* the slash */
     }
     return path;
 }
