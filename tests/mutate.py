@@ -297,7 +297,7 @@ MUTATIONS = [
     ("train/run.c", "tn_group_mean(r->world, mine, 1) * r->ranks", "mine", "ranks stop at different steps"),
     ("train/run_watch.c", "before += i != at && !isnan(c.y[i])", "before += i < at && !isnan(c.y[i])", "worse weights stay"),
     ("train/run_watch.c", "bad = better ? 0 : bad + 1;", "bad += !better;", "values that were no better need not be in a row"),
-    ("train/search.c", "i < ended / s->options.factor", "i < ended", "everybody goes on to the next rung"),
+    ("train/search_rungs.c", "i < rung->ranked / s->options.factor", "i < rung->ranked", "everybody goes on to the next rung"),
     ("train/search_space.c", "left /= v->count;", "", "a grid that is only its diagonal"),
     ("train/metrics.c", "if (!real || real[i])", "if (true)", "rows that only fill up are counted"),
     ("optim/plateau.c", "s->bad > p->patience", "s->bad >= p->patience", "the rate falls too early"),
@@ -318,7 +318,7 @@ MUTATIONS = [
     # ---- data: texts to shards -----------------------------------------------------------------------------------------
     ("data/tokenizer/bpe.c", "(a->rank == b->rank && a->at < b->at)", "(a->rank == b->rank && a->at > b->at)", "of equal pairs the leftmost"),
     ("data/tokenizer/bpe.c", "s->id != o->left || behind < 0 ||", "behind < 0 ||", "offers that are void"),
-    ("data/tokenizer/pattern.c", "STEPS_A_BYTE = 16", "STEPS_A_BYTE = 0", "long runs of spaces are too many steps"),
+    ("data/tokenizer/pattern.c", "WAY_A_BYTE = 16", "WAY_A_BYTE = 0", "long runs of spaces are too many steps"),
     ("data/tokenizer/tokenizer.c", "(special || shortest->kind == TN__TOKEN_ADDED)", "(special || true)", "strangers write special tokens"),
     ("data/tokenizer/cut.c", "c->piece(c->user, text + at, stray)", "c->piece(c->user, text + at, 1)", "bytes that are no UTF-8"),
     ("data/tokenizer/build.c", "t->whole || joins_to_itself", "true || joins_to_itself", "tokens that pairs do not make"),
