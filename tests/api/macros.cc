@@ -18,7 +18,7 @@ static const long long numbers[] = {TN_BACKEND_VERSION, TN_DESCRIBE_ROOM, TN_DEV
                                     TN_ENGINE_WHY, TN_MAX_DIMS, TN_MAX_VALUES, TN_MESH_DIMS, TN_MODULE_NAME, TN_OP_FIELDS,
                                     TN_OP_INPUTS, TN_OP_OUTPUTS, TN_SPAN_STATES, TN_STORE_KEY, TN_STORE_TIMEOUT, TN_STORE_VALUE,
                                     TN_STORE_WHY, (long long)TN_UTF8_ROOM(4), TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH};
-TN_API int TN_MUST_USE exported(const char *format, ...) TN_PRINTF(1, 2);
+TN_API int exported(const char *format, ...) TN_PRINTF(1, 2);
 
 static int failures;
 
@@ -45,6 +45,8 @@ static void tensors() {
     tn_tensor *b = tn_ones(TN_DIMS(3, 4), TN_F32);
     check(item(tn_sum_all(TN_EINSUM("ij,jk->ik", a, b))) == 84, "TN_EINSUM of two");
     check(item(tn_sum_all(TN_EINSUM("ij->j", a))) == 21, "TN_EINSUM of one");
+    check(tn_size(TN_CAT(1, a, a), 1) == 6 && tn_size(TN_STACK(0, a, a, a), 0) == 3, "TN_CAT, TN_STACK");
+    check(tn_size(TN_CAT(0, a), 0) == rows, "TN_CAT of one");
     tn_values values = TN_VALUES(a, NULL, b);
     check(values.n == 3 && values.v[0] == a && !values.v[1], "TN_VALUES");
     int64_t before = tn_live_tensors();
@@ -56,6 +58,11 @@ static void tensors() {
         check(!tn_requires_grad(tn_exp(x)), "TN_NO_GRAD");
     }
     check(tn_live_tensors() == before, "TN_SCOPE");
+}
+
+static void options() {
+    tn_adamw_options o = TN_WITH(tn_adamw, .lr = 0.5, .weight_decay = 0.25);
+    check(o.from_defaults && o.lr == 0.5 && o.weight_decay == 0.25 && o.eps == tn_adamw_defaults().eps, "TN_WITH");
 }
 
 // ---- Modules ----
@@ -151,6 +158,7 @@ int main() {
     TN_SCOPE;
     check(numbers[0] > 0, "numbers");
     tensors();
+    options();
     modules();
     data();
     operations();
