@@ -94,6 +94,28 @@ static bool find_place(tn_history *h) {
     return h->place || !is_file(h, &about);
 }
 
+static int open_file(const char *path, int how) {
+    return tn__above_streams(open(path, how | O_RDWR | O_CLOEXEC, 0666));
+}
+
+/* Whose file a link leads to is not known. A pipe or a terminal may be one: /dev/stdout. */
+static int open_path(const char *path, int64_t start) {
+    struct stat about;
+    int fd = open_file(path, O_NOFOLLOW | (start ? 0 : O_CREAT | O_TRUNC));
+    if (fd >= 0 || errno != ELOOP) {
+        return fd;
+    }
+    fd = open_file(path, 0);
+    if (fd >= 0 && fstat(fd, &about) == 0 && !S_ISREG(about.st_mode)) {
+        return fd;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    tn__raise(TN_EIO, "history", "%s is a symbolic link to a file: remove it, or name that", path);
+    return -1;
+}
+
 tn_history *tn_history_open(const char *path, int64_t start) {
     if (!path || start < 0 || tn__pending()) {
         tn__raise(TN_EVALUE, "history", "path %s, start %lld", path ? path : "NULL",
@@ -107,8 +129,7 @@ tn_history *tn_history_open(const char *path, int64_t start) {
         free(h);
         return NULL;
     }
-    h->fd =
-        tn__above_streams(open(path, O_RDWR | O_CLOEXEC | (start ? 0 : O_CREAT | O_TRUNC), 0666));
+    h->fd = open_path(path, start);
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool open_now = h->fd >= 0 && (start ? keep_rows(h, start) : write_head(h));
     tn__plain_numbers_end(numbers);
@@ -165,7 +186,7 @@ static bool write_anew(tn_history *h) {
     if (tn__file_commit(&f) != TN_OK) {
         return false;
     }
-    int fd = tn__above_streams(open(h->place, O_RDWR | O_CLOEXEC));
+    int fd = open_file(h->place, O_NOFOLLOW);
     if (fd < 0 || lseek(fd, 0, SEEK_END) != (off_t)bytes) {
         history_fail(h, "opening it again");
         if (fd >= 0) {

@@ -324,14 +324,40 @@ static void test_pipe(void **state) {
     close(ends[1]);
 }
 
+/* Whose file a link leads to is not known. */
+static void test_link(void **state) {
+    (void)state;
+    char file[512], link[512];
+    snprintf(file, sizeof(file), "%s", temp_path("file.csv"));
+    snprintf(link, sizeof(link), "%s", temp_path("link.csv"));
+    temp_write(file, "step,loss\n0,1\n", 14);
+    assert_int_equal(symlink(file, link), 0);
+    for (int start = 0; start < 2; start++) {
+        assert_null(tn_history_open(link, start));
+        assert_error(TN_EIO, "link.csv is a symbolic link to a file");
+    }
+    expect_file(file, "step,loss\n0,1\n");
+    assert_int_equal(unlink(file), 0);
+    assert_null(tn_history_open(link, 0)); /* nor is one made where it leads */
+    assert_error(TN_EIO, "link.csv is a symbolic link to a file");
+    assert_int_equal(access(file, F_OK), -1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_new_and_on),      cmocka_unit_test(test_smooth_ends),
-        cmocka_unit_test(test_exact_for_f32),   cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_old_file),        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_what_is_missing), cmocka_unit_test(test_full_disk),
-        cmocka_unit_test(test_file_taken_away), cmocka_unit_test(test_folder_taken_away),
-        cmocka_unit_test(test_relative_path),   cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_new_and_on),
+        cmocka_unit_test(test_smooth_ends),
+        cmocka_unit_test(test_exact_for_f32),
+        cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_old_file),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_what_is_missing),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_file_taken_away),
+        cmocka_unit_test(test_folder_taken_away),
+        cmocka_unit_test(test_relative_path),
+        cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_link),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
