@@ -111,9 +111,8 @@ static const struct argp description = {
         "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
         "tn_saver_load read.\v"
         "Nothing is believed before it is checked, a FILE is there whole or not at all, and what "
-        "is "
-        "read is never replaced. The "
-        "exit status is 1 when it fails, 64 when the command line is wrong."};
+        "is read is never replaced, nor a file called lock, which keeps jobs apart. The exit "
+        "status is 1 when it fails, 64 when the command line is wrong."};
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
@@ -159,7 +158,7 @@ static bool is_read(const char *name) {
     return tn__ends_with(name, ".safetensors") || tn__ends_with(name, ".json");
 }
 
-/* What is read is not replaced. */
+/* What is read is not replaced, nor what keeps two jobs apart. */
 static tn_status check_apart(const conversion *c) {
     bool folder = !c->to && !tn__ends_with(c->target, ".bin");
     bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));
@@ -172,6 +171,9 @@ static tn_status check_apart(const conversion *c) {
                         c->from);
     }
     const char *input = step ? step : c->from, *output = c->to ? c->to : c->target;
+    if (strcmp(basename(output), "lock") == 0) {
+        tn_raise(TN_EVALUE, "%s has the name of a run's lock: give another", output);
+    }
     if (tn_error() == TN_OK && check_outputs(&input, 1, is_read, output, NULL) == TN_OK && folder) {
         check_outputs(&input, 1, is_read, output, tn__hf_replaces);
     }

@@ -62,6 +62,12 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
         for target in (rank, os.path.join(folder, "link"), os.path.join(folder, "other"), os.path.join(parts, "..", "parts", "step-000006", "index.json")):
             expect(1, "tern convert: %s would replace %s" % (target, source), source, "--to", target)
             expect(1, "tern convert: %s would replace %s" % (target, source), source, "--weights", "--to", target)
+    lock = os.path.join(parts, "lock")  # a job that goes on there would lose it
+    before_lock = os.stat(lock)
+    for target in (lock, os.path.join(parts, "step-000006", "..", "lock"), os.path.join(folder, "lock")):
+        expect(1, "tern convert: %s has the name of a run's lock" % target, parts, "--to", target)
+    expect(1, "has the name of a run's lock", one, lock)
+    need(os.stat(lock) == before_lock and not os.path.exists(os.path.join(folder, "lock")), "a lock was replaced")
     os.link(rank, os.path.join(folder, "link.bin"))
     expect(1, "link.bin would replace", parts, os.path.join(folder, "link.bin"))
     for name in ("link", "other", "link.bin"):
