@@ -56,7 +56,7 @@ static const struct argp_option taken[] = {
     {"log-dir", LOG_DIR, "DIR", 0,
      "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there", 1},
     {"tee", 't', "3", 0,
-     "changes nothing: both streams are always shown, and in the files of --log-dir", 1},
+     "changes nothing, but needs --log-dir: both streams are always shown, and in its files", 1},
     {"no-python", NO_PYTHON, NULL, 0, "changes nothing: PROGRAM is always started as it is", 1},
     {"grace", GRACE, "S", 0, "seconds between SIGTERM and SIGKILL for the ranks (5)", 1},
     {"shutdown-timeout", SHUTDOWN, "S", 0, "the same as --grace", 1},
@@ -336,8 +336,11 @@ static void choose_place(struct argp_state *state, parsing *p) {
         read_endpoint(state, o, p->endpoint);
         bool any_port = o->port == 0;
         if (any_port && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
-            argp_error(state, "--rdzv-endpoint is \"%s\": port 0 is for one host, localhost",
-                       p->endpoint);
+            argp_error(
+                state,
+                "--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one host, "
+                "on localhost",
+                p->endpoint);
         }
         o->alone = any_port;
     } else {

@@ -100,7 +100,8 @@ char *report_failure(const workers *w, const run_options *o, output *out) {
             if (w->list[i].order == nth) {
                 fprintf(to, "\n  then ");
                 tell_end(to, &w->list[i], o);
-                fprintf(to, ", %.2f s later", w->list[i].end - first->end);
+                double later = w->list[i].end - first->end; /* a signal comes first, seen at once */
+                fprintf(to, ", %.2f s later", later > 0 ? later : 0);
             }
         }
     }

@@ -246,7 +246,7 @@ tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
                                    : "metrics are");
     }
     if (!loss && metrics->classes == 0) {
-        return tn__raise(TN_EVALUE, "evaluate", "there is neither a loss nor are there classes");
+        return tn__raise(TN_EVALUE, "evaluate", "there is neither a loss nor any classes");
     }
     mode_list modes;
     tn_metrics_reset(metrics);
