@@ -54,7 +54,8 @@ static const tn_option table[] = {
     {"model", 'm', "NAME", "its size; else gpt2's, or that of --init", .choice = &o.model,
      .choices = names},
     {"context", 0, "N", "tokens of a sequence; else the model's, 1024", .whole = &o.context},
-    {"vocab", 0, "N", "rows of the vocabulary; else as the data need", .whole = &o.vocab},
+    {"vocab", 0, "N", "rows of the vocabulary; else as the data need, or --init's",
+     .whole = &o.vocab},
     {"dropout", 0, "X", "share of activations left out, of a GPT-2", .real = &o.dropout,
      .zero = true},
     {"seed", 0, "N", "of weights and batches", .whole = &o.seed, .zero = true},
@@ -146,8 +147,10 @@ int main(int argc, char **argv) {
     setup = tn_setup_defaults();
     run = tn_run_defaults();
     tn_options_parse(argc, argv, "Trains GPT-2, or a model of --init, on shards of tokens.", table);
-    if (o.init && o.model >= 0) {
-        fprintf(stderr, "--init has a size of its own, and --model names another\n");
+    if (o.init && (o.model >= 0 || o.vocab)) {
+        fputs(o.model >= 0 ? "--init has a size of its own, and --model names another\n"
+                           : "--init has a vocabulary of its own, and --vocab is another\n",
+              stderr);
         return 64;
     }
     tn_group *world = tn_setup_world(&setup);
