@@ -72,6 +72,7 @@ void tn__quiet(int step) {
 }
 
 static _Thread_local bool handling;
+static _Thread_local int exit_status = 1;
 
 /* A handler that clears the error and fails again would be called without end: what it raises is
  * recorded and nothing else. It reads a copy, since its own error would overwrite the text. */
@@ -188,7 +189,11 @@ void tn_on_error_thread(tn_error_handler handler) {
 
 void tn_error_exit(tn_status status, const char *text) {
     fprintf(stderr, "%s [%s]\n", text ? text : "", tn_status_name(status));
-    exit(1);
+    exit(exit_status);
+}
+
+void tn__exit_with(int status) {
+    exit_status = status;
 }
 
 const char *tn_status_name(tn_status status) {

@@ -23,6 +23,10 @@ bool tn__options_made(bool made, const char *operation, const char *what);
  * called: for code that tries something and clears the error, or hands it on with tn_error_give. */
 void tn__quiet(int step);
 
+/* The status with which tn_error_exit ends the process in this thread, instead of 1. For the time
+ * of one tn__raise: back to 1 after it. */
+void tn__exit_with(int status);
+
 /* Whether an error is pending in this thread. */
 static inline bool tn__pending(void) {
     return tn__self.error != TN_OK;

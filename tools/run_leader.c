@@ -458,10 +458,10 @@ static char *lost_nodes(leader *l) {
     return text;
 }
 
-/* Nothing would change: a program that refuses its arguments, or that cannot be started, which is
- * 126 and 127 as in shells. */
+/* Nothing would change: a program that refuses its arguments, a run whose loss or weights are NaN,
+ * or what cannot be started, which is 126 and 127 as in shells. */
 static bool is_final(int code) {
-    return code == EX_USAGE || code == 126 || code == 127;
+    return code == EX_USAGE || code == EX_DATAERR || code == 126 || code == 127;
 }
 
 static void judge_round(leader *l) {

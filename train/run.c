@@ -71,7 +71,7 @@ static bool load_checkpoint(tn_run *r, tn_checkpoint *c) {
 /* A checkpoint, or steps that came before the first. */
 static bool folder_has_run(tn_run *r) {
     struct stat about;
-    bool rows = r->first_rank && stat(r->losses, &about) == 0 &&
+    bool rows = r->first_rank && lstat(r->losses, &about) == 0 && S_ISREG(about.st_mode) &&
                 about.st_size > (off_t)strlen("step,loss\n");
     tn_checkpoint nothing = {.partial = true};
     return tn__run_any_rank(r, rows) || load_checkpoint(r, &nothing);
@@ -108,14 +108,14 @@ static void run_resume(tn_run *r) {
 static void run_begin(tn_run *r) {
     const tn_run_options *o = &r->options;
     bool goes_on = o->resume || o->resume_anyway || tn_restart_count() > 0;
-    if (!goes_on && !o->overwrite && folder_has_run(r)) {
+    tn__saver_hold(r->saver, "run_new");
+    tn__run_any_rank(r, false); /* an error is heard of by all */
+    if (!goes_on && !o->overwrite && !tn__pending() && folder_has_run(r)) {
         r->refused = r->ended = true;
         tn__run_say_refused(r);
         tn__run_any_rank(r, true); /* the others end when it is said */
         return;
     }
-    tn__saver_hold(r->saver, "run_new");
-    tn__run_any_rank(r, false); /* an error is heard of by all */
     if (goes_on) {
         run_resume(r);
     } else if (o->overwrite) {
@@ -296,7 +296,6 @@ static void step_end(tn_run *r) {
     if (r->validating && !tn__pending()) {
         tn__run_tell(r, TN_RUN_VALIDATED);
     }
-    tn__run_look(r);
 }
 
 static void run_save(tn_run *r) {
@@ -320,7 +319,7 @@ static bool ask_ranks(tn_run *r) {
     double mine = (tn_stop_asked() ? 1 : 0) + (r->wants_end ? end : 0) + (r->bad_loss ? bad : 0);
     double all = round(tn_group_mean(r->world, mine, 1) * r->ranks);
     r->stopped = fmod(all, end) > 0;
-    r->finished = fmod(all, bad) >= end || r->stalled;
+    r->finished = fmod(all, bad) >= end;
     return tn__run_loss_finite(r, all >= bad) && !tn__pending();
 }
 
@@ -328,13 +327,15 @@ bool tn_run_next(tn_run *r) {
     if (!r || r->ended || tn__pending()) {
         return false;
     }
-    if (r->in_step) {
+    bool stepped = r->in_step;
+    if (stepped) {
         step_end(r);
     }
     int64_t step = r->parts.step;
-    if (!ask_ranks(r)) {
+    if (!ask_ranks(r) || (stepped && !tn__run_look(r))) {
         return false;
     }
+    r->finished = r->finished || r->stalled;
     r->ended = r->stopped || r->finished || step >= r->options.steps;
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
     if (due && step > r->saved) {
@@ -372,8 +373,8 @@ int tn_run_end(tn_run *r) {
     if (!r) {
         return 1;
     }
-    bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped, unsound = r->unsound;
-    if (!refused && !unsound && !tn__pending()) {
+    bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped;
+    if (!refused && !r->unsound && !tn__pending()) {
         if (r->parts.step > r->saved) { /* the program has left the loop by itself */
             run_save(r);
         }
@@ -387,8 +388,13 @@ int tn_run_end(tn_run *r) {
             tn__run_say_end(r);
         }
     }
+    bool unsound = r->unsound; /* also by this save */
     run_free(r);
     /* an output that is full must not pass for a run that went well */
-    bool failed = unsound || tn__pending() || fflush(stdout) || ferror(stdout);
-    return failed ? 1 : refused ? EX_USAGE : done || !stopped ? 0 : tn_stop_status();
+    bool failed = tn__pending() || fflush(stdout) || ferror(stdout);
+    return unsound            ? EX_DATAERR
+           : failed           ? 1
+           : refused          ? EX_USAGE
+           : done || !stopped ? 0
+                              : tn_stop_status();
 }

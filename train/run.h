@@ -61,13 +61,14 @@ struct tn_run {
 bool tn__run_any_rank(const tn_run *r, bool mine); /* whether any says so; every rank calls */
 void tn__run_note_value(tn_run *r, const char *name, double value);
 void tn__run_tell(tn_run *r, tn_run_event event);
-/* After a step: keeps the best weights, and sees whether nothing gets better. */
-void tn__run_look(tn_run *r);
+/* After a step: keeps the best weights, and sees whether nothing gets better. False after raising.
+ */
+bool tn__run_look(tn_run *r);
 /* Removes best weights that are not needed any more. */
 void tn__run_clear_best(tn_run *r);
 
 /* run_finite.c. A value of this step; whether training may go on, any rank having a bad loss; and
- * whether the weights may be saved. False on all ranks, after raising. */
+ * whether the weights may be saved. False on all ranks, after raising, and the run is over. */
 void tn__run_note_loss(tn_run *r, const char *name, double value);
 bool tn__run_loss_finite(tn_run *r, bool any_bad);
 bool tn__run_weights_finite(tn_run *r);

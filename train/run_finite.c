@@ -3,15 +3,17 @@
  * The loss tells at once, as a rule. The weights are looked at before each save as well: a loss is
  * of the weights before its step, so that gradients which are NaN are in the checkpoint after that
  * step, though all losses until then are numbers. Any rank's finding ends all of them alike, once
- * the last checkpoint is safe on disk.
+ * the last checkpoint is safe on disk; and all name the first rank that has one.
  */
 #include "core/error.h"
+#include "distributed/on_cpu.h"
 #include "train/run.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sysexits.h>
 
 void tn__run_note_loss(tn_run *r, const char *name, double value) {
     r->bad_loss = r->bad_loss || (strcmp(name, "loss") == 0 && !isfinite(value));
@@ -34,25 +36,38 @@ static bool note_parameter(const tn_entry *entry, void *user) {
     return !*found->path && !tn__pending();
 }
 
-/* `mine`: what this rank has found, or "". When it raises, the ranks have no more to tell each
- * other: a handler may end the process. */
+/* The first rank of those that say so. */
+static int first_of_ranks(const tn_run *r, bool mine) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    int64_t first = mine ? tn_group_rank(r->world) : r->ranks;
+    tn_tensor *t = tn_from_data(&first, TN_DIMS(1), TN_I64);
+    return tn_work_wait(tn_all_reduce(r->world, t, TN_MIN), 0) == TN_OK ? (int)tn_item(t) : -1;
+}
+
+/* `mine`: what this rank has found, or ""; others say `theirs` of the first that has. When it
+ * raises, the ranks have no more to tell each other: a handler may end the process. */
 static void end_at_last_checkpoint(tn_run *r, const char *mine, const char *theirs) {
-    char last[64] = "there is no checkpoint to go on from";
+    char last[64] = "there is no checkpoint to go on from", other[80];
     tn_progress_clear(r->progress);
     r->ended = r->unsound = true;
     if (tn_saver_wait(r->saver) == TN_OK && r->saved >= 0) {
         snprintf(last, sizeof(last), "the last checkpoint is step-%06" PRId64, r->saved);
     }
-    if (tn__run_any_rank(r, false), !tn__pending()) {
+    int first = first_of_ranks(r, *mine != 0);
+    snprintf(other, sizeof(other), "rank %d%s", first, theirs);
+    if (!tn__pending()) {
+        tn__exit_with(EX_DATAERR);
         tn__raise(TN_EVALUE, "run_next", "after step %" PRId64 " of %" PRId64 " %s; %s in %s",
-                  r->parts.step, r->options.steps, *mine ? mine : theirs, last, r->options.out);
+                  r->parts.step, r->options.steps, *mine ? mine : other, last, r->options.out);
+        tn__exit_with(1);
     }
 }
 
 bool tn__run_loss_finite(tn_run *r, bool any_bad) {
     if (any_bad && !r->options.allow_nan) {
         end_at_last_checkpoint(r, r->bad_loss ? "the loss is NaN or infinite" : "",
-                               "another rank's loss is NaN or infinite");
+                               "'s loss is NaN or infinite");
         return false;
     }
     return true;
@@ -70,6 +85,6 @@ bool tn__run_weights_finite(tn_run *r) {
     if (*found.path) {
         snprintf(mine, sizeof(mine), "%s has elements that are NaN or infinite", found.path);
     }
-    end_at_last_checkpoint(r, mine, "another rank has weights that are NaN or infinite");
+    end_at_last_checkpoint(r, mine, " has weights that are NaN or infinite");
     return false;
 }

@@ -214,7 +214,8 @@ void tn__run_clear_best(tn_run *r) {
 
 static void keep_best(tn_run *r) {
     int64_t place = r->first_rank ? place_of(r, r->parts.step) : -1;
-    if (!tn__run_any_rank(r, place >= 0 && place < r->best_count) || tn__pending()) {
+    if (!tn__run_any_rank(r, place >= 0 && place < r->best_count) || tn__pending() ||
+        !tn__run_weights_finite(r)) {
         return;
     }
     char *path = best_path(r, r->parts.step);
@@ -223,6 +224,7 @@ static void keep_best(tn_run *r) {
     if (written) {
         tn__run_clear_best(r);
     }
+    tn__run_any_rank(r, false); /* an error is heard of by all */
 }
 
 /* Rank 0 finds it in the history; the others hear of it. */
@@ -244,11 +246,12 @@ char *tn_run_best(tn_run *r) {
     return best_path(r, (int64_t)all);
 }
 
-void tn__run_look(tn_run *r) {
+bool tn__run_look(tn_run *r) {
     if (r->best_name && is_fresh(r, r->best_name)) {
         keep_best(r);
     }
     if (r->early_name && is_fresh(r, r->early_name) && !tn__pending()) {
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }
+    return !tn__pending();
 }

@@ -83,7 +83,7 @@ TN_API void tn_on_error(tn_error_handler handler); /* for the process */
 /* for this thread: overrides the process's while not NULL */
 TN_API void tn_on_error_thread(tn_error_handler handler);
 
-/* A handler: prints the message to stderr and exits with status 1.
+/* A handler: prints the message to stderr and exits with status 1, or 65 after a tn_run's NaN.
  * What scripts and examples use. */
 TN_API void tn_error_exit(tn_status status, const char *message);
 

@@ -150,9 +150,10 @@ TN_API tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint
  * was asked to stop. Saves where that is due. Every rank calls.
  *
  * TN_EVALUE, on all ranks, after a step in which any rank has logged a "loss" that is NaN or
- * infinite (unless allow_nan), or before a save that would have such a parameter: the checkpoints
- * stay as they are, and the message names the last. With a scaler too: what overflows then is
- * gradients, and the loss to log is the one before it is scaled. */
+ * infinite (unless allow_nan), or before a save, of the best weights too, that would have such a
+ * parameter: what was saved stays as it is, and the message names the last checkpoint and, on the
+ * other ranks, the first rank that had one. With a scaler too: what overflows then is gradients,
+ * and the loss to log is the one before it is scaled. */
 TN_API bool tn_run_next(tn_run *r);
 TN_API int64_t tn_run_step(const tn_run *r); /* steps done: the number of this one, from 0 on */
 TN_API bool tn_run_done(const tn_run *r);    /* all of them are */
@@ -222,8 +223,8 @@ TN_API tn_status tn_run_export(tn_run *r, const char *words);
 
 /* Waits for what is being saved, says how the run has ended, and frees it. When it was stopped it
  * says what to type to go on. The program's exit status: 0 when all steps are done; 1 after an
- * error, or when not all output could be written; 64 when a run was not to be overwritten; else
- * tn_stop_status. */
+ * error, or when not all output could be written; 64 when a run was not to be overwritten, and 65
+ * after a NaN, as tn_error_exit has it too: launchers start neither again. Else tn_stop_status. */
 TN_API int tn_run_end(tn_run *r);
 
 /* ---- Progress: one line that is redrawn on a terminal; a line every few seconds elsewhere ---- */
@@ -460,8 +461,9 @@ typedef struct tn_history tn_history;
 
 /* start 0: a new file. Otherwise the file's rows of steps 0 … start-1 are read and what follows
  * them, half a row perhaps, is cut off: with a checkpoint of `start` steps, the file ends up the
- * same as without the interruption. NULL after TN_EIO, or TN_EFORMAT when rows are missing. Call
- * tn_history_sync before the checkpoint is saved, so that it never has more steps than the file. */
+ * same as without the interruption. A symbolic link to a file is not followed: TN_EIO. NULL after
+ * TN_EIO, or TN_EFORMAT when rows are missing. Call tn_history_sync before the checkpoint is saved,
+ * so that it never has more steps than the file. */
 TN_API tn_history *tn_history_open(const char *path, int64_t start);
 /* A value of the next step, with 9 digits, which is exact for f32. The first column is "loss"; a
  * name that is new (31 characters, without spaces, commas and quotes) is another one, empty in the

@@ -146,6 +146,7 @@ def followers():
     report = [line for line in errors(p).splitlines() if "host" in line]
     has(report[0], "tern: rank 1 (host", "was killed by SIGSEGV")
     has(report[1], "tern:   then rank 0 (host", "ended with exit code 5")
+    holds(", -" not in report[1], report[1])
 
 
 @test
@@ -178,9 +179,10 @@ def restarts():
     done = run("-n", 2, "--max-restarts", 1, *shell('[ $RANK = 0 ] || exit $((1 - TERN_RESTART_COUNT))'))
     same(done.returncode, 0, done.stderr)
 
-    done = run("-n", 2, "--max-restarts", 3, *shell('[ $RANK = 0 ] || exec sleep 60; echo . >> refused; exit 64'))
-    same(done.returncode, 64)
-    same(text("refused"), ".\n")
+    for status in (64, 65, 126, 127):
+        done = run("-n", 2, "--max-restarts", 3, *shell(f'[ $RANK = 0 ] || exec sleep 60; echo . >> refused.{status}; exit {status}'))
+        same(done.returncode, status)
+        same(text(f"refused.{status}"), ".\n")
 
 
 @test

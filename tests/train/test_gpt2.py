@@ -14,10 +14,10 @@ def check(truth, what):
         sys.exit(f"FAILED: {what}")
 
 
-def gpt2(*more, data="tokens.bin", steps=6, ranks=1, out="out", model=("--model", "tiny")):
+def gpt2(*more, data="tokens.bin", steps=6, ranks=1, out="out", model=("--model", "tiny", "--vocab", "300")):
     start = [tern, "run", "-n", str(ranks)] if ranks > 1 else []
-    return [*start, programs / "11_gpt2", "--data", data, *model, "--context", "16", "--vocab", "300", "--batch", "2",
-            "--steps", str(steps), "--out", out, *more]
+    return [*start, programs / "11_gpt2", "--data", data, *model, "--context", "16", "--batch", "2", "--steps", str(steps),
+            "--out", out, *more]
 
 
 def char_gpt(*more, steps=6):
@@ -245,8 +245,8 @@ def beside(folder):
         while not any((folder / "busy").glob("step-??????")):
             check(first.poll() is None and time.monotonic() < end, (folder / "log").read_text())
             time.sleep(0.01)
-        for more in ("--resume", "--overwrite"):
-            said = run(folder, gpt2(more, out="busy", steps=1000000), 1)
+        for more in ([], ["--resume"], ["--overwrite"]):
+            said = run(folder, gpt2(*more, out="busy", steps=1000000), 1)
             says("another job runs in busy: it holds busy/lock", said)
             check("going on" not in said, said)
         check(first.poll() is None, (folder / "log").read_text())
@@ -256,16 +256,19 @@ def beside(folder):
 
 
 def diverged(folder):
-    """What is NaN ends a run: the checkpoints before stay, the message names the last, and no model comes out."""
+    """What is NaN ends a run: the checkpoints before stay, the message names the last, and no model comes out. A
+    launcher does not start it again."""
     wild = ["--lr", "1e30", "--save-every", "1"]
     for ranks in (1, 2):
         shutil.rmtree(folder / "wild", ignore_errors=True)
-        said = run(folder, gpt2(*wild, out="wild", ranks=ranks, steps=20), 1)
+        said = run(folder, gpt2(*wild, out="wild", ranks=ranks, steps=20), 65)
         steps = sorted(path.name for path in (folder / "wild").glob("step-*"))
         says("the loss is NaN or infinite; the last checkpoint is " + steps[-1] + " in wild", said)
         check(not (folder / "wild/config.json").exists(), "it has exported a model")
-        said = run(folder, gpt2(*wild, "--resume", "--allow-nan", out="wild", ranks=ranks, steps=20), 1)
+        said = run(folder, gpt2(*wild, "--resume", "--allow-nan", out="wild", ranks=ranks, steps=20), 65)
         says("has elements that are NaN or infinite; the last checkpoint is step-", said)
+    again = [tern, "run", "-n", "2", "--max-restarts", "3", *gpt2(*wild, out="again", steps=20)]
+    check("start again" not in run(folder, again, 65), "a NaN was started again")
 
 
 def tiny_llama(to):
@@ -337,6 +340,8 @@ def exported(folder):
         check((folder / "pieces" / name).read_bytes() == (folder / "exported" / name).read_bytes(), f"in parts: another {name}")
     (folder / "exported/merges.txt").write_text("#version: 0.2\n")
     says("--init has a size of its own", run(folder, gpt2("--init", "exported", out="spoken"), 64))
+    vocab = run(folder, gpt2("--init", "exported", out="spoken", model=["--vocab", "300"]), 64)
+    says("--init has a vocabulary of its own", vocab)
     run(folder, gpt2("--init", "exported", out="spoken", ranks=2, model=[]))
     check((folder / "spoken/merges.txt").read_text() == "#version: 0.2\n", "the tokenizer did not come along")
 

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "core/allocator.h"
@@ -416,7 +417,7 @@ static void stops_at_a_nan(void **state) {
         *(weight ? &p.bad_weight_at : &p.bad_loss_at) = 3;
         p.options.allow_nan = weight;
         quiet_run(&p);
-        assert_int_equal(p.status, 1);
+        assert_int_equal(p.status, EX_DATAERR);
         assert_int_equal(p.steps, 4);
         assert_error(TN_EVALUE, wanted[weight]);
         assert_true(is_there(out, "step-000002") && !is_there(out, "step-000004"));
@@ -438,7 +439,7 @@ static void stops_at_a_nan(void **state) {
     p.bad_weight_at = 0;
     p.leave_at = 1; /* saved at the end */
     quiet_run(&p);
-    assert_int_equal(p.status, 1);
+    assert_int_equal(p.status, EX_DATAERR);
     assert_error(TN_EVALUE, "infinite; there is no checkpoint to go on from in /");
     assert_false(is_there(out, "step-000001"));
 }
@@ -491,8 +492,10 @@ static void stops_at_a_nan_of_one_rank(void **state) {
         assert_int_equal(status, TN_OK);
         for (int rank = 0; rank < 2; rank++) {
             const char *own = b.weight ? "bias has elements" : "the loss is";
-            const char *theirs = b.weight ? "another rank has weights" : "another rank's loss is";
-            assert_int_equal(b.status[rank], 1);
+            char theirs[40];
+            snprintf(theirs, sizeof(theirs), "rank %d%s", b.bad,
+                     b.weight ? " has weights that are NaN" : "'s loss is NaN");
+            assert_int_equal(b.status[rank], EX_DATAERR);
             assert_non_null(strstr(b.said[rank], rank == b.bad ? own : theirs));
             assert_non_null(strstr(b.said[rank], "; the last checkpoint is step-000004 in"));
         }
@@ -519,7 +522,9 @@ static void one_job_in_a_folder(void **state) {
         tn_run_options o = tn_run_defaults();
         o.out = out;
         tn_run *r = tn_run_new(NULL, o, (tn_checkpoint){0});
-        byte = r ? 'r' : 'x';
+        tn_run_next(r);
+        tn_run_log(r, "loss", 1);
+        byte = tn_run_next(r) ? 'r' : 'x'; /* so there is a run, too, that could be refused */
         _exit(write(ready[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 0);
     }
     char byte;
@@ -542,6 +547,30 @@ static void one_job_in_a_folder(void **state) {
     quiet_run(&p);
     assert_int_equal(p.status, 0);
     same_end(out, undisturbed(), STEPS);
+}
+
+/* What is called like the history and is no file is no run, and stays as it is. */
+static void no_history(void **state) {
+    (void)state;
+    char out[512], target[512];
+    for (int link = 0; link < 2; link++) {
+        snprintf(out, sizeof(out), "%s", temp_path(link ? "link" : "directory"));
+        snprintf(target, sizeof(target), "%s", path_in(out, "another's"));
+        assert_int_equal(mkdir(out, 0777), 0);
+        temp_write(target, "step,loss\n0,1\n", 14);
+        const char *name = path_in(out, "loss.csv");
+        assert_int_equal(link ? symlink(target, name) : mkdir(name, 0777), 0);
+        for (int resume = 0; resume < 2; resume++) {
+            program p = make_program(out, STEPS);
+            p.options.resume = resume;
+            quiet_run(&p);
+            assert_int_equal(p.status, 1);
+            assert_error(TN_EIO, link ? "is a symbolic link" : "Is a directory");
+        }
+        size_t bytes;
+        free(temp_read(target, &bytes));
+        assert_int_equal(bytes, 14);
+    }
 }
 
 static void wrong_options(void **state) {
@@ -650,6 +679,7 @@ int main(void) {
         TEST(stops_at_a_nan),
         TEST(stops_at_a_nan_of_one_rank),
         TEST(one_job_in_a_folder),
+        TEST(no_history),
         TEST(wrong_options),
         TEST(full_disk),
         TEST(no_memory),

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "tests/support/temp.h"
@@ -22,6 +23,7 @@ typedef struct program {
     const char *out;
     bool resume;
     int64_t steps, patience, keep, stop_at; /* 0: not asked for */
+    int64_t bad_weight, bad_loss;           /* the step that makes a NaN; 0: none */
     int64_t made, seen[4];                  /* result: steps done, and calls of each event */
     double best;                            /* result: the weight that was best */
     int status;
@@ -82,8 +84,9 @@ static void run_program(tn_group *world, void *user) {
     }
     while (tn_run_next(r)) {
         TN_NO_GRAD;
-        tn_fill_(net.weight, (double)tn_run_step(r) + 1);
-        tn_run_log(r, "loss", 1.0);
+        int64_t step = tn_run_step(r) + 1;
+        tn_fill_(net.weight, step == p->bad_weight ? NAN : (double)step);
+        tn_run_log(r, "loss", step == p->bad_loss ? NAN : 1.0);
         if (tn_run_validates(r)) {
             tn_run_log(r, "val_loss", losses[tn_run_step(r)]);
         }
@@ -97,6 +100,9 @@ static void run_program(tn_group *world, void *user) {
         *p = mine;
     }
     tn_module_finish(&net);
+    if (mine.status == EX_DATAERR) {
+        tn_error_clear();
+    }
 }
 
 static void quiet_program(program *p, int ranks) {
@@ -171,6 +177,23 @@ static void keeps_the_best(void **state) {
         assert_true(has_best(p.out, 9) && has_best(p.out, 4) && !has_best(p.out, 5));
         assert_false(has_best(p.out, 8)); /* as good as 4, and later */
         assert_true(p.best == 9.0 && p.status == 0);
+    }
+}
+
+/* Of a step that ends the run nothing is kept, however good its value is. */
+static void keeps_no_nan(void **state) {
+    for (int i = 0; i < 4; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "unsound%d", i);
+        program p = {.out = temp_path(name), .keep = 2};
+        *(i % 2 ? &p.bad_weight : &p.bad_loss) = 4; /* after a checkpoint, and before the next */
+        quiet_program(&p, 1 + i / 2);
+        assert_true(p.status == EX_DATAERR && p.made == 4);
+        assert_true(has_best(p.out, 2) && has_best(p.out, 3) && !has_best(p.out, 4));
+        p.bad_weight = p.bad_loss = 0;
+        p.resume = true;
+        quiet_program(&p, 1 + i / 2);
+        assert_true(p.status == 0 && p.best == 9.0 && has_best(p.out, 4));
     }
 }
 
@@ -385,7 +408,7 @@ static void evaluates_a_pass(void **state) {
         assert_int_equal(tn_evaluate(&net, loader, tn_cross_entropy, NULL, m), TN_OK);
         assert_true(tn_metrics_loss(m) > 0);
         assert_int_equal(tn_evaluate(&net, loader, NULL, NULL, m), TN_EVALUE);
-        assert_error(TN_EVALUE, "neither a loss nor are there classes");
+        assert_error(TN_EVALUE, "neither a loss nor any classes");
         assert_int_equal(tn_evaluate(&net, NULL, NULL, NULL, m), TN_EVALUE);
         assert_error(TN_EVALUE, "the loader is NULL");
         tn_metrics_free(m);
@@ -416,9 +439,14 @@ static void evaluates_on_ranks(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(callbacks),        TEST(stops_early),
-                                       TEST(keeps_the_best),   TEST(ranks_say_what_one_says),
-                                       TEST(known_metrics),    TEST(equal_scores),
-                                       TEST(evaluates_a_pass), TEST(evaluates_on_ranks)};
+    const struct CMUnitTest tests[] = {TEST(callbacks),
+                                       TEST(stops_early),
+                                       TEST(keeps_the_best),
+                                       TEST(keeps_no_nan),
+                                       TEST(ranks_say_what_one_says),
+                                       TEST(known_metrics),
+                                       TEST(equal_scores),
+                                       TEST(evaluates_a_pass),
+                                       TEST(evaluates_on_ranks)};
     return cmocka_run_group_tests_name("watch", tests, NULL, temp_clean);
 }
