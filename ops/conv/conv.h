@@ -22,7 +22,7 @@ typedef struct tn__conv_call {
 
 /* The numbers of the dimensions that are there, from the three of a kernel's arguments. */
 static inline const int64_t *tn__conv_last(const int64_t *all, int spatial) {
-    return all + CONV_SPATIAL - spatial;
+    return all + (CONV_SPATIAL - spatial);
 }
 
 /* The numbers of options, checked, for a function that is called `name` ("conv2d" has `spatial` 2).
