@@ -128,8 +128,12 @@ bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specia
     forget_error();
     read_tokenizer(folder, tokenizer, shape.vocab, specials);
     forget_error();
-    read_specials(folder, "config.json", shape.vocab, specials);
+    char *at = tn__hf_model_folder(folder, operation);
+    if (at) {
+        read_specials(at, "config.json", shape.vocab, specials);
+    }
     forget_error();
+    free(at);
     tn_tokenizer_free(tokenizer);
     tn__quiet(-1);
     return !tn__pending();

@@ -109,8 +109,10 @@ bool tn__hf_finish(const char *folder, const char *operation);
 /* A file, whole or not at all. False after raising. */
 bool tn__hf_copy_file(const char *from, const char *to, const char *operation);
 
-/* The files of folder `from` that say how texts become tokens, those that it has, into `to`. False
- * after raising. */
+/* Whether a file of this name says how texts become tokens. */
+TN_API bool tn__hf_is_words(const char *name);
+
+/* The files of folder `from` that say so, those that it has, into `to`. False after raising. */
 bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
 
 #endif

@@ -2,12 +2,13 @@
  *
  *     weights.tmp/    all of the new model is written here, its config.json last
  *     config.json     of the old model goes: from now on the folder's model is weights.tmp
- *     model…          weights of the old model go, and those of the new one come, as second names
+ *     model…          weights of the old model go, and those of the new one come, as second names;
+ *                     so does its tokenizer
  *     config.json     comes: from now on the folder's model is the folder itself
  *
  * So whatever fails and whenever the process is killed, the folder has one whole model, and the
  * next save begins with what the last one did not get to. Where one file of weights replaces
- * another of the same config, that is one rename, and the config stays.
+ * another of the same config and tokenizer, that is one rename, and the config stays.
  */
 #include "models/weights/hf.h"
 
@@ -27,7 +28,8 @@ static const char config_file[] = "config.json", staged_config[] = TN__HF_STAGIN
 
 typedef struct placing {
     const char *folder, *staging, *operation;
-    int fresh, stale; /* files of weights: in staging; in the folder, with names not in staging */
+    int fresh; /* files in staging: of weights, and of a tokenizer that the folder has otherwise */
+    int stale; /* files of weights in the folder with names that are not in staging */
     bool at_once;
 } placing;
 
@@ -112,18 +114,44 @@ static bool is_weights(const char *name) {
 }
 
 bool tn__hf_replaces(const char *name) {
-    return is_weights(name) || strcmp(name, config_file) == 0;
+    return is_weights(name) || tn__hf_is_words(name) || strcmp(name, config_file) == 0;
+}
+
+/* Whether it gives way to one in staging, or to none. */
+static bool is_placed(const placing *p, const char *name) {
+    return is_weights(name) || (tn__hf_is_words(name) && tn__folder_has(p->staging, name));
 }
 
 static bool is_stale(const placing *p, const char *name) {
     return is_weights(name) && !tn__folder_has(p->staging, name);
 }
 
+/* Whether the folder has the file already that is in staging; also false after raising
+ * TN_ENOMEM. */
+static bool same_file(const placing *p, const char *name) {
+    tn_error_record why;
+    size_t bytes = 0, staged_bytes = 0;
+    char *path = tn__folder_path(p->folder, name, p->operation);
+    char *staged_path = tn__folder_path(p->staging, name, p->operation);
+    bool there = path && staged_path && access(path, F_OK) == 0;
+    char *text = there ? tn__read_whole(path, &bytes, p->operation) : NULL;
+    char *staged = text ? tn__read_whole(staged_path, &staged_bytes, p->operation) : NULL;
+    bool same = staged && bytes == staged_bytes && memcmp(text, staged, bytes) == 0;
+    if (tn_error() != TN_ENOMEM) {
+        tn_error_take(&why); /* what cannot be read is another */
+    }
+    free(path);
+    free(staged_path);
+    free(text);
+    free(staged);
+    return same;
+}
+
 /* What cannot be replaced is found before anything changes. */
 static bool look_at_old(const char *name, void *user) {
     placing *p = user;
     struct stat about;
-    char *path = is_weights(name) ? tn__folder_path(p->folder, name, p->operation) : NULL;
+    char *path = is_placed(p, name) ? tn__folder_path(p->folder, name, p->operation) : NULL;
     if (path && lstat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
         errno = EISDIR;
         raise_errno(p, name);
@@ -135,8 +163,8 @@ static bool look_at_old(const char *name, void *user) {
 
 static bool look_at_new(const char *name, void *user) {
     placing *p = user;
-    p->fresh += is_weights(name);
-    return true;
+    p->fresh += is_weights(name) || (tn__hf_is_words(name) && !same_file(p, name));
+    return !tn__pending();
 }
 
 static bool remove_old(const char *name, void *user) {
@@ -146,37 +174,16 @@ static bool remove_old(const char *name, void *user) {
 
 static bool place_new(const char *name, void *user) {
     const placing *p = user;
-    return !is_weights(name) || place_file(p, name, p->at_once);
-}
-
-/* Whether the folder has the config already that is in staging; also false after raising
- * TN_ENOMEM. */
-static bool same_config(const placing *p) {
-    tn_error_record why;
-    size_t bytes = 0, staged_bytes = 0;
-    char *path = tn__folder_path(p->folder, config_file, p->operation);
-    char *staged_path = tn__folder_path(p->folder, staged_config, p->operation);
-    bool there = path && staged_path && access(path, F_OK) == 0;
-    char *text = there ? tn__read_whole(path, &bytes, p->operation) : NULL;
-    char *staged = text ? tn__read_whole(staged_path, &staged_bytes, p->operation) : NULL;
-    bool same = staged && bytes == staged_bytes && memcmp(text, staged, bytes) == 0;
-    if (tn_error() != TN_ENOMEM) {
-        tn_error_take(&why); /* a config that cannot be read is another */
-    }
-    free(path);
-    free(staged_path);
-    free(text);
-    free(staged);
-    return same;
+    return !is_placed(p, name) || place_file(p, name, p->at_once);
 }
 
 static bool place_weights(placing *p) {
     const char *doing;
     if (!tn__folder_each(p->folder, look_at_old, p, p->operation) || tn__pending() ||
-        !tn__folder_each(p->staging, look_at_new, p, p->operation)) {
+        !tn__folder_each(p->staging, look_at_new, p, p->operation) || tn__pending()) {
         return false;
     }
-    p->at_once = p->fresh == 1 && p->stale == 0 && same_config(p);
+    p->at_once = p->fresh == 1 && p->stale == 0 && same_file(p, config_file);
     if (tn__pending() || (!tn__folder_sync(p->folder, &doing) && !raise_errno(p, doing)) ||
         (!p->at_once && !remove_file(p, config_file))) {
         return false;

@@ -1,10 +1,10 @@
 /* A model as a Hugging Face folder (hf.h).
  *
  *     config.json.tmp     begun first: who holds it is the only one who saves here
- *     weights.tmp/        all of the new model, while it is written
+ *     weights.tmp/        all of the new model and its tokenizer, while they are written
  *
  * What fails until all is there leaves the folder as it was; how files then change their names is
- * in hf_place.c. Other files of the folder, such as a tokenizer's, are not touched.
+ * in hf_place.c. Other files of the folder are not touched.
  */
 #include "models/weights/hf.h"
 
@@ -16,6 +16,7 @@
 #include "core/plain_numbers.h"
 #include "tensor/tensor.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,12 +296,27 @@ static bool make_config(const saver *s, tn__json_text *j) {
 
 /* ---- All of it ------------------------------------------------------------------------------- */
 
+static bool check_words(const saver *s) {
+    bool there = !s->options.tokenizer || tn__folder_has(s->options.tokenizer, ".");
+    if (!there) {
+        tn__raise(TN_EIO, s->operation, "%s: %s (options.tokenizer is a folder)",
+                  s->options.tokenizer, strerror(errno));
+    }
+    return there;
+}
+
+static bool copy_words(const saver *s) {
+    const char *from = s->options.tokenizer;
+    return !from || strcmp(from, s->folder) == 0 ||
+           tn__hf_copy_words(from, s->staging, s->operation);
+}
+
 /* With config.json.tmp held. */
 static void save_rest(saver *s, const tn__file *held) {
     tn__json_text j = {0};
     if (tn__hf_finish(s->folder, s->operation) && make_config(s, &j) &&
         tn__folder_remove(s->staging, s->operation) && tn__folder_make(s->staging, s->operation) &&
-        write_weights(s) && write_text(s, "config.json", &j, held)) {
+        copy_words(s) && write_weights(s) && write_text(s, "config.json", &j, held)) {
         tn__hf_place(s->folder, s->operation);
     }
     free(j.at);
@@ -331,14 +347,11 @@ static void save_all(saver *s) {
     tn__file held;
     char *path = tn__folder_path(s->folder, "config.json", s->operation);
     s->staging = path ? tn__folder_path(s->folder, TN__HF_STAGING, s->operation) : NULL;
-    if (s->staging && list_all(s) && tn__folder_make(s->folder, s->operation) &&
+    if (s->staging && list_all(s) && check_words(s) && tn__folder_make(s->folder, s->operation) &&
         tn__file_begin(&held, path, s->operation)) {
         tn__quiet(1);
         save_rest(s, &held);
         end_save(s, &held);
-        if (s->options.tokenizer && !tn__pending()) {
-            tn__hf_copy_words(s->options.tokenizer, s->folder, s->operation);
-        }
     }
     free(path);
 }

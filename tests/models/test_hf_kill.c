@@ -127,6 +127,90 @@ static void killed_without_second_names(void **state) {
     no_second_names = false;
 }
 
+/* ---- With a tokenizer ------------------------------------------------------------------------ */
+
+/* Folders with tokenizers that only their numbers tell apart. */
+static void make_words(void) {
+    mkdir(temp_path("words"), 0777);
+    for (int number = OLD; number <= NEW; number++) {
+        char name[64], text[2] = {(char)('0' + number), 0};
+        snprintf(name, sizeof(name), "words/%d", number);
+        mkdir(temp_path(name), 0777);
+        snprintf(name, sizeof(name), "words/%d/vocab.json", number);
+        temp_write(temp_path(name), text, 1);
+        snprintf(name, sizeof(name), "words/%d/merges.txt", number);
+        temp_write(temp_path(name), text, 1);
+    }
+}
+
+static tn_lm_save_options with_words(tn_lm_save_options options, int number) {
+    static char folders[3][1024];
+    char name[64];
+    snprintf(name, sizeof(name), "words/%d", number);
+    snprintf(folders[number], sizeof(folders[number]), "%s", temp_path(name));
+    options.tokenizer = folders[number];
+    return options;
+}
+
+/* The tokenizer's files where the model is. */
+static void expect_words(int number) {
+    static const char *const names[] = {"vocab.json", "merges.txt"};
+    for (int i = 0; i < 2; i++) {
+        char path[64];
+        size_t bytes;
+        snprintf(path, sizeof(path), "folder/%s%s", has("config.json") ? "" : "weights.tmp/",
+                 names[i]);
+        unsigned char *text = temp_read(temp_path(path), &bytes);
+        assert_true(bytes == 1 && text[0] == '0' + number);
+        free(text);
+    }
+}
+
+/* Wherever it ends, the tokenizer is that of the model. */
+static void killed_with_words(void **state) {
+    (void)state;
+    make_words();
+    const tn_lm_save_options ways[] = {one, parts};
+    for (int i = 0; i < 2; i++) {
+        tn_lm_save_options before = with_words(one, OLD), after = with_words(ways[i], NEW);
+        bool killed = true;
+        int seen[3] = {0};
+        for (int n = 1; killed; n++) {
+            assert_int_equal(save_number(OLD, before), TN_OK);
+            expect_words(OLD);
+            killed = save_and_die(after, n);
+            int left = (int)saved_number();
+            seen[left] += killed;
+            expect_words(left);
+        }
+        assert_true(seen[OLD] > 0 && seen[NEW] > 0);
+    }
+    kill_everywhere(with_words(one, NEW), with_words(one, NEW), true); /* which is there already */
+}
+
+/* A tokenizer that cannot be copied, or not be replaced: nothing has changed. */
+static void words_in_the_way(void **state) {
+    (void)state;
+    make_words();
+    assert_int_equal(save_number(OLD, with_words(one, OLD)), TN_OK);
+    tn_lm_save_options missing = one;
+    missing.tokenizer = temp_path("nowhere");
+    assert_int_equal(save_number(NEW, missing), TN_EIO);
+    assert_error(TN_EIO, "nowhere: No such file");
+    assert_int_equal(unlink(temp_path("words/2/merges.txt")), 0);
+    assert_int_equal(mkdir(temp_path("words/2/merges.txt"), 0777), 0);
+    assert_int_equal(save_number(NEW, with_words(one, NEW)), TN_EIO);
+    assert_error(TN_EIO, "words/2/merges.txt is a folder");
+    assert_int_equal(rmdir(temp_path("words/2/merges.txt")), 0);
+    temp_write(temp_path("words/2/tokenizer.json"), "2", 1);
+    assert_int_equal(mkdir(temp_path("folder/tokenizer.json"), 0777), 0);
+    assert_int_equal(save_number(NEW, with_words(one, NEW)), TN_EIO);
+    assert_error(TN_EIO, "folder/tokenizer.json: Is a directory");
+    assert_true(saved_number() == OLD && has("config.json"));
+    assert_false(has("weights.tmp"));
+    expect_words(OLD);
+}
+
 /* ---- Failing --------------------------------------------------------------------------------- */
 
 /* After a save of the new model over the old one that may have failed; the next one does not. */
@@ -229,6 +313,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(killed_at_every_call, temp_clean),
         cmocka_unit_test_teardown(killed_without_second_names, temp_clean),
+        cmocka_unit_test_teardown(killed_with_words, temp_clean),
+        cmocka_unit_test_teardown(words_in_the_way, temp_clean),
         cmocka_unit_test_teardown(every_call_fails, temp_clean),
         cmocka_unit_test_teardown(every_allocation_fails, temp_clean),
         cmocka_unit_test_teardown(folders_in_the_way, temp_clean),

@@ -108,6 +108,13 @@ static void what_other_files_say(void **state) {
     write_in("old", "config.json", "{\"bos_token_id\":3,\"eos_token_id\":4}");
     save_model(false, VOCAB, temp_path("old"), NULL);
     expect("old", "3", "4");
+    mkdir(temp_path("old/weights.tmp"), 0777); /* a save ended in between */
+    assert_int_equal(rename(temp_path("old/config.json"), temp_path("old/weights.tmp/config.json")),
+                     0);
+    save_model(false, VOCAB, temp_path("copy"), temp_path("old"));
+    expect("copy", "3", "4");
+    save_model(false, VOCAB, temp_path("old"), NULL);
+    expect("old", "3", "4");
     write_in("old", "tokenizer.json", "{"); /* of no kind that is read here */
     save_model(false, VOCAB, temp_path("old"), NULL);
     expect("old", "3", "4");
