@@ -6,9 +6,10 @@
  *
  * An expression may take time without end: exponential in a text, or from each piece to the text's
  * end. PCRE2 counts its steps but not how far each goes, and knows no limit for all pieces of a
- * text. So a match that takes many steps is made again, and one in AUDIT besides, with an
- * expression that calls back at each of its items: there it is counted how far it has gone, back
- * and forth, and what a text may take is in proportion to its length.
+ * text. So a match that takes many steps is made again with an expression that calls back at each
+ * of its items: there it is counted how far it has gone, back and forth, and what a text may take
+ * is in proportion to its length. One match in AUDIT is counted besides, and more of them where
+ * they are found to go far beyond their pieces; of a long text also the first ones.
  */
 #include "data/tokenizer/pattern.h"
 
@@ -21,7 +22,7 @@
 
 /* Steps of a match that is not counted; how far those may go that are. GPT-2's expression and its
  * kin take some ten steps, and four for a byte of a megabyte of spaces. */
-enum { STEPS = 128, AUDIT = 2048, WAY = 100000, WAY_A_BYTE = 16 };
+enum { STEPS = 128, AUDIT = 2048, WAY = 100000, WAY_A_BYTE = 16, LONG_TEXT = 16384 };
 enum { LEAST_STACK = 32 * 1024, MOST_STACK = 16 * 1024 * 1024 };
 
 struct tn__pattern {
@@ -37,9 +38,9 @@ struct tn__matching {
     const size_t *where;    /* its beginning and end */
     pcre2_jit_stack *stack; /* NULL: the thread's own, which is enough for nearly all */
     const char *part;
-    size_t at, bytes; /* where the part is in the text, and how long that is */
-    unsigned matches;
-    size_t place, left; /* where the match that is counted is, and how far it may go yet */
+    size_t at, bytes;      /* where the part is in the text, and how long that is */
+    unsigned every, until; /* one match in so many is audited; so many until the next one */
+    size_t place, left;    /* where the match that is counted is, and how far it may go yet */
 };
 
 #define LLAMA3                                                                \
@@ -263,7 +264,7 @@ tn__matching *tn__matching_new(void) {
 
 void tn__matching_begin(tn__matching *m, size_t bytes) {
     m->bytes = bytes;
-    m->matches = 0;
+    m->every = m->until = bytes < LONG_TEXT ? AUDIT : 1;
     m->left = WAY + WAY_A_BYTE * bytes;
 }
 
@@ -304,12 +305,26 @@ static int match_counted(const tn__pattern *p, tn__matching *m, const char *text
     return match_once(p->counted, p->counted_jit, m->counting, m, text, bytes, at);
 }
 
+/* What goes much further than its piece is looked at more often, and anything else by and by less.
+ */
+static int match_audited(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
+                         size_t at) {
+    size_t left = m->left;
+    int status = match_counted(p, m, text, bytes, at);
+    size_t piece = status < 0 ? 0 : m->where[1] - at;
+    bool far = left - m->left > WAY_A_BYTE * (piece + STEPS);
+    m->every = far ? 1 + m->every / 8 : m->every + m->every / 2 + 1;
+    m->every = m->every < AUDIT ? m->every : AUDIT;
+    m->until = m->every;
+    return status;
+}
+
 static int find_match(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                       size_t at) {
-    int status = PCRE2_ERROR_MATCHLIMIT;
-    if (++m->matches % AUDIT != 0) {
-        status = match_once(p->code, p->jit, m->context, m, text, bytes, at);
+    if (--m->until == 0) {
+        return match_audited(p, m, text, bytes, at);
     }
+    int status = match_once(p->code, p->jit, m->context, m, text, bytes, at);
     return status == PCRE2_ERROR_MATCHLIMIT ? match_counted(p, m, text, bytes, at) : status;
 }
 

@@ -297,7 +297,8 @@ static void patterns_without_end(void **state) {
     never_ends(nested, 270000, 20, "cannot cut byte");
     never_ends(nested, 270000, 12, "cannot cut byte");
     never_ends(SPLIT("(a+a+)+b|."), 270000, SIZE_MAX, "cannot cut byte 2 of a text");
-    never_ends(SPLIT("[^#]*+##|[^#]"), 100000, SIZE_MAX, "\"[^#]*+##|[^#]\" cannot cut byte");
+    /* in one step to the end, from each byte: it is found at the first ones */
+    never_ends(SPLIT("[^#]*+##|[^#]"), 100000, SIZE_MAX, "\"[^#]*+##|[^#]\" cannot cut byte 11 of");
     never_ends(SPLIT("a(?=a*b)|."), 100000, SIZE_MAX, "\"a(?=a*b)|.\" cannot cut byte");
     tn_tokenizer *t = load_parts(small_pairs, SPLIT("x*"), ""); /* matches nothing, everywhere */
     assert_non_null(t);
