@@ -7,6 +7,15 @@
 #ifndef TERN_CORE_DESCRIPTOR_H
 #define TERN_CORE_DESCRIPTOR_H
 
+#include "tern/core.h"
+
+#include <errno.h>
+
+/* What to raise for a call of the system that failed with this errno. */
+static inline tn_status tn__status_of(int why) {
+    return why == ENOMEM ? TN_ENOMEM : TN_EIO;
+}
+
 /* fd; where that is a stream's number, another descriptor of the same file in its place, closed at
  * exec. -1 stays -1; -1 with errno also where there is no other. */
 int tn__above_streams(int fd);

@@ -148,7 +148,7 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     if (f->fd < 0) {
         int why = errno;
         file_finish(f);
-        tn__raise(why == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s.tmp: %s", path,
+        tn__raise(tn__status_of(why), operation, "%s.tmp: %s", path,
                   why == EBUSY ? "another process is writing it" : strerror(why));
         return false;
     }
@@ -325,8 +325,8 @@ tn_status tn__file_commit(tn__file *f) {
     file_finish(f);
     tn_status status = TN_OK;
     if (f->doing) {
-        status = tn__raise(f->why == ENOMEM ? TN_ENOMEM : TN_EIO, f->operation, "%s: %s: %s", path,
-                           f->doing, strerror(f->why));
+        status = tn__raise(tn__status_of(f->why), f->operation, "%s: %s: %s", path, f->doing,
+                           strerror(f->why));
     }
     free(path);
     return status;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static bool raise_errno(const char *path, const char *operation) {
-    tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s: %s", path, strerror(errno));
+    tn__raise(tn__status_of(errno), operation, "%s: %s", path, strerror(errno));
     return false;
 }
 

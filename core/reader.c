@@ -43,7 +43,7 @@ bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
     if (known) {
         tn__raise(TN_EIO, operation, "%s is %s; a file is wanted", path, kind_of(about.st_mode));
     } else {
-        tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s: %s", path, strerror(errno));
+        tn__raise(tn__status_of(errno), operation, "%s: %s", path, strerror(errno));
     }
     tn__reader_close(r);
     return false;
@@ -65,8 +65,7 @@ static ssize_t read_some(const tn__reader *r, size_t at, char *to, size_t bytes)
             break;
         }
         if (got < 0 && errno != EINTR) {
-            tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, r->operation, "%s: %s", r->path,
-                      strerror(errno));
+            tn__raise(tn__status_of(errno), r->operation, "%s: %s", r->path, strerror(errno));
             return -1;
         }
         done += got > 0 ? (size_t)got : 0;

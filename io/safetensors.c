@@ -309,10 +309,11 @@ static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) 
                   f->path, (unsigned long long)length, rest, TN__HEADER_MOST);
     } else if (kind.form == TN__FORM_BINARY) {
         tn__raise(TN_EFORMAT, "safetensors",
-                  "%s is no safetensors file: after 8 bytes its header should begin with '{'",
+                  "%s is not a safetensors file: after 8 bytes its header should begin with '{'",
                   f->path);
     } else {
-        tn__raise(TN_EFORMAT, "safetensors", "%s is no safetensors file, but %s", f->path, kind.is);
+        tn__raise(TN_EFORMAT, "safetensors", "%s is not a safetensors file; it is %s", f->path,
+                  kind.is);
     }
 }
 

@@ -3,6 +3,7 @@
 #include "tools/convert.h"
 
 #include "core/folder.h"
+#include "distributed/parallel/save/index.h"
 #include "core/text.h"
 #include "distributed/parallel/save/convert.h"
 #include "distributed/parallel/save/model.h"
@@ -31,12 +32,11 @@ static const struct argp_option option_list[] = {
     {"dtype", DTYPE, "DTYPE", 0, "f32, bf16 or f16; without it the weights stay in theirs", 0},
     {"int8", INT8, NULL, 0,
      "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
-     "quarter "
-     "of the memory of f32; implies --plain",
+     "quarter of the memory of f32; implies --plain",
      0},
     {"plain", PLAIN, NULL, 0,
-     "Weights as a program here has them (tern.safetensors), so that nothing is turned round when "
-     "they are loaded; transformers does not read such a folder",
+     "Weights as a program here has them (tern.safetensors), so that nothing has to be transposed "
+     "when they are loaded; transformers does not read such a folder",
      0},
     {"to", 't', "FILE", 0, "A checkpoint in parts as one file, which is replaced if it is there",
      0},
@@ -131,12 +131,24 @@ static tn_module *load_source(const conversion *c) {
                                             : tn__saver_model(c->from, c->load);
 }
 
+/* Where the source's tokenizer is: of a step in the run's folder above. NULL: nowhere,
+ * or after raising. */
+static char *words_folder(const char *from) {
+    if (!tn__folder_has(from, ".")) {
+        return NULL;
+    }
+    return tn__folder_path(from, tn__folder_has(from, TN__INDEX_NAME) ? ".." : ".", "convert");
+}
+
 static tn_status save_target(const conversion *c, tn_module *m) {
     tn_lm_save_options options = tn_lm_save_defaults();
     options.plain = c->plain;
-    options.tokenizer = tn__folder_has(c->from, ".") ? c->from : NULL;
     if (!tn__ends_with(c->target, ".bin")) {
-        return tn_lm_save_with(m, c->target, options);
+        char *words = words_folder(c->from);
+        options.tokenizer = words;
+        tn_status status = tn_lm_save_with(m, c->target, options);
+        free(words);
+        return status;
     }
     return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which looks at its kind */
 }

@@ -1,12 +1,11 @@
 #include "tools/inputs.h"
 
 #include "core/folder.h"
+#include "data/corpus/sources.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { DEEPEST = 8 }; /* folders in folders: of a run are its steps, of a corpus its parts */
 
 /* Files that would be replaced, which are there. */
 typedef struct outputs {
@@ -68,12 +67,14 @@ static void look_at(const outputs *o, const char *path, int deep) {
     }
     for (int i = 0; i < o->count; i++) {
         if (about.st_dev == o->files[i].st_dev && about.st_ino == o->files[i].st_ino) {
-            tn_raise(TN_EVALUE, "%s would replace %s, which is read: write to another place",
-                     o->folder, path);
+            tn_raise(
+                TN_EVALUE,
+                "the output %s would replace %s, which is also an input; choose another output",
+                o->folder, path);
             return;
         }
     }
-    if (S_ISDIR(about.st_mode) && deep < DEEPEST) {
+    if (S_ISDIR(about.st_mode) && deep <= TN__SOURCES_DEEPEST) {
         tn__folder_each(path, look_at_name, &(level){o, path, deep}, "outputs");
     }
 }

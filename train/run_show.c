@@ -3,6 +3,7 @@
 #include "train/options.h"
 #include "train/run.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,7 +166,10 @@ static void say_how_to_go_on(const tn_run *r) {
 }
 
 static void say_what_was(tn_run *r) {
-    double median = tn_progress_median_ms(r->progress);
+    double median = tn_progress_median_ms(r->progress), validated = tn_run_value(r, "val_loss");
+    if (!isnan(validated)) {
+        printf("val loss: %.4f\n", validated);
+    }
     if (median > 0) {
         printf("median ms/step: %.2f", median);
         if (r->units > 0) {

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DEEPEST = 32 /* folders within each other; a link to itself has no end */ };
-
 static bool raise_memory(const char *operation) {
     tn__raise(TN_ENOMEM, operation, "no memory for the names of files");
     return false;
@@ -71,7 +69,7 @@ static bool add_path(tn__sources *s, char *path, int depth, const char *operatio
 
 static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
     names n = {0};
-    if (depth > DEEPEST) {
+    if (depth > TN__SOURCES_DEEPEST) {
         tn__raise(TN_EVALUE, operation, "%s: %d folders within each other (a link to itself?)",
                   path, depth);
         return false;

@@ -5,6 +5,8 @@
 
 #include "tern/core.h"
 
+enum { TN__SOURCES_DEEPEST = 32 /* folders in the one given; a link to itself has no end */ };
+
 /* Zeros to begin with. */
 typedef struct tn__sources {
     char **paths;

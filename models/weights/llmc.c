@@ -116,7 +116,7 @@ static bool read_header(llmc_load *l) {
     }
     tn__kind kind = tn__kind_of(h, bytes, l->file.bytes);
     if (h[0] != MAGIC && bytes >= sizeof(h[0]) && kind.form != TN__FORM_BINARY) {
-        tn__raise(TN_EFORMAT, l->file.operation, "%s is no checkpoint of llm.c, but %s",
+        tn__raise(TN_EFORMAT, l->file.operation, "%s is not a checkpoint of llm.c; it is %s",
                   l->file.path, kind.is);
         return false;
     }
@@ -126,7 +126,7 @@ static bool read_header(llmc_load *l) {
         return false;
     }
     if (h[0] != MAGIC) {
-        return header_bad(l, 0, h[0], "20240326: it is no checkpoint of llm.c");
+        return header_bad(l, 0, h[0], "20240326: it is not a checkpoint of llm.c");
     }
     if (h[1] != VERSION_F32 && h[1] != VERSION_BF16) {
         return header_bad(l, 1, h[1], "3 (f32) or 5 (bf16), the version");

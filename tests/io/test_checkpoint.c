@@ -338,7 +338,7 @@ static void test_larger_than_memory(void **state) {
     tn_checkpoint c = {.partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EFORMAT);
     assert_error(TN_EFORMAT,
-                 "huge is no safetensors file: after 8 bytes its header should begin with '{'");
+                 "huge is not a safetensors file: after 8 bytes its header should begin with '{'");
     unlink(path);
 }
 

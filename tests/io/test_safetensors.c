@@ -184,7 +184,7 @@ static void test_other_files(void **state) {
         size_t bytes;
         const char *part;
     } other[] = {
-#define OTHER(text, part) {text, sizeof(text) - 1, "file is no safetensors file, but " part}
+#define OTHER(text, part) {text, sizeof(text) - 1, "file is not a safetensors file; it is " part}
         OTHER("Once upon a time {", "text"),
         OTHER("{\"a\":1,{}}", "text"),
         OTHER("<!DOCTYPE html><html>404", "an HTML page"),
@@ -200,7 +200,7 @@ static void test_other_files(void **state) {
         OTHER("\x89HDF\r\n\x1a\n\0", "an HDF5 file"),
 #undef OTHER
         {"\1\0\0\0\0\0\0\0\0\0", 10,
-         "file is no safetensors file: after 8 bytes its header should"},
+         "file is not a safetensors file: after 8 bytes its header should"},
         {"\xff\1\0\0\0\0\0\0{\"a\"", 12,
          "file: its header should have 511 bytes (4 bytes follow; 16777216"},
         {"abc", 3, "file has 3 bytes; the length of the header alone takes 8"},
@@ -319,7 +319,7 @@ static void test_hostile_length(void **state) {
         temp_write(path, file, sizeof(file));
         assert_null(tn_safetensors_open(path));
         bool text = memchr(file, 0, sizeof(file)) == NULL;
-        assert_error(TN_EFORMAT, text ? "no safetensors file, but text" : "2 bytes follow");
+        assert_error(TN_EFORMAT, text ? "not a safetensors file; it is text" : "2 bytes follow");
     }
     char deep[4096] = "{\"a\":";
     memset(deep + 5, '[', 3000);

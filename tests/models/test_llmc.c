@@ -140,7 +140,7 @@ static void headers_that_lie(void **state) {
         int32_t is;
         const char *error;
     } wrong[] = {
-        {0, 20240327, "model.bin is no checkpoint of llm.c, but a training state of llm.c"},
+        {0, 20240327, "model.bin is not a checkpoint of llm.c; it is a training state of llm.c"},
         {1, 2, "number 1 of its header is 2 but must be 3 (f32) or 5 (bf16)"},
         {1, 5, "which are not those of a gpt with vocab 7 (padded to 128)"},
         {2, 0, "number 2 of its header is 0 but must be at least 1"},

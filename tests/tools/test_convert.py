@@ -60,8 +60,8 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     os.link(rank, os.path.join(folder, "other"))
     for source in (parts, step):
         for target in (rank, os.path.join(folder, "link"), os.path.join(folder, "other"), os.path.join(parts, "..", "parts", "step-000006", "index.json")):
-            expect(1, "tern convert: %s would replace %s" % (target, source), source, "--to", target)
-            expect(1, "tern convert: %s would replace %s" % (target, source), source, "--weights", "--to", target)
+            expect(1, "tern convert: the output %s would replace %s" % (target, source), source, "--to", target)
+            expect(1, "tern convert: the output %s would replace %s" % (target, source), source, "--weights", "--to", target)
     lock = os.path.join(parts, "lock")  # a job that goes on there would lose it
     before_lock = os.stat(lock)
     for target in (lock, os.path.join(parts, "step-000006", "..", "lock"), os.path.join(folder, "lock")):

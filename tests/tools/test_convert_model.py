@@ -96,7 +96,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     os.symlink(at("plain", "tern.safetensors"), at("link.bin"))
     for source, target in (("ours", "ours"), ("ours", "ours/../ours/."), ("ours", "link"), ("link", "ours"), ("model.bin", "./model.bin"),
                            ("plain", "link.bin"), ("link.bin", "link.bin"), ("plain/tern.safetensors", "plain")):
-        expect(1, "which is read: write to another place", at(source), at(target), "--dtype", "bf16")
+        expect(1, "which is also an input; choose another output", at(source), at(target), "--dtype", "bf16")
     same(at("ours", "model.safetensors"), at("from_bin", "model.safetensors"))
 
     # another dtype
@@ -121,13 +121,13 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(1, "has neither config.json, as a model's folder has, nor a committed step of a checkpoint in parts", top, at("x"))
     with open(at("none.bin"), "wb") as f:
         f.write(bytes(2000))
-    expect(1, "no checkpoint of llm.c", at("none.bin"), at("x"))
+    expect(1, "not a checkpoint of llm.c", at("none.bin"), at("x"))
     # what is there instead of weights
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
-    for name, data, what in (("page.bin", b"<!DOCTYPE html>\n<html>404</html>", "page.bin is no checkpoint of llm.c, but an HTML page"),
-                             ("pointer.bin", pointer, "pointer.bin is no checkpoint of llm.c, but a pointer of git-lfs"),
-                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is no checkpoint of llm.c, but a zip archive (a file of PyTorch"),
-                             ("half/model.safetensors", pointer, "half/model.safetensors is no safetensors file, but a pointer of git-lfs")):
+    for name, data, what in (("page.bin", b"<!DOCTYPE html>\n<html>404</html>", "page.bin is not a checkpoint of llm.c; it is an HTML page"),
+                             ("pointer.bin", pointer, "pointer.bin is not a checkpoint of llm.c; it is a pointer of git-lfs"),
+                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is not a checkpoint of llm.c; it is a zip archive (a file of PyTorch"),
+                             ("half/model.safetensors", pointer, "half/model.safetensors is not a safetensors file; it is a pointer of git-lfs")):
         with open(at(name), "wb") as f:
             f.write(data)
         expect(1, what, at(name.replace("/model.safetensors", "")), at("x"))

@@ -54,10 +54,15 @@ def a_text_that_would_be_replaced():
     for text in ("own/merges.txt", "own", "link/../own/merges.txt"):
         for out in ("own", "link"):
             has(tern("tokenizer", text, "--out", out, "--overwrite", status=1),
-                f"tern tokenizer: {out} would replace {text}", "which is read: write to another place")
+                f"tern tokenizer: the output {out} would replace {text}", "which is also an input; choose another output")
     os.link("own/merges.txt", "text2.txt")
     has(tern("tokenizer", "text2.txt", "--out", "own", "--overwrite", status=1), "own would replace text2.txt")
     os.remove("text2.txt")
+    deep = "deep/" + "/".join(map(str, range(1, 10)))  # deep in a folder that is read
+    os.makedirs(deep)
+    os.rename("own/merges.txt", deep + "/merges.txt")
+    has(tern("tokenizer", "deep", "--out", deep, "--overwrite", status=1), f"{deep} would replace {deep}/merges.txt")
+    os.rename(deep + "/merges.txt", "own/merges.txt")
     os.rename("own/merges.txt", "text2.txt")
     tern("tokenizer", "text2.txt", "--vocab", "270", "--out", "own", "--overwrite")
 

@@ -186,7 +186,7 @@ def a_text_that_would_be_replaced():
             f.write("It was the best of times.\n" * 20)
         os.symlink(os.path.join("out", name), "link.txt")
         for text in (os.path.join("out", name), os.path.join(".", "out", "..", "out", name), "link.txt", "out"):
-            has(make(text, "--out", "out", "--overwrite", code=1), "tern tokens: out would replace %s" % text, "which is read")
+            has(make(text, "--out", "out", "--overwrite", code=1), "tern tokens: the output out would replace %s" % text, "which is also an input")
         os.remove("link.txt")
         has(open(os.path.join("out", name)).read(), "best of times")
         os.remove(os.path.join("out", name))

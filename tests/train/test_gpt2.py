@@ -191,6 +191,9 @@ def begun(folder):
     val = ["--val", "tokens.bin", "--val-every", "20", "--val-batches", "2"]
     learned = measured(run(folder, gpt2(*val, "--lr", "1e-2", out="learned", steps=20)))
     run(folder, [tern, "convert", "learned", "--weights", "--to", "weights.safetensors"])
+    (folder / "learned" / "merges.txt").write_text("#version: 0.2\n")  # a step's tokenizer is that of its run
+    run(folder, [tern, "convert", "learned/step-000020", "stepped"])
+    check((folder / "stepped" / "merges.txt").exists(), "stepped has no tokenizer")
     hugging_face(folder / "weights.safetensors", folder / "hf", vocab_size=300, n_positions=16, n_embd=64, n_layer=2, n_head=2)
     command = [programs / "11_gpt2", "--data", "tokens.bin", "--init", "hf", "--context", "16", "--batch", "2", *val]
     kept = measured(run(folder, [*command, "--lr", "1e-30", "--steps", "1", "--out", "kept"]))

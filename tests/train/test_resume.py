@@ -31,6 +31,7 @@ def last_lines(output):
     """The sample; the validation before it is in the history."""
     lines = output.splitlines()
     start, end = lines.index("---- a sample ----"), lines.index("------------------")
+    check(any(line.startswith("val loss: ") for line in lines[end:]), output)
     check(any(line.startswith("median ms/step: ") for line in lines[end:]), output)
     return lines[start:end]
 
