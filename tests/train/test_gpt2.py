@@ -387,7 +387,7 @@ def losses(folder, out):
 
 
 def measured(output):
-    return [line.split("step ")[1] for line in output.splitlines() if "val loss" in line]
+    return [line.split("step ")[1] for line in output.splitlines() if ": val loss" in line]
 
 
 def close(a, b):
