@@ -297,10 +297,11 @@ static bool are_views(const tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
         if ((!x || c->out[i]->storage != x->storage) && tn_count(c->out[i]) > 0) {
-            return tn_op_fail(c, TN_EVALUE,
-                              "output %d is no view of input 0, and nothing fills it: forward, host and "
-                              "compose are NULL",
-                              i);
+            return tn_op_fail(
+                c, TN_EVALUE,
+                "output %d is no view of input 0, and nothing fills it: forward, host and "
+                "compose are NULL",
+                i);
         }
     }
     return true;

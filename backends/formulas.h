@@ -145,7 +145,7 @@ TN__FORMULA_HELPERS(double)
     X(TN_ATAN2, atan2, M(atan2)(a, b))                                                             \
     X(TN_MISH_GRAD, mish_grad, b * tn__mish_slope_##T(a, M(exp)(-M(fabs)(a))))                     \
     X(TN_HARDSWISH_GRAD, hardswish_grad,                                                           \
-      a >= 3 ? b : (a <= -3 ? 0 : b * (a / 3 + (T)0.5)))                                             \
+      a >= 3 ? b : (a <= -3 ? 0 : b * (a / 3 + (T)0.5)))                                           \
     X(TN_FMOD, fmod, M(fmod)(a, b))                                                                \
     X(TN_REMAINDER, remainder, tn__remainder_##T(b, M(fmod)(a, b)))
 

@@ -1,4 +1,5 @@
-// Every public macro as a C++ program writes it, for test_cxx.sh: it ends with status 0 when each did what it does in C.
+// Every public macro as a C++ program writes it, for test_cxx.sh: it ends with status 0 when each
+// did what it does in C.
 #include <tern/sys/backend.h>
 #include <tern/sys/device.h>
 #include <tern/sys/group.h>
@@ -14,10 +15,28 @@
 #include <cstdio>
 
 // What the headers give besides: numbers, and attributes of declarations.
-static const long long numbers[] = {TN_BACKEND_VERSION, TN_DESCRIBE_ROOM, TN_DEVICE_VERSION, TN_DEVICE_WHY, TN_ENGINE_VERSION,
-                                    TN_ENGINE_WHY, TN_MAX_DIMS, TN_MAX_VALUES, TN_MESH_DIMS, TN_MODULE_NAME, TN_OP_FIELDS,
-                                    TN_OP_INPUTS, TN_OP_OUTPUTS, TN_SPAN_STATES, TN_STORE_KEY, TN_STORE_TIMEOUT, TN_STORE_VALUE,
-                                    TN_STORE_WHY, (long long)TN_UTF8_ROOM(4), TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH};
+static const long long numbers[] = {TN_BACKEND_VERSION,
+                                    TN_DESCRIBE_ROOM,
+                                    TN_DEVICE_VERSION,
+                                    TN_DEVICE_WHY,
+                                    TN_ENGINE_VERSION,
+                                    TN_ENGINE_WHY,
+                                    TN_MAX_DIMS,
+                                    TN_MAX_VALUES,
+                                    TN_MESH_DIMS,
+                                    TN_MODULE_NAME,
+                                    TN_OP_FIELDS,
+                                    TN_OP_INPUTS,
+                                    TN_OP_OUTPUTS,
+                                    TN_SPAN_STATES,
+                                    TN_STORE_KEY,
+                                    TN_STORE_TIMEOUT,
+                                    TN_STORE_VALUE,
+                                    TN_STORE_WHY,
+                                    (long long)TN_UTF8_ROOM(4),
+                                    TN_VERSION_MAJOR,
+                                    TN_VERSION_MINOR,
+                                    TN_VERSION_PATCH};
 TN_API int exported(const char *format, ...) TN_PRINTF(1, 2);
 
 static int failures;
@@ -45,7 +64,8 @@ static void tensors() {
     tn_tensor *b = tn_ones(TN_DIMS(3, 4), TN_F32);
     check(item(tn_sum_all(TN_EINSUM("ij,jk->ik", a, b))) == 84, "TN_EINSUM of two");
     check(item(tn_sum_all(TN_EINSUM("ij->j", a))) == 21, "TN_EINSUM of one");
-    check(tn_size(TN_CAT(1, a, a), 1) == 6 && tn_size(TN_STACK(0, a, a, a), 0) == 3, "TN_CAT, TN_STACK");
+    check(tn_size(TN_CAT(1, a, a), 1) == 6 && tn_size(TN_STACK(0, a, a, a), 0) == 3,
+          "TN_CAT, TN_STACK");
     check(tn_size(TN_CAT(0, a), 0) == rows, "TN_CAT of one");
     tn_values values = TN_VALUES(a, NULL, b);
     check(values.n == 3 && values.v[0] == a && !values.v[1], "TN_VALUES");
@@ -62,7 +82,9 @@ static void tensors() {
 
 static void options() {
     tn_adamw_options o = TN_WITH(tn_adamw, .lr = 0.5, .weight_decay = 0.25);
-    check(o.from_defaults && o.lr == 0.5 && o.weight_decay == 0.25 && o.eps == tn_adamw_defaults().eps, "TN_WITH");
+    check(o.from_defaults && o.lr == 0.5 && o.weight_decay == 0.25 &&
+              o.eps == tn_adamw_defaults().eps,
+          "TN_WITH");
 }
 
 // ---- Modules ----
@@ -91,7 +113,8 @@ static void modules() {
         TN_ADD(&n, first);
         TN_OWN(&n, second, tn_linear_new(8, 2));
     }
-    check(tn_module_materialize(&n) == TN_OK && tn_module_count(&n) == 4 * 8 + 8 + 8 * 2 + 2, "TN_ADD, TN_OWN, TN_DEFER_INIT");
+    check(tn_module_materialize(&n) == TN_OK && tn_module_count(&n) == 4 * 8 + 8 + 8 * 2 + 2,
+          "TN_ADD, TN_OWN, TN_DEFER_INIT");
     tn_tensor *x = tn_ones(TN_DIMS(5, 4), TN_F32);
     {
         TN_NO_SYNC(&n);
@@ -105,18 +128,21 @@ static void modules() {
     }
     tn_average_free(ema);
     tn_module_finish(&n);
-    tn_sequential *s = TN_SEQUENTIAL(tn_linear_new(4, 4), TN_FN(tn_relu), TN_FN_WITH(tn_mul_scalar, 0.5),
-                                     TN_FN([](tn_tensor *t) { return tn_abs(t); }), tn_linear_new(4, 1));
-    check(tn_module_children(s) == 5 && tn_size(tn_call(s, x), 1) == 1, "TN_SEQUENTIAL, TN_FN, TN_FN_WITH");
+    tn_sequential *s =
+        TN_SEQUENTIAL(tn_linear_new(4, 4), TN_FN(tn_relu), TN_FN_WITH(tn_mul_scalar, 0.5),
+                      TN_FN([](tn_tensor *t) { return tn_abs(t); }), tn_linear_new(4, 1));
+    check(tn_module_children(s) == 5 && tn_size(tn_call(s, x), 1) == 1,
+          "TN_SEQUENTIAL, TN_FN, TN_FN_WITH");
     tn_module_free(s);
-    tn_module *both = static_cast<tn_module *>(tn_module_new_values(sizeof(tn_module), "both", both_forward));
+    tn_module *both =
+        static_cast<tn_module *>(tn_module_new_values(sizeof(tn_module), "both", both_forward));
     check(item(tn_sum_all(TN_CALL(both, x, x))) == 40, "TN_CALL");
     tn_module_free(both);
 }
 
 static void data() {
-    tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(tn_ones(TN_DIMS(3, 1, 4, 4), TN_F32), NULL), 1, tn_center_crop(2, 2),
-                                   tn_random_horizontal_flip(0.5));
+    tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(tn_ones(TN_DIMS(3, 1, 4, 4), TN_F32), NULL), 1,
+                                   tn_center_crop(2, 2), tn_random_horizontal_flip(0.5));
     check(d && d->x_dims.size[2] == 2, "TN_TRANSFORMED");
     tn_dataset_free(d);
 }
@@ -133,17 +159,21 @@ struct scale_args {
     tn_dims dims;
 };
 
-static const tn_op_field fields[] = {TN_FIELD(scale_args, k),     TN_FIELD(scale_args, wholes), TN_FIELD(scale_args, whole),
-                                     TN_FIELD(scale_args, on),    TN_FIELD(scale_args, count),  TN_FIELD(scale_args, how),
+static const tn_op_field fields[] = {TN_FIELD(scale_args, k),     TN_FIELD(scale_args, wholes),
+                                     TN_FIELD(scale_args, whole), TN_FIELD(scale_args, on),
+                                     TN_FIELD(scale_args, count), TN_FIELD(scale_args, how),
                                      TN_FIELD(scale_args, dims)};
 
 static void operations() {
-    static const tn_field_kind kinds[] = {TN_FIELD_DOUBLE, TN_FIELD_INT64, TN_FIELD_INT64, TN_FIELD_BOOL,
-                                          TN_FIELD_INT,    TN_FIELD_INT,   TN_FIELD_DIMS};
+    static const tn_field_kind kinds[] = {TN_FIELD_DOUBLE, TN_FIELD_INT64, TN_FIELD_INT64,
+                                          TN_FIELD_BOOL,   TN_FIELD_INT,   TN_FIELD_INT,
+                                          TN_FIELD_DIMS};
     for (int i = 0; i < 7; i++) {
         check(fields[i].kind == kinds[i] && fields[i].bytes > 0, fields[i].name);
     }
-    check(fields[1].offset == offsetof(scale_args, wholes) && fields[1].bytes == 3 * sizeof(int64_t), "TN_FIELD");
+    check(fields[1].offset == offsetof(scale_args, wholes) &&
+              fields[1].bytes == 3 * sizeof(int64_t),
+          "TN_FIELD");
     tn_op op = tn_op();
     op.name = "twice";
     op.saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0) | TN_SAVES_INPUTS;
