@@ -153,7 +153,7 @@ static void shards(void) {
 }
 
 static void shards_read(void) {
-    int32_t x[2], y[2];
+    int64_t x[2], y[2];
     tn_dataset *d = tn_token_shards(temp_path("shard_*.bin"), 2, 50257);
     if (d) {
         tn_dataset_get(d, 0, x, y);
