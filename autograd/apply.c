@@ -207,7 +207,8 @@ static bool check_inputs(const tn_op_call *c) {
             continue;
         }
         /* what lends a copy reads neither it nor its parameter: who reads the result does */
-        if (c->op->lends ? !tn__readable(t, c->op->name) : !tn__usable(t, c->op->name)) {
+        if (c->op->flags & TN_OP_LENDS ? !tn__readable(t, c->op->name)
+                                       : !tn__usable(t, c->op->name)) {
             return false;
         }
         if (!tn__same_device(t->storage->device, first->storage->device)) {
@@ -237,7 +238,8 @@ static bool wants_grad(const tn_op_call *c) {
  * are not needed. */
 static bool run_composition(tn_op_call *c, int results) {
     tn_dtype dtype[TN_OP_OUTPUTS];
-    if (c->op->wide && c->inputs > TN_OP_INPUTS) {
+    bool wide = c->op->flags & TN_OP_WIDE;
+    if (wide && c->inputs > TN_OP_INPUTS) {
         return tn_op_fail(c, TN_EUNSUPPORTED, "a composition takes at most %d inputs",
                           TN_OP_INPUTS);
     }
@@ -253,10 +255,10 @@ static bool run_composition(tn_op_call *c, int results) {
         return false;
     }
     tn_tensor *in[TN_OP_INPUTS], *const *given = c->in;
-    for (int i = 0; i < c->inputs && c->op->wide; i++) {
+    for (int i = 0; i < c->inputs && wide; i++) {
         in[i] = tn__widened(c->in[i]);
     }
-    c->in = c->op->wide ? in : given;
+    c->in = wide ? in : given;
     c->out[0] = c->op->compose(c);
     c->in = given;
     tn__leave();
@@ -275,14 +277,6 @@ static bool run_composition(tn_op_call *c, int results) {
     return true;
 }
 
-/* A composition is what remains without kernels and loops. On another device it goes before loops
- * of the host, which would copy the operands. */
-static bool runs_composition(const tn_op_call *c) {
-    const tn_op *op = c->op;
-    bool lacking = !op->forward || tn__kernel_lacking(c->kernels, op->needs);
-    return op->compose && lacking && !(op->host && c->ctx->device.kind == TN_CPU);
-}
-
 static void note_where(tn_op_call *c) {
     if (c->out[0]->node && !c->out[0]->node->where) {
         char place[256];
@@ -294,10 +288,11 @@ static void note_where(tn_op_call *c) {
 /* Behind the shape rule. *taken: what args own belongs to a node now. */
 static bool run_shaped(tn_op_call *c, bool *taken) {
     int results = tn_op_results(c->op);
-    if (runs_composition(c)) {
+    tn_status status = tn__profiled() ? tn__profile_forward(c) : tn__kernel_forward(c);
+    if (status == TN_EUNSUPPORTED && c->op->compose && !tn__pending()) {
         return run_composition(c, results);
     }
-    if (tn__profiled() ? !tn__profile_forward(c) : !tn__kernel_forward(c)) {
+    if (status != TN_OK) {
         return false;
     }
     *taken = c->record;

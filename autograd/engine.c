@@ -38,8 +38,8 @@ static tn_dtype gradient_dtype(const tn__edge *edge) {
     if (edge->leaf && edge->leaf->leaf) {
         return edge->leaf->leaf->grad_dtype;
     }
-    return edge->node && edge->node->op->lends ? gradient_dtype(&edge->node->edges[1])
-                                               : edge->dtype;
+    return edge->node && edge->node->op->flags & TN_OP_LENDS ? gradient_dtype(&edge->node->edges[1])
+                                                             : edge->dtype;
 }
 
 tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i) {
@@ -195,8 +195,8 @@ static void run_backward(tn_op_grad *g, bool create_graph) {
     if (tn__pending()) {
         return;
     }
-    g->widened = op->wide;
-    for (int k = 0; k < g->outputs && op->wide; k++) {
+    g->widened = op->flags & TN_OP_WIDE;
+    for (int k = 0; k < g->outputs && g->widened; k++) {
         g->dout[k] = tn__widened(g->dout[k]);
     }
     if (op->backward) {
@@ -575,9 +575,8 @@ static int by_age(const void *a, const void *b) {
 }
 
 static bool mark_wanted(tn__run *run) {
-    tn__slot **order = tn__malloc((size_t)(run->count + 1) * sizeof(tn__slot *));
+    tn__slot **order = tn__malloc_for((size_t)(run->count + 1) * sizeof(tn__slot *), "grad");
     if (!order) {
-        tn__raise(TN_ENOMEM, "grad", "out of memory");
         return false;
     }
     for (int i = 0; i < run->count; i++) {

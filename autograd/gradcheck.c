@@ -28,12 +28,8 @@ static double weight_of(int k, int64_t i) {
 
 /* Room on the host for t's elements; NULL after raising. The caller frees. */
 static double *host_room(const tn_tensor *t) {
-    double *room = tn__malloc((size_t)(tn_count(t) > 0 ? tn_count(t) : 1) * sizeof *room);
-    if (!room) {
-        tn__raise(TN_ENOMEM, "gradcheck", "no memory for %lld elements on the host",
-                  (long long)tn_count(t));
-    }
-    return room;
+    return tn__malloc_for((size_t)(tn_count(t) > 0 ? tn_count(t) : 1) * sizeof(double),
+                          "gradcheck");
 }
 
 /* t's elements in row-major order; NULL after raising. The caller frees. */

@@ -60,10 +60,7 @@ static void note_shape(node_shape *shape, tn_dims dims) {
 
 /* One for each slot; the caller frees them. NULL after TN_ENOMEM. */
 static node_shape *find_shapes(const tn__run *run, const tn_tensor *t) {
-    node_shape *shapes = tn__calloc((size_t)run->count, sizeof(*shapes));
-    if (!shapes) {
-        tn__raise(TN_ENOMEM, "graph_dot", "out of memory");
-    }
+    node_shape *shapes = tn__calloc_for((size_t)run->count, sizeof(*shapes), "graph_dot");
     for (int at = 0; shapes && at < run->count; at++) {
         const tn_node *node = run->slots[at].node;
         for (int i = 0; node && i < node->inputs; i++) {

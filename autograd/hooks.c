@@ -16,9 +16,8 @@ static tn_hook add_hook(tn__hook **list, tn__hook hook, const char *operation) {
         tn__raise(TN_EVALUE, operation, "the hook is NULL");
         return 0;
     }
-    tn__hook *made = tn__malloc(sizeof *made);
+    tn__hook *made = tn__malloc_for(sizeof *made, operation);
     if (!made) {
-        tn__raise(TN_ENOMEM, operation, "out of memory for a hook");
         return 0;
     }
     *made = hook;
@@ -120,9 +119,9 @@ tn_status tn_after_backward(void (*f)(void *user), void *user) {
     if (tn__grad_self.backward_depth == 0) {
         return tn__raise(TN_ESTATE, "after_backward", "no backward is running on this thread");
     }
-    tn__after *after = tn__malloc(sizeof *after);
+    tn__after *after = tn__malloc_for(sizeof *after, "after_backward");
     if (!after) {
-        return tn__raise(TN_ENOMEM, "after_backward", "out of memory");
+        return TN_ENOMEM;
     }
     *after = (tn__after){NULL, f, user};
     tn__after **end = &tn__grad_self.after;

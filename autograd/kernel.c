@@ -6,13 +6,15 @@
  * in the dtype in which they will be summed, or are the sums so far when the kernel can add to
  * them. Statuses become errors.
  *
- * Loops of an operation's own (host, host_backward) go the same way, with stand-ins for what does
- * not lie on the CPU or is bf16 or f16.
+ * The order is: the operation's forward or the device's own kernel, loops over the host's memory,
+ * the composition (on another device before the loops). Loops go the same way as kernels, with
+ * stand-ins for what does not lie on the CPU or is bf16 or f16.
  */
 #include "autograd/kernel.h"
 
 #include "autograd/links.h"
 #include "autograd/node.h"
+#include "backends/desc.h"
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
 
@@ -37,21 +39,11 @@ tn_desc tn_desc_of(const tn_tensor *t) {
 }
 
 tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
-    tn_desc d;
     if (!x || !y || x->ndim > y->ndim || y->ndim > TN_MAX_DIMS) {
         tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or have no such sizes");
         return tn_desc_of(NULL);
     }
-    d.data = x->data;
-    d.dtype = x->dtype;
-    d.ndim = y->ndim;
-    int missing = y->ndim - x->ndim;
-    for (int i = 0; i < y->ndim; i++) {
-        bool repeated = i < missing || (x->size[i - missing] == 1 && y->size[i] != 1);
-        d.size[i] = y->size[i];
-        d.stride[i] = repeated ? 0 : x->stride[i - missing];
-    }
-    return d;
+    return tn__desc_spread(x, y->ndim, y->size);
 }
 
 tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
@@ -60,12 +52,7 @@ tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
                   x ? x->ndim : 0);
         return tn_desc_of(NULL);
     }
-    tn_desc d = *x;
-    d.size[a] = x->size[b];
-    d.size[b] = x->size[a];
-    d.stride[a] = x->stride[b];
-    d.stride[b] = x->stride[a];
-    return d;
+    return tn__desc_swapped(x, a, b);
 }
 
 /* All dimensions of d but the last `kept` made one; false, and d as it was, when strides do not
@@ -193,10 +180,33 @@ static void status_raise(const tn_op *op, tn_status status, const tn_backend *ke
     }
 }
 
-bool tn__kernel_lacking(const tn_backend *kernels, size_t entry) {
-    void (*function)(void) = NULL;
-    memcpy(&function, (const char *)kernels + entry, sizeof function);
-    return entry && !function;
+/* ---- Kernels of operations ------------------------------------------------------------------- */
+
+/* The device's own kernels of op. */
+static inline const tn_op_kernel *own_kernel(const tn_op *op, const tn_backend *kernels) {
+    static const tn_op_kernel none;
+    const tn_op_kernel *own = op->kernel && kernels->fused ? kernels->fused[op->kernel] : NULL;
+    return own ? own : &none;
+}
+
+tn_status tn_op_run(const tn_op *op, const tn_op_call *c) {
+    if (!op || !c || !c->kernels || !c->ctx) {
+        return tn__raise(TN_EVALUE, "op_run", "the operation, the call or its table is NULL");
+    }
+    const tn_op_kernel *own = own_kernel(op, c->kernels);
+    tn_status status = own->forward ? own->forward(c) : TN_EUNSUPPORTED;
+    bool on_host = op->host.forward && c->ctx->device.kind == TN_CPU;
+    return status == TN_EUNSUPPORTED && on_host ? op->host.forward(c) : status;
+}
+
+tn_status tn_op_run_back(const tn_op *op, const tn_op_back *b) {
+    if (!op || !b || !b->kernels || !b->ctx) {
+        return tn__raise(TN_EVALUE, "op_run_back", "the operation, the call or its table is NULL");
+    }
+    const tn_op_kernel *own = own_kernel(op, b->kernels);
+    tn_status status = own->backward ? own->backward(b) : TN_EUNSUPPORTED;
+    bool on_host = op->host.backward && b->ctx->device.kind == TN_CPU;
+    return status == TN_EUNSUPPORTED && on_host ? op->host.backward(b) : status;
 }
 
 /* ---- Stand-ins on the host ------------------------------------------------------------------- */
@@ -224,26 +234,33 @@ static tn_tensor *host_writes(tn_tensor *t) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static tn_status forward_run(tn_op_call *c, bool host) {
+/* By `kernel`, with operands where they are. TN_EUNSUPPORTED is not raised where something else may
+ * run: `others`. */
+static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call *), bool others) {
     const tn_op *op = c->op;
+    tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS];
     scratch s;
     s.kernels = c->kernels;
     s.ctx = c->ctx;
     s.count = 0;
     tn_status status = TN_OK;
+    memset(c->x, 0, sizeof c->x);
+    memset(c->y, 0, sizeof c->y);
     for (int i = 0; i < c->inputs && i < TN_OP_INPUTS && status == TN_OK; i++) {
         if (c->in[i]) {
-            status = operand_open(&s, &c->x[i], c->in[i], op->x_rows[i], c->in[i]->dtype);
+            status = operand_open(&s, &x[i], c->in[i], op->x_rows[i], c->in[i]->dtype);
+            c->x[i] = &x[i];
         }
     }
     for (int i = 0; i < c->outputs; i++) {
-        operand_target(&c->y[i], c->out[i], op->y_rows[i]);
+        operand_target(&y[i], c->out[i], op->y_rows[i]);
+        c->y[i] = &y[i];
     }
     if (status == TN_OK) {
-        status = host ? op->host(c) : op->forward(c);
+        status = kernel(c);
     }
     scratch_free(&s);
-    if (status != TN_OK && !(status == TN_EUNSUPPORTED && !host && op->host && !tn__pending())) {
+    if (status != TN_OK && !(status == TN_EUNSUPPORTED && others && !tn__pending())) {
         status_raise(op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
     }
     return status;
@@ -260,13 +277,14 @@ static bool all_for_host(const tn_op_call *c) {
     return all;
 }
 
-static bool host_forward(tn_op_call *c) {
+static tn_status host_forward(tn_op_call *c) {
+    bool others = c->op->compose;
     if (all_for_host(c)) {
-        return forward_run(c, true) == TN_OK;
+        return forward_run(c, c->op->host.forward, others);
     }
     if (c->inputs > TN_OP_INPUTS) {
-        return tn_op_fail(c, TN_EUNSUPPORTED, "loops of the host take at most %d inputs",
-                          TN_OP_INPUTS);
+        tn_op_fail(c, TN_EUNSUPPORTED, "loops of the host take at most %d inputs", TN_OP_INPUTS);
+        return TN_EUNSUPPORTED;
     }
     TN_SCOPE;
     TN_NO_GRAD;
@@ -281,41 +299,45 @@ static bool host_forward(tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         h.out[i] = host_writes(c->out[i]);
     }
-    if (tn__pending() || forward_run(&h, true) != TN_OK) {
-        return false;
-    }
-    for (int i = 0; i < c->outputs && !tn__pending(); i++) {
+    tn_status status = tn__pending() ? tn_error() : forward_run(&h, c->op->host.forward, others);
+    for (int i = 0; i < c->outputs && status == TN_OK && !tn__pending(); i++) {
         if (h.out[i] != c->out[i]) {
             tn__ops.copy_(c->out[i], h.out[i]);
         }
     }
-    return !tn__pending();
+    return status == TN_OK ? tn_error() : status;
 }
 
-/* What has neither forward nor loops makes views of its first input, which need no filling. */
-static bool are_views(const tn_op_call *c) {
+/* What has no kernel makes views of its first input, which need no filling. */
+static tn_status check_views(const tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
         if ((!x || c->out[i]->storage != x->storage) && tn_count(c->out[i]) > 0) {
-            return tn_op_fail(
-                c, TN_EVALUE,
-                "output %d is no view of input 0, and nothing fills it: forward, host and "
-                "compose are NULL",
-                i);
+            tn_op_fail(c, TN_EVALUE,
+                       "output %d is no view of input 0, and nothing fills it: forward, host and "
+                       "compose are NULL",
+                       i);
         }
     }
-    return true;
+    return tn_error();
 }
 
-bool tn__kernel_forward(tn_op_call *c) {
+tn_status tn__kernel_forward(tn_op_call *c) {
     const tn_op *op = c->op;
-    if (op->forward && !(op->host && tn__kernel_lacking(c->kernels, op->needs))) {
-        tn_status status = forward_run(c, false);
-        if (status != TN_EUNSUPPORTED || !op->host || tn__pending()) {
-            return status == TN_OK;
-        }
+    bool on_host = c->ctx->device.kind == TN_CPU;
+    tn_status (*kernel)(const tn_op_call *) =
+        op->forward ? op->forward : own_kernel(op, c->kernels)->forward;
+    tn_status status = TN_EUNSUPPORTED;
+    if (kernel) {
+        status = forward_run(c, kernel, op->host.forward || op->compose);
+    } else if (!op->host.forward && !op->compose) {
+        return check_views(c);
     }
-    return op->host ? host_forward(c) : are_views(c);
+    if (status == TN_EUNSUPPORTED && op->host.forward && (on_host || !op->compose) &&
+        !tn__pending()) {
+        status = host_forward(c);
+    }
+    return status;
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -326,7 +348,7 @@ typedef struct backward_pass {
     scratch s;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS], dy[TN_OP_OUTPUTS], dx[TN_OP_INPUTS];
     tn_tensor *made[TN_OP_INPUTS]; /* what dx describes */
-    bool host;                     /* for host_backward */
+    bool host;                     /* for loops over the host's memory */
 } backward_pass;
 
 /* The dtype in which the gradient of input i is written. */
@@ -340,7 +362,7 @@ static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) 
 static bool find_sums(tn_op_grad *g, backward_pass *p) {
     bool any = false;
     for (int i = 0; i < g->inputs; i++) {
-        if (g->op->adds >> i & 1 && g->wants[i]) {
+        if (g->op->widens >> i & 1 && g->wants[i]) {
             p->made[i] = tn_op_pending(g, i);
             any = true;
             if (!p->made[i] || p->made[i]->dtype != dtype_of_dx(g, p, i)) {
@@ -389,9 +411,10 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
 }
 
 static bool make_gradients(tn_op_grad *g, backward_pass *p) {
-    p->b.adds = g->op->adds && !p->host && find_sums(g, p);
+    p->b.adds = g->op->flags & TN_OP_ADDS && !p->host && find_sums(g, p);
     for (int i = 0; i < g->inputs; i++) {
-        bool always = (g->op->always >> i & 1) && g->node->edges[i].present;
+        bool always = g->op->flags & TN_OP_ALL_DX && g->node->edges[i].present &&
+                      tn_dtype_is_float(tn_op_input_dtype(g, i));
         if ((g->wants[i] || always) && !make_gradient(g, p, i)) {
             return false;
         }
@@ -402,7 +425,7 @@ static bool make_gradients(tn_op_grad *g, backward_pass *p) {
 /* The dtype in which dy is handed over. */
 static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, const tn_tensor *dy,
                             int k) {
-    for (int i = 0; g->op->dy_as_dx && k == 0 && i < g->inputs; i++) {
+    for (int i = 0; g->op->flags & TN_OP_DY_AS_DX && k == 0 && i < g->inputs; i++) {
         if (p->b.dx[i]) {
             return p->dx[i].dtype;
         }
@@ -455,7 +478,7 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
         if (!p->made[i] || !g->wants[i]) {
             continue;
         }
-        bool added = p->b.adds && (g->op->adds >> i & 1);
+        bool added = p->b.adds && (g->op->widens >> i & 1);
         if (added || (g->op->room && !p->host)) {
             tn__touch(p->made[i]);
         }
@@ -466,11 +489,12 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
     }
 }
 
-/* By op->backward_kernel or op->host_backward, with operands on `device`. TN_EUNSUPPORTED: it said
- * so, and something else may run. */
-static tn_status backward_run(tn_op_grad *g, tn_device device, bool host) {
+/* By `kernel`, with operands on `device`: the host's for its loops. TN_EUNSUPPORTED: it said so,
+ * and something else may run. */
+static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
+                              tn_device device, bool host) {
     const tn_op *op = g->op;
-    bool others = op->backward || op->compose || (op->host_backward && !host);
+    bool others = op->backward || op->compose || (op->host.backward && !host);
     backward_pass p;
     p.b = (tn_op_back){
         .args = g->args, .kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
@@ -482,7 +506,7 @@ static tn_status backward_run(tn_op_grad *g, tn_device device, bool host) {
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
     bool ran = status == TN_OK;
     if (ran) {
-        status = host ? op->host_backward(&p.b) : op->backward_kernel(&p.b);
+        status = kernel(&p.b);
     }
     scratch_free(&p.s);
     if (status == TN_OK) {
@@ -509,23 +533,32 @@ static const tn_tensor *first_dout(const tn_op_grad *g) {
 tn_status tn__kernel_backward(tn_op_grad *g) {
     const tn_op *op = g->op;
     const tn_tensor *first = first_dout(g);
-    if (!first || g->inputs > TN_OP_INPUTS || !(op->backward_kernel || op->host_backward)) {
+    if (!first || g->inputs > TN_OP_INPUTS) {
         return TN_EUNSUPPORTED;
     }
     tn_device device = first->storage->device;
-    if (op->backward_kernel && g->dout[0] &&
-        !tn__kernel_lacking(tn_backend_of(device), op->backward_needs)) {
-        tn_status status = backward_run(g, device, false);
+    tn_status (*kernel)(const tn_op_back *) =
+        op->backward_kernel ? op->backward_kernel : own_kernel(op, tn_backend_of(device))->backward;
+    if (kernel && g->dout[0]) {
+        tn_status status = backward_run(g, kernel, device, false);
         if (status != TN_EUNSUPPORTED || tn__pending()) {
             return status;
         }
     }
-    if (!op->host_backward || (device.kind != TN_CPU && (op->backward || op->compose))) {
+    if (!op->host.backward || (device.kind != TN_CPU && (op->backward || op->compose))) {
         return TN_EUNSUPPORTED;
     }
     TN_SCOPE;
     TN_NO_GRAD;
-    return backward_run(g, the_host, true);
+    return backward_run(g, op->host.backward, the_host, true);
+}
+
+bool tn__kernel_there(const tn_op *op, tn_device device, bool backward) {
+    const tn_op_kernel *own = own_kernel(op, tn_backend_of(device));
+    bool composed = op->compose || (backward && op->backward),
+         host = backward ? op->host.backward != NULL : op->host.forward != NULL;
+    return (backward ? op->backward_kernel || own->backward : op->forward || own->forward) ||
+           (host && (device.kind == TN_CPU || !composed));
 }
 
 tn_tensor *tn__widened(tn_tensor *t) {

@@ -9,9 +9,8 @@
 
 static tn_leaf *leaf_of(tn_tensor *t) {
     if (!t->leaf) {
-        tn_leaf *leaf = tn__calloc(1, sizeof *leaf);
+        tn_leaf *leaf = tn__calloc_for(1, sizeof *leaf, "requires_grad");
         if (!leaf) {
-            tn__raise(TN_ENOMEM, "requires_grad", "out of memory for a leaf");
             return NULL;
         }
         leaf->grad_dtype = t->dtype;

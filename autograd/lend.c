@@ -23,7 +23,7 @@ static const tn_op lend_op = {
     .name = "lend",
     .shape = lend_shape,
     .backward = lend_backward,
-    .lends = true,
+    .flags = TN_OP_LENDS,
 };
 
 /* The leaf's copy, showing what t holds now; NULL after raising. */

@@ -14,9 +14,8 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
     size_t args_room = (op->args_size + 15) & ~(size_t)15;
     size_t edges_room = (size_t)n * sizeof(tn__edge);
     size_t bytes = sizeof(tn_node) + args_room + edges_room + (size_t)saved * sizeof(tn__saved);
-    tn_node *node = tn__malloc(bytes);
+    tn_node *node = tn__malloc_for(bytes, op->name);
     if (!node) {
-        tn__raise(TN_ENOMEM, op->name, "out of memory for recording the operation");
         if (op->args_finish) {
             op->args_finish((void *)args);
         }

@@ -102,11 +102,12 @@ bool tn__profile_gradient(tn__span *span, const tn_op *op) {
     return tn__profile_begin(span, TN__SPAN_GRADIENT, name);
 }
 
-bool tn__profile_forward(tn_op_call *c) {
+tn_status tn__profile_forward(tn_op_call *c) {
     tn__span span;
     bool view =
         c->inputs > 0 && c->in[0] && c->outputs > 0 && c->in[0]->storage == c->out[0]->storage;
-    if (!(c->op->forward || c->op->host) || view || !begin_kernel(&span, c->kernels, c->op)) {
+    if (!tn__kernel_there(c->op, c->ctx->device, false) || view ||
+        !begin_kernel(&span, c->kernels, c->op)) {
         return tn__kernel_forward(c);
     }
     tn_op_work work = {.args = c->args};
@@ -127,15 +128,15 @@ bool tn__profile_forward(tn_op_call *c) {
     if (like) {
         tn__profile_work(&span, like->storage->device, like->dtype, work.bytes, work.flops);
     }
-    bool ok = tn__kernel_forward(c);
+    tn_status status = tn__kernel_forward(c);
     tn__profile_end(&span, c->ctx->device);
-    return ok;
+    return status;
 }
 
 tn_status tn__profile_backward(tn_op_grad *g) {
     tn__span span;
     tn_device device = g->dout[0] ? g->dout[0]->storage->device : tn_cpu();
-    if (!g->dout[0] || !(g->op->backward_kernel || g->op->host_backward) ||
+    if (!g->dout[0] || !tn__kernel_there(g->op, device, true) ||
         !begin_kernel(&span, tn_backend_of(device), g->op)) {
         return tn__kernel_backward(g);
     }

@@ -26,7 +26,7 @@ bool tn__profile_in_place(tn__span *span, const char *name, const tn_tensor *y, 
 void tn__profile_end(tn__span *span, tn_device device);
 
 /* tn__kernel_forward, and tn__kernel_backward, as spans. */
-bool tn__profile_forward(tn_op_call *c);
+tn_status tn__profile_forward(tn_op_call *c);
 tn_status tn__profile_backward(tn_op_grad *g);
 
 /* Around a node's rule or kernel. */

@@ -30,25 +30,13 @@ typedef struct table_step {
 typedef struct table {
     tn_profiler_view view;
     table_row *rows;
-    int count, room;
+    int count;
+    int64_t room;
     table_step *path;
-    int depth, path_room;
+    int depth;
+    int64_t path_room;
     bool failed;
 } table;
-
-/* Makes room for one more of an array; false: no memory. */
-static bool grow_array(void **array, int count, int *room, size_t bytes) {
-    if (count == *room) {
-        int wanted = *room ? *room * 2 : 64;
-        void *larger = tn__realloc(*array, (size_t)wanted * bytes);
-        if (!larger) {
-            return false;
-        }
-        *array = larger;
-        *room = wanted;
-    }
-    return true;
-}
 
 static bool has_row(const table *t, const tn__site *site) {
     switch (site->kind) {
@@ -77,7 +65,7 @@ static int find_row(table *t, const tn__site *site) {
             return i;
         }
     }
-    if (!grow_array((void **)&t->rows, t->count, &t->room, sizeof(*t->rows))) {
+    if (!tn__grow(&t->rows, t->count + 1, &t->room, sizeof(*t->rows), NULL)) {
         t->failed = true;
         return -1;
     }
@@ -130,7 +118,7 @@ static void visit_site(const tn__site *site, void *user) {
     while (t->depth > 0 && t->path[t->depth - 1].site != site->up) {
         t->depth--;
     }
-    if (t->failed || !grow_array((void **)&t->path, t->depth, &t->path_room, sizeof(*t->path))) {
+    if (t->failed || !tn__grow(&t->path, t->depth + 1, &t->path_room, sizeof(*t->path), NULL)) {
         t->failed = true;
         return;
     }

@@ -61,11 +61,8 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out) {
             grads[n++] = g->dout[i];
         }
     }
-    tn_tensor **chosen = tn__malloc((size_t)g->inputs * 2 * sizeof(tn_tensor *));
-    int *index = tn__malloc((size_t)g->inputs * sizeof *index);
-    if (!chosen || !index) {
-        tn__raise(TN_ENOMEM, "recompute", "out of memory");
-    }
+    tn_tensor **chosen = tn__malloc_for((size_t)g->inputs * 2 * sizeof(tn_tensor *), "recompute");
+    int *index = tn__malloc_for((size_t)g->inputs * sizeof *index, "recompute");
     for (int i = 0; chosen && index && i < g->inputs; i++) {
         tn_tensor *t = i < args->inputs ? in.v[i] : g->node->edges[i].leaf;
         if (g->wants[i] && t) {
@@ -143,10 +140,9 @@ static tn_values inert_values(void) {
 static tn_values record_node(recompute_args args, tn_values in, tn_tensor *const *params,
                              int params_n, tn_values out) {
     int n = in.n + params_n;
-    tn_tensor **all = tn__malloc((size_t)n * sizeof(tn_tensor *));
+    tn_tensor **all = tn__malloc_for((size_t)n * sizeof(tn_tensor *), "recompute");
     if (!all) {
         recompute_finish(&args);
-        tn__raise(TN_ENOMEM, "recompute", "out of memory for recording");
         return inert_values();
     }
     int saved = 0;

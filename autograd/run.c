@@ -38,19 +38,16 @@ static void table_insert(int *table, size_t size, const tn__slot *slots, int ind
 }
 
 static bool table_grow(tn__run *run) {
-    int room = run->room ? run->room * 2 : 64;
-    tn__slot *slots = tn__realloc(run->slots, (size_t)room * sizeof *slots);
-    if (slots) {
-        run->slots = slots;
-    }
-    size_t size = (size_t)room * 2;
-    int *table = slots ? tn__calloc(size, sizeof *table) : NULL;
+    int64_t room = run->room;
+    bool fits = tn__grow(&run->slots, run->room ? run->count + 1 : 64, &room, sizeof(*run->slots),
+                         "backward");
+    size_t size = (size_t)room * 2; /* a power of two */
+    int *table = fits ? tn__calloc_for(size, sizeof(*table), "backward") : NULL;
     if (!table) {
-        tn__raise(TN_ENOMEM, "backward", "out of memory for the run's table");
         return false;
     }
     for (int i = 0; i < run->count; i++) {
-        table_insert(table, size, slots, i);
+        table_insert(table, size, run->slots, i);
     }
     free(run->table);
     run->table = table;
@@ -90,17 +87,14 @@ void tn__run_hold(tn__slot *slot) {
 /* ---- Queue: a binary heap, the youngest node on top ------------------------------------------ */
 
 bool tn__run_reserve_heap(tn__run *run) {
-    run->heap = tn__malloc((size_t)(run->count + 1) * sizeof *run->heap);
-    if (!run->heap) {
-        tn__raise(TN_ENOMEM, "backward", "out of memory for the run's queue");
-    }
+    run->heap = tn__malloc_for((size_t)(run->count + 1) * sizeof *run->heap, "backward");
     return run->heap != NULL;
 }
 
 /* Copies that were lent come first: what waits for them is a leaf, and what they hold is large. */
 static uint64_t age_at(const tn__run *run, int place) {
     const tn_node *node = run->slots[run->heap[place]].node;
-    return node->op->lends ? node->age | (uint64_t)1 << 63 : node->age;
+    return node->op->flags & TN_OP_LENDS ? node->age | (uint64_t)1 << 63 : node->age;
 }
 
 static void heap_swap(tn__run *run, int a, int b) {

@@ -23,7 +23,8 @@ typedef struct tn__slot {
 
 typedef struct tn__run {
     tn__slot *slots; /* in order of discovery */
-    int count, room;
+    int count;
+    int64_t room;
     int *table; /* open addressing: index + 1 into slots, 0 empty */
     size_t table_size;
     int *heap; /* slots of ready nodes, the youngest on top */

@@ -1,10 +1,24 @@
-/* The windows of pooling (tn_pool_args): which elements a place of the result has, and which places
- * have an element. For ref, for the kernels of a GPU and for the operations' own loops. */
+/* What the kernels of max_pool, avg_pool and avg_unpool read (ops/pool/): tn_pool_args, and the
+ * windows that they describe: which elements a place of the result has, and which places have an
+ * element. */
 #ifndef TERN_BACKENDS_POOL_H
 #define TERN_BACKENDS_POOL_H
 
 #include "core/inline.h"
 #include "tern/sys/backend.h"
+
+/* Windows over the dimensions behind (N, C), of which there are `spatial`: 1, 2 or 3. Arguments
+ * speak of three: those that are not there come first, and have size 1. Place p of the result has
+ * the elements p stride - padding + i dilation, 0 <= i < kernel, that there are; adaptive: those
+ * from p in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
+typedef struct tn_pool_args {
+    int spatial;
+    bool adaptive;          /* then kernel, stride, padding and divisor are not read */
+    bool count_include_pad; /* a mean divides by the window with its padding */
+    int64_t divisor;        /* > 0: a mean divides by it */
+    int64_t kernel[3], stride[3], padding[3], dilation[3];
+    int64_t in[3], out[3]; /* sizes of what is pooled, and of the result */
+} tn_pool_args;
 
 /* The window of one place of the result in one dimension: `count` elements from `first` on,
  * dilation apart; with the padding it is `span` wide. */

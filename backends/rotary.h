@@ -1,12 +1,23 @@
-/* How fast each pair of a rotary embedding turns: for the kernels of every table, and for the
- * operation's composition. */
+/* What the kernels of rotary read (ops/nn/rotary.c): x[0] (B, H, T, D), D even; x[1], the
+ * positions, (T), (1, T) or (B, T), i64 or i32; args tn_rotary_args. f32 f64 bf16 f16. */
 #ifndef TERN_BACKENDS_ROTARY_H
 #define TERN_BACKENDS_ROTARY_H
 
-#include "core/inline.h"
-#include "tern/sys/backend.h"
+#include "backends/desc.h"
 
 #include <math.h>
+
+typedef struct tn_rotary_args { /* as in tn_rotary_options (ops.h) */
+    double theta, factor, low_freq_factor, high_freq_factor;
+    int64_t original_context;
+    bool inverse; /* turns back */
+} tn_rotary_args;
+
+/* The positions as (B, T). */
+TN__INLINE tn_desc tn__rotary_positions(const tn_op_call *c) {
+    int64_t size[2] = {c->x[0]->size[0], c->x[0]->size[2]};
+    return tn__desc_spread(c->x[1], 2, size);
+}
 
 /* Radians a position, of pair i of `half`: theta^(-i / half). With a factor, pairs that turn fewer
  * than `low` times within the original context turn `factor` times more slowly, those that turn

@@ -76,7 +76,7 @@ typedef struct block {
 } block;
 
 static tn_conv2d *conv_of(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
-    tn_conv_options o = tn_conv_with(stride, kernel / 2);
+    tn_conv_options o = tn_conv_strided(stride, kernel / 2);
     o.bias = false;
     return tn_conv2d_new_with(in, out, TN_DIMS(kernel), o);
 }

@@ -6,9 +6,14 @@
  * kernels [CASE]: only rows whose name contains CASE. TERN_CPU caps the level of the CPU,
  * OMP_NUM_THREADS chooses the threads.
  */
+#include "backends/attention.h"
+#include "backends/cross_entropy.h"
+#include "backends/norm.h"
+#include "backends/rotary.h"
+#include "backends/softmax.h"
 #include "bench/bench.h"
 
-#include <tern/sys/backend.h>
+#include <tern/sys/op.h>
 #include <tern/sys/tensor.h>
 
 #include <math.h>
@@ -222,29 +227,51 @@ static tn_status k_fill(work *w) {
 static tn_status k_reduce(work *w) {
     return kernels->reduce(ctx, (tn_reduction)w->f, &w->y, &w->x);
 }
+
+/* A kernel of an operation, forward and backward. */
+#define FORWARD(name, ...)  \
+    tn_op_run(              \
+        tn_op_named(#name), \
+        &(tn_op_call){.op = tn_op_named(#name), .kernels = kernels, .ctx = ctx, __VA_ARGS__})
+#define BACKWARD(name, ...) \
+    tn_op_run_back(tn_op_named(#name), &(tn_op_back){.kernels = kernels, .ctx = ctx, __VA_ARGS__})
+
+static const tn_softmax_args last_dim = {-1};
+static const tn_norm_args usual_eps = {1e-5};
+
 static tn_status k_softmax(work *w) {
-    return kernels->softmax(ctx, &w->y, &w->x, w->f);
+    return FORWARD(softmax, .args = &last_dim, .x = {&w->x}, .y = {&w->y});
 }
 static tn_status k_softmax_backward(work *w) {
-    return kernels->softmax_backward(ctx, &w->y, &w->x, &w->z, w->f);
+    return BACKWARD(softmax, .args = &last_dim, .dx = {&w->y}, .y = {&w->x}, .dy = {&w->z});
 }
 static tn_status k_layer_norm(work *w) {
-    return kernels->layer_norm(ctx, &w->y, &w->s, &w->t, &w->x, &w->w, &w->b, 1e-5);
+    return FORWARD(layer_norm, .args = &usual_eps, .x = {&w->x, &w->w, &w->b},
+                   .y = {&w->y, &w->s, &w->t});
 }
 static tn_status k_layer_norm_backward(work *w) {
-    return kernels->layer_norm_backward(ctx, &w->y, &w->dq, &w->dk, &w->z, &w->x, &w->s, &w->t,
-                                        &w->w);
+    return BACKWARD(layer_norm, .args = &usual_eps, .dx = {&w->y, &w->dq, &w->dk}, .dy = {&w->z},
+                    .x = {&w->x, &w->w}, .y = {NULL, &w->s, &w->t});
 }
 static tn_status k_loss(work *w) {
-    return kernels->cross_entropy(ctx, &w->s, &w->t, &w->dq, &w->x, &w->label, &w->loss);
+    return FORWARD(cross_entropy, .args = &w->loss, .x = {&w->x, &w->label},
+                   .y = {&w->s, &w->t, &w->dq});
 }
 static tn_status k_loss_backward(work *w) {
-    return kernels->cross_entropy_backward(ctx, &w->y, &w->s, &w->t, &w->dq, &w->x, &w->label,
-                                           &w->loss);
+    return BACKWARD(cross_entropy, .args = &w->loss, .dx = {&w->y}, .dy = {&w->s},
+                    .x = {&w->x, &w->label}, .y = {NULL, &w->t, &w->dq});
 }
 static tn_status k_rotary(work *w) {
     static const tn_rotary_args args = {10000.0, 1.0, 1.0, 4.0, 8192, false};
-    return kernels->rotary(ctx, &w->y, &w->x, &w->label, &args);
+    return FORWARD(rotary, .args = &args, .x = {&w->x, &w->label}, .y = {&w->y});
+}
+static tn_status k_attention(work *w) {
+    return FORWARD(attention, .args = &w->attention, .x = {&w->x, &w->z, &w->w},
+                   .y = {&w->y, &w->s});
+}
+static tn_status k_attention_backward(work *w) {
+    return BACKWARD(attention, .args = &w->attention, .dx = {&w->dq, &w->dk, &w->dv}, .dy = {&w->b},
+                    .x = {&w->x, &w->z, &w->w}, .y = {&w->y, &w->s});
 }
 static tn_status k_gather(work *w) {
     return kernels->gather_rows(ctx, &w->y, &w->x, &w->label);
@@ -268,14 +295,6 @@ static tn_status k_matmul(work *w) {
 static tn_status k_linear(work *w) {
     return kernels->linear(ctx, &w->y, &w->x, &w->w, &w->b);
 }
-static tn_status k_attention(work *w) {
-    return kernels->attention(ctx, &w->y, &w->s, &w->x, &w->z, &w->w, &w->attention);
-}
-static tn_status k_attention_backward(work *w) {
-    return kernels->attention_backward(ctx, &w->dq, &w->dk, &w->dv, &w->b, &w->y, &w->s, &w->x,
-                                       &w->z, &w->w, &w->attention);
-}
-
 /* ---- Groups of rows -------------------------------------------------------------------------- */
 
 static void elementwise_rows(void) {
@@ -431,7 +450,7 @@ static void loss_rows(int64_t rows, int64_t c) {
               .s = normal_desc(TN_DIMS(rows)),
               .t = normal_desc(TN_DIMS(rows)),
               .dq = normal_desc(TN_DIMS(rows)),
-              .loss = {-100, 0}};
+              .loss = {.ignore_index = -100}};
     w.label = desc_of(tn_randint(0, c, TN_DIMS(rows), TN_I64));
     snprintf(name, sizeof name, "cross_entropy (%ld, %ld)", (long)rows, (long)c);
     if (!is_skipped(name)) {
@@ -571,7 +590,7 @@ static void attention_rows(int64_t b, int64_t h, int64_t t, int64_t d) {
     w.y = turned_desc(normal_desc(TN_DIMS(b, t, h, d)), 1, 2);
     w.b = turned_desc(normal_desc(TN_DIMS(b, t, h, d)), 1, 2);
     w.s = normal_desc(TN_DIMS(b, h, t));
-    w.attention = (tn_attention_args){1 / sqrt((double)d), true, NULL};
+    w.attention = (tn_attention_args){.causal = true};
     double flops = 2.0 * (double)(b * h * t * (t + 1) / 2 * d);
     k_attention(&w);
     snprintf(name, sizeof name, "attention B=%ld H=%ld T=%ld D=%ld causal", (long)b, (long)h,

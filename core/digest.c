@@ -1,5 +1,7 @@
 #include "core/digest.h"
 
+#include "core/error.h"
+
 #include <stdio.h>
 #include <xxhash.h>
 
@@ -12,10 +14,12 @@ void tn__digest_of(const void *data, size_t bytes, char *digits) {
     write_digits(XXH3_128bits(data, bytes), digits);
 }
 
-tn__digest *tn__digest_new(void) {
+tn__digest *tn__digest_new(const char *operation) {
     XXH3_state_t *state = XXH3_createState();
     if (state) {
         XXH3_128bits_reset(state);
+    } else {
+        tn__raise(TN_ENOMEM, operation, "no memory for a digest");
     }
     return (tn__digest *)state;
 }

@@ -11,8 +11,8 @@ enum { TN__DIGEST_DIGITS = 32 };
 void tn__digest_of(const void *data, size_t bytes, char *digits);
 
 /* Of bytes that come in pieces. */
-typedef struct tn__digest tn__digest; /* XXH3_state_t */
-tn__digest *tn__digest_new(void);     /* NULL: no memory */
+typedef struct tn__digest tn__digest;              /* XXH3_state_t */
+tn__digest *tn__digest_new(const char *operation); /* NULL after raising TN_ENOMEM */
 void tn__digest_reset(tn__digest *d);
 void tn__digest_add(tn__digest *d, const void *data, size_t bytes);
 void tn__digest_text(const tn__digest *d, char *digits); /* [TN__DIGEST_DIGITS + 1] */

@@ -1,10 +1,12 @@
 /* Errors: the first one sticks.
  *
  * tn__raise puts status and text into this thread's record; later raises are ignored until
- * tn_error_clear. The text is `place (in module.path): operation: what`; place.c finds the place.
- * Fixed buffers: an error needs no memory.
+ * tn_error_clear. The text is `place (in module.path): operation: what`. What is known when it is
+ * raised goes into fixed buffers: an error needs no memory. The place is found (place.c) when the
+ * text is shown: to a handler, by tn_error_message, or on its way to another thread.
  */
 #include "core/error.h"
+#include "core/place.h"
 #include "core/plain.h"
 
 #include <stdarg.h>
@@ -39,8 +41,9 @@ static size_t append_text(char *text, size_t room, size_t used, const char *form
     return used;
 }
 
-/* " (in mlp.fc1)", or nothing outside modules. Of very deep paths the innermost names are kept. */
-static size_t append_modules(char *text, size_t room, size_t used) {
+/* Begins the text with " (in mlp.fc1)", or nothing outside modules. Of very deep paths the
+ * innermost names are kept. */
+static size_t append_modules(char *text, size_t room) {
     enum { MOST = 24 };
     const char *names[MOST];
     int count = 0;
@@ -55,14 +58,28 @@ static size_t append_modules(char *text, size_t room, size_t used) {
         }
         names[count++] = f->name;
     }
-    if (count == 0) {
-        return used;
-    }
-    used = append_text(text, room, used, "%s(in %s", used ? " " : "", more ? "..." : "");
+    size_t used = count ? append_text(text, room, 0, " (in %s", more ? "..." : "") : 0;
     for (int i = count - 1; i >= 0; i--) {
         used = append_text(text, room, used, "%.64s%s", names[i], i ? "." : ")");
     }
     return used;
+}
+
+/* The pending error's text, with its place: what was kept begins with " (in" or ": ", which follow
+ * a place. */
+static const char *shown_message(void) {
+    tn__stack *stack = tn__thread_stack();
+    char *message = tn__thread_texts()->message;
+    if (stack->pending) {
+        char place[160], text[ROOM];
+        tn__place(place, sizeof(place));
+        size_t skipped = place[0] ? 0 : message[0] == ' ' ? 1 : 2;
+        append_text(text, ROOM, 0, "%s%s", place, message + skipped);
+        tn__plain_lines(text); /* it may quote a file or a peer */
+        memcpy(message, text, ROOM);
+        stack->pending = false;
+    }
+    return message;
 }
 
 static _Thread_local int quiet;
@@ -76,7 +93,7 @@ static _Thread_local int exit_status = 1;
 
 /* A handler that clears the error and fails again would be called without end: what it raises is
  * recorded and nothing else. It reads a copy, since its own error would overwrite the text. */
-static void call_handler(const char *message) {
+static void call_handler(void) {
     if (quiet > 0 || handling) {
         return;
     }
@@ -84,7 +101,7 @@ static void call_handler(const char *message) {
         thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {
         char text[ROOM];
-        snprintf(text, sizeof(text), "%s", message);
+        snprintf(text, sizeof(text), "%s", shown_message());
         handling = true;
         handler(tn__self.error, text);
         handling = false;
@@ -97,18 +114,15 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
         return status;
     }
     tn__self.error = status;
-    char place[160];
-    tn__place(place, sizeof(place));
+    tn__stack_keep(tn__thread_stack());
     char *message = tn__thread_texts()->message;
-    size_t used = append_text(message, ROOM, 0, "%s", place);
-    used = append_modules(message, ROOM, used);
-    used = append_text(message, ROOM, used, "%s", used ? ": " : "");
+    size_t used = append_modules(message, ROOM);
+    used = append_text(message, ROOM, used, ": ");
     if (operation) {
         used = append_text(message, ROOM, used, "%s: ", operation);
     }
     append_v(message, ROOM, used, format, arguments);
-    tn__plain_lines(message); /* it may quote a file or a peer */
-    call_handler(message);
+    call_handler();
     return status;
 }
 
@@ -149,7 +163,7 @@ tn_status tn_error(void) {
 }
 
 const char *tn_error_message(void) {
-    return tn__self.error == TN_OK ? "" : tn__thread_texts()->message;
+    return tn__self.error == TN_OK ? "" : shown_message();
 }
 
 void tn_error_clear(void) {
@@ -162,7 +176,7 @@ bool tn_error_take(tn_error_record *record) {
     }
     if (record) {
         record->status = tn__self.error;
-        memcpy(record->message, tn__thread_texts()->message, ROOM);
+        memcpy(record->message, shown_message(), ROOM);
     }
     tn__self.error = TN_OK;
     return true;
@@ -176,7 +190,8 @@ void tn_error_give(const tn_error_record *record) {
     char *message = tn__thread_texts()->message;
     snprintf(message, ROOM, "%.*s", ROOM - 1, record->message);
     tn__plain_lines(message);
-    call_handler(message);
+    tn__thread_stack()->pending = false;
+    call_handler();
 }
 
 void tn_on_error(tn_error_handler handler) {

@@ -7,6 +7,7 @@
  * the lock of the file that PATH.tmp names is the only one who may remove or rename it.
  */
 #include "core/file.h"
+#include "core/buffer.h"
 
 #include "core/descriptor.h"
 #include "core/folder.h"
@@ -130,16 +131,13 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
         tn__raise(TN_EVALUE, operation, "the path is %s", path ? "empty" : "NULL");
         return false;
     }
-    size_t room = strlen(path) + sizeof(".tmp");
-    f->path = tn__strdup(path);
-    f->temporary = tn__malloc(room);
-    f->digest = tn__digest_new();
+    f->path = tn__strdup_for(path, operation);
+    f->temporary = tn__asprintf(operation, "%s.tmp", path);
+    f->digest = tn__digest_new(operation);
     if (!f->path || !f->temporary || !f->digest) {
         file_finish(f);
-        tn__raise(TN_ENOMEM, operation, "%s: no memory", path);
         return false;
     }
-    snprintf(f->temporary, room, "%s.tmp", path);
     if (!may_replace(f)) {
         file_finish(f);
         return false;

@@ -1,5 +1,6 @@
 #include "core/folder.h"
 
+#include "core/buffer.h"
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -37,14 +38,7 @@ char *tn__folder_path(const char *folder, const char *name, const char *operatio
         tn__raise(TN_EVALUE, operation, "the folder is NULL");
         return NULL;
     }
-    size_t room = strlen(folder) + strlen(name) + 2;
-    char *path = tn__malloc(room);
-    if (!path) {
-        tn__raise(TN_ENOMEM, operation, "no memory for a path in %s", folder);
-        return NULL;
-    }
-    snprintf(path, room, "%s/%s", folder, name);
-    return path;
+    return tn__asprintf(operation, "%s/%s", folder, name);
 }
 
 bool tn__folder_has(const char *folder, const char *name) {

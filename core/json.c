@@ -13,7 +13,8 @@ typedef struct reader {
     /* In f->texts. Room for all: the 0 behind a text takes the place of a quote, that behind a
      * number the place of what ended it; behind the last one there may be none. */
     char *free;
-    uint32_t count, room;
+    uint32_t count;
+    int64_t room;
     int depth;
     bool any; /* zeros, -0 and deep nesting too */
 } reader;
@@ -50,14 +51,8 @@ static bool is_digit(char byte) {
 
 /* The place of a new value; false: no memory. */
 static bool new_value(reader *r, uint32_t *index) {
-    if (r->count == r->room) {
-        uint32_t room = r->room ? r->room * 2 : 64;
-        tn__json *larger = tn__realloc(r->f->values, room * sizeof(*larger));
-        if (!larger) {
-            return false;
-        }
-        r->f->values = larger;
-        r->room = room;
+    if (!tn__grow(&r->f->values, (int64_t)r->count + 1, &r->room, sizeof(*r->f->values), NULL)) {
+        return false;
     }
     *index = r->count++;
     r->f->values[*index] = (tn__json){.values = 1};

@@ -2,8 +2,8 @@
  * drops a handful. */
 #include "core/memory.h"
 
+#include "core/error.h"
 #include "core/sanitize.h"
-#include "core/thread.h"
 
 #include <string.h>
 
@@ -105,4 +105,50 @@ char *tn__strdup(const char *text) {
         memcpy(copy, text, bytes);
     }
     return copy;
+}
+
+/* ---- Those that raise ------------------------------------------------------------------------ */
+
+void *tn__malloc_for(size_t bytes, const char *operation) {
+    void *memory = tn__malloc(bytes);
+    if (!memory) {
+        tn__raise(TN_ENOMEM, operation, "no memory for %zu bytes", bytes);
+    }
+    return memory;
+}
+
+void *tn__calloc_for(size_t count, size_t size, const char *operation) {
+    void *memory = tn__calloc(count, size);
+    if (!memory) {
+        tn__raise(TN_ENOMEM, operation, "no memory for %zu times %zu bytes", count, size);
+    }
+    return memory;
+}
+
+char *tn__strdup_for(const char *text, const char *operation) {
+    char *copy = tn__strdup(text);
+    if (!copy) {
+        tn__raise(TN_ENOMEM, operation, "no memory for \"%.60s\"", text);
+    }
+    return copy;
+}
+
+bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size, const char *operation) {
+    int64_t more, bytes;
+    if (__builtin_mul_overflow(*room, 2, &more) || more < count) {
+        more = count < 8 ? 8 : count;
+    }
+    void *before, *larger = NULL;
+    memcpy(&before, array, sizeof(before)); /* as bytes: it is a T * of the caller's */
+    if (!__builtin_mul_overflow(more, size, &bytes)) {
+        larger = tn__realloc(before, (size_t)bytes);
+    }
+    if (larger) {
+        memcpy(array, &larger, sizeof(larger));
+        *room = more;
+    } else if (operation) {
+        tn__raise(TN_ENOMEM, operation, "no memory for %lld times %zu bytes", (long long)more,
+                  size);
+    }
+    return larger != NULL;
 }

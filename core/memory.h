@@ -1,6 +1,6 @@
 /* malloc and its relatives for the library's metadata: as the C library's, but tests can make the
- * n-th one fail (core/allocator.h). Freed with free(). They raise nothing:
- * the caller knows what it was doing. */
+ * n-th one fail (core/allocator.h). Freed with free(). Those that take an operation raise TN_ENOMEM
+ * for it; the others raise nothing. */
 #ifndef TERN_CORE_MEMORY_H
 #define TERN_CORE_MEMORY_H
 
@@ -33,5 +33,31 @@ void tn__struct_retire(void *block, size_t bytes);
 
 /* A copy of a string. */
 char *tn__strdup(const char *text);
+
+/* ---- Those that raise ------------------------------------------------------------------------ */
+
+/* As those without _for; NULL after raising. */
+TN_API void *tn__malloc_for(size_t bytes, const char *operation);
+TN_API void *tn__calloc_for(size_t count, size_t size, const char *operation);
+TN_API char *tn__strdup_for(const char *text, const char *operation);
+
+/* What tn__grow does when there is not enough room yet. */
+TN_API bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size,
+                           const char *operation);
+
+/* Makes the growing array whose address is in `array` (any T **) at least `count` elements of
+ * `size` bytes long; *room is how many it holds now. The length doubles, so that appending one by
+ * one costs no more than a few copies of each element. False after raising TN_ENOMEM (nothing is
+ * raised where `operation` is NULL): the array is as it was.
+ *
+ *     if (!tn__grow(&list->items, list->count + 1, &list->room, sizeof(*list->items), "clip")) {
+ *         return false;
+ *     }
+ *     list->items[list->count++] = item;
+ */
+static inline bool tn__grow(void *array, int64_t count, int64_t *room, size_t size,
+                            const char *operation) {
+    return count <= *room || tn__grow_array(array, count, room, size, operation);
+}
 
 #endif

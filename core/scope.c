@@ -32,13 +32,10 @@ static tn_object *object_of(uintptr_t entry) {
 
 /* Makes room for one more entry. */
 static bool grow_stack(void) {
-    size_t room = tn__self.owned_room ? tn__self.owned_room * 2 : 64;
-    uintptr_t *owned = tn__realloc(tn__self.owned, room * sizeof(*owned));
-    if (!owned) {
+    int64_t wanted = (int64_t)tn__self.owned_count + 1;
+    if (!tn__grow(&tn__self.owned, wanted, &tn__self.owned_room, sizeof(*tn__self.owned), NULL)) {
         return false;
     }
-    tn__self.owned = owned;
-    tn__self.owned_room = room;
     tn__thread_watch();
     return true;
 }
@@ -76,7 +73,7 @@ bool tn__scope_own(tn_object *object) {
     if (tn__self.scopes == 0 && tn__self.owned_count >= root_many()) {
         warn_root();
     }
-    if (tn__self.owned_count == tn__self.owned_room && !grow_stack()) {
+    if ((int64_t)tn__self.owned_count == tn__self.owned_room && !grow_stack()) {
         tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
                   tn__self.owned_count + 1);
         tn__object_release(object);

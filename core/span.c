@@ -23,20 +23,20 @@ static const char *const kind_names[TN__SPAN_KINDS] = {"step",     "region",    
 
 bool tn__profiling;
 
-static void put_details(const tn__event *event, tn__json_text *j) {
+static void put_details(const tn__event *event, tn__buffer *j) {
     const span_event *e = (const span_event *)event;
     double seconds = event->end - event->begin;
     if (e->note[0]) {
-        tn__json_put(j, "\"what\": ");
+        tn__buffer_format(j, "\"what\": ");
         tn__json_put_string(j, e->note);
     }
     if (e->bytes > 0 && seconds > 0) {
-        tn__json_put(j, "%s\"bytes\": %.0f, \"GB/s\": %.4g", j->bytes ? ", " : "", e->bytes,
-                     e->bytes / seconds / 1e9);
+        tn__buffer_format(j, "%s\"bytes\": %.0f, \"GB/s\": %.4g", j->bytes ? ", " : "", e->bytes,
+                          e->bytes / seconds / 1e9);
     }
     if (e->flops > 0 && seconds > 0) {
-        tn__json_put(j, "%s\"FLOP\": %.0f, \"GFLOP/s\": %.4g", j->bytes ? ", " : "", e->flops,
-                     e->flops / seconds / 1e9);
+        tn__buffer_format(j, "%s\"FLOP\": %.0f, \"GFLOP/s\": %.4g", j->bytes ? ", " : "", e->flops,
+                          e->flops / seconds / 1e9);
     }
 }
 

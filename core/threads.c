@@ -1,5 +1,6 @@
 /* Threads: how many kernels use, and what happens when one ends or forks. */
 #include "core/error.h"
+#include "core/place.h"
 #include "core/wait.h"
 
 #include <omp.h>
@@ -75,20 +76,31 @@ void tn__threads_child(void) {
 
 /* ---- A thread's own -------------------------------------------------------------------------- */
 
-static tn__texts shared_texts;
+/* With the texts, where the pending error was raised. */
+typedef struct own_texts {
+    tn__texts texts; /* first: tn__self points to it */
+    tn__stack stack;
+} own_texts;
+
+static own_texts shared_texts;
 
 tn__texts *tn__thread_texts(void) {
     if (!tn__self.texts) {
-        tn__self.texts = calloc(1, sizeof(tn__texts));
-        if (!tn__self.texts) {
-            return &shared_texts;
+        own_texts *own = calloc(1, sizeof(*own));
+        if (!own) {
+            return &shared_texts.texts;
         }
-        if (tn__self.error != TN_OK) { /* its message stands where threads share */
-            *tn__self.texts = shared_texts;
+        if (tn__self.error != TN_OK) { /* its message is where threads share */
+            *own = shared_texts;
         }
+        tn__self.texts = &own->texts;
         tn__thread_watch();
     }
     return tn__self.texts;
+}
+
+tn__stack *tn__thread_stack(void) {
+    return &((own_texts *)tn__thread_texts())->stack;
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -142,7 +142,7 @@ static void write_microseconds(tn__file *file, long long ns) {
 }
 
 static void write_details(tn__file *file, const tn__trace *trace, const tn__event *e) {
-    tn__json_text j = {0};
+    tn__buffer j = {0};
     if (trace->details) {
         trace->details(e, &j);
     }

@@ -42,7 +42,7 @@ typedef struct tn__event {
 typedef void (*tn__event_name)(const tn__event *e, char *text, size_t room);
 
 /* Writes the members of a JSON object that a viewer shows with an event: "\"bytes\": 12". */
-typedef void (*tn__event_details)(const tn__event *e, tn__json_text *j);
+typedef void (*tn__event_details)(const tn__event *e, tn__buffer *j);
 
 typedef struct tn__trace {
     pthread_mutex_t lock; /* the writers' */

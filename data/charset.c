@@ -45,9 +45,8 @@ static bool mark_codes(const char *text, size_t bytes, uint8_t *seen, int *count
 }
 
 static tn_charset *charset_of(const uint8_t *seen, int count) {
-    tn_charset *c = tn__malloc(sizeof(*c) + (size_t)count * sizeof(character));
+    tn_charset *c = tn__malloc_for(sizeof(*c) + (size_t)count * sizeof(character), "charset");
     if (!c) {
-        tn__raise(TN_ENOMEM, "charset", "no memory for %d characters", count);
         return NULL;
     }
     c->size = 0;
@@ -66,9 +65,8 @@ tn_charset *tn_charset_from_text(const char *text, size_t bytes) {
         tn__raise(TN_EVALUE, "charset", "the text is empty");
         return NULL;
     }
-    uint8_t *seen = tn__calloc(CODE_POINTS, 1);
+    uint8_t *seen = tn__calloc_for(CODE_POINTS, 1, "charset");
     if (!seen) {
-        tn__raise(TN_ENOMEM, "charset", "no memory");
         return NULL;
     }
     int count = 0;

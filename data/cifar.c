@@ -74,7 +74,7 @@ typedef struct cifar {
     const distribution *from;
     size_t record;    /* bytes of one */
     uint8_t *records; /* (size, record) */
-    tn__identity identity;
+    tn_digest digest;
 } cifar;
 
 /* ---- One file -------------------------------------------------------------------------------- */
@@ -147,11 +147,7 @@ static tn_status cifar_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static int cifar_describe(tn_dataset *self, char *text, size_t room) {
-    cifar *d = (cifar *)self;
-    return snprintf(text, room, "digest %s",
-                    tn__identity_of(&d->identity, d->records, (size_t)d->base.size * d->record).at);
-}
+static const tn_field cifar_fields[] = {TN_FIELD(cifar, digest), {0}};
 
 static void cifar_free(tn_dataset *self) {
     cifar *d = (cifar *)self;
@@ -160,9 +156,8 @@ static void cifar_free(tn_dataset *self) {
 }
 
 static tn_dataset *read_distribution(const distribution *from, const char *folder, bool train) {
-    cifar *d = tn__calloc(1, sizeof(*d));
+    cifar *d = tn__calloc_for(1, sizeof(*d), from->kind);
     if (!d) {
-        tn__raise(TN_ENOMEM, from->kind, "no memory");
         return NULL;
     }
     d->base = (tn_dataset){.kind = from->kind,
@@ -172,7 +167,7 @@ static tn_dataset *read_distribution(const distribution *from, const char *folde
                            .y_dtype = TN_I64,
                            .classes = from->names,
                            .get = cifar_get,
-                           .describe = cifar_describe,
+                           .fields = cifar_fields,
                            .free = cifar_free};
     d->from = from;
     d->record = from->labels + VALUES;
@@ -182,6 +177,7 @@ static tn_dataset *read_distribution(const distribution *from, const char *folde
             return NULL;
         }
     }
+    d->digest = tn__digest_over(d->records, (size_t)d->base.size * d->record);
     return &d->base;
 }
 

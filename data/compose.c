@@ -3,6 +3,7 @@
  * Each has its own numbers for examples and hands a reading on to the dataset below, with another
  * index and the same epoch and place: what is random there stays a matter of the whole order.
  */
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/collate.h"
@@ -14,17 +15,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a dataset says of itself, or "". Returns its bytes; negative after raising. */
-static int describe_below(tn_dataset *d, char *text, size_t room) {
-    *text = 0;
-    int bytes = d->describe ? d->describe(d, text, room) : 0;
-    if (bytes >= (int)room) {
-        tn__raise(TN_EVALUE, "dataset_describe", "the dataset \"%s\" describes itself in %d bytes",
-                  d->kind, bytes);
-    }
-    return tn__pending() ? -1 : bytes;
-}
-
 /* ---- One behind the other -------------------------------------------------------------------- */
 
 typedef struct chain {
@@ -32,6 +22,7 @@ typedef struct chain {
     int count;
     int64_t *ends;     /* [count]: one after the last example of each */
     tn_dataset **each; /* [count] */
+    tn_digest digest;
 } chain;
 
 /* The dataset that holds example *i, which becomes its index there. */
@@ -60,24 +51,31 @@ static int64_t chain_length(tn_dataset *self, int64_t i, bool of_y) {
     return tn__dims_vary(dims) ? d->length(d, i, of_y) : dims.size[0];
 }
 
-static int chain_describe(tn_dataset *self, char *text, size_t room) {
+static const tn_field chain_fields[] = {
+    TN_FIELD_AS("digest of all", chain, digest),
+    {0},
+};
+
+/* Of what tells each from others, as prose. */
+static tn_status chain_digest(tn_dataset *self, char text[33]) {
     const chain *d = (const chain *)self;
-    tn__digest *digest = tn__digest_new();
-    if (!digest) {
-        tn__raise(TN_ENOMEM, "concat_dataset", "no memory");
-        return -1;
+    tn__digest *digest = tn__digest_new("concat_dataset");
+    tn__buffer j = {.operation = "concat_dataset", .failed = !digest};
+    for (int k = 0; k < d->count && !j.failed; k++) {
+        j.bytes = 0;
+        tn__members m = tn__members_begin(&j, true);
+        if (tn__dataset_put(&m, d->each[k], "concat_dataset")) {
+            tn__digest_add(digest, &d->ends[k], sizeof(d->ends[k]));
+            tn__digest_add(digest, j.bytes ? j.at : "", j.bytes);
+        }
+        j.failed = j.failed || tn__pending();
     }
-    int bytes = 0;
-    for (int k = 0; k < d->count && bytes >= 0; k++) {
-        char own[TN_DESCRIBE_ROOM];
-        bytes = describe_below(d->each[k], own, sizeof(own));
-        tn__digest_add(digest, &d->ends[k], sizeof(d->ends[k]));
-        tn__digest_add(digest, own, bytes < 0 ? 0 : (size_t)bytes);
+    if (!j.failed) {
+        tn__digest_text(digest, text);
     }
-    char digits[TN__DIGEST_DIGITS + 1];
-    tn__digest_text(digest, digits);
+    tn__buffer_free(&j);
     tn__digest_free(digest);
-    return bytes < 0 ? -1 : snprintf(text, room, "digest of all %s", digits);
+    return tn_error();
 }
 
 static void chain_free(tn_dataset *self) {
@@ -172,7 +170,8 @@ static chain *chain_new(tn_dataset *const *datasets, int count) {
                           .classes = first->classes,
                           .get = chain_get,
                           .length = chain_length,
-                          .describe = chain_describe,
+                          .fields = chain_fields,
+                          .digest = chain_digest,
                           .free = chain_free},
                  .count = count,
                  .ends = ends,
@@ -208,48 +207,37 @@ tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count) {
 /* By a list, or, without one, `size` places of a permutation from `first` on. */
 typedef struct subset {
     tn_dataset base;
-    tn_dataset *whole;
     int64_t *indices; /* [base.size] or NULL */
-    tn__identity identity;
+    tn_digest digest;
     uint64_t seed;
     int64_t first;
+    char split[48]; /* both, "7:100"; "" with indices */
 } subset;
 
 static int64_t index_in_whole(const subset *d, int64_t i) {
-    return d->indices ? d->indices[i] : tn__split_index(d->seed, d->whole->size, d->first + i);
+    return d->indices ? d->indices[i] : tn__split_index(d->seed, d->base.below->size, d->first + i);
 }
 
 static tn_status subset_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const subset *d = (const subset *)self;
     e.index = index_in_whole(d, e.index);
-    return d->whole->get(d->whole, e, x, y);
+    return d->base.below->get(d->base.below, e, x, y);
 }
 
 static int64_t subset_length(tn_dataset *self, int64_t i, bool of_y) {
     const subset *d = (const subset *)self;
-    return d->whole->length(d->whole, index_in_whole(d, i), of_y);
+    return d->base.below->length(d->base.below, index_in_whole(d, i), of_y);
 }
 
-static int subset_describe(tn_dataset *self, char *text, size_t room) {
-    subset *d = (subset *)self;
-    int bytes = describe_below(d->whole, text, room);
-    if (bytes < 0) {
-        return -1;
-    }
-    char *rest = text + bytes;
-    const char *comma = bytes ? ", " : "";
-    size_t left = room - (size_t)bytes, list = (size_t)d->base.size * sizeof(int64_t);
-    if (d->indices) {
-        tn__digits digits = tn__identity_of(&d->identity, d->indices, list);
-        return bytes + snprintf(rest, left, "%sdigest of indices %s", comma, digits.at);
-    }
-    return bytes + snprintf(rest, left, "%ssplit %llu:%lld", comma, (unsigned long long)d->seed,
-                            (long long)d->first);
-}
+static const tn_field subset_fields[] = {
+    TN_FIELD_AS("digest of indices", subset, digest, .optional = true),
+    TN_FIELD_AS("split", subset, split, .optional = true),
+    {0},
+};
 
 static void subset_free(tn_dataset *self) {
     subset *d = (subset *)self;
-    tn__dataset_give_up(d->whole);
+    tn__dataset_give_up(d->base.below);
     free(d->indices);
     free(d);
 }
@@ -267,9 +255,9 @@ static subset *subset_new(tn_dataset *whole, int64_t size) {
                                .classes = whole->classes,
                                .get = subset_get,
                                .length = whole->length ? subset_length : NULL,
-                               .describe = subset_describe,
+                               .fields = subset_fields,
+                               .below = whole,
                                .free = subset_free};
-        d->whole = whole;
     }
     return d;
 }
@@ -314,6 +302,7 @@ tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
         memcpy(mine, indices, bytes);
     }
     s->indices = mine;
+    s->digest = tn__digest_over(mine, bytes);
     return &s->base;
 }
 
@@ -367,6 +356,8 @@ static bool make_pieces(tn_dataset *d, const int64_t *sizes, int count, uint64_t
         tn__dataset_take(tn_dataset_keep(d), "random_split");
         piece->seed = seed;
         piece->first = first;
+        snprintf(piece->split, sizeof(piece->split), "%llu:%lld", (unsigned long long)seed,
+                 (long long)first);
         pieces[k] = &piece->base;
         first += sizes[k];
     }
@@ -386,10 +377,8 @@ tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint6
                   "%d pieces (1 at least), and neither dataset, lengths nor pieces may be NULL",
                   count);
     } else {
-        int64_t *sizes = tn__calloc((size_t)count, sizeof(*sizes));
-        if (!sizes) {
-            tn__raise(TN_ENOMEM, "random_split", "no memory for %d pieces", count);
-        } else if (size_pieces(lengths, count, d->size, sizes)) {
+        int64_t *sizes = tn__calloc_for((size_t)count, sizeof(*sizes), "random_split");
+        if (sizes && size_pieces(lengths, count, d->size, sizes)) {
             make_pieces(d, sizes, count, seed, pieces);
         }
         free(sizes);

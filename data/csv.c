@@ -23,7 +23,7 @@ typedef struct csv {
     float *x;        /* (size, features) */
     float *numbers;  /* (size): the target, or */
     int64_t *labels; /* (size): the same as classes, or neither */
-    tn__identity x_identity, y_identity;
+    tn_digest x_digest, y_digest;
 } csv;
 
 /* ---- Classes --------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ static int64_t class_number(classes *c, const tn__lines *l, const char *text, si
     if (found) {
         return found->value;
     }
-    if (!tn__lines_room(l, &c->texts, c->count, &c->room, sizeof(*c->texts))) {
+    if (!tn__grow(&c->texts, c->count + 1, &c->room, sizeof(*c->texts), "csv_dataset")) {
         return -1;
     }
     char *copy = tn__strdup(text);
@@ -83,9 +83,9 @@ static int compare_classes(const void *a, const void *b) {
 
 /* The numbers of classes that nobody gave, in their order: sorts the texts and renumbers labels. */
 static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
-    int64_t *places = tn__malloc((size_t)c->count * sizeof(*places)); /* by the number until now */
+    int64_t *places = /* by the number until now */
+        tn__malloc_for((size_t)c->count * sizeof(*places), "csv_dataset");
     if (!places) {
-        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for the names of classes");
         return false;
     }
     qsort(c->texts, (size_t)c->count, sizeof(*c->texts), compare_classes);
@@ -153,9 +153,8 @@ static bool choose_features(reading *r) {
     int64_t most = r->columns;
     for (most = wanted ? 0 : most; wanted && wanted[most]; most++) {
     }
-    r->features = tn__malloc((size_t)most * sizeof(*r->features));
+    r->features = tn__malloc_for((size_t)most * sizeof(*r->features), "csv_dataset");
     if (!r->features) {
-        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for %lld columns", (long long)most);
         return false;
     }
     for (int64_t i = 0; i < most; i++) {
@@ -266,17 +265,18 @@ static taken take_class(reading *r) {
 }
 
 static bool hold_row(reading *r) {
-    const tn__lines *l = &r->file.lines;
-    size_t row = (size_t)r->count * sizeof(*r->d->x);
-    if (!tn__lines_room(l, &r->d->x, r->rows, &r->x_room, row)) {
+    csv *d = r->d;
+    int64_t rows = r->rows + 1;
+    size_t row = (size_t)r->count * sizeof(*d->x);
+    if (!tn__grow(&d->x, rows, &r->x_room, row, "csv_dataset")) {
         return false;
     }
     if (r->target < 0) {
         return true;
     }
     return r->options->target_kind == TN_CSV_CLASSES
-               ? tn__lines_room(l, &r->d->labels, r->rows, &r->y_room, sizeof(*r->d->labels))
-               : tn__lines_room(l, &r->d->numbers, r->rows, &r->y_room, sizeof(*r->d->numbers));
+               ? tn__grow(&d->labels, rows, &r->y_room, sizeof(*d->labels), "csv_dataset")
+               : tn__grow(&d->numbers, rows, &r->y_room, sizeof(*d->numbers), "csv_dataset");
 }
 
 static taken take_row(reading *r) {
@@ -335,18 +335,11 @@ static tn_status csv_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static int csv_describe(tn_dataset *self, char *text, size_t room) {
-    csv *d = (csv *)self;
-    size_t rows = (size_t)self->size, features = (size_t)self->x_dims.size[0];
-    const void *y = d->labels ? (const void *)d->labels : d->numbers;
-    size_t each = d->labels ? sizeof(*d->labels) : sizeof(*d->numbers);
-    tn__digits of_x = tn__identity_of(&d->x_identity, d->x, rows * features * sizeof(*d->x));
-    tn__digits of_y = {""};
-    if (y) {
-        of_y = tn__identity_of(&d->y_identity, y, rows * each);
-    }
-    return snprintf(text, room, "digest of x %s%s%s", of_x.at, y ? ", digest of y " : "", of_y.at);
-}
+static const tn_field csv_fields[] = {
+    TN_FIELD_AS("digest of x", csv, x_digest),
+    TN_FIELD_AS("digest of y", csv, y_digest, .optional = true),
+    {0},
+};
 
 static void csv_free(tn_dataset *self) {
     csv *d = (csv *)self;
@@ -366,7 +359,7 @@ static bool keep_classes(reading *r) {
     if (!r->d->labels) {
         return true;
     }
-    if (!tn__lines_room(&r->file.lines, &c->texts, c->count, &c->room, sizeof(*c->texts)) ||
+    if (!tn__grow(&c->texts, c->count + 1, &c->room, sizeof(*c->texts), "csv_dataset") ||
         (!c->given && !sort_classes(c, r->d->labels, r->rows))) {
         return false;
     }
@@ -415,8 +408,16 @@ static void fill_base(reading *r) {
                               .y_dtype = labels ? TN_I64 : TN_F32,
                               .classes = names,
                               .get = csv_get,
-                              .describe = csv_describe,
+                              .fields = csv_fields,
                               .free = csv_free};
+    const csv *d = r->d;
+    size_t rows = (size_t)r->rows;
+    r->d->x_digest = tn__digest_over(d->x, rows * (size_t)r->count * sizeof(*d->x));
+    if (labels) {
+        r->d->y_digest = tn__digest_over(d->labels, rows * sizeof(*d->labels));
+    } else if (d->numbers) {
+        r->d->y_digest = tn__digest_over(d->numbers, rows * sizeof(*d->numbers));
+    }
 }
 
 static void end_reading(reading *r) {

@@ -27,26 +27,14 @@ static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
 /* Room for a line more in the text: fields are never longer than what they are written as. No more
  * than the longest line: quotes that do not end may be followed by anything. */
 static bool hold_line(tn__csv *c, size_t bytes) {
-    size_t room = c->bytes + bytes + 2;
     if (c->bytes + bytes > TN__LONGEST_LINE) {
         tn__raise(TN_EFORMAT, c->lines.stream.file.operation,
                   "%s: the record that begins in line %lld has more than %d bytes",
                   c->lines.stream.file.path, (long long)c->line, TN__LONGEST_LINE);
         return false;
     }
-    if (room <= c->room) {
-        return true;
-    }
-    room = room > 2 * c->room ? room : 2 * c->room;
-    char *larger = tn__realloc(c->text, room);
-    if (!larger) {
-        tn__raise(TN_ENOMEM, c->lines.stream.file.operation, "%s: no memory for %zu bytes",
-                  c->lines.stream.file.path, room);
-        return false;
-    }
-    c->text = larger;
-    c->room = room;
-    return true;
+    int64_t wanted = (int64_t)(c->bytes + bytes) + 2;
+    return tn__grow(&c->text, wanted, &c->room, 1, c->lines.stream.file.operation);
 }
 
 /* The rest of a field in quotes, from *at on; it may go on in the next lines, and then *at is in
@@ -108,8 +96,8 @@ static bool take_field(tn__csv *c, const char **at) {
 
 static bool take_record(tn__csv *c, const char *at) {
     for (;;) {
-        if (!tn__lines_room(&c->lines, &c->begins, c->count + 1, &c->begins_room,
-                            sizeof(*c->begins))) {
+        if (!tn__grow(&c->begins, c->count + 2, &c->begins_room, sizeof(*c->begins),
+                      c->lines.stream.file.operation)) {
             return false;
         }
         c->begins[c->count] = c->bytes;

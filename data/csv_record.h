@@ -10,7 +10,8 @@ typedef struct tn__csv {
     char delimiter;
     int64_t line; /* where the record begins, from 1 */
     char *text;   /* its fields without quotes, a 0 behind each */
-    size_t bytes, room;
+    size_t bytes;
+    int64_t room;
     size_t *begins; /* of the fields, and where the last one's 0 ends */
     int64_t count, begins_room;
 } tn__csv;

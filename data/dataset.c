@@ -1,5 +1,6 @@
 /* What all datasets have, and those that live in memory: rows of tensors, sequences of different
  * lengths, and windows of a token sequence. */
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/identity.h"
@@ -15,6 +16,42 @@
 tn_generator tn_example_generator(tn_example e, uint64_t seed) {
     tn_random4 r = tn_philox(seed, (uint64_t)e.epoch, CALL_EXAMPLE, (uint64_t)e.place);
     return (tn_generator){.seed = (uint64_t)r.word[1] << 32 | r.word[0]};
+}
+
+/* ---- Telling them apart ---------------------------------------------------------------------- */
+
+static tn_status make_digest(tn_dataset *d, tn_digest *digest) {
+    char text[TN__DIGEST_DIGITS + 1] = "";
+    tn_status status = TN_OK;
+    if (tn__digest_known(digest) || (!digest->data && !d->digest)) {
+        return TN_OK;
+    }
+    if (digest->data) {
+        tn__digest_of(digest->data, digest->bytes, text);
+    } else {
+        status = d->digest(d, text);
+    }
+    if (status == TN_OK && !tn__pending()) {
+        tn__digest_note(digest, text);
+    }
+    return status;
+}
+
+bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
+    if (d->below && !tn__dataset_put(m, d->below, operation)) {
+        return false;
+    }
+    for (const tn_field *f = d->fields; f && f->name; f++) {
+        tn_status status = f->kind != TN_FIELD_DIGEST
+                               ? TN_OK
+                               : make_digest(d, (tn_digest *)((char *)d + f->offset));
+        if (status != TN_OK || tn__pending()) {
+            tn__raise(status, operation, "no digest of the dataset \"%s\"", d->kind);
+            return false;
+        }
+    }
+    tn__fields_put(m, d->fields, d, false);
+    return true;
 }
 
 /* ---- Owners ---------------------------------------------------------------------------------- */
@@ -131,7 +168,7 @@ typedef struct rows {
     tn_dataset base;
     tn_tensor *x, *y;        /* contiguous, one reference each; y may be NULL */
     size_t x_bytes, y_bytes; /* of one row */
-    tn__identity x_identity, y_identity;
+    tn_digest x_digest, y_digest;
 } rows;
 
 static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
@@ -146,21 +183,14 @@ static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static tn__digits rows_digest(tn__identity *id, const tn_tensor *t) {
-    return tn__identity_of(id, tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)));
-}
+static const tn_field rows_fields[] = {
+    TN_FIELD_AS("digest of x", rows, x_digest),
+    TN_FIELD_AS("digest of y", rows, y_digest, .optional = true),
+    {0},
+};
 
-static int rows_describe(tn_dataset *self, char *text, size_t room) {
-    rows *d = (rows *)self;
-    if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
-        return -1;
-    }
-    tn__digits of_x = rows_digest(&d->x_identity, d->x), of_y = {""};
-    if (d->y) {
-        of_y = rows_digest(&d->y_identity, d->y);
-    }
-    return snprintf(text, room, "digest of x %s%s%s", of_x.at, d->y ? ", digest of y " : "",
-                    of_y.at);
+static tn_digest digest_of(const tn_tensor *t) {
+    return tn__digest_over(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)));
 }
 
 static void rows_free(tn_dataset *self) {
@@ -205,9 +235,8 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
     if (tn_is_inert(x) || (y && tn_is_inert(y))) {
         return NULL;
     }
-    rows *d = tn__calloc(1, sizeof(*d));
+    rows *d = tn__calloc_for(1, sizeof(*d), "tensor_dataset");
     if (!d) {
-        tn__raise(TN_ENOMEM, "tensor_dataset", "no memory");
         return NULL;
     }
     d->base = (tn_dataset){.kind = "tensors",
@@ -216,14 +245,16 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
                            .x_dtype = tn_dtype_of(x),
                            .y_dims = {.ndim = -1},
                            .get = rows_get,
-                           .describe = rows_describe,
+                           .fields = rows_fields,
                            .free = rows_free};
     d->x = tn_keep(x);
+    d->x_digest = digest_of(x);
     d->x_bytes = (size_t)tn_dims_count(d->base.x_dims) * tn_dtype_size(d->base.x_dtype);
     if (y) {
         d->base.y_dims = row_dims(y);
         d->base.y_dtype = tn_dtype_of(y);
         d->y = tn_keep(y);
+        d->y_digest = digest_of(y);
         d->y_bytes = (size_t)tn_dims_count(d->base.y_dims) * tn_dtype_size(d->base.y_dtype);
     }
     return &d->base;
@@ -234,7 +265,7 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
 typedef struct windows {
     tn_dataset base;
     int64_t length;
-    tn__identity identity;
+    tn_digest digest;
     int32_t *tokens; /* [size + length] */
 } windows;
 
@@ -249,11 +280,7 @@ static tn_status windows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static int windows_describe(tn_dataset *self, char *text, size_t room) {
-    windows *d = (windows *)self;
-    size_t bytes = (size_t)(d->base.size + d->length) * sizeof(d->tokens[0]);
-    return snprintf(text, room, "digest %s", tn__identity_of(&d->identity, d->tokens, bytes).at);
-}
+static const tn_field windows_fields[] = {TN_FIELD(windows, digest), {0}};
 
 static void windows_free(tn_dataset *self) {
     free(((windows *)self)->tokens);
@@ -288,9 +315,10 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                            .x_dtype = TN_I64,
                            .y_dtype = TN_I64,
                            .get = windows_get,
-                           .describe = windows_describe,
+                           .fields = windows_fields,
                            .free = windows_free};
     d->length = length;
     d->tokens = memcpy(mine, tokens, (size_t)n * sizeof(int32_t));
+    d->digest = tn__digest_over(mine, (size_t)n * sizeof(int32_t));
     return &d->base;
 }

@@ -1,6 +1,7 @@
 /* A folder of pictures as a dataset: each folder in it is a class, as torchvision's ImageFolder has
  * it. Pictures are read when they are asked for.
  */
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
@@ -29,15 +30,10 @@ typedef struct image_folder {
     int64_t count, room;
     char **classes; /* NULL behind the last */
     int64_t class_count, class_room;
-    tn__identity identity;
+    tn_digest digest;
 } image_folder;
 
 /* ---- Finding images -------------------------------------------------------------------------- */
-
-static bool raise_memory(void) {
-    tn__raise(TN_ENOMEM, "image_folder", "no memory for the names of images");
-    return false;
-}
 
 static bool is_image(const char *path) {
     static const char *const endings[] = {".png", ".jpg", ".jpeg"};
@@ -60,15 +56,9 @@ static int compare_images(const void *a, const void *b) {
 
 /* Takes the path. */
 static bool add_image(image_folder *d, char *path, int64_t bytes, int64_t label) {
-    if (d->count == d->room) {
-        int64_t room = d->room ? 2 * d->room : 64;
-        image *larger = tn__realloc(d->images, (size_t)room * sizeof(*larger));
-        if (!larger) {
-            free(path);
-            return raise_memory();
-        }
-        d->images = larger;
-        d->room = room;
+    if (!tn__grow(&d->images, d->count + 1, &d->room, sizeof(*d->images), "image_folder")) {
+        free(path);
+        return false;
     }
     d->images[d->count++] = (image){path, bytes, label};
     return true;
@@ -120,18 +110,13 @@ static bool collect_class(const char *name, void *user) {
     if (name[0] == '.' || !is_folder(l->folder, name)) {
         return !tn__pending();
     }
-    if (d->class_count + 1 >= d->class_room) {
-        int64_t room = d->class_room ? 2 * d->class_room : 16;
-        char **larger = tn__realloc(d->classes, (size_t)room * sizeof(*larger));
-        if (!larger) {
-            return raise_memory();
-        }
-        d->classes = larger;
-        d->class_room = room;
+    if (!tn__grow(&d->classes, d->class_count + 2, &d->class_room, sizeof(*d->classes),
+                  "image_folder")) {
+        return false;
     }
-    char *copy = tn__strdup(name);
+    char *copy = tn__strdup_for(name, "image_folder");
     if (!copy) {
-        return raise_memory();
+        return false;
     }
     d->classes[d->class_count++] = copy;
     d->classes[d->class_count] = NULL;
@@ -162,9 +147,9 @@ static bool find_classes(image_folder *d, const char *folder) {
 static tn_status resize_picture(const tn_dataset *self, const tn__picture *p, float *x) {
     tn_transform resize = tn_image_resize(self->x_dims.size[1], self->x_dims.size[2]);
     size_t values = (size_t)(3 * p->height * p->width);
-    float *planes = tn__malloc(values * sizeof(*planes));
+    float *planes = tn__malloc_for(values * sizeof(*planes), "image_folder");
     if (!planes) {
-        return tn__raise(TN_ENOMEM, "image_folder", "no memory for an image");
+        return TN_ENOMEM;
     }
     tn__picture_planes(p, TN_F32, planes);
     tn_status status = resize.apply(&resize, TN_DIMS(3, p->height, p->width), planes, x, NULL);
@@ -198,33 +183,28 @@ static tn_status image_folder_get(tn_dataset *self, tn_example e, void *x, void 
 }
 
 /* Over names and sizes: to read all images would take as long as to train on them. */
-static bool make_digest(const image_folder *d, tn__digits *digits) {
-    tn__digest *digest = tn__digest_new();
+static tn_status image_folder_digest(tn_dataset *self, char text[33]) {
+    const image_folder *d = (const image_folder *)self;
+    tn__digest *digest = tn__digest_new("image_folder");
     if (!digest) {
-        return raise_memory();
+        return TN_ENOMEM;
     }
     for (int64_t i = 0; i < d->count; i++) {
         const char *name = d->images[i].path + d->root;
         tn__digest_add(digest, name, strlen(name) + 1);
         tn__digest_add(digest, &d->images[i].bytes, sizeof(d->images[i].bytes));
     }
-    tn__digest_text(digest, digits->at);
+    tn__digest_text(digest, text);
     tn__digest_free(digest);
-    return true;
+    return TN_OK;
 }
 
-static int image_folder_describe(tn_dataset *self, char *text, size_t room) {
-    image_folder *d = (image_folder *)self;
-    tn__digits digits;
-    if (!tn__identity_known(&d->identity, &digits)) {
-        if (!make_digest(d, &digits)) {
-            return -1;
-        }
-        tn__identity_note(&d->identity, &digits);
-    }
-    return snprintf(text, room, "digest of names and sizes %s, height %lld, width %lld", digits.at,
-                    (long long)self->x_dims.size[1], (long long)self->x_dims.size[2]);
-}
+static const tn_field image_folder_fields[] = {
+    TN_FIELD_AS("digest of names and sizes", image_folder, digest),
+    TN_FIELD_AS("height", image_folder, base.x_dims.size[1]),
+    TN_FIELD_AS("width", image_folder, base.x_dims.size[2]),
+    {0},
+};
 
 static void image_folder_free(tn_dataset *self) {
     image_folder *d = (image_folder *)self;
@@ -289,9 +269,8 @@ tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options)
         !check_options(folder, options)) {
         return NULL;
     }
-    image_folder *d = tn__calloc(1, sizeof(*d));
+    image_folder *d = tn__calloc_for(1, sizeof(*d), "image_folder");
     if (!d) {
-        raise_memory();
         return NULL;
     }
     if (!find_images(d, folder) || !find_size(d, &options)) {
@@ -306,7 +285,8 @@ tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options)
                            .y_dtype = TN_I64,
                            .classes = (const char *const *)d->classes,
                            .get = image_folder_get,
-                           .describe = image_folder_describe,
+                           .fields = image_folder_fields,
+                           .digest = image_folder_digest,
                            .free = image_folder_free};
     return &d->base;
 }

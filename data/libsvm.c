@@ -20,7 +20,7 @@ typedef struct libsvm {
     int64_t *begins; /* (size + 1): of a row's numbers */
     int32_t *places; /* of a number in its row, from 0 */
     float *numbers;
-    tn__identity identities[4];
+    tn_digest digests[4]; /* of labels, rows, indices, numbers */
 } libsvm;
 
 typedef struct reading {
@@ -52,10 +52,10 @@ static bool take_label(reading *r, const char *word) {
     if (!tn__is_number(word, strlen(word), &label)) {
         return raise_word(r, word, "is no label: a number is wanted");
     }
-    if (!tn__lines_room(&r->lines, &r->d->labels, r->rows, &r->labels_room,
-                        sizeof(*r->d->labels)) ||
-        !tn__lines_room(&r->lines, &r->d->begins, r->rows + 1, &r->begins_room,
-                        sizeof(*r->d->begins))) {
+    if (!tn__grow(&r->d->labels, r->rows + 1, &r->labels_room, sizeof(*r->d->labels),
+                  "libsvm_dataset") ||
+        !tn__grow(&r->d->begins, r->rows + 2, &r->begins_room, sizeof(*r->d->begins),
+                  "libsvm_dataset")) {
         return false;
     }
     r->d->labels[r->rows] = (float)label;
@@ -81,10 +81,10 @@ static bool take_pair(reading *r, char *word) {
     if (r->count > r->d->begins[r->rows] && index <= r->d->places[r->count - 1] + 1) {
         return raise_word(r, word, "comes after an index that is not below its own");
     }
-    if (!tn__lines_room(&r->lines, &r->d->places, r->count, &r->places_room,
-                        sizeof(*r->d->places)) ||
-        !tn__lines_room(&r->lines, &r->d->numbers, r->count, &r->numbers_room,
-                        sizeof(*r->d->numbers))) {
+    if (!tn__grow(&r->d->places, r->count + 1, &r->places_room, sizeof(*r->d->places),
+                  "libsvm_dataset") ||
+        !tn__grow(&r->d->numbers, r->count + 1, &r->numbers_room, sizeof(*r->d->numbers),
+                  "libsvm_dataset")) {
         return false;
     }
     r->d->places[r->count] = (int32_t)(index - 1);
@@ -137,20 +137,13 @@ static tn_status libsvm_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static int libsvm_describe(tn_dataset *self, char *text, size_t room) {
-    libsvm *d = (libsvm *)self;
-    size_t rows = (size_t)self->size, count = (size_t)d->begins[rows];
-    const tn__digits digits[] = {
-        tn__identity_of(&d->identities[0], d->labels, rows * sizeof(*d->labels)),
-        tn__identity_of(&d->identities[1], d->begins, (rows + 1) * sizeof(*d->begins)),
-        tn__identity_of(&d->identities[2], d->places, count * sizeof(*d->places)),
-        tn__identity_of(&d->identities[3], d->numbers, count * sizeof(*d->numbers)),
-    };
-    return snprintf(text, room,
-                    "digest of labels %s, digest of rows %s, digest of indices %s, "
-                    "digest of numbers %s",
-                    digits[0].at, digits[1].at, digits[2].at, digits[3].at);
-}
+static const tn_field libsvm_fields[] = {
+    TN_FIELD_AS("digest of labels", libsvm, digests[0]),
+    TN_FIELD_AS("digest of rows", libsvm, digests[1]),
+    TN_FIELD_AS("digest of indices", libsvm, digests[2]),
+    TN_FIELD_AS("digest of numbers", libsvm, digests[3]),
+    {0},
+};
 
 static void libsvm_free(tn_dataset *self) {
     libsvm *d = (libsvm *)self;
@@ -177,9 +170,8 @@ tn_dataset *tn_libsvm_dataset(const char *path, int64_t features) {
         tn__raise(TN_EVALUE, "libsvm_dataset", "%lld features", (long long)features);
         return NULL;
     }
-    reading r = {.d = tn__calloc(1, sizeof(*r.d)), .features = features};
+    reading r = {.d = tn__calloc_for(1, sizeof(*r.d), "libsvm_dataset"), .features = features};
     if (!r.d) {
-        tn__raise(TN_ENOMEM, "libsvm_dataset", "no memory");
         return NULL;
     }
     if (!read_rows(&r, path)) {
@@ -193,7 +185,13 @@ tn_dataset *tn_libsvm_dataset(const char *path, int64_t features) {
                              .x_dtype = TN_F32,
                              .y_dtype = TN_F32,
                              .get = libsvm_get,
-                             .describe = libsvm_describe,
+                             .fields = libsvm_fields,
                              .free = libsvm_free};
+    libsvm *d = r.d;
+    size_t rows = (size_t)r.rows, count = (size_t)d->begins[rows];
+    d->digests[0] = tn__digest_over(d->labels, rows * sizeof(*d->labels));
+    d->digests[1] = tn__digest_over(d->begins, (rows + 1) * sizeof(*d->begins));
+    d->digests[2] = tn__digest_over(d->places, count * sizeof(*d->places));
+    d->digests[3] = tn__digest_over(d->numbers, count * sizeof(*d->numbers));
     return &r.d->base;
 }

@@ -18,22 +18,16 @@ static bool read_on(tn__lines *l) {
         l->end -= l->begin;
         l->begin = 0;
     }
-    if (l->room - l->end < READ_AT_ONCE) {
-        size_t room = 2 * l->room + READ_AT_ONCE;
-        char *larger = tn__realloc(l->buffer, room + 1);
-        if (!larger) {
-            tn__raise(TN_ENOMEM, l->stream.file.operation, "%s: no memory for %zu bytes",
-                      l->stream.file.path, room);
-            return false;
-        }
-        l->buffer = larger;
-        l->room = room;
+    int64_t wanted = (int64_t)l->end + READ_AT_ONCE + 1;
+    if (!tn__grow(&l->buffer, wanted, &l->room, 1, l->stream.file.operation)) {
+        return false;
     }
-    int64_t got = tn__stream_read(&l->stream, l->buffer + l->end, l->room - l->end);
+    size_t left = (size_t)l->room - 1 - l->end; /* and a 0 */
+    int64_t got = tn__stream_read(&l->stream, l->buffer + l->end, left);
     if (got < 0) {
         return false;
     }
-    l->all_read = (size_t)got < l->room - l->end;
+    l->all_read = (size_t)got < left;
     l->end += (size_t)got;
     return true;
 }
@@ -125,22 +119,4 @@ bool tn__is_number(const char *text, size_t bytes, double *value) {
     char *end;
     *value = strtod(text, &end);
     return end == text + bytes;
-}
-
-bool tn__lines_room(const tn__lines *l, void *things, int64_t count, int64_t *room, size_t each) {
-    if (count < *room) {
-        return true;
-    }
-    int64_t more = *room ? 2 * *room : 64;
-    void *before, *larger;
-    memcpy(&before, things, sizeof(before));
-    larger = tn__realloc(before, (size_t)more * each);
-    if (!larger) {
-        tn__raise(TN_ENOMEM, l->stream.file.operation, "%s: no memory for %lld numbers",
-                  l->stream.file.path, (long long)more);
-        return false;
-    }
-    memcpy(things, &larger, sizeof(larger));
-    *room = more;
-    return true;
 }

@@ -10,9 +10,10 @@ enum { TN__LONGEST_LINE = 64 << 20 };
 typedef struct tn__lines {
     tn__stream stream;
     char *buffer;
-    size_t begin, end, room; /* buffer[begin … end): read and not given yet */
-    bool all_read;           /* nothing follows in the file */
-    int64_t number;          /* of the last line that was given, from 1 */
+    int64_t room;      /* of the buffer */
+    size_t begin, end; /* buffer[begin … end): read and not given yet */
+    bool all_read;     /* nothing follows in the file */
+    int64_t number;    /* of the last line that was given, from 1 */
 } tn__lines;
 
 /* False after raising; TN_EFORMAT for what is no text. */
@@ -28,9 +29,5 @@ void tn__lines_close(tn__lines *l); /* one that is not open, too */
 /* text[0 … bytes) is a decimal number, "-1.5e3" or "inf" but not "nan", with a 0 behind it. Between
  * tn__plain_numbers_begin and its end. */
 bool tn__is_number(const char *text, size_t bytes, double *value);
-
-/* Room for one more of `count` things of `each` bytes, twice as much when there is none; *things is
- * NULL to begin with. False after raising. */
-bool tn__lines_room(const tn__lines *l, void *things, int64_t count, int64_t *room, size_t each);
 
 #endif

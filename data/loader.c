@@ -240,10 +240,9 @@ static bool prepare_threads(tn_loader *l) {
         return true;
     }
     l->process = tn__process();
-    l->slots = tn__calloc((size_t)l->options.prefetch, sizeof(slot));
-    l->workers = tn__calloc((size_t)l->options.threads, sizeof(pthread_t));
+    l->slots = tn__calloc_for((size_t)l->options.prefetch, sizeof(slot), "loader");
+    l->workers = tn__calloc_for((size_t)l->options.threads, sizeof(pthread_t), "loader");
     if (!l->slots || !l->workers) {
-        tn__raise(TN_ENOMEM, "loader", "no memory for %d batches", l->options.prefetch);
         return false;
     }
     return start_workers(l);
@@ -255,10 +254,7 @@ tn_loader *tn_loader_new(tn_dataset *dataset, tn_sampler sampler, tn_loader_opti
         return NULL;
     }
     if (check_arguments(dataset, &options)) {
-        l = tn__calloc(1, sizeof(*l));
-        if (!l) {
-            tn__raise(TN_ENOMEM, "loader", "no memory");
-        }
+        l = tn__calloc_for(1, sizeof(*l), "loader");
     }
     if (!l) {
         tn__dataset_give_up(dataset);

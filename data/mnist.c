@@ -24,7 +24,7 @@ typedef struct mnist {
     tn_dataset base;
     uint8_t *pixels; /* (size, 28, 28) */
     uint8_t *labels; /* (size) */
-    tn__identity pixels_identity, labels_identity;
+    tn_digest pixels_digest, labels_digest;
 } mnist;
 
 /* ---- One idx file ---------------------------------------------------------------------------- */
@@ -188,13 +188,11 @@ static tn_status mnist_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-static int mnist_describe(tn_dataset *self, char *text, size_t room) {
-    mnist *d = (mnist *)self;
-    size_t images = (size_t)d->base.size;
-    return snprintf(text, room, "digest of images %s, digest of labels %s",
-                    tn__identity_of(&d->pixels_identity, d->pixels, images * PIXELS).at,
-                    tn__identity_of(&d->labels_identity, d->labels, images).at);
-}
+static const tn_field mnist_fields[] = {
+    TN_FIELD_AS("digest of images", mnist, pixels_digest),
+    TN_FIELD_AS("digest of labels", mnist, labels_digest),
+    {0},
+};
 
 static void mnist_free(tn_dataset *self) {
     mnist *d = (mnist *)self;
@@ -229,6 +227,8 @@ static bool mnist_read(mnist *d, const char *folder, bool train) {
         }
     }
     d->base.size = images;
+    d->pixels_digest = tn__digest_over(d->pixels, (size_t)images * PIXELS);
+    d->labels_digest = tn__digest_over(d->labels, (size_t)images);
     return true;
 }
 
@@ -245,7 +245,7 @@ tn_dataset *tn_mnist(const char *folder, bool train) {
                            .x_dtype = TN_F32,
                            .y_dtype = TN_I64,
                            .get = mnist_get,
-                           .describe = mnist_describe,
+                           .fields = mnist_fields,
                            .free = mnist_free};
     if (!mnist_read(d, folder, train)) {
         mnist_free(&d->base);

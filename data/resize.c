@@ -73,9 +73,10 @@ static tn_status resize_window(const tn_transform *t, tn_dims dims, const float 
     int64_t C = dims.size[0], H = dims.size[1], W = dims.size[2];
     int64_t height = (int64_t)t->value[HEIGHT], width = (int64_t)t->value[WIDTH];
     int64_t longer = H > W ? H : W;
-    float *rows = tn__malloc((size_t)(C * v.height * (v.width + width) + longer) * sizeof(float));
+    float *rows = tn__malloc_for(
+        (size_t)(C * v.height * (v.width + width) + longer) * sizeof(float), t->kind);
     if (!rows) {
-        return tn__raise(TN_ENOMEM, t->kind, "no memory for an image");
+        return TN_ENOMEM;
     }
     float *wide = rows + C * v.height * v.width, *weights = wide + C * v.height * width;
     for (int64_t r = 0; r < C * v.height; r++) {

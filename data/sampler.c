@@ -163,9 +163,8 @@ static int compare_lengths(const void *a, const void *b) {
 }
 
 static bool sort_lengths(const int64_t *lengths, int64_t n, int64_t *order) {
-    sized_example *all = tn__calloc((size_t)n, sizeof(*all));
+    sized_example *all = tn__calloc_for((size_t)n, sizeof(*all), "bucket_sampler");
     if (!all) {
-        tn__raise(TN_ENOMEM, "bucket_sampler", "no memory for %lld lengths", (long long)n);
         return false;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -222,18 +221,9 @@ static int64_t bucketed_index(const tn_sampler *s, int64_t size, uint64_t epoch,
     return order[first + shuffled_index(key, count, epoch, place - first)];
 }
 
-int tn__sampler_describe(const tn_sampler *s, char *text, size_t room) {
-    char digits[TN__DIGEST_DIGITS + 1];
-    *text = 0;
-    if (s->kind != TN_SAMPLE_WEIGHTED && s->kind != TN_SAMPLE_BUCKETED) {
-        return 0;
-    }
-    tn__digest_of(tn_data(s->table), (size_t)tn_count(s->table) * sizeof(int64_t), digits);
-    if (s->kind == TN_SAMPLE_WEIGHTED) {
-        return snprintf(text, room, ", draws %lld, weights %s", (long long)s->draws, digits);
-    }
-    return snprintf(text, room, ", bucket %lld, step %lld, lengths %s", (long long)s->bucket,
-                    (long long)product_below(s->batch, s->parts, INT64_MAX), digits);
+void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step) {
+    tn__digest_of(tn_data(s->table), (size_t)tn_count(s->table) * sizeof(int64_t), digest);
+    *step = product_below(s->batch, s->parts, INT64_MAX);
 }
 
 /* ---- All kinds ------------------------------------------------------------------------------- */

@@ -7,8 +7,9 @@
 /* Where `position` of this part, a valid one, stands in the whole order of an epoch. */
 int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position);
 
-/* What tells a sampler with a table from others, ", NAME VALUE…" or "": as snprintf. */
-int tn__sampler_describe(const tn_sampler *s, char *text, size_t room);
+/* What tells a sampler with a table from others: the table's digest, and of a bucketed one how many
+ * examples all parts have in a step. */
+void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step);
 
 /* The example at `place` of the permutation by which tn_random_split draws. */
 int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place);

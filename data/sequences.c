@@ -1,4 +1,5 @@
 /* Sequences of different lengths, each a tensor of its own. */
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/identity.h"
@@ -13,7 +14,7 @@ static const char operation[] = "sequence_dataset";
 typedef struct sequences {
     tn_dataset base;
     tn_tensor **x, **y; /* [base.size], contiguous, one reference each; y may be NULL */
-    tn__identity identity;
+    tn_digest digest;
 } sequences;
 
 static size_t bytes_of(const tn_tensor *t) {
@@ -49,26 +50,23 @@ static void add_sequence(tn__digest *digest, const tn_tensor *t) {
     tn__digest_add(digest, tn_data(t), bytes);
 }
 
-static int sequences_describe(tn_dataset *self, char *text, size_t room) {
-    sequences *d = (sequences *)self;
-    tn__digits digits;
-    if (!tn__identity_known(&d->identity, &digits)) {
-        tn__digest *digest = tn__digest_new();
-        if (!digest) {
-            tn__raise(TN_ENOMEM, operation, "no memory");
-            return -1;
-        }
-        for (int64_t i = 0; i < d->base.size; i++) {
-            add_sequence(digest, d->x[i]);
-            if (d->y) {
-                add_sequence(digest, d->y[i]);
-            }
-        }
-        tn__digest_text(digest, digits.at);
-        tn__digest_free(digest);
-        tn__identity_note(&d->identity, &digits);
+static const tn_field sequences_fields[] = {TN_FIELD(sequences, digest), {0}};
+
+static tn_status sequences_digest(tn_dataset *self, char text[33]) {
+    const sequences *d = (const sequences *)self;
+    tn__digest *digest = tn__digest_new(operation);
+    if (!digest) {
+        return TN_ENOMEM;
     }
-    return snprintf(text, room, "digest %s", digits.at);
+    for (int64_t i = 0; i < d->base.size; i++) {
+        add_sequence(digest, d->x[i]);
+        if (d->y) {
+            add_sequence(digest, d->y[i]);
+        }
+    }
+    tn__digest_text(digest, text);
+    tn__digest_free(digest);
+    return TN_OK;
 }
 
 static void free_list(tn_tensor **list, int64_t n) {
@@ -119,9 +117,8 @@ static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_
 
 /* The same tensors, contiguous and on the CPU, kept. NULL after raising. */
 static tn_tensor **keep_list(tn_tensor *const *list, int64_t n) {
-    tn_tensor **kept = tn__calloc((size_t)n, sizeof(*kept));
+    tn_tensor **kept = tn__calloc_for((size_t)n, sizeof(*kept), operation);
     if (!kept) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %lld sequences", (long long)n);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -156,9 +153,8 @@ tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y, int64_
                   x ? "a list" : "NULL instead of a list", (long long)n);
         return NULL;
     }
-    sequences *d = tn__calloc(1, sizeof(*d));
+    sequences *d = tn__calloc_for(1, sizeof(*d), operation);
     if (!d) {
-        tn__raise(TN_ENOMEM, operation, "no memory");
         return NULL;
     }
     d->base = (tn_dataset){.kind = "sequences",
@@ -166,7 +162,8 @@ tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y, int64_
                            .y_dims = {.ndim = -1},
                            .get = sequences_get,
                            .length = sequences_length,
-                           .describe = sequences_describe,
+                           .fields = sequences_fields,
+                           .digest = sequences_digest,
                            .free = sequences_free};
     if (!fill_sequences(d, x, y)) {
         sequences_free(&d->base);

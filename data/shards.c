@@ -7,6 +7,7 @@
  * end, less than a window, is left out. For evaluation they slide: each target counts once, up to
  * the end. Of pairs, in both cases, a window is one prompt with its completion.
  */
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
@@ -48,7 +49,7 @@ typedef struct shards {
     int64_t length, vocab;
     int64_t stride; /* tokens from one window's beginning to the next one's; `length` or less */
     bool sliding;   /* each target once, up to the file's end */
-    tn__identity identity;
+    tn_digest digest;
     int count;
     shard list[];
 } shards;
@@ -166,9 +167,8 @@ static bool find_tokens(shard *s, const beginning *b) {
 static bool shard_begin(shard *s, const char *path) {
     struct stat about;
     s->file.fd = -1;
-    s->path = tn__strdup(path);
+    s->path = tn__strdup_for(path, "token_shards");
     if (!s->path) {
-        tn__raise(TN_ENOMEM, "token_shards", "no memory");
         return false;
     }
     if (!tn__reader_open(&s->file, s->path, "token_shards")) {
@@ -182,11 +182,6 @@ static bool shard_begin(shard *s, const char *path) {
     s->device = about.st_dev;
     beginning b = {.bytes = s->file.bytes < sizeof(b.at) ? s->file.bytes : sizeof(b.at)};
     return tn__reader_get(&s->file, 0, b.at, b.bytes) && find_tokens(s, &b);
-}
-
-static void shard_end(shard *s) {
-    tn__reader_close(&s->file);
-    free(s->path);
 }
 
 /* Opens it again, for one example. It must be the same file, since its windows were counted. */
@@ -389,42 +384,36 @@ static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
     return true;
 }
 
-/* False after raising. */
-static bool digest_all(const shards *d, tn__digits *digits) {
-    tn__digest *digest = tn__digest_new();
+static tn_status shards_digest(tn_dataset *self, char text[33]) {
+    const shards *d = (const shards *)self;
+    tn__digest *digest = tn__digest_new("token_shards");
     if (!digest) {
-        tn__raise(TN_ENOMEM, "token_shards", "no memory for a digest");
-        return false;
+        return TN_ENOMEM;
     }
     bool done = true;
     for (int i = 0; done && i < d->count; i++) {
         done = digest_shard(digest, &d->list[i], pages_each(d));
     }
     if (done) {
-        tn__digest_text(digest, digits->at);
+        tn__digest_text(digest, text);
     }
     tn__digest_free(digest);
-    return done;
+    return tn_error();
 }
 
-static int shards_describe(tn_dataset *self, char *text, size_t room) {
-    shards *d = (shards *)self;
-    tn__digits digits;
-    if (!tn__identity_known(&d->identity, &digits)) {
-        if (!digest_all(d, &digits)) {
-            return -1;
-        }
-        tn__identity_note(&d->identity, &digits);
-    }
-    return snprintf(text, room, "files %d, digest %s", d->count, digits.at);
-}
+static const tn_field shards_fields[] = {
+    TN_FIELD_AS("files", shards, count),
+    TN_FIELD(shards, digest),
+    {0},
+};
 
 /* ---- Making it ------------------------------------------------------------------------------- */
 
 static void shards_free(tn_dataset *self) {
     shards *d = (shards *)self;
     for (int i = 0; i < d->count; i++) {
-        shard_end(&d->list[i]);
+        tn__reader_close(&d->list[i].file);
+        free(d->list[i].path);
     }
     free(d);
 }
@@ -469,9 +458,8 @@ static bool open_all(shards *d, char **paths, int count) {
 
 /* `plan` says which windows. */
 static tn_dataset *open_paths(char **paths, int count, const char *pattern, const shards *plan) {
-    shards *d = tn__calloc(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]));
+    shards *d = tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]), "token_shards");
     if (!d) {
-        tn__raise(TN_ENOMEM, "token_shards", "no memory for %d files", count);
         return NULL;
     }
     *d = *plan;
@@ -481,7 +469,8 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
                            .x_dtype = TN_I64,
                            .y_dtype = TN_I64,
                            .get = d->sliding ? sliding_get : shards_get,
-                           .describe = shards_describe,
+                           .fields = shards_fields,
+                           .digest = shards_digest,
                            .free = shards_free};
     bool whole = open_all(d, paths, count);
     if (whole && d->base.size == 0) {

@@ -1,4 +1,5 @@
 /* Shards as they are written (shards.h): one file after the other, each whole or not at all. */
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -36,13 +37,10 @@ static bool is_wide(const tn_shards_writer *w) {
 }
 
 static bool begin_shard(tn_shards_writer *w) {
-    size_t room = strlen(w->prefix) + sizeof("_000000.bin") + 20;
-    char *path = tn__malloc(room);
+    char *path = tn__asprintf("shards_writer", "%s_%06" PRId64 ".bin", w->prefix, w->shards);
     if (!path) {
-        tn__raise(TN_ENOMEM, "shards_writer", "no memory");
         return false;
     }
-    snprintf(path, room, "%s_%06" PRId64 ".bin", w->prefix, w->shards);
     w->open = tn__file_begin(&w->file, path, "shards_writer");
     free(path);
     if (!w->open) {
@@ -118,11 +116,10 @@ tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options opt
         !check_writer(prefix, &options)) {
         return NULL;
     }
-    tn_shards_writer *w = tn__calloc(1, sizeof(*w));
-    char *copy = w ? tn__strdup(prefix) : NULL;
+    tn_shards_writer *w = tn__calloc_for(1, sizeof(*w), "shards_writer");
+    char *copy = w ? tn__strdup_for(prefix, "shards_writer") : NULL;
     if (!copy) {
         free(w);
-        tn__raise(TN_ENOMEM, "shards_writer", "no memory");
         return NULL;
     }
     w->options = options;
@@ -175,16 +172,8 @@ tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64
 }
 
 static bool note_pair(tn_shards_writer *w) {
-    if (w->pairs == w->room) {
-        int64_t room = w->room ? 2 * w->room : 1024;
-        uint64_t *larger = tn__realloc(w->ends, (size_t)room * sizeof(*larger));
-        if (!larger) {
-            tn__raise(TN_ENOMEM, "shards_writer", "no memory for the ends of %" PRId64 " pairs",
-                      room);
-            return false;
-        }
-        w->ends = larger;
-        w->room = room;
+    if (!tn__grow(&w->ends, w->pairs + 1, &w->room, sizeof(*w->ends), "shards_writer")) {
+        return false;
     }
     w->ends[w->pairs++] = (uint64_t)w->here;
     return true;

@@ -13,21 +13,28 @@
 
 #define FIRST_STREAM (UINT64_C(1) << 32) /* of a reading's generator: the dataset's own is 0 */
 
+enum { VALUES = sizeof(((tn_transform *)0)->value) / sizeof(double) };
+
+typedef struct step {
+    tn_transform transform;
+    char values[18 * VALUES]; /* what it was made with, as checkpoints have it: "32:0.5" */
+} step;
+
 typedef struct transformed {
     tn_dataset base;
-    tn_dataset *below;
     uint64_t seed;
     int64_t room; /* floats: the most that stands between two transforms */
     int count;
-    tn_transform list[]; /* [count] */
+    tn_field *fields; /* [count + 2]: the seed, and the values of each by its kind */
+    step list[];      /* [count] */
 } transformed;
 
 /* x of the dataset below is in `from`. */
 static tn_status apply_list(const transformed *d, tn_example e, float *from, float *to, float *x) {
     tn_generator of_example = tn_example_generator(e, d->seed);
-    tn_dims dims = d->below->x_dims;
+    tn_dims dims = d->base.below->x_dims;
     for (int k = 0; k < d->count; k++) {
-        const tn_transform *t = &d->list[k];
+        const tn_transform *t = &d->list[k].transform;
         tn_generator random = of_example;
         random.stream = FIRST_STREAM + (uint64_t)k;
         tn_status status = t->apply(t, dims, from, k == d->count - 1 ? x : to, &random);
@@ -48,13 +55,13 @@ static tn_status apply_list(const transformed *d, tn_example e, float *from, flo
 static tn_status transformed_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const transformed *d = (const transformed *)self;
     if (d->count == 0) {
-        return d->below->get(d->below, e, x, y);
+        return d->base.below->get(d->base.below, e, x, y);
     }
-    float *scratch = tn__malloc(2 * (size_t)d->room * sizeof(float));
+    float *scratch = tn__malloc_for(2 * (size_t)d->room * sizeof(float), "transform");
     if (!scratch) {
-        return tn__raise(TN_ENOMEM, "transform", "no memory for an example");
+        return TN_ENOMEM;
     }
-    tn_status status = d->below->get(d->below, e, scratch, y);
+    tn_status status = d->base.below->get(d->base.below, e, scratch, y);
     if (status == TN_OK) {
         status = apply_list(d, e, scratch, scratch + d->room, x);
     }
@@ -64,40 +71,33 @@ static tn_status transformed_get(tn_dataset *self, tn_example e, void *x, void *
 
 static int64_t transformed_length(tn_dataset *self, int64_t i, bool of_y) {
     const transformed *d = (const transformed *)self;
-    return d->below->length(d->below, i, of_y);
+    return d->base.below->length(d->base.below, i, of_y);
 }
 
-/* Adds text as snprintf does, behind the first *used bytes. */
-static void add_text(char *text, size_t room, int *used, const char *part) {
-    size_t left = *used < (int)room ? room - (size_t)*used : 0;
-    *used += snprintf(left ? text + *used : NULL, left, "%s", part);
-}
-
-static int transformed_describe(tn_dataset *self, char *text, size_t room) {
-    const transformed *d = (const transformed *)self;
-    char part[64];
-    int used = d->below->describe ? d->below->describe(d->below, text, room) : 0;
-    if (used < 0) {
-        return used;
-    }
-    snprintf(part, sizeof(part), "%sseed of transforms %llu", used ? ", " : "",
-             (unsigned long long)d->seed);
-    add_text(text, room, &used, part);
+static void fill_fields(transformed *d) {
+    /* cppcheck-suppress nullPointer */ /* a member's offset */
+    d->fields[0] = (tn_field)TN_FIELD_AS("seed of transforms", transformed, seed);
     for (int k = 0; k < d->count; k++) {
-        const tn_transform *t = &d->list[k];
-        snprintf(part, sizeof(part), ", %.40s %s", t->kind, t->values ? "" : "there");
-        add_text(text, room, &used, part);
-        for (int v = 0; v < t->values; v++) {
-            snprintf(part, sizeof(part), "%s%.9g", v ? ":" : "", t->value[v]);
-            add_text(text, room, &used, part);
+        step *s = &d->list[k];
+        int used = 0;
+        for (int v = 0; v < s->transform.values; v++) {
+            used += snprintf(s->values + used, sizeof(s->values) - (size_t)used, "%s%.9g",
+                             v ? ":" : "", s->transform.value[v]);
         }
+        if (!used) {
+            strcpy(s->values, "there");
+        }
+        d->fields[k + 1] = (tn_field){.name = s->transform.kind,
+                                      .kind = TN_FIELD_CHARS,
+                                      .offset = (size_t)(s->values - (char *)d),
+                                      .bytes = sizeof(s->values)};
     }
-    return used;
 }
 
 static void transformed_free(tn_dataset *self) {
     transformed *d = (transformed *)self;
-    tn__dataset_give_up(d->below);
+    tn__dataset_give_up(d->base.below);
+    free(d->fields);
     free(d);
 }
 
@@ -106,11 +106,10 @@ static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int6
     *room = tn_dims_count(*dims);
     for (int k = 0; k < count; k++) {
         const tn_transform *t = &list[k];
-        const int most = sizeof(t->value) / sizeof(*t->value);
-        if (!t->apply || !t->kind || t->values < 0 || t->values > most) {
+        if (!t->apply || !t->kind || t->values < 0 || t->values > VALUES) {
             tn__raise(TN_EVALUE, "transformed",
                       "transform %d has no kind, no apply or %d values (0 to %d)", k, t->values,
-                      most);
+                      VALUES);
             return false;
         }
         tn_status status = t->shape ? t->shape(t, dims) : TN_OK;
@@ -144,36 +143,41 @@ static bool can_transform(const tn_dataset *d, const tn_transform *list, int cou
     return true;
 }
 
-/* Everything but the dataset below. NULL after raising. */
-static transformed *transformed_new(const tn_dataset *below, const tn_transform *list, int count,
+/* NULL after raising. */
+static transformed *transformed_new(tn_dataset *below, const tn_transform *list, int count,
                                     uint64_t seed) {
     tn_dims dims = below->x_dims;
     int64_t room;
     if (!follow_dims(list, count, &dims, &room)) {
         return NULL;
     }
-    transformed *d = tn__malloc(sizeof(*d) + (size_t)count * sizeof(*list));
-    if (!d) {
-        tn__raise(TN_ENOMEM, "transformed", "no memory for %d transforms", count);
+    transformed *d =
+        tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(*d->list), "transformed");
+    tn_field *fields = d ? tn__calloc_for((size_t)count + 2, sizeof(*fields), "transformed") : NULL;
+    if (!fields) {
+        free(d);
         return NULL;
     }
-    *d = (transformed){.base = {.kind = "transformed",
-                                .size = below->size,
-                                .x_dims = dims,
-                                .y_dims = below->y_dims,
-                                .x_dtype = TN_F32,
-                                .y_dtype = below->y_dtype,
-                                .classes = below->classes,
-                                .get = transformed_get,
-                                .length = below->length ? transformed_length : NULL,
-                                .describe = transformed_describe,
-                                .free = transformed_free},
-                       .seed = seed,
-                       .room = room,
-                       .count = count};
-    if (count) {
-        memcpy(d->list, list, (size_t)count * sizeof(*list));
+    d->base = (tn_dataset){.kind = "transformed",
+                           .size = below->size,
+                           .x_dims = dims,
+                           .y_dims = below->y_dims,
+                           .x_dtype = TN_F32,
+                           .y_dtype = below->y_dtype,
+                           .classes = below->classes,
+                           .get = transformed_get,
+                           .length = below->length ? transformed_length : NULL,
+                           .fields = fields,
+                           .below = below,
+                           .free = transformed_free};
+    d->seed = seed;
+    d->room = room;
+    d->count = count;
+    d->fields = fields;
+    for (int k = 0; k < count; k++) {
+        d->list[k].transform = list[k];
     }
+    fill_fields(d);
     return d;
 }
 
@@ -186,6 +190,5 @@ tn_dataset *tn_transformed(tn_dataset *d, const tn_transform *list, int count, u
         tn__dataset_give_up(d);
         return NULL;
     }
-    t->below = d;
     return &t->base;
 }

@@ -11,17 +11,25 @@
  *     all_to_all        y_r = (x_0[r], x_1[r], …)   dx_r = (dy_0[r], dy_1[r], …)   all_to_all
  *     copy              y_r = x                     dx   = sum over s of dy_s      sum_parts
  *     sum_parts         y   = sum over s of x_s     dx_r = dy                      copy
+ *     slice             y_r = x[r]                  dx   = (dy_0, dy_1, …)         join
+ *     join              y   = (x_0, x_1, …)         dx_r = dy[r]                   slice
  *
  * What has no index is one value that all ranks hold alike: copy and sum_parts are the f and g of
- * Shoeybi et al. 2019, arXiv:1909.08053, around the part of a network that is split. Everywhere
- * else the loss is the sum of all ranks' losses.
+ * Shoeybi et al. 2019, arXiv:1909.08053, around the part of a network that is split; slice and join
+ * stand around one that has its rows on different ranks. Everywhere else the loss is the sum of all
+ * ranks' losses.
+ *
+ * Ranks are a first dimension of what travels. Along another (tn_dist_gather_dim and its like) this
+ * is split off or merged by views around the same operations.
  *
  * Every rank calls, and every rank runs backward through the call: x requires a gradient on all
  * ranks or on none. The group must live until backward is done.
  */
+#include "core/error.h"
 #include "distributed/group/group.h"
 #include "tern/ops.h"
 #include "tern/sys/op.h"
+#include "tern/sys/tensor.h"
 
 #include <string.h>
 
@@ -98,10 +106,21 @@ static bool all_to_all_shape(tn_op_call *c) {
     return is_member(c) && begins_with_ranks(c) && tn_op_out_like(c, 0);
 }
 
+/* (N, …) -> (…), a view */
+static bool slice_shape(tn_op_call *c) {
+    const tn_tensor *x = c->in[0];
+    tn_dims y = {.ndim = x->dims.ndim - 1};
+    if (!is_member(c) || !begins_with_ranks(c)) {
+        return false;
+    }
+    memcpy(y.size, x->dims.size + 1, (size_t)y.ndim * sizeof(y.size[0]));
+    return tn_op_view(c, y, x->stride + 1, x->offset + tn_group_rank(group_of(c)) * x->stride[0]);
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static tn_status all_reduce_forward(tn_op_call *c) {
-    tn_status status = c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
+static tn_status all_reduce_forward(const tn_op_call *c) {
+    tn_status status = c->kernels->copy(c->ctx, c->y[0], c->x[0]);
     return status != TN_OK ? status
                            : tn_work_wait(tn_all_reduce(group_of(c), c->out[0], TN_SUM), 0);
 }
@@ -112,17 +131,17 @@ static tn_tensor *dense_input(const tn_op_call *c) {
     return tn_contiguous(c->in[0]);
 }
 
-static tn_status all_gather_forward(tn_op_call *c) {
+static tn_status all_gather_forward(const tn_op_call *c) {
     TN_SCOPE;
     return tn_work_wait(tn_all_gather(group_of(c), c->out[0], dense_input(c)), 0);
 }
 
-static tn_status reduce_scatter_forward(tn_op_call *c) {
+static tn_status reduce_scatter_forward(const tn_op_call *c) {
     TN_SCOPE;
     return tn_work_wait(tn_reduce_scatter(group_of(c), c->out[0], dense_input(c), TN_SUM), 0);
 }
 
-static tn_status all_to_all_forward(tn_op_call *c) {
+static tn_status all_to_all_forward(const tn_op_call *c) {
     TN_SCOPE;
     return tn_work_wait(tn_all_to_all(group_of(c), c->out[0], dense_input(c)), 0);
 }
@@ -151,6 +170,17 @@ static void reduce_scatter_backward(tn_op_grad *g) {
 
 static void all_to_all_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_dist_all_to_all(grad_group(g), g->dout[0]));
+}
+
+static tn_tensor *slice_ranks(tn_group *g, tn_tensor *x);
+static tn_tensor *join_ranks(tn_group *g, tn_tensor *x);
+
+static void slice_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, join_ranks(grad_group(g), g->dout[0]));
+}
+
+static void join_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, slice_ranks(grad_group(g), g->dout[0]));
 }
 
 /* ---- Operations ------------------------------------------------------------------------------ */
@@ -190,6 +220,17 @@ static const tn_op all_to_all_op = {.name = "dist_all_to_all",
                                     .forward = all_to_all_forward,
                                     .backward = all_to_all_backward};
 
+static const tn_op slice_op = {.name = "dist_slice",
+                               .args_size = sizeof(dist_args),
+                               .shape = slice_shape,
+                               .backward = slice_backward};
+
+static const tn_op join_op = {.name = "dist_join",
+                              .args_size = sizeof(dist_args),
+                              .shape = all_gather_shape,
+                              .forward = all_gather_forward,
+                              .backward = join_backward};
+
 tn_tensor *tn_dist_all_reduce(tn_group *g, tn_tensor *x) {
     return apply_collective(&all_reduce_op, g, x);
 }
@@ -212,4 +253,82 @@ tn_tensor *tn_dist_reduce_scatter(tn_group *g, tn_tensor *x) {
 
 tn_tensor *tn_dist_all_to_all(tn_group *g, tn_tensor *x) {
     return apply_collective(&all_to_all_op, g, x);
+}
+
+/* ---- Along a dimension ----------------------------------------------------------------------- */
+
+static tn_tensor *slice_ranks(tn_group *g, tn_tensor *x) {
+    return apply_collective(&slice_op, g, x);
+}
+
+static tn_tensor *join_ranks(tn_group *g, tn_tensor *x) {
+    return apply_collective(&join_op, g, x);
+}
+
+/* dim from the front; -1 after raising, with the group given up. divides: N pieces are to be made
+ * of it. On the way there is one dimension more. */
+static int dim_of(tn_group *g, const tn_tensor *x, int dim, bool divides, const char *operation) {
+    bool fine = tn__usable(x, operation);
+    int ndim = fine ? tn_ndim(x) : 0, at = dim < 0 ? dim + ndim : dim, ranks = tn_group_size(g);
+    if (fine && (at < 0 || at >= ndim)) {
+        tn__raise(TN_EINDEX, operation, "x is %s but dim is %d", tn_shape_text(x), dim);
+    } else if (fine && ndim == TN_MAX_DIMS) {
+        tn__raise(TN_ESHAPE, operation, "x is %s (%d dimensions at most)", tn_shape_text(x),
+                  TN_MAX_DIMS - 1);
+    } else if (fine && divides && tn_size(x, at) % ranks != 0) {
+        tn__raise(TN_ESHAPE, operation, "x is %s: the %d ranks of %s do not divide dimension %d",
+                  tn_shape_text(x), ranks, tn_group_name(g), at);
+    }
+    if (tn__pending()) {
+        tn_group_abort(g, tn_error_message());
+        return -1;
+    }
+    return at;
+}
+
+/* (N, …, n, …) -> (…, N n, …) */
+static tn_tensor *merge_ranks(tn_tensor *x, int dim) {
+    if (tn_is_inert(x)) {
+        return x;
+    }
+    tn_dims d = tn_shape(x), order = {.ndim = d.ndim}, y = {.ndim = d.ndim - 1};
+    for (int i = 0; i < d.ndim; i++) {
+        order.size[i] = i < dim ? i + 1 : i == dim ? 0 : i;
+    }
+    for (int i = 0; i < y.ndim; i++) {
+        y.size[i] = d.size[i + 1] * (i == dim ? d.size[0] : 1);
+    }
+    return tn_reshape(tn_permute(x, order), y);
+}
+
+/* (…, N n, …) -> (N, …, n, …) */
+static tn_tensor *split_ranks(tn_tensor *x, int dim, int ranks) {
+    tn_dims d = tn_shape(x), parts = {.ndim = d.ndim + 1}, order = parts;
+    for (int i = 0; i < parts.ndim; i++) {
+        parts.size[i] = i < dim    ? d.size[i]
+                        : i == dim ? ranks
+                                   : d.size[i - 1] / (i - 1 == dim ? ranks : 1);
+        order.size[i] = i == 0 ? dim : i <= dim ? i - 1 : i;
+    }
+    return tn_permute(tn_reshape(x, parts), order);
+}
+
+tn_tensor *tn_dist_gather_dim(tn_group *g, tn_tensor *x, int dim) {
+    int at = dim_of(g, x, dim, false, "dist_gather_dim");
+    return at < 0 ? tn_inert() : merge_ranks(tn_dist_all_gather(g, x), at);
+}
+
+tn_tensor *tn_dist_scatter_dim(tn_group *g, tn_tensor *x, int dim) {
+    int at = dim_of(g, x, dim, true, "dist_scatter_dim");
+    return at < 0 ? tn_inert() : tn_dist_reduce_scatter(g, split_ranks(x, at, tn_group_size(g)));
+}
+
+tn_tensor *tn_dist_slice(tn_group *g, tn_tensor *x, int dim) {
+    int at = dim_of(g, x, dim, true, "dist_slice");
+    return at < 0 ? tn_inert() : slice_ranks(g, split_ranks(x, at, tn_group_size(g)));
+}
+
+tn_tensor *tn_dist_join(tn_group *g, tn_tensor *x, int dim) {
+    int at = dim_of(g, x, dim, false, "dist_join");
+    return at < 0 ? tn_inert() : merge_ranks(join_ranks(g, x), at);
 }

@@ -27,18 +27,18 @@ static bool snake_shape(tn_op_call *c) {
 
 /* The input may have any strides: the copy kernel puts it into the output row by row, where the
  * loop finds it. */
-static tn_status snake_forward(tn_op_call *c) {
+static tn_status snake_forward(const tn_op_call *c) {
     const snake_args *args = c->args;
-    tn_status status = c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
+    tn_status status = c->kernels->copy(c->ctx, c->y[0], c->x[0]);
     int64_t n = tn_count(c->out[0]);
-    if (status == TN_OK && c->y[0].dtype == TN_F32) {
-        float *y = c->y[0].data;
+    if (status == TN_OK && c->y[0]->dtype == TN_F32) {
+        float *y = c->y[0]->data;
         for (int64_t i = 0; i < n; i++) {
             float s = sinf((float)args->a * y[i]);
             y[i] += s * s / (float)args->a;
         }
-    } else if (status == TN_OK && c->y[0].dtype == TN_F64) {
-        double *y = c->y[0].data;
+    } else if (status == TN_OK && c->y[0]->dtype == TN_F64) {
+        double *y = c->y[0]->data;
         for (int64_t i = 0; i < n; i++) {
             double s = sin(args->a * y[i]);
             y[i] += s * s / args->a;

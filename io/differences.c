@@ -1,8 +1,11 @@
-/* Naming what differs (differences.h). Both texts are split where they lie, into spans. */
+/* Naming what differs (differences.h). Values are compared as texts, and as numbers where both are
+ * real ones. */
 #include "io/differences.h"
 
 #include "core/memory.h"
+#include "core/number.h"
 #include "core/plain.h"
+#include "nn/describe.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,204 +46,173 @@ tn_status tn__differences_end(const tn__differences *d) {
                      d->count > 4 ? "; and more" : "", hint);
 }
 
-/* ---- Spans ----------------------------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
-typedef struct span {
-    const char *at;
-    size_t length;
-} span;
-
-static span span_of(const char *text) {
-    return (span){text, strlen(text)};
-}
-
-static bool span_same(span a, span b) {
-    return a.length == b.length && memcmp(a.at, b.at, a.length) == 0;
-}
-
-/* Takes what stands before the first `mark` off the front of *rest, and the mark. */
-static span take_until(span *rest, char mark) {
-    const char *end = rest->length ? memchr(rest->at, mark, rest->length) : NULL;
-    size_t length = end ? (size_t)(end - rest->at) : rest->length;
-    span taken = {rest->at, length};
-    rest->at += length + (end != NULL);
-    rest->length -= length + (end != NULL);
-    return taken;
-}
-
-static span trim_spaces(span s) {
-    for (; s.length && *s.at == ' '; s.at++, s.length--) {
+/* A value as text. Prose has 0 and 1 where the other side, in JSON, has false and true. */
+static const char *text_of(const tn__json *value, const tn__json *other) {
+    if (!value) {
+        return "not set";
     }
-    for (; s.length && s.at[s.length - 1] == ' '; s.length--) {
+    const char *text = value->text ? value->text : "more than one value";
+    if (other && other->kind == TN__JSON_WORD &&
+        (strcmp(text, "0") == 0 || strcmp(text, "1") == 0)) {
+        return *text == '1' ? "true" : "false";
     }
-    return s;
+    return text;
 }
 
-/* For "%.*s": as much of it as a message has room for. */
-static int shown_length(span s) {
-    return s.length < 80 ? (int)s.length : 80;
+static bool same_values(const tn__json *a, const tn__json *b) {
+    const char *x = text_of(a, b), *y = text_of(b, a);
+    double first, second;
+    bool whole = !x[strspn(x, "-0123456789")] && !y[strspn(y, "-0123456789")];
+    return strcmp(x, y) == 0 ||
+           (!whole && tn__real_from(x, &first) && tn__real_from(y, &second) && first == second);
 }
 
-/* ---- Items ----------------------------------------------------------------------------------- */
-
-typedef struct item {
-    span name, value;
-} item;
-
-/* The next item of a list; false at its end. */
-static bool next_item(span *list, item *i) {
-    while (list->length) {
-        span whole = trim_spaces(take_until(list, ','));
-        if (whole.length) {
-            size_t name = whole.length;
-            while (name && whole.at[name - 1] != ' ') {
-                name--;
-            }
-            bool named = name > 0;
-            i->name = named ? trim_spaces((span){whole.at, name}) : whole;
-            i->value = named ? (span){whole.at + name, whole.length - name} : (span){"", 0};
-            return true;
+static void compare_options(tn__differences *d, const char *where, const tn__json *was,
+                            const tn__json *is, bool only_both) {
+    static const tn__json nothing = {.kind = TN__JSON_OBJECT};
+    was = was && was->kind == TN__JSON_OBJECT ? was : &nothing;
+    is = is && is->kind == TN__JSON_OBJECT ? is : &nothing;
+    const tn__json *mine = tn__json_first(is), *theirs = tn__json_first(was);
+    for (uint32_t i = 0; i < is->count && !counted_enough(d); i++, mine = tn__json_next(mine)) {
+        const tn__json *other = tn__json_get(was, mine->key);
+        if (other ? !same_values(other, mine) : !only_both) {
+            tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, mine->key,
+                       text_of(other, mine), text_of(mine, other));
         }
     }
-    return false;
-}
-
-static bool find_item(span list, span name, item *found) {
-    while (next_item(&list, found)) {
-        if (span_same(found->name, name)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void compare_lists(tn__differences *d, span where, span was, span is, bool only_both) {
-    item mine, theirs;
-    for (span rest = is; !counted_enough(d) && next_item(&rest, &mine);) {
-        bool found = find_item(was, mine.name, &theirs);
-        if (found ? !span_same(theirs.value, mine.value) : !only_both) {
-            span value = found ? theirs.value : span_of("not set");
-            tn__differ(d, "%.*s: %.*s was %.*s but is %.*s", shown_length(where), where.at,
-                       shown_length(mine.name), mine.name.at, shown_length(value), value.at,
-                       shown_length(mine.value), mine.value.at);
-        }
-    }
-    for (span rest = was; !only_both && !counted_enough(d) && next_item(&rest, &theirs);) {
-        if (!find_item(is, theirs.name, &mine)) {
-            tn__differ(d, "%.*s: %.*s was %.*s but is not set", shown_length(where), where.at,
-                       shown_length(theirs.name), theirs.name.at, shown_length(theirs.value),
-                       theirs.value.at);
+    for (uint32_t i = 0; i < was->count && !only_both && !counted_enough(d);
+         i++, theirs = tn__json_next(theirs)) {
+        if (!tn__json_get(is, theirs->key)) {
+            tn__differ(d, "%.80s: %.80s was %.80s but is not set", where, theirs->key,
+                       text_of(theirs, NULL));
         }
     }
 }
 
-void tn__differ_items(tn__differences *d, const char *where, const char *was, const char *is) {
-    compare_lists(d, span_of(where), span_of(was), span_of(is), false);
+typedef struct both {
+    tn__json_file was, is;
+} both;
+
+static bool read_both(both *b, const tn__differences *d, const char *was, const char *is,
+                      bool models) {
+    if (!tn__description_read(&b->was, was, models, d->path, d->operation)) {
+        return false;
+    }
+    if (!tn__description_read(&b->is, is, models, "the program", d->operation)) {
+        tn__json_free(&b->was);
+        return false;
+    }
+    return true;
+}
+
+static void free_both(both *b) {
+    tn__json_free(&b->was);
+    tn__json_free(&b->is);
+}
+
+bool tn__differ_options(tn__differences *d, const char *where, const char *was, const char *is) {
+    both b;
+    if (!read_both(&b, d, was, is, false)) {
+        return false;
+    }
+    compare_options(d, where, b.was.values, b.is.values, false);
+    free_both(&b);
+    return true;
 }
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-/* "PATH: KIND, OPTIONS; TRAINING" */
-typedef struct line {
-    span path, kind, options, training;
-} line;
-
-typedef struct lines {
-    line *at; /* by path */
+typedef struct modules {
+    const tn__json **at; /* by path */
     size_t count;
-} lines;
-
-static line line_of(span text) {
-    line l = {.path = take_until(&text, ':')};
-    span before = take_until(&text, ';');
-    l.training = text;
-    l.kind = trim_spaces(take_until(&before, ','));
-    l.options = before;
-    return l;
-}
+} modules;
 
 static int compare_paths(const void *a, const void *b) {
-    span x = ((const line *)a)->path, y = ((const line *)b)->path;
-    int order = memcmp(x.at, y.at, x.length < y.length ? x.length : y.length);
-    return order ? order : (x.length > y.length) - (x.length < y.length);
+    return strcmp((*(const tn__json *const *)a)->key, (*(const tn__json *const *)b)->key);
 }
 
 /* at is NULL after TN_ENOMEM. */
-static lines split_lines(const char *text, const char *operation) {
-    size_t most = 1;
-    for (const char *c = text; *c; c++) {
-        most += *c == '\n';
-    }
-    lines all = {.at = tn__malloc(most * sizeof(*all.at))};
+static modules list_modules(const tn__json *model, const char *operation) {
+    modules all = {.at = tn__malloc((model->count + 1) * sizeof(*all.at)), .count = model->count};
     if (!all.at) {
-        tn__raise(TN_ENOMEM, operation, "no memory to compare %zu modules", most);
+        tn__raise(TN_ENOMEM, operation, "no memory to compare %u modules", (unsigned)model->count);
         return all;
     }
-    for (span rest = span_of(text); rest.length;) {
-        span one = take_until(&rest, '\n');
-        if (one.length) {
-            all.at[all.count++] = line_of(one);
-        }
+    const tn__json *module = tn__json_first(model);
+    for (size_t i = 0; i < all.count; i++, module = tn__json_next(module)) {
+        all.at[i] = module;
     }
     qsort(all.at, all.count, sizeof(*all.at), compare_paths);
     return all;
 }
 
-/* The model itself goes by its kind. */
-static span name_of(const line *l) {
-    return l->path.length == 1 && *l->path.at == '.' ? l->kind : l->path;
+static const char *kind_of(const tn__json *module) {
+    const tn__json *kind = tn__json_get(module, "kind");
+    return kind && kind->text ? kind->text : "";
 }
 
-static void compare_modules(tn__differences *d, const line *was, const line *is,
+/* The model itself goes by its kind. */
+static const char *name_of(const tn__json *module) {
+    return strcmp(module->key, ".") == 0 ? kind_of(module) : module->key;
+}
+
+static void compare_modules(tn__differences *d, const tn__json *was, const tn__json *is,
                             bool weights_alone) {
-    span where = name_of(is);
-    bool same_kind = span_same(was->kind, is->kind);
+    const char *where = name_of(is);
+    bool same_kind = strcmp(kind_of(was), kind_of(is)) == 0;
     if (!same_kind && !weights_alone) {
-        tn__differ(d, "%.*s: was a %.*s but is a %.*s", shown_length(where), where.at,
-                   shown_length(was->kind), was->kind.at, shown_length(is->kind), is->kind.at);
+        tn__differ(d, "%.80s: was a %.80s but is a %.80s", where, kind_of(was), kind_of(is));
     }
     if (same_kind) {
-        compare_lists(d, where, was->options, is->options, weights_alone);
+        compare_options(d, where, tn__json_get(was, "options"), tn__json_get(is, "options"),
+                        weights_alone);
     }
     if (same_kind && !weights_alone) {
-        compare_lists(d, where, was->training, is->training, false);
+        compare_options(d, where, tn__json_get(was, "training"), tn__json_get(is, "training"),
+                        false);
     }
 }
 
-static void tell_alone(tn__differences *d, const line *l, const char *how) {
-    tn__differ(d, "%.*s: %s (%.*s)", shown_length(name_of(l)), name_of(l).at, how,
-               shown_length(l->kind), l->kind.at);
+static void tell_alone(tn__differences *d, const tn__json *module, const char *how) {
+    tn__differ(d, "%.80s: %s (%.80s)", name_of(module), how, kind_of(module));
 }
 
 /* Both sides are sorted: one walk over both. */
-static void compare_all(tn__differences *d, lines was, lines is, bool weights_alone) {
+static void compare_all(tn__differences *d, modules was, modules is, bool weights_alone) {
     size_t i = 0, k = 0;
     while ((i < was.count || k < is.count) && !counted_enough(d)) {
         int order = i == was.count ? 1 : k == is.count ? -1 : compare_paths(&was.at[i], &is.at[k]);
         if (order == 0) {
-            compare_modules(d, &was.at[i++], &is.at[k++], weights_alone);
+            compare_modules(d, was.at[i++], is.at[k++], weights_alone);
         } else if (order < 0) {
             i++;
             if (!weights_alone) {
-                tell_alone(d, &was.at[i - 1], "was there but is not");
+                tell_alone(d, was.at[i - 1], "was there but is not");
             }
         } else {
             k++;
             if (!weights_alone) {
-                tell_alone(d, &is.at[k - 1], "is new");
+                tell_alone(d, is.at[k - 1], "is new");
             }
         }
     }
 }
 
 bool tn__differ_models(tn__differences *d, const char *was, const char *is, bool weights_alone) {
-    lines theirs = split_lines(was, d->operation);
-    lines mine = theirs.at ? split_lines(is, d->operation) : (lines){0};
+    both b;
+    if (!read_both(&b, d, was, is, true)) {
+        return false;
+    }
+    modules theirs = list_modules(b.was.values, d->operation);
+    modules mine = theirs.at ? list_modules(b.is.values, d->operation) : (modules){0};
     bool done = theirs.at && mine.at;
     if (done) {
         compare_all(d, theirs, mine, weights_alone);
     }
     free(theirs.at);
     free(mine.at);
+    free_both(&b);
     return done;
 }

@@ -3,7 +3,7 @@
  * terminal obeys.
  *
  *     tn__differences d = {.path = path, .operation = "load"};
- *     tn__differ_items(&d, "adamw", "beta1 0.9, eps 1e-08", "beta1 0.9, eps 1e-06");
+ *     tn__differ_options(&d, "adamw", theirs, "{\"beta1\":0.9,\"eps\":1e-06}");
  *     return tn__differences_end(&d);
  */
 #ifndef TERN_IO_DIFFERENCES_H
@@ -22,11 +22,12 @@ typedef struct tn__differences {
 
 void tn__differ(tn__differences *d, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Two lists of "NAME VALUE, …". */
-void tn__differ_items(tn__differences *d, const char *where, const char *was, const char *is);
+/* Two sets of options, each as JSON or as prose (nn/describe.c): the file's and the program's.
+ * Every text says what it is of: "adamw". False after raising, of texts that are neither. */
+bool tn__differ_options(tn__differences *d, const char *where, const char *was, const char *is);
 
-/* Two descriptions of a model (nn/describe.c). With `weights_alone` only what trained weights
- * compute with, of modules and options that both have. False after TN_ENOMEM. */
+/* Two descriptions of a model. With `weights_alone` only what trained weights compute with, of
+ * modules and options that both have. False after raising. */
 bool tn__differ_models(tn__differences *d, const char *was, const char *is, bool weights_alone);
 
 /* Raises TN_EMISMATCH when there are differences that are errors. */

@@ -2,11 +2,11 @@
  *
  *     format          tern-checkpoint-1
  *     step, note      as given
- *     model           what it is made of, a line a module (nn/describe.c)
+ *     model           what it is made of: options of each module (nn/describe.c)
  *     optim           kind, steps, learning rate, number of groups;
  *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: how many;
  *                     optim.options: what the groups share
- *     schedule        kind, peak, end, warm-up, steps, and what some kinds have besides
+ *     schedule        its options
  *     loader          what it loads and how; loader.data: what tells these data from others;
  *                     loader.place: epoch and index of the next batch; loader.passes: epochs of
  *                     a pass, and how many passes have ended; loader.share: size of a batch, and
@@ -16,25 +16,24 @@
  *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
  *     average         updates; average.options
  *
- * Real numbers are written as %a, which is exact, or as the shortest text that reads back as the
- * number. What is no state of the run but says which run it is (model, options, schedule, data) is
- * compared with the program's: differences are collected and are one error, or warnings when the
- * program asks for that. Files that lack one of these texts are older than it: nothing is compared
- * then.
+ * Options are JSON objects, or prose in older files (nn/describe.c). The others are state: values
+ * with spaces between. Both are made from tables of fields (tern/field.h). Options are compared
+ * with the program's: differences are collected and are one error, or warnings when the program
+ * asks for that. Files that lack a text are older than it: nothing is compared then.
  */
 #include "io/metadata.h"
 
 #include "core/error.h"
+#include "core/number.h"
 #include "data/collate.h"
+#include "data/identity.h"
 #include "data/sampler.h"
-#include "core/plain_numbers.h"
+#include "io/shown.h"
 #include "nn/describe.h"
 #include "optim/average.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,121 +42,213 @@
 
 typedef tn__metadata_plan plan;
 
-/* ---- Texts that both directions make --------------------------------------------------------- */
+/* ---- Tables ---------------------------------------------------------------------------------- */
 
-typedef struct text {
-    char at[640];
-} text;
+#define COUNT .most = 0x1p63 /* from 0 */
+#define OPTIONAL .optional = true
 
-static text text_of(const char *format, ...) TN_PRINTF(1, 2);
-static text text_of(const char *format, ...) {
-    text t;
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(t.at, sizeof(t.at), format, arguments);
-    va_end(arguments);
-    return t;
-}
+static const tn_field optim_fields[] = {TN_FIELD_AS("steps", plan, optim_steps, COUNT),
+                                        TN_FIELD(plan, lr),
+                                        TN_FIELD(plan, groups, COUNT),
+                                        {0}};
+static const tn_field group_fields[] = {TN_FIELD(tn_optim_group_options, lr_scale),
+                                        TN_FIELD(tn_optim_group_options, weight_decay),
+                                        {0}};
+static const tn_field place_fields[] = {
+    TN_FIELD(tn_loader_place, epoch, COUNT), TN_FIELD(tn_loader_place, index, COUNT), {0}};
+static const tn_field generator_fields[] = {TN_FIELD(tn_generator, seed),
+                                            TN_FIELD(tn_generator, stream),
+                                            TN_FIELD(tn_generator, call),
+                                            {0}};
+static const tn_field scaler_fields[] = {
+    TN_FIELD(tn_scaler_state, scale), TN_FIELD(tn_scaler_state, streak, COUNT), {0}};
+static const tn_field plateau_fields[] = {TN_FIELD(tn_plateau_state, lr, .most = INFINITY),
+                                          TN_FIELD(tn_plateau_state, best),
+                                          TN_FIELD(tn_plateau_state, bad, COUNT),
+                                          TN_FIELD(tn_plateau_state, cooldown, COUNT),
+                                          TN_FIELD(tn_plateau_state, any),
+                                          {0}};
 
-static text describe_schedule(const tn_schedule *s) {
-    text t = text_of("kind %d, peak %a, end %a, warm-up %" PRId64 ", steps %" PRId64, (int)s->kind,
-                     s->peak, s->end, s->warmup, s->steps);
-    if (s->kind <= TN_COSINE) {
-        return t;
-    }
-    t = text_of("%.200s, factor %a, every %" PRId64 ", growth %" PRId64 ", start %a, rise %a", t.at,
-                s->factor, s->every, s->growth, s->start, s->rise);
-    for (int i = 0; i < s->milestone_count && i < TN_MILESTONES; i++) {
-        size_t used = strlen(t.at);
-        snprintf(t.at + used, sizeof(t.at) - used, ", at %" PRId64, s->milestones[i]);
-    }
-    return t;
-}
+/* One or two numbers. */
+typedef struct pair {
+    int64_t first, second;
+} pair;
+static const tn_field pair_fields[] = {
+    TN_FIELD(pair, first, COUNT), TN_FIELD(pair, second, COUNT), {0}};
+static const tn_field number_fields[] = {TN_FIELD_AS("number", pair, first, COUNT), {0}};
 
-/* A plateau's options and an average's, which are compared. */
-static text describe_plateau(const tn_plateau *p) {
-    return text_of("larger %d, factor %a, patience %" PRId64
-                   ", threshold %a, absolute %d, cooldown %" PRId64 ", min_lr %a, eps %a",
-                   p->larger_is_better, p->factor, p->patience, p->threshold, p->absolute,
-                   p->cooldown, p->min_lr, p->eps);
-}
+static const tn_field plateau_options[] = {
+    TN_FIELD_AS("larger", tn_plateau, larger_is_better),
+    TN_FIELD(tn_plateau, factor),
+    TN_FIELD(tn_plateau, patience),
+    TN_FIELD(tn_plateau, threshold),
+    TN_FIELD(tn_plateau, absolute),
+    TN_FIELD(tn_plateau, cooldown),
+    TN_FIELD(tn_plateau, min_lr),
+    TN_FIELD(tn_plateau, eps),
+    {0},
+};
 
-static text describe_average(const tn_average *a) {
-    double decay = tn__average_decay(a);
-    return decay < 0 ? text_of("all alike") : text_of("decay %a", decay);
-}
+typedef struct average_options {
+    bool alike;
+    double decay;
+} average_options;
+static const char *const weighings[] = {"weighted", "alike", NULL};
+static const tn_field average_fields[] = {
+    TN_FIELD_AS("all", average_options, alike, OPTIONAL, .names = weighings),
+    TN_FIELD_AS("decay", average_options, decay, .unless = TN_UNLESS(average_options, alike)),
+    {0},
+};
 
-static text describe_loader(const tn_loader *l) {
-    tn_sampler s = tn_loader_sampler(l);
+/* A schedule, and whether it is of the kinds that say no more. */
+typedef struct schedule_options {
+    tn_schedule s;
+    bool plain;
+} schedule_options;
+#define OWN .unless = TN_UNLESS(schedule_options, plain)
+static const tn_field schedule_fields[] = {
+    TN_FIELD_AS("kind", schedule_options, s.kind),
+    TN_FIELD_AS("peak", schedule_options, s.peak),
+    TN_FIELD_AS("end", schedule_options, s.end),
+    TN_FIELD_AS("warm-up", schedule_options, s.warmup, COUNT),
+    TN_FIELD_AS("steps", schedule_options, s.steps, COUNT),
+    TN_FIELD_AS("factor", schedule_options, s.factor, OWN),
+    TN_FIELD_AS("every", schedule_options, s.every, OWN),
+    TN_FIELD_AS("growth", schedule_options, s.growth, OWN),
+    TN_FIELD_AS("start", schedule_options, s.start, OWN),
+    TN_FIELD_AS("rise", schedule_options, s.rise, OWN),
+    {0},
+};
+enum { WARMUP = 3, STEPS = 4 }; /* where they are in the table */
+
+typedef struct loader_options {
+    const char *dataset;
+    int64_t examples;
+    tn_sampler sampler;
+    bool drop_last;
+    int64_t draws, bucket, step;
+    char weights[33], lengths[33];
+    char pads[2 * sizeof(tn__number)];
+} loader_options;
+static const char *const short_batches[] = {"kept", "dropped", NULL};
+static const tn_field loader_fields[] = {
+    TN_FIELD(loader_options, dataset),
+    TN_FIELD(loader_options, examples),
+    TN_FIELD_AS("order", loader_options, sampler.kind),
+    TN_FIELD_AS("seed", loader_options, sampler.seed),
+    TN_FIELD_AS("shared by rule", loader_options, sampler.rule),
+    TN_FIELD_AS("short batches", loader_options, drop_last, .names = short_batches),
+    TN_FIELD_AS("draws", loader_options, draws, OPTIONAL),
+    TN_FIELD_AS("weights", loader_options, weights, OPTIONAL),
+    TN_FIELD_AS("bucket", loader_options, bucket, OPTIONAL),
+    TN_FIELD_AS("step", loader_options, step, OPTIONAL),
+    TN_FIELD_AS("lengths", loader_options, lengths, OPTIONAL),
+    TN_FIELD_AS("padded by", loader_options, pads, OPTIONAL),
+    {0},
+};
+
+static loader_options options_of_loader(const tn_loader *l) {
     tn_loader_options o = tn_loader_options_of(l);
     const tn_dataset *d = tn_loader_dataset(l);
-    char table[160], pads[80] = "";
-    tn__sampler_describe(&s, table, sizeof(table));
+    loader_options told = {.dataset = d->kind,
+                           .examples = d->size,
+                           .sampler = tn_loader_sampler(l),
+                           .drop_last = o.drop_last};
+    int64_t step;
+    if (told.sampler.kind == TN_SAMPLE_WEIGHTED) {
+        tn__sampler_identify(&told.sampler, told.weights, &step);
+        told.draws = told.sampler.draws;
+    } else if (told.sampler.kind == TN_SAMPLE_BUCKETED) {
+        tn__sampler_identify(&told.sampler, told.lengths, &told.step);
+        told.bucket = told.sampler.bucket;
+    }
     bool x = tn__dims_vary(d->x_dims), y = tn__dims_vary(d->y_dims);
     if (x || y) {
-        snprintf(pads, sizeof(pads), ", padded by %a:%a", x ? o.x_pad : 0, y ? o.y_pad : 0);
+        snprintf(told.pads, sizeof(told.pads), "%s:%s", tn__number_of(x ? o.x_pad : 0).text,
+                 tn__number_of(y ? o.y_pad : 0).text);
     }
-    return text_of("%.40s of %" PRId64 ", order %d, seed %" PRIu64 ", shared by rule %d, %s%s%s",
-                   d->kind, d->size, (int)s.kind, s.seed, (int)s.rule,
-                   o.drop_last ? "short batches dropped" : "short batches kept", table, pads);
+    return told;
 }
 
-static text group_key(int index) {
-    return text_of("optim.group.%d", index);
-}
+/* ---- Texts that both directions make --------------------------------------------------------- */
 
-static text parameters_key(int index) {
-    return text_of("optim.group.%d.parameters", index);
-}
-
-/* A list of options, as somebody describes himself. */
-typedef struct described {
-    char at[3 * TN_DESCRIBE_ROOM];
-} described;
-
-/* Whether `bytes` is what a describe may return; raises what is wrong. */
-static bool described_well(int bytes, const char *who, const char *operation) {
-    if (bytes < 0 || bytes >= TN_DESCRIBE_ROOM) {
-        tn__raise(TN_EVALUE, operation, "%s describe themselves in %d bytes (0 to %d)", who, bytes,
-                  TN_DESCRIBE_ROOM - 1);
+/* The text, which the caller frees; NULL after raising. */
+static char *finish_text(tn__buffer *j) {
+    if (tn__pending()) {
+        tn__buffer_free(j);
     }
-    return !tn__pending();
+    return j->at;
+}
+
+static char *options_text(const tn_field *fields, const void *at, const char *operation) {
+    tn__buffer j = {.operation = operation};
+    tn__members m = tn__members_begin(&j, false);
+    tn__fields_put(&m, fields, at, false);
+    tn__members_end(&m);
+    return finish_text(&j);
+}
+
+static char *optim_text(const tn_optim *opt, const char *operation) {
+    return options_text(opt->method->fields, opt->options, operation);
+}
+
+static char *average_text(const tn_average *a, const char *operation) {
+    double decay = tn__average_decay(a);
+    return options_text(average_fields, &(average_options){decay < 0, decay}, operation);
+}
+
+static char *loader_text(const tn_loader *l, const char *operation) {
+    loader_options o = options_of_loader(l);
+    return options_text(loader_fields, &o, operation);
+}
+
+static char *schedule_text(const tn_schedule *schedule, const char *operation) {
+    schedule_options o = {*schedule, schedule->kind <= TN_COSINE};
+    tn__buffer j = {.operation = operation};
+    tn__members m = tn__members_begin(&j, false);
+    tn__fields_put(&m, schedule_fields, &o, false);
+    for (int i = 0; !o.plain && i < o.s.milestone_count && i < TN_MILESTONES; i++) {
+        char step[24];
+        snprintf(step, sizeof(step), "%" PRId64, o.s.milestones[i]);
+        tn__member_put(&m, "at", step, false);
+    }
+    tn__members_end(&m);
+    return finish_text(&j);
 }
 
 /* "f32[3x4]" */
-static text describe_example(tn_dims dims, tn_dtype dtype) {
-    text t = text_of("%s[", tn_dtype_name(dtype));
+static void put_example(tn__members *m, const char *name, tn_dims dims, tn_dtype dtype) {
+    char text[32 * TN_MAX_DIMS];
+    int used = snprintf(text, sizeof(text), "%s[", tn_dtype_name(dtype));
     for (int i = 0; i < dims.ndim; i++) {
-        size_t used = strlen(t.at);
-        snprintf(t.at + used, sizeof(t.at) - used, "%s%" PRId64, i ? "x" : "", dims.size[i]);
+        used += snprintf(text + used, sizeof(text) - (size_t)used, "%s%" PRId64, i ? "x" : "",
+                         dims.size[i]);
     }
-    strcat(t.at, "]");
-    return t;
+    snprintf(text + used, sizeof(text) - (size_t)used, "]");
+    tn__member_put(m, name, text, true);
 }
 
-static bool describe_data(const tn_loader *l, const char *operation, described *out) {
+static char *data_text(const tn_loader *l, const char *operation) {
     tn_dataset *d = (tn_dataset *)tn_loader_dataset(l);
-    char own[TN_DESCRIBE_ROOM] = "";
-    int bytes = d->describe ? d->describe(d, own, sizeof(own)) : 0;
-    if (!described_well(bytes, "the data", operation)) {
-        return false;
+    tn__buffer j = {.operation = operation};
+    tn__members m = tn__members_begin(&j, false);
+    put_example(&m, "x", d->x_dims, d->x_dtype);
+    if (d->y_dims.ndim >= 0) {
+        put_example(&m, "y", d->y_dims, d->y_dtype);
     }
-    snprintf(out->at, sizeof(out->at), "x %s%s%s%s%s", describe_example(d->x_dims, d->x_dtype).at,
-             d->y_dims.ndim < 0 ? "" : ", y ",
-             d->y_dims.ndim < 0 ? "" : describe_example(d->y_dims, d->y_dtype).at, *own ? ", " : "",
-             own);
-    return true;
+    tn__dataset_put(&m, d, operation);
+    tn__members_end(&m);
+    return finish_text(&j);
 }
 
-static bool describe_optim(const tn_optim *opt, const char *operation, described *out) {
-    out->at[0] = 0;
-    return described_well(tn__optim_describe(opt, out->at, TN_DESCRIBE_ROOM), "the options",
-                          operation);
-}
+typedef struct group_key {
+    char at[48];
+} group_key;
 
-static bool describe_scaler(const tn_scaler *scaler, const char *operation, described *out) {
-    return described_well(tn__scaler_describe(scaler, out->at, TN_DESCRIBE_ROOM), "the options",
-                          operation);
+static group_key key_of_group(int index, const char *of) {
+    group_key k;
+    snprintf(k.at, sizeof(k.at), "optim.group.%d%s", index, of);
+    return k;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
@@ -169,29 +260,35 @@ typedef struct sink {
     const char *operation;
 } sink;
 
-static bool put_text(const sink *s, const char *key, text value) {
-    return s->put(s->user, key, value.at);
-}
-
-static bool put_described(const sink *s, const char *key, const described *value) {
-    return s->put(s->user, key, value->at);
-}
-
-static bool put_model(const sink *s, const tn_checkpoint *c) {
-    char *model = tn__module_describe(c->model, s->operation);
-    bool done = model && s->put(s->user, "model", model);
-    free(model);
+/* Takes the value; NULL: making it has raised. */
+static bool put_options(const sink *s, const char *key, char *value) {
+    bool done = value && s->put(s->user, key, value);
+    free(value);
     return done;
+}
+
+static bool put_words(const sink *s, const char *key, const tn_field *fields, const void *at) {
+    tn__buffer j = {.operation = s->operation};
+    tn__fields_put_words(&j, fields, at);
+    return put_options(s, key, finish_text(&j));
+}
+
+static bool put_pair(const sink *s, const char *key, int64_t first, int64_t second) {
+    return put_words(s, key, pair_fields, &(pair){first, second});
+}
+
+static bool put_number(const sink *s, const char *key, int64_t number) {
+    return put_words(s, key, number_fields, &(pair){.first = number});
 }
 
 static bool put_optim(const sink *s, tn_optim *opt) {
     int groups = tn_optim_groups(opt);
-    described options;
-    bool done = put_text(s, "optim",
-                         text_of("%s %" PRId64 " %a %d", tn_optim_kind(opt), tn_optim_steps(opt),
-                                 tn_optim_lr(opt), groups)) &&
-                describe_optim(opt, s->operation, &options) &&
-                put_described(s, "optim.options", &options);
+    const plan now = {.optim_steps = tn_optim_steps(opt), .lr = tn_optim_lr(opt), .groups = groups};
+    tn__buffer j = {.operation = s->operation};
+    tn__buffer_format(&j, "%s ", tn_optim_kind(opt));
+    tn__fields_put_words(&j, optim_fields, &now);
+    bool done = put_options(s, "optim", finish_text(&j)) &&
+                put_options(s, "optim.options", optim_text(opt, s->operation));
     for (int i = 0; done && i < groups; i++) {
         const tn_optim_group_options *g = tn_optim_group(opt, i);
         if (!isfinite(g->lr_scale) || !isfinite(g->weight_decay)) {
@@ -200,31 +297,26 @@ static bool put_optim(const sink *s, tn_optim *opt) {
                       g->lr_scale, g->weight_decay);
             return false;
         }
-        done = put_text(s, group_key(i).at, text_of("%a %a", g->lr_scale, g->weight_decay)) &&
-               put_text(s, parameters_key(i).at, text_of("%d", tn__optim_group_count(opt, i)));
+        done = put_words(s, key_of_group(i, "").at, group_fields, g) &&
+               put_number(s, key_of_group(i, ".parameters").at, tn__optim_group_count(opt, i));
     }
     return done;
 }
 
 static bool put_scaler(const sink *s, const tn_scaler *scaler) {
     tn_scaler_state state = tn_scaler_where(scaler);
-    described options;
-    return put_text(s, "scaler", text_of("%a %" PRId64, state.scale, state.streak)) &&
-           describe_scaler(scaler, s->operation, &options) &&
-           put_described(s, "scaler.options", &options);
+    return put_words(s, "scaler", scaler_fields, &state) &&
+           put_options(s, "scaler.options", options_text(tn__scaler_fields, scaler, s->operation));
 }
 
 static bool put_plateau(const sink *s, const tn_plateau *p) {
-    const tn_plateau_state *now = &p->state;
-    return put_text(s, "plateau",
-                    text_of("%a %a %" PRId64 " %" PRId64 " %d", now->lr, now->best, now->bad,
-                            now->cooldown, now->any)) &&
-           put_text(s, "plateau.options", describe_plateau(p));
+    return put_words(s, "plateau", plateau_fields, &p->state) &&
+           put_options(s, "plateau.options", options_text(plateau_options, p, s->operation));
 }
 
 static bool put_average(const sink *s, const tn_average *a) {
-    return put_text(s, "average", text_of("%" PRId64, tn_average_updates(a))) &&
-           put_text(s, "average.options", describe_average(a));
+    return put_number(s, "average", tn_average_updates(a)) &&
+           put_options(s, "average.options", average_text(a, s->operation));
 }
 
 /* A pass whose end is still to be told has not ended: its place is the next one's beginning all the
@@ -235,30 +327,25 @@ static bool put_loader(const sink *s, const tn_loader *l) {
     if (place.index == tn_loader_batches(l)) {
         place = (tn_loader_place){.epoch = place.epoch + 1};
     }
-    described data;
-    return put_text(s, "loader", describe_loader(l)) && describe_data(l, s->operation, &data) &&
-           put_described(s, "loader.data", &data) &&
-           put_text(s, "loader.place", text_of("%" PRId64 " %" PRId64, place.epoch, place.index)) &&
-           put_text(s, "loader.passes", text_of("%" PRId64 " %" PRId64, epochs, ended)) &&
-           put_text(s, "loader.share",
-                    text_of("%" PRId64 " %" PRId64, tn_loader_options_of(l).batch,
-                            tn_loader_sampler(l).parts));
+    return put_options(s, "loader", loader_text(l, s->operation)) &&
+           put_options(s, "loader.data", data_text(l, s->operation)) &&
+           put_words(s, "loader.place", place_fields, &place) &&
+           put_pair(s, "loader.passes", epochs, ended) &&
+           put_pair(s, "loader.share", tn_loader_options_of(l).batch, tn_loader_sampler(l).parts);
 }
 
 static bool put_all(const sink *s, const tn_checkpoint *c) {
-    return put_text(s, "format", text_of(FORMAT)) &&
-           put_text(s, "step", text_of("%" PRId64, c->step)) &&
-           put_text(s, "note", text_of("%.*s", (int)sizeof(c->note) - 1, c->note)) &&
-           (!c->model || put_model(s, c)) && (!c->optim || put_optim(s, c->optim)) &&
-           (!c->scaler || put_scaler(s, c->scaler)) &&
+    char note[sizeof(c->note)];
+    snprintf(note, sizeof(note), "%s", c->note);
+    return s->put(s->user, "format", FORMAT) && put_number(s, "step", c->step) &&
+           s->put(s->user, "note", note) &&
+           (!c->model || put_options(s, "model", tn__module_describe(c->model, s->operation))) &&
+           (!c->optim || put_optim(s, c->optim)) && (!c->scaler || put_scaler(s, c->scaler)) &&
            (!c->plateau || put_plateau(s, c->plateau)) &&
            (!c->average || put_average(s, c->average)) &&
-           (!c->schedule || put_text(s, "schedule", describe_schedule(c->schedule))) &&
+           (!c->schedule || put_options(s, "schedule", schedule_text(c->schedule, s->operation))) &&
            (!c->loader || put_loader(s, c->loader)) &&
-           (!c->generator ||
-            put_text(s, "generator",
-                     text_of("%" PRIu64 " %" PRIu64 " %" PRIu64, c->generator->seed,
-                             c->generator->stream, c->generator->call)));
+           (!c->generator || put_words(s, "generator", generator_fields, c->generator));
 }
 
 bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metadata_put *put,
@@ -272,55 +359,17 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Metadata as words in sequence. */
-typedef struct words {
-    const plan *plan;
-    const char *key, *all, *at;
-} words;
-
-static bool words_malformed(const words *w) {
-    tn__raise(TN_EFORMAT, w->plan->operation, "%s: %s is \"%.80s\"", w->plan->path, w->key,
-              w->all ? w->all : "missing");
+static bool refuse_text(const plan *p, const char *key) {
+    const char *text = tn__labels_get(p->labels, key);
+    tn__raise(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
+              text ? text : "missing");
     return false;
 }
 
-static words words_of(const plan *p, const char *key) {
-    const char *all = tn__labels_get(p->labels, key);
-    return (words){.plan = p, .key = key, .all = all, .at = all ? all : ""};
-}
-
-/* A number ends at a space, which is stepped over, or at the end. strtoX would also take spaces and
- * signs in front. */
-static bool word_ends(words *w, char *end, bool sound) {
-    sound = sound && end != w->at && (*end == ' ' || *end == 0);
-    w->at = *end == ' ' ? end + 1 : end;
-    return sound || words_malformed(w);
-}
-
-static bool next_u64(words *w, uint64_t *value) {
-    char *end;
-    errno = 0;
-    *value = strtoull(w->at, &end, 10);
-    return word_ends(w, end, errno == 0 && *w->at >= '0' && *w->at <= '9');
-}
-
-static bool next_i64(words *w, int64_t *value) {
-    uint64_t magnitude;
-    if (!next_u64(w, &magnitude)) {
-        return false;
-    }
-    *value = (int64_t)magnitude;
-    return magnitude <= INT64_MAX || words_malformed(w);
-}
-
-static bool next_double(words *w, double *value) {
-    char *end;
-    *value = strtod(w->at, &end);
-    return word_ends(w, end, *w->at != ' ' && isfinite(*value));
-}
-
-static bool at_end(const words *w) {
-    return *w->at == 0 || words_malformed(w);
+/* Fills *at from the values under a key. */
+static bool read_words(const plan *p, const char *key, const tn_field *fields, void *at) {
+    const char *text = tn__labels_get(p->labels, key);
+    return (text && tn__fields_read_words(fields, at, text)) || refuse_text(p, key);
 }
 
 /* A member of the program and its key in the file are both there, or neither is. *wanted: there is
@@ -337,39 +386,6 @@ static bool member_in_file(const plan *p, const void *member, const char *key, b
     return true;
 }
 
-/* A text of a checkpoint for a person: numbers written as %a become decimal ones, and there is
- * nothing that a terminal obeys. */
-static text text_for_people(const char *from, int digits) {
-    text t = {{0}};
-    size_t used = 0;
-    while (*from && used + 32 < sizeof(t.at)) {
-        if (strncmp(from, "0x", 2) == 0) {
-            char *end;
-            double value = strtod(from, &end);
-            used += (size_t)snprintf(t.at + used, sizeof(t.at) - used, "%.*g", digits, value);
-            from = end;
-        } else {
-            t.at[used++] = (char)((unsigned char)*from < ' ' ? '?' : *from);
-            from++;
-        }
-    }
-    return t;
-}
-
-/* Whether the description in the file is the program's own. */
-static void compare_text(plan *p, const char *key, text mine) {
-    const char *theirs = tn__labels_get(p->labels, key);
-    if (!theirs || strcmp(theirs, mine.at) != 0) {
-        theirs = theirs ? theirs : "missing";
-        text was = text_for_people(theirs, 6), is = text_for_people(mine.at, 6);
-        if (strcmp(was.at, is.at) == 0) { /* they differ in a later digit */
-            was = text_for_people(theirs, 17);
-            is = text_for_people(mine.at, 17);
-        }
-        tn__differ(&p->differences, "the %s was (%.180s) but is (%.180s)", key, was.at, is.at);
-    }
-}
-
 /* The file's text under a key that older files lack; NULL: nothing can be compared. */
 static const char *newer_text(const plan *p, const char *key) {
     const char *theirs = tn__labels_get(p->labels, key);
@@ -379,53 +395,37 @@ static const char *newer_text(const plan *p, const char *key) {
     return theirs;
 }
 
-static void compare_described(plan *p, const char *key, const char *where, const described *mine) {
-    const char *theirs = newer_text(p, key);
-    if (theirs) {
-        tn__differ_items(&p->differences, where, theirs, mine->at);
-    }
-}
-
-/* A run goes on with all options as they were; weights that are only used, with those that they
- * compute with. */
-static bool compare_model(plan *p) {
-    const tn_checkpoint *c = p->checkpoint;
-    const char *theirs = c->model ? newer_text(p, "model") : NULL;
-    if (!theirs) {
-        return true;
-    }
-    char *mine = tn__module_describe(c->model, p->operation);
-    bool done = mine && tn__differ_models(&p->differences, theirs, mine, c->optim == NULL);
+/* Compares and frees `mine`; NULL: making it has raised. Without the key in the file nothing is
+ * compared. A run goes on with all options as they were; weights that are only used, with those
+ * that they compute with. */
+static bool compare_with(plan *p, const char *key, const char *where, char *mine) {
+    const char *theirs = mine ? newer_text(p, key) : NULL;
+    tn__differences *d = &p->differences;
+    bool done =
+        mine &&
+        (!theirs || (where ? tn__differ_options(d, where, theirs, mine)
+                           : tn__differ_models(d, theirs, mine, p->checkpoint->optim == NULL)));
     free(mine);
     return done;
 }
 
+static bool compare_model(plan *p) {
+    void *m = p->checkpoint->model;
+    return !m || compare_with(p, "model", NULL, tn__module_describe(m, p->operation));
+}
+
 static bool read_group(const plan *p, int index, tn_optim_group_options *g) {
-    text key = group_key(index);
-    words w = words_of(p, key.at);
-    return next_double(&w, &g->lr_scale) && next_double(&w, &g->weight_decay) && at_end(&w);
+    return read_words(p, key_of_group(index, "").at, group_fields, g);
 }
 
 static void compare_group(plan *p, int index) {
-    const char *theirs = newer_text(p, parameters_key(index).at);
-    text mine = text_of("%d", tn__optim_group_count(p->checkpoint->optim, index));
-    if (theirs && strcmp(theirs, mine.at) != 0) {
+    const char *theirs = newer_text(p, key_of_group(index, ".parameters").at);
+    char mine[16];
+    snprintf(mine, sizeof(mine), "%d", tn__optim_group_count(p->checkpoint->optim, index));
+    if (theirs && strcmp(theirs, mine) != 0) {
         tn__differ(&p->differences, "group %d of the optimiser: parameters was %.20s but is %s",
-                   index, theirs, mine.at);
+                   index, theirs, mine);
     }
-}
-
-static bool compare_optim(plan *p) {
-    const tn_optim *opt = p->checkpoint->optim;
-    described mine;
-    if (!describe_optim(opt, p->operation, &mine)) {
-        return false;
-    }
-    compare_described(p, "optim.options", tn_optim_kind(opt), &mine);
-    for (int i = 0; i < tn_optim_groups(opt); i++) {
-        compare_group(p, i);
-    }
-    return true;
 }
 
 static bool read_optim(plan *p) {
@@ -434,50 +434,64 @@ static bool read_optim(plan *p) {
     if (!member_in_file(p, c->optim, "optim", &wanted) || !wanted) {
         return !tn__pending();
     }
-    const char *kind = tn_optim_kind(c->optim);
+    const char *kind = tn_optim_kind(c->optim), *theirs = tn__labels_get(p->labels, "optim");
     size_t length = strlen(kind);
-    words w = words_of(p, "optim");
-    if (strncmp(w.at, kind, length) != 0 || w.at[length] != ' ') {
-        tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %.*s but is %s", p->path,
-                  (int)strcspn(w.at, " "), text_for_people(w.at, 6).at, kind);
+    if (strncmp(theirs, kind, length) != 0 || theirs[length] != ' ') {
+        tn__shown was = tn__show(theirs);
+        was.text[strcspn(was.text, " ")] = 0;
+        tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
+                  was.text, kind);
         return false;
     }
-    w.at += length + 1;
-    int64_t groups;
-    tn_optim_group_options unused;
-    if (!next_i64(&w, &p->optim_steps) || !next_double(&w, &p->lr) || !next_i64(&w, &groups) ||
-        !at_end(&w)) {
-        return false;
+    if (!tn__fields_read_words(optim_fields, p, theirs + length + 1)) {
+        return refuse_text(p, "optim");
     }
-    if (groups != tn_optim_groups(c->optim)) {
+    if (p->groups != tn_optim_groups(c->optim)) {
         tn__raise(TN_EMISMATCH, p->operation,
-                  "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path, groups,
-                  tn_optim_groups(c->optim));
+                  "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path,
+                  p->groups, tn_optim_groups(c->optim));
         return false;
     }
-    for (int i = 0; i < (int)groups; i++) {
+    for (int i = 0; i < (int)p->groups; i++) {
+        tn_optim_group_options unused;
         if (!read_group(p, i, &unused)) {
             return false;
         }
+        compare_group(p, i);
     }
-    return compare_optim(p);
+    return compare_with(p, "optim.options", kind, optim_text(c->optim, p->operation));
+}
+
+/* The file's numbers of steps, if that is all that is another in it. */
+static bool steps_alone(const plan *p, const tn_schedule *now, const char *theirs,
+                        schedule_options *before) {
+    tn__differences none = {.path = p->path, .operation = p->operation, .quiet = true};
+    tn__json_file f;
+    if (!tn__description_read(&f, theirs, false, p->path, p->operation)) {
+        return false;
+    }
+    const tn__json *warmup = tn__json_get(f.values, "warm-up");
+    const tn__json *steps = tn__json_get(f.values, "steps");
+    *before = (schedule_options){.s = *now};
+    bool read = warmup && warmup->text && steps && steps->text &&
+                tn__field_read(&schedule_fields[WARMUP], before, warmup->text) &&
+                tn__field_read(&schedule_fields[STEPS], before, steps->text);
+    tn__json_free(&f);
+    char *mine = read ? schedule_text(&before->s, p->operation) : NULL;
+    read = mine && tn__differ_options(&none, "", theirs, mine) && none.count == 0;
+    free(mine);
+    return read;
 }
 
 /* Whether the schedule is the file's but for more steps, also of warm-up, and may be. */
 static bool has_grown(const plan *p, const tn_checkpoint *c) {
-    static const char warmup[] = ", warm-up ", steps[] = ", steps ";
-    const char *theirs = tn__labels_get(p->labels, "schedule");
-    const char *at = c->longer_than ? strstr(theirs, warmup) : NULL;
-    const char *length = at ? strstr(at, steps) : NULL;
-    if (!length) {
+    schedule_options before;
+    if (!c->longer_than ||
+        !steps_alone(p, c->schedule, tn__labels_get(p->labels, "schedule"), &before)) {
         return false;
     }
-    tn_schedule before = *c->schedule;
-    before.warmup = strtoll(at + strlen(warmup), NULL, 10);
-    before.steps = strtoll(length + strlen(steps), NULL, 10);
-    *c->longer_than = before.steps;
-    return before.steps < c->schedule->steps && before.warmup <= c->schedule->warmup &&
-           strcmp(theirs, describe_schedule(&before).at) == 0;
+    *c->longer_than = before.s.steps;
+    return before.s.steps < c->schedule->steps && before.s.warmup <= c->schedule->warmup;
 }
 
 static bool read_schedule(plan *p) {
@@ -486,10 +500,8 @@ static bool read_schedule(plan *p) {
     if (!member_in_file(p, c->schedule, "schedule", &wanted) || !wanted) {
         return !tn__pending();
     }
-    if (!has_grown(p, c)) {
-        compare_text(p, "schedule", describe_schedule(c->schedule));
-    }
-    return true;
+    return has_grown(p, c) ||
+           compare_with(p, "schedule", "the schedule", schedule_text(c->schedule, p->operation));
 }
 
 /* The place among batches of `batch` from `parts` ranks, for this loader: the same when both
@@ -516,32 +528,41 @@ static void convert_place(plan *p, int64_t batch, int64_t parts) {
 /* The data in the file are the program's. One rank looks, the one that has saved: what the others
  * have may be shares of their own. */
 static bool compare_data(plan *p) {
-    described mine;
-    if (p->differences.quiet) {
-        return true;
+    return p->differences.quiet || compare_with(p, "loader.data", "the data",
+                                                data_text(p->checkpoint->loader, p->operation));
+}
+
+/* Older files begin with "KIND of SIZE", which is no name and value. */
+static bool compare_loader(plan *p) {
+    char *mine = loader_text(p->checkpoint->loader, p->operation);
+    const char *theirs = tn__labels_get(p->labels, "loader"), *of = strstr(theirs, " of ");
+    char older[640] = "";
+    if (*theirs != '{' && of) {
+        snprintf(older, sizeof(older), "dataset %.*s, examples %s", (int)(of - theirs), theirs,
+                 of + strlen(" of "));
     }
-    if (!describe_data(p->checkpoint->loader, p->operation, &mine)) {
-        return false;
-    }
-    compare_described(p, "loader.data", "the data", &mine);
-    return true;
+    bool done =
+        mine && tn__differ_options(&p->differences, "the loader", *older ? older : theirs, mine);
+    free(mine);
+    return done;
 }
 
 /* How many epochs of the place's pass are done. */
 static bool read_passes(plan *p, int64_t *done) {
-    words w = words_of(p, "loader.passes");
-    int64_t epochs = 0, ended = 0, before;
-    if (w.all && !(next_i64(&w, &epochs) && next_i64(&w, &ended) && at_end(&w))) {
+    static const char key[] = "loader.passes";
+    pair passes = {0};
+    int64_t before;
+    if (tn__labels_get(p->labels, key) && !read_words(p, key, pair_fields, &passes)) {
         return false;
     }
-    bool overflow = __builtin_mul_overflow(epochs, ended, &before);
+    bool overflow = __builtin_mul_overflow(passes.first, passes.second, &before);
     *done = p->place.epoch - before;
-    return (!overflow && *done >= 0) || words_malformed(&w);
+    return (!overflow && *done >= 0) || refuse_text(p, key);
 }
 
 /* Whether the loader has the place. Other data may have shorter epochs: then this one begins
  * anew. */
-static bool place_fits(plan *p, const words *place) {
+static bool place_fits(plan *p) {
     const tn_loader *l = p->checkpoint->loader;
     int64_t epochs = tn_loader_options_of(l).epochs, done;
     if (!read_passes(p, &done)) {
@@ -562,7 +583,7 @@ static bool place_fits(plan *p, const words *place) {
         return true;
     }
     return (tn_loader_has(l, p->place) && p->place.index < tn_loader_batches(l)) ||
-           words_malformed(place);
+           refuse_text(p, "loader.place");
 }
 
 static bool read_loader(plan *p) {
@@ -571,83 +592,72 @@ static bool read_loader(plan *p) {
     if (!member_in_file(p, c->loader, "loader", &wanted) || !wanted) {
         return !tn__pending();
     }
-    words place = words_of(p, "loader.place"), share = words_of(p, "loader.share");
-    int64_t batch, parts;
-    compare_text(p, "loader", describe_loader(c->loader));
-    bool read = next_i64(&place, &p->place.epoch) && next_i64(&place, &p->place.index) &&
-                at_end(&place) && next_i64(&share, &batch) && next_i64(&share, &parts) &&
-                at_end(&share) && ((batch > 0 && parts > 0) || words_malformed(&share)) &&
+    pair share; /* batch, parts */
+    bool read = compare_loader(p) && read_words(p, "loader.place", place_fields, &p->place) &&
+                read_words(p, "loader.share", pair_fields, &share) &&
+                ((share.first > 0 && share.second > 0) || refuse_text(p, "loader.share")) &&
                 compare_data(p);
-    if (read) {
-        convert_place(p, batch, parts);
+    if (!read) {
+        return false;
     }
-    if (read && c->batch_before && __builtin_mul_overflow(batch, parts, c->batch_before)) {
+    convert_place(p, share.first, share.second);
+    if (c->batch_before && __builtin_mul_overflow(share.first, share.second, c->batch_before)) {
         *c->batch_before = 0;
     }
-    return read && place_fits(p, &place);
+    return place_fits(p);
 }
 
 static bool read_generator(plan *p) {
-    const tn_checkpoint *c = p->checkpoint;
     bool wanted;
-    if (!member_in_file(p, c->generator, "generator", &wanted) || !wanted) {
-        return !tn__pending();
-    }
-    words w = words_of(p, "generator");
-    return next_u64(&w, &p->generator.seed) && next_u64(&w, &p->generator.stream) &&
-           next_u64(&w, &p->generator.call) && at_end(&w);
+    return member_in_file(p, p->checkpoint->generator, "generator", &wanted) &&
+           (!wanted || read_words(p, "generator", generator_fields, &p->generator));
 }
 
 static bool read_scaler(plan *p) {
-    const tn_checkpoint *c = p->checkpoint;
+    const tn_scaler *s = p->checkpoint->scaler;
     bool wanted;
-    if (!member_in_file(p, c->scaler, "scaler", &wanted) || !wanted) {
-        return !tn__pending();
-    }
-    words w = words_of(p, "scaler");
-    described options;
-    if (!describe_scaler(c->scaler, p->operation, &options)) {
-        return false;
-    }
-    compare_described(p, "scaler.options", "the scaler", &options);
-    return next_double(&w, &p->scaler.scale) && next_i64(&w, &p->scaler.streak) && at_end(&w) &&
-           (p->scaler.scale > 0.0 || words_malformed(&w));
+    return member_in_file(p, s, "scaler", &wanted) &&
+           (!wanted || (compare_with(p, "scaler.options", "the scaler",
+                                     options_text(tn__scaler_fields, s, p->operation)) &&
+                        read_words(p, "scaler", scaler_fields, &p->scaler) &&
+                        (p->scaler.scale > 0.0 || refuse_text(p, "scaler"))));
 }
 
 static bool read_plateau(plan *p) {
-    const tn_checkpoint *c = p->checkpoint;
+    const tn_plateau *plateau = p->checkpoint->plateau;
     bool wanted;
-    if (!member_in_file(p, c->plateau, "plateau", &wanted) || !wanted) {
-        return !tn__pending();
-    }
-    words w = words_of(p, "plateau");
-    tn_plateau_state *s = &p->plateau;
-    int64_t any;
-    compare_text(p, "plateau.options", describe_plateau(c->plateau));
-    bool read = next_double(&w, &s->lr) && next_double(&w, &s->best) && next_i64(&w, &s->bad) &&
-                next_i64(&w, &s->cooldown) && next_i64(&w, &any) && at_end(&w);
-    s->any = read && any != 0;
-    return read && (s->lr >= 0.0 || words_malformed(&w));
+    return member_in_file(p, plateau, "plateau", &wanted) &&
+           (!wanted || (compare_with(p, "plateau.options", "the plateau",
+                                     options_text(plateau_options, plateau, p->operation)) &&
+                        read_words(p, "plateau", plateau_fields, &p->plateau)));
 }
 
 static bool read_average(plan *p) {
-    const tn_checkpoint *c = p->checkpoint;
+    const tn_average *a = p->checkpoint->average;
+    pair updates;
     bool wanted;
-    if (!member_in_file(p, c->average, "average", &wanted) || !wanted) {
+    if (!member_in_file(p, a, "average", &wanted) || !wanted) {
         return !tn__pending();
     }
-    words w = words_of(p, "average");
-    compare_text(p, "average.options", describe_average(c->average));
-    return next_i64(&w, &p->average_updates) && at_end(&w);
+    bool read = compare_with(p, "average.options", "the average", average_text(a, p->operation)) &&
+                read_words(p, "average", number_fields, &updates);
+    p->average_updates = read ? updates.first : 0;
+    return read;
 }
 
 static bool read_head(plan *p) {
-    words format = words_of(p, "format"), step = words_of(p, "step"), note = words_of(p, "note");
-    if (strcmp(format.at, FORMAT) != 0) {
-        return words_malformed(&format);
+    const char *format = tn__labels_get(p->labels, "format");
+    const char *note = tn__labels_get(p->labels, "note");
+    pair step;
+    if (!format || strcmp(format, FORMAT) != 0) {
+        return refuse_text(p, "format");
     }
-    bool note_fits = note.all && strlen(note.all) < sizeof(((tn_checkpoint *)0)->note);
-    return next_i64(&step, &p->step) && at_end(&step) && (note_fits || words_malformed(&note));
+    bool note_fits = note && strlen(note) < sizeof(((tn_checkpoint *)0)->note);
+    if (!read_words(p, "step", number_fields, &step)) {
+        return false;
+    }
+    p->step = step.first;
+    return note_fits || refuse_text(p, "note");
 }
 
 /* Changes nothing but *p. */

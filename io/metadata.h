@@ -28,7 +28,7 @@ typedef struct tn__metadata_plan {
     const char *path;          /* and its name in messages: both as lent to tn__metadata_read */
     const char *operation;     /* static text */
     tn__differences differences;
-    int64_t step, optim_steps;
+    int64_t step, optim_steps, groups;
     double lr;
     tn_loader_place place;
     tn_generator generator;

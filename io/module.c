@@ -4,23 +4,15 @@
 
 #include "core/error.h"
 #include "io/differences.h"
-#include "core/plain_numbers.h"
 #include "io/safetensors.h"
 #include "io/state.h"
 #include "nn/describe.h"
 
 #include <stdlib.h>
 
-char *tn__module_text(void *m, const char *operation) {
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    char *model = tn__module_describe(m, operation);
-    tn__plain_numbers_end(numbers);
-    return model;
-}
-
 tn_safetensors_writer *tn__module_writer(void *m, const char *operation) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
-    char *model = w ? tn__module_text(m, operation) : NULL;
+    char *model = w ? tn__module_describe(m, operation) : NULL;
     if (w && (!model || tn_safetensors_writer_add_metadata(w, "model", model) != TN_OK)) {
         tn_safetensors_writer_free(w);
         w = NULL;
@@ -32,20 +24,17 @@ tn_safetensors_writer *tn__module_writer(void *m, const char *operation) {
 tn_status tn_save(void *m, const char *path) {
     tn__state s = {.operation = "save"};
     tn_safetensors_writer *w = tn__module_writer(m, s.operation);
-    tn_status status;
-    if (w && tn__state_add_module(&s, m, "") && tn__state_write(&s, w)) {
-        status = tn_safetensors_writer_save(w, path);
-    } else {
-        tn_safetensors_writer_free(w);
-        status = tn_error();
+    if (w && tn__state_add_module(&s, m, "")) {
+        tn__state_write(&s, w);
     }
+    tn_status status = tn_safetensors_writer_save(w, path);
     tn__state_free(&s);
     return status;
 }
 
 bool tn__module_fits(void *m, const char *theirs, const char *path, const char *operation) {
     tn__differences d = {.path = path, .operation = operation};
-    char *mine = tn__module_text(m, operation);
+    char *mine = tn__module_describe(m, operation);
     bool fit = mine && tn__differ_models(&d, theirs, mine, true);
     free(mine);
     return fit && tn__differences_end(&d) == TN_OK;
@@ -60,9 +49,12 @@ static bool options_fit(void *m, const tn_safetensors *f, const char *operation)
 tn_status tn_load(void *m, const char *path) {
     tn__state s = {.operation = "load", .loads = true};
     tn_safetensors *f = tn_safetensors_open(path);
-    if (f && tn__state_add_module(&s, m, "") && tn__state_match(&s, f, true, false) &&
-        options_fit(m, f, s.operation)) {
-        tn__state_apply(&s);
+    if (f && tn__state_add_module(&s, m, "")) {
+        const tn__source from = tn__source_of_file(f);
+        if (tn__state_match(&s, &from, true) && tn__state_has_all(&s, &from) &&
+            options_fit(m, f, s.operation)) {
+            tn__state_apply(&s);
+        }
     }
     tn__state_free(&s);
     tn_safetensors_close(f);

@@ -7,9 +7,6 @@
 /* A writer that says what m is made of, and has no tensors yet. NULL after raising. */
 tn_safetensors_writer *tn__module_writer(void *m, const char *operation);
 
-/* What m is made of, as files have it. The caller frees; NULL after raising. */
-char *tn__module_text(void *m, const char *operation);
-
 /* Whether weights of a model that is made of `theirs`, which stands in the file at `path`, compute
  * the same in m. False after raising what differs. */
 bool tn__module_fits(void *m, const char *theirs, const char *path, const char *operation);

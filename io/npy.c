@@ -125,9 +125,8 @@ static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
 /* The end is the last thing in a file, but for a comment of up to 64 KiB. */
 static bool find_contents(const tn_npz *f, contents *c) {
     size_t tail = f->reader.bytes < END_BYTES + 65535 ? f->reader.bytes : END_BYTES + 65535;
-    unsigned char *text = tn__malloc(tail);
+    unsigned char *text = tn__malloc_for(tail, f->reader.operation);
     if (!text) {
-        tn__raise(TN_ENOMEM, f->reader.operation, "%s: no memory", f->path);
         return false;
     }
     size_t from = f->reader.bytes - tail, at = tail;
@@ -191,9 +190,8 @@ static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
                      .at = read_little(text + 42, 4)};
     size_t stem =
         name > 4 && memcmp(text + CENTRAL_BYTES + name - 4, ".npy", 4) == 0 ? name - 4 : name;
-    e->name = tn__malloc(stem + 1);
+    e->name = tn__malloc_for(stem + 1, f->reader.operation);
     if (!e->name) {
-        tn__raise(TN_ENOMEM, f->reader.operation, "%s: no memory", f->path);
         return 0;
     }
     memcpy(e->name, text + CENTRAL_BYTES, stem);
@@ -526,9 +524,9 @@ tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *con
     if (room == 0) {
         return tn_error();
     }
-    w.list = tn__malloc(room);
+    w.list = tn__malloc_for(room, "npz_save");
     if (!w.list) {
-        return tn__raise(TN_ENOMEM, "npz_save", "no memory");
+        return TN_ENOMEM;
     }
     if (!tn__file_begin(&w.file, path, "npz_save")) {
         free(w.list);

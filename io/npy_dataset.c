@@ -4,6 +4,7 @@
  * Nothing is mapped (core/reader.h says why): a row is one read, which the system answers from its
  * cache, and a file that is cut short later is an error instead of a signal.
  */
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
@@ -28,7 +29,8 @@ typedef struct array {
 typedef struct npy {
     tn_dataset base;
     array x, y; /* y without a path: there is none */
-    tn__identity identity;
+    int files;
+    tn_digest digest;
 } npy;
 
 /* ---- One file -------------------------------------------------------------------------------- */
@@ -53,9 +55,8 @@ static bool read_about(array *a) {
         tn__raise(TN_EFORMAT, r->operation, "%s: its header has %zu bytes, of %d at most", a->path,
                   before, LONGEST_HEADER);
     }
-    unsigned char *head = tn__pending() ? NULL : tn__malloc(before);
+    unsigned char *head = tn__pending() ? NULL : tn__malloc_for(before, r->operation);
     if (!head) {
-        tn__raise(TN_ENOMEM, r->operation, "%s: no memory for its header", a->path);
         return false;
     }
     bool done = tn__reader_get(r, 0, head, before) &&
@@ -79,9 +80,8 @@ static bool check_shape(array *a) {
 }
 
 static bool open_array(array *a, const char *path) {
-    a->path = tn__strdup(path ? path : "");
+    a->path = tn__strdup_for(path ? path : "", "npy_dataset");
     if (!a->path) {
-        tn__raise(TN_ENOMEM, "npy_dataset", "no memory");
         return false;
     }
     return tn__reader_open(&a->reader, path ? a->path : NULL, "npy_dataset") && read_about(a) &&
@@ -100,9 +100,8 @@ static bool read_row(const array *a, int64_t i, void *to) {
         }
         return done;
     }
-    unsigned char *row = tn__malloc(bytes);
+    unsigned char *row = tn__malloc_for(bytes, "npy_dataset");
     if (!row) {
-        tn__raise(TN_ENOMEM, "npy_dataset", "%s: no memory for a row", a->path);
         return false;
     }
     bool done = tn__reader_get(&a->reader, at, row, bytes);
@@ -139,31 +138,24 @@ static bool digest_array(tn__digest *digest, const array *a) {
     return true;
 }
 
-static bool make_digest(const npy *d, tn__digits *digits) {
-    tn__digest *digest = tn__digest_new();
+static tn_status npy_digest(tn_dataset *self, char text[33]) {
+    const npy *d = (const npy *)self;
+    tn__digest *digest = tn__digest_new("npy_dataset");
     if (!digest) {
-        tn__raise(TN_ENOMEM, "npy_dataset", "no memory for a digest");
-        return false;
+        return TN_ENOMEM;
     }
-    bool done = digest_array(digest, &d->x) && (!d->y.path || digest_array(digest, &d->y));
-    if (done) {
-        tn__digest_text(digest, digits->at);
+    if (digest_array(digest, &d->x) && (!d->y.path || digest_array(digest, &d->y))) {
+        tn__digest_text(digest, text);
     }
     tn__digest_free(digest);
-    return done;
+    return tn_error();
 }
 
-static int npy_describe(tn_dataset *self, char *text, size_t room) {
-    npy *d = (npy *)self;
-    tn__digits digits;
-    if (!tn__identity_known(&d->identity, &digits)) {
-        if (!make_digest(d, &digits)) {
-            return -1;
-        }
-        tn__identity_note(&d->identity, &digits);
-    }
-    return snprintf(text, room, "files %d, digest %s", 1 + (d->y.path != NULL), digits.at);
-}
+static const tn_field npy_fields[] = {
+    TN_FIELD(npy, files),
+    TN_FIELD(npy, digest),
+    {0},
+};
 
 static void npy_free(tn_dataset *self) {
     npy *d = (npy *)self;
@@ -189,9 +181,8 @@ static bool open_arrays(npy *d, const char *x_path, const char *y_path) {
 }
 
 tn_dataset *tn_npy_dataset(const char *x_path, const char *y_path) {
-    npy *d = tn__pending() ? NULL : tn__calloc(1, sizeof(*d));
+    npy *d = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*d), "npy_dataset");
     if (!d) {
-        tn__raise(TN_ENOMEM, "npy_dataset", "no memory");
         return NULL;
     }
     if (!open_arrays(d, x_path, y_path)) {
@@ -204,8 +195,10 @@ tn_dataset *tn_npy_dataset(const char *x_path, const char *y_path) {
                            .x_dtype = d->x.about.dtype,
                            .y_dims = {.ndim = -1},
                            .get = npy_get,
-                           .describe = npy_describe,
+                           .fields = npy_fields,
+                           .digest = npy_digest,
                            .free = npy_free};
+    d->files = 1 + (y_path != NULL);
     if (y_path) {
         d->base.y_dims = row_dims(&d->y);
         d->base.y_dtype = d->y.about.dtype;

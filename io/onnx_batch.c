@@ -108,8 +108,8 @@ bool tn__onnx_vary(tn__onnx *g, tn__onnx *larger, tn__onnx *largest, int64_t bat
     for (int i = 0; i < g->output_count; i++) {
         mark_sizes(&g->values[g->outputs[i] - 1], &larger->values[larger->outputs[i] - 1], batch);
     }
-    tn__message nodes = g->nodes; /* behind those that are made here */
-    g->nodes = (tn__message){0};
+    tn__buffer nodes = g->nodes; /* behind those that are made here */
+    g->nodes = (tn__buffer){0};
     g->operation = "batch";
     int rows = batch_size(g);
     bool ok = rows > 0;

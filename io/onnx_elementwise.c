@@ -22,13 +22,13 @@ static void put_binary(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_scalar(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__field_real(c, "k"), dtype_of(c));
+    int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__arg_real(c, "k"), dtype_of(c));
     tn__onnx_give(g, c, 0, TN__NODE(g, type, x, k));
 }
 
 /* The constant is the first operand: k - x, k / x. */
 static void put_scalar_before(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__field_real(c, "k"), dtype_of(c));
+    int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__arg_real(c, "k"), dtype_of(c));
     tn__onnx_give(g, c, 0, TN__NODE(g, type, k, x));
 }
 
@@ -75,14 +75,14 @@ static void put_gelu_tanh(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 static void put_leaky_relu(tn__onnx *g, const tn_op_call *c, const char *type) {
     int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
-    tn__onnx_float(g, "alpha", tn__field_real(c, "k"));
+    tn__onnx_float(g, "alpha", tn__arg_real(c, "k"));
     tn__onnx_give(g, c, 0, y);
 }
 
 static void put_elu(tn__onnx *g, const tn_op_call *c, const char *type) {
-    double scale = tn__field_real(c, "scale");
+    double scale = tn__arg_real(c, "scale");
     int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
-    tn__onnx_float(g, "alpha", tn__field_real(c, "alpha"));
+    tn__onnx_float(g, "alpha", tn__arg_real(c, "alpha"));
     if (scale != 1.0) {
         y = TN__NODE(g, "Mul", y, tn__onnx_number(g, scale, dtype_of(c)));
     }
@@ -91,7 +91,7 @@ static void put_elu(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* softplus(beta x) / beta, x itself where beta x > threshold. */
 static void put_softplus(tn__onnx *g, const tn_op_call *c, const char *type) {
-    double beta = tn__field_real(c, "beta");
+    double beta = tn__arg_real(c, "beta");
     tn_dtype dtype = dtype_of(c);
     int x = tn__onnx_in(g, c, 0), times = x;
     if (beta != 1.0) {
@@ -101,13 +101,13 @@ static void put_softplus(tn__onnx *g, const tn_op_call *c, const char *type) {
     if (beta != 1.0) {
         y = TN__NODE(g, "Div", y, tn__onnx_number(g, beta, dtype));
     }
-    int limit = tn__onnx_number(g, tn__field_real(c, "threshold"), dtype);
+    int limit = tn__onnx_number(g, tn__arg_real(c, "threshold"), dtype);
     int beyond = TN__NODE(g, "Greater", times, limit);
     tn__onnx_give(g, c, 0, TN__NODE(g, "Where", beyond, x, y));
 }
 
 static void put_clamp(tn__onnx *g, const tn_op_call *c, const char *type) {
-    double low = tn__field_real(c, "low"), high = tn__field_real(c, "high");
+    double low = tn__arg_real(c, "low"), high = tn__arg_real(c, "high");
     int x = tn__onnx_in(g, c, 0);
     int least = low == -INFINITY ? 0 : tn__onnx_number(g, low, dtype_of(c));
     int most = high == INFINITY ? 0 : tn__onnx_number(g, high, dtype_of(c));
@@ -116,7 +116,7 @@ static void put_clamp(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* A bound of an integer that is fractional, or out of its range, has no number there. */
 static bool clamp_fits(const tn_op_call *c) {
-    double low = tn__field_real(c, "low"), high = tn__field_real(c, "high");
+    double low = tn__arg_real(c, "low"), high = tn__arg_real(c, "high");
     return tn_dtype_is_float(dtype_of(c)) ||
            ((low == -INFINITY || (low == floor(low) && fabs(low) < 0x1p31)) &&
             (high == INFINITY || (high == floor(high) && fabs(high) < 0x1p31)));
@@ -189,7 +189,7 @@ static void put_where(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 static void put_masked_fill(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0), mask = tn__onnx_in(g, c, 1);
-    int value = tn__onnx_number(g, tn__field_real(c, "k"), dtype_of(c));
+    int value = tn__onnx_number(g, tn__arg_real(c, "k"), dtype_of(c));
     tn__onnx_give(g, c, 0, TN__NODE(g, type, mask, value, x));
 }
 

@@ -19,8 +19,8 @@ static bool is_initializer(const tn__onnx_value *v) {
 }
 
 /* All of an initialiser as a field of the graph, but its elements, of which there are `bytes`. */
-static tn__message initializer_head(const tn__onnx_value *v, size_t *bytes) {
-    tn__message tensor = {0}, head = {0};
+static tn__buffer initializer_head(const tn__onnx_value *v, size_t *bytes) {
+    tn__buffer tensor = {0}, head = {0};
     tn_dims dims = tn_shape(v->tensor);
     *bytes = (size_t)tn_count(v->tensor) * tn_dtype_size(tn_dtype_of(v->tensor));
     for (int i = 0; i < dims.ndim; i++) {
@@ -35,11 +35,11 @@ static tn__message initializer_head(const tn__onnx_value *v, size_t *bytes) {
 }
 
 /* Name, dtype and shape of an input or output, as a field of the graph. */
-static void put_info(tn__message *graph, int field, const tn__onnx_value *v) {
-    tn__message info = {0}, type = {0}, tensor = {0}, shape = {0};
+static void put_info(tn__buffer *graph, int field, const tn__onnx_value *v) {
+    tn__buffer info = {0}, type = {0}, tensor = {0}, shape = {0};
     tn_dims dims = tn_shape(v->tensor);
     for (int i = 0; i < dims.ndim; i++) {
-        tn__message dim = {0};
+        tn__buffer dim = {0};
         if (v->batch >> i & 1) {
             tn__message_text(&dim, DIM_NAME, "batch");
         } else if (!(v->any_size >> i & 1)) {
@@ -71,8 +71,8 @@ static bool check_unchanged(const tn__onnx *g) {
 }
 
 /* The graph but its initialisers: their bytes are counted. */
-static tn__message whole_graph(tn__onnx *g, size_t *elsewhere) {
-    tn__message graph = {0};
+static tn__buffer whole_graph(tn__onnx *g, size_t *elsewhere) {
+    tn__buffer graph = {0};
     tn__onnx_close(g);
     tn__message_text(&graph, GRAPH_NAME, "forward");
     for (int i = 0; i < g->count; i++) {
@@ -81,10 +81,10 @@ static tn__message whole_graph(tn__onnx *g, size_t *elsewhere) {
             put_info(&graph, GRAPH_INPUT, v);
         } else if (is_initializer(v)) {
             size_t bytes;
-            tn__message head = initializer_head(v, &bytes);
+            tn__buffer head = initializer_head(v, &bytes);
             *elsewhere += head.bytes + bytes;
             graph.failed = graph.failed || head.failed;
-            tn__message_free(&head);
+            tn__buffer_free(&head);
         }
     }
     for (int i = 0; i < g->output_count; i++) {
@@ -94,8 +94,8 @@ static tn__message whole_graph(tn__onnx *g, size_t *elsewhere) {
     return graph;
 }
 
-static tn__message model_head(size_t graph_bytes) {
-    tn__message model = {0}, opset = {0};
+static tn__buffer model_head(size_t graph_bytes) {
+    tn__buffer model = {0}, opset = {0};
     tn__message_whole(&model, MODEL_IR, TN__ONNX_IR);
     tn__message_text(&model, MODEL_PRODUCER, "tern");
     tn__message_whole(&opset, OPSET_VERSION, TN__ONNX_OPSET);
@@ -109,7 +109,7 @@ static bool put_initializer(tn__file *f, const tn__onnx_value *v) {
     TN_NO_GRAD;
     size_t bytes;
     tn_tensor *here = tn_contiguous(tn_to(tn_detach(v->tensor), tn_cpu()));
-    tn__message head = initializer_head(v, &bytes);
+    tn__buffer head = initializer_head(v, &bytes);
     bool ok = !head.failed && !tn_is_inert(here);
     if (ok) {
         tn__file_put(f, head.at, head.bytes);
@@ -117,11 +117,11 @@ static bool put_initializer(tn__file *f, const tn__onnx_value *v) {
     } else {
         tn__raise(TN_ENOMEM, "onnx_export", "no memory to write %s", v->name);
     }
-    tn__message_free(&head);
+    tn__buffer_free(&head);
     return ok;
 }
 
-static tn_status write_parts(const tn__onnx *g, const tn__message *model, const tn__message *graph,
+static tn_status write_parts(const tn__onnx *g, const tn__buffer *model, const tn__buffer *graph,
                              const char *path) {
     tn__file f;
     if (!tn__file_begin(&f, path, "onnx_export")) {
@@ -143,8 +143,8 @@ tn_status tn__onnx_save(tn__onnx *g, const char *path) {
     if (tn__pending() || !check_unchanged(g)) {
         return tn_error();
     }
-    tn__message graph = whole_graph(g, &elsewhere);
-    tn__message model = model_head(graph.bytes + elsewhere);
+    tn__buffer graph = whole_graph(g, &elsewhere);
+    tn__buffer model = model_head(graph.bytes + elsewhere);
     if (graph.failed || model.failed) {
         tn__raise(TN_ENOMEM, "onnx_export", "no memory for the graph");
     } else if (model.bytes + graph.bytes + elsewhere > INT32_MAX) {
@@ -154,7 +154,7 @@ tn_status tn__onnx_save(tn__onnx *g, const char *path) {
     } else {
         write_parts(g, &model, &graph, path);
     }
-    tn__message_free(&model);
-    tn__message_free(&graph);
+    tn__buffer_free(&model);
+    tn__buffer_free(&graph);
     return tn_error();
 }

@@ -33,39 +33,18 @@ static char *make_name(const tn__onnx *g) {
             parts[n++] = f->name;
         }
     }
-    size_t room = strlen(g->operation) + 16;
-    for (int i = 0; i < n; i++) {
-        room += strlen(parts[i]) + 1;
-    }
-    char *name = tn__malloc(room), *at = name;
-    if (!name) {
-        tn__raise(TN_ENOMEM, "onnx_export", "no memory for a name");
-        return NULL;
-    }
-    *at++ = '/';
+    tn__buffer name = {.operation = "onnx_export"};
+    tn__buffer_text(&name, "/");
     while (n > 0) {
-        at = stpcpy(stpcpy(at, parts[--n]), "/");
+        tn__buffer_format(&name, "%s/", parts[--n]);
     }
-    snprintf(at, room - (size_t)(at - name), "%s_%d", g->operation, g->count + 1);
-    return name;
-}
-
-static bool reserve_value(tn__onnx *g) {
-    if (g->count == g->room) {
-        int room = 2 * g->room + 64;
-        tn__onnx_value *values = tn__realloc(g->values, (size_t)room * sizeof(*values));
-        if (!values) {
-            tn__raise(TN_ENOMEM, "onnx_export", "no memory for %d values", room);
-            return false;
-        }
-        g->values = values;
-        g->room = room;
-    }
-    return true;
+    tn__buffer_format(&name, "%s_%d", g->operation, g->count + 1);
+    return tn__buffer_take(&name);
 }
 
 int tn__onnx_value_add(tn__onnx *g, tn__onnx_kind kind, tn_tensor *tensor, const char *name) {
-    if (tn__pending() || !reserve_value(g)) {
+    if (tn__pending() ||
+        !tn__grow(&g->values, g->count + 1, &g->room, sizeof(*g->values), "onnx_export")) {
         return 0;
     }
     char *own = name ? tn__strdup(name) : make_name(g);
@@ -218,38 +197,38 @@ int tn__onnx_named(tn__onnx *g, int value, const char *name) {
     return named;
 }
 
-static void put_attribute(tn__onnx *g, const char *name, int type, tn__message *value) {
+static void put_attribute(tn__onnx *g, const char *name, int type, tn__buffer *value) {
     tn__message_text(value, ATTRIBUTE_NAME, name);
     tn__message_whole(value, ATTRIBUTE_TYPE, (uint64_t)type);
     tn__message_put(&g->node, NODE_ATTRIBUTE, value);
 }
 
 void tn__onnx_int(tn__onnx *g, const char *name, int64_t value) {
-    tn__message m = {0};
+    tn__buffer m = {0};
     tn__message_whole(&m, ATTRIBUTE_INT, (uint64_t)value);
     put_attribute(g, name, TYPE_INT, &m);
 }
 
 void tn__onnx_float(tn__onnx *g, const char *name, double value) {
-    tn__message m = {0};
+    tn__buffer m = {0};
     tn__message_float(&m, ATTRIBUTE_FLOAT, (float)value);
     put_attribute(g, name, TYPE_FLOAT, &m);
 }
 
 void tn__onnx_text(tn__onnx *g, const char *name, const char *value) {
-    tn__message m = {0};
+    tn__buffer m = {0};
     tn__message_text(&m, ATTRIBUTE_TEXT, value);
     put_attribute(g, name, TYPE_TEXT, &m);
 }
 
 void tn__onnx_texts(tn__onnx *g, const char *name, const char *value) {
-    tn__message m = {0};
+    tn__buffer m = {0};
     tn__message_text(&m, ATTRIBUTE_TEXTS, value);
     put_attribute(g, name, TYPE_TEXTS, &m);
 }
 
 void tn__onnx_ints(tn__onnx *g, const char *name, const int64_t *values, int n) {
-    tn__message m = {0};
+    tn__buffer m = {0};
     for (int i = 0; i < n; i++) {
         tn__message_whole(&m, ATTRIBUTE_INTS, (uint64_t)values[i]);
     }
@@ -278,7 +257,7 @@ int tn__onnx_reshape(tn__onnx *g, int x, tn_dims dims) {
 }
 
 int64_t tn__onnx_dim(const tn_op_call *c) {
-    int64_t dim = tn__field_whole(c, "dim");
+    int64_t dim = tn__arg_whole(c, "dim");
     return dim < 0 ? dim + tn_ndim(c->in[0]) : dim;
 }
 
@@ -288,6 +267,6 @@ void tn__onnx_finish(tn__onnx *g) {
         free(g->values[i].name);
     }
     free(g->values);
-    tn__message_free(&g->node);
-    tn__message_free(&g->nodes);
+    tn__buffer_free(&g->node);
+    tn__buffer_free(&g->nodes);
 }

@@ -40,9 +40,10 @@ typedef struct tn__onnx_value {
 typedef struct tn__onnx {
     tn__tracer tracer; /* first */
     tn__onnx_value *values;
-    int count, room;
-    tn__message nodes; /* as fields of a graph; the last one is still open: */
-    tn__message node;
+    int count;
+    int64_t room;
+    tn__buffer nodes; /* as fields of a graph; the last one is still open: */
+    tn__buffer node;
     bool open;
     const char *operation; /* which is being written */
     int outputs[TN_MAX_VALUES], output_count;

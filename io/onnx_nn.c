@@ -52,7 +52,7 @@ static void put_layer_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
     int64_t width = tn_size(c->in[0], -1);
     int x = tn__onnx_in(g, c, 0), weight = input_or(g, c, 1, width, 1.0);
     int y = TN__NODE(g, type, x, weight, tn__onnx_in(g, c, 2));
-    tn__onnx_float(g, "epsilon", tn__field_real(c, "eps"));
+    tn__onnx_float(g, "epsilon", tn__arg_real(c, "eps"));
     tn__onnx_give(g, c, 0, y);
 }
 
@@ -62,12 +62,12 @@ static void put_batch_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
         bias = input_or(g, c, 2, channels, 0.0), mean = tn__onnx_in(g, c, 3),
         var = tn__onnx_in(g, c, 4);
     int y = TN__NODE(g, type, x, weight, bias, mean, var);
-    tn__onnx_float(g, "epsilon", tn__field_real(c, "eps"));
+    tn__onnx_float(g, "epsilon", tn__arg_real(c, "eps"));
     tn__onnx_give(g, c, 0, y);
 }
 
 static void put_mse(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_reduction how = (tn_reduction)tn__field_whole(c, "how");
+    tn_reduction how = (tn_reduction)tn__arg_whole(c, "how");
     int away = TN__NODE(g, "Sub", tn__onnx_in(g, c, 0), tn__onnx_in(g, c, 1));
     int y = TN__NODE(g, type, away, away);
     if (how != TN_NONE) {

@@ -7,7 +7,7 @@
 
 /* The call's dims as an input of a reduction; 0, absent, for all of them. */
 static int axes_of(tn__onnx *g, const tn_op_call *c, const char *field) {
-    tn_dims dims = tn__field_dims(c, field);
+    tn_dims dims = tn__arg_dims(c, field);
     int ndim = tn_ndim(c->in[0]);
     for (int i = 0; i < dims.ndim; i++) {
         dims.size[i] += dims.size[i] < 0 ? ndim : 0;
@@ -28,18 +28,18 @@ static void put_reduce(tn__onnx *g, const tn_op_call *c, const char *type) {
     if (to != tn_dtype_of(c->in[0])) {
         x = tn__onnx_cast(g, x, to);
     }
-    tn__onnx_give(g, c, 0, reduce_node(g, type, x, axes, tn__field_whole(c, "keepdim") != 0));
+    tn__onnx_give(g, c, 0, reduce_node(g, type, x, axes, tn__arg_whole(c, "keepdim") != 0));
 }
 
 /* sum((x - mean)^2) / (n - correction) */
 static void put_var(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0), axes = axes_of(g, c, "over.dims");
-    bool keep = tn__field_whole(c, "over.keepdim") != 0;
+    bool keep = tn__arg_whole(c, "over.keepdim") != 0;
     int mean = reduce_node(g, "ReduceMean", x, axes, true), away = TN__NODE(g, "Sub", x, mean);
     int sum = reduce_node(g, type, TN__NODE(g, "Mul", away, away), axes, keep);
     double of_each =
         tn_count(c->out[0]) > 0 ? (double)tn_count(c->in[0]) / (double)tn_count(c->out[0]) : 0.0;
-    double n = of_each - (double)tn__field_whole(c, "correction");
+    double n = of_each - (double)tn__arg_whole(c, "correction");
     int count = tn__onnx_number(g, n > 0 ? n : 0.0, tn_dtype_of(c->in[0]));
     tn__onnx_give(g, c, 0, TN__NODE(g, "Div", sum, count));
 }
@@ -57,7 +57,7 @@ static bool has_elements(const tn_op_call *c) {
 static void put_arg(tn__onnx *g, const tn_op_call *c, const char *type) {
     int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
     tn__onnx_int(g, "axis", tn__onnx_dim(c));
-    tn__onnx_int(g, "keepdims", tn__field_whole(c, "keepdim"));
+    tn__onnx_int(g, "keepdims", tn__arg_whole(c, "keepdim"));
     tn__onnx_give(g, c, 0, y);
 }
 
@@ -68,7 +68,7 @@ static void put_cumulative(tn__onnx *g, const tn_op_call *c, const char *type) {
         x = tn__onnx_cast(g, x, tn_dtype_of(c->out[0]));
     }
     int y = TN__NODE(g, type, x, tn__onnx_number(g, (double)dim, TN_I64));
-    tn__onnx_int(g, "reverse", tn__field_whole(c, "reverse"));
+    tn__onnx_int(g, "reverse", tn__arg_whole(c, "reverse"));
     tn__onnx_give(g, c, 0, y);
 }
 

@@ -32,7 +32,7 @@ static void put_expand(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_permute(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims order = tn__field_dims(c, "order");
+    tn_dims order = tn__arg_dims(c, "order");
     for (int i = 0; i < order.ndim; i++) {
         order.size[i] += order.size[i] < 0 ? order.ndim : 0;
     }
@@ -42,8 +42,8 @@ static void put_permute(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_slice(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int64_t dim = tn__onnx_dim(c), step = tn__field_whole(c, "step");
-    int64_t start = tn__field_whole(c, "start"), length = tn__field_whole(c, "length");
+    int64_t dim = tn__onnx_dim(c), step = tn__arg_whole(c, "step");
+    int64_t start = tn__arg_whole(c, "start"), length = tn__arg_whole(c, "length");
     int64_t end = length > 0 ? start + (length - 1) * step + 1 : start;
     int x = tn__onnx_in(g, c, 0), first = tn__onnx_wholes(g, &start, 1),
         last = tn__onnx_wholes(g, &end, 1), axis = tn__onnx_wholes(g, &dim, 1),
@@ -52,7 +52,7 @@ static void put_slice(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 static void put_select(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int64_t dim = tn__onnx_dim(c), index = tn__field_whole(c, "index");
+    int64_t dim = tn__onnx_dim(c), index = tn__arg_whole(c, "index");
     int x = tn__onnx_in(g, c, 0), place = tn__onnx_number(g, (double)index, TN_I64);
     int y = TN__NODE(g, type, x, place);
     tn__onnx_int(g, "axis", dim);
@@ -61,7 +61,7 @@ static void put_select(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* All inputs along an axis; with a size 1 there first, when they are stacked. */
 static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int64_t dim = tn__field_whole(c, "dim");
+    int64_t dim = tn__arg_whole(c, "dim");
     int ndim = tn_ndim(c->out[0]), n = 0;
     bool stack = ndim > tn_ndim(c->in[0]);
     dim += dim < 0 ? ndim : 0;
@@ -83,7 +83,7 @@ static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* (before, behind) of the last dimension first, to all begins and then all ends. */
 static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims pads = tn__field_dims(c, "pads");
+    tn_dims pads = tn__arg_dims(c, "pads");
     int ndim = tn_ndim(c->in[0]);
     int64_t all[2 * TN_MAX_DIMS] = {0};
     for (int i = 0; i < pads.ndim; i++) {
@@ -91,7 +91,7 @@ static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
         all[i % 2 ? ndim + dim : dim] = pads.size[i];
     }
     int x = tn__onnx_in(g, c, 0), amounts = tn__onnx_wholes(g, all, 2 * ndim);
-    int value = tn__onnx_number(g, tn__field_real(c, "value"), tn_dtype_of(c->in[0]));
+    int value = tn__onnx_number(g, tn__arg_real(c, "value"), tn_dtype_of(c->in[0]));
     tn__onnx_give(g, c, 0, TN__NODE(g, type, x, amounts, value));
 }
 
@@ -145,13 +145,13 @@ static void put_places(tn__onnx *g, const tn_op_call *c, int64_t k, bool largest
 
 static void put_topk(tn__onnx *g, const tn_op_call *c, const char *type) {
     (void)type;
-    put_places(g, c, tn__field_whole(c, "k"), tn__field_whole(c, "largest") != 0);
+    put_places(g, c, tn__arg_whole(c, "k"), tn__arg_whole(c, "largest") != 0);
 }
 
 static void put_argsort(tn__onnx *g, const tn_op_call *c, const char *type) {
     (void)type;
-    put_places(g, c, tn_size(c->in[0], (int)tn__field_whole(c, "dim")),
-               tn__field_whole(c, "descending") != 0);
+    put_places(g, c, tn_size(c->in[0], (int)tn__arg_whole(c, "dim")),
+               tn__arg_whole(c, "descending") != 0);
 }
 
 const tn__onnx_rule tn__onnx_shape[] = {

@@ -13,8 +13,8 @@
 
 /* The last numbers of a field of three, of the dimensions that are there. */
 static tn_dims last_numbers(const tn_op_call *c, const char *field) {
-    tn_dims all = tn__field_dims(c, field);
-    int n = (int)tn__field_whole(c, "spatial");
+    tn_dims all = tn__arg_dims(c, field);
+    int n = (int)tn__arg_whole(c, "spatial");
     return tn_dims_from(n, all.size + (all.ndim > n ? all.ndim - n : 0));
 }
 
@@ -33,7 +33,7 @@ static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, 
     tn__onnx_ints(g, "strides", stride.size, stride.ndim);
     tn__onnx_ints(g, "dilations", dilation.size, dilation.ndim);
     tn__onnx_ints(g, "pads", pads, 2 * padding.ndim);
-    tn__onnx_int(g, "group", tn__field_whole(c, "kernel.groups"));
+    tn__onnx_int(g, "group", tn__arg_whole(c, "kernel.groups"));
     return y;
 }
 

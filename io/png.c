@@ -38,9 +38,8 @@ static unsigned char *close_chunk(unsigned char *to, const char *name, size_t by
 /* The rows, each behind its filter byte; NULL after raising. */
 static unsigned char *filter_rows(const unsigned char *pixels, int64_t height, size_t row,
                                   const char *operation) {
-    unsigned char *rows = tn__malloc((size_t)height * (row + 1));
+    unsigned char *rows = tn__malloc_for((size_t)height * (row + 1), operation);
     if (!rows) {
-        tn__raise(TN_ENOMEM, operation, "no memory for a picture");
         return NULL;
     }
     for (int64_t y = 0; y < height; y++) {
@@ -122,10 +121,7 @@ static bool make_sheet(const tn_tensor *images, int columns, sheet *s) {
     int64_t rows = (s->images + s->columns - 1) / s->columns;
     s->across = s->columns * (s->width + GAP) + GAP;
     s->down = rows * (s->height + GAP) + GAP;
-    s->pixels = tn__calloc((size_t)(s->across * s->down), (size_t)s->channels);
-    if (!s->pixels) {
-        tn__raise(TN_ENOMEM, "save_image", "no memory for a picture");
-    }
+    s->pixels = tn__calloc_for((size_t)(s->across * s->down), (size_t)s->channels, "save_image");
     return s->pixels != NULL;
 }
 

@@ -1,47 +1,31 @@
 #include "io/protobuf.h"
 
-#include "core/memory.h"
-
 #include <string.h>
 
 /* Wire types. */
 enum { VARINT = 0, WIDE = 1, COUNTED = 2, NARROW = 5 };
 
-static void append_bytes(tn__message *m, const void *from, size_t bytes) {
-    if (!m->failed && bytes > m->room - m->bytes) {
-        size_t room = 2 * (m->bytes + bytes);
-        unsigned char *larger = tn__realloc(m->at, room);
-        m->failed = larger == NULL;
-        m->at = larger ? larger : m->at;
-        m->room = larger ? room : m->room;
-    }
-    if (!m->failed && bytes > 0) {
-        memcpy(m->at + m->bytes, from, bytes);
-        m->bytes += bytes;
-    }
-}
-
 /* Seven bits a byte, the lowest first; the highest bit says that there are more. */
-static void append_varint(tn__message *m, uint64_t value) {
+static void append_varint(tn__buffer *m, uint64_t value) {
     unsigned char text[10];
     size_t n = 0;
     for (; value >= 0x80; value >>= 7) {
         text[n++] = (unsigned char)(value | 0x80);
     }
     text[n++] = (unsigned char)value;
-    append_bytes(m, text, n);
+    tn__buffer_add(m, text, n);
 }
 
 /* The low bytes of a value, the lowest first. */
-static void append_fixed(tn__message *m, uint64_t value, size_t bytes) {
+static void append_fixed(tn__buffer *m, uint64_t value, size_t bytes) {
     unsigned char text[8];
     for (size_t i = 0; i < bytes; i++) {
         text[i] = (unsigned char)(value >> 8 * i);
     }
-    append_bytes(m, text, bytes);
+    tn__buffer_add(m, text, bytes);
 }
 
-static void append_tag(tn__message *m, int field, int wire) {
+static void append_tag(tn__buffer *m, int field, int wire) {
     append_varint(m, (uint64_t)field << 3 | (uint64_t)wire);
 }
 
@@ -51,38 +35,38 @@ static uint64_t double_bits(double value) {
     return bits;
 }
 
-void tn__message_whole(tn__message *m, int field, uint64_t value) {
+void tn__message_whole(tn__buffer *m, int field, uint64_t value) {
     append_tag(m, field, VARINT);
     append_varint(m, value);
 }
 
-void tn__message_double(tn__message *m, int field, double value) {
+void tn__message_double(tn__buffer *m, int field, double value) {
     append_tag(m, field, WIDE);
     append_fixed(m, double_bits(value), sizeof value);
 }
 
-void tn__message_float(tn__message *m, int field, float value) {
+void tn__message_float(tn__buffer *m, int field, float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     append_tag(m, field, NARROW);
     append_fixed(m, bits, sizeof value);
 }
 
-void tn__message_ahead(tn__message *m, int field, size_t bytes) {
+void tn__message_ahead(tn__buffer *m, int field, size_t bytes) {
     append_tag(m, field, COUNTED);
     append_varint(m, bytes);
 }
 
-void tn__message_bytes(tn__message *m, int field, const void *from, size_t bytes) {
+void tn__message_bytes(tn__buffer *m, int field, const void *from, size_t bytes) {
     tn__message_ahead(m, field, bytes);
-    append_bytes(m, from, bytes);
+    tn__buffer_add(m, from, bytes);
 }
 
-void tn__message_text(tn__message *m, int field, const char *text) {
+void tn__message_text(tn__buffer *m, int field, const char *text) {
     tn__message_bytes(m, field, text, strlen(text));
 }
 
-void tn__message_doubles(tn__message *m, int field, const double *values, int n) {
+void tn__message_doubles(tn__buffer *m, int field, const double *values, int n) {
     append_tag(m, field, COUNTED);
     append_varint(m, (uint64_t)n * sizeof *values);
     for (int i = 0; i < n; i++) {
@@ -90,19 +74,14 @@ void tn__message_doubles(tn__message *m, int field, const double *values, int n)
     }
 }
 
-void tn__message_put(tn__message *m, int field, tn__message *inner) {
+void tn__message_put(tn__buffer *m, int field, tn__buffer *inner) {
     m->failed = m->failed || inner->failed;
     tn__message_bytes(m, field, inner->at, inner->bytes);
-    tn__message_free(inner);
+    tn__buffer_free(inner);
 }
 
-void tn__message_append(tn__message *m, tn__message *more) {
+void tn__message_append(tn__buffer *m, tn__buffer *more) {
     m->failed = m->failed || more->failed;
-    append_bytes(m, more->at, more->bytes);
-    tn__message_free(more);
-}
-
-void tn__message_free(tn__message *m) {
-    free(m->at);
-    *m = (tn__message){0};
+    tn__buffer_add(m, more->at, more->bytes);
+    tn__buffer_free(more);
 }

@@ -3,38 +3,31 @@
  * Fields are written in any order, by their number. After a failure the calls do nothing; whoever
  * needs the bytes looks at `failed` once, at the end.
  *
- *     tn__message value = {0}, event = {0};
+ *     tn__buffer value = {0}, event = {0};
  *     tn__message_text(&value, 1, "loss");
  *     tn__message_float(&value, 2, 0.5f);
  *     tn__message_put(&event, 5, &value);      // and value is empty again
  *     ... event.failed ? no memory : event.at, event.bytes ...
- *     tn__message_free(&event);
+ *     tn__buffer_free(&event);
  */
 #ifndef TERN_IO_PROTOBUF_H
 #define TERN_IO_PROTOBUF_H
 
-#include "tern/core.h"
+#include "core/buffer.h"
 
-typedef struct tn__message {
-    unsigned char *at;
-    size_t bytes, room;
-    bool failed; /* no memory */
-} tn__message;
-
-void tn__message_whole(tn__message *m, int field, uint64_t value);
-void tn__message_double(tn__message *m, int field, double value);
-void tn__message_float(tn__message *m, int field, float value);
-void tn__message_bytes(tn__message *m, int field, const void *from, size_t bytes);
-void tn__message_text(tn__message *m, int field, const char *text);
-void tn__message_doubles(tn__message *m, int field, const double *values, int n); /* packed */
+void tn__message_whole(tn__buffer *m, int field, uint64_t value);
+void tn__message_double(tn__buffer *m, int field, double value);
+void tn__message_float(tn__buffer *m, int field, float value);
+void tn__message_bytes(tn__buffer *m, int field, const void *from, size_t bytes);
+void tn__message_text(tn__buffer *m, int field, const char *text);
+void tn__message_doubles(tn__buffer *m, int field, const double *values, int n); /* packed */
 
 /* A field of so many bytes, which whoever writes the message puts behind it. */
-void tn__message_ahead(tn__message *m, int field, size_t bytes);
+void tn__message_ahead(tn__buffer *m, int field, size_t bytes);
 
 /* Another message as a field; it is freed, and a failure of its own goes on in m. */
-void tn__message_put(tn__message *m, int field, tn__message *inner);
+void tn__message_put(tn__buffer *m, int field, tn__buffer *inner);
 /* The fields of another message behind those of m; the same of it. */
-void tn__message_append(tn__message *m, tn__message *more);
-void tn__message_free(tn__message *m);
+void tn__message_append(tn__buffer *m, tn__buffer *more);
 
 #endif

@@ -15,6 +15,7 @@
 #include "core/reader.h"
 #include "data/corpus/kind.h"
 #include "io/shown.h"
+#include "nn/layout.h"
 #include "tern/sys/tensor.h"
 
 #include <errno.h>
@@ -267,10 +268,9 @@ static bool check_names(const tn_safetensors *f, const tn__json *header) {
 
 static bool read_entries(tn_safetensors *f) {
     const tn__json *header = f->header.values;
-    f->entries = tn__calloc(header->count, sizeof(entry));
-    f->by_name = tn__calloc(header->count, sizeof(entry *));
+    f->entries = tn__calloc_for(header->count, sizeof(entry), "safetensors");
+    f->by_name = tn__calloc_for(header->count, sizeof(entry *), "safetensors");
     if (!f->entries || !f->by_name) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for %u tensors", f->path, header->count);
         return false;
     }
     if (!read_metadata(f, tn__json_get(header, metadata_key)) || !read_tensors(f, header)) {
@@ -346,9 +346,8 @@ static bool read_header(tn_safetensors *f) {
         return false;
     }
     f->data = 8 + length;
-    char *text = tn__malloc(length);
+    char *text = tn__malloc_for(length, "safetensors");
     if (!text) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory for its header", f->path);
         return false;
     }
     bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length);
@@ -359,9 +358,8 @@ static bool read_header(tn_safetensors *f) {
 /* ---- The public side ------------------------------------------------------------------------- */
 
 static tn_safetensors *file_new(const char *path) {
-    tn_safetensors *f = tn__pending() ? NULL : tn__calloc(1, sizeof(*f));
-    if (!f || !(f->path = tn__strdup(path))) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", path);
+    tn_safetensors *f = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*f), "safetensors");
+    if (!f || !(f->path = tn__strdup_for(path, "safetensors"))) {
         free(f);
         return NULL;
     }
@@ -410,9 +408,8 @@ static void release_view(void *data, void *user) {
 /* Pages of one's own as soon as they are written to, and no promise of memory for them before. NULL
  * after raising. */
 static mapping *mapping_new(const tn__reader *file) {
-    mapping *m = tn__malloc(sizeof(*m));
+    mapping *m = tn__malloc_for(sizeof(*m), "safetensors");
     if (!m) {
-        tn__raise(TN_ENOMEM, "safetensors", "%s: no memory", file->path);
         return NULL;
     }
     *m = (mapping){.refs = 1, .bytes = file->bytes};
@@ -613,6 +610,19 @@ bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, 
            (e->dtype != TN_BOOL || check_bools(f, e, at, to, bytes));
 }
 
+bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, const tn_layout *l,
+                                 void *to) {
+    size_t size = tn_dtype_size((tn_dtype)entry_find(f, name)->dtype);
+    bool read = true;
+    for (int64_t here = 0; read && here < l->length;) {
+        tn__run run = tn__layout_run(l, here);
+        read = tn__safetensors_read(f, name, (size_t)run.whole * size,
+                                    (char *)to + (size_t)here * size, (size_t)run.length * size);
+        here += run.length;
+    }
+    return read;
+}
+
 /* ---- The digest ------------------------------------------------------------------------------ */
 
 /* Adds the file's bytes [from, to) to d. False after raising. */
@@ -667,9 +677,9 @@ tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *oper
         return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint",
                          f->path);
     }
-    tn__digest *d = tn__digest_new();
+    tn__digest *d = tn__digest_new(operation);
     if (!d) {
-        return tn__raise(TN_ENOMEM, operation, "%s: no memory", f->path);
+        return TN_ENOMEM;
     }
     tn_status status = compare_digest(f, d, operation);
     tn__digest_free(d);

@@ -22,10 +22,10 @@ enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 
-/* As tn_safetensors_writer_save; and with a digest. */
-tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, const char *operation);
-tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
-                                       const char *operation);
+/* As tn_safetensors_writer_save, with a digest or without: w is freed in any case, and after an
+ * error nothing is written. */
+tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool digest,
+                                const char *operation);
 
 /* A tensor that is asked for when its place in the file has come: of this shape and dtype, on any
  * device. Called within a scope, in the file's order, and no more after an error. */
@@ -40,6 +40,10 @@ bool tn__safetensors_find_dtype(const char *name, tn_dtype *dtype);
  * bool that is none is TN_EFORMAT. False after raising. */
 bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, void *to,
                           size_t bytes);
+
+/* The elements that `layout` names, in their order. False after raising. */
+bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, const tn_layout *layout,
+                                 void *to);
 
 /* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. Reads the file as
  * a whole, through a little memory. */

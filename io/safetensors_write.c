@@ -38,17 +38,14 @@ typedef struct name_set {
 struct tn_safetensors_writer {
     item *items;
     pair *pairs; /* metadata */
-    int items_count, items_room, pairs_count, pairs_room;
+    int items_count, pairs_count;
+    int64_t items_room, pairs_room;
     name_set names, keys;
     char refused[64]; /* the first name that could not be added; "": there is none */
 };
 
 tn_safetensors_writer *tn_safetensors_writer_new(void) {
-    tn_safetensors_writer *w = tn__calloc(1, sizeof(*w));
-    if (!w) {
-        tn__raise(TN_ENOMEM, "safetensors", "no memory");
-    }
-    return w;
+    return tn__calloc_for(1, sizeof(tn_safetensors_writer), "safetensors");
 }
 
 void tn_safetensors_writer_free(tn_safetensors_writer *w) {
@@ -127,20 +124,6 @@ static bool is_utf8(const char *text) {
     return used != 0;
 }
 
-/* Room for one more element of an array and one more name of its set; false: no memory. */
-static bool reserve_one(void **array, size_t bytes, int count, int *room, name_set *set) {
-    if (count == *room) {
-        int more = *room ? *room * 2 : 16;
-        void *larger = tn__realloc(*array, (size_t)more * bytes);
-        if (!larger) {
-            return false;
-        }
-        *array = larger;
-        *room = more;
-    }
-    return set_reserve(set);
-}
-
 /* A file without it would look whole: remembered until the writer ends. */
 static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_status status) {
     if (w && status != TN_OK && !w->refused[0]) {
@@ -162,8 +145,8 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
     if (!is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);
     }
-    bool room =
-        reserve_one((void **)&w->items, sizeof(item), w->items_count, &w->items_room, &w->names);
+    bool room = tn__grow(&w->items, w->items_count + 1, &w->items_room, sizeof(item), NULL) &&
+                set_reserve(&w->names);
     char *copy = room ? tn__strdup(name) : NULL;
     if (!copy) {
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
@@ -208,8 +191,8 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
     if (!is_utf8(key) || !is_utf8(value)) {
         return tn__raise(TN_EVALUE, operation, "key or value of \"%s\" is not UTF-8", key);
     }
-    bool room =
-        reserve_one((void **)&w->pairs, sizeof(pair), w->pairs_count, &w->pairs_room, &w->keys);
+    bool room = tn__grow(&w->pairs, w->pairs_count + 1, &w->pairs_room, sizeof(pair), NULL) &&
+                set_reserve(&w->keys);
     pair copy = {.key = room ? tn__strdup(key) : NULL, .value = room ? tn__strdup(value) : NULL};
     if (!copy.key || !copy.value) {
         free(copy.key);
@@ -247,53 +230,53 @@ static size_t bytes_of(const item *i) {
     return (size_t)tn_dims_count(i->dims) * tn_dtype_size(i->dtype);
 }
 
-static void put_metadata(tn__json_text *h, const tn_safetensors_writer *w, bool digest) {
+static void put_metadata(tn__buffer *h, const tn_safetensors_writer *w, bool digest) {
     const char *comma = "";
-    tn__json_put(h, "\"__metadata__\":{");
+    tn__buffer_text(h, "\"__metadata__\":{");
     if (digest) {
-        tn__json_put(h, "\"digest\":\"%s\"", no_digest);
+        tn__buffer_format(h, "\"digest\":\"%s\"", no_digest);
         comma = ",";
     }
     for (int i = 0; i < w->pairs_count; i++, comma = ",") {
-        tn__json_put(h, "%s", comma);
+        tn__buffer_format(h, "%s", comma);
         tn__json_put_string(h, w->pairs[i].key);
-        tn__json_put(h, ":");
+        tn__buffer_text(h, ":");
         tn__json_put_string(h, w->pairs[i].value);
     }
-    tn__json_put(h, "}");
+    tn__buffer_text(h, "}");
 }
 
-static void put_tensor(tn__json_text *h, const item *i, size_t begin) {
+static void put_tensor(tn__buffer *h, const item *i, size_t begin) {
     tn__json_put_string(h, i->name);
-    tn__json_put(h, ":{\"dtype\":\"%s\",\"shape\":", tn__safetensors_dtype_name(i->dtype));
+    tn__buffer_format(h, ":{\"dtype\":\"%s\",\"shape\":", tn__safetensors_dtype_name(i->dtype));
     tn__json_put_list(h, i->dims.size, i->dims.ndim);
-    tn__json_put(h, ",\"data_offsets\":[%zu,%zu]}", begin, begin + bytes_of(i));
+    tn__buffer_format(h, ",\"data_offsets\":[%zu,%zu]}", begin, begin + bytes_of(i));
 }
 
-static void put_header(tn__json_text *h, const tn_safetensors_writer *w, bool digest) {
+static void put_header(tn__buffer *h, const tn_safetensors_writer *w, bool digest) {
     const char *comma = "";
     size_t at = 0;
-    tn__json_put(h, "{");
+    tn__buffer_text(h, "{");
     if (digest || w->pairs_count) {
         put_metadata(h, w, digest);
         comma = ",";
     }
     for (int i = 0; i < w->items_count; i++, comma = ",") {
-        tn__json_put(h, "%s", comma);
+        tn__buffer_format(h, "%s", comma);
         put_tensor(h, &w->items[i], at);
         at += bytes_of(&w->items[i]);
     }
-    tn__json_put(h, "}");
+    tn__buffer_text(h, "}");
 }
 
 /* Length, JSON and padding as they stand in the file. The caller frees h->at; false after
  * raising. */
-static bool make_header(tn__json_text *h, const tn_safetensors_writer *w, bool digest,
+static bool make_header(tn__buffer *h, const tn_safetensors_writer *w, bool digest,
                         const char *operation) {
     static const char spaces[] = "        ";
-    tn__json_put_bytes(h, spaces, 8); /* the length's place */
+    tn__buffer_add(h, spaces, 8); /* the length's place */
     put_header(h, w, digest);
-    tn__json_put_bytes(h, spaces, -h->bytes % 8);
+    tn__buffer_add(h, spaces, -h->bytes % 8);
     if (h->failed || h->bytes - 8 > TN__HEADER_MOST) {
         tn__raise(h->failed ? TN_ENOMEM : TN_EVALUE, operation, "%s the header of %d tensors",
                   h->failed ? "no memory for" : "more than 16 MiB for", w->items_count);
@@ -378,7 +361,7 @@ static bool check_header(const tn_safetensors_writer *w, tn__file *file, const c
 /* Header, data, digest. False: an error is pending. */
 static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_digest) {
     char digits[TN__DIGEST_DIGITS + 1];
-    tn__json_text header = {0};
+    tn__buffer header = {0};
     bool made = make_header(&header, w, with_digest, file->operation);
     if (made) {
         tn__file_put(file, header.at, header.bytes);
@@ -396,6 +379,9 @@ static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_di
 
 static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with_digest,
                            const char *operation) {
+    if (tn__pending()) {
+        return tn_error();
+    }
     if (!w) {
         return tn__raise(TN_EVALUE, operation, "the writer is NULL");
     }
@@ -424,19 +410,13 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with
     return tn_error();
 }
 
-tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, const char *operation) {
-    tn_status status = write_all(w, path, false, operation);
+tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool digest,
+                                const char *operation) {
+    tn_status status = write_all(w, path, digest, operation);
     tn_safetensors_writer_free(w);
     return status;
 }
 
 tn_status tn_safetensors_writer_save(tn_safetensors_writer *w, const char *path) {
-    return tn__safetensors_write(w, path, "safetensors_writer_save");
-}
-
-tn_status tn__safetensors_write_digest(tn_safetensors_writer *w, const char *path,
-                                       const char *operation) {
-    tn_status status = write_all(w, path, true, operation);
-    tn_safetensors_writer_free(w);
-    return status;
+    return tn__safetensors_write(w, path, false, "safetensors_writer_save");
 }

@@ -1,6 +1,7 @@
 /* Named tensors, saved and loaded together (state.h). */
 #include "io/state.h"
 
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/safetensors.h"
@@ -25,23 +26,13 @@ static bool state_add(tn__state *s, const char *prefix, const char *name,
                    !tn__usable(item->tensor, s->operation))) {
         return false;
     }
-    if (s->count == s->room) {
-        int room = s->room ? s->room * 2 : 64;
-        tn__state_item *larger = tn__realloc(s->items, (size_t)room * sizeof(*larger));
-        if (!larger) {
-            tn__raise(TN_ENOMEM, s->operation, "no memory for %d names", room);
-            return false;
-        }
-        s->items = larger;
-        s->room = room;
-    }
-    size_t room = strlen(prefix) + strlen(name) + 1;
-    char *full = tn__malloc(room);
-    if (!full) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for the name \"%s\"", name);
+    if (!tn__grow(&s->items, s->count + 1, &s->room, sizeof(*s->items), s->operation)) {
         return false;
     }
-    snprintf(full, room, "%s%s", prefix, name);
+    char *full = tn__asprintf(s->operation, "%s%s", prefix, name);
+    if (!full) {
+        return false;
+    }
     s->items[s->count] = *item;
     s->items[s->count].name = full;
     s->items[s->count++].tensor = tn_keep(item->tensor);
@@ -57,7 +48,8 @@ typedef struct collector {
 
 /* Whether all of it is here, in its own shape. */
 static bool is_whole(const tn_entry *entry) {
-    return !entry->parts && tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
+    return !entry->absent && !entry->parts &&
+           tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
 }
 
 static bool add_entry(const tn_entry *entry, void *user) {
@@ -68,8 +60,10 @@ static bool add_entry(const tn_entry *entry, void *user) {
         tn__raise(TN_EUNSUPPORTED, c->state->operation,
                   "\"%s\" is sharded: this rank has %lld of its elements (tn_saver saves and loads "
                   "in parts, tn_dist_export writes whole weights)",
-                  entry->path, (long long)entry->layout.length);
+                  entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
         c->failed = true;
+    } else if (entry->absent) {
+        return true;
     } else if (!state_add(c->state, c->prefix, entry->path, &item)) {
         c->failed = true;
     }
@@ -94,7 +88,7 @@ bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
     if (s->loads && tn_module_materialize(module) != TN_OK) {
         return false;
     }
-    tn_module_each(module, (tn_walk){.buffers = true}, add_entry, &c);
+    tn_module_each(module, (tn_walk){.buffers = true, .absent = true}, add_entry, &c);
     return !c.failed && !tn__pending();
 }
 
@@ -133,7 +127,8 @@ void tn__state_free(tn__state *s) {
     }
     free(s->items);
     s->items = NULL;
-    s->count = s->room = 0;
+    s->count = 0;
+    s->room = 0;
 }
 
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
@@ -146,36 +141,35 @@ bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {
 
 /* ---- Loading --------------------------------------------------------------------------------- */
 
-static bool match_one(tn__state *s, tn__state_item *item, const tn_safetensors *f, bool convert) {
+static bool match_one(const tn__state *s, tn__state_item *item, const tn__source *from,
+                      bool convert) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_dtype wanted = tn_dtype_of(item->tensor);
-    const char *path = tn__safetensors_path(f);
-    if (!tn_safetensors_has(f, item->name)) {
-        tn__raise(TN_EMISMATCH, s->operation, "%s has no \"%s\"", path, item->name);
+    tn_dims shape;
+    tn_dtype dtype;
+    if (!from->find(item->name, &shape, &dtype, from->user)) {
+        tn__raise(TN_EMISMATCH, s->operation, "%s has no \"%s\"", from->path, item->name);
         return false;
     }
-    tn_dims shape = tn_safetensors_shape(f, item->name);
-    if (!tn_dims_equal(shape, tn_shape(item->tensor))) {
-        tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
-                  item->name, tn__dims_text(shape), tn_shape_text(item->tensor));
+    if (!tn_dims_equal(shape, item->layout.whole)) {
+        tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", from->path,
+                  item->name, tn__dims_text(shape), tn__dims_text(item->layout.whole));
         return false;
     }
-    tn_tensor *source = tn_safetensors_get(f, item->name);
-    if (tn_is_inert(source)) {
-        return false;
-    }
-    if (tn_dtype_of(source) != wanted && !convert) {
-        tn__raise(TN_EDTYPE, s->operation, "%s: \"%s\" is %s but the program's is %s", path,
+    tn_tensor *source = from->get(item, from->user);
+    if (!tn_is_inert(source) && tn_dtype_of(source) != wanted && !convert) {
+        tn__raise(TN_EDTYPE, s->operation, "%s: \"%s\" is %s but the program's is %s", from->path,
                   item->name, tn_dtype_name(tn_dtype_of(source)), tn_dtype_name(wanted));
         return false;
     }
     source = tn_cast(source, wanted);
-    if (tn_is_inert(source)) {
-        return false;
+    if (tn__deferred(item->tensor)) {
+        return !tn_is_inert(source) && tn_storage_refill(item->tensor) == TN_OK &&
+               !tn_is_inert(tn_copy_(tn_detach(item->tensor), source));
     }
-    item->source = tn_keep(source);
-    return true;
+    item->source = tn_is_inert(source) ? NULL : tn_keep(source);
+    return item->source != NULL;
 }
 
 static int compare_names(const void *a, const void *b) {
@@ -194,30 +188,62 @@ bool tn__state_has(const tn__state *s, const char *name) {
            bsearch(&key, s->items, (size_t)s->count, sizeof(key), compare_names) != NULL;
 }
 
-/* The first name of the file that is not one of the state's; NULL: there is none. */
-static const char *surplus_name(tn__state *s, const tn_safetensors *f) {
-    tn__state_sort(s);
-    for (int i = 0; i < tn_safetensors_count(f); i++) {
-        const char *name = tn_safetensors_name(f, i);
-        if (!tn__state_has(s, name)) {
-            return name;
-        }
+bool tn__state_match(tn__state *s, const tn__source *from, bool convert) {
+    bool matched = true;
+    for (int i = 0; matched && i < s->count; i++) {
+        matched = match_one(s, &s->items[i], from, convert);
     }
-    return NULL;
+    tn__state_sort(s);
+    return matched;
 }
 
-bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool partial) {
-    for (int i = 0; i < s->count; i++) {
-        if (!match_one(s, &s->items[i], f, convert)) {
+bool tn__state_has_all(const tn__state *s, const tn__source *from) {
+    for (int i = 0; i < from->count; i++) {
+        const char *name = from->name(i, from->user);
+        if (!tn__state_has(s, name)) {
+            tn__raise(TN_EMISMATCH, s->operation, "%s has \"%.200s\", which the program has not",
+                      from->path, name);
             return false;
         }
     }
-    const char *surplus = partial ? NULL : surplus_name(s, f);
-    if (surplus) {
-        tn__raise(TN_EMISMATCH, s->operation, "%s has \"%.200s\", which the program has not",
-                  tn__safetensors_path(f), surplus);
+    return true;
+}
+
+static const char *name_in_file(int i, void *user) {
+    return tn_safetensors_name(user, i);
+}
+
+static bool find_in_file(const char *name, tn_dims *whole, tn_dtype *dtype, void *user) {
+    if (!tn_safetensors_has(user, name)) {
+        return false;
     }
-    return !surplus;
+    *whole = tn_safetensors_shape(user, name);
+    tn__safetensors_find_dtype(tn_safetensors_dtype(user, name), dtype);
+    return true;
+}
+
+static tn_tensor *get_from_file(const tn__state_item *item, void *user) {
+    tn_dtype dtype;
+    tn_dims shape = tn_shape(item->tensor);
+    if (tn_dims_equal(shape, item->layout.whole) ||
+        !tn__safetensors_find_dtype(tn_safetensors_dtype(user, item->name), &dtype)) {
+        return tn_safetensors_get(user, item->name); /* or raises what dtype it is */
+    }
+    tn_tensor *t = tn_empty_on(tn_cpu(), shape, dtype);
+    bool read = !tn_is_inert(t) &&
+                tn__safetensors_read_layout(user, item->name, &item->layout, tn_data_mut(t));
+    return read ? t : tn_inert();
+}
+
+tn__source tn__source_of_file(tn_safetensors *f) {
+    return (tn__source){.path = tn__safetensors_path(f),
+                        .labels = tn__safetensors_labels(f),
+                        .digest = tn__safetensors_digest(f),
+                        .count = tn_safetensors_count(f),
+                        .name = name_in_file,
+                        .find = find_in_file,
+                        .get = get_from_file,
+                        .user = f};
 }
 
 /* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy

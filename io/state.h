@@ -1,27 +1,30 @@
 /* Named tensors that are saved and loaded together: a module's, an optimiser's, or both.
  *
- * Loading has two halves: tn__state_match checks every name, shape and dtype against the file and
- * prepares what has to be converted, and changes nothing; tn__state_apply copies,
- * and cannot fail. */
+ * Loading has two halves: tn__state_match checks every name, shape and dtype against a source and
+ * reads, and changes nothing; tn__state_apply copies, and cannot fail. */
 #ifndef TERN_IO_STATE_H
 #define TERN_IO_STATE_H
 
+#include "core/digest.h"
+#include "io/labels.h"
 #include "tern/io.h"
 
 typedef struct tn__state_item {
     char *name;
-    tn_tensor *tensor; /* the program's */
-    tn_layout layout;  /* which elements of the whole it has */
-    bool buffer;       /* of a module: ranks may differ in it */
-    tn_tensor *source; /* the file's, once matched; NULL: its elements stay */
+    tn_tensor *tensor;                  /* the program's */
+    tn_layout layout;                   /* which elements of the whole it has */
+    bool buffer;                        /* of a module: ranks may differ in it */
+    tn_tensor *source;                  /* the file's, once matched; NULL: its elements stay */
+    char digest[TN__DIGEST_DIGITS + 1]; /* of the bytes, when a saver has written them */
 } tn__state_item;
 
 typedef struct tn__state {
     tn__state_item *items;
-    int count, room;
+    int count;
+    int64_t room;
     bool loads;            /* it is loaded into: what has no elements yet gets them first */
     bool deferred;         /* elements need not be made yet (TN_DEFER_INIT) */
-    bool parts;            /* whoever collects can do with parts; otherwise they are an error */
+    bool parts;            /* of parameters may be in it; otherwise they are an error */
     const char *operation; /* static text, for messages */
 } tn__state;
 
@@ -41,9 +44,27 @@ void tn__state_sort(tn__state *s);
 
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w);
 
-/* What differs between state and file is raised: a missing or surplus name (TN_EMISMATCH; surplus
- * is fine with `partial`), a shape (TN_ESHAPE), a dtype (TN_EDTYPE, unless `convert`). */
-bool tn__state_match(tn__state *s, const tn_safetensors *f, bool convert, bool partial);
+/* What tensors are loaded from: a file, or a checkpoint in parts. */
+typedef struct tn__source {
+    const char *path; /* for messages */
+    const tn__labels *labels;
+    const char *digest; /* NULL: it has none */
+    int count;
+    const char *(*name)(int i, void *user); /* 0 <= i < count */
+    /* The whole tensor of this name; false: there is none. */
+    bool (*find)(const char *name, tn_dims *whole, tn_dtype *dtype, void *user);
+    /* The elements that the item has, on the CPU; inert after raising. */
+    tn_tensor *(*get)(const tn__state_item *item, void *user);
+    void *user;
+} tn__source;
+TN_API tn__source tn__source_of_file(tn_safetensors *f); /* lent */
+
+/* What differs is raised: a missing name (TN_EMISMATCH), a shape (TN_ESHAPE), a dtype (TN_EDTYPE,
+ * unless `convert`). What has no elements yet, of a `deferred` state, gets them at once. Sorts the
+ * items. */
+bool tn__state_match(tn__state *s, const tn__source *from, bool convert);
+/* Whether the state has every name of the source. False after raising TN_EMISMATCH. */
+bool tn__state_has_all(const tn__state *s, const tn__source *from);
 void tn__state_apply(tn__state *s);
 void tn__state_free(tn__state *s);
 

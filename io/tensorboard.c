@@ -42,7 +42,7 @@ struct tn_summary_writer {
 /* ---- Events ---------------------------------------------------------------------------------- */
 
 /* Appends the event as a record; takes it. */
-static tn_status write_event(tn_summary_writer *w, tn__message *event, const char *operation) {
+static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char *operation) {
     unsigned char before[TN__RECORD_BEFORE], behind[TN__RECORD_BEHIND];
     tn_status status = TN_OK;
     if (event->failed) {
@@ -63,13 +63,13 @@ static tn_status write_event(tn_summary_writer *w, tn__message *event, const cha
             }
         }
     }
-    tn__message_free(event);
+    tn__buffer_free(event);
     return status;
 }
 
-static tn__message event_now(int64_t step) {
+static tn__buffer event_now(int64_t step) {
     struct timespec now;
-    tn__message event = {0};
+    tn__buffer event = {0};
     clock_gettime(CLOCK_REALTIME, &now);
     tn__message_double(&event, EVENT_TIME, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     tn__message_whole(&event, EVENT_STEP, (uint64_t)step);
@@ -77,9 +77,9 @@ static tn__message event_now(int64_t step) {
 }
 
 /* An event with one value; takes it. */
-static tn_status write_value(tn_summary_writer *w, tn__message *value, int64_t step,
+static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t step,
                              const char *operation) {
-    tn__message event = event_now(step), summary = {0};
+    tn__buffer event = event_now(step), summary = {0};
     tn__message_put(&summary, SUMMARY_VALUE, value);
     tn__message_put(&event, EVENT_SUMMARY, &summary);
     return write_event(w, &event, operation);
@@ -100,8 +100,8 @@ static bool may_add(tn_summary_writer *w, const char *tag, const char *operation
     return *status == TN_OK;
 }
 
-static tn__message value_of(const char *tag) {
-    tn__message value = {0};
+static tn__buffer value_of(const char *tag) {
+    tn__buffer value = {0};
     tn__message_text(&value, VALUE_TAG, tag);
     return value;
 }
@@ -128,10 +128,10 @@ static bool open_file(tn_summary_writer *w, const char *folder) {
 }
 
 static bool write_head(tn_summary_writer *w, int64_t purge_step) {
-    tn__message event = event_now(0);
+    tn__buffer event = event_now(0);
     tn__message_text(&event, EVENT_VERSION, "brain.Event:2");
     if (write_event(w, &event, "summary_writer") == TN_OK && purge_step >= 0) {
-        tn__message session = {0};
+        tn__buffer session = {0};
         tn__message_whole(&session, SESSION_STATUS, SESSION_START);
         event = event_now(purge_step);
         tn__message_put(&event, EVENT_SESSION, &session);
@@ -148,9 +148,8 @@ tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step)
         tn__raise(TN_EVALUE, "summary_writer", "there is no folder");
         return NULL;
     }
-    tn_summary_writer *w = tn__calloc(1, sizeof(*w));
+    tn_summary_writer *w = tn__calloc_for(1, sizeof(*w), "summary_writer");
     if (!w) {
-        tn__raise(TN_ENOMEM, "summary_writer", "no memory");
         return NULL;
     }
     w->fd = -1;
@@ -186,7 +185,7 @@ tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double va
     if (!may_add(w, tag, "summary_add_scalar", &status)) {
         return status;
     }
-    tn__message scalar = value_of(tag);
+    tn__buffer scalar = value_of(tag);
     tn__message_float(&scalar, VALUE_SIMPLE, (float)value);
     return write_value(w, &scalar, step, "summary_add_scalar");
 }
@@ -200,8 +199,8 @@ tn_status tn_summary_add_text(tn_summary_writer *w, const char *tag, const char 
     if (!text) {
         return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is NULL", tag);
     }
-    tn__message value = value_of(tag), plugin = {0}, metadata = {0};
-    tn__message dim = {0}, shape = {0}, tensor = {0};
+    tn__buffer value = value_of(tag), plugin = {0}, metadata = {0};
+    tn__buffer dim = {0}, shape = {0}, tensor = {0};
     tn__message_text(&plugin, PLUGIN_NAME, "text");
     tn__message_put(&metadata, METADATA_PLUGIN, &plugin);
     tn__message_put(&value, VALUE_METADATA, &metadata);
@@ -264,8 +263,8 @@ static void count_values(histogram *h, const double *x, int64_t n) {
 }
 
 /* From the bucket before the first that has something to the last that has. */
-static tn__message histogram_message(const histogram *h) {
-    tn__message m = {0};
+static tn__buffer histogram_message(const histogram *h) {
+    tn__buffer m = {0};
     int first = 0, last = LIMITS - 2;
     while (h->counts[first] == 0) {
         first++;
@@ -308,7 +307,7 @@ tn_status tn_summary_add_histogram(tn_summary_writer *w, const char *tag, const 
     make_limits(h);
     count_values(h, tn_data(x), tn_count(x));
     if (h->number > 0) {
-        tn__message value = value_of(tag), counts = histogram_message(h);
+        tn__buffer value = value_of(tag), counts = histogram_message(h);
         tn__message_put(&value, VALUE_HISTOGRAM, &counts);
         status = write_value(w, &value, step, operation);
     }
@@ -380,7 +379,7 @@ tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_t
     if (!png) {
         return tn_error();
     }
-    tn__message value = value_of(tag), image = {0};
+    tn__buffer value = value_of(tag), image = {0};
     tn__message_whole(&image, IMAGE_HEIGHT, (uint64_t)shape[1]);
     tn__message_whole(&image, IMAGE_WIDTH, (uint64_t)shape[2]);
     tn__message_whole(&image, IMAGE_COLOURS, (uint64_t)shape[0]);

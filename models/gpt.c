@@ -3,11 +3,11 @@
  *
  *     x = wte[tokens] + wpe[positions]                the stem: (B, T, C)
  *     x = h.0(x), h.1(x), …                           the blocks
- *     logits = ln_f(x) wte^T                          the top: (B, T, vocab)
+ *     logits = lm_head(ln_f(x)) = ln_f(x) wte^T       the top: (B, T, vocab)
  *
  * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and
- * c_proj as (in, out), the transpose of what is here. The classifier is wte.weight under
- * another name, which walks pass over.
+ * c_proj as (in, out), the transpose of what is here. The classifier's weight is wte.weight, and
+ * walks pass over its second name.
  *
  * Read next: models/block.c, models/language.c (the order of the parts),
  * models/generate/generate.c.
@@ -15,7 +15,6 @@
 #include "models/language.h"
 
 #include "core/memory.h"
-#include "core/number.h"
 #include "core/text.h"
 #include "models/weights/described.h"
 #include "nn/describe.h"
@@ -46,8 +45,7 @@ static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
 static tn_values top_forward(tn_module *self, tn_values in, void *context) {
     tn_gpt_top *m = (tn_gpt_top *)self;
     tn_tensor *x = tn__lm_top_input(self, in, context);
-    x = tn_call(&m->ln_f, x);
-    return tn_values_of(tn__linear_product(x, m->lm_head, m->lm_head_scale, NULL), NULL);
+    return tn_values_of(tn_call(&m->lm_head, tn_call(&m->ln_f, x)), NULL);
 }
 
 static tn_values gpt_forward(tn_module *self, tn_values in, void *context) {
@@ -80,15 +78,20 @@ static bool init_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-static int gpt_describe(const tn_module *self, char *text, size_t room) {
-    const tn_gpt_options *o = &((const tn_gpt *)self)->options;
-    return snprintf(text, room,
-                    "vocab %lld, context %lld, layers %d, heads %d, width %lld, bias %d, "
-                    "activation %s; dropout %s",
-                    (long long)o->vocab, (long long)o->context, o->layers, o->heads,
-                    (long long)o->width, o->bias, tn__activation_name(o->activation),
-                    tn__number_of(o->dropout).text);
-}
+/* What a file may say of a number. */
+#define COUNT .least = 1, .most = INT32_MAX
+
+static const tn_field gpt_fields[] = {
+    TN_FIELD_OPTION(tn_gpt, vocab, COUNT),
+    TN_FIELD_OPTION(tn_gpt, context, COUNT),
+    TN_FIELD_OPTION(tn_gpt, layers, COUNT),
+    TN_FIELD_OPTION(tn_gpt, heads, COUNT),
+    TN_FIELD_OPTION(tn_gpt, width, COUNT),
+    TN_FIELD_OPTION(tn_gpt, bias),
+    TN_FIELD_OPTION(tn_gpt, activation, .names = tn__activation_names),
+    TN_FIELD_OPTION(tn_gpt, dropout, .training = true),
+    {0},
+};
 
 static void gpt_finish(tn_module *self) {
     tn_gpt *m = (tn_gpt *)self;
@@ -112,8 +115,8 @@ static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
 
 static void init_stem(tn_gpt_stem *m, const tn_gpt_options *o) {
     tn__layer_begin(m, sizeof(*m), "gpt_stem", NULL, stem_forward);
-    tn_embedding_init(&m->wte, o->vocab, o->width, o->dtype);
-    tn_embedding_init(&m->wpe, o->context, o->width, o->dtype);
+    tn_embedding_init(&m->wte, o->vocab, o->width, TN_WITH(tn_embedding, .dtype = o->dtype));
+    tn_embedding_init(&m->wpe, o->context, o->width, TN_WITH(tn_embedding, .dtype = o->dtype));
     tn_dropout_init(&m->drop, o->dropout);
     tn_module_add(m, "wte", &m->wte);
     tn_module_add(m, "wpe", &m->wpe);
@@ -141,9 +144,10 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
     norm.bias = o->bias;
     norm.dtype = o->dtype;
     tn_layer_norm_init(&m->ln_f, o->width, norm);
+    tn__linear_share(&m->lm_head, classifier);
+    m->lm_head.base.fields = tn__no_fields; /* it was no module in earlier files */
     tn_module_add(m, "ln_f", &m->ln_f);
-    tn_module_param(m, "lm_head.weight", &m->lm_head, classifier);
-    tn_module_buffer(m, "lm_head.weight_scale", &m->lm_head_scale, NULL);
+    tn_module_add(m, "lm_head", &m->lm_head);
 }
 
 void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
@@ -153,7 +157,7 @@ void tn_gpt_init(tn_gpt *m, tn_gpt_options options) {
     }
     m->options = options;
     m->base.finish = gpt_finish;
-    m->base.describe = gpt_describe;
+    m->base.fields = gpt_fields;
     m->h = tn__calloc((size_t)options.layers, sizeof(*m->h));
     if (!m->h) {
         tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", options.layers);
@@ -189,25 +193,20 @@ static const tn_kv_cache *gpt_cache(const tn_module *self) {
     return &((const tn_gpt *)self)->h[0].attn.cache;
 }
 
-static bool gpt_described(void *m, const tn__described *d, tn_dtype dtype) {
-    tn_gpt_options o = tn_gpt_defaults();
-    int64_t layers, heads, bias;
-    double eps;
-    o.dtype = dtype;
-    if (!tn__described_whole(d, ".", "vocab", 1, &o.vocab) ||
-        !tn__described_whole(d, ".", "context", 1, &o.context) ||
-        !tn__described_whole(d, ".", "layers", 1, &layers) ||
-        !tn__described_whole(d, ".", "heads", 1, &heads) ||
-        !tn__described_whole(d, ".", "width", 1, &o.width) ||
-        !tn__described_whole(d, ".", "bias", 0, &bias) ||
-        !tn__described_activation(d, ".", &o.activation) || !tn__described_layers(d, layers)) {
+static bool gpt_described(void *self, const tn__described *d, tn_dtype dtype) {
+    tn_gpt *m = self;
+    tn_layer_norm norm;
+    if (!tn__described_read(d, ".", gpt_fields, m) || !tn__described_layers(d, m->options.layers) ||
+        !tn__described_read(d, "ln_f", tn__layer_norm_fields, &norm)) {
         return false;
     }
-    o.layers = (int)layers;
-    o.heads = (int)heads;
-    o.bias = bias != 0;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = m->options.vocab, .context = m->options.context,
+                .layers = m->options.layers, .heads = m->options.heads, .width = m->options.width,
+                .bias = m->options.bias, .activation = m->options.activation, .dtype = dtype);
     tn_gpt_init(m, o);
-    return tn__described_real(d, "ln_f", "eps", &eps) && (tn__norms_set_eps(m, eps), true);
+    tn__norms_set_eps(m, norm.eps);
+    return true;
 }
 
 const tn__lm_family tn__gpt_family = {.kind = "gpt",

@@ -85,11 +85,22 @@ tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
     return tn_error();
 }
 
-tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets) {
-    TN_SCOPE; /* the logits, which are large, live no longer than their gradient */
+tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
+    const tn_module *m = tn__module_of(module, "lm_loss");
+    if (!m) {
+        return tn_inert();
+    }
+    if (m->lists && m->lists->loss.f) {
+        return m->lists->loss.f(m->lists->loss.state, logits, targets);
+    }
     tn_cross_entropy_options options = tn_cross_entropy_defaults();
     options.consume_logits = true;
-    return tn_return(tn_cross_entropy_with(tn_call(m, tokens), targets, options));
+    return tn_cross_entropy_with(logits, targets, options);
+}
+
+tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets) {
+    TN_SCOPE; /* the logits, which are large, live no longer than their gradient */
+    return tn_return(tn__lm_loss_of(m, tn_call(m, tokens), targets));
 }
 
 int tn_lm_parts(void *m, tn_module **parts, int most) {
@@ -123,6 +134,17 @@ static bool tokens_fit(const tn_module *m, tn_values in, const char *others) {
     return true;
 }
 
+/* The same of a call that begins with a later part. */
+static bool state_fits(const tn_module *m, tn_values in) {
+    if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 3 || tn_size(in.v[0], 1) < 1) {
+        tn__raise(TN_ESHAPE, m->kind,
+                  "the input is %s but must be what the part before gave (batch, positions, width)",
+                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
+        return false;
+    }
+    return true;
+}
+
 /* One position a token, or one a column; false after raising. */
 static bool positions_fit(const tn_module *m, const tn_tensor *positions, const tn_tensor *tokens) {
     tn_dims d = tn_shape(positions);
@@ -145,15 +167,16 @@ static tn_tensor *positions_from(int64_t start, tn_tensor *tokens) {
 
 /* What a call of the whole model gets. */
 typedef struct inputs {
-    tn_tensor *tokens;    /* (B, T) */
+    tn_tensor *tokens; /* (B, T); or where it begins later what the part before gave, (B, T, C) */
     tn_tensor *positions; /* (T), (1, T) or (B, T) */
     tn_tensor *mask;      /* or NULL */
 } inputs;
 
-/* `start`: how many positions the caches hold. False after raising. */
+/* `start`: how many positions the caches hold; later: the call does not begin with the stem. False
+ * after raising. */
 static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t context,
-                        inputs *i) {
-    if (!tokens_fit(m, in, "positions and a mask")) {
+                        bool later, inputs *i) {
+    if (!(later ? state_fits(m, in) : tokens_fit(m, in, "positions and a mask"))) {
         return false;
     }
     *i = (inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
@@ -193,14 +216,14 @@ tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_con
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* The blocks, one after the other. What one gave goes as soon as the next has read it. */
+/* Parts [first, end), of which all are blocks, one after the other. What one gave goes as soon as
+ * the next has read it. */
 static tn_tensor *call_blocks(const tn__lm_family *family, tn_module *m, tn_tensor *x,
-                              const inputs *i) {
-    int layers = family->shape(m).layers;
-    for (int k = 1; k <= layers; k++) {
+                              const inputs *i, tn__range blocks) {
+    for (int k = blocks.first; k < blocks.end; k++) {
         tn_values in = {family->turns ? 3 : i->mask ? 2 : 1, {x, i->mask, i->positions}};
         tn_tensor *y = tn_call_values(family->part(m, k), in, NULL).v[0];
-        if (y != x) { /* a hook may hand the input on */
+        if (y != x && x != i->tokens) { /* a hook may hand the input on; ours is the caller's */
             tn_drop(x);
         }
         x = y;
@@ -213,15 +236,23 @@ tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in
     const tn_kv_cache *cache = family->cache(m);
     int64_t start = tn__cache_start(cache);
     inputs i;
-    if (!read_inputs(m, in, start, shape.context, &i)) {
+    int top = shape.layers + 1;
+    tn__range range = tn__range_of(m, context, top + 1);
+    if (tn__pending() || !read_inputs(m, in, start, shape.context, range.first > 0, &i)) {
         return tn__no_values();
     }
-    tn_module *stem = family->part(m, 0), *top = family->part(m, shape.layers + 1);
-    tn_tensor *x = tn_call_values(stem, tn_values_of(i.tokens, i.positions), NULL).v[0];
-    x = call_blocks(family, m, x, &i);
-    tn_values logits = tn_call_values(top, tn_values_of(x, NULL), context);
-    if (tn__cache_open(cache) && tn_is_inert(logits.v[0])) { /* some blocks are ahead of others */
+    tn_tensor *x = i.tokens;
+    if (range.first == 0 && range.end > 0) {
+        tn_values tokens = tn_values_of(i.tokens, i.positions);
+        x = tn_call_values(family->part(m, 0), tokens, NULL).v[0];
+    }
+    tn__range blocks = {range.first > 1 ? range.first : 1, range.end < top ? range.end : top};
+    tn_values out = tn_values_of(call_blocks(family, m, x, &i, blocks), NULL);
+    if (range.end > top && range.first <= top) {
+        out = tn_call_values(family->part(m, top), out, context);
+    }
+    if (tn__cache_open(cache) && tn_is_inert(out.v[0])) { /* some blocks are ahead of others */
         tn__cache_restore(m, start);
     }
-    return logits;
+    return out;
 }

@@ -12,9 +12,12 @@
 
 #include <stdbool.h>
 
-/* What tn_call_values(m, …, context) of a language model understands; NULL is all false. */
+/* What tn_call_values(m, …, context) of a language model understands; NULL is all false. A call
+ * that does not begin with part 0 takes what the part before gave, (B, T, C), where tokens would
+ * be; one that does not end with the last gives what its last part gave. */
 typedef struct tn__lm_context {
-    bool last_only; /* logits of the last position only: (B, 1, vocab) */
+    tn__range range; /* of tn_lm_parts */
+    bool last_only;  /* logits of the last position only: (B, 1, vocab) */
 } tn__lm_context;
 
 typedef struct tn__hf_form tn__hf_form;     /* models/weights/hf.h */
@@ -49,6 +52,10 @@ void tn__norms_set_eps(void *m, double eps);
 
 /* The forward of a language model: stem, blocks, top. */
 tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);
+
+/* The loss of these logits: that of tn_lm_loss, which a way of splitting m may compute in its own
+ * way (tn__loss_rule). The logits are consumed. */
+TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);
 
 /* The inputs of a stem, (tokens, positions); *positions are 0, 1, … where none are given. False
  * after raising. */

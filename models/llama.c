@@ -15,6 +15,7 @@
 
 #include "core/memory.h"
 #include "models/weights/described.h"
+#include "nn/describe.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,13 +71,18 @@ static bool init_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
+/* What a file may say of a number. */
+#define COUNT .least = 1, .most = INT32_MAX
+
 /* The heads, theta and eps are what the layers say of themselves. */
-static int llama_describe(const tn_module *self, char *text, size_t room) {
-    const tn_llama_options *o = &((const tn_llama *)self)->options;
-    return snprintf(text, room, "vocab %lld, layers %d, width %lld, tied %d; context %lld",
-                    (long long)o->vocab, o->layers, (long long)o->width, o->tied,
-                    (long long)o->context);
-}
+static const tn_field llama_fields[] = {
+    TN_FIELD_OPTION(tn_llama, vocab, COUNT),
+    TN_FIELD_OPTION(tn_llama, layers, COUNT),
+    TN_FIELD_OPTION(tn_llama, width, COUNT),
+    TN_FIELD_OPTION(tn_llama, tied),
+    TN_FIELD_OPTION(tn_llama, context, COUNT, .training = true),
+    {0},
+};
 
 static void llama_finish(tn_module *self) {
     tn_llama *m = (tn_llama *)self;
@@ -86,7 +92,8 @@ static void llama_finish(tn_module *self) {
 
 static void init_stem(tn_llama_stem *m, const tn_llama_options *o) {
     tn__layer_begin(m, sizeof(*m), "llama_stem", NULL, stem_forward);
-    tn_embedding_init(&m->embed_tokens, o->vocab, o->width, o->dtype);
+    tn_embedding_init(&m->embed_tokens, o->vocab, o->width,
+                      TN_WITH(tn_embedding, .dtype = o->dtype));
     tn_module_add(m, "embed_tokens", &m->embed_tokens);
 }
 
@@ -134,7 +141,7 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
     }
     m->options = options;
     m->base.finish = llama_finish;
-    m->base.describe = llama_describe;
+    m->base.fields = llama_fields;
     m->layers = tn__calloc((size_t)options.layers, sizeof(*m->layers));
     if (!m->layers) {
         tn__layer_refuse(m, TN_ENOMEM, "no memory for %d layers", options.layers);
@@ -172,37 +179,32 @@ static const tn_kv_cache *llama_cache(const tn_module *self) {
     return &((const tn_llama *)self)->layers[0].self_attn.cache;
 }
 
-/* Where the layers say what they compute. */
-static bool rotary_described(const tn__described *d, tn_rotary_options *r) {
-    static const char attention[] = "layers.0.self_attn";
-    return tn__described_real(d, attention, "theta", &r->theta) &&
-           tn__described_real(d, attention, "factor", &r->factor) &&
-           tn__described_real(d, attention, "low_freq_factor", &r->low_freq_factor) &&
-           tn__described_real(d, attention, "high_freq_factor", &r->high_freq_factor) &&
-           tn__described_whole(d, attention, "original_context", 1, &r->original_context);
-}
-
-static bool llama_described(void *m, const tn__described *d, tn_dtype dtype) {
+static bool llama_described(void *self, const tn__described *d, tn_dtype dtype) {
+    tn_llama *m = self;
+    tn_grouped_attention attention = {.rotary = tn_rotary_defaults()};
+    tn_rms_norm norm;
     tn_llama_options o = tn_llama_defaults();
-    int64_t layers, tied, queries, keys;
-    o.dtype = dtype;
-    if (!tn__described_whole(d, ".", "vocab", 1, &o.vocab) ||
-        !tn__described_whole(d, ".", "context", 1, &o.context) ||
-        !tn__described_whole(d, ".", "layers", 1, &layers) ||
-        !tn__described_whole(d, ".", "width", 1, &o.width) ||
-        !tn__described_whole(d, ".", "tied", 0, &tied) ||
-        !tn__described_whole(d, "layers.0.self_attn", "head_width", 1, &o.head_width) ||
-        !tn__described_real(d, "norm", "eps", &o.eps) || !rotary_described(d, &o.rotary) ||
+    int64_t queries, keys;
+    if (!tn__described_read(d, ".", llama_fields, m) ||
+        !tn__described_read(d, "layers.0.self_attn", tn__grouped_attention_fields, &attention) ||
+        !tn__described_read(d, "norm", tn__rms_norm_fields, &norm) ||
         !tn__described_size(d, "layers.0.mlp.gate_proj.weight", 0, &o.hidden) ||
         !tn__described_size(d, "layers.0.self_attn.q_proj.weight", 0, &queries) ||
         !tn__described_size(d, "layers.0.self_attn.k_proj.weight", 0, &keys) ||
-        !tn__described_layers(d, layers)) {
+        !tn__described_layers(d, m->options.layers)) {
         return false;
     }
-    o.layers = (int)layers;
+    o.vocab = m->options.vocab;
+    o.context = m->options.context;
+    o.layers = m->options.layers;
+    o.width = m->options.width;
+    o.tied = m->options.tied;
+    o.head_width = attention.head_width;
+    o.rotary = attention.rotary;
     o.heads = (int)(queries / o.head_width);
     o.kv_heads = (int)(keys / o.head_width);
-    o.tied = tied != 0;
+    o.eps = norm.eps;
+    o.dtype = dtype;
     tn_llama_init(m, o);
     return !tn__pending();
 }

@@ -19,6 +19,13 @@ bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s) {
     return true;
 }
 
+tn_tensor *tn__attend(const tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                      tn_attention_options options) {
+    const tn__attend_rule *rule = m->lists ? &m->lists->attend : NULL;
+    return rule && rule->f ? rule->f(rule->state, q, k, v, mask, options)
+                           : tn_attention(q, k, v, mask, options);
+}
+
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch) {
     tn_tensor *y = tn_add(x, branch);
     tn_drop(branch);

@@ -4,7 +4,6 @@
  * as they are. Where statistics are shared (tn_batch_norm_share), mean and variance are made of
  * operations, so that their gradients reach all who contributed.
  */
-#include "core/number.h"
 #include "nn/module.h"
 
 tn_batch_norm_options tn_batch_norm_defaults(void) {
@@ -90,11 +89,15 @@ static tn_tensor *batch_norm_forward(tn_module *self, tn_tensor *x) {
                          m->weight, m->bias, own, momentum, o->eps);
 }
 
-static int batch_norm_describe(const tn_module *self, char *text, size_t room) {
-    const tn_batch_norm_options *o = &((const tn_batch_norm_layer *)self)->options;
-    return snprintf(text, room, "eps %s; momentum %s", tn__number_of(o->eps).text,
-                    o->cumulative ? "cumulative" : tn__number_of(o->momentum).text);
-}
+static const char *const momenta[] = {"", "cumulative", NULL};
+static const tn_field batch_norm_fields[] = {
+    TN_FIELD_OPTION(tn_batch_norm_layer, eps),
+    TN_FIELD_OPTION(tn_batch_norm_layer, momentum, .training = true,
+                    .unless = TN_UNLESS(tn_batch_norm_layer, options.cumulative)),
+    TN_FIELD_AS("momentum", tn_batch_norm_layer, options.cumulative, .training = true,
+                .optional = true, .names = momenta),
+    {0},
+};
 
 static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least, int most,
                             int64_t channels, tn_batch_norm_options options) {
@@ -108,7 +111,7 @@ static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least,
         return;
     }
     TN_SCOPE;
-    m->base.describe = batch_norm_describe;
+    m->base.fields = batch_norm_fields;
     m->options = options;
     m->channels = channels;
     m->least = least;
@@ -128,14 +131,7 @@ static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least,
     void tn_##name##_init(tn_##name *m, int64_t channels, tn_batch_norm_options options) { \
         batch_norm_init(m, #name, least, most, channels, options);                         \
     }                                                                                      \
-    tn_##name *tn_##name##_new_with(int64_t channels, tn_batch_norm_options options) {     \
-        tn_##name *m = tn__layer_alloc(sizeof(*m));                                        \
-        tn_##name##_init(m, channels, options);                                            \
-        return tn__layer_on_heap(m);                                                       \
-    }                                                                                      \
-    tn_##name *tn_##name##_new(int64_t channels) {                                         \
-        return tn_##name##_new_with(channels, tn_batch_norm_defaults());                   \
-    }
+    TN__LAYER_NEW(name, tn_batch_norm, (int64_t channels), (channels))
 BATCH_NORM(batch_norm1d, 2, 3)
 BATCH_NORM(batch_norm2d, 4, 4)
 BATCH_NORM(batch_norm3d, 5, 5)

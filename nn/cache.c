@@ -9,12 +9,6 @@
 #include "core/error.h"
 #include "nn/module.h"
 
-static void drop_tensors(tn_kv_cache *cache) {
-    tn_release(cache->k);
-    tn_release(cache->v);
-    cache->k = cache->v = NULL;
-}
-
 void tn__cache_register(void *module, tn_kv_cache *cache) {
     tn_module *m = module;
     *cache = (tn_kv_cache){0};
@@ -140,7 +134,9 @@ static bool begin_cache(tn_module *m, const char *path, void *user) {
     const tn_attention_cache_options *options = user;
     tn_kv_cache *cache = cache_of(m);
     if (cache) {
-        drop_tensors(cache);
+        tn_release(cache->k);
+        tn_release(cache->v);
+        cache->k = cache->v = NULL;
         cache->batch = options->batch;
         cache->length = options->length;
         cache->filled = 0;

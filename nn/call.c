@@ -257,7 +257,8 @@ static tn_values forward_again(void *user, tn_values in) {
 /* The parameters of a module and those below it that want a gradient. */
 typedef struct collection {
     tn_tensor **tensors;
-    int count, room;
+    int count;
+    int64_t room;
     bool failed;
 } collection;
 
@@ -267,7 +268,7 @@ static bool collect_parameter(const tn_entry *entry, void *user) {
     if (!tn_requires_grad(param)) {
         return true;
     }
-    c->failed = !tn__module_grow((void ***)&c->tensors, c->count, &c->room, "recompute");
+    c->failed = !tn__grow(&c->tensors, c->count + 1, &c->room, sizeof(*c->tensors), "recompute");
     if (!c->failed) {
         c->tensors[c->count++] = param;
     }

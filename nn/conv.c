@@ -4,7 +4,6 @@
  * One struct for all six: they differ in the function that is called and in the first two sizes of
  * the weight.
  */
-#include "nn/describe.h"
 #include "nn/module.h"
 
 #include <math.h>
@@ -22,18 +21,15 @@ static tn_tensor *conv_forward(tn_module *self, tn_tensor *x) {
     return all[m->transposed][m->spatial - 1](x, m->weight, m->bias, m->options);
 }
 
-static int conv_describe(const tn_module *self, char *text, size_t room) {
-    const tn_conv *m = (const tn_conv *)self;
-    const tn_conv_options *o = &m->options;
-    int length = tn__describe_dims(text, room, 0, "stride", o->stride);
-    length = tn__describe_dims(text, room, length, o->same ? "same" : "padding",
-                               o->same ? TN_DIMS(1) : o->padding);
-    length = tn__describe_dims(text, room, length, "dilation", o->dilation);
-    if (m->transposed) {
-        length = tn__describe_dims(text, room, length, "output_padding", o->output_padding);
-    }
-    return tn__describe_dims(text, room, length, "groups", TN_DIMS(o->groups));
-}
+static const tn_field conv_fields[] = {
+    TN_FIELD_OPTION(tn_conv, output_padding), /* of transposed ones */
+    TN_FIELD_OPTION(tn_conv, stride),
+    TN_FIELD_OPTION(tn_conv, padding, .unless = TN_UNLESS(tn_conv, options.same)),
+    TN_FIELD_OPTION(tn_conv, same, .optional = true),
+    TN_FIELD_OPTION(tn_conv, dilation),
+    TN_FIELD_OPTION(tn_conv, groups),
+    {0},
+};
 
 /* The weight's sizes. False after raising. */
 static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_dims *dims) {
@@ -69,7 +65,7 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
         !tn__layer_options(m, options.from_defaults, "tn_conv")) {
         return;
     }
-    m->base.describe = conv_describe;
+    m->base.fields = transposed ? conv_fields : conv_fields + 1;
     m->options = options;
     m->spatial = spatial;
     m->transposed = transposed;
@@ -91,26 +87,18 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
     tn_module_param(m, "bias", &m->bias, bias);
 }
 
-static tn_conv *conv_new(void (*init)(tn_conv *m, int64_t in, int64_t out, tn_dims kernel,
-                                      tn_conv_options options),
-                         int64_t in, int64_t out, tn_dims kernel, tn_conv_options options) {
-    tn_conv *m = tn__layer_alloc(sizeof(*m));
-    init(m, in, out, kernel, options);
-    return tn__layer_on_heap(m);
-}
-
 /* The functions of a kind. */
-#define CONV_KIND(kind, spatial, transposed)                                       \
-    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t out, tn_dims kernel,   \
-                          tn_conv_options options) {                               \
-        conv_init(m, #kind, spatial, transposed, in, out, kernel, options);        \
-    }                                                                              \
-    tn_##kind *tn_##kind##_new_with(int64_t in, int64_t out, tn_dims kernel,       \
-                                    tn_conv_options options) {                     \
-        return conv_new(tn_##kind##_init, in, out, kernel, options);               \
-    }                                                                              \
-    tn_##kind *tn_##kind##_new(int64_t in, int64_t out, int64_t kernel) {          \
-        return tn_##kind##_new_with(in, out, TN_DIMS(kernel), tn_conv_defaults()); \
+#define CONV_KIND(kind, spatial, transposed)                                                    \
+    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t out, tn_dims kernel,                \
+                          tn_conv_options options) {                                            \
+        conv_init(m, #kind, spatial, transposed, in, out, kernel, options);                     \
+    }                                                                                           \
+    TN__LAYER_HEAP(                                                                             \
+        tn_##kind,                                                                              \
+        tn_##kind##_new_with(int64_t in, int64_t out, tn_dims kernel, tn_conv_options options), \
+        tn_##kind##_init(m, in, out, kernel, options))                                          \
+    tn_##kind *tn_##kind##_new(int64_t in, int64_t out, int64_t kernel) {                       \
+        return tn_##kind##_new_with(in, out, TN_DIMS(kernel), tn_conv_defaults());              \
     }
 
 CONV_KIND(conv1d, 1, false)

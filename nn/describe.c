@@ -1,117 +1,203 @@
-/* What a model is made of, as text: saved with its weights, and compared when they are loaded.
+/* What a model is made of, as text: saved with its weights, and compared when they are loaded. A
+ * JSON object with a member for each module, in the order of a walk:
  *
- *     .: gpt, vocab 65, context 64, layers 4, heads 4, width 128, bias 0; dropout 0
- *     wte: embedding
- *     h.0: block
- *     h.0.ln_1: layer_norm, eps 1e-05
+ *     {".":{"kind":"gpt","options":{"vocab":65,"heads":4},"training":{"dropout":0}},
+ *     "wte":{"kind":"embedding"},
+ *     "h.0.attn":{"kind":"self_attention","options":{"heads":4,"causal":true}}, …}
+ *
+ * The key is its path ("." is the model itself), then come its kind and its options
+ * (tn_module.fields). Those in "training" do not change what trained weights compute; there, too,
+ * is the policy of mixed precision that was set on the module: "param", "compute", "reduce". Files
+ * keep this text: it may get more modules and more options, but what has a name keeps it.
+ *
+ * Files had prose before, a line for each module, and so had other lists of options:
+ *
  *     h.0.attn: self_attention, heads 4, causal 1
  *     h.0.attn.drop: dropout; p 0
+ *     beta1 0.9, beta2 0.999, eps 1e-08
  *
- * A line a module, in the order of a walk: its path ("." is the model itself), its kind, what it
- * says of its options (tn_module.describe), and at the end of these the policy of mixed precision
- * that was set on it: "param f32, compute bf16, reduce f32". What stands behind ';' does not change
- * what trained weights compute. Files keep this text: it may get more lines and more options, but
- * what has a name keeps it.
+ * It is read into the same objects. What is behind ';' was for training alone. Real numbers were
+ * %a or shortest, sizes and bools numbers.
  */
 #include "nn/describe.h"
 
-#include "core/memory.h"
+#include "core/error.h"
+#include "core/number.h"
 #include "nn/module.h"
+#include "tensor/fields.h"
 
-#include <stdio.h>
 #include <string.h>
 
-typedef struct description {
-    const char *operation;
-    char *text;
-    size_t length, room;
-    bool failed;
-} description;
+/* ---- Writing --------------------------------------------------------------------------------- */
 
-static void add_text(description *d, const char *more) {
-    size_t bytes = strlen(more);
-    if (!d->failed && d->length + bytes >= d->room) {
-        size_t room = 2 * (d->length + bytes) + 256;
-        char *larger = tn__realloc(d->text, room);
-        d->failed = !larger;
-        d->text = larger ? larger : d->text;
-        d->room = larger ? room : d->room;
-    }
-    if (!d->failed) {
-        memcpy(d->text + d->length, more, bytes + 1);
-        d->length += bytes;
+static void put_text(tn__members *m, const char *name, const char *value) {
+    tn__member_put(m, name, value, true);
+}
+
+static void put_precision(tn__members *m, const tn_precision *p) {
+    put_text(m, "param", tn_dtype_name(p->param));
+    put_text(m, "compute", tn_dtype_name(p->compute));
+    put_text(m, "reduce", tn_dtype_name(p->reduce));
+    if (p->cast_output) {
+        put_text(m, "output", tn_dtype_name(p->output));
     }
 }
 
-/* Text of the program's, which may not end a line. The rest of the file is UTF-8 as well, so what
- * is not ASCII becomes '?'. */
-static void add_words(description *d, const char *more) {
-    size_t from = d->length;
-    add_text(d, more);
-    for (size_t i = from; i < d->length; i++) {
-        d->text[i] = (char)(d->text[i] >= ' ' && d->text[i] <= '~' ? d->text[i] : '?');
+/* "options":{…}, or "training":{…}, when there is something in it. */
+static void put_options(tn__buffer *j, const tn_module *m, bool training) {
+    const tn_precision *precision = training && m->lists ? m->lists->precision : NULL;
+    size_t before = j->bytes;
+    tn__buffer_text(j, training ? ",\"training\":" : ",\"options\":");
+    tn__members members = tn__members_begin(j, false);
+    size_t empty = j->bytes;
+    tn__fields_put(&members, m->fields, m, training);
+    if (precision) {
+        put_precision(&members, precision);
     }
+    tn__members_end(&members);
+    j->bytes = j->bytes == empty + 1 ? before : j->bytes;
 }
 
-/* Writes the module's own words to text[TN_DESCRIBE_ROOM]. False after raising. */
-static bool ask_module(const tn_module *m, const char *path, const char *operation, char *text) {
-    int bytes = m->describe ? m->describe(m, text, TN_DESCRIBE_ROOM) : 0;
-    if (bytes < 0 || bytes >= TN_DESCRIBE_ROOM) {
-        tn__raise(TN_EVALUE, operation, "%s (%s) describes itself in %d bytes (0 to %d)", path,
-                  m->kind, bytes, TN_DESCRIBE_ROOM - 1);
-    }
-    return !tn__pending();
-}
+const tn_field tn__no_fields[] = {{0}};
 
-static void add_precision(description *d, const tn_precision *p, const char *before) {
-    char text[128];
-    snprintf(text, sizeof(text), "%sparam %s, compute %s, reduce %s%s%s", before,
-             tn_dtype_name(p->param), tn_dtype_name(p->compute), tn_dtype_name(p->reduce),
-             p->cast_output ? ", output " : "", p->cast_output ? tn_dtype_name(p->output) : "");
-    add_text(d, text);
-}
-
-static bool describe_module(tn_module *m, const char *path, void *user) {
-    description *d = user;
+static bool put_module(tn_module *m, const char *path, void *user) {
+    tn__members *all = user;
     const tn_precision *own = m->lists ? m->lists->precision : NULL;
-    char text[TN_DESCRIBE_ROOM] = "";
-    if (m->parent && !m->name[0]) {
-        return true; /* transparent: the module around it says all of it */
+    if ((m->parent && !m->name[0]) || (m->fields == tn__no_fields && !own)) {
+        return true; /* transparent, or silent: the module around it says all of it */
     }
-    if (!ask_module(m, *path ? path : ".", d->operation, text)) {
-        return false;
-    }
-    add_words(d, *path ? path : ".");
-    add_text(d, ": ");
-    add_words(d, m->kind);
-    add_text(d, *text && *text != ';' ? ", " : "");
-    add_words(d, text);
-    if (own) {
-        add_precision(d, own, strchr(text, ';') ? ", " : "; ");
-    }
-    add_text(d, "\n");
-    return !d->failed;
-}
-
-int tn__describe_dims(char *text, size_t room, int length, const char *name, tn_dims dims) {
-    for (int i = 0; i < dims.ndim; i++) {
-        size_t used = (size_t)length < room ? (size_t)length : room;
-        length += i ? snprintf(text + used, room - used, "x%lld", (long long)dims.size[i])
-                    : snprintf(text + used, room - used, "%s%s %lld", length ? ", " : "", name,
-                               (long long)dims.size[i]);
-    }
-    return length;
+    tn__member_name(all, *path ? path : ".");
+    tn__members members = tn__members_begin(all->to, false);
+    put_text(&members, "kind", m->kind);
+    put_options(all->to, m, false);
+    put_options(all->to, m, true);
+    tn__members_end(&members);
+    return !all->to->failed;
 }
 
 char *tn__module_describe(void *m, const char *operation) {
-    description d = {.operation = operation};
-    tn_module_each_module(m, describe_module, &d);
-    if (d.failed) {
-        tn__raise(TN_ENOMEM, operation, "no memory to describe the model");
-    }
+    tn__buffer j = {.operation = operation};
+    tn__plain_numbers numbers = tn__plain_numbers_begin();
+    tn__members all = tn__members_begin(&j, false);
+    tn_module_each_module(m, put_module, &all);
+    tn__members_end(&all);
+    tn__plain_numbers_end(numbers);
     if (tn__pending()) {
-        free(d.text);
-        return NULL;
+        tn__buffer_free(&j);
     }
-    return d.text;
+    return j.at;
+}
+
+/* ---- Reading prose --------------------------------------------------------------------------- */
+
+typedef struct span {
+    const char *at;
+    size_t length;
+} span;
+
+/* Takes what is before the first `mark` off the front of *rest, and the mark; without spaces around
+ * it. */
+static span take_until(span *rest, char mark) {
+    const char *end = rest->length ? memchr(rest->at, mark, rest->length) : NULL;
+    size_t length = end ? (size_t)(end - rest->at) : rest->length;
+    span taken = {rest->at, length};
+    rest->at += length + (end != NULL);
+    rest->length -= length + (end != NULL);
+    for (; taken.length && *taken.at == ' '; taken.at++, taken.length--) {
+    }
+    for (; taken.length && taken.at[taken.length - 1] == ' '; taken.length--) {
+    }
+    return taken;
+}
+
+/* To at[room], with numbers that were written as %a in decimal. */
+static void copy_value(span from, char *at, size_t room) {
+    size_t used = 0;
+    while (from.length && used + sizeof(tn__number) < room) {
+        char *end = (char *)from.at + 1;
+        double number = strncmp(from.at, "0x", 2) == 0 ? strtod(from.at, &end) : 0;
+        size_t step = (size_t)(end - from.at);
+        if (step > 1 && step <= from.length && memchr(from.at, 'p', step)) { /* and no "10x4" */
+            used += (size_t)snprintf(at + used, room - used, "%s", tn__number_of(number).text);
+        } else {
+            step = 1;
+            at[used++] = *from.at;
+        }
+        from.at += step;
+        from.length -= step;
+    }
+    at[used] = 0;
+}
+
+/* Puts the items of "NAME VALUE, …". The value is what follows the last space. */
+static void put_items(tn__members *m, span list) {
+    while (list.length) {
+        char name[256], value[256];
+        span whole = take_until(&list, ',');
+        size_t length = whole.length;
+        while (length && whole.at[length - 1] != ' ') {
+            length--;
+        }
+        span before = {whole.at, length ? length : whole.length};
+        before = take_until(&before, 0);
+        snprintf(name, sizeof(name), "%.*s", (int)(before.length < 255 ? before.length : 255),
+                 before.at);
+        copy_value((span){whole.at + length, length ? whole.length - length : 0}, value,
+                   sizeof(value));
+        if (whole.length) {
+            put_text(m, name, value);
+        }
+    }
+}
+
+/* "PATH: KIND, OPTIONS; TRAINING" */
+static void put_line(tn__members *all, span line) {
+    char text[256];
+    span path = take_until(&line, ':'), options = take_until(&line, ';');
+    span kind = take_until(&options, ',');
+    snprintf(text, sizeof(text), "%.*s", (int)(path.length < 255 ? path.length : 255), path.at);
+    tn__member_name(all, text);
+    tn__members module = tn__members_begin(all->to, false);
+    snprintf(text, sizeof(text), "%.*s", (int)(kind.length < 255 ? kind.length : 255), kind.at);
+    put_text(&module, "kind", text);
+    for (int training = 0; training < 2; training++) {
+        tn__member_name(&module, training ? "training" : "options");
+        tn__members items = tn__members_begin(all->to, false);
+        put_items(&items, training ? line : options);
+        tn__members_end(&items);
+    }
+    tn__members_end(&module);
+}
+
+static void put_prose(tn__buffer *j, span text, bool model) {
+    tn__members all = tn__members_begin(j, false);
+    if (!model) {
+        put_items(&all, text);
+    }
+    while (model && text.length) {
+        span line = take_until(&text, '\n');
+        if (line.length) {
+            put_line(&all, line);
+        }
+    }
+    tn__members_end(&all);
+}
+
+bool tn__description_read(tn__json_file *f, const char *text, bool model, const char *path,
+                          const char *operation) {
+    tn__buffer j = {.operation = operation};
+    *f = (tn__json_file){0};
+    if (*text != '{') {
+        tn__plain_numbers numbers = tn__plain_numbers_begin();
+        put_prose(&j, (span){text, strlen(text)}, model);
+        tn__plain_numbers_end(numbers);
+        text = j.at;
+    }
+    if (!j.failed && !tn__json_read_any(f, text, strlen(text))) {
+        tn__raise(f->wrong ? TN_EFORMAT : TN_ENOMEM, operation,
+                  "%s: byte %zu of a description in it: %s", path, f->at,
+                  f->wrong ? f->wrong : "no memory");
+    }
+    tn__buffer_free(&j);
+    return f->values != NULL;
 }

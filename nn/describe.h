@@ -1,18 +1,24 @@
-/* What a model is made of, as text. */
+/* What a model is made of, as text (nn/describe.c tells how it reads). */
 #ifndef TERN_NN_DESCRIBE_H
 #define TERN_NN_DESCRIBE_H
 
+#include "core/json.h"
 #include "tern/nn.h"
 
-/* One line for m and for each module below it (nn/describe.c tells how it reads). The caller frees;
- * NULL after raising. */
+/* The caller frees; NULL after raising. */
 char *tn__module_describe(void *m, const char *operation);
 
-/* Puts "NAME 2x1" behind the first `length` bytes of an item's text, with ", " where that is not 0:
- * a number for each dimension, and nothing where there is none. The length then, as snprintf has
- * it. */
-int tn__describe_dims(char *text, size_t room, int length, const char *name, tn_dims dims);
+/* Reads such a text of a file, or another object of options, in JSON or in prose, as files had it
+ * before. False after raising TN_EFORMAT, TN_ENOMEM; tn__json_free otherwise. */
+bool tn__description_read(tn__json_file *f, const char *text, bool model, const char *path,
+                          const char *operation);
 
-const char *tn__activation_name(tn_activation activation); /* "gelu_tanh" */
+/* A tn_module.fields: the description has no such module, and it is no difference to files that
+ * know nothing of it. What it computes with must be told by the module around it. */
+extern const tn_field tn__no_fields[];
+/* Of layers that language models are made with. */
+extern const tn_field tn__layer_norm_fields[], tn__rms_norm_fields[];
+extern const tn_field tn__grouped_attention_fields[];
+extern const char *const tn__activation_names[]; /* "gelu_tanh"; NULL behind the last */
 
 #endif

@@ -20,7 +20,8 @@ typedef struct move {
 typedef struct plan {
     tn_device device;
     move *moves;
-    int count, room;
+    int count;
+    int64_t room;
 } plan;
 
 /* Optimisers and graphs that will call a module again hold its lists. While it is called its fields
@@ -72,19 +73,6 @@ static tn_tensor *copied_before(const plan *p, const tn_tensor *t) {
     return NULL;
 }
 
-static bool reserve_moves(plan *p) {
-    int room = p->room ? 2 * p->room : 16;
-    move *moves =
-        p->count < p->room ? p->moves : tn__realloc(p->moves, (size_t)room * sizeof(move));
-    if (!moves) {
-        tn__raise(TN_ENOMEM, "module_to", "no memory for %d tensors", room);
-        return false;
-    }
-    p->room = p->count < p->room ? p->room : room;
-    p->moves = moves;
-    return true;
-}
-
 static bool plan_entry(const tn_entry *entry, void *user) {
     plan *p = user;
     tn_tensor *t = *entry->field;
@@ -102,7 +90,8 @@ static bool plan_entry(const tn_entry *entry, void *user) {
     if (there) {
         return true;
     }
-    if (!may_leave(entry) || !reserve_moves(p)) {
+    if (!may_leave(entry) ||
+        !tn__grow(&p->moves, p->count + 1, &p->room, sizeof(*p->moves), "module_to")) {
         return false;
     }
     TN_SCOPE;

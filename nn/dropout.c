@@ -3,7 +3,6 @@
  * `spatial` dimensions behind them: neighbours in a channel say nearly the same, and one that is
  * left out alone is known from the others.
  */
-#include "core/number.h"
 #include "nn/module.h"
 
 /* Ones, (N, C, 1…), or (C, 1…) without a batch; inert after raising. */
@@ -31,15 +30,16 @@ static tn_tensor *dropout_forward(tn_module *self, tn_tensor *x) {
                            : tn_mul(x, tn_dropout_op(channel_ones(m, x), m->p));
 }
 
-static int dropout_describe(const tn_module *self, char *text, size_t room) {
-    return snprintf(text, room, "; p %s", tn__number_of(((const tn_dropout *)self)->p).text);
-}
+static const tn_field dropout_fields[] = {
+    TN_FIELD_AS("p", tn_dropout, p, .training = true),
+    {0},
+};
 
 static void dropout_init(tn_dropout *m, const char *kind, int spatial, double p) {
     if (!tn__layer_begin(m, sizeof(*m), kind, dropout_forward, NULL)) {
         return;
     }
-    m->base.describe = dropout_describe;
+    m->base.fields = dropout_fields;
     m->p = p;
     m->spatial = spatial;
     if (!(p >= 0.0 && p <= 1.0)) {
@@ -52,11 +52,7 @@ static void dropout_init(tn_dropout *m, const char *kind, int spatial, double p)
     void tn_##kind##_init(tn_##kind *m, double p) { \
         dropout_init(m, #kind, spatial, p);         \
     }                                               \
-    tn_##kind *tn_##kind##_new(double p) {          \
-        tn_##kind *m = tn__layer_alloc(sizeof(*m)); \
-        tn_##kind##_init(m, p);                     \
-        return tn__layer_on_heap(m);                \
-    }
+    TN__LAYER_HEAP(tn_##kind, tn_##kind##_new(double p), tn_##kind##_init(m, p))
 
 DROPOUT_KIND(dropout, 0)
 DROPOUT_KIND(dropout1d, 1)

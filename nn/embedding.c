@@ -29,8 +29,8 @@ tn_embedding_options tn_embedding_defaults(void) {
     return (tn_embedding_options){.padding_idx = -1, .dtype = TN_F32, .from_defaults = true};
 }
 
-void tn_embedding_init_with(tn_embedding *m, int64_t count, int64_t width,
-                            tn_embedding_options options) {
+void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width,
+                       tn_embedding_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "embedding", embedding_forward, NULL) ||
         !tn__layer_options(m, options.from_defaults, "tn_embedding")) {
         return;
@@ -58,18 +58,4 @@ void tn_embedding_init_with(tn_embedding *m, int64_t count, int64_t width,
     tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }
 
-void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype) {
-    tn_embedding_options options = tn_embedding_defaults();
-    options.dtype = dtype;
-    tn_embedding_init_with(m, count, width, options);
-}
-
-tn_embedding *tn_embedding_new_with(int64_t count, int64_t width, tn_embedding_options options) {
-    tn_embedding *m = tn__layer_alloc(sizeof(*m));
-    tn_embedding_init_with(m, count, width, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_embedding *tn_embedding_new(int64_t count, int64_t width) {
-    return tn_embedding_new_with(count, width, tn_embedding_defaults());
-}
+TN__LAYER_NEW(embedding, tn_embedding, (int64_t count, int64_t width), (count, width))

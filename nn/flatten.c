@@ -13,11 +13,8 @@ void tn_flatten_init(tn_flatten_layer *m, int first, int last) {
     }
 }
 
-tn_flatten_layer *tn_flatten_new(int first, int last) {
-    tn_flatten_layer *m = tn__layer_alloc(sizeof(*m));
-    tn_flatten_init(m, first, last);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_HEAP(tn_flatten_layer, tn_flatten_new(int first, int last),
+               tn_flatten_init(m, first, last))
 
 static tn_tensor *unflatten_forward(tn_module *self, tn_tensor *x) {
     const tn_unflatten_layer *m = (const tn_unflatten_layer *)self;
@@ -52,8 +49,5 @@ void tn_unflatten_init(tn_unflatten_layer *m, int dim, tn_dims sizes) {
     }
 }
 
-tn_unflatten_layer *tn_unflatten_new(int dim, tn_dims sizes) {
-    tn_unflatten_layer *m = tn__layer_alloc(sizeof(*m));
-    tn_unflatten_init(m, dim, sizes);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_HEAP(tn_unflatten_layer, tn_unflatten_new(int dim, tn_dims sizes),
+               tn_unflatten_init(m, dim, sizes))

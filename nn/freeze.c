@@ -98,7 +98,7 @@ static int set_wanted(void *module, const char *paths, bool wanted, const char *
         for (f.begin = tn__path_next(paths, &f.end); f.begin;
              f.begin = tn__path_next(f.end, &f.end)) {
             f.named = 0;
-            tn_module_each(m, (tn_walk){.with_shared = true}, freeze_entry, &f);
+            tn_module_each(m, (tn_walk){.with_shared = true, .absent = true}, freeze_entry, &f);
             if (f.named == 0 && !tn__pending()) {
                 tn__raise(TN_EVALUE, operation,
                           "no parameter of the %s is named by \"%.*s\" (paths of parameters or "

@@ -1,5 +1,4 @@
 /* function: y = f(x), for what has no parameters. */
-#include "core/number.h"
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -24,11 +23,8 @@ static const char *without_prefix(const char *kind) {
     return kind && strncmp(kind, "tn_", 3) == 0 ? kind + 3 : kind;
 }
 
-tn_function *tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x)) {
-    tn_function *m = tn__layer_alloc(sizeof(*m));
-    tn_function_init(m, without_prefix(kind), f);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_HEAP(tn_function, tn_function_new(const char *kind, tn_tensor *(*f)(tn_tensor *x)),
+               tn_function_init(m, without_prefix(kind), f))
 
 /* ---- A function of x and a number ------------------------------------------------------------ */
 
@@ -37,17 +33,14 @@ static tn_tensor *number_forward(tn_module *self, tn_tensor *x) {
     return m->f_with(x, m->number);
 }
 
-static int number_describe(const tn_module *self, char *text, size_t room) {
-    return snprintf(text, room, "number %s",
-                    tn__number_of(((const tn_function *)self)->number).text);
-}
+static const tn_field number_fields[] = {TN_FIELD(tn_function, number), {0}};
 
 tn_function *tn_function_new_with(const char *kind, tn_tensor *(*f)(tn_tensor *x, double number),
                                   double number) {
     tn_function *m = tn__layer_alloc(sizeof(*m));
     const char *shown = kind ? without_prefix(kind) : "function";
     if (tn__layer_begin(m, sizeof(*m), shown, number_forward, NULL)) {
-        m->base.describe = number_describe;
+        m->base.fields = number_fields;
         m->f_with = f;
         m->number = number;
         if (!f) {

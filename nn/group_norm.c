@@ -1,6 +1,5 @@
 /* group_norm and instance_norm1d, 2d, 3d: of each sample alone, so the same in training and after.
  */
-#include "core/number.h"
 #include "nn/module.h"
 
 /* False after raising. */
@@ -29,11 +28,11 @@ static tn_tensor *group_norm_forward(tn_module *self, tn_tensor *x) {
     return tn_group_norm_op(x, m->groups, m->weight, m->bias, m->eps);
 }
 
-static int group_norm_describe(const tn_module *self, char *text, size_t room) {
-    const tn_group_norm *m = (const tn_group_norm *)self;
-    return snprintf(text, room, "groups %lld, eps %s", (long long)m->groups,
-                    tn__number_of(m->eps).text);
-}
+static const tn_field group_norm_fields[] = {
+    TN_FIELD(tn_group_norm, groups),
+    TN_FIELD(tn_group_norm, eps),
+    {0},
+};
 
 void tn_group_norm_init(tn_group_norm *m, int64_t groups, int64_t channels,
                         tn_norm_options options) {
@@ -43,21 +42,13 @@ void tn_group_norm_init(tn_group_norm *m, int64_t groups, int64_t channels,
         return;
     }
     TN_SCOPE;
-    m->base.describe = group_norm_describe;
+    m->base.fields = group_norm_fields;
     m->groups = groups;
     m->eps = options.eps;
     register_affine(&m->base, &m->weight, &m->bias, channels, &options);
 }
 
-tn_group_norm *tn_group_norm_new_with(int64_t groups, int64_t channels, tn_norm_options options) {
-    tn_group_norm *m = tn__layer_alloc(sizeof(*m));
-    tn_group_norm_init(m, groups, channels, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_group_norm *tn_group_norm_new(int64_t groups, int64_t channels) {
-    return tn_group_norm_new_with(groups, channels, tn_norm_defaults());
-}
+TN__LAYER_NEW(group_norm, tn_norm, (int64_t groups, int64_t channels), (groups, channels))
 
 /* ---- Each channel ---------------------------------------------------------------------------- */
 
@@ -74,10 +65,7 @@ static tn_tensor *instance_norm_forward(tn_module *self, tn_tensor *x) {
     return single ? tn_squeeze(y, 0) : y;
 }
 
-static int instance_norm_describe(const tn_module *self, char *text, size_t room) {
-    const tn_instance_norm_layer *m = (const tn_instance_norm_layer *)self;
-    return snprintf(text, room, "eps %s", tn__number_of(m->eps).text);
-}
+static const tn_field instance_norm_fields[] = {TN_FIELD(tn_instance_norm_layer, eps), {0}};
 
 static void instance_norm_init(tn_instance_norm_layer *m, const char *kind, int ndim,
                                int64_t channels, tn_norm_options options) {
@@ -87,7 +75,7 @@ static void instance_norm_init(tn_instance_norm_layer *m, const char *kind, int 
         return;
     }
     TN_SCOPE;
-    m->base.describe = instance_norm_describe;
+    m->base.fields = instance_norm_fields;
     m->ndim = ndim;
     m->eps = options.eps;
     register_affine(&m->base, &m->weight, &m->bias, channels, &options);
@@ -99,17 +87,14 @@ static tn_norm_options without_affine(void) {
     return options;
 }
 
-#define INSTANCE_NORM(name, ndim)                                                    \
-    void tn_##name##_init(tn_##name *m, int64_t channels, tn_norm_options options) { \
-        instance_norm_init(m, #name, ndim, channels, options);                       \
-    }                                                                                \
-    tn_##name *tn_##name##_new_with(int64_t channels, tn_norm_options options) {     \
-        tn_##name *m = tn__layer_alloc(sizeof(*m));                                  \
-        tn_##name##_init(m, channels, options);                                      \
-        return tn__layer_on_heap(m);                                                 \
-    }                                                                                \
-    tn_##name *tn_##name##_new(int64_t channels) {                                   \
-        return tn_##name##_new_with(channels, without_affine());                     \
+#define INSTANCE_NORM(name, ndim)                                                              \
+    void tn_##name##_init(tn_##name *m, int64_t channels, tn_norm_options options) {           \
+        instance_norm_init(m, #name, ndim, channels, options);                                 \
+    }                                                                                          \
+    TN__LAYER_HEAP(tn_##name, tn_##name##_new_with(int64_t channels, tn_norm_options options), \
+                   tn_##name##_init(m, channels, options))                                     \
+    tn_##name *tn_##name##_new(int64_t channels) {                                             \
+        return tn_##name##_new_with(channels, without_affine());                               \
     }
 INSTANCE_NORM(instance_norm1d, 3)
 INSTANCE_NORM(instance_norm2d, 4)

@@ -8,7 +8,7 @@
  * With a cache (nn/cache.c) k, which is turned already, and v are written behind those of earlier
  * calls.
  */
-#include "core/number.h"
+#include "nn/describe.h"
 #include "nn/attention.h"
 #include "nn/cache.h"
 #include "nn/module.h"
@@ -40,7 +40,7 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s
     }
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
-    tn_tensor *y = tn_attention(q, k, v, s->mask, options); /* (B, H, T, D) */
+    tn_tensor *y = tn__attend(&m->base, q, k, v, s->mask, options); /* (B, H, T, D) */
     if (tn_is_inert(y)) {
         return y;
     }
@@ -59,16 +59,17 @@ static tn_values grouped_attention_forward(tn_module *self, tn_values in, void *
     return tn_values_of(tn_call(&m->o_proj, y), NULL);
 }
 
-static int grouped_attention_describe(const tn_module *self, char *text, size_t room) {
-    const tn_grouped_attention *m = (const tn_grouped_attention *)self;
-    const tn_rotary_options *r = &m->rotary;
-    return snprintf(text, room,
-                    "head_width %lld, causal %d, theta %s, factor %s, low_freq_factor %s, "
-                    "high_freq_factor %s, original_context %lld",
-                    (long long)m->head_width, m->causal, tn__number_of(r->theta).text,
-                    tn__number_of(r->factor).text, tn__number_of(r->low_freq_factor).text,
-                    tn__number_of(r->high_freq_factor).text, (long long)r->original_context);
-}
+const tn_field tn__grouped_attention_fields[] = {
+    TN_FIELD_AS("head_width", tn_grouped_attention, head_width, .least = 1, .most = INT32_MAX),
+    TN_FIELD(tn_grouped_attention, causal),
+    TN_FIELD_AS("theta", tn_grouped_attention, rotary.theta),
+    TN_FIELD_AS("factor", tn_grouped_attention, rotary.factor),
+    TN_FIELD_AS("low_freq_factor", tn_grouped_attention, rotary.low_freq_factor),
+    TN_FIELD_AS("high_freq_factor", tn_grouped_attention, rotary.high_freq_factor),
+    TN_FIELD_AS("original_context", tn_grouped_attention, rotary.original_context, .least = 1,
+                .most = INT32_MAX),
+    {0},
+};
 
 tn_grouped_attention_options tn_grouped_attention_defaults(void) {
     return (tn_grouped_attention_options){.heads = 1,
@@ -107,7 +108,7 @@ void tn_grouped_attention_init(tn_grouped_attention *m, int64_t width,
     if (!options_fit(m, width, &options, head_width, kv_heads)) {
         return;
     }
-    m->base.describe = grouped_attention_describe;
+    m->base.fields = tn__grouped_attention_fields;
     m->head_width = head_width;
     m->causal = options.causal;
     m->rotary = options.rotary;

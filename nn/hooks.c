@@ -15,13 +15,6 @@
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
-static void free_hook(tn__module_hook *hook) {
-    if (hook->hooks.free_user) {
-        hook->hooks.free_user(hook->hooks.user);
-    }
-    free(hook);
-}
-
 /* Takes out what was removed while hooks were running. */
 static void sweep_hooks(tn_module_lists *lists) {
     for (int i = 0; lists->hooks_running == 0 && i < lists->hook_count;) {
@@ -33,7 +26,10 @@ static void sweep_hooks(tn_module_lists *lists) {
         lists->hook_count--;
         memmove(lists->hooks + i, lists->hooks + i + 1,
                 (size_t)(lists->hook_count - i) * sizeof(*lists->hooks));
-        free_hook(hook);
+        if (hook->hooks.free_user) {
+            hook->hooks.free_user(hook->hooks.user);
+        }
+        free(hook);
     }
 }
 
@@ -54,13 +50,12 @@ tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
         return 0;
     }
     tn_module_lists *lists = tn__module_lists(m, "module_hook");
-    if (!lists || !tn__module_grow((void ***)&lists->hooks, lists->hook_count, &lists->hook_room,
-                                   "module_hook")) {
+    if (!lists || !tn__grow(&lists->hooks, lists->hook_count + 1, &lists->hook_room,
+                            sizeof(*lists->hooks), "module_hook")) {
         return 0;
     }
-    tn__module_hook *hook = tn__malloc(sizeof(*hook));
+    tn__module_hook *hook = tn__malloc_for(sizeof(*hook), "module_hook");
     if (!hook) {
-        tn__raise(TN_ENOMEM, "module_hook", "no memory for a hook");
         return 0;
     }
     *hook = (tn__module_hook){.id = ++lists->last_hook, .hooks = hooks};
@@ -289,9 +284,8 @@ tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
     if (!tn_grad_mode() || !asks_for_backward(m->lists)) {
         return NULL;
     }
-    tn__watch *watch = tn__calloc(1, sizeof(*watch));
+    tn__watch *watch = tn__calloc_for(1, sizeof(*watch), m->kind);
     if (!watch) {
-        tn__raise(TN_ENOMEM, m->kind, "no memory for a module's hooks");
         return NULL;
     }
     *watch = (tn__watch){.refs = 1, .lists = tn__module_lists_keep(m->lists), .inputs = in->n};

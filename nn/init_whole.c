@@ -60,11 +60,7 @@ static double *buffer_for(tn_tensor *t, const char *operation) {
         return NULL;
     }
     int64_t n = tn_count(t);
-    double *x = tn__calloc(n > 0 ? (size_t)n : 1, sizeof(*x));
-    if (!x) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %lld numbers", (long long)n);
-    }
-    return x;
+    return tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(double), operation);
 }
 
 /* x becomes t's elements, and is freed. */

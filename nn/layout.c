@@ -1,9 +1,9 @@
 /* Layouts as runs (layout.h).
  *
  * A block is made of bands: of each of the `outer` indices before `dim` and of each of its pieces
- * one slice, `rows` of the dimension with all that lies behind it. A band is without gaps in the
- * whole, and bands follow each other in the same order in both. So where an element is takes one
- * division.
+ * one slice, so many indices of the dimension with all that lies after it. A band is without gaps
+ * in the whole, and bands follow each other in the same order in both. So where an element is takes
+ * one division.
  */
 #include "nn/layout.h"
 
@@ -41,14 +41,29 @@ static bool cut_sound(const tn_layout *l) {
     }
     int64_t cuts = (int64_t)l->pieces * l->slices;
     return l->dim < l->whole.ndim && l->pieces > 0 && l->slices > 0 && l->slice >= 0 &&
-           l->slice < l->slices && l->whole.size[l->dim] % cuts == 0;
+           l->slice < l->slices && (l->pieces == 1 || l->whole.size[l->dim] % cuts == 0);
+}
+
+tn__slice tn__layout_slice(const tn_layout *l) {
+    int64_t piece = l->whole.size[l->dim] / l->pieces;
+    int64_t each = piece / l->slices + (piece % l->slices != 0), first = l->slice * each;
+    int64_t left = piece > first ? piece - first : 0;
+    return (tn__slice){first < piece ? first : piece, left < each ? left : each};
+}
+
+tn_dims tn__layout_block(const tn_layout *l) {
+    tn_dims block = l->whole;
+    if (l->dim >= 0) {
+        block.size[l->dim] = l->pieces * tn__layout_slice(l).count;
+    }
+    return block;
 }
 
 bool tn__layout_sound(const tn_layout *l) {
     if (!dims_sound(&l->whole) || !cut_sound(l)) {
         return false;
     }
-    int64_t block = tn_dims_count(l->whole) / (l->dim < 0 ? 1 : l->slices);
+    int64_t block = tn_dims_count(tn__layout_block(l));
     return l->start >= 0 && l->length >= 0 && l->length <= block && l->start <= block - l->length;
 }
 
@@ -72,10 +87,14 @@ tn__run tn__layout_run(const tn_layout *l, int64_t here) {
     if (l->dim < 0) {
         return (tn__run){.whole = at, .here = here, .length = l->length - here};
     }
+    tn__slice slice = tn__layout_slice(l);
     int64_t inner = count_between(&l->whole, l->dim + 1, l->whole.ndim);
-    int64_t piece = l->whole.size[l->dim] / l->pieces * inner, band = piece / l->slices;
+    int64_t piece = l->whole.size[l->dim] / l->pieces * inner, band = slice.count * inner;
+    if (band == 0) { /* a slice of nothing */
+        return (tn__run){.whole = at, .here = here};
+    }
     int64_t left = band - at % band, rest = l->length - here;
-    return (tn__run){.whole = at / band * piece + l->slice * band + at % band,
+    return (tn__run){.whole = at / band * piece + slice.first * inner + at % band,
                      .here = here,
                      .length = left < rest ? left : rest};
 }

@@ -15,9 +15,20 @@
 /* All of a tensor of this shape. */
 TN_API tn_layout tn__layout_whole(tn_dims whole);
 
-/* Whether it is one at all, whoever has written it: sizes whose product fits, cuts that divide, a
- * range within the block. */
+/* Whether it is one at all, whoever has written it: sizes whose product fits, cuts that divide
+ * (with one piece they need not), a range within the block. */
 TN_API bool tn__layout_sound(const tn_layout *l);
+
+/* The shape of the block that it is in; of a sound one. */
+TN_API tn_dims tn__layout_block(const tn_layout *l);
+
+/* The indices of dimension `dim` of the whole that a block has: of each piece `count`, from `first`
+ * on. Slices of one piece that does not divide have ceil(n / slices) each, the last what is left.
+ */
+typedef struct tn__slice {
+    int64_t first, count;
+} tn__slice;
+TN_API tn__slice tn__layout_slice(const tn_layout *l);
 
 /* Two that have the same elements in the same order are written alike: what says nothing (the
  * pieces of what is not cut) is as in tn__layout_whole. */

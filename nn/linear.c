@@ -8,11 +8,8 @@
 
 static tn_tensor *linear_forward(tn_module *self, tn_tensor *x) {
     tn_linear *m = (tn_linear *)self;
-    return tn__linear_product(x, m->weight, m->weight_scale, m->bias);
-}
-
-tn_tensor *tn__linear_product(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias) {
-    return scale ? tn_linear_q8(x, weight, scale, bias) : tn_linear_op(x, weight, bias);
+    tn_tensor *w = m->weight, *scale = m->weight_scale;
+    return scale ? tn_linear_q8(x, w, scale, m->bias) : tn_linear_op(x, w, m->bias);
 }
 
 tn_linear_options tn_linear_defaults(void) {
@@ -42,15 +39,7 @@ void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options opt
     tn_module_buffer(m, "weight_scale", &m->weight_scale, NULL);
 }
 
-tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options options) {
-    tn_linear *m = tn__layer_alloc(sizeof(*m));
-    tn_linear_init(m, in, out, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_linear *tn_linear_new(int64_t in, int64_t out) {
-    return tn_linear_new_with(in, out, tn_linear_defaults());
-}
+TN__LAYER_NEW(linear, tn_linear, (int64_t in, int64_t out), (in, out))
 
 void tn__linear_share(tn_linear *m, tn_tensor *weight) {
     if (tn__layer_begin(m, sizeof(*m), "linear", linear_forward, NULL)) {

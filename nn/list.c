@@ -14,11 +14,7 @@ void tn_module_list_init(tn_module_list *m) {
     tn__layer_begin(m, sizeof(*m), "module_list", NULL, tn__list_forward);
 }
 
-tn_module_list *tn_module_list_new(void) {
-    tn_module_list *m = tn__layer_alloc(sizeof(*m));
-    tn_module_list_init(m);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_HEAP(tn_module_list, tn_module_list_new(void), tn_module_list_init(m))
 
 int tn_module_children(void *module) {
     const tn_module *m = tn__module_of(module, "module_children");

@@ -19,15 +19,13 @@ tn_tensor *tn__activate(tn_activation activation, tn_tensor *x) {
     return tn_inert(); /* init refuses all others */
 }
 
-const char *tn__activation_name(tn_activation activation) {
-    static const char *const names[] = {
-        [TN_ACT_GELU] = "gelu",
-        [TN_ACT_GELU_TANH] = "gelu_tanh",
-        [TN_ACT_RELU] = "relu",
-        [TN_ACT_SILU] = "silu",
-    };
-    return (unsigned)activation <= TN_ACT_SILU ? names[activation] : "unknown";
-}
+const char *const tn__activation_names[] = {
+    [TN_ACT_GELU] = "gelu",
+    [TN_ACT_GELU_TANH] = "gelu_tanh",
+    [TN_ACT_RELU] = "relu",
+    [TN_ACT_SILU] = "silu",
+    NULL,
+};
 
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     tn_mlp *m = (tn_mlp *)self;
@@ -35,10 +33,10 @@ static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
                    tn_call(&m->c_proj, tn__activate(m->activation, tn_call(&m->c_fc, x))));
 }
 
-static int mlp_describe(const tn_module *self, char *text, size_t room) {
-    const tn_mlp *m = (const tn_mlp *)self;
-    return snprintf(text, room, "activation %s", tn__activation_name(m->activation));
-}
+static const tn_field mlp_fields[] = {
+    TN_FIELD_AS("activation", tn_mlp, activation, .names = tn__activation_names),
+    {0},
+};
 
 tn_mlp_options tn_mlp_defaults(void) {
     return (tn_mlp_options){
@@ -59,7 +57,7 @@ void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options) {
                          (long long)width, (long long)hidden, (int)options.activation);
         return;
     }
-    m->base.describe = mlp_describe;
+    m->base.fields = mlp_fields;
     m->activation = options.activation;
     tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);
     tn_linear_init(&m->c_fc, width, hidden, linear);

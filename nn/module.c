@@ -220,11 +220,7 @@ bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward 
 }
 
 void *tn__layer_alloc(size_t bytes) {
-    void *m = tn__calloc(1, bytes);
-    if (!m) {
-        tn__raise(TN_ENOMEM, "module_new", "no memory for a module of %zu bytes", bytes);
-    }
-    return m;
+    return tn__calloc_for(1, bytes, "module_new");
 }
 
 void *tn__layer_on_heap(void *m) {
@@ -271,26 +267,10 @@ bool tn__layer_options(void *layer, bool made, const char *what) {
 
 /* ---- Lists ----------------------------------------------------------------------------------- */
 
-bool tn__module_grow(void ***array, int count, int *room, const char *operation) {
-    if (count < *room) {
-        return true;
-    }
-    int more = *room ? *room * 2 : 4;
-    void **grown = tn__realloc(*array, (size_t)more * sizeof(*grown));
-    if (!grown) {
-        tn__raise(TN_ENOMEM, operation, "no memory for the module's lists");
-        return false;
-    }
-    *array = grown;
-    *room = more;
-    return true;
-}
-
 tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {
     if (!m->lists) {
-        m->lists = tn__calloc(1, sizeof(*m->lists));
+        m->lists = tn__calloc_for(1, sizeof(*m->lists), operation);
         if (!m->lists) {
-            tn__raise(TN_ENOMEM, operation, "no memory for the module's lists");
             return NULL;
         }
         m->lists->refs = 1;

@@ -23,6 +23,7 @@ typedef struct tn__record {
     bool buffer, scratch;
     bool tied;       /* shares the tensor of another record */
     bool cut;        /* layout was set */
+    bool absent;     /* a parameter that only other ranks have: tn__module_set_absent */
     tn_tensor *lent; /* while the field holds a copy of it in another dtype: the parameter itself */
     tn_tensor *part; /* this rank's part of the parameter, one reference; NULL: all of it */
     tn_layout layout;
@@ -36,13 +37,43 @@ typedef struct tn__module_hook {
     tn_module_hooks hooks;
 } tn__module_hook;
 
+/* The ranks that see the micro-batches of one round, and which of them this one is. */
+typedef struct tn__round {
+    int ranks, rank;
+} tn__round;
+
 /* How a module is laid on ranks. `change` is +1 where a scope begins and -1 where it ends; a NULL
  * function does nothing. */
 typedef struct tn__strategy {
     const char *name;                         /* "data parallelism" */
     void (*no_sync)(void *state, int change); /* backwards in the scope are this rank's alone */
     void (*whole)(void *state, int change);   /* all of the module is here in the scope */
+    void (*flush)(void *state);               /* what no_sync has kept travels: tn_sync_gradients */
+    tn__round (*round)(const void *state);
 } tn__strategy;
+
+/* What a way of splitting a model over ranks computes in a module's place; f NULL: none does. The
+ * state belongs to whoever has set the rule. */
+typedef struct tn__attend_rule { /* in place of tn_attention, of an attention module */
+    tn_tensor *(*f)(void *state, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
+                    tn_attention_options options);
+    void *state;
+} tn__attend_rule;
+typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the whole model */
+    tn_tensor *(*f)(void *state, tn_tensor *logits, tn_tensor *targets);
+    void *state;
+} tn__loss_rule;
+
+/* Which parts of a model of parts a call runs: [first, end); end 0: all. A context of
+ * tn_call_values begins with it where the module is a tn_sequential or a language model. Its input
+ * is then what the part before `first` gave. */
+typedef struct tn__range {
+    int first, end;
+} tn__range;
+
+/* Of a call of m, which has `parts` of them: what the context (NULL: all) says. Empty after raising
+ * about one that leads beyond them. */
+tn__range tn__range_of(const tn_module *m, const void *context, int parts);
 
 struct tn_module_lists {
     int32_t refs;        /* atomic */
@@ -55,12 +86,15 @@ struct tn_module_lists {
     tn__record **records;
     tn_module_lists **children;
     tn__module_hook **hooks;
-    int record_count, record_room, child_count, child_room, hook_count, hook_room;
+    int record_count, child_count, hook_count;
+    int64_t record_room, child_room, hook_room;
     int hooks_running;
     int stepped; /* atomic: how many parameters of the module itself optimisers hold */
     tn_hook last_hook;
     const tn__strategy *strategy; /* that is attached to the module, or NULL */
     void *strategy_state;
+    tn__attend_rule attend;
+    tn__loss_rule loss;
     tn_precision *precision; /* the policy that was set here, or NULL */
     tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */
     bool apart;              /* others' forwards may call it: tn_module_set_apart */
@@ -103,22 +137,37 @@ bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward 
                      tn_module_forward_values forward_values);
 
 /* For a layer's tn_…_new, around its init: zeros on the heap, NULL after TN_ENOMEM; and their owner
- * frees them from now on (NULL stays NULL).
- *
- *     tn_linear *m = tn__layer_alloc(sizeof(*m));
- *     tn_linear_init(m, in, out, options);
- *     return tn__layer_on_heap(m);
- */
+ * frees them from now on (NULL stays NULL). */
 void *tn__layer_alloc(size_t bytes);
 void *tn__layer_on_heap(void *m);
+
+/* Defines a function that makes a layer on the heap: `function` is its head, and `init` fills m.
+ *
+ *     TN__LAYER_HEAP(tn_dropout, tn_dropout_new(double p), tn_dropout_init(m, p))
+ */
+#define TN__LAYER_HEAP(type, function, init)   \
+    type *function {                           \
+        type *m = tn__layer_alloc(sizeof(*m)); \
+        init;                                  \
+        return tn__layer_on_heap(m);           \
+    }
+
+/* Defines tn_LAYER_new_with and tn_LAYER_new from tn_LAYER_init, whose last parameter is
+ * KIND_options; KIND_defaults are those of tn_LAYER_new. "with" is: with options.
+ *
+ *     TN__LAYER_NEW(linear, tn_linear, (int64_t in, int64_t out), (in, out))
+ */
+#define TN__LAYER_NEW(layer, kind, parameters, arguments)                                          \
+    TN__LAYER_HEAP(tn_##layer, tn_##layer##_new_with(TN__LIST parameters, kind##_options options), \
+                   tn_##layer##_init(m, TN__LIST arguments, options))                              \
+    tn_##layer *tn_##layer##_new parameters {                                                      \
+        return tn_##layer##_new_with(TN__LIST arguments, kind##_defaults());                       \
+    }
+#define TN__LIST(...) __VA_ARGS__
 
 /* A linear without a bias whose weight is this tensor, another module's: for a head that is tied to
  * an embedding (tn_module_tie, once both are in one tree). */
 void tn__linear_share(tn_linear *m, tn_tensor *weight);
-
-/* x weight^T + bias, with a weight of bytes where there is a scale (tn_quantize); scale and bias
- * may be NULL. For modules that multiply with the weight of another (a tied head). */
-tn_tensor *tn__linear_product(tn_tensor *x, tn_tensor *weight, tn_tensor *scale, tn_tensor *bias);
 
 /* Raises "kind: text" about a layer's options and marks it broken: calling it is an error. */
 void tn__layer_refuse(void *m, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
@@ -135,9 +184,6 @@ static inline tn_module_lists *tn__module_lists_keep(tn_module_lists *lists) {
 }
 void tn__module_lists_release(tn_module_lists *lists);
 
-/* Makes room for one more pointer in *array; false after TN_ENOMEM. */
-bool tn__module_grow(void ***array, int count, int *room, const char *operation);
-
 /* The record at a path below m; NULL when there is none (nothing is raised), or after raising that
  * a child has moved. *owner may be NULL. */
 tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
@@ -147,6 +193,8 @@ void tn__module_drop_hooks(tn_module_lists *lists);
 
 /* ---- What others keep with a module: nn/strategy.c ------------------------------------------- */
 
+/* Of what lays m on ranks, itself or around or below it; one rank where nothing does. */
+TN_API tn__round tn__strategy_round(const tn_module *m);
 /* From now on m, which has a hook of the strategy's, is known to be laid on ranks. Ends with m,
  * when the hook's free_user frees the state. */
 TN_API void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state);
@@ -210,6 +258,13 @@ static inline tn_tensor *tn__record_stored(const tn__record *record) {
 /* What is stored under the record's name from now on. layout NULL: all of the field's tensor. */
 void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *layout,
                          const tn_parts *parts);
+
+/* Parameter `path` of m, under all its names, loses its elements, or the recipe it had for them:
+ * other ranks have it (stages of a pipeline). Names, shapes and options stay, and so do
+ * tn_module_count and what folders of weights are compared with; walks pass over it unless they ask
+ * for tn_walk.absent, so that nothing steps, saves, sends or makes it. TN_ESTATE: an optimiser
+ * holds it, a part of it is here, or its module is being called. */
+TN_API tn_status tn__module_set_absent(tn_module *m, const char *path);
 
 /* The record of an entry, whose module must stand. */
 tn__record *tn__entry_record(const tn_entry *entry);

@@ -7,7 +7,6 @@
  * Wq, Wk and Wv lie below one another in in_proj_weight, so what has one input is one product: all
  * three in self-attention, k and v where key and value are one tensor.
  */
-#include "core/number.h"
 #include "nn/attention.h"
 #include "nn/module.h"
 
@@ -175,11 +174,12 @@ static tn_values multi_head_forward(tn_module *self, tn_values in, void *context
 
 /* ---- Building -------------------------------------------------------------------------------- */
 
-static int multi_head_describe(const tn_module *self, char *text, size_t room) {
-    const tn_multi_head_attention *m = (const tn_multi_head_attention *)self;
-    return snprintf(text, room, "heads %d, causal %d; dropout %s", m->heads, m->causal,
-                    tn__number_of(m->dropout).text);
-}
+static const tn_field multi_head_fields[] = {
+    TN_FIELD(tn_multi_head_attention, heads),
+    TN_FIELD(tn_multi_head_attention, causal),
+    TN_FIELD_AS("dropout", tn_multi_head_attention, dropout, .training = true),
+    {0},
+};
 
 tn_multi_head_attention_options tn_multi_head_attention_defaults(void) {
     return (tn_multi_head_attention_options){.bias = true, .dtype = TN_F32, .from_defaults = true};
@@ -214,7 +214,7 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
         return;
     }
     TN_SCOPE;
-    m->base.describe = multi_head_describe;
+    m->base.fields = multi_head_fields;
     m->heads = heads;
     m->causal = options.causal;
     m->dropout = options.dropout;
@@ -235,13 +235,5 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
     }
 }
 
-tn_multi_head_attention *tn_multi_head_attention_new_with(int64_t width, int heads,
-                                                          tn_multi_head_attention_options options) {
-    tn_multi_head_attention *m = tn__layer_alloc(sizeof(*m));
-    tn_multi_head_attention_init(m, width, heads, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_multi_head_attention *tn_multi_head_attention_new(int64_t width, int heads) {
-    return tn_multi_head_attention_new_with(width, heads, tn_multi_head_attention_defaults());
-}
+TN__LAYER_NEW(multi_head_attention, tn_multi_head_attention, (int64_t width, int heads),
+              (width, heads))

@@ -1,6 +1,6 @@
 /* layer_norm and rms_norm: over the last dimension, with a weight that starts at 1 and (layer_norm)
  * a bias that starts at 0. */
-#include "core/number.h"
+#include "nn/describe.h"
 #include "nn/module.h"
 
 tn_norm_options tn_norm_defaults(void) {
@@ -18,17 +18,12 @@ static bool width_fits(void *m, int64_t width, double eps) {
     return true;
 }
 
-static int describe_eps(double eps, char *text, size_t room) {
-    return snprintf(text, room, "eps %s", tn__number_of(eps).text);
-}
+const tn_field tn__layer_norm_fields[] = {TN_FIELD(tn_layer_norm, eps), {0}};
+const tn_field tn__rms_norm_fields[] = {TN_FIELD(tn_rms_norm, eps), {0}};
 
 static tn_tensor *layer_norm_forward(tn_module *self, tn_tensor *x) {
     tn_layer_norm *m = (tn_layer_norm *)self;
     return tn_layer_norm_op(x, m->weight, m->bias, m->eps);
-}
-
-static int layer_norm_describe(const tn_module *self, char *text, size_t room) {
-    return describe_eps(((const tn_layer_norm *)self)->eps, text, room);
 }
 
 void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options) {
@@ -38,7 +33,7 @@ void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options
         return;
     }
     TN_SCOPE;
-    m->base.describe = layer_norm_describe;
+    m->base.fields = tn__layer_norm_fields;
     m->eps = options.eps;
     tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
@@ -46,23 +41,11 @@ void tn_layer_norm_init(tn_layer_norm *m, int64_t width, tn_norm_options options
                     options.bias ? tn_zeros(TN_DIMS(width), options.dtype) : NULL);
 }
 
-tn_layer_norm *tn_layer_norm_new_with(int64_t width, tn_norm_options options) {
-    tn_layer_norm *m = tn__layer_alloc(sizeof(*m));
-    tn_layer_norm_init(m, width, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_layer_norm *tn_layer_norm_new(int64_t width) {
-    return tn_layer_norm_new_with(width, tn_norm_defaults());
-}
+TN__LAYER_NEW(layer_norm, tn_norm, (int64_t width), (width))
 
 static tn_tensor *rms_norm_forward(tn_module *self, tn_tensor *x) {
     tn_rms_norm *m = (tn_rms_norm *)self;
     return tn_rms_norm_op(x, m->weight, m->eps);
-}
-
-static int rms_norm_describe(const tn_module *self, char *text, size_t room) {
-    return describe_eps(((const tn_rms_norm *)self)->eps, text, room);
 }
 
 void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
@@ -72,18 +55,10 @@ void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options options) {
         return;
     }
     TN_SCOPE;
-    m->base.describe = rms_norm_describe;
+    m->base.fields = tn__rms_norm_fields;
     m->eps = options.eps;
     tn_module_param(m, "weight", &m->weight,
                     options.weight ? tn_ones(TN_DIMS(width), options.dtype) : NULL);
 }
 
-tn_rms_norm *tn_rms_norm_new_with(int64_t width, tn_norm_options options) {
-    tn_rms_norm *m = tn__layer_alloc(sizeof(*m));
-    tn_rms_norm_init(m, width, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_rms_norm *tn_rms_norm_new(int64_t width) {
-    return tn_rms_norm_new_with(width, tn_norm_defaults());
-}
+TN__LAYER_NEW(rms_norm, tn_norm, (int64_t width), (width))

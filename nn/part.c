@@ -1,8 +1,11 @@
 /* Parameters of which only a part is here: what sharding says of one (tn_module_set_part) is
- * checked against the field, and kept in the parameter's records.
+ * checked against the field, and kept in the parameter's records. And those that are not here at
+ * all, since only other stages of a pipeline use them (tn__module_set_absent).
  */
+#include "nn/layout.h"
 #include "nn/module.h"
 
+#include "tensor/recipe.h"
 #include "tensor/tensor.h"
 
 void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *layout,
@@ -17,32 +20,23 @@ void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *l
 
 /* The block that a layout cuts out of the whole; false after raising. */
 static bool find_block(const tn_layout *layout, const char *path, tn_dims *block) {
-    *block = layout->whole;
-    int64_t cuts = (int64_t)layout->pieces * layout->slices;
-    bool sane =
-        tn_dims_count(layout->whole) >= 0 && layout->dim >= -1 && layout->dim < layout->whole.ndim;
-    if (sane && layout->dim >= 0) {
-        int64_t *size = &block->size[layout->dim];
-        sane = layout->pieces >= 1 && layout->slice >= 0 && layout->slice < layout->slices &&
-               *size % cuts == 0;
-        *size = sane ? *size / layout->slices : 0;
-    }
-    if (!sane) {
+    tn_layout all = *layout;
+    all.start = all.length = 0;
+    if (!tn__layout_sound(&all)) {
         tn__raise(TN_EVALUE, "module_set_part",
                   "%s: %s cannot be cut along dimension %d into slice %d of %d of %d pieces", path,
                   tn__dims_text(layout->whole), layout->dim, layout->slice, layout->slices,
                   layout->pieces);
         return false;
     }
+    *block = tn__layout_block(layout);
     int64_t count = tn_dims_count(*block);
-    sane = layout->start >= 0 && layout->length >= 0 && layout->start <= count &&
-           layout->length <= count - layout->start;
-    if (!sane) {
+    if (!tn__layout_sound(layout)) {
         tn__raise(TN_EVALUE, "module_set_part",
                   "%s: %lld elements from %lld on are not in a block of %lld", path,
                   (long long)layout->length, (long long)layout->start, (long long)count);
     }
-    return sane;
+    return !tn__pending();
 }
 
 /* Whether the field and the part are what the layout says; false after raising. */
@@ -71,8 +65,11 @@ static bool part_fits(const tn_tensor *field, const tn_tensor *part, const tn_la
     return true;
 }
 
+/* ---- Exchanging ------------------------------------------------------------------------------ */
+
 /* A new part for all names of one parameter. */
 typedef struct exchange {
+    const char *operation;
     const tn_tensor *of; /* the parameter */
     tn_tensor *part;
     const tn_layout *layout;
@@ -86,7 +83,7 @@ static bool may_exchange(const tn_entry *entry, void *user) {
         return true;
     }
     if (lists->lending || __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0) {
-        tn__raise(TN_ESTATE, "module_set_part", "%s %s (shard first, then make the optimiser)",
+        tn__raise(TN_ESTATE, e->operation, "%s %s (shard first, then make the optimiser)",
                   entry->path, lists->lending ? "is in use by a call" : "is held by an optimiser");
         return false;
     }
@@ -118,7 +115,7 @@ tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn
         !part_fits(field, part, &layout, path)) {
         return tn_error();
     }
-    exchange e = {field, part, &layout, parts};
+    exchange e = {"module_set_part", field, part, &layout, parts};
     tn_walk all = {.with_shared = true};
     tn_module *root = tn__module_root(m, "module_set_part");
     if (root) {
@@ -129,6 +126,48 @@ tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn
     }
     if (!tn__pending()) {
         tn_module_each(root, all, exchange_part, &e);
+    }
+    return tn_error();
+}
+
+/* ---- Absent ones ----------------------------------------------------------------------------- */
+
+static bool leave_out(const tn_entry *entry, void *user) {
+    const exchange *e = user;
+    if (tn__entry_tensor(entry) == e->of) {
+        tn__entry_record(entry)->absent = true;
+    }
+    return true;
+}
+
+tn_status tn__module_set_absent(tn_module *module, const char *path) {
+    static const char operation[] = "module_set_absent";
+    tn_module *m = tn__module_of(module, operation),
+              *root = m ? tn__module_root(m, operation) : NULL;
+    if (!root || tn__pending()) {
+        return tn_error();
+    }
+    const tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
+    if (!record || record->buffer || !*record->field) {
+        return tn__raise(TN_EVALUE, operation, "%s has no parameter \"%s\"", m->kind,
+                         path ? path : "(NULL)");
+    }
+    if (record->part) {
+        return tn__raise(TN_ESTATE, operation, "a part of %s is here", path);
+    }
+    tn_tensor *field = tn__record_tensor(record);
+    exchange e = {.operation = operation, .of = field};
+    tn_walk all = {.with_shared = true};
+    tn_module_each(root, all, may_exchange, &e);
+    if (tn__pending()) {
+        return tn_error();
+    }
+    tn_zero_grad(field);
+    if (tn__deferred(field)) {
+        tn__recipe_forget(field);
+    }
+    if (tn_storage_empty(field) == TN_OK) {
+        tn_module_each(root, all, leave_out, &e);
     }
     return tn_error();
 }

@@ -1,7 +1,6 @@
 /* Pooling layers: windows that slide (tn_pool), and windows that make a result of a size
  * (tn_adaptive_pool). They differ in the function they call.
  */
-#include "nn/describe.h"
 #include "nn/module.h"
 
 /* ---- Windows that slide ---------------------------------------------------------------------- */
@@ -11,15 +10,13 @@ static tn_tensor *pool_forward(tn_module *self, tn_tensor *x) {
     return m->f(x, m->kernel, m->options);
 }
 
-static int pool_describe(const tn_module *self, char *text, size_t room) {
-    const tn_pool *m = (const tn_pool *)self;
-    const tn_pool_options *o = &m->options;
-    int length = tn__describe_dims(text, room, 0, "kernel", m->kernel);
-    length =
-        tn__describe_dims(text, room, length, "stride", o->stride.ndim ? o->stride : m->kernel);
-    length = tn__describe_dims(text, room, length, "padding", o->padding);
-    return tn__describe_dims(text, room, length, "dilation", o->dilation);
-}
+static const tn_field pool_fields[] = {
+    TN_FIELD(tn_pool, kernel),
+    TN_FIELD_OPTION(tn_pool, stride),
+    TN_FIELD_OPTION(tn_pool, padding),
+    TN_FIELD_OPTION(tn_pool, dilation),
+    {0},
+};
 
 static void pool_init(tn_pool *m, const char *kind,
                       tn_tensor *(*f)(tn_tensor *x, tn_dims kernel, tn_pool_options options),
@@ -28,10 +25,11 @@ static void pool_init(tn_pool *m, const char *kind,
         !tn__layer_options(m, options.from_defaults, "tn_pool")) {
         return;
     }
-    m->base.describe = pool_describe;
+    m->base.fields = pool_fields;
     m->f = f;
     m->kernel = kernel;
     m->options = options;
+    m->options.stride = options.stride.ndim ? options.stride : kernel;
     if (kernel.ndim < 1 || kernel.size[0] < 1) {
         tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes, the first %lld (at least 1)",
                          kernel.ndim, (long long)(kernel.ndim ? kernel.size[0] : 0));
@@ -45,16 +43,14 @@ static tn_tensor *adaptive_forward(tn_module *self, tn_tensor *x) {
     return m->f(x, m->size);
 }
 
-static int adaptive_describe(const tn_module *self, char *text, size_t room) {
-    return tn__describe_dims(text, room, 0, "size", ((const tn_adaptive_pool *)self)->size);
-}
+static const tn_field adaptive_fields[] = {TN_FIELD(tn_adaptive_pool, size), {0}};
 
 static void adaptive_init(tn_adaptive_pool *m, const char *kind,
                           tn_tensor *(*f)(tn_tensor *x, tn_dims size), tn_dims size) {
     if (!tn__layer_begin(m, sizeof(*m), kind, adaptive_forward, NULL)) {
         return;
     }
-    m->base.describe = adaptive_describe;
+    m->base.fields = adaptive_fields;
     m->f = f;
     m->size = size;
     if (size.ndim < 1 || size.size[0] < 0) {
@@ -65,17 +61,14 @@ static void adaptive_init(tn_adaptive_pool *m, const char *kind,
 
 /* ---- Their names ----------------------------------------------------------------------------- */
 
-#define POOL(name)                                                                 \
-    void tn_##name##_init(tn_##name *m, tn_dims kernel, tn_pool_options options) { \
-        pool_init(m, #name, tn_##name##_op, kernel, options);                      \
-    }                                                                              \
-    tn_##name *tn_##name##_new_with(tn_dims kernel, tn_pool_options options) {     \
-        tn_##name *m = tn__layer_alloc(sizeof(*m));                                \
-        tn_##name##_init(m, kernel, options);                                      \
-        return tn__layer_on_heap(m);                                               \
-    }                                                                              \
-    tn_##name *tn_##name##_new(int64_t kernel) {                                   \
-        return tn_##name##_new_with(TN_DIMS(kernel), tn_pool_defaults());          \
+#define POOL(name)                                                                           \
+    void tn_##name##_init(tn_##name *m, tn_dims kernel, tn_pool_options options) {           \
+        pool_init(m, #name, tn_##name##_op, kernel, options);                                \
+    }                                                                                        \
+    TN__LAYER_HEAP(tn_##name, tn_##name##_new_with(tn_dims kernel, tn_pool_options options), \
+                   tn_##name##_init(m, kernel, options))                                     \
+    tn_##name *tn_##name##_new(int64_t kernel) {                                             \
+        return tn_##name##_new_with(TN_DIMS(kernel), tn_pool_defaults());                    \
     }
 POOL(max_pool1d)
 POOL(max_pool2d)
@@ -88,11 +81,7 @@ POOL(avg_pool3d)
     void tn_##name##_init(tn_##name *m, tn_dims size) { \
         adaptive_init(m, #name, tn_##name##_op, size);  \
     }                                                   \
-    tn_##name *tn_##name##_new(int64_t size) {          \
-        tn_##name *m = tn__layer_alloc(sizeof(*m));     \
-        tn_##name##_init(m, TN_DIMS(size));             \
-        return tn__layer_on_heap(m);                    \
-    }
+    TN__LAYER_HEAP(tn_##name, tn_##name##_new(int64_t size), tn_##name##_init(m, TN_DIMS(size)))
 ADAPTIVE_POOL(adaptive_max_pool1d)
 ADAPTIVE_POOL(adaptive_max_pool2d)
 ADAPTIVE_POOL(adaptive_max_pool3d)

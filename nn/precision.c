@@ -58,12 +58,19 @@ static void exchange_fields(const tn_module_lists *lists, tn_tensor *old, tn_ten
     }
 }
 
+/* Of the same shape, without elements: of a parameter that is not on this rank. */
+static tn_tensor *absent_like(const tn_tensor *t, tn_dtype dtype) {
+    tn_tensor *empty = tn_empty_on(tn_device_of(t), tn_shape(t), dtype);
+    return tn_storage_empty(empty) == TN_OK ? empty : tn_inert();
+}
+
 /* The parameter in another dtype, wherever in the whole tree it is. False after raising. */
-static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype) {
+static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype, bool absent) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *converted =
-        tn__deferred(t) ? tn__deferred_like(t, dtype, tn_device_of(t)) : tn_cast(t, dtype);
+    tn_tensor *converted = tn__deferred(t) ? tn__deferred_like(t, dtype, tn_device_of(t))
+                           : absent        ? absent_like(t, dtype)
+                                           : tn_cast(t, dtype);
     if (tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t)))) {
         return false;
     }
@@ -82,7 +89,7 @@ static bool apply_to(tn_module *m, const tn__record *record, const tn_precision 
     if (record->buffer || !t || !tn_dtype_is_float(tn_dtype_of(t))) {
         return true;
     }
-    if (tn_dtype_of(t) != policy->param && !convert_tensor(m, t, policy->param)) {
+    if (tn_dtype_of(t) != policy->param && !convert_tensor(m, t, policy->param, record->absent)) {
         return false;
     }
     t = *record->field;
@@ -243,7 +250,7 @@ static tn_tensor *copy_lent(const tn_module_lists *lists, const tn_tensor *param
 /* A second name gets what the first has: gradients of both meet there, before they are summed into
  * the parameter's. False after raising. */
 static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype dtype) {
-    if (record->buffer || record->lent || !dtype_differs(*record->field, dtype)) {
+    if (record->buffer || record->lent || record->absent || !dtype_differs(*record->field, dtype)) {
         return true;
     }
     tn_tensor *copy = record->tied ? copy_lent(region, *record->field, dtype) : NULL;

@@ -25,7 +25,8 @@ typedef struct exchange {
 
 typedef struct plan {
     exchange **list;
-    int count, room;
+    int count;
+    int64_t room;
     tn_module_lists *root; /* of the whole tree: weights may be tied to one above */
 } plan;
 
@@ -116,9 +117,11 @@ static const tn_module_lists *deaf_holder(const tn_module_lists *lists, const tn
 /* False after raising. */
 static bool may_exchange(const plan *p, const tn__record *record, const char *path) {
     const tn_tensor *w = *record->field;
-    if (record->part || record->lent) {
+    if (record->part || record->lent || record->absent) {
         tn__raise(TN_ESTATE, operation, "\"%s\" is %s", path,
-                  record->part ? "sharded" : "in use: its module is being called");
+                  record->part     ? "sharded"
+                  : record->absent ? "on another rank"
+                                   : "in use: its module is being called");
         return false;
     }
     if (!tn_dtype_is_float(w->dtype) || w->dims.ndim != 2) {
@@ -146,12 +149,11 @@ static bool is_planned(const plan *p, const tn_tensor *weight) {
 /* False after raising. */
 static bool plan_weight(plan *p, const tn__record *record, const char *path) {
     if (!may_exchange(p, record, path) ||
-        !tn__module_grow((void ***)&p->list, p->count, &p->room, operation)) {
+        !tn__grow(&p->list, p->count + 1, &p->room, sizeof(*p->list), operation)) {
         return false;
     }
-    exchange *e = tn__calloc(1, sizeof(*e));
+    exchange *e = tn__calloc_for(1, sizeof(*e), operation);
     if (!e) {
-        tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", path);
         return false;
     }
     e->weight = *record->field;

@@ -109,13 +109,12 @@ static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
                   name);
         return NULL;
     }
-    if (!tn__module_grow((void ***)&lists->records, lists->record_count, &lists->record_room,
-                         operation)) {
+    if (!tn__grow(&lists->records, lists->record_count + 1, &lists->record_room,
+                  sizeof(*lists->records), operation)) {
         return NULL;
     }
-    tn__record *record = tn__calloc(1, sizeof(*record));
+    tn__record *record = tn__calloc_for(1, sizeof(*record), operation);
     if (!record) {
-        tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
         return NULL;
     }
     record->field = field;
@@ -240,8 +239,8 @@ static bool add_child(tn_module *m, const char *name, tn_module *c) {
         return false;
     }
     if (!below || !child_fits(m, lists, name, below) || !depth_fits(lists, below) ||
-        !tn__module_grow((void ***)&lists->children, lists->child_count, &lists->child_room,
-                         "module_add")) {
+        !tn__grow(&lists->children, lists->child_count + 1, &lists->child_room,
+                  sizeof(*lists->children), "module_add")) {
         tn__module_end(c); /* nobody else would */
         return false;
     }

@@ -8,7 +8,6 @@
  * weight_ih_l0_reverse and so on.
  */
 #include "core/memory.h"
-#include "core/number.h"
 #include "nn/rnn.h"
 
 #include <math.h>
@@ -110,9 +109,8 @@ static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
         return tn__no_values();
     }
     int states = m->layers * m->directions;
-    tn_tensor **memory = tn__calloc(2 * (size_t)states, sizeof(*memory));
+    tn_tensor **memory = tn__calloc_for(2 * (size_t)states, sizeof(*memory), self->kind);
     if (!memory) {
-        tn__raise(TN_ENOMEM, self->kind, "no memory for %d states", states);
         return tn__no_values();
     }
     rnn_last last = {memory, memory + states};
@@ -140,10 +138,11 @@ tn_tensor *tn_rnn_call(void *m, tn_tensor *x, tn_rnn_state *state, tn_tensor *le
 
 /* ---- Building -------------------------------------------------------------------------------- */
 
-static int rnn_describe(const tn_module *self, char *text, size_t room) {
-    const tn_rnn *m = (const tn_rnn *)self;
-    return snprintf(text, room, "relu %d; dropout %s", m->relu, tn__number_of(m->dropout).text);
-}
+static const tn_field rnn_fields[] = {
+    TN_FIELD(tn_rnn, relu),
+    TN_FIELD_AS("dropout", tn_rnn, dropout, .training = true),
+    {0},
+};
 
 static void rnn_finish(tn_module *self) {
     tn_rnn *m = (tn_rnn *)self;
@@ -198,7 +197,7 @@ static void init_kind(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t h
         !check_options(m, kind, in, hidden, &o)) {
         return;
     }
-    m->base.describe = rnn_describe;
+    m->base.fields = rnn_fields;
     m->base.finish = rnn_finish;
     m->in = in;
     m->hidden = hidden;
@@ -226,45 +225,12 @@ static void init_kind(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t h
     }
 }
 
-static tn_rnn *new_kind(const tn__rnn_kind *kind, int64_t in, int64_t hidden,
-                        tn_rnn_options options) {
-    tn_rnn *m = tn__layer_alloc(sizeof(*m));
-    init_kind(m, kind, in, hidden, options);
-    return tn__layer_on_heap(m);
-}
+#define RNN_KIND(kind, number)                                                                \
+    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t hidden, tn_rnn_options options) { \
+        init_kind(m, &tn__rnn_kinds[number], in, hidden, options);                            \
+    }                                                                                         \
+    TN__LAYER_NEW(kind, tn_rnn, (int64_t in, int64_t hidden), (in, hidden))
 
-void tn_rnn_init(tn_rnn *m, int64_t in, int64_t hidden, tn_rnn_options options) {
-    init_kind(m, &tn__rnn_kinds[0], in, hidden, options);
-}
-
-void tn_gru_init(tn_gru *m, int64_t in, int64_t hidden, tn_rnn_options options) {
-    init_kind(m, &tn__rnn_kinds[1], in, hidden, options);
-}
-
-void tn_lstm_init(tn_lstm *m, int64_t in, int64_t hidden, tn_rnn_options options) {
-    init_kind(m, &tn__rnn_kinds[2], in, hidden, options);
-}
-
-tn_rnn *tn_rnn_new_with(int64_t in, int64_t hidden, tn_rnn_options options) {
-    return new_kind(&tn__rnn_kinds[0], in, hidden, options);
-}
-
-tn_gru *tn_gru_new_with(int64_t in, int64_t hidden, tn_rnn_options options) {
-    return new_kind(&tn__rnn_kinds[1], in, hidden, options);
-}
-
-tn_lstm *tn_lstm_new_with(int64_t in, int64_t hidden, tn_rnn_options options) {
-    return new_kind(&tn__rnn_kinds[2], in, hidden, options);
-}
-
-tn_rnn *tn_rnn_new(int64_t in, int64_t hidden) {
-    return tn_rnn_new_with(in, hidden, tn_rnn_defaults());
-}
-
-tn_gru *tn_gru_new(int64_t in, int64_t hidden) {
-    return tn_gru_new_with(in, hidden, tn_rnn_defaults());
-}
-
-tn_lstm *tn_lstm_new(int64_t in, int64_t hidden) {
-    return tn_lstm_new_with(in, hidden, tn_rnn_defaults());
-}
+RNN_KIND(rnn, 0)
+RNN_KIND(gru, 1)
+RNN_KIND(lstm, 2)

@@ -44,9 +44,7 @@ static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
     return tn_values_of(hn, cn);
 }
 
-static int cell_describe(const tn_module *self, char *text, size_t room) {
-    return snprintf(text, room, "relu %d", ((const tn_rnn_cell *)self)->relu);
-}
+static const tn_field cell_fields[] = {TN_FIELD(tn_rnn_cell, relu), {0}};
 
 tn_rnn_cell_options tn_rnn_cell_defaults(void) {
     return (tn_rnn_cell_options){.bias = true, .dtype = TN_F32, .from_defaults = true};
@@ -67,7 +65,7 @@ static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int6
         tn__layer_refuse(m, TN_EVALUE, "relu is for tn_rnn_cell alone");
         return;
     }
-    m->base.describe = cell_describe;
+    m->base.fields = cell_fields;
     m->in = in;
     m->relu = o.relu;
     tn_rnn_weights *w = &m->weights;
@@ -80,33 +78,13 @@ static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int6
     }
 }
 
-static tn_rnn_cell *new_kind(const tn__rnn_kind *kind, int64_t in, int64_t hidden,
-                             tn_rnn_cell_options options) {
-    tn_rnn_cell *m = tn__layer_alloc(sizeof(*m));
-    init_kind(m, kind, in, hidden, options);
-    return tn__layer_on_heap(m);
-}
+#define CELL_KIND(kind, number)                                                                    \
+    void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) { \
+        init_kind(m, &tn__rnn_kinds[number], in, hidden, options);                                 \
+    }                                                                                              \
+    TN__LAYER_HEAP(tn_##kind, tn_##kind##_new(int64_t in, int64_t hidden),                         \
+                   tn_##kind##_init(m, in, hidden, tn_rnn_cell_defaults()))
 
-void tn_rnn_cell_init(tn_rnn_cell *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) {
-    init_kind(m, &tn__rnn_kinds[0], in, hidden, options);
-}
-
-void tn_gru_cell_init(tn_gru_cell *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) {
-    init_kind(m, &tn__rnn_kinds[1], in, hidden, options);
-}
-
-void tn_lstm_cell_init(tn_lstm_cell *m, int64_t in, int64_t hidden, tn_rnn_cell_options options) {
-    init_kind(m, &tn__rnn_kinds[2], in, hidden, options);
-}
-
-tn_rnn_cell *tn_rnn_cell_new(int64_t in, int64_t hidden) {
-    return new_kind(&tn__rnn_kinds[0], in, hidden, tn_rnn_cell_defaults());
-}
-
-tn_gru_cell *tn_gru_cell_new(int64_t in, int64_t hidden) {
-    return new_kind(&tn__rnn_kinds[1], in, hidden, tn_rnn_cell_defaults());
-}
-
-tn_lstm_cell *tn_lstm_cell_new(int64_t in, int64_t hidden) {
-    return new_kind(&tn__rnn_kinds[2], in, hidden, tn_rnn_cell_defaults());
-}
+CELL_KIND(rnn_cell, 0)
+CELL_KIND(gru_cell, 1)
+CELL_KIND(lstm_cell, 2)

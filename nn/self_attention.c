@@ -13,17 +13,25 @@
 
 #include <stdio.h>
 
-/* qkv (B, T, 3 C) -> (B, T, C). C is that of the heads that are here: c_attn's rows say it. */
-static tn_tensor *attend_cached(tn_self_attention *m, tn_tensor *qkv, tn_tensor *mask,
-                                tn_attention_options options) {
-    int64_t B = tn_size(qkv, 0), T = tn_size(qkv, 1), C = tn_size(qkv, 2) / 3, H = m->heads;
+/* How many of the heads are here: c_attn's rows say it, of which there are 3 width for all. */
+static int heads_here(const tn_self_attention *m, const tn_tensor *qkv, int64_t width) {
+    return tn_is_inert(qkv) ? m->heads : (int)(m->heads * tn_size(qkv, 2) / (3 * width));
+}
+
+/* qkv (B, T, 3 C) -> (B, T, C), C that of the H heads that are here. */
+static tn_tensor *attend_apart(tn_self_attention *m, tn_tensor *qkv, int H, tn_tensor *mask,
+                               tn_attention_options options) {
+    int64_t B = tn_size(qkv, 0), T = tn_size(qkv, 1), C = tn_size(qkv, 2) / 3;
     tn_tensor *parts = tn_permute(tn_reshape(qkv, TN_DIMS(B, T, 3, H, C / H)),
                                   TN_DIMS(2, 0, 3, 1, 4)); /* (3, B, H, T, D) */
     tn_tensor *q = tn_select(parts, 0, 0), *k = tn_select(parts, 0, 1), *v = tn_select(parts, 0, 2);
-    if (!tn__cache_append(m, &m->cache, &k, &v)) {
+    if (tn__cache_open(&m->cache) && !tn__cache_append(m, &m->cache, &k, &v)) {
         return tn_inert();
     }
-    tn_tensor *y = tn_attention(q, k, v, mask, options); /* (B, H, T, D) */
+    tn_tensor *y = tn__attend(&m->base, q, k, v, mask, options); /* (B, H, T, D) */
+    if (tn_is_inert(y)) {
+        return y;
+    }
     tn__cache_accept(&m->cache, T);
     return tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(B, T, C));
 }
@@ -38,16 +46,18 @@ static tn_values self_attention_forward(tn_module *self, tn_values in, void *con
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
     tn_tensor *qkv = tn_call(&m->c_attn, s.x);
-    tn_tensor *y = tn__cache_open(&m->cache) && !tn_is_inert(qkv)
-                       ? attend_cached(m, qkv, s.mask, options)
-                       : tn_attention_qkv(qkv, m->heads, s.mask, options);
+    int heads = heads_here(m, qkv, tn_size(s.x, 2));
+    bool apart = tn__cache_open(&m->cache) || self->lists->attend.f;
+    tn_tensor *y = apart && !tn_is_inert(qkv) ? attend_apart(m, qkv, heads, s.mask, options)
+                                              : tn_attention_qkv(qkv, heads, s.mask, options);
     return tn_values_of(tn_call(&m->drop, tn_call(&m->c_proj, y)), NULL);
 }
 
-static int self_attention_describe(const tn_module *self, char *text, size_t room) {
-    const tn_self_attention *m = (const tn_self_attention *)self;
-    return snprintf(text, room, "heads %d, causal %d", m->heads, m->causal);
-}
+static const tn_field self_attention_fields[] = {
+    TN_FIELD(tn_self_attention, heads),
+    TN_FIELD(tn_self_attention, causal),
+    {0},
+};
 
 tn_self_attention_options tn_self_attention_defaults(void) {
     return (tn_self_attention_options){
@@ -66,7 +76,7 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
                          (long long)width, options.heads);
         return;
     }
-    m->base.describe = self_attention_describe;
+    m->base.fields = self_attention_fields;
     m->heads = options.heads;
     m->causal = options.causal;
     tn_linear_options linear = TN_WITH(tn_linear, .bias = options.bias, .dtype = options.dtype);

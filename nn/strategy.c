@@ -25,6 +25,23 @@ void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, 
     }
 }
 
+static void find_round(const tn_module_lists *lists, void *user) {
+    if (lists->strategy->round) {
+        *(tn__round *)user = lists->strategy->round(lists->strategy_state);
+    }
+}
+
+tn__round tn__strategy_round(const tn_module *m) {
+    tn__round round = {.ranks = 1};
+    const tn_module_lists *around = m->lists ? tn__strategy_around(m->lists) : NULL;
+    if (around) {
+        find_round(around, &round);
+    } else if (m->lists) {
+        tn__strategies_below(m->lists, find_round, &round);
+    }
+    return round;
+}
+
 /* Whether an optimiser holds the parameter (NULL: any) in the module or below it. */
 static bool holds_below(const tn_module_lists *lists, const tn_tensor *param) {
     bool stepped = __atomic_load_n(&lists->stepped, __ATOMIC_RELAXED) > 0;

@@ -7,7 +7,6 @@
  * norm_first: x + f(norm(x)) instead. Every branch ends in dropout, and so do the attentions'
  * weights and the activation.
  */
-#include "core/number.h"
 #include "nn/attention.h"
 #include "nn/describe.h"
 #include "nn/module.h"
@@ -145,11 +144,11 @@ static tn_values decoder_layer_forward(tn_module *self, tn_values in, void *cont
     return tn_values_of(hidden_branch(m, 2, x), NULL);
 }
 
-static int layer_describe(const tn_module *self, char *text, size_t room) {
-    const tn_transformer_layer *m = (const tn_transformer_layer *)self;
-    return snprintf(text, room, "norm_first %d, activation %s", m->norm_first,
-                    tn__activation_name(m->activation));
-}
+static const tn_field layer_fields[] = {
+    TN_FIELD(tn_transformer_layer, norm_first),
+    TN_FIELD_AS("activation", tn_transformer_layer, activation, .names = tn__activation_names),
+    {0},
+};
 
 /* In PyTorch's order of registration, which is the parameters'. */
 static void layer_init(tn_transformer_layer *m, bool decoder, int64_t width, int heads,
@@ -160,7 +159,7 @@ static void layer_init(tn_transformer_layer *m, bool decoder, int64_t width, int
         !tn__layer_options(m, o->from_defaults, "tn_transformer") || !activation_fits(m, o)) {
         return;
     }
-    m->base.describe = layer_describe;
+    m->base.fields = layer_fields;
     m->norm_first = o->norm_first;
     m->activation = o->activation;
     tn_multi_head_attention_init(&m->self_attn, width, heads, attention_of(o, o->causal));
@@ -258,27 +257,11 @@ void tn_transformer_decoder_init(tn_transformer_decoder *m, int64_t width, int h
     stack_init(m, true, width, heads, layers, &options);
 }
 
-tn_transformer_encoder *tn_transformer_encoder_new_with(int64_t width, int heads, int layers,
-                                                        tn_transformer_options options) {
-    tn_transformer_encoder *m = tn__layer_alloc(sizeof(*m));
-    tn_transformer_encoder_init(m, width, heads, layers, options);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_NEW(transformer_encoder, tn_transformer, (int64_t width, int heads, int layers),
+              (width, heads, layers))
 
-tn_transformer_encoder *tn_transformer_encoder_new(int64_t width, int heads, int layers) {
-    return tn_transformer_encoder_new_with(width, heads, layers, tn_transformer_defaults());
-}
-
-tn_transformer_decoder *tn_transformer_decoder_new_with(int64_t width, int heads, int layers,
-                                                        tn_transformer_options options) {
-    tn_transformer_decoder *m = tn__layer_alloc(sizeof(*m));
-    tn_transformer_decoder_init(m, width, heads, layers, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_transformer_decoder *tn_transformer_decoder_new(int64_t width, int heads, int layers) {
-    return tn_transformer_decoder_new_with(width, heads, layers, tn_transformer_defaults());
-}
+TN__LAYER_NEW(transformer_decoder, tn_transformer, (int64_t width, int heads, int layers),
+              (width, heads, layers))
 
 /* ---- Both ------------------------------------------------------------------------------------ */
 
@@ -319,15 +302,6 @@ void tn_transformer_init(tn_transformer *m, int64_t width, int heads, int encode
     }
 }
 
-tn_transformer *tn_transformer_new_with(int64_t width, int heads, int encoder_layers,
-                                        int decoder_layers, tn_transformer_options options) {
-    tn_transformer *m = tn__layer_alloc(sizeof(*m));
-    tn_transformer_init(m, width, heads, encoder_layers, decoder_layers, options);
-    return tn__layer_on_heap(m);
-}
-
-tn_transformer *tn_transformer_new(int64_t width, int heads, int encoder_layers,
-                                   int decoder_layers) {
-    return tn_transformer_new_with(width, heads, encoder_layers, decoder_layers,
-                                   tn_transformer_defaults());
-}
+TN__LAYER_NEW(transformer, tn_transformer,
+              (int64_t width, int heads, int encoder_layers, int decoder_layers),
+              (width, heads, encoder_layers, decoder_layers))

@@ -1,6 +1,4 @@
 /* upsample: tn_interpolate in a sequential. */
-#include "core/number.h"
-#include "nn/describe.h"
 #include "nn/module.h"
 #include "tensor/tensor.h"
 
@@ -8,19 +6,20 @@ static tn_tensor *upsample_forward(tn_module *self, tn_tensor *x) {
     return tn_interpolate(x, ((const tn_upsample *)self)->options);
 }
 
-static int upsample_describe(const tn_module *self, char *text, size_t room) {
-    const tn_interpolate_options *o = &((const tn_upsample *)self)->options;
-    int length = snprintf(text, room, "scale_factor %s, mode %d, align_corners %d",
-                          tn__number_of(o->scale_factor).text, (int)o->mode, o->align_corners);
-    return tn__describe_dims(text, room, length, "size", o->size);
-}
+static const tn_field upsample_fields[] = {
+    TN_FIELD_OPTION(tn_upsample, scale_factor),
+    TN_FIELD_OPTION(tn_upsample, mode),
+    TN_FIELD_OPTION(tn_upsample, align_corners),
+    TN_FIELD_OPTION(tn_upsample, size),
+    {0},
+};
 
 void tn_upsample_init(tn_upsample *m, tn_interpolate_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "upsample", upsample_forward, NULL) ||
         !tn__layer_options(m, options.from_defaults, "tn_interpolate")) {
         return;
     }
-    m->base.describe = upsample_describe;
+    m->base.fields = upsample_fields;
     m->options = options;
     bool sized = options.size.ndim > 0, scaled = options.scale_factor > 0;
     if (sized == scaled || tn_dims_count(options.size) < 1) {
@@ -29,11 +28,8 @@ void tn_upsample_init(tn_upsample *m, tn_interpolate_options options) {
     }
 }
 
-tn_upsample *tn_upsample_new_with(tn_interpolate_options options) {
-    tn_upsample *m = tn__layer_alloc(sizeof(*m));
-    tn_upsample_init(m, options);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_HEAP(tn_upsample, tn_upsample_new_with(tn_interpolate_options options),
+               tn_upsample_init(m, options))
 
 tn_upsample *tn_upsample_new(double scale_factor) {
     tn_interpolate_options options = tn_interpolate_defaults();

@@ -18,21 +18,16 @@
 
 typedef struct path {
     char *text;
-    size_t length, room;
+    size_t length;
+    int64_t room;
 } path;
 
 /* Appends a name, after a dot unless it is the first. False after TN_ENOMEM. */
 static bool path_push(path *p, const char *name) {
     size_t n = strlen(name), dot = p->length > 0 && n > 0;
-    if (p->length + dot + n + 1 > p->room) {
-        size_t room = (p->room + dot + n + 1) * 2;
-        char *text = tn__realloc(p->text, room);
-        if (!text) {
-            tn__raise(TN_ENOMEM, "module_each", "no memory for a path");
-            return false;
-        }
-        p->text = text;
-        p->room = room;
+    int64_t wanted = (int64_t)(p->length + dot + n) + 1;
+    if (!tn__grow(&p->text, wanted, &p->room, 1, "module_each")) {
+        return false;
     }
     if (dot) {
         p->text[p->length++] = '.';
@@ -135,7 +130,8 @@ static bool second_name(const walker *w, const tn__record *record) {
 }
 
 static bool record_wanted(const walker *w, const tn__record *record, bool shared) {
-    if (!*record->field || (shared && !w->walk.with_shared)) {
+    if (!*record->field || (shared && !w->walk.with_shared) ||
+        (record->absent && !w->walk.absent)) {
         return false;
     }
     return record->buffer ? w->walk.buffers && (!record->scratch || w->walk.scratch)
@@ -177,6 +173,7 @@ static bool visit_record(walker *w, tn_module *m, tn__record *record) {
         .stored = tn__record_stored(record),
         .layout = record->cut ? record->layout : whole_layout(tn_shape(*record->field)),
         .parts = record->parts,
+        .absent = record->absent,
     };
     bool more = w->f(&entry, w->user);
     path_cut(&w->path, length);
@@ -282,7 +279,7 @@ static bool count_entry(const tn_entry *entry, void *user) {
 
 int64_t tn_module_count(void *m) {
     int64_t count = 0;
-    tn_module_each(m, (tn_walk){0}, count_entry, &count);
+    tn_module_each(m, (tn_walk){.absent = true}, count_entry, &count);
     return count;
 }
 
@@ -303,7 +300,7 @@ static bool require_entry(const tn_entry *entry, void *user) {
 }
 
 void tn_module_requires_grad(void *m, bool requires_grad) {
-    tn_module_each(m, (tn_walk){0}, require_entry, &requires_grad);
+    tn_module_each(m, (tn_walk){.absent = true}, require_entry, &requires_grad);
 }
 
 static bool zero_entry(const tn_entry *entry, void *user) {
@@ -336,10 +333,10 @@ static void print_module(tn_module *m, FILE *file, int depth) {
         const tn__record *record = m->lists->records[i];
         if (*record->field) {
             bool wanted = record->buffer || tn_requires_grad(tn__record_stored(record));
-            fprintf(file, "%*s%s %s %s%s%s%s\n", 2 * depth + 2, "", record->name,
+            fprintf(file, "%*s%s %s %s%s%s%s%s\n", 2 * depth + 2, "", record->name,
                     tn_shape_text(*record->field), tn_dtype_name(tn_dtype_of(*record->field)),
                     record->buffer ? ", buffer" : "", record->tied ? ", tied" : "",
-                    wanted ? "" : ", frozen");
+                    wanted ? "" : ", frozen", record->absent ? ", not on this rank" : "");
         }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {

@@ -66,13 +66,13 @@ bool tn__shape_compare(tn_op_call *c) {
 
 /* ---- Forwards -------------------------------------------------------------------------------- */
 
-tn_status tn__unary(tn_op_call *c, tn_unary f) {
-    return c->kernels->unary(c->ctx, f, &c->y[0], &c->x[0], 0.0, 0.0);
+tn_status tn__unary(const tn_op_call *c, tn_unary f) {
+    return c->kernels->unary(c->ctx, f, c->y[0], c->x[0], 0.0, 0.0);
 }
 
-tn_status tn__unary_k(tn_op_call *c, tn_unary f) {
+tn_status tn__unary_k(const tn_op_call *c, tn_unary f) {
     const tn__scalar_args *args = c->args;
-    return c->kernels->unary(c->ctx, f, &c->y[0], &c->x[0], args->k, 0.0);
+    return c->kernels->unary(c->ctx, f, c->y[0], c->x[0], args->k, 0.0);
 }
 
 /* x with y's sizes: itself when it has them, else repeated in `room`. */
@@ -88,16 +88,16 @@ static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *room
     return room;
 }
 
-tn_status tn__binary(tn_op_call *c, tn_binary f) {
+tn_status tn__binary(const tn_op_call *c, tn_binary f) {
     tn_desc a, b;
-    return c->kernels->binary(c->ctx, f, &c->y[0], fit_desc(&c->x[0], &c->y[0], &a),
-                              fit_desc(&c->x[1], &c->y[0], &b));
+    return c->kernels->binary(c->ctx, f, c->y[0], fit_desc(c->x[0], c->y[0], &a),
+                              fit_desc(c->x[1], c->y[0], &b));
 }
 
-tn_status tn__compare(tn_op_call *c, tn_compare f) {
+tn_status tn__compare(const tn_op_call *c, tn_compare f) {
     tn_desc a, b;
-    return c->kernels->compare(c->ctx, f, &c->y[0], fit_desc(&c->x[0], &c->y[0], &a),
-                               fit_desc(&c->x[1], &c->y[0], &b));
+    return c->kernels->compare(c->ctx, f, c->y[0], fit_desc(c->x[0], c->y[0], &a),
+                               fit_desc(c->x[1], c->y[0], &b));
 }
 
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a) {

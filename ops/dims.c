@@ -51,10 +51,6 @@ tn_dims tn__dims_with_last(tn_dims dims, int64_t size) {
     return dims;
 }
 
-tn_desc tn__desc_last(const tn_desc *x, int dim) {
-    return x->ndim == 0 ? *x : tn_desc_swap(x, tn__dim_from_start(dim, x->ndim), x->ndim - 1);
-}
-
 int tn__op_dim(const tn_op_call *c, int dim) {
     return tn__dim(c->in[0], dim, c->op->name);
 }

@@ -33,10 +33,6 @@ static inline int tn__dim_from_start(int dim, int ndim) {
     return dim < 0 ? dim + ndim : dim;
 }
 
-/* Dimension `dim`, as args give it, exchanged with the last: rows as kernels want them. A
- * 0-dimensional operand, a row of one, stays as it is. */
-tn_desc tn__desc_last(const tn_desc *x, int dim);
-
 /* What such statistics as a mean or a log-sum-exp are kept in: f64 for f64, else f32. */
 static inline tn_dtype tn__wide_dtype(tn_dtype dtype) {
     return dtype == TN_F64 ? TN_F64 : TN_F32;

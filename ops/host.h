@@ -1,4 +1,4 @@
-/* What loops of an operation's own (tn_op's host and host_backward) are made of: pieces that run in
+/* What loops of an operation's own (tn_op's host) are made of: pieces that run in
  * parallel, lines of an operand along one dimension, and elements of either float dtype.
  *
  *     static inline void scale_lines(const scale_job *j, int64_t first, int64_t end, tn_dtype t) {

@@ -1,6 +1,8 @@
-/* The library's operations, one line each: TN_OP(folder, name) stands for the source
- * name.c in that folder and its descriptor tn__op_name. What is compiled, the registry, and with it
- * the suite that checks every operation, are made from this list.
+/* The library's operations, one line each: TN_OP(folder, name) is the source name.c in that folder
+ * and its descriptor tn__op_name. CPU and CUDA after the name: this device has kernels of its own,
+ * as backends/cpu/rotary.c and backends/cuda/rotary.cu (or in a source that several share), which
+ * define its tn_op_kernel. What is compiled, the registry, the devices'
+ * tables of kernels, and with them the suites that check every operation, are made from this list.
  */
 
 /* elementwise/ */
@@ -114,9 +116,9 @@ TN_OP(shape, pad_around)
 
 /* linalg/ */
 TN_OP(linalg, matmul)
-TN_OP(linalg, linear)
-TN_OP(linalg, linear_gelu)
-TN_OP(linalg, linear_q8)
+TN_OP(linalg, linear, CUDA)
+TN_OP(linalg, linear_gelu, CUDA)
+TN_OP(linalg, linear_q8, CPU)
 TN_OP(linalg, einsum)
 TN_OP(linalg, bilinear)
 
@@ -137,23 +139,23 @@ TN_OP(sort, argsort)
 TN_OP(sort, topk)
 
 /* nn/ */
-TN_OP(nn, softmax)
-TN_OP(nn, log_softmax)
-TN_OP(nn, layer_norm)
-TN_OP(nn, add_layer_norm)
-TN_OP(nn, rms_norm)
-TN_OP(nn, batch_norm)
-TN_OP(nn, batch_norm_given)
+TN_OP(nn, softmax, CPU, CUDA)
+TN_OP(nn, log_softmax, CPU, CUDA)
+TN_OP(nn, layer_norm, CPU, CUDA)
+TN_OP(nn, add_layer_norm, CUDA)
+TN_OP(nn, rms_norm, CPU, CUDA)
+TN_OP(nn, batch_norm, CPU, CUDA)
+TN_OP(nn, batch_norm_given, CPU, CUDA)
 TN_OP(nn, dropout)
 TN_OP(nn, embedding)
-TN_OP(nn, attention)
+TN_OP(nn, attention, CPU, CUDA)
 TN_OP(nn, attention_qkv)
-TN_OP(nn, rotary)
+TN_OP(nn, rotary, CPU, CUDA)
 
 /* pool/ */
-TN_OP(pool, max_pool)
-TN_OP(pool, avg_pool)
-TN_OP(pool, avg_unpool)
+TN_OP(pool, max_pool, CUDA)
+TN_OP(pool, avg_pool, CUDA)
+TN_OP(pool, avg_unpool, CUDA)
 TN_OP(pool, resample)
 TN_OP(pool, resample_grad)
 TN_OP(pool, unfold)
@@ -166,7 +168,7 @@ TN_OP(rnn, lstm)
 
 /* loss/ */
 TN_OP(loss, mse)
-TN_OP(loss, cross_entropy)
+TN_OP(loss, cross_entropy, CPU, CUDA)
 TN_OP(loss, ctc)
 TN_OP(loss, l1)
 TN_OP(loss, smooth_l1)

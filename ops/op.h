@@ -8,12 +8,13 @@
 #ifndef TERN_OPS_OP_H
 #define TERN_OPS_OP_H
 
+#include "backends/entries.h"
 #include "tensor/tensor.h"
 #include "tern/ops.h"
 #include "tern/sys/op.h"
 
 /* The operations of list.h. */
-#define TN_OP(folder, name) extern const tn_op tn__op_##name;
+#define TN_OP(folder, name, ...) extern const tn_op tn__op_##name;
 #include "ops/list.h"
 #undef TN_OP
 
@@ -48,13 +49,13 @@ typedef struct tn__scalar_args {
 } tn__scalar_args;
 
 /* y = f(x); y = f(x, k) with tn__scalar_args; y = f(a, b) and y = a ? b, broadcast. */
-tn_status tn__unary(tn_op_call *c, tn_unary f);
-tn_status tn__unary_k(tn_op_call *c, tn_unary f);
-tn_status tn__binary(tn_op_call *c, tn_binary f);
-tn_status tn__compare(tn_op_call *c, tn_compare f);
+tn_status tn__unary(const tn_op_call *c, tn_unary f);
+tn_status tn__unary_k(const tn_op_call *c, tn_unary f);
+tn_status tn__binary(const tn_op_call *c, tn_binary f);
+tn_status tn__compare(const tn_op_call *c, tn_compare f);
 
 /* y = f(|x|, infinity); for integers what it is for a finite x (isfinite.c). */
-tn_status tn__compare_infinity(tn_op_call *c, tn_compare f);
+tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f);
 
 /* Of fmod and remainder (fmod.c): trunc(a / b), the k of x % k, samples. */
 tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b);

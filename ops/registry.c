@@ -4,7 +4,7 @@
 #include <string.h>
 
 static const tn_op *const all[] = {
-#define TN_OP(folder, name) &tn__op_##name,
+#define TN_OP(folder, name, ...) &tn__op_##name,
 #include "ops/list.h"
 #undef TN_OP
 };

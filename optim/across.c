@@ -48,7 +48,7 @@ tn_tensor *tn_optim_gather(const tn_optim_call *c, tn_tensor *part) {
         return tn_inert();
     }
     const tn_layout *l = &c->entry->layout;
-    if (!c->entry->parts) {
+    if (!tn__parts_of_one(c->entry->parts)) {
         return tn_reshape(part, l->whole);
     }
     TN_SCOPE;
@@ -77,7 +77,7 @@ tn_tensor *tn_optim_part(const tn_optim_call *c, tn_tensor *whole) {
         return tn_inert();
     }
     const tn_layout *l = &c->entry->layout;
-    if (!c->entry->parts) {
+    if (!tn__parts_of_one(c->entry->parts)) {
         return whole;
     }
     TN_SCOPE;
@@ -94,8 +94,6 @@ tn_tensor *tn_optim_part(const tn_optim_call *c, tn_tensor *whole) {
     if (l->length > 0) {
         copy_runs(l, tn__address(all), tn__address(mine), tn_dtype_size(tn_dtype_of(all)), false);
     }
-    /* as the twin has it: of one dimension, unless all is here */
-    bool here = l->length == tn_dims_count(l->whole);
-    tn_tensor *part = here ? tn_reshape(mine, l->whole) : mine;
-    return tn_return(tn_to(part, tn_device_of(whole)));
+    mine = tn_reshape(mine, tn__twin_dims(c->entry, tn_shape(tn__entry_stored(c->entry))));
+    return tn_return(tn_to(mine, tn_device_of(whole)));
 }

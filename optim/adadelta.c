@@ -23,24 +23,17 @@ static void adadelta_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(state[1], u);
 }
 
-static bool adadelta_check(const void *options, char *text, size_t room) {
-    const tn_adadelta_options *o = options;
-    snprintf(text, room, "rho %g, eps %g (rho in [0, 1], eps not negative)", o->rho, o->eps);
-    return o->rho >= 0.0 && o->rho <= 1.0 && tn__not_negative(o->eps);
-}
-
-static int adadelta_describe(const void *options, char *text, size_t room) {
-    const tn_adadelta_options *o = options;
-    return snprintf(text, room, "rho %s, eps %s", tn__number_of(o->rho).text,
-                    tn__number_of(o->eps).text);
-}
+static const tn_field adadelta_fields[] = {
+    TN_FIELD(tn_adadelta_options, rho, .most = 1),
+    TN_FIELD(tn_adadelta_options, eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method adadelta_method = {
     .name = "adadelta",
     .states = {"square_avg", "acc_delta"},
     .options_size = sizeof(tn_adadelta_options),
-    .check = adadelta_check,
-    .describe = adadelta_describe,
+    .fields = adadelta_fields,
     .twin = adadelta_twin,
 };
 

@@ -67,30 +67,20 @@ static tn_state_kind adafactor_state(const void *options, int i, const tn_entry 
     return matrix ? TN_STATE_WHOLE : TN_STATE_NONE;
 }
 
-static bool adafactor_check(const void *options, char *text, size_t room) {
-    const tn_adafactor_options *o = options;
-    snprintf(text, room,
-             "beta2_decay %g, eps1 %g, eps2 %g, d %g (the first may not be positive, the others "
-             "not negative, d from 1 on)",
-             o->beta2_decay, o->eps1, o->eps2, o->d);
-    return o->beta2_decay <= 0.0 && tn__not_negative(o->eps1) && tn__not_negative(o->eps2) &&
-           o->d >= 1.0;
-}
-
-static int adafactor_describe(const void *options, char *text, size_t room) {
-    const tn_adafactor_options *o = options;
-    return snprintf(text, room, "beta2_decay %s, eps1 %s, eps2 %s, d %s",
-                    tn__number_of(o->beta2_decay).text, tn__number_of(o->eps1).text,
-                    tn__number_of(o->eps2).text, tn__number_of(o->d).text);
-}
+static const tn_field adafactor_fields[] = {
+    TN_FIELD(tn_adafactor_options, beta2_decay, .least = -INFINITY),
+    TN_FIELD(tn_adafactor_options, eps1, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_adafactor_options, eps2, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_adafactor_options, d, .least = 1, .most = INFINITY),
+    {0},
+};
 
 static const tn_optim_method adafactor_method = {
     .name = "adafactor",
     .states = {"row_var", "col_var", "variance"},
     .options_size = sizeof(tn_adafactor_options),
     .state_kind = adafactor_state,
-    .check = adafactor_check,
-    .describe = adafactor_describe,
+    .fields = adafactor_fields,
     .twin = adafactor_twin,
 };
 

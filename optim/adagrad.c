@@ -21,27 +21,18 @@ static void adagrad_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(state[0], s);
 }
 
-static bool adagrad_check(const void *options, char *text, size_t room) {
-    const tn_adagrad_options *o = options;
-    snprintf(text, room, "lr_decay %g, initial_accumulator %g, eps %g (none may be negative)",
-             o->lr_decay, o->initial_accumulator, o->eps);
-    return tn__not_negative(o->lr_decay) && tn__not_negative(o->initial_accumulator) &&
-           tn__not_negative(o->eps);
-}
-
-static int adagrad_describe(const void *options, char *text, size_t room) {
-    const tn_adagrad_options *o = options;
-    return snprintf(text, room, "lr_decay %s, initial_accumulator %s, eps %s",
-                    tn__number_of(o->lr_decay).text, tn__number_of(o->initial_accumulator).text,
-                    tn__number_of(o->eps).text);
-}
+static const tn_field adagrad_fields[] = {
+    TN_FIELD(tn_adagrad_options, lr_decay, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_adagrad_options, initial_accumulator, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_adagrad_options, eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method adagrad_method = {
     .name = "adagrad",
     .states = {"sum"},
     .options_size = sizeof(tn_adagrad_options),
-    .check = adagrad_check,
-    .describe = adagrad_describe,
+    .fields = adagrad_fields,
     .twin = adagrad_twin,
 };
 

@@ -51,22 +51,18 @@ static void adam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_ten
     }
 }
 
-static bool adam_check(const void *options, char *text, size_t room) {
-    const tn_adam_options *o = &((const adam_settings *)options)->o;
-    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
-}
-
-static int adam_describe(const void *options, char *text, size_t room) {
-    const tn_adam_options *o = &((const adam_settings *)options)->o;
-    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
-}
+static const tn_field adam_fields[] = {
+    TN_FIELD_AS("beta1", adam_settings, o.beta1, TN__BETA),
+    TN_FIELD_AS("beta2", adam_settings, o.beta2, TN__BETA),
+    TN_FIELD_AS("eps", adam_settings, o.eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method adam_method = {
     .name = "adam",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
-    .check = adam_check,
-    .describe = adam_describe,
+    .fields = adam_fields,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
     .twin = adam_twin,
@@ -76,8 +72,7 @@ static const tn_optim_method adamw_method = {
     .name = "adamw",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(adam_settings),
-    .check = adam_check,
-    .describe = adam_describe,
+    .fields = adam_fields,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
     .twin = adam_twin,
@@ -88,8 +83,7 @@ static const tn_optim_method adam_amsgrad_method = {
     .name = "adam_amsgrad",
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
     .options_size = sizeof(adam_settings),
-    .check = adam_check,
-    .describe = adam_describe,
+    .fields = adam_fields,
     .twin = adam_twin,
 };
 
@@ -97,8 +91,7 @@ static const tn_optim_method adamw_amsgrad_method = {
     .name = "adamw_amsgrad",
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
     .options_size = sizeof(adam_settings),
-    .check = adam_check,
-    .describe = adam_describe,
+    .fields = adam_fields,
     .twin = adam_twin,
 };
 

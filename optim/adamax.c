@@ -22,22 +22,18 @@ static void adamax_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(state[1], u);
 }
 
-static bool adamax_check(const void *options, char *text, size_t room) {
-    const tn_adamax_options *o = options;
-    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
-}
-
-static int adamax_describe(const void *options, char *text, size_t room) {
-    const tn_adamax_options *o = options;
-    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
-}
+static const tn_field adamax_fields[] = {
+    TN_FIELD(tn_adamax_options, beta1, TN__BETA),
+    TN_FIELD(tn_adamax_options, beta2, TN__BETA),
+    TN_FIELD(tn_adamax_options, eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method adamax_method = {
     .name = "adamax",
     .states = {"exp_avg", "exp_inf"},
     .options_size = sizeof(tn_adamax_options),
-    .check = adamax_check,
-    .describe = adamax_describe,
+    .fields = adamax_fields,
     .twin = adamax_twin,
 };
 

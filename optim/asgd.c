@@ -32,26 +32,19 @@ static tn_state_kind asgd_state(const void *options, int i, const tn_entry *entr
     return i == 0 ? TN_STATE_WHOLE : TN_STATE_LIKE_PARAM;
 }
 
-static bool asgd_check(const void *options, char *text, size_t room) {
-    const tn_asgd_options *o = options;
-    snprintf(text, room, "lambd %g, alpha %g, t0 %g (none may be negative or infinite)", o->lambd,
-             o->alpha, o->t0);
-    return tn__not_negative(o->lambd) && tn__not_negative(o->alpha) && tn__not_negative(o->t0);
-}
-
-static int asgd_describe(const void *options, char *text, size_t room) {
-    const tn_asgd_options *o = options;
-    return snprintf(text, room, "lambd %s, alpha %s, t0 %s", tn__number_of(o->lambd).text,
-                    tn__number_of(o->alpha).text, tn__number_of(o->t0).text);
-}
+static const tn_field asgd_fields[] = {
+    TN_FIELD(tn_asgd_options, lambd, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_asgd_options, alpha, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_asgd_options, t0, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method asgd_method = {
     .name = "asgd",
     .states = {"eta", "ax"},
     .options_size = sizeof(tn_asgd_options),
     .state_kind = asgd_state,
-    .check = asgd_check,
-    .describe = asgd_describe,
+    .fields = asgd_fields,
     .twin = asgd_twin,
 };
 

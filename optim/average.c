@@ -21,8 +21,9 @@ typedef struct average_item {
 
 struct tn_average {
     average_item *items;
-    int count, room, lent; /* lent: how many scopes have the average in the model */
-    double decay;          /* of an exponential one; below 0: all count alike */
+    int64_t room;
+    int count, lent; /* lent: how many scopes have the average in the model */
+    double decay;    /* of an exponential one; below 0: all count alike */
     int64_t updates;
 };
 
@@ -41,36 +42,21 @@ static tn_tensor *stored_now(const average_item *item) {
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-static bool room_for_one(tn_average *a) {
-    if (a->count < a->room) {
-        return true;
-    }
-    int room = a->room ? 2 * a->room : 32;
-    average_item *items = tn__realloc(a->items, (size_t)room * sizeof(*items));
-    if (!items) {
-        tn__raise(TN_ENOMEM, "average", "no memory for %d parameters", room);
-        return false;
-    }
-    a->items = items;
-    a->room = room;
-    return true;
-}
-
 static bool add_parameter(const tn_entry *entry, void *user) {
     tn_average *a = user;
-    if (!tn_dtype_is_float(tn_dtype_of(entry->stored)) || !room_for_one(a)) {
+    if (!tn_dtype_is_float(tn_dtype_of(entry->stored)) ||
+        !tn__grow(&a->items, a->count + 1, &a->room, sizeof(*a->items), "average")) {
         return !tn__pending();
     }
     TN_SCOPE;
     TN_NO_GRAD;
     average_item *item = &a->items[a->count];
     *item = (average_item){.entry = *entry, .lists = tn__module_lists_keep(entry->owner->lists)};
-    item->entry.path = tn__strdup(entry->path);
+    item->entry.path = tn__strdup_for(entry->path, "average");
     a->count++; /* from here on tn_average_free releases it */
     tn_dtype dtype = tn_dtype_of(entry->stored) == TN_F64 ? TN_F64 : TN_F32;
     tn_tensor *mean = tn_copy(tn_cast(tn_detach(entry->stored), dtype));
     if (!item->entry.path || tn_is_inert(mean)) {
-        tn__raise(TN_ENOMEM, "average", "no memory for a name");
         return false;
     }
     item->mean = tn_keep(mean);
@@ -78,9 +64,8 @@ static bool add_parameter(const tn_entry *entry, void *user) {
 }
 
 static tn_average *average_new(void *m, double decay, const char *operation) {
-    tn_average *a = tn__pending() ? NULL : tn__calloc(1, sizeof(*a));
+    tn_average *a = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*a), operation);
     if (!a) {
-        tn__raise(TN_ENOMEM, operation, "no memory");
         return NULL;
     }
     a->decay = decay;

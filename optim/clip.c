@@ -3,9 +3,9 @@
  *
  * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come
  * to the host together (one wait for a device) and are added in double, in order of registration:
- * the same bits in every run. Where other ranks have more of a parameter, one sum over them follows
- * for all parameters that they share. Clipping before a step costs nothing more: the step
- * multiplies each gradient as it reads it.
+ * the same bits in every run. Where other ranks have more of the parameters, sums over them follow,
+ * one for each group (tn_parts). Clipping before a step costs nothing more: the step multiplies
+ * each gradient as it reads it.
  */
 #include "optim/optim.h"
 
@@ -56,11 +56,8 @@ static bool sums_on(tn_device device, const gradient *grads, int n, double *host
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *sums = tn_empty_on(device, TN_DIMS(n), TN_F64);
-    double *here = tn__malloc((size_t)n * sizeof(*here));
+    double *here = tn__malloc_for((size_t)n * sizeof(*here), operation);
     bool done = here && !tn_is_inert(sums);
-    if (!here) {
-        tn__raise(TN_ENOMEM, operation, "no memory for the norms of %d gradients", n);
-    }
     for (int i = 0; done && i < n; i++) {
         if (is_on(&grads[i], device)) {
             done = tn__sum_squares(grads[i].here, sums, i, operation);
@@ -101,57 +98,115 @@ static bool all_sums(const gradient *grads, int n, double *host, const char *ope
     return true;
 }
 
+/* values[n] are summed over the ranks of one node of a chain. False after raising. */
+static bool sum_at(const tn_parts *p, double *values, int n) {
+    for (int i = 0; !p->counts && i < n; i++) {
+        values[i] = 0.0;
+    }
+    return !p->sum || p->sum(p, values, n) == TN_OK;
+}
+
 bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n) {
-    for (const tn_parts *p = parts; p; p = p->next) {
-        for (int i = 0; !p->counts && i < n; i++) {
-            values[i] = 0.0;
-        }
-        if (p->sum(p, values, n) != TN_OK) {
+    for (const tn_parts *p = parts; tn__parts_of_one(p); p = p->next) {
+        if (!sum_at(p, values, n)) {
             return false;
         }
     }
     return true;
 }
 
-/* Whether an earlier gradient has the same parts as gradient i. */
-static bool parts_seen(const gradient *grads, int i) {
-    for (int k = 0; k < i; k++) {
-        if (grads[k].parts == grads[i].parts) {
-            return true;
-        }
+/* ---- The sum of all -------------------------------------------------------------------------- */
+
+/* Who has more of some parameters: the sum of what leads here. */
+typedef struct level {
+    const tn_parts *parts;
+    int depth; /* how many follow it in its chain */
+    double sum;
+} level;
+
+typedef struct levels {
+    level *at; /* [count], in the order of the parameters */
+    int count, deepest;
+} levels;
+
+/* Adds to the sum of a node of a chain; NULL: to the total. */
+static void level_add(levels *l, const tn_parts *parts, double sum, double *total) {
+    int i = 0;
+    while (parts && i < l->count && l->at[i].parts != parts) {
+        i++;
     }
-    return false;
+    *(parts ? &l->at[i].sum : total) += sum;
 }
 
-/* The sum of all sums[n], in order for those with the same parts. Parameters without a gradient are
- * among them: every rank takes part in the same sums over ranks. False after raising. */
-static bool total_sum(const gradient *grads, const double *sums, int n, double *total) {
+/* Lists a chain; there is room. */
+static void add_chain(levels *l, const tn_parts *parts) {
+    int depth = 0;
+    for (const tn_parts *p = parts; p; p = p->next) {
+        depth++;
+    }
+    l->deepest = depth > l->deepest ? depth : l->deepest;
+    for (const tn_parts *p = parts; p; p = p->next) {
+        int i = 0;
+        while (i < l->count && l->at[i].parts != p) {
+            i++;
+        }
+        l->count += i == l->count;
+        depth--;
+        l->at[i] = (level){.parts = p, .depth = depth};
+    }
+}
+
+/* False after raising. */
+static bool list_levels(levels *l, const gradient *grads, int n, const char *operation) {
+    size_t room = 1;
+    for (int i = 0; i < n; i++) {
+        for (const tn_parts *p = grads[i].parts; p; p = p->next) {
+            room++;
+        }
+    }
+    *l = (levels){.at = tn__malloc_for(room * sizeof(*l->at), operation)};
+    for (int i = 0; l->at && i < n; i++) {
+        add_chain(l, grads[i].parts);
+    }
+    return l->at != NULL;
+}
+
+/* The sum of all sums[n]. Level by level: what a node leads to waits until all that lead to it are
+ * in, so that each group sums once, however different the chains of its ranks are before it (stages
+ * of a pipeline). Parameters without a gradient are among them: every rank takes part in the same
+ * sums. False after raising. */
+static bool total_sum(const gradient *grads, const double *sums, int n, double *total,
+                      const char *operation) {
+    levels l;
+    if (!list_levels(&l, grads, n, operation)) {
+        return false;
+    }
     *total = 0.0;
     for (int i = 0; i < n; i++) {
-        if (parts_seen(grads, i)) {
-            continue;
-        }
-        double sum = 0.0;
-        for (int k = i; k < n; k++) {
-            sum += grads[k].parts == grads[i].parts ? sums[k] : 0.0;
-        }
-        if (!tn__sum_over_ranks(grads[i].parts, &sum, 1)) {
-            return false;
-        }
-        *total += sum;
+        level_add(&l, grads[i].parts, sums[i], total);
     }
-    return true;
+    bool done = true;
+    for (int depth = l.deepest - 1; done && depth >= 0; depth--) {
+        for (int i = 0; done && i < l.count; i++) {
+            level *at = &l.at[i];
+            if (at->depth == depth) {
+                done = sum_at(at->parts, &at->sum, 1);
+                level_add(&l, at->parts->next, at->sum, total);
+            }
+        }
+    }
+    free(l.at);
+    return done;
 }
 
 /* The square root of the sum of squares of n gradients, in double and in order. NaN after raising.
  */
 static double grad_norm(const gradient *grads, int n, const char *operation) {
-    double *sums = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*sums)), total;
+    double *sums = tn__malloc_for((size_t)(n > 0 ? n : 1) * sizeof(*sums), operation), total;
     if (!sums) {
-        tn__raise(TN_ENOMEM, operation, "no memory for the norms of %d gradients", n);
         return NAN;
     }
-    bool done = all_sums(grads, n, sums, operation) && total_sum(grads, sums, n, &total);
+    bool done = all_sums(grads, n, sums, operation) && total_sum(grads, sums, n, &total, operation);
     free(sums);
     return done ? sqrt(total) : NAN;
 }
@@ -170,9 +225,8 @@ static bool may_clip(double max_norm, const char *operation) {
 }
 
 double tn__optim_norm(tn_optim *opt, const char *operation) {
-    gradient *grads = tn__malloc((size_t)opt->item_count * sizeof(*grads));
+    gradient *grads = tn__malloc_for((size_t)opt->item_count * sizeof(*grads), operation);
     if (!grads) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %d gradients", opt->item_count);
         return NAN;
     }
     for (int i = 0; i < opt->item_count; i++) {
@@ -196,20 +250,14 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
 /* The gradients of a module, one for each parameter. */
 typedef struct collection {
     gradient *grads;
-    int count, room;
+    int count;
+    int64_t room;
 } collection;
 
 static bool collect_gradient(const tn_entry *entry, void *user) {
     collection *c = user;
-    if (c->count == c->room) {
-        int room = c->room ? 2 * c->room : 64;
-        gradient *grads = tn__realloc(c->grads, (size_t)room * sizeof(*grads));
-        if (!grads) {
-            tn__raise(TN_ENOMEM, "clip_grad_norm", "no memory for %d gradients", room);
-            return false;
-        }
-        c->grads = grads;
-        c->room = room;
+    if (!tn__grow(&c->grads, c->count + 1, &c->room, sizeof(*c->grads), "clip_grad_norm")) {
+        return false;
     }
     c->grads[c->count++] = gradient_of(entry->stored, entry->parts);
     return true;

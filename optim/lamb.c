@@ -24,22 +24,18 @@ static void lamb_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_ten
     tn_copy_(state[1], v);
 }
 
-static bool lamb_check(const void *options, char *text, size_t room) {
-    const tn_lamb_options *o = options;
-    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
-}
-
-static int lamb_describe(const void *options, char *text, size_t room) {
-    const tn_lamb_options *o = options;
-    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
-}
+static const tn_field lamb_fields[] = {
+    TN_FIELD(tn_lamb_options, beta1, TN__BETA),
+    TN_FIELD(tn_lamb_options, beta2, TN__BETA),
+    TN_FIELD(tn_lamb_options, eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method lamb_method = {
     .name = "lamb",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(tn_lamb_options),
-    .check = lamb_check,
-    .describe = lamb_describe,
+    .fields = lamb_fields,
     .twin = lamb_twin,
 };
 

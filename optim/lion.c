@@ -16,24 +16,17 @@ static void lion_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_ten
     tn_copy_(state[0], m);
 }
 
-static bool lion_check(const void *options, char *text, size_t room) {
-    const tn_lion_options *o = options;
-    snprintf(text, room, "beta1 %g, beta2 %g (both in [0, 1))", o->beta1, o->beta2);
-    return tn__is_beta(o->beta1) && tn__is_beta(o->beta2);
-}
-
-static int lion_describe(const void *options, char *text, size_t room) {
-    const tn_lion_options *o = options;
-    return snprintf(text, room, "beta1 %s, beta2 %s", tn__number_of(o->beta1).text,
-                    tn__number_of(o->beta2).text);
-}
+static const tn_field lion_fields[] = {
+    TN_FIELD(tn_lion_options, beta1, TN__BETA),
+    TN_FIELD(tn_lion_options, beta2, TN__BETA),
+    {0},
+};
 
 static const tn_optim_method lion_method = {
     .name = "lion",
     .states = {"exp_avg"},
     .options_size = sizeof(tn_lion_options),
-    .check = lion_check,
-    .describe = lion_describe,
+    .fields = lion_fields,
     .twin = lion_twin,
 };
 

@@ -16,10 +16,6 @@
  */
 #include "optim/twin.h"
 
-static bool is_matrix(const tn_muon_options *o, const tn_entry *entry) {
-    return entry->layout.whole.ndim >= 2 && !(o->adamw && o->adamw(entry, NULL));
-}
-
 /* The quintic iteration of Newton and Schulz on x (n, m), n <= m. */
 static tn_tensor *newton_schulz(const tn_muon_options *o, tn_tensor *x) {
     for (int i = 0; i < o->ns_steps; i++) {
@@ -63,40 +59,31 @@ static void muon_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_ten
 }
 
 static tn_state_kind muon_state(const void *options, int i, const tn_entry *entry, tn_dims *dims) {
-    return is_matrix(options, entry) == (i == 0) ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
+    const tn_muon_options *o = options;
+    bool matrix = entry->layout.whole.ndim >= 2 && !(o->adamw && o->adamw(entry, NULL));
+    return matrix == (i == 0) ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
 }
 
-static bool muon_check(const void *options, char *text, size_t room) {
-    const tn_muon_options *o = options;
-    if (!tn__is_beta(o->momentum) || !tn__not_negative(o->eps) || o->ns_steps < 0 ||
-        o->ns_steps >= 100) {
-        snprintf(text, room,
-                 "momentum %g, eps %g, ns_steps %d (in [0, 1), not negative, below 100)",
-                 o->momentum, o->eps, o->ns_steps);
-        return false;
-    }
-    return tn__betas_fit(o->adamw_beta1, o->adamw_beta2, o->adamw_eps, text, room);
-}
-
-static int muon_describe(const void *options, char *text, size_t room) {
-    const tn_muon_options *o = options;
-    return snprintf(text, room,
-                    "momentum %s, nesterov %d, ns_steps %d, ns_a %s, ns_b %s, ns_c %s, eps %s, "
-                    "adamw_beta1 %s, adamw_beta2 %s, adamw_eps %s",
-                    tn__number_of(o->momentum).text, o->nesterov, o->ns_steps,
-                    tn__number_of(o->ns_a).text, tn__number_of(o->ns_b).text,
-                    tn__number_of(o->ns_c).text, tn__number_of(o->eps).text,
-                    tn__number_of(o->adamw_beta1).text, tn__number_of(o->adamw_beta2).text,
-                    tn__number_of(o->adamw_eps).text);
-}
+static const tn_field muon_fields[] = {
+    TN_FIELD(tn_muon_options, momentum, TN__BETA),
+    TN_FIELD(tn_muon_options, nesterov),
+    TN_FIELD(tn_muon_options, ns_steps, .most = 99),
+    TN_FIELD(tn_muon_options, ns_a),
+    TN_FIELD(tn_muon_options, ns_b),
+    TN_FIELD(tn_muon_options, ns_c),
+    TN_FIELD(tn_muon_options, eps, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_muon_options, adamw_beta1, TN__BETA),
+    TN_FIELD(tn_muon_options, adamw_beta2, TN__BETA),
+    TN_FIELD(tn_muon_options, adamw_eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method muon_method = {
     .name = "muon",
     .states = {"momentum_buffer", "exp_avg", "exp_avg_sq"},
     .options_size = sizeof(tn_muon_options),
     .state_kind = muon_state,
-    .check = muon_check,
-    .describe = muon_describe,
+    .fields = muon_fields,
     .twin = muon_twin,
 };
 

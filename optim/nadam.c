@@ -40,29 +40,20 @@ static tn_state_kind nadam_state(const void *options, int i, const tn_entry *ent
     return i == 2 ? TN_STATE_WHOLE : TN_STATE_LIKE_PARAM;
 }
 
-static bool nadam_check(const void *options, char *text, size_t room) {
-    const tn_nadam_options *o = options;
-    bool betas = tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
-    if (betas) {
-        snprintf(text, room, "momentum_decay %g may not be negative", o->momentum_decay);
-    }
-    return betas && tn__not_negative(o->momentum_decay);
-}
-
-static int nadam_describe(const void *options, char *text, size_t room) {
-    const tn_nadam_options *o = options;
-    int used = tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
-    return used + snprintf(text + used, room - (size_t)used, ", momentum_decay %s",
-                           tn__number_of(o->momentum_decay).text);
-}
+static const tn_field nadam_fields[] = {
+    TN_FIELD(tn_nadam_options, beta1, TN__BETA),
+    TN_FIELD(tn_nadam_options, beta2, TN__BETA),
+    TN_FIELD(tn_nadam_options, eps, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_nadam_options, momentum_decay, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method nadam_method = {
     .name = "nadam",
     .states = {"exp_avg", "exp_avg_sq", "mu_product"},
     .options_size = sizeof(tn_nadam_options),
     .state_kind = nadam_state,
-    .check = nadam_check,
-    .describe = nadam_describe,
+    .fields = nadam_fields,
     .twin = nadam_twin,
 };
 

@@ -7,8 +7,10 @@
  */
 #include "optim/optim.h"
 
+#include "core/buffer.h"
 #include "core/memory.h"
 #include "tensor/recipe.h"
+#include "tensor/fields.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -90,21 +92,6 @@ static bool item_seen(const tn_optim *opt, const tn_entry *entry) {
     return false;
 }
 
-static bool items_grow(tn_optim *opt) {
-    if (opt->item_count < opt->item_room) {
-        return true;
-    }
-    int room = opt->item_room ? opt->item_room * 2 : 16;
-    tn__item *items = tn__realloc(opt->items, (size_t)room * sizeof(*items));
-    if (!items) {
-        tn__raise(TN_ENOMEM, opt->method->name, "no memory for %d parameters", room);
-        return false;
-    }
-    opt->items = items;
-    opt->item_room = room;
-    return true;
-}
-
 /* Adds a parameter that wants a gradient; false after raising. */
 static bool item_add(const tn_entry *entry, void *user) {
     tn_optim *opt = user;
@@ -112,7 +99,7 @@ static bool item_add(const tn_entry *entry, void *user) {
     if (!tn_requires_grad(p)) {
         return true;
     }
-    if (!tn__elements_made(p, entry->path, opt->method->name)) {
+    if (!entry->absent && !tn__elements_made(p, entry->path, opt->method->name)) {
         return false;
     }
     if (!tn_is_contiguous(p)) {
@@ -120,31 +107,31 @@ static bool item_add(const tn_entry *entry, void *user) {
                   entry->path);
         return false;
     }
-    if (item_seen(opt, entry) || !items_grow(opt)) {
+    if (item_seen(opt, entry) || !tn__grow(&opt->items, opt->item_count + 1, &opt->item_room,
+                                           sizeof(*opt->items), opt->method->name)) {
         return false;
     }
     tn__item *item = &opt->items[opt->item_count];
-    *item = (tn__item){
-        .entry = *entry, .lists = tn__module_lists_keep(entry->owner->lists), .param = tn_keep(p)};
-    item->entry.path = tn__strdup(entry->path);
+    *item = (tn__item){.entry = *entry,
+                       .lists = tn__module_lists_keep(entry->owner->lists),
+                       .param = entry->absent ? NULL : tn_keep(p)};
+    item->entry.path = tn__strdup_for(entry->path, opt->method->name);
     __atomic_fetch_add(&item->lists->stepped, 1, __ATOMIC_RELAXED);
     opt->item_count++; /* from here on tn_optim_free releases it */
     if (!item->entry.path) {
-        tn__raise(TN_ENOMEM, opt->method->name, "no memory for a name");
         return false;
     }
-    return item_make_state(opt, item);
+    return entry->absent || item_make_state(opt, item);
 }
 
 /* ---- Making and freeing ---------------------------------------------------------------------- */
 
 static int group_add(tn_optim *opt, tn_optim_group_options options) {
-    tn_optim_group_options **groups =
-        tn__realloc(opt->groups, (size_t)(opt->group_count + 1) * sizeof(*groups));
-    tn_optim_group_options *group = groups ? tn__malloc(sizeof(*group)) : NULL;
-    opt->groups = groups ? groups : opt->groups;
+    bool fits = tn__grow(&opt->groups, opt->group_count + 1, &opt->group_room, sizeof(*opt->groups),
+                         opt->method->name);
+    tn_optim_group_options *group =
+        fits ? tn__calloc_for(1, sizeof(*group), opt->method->name) : NULL;
     if (!group) {
-        tn__raise(TN_ENOMEM, opt->method->name, "no memory for a parameter group");
         return -1;
     }
     *group = options;
@@ -178,7 +165,8 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
         return false;
     }
     char wrong[200];
-    if (method->check && !method->check(options, wrong, sizeof(wrong))) {
+    if (!tn__fields_fit(method->fields, options, wrong, sizeof(wrong)) ||
+        (method->check && !method->check(options, wrong, sizeof(wrong)))) {
         tn__raise(TN_EVALUE, method->name, "%s", wrong);
         return false;
     }
@@ -188,9 +176,8 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
 /* Takes over options, groups and the parameters of m; false after raising. */
 static bool optim_fill(tn_optim *opt, void *m, const void *options, tn_optim_rates rates) {
     size_t size = opt->method->options_size;
-    opt->options = size > 0 ? tn__malloc(size) : NULL;
+    opt->options = size > 0 ? tn__malloc_for(size, opt->method->name) : NULL;
     if (size > 0 && !opt->options) {
-        tn__raise(TN_ENOMEM, opt->method->name, "no memory for the options");
         return false;
     }
     if (size > 0) {
@@ -200,7 +187,7 @@ static bool optim_fill(tn_optim *opt, void *m, const void *options, tn_optim_rat
     if (group_add(opt, all) < 0) {
         return false;
     }
-    tn_module_each(m, (tn_walk){0}, item_add, opt);
+    tn_module_each(m, (tn_walk){.absent = true}, item_add, opt);
     if (tn__pending()) {
         return false;
     }
@@ -209,9 +196,8 @@ static bool optim_fill(tn_optim *opt, void *m, const void *options, tn_optim_rat
                   "the module has no parameter that requires a gradient");
         return false;
     }
-    opt->spans = tn__malloc((size_t)opt->item_count * sizeof(*opt->spans));
+    opt->spans = tn__malloc_for((size_t)opt->item_count * sizeof(*opt->spans), opt->method->name);
     if (!opt->spans) {
-        tn__raise(TN_ENOMEM, opt->method->name, "no memory for %d parameters", opt->item_count);
         return false;
     }
     if (rates.no_decay) {
@@ -224,10 +210,7 @@ tn_optim *tn_optim_new(void *m, const tn_optim_method *method, const void *optio
                        tn_optim_rates rates) {
     tn_optim *opt = NULL;
     if (!tn__pending() && method_fits(method, options, rates)) {
-        opt = tn__malloc(sizeof(*opt));
-        if (!opt) {
-            tn__raise(TN_ENOMEM, method->name, "no memory for an optimiser");
-        }
+        opt = tn__malloc_for(sizeof(*opt), method->name);
     }
     if (!opt) {
         tn_parameters_free(m);
@@ -356,12 +339,6 @@ const char *tn_optim_kind(const tn_optim *opt) {
     return opt ? opt->method->name : "";
 }
 
-int tn__optim_describe(const tn_optim *opt, char *text, size_t room) {
-    const tn_optim_method *method = opt->method;
-    return method->describe ? method->describe(opt->options, text, room)
-                            : snprintf(text, room, "%s", "");
-}
-
 int tn__optim_group_count(const tn_optim *opt, int group) {
     int count = 0;
     for (int i = 0; i < opt->item_count; i++) {
@@ -376,13 +353,10 @@ static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, co
     if (!t || !what) {
         return true;
     }
-    size_t room = strlen(item->entry.path) + strlen(what) + 2;
-    char *name = tn__malloc(room);
+    char *name = tn__asprintf("optim_each", "%s.%s", item->entry.path, what);
     if (!name) {
-        tn__raise(TN_ENOMEM, "optim_each", "no memory for a name");
         return false;
     }
-    snprintf(name, room, "%s.%s", item->entry.path, what);
     bool more = f(name, t, like, user);
     free(name);
     return more;

@@ -42,26 +42,35 @@ struct tn_optim {
     double lr;
     tn_optim_group_options **groups; /* each of its own, so that a pointer to one stays */
     int group_count;
+    int64_t group_room;
     tn__item *items;
-    int item_count, item_room;
+    int item_count;
+    int64_t item_room;
     tn_optim_span *spans; /* [item_count] */
     int64_t steps;
     double grad_scale; /* from tn_optim_clip or a scaler, for the next step */
     void *own_module;  /* tn_parameters, or NULL */
 };
 
-/* What is stored of the parameter now; NULL once the module, and with it the field, is not there.
- * (entry.stored is what it was when the optimiser was made.) */
-static inline tn_tensor *tn__item_param(const tn__item *item) {
-    return tn__module_stands(item->lists) ? tn__entry_stored(&item->entry) : NULL;
+/* The shape in which a twin sees what is stored of a parameter, `count` elements of the shape
+ * `stored`: the parameter's own where all of it is here, else as it is stored. */
+static inline tn_dims tn__twin_dims(const tn_entry *entry, tn_dims stored) {
+    tn_dims whole = entry->layout.whole;
+    return tn_dims_count(whole) == tn_dims_count(stored) ? whole : stored;
 }
 
-/* Options that no group has of its own, to text[room], as snprintf. Negative after raising. */
-int tn__optim_describe(const tn_optim *opt, char *text, size_t room);
-int tn__scaler_describe(const tn_scaler *s, char *text, size_t room);
+/* What is stored of the parameter now; NULL once the module, and with it the field, is not there,
+ * and of one that is absent: this has a name and a group, so that groups are alike on all ranks.
+ * (entry.stored is what it was when the optimiser was made.) */
+static inline tn_tensor *tn__item_param(const tn__item *item) {
+    bool here = tn__module_stands(item->lists) && !item->entry.absent;
+    return here ? tn__entry_stored(&item->entry) : NULL;
+}
 
-/* How many parameters the group has. */
-int tn__optim_group_count(const tn_optim *opt, int group);
+extern const tn_field tn__scaler_fields[]; /* of a tn_scaler */
+
+/* How many parameters the group has, absent ones among them. */
+TN_API int tn__optim_group_count(const tn_optim *opt, int group);
 
 /* As tn_optim_each, with what the state belongs to: a tensor that is laid out as the parameter has
  * its entry, one that is alike on every rank (a count of steps) has NULL. */
@@ -72,7 +81,12 @@ void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
  * raising. */
 bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation);
 
-/* values[n], sums over what is here, become those over what all ranks have. False after raising. */
+/* Those with whom a rank has one parameter, at a node of its chain; NULL: nobody has more of it. */
+static inline const tn_parts *tn__parts_of_one(const tn_parts *p) {
+    return p && !p->others ? p : NULL;
+}
+/* values[n], sums over what is here of one parameter, become those over what all ranks have of it.
+ * False after raising. */
 bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n);
 
 /* Whether tn_parameters made it. */

@@ -22,9 +22,8 @@ void *tn_parameters(tn_tensor *const *list, int n) {
         tn__raise(TN_EVALUE, "parameters", "%d tensors%s", n, list ? "" : ", and the list is NULL");
         return NULL;
     }
-    parameters *p = tn__calloc(1, sizeof(*p) + (size_t)n * sizeof(*p->list));
+    parameters *p = tn__calloc_for(1, sizeof(*p) + (size_t)n * sizeof(*p->list), "parameters");
     if (!p) {
-        tn__raise(TN_ENOMEM, "parameters", "no memory for %d tensors", n);
         return NULL;
     }
     tn_module_init(p, "parameters", parameters_forward);

@@ -37,22 +37,18 @@ static void radam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(state[1], v);
 }
 
-static bool radam_check(const void *options, char *text, size_t room) {
-    const tn_radam_options *o = options;
-    return tn__betas_fit(o->beta1, o->beta2, o->eps, text, room);
-}
-
-static int radam_describe(const void *options, char *text, size_t room) {
-    const tn_radam_options *o = options;
-    return tn__betas_text(o->beta1, o->beta2, o->eps, text, room);
-}
+static const tn_field radam_fields[] = {
+    TN_FIELD(tn_radam_options, beta1, TN__BETA),
+    TN_FIELD(tn_radam_options, beta2, TN__BETA),
+    TN_FIELD(tn_radam_options, eps, TN__NOT_NEGATIVE),
+    {0},
+};
 
 static const tn_optim_method radam_method = {
     .name = "radam",
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(tn_radam_options),
-    .check = radam_check,
-    .describe = radam_describe,
+    .fields = radam_fields,
     .twin = radam_twin,
 };
 

@@ -42,27 +42,20 @@ static tn_state_kind rmsprop_state(const void *options, int i, const tn_entry *e
     return there ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
 }
 
-static bool rmsprop_check(const void *options, char *text, size_t room) {
-    const tn_rmsprop_options *o = options;
-    snprintf(text, room, "alpha %g, eps %g, momentum %g (none may be negative or infinite)",
-             o->alpha, o->eps, o->momentum);
-    return tn__not_negative(o->alpha) && tn__not_negative(o->eps) && tn__not_negative(o->momentum);
-}
-
-static int rmsprop_describe(const void *options, char *text, size_t room) {
-    const tn_rmsprop_options *o = options;
-    return snprintf(text, room, "alpha %s, eps %s, momentum %s, centered %d",
-                    tn__number_of(o->alpha).text, tn__number_of(o->eps).text,
-                    tn__number_of(o->momentum).text, o->centered);
-}
+static const tn_field rmsprop_fields[] = {
+    TN_FIELD(tn_rmsprop_options, alpha, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_rmsprop_options, eps, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_rmsprop_options, momentum, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_rmsprop_options, centered),
+    {0},
+};
 
 static const tn_optim_method rmsprop_method = {
     .name = "rmsprop",
     .states = {"square_avg", "momentum_buffer", "grad_avg"},
     .options_size = sizeof(tn_rmsprop_options),
     .state_kind = rmsprop_state,
-    .check = rmsprop_check,
-    .describe = rmsprop_describe,
+    .fields = rmsprop_fields,
     .twin = rmsprop_twin,
 };
 

@@ -7,7 +7,6 @@
 #include "optim/optim.h"
 
 #include "core/memory.h"
-#include "core/number.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,21 +52,21 @@ tn_scaler *tn_scaler_new(tn_scaler_options options) {
         !options_fit(&options)) {
         return NULL;
     }
-    tn_scaler *s = tn__malloc(sizeof(*s));
+    tn_scaler *s = tn__malloc_for(sizeof(*s), "scaler");
     if (!s) {
-        tn__raise(TN_ENOMEM, "scaler", "no memory for a scaler");
         return NULL;
     }
     *s = (tn_scaler){.options = options, .state = {.scale = options.enabled ? options.scale : 1.0}};
     return s;
 }
 
-int tn__scaler_describe(const tn_scaler *s, char *text, size_t room) {
-    const tn_scaler_options *o = &s->options;
-    return snprintf(text, room, "growth %s, backoff %s, interval %lld, enabled %d",
-                    tn__number_of(o->growth).text, tn__number_of(o->backoff).text,
-                    (long long)o->interval, o->enabled);
-}
+const tn_field tn__scaler_fields[] = {
+    TN_FIELD_OPTION(tn_scaler, growth),
+    TN_FIELD_OPTION(tn_scaler, backoff),
+    TN_FIELD_OPTION(tn_scaler, interval),
+    TN_FIELD_OPTION(tn_scaler, enabled),
+    {0},
+};
 
 void tn_scaler_free(tn_scaler *s) {
     free(s);

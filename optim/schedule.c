@@ -82,10 +82,6 @@ static double bend_between(double from, double to, double at) {
     return to + (from - to) * (1.0 + cos(pi * (at < 1.0 ? at : 1.0))) / 2.0;
 }
 
-static int64_t count_falls(const tn_schedule *s, int64_t t) {
-    return t / (s->every > 0 ? s->every : 1);
-}
-
 static int count_milestones(const tn_schedule *s, int64_t t) {
     int passed = 0;
     for (int i = 0; i < s->milestone_count && i < TN_MILESTONES; i++) {
@@ -120,7 +116,7 @@ double tn_schedule_at(tn_schedule s, int64_t step) {
     if (step < s.warmup) {
         return s.peak * ((double)step + 1.0) / ((double)s.warmup + 1.0);
     }
-    int64_t t = step - (s.warmup > 0 ? s.warmup : 0);
+    int64_t t = step - (s.warmup > 0 ? s.warmup : 0), drops = t / (s.every > 0 ? s.every : 1);
     double length = (double)s.steps - (double)s.warmup,
            part = length > 0.0 ? ((double)step - (double)s.warmup) / length : 1.0;
     part = part < 1.0 ? part : 1.0;
@@ -130,7 +126,7 @@ double tn_schedule_at(tn_schedule s, int64_t step) {
     case TN_COSINE:
         return bend_between(s.peak, s.end, part);
     case TN_STEP:
-        return s.peak * pow(s.factor, (double)count_falls(&s, t));
+        return s.peak * pow(s.factor, (double)drops);
     case TN_MULTI_STEP:
         return s.peak * pow(s.factor, count_milestones(&s, t));
     case TN_EXPONENTIAL:

@@ -8,8 +8,7 @@
  *
  * State: m as momentum_buffer, when there is momentum.
  */
-#include "core/number.h"
-#include "optim/optim.h"
+#include "optim/twin.h"
 
 #include <math.h>
 
@@ -46,20 +45,15 @@ static void sgd_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tens
     tn_copy_(state[0], m);
 }
 
-static int sgd_describe(const void *options, char *text, size_t room) {
-    const tn_sgd_options *o = options;
-    return snprintf(text, room, "momentum %s, dampening %s, nesterov %d",
-                    tn__number_of(o->momentum).text, tn__number_of(o->dampening).text, o->nesterov);
-}
+static const tn_field sgd_fields[] = {
+    TN_FIELD(tn_sgd_options, momentum, TN__NOT_NEGATIVE),
+    TN_FIELD(tn_sgd_options, dampening),
+    TN_FIELD(tn_sgd_options, nesterov),
+    {0},
+};
 
 static bool sgd_check(const void *options, char *text, size_t room) {
     const tn_sgd_options *o = options;
-    if (!tn__not_negative(o->momentum) || !isfinite(o->dampening)) {
-        snprintf(text, room,
-                 "momentum %g, dampening %g (none may be infinite, nor momentum negative)",
-                 o->momentum, o->dampening);
-        return false;
-    }
     snprintf(text, room, "nesterov needs momentum (it is %g) and no dampening (it is %g)",
              o->momentum, o->dampening);
     return !o->nesterov || (o->momentum != 0.0 && o->dampening == 0.0);
@@ -71,7 +65,7 @@ static const tn_optim_method sgd_method = {
     .options_size = sizeof(tn_sgd_options),
     .state_kind = sgd_state,
     .check = sgd_check,
-    .describe = sgd_describe,
+    .fields = sgd_fields,
     .kernel = sgd_kernel,
     .entry = TN_KERNEL(sgd),
     .twin = sgd_twin,

@@ -69,6 +69,9 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
 static bool item_look(tn_optim *opt, tn__item *item) {
     item->done = true;
     item->grad = NULL;
+    if (item->entry.absent) {
+        return true;
+    }
     tn_tensor *p = current_param(opt, item), *g = p ? tn_grad_of(p) : NULL;
     if (!p || !g) {
         return p != NULL;
@@ -186,17 +189,10 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_
     return status;
 }
 
-/* The parameter's own shape where all of it is here. */
-static tn_dims twin_dims(const tn__item *item) {
-    int64_t count = tn_count(item->param);
-    tn_dims whole = item->entry.layout.whole;
-    return tn_dims_count(whole) == count ? whole : TN_DIMS(count);
-}
-
 /* The same for one parameter, made of operations. */
 static tn_status run_twin(const tn_optim *opt, const tn__item *item, const tn_optim_call *call) {
     TN_SCOPE;
-    tn_dims dims = twin_dims(item);
+    tn_dims dims = tn__twin_dims(&item->entry, tn_shape(item->param));
     tn_tensor *p = tn_reshape(item->master ? item->master : item->param, dims);
     tn_tensor *g =
         tn_mul_scalar(tn_cast(tn_reshape(item->grad, dims), tn_dtype_of(p)), call->grad_scale);
@@ -216,12 +212,6 @@ static tn_status run_twin(const tn_optim *opt, const tn__item *item, const tn_op
 static bool items_alike(const tn__item *a, const tn__item *b) {
     return a->group == b->group && a->count == b->count &&
            tn__same_device(a->param->storage->device, b->param->storage->device);
-}
-
-/* A rank may have no element of a parameter; its count of steps is that of the others all the same.
- */
-static bool has_elements(const tn__item *item) {
-    return tn_count(item->param) > 0;
 }
 
 static void note_step(tn__item *item) {
@@ -249,7 +239,8 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
         return done;
     }
     for (tn__item *item = first; item < end; item++) {
-        if (!item->done && items_alike(first, item) && has_elements(item)) {
+        /* A rank may have no element of a parameter; its count of steps is that of the others. */
+        if (!item->done && items_alike(first, item) && tn_count(item->param) > 0) {
             opt->spans[call.count++] = item_span(item);
         }
     }

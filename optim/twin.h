@@ -2,9 +2,9 @@
 #ifndef TERN_OPTIM_TWIN_H
 #define TERN_OPTIM_TWIN_H
 
-#include "core/number.h"
 #include "optim/optim.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Decay as a gradient: g + weight_decay p. */
@@ -32,21 +32,8 @@ static inline tn_tensor *tn__over_root(tn_tensor *m, tn_tensor *v, double eps) {
     return tn_div(m, tn_add_scalar(tn_sqrt(v), eps));
 }
 
-static inline bool tn__is_beta(double beta) {
-    return beta >= 0.0 && beta < 1.0;
-}
-
-/* tn_optim_method.check of those that have two betas and an eps. */
-static inline bool tn__betas_fit(double beta1, double beta2, double eps, char *text, size_t room) {
-    snprintf(text, room, "beta1 %g, beta2 %g, eps %g (betas in [0, 1), eps not negative)", beta1,
-             beta2, eps);
-    return tn__is_beta(beta1) && tn__is_beta(beta2) && tn__not_negative(eps);
-}
-
-/* And their tn_optim_method.describe. */
-static inline int tn__betas_text(double beta1, double beta2, double eps, char *text, size_t room) {
-    return snprintf(text, room, "beta1 %s, beta2 %s, eps %s", tn__number_of(beta1).text,
-                    tn__number_of(beta2).text, tn__number_of(eps).text);
-}
+/* What fields of options may be (tn_field.least, .most). */
+#define TN__BETA .most = 0x1.fffffffffffffp-1 /* in [0, 1) */
+#define TN__NOT_NEGATIVE .most = DBL_MAX
 
 #endif

@@ -13,11 +13,10 @@ tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device) {
     if (!tn__device_exists(device, "empty") || !tn__bytes_of(dims, dtype, &bytes, "empty")) {
         return tn_inert();
     }
-    struct tn__recipe *recipe = tn__calloc(1, sizeof(*recipe));
+    struct tn__recipe *recipe = tn__calloc_for(1, sizeof(*recipe), "empty");
     tn_storage *storage = recipe ? tn__storage_new(0, device, "empty") : NULL;
     if (!storage) {
         free(recipe);
-        tn__raise(TN_ENOMEM, "empty", "no memory for a tensor");
         return tn_inert();
     }
     recipe->dtype = dtype;

@@ -78,19 +78,15 @@ void tn__raise_dead(const tn_tensor *t, const char *operation) {
     }
 }
 
-static void version_release(tn_version *version) {
-    if (version && tn__last_reference(&version->refs)) {
-        free(version);
-    }
-}
-
 static void destroy_tensor(tn_object *self) {
     tn_tensor *t = (tn_tensor *)self;
     tn_node *node = t->node;
     if (t->leaf) {
         tn__autograd.leaf_free(t->leaf);
     }
-    version_release(t->own_version);
+    if (t->own_version && tn__last_reference(&t->own_version->refs)) {
+        free(t->own_version);
+    }
     tn__storage_release(t->storage);
     __atomic_fetch_sub(&tn__live_count, 1, __ATOMIC_RELAXED);
     bury_tensor(t);
@@ -206,10 +202,9 @@ tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims) {
     if (v->inert) {
         return v;
     }
-    v->own_version = tn__calloc(1, sizeof(tn_version));
+    v->own_version = tn__calloc_for(1, sizeof(tn_version), "alias");
     if (!v->own_version) {
         tn__object_release(&v->object);
-        tn__raise(TN_ENOMEM, "alias", "no memory for a version counter");
         return &inert;
     }
     v->own_version->refs = 1;

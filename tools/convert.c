@@ -3,20 +3,19 @@
 #include "tools/convert.h"
 
 #include "core/folder.h"
-#include "distributed/parallel/save/index.h"
 #include "core/text.h"
 #include "distributed/parallel/save/convert.h"
-#include "distributed/parallel/save/model.h"
+#include "io/parts.h"
 #include "models/weights/hf.h"
 #include "tools/inputs.h"
 #include "tools/why.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tern/io.h>
 #include <tern/models.h>
+#include <tern/train.h>
 
 typedef struct conversion {
     const char *from, *target, *to;
@@ -26,93 +25,75 @@ typedef struct conversion {
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-enum { DTYPE = 256, PLAIN, INT8 };
+static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
+static const char *const dtype_names[] = {"f32", "bf16", "f16", NULL};
 
-static const struct argp_option option_list[] = {
-    {"dtype", DTYPE, "DTYPE", 0, "f32, bf16 or f16; without it the weights stay in theirs", 0},
-    {"int8", INT8, NULL, 0,
-     "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
-     "quarter of the memory of f32; implies --plain",
-     0},
-    {"plain", PLAIN, NULL, 0,
-     "Weights as a program here has them (tern.safetensors), so that nothing has to be transposed "
-     "when they are loaded; transformers does not read such a folder",
-     0},
-    {"to", 't', "FILE", 0, "A checkpoint in parts as one file, which is replaced if it is there",
-     0},
-    {"weights", 'w', NULL, 0,
-     "With --to: the model's weights alone, as tn_save writes them and tn_load reads them", 0},
-    {0},
-};
-
-static void read_dtype(conversion *c, const char *text, struct argp_state *state) {
-    static const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F16};
-    for (int i = 0; i < 3; i++) {
-        if (strcmp(text, tn_dtype_name(dtypes[i])) == 0) {
-            c->load.as_stored = false;
-            c->load.dtype = dtypes[i];
-            return;
-        }
+static void add_path(const char *text, void *to) {
+    conversion *c = to;
+    if (c->target) {
+        tn_options_refuse("a source and a target, and then \"%s\"", text);
     }
-    argp_error(state, "--dtype is f32, bf16 or f16, not \"%s\"", text);
+    *(c->from ? &c->target : &c->from) = text;
 }
 
 /* Whether what was given makes one of the two commands. */
-static void check_command(const conversion *c, struct argp_state *state) {
+static void check_command(const conversion *c) {
     if (!c->from || !*c->from) {
-        argp_error(state, "no source to convert");
+        tn_options_refuse("no source to convert");
     } else if (c->to && c->target) {
-        argp_error(state, "one folder, not \"%s\" and \"%s\"", c->from, c->target);
+        tn_options_refuse("one folder, not \"%s\" and \"%s\"", c->from, c->target);
     } else if (c->to && (c->plain || !c->load.as_stored)) {
-        argp_error(state, "--to FILE writes a checkpoint as it is: no --dtype, --int8, --plain");
+        tn_options_refuse("--to FILE writes a checkpoint as it is: no --dtype, --int8, --plain");
     } else if (c->to ? !*c->to : !c->target || !*c->target) {
-        argp_error(state, "no target to write: SOURCE TARGET, or FOLDER --to FILE");
+        tn_options_refuse("no target to write: SOURCE TARGET, or FOLDER --to FILE");
     } else if (c->weights && !c->to) {
-        argp_error(state, "--weights is of --to FILE");
+        tn_options_refuse("--weights is of --to FILE");
     }
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-    conversion *c = state->input;
-    if (key == 't') {
-        c->to = text;
-    } else if (key == 'w') {
-        c->weights = true;
-    } else if (key == DTYPE) {
-        read_dtype(c, text, state);
-    } else if (key == PLAIN || key == INT8) {
-        c->plain = true;
-        c->int8 = c->int8 || key == INT8;
-    } else if (key == ARGP_KEY_ARG && !c->from) {
-        c->from = text;
-    } else if (key == ARGP_KEY_ARG && !c->target) {
-        c->target = text;
-    } else if (key == ARGP_KEY_ARG) {
-        argp_error(state, "a source and a target, and then \"%s\"", text);
-    } else if (key == ARGP_KEY_END) {
-        check_command(c, state);
-    } else {
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
-}
+static const char about[] =
+    "Writes a language model in another form.\n\n"
+    "SOURCE is a folder of Hugging Face, a .bin file of llm.c, a checkpoint of one file, a "
+    "file of tn_save, or the folder of a run, whose newest step it is. TARGET is a folder, "
+    "as transformers and tn_lm_load read it, or a .bin file of llm.c. A tokenizer's files "
+    "go with it from folder to folder.\n\n"
+    "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
+    "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
+    "tn_saver_load read.\v"
+    "Nothing is believed before it is checked, a FILE is there whole or not at all, and what "
+    "is read is never replaced, nor a file called lock, which keeps jobs apart. The exit "
+    "status is 1 when it fails, 64 when the command line is wrong.";
 
-static const struct argp description = {
-    .options = option_list,
-    .parser = parse_option,
-    .args_doc = "SOURCE TARGET\nFOLDER --to FILE",
-    .doc =
-        "Writes a language model in another form.\n\n"
-        "SOURCE is a folder of Hugging Face, a .bin file of llm.c, a checkpoint of one file, a "
-        "file of tn_save, or the folder of a run, whose newest step it is. TARGET is a folder, "
-        "as transformers and tn_lm_load read it, or a .bin file of llm.c. A tokenizer's files "
-        "go with it from folder to folder.\n\n"
-        "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
-        "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
-        "tn_saver_load read.\v"
-        "Nothing is believed before it is checked, a FILE is there whole or not at all, and what "
-        "is read is never replaced, nor a file called lock, which keeps jobs apart. The exit "
-        "status is 1 when it fails, 64 when the command line is wrong."};
+static tn_status parse_options(conversion *c, int argc, char **argv) {
+    int dtype = -1;
+    const tn_option table[] = {
+        {.value = "SOURCE TARGET\nFOLDER --to FILE", .read = add_path, .to = c},
+        {"dtype", 0, "DTYPE", "Of the weights, which otherwise stay in theirs", .choice = &dtype,
+         .choices = dtype_names},
+        {"int8", 0, NULL,
+         "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
+         "quarter of the memory of f32; implies --plain",
+         .flag = &c->int8},
+        {"plain", 0, NULL,
+         "Weights as a program here has them (tern.safetensors), so that nothing has to be "
+         "transposed when they are loaded; transformers does not read such a folder",
+         .flag = &c->plain},
+        {"to", 't', "FILE", "A checkpoint in parts as one file, which is replaced if it is there",
+         .text = &c->to},
+        {"weights", 'w', NULL,
+         "With --to: the model's weights alone, as tn_save writes them and tn_load reads them",
+         .flag = &c->weights},
+        {0},
+    };
+    tn_status status = tn_options_parse(argc, argv, about, table);
+    c->plain = c->plain || c->int8;
+    c->load.as_stored = dtype < 0;
+    c->load.dtype = dtype < 0 ? c->load.dtype : dtypes[dtype];
+    if (status == TN_OK) {
+        check_command(c);
+    }
+    return status;
+}
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
@@ -195,8 +176,7 @@ static tn_status check_apart(const conversion *c) {
 
 int convert_main(int argc, char **argv) {
     conversion c = {.load = tn_lm_load_defaults()};
-    argp_parse(&description, argc, argv, 0, NULL, &c);
-    if (check_apart(&c) == TN_OK) {
+    if (parse_options(&c, argc, argv) == TN_OK && check_apart(&c) == TN_OK) {
         tn_status status = c.to ? tn__saver_convert(c.from, c.to, c.weights) : convert_model(&c);
         (void)status; /* pending */
     }

@@ -5,26 +5,25 @@
 #include "core/clock.h"
 #include "core/folder.h"
 #include "core/json_text.h"
-#include "tools/numbers.h"
 #include "tools/why.h"
 
-#include <argp.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tern/evaluate.h>
 #include <tern/models.h>
+#include <tern/train.h>
 
 /* Without --context and --batch. */
 enum { CONTEXT_MOST = 4096, TOKENS_AT_ONCE = 1024, ENDINGS_AT_ONCE = 8 };
 
-typedef enum eval_dtype { EVAL_F32, EVAL_BF16, EVAL_INT8, EVAL_AS_STORED } eval_dtype;
-static const char *const dtypes[] = {"f32", "bf16", "int8"};
+enum { EVAL_AS_STORED = -1, EVAL_F32, EVAL_BF16, EVAL_INT8 };
+static const char *const dtypes[] = {"f32", "bf16", "int8", NULL};
 
 typedef struct evaluation {
     const char *model, *data, *choices, *tokenizer, *device;
-    eval_dtype dtype;
+    int dtype;                               /* an index of dtypes, or EVAL_AS_STORED */
     int64_t context, stride, batch, threads; /* 0: not given */
     bool json;
     /* what is made of them */
@@ -38,113 +37,68 @@ typedef struct evaluation {
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-enum { STRIDE = 256, CONTEXT, BATCH, DTYPE, DEVICE, THREADS, JSON, TOKENIZER };
-
-static const struct argp_option option_list[] = {
-    {"model", 'm', "DIR", 0, "The model: a folder with Hugging Face's files", 0},
-    {"data", 'd', "PATTERN", 0, "Files of tokens ('val_*.bin'): measures the perplexity", 0},
-    {"choices", 'c', "FILE", 0,
-     "Questions with endings to choose from, JSON lines as HellaSwag's: measures the accuracy", 0},
-    {"stride", STRIDE, "N", 0,
-     "Tokens from one window to the next: what is left of the context stands before each token "
-     "(default: the context)",
-     0},
-    {"context", CONTEXT, "N", 0,
-     "Tokens that the model sees at once (default: its own, 4096 at most)", 0},
-    {"batch", 'b', "N", 0,
-     "Windows, or endings, in a call of the model (default: what makes 1024 tokens; 8 endings)", 0},
-    {"dtype", DTYPE, "f32|bf16|int8", 0,
-     "Of the weights in memory (default: as in the file); int8: those of linears and embeddings "
-     "are bytes",
-     0},
-    {"tokenizer", TOKENIZER, "PATH", 0, "Default: the model's folder, where it has one", 0},
-    {"device", DEVICE, "NAME", 0, "cpu (the default), cuda, cuda:1", 0},
-    {"threads", THREADS, "N", 0, "Default: the cores, shared among the ranks of a host", 0},
-    {"json", JSON, NULL, 0, "The result as one line of JSON", 0},
-    {0},
-};
-
-static void parse_dtype(struct argp_state *state, const char *text, eval_dtype *to) {
-    for (int i = 0; i < EVAL_AS_STORED; i++) {
-        if (strcmp(text, dtypes[i]) == 0) {
-            *to = (eval_dtype)i;
-            return;
-        }
-    }
-    argp_error(state, "--dtype %s: there are f32, bf16 and int8", text);
-}
-
-static void check_options(struct argp_state *state, const evaluation *e) {
+static void check_options(const evaluation *e) {
     if (!e->model) {
-        argp_error(state, "no model: --model DIR");
+        tn_options_refuse("no model: --model DIR");
     }
     if (!e->data == !e->choices) {
-        argp_error(state, "either --data PATTERN or --choices FILE");
+        tn_options_refuse("either --data PATTERN or --choices FILE");
     }
     if (e->choices && e->stride) {
-        argp_error(state, "--stride is for --data");
+        tn_options_refuse("--stride is for --data");
     }
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-    evaluation *e = state->input;
-    switch (key) {
-    case 'm':
-        e->model = text;
-        return 0;
-    case 'd':
-        e->data = text;
-        return 0;
-    case 'c':
-        e->choices = text;
-        return 0;
-    case TOKENIZER:
-        e->tokenizer = text;
-        return 0;
-    case DEVICE:
-        e->device = text;
-        return 0;
-    case JSON:
-        e->json = true;
-        return 0;
-    case DTYPE:
-        parse_dtype(state, text, &e->dtype);
-        return 0;
-    case STRIDE:
-        e->stride = argument_whole(state, "stride", text, 1, INT32_MAX);
-        return 0;
-    case CONTEXT:
-        e->context = argument_whole(state, "context", text, 1, INT32_MAX);
-        return 0;
-    case 'b':
-        e->batch = argument_whole(state, "batch", text, 1, INT32_MAX);
-        return 0;
-    case THREADS:
-        e->threads = argument_whole(state, "threads", text, 1, INT32_MAX);
-        return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "what is \"%s\"? A pattern stands in quotes", text);
-        return 0;
-    case ARGP_KEY_END:
-        check_options(state, e);
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+static void refuse_argument(const char *text, void *unused) {
+    (void)unused;
+    tn_options_refuse("what is \"%s\"? A pattern stands in quotes", text);
 }
 
-static const struct argp description = {
-    .options = option_list,
-    .parser = parse_option,
-    .args_doc = "--model DIR (--data PATTERN | --choices FILE)",
-    .doc = "Measures a language model.\n\n"
-           "--data: loss and perplexity over every token of the files, each file's first left out, "
-           "and bits per byte of text where there is a tokenizer.\n"
-           "--choices: the share of questions whose right ending the model expects most: acc by "
-           "the likelihood, acc_norm by the likelihood of a character, as lm-evaluation-harness "
-           "does, acc_norm_per_token of a token, as llm.c does.\v"
-           "`tern run -n N tern eval ...` shares the work among N ranks; the result is that of "
-           "one. The exit status is 1 when it fails, 64 when the command line is wrong."};
+static const char about[] =
+    "Measures a language model.\n\n"
+    "--data: loss and perplexity over every token of the files, each file's first left out, "
+    "and bits per byte of text where there is a tokenizer.\n"
+    "--choices: the share of questions whose right ending the model expects most: acc by "
+    "the likelihood, acc_norm by the likelihood of a character, as lm-evaluation-harness "
+    "does, acc_norm_per_token of a token, as llm.c does.\v"
+    "`tern run -n N tern eval ...` shares the work among N ranks; the result is that of "
+    "one. The exit status is 1 when it fails, 64 when the command line is wrong.";
+
+static tn_status parse_options(evaluation *e, int argc, char **argv) {
+    const tn_option table[] = {
+        {.value = "--model DIR (--data PATTERN | --choices FILE)", .read = refuse_argument},
+        {"model", 'm', "DIR", "The model: a folder with Hugging Face's files", .text = &e->model},
+        {"data", 'd', "PATTERN", "Files of tokens ('val_*.bin'): measures the perplexity",
+         .text = &e->data},
+        {"choices", 'c', "FILE",
+         "Questions with endings to choose from, JSON lines as HellaSwag's: measures the accuracy",
+         .text = &e->choices},
+        {"stride", 0, "N",
+         "Tokens from one window to the next: what is left of the context stands before each token "
+         "(default: the context)",
+         .whole = &e->stride, .most = INT32_MAX},
+        {"context", 0, "N", "Tokens that the model sees at once (default: its own, 4096 at most)",
+         .whole = &e->context, .most = INT32_MAX},
+        {"batch", 'b', "N",
+         "Windows, or endings, in a call of the model (default: what makes 1024 tokens; 8 endings)",
+         .whole = &e->batch, .most = INT32_MAX},
+        {"dtype", 0, "f32|bf16|int8",
+         "Of the weights in memory (default: as in the file); int8: those of linears and "
+         "embeddings are bytes",
+         .choice = &e->dtype, .choices = dtypes},
+        {"tokenizer", 0, "PATH", "Default: the model's folder, where it has one",
+         .text = &e->tokenizer},
+        {"device", 0, "NAME", "cpu, cuda, cuda:1", .text = &e->device},
+        {"threads", 0, "N", "Default: the cores, shared among the ranks of a host",
+         .whole = &e->threads, .most = INT32_MAX},
+        {"json", 0, NULL, "The result as one line of JSON", .flag = &e->json},
+        {0},
+    };
+    if (tn_options_parse(argc, argv, about, table) == TN_OK) {
+        check_options(e);
+    }
+    return tn_error();
+}
 
 /* ---- The objects ----------------------------------------------------------------------------- */
 
@@ -212,38 +166,38 @@ static tn_evaluate_options options_of(const evaluation *e, int64_t batch) {
 /* ---- Results --------------------------------------------------------------------------------- */
 
 /* A number that JSON has: not NaN, not infinite. */
-static void put_number(tn__json_text *j, const char *name, double value) {
-    tn__json_put(j, isfinite(value) ? ",\"%s\":%.17g" : ",\"%s\":null", name, value);
+static void put_number(tn__buffer *j, const char *name, double value) {
+    tn__buffer_format(j, isfinite(value) ? ",\"%s\":%.17g" : ",\"%s\":null", name, value);
 }
 
-static void put_whole(tn__json_text *j, const char *name, int64_t value) {
-    tn__json_put(j, ",\"%s\":%lld", name, (long long)value);
+static void put_whole(tn__buffer *j, const char *name, int64_t value) {
+    tn__buffer_format(j, ",\"%s\":%lld", name, (long long)value);
 }
 
-static void print_json(const evaluation *e, tn__json_text *rest) {
-    tn__json_text j = {0};
-    tn__json_put(&j, "{\"model\":");
+/* Frees `rest`. */
+static void print_json(const evaluation *e, tn__buffer *rest) {
+    tn__buffer j = {.operation = "eval"};
+    tn__buffer_text(&j, "{\"model\":");
     tn__json_put_string(&j, e->model);
-    tn__json_put(&j, e->data ? ",\"data\":" : ",\"choices\":");
+    tn__buffer_text(&j, e->data ? ",\"data\":" : ",\"choices\":");
     tn__json_put_string(&j, e->data ? e->data : e->choices);
     if (e->dtype != EVAL_AS_STORED) {
-        tn__json_put(&j, ",\"dtype\":\"%s\"", dtypes[e->dtype]);
+        tn__buffer_format(&j, ",\"dtype\":\"%s\"", dtypes[e->dtype]);
     }
     put_whole(&j, "context", e->context);
-    tn__json_put_bytes(&j, rest->at, rest->bytes);
+    tn__buffer_add(&j, rest->at, rest->bytes);
     put_number(&j, "seconds", tn__now() - e->began);
-    tn__json_put(&j, "}\n");
-    if (j.failed || rest->failed) {
-        tn_raise(TN_ENOMEM, "eval: no memory for the result");
-    } else {
+    tn__buffer_text(&j, "}\n");
+    if (!j.failed && !rest->failed) {
         fwrite(j.at, 1, j.bytes, stdout);
     }
-    free(j.at);
+    tn__buffer_free(&j);
+    tn__buffer_free(rest);
 }
 
 static void say_perplexity(const evaluation *e, const tn_perplexity *p) {
     if (e->json) {
-        tn__json_text j = {0};
+        tn__buffer j = {.operation = "eval"};
         put_whole(&j, "stride", e->stride);
         put_whole(&j, "windows", p->windows);
         put_whole(&j, "tokens", p->tokens);
@@ -251,7 +205,6 @@ static void say_perplexity(const evaluation *e, const tn_perplexity *p) {
         put_number(&j, "perplexity", p->perplexity);
         put_number(&j, "bits_per_byte", p->bits_per_byte);
         print_json(e, &j);
-        free(j.at);
         return;
     }
     printf("%lld tokens, %lld windows of %lld, stride %lld\n", (long long)p->tokens,
@@ -264,13 +217,12 @@ static void say_perplexity(const evaluation *e, const tn_perplexity *p) {
 
 static void say_scores(const evaluation *e, const tn_choice_scores *c) {
     if (e->json) {
-        tn__json_text j = {0};
+        tn__buffer j = {.operation = "eval"};
         put_whole(&j, "questions", c->questions);
         put_number(&j, "acc", c->acc);
         put_number(&j, "acc_norm", c->acc_norm);
         put_number(&j, "acc_norm_per_token", c->acc_norm_per_token);
         print_json(e, &j);
-        free(j.at);
         return;
     }
     printf("%lld questions, %lld endings\n", (long long)c->questions, (long long)c->endings);
@@ -309,8 +261,8 @@ static tn_status evaluate_choices(evaluation *e) {
 
 int eval_main(int argc, char **argv) {
     evaluation e = {.device = "cpu", .dtype = EVAL_AS_STORED, .began = tn__now()};
-    argp_parse(&description, argc, argv, 0, NULL, &e);
-    bool done = join_world(&e) == TN_OK && load_model(&e) == TN_OK && load_tokenizer(&e) == TN_OK &&
+    bool done = parse_options(&e, argc, argv) == TN_OK && join_world(&e) == TN_OK &&
+                load_model(&e) == TN_OK && load_tokenizer(&e) == TN_OK &&
                 (e.data ? evaluate_data(&e) : evaluate_choices(&e)) == TN_OK;
     if (!done) {
         fprintf(stderr, "tern eval: %s\n", error_why());

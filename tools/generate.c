@@ -31,12 +31,12 @@ typedef struct generation {
 
 /* ---- Model and tokenizer --------------------------------------------------------------------- */
 
-static tn_module *load_weights(const char *folder, const char *dtype) {
+static tn_module *load_weights(const char *folder, int dtype) {
     tn_lm_load_options load = tn_lm_load_defaults();
-    load.as_stored = !dtype;
-    load.dtype = dtype && strcmp(dtype, "bf16") == 0 ? TN_BF16 : TN_F32;
+    load.as_stored = dtype < 0;
+    load.dtype = dtype == 1 ? TN_BF16 : TN_F32;
     tn_module *net = tn_lm_load(folder, load);
-    if (net && dtype && strcmp(dtype, "int8") == 0) {
+    if (net && dtype == 2) {
         tn_quantize(net);
     }
     return net;
@@ -244,7 +244,7 @@ static void say_stats(const generation *g) {
 
 int generate_main(int argc, char **argv) {
     static generation g;
-    g.asked = generate_parse(argc, argv);
+    bool parsed = generate_parse(&g.asked, argc, argv) == TN_OK;
     g.o = g.asked.sampling;
     g.o.on_token = take_token;
     g.o.user = &g;
@@ -253,7 +253,7 @@ int generate_main(int argc, char **argv) {
         tn_set_threads((int)g.asked.threads);
     }
     double began = tn__now();
-    if (load_model(&g) == TN_OK) {
+    if (parsed && load_model(&g) == TN_OK) {
         g.load_seconds = tn__now() - began;
         if (g.asked.prompt) {
             answer_prompt(&g, g.asked.prompt, strlen(g.asked.prompt));

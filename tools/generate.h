@@ -11,14 +11,15 @@ int generate_main(int argc, char **argv);
 enum { GENERATE_STOPS = 16, GENERATE_SAMPLES = 1000 }; /* the most */
 
 typedef struct generate_options {
-    const char *model, *tokenizer, *prompt, *device, *dtype; /* NULL: not given */
-    int64_t samples, threads;                                /* threads 0: not given */
+    const char *model, *tokenizer, *prompt, *device; /* NULL: not given */
+    int dtype;                                       /* f32, bf16, int8; -1: as in the files */
+    int64_t samples, threads;                        /* threads 0: not given */
     bool echo, stats, ignore_end;
     const char *stops[GENERATE_STOPS];
     tn_generate_options sampling; /* and stop_text_count */
 } generate_options;
 
-/* Exits with 64 where the command line is wrong. */
-generate_options generate_parse(int argc, char **argv);
+/* Exits with 64 where the command line is wrong; TN_ENOMEM. */
+tn_status generate_parse(generate_options *g, int argc, char **argv);
 
 #endif

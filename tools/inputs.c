@@ -1,6 +1,7 @@
 #include "tools/inputs.h"
 
 #include "core/folder.h"
+#include "core/memory.h"
 #include "data/corpus/sources.h"
 
 #include <stdlib.h>
@@ -10,22 +11,19 @@
 /* Files that would be replaced, which are there. */
 typedef struct outputs {
     struct stat *files; /* [count] */
-    int count;
+    int64_t count, room;
     const char *folder; /* or file: where is written */
     names_test *replaced, *read;
 } outputs;
 
 static void add_output(outputs *o, const char *path) {
-    struct stat about, *more;
+    struct stat about;
     if (stat(path, &about) != 0) {
         return;
     }
-    more = realloc(o->files, (size_t)(o->count + 1) * sizeof(*more));
-    if (!more) {
-        tn_raise(TN_ENOMEM, "no memory for the names in %s", o->folder);
+    if (!tn__grow(&o->files, o->count + 1, &o->room, sizeof(*o->files), "outputs")) {
         return;
     }
-    o->files = more;
     o->files[o->count++] = about;
 }
 

@@ -3,11 +3,9 @@
 #include "core/number.h"
 #include "core/quote.h"
 #include "distributed/init/environment.h"
-#include "tools/numbers.h"
 #include "tools/run.h"
 #include "tools/run_refused.h"
 
-#include <argp.h>
 #include <ctype.h>
 #include <errno.h>
 #include <sched.h>
@@ -20,129 +18,52 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tern/tensor.h>
+#include <tern/train.h>
 #include <unistd.h>
 
-enum { DEFAULT_PORT = 29400 }; /* torchrun's */
-
-enum {
-    NNODES = 256,
-    MAX_RESTARTS,
-    ENDPOINT,
-    RUN_ID,
-    STANDALONE,
-    MONITOR,
-    LOG_DIR,
-    NODE_RANK,
-    MASTER_ADDR,
-    MASTER_PORT,
-    TOKEN,
-    TOKEN_FILE,
-    TIMEOUT,
-    LAST_CALL,
-    HEARTBEAT,
-    GRACE,
-    SHUTDOWN,
-    BACKEND,
-    CONF,
-    NO_PYTHON
-};
-
-static const struct argp_option taken[] = {
-    {"nproc-per-node", 'n', "N", 0,
-     "ranks on this host (1); \"gpu\": one for each GPU; \"cpu\": one for each core; \"auto\": "
-     "\"gpu\" where there are GPUs, else \"cpu\"",
-     1},
-    {"max-restarts", MAX_RESTARTS, "N", 0, "how often all start again after a failure (0)", 1},
-    {"log-dir", LOG_DIR, "DIR", 0,
-     "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there", 1},
-    {"tee", 't', "3", 0,
-     "changes nothing, but needs --log-dir: both streams are always shown, and in its files", 1},
-    {"no-python", NO_PYTHON, NULL, 0, "changes nothing: PROGRAM is always started as it is", 1},
-    {"grace", GRACE, "S", 0, "seconds between SIGTERM and SIGKILL for the ranks (5)", 1},
-    {"shutdown-timeout", SHUTDOWN, "S", 0, "the same as --grace", 1},
-    {"nnodes", NNODES, "N or MIN:MAX", 0, "hosts, each with its own `tern run` (1)", 2},
-    {"rdzv-endpoint", ENDPOINT, "HOST:PORT", 0,
-     "where the launchers meet: the one whose address this is serves the store (port 29400)", 2},
-    {"rdzv-backend", BACKEND, "NAME", 0,
-     "\"c10d\" or \"static\", and changes nothing: the launchers always meet in a store that one "
-     "of them serves",
-     2},
-    {"rdzv-conf", CONF, "NAME=S,...", 0, "join_timeout: --timeout; last_call_timeout: --last-call",
-     2},
-    {"rdzv-id", RUN_ID, "ID", 0, "name of the job", 2},
-    {"standalone", STANDALONE, NULL, 0, "one host, any free port", 2},
-    {"node-rank", NODE_RANK, "R", 0, "this host's place; 0 serves the store (by arrival)", 2},
-    {"master-addr", MASTER_ADDR, "HOST", 0, "the same as --rdzv-endpoint, in two parts", 2},
-    {"master-port", MASTER_PORT, "PORT", 0, "", 2},
-    {"token", TOKEN, "TEXT", 0,
-     "who has it may join; better in TERN_TOKEN, since others on the host can see arguments", 2},
-    {"token-file", TOKEN_FILE, "FILE", 0,
-     "a secret that nobody else may read makes the token (else TERN_TOKEN, TERN_TOKEN_FILE, the "
-     "user's own)",
-     2},
-    {"timeout", TIMEOUT, "S", 0, "seconds to wait for enough hosts (600)", 3},
-    {"last-call", LAST_CALL, "S", 0, "seconds to wait for more than MIN hosts (3)", 3},
-    {"heartbeat", HEARTBEAT, "S", 0, "a host that is silent for so long is lost (10)", 3},
-    {"monitor-interval", MONITOR, "S", 0, "seconds between two looks at the other hosts (0.1)", 3},
-};
-
-/* All of them, torchrun's that are refused too, with hyphens and with underscores. */
-enum { TAKEN = sizeof(taken) / sizeof(*taken), ROWS = 2 * (TAKEN + MOST_REFUSED) + 1 };
-static struct argp_option option_list[ROWS];
-
-static struct argp_option *add_option(struct argp_option *row, const struct argp_option *option) {
-    static char spellings[ROWS][32];
-    *row++ = *option;
-    if (strchr(option->name, '-')) {
-        char *name = spellings[row - option_list];
-        snprintf(name, sizeof(spellings[0]), "%s", option->name);
-        for (char *c = name; *c; c++) {
-            *c = (char)(*c == '-' ? '_' : *c);
-        }
-        *row++ = (struct argp_option){name, 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0};
-    }
-    return row;
-}
-
-static void list_options(void) {
-    struct argp_option *row = option_list, refused;
-    for (int i = 0; i < TAKEN; i++) {
-        row = add_option(row, &taken[i]);
-    }
-    for (int i = 0; i < MOST_REFUSED && refused_option(i, &refused); i++) {
-        row = add_option(row, &refused);
-    }
-}
+enum { DEFAULT_PORT = 29400, LONGEST = 1000000 }; /* torchrun's; seconds */
 
 typedef struct parsing {
     run_options *o;
     const char *endpoint, *address, *token, *token_file; /* NULL: not given */
-    int port;                                            /* 0: not given */
+    int64_t port;                                        /* 0: not given */
+    int64_t max_restarts, node_rank;
     bool standalone, has_id, has_nodes, tee;
 } parsing;
 
-/* ---- Values ---------------------------------------------------------------------------------- */
-
-static double read_seconds(struct argp_state *state, const char *name, const char *text) {
-    double value;
-    if (!tn__real_from(text, &value) || !(value >= 0 && value <= 1e6)) {
-        argp_error(state, "--%s is \"%s\": a number of seconds is wanted", name, text);
-    }
-    return value;
+static _Noreturn void no_memory(void) {
+    static const char text[] = "tern: no memory\n";
+    ssize_t put = write(STDERR_FILENO, text, sizeof(text) - 1);
+    (void)put;
+    _exit(1);
 }
 
-static void read_nodes(struct argp_state *state, run_options *o, const char *text) {
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+static int read_whole(const char *name, const char *text, int least, int most) {
+    int64_t value;
+    if (!tn__whole_from(text, &value) || value < least || value > most) {
+        tn_options_refuse("--%s: \"%s\" should be a whole number from %d to %d", name, text, least,
+                          most);
+    }
+    return (int)value;
+}
+
+static void read_nodes(const char *text, void *to) {
+    parsing *p = to;
+    run_options *o = p->o;
     char first[16] = "";
+    p->has_nodes = true;
     const char *colon = strchr(text, ':');
     if (!colon) {
-        o->min_nodes = o->max_nodes = (int)argument_whole(state, "nnodes", text, 1, MOST_NODES);
+        o->min_nodes = o->max_nodes = read_whole("nnodes", text, 1, MOST_NODES);
         return;
     }
     snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
-    o->min_nodes = (int)argument_whole(state, "nnodes", first, 1, MOST_NODES);
-    o->max_nodes = (int)argument_whole(state, "nnodes", colon + 1, 1, MOST_NODES);
+    o->min_nodes = read_whole("nnodes", first, 1, MOST_NODES);
+    o->max_nodes = read_whole("nnodes", colon + 1, 1, MOST_NODES);
     if (o->min_nodes > o->max_nodes) {
-        argp_error(state, "--nnodes is \"%s\": the first number is the smaller one", text);
+        tn_options_refuse("--nnodes is \"%s\": the first number is the smaller one", text);
     }
 }
 
@@ -163,20 +84,22 @@ static int count_cores(void) {
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-static int read_ranks(struct argp_state *state, const char *text) {
+static void read_ranks(const char *text, void *to) {
+    int *ranks = to;
     bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
     int gpus = gpu || any ? count_gpus() : 0;
     if (gpu && gpus == 0) {
-        argp_error(state, "--nproc-per-node is \"gpu\", but there is no GPU (tern info says why)");
+        tn_options_refuse("--nproc-per-node is \"gpu\", but there is no GPU (tern info says why)");
     }
-    if (gpu || any || strcmp(text, "cpu") == 0) {
-        return gpus > 0 ? gpus : count_cores();
-    }
-    return (int)argument_whole(state, "nproc-per-node", text, 1, MOST_RANKS);
+    bool named = gpu || any || strcmp(text, "cpu") == 0;
+    *ranks = gpus > 0 ? gpus
+             : named  ? count_cores()
+                      : read_whole("nproc-per-node", text, 1, MOST_RANKS);
 }
 
 /* torchrun's rendezvous: "NAME=SECONDS,...". */
-static void read_conf(struct argp_state *state, run_options *o, const char *text) {
+static void read_conf(const char *text, void *to) {
+    run_options *o = to;
     char *words = text_new("%s", text), *rest = words;
     for (char *word; (word = strsep(&rest, ","));) {
         word += strspn(word, " ");
@@ -188,69 +111,94 @@ static void read_conf(struct argp_state *state, run_options *o, const char *text
                         : strcmp(name, "last_call_timeout") == 0 ? &o->last_call
                                                                  : NULL;
         if (!field || !value) {
-            argp_error(state,
-                       "--rdzv-conf has \"%s\": join_timeout=S and last_call_timeout=S are taken "
-                       "(the launcher whose address the endpoint is serves the store)",
-                       word);
-        } else {
-            *field = read_seconds(state, "rdzv-conf", value + 1);
+            tn_options_refuse(
+                "--rdzv-conf has \"%s\": join_timeout=S and last_call_timeout=S are taken "
+                "(the launcher whose address the endpoint is serves the store)",
+                word);
+        } else if (!tn__real_from(value + 1, field) || !(*field >= 0 && *field <= LONGEST)) {
+            tn_options_refuse("--rdzv-conf: \"%s\" should be a number of seconds", value + 1);
         }
         free(name);
     }
     free(words);
 }
 
-static void check_backend(struct argp_state *state, const char *text) {
+static void check_backend(const char *text, void *unused) {
+    (void)unused;
     if (strcmp(text, "c10d") != 0 && strcmp(text, "static") != 0) {
-        argp_error(state,
-                   "--rdzv-backend is \"%s\": the launchers meet in a store that one of them "
-                   "serves (c10d, static); give --rdzv-endpoint the address of its host",
-                   text);
+        tn_options_refuse(
+            "--rdzv-backend is \"%s\": the launchers meet in a store that one of them "
+            "serves (c10d, static); give --rdzv-endpoint the address of its host",
+            text);
     }
 }
 
 /* It names folders and keys. */
-static void run_id(struct argp_state *state, run_options *o, const char *text) {
+static void read_id(const char *text, void *to) {
+    parsing *p = to;
+    run_options *o = p->o;
     size_t length = strlen(text);
     bool plain = length > 0 && length < sizeof(o->run_id) && text[0] != '.';
     for (size_t i = 0; i < length; i++) {
         plain = plain && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i]));
     }
     if (!plain) {
-        argp_error(state, "--rdzv-id is \"%s\": letters, digits and - _ . are wanted, at most %zu",
-                   text, sizeof(o->run_id) - 1);
+        tn_options_refuse("--rdzv-id is \"%s\": letters, digits and - _ . are wanted, at most %zu",
+                          text, sizeof(o->run_id) - 1);
     }
     snprintf(o->run_id, sizeof(o->run_id), "%s", text);
+    p->has_id = true;
 }
 
-static void read_token(struct argp_state *state, run_options *o, const char *text) {
+static void take_token(run_options *o, const char *text) {
     if (!*text || strlen(text) >= sizeof(o->token)) {
-        argp_error(state, "the token has %zu characters: 1 to %zu are wanted", strlen(text),
-                   sizeof(o->token) - 1);
+        tn_options_refuse("the token has %zu characters: 1 to %zu are wanted", strlen(text),
+                          sizeof(o->token) - 1);
     }
     snprintf(o->token, sizeof(o->token), "%s", text);
 }
 
+/* Refused also where it is not needed. */
+static void read_token(const char *text, void *to) {
+    parsing *p = to;
+    take_token(p->o, text);
+    p->token = text;
+}
+
+static void read_address(const char *text, void *to) {
+    parsing *p = to;
+    p->address = text;
+    if (!*text || strlen(text) >= sizeof(p->o->host)) {
+        tn_options_refuse("--master-addr is \"%s\": a host is wanted", text);
+    }
+}
+
+static void read_tee(const char *text, void *to) {
+    *(bool *)to = true;
+    if (strcmp(text, "3") != 0) {
+        tn_options_refuse("--tee is \"%s\": 3, both streams, is all there is", text);
+    }
+}
+
 /* "host", "host:port", "[::1]:port" */
-static void read_endpoint(struct argp_state *state, run_options *o, const char *text) {
+static void read_endpoint(run_options *o, const char *text) {
     const char *host = text, *end, *port = NULL;
     if (*text == '[') {
         host = text + 1;
         end = strchr(text, ']');
         port = end && end[1] == ':' ? end + 2 : NULL;
         if (!end || (end[1] && !port)) {
-            argp_error(state, "--rdzv-endpoint is \"%s\": [ADDRESS]:PORT is wanted", text);
+            tn_options_refuse("--rdzv-endpoint is \"%s\": [ADDRESS]:PORT is wanted", text);
         }
     } else {
         end = text + strcspn(text, ":");
         port = *end ? end + 1 : NULL;
     }
     if (end == host || (size_t)(end - host) >= sizeof(o->host)) {
-        argp_error(state, "--rdzv-endpoint is \"%s\": HOST:PORT is wanted", text);
+        tn_options_refuse("--rdzv-endpoint is \"%s\": HOST:PORT is wanted", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
-    o->port =
-        port ? (int)argument_whole(state, "rdzv-endpoint's port", port, 0, 65535) : DEFAULT_PORT;
+    o->port = port ? read_whole("rdzv-endpoint's port", port, 0, 65535) : DEFAULT_PORT;
 }
 
 /* ---- All together ---------------------------------------------------------------------------- */
@@ -267,10 +215,12 @@ static bool is_program(const char *file) {
 
 /* Where the program is, as a shell would find it. Whether there is one is known before anything
  * starts: a wrong name needs no restarts. */
-static char *find_program(struct argp_state *state, const char *name) {
+static char *find_program(const char *name) {
     if (strchr(name, '/')) {
         if (!is_program(name)) {
-            argp_failure(state, errno == ENOENT ? 127 : 126, errno, "%s", name);
+            int why = errno;
+            fprintf(stderr, "tern run: %s: %s\n", name, strerror(why));
+            exit(why == ENOENT ? 127 : 126);
         }
         return text_new("%s", name);
     }
@@ -285,7 +235,8 @@ static char *find_program(struct argp_state *state, const char *name) {
     }
     free(folders);
     if (!file) {
-        argp_failure(state, 127, 0, "%s: not found in PATH (a program here: ./%s)", name, name);
+        fprintf(stderr, "tern run: %s: not found in PATH (a program here: ./%s)\n", name, name);
+        exit(127);
     }
     return file;
 }
@@ -299,7 +250,7 @@ static const char *variable_of(const char *name) {
 /* Whoever has the token may join. A job of one host needs none that others know; one of several
  * takes the user's own when none is given: it is the same wherever the home is shared. Of a secret
  * that lies in a file the ranks see only what is made of it for this job. */
-static void choose_token(struct argp_state *state, const parsing *p) {
+static void choose_token(const parsing *p) {
     run_options *o = p->o;
     char why[TN_STORE_WHY], secret[TN__TOKEN];
     const char *given = p->token ? p->token : variable_of("TERN_TOKEN");
@@ -307,37 +258,36 @@ static void choose_token(struct argp_state *state, const parsing *p) {
                        : given       ? NULL
                                      : variable_of("TERN_TOKEN_FILE");
     if (p->token && p->token_file) {
-        argp_error(state, "--token and --token-file say the same: give one");
+        tn_options_refuse("--token and --token-file say the same: give one");
     }
     if (o->alone || (o->max_nodes == 1 && !file && !given)) {
         random_text(o->token, 16);
         return;
     }
     if (!file && given) {
-        read_token(state, o, given);
+        take_token(o, given);
         return;
     }
     o->own_token = !file;
     if ((file ? tn__token_read(file, secret, why) : tn__token_user(secret, why)) != TN_OK) {
-        argp_error(state, "no token: %s (--token-file, TERN_TOKEN: one of the job's own)", why);
+        tn_options_refuse("no token: %s (--token-file, TERN_TOKEN: one of the job's own)", why);
     }
     tn__token_derive(secret, o->run_id, o->token);
 }
 
 /* Where the hosts meet. Port 0 of a host that is this one, any free port, is torchrun's way to say
  * that there is no other. */
-static void choose_place(struct argp_state *state, parsing *p) {
+static void choose_place(parsing *p) {
     run_options *o = p->o;
     if (p->endpoint && (p->address || p->port)) {
-        argp_error(state,
-                   "--rdzv-endpoint and --master-addr, --master-port say the same: give one");
+        tn_options_refuse(
+            "--rdzv-endpoint and --master-addr, --master-port say the same: give one");
     }
     if (p->endpoint) {
-        read_endpoint(state, o, p->endpoint);
+        read_endpoint(o, p->endpoint);
         bool any_port = o->port == 0;
         if (any_port && (o->max_nodes > 1 || !tn__host_is_near(o->host))) {
-            argp_error(
-                state,
+            tn_options_refuse(
                 "--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one host, "
                 "on localhost",
                 p->endpoint);
@@ -346,234 +296,179 @@ static void choose_place(struct argp_state *state, parsing *p) {
     } else {
         o->alone = !p->address;
         snprintf(o->host, sizeof(o->host), "%s", p->address ? p->address : "127.0.0.1");
-        o->port = p->port || o->alone ? p->port : DEFAULT_PORT;
+        o->port = p->port || o->alone ? (int)p->port : DEFAULT_PORT;
     }
     if (o->alone && o->max_nodes > 1) {
-        argp_error(state, "--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
-                   o->min_nodes, o->max_nodes);
+        tn_options_refuse("--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
+                          o->min_nodes, o->max_nodes);
     }
 }
 
 /* One job on each of several hosts, which know nothing of each other, is nobody's wish. */
-static void check_hosts(struct argp_state *state, const parsing *p) {
+static void check_hosts(const parsing *p) {
     extern char **environ;
     char text[TN__SEVERAL];
     if (!p->has_nodes && !p->standalone &&
         tn__environment_hosts((const char *const *)environ, text)) {
-        argp_error(state,
-                   "%s: give --nnodes and --rdzv-endpoint HOST:PORT, the same on each of them "
-                   "(or --standalone: this host alone)",
-                   text);
+        tn_options_refuse(
+            "%s: give --nnodes and --rdzv-endpoint HOST:PORT, the same on each of them "
+            "(or --standalone: this host alone)",
+            text);
     }
 }
 
-static void complete_options(struct argp_state *state, parsing *p) {
+static void complete_options(parsing *p) {
     run_options *o = p->o;
     if (!o->program) {
-        argp_error(state, "no program to start");
+        tn_options_refuse("no program to start");
+        return;
     }
     if (p->standalone && (o->max_nodes > 1 || p->endpoint || p->address)) {
-        argp_error(state, "--standalone is one host, and takes no --nnodes and no endpoint");
+        tn_options_refuse("--standalone is one host, and takes no --nnodes and no endpoint");
     }
-    check_hosts(state, p);
-    choose_place(state, p);
+    check_hosts(p);
+    choose_place(p);
     if (o->node_rank >= o->max_nodes) {
-        argp_error(state, "--node-rank is %d, but there are at most %d hosts", o->node_rank,
-                   o->max_nodes);
+        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node_rank,
+                          o->max_nodes);
     }
     if (o->monitor < 0.01 || o->heartbeat < 3 * o->monitor) {
-        argp_error(state,
-                   "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
-                   o->monitor, o->heartbeat);
+        tn_options_refuse(
+            "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
+            o->monitor, o->heartbeat);
     }
     if (p->tee && !o->log_dir) {
-        argp_error(state, "--tee 3 needs --log-dir DIR, where the files go");
+        tn_options_refuse("--tee 3 needs --log-dir DIR, where the files go");
     }
-    o->path = find_program(state, o->program[0]);
+    o->path = find_program(o->program[0]);
     if (!p->has_id && o->alone) {
         random_text(o->run_id, 4);
     }
-    choose_token(state, p);
+    choose_token(p);
 }
 
 /* `tern run` and its options. */
-static char *command_line(char *const *options, int count) {
+static char *command_line(char *const *options, ptrdiff_t count) {
     static char run[] = "run";
     char **words = memory_new((size_t)count + 2, sizeof(*words));
     words[0] = program_invocation_name;
     words[1] = run;
     memcpy(words + 2, options, (size_t)count * sizeof(*words));
-    char *line = tn__shell_line(words, count + 2);
+    char *line = tn__shell_line(words, (int)count + 2);
     free(words);
     return line;
 }
 
-/* Options that are a number: where it goes in run_options. */
-static const struct whole_option {
-    int key;
-    const char *name;
-    size_t field;
-    int least, most;
-} whole_options[] = {
-    {MAX_RESTARTS, "max-restarts", offsetof(run_options, max_restarts), 0, 1000000},
-    {NODE_RANK, "node-rank", offsetof(run_options, node_rank), 0, MOST_NODES - 1},
+static const char about[] =
+    "Starts PROGRAM as several ranks and ends with all of them. When one fails, all are ended, "
+    "the "
+    "first failure is reported, and all start again while there are restarts left.\v"
+    "On two hosts, on each of them:\n"
+    "  tern run --nnodes 2 -n 4 --rdzv-endpoint host1:29400 ./train\n"
+    "\n"
+    "Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
+    "MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.\n"
+    "\n"
+    "The exit status is 0 when all ranks have ended with 0; else the first failure's: its exit "
+    "code, or 128 + its signal. 128 + the signal that ended the launcher; 126 and 127 when "
+    "PROGRAM is none or is not there; 64 for wrong options; 75 when the job has ended well, "
+    "but nothing ran on this host; 1 when hosts were lost or did not come, when the job had no "
+    "place for this one, or when not all output could be written.";
+
+/* What the table fills in. */
+static run_options asked_of = {
+    .min_nodes = 1,
+    .max_nodes = 1,
+    .ranks = 1,
+    .run_id = "job",
+    .monitor = 0.1,
+    .heartbeat = 10,
+    .timeout = 600,
+    .last_call = 3,
+    .grace = 5,
 };
+static parsing asked = {.o = &asked_of, .node_rank = -1};
+static bool no_python; /* says nothing */
 
-static const struct seconds_option {
-    int key;
-    const char *name;
-    size_t field;
-} seconds_options[] = {
-    {MONITOR, "monitor-interval", offsetof(run_options, monitor)},
-    {TIMEOUT, "timeout", offsetof(run_options, timeout)},
-    {LAST_CALL, "last-call", offsetof(run_options, last_call)},
-    {HEARTBEAT, "heartbeat", offsetof(run_options, heartbeat)},
-    {GRACE, "grace", offsetof(run_options, grace)},
-    {SHUTDOWN, "shutdown-timeout", offsetof(run_options, grace)},
+static const tn_option taken[] = {
+    {.value = "PROGRAM [ARGUMENTS...]", .rest = &asked_of.program},
+    {"nproc-per-node", 'n', "N",
+     "ranks on this host (1); \"gpu\": one for each GPU; \"cpu\": one for each core; "
+     "\"auto\": \"gpu\" where there are GPUs, else \"cpu\"",
+     .read = read_ranks, .to = &asked_of.ranks},
+    {"max-restarts", 0, "N", "how often all start again after a failure",
+     .whole = &asked.max_restarts, .zero = true, .most = 1000000},
+    {"log-dir", 0, "DIR",
+     "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there",
+     .text = &asked_of.log_dir},
+    {"tee", 't', "3",
+     "changes nothing, but needs --log-dir: both streams are always shown, and in its files",
+     .read = read_tee, .to = &asked.tee},
+    {"no-python", 0, NULL, "changes nothing: PROGRAM is always started as it is",
+     .flag = &no_python},
+    {"grace", 0, "S", "seconds between SIGTERM and SIGKILL for the ranks", .real = &asked_of.grace,
+     .zero = true, .most = LONGEST},
+    {"shutdown-timeout", 0, "S", "the same as --grace", .real = &asked_of.grace, .zero = true,
+     .most = LONGEST},
+    {.help = ""},
+    {"nnodes", 0, "N or MIN:MAX", "hosts, each with its own `tern run` (1)", .read = read_nodes,
+     .to = &asked},
+    {"rdzv-endpoint", 0, "HOST:PORT",
+     "where the launchers meet: the one whose address this is serves the store (port 29400)",
+     .text = &asked.endpoint},
+    {"rdzv-backend", 0, "NAME",
+     "\"c10d\" or \"static\", and changes nothing: the launchers always meet in a store that "
+     "one of them serves",
+     .read = check_backend},
+    {"rdzv-conf", 0, "NAME=S,...", "join_timeout: --timeout; last_call_timeout: --last-call",
+     .read = read_conf, .to = &asked_of},
+    {"rdzv-id", 0, "ID", "name of the job", .read = read_id, .to = &asked},
+    {"standalone", 0, NULL, "one host, any free port", .flag = &asked.standalone},
+    {"node-rank", 0, "R", "this host's place; 0 serves the store (by arrival)",
+     .whole = &asked.node_rank, .zero = true, .most = MOST_NODES - 1},
+    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts", .read = read_address,
+     .to = &asked},
+    {"master-port", 0, "PORT", .whole = &asked.port, .most = 65535},
+    {"token", 0, "TEXT",
+     "who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
+     .read = read_token, .to = &asked},
+    {"token-file", 0, "FILE",
+     "a secret that nobody else may read makes the token (else TERN_TOKEN, TERN_TOKEN_FILE, "
+     "the user's own)",
+     .text = &asked.token_file},
+    {.help = ""},
+    {"timeout", 0, "S", "seconds to wait for enough hosts", .real = &asked_of.timeout, .zero = true,
+     .most = LONGEST},
+    {"last-call", 0, "S", "seconds to wait for more than MIN hosts", .real = &asked_of.last_call,
+     .zero = true, .most = LONGEST},
+    {"heartbeat", 0, "S", "a host that is silent for so long is lost", .real = &asked_of.heartbeat,
+     .zero = true, .most = LONGEST},
+    {"monitor-interval", 0, "S", "seconds between two looks at the other hosts",
+     .real = &asked_of.monitor, .zero = true, .most = LONGEST},
 };
-
-static bool parse_number(int key, const char *text, struct argp_state *state, run_options *o) {
-    for (size_t i = 0; i < sizeof(whole_options) / sizeof(*whole_options); i++) {
-        const struct whole_option *w = &whole_options[i];
-        if (w->key == key) {
-            int64_t value = argument_whole(state, w->name, text, w->least, w->most);
-            *(int *)((char *)o + w->field) = (int)value;
-            return true;
-        }
-    }
-    for (size_t i = 0; i < sizeof(seconds_options) / sizeof(*seconds_options); i++) {
-        const struct seconds_option *s = &seconds_options[i];
-        if (s->key == key) {
-            *(double *)((char *)o + s->field) = read_seconds(state, s->name, text);
-            return true;
-        }
-    }
-    return false;
-}
-
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-    parsing *p = state->input;
-    run_options *o = p->o;
-    switch (key) {
-    case 'n':
-        o->ranks = read_ranks(state, text);
-        break;
-    case NNODES:
-        read_nodes(state, o, text);
-        p->has_nodes = true;
-        break;
-    case MASTER_PORT:
-        p->port = (int)argument_whole(state, "master-port", text, 1, 65535);
-        break;
-    case MASTER_ADDR:
-        p->address = text;
-        if (!*text || strlen(text) >= sizeof(o->host)) {
-            argp_error(state, "--master-addr is \"%s\": a host is wanted", text);
-        }
-        break;
-    case ENDPOINT:
-        p->endpoint = text;
-        break;
-    case BACKEND:
-        check_backend(state, text);
-        break;
-    case CONF:
-        read_conf(state, o, text);
-        break;
-    case STANDALONE:
-        p->standalone = true;
-        break;
-    case RUN_ID:
-        run_id(state, o, text);
-        p->has_id = true;
-        break;
-    case TOKEN:
-        read_token(state, o, text); /* refused also where it is not needed */
-        p->token = text;
-        break;
-    case TOKEN_FILE:
-        p->token_file = text;
-        break;
-    case LOG_DIR:
-        o->log_dir = text;
-        break;
-    case 't':
-        p->tee = true;
-        if (strcmp(text, "3") != 0) {
-            argp_error(state, "--tee is \"%s\": 3, both streams, is all there is", text);
-        }
-        break;
-    case NO_PYTHON:
-        break;
-    case ARGP_KEY_ARG: /* the program; what follows belongs to it */
-        o->program = &state->argv[state->next - 1];
-        o->command = p->token ? NULL : command_line(state->argv + 1, state->next - 2);
-        state->next = state->argc;
-        break;
-    case ARGP_KEY_END:
-        complete_options(state, p);
-        break;
-    default:
-        return parse_number(key, text, state, o) || refuse_option(key, state) ? 0
-                                                                              : ARGP_ERR_UNKNOWN;
-    }
-    return 0;
-}
 
 void run_options_parse(run_options *o, int argc, char **argv) {
-    static const struct argp description = {
-        option_list,
-        parse_option,
-        "PROGRAM [ARGUMENTS...]",
-        "Starts PROGRAM as several ranks and ends with all of them. When one fails, all are ended, "
-        "the "
-        "first failure is reported, and all start again while there are restarts left.\v"
-        "On two hosts, on each of them:\n"
-        "  tern run --nnodes 2 -n 4 --rdzv-endpoint host1:29400 ./train\n"
-        "\n"
-        "Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
-        "MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.\n"
-        "\n"
-        "The exit status is 0 when all ranks have ended with 0; else the first failure's: its exit "
-        "code, or 128 + its signal. 128 + the signal that ended the launcher; 126 and 127 when "
-        "PROGRAM is none or is not there; 64 for wrong options; 75 when the job has ended well, "
-        "but nothing ran on this host; 1 when hosts were lost or did not come, when the job had no "
-        "place for this one, or when not all output could be written.",
-        NULL,
-        NULL,
-        NULL,
-    };
-    *o = (run_options){
-        .min_nodes = 1,
-        .max_nodes = 1,
-        .ranks = 1,
-        .node_rank = -1,
-        .run_id = "job",
-        .monitor = 0.1,
-        .heartbeat = 10,
-        .timeout = 600,
-        .last_call = 3,
-        .grace = 5,
-    };
-    if (gethostname(o->node_name, sizeof(o->node_name) - 1) != 0 || !*o->node_name) {
-        strcpy(o->node_name, "host");
+    tn_option table[sizeof(taken) / sizeof(*taken) + MOST_REFUSED + 1] = {0};
+    memcpy(table, taken, sizeof(taken));
+    refused_options(table + sizeof(taken) / sizeof(*taken));
+    if (tn_options_parse(argc, argv, about, table) != TN_OK) {
+        no_memory();
     }
-    for (char *c = o->node_name; *c; c++) { /* a word of run_words.h */
+    char *name = asked_of.node_name;
+    if (gethostname(name, sizeof(asked_of.node_name) - 1) != 0 || !*name) {
+        strcpy(name, "host");
+    }
+    for (char *c = name; *c; c++) { /* a word of run_words.h */
         *c = (char)(*c > ' ' && *c < 127 ? *c : '?');
     }
-    parsing p = {.o = o};
-    list_options();
-    argp_parse(&description, argc, argv, ARGP_IN_ORDER, NULL, &p);
+    asked_of.max_restarts = (int)asked.max_restarts;
+    asked_of.node_rank = (int)asked.node_rank;
+    complete_options(&asked);
+    asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
+    *o = asked_of;
 }
 
 /* ---- Small things ---------------------------------------------------------------------------- */
-
-static _Noreturn void no_memory(void) {
-    static const char text[] = "tern: no memory\n";
-    ssize_t put = write(STDERR_FILENO, text, sizeof(text) - 1);
-    (void)put;
-    _exit(1);
-}
 
 char *text_new(const char *format, ...) {
     char *text = NULL;

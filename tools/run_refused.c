@@ -2,8 +2,6 @@
  * along learns what to do instead. */
 #include "tools/run_refused.h"
 
-enum { FIRST_KEY = 1024 }; /* beyond those of run_options.c */
-
 static const struct refused {
     const char *name, *argument; /* NULL: it takes none */
     int letter;                  /* 0: none */
@@ -33,28 +31,21 @@ static const struct refused {
     {"print-completion", "SHELL", 0, "there is none; --help lists the options"},
 };
 
-enum { COUNT = sizeof(refused) / sizeof(*refused) };
-
-static int key_of(int i) {
-    return refused[i].letter ? refused[i].letter : FIRST_KEY + i;
+static void refuse_option(const char *unused, void *to) {
+    const struct refused *r = to;
+    (void)unused;
+    tn_options_refuse("torchrun's --%s is not taken: %s", r->name, r->why);
 }
 
-bool refused_option(int i, struct argp_option *option) {
-    if (i >= COUNT) {
-        return false;
+void refused_options(tn_option *rows) {
+    _Static_assert(sizeof(refused) / sizeof(*refused) <= MOST_REFUSED, "the caller's room");
+    for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
+        const struct refused *r = &refused[i];
+        rows[i] = (tn_option){r->name,
+                              r->letter,
+                              r->argument,
+                              .hidden = true,
+                              .read = refuse_option,
+                              .to = (void *)(uintptr_t)r};
     }
-    *option = (struct argp_option){refused[i].name, key_of(i), refused[i].argument,
-                                   OPTION_HIDDEN,   NULL,      0};
-    return true;
-}
-
-bool refuse_option(int key, struct argp_state *state) {
-    int i = 0;
-    while (i < COUNT && key_of(i) != key) {
-        i++;
-    }
-    if (i < COUNT) {
-        argp_error(state, "torchrun's --%s is not taken: %s", refused[i].name, refused[i].why);
-    }
-    return i < COUNT;
 }

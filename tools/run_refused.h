@@ -2,15 +2,11 @@
 #ifndef TERN_TOOLS_RUN_REFUSED_H
 #define TERN_TOOLS_RUN_REFUSED_H
 
-#include <argp.h>
-#include <stdbool.h>
+#include <tern/train.h>
 
 enum { MOST_REFUSED = 32 };
 
-/* The i-th of them, hidden from --help. False: there are no more. */
-bool refused_option(int i, struct argp_option *option);
-
-/* Ends the process with the reason when `key` is one of theirs. */
-bool refuse_option(int key, struct argp_state *state);
+/* Their rows, at most MOST_REFUSED, hidden from --help: each ends the process with the reason. */
+void refused_options(tn_option *rows);
 
 #endif

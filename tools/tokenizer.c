@@ -2,20 +2,21 @@
 #include "tools/tokenizer.h"
 
 #include "core/folder.h"
-#include "tools/numbers.h"
+#include "core/memory.h"
 #include "tools/inputs.h"
 #include "tools/why.h"
 
-#include <argp.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tern/tokenizer.h>
+#include <tern/train.h>
 #include <unistd.h>
 
 typedef struct command {
     const char *out;
-    char **paths; /* [count] */
+    const char **paths; /* [count] */
     int count;
     bool overwrite;
     tn_corpus_options corpus;
@@ -24,67 +25,44 @@ typedef struct command {
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-enum { VOCAB = 256, MIN_COUNT, KEY, PATTERN, OVERWRITE };
-
-static const struct argp_option option_list[] = {
-    {"out", 'o', "DIR", 0, "The folder of tokenizer.json, vocab.json and merges.txt", 0},
-    {"overwrite", OVERWRITE, NULL, 0, "Replace the tokenizer that DIR has", 0},
-    {"vocab", VOCAB, "N", 0, "Tokens, with the 256 bytes and <|endoftext|> (50257)", 0},
-    {"min-count", MIN_COUNT, "N", 0, "Pairs that stand side by side less often become no token (0)",
-     0},
-    {"pattern", PATTERN, "NAME", 0,
-     "How a text is cut before pairs are joined: gpt2, cl100k, llama3, o200k, or a regular "
-     "expression (gpt2)",
-     0},
-    {"key", KEY, "NAME", 0, "Of JSON lines: whose text the document is (text)", 0},
-    {0},
-};
-
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-    command *c = state->input;
-    switch (key) {
-    case 'o':
-        c->out = text;
-        return 0;
-    case VOCAB:
-        c->options.vocab = argument_whole(state, "vocab", text, 257, INT32_MAX);
-        return 0;
-    case MIN_COUNT:
-        c->options.min_count = argument_whole(state, "min-count", text, 0, INT64_MAX);
-        return 0;
-    case PATTERN:
-        c->options.pattern = text;
-        return 0;
-    case OVERWRITE:
-        c->overwrite = true;
-        return 0;
-    case KEY:
-        c->corpus.key = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        c->paths[c->count++] = text;
-        return 0;
-    case ARGP_KEY_END:
-        if (c->count == 0) {
-            argp_error(state, "no text to read: files or folders");
-        } else if (!c->out) {
-            argp_error(state, "--out DIR is missing");
-        }
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+static void add_path(const char *text, void *to) {
+    command *c = to;
+    c->paths[c->count++] = text;
 }
 
-static const struct argp description = {
-    .options = option_list,
-    .parser = parse_option,
-    .args_doc = "IN... --out DIR",
-    .doc = "Makes a tokenizer from texts: GPT-2's kind, byte-level BPE, which `tern tokens` takes "
-           "and transformers opens.\n\n"
-           "IN are files and folders, as `tern tokens` reads them.\v"
-           "All of the text is in memory meanwhile: some hundred megabytes of a larger corpus are "
-           "enough. The exit status is 1 when it fails, 64 when the command line is wrong."};
+static const char about[] =
+    "Makes a tokenizer from texts: GPT-2's kind, byte-level BPE, which `tern tokens` takes "
+    "and transformers opens.\n\n"
+    "IN are files and folders, as `tern tokens` reads them.\v"
+    "All of the text is in memory meanwhile: some hundred megabytes of a larger corpus are "
+    "enough. The exit status is 1 when it fails, 64 when the command line is wrong.";
+
+static tn_status parse_options(command *c, int argc, char **argv) {
+    const tn_option table[] = {
+        {.value = "IN... --out DIR", .read = add_path, .to = c},
+        {"out", 'o', "DIR", "The folder of tokenizer.json, vocab.json and merges.txt",
+         .text = &c->out},
+        {"overwrite", 0, NULL, "Replace the tokenizer that DIR has", .flag = &c->overwrite},
+        {"vocab", 0, "N", "Tokens, with the 256 bytes and <|endoftext|>",
+         .whole = &c->options.vocab, .least = 257, .most = INT32_MAX},
+        {"min-count", 0, "N", "Pairs that stand side by side less often become no token",
+         .whole = &c->options.min_count, .zero = true, .most = INFINITY},
+        {"pattern", 0, "NAME",
+         "How a text is cut before pairs are joined: gpt2, cl100k, llama3, o200k, or a regular "
+         "expression (gpt2)",
+         .text = &c->options.pattern},
+        {"key", 0, "NAME", "Of JSON lines: whose text the document is (text)",
+         .text = &c->corpus.key},
+        {0},
+    };
+    tn_status status = tn_options_parse(argc, argv, about, table);
+    if (status == TN_OK && c->count == 0) {
+        tn_options_refuse("no text to read: files or folders");
+    } else if (status == TN_OK && !c->out) {
+        tn_options_refuse("--out DIR is missing");
+    }
+    return status;
+}
 
 /* ---- Texts in memory ------------------------------------------------------------------------- */
 
@@ -103,27 +81,13 @@ static void texts_free(texts *t) {
     free(t->bytes);
 }
 
-static bool texts_grow(texts *t) {
-    if (t->count < t->room) {
-        return true;
-    }
-    int64_t room = t->room ? 2 * t->room : 1024;
-    char **text = realloc(t->text, (size_t)room * sizeof(*text));
-    if (text) {
-        t->text = text;
-    }
-    size_t *bytes = realloc(t->bytes, (size_t)room * sizeof(*bytes));
-    if (bytes) {
-        t->bytes = bytes;
-    }
-    t->room = text && bytes ? room : t->room;
-    return text && bytes;
-}
-
 static tn_status texts_add(texts *t, const tn_document *d) {
-    char *copy = texts_grow(t) ? malloc(d->bytes + 1) : NULL;
+    int64_t room = t->room; /* of both */
+    bool fits = tn__grow(&t->text, t->count + 1, &room, sizeof(*t->text), "tokenizer") &&
+                tn__grow(&t->bytes, t->count + 1, &t->room, sizeof(*t->bytes), "tokenizer");
+    char *copy = fits ? tn__malloc_for(d->bytes + 1, "tokenizer") : NULL;
     if (!copy) {
-        return tn_raise(TN_ENOMEM, "tokenizer: no memory for the texts");
+        return TN_ENOMEM;
     }
     memcpy(copy, d->text, d->bytes);
     t->text[t->count] = copy;
@@ -133,7 +97,7 @@ static tn_status texts_add(texts *t, const tn_document *d) {
 }
 
 static tn_status texts_read(texts *t, const command *c) {
-    tn_corpus *corpus = tn_corpus_open((const char *const *)c->paths, c->count, c->corpus);
+    tn_corpus *corpus = tn_corpus_open(c->paths, c->count, c->corpus);
     tn_document d;
     while (corpus && tn_corpus_next(corpus, &d) && texts_add(t, &d) == TN_OK) {
     }
@@ -172,8 +136,7 @@ static tn_status make_tokenizer(const command *c) {
     texts t = {0};
     tn_tokenizer *made = NULL;
     if (check_folder(c) == TN_OK &&
-        check_outputs((const char *const *)c->paths, c->count, NULL, c->out, is_replaced) ==
-            TN_OK &&
+        check_outputs(c->paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
         texts_read(&t, c) == TN_OK && t.sum == 0) {
         tn_raise(TN_EFORMAT, "there is no text in %s%s", c->paths[0],
                  c->count > 1 ? " and so on" : "");
@@ -197,8 +160,8 @@ int tokenizer_main(int argc, char **argv) {
         fprintf(stderr, "tern tokenizer: no memory\n");
         return 1;
     }
-    argp_parse(&description, argc, argv, 0, NULL, &c);
-    tn_status status = make_tokenizer(&c);
+    tn_status status = parse_options(&c, argc, argv);
+    status = status == TN_OK ? make_tokenizer(&c) : status;
     if (status != TN_OK) {
         fprintf(stderr, "tern tokenizer: %s\n", error_why());
     }

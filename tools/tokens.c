@@ -5,19 +5,18 @@
 #include "core/number.h"
 #include "data/corpus/tokens_json.h"
 #include "tools/inputs.h"
-#include "tools/numbers.h"
 #include "tools/why.h"
 
-#include <argp.h>
-#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tern/tokenizer.h>
+#include <tern/train.h>
 #include <unistd.h>
 
 typedef struct command {
     const char *tokenizer, *out;
-    char **paths; /* [count] */
+    const char **paths; /* [count] */
     int count;
     char *split; /* --split, its escapes replaced */
     tn_tokens_options options;
@@ -25,139 +24,110 @@ typedef struct command {
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
-enum { VAL = 256, VAL_DOCS, SEED, SHARD_TOKENS, KEY, PAIRS, SPLIT, EOT, THREADS, OVERWRITE };
-
-static const struct argp_option option_list[] = {
-    {"tokenizer", 't', "PATH", 0,
-     "A folder with tokenizer.json, or vocab.json and merges.txt, or one of these files", 0},
-    {"out", 'o', "DIR", 0, "The folder of the shards: train_000000.bin, val_000000.bin and so on",
-     0},
-    {"val", VAL, "SHARE", 0,
-     "This share of the documents is for validation, 0.01 for example (none)", 1},
-    {"val-docs", VAL_DOCS, "N", 0, "The first N documents are for validation (none)", 1},
-    {"seed", SEED, "N", 0, "Which documents --val chooses (1337)", 1},
-    {"shard-tokens", SHARD_TOKENS, "N", 0, "Tokens of a shard (100000000)", 1},
-    {"key", KEY, "NAME", 0, "Of JSON lines: whose text the document is (text)", 2},
-    {"pairs", PAIRS, NULL, 0,
-     "Fine-tuning: IN are JSON lines {\"prompt\": …, \"completion\": …}, of which only the "
-     "completions are learned",
-     2},
-    {"split", SPLIT, "TEXT", 0,
-     "What stands between the documents of a plain text, as '<|endoftext|>' or '\\n\\n'", 2},
-    {"eot", EOT, "TEXT", 0,
-     "The special token that keeps documents apart (<|endoftext|>, <|end_of_text|> or </s>)", 2},
-    {"threads", THREADS, "N", 0, "Threads that encode (as many as there are cores)", 3},
-    {"overwrite", OVERWRITE, NULL, 0, "Replace the shards that DIR has", 3},
-    {0},
-};
-
-static double parse_share(const char *text, struct argp_state *state) {
-    double value;
-    if (!tn__real_from(text, &value) || !(value >= 0 && value < 1)) {
-        argp_error(state, "\"%s\" should be a share, at least 0 and below 1", text);
+static void read_share(const char *text, void *to) {
+    double *value = to;
+    if (!tn__real_from(text, value) || !(*value >= 0 && *value < 1)) {
+        tn_options_refuse("\"%s\" should be a share, at least 0 and below 1", text);
     }
-    return value;
 }
 
 /* "\n", "\t" and "\\", which shells leave as they are. */
-static char *without_escapes(const char *text, struct argp_state *state) {
+static void read_split(const char *text, void *to) {
     static const char letters[] = "nt\\", meant[] = "\n\t\\";
-    char *copy = strdup(text), *to = copy;
+    char **split = to;
+    free(*split);
+    char *copy = *split = strdup(text);
     if (!copy) {
-        argp_failure(state, 1, ENOMEM, "--split");
-        return NULL;
+        fprintf(stderr, "tern tokens: no memory for --split\n");
+        exit(1);
     }
-    for (const char *c = copy; *c; c++) {
+    for (const char *c = text; *c; c++) {
         const char *found = *c == '\\' && c[1] ? strchr(letters, c[1]) : NULL;
-        *to++ = found ? meant[found - letters] : *c;
+        *copy++ = found ? meant[found - letters] : *c;
         c += found != NULL;
     }
-    *to = 0;
-    return copy;
+    *copy = 0;
 }
 
-static error_t check_command(const command *c, struct argp_state *state) {
+static void add_path(const char *text, void *to) {
+    command *c = to;
+    c->paths[c->count++] = text;
+}
+
+static void check_command(const command *c) {
     if (c->count == 0) {
-        argp_error(state, "no text to read: files or folders");
+        tn_options_refuse("no text to read: files or folders");
     } else if (!c->tokenizer) {
-        argp_error(state, "--tokenizer PATH is missing");
+        tn_options_refuse("--tokenizer PATH is missing");
     } else if (!c->out) {
-        argp_error(state, "--out DIR is missing");
+        tn_options_refuse("--out DIR is missing");
     } else if (c->options.val > 0 && c->options.val_documents > 0) {
-        argp_error(state, "--val and --val-docs are two ways to choose: one of them");
-    } else if (c->options.corpus.pairs && c->options.corpus.split) {
-        argp_error(state, "--split is for plain text, and --pairs reads JSON lines");
+        tn_options_refuse("--val and --val-docs are two ways to choose: one of them");
+    } else if (c->options.corpus.pairs && c->split) {
+        tn_options_refuse("--split is for plain text, and --pairs reads JSON lines");
     }
-    return 0;
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state) {
-    command *c = state->input;
+static const char about[] =
+    "Turns texts into shards of tokens, as llm.c writes them, which 11_gpt2 and `tern eval` "
+    "read.\n\n"
+    "IN are files, and folders whose files are read in the order of their names, hidden ones "
+    "not. A .jsonl, .ndjson or .json file is JSON lines, of which each has a document's text; "
+    "any other file is plain text, one document. Both may be compressed (.gz, .zst)."
+    "\vThe special token <|endoftext|> stands in front of every document, as llm.c has it; its "
+    "text inside of a document is text like any other. Of a plain text that is one document, "
+    "--val chooses passages. With the same texts and options the shards are the same bytes, "
+    "whatever the number of threads. An interrupted run leaves whole shards and a tokens.json "
+    "that says that they are not all: the same command begins again.\n\nThe exit status is 1 "
+    "when it fails, 64 when the command line is wrong.";
+
+static tn_status parse_options(command *c, int argc, char **argv) {
     tn_tokens_options *o = &c->options;
-    switch (key) {
-    case 't':
-        c->tokenizer = text;
-        return 0;
-    case 'o':
-        c->out = text;
-        return 0;
-    case VAL:
-        o->val = parse_share(text, state);
-        return 0;
-    case VAL_DOCS:
-        o->val_documents = argument_whole(state, "val-docs", text, 0, INT64_MAX);
-        return 0;
-    case SEED:
-        o->seed = (uint64_t)argument_whole(state, "seed", text, 0, INT64_MAX);
-        return 0;
-    case SHARD_TOKENS:
-        o->shard_tokens = argument_whole(state, "shard-tokens", text, 1, INT64_MAX);
-        return 0;
-    case KEY:
-        o->corpus.key = text;
-        return 0;
-    case PAIRS:
-        o->corpus.pairs = true;
-        return 0;
-    case SPLIT:
-        free(c->split);
-        o->corpus.split = c->split = without_escapes(text, state);
-        return 0;
-    case EOT:
-        o->eot = text;
-        return 0;
-    case THREADS:
-        o->threads = (int)argument_whole(state, "threads", text, 1, 1 << 20);
-        return 0;
-    case OVERWRITE:
-        o->overwrite = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        c->paths[c->count++] = text;
-        return 0;
-    case ARGP_KEY_END:
-        return check_command(c, state);
-    default:
-        return ARGP_ERR_UNKNOWN;
+    int64_t seed = (int64_t)o->seed, threads = 0;
+    const tn_option table[] = {
+        {.value = "IN... --tokenizer PATH --out DIR", .read = add_path, .to = c},
+        {"tokenizer", 't', "PATH",
+         "A folder with tokenizer.json, or vocab.json and merges.txt, or one of these files",
+         .text = &c->tokenizer},
+        {"out", 'o', "DIR", "The folder of the shards: train_000000.bin, val_000000.bin and so on",
+         .text = &c->out},
+        {.help = ""},
+        {"val", 0, "SHARE",
+         "This share of the documents is for validation, 0.01 for example (none)",
+         .read = read_share, .to = &o->val},
+        {"val-docs", 0, "N", "The first N documents are for validation (none)",
+         .whole = &o->val_documents, .zero = true, .most = INFINITY},
+        {"seed", 0, "N", "Which documents --val chooses", .whole = &seed, .zero = true,
+         .most = INFINITY},
+        {"shard-tokens", 0, "N", "Tokens of a shard", .whole = &o->shard_tokens, .most = INFINITY},
+        {.help = ""},
+        {"key", 0, "NAME", "Of JSON lines: whose text the document is (text)",
+         .text = &o->corpus.key},
+        {"pairs", 0, NULL,
+         "Fine-tuning: IN are JSON lines {\"prompt\": …, \"completion\": …}, of which only the "
+         "completions are learned",
+         .flag = &o->corpus.pairs},
+        {"split", 0, "TEXT",
+         "What stands between the documents of a plain text, as '<|endoftext|>' or '\\n\\n'",
+         .read = read_split, .to = &c->split},
+        {"eot", 0, "TEXT",
+         "The special token that keeps documents apart (<|endoftext|>, <|end_of_text|> or </s>)",
+         .text = &o->eot},
+        {.help = ""},
+        {"threads", 0, "N", "Threads that encode (as many as there are cores)", .whole = &threads,
+         .most = 1 << 20},
+        {"overwrite", 0, NULL, "Replace the shards that DIR has", .flag = &o->overwrite},
+        {0},
+    };
+    tn_status status = tn_options_parse(argc, argv, about, table);
+    if (status == TN_OK) {
+        check_command(c);
     }
+    o->seed = (uint64_t)seed;
+    o->threads = threads ? (int)threads : o->threads;
+    o->corpus.split = c->split;
+    return status;
 }
-
-static const struct argp description = {
-    .options = option_list,
-    .parser = parse_option,
-    .args_doc = "IN... --tokenizer PATH --out DIR",
-    .doc =
-        "Turns texts into shards of tokens, as llm.c writes them, which 11_gpt2 and `tern eval` "
-        "read.\n\n"
-        "IN are files, and folders whose files are read in the order of their names, hidden ones "
-        "not. A .jsonl, .ndjson or .json file is JSON lines, of which each has a document's text; "
-        "any other file is plain text, one document. Both may be compressed (.gz, .zst)."
-        "\vThe special token <|endoftext|> stands in front of every document, as llm.c has it; its "
-        "text inside of a document is text like any other. Of a plain text that is one document, "
-        "--val chooses passages. With the same texts and options the shards are the same bytes, "
-        "whatever the number of threads. An interrupted run leaves whole shards and a tokens.json "
-        "that says that they are not all: the same command begins again.\n\nThe exit status is 1 "
-        "when it fails, 64 when the command line is wrong."};
 
 /* ---- Progress -------------------------------------------------------------------------------- */
 
@@ -256,14 +226,13 @@ static int make_tokens(const command *c) {
     o.progress = show_progress;
     o.user = &p;
     tn_tokens_made made;
-    const char *const *paths = (const char *const *)c->paths;
-    bool apart = check_outputs(paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
+    bool apart = check_outputs(c->paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
                  check_outputs(&c->tokenizer, 1, is_tokenizer, c->out, is_replaced) == TN_OK;
     tn_tokenizer *t = apart ? tn_tokenizer_load(c->tokenizer) : NULL;
     if (!t) {
         return say_why();
     }
-    tn_status status = tn_tokens_make(t, paths, c->count, c->out, o, &made);
+    tn_status status = tn_tokens_make(t, c->paths, c->count, c->out, o, &made);
     tn_tokenizer_free(t);
     if (p.terminal && p.shown > p.begun) {
         fputs("\r\033[K", stderr);
@@ -281,8 +250,7 @@ int tokens_main(int argc, char **argv) {
         fprintf(stderr, "tern tokens: no memory\n");
         return 1;
     }
-    argp_parse(&description, argc, argv, 0, NULL, &c);
-    int status = make_tokens(&c);
+    int status = parse_options(&c, argc, argv) == TN_OK ? make_tokens(&c) : say_why();
     free(c.split);
     free(c.paths);
     return status;

@@ -127,9 +127,8 @@ static void make_scaler(tn_deepspeed *d) {
 }
 
 static tn_deepspeed *make_one(void *m, tn_group *world) {
-    tn_deepspeed *d = tn__calloc(1, sizeof(*d));
+    tn_deepspeed *d = tn__calloc_for(1, sizeof(*d), operation);
     if (!d) {
-        tn__raise(TN_ENOMEM, operation, "no memory");
         return NULL;
     }
     *d = (tn_deepspeed){.model = m, .world = world, .norm = NAN};

@@ -27,8 +27,8 @@ typedef struct evaluation {
     tn__rows *rows;
     tn_group *group;
     int64_t batch, batches;
-    int64_t *x, *y;      /* one batch's tokens and targets, (rows, T) */
-    int64_t room;        /* elements that they have room for */
+    int64_t *x, *y; /* one batch's tokens and targets, (rows, T) */
+    int64_t x_room, y_room;
     tn__row_cost *costs; /* [batch]: of this rank's batch */
     double nats, targets;
     tn_progress *progress;
@@ -52,18 +52,8 @@ static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
     if (__builtin_mul_overflow(T, rows, &elements) || elements > INT64_MAX / 8) {
         elements = INT64_MAX / 8;
     }
-    bool fits = e->x && e->y && elements <= e->room;
-    if (!fits) {
-        int64_t *x = tn__realloc(e->x, (size_t)elements * sizeof(*x));
-        e->x = x ? x : e->x;
-        int64_t *y = x ? tn__realloc(e->y, (size_t)elements * sizeof(*y)) : NULL;
-        e->y = y ? y : e->y;
-        e->room = y ? elements : e->room;
-        fits = x && y;
-    }
-    if (!fits) {
-        tn__raise(TN_ENOMEM, e->rows->operation, "no memory for %lld rows of %lld tokens",
-                  (long long)rows, (long long)T);
+    if (!tn__grow(&e->x, elements, &e->x_room, sizeof(*e->x), e->rows->operation) ||
+        !tn__grow(&e->y, elements, &e->y_room, sizeof(*e->y), e->rows->operation)) {
         return 0;
     }
     return T;
@@ -183,10 +173,8 @@ static tn_status do_rounds(evaluation *e) {
 static bool begin_evaluation(evaluation *e, tn_evaluate_options options) {
     e->batch = e->batch < e->rows->count ? e->batch : e->rows->count;
     e->batches = (e->rows->count - 1) / e->batch + 1;
-    e->costs = tn__calloc((size_t)e->batch, sizeof(*e->costs));
+    e->costs = tn__calloc_for((size_t)e->batch, sizeof(*e->costs), e->rows->operation);
     if (!e->costs) {
-        tn__raise(TN_ENOMEM, e->rows->operation, "no memory for a batch of %lld",
-                  (long long)e->batch);
         return false;
     }
     if (options.progress && tn_group_rank(e->group) == 0) {

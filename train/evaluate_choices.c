@@ -56,13 +56,6 @@ static tn_status choice_get(const tn__rows *self, int64_t row, int64_t *x, int64
     return TN_OK;
 }
 
-static void begin_question(choices *c) {
-    for (int s = 0; s < SCORES; s++) {
-        c->best[s] = (double)INFINITY;
-        c->chosen[s] = -1;
-    }
-}
-
 static void choice_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {
     choices *c = (choices *)self;
     const tn__ending *e = &c->questions.endings[row];
@@ -70,10 +63,11 @@ static void choice_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {
     double costs[SCORES] = {[SUM] = cost->nats,
                             [PER_CHARACTER] = cost->nats / (double)e->characters,
                             [PER_TOKEN] = cost->nats / cost->targets};
-    if (row == q->first) {
-        begin_question(c);
-    }
     for (int s = 0; s < SCORES; s++) {
+        if (row == q->first) {
+            c->best[s] = (double)INFINITY;
+            c->chosen[s] = -1;
+        }
         if (costs[s] < c->best[s]) {
             c->best[s] = costs[s];
             c->chosen[s] = row - q->first;

@@ -40,9 +40,8 @@ static void window_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {
 
 /* How many bytes of text each token stands for; NULL after raising. */
 static int32_t *count_text_bytes(const tn_tokenizer *t, int64_t vocab) {
-    int32_t *counts = tn__calloc((size_t)vocab, sizeof(*counts));
+    int32_t *counts = tn__calloc_for((size_t)vocab, sizeof(*counts), operation);
     if (!counts) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %lld tokens", (long long)vocab);
         return NULL;
     }
     for (int64_t id = 0; id < vocab; id++) {

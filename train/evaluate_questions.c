@@ -26,22 +26,6 @@ static bool refuse_line(const reading *r, const char *what) {
     return false;
 }
 
-/* Room for one more of `size` bytes. False after raising. */
-static bool grow_list(void **list, int64_t count, int64_t *room, size_t size) {
-    if (count < *room) {
-        return true;
-    }
-    int64_t more = *room ? *room * 2 : 256;
-    void *larger = tn__realloc(*list, (size_t)more * size);
-    if (!larger) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %lld questions", (long long)more);
-        return false;
-    }
-    *list = larger;
-    *room = more;
-    return true;
-}
-
 /* ---- One line -------------------------------------------------------------------------------- */
 
 /* Appends the tokens of a text. False after raising. */
@@ -57,9 +41,8 @@ static bool encode_ending(const reading *r, const tn__json *value, tn__ids_part 
     if (*value->text == ' ') {
         return encode_text(r, value->text, value->bytes, part);
     }
-    char *spaced = tn__malloc(value->bytes + 1);
+    char *spaced = tn__malloc_for(value->bytes + 1, operation);
     if (!spaced) {
-        tn__raise(TN_ENOMEM, operation, "no memory for an ending of %zu bytes", value->bytes);
         return false;
     }
     spaced[0] = ' ';
@@ -82,7 +65,8 @@ static bool add_ending(const reading *r, const tn__json *value) {
     if (value->kind != TN__JSON_TEXT || value->bytes == 0) {
         return refuse_line(r, "an ending is no text, or an empty one");
     }
-    if (!grow_list((void **)&q->endings, q->ending_count, &q->ending_room, sizeof(*q->endings))) {
+    if (!tn__grow(&q->endings, q->ending_count + 1, &q->ending_room, sizeof(*q->endings),
+                  operation)) {
         return false;
     }
     tn__ending e = {.characters = count_characters(value), .question = q->count};
@@ -122,7 +106,7 @@ static bool add_question(const reading *r, const tn__json *line) {
     if (!endings || endings->kind != TN__JSON_LIST || endings->count < 2) {
         return refuse_line(r, "there is no list \"endings\" of at least two texts");
     }
-    if (!grow_list((void **)&q->list, q->count, &q->room, sizeof(*q->list))) {
+    if (!tn__grow(&q->list, q->count + 1, &q->room, sizeof(*q->list), operation)) {
         return false;
     }
     tn__question added = {.first = q->ending_count,

@@ -325,24 +325,10 @@ static double line_at(const double *y, int64_t first, int64_t last, double at) {
     return sum / steps + (steps > 1 ? tilt / spread * (at - middle) : 0);
 }
 
-/* A plain mean would begin and end with a kink: there the window has steps on one side only, and a
- * mean of those lags behind a loss that falls. */
-static bool smooth_fits(tn_history *h, int64_t count) {
-    if (count > h->smooth_room) {
-        double *larger = tn__realloc(h->smooth, (size_t)count * sizeof(*larger));
-        if (!larger) {
-            tn__raise(TN_ENOMEM, "history", "no memory for %lld steps", (long long)count);
-            return false;
-        }
-        h->smooth = larger;
-        h->smooth_room = count;
-    }
-    return true;
-}
-
 tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
     tn_curve c = tn_history_curve(h, name);
-    if (!h || window < 1 || !smooth_fits(h, c.count)) {
+    if (!h || window < 1 ||
+        !tn__grow(&h->smooth, c.count, &h->smooth_room, sizeof(*h->smooth), "history")) {
         return (tn_curve){.name = name};
     }
     for (int64_t i = 0; i < c.count; i++) {

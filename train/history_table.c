@@ -49,12 +49,9 @@ tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes
                   (int)(bytes < 40 ? bytes : 40), name, TN__COLUMNS, TN__COLUMN_NAME - 1);
         return NULL;
     }
-    tn__column *larger = tn__realloc(t->columns, ((size_t)t->count + 1) * sizeof(*larger));
-    if (!larger) {
-        tn__raise(TN_ENOMEM, "history", "no memory for a column");
+    if (!tn__grow(&t->columns, t->count + 1, &t->room, sizeof(*t->columns), "history")) {
         return NULL;
     }
-    t->columns = larger;
     tn__column *c = &t->columns[t->count++];
     *c = (tn__column){0};
     memcpy(c->name, name, bytes);
@@ -62,21 +59,9 @@ tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes
 }
 
 static bool column_grow(tn__column *c) {
-    if (c->count < c->room) {
-        return true;
-    }
-    int64_t room = c->room ? c->room * 2 : 1024;
-    double **both[] = {&c->x, &c->y};
-    for (int i = 0; i < 2; i++) {
-        double *larger = tn__realloc(*both[i], (size_t)room * sizeof(double));
-        if (!larger) {
-            tn__raise(TN_ENOMEM, "history", "no memory for %lld steps", (long long)room);
-            return false;
-        }
-        *both[i] = larger;
-    }
-    c->room = room;
-    return true;
+    int64_t room = c->room; /* of both */
+    return tn__grow(&c->x, c->count + 1, &room, sizeof(*c->x), "history") &&
+           tn__grow(&c->y, c->count + 1, &c->room, sizeof(*c->y), "history");
 }
 
 bool tn__history_step(tn__history_table *t) {

@@ -24,6 +24,7 @@ typedef struct tn__column {
 typedef struct tn__history_table {
     tn__column *columns; /* [count] */
     int count;
+    int64_t room;
     int64_t rows; /* steps */
 } tn__history_table;
 

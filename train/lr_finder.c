@@ -18,7 +18,8 @@ struct tn_lr_finder {
     tn_lr_finder_options options;
     tn_optim *optim;
     kept_tensor *kept;
-    int count, room;
+    int count;
+    int64_t room;
     double lr; /* of the optimiser before, as are */
     int64_t optim_steps;
     double *x, *y, *mean; /* [done]: log10 of the rate, the loss, its moving average */
@@ -39,15 +40,8 @@ tn_lr_finder_options tn_lr_finder_defaults(void) {
 /* ---- Keeping what was ------------------------------------------------------------------------ */
 
 static bool keep_tensor(tn_lr_finder *f, tn_tensor *t) {
-    if (f->count == f->room) {
-        int room = f->room ? 2 * f->room : 64;
-        kept_tensor *kept = tn__realloc(f->kept, (size_t)room * sizeof(*kept));
-        if (!kept) {
-            tn__raise(TN_ENOMEM, "lr_finder", "no memory for %d tensors", room);
-            return false;
-        }
-        f->kept = kept;
-        f->room = room;
+    if (!tn__grow(&f->kept, f->count + 1, &f->room, sizeof(*f->kept), "lr_finder")) {
+        return false;
     }
     TN_SCOPE;
     TN_NO_GRAD;

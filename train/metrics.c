@@ -192,9 +192,9 @@ static bool restore_mode(tn_module *m, const char *path, void *user) {
 static bool begin_evaluation(void *m, mode_list *modes) {
     *modes = (mode_list){0};
     tn_module_each_module(m, count_module, modes);
-    modes->training = tn__calloc((size_t)modes->count + 1, sizeof(*modes->training));
+    modes->training =
+        tn__calloc_for((size_t)modes->count + 1, sizeof(*modes->training), "evaluate");
     if (!modes->training) {
-        tn__raise(TN_ENOMEM, "evaluate", "no memory for %d modules", modes->count);
         return false;
     }
     modes->count = 0;

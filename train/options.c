@@ -9,64 +9,89 @@
 
 #include <argp.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FIRST_KEY = 256 }; /* of options without a letter: row i has FIRST_KEY + i */
 
-static const int64_t whole_most = 1000000000000;
+static const double whole_most = 1e12;
 
 /* The command line that was parsed last. */
+static char no_name[] = "", *no_words[] = {no_name};
 static int line_count;
-static char **line_words;
+static char **line_words = no_words;
 
 /* A table with the rows that it stands for, and argp's. */
 typedef struct table {
     tn_option *rows; /* [count], and one with nothing */
     int count;
-    struct argp_option *options;
-    bool *given; /* [count] */
+    const tn_option *arguments;  /* NULL: there may be none */
+    struct argp_option *options; /* of each row one, and one with underscores */
+    bool *given;                 /* [count] */
 } table;
+
+void tn_options_refuse(const char *format, ...) {
+    char *name = line_words[0], *slash = strrchr(name, '/');
+    name = slash ? slash + 1 : name;
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "%s: ", name);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    va_end(arguments);
+    argp_help(&(struct argp){0}, stderr, ARGP_HELP_STD_ERR, name);
+    exit(argp_err_exit_status); /* which argp_help has done */
+}
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 /* "a whole number from 1 to 3", "a number above 0" */
 static void describe_number(const tn_option *o, char *text, size_t room) {
     const char *what = o->whole ? "a whole number" : "a number", *word = o->word;
-    char most[40] = "";
-    if (o->most > 0) {
-        snprintf(most, sizeof(most), "%s%g", o->whole || o->zero ? " to " : ", up to ", o->most);
+    int digits = o->whole ? 19 : 9;
+    bool limited = o->most > 0 && isfinite(o->most), from = o->least > 0 || o->zero || o->whole;
+    double first = o->least > 0 || o->zero || !o->whole ? o->least : 1;
+    char most[40] = "", least[40] = " above 0";
+    if (from && (limited || o->least > 0 || o->zero)) {
+        snprintf(least, sizeof(least), " from %.*g%s", digits, first, limited ? "" : " on");
     }
-    const char *least = o->zero ? " from 0" : o->whole && o->most > 0 ? " from 1" : " above 0";
-    snprintf(text, room, "%s%s%s%s%s%s", what, least, o->zero && !o->most ? " on" : "", most,
-             word ? ", or " : "", word ? word : "");
+    if (limited) {
+        snprintf(most, sizeof(most), "%s%.*g", from ? " to " : ", up to ", digits, o->most);
+    }
+    snprintf(text, room, "%s%s%s%s%s", what, least, most, word ? ", or " : "", word ? word : "");
 }
 
-static void refuse_number(const tn_option *o, const char *text, struct argp_state *state) {
+static void refuse_number(const tn_option *o, const char *text) {
     char wanted[128];
     describe_number(o, wanted, sizeof(wanted));
-    argp_error(state, "--%s: \"%s\" should be %s", o->name, text, wanted);
+    tn_options_refuse("--%s: \"%s\" should be %s", o->name, text, wanted);
 }
 
-static void parse_whole(const tn_option *o, const char *text, struct argp_state *state) {
-    int64_t value, most = o->most > 0 ? (int64_t)o->most : whole_most;
+static bool in_range(const tn_option *o, double value, double most) {
+    return (o->zero ? value >= 0 : value > 0) && value >= o->least && value <= most;
+}
+
+static void parse_whole(const tn_option *o, const char *text) {
+    int64_t value;
     if (o->word && strcmp(text, o->word) == 0) {
         *o->whole = -1;
-    } else if (!tn__whole_from(text, &value) || value < !o->zero || value > most) {
-        refuse_number(o, text, state);
+    } else if (!tn__whole_from(text, &value) ||
+               !in_range(o, (double)value, o->most > 0 ? o->most : whole_most)) {
+        refuse_number(o, text);
     } else {
         *o->whole = value;
     }
 }
 
-static void parse_real(const tn_option *o, const char *text, struct argp_state *state) {
+static void parse_real(const tn_option *o, const char *text) {
     double value;
-    bool fits = tn__real_from(text, &value) && isfinite(value) &&
-                (o->zero ? value >= 0 : value > 0) && (o->most <= 0 || value <= o->most);
-    if (fits) {
-        *o->real = value;
+    if (!tn__real_from(text, &value) || !isfinite(value) ||
+        !in_range(o, value, o->most > 0 ? o->most : INFINITY)) {
+        refuse_number(o, text);
     } else {
-        refuse_number(o, text, state);
+        *o->real = value;
     }
 }
 
@@ -79,7 +104,7 @@ static void list_choices(const tn_option *o, char *text, size_t room) {
     }
 }
 
-static void parse_choice(const tn_option *o, const char *text, struct argp_state *state) {
+static void parse_choice(const tn_option *o, const char *text) {
     for (int i = 0; o->choices[i]; i++) {
         if (strcmp(o->choices[i], text) == 0) {
             *o->choice = i;
@@ -88,20 +113,22 @@ static void parse_choice(const tn_option *o, const char *text, struct argp_state
     }
     char choices[512];
     list_choices(o, choices, sizeof(choices));
-    argp_error(state, "--%s: \"%s\" should be %s", o->name, text, choices);
+    tn_options_refuse("--%s: \"%s\" should be %s", o->name, text, choices);
 }
 
-static void parse_value(const tn_option *o, char *text, struct argp_state *state) {
-    if (o->flag) {
+static void parse_value(const tn_option *o, char *text) {
+    if (o->read) {
+        o->read(text, o->to);
+    } else if (o->flag) {
         *o->flag = true;
     } else if (o->text) {
         *o->text = text;
     } else if (o->whole) {
-        parse_whole(o, text, state);
+        parse_whole(o, text);
     } else if (o->real) {
-        parse_real(o, text, state);
+        parse_real(o, text);
     } else {
-        parse_choice(o, text, state);
+        parse_choice(o, text);
     }
 }
 
@@ -109,10 +136,14 @@ static void parse_value(const tn_option *o, char *text, struct argp_state *state
 
 /* The default as --help shows it; "": there is none. */
 static void default_text(const tn_option *o, char *text, size_t room) {
+    size_t length = o->help ? strlen(o->help) : 0;
     *text = 0;
+    if (length && o->help[length - 1] == ')') {
+        return;
+    }
     if (o->text && *o->text) {
         snprintf(text, room, "%s", *o->text);
-    } else if (o->whole && (*o->whole > 0 || o->zero)) {
+    } else if (o->whole && *o->whole >= !o->zero) {
         snprintf(text, room, "%lld", (long long)*o->whole);
     } else if (o->real && (*o->real > 0 || o->zero)) {
         snprintf(text, room, "%g", *o->real);
@@ -125,7 +156,7 @@ static void default_text(const tn_option *o, char *text, size_t room) {
 static char *help_text(const tn_option *o) {
     char value[256], choices[512] = "";
     default_text(o, value, sizeof(value));
-    if (o->choice) {
+    if (o->choice && !strchr(o->value, '|')) {
         list_choices(o, choices, sizeof(choices));
     }
     const char *help = o->help ? o->help : "";
@@ -140,7 +171,7 @@ static char *help_text(const tn_option *o) {
 }
 
 static bool row_ends(const tn_option *o) {
-    return !o->name && !o->help && !o->setup && !o->run;
+    return !o->name && !o->help && !o->setup && !o->run && !o->value;
 }
 
 static void add_rows(table *t, const tn_option *rows) {
@@ -149,36 +180,58 @@ static void add_rows(table *t, const tn_option *rows) {
             t->count += tn__setup_options(rows->setup, t->rows + t->count);
         } else if (rows->run) {
             t->count += tn__run_options(rows->run, t->rows + t->count);
+        } else if (!rows->name && rows->value) {
+            t->arguments = rows;
         } else {
             t->rows[t->count++] = *rows;
         }
     }
 }
 
+/* The same name with underscores, which torchrun and argparse's programs have, in `to`, where it
+ * has hyphens; false after running out of memory. */
+static bool add_spelling(const tn_option *o, struct argp_option **to) {
+    if (!o->name || !strchr(o->name, '-')) {
+        return true;
+    }
+    char *name = tn__strdup(o->name);
+    for (char *c = name; c && *c; c++) {
+        *c = (char)(*c == '-' ? '_' : *c);
+    }
+    *(*to)++ = (struct argp_option){.name = name, .flags = OPTION_ALIAS | OPTION_HIDDEN};
+    return name != NULL;
+}
+
 /* A heading begins a group of options, which --help sorts by their names. */
 static bool fill_argp(table *t) {
     int group = 0;
-    for (int i = 0; i < t->count; i++) {
+    struct argp_option *to = t->options;
+    bool filled = true;
+    for (int i = 0; i < t->count && filled; i++) {
         const tn_option *o = &t->rows[i];
         group += !o->name;
-        char *help = help_text(o);
-        t->options[i] = (struct argp_option){.name = o->name,
-                                             .key = !o->name    ? 0
-                                                    : o->letter ? o->letter
-                                                                : FIRST_KEY + i,
-                                             .arg = o->flag ? NULL : o->value,
-                                             .doc = help,
-                                             .group = group};
-        if (!help) {
-            return false;
+        if (o->name || *o->help) {
+            char *help = help_text(o);
+            *to++ = (struct argp_option){.name = o->name,
+                                         .key = !o->name    ? 0
+                                                : o->letter ? o->letter
+                                                            : FIRST_KEY + i,
+                                         .arg = o->flag ? NULL : o->value,
+                                         .flags = o->hidden ? OPTION_HIDDEN : 0,
+                                         .doc = help,
+                                         .group = group};
+            filled = help && add_spelling(o, &to);
         }
     }
-    return true;
+    return filled;
 }
 
 static void table_free(table *t) {
-    for (int i = 0; t->options && i < t->count; i++) {
-        free((char *)t->options[i].doc);
+    for (struct argp_option *o = t->options; o && (o->name || o->doc); o++) {
+        free((char *)o->doc);
+        if (o->flags & OPTION_ALIAS) {
+            free((char *)o->name);
+        }
     }
     free(t->options);
     free(t->rows);
@@ -189,10 +242,10 @@ static void table_free(table *t) {
 static bool table_make(table *t, const tn_option *rows) {
     size_t room = 1;
     for (int i = 0; !row_ends(&rows[i]); i++) {
-        room += TN__OPTION_ROWS;
+        room += rows[i].setup || rows[i].run ? TN__OPTION_ROWS : 1;
     }
     *t = (table){.rows = tn__calloc(room, sizeof(*t->rows)),
-                 .options = tn__calloc(room, sizeof(*t->options)),
+                 .options = tn__calloc(2 * room, sizeof(*t->options)),
                  .given = tn__calloc(room, sizeof(*t->given))};
     if (!t->rows || !t->options || !t->given) {
         return false;
@@ -203,24 +256,37 @@ static bool table_make(table *t, const tn_option *rows) {
 
 /* ---- Parsing --------------------------------------------------------------------------------- */
 
-static void refuse_missing(const table *t, struct argp_state *state) {
+static void refuse_missing(const table *t) {
     for (int i = 0; i < t->count; i++) {
         if (t->rows[i].needed && !t->given[i]) {
-            argp_error(state, "--%s %s is missing", t->rows[i].name, t->rows[i].value);
+            tn_options_refuse("--%s %s is missing", t->rows[i].name, t->rows[i].value);
         }
     }
 }
 
+static error_t parse_argument(const table *t, char *text, struct argp_state *state) {
+    if (t->arguments && t->arguments->rest) {
+        *t->arguments->rest = &state->argv[state->next - 1];
+        state->next = state->argc;
+    } else if (t->arguments) {
+        t->arguments->read(text, t->arguments->to);
+    }
+    return t->arguments ? 0 : ARGP_ERR_UNKNOWN;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state) {
     table *t = state->input;
+    if (key == ARGP_KEY_ARG) {
+        return parse_argument(t, text, state);
+    }
     if (key == ARGP_KEY_END) {
-        refuse_missing(t, state);
-        return 0;
+        refuse_missing(t);
     }
     for (int i = 0; i < t->count && key > 0; i++) {
-        if (t->options[i].key == key) {
+        const tn_option *o = &t->rows[i];
+        if (o->name && key == (o->letter ? o->letter : FIRST_KEY + i)) {
             t->given[i] = true;
-            parse_value(&t->rows[i], text, state);
+            parse_value(o, text);
             return 0;
         }
     }
@@ -235,10 +301,14 @@ tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_op
     table t;
     tn_status status = TN_OK;
     if (table_make(&t, rows)) {
-        const struct argp parser = {.options = t.options, .parser = parse_option, .doc = about};
+        const struct argp parser = {.options = t.options,
+                                    .parser = parse_option,
+                                    .args_doc = t.arguments ? t.arguments->value : NULL,
+                                    .doc = about};
         line_count = argc;
         line_words = argv;
-        argp_parse(&parser, argc, argv, 0, NULL, &t);
+        argp_parse(&parser, argc, argv, t.arguments && t.arguments->rest ? ARGP_IN_ORDER : 0, NULL,
+                   &t);
     } else {
         status = tn__raise(TN_ENOMEM, "options_parse", "no memory");
     }

@@ -187,9 +187,8 @@ void tn_plot_text(const tn_plot *plot, FILE *file, int columns, int rows) {
                 .across = utf8 ? 2 : 1,
                 .down = utf8 ? 4 : 1};
     size_t cells = (size_t)c.columns * (size_t)c.rows;
-    c.dots = tn__calloc(cells, 2);
+    c.dots = tn__calloc_for(cells, 2, "plot_text");
     if (!c.dots) {
-        tn__raise(TN_ENOMEM, "plot_text", "no memory for %zu characters", cells);
         return;
     }
     c.curve = c.dots + cells;

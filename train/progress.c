@@ -143,25 +143,14 @@ static void draw_line(tn_progress *p) {
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-static void remember_time(tn_progress *p, double seconds) {
-    if (p->count == p->room) {
-        int64_t room = p->room ? p->room * 2 : 1024;
-        float *larger = tn__realloc(p->times, (size_t)room * sizeof(float));
-        if (!larger) {
-            return; /* the median goes without this one */
-        }
-        p->times = larger;
-        p->room = room;
-    }
-    p->times[p->count++] = (float)(seconds * 1e3);
-}
-
 void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) {
     if (!p) {
         return;
     }
     double time = tn__now();
-    remember_time(p, time - p->last);
+    if (tn__grow(&p->times, p->count + 1, &p->room, sizeof(*p->times), NULL)) {
+        p->times[p->count++] = (float)((time - p->last) * 1e3);
+    } /* the median goes without what has no room */
     p->busy += time - p->last;
     p->last = time;
     p->done = step < INT64_MAX ? step + 1 : step;
@@ -209,9 +198,8 @@ double tn_progress_median_ms(const tn_progress *p) {
     if (!p || p->count == 0) {
         return 0;
     }
-    float *sorted = tn__malloc((size_t)p->count * sizeof(float));
+    float *sorted = tn__malloc_for((size_t)p->count * sizeof(float), "progress");
     if (!sorted) {
-        tn__raise(TN_ENOMEM, "progress", "no memory for %lld times", (long long)p->count);
         return 0;
     }
     memcpy(sorted, p->times, (size_t)p->count * sizeof(float));

@@ -57,13 +57,11 @@ tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, void *user
     if (!r || !f || tn__pending()) {
         return tn__raise(TN_EVALUE, "run_on", "the %s is NULL", r ? "function" : "run");
     }
-    tn__run_watcher *watchers =
-        tn__realloc(r->watchers, (size_t)(r->watcher_count + 1) * sizeof(*watchers));
-    if (!watchers) {
-        return tn__raise(TN_ENOMEM, "run_on", "no memory");
+    if (!tn__grow(&r->watchers, r->watcher_count + 1, &r->watcher_room, sizeof(*r->watchers),
+                  "run_on")) {
+        return TN_ENOMEM;
     }
-    r->watchers = watchers;
-    watchers[r->watcher_count++] = (tn__run_watcher){event, f, user};
+    r->watchers[r->watcher_count++] = (tn__run_watcher){event, f, user};
     return TN_OK;
 }
 
@@ -120,9 +118,9 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
     }
     r->early = options;
     free(r->early_name);
-    r->early_name = tn__strdup(name);
+    r->early_name = tn__strdup_for(name, "run_stop_early");
     if (!r->early_name) {
-        return tn__raise(TN_ENOMEM, "run_stop_early", "no memory");
+        return TN_ENOMEM;
     }
     if (!r->refused) { /* it may have been so before this process began */
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));

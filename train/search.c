@@ -202,10 +202,7 @@ static bool count_trials(tn_search *s) {
             }
         }
     }
-    s->trials = tn__calloc((size_t)s->trial_count, sizeof(*s->trials));
-    if (!s->trials) {
-        tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
-    }
+    s->trials = tn__calloc_for((size_t)s->trial_count, sizeof(*s->trials), "search");
     return s->trials && tn__search_begin_rungs(s);
 }
 

@@ -7,6 +7,7 @@
  * started does not hold it, and it goes with the process.
  */
 #define _GNU_SOURCE
+#include "core/buffer.h"
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
@@ -112,16 +113,7 @@ static char *make_profile(const char *folder) {
         return NULL;
     }
     const char *slash = strrchr(wish, '/');
-    char *path = tn__folder_path(folder, slash ? slash + 1 : wish, "search");
-    size_t room = path ? strlen(path) + sizeof("TERN_PROFILE=") : 0;
-    char *entry = path ? tn__malloc(room) : NULL;
-    if (entry) {
-        snprintf(entry, room, "TERN_PROFILE=%s", path);
-    } else if (path) {
-        tn__raise(TN_ENOMEM, "search", "no memory for a process");
-    }
-    free(path);
-    return entry;
+    return tn__asprintf("search", "TERN_PROFILE=%s/%s", folder, slash ? slash + 1 : wish);
 }
 
 static bool make_environment(launch *l, const tn_search *s, int64_t trial, const char *folder) {
@@ -250,11 +242,8 @@ static bool any_ended(const tn_search *s) {
 }
 
 int64_t tn__search_wait(tn_search *s, bool *well) {
-    struct pollfd *polls = tn__calloc((size_t)s->worker_count + 1, sizeof(*polls));
+    struct pollfd *polls = tn__calloc_for((size_t)s->worker_count + 1, sizeof(*polls), "search");
     int64_t trial = -1;
-    if (!polls) {
-        tn__raise(TN_ENOMEM, "search", "no memory");
-    }
     for (int i = 0; polls && i < s->worker_count; i++) {
         polls[i] = (struct pollfd){.fd = s->workers[i].gone, .events = POLLIN};
     }

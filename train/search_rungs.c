@@ -19,16 +19,13 @@ bool tn__search_begin_rungs(tn_search *s) {
     bool made = true;
     for (int r = 0; r < s->rung_count; r++) {
         tn__rung *rung = &s->rungs[r];
-        rung->order = tn__calloc(count, sizeof(*rung->order));
-        rung->best = tn__calloc(count, sizeof(*rung->best));
-        rung->promoted = tn__calloc(count, sizeof(*rung->promoted));
+        rung->order = tn__calloc_for(count, sizeof(*rung->order), "search");
+        rung->best = tn__calloc_for(count, sizeof(*rung->best), "search");
+        rung->promoted = tn__calloc_for(count, sizeof(*rung->promoted), "search");
         made = made && rung->order && rung->best && rung->promoted;
     }
     for (int64_t i = 0; made && i < s->trial_count; i++) {
         s->rungs[0].order[s->rungs[0].count++] = i;
-    }
-    if (!made) {
-        tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
     }
     return made;
 }
@@ -59,10 +56,9 @@ static int compare_trials(const void *a, const void *b) {
 }
 
 tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count) {
-    tn__ranked *trials = tn__malloc((size_t)s->trial_count * sizeof(*trials));
+    tn__ranked *trials = tn__malloc_for((size_t)s->trial_count * sizeof(*trials), "search");
     *count = 0;
     if (!trials) {
-        tn__raise(TN_ENOMEM, "search", "no memory for %lld trials", (long long)s->trial_count);
         return NULL;
     }
     for (int64_t i = 0; i < s->trial_count; i++) {

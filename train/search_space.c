@@ -1,6 +1,6 @@
 /* What is searched: ranges and choices, a trial's values, and the whole as text. */
 #include "core/error.h"
-#include "core/json_text.h"
+#include "core/buffer.h"
 #include "core/memory.h"
 #include "core/number.h"
 #include "core/plain_numbers.h"
@@ -177,63 +177,49 @@ const char *tn__search_value(const tn__searched *v, const tn__setting *setting,
 
 /* ---- As text --------------------------------------------------------------------------------- */
 
-static void put_word(tn__json_text *t, const char *word) {
-    tn__json_put_bytes(t, word, strlen(word));
-}
-
-/* The text, with its 0; NULL after raising. */
-static char *take_text(tn__json_text *t) {
-    tn__json_put_bytes(t, "", 1);
-    if (t->failed) {
-        free(t->at);
-        tn__raise(TN_ENOMEM, "search", "no memory");
-        return NULL;
-    }
-    return t->at;
-}
-
 char *tn__search_describe(const tn_search *s, int64_t trial) {
-    tn__json_text t = {0};
+    tn__buffer t = {.operation = "search"};
     tn__setting settings[TN__MOST_SEARCHED];
     tn__search_draw(s, trial, settings);
     for (int i = 0; i < s->space_count; i++) {
         char number[TN__SEARCH_VALUE];
-        tn__json_put(&t, "%s%s ", i ? ", " : "", s->space[i].name);
-        put_word(&t, tn__search_value(&s->space[i], &settings[i], number));
+        tn__buffer_format(&t, "%s%s ", i ? ", " : "", s->space[i].name);
+        tn__buffer_text(&t, tn__search_value(&s->space[i], &settings[i], number));
     }
-    return take_text(&t);
+    return tn__buffer_take(&t);
 }
 
 /* What is shown to people has six digits; here all count. */
-static void put_searched(tn__json_text *t, const tn__searched *v) {
-    put_word(t, v->name);
+static void put_searched(tn__buffer *t, const tn__searched *v) {
+    tn__buffer_text(t, v->name);
     if (!v->choices) {
-        tn__json_put(t, " from %s to %s%s", tn__number_of(v->low).text, tn__number_of(v->high).text,
-                     v->log     ? " by its logarithm"
-                     : v->whole ? ", whole"
-                                : "");
+        tn__buffer_format(t, " from %s to %s%s", tn__number_of(v->low).text,
+                          tn__number_of(v->high).text,
+                          v->log     ? " by its logarithm"
+                          : v->whole ? ", whole"
+                                     : "");
     }
     for (int k = 0; v->choices && k < v->count; k++) {
         char number[TN__SEARCH_VALUE];
         tn__setting setting = {0};
         draw_choice(v, k, &setting);
-        put_word(t, " ");
-        put_word(t, v->real ? tn__number_of(setting.real).text
-                            : tn__search_value(v, &setting, number));
+        tn__buffer_text(t, " ");
+        tn__buffer_text(t, v->real ? tn__number_of(setting.real).text
+                                   : tn__search_value(v, &setting, number));
     }
-    put_word(t, "\n");
+    tn__buffer_text(t, "\n");
 }
 
 char *tn__search_text(const tn_search *s) {
     const tn_search_options *o = &s->options;
-    tn__json_text t = {0};
-    tn__json_put(&t,
-                 "seed %llu, steps %lld, first_steps %lld, factor %lld, "
-                 "grid %d, larger_is_better %d\n",
-                 (unsigned long long)o->seed, (long long)o->steps, (long long)o->first_steps,
-                 (long long)o->factor, o->grid, o->larger_is_better);
+    tn__buffer t = {.operation = "search"};
+    tn__buffer_format(&t,
+                      "seed %llu, steps %lld, first_steps %lld, factor %lld, "
+                      "grid %d, larger_is_better %d\n",
+                      (unsigned long long)o->seed, (long long)o->steps, (long long)o->first_steps,
+                      (long long)o->factor, o->grid, o->larger_is_better);
     for (int i = 0; i < s->space_count; i++) {
         put_searched(&t, &s->space[i]);
     }
-    return take_text(&t);
+    return tn__buffer_take(&t);
 }

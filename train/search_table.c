@@ -2,7 +2,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
-#include "core/json_text.h"
+#include "core/buffer.h"
 #include "core/plain_numbers.h"
 #include "train/search.h"
 
@@ -14,20 +14,20 @@ enum { SHOWN = 30 };
 /* A table that is written: as CSV into a file, or for people to stdout. */
 typedef struct table {
     tn__file *csv; /* or NULL */
-    tn__json_text row;
+    tn__buffer row;
 } table;
 
 /* As CSV has it (RFC 4180): in quotes where it needs them, and a quote twice. */
-static void put_csv(tn__json_text *row, const char *text) {
+static void put_csv(tn__buffer *row, const char *text) {
     bool quotes = text[strcspn(text, ",\"\r\n")] != 0;
-    tn__json_put_bytes(row, ",\"", quotes ? 2 : 1);
+    tn__buffer_add(row, ",\"", quotes ? 2 : 1);
     for (; *text; text++) {
-        tn__json_put_bytes(row, text, 1);
+        tn__buffer_add(row, text, 1);
         if (*text == '"') {
-            tn__json_put_bytes(row, text, 1);
+            tn__buffer_add(row, text, 1);
         }
     }
-    tn__json_put_bytes(row, "\"", quotes ? 1 : 0);
+    tn__buffer_add(row, "\"", quotes ? 1 : 0);
 }
 
 static void put_cell(table *t, const char *text) {
@@ -36,18 +36,16 @@ static void put_cell(table *t, const char *text) {
     if (t->csv) {
         put_csv(&t->row, text);
     } else {
-        tn__json_put(&t->row, "  %*s", length < WIDTH ? (int)(WIDTH - length) : 0, "");
-        tn__json_put_bytes(&t->row, text, length);
+        tn__buffer_format(&t->row, "  %*s", length < WIDTH ? (int)(WIDTH - length) : 0, "");
+        tn__buffer_add(&t->row, text, length);
     }
 }
 
 static void end_row(table *t) {
-    tn__json_put(&t->row, "\n");
-    if (t->row.failed) {
-        tn__raise(TN_ENOMEM, "search", "no memory");
-    } else if (t->csv) {
+    bool whole = tn__buffer_text(&t->row, "\n");
+    if (whole && t->csv) {
         tn__file_put(t->csv, t->row.at, t->row.bytes);
-    } else {
+    } else if (whole) {
         fwrite(t->row.at, 1, t->row.bytes, stdout);
     }
     t->row.bytes = 0;
@@ -55,9 +53,9 @@ static void end_row(table *t) {
 
 static void put_trial(table *t, const tn_search *s, int64_t trial, int64_t place) {
     const tn__trial *known = &s->trials[trial];
-    tn__json_put(&t->row, t->csv ? "%lld,%lld,%lld,%.9g" : "%5lld  %5lld  %8lld  %12.6g",
-                 (long long)place, (long long)trial, (long long)s->rungs[known->rungs - 1].steps,
-                 known->values[known->rungs - 1]);
+    tn__buffer_format(&t->row, t->csv ? "%lld,%lld,%lld,%.9g" : "%5lld  %5lld  %8lld  %12.6g",
+                      (long long)place, (long long)trial,
+                      (long long)s->rungs[known->rungs - 1].steps, known->values[known->rungs - 1]);
     tn__setting settings[TN__MOST_SEARCHED];
     tn__search_draw(s, trial, settings);
     for (int i = 0; i < s->space_count; i++) {
@@ -69,10 +67,10 @@ static void put_trial(table *t, const tn_search *s, int64_t trial, int64_t place
 
 /* Those that came furthest first, and of these the best; of those for people the first of them. */
 static void put_table(const tn_search *s, tn__file *csv) {
-    table t = {.csv = csv};
+    table t = {.csv = csv, .row.operation = "search"};
     int64_t place = 0, count;
-    tn__json_put(&t.row,
-                 csv ? "place,trial,steps,value" : "\nplace  trial     steps         value");
+    tn__buffer_format(&t.row,
+                      csv ? "place,trial,steps,value" : "\nplace  trial     steps         value");
     for (int i = 0; i < s->space_count; i++) {
         put_cell(&t, s->space[i].name);
     }
@@ -87,7 +85,7 @@ static void put_table(const tn_search *s, tn__file *csv) {
         }
         free(trials);
     }
-    free(t.row.at);
+    tn__buffer_free(&t.row);
 }
 
 static void end_search(tn_search *s) {

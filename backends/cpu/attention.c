@@ -4,7 +4,7 @@
  *
  * A task is one head of one sequence, with all its queries or, where there are few heads, every
  * n-th block of them. It packs the head's keys and values once. A block's result does not depend on
- * the task that computes it. f64 is ref's.
+ * the task that computes it. f64 is the host's.
  */
 #include "backends/cpu/attention.h"
 
@@ -12,7 +12,7 @@
 
 typedef struct forward {
     const tn_desc *y, *lse, *q, *k, *v;
-    const tn_attention_args *args;
+    const tn__attention *args;
     int64_t width, keys; /* the head's size rounded up to NR, keys up to SIDE */
     int64_t parts;       /* tasks per head */
 } forward;
@@ -199,32 +199,33 @@ static void run_head(const forward *f, const buffers *w, int64_t b, int64_t h, i
     }
 }
 
-static bool attention_handles(const tn_desc *y, const tn_desc *lse, const tn_desc *q,
-                              const tn_desc *k, const tn_desc *v) {
-    return is_f32_like(y->dtype) && is_f32_like(q->dtype) && is_f32_like(k->dtype) &&
-           is_f32_like(v->dtype) && lse->dtype == TN_F32 && k->size[1] > 0 && q->size[3] > 0;
+static bool attention_handles(const tn__attention *a) {
+    return is_f32_like(a->q->dtype) && a->k->size[1] > 0 && a->q->size[3] > 0;
 }
 
-tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
-                            const tn_desc *k, const tn_desc *v, const tn_attention_args *args) {
-    if (!attention_handles(y, lse, q, k, v)) {
-        return TN_CPU(ref)->attention(ctx, y, lse, q, k, v, args);
+static tn_status attention_forward(const tn_op_call *c) {
+    tn_desc seen;
+    const tn__attention a = tn__attention_of(c->x, c->y, c->args, &seen);
+    const tn_desc *q = a.q, *k = a.k;
+    if (!attention_handles(&a)) {
+        return TN_EUNSUPPORTED;
     }
     int64_t heads = q->size[0] * q->size[1], blocks = div_up(q->size[2], SIDE);
     if (heads * blocks == 0) {
         return TN_OK;
     }
     if (TN_CPU(attention_is_few)(q, k)) {
-        return TN_CPU(attention_few)(ctx, y, lse, q, k, v, args);
+        return TN_CPU(attention_few)(c->ctx, &a);
     }
     forward f = {
-        y, lse, q, k, v, args, round_up(q->size[3], NR), round_up(max_of(1, k->size[2]), SIDE), 1};
+        a.y, a.lse, q, k, a.v, &a, round_up(q->size[3], NR), round_up(max_of(1, k->size[2]), SIDE),
+        1};
     f.parts = min_of(blocks, div_up(16, heads));
     int64_t tasks = heads * f.parts;
     int threads = team_size(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
+    float *memory = scratch_take(c->ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
@@ -234,6 +235,8 @@ tn_status TN_CPU(attention)(tn_context *ctx, const tn_desc *y, const tn_desc *ls
         int64_t head = task / f.parts;
         run_head(&f, &w, head / q->size[1], head % q->size[1], task % f.parts);
     }
-    scratch_free(ctx, memory, bytes);
+    scratch_free(c->ctx, memory, bytes);
     return TN_OK;
 }
+
+const tn_op_kernel TN_CPU(op_attention) = {attention_forward, TN_CPU(attention_backward)};

@@ -9,6 +9,7 @@
 #define TERN_BACKENDS_CPU_ATTENTION_H
 
 #include "backends/cpu/registers.h"
+#include "backends/attention.h"
 #include "backends/cpu/rows.h"
 
 enum {
@@ -182,6 +183,8 @@ static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *
     }
     return sum == 0;
 }
+
+tn_status TN_CPU(attention_backward)(const tn_op_back *b);
 
 /* Which keys a query sees. */
 typedef struct sight {

@@ -1,4 +1,4 @@
-/* Attention, backward (ref/attention.c has the formulas):
+/* Attention, backward (ops/nn/attention.c has the formulas):
  * tiles of probabilities are made again from lse.
  *
  * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of
@@ -8,13 +8,13 @@
  *     p = exp(scale q k^T - lse)      dv += p^T dy
  *     ds = p (dy v^T - delta)         dq += ds k          dk += ds^T (scale q)
  *
- * f64 is ref's.
+ * f64 is the host's.
  */
 #include "backends/cpu/attention.h"
 
 typedef struct backward {
     const tn_desc *dq, *dk, *dv, *dy, *y, *lse, *q, *k, *v;
-    const tn_attention_args *args;
+    const tn__attention *args;
     int64_t width, queries, keys; /* the head's size rounded up to NR; Tq and Tk up to SIDE */
 } backward;
 
@@ -213,35 +213,25 @@ static void run_group(const backward *f, const buffers *w, int64_t b, int64_t g)
     store_head(f->dv, b, g, w->dv, f->width, 1);
 }
 
-static bool gradient_handles(const backward *f) {
-    const tn_desc *all[] = {f->dq, f->dk, f->dv, f->dy, f->y, f->q, f->k, f->v};
-    for (int i = 0; i < 8; i++) {
-        if (!is_f32_like(all[i]->dtype)) {
-            return false;
-        }
-    }
-    return f->lse->dtype == TN_F32 && f->k->size[1] > 0 && f->q->size[3] > 0;
-}
-
-tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk,
-                                     const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
-                                     const tn_desc *lse, const tn_desc *q, const tn_desc *k,
-                                     const tn_desc *v, const tn_attention_args *args) {
-    backward f = {dq,
-                  dk,
-                  dv,
-                  dy,
-                  y,
-                  lse,
+tn_status TN_CPU(attention_backward)(const tn_op_back *b) {
+    tn_desc seen;
+    const tn__attention a = tn__attention_back_of(b, &seen);
+    const tn_desc *q = a.q, *k = a.k;
+    backward f = {a.dq,
+                  a.dk,
+                  a.dv,
+                  a.dy,
+                  a.y,
+                  a.lse,
                   q,
                   k,
-                  v,
-                  args,
+                  a.v,
+                  &a,
                   round_up(q->size[3], NR),
                   round_up(max_of(1, q->size[2]), SIDE),
                   round_up(max_of(1, k->size[2]), SIDE)};
-    if (!gradient_handles(&f)) {
-        return TN_CPU(ref)->attention_backward(ctx, dq, dk, dv, dy, y, lse, q, k, v, args);
+    if (!is_f32_like(q->dtype) || k->size[1] == 0 || q->size[3] == 0) {
+        return TN_EUNSUPPORTED;
     }
     int64_t tasks = k->size[0] * k->size[1];
     if (tasks == 0) {
@@ -251,7 +241,7 @@ tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const t
                                        (q->size[3] / 4 + 1));
     size_t each = (buffer_floats(&f) + 63) / 64 * 64,
            bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
+    float *memory = scratch_take(b->ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
@@ -260,6 +250,6 @@ tn_status TN_CPU(attention_backward)(tn_context *ctx, const tn_desc *dq, const t
         buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);
         run_group(&f, &w, task / k->size[1], task % k->size[1]);
     }
-    scratch_free(ctx, memory, bytes);
+    scratch_free(b->ctx, memory, bytes);
     return TN_OK;
 }

@@ -17,7 +17,7 @@ enum {
 
 typedef struct few {
     const tn_desc *y, *lse, *q, *k, *v;
-    const tn_attention_args *args;
+    const tn__attention *args;
     int64_t width;   /* of a head, in whole vectors */
     int64_t keys;    /* in whole vectors */
     int64_t queries; /* of one head */
@@ -201,16 +201,15 @@ static void run_head(const few *f, const buffers *w, int64_t b, int64_t g) {
     }
 }
 
-tn_status TN_CPU(attention_few)(tn_context *ctx, const tn_desc *y, const tn_desc *lse,
-                                const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                                const tn_attention_args *args) {
+tn_status TN_CPU(attention_few)(tn_context *ctx, const tn__attention *a) {
+    const tn_desc *q = a->q, *k = a->k;
     int64_t heads = k->size[1], tasks = q->size[0] * heads;
-    few f = {.y = y,
-             .lse = lse,
+    few f = {.y = a->y,
+             .lse = a->lse,
              .q = q,
              .k = k,
-             .v = v,
-             .args = args,
+             .v = a->v,
+             .args = a,
              .width = round_up(q->size[3], VL),
              .keys = round_up(max_of(1, k->size[2]), VL),
              .queries = q->size[2],

@@ -2,6 +2,7 @@
 #ifndef TERN_BACKENDS_CPU_ATTENTION_FEW_H
 #define TERN_BACKENDS_CPU_ATTENTION_FEW_H
 
+#include "backends/attention.h"
 #include "backends/cpu/cpu.h"
 
 /* Whether attention_few takes these: the queries that share a head of keys are few. */
@@ -9,8 +10,6 @@ bool TN_CPU(attention_is_few)(const tn_desc *q, const tn_desc *k);
 
 /* As attention (its dtypes were checked). An output's bits depend on its own query, keys, values
  * and mask alone. */
-tn_status TN_CPU(attention_few)(tn_context *ctx, const tn_desc *y, const tn_desc *lse,
-                                const tn_desc *q, const tn_desc *k, const tn_desc *v,
-                                const tn_attention_args *args);
+tn_status TN_CPU(attention_few)(tn_context *ctx, const tn__attention *a);
 
 #endif

@@ -1,11 +1,12 @@
-/* Batch norm, forward and backward (ref/batch_norm.c has the formulas), a task a channel.
+/* Batch norm, forward and backward (ops/nn/batch_norm.c has the formulas), a task a channel.
  *
  * A channel lies in n rows, one of each sample. It is walked in pieces of up to PIECE elements that
  * are contiguous f32: a part of a long row where it lies, several short rows gathered (also bf16,
  * f16 and strided ones). A channel of usual size stays in the second cache from its first pass to
  * its last. Statistics of pieces are joined in double (Chan, Golub, LeVeque 1979), so that neither
- * a far mean nor many elements cost digits. f64 is ref's.
+ * a far mean nor many elements cost digits. f64 is the host's.
  */
+#include "backends/batch_norm.h"
 #include "backends/cpu/rows.h"
 
 enum { PIECE = 2048, LONG_ROW = 256 };
@@ -161,27 +162,27 @@ static bool all_f32_like(int count, const tn_desc *const *d) {
     return true;
 }
 
-tn_status TN_CPU(batch_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                             const tn_desc *var, const tn_desc *x, const tn_desc *w,
-                             const tn_desc *b, double eps, bool given) {
+static tn_status batch_norm_forward(const tn_op_call *call) {
+    const tn_desc *x = call->x[0], *y = call->y[0], *w = call->x[1], *b = call->x[2];
+    tn__batch_moments s = tn__batch_moments_of(call->x, call->y, call->args);
     planes from, to;
     if (count_of(x) == 0 || !planes_of(&from, x) || !planes_of(&to, y) ||
-        !all_f32_like(4, (const tn_desc *[]){mean, var, w, b})) {
-        return TN_CPU(ref)->batch_norm(ctx, y, mean, var, x, w, b, eps, given);
+        !all_f32_like(4, (const tn_desc *[]){s.mean, s.var, w, b})) {
+        return TN_EUNSUPPORTED;
     }
     int threads = team_size(from.c, count_of(x));
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t c = 0; c < from.c; c++) {
         double m, v;
-        if (given) {
-            m = (double)vector_at(mean, c, 0);
-            v = (double)vector_at(var, c, 0);
+        if (s.given) {
+            m = (double)vector_at(s.mean, c, 0);
+            v = (double)vector_at(s.var, c, 0);
         } else {
             channel_moments(&from, c, &m, &v);
-            vector_set(mean, c, m);
-            vector_set(var, c, v);
+            vector_set(s.mean, c, m);
+            vector_set(s.var, c, v);
         }
-        float r = (float)(1 / sqrt(v + eps));
+        float r = (float)(1 / sqrt(v + s.eps));
         channel_write(&to, &from, c, (float)m, r * vector_at(w, c, 1), vector_at(b, c, 0));
     }
     return TN_OK;
@@ -222,32 +223,35 @@ static void channel_slope(const planes *dx, const planes *dy, const planes *x, i
     }
 }
 
-tn_status TN_CPU(batch_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                      const tn_desc *db, const tn_desc *dy, const tn_desc *x,
-                                      const tn_desc *mean, const tn_desc *var, const tn_desc *w,
-                                      double eps, bool given) {
+static tn_status batch_norm_backward(const tn_op_back *b) {
+    const tn_desc *dx = b->dx[0], *dw = b->dx[1], *db = b->dx[2], *dy = b->dy[0], *x = b->x[0],
+                  *w = b->x[1];
+    tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
     planes in, arrived, out = {0};
-    if (count_of(x) == 0 || !planes_of(&in, x) || !planes_of(&arrived, dy) ||
-        (dx && !planes_of(&out, dx)) ||
-        !all_f32_like(5, (const tn_desc *[]){dw, db, mean, var, w})) {
-        return TN_CPU(ref)->batch_norm_backward(ctx, dx, dw, db, dy, x, mean, var, w, eps, given);
+    if (tn__batch_norm_refuses(b) || count_of(x) == 0 || !planes_of(&in, x) ||
+        !planes_of(&arrived, dy) || (dx && !planes_of(&out, dx)) ||
+        !all_f32_like(5, (const tn_desc *[]){dw, db, s.mean, s.var, w})) {
+        return TN_EUNSUPPORTED;
     }
     int threads = team_size(in.c, count_of(x));
     double each = 1 / (double)(in.n * in.l);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t c = 0; c < in.c; c++) {
-        float m = vector_at(mean, c, 0);
-        double r = 1 / sqrt((double)vector_at(var, c, 0) + eps), sum = 0, sum_h = 0;
-        if (!given || dw || db) {
+        float m = vector_at(s.mean, c, 0);
+        double r = 1 / sqrt((double)vector_at(s.var, c, 0) + s.eps), sum = 0, sum_h = 0;
+        if (!s.given || dw || db) {
             channel_sums(&arrived, &in, c, m, &sum, &sum_h);
         }
         vector_set(dw, c, sum_h * r);
         vector_set(db, c, sum);
         if (dx) {
-            double part = given ? 0 : sum * each, slope = given ? 0 : sum_h * r * r * each;
+            double part = s.given ? 0 : sum * each, slope = s.given ? 0 : sum_h * r * r * each;
             channel_slope(&out, &arrived, &in, c, m, (float)r * vector_at(w, c, 1), (float)part,
                           (float)slope);
         }
     }
     return TN_OK;
 }
+
+const tn_op_kernel TN_CPU(op_batch_norm) = {batch_norm_forward, batch_norm_backward};
+const tn_op_kernel TN_CPU(op_batch_norm_given) = {batch_norm_forward, batch_norm_backward};

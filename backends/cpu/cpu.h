@@ -45,6 +45,15 @@ enum { TILE = 1024 };
 TN_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
 
+/* The kernels of operations. */
+#define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )
+#define TN__ON_CPU(name) extern const tn_op_kernel TN_CPU(op_##name);
+#define TN__ON_CUDA(name)
+#include "ops/list.h"
+#undef TN_OP
+#undef TN__ON_CPU
+#undef TN__ON_CUDA
+
 /* The specification's table, for whatever a fast path does not take. */
 extern const tn_backend *TN_CPU(ref);
 

@@ -1,20 +1,27 @@
-/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
- * Both read a row from memory once: forward keeps a running maximum. f64 is ref's.
+/* Cross-entropy of logits with labels, forward and backward (ops/loss/cross_entropy.c has the
+ * formulas).
+ * Both read a row from memory once: forward keeps a running maximum. f64 is the host's.
  */
 #include "backends/cpu/rows.h"
+#include "backends/cross_entropy.h"
 
 static inline int64_t label_at(const tn_desc *label, int64_t i) {
     const void *p = desc_at(label, i * label->stride[0]);
     return label->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
 }
 
-static tn_status check_labels(tn_context *ctx, const tn_desc *label, int64_t classes,
-                              int64_t ignore_index) {
+/* The column of row i's label. */
+static inline int64_t target_at(const tn_cross_entropy_args *args, const tn_desc *label, int64_t i,
+                                int64_t n) {
+    return tn__target_of(args, label_at(label, i), n);
+}
+
+static tn_status check_labels(tn_context *ctx, const tn_cross_entropy_args *args,
+                              const tn_desc *label, int64_t n) {
     for (int64_t i = 0; i < label->size[0]; i++) {
-        int64_t value = label_at(label, i);
-        if (value != ignore_index && (value < 0 || value >= classes)) {
+        if (target_at(args, label, i, n) == TN__OUTSIDE) {
             ctx->bad_position = i;
-            ctx->bad_value = value;
+            ctx->bad_value = label_at(label, i);
             return TN_EINDEX;
         }
     }
@@ -44,7 +51,7 @@ static double mean_below(const float *x, int64_t n, double top) {
 static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_entropy_args *args,
                      float *loss, float *top, float *log_sum) {
     double log_total = log(row_exp_total(x, n, top)), s = args->label_smoothing, value = 0;
-    if (target != args->ignore_index) {
+    if (target >= 0) {
         value = (1 - s) * (log_total - ((double)x[target] - (double)*top));
         value += s > 0 ? s * (log_total - mean_below(x, n, *top)) : 0;
     }
@@ -52,14 +59,15 @@ static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_e
     *log_sum = (float)log_total;
 }
 
-tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *top,
-                                const tn_desc *log_sum, const tn_desc *x, const tn_desc *label,
-                                const tn_cross_entropy_args *args) {
+static tn_status cross_entropy_forward(const tn_op_call *c) {
+    const tn_cross_entropy_args *args = c->args;
+    const tn_desc *x = c->x[0], *label = c->x[1], *loss = c->y[0], *top = c->y[1],
+                  *log_sum = c->y[2];
     int64_t rows = x->size[0], n = x->size[1];
     if (!loss_handles(loss, top, log_sum, x, label) || n == 0) {
-        return TN_CPU(ref)->cross_entropy(ctx, loss, top, log_sum, x, label, args);
+        return TN_EUNSUPPORTED;
     }
-    tn_status status = check_labels(ctx, label, n, args->ignore_index);
+    tn_status status = check_labels(c->ctx, args, label, n);
     if (status != TN_OK || rows == 0) {
         return status;
     }
@@ -67,7 +75,7 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
     int64_t height = rows_per_task(n), tasks = div_up(rows, height);
     int threads = team_size(tasks, rows * n);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(c->ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
@@ -77,24 +85,23 @@ tn_status TN_CPU(cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_d
         for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
             const float *row =
                 row_f32(buffer, desc_at(x, r * x->stride[0]), x->dtype, x->stride[1], n);
-            loss_row(row, n, label_at(label, r), args, float_at(loss, r), float_at(top, r),
-                     float_at(log_sum, r));
+            loss_row(row, n, target_at(args, label, r, n), args, float_at(loss, r),
+                     float_at(top, r), float_at(log_sum, r));
         }
     }
-    scratch_free(ctx, buffers, bytes);
+    scratch_free(c->ctx, buffers, bytes);
     return TN_OK;
 }
 
-/* What backward reads of a row besides its logits; target -1: the row is ignored. */
+/* What backward reads of a row besides its logits. */
 typedef struct row_facts {
     int64_t target;
     float g, top, log_sum;
 } row_facts;
 
-static row_facts facts_of(int64_t row, const tn_desc *dloss, const tn_desc *top,
-                          const tn_desc *log_sum, const tn_desc *label, int64_t ignore_index) {
-    int64_t target = label_at(label, row);
-    return (row_facts){.target = target == ignore_index ? -1 : target,
+static row_facts facts_of(int64_t row, int64_t target, const tn_desc *dloss, const tn_desc *top,
+                          const tn_desc *log_sum) {
+    return (row_facts){.target = target,
                        .g = *float_at(dloss, row),
                        .top = *float_at(top, row),
                        .log_sum = *float_at(log_sum, row)};
@@ -102,29 +109,32 @@ static row_facts facts_of(int64_t row, const tn_desc *dloss, const tn_desc *top,
 
 /* dx = g (exp(x - top - log_sum) - s / n), and (1 - s) g less at the target. dx may be x. */
 static void gradient_row(float *dx, const float *x, int64_t n, row_facts f, double s) {
-    if (f.target < 0) {
+    if (f.target == TN__IGNORED) {
         memset(dx, 0, (size_t)n * sizeof *dx);
         return;
     }
-    float even = (float)(s / (double)n), p = tn__expf(x[f.target] - f.top - f.log_sum);
+    bool here = f.target >= 0;
+    float even = (float)(s / (double)n), p = here ? tn__expf(x[f.target] - f.top - f.log_sum) : 0;
     double wanted = (1 - s) + s / (double)n;
     const float low = exp_low;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         dx[i] = f.g * (exp_down(x[i] - f.top - f.log_sum, low) - even);
     }
-    dx[f.target] = (float)((double)f.g * ((double)p - wanted));
+    if (here) {
+        dx[f.target] = (float)((double)f.g * ((double)p - wanted));
+    }
 }
 
-tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
-                                         const tn_desc *top, const tn_desc *log_sum,
-                                         const tn_desc *x, const tn_desc *label,
-                                         const tn_cross_entropy_args *args) {
+static tn_status cross_entropy_backward(const tn_op_back *b) {
+    const tn_cross_entropy_args *args = b->args;
+    const tn_desc *dx = b->dx[0], *dloss = b->dy[0], *top = b->y[1], *log_sum = b->y[2],
+                  *x = b->x[0], *label = b->x[1];
     int64_t rows = x->size[0], n = x->size[1];
-    if (!loss_handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype || n == 0) {
-        return TN_CPU(ref)->cross_entropy_backward(ctx, dx, dloss, top, log_sum, x, label, args);
+    if (!loss_handles(dloss, top, log_sum, x, label) || n == 0) {
+        return TN_EUNSUPPORTED;
     }
-    tn_status status = check_labels(ctx, label, n, args->ignore_index);
+    tn_status status = check_labels(b->ctx, args, label, n);
     if (status != TN_OK || rows == 0) {
         return status;
     }
@@ -132,7 +142,7 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
     int64_t height = rows_per_task(n), tasks = div_up(rows, height);
     int threads = team_size(tasks, rows * n);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(b->ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
@@ -141,7 +151,7 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
         float *buffer = plain ? NULL : buffers + (threads > 1 ? omp_get_thread_num() : 0) * n;
         for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
             char *to = desc_at(dx, r * dx->stride[0]), *from = desc_at(x, r * x->stride[0]);
-            row_facts facts = facts_of(r, dloss, top, log_sum, label, args->ignore_index);
+            row_facts facts = facts_of(r, target_at(args, label, r, n), dloss, top, log_sum);
             if (plain) {
                 gradient_row((float *)to, (const float *)from, n, facts, args->label_smoothing);
             } else {
@@ -151,6 +161,8 @@ tn_status TN_CPU(cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, con
             }
         }
     }
-    scratch_free(ctx, buffers, bytes);
+    scratch_free(b->ctx, buffers, bytes);
     return TN_OK;
 }
+
+const tn_op_kernel TN_CPU(op_cross_entropy) = {cross_entropy_forward, cross_entropy_backward};

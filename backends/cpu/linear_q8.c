@@ -87,11 +87,10 @@ static tn_status multiply_few(tn_context *ctx, const quantised *q) {
     return TN_CPU(few_rows)(ctx, &job);
 }
 
-tn_status TN_CPU(linear_q8)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
-                            const tn_desc *scale, const tn_desc *b) {
-    if (!is_f32_like(y->dtype) || x->dtype != y->dtype || w->dtype != TN_I8 ||
-        !is_float(scale->dtype) || (b && b->dtype != y->dtype)) {
-        return TN_CPU(ref)->linear_q8(ctx, y, x, w, scale, b);
+static tn_status linear_q8_forward(const tn_op_call *c) {
+    const tn_desc *y = c->y[0], *x = c->x[0], *w = c->x[1], *scale = c->x[2], *b = c->x[3];
+    if (!is_f32_like(y->dtype)) {
+        return TN_EUNSUPPORTED;
     }
     int64_t rows = x->size[0], in = x->size[1], out = w->size[0];
     if (rows == 0 || out == 0) {
@@ -102,7 +101,7 @@ tn_status TN_CPU(linear_q8)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
     q.block = few ? 0 : min_of(out, max_of(64, WIDE / max_of(1, in)));
     size_t wide = (size_t)(q.block * in) * size_of(x->dtype), sums = (size_t)(q.block * rows) * 4;
     size_t vectors = (size_t)(2 * out) * sizeof(float), bytes = vectors + sums + wide;
-    char *memory = scratch_take(ctx, bytes);
+    char *memory = scratch_take(c->ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
@@ -111,7 +110,9 @@ tn_status TN_CPU(linear_q8)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
     q.bias = b ? row_f32(first + out, b->data, b->dtype, b->stride[0], out) : NULL;
     q.sums = first + 2 * out;
     q.wide = memory + vectors + sums;
-    tn_status status = few ? multiply_few(ctx, &q) : multiply_blocks(ctx, &q);
-    scratch_free(ctx, memory, bytes);
+    tn_status status = few ? multiply_few(c->ctx, &q) : multiply_blocks(c->ctx, &q);
+    scratch_free(c->ctx, memory, bytes);
     return status;
 }
+
+const tn_op_kernel TN_CPU(op_linear_q8) = {linear_q8_forward, NULL};

@@ -1,11 +1,12 @@
-/* Layer norm and RMS norm, forward and backward (ref/norm.c has the formulas). The passes over a
- * row find it in the cache.
+/* Layer norm and RMS norm, forward and backward (ops/nn/layer_norm.c and rms_norm.c have the
+ * formulas). The passes over a row find it in the cache.
  *
  * dw and db are column sums over all rows: each band of rows (its height depends on the shape
  * alone) adds up its own, and the bands are then added in order. Rows that are not contiguous f32
- * pass through buffers; f64 is ref's.
+ * pass through buffers; f64 is the host's.
  */
 #include "backends/cpu/rows.h"
+#include "backends/norm.h"
 
 static bool f32_vector(const tn_desc *d) { /* NULL, or n f32 */
     return !d || d->dtype == TN_F32;
@@ -44,9 +45,19 @@ static void norm_row(float *y, const float *x, const float *w, const float *b, i
     *rstd = r;
 }
 
+static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc *rstd,
+                            const tn_desc *x, const tn_desc *w, const tn_desc *b) {
+    return is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(mean) && f32_vector(rstd) &&
+           (!w || is_f32_like(w->dtype)) && (!b || is_f32_like(b->dtype)) && x->size[0] > 0 &&
+           x->size[1] > 0;
+}
+
 static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
                               const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
                               const tn_desc *b, double eps, bool centred) {
+    if (!handles_forward(y, mean, rstd, x, w, b)) {
+        return TN_EUNSUPPORTED;
+    }
     int64_t rows = x->size[0], c = x->size[1], height = rows_per_task(c),
             tasks = div_up(rows, height);
     bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 &&
@@ -79,28 +90,15 @@ static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *
     return TN_OK;
 }
 
-static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc *rstd,
-                            const tn_desc *x, const tn_desc *w, const tn_desc *b) {
-    return is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(mean) && f32_vector(rstd) &&
-           (!w || is_f32_like(w->dtype)) && (!b || is_f32_like(b->dtype)) && x->size[0] > 0 &&
-           x->size[1] > 0;
+static tn_status layer_norm_forward(const tn_op_call *c) {
+    const tn_norm_args *args = c->args;
+    return norm_forward(c->ctx, c->y[0], c->y[1], c->y[2], c->x[0], c->x[1], c->x[2], args->eps,
+                        true);
 }
 
-tn_status TN_CPU(layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                             const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
-                             const tn_desc *b, double eps) {
-    if (!handles_forward(y, mean, rstd, x, w, b)) {
-        return TN_CPU(ref)->layer_norm(ctx, y, mean, rstd, x, w, b, eps);
-    }
-    return norm_forward(ctx, y, mean, rstd, x, w, b, eps, true);
-}
-
-tn_status TN_CPU(rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x,
-                           const tn_desc *w, double eps) {
-    if (!handles_forward(y, NULL, rstd, x, w, NULL)) {
-        return TN_CPU(ref)->rms_norm(ctx, y, rstd, x, w, eps);
-    }
-    return norm_forward(ctx, y, NULL, rstd, x, w, NULL, eps, false);
+static tn_status rms_norm_forward(const tn_op_call *c) {
+    const tn_norm_args *args = c->args;
+    return norm_forward(c->ctx, c->y[0], NULL, c->y[1], c->x[0], c->x[1], NULL, args->eps, false);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -198,8 +196,22 @@ static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int
     }
 }
 
+static bool handles_backward(const backward *b, const tn_desc *w) {
+    const tn_desc *floats[] = {b->dx, b->dw, b->db, w};
+    for (int i = 0; i < 4; i++) {
+        if (floats[i] && !is_f32_like(floats[i]->dtype)) {
+            return false;
+        }
+    }
+    return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) &&
+           f32_vector(b->rstd) && b->x->size[0] > 0 && b->x->size[1] > 0;
+}
+
 static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     enum { MOST_BANDS = 64 };
+    if (!handles_backward(b, w)) {
+        return TN_EUNSUPPORTED;
+    }
     int64_t rows = b->x->size[0], c = b->x->size[1];
     int64_t height = max_of(rows_per_task(c), div_up(rows, MOST_BANDS)),
             bands = div_up(rows, height);
@@ -228,33 +240,21 @@ static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     return TN_OK;
 }
 
-static bool handles_backward(const backward *b, const tn_desc *w) {
-    const tn_desc *floats[] = {b->dx, b->dw, b->db, w};
-    for (int i = 0; i < 4; i++) {
-        if (floats[i] && !is_f32_like(floats[i]->dtype)) {
-            return false;
-        }
-    }
-    return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) &&
-           f32_vector(b->rstd) && b->x->size[0] > 0 && b->x->size[1] > 0;
+static tn_status layer_norm_backward(const tn_op_back *b) {
+    backward job = {.dx = b->dx[0],
+                    .dw = b->dx[1],
+                    .db = b->dx[2],
+                    .dy = b->dy[0],
+                    .x = b->x[0],
+                    .mean = b->y[1],
+                    .rstd = b->y[2]};
+    return norm_backward(b->ctx, &job, b->x[1]);
 }
 
-tn_status TN_CPU(layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                      const tn_desc *db, const tn_desc *dy, const tn_desc *x,
-                                      const tn_desc *mean, const tn_desc *rstd, const tn_desc *w) {
-    backward b = {.dx = dx, .dw = dw, .db = db, .dy = dy, .x = x, .mean = mean, .rstd = rstd};
-    if (!handles_backward(&b, w)) {
-        return TN_CPU(ref)->layer_norm_backward(ctx, dx, dw, db, dy, x, mean, rstd, w);
-    }
-    return norm_backward(ctx, &b, w);
+static tn_status rms_norm_backward(const tn_op_back *b) {
+    backward job = {.dx = b->dx[0], .dw = b->dx[1], .dy = b->dy[0], .x = b->x[0], .rstd = b->y[1]};
+    return norm_backward(b->ctx, &job, b->x[1]);
 }
 
-tn_status TN_CPU(rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                    const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
-                                    const tn_desc *w) {
-    backward b = {.dx = dx, .dw = dw, .dy = dy, .x = x, .rstd = rstd};
-    if (!handles_backward(&b, w)) {
-        return TN_CPU(ref)->rms_norm_backward(ctx, dx, dw, dy, x, rstd, w);
-    }
-    return norm_backward(ctx, &b, w);
-}
+const tn_op_kernel TN_CPU(op_layer_norm) = {layer_norm_forward, layer_norm_backward};
+const tn_op_kernel TN_CPU(op_rms_norm) = {rms_norm_forward, rms_norm_backward};

@@ -1,8 +1,8 @@
-/* Rotary positions (ref/rotary.c has the formulas).
+/* Rotary positions (ops/nn/rotary.c has the formulas).
  *
  * A task is a column: its cosines and sines serve all heads, and the sequences behind the first
  * that have the same position there. Rows that are not contiguous f32 pass through a buffer; f64 is
- * ref's.
+ * the host's.
  */
 #include "backends/cpu/convert.h"
 #include "backends/rotary.h"
@@ -54,17 +54,17 @@ static void turn_heads(const turner *w, const tn_desc *y, const tn_desc *x, int6
     }
 }
 
-tn_status TN_CPU(rotary)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                         const tn_desc *positions, const tn_rotary_args *args) {
-    if (!is_f32_like(x->dtype) || y->dtype != x->dtype ||
-        (positions->dtype != TN_I64 && positions->dtype != TN_I32)) {
-        return TN_CPU(ref)->rotary(ctx, y, x, positions, args);
+static tn_status rotary_forward(const tn_op_call *c) {
+    const tn_desc *y = c->y[0], *x = c->x[0], at = tn__rotary_positions(c), *positions = &at;
+    const tn_rotary_args *args = c->args;
+    if (!is_f32_like(x->dtype)) {
+        return TN_EUNSUPPORTED;
     }
     int64_t columns = x->size[2], half = x->size[3] / 2;
     int threads = team_size(columns, count_of(x));
     size_t each = (size_t)(4 * half) * sizeof(float),
            bytes = (size_t)half * sizeof(double) + (size_t)threads * each;
-    double *frequency = scratch_take(ctx, bytes);
+    double *frequency = scratch_take(c->ctx, bytes);
     if (!frequency) {
         return TN_ENOMEM;
     }
@@ -84,6 +84,8 @@ tn_status TN_CPU(rotary)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
             turn_heads(&w, y, x, b, t);
         }
     }
-    scratch_free(ctx, frequency, bytes);
+    scratch_free(c->ctx, frequency, bytes);
     return TN_OK;
 }
+
+const tn_op_kernel TN_CPU(op_rotary) = {rotary_forward, NULL};

@@ -1,8 +1,9 @@
 /* Softmax and log-softmax over the last dimension, and their gradients: a row is read from memory
  * once and then passed over while it is in the cache. bf16, f16 and strided rows are computed in a
- * row buffer; f64 is ref's.
+ * row buffer; f64 is the host's.
  */
 #include "backends/cpu/rows.h"
+#include "backends/softmax.h"
 
 /* -inf in every place: shifting by it would give NaN - that is what a row of -inf has to become. */
 static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
@@ -40,10 +41,13 @@ static void softmax_backward_row(float *dx, const float *y, const float *dy, int
     }
 }
 
-tn_status TN_CPU(softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
-    if (!is_f32_like(x->dtype) || y->dtype != x->dtype) {
-        return TN_CPU(ref)->softmax(ctx, y, x, log_form);
+static tn_status run_softmax(const tn_op_call *c, bool log_form) {
+    if (!is_f32_like(c->x[0]->dtype)) {
+        return TN_EUNSUPPORTED;
     }
+    tn_desc to_rows = tn__softmax_rows(c->y[0], c->args),
+            from_rows = tn__softmax_rows(c->x[0], c->args);
+    const tn_desc *y = &to_rows, *x = &from_rows;
     int64_t n = row_length(x), count = count_of(x), height = rows_per_task(n);
     if (count == 0) {
         return TN_OK;
@@ -53,7 +57,7 @@ tn_status TN_CPU(softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
         x->dtype == TN_F32 && (row_stride(x) == 1 || n == 1) && (row_stride(y) == 1 || n == 1);
     int threads = team_size(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(c->ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
@@ -71,15 +75,18 @@ tn_status TN_CPU(softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, b
             }
         }
     }
-    scratch_free(ctx, buffers, bytes);
+    scratch_free(c->ctx, buffers, bytes);
     return TN_OK;
 }
 
-tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
-                                   const tn_desc *dy, bool log_form) {
-    if (!is_f32_like(dx->dtype) || y->dtype != dx->dtype || dy->dtype != dx->dtype) {
-        return TN_CPU(ref)->softmax_backward(ctx, dx, y, dy, log_form);
+static tn_status run_softmax_back(const tn_op_back *b, bool log_form) {
+    if (!is_f32_like(b->dx[0]->dtype)) {
+        return TN_EUNSUPPORTED;
     }
+    tn_desc dx_rows = tn__softmax_rows(b->dx[0], b->args),
+            y_rows = tn__softmax_rows(b->y[0], b->args),
+            dy_rows = tn__softmax_rows(b->dy[0], b->args);
+    const tn_desc *dx = &dx_rows, *y = &y_rows, *dy = &dy_rows;
     int64_t n = row_length(dx), count = count_of(dx), height = rows_per_task(n);
     if (count == 0) {
         return TN_OK;
@@ -89,7 +96,7 @@ tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_
                  (n == 1 || (row_stride(dx) == 1 && row_stride(y) == 1 && row_stride(dy) == 1));
     int threads = team_size(tasks, count);
     size_t bytes = plain ? 0 : (size_t)(threads * 2 * n) * sizeof(float);
-    float *buffers = plain ? NULL : scratch_take(ctx, bytes);
+    float *buffers = plain ? NULL : scratch_take(b->ctx, bytes);
     if (!plain && !buffers) {
         return TN_ENOMEM;
     }
@@ -110,6 +117,22 @@ tn_status TN_CPU(softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_
             }
         }
     }
-    scratch_free(ctx, buffers, bytes);
+    scratch_free(b->ctx, buffers, bytes);
     return TN_OK;
 }
+
+static tn_status softmax_forward(const tn_op_call *c) {
+    return run_softmax(c, false);
+}
+static tn_status softmax_backward(const tn_op_back *b) {
+    return run_softmax_back(b, false);
+}
+static tn_status log_softmax_forward(const tn_op_call *c) {
+    return run_softmax(c, true);
+}
+static tn_status log_softmax_backward(const tn_op_back *b) {
+    return run_softmax_back(b, true);
+}
+
+const tn_op_kernel TN_CPU(op_softmax) = {softmax_forward, softmax_backward};
+const tn_op_kernel TN_CPU(op_log_softmax) = {log_softmax_forward, log_softmax_backward};

@@ -13,14 +13,21 @@ const tn_backend *TN_CPU(ref);
 static tn_backend table;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+static const tn_op_kernel *const fused[TN_FUSED_COUNT] = {
+#define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )
+#define TN__ON_CPU(name) [TN_FUSED(name)] = &TN_CPU(op_##name),
+#define TN__ON_CUDA(name)
+#include "ops/list.h"
+};
+
 static void fill_table(void) {
     TN_CPU(ref) = tn__ref_table();
     table = *TN_CPU(ref);
     table.name = NAME_OF(TN_CPU_LEVEL);
+    table.fused = fused;
 #define FILL_OWN(entry) table.entry = TN_CPU(entry);
 #define FILL_REF(entry)
-#define FILL_NONE(entry) table.entry = NULL;
-#define FILL(entry, kind, cpu, cuda) FILL_##cpu(entry)
+#define FILL(entry, cpu) FILL_##cpu(entry)
     TN_ENTRIES(FILL)
 }
 

@@ -1,8 +1,8 @@
 /* Attention by our own kernels: any float dtype, any strides, masks, grouped heads,
  * width up to 256.
  *
- * The mathematics is in backends/ref/attention.c. No Tq x Tk matrix exists: a block owns a tile of
- * rows and meets the others in tiles of 32, one row a lane.
+ * The mathematics is in backends/ops/nn/attention.c. No Tq x Tk matrix exists: a block owns a tile
+ * of rows and meets the others in tiles of 32, one row a lane.
  *
  *     forward        a block owns queries, meets keys: scores, a running maximum and sum, and y
  *     query_gradient a block owns queries, meets keys: dq
@@ -449,8 +449,8 @@ problem problem_of(const tn__attention *a) {
     p.dk = rows_of(a->dk);
     p.dv = rows_of(a->dv);
     p.lse = {a->lse->data, a->lse->stride[0], a->lse->stride[1], a->lse->stride[2]};
-    if (a->args->mask) {
-        const tn_desc *m = a->args->mask;
+    if (a->mask) {
+        const tn_desc *m = a->mask;
         p.mask = static_cast<const unsigned char *>(m->data);
         p.mask_batch = m->stride[0];
         p.mask_head = m->stride[1];
@@ -464,8 +464,8 @@ problem problem_of(const tn__attention *a) {
     p.keys = a->k->size[2];
     p.ahead = p.keys - p.queries;
     p.width = (int)a->q->size[3];
-    p.causal = a->args->causal;
-    p.scale = a->args->scale;
+    p.causal = a->causal;
+    p.scale = a->scale;
     return p;
 }
 

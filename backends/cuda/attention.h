@@ -1,21 +1,14 @@
-/* Attention on a device: the entries (attention.c) choose between cuDNN (sdpa.c)
+/* Attention on a device: the kernels (attention.c) choose between cuDNN (sdpa.c)
  * and our own kernels (attention.cu). */
 #ifndef TERN_BACKENDS_CUDA_ATTENTION_H
 #define TERN_BACKENDS_CUDA_ATTENTION_H
 
+#include "backends/attention.h"
 #include "backends/cuda/cuda.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* One call: the operands of the entries. In forward, those of backward alone are NULL. y and lse
- * are outputs of forward. */
-typedef struct tn__attention {
-    const tn_desc *q, *k, *v, *y, *lse;
-    const tn_desc *dy, *dq, *dk, *dv;
-    const tn_attention_args *args;
-} tn__attention;
 
 /* sdpa.c, both ways: backward when there is a dq. TN_EUNSUPPORTED: cuDNN is not here or does not
  * take this call, and nothing was queued. */

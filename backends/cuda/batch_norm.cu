@@ -1,9 +1,10 @@
-/* Batch norm and its gradient (ref/batch_norm.c has the formulas): a block takes one channel after
- * another, its threads the channel's elements in row-major order, whatever their strides.
+/* Batch norm and its gradient (ops/nn/batch_norm.c has the formulas): a block takes one channel
+ * after another, its threads the channel's elements in row-major order, whatever their strides.
  *
  * x is read three times, for the mean, the variance and y; the gradient reads x and dy twice. Few
  * channels leave a large GPU idle in part.
  */
+#include "backends/batch_norm.h"
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -154,55 +155,42 @@ static channel_job channel_job_of(const tn_desc *x, const tn_desc *second, const
 }
 
 /* All that are there have floats. */
-static bool all_floats(int count, const tn_desc *const *d) {
-    for (int i = 0; i < count; i++) {
-        if (d[i] && !tn__is_float(d[i]->dtype)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-extern "C" tn_status tn__cuda_batch_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                                         const tn_desc *var, const tn_desc *x, const tn_desc *w,
-                                         const tn_desc *b, double eps, bool given) {
-    const tn_desc *vectors[] = {mean, var, w, b};
-    if (y->dtype != x->dtype || !all_floats(4, vectors)) {
-        return TN_EUNSUPPORTED;
-    }
-    channel_job job = channel_job_of(x, y, y);
-    job.mean = channel_vector_of(mean);
-    job.var = channel_vector_of(var);
-    job.w = channel_vector_of(w);
-    job.b = channel_vector_of(b);
-    job.eps = eps;
-    job.given = given;
+static tn_status batch_norm_forward(const tn_op_call *c) {
+    const tn_desc *x = c->x[0];
+    tn__batch_moments s = tn__batch_moments_of(c->x, c->y, c->args);
+    channel_job job = channel_job_of(x, c->y[0], c->y[0]);
+    job.mean = channel_vector_of(s.mean);
+    job.var = channel_vector_of(s.var);
+    job.w = channel_vector_of(c->x[1]);
+    job.b = channel_vector_of(c->x[2]);
+    job.eps = s.eps;
+    job.given = s.given;
     TN_FLOATS(x->dtype, return job.channels == 0
                                    ? TN_OK
-                                   : TN_LAUNCH(ctx, (batch_norm_kernel<T>), (unsigned)job.channels,
-                                               CHANNEL_BLOCK, 0, job));
+                                   : TN_LAUNCH(c->ctx, (batch_norm_kernel<T>),
+                                               (unsigned)job.channels, CHANNEL_BLOCK, 0, job));
 }
 
-extern "C" tn_status tn__cuda_batch_norm_backward(tn_context *ctx, const tn_desc *dx,
-                                                  const tn_desc *dw, const tn_desc *db,
-                                                  const tn_desc *dy, const tn_desc *x,
-                                                  const tn_desc *mean, const tn_desc *var,
-                                                  const tn_desc *w, double eps, bool given) {
-    const tn_desc *vectors[] = {mean, var, w, dw, db};
-    if (dy->dtype != x->dtype || (dx && dx->dtype != x->dtype) || !all_floats(5, vectors)) {
+static tn_status batch_norm_backward(const tn_op_back *b) {
+    const tn_desc *x = b->x[0], *dx = b->dx[0];
+    tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
+    if (tn__batch_norm_refuses(b)) {
         return TN_EUNSUPPORTED;
     }
-    channel_job job = channel_job_of(x, dy, dx ? dx : x);
-    job.mean = channel_vector_of(mean);
-    job.var = channel_vector_of(var);
-    job.w = channel_vector_of(w);
-    job.dw = channel_vector_of(dw);
-    job.db = channel_vector_of(db);
-    job.eps = eps;
-    job.given = given;
+    channel_job job = channel_job_of(x, b->dy[0], dx ? dx : x);
+    job.mean = channel_vector_of(s.mean);
+    job.var = channel_vector_of(s.var);
+    job.w = channel_vector_of(b->x[1]);
+    job.dw = channel_vector_of(b->dx[1]);
+    job.db = channel_vector_of(b->dx[2]);
+    job.eps = s.eps;
+    job.given = s.given;
     job.wants_dx = dx != NULL;
     TN_FLOATS(x->dtype, return job.channels == 0
                                    ? TN_OK
-                                   : TN_LAUNCH(ctx, (batch_norm_backward_kernel<T>),
+                                   : TN_LAUNCH(b->ctx, (batch_norm_backward_kernel<T>),
                                                (unsigned)job.channels, CHANNEL_BLOCK, 0, job));
 }
+
+const tn_op_kernel tn__cuda_op_batch_norm = {batch_norm_forward, batch_norm_backward};
+const tn_op_kernel tn__cuda_op_batch_norm_given = {batch_norm_forward, batch_norm_backward};

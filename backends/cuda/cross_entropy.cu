@@ -1,10 +1,12 @@
-/* Cross-entropy of logits with labels, forward and backward (ref/cross_entropy.c has the formulas).
+/* Cross-entropy of logits with labels, forward and backward (ops/loss/cross_entropy.c has the
+ * formulas).
  *
  * A team of threads takes one row. Forward reads it once, with a running maximum, and once more
  * when labels are smoothed. Backward reads it once and writes the gradient, in the same place if so
  * wished. A bad label is noted in the device's fault cell and its row counts like an ignored one,
  * so that a step which nobody has held back yet does no harm.
  */
+#include "backends/cross_entropy.h"
 #include "backends/cuda/rows.cuh"
 
 template <typename T> struct losses {
@@ -17,26 +19,28 @@ template <typename T> struct losses {
     int64_t label_stride;
     C *loss, *top, *log_sum; /* loss: dloss in backward */
     int64_t loss_stride, top_stride, log_sum_stride;
-    int64_t rows, c, ignore_index;
-    double smoothing;
+    int64_t rows, c;
+    tn_cross_entropy_args args;
     bool backward;
     tn__cuda_fault *fault;
 };
 
-/* The row's label. A bad one is noted, unless another was, and becomes one to ignore. */
+/* The column of the row's label. A bad one is noted, unless another was, and becomes one to
+ * ignore. */
 template <typename T>
-static __device__ __forceinline__ int64_t read_label(const losses<T> &l, int64_t row, bool notes) {
+static __device__ __forceinline__ int64_t read_target(const losses<T> &l, int64_t row, bool notes) {
     int64_t at = row * l.label_stride;
     int64_t label = l.wide_label ? static_cast<const int64_t *>(l.label)[at]
                                  : static_cast<const int32_t *>(l.label)[at];
-    if (label == l.ignore_index || (label >= 0 && label < l.c)) {
-        return label;
+    int64_t target = tn__target_of(&l.args, label, l.c);
+    if (target != TN__OUTSIDE) {
+        return target;
     }
     if (notes && atomicCAS(&l.fault->raised, 0, 1) == 0) {
         l.fault->position = row;
         l.fault->value = label;
     }
-    return l.ignore_index;
+    return TN__IGNORED;
 }
 
 template <int TEAM> __host__ __device__ constexpr int block_of() {
@@ -65,7 +69,7 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     if (row >= l.rows) {
         return;
     }
-    int64_t label = read_label(l, row, tn__team_lane<TEAM>() == 0);
+    int64_t target = read_target(l, row, tn__team_lane<TEAM>() == 0);
     tn__line<const T> x = tn__line_of(l.x + row * l.row, l.column);
     tn__exps<C> total = tn__no_exps<C>();
     tn__each_pack<T, TEAM, 0>(l.c, [&](int64_t at, int) {
@@ -75,18 +79,18 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
     });
     total = tn__team_reduce<TEAM>(total, shared, tn__join_exps());
     double top = (double)total.most, below = 0;
-    if (l.smoothing > 0) {
+    if (l.args.label_smoothing > 0) {
         below = tn__team_reduce<TEAM>(sum_below<T, TEAM>(x, l.c, top), shared_sum, tn__join_sum());
     }
     if (tn__team_lane<TEAM>() > 0) {
         return;
     }
-    double log_sum = log((double)total.sum), value = 0, s = l.smoothing;
+    double log_sum = log((double)total.sum), value = 0, s = l.args.label_smoothing;
     if (total.most == -(C)INFINITY && l.c > 0) {
         log_sum = NAN; /* nothing but -inf */
     }
-    if (label != l.ignore_index) {
-        value = (1 - s) * (log_sum - ((double)tn__load(x.data[label * x.stride]) - top));
+    if (target >= 0) {
+        value = (1 - s) * (log_sum - ((double)tn__load(x.data[target * x.stride]) - top));
         value += s > 0 ? s * (log_sum - below / (double)l.c) : 0; /* 0 times an infinity is NaN */
     }
     l.loss[row * l.loss_stride] = (C)value;
@@ -102,30 +106,24 @@ __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l)
     if (row >= l.rows) {
         return;
     }
-    int64_t label = read_label(l, row, tn__team_lane<TEAM>() == 0);
+    int64_t target = read_target(l, row, tn__team_lane<TEAM>() == 0);
     tn__line<T> x = tn__line_of(const_cast<T *>(l.x) + row * l.row, l.column),
                 dx = tn__line_of(l.dx + row * l.dx_row, l.dx_column);
-    bool ignored = label == l.ignore_index;
+    bool ignored = target == TN__IGNORED;
     C g = l.loss[row * l.loss_stride], top = l.top[row * l.top_stride],
-      log_sum = l.log_sum[row * l.log_sum_stride], even = (C)(l.smoothing / (double)l.c),
-      sure = (C)(1 - l.smoothing + l.smoothing / (double)l.c);
+      log_sum = l.log_sum[row * l.log_sum_stride], even = (C)(l.args.label_smoothing / (double)l.c),
+      sure = (C)(1 - l.args.label_smoothing + l.args.label_smoothing / (double)l.c);
     tn__row_map<TEAM>(dx, x, l.c, [&](int64_t at, C v) {
-        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == label ? sure : even));
+        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == target ? sure : even));
     });
-}
-
-static bool loss_handles(const tn_desc *loss, const tn_desc *top, const tn_desc *log_sum,
-                         const tn_desc *x, const tn_desc *label) {
-    tn_dtype wide = tn__wide(x->dtype);
-    return tn__is_float(x->dtype) && loss->dtype == wide && top->dtype == wide &&
-           log_sum->dtype == wide && (label->dtype == TN_I64 || label->dtype == TN_I32);
 }
 
 template <typename T>
 static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *loss,
                            const tn_desc *top, const tn_desc *log_sum, const tn_desc *x,
-                           const tn_desc *label, const tn_cross_entropy_args *args) {
+                           const tn_desc *label, const void *arguments) {
     typedef typename tn__compute<T>::type C;
+    const tn_cross_entropy_args *args = (const tn_cross_entropy_args *)arguments;
     losses<T> l;
     l.x = static_cast<const T *>(x->data);
     l.row = x->stride[0];
@@ -145,8 +143,7 @@ static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *lo
     l.log_sum_stride = log_sum->stride[0];
     l.rows = x->size[0];
     l.c = x->size[1];
-    l.ignore_index = args->ignore_index;
-    l.smoothing = args->label_smoothing;
+    l.args = *args;
     l.fault = tn__cuda_device_of(ctx)->fault_on_device;
     return l;
 }
@@ -170,25 +167,16 @@ template <typename T> static tn_status run_losses(tn_context *ctx, const losses<
     return TN_LAUNCH(ctx, (loss_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
 }
 
-extern "C" tn_status tn__cuda_cross_entropy(tn_context *ctx, const tn_desc *loss,
-                                            const tn_desc *top, const tn_desc *log_sum,
-                                            const tn_desc *x, const tn_desc *label,
-                                            const tn_cross_entropy_args *args) {
-    if (!loss_handles(loss, top, log_sum, x, label)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(x->dtype,
-              return run_losses(ctx, losses_of<T>(ctx, NULL, loss, top, log_sum, x, label, args)));
+static tn_status cross_entropy_forward(const tn_op_call *c) {
+    TN_FLOATS(c->x[0]->dtype,
+              return run_losses(c->ctx, losses_of<T>(c->ctx, NULL, c->y[0], c->y[1], c->y[2],
+                                                     c->x[0], c->x[1], c->args)));
 }
 
-extern "C" tn_status tn__cuda_cross_entropy_backward(tn_context *ctx, const tn_desc *dx,
-                                                     const tn_desc *dloss, const tn_desc *top,
-                                                     const tn_desc *log_sum, const tn_desc *x,
-                                                     const tn_desc *label,
-                                                     const tn_cross_entropy_args *args) {
-    if (!loss_handles(dloss, top, log_sum, x, label) || dx->dtype != x->dtype) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(x->dtype,
-              return run_losses(ctx, losses_of<T>(ctx, dx, dloss, top, log_sum, x, label, args)));
+static tn_status cross_entropy_backward(const tn_op_back *b) {
+    TN_FLOATS(b->x[0]->dtype,
+              return run_losses(b->ctx, losses_of<T>(b->ctx, b->dx[0], b->dy[0], b->y[1], b->y[2],
+                                                     b->x[0], b->x[1], b->args)));
 }
+
+const tn_op_kernel tn__cuda_op_cross_entropy = {cross_entropy_forward, cross_entropy_backward};

@@ -120,6 +120,15 @@ static inline size_t tn__cuda_element(tn_dtype dtype) {
 TN_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
 
+/* And the kernels of operations. */
+#define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )
+#define TN__ON_CPU(name)
+#define TN__ON_CUDA(name) extern const tn_op_kernel tn__cuda_op_##name;
+#include "ops/list.h"
+#undef TN_OP
+#undef TN__ON_CPU
+#undef TN__ON_CUDA
+
 const tn_backend *tn__cuda_kernels(void);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Layer norm and RMS norm, forward and backward, also with the residual sum in front (ref/norm.c
- * has the formulas).
+/* Layer norm and RMS norm, forward and backward, also with the residual sum in front (the
+ * operations of these names have the formulas).
  *
  * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done
  * one row goes on with a later one and keeps its share of dw and db in registers; each block's
@@ -8,6 +8,7 @@
  * db in scratch memory directly.
  */
 #include "backends/cuda/rows.cuh"
+#include "backends/norm.h"
 
 template <typename T> struct matrix {
     T *data;
@@ -185,24 +186,6 @@ static tn_status run_norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y,
               f.mean = vector_of<C>(mean); f.rstd = vector_of<C>(rstd); f.rows = x->size[0];
               f.c = x->size[1]; f.eps = (C)eps; f.centred = centred;
               return launch_norm<T>(ctx, f, all_whole(6, same)));
-}
-
-extern "C" tn_status tn__cuda_layer_norm(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                                         const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
-                                         const tn_desc *b, double eps) {
-    return run_norm(ctx, NULL, y, mean, rstd, x, NULL, w, b, eps, true);
-}
-
-extern "C" tn_status tn__cuda_rms_norm(tn_context *ctx, const tn_desc *y, const tn_desc *rstd,
-                                       const tn_desc *x, const tn_desc *w, double eps) {
-    return run_norm(ctx, NULL, y, NULL, rstd, x, NULL, w, NULL, eps, false);
-}
-
-extern "C" tn_status tn__cuda_add_layer_norm(tn_context *ctx, const tn_desc *s, const tn_desc *y,
-                                             const tn_desc *mean, const tn_desc *rstd,
-                                             const tn_desc *a, const tn_desc *b, const tn_desc *w,
-                                             const tn_desc *bias, double eps) {
-    return run_norm(ctx, s, y, mean, rstd, a, b, w, bias, eps, true);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -393,25 +376,39 @@ static tn_status norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc
               return backward_rows<T>(ctx, f, dw, db, all_whole(5, same)));
 }
 
-extern "C" tn_status tn__cuda_layer_norm_backward(tn_context *ctx, const tn_desc *dx,
-                                                  const tn_desc *dw, const tn_desc *db,
-                                                  const tn_desc *dy, const tn_desc *x,
-                                                  const tn_desc *mean, const tn_desc *rstd,
-                                                  const tn_desc *w) {
-    return norm_backward(ctx, dx, dw, db, NULL, dy, x, mean, rstd, w);
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+static double eps_of(const void *args) {
+    return ((const tn_norm_args *)args)->eps;
 }
 
-extern "C" tn_status tn__cuda_rms_norm_backward(tn_context *ctx, const tn_desc *dx,
-                                                const tn_desc *dw, const tn_desc *dy,
-                                                const tn_desc *x, const tn_desc *rstd,
-                                                const tn_desc *w) {
-    return norm_backward(ctx, dx, dw, NULL, NULL, dy, x, NULL, rstd, w);
+static tn_status layer_norm_forward(const tn_op_call *c) {
+    return run_norm(c->ctx, NULL, c->y[0], c->y[1], c->y[2], c->x[0], NULL, c->x[1], c->x[2],
+                    eps_of(c->args), true);
 }
+static tn_status layer_norm_backward(const tn_op_back *b) {
+    return norm_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], NULL, b->dy[0], b->x[0], b->y[1],
+                         b->y[2], b->x[1]);
+}
+const tn_op_kernel tn__cuda_op_layer_norm = {layer_norm_forward, layer_norm_backward};
 
-extern "C" tn_status tn__cuda_add_layer_norm_backward(tn_context *ctx, const tn_desc *ds,
-                                                      const tn_desc *dw, const tn_desc *db,
-                                                      const tn_desc *dsum, const tn_desc *dy,
-                                                      const tn_desc *s, const tn_desc *mean,
-                                                      const tn_desc *rstd, const tn_desc *w) {
-    return norm_backward(ctx, ds, dw, db, dsum, dy, s, mean, rstd, w);
+static tn_status rms_norm_forward(const tn_op_call *c) {
+    return run_norm(c->ctx, NULL, c->y[0], NULL, c->y[1], c->x[0], NULL, c->x[1], NULL,
+                    eps_of(c->args), false);
 }
+static tn_status rms_norm_backward(const tn_op_back *b) {
+    return norm_backward(b->ctx, b->dx[0], b->dx[1], NULL, NULL, b->dy[0], b->x[0], NULL, b->y[1],
+                         b->x[1]);
+}
+const tn_op_kernel tn__cuda_op_rms_norm = {rms_norm_forward, rms_norm_backward};
+
+/* Outputs y, s, mean, rstd; a and b have one gradient. */
+static tn_status add_layer_norm_forward(const tn_op_call *c) {
+    return run_norm(c->ctx, c->y[1], c->y[0], c->y[2], c->y[3], c->x[0], c->x[1], c->x[2], c->x[3],
+                    eps_of(c->args), true);
+}
+static tn_status add_layer_norm_backward(const tn_op_back *b) {
+    return norm_backward(b->ctx, b->dx[0] ? b->dx[0] : b->dx[1], b->dx[2], b->dx[3], b->dy[1],
+                         b->dy[0], b->y[1], b->y[2], b->y[3], b->x[2]);
+}
+const tn_op_kernel tn__cuda_op_add_layer_norm = {add_layer_norm_forward, add_layer_norm_backward};

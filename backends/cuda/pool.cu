@@ -1,4 +1,4 @@
-/* Pooling and its gradients (ref/pool.c says the same more plainly): a thread has an element of the
+/* Pooling and its gradients (ops/pool/): a thread has an element of the
  * result. In a gradient it asks the windows that may have its element, one after another, so
  * nothing is added by two threads.
  */
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) pool_backward_kernel(pooling p
     }
 }
 
-/* ---- Entries --------------------------------------------------------------------------------- */
+/* ---- Kernels --------------------------------------------------------------------------------- */
 
 static planes planes_of(const tn_desc *d, int spatial) {
     planes p = {d->data, d->stride[0], d->stride[1], {0, 0, 0}};
@@ -158,65 +158,50 @@ static planes planes_of(const tn_desc *d, int spatial) {
     return p;
 }
 
-/* False: not for these dtypes. */
-static bool pooling_of(pooling *p, const tn_desc *to, const tn_desc *from, const tn_desc *index,
-                       const tn_pool_args *args) {
-    if (to->dtype != from->dtype || (index && index->dtype != TN_I32)) {
-        return false;
-    }
-    *p = {planes_of(to, args->spatial),
-          planes_of(from, args->spatial),
-          {},
-          index != NULL,
-          to->size[1],
-          1,
-          *args};
+static pooling pooling_of(const tn_desc *to, const tn_desc *from, const tn_desc *index,
+                          const void *args) {
+    const tn_pool_args *a = (const tn_pool_args *)args;
+    pooling p = {planes_of(to, a->spatial),
+                 planes_of(from, a->spatial),
+                 {},
+                 index != NULL,
+                 to->size[1],
+                 1,
+                 *a};
     if (index) {
-        p->index = planes_of(index, args->spatial);
+        p.index = planes_of(index, a->spatial);
     }
     for (int i = 0; i < to->ndim; i++) {
-        p->count *= to->size[i];
+        p.count *= to->size[i];
     }
-    return true;
+    return p;
 }
 
 #define POOL_LAUNCH(ctx, kernel, p) \
     ((p).count == 0 ? TN_OK         \
                     : TN_LAUNCH(ctx, kernel, tn__loop_grid(ctx, (p).count), TN__LOOP_BLOCK, 0, p))
 
-extern "C" tn_status tn__cuda_max_pool(tn_context *ctx, const tn_desc *y, const tn_desc *index,
-                                       const tn_desc *x, const tn_pool_args *args) {
-    pooling p;
-    if (!pooling_of(&p, y, x, index, args)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(y->dtype, return POOL_LAUNCH(ctx, (max_pool_kernel<T>), p));
+static tn_status max_pool_forward(const tn_op_call *c) {
+    pooling p = pooling_of(c->y[0], c->x[0], c->y[1], c->args);
+    TN_FLOATS(c->y[0]->dtype, return POOL_LAUNCH(c->ctx, (max_pool_kernel<T>), p));
 }
 
-extern "C" tn_status tn__cuda_max_pool_backward(tn_context *ctx, const tn_desc *dx,
-                                                const tn_desc *dy, const tn_desc *index,
-                                                const tn_pool_args *args) {
-    pooling p;
-    if (!pooling_of(&p, dx, dy, index, args)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(dx->dtype, return POOL_LAUNCH(ctx, (pool_backward_kernel<T, largest_share>), p));
+static tn_status max_pool_backward(const tn_op_back *b) {
+    pooling p = pooling_of(b->dx[0], b->dy[0], b->y[1], b->args);
+    TN_FLOATS(b->dx[0]->dtype,
+              return POOL_LAUNCH(b->ctx, (pool_backward_kernel<T, largest_share>), p));
 }
 
-extern "C" tn_status tn__cuda_avg_pool(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                                       const tn_pool_args *args) {
-    pooling p;
-    if (!pooling_of(&p, y, x, NULL, args)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(y->dtype, return POOL_LAUNCH(ctx, (avg_pool_kernel<T>), p));
+static tn_status avg_pool_forward(const tn_op_call *c) {
+    pooling p = pooling_of(c->y[0], c->x[0], NULL, c->args);
+    TN_FLOATS(c->y[0]->dtype, return POOL_LAUNCH(c->ctx, (avg_pool_kernel<T>), p));
 }
 
-extern "C" tn_status tn__cuda_avg_pool_backward(tn_context *ctx, const tn_desc *dx,
-                                                const tn_desc *dy, const tn_pool_args *args) {
-    pooling p;
-    if (!pooling_of(&p, dx, dy, NULL, args)) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(dx->dtype, return POOL_LAUNCH(ctx, (pool_backward_kernel<T, mean_share>), p));
+static tn_status avg_unpool_forward(const tn_op_call *c) {
+    pooling p = pooling_of(c->y[0], c->x[0], NULL, c->args);
+    TN_FLOATS(c->y[0]->dtype, return POOL_LAUNCH(c->ctx, (pool_backward_kernel<T, mean_share>), p));
 }
+
+const tn_op_kernel tn__cuda_op_max_pool = {max_pool_forward, max_pool_backward};
+const tn_op_kernel tn__cuda_op_avg_pool = {avg_pool_forward, NULL};
+const tn_op_kernel tn__cuda_op_avg_unpool = {avg_unpool_forward, NULL};

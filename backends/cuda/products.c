@@ -1,5 +1,5 @@
-/* The entries matmul, linear, linear_gelu and linear_backward_weight: row-major operands with any
- * strides, brought to cuBLASLt's column-major terms.
+/* The entries matmul and linear, and the kernels of linear_gelu and of linear's weight and bias:
+ * row-major operands with any strides, brought to cuBLASLt's column-major terms.
  *
  * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so
  * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 lies there as its
@@ -232,26 +232,20 @@ static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
 }
 
 /* cuBLASLt's GELU has the accuracy of bf16 and f16; f32 and f64 take the formula of the other
- * kernels. */
-tn_status tn__cuda_linear_gelu(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
-                               const tn_desc *x, const tn_desc *w, const tn_desc *b) {
-    if (!same_floats(5, (const tn_desc *[]){y, pre, x, w, b})) {
-        return TN_EUNSUPPORTED;
-    }
+ * kernels, after the product. */
+static tn_status linear_gelu_forward(const tn_op_call *c) {
+    const tn_desc *y = c->y[0], *pre = c->y[1];
     if (y->size[0] == 0 || y->size[1] == 0) {
         return TN_OK;
     }
-    if ((y->dtype == TN_BF16 || y->dtype == TN_F16) && gelu_fits(y, pre)) {
-        extras e = {.epilogue = pre ? TN__GEMM_GELU_AUX : TN__GEMM_GELU, .aux = pre};
-        tn_status status = fast_linear(ctx, y, x, w, b, e);
-        if (status != TN_EUNSUPPORTED) {
-            return status;
-        }
+    if ((y->dtype != TN_BF16 && y->dtype != TN_F16) || !gelu_fits(y, pre)) {
+        return TN_EUNSUPPORTED;
     }
-    const tn_desc *sum = pre ? pre : y;
-    tn_status status = tn__cuda_linear(ctx, sum, x, w, b);
-    return status == TN_OK ? tn__cuda_unary(ctx, TN_GELU_TANH, y, sum, 0, 0) : status;
+    extras e = {.epilogue = pre ? TN__GEMM_GELU_AUX : TN__GEMM_GELU, .aux = pre};
+    return fast_linear(c->ctx, y, c->x[0], c->x[1], c->x[2], e);
 }
+
+const tn_op_kernel tn__cuda_op_linear_gelu = {linear_gelu_forward, NULL};
 
 /* ---- The gradients of linear's weight and bias ----------------------------------------------- */
 
@@ -297,14 +291,12 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
     return status == TN_OK && db ? column_sums(ctx, db, dy) : status;
 }
 
-tn_status tn__cuda_linear_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
-                                          const tn_desc *dy, const tn_desc *x, bool accumulate) {
-    if (!tn__cuda_sums_into(dw->dtype, x->dtype) || dy->dtype != x->dtype ||
-        (db && db->dtype != dw->dtype)) {
-        return TN_EUNSUPPORTED;
-    }
-    if (!accumulate || !db) {
-        return weight_and_sums(ctx, dw, db, dy, x, accumulate);
+/* dw and db (or none) from dy and x; added to what is there where b->adds. */
+static tn_status linear_backward(const tn_op_back *b) {
+    tn_context *ctx = b->ctx;
+    const tn_desc *dw = b->dx[1], *db = b->dx[2], *dy = b->dy[0], *x = b->x[0];
+    if (!b->adds || !db) {
+        return weight_and_sums(ctx, dw, db, dy, x, b->adds);
     }
     tn_desc fresh = *db; /* cuBLASLt stores these sums, it does not add them */
     size_t bytes = (size_t)db->size[0] * tn__cuda_element(db->dtype);
@@ -320,3 +312,5 @@ tn_status tn__cuda_linear_backward_weight(tn_context *ctx, const tn_desc *dw, co
     tn__cuda_scratch_free(ctx, fresh.data, bytes);
     return status;
 }
+
+const tn_op_kernel tn__cuda_op_linear = {NULL, linear_backward};

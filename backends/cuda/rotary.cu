@@ -1,5 +1,5 @@
-/* Rotary positions (ref/rotary.c has the formulas): a thread has one pair of a column, whose cosine
- * and sine serve all heads. */
+/* Rotary positions (ops/nn/rotary.c has the formulas): a thread has one pair of a column, whose
+ * cosine and sine serve all heads. */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/rotary.h"
@@ -32,16 +32,14 @@ template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK) rotary_k
     }
 }
 
-extern "C" tn_status tn__cuda_rotary(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                                     const tn_desc *positions, const tn_rotary_args *args) {
-    if (y->dtype != x->dtype || !tn__is_index(positions->dtype)) {
-        return TN_EUNSUPPORTED;
+static tn_status rotary_forward(const tn_op_call *c) {
+    turning r = {*c->y[0], *c->x[0], tn__rotary_positions(c), *(const tn_rotary_args *)c->args};
+    int64_t pairs = r.x.size[0] * r.x.size[2] * (r.x.size[3] / 2);
+    if (pairs == 0 || r.x.size[1] == 0) {
+        return TN_OK;
     }
-    turning r = {*y, *x, *positions, *args};
-    int64_t pairs = x->size[0] * x->size[2] * (x->size[3] / 2);
-    if (pairs == 0 || x->size[1] == 0) {
-        return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(x->dtype, return TN_LAUNCH(ctx, (rotary_kernel<T>), tn__loop_grid(ctx, pairs),
-                                         TN__LOOP_BLOCK, 0, r));
+    TN_FLOATS(r.x.dtype, return TN_LAUNCH(c->ctx, (rotary_kernel<T>), tn__loop_grid(c->ctx, pairs),
+                                          TN__LOOP_BLOCK, 0, r));
 }
+
+const tn_op_kernel tn__cuda_op_rotary = {rotary_forward, NULL};

@@ -41,8 +41,8 @@ static bool sdpa_fits(const tn__attention *a) {
     bool narrow = a->q->dtype == TN_BF16 || a->q->dtype == TN_F16;
     bool some = a->q->size[0] > 0 && a->q->size[1] > 0 && queries > 0 && keys > 0;
     bool wide_enough = width > 0 && width % 8 == 0 && width <= 256;
-    bool aligned = !a->args->causal || queries == keys || queries == 1;
-    bool good = narrow && some && wide_enough && aligned && !a->args->mask && dense_rows(a->lse);
+    bool aligned = !a->causal || queries == keys || queries == 1;
+    bool good = narrow && some && wide_enough && aligned && !a->mask && dense_rows(a->lse);
     for (int i = 0; i < 8; i++) {
         good = good && (!operand[i] || rows_loadable(operand[i]));
     }
@@ -68,7 +68,7 @@ static tn__sdpa_shape shape_of(const tn_context *ctx, const tn__attention *a) {
         .width = a->q->size[3],
         .f16 = a->q->dtype == TN_F16,
         /* One query sees every key. */
-        .causal = a->args->causal && a->q->size[2] > 1,
+        .causal = a->causal && a->q->size[2] > 1,
         .backward = a->dq != NULL,
         .deterministic = ctx->deterministic,
     };
@@ -101,7 +101,7 @@ static tn_status run_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *
         .dq = data_of(a->dq),
         .dk = data_of(a->dk),
         .dv = data_of(a->dv),
-        .scale = (float)a->args->scale,
+        .scale = (float)a->scale,
     };
     size_t zeroed = tn__sdpa_zeroed(plan);
     if (zeroed > 0) {

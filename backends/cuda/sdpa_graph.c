@@ -3,7 +3,7 @@
  * cuDNN has no attention call in C: one describes tensors and operations between them, and an
  * engine recognises the whole as flash attention. Intermediate tensors are virtual: they have
  * dimensions but no memory. So the graphs below read like the mathematics
- * (backends/ref/attention.c), and their form is what the engines look for:
+ * (ops/nn/attention.c), and their form is what the engines look for:
  *
  *     keys, and in backward values too, are given transposed, (B, G, D, T): by strides alone;
  *     a causal mask is GEN_INDEX, GEN_INDEX, CMP_GE, BINARY_SELECT;

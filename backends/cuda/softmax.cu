@@ -1,10 +1,11 @@
 /* Softmax and log-softmax over the last dimension,
- * and their gradients (ref/softmax.c has the formulas).
+ * and their gradients (ops/nn/softmax.c has the formulas).
  *
  * A team of threads takes one row. Up to 4096 elements stay in registers between the passes; other
  * rows keep a running maximum while they are read, and are read again when they are written.
  */
 #include "backends/cuda/rows.cuh"
+#include "backends/softmax.h"
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
@@ -53,12 +54,9 @@ static tn_status run_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x
                                   rows, n, log_form));
 }
 
-extern "C" tn_status tn__cuda_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                                      bool log_form) {
-    if (x->dtype != y->dtype) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(y->dtype, return run_softmax<T>(ctx, y, x, log_form));
+static tn_status run_rows(const tn_op_call *c, bool log_form) {
+    tn_desc x = tn__softmax_rows(c->x[0], c->args), y = tn__softmax_rows(c->y[0], c->args);
+    TN_FLOATS(y.dtype, return run_softmax<T>(c->ctx, &y, &x, log_form));
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -117,10 +115,24 @@ static tn_status softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_d
                                   log_form));
 }
 
-extern "C" tn_status tn__cuda_softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
-                                               const tn_desc *dy, bool log_form) {
-    if (y->dtype != dx->dtype || dy->dtype != dx->dtype) {
-        return TN_EUNSUPPORTED;
-    }
-    TN_FLOATS(dx->dtype, return softmax_backward<T>(ctx, dx, y, dy, log_form));
+static tn_status run_rows_back(const tn_op_back *b, bool log_form) {
+    tn_desc dx = tn__softmax_rows(b->dx[0], b->args), y = tn__softmax_rows(b->y[0], b->args),
+            dy = tn__softmax_rows(b->dy[0], b->args);
+    TN_FLOATS(dx.dtype, return softmax_backward<T>(b->ctx, &dx, &y, &dy, log_form));
 }
+
+static tn_status softmax_forward(const tn_op_call *c) {
+    return run_rows(c, false);
+}
+static tn_status softmax_backward(const tn_op_back *b) {
+    return run_rows_back(b, false);
+}
+static tn_status log_softmax_forward(const tn_op_call *c) {
+    return run_rows(c, true);
+}
+static tn_status log_softmax_backward(const tn_op_back *b) {
+    return run_rows_back(b, true);
+}
+
+const tn_op_kernel tn__cuda_op_softmax = {softmax_forward, softmax_backward};
+const tn_op_kernel tn__cuda_op_log_softmax = {log_softmax_forward, log_softmax_backward};

@@ -35,11 +35,12 @@ struct tn_corpus {
     bool is_json;
     tn__stream stream;
     char *buffer;
-    size_t begin, end, room; /* buffer[begin … end): read and not given yet */
-    bool all_read;           /* nothing follows in the file */
-    int64_t line;            /* of JSON lines: the last one taken, from 1 */
-    size_t piece;            /* of plain text: bytes of a piece, about */
-    bool within;             /* a document has begun and not ended */
+    int64_t room;      /* of the buffer */
+    size_t begin, end; /* buffer[begin … end): read and not given yet */
+    bool all_read;     /* nothing follows in the file */
+    int64_t line;      /* of JSON lines: the last one taken, from 1 */
+    size_t piece;      /* of plain text: bytes of a piece, about */
+    bool within;       /* a document has begun and not ended */
 
     int64_t documents, pieces; /* numbers of the next ones */
     tn__json_file json;        /* of the line that is lent */
@@ -58,22 +59,15 @@ static bool read_more(tn_corpus *c) {
         c->end -= c->begin;
         c->begin = 0;
     }
-    if (c->room - c->end < READ_AT_ONCE) {
-        size_t room = c->room * 2 > c->end + READ_AT_ONCE ? c->room * 2 : c->end + READ_AT_ONCE;
-        char *larger = tn__realloc(c->buffer, room);
-        if (!larger) {
-            tn__raise(TN_ENOMEM, "corpus", "%s: no memory for %zu bytes", c->stream.file.path,
-                      room);
-            return false;
-        }
-        c->buffer = larger;
-        c->room = room;
+    if (!tn__grow(&c->buffer, (int64_t)c->end + READ_AT_ONCE, &c->room, 1, "corpus")) {
+        return false;
     }
-    int64_t got = tn__stream_read(&c->stream, c->buffer + c->end, c->room - c->end);
+    size_t left = (size_t)c->room - c->end;
+    int64_t got = tn__stream_read(&c->stream, c->buffer + c->end, left);
     if (got < 0) {
         return false;
     }
-    c->all_read = (size_t)got < c->room - c->end;
+    c->all_read = (size_t)got < left;
     c->end += (size_t)got;
     return true;
 }

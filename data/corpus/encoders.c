@@ -44,22 +44,11 @@ static slot *slot_of(tn__encoders *e, int64_t number) {
     return &e->list[number % e->slots];
 }
 
-static bool raise_memory(void) {
-    tn__raise(TN_ENOMEM, "tokens", "no memory for a batch of texts");
-    return false;
-}
-
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 static bool append_text(tn__batch *b, const char *text, size_t bytes) {
-    if (!b->text || b->text_room - b->bytes < bytes) {
-        size_t room = 2 * (b->bytes + bytes) + 1;
-        char *larger = tn__realloc(b->text, room);
-        if (!larger) {
-            return raise_memory();
-        }
-        b->text = larger;
-        b->text_room = room;
+    if (!tn__grow(&b->text, (int64_t)(b->bytes + bytes) + 1, &b->text_room, 1, "tokens")) {
+        return false;
     }
     if (bytes > 0) {
         memcpy(b->text + b->bytes, text, bytes);
@@ -69,14 +58,8 @@ static bool append_text(tn__batch *b, const char *text, size_t bytes) {
 }
 
 static bool append_part(tn__batch *b, const tn_document *d) {
-    if (b->count == b->room) {
-        int64_t room = b->room ? 2 * b->room : 64;
-        tn__part *larger = tn__realloc(b->parts, (size_t)room * sizeof(*larger));
-        if (!larger) {
-            return raise_memory();
-        }
-        b->parts = larger;
-        b->room = room;
+    if (!tn__grow(&b->parts, b->count + 1, &b->room, sizeof(*b->parts), "tokens")) {
+        return false;
     }
     if (!append_text(b, d->text, d->bytes)) {
         return false;
@@ -289,13 +272,12 @@ static bool start_threads(tn__encoders *e, int threads) {
 tn__encoders *tn__encoders_begin(tn_corpus *c, const tn_tokenizer *t, bool pairs, int32_t eot,
                                  int threads) {
     int slots = 2 * threads + 2;
-    tn__encoders *e = tn__calloc(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]));
+    tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
     if (e) {
-        e->threads = tn__calloc((size_t)threads + 1, sizeof(*e->threads));
+        e->threads = tn__calloc_for((size_t)threads + 1, sizeof(*e->threads), "tokens");
     }
     if (!e || !e->threads) {
         free(e);
-        raise_memory();
         return NULL;
     }
     e->corpus = c;

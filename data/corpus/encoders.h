@@ -24,7 +24,8 @@ typedef struct tn__batch {
     tn__part *parts;
     int64_t count, room;
     char *text;
-    size_t bytes, text_room;
+    size_t bytes;
+    int64_t text_room;
     tn_ids ids;
     int64_t read; /* bytes of the corpus' files that had been read then */
 } tn__batch;

@@ -8,24 +8,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static bool raise_memory(const char *operation) {
-    tn__raise(TN_ENOMEM, operation, "no memory for the names of files");
-    return false;
-}
-
 /* Takes the path. */
 static bool add_file(tn__sources *s, char *path, int64_t bytes, const char *operation) {
-    if (s->count == s->room) {
-        int64_t room = s->room ? 2 * s->room : 16;
-        char **paths = tn__realloc(s->paths, (size_t)room * sizeof(*paths));
-        s->paths = paths ? paths : s->paths;
-        int64_t *sizes = paths ? tn__realloc(s->sizes, (size_t)room * sizeof(*sizes)) : NULL;
-        if (!sizes) {
-            free(path);
-            return raise_memory(operation);
-        }
-        s->sizes = sizes;
-        s->room = room;
+    int64_t room = s->room; /* of both */
+    if (!tn__grow(&s->paths, s->count + 1, &room, sizeof(*s->paths), operation) ||
+        !tn__grow(&s->sizes, s->count + 1, &s->room, sizeof(*s->sizes), operation)) {
+        free(path);
+        return false;
     }
     s->paths[s->count] = path;
     s->sizes[s->count++] = bytes;
@@ -37,8 +26,8 @@ static bool add_file(tn__sources *s, char *path, int64_t bytes, const char *oper
 
 typedef struct names {
     char **list;
-    size_t count, room;
-    bool failed; /* no memory */
+    int64_t count, room;
+    const char *operation;
 } names;
 
 static bool collect_name(const char *name, void *user) {
@@ -46,17 +35,11 @@ static bool collect_name(const char *name, void *user) {
     if (name[0] == '.') {
         return true;
     }
-    if (n->count == n->room) {
-        size_t room = n->room ? 2 * n->room : 16;
-        char **larger = tn__realloc(n->list, room * sizeof(*larger));
-        n->list = larger ? larger : n->list;
-        n->room = larger ? room : n->room;
-    }
-    char *copy = n->count < n->room ? tn__strdup(name) : NULL;
+    bool fits = tn__grow(&n->list, n->count + 1, &n->room, sizeof(*n->list), n->operation);
+    char *copy = fits ? tn__strdup_for(name, n->operation) : NULL;
     if (copy) {
         n->list[n->count++] = copy;
     }
-    n->failed = !copy;
     return copy != NULL;
 }
 
@@ -68,18 +51,18 @@ static int compare_names(const void *a, const void *b) {
 static bool add_path(tn__sources *s, char *path, int depth, const char *operation);
 
 static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
-    names n = {0};
+    names n = {.operation = operation};
     if (depth > TN__SOURCES_DEEPEST) {
         tn__raise(TN_EVALUE, operation, "%s: %d folders within each other (a link to itself?)",
                   path, depth);
         return false;
     }
     bool done = tn__folder_each(path, collect_name, &n, operation);
-    done = done && (!n.failed || raise_memory(operation));
+    done = done && !tn__pending();
     if (done && n.count) {
-        qsort(n.list, n.count, sizeof(*n.list), compare_names);
+        qsort(n.list, (size_t)n.count, sizeof(*n.list), compare_names);
     }
-    for (size_t i = 0; i < n.count; i++) {
+    for (int64_t i = 0; i < n.count; i++) {
         done =
             done && add_path(s, tn__folder_path(path, n.list[i], operation), depth + 1, operation);
         free(n.list[i]);
@@ -112,8 +95,8 @@ bool tn__sources_add(tn__sources *s, const char *path, const char *operation) {
         tn__raise(TN_EVALUE, operation, "a path is NULL");
         return false;
     }
-    char *copy = tn__strdup(path);
-    return copy ? add_path(s, copy, 0, operation) : raise_memory(operation);
+    char *copy = tn__strdup_for(path, operation);
+    return copy && add_path(s, copy, 0, operation);
 }
 
 void tn__sources_free(tn__sources *s) {

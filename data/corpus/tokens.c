@@ -129,8 +129,8 @@ static bool put_all(making *m) {
 /* ---- tokens.json ----------------------------------------------------------------------------- */
 
 /* A path may be no UTF-8, and JSON must be. */
-static void put_path(tn__json_text *j, const char *path) {
-    char *copy = tn__strdup(path);
+static void put_path(tn__buffer *j, const char *path) {
+    char *copy = tn__strdup_for(path, j->operation);
     j->failed = j->failed || !copy;
     int32_t code;
     for (char *c = copy; c && *c;) {
@@ -142,9 +142,9 @@ static void put_path(tn__json_text *j, const char *path) {
     free(copy);
 }
 
-static void put_split(tn__json_text *j, const char *name, int64_t shards, int64_t tokens) {
-    tn__json_put(j, " \"%s\": {\"shards\": %" PRId64 ", \"tokens\": %" PRId64 "},\n", name, shards,
-                 tokens);
+static void put_split(tn__buffer *j, const char *name, int64_t shards, int64_t tokens) {
+    tn__buffer_format(j, " \"%s\": {\"shards\": %" PRId64 ", \"tokens\": %" PRId64 "},\n", name,
+                      shards, tokens);
 }
 
 /* What a reader wants to know. */
@@ -154,30 +154,28 @@ static bool put_summary(making *m, const char *const *paths, int count) {
     if (!tn__tokenizer_digest(m->tokenizer, digits, "tokens")) {
         return false;
     }
-    tn__json_text j = {0};
-    tn__json_put(&j, "{\"format\": \"tern-tokens-1\",\n \"finished\": true,\n");
-    tn__json_put(&j, " \"vocab\": %" PRId64 ",\n \"eot\": %" PRId32 ",\n",
-                 tn_tokenizer_size(m->tokenizer), m->eot);
-    tn__json_put(&j, " \"tokenizer\": \"%s\",\n", digits);
-    tn__json_put(&j, " \"pairs\": %s,\n", m->options.corpus.pairs ? "true" : "false");
-    tn__json_put(&j, " \"documents\": %" PRId64 ",\n \"tokens\": %" PRId64 ",\n", made->documents,
-                 made->train + made->val);
-    tn__json_put(&j, " \"bytes\": %" PRId64 ",\n", made->text);
+    tn__buffer j = {.operation = "tokens"};
+    tn__buffer_text(&j, "{\"format\": \"tern-tokens-1\",\n \"finished\": true,\n");
+    tn__buffer_format(&j, " \"vocab\": %" PRId64 ",\n \"eot\": %" PRId32 ",\n",
+                      tn_tokenizer_size(m->tokenizer), m->eot);
+    tn__buffer_format(&j, " \"tokenizer\": \"%s\",\n", digits);
+    tn__buffer_format(&j, " \"pairs\": %s,\n", m->options.corpus.pairs ? "true" : "false");
+    tn__buffer_format(&j, " \"documents\": %" PRId64 ",\n \"tokens\": %" PRId64 ",\n",
+                      made->documents, made->train + made->val);
+    tn__buffer_format(&j, " \"bytes\": %" PRId64 ",\n", made->text);
     put_split(&j, "train", made->train_shards, made->train);
     put_split(&j, "val", made->val_shards, made->val);
-    tn__json_put(&j, " \"files\": %" PRId64 ",\n \"sources\": [", made->files);
+    tn__buffer_format(&j, " \"files\": %" PRId64 ",\n \"sources\": [", made->files);
     for (int i = 0; i < count; i++) {
-        tn__json_put(&j, i ? ", " : "");
+        tn__buffer_format(&j, i ? ", " : "");
         put_path(&j, paths[i]);
     }
-    tn__json_put(&j, "]}\n");
+    tn__buffer_text(&j, "]}\n");
     bool whole = !j.failed;
     if (whole) {
         tn__file_put(&m->summary, j.at, j.bytes);
-    } else {
-        tn__raise(TN_ENOMEM, "tokens", "no memory for " TN__TOKENS_JSON);
     }
-    free(j.at);
+    tn__buffer_free(&j);
     return whole;
 }
 

@@ -89,9 +89,8 @@ tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told,
     if (!tn__is_token_shard(slash ? slash + 1 : shard)) {
         return TN__TOKENS_NONE;
     }
-    char *folder = tn__strdup(slash ? shard : ".");
+    char *folder = tn__strdup_for(slash ? shard : ".", operation);
     if (!folder) {
-        tn__raise(TN_ENOMEM, operation, "no memory");
         return TN__TOKENS_ERROR;
     }
     if (slash) {
@@ -128,9 +127,8 @@ bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
 }
 
 bool tn__tokenizer_digest(const tn_tokenizer *t, char *digits, const char *operation) {
-    tn__digest *digest = tn__digest_new();
+    tn__digest *digest = tn__digest_new(operation);
     if (!digest) {
-        tn__raise(TN_ENOMEM, operation, "no memory for a digest");
         return false;
     }
     for (int64_t id = 0; id < tn_tokenizer_size(t); id++) {

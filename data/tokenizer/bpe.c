@@ -184,22 +184,9 @@ static void join_symbols(const tn__pairs *p, symbol *symbols, const offer *o, he
 }
 
 /* Each joining takes one symbol away and makes two offers: 3 * count is room for all. */
-static bool reserve_scratch(tn__bpe_scratch *s, size_t count) {
-    if (s->symbol_room < count) {
-        symbol *symbols = tn__realloc(s->symbols, count * sizeof(symbol));
-        s->symbols = symbols ? symbols : s->symbols;
-        s->symbol_room = symbols ? count : s->symbol_room;
-    }
-    if (s->offer_room < 3 * count) {
-        offer *offers = tn__realloc(s->offers, 3 * count * sizeof(offer));
-        s->offers = offers ? offers : s->offers;
-        s->offer_room = offers ? 3 * count : s->offer_room;
-    }
-    return s->symbol_room >= count && s->offer_room >= 3 * count;
-}
-
 static int64_t join_long(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s) {
-    if (!reserve_scratch(s, (size_t)count)) {
+    if (!tn__grow(&s->symbols, count, &s->symbol_room, sizeof(symbol), NULL) ||
+        !tn__grow(&s->offers, 3 * count, &s->offer_room, sizeof(offer), NULL)) {
         return -1;
     }
     heap h = {.offers = s->offers};
@@ -234,19 +221,8 @@ int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_sc
 /* ---- Ids that grow --------------------------------------------------------------------------- */
 
 bool tn__ids_reserve(tn_ids *ids, int64_t more) {
-    if (more <= ids->room - ids->count) {
-        return true;
-    }
-    int64_t room = ids->count + more < 64 ? 64 : ids->count + more;
-    room = room < 2 * ids->room ? 2 * ids->room : room;
-    int32_t *larger = tn__realloc(ids->ids, (size_t)room * sizeof(int32_t));
-    if (!larger) {
-        tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory for %lld ids", (long long)room);
-        return false;
-    }
-    ids->ids = larger;
-    ids->room = room;
-    return true;
+    int64_t count = ids->count + more;
+    return tn__grow(&ids->ids, count, &ids->room, sizeof(*ids->ids), "tokenizer_encode");
 }
 
 void tn_ids_free(tn_ids *ids) {

@@ -29,26 +29,11 @@ static bool raise_memory(const tn__build *b) {
 
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling) {
     *b = (tn__build){.operation = operation, .path = path, .spelling = spelling};
-    b->t = tn__calloc(1, sizeof(*b->t));
-    return b->t ? true : raise_memory(b);
+    b->t = tn__calloc_for(1, sizeof(*b->t), operation);
+    return b->t != NULL;
 }
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
-
-static bool reserve_token(tn__build *b) {
-    if (b->count < b->room) {
-        return true;
-    }
-    uint32_t room = b->room ? 2 * b->room : 1024;
-    tn__named_token *larger =
-        room > b->room ? tn__realloc(b->tokens, room * sizeof(*larger)) : NULL;
-    if (!larger) {
-        return raise_memory(b);
-    }
-    b->tokens = larger;
-    b->room = room;
-    return true;
-}
 
 static bool is_text(const char *text, size_t bytes) {
     int used = bytes > 0;
@@ -72,7 +57,7 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
                   b->path, tn__quote(text, bytes).text, (long long)id);
         return false;
     }
-    if (!reserve_token(b)) {
+    if (!tn__grow(&b->tokens, (int64_t)b->count + 1, &b->room, sizeof(*b->tokens), b->operation)) {
         return false;
     }
     tn__text_entry *entry = tn__text_put(&b->by_text, text, (uint32_t)bytes);
@@ -120,9 +105,9 @@ bool tn__build_pair(tn__build *b, const char *left, size_t left_bytes, const cha
     if (!second) {
         return false;
     }
-    char *joined = tn__malloc(left_bytes + right_bytes);
+    char *joined = tn__malloc_for(left_bytes + right_bytes, b->operation);
     if (!joined) {
-        return raise_memory(b);
+        return false;
     }
     memcpy(joined, left, left_bytes);
     memcpy(joined + left_bytes, right, right_bytes);
@@ -198,9 +183,9 @@ static bool reserve_all(tn__build *b) {
         return false;
     }
     t->size = (int32_t)highest + 1;
-    t->texts = tn__calloc(bytes, 1);
-    t->tokens = tn__calloc((size_t)t->size, sizeof(tn__token));
-    return t->texts && t->tokens ? true : raise_memory(b);
+    t->texts = tn__calloc_for(bytes, 1, b->operation);
+    t->tokens = tn__calloc_for((size_t)t->size, sizeof(tn__token), b->operation);
+    return t->texts && t->tokens;
 }
 
 static const tn__named_token *named_with(const tn__build *b, int32_t id) {
@@ -261,9 +246,9 @@ static int compare_added(const void *a, const void *b, void *tokenizer) {
 
 static bool sort_added(tn__build *b) {
     tn_tokenizer *t = b->t;
-    t->added = tn__malloc(b->count * sizeof(int32_t));
+    t->added = tn__malloc_for(b->count * sizeof(int32_t), b->operation);
     if (!t->added) {
-        return raise_memory(b);
+        return false;
     }
     for (int32_t id = 0; id < t->size; id++) {
         const tn__token *token = &t->tokens[id];

@@ -23,7 +23,8 @@ typedef struct tn__build {
     const char *operation, *path; /* for messages */
     tn__spelling spelling;
     tn__named_token *tokens;
-    uint32_t count, room;
+    uint32_t count;
+    int64_t room;
     tn__text_table by_text; /* of the model's tokens: the place in `tokens` */
     tn_tokenizer *t;
     int32_t rank; /* of the next pair */

@@ -131,14 +131,10 @@ static bool exchange_end(char *room, const char *path, const char *from, const c
     return true;
 }
 
-static bool is_there(const char *path) {
-    struct stat s;
-    return stat(path, &s) == 0;
-}
-
 /* The file within a folder; false: there is none. */
 static bool file_in(char *room, const char *folder, const char *name) {
-    return snprintf(room, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && is_there(room);
+    struct stat s;
+    return snprintf(room, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && stat(room, &s) == 0;
 }
 
 typedef struct ranks {

@@ -21,9 +21,9 @@ typedef struct saver {
     tn__byte_alphabet alphabet;
     tn__pair *pairs; /* by rank */
     uint32_t pair_count;
-    bool *made;         /* [size]: by a pair */
-    tn__json_text text; /* of the file that is being written */
-    tn__json_text name; /* of the token that is being written, and a 0 */
+    bool *made;      /* [size]: by a pair */
+    tn__buffer text; /* of the file that is being written */
+    tn__buffer name; /* of the token that is being written */
 } saver;
 
 /* A token as the files spell it; good until the next one. */
@@ -32,16 +32,15 @@ static const char *name_token(saver *s, int32_t id) {
     const char *bytes = s->t->texts + token->at;
     s->name.bytes = 0;
     if (token->kind != TN__TOKEN_BYTES) {
-        tn__json_put_bytes(&s->name, bytes, token->bytes);
+        tn__buffer_add(&s->name, bytes, token->bytes);
     }
     for (uint32_t i = 0; token->kind == TN__TOKEN_BYTES && i < token->bytes; i++) {
         char letter[4];
         int used = tn__utf8_encode(s->alphabet.character[(unsigned char)bytes[i]], letter);
-        tn__json_put_bytes(&s->name, letter, (size_t)used);
+        tn__buffer_add(&s->name, letter, (size_t)used);
     }
-    tn__json_put_bytes(&s->name, "", 1);
     s->text.failed = s->text.failed || s->name.failed;
-    return s->name.failed ? "" : s->name.at;
+    return s->name.failed || !s->name.at ? "" : s->name.at;
 }
 
 /* ---- Pairs by rank --------------------------------------------------------------------------- */
@@ -55,10 +54,9 @@ static int compare_pairs(const void *a, const void *b) {
 
 static bool sort_pairs(saver *s) {
     const tn__pairs *all = &s->t->pairs;
-    s->pairs = tn__malloc(all->count * sizeof(tn__pair));
-    s->made = tn__calloc((size_t)s->t->size, sizeof(bool));
+    s->pairs = tn__malloc_for(all->count * sizeof(tn__pair), OPERATION);
+    s->made = tn__calloc_for((size_t)s->t->size, sizeof(bool), OPERATION);
     if (!s->pairs || !s->made) {
-        tn__raise(TN_ENOMEM, OPERATION, "no memory");
         return false;
     }
     for (uint32_t i = 0; all->entries && i <= all->mask; i++) {
@@ -75,25 +73,25 @@ static bool sort_pairs(saver *s) {
 
 static void put_vocab(saver *s) {
     const char *comma = "";
-    tn__json_put(&s->text, "{");
+    tn__buffer_text(&s->text, "{");
     for (int32_t id = 0; id < s->t->size; id++) {
         if (s->t->tokens[id].kind != TN__TOKEN_NONE) {
-            tn__json_put(&s->text, "%s", comma);
+            tn__buffer_format(&s->text, "%s", comma);
             tn__json_put_string(&s->text, name_token(s, id));
-            tn__json_put(&s->text, ":%d", id);
+            tn__buffer_format(&s->text, ":%d", id);
             comma = ",";
         }
     }
-    tn__json_put(&s->text, "}");
+    tn__buffer_text(&s->text, "}");
 }
 
 static void put_merges(saver *s) {
     for (uint32_t i = 0; i < s->pair_count; i++) {
-        tn__json_put(&s->text, i ? ",[" : "[");
+        tn__buffer_format(&s->text, i ? ",[" : "[");
         tn__json_put_string(&s->text, name_token(s, s->pairs[i].left));
-        tn__json_put(&s->text, ",");
+        tn__buffer_text(&s->text, ",");
         tn__json_put_string(&s->text, name_token(s, s->pairs[i].right));
-        tn__json_put(&s->text, "]");
+        tn__buffer_text(&s->text, "]");
     }
 }
 
@@ -102,23 +100,23 @@ static void put_added(saver *s) {
     for (int32_t id = 0; id < s->t->size; id++) {
         tn__token_kind kind = s->t->tokens[id].kind;
         if (kind == TN__TOKEN_ADDED || kind == TN__TOKEN_SPECIAL) {
-            tn__json_put(&s->text, "%s{\"id\":%d,\"content\":", comma, id);
+            tn__buffer_format(&s->text, "%s{\"id\":%d,\"content\":", comma, id);
             tn__json_put_string(&s->text, name_token(s, id));
-            tn__json_put(&s->text,
-                         ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-                         "\"normalized\":%s,\"special\":%s}",
-                         s->t->tokens[id].late ? "true" : "false",
-                         kind == TN__TOKEN_SPECIAL ? "true" : "false");
+            tn__buffer_format(&s->text,
+                              ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                              "\"normalized\":%s,\"special\":%s}",
+                              s->t->tokens[id].late ? "true" : "false",
+                              kind == TN__TOKEN_SPECIAL ? "true" : "false");
             comma = ",";
         }
     }
 }
 
 static void put_byte_level(saver *s, bool cuts) {
-    tn__json_put(&s->text,
-                 "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":true,"
-                 "\"use_regex\":%s}",
-                 s->t->prefix_space ? "true" : "false", cuts ? "true" : "false");
+    tn__buffer_format(&s->text,
+                      "{\"type\":\"ByteLevel\",\"add_prefix_space\":%s,\"trim_offsets\":true,"
+                      "\"use_regex\":%s}",
+                      s->t->prefix_space ? "true" : "false", cuts ? "true" : "false");
 }
 
 static bool cuts_as_gpt2(const tn_tokenizer *t) {
@@ -132,56 +130,57 @@ static void put_cuts(saver *s) {
         put_byte_level(s, all->count == 1);
         return;
     }
-    tn__json_put(&s->text, "{\"type\":\"Sequence\",\"pretokenizers\":[");
+    tn__buffer_text(&s->text, "{\"type\":\"Sequence\",\"pretokenizers\":[");
     for (int i = 0; i < all->count; i++) {
-        tn__json_put(&s->text, "{\"type\":\"Split\",\"pattern\":{\"%s\":",
-                     tn__pattern_is_literal(all->of[i]) ? "String" : "Regex");
+        tn__buffer_format(&s->text, "{\"type\":\"Split\",\"pattern\":{\"%s\":",
+                          tn__pattern_is_literal(all->of[i]) ? "String" : "Regex");
         tn__json_put_string(&s->text, tn__pattern_text(all->of[i]));
-        tn__json_put(&s->text, "},\"behavior\":\"Isolated\",\"invert\":false},");
+        tn__buffer_text(&s->text, "},\"behavior\":\"Isolated\",\"invert\":false},");
     }
     put_byte_level(s, false);
-    tn__json_put(&s->text, "]}");
+    tn__buffer_text(&s->text, "]}");
 }
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
 static void tokenizer_json(saver *s) {
-    tn__json_put(&s->text, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
-                           "\"added_tokens\":[");
+    tn__buffer_format(&s->text, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
+                                "\"added_tokens\":[");
     put_added(s);
-    tn__json_put(&s->text, "],\"normalizer\":null,\"pre_tokenizer\":");
+    tn__buffer_text(&s->text, "],\"normalizer\":null,\"pre_tokenizer\":");
     put_cuts(s);
-    tn__json_put(&s->text, ",\"post_processor\":null,\"decoder\":");
+    tn__buffer_text(&s->text, ",\"post_processor\":null,\"decoder\":");
     put_byte_level(s, true);
-    tn__json_put(&s->text,
-                 ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-                 "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-                 "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":%s,\"vocab\":",
-                 s->t->whole ? "true" : "false");
+    tn__buffer_format(&s->text,
+                      ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+                      "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+                      "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":%s,\"vocab\":",
+                      s->t->whole ? "true" : "false");
     put_vocab(s);
-    tn__json_put(&s->text, ",\"merges\":[");
+    tn__buffer_text(&s->text, ",\"merges\":[");
     put_merges(s);
-    tn__json_put(&s->text, "]}}\n");
+    tn__buffer_text(&s->text, "]}}\n");
 }
 
 static void tokenizer_config(saver *s) {
-    tn__json_put(&s->text, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\","
-                           "\"clean_up_tokenization_spaces\":false");
+    tn__buffer_format(&s->text, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\","
+                                "\"clean_up_tokenization_spaces\":false");
     if (tn_tokenizer_special(s->t, "<|endoftext|>") >= 0) {
-        tn__json_put(&s->text, ",\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\"");
+        tn__buffer_format(&s->text,
+                          ",\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\"");
     }
-    tn__json_put(&s->text, "}\n");
+    tn__buffer_text(&s->text, "}\n");
 }
 
 static void merges_txt(saver *s) {
-    tn__json_put(&s->text, "#version: 0.2\n");
+    tn__buffer_text(&s->text, "#version: 0.2\n");
     for (uint32_t i = 0; i < s->pair_count; i++) {
         const char *left = name_token(s, s->pairs[i].left);
-        tn__json_put_bytes(&s->text, left, strlen(left));
-        tn__json_put(&s->text, " ");
+        tn__buffer_add(&s->text, left, strlen(left));
+        tn__buffer_text(&s->text, " ");
         const char *right = name_token(s, s->pairs[i].right);
-        tn__json_put_bytes(&s->text, right, strlen(right));
-        tn__json_put(&s->text, "\n");
+        tn__buffer_add(&s->text, right, strlen(right));
+        tn__buffer_text(&s->text, "\n");
     }
 }
 
@@ -209,7 +208,6 @@ static bool write_file(saver *s, const char *folder, const char *name, void (*pu
     s->text.bytes = 0;
     put(s);
     if (s->text.failed) {
-        tn__raise(TN_ENOMEM, OPERATION, "no memory for %s", name);
         return false;
     }
     if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= PATH_MAX) {
@@ -230,7 +228,10 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
     if (!t || !folder) {
         return tn__raise(TN_EVALUE, OPERATION, "the %s is NULL", t ? "folder" : "tokenizer");
     }
-    saver s = {.t = t, .alphabet = tn__byte_alphabet_make()};
+    saver s = {.t = t,
+               .alphabet = tn__byte_alphabet_make(),
+               .text.operation = OPERATION,
+               .name.operation = OPERATION};
     bool done = sort_pairs(&s) && tn__folder_make(folder, OPERATION) &&
                 write_file(&s, folder, "tokenizer.json", tokenizer_json) &&
                 write_file(&s, folder, "tokenizer_config.json", tokenizer_config);
@@ -240,7 +241,7 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
     }
     free(s.pairs);
     free(s.made);
-    free(s.text.at);
-    free(s.name.at);
+    tn__buffer_free(&s.text);
+    tn__buffer_free(&s.name);
     return done ? TN_OK : tn_error();
 }

@@ -73,10 +73,11 @@ int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool
         int byte = (unsigned char)text[place];
         first = first_with(t, first, last, place, byte);
         last = first_with(t, first, last, place, byte + 1);
-        const tn__token *shortest = first < last ? &t->tokens[t->added[first]] : NULL;
-        if (shortest && shortest->bytes == place + 1 && shortest->late == late &&
-            (special || shortest->kind == TN__TOKEN_ADDED)) {
-            longest = t->added[first];
+        if (first < last) {
+            const tn__token *shortest = &t->tokens[t->added[first]];
+            bool fits = shortest->bytes == place + 1 && shortest->late == late &&
+                        (special || shortest->kind == TN__TOKEN_ADDED);
+            longest = fits ? t->added[first] : longest;
         }
     }
     return longest;
@@ -141,9 +142,8 @@ static bool put_text(encoder *e, const char *text, size_t bytes) {
     if (bytes == 0 || !e->t->prefix_space || text[0] == ' ') {
         return tn__cut_part(&e->cutter, text, bytes, (size_t)(text - e->text));
     }
-    char *longer = tn__malloc(bytes + 1);
+    char *longer = tn__malloc_for(bytes + 1, "tokenizer_encode");
     if (!longer) {
-        tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory for %zu bytes of text", bytes);
         return false;
     }
     longer[0] = ' ';
@@ -181,10 +181,6 @@ static bool put_late(encoder *e, const char *text, size_t bytes) {
     return put_found(e, text, bytes, true, put_text);
 }
 
-static bool put_all(encoder *e, const char *text, size_t bytes) {
-    return put_found(e, text, bytes, false, e->t->has_late ? put_late : put_text);
-}
-
 tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
                               tn_ids *out) {
     if (tn__pending()) {
@@ -202,7 +198,7 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
     bool done = tn__cut_begin(&e.cutter);
     if (done) {
         tn__cut_whole(&e.cutter, bytes);
-        done = put_all(&e, text, bytes);
+        done = put_found(&e, text, bytes, false, t->has_late ? put_late : put_text);
     }
     tn__cut_end(&e.cutter);
     tn__bpe_scratch_free(&e.scratch);
@@ -241,9 +237,8 @@ char *tn_tokenizer_decode(const tn_tokenizer *t, const int32_t *ids, int64_t n, 
         }
         all += one;
     }
-    char *text = tn__malloc(all + 1), *to = text;
+    char *text = tn__malloc_for(all + 1, "tokenizer_decode"), *to = text;
     if (!text) {
-        tn__raise(TN_ENOMEM, "tokenizer_decode", "no memory for %zu bytes", all);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++) {

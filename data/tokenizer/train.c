@@ -21,7 +21,8 @@ static const char OPERATION[] = "tokenizer_train";
 /* Places of words; in order, none twice. */
 typedef struct places {
     uint32_t *of;
-    uint32_t count, room;
+    uint32_t count;
+    int64_t room;
 } places;
 
 typedef struct candidate {
@@ -48,39 +49,28 @@ typedef struct trainer {
     tn__build b;
     tn__text_table known; /* words, then tokens: their places */
     word *words;
-    uint32_t word_count, word_room;
+    uint32_t word_count;
+    int64_t word_room;
     int32_t *symbols;
     char **tokens; /* texts of those that were joined */
     uint32_t *bytes;
     int32_t token_count; /* with the 256 bytes */
     tn__pairs pairs;     /* places of candidates, as their ids */
     candidate *candidates;
-    uint32_t candidate_count, candidate_room;
+    uint32_t candidate_count;
+    int64_t candidate_room;
     uint32_t *touched; /* candidates with fresh words */
-    uint32_t touched_count, touched_room;
+    uint32_t touched_count;
+    int64_t touched_room;
     waiting *heap;
-    uint32_t heap_count, heap_room;
+    uint32_t heap_count;
+    int64_t heap_room;
     char single[256]; /* the 256 tokens of one byte, by id */
 } trainer;
 
 static bool raise_memory(void) {
     tn__raise(TN_ENOMEM, OPERATION, "no memory");
     return false;
-}
-
-/* The list, with room for one more of `size` bytes; NULL after raising, and it stays as it was. */
-static void *grown_list(void *list, uint32_t count, uint32_t *room, size_t size) {
-    if (count < *room) {
-        return list;
-    }
-    uint32_t more = *room ? 2 * *room : 4;
-    void *larger = more > *room ? tn__realloc(list, more * size) : NULL;
-    if (!larger) {
-        raise_memory();
-        return NULL;
-    }
-    *room = more;
-    return larger;
 }
 
 /* ---- Words ----------------------------------------------------------------------------------- */
@@ -97,11 +87,9 @@ static bool count_word(void *user, const char *text, size_t bytes) {
         return raise_memory();
     }
     if (entry->value < 0) {
-        word *words = grown_list(t->words, t->word_count, &t->word_room, sizeof(word));
-        if (!words) {
+        if (!tn__grow(&t->words, t->word_count + 1, &t->word_room, sizeof(*t->words), OPERATION)) {
             return false;
         }
-        t->words = words;
         entry->value = (int32_t)t->word_count;
         t->words[t->word_count++] = (word){.text = text, .bytes = (uint32_t)bytes};
     }
@@ -135,9 +123,9 @@ static bool spell_words(trainer *t) {
     for (uint32_t i = 0; i < t->word_count; i++) {
         all += t->words[i].bytes;
     }
-    t->symbols = tn__malloc(all * sizeof(int32_t));
+    t->symbols = tn__malloc_for(all * sizeof(int32_t), OPERATION);
     if (!t->symbols) {
-        return raise_memory();
+        return false;
     }
     uint64_t at = 0;
     for (uint32_t i = 0; i < t->word_count; i++) {
@@ -162,12 +150,11 @@ static bool is_before(const trainer *t, const waiting *a, const waiting *b) {
 }
 
 static bool push_waiting(trainer *t, waiting w) {
-    waiting *heap = grown_list(t->heap, t->heap_count, &t->heap_room, sizeof(waiting));
-    if (!heap) {
+    if (!(t->heap_count < INT32_MAX || raise_memory()) ||
+        !tn__grow(&t->heap, t->heap_count + 1, &t->heap_room, sizeof(*t->heap), OPERATION)) {
         free(w.words.of);
         return false;
     }
-    t->heap = heap;
     uint32_t i = t->heap_count++;
     for (; i > 0 && is_before(t, &w, &t->heap[(i - 1) / 2]); i = (i - 1) / 2) {
         t->heap[i] = t->heap[(i - 1) / 2];
@@ -197,10 +184,11 @@ static candidate *candidate_of(trainer *t, int32_t left, int32_t right) {
     if (there) {
         return &t->candidates[there->id];
     }
-    candidate *all =
-        grown_list(t->candidates, t->candidate_count, &t->candidate_room, sizeof(candidate));
-    t->candidates = all ? all : t->candidates;
-    if (!all || t->candidate_count == INT32_MAX ||
+    if (!tn__grow(&t->candidates, t->candidate_count + 1, &t->candidate_room,
+                  sizeof(*t->candidates), OPERATION)) {
+        return NULL;
+    }
+    if (t->candidate_count == INT32_MAX ||
         !tn__pairs_put(&t->pairs, (tn__pair){left, right, 0, (int32_t)t->candidate_count})) {
         raise_memory();
         return NULL;
@@ -221,19 +209,15 @@ static bool change_count(trainer *t, int32_t left, int32_t right, int64_t times,
         return true;
     }
     if (fresh->count == 0) {
-        uint32_t *touched =
-            grown_list(t->touched, t->touched_count, &t->touched_room, sizeof(uint32_t));
-        if (!touched) {
+        if (!tn__grow(&t->touched, t->touched_count + 1, &t->touched_room, sizeof(*t->touched),
+                      OPERATION)) {
             return false;
         }
-        t->touched = touched;
         t->touched[t->touched_count++] = (uint32_t)(c - t->candidates);
     }
-    uint32_t *of = grown_list(fresh->of, fresh->count, &fresh->room, sizeof(uint32_t));
-    if (!of) {
+    if (!tn__grow(&fresh->of, fresh->count + 1, &fresh->room, sizeof(*fresh->of), OPERATION)) {
         return false;
     }
-    fresh->of = of;
     fresh->of[fresh->count++] = place;
     return true;
 }
@@ -304,9 +288,8 @@ static const char *token_text(const trainer *t, int32_t id, uint32_t *bytes) {
 static int32_t joined_id(trainer *t, int32_t left, int32_t right) {
     uint32_t first, second;
     const char *a = token_text(t, left, &first), *b = token_text(t, right, &second);
-    char *text = tn__malloc(first + second);
+    char *text = tn__malloc_for(first + second, OPERATION);
     if (!text) {
-        raise_memory();
         return -2;
     }
     memcpy(text, a, first);
@@ -394,10 +377,10 @@ static bool begin_training(trainer *t) {
     const char *pattern = tn__pattern_named(t->o.pattern);
     size_t most = (size_t)(t->o.vocab - t->o.special_count - 256) + 1;
     t->token_count = 256;
-    t->tokens = tn__calloc(most, sizeof(char *));
-    t->bytes = tn__calloc(most, sizeof(uint32_t));
+    t->tokens = tn__calloc_for(most, sizeof(char *), OPERATION);
+    t->bytes = tn__calloc_for(most, sizeof(uint32_t), OPERATION);
     if (!t->tokens || !t->bytes) {
-        return raise_memory();
+        return false;
     }
     return tn__build_begin(&t->b, OPERATION, "the new vocabulary", TN__AS_IS) &&
            tn__build_pattern(&t->b, pattern ? pattern : t->o.pattern, false);

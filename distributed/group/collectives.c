@@ -11,16 +11,12 @@
 
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
-/* Whether the group's engine takes tensors from there. */
-static bool good_device(const tn_group *g, tn_device device) {
-    return !g || !g->engine || (g->engine->engine->devices >> device.kind & 1) != 0;
-}
-
 static bool good_tensor(const tn_group *g, const tn_tensor *t, const char *operation) {
     if (!tn__usable(t, operation)) {
         return false;
     }
-    if (!good_device(g, t->storage->device)) {
+    unsigned devices = g && g->engine ? g->engine->engine->devices : ~0u;
+    if (!(devices >> t->storage->device.kind & 1)) {
         tn__raise(TN_EDEVICE, operation,
                   "the tensor %s is on %s, but group %s (%s) moves tensors on the CPU",
                   tn_shape_text(t), tn_device_text(t->storage->device), g->name, g->engine_name);

@@ -102,10 +102,6 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     return g;
 }
 
-static void hold_store(tn_store *s) {
-    __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED);
-}
-
 /* Joins the engine and starts the thread. */
 static bool connect_ranks(tn_group *g, const char *engine) {
     tn_engine_options o = {.store = g->store,
@@ -143,7 +139,7 @@ tn_group *tn__group_create(const char *name, const char *engine, tn_store *store
         return g;
     }
     g->store = store;
-    hold_store(store);
+    __atomic_fetch_add(&store->refs, 1, __ATOMIC_RELAXED);
     if (!connect_ranks(g, engine)) {
         tn_group_free(g);
         return NULL;

@@ -82,9 +82,8 @@ tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *na
         tn_group_abort(g, tn_error_message());
         return NULL;
     }
-    tn_mesh *m = tn__calloc(1, sizeof(*m));
+    tn_mesh *m = tn__calloc_for(1, sizeof(*m), "mesh");
     if (!m) {
-        tn__raise(TN_ENOMEM, "mesh", "out of memory for %d ranks", ranks);
         tn_group_abort(g, tn_error_message());
         return NULL;
     }

@@ -21,9 +21,8 @@
 /* Of the n ranks of g in `sorted`. */
 static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
                                int n) {
-    int rank = -1, *world = tn__malloc((size_t)n * sizeof(int));
+    int rank = -1, *world = tn__malloc_for((size_t)n * sizeof(int), "group");
     if (!world) {
-        tn__raise(TN_ENOMEM, "group", "out of memory");
         return NULL;
     }
     for (int i = 0; i < n; i++) {
@@ -136,12 +135,11 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
     char key[32];
     snprintf(key, sizeof(key), "group%d", ++g->children);
     size_t count = n > 0 && n <= g->size ? (size_t)n : 1, room = count * 12 + 1;
-    int *sorted = tn__calloc(count, sizeof(int));
-    char *list = tn__calloc(1, room);
+    int *sorted = tn__calloc_for(count, sizeof(int), "group_new");
+    char *list = tn__calloc_for(1, room, "group_new");
     tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
     tn_group *child = NULL;
     if (!sorted || !list) {
-        tn__raise(TN_ENOMEM, "group_new", "no memory for a list of %d ranks", n);
         tn_group_abort(g, tn_error_message());
     } else if (!tn__pending()) {
         child = meet_and_make(g, store, ranks, n, sorted, list, room);
@@ -198,9 +196,8 @@ tn_group *tn_group_split(tn_group *g, int colour) {
         return NULL;
     }
     g->children++;
-    int *members = tn__malloc((size_t)g->size * sizeof(int));
+    int *members = tn__malloc_for((size_t)g->size * sizeof(int), name);
     if (!members) {
-        tn__raise(TN_ENOMEM, name, "no memory for a list of %d ranks", g->size);
         tn_group_abort(g, tn_error_message());
         return NULL;
     }

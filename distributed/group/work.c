@@ -249,9 +249,8 @@ static void queue_work(tn_group *g, tn_work *w) {
 }
 
 static tn_work *work_new(tn_group *g, const char *operation) {
-    tn_work *w = tn__calloc(1, sizeof(*w));
+    tn_work *w = tn__calloc_for(1, sizeof(*w), operation);
     if (!w) {
-        tn__raise(TN_ENOMEM, operation, "out of memory for a work handle");
         tn_group_abort(g, "a rank is out of memory");
         return NULL;
     }

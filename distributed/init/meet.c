@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "distributed/init/meet.h"
 
+#include "core/buffer.h"
 #include "core/memory.h"
 #include "core/plain.h"
 #include "distributed/store/store.h"
@@ -43,11 +44,6 @@ static const char *key_of(const char *what, int rank, char key[KEY]) {
 }
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
-
-static void write_line(char line[LINE], int ranks, const tn__member *m) {
-    snprintf(line, LINE, "%d %d.%d.%d %s %s %d %d %d %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
-             TN_VERSION_PATCH, m->host, m->cpus, m->gpus, m->gpu, m->nccl, m->who);
-}
 
 /* The next word of a line into text[room]. */
 static bool next_word(const char **at, char *text, size_t room) {
@@ -143,7 +139,9 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
 static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int ranks,
                             double deadline, char *why) {
     char line[LINE], key[KEY];
-    write_line(line, ranks, mine);
+    snprintf(line, LINE, "%d %d.%d.%d %s %s %d %d %d %s", ranks, TN_VERSION_MAJOR, TN_VERSION_MINOR,
+             TN_VERSION_PATCH, mine->host, mine->cpus, mine->gpus, mine->gpu, mine->nccl,
+             mine->who);
     tn_store_value nothing = {0}, said = {.data = line, .bytes = strlen(line)}, now = {0};
     tn_status status =
         s->compare_set(s, key_of("rank", rank, key), &nothing, &said, &now, deadline, why);
@@ -221,28 +219,8 @@ static tn_status await_text(const tn__meeting *m, int rank, const char *key, dou
     }
 }
 
-/* The result as it grows: of very many ranks most may never come. */
-typedef struct lines {
-    char *text;
-    size_t used, room;
-} lines;
-
-static bool add_line(lines *all, const char *line) {
-    if (all->used + LINE > all->room) {
-        size_t room = 2 * all->room + LINE;
-        char *text = tn__realloc(all->text, room);
-        if (!text) {
-            return false;
-        }
-        all->text = text;
-        all->room = room;
-    }
-    all->used += (size_t)sprintf(all->text + all->used, "%.*s\n", LINE - 2, line);
-    return true;
-}
-
 /* Rank 0: waits for everybody and adds their lines to `all`. */
-static tn_status collect_members(const tn__meeting *m, double begin, lines *all, char *why) {
+static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer *all, char *why) {
     for (int rank = 0; rank < m->ranks; rank++) {
         char key[KEY], *line;
         tn__member member;
@@ -253,7 +231,7 @@ static tn_status collect_members(const tn__meeting *m, double begin, lines *all,
         if (status == TN_OK && !read_line(line, rank, m->ranks, &member, why)) {
             status = TN_EMISMATCH;
         }
-        if (status == TN_OK && !add_line(all, line)) {
+        if (status == TN_OK && !tn__buffer_format(all, "%.*s\n", LINE - 2, line)) {
             status = say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
         }
         free(line);
@@ -267,20 +245,18 @@ static tn_status collect_members(const tn__meeting *m, double begin, lines *all,
 static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
     tn_store *s = m->store;
     char unused[TN_STORE_WHY];
-    lines all = {.text = tn__strdup("+"), .used = 1, .room = 2};
-    if (!all.text) {
-        return say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
-    }
+    tn__buffer all = {0}; /* grows as they come: of very many ranks most may never do */
+    tn__buffer_text(&all, "+");
     tn_status status = collect_members(m, begin, &all, why);
     if (status == TN_OK) {
-        status = s->set(s, "result", all.text, all.used, m->deadline + GRACE_SECONDS, why);
+        status = s->set(s, "result", all.at, all.bytes, m->deadline + GRACE_SECONDS, why);
     } else {
         char result[TN__MEET_WHY + 1];
         int bytes =
             snprintf(result, sizeof(result), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
         (void)s->set(s, "result", result, (size_t)bytes, tn__now() + GRACE_SECONDS, unused);
     }
-    free(all.text);
+    tn__buffer_free(&all);
     return status;
 }
 

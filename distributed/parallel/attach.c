@@ -40,8 +40,7 @@ static bool check_param(const tn_entry *entry, void *user) {
         snprintf(c->first, sizeof(c->first), "%s", entry->path);
         c->device = device;
     }
-    if (entry->stored != *entry->field ||
-        !tn_dims_equal(entry->layout.whole, tn_shape(entry->stored))) {
+    if (entry->stored != *entry->field) { /* a block of a way of splitting is as good as a whole */
         tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
     } else if (!tn__same_device(c->device, device)) {
@@ -115,9 +114,8 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
 }
 
 static void gradient_added(tn_tensor *leaf, void *user) {
-    tn__parallel_param *param = user;
     (void)leaf;
-    param->ready = true;
+    tn__parallel_added(user);
 }
 
 /* Frozen ones have their hooks as well: they may be thawed later. */
@@ -144,9 +142,8 @@ static bool add_param(const tn_entry *entry, void *user) {
 static bool list_params(tn__parallel *p) {
     int count = 0;
     tn_module_each(p->module, (tn_walk){0}, count_param, &count);
-    p->params = tn__calloc((size_t)count + 1, p->rules->param_size);
+    p->params = tn__calloc_for((size_t)count + 1, p->rules->param_size, p->rules->operation);
     if (!p->params) {
-        tn__raise(TN_ENOMEM, p->rules->operation, "no memory for %d parameters", count);
         return false;
     }
     tn_module_each(p->module, (tn_walk){0}, add_param, p);
@@ -181,9 +178,8 @@ static void parallel_free(void *user) {
 /* The module is the same on all ranks. NULL after raising. */
 static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
                              const tn__parallel_rules *rules, const void *options) {
-    tn__parallel *p = tn__calloc(1, rules->state_size);
+    tn__parallel *p = tn__calloc_for(1, rules->state_size, rules->operation);
     if (!p) {
-        tn__raise(TN_ENOMEM, rules->operation, "no memory");
         return NULL;
     }
     *p = (tn__parallel){.rules = rules,

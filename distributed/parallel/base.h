@@ -6,7 +6,8 @@
  *     share.c      one rank's values for all; waiting
  *     round.c      the random numbers of a global micro-batch
  *     flat.c       tensors one behind the other in a flat buffer
- *     scopes.c     TN_NO_SYNC, TN_WHOLE
+ *     patterns.c   whether lists of paths name anything
+ *     scopes.c     TN_NO_SYNC, TN_WHOLE, tn_sync_gradients
  *
  * A strategy is a tn__parallel_rules: what it does at the points of a step. ddp_naive.c is the
  * smallest; read it first.
@@ -20,13 +21,8 @@
 
 /* ---- round.c --------------------------------------------------------------------------------- */
 
-/* The ranks that see the micro-batches of one round, and which of them this one is. */
-typedef struct tn__round {
-    int ranks, rank;
-} tn__round;
-
-/* Of the ranks of `inner`, and of all its likes that `outer` (NULL: none) leads to: an inner group
- * has micro-batches that follow each other. */
+/* A tn__round of the ranks of `inner`, and of all its likes that `outer` (NULL: none) leads to: an
+ * inner group has micro-batches that follow each other. */
 TN_API tn__round tn__round_of(const tn_group *outer, const tn_group *inner);
 
 /* Before a forward: keys the default generator for this rank's micro-batch of the round. */
@@ -46,12 +42,13 @@ typedef struct tn__parallel_param {
     tn_hook coming, added;
     bool wanted; /* in this backward: wants a gradient */
     bool ready;  /* in this backward: has it */
+    bool kept;   /* a backward that was this rank's alone has added to its gradient since */
 } tn__parallel_param;
 
 /* What a strategy does. Everything but the operation may be NULL or 0; what returns false has
  * raised. */
 typedef struct tn__parallel_rules {
-    tn__strategy strategy; /* for the registry; .no_sync: tn__parallel_no_sync */
+    tn__strategy strategy; /* for the registry; .no_sync, .flush, .round: tn__parallel_… */
     const char *operation; /* "ddp", in messages */
     size_t state_size;     /* of a struct that begins with a tn__parallel … */
     size_t param_size;     /* … and with a tn__parallel_param */
@@ -66,12 +63,19 @@ typedef struct tn__parallel_rules {
      * synchronised. */
     bool (*reached)(tn__parallel *p);
     /* On each parameter, before and after its gradient is added to, under no_sync too; user is the
-     * parameter. The first must call tn__parallel_reach, the second set `ready`. */
+     * parameter. The first must call tn__parallel_reach, the second tn__parallel_added. */
     tn_grad_hook coming;
     tn_accumulated_hook added;
     /* A place that a leaf has for its gradient stays when `coming` is called: it may be written
      * there before (tn__on_grad_look). */
     bool coming_looks;
+    /* In place of a synchronised backward (tn_sync_gradients), between `reached` and `ended`: sends
+     * what there is. `wanted` are those that have kept a gradient, which are `ready`, and those
+     * whose has_grad is false. */
+    void (*flush)(tn__parallel *p);
+    /* Whether the parameter has a gradient that has travelled, on all ranks alike; NULL: where the
+     * leaf has one. */
+    bool (*has_grad)(const tn__parallel_param *param);
     /* The outermost backward is over, it was synchronised, and no error is pending. */
     void (*ended)(tn__parallel *p);
     /* The last thing of every outermost backward that came near, also of one that failed. */
@@ -132,8 +136,16 @@ void tn__parallel_give_up(tn__parallel *p, const char *reason);
 tn_values tn__parallel_forward(tn_module *m, tn_values in, void *p);
 void tn__parallel_backward(tn_module *m, void *p);
 
-/* tn__strategy.no_sync. */
+/* Inside of rules->added. */
+static inline void tn__parallel_added(tn__parallel_param *param) {
+    param->ready = true;
+    param->kept = !param->of->sync;
+}
+
+/* tn__strategy.no_sync, .flush, .round. */
 TN_API void tn__parallel_no_sync(void *state, int change);
+TN_API void tn__parallel_flush(void *state);
+TN_API tn__round tn__parallel_round(const void *state);
 
 /* Calls that want a leaf with a gradient work on a frozen one between these two. */
 bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */
@@ -152,6 +164,11 @@ tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameter
 
 /* A rule for `forward`: in the first of a step that trains, rank 0's buffers for all. */
 void tn__parallel_take_buffers(tn__parallel *p);
+
+/* False after raising "OPERATION: what: no parameter …" (or module): each pattern of a list of
+ * paths (nn/paths.h; NULL: none) must name something in m, or it is a mistake. */
+TN_API bool tn__patterns_used(tn_module *m, const char *list, bool parameters,
+                              const char *operation, const char *what);
 
 /* Waits for one operation of a step. Its error says what to do about ranks whose data has ended. */
 tn_status tn__parallel_wait(tn_work *w);

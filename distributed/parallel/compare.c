@@ -5,12 +5,11 @@
  * that differs.
  */
 #include "autograd/leaf.h"
-#include "core/memory.h"
+#include "core/buffer.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "tensor/recipe.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,66 +17,35 @@
 
 /* ---- A module as text ------------------------------------------------------------------------ */
 
-typedef struct text {
-    char *data;
-    size_t length, room;
-    bool failed;
-} text;
-
-static void append_text(text *t, const char *format, ...) TN_PRINTF(2, 3);
-
-static void append_text(text *t, const char *format, ...) {
-    char *end = t->data ? t->data + t->length : NULL;
-    va_list list;
-    va_start(list, format);
-    int n = t->failed ? -1 : vsnprintf(end, t->room - t->length, format, list);
-    va_end(list);
-    if (n >= 0 && (size_t)n >= t->room - t->length) {
-        size_t room = (t->room + (size_t)n) * 2 + 256;
-        char *grown = tn__realloc(t->data, room);
-        if (grown) {
-            t->data = grown;
-            t->room = room;
-            va_start(list, format);
-            n = vsnprintf(t->data + t->length, t->room - t->length, format, list);
-            va_end(list);
-        } else {
-            n = -1;
-        }
-    }
-    t->failed = n < 0;
-    t->length += n < 0 ? 0 : (size_t)n;
-}
-
 static bool describe_entry(const tn_entry *entry, void *user) {
-    text *t = user;
+    tn__buffer *t = user;
     const tn_tensor *x = *entry->field;
-    append_text(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
-                tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
+    tn__buffer_format(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
+                      tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
     if (tn_device_of(x).kind != TN_CPU) {
-        append_text(t, ", on a device"); /* which one may differ */
+        tn__buffer_text(t, ", on a device"); /* which one may differ */
     }
     if (entry->shared) {
-        append_text(t, ", tied");
+        tn__buffer_text(t, ", tied");
     } else if (!entry->buffer && !tn_requires_grad(x)) {
-        append_text(t, ", frozen");
+        tn__buffer_text(t, ", frozen");
     } else if (!entry->buffer && x->leaf->grad_dtype != x->dtype) {
-        append_text(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
+        tn__buffer_format(t, " with gradients in %s", tn_dtype_name(x->leaf->grad_dtype));
     }
     if (tn__deferred(x)) {
-        append_text(t, ", without elements");
+        tn__buffer_text(t, ", without elements");
     }
-    append_text(t, "\n");
+    tn__buffer_text(t, "\n");
     return !t->failed;
 }
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
 
 /* Digests and lengths of all ranks: whether the digests are the same, and the longest text. */
-static bool compare_digests(tn_group *g, const text *t, bool *same, int64_t *longest) {
+static bool compare_digests(tn_group *g, const tn__buffer *t, bool *same, int64_t *longest) {
     TN_SCOPE;
     TN__ON_CPU;
-    int64_t mine[2] = {(int64_t)XXH3_64bits(t->data, t->length), (int64_t)t->length};
+    int64_t mine[2] = {(int64_t)XXH3_64bits(t->at, t->bytes), (int64_t)t->bytes};
     tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g), 2), TN_I64);
     if (tn_work_wait(tn_all_gather(g, all, TN_FROM(mine, TN_DIMS(2), TN_I64)), 0) != TN_OK) {
         return false;
@@ -116,14 +84,15 @@ static void raise_difference(const char *texts, int64_t room, int ranks, const c
 }
 
 /* False when the texts did not arrive. */
-static bool exchange_texts(tn_group *g, const text *t, int64_t longest, const char *operation) {
+static bool exchange_texts(tn_group *g, const tn__buffer *t, int64_t longest,
+                           const char *operation) {
     TN_SCOPE;
     TN__ON_CPU;
     int ranks = tn_group_size(g);
     int64_t room = longest + 1;
     tn_tensor *mine = tn_zeros(TN_DIMS(room), TN_U8), *all = tn_empty(TN_DIMS(ranks, room), TN_U8);
     if (!tn__pending()) {
-        memcpy(tn_data_mut(mine), t->data, t->length);
+        memcpy(tn_data_mut(mine), t->at, t->bytes);
     }
     if (tn_work_wait(tn_all_gather(g, all, mine), 0) != TN_OK) {
         return false;
@@ -134,17 +103,14 @@ static bool exchange_texts(tn_group *g, const text *t, int64_t longest, const ch
 
 bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                           bool *differ) {
-    text t = {0};
-    append_text(&t, "options %s\n", options);
+    tn__buffer t = {.operation = operation};
+    tn__buffer_format(&t, "options %s\n", options);
     tn_module_each(m, (tn_walk){.buffers = true, .with_shared = true}, describe_entry, &t);
     bool same = true;
     int64_t longest;
-    if (t.failed) {
-        tn__raise(TN_ENOMEM, operation, "no memory to describe the module");
-    }
     if (!tn__pending() && compare_digests(g, &t, &same, &longest) && !same) {
         *differ = exchange_texts(g, &t, longest, operation);
     }
-    free(t.data);
+    tn__buffer_free(&t);
     return !tn__pending();
 }

@@ -8,6 +8,8 @@
  * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
  * waits for what will never come. Under no_sync a backward is this rank's alone.
  *
+ * tn_sync_gradients does what a synchronised backward does beside computing, without one.
+ *
  * Several modules may share a group, also in one backward: they use it in the order in which
  * backward reaches their parameters, which must be the same on all ranks.
  */
@@ -47,6 +49,19 @@ void tn__parallel_give_up(tn__parallel *p, const char *reason) {
     }
 }
 
+/* What all synchronised backwards have in common at their end, also those that failed. */
+static void leave_backward(tn__parallel *p) {
+    if (p->sync && tn__pending()) {
+        tn__parallel_give_up(p, tn_error_message());
+    }
+    for (int i = 0; i < p->count && p->sync; i++) {
+        tn__parallel_param_at(p, i)->kept = false;
+    }
+    if (p->rules->over) {
+        p->rules->over(p);
+    }
+}
+
 static void backward_ended(void *user) {
     tn__parallel *p = user;
     p->running = false;
@@ -60,12 +75,7 @@ static void backward_ended(void *user) {
             p->rules->ended(p);
         }
     }
-    if (p->sync && tn__pending()) {
-        tn__parallel_give_up(p, tn_error_message());
-    }
-    if (p->rules->over) {
-        p->rules->over(p);
-    }
+    leave_backward(p);
 }
 
 /* A backward comes near: its gradient is at the module's output, or at a parameter. */
@@ -143,4 +153,37 @@ bool tn__parallel_all_ready(const tn__parallel *p) {
 void tn__parallel_no_sync(void *state, int change) {
     tn__parallel *p = state;
     p->no_sync += p->no_sync + change < 0 ? 0 : change; /* the scope may have begun before p */
+}
+
+/* ---- Without a backward ---------------------------------------------------------------------- */
+
+static bool has_grad(const tn__parallel *p, const tn__parallel_param *param) {
+    return p->rules->has_grad ? p->rules->has_grad(param) : tn_grad_of(param->leaf) != NULL;
+}
+
+void tn__parallel_flush(void *state) {
+    tn__parallel *p = state;
+    if (p->running) {
+        tn__raise(TN_ESTATE, "sync_gradients", "called inside a backward");
+        return;
+    }
+    p->running = p->reached = p->sync = p->buffers_due = true;
+    for (int i = 0; i < p->count; i++) {
+        tn__parallel_param *param = tn__parallel_param_at(p, i);
+        param->ready = param->kept && tn_grad_of(param->leaf);
+        param->wanted = tn_requires_grad(param->leaf) && (param->ready || !has_grad(p, param));
+    }
+    bool fine = !tn__pending() && (!p->rules->reached || p->rules->reached(p));
+    if (fine && p->rules->flush) {
+        p->rules->flush(p);
+    }
+    if (fine && !tn__pending() && p->rules->ended) {
+        p->rules->ended(p);
+    }
+    p->running = false;
+    leave_backward(p);
+}
+
+tn__round tn__parallel_round(const void *state) {
+    return ((const tn__parallel *)state)->round;
 }

@@ -1,4 +1,5 @@
-/* Scopes that a program opens on a module, whatever lays it on ranks.
+/* Scopes that a program opens on a module, whatever lays it on ranks; and what else it says to
+ * them.
  *
  * A scope speaks to the strategies that are attached to the module or below it. It holds the lists
  * of the module, so that it can end after the module did.
@@ -32,15 +33,21 @@ static void end_scope(void **scope, tn__strategy_visitor change) {
     }
 }
 
-/* Part of a module cannot keep its gradients while the rest sends them. */
-void *tn_no_sync_begin(void *module) {
-    const tn_module *m = module ? tn__module_of(module, "no_sync") : NULL;
+/* The lists of m; NULL where it has none, or after raising: part of a module cannot keep or send
+ * its gradients while the rest does otherwise. */
+static tn_module_lists *outermost_lists(void *module, const char *operation) {
+    const tn_module *m = module ? tn__module_of(module, operation) : NULL;
     const tn_module_lists *above = m && m->lists ? tn__strategy_around(m->lists->up) : NULL;
     if (above) {
-        tn__raise(TN_ESTATE, "no_sync", "%s %s is inside of a %s that is under %s: name that one",
+        tn__raise(TN_ESTATE, operation, "%s %s is inside of a %s that is under %s: name that one",
                   m->kind, m->name, above->kind, above->strategy->name);
     }
-    return m && m->lists && !above ? begin_scope(m->lists, change_no_sync) : NULL;
+    return m && !above ? m->lists : NULL;
+}
+
+void *tn_no_sync_begin(void *module) {
+    tn_module_lists *lists = outermost_lists(module, "no_sync");
+    return lists ? begin_scope(lists, change_no_sync) : NULL;
 }
 
 void tn_no_sync_end(void **scope) {
@@ -57,4 +64,23 @@ void *tn_whole_begin(void *module) {
 
 void tn_whole_end(void **scope) {
     end_scope(scope, change_whole);
+}
+
+static void flush_one(const tn_module_lists *lists, void *unused) {
+    (void)unused;
+    if (lists->strategy->flush) {
+        lists->strategy->flush(lists->strategy_state);
+    }
+}
+
+/* Also while an error is pending: the other ranks must not wait for this one. */
+tn_status tn_sync_gradients(void *module) {
+    const tn_module_lists *lists =
+        tn__module_of(module, "sync_gradients") ? outermost_lists(module, "sync_gradients") : NULL;
+    if (tn_in_backward()) {
+        tn__raise(TN_ESTATE, "sync_gradients", "called inside a backward");
+    } else if (lists) {
+        tn__strategies_below(lists, flush_one, NULL);
+    }
+    return tn_error();
 }

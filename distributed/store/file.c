@@ -482,12 +482,11 @@ tn_store *tn_file_store(const char *path) {
         tn__raise(TN_EVALUE, "file_store", "the path is %s", path ? "empty" : "NULL");
         return NULL;
     }
-    file_store *f = tn__calloc(1, sizeof(*f));
-    char *copy = tn__strdup(path);
+    file_store *f = tn__calloc_for(1, sizeof(*f), "file_store");
+    char *copy = tn__strdup_for(path, "file_store");
     if (!f || !copy) {
         free(f);
         free(copy);
-        tn__raise(TN_ENOMEM, "file_store", "no memory");
         return NULL;
     }
     *f = (file_store){.base = {.kind = "file",

@@ -97,9 +97,8 @@ static void memory_destroy(tn_store *s) {
 }
 
 tn_store *tn_memory_store(void) {
-    memory_store *m = tn__pending() ? NULL : tn__calloc(1, sizeof(*m));
+    memory_store *m = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*m), "memory_store");
     if (!m) {
-        tn__raise(TN_ENOMEM, "memory_store", "no memory");
         return NULL;
     }
     m->base = (tn_store){.kind = "memory",

@@ -108,9 +108,8 @@ tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
     if (tn__refuse_inherited(s->process, "prefix_store", "the store")) {
         return NULL;
     }
-    prefix_store *p = tn__calloc(1, sizeof(*p));
+    prefix_store *p = tn__calloc_for(1, sizeof(*p), "prefix_store");
     if (!p) {
-        tn__raise(TN_ENOMEM, "prefix_store", "no memory");
         return NULL;
     }
     p->base = (tn_store){.kind = s->kind,

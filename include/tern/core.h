@@ -259,10 +259,6 @@ typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user)
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);
 TN_API void tn_log_write(tn_log_level level, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Modules, datasets and optimisers can describe their options as text, for checkpoints (module.h,
- * data.h, sys/optim.h): how many bytes they have for it, with the 0. */
-#define TN_DESCRIBE_ROOM 1024
-
 /* Library version, compiler, kernels chosen, BLAS and threads, as one line of text. */
 TN_API const char *tn_build_info(void);
 

@@ -16,6 +16,7 @@
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 
+#include "field.h"
 #include "ops.h"
 
 #ifdef __cplusplus
@@ -66,13 +67,15 @@ struct tn_dataset {
 
     void (*free)(tn_dataset *self); /* may be NULL */
 
-    /* Tells these data from others, for checkpoints; may be NULL. Writes as snprintf does, and
-     * returns as snprintf: NAME VALUE, … where a value has no space and neither has a ','. A digest
-     * of all examples is best ("digest 6fe1…"), a version or a number of rows better than nothing.
-     * Called at each save and load, by the thread that does it, and by several at once where their
-     * loaders share the dataset: what takes long is kept. Negative after raising; what is not below
-     * `room` (TN_DESCRIBE_ROOM) is TN_EVALUE there. */
-    int (*describe)(tn_dataset *self, char *text, size_t room);
+    /* What tells these data from others, for checkpoints: members of the dataset's struct
+     * (field.h); NULL: nothing. A tn_digest of all examples is best, a version or a number of rows
+     * better than nothing. */
+    const tn_field *fields;
+    /* Writes the text of a tn_digest that has no data. Called at the first save or load, by the
+     * thread that does it, and by several at once where their loaders share the dataset. TN_OK, or
+     * the status of an error raised. May be NULL. */
+    tn_status (*digest)(tn_dataset *self, char text[33]);
+    tn_dataset *below; /* the one whose examples these are, whose fields count too; may be NULL */
 
     /* 0; atomic. How often tn_dataset_keep was called beyond tn_dataset_free, and how many of the
      * references, which are one more, belong to what took the dataset. */

@@ -185,6 +185,19 @@ TN_API tn_tensor *tn_dist_copy(tn_group *g, tn_tensor *x); /* x, nothing travels
 /* the sum of all ranks' parts; backward: the gradient as it is, nothing travels */
 TN_API tn_tensor *tn_dist_sum_parts(tn_group *g, tn_tensor *x);
 
+/* Along dimension dim (from the end where it is negative), N pieces of one size. In the first two
+ * every rank's x and result are its own; x of slice and the result of join are one value that all
+ * ranks hold alike, as with copy and sum_parts. TN_ESHAPE: a size that N does not divide;
+ * TN_EINDEX: dim. */
+/* (…, n, …) -> (…, N n, …): all ranks' x, one after the other; backward: scatter_dim */
+TN_API tn_tensor *tn_dist_gather_dim(tn_group *g, tn_tensor *x, int dim);
+/* (…, N n, …) -> (…, n, …): this rank's piece of the sum of all x; backward: gather_dim */
+TN_API tn_tensor *tn_dist_scatter_dim(tn_group *g, tn_tensor *x, int dim);
+/* (…, N n, …) -> (…, n, …): this rank's piece, a view; nothing travels; backward: join */
+TN_API tn_tensor *tn_dist_slice(tn_group *g, tn_tensor *x, int dim);
+/* (…, n, …) -> (…, N n, …): all ranks' x, alike on all; backward: slice */
+TN_API tn_tensor *tn_dist_join(tn_group *g, tn_tensor *x, int dim);
+
 /* ---- Meshes: ranks in named dimensions ------------------------------------------------------- */
 
 #define TN_MESH_DIMS 5

@@ -86,7 +86,7 @@ TN_API void tn_safetensors_writer_free(tn_safetensors_writer *w);
  * and so must the shapes (TN_EMISMATCH, TN_ESHAPE: nothing has changed); dtypes are converted. m: a
  * struct that begins with a tn_module.
  *
- * The file also has the modules' options (tn_module.describe), as text under the key `model`. Load
+ * The file also has the modules' options (tn_module.fields), as JSON under the key `model`. Load
  * compares those with which trained weights compute: with other heads, or another activation, they
  * are worth nothing, and no shape tells. An option that both sides have in modules of the same path
  * and kind must be the same (TN_EMISMATCH). Dropout and precision may differ, and so may kinds:

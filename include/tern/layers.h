@@ -46,9 +46,8 @@ typedef struct tn_embedding {
     int64_t padding_idx;
 } tn_embedding;
 TN_API tn_embedding_options tn_embedding_defaults(void);
-TN_API void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width, tn_dtype dtype);
-TN_API void tn_embedding_init_with(tn_embedding *m, int64_t count, int64_t width,
-                                   tn_embedding_options options);
+TN_API void tn_embedding_init(tn_embedding *m, int64_t count, int64_t width,
+                              tn_embedding_options options);
 TN_API tn_embedding *tn_embedding_new(int64_t count, int64_t width);
 TN_API tn_embedding *tn_embedding_new_with(int64_t count, int64_t width,
                                            tn_embedding_options options);
@@ -219,7 +218,8 @@ TN_API void tn_conv_transpose3d_init(tn_conv_transpose3d *m, int64_t in, int64_t
 /* The same on the heap, with the defaults or with others:
  *
  *     TN_OWN(net, conv1, tn_conv2d_new(3, 64, 3));
- *     TN_OWN(net, conv2, tn_conv2d_new_with(64, 64, TN_DIMS(3), tn_conv_with(2, 1))); // stride 2
+ *     TN_OWN(net, conv2, tn_conv2d_new_with(64, 64, TN_DIMS(3), tn_conv_strided(2, 1))); // stride
+ * 2
  */
 TN_API tn_conv1d *tn_conv1d_new(int64_t in, int64_t out, int64_t kernel);
 TN_API tn_conv1d *tn_conv1d_new_with(int64_t in, int64_t out, tn_dims kernel,

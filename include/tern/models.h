@@ -96,8 +96,7 @@ typedef struct tn_gpt_stem {
 typedef struct tn_gpt_top {
     tn_module base;
     tn_layer_norm ln_f;
-    tn_tensor *lm_head;       /* "lm_head.weight": tied to wte.weight */
-    tn_tensor *lm_head_scale; /* of a weight of bytes (tn_quantize); or NULL */
+    tn_linear lm_head; /* its weight is wte.weight */
 } tn_gpt_top;
 typedef struct tn_gpt {
     tn_module base;

@@ -25,6 +25,7 @@
 #ifndef TERN_MODULE_H
 #define TERN_MODULE_H
 
+#include "field.h"
 #include "ops.h"
 
 #ifdef __cplusplus
@@ -52,8 +53,7 @@ struct tn_module {
     tn_module_forward forward;
     tn_module_forward_values forward_values; /* one of the two */
     void (*finish)(tn_module *self);         /* releases what only this kind owns; may be NULL */
-    /* options, as text; may be NULL: below, Options */
-    int (*describe)(const tn_module *self, char *text, size_t room);
+    const tn_field *fields;                  /* its options; may be NULL: below, Options */
     tn_module *parent;
     char name[TN_MODULE_NAME]; /* within the parent; "" for a root */
     tn_module_lists *lists;
@@ -146,28 +146,28 @@ TN_API tn_status tn_module_tie(void *m, const char *name, const char *with);
 TN_API tn_status tn_module_set_buffer(void *m, const char *name, tn_tensor *tensor);
 
 /* Options. Weights say nothing of what else a module computes with: its heads, an epsilon. So that
- * a checkpoint tells when they have changed, a module of one's own sets `describe` in its init,
- * after tn_module_init. It writes as snprintf does, and returns as snprintf: NAME VALUE, … and
- * behind a ';' what does not change the results of trained weights, such as a dropout. In each item
- * the value is what follows the last space; there is no ',' in either. Names stay the same over the
- * versions of a program, and an option that every shape tells need not be there.
+ * a checkpoint tells when they have changed, a module of one's own names them in a table (field.h),
+ * which its init sets after tn_module_init. Offsets are in the module's struct. Names stay the same
+ * over the versions of a program; an option that every shape tells need not be there.
  *
- *     static int pool_describe(const tn_module *self, char *text, size_t room) {
- *         const pool *m = (const pool *)self;
- *         return snprintf(text, room, "window %d; noise %g", m->window, m->noise);
- *     }
+ *     static const tn_field pool_fields[] = {
+ *         TN_FIELD(pool, window),
+ *         TN_FIELD(pool, noise, .training = true),
+ *         {0},
+ *     };
  *     ...
  *     tn_module_init(m, "pool", pool_forward);
- *     m->base.describe = pool_describe;
- *
- * Called when weights or checkpoints are saved and loaded. A negative number, or one that is not
- * below `room` (TN_DESCRIBE_ROOM), is TN_EVALUE there. */
+ *     m->base.fields = pool_fields;
+ */
 
 /* ---- Parameters of which only a part is here ------------------------------------------------- */
 
 /* Which elements of a parameter are here. `whole`, cut along `dim` into `pieces`, of each of which
  * this rank has the slice-th of `slices`, is a block (dim -1: not cut, the block is the whole). Of
- * the block, flattened, `length` elements from `start` are here. */
+ * the block, flattened, `length` elements from `start` are here.
+ *
+ * `pieces` times `slices` divides the size of dim; with one piece it need not: of n rows each slice
+ * has ceil(n / slices), the last ones what is left, perhaps none. */
 typedef struct tn_layout {
     tn_dims whole;
     int dim, pieces, slice, slices;
@@ -180,9 +180,13 @@ typedef struct tn_layout {
 typedef struct tn_parts tn_parts;
 struct tn_parts {
     const tn_parts *next;
-    tn_status (*sum)(const tn_parts *p, double *values, int n);
+    tn_status (*sum)(const tn_parts *p, double *values, int n); /* NULL: that of `next` will do */
     void *group;
     bool counts; /* false where another rank of the group counts the same elements */
+    /* The group's other ranks have other parameters (stages of a pipeline): a norm of all
+     * parameters is summed over them, what concerns one parameter is known before. */
+    bool others;
+    bool copied; /* with others: some of them have this parameter too, all of it (a tied one) */
 };
 
 /* For sharding: what is stored of parameter `path` of m, on this rank, between calls. Optimisers
@@ -294,6 +298,7 @@ typedef struct tn_entry {
     tn_tensor *stored;     /* the tensor of the field, or this rank's part of it */
     tn_layout layout;      /* which elements those are: all of `whole` unless sharded */
     const tn_parts *parts; /* who has the others; NULL: all are here */
+    bool absent;           /* another rank has it, and here it has no elements */
 } tn_entry;
 
 /* Calls f for every parameter (and buffer) of m and below, in order of registration, parents first;
@@ -303,6 +308,7 @@ typedef struct tn_entry {
 typedef struct tn_walk {
     bool buffers, no_parameters, with_shared;
     bool scratch; /* also the buffers that are not saved; with `buffers` */
+    bool absent;  /* also the parameters that only other ranks have (stages of a pipeline) */
 } tn_walk;
 typedef bool (*tn_entry_visitor)(const tn_entry *entry, void *user);
 TN_API void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user);
@@ -311,7 +317,8 @@ TN_API void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user
 typedef bool (*tn_module_visitor)(tn_module *m, const char *path, void *user);
 TN_API void tn_module_each_module(void *m, tn_module_visitor f, void *user);
 
-TN_API int64_t tn_module_count(void *m); /* elements of all parameters; tied ones once */
+TN_API int64_t tn_module_count(void *m); /* elements of all parameters, absent ones too; tied once
+                                          */
 /* a parameter or buffer; inert and TN_EVALUE when there is none */
 TN_API tn_tensor *tn_module_get(void *m, const char *path);
 /* NULL and TN_EVALUE when there is none */

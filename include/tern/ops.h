@@ -275,8 +275,8 @@ typedef struct tn_conv_options {
     bool from_defaults;
 } tn_conv_options;
 TN_API tn_conv_options tn_conv_defaults(void);
-/* The defaults with these: what most layers need. */
-TN_API tn_conv_options tn_conv_with(int64_t stride, int64_t padding);
+/* The defaults with this stride and padding, what most layers need. */
+TN_API tn_conv_options tn_conv_strided(int64_t stride, int64_t padding);
 
 /* x (N, C, in…), weight (O, C / groups, k…), bias (O) or NULL -> (N, O, out…), over 1, 2 or 3
  * dimensions; out = (in + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down. x may come

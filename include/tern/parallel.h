@@ -29,6 +29,17 @@ typedef struct tn_ddp_state tn_ddp_state;
  * Each rank has the whole model and its own batch. Gradients are put together in buckets, which
  * travel while backward still computes; when tn_backward returns, every rank has the same. */
 
+/* One bucket, as a hook sees it. */
+typedef struct tn_ddp_bucket {
+    tn_tensor *flat; /* (elements), f32 as a rule: the gradients, and zeros in between */
+    int index;       /* of it among the buckets, in the order in which they travel */
+    bool last;       /* no other bucket follows in this backward */
+    tn_tensor *const *gradients; /* [count]: views of flat, in the shapes of the parameters */
+    int count;
+    tn_reduction how;   /* TN_MEAN or TN_SUM: what `flat` becomes, over the ranks */
+    tn_tensor *arrived; /* the result of the stage before, where that is not flat; else NULL */
+} tn_ddp_bucket;
+
 typedef struct tn_ddp_options {
     int64_t bucket_bytes; /* 25 MiB */
     int64_t first_bucket; /* 1 MiB: the first to be ready starts early */
@@ -43,10 +54,13 @@ typedef struct tn_ddp_options {
     bool join;    /* false; true: ranks may have fewer batches, see tn_ddp_join */
     bool rebuild; /* true: after the first backward buckets follow the order of readiness */
     bool overlap; /* true; false: buckets travel when backward is done (to measure) */
-    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Returns the work that replaces
-     * the bucket's (flat, f32 as a rule) contents by the reduction. Work on another tensor of its
-     * size will do: that is cast into the bucket when it has arrived. See tn_ddp_bf16. */
-    tn_work *(*hook)(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
+    /* What travels, per bucket; NULL: tn_all_reduce of the bucket. Called with stage 0 when the
+     * bucket is complete, and with 1, 2, … each time the work that it returned has arrived, until
+     * it returns NULL: by then `flat` holds the reduction. Stages after the first come at the end
+     * of backward, each for all buckets in their order, so that ranks issue the same operations;
+     * every rank's hook returns as many. What it needs between them it keeps in `user`, by `index`;
+     * of works the last one's result is there (`arrived`). See tn_ddp_bf16. */
+    tn_work *(*hook)(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
     void *hook_user;
     bool from_defaults;
 } tn_ddp_options;
@@ -64,7 +78,7 @@ TN_API tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options options);
 TN_API tn_status tn_ddp_join(tn_ddp_state *ddp, tn_optim *optim);
 
 /* A hook: the bucket travels in bf16 and is reduced in f32 (half the bytes). */
-TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user);
+TN_API tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user);
 
 typedef struct tn_ddp_stats {
     int64_t steps;  /* backwards that were synchronised */
@@ -173,6 +187,14 @@ TN_API tn_fsdp_stats tn_fsdp_statistics(const tn_fsdp_state *fsdp);
         tn_no_sync_begin(m)
 TN_API void *tn_no_sync_begin(void *m); /* gives what tn_no_sync_end takes; NULL: nothing to end */
 TN_API void tn_no_sync_end(void **scope);
+
+/* What backwards of m under TN_NO_SYNC have kept travels now, as at the end of a backward without
+ * it: for those whose last backward is not known (a pipeline's, which runs several stages). Every
+ * rank calls. Asks whatever is attached to m and to modules below it, and is nothing where nothing
+ * is. What has travelled already stays as it is. TN_ESTATE: inside a backward, of a part of a
+ * module that is attached as a whole, or where a gradient is missing, by name; the other ranks get
+ * an error then. */
+TN_API tn_status tn_sync_gradients(void *m);
 
 /* Until the `}`, all that m and modules below it are made of is whole, also in the fields: to
  * evaluate, to generate, to look. What is written into the fields is lost, unless nothing was cut.

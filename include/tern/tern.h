@@ -4,6 +4,7 @@
 
 #include "core.h"
 #include "tensor.h"
+#include "field.h"
 #include "autograd.h"
 #include "profiler.h"
 #include "ops.h"

@@ -30,10 +30,13 @@ extern "C" {
 
 /* ---- Options: a table becomes --help, checks and values -------------------------------------- */
 
-/* --NAME VALUE, or -LETTER VALUE. Exactly one of the pointers says where the value goes, and so
- * what it is; what stands there is the default, which --help shows. A row with no more than `help`
- * is a heading, one with no more than `setup` or `run` stands for all options of that, and one with
- * nothing ends the table. */
+/* --NAME VALUE, or -LETTER VALUE; hyphens in a name may be underscores. Exactly one of the pointers
+ * says where the value goes, and so what it is; what is there is the default, which --help shows
+ * unless `help` ends with a `)`. A row with no more than `help` is a heading ("": only a group of
+ * its own in --help), one with no more than `setup` or `run` stands for all options of that, and
+ * one with nothing ends the table. A row without a name but with a value is of the arguments that
+ * are no options ("IN... --out DIR", as --help shows them): each is read, or the first and all
+ * after it are the rest, NULL at the end, options or not. Without such a row there may be none. */
 typedef struct tn_option {
     const char *name;
     int letter;        /* 0: none */
@@ -44,13 +47,19 @@ typedef struct tn_option {
     int64_t *whole;             /* a whole number above 0 */
     double *real;               /* a number above 0 */
     int *choice;                /* the index of one of; below 0: none was given */
-    const char *const *choices; /* these, up to a NULL */
-    double most;                /* of a number; 0: there is no limit */
+    const char *const *choices; /* these, up to a NULL; --help lists them, unless `value` has a | */
+    double most;                /* of a number; 0: there is no limit; of a whole one it is 1e12 */
     bool zero;                  /* 0 is a value too */
+    double least;               /* 0: above 0, or from 0 on by `zero` */
     const char *word;           /* of a whole number: this word is a value too, for -1 */
     bool needed;                /* there is no default: it must be given */
     struct tn_setup *setup;     /* --device, --precision, --threads, --shard, … */
     struct tn_run_options *run; /* --out, --steps, --resume, … */
+    /* What else there is: called with the value (of a flag NULL) and `to`, once for each time. */
+    void (*read)(const char *text, void *to);
+    void *to;
+    char ***rest; /* of the arguments, see above */
+    bool hidden;  /* --help does not show it */
 } tn_option;
 
 /* Reads a program's arguments by its table, as argparse does in Python. Prints and ends the process
@@ -59,6 +68,10 @@ typedef struct tn_option {
  * behind a \v what is said after the options. A run then knows the command line (tn_run_end); argv
  * must live. */
 TN_API tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_option *table);
+
+/* Prints what is wrong with the command line as tn_options_parse does, and ends the process with
+ * status 64. In a row's `read`, or after tn_options_parse. */
+TN_API void tn_options_refuse(const char *format, ...) TN_PRINTF(1, 2);
 
 /* ---- Where and how to compute, by options ---------------------------------------------------- */
 

@@ -83,9 +83,9 @@ static tn_status make_mask(batch *b, int64_t longest) {
     if (!padded) {
         return TN_OK;
     }
-    seen = tn__malloc((size_t)(b->running * b->slots));
+    seen = tn__malloc_for((size_t)(b->running * b->slots), operation);
     if (!seen) {
-        return tn__raise(TN_ENOMEM, operation, "no memory for a mask");
+        return TN_ENOMEM;
     }
     for (int64_t r = 0; r < b->running; r++) {
         for (int64_t i = 0; i < b->slots; i++) {
@@ -102,10 +102,9 @@ static tn_status make_mask(batch *b, int64_t longest) {
 /* Reads every row's window, `longest` at most. */
 static tn_status read_windows(batch *b, int64_t longest) {
     size_t count = (size_t)(b->running * longest);
-    int32_t *tokens = tn__calloc(count, 2 * sizeof(*tokens));
+    int32_t *tokens = tn__calloc_for(count, 2 * sizeof(*tokens), operation);
     if (!tokens) {
-        return tn__raise(TN_ENOMEM, operation, "no memory for %lld prompts of %lld tokens",
-                         (long long)b->running, (long long)longest);
+        return TN_ENOMEM;
     }
     int32_t *places = tokens + count;
     for (int64_t r = 0; r < b->running; r++) {
@@ -325,15 +324,13 @@ static bool take_device(const tn_entry *entry, void *user) {
 
 static tn_status open_batch(batch *b, const tn_prompt *prompts, int n) {
     size_t rows = (size_t)n;
-    b->sequences = tn__calloc(rows, sizeof(*b->sequences));
-    b->rows = tn__calloc(rows, sizeof(*b->rows));
-    b->tokens = tn__calloc(rows, sizeof(*b->tokens));
-    b->places = tn__calloc(rows, sizeof(*b->places));
-    b->logits = tn__malloc(rows * (size_t)b->vocab * sizeof(*b->logits));
+    b->sequences = tn__calloc_for(rows, sizeof(*b->sequences), operation);
+    b->rows = tn__calloc_for(rows, sizeof(*b->rows), operation);
+    b->tokens = tn__calloc_for(rows, sizeof(*b->tokens), operation);
+    b->places = tn__calloc_for(rows, sizeof(*b->places), operation);
+    b->logits = tn__malloc_for(rows * (size_t)b->vocab * sizeof(*b->logits), operation);
     if (!b->sequences || !b->rows || !b->tokens || !b->places || !b->logits ||
         tn__candidates_init(&b->candidates, b->choices) != TN_OK) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %lld logits of %d sequences",
-                  (long long)b->vocab, n);
         return TN_ENOMEM;
     }
     for (int i = 0; i < n; i++) {

@@ -21,7 +21,7 @@ enum { LANES = 16 };
 static const double coldest = 1e-30; /* temperatures below are 0: logits' differences stay finite */
 
 tn_status tn__candidates_init(tn__candidates *c, int64_t vocab) {
-    float *memory = tn__malloc((size_t)vocab * 3 * sizeof(float));
+    float *memory = tn__malloc_for((size_t)vocab * 3 * sizeof(float), "generate");
     *c = (tn__candidates){.logits = memory, .memory = memory};
     if (!memory) {
         return TN_ENOMEM;

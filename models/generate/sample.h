@@ -26,7 +26,7 @@ typedef struct tn__candidates {
     void *memory;
 } tn__candidates;
 
-/* Room for a vocabulary. TN_ENOMEM without raising. */
+/* Room for a vocabulary. TN_ENOMEM after raising. */
 TN_API tn_status tn__candidates_init(tn__candidates *c, int64_t vocab);
 TN_API void tn__candidates_finish(tn__candidates *c);
 

@@ -14,8 +14,16 @@
 
 static const char operation[] = "generate";
 
-static tn_status no_memory(void) {
-    return tn__raise(TN_ENOMEM, operation, "no memory for a sequence");
+static tn_status add_text(tn__sequence *s, const char *bytes, size_t count) {
+    tn_generated *made = &s->made;
+    int64_t wanted = (int64_t)(made->bytes + count) + 1;
+    if (!tn__grow(&made->text, wanted, &s->text_room, 1, operation)) {
+        return TN_ENOMEM;
+    }
+    memcpy(made->text + made->bytes, bytes, count);
+    made->bytes += count;
+    made->text[made->bytes] = 0;
+    return TN_OK;
 }
 
 /* Among those that the repetition penalty is for. */
@@ -30,18 +38,15 @@ tn_status tn__sequence_init(tn__sequence *s, int index, tn_prompt prompt, int64_
                             const tn_generate_options *o) {
     *s = (tn__sequence){.index = index, .prompt = prompt};
     if (o->repetition_penalty != 1.0) {
-        s->met = tn__calloc((size_t)vocab, sizeof(*s->met));
-        s->distinct = tn__malloc((size_t)vocab * sizeof(*s->distinct));
-        if (!s->met || !s->distinct) {
-            return no_memory();
+        s->met = tn__calloc_for((size_t)vocab, sizeof(*s->met), operation);
+        s->distinct =
+            s->met ? tn__calloc_for((size_t)vocab, sizeof(*s->distinct), operation) : NULL;
+        if (!s->distinct) {
+            return TN_ENOMEM;
         }
     }
-    if (o->tokenizer) {
-        s->text_room = 64;
-        s->made.text = tn__calloc(s->text_room, 1);
-        if (!s->made.text) {
-            return no_memory();
-        }
+    if (o->tokenizer && add_text(s, "", 0) != TN_OK) {
+        return TN_ENOMEM;
     }
     for (int64_t i = 0; i < prompt.count; i++) {
         meet_token(s, prompt.ids[i]);
@@ -56,23 +61,6 @@ void tn__sequence_finish(tn__sequence *s) {
 }
 
 /* ---- Text ------------------------------------------------------------------------------------ */
-
-static tn_status add_text(tn__sequence *s, const char *bytes, size_t count) {
-    tn_generated *made = &s->made;
-    if (count >= s->text_room - made->bytes) { /* and a 0 */
-        size_t room = 2 * (made->bytes + count) + 1;
-        char *text = tn__realloc(made->text, room);
-        if (!text) {
-            return no_memory();
-        }
-        made->text = text;
-        s->text_room = room;
-    }
-    memcpy(made->text + made->bytes, bytes, count);
-    made->bytes += count;
-    made->text[made->bytes] = 0;
-    return TN_OK;
-}
 
 /* Cuts the text before the first stop text that ends in its last `added` bytes. */
 static bool cut_at_stop(tn_generated *made, size_t added, const tn_generate_options *o) {
@@ -109,14 +97,9 @@ static size_t held_back(const tn_generated *made, const tn_generate_options *o) 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
 static tn_status add_token(tn_ids *tokens, int32_t token) {
-    if (tokens->count == tokens->room) {
-        int64_t room = tokens->room ? 2 * tokens->room : 64;
-        int32_t *ids = tn__realloc(tokens->ids, (size_t)room * sizeof(*ids));
-        if (!ids) {
-            return no_memory();
-        }
-        tokens->ids = ids;
-        tokens->room = room;
+    if (!tn__grow(&tokens->ids, tokens->count + 1, &tokens->room, sizeof(*tokens->ids),
+                  operation)) {
+        return TN_ENOMEM;
     }
     tokens->ids[tokens->count++] = token;
     return TN_OK;

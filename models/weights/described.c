@@ -4,101 +4,58 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
 #include "io/shown.h"
 #include "nn/describe.h"
+#include "tensor/fields.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { VALUE_ROOM = 64 };
-
-/* The option of a module, and what is wrong with it: "is missing". */
-static bool described_bad(const tn__described *d, const char *module, const char *name,
-                          const char *what) {
-    tn__raise(TN_EFORMAT, d->operation, "%s: in its description of the model, \"%s\" of \"%s\" %s",
-              d->path, name, module, what);
-    return false;
+/* The module in the description, as messages call it: "h.0.attn", "the model". */
+static const char *called(const char *module) {
+    return strcmp(module, ".") == 0 ? "the model" : module;
 }
 
-/* What stands behind "MODULE: " in its line; NULL: there is no such line. */
-static const char *find_line(const tn__described *d, const char *module) {
-    size_t n = strlen(module);
-    for (const char *line = d->text; line && *line;) {
-        if (strncmp(line, module, n) == 0 && strncmp(line + n, ": ", 2) == 0) {
-            return line + n + 2;
-        }
-        line = strchr(line, '\n');
-        line = line ? line + 1 : NULL;
+static bool read_option(const tn__described *d, const char *module, const tn__json *options,
+                        const tn_field *f, void *at) {
+    const tn__json *value = options ? tn__json_get(options, f->name) : NULL;
+    if (!value && f->optional) {
+        return true;
     }
-    return NULL;
+    if (!value) {
+        tn__raise(TN_EFORMAT, d->operation, "%s: its description does not say what %s of %s is",
+                  d->path, f->name, called(module));
+    } else if (!value->text || !tn__field_read(f, at, value->text)) {
+        char range[128] = "";
+        tn__field_range(f, range, sizeof(range));
+        tn__raise(TN_EFORMAT, d->operation, "%s: %s of %s is \"%s\" in its description (%s)",
+                  d->path, f->name, called(module), tn__show(value->text ? value->text : "{}").text,
+                  range);
+    }
+    return !tn__pending();
 }
 
-/* "KIND, NAME VALUE, …; NAME VALUE": the value, to value[VALUE_ROOM]. */
-static bool find_option(const tn__described *d, const char *module, const char *name, char *value) {
-    const char *at = find_line(d, module);
-    size_t n = strlen(name);
-    while (at && *at && *at != '\n') {
-        if (strncmp(at, name, n) == 0 && at[n] == ' ') {
-            size_t length = strcspn(at + n + 1, ",;\n");
-            if (length < VALUE_ROOM) {
-                memcpy(value, at + n + 1, length);
-                value[length] = 0;
-                return true;
-            }
-        }
-        at += strcspn(at, ",;\n");
-        at += strspn(at, ",; ");
-    }
-    return described_bad(d, module, name, "is missing");
-}
-
-bool tn__described_whole(const tn__described *d, const char *module, const char *name,
-                         int64_t least, int64_t *number) {
-    char value[VALUE_ROOM], *end;
-    if (!find_option(d, module, name, value)) {
-        return false;
-    }
-    errno = 0;
-    *number = strtoll(value, &end, 10);
-    return (!errno && end != value && !*end && *number >= least && *number <= INT32_MAX) ||
-           described_bad(d, module, name, "is out of range");
-}
-
-bool tn__described_real(const tn__described *d, const char *module, const char *name,
-                        double *number) {
-    char value[VALUE_ROOM], *end;
-    if (!find_option(d, module, name, value)) {
-        return false;
-    }
-    tn__plain_numbers numbers = tn__plain_numbers_begin();
-    *number = strtod(value, &end);
-    tn__plain_numbers_end(numbers);
-    return (end != value && !*end && isfinite(*number)) ||
-           described_bad(d, module, name, "is not a number");
-}
-
-bool tn__described_activation(const tn__described *d, const char *module,
-                              tn_activation *activation) {
-    char value[VALUE_ROOM];
-    if (!find_option(d, module, "activation", value)) {
-        return false;
-    }
-    for (int i = TN_ACT_GELU; i <= TN_ACT_SILU; i++) {
-        if (strcmp(tn__activation_name((tn_activation)i), value) == 0) {
-            *activation = (tn_activation)i;
-            return true;
+bool tn__described_read(const tn__described *d, const char *module, const tn_field *fields,
+                        void *at) {
+    const tn__json *m = tn__json_get(d->description.values, module);
+    const tn__json *options = m ? tn__json_get(m, "options") : NULL;
+    const tn__json *training = m ? tn__json_get(m, "training") : NULL;
+    for (const tn_field *f = fields; f->name; f++) {
+        if (!read_option(d, module, f->training ? training : options, f, at)) {
+            return false;
         }
     }
-    return described_bad(d, module, "activation", "is not an activation");
+    return true;
 }
 
 bool tn__described_layers(const tn__described *d, int64_t layers) {
-    return layers <= d->tensors ||
-           described_bad(d, ".", "layers", "is more than the number of its tensors");
+    if (layers > d->tensors) {
+        tn__raise(TN_EFORMAT, d->operation,
+                  "%s: its description has %lld layers, which is more than its %d tensors", d->path,
+                  (long long)layers, d->tensors);
+    }
+    return layers <= d->tensors;
 }
 
 bool tn__described_size(const tn__described *d, const char *parameter, int dim, int64_t *size) {
@@ -112,14 +69,14 @@ bool tn__described_size(const tn__described *d, const char *parameter, int dim, 
     return true;
 }
 
-tn_module *tn__described_model(const tn__described *d, tn_dtype dtype) {
-    const char *root = find_line(d, ".");
-    tn__shown kind = tn__show(root ? root : "");
-    kind.text[strcspn(kind.text, ",;\n?")] = 0;
-    const tn__lm_family *family = tn__lm_family_kind(kind.text);
+static tn_module *model_of(const tn__described *d, tn_dtype dtype) {
+    const tn__json *root = tn__json_get(d->description.values, ".");
+    const tn__json *kind = root ? tn__json_get(root, "kind") : NULL;
+    const char *name = kind && kind->text ? kind->text : "";
+    const tn__lm_family *family = tn__lm_family_kind(name);
     if (!family) {
         tn__raise(TN_EUNSUPPORTED, d->operation, "%s is of a \"%s\", which is no language model",
-                  d->path, kind.text);
+                  d->path, tn__show(name).text);
         return NULL;
     }
     TN_DEFER_INIT;
@@ -132,5 +89,16 @@ tn_module *tn__described_model(const tn__described *d, tn_dtype dtype) {
         tn_lm_free(m);
         return NULL;
     }
+    return m;
+}
+
+tn_module *tn__described_model(const tn__described *d, tn_dtype dtype) {
+    tn__described read = *d;
+    if (!tn__description_read(&read.description, d->text ? d->text : "", true, d->path,
+                              d->operation)) {
+        return NULL;
+    }
+    tn_module *m = model_of(&read, dtype);
+    tn__json_free(&read.description);
     return m;
 }

@@ -103,7 +103,7 @@ static bool look_at_eps(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-static bool gpt_put_config(tn__json_text *j, void *m, bool plain, const char *operation) {
+static bool gpt_put_config(tn__buffer *j, void *m, bool plain, const char *operation) {
     const tn_gpt_options *o = &((const tn_gpt *)m)->options;
     norm_eps eps = {.found = false};
     tn_module_each_module(m, look_at_eps, &eps);
@@ -112,21 +112,22 @@ static bool gpt_put_config(tn__json_text *j, void *m, bool plain, const char *op
                   "the norms have different epsilons, and \"layer_norm_epsilon\" is one number");
         return false;
     }
-    tn__json_put(j, "  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
-    tn__json_put(j, "  \"activation_function\": \"%s\",\n", tn__hf_activation_name(o->activation));
-    tn__json_put(j,
-                 "  \"attn_pdrop\": %.17g,\n  \"embd_pdrop\": %.17g,\n  \"resid_pdrop\": %.17g,\n",
-                 o->dropout, o->dropout, o->dropout);
-    tn__json_put(j, "  \"layer_norm_epsilon\": %.17g,\n", eps.value);
-    tn__json_put(j,
-                 "  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_head\": %d,\n"
-                 "  \"n_inner\": null,\n  \"n_layer\": %d,\n",
-                 o->context, o->width, o->heads, o->layers);
-    tn__json_put(j, "  \"n_positions\": %" PRId64 ",\n  \"vocab_size\": %" PRId64 ",\n", o->context,
-                 o->vocab);
-    tn__json_put(j, "  \"tie_word_embeddings\": true,\n");
+    tn__buffer_format(j, "  \"architectures\": [\n    \"GPT2LMHeadModel\"\n  ],\n");
+    tn__buffer_format(j, "  \"activation_function\": \"%s\",\n",
+                      tn__hf_activation_name(o->activation));
+    tn__buffer_format(
+        j, "  \"attn_pdrop\": %.17g,\n  \"embd_pdrop\": %.17g,\n  \"resid_pdrop\": %.17g,\n",
+        o->dropout, o->dropout, o->dropout);
+    tn__buffer_format(j, "  \"layer_norm_epsilon\": %.17g,\n", eps.value);
+    tn__buffer_format(j,
+                      "  \"n_ctx\": %" PRId64 ",\n  \"n_embd\": %" PRId64 ",\n  \"n_head\": %d,\n"
+                      "  \"n_inner\": null,\n  \"n_layer\": %d,\n",
+                      o->context, o->width, o->heads, o->layers);
+    tn__buffer_format(j, "  \"n_positions\": %" PRId64 ",\n  \"vocab_size\": %" PRId64 ",\n",
+                      o->context, o->vocab);
+    tn__buffer_format(j, "  \"tie_word_embeddings\": true,\n");
     if (plain && !o->bias) {
-        tn__json_put(j, "  \"bias\": false,\n");
+        tn__buffer_format(j, "  \"bias\": false,\n");
     }
     return true;
 }

@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "io/module.h"
 #include "io/shown.h"
+#include "nn/describe.h"
 #include "nn/module.h"
 
 #include <stdio.h>
@@ -248,7 +249,7 @@ static bool model_fits(const source *s, void *m) {
     if (!theirs) {
         tn__raise(TN_ENOMEM, s->config.operation, "no memory for a %s", s->family->kind);
     } else if (build_deferred(s, theirs, TN_F32)) {
-        text = tn__module_text(theirs, s->config.operation);
+        text = tn__module_describe(theirs, s->config.operation);
         tn_module_finish(theirs);
     }
     free(theirs);

@@ -29,7 +29,7 @@ struct tn__hf_form {
     /* The members of config.json that say what m computes, each with a comma behind it; `plain`:
      * beside weights that are as m has them. False after raising TN_EUNSUPPORTED: transformers has
      * no such model. */
-    bool (*put_config)(tn__json_text *j, void *m, bool plain, const char *operation);
+    bool (*put_config)(tn__buffer *j, void *m, bool plain, const char *operation);
 
     /* The i-th tensor that files must have and m has not, which is zeros; false: there is none. May
      * be NULL. */
@@ -43,6 +43,7 @@ struct tn__hf_form {
  * them. */
 typedef struct tn__hf_plan {
     const tn__hf_form *form;
+    tn_module *model;
     tn__hf_weights weights;
     tn__state state; /* what this rank has of m, under its paths */
     bool prefixed;

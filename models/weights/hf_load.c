@@ -84,13 +84,19 @@ static bool same_elements(const tn_safetensors *f, const char *a, const tn_safet
     return same;
 }
 
+/* Whether it is one of the model's parameters that other ranks have (stages of a pipeline). */
+static bool is_absent(const tn__hf_plan *p, const char *path) {
+    const tn__record *record = tn__module_find(p->model, path, NULL);
+    return record && record->absent;
+}
+
 /* A head in the files where the model's is the embedding of tokens. False after raising. */
 static bool check_tied_head(const tn__hf_plan *p) {
     char name[NAME_ROOM];
     const tn__hf_weights *w = &p->weights;
     const tn_safetensors *head = tn__hf_weights_find(w, head_path);
     const tn_safetensors *tokens = tn__hf_weights_find(w, name_of(p, p->form->tokens, name));
-    if (!head || !tokens || tn__state_has(&p->state, head_path)) {
+    if (!head || !tokens || tn__state_has(&p->state, head_path) || is_absent(p, head_path)) {
         return true;
     }
     bool same = same_elements(head, head_path, tokens, name);
@@ -108,7 +114,7 @@ static bool is_known(const tn__hf_plan *p, const char *name) {
         return true;
     }
     const char *path = path_of(p, name);
-    return (path && tn__state_has(&p->state, path)) ||
+    return (path && (tn__state_has(&p->state, path) || is_absent(p, path))) ||
            (!p->weights.plain && p->form->ignored && p->form->ignored(name));
 }
 
@@ -233,6 +239,7 @@ static bool fetch_item(const tn__hf_plan *p, tn__state_item *item) {
 bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m) {
     char name[NAME_ROOM];
     p->form = form;
+    p->model = m;
     p->state = (tn__state){.operation = p->weights.operation, .deferred = true, .parts = true};
     snprintf(name, sizeof(name), "%s%s", form->prefix, form->tokens);
     p->prefixed = !p->weights.plain && tn__hf_weights_find(&p->weights, name);

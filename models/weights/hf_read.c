@@ -20,18 +20,6 @@ static size_t element_size(const tn_safetensors *f, const char *name) {
     return tn_dtype_size(dtype);
 }
 
-static bool read_runs(const tn_safetensors *f, const char *name, const tn_layout *l, char *to) {
-    size_t size = element_size(f, name);
-    bool read = true;
-    for (int64_t here = 0; read && here < l->length;) {
-        tn__run run = tn__layout_run(l, here);
-        read = tn__safetensors_read(f, name, (size_t)run.whole * size, to + (size_t)here * size,
-                                    (size_t)run.length * size);
-        here += run.length;
-    }
-    return read;
-}
-
 /* ---- Transposed ------------------------------------------------------------------------------ */
 
 /* One dimension of a block: index i of it is index `place(i)` of the whole, and up to `left(i)`
@@ -45,9 +33,11 @@ static axis axis_of(const tn_layout *l, int dim) {
     if (l->dim != dim) {
         return (axis){.count = size, .piece = size, .slice = size};
     }
-    int64_t piece = size / l->pieces, slice = piece / l->slices;
-    return (axis){
-        .count = l->pieces * slice, .piece = piece, .slice = slice, .first = l->slice * slice};
+    tn__slice slice = tn__layout_slice(l);
+    return (axis){.count = l->pieces * slice.count,
+                  .piece = size / l->pieces,
+                  .slice = slice.count,
+                  .first = slice.first};
 }
 
 static int64_t axis_place(const axis *a, int64_t i) {
@@ -108,5 +98,6 @@ bool tn__hf_read(const tn_safetensors *f, const char *name, const tn_layout *lay
     if (layout->length == 0) {
         return true;
     }
-    return transposed ? read_transposed(f, name, layout, to) : read_runs(f, name, layout, to);
+    return transposed ? read_transposed(f, name, layout, to)
+                      : tn__safetensors_read_layout(f, name, layout, to);
 }

@@ -6,6 +6,7 @@
  * What fails until all is there leaves the folder as it was; how files then change their names is
  * in hf_place.c. Other files of the folder are not touched.
  */
+#include "core/buffer.h"
 #include "models/weights/hf.h"
 
 #include "core/error.h"
@@ -43,7 +44,8 @@ typedef struct saver {
     void *user;
     char *staging;     /* where weights are written */
     kept_tensor *list; /* [count] */
-    int count, room, parts;
+    int count, parts;
+    int64_t room;
     int64_t bytes; /* of all */
 } saver;
 
@@ -53,31 +55,18 @@ static size_t bytes_of(const kept_tensor *t) {
     return (size_t)tn_dims_count(t->dims) * tn_dtype_size(t->dtype);
 }
 
-static bool reserve_saved(saver *s) {
-    if (s->count < s->room) {
-        return true;
-    }
-    int room = s->room ? 2 * s->room : 64;
-    kept_tensor *larger = tn__realloc(s->list, (size_t)room * sizeof(*larger));
-    if (larger) {
-        s->list = larger;
-        s->room = room;
-    }
-    return larger != NULL;
-}
-
 /* Adds *t under the name that `path` has in the files; with_path: it is a parameter. */
 static bool add_saved(saver *s, const char *path, bool with_path, const kept_tensor *t) {
     bool bare = s->options.plain || strncmp(path, "lm_head.", 8) == 0;
-    size_t room = strlen(s->family->hf->prefix) + strlen(path) + 1;
-    char *name = reserve_saved(s) ? tn__malloc(room) : NULL;
-    char *copy = name && with_path ? tn__strdup(path) : NULL;
-    if (!name || (with_path && !copy)) {
-        free(name);
-        tn__raise(TN_ENOMEM, s->operation, "no memory for \"%s\"", path);
+    if (!tn__grow(&s->list, s->count + 1, &s->room, sizeof(*s->list), s->operation)) {
         return false;
     }
-    snprintf(name, room, "%s%s", bare ? "" : s->family->hf->prefix, path);
+    char *name = tn__asprintf(s->operation, "%s%s", bare ? "" : s->family->hf->prefix, path);
+    char *copy = name && with_path ? tn__strdup_for(path, s->operation) : NULL;
+    if (tn__pending()) {
+        free(name);
+        return false;
+    }
     s->list[s->count] = *t;
     s->list[s->count].name = name;
     s->list[s->count].path = copy;
@@ -88,14 +77,15 @@ static bool add_saved(saver *s, const char *path, bool with_path, const kept_ten
 
 static bool add_entry(const tn_entry *entry, void *user) {
     saver *s = user;
-    bool whole = !entry->parts && tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
+    bool whole = !entry->absent && !entry->parts &&
+                 tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
     kept_tensor t = {
         .dims = entry->layout.whole, .dtype = tn_dtype_of(entry->stored), .buffer = entry->buffer};
     if (!s->source && !whole) {
         tn__raise(TN_EUNSUPPORTED, s->operation,
                   "\"%s\" is sharded: this rank has %lld of its elements (tn_dist_save_lm writes "
                   "what all ranks have)",
-                  entry->path, (long long)entry->layout.length);
+                  entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
         return false;
     }
     if (!s->options.plain && !tn_dtype_is_float(t.dtype)) {
@@ -153,7 +143,7 @@ static bool deal_parts(saver *s) {
 }
 
 static bool list_all(saver *s) {
-    tn_module_each(s->model, (tn_walk){.buffers = true}, add_entry, s);
+    tn_module_each(s->model, (tn_walk){.buffers = true, .absent = true}, add_entry, s);
     return !tn__pending() && add_zeros(s) && deal_parts(s);
 }
 
@@ -188,30 +178,26 @@ static bool write_part(saver *s, int part) {
     tn_safetensors_writer *w = !path              ? NULL
                                : s->options.plain ? tn__module_writer(s->model, s->operation)
                                                   : tn_safetensors_writer_new();
-    bool added =
-        w && (s->options.plain || tn_safetensors_writer_add_metadata(w, "format", "pt") == TN_OK);
-    for (int i = 0; added && i < s->count; i++) {
+    if (w && !s->options.plain) {
+        tn_safetensors_writer_add_metadata(w, "format", "pt");
+    }
+    for (int i = 0; w && i < s->count; i++) {
         kept_tensor *t = &s->list[i];
-        added = t->part != part || tn__safetensors_writer_add_late(w, t->name, t->dims, t->dtype,
-                                                                   make_saved, t) == TN_OK;
+        if (t->part == part) {
+            tn__safetensors_writer_add_late(w, t->name, t->dims, t->dtype, make_saved, t);
+        }
     }
-    if (added) {
-        added = tn__safetensors_write(w, path, s->operation) == TN_OK;
-    } else {
-        tn_safetensors_writer_free(w);
-    }
+    tn_status status = tn__safetensors_write(w, path, false, s->operation);
     free(path);
-    return added;
+    return status == TN_OK;
 }
 
 /* With the rights of the file that `instead` is to replace; NULL: of none. */
-static bool write_text(const saver *s, const char *name, const tn__json_text *j,
+static bool write_text(const saver *s, const char *name, const tn__buffer *j,
                        const tn__file *instead) {
     tn__file f;
     char *path = j->failed ? NULL : tn__folder_path(s->staging, name, s->operation);
-    if (j->failed) {
-        tn__raise(TN_ENOMEM, s->operation, "%s: no memory for %s", s->folder, name);
-    } else if (path && tn__file_begin(&f, path, s->operation)) {
+    if (path && tn__file_begin(&f, path, s->operation)) {
         if (instead) {
             f.replaces = instead->replaces;
             f.before = instead->before;
@@ -225,19 +211,20 @@ static bool write_text(const saver *s, const char *name, const tn__json_text *j,
 }
 
 static bool write_index(const saver *s) {
-    tn__json_text j = {0};
+    tn__buffer j = {.operation = s->operation};
     char name[FILE_ROOM];
-    tn__json_put(&j, "{\n  \"metadata\": {\n    \"total_size\": %" PRId64 "\n  },\n", s->bytes);
-    tn__json_put(&j, "  \"weight_map\": {\n");
+    tn__buffer_format(&j, "{\n  \"metadata\": {\n    \"total_size\": %" PRId64 "\n  },\n",
+                      s->bytes);
+    tn__buffer_text(&j, "  \"weight_map\": {\n");
     for (int i = 0; i < s->count; i++) {
         file_name(s, s->list[i].part, name);
-        tn__json_put(&j, "    ");
+        tn__buffer_text(&j, "    ");
         tn__json_put_string(&j, s->list[i].name);
-        tn__json_put(&j, ": \"%s\"%s\n", name, i + 1 < s->count ? "," : "");
+        tn__buffer_format(&j, ": \"%s\"%s\n", name, i + 1 < s->count ? "," : "");
     }
-    tn__json_put(&j, "  }\n}\n");
+    tn__buffer_text(&j, "  }\n}\n");
     bool written = write_text(s, TN__HF_INDEX, &j, NULL);
-    free(j.at);
+    tn__buffer_free(&j);
     return written;
 }
 
@@ -265,32 +252,29 @@ static const char *dtype_name(const saver *s) {
 }
 
 /* null, a token, or a list of them. */
-static void put_tokens(tn__json_text *j, const char *key, const int32_t *tokens, int count) {
-    tn__json_put(j, "  \"%s\": %s", key, count == 0 ? "null" : count > 1 ? "[" : "");
+static void put_tokens(tn__buffer *j, const char *key, const int32_t *tokens, int count) {
+    tn__buffer_format(j, "  \"%s\": %s", key, count == 0 ? "null" : count > 1 ? "[" : "");
     for (int i = 0; i < count; i++) {
-        tn__json_put(j, "%s%d", i ? ", " : "", (int)tokens[i]);
+        tn__buffer_format(j, "%s%d", i ? ", " : "", (int)tokens[i]);
     }
-    tn__json_put(j, "%s,\n", count > 1 ? "]" : "");
+    tn__buffer_format(j, "%s,\n", count > 1 ? "]" : "");
 }
 
-static bool make_config(const saver *s, tn__json_text *j) {
+static bool make_config(const saver *s, tn__buffer *j) {
     tn_lm_specials tokens;
     const char *told = s->options.tokenizer ? s->options.tokenizer : s->folder;
     if (!tn__lm_specials_to_save(s->model, told, &tokens)) {
         return false;
     }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    tn__json_put(j, "{\n");
+    tn__buffer_text(j, "{\n");
     bool made = s->family->hf->put_config(j, s->model, s->options.plain, s->operation);
     put_tokens(j, "bos_token_id", &tokens.begin, tokens.begin >= 0);
     put_tokens(j, "eos_token_id", tokens.ends, tokens.end_count);
-    tn__json_put(j, "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\",\n", dtype_name(s),
-                 dtype_name(s));
-    tn__json_put(j, "  \"model_type\": \"%s\"\n}\n", s->family->model_type);
+    tn__buffer_format(j, "  \"dtype\": \"%s\",\n  \"torch_dtype\": \"%s\",\n", dtype_name(s),
+                      dtype_name(s));
+    tn__buffer_format(j, "  \"model_type\": \"%s\"\n}\n", s->family->model_type);
     tn__plain_numbers_end(numbers);
-    if (made && j->failed) {
-        tn__raise(TN_ENOMEM, s->operation, "%s: no memory for its config", s->folder);
-    }
     return made && !j->failed;
 }
 
@@ -313,13 +297,13 @@ static bool copy_words(const saver *s) {
 
 /* With config.json.tmp held. */
 static void save_rest(saver *s, const tn__file *held) {
-    tn__json_text j = {0};
+    tn__buffer j = {.operation = s->operation};
     if (tn__hf_finish(s->folder, s->operation) && make_config(s, &j) &&
         tn__folder_remove(s->staging, s->operation) && tn__folder_make(s->staging, s->operation) &&
         copy_words(s) && write_weights(s) && write_text(s, "config.json", &j, held)) {
         tn__hf_place(s->folder, s->operation);
     }
-    free(j.at);
+    tn__buffer_free(&j);
 }
 
 static void saver_free(saver *s) {

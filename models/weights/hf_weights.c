@@ -22,15 +22,8 @@ static bool no_memory(const tn__hf_weights *w, const char *what) {
 
 /* Takes a file of the folder, and returns it; NULL after raising. */
 static tn_safetensors *open_file(tn__hf_weights *w, const char *path) {
-    if (w->file_count == w->file_room) {
-        int room = w->file_room ? 2 * w->file_room : 4;
-        tn_safetensors **larger = tn__realloc(w->files, (size_t)room * sizeof(*larger));
-        if (!larger) {
-            no_memory(w, "its files");
-            return NULL;
-        }
-        w->files = larger;
-        w->file_room = room;
+    if (!tn__grow(&w->files, w->file_count + 1, &w->file_room, sizeof(*w->files), w->operation)) {
+        return NULL;
     }
     tn_safetensors *f = w->mapped ? tn_safetensors_map(path) : tn_safetensors_open(path);
     if (f) {

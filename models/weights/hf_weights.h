@@ -28,7 +28,8 @@ typedef struct tn__hf_weights {
     bool plain; /* tern.safetensors */
     bool mapped;
     tn_safetensors **files; /* [file_count] */
-    int file_count, file_room;
+    int file_count;
+    int64_t file_room;
     tn__hf_tensor *tensors; /* [count], by name */
     int count;
 } tn__hf_weights;

@@ -130,25 +130,25 @@ static bool llama_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tens
 }
 
 /* The members of an object that says how positions turn rows. */
-static void put_scaling(tn__json_text *j, const tn_rotary_options *r) {
-    tn__json_put(j,
-                 "    \"factor\": %.17g,\n    \"high_freq_factor\": %.17g,\n"
-                 "    \"low_freq_factor\": %.17g,\n",
-                 r->factor, r->high_freq_factor, r->low_freq_factor);
-    tn__json_put(j,
-                 "    \"original_max_position_embeddings\": %" PRId64 ",\n"
-                 "    \"rope_type\": \"llama3\"\n  },\n",
-                 r->original_context);
+static void put_scaling(tn__buffer *j, const tn_rotary_options *r) {
+    tn__buffer_format(j,
+                      "    \"factor\": %.17g,\n    \"high_freq_factor\": %.17g,\n"
+                      "    \"low_freq_factor\": %.17g,\n",
+                      r->factor, r->high_freq_factor, r->low_freq_factor);
+    tn__buffer_format(j,
+                      "    \"original_max_position_embeddings\": %" PRId64 ",\n"
+                      "    \"rope_type\": \"llama3\"\n  },\n",
+                      r->original_context);
 }
 
-static void put_rotary(tn__json_text *j, const tn_rotary_options *r) {
-    tn__json_put(j, "  \"rope_theta\": %.17g,\n  \"%s\": {\n    \"rope_theta\": %.17g,\n", r->theta,
-                 rope_new, r->theta);
+static void put_rotary(tn__buffer *j, const tn_rotary_options *r) {
+    tn__buffer_format(j, "  \"rope_theta\": %.17g,\n  \"%s\": {\n    \"rope_theta\": %.17g,\n",
+                      r->theta, rope_new, r->theta);
     if (r->factor == 1.0) {
-        tn__json_put(j, "    \"rope_type\": \"default\"\n  },\n  \"%s\": null,\n", rope_old);
+        tn__buffer_format(j, "    \"rope_type\": \"default\"\n  },\n  \"%s\": null,\n", rope_old);
     } else {
         put_scaling(j, r);
-        tn__json_put(j, "  \"%s\": {\n", rope_old);
+        tn__buffer_format(j, "  \"%s\": {\n", rope_old);
         put_scaling(j, r);
     }
 }
@@ -183,7 +183,7 @@ static bool check_options(tn_module *m, const char *path, void *user) {
     return same;
 }
 
-static bool llama_put_config(tn__json_text *j, void *m, bool plain, const char *operation) {
+static bool llama_put_config(tn__buffer *j, void *m, bool plain, const char *operation) {
     (void)plain;
     const tn_llama_options *o = &((const tn_llama *)m)->options;
     tn_module_each_module(m, check_options, &(check){o, operation});
@@ -191,18 +191,18 @@ static bool llama_put_config(tn__json_text *j, void *m, bool plain, const char *
         return false;
     }
     int64_t head_width = o->head_width ? o->head_width : o->width / o->heads;
-    tn__json_put(j, "  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ],\n");
-    tn__json_put(j, "  \"attention_bias\": false,\n  \"mlp_bias\": false,\n");
-    tn__json_put(j, "  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n", head_width);
-    tn__json_put(j, "  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64 ",\n",
-                 o->width, o->hidden);
-    tn__json_put(j, "  \"max_position_embeddings\": %" PRId64 ",\n", o->context);
-    tn__json_put(j, "  \"num_attention_heads\": %d,\n  \"num_hidden_layers\": %d,\n", o->heads,
-                 o->layers);
-    tn__json_put(j, "  \"num_key_value_heads\": %d,\n  \"rms_norm_eps\": %.17g,\n",
-                 o->kv_heads ? o->kv_heads : o->heads, o->eps);
-    tn__json_put(j, "  \"tie_word_embeddings\": %s,\n  \"vocab_size\": %" PRId64 ",\n",
-                 o->tied ? "true" : "false", o->vocab);
+    tn__buffer_format(j, "  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ],\n");
+    tn__buffer_format(j, "  \"attention_bias\": false,\n  \"mlp_bias\": false,\n");
+    tn__buffer_format(j, "  \"head_dim\": %" PRId64 ",\n  \"hidden_act\": \"silu\",\n", head_width);
+    tn__buffer_format(j, "  \"hidden_size\": %" PRId64 ",\n  \"intermediate_size\": %" PRId64 ",\n",
+                      o->width, o->hidden);
+    tn__buffer_format(j, "  \"max_position_embeddings\": %" PRId64 ",\n", o->context);
+    tn__buffer_format(j, "  \"num_attention_heads\": %d,\n  \"num_hidden_layers\": %d,\n", o->heads,
+                      o->layers);
+    tn__buffer_format(j, "  \"num_key_value_heads\": %d,\n  \"rms_norm_eps\": %.17g,\n",
+                      o->kv_heads ? o->kv_heads : o->heads, o->eps);
+    tn__buffer_format(j, "  \"tie_word_embeddings\": %s,\n  \"vocab_size\": %" PRId64 ",\n",
+                      o->tied ? "true" : "false", o->vocab);
     put_rotary(j, &o->rotary);
     return true;
 }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/reader.h"
+#include "core/text.h"
 #include "data/corpus/kind.h"
 #include "models/language.h"
 #include "tern/sys/device.h"
@@ -224,17 +225,12 @@ static void put_zeros(llmc_save *s, size_t bytes) {
     }
 }
 
-static bool is_bias(const char *path) {
-    size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".bias") == 0;
-}
-
 static bool save_parameter(const char *path, int64_t count, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
     llmc_save *s = user;
     size_t size = tn_dtype_size(s->dtype);
-    if (!s->model->options.bias && is_bias(path)) {
+    if (!s->model->options.bias && tn__ends_with(path, ".bias")) {
         put_zeros(s, (size_t)count * size);
         return true;
     }
@@ -253,7 +249,8 @@ static bool entry_fits(const tn_entry *entry, void *user) {
     const llmc_save *s = user;
     const char *operation = "gpt_save_llmc";
     tn_dtype dtype = tn_dtype_of(entry->stored);
-    if (entry->parts || !tn_dims_equal(tn_shape(entry->stored), entry->layout.whole)) {
+    if (entry->absent || entry->parts ||
+        !tn_dims_equal(tn_shape(entry->stored), entry->layout.whole)) {
         tn__raise(TN_EUNSUPPORTED, operation, "\"%s\" is sharded", entry->path);
     } else if ((dtype != TN_F32 && dtype != TN_BF16) || dtype != s->dtype) {
         tn__raise(TN_EUNSUPPORTED, operation,
@@ -289,7 +286,7 @@ static bool model_fits(llmc_save *s) {
     } else {
         s->dtype = tn_dtype_of(tn_module_get(m, "wte.weight"));
         tn_module_each_module(m, eps_fits, NULL);
-        tn_module_each(m, (tn_walk){.buffers = true}, entry_fits, s);
+        tn_module_each(m, (tn_walk){.buffers = true, .absent = true}, entry_fits, s);
     }
     return !tn__pending();
 }

@@ -64,12 +64,11 @@ static bool conv_shape(tn_op_call *c) {
     return tn__conv_bias(c, w.size[0]) && tn_op_out(c, y, tn_dtype_of(c->in[X]));
 }
 
-static tn_status conv_forward(tn_op_call *c) {
+static tn_status conv_forward(const tn_op_call *c) {
     const tn__conv_call *call = c->args;
     tn_desc y, x, w;
-    return c->kernels->conv(c->ctx, tn__conv_volume(tn_op_y(c, 0), &y),
-                            tn__conv_volume(tn_op_x(c, X), &x), tn__conv_volume(tn_op_x(c, W), &w),
-                            tn_op_x(c, B), &call->kernel);
+    return c->kernels->conv(c->ctx, tn__conv_volume(c->y[0], &y), tn__conv_volume(c->x[X], &x),
+                            tn__conv_volume(c->x[W], &w), c->x[B], &call->kernel);
 }
 
 static void conv_backward(tn_op_grad *g) {
@@ -138,7 +137,7 @@ const tn_op tn__op_conv = {
     .forward = conv_forward,
     .backward = conv_backward,
     .backward_kernel = conv_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
     .samples = conv_samples,
     .work = conv_work,

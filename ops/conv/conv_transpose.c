@@ -51,12 +51,12 @@ static bool conv_transpose_shape(tn_op_call *c) {
                      tn_dtype_of(c->in[X]));
 }
 
-static tn_status conv_transpose_forward(tn_op_call *c) {
+static tn_status conv_transpose_forward(const tn_op_call *c) {
     const tn__conv_call *call = c->args;
     tn_desc y, x, w;
-    return c->kernels->conv_backward_input(
-        c->ctx, tn__conv_volume(tn_op_y(c, 0), &y), tn__conv_volume(tn_op_x(c, X), &x),
-        tn__conv_volume(tn_op_x(c, W), &w), tn_op_x(c, B), &call->kernel);
+    return c->kernels->conv_backward_input(c->ctx, tn__conv_volume(c->y[0], &y),
+                                           tn__conv_volume(c->x[X], &x),
+                                           tn__conv_volume(c->x[W], &w), c->x[B], &call->kernel);
 }
 
 static void conv_transpose_backward(tn_op_grad *g) {
@@ -139,7 +139,7 @@ const tn_op tn__op_conv_transpose = {
     .forward = conv_transpose_forward,
     .backward = conv_transpose_backward,
     .backward_kernel = conv_transpose_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = conv_transpose_samples,
     .work = conv_transpose_work,
 };

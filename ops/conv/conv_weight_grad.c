@@ -26,12 +26,12 @@ static bool conv_weight_grad_shape(tn_op_call *c) {
                      tn_dtype_of(c->in[DY]));
 }
 
-static tn_status conv_weight_grad_forward(tn_op_call *c) {
+static tn_status conv_weight_grad_forward(const tn_op_call *c) {
     const tn__conv_call *call = c->args;
     tn_desc dw, dy, x;
-    return c->kernels->conv_backward_weight(c->ctx, tn__conv_volume(tn_op_y(c, 0), &dw), NULL,
-                                            tn__conv_volume(tn_op_x(c, DY), &dy),
-                                            tn__conv_volume(tn_op_x(c, X), &x), &call->kernel);
+    return c->kernels->conv_backward_weight(c->ctx, tn__conv_volume(c->y[0], &dw), NULL,
+                                            tn__conv_volume(c->x[DY], &dy),
+                                            tn__conv_volume(c->x[X], &x), &call->kernel);
 }
 
 static void conv_weight_grad_backward(tn_op_grad *g) {
@@ -76,7 +76,7 @@ const tn_op tn__op_conv_weight_grad = {
     .shape = conv_weight_grad_shape,
     .forward = conv_weight_grad_forward,
     .backward = conv_weight_grad_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = conv_weight_grad_samples,
     .work = conv_weight_grad_work,
 };

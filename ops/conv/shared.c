@@ -6,10 +6,10 @@
 /* ---- Options --------------------------------------------------------------------------------- */
 
 tn_conv_options tn_conv_defaults(void) {
-    return tn_conv_with(1, 0);
+    return tn_conv_strided(1, 0);
 }
 
-tn_conv_options tn_conv_with(int64_t stride, int64_t padding) {
+tn_conv_options tn_conv_strided(int64_t stride, int64_t padding) {
     return (tn_conv_options){.stride = TN_DIMS(stride),
                              .padding = TN_DIMS(padding),
                              .dilation = TN_DIMS(1),

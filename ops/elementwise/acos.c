@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status acos_forward(tn_op_call *c) {
+static tn_status acos_forward(const tn_op_call *c) {
     return tn__unary(c, TN_ACOS);
 }
 
@@ -27,7 +27,7 @@ const tn_op tn__op_acos = {
     .shape = tn__shape_float,
     .forward = acos_forward,
     .backward = acos_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = acos_samples,
 };
 

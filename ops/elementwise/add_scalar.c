@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status add_scalar_forward(tn_op_call *c) {
+static tn_status add_scalar_forward(const tn_op_call *c) {
     return tn__unary_k(c, TN_ADD_K);
 }
 

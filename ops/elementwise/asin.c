@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status asin_forward(tn_op_call *c) {
+static tn_status asin_forward(const tn_op_call *c) {
     return tn__unary(c, TN_ASIN);
 }
 
@@ -27,7 +27,7 @@ const tn_op tn__op_asin = {
     .shape = tn__shape_float,
     .forward = asin_forward,
     .backward = asin_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = asin_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status atan_forward(tn_op_call *c) {
+static tn_status atan_forward(const tn_op_call *c) {
     return tn__unary(c, TN_ATAN);
 }
 
@@ -26,7 +26,7 @@ const tn_op tn__op_atan = {
     .shape = tn__shape_float,
     .forward = atan_forward,
     .backward = atan_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = atan_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status atan2_forward(tn_op_call *c) {
+static tn_status atan2_forward(const tn_op_call *c) {
     return tn__binary(c, TN_ATAN2);
 }
 
@@ -35,7 +35,7 @@ const tn_op tn__op_atan2 = {
     .shape = tn__shape_float2,
     .forward = atan2_forward,
     .backward = atan2_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = atan2_samples,
 };
 

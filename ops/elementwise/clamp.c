@@ -37,10 +37,10 @@ static bool clamp_shape(tn_op_call *c) {
     return tn__shape_number(c);
 }
 
-static tn_status clamp_forward(tn_op_call *c) {
+static tn_status clamp_forward(const tn_op_call *c) {
     clamp_args k = *(const clamp_args *)c->args;
-    tn__clamp_bounds(c->x[0].dtype, &k.low, &k.high);
-    return c->kernels->unary(c->ctx, TN_CLAMP_K, &c->y[0], &c->x[0], k.low, k.high);
+    tn__clamp_bounds(c->x[0]->dtype, &k.low, &k.high);
+    return c->kernels->unary(c->ctx, TN_CLAMP_K, c->y[0], c->x[0], k.low, k.high);
 }
 
 /* x lies between the bounds where clamping does not change it. */

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status cos_forward(tn_op_call *c) {
+static tn_status cos_forward(const tn_op_call *c) {
     return tn__unary(c, TN_COS);
 }
 

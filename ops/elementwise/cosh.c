@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status cosh_forward(tn_op_call *c) {
+static tn_status cosh_forward(const tn_op_call *c) {
     return tn__unary(c, TN_COSH);
 }
 
@@ -26,7 +26,7 @@ const tn_op tn__op_cosh = {
     .shape = tn__shape_float,
     .forward = cosh_forward,
     .backward = cosh_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = cosh_samples,
 };
 

@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status div_forward(tn_op_call *c) {
+static tn_status div_forward(const tn_op_call *c) {
     return tn__binary(c, TN_DIV);
 }
 
@@ -34,7 +34,7 @@ const tn_op tn__op_div = {
     .shape = tn__shape_float2,
     .forward = div_forward,
     .backward = div_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = div_samples,
 };
 

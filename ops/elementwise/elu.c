@@ -19,9 +19,9 @@ static bool elu_shape(tn_op_call *c) {
     return tn__not_nan(c, "alpha", ((const elu_args *)c->args)->alpha) && tn__shape_float(c);
 }
 
-static tn_status elu_forward(tn_op_call *c) {
+static tn_status elu_forward(const tn_op_call *c) {
     const elu_args *args = c->args;
-    return c->kernels->unary(c->ctx, TN_ELU_K, &c->y[0], &c->x[0], args->alpha, args->scale);
+    return c->kernels->unary(c->ctx, TN_ELU_K, c->y[0], c->x[0], args->alpha, args->scale);
 }
 
 /* exp is taken of what is not positive: beside a gradient of 0 it must not be infinite. */
@@ -56,7 +56,7 @@ const tn_op tn__op_elu = {
     .forward = elu_forward,
     .backward = elu_backward,
     .backward_kernel = elu_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = elu_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status erf_forward(tn_op_call *c) {
+static tn_status erf_forward(const tn_op_call *c) {
     return tn__unary(c, TN_ERF);
 }
 
@@ -28,7 +28,7 @@ const tn_op tn__op_erf = {
     .shape = tn__shape_float,
     .forward = erf_forward,
     .backward = erf_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = erf_samples,
 };
 

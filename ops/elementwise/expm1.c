@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status expm1_forward(tn_op_call *c) {
+static tn_status expm1_forward(const tn_op_call *c) {
     return tn__unary(c, TN_EXPM1);
 }
 
@@ -26,7 +26,7 @@ const tn_op tn__op_expm1 = {
     .shape = tn__shape_float,
     .forward = expm1_forward,
     .backward = expm1_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = expm1_samples,
 };
 

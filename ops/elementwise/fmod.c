@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status fmod_forward(tn_op_call *c) {
+static tn_status fmod_forward(const tn_op_call *c) {
     return tn__binary(c, TN_FMOD);
 }
 
@@ -43,7 +43,7 @@ const tn_op tn__op_fmod = {
     .shape = tn__shape_number2,
     .forward = fmod_forward,
     .backward = fmod_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tn__fmod_samples,
 };
 

@@ -6,7 +6,7 @@
  */
 #include "ops/op.h"
 
-static tn_status gelu_forward(tn_op_call *c) {
+static tn_status gelu_forward(const tn_op_call *c) {
     return tn__unary(c, TN_GELU_ERF);
 }
 
@@ -37,7 +37,7 @@ const tn_op tn__op_gelu = {
     .forward = gelu_forward,
     .backward = gelu_backward,
     .backward_kernel = gelu_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = gelu_samples,
 };
 

@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status gelu_tanh_forward(tn_op_call *c) {
+static tn_status gelu_tanh_forward(const tn_op_call *c) {
     return tn__unary(c, TN_GELU_TANH);
 }
 
@@ -45,7 +45,7 @@ const tn_op tn__op_gelu_tanh = {
     .forward = gelu_tanh_forward,
     .backward = gelu_tanh_backward,
     .backward_kernel = gelu_tanh_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = gelu_tanh_samples,
 };
 

@@ -4,7 +4,7 @@
  */
 #include "ops/op.h"
 
-static tn_status gt_forward(tn_op_call *c) {
+static tn_status gt_forward(const tn_op_call *c) {
     return tn__compare(c, TN_GT);
 }
 

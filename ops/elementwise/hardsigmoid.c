@@ -20,7 +20,7 @@ const tn_op tn__op_hardsigmoid = {
     .inputs = {"x"},
     .shape = tn__shape_float,
     .compose = hardsigmoid_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = hardsigmoid_samples,
 };
 

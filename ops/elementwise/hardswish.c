@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status hardswish_forward(tn_op_call *c) {
+static tn_status hardswish_forward(const tn_op_call *c) {
     return tn__unary(c, TN_HARDSWISH);
 }
 
@@ -36,7 +36,7 @@ const tn_op tn__op_hardswish = {
     .forward = hardswish_forward,
     .backward = hardswish_backward,
     .backward_kernel = hardswish_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = hardswish_samples,
 };
 

@@ -19,9 +19,9 @@ static bool hardtanh_shape(tn_op_call *c) {
     return tn__shape_float(c);
 }
 
-static tn_status hardtanh_forward(tn_op_call *c) {
+static tn_status hardtanh_forward(const tn_op_call *c) {
     const hardtanh_args *args = c->args;
-    return c->kernels->unary(c->ctx, TN_CLAMP_K, &c->y[0], &c->x[0], args->low, args->high);
+    return c->kernels->unary(c->ctx, TN_CLAMP_K, c->y[0], c->x[0], args->low, args->high);
 }
 
 static void hardtanh_backward(tn_op_grad *g) {

@@ -10,7 +10,7 @@ static bool isinf_shape(tn_op_call *c) {
     return tn_op_out(c, c->in[0]->dims, TN_BOOL);
 }
 
-static tn_status isinf_forward(tn_op_call *c) {
+static tn_status isinf_forward(const tn_op_call *c) {
     return tn__compare_infinity(c, TN_EQ);
 }
 

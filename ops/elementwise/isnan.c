@@ -10,8 +10,8 @@ static bool isnan_shape(tn_op_call *c) {
     return tn_op_out(c, c->in[0]->dims, TN_BOOL);
 }
 
-static tn_status isnan_forward(tn_op_call *c) {
-    return c->kernels->compare(c->ctx, TN_NE, &c->y[0], &c->x[0], &c->x[0]);
+static tn_status isnan_forward(const tn_op_call *c) {
+    return c->kernels->compare(c->ctx, TN_NE, c->y[0], c->x[0], c->x[0]);
 }
 
 static void isnan_samples(tn_op_samples *s) {

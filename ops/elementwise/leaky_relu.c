@@ -9,7 +9,7 @@ static bool leaky_relu_shape(tn_op_call *c) {
     return tn__not_nan(c, "slope", ((const tn__scalar_args *)c->args)->k) && tn__shape_float(c);
 }
 
-static tn_status leaky_relu_forward(tn_op_call *c) {
+static tn_status leaky_relu_forward(const tn_op_call *c) {
     return tn__unary_k(c, TN_LEAKY_RELU_K);
 }
 

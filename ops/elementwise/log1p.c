@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status log1p_forward(tn_op_call *c) {
+static tn_status log1p_forward(const tn_op_call *c) {
     return tn__unary(c, TN_LOG1P);
 }
 
@@ -28,7 +28,7 @@ const tn_op tn__op_log1p = {
     .shape = tn__shape_float,
     .forward = log1p_forward,
     .backward = log1p_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = log1p_samples,
 };
 

@@ -24,17 +24,17 @@ static bool masked_fill_shape(tn_op_call *c) {
 }
 
 /* The value goes into scratch memory, from where `where` reads it with stride 0. */
-static tn_status masked_fill_forward(tn_op_call *c) {
-    size_t bytes = tn_dtype_size(c->x[0].dtype);
+static tn_status masked_fill_forward(const tn_op_call *c) {
+    size_t bytes = tn_dtype_size(c->x[0]->dtype);
     void *memory = c->ctx->workspace(c->ctx, bytes);
     if (!memory) {
         return TN_ENOMEM;
     }
-    tn_desc value = {.data = memory, .dtype = c->x[0].dtype};
+    tn_desc value = {.data = memory, .dtype = c->x[0]->dtype};
     tn_status status = c->kernels->fill(c->ctx, &value, ((const tn__scalar_args *)c->args)->k);
     if (status == TN_OK) {
-        tn_desc a = tn_desc_expand(&value, &c->y[0]), mask = tn_desc_expand(&c->x[1], &c->y[0]);
-        status = c->kernels->where(c->ctx, &c->y[0], &mask, &a, &c->x[0]);
+        tn_desc a = tn_desc_expand(&value, c->y[0]), mask = tn_desc_expand(c->x[1], c->y[0]);
+        status = c->kernels->where(c->ctx, c->y[0], &mask, &a, c->x[0]);
     }
     c->ctx->workspace_free(c->ctx, memory, bytes);
     return status;

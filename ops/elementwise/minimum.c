@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status minimum_forward(tn_op_call *c) {
+static tn_status minimum_forward(const tn_op_call *c) {
     return tn__binary(c, TN_MINIMUM);
 }
 

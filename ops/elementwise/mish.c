@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status mish_forward(tn_op_call *c) {
+static tn_status mish_forward(const tn_op_call *c) {
     return tn__unary(c, TN_MISH);
 }
 
@@ -34,7 +34,7 @@ const tn_op tn__op_mish = {
     .forward = mish_forward,
     .backward = mish_backward,
     .backward_kernel = mish_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = mish_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status mul_forward(tn_op_call *c) {
+static tn_status mul_forward(const tn_op_call *c) {
     return tn__binary(c, TN_MUL);
 }
 

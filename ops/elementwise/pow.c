@@ -10,7 +10,7 @@
  * into a second derivative. */
 #include "ops/op.h"
 
-static tn_status pow_forward(tn_op_call *c) {
+static tn_status pow_forward(const tn_op_call *c) {
     return tn__binary(c, TN_POW);
 }
 
@@ -47,7 +47,7 @@ const tn_op tn__op_pow = {
     .shape = tn__shape_float2,
     .forward = pow_forward,
     .backward = pow_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = pow_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status pow_scalar_forward(tn_op_call *c) {
+static tn_status pow_scalar_forward(const tn_op_call *c) {
     return tn__unary_k(c, TN_POW_K);
 }
 
@@ -39,7 +39,7 @@ const tn_op tn__op_pow_scalar = {
     .shape = tn__shape_float,
     .forward = pow_scalar_forward,
     .backward = pow_scalar_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = pow_scalar_samples,
 };
 

@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status rdiv_scalar_forward(tn_op_call *c) {
+static tn_status rdiv_scalar_forward(const tn_op_call *c) {
     return tn__unary_k(c, TN_RDIV_K);
 }
 
@@ -32,7 +32,7 @@ const tn_op tn__op_rdiv_scalar = {
     .shape = tn__shape_float,
     .forward = rdiv_scalar_forward,
     .backward = rdiv_scalar_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = rdiv_scalar_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status reciprocal_forward(tn_op_call *c) {
+static tn_status reciprocal_forward(const tn_op_call *c) {
     return tn__unary(c, TN_RECIPROCAL);
 }
 
@@ -27,7 +27,7 @@ const tn_op tn__op_reciprocal = {
     .shape = tn__shape_float,
     .forward = reciprocal_forward,
     .backward = reciprocal_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = reciprocal_samples,
 };
 

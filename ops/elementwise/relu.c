@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status relu_forward(tn_op_call *c) {
+static tn_status relu_forward(const tn_op_call *c) {
     return tn__unary(c, TN_RELU);
 }
 

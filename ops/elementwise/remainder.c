@@ -8,7 +8,7 @@
  */
 #include "ops/op.h"
 
-static tn_status remainder_forward(tn_op_call *c) {
+static tn_status remainder_forward(const tn_op_call *c) {
     return tn__binary(c, TN_REMAINDER);
 }
 
@@ -33,7 +33,7 @@ const tn_op tn__op_remainder = {
     .shape = tn__shape_number2,
     .forward = remainder_forward,
     .backward = remainder_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tn__fmod_samples,
 };
 

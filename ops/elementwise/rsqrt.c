@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status rsqrt_forward(tn_op_call *c) {
+static tn_status rsqrt_forward(const tn_op_call *c) {
     return tn__unary(c, TN_RSQRT);
 }
 
@@ -27,7 +27,7 @@ const tn_op tn__op_rsqrt = {
     .shape = tn__shape_float,
     .forward = rsqrt_forward,
     .backward = rsqrt_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = rsqrt_samples,
 };
 

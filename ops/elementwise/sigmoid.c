@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status sigmoid_forward(tn_op_call *c) {
+static tn_status sigmoid_forward(const tn_op_call *c) {
     return tn__unary(c, TN_SIGMOID);
 }
 
@@ -33,7 +33,7 @@ const tn_op tn__op_sigmoid = {
     .forward = sigmoid_forward,
     .backward = sigmoid_backward,
     .backward_kernel = sigmoid_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = sigmoid_samples,
 };
 

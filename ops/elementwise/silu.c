@@ -6,7 +6,7 @@
  */
 #include "ops/op.h"
 
-static tn_status silu_forward(tn_op_call *c) {
+static tn_status silu_forward(const tn_op_call *c) {
     return tn__unary(c, TN_SILU);
 }
 
@@ -36,7 +36,7 @@ const tn_op tn__op_silu = {
     .forward = silu_forward,
     .backward = silu_backward,
     .backward_kernel = silu_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = silu_samples,
 };
 

@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status sinh_forward(tn_op_call *c) {
+static tn_status sinh_forward(const tn_op_call *c) {
     return tn__unary(c, TN_SINH);
 }
 
@@ -26,7 +26,7 @@ const tn_op tn__op_sinh = {
     .shape = tn__shape_float,
     .forward = sinh_forward,
     .backward = sinh_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = sinh_samples,
 };
 

@@ -23,10 +23,9 @@ static bool softplus_shape(tn_op_call *c) {
            tn__shape_float(c);
 }
 
-static tn_status softplus_forward(tn_op_call *c) {
+static tn_status softplus_forward(const tn_op_call *c) {
     const softplus_args *args = c->args;
-    return c->kernels->unary(c->ctx, TN_SOFTPLUS_K, &c->y[0], &c->x[0], args->beta,
-                             args->threshold);
+    return c->kernels->unary(c->ctx, TN_SOFTPLUS_K, c->y[0], c->x[0], args->beta, args->threshold);
 }
 
 static void softplus_backward(tn_op_grad *g) {
@@ -59,7 +58,7 @@ const tn_op tn__op_softplus = {
     .forward = softplus_forward,
     .backward = softplus_backward,
     .backward_kernel = softplus_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = softplus_samples,
 };
 

@@ -7,7 +7,7 @@
  */
 #include "ops/op.h"
 
-static tn_status sqrt_forward(tn_op_call *c) {
+static tn_status sqrt_forward(const tn_op_call *c) {
     return tn__unary(c, TN_SQRT);
 }
 

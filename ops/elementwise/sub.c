@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status sub_forward(tn_op_call *c) {
+static tn_status sub_forward(const tn_op_call *c) {
     return tn__binary(c, TN_SUB);
 }
 

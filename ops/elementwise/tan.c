@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status tan_forward(tn_op_call *c) {
+static tn_status tan_forward(const tn_op_call *c) {
     return tn__unary(c, TN_TAN);
 }
 
@@ -27,7 +27,7 @@ const tn_op tn__op_tan = {
     .shape = tn__shape_float,
     .forward = tan_forward,
     .backward = tan_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tan_samples,
 };
 

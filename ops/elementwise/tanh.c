@@ -5,7 +5,7 @@
  */
 #include "ops/op.h"
 
-static tn_status tanh_forward(tn_op_call *c) {
+static tn_status tanh_forward(const tn_op_call *c) {
     return tn__unary(c, TN_TANH);
 }
 
@@ -33,7 +33,7 @@ const tn_op tn__op_tanh = {
     .forward = tanh_forward,
     .backward = tanh_backward,
     .backward_kernel = tanh_backward_kernel,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tanh_samples,
 };
 

@@ -26,12 +26,12 @@ static bool where_shape(tn_op_call *c) {
     return tn_op_out(c, dims, a->dtype);
 }
 
-static tn_status where_forward(tn_op_call *c) {
+static tn_status where_forward(const tn_op_call *c) {
     tn_desc x[3];
     for (int i = 0; i < 3; i++) {
-        x[i] = tn_desc_expand(&c->x[i], &c->y[0]);
+        x[i] = tn_desc_expand(c->x[i], c->y[0]);
     }
-    return c->kernels->where(c->ctx, &c->y[0], &x[0], &x[1], &x[2]);
+    return c->kernels->where(c->ctx, c->y[0], &x[0], &x[1], &x[2]);
 }
 
 static void where_backward(tn_op_grad *g) {

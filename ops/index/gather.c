@@ -34,14 +34,14 @@ static bool gather_shape(tn_op_call *c) {
     return tn_op_out(c, index, tn_dtype_of(c->in[0]));
 }
 
-static tn_status gather_forward(tn_op_call *c) {
+static tn_status gather_forward(const tn_op_call *c) {
     const gather_args *args = c->args;
-    tn_desc x = c->x[0];
+    tn_desc x = *c->x[0];
     int dim = tn__dim_from_start(args->dim, x.ndim);
     for (int i = 0; i < x.ndim; i++) {
-        x.size[i] = i == dim ? x.size[i] : c->x[1].size[i];
+        x.size[i] = i == dim ? x.size[i] : c->x[1]->size[i];
     }
-    return tn__index_status(c, c->kernels->gather(c->ctx, &c->y[0], &x, &c->x[1], dim), "index",
+    return tn__index_status(c, c->kernels->gather(c->ctx, c->y[0], &x, c->x[1], dim), "index",
                             x.size[dim]);
 }
 

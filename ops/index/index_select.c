@@ -28,11 +28,11 @@ static bool index_select_shape(tn_op_call *c) {
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
 }
 
-static tn_status index_select_forward(tn_op_call *c) {
+static tn_status index_select_forward(const tn_op_call *c) {
     const index_select_args *args = c->args;
-    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
-    tn_desc x = tn__desc_front(&c->x[0], dim), y = tn__desc_front(&c->y[0], dim);
-    return tn__index_status(c, c->kernels->gather_rows(c->ctx, &y, &x, &c->x[1]), "index",
+    int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
+    tn_desc x = tn__desc_front(c->x[0], dim), y = tn__desc_front(c->y[0], dim);
+    return tn__index_status(c, c->kernels->gather_rows(c->ctx, &y, &x, c->x[1]), "index",
                             x.size[0]);
 }
 

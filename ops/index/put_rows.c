@@ -29,9 +29,9 @@ static bool put_rows_shape(tn_op_call *c) {
 }
 
 static tn_status put_rows_host(const tn_op_call *c) {
-    tn_desc y = c->y[0], values = c->x[2];
-    const tn_desc *index = &c->x[1];
-    tn_status status = c->kernels->copy(c->ctx, &y, &c->x[0]);
+    tn_desc y = *c->y[0], values = *c->x[2];
+    const tn_desc *index = c->x[1];
+    tn_status status = c->kernels->copy(c->ctx, &y, c->x[0]);
     for (int64_t i = 0; i < index->size[0] && status == TN_OK; i++) {
         int64_t row = tn__host_index(index->data, index->dtype, i * index->stride[0]);
         if (row < 0 || row >= y.size[0]) {
@@ -94,7 +94,7 @@ const tn_op tn__op_put_rows = {
     .inputs = {"x", "index", "values"},
     .saves = TN_SAVES_INPUT(1),
     .shape = put_rows_shape,
-    .host = put_rows_host,
+    .host = {.forward = put_rows_host},
     .backward = put_rows_backward,
     .samples = put_rows_samples,
 };

@@ -34,16 +34,16 @@ static bool scatter_add_shape(tn_op_call *c) {
     return tn_op_out(c, args->dims, tn_dtype_of(c->in[0]));
 }
 
-static tn_status scatter_add_forward(tn_op_call *c) {
+static tn_status scatter_add_forward(const tn_op_call *c) {
     const scatter_add_args *args = c->args;
-    tn_desc y = c->y[0];
+    tn_desc y = *c->y[0];
     int dim = tn__dim_from_start(args->dim, y.ndim);
     for (int i = 0; i < y.ndim; i++) {
-        y.size[i] = i == dim ? y.size[i] : c->x[0].size[i];
+        y.size[i] = i == dim ? y.size[i] : c->x[0]->size[i];
     }
-    tn_status status = c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
     if (status == TN_OK) {
-        status = c->kernels->scatter_add(c->ctx, &y, &c->x[1], &c->x[0], dim);
+        status = c->kernels->scatter_add(c->ctx, &y, c->x[1], c->x[0], dim);
     }
     return tn__index_status(c, status, "index", y.size[dim]);
 }

@@ -33,13 +33,13 @@ static bool scatter_rows_shape(tn_op_call *c) {
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
 }
 
-static tn_status scatter_rows_forward(tn_op_call *c) {
+static tn_status scatter_rows_forward(const tn_op_call *c) {
     const scatter_rows_args *args = c->args;
-    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
-    tn_desc src = tn__desc_front(&c->x[0], dim), y = tn__desc_front(&c->y[0], dim);
-    tn_status status = c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
+    tn_desc src = tn__desc_front(c->x[0], dim), y = tn__desc_front(c->y[0], dim);
+    tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
     if (status == TN_OK) {
-        status = c->kernels->scatter_add_rows(c->ctx, &y, &c->x[1], &src);
+        status = c->kernels->scatter_add_rows(c->ctx, &y, c->x[1], &src);
     }
     return tn__index_status(c, status, "index", args->size);
 }

@@ -61,7 +61,7 @@ const tn_op tn__op_bilinear = {
     .optional = 1u << 3,
     .shape = bilinear_shape,
     .compose = bilinear_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = bilinear_samples,
 };
 

@@ -6,8 +6,7 @@
  * One operation and not two because the kernel adds b while the product is still in cache. Each
  * gradient keeps only what it reads: with frozen weights x is not held. dw and db are summed in
  * f32 where the weights are copies of f32 parameters, and added at once to what other uses of the
- * same weights gave; where the device's table has linear_backward_weight,
- * both come from one product.
+ * same weights gave. A device's own kernel is of these two alone: both come from one product.
  */
 #include "ops/linalg/linear.h"
 
@@ -39,8 +38,8 @@ static tn_tensor *linear_compose(tn_op_call *c) {
     return tn__optional(c, 2) ? tn_add(y, c->in[2]) : y;
 }
 
-static tn_status linear_forward(tn_op_call *c) {
-    return c->kernels->linear(c->ctx, tn_op_y(c, 0), tn_op_x(c, 0), tn_op_x(c, 1), tn_op_x(c, 2));
+static tn_status linear_forward(const tn_op_call *c) {
+    return c->kernels->linear(c->ctx, c->y[0], c->x[0], c->x[1], c->x[2]);
 }
 
 static tn_tensor *as_rows(tn_tensor *x, tn_dims d) {
@@ -113,20 +112,26 @@ static tn_status sum_columns(const tn_op_back *b, const tn_desc *db, const tn_de
     return b->adds ? add_columns(b, &row, dy) : b->kernels->reduce(b->ctx, TN_SUM, &row, dy);
 }
 
+/* dw (+)= dy^T x and db, where they are wanted: together where the device has a kernel for that. */
+static tn_status weight_gradients(const tn_op_back *b, const tn_desc *dy) {
+    const tn_desc *dw = b->dx[1], *db = b->dx[2];
+    tn_status status = TN_EUNSUPPORTED;
+    if (dw && (!db || db->dtype == dw->dtype)) {
+        tn_op_back together = *b;
+        together.dy[0] = dy;
+        status = tn_op_run_back(&tn__op_linear, &together);
+    }
+    if (status != TN_EUNSUPPORTED) {
+        return status;
+    }
+    tn_desc dyt = tn_desc_swap(dy, 0, 1);
+    status = dw ? run_product(b, dw, &dyt, b->x[0], b->adds ? 1.0 : 0.0) : TN_OK;
+    return status == TN_OK && db ? sum_columns(b, db, dy) : status;
+}
+
 tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy) {
-    const tn_desc *dx = b->dx[0], *dw = b->dx[1], *db = b->dx[2];
-    bool together = dw && b->kernels->linear_backward_weight && (!db || db->dtype == dw->dtype);
-    tn_status status = TN_OK;
-    if (together) {
-        status = b->kernels->linear_backward_weight(b->ctx, dw, db, dy, b->x[0], b->adds);
-    } else if (dw) {
-        tn_desc dyt = tn_desc_swap(dy, 0, 1);
-        status = run_product(b, dw, &dyt, b->x[0], b->adds ? 1.0 : 0.0);
-    }
-    if (status == TN_OK && db && !together) {
-        status = sum_columns(b, db, dy);
-    }
-    return status == TN_OK && dx ? run_product(b, dx, dy, b->x[1], 0.0) : status;
+    tn_status status = weight_gradients(b, dy);
+    return status == TN_OK && b->dx[0] ? run_product(b, b->dx[0], dy, b->x[1], 0.0) : status;
 }
 
 static tn_status linear_backward_kernel(const tn_op_back *b) {
@@ -162,15 +167,15 @@ const tn_op tn__op_linear = {
     .optional = 1u << 2,
     .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)},
     .shape = tn__linear_shape,
+    .kernel = TN_FUSED(linear),
     .forward = linear_forward,
-    .needs = TN_KERNEL(linear),
     .compose = linear_compose,
     .backward = linear_backward,
     .backward_kernel = linear_backward_kernel,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
     .widens = TN__LINEAR_WEIGHTS,
-    .adds = TN__LINEAR_WEIGHTS,
+    .flags = TN_OP_ADDS,
     .samples = tn__linear_samples,
     .work = tn__linear_work,
 };

@@ -12,7 +12,7 @@ bool tn__linear_shape(tn_op_call *c);
 
 /* By kernels: the wanted gradients of inputs 0, 1 and 2 from dy (n, out), the gradient of
  * x w^T + b. */
-tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy);
+TN_API tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy);
 
 void tn__linear_work(tn_op_work *w);
 

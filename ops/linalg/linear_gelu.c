@@ -14,13 +14,14 @@ static bool linear_gelu_shape(tn_op_call *c) {
            (!c->record || tn_op_out(c, tn_shape(c->out[0]), tn_dtype_of(c->in[0])));
 }
 
-static tn_status linear_gelu_forward(tn_op_call *c) {
-    const tn_desc *y = tn_op_y(c, 0), *pre = tn_op_y(c, 1), *w = tn_op_x(c, 1);
-    if (c->kernels->linear_gelu) {
-        return c->kernels->linear_gelu(c->ctx, y, pre, tn_op_x(c, 0), w, tn_op_x(c, 2));
+static tn_status linear_gelu_forward(const tn_op_call *c) {
+    const tn_desc *y = c->y[0], *pre = c->y[1], *w = c->x[1];
+    tn_status status = tn_op_run(c->op, c);
+    if (status != TN_EUNSUPPORTED) {
+        return status;
     }
     pre = pre ? pre : y;
-    tn_status status = c->kernels->linear(c->ctx, pre, tn_op_x(c, 0), w, tn_op_x(c, 2));
+    status = c->kernels->linear(c->ctx, pre, c->x[0], w, c->x[2]);
     return status == TN_OK ? c->kernels->unary(c->ctx, TN_GELU_TANH, y, pre, 0, 0) : status;
 }
 
@@ -47,14 +48,14 @@ const tn_op tn__op_linear_gelu = {
     .optional = 1u << 2,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
     .shape = linear_gelu_shape,
+    .kernel = TN_FUSED(linear_gelu),
     .forward = linear_gelu_forward,
-    .needs = TN_KERNEL(linear),
     .compose = linear_gelu_compose,
     .backward_kernel = linear_gelu_backward_kernel,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1)},
     .widens = TN__LINEAR_WEIGHTS,
-    .adds = TN__LINEAR_WEIGHTS,
+    .flags = TN_OP_ADDS,
     .samples = tn__linear_samples,
     .work = tn__linear_work,
 };

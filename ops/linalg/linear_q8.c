@@ -6,6 +6,7 @@
  * Row j of the weight is scale[j] w[j]. The kernel reads w once and keeps its sums in f32. x, scale
  * and b have gradients, by way of the composition; bytes have none.
  */
+#include "backends/ref/ref.h"
 #include "ops/dims.h"
 #include "ops/op.h"
 
@@ -40,9 +41,21 @@ static tn_tensor *linear_q8_compose(tn_op_call *c) {
     return tn_linear_op(c->in[0], tn_mul(tn_cast(c->in[1], dtype), scale), tn__optional(c, 3));
 }
 
-static tn_status linear_q8_forward(tn_op_call *c) {
-    return c->kernels->linear_q8(c->ctx, tn_op_y(c, 0), tn_op_x(c, 0), tn_op_x(c, 1), tn_op_x(c, 2),
-                                 tn_op_x(c, 3));
+/* scale is applied to sums that are not rounded to y's dtype. */
+static tn_status linear_q8_host(const tn_op_call *c) {
+    const tn_desc *y = c->y[0], *x = c->x[0], *w = c->x[1], *scale = c->x[2], *b = c->x[3];
+    for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {
+        int64_t i = at.index[0], j = at.index[1];
+        double sum = 0;
+        for (int64_t t = 0; t < x->size[1]; t++) {
+            sum += load_float(x, i * x->stride[0] + t * x->stride[1]) *
+                   (double)load_integer(w, j * w->stride[0] + t * w->stride[1]);
+        }
+        store_float(y, at.at[0],
+                    load_float(scale, j * scale->stride[0]) * sum +
+                        (b ? load_float(b, j * b->stride[0]) : 0));
+    }
+    return TN_OK;
 }
 
 /* One row of x, few, and more than the kernel for few takes; none, and no width. */
@@ -76,10 +89,10 @@ const tn_op tn__op_linear_q8 = {
     .optional = 1u << 3,
     .saves = TN_SAVES_INPUTS,
     .shape = linear_q8_shape,
-    .forward = linear_q8_forward,
-    .needs = TN_KERNEL(linear_q8),
+    .kernel = TN_FUSED(linear_q8),
+    .host = {.forward = linear_q8_host},
     .compose = linear_q8_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1)},
     .samples = linear_q8_samples,

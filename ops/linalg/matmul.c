@@ -78,9 +78,9 @@ static int64_t batch_stride(const tn_desc *x, int batch, int i, int of) {
  * it. */
 static void stack_collapse(stack *s, const tn_op_call *c, int batch, int batch_a, int batch_b) {
     for (int i = 0; i < batch; i++) {
-        int64_t size = c->y[0].size[i];
-        int64_t step[3] = {batch_stride(&c->x[0], batch_a, i, batch),
-                           batch_stride(&c->x[1], batch_b, i, batch), c->y[0].stride[i]};
+        int64_t size = c->y[0]->size[i];
+        int64_t step[3] = {batch_stride(c->x[0], batch_a, i, batch),
+                           batch_stride(c->x[1], batch_b, i, batch), c->y[0]->stride[i]};
         if (size == 1) {
             continue;
         }
@@ -151,8 +151,8 @@ static tn_status stack_run(stack *s, const tn_op_call *c) {
     return TN_OK;
 }
 
-static tn_status matmul_forward(tn_op_call *c) {
-    const tn_desc *a = &c->x[0], *b = &c->x[1], *y = &c->y[0];
+static tn_status matmul_forward(const tn_op_call *c) {
+    const tn_desc *a = c->x[0], *b = c->x[1], *y = c->y[0];
     bool row = a->ndim == 1, column = b->ndim == 1;
     int batch = y->ndim - !row - !column;
     for (int i = 0; i < y->ndim; i++) {

@@ -56,7 +56,7 @@ const tn_op tn__op_bce = {
     .optional = 1u << 2,
     .shape = tn__loss_shape,
     .compose = bce_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = bce_samples,
 };
 

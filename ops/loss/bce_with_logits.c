@@ -53,7 +53,7 @@ const tn_op tn__op_bce_with_logits = {
     .optional = 1u << 2 | 1u << 3,
     .shape = tn__loss_shape,
     .compose = bce_with_logits_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = bce_with_logits_samples,
 };
 

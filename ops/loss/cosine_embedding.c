@@ -72,7 +72,7 @@ const tn_op tn__op_cosine_embedding = {
     .args_size = sizeof(tn__loss_args),
     .shape = cosine_embedding_shape,
     .compose = cosine_embedding_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = cosine_embedding_samples,
 };
 

@@ -87,7 +87,7 @@ const tn_op tn__op_cosine_similarity = {
     .args_size = sizeof(cosine_args),
     .shape = cosine_similarity_shape,
     .compose = cosine_similarity_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = cosine_similarity_samples,
 };
 

@@ -12,8 +12,11 @@
  * made again from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
  * would have an error of eps times the largest logit.
  */
+#include "autograd/kernel.h"
 #include "autograd/node.h"
-#include "ops/dims.h"
+#include "backends/cross_entropy.h"
+#include "backends/ref/ref.h"
+#include "ops/host.h"
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
@@ -44,13 +47,81 @@ static bool cross_entropy_shape(tn_op_call *c) {
            (o->reduction != TN_MEAN || tn_op_out(c, TN_DIMS(), wide));        /* rows that count */
 }
 
+/* ---- Rows on the host ------------------------------------------------------------------------ */
+
+/* The column of row i's label. */
+static int64_t target_at(const tn_cross_entropy_args *args, const tn_desc *label, int64_t i,
+                         int64_t c) {
+    return tn__target_of(args, load_integer(label, i * label->stride[0]), c);
+}
+
+static tn_status check_labels(tn_context *ctx, const tn_cross_entropy_args *args,
+                              const tn_desc *label, int64_t c) {
+    for (int64_t i = 0; i < label->size[0]; i++) {
+        if (target_at(args, label, i, c) == TN__OUTSIDE) {
+            return tn__host_bad_index(ctx, i, load_integer(label, i * label->stride[0]));
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status rows_host(const tn_op_call *call) {
+    const tn_cross_entropy_args *args = call->args;
+    const tn_desc *x = call->x[0], *label = call->x[1], *loss = call->y[0], *top = call->y[1],
+                  *log_sum = call->y[2];
+    int64_t rows = x->size[0], c = x->size[1];
+    tn_status status = check_labels(call->ctx, args, label, c);
+    for (int64_t i = 0; i < rows && status == TN_OK; i++) {
+        int64_t row = i * x->stride[0], target = target_at(args, label, i, c);
+        double most = -INFINITY, sum = 0, below = 0, s = args->label_smoothing, value = 0;
+        for (int64_t j = 0; j < c; j++) {
+            most = fmax(most, load_float(x, row + j * x->stride[1]));
+        }
+        for (int64_t j = 0; j < c; j++) {
+            double shifted = load_float(x, row + j * x->stride[1]) - most;
+            below += shifted;
+            sum += exp(shifted);
+        }
+        if (target >= 0) {
+            value = (1 - s) * (log(sum) - (load_float(x, row + target * x->stride[1]) - most));
+            value += s > 0 ? s * (log(sum) - below / (double)c)
+                           : 0; /* a logit of -inf must not make 0 * inf */
+        }
+        store_float(loss, i * loss->stride[0], value);
+        store_float(top, i * top->stride[0], most);
+        store_float(log_sum, i * log_sum->stride[0], log(sum));
+    }
+    return status;
+}
+
+static tn_status rows_host_back(const tn_op_back *b) {
+    const tn_cross_entropy_args *args = b->args;
+    const tn_desc *x = b->x[0], *label = b->x[1], *dloss = b->dy[0], *top = b->y[1],
+                  *log_sum = b->y[2], *dx = b->dx[0];
+    int64_t rows = x->size[0], c = x->size[1];
+    tn_status status = check_labels(b->ctx, args, label, c);
+    for (int64_t i = 0; i < rows && status == TN_OK; i++) {
+        int64_t target = target_at(args, label, i, c);
+        double g = load_float(dloss, i * dloss->stride[0]),
+               most = load_float(top, i * top->stride[0]),
+               log_total = load_float(log_sum, i * log_sum->stride[0]), s = args->label_smoothing;
+        for (int64_t j = 0; j < c; j++) {
+            double wanted = (j == target ? 1 - s : 0) + s / (double)c;
+            double p = exp(load_float(x, i * x->stride[0] + j * x->stride[1]) - most - log_total);
+            store_float(dx, i * dx->stride[0] + j * dx->stride[1],
+                        target == TN__IGNORED ? 0 : g * (p - wanted));
+        }
+    }
+    return status;
+}
+
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* count = how many labels are not ignore_index. same: n bytes, ones: n elements of count's
  * dtype, key: one label; all scratch. */
-static tn_status count_rows(tn_op_call *c, const tn_desc *ones, void *same, void *key) {
+static tn_status count_rows(const tn_op_call *c, const tn_desc *ones, void *same, void *key) {
     const tn_cross_entropy_options *o = c->args;
-    const tn_desc *label = &c->x[1];
+    const tn_desc *label = c->x[1];
     int64_t n = label->size[0];
     tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
             counts = tn__desc_vector(same, TN_BOOL, n), all = tn__desc_repeat(&ignored, n);
@@ -61,30 +132,32 @@ static tn_status count_rows(tn_op_call *c, const tn_desc *ones, void *same, void
     if (status == TN_OK) {
         status = c->kernels->copy(c->ctx, ones, &counts);
     }
-    return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, &c->y[3], ones) : status;
+    return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, c->y[3], ones) : status;
 }
 
 /* The rows' losses, in output 0 (TN_NONE) or in scratch memory. */
-static tn_status row_losses(tn_op_call *c, const tn_desc *losses) {
+static tn_status row_losses(const tn_op_call *c, const tn_desc *losses) {
     const tn_cross_entropy_options *o = c->args;
     tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
                                   .label_smoothing = o->label_smoothing};
-    tn_status status =
-        c->kernels->cross_entropy(c->ctx, losses, &c->y[1], &c->y[2], &c->x[0], &c->x[1], &args);
+    tn_op_call rows = *c;
+    rows.args = &args;
+    rows.y[0] = losses;
+    tn_status status = tn_op_run(c->op, &rows);
     if (status == TN_EINDEX) {
         tn_op_fail(
             c, status,
             "label %lld at position %lld is outside [0, %lld) and is not ignore_index (%lld)",
             (long long)c->ctx->bad_value, (long long)c->ctx->bad_position,
-            (long long)c->x[0].size[1], (long long)o->ignore_index);
+            (long long)c->x[0]->size[1], (long long)o->ignore_index);
     }
     return status;
 }
 
-static tn_status reduced_loss(tn_op_call *c) {
+static tn_status reduced_loss(const tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    int64_t n = c->x[0].size[0];
-    tn_dtype wide = c->y[0].dtype;
+    int64_t n = c->x[0]->size[0];
+    tn_dtype wide = c->y[0]->dtype;
     size_t elements = (size_t)n * tn_dtype_size(wide),
            bytes = sizeof(int64_t) + elements + (size_t)n;
     char *scratch = c->ctx->workspace(c->ctx, bytes); /* one label, n losses, n flags */
@@ -94,21 +167,21 @@ static tn_status reduced_loss(tn_op_call *c) {
     tn_desc losses = tn__desc_vector(scratch + sizeof(int64_t), wide, n);
     tn_status status = row_losses(c, &losses);
     if (status == TN_OK) {
-        status = c->kernels->reduce(c->ctx, TN_SUM, &c->y[0], &losses);
+        status = c->kernels->reduce(c->ctx, TN_SUM, c->y[0], &losses);
     }
     if (status == TN_OK && o->reduction == TN_MEAN) {
         status = count_rows(c, &losses, scratch + sizeof(int64_t) + elements, scratch);
         if (status == TN_OK) {
-            status = c->kernels->binary(c->ctx, TN_DIV, &c->y[0], &c->y[0], &c->y[3]);
+            status = c->kernels->binary(c->ctx, TN_DIV, c->y[0], c->y[0], c->y[3]);
         }
     }
     c->ctx->workspace_free(c->ctx, scratch, bytes);
     return status;
 }
 
-static tn_status cross_entropy_forward(tn_op_call *c) {
+static tn_status cross_entropy_forward(const tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    return o->reduction == TN_NONE ? row_losses(c, &c->y[0]) : reduced_loss(c);
+    return o->reduction == TN_NONE ? row_losses(c, c->y[0]) : reduced_loss(c);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -117,7 +190,7 @@ static tn_status cross_entropy_forward(tn_op_call *c) {
  * elements are the program's, through views as well. */
 static bool can_be_consumed(const tn_tensor *x) {
     const tn_node *node = x->node;
-    while (node && !node->op->forward) {
+    while (node && !tn__op_fills(node->op)) {
         node = node->edges[0].node;
     }
     return node && tn_is_contiguous(x);
@@ -139,8 +212,10 @@ static tn_status gradient_of_rows(const tn_op_back *b, const tn_desc *dloss) {
     if (o->reduction != TN_NONE) {
         all = tn__desc_repeat(dloss, b->x[0]->size[0]);
     }
-    return b->kernels->cross_entropy_backward(b->ctx, b->dx[0], &all, b->y[1], b->y[2], b->x[0],
-                                              b->x[1], &args);
+    tn_op_back rows = *b;
+    rows.args = &args;
+    rows.dy[0] = &all;
+    return tn_op_run_back(&tn__op_cross_entropy, &rows);
 }
 
 static tn_status cross_entropy_backward_kernel(const tn_op_back *b) {
@@ -225,12 +300,12 @@ const tn_op tn__op_cross_entropy = {
     .args_size = sizeof(tn_cross_entropy_options),
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = cross_entropy_shape,
+    .kernel = TN_FUSED(cross_entropy),
     .forward = cross_entropy_forward,
-    .needs = TN_KERNEL(cross_entropy),
+    .host = {rows_host, rows_host_back},
     .compose = cross_entropy_compose,
     .backward_kernel = cross_entropy_backward_kernel,
-    .backward_needs = TN_KERNEL(cross_entropy_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1), TN_ROWS(0)},
     .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
     .room = cross_entropy_room,

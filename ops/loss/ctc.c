@@ -317,11 +317,11 @@ static tn_status run_job(tn_context *ctx, ctc_job *j) {
 
 static tn_status ctc_host(const tn_op_call *c) {
     ctc_job j = {.options = c->args,
-                 .x = c->x[X],
-                 .targets = c->x[TARGETS],
-                 .input_lengths = c->x[INPUT_LENGTHS],
-                 .target_lengths = c->x[TARGET_LENGTHS],
-                 .y = tn_op_y(c, 0)};
+                 .x = *c->x[X],
+                 .targets = *c->x[TARGETS],
+                 .input_lengths = *c->x[INPUT_LENGTHS],
+                 .target_lengths = *c->x[TARGET_LENGTHS],
+                 .y = c->y[0]};
     return run_job(c->ctx, &j);
 }
 
@@ -503,10 +503,9 @@ const tn_op tn__op_ctc = {
     .args_size = sizeof(tn_ctc_options),
     .saves = TN_SAVES_INPUTS,
     .shape = ctc_shape,
-    .host = ctc_host,
+    .host = {ctc_host, ctc_host_backward},
     .compose = ctc_compose,
-    .host_backward = ctc_host_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = ctc_samples,
 };
 

@@ -37,7 +37,7 @@ const tn_op tn__op_huber = {
     .args_size = sizeof(tn__loss_args),
     .shape = huber_shape,
     .compose = huber_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = huber_samples,
 };
 

@@ -34,7 +34,7 @@ const tn_op tn__op_kl_div = {
     .args_size = sizeof(tn__loss_args),
     .shape = tn__loss_shape,
     .compose = kl_div_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = kl_div_samples,
 };
 

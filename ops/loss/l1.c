@@ -24,7 +24,7 @@ const tn_op tn__op_l1 = {
     .args_size = sizeof(tn__loss_args),
     .shape = tn__loss_shape,
     .compose = l1_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = l1_samples,
 };
 

@@ -44,7 +44,7 @@ const tn_op tn__op_margin_ranking = {
     .args_size = sizeof(tn__loss_args),
     .shape = margin_ranking_shape,
     .compose = margin_ranking_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = margin_ranking_samples,
 };
 

@@ -27,17 +27,17 @@ static bool mse_shape(tn_op_call *c) {
     return tn_op_out(c, dims, tn_dtype_of(c->in[0]));
 }
 
-static tn_status sum_squares(tn_op_call *c, const tn_desc *y) {
-    tn_status status = c->kernels->binary(c->ctx, TN_SUB, y, &c->x[0], &c->x[1]);
+static tn_status sum_squares(const tn_op_call *c, const tn_desc *y) {
+    tn_status status = c->kernels->binary(c->ctx, TN_SUB, y, c->x[0], c->x[1]);
     return status == TN_OK ? c->kernels->unary(c->ctx, TN_SQUARE, y, y, 0.0, 0.0) : status;
 }
 
-static tn_status mse_forward(tn_op_call *c) {
+static tn_status mse_forward(const tn_op_call *c) {
     const mse_args *args = c->args;
     if (args->how == TN_NONE) {
-        return sum_squares(c, &c->y[0]);
+        return sum_squares(c, c->y[0]);
     }
-    tn_desc all = c->x[0]; /* x's shape, contiguous, in scratch memory */
+    tn_desc all = *c->x[0]; /* x's shape, contiguous, in scratch memory */
     int64_t n = 1;
     for (int i = all.ndim - 1; i >= 0; i--) {
         all.stride[i] = n;
@@ -49,7 +49,7 @@ static tn_status mse_forward(tn_op_call *c) {
         return TN_ENOMEM;
     }
     tn_desc row = tn__desc_vector(all.data, all.dtype, n),
-            y = tn__desc_vector(c->y[0].data, all.dtype, 1);
+            y = tn__desc_vector(c->y[0]->data, all.dtype, 1);
     tn_status status = sum_squares(c, &all);
     if (status == TN_OK) {
         status = c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_MEAN : TN_SUM, &y, &row);
@@ -97,7 +97,7 @@ const tn_op tn__op_mse = {
     .shape = mse_shape,
     .forward = mse_forward,
     .backward = mse_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = mse_samples,
 };
 

@@ -61,7 +61,7 @@ const tn_op tn__op_multi_margin = {
     .optional = 1u << 2,
     .shape = multi_margin_shape,
     .compose = multi_margin_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = multi_margin_samples,
 };
 

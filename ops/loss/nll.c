@@ -60,7 +60,7 @@ const tn_op tn__op_nll = {
     .optional = 1u << 2,
     .shape = nll_shape,
     .compose = nll_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = nll_samples,
 };
 

@@ -40,7 +40,7 @@ const tn_op tn__op_smooth_l1 = {
     .args_size = sizeof(tn__loss_args),
     .shape = smooth_l1_shape,
     .compose = smooth_l1_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = smooth_l1_samples,
 };
 

@@ -80,7 +80,7 @@ const tn_op tn__op_triplet_margin = {
     .args_size = sizeof(tn_triplet_options),
     .shape = triplet_margin_shape,
     .compose = triplet_margin_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = triplet_margin_samples,
 };
 

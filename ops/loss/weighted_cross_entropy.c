@@ -73,6 +73,6 @@ const tn_op tn__op_weighted_cross_entropy = {
     .args_size = sizeof(tn_cross_entropy_options),
     .shape = weighted_cross_entropy_shape,
     .compose = weighted_cross_entropy_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = weighted_cross_entropy_samples,
 };

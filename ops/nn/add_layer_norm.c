@@ -10,17 +10,14 @@
  * another. One kernel reads and writes each row once where the device has it; elsewhere the two
  * operations run. Of the rows only s is kept.
  */
+#include "backends/norm.h"
 #include "ops/dims.h"
-
-typedef struct add_layer_norm_args {
-    double eps;
-} add_layer_norm_args;
 
 enum { A, B, W, BIAS, INPUTS };
 enum { Y, S, MEAN, RSTD };
 
 static bool add_layer_norm_shape(tn_op_call *c) {
-    const add_layer_norm_args *args = c->args;
+    const tn_norm_args *args = c->args;
     tn_dims a = tn_shape(c->in[A]), b = tn_shape(c->in[B]);
     if (!tn_op_same_dtype(c) || !tn_op_float(c, A) || !tn__eps_fits(c, args->eps)) {
         return false;
@@ -51,16 +48,9 @@ static bool add_layer_norm_shape(tn_op_call *c) {
 }
 
 static tn_tensor *add_layer_norm_compose(tn_op_call *c) {
-    const add_layer_norm_args *args = c->args;
+    const tn_norm_args *args = c->args;
     tn_tensor *s = c->out[S] = tn_add(c->in[A], c->in[B]);
     return tn_layer_norm_op(s, tn__optional(c, W), tn__optional(c, BIAS), args->eps);
-}
-
-static tn_status add_layer_norm_forward(tn_op_call *c) {
-    const add_layer_norm_args *args = c->args;
-    return c->kernels->add_layer_norm(c->ctx, tn_op_y(c, S), tn_op_y(c, Y), tn_op_y(c, MEAN),
-                                      tn_op_y(c, RSTD), tn_op_x(c, A), tn_op_x(c, B), tn_op_x(c, W),
-                                      tn_op_x(c, BIAS), args->eps);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -71,7 +61,7 @@ static void give_sum(tn_op_grad *g, tn_tensor *ds) {
 }
 
 static void add_layer_norm_backward(tn_op_grad *g) {
-    const add_layer_norm_args *args = g->args;
+    const tn_norm_args *args = g->args;
     tn_tensor *dy = g->dout[Y], *dsum = g->dout[S];
     if (!dy) { /* only s was used */
         give_sum(g, dsum);
@@ -103,16 +93,10 @@ static tn_tensor *add_layer_norm_room(tn_op_grad *g, int i, tn_tensor *const *ma
     return i == B ? made[A] : NULL;
 }
 
-static tn_status add_layer_norm_backward_kernel(const tn_op_back *b) {
-    return b->kernels->add_layer_norm_backward(b->ctx, b->dx[A] ? b->dx[A] : b->dx[B], b->dx[W],
-                                               b->dx[BIAS], b->dy[S], b->dy[Y], b->y[S], b->y[MEAN],
-                                               b->y[RSTD], b->x[W]);
-}
-
 /* Each combination of weight and bias; no rows, no columns to speak of, rows beyond a vector
  * register. */
 static void add_layer_norm_samples(tn_op_samples *s) {
-    static const add_layer_norm_args usual = {1e-5}, large = {0.1};
+    static const tn_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
                                      {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++) {
@@ -143,19 +127,16 @@ static void add_layer_norm_samples(tn_op_samples *s) {
 const tn_op tn__op_add_layer_norm = {
     .name = "add_layer_norm",
     .inputs = {"a", "b", "weight", "bias"},
-    .args_size = sizeof(add_layer_norm_args),
-    .fields = {TN_FIELD(add_layer_norm_args, eps)},
+    .args_size = sizeof(tn_norm_args),
+    .fields = {TN_FIELD(tn_norm_args, eps)},
     .results = 2,
     .optional = 1u << W | 1u << BIAS,
     .saves = TN_SAVES_INPUT(W) | TN_SAVES_OUTPUT(S) | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(RSTD),
     .shape = add_layer_norm_shape,
-    .forward = add_layer_norm_forward,
-    .needs = TN_KERNEL(add_layer_norm),
+    .kernel = TN_FUSED(add_layer_norm),
     .compose = add_layer_norm_compose,
     .backward = add_layer_norm_backward,
-    .backward_kernel = add_layer_norm_backward_kernel,
-    .backward_needs = TN_KERNEL(add_layer_norm_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1), TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .widens = 1u << W | 1u << BIAS,
@@ -166,7 +147,7 @@ const tn_op tn__op_add_layer_norm = {
 tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,
                              double eps, tn_tensor **sum) {
     tn_tensor *in[INPUTS] = {a, b, weight, bias}, *results[TN_OP_OUTPUTS];
-    tn_apply_many(&tn__op_add_layer_norm, &(add_layer_norm_args){eps}, in, INPUTS, results);
+    tn_apply_many(&tn__op_add_layer_norm, &(tn_norm_args){eps}, in, INPUTS, results);
     if (sum) {
         *sum = results[S];
     }

@@ -18,25 +18,13 @@
  * kernels take any strides.
  */
 #include "ops/nn/attention.h"
+
+#include "backends/ref/ref.h"
 #include "ops/dims.h"
 
 #include <math.h>
 
 /* ---- Shared with attention_qkv --------------------------------------------------------------- */
-
-tn_attention_args tn__attention_args(tn_attention_options options, int64_t width,
-                                     const tn_desc *mask, const int64_t *scores, tn_desc *seen) {
-    tn_attention_args args = {.scale = options.scale, .causal = options.causal};
-    if (args.scale == 0.0) {
-        args.scale = width > 0 ? 1.0 / sqrt((double)width) : 1.0;
-    }
-    if (mask) {
-        tn_desc target = {.ndim = 4, .size = {scores[0], scores[1], scores[2], scores[3]}};
-        *seen = tn_desc_expand(mask, &target);
-        args.mask = seen;
-    }
-    return args;
-}
 
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores) {
     tn_dims want = tn_dims_from(4, scores), got;
@@ -80,15 +68,15 @@ static tn_tensor *seen_keys(tn_device device, tn_tensor *mask, bool causal, int6
 }
 
 tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
-                                  tn_attention_options options) {
+                                  tn_attention_args args) {
     int64_t heads = tn_size(q, 1), queries = tn_size(q, 2), width = tn_size(q, 3),
             keys = tn_size(k, 2);
-    double scale = tn__attention_args(options, width, NULL, NULL, NULL).scale;
+    double scale = args.scale != 0.0 ? args.scale : width > 0 ? 1.0 / sqrt((double)width) : 1.0;
     q = tn_mul_scalar(q, scale);
     k = repeat_groups(k, heads);
     v = repeat_groups(v, heads);
     tn_tensor *scores = tn_matmul(q, tn_transpose(k, 2, 3)); /* (B, H, T, S) */
-    tn_tensor *seen = seen_keys(tn_device_of(q), mask, options.causal, queries, keys);
+    tn_tensor *seen = seen_keys(tn_device_of(q), mask, args.causal, queries, keys);
     if (!seen) {
         return tn_matmul(tn_softmax(scores, 3), v);
     }
@@ -162,14 +150,159 @@ static bool attention_shape(tn_op_call *c) {
     return out_by_time(c, q, dtype) && tn_op_out(c, tn_dims_from(3, q.size), tn__wide_dtype(dtype));
 }
 
-static tn_status attention_forward(tn_op_call *c) {
-    const tn_attention_options *options = c->args;
-    const tn_desc *q = &c->x[0], *k = &c->x[1];
-    int64_t scores[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
-    tn_desc seen;
-    tn_attention_args args = tn__attention_args(*options, q->size[3], tn_op_x(c, 3), scores, &seen);
-    return c->kernels->attention(c->ctx, &c->y[0], &c->y[1], q, k, &c->x[2], &args);
+/* ---- On the host ----------------------------------------------------------------------------- */
+
+/* Where row i of head h of sequence b begins. */
+static int64_t row_at(const tn_desc *d, int64_t b, int64_t h, int64_t i) {
+    return b * d->stride[0] + h * d->stride[1] + i * d->stride[2];
 }
+
+static double dot_rows(const tn_desc *a, int64_t at_a, const tn_desc *b, int64_t at_b) {
+    double sum = 0;
+    for (int64_t d = 0; d < a->size[3]; d++) {
+        sum += load_float(a, at_a + d * a->stride[3]) * load_float(b, at_b + d * b->stride[3]);
+    }
+    return sum;
+}
+
+static bool key_visible(const tn__attention *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    if (p->causal && j > i + p->k->size[2] - p->q->size[2]) {
+        return false;
+    }
+    const tn_desc *mask = p->mask;
+    return !mask || load_integer(mask, row_at(mask, b, h, i) + j * mask->stride[3]);
+}
+
+static int64_t group_of(const tn__attention *p, int64_t h) {
+    return h / (p->q->size[1] / p->k->size[1]);
+}
+
+static double key_score(const tn__attention *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return p->scale *
+           dot_rows(p->q, row_at(p->q, b, h, i), p->k, row_at(p->k, b, group_of(p, h), j));
+}
+
+/* Row i of y; `scores` has room for Tk. */
+static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, double *scores) {
+    int64_t keys = p->k->size[2], seen = 0;
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < keys; j++) {
+        if (key_visible(p, b, h, i, j)) {
+            scores[j] = key_score(p, b, h, i, j);
+            most = fmax(most, scores[j]);
+            seen++;
+        }
+    }
+    for (int64_t j = 0; j < keys; j++) {
+        scores[j] = key_visible(p, b, h, i, j) ? exp(scores[j] - most) : 0;
+        sum += scores[j];
+    }
+    for (int64_t d = 0; d < p->y->size[3]; d++) {
+        double value = 0;
+        for (int64_t j = 0; j < keys; j++) {
+            if (key_visible(p, b, h, i, j)) { /* what is masked may be NaN */
+                value += scores[j] *
+                         load_float(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
+            }
+        }
+        store_float(p->y, row_at(p->y, b, h, i) + d * p->y->stride[3], seen ? value / sum : 0);
+    }
+    store_float(p->lse, row_at(p->lse, b, h, i), seen ? most + log(sum) : -INFINITY);
+}
+
+static tn_status attention_host(const tn_op_call *c) {
+    tn_desc seen;
+    const tn__attention p = tn__attention_of(c->x, c->y, c->args, &seen);
+    size_t bytes = (size_t)(p.k->size[2] + 1) * sizeof(double);
+    double *scores = c->ctx->workspace(c->ctx, bytes);
+    if (!scores) {
+        return TN_ENOMEM;
+    }
+    for (walk w = walk_over(1, p.lse); w.left > 0; walk_next(&w)) {
+        attend_row(&p, w.index[0], w.index[1], w.index[2], scores);
+    }
+    c->ctx->workspace_free(c->ctx, scores, bytes);
+    return TN_OK;
+}
+
+static double key_probability(const tn__attention *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return exp(key_score(p, b, h, i, j) - load_float(p->lse, row_at(p->lse, b, h, i)));
+}
+
+/* ds[i, j] for probability[i, j] = w. */
+static double score_gradient(const tn__attention *p, int64_t b, int64_t h, int64_t i, int64_t j,
+                             double w) {
+    int64_t at = row_at(p->dy, b, h, i);
+    double delta = dot_rows(p->dy, at, p->y, row_at(p->y, b, h, i));
+    return w * (dot_rows(p->dy, at, p->v, row_at(p->v, b, group_of(p, h), j)) - delta);
+}
+
+/* sum[d] += factor row[d] */
+static void add_row(double *sum, double factor, const tn_desc *d, int64_t at) {
+    for (int64_t i = 0; i < d->size[3]; i++) {
+        sum[i] += factor * load_float(d, at + i * d->stride[3]);
+    }
+}
+
+static void store_row(const tn_desc *d, int64_t at, double factor, const double *sum) {
+    for (int64_t i = 0; i < d->size[3]; i++) {
+        store_float(d, at + i * d->stride[3], factor * sum[i]);
+    }
+}
+
+/* Row i of dq. */
+static void query_gradient(const tn__attention *p, const tn_desc *dq, int64_t b, int64_t h,
+                           int64_t i, double *sum) {
+    memset(sum, 0, (size_t)dq->size[3] * sizeof *sum);
+    for (int64_t j = 0; j < p->k->size[2]; j++) {
+        if (key_visible(p, b, h, i, j)) {
+            double ds = score_gradient(p, b, h, i, j, key_probability(p, b, h, i, j));
+            add_row(sum, ds, p->k, row_at(p->k, b, group_of(p, h), j));
+        }
+    }
+    store_row(dq, row_at(dq, b, h, i), p->scale, sum);
+}
+
+/* Row j of dk and dv of group g. */
+static void key_gradient(const tn__attention *p, const tn_desc *dk, const tn_desc *dv, int64_t b,
+                         int64_t g, int64_t j, double *sum_k, double *sum_v) {
+    int64_t heads = p->q->size[1] / p->k->size[1];
+    memset(sum_k, 0, (size_t)dk->size[3] * sizeof *sum_k);
+    memset(sum_v, 0, (size_t)dv->size[3] * sizeof *sum_v);
+    for (int64_t h = g * heads; h < (g + 1) * heads; h++) {
+        for (int64_t i = 0; i < p->q->size[2]; i++) {
+            if (key_visible(p, b, h, i, j)) {
+                double w = key_probability(p, b, h, i, j);
+                add_row(sum_k, score_gradient(p, b, h, i, j, w), p->q, row_at(p->q, b, h, i));
+                add_row(sum_v, w, p->dy, row_at(p->dy, b, h, i));
+            }
+        }
+    }
+    store_row(dk, row_at(dk, b, g, j), p->scale, sum_k);
+    store_row(dv, row_at(dv, b, g, j), 1, sum_v);
+}
+
+static tn_status attention_host_back(const tn_op_back *b) {
+    tn_desc seen;
+    const tn__attention p = tn__attention_back_of(b, &seen);
+    int64_t width = p.q->size[3];
+    size_t bytes = (size_t)(2 * width + 1) * sizeof(double);
+    double *sums = b->ctx->workspace(b->ctx, bytes);
+    if (!sums) {
+        return TN_ENOMEM;
+    }
+    tn_desc query_rows = rows_of(p.dq), key_rows = rows_of(p.dk);
+    for (walk w = walk_over(1, &query_rows); w.left > 0; walk_next(&w)) {
+        query_gradient(&p, p.dq, w.index[0], w.index[1], w.index[2], sums);
+    }
+    for (walk w = walk_over(1, &key_rows); w.left > 0; walk_next(&w)) {
+        key_gradient(&p, p.dk, p.dv, w.index[0], w.index[1], w.index[2], sums, sums + width);
+    }
+    b->ctx->workspace_free(b->ctx, sums, bytes);
+    return TN_OK;
+}
+
+/* ---- Backward, made of operations, samples --------------------------------------------------- */
 
 /* A gradient with its input's order of heads and positions in memory. */
 static tn_tensor *attention_room(tn_op_grad *g, int i, tn_tensor *const *made) {
@@ -186,24 +319,14 @@ static tn_tensor *attention_room(tn_op_grad *g, int i, tn_tensor *const *made) {
     return d;
 }
 
-static tn_status attention_backward_kernel(const tn_op_back *b) {
-    const tn_attention_options *options = b->args;
-    const tn_desc *q = b->x[0], *k = b->x[1];
-    int64_t scores[4] = {q->size[0], q->size[1], q->size[2], k->size[2]};
-    tn_desc seen;
-    tn_attention_args args = tn__attention_args(*options, q->size[3], b->x[3], scores, &seen);
-    return b->kernels->attention_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], b->dy[0], b->y[0],
-                                          b->y[1], q, k, b->x[2], &args);
-}
-
 static tn_tensor *attention_compose(tn_op_call *c) {
-    const tn_attention_options *options = c->args;
-    return tn__attention_explicit(c->in[0], c->in[1], c->in[2], tn__optional(c, 3), *options);
+    const tn_attention_args *args = c->args;
+    return tn__attention_explicit(c->in[0], c->in[1], c->in[2], tn__optional(c, 3), *args);
 }
 
 /* One sample: q, k (and v), and a mask when its dims have dimensions. */
-static void add_sample(tn_op_samples *s, const char *text, const tn_attention_options *args,
-                       tn_dims q, tn_dims k, tn_dims mask) {
+static void add_sample(tn_op_samples *s, const char *text, const tn_attention_args *args, tn_dims q,
+                       tn_dims k, tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 4};
     sample.in[0] = tn_spec_real(q, -1.5, 1.5);
     sample.in[1] = tn_spec_real(k, -1.5, 1.5);
@@ -216,8 +339,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_attention_op
  * in each dimension, with two keys so that some rows are empty; a mask of nothing but false; no
  * queries, no keys; more than a block. */
 static void attention_samples(tn_op_samples *s) {
-    static const tn_attention_options plain = {false, 0.0, true}, scaled = {false, 0.25, true},
-                                      causal = {true, 0.0, true}, both = {true, 0.5, true};
+    static const tn_attention_args plain = {false, 0.0}, scaled = {false, 0.25},
+                                   causal = {true, 0.0}, both = {true, 0.5};
     tn_dims none = TN_DIMS();
     add_sample(s, "", &plain, TN_DIMS(2, 2, 3, 4), TN_DIMS(2, 2, 3, 4), none);
     add_sample(s, "scale=0.25", &scaled, TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 5, 4), none);
@@ -251,26 +374,23 @@ void tn__attention_work(tn_op_work *w, double queries, double keys, double width
 }
 
 static void attention_work(tn_op_work *w) {
-    const tn_attention_options *options = w->args;
+    const tn_attention_args *args = w->args;
     const tn_dims *q = w->x[0], *k = w->x[1];
     tn__attention_work(w, (double)(q->size[0] * q->size[1] * q->size[2]), (double)k->size[2],
-                       (double)q->size[3], options->causal && q->size[2] == k->size[2]);
+                       (double)q->size[3], args->causal && q->size[2] == k->size[2]);
 }
 
 const tn_op tn__op_attention = {
     .name = "attention",
     .inputs = {"q", "k", "v", "mask"},
-    .args_size = sizeof(tn_attention_options),
+    .args_size = sizeof(tn_attention_args),
     .optional = 1u << 3,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
     .shape = attention_shape,
-    .forward = attention_forward,
-    .needs = TN_KERNEL(attention),
+    .kernel = TN_FUSED(attention),
+    .host = {attention_host, attention_host_back},
     .compose = attention_compose,
-    .backward_kernel = attention_backward_kernel,
-    .backward_needs = TN_KERNEL(attention_backward),
-    .wide = true,
-    .always = 1u << 0 | 1u << 1 | 1u << 2,
+    .flags = TN_OP_WIDE | TN_OP_ALL_DX,
     .room = attention_room,
     .samples = attention_samples,
     .work = attention_work,
@@ -285,5 +405,6 @@ tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mas
     if (!tn__options_made(options.from_defaults, "attention", "tn_attention")) {
         return tn_inert();
     }
-    return tn_apply(&tn__op_attention, &options, (tn_tensor *[]){q, k, v, mask}, 4);
+    tn_attention_args args = {.causal = options.causal, .scale = options.scale};
+    return tn_apply(&tn__op_attention, &args, (tn_tensor *[]){q, k, v, mask}, 4);
 }

@@ -1,14 +1,9 @@
-/* What attention and attention_qkv share: the kernels' arguments,
- * and the same result made of other operations. */
+/* What attention and attention_qkv share: checks, and the same result made of other operations. */
 #ifndef TERN_OPS_NN_ATTENTION_H
 #define TERN_OPS_NN_ATTENTION_H
 
+#include "backends/attention.h"
 #include "ops/op.h"
-
-/* The kernel's arguments. `seen` holds the mask's descriptor, brought to scores' shape (B, H, T,
- * S); it must live as long. */
-tn_attention_args tn__attention_args(tn_attention_options options, int64_t width,
-                                     const tn_desc *mask, const int64_t *scores, tn_desc *seen);
 
 /* False after raising: mask is not bool or does not broadcast to scores (B, H, T, S). */
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores);
@@ -19,6 +14,6 @@ void tn__attention_work(tn_op_work *w, double queries, double keys, double width
 /* softmax(q k^T scale) v by products, where and softmax, with the T x S matrix written out.
  * Differentiable to any order. */
 tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
-                                  tn_attention_options options);
+                                  tn_attention_args args);
 
 #endif

@@ -14,7 +14,7 @@
 
 typedef struct attention_qkv_args {
     int heads;
-    tn_attention_options options;
+    tn_attention_args options;
 } attention_qkv_args;
 
 static bool attention_qkv_shape(tn_op_call *c) {
@@ -57,31 +57,38 @@ static tn_desc heads_of(const tn_desc *x, int part, int parts, int heads) {
     };
 }
 
-static tn_status attention_qkv_forward(tn_op_call *c) {
+static tn_status attention_qkv_forward(const tn_op_call *c) {
     const attention_qkv_args *args = c->args;
-    tn_desc x[3], y = heads_of(&c->y[0], 0, 1, args->heads), seen;
+    tn_desc x[3], y = heads_of(c->y[0], 0, 1, args->heads);
+    tn_op_call heads = {.args = &args->options,
+                        .kernels = c->kernels,
+                        .ctx = c->ctx,
+                        .x = {[3] = c->x[1]},
+                        .y = {&y, c->y[1]}};
     for (int i = 0; i < 3; i++) {
-        x[i] = heads_of(&c->x[0], i, 3, args->heads);
+        x[i] = heads_of(c->x[0], i, 3, args->heads);
+        heads.x[i] = &x[i];
     }
-    int64_t scores[4] = {y.size[0], y.size[1], y.size[2], y.size[2]};
-    tn_attention_args kernel_args =
-        tn__attention_args(args->options, y.size[3], tn_op_x(c, 1), scores, &seen);
-    return c->kernels->attention(c->ctx, &y, &c->y[1], &x[0], &x[1], &x[2], &kernel_args);
+    return tn_op_run(&tn__op_attention, &heads);
 }
 
 static tn_status attention_qkv_backward_kernel(const tn_op_back *b) {
     const attention_qkv_args *args = b->args;
-    tn_desc x[3], dx[3], seen, y = heads_of(b->y[0], 0, 1, args->heads),
-                               dy = heads_of(b->dy[0], 0, 1, args->heads);
+    tn_desc x[3], dx[3], y = heads_of(b->y[0], 0, 1, args->heads),
+                         dy = heads_of(b->dy[0], 0, 1, args->heads);
+    tn_op_back heads = {.args = &args->options,
+                        .kernels = b->kernels,
+                        .ctx = b->ctx,
+                        .x = {[3] = b->x[1]},
+                        .y = {&y, b->y[1]},
+                        .dy = {&dy}};
     for (int i = 0; i < 3; i++) {
         x[i] = heads_of(b->x[0], i, 3, args->heads);
         dx[i] = heads_of(b->dx[0], i, 3, args->heads);
+        heads.x[i] = &x[i];
+        heads.dx[i] = &dx[i];
     }
-    int64_t scores[4] = {y.size[0], y.size[1], y.size[2], y.size[2]};
-    tn_attention_args kernel_args =
-        tn__attention_args(args->options, y.size[3], b->x[1], scores, &seen);
-    return b->kernels->attention_backward(b->ctx, &dx[0], &dx[1], &dx[2], &dy, &y, b->y[1], &x[0],
-                                          &x[1], &x[2], &kernel_args);
+    return tn_op_run_back(&tn__op_attention, &heads);
 }
 
 static tn_tensor *attention_qkv_compose(tn_op_call *c) {
@@ -108,10 +115,9 @@ static void add_sample(tn_op_samples *s, const char *text, const attention_qkv_a
 }
 
 static void attention_qkv_samples(tn_op_samples *s) {
-    static const attention_qkv_args one = {1, {false, 0.0, true}}, two = {2, {false, 0.0, true}},
-                                    causal = {2, {true, 0.0, true}},
-                                    scaled = {3, {true, 0.25, true}},
-                                    one_causal = {1, {true, 0.0, true}};
+    static const attention_qkv_args one = {1, {false, 0.0}}, two = {2, {false, 0.0}},
+                                    causal = {2, {true, 0.0}}, scaled = {3, {true, 0.25}},
+                                    one_causal = {1, {true, 0.0}};
     tn_dims none = TN_DIMS();
     add_sample(s, "heads=1", &one, TN_DIMS(2, 3, 6), none);
     add_sample(s, "heads=2", &two, TN_DIMS(2, 3, 12), none);
@@ -141,11 +147,9 @@ const tn_op tn__op_attention_qkv = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0) | TN_SAVES_OUTPUT(1),
     .shape = attention_qkv_shape,
     .forward = attention_qkv_forward,
-    .needs = TN_KERNEL(attention),
     .compose = attention_qkv_compose,
     .backward_kernel = attention_qkv_backward_kernel,
-    .backward_needs = TN_KERNEL(attention_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = attention_qkv_samples,
     .work = attention_qkv_work,
 };
@@ -155,5 +159,6 @@ tn_tensor *tn_attention_qkv(tn_tensor *qkv, int heads, tn_tensor *mask,
     if (!tn__options_made(options.from_defaults, "attention_qkv", "tn_attention")) {
         return tn_inert();
     }
-    return tn_apply2(&tn__op_attention_qkv, &(attention_qkv_args){heads, options}, qkv, mask);
+    attention_qkv_args args = {heads, {options.causal, options.scale}};
+    return tn_apply2(&tn__op_attention_qkv, &args, qkv, mask);
 }

@@ -11,6 +11,7 @@
  */
 #include "ops/nn/batch_norm.h"
 
+#include "backends/ref/ref.h"
 #include "core/error.h"
 
 enum { X, W, B, INPUTS };
@@ -18,7 +19,7 @@ enum { Y, MEAN, VAR };
 
 bool tn__batch_norm_fits(const tn_op_call *c) {
     tn_dims x = tn_shape(c->in[X]);
-    if (!tn_op_float(c, X) || !tn__eps_fits(c, ((const tn__batch_norm_args *)c->args)->eps)) {
+    if (!tn_op_float(c, X) || !tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps)) {
         return false;
     }
     if (x.ndim < 2) {
@@ -45,20 +46,99 @@ static bool batch_norm_shape(tn_op_call *c) {
     return tn_op_out_like(c, X) && tn_op_out(c, channels, wide) && tn_op_out(c, channels, wide);
 }
 
-static tn_status batch_norm_forward(tn_op_call *c) {
-    const tn__batch_norm_args *args = c->args;
-    return c->kernels->batch_norm(c->ctx, tn_op_y(c, Y), tn_op_y(c, MEAN), tn_op_y(c, VAR),
-                                  tn_op_x(c, X), tn_op_x(c, W), tn_op_x(c, B), args->eps, false);
+/* ---- On the host ----------------------------------------------------------------------------- */
+
+/* How many elements a channel has. */
+static int64_t channel_count(const tn_desc *x) {
+    int64_t count = x->size[0];
+    for (int i = 2; i < x->ndim; i++) {
+        count *= x->size[i];
+    }
+    return count;
 }
 
-static tn_status batch_norm_backward_kernel(const tn_op_back *b) {
-    const tn__batch_norm_args *args = b->args;
-    if (b->dy[MEAN] || b->dy[VAR]) {
+/* Where element i of a channel lies, counted in row-major order. */
+static int64_t channel_offset(const tn_desc *x, int64_t channel, int64_t i) {
+    int64_t offset = channel * x->stride[1];
+    for (int k = x->ndim - 1; k >= 2; k--) {
+        offset += i % x->size[k] * x->stride[k];
+        i /= x->size[k];
+    }
+    return offset + i * x->stride[0];
+}
+
+static double channel_at(const tn_desc *x, int64_t channel, int64_t i) {
+    return load_float(x, channel_offset(x, channel, i));
+}
+
+static double vector_at(const tn_desc *d, int64_t i, double otherwise) {
+    return d ? load_float(d, i * d->stride[0]) : otherwise;
+}
+
+static void channel_moments(const tn_desc *x, int64_t channel, double *mean, double *var) {
+    int64_t m = channel_count(x);
+    double first = m > 0 ? channel_at(x, channel, 0) : 0, sum = 0, squares = 0;
+    for (int64_t i = 0; i < m; i++) {
+        sum += channel_at(x, channel, i) - first; /* 0 where all are equal */
+    }
+    *mean = first + sum / (double)m;
+    for (int64_t i = 0; i < m; i++) {
+        squares += (channel_at(x, channel, i) - *mean) * (channel_at(x, channel, i) - *mean);
+    }
+    *var = squares / (double)m;
+}
+
+tn_status tn__batch_norm_host(const tn_op_call *call) {
+    const tn_desc *x = call->x[X], *y = call->y[Y], *w = call->x[W], *b = call->x[B];
+    tn__batch_moments s = tn__batch_moments_of(call->x, call->y, call->args);
+    for (int64_t c = 0; c < x->size[1]; c++) {
+        double m = vector_at(s.mean, c, 0), v = vector_at(s.var, c, 0);
+        if (!s.given) {
+            channel_moments(x, c, &m, &v);
+            store_float(s.mean, c * s.mean->stride[0], m);
+            store_float(s.var, c * s.var->stride[0], v);
+        }
+        double r = 1 / sqrt(v + s.eps);
+        for (int64_t i = 0; i < channel_count(x); i++) {
+            store_float(y, channel_offset(y, c, i),
+                        (channel_at(x, c, i) - m) * r * vector_at(w, c, 1) + vector_at(b, c, 0));
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn__batch_norm_host_back(const tn_op_back *b) {
+    if (tn__batch_norm_refuses(b)) {
         return TN_EUNSUPPORTED;
     }
-    return b->kernels->batch_norm_backward(b->ctx, b->dx[X], b->dx[W], b->dx[B], b->dy[Y], b->x[X],
-                                           b->y[MEAN], b->y[VAR], b->x[W], args->eps, false);
+    const tn_desc *x = b->x[X], *dy = b->dy[Y], *w = b->x[W], *dx = b->dx[X];
+    tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
+    int64_t count = channel_count(x);
+    for (int64_t c = 0; c < x->size[1]; c++) {
+        double m = vector_at(s.mean, c, 0), r = 1 / sqrt(vector_at(s.var, c, 0) + s.eps);
+        double sum = 0, sum_h = 0;
+        for (int64_t i = 0; i < count; i++) {
+            sum += channel_at(dy, c, i);
+            sum_h += channel_at(dy, c, i) * (channel_at(x, c, i) - m) * r;
+        }
+        double part = s.given ? 0 : sum / (double)count,
+               part_h = s.given ? 0 : sum_h / (double)count;
+        for (int64_t i = 0; i < count && dx; i++) {
+            double h = (channel_at(x, c, i) - m) * r;
+            store_float(dx, channel_offset(dx, c, i),
+                        vector_at(w, c, 1) * r * (channel_at(dy, c, i) - part - h * part_h));
+        }
+        if (b->dx[W]) {
+            store_float(b->dx[W], c * b->dx[W]->stride[0], sum_h);
+        }
+        if (b->dx[B]) {
+            store_float(b->dx[B], c * b->dx[B]->stride[0], sum);
+        }
+    }
+    return TN_OK;
 }
+
+/* ---- Made of operations ---------------------------------------------------------------------- */
 
 tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
     tn_dims dims = {.ndim = ndim};
@@ -69,7 +149,7 @@ tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
 }
 
 tn_tensor *tn__batch_norm_finish(const tn_op_call *c, tn_tensor *centred, tn_tensor *var) {
-    const tn__batch_norm_args *args = c->args;
+    const tn_batch_norm_args *args = c->args;
     tn_tensor *w = tn__optional(c, W), *b = tn__optional(c, B);
     tn_tensor *y = tn_mul(centred, tn_rsqrt(tn_add_scalar(var, args->eps)));
     y = w ? tn_mul(y, tn__over_channels(w, tn_ndim(y))) : y;
@@ -97,7 +177,7 @@ static tn_tensor *batch_norm_compose(tn_op_call *c) {
 /* Each combination of weight and bias; one place, one row, odd sizes, rows beyond a piece of the
  * fast kernel; far from 0. */
 static void batch_norm_samples(tn_op_samples *s) {
-    static const tn__batch_norm_args usual = {1e-5}, large = {0.1};
+    static const tn_batch_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {
         {2, {6, 3}},    {3, {3, 2, 4}}, {4, {2, 3, 3, 2}}, {5, {2, 2, 1, 3, 2}}, {4, {1, 2, 5, 7}},
         {3, {2, 0, 3}}, {2, {300, 2}},  {3, {2, 1, 2100}}, {3, {130, 1, 17}},    {3, {1, 3, 1}},
@@ -130,17 +210,15 @@ static void batch_norm_samples(tn_op_samples *s) {
 const tn_op tn__op_batch_norm = {
     .name = "batch_norm",
     .inputs = {"x", "weight", "bias"},
-    .args_size = sizeof(tn__batch_norm_args),
+    .args_size = sizeof(tn_batch_norm_args),
     .results = 3,
     .optional = 1u << W | 1u << B,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(VAR),
     .shape = batch_norm_shape,
-    .forward = batch_norm_forward,
-    .needs = TN_KERNEL(batch_norm),
+    .kernel = TN_FUSED(batch_norm),
+    .host = {tn__batch_norm_host, tn__batch_norm_host_back},
     .compose = batch_norm_compose,
-    .backward_kernel = batch_norm_backward_kernel,
-    .backward_needs = TN_KERNEL(batch_norm_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
     .samples = batch_norm_samples,
 };
@@ -148,7 +226,7 @@ const tn_op tn__op_batch_norm = {
 tn_tensor *tn__batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,
                           tn_tensor **mean, tn_tensor **var) {
     tn_tensor *in[INPUTS] = {x, weight, bias}, *results[TN_OP_OUTPUTS];
-    tn_apply_many(&tn__op_batch_norm, &(tn__batch_norm_args){eps}, in, INPUTS, results);
+    tn_apply_many(&tn__op_batch_norm, &(tn_batch_norm_args){eps}, in, INPUTS, results);
     *mean = results[MEAN];
     *var = results[VAR];
     return results[Y];

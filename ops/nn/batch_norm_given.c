@@ -33,21 +33,6 @@ static bool batch_norm_given_shape(tn_op_call *c) {
     return tn_op_out_like(c, X);
 }
 
-static tn_status batch_norm_given_forward(tn_op_call *c) {
-    const tn__batch_norm_args *args = c->args;
-    return c->kernels->batch_norm(c->ctx, tn_op_y(c, 0), tn_op_x(c, MEAN), tn_op_x(c, VAR),
-                                  tn_op_x(c, X), tn_op_x(c, W), tn_op_x(c, B), args->eps, true);
-}
-
-static tn_status batch_norm_given_backward_kernel(const tn_op_back *b) {
-    const tn__batch_norm_args *args = b->args;
-    if (b->dx[MEAN] || b->dx[VAR]) {
-        return TN_EUNSUPPORTED;
-    }
-    return b->kernels->batch_norm_backward(b->ctx, b->dx[X], b->dx[W], b->dx[B], b->dy[0], b->x[X],
-                                           b->x[MEAN], b->x[VAR], b->x[W], args->eps, true);
-}
-
 static tn_tensor *batch_norm_given_compose(tn_op_call *c) {
     int ndim = tn_ndim(c->in[X]);
     tn_tensor *centred = tn_sub(c->in[X], tn__over_channels(c->in[MEAN], ndim));
@@ -57,7 +42,7 @@ static tn_tensor *batch_norm_given_compose(tn_op_call *c) {
 /* Each combination of weight and bias; no rows, one place, rows beyond a piece of the fast
  * kernel. */
 static void batch_norm_given_samples(tn_op_samples *s) {
-    static const tn__batch_norm_args usual = {1e-5};
+    static const tn_batch_norm_args usual = {1e-5};
     static const tn_dims shapes[] = {
         {2, {4, 3}}, {4, {2, 3, 3, 2}}, {3, {0, 2, 3}}, {3, {1, 2, 2100}}, {5, {2, 2, 1, 3, 2}},
     };
@@ -84,17 +69,15 @@ static void batch_norm_given_samples(tn_op_samples *s) {
 const tn_op tn__op_batch_norm_given = {
     .name = "batch_norm_given",
     .inputs = {"x", "weight", "bias", "mean", "var"},
-    .args_size = sizeof(tn__batch_norm_args),
-    .fields = {TN_FIELD(tn__batch_norm_args, eps)},
+    .args_size = sizeof(tn_batch_norm_args),
+    .fields = {TN_FIELD(tn_batch_norm_args, eps)},
     .optional = 1u << W | 1u << B,
     .saves = TN_SAVES_INPUTS,
     .shape = batch_norm_given_shape,
-    .forward = batch_norm_given_forward,
-    .needs = TN_KERNEL(batch_norm),
+    .kernel = TN_FUSED(batch_norm_given),
+    .host = {tn__batch_norm_host, tn__batch_norm_host_back},
     .compose = batch_norm_given_compose,
-    .backward_kernel = batch_norm_given_backward_kernel,
-    .backward_needs = TN_KERNEL(batch_norm_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
     .samples = batch_norm_given_samples,
 };
@@ -102,5 +85,5 @@ const tn_op tn__op_batch_norm_given = {
 tn_tensor *tn__batch_norm_given(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *mean,
                                 tn_tensor *var, double eps) {
     tn_tensor *in[INPUTS] = {x, weight, bias, mean, var};
-    return tn_apply(&tn__op_batch_norm_given, &(tn__batch_norm_args){eps}, in, INPUTS);
+    return tn_apply(&tn__op_batch_norm_given, &(tn_batch_norm_args){eps}, in, INPUTS);
 }

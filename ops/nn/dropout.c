@@ -23,9 +23,9 @@ static bool dropout_shape(tn_op_call *c) {
     return tn__shape_float(c);
 }
 
-static tn_status dropout_forward(tn_op_call *c) {
+static tn_status dropout_forward(const tn_op_call *c) {
     const dropout_args *args = c->args;
-    return c->kernels->dropout(c->ctx, &c->y[0], &c->x[0], args->p, args->key);
+    return c->kernels->dropout(c->ctx, c->y[0], c->x[0], args->p, args->key);
 }
 
 static void dropout_backward(tn_op_grad *g) {

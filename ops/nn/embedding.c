@@ -28,9 +28,9 @@ static bool embedding_shape(tn_op_call *c) {
     return tn_op_out(c, y, tn_dtype_of(c->in[0]));
 }
 
-static tn_status embedding_forward(tn_op_call *c) {
-    tn_status status = c->kernels->gather_rows(c->ctx, &c->y[0], &c->x[0], &c->x[1]);
-    return tn__index_status(c, status, "index", c->x[0].size[0]);
+static tn_status embedding_forward(const tn_op_call *c) {
+    tn_status status = c->kernels->gather_rows(c->ctx, c->y[0], c->x[0], c->x[1]);
+    return tn__index_status(c, status, "index", c->x[0]->size[0]);
 }
 
 static void embedding_backward(tn_op_grad *g) {
@@ -77,8 +77,7 @@ const tn_op tn__op_embedding = {
     .x_rows = {0, TN_ROWS(0)},
     .y_rows = {TN_ROWS(1)},
     .widens = 1u << 0,
-    .adds = 1u << 0,
-    .dy_as_dx = true,
+    .flags = TN_OP_ADDS | TN_OP_DY_AS_DX,
     .samples = embedding_samples,
     .work = tn__work_picked,
 };

@@ -7,14 +7,10 @@
  *
  * Layer norm without its mean and bias; see layer_norm.c.
  */
-#include "ops/dims.h"
-
-typedef struct rms_norm_args {
-    double eps;
-} rms_norm_args;
+#include "ops/nn/norm.h"
 
 static bool rms_norm_shape(tn_op_call *c) {
-    const rms_norm_args *args = c->args;
+    const tn_norm_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
     if (!tn_op_same_dtype(c) || !tn_op_float(c, 0) || !tn__eps_fits(c, args->eps)) {
         return false;
@@ -32,19 +28,32 @@ static bool rms_norm_shape(tn_op_call *c) {
     return tn_op_out_like(c, 0) && (!c->record || tn_op_out(c, tn__dims_leading(x), wide));
 }
 
-static tn_status rms_norm_forward(tn_op_call *c) {
-    const rms_norm_args *args = c->args;
-    return c->kernels->rms_norm(c->ctx, tn_op_y(c, 0), tn_op_y(c, 1), tn_op_x(c, 0), tn_op_x(c, 1),
-                                args->eps);
+static tn_status rms_norm_host(const tn_op_call *c) {
+    const tn_norm_args *args = c->args;
+    const tn_desc *x = c->x[0];
+    int64_t rows = x->size[0], n = x->size[1];
+    for (int64_t i = 0; i < rows; i++) {
+        double squares = 0;
+        for (int64_t j = 0; j < n; j++) {
+            squares += tn__row_load(x, i, j) * tn__row_load(x, i, j);
+        }
+        double r = 1 / sqrt(squares / (double)n + args->eps);
+        for (int64_t j = 0; j < n; j++) {
+            tn__row_store(c->y[0], i, j,
+                          tn__row_load(x, i, j) * r * tn__vector_load(c->x[1], j, 1));
+        }
+        tn__vector_store(c->y[1], i, r);
+    }
+    return TN_OK;
 }
 
-static tn_status rms_norm_backward_kernel(const tn_op_back *b) {
-    return b->kernels->rms_norm_backward(b->ctx, b->dx[0], b->dx[1], b->dy[0], b->x[0], b->y[1],
-                                         b->x[1]);
+static tn_status rms_norm_host_back(const tn_op_back *b) {
+    tn__norm_back(b, NULL, b->y[1]);
+    return TN_OK;
 }
 
 static tn_tensor *rms_norm_compose(tn_op_call *c) {
-    const rms_norm_args *args = c->args;
+    const tn_norm_args *args = c->args;
     tn_tensor *x = c->in[0], *w = tn__optional(c, 1);
     tn_tensor *rstd = tn_rsqrt(tn_add_scalar(tn_mean(tn_square(x), TN_DIMS(-1), true), args->eps));
     tn_tensor *y = tn_mul(x, rstd);
@@ -52,7 +61,7 @@ static tn_tensor *rms_norm_compose(tn_op_call *c) {
 }
 
 static void rms_norm_samples(tn_op_samples *s) {
-    static const rms_norm_args usual = {1e-5}, large = {0.1};
+    static const tn_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
                                      {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -76,16 +85,14 @@ static void rms_norm_samples(tn_op_samples *s) {
 const tn_op tn__op_rms_norm = {
     .name = "rms_norm",
     .inputs = {"x", "weight"},
-    .args_size = sizeof(rms_norm_args),
+    .args_size = sizeof(tn_norm_args),
     .optional = 1u << 1,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1),
     .shape = rms_norm_shape,
-    .forward = rms_norm_forward,
-    .needs = TN_KERNEL(rms_norm),
+    .kernel = TN_FUSED(rms_norm),
+    .host = {rms_norm_host, rms_norm_host_back},
     .compose = rms_norm_compose,
-    .backward_kernel = rms_norm_backward_kernel,
-    .backward_needs = TN_KERNEL(rms_norm_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(0)},
     .widens = 1u << 1,
@@ -93,5 +100,5 @@ const tn_op tn__op_rms_norm = {
 };
 
 tn_tensor *tn_rms_norm_op(tn_tensor *x, tn_tensor *weight, double eps) {
-    return tn_apply2(&tn__op_rms_norm, &(rms_norm_args){eps}, x, weight);
+    return tn_apply2(&tn__op_rms_norm, &(tn_norm_args){eps}, x, weight);
 }

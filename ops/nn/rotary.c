@@ -12,6 +12,7 @@
  * same up to the order of the rows of the projection before it.) y has x's order of heads and
  * positions in memory.
  */
+#include "backends/ref/ref.h"
 #include "backends/rotary.h"
 #include "ops/dims.h"
 
@@ -66,10 +67,35 @@ static bool rotary_shape(tn_op_call *c) {
     return args_fit(c, c->args) && out_by_x(c);
 }
 
-static tn_status rotary_forward(tn_op_call *c) {
-    tn_desc each = {.ndim = 2, .size = {c->x[0].size[0], c->x[0].size[2]}};
-    tn_desc positions = tn_desc_expand(&c->x[1], &each);
-    return c->kernels->rotary(c->ctx, &c->y[0], &c->x[0], &positions, c->args);
+/* Pair i of a row of x that begins at `from`, to that of y at `to`. */
+static void turn_pair(const tn_desc *y, int64_t to, const tn_desc *x, int64_t from, int64_t i,
+                      double angle) {
+    int64_t half = x->size[3] / 2;
+    double a = load_float(x, from + i * x->stride[3]),
+           b = load_float(x, from + (i + half) * x->stride[3]);
+    store_float(y, to + i * y->stride[3], a * cos(angle) - b * sin(angle));
+    store_float(y, to + (i + half) * y->stride[3], b * cos(angle) + a * sin(angle));
+}
+
+static tn_status rotary_host(const tn_op_call *c) {
+    const tn_desc *x = c->x[0], *y = c->y[0], positions = tn__rotary_positions(c);
+    const tn_rotary_args *args = c->args;
+    int64_t half = x->size[3] / 2;
+    for (int64_t b = 0; b < x->size[0]; b++) {
+        for (int64_t t = 0; t < x->size[2]; t++) {
+            double position =
+                (double)load_integer(&positions, b * positions.stride[0] + t * positions.stride[1]);
+            for (int64_t i = 0; i < half; i++) {
+                double angle = position * tn__rotary_frequency(args, i, half);
+                for (int64_t h = 0; h < x->size[1]; h++) {
+                    turn_pair(y, b * y->stride[0] + h * y->stride[1] + t * y->stride[2], x,
+                              b * x->stride[0] + h * x->stride[1] + t * x->stride[2], i,
+                              args->inverse ? -angle : angle);
+                }
+            }
+        }
+    }
+    return TN_OK;
 }
 
 static void rotary_backward(tn_op_grad *g) {
@@ -134,11 +160,11 @@ const tn_op tn__op_rotary = {
     .args_size = sizeof(tn_rotary_args),
     .saves = TN_SAVES_INPUT(1),
     .shape = rotary_shape,
-    .forward = rotary_forward,
-    .needs = TN_KERNEL(rotary),
+    .kernel = TN_FUSED(rotary),
+    .host = {.forward = rotary_host},
     .compose = rotary_compose,
     .backward = rotary_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = rotary_samples,
 };
 

@@ -3,13 +3,15 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = y (dy - sum(y dy))
  *
- * The kernels work over the last dimension of a descriptor, so any other is exchanged with it: no
- * copy. Backward reads y alone, x may die. A row of -inf gives NaN.
+ * The kernels work over rows: any other dimension is exchanged with the last, without a copy.
+ * Backward reads y alone, x may die. A row of -inf gives NaN.
  */
 #include "ops/nn/softmax.h"
 
+#include "backends/ref/ref.h"
+
 bool tn__softmax_shape(tn_op_call *c) {
-    const tn__softmax_args *args = c->args;
+    const tn_softmax_args *args = c->args;
     return tn_op_float(c, 0) && tn__dim_of_any(c->in[0], args->dim, c->op->name) >= 0 &&
            tn_op_out_like(c, 0);
 }
@@ -17,7 +19,7 @@ bool tn__softmax_shape(tn_op_call *c) {
 /* The largest element only keeps exp from overflowing; the result does not depend on it, so no
  * gradient flows there. */
 static tn_tensor *softmax_compose(tn_op_call *c) {
-    const tn__softmax_args *args = c->args;
+    const tn_softmax_args *args = c->args;
     if (tn_count(c->in[0]) == 0) {
         return tn_exp(c->in[0]);
     }
@@ -27,30 +29,68 @@ static tn_tensor *softmax_compose(tn_op_call *c) {
     return tn_div(e, tn_sum(e, dim, true));
 }
 
-static tn_status softmax_forward(tn_op_call *c) {
-    const tn__softmax_args *args = c->args;
-    tn_desc x = tn__desc_last(&c->x[0], args->dim), y = tn__desc_last(&c->y[0], args->dim);
-    return c->kernels->softmax(c->ctx, &y, &x, false);
+tn_status tn__softmax_host(const tn_op_call *c, bool log_form) {
+    tn_desc to = tn__softmax_rows(c->y[0], c->args), from = tn__softmax_rows(c->x[0], c->args);
+    const tn_desc *y = &to, *x = &from;
+    tn_desc y_rows = rows_of(y), x_rows = rows_of(x);
+    int64_t n = row_length(x), dy = row_stride(y), dx = row_stride(x);
+    for (walk w = walk_over(2, &y_rows, &x_rows); w.left > 0; walk_next(&w)) {
+        double most = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < n; j++) {
+            most = fmax(most, load_float(x, w.at[1] + j * dx));
+        }
+        for (int64_t j = 0; j < n; j++) {
+            /* NaN anywhere, or nothing but -inf: NaN */
+            sum += exp(load_float(x, w.at[1] + j * dx) - most);
+        }
+        for (int64_t j = 0; j < n; j++) {
+            double shifted = load_float(x, w.at[1] + j * dx) - most;
+            store_float(y, w.at[0] + j * dy, log_form ? shifted - log(sum) : exp(shifted) / sum);
+        }
+    }
+    return TN_OK;
+}
+
+tn_status tn__softmax_host_back(const tn_op_back *b, bool log_form) {
+    tn_desc to = tn__softmax_rows(b->dx[0], b->args), made = tn__softmax_rows(b->y[0], b->args),
+            arrived = tn__softmax_rows(b->dy[0], b->args);
+    const tn_desc *dx = &to, *y = &made, *dy = &arrived;
+    tn_desc dx_rows = rows_of(dx), y_rows = rows_of(y), dy_rows = rows_of(dy);
+    int64_t n = row_length(dx);
+    for (walk w = walk_over(3, &dx_rows, &y_rows, &dy_rows); w.left > 0; walk_next(&w)) {
+        double sum = 0;
+        for (int64_t j = 0; j < n; j++) {
+            double g = load_float(dy, w.at[2] + j * row_stride(dy));
+            sum += log_form ? g : g * load_float(y, w.at[1] + j * row_stride(y));
+        }
+        for (int64_t j = 0; j < n; j++) {
+            double g = load_float(dy, w.at[2] + j * row_stride(dy)),
+                   value = load_float(y, w.at[1] + j * row_stride(y));
+            store_float(dx, w.at[0] + j * row_stride(dx),
+                        log_form ? g - exp(value) * sum : value * (g - sum));
+        }
+    }
+    return TN_OK;
+}
+
+static tn_status softmax_host(const tn_op_call *c) {
+    return tn__softmax_host(c, false);
+}
+static tn_status softmax_host_back(const tn_op_back *b) {
+    return tn__softmax_host_back(b, false);
 }
 
 static void softmax_backward(tn_op_grad *g) {
-    const tn__softmax_args *args = g->args;
+    const tn_softmax_args *args = g->args;
     tn_tensor *y = tn_op_saved_output(g, 0), *dy = g->dout[0];
     tn_tensor *inner = tn_sum(tn_mul(y, dy), TN_DIMS(args->dim), true);
     tn_op_give(g, 0, tn_mul(y, tn_sub(dy, inner)));
 }
 
-static tn_status softmax_backward_kernel(const tn_op_back *b) {
-    const tn__softmax_args *args = b->args;
-    tn_desc dx = tn__desc_last(b->dx[0], args->dim), y = tn__desc_last(b->y[0], args->dim),
-            dy = tn__desc_last(b->dy[0], args->dim);
-    return b->kernels->softmax_backward(b->ctx, &dx, &y, &dy, false);
-}
-
 /* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
  * values whose exponentials overflow. */
 void tn__softmax_samples(tn_op_samples *s) {
-    static const tn__softmax_args first = {0}, second = {1}, last = {-1};
+    static const tn_softmax_args first = {0}, second = {1}, last = {-1};
     static const double huge[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};
     const tn_sample samples[] = {
         {.text = "dim=-1",
@@ -93,20 +133,18 @@ void tn__softmax_samples(tn_op_samples *s) {
 const tn_op tn__op_softmax = {
     .name = "softmax",
     .inputs = {"x"},
-    .args_size = sizeof(tn__softmax_args),
-    .fields = {TN_FIELD(tn__softmax_args, dim)},
+    .args_size = sizeof(tn_softmax_args),
+    .fields = {TN_FIELD(tn_softmax_args, dim)},
     .saves = TN_SAVES_OUTPUT(0),
     .shape = tn__softmax_shape,
-    .forward = softmax_forward,
-    .needs = TN_KERNEL(softmax),
+    .kernel = TN_FUSED(softmax),
+    .host = {softmax_host, softmax_host_back},
     .compose = softmax_compose,
     .backward = softmax_backward,
-    .backward_kernel = softmax_backward_kernel,
-    .backward_needs = TN_KERNEL(softmax_backward),
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tn__softmax_samples,
 };
 
 tn_tensor *tn_softmax(tn_tensor *x, int dim) {
-    return tn_apply1(&tn__op_softmax, &(tn__softmax_args){dim}, x);
+    return tn_apply1(&tn__op_softmax, &(tn_softmax_args){dim}, x);
 }

@@ -2,13 +2,14 @@
 #ifndef TERN_OPS_NN_SOFTMAX_H
 #define TERN_OPS_NN_SOFTMAX_H
 
+#include "backends/softmax.h"
 #include "ops/dims.h"
-
-typedef struct tn__softmax_args {
-    int dim;
-} tn__softmax_args;
 
 bool tn__softmax_shape(tn_op_call *c);
 void tn__softmax_samples(tn_op_samples *s);
+
+/* The host's loops, with or without the logarithm. */
+tn_status tn__softmax_host(const tn_op_call *c, bool log_form);
+tn_status tn__softmax_host_back(const tn_op_back *b, bool log_form);
 
 #endif

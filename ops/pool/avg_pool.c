@@ -64,15 +64,11 @@ static void avg_pool_piece(const void *user, int64_t first, int64_t end) {
 tn_status tn__avg_pool_host(const tn_op_call *c, tn__host_piece *piece) {
     const tn__pool_args *args = c->args;
     tn__pool_job job = {.args = args,
-                        .x = tn__planes_of(&c->x[0], args->spatial),
-                        .y = tn__planes_of(&c->y[0], args->spatial)};
+                        .x = tn__planes_of(c->x[0], args->spatial),
+                        .y = tn__planes_of(c->y[0], args->spatial)};
     int64_t each = tn__pool_volume(args->in) + tn__pool_volume(args->out);
-    tn__host_pieces(c->x[0].size[0] * c->x[0].size[1], each, piece, &job);
+    tn__host_pieces(c->x[0]->size[0] * c->x[0]->size[1], each, piece, &job);
     return TN_OK;
-}
-
-static tn_status avg_pool_forward(tn_op_call *c) {
-    return c->kernels->avg_pool(c->ctx, tn_op_y(c, 0), tn_op_x(c, 0), c->args);
 }
 
 static tn_status avg_pool_host(const tn_op_call *c) {
@@ -165,9 +161,8 @@ const tn_op tn__op_avg_pool = {
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
     .shape = avg_pool_shape,
-    .forward = avg_pool_forward,
-    .needs = TN_KERNEL(avg_pool),
-    .host = avg_pool_host,
+    .kernel = TN_FUSED(avg_pool),
+    .host = {.forward = avg_pool_host},
     .backward = avg_pool_backward,
     .samples = avg_pool_samples,
 };

@@ -60,10 +60,6 @@ static void avg_unpool_piece(const void *user, int64_t first, int64_t end) {
     }
 }
 
-static tn_status avg_unpool_forward(tn_op_call *c) {
-    return c->kernels->avg_pool_backward(c->ctx, tn_op_y(c, 0), tn_op_x(c, 0), c->args);
-}
-
 static tn_status avg_unpool_host(const tn_op_call *c) {
     return tn__avg_pool_host(c, avg_unpool_piece);
 }
@@ -81,9 +77,8 @@ const tn_op tn__op_avg_unpool = {
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
     .shape = avg_unpool_shape,
-    .forward = avg_unpool_forward,
-    .needs = TN_KERNEL(avg_pool_backward),
-    .host = avg_unpool_host,
+    .kernel = TN_FUSED(avg_unpool),
+    .host = {.forward = avg_unpool_host},
     .backward = avg_unpool_backward,
     .samples = avg_unpool_samples,
 };

@@ -61,7 +61,7 @@ static void fold_piece(const void *user, int64_t first, int64_t end) {
 
 static tn_status fold_host(const tn_op_call *c) {
     const tn__pool_args *a = c->args;
-    const tn_desc *x = &c->x[0], *y = &c->y[0];
+    const tn_desc *x = c->x[0], *y = c->y[0];
     int64_t kernel = tn__unfold_kernel(a);
     tn__pool_job job = {.args = a};
     job.x = (tn__planes){.data = x->data,
@@ -88,7 +88,7 @@ const tn_op tn__op_fold = {
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
     .shape = fold_shape,
-    .host = fold_host,
+    .host = {.forward = fold_host},
     .backward = fold_backward,
     .samples = fold_samples,
 };

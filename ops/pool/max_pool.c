@@ -26,14 +26,6 @@ static bool max_pool_shape(tn_op_call *c) {
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
-static tn_status max_pool_forward(tn_op_call *c) {
-    return c->kernels->max_pool(c->ctx, tn_op_y(c, 0), tn_op_y(c, 1), tn_op_x(c, 0), c->args);
-}
-
-static tn_status max_pool_backward_kernel(const tn_op_back *b) {
-    return b->kernels->max_pool_backward(b->ctx, b->dx[0], b->dy[0], b->y[1], b->args);
-}
-
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Results are made PLACES of a row at a time, tap by tap: what neighbours compare at one tap lies a
@@ -189,16 +181,16 @@ static void max_pool_piece(const void *user, int64_t first, int64_t end) {
 
 static tn_status max_pool_host(const tn_op_call *c) {
     const tn__pool_args *args = c->args;
-    const tn_desc *index = tn_op_y(c, 1);
+    const tn_desc *index = c->y[1];
     tn__pool_job job = {.args = args,
-                        .x = tn__planes_of(&c->x[0], args->spatial),
-                        .y = tn__planes_of(&c->y[0], args->spatial)};
+                        .x = tn__planes_of(c->x[0], args->spatial),
+                        .y = tn__planes_of(c->y[0], args->spatial)};
     if (index) {
         job.index = tn__planes_of(index, args->spatial);
         job.has_index = true;
     }
     int64_t each = tn__pool_volume(args->in) + tn__pool_volume(args->out);
-    tn__host_pieces(c->x[0].size[0] * c->x[0].size[1], each, max_pool_piece, &job);
+    tn__host_pieces(c->x[0]->size[0] * c->x[0]->size[1], each, max_pool_piece, &job);
     return TN_OK;
 }
 
@@ -320,12 +312,8 @@ const tn_op tn__op_max_pool = {
     .args_size = sizeof(tn__pool_args),
     .saves = TN_SAVES_OUTPUT(1),
     .shape = max_pool_shape,
-    .forward = max_pool_forward,
-    .needs = TN_KERNEL(max_pool),
-    .host = max_pool_host,
-    .backward_kernel = max_pool_backward_kernel,
-    .backward_needs = TN_KERNEL(max_pool_backward),
-    .host_backward = max_pool_host_backward,
+    .kernel = TN_FUSED(max_pool),
+    .host = {max_pool_host, max_pool_host_backward},
     .backward = max_pool_backward,
     .samples = max_pool_samples,
 };

@@ -110,8 +110,8 @@ static bool resample_shape(tn_op_call *c) {
 
 tn_status tn__resample_host(const tn_op_call *c, tn__host_piece *piece) {
     tn__resample_job job = {.args = c->args};
-    job.x = tn__lines_along(&c->x[0], job.args->dim);
-    job.y = tn__lines_along(&c->y[0], job.args->dim);
+    job.x = tn__lines_along(c->x[0], job.args->dim);
+    job.y = tn__lines_along(c->y[0], job.args->dim);
     if (!tn__taps_make(&job.taps, job.args, job.x.dtype)) {
         return TN_ENOMEM;
     }
@@ -221,7 +221,7 @@ const tn_op tn__op_resample = {
     .inputs = {"x"},
     .args_size = sizeof(tn__resample_args),
     .shape = resample_shape,
-    .host = resample_host,
+    .host = {.forward = resample_host},
     .backward = resample_backward,
     .samples = resample_samples,
 };

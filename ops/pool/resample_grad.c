@@ -54,7 +54,7 @@ const tn_op tn__op_resample_grad = {
     .inputs = {"x"},
     .args_size = sizeof(tn__resample_args),
     .shape = resample_grad_shape,
-    .host = resample_grad_host,
+    .host = {.forward = resample_grad_host},
     .backward = resample_grad_backward,
     .samples = resample_grad_samples,
 };

@@ -65,10 +65,10 @@ static void unfold_piece(const void *user, int64_t first, int64_t end) {
 
 static tn_status unfold_host(const tn_op_call *c) {
     const tn__pool_args *a = c->args;
-    tn__pool_job job = {.args = a, .x = tn__planes_of(&c->x[0], 2)};
-    job.y.data = c->y[0].data;
-    tn__host_pieces(c->x[0].size[0] * c->x[0].size[1], tn__unfold_kernel(a) * tn__unfold_places(a),
-                    unfold_piece, &job);
+    tn__pool_job job = {.args = a, .x = tn__planes_of(c->x[0], 2)};
+    job.y.data = c->y[0]->data;
+    tn__host_pieces(c->x[0]->size[0] * c->x[0]->size[1],
+                    tn__unfold_kernel(a) * tn__unfold_places(a), unfold_piece, &job);
     return TN_OK;
 }
 
@@ -122,7 +122,7 @@ const tn_op tn__op_unfold = {
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
     .shape = unfold_shape,
-    .host = unfold_host,
+    .host = {.forward = unfold_host},
     .backward = unfold_backward,
     .samples = unfold_samples,
 };

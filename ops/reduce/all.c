@@ -4,9 +4,9 @@
  */
 #include "ops/reduce/reduce.h"
 
-static tn_status all_forward(tn_op_call *c) {
+static tn_status all_forward(const tn_op_call *c) {
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(c->in[0]->dims, ~0u));
-    return c->kernels->reduce(c->ctx, TN_ALL, &y, &c->x[0]);
+    return c->kernels->reduce(c->ctx, TN_ALL, &y, c->x[0]);
 }
 
 const tn_op tn__op_all = {

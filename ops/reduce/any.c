@@ -11,9 +11,9 @@ bool tn__any_shape(tn_op_call *c) {
     return tn_op_out(c, TN_DIMS(), TN_BOOL);
 }
 
-static tn_status any_forward(tn_op_call *c) {
+static tn_status any_forward(const tn_op_call *c) {
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(c->in[0]->dims, ~0u));
-    return c->kernels->reduce(c->ctx, TN_ANY, &y, &c->x[0]);
+    return c->kernels->reduce(c->ctx, TN_ANY, &y, c->x[0]);
 }
 
 void tn__any_samples(tn_op_samples *s) {

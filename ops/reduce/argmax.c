@@ -32,19 +32,19 @@ bool tn__argmax_shape(tn_op_call *c) {
     return tn_op_out(c, dims, TN_I64);
 }
 
-tn_status tn__argmax_along(tn_op_call *c, const tn_desc *x) {
+tn_status tn__argmax_along(const tn_op_call *c, const tn_desc *x) {
     int dim = ((const tn__argmax_args *)c->args)->dim;
     tn_dims dims = c->in[0]->dims;
     if (dims.ndim == 0) {
-        return c->kernels->fill(c->ctx, &c->y[0], 0.0);
+        return c->kernels->fill(c->ctx, c->y[0], 0.0);
     }
     dim = dim < 0 ? dim + dims.ndim : dim;
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(dims, 1u << dim));
     return c->kernels->argmax(c->ctx, &y, x, dim);
 }
 
-static tn_status argmax_forward(tn_op_call *c) {
-    return tn__argmax_along(c, &c->x[0]);
+static tn_status argmax_forward(const tn_op_call *c) {
+    return tn__argmax_along(c, c->x[0]);
 }
 
 void tn__argmax_samples(tn_op_samples *s) {

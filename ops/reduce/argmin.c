@@ -7,7 +7,7 @@
 
 /* The largest of what is in reverse order: -x, and for integers, where the least number has no
  * opposite, all bits turned over. */
-static tn_status argmin_forward(tn_op_call *c) {
+static tn_status argmin_forward(const tn_op_call *c) {
     tn_tensor *x = c->in[0];
     if (tn_count(x) == 0) {
         return TN_OK;
@@ -17,7 +17,7 @@ static tn_status argmin_forward(tn_op_call *c) {
         return TN_ENOMEM;
     }
     bool real = tn_dtype_is_float(x->dtype);
-    tn_status status = c->kernels->unary(c->ctx, real ? TN_NEG : TN_RSUB_K, &turned, &c->x[0],
+    tn_status status = c->kernels->unary(c->ctx, real ? TN_NEG : TN_RSUB_K, &turned, c->x[0],
                                          x->dtype == TN_U8 ? 255.0 : -1.0, 0.0);
     status = status == TN_OK ? tn__argmax_along(c, &turned) : status;
     tn__scratch_free(c->ctx, &turned);

@@ -20,11 +20,11 @@ bool tn__cumulative_shape(tn_op_call *c) {
 
 tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines) {
     const tn__cumulative_args *args = c->args;
-    int dim = c->x[0].ndim > 0 ? tn__dim_from_start(args->dim, c->x[0].ndim) : 0;
-    tn__cumulative job = {.x = tn__lines_along(&c->x[0], dim),
-                          .y = tn__lines_along(&c->y[0], dim),
+    int dim = c->x[0]->ndim > 0 ? tn__dim_from_start(args->dim, c->x[0]->ndim) : 0;
+    tn__cumulative job = {.x = tn__lines_along(c->x[0], dim),
+                          .y = tn__lines_along(c->y[0], dim),
                           .reverse = args->reverse,
-                          .real = tn_dtype_is_float(c->y[0].dtype)};
+                          .real = tn_dtype_is_float(c->y[0]->dtype)};
     tn__host_pieces(job.x.count, 2 * job.x.length, lines, &job);
     return TN_OK;
 }
@@ -166,10 +166,9 @@ const tn_op tn__op_cumprod = {
     .args_size = sizeof(tn__cumulative_args),
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__cumulative_shape,
-    .host = cumprod_host,
-    .host_backward = cumprod_host_backward,
+    .host = {cumprod_host, cumprod_host_backward},
     .backward = cumprod_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = cumprod_samples,
 };
 

@@ -49,9 +49,9 @@ const tn_op tn__op_cumsum = {
     .args_size = sizeof(tn__cumulative_args),
     .fields = {TN_FIELD(tn__cumulative_args, dim), TN_FIELD(tn__cumulative_args, reverse)},
     .shape = tn__cumulative_shape,
-    .host = cumsum_host,
+    .host = {.forward = cumsum_host},
     .backward = cumsum_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = cumsum_samples,
 };
 

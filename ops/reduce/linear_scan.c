@@ -47,10 +47,10 @@ static void scan_piece(const void *user, int64_t first, int64_t end) {
 
 static tn_status linear_scan_host(const tn_op_call *c) {
     const tn__cumulative_args *args = c->args;
-    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
-    scan_job job = {.b = tn__lines_along(&c->x[0], dim),
-                    .a = tn__lines_along(&c->x[1], dim),
-                    .y = tn__lines_along(&c->y[0], dim),
+    int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
+    scan_job job = {.b = tn__lines_along(c->x[0], dim),
+                    .a = tn__lines_along(c->x[1], dim),
+                    .y = tn__lines_along(c->y[0], dim),
                     .reverse = args->reverse};
     tn__host_pieces(job.y.count, 3 * job.y.length, scan_piece, &job);
     return TN_OK;
@@ -112,9 +112,9 @@ const tn_op tn__op_linear_scan = {
     .fields = {TN_FIELD(tn__cumulative_args, dim), TN_FIELD(tn__cumulative_args, reverse)},
     .saves = TN_SAVES_INPUT(1) | TN_SAVES_OUTPUT(0),
     .shape = linear_scan_shape,
-    .host = linear_scan_host,
+    .host = {.forward = linear_scan_host},
     .backward = linear_scan_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = linear_scan_samples,
 };
 

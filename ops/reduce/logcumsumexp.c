@@ -90,7 +90,7 @@ static tn_status run_lines(const tn_desc *x, const tn_desc *y, const tn_desc *dy
 }
 
 static tn_status logcumsumexp_host(const tn_op_call *c) {
-    return run_lines(&c->x[0], &c->y[0], NULL, ((const logcumsumexp_args *)c->args)->dim);
+    return run_lines(c->x[0], c->y[0], NULL, ((const logcumsumexp_args *)c->args)->dim);
 }
 
 static tn_status logcumsumexp_host_backward(const tn_op_back *b) {
@@ -122,10 +122,9 @@ const tn_op tn__op_logcumsumexp = {
     .args_size = sizeof(logcumsumexp_args),
     .saves = TN_SAVES_INPUTS,
     .shape = logcumsumexp_shape,
-    .host = logcumsumexp_host,
-    .host_backward = logcumsumexp_host_backward,
+    .host = {logcumsumexp_host, logcumsumexp_host_backward},
     .compose = logcumsumexp_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = logcumsumexp_samples,
 };
 

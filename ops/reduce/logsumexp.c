@@ -20,12 +20,12 @@ static double finite_most(tn_dtype wide) {
 }
 
 /* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. */
-static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *m,
+static tn_status logsumexp_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *m,
                                  const tn_desc *sum, const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
     double most = finite_most(wide->dtype);
     tn_desc spread = tn_desc_expand(m, wide);
-    tn_status status = kernels->copy(c->ctx, wide, &c->x[0]);
+    tn_status status = kernels->copy(c->ctx, wide, c->x[0]);
     if (status == TN_OK) {
         status = kernels->reduce(c->ctx, TN_MAX, m, wide);
     }
@@ -50,13 +50,13 @@ static tn_status logsumexp_steps(tn_op_call *c, const tn_desc *wide, const tn_de
     return status == TN_OK ? kernels->copy(c->ctx, y, sum) : status;
 }
 
-static tn_status logsumexp_forward(tn_op_call *c) {
+static tn_status logsumexp_forward(const tn_op_call *c) {
     const tn__reduce_args *args = c->args;
     tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim));
     if (tn_count(c->in[0]) == 0) {
-        return c->kernels->fill(c->ctx, &c->y[0], -INFINITY);
+        return c->kernels->fill(c->ctx, c->y[0], -INFINITY);
     }
-    tn_dtype dtype = c->x[0].dtype == TN_F64 ? TN_F64 : TN_F32;
+    tn_dtype dtype = c->x[0]->dtype == TN_F64 ? TN_F64 : TN_F32;
     tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype);
     tn_desc m = tn__scratch(c->ctx, kept, dtype), sum = tn__scratch(c->ctx, kept, dtype);
     tn_status status =
@@ -104,7 +104,7 @@ const tn_op tn__op_logsumexp = {
     .shape = logsumexp_shape,
     .forward = logsumexp_forward,
     .backward = logsumexp_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = logsumexp_samples,
 };
 

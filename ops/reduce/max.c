@@ -13,7 +13,7 @@ bool tn__max_shape(tn_op_call *c) {
     return tn__reduce_nonempty(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-static tn_status max_forward(tn_op_call *c) {
+static tn_status max_forward(const tn_op_call *c) {
     return tn_count(c->in[0]) ? tn__reduce(c, TN_MAX) : TN_OK;
 }
 
@@ -49,7 +49,7 @@ const tn_op tn__op_max = {
     .shape = tn__max_shape,
     .forward = max_forward,
     .backward = tn__max_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tn__max_samples,
 };
 

@@ -11,7 +11,7 @@ static bool mean_shape(tn_op_call *c) {
     return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-static tn_status mean_forward(tn_op_call *c) {
+static tn_status mean_forward(const tn_op_call *c) {
     return tn__reduce(c, TN_MEAN);
 }
 

@@ -6,7 +6,7 @@
  */
 #include "ops/reduce/reduce.h"
 
-static tn_status min_forward(tn_op_call *c) {
+static tn_status min_forward(const tn_op_call *c) {
     return tn_count(c->in[0]) ? tn__reduce(c, TN_MIN) : TN_OK;
 }
 
@@ -19,7 +19,7 @@ const tn_op tn__op_min = {
     .shape = tn__max_shape,
     .forward = min_forward,
     .backward = tn__max_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = tn__max_samples,
 };
 

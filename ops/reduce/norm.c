@@ -93,7 +93,7 @@ const tn_op tn__op_norm = {
     .args_size = sizeof(norm_args),
     .shape = norm_shape,
     .compose = norm_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = norm_samples,
 };
 

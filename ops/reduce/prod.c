@@ -52,7 +52,7 @@ const tn_op tn__op_prod = {
     .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
     .shape = prod_shape,
     .compose = prod_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = prod_samples,
 };
 

@@ -87,7 +87,7 @@ bool tn__reduce_nonempty(const tn_op_call *c) {
 /* ---- Forwards -------------------------------------------------------------------------------- */
 
 tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims) {
-    tn_desc y = c->y[0];
+    tn_desc y = *c->y[0];
     y.ndim = dims.ndim;
     for (int i = 0; i < dims.ndim; i++) {
         y.size[i] = dims.size[i];
@@ -96,11 +96,11 @@ tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims) {
     return y;
 }
 
-tn_status tn__reduce(tn_op_call *c, tn_reduction f) {
+tn_status tn__reduce(const tn_op_call *c, tn_reduction f) {
     const tn__reduce_args *args = c->args;
     tn_dims x = c->in[0]->dims;
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim)));
-    return c->kernels->reduce(c->ctx, f, &y, &c->x[0]);
+    return c->kernels->reduce(c->ctx, f, &y, c->x[0]);
 }
 
 tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype) {

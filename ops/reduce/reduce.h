@@ -35,7 +35,7 @@ int64_t tn__reduce_count(tn_dims x, unsigned mask); /* elements of x behind one 
 tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims);
 
 /* y = f of x over the dimensions of args. */
-tn_status tn__reduce(tn_op_call *c, tn_reduction f);
+tn_status tn__reduce(const tn_op_call *c, tn_reduction f);
 
 /* x, and of bools 0 and 1 of this dtype, for sums. */
 tn_tensor *tn__counted(tn_tensor *x, tn_dtype dtype, const char *operation);
@@ -67,7 +67,7 @@ typedef struct tn__argmax_args {
 
 bool tn__argmax_shape(tn_op_call *c);
 /* x: as input 0, or something of its shape. */
-tn_status tn__argmax_along(tn_op_call *c, const tn_desc *x);
+tn_status tn__argmax_along(const tn_op_call *c, const tn_desc *x);
 void tn__argmax_samples(tn_op_samples *s);
 
 /* ---- max and min (max.c), any and all (any.c) ------------------------------------------------ */

@@ -54,7 +54,7 @@ const tn_op tn__op_std = {
     .args_size = sizeof(std_args),
     .shape = std_shape,
     .compose = std_compose,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = std_samples,
 };
 

@@ -15,7 +15,7 @@ static bool sum_shape(tn_op_call *c) {
     return tn__reduce_out(c, tn_dtype_is_float(dtype) ? dtype : TN_I64);
 }
 
-static tn_status sum_forward(tn_op_call *c) {
+static tn_status sum_forward(const tn_op_call *c) {
     return tn__reduce(c, TN_SUM);
 }
 

@@ -22,14 +22,14 @@ static bool sum_to_shape(tn_op_call *c) {
     return tn_op_out(c, dims, x->dtype);
 }
 
-static tn_status sum_to_forward(tn_op_call *c) {
+static tn_status sum_to_forward(const tn_op_call *c) {
     tn_dims dims = ((const sum_to_args *)c->args)->dims, kept = c->in[0]->dims;
     int new = kept.ndim - dims.ndim;
     for (int i = 0; i < kept.ndim; i++) {
         kept.size[i] = i < new ? 1 : dims.size[i - new];
     }
     tn_desc y = tn__reduce_desc(c, kept);
-    return c->kernels->reduce(c->ctx, TN_SUM, &y, &c->x[0]);
+    return c->kernels->reduce(c->ctx, TN_SUM, &y, c->x[0]);
 }
 
 static void sum_to_backward(tn_op_grad *g) {

@@ -28,16 +28,16 @@ static bool var_shape(tn_op_call *c) {
 
 /* wide: x - first in f32 or f64, then less its mean; small: the first elements, the mean, then the
  * result before it is rounded to y's dtype. */
-static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *small,
+static tn_status var_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *small,
                            const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
     const var_args *args = c->args;
     int64_t n = var_count(args, c->in[0]->dims) - args->correction;
-    tn_desc spread = tn_desc_expand(small, wide), first = c->x[0];
+    tn_desc spread = tn_desc_expand(small, wide), first = *c->x[0];
     memcpy(first.size, small->size, sizeof first.size);
     tn_status status = kernels->copy(c->ctx, small, &first);
     if (status == TN_OK) {
-        status = kernels->copy(c->ctx, wide, &c->x[0]);
+        status = kernels->copy(c->ctx, wide, c->x[0]);
     }
     if (status == TN_OK) {
         status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread);
@@ -57,13 +57,13 @@ static tn_status var_steps(tn_op_call *c, const tn_desc *wide, const tn_desc *sm
     return status == TN_OK ? kernels->copy(c->ctx, y, small) : status;
 }
 
-static tn_status var_forward(tn_op_call *c) {
+static tn_status var_forward(const tn_op_call *c) {
     const var_args *args = c->args;
     tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->over.dims, x.ndim));
     if (tn_count(c->in[0]) == 0) {
-        return c->kernels->fill(c->ctx, &c->y[0], NAN);
+        return c->kernels->fill(c->ctx, c->y[0], NAN);
     }
-    tn_dtype dtype = c->x[0].dtype == TN_F64 ? TN_F64 : TN_F32;
+    tn_dtype dtype = c->x[0]->dtype == TN_F64 ? TN_F64 : TN_F32;
     tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype),
             small = tn__scratch(c->ctx, kept, dtype);
     tn_status status = wide.data && small.data ? var_steps(c, &wide, &small, &y) : TN_ENOMEM;
@@ -123,7 +123,7 @@ const tn_op tn__op_var = {
     .shape = var_shape,
     .forward = var_forward,
     .backward = var_backward,
-    .wide = true,
+    .flags = TN_OP_WIDE,
     .samples = var_samples,
 };
 

@@ -13,11 +13,7 @@ static bool gru_shape(tn_op_call *c) {
     return tn__rnn_shape(c, TN_CELL_GRU);
 }
 
-static tn_status gru_forward(tn_op_call *c) {
-    return tn__rnn_forward(c, TN_CELL_GRU);
-}
-
-static tn_status gru_host(const tn_op_call *c) {
+static tn_status gru_forward(const tn_op_call *c) {
     return tn__rnn_forward(c, TN_CELL_GRU);
 }
 
@@ -51,16 +47,12 @@ const tn_op tn__op_gru = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = gru_shape,
     .forward = gru_forward,
-    .needs = TN_KERNEL(recurrent),
-    .host = gru_host,
+    .host = {gru_forward, gru_back},
     .compose = gru_compose,
     .backward_kernel = gru_back,
-    .backward_needs = TN_KERNEL(recurrent_backward),
-    .host_backward = gru_back,
-    .wide = true,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
-    .adds = TN__RNN_WEIGHTS,
+    .flags = TN_OP_WIDE | TN_OP_ADDS,
     .samples = gru_samples,
     .work = tn__rnn_work,
 };

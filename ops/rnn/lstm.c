@@ -13,11 +13,7 @@ static bool lstm_shape(tn_op_call *c) {
     return tn__rnn_shape(c, TN_CELL_LSTM);
 }
 
-static tn_status lstm_forward(tn_op_call *c) {
-    return tn__rnn_forward(c, TN_CELL_LSTM);
-}
-
-static tn_status lstm_host(const tn_op_call *c) {
+static tn_status lstm_forward(const tn_op_call *c) {
     return tn__rnn_forward(c, TN_CELL_LSTM);
 }
 
@@ -51,16 +47,12 @@ const tn_op tn__op_lstm = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(3) | TN_SAVES_OUTPUT(4) | TN_SAVES_OUTPUT(5),
     .shape = lstm_shape,
     .forward = lstm_forward,
-    .needs = TN_KERNEL(recurrent),
-    .host = lstm_host,
+    .host = {lstm_forward, lstm_back},
     .compose = lstm_compose,
     .backward_kernel = lstm_back,
-    .backward_needs = TN_KERNEL(recurrent_backward),
-    .host_backward = lstm_back,
-    .wide = true,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
-    .adds = TN__RNN_WEIGHTS,
+    .flags = TN_OP_WIDE | TN_OP_ADDS,
     .samples = lstm_samples,
     .work = tn__rnn_work,
 };

@@ -163,12 +163,6 @@ static tn_desc first_columns(const tn_desc *d, int64_t columns) {
                      .stride = {d->size[2], 1}};
 }
 
-/* The host's loops are kernels too: ref's, where the CPU's table lacks one. */
-static const tn_backend *whole_table(const tn_context *ctx, const tn_backend *kernels) {
-    bool whole = kernels->linear && kernels->recurrent && kernels->recurrent_backward;
-    return whole || ctx->device.kind != TN_CPU ? kernels : tn_backend_named("ref");
-}
-
 static bool takes_dtype(const tn_desc *x) {
     return x->dtype == TN_F32 || x->dtype == TN_F64;
 }
@@ -177,15 +171,15 @@ static bool takes_dtype(const tn_desc *x) {
 
 /* Output i where it was made, else scratch memory of these sizes. */
 static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *room) {
-    if (tn_op_y(c, i)) {
-        return tn_op_y(c, i);
+    if (c->y[i]) {
+        return c->y[i];
     }
     return pool_take(p, room) ? room : NULL;
 }
 
 static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *p) {
-    const tn_desc *y = tn_op_y(c, 0), *x = tn_op_x(c, TN__RNN_X), *h0 = tn_op_x(c, TN__RNN_H0),
-                  *c0 = tn_op_x(c, TN__RNN_C0);
+    const tn_desc *y = c->y[0], *x = c->x[TN__RNN_X], *h0 = c->x[TN__RNN_H0],
+                  *c0 = c->x[TN__RNN_C0];
     int results = result_count(r.cell);
     int64_t T = y->size[0], B = y->size[1], H = y->size[2];
     tn_desc gates = desc_of_sizes(y->dtype, T, B, tn__cell_kept(r.cell) * H),
@@ -205,22 +199,22 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
     }
     tn_desc shares = first_columns(r.gates, tn__cell_gates(r.cell) * H);
     tn_status status =
-        p->kernels->linear(c->ctx, &shares, x, tn_op_x(c, TN__RNN_W_IH), tn_op_x(c, TN__RNN_B_IH));
-    return status == TN_OK ? p->kernels->recurrent(c->ctx, &r, y, tn_op_y(c, 1),
-                                                   results > 2 ? tn_op_y(c, 2) : NULL, h0, c0)
-                           : status;
+        p->kernels->linear(c->ctx, &shares, x, c->x[TN__RNN_W_IH], c->x[TN__RNN_B_IH]);
+    return status == TN_OK
+               ? p->kernels->recurrent(c->ctx, &r, y, c->y[1], results > 2 ? c->y[2] : NULL, h0, c0)
+               : status;
 }
 
 tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
-    if (!takes_dtype(tn_op_x(c, TN__RNN_X))) {
+    if (!takes_dtype(c->x[TN__RNN_X])) {
         return TN_EUNSUPPORTED;
     }
-    scratch_pool p = {.ctx = c->ctx, .kernels = whole_table(c->ctx, c->kernels)};
+    scratch_pool p = {.ctx = c->ctx, .kernels = c->kernels};
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)c->args)->reverse,
-                      .lengths = tn_op_x(c, TN__RNN_LENGTHS),
-                      .w = tn_op_x(c, TN__RNN_W_HH),
-                      .b = tn_op_x(c, TN__RNN_B_HH)};
+                      .lengths = c->x[TN__RNN_LENGTHS],
+                      .w = c->x[TN__RNN_W_HH],
+                      .b = c->x[TN__RNN_B_HH]};
     tn_status status = run_forward(c, r, &p);
     pool_free(&p);
     return status;
@@ -279,7 +273,7 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
         return TN_EUNSUPPORTED;
     }
     int kept = result_count(cell);
-    scratch_pool p = {.ctx = b->ctx, .kernels = whole_table(b->ctx, b->kernels)};
+    scratch_pool p = {.ctx = b->ctx, .kernels = b->kernels};
     tn_recurrent r = {.cell = cell,
                       .reverse = ((const tn__rnn_args *)b->args)->reverse,
                       .lengths = b->x[TN__RNN_LENGTHS],

@@ -15,11 +15,7 @@ static bool rnn_shape(tn_op_call *c) {
     return tn__rnn_shape(c, rnn_cell_of(c->args));
 }
 
-static tn_status rnn_forward(tn_op_call *c) {
-    return tn__rnn_forward(c, rnn_cell_of(c->args));
-}
-
-static tn_status rnn_host(const tn_op_call *c) {
+static tn_status rnn_forward(const tn_op_call *c) {
     return tn__rnn_forward(c, rnn_cell_of(c->args));
 }
 
@@ -57,16 +53,12 @@ const tn_op tn__op_rnn = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = rnn_shape,
     .forward = rnn_forward,
-    .needs = TN_KERNEL(recurrent),
-    .host = rnn_host,
+    .host = {rnn_forward, rnn_back},
     .compose = rnn_compose,
     .backward_kernel = rnn_back,
-    .backward_needs = TN_KERNEL(recurrent_backward),
-    .host_backward = rnn_back,
-    .wide = true,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
-    .adds = TN__RNN_WEIGHTS,
+    .flags = TN_OP_WIDE | TN_OP_ADDS,
     .samples = rnn_samples,
     .work = tn__rnn_work,
 };

@@ -14,8 +14,8 @@ static bool cast_shape(tn_op_call *c) {
     return tn_op_out(c, c->in[0]->dims, ((const cast_args *)c->args)->dtype);
 }
 
-static tn_status cast_forward(tn_op_call *c) {
-    return c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
+static tn_status cast_forward(const tn_op_call *c) {
+    return c->kernels->copy(c->ctx, c->y[0], c->x[0]);
 }
 
 static void cast_backward(tn_op_grad *g) {

@@ -35,12 +35,12 @@ static bool cat_shape(tn_op_call *c) {
     return tn_op_out(c, dims, first->dtype);
 }
 
-static tn_status cat_forward(tn_op_call *c) {
+static tn_status cat_forward(const tn_op_call *c) {
     int dim = tn__known_dim(((const cat_args *)c->args)->dim, c->in[0]->dims);
     int64_t start = 0;
     for (int i = 0; i < c->inputs; i++) {
         tn_desc x = tn_desc_of(c->in[i]),
-                part = tn__desc_slice(&c->y[0], dim, start, x.size[dim], 1);
+                part = tn__desc_slice(c->y[0], dim, start, x.size[dim], 1);
         tn_status status = c->kernels->copy(c->ctx, &part, &x);
         if (status != TN_OK) {
             return status;

@@ -9,8 +9,8 @@ static bool copy_shape(tn_op_call *c) {
     return tn_op_out_like(c, 0);
 }
 
-static tn_status copy_forward(tn_op_call *c) {
-    return c->kernels->copy(c->ctx, &c->y[0], &c->x[0]);
+static tn_status copy_forward(const tn_op_call *c) {
+    return c->kernels->copy(c->ctx, c->y[0], c->x[0]);
 }
 
 static void copy_backward(tn_op_grad *g) {

@@ -44,9 +44,9 @@ static inline int64_t positive_part(int64_t n) {
     return n > 0 ? n : 0;
 }
 
-static tn_status pad_forward(tn_op_call *c) {
+static tn_status pad_forward(const tn_op_call *c) {
     const tn__pad_args *args = c->args;
-    tn_desc x = c->x[0], y = c->y[0];
+    tn_desc x = *c->x[0], y = *c->y[0];
     for (int i = 0; i < args->pads.ndim / 2; i++) {
         int dim = x.ndim - 1 - i;
         int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
@@ -55,7 +55,7 @@ static tn_status pad_forward(tn_op_call *c) {
         x = tn__desc_slice(&x, dim, positive_part(-before), length, 1);
         y = tn__desc_slice(&y, dim, positive_part(before), length, 1);
     }
-    tn_status status = c->kernels->fill(c->ctx, &c->y[0], args->value);
+    tn_status status = c->kernels->fill(c->ctx, c->y[0], args->value);
     return status == TN_OK ? c->kernels->copy(c->ctx, &y, &x) : status;
 }
 

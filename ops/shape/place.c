@@ -27,16 +27,16 @@ static bool place_shape(tn_op_call *c) {
     return tn_op_out(c, dims, c->in[0]->dtype);
 }
 
-static tn_status place_forward(tn_op_call *c) {
+static tn_status place_forward(const tn_op_call *c) {
     const place_args *args = c->args;
     tn_dims x = c->in[0]->dims;
     int dim = tn__known_dim(args->dim, x);
-    tn_status status = c->kernels->fill(c->ctx, &c->y[0], 0.0);
+    tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
     if (status != TN_OK) {
         return status;
     }
-    tn_desc part = tn__desc_slice(&c->y[0], dim, args->start, x.size[dim], args->step);
-    return c->kernels->copy(c->ctx, &part, &c->x[0]);
+    tn_desc part = tn__desc_slice(c->y[0], dim, args->start, x.size[dim], args->step);
+    return c->kernels->copy(c->ctx, &part, c->x[0]);
 }
 
 static void place_backward(tn_op_grad *g) {

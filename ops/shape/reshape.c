@@ -93,17 +93,17 @@ static bool reshape_shape(tn_op_call *c) {
 
 /* A copy is written through x's sizes: y is contiguous, so its elements have the same order under
  * both. */
-static tn_status reshape_forward(tn_op_call *c) {
+static tn_status reshape_forward(const tn_op_call *c) {
     if (tn_shares_storage(c->in[0], c->out[0])) {
         return TN_OK;
     }
-    tn_desc y = c->y[0];
-    y.ndim = c->x[0].ndim;
+    tn_desc y = *c->y[0];
+    y.ndim = c->x[0]->ndim;
     for (int i = 0; i < y.ndim; i++) {
-        y.size[i] = c->x[0].size[i];
+        y.size[i] = c->x[0]->size[i];
     }
     tn__contiguous_strides(c->in[0]->dims, y.stride);
-    return c->kernels->copy(c->ctx, &y, &c->x[0]);
+    return c->kernels->copy(c->ctx, &y, c->x[0]);
 }
 
 static void reshape_backward(tn_op_grad *g) {

@@ -47,11 +47,10 @@ static int new_dim(const void *args, tn_dims x) {
 }
 
 /* Each x is copied with the new dimension, of size 1. */
-static tn_status stack_forward(tn_op_call *c) {
+static tn_status stack_forward(const tn_op_call *c) {
     int dim = new_dim(c->args, c->in[0]->dims);
     for (int i = 0; i < c->inputs; i++) {
-        tn_desc part = tn__desc_slice(&c->y[0], dim, i, 1, 1), x = part,
-                from = tn_desc_of(c->in[i]);
+        tn_desc part = tn__desc_slice(c->y[0], dim, i, 1, 1), x = part, from = tn_desc_of(c->in[i]);
         x.data = from.data;
         for (int j = 0; j < x.ndim; j++) {
             x.stride[j] = j == dim ? 1 : from.stride[j < dim ? j : j - 1];

@@ -16,14 +16,14 @@ static bool to_shape(tn_op_call *c) {
     return tn_op_out_on(c, ((const to_args *)c->args)->device, c->in[0]->dims, c->in[0]->dtype);
 }
 
-static tn_status to_forward(tn_op_call *c) {
+static tn_status to_forward(const tn_op_call *c) {
     TN_SCOPE;
     TN_NO_GRAD;
     const tn_tensor *x = tn_contiguous(c->in[0]);
     if (tn_is_inert(x)) {
         return tn_error();
     }
-    return tn__copy_bytes(((const to_args *)c->args)->device, c->y[0].data, x->storage->device,
+    return tn__copy_bytes(((const to_args *)c->args)->device, c->y[0]->data, x->storage->device,
                           tn__address(x), (size_t)tn_count(x) * tn_dtype_size(x->dtype), "to");
 }
 

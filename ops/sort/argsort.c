@@ -156,9 +156,9 @@ static bool argsort_shape(tn_op_call *c) {
 
 static tn_status argsort_host(const tn_op_call *c) {
     const argsort_args *args = c->args;
-    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
-    tn__sort_job j = {.x = tn__lines_along(&c->x[0], dim < 0 ? 0 : dim),
-                      .y = tn__lines_along(&c->y[0], dim < 0 ? 0 : dim),
+    int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
+    tn__sort_job j = {.x = tn__lines_along(c->x[0], dim < 0 ? 0 : dim),
+                      .y = tn__lines_along(c->y[0], dim < 0 ? 0 : dim),
                       .descending = args->descending};
     j.items = 2 * j.x.length;
     return tn__sort_lines(c, &j, argsort_line);
@@ -203,7 +203,7 @@ const tn_op tn__op_argsort = {
     .args_size = sizeof(argsort_args),
     .fields = {TN_FIELD(argsort_args, dim), TN_FIELD(argsort_args, descending)},
     .shape = argsort_shape,
-    .host = argsort_host,
+    .host = {.forward = argsort_host},
     .samples = argsort_samples,
 };
 

@@ -78,9 +78,9 @@ static bool topk_shape(tn_op_call *c) {
 
 static tn_status topk_host(const tn_op_call *c) {
     const topk_args *args = c->args;
-    int dim = tn__dim_from_start(args->dim, c->x[0].ndim);
-    tn__sort_job j = {.x = tn__lines_along(&c->x[0], dim < 0 ? 0 : dim),
-                      .y = tn__lines_along(&c->y[0], dim < 0 ? 0 : dim),
+    int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
+    tn__sort_job j = {.x = tn__lines_along(c->x[0], dim < 0 ? 0 : dim),
+                      .y = tn__lines_along(c->y[0], dim < 0 ? 0 : dim),
                       .descending = args->largest,
                       .items = args->k};
     return tn__sort_lines(c, &j, topk_line);
@@ -123,7 +123,7 @@ const tn_op tn__op_topk = {
     .args_size = sizeof(topk_args),
     .fields = {TN_FIELD(topk_args, k), TN_FIELD(topk_args, dim), TN_FIELD(topk_args, largest)},
     .shape = topk_shape,
-    .host = topk_host,
+    .host = {.forward = topk_host},
     .samples = topk_samples,
 };
 

@@ -18,6 +18,7 @@ ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspa
 PLAIN = "takes no argument"
 EXCEPTIONS = {
     "tn_error_exit": "ends the process; tests/core runs it in a child",
+    "tn_options_refuse": "ends the process; tests/tools runs it in a child",
     "tn_print": "tn_fprint to stdout, and nothing may be printed here",
     "tn_stop_on_signals": "changes what signals do to the process; tests/train runs it in a child",
     "tn_stop_asked": PLAIN,

@@ -13,30 +13,17 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 
 // What the headers give besides: numbers, and attributes of declarations.
-static const long long numbers[] = {TN_BACKEND_VERSION,
-                                    TN_DESCRIBE_ROOM,
-                                    TN_DEVICE_VERSION,
-                                    TN_DEVICE_WHY,
-                                    TN_ENGINE_VERSION,
-                                    TN_ENGINE_WHY,
-                                    TN_MAX_DIMS,
-                                    TN_MAX_VALUES,
-                                    TN_MESH_DIMS,
-                                    TN_MODULE_NAME,
-                                    TN_OP_FIELDS,
-                                    TN_OP_INPUTS,
-                                    TN_OP_OUTPUTS,
-                                    TN_SPAN_STATES,
-                                    TN_STORE_KEY,
-                                    TN_STORE_TIMEOUT,
-                                    TN_STORE_VALUE,
-                                    TN_STORE_WHY,
-                                    (long long)TN_UTF8_ROOM(4),
-                                    TN_VERSION_MAJOR,
-                                    TN_VERSION_MINOR,
-                                    TN_VERSION_PATCH};
+static const long long numbers[] = {
+    TN_BACKEND_VERSION, TN_DEVICE_VERSION, TN_DEVICE_WHY,
+    TN_ENGINE_VERSION,  TN_ENGINE_WHY,     TN_MAX_DIMS,
+    TN_MAX_VALUES,      TN_MESH_DIMS,      TN_MODULE_NAME,
+    TN_OP_FIELDS,       TN_OP_INPUTS,      TN_OP_OUTPUTS,
+    TN_SPAN_STATES,     TN_STORE_KEY,      TN_STORE_TIMEOUT,
+    TN_STORE_VALUE,     TN_STORE_WHY,      (long long)TN_UTF8_ROOM(4),
+    TN_VERSION_MAJOR,   TN_VERSION_MINOR,  TN_VERSION_PATCH};
 TN_API int exported(const char *format, ...) TN_PRINTF(1, 2);
 
 static int failures;
@@ -159,10 +146,23 @@ struct scale_args {
     tn_dims dims;
 };
 
-static const tn_op_field fields[] = {TN_FIELD(scale_args, k),     TN_FIELD(scale_args, wholes),
-                                     TN_FIELD(scale_args, whole), TN_FIELD(scale_args, on),
-                                     TN_FIELD(scale_args, count), TN_FIELD(scale_args, how),
-                                     TN_FIELD(scale_args, dims)};
+static const tn_field fields[] = {TN_FIELD(scale_args, k),     TN_FIELD(scale_args, wholes),
+                                  TN_FIELD(scale_args, whole), TN_FIELD(scale_args, on),
+                                  TN_FIELD(scale_args, count), TN_FIELD(scale_args, how),
+                                  TN_FIELD(scale_args, dims)};
+
+struct scale {
+    const char *kind;
+    char name[8];
+    struct {
+        uint64_t seed;
+        bool off;
+    } options;
+    tn_digest digest;
+};
+
+static const tn_field of_scale[] = {TN_FIELD_AS("type", scale, kind), TN_FIELD(scale, name),
+                                    TN_FIELD_OPTION(scale, seed), TN_FIELD(scale, digest)};
 
 static void operations() {
     static const tn_field_kind kinds[] = {TN_FIELD_DOUBLE, TN_FIELD_INT64, TN_FIELD_INT64,
@@ -174,11 +174,20 @@ static void operations() {
     check(fields[1].offset == offsetof(scale_args, wholes) &&
               fields[1].bytes == 3 * sizeof(int64_t),
           "TN_FIELD");
+    static const tn_field_kind others[] = {TN_FIELD_TEXT, TN_FIELD_CHARS, TN_FIELD_UINT64,
+                                           TN_FIELD_DIGEST};
+    for (int i = 0; i < 4; i++) {
+        check(of_scale[i].kind == others[i] && !of_scale[i].names, of_scale[i].name);
+    }
+    check(strcmp(of_scale[0].name, "type") == 0 && strcmp(of_scale[2].name, "seed") == 0 &&
+              of_scale[2].offset == offsetof(scale, options.seed),
+          "TN_FIELD_AS, TN_FIELD_OPTION");
+    check(TN_UNLESS(scale, options.off) == offsetof(scale, options.off) + 1, "TN_UNLESS");
     tn_op op = tn_op();
     op.name = "twice";
     op.saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0) | TN_SAVES_INPUTS;
     op.x_rows[0] = TN_ROWS(1);
-    op.needs = TN_KERNEL(softmax);
+    check(TN_KERNEL(matmul) > TN_KERNEL(fill), "TN_KERNEL");
     op.shape = [](tn_op_call *c) { return tn_op_out_like(c, 0); };
     op.compose = [](tn_op_call *c) { return tn_mul_scalar(c->in[0], 2); };
     check(item(tn_sum_all(tn_apply1(&op, NULL, tn_ones(TN_DIMS(3), TN_F32)))) == 6, "tn_op");

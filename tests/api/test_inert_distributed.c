@@ -105,6 +105,10 @@ static void differentiable(tn_tensor *t) {
     INERT(tn_dist_all_gather(NULL, t));
     INERT(tn_dist_reduce_scatter(NULL, t));
     INERT(tn_dist_all_to_all(NULL, t));
+    INERT(tn_dist_gather_dim(NULL, t, 0));
+    INERT(tn_dist_scatter_dim(NULL, t, 0));
+    INERT(tn_dist_slice(NULL, t, 0));
+    INERT(tn_dist_join(NULL, t, 0));
 }
 
 static void meshes(tn_tensor *t) {
@@ -146,7 +150,9 @@ static void data_parallel(tn_tensor *t) {
     TAKES(tn_whole_end(NULL));
     TAKES(tn_whole_end(&none));
     QUIET(tn_ddp_join(NULL, NULL) != TN_OK, true);
-    QUIET(tn_ddp_bf16(NULL, t, TN_SUM, NULL), NULL);
+    QUIET(tn_ddp_bf16(NULL, NULL, 0, NULL), NULL);
+    QUIET(tn_sync_gradients(NULL) != TN_OK, true);
+    QUIET(tn_sync_gradients(&zero) != TN_OK, true);
     QUIET(tn_ddp_statistics(NULL).buckets, 0);
 }
 

@@ -214,7 +214,7 @@ static void layers(tn_tensor *t) {
     DOES(tn_module_init(NULL, "m", module_forward));
     DOES(tn_module_init_values(NULL, "m", module_forward_values));
     DOES(tn_linear_init(NULL, 2, 2, tn_linear_defaults()));
-    DOES(tn_embedding_init(NULL, 2, 2, TN_F32));
+    DOES(tn_embedding_init(NULL, 2, 2, tn_embedding_defaults()));
     for (int i = 0; i < CONVS; i++) {
         DOES(convs[i](NULL, 2, 2, TN_DIMS(1), tn_conv_defaults()));
     }
@@ -277,7 +277,7 @@ static void layers(tn_tensor *t) {
         int64_t n = longs[i] ? longs[i] : -1;
         MADE(tn_linear_init(&u.linear, n, 2, tn_linear_defaults()));
         MADE(tn_linear_init(&u.linear, n, n, (tn_linear_options){0}));
-        MADE(tn_embedding_init(&u.embedding, n, n, TN_F32));
+        MADE(tn_embedding_init(&u.embedding, n, n, tn_embedding_defaults()));
         for (int k = 0; k < CONVS; k++) {
             MADE(convs[k](&u.conv, n, 2, TN_DIMS(1), tn_conv_defaults()));
             MADE(convs[k](&u.conv, 2, 2, TN_DIMS(n), tn_conv_defaults()));
@@ -349,7 +349,6 @@ static void heap_layers(tn_tensor *t) {
     NEW(tn_conv_transpose3d_new_with(2, 2, TN_DIMS(-1), tn_conv_defaults()));
     NEW(tn_embedding_new(-1, 2));
     NEW(tn_embedding_new_with(4, 2, TN_WITH(tn_embedding, .padding_idx = 4)));
-    DOES(tn_embedding_init_with(NULL, 4, 2, tn_embedding_defaults()));
     NEW(tn_layer_norm_new(0));
     NEW(tn_layer_norm_new_with(0, tn_norm_defaults()));
     NEW(tn_rms_norm_new(INT64_MIN));

@@ -72,7 +72,7 @@ static void layers_of_one_operation(void **state) {
     tn_dims k = TN_DIMS(1);
     INIT(tn_linear, tn_linear_init(&m.linear, 2, 2, zeros));
     NEW(tn_linear, tn_linear_new_with(2, 2, zeros));
-    INIT(tn_embedding, tn_embedding_init_with(&m.embedding, 2, 2, zeros));
+    INIT(tn_embedding, tn_embedding_init(&m.embedding, 2, 2, zeros));
     NEW(tn_embedding, tn_embedding_new_with(2, 2, zeros));
     INIT(tn_conv, tn_conv1d_init(&m.conv, 2, 2, k, zeros));
     INIT(tn_conv, tn_conv2d_init(&m.conv, 2, 2, k, zeros));

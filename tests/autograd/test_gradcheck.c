@@ -15,8 +15,8 @@ static bool shape(tn_op_call *c) {
     return tn_op_float(c, 0) && tn_op_out_like(c, 0);
 }
 
-static tn_status square_forward(tn_op_call *c) {
-    return c->kernels->unary(c->ctx, TN_SQUARE, &c->y[0], &c->x[0], 0, 0);
+static tn_status square_forward(const tn_op_call *c) {
+    return c->kernels->unary(c->ctx, TN_SQUARE, c->y[0], c->x[0], 0, 0);
 }
 
 static void square_backward(tn_op_grad *g) {

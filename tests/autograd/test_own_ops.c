@@ -15,15 +15,15 @@ static bool like_input_twice(tn_op_call *c) {
     return tn_op_out_like(c, 0) && tn_op_out_like(c, 0);
 }
 
-static tn_status square_forward(tn_op_call *c) {
-    return c->kernels->unary(c->ctx, TN_SQUARE, &c->y[0], &c->x[0], 0, 0);
+static tn_status square_forward(const tn_op_call *c) {
+    return c->kernels->unary(c->ctx, TN_SQUARE, c->y[0], c->x[0], 0, 0);
 }
 
 /* x^2 of input 0, and of the last. */
-static tn_status squares_forward(tn_op_call *c) {
+static tn_status squares_forward(const tn_op_call *c) {
     tn_status status = square_forward(c);
     return status == TN_OK
-               ? c->kernels->unary(c->ctx, TN_SQUARE, &c->y[1], &c->x[c->inputs - 1], 0, 0)
+               ? c->kernels->unary(c->ctx, TN_SQUARE, c->y[1], c->x[c->inputs - 1], 0, 0)
                : status;
 }
 
@@ -100,7 +100,7 @@ static void always_but_absent(void **state) {
     (void)state;
     static const tn_op op = {.name = "always",
                              .optional = 1u << 1,
-                             .always = 1u << 0 | 1u << 1,
+                             .flags = TN_OP_ALL_DX,
                              .saves = TN_SAVES_INPUT(0),
                              .shape = like_input,
                              .forward = square_forward,
@@ -110,9 +110,9 @@ static void always_but_absent(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
 }
 
-static tn_status square_and_copy(tn_op_call *c) {
+static tn_status square_and_copy(const tn_op_call *c) {
     tn_status status = square_forward(c);
-    return status == TN_OK ? c->kernels->copy(c->ctx, &c->y[1], &c->x[0]) : status;
+    return status == TN_OK ? c->kernels->copy(c->ctx, c->y[1], c->x[0]) : status;
 }
 
 static void far_backward(tn_op_grad *g) {
@@ -145,7 +145,7 @@ static void lend_backward(tn_op_grad *g) {
 
 static tn_tensor *lend(tn_tensor *parameter, tn_dtype dtype) {
     static const tn_op op = {
-        .name = "lent", .shape = lend_shape, .backward = lend_backward, .lends = true};
+        .name = "lent", .shape = lend_shape, .backward = lend_backward, .flags = TN_OP_LENDS};
     return tn_apply2(&op, NULL, tn_detach(tn_cast(tn_detach(parameter), dtype)), parameter);
 }
 
@@ -292,7 +292,7 @@ static void forgotten_results(void **state) {
 static void many_widened_inputs(void **state) {
     (void)state;
     static const tn_op op = {
-        .name = "many", .shape = like_input, .compose = square_compose, .wide = true};
+        .name = "many", .shape = like_input, .compose = square_compose, .flags = TN_OP_WIDE};
     tn_tensor *in[TN_OP_INPUTS + 40];
     for (int i = 0; i < TN_OP_INPUTS + 40; i++) {
         in[i] = twos(TN_BF16, false);
@@ -342,7 +342,7 @@ static int64_t count_of(const tn_desc *x) {
 }
 
 static tn_status cube_host(const tn_op_call *c) {
-    cube_job job = {.x = c->x[0], .y = c->y[0]};
+    cube_job job = {.x = *c->x[0], .y = *c->y[0]};
     if (job.x.dtype != job.y.dtype || c->ctx->device.kind != TN_CPU ||
         (job.x.dtype != TN_F32 && job.x.dtype != TN_F64)) {
         return TN_EVALUE;
@@ -369,7 +369,7 @@ static tn_status cube_host_backward(const tn_op_back *b) {
     return TN_OK;
 }
 
-static tn_status never_forward(tn_op_call *c) {
+static tn_status never_forward(const tn_op_call *c) {
     (void)c;
     return TN_EUNSUPPORTED;
 }
@@ -381,8 +381,7 @@ static tn_tensor *none_compose(tn_op_call *c) {
 static const tn_op cube_op = {.name = "cube",
                               .saves = TN_SAVES_INPUT(0),
                               .shape = like_input,
-                              .host = cube_host,
-                              .host_backward = cube_host_backward};
+                              .host = {cube_host, cube_host_backward}};
 
 /* 1 … 6 as (2, 3), transposed in memory. */
 static tn_tensor *strided(tn_dtype dtype) {
@@ -472,8 +471,8 @@ static void host_second_result(void **state) {
     op = cube_op;
     op.results = 2;
     op.shape = like_input_twice;
-    op.host = second_host;
-    op.host_backward = second_backward;
+    op.host.forward = second_host;
+    op.host.backward = second_backward;
     tn_tensor *x = twos(TN_BF16, true), *r[2];
     tn_apply_many(&op, NULL, &x, 1, r);
     assert_int_equal(tn_backward(tn_sum_all(r[1])), TN_OK);

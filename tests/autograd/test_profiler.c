@@ -175,7 +175,7 @@ static double flops_of(const char *op, int back) {
 
 static void work_of_convolutions(void **state) {
     (void)state;
-    tn_conv_options o = tn_conv_with(2, 1);
+    tn_conv_options o = tn_conv_strided(2, 1);
     o.groups = 2;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 4, 9, 7), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(6, 2, 3, 3), TN_F32), true);

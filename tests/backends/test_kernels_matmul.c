@@ -1,5 +1,8 @@
 /* matmul and linear against ref: trial.h. */
+#include "kernels.h"
 #include "trial.h"
+
+#include "ops/linalg/linear.h"
 
 #include "tern/sys/op.h"
 
@@ -169,7 +172,7 @@ typedef struct quantised {
 } quantised;
 static tn_status call_linear_q8(const tn_backend *t, const tn_desc *const *out, void *user) {
     quantised *q = user;
-    return TRIAL_CALL(t, linear_q8, out[0], &q->x, &q->w, &q->scale, q->bias ? &q->b : NULL);
+    return run_linear_q8(t, out[0], &q->x, &q->w, &q->scale, q->bias ? &q->b : NULL);
 }
 
 /* Rows as for few rows, and some beyond them; every byte; a scale of any dtype; a weight whose rows
@@ -252,11 +255,11 @@ static void test_few_rows_odd(void **state) {
     }
 }
 
-/* ---- Fused entries: the CPU leaves them empty ------------------------------------------------ */
+/* ---- Kernels that a device alone has ------------------------------------------------ */
 
 static tn_status call_linear_gelu(const tn_backend *t, const tn_desc *const *out, void *user) {
     product *p = user;
-    return TRIAL_CALL(t, linear_gelu, out[0], out[1], &p->a, &p->b, p->bias ? &p->c : NULL);
+    return run_linear_gelu(t, out[0], out[1], &p->a, &p->b, p->bias ? &p->c : NULL);
 }
 
 /* Dense rows at a multiple of 16 bytes, as cuBLASLt wants them for two outputs at once. */
@@ -312,8 +315,12 @@ typedef struct gradients {
 } gradients;
 static tn_status call_backward_weight(const tn_backend *t, const tn_desc *const *out, void *user) {
     gradients *g = user;
-    return TRIAL_CALL(t, linear_backward_weight, out[0], g->with_bias ? out[1] : NULL, &g->dy,
-                      &g->x, g->accumulate);
+    const tn_op_back b = {.kernels = t,
+                          .ctx = trial_context(t),
+                          .x = {&g->x},
+                          .dx = {NULL, out[0], g->with_bias ? out[1] : NULL},
+                          .adds = g->accumulate};
+    return tn__linear_back(&b, &g->dy);
 }
 
 static void test_linear_backward_weight(void **state) {

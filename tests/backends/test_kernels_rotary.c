@@ -1,4 +1,5 @@
 /* rotary against ref: trial.h. */
+#include "kernels.h"
 #include "trial.h"
 
 typedef struct turning {
@@ -8,7 +9,7 @@ typedef struct turning {
 
 static tn_status call_rotary(const tn_backend *t, const tn_desc *const *out, void *user) {
     turning *a = user;
-    return TRIAL_CALL(t, rotary, out[0], &a->x, &a->positions, &a->args);
+    return run_rotary(t, out[0], &a->x, &a->positions, &a->args);
 }
 
 /* Case k of a shape B, H, T, D: bits for layouts, for positions (a column's or each its own, i32),
@@ -30,7 +31,7 @@ static void try_rotary(tn_dtype dtype, const int64_t *s, int k) {
 
 static void test_rotary(void **state) {
     (void)state;
-    if (!trial_tables()[0]->rotary) {
+    if (!KERNEL_OWN(trial_tables()[0], rotary)) {
         skip(); /* a table that leaves it to the composition */
     }
     static const int64_t shapes[][4] = {{0, 2, 3, 4}, {2, 0, 3, 4}, {2, 2, 0, 4},  {2, 2, 3, 0},
@@ -42,26 +43,9 @@ static void test_rotary(void **state) {
     }
 }
 
-static void test_refused(void **state) {
-    (void)state;
-    const tn_backend *table = trial_tables()[0];
-    if (!table->rotary) {
-        skip();
-    }
-    array x = varied(TN_F32, DENSE, 4, SIZES(1, 1, 2, 2), 1);
-    array whole = make(TN_I64, DENSE, 4, SIZES(1, 1, 2, 2)),
-          at = make(TN_I64, DENSE, 2, SIZES(1, 2));
-    array real = make(TN_F32, DENSE, 2, SIZES(1, 2));
-    tn_rotary_args args = {10000.0, 1.0, 1.0, 4.0, 8192, false};
-    assert_int_equal(TRIAL_CALL(table, rotary, &x.d, &x.d, &real.d, &args), TN_EUNSUPPORTED);
-    assert_int_equal(TRIAL_CALL(table, rotary, &whole.d, &whole.d, &at.d, &args), TN_EUNSUPPORTED);
-    assert_int_equal(TRIAL_CALL(table, rotary, &whole.d, &x.d, &at.d, &args), TN_EUNSUPPORTED);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         TRIAL_TEST(test_rotary),
-        TRIAL_TEST(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

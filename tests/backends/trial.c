@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <tern/sys/device.h>
 
-enum { WAYS = 3 }; /* numbers of threads, or orders of blocks */
-
 /* ---- Where ----------------------------------------------------------------------------------- */
 
 bool trial_on_cuda(void) {
@@ -90,7 +88,7 @@ void array_memory_free(void *memory, size_t bytes) {
 
 /* ---- How ------------------------------------------------------------------------------------- */
 
-static const char *const orders[WAYS] = {"forward", "reverse", "shuffle"};
+static const char *const orders[TRIAL_WAYS] = {"forward", "reverse", "shuffle"};
 
 /* The order in which the emulator runs blocks, and threads between two waits. */
 static void set_order(const char *order) {
@@ -104,7 +102,7 @@ static void set_order(const char *order) {
     assert_true(set(order));
 }
 
-static void set_way(const tn_backend *t, int way) {
+void trial_set_way(const tn_backend *t, int way) {
     if (!is_cuda(t)) {
         tn_set_threads(way + 1);
     } else if (!on_device()) {
@@ -115,11 +113,11 @@ static void set_way(const tn_backend *t, int way) {
 /* The address sanitizer makes the emulator slow and looks for something else: one way is enough for
  * it, and where arrays lie in any order, for the other test has tried the rest. */
 static int ways_of(const tn_backend *t) {
-    return array_any_order || (TN__ASAN && is_cuda(t)) ? 1 : WAYS;
+    return array_any_order || (TN__ASAN && is_cuda(t)) ? 1 : TRIAL_WAYS;
 }
 
-static const char *way_name(const tn_backend *t, int way) {
-    static const char *const threads[WAYS] = {"1 thread", "2 threads", "3 threads"};
+const char *trial_way_name(const tn_backend *t, int way) {
+    static const char *const threads[TRIAL_WAYS] = {"1 thread", "2 threads", "3 threads"};
     return !is_cuda(t) ? threads[way] : on_device() ? "one more run" : orders[way];
 }
 
@@ -170,7 +168,7 @@ static void expect_same_bits(const trial *t, const tn_backend *backend, int way,
                              const array *b) {
     if (memcmp(a->memory, b->memory, a->bytes) != 0) {
         fail_msg("%s on %s, %s: other bits with %s", t->name, backend->name,
-                 tn_dtype_name(a->d.dtype), way_name(backend, way));
+                 tn_dtype_name(a->d.dtype), trial_way_name(backend, way));
     }
 }
 
@@ -178,12 +176,13 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
                       const array *expected) {
     array first[TRIAL_OUTPUTS], out[TRIAL_OUTPUTS];
     for (int way = 0; way < ways_of(backend); way++) {
-        set_way(backend, way);
+        trial_set_way(backend, way);
         array *here = way == 0 ? first : out;
         tn_status given = call(t, backend, here);
         if (given != status) {
             fail_msg("%s on %s with %s, %s: status %d, ref's is %d", t->name, backend->name,
-                     way_name(backend, way), tn_dtype_name(t->start[0].d.dtype), given, status);
+                     trial_way_name(backend, way), tn_dtype_name(t->start[0].d.dtype), given,
+                     status);
         }
         for (int i = 0; i < t->outputs && status == TN_OK; i++) {
             if (way == 0) {
@@ -198,7 +197,7 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
         }
     }
     drop(t, first);
-    set_way(backend, 0);
+    trial_set_way(backend, 0);
 }
 
 void trial_run(const trial *t) {

@@ -66,6 +66,11 @@ bool trial_on_cuda(void);
 /* On the emulator a thread is a fibre, and large cases take long. */
 bool trial_on_emulator(void);
 
+/* The ways in which each call is tried: numbers of threads, or orders of blocks. */
+enum { TRIAL_WAYS = 3 };
+void trial_set_way(const tn_backend *t, int way);
+const char *trial_way_name(const tn_backend *t, int way);
+
 /* The context for calls on this table, and the status after its device has done the work. A bad
  * index may come from the entry or from here; the context has its place and value then. */
 tn_context *trial_context(const tn_backend *t);

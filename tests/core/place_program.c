@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #ifndef FILE_NAME
 #define FILE_NAME "place_program.c"
@@ -169,6 +170,10 @@ static void cxx_calls(void) {
 
 __attribute__((noinline)) static void raise_one(void) {
     tn_item(NULL);
+#ifdef LITTLE_MEMORY
+    struct rlimit now = {16 << 20, RLIM_INFINITY}; /* the process has more already */
+    setrlimit(RLIMIT_AS, &now);
+#endif
     puts(tn_error_message());
 }
 

@@ -1,9 +1,12 @@
 /* Errors: the first sticks, handlers, other threads, the text. Places with lines are
  * tests/core/test_place.sh. */
+#include "core/place.h"
 #include "tern/tensor.h"
 
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/test.h"
 
@@ -62,6 +65,31 @@ static void test_place_names_the_caller(void **state) {
     bool by_function = strncmp(tn_error_message(), "test_place_names_the_caller+0x", 30) == 0;
     if (!by_file && !by_function) {
         fail_msg("%s", tn_error_message());
+    }
+}
+
+/* The place is that of the raising, also when it is looked up elsewhere and later; in a child of
+ * fork too. */
+static void test_place_is_looked_up_when_shown(void **state) {
+    (void)state;
+    for (int lines = 1; lines >= 0; lines--) {
+        tn_ndim(NULL);
+        int line = __LINE__ - 1, status;
+        pid_t child = fork();
+        if (child == 0) {
+            char by_file[64];
+            tn__place_lines(lines);
+            const char *text = tn_error_message();
+            snprintf(by_file, sizeof(by_file), "test_error.c:%d: ndim: ", line);
+            _exit(!strstr(text, "+0x") ? strncmp(text, by_file, strlen(by_file)) != 0 : lines * 2);
+        }
+        waitpid(child, &status, 0);
+        if (WEXITSTATUS(status) == 2) {
+            print_message("no libdw\n");
+            skip();
+        }
+        assert_int_equal(status, 0);
+        tn_error_clear();
     }
 }
 
@@ -240,6 +268,7 @@ int main(void) {
         cmocka_unit_test_setup(test_ok_is_no_error, start),
         cmocka_unit_test_setup(test_operation_is_named, start),
         cmocka_unit_test_setup(test_place_names_the_caller, start),
+        cmocka_unit_test_setup(test_place_is_looked_up_when_shown, start),
         cmocka_unit_test_setup(test_long_text_is_cut, start),
         cmocka_unit_test_setup(test_handlers, start),
         cmocka_unit_test_setup(test_a_handler_that_fails, start),

@@ -78,7 +78,7 @@ static tn_tensor *randn_as(tn_dims dims, tn_dtype dtype) {
 }
 
 static conv_case some_case(tn_dtype dtype, bool with_bias) {
-    tn_conv_options o = tn_conv_with(2, 1);
+    tn_conv_options o = tn_conv_strided(2, 1);
     return (conv_case){.x = randn_as(TN_DIMS(2, 4, 9, 8), dtype),
                        .w = randn_as(TN_DIMS(6, 4, 3, 3), dtype),
                        .b = with_bias ? randn_as(TN_DIMS(6), dtype) : NULL,
@@ -121,7 +121,7 @@ static void forms_go_to_cudnn(void **state) {
     c = (conv_case){.x = randn_as(TN_DIMS(2, 4, 5, 5), TN_F32),
                     .w = randn_as(TN_DIMS(4, 6, 3, 3), TN_F32),
                     .b = randn_as(TN_DIMS(6), TN_F32),
-                    .options = tn_conv_with(2, 1),
+                    .options = tn_conv_strided(2, 1),
                     .transposed = true};
     assert_int_equal(expect_same(&c), 3);
     tn_tensor *x = tn_to(tn_randn(TN_DIMS(2, 3, 20), TN_F32), tn_device_named("cuda")),

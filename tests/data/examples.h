@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/dataset_text.h"
 #include "tests/support/test.h"
 
 static inline size_t example_bytes(tn_dims dims, tn_dtype dtype) {
@@ -47,10 +48,10 @@ static inline void check_threads(tn_dataset *d) {
     tn_loader_free(l);
 }
 
-/* What it says of itself, to text[TN_DESCRIBE_ROOM]. Takes d. */
-static inline void describe_and_free(tn_dataset *d, char *text) {
+/* What identifies it, to text[DATASET_TEXT]. Takes d. */
+static inline void identify_and_free(tn_dataset *d, char *text) {
     assert_non_null(d);
-    assert_in_range(d->describe(d, text, TN_DESCRIBE_ROOM), 1, TN_DESCRIBE_ROOM - 1);
+    assert_true(dataset_text(d, text));
     tn_dataset_free(d);
 }
 

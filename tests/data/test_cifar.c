@@ -103,12 +103,12 @@ static void a_claim_of_too_many_is_refused(void **state) {
 
 static void other_pictures_are_noticed(void **state) {
     (void)state;
-    char text[2][TN_DESCRIBE_ROOM];
+    char text[2][DATASET_TEXT];
     write_all();
-    describe_and_free(tn_cifar10(temp_folder, true), text[0]);
+    identify_and_free(tn_cifar10(temp_folder, true), text[0]);
     records[4 * EACH * RECORD + 9] ^= 1;
     temp_write(temp_path(files[4]), records + 4 * EACH * RECORD, EACH * RECORD);
-    describe_and_free(tn_cifar10(temp_folder, true), text[1]);
+    identify_and_free(tn_cifar10(temp_folder, true), text[1]);
     assert_string_not_equal(text[0], text[1]);
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "tests/support/dataset_text.h"
 #include "tests/support/test.h"
 
 /* Rows 10 first, 10 (first + 1), … with their numbers as y. */
@@ -199,8 +200,8 @@ static void random_split_refuses(void **state) {
 /* ---- What they know of themselves ------------------------------------------------------------ */
 
 static void described_as(tn_dataset *d, const char *wanted) {
-    char text[TN_DESCRIBE_ROOM];
-    assert_true(d->describe(d, text, sizeof(text)) > 0);
+    char text[DATASET_TEXT];
+    assert_true(dataset_text(d, text));
     if (wanted) {
         assert_contains(text, wanted);
     }
@@ -208,9 +209,9 @@ static void described_as(tn_dataset *d, const char *wanted) {
 }
 
 static void differ(tn_dataset *a, tn_dataset *b) {
-    char one[TN_DESCRIBE_ROOM], two[TN_DESCRIBE_ROOM];
-    a->describe(a, one, sizeof(one));
-    b->describe(b, two, sizeof(two));
+    char one[DATASET_TEXT], two[DATASET_TEXT];
+    dataset_text(a, one);
+    dataset_text(b, two);
     assert_string_not_equal(one, two);
     tn_dataset_free(a);
     tn_dataset_free(b);
@@ -224,22 +225,22 @@ static void descriptions(void **state) {
     differ(tn_subset(rows(0, 6), (int64_t[]){1}, 1), tn_subset(rows(1, 6), (int64_t[]){1}, 1));
     differ(tn_concat_dataset((tn_dataset *[]){rows(0, 2), rows(2, 3)}, 2),
            tn_concat_dataset((tn_dataset *[]){rows(2, 3), rows(0, 2)}, 2));
-    described_as(tn_subset(rows(0, 6), (int64_t[]){1}, 1), ", digest of indices ");
-    described_as(tn_concat_dataset((tn_dataset *[]){rows(0, 2)}, 1), "digest of all ");
+    described_as(tn_subset(rows(0, 6), (int64_t[]){1}, 1), ",\"digest of indices\":\"");
+    described_as(tn_concat_dataset((tn_dataset *[]){rows(0, 2)}, 1), "{\"digest of all\":\"");
     tn_random_split(rows(0, 6), (double[]){2, 4}, 2, 9, p);
-    described_as(p[0], ", split 9:0");
-    described_as(p[1], ", split 9:2");
+    described_as(p[0], ",\"split\":\"9:0\"}");
+    described_as(p[1], ",\"split\":\"9:2\"}");
 }
 
 typedef struct asker {
     pthread_t thread;
     tn_dataset *d;
-    char text[TN_DESCRIBE_ROOM];
+    char text[DATASET_TEXT];
 } asker;
 
 static void *ask_dataset(void *user) {
     asker *a = user;
-    a->d->describe(a->d, a->text, sizeof(a->text));
+    dataset_text(a->d, a->text);
     return NULL;
 }
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/dataset_text.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -139,15 +140,14 @@ static void test_text_read(void **state) {
 /* ---- Knowing data again ---------------------------------------------------------------------- */
 
 typedef struct words {
-    char text[TN_DESCRIBE_ROOM];
+    char text[DATASET_TEXT];
 } words;
 
 /* Takes the dataset. */
 static words described(tn_dataset *d) {
     words w;
     assert_non_null(d);
-    int bytes = d->describe(d, w.text, sizeof(w.text));
-    assert_int_equal(bytes, strlen(w.text));
+    assert_true(dataset_text(d, w.text));
     tn_dataset_free(d);
     return w;
 }
@@ -157,15 +157,15 @@ static void test_other_data_are_noticed(void **state) {
     TN_SCOPE;
     int32_t tokens[] = {1, 2, 3, 4, 5};
     words one = described(tn_token_dataset(tokens, 5, 2));
-    assert_contains(one.text, "digest ");
+    assert_contains(one.text, "{\"digest\":\"");
     assert_string_equal(described(tn_token_dataset(tokens, 5, 2)).text, one.text);
     tokens[4] = 6; /* of which only the last target is */
     assert_string_not_equal(described(tn_token_dataset(tokens, 5, 2)).text, one.text);
 
     tn_tensor *x = tn_arange(0, 6, 1, TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
     one = described(tn_tensor_dataset(x, y));
-    assert_contains(one.text, "digest of x ");
-    assert_contains(one.text, ", digest of y ");
+    assert_contains(one.text, "{\"digest of x\":\"");
+    assert_contains(one.text, ",\"digest of y\":\"");
     assert_string_equal(described(tn_tensor_dataset(tn_copy(x), y)).text, one.text);
     assert_string_not_equal(described(tn_tensor_dataset(tn_add_scalar(x, 1), y)).text, one.text);
     assert_string_not_equal(described(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text, one.text);
@@ -175,7 +175,7 @@ static void test_other_data_are_noticed(void **state) {
     assert_string_equal(described(tn_tensor_dataset(tn_t(wide), NULL)).text,
                         described(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
     assert_string_equal(described(tn_tensor_dataset(tn_zeros(TN_DIMS(0, 3), TN_F32), NULL)).text,
-                        "digest of x 99aa06d3014798d86001c324468d497f");
+                        "{\"digest of x\":\"99aa06d3014798d86001c324468d497f\"}");
 }
 
 int main(void) {

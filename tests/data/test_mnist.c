@@ -6,6 +6,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "tests/support/dataset_text.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -67,14 +68,14 @@ static void test_plain_and_compressed(void **state) {
 
 static void test_other_digits_are_noticed(void **state) {
     (void)state;
-    char text[3][TN_DESCRIBE_ROOM];
+    char text[3][DATASET_TEXT];
     for (int i = 0; i < 3; i++) {
         images[IMAGES - 1] = i == 1 ? 3 : 0;
         labels[LABELS - 1] = i == 2 ? 3 : 9;
         write_plain();
         tn_dataset *d = tn_mnist(temp_folder, false);
         assert_non_null(d);
-        d->describe(d, text[i], sizeof(text[i]));
+        dataset_text(d, text[i]);
         tn_dataset_free(d);
     }
     labels[LABELS - 1] = 9;

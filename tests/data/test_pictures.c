@@ -205,21 +205,21 @@ static void folders_that_are_no_dataset(void **state) {
 static void other_pictures_are_noticed(void **state) {
     (void)state;
     needs_pictures();
-    char text[4][TN_DESCRIBE_ROOM], path[600];
+    char text[4][DATASET_TEXT], path[600];
     const char *folder = make_folders();
-    describe_and_free(tn_image_folder(folder, sized(4, 4)), text[0]);
-    describe_and_free(tn_image_folder(make_folders(), sized(4, 4)), text[1]);
+    identify_and_free(tn_image_folder(folder, sized(4, 4)), text[0]);
+    identify_and_free(tn_image_folder(make_folders(), sized(4, 4)), text[1]);
     assert_string_equal(text[0], text[1]); /* wherever it is */
-    describe_and_free(tn_image_folder(folder, sized(4, 5)), text[1]);
+    identify_and_free(tn_image_folder(folder, sized(4, 5)), text[1]);
     snprintf(path, sizeof(path), "%s/b/3.png", folder);
     FILE *file = fopen(path, "ab");
     fputs("more", file);
     fclose(file);
-    describe_and_free(tn_image_folder(folder, sized(4, 4)), text[2]);
+    identify_and_free(tn_image_folder(folder, sized(4, 4)), text[2]);
     unlink(path);
     snprintf(path, sizeof(path), "%s/b/4.png", folder);
     temp_write(path, "1", 1);
-    describe_and_free(tn_image_folder(folder, sized(4, 4)), text[3]);
+    identify_and_free(tn_image_folder(folder, sized(4, 4)), text[3]);
     for (int i = 0; i < 4; i++) {
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(text[i], text[k]);

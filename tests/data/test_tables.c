@@ -163,12 +163,12 @@ static void other_tables_are_noticed(void **state) {
     static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
     static const char *const rows[] = {"1 1:2 2:3\n0 1:1\n", "1 1:2 3:3\n0 1:1\n",
                                        "2 1:2 2:3\n0 1:1\n", "1 1:2\n0 1:3 2:1\n"};
-    char text[7][TN_DESCRIBE_ROOM];
+    char text[7][DATASET_TEXT];
     for (int i = 0; i < 3; i++) {
-        describe_and_free(csv_of(tables[i]), text[i]);
+        identify_and_free(csv_of(tables[i]), text[i]);
     }
     for (int i = 0; i < 4; i++) {
-        describe_and_free(tn_libsvm_dataset(write_text(rows[i]), 3), text[3 + i]);
+        identify_and_free(tn_libsvm_dataset(write_text(rows[i]), 3), text[3 + i]);
     }
     for (int i = 0; i < 7; i++) {
         for (int k = 0; k < i; k++) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/support/dataset_text.h"
 #include "tests/support/test.h"
 
 enum { IMAGES = 41, C = 3, SIDE = 6, PIXELS = C * SIDE * SIDE, BATCH = 4 };
@@ -231,9 +232,9 @@ static void of_ones_own(void **state) {
     assert_true(tn_dims_equal(d->x_dims, TN_DIMS(2)));
     assert_int_equal(tn_dataset_get(d, 1, out, NULL), TN_OK);
     assert_true(out[0] == 9 && out[1] == 10);
-    char text[TN_DESCRIBE_ROOM];
-    assert_true(d->describe(d, text, sizeof(text)) > 0);
-    assert_contains(text, ", seed of transforms 1, halves 0.5, halves 0.5");
+    char text[DATASET_TEXT];
+    assert_true(dataset_text(d, text));
+    assert_contains(text, ",\"seed of transforms\":1,\"halves\":\"0.5\",\"halves 2\":\"0.5\"}");
     tn_dataset_free(d);
     d = tn_transformed(tn_tensor_dataset(x, NULL), NULL, 0, 1);
     float row[8];

@@ -191,12 +191,15 @@ static void net_init(net *m) {
 }
 
 /* The second bucket of a step begins after the point. */
-static tn_work *send_bucket(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
+static tn_work *send_bucket(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     int *sent = user;
+    if (stage > 0) {
+        return NULL;
+    }
     if ((*sent)++ == 1) {
         point("bucket");
     }
-    return tn_all_reduce(g, bucket, how);
+    return tn_all_reduce(g, bucket->flat, bucket->how);
 }
 
 static tn_tensor *gradient_hook(tn_tensor *grad, void *user) {

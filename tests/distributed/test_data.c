@@ -422,7 +422,7 @@ static void test_refused_by_one_is_loaded_by_none(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* What a rank tells the others: distributed/parallel/save/checkpoint.c. */
+/* What a rank tells the others: distributed/parallel/save/agree.c. */
 typedef struct account {
     tn_error_record error;
     char digest[33];

@@ -6,7 +6,10 @@
 
 #include "tests/support/test.h"
 
+#include "core/plugin.h"
+#include "distributed/group/engine/gloo/gloo.h"
 #include "rank_check.h"
+#include "tests/support/ranks.h"
 
 #include <math.h>
 #include <unistd.h>
@@ -89,11 +92,47 @@ static tn_tensor *whole_all_to_all(tn_tensor *const *x, int ranks, int r) {
     return tn_stack(parts, ranks, 0);
 }
 
+/* Of (4, 3, 2), along the dimension in the middle (its place once x is turned), and along the
+ * first. */
+static tn_tensor *gather_inner(tn_group *g, tn_tensor *x) {
+    return tn_dist_gather_dim(g, x, 1);
+}
+static tn_tensor *whole_gather_inner(tn_tensor *const *x, int ranks, int r) {
+    (void)r;
+    return tn_cat(x, ranks, 1);
+}
+static tn_tensor *gather_last(tn_group *g, tn_tensor *x) {
+    return tn_dist_gather_dim(g, x, -1);
+}
+static tn_tensor *whole_gather_last(tn_tensor *const *x, int ranks, int r) {
+    (void)r;
+    return tn_cat(x, ranks, tn_ndim(x[0]) - 1);
+}
+static tn_tensor *scatter_first(tn_group *g, tn_tensor *x) {
+    return tn_dist_scatter_dim(g, x, 0);
+}
+static tn_tensor *whole_scatter_first(tn_tensor *const *x, int ranks, int r) {
+    int64_t n = tn_size(x[0], 0) / ranks;
+    return tn_narrow(total(x, ranks), 0, r * n, n);
+}
+/* of a dimension in the middle: (N, 3, 2) is seen as (2, 3, N) there and back */
+static tn_tensor *scatter_inner(tn_group *g, tn_tensor *x) {
+    return tn_dist_scatter_dim(g, tn_transpose(x, 0, 1), -2);
+}
+static tn_tensor *whole_scatter_inner(tn_tensor *const *x, int ranks, int r) {
+    int64_t n = tn_size(x[0], 0) / ranks;
+    return tn_narrow(tn_transpose(total(x, ranks), 0, 1), 1, r * n, n);
+}
+
 static const map maps[] = {
     {"all_reduce", tn_dist_all_reduce, whole_all_reduce, false},
     {"all_gather", tn_dist_all_gather, whole_all_gather, false},
     {"reduce_scatter", tn_dist_reduce_scatter, whole_reduce_scatter, true},
     {"all_to_all", tn_dist_all_to_all, whole_all_to_all, true},
+    {"gather_dim 1", gather_inner, whole_gather_inner, true},
+    {"gather_dim -1", gather_last, whole_gather_last, false},
+    {"scatter_dim 0", scatter_first, whole_scatter_first, true},
+    {"scatter_dim 1 of 3", scatter_inner, whole_scatter_inner, true},
 };
 
 /* Something crooked of rank r's y, and of rank r's gradient. */
@@ -187,6 +226,42 @@ static void test_copy_and_reduce(void **state) {
     }
 }
 
+/* ---- slice and join: one x, its pieces on different ranks, one loss -------------------------- */
+
+/* What a rank does with its piece, which depends on nothing but the piece. */
+static tn_tensor *bend(tn_tensor *x) {
+    return tn_mul(x, tn_tanh(x));
+}
+
+static void compare_slice_and_join(tn_group *g, void *user) {
+    int dim = *(int *)user, ranks = tn_group_size(g), me = tn_group_rank(g);
+    TN_SCOPE;
+    tn_dims dims = TN_DIMS(2, 3, 5);
+    dims.size[dim] = 2 * ranks;
+    tn_tensor *one = leaf(dims, 7), *x = leaf(dims, 7);
+    tn_tensor *want = tn_sum_all(tn_mul(numbers(dims, 8), bend(one)));
+    tn_tensor *dx = gradient(want, one);
+    CHECK(tn_backward(loss_of_gradient(dx, 0)) == TN_OK);
+
+    tn_tensor *mine = tn_dist_slice(g, x, dim - 3);
+    check_near("slice", mine, tn_narrow(one, dim, 2 * me, 2));
+    tn_tensor *all = tn_dist_join(g, bend(mine), dim);
+    check_near("join", all, bend(one));
+    tn_tensor *own = gradient(tn_sum_all(tn_mul(numbers(dims, 8), all)), x);
+    check_near("gradient", own, dx);
+    CHECK(tn_backward(loss_of_gradient(own, 0)) == TN_OK);
+    check_near("second", tn_grad_of(x), tn_grad_of(one));
+}
+
+static void test_slice_and_join(void **state) {
+    (void)state;
+    for (int dim = 0; dim < 3; dim++) {
+        for (int ranks = 1; ranks <= MOST; ranks++) {
+            run_ok(ranks, compare_slice_and_join, &dim);
+        }
+    }
+}
+
 /* ---- A network whose hidden layer is split --------------------------------------------------- */
 
 enum { IN = 4, HIDDEN = 12, OUT = 5, BATCH = 7 };
@@ -270,9 +345,17 @@ static void test_batch_norm(void **state) {
 
 /* ---- Mistakes -------------------------------------------------------------------------------- */
 
+static tn_tensor *slice_first(tn_group *g, tn_tensor *x) {
+    return tn_dist_slice(g, x, 0);
+}
+
+static tn_tensor *join_last(tn_group *g, tn_tensor *x) {
+    return tn_dist_join(g, x, 1);
+}
+
 static tn_tensor *(*const all_ops[])(tn_group *g, tn_tensor *x) = {
-    tn_dist_all_reduce, tn_dist_copy,           tn_dist_sum_parts,
-    tn_dist_all_gather, tn_dist_reduce_scatter, tn_dist_all_to_all,
+    tn_dist_all_reduce, tn_dist_copy, tn_dist_sum_parts, tn_dist_all_gather, tn_dist_reduce_scatter,
+    tn_dist_all_to_all, gather_last,  scatter_first,     slice_first,        join_last,
 };
 enum { OPS = sizeof(all_ops) / sizeof(all_ops[0]) };
 
@@ -305,6 +388,12 @@ static void wrong_shape(tn_group *g, void *user) {
     CHECK(tn_group_rank(g) == 0 || strstr(tn_error_message(), "[3, 3]"));
 }
 
+/* Waits for nobody: all have the same. */
+static void wrong_slice(tn_group *g, void *user) {
+    TN_SCOPE;
+    CHECK(tn_is_inert(all_ops[*(int *)user](g, tn_ones(TN_DIMS(3, 3), TN_F32))));
+}
+
 static void not_a_member(tn_group *g, void *user) {
     TN_SCOPE;
     tn_group *zero = tn_group_new(g, (int[]){0}, 1);
@@ -329,11 +418,17 @@ static void expect(void (*f)(tn_group *, void *), int op, const char *text) {
 static void test_mistakes(void **state) {
     (void)state;
     for (int i = 0; i < OPS; i++) {
-        if (all_ops[i] != tn_dist_copy) { /* which waits for nobody */
+        if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* which wait for nobody */
             expect(half_inert, i, "rank 1 has no data");
         }
         if (all_ops[i] == tn_dist_reduce_scatter || all_ops[i] == tn_dist_all_to_all) {
             expect(wrong_shape, i, "x is [3, 3] (the first dimension must be 2");
+        }
+        if (all_ops[i] == scatter_first) {
+            expect(wrong_shape, i, "x is [3, 3]: the 2 ranks of world do not divide dimension 0");
+        }
+        if (all_ops[i] == slice_first) {
+            expect(wrong_slice, i, "dist_slice: x is [3, 3]: the 2 ranks of world do not divide");
         }
         expect(not_a_member, i, "not a member of group world/0");
     }
@@ -355,6 +450,13 @@ static void test_alone(void **state) {
             assert_true(tn_is_inert(all_ops[i](NULL, NULL)));
             tn_error_clear();
         }
+        tn_tensor *(*const along[])(tn_group *, tn_tensor *, int) = {
+            tn_dist_gather_dim, tn_dist_scatter_dim, tn_dist_slice, tn_dist_join};
+        for (int i = 0; i < 4; i++) {
+            assert_inert(along[i](NULL, x, 2), TN_EINDEX, "x is [1, 2] but dim is 2");
+            assert_inert(along[i](NULL, x, -3), TN_EINDEX, "dim is -3");
+            assert_inert(along[i](NULL, tn_ones(TN_DIMS(), TN_F32), 0), TN_EINDEX, "dim is 0");
+        }
         assert_true(tn_is_inert(tn_dist_reduce_scatter(NULL, tn_ones(TN_DIMS(), TN_F32))));
         assert_int_equal(tn_error(), TN_ESHAPE);
         tn_error_clear();
@@ -362,11 +464,46 @@ static void test_alone(void **state) {
     assert_int_equal(tn_live_tensors(), before);
 }
 
-int main(void) {
+/* ---- On other engines ------------------------------------------------------------------------ */
+
+/* argument: the engine. */
+static int on_engine(tn_group *none, const char *argument) {
+    (void)none;
+    tn_dist_options o = tn_dist_defaults();
+    o.engine = argument;
+    tn_group *g = tn_dist_init(o);
+    rank_assert(g && strcmp(tn_group_engine(g), argument) == 0);
+    for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
+        compare_map(g, (void *)&maps[i]);
+    }
+    for (int dim = 0; dim < 3; dim++) {
+        compare_slice_and_join(g, &dim);
+    }
+    tn_dist_finish();
+    return failures ? 1 : 0;
+}
+
+static const rank_entry bodies[] = {{"-engine", on_engine}};
+
+static void test_engines(void **state) {
+    (void)state;
+    char why[256];
+    bool gloo = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why)) != NULL;
+    for (int ranks = 2; ranks <= MOST; ranks++) {
+        ranks_pass(ranks, "-engine", "shm");
+        if (gloo) {
+            ranks_pass(ranks, "-engine", "gloo");
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, bodies, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps),     cmocka_unit_test(test_copy_and_reduce),
-        cmocka_unit_test(test_network),  cmocka_unit_test(test_batch_norm),
-        cmocka_unit_test(test_mistakes), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_maps),           cmocka_unit_test(test_copy_and_reduce),
+        cmocka_unit_test(test_network),        cmocka_unit_test(test_batch_norm),
+        cmocka_unit_test(test_slice_and_join), cmocka_unit_test(test_engines),
+        cmocka_unit_test(test_mistakes),       cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

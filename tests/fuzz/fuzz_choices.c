@@ -27,7 +27,7 @@ static void make_all(void) {
     must(mkdtemp(folder) != NULL, "no folder");
     bytes_as_tokens = byte_vocab_load(folder);
     byte_vocab_remove(folder);
-    tn_embedding_init(&table, BYTE_VOCAB, BYTE_VOCAB, TN_F32);
+    tn_embedding_init(&table, BYTE_VOCAB, BYTE_VOCAB, tn_embedding_defaults());
     must(bytes_as_tokens && tn_error() == TN_OK, "no model");
     atexit(free_all);
 }

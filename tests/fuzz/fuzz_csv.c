@@ -1,6 +1,7 @@
 /* The input is a byte of options and a table, plain or compressed: rows of numbers with classes or
  * targets, or an error that names the file. */
 #define _GNU_SOURCE
+#include "tests/support/dataset_text.h"
 #include "tests/fuzz/bytes.h"
 
 #include "tern/data.h"
@@ -34,8 +35,8 @@ static void check_table(tn_dataset *d, const char *path, tn_csv_options o) {
              "a label that is no class");
     }
     free(x);
-    char text[TN_DESCRIBE_ROOM];
-    must(d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    char text[DATASET_TEXT];
+    must(dataset_text(d, text), "data that cannot be described");
     tn_dataset_free(d);
 }
 

@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
-#include "distributed/parallel/save/index.h"
+#include "io/parts.h"
 #include "nn/layout.h"
 #include "tern/tern.h"
 
@@ -39,7 +39,7 @@ static void make_folder(void) {
     must(tn_safetensors_writer_save(w, path) == TN_OK, "no file");
 }
 
-/* distributed/parallel/save/index.h tells what it is; this is a second implementation of it. */
+/* io/parts.h tells what it is; this is a second implementation of it. */
 static void put_index_digest(char *text, size_t bytes) {
     char digits[TN__DIGEST_DIGITS + 1];
     if (bytes > TN__INDEX_DIGEST_AT + TN__DIGEST_DIGITS &&
@@ -53,11 +53,11 @@ static void put_index_digest(char *text, size_t bytes) {
 }
 
 /* Bytes behind the room that was asked for stay as they are. */
-static void fetch_one(tn__index *ix, const tn__index_tensor *t, const tn_layout *mine) {
+static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
     size_t size = tn_dtype_size(t->dtype), room = (size_t)mine->length * size;
     unsigned char *to = malloc(room + 16);
     memset(to, 0xEE, room + 16);
-    bool fetched = tn__index_fetch(ix, t, mine, to, "fuzz");
+    bool fetched = tn__index_fetch(t, mine, to);
     must(fetched == (tn_error() == TN_OK), "fetched with an error, or neither");
     must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_EIO ||
              tn_error() == TN_ENOMEM,
@@ -69,19 +69,19 @@ static void fetch_one(tn__index *ix, const tn__index_tensor *t, const tn_layout 
     tn_error_clear();
 }
 
-static void fetch_all(tn__index *ix, const tn__index_tensor *t) {
+static void fetch_all(const tn__index_tensor *t) {
     tn_layout mine = tn__layout_whole(t->whole);
     if (mine.length > ELEMENTS_MOST) {
         return;
     }
-    fetch_one(ix, t, &mine);
+    fetch_one(t, &mine);
     mine.start = mine.length / 3;
     mine.length -= mine.start;
-    fetch_one(ix, t, &mine);
+    fetch_one(t, &mine);
     if (t->whole.ndim > 0 && t->whole.size[0] % 2 == 0) {
         mine = (tn_layout){.whole = t->whole, .dim = 0, .pieces = 1, .slice = 1, .slices = 2};
         mine.length = tn_dims_count(t->whole) / 2;
-        fetch_one(ix, t, &mine);
+        fetch_one(t, &mine);
     }
 }
 
@@ -102,7 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     tn_error_clear();
     for (int i = 0; ix && i < ix->count; i++) {
         must(tn__index_find(ix, ix->tensors[i].name) == &ix->tensors[i], "a name is not found");
-        fetch_all(ix, &ix->tensors[i]);
+        fetch_all(&ix->tensors[i]);
     }
     tn__index_free(ix);
     free(text);

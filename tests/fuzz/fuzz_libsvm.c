@@ -1,6 +1,7 @@
 /* The input is a file of libsvm's rows: each can be read, or there is an error that names the file.
  */
 #define _GNU_SOURCE
+#include "tests/support/dataset_text.h"
 #include "tests/fuzz/bytes.h"
 
 #include "tern/data.h"
@@ -24,8 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             must(!isnan(x[k]), "a number that is none");
         }
     }
-    char text[TN_DESCRIBE_ROOM];
-    must(!d || d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    char text[DATASET_TEXT];
+    must(!d || dataset_text(d, text), "data that cannot be described");
     tn_dataset_free(d);
     bytes_file_close(&f);
     return 0;

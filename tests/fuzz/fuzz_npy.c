@@ -1,6 +1,7 @@
 /* The input is an array of NumPy's, or an archive of them. It is refused with an error, or all of
  * it can be read, the rows of an array one at a time too. */
 #define _GNU_SOURCE
+#include "tests/support/dataset_text.h"
 #include "tests/fuzz/bytes.h"
 
 #include "tern/tern.h"
@@ -44,8 +45,8 @@ static void check_rows(const char *path, size_t bytes) {
         }
         free(x);
     }
-    char text[TN_DESCRIBE_ROOM];
-    must(!d || d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    char text[DATASET_TEXT];
+    must(!d || dataset_text(d, text), "data that cannot be described");
     tn_dataset_free(d);
 }
 

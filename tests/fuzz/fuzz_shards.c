@@ -1,6 +1,7 @@
 /* The input is a file that is taken for a shard of tokens. Either it is refused, or every window
  * that can be read has tokens of the vocabulary, and targets that are tokens or none. */
 #define _GNU_SOURCE
+#include "tests/support/dataset_text.h"
 #include "tests/fuzz/bytes.h"
 
 #include "tern/data.h"
@@ -33,8 +34,8 @@ static void check_shards(tn_dataset *d) {
         check_window(d, i);
     }
     check_window(d, d->size - 1);
-    char text[TN_DESCRIBE_ROOM];
-    must(d->describe(d, text, sizeof(text)) > 0, "data that cannot be described");
+    char text[DATASET_TEXT];
+    must(dataset_text(d, text), "data that cannot be described");
     tn_dataset_free(d);
 }
 

@@ -117,9 +117,25 @@ described = {
     "loader.data": "x f32[2], digest of x 10e45c7ce2292320743df94ee4c78a2a",
 }
 
+in_json = {
+    "model": '{".":{"kind":"linear"}}',
+    "optim": "adamw 9 0.5 1",
+    "optim.group.0": "1 0.01",
+    "optim.options": '{"beta1":0.9,"beta2":0.999,"eps":1e-08}',
+    "optim.group.0.parameters": "2",
+    "schedule": '{"kind":0,"peak":0.5,"end":0.5,"warm-up":0,"steps":0}',
+    "loader": '{"dataset":"tensors","examples":3,"order":1,"seed":1,"shared by rule":0,"short batches":"kept"}',
+    "loader.data": '{"x":"f32[2]","digest of x":"10e45c7ce2292320743df94ee4c78a2a"}',
+}
+
 checkpoints = {
     "whole": checkpoint(),  # as it was before checkpoints told their options
     "described": checkpoint(described),
+    "json": checkpoint(in_json),
+    "json_cut": checkpoint({**in_json, "schedule": '{"kind":0,"peak":0.5,'}),
+    "json_lists": checkpoint({**in_json, "model": '{".":{"kind":["linear"],"options":[1,2],"training":{"a":{"b":[null]}}},"a":1}'}),
+    "json_options": checkpoint({**in_json, "optim.options": '{"beta1":[0.9],"beta2":null,"eps":"1e-08","\\u001b[2J":{},"eps":2}'}),
+    "json_many": checkpoint({**in_json, "model": "{" + ",".join(f'"{i}":{{"kind":"linear","options":{{"a":{i}}}}}' for i in range(300)) + "}"}),
     "other_model": checkpoint({**described, "model": ".: mlp, activation relu; p 1\n0: linear\n\n:\n;,\n"}),
     "other_options": checkpoint({**described, "optim.options": "beta1 0.9, , beta2,eps 1e-08 , =, x " + "y" * 200}),
     "other_data": checkpoint({**described, "loader.data": "x f32[3], digest of x \u001b[2J"}),
@@ -275,94 +291,6 @@ orders = {
     "bad_signs": words(start, "7 2 r 0 0", "8 1 f 0 1", "9 1 s 0 4", "10 1 x 0 0", "11 1 l 256 0", "-1 1 r 0 0", "12 1 r 0 -3"),
 }
 
-# ---- ELF files and line tables (core/image.h) ----------------------------------------------------------------------------
-
-
-def leb(n):
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    return bytes(out + bytes([n]))
-
-
-def elf(sections, address=0x1005, count=None, kind=2):
-    """The address that is asked for, and a file of 64 bits with these sections: name, type, flags, data, link."""
-    sections = [("", 0, 0, b"", 0), *sections, (".shstrtab", 3, 0, b"\0".join(s[0].encode() for s in sections), 0)]
-    names = b"\0" + b"\0".join(s[0].encode() for s in sections[1:]) + b"\0"
-    sections[-1] = (".shstrtab", 3, 0, names, 0)
-    body, heads = b"", b""
-    for name, sort, flags, data, link in sections:
-        at = names.index(b"\0" + name.encode() + b"\0") + 1 if name else 0
-        heads += struct.pack("<IIQQQQIIQQ", at, sort, flags, 0, 64 + len(body), len(data), link, 0, 1, 0)
-        body += data
-    head = b"\x7fELF" + bytes([kind, 1, 1]) + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 56, 0, 64, len(sections) if count is None else count, len(sections) - 1)
-    return struct.pack("<Q", address) + head + body + heads
-
-
-def table(version, folders, files, program, wide=False, special=13, length=None, minimum=1, line_range=14):
-    word = "<Q" if wide else "<I"
-    tail = bytes([minimum]) + (b"\1" if version >= 4 else b"") + bytes([1, 0xFB, line_range, special])
-    tail += bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1] + [2] * 255)[: max(special - 1, 0)] + folders + files
-    unit = struct.pack("<H", version) + (b"\x08\0" if version >= 5 else b"") + struct.pack(word, len(tail)) + tail + program
-    length = len(unit) if length is None else length
-    return (b"\xff\xff\xff\xff" if wide else b"") + struct.pack(word, length) + unit
-
-
-def sequence(begin=0x1000, rows=b"\x03\x09\x01\x4b\x4c\x02\x10", end=b"\0\1\1"):
-    return b"\0\x09\2" + struct.pack("<Q", begin) + rows + end
-
-
-def lines_of(data, **more):
-    return elf([(".debug_line", 1, 0, data, 0), (".debug_line_str", 1, 0, b"/home/me\0core\0place.c\0a.h\0", 0), (".debug_str", 1, 0, b"b.c\0", 0)], **more)
-
-
-def symbol(name, kind, section, value, size):
-    return struct.pack("<IBBHQQ", name, kind, 0, section, value, size)
-
-
-folders_4, files_4 = b"src\0/usr/include\0\0", b"a.c\0\1\0\0stdio.h\0\2\0\0\0"
-folders_5 = b"\1\1\x1f" + leb(2) + struct.pack("<II", 0, 9)
-files_5 = b"\2\1\x1f\2\x0b" + leb(2) + struct.pack("<IBIB", 14, 1, 22, 1)
-symbols = [(".symtab", 2, 0, symbol(1, 0x12, 1, 0x1000, 16) + symbol(5, 0x02, 1, 0x1004, 4) + symbol(900, 0x12, 1, 0x1005, 1), 2), (".strtab", 3, 0, b"\0one\0two\0", 0)]
-images = {
-    "version_2": lines_of(table(2, folders_4, files_4, sequence(), special=10)),
-    "version_4": lines_of(table(4, folders_4, files_4, sequence())),
-    "version_5": lines_of(table(5, folders_5, files_5, sequence())),
-    "version_6": lines_of(table(6, folders_5, files_5, sequence())),
-    "wide": lines_of(table(4, folders_4, files_4, sequence(), wide=True)),
-    "texts": lines_of(table(5, b"\1\1\x08\1/\0", b"\3\1\x08\2\x0f\5\x1e\2" + b"x.c\0\0" + bytes(16) + b"y.c\0\0" + bytes(16), sequence())),
-    "other_forms": lines_of(table(5, b"\1\1\x0e\1\0\0\0\0", b"\5\1\x0e\2\5\3\6\4\7\5\x09\2" + (bytes(4) + bytes(2) + bytes(4) + bytes(8) + b"\3abc") * 2, sequence())),
-    "unknown_form": lines_of(table(5, folders_5, b"\1\1\x25\1\0", sequence())),
-    "two_units": lines_of(table(4, folders_4, files_4, sequence(0x500)) + table(5, folders_5, files_5, sequence())),
-    "left_out": lines_of(table(4, folders_4, files_4, sequence(0, b"\1\2\x80\x80\1\1") + sequence())),
-    "no_end": lines_of(table(4, folders_4, files_4, sequence(end=b""))),
-    "backwards": lines_of(table(4, folders_4, files_4, sequence(0x2000) + sequence())),
-    "every_opcode": lines_of(table(4, folders_4, files_4, sequence(rows=b"\4\2\5\7\6\7\x0a\x0b\x0c\3\x08\x09\4\0\1\3\x7f\0\3\x80ab\1\xff\1"))),
-    "few_opcodes": lines_of(table(4, folders_4, files_4, sequence(rows=b"\2\4\1\5\6\7\xff"), special=4)),
-    "no_opcodes": lines_of(table(4, folders_4, files_4, sequence(), special=0)),
-    "one_opcode": lines_of(table(4, folders_4, files_4, b"\1\2\xff", special=1)),
-    "many_opcodes": lines_of(table(4, folders_4, files_4, sequence(rows=b"\x20\1\2\x02\7\1"), special=255)),
-    "no_range": lines_of(table(4, folders_4, files_4, sequence(), line_range=0)),
-    "large_steps": lines_of(table(4, folders_4, files_4, sequence(rows=b"\2" + b"\xff" * 20 + b"\1\1\3" + b"\xff" * 9 + b"\x3f\1\3\x40\1"), minimum=255)),
-    "file_too_large": lines_of(table(4, folders_4, files_4, sequence(rows=b"\4\xff\xff\xff\xff\x0f\1\2\x10"))),
-    "folder_as_file": lines_of(table(4, folders_4, b"a.c/\0\1\0\0\0", sequence())),
-    "many_files": lines_of(table(5, folders_5, b"\1\1\x08" + b"\xff" * 9 + b"\1a\0", sequence())),
-    "no_pairs": lines_of(table(5, b"\0" + b"\xff" * 9 + b"\1", b"\0\5", sequence())),
-    "length_too_large": lines_of(table(4, folders_4, files_4, sequence(), length=0x7FFFFFFF)),
-    "length_zero": lines_of(bytes(40)),
-    "compressed": elf([(".debug_line", 1, 0x800, table(4, folders_4, files_4, sequence()), 0)]),
-    "no_bytes": elf([(".debug_line", 8, 0, table(4, folders_4, files_4, sequence()), 0)]),
-    "symbols": elf(symbols),
-    "dynamic": elf([(".dynsym", 11, 0, *symbols[0][3:]), symbols[1]]),
-    "symbols_without_texts": elf([(".symtab", 2, 0, symbols[0][3], 99)]),
-    "half_a_symbol": elf([(".symtab", 2, 0, symbols[0][3][:30], 2), (".strtab", 3, 0, b"\0one", 0)]),
-    "no_sections": elf([], count=0),
-    "many_sections": elf(symbols, count=0xFEFF),
-    "other_words": elf(symbols, kind=1),
-}
-
 # ---- Files in DeepSpeed's format (train/deepspeed_file.h), behind the number of ranks less 1 ------------------------------
 
 
@@ -392,7 +320,7 @@ deepspeed = {
     "number": b"\x0012",
 }
 
-# ---- Indices of checkpoints in parts (distributed/parallel/save/index.h) --------------------------------------------------------
+# ---- Indices of checkpoints in parts (io/parts.h) --------------------------------------------------------
 
 # What tests/fuzz/fuzz_index.c has in its one file, by name: elements, and their digest.
 held = {"a": (12, "bdb3f41b7b694e4bb6d47b1326c96fde"), "m": (3, "b1a57916ac63a6bcaed946681f85b77a"),
@@ -1015,7 +943,7 @@ pictures |= {
     "empty": b"",
 }
 
-targets = {"fuzz_picture": pictures, "fuzz_csv": tables, "fuzz_libsvm": libsvms, "fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_image": images, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
+targets = {"fuzz_picture": pictures, "fuzz_csv": tables, "fuzz_libsvm": libsvms, "fuzz_idx": idxs, "fuzz_cifar": cifars, "fuzz_npy": numpys, "fuzz_config": configs, "fuzz_parts": indexes, "fuzz_llmc": llmcs, "fuzz_tokenizer": tokenizers, "fuzz_corpus": texts, "fuzz_shards": shards, "fuzz_choices": choices, "fuzz_index": indices, "fuzz_orders": orders, "fuzz_safetensors": safetensors, "fuzz_checkpoint": checkpoints,
            "fuzz_store": store, "fuzz_environment": environments, "fuzz_deepspeed": deepspeed}
 for target, seeds in targets.items():
     folder = here / target

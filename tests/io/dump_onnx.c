@@ -111,9 +111,9 @@ static void dump_pictures(void) {
     tn_sequential *mlp = TN_SEQUENTIAL(tn_linear_new(8, 16), TN_FN(tn_gelu), tn_linear_new(16, 3));
     dump_model("model.mlp", mlp, TN_VALUES(tn_randn(TN_DIMS(5, 8), TN_F32)), 1);
     tn_module_free(mlp);
-    tn_sequential *cnn = TN_SEQUENTIAL(tn_conv2d_new_with(3, 8, TN_DIMS(3), tn_conv_with(1, 1)),
+    tn_sequential *cnn = TN_SEQUENTIAL(tn_conv2d_new_with(3, 8, TN_DIMS(3), tn_conv_strided(1, 1)),
                                        TN_FN(tn_relu), tn_max_pool2d_new(2),
-                                       tn_conv2d_new_with(8, 8, TN_DIMS(5), tn_conv_with(2, 2)),
+                                       tn_conv2d_new_with(8, 8, TN_DIMS(5), tn_conv_strided(2, 2)),
                                        tn_batch_norm2d_new(8), TN_FN(tn_silu),
                                        tn_flatten_new(1, -1), tn_linear_new(8 * 4 * 4, 10));
     dump_model("model.cnn", cnn, TN_VALUES(x), 1);
@@ -122,11 +122,11 @@ static void dump_pictures(void) {
     resnet_init(&net, 8, 10);
     dump_model("model.resnet18", &net, TN_VALUES(x), 1);
     tn_module_finish(&net);
-    tn_sequential *decoder =
-        TN_SEQUENTIAL(tn_linear_new(6, 8 * 4 * 4), TN_FN(as_pictures), TN_FN(tn_relu),
-                      tn_conv_transpose2d_new_with(8, 8, TN_DIMS(4), tn_conv_with(2, 1)),
-                      TN_FN(tn_relu), TN_FN(twice_as_large),
-                      tn_conv2d_new_with(8, 1, TN_DIMS(3), tn_conv_with(1, 1)), TN_FN(tn_sigmoid));
+    tn_sequential *decoder = TN_SEQUENTIAL(
+        tn_linear_new(6, 8 * 4 * 4), TN_FN(as_pictures), TN_FN(tn_relu),
+        tn_conv_transpose2d_new_with(8, 8, TN_DIMS(4), tn_conv_strided(2, 1)), TN_FN(tn_relu),
+        TN_FN(twice_as_large), tn_conv2d_new_with(8, 1, TN_DIMS(3), tn_conv_strided(1, 1)),
+        TN_FN(tn_sigmoid));
     dump_model("model.vae_decoder", decoder, TN_VALUES(tn_randn(TN_DIMS(3, 6), TN_F32)), 1);
     tn_module_free(decoder);
 }

@@ -56,6 +56,7 @@ static void test_whole_checkpoints_load(void **state) {
     (void)state;
     check_loads("whole");
     check_loads("described");
+    check_loads("json");
 }
 
 int main(void) {

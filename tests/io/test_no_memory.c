@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "tests/support/dataset_text.h"
 #include "tests/io/small_run.h"
 #include "tests/support/fail_malloc.h"
 #include "tests/support/temp.h"
@@ -232,8 +233,8 @@ static void composed(void) {
     tn_dataset *both = tn_concat_dataset((tn_dataset *[]){some, all}, 2);
     tn_random_split(both, (double[]){2, 2}, 2, 1, pieces);
     tn_dataset_free(pieces[1]);
-    char text[TN_DESCRIBE_ROOM];
-    if (pieces[0] && pieces[0]->describe(pieces[0], text, sizeof(text)) > 0) {
+    char text[DATASET_TEXT];
+    if (pieces[0] && dataset_text(pieces[0], text)) {
         tn_loader_options o = tn_loader_defaults();
         o.batch = 2;
         tn_loader *l = tn_loader_new(pieces[0], tn_random_sampler(1), o);

@@ -271,12 +271,12 @@ static void rows_that_are_not_there(void **state) {
 
 static void other_rows_are_noticed(void **state) {
     (void)state;
-    char text[3][TN_DESCRIBE_ROOM];
+    char text[3][DATASET_TEXT];
     save_rows(TN_F32);
-    describe_and_free(open_rows(), text[0]);
-    describe_and_free(tn_npy_dataset(temp_path("x.npy"), NULL), text[1]);
+    identify_and_free(open_rows(), text[0]);
+    identify_and_free(tn_npy_dataset(temp_path("x.npy"), NULL), text[1]);
     save_rows(TN_I32);
-    describe_and_free(open_rows(), text[2]);
+    identify_and_free(open_rows(), text[2]);
     assert_string_not_equal(text[0], text[1]);
     assert_string_not_equal(text[0], text[2]);
 }
@@ -286,12 +286,12 @@ static void rows_without_memory(void **state) {
     save_rows(TN_BOOL);
     bool reached = true;
     for (int64_t n = 0; reached; n++) {
-        char x[6], text[TN_DESCRIBE_ROOM];
+        char x[6], text[DATASET_TEXT];
         int64_t y;
         tn__alloc_fail_at(n);
         tn_dataset *d = open_rows();
         if (d && tn_dataset_get(d, 0, x, &y) == TN_OK) {
-            d->describe(d, text, sizeof(text));
+            dataset_text(d, text);
         }
         reached = !tn__alloc_fail_armed();
         tn__alloc_fail_at(-1);

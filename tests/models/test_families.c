@@ -28,6 +28,138 @@ static tn_llama_options small_llama(void) {
     return o;
 }
 
+/* ---- Files of before ------------------------------------------------------------------------- */
+
+/* A gpt as it was when its classifier was no module, but a second name of wte.weight. */
+typedef struct old_gpt {
+    tn_module base;
+    struct {
+        tn_module base;
+        tn_embedding wte, wpe;
+        tn_dropout drop;
+    } stem;
+    tn_block h[2];
+    struct {
+        tn_module base;
+        tn_layer_norm ln_f;
+        tn_tensor *lm_head, *lm_head_scale;
+    } top;
+    tn_gpt_options options;
+} old_gpt;
+
+static tn_values old_forward(tn_module *self, tn_values in, void *context) {
+    (void)context;
+    old_gpt *m = (old_gpt *)self;
+    tn_tensor *positions = tn_arange(0, (double)tn_size(in.v[0], 1), 1, TN_I64);
+    tn_tensor *x = tn_add(tn_call(&m->stem.wte, in.v[0]), tn_call(&m->stem.wpe, positions));
+    x = tn_call(&m->h[1], tn_call(&m->h[0], tn_call(&m->stem.drop, x)));
+    return tn_values_of(tn_linear_op(tn_call(&m->top.ln_f, x), m->top.lm_head, NULL), NULL);
+}
+
+static const char *const old_activations[] = {"gelu", NULL};
+static const tn_field old_fields[] = {
+    TN_FIELD_OPTION(old_gpt, vocab),
+    TN_FIELD_OPTION(old_gpt, context),
+    TN_FIELD_OPTION(old_gpt, layers),
+    TN_FIELD_OPTION(old_gpt, heads),
+    TN_FIELD_OPTION(old_gpt, width),
+    TN_FIELD_OPTION(old_gpt, bias),
+    TN_FIELD_OPTION(old_gpt, activation, .names = old_activations),
+    TN_FIELD_OPTION(old_gpt, dropout, .training = true),
+    {0},
+};
+
+static void old_init(old_gpt *m) {
+    TN_SCOPE;
+    tn_module_init_values(m, "gpt", old_forward);
+    m->base.fields = old_fields;
+    m->options = TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2,
+                         .width = WIDTH, .activation = TN_ACT_GELU, .dropout = 0.5);
+    tn_module_init_values(&m->stem, "gpt_stem", old_forward);
+    tn_embedding_init(&m->stem.wte, VOCAB, WIDTH, tn_embedding_defaults());
+    tn_embedding_init(&m->stem.wpe, CONTEXT, WIDTH, tn_embedding_defaults());
+    tn_dropout_init(&m->stem.drop, 0.5);
+    tn_module_add(&m->stem, "wte", &m->stem.wte);
+    tn_module_add(&m->stem, "wpe", &m->stem.wpe);
+    tn_module_add(&m->stem, "drop", &m->stem.drop);
+    tn_module_add(m, "", &m->stem);
+    tn_block_options block =
+        TN_WITH(tn_block, .heads = 2, .dropout = 0.5, .activation = TN_ACT_GELU);
+    for (int i = 0; i < 2; i++) {
+        tn_block_init(&m->h[i], WIDTH, block);
+        tn_module_add(m, i ? "h.1" : "h.0", &m->h[i]);
+    }
+    tn_module_init_values(&m->top, "gpt_top", old_forward);
+    tn_layer_norm_init(&m->top.ln_f, WIDTH, tn_norm_defaults());
+    tn_module_add(&m->top, "ln_f", &m->top.ln_f);
+    tn_module_param(&m->top, "lm_head.weight", &m->top.lm_head, m->stem.wte.weight);
+    tn_module_buffer(&m->top, "lm_head.weight_scale", &m->top.lm_head_scale, NULL);
+    tn_module_add(m, "", &m->top);
+    tn_module_tie(m, "lm_head.weight", "wte.weight");
+}
+
+static void train_step(void *m, tn_optim *opt) {
+    TN_SCOPE;
+    tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, CONTEXT), TN_I64);
+    tn_backward(tn_lm_loss(m, tokens, tokens));
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+}
+
+static bool same_entry(const tn_entry *entry, void *user) {
+    assert_true(tn_equal(*entry->field, tn_module_get(user, entry->path)));
+    return true;
+}
+
+/* Weights and checkpoints from before load as the same run, and go on with the same bits; and those
+ * of today load there. */
+static void gpt_of_earlier_files(void **state) {
+    (void)state;
+    TN_SCOPE;
+    old_gpt old, second;
+    tn_gpt m, third;
+    old_init(&old);
+    small_gpt(&m);
+    tn_optim *old_opt = tn_adamw(&old, tn_adamw_defaults()),
+             *opt = tn_adamw(&m, tn_adamw_defaults());
+    train_step(&old, old_opt);
+    tn_checkpoint from = {
+        .model = &old, .optim = old_opt, .step = 1, .generator = tn_default_generator()};
+    tn_checkpoint to = {.model = &m, .optim = opt, .generator = tn_default_generator()};
+    const char *path = temp_path("old.tern"), *weights = temp_path("old.safetensors");
+    assert_int_equal(tn_checkpoint_save(&from, path), TN_OK);
+    assert_int_equal(tn_save(&old, weights), TN_OK);
+    train_step(&old, old_opt);
+    assert_int_equal(tn_checkpoint_load(&to, path), TN_OK);
+    train_step(&m, opt);
+    tn_module_each(&old, (tn_walk){.with_shared = true}, same_entry, &m);
+
+    small_gpt(&third);
+    assert_int_equal(tn_load(&third, weights), TN_OK);
+    tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, CONTEXT), TN_I64);
+    tn_module_train(&third, false);
+    assert_int_equal(tn_checkpoint_load(&(tn_checkpoint){.model = &old, .partial = true}, path),
+                     TN_OK);
+    tn_module_train(&old, false);
+    assert_true(tn_equal(tn_call(&third, tokens), tn_call(&old, tokens)));
+
+    to.step = 2;
+    assert_int_equal(tn_checkpoint_save(&to, path), TN_OK);
+    old_init(&second);
+    tn_optim *second_opt = tn_adamw(&second, tn_adamw_defaults());
+    from =
+        (tn_checkpoint){.model = &second, .optim = second_opt, .generator = tn_default_generator()};
+    assert_int_equal(tn_checkpoint_load(&from, path), TN_OK);
+    tn_module_each(&second, (tn_walk){0}, same_entry, &m);
+    tn_optim_free(old_opt);
+    tn_optim_free(opt);
+    tn_optim_free(second_opt);
+    tn_module_finish(&old);
+    tn_module_finish(&second);
+    tn_module_finish(&m);
+    tn_module_finish(&third);
+}
+
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 static bool next_name(const tn_entry *entry, void *user) {
@@ -110,17 +242,28 @@ static void llama_description(void **state) {
     tn_safetensors *f = tn_safetensors_open(path);
     assert_string_equal(
         tn_safetensors_metadata(f, "model"),
-        ".: llama, vocab 11, layers 1, width 8, tied 1; context 8\n"
-        "embed_tokens: embedding\nlayers.0: llama_block\n"
-        "layers.0.self_attn: grouped_attention, head_width 4, causal 1, theta 5e+05, "
-        "factor 32, low_freq_factor 1, high_freq_factor 4, original_context 8192\n"
-        "layers.0.self_attn.q_proj: linear\nlayers.0.self_attn.k_proj: linear\n"
-        "layers.0.self_attn.v_proj: linear\nlayers.0.self_attn.o_proj: linear\n"
-        "layers.0.mlp: gated_mlp\nlayers.0.mlp.gate_proj: linear\n"
-        "layers.0.mlp.up_proj: linear\nlayers.0.mlp.down_proj: linear\n"
-        "layers.0.input_layernorm: rms_norm, eps 1e-05\n"
-        "layers.0.post_attention_layernorm: rms_norm, eps 1e-05\n"
-        "norm: rms_norm, eps 1e-05\nlm_head: linear\n");
+        "{\".\":{\"kind\":\"llama\",\"options\":{\"vocab\":11,\"layers\":1,\"width\":8,\"tied\""
+        ":true},"
+        "\"training\":{\"context\":8}},"
+        "\"embed_tokens\":{\"kind\":\"embedding\"},"
+        "\"layers.0\":{\"kind\":\"llama_block\"},"
+        "\"layers.0.self_attn\":{\"kind\":\"grouped_attention\",\"options\":{\"head_widt"
+        "h\":4,\"causal\":true,\"theta\":5e+05,\"factor\":32,\"low_freq_factor\":1,\"high"
+        "_freq_factor\":4,\"original_context\":8192}},"
+        "\"layers.0.self_attn.q_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.self_attn.k_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.self_attn.v_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.self_attn.o_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.mlp\":{\"kind\":\"gated_mlp\"},"
+        "\"layers.0.mlp.gate_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.mlp.up_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.mlp.down_proj\":{\"kind\":\"linear\"},"
+        "\"layers.0.input_layernorm\":{\"kind\":\"rms_norm\",\"options\":{\"eps\":1e-05}}"
+        ","
+        "\"layers.0.post_attention_layernorm\":{\"kind\":\"rms_norm\",\"options\":{\"eps"
+        "\":1e-05}},"
+        "\"norm\":{\"kind\":\"rms_norm\",\"options\":{\"eps\":1e-05}},"
+        "\"lm_head\":{\"kind\":\"linear\"}}");
     tn_safetensors_close(f);
     tn_module_finish(&llama);
 }
@@ -161,7 +304,7 @@ static void tied_classifiers(void **state) {
     (void)state;
     tn_gpt gpt;
     small_gpt(&gpt);
-    expect_one_copy(&gpt, (lent){&gpt.stem.wte.weight, &gpt.top.lm_head, 0});
+    expect_one_copy(&gpt, (lent){&gpt.stem.wte.weight, &gpt.top.lm_head.weight, 0});
     tn_module_finish(&gpt);
     tn_llama llama;
     tn_llama_init(&llama, small_llama());
@@ -267,9 +410,9 @@ static void refused_llamas(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(gpt_names),        TEST(llama_names),       TEST(llama_description),
-        TEST(tied_classifiers), TEST(llama_built_later), TEST(refused_gpts),
-        TEST(refused_llamas),
+        TEST(gpt_names),        TEST(llama_names),          TEST(llama_description),
+        TEST(tied_classifiers), TEST(llama_built_later),    TEST(refused_gpts),
+        TEST(refused_llamas),   TEST(gpt_of_earlier_files),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

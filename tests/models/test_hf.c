@@ -9,6 +9,7 @@
 
 #include "models/weights/hf_read.h"
 #include "nn/layout.h"
+#include "nn/module.h"
 #include "tern/sys/tensor.h"
 #include "tern/tern.h"
 
@@ -616,6 +617,56 @@ static void into_a_model(void **state) {
     tn_module_finish(&m);
 }
 
+/* ---- A stage of a pipeline ------------------------------------------------------------------- */
+
+static const char *stage_paths[16];
+static int stage_count;
+
+static bool list_last(const tn_entry *entry, void *user) {
+    (void)user;
+    if (strncmp(entry->path, "h.1.", 4) == 0) {
+        stage_paths[stage_count++] = strdup(entry->path);
+    }
+    return true;
+}
+
+/* What is absent is neither read nor missed; a folder of what is here would be less than a model.
+ */
+static void folders_and_absent_ones(void **state) {
+    (void)state;
+    tn_gpt m, stage;
+    init_small(&m, small_options());
+    init_small(&stage, small_options());
+    const char *folder = temp_path("stage");
+    assert_int_equal(tn_lm_save(&m, folder), TN_OK);
+    tn_module_each(&stage, (tn_walk){0}, list_last, NULL);
+    assert_int_equal(stage_count, 12);
+    for (int i = 0; i < stage_count; i++) {
+        assert_int_equal(tn__module_set_absent(&stage.base, stage_paths[i]), TN_OK);
+        free((char *)stage_paths[i]);
+    }
+    assert_int_equal(tn_lm_load_weights(&stage, folder), TN_OK);
+    assert_true(tn_equal(stage.h[0].mlp.c_fc.weight, m.h[0].mlp.c_fc.weight));
+    assert_true(tn_equal(stage.stem.wte.weight, m.stem.wte.weight));
+    assert_true(tn_storage_is_empty(stage.h[1].mlp.c_fc.weight));
+    assert_int_equal(tn_lm_save(&stage, folder), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, "\"h.1.ln_1.weight\" is sharded: this rank has 0");
+    tn_module_finish(&stage);
+
+    tn_llama llama, first; /* whose head is apart: the first stage has the embedding alone */
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = VOCAB, .layers = 1, .heads = 2, .kv_heads = 1,
+                                 .width = 8, .hidden = 8, .tied = false);
+    tn_llama_init(&llama, o);
+    tn_llama_init(&first, o);
+    assert_int_equal(tn_lm_save(&llama, folder), TN_OK);
+    assert_int_equal(tn__module_set_absent(&first.base, "lm_head.weight"), TN_OK);
+    assert_int_equal(tn_lm_load_weights(&first, folder), TN_OK);
+    assert_true(tn_equal(first.stem.embed_tokens.weight, llama.stem.embed_tokens.weight));
+    tn_module_finish(&llama);
+    tn_module_finish(&first);
+    tn_module_finish(&m);
+}
+
 /* ---- Elements of one rank -------------------------------------------------------------------- */
 
 static uint64_t random_state = 7;
@@ -632,11 +683,11 @@ static tn_layout draw_layout(tn_dims whole) {
         int64_t size = whole.size[l.dim], cuts[] = {1, 2, 3, 4, 6};
         do {
             l.pieces = (int)cuts[draw_below(5)];
-            l.slices = (int)cuts[draw_below(5)];
-        } while (size % (l.pieces * l.slices) != 0);
+            l.slices = (int)cuts[draw_below(5)] + (l.pieces == 1 ? (int)draw_below(2) : 0);
+        } while (l.pieces > 1 && size % (l.pieces * l.slices) != 0);
         l.slice = (int)draw_below(l.slices);
     }
-    int64_t block = tn_dims_count(whole) / (l.dim < 0 ? 1 : l.slices);
+    int64_t block = tn_dims_count(tn__layout_block(&l));
     l.start = draw_below(block + 1);
     l.length = draw_below(block - l.start + 1);
     return l;
@@ -774,7 +825,7 @@ int main(void) {
         TEST(without_biases),         TEST(what_is_written),
         TEST(indexes_that_lie),       TEST(into_a_model),
         TEST(elements_of_a_rank),     TEST(mapped_weights),
-        TEST(weights_of_bytes),
+        TEST(weights_of_bytes),       TEST(folders_and_absent_ones),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

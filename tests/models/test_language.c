@@ -6,6 +6,8 @@
 
 #include <tern/tern.h>
 
+#include "models/language.h"
+
 enum { VOCAB = 13, CONTEXT = 12, LAYERS = 3, T = 7 };
 
 /* ---- Families -------------------------------------------------------------------------------- */
@@ -198,6 +200,68 @@ static void parts_with_positions(void **state) {
     }
 }
 
+/* ---- Ranges of parts ------------------------------------------------------------------------- */
+
+static tn_tensor *call_range(void *m, tn_tensor *x, tn_tensor *positions, int first, int end) {
+    tn__lm_context c = {.range = {first, end}};
+    return tn_call_values(m, tn_values_of(x, positions), &c).v[0];
+}
+
+/* A call of some parts, and one of the others: the bits of a call of all, forward and backward. */
+static void ranges_of_parts(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        for (int cut = 0; cut <= PARTS; cut++) {
+            TN_SCOPE;
+            tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
+            tn_tensor *places = tn_rsub_scalar(tn_arange(0, T, 1, TN_I64), T - 1);
+            tn_tensor *weights = tn_randn(TN_DIMS(2, T, VOCAB), TN_F64), *grads[64], **next = grads;
+            tn_tensor *want = call_model(&all.m, tokens, places, NULL);
+            tn_backward_from(&want, &weights, 1, false);
+            tn_module_each(&all.m, (tn_walk){0}, copy_gradient, &next);
+            tn_module_zero_grad(&all.m);
+            tn_tensor *x = cut > 0 ? call_range(&all.m, tokens, places, 0, cut) : tokens;
+            tn_tensor *got = cut < PARTS ? call_range(&all.m, x, places, cut, 0) : x;
+            assert_true(tn_equal(got, want));
+            tn_backward_from(&got, &weights, 1, false);
+            next = grads;
+            tn_module_each(&all.m, (tn_walk){0}, compare_gradient, &next);
+            tn_module_zero_grad(&all.m);
+        }
+        TN_SCOPE;
+        tn_tensor *tokens = tn_zeros(TN_DIMS(2, T), TN_I64),
+                  *x = tn_zeros(TN_DIMS(2, T, 16), TN_F64);
+        assert_inert(call_range(&all.m, tokens, NULL, 1, 2), TN_ESHAPE,
+                     "must be what the part before gave");
+        assert_inert(call_range(&all.m, x, NULL, 0, 2), TN_ESHAPE, "one tensor of tokens");
+        assert_inert(call_range(&all.m, tokens, NULL, 0, PARTS + 1), TN_EINDEX, "of 5");
+        assert_inert(call_range(&all.m, x, tn_zeros(TN_DIMS(3), TN_I64), 1, 3), TN_ESHAPE,
+                     "positions are [3]");
+    }
+}
+
+/* ---- The loss -------------------------------------------------------------------------------- */
+
+static tn_tensor *halved_loss(void *state, tn_tensor *logits, tn_tensor *targets) {
+    ++*(int *)state;
+    return tn_mul_scalar(tn_cross_entropy(logits, targets, TN_MEAN), 0.5);
+}
+
+static void another_loss(void **state) {
+    (void)state;
+    for (models all = {0}; next_model(&all);) {
+        TN_SCOPE;
+        TN_NO_GRAD;
+        tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
+        double usual = tn_item(tn_lm_loss(&all.m, tokens, tokens));
+        assert_true(tn_item(tn__lm_loss_of(&all.m, tn_call(&all.m, tokens), tokens)) == usual);
+        int calls = 0;
+        all.m.base.lists->loss = (tn__loss_rule){halved_loss, &calls};
+        assert_float_equal(tn_item(tn_lm_loss(&all.m, tokens, tokens)), usual / 2, 1e-12 * usual);
+        assert_int_equal(calls, 1);
+    }
+}
+
 /* ---- Positions ------------------------------------------------------------------------------- */
 
 static void positions_as_inputs(void **state) {
@@ -366,6 +430,8 @@ int main(void) {
         TEST(shapes),
         TEST(parts_by_hand),
         TEST(parts_with_positions),
+        TEST(ranges_of_parts),
+        TEST(another_loss),
         TEST(positions_as_inputs),
         TEST(refused_inputs),
         TEST(pieces_of_every_length),

@@ -40,10 +40,9 @@ static void dump_layers(void) {
     tn_linear_init(&linear, 7, 5, TN_WITH(tn_linear, .bias = false, .dtype = TN_F64));
     dump("linear_without_bias", &linear, normal(TN_DIMS(6, 7)), NULL);
     tn_embedding embedding;
-    tn_embedding_init(&embedding, 11, 6, TN_F64);
+    tn_embedding_init(&embedding, 11, 6, TN_WITH(tn_embedding, .dtype = TN_F64));
     dump("embedding", &embedding, tn_randint(0, 11, TN_DIMS(4, 9), TN_I64), NULL);
-    tn_embedding_init_with(&embedding, 5, 6,
-                           TN_WITH(tn_embedding, .padding_idx = 3, .dtype = TN_F64));
+    tn_embedding_init(&embedding, 5, 6, TN_WITH(tn_embedding, .padding_idx = 3, .dtype = TN_F64));
     dump("embedding_padding", &embedding, tn_randint(0, 5, TN_DIMS(4, 9), TN_I32), NULL);
     tn_norm_options norm = tn_norm_defaults();
     norm.dtype = TN_F64;
@@ -124,7 +123,7 @@ static void dump_pools(void) {
 }
 
 static void dump_convolutions(void) {
-    tn_conv_options plain = tn_conv_with(1, 0), moved = tn_conv_with(2, 1);
+    tn_conv_options plain = tn_conv_strided(1, 0), moved = tn_conv_strided(2, 1);
     plain.dtype = moved.dtype = TN_F64;
     tn_conv conv;
     tn_conv1d_init(&conv, 3, 4, TN_DIMS(3), plain);
@@ -302,7 +301,7 @@ static void dump_inits(void) {
     add("init", "conv_transpose1d.bias", "", conv.bias);
     tn_module_finish(&conv);
     tn_embedding embedding;
-    tn_embedding_init(&embedding, 200, 150, TN_F32);
+    tn_embedding_init(&embedding, 200, 150, tn_embedding_defaults());
     add("init", "embedding.weight", "", embedding.weight);
     tn_module_finish(&embedding);
     void (*draw[])(tn_tensor * t, double x) = {tn_init_xavier_uniform, tn_init_xavier_normal,

@@ -6,6 +6,8 @@
 
 #include <tern/tern.h>
 
+#include "nn/module.h"
+
 /* x + fc(x): a kind of one's own that stands in lists. */
 typedef struct block {
     tn_module base;
@@ -115,9 +117,8 @@ static void with_a_number(void **state) {
     tn_function *cube = TN_FN_WITH(tn_pow_scalar, 3.0);
     assert_float_equal(tn_item(tn_call(cube, tn_scalar(2.0, TN_F32))), 8.0, 0.0);
     assert_string_equal(cube->base.kind, "pow_scalar");
-    char text[64];
-    cube->base.describe(&cube->base, text, sizeof text);
-    assert_string_equal(text, "number 3");
+    assert_string_equal(cube->base.fields[0].name, "number");
+    assert_true((const char *)cube + cube->base.fields[0].offset == (const char *)&cube->number);
     tn_module_free(cube);
 }
 
@@ -162,6 +163,45 @@ static void lists_have_no_forward(void **state) {
     tn_module_free(list);
 }
 
+/* ---- Parts of a sequential ------------------------------------------------------------------- */
+
+static tn_values both_forward(tn_module *self, tn_values in, void *context) {
+    (void)self;
+    assert_null(context);
+    assert_int_equal(in.n, 2);
+    return tn_values_of(tn_add(in.v[0], in.v[1]), in.v[1]);
+}
+
+static tn_module *both_new(void) {
+    return tn_module_new_values(sizeof(tn_module), "both", both_forward);
+}
+
+/* Several values go from one to the next, and a range runs some of them. */
+static void values_and_ranges(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_sequential *m = TN_SEQUENTIAL(both_new(), both_new(), both_new());
+    tn_tensor *a = tn_full(TN_DIMS(2), 1, TN_F32), *b = tn_full(TN_DIMS(2), 10, TN_F32);
+    tn_values all = tn_call_values(m, tn_values_of(a, b), NULL);
+    assert_int_equal(all.n, 2);
+    assert_true(tn_item(tn_sum_all(all.v[0])) == 62 && all.v[1] == b);
+    tn_values x = tn_values_of(a, b);
+    for (int i = 0; i < 3; i++) {
+        x = tn_call_values(m, x, &(tn__range){i, i + 1});
+        assert_true(tn_item(tn_sum_all(x.v[0])) == 2 + 20 * (i + 1));
+    }
+    x = tn_call_values(m, tn_values_of(a, b), &(tn__range){1, 0}); /* to the end */
+    assert_true(tn_item(tn_sum_all(x.v[0])) == 42);
+    x = tn_call_values(m, tn_values_of(a, b), &(tn__range){2, 2}); /* none of them */
+    assert_true(x.v[0] == a && x.v[1] == b);
+    const tn__range wrong[] = {{0, 4}, {-1, 2}, {2, 1}, {4, 0}};
+    for (int i = 0; i < 4; i++) {
+        assert_inert(tn_call_values(m, tn_values_of(a, b), (void *)&wrong[i]).v[0], TN_EINDEX,
+                     "of 3");
+    }
+    tn_module_free(m);
+}
+
 static void build_and_call(void) {
     TN_SCOPE;
     net n;
@@ -187,6 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(names_come_from_fields), TEST(on_the_heap),           TEST(with_a_number),
         TEST(who_cannot_be_owned),    TEST(lists_have_no_forward), TEST(no_memory),
+        TEST(values_and_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

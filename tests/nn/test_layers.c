@@ -30,7 +30,7 @@ static void refused_options(void **state) {
     tn_error_clear();
     tn_module_finish(&linear);
     tn_embedding embedding;
-    tn_embedding_init(&embedding, 3, -1, TN_F32);
+    tn_embedding_init(&embedding, 3, -1, tn_embedding_defaults());
     expect_refused(&embedding, TN_EVALUE, "embedding: count is 3 and width is -1");
     tn_norm_options norm = tn_norm_defaults();
     tn_layer_norm layer_norm;
@@ -410,7 +410,7 @@ static void null_arguments(void **state) {
     TN_SCOPE;
     tn_linear_init(NULL, 1, 1, tn_linear_defaults());
     assert_error(TN_EVALUE, "linear");
-    tn_embedding_init(NULL, 1, 1, TN_F32);
+    tn_embedding_init(NULL, 1, 1, tn_embedding_defaults());
     assert_error(TN_EVALUE, "embedding");
     tn_layer_norm_init(NULL, 1, tn_norm_defaults());
     assert_error(TN_EVALUE, "layer_norm");

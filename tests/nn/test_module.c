@@ -201,7 +201,7 @@ static void tied_init(tied *t) {
     tn_module_init(t, "tied", tied_forward);
     tn_linear_options no_bias = TN_WITH(tn_linear, .bias = false);
     tn_linear_init(&t->head, 4, 6, no_bias);
-    tn_embedding_init(&t->wte, 6, 4, TN_F32);
+    tn_embedding_init(&t->wte, 6, 4, tn_embedding_defaults());
     tn_module_add(t, "head", &t->head); /* the second name comes first */
     tn_module_add(t, "wte", &t->wte);
 }
@@ -241,7 +241,7 @@ static void ties_that_do_not_fit(void **state) {
     tied t;
     tied_init(&t);
     tn_module_finish(&t.wte);
-    tn_embedding_init(&t.wte, 6, 4, TN_F64);
+    tn_embedding_init(&t.wte, 6, 4, TN_WITH(tn_embedding, .dtype = TN_F64));
     tn_module_add(&t, "wte", &t.wte);
     tn_module_tie(&t, "head.weight", "wte.weight");
     assert_error(TN_EDTYPE, "head.weight is f32 but wte.weight is f64");

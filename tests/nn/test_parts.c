@@ -2,6 +2,8 @@
  * part, and what is refused. */
 #include <string.h>
 
+#include "nn/module.h"
+#include "optim/optim.h"
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
@@ -205,10 +207,166 @@ static void only_before_it_is_used(void **state) {
     tn_module_finish(&n);
 }
 
+/* ---- What is not here at all ----------------------------------------------------------------- */
+
+static bool count_entries(const tn_entry *entry, void *user) {
+    assert_false(entry->absent);
+    ++*(int *)user;
+    return true;
+}
+
+static bool count_states(const char *name, tn_tensor *t, void *user) {
+    (void)t;
+    assert_non_null(strstr(name, "wte.bias."));
+    ++*(int *)user;
+    return true;
+}
+
+static bool match_weights(const tn_entry *entry, void *user) {
+    (void)user;
+    return strstr(entry->path, "weight") != NULL;
+}
+
+static void stage_init(net *n) {
+    net_init(n);
+    assert_int_equal(tn__module_set_absent(&n->base, "head.weight"), TN_OK); /* and wte.weight */
+}
+
+/* Names, shapes and counts stay; elements go, and walks pass over it. */
+static void absent_under_all_names(void **state) {
+    (void)state;
+    for (int deferred = 0; deferred < 2; deferred++) {
+        net n;
+        if (deferred) {
+            TN_DEFER_INIT;
+            net_init(&n);
+        } else {
+            net_init(&n);
+        }
+        int64_t count = tn_module_count(&n), before = tn_memory().allocated;
+        assert_int_equal(tn__module_set_absent(&n.base, "wte.weight"), TN_OK);
+        assert_int_equal(before - tn_memory().allocated, deferred ? 0 : 16 * 4);
+        assert_int_equal(tn_module_materialize(&n), TN_OK);
+        assert_true(tn_storage_is_empty(n.wte.weight) && !tn_storage_is_empty(n.wte.bias));
+        assert_int_equal(tn_module_count(&n), count);
+        int entries = 0;
+        tn_module_each(&n, (tn_walk){.with_shared = true}, count_entries, &entries);
+        assert_int_equal(entries, 1); /* wte.bias */
+        tn_module_each(&n, (tn_walk){.absent = true, .with_shared = true}, find_entry,
+                       "head.weight");
+        assert_true(found.absent && found.shared);
+        assert_int_equal(tn_count(tn_module_get(&n, "head.weight")), 16);
+        assert_inert(tn_call(&n, tn_ones(TN_DIMS(1, 4), TN_F32)), TN_ESTATE, "");
+        tn_module_finish(&n);
+    }
+}
+
+static void printed_as_absent(void **state) {
+    (void)state;
+    net n;
+    stage_init(&n);
+    char text[1000] = "";
+    FILE *f = fmemopen(text, sizeof(text), "w");
+    tn_module_print(&n, f);
+    fclose(f);
+    assert_non_null(strstr(text, "net: 20 parameters"));
+    assert_non_null(strstr(text, "weight [4, 4] f32, not on this rank"));
+    assert_null(strstr(text, "bias [4] f32, not"));
+    tn_module_finish(&n);
+}
+
+/* Groups have the same members on all ranks, of which some have elements. */
+static void optimisers_know_its_name(void **state) {
+    (void)state;
+    net n, whole;
+    stage_init(&n);
+    net_init(&whole);
+    tn_optim *opt = tn_adamw(&n, tn_adamw_defaults()), *all = tn_adamw(&whole, tn_adamw_defaults());
+    assert_int_equal(tn_optim_split(opt, match_weights, NULL),
+                     tn_optim_split(all, match_weights, NULL));
+    for (int g = 0; g < tn_optim_groups(all); g++) {
+        assert_int_equal(tn__optim_group_count(opt, g), tn__optim_group_count(all, g));
+    }
+    tn_set_grad(n.wte.bias, tn_ones(TN_DIMS(4), TN_F32));
+    assert_float_equal(tn_optim_clip(opt, 1e9), 2.0, 1e-12);
+    tn_tensor *before = tn_copy(n.wte.bias);
+    assert_int_equal(tn_optim_step(opt), TN_OK);
+    assert_false(tn_equal(n.wte.bias, before));
+    tn_optim_zero_grad(opt);
+    int states = 0;
+    tn_optim_each(opt, count_states, &states);
+    assert_int_equal(states, 3); /* of the bias */
+    tn_optim_free(opt);
+    tn_optim_free(all);
+    tn_module_finish(&n);
+    tn_module_finish(&whole);
+}
+
+/* Freezing by name, dtypes and copies in another one. */
+static void what_else_asks_for_it(void **state) {
+    (void)state;
+    net n;
+    stage_init(&n);
+    assert_int_equal(tn_freeze(&n, "wte.weight"), 1); /* it is no mistake to name it */
+    assert_int_equal(tn_unfreeze(&n, "wte.*"), 1);
+    tn_precision policy = tn_precision_defaults();
+    policy.param = TN_F64;
+    assert_int_equal(tn_module_set_precision(&n, policy), TN_OK);
+    assert_true(tn_dtype_of(n.head.weight) == TN_F64 && n.head.weight == n.wte.weight);
+    assert_true(tn_storage_is_empty(n.head.weight));
+    assert_inert(tn_call(&n.wte, tn_ones(TN_DIMS(1, 4), TN_F32)), TN_ESTATE, "");
+    assert_int_equal(tn_quantize(&n), TN_ESTATE);
+    assert_error(TN_ESTATE, "on another rank");
+    assert_int_equal(tn_save(&n, "/tmp/never.safetensors"), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, "\"wte.weight\" is sharded: this rank has 0 of its elements");
+    tn_module_finish(&n);
+}
+
+static tn_tensor *first_alone(tn_module *self, tn_tensor *x) {
+    return tn_call(&((net *)self)->wte, x);
+}
+
+/* A stage is called with a policy of the whole model: copies are lent of what is here. */
+static void nothing_of_it_is_lent(void **state) {
+    (void)state;
+    TN_SCOPE;
+    net n;
+    tn_module_init(&n, "net", first_alone);
+    tn_linear_init(&n.wte, 4, 4, tn_linear_defaults());
+    tn_linear_init(&n.head, 4, 4, tn_linear_defaults());
+    tn_module_add(&n, "wte", &n.wte);
+    tn_module_add(&n, "head", &n.head);
+    assert_int_equal(tn__module_set_absent(&n.base, "head.weight"), TN_OK);
+    assert_int_equal(tn_module_set_precision(&n, tn_precision_defaults()), TN_OK);
+    tn_tensor *y = tn_call(&n, tn_ones(TN_DIMS(1, 4), TN_F32));
+    assert_int_equal(tn_dtype_of(y), TN_BF16);
+    tn_backward(tn_sum_all(y));
+    assert_non_null(tn_grad_of(n.wte.weight));
+    tn_module_finish(&n);
+}
+
+static void absent_too_late(void **state) {
+    (void)state;
+    net n;
+    net_init(&n);
+    assert_int_equal(tn__module_set_absent(&n.base, "wte.nothing"), TN_EVALUE);
+    assert_error(TN_EVALUE, "no parameter \"wte.nothing\"");
+    tn_optim *opt = tn_sgd(&n, tn_sgd_defaults());
+    assert_int_equal(tn__module_set_absent(&n.base, "wte.weight"), TN_ESTATE);
+    assert_error(TN_ESTATE, "is held by an optimiser");
+    tn_optim_free(opt);
+    tn_module_set_part(&n, "wte.weight", tn_zeros(TN_DIMS(5), TN_F32), middle, &others);
+    assert_int_equal(tn__module_set_absent(&n.base, "wte.weight"), TN_ESTATE);
+    assert_error(TN_ESTATE, "a part of wte.weight is here");
+    tn_module_finish(&n);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(whole_unless_told),    TEST(tied_names_share_a_part), TEST(a_block_in_the_field),
-        TEST(freezing_and_zeroing), TEST(parts_that_do_not_fit),   TEST(only_before_it_is_used),
+        TEST(whole_unless_told),      TEST(tied_names_share_a_part), TEST(a_block_in_the_field),
+        TEST(freezing_and_zeroing),   TEST(parts_that_do_not_fit),   TEST(only_before_it_is_used),
+        TEST(absent_under_all_names), TEST(printed_as_absent),       TEST(optimisers_know_its_name),
+        TEST(nothing_of_it_is_lent),  TEST(what_else_asks_for_it),   TEST(absent_too_late),
     };
     return cmocka_run_group_tests_name("parts", tests, NULL, NULL);
 }

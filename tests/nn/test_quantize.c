@@ -73,8 +73,8 @@ static void gpt_computes_with_bytes(void **state) {
         tn_tensor *tokens = some_tokens(), *before = tn_call(&gpt, tokens);
         tn_tensor *c_fc = tn_copy(gpt.h[1].mlp.c_fc.weight), *wte = tn_copy(gpt.stem.wte.weight);
         assert_int_equal(tn_quantize(&gpt), TN_OK);
-        assert_ptr_equal(gpt.top.lm_head, gpt.stem.wte.weight);
-        assert_ptr_equal(gpt.top.lm_head_scale, gpt.stem.wte.weight_scale);
+        assert_ptr_equal(gpt.top.lm_head.weight, gpt.stem.wte.weight);
+        assert_ptr_equal(gpt.top.lm_head.weight_scale, gpt.stem.wte.weight_scale);
         assert_int_equal(tn_dtype_of(gpt.stem.wpe.weight), TN_I8);
         assert_true(worst_step(c_fc, gpt.h[1].mlp.c_fc.weight, gpt.h[1].mlp.c_fc.weight_scale) <
                     0.5001);

@@ -63,7 +63,7 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *tokens) {
 
 static void net_init(net *m) {
     tn_module_init(m, "net", net_forward);
-    tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
+    tn_embedding_init(&m->wte, VOCAB, WIDTH, tn_embedding_defaults());
     tn_linear_options o = tn_linear_defaults();
     o.bias = false;
     tn_linear_init(&m->head, WIDTH, VOCAB, o);

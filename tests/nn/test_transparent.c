@@ -169,7 +169,8 @@ static void description(void **state) {
     assert_int_equal(tn_save(&n, path), TN_OK);
     tn_safetensors *f = tn_safetensors_open(path);
     assert_string_equal(tn_safetensors_metadata(f, "model"),
-                        ".: net\noutside: linear\nfirst: linear\nsecond: linear\n");
+                        "{\".\":{\"kind\":\"net\"},\"outside\":{\"kind\":\"linear\"},"
+                        "\"first\":{\"kind\":\"linear\"},\"second\":{\"kind\":\"linear\"}}");
     tn_safetensors_close(f);
     tn_module_finish(&n);
 }

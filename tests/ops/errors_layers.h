@@ -207,20 +207,21 @@ static void convolutions(void **state) {
             "conv_transpose: x is [2, 4, 8, 8] but weight is [3, 6, 3, 3] with 1 groups");
     refused(tn_conv_transpose1d_op(F(2, 4), F(3, 6), NULL, o), TN_ESHAPE,
             "conv_transpose: weight is [3, 6] but needs 3 dimensions: channels in");
-    refused(tn_conv_transpose1d_op(F(1, 1, 2), F(1, 1, 2), NULL, tn_conv_with(1, 2)), TN_ESHAPE,
+    refused(tn_conv_transpose1d_op(F(1, 1, 2), F(1, 1, 2), NULL, tn_conv_strided(1, 2)), TN_ESHAPE,
             "the result would have size -1 in dimension 2");
     o.groups = 2;
     refused(tn_conv2d_op(F(2, 4, 8, 8), F(3, 2, 3, 3), NULL, o), TN_ESHAPE, "with 2 groups");
     o.groups = 0;
     refused(tn_conv2d_op(F(2, 4, 8, 8), F(3, 2, 3, 3), NULL, o), TN_EVALUE,
             "conv2d: groups is 0 (it must be at least 1)");
-    refused(tn_conv3d_op(F(), F(), NULL, tn_conv_with(0, 0)), TN_EVALUE, "conv3d: stride is 0");
-    refused(tn_conv1d_op(F(), F(), NULL, tn_conv_with(1, -1)), TN_EVALUE, "conv1d: padding is -1");
+    refused(tn_conv3d_op(F(), F(), NULL, tn_conv_strided(0, 0)), TN_EVALUE, "conv3d: stride is 0");
+    refused(tn_conv1d_op(F(), F(), NULL, tn_conv_strided(1, -1)), TN_EVALUE,
+            "conv1d: padding is -1");
     o = tn_conv_defaults();
     o.dilation = TN_DIMS(1, 1);
     refused(tn_conv1d_op(F(), F(), NULL, o), TN_EVALUE,
             "conv1d: dilation has 2 numbers (1 or 1 are needed)");
-    o = tn_conv_with(2, 0);
+    o = tn_conv_strided(2, 0);
     o.output_padding = TN_DIMS(2);
     refused(tn_conv_transpose1d_op(F(), F(), NULL, o), TN_EVALUE,
             "conv_transpose1d: output_padding is 2 but stride is 2 and dilation 1");

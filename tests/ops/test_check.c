@@ -137,30 +137,30 @@ static void absent_inputs_are_named(void **state) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static tn_status exp_forward(tn_op_call *c) {
-    return c->kernels->unary(c->ctx, TN_EXP, &c->y[0], &c->x[0], 0.0, 0.0);
+static tn_status exp_forward(const tn_op_call *c) {
+    return c->kernels->unary(c->ctx, TN_EXP, c->y[0], c->x[0], 0.0, 0.0);
 }
 
-static tn_status imprecise(tn_op_call *c) {
+static tn_status imprecise(const tn_op_call *c) {
     tn_status status = exp_forward(c);
-    return status == TN_OK && c->y[0].dtype == TN_F32
-               ? c->kernels->unary(c->ctx, TN_MUL_K, &c->y[0], &c->y[0], 1.001, 0.0)
+    return status == TN_OK && c->y[0]->dtype == TN_F32
+               ? c->kernels->unary(c->ctx, TN_MUL_K, c->y[0], c->y[0], 1.001, 0.0)
                : status;
 }
 
-static tn_status large_dtypes_only(tn_op_call *c) {
-    bool small_dtype = c->y[0].dtype == TN_BF16 || c->y[0].dtype == TN_F16;
+static tn_status large_dtypes_only(const tn_op_call *c) {
+    bool small_dtype = c->y[0]->dtype == TN_BF16 || c->y[0]->dtype == TN_F16;
     return small_dtype ? TN_EUNSUPPORTED : exp_forward(c);
 }
 
 /* Takes x for row-major by its outermost stride alone. */
-static tn_status row_major_forward(tn_op_call *c) {
-    tn_desc x = c->x[0];
+static tn_status row_major_forward(const tn_op_call *c) {
+    tn_desc x = *c->x[0];
     if (x.ndim == 3 && x.stride[0] == x.size[1] * x.size[2]) {
         x.stride[1] = x.size[2];
         x.stride[2] = 1;
     }
-    return c->kernels->unary(c->ctx, TN_EXP, &c->y[0], &x, 0.0, 0.0);
+    return c->kernels->unary(c->ctx, TN_EXP, c->y[0], &x, 0.0, 0.0);
 }
 
 /* So many that each order has its turn where a device is slow. */
@@ -181,8 +181,8 @@ static void orders(void **state) {
 static tn_tensor *lost[64];
 static int losses;
 
-static tn_status leaks(tn_op_call *c) {
-    if (c->y[0].dtype == TN_F32 && losses < 64) {
+static tn_status leaks(const tn_op_call *c) {
+    if (c->y[0]->dtype == TN_F32 && losses < 64) {
         lost[losses++] = tn_keep(tn_zeros(TN_DIMS(1), TN_F32));
     }
     return exp_forward(c);

@@ -8,6 +8,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
+#include <tern/sys/optim.h>
 #include <tern/tern.h>
 
 /* ---- Ranks that one process plays ------------------------------------------------------------ */
@@ -278,6 +279,54 @@ static tn_status sum_fails(const tn_parts *p, double *values, int n) {
     return tn_raise(TN_EPEER, "a rank is gone");
 }
 
+/* ---- Blocks ---------------------------------------------------------------------------------- */
+
+static tn_dims seen_p, seen_part;
+
+static void look_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+    (void)g;
+    (void)state;
+    seen_p = tn_shape(p);
+    seen_part = tn_shape(tn_optim_part(c, tn_optim_gather(c, p)));
+}
+
+static tn_status sum_alone(const tn_parts *p, double *values, int n) {
+    ++*(int *)p->group;
+    (void)values;
+    (void)n;
+    return TN_OK;
+}
+
+/* A twin sees the shape that is stored; and what concerns one parameter ends before those ranks
+ * that have others. */
+static void blocks_have_shapes(void **state) {
+    (void)state;
+    static const tn_optim_method method = {.name = "look", .twin = look_twin};
+    int sums = 0;
+    tn_parts stages = {.sum = sum_alone, .group = &sums, .counts = true, .others = true};
+    tn_parts tp = {.next = &stages, .sum = sum_alone, .group = &sums, .counts = true};
+    for (int whole = 0; whole < 2; whole++) {
+        tn_linear m;
+        tn_linear_init(&m, 4, 6, TN_WITH(tn_linear, .bias = false));
+        tn_layout half = {TN_DIMS(12, 4), 0, 3, 1, 2, 0, 24},
+                  all = {TN_DIMS(6, 4), -1, 1, 0, 1, 0, 24};
+        assert_int_equal(
+            tn_module_set_part(&m, "weight", NULL, whole ? all : half, whole ? &stages : &tp),
+            TN_OK);
+        tn_set_grad(m.weight, tn_ones(TN_DIMS(6, 4), TN_F32));
+        tn_optim *opt = tn_optim_new(&m, &method, NULL, (tn_optim_rates){.lr = 1});
+        sums = 0;
+        assert_int_equal(tn_optim_step(opt), TN_OK);
+        assert_int_equal(sums, whole ? 0 : 1);
+        assert_true(tn_dims_equal(seen_p, TN_DIMS(6, 4)));
+        assert_true(tn_dims_equal(seen_part, TN_DIMS(6, 4)));
+        assert_float_equal(tn_optim_clip(opt, 1e9), sqrt(24.0), 1e-12);
+        assert_int_equal(sums, whole ? 1 : 3);
+        tn_optim_free(opt);
+        tn_module_finish(&m);
+    }
+}
+
 static void an_error_of_the_sum(void **state) {
     (void)state;
     group g = {.rank = 0};
@@ -409,6 +458,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(norm_of_all_parts),    TEST(chains_and_copies),   TEST(parts_step_as_the_whole),
         TEST(overflow_on_one_rank), TEST(an_error_of_the_sum), TEST(across_parts),
+        TEST(blocks_have_shapes),
     };
     return cmocka_run_group_tests_name("parts", tests, NULL, temp_clean);
 }

@@ -62,7 +62,7 @@ static inline void net_init(net *m, uint64_t seed) {
     *m = (net){.backwards = false};
     tn_seed(seed);
     tn_module_init(m, "net", net_forward);
-    tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
+    tn_embedding_init(&m->wte, VOCAB, WIDTH, tn_embedding_defaults());
     tn_linear_options bare = TN_WITH(tn_linear, .bias = false);
     tn_linear_init(&m->head, WIDTH, VOCAB, bare);
     tn_module_add(m, "wte", &m->wte);

@@ -33,7 +33,7 @@ static void check_reads(const char *seed, int64_t count, float last) {
     float to[64];
     tn_layout mine = tn__layout_whole(t->whole);
     assert_int_equal(mine.length, count);
-    assert_true(tn__index_fetch(ix, t, &mine, to, "test"));
+    assert_true(tn__index_fetch(t, &mine, to));
     assert_true(to[count - 1] == last);
     tn__index_free(ix);
 }
@@ -56,7 +56,7 @@ static void test_overlaps_are_refused(void **state) {
         tn__index *ix = read_seed(seeds[i]);
         const tn__index_tensor *t = tn__index_find(ix, "a");
         tn_layout mine = tn__layout_whole(t->whole);
-        assert_false(tn__index_fetch(ix, t, &mine, to, "test"));
+        assert_false(tn__index_fetch(t, &mine, to));
         assert_error(TN_EFORMAT, "the pieces of \"a\" overlap or leave gaps");
         tn__index_free(ix);
     }

@@ -11,12 +11,15 @@ typedef struct sent {
     int n, seen;
 } sent;
 
-static tn_work *note_bucket(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
+static tn_work *note_bucket(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     sent *s = user;
-    if (s->n < SENT) {
-        s->counts[s->n++] = tn_count(bucket);
+    if (stage > 0) {
+        return NULL;
     }
-    return tn_all_reduce(g, bucket, how);
+    if (s->n < SENT) {
+        s->counts[s->n++] = tn_count(bucket->flat);
+    }
+    return tn_all_reduce(g, bucket->flat, bucket->how);
 }
 
 static tn_tensor *note_progress(tn_tensor *grad, void *user) {
@@ -120,6 +123,92 @@ static void mixes_dtypes(tn_group *g, void *user) {
     tn_module_finish(&alone[1]);
 }
 
+/* ---- Hooks of several stages ----------------------------------------------------------------- */
+
+/* What came in which order: bucket * 10 + stage. */
+typedef struct stages {
+    int calls[SENT], n;
+    int lasts; /* calls with .last */
+    double elements;
+    bool failing;
+} stages;
+
+/* Halves travel apart: first the sum of what has an even place, then that of the rest. */
+static tn_work *two_halves(tn_group *g, tn_ddp_bucket *b, int stage, void *user) {
+    stages *s = user;
+    s->calls[s->n++] = 10 * b->index + stage;
+    CHECK(b->how == TN_MEAN && (stage > 0) == (b->arrived != NULL));
+    int64_t n = tn_count(b->flat) / 2, in_views = 0;
+    for (int i = 0; i < b->count; i++) {
+        in_views += tn_count(b->gradients[i]);
+        CHECK(tn_shares_storage(b->gradients[i], b->flat));
+    }
+    tn_tensor *halves = tn_reshape(b->flat, TN_DIMS(n, 2));
+    if (stage == 0) {
+        s->lasts += b->last;
+        s->elements += (double)in_views;
+    } else {
+        tn_copy_(tn_select(halves, 1, stage - 1), b->arrived);
+    }
+    if (s->failing && stage == 1 && tn_group_rank(g) == 1) {
+        tn_raise(TN_EVALUE, "nothing goes any further");
+        return NULL;
+    }
+    return stage < 2 ? tn_all_reduce(g, tn_contiguous(tn_select(halves, 1, stage)), b->how) : NULL;
+}
+
+/* The same bits as a hook of one stage: ranks add each element in the same order. */
+static void takes_stages(tn_group *g, void *user) {
+    (void)user;
+    stages s = {.n = 0};
+    tn_ddp_options o = small_buckets();
+    net m, want;
+    net_init(&m, 1);
+    net_init(&want, 1);
+    tn_ddp(&want, g, o);
+    o.hook = two_halves;
+    o.hook_user = &s;
+    tn_ddp(&m, g, o);
+    net_backward(&m, tn_group_rank(g));
+    net_backward(&want, tn_group_rank(g));
+    numbers is = grads_of(&m), should = grads_of(&want);
+    CHECK(same_numbers(&is, &should));
+    CHECK(s.n == 3 * 6 && s.lasts == 1 && s.elements == (double)tn_module_count(&m));
+    for (int i = 0; i < 18; i++) { /* all of a stage before any of the next */
+        CHECK(s.calls[i] == 10 * (i % 6) + i / 6);
+    }
+    tn_module_finish(&m);
+    tn_module_finish(&want);
+}
+
+static void test_stages_of_a_hook(void **state) {
+    (void)state;
+    run_ok(2, takes_stages, NULL);
+    run_ok(3, takes_stages, NULL);
+}
+
+/* An error of one rank between two stages is one on all, and nothing stays. */
+static void fails_between(tn_group *g, void *user) {
+    (void)user;
+    stages s = {.failing = true};
+    tn_ddp_options o = small_buckets();
+    o.hook = two_halves;
+    o.hook_user = &s;
+    net m;
+    net_init(&m, 1);
+    tn_ddp(&m, g, o);
+    net_backward(&m, 1);
+    CHECK(tn_error() != TN_OK);
+    stay_until_told(g);
+    tn_module_finish(&m);
+}
+
+static void test_a_hook_that_fails(void **state) {
+    (void)state;
+    const char *text = run_failing(2, fails_between, NULL, TN_EVALUE);
+    assert_non_null(strstr(text, "nothing goes any further"));
+}
+
 static void compresses(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g), ranks = tn_group_size(g);
@@ -159,6 +248,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_buckets_follow_readiness),
         TEST(test_dtypes),
+        TEST(test_stages_of_a_hook),
+        TEST(test_a_hook_that_fails),
     };
     return cmocka_run_group_tests_name("data parallelism: buckets", tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void small_init(small *m, bool tied, uint64_t seed) {
     tn_seed(seed);
     *m = (small){.twice = false};
     tn_module_init(m, "small", small_forward);
-    tn_embedding_init(&m->wte, VOCAB, WIDTH, TN_F32);
+    tn_embedding_init(&m->wte, VOCAB, WIDTH, tn_embedding_defaults());
     tn_module_add(m, "wte", &m->wte);
     for (int i = 0; i < LAYERS; i++) {
         pair_init(&m->in[i]);

@@ -4,7 +4,7 @@
 
 #include "tests/support/temp.h"
 
-#include "distributed/parallel/save/model.h"
+#include "distributed/parallel/save/convert.h"
 #include "tern/tern.h"
 
 enum { RANKS = 2, VOCAB = 37, CONTEXT = 12 };
@@ -182,16 +182,26 @@ static void checkpoints_that_are_of_no_language_model(void **state) {
     static const struct {
         const char *text, *error;
     } wrong[] = {
-        {".: gpt, vocab 5", "\"context\" of \".\" is missing"},
-        {".: gpt, vocab x, context 4", "\"vocab\" of \".\" is out of range"},
-        {".: gpt, vocab 5, context 4, layers 100, heads 1, width 2, bias 0, activation relu",
-         "\"layers\" of \".\" is more than the number of its tensors"},
-        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation tanh",
-         "\"activation\" of \".\" is not an activation"},
-        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation relu",
-         "\"eps\" of \"ln_f\" is missing"},
-        {".: llama, vocab 5, context 4, layers 1, width 2, tied 1",
-         "\"head_width\" of \"layers.0.self_attn\" is missing"},
+        {".: gpt, vocab 5", "wrong: its description does not say what context of the model is"},
+        {".: gpt, vocab 0, context 4", "vocab of the model is \"0\" in its description (1 to "},
+        {".: gpt, vocab 5000000000", "vocab of the model is \"5000000000\" in its description"},
+        {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":[5]}}}",
+         "vocab of the model is \"{}\" in its description (1 to "},
+        {"{\".\":{\"kind\":\"gpt\",\"options\":[5]}}", "does not say what vocab of the model is"},
+        {"{\".\":{\"kind\":\"gpt\"", "wrong: byte 18 of a description in it: "},
+        {".: gpt, vocab x, context 4",
+         "vocab of the model is \"x\" in its description (1 to 2147483647)"},
+        {".: gpt, vocab 5, context 4, layers 100, heads 1, width 2, bias 0, activation relu; "
+         "dropout 0",
+         "its description has 100 layers, which is more than its 1 tensors"},
+        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation tanh; dropout "
+         "0",
+         "activation of the model is \"tanh\" in its description (one of gelu, "},
+        {".: gpt, vocab 5, context 4, layers 1, heads 1, width 2, bias 0, activation relu; dropout "
+         "0",
+         "does not say what eps of ln_f is"},
+        {".: llama, vocab 5, context 4, layers 1, width 2, tied 1; context 4",
+         "does not say what head_width of layers.0.self_attn is"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         tn_safetensors_writer *w = tn_safetensors_writer_new();

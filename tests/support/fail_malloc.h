@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/place.h"
 #include "core/sanitize.h"
 
 #if TN__ASAN
@@ -32,8 +33,9 @@ static _Thread_local volatile struct {
     bool failed;
 } fail_malloc = {.before = -1};
 
-/* From now on. */
+/* From now on. Not inside libdw, which crashes: errors name functions instead of lines. */
 static inline void fail_malloc_at(long n, int in_a_row) {
+    tn__place_lines(false);
     fail_malloc.failed = false;
     fail_malloc.left = in_a_row;
     fail_malloc.before = n;
@@ -42,6 +44,7 @@ static inline void fail_malloc_at(long n, int in_a_row) {
 /* No more. Whether any failed. */
 static inline bool fail_malloc_end(void) {
     fail_malloc.before = -1;
+    tn__place_lines(true);
     return fail_malloc.failed;
 }
 

@@ -114,7 +114,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(64, "no source")
     expect(64, "no target", at("ours"))
     expect(64, "a source and a target", "a", "b", "c")
-    expect(64, "not \"f8\"", at("ours"), at("x"), "--dtype", "f8")
+    expect(64, '--dtype: "f8" should be f32, bf16 or f16', at("ours"), at("x"), "--dtype", "f8")
     expect(64, "--weights is of", at("ours"), at("x"), "--weights")
     expect(64, "no --dtype", at("ours"), "--to", at("x"), "--plain")
     expect(1, "No such file", at("nowhere"), at("x"))

@@ -64,7 +64,7 @@ def wrong_options():
             (["--token", "", "true"], "the token has 0 characters"),
             (["--token", "x", "--token-file", "y", "true"], "say the same"),
             (["--rdzv-endpoint", "h", "--token-file", "not-there", "true"], "not-there"),
-            (["--grace", "soon", "true"], "a number of seconds"),
+            (["--grace", "soon", "true"], '--grace: "soon" should be a number from 0'),
             (["--monitor-interval", "0", "true"], "at least 0.01"),
             (["--heartbeat", "0.2", "true"], "three times"),
             ([], "no program to start")):

@@ -205,7 +205,7 @@ static void make_alphabet(tn_embedding *m) {
     for (int c = 0; c < 256; c++) {
         table[c][c + 1] = 8;
     }
-    tn_embedding_init(m, BYTE_VOCAB, BYTE_VOCAB, TN_F32);
+    tn_embedding_init(m, BYTE_VOCAB, BYTE_VOCAB, tn_embedding_defaults());
     TN_NO_GRAD;
     tn_copy_(m->weight, TN_FROM(table, TN_DIMS(BYTE_VOCAB, BYTE_VOCAB), TN_F32));
 }
@@ -369,7 +369,7 @@ static void test_no_token_of_the_tokenizer(void **state) {
     (void)state;
     tn_embedding m;
     tn_perplexity p;
-    tn_embedding_init(&m, BYTE_VOCAB + 9, BYTE_VOCAB + 9, TN_F32);
+    tn_embedding_init(&m, BYTE_VOCAB + 9, BYTE_VOCAB + 9, tn_embedding_defaults());
     int64_t x[1] = {1}, y[1] = {BYTE_VOCAB};
     tn_dataset *d =
         tn_tensor_dataset(TN_FROM(x, TN_DIMS(1, 1), TN_I64), TN_FROM(y, TN_DIMS(1, 1), TN_I64));

@@ -60,7 +60,7 @@ def overwriting(folder, program, out):
     run(folder, program("--overwrite"))
     check(files(folder / out) == before, "--overwrite does not begin anew")
     other = run(folder, program("--resume", "--lr", "1e-4"), 1)
-    check("peak 0.0001, end 1e-05" in other and "0x" not in other, other)
+    check("the schedule: peak was 0.00" in other and " but is 0.0001" in other and "0x" not in other, other)
 
 
 def stopped(folder, command, out, how, start=0):
@@ -225,7 +225,7 @@ def longer(folder):
     check(rows[:7] == short and len(rows) == 11, rows)
     rates = [float(row[2]) for row in rows[7:]]
     check(rates[0] > float(rows[6][2]) and rates == sorted(rates, reverse=True), rates)
-    says("but is (kind 2, peak 0.0006, end 6e-05, warm-up 2, steps 6)",
+    says("the schedule: steps was 10 but is 6",
          run(folder, gpt2(*recipe, "--resume", out="longer", steps=6), 1))
 
 

@@ -96,7 +96,7 @@ def other_options(folder):
     """What does not fit the checkpoint is refused, and nothing is touched."""
     before = (folder / "out/loss.csv").read_bytes(), checkpoints(folder)
     for more, told in ((["--width", "32"], "gpt: width was 16 but is 32"), (["--batch", "3"], "the batch was 2 but is 3"),
-                       (["--lr", "0.5"], "the schedule was"), (["--seed", "5"], "the loader was"),
+                       (["--lr", "0.5"], "the schedule: peak was"), (["--seed", "5"], "the loader: seed was"),
                        (["--layers", "2"], "gpt: layers was 1 but is 2"), (["--heads", "4"], "h.0.attn: heads was 2 but is 4"),
                        (["--precision", "bf16"], "gpt: compute was not set but is bf16")):
         result = run(folder, "--resume", *more)
@@ -115,7 +115,7 @@ def goes_on_anyway(folder):
     other = ["--steps", str(STEPS + 2), "--heads", "4", "--lr", "2e-3"]
     result = run(folder, "--resume-anyway", *other)
     check(result.returncode == 0, result.stderr)
-    for told in ("gpt: heads was 2 but is 4", "h.0.attn: heads was 2 but is 4", "the schedule was"):
+    for told in ("gpt: heads was 2 but is 4", "h.0.attn: heads was 2 but is 4", "the schedule: peak was"):
         check(result.stderr.count(told) == 1, f"{told}: {result.stderr}")
     check(rows(folder) == STEPS + 3, "rows of the losses")
     result = run(folder, "--resume", *other)

@@ -377,11 +377,12 @@ static void becomes_longer(void **state) {
     p.options.steps = 10;
     p.warmup = 2;
     quiet_run(&p);
-    assert_error(TN_EMISMATCH, "warm-up 3, steps 9) but is (kind 2");
+    assert_error(TN_EMISMATCH,
+                 "the schedule: warm-up was 3 but is 2; the schedule: steps was 9 but is 10");
     p.options.steps = 9;
     p.warmup = 4;
     quiet_run(&p);
-    assert_error(TN_EMISMATCH, "warm-up 4, steps 9)");
+    assert_error(TN_EMISMATCH, "the schedule: warm-up was 3 but is 4");
 
     for (int i = 0; i < 3; i++) { /* not shorter, nor another; anyway, yes */
         p = make_program(out, i == 0 ? 8 : 10);
@@ -392,11 +393,12 @@ static void becomes_longer(void **state) {
         program_said(&p, text, sizeof(text));
         if (i < 2) {
             assert_int_equal(p.status, 1);
-            assert_error(TN_EMISMATCH, i == 0 ? "steps 9) but is" : "peak 0.2");
+            assert_error(TN_EMISMATCH, i == 0 ? "the schedule: steps was 9 but is 8"
+                                              : "the schedule: peak was 0.1 but is 0.2");
         } else {
             assert_int_equal(p.status, 0);
             assert_int_equal(p.steps, 1);
-            assert_non_null(strstr(text, "the schedule was"));
+            assert_non_null(strstr(text, "the schedule: peak was"));
         }
     }
 }

@@ -49,10 +49,6 @@ COMBINE_ALL(i32, int32_t, uint32_t)
 COMBINE_ALL(u8, uint8_t, uint8_t)
 COMBINE_ALL(i8, int8_t, uint8_t)
 
-static bool is_half(tn_dtype dtype) {
-    return dtype == TN_BF16 || dtype == TN_F16;
-}
-
 /* NULL: not a dtype or operation of collectives. Halves get the function of f32. */
 static combine *combine_of(tn_reduction how, tn_dtype dtype) {
 #define ROW(name)                                                                     \
@@ -135,10 +131,6 @@ MEAN_INT(mean_i32, int32_t)
 MEAN_INT(mean_u8, uint8_t)
 MEAN_INT(mean_i8, int8_t)
 
-static int64_t block_at(int64_t at, int64_t n) {
-    return n - at < BLOCK ? n - at : BLOCK;
-}
-
 /* ---- The reductions -------------------------------------------------------------------------- */
 
 /* The reduction of one block at byte `offset` of every x. Partial results stay in `acc`, so y may
@@ -187,8 +179,8 @@ void tn__reduce_all(tn_reduction how, tn_dtype dtype, void *y, const void *const
     }
     for (int64_t at = 0; at < n; at += BLOCK) {
         void *to = (char *)y + at * size;
-        int64_t m = block_at(at, n);
-        if (is_half(dtype)) {
+        int64_t m = n - at < BLOCK ? n - at : BLOCK;
+        if (dtype == TN_BF16 || dtype == TN_F16) {
             reduce_half_block(how, dtype, to, x, ranks, at * size, m);
         } else if (how == TN_MEAN && dtype == TN_I64) {
             mean_i64(to, x, ranks, at, m);

@@ -73,15 +73,38 @@ static bool place_params(tn_ddp_state *d) {
     return !tn__pending();
 }
 
+/* As options.hook sees them. */
+static void show_buckets(tn_ddp_state *d) {
+    tn_tensor **end = d->views;
+    for (int i = 0; i < d->bucket_count; i++) {
+        tn_ddp_bucket *shown = &d->buckets[i].shown;
+        *shown = (tn_ddp_bucket){.flat = d->buckets[i].flat,
+                                 .index = i,
+                                 .gradients = end,
+                                 .how = d->options.sum ? TN_SUM : TN_MEAN};
+        for (int k = 0; k < d->placed; k++) {
+            const tn__ddp_param *p = &d->params[d->order[k]];
+            if (p->bucket == i) {
+                *end++ = p->view;
+                shown->count++;
+            }
+        }
+    }
+}
+
 /* For the parameters in order[placed]. False after raising: some of it is done. */
 static bool make_buckets(tn_ddp_state *d) {
-    d->buckets = tn__calloc((size_t)d->placed + 1, sizeof(*d->buckets));
-    if (!d->buckets) {
-        tn__raise(TN_ENOMEM, "ddp", "no memory for buckets");
+    d->buckets = tn__calloc_for((size_t)d->placed + 1, sizeof(*d->buckets), "ddp");
+    d->views = tn__calloc_for((size_t)d->placed + 1, sizeof(tn_tensor *), "ddp");
+    if (!d->buckets || !d->views) {
         return false;
     }
     assign_buckets(d);
-    return allocate_buckets(d) && place_params(d);
+    if (!allocate_buckets(d) || !place_params(d)) {
+        return false;
+    }
+    show_buckets(d);
+    return true;
 }
 
 void tn__ddp_drop_buckets(tn_ddp_state *d) {
@@ -96,7 +119,9 @@ void tn__ddp_drop_buckets(tn_ddp_state *d) {
         tn_release(d->buckets[i].flat);
     }
     free(d->buckets);
+    free(d->views);
     d->buckets = NULL;
+    d->views = NULL;
     d->placed = d->bucket_count = d->stats.buckets = 0;
     d->stats.bytes = 0;
 }

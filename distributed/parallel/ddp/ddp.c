@@ -57,6 +57,7 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
 static void gradient_added(tn_tensor *leaf, void *user) {
     tn__ddp_param *p = user;
     tn_ddp_state *d = (tn_ddp_state *)p->base.of;
+    p->base.kept |= !d->base.sync;
     if (tn__pending() || !d->base.running || !d->base.sync || p->bucket < 0) {
         return;
     }
@@ -93,6 +94,12 @@ static void backward_ended(tn__parallel *p) {
     if (all_in_buckets(d) && tn__ddp_join_ended(d)) {
         tn__ddp_complete(d);
     }
+}
+
+/* Where it may be unused ranks do not know it alike: then all are asked. */
+static bool has_grad(const tn__parallel_param *param) {
+    const tn_ddp_state *d = (const tn_ddp_state *)param->of;
+    return !d->options.find_unused && tn_grad_of(param->leaf);
 }
 
 static void abandon_step(tn__parallel *p) {
@@ -136,7 +143,10 @@ tn_ddp_options tn_ddp_defaults(void) {
 
 tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
     static const tn__parallel_rules rules = {
-        .strategy = {.name = "data parallelism", .no_sync = tn__parallel_no_sync},
+        .strategy = {.name = "data parallelism",
+                     .no_sync = tn__parallel_no_sync,
+                     .flush = tn__parallel_flush,
+                     .round = tn__parallel_round},
         .operation = "ddp",
         .state_size = sizeof(tn_ddp_state),
         .param_size = sizeof(tn__ddp_param),
@@ -146,6 +156,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
         .coming = gradient_coming,
         .coming_looks = true,
         .added = gradient_added,
+        .has_grad = has_grad,
         .ended = backward_ended,
         .abandon = abandon_step,
         .finish = finish_steps,
@@ -171,7 +182,14 @@ tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
 }
 
 /* A hook for tn_ddp_options. What arrives is cast into the bucket. */
-tn_work *tn_ddp_bf16(tn_group *g, tn_tensor *bucket, tn_reduction how, void *user) {
+tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     (void)user;
-    return tn_all_reduce(g, tn_cast(bucket, TN_BF16), how);
+    if (!bucket) {
+        tn__raise(TN_EVALUE, "ddp_bf16", "the bucket is NULL");
+    } else if (stage == 0) {
+        return tn_all_reduce(g, tn_cast(bucket->flat, TN_BF16), bucket->how);
+    } else if (bucket->arrived) {
+        tn_copy_(bucket->flat, bucket->arrived);
+    }
+    return NULL;
 }

@@ -31,6 +31,7 @@ typedef struct tn__ddp_bucket {
     tn_work *work;     /* while it travels; may be NULL then too */
     tn_tensor *result; /* what travels, when that is another tensor; one reference */
     double launched;
+    tn_ddp_bucket shown; /* to options.hook */
 } tn__ddp_bucket;
 
 /* With options.join. */
@@ -51,6 +52,7 @@ struct tn_ddp_state {
     int readies;
     bool rebuild_due;
     tn__ddp_bucket *buckets;
+    tn_tensor **views; /* [placed], bucket by bucket: what hooks see */
     int bucket_count;
     int launched; /* buckets 0 … launched-1 are on their way */
     tn__ddp_join join;

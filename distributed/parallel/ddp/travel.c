@@ -50,6 +50,17 @@ static void fill_gaps(tn_ddp_state *d, int bucket) {
     }
 }
 
+static void call_hook(const tn_ddp_state *d, tn__ddp_bucket *b, int stage) {
+    const tn_ddp_options *o = &d->options;
+    b->launched = tn_flight_now();
+    b->shown.arrived = b->result;
+    b->work = o->hook(d->base.group, &b->shown, stage, o->hook_user);
+    b->shown.arrived = NULL;
+    tn_release(b->result);
+    bool other = b->work && b->work->out && b->work->out != b->flat;
+    b->result = other ? tn_keep(b->work->out) : NULL;
+}
+
 static void bucket_launch(tn_ddp_state *d, int index) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -58,10 +69,14 @@ static void bucket_launch(tn_ddp_state *d, int index) {
     tn_reduction how = o->sum ? TN_SUM : TN_MEAN;
     fill_gaps(d, index);
     b->launched = tn_flight_now();
-    b->work = o->hook ? o->hook(d->base.group, b->flat, how, o->hook_user)
-                      : tn_all_reduce(d->base.group, b->flat, how);
-    if (b->work && b->work->out && b->work->out != b->flat) {
-        b->result = tn_keep(b->work->out);
+    if (o->hook) {
+        b->shown.last = true;
+        for (int i = index + 1; i < d->bucket_count; i++) {
+            b->shown.last &= d->buckets[i].idle;
+        }
+        call_hook(d, b, 0);
+    } else {
+        b->work = tn_all_reduce(d->base.group, b->flat, how);
     }
 }
 
@@ -113,11 +128,25 @@ static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) 
     }
     d->stats.traffic += seconds;
     b->work = NULL;
-    if (b->result && !tn__pending()) {
-        tn_copy_(b->flat, b->result);
+}
+
+/* Waits for all buckets. A hook's later stages begin here, each for all of them in their order:
+ * what one rank waits for, the others do not overtake. */
+static void arrive_all(tn_ddp_state *d) {
+    double end = 0;
+    bool more = true;
+    for (int stage = 1; more; stage++) {
+        more = false;
+        for (int i = 0; i < d->bucket_count; i++) {
+            tn__ddp_bucket *b = &d->buckets[i];
+            bool travels = b->work != NULL;
+            bucket_arrive(d, b, &end);
+            if (travels && d->options.hook && !tn__pending()) {
+                call_hook(d, b, stage);
+                more |= b->work != NULL;
+            }
+        }
     }
-    tn_release(b->result);
-    b->result = NULL;
 }
 
 /* What has arrived becomes the gradients; users: NULL, or on how many ranks each has one. */
@@ -147,10 +176,8 @@ static bool finish_travel(tn_ddp_state *d) {
         return false;
     }
     tn_work *counting = users ? tn_all_reduce(d->base.group, users, TN_SUM) : NULL;
-    double begin = tn_flight_now(), end = 0;
-    for (int i = 0; i < d->bucket_count; i++) {
-        bucket_arrive(d, &d->buckets[i], &end);
-    }
+    double begin = tn_flight_now();
+    arrive_all(d);
     tn__parallel_wait(counting);
     d->stats.waiting += tn_flight_now() - begin;
     if (!tn__pending()) {
@@ -177,6 +204,8 @@ void tn__ddp_abandon(tn_ddp_state *d) {
     for (int i = 0; i < d->bucket_count; i++) {
         double end = 0;
         bucket_arrive(d, &d->buckets[i], &end);
+        tn_release(d->buckets[i].result);
+        d->buckets[i].result = NULL;
     }
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];

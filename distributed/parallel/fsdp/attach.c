@@ -9,10 +9,11 @@
  * weights: it can be finished and nothing else.
  */
 #include "autograd/leaf.h"
+#include "core/buffer.h"
 #include "core/memory.h"
+#include "core/text.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
-#include "nn/layout.h"
 #include "nn/paths.h"
 #include "ops/deferred.h"
 #include "tern/sys/device.h"
@@ -21,61 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Patterns -------------------------------------------------------------------------------- */
-
-/* A pattern alone, and whether it was the path of any module, or of any parameter. */
-typedef struct pattern_use {
-    const char *begin, *end;
-    bool used;
-} pattern_use;
-
-static bool use_pattern(tn_module *m, const char *path, void *user) {
-    (void)m;
-    pattern_use *use = user;
-    use->used = *path && tn__path_fits(use->begin, use->end, path);
-    return !use->used;
-}
-
-static bool use_pattern_for(const tn_entry *entry, void *user) {
-    return use_pattern(NULL, entry->path, user);
-}
-
-/* False after raising: a pattern that names nothing is a mistake. NULL: there are none. */
-static bool all_patterns_used(tn_module *m, const char *list, bool parameters) {
-    const char *end, *at = list ? tn__path_next(list, &end) : NULL;
-    for (; at; at = tn__path_next(end, &end)) {
-        pattern_use use = {.begin = at, .end = end};
-        if (parameters) {
-            tn_module_each(m, (tn_walk){.with_shared = true}, use_pattern_for, &use);
-        } else {
-            tn_module_each_module(m, use_pattern, &use);
-        }
-        if (!use.used && !tn__pending()) {
-            tn__raise(
-                TN_EVALUE, "fsdp",
-                "%s of the %s is named by \"%.*s\" (paths with spaces between; * is anything but "
-                "a dot)",
-                parameters ? "ignore: no parameter" : "units: no module", m->kind, (int)(end - at),
-                at);
-        }
-    }
-    return !tn__pending();
-}
-
 /* ---- Units ----------------------------------------------------------------------------------- */
-
-/* "block", "llama_block" */
-static bool is_block(const char *kind) {
-    static const char end[] = "_block";
-    size_t length = strlen(kind), tail = sizeof(end) - 1;
-    return strcmp(kind, end + 1) == 0 || (length > tail && strcmp(kind + length - tail, end) == 0);
-}
 
 /* Whether a module of this path is a unit. The root is none, and neither is a transparent module,
  * whose path is another's. */
 static bool is_unit(const tn_fsdp_state *s, const tn_module *m, const char *path) {
     const char *units = s->options.units;
-    return *path && m->name[0] && (units ? tn__paths_fit(units, path) : is_block(m->kind));
+    bool block = strcmp(m->kind, "block") == 0 || tn__ends_with(m->kind, "_block");
+    return *path && m->name[0] && (units ? tn__paths_fit(units, path) : block);
 }
 
 static bool count_unit(tn_module *m, const char *path, void *user) {
@@ -111,8 +65,8 @@ static tn__fsdp_unit *unit_around(tn_fsdp_state *s, const tn_module *m) {
 }
 
 static bool find_units(tn_fsdp_state *s) {
-    if (!all_patterns_used(s->base.module, s->options.units, false) ||
-        !all_patterns_used(s->base.module, s->options.ignore, true)) {
+    if (!tn__patterns_used(s->base.module, s->options.units, false, "fsdp", "units") ||
+        !tn__patterns_used(s->base.module, s->options.ignore, true, "fsdp", "ignore")) {
         return false;
     }
     tn_module_each_module(s->base.module, count_unit, s);
@@ -142,11 +96,13 @@ static bool is_inside(const tn__fsdp_unit *u, const tn__fsdp_unit *outer) {
     return u != NULL;
 }
 
-static tn__fsdp_unit *around_both(tn__fsdp_unit *a, const tn__fsdp_unit *b) {
-    while (!is_inside(b, a)) {
-        a = a->around;
+/* Whether other stages of a pipeline have the parameter too. */
+static bool is_copied(const tn_entry *entry) {
+    const tn_parts *p = entry->parts;
+    while (p && !p->copied) {
+        p = p->next;
     }
-    return a;
+    return p != NULL;
 }
 
 static tn__fsdp_kind kind_of(const tn_entry *entry) {
@@ -155,12 +111,13 @@ static tn__fsdp_kind kind_of(const tn_entry *entry) {
                            .compute = tn_module_compute_dtype(entry->owner, t->dtype),
                            .grad = t->leaf->grad_dtype,
                            .device = t->storage->device,
-                           .frozen = !tn_requires_grad(t)};
+                           .frozen = !tn_requires_grad(t),
+                           .tied = is_copied(entry)};
 }
 
 static bool same_kind(const tn__fsdp_kind *a, const tn__fsdp_kind *b) {
     return a->dtype == b->dtype && a->compute == b->compute && a->grad == b->grad &&
-           tn__same_device(a->device, b->device) && a->frozen == b->frozen;
+           tn__same_device(a->device, b->device) && a->frozen == b->frozen && a->tied == b->tied;
 }
 
 /* What hangs on a leaf is somebody's who expects whole gradients there. The first hook is the
@@ -187,9 +144,13 @@ static bool claim_name(const tn_entry *entry, void *user) {
     if (!p->unit) {
         p->unit = u;
         p->kind = kind;
+        p->block = entry->layout;
+        p->beyond = entry->parts;
         return may_cut(p);
     }
-    p->unit = around_both(p->unit, u);
+    while (!is_inside(u, p->unit)) { /* the unit around both */
+        p->unit = p->unit->around;
+    }
     if (kind.compute != p->kind.compute) {
         tn__raise(TN_ESTATE, "fsdp", "%s is computed in %s, but under its name %s in %s",
                   p->base.path, tn_dtype_name(p->kind.compute), entry->path,
@@ -200,10 +161,11 @@ static bool claim_name(const tn_entry *entry, void *user) {
 
 static bool claim_params(tn_fsdp_state *s) {
     size_t room = (size_t)s->base.count + 1;
+    s->chains = tn__calloc(room, sizeof(*s->chains));
     s->members = tn__calloc(room, sizeof(*s->members));
     s->sets = tn__calloc(room, sizeof(*s->sets));
     s->pools = tn__calloc(room, sizeof(*s->pools));
-    if (!s->members || !s->sets || !s->pools) {
+    if (!s->chains || !s->members || !s->sets || !s->pools) {
         tn__raise(TN_ENOMEM, "fsdp", "no memory for %d parameters", s->base.count);
         return false;
     }
@@ -219,7 +181,7 @@ static bool claim_params(tn_fsdp_state *s) {
 /* The unit's set for a parameter, made when there is none. */
 static tn__fsdp_set *set_for(tn_fsdp_state *s, const tn__fsdp_param *p, bool alone) {
     tn__fsdp_set **at = &p->unit->sets;
-    while (*at && (alone || !same_kind(&(*at)->kind, &p->kind))) {
+    while (*at && (alone || p->kind.tied || !same_kind(&(*at)->kind, &p->kind))) {
         at = &(*at)->next;
     }
     if (!*at) {
@@ -258,26 +220,17 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
 
 /* The sets, a line each; to be freed. NULL after raising. */
 static char *describe_sets(const tn_fsdp_state *s) {
-    size_t room = 64, length = 0;
-    for (int i = 0; i < s->set_count; i++) {
-        room += 256 + strlen(s->sets[i].unit->path);
-    }
-    char *text = tn__malloc(room);
-    if (!text) {
-        tn__raise(TN_ENOMEM, "fsdp", "no memory to describe %d sets", s->set_count);
-        return NULL;
-    }
-    length = (size_t)snprintf(text, room, "that make %d sets", s->set_count);
+    tn__buffer text = {.operation = "fsdp"};
+    tn__buffer_format(&text, "that make %d sets", s->set_count);
     for (int i = 0; i < s->set_count; i++) {
         const tn__fsdp_set *set = &s->sets[i];
-        length += (size_t)snprintf(
-            text + length, room - length,
-            "\nunit \"%s\" with %d parameters in %s, computed in %s, gradients in %s%s",
+        tn__buffer_format(
+            &text, "\nunit \"%s\" with %d parameters in %s, computed in %s, gradients in %s%s%s",
             set->unit->path, set->count, tn_dtype_name(set->kind.dtype),
             tn_dtype_name(set->kind.compute), tn_dtype_name(set->kind.grad),
-            set->kind.frozen ? ", frozen" : "");
+            set->kind.frozen ? ", frozen" : "", set->kind.tied ? ", tied" : "");
     }
-    return text;
+    return tn__buffer_take(&text);
 }
 
 /* Policies are not in the comparison of modules. */
@@ -290,8 +243,7 @@ static bool same_sets(const tn_fsdp_state *s) {
     return same;
 }
 
-/* Sums over the elements of parts: every rank has others. */
-static tn_status sum_parts(const tn_parts *parts, double *values, int n) {
+tn_status tn__fsdp_sum_parts(const tn_parts *parts, double *values, int n) {
     TN_SCOPE;
     TN__ON_CPU;
     tn_tensor *t = tn_from_data(values, TN_DIMS(n), TN_F64);
@@ -348,7 +300,6 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     const tn__fsdp_plan *how = plan;
     s->options = how->options;
     s->params = p->params;
-    s->parts = (tn_parts){.sum = sum_parts, .group = p->group, .counts = true};
     if (!find_units(s) || !claim_params(s)) {
         return false;
     }
@@ -369,8 +320,7 @@ static void leave_module(const tn_fsdp_state *s) {
     for (int i = 0; i < s->base.count && s->cut; i++) {
         const tn__fsdp_param *p = &s->params[i];
         if (p->part) {
-            tn_layout all = tn__layout_whole(tn_shape(p->base.leaf));
-            tn_module_set_part(m, p->base.path, NULL, all, NULL);
+            tn_module_set_part(m, p->base.path, NULL, p->block, p->beyond);
         }
         m->state = TN__MODULE_BROKEN;
     }
@@ -402,6 +352,7 @@ void tn__fsdp_finish(tn__parallel *p) {
     }
     free(s->forward.units);
     free(s->backward.units);
+    free(s->chains);
     free(s->members);
     free(s->units);
     free(s->sets);

@@ -46,7 +46,7 @@ enum { LONGEST_PASS = 1 << 16 };
 static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
     order->at = order->at < LONGEST_PASS ? order->at : 0;
     if (order->at == order->count || order->units[order->at] != u) {
-        if (!tn__module_grow((void ***)&order->units, order->at, &order->room, "fsdp")) {
+        if (!tn__grow(&order->units, order->at + 1, &order->room, sizeof(*order->units), "fsdp")) {
             return;
         }
         order->units[order->at] = u;
@@ -231,7 +231,7 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     if (tn__pending() || !p->base.of->running) {
         return;
     }
-    p->base.ready = true;
+    tn__parallel_added(&p->base);
     if (!p->set) {
         return;
     }
@@ -247,6 +247,26 @@ static void backward_ended(tn__parallel *p) {
     if (s->options.find_unused ? tn__fsdp_scatter_used(s) : tn__parallel_all_ready(p)) {
         tn__fsdp_arrive_all(s);
         tn__fsdp_sum_ignored(s);
+    }
+}
+
+/* Where it may be unused ranks do not know it alike: then all are asked. */
+static bool has_grad(const tn__parallel_param *param) {
+    const tn__fsdp_param *p = (const tn__fsdp_param *)param;
+    const tn_fsdp_state *s = (const tn_fsdp_state *)param->of;
+    return !s->options.find_unused && tn_grad_of(p->set ? p->part : param->leaf);
+}
+
+/* What TN_NO_SYNC has kept lies in buffers of the sets. */
+static void scatter_kept(tn__parallel *p) {
+    tn_fsdp_state *s = (tn_fsdp_state *)p;
+    if (s->options.find_unused || !tn__parallel_all_ready(p)) {
+        return; /* the end sees to it, or an error is pending */
+    }
+    for (int i = 0; i < s->set_count && !tn__pending(); i++) {
+        if (s->sets[i].buffer) {
+            tn__fsdp_scatter(&s->sets[i]);
+        }
     }
 }
 
@@ -289,9 +309,8 @@ static char *describe_options(const tn_fsdp_options *o) {
     const char *units = o->units ? o->units : "of kind block";
     const char *ignore = o->ignore ? o->ignore : "nothing";
     size_t room = sizeof(format) + 64 + strlen(units) + strlen(ignore);
-    char *text = tn__malloc(room);
+    char *text = tn__malloc_for(room, "fsdp");
     if (!text) {
-        tn__raise(TN_ENOMEM, "fsdp", "no memory for options");
         return NULL;
     }
     snprintf(text, room, format, o->stage, units, ignore, o->prefetch, o->keep_last, o->sum,
@@ -303,7 +322,9 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
     static const tn__parallel_rules rules = {
         .strategy = {.name = "sharding",
                      .no_sync = tn__parallel_no_sync,
-                     .whole = tn__fsdp_change_whole},
+                     .whole = tn__fsdp_change_whole,
+                     .flush = tn__parallel_flush,
+                     .round = tn__parallel_round},
         .operation = "fsdp",
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
@@ -314,6 +335,8 @@ tn_fsdp_state *tn_fsdp(void *m, tn_group *shard, tn_group *replicate, tn_fsdp_op
         .coming = gradient_coming,
         .coming_looks = true,
         .added = gradient_added,
+        .flush = scatter_kept,
+        .has_grad = has_grad,
         .ended = backward_ended,
         .over = backward_over,
         .abandon = abandon_step,

@@ -46,18 +46,21 @@ typedef struct tn__fsdp_kind {
     tn_dtype dtype, compute, grad; /* of the parameter, of what forwards read, of the gradient */
     tn_device device;
     bool frozen; /* when it was attached */
+    bool tied;   /* other stages have it too, and sum its gradients: cut alike there, a set alone */
 } tn__fsdp_kind;
 
 typedef struct tn__fsdp_param {
     tn__parallel_param base; /* .leaf: the whole */
     tn__fsdp_unit *unit;
     tn__fsdp_kind kind;
-    tn__fsdp_set *set;     /* NULL: ignored */
-    tn_tensor *part;       /* one reference */
-    tn_tensor *view;       /* one reference, or NULL */
-    int64_t offset;        /* of the whole in the flat buffer */
-    int64_t start, length; /* of the part: elements of the whole … */
-    int64_t place;         /* … and where they lie in the shard */
+    tn_layout block; /* what the field had when it was attached: a whole, or a block of it … */
+    const tn_parts *beyond; /* … and who had the other blocks */
+    tn__fsdp_set *set;      /* NULL: ignored */
+    tn_tensor *part;        /* one reference */
+    tn_tensor *view;        /* one reference, or NULL */
+    int64_t offset;         /* of the whole in the flat buffer */
+    int64_t start, length;  /* of the part: elements of the whole … */
+    int64_t place;          /* … and where they lie in the shard */
 
     /* Where it is ignored. */
     bool ignored;
@@ -118,7 +121,8 @@ struct tn__fsdp_unit {
  * turns out to be another. */
 typedef struct tn__fsdp_order {
     tn__fsdp_unit **units;
-    int count, room;
+    int count;
+    int64_t room;
     int at; /* how many of them have been needed in this pass */
 } tn__fsdp_order;
 
@@ -134,7 +138,8 @@ struct tn_fsdp_state {
     tn__parallel base;
     tn_fsdp_options options; /* without its texts, which are the caller's */
     tn_fsdp_stats stats;
-    tn_parts parts; /* of all parameters */
+    tn_parts *chains; /* [chain_count], room for one each parameter: who has the rest of one */
+    int chain_count;
 
     tn__fsdp_param *params;   /* base.params */
     tn__fsdp_param **members; /* [base.count], set by set */
@@ -190,6 +195,9 @@ void tn__fsdp_await(tn__fsdp_unit *u);
 void tn__fsdp_split(tn__fsdp_unit *u);
 /* TN_WHOLE of a state: +1 where it begins, -1 where it ends. */
 void tn__fsdp_change_whole(void *state, int change);
+
+/* Sums over the elements of parts: every rank has others. */
+tn_status tn__fsdp_sum_parts(const tn_parts *parts, double *values, int n);
 
 /* Waits for an operation, and counts how long. */
 void tn__fsdp_wait(tn_fsdp_state *s, tn_work **w);

@@ -69,8 +69,9 @@ static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
 static void average_grad(tn_tensor *whole, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
-    const tn__fsdp_param *p = user;
+    tn__fsdp_param *p = user;
     const tn__fsdp_set *set = p->set;
+    tn__parallel_added(&p->base);
     if (!p->base.of->sync) {
         return;
     }
@@ -88,6 +89,16 @@ static void average_grad(tn_tensor *whole, void *user) {
     }
 }
 
+/* What TN_NO_SYNC has kept. */
+static void average_kept(tn__parallel *p) {
+    for (int i = 0; i < p->count && !tn__pending(); i++) {
+        tn__parallel_param *param = tn__parallel_param_at(p, i);
+        if (param->ready) {
+            average_grad(param->leaf, param);
+        }
+    }
+}
+
 static void empty_rest(tn__parallel *p) {
     empty_unit(tn__fsdp_rest((tn_fsdp_state *)p));
 }
@@ -98,7 +109,9 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
     static const tn__parallel_rules rules = {
         .strategy = {.name = "sharding",
                      .no_sync = tn__parallel_no_sync,
-                     .whole = tn__fsdp_change_whole},
+                     .whole = tn__fsdp_change_whole,
+                     .flush = tn__parallel_flush,
+                     .round = tn__parallel_round},
         .operation = "fsdp_naive",
         .state_size = sizeof(tn_fsdp_state),
         .param_size = sizeof(tn__fsdp_param),
@@ -106,6 +119,7 @@ tn_status tn_fsdp_naive(void *m, tn_group *shard) {
         .start = tn__fsdp_start,
         .forward = tn__parallel_take_buffers,
         .added = average_grad,
+        .flush = average_kept,
         .over = empty_rest,
         .finish = tn__fsdp_finish,
     };

@@ -12,7 +12,6 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/flat.h"
 #include "distributed/parallel/fsdp/fsdp.h"
-#include "nn/layout.h"
 #include "nn/defer.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
@@ -91,6 +90,20 @@ static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
     return !tn_is_inert(tn_copy_(part, tn_narrow(elements, 0, p->start, p->length)));
 }
 
+/* Those that have the rest of the parameter: the ranks of the group, then those that had other
+ * blocks of it before. One node for each different chain. */
+static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
+    int i = 0;
+    while (i < s->chain_count && s->chains[i].next != beyond) {
+        i++;
+    }
+    if (i == s->chain_count) {
+        s->chains[s->chain_count++] = (tn_parts){
+            .next = beyond, .sum = tn__fsdp_sum_parts, .group = s->base.group, .counts = true};
+    }
+    return &s->chains[i];
+}
+
 /* This rank's part; the whole loses its bytes. False after raising. */
 static bool cut_param(tn__fsdp_param *p) {
     TN_SCOPE;
@@ -105,11 +118,12 @@ static bool cut_param(tn__fsdp_param *p) {
     if (set->low) { /* what forwards read instead of the whole comes with the flat buffer */
         tn__lend_give(p->base.leaf, tn_alias(set->flat, p->offset, p->base.leaf->dims));
     }
-    tn_layout layout = tn__layout_whole(p->base.leaf->dims);
+    tn_layout layout = p->block;
     layout.start = p->start;
     layout.length = p->length;
     return rebase_leaf(p->base.leaf, set->low ? set->exact : set->flat, p->offset) &&
-           tn_module_set_part(s->base.module, p->base.path, p->part, layout, &s->parts) == TN_OK;
+           tn_module_set_part(s->base.module, p->base.path, p->part, layout,
+                              chain_to(s, p->beyond)) == TN_OK;
 }
 
 bool tn__fsdp_cut(tn__fsdp_set *set) {

@@ -1,90 +1,27 @@
-/* A checkpoint in parts as one file (convert.h). */
+/* Checkpoints as other files and as models (convert.h). */
 #include "distributed/parallel/save/convert.h"
 
 #include "core/error.h"
+#include "core/folder.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
-#include "nn/layout.h"
 #include "distributed/parallel/save/saver.h"
+#include "models/weights/described.h"
+#include "nn/layout.h"
+#include "tensor/tensor.h"
 #include "tern/sys/tensor.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char operation[] = "convert", model_prefix[] = "model.";
-
-typedef struct wanted {
-    tn__index *index;
-    const tn__index_tensor *tensor;
-} wanted;
-
-/* Called when its place in the file has come. */
-static tn_tensor *make_whole(const char *name, void *user) {
-    const wanted *w = user;
-    const tn_layout all = tn__layout_whole(w->tensor->whole);
-    tn_tensor *t = tn_empty_on(tn_cpu(), w->tensor->whole, w->tensor->dtype);
-    if (!tn_is_inert(t) && all.length > 0 &&
-        !tn__index_fetch(w->index, w->tensor, &all, tn_data_mut(t), operation)) {
-        return tn_inert();
-    }
-    return t;
-}
-
-/* The name that a tensor has in the file; NULL: it is not in it. */
-static const char *name_in_file(const char *name, bool weights) {
-    const size_t prefix = sizeof(model_prefix) - 1;
-    bool of_model = strncmp(name, model_prefix, prefix) == 0;
-    return !weights ? name : of_model ? name + prefix : NULL;
-}
-
-static bool add_labels(tn_safetensors_writer *w, const tn__labels *labels, bool weights) {
-    bool added = true;
-    for (int i = 0; added && i < labels->count; i++) {
-        const tn__json *label = labels->at[i];
-        if (!weights || strcmp(label->key, "model") == 0) {
-            added = tn_safetensors_writer_add_metadata(w, label->key, label->text) == TN_OK;
-        }
-    }
-    return added;
-}
-
-/* list[ix->count] is what make_whole gets. */
-static bool add_tensors(tn_safetensors_writer *w, tn__index *ix, bool weights, wanted *list) {
-    bool added = true;
-    for (int i = 0; added && i < ix->count; i++) {
-        const tn__index_tensor *t = &ix->tensors[i];
-        const char *name = name_in_file(t->name, weights);
-        list[i] = (wanted){ix, t};
-        added = !name || tn__safetensors_writer_add_late(w, name, t->whole, t->dtype, make_whole,
-                                                         &list[i]) == TN_OK;
-    }
-    return added;
-}
-
-static tn_status write_file(tn__index *ix, const char *to, bool weights) {
-    wanted *list = tn__calloc((size_t)ix->count, sizeof(*list));
-    tn_safetensors_writer *w = tn_safetensors_writer_new();
-    tn_status status;
-    if (!list) {
-        tn__raise(TN_ENOMEM, operation, "no memory for %d tensors", ix->count);
-    }
-    if (list && w && add_labels(w, ix->labels, weights) && add_tensors(w, ix, weights, list)) {
-        status = weights ? tn__safetensors_write(w, to, operation)
-                         : tn__safetensors_write_digest(w, to, operation);
-    } else {
-        tn_safetensors_writer_free(w);
-        status = tn_error();
-    }
-    free(list);
-    return status;
-}
+enum { PREFIX = sizeof(model_prefix) - 1 };
 
 char *tn__saver_find_step(const char *from) {
-    char index[4096];
-    bool fits = snprintf(index, sizeof(index), "%s/" TN__INDEX_NAME, from) < (int)sizeof(index);
-    if (fits && access(index, F_OK) == 0) {
+    if (tn__folder_has(from, TN__INDEX_NAME)) {
         return tn__strdup(from);
     }
     if (access(from, F_OK) != 0) {
@@ -99,18 +36,128 @@ char *tn__saver_find_step(const char *from) {
     return NULL;
 }
 
-tn_status tn__saver_convert(const char *from, const char *to, bool weights) {
-    TN__ON_CPU;
+static tn__index *open_step(const char *from) {
     size_t bytes;
     char *step = tn__saver_find_step(from);
     char *text = step ? tn__index_text(step, &bytes, operation) : NULL;
     tn__index *ix = text ? tn__index_read(step, text, bytes, operation) : NULL;
-    if (ix) {
-        tn_status status = write_file(ix, to, weights);
-        (void)status; /* pending */
-    }
-    tn__index_free(ix);
     free(text);
     free(step);
-    return tn_error();
+    return ix;
+}
+
+/* ---- As one file ----------------------------------------------------------------------------- */
+
+/* Called when its place in the file has come. */
+static tn_tensor *make_whole(const char *name, void *user) {
+    const tn__index_tensor *t = user;
+    const tn_layout all = tn__layout_whole(t->whole);
+    tn_tensor *whole = tn_empty_on(tn_cpu(), t->whole, t->dtype);
+    bool made =
+        !tn_is_inert(whole) && (!all.length || tn__index_fetch(t, &all, tn_data_mut(whole)));
+    return made ? whole : tn_inert();
+}
+
+/* All of a step, or the weights of its model, without the prefix in their names. NULL after
+ * raising. */
+static tn_safetensors_writer *plan_file(tn__index *ix, bool weights) {
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    for (int i = 0; w && i < ix->labels.count; i++) {
+        const tn__json *label = ix->labels.at[i];
+        if (!weights || strcmp(label->key, "model") == 0) {
+            tn_safetensors_writer_add_metadata(w, label->key, label->text);
+        }
+    }
+    for (int i = 0; w && i < ix->count; i++) {
+        tn__index_tensor *t = &ix->tensors[i];
+        if (!weights || strncmp(t->name, model_prefix, PREFIX) == 0) {
+            tn__safetensors_writer_add_late(w, weights ? t->name + PREFIX : t->name, t->whole,
+                                            t->dtype, make_whole, t);
+        }
+    }
+    return w;
+}
+
+tn_status tn__saver_convert(const char *from, const char *to, bool weights) {
+    TN__ON_CPU;
+    tn__index *ix = open_step(from);
+    tn_safetensors_writer *w = ix ? plan_file(ix, weights) : NULL;
+    tn_status status = tn__safetensors_write(w, to, !weights, operation);
+    tn__index_free(ix);
+    return status;
+}
+
+/* ---- As a model ------------------------------------------------------------------------------ */
+
+/* A model's parameters: in a checkpoint with a prefix, in a file of tn_save without. */
+typedef struct weights {
+    const tn__source *from;
+    const char *prefix;
+} weights;
+
+static bool weight_shape(const char *path, tn_dims *dims, void *user) {
+    const weights *w = user;
+    char name[512];
+    tn_dtype dtype;
+    *dims = TN_DIMS();
+    snprintf(name, sizeof(name), "%s%s", w->prefix, path);
+    return w->from->find(name, dims, &dtype, w->from->user);
+}
+
+static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_load_options options) {
+    weights w = {from, prefix};
+    tn__described d = {.path = from->path,
+                       .operation = operation,
+                       .text = tn__labels_get(from->labels, "model"),
+                       .shape = weight_shape,
+                       .user = &w};
+    const char *first = NULL; /* by name; in a file of tn_save the one that comes first */
+    for (int i = 0; i < from->count; i++) {
+        const char *name = from->name(i, from->user);
+        if (strncmp(name, prefix, strlen(prefix)) == 0) {
+            first = first && (!*prefix || strcmp(first, name) < 0) ? first : name;
+            d.tensors++;
+        }
+    }
+    if (!d.text || !first) {
+        tn__raise(TN_EFORMAT, operation, "%s does not tell of a model", from->path);
+        return NULL;
+    }
+    tn_dims dims;
+    if (options.as_stored) {
+        from->find(first, &dims, &options.dtype, from->user);
+    }
+    tn_module *m = tn__described_model(&d, options.dtype);
+    tn__state s = {.operation = operation, .deferred = true};
+    if (m && tn__state_add_module(&s, m, prefix) && tn__state_match(&s, from, true) &&
+        s.count != d.tensors) {
+        tn__raise(TN_EMISMATCH, operation, "%s has %d parameters, but its model %d", from->path,
+                  d.tensors, s.count);
+    }
+    tn__state_free(&s);
+    if (tn__pending()) {
+        tn_lm_free(m);
+        return NULL;
+    }
+    return m;
+}
+
+tn_module *tn__saver_model(const char *from, tn_lm_load_options options) {
+    TN__ON_CPU;
+    struct stat about;
+    bool folder = stat(from, &about) == 0 && S_ISDIR(about.st_mode);
+    tn__index *ix = folder ? open_step(from) : NULL;
+    tn_safetensors *f = folder ? NULL : tn_safetensors_open(from);
+    tn__source source = {.digest = NULL};
+    if (ix) {
+        source = tn__index_source(ix);
+    } else if (f && (!tn__safetensors_digest(f) ||
+                     tn__safetensors_check_digest(f, operation) == TN_OK)) {
+        source = tn__source_of_file(f);
+    }
+    tn_module *m =
+        source.path ? model_of(&source, source.digest ? model_prefix : "", options) : NULL;
+    tn__index_free(ix);
+    tn_safetensors_close(f);
+    return m;
 }

@@ -1,15 +1,20 @@
-/* A checkpoint in parts as one file, without ranks: the command `tern convert`. */
+/* What is in a checkpoint, without ranks: the command `tern convert`. */
 #ifndef TERN_DISTRIBUTED_PARALLEL_CONVERT_H
 #define TERN_DISTRIBUTED_PARALLEL_CONVERT_H
 
-#include "tern/core.h"
+#include "tern/models.h"
 
-/* Writes the checkpoint of one file that tn_checkpoint_save would have written of the whole model;
- * with `weights` the file of tn_save instead. from: the folder of a run, whose newest step it is,
- * or of a step. One tensor is in memory at a time. */
+/* The folder of the step that `from` means: that of a run, whose newest step it is, or of a step.
+ * The caller frees; NULL after raising. */
+TN_API char *tn__saver_find_step(const char *from);
+
+/* Writes such a step as the checkpoint of one file that tn_checkpoint_save would have written of
+ * the whole model; with `weights` as the file of tn_save. One tensor is in memory at a time. */
 TN_API tn_status tn__saver_convert(const char *from, const char *to, bool weights);
 
-/* The folder of the step that `from` means. The caller frees; NULL after raising. */
-TN_API char *tn__saver_find_step(const char *from);
+/* from: such a step, a checkpoint of one file, or a file of tn_save. A model of the options and the
+ * dtype that were saved, or in options.dtype, for tn_lm_free; NULL after raising. TN_EUNSUPPORTED:
+ * it is no language model of models.h. */
+TN_API tn_module *tn__saver_model(const char *from, tn_lm_load_options options);
 
 #endif

@@ -1,21 +1,19 @@
-/* Loading a checkpoint in parts, or one of one file, onto the ranks that are there now.
+/* Loading a checkpoint in parts, or one of one file, onto the ranks that are there now; and
+ * tn_dist_save, for what one rank has whole.
  *
- * Rank 0 finds the newest and gives all the same index. Each rank checks and compares everything,
- * and reads the elements that it has into memory of its own; when all have found all of it right,
- * they are put in place, which cannot fail.
+ * Rank 0 finds what is loaded and gives all the same index, or the same file. Each rank checks and
+ * compares everything, and reads the elements that it has into memory of its own; when all have
+ * found all of it right, they are put in place, which cannot fail.
  */
 #include "core/error.h"
 #include "core/folder.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/saver.h"
-#include "io/metadata.h"
-#include "tensor/tensor.h"
+#include "io/checkpoint.h"
 #include "tern/sys/tensor.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -23,11 +21,11 @@
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-/* What rank 0 tells all of: 's' and the path of a step, a 0, the text of its index; or 'f' and the
+/* What rank 0 sends to all: 's' and the path of a step, a 0, the text of its index; or 'f' and the
  * path of one file, and a 0; or nothing. */
-static void put_path(tn__json_text *found, char kind, const char *path) {
-    tn__json_put(found, "%c", kind);
-    tn__json_put_bytes(found, path, strlen(path) + 1);
+static void put_path(tn__buffer *found, char kind, const char *path) {
+    tn__buffer_format(found, "%c", kind);
+    tn__buffer_add(found, path, strlen(path) + 1);
 }
 
 /* The newest file of one checkpoint in a folder. */
@@ -37,31 +35,19 @@ typedef struct search {
     int64_t step;
 } search;
 
-/* The step of a checkpoint of one file; -1: it is none. Raises nothing. */
-static int64_t file_step(const char *path) {
-    struct stat about;
-    int64_t step = -1;
-    if (stat(path, &about) != 0 || !S_ISREG(about.st_mode)) {
-        return -1;
-    }
-    tn_safetensors *f = tn_safetensors_open(path);
-    const char *format = tn_safetensors_metadata(f, "format");
-    const char *text = tn_safetensors_metadata(f, "step");
-    if (format && text && strncmp(format, "tern-checkpoint-", 16) == 0) {
-        step = strtoll(text, NULL, 10);
-    }
-    tn_safetensors_close(f);
-    tn_error_clear();
-    return step;
-}
-
 static bool look_at(const char *name, void *user) {
     search *s = user;
     char *path = tn__folder_path(s->folder, name, s->operation);
     if (!path) {
         return false;
     }
-    int64_t step = file_step(path);
+    tn_safetensors *f = tn_safetensors_open(path);
+    const char *format = tn_safetensors_metadata(f, "format");
+    const char *text = tn_safetensors_metadata(f, "step");
+    bool checkpoint = format && text && strncmp(format, "tern-checkpoint-", 16) == 0;
+    int64_t step = checkpoint ? strtoll(text, NULL, 10) : -1;
+    tn_safetensors_close(f);
+    tn_error_clear(); /* of what is no checkpoint */
     if (step > s->step) {
         free(s->path);
         s->path = path;
@@ -72,8 +58,27 @@ static bool look_at(const char *name, void *user) {
     return true;
 }
 
-static void find_file(tn__json_text *found, const char *folder, const char *operation) {
+static void find_file(tn__buffer *found, const char *folder, const char *operation) {
     search s = {.folder = folder, .operation = operation, .step = -1};
+    if (tn__folder_each(folder, look_at, &s, operation) && s.path) {
+        put_path(found, 'f', s.path);
+    }
+    free(s.path);
+}
+
+static void read_step(tn__buffer *found, const char *folder, int64_t step, const char *operation) {
+    size_t bytes;
+    char *path = tn__step_path(folder, step, false, NULL, operation);
+    char *text = path ? tn__index_text(path, &bytes, operation) : NULL;
+    if (text) {
+        put_path(found, 's', path);
+        tn__buffer_add(found, text, bytes);
+    }
+    free(text);
+    free(path);
+}
+
+static void find_newest(tn__buffer *found, const char *folder, const char *operation) {
     struct stat about;
     if (stat(folder, &about) != 0) {
         if (errno != ENOENT) {
@@ -81,213 +86,176 @@ static void find_file(tn__json_text *found, const char *folder, const char *oper
         }
     } else if (!S_ISDIR(about.st_mode)) {
         put_path(found, 'f', folder);
-    } else if (tn__folder_each(folder, look_at, &s, operation) && s.path) {
-        put_path(found, 'f', s.path);
+    } else {
+        int64_t step = tn__step_newest(folder, operation);
+        if (step >= 0) {
+            read_step(found, folder, step, operation);
+        } else if (!tn__pending()) {
+            find_file(found, folder, operation);
+        }
     }
-    free(s.path);
-}
-
-static void read_step(tn__json_text *found, const char *folder, int64_t step,
-                      const char *operation) {
-    size_t bytes;
-    char *path = tn__step_path(folder, step, false, NULL, operation);
-    char *text = path ? tn__index_text(path, &bytes, operation) : NULL;
-    if (text) {
-        put_path(found, 's', path);
-        tn__json_put_bytes(found, text, bytes);
-    }
-    free(text);
-    free(path);
-}
-
-static void find_newest(tn__json_text *found, const char *folder, const char *operation) {
-    struct stat about;
-    bool is_file = stat(folder, &about) == 0 && !S_ISDIR(about.st_mode);
-    int64_t step = is_file ? -1 : tn__step_newest(folder, operation);
-    if (step >= 0) {
-        read_step(found, folder, step, operation);
-    } else if (step == -1) {
-        find_file(found, folder, operation);
-    }
-    if (found->failed) {
-        tn__raise(TN_ENOMEM, operation, "%s: no memory for its index", folder);
-    }
-}
-
-/* All ranks get what rank 0 found, `bytes` of it (0: nothing). */
-static tn_status share_newest(tn_saver *s, tn__json_text *mine, void **data, size_t *bytes) {
-    tn__account_begin();
-    if (s->rank == 0) {
-        find_newest(mine, s->folder, s->operation);
-    }
-    tn__account said = tn__account_end();
-    *data = mine->at;
-    *bytes = mine->bytes;
-    tn_status status = tn__accounts_agree(s->world, &said, s->operation);
-    return status == TN_OK ? tn_broadcast_bytes(s->world, data, bytes, 0) : status;
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* What was read and found right, before anything changes. */
-typedef struct load_plan {
+/* What was read and found right, before anything changes; of an index, or of a file. */
+typedef struct loading {
+    tn_group *world;
+    const char *operation; /* static text */
     tn__index *index;
-    tn__metadata_plan metadata;
-    tn__state state;
-} load_plan;
+    tn_safetensors *file;
+    tn__source from;
+    tn__checkpoint_plan plan;
+} loading;
 
-static tn__index *open_index(const char *data, size_t bytes, const char *operation) {
-    const char *path = data + 1;
-    size_t head = strlen(path) + 2;
-    return *data == 's' ? tn__index_read(path, data + head, bytes - head, operation)
-                        : tn__index_of_file(path, operation);
-}
-
-/* What the index has for this item; NULL after raising. */
-static const tn__index_tensor *match_item(const load_plan *p, const tn__state_item *item) {
-    const char *path = p->index->path, *operation = p->state.operation;
-    const tn__index_tensor *t = tn__index_find(p->index, item->name);
-    if (!t) {
-        tn__raise(TN_EMISMATCH, operation, "%s has no \"%s\"", path, item->name);
-    } else if (!tn_dims_equal(t->whole, item->layout.whole)) {
-        tn__raise(TN_ESHAPE, operation, "%s: \"%s\" is %s but the program's is %s", path,
-                  item->name, tn__dims_text(t->whole), tn__dims_text(item->layout.whole));
-    } else if (t->dtype != tn_dtype_of(item->tensor)) {
-        tn__raise(TN_EDTYPE, operation, "%s: \"%s\" is %s but the program's is %s", path,
-                  item->name, tn_dtype_name(t->dtype), tn_dtype_name(tn_dtype_of(item->tensor)));
-    }
-    return tn__pending() ? NULL : t;
-}
-
-static bool fetch_item(load_plan *p, tn__state_item *item) {
-    TN_SCOPE;
-    const tn__index_tensor *t = match_item(p, item);
-    if (!t) {
-        return false;
-    }
-    tn_tensor *source = tn_empty_on(tn_cpu(), tn_shape(item->tensor), t->dtype);
-    if (tn_is_inert(source) ||
-        (item->layout.length > 0 &&
-         !tn__index_fetch(p->index, t, &item->layout, tn_data_mut(source), p->state.operation))) {
-        return false;
-    }
-    item->source = tn_keep(source);
-    return true;
-}
-
-/* Changes nothing but *p. */
-static void make_plan(load_plan *p, tn_saver *s, tn_checkpoint *c, const char *data, size_t bytes) {
+/* Changes nothing but *l. */
+static void plan_load(loading *l, tn_checkpoint *c) {
     TN__ON_CPU;
-    p->state = (tn__state){.operation = s->operation, .loads = true, .parts = true};
-    if (!c) {
-        tn__raise(TN_EVALUE, s->operation, "the checkpoint is NULL");
-        return;
+    if (l->index) {
+        l->from = tn__index_source(l->index);
+    } else if (l->file && tn__safetensors_check_digest(l->file, l->operation) == TN_OK) {
+        l->from = tn__source_of_file(l->file);
     }
-    p->index = open_index(data, bytes, s->operation);
-    bool read = p->index &&
-                tn__metadata_read(&p->metadata, c, p->index->labels, p->index->path, s->operation,
-                                  s->rank == 0) &&
-                tn__state_add(&p->state, c);
-    for (int i = 0; read && i < p->state.count; i++) {
-        read = fetch_item(p, &p->state.items[i]);
+    if (l->from.path) {
+        tn__checkpoint_plan_make(&l->plan, c, &l->from, true, tn_group_rank(l->world) == 0,
+                                 l->operation);
     }
-    tn__state_sort(&p->state);
 }
 
-static void plan_free(load_plan *p) {
-    tn__state_free(&p->state);
-    tn__index_free(p->index);
-}
-
-/* The first name of the index that no rank's program has is an error on all of them. */
-static tn_status refuse_surplus(const load_plan *p, tn_group *world) {
+/* The first name of the checkpoint that no rank's program has is an error on all of them. */
+static tn_status refuse_surplus(const loading *l) {
     TN_SCOPE;
     TN__ON_CPU;
-    const tn__index *ix = p->index;
-    if (!ix || ix->count == 0) {
-        return tn_error();
-    }
-    tn_tensor *known = tn_zeros(TN_DIMS(ix->count), TN_U8);
-    if (tn_is_inert(known)) {
-        return tn_error();
-    }
+    tn_tensor *known = tn_zeros(TN_DIMS(l->from.count), TN_U8);
     uint8_t *at = tn_data_mut(known);
-    for (int i = 0; i < ix->count; i++) {
-        at[i] = tn__state_has(&p->state, ix->tensors[i].name);
+    for (int i = 0; !tn__pending() && i < l->from.count; i++) {
+        at[i] = tn__state_has(&l->plan.state, l->from.name(i, l->from.user));
     }
-    if (tn_work_wait(tn_all_reduce(world, known, TN_MAX), 0) != TN_OK) {
+    if (tn_work_wait(tn_all_reduce(l->world, known, TN_MAX), 0) != TN_OK) {
         return tn_error();
     }
-    for (int i = 0; i < ix->count; i++) {
+    for (int i = 0; i < l->from.count; i++) {
         if (!at[i]) {
-            return tn__raise(TN_EMISMATCH, p->state.operation,
-                             "%s has \"%.200s\", which the program has not", ix->path,
-                             ix->tensors[i].name);
+            return tn__raise(TN_EMISMATCH, l->operation,
+                             "%s has \"%.200s\", which the program has not", l->from.path,
+                             l->from.name(i, l->from.user));
         }
     }
     return TN_OK;
 }
 
-static tn_status load_shared(tn_saver *s, tn_checkpoint *c, const char *data, size_t bytes) {
-    load_plan p = {0};
-    tn__account_begin();
-    make_plan(&p, s, c, data, bytes);
-    tn__account said = tn__account_end();
-    if (p.index && p.index->digest) {
-        memcpy(said.digest, p.index->digest, TN__DIGEST_DIGITS);
+/* All ranks get what rank 0 has found, unless it has raised an error. Rank 0's bytes stay its own;
+ * the others' are for tn_bytes_free. */
+static tn_status share_found(tn_group *g, void **data, size_t *bytes, const char *operation) {
+    tn_status status = tn__agree(g, NULL, operation);
+    return status == TN_OK ? tn_broadcast_bytes(g, data, bytes, 0) : status;
+}
+
+/* Kind 's': from the folder of a step with an index of this text; 'f': from the file at `path`;
+ * 'b': from a file with these bytes. */
+static tn_status load_shared(tn_group *g, tn_checkpoint *c, char kind, const char *path, void *data,
+                             size_t bytes, const char *operation) {
+    loading l = {.world = g, .operation = operation};
+    tn__agree_begin();
+    if (kind == 's') {
+        l.index = tn__index_read(path, data, bytes, operation);
+    } else {
+        l.file = kind == 'f' ? tn_safetensors_open(path) : tn__safetensors_over(path, data, bytes);
     }
-    tn_status status = tn__accounts_agree(s->world, &said, s->operation);
+    plan_load(&l, c);
+    tn_status status = tn__agree(g, l.from.digest, operation);
     if (status == TN_OK && !c->partial) {
-        status = refuse_surplus(&p, s->world);
+        status = refuse_surplus(&l);
     }
     if (status == TN_OK) {
-        tn__state_apply(&p.state);
-        tn__metadata_apply(&p.metadata);
+        tn__checkpoint_apply(&l.plan);
     }
-    plan_free(&p);
+    tn__state_free(&l.plan.state);
+    tn__index_free(l.index);
+    tn_safetensors_close(l.file);
     return status;
 }
 
 tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
+    static const char operation[] = "saver_load";
     if (found) {
         *found = false;
     }
     if (!s || !found) {
-        return tn__raise(TN_EVALUE, "saver_load", "%s is NULL",
+        return tn__raise(TN_EVALUE, operation, "%s is NULL",
                          s ? "the place for the result" : "the saver");
     }
-    if (!tn__account_may_begin(s->world, "saver_load") || tn_saver_wait(s) != TN_OK) {
+    if (!tn__agree_may_begin(s->world, operation) || tn_saver_wait(s) != TN_OK) {
         return tn_error();
     }
-    s->operation = "saver_load";
-    tn__json_text mine = {0};
-    void *data = NULL;
-    size_t bytes = 0;
-    tn_status status = share_newest(s, &mine, &data, &bytes);
+    tn__buffer newest = {.operation = operation};
+    tn__agree_begin();
+    if (s->rank == 0) {
+        find_newest(&newest, s->folder, operation);
+    }
+    void *data = newest.at;
+    size_t bytes = newest.bytes;
+    tn_status status = share_found(s->world, &data, &bytes, operation);
     if (status == TN_OK && bytes > 0) {
-        status = load_shared(s, c, data, bytes);
+        char *path = (char *)data + 1;
+        size_t head = strlen(path) + 2;
+        status = load_shared(s->world, c, path[-1], path, path + head - 1, bytes - head, operation);
         *found = status == TN_OK;
     }
     if (s->rank != 0) {
         tn_bytes_free(data);
     }
-    free(mine.at);
+    tn__buffer_free(&newest);
     return status;
 }
 
-/* ---- Beginning anew -------------------------------------------------------------------------- */
+/* ---- One file, which rank 0 alone need see --------------------------------------------------- */
+
+tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
+    static const char operation[] = "dist_save";
+    if (!tn__agree_may_begin(g, operation)) {
+        return tn_error();
+    }
+    tn__agree_begin();
+    if (tn_group_rank(g) == 0) {
+        tn_checkpoint_save(c, path);
+    }
+    return tn__agree(g, NULL, operation);
+}
+
+tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
+    static const char operation[] = "dist_load";
+    size_t bytes = 0;
+    if (!tn__agree_may_begin(g, operation)) {
+        return tn_error();
+    }
+    tn__agree_begin();
+    char *mine = tn_group_rank(g) == 0 ? tn__checkpoint_file(path, &bytes, operation) : NULL;
+    void *data = mine;
+    tn_status status = share_found(g, &data, &bytes, operation);
+    if (status == TN_OK) {
+        status = load_shared(g, c, 'b', path, data, bytes, operation);
+    }
+    if (data != mine) {
+        tn_bytes_free(data);
+    }
+    free(mine);
+    return status;
+}
+
+/* ---- Beginning again ------------------------------------------------------------------------- */
 
 /* The checkpoints of one file in the folder, where there are no steps: the newest, again and
  * again. */
 static void remove_files(const tn_saver *s) {
     for (size_t bytes = 1; bytes > 0 && !tn__pending();) {
-        tn__json_text found = {0};
+        tn__buffer found = {.operation = s->operation};
         find_newest(&found, s->folder, s->operation);
         bytes = found.bytes;
         if (bytes > 0 && !tn__pending() && unlink(found.at + 1) != 0) {
             tn__raise(TN_EIO, s->operation, "%s: %s", found.at + 1, strerror(errno));
         }
-        free(found.at);
+        tn__buffer_free(&found);
     }
 }
 
@@ -295,14 +263,13 @@ tn_status tn_saver_clear(tn_saver *s) {
     if (!s) {
         return tn__raise(TN_EVALUE, "saver_clear", "the saver is NULL");
     }
-    if (!tn__account_may_begin(s->world, "saver_clear") || tn_saver_wait(s) != TN_OK) {
+    if (!tn__agree_may_begin(s->world, "saver_clear") || tn_saver_wait(s) != TN_OK) {
         return tn_error();
     }
     s->operation = "saver_clear";
-    tn__account_begin();
+    tn__agree_begin();
     if (s->rank == 0 && tn__saver_clear_steps(s)) {
         remove_files(s);
     }
-    tn__account said = tn__account_end();
-    return tn__accounts_agree(s->world, &said, s->operation);
+    return tn__agree(s->world, NULL, s->operation);
 }

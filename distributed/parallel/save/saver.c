@@ -1,15 +1,15 @@
 /* Checkpoints in parts: every rank writes what it has, and the folder of a step takes its name when
- * all have (saver.h tells how they talk).
+ * all have (saver.h has their protocol).
  *
- * tn_saver_save in the program's thread: the save before is over; every rank tells what it has and
- * hears what of it it writes; that is copied. The rest, write.c, is a thread's.
+ * tn_saver_save in the program's thread: the save before is over; every rank sends what it has and
+ * receives what of it it writes; that is copied. The rest, write.c, is a thread's.
  */
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
-#include "distributed/on_cpu.h"
+#include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/saver.h"
 #include "distributed/store/store.h"
 #include "io/metadata.h"
@@ -29,11 +29,17 @@ tn_saver_options tn_saver_defaults(void) {
 
 /* ---- Making and ending ----------------------------------------------------------------------- */
 
-static bool options_sound(const tn_saver_options *o) {
-    if (!tn__options_made(o->from_defaults, "saver_new", "tn_saver")) {
+static bool arguments_sound(const tn_group *world, const char *folder, const tn_saver_options *o) {
+    if (tn__pending() || (world && tn__group_refuse_inherited(world, "saver_new"))) {
         return false;
     }
-    if (o->keep < 1) {
+    if (!folder || !*folder) {
+        tn__raise(TN_EVALUE, "saver_new", "the folder is %s", folder ? "empty" : "NULL");
+    } else if (tn_group_rank(world) < 0) {
+        tn__raise(TN_EVALUE, "saver_new", "this rank is no member of the group");
+    } else if (!tn__options_made(o->from_defaults, "saver_new", "tn_saver")) {
+        return false;
+    } else if (o->keep < 1) {
         tn__raise(TN_EVALUE, "saver_new", "keep is %d (1 at least)", o->keep);
     } else if (!(o->timeout > 0) || o->timeout > TN__TIMEOUT_MOST) {
         tn__raise(TN_EVALUE, "saver_new", "the time-out is %g seconds", o->timeout);
@@ -58,67 +64,41 @@ static tn_store *open_store(const tn_group *world) {
 }
 
 tn_saver *tn_saver_new(tn_group *world, const char *folder, tn_saver_options options) {
-    if (tn__pending() || (world && tn__group_refuse_inherited(world, "saver_new"))) {
-        return NULL;
+    tn_saver *s = arguments_sound(world, folder, &options)
+                      ? tn__calloc_for(1, sizeof(*s), "saver_new")
+                      : NULL;
+    if (s) {
+        s->world = world;
+        s->rank = tn_group_rank(world);
+        s->ranks = tn_group_size(world);
+        s->process = tn__process();
+        s->options = options;
+        s->lock = -1;
+        s->operation = "saver_new";
+        s->state.operation = "saver_save";
+        s->folder = tn__strdup_for(folder, s->operation);
+        s->manifest = s->rank == 0 ? tn__manifest_new(s->ranks, "saver_save") : NULL;
+        s->store = s->folder ? open_store(world) : NULL;
     }
-    if (!folder || !*folder) {
-        tn__raise(TN_EVALUE, "saver_new", "the folder is %s", folder ? "empty" : "NULL");
-        return NULL;
-    }
-    if (tn_group_rank(world) < 0) {
-        tn__raise(TN_EVALUE, "saver_new", "this rank is no member of the group");
-        return NULL;
-    }
-    tn_saver *s = options_sound(&options) ? tn__calloc(1, sizeof(*s)) : NULL;
-    if (!s) {
-        tn__raise(TN_ENOMEM, "saver_new", "no memory");
-        return NULL;
-    }
-    s->world = world;
-    s->rank = tn_group_rank(world);
-    s->ranks = tn_group_size(world);
-    s->process = tn__process();
-    s->options = options;
-    s->lock = -1;
-    s->operation = "saver_new";
-    s->state.operation = "saver_save";
-    s->folder = tn__strdup(folder);
-    s->holdings = s->rank == 0 ? tn__holdings_new(s->ranks, s->operation) : NULL;
-    s->store = s->folder ? open_store(world) : NULL;
-    if (!s->store || (s->rank == 0 && !s->holdings)) {
-        tn__raise(TN_ENOMEM, "saver_new", "no memory"); /* if there was no error before */
+    if (tn__pending()) {
         tn_saver_free(s);
         return NULL;
     }
     return s;
 }
 
-/* What belongs to one save alone. */
-static void forget_written(tn_saver *s) {
-    for (int i = 0; i < s->written_count; i++) {
-        tn_release(s->written[i].tensor);
-    }
-    free(s->written);
-    s->written = NULL;
-    s->written_count = 0;
-    free(s->metadata);
-    s->metadata = NULL;
-}
-
 void tn_saver_free(tn_saver *s) {
     if (!s) {
         return;
     }
-    bool ours = !tn__inherited(s->process);
-    if (ours && s->under_way) {
-        tn_status status = tn_saver_wait(s);
-        (void)status; /* pending */
+    if (!tn__inherited(s->process) && s->under_way) {
+        tn_saver_wait(s);
     }
-    forget_written(s);
     tn__state_free(&s->state);
-    tn__holdings_free(s->holdings);
+    tn__manifest_free(s->manifest);
     tn__saver_unlock(s);
     tn_store_free(s->store);
+    free(s->metadata);
     free(s->writes);
     free(s->made);
     free(s->folder);
@@ -133,138 +113,98 @@ static bool saver_sound(const tn_saver *s, const char *operation) {
     return s && !tn__refuse_inherited(s->process, operation, "the saver");
 }
 
-/* ---- Telling what this rank has -------------------------------------------------------------- */
+/* ---- What this rank has ---------------------------------------------------------------------- */
 
 static bool put_label(void *user, const char *key, const char *value) {
-    tn__json_text *j = user;
-    tn__json_put(j, "%s", j->bytes > 1 ? "," : "");
+    tn__buffer *j = user;
+    tn__buffer_format(j, "%s", j->bytes > 1 ? "," : "");
     tn__json_put_string(j, key);
-    tn__json_put(j, ":");
+    tn__buffer_format(j, ":");
     tn__json_put_string(j, value);
     return true;
 }
 
-/* What nobody could read is not written: texts are the program's, and may be no UTF-8. */
-static void check_metadata(const tn_saver *s, const char *text) {
+/* The texts of the checkpoint, as they are now. They are the program's, and may be no UTF-8: what
+ * could not be read is not written. */
+static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
+    tn__buffer j = {.operation = s->operation};
     tn__json_file json;
-    if (tn__json_read(&json, text, strlen(text))) {
+    tn__buffer_format(&j, "{");
+    bool made = tn__metadata_write(c, s->operation, put_label, &j);
+    tn__buffer_text(&j, "}");
+    if (made && !j.failed && tn__json_read(&json, j.at, j.bytes)) {
         tn__json_free(&json);
-    } else {
+    } else if (made && !j.failed) {
         tn__raise(json.wrong ? TN_EVALUE : TN_ENOMEM, s->operation,
                   "the texts of step %" PRId64
                   " (its note, what data and model say of themselves): %s",
                   s->step, json.wrong ? json.wrong : "no memory");
     }
-}
-
-/* The texts of the checkpoint, as they are now. */
-static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
-    tn__json_text j = {0};
-    tn__json_put(&j, "{");
-    bool made = tn__metadata_write(c, s->operation, put_label, &j);
-    tn__json_put_bytes(&j, "}", 2);
-    if (made && j.failed) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for the metadata");
-    } else if (made) {
-        check_metadata(s, j.at);
-    }
+    free(s->metadata);
     s->metadata = j.at;
 }
 
-/* {"step":100,"folder":"…","list":"DIGEST","tensors":{…}}; the tensors unless rank 0 has them. */
-static void tell_list(tn_saver *s, const tn__state *state) {
-    tn__json_text list = {0}, j = {0};
+/* '+' or '=', the step and the folder, a 0; and after '+' the list, since it is new. */
+static void send_list(tn_saver *s, const tn__state *state) {
+    tn__buffer list = {.operation = s->operation}, j = {.operation = s->operation};
     char digest[TN__DIGEST_DIGITS + 1] = "";
     if (!tn__pending()) {
-        tn__holdings_put(&list, state, true);
+        tn__manifest_put(&list, state, true);
         tn__digest_of(list.at, list.failed ? 0 : list.bytes, digest);
-        tn__json_put(&j, "{\"step\":%" PRId64 ",\"folder\":", s->step);
-        tn__json_put_string(&j, s->folder);
-        tn__json_put(&j, ",\"list\":\"%s\"", digest);
-        if (strcmp(digest, s->told) != 0) {
-            tn__json_put(&j, ",\"tensors\":");
-            tn__json_put_bytes(&j, list.at, list.bytes);
-        }
-        tn__json_put(&j, "}");
+        bool new = strcmp(digest, s->sent) != 0;
+        tn__buffer_format(&j, "%c%" PRId64 " ", new ? '+' : '=', s->step);
+        tn__buffer_add(&j, s->folder, strlen(s->folder) + 1);
+        tn__buffer_add(&j, list.at, new ? list.bytes : 0);
     }
-    if (list.failed || j.failed) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for the names of %d tensors", state->count);
-    }
-    tn__saver_tell(s, s->rank, "has", j.at, j.bytes);
-    memcpy(s->told, digest, sizeof(digest));
-    free(list.at);
-    free(j.at);
+    tn__saver_send(s, s->rank, "list", j.at, j.bytes);
+    memcpy(s->sent, digest, sizeof(digest));
+    tn__buffer_free(&list);
+    tn__buffer_free(&j);
 }
 
 /* ---- Rank 0: who writes what ----------------------------------------------------------------- */
 
-/* Whether the ranks are at the same save. */
-static bool same_save(const tn_saver *s, int rank, const tn__json *said) {
-    const char *folder = tn__text_get(said, "folder");
-    int64_t step = -1;
-    tn__whole_get(said, "step", 0, INT64_MAX, &step);
+/* Whether the ranks are at the same save; and the list, if it is new. */
+static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
+    char *folder;
+    int64_t step = strtoll(said + 1, &folder, 10);
+    size_t head = strlen(said) + 1;
+    folder += *folder == ' ';
     if (step != s->step) {
         tn__raise(TN_EMISMATCH, s->operation,
                   "rank %d saves step %" PRId64 " but rank 0 step %" PRId64, rank, step, s->step);
-    } else if (!folder || strcmp(folder, s->folder) != 0) {
+    } else if (strcmp(folder, s->folder) != 0) {
         tn__raise(TN_EMISMATCH, s->operation, "rank %d saves to %.200s but rank 0 to %.200s", rank,
-                  folder ? folder : "?", s->folder);
+                  folder, s->folder);
+    } else if (*said == '+' && head <= bytes) {
+        tn__manifest_set(s->manifest, rank, said + head, bytes - head);
     }
-    return !tn__pending();
 }
 
-static void read_list(tn_saver *s, int rank, const char *said) {
-    tn__json_file json;
-    if (!tn__json_read(&json, said, strlen(said))) {
-        tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, s->operation, "what rank %d has: %s", rank,
-                  json.wrong ? json.wrong : "no memory");
-        return;
-    }
-    const tn__json *tensors = tn__json_get(json.values, "tensors");
-    if (same_save(s, rank, json.values) && tensors) {
-        tn__holdings_set(s->holdings, rank, &json, tensors, s->operation);
-    }
-    tn__json_free(&json);
-}
-
-/* Hears every rank, also behind one that failed: whoever comes later finds an answer. */
-static void hear_lists(tn_saver *s) {
+/* Answers every rank, also after one that failed. */
+static void decide_writers(tn_saver *s) {
     for (int r = 0; r < s->ranks && !tn__pending(); r++) {
-        char late[160];
-        snprintf(late, sizeof(late),
-                 "rank %d has not come to save step %" PRId64 " within %g seconds", r, s->step,
-                 s->options.timeout);
-        char *said = tn__saver_hear(s, r, "has", s->deadline, late);
-        if (said) {
-            read_list(s, r, said);
+        size_t bytes;
+        char *said = tn__saver_receive(s, r, "list", "come to save", &bytes);
+        if (said && bytes) {
+            read_list(s, r, said, bytes);
         }
         free(said);
     }
-}
-
-static void tell_writes(tn_saver *s, int rank) {
-    const tn__holdings_list *l = &s->holdings->lists[rank];
-    char *digits = tn__pending() ? NULL : tn__malloc((size_t)l->count + 1);
-    if (!digits) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for %d digits", l->count);
-    }
-    for (int i = 0; digits && i < l->count; i++) {
-        digits[i] = l->at[i].writes ? '1' : '0';
-    }
-    tn__saver_tell(s, rank, "writes", digits, digits ? (size_t)l->count : 0);
-    free(digits);
-}
-
-static void decide_writers(tn_saver *s) {
-    hear_lists(s);
     if (!tn__pending()) {
-        tn__saver_forget(s, s->saves - 1); /* all have come, so all have heard its end */
+        tn__saver_forget(s); /* all have come, so all know its end */
     }
-    if (!tn__pending() && tn__holdings_deal(s->holdings, s->operation)) {
+    if (!tn__pending() && tn__manifest_deal(s->manifest)) {
         tn__saver_prepare(s);
     }
     for (int r = 0; r < s->ranks; r++) {
-        tell_writes(s, r);
+        const tn__manifest_list *l = &s->manifest->lists[r];
+        tn__buffer digits = {.operation = s->operation};
+        for (int i = 0; !tn__pending() && i < l->count; i++) {
+            tn__buffer_text(&digits, l->at[i].writes ? "1" : "0");
+        }
+        tn__saver_send(s, r, "writes", digits.at, digits.bytes);
+        tn__buffer_free(&digits);
     }
 }
 
@@ -312,39 +252,7 @@ static bool copy_state(tn_saver *s, tn__state *fresh) {
     return copied;
 }
 
-static void list_written(tn_saver *s) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    s->written = tn__calloc((size_t)s->state.count, sizeof(*s->written));
-    if (!s->written) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for a list of %d tensors", s->state.count);
-    }
-    for (int i = 0; s->written && i < s->state.count; i++) {
-        tn__state_item *item = &s->state.items[i];
-        tn_tensor *t =
-            item->tensor ? tn_reshape(item->tensor, TN_DIMS(tn_count(item->tensor))) : NULL;
-        if (t && !tn_is_inert(t)) {
-            s->written[s->written_count++] =
-                (tn__written){.tensor = tn_keep(tn_detach(t)), .name = item->name};
-        }
-    }
-}
-
 /* ---- A save ---------------------------------------------------------------------------------- */
-
-static void *write_behind(void *user) {
-    tn__saver_write(user);
-    return NULL;
-}
-
-/* In this thread where no other can be had. */
-static void start_writing(tn_saver *s) {
-    s->under_way = true;
-    s->has_thread = s->options.behind && pthread_create(&s->thread, NULL, write_behind, s) == 0;
-    if (!s->has_thread) {
-        tn__saver_write(s);
-    }
-}
 
 /* Until this rank knows what it writes. False: an error is pending, on every rank. */
 static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh) {
@@ -355,15 +263,12 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
             note_metadata(s, c);
         }
     }
-    tell_list(s, fresh);
+    send_list(s, fresh);
     if (s->rank == 0) {
         decide_writers(s);
     }
-    char late[160];
-    snprintf(late, sizeof(late), "rank 0 has not come to save step %" PRId64 " within %g seconds",
-             s->step, s->options.timeout);
     free(s->writes);
-    s->writes = tn__saver_hear(s, s->rank, "writes", s->deadline + tn__saver_grace(s), late);
+    s->writes = tn__saver_receive(s, s->rank, "writes", "come to save", NULL);
     if (s->writes && strlen(s->writes) != (size_t)fresh->count) {
         tn__raise(TN_EMISMATCH, s->operation, "rank 0 speaks of %zu tensors, but here are %d",
                   strlen(s->writes), fresh->count);
@@ -371,65 +276,57 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     return !tn__pending();
 }
 
-/* What is wrong here alone, for those who have agreed and count on this rank. */
-static void tell_failure(tn_saver *s) {
-    tn__saver_tell(s, s->rank, "done", NULL, 0);
-    if (s->rank == 0) {
-        tn__saver_give_up(s);
-        tn__saver_tell(s, -1, "end", NULL, 0);
-    }
-}
-
 static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     tn__state fresh = {.operation = s->operation, .parts = true};
-    forget_written(s);
     s->saves++;
     s->deadline = tn__now() + s->options.timeout;
     if (!agree_to_save(s, c, &fresh)) {
         tn__state_free(&fresh);
-        s->told[0] = 0;
-        tell_failure(s);
+        s->sent[0] = 0;
+        /* what is wrong here alone, for those who have agreed and count on this rank */
+        tn__saver_send(s, s->rank, "done", NULL, 0);
+        if (s->rank == 0) {
+            tn__saver_give_up(s);
+            tn__saver_send(s, -1, "end", NULL, 0);
+        }
         return;
     }
-    /* From here on the others count on this rank: its errors are told at the end of the save. */
-    if (copy_state(s, &fresh)) {
-        tn__state_free(&s->state);
+    /* From here on the others count on this rank: its errors are raised at the end of the save. */
+    bool copied = copy_state(s, &fresh);
+    tn__state_free(copied ? &s->state : &fresh);
+    if (copied) {
         s->state = fresh;
-        list_written(s);
-    } else {
-        tn__state_free(&fresh);
     }
     s->failed.status = TN_OK;
     tn_error_take(&s->failed);
-    start_writing(s);
+    s->under_way = true;
+    s->has_thread = s->options.behind && pthread_create(&s->thread, NULL, tn__saver_write, s) == 0;
+    if (!s->has_thread) {
+        tn__saver_write(s); /* in this thread where no other can be had */
+    }
 }
 
 tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     if (!saver_sound(s, "saver_save")) {
         return tn_error();
     }
-    tn_error_record mine; /* pending already: the others will hear of it */
-    bool failed = tn_error_take(&mine);
+    tn_error_record mine = {.status = TN_OK}; /* pending already: the others get it too */
+    tn_error_take(&mine);
     if (tn_saver_wait(s) != TN_OK) {
-        if (failed) { /* the first stays */
+        if (mine.status != TN_OK) { /* the first stays */
             tn_error_clear();
             tn_error_give(&mine);
         }
         return tn_error();
     }
     s->operation = "saver_save";
-    tn__quiet(1); /* a handler may end the program: not before the others know */
-    if (failed) {
-        tn_error_give(&mine);
-    }
+    tn__agree_begin();
+    tn_error_give(&mine);
     begin_save(s, c);
     tn__saver_part(s);
-    failed = tn_error_take(&mine);
-    tn__quiet(-1);
-    if (failed) {
-        tn_error_give(&mine);
-    }
-    return failed || s->options.behind ? tn_error() : tn_saver_wait(s);
+    mine = tn__agree_end();
+    tn_error_give(&mine);
+    return mine.status != TN_OK || s->options.behind ? tn_error() : tn_saver_wait(s);
 }
 
 tn_status tn_saver_wait(tn_saver *s) {
@@ -441,24 +338,17 @@ tn_status tn_saver_wait(tn_saver *s) {
     }
     s->under_way = s->has_thread = false;
     s->operation = "saver_wait";
-    char late[160];
-    snprintf(late, sizeof(late),
-             "rank 0 has not ended the save of step %" PRId64 " within %g seconds", s->step,
-             s->options.timeout);
-    tn__quiet(1); /* as above */
-    free(tn__saver_hear(s, -1, "end", s->deadline + tn__saver_grace(s), late));
+    tn__agree_begin();
+    free(tn__saver_receive(s, -1, "end", "ended the save of", NULL));
     if (s->shared_error) {
         tn__saver_part(s);
     }
-    forget_written(s);
     if (!s->options.behind) {
         tn__state_free(&s->state); /* no copies: they are the model's */
     }
-    tn_error_record why;
-    bool failed = tn_error_take(&why);
-    tn__quiet(-1);
-    if (failed) {
-        s->told[0] = 0;
+    tn_error_record why = tn__agree_end();
+    if (why.status != TN_OK) {
+        s->sent[0] = 0;
         tn_error_give(&why);
     }
     return tn_error();

@@ -16,39 +16,32 @@
 /* ---- A rank's file --------------------------------------------------------------------------- */
 
 /* Called when the tensor's place in the file has come. */
-static tn_tensor *give_written(const char *name, void *user) {
-    tn__written *w = user;
-    tn_tensor *t = tn_to(tn_contiguous(w->tensor), tn_cpu());
+static tn_tensor *give_item(const char *name, void *user) {
+    tn__state_item *item = user;
+    tn_tensor *t = tn_to(tn_reshape(item->tensor, TN_DIMS(tn_count(item->tensor))), tn_cpu());
     if (!tn_is_inert(t)) {
-        tn__digest_of(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)), w->digest);
+        tn__digest_of(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)),
+                      item->digest);
     }
     return t;
 }
 
 static bool write_file(tn_saver *s, const char *path) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
-    bool added = w != NULL;
-    for (int i = 0; added && i < s->written_count; i++) {
-        tn__written *written = &s->written[i];
-        added = tn__safetensors_writer_add_late(w, written->name, tn_shape(written->tensor),
-                                                tn_dtype_of(written->tensor), give_written,
-                                                written) == TN_OK;
+    for (int i = 0; w && i < s->state.count; i++) {
+        tn__state_item *item = &s->state.items[i];
+        if (item->tensor) {
+            tn__safetensors_writer_add_late(w, item->name, TN_DIMS(tn_count(item->tensor)),
+                                            tn_dtype_of(item->tensor), give_item, item);
+        }
     }
-    if (!added) {
-        tn_safetensors_writer_free(w);
-        return false;
-    }
-    return tn__safetensors_write(w, path, s->operation) == TN_OK;
+    return tn__safetensors_write(w, path, false, s->operation) == TN_OK;
 }
 
-/* -1 after raising. */
-static int64_t file_bytes(const tn_saver *s, const char *path) {
+/* -1: it is not there. */
+static int64_t file_bytes(const char *path) {
     struct stat about;
-    if (stat(path, &about) != 0) {
-        tn__raise(TN_EIO, s->operation, "%s: %s", path, strerror(errno));
-        return -1;
-    }
-    return about.st_size;
+    return stat(path, &about) == 0 ? about.st_size : -1;
 }
 
 static char *part_path(const tn_saver *s, int rank) {
@@ -57,72 +50,57 @@ static char *part_path(const tn_saver *s, int rank) {
     return tn__step_path(s->folder, s->step, true, name, s->operation);
 }
 
-/* "BYTES DIGEST DIGEST …", the digests in the order of the list. */
+/* Sends how many bytes the file has, and the digests of the items. */
 static void write_part(tn_saver *s) {
-    tn__json_text said = {0};
+    tn__buffer done = {.operation = s->operation};
     tn_error_give(&s->failed);
     char *path = tn__pending() ? NULL : part_path(s, s->rank);
     if (path && write_file(s, path)) {
-        tn__json_put(&said, "%" PRId64, file_bytes(s, path));
+        int64_t bytes = file_bytes(path);
+        tn__buffer_add(&done, &bytes, sizeof(bytes));
     }
-    for (int i = 0; i < s->written_count; i++) {
-        tn__json_put(&said, " %s", s->written[i].digest);
+    for (int i = 0; i < s->state.count; i++) {
+        tn__buffer_add(&done, s->state.items[i].digest, TN__DIGEST_DIGITS);
     }
-    if (said.failed) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for %d digests", s->written_count);
-    }
-    tn__saver_tell(s, s->rank, "done", said.at, said.bytes);
-    free(said.at);
+    tn__saver_send(s, s->rank, "done", done.at, done.bytes);
+    tn__buffer_free(&done);
     free(path);
 }
 
 /* ---- Rank 0: what the others have written ---------------------------------------------------- */
 
-static bool read_done(tn_saver *s, int rank, const char *said, int64_t *bytes) {
-    tn__holdings_list *l = &s->holdings->lists[rank];
-    char *at;
-    *bytes = strtoll(said, &at, 10);
-    for (int i = 0; i < l->count; i++) {
-        if (!l->at[i].writes) {
-            continue;
-        }
-        if (*at != ' ' || strnlen(at + 1, TN__DIGEST_DIGITS) < TN__DIGEST_DIGITS) {
-            tn__raise(TN_EFORMAT, s->operation, "rank %d tells nonsense of what it wrote", rank);
-            return false;
-        }
-        memcpy(l->at[i].digest, at + 1, TN__DIGEST_DIGITS);
-        at += 1 + TN__DIGEST_DIGITS;
-    }
-    return true;
-}
-
 /* The file is there for rank 0 too, which the index will speak for. */
-static bool see_file(tn_saver *s, int rank, int64_t bytes) {
+static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
+    tn__manifest_list *l = &s->manifest->lists[rank];
+    if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
+        tn__raise(TN_EFORMAT, s->operation, "rank %d sends no digests of what it wrote", rank);
+        return;
+    }
+    memcpy(&l->bytes, done, sizeof(l->bytes));
+    for (int i = 0; i < l->count; i++) {
+        memcpy(l->at[i].digest, done + sizeof(l->bytes) + (size_t)i * TN__DIGEST_DIGITS,
+               TN__DIGEST_DIGITS);
+    }
     char *path = part_path(s, rank);
-    int64_t seen = path ? file_bytes(s, path) : -1;
-    if (seen >= 0 && seen != bytes) {
+    int64_t here = path ? file_bytes(path) : -1;
+    if (path && here != l->bytes) {
         tn__raise(TN_EIO, s->operation,
-                  "%s has %" PRId64 " bytes, but rank %d wrote %" PRId64
-                  " (all ranks must see the same folder)",
-                  path, seen, rank, bytes);
+                  "%s %s, but rank %d wrote %" PRId64 " bytes (all ranks must see the same folder)",
+                  path, here < 0 ? "is not there" : "has another size", rank, l->bytes);
     }
     free(path);
-    return seen == bytes;
 }
 
-/* Waits for every rank, so that none still writes when this returns; bytes[ranks]. */
-static bool hear_all(tn_saver *s, int64_t *bytes) {
+/* Waits for every rank, so that none still writes when this returns. */
+static bool receive_all(tn_saver *s) {
     tn_error_record first = {.status = TN_OK};
     for (int r = 0; r < s->ranks; r++) {
-        char late[160];
-        snprintf(late, sizeof(late),
-                 "rank %d has not written its part of step %" PRId64 " within %g seconds", r,
-                 s->step, s->options.timeout);
-        char *said = tn__saver_hear(s, r, "done", s->deadline, late);
-        if (said && read_done(s, r, said, &bytes[r])) {
-            see_file(s, r, bytes[r]);
+        size_t received;
+        char *done = tn__saver_receive(s, r, "done", "written its part of", &received);
+        if (done) {
+            read_done(s, r, done, received);
         }
-        free(said);
+        free(done);
         if (tn__pending() && first.status == TN_OK) {
             tn_error_take(&first);
         }
@@ -134,25 +112,20 @@ static bool hear_all(tn_saver *s, int64_t *bytes) {
 
 /* ---- Rank 0: the index ----------------------------------------------------------------------- */
 
-static void put_files(tn_saver *s, const int64_t *bytes, tn__json_text *j) {
-    tn__json_put(j, "\"files\":[");
+static void put_index(tn_saver *s, tn__buffer *j) {
+    tn__buffer_format(
+        j, TN__INDEX_BEFORE "%032d\",\"format\":\"" TN__INDEX_FORMAT "\",\n\"metadata\":", 0);
+    tn__buffer_add(j, s->metadata, strlen(s->metadata));
+    tn__buffer_format(j, ",\n\"files\":[");
     for (int r = 0; r < s->ranks; r++) {
         char name[64];
         tn__index_file(r, name, sizeof(name));
-        tn__json_put(j, "%s{\"name\":\"%s\",\"bytes\":%" PRId64 "}", r ? "," : "", name, bytes[r]);
+        tn__buffer_format(j, "%s{\"name\":\"%s\",\"bytes\":%" PRId64 "}", r ? "," : "", name,
+                          s->manifest->lists[r].bytes);
     }
-    tn__json_put(j, "]");
-}
-
-static void put_index(tn_saver *s, const int64_t *bytes, tn__json_text *j) {
-    tn__json_put(j,
-                 TN__INDEX_BEFORE "%032d\",\"format\":\"" TN__INDEX_FORMAT "\",\n\"metadata\":", 0);
-    tn__json_put_bytes(j, s->metadata, strlen(s->metadata));
-    tn__json_put(j, ",\n");
-    put_files(s, bytes, j);
-    tn__json_put(j, ",\n\"tensors\":");
-    tn__holdings_index(s->holdings, j);
-    tn__json_put(j, "}\n");
+    tn__buffer_format(j, "],\n\"tensors\":");
+    tn__manifest_index(s->manifest, j);
+    tn__buffer_format(j, "}\n");
     if (!j->failed) {
         char digits[TN__DIGEST_DIGITS + 1];
         tn__digest_of(j->at, j->bytes, digits);
@@ -160,33 +133,25 @@ static void put_index(tn_saver *s, const int64_t *bytes, tn__json_text *j) {
     }
 }
 
-static bool write_index(tn_saver *s, const int64_t *bytes) {
-    tn__json_text j = {0};
+static bool write_index(tn_saver *s) {
+    tn__buffer j = {.operation = s->operation};
     tn__file file;
-    put_index(s, bytes, &j);
-    if (j.failed) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for the index of %d pieces",
-                  s->holdings->count);
-    } else if (j.bytes > TN__INDEX_MOST) { /* committed, it would be a step that nobody can load */
+    char *path = tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
+    put_index(s, &j);
+    if (j.bytes > TN__INDEX_MOST) { /* a step that could not be loaded */
         tn__raise(TN_EUNSUPPORTED, s->operation,
-                  "the index of %d pieces has %zu bytes (%d at most)", s->holdings->count, j.bytes,
+                  "the index of %d pieces has %zu bytes (%d at most)", s->manifest->count, j.bytes,
                   TN__INDEX_MOST);
-    }
-    char *path = tn__pending()
-                     ? NULL
-                     : tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
-    if (path && tn__file_begin(&file, path, s->operation)) {
+    } else if (path && !j.failed && tn__file_begin(&file, path, s->operation)) {
         tn__file_put(&file, j.at, j.bytes);
-        tn_status status = tn__file_commit(&file);
-        (void)status; /* pending */
+        tn__file_commit(&file);
     }
     free(path);
-    free(j.at);
+    tn__buffer_free(&j);
     return !tn__pending();
 }
 
-/* The others have waited until the deadline and not for ever: who is later must not commit what
- * they call failed. */
+/* The others wait until the deadline: a step that they call failed must not be committed later. */
 static bool in_time(const tn_saver *s) {
     if (tn__now() > s->deadline) {
         tn__raise(TN_EPEER, s->operation, "step %" PRId64 " was not written within %g seconds",
@@ -196,35 +161,30 @@ static bool in_time(const tn_saver *s) {
 }
 
 static void commit_all(tn_saver *s) {
-    int64_t *bytes = tn__calloc((size_t)s->ranks, sizeof(*bytes));
-    if (!bytes) {
-        tn__raise(TN_ENOMEM, s->operation, "no memory for %d ranks", s->ranks);
-    }
-    bool done =
-        bytes && hear_all(s, bytes) && write_index(s, bytes) && in_time(s) && tn__saver_commit(s);
-    free(bytes);
+    bool done = receive_all(s) && write_index(s) && in_time(s) && tn__saver_commit(s);
     if (!done) {
         tn_error_record why;
         tn_error_take(&why);
         tn__saver_discard(s);
         tn_error_give(&why);
     }
-    tn__saver_tell(s, -1, "end", NULL, 0);
+    tn__saver_send(s, -1, "end", NULL, 0);
 }
 
 void tn__saver_give_up(tn_saver *s) {
     tn_error_record why;
     tn_error_take(&why);
     for (int r = 0; s->made && r < s->ranks; r++) {
-        free(tn__saver_hear(s, r, "done", s->deadline, ""));
+        free(tn__saver_receive(s, r, "done", "", NULL));
         tn_error_clear();
     }
     tn__saver_discard(s);
     tn_error_give(&why);
 }
 
-void tn__saver_write(tn_saver *s) {
+void *tn__saver_write(void *saver) {
     TN__ON_CPU;
+    tn_saver *s = saver;
     tn__quiet(1);
     write_part(s);
     tn_error_clear();
@@ -233,4 +193,5 @@ void tn__saver_write(tn_saver *s) {
         tn_error_clear();
     }
     tn__quiet(-1);
+    return NULL;
 }

@@ -20,8 +20,9 @@
  *     There a bad index is noticed late: the entry returns TN_OK, no element outside is touched,
  *     and the next call that waits for the device gives TN_EINDEX (at once with TERN_SYNC=1).
  *
- * Entries are primitive (every backend fills them) or fused (may be NULL: the operation's
- * composition runs instead).
+ * Every backend fills all entries, which many operations use. What a backend does faster for one
+ * operation is a kernel of that operation (tn_op_kernel, `fused`); without it the operation's
+ * loops over the host's memory, or its composition, run instead.
  */
 #ifndef TERN_SYS_BACKEND_H
 #define TERN_SYS_BACKEND_H
@@ -55,6 +56,51 @@ struct tn_context {
     void (*workspace_free)(tn_context *ctx, void *memory, size_t bytes);
     void *own; /* the backend's */
 };
+
+/* ---- Operations ------------------------------------------------------------------------------ *
+ * What a kernel of an operation (sys/op.h) is handed. */
+
+typedef struct tn_op tn_op;
+typedef struct tn_backend tn_backend;
+
+#define TN_OP_INPUTS 8  /* inputs that get a descriptor; a variadic operation may have more */
+#define TN_OP_OUTPUTS 8 /* results and extra outputs together */
+
+/* One call on its way through shape rule and forward. */
+typedef struct tn_op_call {
+    const tn_op *op;
+    const void *args; /* op->args_size bytes */
+    int inputs;
+    tn_tensor *const *in; /* NULL where an optional input is absent */
+    int outputs;          /* made by the shape rule */
+    tn_tensor *out[TN_OP_OUTPUTS];
+    bool record; /* a gradient may be asked for: make the extra outputs too */
+    const tn_backend *kernels;
+    tn_context *ctx;
+    const tn_desc *x[TN_OP_INPUTS];  /* the inputs, NULL where they are absent, … */
+    const tn_desc *y[TN_OP_OUTPUTS]; /* … and outputs, NULL where they were not made: for forwards
+                                      */
+} tn_op_call;
+
+/* One node on its way through its kernel: what that reads and writes. NULL: absent, not saved, not
+ * arrived, not wanted. */
+typedef struct tn_op_back {
+    const void *args;
+    const tn_backend *kernels;
+    tn_context *ctx;
+    const tn_desc *x[TN_OP_INPUTS];   /* inputs, and … */
+    const tn_desc *y[TN_OP_OUTPUTS];  /* … outputs that were saved */
+    const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; for a kernel dy[0] always */
+    const tn_desc *dx[TN_OP_INPUTS];  /* gradients to be made: every element is written … */
+    bool adds;                        /* … or, those of op->widens, added to (TN_OP_ADDS) */
+} tn_op_back;
+
+/* The kernels of one operation. Either may be NULL: there is none. They keep the contract above;
+ * the operation's file says what x, y and args are. */
+typedef struct tn_op_kernel {
+    tn_status (*forward)(const tn_op_call *c);
+    tn_status (*backward)(const tn_op_back *b);
+} tn_op_kernel;
 
 /* One-argument formulas; k0 and k1 are the entry's constants.
  * The formulas are in backends/formulas.h. */
@@ -175,19 +221,6 @@ typedef struct tn_sgd_step {
     double grad_scale;
 } tn_sgd_step;
 
-typedef struct tn_attention_args {
-    double scale; /* of q k^T */
-    bool causal;  /* query i of Tq sees keys 0 … i + (Tk - Tq) */
-    /* NULL, or bool (B, H, Tq, Tk) with stride 0 where it broadcasts: true may be seen */
-    const tn_desc *mask;
-} tn_attention_args;
-
-typedef struct tn_rotary_args { /* as in tn_rotary_options (ops.h) */
-    double theta, factor, low_freq_factor, high_freq_factor;
-    int64_t original_context;
-    bool inverse; /* turns back */
-} tn_rotary_args;
-
 /* A layer of a recurrent net in one direction: T times of B rows of H units. w (G H, H) and b (G H,
  * or NULL) are the recurrent weights of G gates, one behind another. With p the gates' shares of
  * the input, a = p + w h + b, h and c the state before and h' and c' that after:
@@ -217,32 +250,15 @@ typedef struct tn_conv_args {
     int64_t groups; /* channels are in so many parts, each convolved with its own */
 } tn_conv_args;
 
-/* Windows over the dimensions behind (N, C), of which there are `spatial`: 1, 2 or 3. Arguments
- * speak of three: those that are not there come first, and have size 1. Place p of the result has
- * the elements p stride - padding + i dilation, 0 <= i < kernel, that there are; adaptive: those
- * from p in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
-typedef struct tn_pool_args {
-    int spatial;
-    bool adaptive;          /* then kernel, stride, padding and divisor are not read */
-    bool count_include_pad; /* a mean divides by the window with its padding */
-    int64_t divisor;        /* > 0: a mean divides by it */
-    int64_t kernel[3], stride[3], padding[3], dilation[3];
-    int64_t in[3], out[3]; /* sizes of what is pooled, and of the result */
-} tn_pool_args;
+#define TN_BACKEND_VERSION 4 /* of this table */
 
-typedef struct tn_cross_entropy_args {
-    int64_t ignore_index;   /* rows with this label have loss 0 and gradient 0 */
-    double label_smoothing; /* in [0, 1] */
-} tn_cross_entropy_args;
-
-#define TN_BACKEND_VERSION 3 /* of this table */
-
-typedef struct tn_backend {
+struct tn_backend {
     size_t size;      /* sizeof(tn_backend) of the build that filled it */
     uint32_t version; /* TN_BACKEND_VERSION */
     const char *name;
 
-    /* ---- Primitive --------------------------------------------------------------------------- */
+    /* The device's own kernels of operations, by tn_op.kernel; NULL where it has none. */
+    const tn_op_kernel *const *fused;
 
     /* y = value, every dtype. */
     tn_status (*fill)(tn_context *ctx, const tn_desc *y, double value);
@@ -330,113 +346,9 @@ typedef struct tn_backend {
                                       const tn_desc *dy, const tn_desc *x,
                                       const tn_conv_args *args);
 
-    /* ---- Fused ------------------------------------------------------------------------------- */
-
     /* y (n, out) = x (n, in) w^T + b; w (out, in); b (out) or NULL. f32 f64 bf16 f16. */
     tn_status (*linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                         const tn_desc *b);
-    /* y (n, out) = scale (x (n, in) w^T) + b: w (out, in) i8, scale (out) any float, b (out) as x
-     * or NULL; x and y f32 f64 bf16 f16. scale is applied to sums that are not rounded to y's
-     * dtype. */
-    tn_status (*linear_q8)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
-                           const tn_desc *scale, const tn_desc *b);
-    /* Over the last dimension; `log`: log-softmax. A row of -inf gives NaN,
-     * as PyTorch. y may be x's memory. */
-    tn_status (*softmax)(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log);
-    /* dx from y (the forward's output) and dy: y (dy - sum(dy y)), or dy - exp(y) sum(dy). dx may
-     * be dy's memory. */
-    tn_status (*softmax_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
-                                  const tn_desc *dy, bool log);
-    /* x (n, c), y as x; mean and rstd (n), f32 (f64 for f64) or NULL; w and b (c) or NULL. Biased
-     * variance, rstd = 1 / sqrt(var + eps). The mean of equal elements is exact: y is b. */
-    tn_status (*layer_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                            const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
-                            const tn_desc *b, double eps);
-    /* Any of dx, dw, db may be NULL (not wanted); w may be NULL. dw and db, the sums over rows, may
-     * be f32 where the others are bf16 or f16. */
-    tn_status (*layer_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                     const tn_desc *db, const tn_desc *dy, const tn_desc *x,
-                                     const tn_desc *mean, const tn_desc *rstd, const tn_desc *w);
-    /* y = x rstd w, rstd = 1 / sqrt(mean(x x) + eps). Otherwise as layer_norm. */
-    tn_status (*rms_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *rstd, const tn_desc *x,
-                          const tn_desc *w, double eps);
-    tn_status (*rms_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                   const tn_desc *dy, const tn_desc *x, const tn_desc *rstd,
-                                   const tn_desc *w);
-    /* x (n, c, …), y as x: y = (x - mean) rstd w + b with rstd = 1 / sqrt(var + eps); w and b (c)
-     * or NULL. mean and var (c), f32 (f64 for f64): read where they are `given`, else written:
-     * those of x over all dimensions but c, the variance biased. The mean of equal elements is
-     * exact. */
-    tn_status (*batch_norm)(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                            const tn_desc *var, const tn_desc *x, const tn_desc *w,
-                            const tn_desc *b, double eps, bool given);
-    /* Any of dx, dw, db may be NULL (not wanted); dw and db may be f32 where the others are bf16 or
-     * f16. `given`: mean and var do not depend on x. */
-    tn_status (*batch_norm_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                                     const tn_desc *db, const tn_desc *dy, const tn_desc *x,
-                                     const tn_desc *mean, const tn_desc *var, const tn_desc *w,
-                                     double eps, bool given);
-    /* y (N, C, out…): the largest element of each window of x (N, C, in…). index (i32, as y; may be
-     * NULL): its number in its plane, row-major; NaN wins, and of equal ones the first. A window
-     * without elements gives -inf, and -1. */
-    tn_status (*max_pool)(tn_context *ctx, const tn_desc *y, const tn_desc *index, const tn_desc *x,
-                          const tn_pool_args *args);
-    /* dx: the sum of dy over the windows whose index an element is. */
-    tn_status (*max_pool_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
-                                   const tn_desc *index, const tn_pool_args *args);
-    /* y (N, C, out…): the mean of each window of x (N, C, in…); no dilation. */
-    tn_status (*avg_pool)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                          const tn_pool_args *args);
-    /* dx: the sum of dy / its window's divisor over the windows that have an element. */
-    tn_status (*avg_pool_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
-                                   const tn_pool_args *args);
-    /* q (B, H, Tq, D), k and v (B, G, Tk, D), H a multiple of G (query head h uses group
-     * h / (H / G)); y as q; lse (B, H, Tq) f32 (f64 for f64): the log of the sum of exponentials of
-     * each row. No Tq x Tk matrix is kept. A row that sees nothing gives y = 0 and lse = -inf. */
-    tn_status (*attention)(tn_context *ctx, const tn_desc *y, const tn_desc *lse, const tn_desc *q,
-                           const tn_desc *k, const tn_desc *v, const tn_attention_args *args);
-    tn_status (*attention_backward)(tn_context *ctx, const tn_desc *dq, const tn_desc *dk,
-                                    const tn_desc *dv, const tn_desc *dy, const tn_desc *y,
-                                    const tn_desc *lse, const tn_desc *q, const tn_desc *k,
-                                    const tn_desc *v, const tn_attention_args *args);
-    /* x (n, c) logits, label (n) i64 or i32; loss, top and log_sum (n), f32 (f64 for f64):
-     * loss[i] = (1 - s)(lse - x[label]) + s (lse - mean(x)) with lse = top[i] + log_sum[i], top[i]
-     * the row's largest logit. They are two numbers because their sum, rounded, would lose what
-     * x - top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside
-     * [0, c) that is not ignore_index. */
-    tn_status (*cross_entropy)(tn_context *ctx, const tn_desc *loss, const tn_desc *top,
-                               const tn_desc *log_sum, const tn_desc *x, const tn_desc *label,
-                               const tn_cross_entropy_args *args);
-    /* dx (n, c), may be x's memory; dloss (n). */
-    tn_status (*cross_entropy_backward)(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
-                                        const tn_desc *top, const tn_desc *log_sum,
-                                        const tn_desc *x, const tn_desc *label,
-                                        const tn_cross_entropy_args *args);
-    /* x (B, H, T, D), D even, y as x; positions (B, T) i64 or i32. Pair i of a row, (x[i],
-     * x[i + D/2]), is turned by the position times the frequency of i (backends/rotary.h).
-     * f32 f64 bf16 f16. */
-    tn_status (*rotary)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
-                        const tn_desc *positions, const tn_rotary_args *args);
-    /* pre = x w^T + b and y = gelu(pre), the tanh form; operands as linear's, pre as y or NULL (not
-     * wanted). gelu may take pre before or after it is rounded. */
-    tn_status (*linear_gelu)(tn_context *ctx, const tn_desc *y, const tn_desc *pre,
-                             const tn_desc *x, const tn_desc *w, const tn_desc *b);
-    /* dw (out, in) = dy^T x and db (out) = the sums of dy's columns, db NULL: not wanted;
-     * dy (n, out), x (n, in). `accumulate`: both are added to what is there. f32 f64 bf16 f16; dw
-     * and db may be f32 where dy and x are bf16 or f16. */
-    tn_status (*linear_backward_weight)(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
-                                        const tn_desc *dy, const tn_desc *x, bool accumulate);
-    /* s = a + b, rounded, and y = layer_norm(s); a, b, s, y (n, c), the others as in layer_norm. */
-    tn_status (*add_layer_norm)(tn_context *ctx, const tn_desc *s, const tn_desc *y,
-                                const tn_desc *mean, const tn_desc *rstd, const tn_desc *a,
-                                const tn_desc *b, const tn_desc *w, const tn_desc *bias,
-                                double eps);
-    /* ds = dsum + layer_norm's gradient, which is a's and b's; dsum, the gradient that reached s
-     * itself, may be NULL (0). ds, dw, db as in layer_norm_backward. */
-    tn_status (*add_layer_norm_backward)(tn_context *ctx, const tn_desc *ds, const tn_desc *dw,
-                                         const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
-                                         const tn_desc *s, const tn_desc *mean, const tn_desc *rstd,
-                                         const tn_desc *w);
     /* y (T, B, H): h' of each time, 0 where the row does not live; hn and cn (B, H): the state in
      * the end. On entry the first G H of each row of r->gates are the input's shares p; they are
      * overwritten with what is kept (anything where the row does not live), h_before and c_before
@@ -450,7 +362,7 @@ typedef struct tn_backend {
     tn_status (*recurrent_backward)(tn_context *ctx, const tn_recurrent *r, const tn_desc *dp,
                                     const tn_desc *da, const tn_desc *dh0, const tn_desc *dc0,
                                     const tn_desc *dy, const tn_desc *dhn, const tn_desc *dcn);
-} tn_backend;
+};
 
 /* The table for a device; NULL when there is none. The CPU's is the best that this machine can run,
  * up to the level that TERN_CPU names: plain (ref), v2, v3, v4. TN_EVALUE, of the thread that asks

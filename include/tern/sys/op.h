@@ -12,6 +12,7 @@
 #define TERN_SYS_OP_H
 
 #include "../autograd.h"
+#include "../field.h"
 #include "backend.h"
 #include "tensor.h"
 
@@ -19,11 +20,7 @@
 extern "C" {
 #endif
 
-typedef struct tn_op tn_op;
 typedef struct tn_op_samples tn_op_samples;
-
-#define TN_OP_INPUTS 8  /* inputs that get a descriptor; a variadic operation may have more */
-#define TN_OP_OUTPUTS 8 /* results and extra outputs together */
 
 /* What one call of an operation, or of its gradient, has to do at least: for the profiler. */
 typedef struct tn_op_work {
@@ -37,29 +34,6 @@ typedef struct tn_op_work {
     double bytes, flops;
 } tn_op_work;
 
-/* One call on its way through shape rule and forward. */
-typedef struct tn_op_call {
-    const tn_op *op;
-    const void *args; /* op->args_size bytes */
-    int inputs;
-    tn_tensor *const *in; /* NULL where an optional input is absent */
-    int outputs;          /* made by the shape rule */
-    tn_tensor *out[TN_OP_OUTPUTS];
-    bool record; /* a gradient may be asked for: make the extra outputs too */
-    const tn_backend *kernels;
-    tn_context *ctx;
-    tn_desc x[TN_OP_INPUTS];  /* descriptors of the inputs … */
-    tn_desc y[TN_OP_OUTPUTS]; /* … and outputs: filled before forward is called */
-} tn_op_call;
-
-/* Descriptor of input i or output i; NULL where it is absent, or was not made. For forwards. */
-static inline const tn_desc *tn_op_x(const tn_op_call *c, int i) {
-    return i < c->inputs && i < TN_OP_INPUTS && c->in[i] ? &c->x[i] : NULL;
-}
-static inline const tn_desc *tn_op_y(const tn_op_call *c, int i) {
-    return i < c->outputs ? &c->y[i] : NULL;
-}
-
 /* One node on its way through the rule of its gradient. */
 typedef struct tn_op_grad {
     const tn_op *op;
@@ -68,23 +42,10 @@ typedef struct tn_op_grad {
     /* NULL where no gradient arrived; dout[0] of an operation with one result never is */
     tn_tensor *dout[TN_OP_OUTPUTS];
     const bool *wants; /* [inputs] */
-    bool widened;      /* op->wide is at work: what was bf16 or f16 is read as f32 */
+    bool widened;      /* TN_OP_WIDE is at work: what was bf16 or f16 is read as f32 */
     tn_node *node;
     tn_tensor **din; /* [inputs]: filled by tn_op_give */
 } tn_op_grad;
-
-/* One node on its way through its kernel: what that reads and writes. NULL: absent, not saved, not
- * arrived, not wanted. */
-typedef struct tn_op_back {
-    const void *args;
-    const tn_backend *kernels;
-    tn_context *ctx;
-    const tn_desc *x[TN_OP_INPUTS];   /* inputs, and … */
-    const tn_desc *y[TN_OP_OUTPUTS];  /* … outputs that were saved */
-    const tn_desc *dy[TN_OP_OUTPUTS]; /* gradients that arrived; for a kernel dy[0] always */
-    const tn_desc *dx[TN_OP_INPUTS];  /* gradients to be made: every element is written … */
-    bool adds;                        /* … or, where op->adds has the input's bit, added to */
-} tn_op_back;
 
 /* For saves and saves_for: what a rule reads. */
 #define TN_SAVES_INPUT(i) (1u << (i))
@@ -96,28 +57,30 @@ typedef struct tn_op_back {
  * strides do not allow it. */
 #define TN_ROWS(kept) ((kept) + 1)
 
-/* One of an operation's arguments, for what writes it down elsewhere (io/onnx.c):
- *
- *     .fields = {TN_FIELD(scan_args, dim)},
- */
-#define TN_OP_FIELDS 12
-typedef enum tn_field_kind {
-    TN_FIELD_INT,   /* and enums */
-    TN_FIELD_INT64, /* one or several */
-    TN_FIELD_DOUBLE,
-    TN_FIELD_BOOL,
-    TN_FIELD_DIMS
-} tn_field_kind;
-typedef struct tn_op_field {
-    const char *name; /* NULL: there is none */
-    tn_field_kind kind;
-    size_t offset, bytes;
-} tn_op_field;
+/* In flags. */
+enum {
+    /* bf16 and f16 reach rule and composition as f32, and what they give is rounded once: as in
+     * kernels, which compute in f32. */
+    TN_OP_WIDE = 1,
+    /* The kernel can add to gradients that are there already: to all of `widens` that are wanted,
+     * or to none. */
+    TN_OP_ADDS = 2,
+    /* The kernel makes every dx, wanted or not. */
+    TN_OP_ALL_DX = 4,
+    /* dy[0] comes in the dtype of dx. */
+    TN_OP_DY_AS_DX = 8,
+    /* The result is input 1 in a narrower dtype (a parameter's copy for computing). Gradients that
+     * reach it are cast to input 1's dtype before they are summed, and its backward runs as soon as
+     * the last is in. It reads no element: the inputs' storages may be empty. */
+    TN_OP_LENDS = 16
+};
+
+#define TN_OP_FIELDS 12 /* of tn_op.fields */
 struct tn_op {
     const char *name;
     size_t args_size;
-    tn_op_field fields[TN_OP_FIELDS]; /* what args are, as far as somebody needs it */
-    int results;                      /* outputs that the caller gets: 1 unless set */
+    tn_field fields[TN_OP_FIELDS]; /* of args, for what writes them down elsewhere (io/onnx.c) */
+    int results;                   /* outputs that the caller gets: 1 unless set */
     /* What errors call them: {"logits", "labels"}; those that are named are all that there are.
      * Without names there may be any number. */
     const char *inputs[TN_OP_INPUTS];
@@ -131,22 +94,28 @@ struct tn_op {
 
     /* ---- The result ---- */
 
-    /* Fills the outputs. NULL for views, and where compose does it. TN_EINDEX etc. are turned into
-     * errors by the caller. */
-    tn_status (*forward)(tn_op_call *c);
-    size_t needs; /* TN_KERNEL(softmax): the fused entry without which it does not run; 0: none */
+    /* The row of its kernels in tn_backend.fused, of the library's operations for which ops/list.h
+     * says that a device has kernels of its own; 0: none. */
+    int kernel;
 
-    /* Loops of the operation's own over memory of the host, for an operation that no table has.
-     * Runs where there is no forward, the table lacks `needs`, or forward says TN_EUNSUPPORTED.
-     * x[i] and y[i] lie on the CPU, whatever the device: elsewhere the engine copies them there and
-     * back, and runs a composition instead where there is one. bf16 and f16 come as f32 and are
-     * rounded once behind it; integers and bool come as they are. kernels and ctx are the CPU's. It
-     * writes all of y, with the same bits for any number of threads and whatever TERN_CPU names
-     * (ops/host.h has loops that do). With TN_EINDEX it sets ctx->bad_position and bad_value, and y
-     * may be anything. At most TN_OP_INPUTS inputs. */
-    tn_status (*host)(const tn_op_call *c);
+    /* Fills the outputs by the entries of c->kernels, or prepares and calls tn_op_run. NULL: the
+     * device's own kernel does, or the host's loops. NULL too for views, and where compose does
+     * it. TN_EINDEX etc. are turned into errors by the caller. */
+    tn_status (*forward)(const tn_op_call *c);
 
-    /* The same result made of other operations: what runs without a forward and a host, and what is
+    /* Loops of the operation's own over memory of the host: its kernels for the device "ref",
+     * which say what is right. They run where there is no forward and the device has no kernel, or
+     * this one says TN_EUNSUPPORTED. All operands lie on the CPU, whatever the device: elsewhere
+     * the engine copies them there and back, and runs a composition instead where there is one.
+     * bf16 and f16 come as f32 (from tn_op_run as they are) and are rounded once after it; integers
+     * and bool come as they are. kernels and ctx are the CPU's. They write all of y, or dx, which
+     * is new memory there (`adds` and `room` are not for it), with the same bits for any number of
+     * threads and whatever TERN_CPU names (ops/host.h has loops that do). With TN_EINDEX they set
+     * ctx->bad_position and bad_value, and y may be anything. At most TN_OP_INPUTS inputs. Of
+     * several results any dy may be NULL, dy[0] too. */
+    tn_op_kernel host;
+
+    /* The same result made of other operations: what runs without a kernel, and what is
      * differentiated when there is no rule. It returns result 0; others go to c->out[1 …]. */
     tn_tensor *(*compose)(tn_op_call *c);
 
@@ -156,34 +125,24 @@ struct tn_op {
      * differentiated again. Gradients may have the broadcast shape: the engine sums. */
     void (*backward)(tn_op_grad *g);
 
-    /* The same by a kernel, which fills dx. Runs instead of the rule whenever the gradient is not
-     * to be differentiated itself and the device's table has `backward_needs` (0: nothing fused).
-     * With TN_EUNSUPPORTED, and nothing added, it leaves the work to the rule; without a rule
-     * compose is differentiated, and then every input has to be saved. A kernel alone is an error
-     * where it does not run. */
+    /* The same by entries of b->kernels, or by preparing and calling tn_op_run_back, which fills
+     * dx. NULL: the device's own kernel does, or the host's loops. A kernel runs instead of the
+     * rule whenever the gradient is not to be differentiated itself. With TN_EUNSUPPORTED, and
+     * nothing added, it leaves the work to the rule; without a rule compose is differentiated, and
+     * then every input has to be saved. A kernel alone is an error where it does not run, and its
+     * gradient cannot be differentiated again. */
     tn_status (*backward_kernel)(const tn_op_back *b);
-    size_t backward_needs;
 
-    /* The same by loops over memory of the host, under host's conditions: x, y and dy lie on the
-     * CPU, bf16 and f16 come as f32, dx is new memory there (`adds` and `room` are not for it), and
-     * on another device a rule or a composition goes before it. Of several results any dy may be
-     * NULL, dy[0] too. It may stand alone; then the gradient cannot be differentiated again. */
-    tn_status (*host_backward)(const tn_op_back *b);
-
-    /* bf16 and f16 reach rule and composition as f32, and what they give is rounded once: as in
-     * kernels, which compute in f32. */
-    bool wide;
+    uint32_t flags; /* TN_OP_… */
 
     /* ---- What kernels are handed ---- */
 
     uint8_t x_rows[TN_OP_INPUTS];  /* of x[i] and dx[i]: 0 (as it is) or TN_ROWS(kept) … */
     uint8_t y_rows[TN_OP_OUTPUTS]; /* … and of y[i] and dy[i] */
 
-    /* Bit i: dx[i] is made even when nobody wants it; the kernel writes f32 for bf16 and f16 whose
-     * tn_op_gradient_dtype is wider; the kernel can add to what is there already (then all with
-     * this bit that are wanted are added to, or none). */
-    uint32_t always, widens, adds;
-    bool dy_as_dx; /* dy[0] comes in the dtype of dx */
+    /* Bit i: the kernel writes dx[i] in f32 for bf16 and f16 whose tn_op_gradient_dtype is wider.
+     */
+    uint32_t widens;
 
     /* Where dx[i] goes, instead of new memory in row-major order: a tensor of input i's shape and
      * dtype. NULL: new memory after all. `made` holds the gradients before it. */
@@ -198,21 +157,23 @@ struct tn_op {
 
     /* Says in w what it has to do where that is not what is assumed; NULL: it is. */
     void (*work)(tn_op_work *w);
-
-    /* The result stands for input 1 in a narrower dtype (a parameter's copy for computing).
-     * Gradients that reach it are cast to input 1's dtype before they are summed, and its backward
-     * runs as soon as the last is in. It reads no element: the inputs' storages may be empty. */
-    bool lends;
 };
-/* An entry of the kernel table, for needs and backward_needs. */
+
+/* An entry of the kernel table (sys/optim.h). */
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
+
+/* In kernels of operations: runs the device's own kernel of `op`, or its host loops on the CPU, on
+ * what c or b describe. TN_EUNSUPPORTED: there is none, or it does not take these dtypes.
+ * TN_EVALUE: op, c, b, their kernels or ctx are NULL. */
+TN_API tn_status tn_op_run(const tn_op *op, const tn_op_call *c);
+TN_API tn_status tn_op_run_back(const tn_op *op, const tn_op_back *b);
 
 /* How many results a caller gets, and whether it has a gradient. */
 static inline int tn_op_results(const tn_op *op) {
     return op->results ? op->results : 1;
 }
 static inline bool tn_op_differentiable(const tn_op *op) {
-    return op->backward || op->backward_kernel || op->host_backward || op->compose;
+    return op->backward || op->backward_kernel || op->host.backward || op->compose;
 }
 
 /* ---- Calling --------------------------------------------------------------------------------- */
@@ -383,44 +344,5 @@ TN_API tn_status tn_op_check(const tn_op *op);
 
 #ifdef __cplusplus
 }
-template <typename T> constexpr tn_field_kind tn__field_kind_cxx(const T *) {
-    static_assert(__is_enum(T), "TN_FIELD: a member is a number, a bool, tn_dims, or an enum");
-    return TN_FIELD_INT;
-}
-template <> constexpr tn_field_kind tn__field_kind_cxx(const int *) {
-    return TN_FIELD_INT;
-}
-template <> constexpr tn_field_kind tn__field_kind_cxx(const unsigned *) {
-    return TN_FIELD_INT;
-}
-template <> constexpr tn_field_kind tn__field_kind_cxx(const int64_t *) {
-    return TN_FIELD_INT64;
-}
-template <size_t n> constexpr tn_field_kind tn__field_kind_cxx(const int64_t (*)[n]) {
-    return TN_FIELD_INT64;
-}
-template <> constexpr tn_field_kind tn__field_kind_cxx(const double *) {
-    return TN_FIELD_DOUBLE;
-}
-template <> constexpr tn_field_kind tn__field_kind_cxx(const bool *) {
-    return TN_FIELD_BOOL;
-}
-template <> constexpr tn_field_kind tn__field_kind_cxx(const tn_dims *) {
-    return TN_FIELD_DIMS;
-}
-#define TN_FIELD(type, member)                                                                   \
-    {                                                                                            \
-#member, tn__field_kind_cxx((decltype(((type *)0)->member) *)0), offsetof(type, member), \
-            sizeof(((type *)0)->member)                                                          \
-    }
-#else
-#define TN_FIELD(type, member)                                                          \
-    {                                                                                   \
-#member,                                                                              \
-     _Generic(((type *)0)->member, int: TN_FIELD_INT, unsigned: TN_FIELD_INT,              \
-              int64_t: TN_FIELD_INT64, int64_t *: TN_FIELD_INT64, double: TN_FIELD_DOUBLE, \
-              bool: TN_FIELD_BOOL, tn_dims: TN_FIELD_DIMS),                                \
-     offsetof(type, member), sizeof(((type *)0)->member) \
-    }
 #endif
 #endif

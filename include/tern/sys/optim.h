@@ -58,12 +58,12 @@ typedef struct tn_optim_method {
     /* What the parameter has of states[i] with these options. *dims, at first its shape, is for
      * TN_STATE_WHOLE. NULL: all that have a name, like the parameter. */
     tn_state_kind (*state_kind)(const void *options, int i, const tn_entry *entry, tn_dims *dims);
-    /* What is wrong with the options, written to text; false then. NULL: nothing can be. */
+    /* What is wrong with options whose fields are in their ranges, written to text; false then.
+     * NULL: nothing can be. */
     bool (*check)(const void *options, char *text, size_t room);
 
-    /* The options that all groups share, as text, for checkpoints: as tn_module.describe, "beta1
-     * 0.9, beta2 0.999". May be NULL. */
-    int (*describe)(const void *options, char *text, size_t room);
+    /* Options that all groups share: what checkpoints compare, with ranges; NULL: none. */
+    const tn_field *fields;
 
     /* Steps c->spans with `entry` of the kernel table, TN_KERNEL(adam); without both, or where the
      * table lacks the entry, the twin runs. */
@@ -71,10 +71,11 @@ typedef struct tn_optim_method {
     size_t entry;
 
     /* The same for one parameter, made of operations. p, the gradient g (scaled already) and the
-     * states like it have the parameter's shape, or, where only a part is here, one dimension. All
-     * are of one dtype, f32 or f64: of a bf16 or f16 parameter p is the master copy. Computes first
-     * and then writes p and the states with tn_copy_, so that an error changes nothing. Called in
-     * a scope, without recording, by every rank that shares the parameter: the part may be empty.
+     * states like it have the parameter's shape, or, where only a part is here, the part's: one
+     * dimension, or that of a block. All are of one dtype, f32 or f64: of a bf16 or f16 parameter p
+     * is the master copy. Computes first and then writes p and the states with tn_copy_, so that an
+     * error changes nothing. Called in a scope, without recording, by every rank that shares the
+     * parameter: the part may be empty.
      */
     void (*twin)(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state);
 } tn_optim_method;

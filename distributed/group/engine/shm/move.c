@@ -41,13 +41,6 @@ tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline) 
     return TN_OK;
 }
 
-static tn__shm_record record_of(tn__shm *e, const tn_transfer *t) {
-    return (tn__shm_record){.print = tn__fingerprint_of(t),
-                            .in = tn__shm_place_of(e, t->in),
-                            .out = tn__shm_place_of(e, t->out),
-                            .in_place = t->in == t->out};
-}
-
 /* Whether all ranks' inputs (and outputs) lie where all can reach them. */
 static bool all_placed(const tn__shm *e, bool outputs) {
     bool placed = true;
@@ -196,7 +189,10 @@ static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
 /* ---- Any of them ----------------------------------------------------------------------------- */
 
 tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t) {
-    const tn__shm_record mine = record_of(e, t);
+    const tn__shm_record mine = {.print = tn__fingerprint_of(t),
+                                 .in = tn__shm_place_of(e, t->in),
+                                 .out = tn__shm_place_of(e, t->out),
+                                 .in_place = t->in == t->out};
     tn_status status = tn__shm_meet(e, &mine, t->deadline);
     if (status != TN_OK || t->kind == TN_BARRIER || t->count <= 0) {
         return status;

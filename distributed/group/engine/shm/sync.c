@@ -74,12 +74,6 @@ static void tell_doing(const tn__shm *e, int rank, char *text, size_t room) {
 
 enum { FINE, WRITING, WRITTEN };
 
-static void ring_all(tn__shm *e) {
-    for (int r = 0; r < e->base.ranks; r++) {
-        tn__shm_ring(e, r);
-    }
-}
-
 tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) {
     tn__shm_control *c = e->control;
     int32_t none = FINE;
@@ -90,7 +84,9 @@ tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) {
         va_end(arguments);
         c->status = (int32_t)status;
         atomic_store_explicit(&c->failed, WRITTEN, memory_order_release);
-        ring_all(e);
+        for (int r = 0; r < e->base.ranks; r++) {
+            tn__shm_ring(e, r);
+        }
     }
     return tn__shm_failed(e, NULL);
 }

@@ -1,0 +1,174 @@
+/* elfutils' libdw. It is opened and closed again for each place that is looked up, which takes less
+ * than a millisecond: nothing is kept that a fork or a library in another one's place would make
+ * wrong, and threads share nothing.
+ *
+ * Where malloc fails inside of it, it crashes (seen with 0.188), so it is asked only while there is
+ * memory. Only the files that were loaded are read: a search for separate debug information may ask
+ * the network.
+ */
+#define _GNU_SOURCE 1 /* Dl_info */
+#include "core/dwarf.h"
+
+#include "core/descriptor.h"
+#include "core/place.h"
+#include "core/plugin.h"
+
+#include <stdlib.h>
+
+static bool switched_off; /* atomic */
+
+void tn__place_lines(bool on) {
+    __atomic_store_n(&switched_off, !on, __ATOMIC_RELAXED);
+}
+
+#if TN_HAVE_LIBDW
+
+#include <elfutils/libdwfl.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EACH_FUNCTION(of)                                                                       \
+    of(dwarf_getsrc_die) of(dwarf_haspc) of(dwarf_lineno) of(dwarf_linesrc) of(dwfl_addrmodule) \
+        of(dwfl_begin) of(dwfl_end) of(dwfl_module_addrdie) of(dwfl_module_addrinfo)            \
+            of(dwfl_module_nextcu) of(dwfl_report_begin_add) of(dwfl_report_elf)                \
+                of(dwfl_report_end)
+
+struct tn__dwarf {
+    Dwfl *files;
+#define MEMBER(function) __typeof__(function) *function;
+    EACH_FUNCTION(MEMBER)
+#undef MEMBER
+};
+
+static bool is_memory_short(void) {
+    const size_t enough = 64 << 20; /* more than a lookup takes */
+    void *block = mmap(NULL, enough, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return block == MAP_FAILED || munmap(block, enough) != 0;
+}
+
+static int find_no_elf(Dwfl_Module *module, void **user, const char *name, Dwarf_Addr base,
+                       char **file, Elf **elf) {
+    return -1;
+}
+
+static int find_no_debuginfo(Dwfl_Module *module, void **user, const char *name, Dwarf_Addr base,
+                             const char *file, const char *link, GElf_Word crc, char **found) {
+    return -1;
+}
+
+static bool load_functions(tn__dwarf *d) {
+    char why[256];
+    void *handle = tn__library_open("libdw.so.1", why, sizeof(why));
+    bool all = handle;
+#define LOAD(function) all = all && (*(void **)&d->function = dlsym(handle, #function));
+    EACH_FUNCTION(LOAD)
+#undef LOAD
+    return all;
+}
+
+tn__dwarf *tn__dwarf_open(void) {
+    static const Dwfl_Callbacks callbacks = {.find_elf = find_no_elf,
+                                             .find_debuginfo = find_no_debuginfo};
+    if (__atomic_load_n(&switched_off, __ATOMIC_RELAXED) || is_memory_short()) {
+        return NULL;
+    }
+    tn__dwarf *d = calloc(1, sizeof(*d));
+    if (!d || !load_functions(d) || !(d->files = d->dwfl_begin(&callbacks))) {
+        free(d);
+        return NULL;
+    }
+    d->dwfl_report_end(d->files, NULL, NULL);
+    return d;
+}
+
+void tn__dwarf_close(tn__dwarf *d) {
+    if (d) {
+        d->dwfl_end(d->files);
+        free(d);
+    }
+}
+
+/* The file that was loaded, open for reading; -1: another one has its name by now. The program is
+ * itself also when its file was renamed, or the folder has changed. Where a library was built again
+ * since, the first page, with the build id, differs. */
+static int open_loaded(const tn__object *o) {
+    enum { PAGE = 4096 }; /* the smallest there is; the loader maps all of a file's first */
+    char page[PAGE];
+    int fd = tn__above_streams(
+        open(o->program ? "/proc/self/exe" : o->info.dli_fname, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    ssize_t got = fd >= 0 && !o->program ? pread(fd, page, PAGE, 0) : 0;
+    if (fd >= 0 && !o->program && (got <= 0 || memcmp(page, o->info.dli_fbase, (size_t)got) != 0)) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static Dwfl_Module *module_of(tn__dwarf *d, const tn__object *o, uintptr_t address) {
+    Dwfl_Module *module = d ? d->dwfl_addrmodule(d->files, address) : NULL;
+    int fd = d && !module ? open_loaded(o) : -1;
+    if (fd >= 0) {
+        d->dwfl_report_begin_add(d->files);
+        if (!d->dwfl_report_elf(d->files, o->info.dli_fname, "", fd, o->bias, true)) {
+            close(fd);
+        }
+        d->dwfl_report_end(d->files, NULL, NULL);
+        module = d->dwfl_addrmodule(d->files, address);
+    }
+    return module;
+}
+
+/* Asks each unit when there is no table of address ranges (clang writes none). */
+static Dwarf_Die *unit_of(tn__dwarf *d, Dwfl_Module *module, uintptr_t address, Dwarf_Addr *bias) {
+    Dwarf_Die *unit = d->dwfl_module_addrdie(module, address, bias);
+    if (!unit) {
+        while ((unit = d->dwfl_module_nextcu(module, unit, bias)) &&
+               d->dwarf_haspc(unit, address - *bias) <= 0) {
+        }
+    }
+    return unit;
+}
+
+bool tn__dwarf_source(tn__dwarf *d, const tn__object *o, uintptr_t address, const char **path,
+                      int *line) {
+    Dwarf_Addr bias = 0;
+    Dwfl_Module *module = module_of(d, o, address);
+    Dwarf_Die *unit = module ? unit_of(d, module, address, &bias) : NULL;
+    Dwarf_Line *found = unit ? d->dwarf_getsrc_die(unit, address - bias) : NULL;
+    return found && d->dwarf_lineno(found, line) == 0 && *line > 0 &&
+           (*path = d->dwarf_linesrc(found, NULL, NULL));
+}
+
+const char *tn__dwarf_function(tn__dwarf *d, const tn__object *o, uintptr_t address,
+                               uintptr_t *start) {
+    GElf_Off offset = 0;
+    GElf_Sym symbol;
+    Dwfl_Module *module = module_of(d, o, address);
+    const char *name =
+        module ? d->dwfl_module_addrinfo(module, address, &offset, &symbol, NULL, NULL, NULL)
+               : NULL;
+    *start = address - offset;
+    return name;
+}
+
+#else
+
+tn__dwarf *tn__dwarf_open(void) {
+    return NULL;
+}
+
+void tn__dwarf_close(tn__dwarf *d) {}
+
+bool tn__dwarf_source(tn__dwarf *d, const tn__object *o, uintptr_t address, const char **path,
+                      int *line) {
+    return false;
+}
+
+const char *tn__dwarf_function(tn__dwarf *d, const tn__object *o, uintptr_t address,
+                               uintptr_t *start) {
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* Where an error was raised: the stack is kept then, and looked up when the text is shown. */
+#ifndef TERN_CORE_PLACE_H
+#define TERN_CORE_PLACE_H
+
+#include "tern/core.h"
+
+enum { TN__STACK_FRAMES = 64 };
+
+/* The return addresses of the calls that were running, innermost first. */
+typedef struct tn__stack {
+    bool pending; /* the error's text has no place yet */
+    int count;
+    uintptr_t frames[TN__STACK_FRAMES];
+} tn__stack;
+
+/* Keeps the calls that are running now. Allocates nothing. */
+void tn__stack_keep(tn__stack *stack);
+
+/* This thread's, of its pending error; as tn__thread_texts. */
+tn__stack *tn__thread_stack(void);
+
+/* While false, places are functions and offsets: libdw is not asked, which may crash where malloc
+ * fails. For tests that let it fail. */
+TN_API void tn__place_lines(bool on);
+
+#endif

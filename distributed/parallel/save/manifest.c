@@ -1,0 +1,244 @@
+/* Who has what, and who writes it (manifest.h). */
+#include "distributed/parallel/save/manifest.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "nn/layout.h"
+#include "tensor/tensor.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void list_clear(tn__manifest_list *l) {
+    free(l->text);
+    free(l->at);
+    *l = (tn__manifest_list){0};
+}
+
+void tn__manifest_free(tn__manifest *m) {
+    if (m) {
+        for (int r = 0; m->lists && r < m->ranks; r++) {
+            list_clear(&m->lists[r]);
+        }
+        free(m->lists);
+        free(m->sorted);
+        free(m);
+    }
+}
+
+tn__manifest *tn__manifest_new(int ranks, const char *operation) {
+    tn__manifest *m = tn__calloc_for(1, sizeof(*m), operation);
+    if (m) {
+        m->operation = operation;
+        m->ranks = ranks;
+        m->lists = tn__calloc_for((size_t)ranks, sizeof(*m->lists), operation);
+    }
+    if (m && !m->lists) {
+        tn__manifest_free(m);
+        m = NULL;
+    }
+    return m;
+}
+
+/* ---- What ranks send ------------------------------------------------------------------------- */
+
+/* Each item is one of these, and its name with a 0. */
+typedef struct record {
+    tn_layout layout;
+    int64_t dtype, dealt;
+} record;
+
+void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal) {
+    for (int i = 0; i < s->count; i++) {
+        const tn__state_item *item = &s->items[i];
+        const record r = {.layout = tn__layout_plain(&item->layout),
+                          .dtype = tn_dtype_of(item->tensor),
+                          .dealt = deal && !item->buffer};
+        tn__buffer_add(bytes, &r, sizeof(r));
+        tn__buffer_add(bytes, item->name, strlen(item->name) + 1);
+    }
+}
+
+/* The first record and name of `bytes`; how many bytes they are, 0: there is no such thing. */
+static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
+    record r;
+    size_t length = bytes > sizeof(r) ? strnlen(at + sizeof(r), bytes - sizeof(r)) : 0;
+    if (bytes <= sizeof(r) + length) {
+        return 0;
+    }
+    memcpy(&r, at, sizeof(r));
+    e->name = at + sizeof(r);
+    e->dtype = (tn_dtype)r.dtype;
+    e->dealt = r.dealt != 0;
+    e->layout = r.layout;
+    bool sound = r.dtype >= 0 && r.dtype < TN_DTYPES && tn__layout_sound(&r.layout);
+    return sound ? sizeof(r) + length + 1 : 0;
+}
+
+bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes) {
+    tn__manifest_list *l = &m->lists[rank];
+    list_clear(l);
+    l->text = tn__malloc_for(bytes, m->operation);
+    l->at = tn__calloc_for(bytes / sizeof(record), sizeof(*l->at), m->operation); /* at most */
+    if (!l->text || !l->at) {
+        return false;
+    }
+    memcpy(l->text, bytes ? list : "", bytes);
+    for (size_t at = 0, used; at < bytes; at += used) {
+        tn__manifest_entry *e = &l->at[l->count];
+        *e = (tn__manifest_entry){.rank = rank, .item = l->count};
+        used = read_entry(l->text + at, bytes - at, e);
+        if (!used) {
+            tn__raise(TN_EFORMAT, m->operation, "rank %d sends no list of tensors", rank);
+            return false;
+        }
+        l->count++;
+    }
+    return true;
+}
+
+/* ---- Who writes ------------------------------------------------------------------------------ */
+
+static int compare_layouts(const tn_layout *a, const tn_layout *b) {
+    const int64_t x[] = {a->dim, a->pieces, a->slices, a->slice, a->start, a->length};
+    const int64_t y[] = {b->dim, b->pieces, b->slices, b->slice, b->start, b->length};
+    int i = 0;
+    while (i < 5 && x[i] == y[i]) {
+        i++;
+    }
+    return x[i] < y[i] ? -1 : x[i] > y[i];
+}
+
+static int compare_entries(const void *a, const void *b) {
+    const tn__manifest_entry *x = *(tn__manifest_entry *const *)a;
+    const tn__manifest_entry *y = *(tn__manifest_entry *const *)b;
+    int order = strcmp(x->name, y->name);
+    order = order ? order : compare_layouts(&x->layout, &y->layout);
+    return order ? order : x->rank - y->rank;
+}
+
+static bool sort_all(tn__manifest *m) {
+    size_t count = 0;
+    for (int r = 0; r < m->ranks; r++) {
+        count += (size_t)m->lists[r].count;
+    }
+    free(m->sorted);
+    m->count = 0;
+    m->sorted = tn__calloc_for(count, sizeof(*m->sorted), m->operation);
+    for (int r = 0; m->sorted && r < m->ranks; r++) {
+        for (int i = 0; i < m->lists[r].count; i++) {
+            m->sorted[m->count++] = &m->lists[r].at[i];
+        }
+    }
+    if (m->count) {
+        qsort(m->sorted, count, sizeof(*m->sorted), compare_entries);
+    }
+    return m->sorted != NULL;
+}
+
+int tn__manifest_find(const tn__manifest *m, const char *name) {
+    int low = 0, high = m->count;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (strcmp(m->sorted[middle]->name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < m->count && strcmp(m->sorted[low]->name, name) == 0 ? low : m->count;
+}
+
+int tn__manifest_named(const tn__manifest *m, int first) {
+    int n = 1;
+    while (first + n < m->count &&
+           strcmp(m->sorted[first + n]->name, m->sorted[first]->name) == 0) {
+        n++;
+    }
+    return n;
+}
+
+/* The writer of one piece, which n ranks have; bytes[rank]: what they write so far. */
+static void deal_piece(tn__manifest_entry *const *at, int n, int64_t *bytes) {
+    tn__manifest_entry *writer = at[0];
+    for (int i = 1; at[0]->dealt && i < n; i++) {
+        writer = bytes[at[i]->rank] < bytes[writer->rank] ? at[i] : writer;
+    }
+    for (int i = 0; i < n; i++) {
+        at[i]->writes = at[i] == writer && writer->layout.length > 0;
+    }
+    bytes[writer->rank] += writer->layout.length * (int64_t)tn_dtype_size(writer->dtype);
+}
+
+/* All entries of one tensor, of which all ranks must speak alike. */
+static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes) {
+    tn__manifest_entry *const *at = m->sorted + first;
+    const tn__manifest_entry *a = at[0];
+    int64_t found = 0, whole = tn_dims_count(a->layout.whole);
+    for (int i = 1; i < n; i++) {
+        const tn__manifest_entry *b = at[i];
+        if (a->dtype != b->dtype || !tn_dims_equal(a->layout.whole, b->layout.whole)) {
+            tn__raise(TN_EMISMATCH, m->operation,
+                      "\"%.80s\" is %s %s on rank %d but %s %s on rank %d", a->name,
+                      tn_dtype_name(a->dtype), tn__dims_text(a->layout.whole), a->rank,
+                      tn_dtype_name(b->dtype), tn__dims_text(b->layout.whole), b->rank);
+            return false;
+        }
+    }
+    for (int i = 0, same; i < n; i += same) {
+        for (same = 1; i + same < n && compare_layouts(&at[i]->layout, &at[i + same]->layout) == 0;
+             same++) {
+        }
+        deal_piece(at + i, same, bytes);
+        found += at[i]->layout.length;
+    }
+    if (found != whole) {
+        tn__raise(TN_EMISMATCH, m->operation,
+                  "\"%.80s\" has %" PRId64 " elements, but the ranks have pieces with %" PRId64,
+                  a->name, whole, found);
+    }
+    return found == whole;
+}
+
+bool tn__manifest_deal(tn__manifest *m) {
+    int64_t *bytes = tn__calloc_for((size_t)m->ranks, sizeof(*bytes), m->operation);
+    bool dealt = bytes && sort_all(m);
+    for (int i = 0, n; dealt && i < m->count; i += n) {
+        n = tn__manifest_named(m, i);
+        dealt = deal_tensor(m, i, n, bytes);
+    }
+    free(bytes);
+    return dealt;
+}
+
+/* ---- The index ------------------------------------------------------------------------------- */
+
+void tn__manifest_index(const tn__manifest *m, tn__buffer *j) {
+    tn__buffer_format(j, "{");
+    for (int i = 0, n; i < m->count; i += n) {
+        const tn__manifest_entry *first = m->sorted[i];
+        const char *comma = "";
+        n = tn__manifest_named(m, i);
+        tn__buffer_format(j, "%s", i ? ",\n" : "\n");
+        tn__json_put_string(j, first->name);
+        tn__buffer_format(
+            j, ":{\"dtype\":\"%s\",\"whole\":", tn__safetensors_dtype_name(first->dtype));
+        tn__json_put_list(j, first->layout.whole.size, first->layout.whole.ndim);
+        tn__buffer_format(j, ",\"pieces\":[");
+        for (int k = i; k < i + n; k++) {
+            const tn__manifest_entry *e = m->sorted[k];
+            const tn_layout *l = &e->layout;
+            if (e->writes) {
+                tn__buffer_format(j, "%s{\"file\":%d,\"digest\":\"%s\",", comma, e->rank,
+                                  e->digest);
+                tn__buffer_format(j, "\"dim\":%d,\"pieces\":%d,\"slice\":%d,\"slices\":%d", l->dim,
+                                  l->pieces, l->slice, l->slices);
+                tn__buffer_format(j, ",\"start\":%" PRId64 ",\"length\":%" PRId64 "}", l->start,
+                                  l->length);
+                comma = ",";
+            }
+        }
+        tn__buffer_format(j, "]}");
+    }
+    tn__buffer_format(j, "}");
+}

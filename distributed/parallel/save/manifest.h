@@ -1,0 +1,61 @@
+/* What each rank has of a model, and who of them writes it: of a save (saver.c) and of an export.
+ *
+ * An entry is elements of a tensor that one rank has. Where several have the same ones, the lowest
+ * of them that has the fewest bytes to write so far writes them, so that whole parameters are dealt
+ * out; buffers, in which ranks may differ, are the lowest rank's. Together the entries that are
+ * written are every tensor, whole.
+ */
+#ifndef TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
+#define TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
+
+#include "io/parts.h"
+
+typedef struct tn__manifest_entry {
+    const char *name;
+    int rank, item; /* in the rank's own order */
+    tn_dtype dtype;
+    bool dealt; /* the same on every rank that has it */
+    bool writes;
+    tn_layout layout;
+    char digest[TN__DIGEST_DIGITS + 1]; /* of what was written */
+} tn__manifest_entry;
+
+typedef struct tn__manifest_list {
+    char *text; /* as it was sent: the names are in it */
+    tn__manifest_entry *at;
+    int count;
+    int64_t bytes; /* of the rank's file */
+} tn__manifest_list;
+
+typedef struct tn__manifest {
+    const char *operation; /* static text, for messages */
+    int ranks;
+    tn__manifest_list *lists;    /* [ranks] */
+    tn__manifest_entry **sorted; /* [count]: all of them, by name, layout and rank */
+    int count;
+} tn__manifest;
+
+/* NULL after raising TN_ENOMEM. */
+tn__manifest *tn__manifest_new(int ranks, const char *operation);
+void tn__manifest_free(tn__manifest *m); /* NULL is fine */
+
+/* What this rank has, as bytes for the others, in the order of the items. deal false: the lowest
+ * rank that has an entry writes it. */
+void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal);
+
+/* The bytes of a rank, in the place of those before. False after raising. */
+bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
+
+/* Decides who writes what. False after raising TN_EMISMATCH: ranks that disagree about a tensor, or
+ * entries that are not the whole of it. */
+bool tn__manifest_deal(tn__manifest *m);
+
+/* The first entry of a name in `sorted`, or m->count; and how many from the first-th on have its
+ * name. */
+int tn__manifest_find(const tn__manifest *m, const char *name);
+int tn__manifest_named(const tn__manifest *m, int first);
+
+/* What is written, as "tensors" of an index, with brackets. */
+void tn__manifest_index(const tn__manifest *m, tn__buffer *j);
+
+#endif

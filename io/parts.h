@@ -1,0 +1,93 @@
+/* What is where in a checkpoint in parts: the names, and of each the pieces it is made of.
+ *
+ *     folder/step-000100/index.json               this
+ *     folder/step-000100/rank-00003.safetensors   pieces, each of 1 dimension, by name
+ *
+ *     {"digest":"…","format":"tern-parts-1",
+ *      "metadata":{…},                            as in a checkpoint of one file (io/metadata.c)
+ *      "files":[{"name":"rank-00000.safetensors","bytes":…}, …],
+ *      "tensors":{"model.wte.weight":{"dtype":"F32","whole":[50257,768],"pieces":[
+ *          {"file":0,"digest":"…","dim":-1,"pieces":1,"slice":0,"slices":1,"start":0,"length":…},
+ *          …]}, …}}
+ *
+ * The digest is XXH3's of the file with '0' in its place; a piece has its own, so that a rank reads
+ * the pieces which meet its own and no more.
+ *
+ * An index is believed as little as any file: names of files are made here, layouts are checked,
+ * and what is read must fit them exactly.
+ */
+#ifndef TERN_IO_PARTS_H
+#define TERN_IO_PARTS_H
+
+#include "core/digest.h"
+#include "io/safetensors.h"
+#include "io/state.h"
+#include "tern/io.h"
+
+#define TN__INDEX_NAME "index.json"
+#define TN__INDEX_FORMAT "tern-parts-1"
+#define TN__INDEX_BEFORE "{\"digest\":\""
+enum {
+    TN__INDEX_DIGEST_AT = sizeof(TN__INDEX_BEFORE) - 1,
+    TN__INDEX_MOST = 256 << 20, /* bytes: a larger one is not read */
+};
+
+typedef struct tn__piece {
+    int file;
+    const char *digest;
+    tn_layout layout;
+} tn__piece;
+
+typedef struct tn__index_tensor {
+    struct tn__index *index; /* that it is in */
+    const char *name;
+    tn_dtype dtype;
+    tn_dims whole;
+    const tn__piece *pieces; /* [count] */
+    int count;
+} tn__index_tensor;
+
+typedef struct tn__index {
+    const char *operation; /* static text, for messages */
+    char *path;
+    tn__labels labels;
+    const char *digest;
+    tn__index_tensor *tensors; /* [count], by name */
+    int count;
+
+    /* Its own. */
+    tn__json_file json;
+    tn__piece *pieces;
+    int piece_count;
+    struct {
+        char *path;
+        int64_t bytes;
+        tn_safetensors *open; /* since it was needed first */
+    } * files;
+    int file_count;
+    char *chunk; /* to read through */
+} tn__index;
+
+/* The name of a rank's file, to text[room]. */
+void tn__index_file(int rank, char *text, size_t room);
+
+/* The text of folder/index.json; the caller frees. NULL after raising. */
+char *tn__index_text(const char *folder, size_t *bytes, const char *operation);
+
+/* From `bytes` of text that stood in folder/index.json. NULL after raising TN_EFORMAT, TN_ENOMEM.
+ */
+TN_API tn__index *tn__index_read(const char *folder, char *text, size_t bytes,
+                                 const char *operation);
+TN_API void tn__index_free(tn__index *ix); /* NULL is fine */
+
+/* NULL: there is none. */
+TN_API const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name);
+
+/* Reads the elements of t that `mine` has, in their order, to `to`. False after raising: TN_EFORMAT
+ * (files that do not fit, pieces that overlap or leave gaps, digests), TN_EIO, TN_ENOMEM. */
+TN_API bool tn__index_fetch(const tn__index_tensor *t, const tn_layout *mine, void *to);
+
+/* To match a state with. */
+tn__source tn__index_source(tn__index *ix);
+
+#endif

@@ -1,0 +1,318 @@
+#define _GNU_SOURCE
+#include "tensor/fields.h"
+
+#include "core/number.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <sched.h>
+#include <string.h>
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+tn__members tn__members_begin(tn__buffer *to, bool prose) {
+    tn__members m = {.to = to, .from = to->bytes, .prose = prose};
+    if (!prose) {
+        tn__buffer_text(to, "{");
+    }
+    return m;
+}
+
+void tn__members_end(tn__members *m) {
+    if (!m->prose) {
+        tn__buffer_text(m->to, "}");
+    }
+}
+
+/* Text of the program's in a file of UTF-8, which people see. */
+static void put_string(tn__buffer *to, const char *text) {
+    size_t from = to->bytes;
+    tn__json_put_string(to, text);
+    for (size_t i = from; i < to->bytes; i++) {
+        to->at[i] = (char)(to->at[i] >= ' ' && to->at[i] <= '~' ? to->at[i] : '?');
+    }
+}
+
+void tn__member_name(tn__members *m, const char *name) {
+    tn__buffer_text(m->to, m->to->bytes > m->from + 1 ? "," : "");
+    put_string(m->to, name);
+    tn__buffer_text(m->to, ":");
+}
+
+/* The same; a name that the object has already gets a number. */
+static void put_name(tn__members *m, const char *name) {
+    tn__buffer *to = m->to;
+    size_t before = to->bytes, at = before + (before > m->from + 1);
+    tn__member_name(m, name);
+    for (int k = 2;
+         !to->failed && memmem(to->at + m->from, before - m->from, to->at + at, to->bytes - at);
+         k++) {
+        to->bytes = at;
+        put_string(to, name);
+        to->bytes--; /* the quote */
+        tn__buffer_format(to, " %d\":", k);
+    }
+}
+
+void tn__member_put(tn__members *m, const char *name, const char *value, bool text) {
+    tn__buffer *to = m->to;
+    if (m->prose) {
+        tn__buffer_text(to, to->bytes > m->from ? ", " : "");
+        tn__buffer_text(to, name);
+        tn__buffer_text(to, " ");
+        tn__buffer_text(to, value);
+        return;
+    }
+    put_name(m, name);
+    if (text) {
+        put_string(to, value);
+    } else {
+        tn__buffer_text(to, value);
+    }
+}
+
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+bool tn__field_whole(const tn_field *f, const void *from, int64_t *number) {
+    const char *at = (const char *)from + f->offset;
+    bool one = f->kind == TN_FIELD_INT64 && f->bytes == sizeof(int64_t);
+    if (f->kind == TN_FIELD_INT) {
+        *number = *(const int *)at;
+    } else if (f->kind == TN_FIELD_BOOL) {
+        *number = *(const bool *)at;
+    } else if (one) {
+        *number = *(const int64_t *)at;
+    }
+    return one || f->kind == TN_FIELD_INT || f->kind == TN_FIELD_BOOL;
+}
+
+tn_dims tn__field_sizes(const tn_field *f, const void *from) {
+    const char *at = (const char *)from + f->offset;
+    tn_dims dims = {0};
+    if (f->kind == TN_FIELD_DIMS) {
+        memcpy(&dims, at, sizeof(dims));
+    } else if (f->kind == TN_FIELD_INT64) {
+        dims.ndim = (int)(f->bytes / sizeof(int64_t));
+        memcpy(dims.size, at, f->bytes);
+    }
+    return dims;
+}
+
+/* A value as text: `room` where it has to be made. */
+typedef struct shown {
+    char room[32 * TN_MAX_DIMS];
+    const char *text;
+    bool number, zero; /* it is to stand without quotes; it is 0, false or "" */
+} shown;
+
+static void show_whole(shown *s, const tn_field *f, int64_t number, bool prose) {
+    static const char *const words[] = {"false", "true", NULL};
+    const char *const *names = f->names                             ? f->names
+                               : f->kind == TN_FIELD_BOOL && !prose ? words
+                                                                    : NULL;
+    int64_t i = 0;
+    for (; names && names[i] && i < number; i++) {
+    }
+    bool named = names && names[i] && i == number;
+    snprintf(s->room, sizeof(s->room), "%" PRId64, number);
+    s->text = named ? names[i] : s->room;
+    s->number = !named || names == words;
+    s->zero = number == 0;
+}
+
+/* "2x1" */
+static void show_sizes(shown *s, tn_dims dims) {
+    for (int i = 0, used = 0; i < dims.ndim; i++) {
+        used += snprintf(s->room + used, sizeof(s->room) - (size_t)used, "%s%" PRId64, i ? "x" : "",
+                         dims.size[i]);
+    }
+    s->number = dims.ndim == 1;
+}
+
+/* False: it is not to be written. */
+static bool show_field(const tn_field *f, const void *from, bool prose, shown *s) {
+    const char *at = (const char *)from + f->offset;
+    int64_t number;
+    s->room[0] = 0;
+    s->text = s->room;
+    s->number = s->zero = false;
+    if (f->unless && *((const bool *)from + f->unless - 1)) {
+        return false;
+    }
+    if (tn__field_whole(f, from, &number)) {
+        show_whole(s, f, number, prose);
+    } else if (f->kind == TN_FIELD_DOUBLE) {
+        tn__number n = tn__number_of(*(const double *)at);
+        memcpy(s->room, n.text, sizeof(n.text));
+        s->number = isfinite(*(const double *)at);
+        s->zero = *(const double *)at == 0;
+    } else if (f->kind == TN_FIELD_DIMS || f->kind == TN_FIELD_INT64) {
+        show_sizes(s, tn__field_sizes(f, from));
+        return *s->text != 0;
+    } else if (f->kind == TN_FIELD_UINT64) {
+        snprintf(s->room, sizeof(s->room), "%" PRIu64, *(const uint64_t *)at);
+        s->number = true;
+        s->zero = *(const uint64_t *)at == 0;
+    } else {
+        s->text = f->kind == TN_FIELD_TEXT     ? *(const char *const *)at
+                  : f->kind == TN_FIELD_DIGEST ? ((const tn_digest *)at)->text
+                                               : at;
+        s->text = s->text ? s->text : "";
+        s->zero = !*s->text;
+    }
+    return !(f->optional && s->zero);
+}
+
+void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool training) {
+    shown s;
+    for (const tn_field *f = fields; f && f->name; f++) {
+        if (f->training == training && show_field(f, at, m->prose, &s)) {
+            tn__member_put(m, f->name, s.text, !s.number);
+        }
+    }
+}
+
+void tn__fields_put_words(tn__buffer *to, const tn_field *fields, const void *at) {
+    shown s;
+    for (const tn_field *f = fields; f->name; f++) {
+        show_field(f, at, true, &s);
+        tn__buffer_format(to, "%s%s", f > fields ? " " : "", s.text);
+    }
+}
+
+/* ---- Digests --------------------------------------------------------------------------------- */
+
+enum { UNKNOWN, COMING, KNOWN };
+
+bool tn__digest_known(const tn_digest *d) {
+    return __atomic_load_n(&d->state, __ATOMIC_ACQUIRE) == KNOWN;
+}
+
+void tn__digest_note(tn_digest *d, const char *text) {
+    int unknown = UNKNOWN;
+    if (__atomic_compare_exchange_n(&d->state, &unknown, COMING, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED)) {
+        memcpy(d->text, text, sizeof(d->text));
+        __atomic_store_n(&d->state, KNOWN, __ATOMIC_RELEASE);
+    }
+    while (!tn__digest_known(d)) {
+        sched_yield();
+    }
+}
+
+/* ---- Ranges ---------------------------------------------------------------------------------- */
+
+static bool in_range(const tn_field *f, double number) {
+    return f->most == f->least ? isfinite(number) : number >= f->least && number <= f->most;
+}
+
+void tn__field_range(const tn_field *f, char *text, size_t room) {
+    double end = nextafter(f->most, INFINITY);
+    bool open = end == floor(end) && f->most != floor(f->most);
+    size_t used = 0;
+    for (int i = 0; f->names && f->names[i] && used < room; i++) {
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%s", i ? ", " : "one of ", f->names[i]);
+    }
+    if (f->names) {
+        return;
+    }
+    if (f->most == f->least) {
+        snprintf(text, room, "%s", f->kind == TN_FIELD_BOOL ? "true or false" : "a number");
+    } else if (f->most >= DBL_MAX) {
+        snprintf(text, room, "at least %.10g", f->least);
+    } else if (f->least <= -DBL_MAX) {
+        snprintf(text, room, "at most %.10g", f->most);
+    } else {
+        snprintf(text, room, "%.10g to %s%.10g", f->least, open ? "below " : "",
+                 open ? end : f->most);
+    }
+}
+
+bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t room) {
+    for (const tn_field *f = fields; f && f->name; f++) {
+        int64_t whole;
+        double number = tn__field_whole(f, at, &whole) ? (double)whole
+                        : f->kind == TN_FIELD_DOUBLE
+                            ? *(const double *)((const char *)at + f->offset)
+                            : f->least;
+        if (!in_range(f, number)) {
+            char range[128];
+            tn__field_range(f, range, sizeof(range));
+            snprintf(text, room, "%s is %g (%s)", f->name, number, range);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static bool read_int(const tn_field *f, const char *text, int64_t least, int64_t most,
+                     int64_t *number) {
+    for (*number = 0; f->names && f->names[*number] && *number <= most; ++*number) {
+        if (strcmp(f->names[*number], text) == 0) {
+            return true;
+        }
+    }
+    return !f->names && tn__whole_from(text, number) && *number >= least && *number <= most &&
+           in_range(f, (double)*number);
+}
+
+static bool read_bool(const tn_field *f, const char *text, bool *yes) {
+    int64_t number = strcmp(text, "true") == 0;
+    bool read = number || strcmp(text, "false") == 0 || read_int(f, text, 0, 1, &number);
+    *yes = number != 0;
+    return read;
+}
+
+bool tn__field_read(const tn_field *f, void *to, const char *text) {
+    char *at = (char *)to + f->offset;
+    int64_t number = 0;
+    bool read = false;
+    if (!(*text >= '0' && *text <= '9') && *text != '-' && f->kind != TN_FIELD_INT &&
+        f->kind != TN_FIELD_BOOL) {
+        return false; /* strtod and strtoll would take spaces and signs in front, and words */
+    }
+    switch (f->kind) {
+    case TN_FIELD_INT:
+        read = read_int(f, text, INT32_MIN, INT32_MAX, &number);
+        *(int *)at = (int)number;
+        return read;
+    case TN_FIELD_BOOL:
+        return read_bool(f, text, (bool *)at);
+    case TN_FIELD_INT64:
+        return f->bytes == sizeof(int64_t) &&
+               read_int(f, text, INT64_MIN, INT64_MAX, (int64_t *)at);
+    case TN_FIELD_UINT64: {
+        char *end;
+        errno = 0;
+        *(uint64_t *)at = strtoull(text, &end, 10);
+        return *text != '-' && !*end && errno == 0;
+    }
+    case TN_FIELD_DOUBLE:
+        return tn__real_from(text, (double *)at) && in_range(f, *(double *)at);
+    default:
+        return false;
+    }
+}
+
+bool tn__fields_read_words(const tn_field *fields, void *at, const char *text) {
+    for (const tn_field *f = fields; f->name; f++) {
+        char word[40];
+        size_t bytes = strcspn(text, " ");
+        snprintf(word, sizeof(word), "%.*s", (int)(bytes < sizeof(word) ? bytes : sizeof(word)),
+                 text);
+        if (bytes >= sizeof(word) || !tn__field_read(f, at, word)) {
+            return false;
+        }
+        text += bytes;
+        bool more = f[1].name != NULL;
+        if (*text != (more ? ' ' : 0)) {
+            return false;
+        }
+        text += more;
+    }
+    return true;
+}

@@ -1,0 +1,59 @@
+/* Members that tables of fields name (tern/field.h), written as text and read back.
+ *
+ *     tn__buffer j = {.operation = operation};
+ *     tn__members m = tn__members_begin(&j, false);    {
+ *     tn__fields_put(&m, fields, &options, false);     {"heads":4,"causal":true
+ *     tn__members_end(&m);                             {"heads":4,"causal":true}
+ *
+ * Real numbers are the shortest text that reads back as the number; the caller sees to plain ones
+ * (core/plain_numbers.h).
+ */
+#ifndef TERN_TENSOR_FIELDS_H
+#define TERN_TENSOR_FIELDS_H
+
+#include "core/json_text.h"
+#include "tern/field.h"
+
+typedef struct tn__members {
+    tn__buffer *to;
+    size_t from; /* where the object begins */
+    /* "heads 4, causal 1" instead of JSON, as files had it before: digests are made of that */
+    bool prose;
+} tn__members;
+
+TN_API tn__members tn__members_begin(tn__buffer *to, bool prose);
+TN_API void tn__members_end(tn__members *m);
+
+/* One member. A name that is there already gets a number: "crop 2". Value: a number or a word as it
+ * is to stand in JSON, or any text, which loses what is no printable ASCII. */
+TN_API void tn__member_put(tn__members *m, const char *name, const char *value, bool text);
+
+/* The name of a member that is there once, whose value the caller puts. */
+TN_API void tn__member_name(tn__members *m, const char *name);
+
+/* The members of `at` that matter to training alone, or the others. */
+TN_API void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool training);
+
+/* "0.5 3 0": the values alone, with spaces between; and back. False: the text has other values. */
+TN_API void tn__fields_put_words(tn__buffer *to, const tn_field *fields, const void *at);
+TN_API bool tn__fields_read_words(const tn_field *fields, void *at, const char *text);
+
+/* A member of one whole number, or a bool, of `from`; false: it is neither. One of several. */
+bool tn__field_whole(const tn_field *f, const void *from, int64_t *number);
+tn_dims tn__field_sizes(const tn_field *f, const void *from);
+
+/* A digest is known when its text is there. Several threads may note one, which the first does. */
+bool tn__digest_known(const tn_digest *d);
+void tn__digest_note(tn_digest *d, const char *text);
+
+/* Whether all numbers are in their ranges; otherwise text says which is not: "eps is -1 (at least
+ * 0)". */
+TN_API bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t room);
+/* What the field may be: "0 to below 1", "one of gelu, relu". */
+TN_API void tn__field_range(const tn_field *f, char *text, size_t room);
+
+/* Reads a value's text, JSON's or prose's, into the member of `at`: a number or a bool. False: it
+ * is none, or out of range; *at may have changed. */
+TN_API bool tn__field_read(const tn_field *f, void *at, const char *text);
+
+#endif

@@ -1,0 +1,198 @@
+/* The kernels that ops/list.h says a device has, on the samples of their operations: results and
+ * gradients are those of ref, the host's loops or the composition, for every dtype, with operands
+ * in each layout, and the same bits each way. trial.h says which tables and ways.
+ *
+ * NaN too: where it belongs in the results.
+ */
+#include "trial.h"
+
+#include "ops/check.h"
+#include <tern/tern.h>
+
+/* What a table gives: results, then gradients of the inputs; NULL where there is none. */
+typedef struct outcome {
+    int count;
+    tn_tensor *t[TN_OP_OUTPUTS + TN_OP_INPUTS];
+} outcome;
+
+typedef struct trying {
+    const tn_op *op;
+    const tn_sample *sample;
+    tn_dtype dtype;
+    tn__layout layout;
+    bool odd; /* some reals are NaN */
+    int samples;
+} trying;
+
+static tn_device device_of(const tn_backend *t) {
+    return strcmp(t->name, "cuda") == 0 ? tn_cuda(0) : tn_cpu();
+}
+
+static tn_tensor *make_input(const trying *k, int i) {
+    tn_tensor *t =
+        tn__spec_tensor(&k->sample->in[i], k->dtype, k->layout, k->samples % 2, 8 + (uint64_t)i);
+    int64_t count = t ? tn_count(t) : 0;
+    for (int64_t n = 0; count > 16 && k->odd && tn_dtype_is_float(tn_dtype_of(t)) && n < 3; n++) {
+        tn_tensor *at = t;
+        for (int64_t left = 7 * n + 1; tn_ndim(at) > 0;) {
+            int64_t size = tn_size(at, tn_ndim(at) - 1);
+            at = tn_select(at, tn_ndim(at) - 1, left % size);
+            left /= size;
+        }
+        tn_fill_(at, NAN);
+    }
+    return t;
+}
+
+/* Numbers in [-1, 1] for what reaches a result. */
+static tn_tensor *arriving(tn_tensor *y, int i) {
+    tn_spec spec = tn_spec_real(tn_shape(y), -1.0, 1.0);
+    return tn_to(tn__spec_tensor(&spec, tn_dtype_of(y), TN__PLAIN, false, 70 + (uint64_t)i),
+                 tn_device_of(y));
+}
+
+static outcome run_on(const trying *k, const tn_backend *table) {
+    tn_tensor *in[TN_OP_INPUTS] = {NULL}, *dy[TN_OP_OUTPUTS];
+    int results = tn_op_results(k->op);
+    outcome o = {.count = results + k->sample->inputs};
+    if (device_of(table).kind == TN_CPU) {
+        tn_backend_use(table);
+    }
+    for (int i = 0; i < k->sample->inputs; i++) {
+        tn_tensor *made = make_input(k, i);
+        if (made) {
+            /* the gradient's memory keeps the layout on the CPU; elsewhere it is dense */
+            in[i] = tn_detach(tn_to(made, device_of(table)));
+            tn_set_requires_grad(in[i], tn_dtype_is_float(tn_dtype_of(in[i])));
+        }
+    }
+    tn_apply_many(k->op, k->sample->args, in, k->sample->inputs, o.t);
+    for (int i = 0; i < results; i++) {
+        dy[i] = arriving(o.t[i], i);
+    }
+    if (!k->odd) {
+        tn_backward_from(o.t, dy, results, false);
+    }
+    for (int i = 0; i < k->sample->inputs; i++) {
+        o.t[results + i] = in[i] && !k->odd ? tn_grad_of(in[i]) : NULL;
+    }
+    for (int i = 0; i < o.count; i++) {
+        o.t[i] = o.t[i] ? tn_to(tn_detach(o.t[i]), tn_cpu()) : NULL;
+    }
+    tn_backend_use(NULL);
+    if (tn_error() != TN_OK) {
+        fail_msg("%s(%s) on %s, %s: %s", k->op->name, k->sample->text, table->name,
+                 tn_dtype_name(k->dtype), tn_error_message());
+    }
+    return o;
+}
+
+/* How far results and gradients may be from ref's, of the element and of the largest. (A gradient
+ * that is 0 is the difference of terms that are not.) */
+static double tolerance_of(const trying *k, bool gradient) {
+    tn_dtype dtype = k->dtype;
+    /* ref's is the composition's then, which does not round between its operations */
+    bool composed = !k->op->host.forward && !k->op->forward;
+    double one = dtype == TN_F64    ? 1e-13
+                 : dtype == TN_F32  ? 2e-6
+                 : dtype == TN_BF16 ? 1.0 / 256
+                                    : 1.0 / 2048;
+    return (gradient ? 8 * one : one) * (composed ? 4 : 1);
+}
+
+static void expect_near(const trying *k, const tn_backend *table, tn_tensor *got, tn_tensor *want,
+                        int what, bool gradient) {
+    int64_t count = tn_count(want);
+    double *a = malloc((size_t)(2 * count + 1) * sizeof(double)), *b = a + count, top = 0;
+    assert_non_null(a);
+    assert_int_equal(tn_copy_out(tn_cast(got, TN_F64), a), TN_OK);
+    assert_int_equal(tn_copy_out(tn_cast(want, TN_F64), b), TN_OK);
+    for (int64_t i = 0; i < count; i++) {
+        top = isfinite(b[i]) ? fmax(top, fabs(b[i])) : top;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        bool same = a[i] == b[i] || (isnan(a[i]) && isnan(b[i]));
+        if (!same && !(fabs(a[i] - b[i]) <=
+                       tolerance_of(k, gradient) * (fabs(b[i]) + top) + (gradient ? 1e-6 : 1e-7))) {
+            fail_msg("%s(%s), sample %d on %s, %s, %s%s: %s %d, element %ld is %.9g, ref's %.9g",
+                     k->op->name, k->sample->text, k->samples, table->name, tn_dtype_name(k->dtype),
+                     tn__layout_name(k->layout), k->odd ? ", odd values" : "",
+                     gradient ? "gradient" : "result", what, (long)i, a[i], b[i]);
+        }
+    }
+    free(a);
+}
+
+static void try_table(const trying *k, const tn_backend *table, const outcome *want) {
+    outcome first = {0};
+    int results = tn_op_results(k->op);
+    for (int way = 0; way < TRIAL_WAYS; way++) {
+        trial_set_way(table, way);
+        outcome got = run_on(k, table);
+        for (int i = 0; i < got.count; i++) {
+            assert_int_equal(got.t[i] != NULL, want->t[i] != NULL);
+            if (got.t[i] && way == 0) {
+                expect_near(k, table, got.t[i], want->t[i], i < results ? i : i - results,
+                            i >= results);
+            } else if (got.t[i] && !k->odd && !tn_equal(got.t[i], first.t[i])) {
+                fail_msg("%s(%s) on %s, %s: other bits with %s", k->op->name, k->sample->text,
+                         table->name, tn_dtype_name(k->dtype), trial_way_name(table, way));
+            }
+        }
+        first = way == 0 ? got : first;
+    }
+    trial_set_way(table, 0);
+}
+
+static void try_sample(tn_op_samples *s, const tn_sample *sample) {
+    trying *k = s->user;
+    k->sample = sample;
+    k->samples++;
+    for (int i = 0; i < 4 * TN__REPEATED + 1; i++) {
+        TN_SCOPE;
+        k->odd = i == 4 * TN__REPEATED;
+        k->dtype = k->odd ? TN_F32 : array_floats[i % 4];
+        k->layout = k->odd ? TN__PLAIN : (tn__layout)(i / 4);
+        if (k->layout != TN__PLAIN && (k->samples + i) % 4 != 0) {
+            continue; /* dtypes take turns at the layouts */
+        }
+        tn_set_threads(1);
+        outcome want = run_on(k, tn_backend_named("ref"));
+        for (const tn_backend *const *table = trial_tables(); *table; table++) {
+            if ((*table)->fused[k->op->kernel]) {
+                try_table(k, *table, &want);
+            }
+        }
+    }
+}
+
+static void as_ref(void **state) {
+    trying k = {.op = tn_op_named(*state)};
+    tn_op_samples sampler = {.add = try_sample, .user = &k};
+    k.op->samples(&sampler);
+}
+
+/* A row of the list that no operation refers to would never run. */
+static void rows_are_used(void **state) {
+    (void)state;
+    for (int i = 0; i < tn_op_count(); i++) {
+        const tn_op *op = tn_op_at(i);
+        assert_true(op->kernel == 0 || op->kernel == 1 + i);
+        for (const tn_backend *const *table = trial_tables(); *table; table++) {
+            assert_true(!(*table)->fused[1 + i] || op->kernel);
+        }
+    }
+}
+
+int main(void) {
+    enum { MOST = 64 };
+    struct CMUnitTest tests[MOST] = {cmocka_unit_test(rows_are_used)};
+    size_t count = 1;
+    for (int i = 0; i < tn_op_count() && count < MOST; i++) {
+        if (tn_op_at(i)->kernel) {
+            tests[count++] = (struct CMUnitTest){tn_op_at(i)->name, as_ref, NULL, NULL,
+                                                 (void *)tn_op_at(i)->name};
+        }
+    }
+    return _cmocka_run_group_tests("samples", tests, count, NULL, NULL);
+}

@@ -1,0 +1,240 @@
+/* tn_sync_gradients: all backwards of a step are one rank's alone, and what they have kept travels
+ * afterwards. The same bits as a last backward that is synchronised. Ranks are threads. */
+#include "fsdp_net.h"
+#include "nn/module.h"
+
+enum { STEPS = 3 };
+
+typedef struct steps {
+    run r;
+    bool sync;   /* the step's last backward is synchronised; false: none, but tn_sync_gradients */
+    bool uneven; /* with find_unused: a rank's first backward leaves a part out */
+} steps;
+
+static void train(tn_group *g, void *user) {
+    const steps *s = user;
+    int rank = tn_group_rank(g);
+    net m;
+    net_init(&m, 9);
+    attach_as(&m, g, &s->r);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < 2; i++) {
+            TN_NO_SYNC(s->sync && i == 1 ? NULL : (void *)&m);
+            m.h[0].skips = s->uneven && rank == 0 && i == 0;
+            net_backward(&m, (2 * step + i) * MOST + rank);
+        }
+        if (!s->sync) {
+            CHECK(tn_sync_gradients(&m) == TN_OK);
+        }
+        tn_optim_clip(opt, 0.5);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    s->r.ends[rank] = numbers_of(&m);
+    CHECK(tn_error() == TN_OK);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static numbers end_of(int ranks, steps s) {
+    static numbers ends[MOST];
+    s.r.ends = ends;
+    run_ok(ranks, train, &s);
+    for (int i = 1; i < ranks; i++) {
+        assert_true(same_numbers(&ends[0], &ends[i]));
+    }
+    return ends[0];
+}
+
+static void as_a_last_backward(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= MOST; ranks++) {
+        steps s = {.r = {.how = DDP, .options = tn_fsdp_defaults()}, .sync = true};
+        numbers want = end_of(ranks, s);
+        s.sync = false;
+        numbers is = end_of(ranks, s);
+        assert_true(same_numbers(&is, &want));
+        s.r.how = NAIVE;
+        is = end_of(ranks, s);
+        assert_true(same_numbers(&is, &want));
+        s.r.how = FSDP;
+        for (s.r.options.stage = 1; s.r.options.stage <= 3; s.r.options.stage++) {
+            s.r.options.ignore = s.r.options.stage == 2 ? "h.0.out.*" : NULL;
+            is = end_of(ranks, s);
+            assert_true(same_numbers(&is, &want));
+        }
+    }
+}
+
+static void where_some_are_unused(void **state) {
+    (void)state;
+    steps s = {.r = {.how = FSDP, .options = tn_fsdp_defaults()}, .sync = true, .uneven = true};
+    s.r.options.find_unused = true;
+    numbers want = end_of(2, s);
+    s.sync = false;
+    numbers is = end_of(2, s);
+    assert_true(same_numbers(&is, &want));
+}
+
+/* What has a gradient that has travelled gets more from one rank alone. */
+static void adds_on_one(tn_group *g, void *user) {
+    const steps *s = user;
+    int rank = tn_group_rank(g);
+    net m;
+    net_init(&m, 9);
+    attach_as(&m, g, &s->r);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    net_backward(&m, rank);
+    {
+        TN_NO_SYNC(s->sync ? NULL : (void *)&m);
+        m.h[0].skips = rank == 0;
+        net_backward(&m, MOST + rank);
+    }
+    if (!s->sync) {
+        CHECK(tn_sync_gradients(&m) == TN_OK);
+    }
+    tn_optim_step(opt);
+    s->r.ends[rank] = numbers_of(&m);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void more_from_one_rank(void **state) {
+    (void)state;
+    for (int how = DDP; how <= FSDP; how += FSDP - DDP) {
+        numbers ends[2], first;
+        steps s = {.r = {.how = how, .options = tn_fsdp_defaults(), .ends = ends}, .sync = true};
+        s.r.options.find_unused = true;
+        run_ok(2, adds_on_one, &s);
+        first = ends[0];
+        s.sync = false;
+        run_ok(2, adds_on_one, &s);
+        assert_true(same_numbers(&ends[0], &first) && same_numbers(&ends[1], &first));
+    }
+}
+
+/* ---- What has travelled ---------------------------------------------------------------------- */
+
+static void each_gradient(tn_group *g, tn_ddp_options o, double factor) {
+    net m;
+    net_init(&m, 1);
+    tn_module_train(&m, false);
+    CHECK(tn_ddp(&m, g, o));
+    {
+        TN_NO_SYNC(&m);
+        net_backward(&m, tn_group_rank(g));
+    }
+    CHECK(tn_sync_gradients(&m) == TN_OK);
+    TN_SCOPE;
+    tn_tensor *grad = tn_copy(tn_grad_of(m.wte.weight));
+    for (int i = 0; i < 2; i++) { /* nothing is left to travel: a sum is no sum of sums */
+        CHECK(tn_sync_gradients(&m) == TN_OK);
+        CHECK(tn_equal(tn_grad_of(m.wte.weight), grad));
+    }
+    net sum;
+    net_init(&sum, 1);
+    tn_module_train(&sum, false);
+    for (int r = 0; r < tn_group_size(g); r++) {
+        net_backward(&sum, r);
+    }
+    tn_tensor *want = tn_mul_scalar(tn_grad_of(sum.wte.weight), factor);
+    CHECK(tn_item(tn_max(tn_abs(tn_sub(grad, want)), TN_DIMS(), false)) < 1e-6);
+    tn_module_finish(&m);
+    tn_module_finish(&sum);
+}
+
+static void travels_once(tn_group *g, void *user) {
+    (void)user;
+    tn_ddp_options o = tn_ddp_defaults();
+    each_gradient(g, o, 1.0 / tn_group_size(g));
+    o.sum = true;
+    each_gradient(g, o, 1.0);
+}
+
+static void once_and_not_again(void **state) {
+    (void)state;
+    run_ok(3, travels_once, NULL);
+}
+
+/* ---- Rounds ---------------------------------------------------------------------------------- */
+
+static void tells_its_round(tn_group *g, void *user) {
+    (void)user;
+    net m;
+    net_init(&m, 1);
+    tn__round none = tn__strategy_round(&m.base);
+    CHECK(none.ranks == 1 && none.rank == 0);
+    CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()));
+    tn__round whole = tn__strategy_round(&m.base), part = tn__strategy_round(&m.h[1].base);
+    CHECK(whole.ranks == tn_group_size(g) && whole.rank == tn_group_rank(g));
+    CHECK(part.ranks == whole.ranks && part.rank == whole.rank);
+    tn_module_finish(&m);
+}
+
+static void the_round_of_a_strategy(void **state) {
+    (void)state;
+    run_ok(3, tells_its_round, NULL);
+}
+
+/* ---- What is refused ------------------------------------------------------------------------- */
+
+static tn_status during;
+
+static tn_tensor *sync_inside(tn_tensor *grad, void *m) {
+    (void)grad;
+    during = tn_sync_gradients(m);
+    return NULL;
+}
+
+static void inside_and_in_parts(void **state) {
+    (void)state;
+    net m;
+    net_init(&m, 1);
+    assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: nothing to do */
+    assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
+    assert_int_equal(tn_sync_gradients(&m.h[0]), TN_ESTATE);
+    assert_error(TN_ESTATE, "block h.0 is inside of a net that is under data parallelism");
+    tn_on_grad(m.h[0].out.weight, sync_inside, &m);
+    net_backward(&m, 1);
+    assert_int_equal(during, TN_ESTATE);
+    assert_error(TN_ESTATE, "inside a backward");
+    tn_module_finish(&m);
+}
+
+static void lacks_one(tn_group *g, void *user) {
+    const run *r = user;
+    net m;
+    net_init(&m, 1);
+    attach_as(&m, g, r);
+    {
+        TN_NO_SYNC(&m);
+        m.h[1].skips = tn_group_rank(g) == 1;
+        net_backward(&m, 1);
+    }
+    CHECK(tn_sync_gradients(&m) != TN_OK);
+    stay_until_told(g);
+    tn_module_finish(&m);
+}
+
+/* A gradient that one rank lacks is an error on all, and names it. */
+static void what_is_missing(void **state) {
+    (void)state;
+    run r = {.how = DDP, .options = tn_fsdp_defaults()};
+    for (int i = 0; i < 2; i++) {
+        const char *text = run_failing(2, lacks_one, &r, TN_ESTATE);
+        if (!strstr(text, "h.1.inner.in.weight")) {
+            fail_msg("%s", text);
+        }
+        r.how = FSDP;
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(as_a_last_backward), TEST(where_some_are_unused),   TEST(more_from_one_rank),
+        TEST(once_and_not_again), TEST(the_round_of_a_strategy), TEST(inside_and_in_parts),
+        TEST(what_is_missing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
