@@ -1,6 +1,6 @@
-/* elfutils' libdw. It is opened and closed again for each place that is looked up, which takes less
+/* elfutils' libdw, loaded once. What it reads is dropped again after each place, which takes less
  * than a millisecond: nothing is kept that a fork or a library in another one's place would make
- * wrong, and threads share nothing.
+ * wrong, and threads share nothing but its functions.
  *
  * Where malloc fails inside of it, it crashes (seen with 0.188), so it is asked only while there is
  * memory. Only the files that were loaded are read: a search for separate debug information may ask
@@ -10,9 +10,11 @@
 #include "core/dwarf.h"
 
 #include "core/descriptor.h"
+#include "core/fork.h"
 #include "core/place.h"
 #include "core/plugin.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 static bool switched_off; /* atomic */
@@ -35,11 +37,22 @@ void tn__place_lines(bool on) {
             of(dwfl_module_nextcu) of(dwfl_report_begin_add) of(dwfl_report_elf)                \
                 of(dwfl_report_end)
 
-struct tn__dwarf {
-    Dwfl *files;
+static struct functions {
+    bool tried, all;
 #define MEMBER(function) __typeof__(function) *function;
     EACH_FUNCTION(MEMBER)
 #undef MEMBER
+} dw;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A child never sees the loader half way through. */
+__attribute__((constructor)) static void care_for_fork(void) {
+    tn__fork_takes(&lock);
+}
+
+struct tn__dwarf {
+    Dwfl *files;
 };
 
 static bool is_memory_short(void) {
@@ -58,14 +71,27 @@ static int find_no_debuginfo(Dwfl_Module *module, void **user, const char *name,
     return -1;
 }
 
-static bool load_functions(tn__dwarf *d) {
+static void load_functions(void) {
     char why[256];
-    void *handle = tn__library_open("libdw.so.1", why, sizeof(why));
-    bool all = handle;
-#define LOAD(function) all = all && (*(void **)&d->function = dlsym(handle, #function));
+    void *handle = tn__library_load("libdw.so.1", why, sizeof(why));
+    dw.all = handle;
+#define LOAD(function) dw.all = dw.all && (*(void **)&dw.function = dlsym(handle, #function));
     EACH_FUNCTION(LOAD)
 #undef LOAD
-    return all;
+    __atomic_store_n(&dw.tried, true, __ATOMIC_RELEASE);
+}
+
+static bool has_functions(void) {
+    if (!__atomic_load_n(&dw.tried, __ATOMIC_ACQUIRE)) {
+        tn__streams_hold(); /* outside: who holds a lock that fork takes waits for no other */
+        pthread_mutex_lock(&lock);
+        if (!dw.tried) {
+            load_functions();
+        }
+        pthread_mutex_unlock(&lock);
+        tn__streams_let_go();
+    }
+    return dw.all;
 }
 
 tn__dwarf *tn__dwarf_open(void) {
@@ -75,17 +101,17 @@ tn__dwarf *tn__dwarf_open(void) {
         return NULL;
     }
     tn__dwarf *d = calloc(1, sizeof(*d));
-    if (!d || !load_functions(d) || !(d->files = d->dwfl_begin(&callbacks))) {
+    if (!d || !has_functions() || !(d->files = dw.dwfl_begin(&callbacks))) {
         free(d);
         return NULL;
     }
-    d->dwfl_report_end(d->files, NULL, NULL);
+    dw.dwfl_report_end(d->files, NULL, NULL);
     return d;
 }
 
 void tn__dwarf_close(tn__dwarf *d) {
     if (d) {
-        d->dwfl_end(d->files);
+        dw.dwfl_end(d->files);
         free(d);
     }
 }
@@ -107,25 +133,25 @@ static int open_loaded(const tn__object *o) {
 }
 
 static Dwfl_Module *module_of(tn__dwarf *d, const tn__object *o, uintptr_t address) {
-    Dwfl_Module *module = d ? d->dwfl_addrmodule(d->files, address) : NULL;
+    Dwfl_Module *module = d ? dw.dwfl_addrmodule(d->files, address) : NULL;
     int fd = d && !module ? open_loaded(o) : -1;
     if (fd >= 0) {
-        d->dwfl_report_begin_add(d->files);
-        if (!d->dwfl_report_elf(d->files, o->info.dli_fname, "", fd, o->bias, true)) {
+        dw.dwfl_report_begin_add(d->files);
+        if (!dw.dwfl_report_elf(d->files, o->info.dli_fname, "", fd, o->bias, true)) {
             close(fd);
         }
-        d->dwfl_report_end(d->files, NULL, NULL);
-        module = d->dwfl_addrmodule(d->files, address);
+        dw.dwfl_report_end(d->files, NULL, NULL);
+        module = dw.dwfl_addrmodule(d->files, address);
     }
     return module;
 }
 
 /* Asks each unit when there is no table of address ranges (clang writes none). */
 static Dwarf_Die *unit_of(tn__dwarf *d, Dwfl_Module *module, uintptr_t address, Dwarf_Addr *bias) {
-    Dwarf_Die *unit = d->dwfl_module_addrdie(module, address, bias);
+    Dwarf_Die *unit = dw.dwfl_module_addrdie(module, address, bias);
     if (!unit) {
-        while ((unit = d->dwfl_module_nextcu(module, unit, bias)) &&
-               d->dwarf_haspc(unit, address - *bias) <= 0) {
+        while ((unit = dw.dwfl_module_nextcu(module, unit, bias)) &&
+               dw.dwarf_haspc(unit, address - *bias) <= 0) {
         }
     }
     return unit;
@@ -136,9 +162,9 @@ bool tn__dwarf_source(tn__dwarf *d, const tn__object *o, uintptr_t address, cons
     Dwarf_Addr bias = 0;
     Dwfl_Module *module = module_of(d, o, address);
     Dwarf_Die *unit = module ? unit_of(d, module, address, &bias) : NULL;
-    Dwarf_Line *found = unit ? d->dwarf_getsrc_die(unit, address - bias) : NULL;
-    return found && d->dwarf_lineno(found, line) == 0 && *line > 0 &&
-           (*path = d->dwarf_linesrc(found, NULL, NULL));
+    Dwarf_Line *found = unit ? dw.dwarf_getsrc_die(unit, address - bias) : NULL;
+    return found && dw.dwarf_lineno(found, line) == 0 && *line > 0 &&
+           (*path = dw.dwarf_linesrc(found, NULL, NULL));
 }
 
 const char *tn__dwarf_function(tn__dwarf *d, const tn__object *o, uintptr_t address,
@@ -147,7 +173,7 @@ const char *tn__dwarf_function(tn__dwarf *d, const tn__object *o, uintptr_t addr
     GElf_Sym symbol;
     Dwfl_Module *module = module_of(d, o, address);
     const char *name =
-        module ? d->dwfl_module_addrinfo(module, address, &offset, &symbol, NULL, NULL, NULL)
+        module ? dw.dwfl_module_addrinfo(module, address, &offset, &symbol, NULL, NULL, NULL)
                : NULL;
     *start = address - offset;
     return name;

@@ -64,17 +64,22 @@ static bool has_loader(void) {
     return left > 0;
 }
 
-void *tn__library_open(const char *file, char *why, size_t room) {
+void *tn__library_load(const char *file, char *why, size_t room) {
     if (!dlopen || !has_loader()) {
         snprintf(why, room, "the program is linked statically");
         return NULL;
     }
-    tn__streams_hold();
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    tn__streams_let_go();
     if (!handle) {
         snprintf(why, room, "%s", dlerror());
     }
+    return handle;
+}
+
+void *tn__library_open(const char *file, char *why, size_t room) {
+    tn__streams_hold();
+    void *handle = tn__library_load(file, why, room);
+    tn__streams_let_go();
     return handle;
 }
 

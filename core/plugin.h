@@ -17,4 +17,7 @@ TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, 
  * is linked statically has none. */
 void *tn__library_open(const char *file, char *why, size_t room);
 
+/* The same, where the caller holds the standard streams (core/descriptor.h). */
+void *tn__library_load(const char *file, char *why, size_t room);
+
 #endif
