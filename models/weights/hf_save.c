@@ -65,6 +65,7 @@ static bool add_saved(saver *s, const char *path, bool with_path, const kept_ten
     char *copy = name && with_path ? tn__strdup_for(path, s->operation) : NULL;
     if (tn__pending()) {
         free(name);
+        free(copy);
         return false;
     }
     s->list[s->count] = *t;
