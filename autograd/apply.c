@@ -48,7 +48,7 @@ static bool add_output(tn_op_call *c, tn_tensor *t) {
     return true;
 }
 
-/* The first input that is there; NULL: none is. */
+/* The first input that is present; NULL: none is. */
 static const tn_tensor *first_input(const tn_op_call *c, int *place) {
     for (int i = 0; i < c->inputs; i++) {
         if (c->in[i]) {
@@ -74,7 +74,7 @@ bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype)
     return add_output(c, tn__new(dims, dtype, device));
 }
 
-/* A rule that asks for an input that the call does not have. */
+/* A rule that reads an input that the call does not have. */
 static bool has_input(const tn_op_call *c, int i) {
     return (i >= 0 && i < c->inputs && c->in[i]) ||
            tn_op_fail(c, TN_EVALUE, "the rule needs %s but %d inputs are given",
@@ -162,7 +162,7 @@ bool tn_op_index(const tn_op_call *c, int i) {
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
-/* A descriptor that names its inputs has no others, and has those that are not optional. */
+/* A descriptor that names its inputs has no others, and all that are not optional. */
 static inline bool has_more(const tn_op *op, int n) {
     return n > 0 && op->inputs[0] && (n > TN_OP_INPUTS || !op->inputs[n - 1]);
 }
@@ -190,7 +190,7 @@ __attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
                       tn_op_input_name(op, i).text, more ? "its last" : "missing");
 }
 
-/* They are as many as the operation has, every one can be used, and all are on one device. */
+/* Whether there are as many as the operation has, all usable, and all on one device. */
 static bool check_inputs(const tn_op_call *c) {
     int place = 0;
     const tn_tensor *first = first_input(c, &place);
@@ -206,7 +206,7 @@ static bool check_inputs(const tn_op_call *c) {
             }
             continue;
         }
-        /* what lends a copy reads neither it nor its parameter: who reads the result does */
+        /* what lends a copy reads neither it nor its parameter: readers of the result do */
         if (c->op->flags & TN_OP_LENDS ? !tn__readable(t, c->op->name)
                                        : !tn__usable(t, c->op->name)) {
             return false;
@@ -285,7 +285,7 @@ static void note_where(tn_op_call *c) {
     }
 }
 
-/* Behind the shape rule. *taken: what args own belongs to a node now. */
+/* After the shape rule. *taken: what args own belongs to a node now. */
 static bool run_shaped(tn_op_call *c, bool *taken) {
     int results = tn_op_results(c->op);
     tn_status status = tn__profiled() ? tn__profile_forward(c) : tn__kernel_forward(c);
@@ -313,8 +313,8 @@ static bool run_shaped(tn_op_call *c, bool *taken) {
     return true;
 }
 
-/* As its tracer wants it: whole, and then written down; or as its composition. What runs inside a
- * call that is whole is nobody else's. */
+/* As its tracer wants it: whole, and then recorded; or as its composition. What runs inside a whole
+ * call is not traced. */
 static bool run_traced(tn_op_call *c, bool *taken) {
     tn__tracer *tracer = tn__grad_self.tracer;
     tn__tracer_choice choice = tracer->choose(tracer, c);
@@ -346,7 +346,7 @@ static bool call_run(tn_op_call *c, bool *taken) {
     return tn__grad_self.tracer ? run_traced(c, taken) : run_shaped(c, taken);
 }
 
-/* Whether nothing is missing of a descriptor, or of what is given to it. */
+/* Whether a descriptor, and what is passed to it, are complete. */
 static inline bool is_callable(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                                tn_tensor **results) {
     return op && op->shape && op->name && (args || (!op->args_size && !op->args_finish)) &&

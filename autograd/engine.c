@@ -3,8 +3,8 @@
  * A run has three parts. Discovery walks from the roots along the edges and counts, for every node
  * and leaf, how many gradients will arrive. Then nodes whose gradients are complete run, the
  * youngest first (the same order on every rank): hooks, the rule, and each input's gradient goes
- * along its edge. A leaf is finished the moment its last contribution is in: they have been summed,
- * and are added to its gradient once.
+ * along its edge. A leaf is finished the moment its last contribution arrives: the sum of all is
+ * added to its gradient once.
  *
  * tn_grad is the same run with two differences: only nodes that lead to a chosen input run, and
  * gradients are captured there instead of accumulated.
@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-/* What an edge points at, as the run's table knows it; NULL: nobody wants this gradient. */
+/* The key of an edge's target in the run's table; NULL: this gradient is not wanted. */
 static const void *far_end(const tn__edge *edge) {
     return edge->node ? (const void *)edge->node : (const void *)edge->leaf;
 }
@@ -32,8 +32,8 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
 
 /* ---- One node -------------------------------------------------------------------------------- */
 
-/* In which dtype gradients travel along an edge: those of a leaf in what it asks for
- * (tn_set_grad_dtype), those of a copy that was lent in that of the leaf behind it. */
+/* The dtype of gradients along an edge: to a leaf as it asks for (tn_set_grad_dtype), to a
+ * low-precision copy in the dtype of its leaf. */
 static tn_dtype gradient_dtype(const tn__edge *edge) {
     if (edge->leaf && edge->leaf->leaf) {
         return edge->leaf->leaf->grad_dtype;
@@ -84,7 +84,7 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
     tn_release(before);
 }
 
-/* While a rule runs, this thread's innermost run: what tn_op_pending looks into. */
+/* While a rule runs, this thread's innermost run: what tn_op_pending reads. */
 static _Thread_local tn__run *current_run;
 
 tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
@@ -93,7 +93,7 @@ tn_tensor *tn_op_pending(tn_op_grad *g, int i) {
     }
     const tn__edge *edge = &g->node->edges[i];
     if (!g->wants[i] || g->din[i] || !current_run || current_run->create_graph || tn__anomaly) {
-        return NULL; /* anomaly mode looks at each gradient by itself */
+        return NULL; /* anomaly mode checks each gradient by itself */
     }
     tn__slot *slot = far_slot(current_run, edge);
     tn_tensor *sum = slot ? slot->grad[edge->output] : NULL;
@@ -115,9 +115,8 @@ tn_tensor *tn__grad_place(tn_op_grad *g, int i) {
 
 /* ---- Rule, kernel, composition --------------------------------------------------------------- */
 
-/* An input as the composition reads it: with a node of its own where its gradient is wanted, since
- * one tensor may be several inputs; cut off from its history, unless that is to be differentiated
- * as well. */
+/* An input as the composition reads it: with its own node where its gradient is wanted, since one
+ * tensor may be several inputs; detached, unless its history is to be differentiated as well. */
 static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
     tn_tensor *t = tn_op_saved_input(g, i);
     if (!t || t->inert) {
@@ -130,7 +129,7 @@ static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
     return g->wants[i] ? tn_set_requires_grad(t, true) : t;
 }
 
-/* Where a gradient arrived, the operation ran. */
+/* The device that the operation ran on: that of a gradient that arrived. */
 static tn_device composed_on(const tn_op_grad *g) {
     int k = 0;
     while (k < g->outputs - 1 && !g->dout[k]) {
@@ -185,7 +184,7 @@ static tn_status run_kernel(tn_op_grad *g) {
     return tn__profiled() ? tn__profile_backward(g) : tn__kernel_backward(g);
 }
 
-/* The kernel, when no graph of the gradient is wanted and there is one for this device and these
+/* The kernel, if no graph of the gradient is wanted and there is one for this device and these
  * dtypes; otherwise the rule, or else the composition. */
 static void run_backward(tn_op_grad *g, bool create_graph) {
     const tn_op *op = g->op;
@@ -288,7 +287,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
 
 /* ---- Discovery ------------------------------------------------------------------------------- */
 
-/* Whether the node's rule will run: somebody wants what it gives. */
+/* Whether the node's rule will run: a gradient that it gives is wanted. */
 static bool will_run(const tn__run *run, const tn__slot *slot) {
     bool any = false;
     for (int i = 0; slot->node && i < slot->node->inputs && !any; i++) {
@@ -318,8 +317,7 @@ static int root_slot(tn__run *run, tn_tensor *root) {
                       : tn__run_slot(run, NULL, root, &fresh);
 }
 
-/* Slots are appended as they are discovered, so the slots themselves are the list of what is still
- * to be walked. */
+/* Slots are appended as they are discovered, so they are also the worklist. */
 static bool discover_graph(tn__run *run, tn_tensor *const *roots, int n) {
     for (int i = 0; i < n; i++) {
         int slot = root_slot(run, roots[i]);
@@ -374,7 +372,7 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
     return !tn__pending();
 }
 
-/* One gradient fewer to wait for at the far end of an edge. */
+/* One gradient fewer to wait for at an edge's target. */
 static bool deliver_gradient(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
     tn__slot *slot = far_slot(run, edge);
     if (!slot || !slot->wanted) {
@@ -515,11 +513,11 @@ static bool check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
     return true;
 }
 
-/* Recompute and second derivatives nest a few runs; a hook that calls backward without end would
- * nest them until the stack is full. */
+/* Recompute and second derivatives nest a few runs; a hook that calls backward endlessly would nest
+ * them until the stack overflows. */
 enum { MOST_RUNS = 100 };
 
-/* Around a run. False after raising. */
+/* Brackets around a run. False after raising. */
 static bool enter_run(const char *operation) {
     if (tn__grad_self.backward_depth + tn__grad_self.ending >= MOST_RUNS) {
         tn__raise(TN_ESTATE, operation,
@@ -567,7 +565,7 @@ tn_status tn_backward(tn_tensor *loss) {
 }
 
 /* Marks what leads to a captured slot. Every edge points from a younger slot to an older one, so
- * one pass from the oldest node on is enough; leaves come first of all. */
+ * one pass from the oldest node on is enough; leaves come first. */
 static int by_age(const void *a, const void *b) {
     const tn__slot *x = *(tn__slot *const *)a, *y = *(tn__slot *const *)b;
     uint64_t left = x->node ? x->node->age : 0, right = y->node ? y->node->age : 0;

@@ -24,9 +24,9 @@ static double weight_of(int k, int64_t i) {
     return u < 0.5 ? -0.25 - 1.5 * u : 1.0 - 1.5 * (u - 0.5);
 }
 
-/* ---- Elements, on whatever device ------------------------------------------------------------ */
+/* ---- Elements, on any device ----------------------------------------------------------------- */
 
-/* Room on the host for t's elements; NULL after raising. The caller frees. */
+/* A buffer on the host for t's elements; NULL after raising. The caller frees. */
 static double *host_room(const tn_tensor *t) {
     return tn__malloc_for((size_t)(tn_count(t) > 0 ? tn_count(t) : 1) * sizeof(double),
                           "gradcheck");

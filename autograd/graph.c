@@ -1,4 +1,4 @@
-/* A picture of the graph behind a tensor, for Graphviz: `dot -Tsvg graph.dot > graph.svg`. */
+/* A picture of a tensor's graph, for Graphviz: `dot -Tsvg graph.dot > graph.svg`. */
 #include "autograd/leaf.h"
 #include "autograd/run.h"
 #include "core/file.h"
@@ -39,12 +39,12 @@ static void draw_leaf(tn__file *file, int index, const tn_tensor *leaf, tn_leaf_
                    dims_text(leaf->dims, dims, sizeof dims));
 }
 
-/* What a node made, as far as the graph reads it: a node does not know its results, but the edges
+/* What a node made, as far as the graph shows it: a node does not know its results, but the edges
  * to it do. */
 typedef struct node_shape {
     tn_dims dims; /* of its result, or of several that are alike */
     bool known;
-    bool differ; /* several results of different shapes: then the edges tell */
+    bool differ; /* several results of different shapes: then the edges show them */
 } node_shape;
 
 static int far_end(const tn__run *run, const tn__edge *edge) {

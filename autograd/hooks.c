@@ -41,9 +41,9 @@ tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user) {
     return leaf ? add_hook(&leaf->hooks, (tn__hook){.before = hook, .user = user}, "on_grad") : 0;
 }
 
-tn_hook tn__on_grad_look(tn_tensor *t, tn_grad_hook hook, void *user) {
+tn_hook tn__on_grad_observe(tn_tensor *t, tn_grad_hook hook, void *user) {
     tn_leaf *leaf = tn__usable_leaf(t, "on_grad");
-    return leaf ? add_hook(&leaf->hooks, (tn__hook){.before = hook, .looks = true, .user = user},
+    return leaf ? add_hook(&leaf->hooks, (tn__hook){.before = hook, .observes = true, .user = user},
                            "on_grad")
                 : 0;
 }

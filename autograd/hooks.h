@@ -20,7 +20,7 @@ typedef struct tn__hook {
     int output;                /* of a node; 0 on a leaf */
     tn_grad_hook before;       /* on the gradient … */
     tn_accumulated_hook after; /* … or on a leaf, after it was accumulated */
-    bool looks;                /* before: neither exchanges nor keeps the gradient */
+    bool observes;             /* before: neither exchanges nor keeps the gradient */
     void *user;
 } tn__hook;
 
@@ -33,8 +33,8 @@ static inline tn__hook *tn__hook_after(tn__hook *list, tn_hook id) {
 }
 
 /* tn_on_grad on a leaf for a hook that neither exchanges nor keeps the gradient, nor changes where
- * it will lie: so it may be written there before (tn__leaf_lend). */
-TN_API tn_hook tn__on_grad_look(tn_tensor *leaf, tn_grad_hook hook, void *user);
+ * it will be stored: so it may be written there before (tn__leaf_lend). */
+TN_API tn_hook tn__on_grad_observe(tn_tensor *leaf, tn_grad_hook hook, void *user);
 
 /* Calls a hook on the gradient *grad, a reference of the caller's: a replacement takes its place.
  * False when an error is pending afterwards, a replacement that does not fit included. */

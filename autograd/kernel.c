@@ -1,4 +1,4 @@
-/* What kernels are handed, and what becomes of it.
+/* What kernels are given, and what they return.
  *
  * A kernel sees descriptors. Operands that the operation declares as rows (tn_op's x_rows, y_rows)
  * come with their leading dimensions made one, which strides nearly always allow; otherwise their
@@ -7,8 +7,8 @@
  * them. Statuses become errors.
  *
  * The order is: the operation's forward or the device's own kernel, loops over the host's memory,
- * the composition (on another device before the loops). Loops go the same way as kernels, with
- * stand-ins for what does not lie on the CPU or is bf16 or f16.
+ * the composition (on another device before the loops). Loops are called in the same way as
+ * kernels, with stand-ins for what is not on the CPU, or is bf16 or f16.
  */
 #include "autograd/kernel.h"
 
@@ -55,8 +55,8 @@ tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
     return tn__desc_swapped(x, a, b);
 }
 
-/* All dimensions of d but the last `kept` made one; false, and d as it was, when strides do not
- * allow it. */
+/* Merges all dimensions of d but the last `kept`; false, and d as it was, if strides do not allow
+ * it. */
 static bool desc_to_rows(tn_desc *d, int kept) {
     int lead = d->ndim - kept;
     int64_t count = 1, stride = 0;
@@ -94,7 +94,7 @@ static bool desc_to_rows(tn_desc *d, int kept) {
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* Copies of operands that could not be had as they are. */
+/* Copies of operands that could not be used directly. */
 typedef struct scratch {
     const tn_backend *kernels;
     tn_context *ctx;
@@ -133,7 +133,7 @@ static void scratch_free(scratch *s) {
     }
 }
 
-/* d, which a kernel reads, as it wants it: rows is TN_ROWS(kept) or 0. */
+/* d, which a kernel reads, in the form it wants: rows is TN_ROWS(kept) or 0. */
 static tn_status operand_convert(scratch *s, tn_desc *d, int rows, tn_dtype dtype) {
     if (dtype == d->dtype && (!rows || desc_to_rows(d, rows - 1))) {
         return TN_OK;
@@ -234,7 +234,7 @@ static tn_tensor *host_writes(tn_tensor *t) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* By `kernel`, with operands where they are. TN_EUNSUPPORTED is not raised where something else may
+/* With `kernel`, and operands where they are. TN_EUNSUPPORTED is not raised if something else may
  * run: `others`. */
 static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call *), bool others) {
     const tn_op *op = c->op;
@@ -308,7 +308,7 @@ static tn_status host_forward(tn_op_call *c) {
     return status == TN_OK ? tn_error() : status;
 }
 
-/* What has no kernel makes views of its first input, which need no filling. */
+/* An operation without a kernel makes views of its first input, which need no filling. */
 static tn_status check_views(const tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
@@ -342,7 +342,7 @@ tn_status tn__kernel_forward(tn_op_call *c) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* A kernel's call, and the memory behind its descriptors. */
+/* A kernel's call, and the tensors that its descriptors describe. */
 typedef struct backward_pass {
     tn_op_back b;
     scratch s;
@@ -358,7 +358,7 @@ static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) 
     return is_narrow(own) && wider ? TN_F32 : own;
 }
 
-/* The sums to which the kernel can add: all that are wanted, or none. */
+/* The sums the kernel can add to: all that are wanted, or none. */
 static bool find_sums(tn_op_grad *g, backward_pass *p) {
     bool any = false;
     for (int i = 0; i < g->inputs; i++) {
@@ -374,7 +374,7 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
     return any;
 }
 
-/* Where a leaf's gradient will lie, when the kernel can write it there; NULL: nowhere yet. */
+/* Where a leaf's gradient will be stored, if the kernel can write it there; NULL: nowhere yet. */
 static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
     tn_tensor *place = tn__grad_place(g, i);
     return place && place->dtype == dtype_of_dx(g, p, i) &&
@@ -489,7 +489,7 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
     }
 }
 
-/* By `kernel`, with operands on `device`: the host's for its loops. TN_EUNSUPPORTED: it said so,
+/* With `kernel`, and operands on `device`: the host's for its loops. TN_EUNSUPPORTED: it said so,
  * and something else may run. */
 static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
                               tn_device device, bool host) {
@@ -520,7 +520,7 @@ static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_bac
     return tn_error();
 }
 
-/* Some gradient that arrived. */
+/* Any gradient that arrived. */
 static const tn_tensor *first_dout(const tn_op_grad *g) {
     for (int k = 0; k < g->outputs; k++) {
         if (g->dout[k]) {

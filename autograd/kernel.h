@@ -14,20 +14,20 @@ static inline bool tn__op_fills(const tn_op *op) {
 }
 
 /* Describes inputs and outputs and runs op->forward or the device's own kernel; where there is
- * none, or with TN_EUNSUPPORTED, op->host. TN_EUNSUPPORTED: the composition is to do it, nothing
- * was raised. Anything else but TN_OK was raised. */
+ * none, or with TN_EUNSUPPORTED, op->host. TN_EUNSUPPORTED: use the composition; nothing was
+ * raised. Anything else but TN_OK was raised. */
 tn_status tn__kernel_forward(tn_op_call *c);
 
 /* engine.c: while the rule of g runs, the place of the leaf that is input i, if its gradient may be
  * made there at once (tn__leaf_lend). An alias, or NULL. */
 tn_tensor *tn__grad_place(tn_op_grad *g, int i);
 
-/* Runs op->backward_kernel or the device's own kernel, or else op->host, and gives what it made.
- * TN_EUNSUPPORTED: they are not there or not for this device or these dtypes, nothing has happened
- * and nothing was raised. Anything else but TN_OK was raised. */
+/* Runs op->backward_kernel or the device's own kernel, or else op->host, and returns what it made.
+ * TN_EUNSUPPORTED: there is none for this device or these dtypes; nothing has happened and nothing
+ * was raised. Anything else but TN_OK was raised. */
 tn_status tn__kernel_backward(tn_op_grad *g);
 
-/* bf16 and f16 as f32 (recorded, while recording is on); anything else, and NULL, as it is. */
+/* bf16 and f16 as f32 (recorded, while recording is on); anything else, and NULL, unchanged. */
 tn_tensor *tn__widened(tn_tensor *t);
 
 #endif

@@ -118,15 +118,15 @@ static int32_t count_references(const tn_tensor *t) {
     return __atomic_load_n(&t->object.refs, __ATOMIC_ACQUIRE);
 }
 
-static void forget_loan(tn_leaf *leaf) {
+static void drop_loan(tn_leaf *leaf) {
     tn_release(leaf->lent);
     leaf->lent = NULL;
 }
 
 static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {
     tn_tensor *old = leaf->grad;
-    if (leaf->lent && count_references(leaf->lent) == 1) { /* of a backward that has failed */
-        forget_loan(leaf);
+    if (leaf->lent && count_references(leaf->lent) == 1) { /* by a backward that has failed */
+        drop_loan(leaf);
     }
     leaf->grad = tn_keep(grad);
     leaf->preset = preset;
@@ -144,7 +144,7 @@ static bool lies_there(const tn_leaf *leaf, const tn_tensor *grad) {
 static bool only_looks(const tn_leaf *leaf) {
     bool all = true;
     for (const tn__hook *h = leaf->hooks; h; h = h->next) {
-        all = all && (!h->before || h->looks);
+        all = all && (!h->before || h->observes);
     }
     return all;
 }
@@ -158,7 +158,7 @@ tn_tensor *tn__leaf_lend(tn_tensor *t) {
     }
     tn_tensor *place = tn_alias(leaf->grad, leaf->grad->offset, t->dims);
     if (!place->inert) {
-        forget_loan(leaf);
+        drop_loan(leaf);
         leaf->lent = tn_keep(place);
     }
     return place;
@@ -180,7 +180,7 @@ static void swap_elements(tn_tensor *a, tn_tensor *b) {
     b->own_version = was.own_version;
 }
 
-/* The place is the leaf's again. Who still sums there goes on with elements of its own. */
+/* Takes the place back. A run that still sums there continues with its own elements. */
 static void end_loan(tn_leaf *leaf) {
     if (leaf->lent && count_references(leaf->lent) > 1) {
         TN_SCOPE;
@@ -189,7 +189,7 @@ static void end_loan(tn_leaf *leaf) {
             swap_elements(leaf->lent, copy); /* both are row-major */
         }
     }
-    forget_loan(leaf);
+    drop_loan(leaf);
 }
 
 /* ---- Setting it ------------------------------------------------------------------------------ */
@@ -267,8 +267,8 @@ bool tn__exclusive(const tn_tensor *t) {
            tn_is_contiguous(t);
 }
 
-/* The gradient as the leaf may keep it: its dtype, row-major, seen by nobody else, in a storage of
- * its size (a small view would keep all of a large one). */
+/* The gradient as the leaf may keep it: its dtype, row-major, with no other references, in a
+ * storage of its size (a small view would keep all of a large one). */
 static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     if (grad->dtype != dtype) {
         return tn__ops.cast(grad, dtype);
@@ -277,7 +277,7 @@ static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
 
-/* Into the buffer of the caller's. */
+/* Into the caller's buffer. */
 static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
     if (lies_there(leaf, grad)) {
         tn__touch(leaf->grad);
@@ -325,7 +325,7 @@ tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad) {
     tn_leaf *leaf = t->leaf;
     tn_status status = tn__pending() ? tn_error() : write_grad(leaf, *grad);
     if (*grad == leaf->lent) {
-        forget_loan(leaf);
+        drop_loan(leaf);
     }
     return status;
 }

@@ -14,7 +14,7 @@ extern const struct tn__op_links {
     tn_tensor *(*copy)(tn_tensor *x);
     tn_tensor *(*copy_)(tn_tensor *x, tn_tensor *from);
     tn_tensor *(*ones_like)(const tn_tensor *t);
-    tn_tensor *(*identity)(tn_tensor *x); /* a view with a node of its own */
+    tn_tensor *(*identity)(tn_tensor *x); /* a view with its own node */
     bool (*has_nan)(tn_tensor *x);
 } tn__ops;
 

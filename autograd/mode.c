@@ -1,4 +1,4 @@
-/* Modes: whether operations are recorded, and whether NaNs are hunted. */
+/* Modes: whether operations are recorded, and whether gradients are checked for NaNs. */
 #include "autograd/mode.h"
 
 #include "autograd/links.h"

@@ -12,15 +12,16 @@ typedef struct tn__after {
 
 typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
-    int backward_depth; /* runs inside runs */
+    int backward_depth; /* nested runs */
     int ending;         /* ends of outermost runs whose functions are being called */
     int accumulating;   /* of them, those that add to leaves */
     int recompute_depth;
     int first_pass_depth; /* forwards that will be run again, recorded */
-    /* a backward rule is running: its NaNs are named after it, not after what it calls */
+    /* a backward rule is running: its NaNs are reported as its own, not as those of what it
+     * calls */
     bool in_rule;
     tn__after *after;          /* for the end of the outermost run, in order */
-    struct tn__tracer *tracer; /* tracer.h; NULL: nobody writes operations down */
+    struct tn__tracer *tracer; /* tracer.h; NULL: operations are not traced */
 } tn__grad_thread;
 
 extern _Thread_local tn__grad_thread tn__grad_self __attribute__((tls_model("initial-exec")));

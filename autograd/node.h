@@ -13,7 +13,7 @@
 #include "tensor/tensor.h"
 #include "tern/sys/op.h"
 
-/* Where the gradient of one input goes. Both pointers NULL: nobody wants it. */
+/* Where the gradient of one input goes. Both pointers NULL: it is not wanted. */
 typedef struct tn__edge {
     tn_node *node;   /* one reference */
     tn_tensor *leaf; /* one reference */
@@ -35,14 +35,14 @@ struct tn_node {
     int inputs, outputs, saved_count;
     uint64_t age; /* grows with every node of the process */
     const tn_op *op;
-    void *args; /* behind the struct */
+    void *args; /* after the struct */
     tn__edge *edges;
     tn__saved *saved;
     tn__hook *hooks;
     char *where;            /* anomaly mode: where the forward was called */
-    const tn__site *module; /* while somebody profiles: whose forward made it; or NULL */
+    const tn__site *module; /* with the profiler on: whose forward made it; or NULL */
     tn_node *doomed;        /* the release queue */
-    bool freed;             /* a backward has passed and released what was saved */
+    bool freed;             /* a backward has run and released what was saved */
 };
 
 /* Records the call: c's outputs get the node, what op->saves names is saved. Takes over what args

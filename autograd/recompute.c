@@ -1,4 +1,5 @@
-/* Recompute: a piece of the network that keeps only its inputs and runs again in backward.
+/* Recompute (gradient checkpointing): a part of the network that keeps only its inputs and runs
+ * again in backward.
  *
  * To the outer graph it is one node with edges to its inputs and to every parameter that it reads.
  * Backward runs the forward again, recorded, with the random numbers of the first time, and
@@ -38,8 +39,7 @@ static tn_values run_again(const recompute_args *args, tn_values in) {
     return out;
 }
 
-/* An input for the second forward: cut off from its history, unless that is to be differentiated as
- * well. */
+/* An input for the second forward: detached, unless its history is to be differentiated as well. */
 static tn_tensor *fresh_input(tn_op_grad *g, int i) {
     tn_tensor *t = tn_op_saved_input(g, i);
     if (!t || t->inert) {
@@ -165,7 +165,7 @@ static tn_values record_node(recompute_args args, tn_values in, tn_tensor *const
     return out;
 }
 
-/* The first forward; nothing of it is recorded when it will be run again. */
+/* The first forward; nothing is recorded if it will be run again. */
 static tn_values run_first(tn_forward f, void *user, tn_values in, bool again) {
     if (!tn__enter("recompute")) {
         return inert_values();

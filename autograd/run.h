@@ -14,7 +14,7 @@ typedef struct tn__slot {
     const void *key; /* tn_node or tn_tensor */
     tn_node *node;   /* or NULL: a leaf */
     tn_tensor *leaf;
-    bool root;                      /* the run holds a reference, and so to all behind it */
+    bool root;                      /* the run holds a reference, and so to all it leads to */
     int waiting;                    /* edges whose gradient has not arrived */
     bool wanted;                    /* tn_grad: leads to a chosen input (always true in backward) */
     bool captured;                  /* tn_grad: is a chosen input, or made one */
@@ -31,27 +31,27 @@ typedef struct tn__run {
     int heap_count;
     bool create_graph, retain_graph;
     bool accumulate; /* backward: leaves accumulate; otherwise chosen inputs are captured */
-    struct tn__profile_run *profile; /* NULL: nobody looks */
+    struct tn__profile_run *profile; /* NULL: the profiler is off */
 } tn__run;
 
 /* The slot of a node or leaf, made when new (then *fresh). -1 after TN_ENOMEM. */
 int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh);
 int tn__run_find(const tn__run *run, const void *key); /* -1: none */
 
-/* Makes a slot a root: hooks may let go of the tensor that was given. */
+/* Makes a slot a root: hooks may release the tensor that was passed. */
 void tn__run_hold(tn__slot *slot);
 
 /* Adds a gradient to output `output` of a slot. Takes no reference away from the caller. */
 void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad);
 
-bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: room for all slots */
+bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: for all slots */
 void tn__run_push(tn__run *run, int slot);
 int tn__run_pop(tn__run *run); /* -1: empty */
 
 void tn__run_finish(tn__run *run);
 
-/* Runs a node's rule on the gradients in its slot. Inside a scope of its own; din[i] are references
- * that the caller owns. */
+/* Runs a node's rule on the gradients in its slot. In its own scope; din[i] are references that the
+ * caller owns. */
 bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din);
 
 #endif

@@ -37,7 +37,7 @@ typedef struct bin {
     int count;
 } bin;
 
-/* A thread's own blocks and counts. Counts are written by the owner and read by anybody. */
+/* A thread's own blocks and counts. Counts are written by the owner and read by any thread. */
 typedef struct tn__cache {
     bin bins[CLASSES];
     int64_t allocations;
@@ -45,7 +45,7 @@ typedef struct tn__cache {
     struct tn__cache *next, *previous;
 } tn__cache;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
 static bin shared[CLASSES];
 static tn__cache *caches;
 /* of threads that have ended, or have no cache */
@@ -58,7 +58,7 @@ __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&lock);
 }
 
-/* ---- Failing on purpose ---------------------------------------------------------------------- */
+/* ---- Injected failures ----------------------------------------------------------------------- */
 
 bool tn__alloc_fails(void) {
     tn__self.allocations++;
@@ -219,7 +219,7 @@ static void small_free(void *data, size_t bytes) {
     }
 }
 
-/* ---- Both ------------------------------------------------------------------------------------ */
+/* ---- Both sizes ------------------------------------------------------------------------------ */
 
 static bool count_in(size_t bytes) {
     int64_t now = __atomic_add_fetch(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);

@@ -2,15 +2,15 @@
  *
  * Two sources. Blocks up to 64 KiB have fixed size classes; each thread keeps some free ones for
  * itself, so an allocation is a few instructions. Larger ones are cut out of segments of 2 MiB
- * pages; neighbours that are free are joined again. Statistics and the limit are tern/core.h's.
- * Under the address sanitizer nothing is cached.
+ * pages; free neighbours are merged. Statistics and the limit are tern/core.h's. Under the address
+ * sanitizer nothing is cached.
  */
 #ifndef TERN_CORE_ALLOCATOR_H
 #define TERN_CORE_ALLOCATOR_H
 
 #include "tern/core.h"
 
-/* `bytes` at a multiple of 64, not set (debug builds: all bits 1, which is NaN). NULL for 0 bytes,
+/* `bytes`, aligned to 64, uninitialised (debug builds: all bits 1, which is NaN). NULL for 0 bytes,
  * when the system has none left, or beyond tn_memory_set_limit. Raises nothing. */
 void *tn__alloc(size_t bytes);
 
@@ -20,10 +20,10 @@ void tn__free(void *data, size_t bytes);
 /* For tests: after `n` more allocations (tn__alloc and core/memory.h, all threads) one fails; 0:
  * the next. -1: none. */
 TN_API void tn__alloc_fail_at(int64_t n);
-TN_API bool tn__alloc_fail_armed(void); /* still to come: false once it has failed, or when off */
+TN_API bool tn__alloc_fail_armed(void); /* false once it has failed, or when off */
 TN_API int64_t tn__alloc_count(void);   /* of both kinds, by this thread, so far */
 
-/* Counts one allocation; true: it has to fail. */
+/* Counts one allocation; true: this one must fail. */
 bool tn__alloc_fails(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* Bytes, or a text, that grow. After a failure the calls do nothing; who needs the whole looks at
- * `failed` once, at the end:
+/* Bytes, or a text, that grow. After a failure the calls do nothing; check `failed` once, at the
+ * end:
  *
  *     tn__buffer b = {.operation = "describe"};
  *     tn__buffer_format(&b, "%s: %d", name, n);
@@ -12,11 +12,11 @@
 #include "tern/core.h"
 
 typedef struct tn__buffer {
-    char *at;              /* the bytes and a 0 after them; NULL: there were none yet */
+    char *at;              /* the bytes and a 0 after them; NULL: none yet */
     size_t bytes;          /* without that 0 */
     int64_t room;          /* of the memory at `at` */
     const char *operation; /* of TN_ENOMEM; NULL: it is not raised */
-    bool failed;           /* no memory: what came since is missing */
+    bool failed;           /* out of memory: what was appended since is missing */
 } tn__buffer;
 
 /* These append; false when the buffer has failed, now or before. */
@@ -24,7 +24,7 @@ TN_API bool tn__buffer_add(tn__buffer *b, const void *from, size_t bytes);
 TN_API bool tn__buffer_text(tn__buffer *b, const char *text);
 TN_API bool tn__buffer_format(tn__buffer *b, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Room for `more` bytes after those there, and a 0; false as above. */
+/* Makes sure that `more` bytes fit after those there, and a 0; false as above. */
 TN_API bool tn__buffer_hold(tn__buffer *b, size_t more);
 
 /* The text, "" where nothing was added, which the caller frees; NULL when the buffer failed. The
@@ -32,8 +32,8 @@ TN_API bool tn__buffer_hold(tn__buffer *b, size_t more);
 TN_API char *tn__buffer_take(tn__buffer *b);
 TN_API void tn__buffer_free(tn__buffer *b); /* and empties it */
 
-/* A new text as printf writes it, for the caller to free; NULL after raising TN_ENOMEM (nothing is
- * raised where `operation` is NULL). */
+/* A new string formatted as by printf, for the caller to free; NULL after raising TN_ENOMEM
+ * (nothing is raised where `operation` is NULL). */
 TN_API char *tn__asprintf(const char *operation, const char *format, ...) TN_PRINTF(2, 3);
 
 #endif

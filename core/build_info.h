@@ -1,4 +1,5 @@
-/* What backends tell tn_build_info: one phrase, such as "cpu-v3". A string that stays. */
+/* What backends report to tn_build_info: one phrase, such as "cpu-v3". The string must stay
+ * valid. */
 #ifndef TERN_CORE_BUILD_INFO_H
 #define TERN_CORE_BUILD_INFO_H
 

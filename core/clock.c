@@ -1,4 +1,4 @@
-/* Points in time as the waits of the system want them. */
+/* Points in time, as the system's waits take them. */
 #include "core/clock.h"
 
 #include <math.h>

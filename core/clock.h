@@ -1,4 +1,4 @@
-/* Time for deadlines and measurements: seconds of the monotonic clock, which nobody sets. */
+/* Time for deadlines and measurements: seconds of the monotonic clock, which cannot be set. */
 #ifndef TERN_CORE_CLOCK_H
 #define TERN_CORE_CLOCK_H
 
@@ -21,7 +21,7 @@ static inline double tn__now(void) {
 /* A condition whose timed waits are on this clock. */
 TN_API void tn__condition_init(pthread_cond_t *c);
 
-/* A point in time of tn__now as pthread_cond_timedwait wants it, for such conditions. */
+/* A time of tn__now as pthread_cond_timedwait takes it, for such conditions. */
 TN_API struct timespec tn__timespec(double deadline);
 
 /* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */

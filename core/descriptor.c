@@ -38,7 +38,7 @@ void tn__streams_hold(void) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Another thread may have put a file of its own there since. */
+/* Another thread may have opened a file there since. */
 static bool is_null(int fd, const struct stat *null) {
     struct stat about;
     return fstat(fd, &about) == 0 && about.st_dev == null->st_dev && about.st_ino == null->st_ino;

@@ -1,5 +1,5 @@
-/* The digest of bytes: XXH3, 128 bits. It finds damage and tells contents apart;
- * it is no signature. */
+/* The digest of bytes: XXH3, 128 bits. It finds damage and tells contents apart; it is not a
+ * signature. */
 #ifndef TERN_CORE_DIGEST_H
 #define TERN_CORE_DIGEST_H
 
@@ -10,7 +10,7 @@ enum { TN__DIGEST_DIGITS = 32 };
 /* Of one block, to digits[TN__DIGEST_DIGITS + 1]. Cannot fail. */
 void tn__digest_of(const void *data, size_t bytes, char *digits);
 
-/* Of bytes that come in pieces. */
+/* Of bytes that arrive in pieces. */
 typedef struct tn__digest tn__digest;              /* XXH3_state_t */
 tn__digest *tn__digest_new(const char *operation); /* NULL after raising TN_ENOMEM */
 void tn__digest_reset(tn__digest *d);

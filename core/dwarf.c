@@ -1,10 +1,10 @@
-/* elfutils' libdw, loaded once. What it reads is dropped again after each place, which takes less
- * than a millisecond: nothing is kept that a fork or a library in another one's place would make
- * wrong, and threads share nothing but its functions.
+/* elfutils' libdw, loaded once. What it reads is dropped after each lookup, which takes less than a
+ * millisecond: nothing is kept that a fork or a replaced library would make stale, and threads
+ * share only its functions.
  *
- * Where malloc fails inside of it, it crashes (seen with 0.188), so it is asked only while there is
- * memory. Only the files that were loaded are read: a search for separate debug information may ask
- * the network.
+ * It crashes when malloc fails inside it (seen with 0.188), so it is called only while there is
+ * memory. Only the loaded files are read: a search for separate debug information may go to the
+ * network.
  */
 #define _GNU_SOURCE 1 /* Dl_info */
 #include "core/dwarf.h"
@@ -46,7 +46,7 @@ static struct functions {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A child never sees the loader half way through. */
+/* A child never sees the loader in the middle of a call. */
 __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&lock);
 }
@@ -83,7 +83,7 @@ static void load_functions(void) {
 
 static bool has_functions(void) {
     if (!__atomic_load_n(&dw.tried, __ATOMIC_ACQUIRE)) {
-        tn__streams_hold(); /* outside: who holds a lock that fork takes waits for no other */
+        tn__streams_hold(); /* outside: holding a lock that fork takes, wait for no other */
         pthread_mutex_lock(&lock);
         if (!dw.tried) {
             load_functions();
@@ -117,7 +117,7 @@ void tn__dwarf_close(tn__dwarf *d) {
 }
 
 /* The file that was loaded, open for reading; -1: another one has its name by now. The program is
- * itself also when its file was renamed, or the folder has changed. Where a library was built again
+ * found even if its file was renamed or the current folder has changed. If a library was rebuilt
  * since, the first page, with the build id, differs. */
 static int open_loaded(const tn__object *o) {
     enum { PAGE = 4096 }; /* the smallest there is; the loader maps all of a file's first */
@@ -146,7 +146,7 @@ static Dwfl_Module *module_of(tn__dwarf *d, const tn__object *o, uintptr_t addre
     return module;
 }
 
-/* Asks each unit when there is no table of address ranges (clang writes none). */
+/* Searches each unit when there is no table of address ranges (clang writes none). */
 static Dwarf_Die *unit_of(tn__dwarf *d, Dwfl_Module *module, uintptr_t address, Dwarf_Addr *bias) {
     Dwarf_Die *unit = dw.dwfl_module_addrdie(module, address, bias);
     if (!unit) {

@@ -1,5 +1,4 @@
-/* What debug information says about an address: elfutils' libdw, loaded when the first place is
- * looked up. */
+/* What debug information says about an address: elfutils' libdw, loaded at the first lookup. */
 #ifndef TERN_CORE_DWARF_H
 #define TERN_CORE_DWARF_H
 
@@ -11,18 +10,17 @@
 typedef struct tn__object {
     Dl_info info;
     uintptr_t bias; /* what the loader added to the file's addresses */
-    bool program;   /* and no shared library */
+    bool program;   /* not a shared library */
 } tn__object;
 
 typedef struct tn__dwarf tn__dwarf;
 
-/* NULL where there is no libdw, memory is short or tn__place_lines(false) was said. */
+/* NULL without libdw, when memory is short, or after tn__place_lines(false). */
 tn__dwarf *tn__dwarf_open(void);
 void tn__dwarf_close(tn__dwarf *d);
 
-/* The path, as compiled, and line of the source of this instruction, and its function, also a
- * static one, with its start. False or NULL: it is not known. The texts live as long as d, which
- * may be NULL. */
+/* The source path, as compiled, and line of this instruction; and its function, static ones too,
+ * with its start. False or NULL: not known. The strings live as long as d, which may be NULL. */
 bool tn__dwarf_source(tn__dwarf *d, const tn__object *o, uintptr_t address, const char **path,
                       int *line);
 const char *tn__dwarf_function(tn__dwarf *d, const tn__object *o, uintptr_t address,

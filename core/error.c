@@ -1,9 +1,9 @@
 /* Errors: the first one sticks.
  *
  * tn__raise puts status and text into this thread's record; later raises are ignored until
- * tn_error_clear. The text is `place (in module.path): operation: what`. What is known when it is
- * raised goes into fixed buffers: an error needs no memory. The place is found (place.c) when the
- * text is shown: to a handler, by tn_error_message, or on its way to another thread.
+ * tn_error_clear. The text is `place (in module.path): operation: what`. What is known at that
+ * point goes into fixed buffers: an error needs no memory. The place is looked up (place.c) when
+ * the text is shown: to a handler, by tn_error_message, or when it moves to another thread.
  */
 #include "core/error.h"
 #include "core/place.h"
@@ -41,8 +41,8 @@ static size_t append_text(char *text, size_t room, size_t used, const char *form
     return used;
 }
 
-/* Begins the text with " (in mlp.fc1)", or nothing outside modules. Of very deep paths the
- * innermost names are kept. */
+/* Begins the text with " (in mlp.fc1)", or nothing outside modules. Very deep paths keep the
+ * innermost names. */
 static size_t append_modules(char *text, size_t room) {
     enum { MOST = 24 };
     const char *names[MOST];
@@ -91,8 +91,8 @@ void tn__quiet(int step) {
 static _Thread_local bool handling;
 static _Thread_local int exit_status = 1;
 
-/* A handler that clears the error and fails again would be called without end: what it raises is
- * recorded and nothing else. It reads a copy, since its own error would overwrite the text. */
+/* A handler that clears the error and fails again would be called endlessly: what it raises is only
+ * recorded. It reads a copy, since its own error would overwrite the text. */
 static void call_handler(void) {
     if (quiet > 0 || handling) {
         return;

@@ -1,5 +1,5 @@
 /* Raising errors, for every folder of the library. The public side is tern/core.h; docs/errors.md
- * tells the whole story. */
+ * has the whole story. */
 #ifndef TERN_CORE_ERROR_H
 #define TERN_CORE_ERROR_H
 
@@ -7,24 +7,25 @@
 
 /* Raises: records `place (in module.path): operation: text` as this thread's error, calls the
  * handler, and returns `status`. Does nothing while an error is pending. Every error of the library
- * begins here: a breakpoint on this function stops at the failing call. `operation` may be NULL.
+ * starts here: a breakpoint on this function stops at the failing call. `operation` may be NULL.
  * Allocates nothing for itself. */
 tn_status tn__raise(tn_status status, const char *operation, const char *format, ...)
     TN_PRINTF(3, 4);
 
-/* Whether `made`, the member from_defaults of options, says that what_defaults() made them. False
- * after raising TN_EVALUE: an initialiser made the members 0 that it does not name.
+/* Whether `made`, the options' member from_defaults, says that what_defaults() made them. False
+ * after raising TN_EVALUE: an initialiser would zero the members it does not name.
  *
  *     if (!tn__options_made(options.from_defaults, "adam", "tn_adam")) ...
  */
 bool tn__options_made(bool made, const char *operation, const char *what);
 
 /* Between tn__quiet(1) and tn__quiet(-1) errors of this thread are recorded but no handler is
- * called: for code that tries something and clears the error, or hands it on with tn_error_give. */
+ * called: for code that tries something and clears the error, or passes it on with
+ * tn_error_give. */
 void tn__quiet(int step);
 
-/* The status with which tn_error_exit ends the process in this thread, instead of 1. For the time
- * of one tn__raise: back to 1 after it. */
+/* The status with which tn_error_exit ends the process in this thread, instead of 1. For one
+ * tn__raise only: back to 1 after it. */
 void tn__exit_with(int status);
 
 /* Whether an error is pending in this thread. */
@@ -49,14 +50,13 @@ static inline void tn__frame_pop(tn__frame *frame) {
     tn__self.frames = frame->up;
 }
 
-/* How many forwards may run inside each other: far more than networks are deep, and few enough for
- * the stack of a thread. */
+/* How many forwards may be nested: far more than networks are deep, and few enough for a thread's
+ * stack. */
 #define TN__DEEPEST 1000
 
 /* Brackets around what runs a forward, which may call itself. False after raising when too many are
- * running: then nothing has begun, and nothing is to be left. From there on all are refused until
- * the outermost is over, since one that calls itself twice would otherwise need 2^1000 calls to
- * return. */
+ * running: then do not call leave. From there on all are refused until the outermost returns, since
+ * one that calls itself twice would otherwise need 2^1000 calls to return. */
 static inline bool tn__enter(const char *operation) {
     if (tn__self.depth >= TN__DEEPEST) {
         tn__self.too_deep = true;

@@ -2,9 +2,9 @@
  * rename, fsync of the folder.
  *
  * The temporary name is always PATH.tmp, created with O_EXCL and locked (flock) while it is
- * written. A PATH.tmp that nobody holds locked was left by a process that was killed, and is
- * removed; one that is locked belongs to somebody who is saving to the same path now. Whoever holds
- * the lock of the file that PATH.tmp names is the only one who may remove or rename it.
+ * written. An unlocked PATH.tmp was left by a process that was killed, and is removed; a locked one
+ * belongs to another process saving to the same path now. Only the holder of the lock on the file
+ * that PATH.tmp names may remove or rename it.
  */
 #include "core/file.h"
 #include "core/buffer.h"
@@ -41,7 +41,7 @@ static bool names_this(const char *name, int fd) {
 }
 
 /* Removes a temporary file whose writer is gone. False with errno EBUSY when it is not gone, or
- * with another reason. It may have the rights already of a file that nobody may write. */
+ * with another reason. Its mode may already be that of a read-only file. */
 static bool remove_stale(const char *name) {
     int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     int fd = tn__above_streams(open(name, O_WRONLY | how));
@@ -64,8 +64,8 @@ static bool remove_stale(const char *name) {
     return removed;
 }
 
-/* A new, locked file of this name; -1 with errno. The loop is for others who come and go between
- * two calls. */
+/* A new, locked file of this name; -1 with errno. The loop is for other processes that come and go
+ * between two calls. */
 static int create_locked(const char *name, mode_t mode) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int fd =
@@ -223,8 +223,8 @@ void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, siz
 
 /* ---- Reading back ---------------------------------------------------------------------------- */
 
-/* The part of the patch that lies in this chunk is what it should be; puts back what it replaced,
- * which the digest knows. */
+/* Whether the part of the patch in this chunk is right; puts back what it replaced, which is what
+ * the digest covers. */
 static bool undo_patch(const tn__file *f, char *chunk, size_t at, size_t bytes) {
     bool same = true;
     for (size_t i = 0; i < f->patch.bytes; i++) {
@@ -237,7 +237,7 @@ static bool undo_patch(const tn__file *f, char *chunk, size_t at, size_t bytes) 
     return same;
 }
 
-/* Size and digest of what lies in the file are those of what was put into it. */
+/* Whether size and digest of the file's contents are those of what was put into it. */
 static void read_back(tn__file *f) {
     char put[TN__DIGEST_DIGITS + 1], found[TN__DIGEST_DIGITS + 1], chunk[CHUNK];
     size_t at = 0;
@@ -269,19 +269,20 @@ static void read_back(tn__file *f) {
 
 /* ---- Taking the name ------------------------------------------------------------------------- */
 
-/* As the file that it replaces. Whoever cannot give the group away gives its rights to nobody. */
+/* Owner and mode of the file that it replaces. If the group cannot be set, its permissions are
+ * dropped. */
 static void keep_rights(tn__file *f) {
     mode_t mode = f->before.st_mode & 0777;
     bool mine = fchown(f->fd, f->before.st_uid, f->before.st_gid) == 0;
     if (!mine && fchown(f->fd, (uid_t)-1, f->before.st_gid) != 0) {
         mode = (mode & 0707) | (mode & 07) << 3;
     }
-    if (fchmod(f->fd, mode) != 0 && errno != EPERM) { /* some file systems have no rights */
+    if (fchmod(f->fd, mode) != 0 && errno != EPERM) { /* some file systems have no modes */
         note_failure(f, "setting its rights");
     }
 }
 
-/* A name is safe on disk when its folder is. */
+/* A name is safely on disk once its folder is. */
 static void sync_folder(tn__file *f) {
     char *slash = strrchr(f->temporary, '/');
     const char *folder = !slash ? "." : slash == f->temporary ? "/" : f->temporary;

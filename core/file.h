@@ -7,7 +7,7 @@
  *     return tn__file_commit(&f);            // or tn__file_abandon(&f)
  *
  * After a failure the other calls do nothing, and commit cleans up and raises: an error handler,
- * which may end the program, finds nothing left behind.
+ * which may end the program, finds no leftovers.
  */
 #ifndef TERN_CORE_FILE_H
 #define TERN_CORE_FILE_H
@@ -35,9 +35,9 @@ typedef struct tn__file {
     char buffer[4096];
 } tn__file;
 
-/* False after raising. A file that is there keeps its mode, and its owner where that is allowed; a
- * new one has the mode that the process's mask leaves. What is no regular file is refused. A link
- * is replaced, not followed: whoever put it there does not choose what is overwritten. */
+/* False after raising. An existing file keeps its mode, and its owner where that is allowed; a new
+ * one has the mode that the process's umask leaves. Anything but a regular file is refused. A
+ * symlink is replaced, not followed: whoever put it there does not choose what is overwritten. */
 bool tn__file_begin(tn__file *f, const char *path, const char *operation);
 void tn__file_put(tn__file *f, const void *data, size_t bytes);
 
@@ -47,14 +47,14 @@ void tn__file_print(tn__file *f, const char *format, ...) TN_PRINTF(2, 3);
 /* The digest of what has been put so far: digits[TN__DIGEST_DIGITS + 1]. */
 void tn__file_digest(const tn__file *f, char *digits);
 
-/* Replaces `bytes` (TN__DIGEST_DIGITS at most) of what was put, `at` bytes from the beginning, by
- * as many others. Once, after everything else. */
+/* Overwrites `bytes` (TN__DIGEST_DIGITS at most) of what was put, `at` bytes from the beginning.
+ * Once, after everything else. */
 void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes);
 
 /* From here on f->temporary can be read. */
 void tn__file_flush(tn__file *f);
 
-/* Reads back what was written and compares its size and digest, then lets it take its name. */
+/* Reads back what was written and compares its size and digest, then renames it into place. */
 tn_status tn__file_commit(tn__file *f);
 void tn__file_abandon(tn__file *f);
 

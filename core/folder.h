@@ -17,12 +17,12 @@ TN_API bool tn__folder_has(const char *folder, const char *name);
 TN_API bool tn__folder_each(const char *path, bool (*f)(const char *name, void *user), void *user,
                             const char *operation);
 
-/* Removes a folder and the files in it; one that is not there is fine. What lies in folders within
- * it stays, and is an error. A link is not followed. False after raising. */
+/* Removes a folder and the files in it; one that is not there is fine. A folder inside it stays,
+ * and is an error. A link is not followed. False after raising. */
 TN_API bool tn__folder_remove(const char *path, const char *operation);
 
-/* The names in it are safe on disk from now on. File systems that cannot sync folders, and folders
- * that may be written and not read, are fine. False with errno and what failed, static text. */
+/* Syncs the names in it to disk. File systems that cannot sync folders, and folders that may be
+ * written but not read, are fine. False with errno and what failed, static text. */
 TN_API bool tn__folder_sync(const char *path, const char **doing);
 
 #endif

@@ -1,17 +1,17 @@
 /* fork: a child has the memory of its parent and one of its threads.
  *
- * The thread that forked goes on alone: OpenMP's team, which it would wait for, stayed behind
- * (threads.c). Threads that the child makes have teams of their own.
+ * The thread that forked continues alone: OpenMP's team, which it would wait for, stayed in the
+ * parent (threads.c). Threads that the child makes have their own teams.
  *
- * Locks of the process are taken before fork and given back after it, on both sides.
+ * Locks of the process are taken before fork and released after it, on both sides.
  *
  * Groups, stores and loaders have threads, connections and shared memory. They remember the process
- * that made them, and refuse to work in another. To free them there drops the child's memory at
+ * that made them, and refuse to work in another. Freeing them there drops the child's memory at
  * most: nothing is sent, waited for, closed or removed. Devices refuse by themselves
  * (backends/cuda/device.c).
  *
- * All of it hangs on pthread_atfork. So vfork, _Fork and clone, which call no handlers, are for
- * children that become another program at once; so do those of system, popen and posix_spawn.
+ * All of it relies on pthread_atfork. So vfork, _Fork and clone, which call no handlers, are only
+ * for children that exec at once, as those of system, popen and posix_spawn do.
  */
 #include "core/fork.h"
 
@@ -36,7 +36,7 @@ bool tn__refuse_inherited(uint32_t process, const char *operation, const char *w
 
 /* ---- Handlers -------------------------------------------------------------------------------- */
 
-/* The order says nothing, since all are innermost. */
+/* The order does not matter, since all are innermost. */
 enum { LOCKS = 16 };
 static pthread_mutex_t *locks[LOCKS];
 static int lock_count;

@@ -10,8 +10,8 @@ enum { DEEPEST = 16, DEEPEST_OF_ANY = 512 };
 typedef struct reader {
     tn__json_file *f;
     const char *begin, *at, *end;
-    /* In f->texts. Room for all: the 0 behind a text takes the place of a quote, that behind a
-     * number the place of what ended it; behind the last one there may be none. */
+    /* In f->texts. All fit: the 0 after a text takes the place of a quote, that after a number the
+     * place of what ended it; the last one may have none. */
     char *free;
     uint32_t count;
     int64_t room;
@@ -49,7 +49,7 @@ static bool is_digit(char byte) {
     return byte >= '0' && byte <= '9';
 }
 
-/* The place of a new value; false: no memory. */
+/* Appends a new value; false: no memory. */
 static bool new_value(reader *r, uint32_t *index) {
     if (!tn__grow(&r->f->values, (int64_t)r->count + 1, &r->room, sizeof(*r->f->values), NULL)) {
         return false;
@@ -77,7 +77,7 @@ static bool read_hex(reader *r, uint32_t *code) {
     return true;
 }
 
-/* Behind "\u". Characters beyond 0xffff are two escapes, a high surrogate and a low one. */
+/* After "\u". Characters beyond 0xffff are two escapes, a high surrogate and a low one. */
 static bool read_code(reader *r) {
     uint32_t code, low = 0;
     if (!read_hex(r, &code)) {
@@ -225,7 +225,7 @@ static bool read_word(reader *r, tn__json *value) {
 
 static bool read_value(reader *r, const char *key);
 
-/* The members up to `close`, behind the bracket that opened them. */
+/* The members up to `close`, after the opening bracket. */
 static bool read_members(reader *r, bool keys, char close, uint32_t *count) {
     skip_spaces(r);
     if (take_byte(r, close)) {

@@ -1,9 +1,8 @@
 /* JSON, read strictly: what RFC 8259 allows and nothing more, less three things that headers of
- * safetensors never have: characters of number 0, nesting beyond 16 levels, and numbers that begin
- * with -0.
+ * safetensors never have: NUL characters, nesting beyond 16 levels, and numbers that begin with -0.
  *
- * Values lie in one array in the order of the text: a list or an object is followed by what it
- * holds. Numbers that are not whole, or do not fit, are kept as the text that they are.
+ * Values are in one array in the order of the text: a list or an object is followed by its
+ * contents. Numbers that are not whole, or do not fit, are kept as the text that they are.
  */
 #ifndef TERN_CORE_JSON_H
 #define TERN_CORE_JSON_H
@@ -23,8 +22,8 @@ typedef enum tn__json_kind {
 
 typedef struct tn__json {
     const char *key;  /* in an object; otherwise NULL */
-    const char *text; /* what a text says; a word or a number as it stands; otherwise NULL */
-    size_t bytes;     /* of a text, without the 0 behind it */
+    const char *text; /* a string's text; a word or a number as written; otherwise NULL */
+    size_t bytes;     /* of a text, without the 0 after it */
     int64_t whole;    /* of TN__JSON_WHOLE */
     uint32_t count;   /* of members or elements */
     uint32_t values;  /* this one and all within it */
@@ -32,17 +31,17 @@ typedef struct tn__json {
 } tn__json;
 
 typedef struct tn__json_file {
-    tn__json *values; /* [0] is the whole; NULL after an error */
+    tn__json *values; /* [0] is the root; NULL after an error */
     char *texts;
     const char *wrong; /* static text; NULL: no memory */
     size_t at;         /* where, in bytes */
 } tn__json_file;
 
-/* Reads `bytes` of text, all of them. False with what is wrong; there is nothing to free then. A
- * key that is used twice is found where it is looked for: here both are there. */
+/* Reads `bytes` of text, all of them. False with what is wrong; there is nothing to free then.
+ * Duplicate keys are kept: what looks a key up deals with them. */
 bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
-/* The same for JSON that others wrote for others: with characters of number 0 (a text's `bytes`
- * counts them), numbers that begin with -0, which are not whole, and nesting up to 512 levels. */
+/* The same for JSON in the wild: with NUL characters (a text's `bytes` counts them), numbers that
+ * begin with -0, which are not whole, and nesting up to 512 levels. */
 bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes);
 
 void tn__json_free(tn__json_file *f);

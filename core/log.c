@@ -25,8 +25,8 @@ __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&lock);
 }
 
-/* Sinks that are running in this thread. A sink may log, but not without end: what it says while it
- * is called for what it has said goes nowhere. */
+/* Sinks that are running in this thread. A sink may log, but not endlessly: what it logs while
+ * handling its own message goes nowhere. */
 enum { MOST_WITHIN = 2 };
 static _Thread_local int within;
 
@@ -56,7 +56,7 @@ void tn_log_to(tn_log_sink new_sink, tn_log_level new_most, void *user) {
     pthread_mutex_unlock(&lock);
 }
 
-/* To whom the log goes, else to `other` (NULL: nobody). */
+/* To the sink, else to `other` (NULL: nowhere). */
 static void write_line(tn_log_level level, tn_log_sink other, const char *format,
                        va_list arguments) {
     char text[LONGEST_LINE];

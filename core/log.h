@@ -4,12 +4,12 @@
 
 #include "tern/core.h"
 
-/* A warning of TN_LOG_WARN that goes to stderr where the log goes nowhere: for what endangers the
- * user and shows in nothing else (docs/errors.md has the list). Said once. TERN_LOG=error keeps it
+/* A warning of TN_LOG_WARN that goes to stderr if the log goes nowhere: for dangers to the user
+ * that show in nothing else (docs/errors.md has the list). Said once. TERN_LOG=error keeps it
  * silent. */
 void tn__log_loud(const char *format, ...) TN_PRINTF(1, 2);
 
-/* Whether anybody hears what is logged at this level. */
+/* Whether messages of this level go anywhere. */
 bool tn__log_heard(tn_log_level level);
 
 #endif

@@ -139,7 +139,7 @@ bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size, cons
         more = count < 8 ? 8 : count;
     }
     void *before, *larger = NULL;
-    memcpy(&before, array, sizeof(before)); /* as bytes: it is a T * of the caller's */
+    memcpy(&before, array, sizeof(before)); /* as bytes: it is a T * of the caller */
     if (!__builtin_mul_overflow(more, size, &bytes)) {
         larger = tn__realloc(before, (size_t)bytes);
     }

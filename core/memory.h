@@ -28,7 +28,7 @@ void *tn__struct_alloc(size_t bytes);
 void tn__struct_free(void *block, size_t bytes);
 
 /* As tn__struct_free, but the block is left as it is until this thread has retired a few thousand
- * more, all of the same size: who still has a pointer to it can find out that it is dead. */
+ * more of the same size: holders of a stale pointer can find out that it is dead. */
 void tn__struct_retire(void *block, size_t bytes);
 
 /* A copy of a string. */
@@ -41,7 +41,7 @@ TN_API void *tn__malloc_for(size_t bytes, const char *operation);
 TN_API void *tn__calloc_for(size_t count, size_t size, const char *operation);
 TN_API char *tn__strdup_for(const char *text, const char *operation);
 
-/* What tn__grow does when there is not enough room yet. */
+/* What tn__grow does when the array is too small. */
 TN_API bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size,
                            const char *operation);
 

@@ -1,4 +1,4 @@
-/* Numbers that people read and write. Real ones lose nothing: the shortest text that reads back as
+/* Numbers for people to read and write. Real ones round-trip: the shortest text that reads back as
  * the number, "0.1" and not "0.10000000000000001".
  */
 #ifndef TERN_CORE_NUMBER_H
@@ -27,8 +27,8 @@ static inline tn__number tn__number_of(double value) {
     return n;
 }
 
-/* False where the text is not one number, all of it; *value is then not to be used. A real one has
- * a point in every locale, and may be infinite or NaN. */
+/* False where the text is not one number, all of it; *value is then undefined. A real one has a
+ * point in every locale, and may be infinite or NaN. */
 static inline bool tn__whole_from(const char *text, int64_t *value) {
     char *end;
     errno = 0;

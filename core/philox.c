@@ -49,7 +49,7 @@ double tn_random_normal(tn_generator *g) {
 }
 
 /* Values below 2^64 mod n are drawn again, so that what is left is a whole number of ranges. One
- * draw in the average; each retry takes the next index of the same call, so a draw is always one
+ * draw on average; each retry takes the next index of the same call, so a draw is always one
  * call. */
 int64_t tn_random_below(tn_generator *g, int64_t n) {
     if (!g) {

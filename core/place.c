@@ -26,7 +26,7 @@ static _Unwind_Reason_Code add_frame(struct _Unwind_Context *context, void *to) 
     return s->count < TN__STACK_FRAMES ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
-/* backtrace() would load the unwinder when it is called first, which takes memory. */
+/* The first backtrace() loads the unwinder, which takes memory. */
 void tn__stack_keep(tn__stack *stack) {
     stack->count = 0;
     stack->pending = true;
@@ -70,7 +70,7 @@ static bool runtime_object(const char *path) {
 }
 
 /* For a library that is linked statically: whether the function that begins at `start` is in one of
- * its source files, which are in the folders beside the one of this file. */
+ * its source files, which are in the folders next to this file's. */
 static bool own_source(tn__dwarf *d, const tn__object *o, uintptr_t start) {
     static const char *const folders[] = {"core/",        "tensor/", "backends/", "autograd/",
                                           "ops/",         "nn/",     "optim/",    "data/",

@@ -1,4 +1,4 @@
-/* Where an error was raised: the stack is kept then, and looked up when the text is shown. */
+/* Where an error was raised: the stack is captured then, and symbolised when the text is shown. */
 #ifndef TERN_CORE_PLACE_H
 #define TERN_CORE_PLACE_H
 
@@ -19,8 +19,8 @@ void tn__stack_keep(tn__stack *stack);
 /* This thread's, of its pending error; as tn__thread_texts. */
 tn__stack *tn__thread_stack(void);
 
-/* While false, places are functions and offsets: libdw is not asked, which may crash where malloc
- * fails. For tests that let it fail. */
+/* While false, places are functions and offsets: libdw, which may crash when malloc fails, is not
+ * used. For tests that make malloc fail. */
 TN_API void tn__place_lines(bool on);
 
 #endif

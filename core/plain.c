@@ -18,8 +18,8 @@ static size_t run_of(const char *at, size_t length, int least, int most) {
     return n;
 }
 
-/* How much of a text could be in a string for the terminal: what stands before the last end of
- * one. Found once, so that beginnings without an end cost no search each. */
+/* How much of a text could be inside a terminal string: what is before the last terminator. Found
+ * once, so that unterminated openings cost no search each. */
 static size_t strings_reach(const char *text, size_t length) {
     while (length > 0 && text[length - 1] != BELL &&
            !(text[length - 1] == '\\' && length > 1 && text[length - 2] == ESCAPE)) {
@@ -28,7 +28,7 @@ static size_t strings_reach(const char *text, size_t length) {
     return length;
 }
 
-/* ESC ] … and its like, up to BEL or ESC \. One without an end loses only its beginning, so that
+/* ESC ] … and its like, up to BEL or ESC \. An unterminated one loses only its opening, so that
  * nothing is hidden. */
 static size_t string_length(const char *at, size_t reach) {
     for (size_t n = 2; n < reach; n++) {
@@ -43,7 +43,7 @@ static size_t string_length(const char *at, size_t reach) {
 }
 
 /* The bytes of the escape sequence at `at`, or of as much of it as there is. 1: an ESC and no more.
- * `*colour` when it sets how the following text looks, and nothing else. */
+ * *colour: it only sets the look of the text that follows. */
 static size_t sequence_length(const char *at, size_t length, size_t reach, bool *colour) {
     if (length < 2) {
         return 1;
@@ -77,7 +77,7 @@ static size_t character_length(const char *at, size_t length) {
     return whole ? wanted : 1;
 }
 
-/* Whether these bytes, one character, are one that a terminal obeys. */
+/* Whether these bytes are a control character. */
 static bool is_control(const char *at, size_t bytes) {
     if (bytes == 2) {
         return at[0] == '\xc2' && in_range(at[1], 0x80, 0x9f);

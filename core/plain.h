@@ -1,17 +1,17 @@
-/* Text for people: what somebody else wrote, without what a terminal would take for a command.
+/* Text for people: what others wrote, without what a terminal would take for a command.
  *
  * A name in a file, a peer's report or a program's line may hold anything. On a terminal escape
- * sequences move the cursor, rename the window, fill the clipboard; a \b hides what stands before
- * it. So whatever quotes others passes here on its way to a person. UTF-8 stays as it is. */
+ * sequences move the cursor, rename the window, fill the clipboard; a \b hides what is before it.
+ * So whatever quotes others passes through here on its way to a person. UTF-8 stays as it is. */
 #ifndef TERN_CORE_PLAIN_H
 #define TERN_CORE_PLAIN_H
 
 #include "tern/core.h"
 
-/* Writes `from` to `to`, which may be the same and needs no more room; returns how many bytes.
- * Escape sequences go whole. Every other control character but the tab becomes '?': C0 (the newline
- * too: give it lines), DEL, and C1 as UTF-8 or as a single byte. With `colours` the sequences
- * that set colours and weight stay, and the other characters go without a '?'. */
+/* Writes `from` to `to`, which may be the same and needs no more bytes; returns how many. Escape
+ * sequences are dropped whole. Every other control character but the tab becomes '?': C0 (the
+ * newline too: give it lines), DEL, and C1 as UTF-8 or as a single byte. With `colours` the
+ * sequences that set colours and weight stay, and the other characters go without a '?'. */
 TN_API size_t tn__plain_text(char *to, const char *from, size_t length, bool colours);
 
 /* The same in place, line by line, for a text with a 0 at its end. */

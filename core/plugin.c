@@ -1,7 +1,7 @@
 /* Plugins: found, opened once, and kept; or remembered with the reason why not.
  *
- * In the folders only a file that exists is tried. So when one exists but cannot be loaded its
- * reason is told, and otherwise what the loader says after its own search.
+ * In the folders only a file that exists is tried. So if one exists but cannot be loaded its reason
+ * is reported, and otherwise what the loader says after its own search.
  */
 #define _GNU_SOURCE 1 /* dladdr */
 #include "core/plugin.h"
@@ -18,8 +18,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* Weak: no loader comes into a program that is linked statically for our sake. The linker would
- * warn of it (as it does of libgomp's). */
+/* Weak: a statically linked program does not get a loader on our account. The linker would warn of
+ * it (as it does of libgomp's). */
 #pragma weak dlopen
 
 typedef struct plugin {
@@ -53,7 +53,7 @@ static void own_folder(char *folder, size_t room) {
     }
 }
 
-/* Whether a loader started this program, and so knows its libraries. */
+/* Whether a dynamic loader started this program, and so knows its libraries. */
 static bool has_loader(void) {
     const ElfW(Phdr) *header = (const ElfW(Phdr) *)getauxval(AT_PHDR);
     unsigned long left = header ? getauxval(AT_PHNUM) : 0;

@@ -1,7 +1,6 @@
-/* Parts of Tern that need a library which not every machine has: libtern_NAME.so,
- * loaded when asked for.
+/* Parts of Tern that need a library not every machine has: libtern_NAME.so, loaded on demand.
  *
- * It is looked for beside libtern.so, then in the folders of TERN_PLUGIN_PATH (separated by
+ * It is searched for next to libtern.so, then in the folders of TERN_PLUGIN_PATH (separated by
  * colons), then where the loader searches. A program that is linked statically has no plugins. */
 #ifndef TERN_CORE_PLUGIN_H
 #define TERN_CORE_PLUGIN_H
@@ -9,8 +8,8 @@
 #include "tern/core.h"
 
 /* The address of `symbol` in plugin `name` ("gloo"), which stays loaded. NULL with the loader's own
- * words in why[room]; a later call for the same plugin says the same at once.
- * Any thread. Raises nothing. */
+ * words in why[room]; later calls for the same plugin give the same answer at once. Any thread.
+ * Raises nothing. */
 TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t room);
 
 /* Opens a shared library by its file or soname, as dlopen does. NULL with why[room]: a program that

@@ -11,7 +11,7 @@ static bool word_is_plain(const char *word) {
     return *word && word[strspn(word, plain)] == 0;
 }
 
-/* Between quotes everything is itself but the quote: 'it'\''s'. Returns the end. */
+/* Between quotes everything but the quote is literal: 'it'\''s'. Returns the end. */
 static char *put_quoted(char *to, const char *word) {
     *to++ = '\'';
     for (; *word; word++) {

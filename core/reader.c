@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What files without a size may have: in them nothing else tells an end. */
+/* The most that is read of files without a size: they have no other limit. */
 enum { UNSIZED_LEAST = 4096, UNSIZED_MOST = 64 << 20 };
 
 static const char *kind_of(mode_t mode) {
@@ -30,7 +30,7 @@ bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
         return false;
     }
     struct stat about;
-    /* To open a device may already do something; what is opened is looked at again. */
+    /* Opening a device may already have effects; what was opened is checked again. */
     bool known = stat(path, &about) == 0;
     if (known && S_ISREG(about.st_mode)) {
         r->fd = tn__above_streams(open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));

@@ -1,11 +1,10 @@
 /* Files that are read.
  *
- * A path may name what only looks like a file: a FIFO hangs whoever opens it, a device has no end.
- * And others may write a file while it is read. So: regular files only, nothing is waited for, a
- * file that grows is read as long as it was when it was opened, and one that was cut short is an
- * error. For the last of these nothing is mapped but for programs that ask (tn_safetensors_map,
- * tn_lm_load_options): behind the new end of a file that was cut short a mapped page is a signal
- * (SIGBUS) for whoever touches it, at any later time.
+ * A path may name something else than a file: opening a FIFO hangs, a device has no end. And others
+ * may write a file while it is read. So: regular files only, nothing blocks, a file that grows is
+ * read up to the size it had when it was opened, and one that was truncated is an error. For the
+ * last of these nothing is mapped unless the program asks (tn_safetensors_map, tn_lm_load_options):
+ * touching a mapped page after the new end of a truncated file is a SIGBUS, at any later time.
  *
  *     tn__reader r;
  *     if (!tn__reader_open(&r, path, "load")) { return tn_error(); }
@@ -33,7 +32,7 @@ TN_API bool tn__reader_get(const tn__reader *r, size_t at, void *to, size_t byte
 
 TN_API void tn__reader_close(tn__reader *r); /* one that is not open, too */
 
-/* A whole file, and a 0 behind it; the caller frees. NULL after raising, TN_ENOMEM too. A file
+/* A whole file, and a 0 after it; the caller frees. NULL after raising, TN_ENOMEM too. A file
  * without a size, as those of /proc are, is read to its end, which must come within 64 MiB. */
 TN_API char *tn__read_whole(const char *path, size_t *bytes, const char *operation);
 

@@ -21,7 +21,7 @@
 #define MOVES ((uintptr_t)1) /* the entry moves to the scope outside */
 
 /* More than programs hold on purpose (the largest GPT-2 has 580 parameters), and few enough that a
- * loop of a thousand steps gets there. TERN_ROOT_TENSORS=N is another number; 0: say nothing. */
+ * loop of a thousand steps gets there. TERN_ROOT_TENSORS=N sets another number; 0: no warning. */
 enum { ROOT_MANY = 10000 };
 
 int64_t tn__live_count;
@@ -54,7 +54,7 @@ static size_t root_many(void) {
     return known;
 }
 
-/* A loop without a scope: said once, where the latest tensor is made. */
+/* A loop without a scope: warned of once, where the latest tensor is made. */
 static void warn_root(void) {
     static bool said; /* atomic */
     if (__atomic_load_n(&said, __ATOMIC_RELAXED) ||

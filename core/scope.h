@@ -8,7 +8,7 @@
  * raised and the reference is dropped. */
 bool tn__scope_own(tn_object *object);
 
-/* Whether nobody counts it: it is static. */
+/* Whether it is static, and not counted. */
 static inline bool tn__object_immortal(const tn_object *object) {
     return __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == TN__IMMORTAL;
 }
@@ -19,8 +19,8 @@ static inline void tn__object_keep(tn_object *object) {
     }
 }
 
-/* Drops one reference; true when it was the last. The only owner needs no atomic subtraction:
- * nobody else can add one. */
+/* Drops one reference; true when it was the last. The only owner needs no atomic subtraction: no
+ * one else can add one. */
 static inline bool tn__last_reference(int32_t *refs) {
     int32_t now = __atomic_load_n(refs, __ATOMIC_ACQUIRE);
     return now == 1 || (now != TN__IMMORTAL && __atomic_fetch_sub(refs, 1, __ATOMIC_ACQ_REL) == 1);
@@ -37,14 +37,14 @@ static inline void tn__object_release(tn_object *object) {
  */
 enum { TN__FORWARD_SCOPE = 0, TN__NO_SCOPE = -1 };
 
-/* From now on this is what ends tensors; returns what was before, to be put back. */
+/* Sets what ends tensors from now on; returns the previous value, to be restored. */
 static inline const tn_scope *tn__ending(const tn_scope *by) {
     const tn_scope *before = tn__self.ending;
     tn__self.ending = by;
     return before;
 }
 
-/* What tn_live_tensors reads; whoever makes or destroys a tensor counts here. */
+/* What tn_live_tensors reads; code that makes or destroys a tensor counts here. */
 extern int64_t tn__live_count;
 
 /* The inert tensor, which lives in tensor/: what a failed tn_adopt returns. */

@@ -8,12 +8,12 @@
  * A header knows its block's size and the block before, so a freed block is joined with free
  * neighbours at once. Free blocks hang in lists by size, 8 lists for each power of two; a bit for
  * each list says whether there is something in it. A request takes the first block of the first
- * list that surely fits and leaves the rest as a free block. So memory serves any mix of sizes, and
- * what is wasted inside a block is below two pages.
+ * list that is sure to fit and leaves the rest as a free block. So memory serves any mix of sizes,
+ * and what is wasted inside a block is below two pages.
  *
  * Fresh pages are slow, so segments stay mapped. Before another one is mapped, unused ones that are
- * too small for the request are given back in exchange: the sum follows the peak instead of adding
- * up every shape ever seen.
+ * too small for the request are unmapped in exchange: the sum follows the peak instead of adding up
+ * every shape ever seen.
  */
 #include "core/segments.h"
 
@@ -123,7 +123,7 @@ static block *find_block(size_t size) {
     return NULL;
 }
 
-/* Marks b used and gives what it has too much back as a free block. */
+/* Marks b used and splits off the excess as a free block. */
 static void use_block(block *b, size_t size) {
     take_out(b);
     b->used = true;
@@ -170,8 +170,7 @@ static size_t unmap_unused(size_t enough) {
     return given;
 }
 
-/* `bytes` (a multiple of HUGE) at a multiple of HUGE, so that huge pages can lie under all of
- * it. */
+/* `bytes` (a multiple of HUGE) at a multiple of HUGE, so that huge pages can back all of it. */
 static void *map_aligned(size_t bytes) {
     char *start =
         mmap(NULL, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -45,9 +45,8 @@ static tn__trace spans = {.lock = PTHREAD_MUTEX_INITIALIZER, .details = put_deta
 /* The tree, and what belongs to it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tn__site root;
-static uint64_t session; /* atomic: grows when all is forgotten; spans of an older one are dropped
-                          */
-static double seen_since, seen_before; /* 0: not now; what was seen until then */
+static uint64_t session; /* atomic: grows at each reset; spans of an older one are dropped */
+static double seen_since, seen_before; /* 0: not now; the time seen until then */
 static int process_number;
 
 __attribute__((constructor)) static void care_for_fork(void) {
@@ -158,7 +157,7 @@ static void add_event(const tn__span *span, const char *row, double end) {
     tn__trace_add(&spans, &e.event);
 }
 
-/* What was seen of an older session, or ends when nobody looks any more, is dropped. */
+/* What began in an older session, or ends after profiling stopped, is dropped. */
 static void finish_span(const tn__span *span, const char *row, double end) {
     pthread_mutex_lock(&lock);
     bool counts = span->session == session && seen_since > 0;
@@ -230,19 +229,19 @@ int tn__spans_process(void) {
     return process_number;
 }
 
-static void forget_sites(tn__site *site) {
+static void clear_sites(tn__site *site) {
     site->calls = 0;
     site->seconds = site->bytes = site->flops = site->least = 0;
     for (tn__site *below = site->first; below; below = below->next) {
-        forget_sites(below);
+        clear_sites(below);
     }
 }
 
 void tn__spans_forget(void) {
     pthread_mutex_lock(&lock);
     session++;
-    forget_sites(&root);
-    tn__trace_forget(&spans);
+    clear_sites(&root);
+    tn__trace_clear(&spans);
     seen_before = 0;
     seen_since = seen_since > 0 ? tn__now() : 0;
     pthread_mutex_unlock(&lock);

@@ -1,9 +1,9 @@
 /* Spans: what a thread is doing, one inside the other, and how long it took. The profiler's
  * mechanism; its public side is tern/profiler.h.
  *
- * While nobody profiles a span costs the branch that asks. Otherwise each span that ends
- * is an event of a trace (core/trace.h), and is counted at its site: the place of its name below
- * the names around it. Sites make a tree, from which tables are made; the trace is for viewers.
+ * While the profiler is off a span costs one branch. Otherwise each span that ends is an event of a
+ * trace (core/trace.h), and is counted at its site: the place of its name below the names around
+ * it. Sites make a tree, from which tables are made; the trace is for viewers.
  *
  *     tn__span span;
  *     bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_WAIT, name);
@@ -27,12 +27,12 @@ typedef enum tn__span_kind {
     TN__SPAN_OP,         /* an operation, also one that is not in the registry (fill, adam) */
     TN__SPAN_GRADIENT,   /* an operation's backward */
     TN__SPAN_KERNEL,     /* the device's part of either */
-    TN__SPAN_COLLECTIVE, /* of a group, in a row of its own */
+    TN__SPAN_COLLECTIVE, /* of a group, in a separate row */
     TN__SPAN_WAIT,       /* for a collective */
     TN__SPAN_KINDS
 } tn__span_kind;
 
-/* A place in the tree. Lives for ever. */
+/* A place in the tree. Never freed. */
 typedef struct tn__site {
     struct tn__site *up, *next, *first; /* the site around it, its neighbour, what is below it */
     tn__span_kind kind;
@@ -41,14 +41,14 @@ typedef struct tn__site {
     double seconds;
     /* of what was done here itself, not below */
     double bytes, flops;
-    double least; /* seconds that the machine needs for these at its limits */
+    double least; /* seconds that these take at the machine's limits */
 } tn__site;
 
 typedef struct tn__span {
     struct tn__span *up;
     tn__site *site;
     double begin;
-    double bytes, flops, least; /* whoever knows them sets them before the end */
+    double bytes, flops, least; /* set before the end, where they are known */
     uint64_t session;
     char note[64]; /* shown with the event: "[64, 20] [30, 20]" */
 } tn__span;
@@ -62,14 +62,14 @@ static inline bool tn__profiled(void) {
 /* The name is copied. */
 bool tn__span_begin(tn__span *span, tn__span_kind kind, const char *name);
 void tn__span_end(tn__span *span);
-/* Ends it uncounted, also where others of this thread are still inside it. */
+/* Ends it uncounted, even if others of this thread are still inside it. */
 void tn__span_drop(tn__span *span);
 
-/* What has already been, in a row that is not this thread's, and in no other span. */
+/* Something that is already over, in a row that is not this thread's, inside no other span. */
 void tn__span_record(tn__span_kind kind, const char *name, const char *note, const char *row,
                      double begin, double end, double bytes);
 
-/* The module of this thread whose forward is running; NULL: none, or nobody looks. */
+/* The module of this thread whose forward is running; NULL: none, or the profiler is off. */
 tn__site *tn__span_module(void);
 /* This thread's innermost span, or NULL. */
 tn__span *tn__span_innermost(void);
@@ -79,8 +79,8 @@ TN_API void tn__site_path(const tn__site *site, char *text, size_t room);
 
 /* ---- For the profiler ------------------------------------------------------------------------ */
 
-/* Makes room for `events` of the trace (the first call's number counts) and forgets what was seen
- * so far. `process` is the number of this one among its kind. False: no memory. */
+/* Allocates `events` of the trace (the first call's number counts) and clears what was seen so far.
+ * `process` is the number of this one among its kind. False: no memory. */
 bool tn__spans_begin(int64_t events, int process);
 int tn__spans_process(void);
 void tn__spans_forget(void);
@@ -90,11 +90,11 @@ typedef enum tn__spans_mode { TN__SPANS_OFF, TN__SPANS_WARM, TN__SPANS_ON } tn__
 void tn__spans_see(tn__spans_mode mode);
 
 /* Calls f for each site below the root that has calls itself or below it, parents first. The tree
- * does not change meanwhile, and f begins no span. */
+ * does not change during the call, and f begins no span. */
 typedef void (*tn__site_visitor)(const tn__site *site, void *user);
 TN_API void tn__sites_each(tn__site_visitor f, void *user);
 
-/* Seconds in which spans were seen since they were last forgotten. */
+/* Seconds in which spans were seen since they were last cleared. */
 TN_API double tn__spans_seconds(void);
 TN_API uint64_t tn__spans_count(void); /* how many were seen then */
 

@@ -1,6 +1,6 @@
-/* What core keeps per thread, in one small block that is reached without a function call.
+/* What core keeps per thread, in one small block that is accessed without a function call.
  *
- * Everything here starts as zeros. Texts, which are large, lie elsewhere (tn__thread_texts).
+ * Everything here starts as zeros. Texts, which are large, are elsewhere (tn__thread_texts).
  */
 #ifndef TERN_CORE_THREAD_H
 #define TERN_CORE_THREAD_H
@@ -24,15 +24,15 @@ typedef struct tn__thread {
     struct tn__spares *spares; /* free structs (memory.c) */
     int64_t allocations;       /* tries to allocate, for tests (allocator.h) */
     struct tn__texts *texts;
-    int threads;   /* what OpenMP was last told in this thread (threads.c) */
-    int depth;     /* forwards that are running inside each other (error.h) */
-    bool too_deep; /* more of them were wanted than may be */
+    int threads;   /* what OpenMP was last set to in this thread (threads.c) */
+    int depth;     /* nested forwards (error.h) */
+    bool too_deep; /* more of them were asked for than are allowed */
     bool alone;    /* forked by a process with threads: this one has no team any more */
 } tn__thread;
 
 /* initial-exec: an access is one instruction, also inside a shared library. Programs that load the
  * library late (dlopen) have only a few hundred bytes for all its thread-local variables together:
- * keep this block small, and put nothing large beside it.
+ * keep this block small, and put nothing large next to it.
  *
  * Name it at each use, take no pointer to it: gcc -O1 lets the undefined sanitizer's null check
  * read the flags of the addition that makes its address, and a static link turns that addition into
@@ -50,7 +50,7 @@ typedef struct tn__texts {
 /* This thread's; when there is no memory for them, one that threads share, so this never fails. */
 tn__texts *tn__thread_texts(void);
 
-/* From now on this thread's root scope and caches are released when it ends. */
+/* Arranges for this thread's root scope and caches to be released when it ends. */
 void tn__thread_watch(void);
 
 /* Called at a thread's end, in this order (threads.c). */

@@ -14,13 +14,13 @@ __attribute__((constructor)) static void restore_environment(void) {
     tn__wait_restore();
 }
 
-static int wanted; /* atomic; what tn_set_threads said; 0: nothing */
+static int wanted; /* atomic; what tn_set_threads set; 0: nothing */
 
-/* OpenMP ends the process when it cannot start as many threads as it was told. */
+/* OpenMP ends the process when it cannot start as many threads as it was asked for. */
 enum { MOST_THREADS = 4096 };
 
-/* OpenMP keeps the number per thread: a thread that was not told yet is told here, and so is one
- * that OMP_NUM_THREADS has told nonsense. */
+/* OpenMP keeps the number per thread: it is set here for a thread that has none yet, and for one
+ * that got nonsense from OMP_NUM_THREADS. */
 int tn_threads(void) {
     int n = tn__self.alone ? 1 : __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (n == 0) {
@@ -63,10 +63,10 @@ void tn__threads_fork(void) {
     has_company = !__libc_single_threaded;
 }
 
-/* OpenMP keeps a thread's team for its next region. After fork there is nobody in it, and the
- * region would wait for ever: of libgomp's, which cannot be asked whether there is one. Where the
- * process had one thread there was none. OpenMP itself is told by the next tn_threads: libomp has
- * locks that its own handler, which comes later, gives back. */
+/* OpenMP keeps a thread's team for its next region. After fork the team is empty, and the region
+ * would wait forever: libgomp's would, which cannot be asked whether there is a team. A process
+ * with one thread had none. OpenMP itself is set by the next tn_threads: libomp has locks that its
+ * own handler, which runs later, releases. */
 void tn__threads_child(void) {
     if (has_company) {
         tn__self.alone = true;
@@ -74,7 +74,7 @@ void tn__threads_child(void) {
     }
 }
 
-/* ---- A thread's own -------------------------------------------------------------------------- */
+/* ---- Per thread ------------------------------------------------------------------------------ */
 
 /* With the texts, where the pending error was raised. */
 typedef struct own_texts {
@@ -107,7 +107,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t at_end;
 static bool have_key;
 
-/* The root scope goes first: what it releases goes into the caches. */
+/* The root scope comes first: what it releases goes into the caches. */
 static void thread_end(void *unused) {
     (void)unused;
     tn__self.watched = false;

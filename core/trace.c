@@ -29,7 +29,7 @@ static uint64_t *slot_of(const tn__trace *trace, uint64_t number) {
     return &trace->words[(number - 1) % trace->room * (1 + trace->event_words)];
 }
 
-/* Under the lock. The slot's first word is odd while the others change; a reader that meets any of
+/* Under the lock. The slot's first word is odd while the others change; a reader that sees any of
  * them new finds the first one new as well. */
 static void write_slot(const tn__trace *trace, uint64_t number, const tn__event *e) {
     uint64_t *slot = slot_of(trace, number);
@@ -57,7 +57,7 @@ bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n) {
     return trace->room > 0;
 }
 
-void tn__trace_forget(tn__trace *trace) {
+void tn__trace_clear(tn__trace *trace) {
     uint64_t count = __atomic_load_n(&trace->count, __ATOMIC_ACQUIRE);
     __atomic_store_n(&trace->forgotten, count, __ATOMIC_RELEASE);
 }
@@ -86,7 +86,7 @@ void tn__trace_change(tn__trace *trace, const tn__event *e) {
 bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e) {
     const uint64_t *slot = number > 0 ? slot_of(trace, number) : NULL;
     unsigned char *to = (unsigned char *)e;
-    /* The writer that is met in the middle may be the one whom this signal handler interrupts. */
+    /* The writer caught in the middle may be the one that this signal handler interrupts. */
     for (int attempt = 0; slot && attempt < 100; attempt++) {
         uint64_t before = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
         for (size_t i = 0; i < trace->event_words; i++) {
@@ -136,7 +136,7 @@ static long long whole_ns(double seconds) {
     return fabs(seconds) < 1e9 ? llround(seconds * 1e9) : 0;
 }
 
-/* Microseconds with three digits behind a point, in every locale. */
+/* Microseconds with three digits after a point, in every locale. */
 static void write_microseconds(tn__file *file, long long ns) {
     tn__file_print(file, "%s%lld.%03lld", ns < 0 ? "-" : "", llabs(ns) / 1000, llabs(ns) % 1000);
 }

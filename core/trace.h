@@ -1,8 +1,8 @@
-/* Traces: what happened last, and when, for whoever looks later.
+/* Traces: the latest events, and when they happened, for later reading.
  *
  * A trace is a ring of events, each with a name, a begin and an end. Writers take turns under a
- * lock. Readers take none: they copy an event and look whether it changed meanwhile. So a trace can
- * be read while its writers hang, and from a signal handler.
+ * lock. Readers take none: they copy an event and check whether it changed in between. So a trace
+ * can be read while its writers hang, and from a signal handler.
  *
  *     typedef struct step_event {
  *         tn__event event;                       what every trace has; it comes first
@@ -17,8 +17,8 @@
  *     while (tn__trace_next(&steps, &e.event)) { ... }
  *
  * A program with many writing threads gives each a trace of its own; tn__trace_save takes several.
- * Two rings stand on this: what groups did (distributed/group/recorder.c), always, and what the
- * profiler saw (core/span.h), when it is asked to look.
+ * Two rings use this: what groups did (distributed/group/recorder.c), always, and what the profiler
+ * saw (core/span.h), while it is on.
  */
 #ifndef TERN_CORE_TRACE_H
 #define TERN_CORE_TRACE_H
@@ -38,7 +38,7 @@ typedef struct tn__event {
     char name[64];
 } tn__event;
 
-/* Writes what a reader shall see as the name; for names that are made only when somebody looks. */
+/* Writes the name that a reader will see; for names that are made only when read. */
 typedef void (*tn__event_name)(const tn__event *e, char *text, size_t room);
 
 /* Writes the members of a JSON object that a viewer shows with an event: "\"bytes\": 12". */
@@ -47,7 +47,7 @@ typedef void (*tn__event_details)(const tn__event *e, tn__buffer *j);
 typedef struct tn__trace {
     pthread_mutex_t lock; /* the writers' */
     uint64_t count;       /* atomic: events so far */
-    uint64_t forgotten;   /* atomic: the events up to this number are nobody's business any more */
+    uint64_t forgotten;   /* atomic: events up to this number are no longer read */
     uint64_t *words;      /* [room][1 + event_words]: how often the event was written, the event */
     uint64_t room;        /* 0: what is added is lost */
     size_t event_words;
@@ -64,12 +64,12 @@ typedef struct tn__trace {
         .event_words = sizeof(type) / sizeof(uint64_t), .name = (name_of)                 \
     }
 
-/* Gives a trace whose room is 0 the memory for n events of this size; false: there is none. It
- * stays for ever, since readers take no lock. */
+/* Gives a trace whose room is 0 the memory for n events of this size; false: there is none. It is
+ * never freed, since readers take no lock. */
 bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n);
 
-/* From now on readers find only what is added later. */
-TN_API void tn__trace_forget(tn__trace *trace);
+/* From now on readers find only what is added after this. */
+TN_API void tn__trace_clear(tn__trace *trace);
 
 /* Copies a text into a name or a thread, cut between two characters of UTF-8 where it is too long;
  * NULL is an empty text. */
@@ -85,12 +85,12 @@ TN_API void tn__trace_change(tn__trace *trace, const tn__event *e);
 /* Copies the event with this number; false when it has been overwritten, or is being written. */
 TN_API bool tn__trace_get(const tn__trace *trace, uint64_t number, tn__event *e);
 
-/* The next event behind e->number, which is 0 at first; false at the end. */
+/* The next event after e->number, which is 0 at first; false at the end. */
 TN_API bool tn__trace_next(const tn__trace *trace, tn__event *e);
 
 /* Writes the events of some traces that have ended, and did so after `since`, as a file for
- * chrome://tracing and Perfetto. Times are whole nanoseconds: what lay inside something else does
- * so in the file. Not from a signal handler. Raises in the name of `operation`. */
+ * chrome://tracing and Perfetto. Times are whole nanoseconds: what was nested stays nested in the
+ * file. Not from a signal handler. Raises in the name of `operation`. */
 TN_API tn_status tn__trace_save(const tn__trace *const *traces, int n, double since,
                                 const char *path, const char *operation);
 

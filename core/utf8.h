@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The code point at text[0 … bytes) into *code; returns how many bytes it takes, or 0 when there is
+/* The code point at text[0 … bytes) into *code; returns how many bytes it takes, or 0 if there is
  * no character: a stray or missing byte, an overlong form, a surrogate, a number above 0x10FFFF. */
 static inline int tn__utf8_decode(const char *text, size_t bytes, int32_t *code) {
     static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -1,13 +1,12 @@
-/* The library libtern_wait: idle threads of OpenMP soon sleep.
+/* The library libtern_wait: idle OpenMP threads soon sleep.
  *
  * libgomp's threads spin for 3 ms when they wait, which starves everybody on a busy machine: a step
- * of small operations takes ten times as long. How long they spin libgomp reads once from the
+ * of small operations takes ten times as long. libgomp reads how long they spin once from the
  * environment, in its constructor, which runs before those of a library that needs it; and it has
- * no function for that. So this is a library of its own that libtern needs after libgomp: the
- * loader runs the constructors of what a library needs from the last to the first. libtern's own
- * constructor then restores the environment (threads.c). Who has set GOMP_SPINCOUNT or
- * OMP_WAIT_POLICY is obeyed. Where the order is another one
- * (libgomp was there before), nothing happens. */
+ * no function for that. So this is a separate library that libtern needs after libgomp: the loader
+ * runs the constructors of what a library needs from the last to the first. libtern's own
+ * constructor then restores the environment (threads.c). GOMP_SPINCOUNT and OMP_WAIT_POLICY are
+ * respected if set. In another order (libgomp was loaded before), nothing happens. */
 #define _GNU_SOURCE 1
 #include "core/wait.h"
 
@@ -26,7 +25,7 @@ __attribute__((constructor)) static void set_wait(void) {
     while (environ[n]) {
         n++;
     }
-    after = malloc((n + 2) * sizeof(*after)); /* another array: nobody's pointers into theirs end */
+    after = malloc((n + 2) * sizeof(*after)); /* a new array: others may point into the old one */
     if (after) {
         memcpy(after, environ, n * sizeof(*after));
         after[n] = setting;

@@ -1,8 +1,8 @@
-/* How long idle threads of OpenMP spin (wait.c says why this is a library of its own). */
+/* How long idle OpenMP threads spin (wait.c says why this is a separate library). */
 #ifndef TERN_CORE_WAIT_H
 #define TERN_CORE_WAIT_H
 
-/* The environment is again what it was before libgomp read it. */
+/* Restores the environment to what it was before libgomp read it. */
 __attribute__((visibility("default"))) void tn__wait_restore(void);
 
 #endif

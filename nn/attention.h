@@ -12,19 +12,19 @@ typedef struct tn__sequences {
 /* False after raising. */
 bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s);
 
-/* Attention in module m: tn_attention of q (B, H, T, D), k and v (B, G, S, D), or what a way of
- * splitting the model says in its place (tn__attend_rule): it may exchange what ranks have of the
- * positions for what they have of the heads. The result is (B, H, T, D). */
+/* Attention in module m: tn_attention of q (B, H, T, D), k and v (B, G, S, D), or what a strategy
+ * puts in its place (tn__attend_rule), which may exchange the ranks' shares of the positions for
+ * shares of the heads. The result is (B, H, T, D). */
 tn_tensor *tn__attend(const tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                       tn_attention_options options);
 
-/* x + branch; the branch has no other use and goes at once. */
+/* x + branch; the branch has no other use and is released at once. */
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 
 /* The function of that name, of x; other numbers are inert (an init refuses them). */
 tn_tensor *tn__activate(tn_activation activation, tn_tensor *x);
 
-/* (T, S), true where query i must not see key j: those behind i + S - T. */
+/* (T, S), true where query i must not see key j: those after i + S - T. */
 tn_tensor *tn__later_mask(int64_t T, int64_t S);
 
 #endif

@@ -1,8 +1,8 @@
 /* batch_norm1d, 2d, 3d: one module that differs in the dimensions it takes.
  *
- * The running statistics are buffers of their own dtype, which a policy of mixed precision leaves
- * as they are. Where statistics are shared (tn_batch_norm_share), mean and variance are made of
- * operations, so that their gradients reach all who contributed.
+ * The running statistics are buffers with their own dtype, which a mixed-precision policy leaves
+ * alone. Where statistics are shared (tn_batch_norm_share), mean and variance are made of
+ * operations, so that their gradients reach every rank that contributed.
  */
 #include "nn/module.h"
 
@@ -36,7 +36,7 @@ static void follow_batch(tn_tensor *running, tn_tensor *now, double momentum) {
     tn_add_scaled_(running, now, momentum);
 }
 
-/* With the statistics of all who share: sums first, then squares around the common mean. */
+/* With the statistics of all that share: sums first, then squares around the common mean. */
 static tn_tensor *shared_forward(tn_batch_norm_layer *m, tn_tensor *x, bool follows,
                                  double momentum) {
     int64_t channels = tn_size(x, 1), own = channels ? tn_count(x) / channels : 0;
@@ -49,7 +49,7 @@ static tn_tensor *shared_forward(tn_batch_norm_layer *m, tn_tensor *x, bool foll
     tn_tensor *parts[] = {tn_sum(wide, over, false), tn_to(size, tn_device_of(x))};
     tn_tensor *sums = m->total(tn_cat(parts, 2, 0), m->user);
     tn_tensor *count = tn_detach(tn_narrow(sums, 0, channels, 1));
-    if (own < 2 && !(tn_item(count) >= 2.0)) { /* on all who share, or on none */
+    if (own < 2 && !(tn_item(count) >= 2.0)) { /* on all that share, or on none */
         tn__raise(TN_EVALUE, m->base.kind,
                   "x is %s (training needs more than one element of each channel)",
                   tn_shape_text(x));
@@ -136,7 +136,7 @@ BATCH_NORM(batch_norm1d, 2, 3)
 BATCH_NORM(batch_norm2d, 4, 4)
 BATCH_NORM(batch_norm3d, 5, 5)
 
-/* ---- Statistics of several ------------------------------------------------------------------- */
+/* ---- Shared statistics ----------------------------------------------------------------------- */
 
 typedef struct sharing {
     tn_tensor *(*total)(tn_tensor *x, void *user);

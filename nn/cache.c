@@ -1,4 +1,4 @@
-/* Caches: the keys and values of earlier positions, so that text is made one position at a time.
+/* KV caches: the keys and values of earlier positions, so that text is made one position at a time.
  *
  * A cache is begun for a whole model, but each attention makes its tensors when the first keys
  * arrive: only then are dtype, device and the heads that are here known (precision and tensor
@@ -34,8 +34,8 @@ static bool make_tensors(tn_kv_cache *cache, const tn_tensor *like) {
     return true;
 }
 
-/* Writes x behind what `all` holds; returns a view of both. */
-static tn_tensor *write_behind(tn_tensor *all, int64_t filled, tn_tensor *x) {
+/* Appends x to what `all` holds; returns a view of both. */
+static tn_tensor *append_to(tn_tensor *all, int64_t filled, tn_tensor *x) {
     int64_t T = tn_size(x, 2);
     tn_copy_(tn_narrow(all, 2, filled, T), x);
     return tn_narrow(all, 2, 0, filled + T);
@@ -58,8 +58,8 @@ bool tn__cache_append(void *module, tn_kv_cache *cache, tn_tensor **k, tn_tensor
     if (!cache->k && !make_tensors(cache, *k)) {
         return false;
     }
-    *k = write_behind(cache->k, cache->filled, *k);
-    *v = write_behind(cache->v, cache->filled, *v);
+    *k = append_to(cache->k, cache->filled, *k);
+    *v = append_to(cache->v, cache->filled, *v);
     return !tn__pending();
 }
 

@@ -1,4 +1,5 @@
-/* Keys and values of earlier positions: the inside of tn_cache_begin, for attention modules.
+/* The KV cache: keys and values of earlier positions. The internals of tn_cache_begin, for
+ * attention modules.
  *
  *     tn__cache_register(m, &m->cache);                      in the module's init
  *
@@ -6,7 +7,7 @@
  *         tn__cache_append(m, &m->cache, &k, &v);            k and v are all that there are now
  *     }
  *     y = tn_attention(q, k, v, mask, options);
- *     tn__cache_accept(&m->cache, T);                        the next call comes behind them
+ *     tn__cache_accept(&m->cache, T);                        the next call comes after them
  */
 #ifndef TERN_NN_CACHE_H
 #define TERN_NN_CACHE_H
@@ -18,7 +19,7 @@
  * scratch buffers of m. */
 void tn__cache_register(void *m, tn_kv_cache *cache);
 
-/* Whether a call uses the cache: it was begun, and nothing is recorded (what is in it has no
+/* Whether a call uses the cache: it was begun, and nothing is recorded (its contents have no
  * history to differentiate). */
 static inline bool tn__cache_open(const tn_kv_cache *cache) {
     return cache->length > 0 && !tn__will_record();
@@ -29,8 +30,8 @@ static inline int64_t tn__cache_start(const tn_kv_cache *cache) {
     return tn__cache_open(cache) ? cache->filled : 0;
 }
 
-/* Writes *k and *v (B, G, T, D) behind what the open cache of m holds, and makes them views of all
- * of it, (B, G, filled + T, D). False after raising. */
+/* Appends *k and *v (B, G, T, D) to the open cache of m, and makes them views of all of it, (B, G,
+ * filled + T, D). False after raising. */
 bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v);
 
 /* The call that appended T positions has succeeded. Nothing for a cache that is not open, or while

@@ -78,7 +78,7 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
     tn_init_kaiming_uniform(weight, sqrt(5.0));
     tn_module_param(m, "weight", &m->weight, weight);
     tn_tensor *bias = options.bias ? tn_empty(TN_DIMS(out), options.dtype) : NULL;
-    if (bias) { /* PyTorch's fan in, of a transposed one too: all but the first size of the weight
+    if (bias) { /* PyTorch's fan-in, of a transposed one too: all but the first size of the weight
                  */
         int64_t fan = tn_dims_count(tn_dims_from(dims.ndim - 1, dims.size + 1));
         double bound = 1.0 / sqrt((double)fan);
@@ -87,7 +87,7 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
     tn_module_param(m, "bias", &m->bias, bias);
 }
 
-/* The functions of a kind. */
+/* One kind's functions. */
 #define CONV_KIND(kind, spatial, transposed)                                                    \
     void tn_##kind##_init(tn_##kind *m, int64_t in, int64_t out, tn_dims kernel,                \
                           tn_conv_options options) {                                            \

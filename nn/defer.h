@@ -7,7 +7,7 @@
 
 /* Elements [start, start + length) of the flattened parameter `leaf`, which is deferred
  * (tn__deferred), into out, which has `length` elements: the bits that the whole would have there.
- * The leaf stays deferred; tn__recipe_forget ends that when its elements are elsewhere. */
+ * The leaf stays deferred; tn__recipe_drop ends that when its elements are elsewhere. */
 TN_API tn_status tn__draw_part(const tn_tensor *leaf, int64_t start, int64_t length,
                                tn_tensor *out);
 

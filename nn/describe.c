@@ -10,14 +10,14 @@
  * is the policy of mixed precision that was set on the module: "param", "compute", "reduce". Files
  * keep this text: it may get more modules and more options, but what has a name keeps it.
  *
- * Files had prose before, a line for each module, and so had other lists of options:
+ * Older files have prose, a line for each module, and so have other lists of options:
  *
  *     h.0.attn: self_attention, heads 4, causal 1
  *     h.0.attn.drop: dropout; p 0
  *     beta1 0.9, beta2 0.999, eps 1e-08
  *
- * It is read into the same objects. What is behind ';' was for training alone. Real numbers were
- * %a or shortest, sizes and bools numbers.
+ * It is read into the same objects. What is after ';' was for training only. Real numbers were %a
+ * or shortest, sizes and bools numbers.
  */
 #include "nn/describe.h"
 
@@ -64,7 +64,7 @@ static bool put_module(tn_module *m, const char *path, void *user) {
     tn__members *all = user;
     const tn_precision *own = m->lists ? m->lists->precision : NULL;
     if ((m->parent && !m->name[0]) || (m->fields == tn__no_fields && !own)) {
-        return true; /* transparent, or silent: the module around it says all of it */
+        return true; /* transparent, or silent: the module around it describes it */
     }
     tn__member_name(all, *path ? path : ".");
     tn__members members = tn__members_begin(all->to, false);
@@ -95,8 +95,7 @@ typedef struct span {
     size_t length;
 } span;
 
-/* Takes what is before the first `mark` off the front of *rest, and the mark; without spaces around
- * it. */
+/* Takes what is before the first `mark` off the front of *rest, and the mark; trims spaces. */
 static span take_until(span *rest, char mark) {
     const char *end = rest->length ? memchr(rest->at, mark, rest->length) : NULL;
     size_t length = end ? (size_t)(end - rest->at) : rest->length;

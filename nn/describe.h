@@ -1,4 +1,4 @@
-/* What a model is made of, as text (nn/describe.c tells how it reads). */
+/* What a model is made of, as text (nn/describe.c has the format). */
 #ifndef TERN_NN_DESCRIBE_H
 #define TERN_NN_DESCRIBE_H
 
@@ -8,17 +8,17 @@
 /* The caller frees; NULL after raising. */
 char *tn__module_describe(void *m, const char *operation);
 
-/* Reads such a text of a file, or another object of options, in JSON or in prose, as files had it
- * before. False after raising TN_EFORMAT, TN_ENOMEM; tn__json_free otherwise. */
+/* Reads such a text from a file, or another object of options, in JSON or in prose, as older files
+ * have it. False after raising TN_EFORMAT, TN_ENOMEM; tn__json_free otherwise. */
 bool tn__description_read(tn__json_file *f, const char *text, bool model, const char *path,
                           const char *operation);
 
-/* A tn_module.fields: the description has no such module, and it is no difference to files that
- * know nothing of it. What it computes with must be told by the module around it. */
+/* A tn_module.fields: the description has no such module, so files that do not know it are no
+ * different. The module around it must describe what it computes with. */
 extern const tn_field tn__no_fields[];
 /* Of layers that language models are made with. */
 extern const tn_field tn__layer_norm_fields[], tn__rms_norm_fields[];
 extern const tn_field tn__grouped_attention_fields[];
-extern const char *const tn__activation_names[]; /* "gelu_tanh"; NULL behind the last */
+extern const char *const tn__activation_names[]; /* "gelu_tanh"; NULL after the last */
 
 #endif

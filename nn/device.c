@@ -1,7 +1,7 @@
 /* A module on another device: every parameter and buffer is exchanged for its copy there.
  *
  * All copies are made before the first field changes,
- * so a device without room leaves the module as it was.
+ * so a full device leaves the module as it was.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -39,8 +39,8 @@ static bool check_free(tn_module *m, const char *path, void *user) {
     return !tn__pending();
 }
 
-/* What hangs on a leaf stays behind when the tensor is exchanged: hooks and a gradient buffer are
- * somebody's. */
+/* What is attached to a leaf would be lost when the tensor is exchanged: hooks and a gradient
+ * buffer belong to others. */
 static bool may_leave(const tn_entry *entry) {
     const tn_leaf *leaf = (*entry->field)->leaf;
     if (leaf && (leaf->preset || leaf->hooks)) {

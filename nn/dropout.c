@@ -1,7 +1,7 @@
-/* dropout: while training, zero with probability p and the rest scaled by 1 / (1 - p).
- * Otherwise x itself. Of whole channels (Tompson et al. 2015, arXiv:1411.4280) where x has
- * `spatial` dimensions behind them: neighbours in a channel say nearly the same, and one that is
- * left out alone is known from the others.
+/* dropout: in training, zero with probability p and the rest scaled by 1 / (1 - p). Otherwise x
+ * itself. Of whole channels (Tompson et al. 2015, arXiv:1411.4280) where x has `spatial` dimensions
+ * after them: neighbours in a channel carry nearly the same information, and a single dropped one
+ * could be guessed from the others.
  */
 #include "nn/module.h"
 
@@ -47,7 +47,7 @@ static void dropout_init(tn_dropout *m, const char *kind, int spatial, double p)
     }
 }
 
-/* The functions of a kind. */
+/* One kind's functions. */
 #define DROPOUT_KIND(kind, spatial)                 \
     void tn_##kind##_init(tn_##kind *m, double p) { \
         dropout_init(m, #kind, spatial, p);         \

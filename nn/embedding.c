@@ -2,7 +2,7 @@
  * width) */
 #include "nn/module.h"
 
-/* The same rows, without a way back to the weight where they are padding. */
+/* The same rows; no gradient reaches the weight from padding. */
 static tn_tensor *without_padding(const tn_embedding *m, tn_tensor *rows, tn_tensor *index) {
     if (tn_is_inert(rows) || !tn_requires_grad(rows)) {
         return rows;

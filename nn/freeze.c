@@ -53,7 +53,7 @@ bool tn__paths_fit(const char *list, const char *path) {
 
 /* ---- Freezing -------------------------------------------------------------------------------- */
 
-/* One pattern of the list, and what becomes of the parameters that it names. */
+/* One pattern of the list, applied to the parameters that it names. */
 typedef struct freezing {
     const char *begin, *end;
     bool apply, wanted;

@@ -1,4 +1,5 @@
-/* group_norm and instance_norm1d, 2d, 3d: of each sample alone, so the same in training and after.
+/* group_norm and instance_norm1d, 2d, 3d: over each sample alone, so the same in training and
+ * evaluation.
  */
 #include "nn/module.h"
 

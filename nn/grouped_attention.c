@@ -5,8 +5,7 @@
  *     q, k = rotary(q, positions), rotary(k, positions)
  *     y = o_proj(attention(q, k, v))                  (B, T, C)
  *
- * With a cache (nn/cache.c) k, which is turned already, and v are written behind those of earlier
- * calls.
+ * With a cache (nn/cache.c) k, already rotated, and v are appended to those of earlier calls.
  */
 #include "nn/describe.h"
 #include "nn/attention.h"
@@ -16,7 +15,7 @@
 
 #include <stdio.h>
 
-/* (B, T, heads D) -> (B, heads, T, D), as many heads as there are here */
+/* (B, T, heads D) -> (B, heads, T, D), with the heads of this rank */
 static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
     if (tn_is_inert(x)) {
         return x;

@@ -1,9 +1,9 @@
 /* Hooks of modules: the list, running it, and how a module learns of its backward.
  *
  * Backward is seen through identity nodes: one on each output and on each input that is recorded.
- * They share a tn__watch. The first output node that the engine reaches tells backward_before; when
- * every input node has been reached, or at the latest when the outermost backward ends,
- * backward_after is told.
+ * They share a tn__watch. The first output node that the engine reaches calls backward_before;
+ * backward_after is called when every input node has been reached, or at the latest when the
+ * outermost backward ends.
  */
 #include "nn/module.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
-/* Takes out what was removed while hooks were running. */
+/* Deletes what was removed while hooks were running. */
 static void sweep_hooks(tn_module_lists *lists) {
     for (int i = 0; lists->hooks_running == 0 && i < lists->hook_count;) {
         tn__module_hook *hook = lists->hooks[i];
@@ -77,8 +77,8 @@ void tn_module_unhook(void *module, tn_hook id) {
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* Hooks may add and remove hooks, and finish their module: the list is held meanwhile and swept
- * afterwards. */
+/* Hooks may add and remove hooks, and finish their module: the list is kept while they run and
+ * swept afterwards. */
 static void running_begin(tn_module_lists *lists) {
     tn__module_lists_keep(lists);
     lists->hooks_running++;
@@ -90,7 +90,7 @@ static void running_end(tn_module_lists *lists) {
     tn__module_lists_release(lists);
 }
 
-/* Calls one hook of the forward in a scope that lets its values out. */
+/* Calls one hook of the forward in a scope that its values outlive. */
 static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn_values in,
                                    const tn_values *out) {
     TN_SCOPE;
@@ -159,7 +159,7 @@ static void run_backward_hooks(tn_module_lists *lists, const tn_values *in_grads
 /* ---- Watching a backward --------------------------------------------------------------------- */
 
 struct tn__watch {
-    int32_t refs;           /* atomic: the call, each node, a backward that is under way */
+    int32_t refs;           /* atomic: the call, each node, a running backward */
     tn_module_lists *lists; /* one reference */
     int inputs;             /* of the call */
     uint32_t wanted;        /* bit i: input i has a node */
@@ -192,7 +192,7 @@ static void watch_release(tn__watch *watch) {
     }
 }
 
-static void tell_after(tn__watch *watch) {
+static void notify_after(tn__watch *watch) {
     watch->done = true;
     tn_values grads = {.n = watch->inputs};
     memcpy(grads.v, watch->grads, sizeof(grads.v));
@@ -200,12 +200,12 @@ static void tell_after(tn__watch *watch) {
     drop_grads(watch);
 }
 
-/* The end of the outermost backward: what has not been told is told now, and a second backward
- * finds everything as before. */
+/* The end of the outermost backward: calls what has not been called, and resets for a second
+ * backward. */
 static void backward_ended(void *user) {
     tn__watch *watch = user;
     if (!watch->done) {
-        tell_after(watch);
+        notify_after(watch);
     }
     watch->begun = watch->done = false;
     watch->arrived = 0;
@@ -233,7 +233,7 @@ static void input_reached(tn__watch *watch, int input, tn_tensor *grad) {
     watch->grads[input] = tn_keep(grad);
     watch->arrived |= 1u << input;
     if (watch->arrived == watch->wanted) {
-        tell_after(watch);
+        notify_after(watch);
     }
 }
 
@@ -271,7 +271,7 @@ static tn_tensor *watch_tensor(tn__watch *watch, tn_tensor *t, int input) {
     return tn_apply1(&watch_op, &args, t);
 }
 
-static bool asks_for_backward(const tn_module_lists *lists) {
+static bool needs_backward(const tn_module_lists *lists) {
     for (int i = 0; lists && i < lists->hook_count; i++) {
         if (lists->hooks[i]->hooks.backward_before || lists->hooks[i]->hooks.backward_after) {
             return true;
@@ -281,7 +281,7 @@ static bool asks_for_backward(const tn_module_lists *lists) {
 }
 
 tn__watch *tn__watch_inputs(tn_module *m, tn_values *in) {
-    if (!tn_grad_mode() || !asks_for_backward(m->lists)) {
+    if (!tn_grad_mode() || !needs_backward(m->lists)) {
         return NULL;
     }
     tn__watch *watch = tn__calloc_for(1, sizeof(*watch), m->kind);

@@ -38,8 +38,8 @@ void tn_init_constant(tn_tensor *t, double value) {
     tn_fill_(t, value);
 }
 
-/* Weights are (out, in, …): what follows in is a receptive field that multiplies both. False after
- * raising. */
+/* Weights are (out, in, …): what follows `in` is a receptive field that multiplies both. False
+ * after raising. */
 static bool find_fans(const tn_tensor *t, double *fan_in, double *fan_out, const char *operation) {
     if (!tn__usable_or_deferred(t, operation)) {
         return false;

@@ -1,5 +1,5 @@
-/* Initial values that are more than one draw for each element: they are made on the host, in f64,
- * and copied to where the tensor is. A tensor of TN_DEFER_INIT gets its elements here.
+/* Initial values that are not one draw for each element: they are made on the host, in f64, and
+ * copied to where the tensor is. A tensor of TN_DEFER_INIT gets its elements here.
  *
  * Random numbers are one call of the thread's default generator, and tn_init_sparse one more for
  * each zero.
@@ -42,7 +42,7 @@ static void draw_normal(double *x, int64_t n, double std) {
 }
 
 /* The z whose normal distribution function is p in (0, 1): bisection on erfc, which is exact far
- * out in the tail too. */
+ * out in the tails too. */
 static double normal_quantile(double p) {
     double low = -40.0, high = 40.0;
     for (int i = 0; i < 80 && low < high; i++) {
@@ -187,7 +187,7 @@ void tn_init_orthogonal(tn_tensor *t, double gain) {
         free(x);
         return;
     }
-    bool tall = rows > columns; /* then its columns are orthogonal, and lie as rows in q */
+    bool tall = rows > columns; /* then its columns are orthogonal, and are rows in q */
     int64_t count = tall ? columns : rows, length = tall ? rows : columns;
     draw_normal(q, n, 1.0);
     make_orthonormal(q, count, length);

@@ -1,8 +1,8 @@
 /* Layouts as runs (layout.h).
  *
- * A block is made of bands: of each of the `outer` indices before `dim` and of each of its pieces
- * one slice, so many indices of the dimension with all that lies after it. A band is without gaps
- * in the whole, and bands follow each other in the same order in both. So where an element is takes
+ * A block is made of bands: for each of the `outer` indices before `dim` and each of its pieces one
+ * slice, a range of indices of the dimension with all that comes after it. A band has no gaps in
+ * the whole, and bands follow each other in the same order in both. So where an element is takes
  * one division.
  */
 #include "nn/layout.h"

@@ -1,7 +1,7 @@
-/* Which elements of a parameter a rank has (tn_layout), as runs: elements that are neighbours in
- * the flattened whole and lie side by side here too. A layout has its runs in ascending order, so
- * what two layouts have in common is a merge of two sorted lists. Saving, loading onto other ranks
- * and writing whole weights are such merges and nothing else:
+/* Which elements of a parameter a rank has (tn_layout), as runs: elements that are neighbours both
+ * in the flattened whole and here. A layout has its runs in ascending order, so what two layouts
+ * have in common is a merge of two sorted lists. Saving, loading onto other ranks and writing whole
+ * weights are such merges and nothing else:
  *
  *     for (tn__common c = {0}; tn__layouts_next(&file, &mine, &c);) {
  *         memcpy(to + c.b * size, from + c.a * size, c.length * size);
@@ -15,11 +15,11 @@
 /* All of a tensor of this shape. */
 TN_API tn_layout tn__layout_whole(tn_dims whole);
 
-/* Whether it is one at all, whoever has written it: sizes whose product fits, cuts that divide
- * (with one piece they need not), a range within the block. */
+/* Whether it is valid, for one read from a file or a peer: sizes whose product fits, cuts that
+ * divide (with one piece they need not), a range within the block. */
 TN_API bool tn__layout_sound(const tn_layout *l);
 
-/* The shape of the block that it is in; of a sound one. */
+/* The shape of the block that it is in; for a valid one. */
 TN_API tn_dims tn__layout_block(const tn_layout *l);
 
 /* The indices of dimension `dim` of the whole that a block has: of each piece `count`, from `first`
@@ -30,8 +30,8 @@ typedef struct tn__slice {
 } tn__slice;
 TN_API tn__slice tn__layout_slice(const tn_layout *l);
 
-/* Two that have the same elements in the same order are written alike: what says nothing (the
- * pieces of what is not cut) is as in tn__layout_whole. */
+/* Canonical form: two that have the same elements in the same order become equal; what has no
+ * meaning (the pieces of an uncut one) is as in tn__layout_whole. */
 TN_API tn_layout tn__layout_plain(const tn_layout *l);
 TN_API bool tn__layout_equal(const tn_layout *a, const tn_layout *b); /* of plain ones */
 

@@ -1,4 +1,4 @@
-/* The inside of a module: what it registered, and its hooks. The public side is tern/module.h.
+/* The internals of a module: what it registered, and its hooks. The public side is tern/module.h.
  *
  * The lists live on the heap and are counted: graphs that will call the module again in backward
  * hold them, and see by `module` whether it is still there. A parent knows its children by their

@@ -4,7 +4,7 @@
  *     q, k, v = query Wq^T + bq, key Wk^T + bk, value Wv^T + bv     (B, T, C), (B, S, C), (B, S, C)
  *     y = out_proj(attention(q, k, v))                              (B, T, C)
  *
- * Wq, Wk and Wv lie below one another in in_proj_weight, so what has one input is one product: all
+ * Wq, Wk and Wv are stacked in in_proj_weight, so those that share an input are one product: all
  * three in self-attention, k and v where key and value are one tensor.
  */
 #include "nn/attention.h"
@@ -15,7 +15,7 @@
 
 /* ---- Projections ----------------------------------------------------------------------------- */
 
-/* Rows of q, k and v (0, 1, 2) in what has them one below the other; NULL stays. */
+/* The rows of q, k or v (0, 1, 2) in a stacked tensor; NULL stays NULL. */
 static tn_tensor *rows_of(tn_tensor *whole, int first, int count) {
     if (!whole) {
         return NULL;
@@ -81,7 +81,7 @@ static bool masks_fit(const tn_module *m, const tn_tensor *padding, const tn_ten
     return true;
 }
 
-/* What no query or some queries do not see, to broadcast to (B, H, T, S); NULL: they see all. */
+/* What is hidden from all or some queries, to broadcast to (B, H, T, S); NULL: nothing. */
 static tn_tensor *hidden_of(tn_tensor *padding, tn_tensor *mask, int64_t batch, int heads) {
     if (padding) {
         padding = tn_unsqueeze(tn_unsqueeze(padding, 1), 1); /* (B, 1, 1, S) */
@@ -94,7 +94,7 @@ static tn_tensor *hidden_of(tn_tensor *padding, tn_tensor *mask, int64_t batch, 
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Made of operations: the weights themselves are dropped, as in PyTorch. */
+/* Made of operations: dropout applies to the weights themselves, as in PyTorch. */
 static tn_tensor *attend_dropping(const tn_multi_head_attention *m, tn_tensor *q, tn_tensor *k,
                                   tn_tensor *v, tn_tensor *hidden) {
     if (tn_is_inert(q) || tn_is_inert(k) || tn_is_inert(v)) {
@@ -106,7 +106,7 @@ static tn_tensor *attend_dropping(const tn_multi_head_attention *m, tn_tensor *q
         tn_tensor *later = tn_to(tn__later_mask(T, S), tn_device_of(q));
         hidden = hidden ? tn_where(later, later, hidden) : later;
     }
-    if (hidden) { /* no infinity: a query that sees nothing gets zeros and no NaN */
+    if (hidden) { /* not -inf: a query that sees nothing gets zeros, not NaN */
         double low = tn_dtype_of(scores) == TN_F16 ? -6e4 : -1e30;
         scores = tn_masked_fill(scores, hidden, low);
     }

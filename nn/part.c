@@ -1,6 +1,6 @@
-/* Parameters of which only a part is here: what sharding says of one (tn_module_set_part) is
- * checked against the field, and kept in the parameter's records. And those that are not here at
- * all, since only other stages of a pipeline use them (tn__module_set_absent).
+/* Parameters of which only a part is on this rank: what sharding declares (tn_module_set_part) is
+ * checked against the field, and kept in the parameter's records. And absent ones, which only other
+ * stages of a pipeline use (tn__module_set_absent).
  */
 #include "nn/layout.h"
 #include "nn/module.h"
@@ -164,7 +164,7 @@ tn_status tn__module_set_absent(tn_module *module, const char *path) {
     }
     tn_zero_grad(field);
     if (tn__deferred(field)) {
-        tn__recipe_forget(field);
+        tn__recipe_drop(field);
     }
     if (tn_storage_empty(field) == TN_OK) {
         tn_module_each(root, all, leave_out, &e);

@@ -1,4 +1,4 @@
-/* Lists of paths with spaces between them, in which * is anything but a dot: "h.* wte". */
+/* Lists of paths separated by spaces, in which * matches anything but a dot: "h.* wte". */
 #ifndef TERN_NN_PATHS_H
 #define TERN_NN_PATHS_H
 

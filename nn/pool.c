@@ -1,4 +1,4 @@
-/* Pooling layers: windows that slide (tn_pool), and windows that make a result of a size
+/* Pooling layers: sliding windows (tn_pool), and windows chosen for a result's size
  * (tn_adaptive_pool). They differ in the function they call.
  */
 #include "nn/module.h"

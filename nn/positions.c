@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* (T, S), true where query i does not see key j: those behind i + S - T. */
+/* (T, S), true where query i does not see key j: those after i + S - T. */
 tn_tensor *tn__later_mask(int64_t T, int64_t S) {
     TN_SCOPE;
     tn_tensor *query = tn_arange((double)(S - T), (double)S, 1.0, TN_I64);

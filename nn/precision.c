@@ -3,11 +3,11 @@
  *     cast inputs -> copies into the fields -> recompute, forward -> parameters back
  *                 -> cast outputs
  *
- * The outermost call of a region lends for everything below it, so that a forward may read a
- * child's parameter (a classifier that is the embedding); the calls inside only cast inputs. A
- * unit of sharding is a region of its own: its parameters come in its `before` hook. The
- * copies belong to the parameters (autograd/lend.c): tied ones share theirs. A record remembers the
- * parameter while its field holds the copy, so walks know what is tied, recompute leads its
+ * The outermost call of a region puts in the copies for everything below it, so that a forward may
+ * read a child's parameter (a classifier tied to the embedding); the calls inside only cast inputs.
+ * A unit of sharding is a separate region: its parameters arrive in its `before` hook. The copies
+ * belong to the parameters (autograd/low_precision.c): tied ones share theirs. A record remembers
+ * the parameter while its field holds the copy, so walks know what is tied, recompute leads its
  * gradients to the parameter, and finishing a module in its own forward loses nothing.
  */
 #include "autograd/leaf.h"
@@ -58,13 +58,13 @@ static void exchange_fields(const tn_module_lists *lists, tn_tensor *old, tn_ten
     }
 }
 
-/* Of the same shape, without elements: of a parameter that is not on this rank. */
+/* A tensor of the same shape without elements, for a parameter that is not on this rank. */
 static tn_tensor *absent_like(const tn_tensor *t, tn_dtype dtype) {
     tn_tensor *empty = tn_empty_on(tn_device_of(t), tn_shape(t), dtype);
     return tn_storage_empty(empty) == TN_OK ? empty : tn_inert();
 }
 
-/* The parameter in another dtype, wherever in the whole tree it is. False after raising. */
+/* The parameter in another dtype, everywhere in the tree. False after raising. */
 static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype, bool absent) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -78,7 +78,7 @@ static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype, bool abse
     if (!root) {
         return false;
     }
-    tn_adopt(tn_keep(t)); /* until this scope ends: the last field lets go of it */
+    tn_adopt(tn_keep(t)); /* until this scope ends: the last field releases it */
     exchange_fields(root->lists, t, converted);
     return !tn__pending();
 }
@@ -93,11 +93,11 @@ static bool apply_to(tn_module *m, const tn__record *record, const tn_precision 
         return false;
     }
     t = *record->field;
-    tn__lend_forget(t);
+    tn__low_precision_drop(t);
     return !tn_requires_grad(t) || tn_set_grad_dtype(t, policy->reduce) == TN_OK;
 }
 
-/* m and what is below it, up to modules with a policy of their own. False after raising. */
+/* m and what is below it, up to modules with their own policy. False after raising. */
 static bool apply_below(tn_module *m, const tn_precision *policy) {
     const tn_module_lists *lists = m->lists;
     for (int i = 0; lists && i < lists->record_count; i++) {
@@ -127,7 +127,7 @@ static bool find_part(const tn_entry *entry, void *user) {
     return !*found;
 }
 
-/* Whether sharding has m, a module around it or one below it: it has taken dtypes over. */
+/* Whether m, a module around it or one below it is sharded: sharding then handles dtypes. */
 static bool is_sharded(tn_module *m) {
     bool sharded = false;
     for (const tn_module_lists *l = m->lists; l && !sharded; l = l->up) {
@@ -228,9 +228,10 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in) {
     return true;
 }
 
-/* ---- Lending --------------------------------------------------------------------------------- */
+/* ---- Copies ---------------------------------------------------------------------------------- */
 
-/* What a record in or below lists has in its field in place of the parameter; NULL: none has. */
+/* The copy that a record in or below lists has in its field instead of the parameter; NULL:
+ * none. */
 static tn_tensor *copy_lent(const tn_module_lists *lists, const tn_tensor *param, tn_dtype dtype) {
     for (int i = 0; i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
@@ -254,7 +255,7 @@ static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype
         return true;
     }
     tn_tensor *copy = record->tied ? copy_lent(region, *record->field, dtype) : NULL;
-    copy = copy ? copy : tn__lend(*record->field, dtype);
+    copy = copy ? copy : tn__low_precision(*record->field, dtype);
     if (tn_is_inert(copy)) {
         return false;
     }
@@ -263,7 +264,7 @@ static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype
     return true;
 }
 
-static bool lend_below(const tn_module_lists *region, tn_module *m, const tn_precision *policy) {
+static bool cast_below(const tn_module_lists *region, tn_module *m, const tn_precision *policy) {
     tn_module_lists *lists = m->lists;
     if (!lists || lists->lending) {
         return true;
@@ -277,7 +278,7 @@ static bool lend_below(const tn_module_lists *region, tn_module *m, const tn_pre
     }
     for (int i = 0; i < lists->child_count; i++) {
         tn_module *child = tn__module_in_place(lists->children[i], "call");
-        if (!child || (!lists->children[i]->unit && !lend_below(region, child, policy))) {
+        if (!child || (!lists->children[i]->unit && !cast_below(region, child, policy))) {
             return false;
         }
     }
@@ -312,7 +313,7 @@ bool tn__precision_begin(tn_module *m, bool *ok) {
         return false;
     }
     tn__module_lists_keep(m->lists);
-    *ok = lend_below(m->lists, m, policy);
+    *ok = cast_below(m->lists, m, policy);
     return true;
 }
 

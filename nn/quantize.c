@@ -1,4 +1,4 @@
-/* Weights of 8 bits: each row of a weight becomes bytes with a sign and one scale,
+/* 8-bit weights: each row of a weight becomes signed bytes and one scale,
  *
  *     scale[j] = max |w[j, :]| / 127        bytes[j, :] = w[j, :] / scale[j], rounded to nearest
  *
@@ -6,7 +6,7 @@
  * NAME_scale. Its forward reads the scale where there is one. The bytes stay a parameter, so that
  * ties stay ties; they want no gradient.
  *
- * First everything is computed, then it is exchanged: an error leaves the module as it was.
+ * Everything is computed before anything is exchanged: an error leaves the module as it was.
  */
 #include "core/memory.h"
 #include "nn/module.h"
@@ -17,7 +17,7 @@
 
 static const char operation[] = "quantize";
 
-/* A weight, whose reference its module holds, and what takes its place. */
+/* A weight, whose reference its module holds, and its replacement. */
 typedef struct exchange {
     tn_tensor *weight;
     tn_tensor *bytes, *scale; /* one reference each */
@@ -161,7 +161,7 @@ static bool plan_weight(plan *p, const tn__record *record, const char *path) {
     return quantize_weight(e, path);
 }
 
-/* Adds the weights of one module that are no bytes yet. */
+/* Adds the weights of one module that are not bytes yet. */
 static bool plan_module(tn_module *m, const char *path, void *user) {
     plan *p = user;
     for (int i = 0; m->lists && i < m->lists->record_count; i++) {
@@ -192,7 +192,7 @@ static void apply_exchange(tn_module_lists *lists, const exchange *e) {
     }
 }
 
-/* No parameter wants a gradient from now on. Unlike tn_module_requires_grad it cannot fail. */
+/* No parameter requires a gradient from now on. Unlike tn_module_requires_grad it cannot fail. */
 static void freeze_below(tn_module_lists *lists) {
     for (int i = 0; i < lists->record_count; i++) {
         tn_tensor *t = tn__record_stored(lists->records[i]);

@@ -1,8 +1,8 @@
 /* What a module is made of: parameters, buffers and children, by name.
  *
- * Registration keeps the address of a field, not the tensor: whoever exchanges the tensor in the
- * field (sharding, precision) is seen by everybody who walks the module. The module owns one
- * reference to whatever is in the field.
+ * Registration keeps the address of a field, not the tensor: when sharding or precision exchanges
+ * the tensor in the field, every walk of the module sees the new one. The module owns one reference
+ * to whatever is in the field.
  */
 #include "core/memory.h"
 #include "nn/module.h"
@@ -13,8 +13,8 @@
 
 /* ---- Registering ----------------------------------------------------------------------------- */
 
-/* What is registered in a transparent child, one without a name, stands beside what is registered
- * around it: the lists with whose names those of `lists` have to get along. */
+/* What a transparent child (one without a name) registers shares the names of the module around it:
+ * the lists whose names must not clash with those of `lists`. */
 static const tn_module_lists *name_space(const tn_module_lists *lists) {
     while (lists->up && !lists->name[0]) {
         lists = lists->up;
@@ -198,7 +198,7 @@ static bool is_around(const tn_module_lists *c, const tn_module_lists *lists) {
     return lists != NULL;
 }
 
-/* False after raising: those who walk a tree go down it by recursion. */
+/* False after raising: walks of a tree recurse. */
 static bool depth_fits(const tn_module_lists *lists, const tn_module_lists *c) {
     int depth = c->height + 1;
     for (; lists; lists = lists->up) {
@@ -223,8 +223,8 @@ static void join_tree(tn_module_lists *lists, tn_module_lists *c, const char *na
     }
 }
 
-/* Also while an error is pending: whoever finishes m then finishes the child too. False after
- * raising, when it is not m's child. */
+/* Also while an error is pending: finishing m then finishes the child too. False after raising,
+ * when it is not m's child. */
 static bool add_child(tn_module *m, const char *name, tn_module *c) {
     if (c->parent) {
         tn__raise(TN_ESTATE, "module_add",
@@ -241,7 +241,7 @@ static bool add_child(tn_module *m, const char *name, tn_module *c) {
     if (!below || !child_fits(m, lists, name, below) || !depth_fits(lists, below) ||
         !tn__grow(&lists->children, lists->child_count + 1, &lists->child_room,
                   sizeof(*lists->children), "module_add")) {
-        tn__module_end(c); /* nobody else would */
+        tn__module_end(c); /* no one else would */
         return false;
     }
     join_tree(lists, below, name);
@@ -272,7 +272,7 @@ tn_status tn_module_append(void *module, void *child) {
     int place = lists ? lists->child_count : 0;
     char name[16];
     snprintf(name, sizeof(name), "%d", place);
-    while (lists && name_taken(name_space(lists), name)) { /* a child before it has gone */
+    while (lists && name_taken(name_space(lists), name)) { /* an earlier child was removed */
         snprintf(name, sizeof(name), "%d", ++place);
     }
     return tn_module_add(module, name, child);

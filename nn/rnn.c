@@ -2,8 +2,8 @@
  *
  *     x (T, B, in), or (B, T, in) with batch_first -> y (T, B, D hidden), D = 1, or 2 with both
  *
- * Layer l reads what layer l - 1 gave, both directions side by side, through a dropout while
- * training. Each layer and direction is one operation (ops/rnn/), with the times in front. The
+ * Layer l reads the output of layer l - 1, both directions side by side, through dropout in
+ * training. Each layer and direction is one operation (ops/rnn/), with the times first. The
  * parameters are PyTorch's: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0,
  * weight_ih_l0_reverse and so on.
  */
@@ -51,7 +51,7 @@ static tn_tensor *run_direction(const tn_rnn *m, tn_tensor *x, const rnn_inputs 
                : tn_rnn_op(x, h0, m->weights[i], in->lengths, reverse, m->relu, &last->h[i]);
 }
 
-/* All layers; x with the times in front. */
+/* All layers; x with the times first. */
 static tn_tensor *run_layers(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in,
                              const rnn_last *last) {
     for (int layer = 0; layer < m->layers; layer++) {

@@ -3,7 +3,7 @@
  *
  *     x (B, in), h and c (B, hidden) or NULL: zeros -> h' (B, hidden) and, of lstm_cell, c'
  *
- * The operations are those of the layers, with one time. Names are PyTorch's: weight_ih, weight_hh,
+ * The operations are the layers', with one time step. Names are PyTorch's: weight_ih, weight_hh,
  * bias_ih, bias_hh.
  */
 #include "nn/rnn.h"

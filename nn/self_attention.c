@@ -4,8 +4,8 @@
  *                                              (B, T, 3 C)
  *     y = c_proj(attention(q, k, v))           (B, T, C)
  *
- * With a cache (nn/cache.c), k and v of the new positions are written behind those of earlier
- * calls, and the new q attends to all of them.
+ * With a cache (nn/cache.c), k and v of the new positions are appended to those of earlier calls,
+ * and the new q attends to all of them.
  */
 #include "nn/attention.h"
 #include "nn/cache.h"
@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-/* How many of the heads are here: c_attn's rows say it, of which there are 3 width for all. */
+/* How many of the heads are here: c_attn has 3 width rows for all of them. */
 static int heads_here(const tn_self_attention *m, const tn_tensor *qkv, int64_t width) {
     return tn_is_inert(qkv) ? m->heads : (int)(m->heads * tn_size(qkv, 2) / (3 * width));
 }

@@ -1,7 +1,7 @@
 /* sequential: modules one after the other, named "0", "1", …
  *
- * What one gives, one tensor or several, is what the next takes. A tn__range for a context runs
- * some of them.
+ * The output of one, one tensor or several, is the input of the next. With a tn__range as context
+ * only some of them run.
  */
 #include "nn/module.h"
 
@@ -27,7 +27,7 @@ static bool has_value(const tn_values *values, const tn_tensor *t) {
     return false;
 }
 
-/* What a child gave goes as soon as the next has read it, unless the graph or the next one's
+/* A child's output is released as soon as the next has read it, unless the graph or the next one's
  * results need it. */
 static void drop_read(const tn_values *read, const tn_values *given, const tn_values *first) {
     for (int i = 0; i < read->n; i++) {

@@ -1,5 +1,5 @@
-/* transformer: an encoder, and a decoder that also attends to what the encoder made
- * (Vaswani et al. 2017, arXiv:1706.03762), with the names of PyTorch's modules
+/* transformer: an encoder, and a decoder that also attends to the encoder's output (Vaswani et al.
+ * 2017, arXiv:1706.03762), with the names of PyTorch's modules
  *
  *     encoder layer    x = norm1(x + self_attn(x));  x = norm2(x + linear2(act(linear1(x))))
  *     decoder layer    the same with norm2(x + multihead_attn(x, memory)) between, then norm3
@@ -71,8 +71,8 @@ static bool take_inputs(const tn_module *m, tn_values *in, int needed, int most,
 
 /* ---- Layers ---------------------------------------------------------------------------------- *
  *
- * A layer is a row of branches, two in the encoder and three in the decoder; each has a norm and a
- * dropout. */
+ * A layer is a sequence of branches, two in the encoder and three in the decoder; each has a norm
+ * and a dropout. */
 
 static tn_layer_norm *norm_at(tn_transformer_layer *m, int branch) {
     tn_layer_norm *norms[] = {&m->norm1, &m->norm2, &m->norm3};
@@ -89,7 +89,7 @@ static tn_tensor *branch_input(tn_transformer_layer *m, int branch, tn_tensor *x
     return m->norm_first ? tn_call(norm_at(m, branch), x) : x;
 }
 
-/* x with what the branch has made. */
+/* x with what the branch computed. */
 static tn_tensor *join_branch(tn_transformer_layer *m, int branch, tn_tensor *x, tn_tensor *made) {
     x = tn__add_branch(x, tn_call(dropout_at(m, branch), made));
     return m->norm_first ? x : tn_call(norm_at(m, branch), x);

@@ -4,8 +4,8 @@
  * tensor. Names may contain dots, so finding a path tries every child whose name begins it. A
  * transparent child, one whose name is "", adds nothing: its path is that of the module around it.
  *
- * A tied parameter is visited once in any walk: under the name it was tied to when that name is
- * below the walk's root, else under the first of its names.
+ * A tied parameter is visited once in any walk: under the name it was tied to if that is below the
+ * walk's root, else under the first of its names.
  */
 #include "nn/module.h"
 
@@ -270,7 +270,7 @@ tn_module *tn_module_child(void *module, const char *name) {
     return child;
 }
 
-/* ---- What is done to all of them ------------------------------------------------------------- */
+/* ---- Done to all of them ------------------------------------------------------------------- */
 
 static bool count_entry(const tn_entry *entry, void *user) {
     *(int64_t *)user += tn_dims_count(entry->layout.whole);

@@ -66,7 +66,7 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
 }
 
 /* Finds the gradient; false after raising. item->grad is NULL when there is none. */
-static bool item_look(tn_optim *opt, tn__item *item) {
+static bool item_check(tn_optim *opt, tn__item *item) {
     item->done = true;
     item->grad = NULL;
     if (item->entry.absent) {
@@ -261,7 +261,7 @@ tn_status tn_optim_step(tn_optim *opt) {
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; i < opt->item_count; i++) {
-        if (!item_look(opt, &opt->items[i])) {
+        if (!item_check(opt, &opt->items[i])) {
             return tn_error();
         }
     }

@@ -14,9 +14,9 @@ typedef struct tn__decimal {
     char digit[TN__MOST_DIGITS + 1];
 } tn__decimal;
 
-/* The fewest digits that give x back when read as `dtype`, but none beyond `fraction` places after
- * the point (of d.ddd with `scientific`, of the number itself otherwise): there it is rounded.
- * Without `scientific` all digits before the point are x's own. x is finite. */
+/* The fewest digits that read back as x in `dtype`, but no more than `fraction` places after the
+ * point (of d.ddd with `scientific`, of the number itself otherwise): there it is rounded. Without
+ * `scientific` all digits before the point are x's. x is finite. */
 tn__decimal tn__decimal_of(double x, tn_dtype dtype, int fraction, bool scientific);
 
 /* x rounded to `digits` digits, 1 … TN__MOST_DIGITS. */

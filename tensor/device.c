@@ -1,7 +1,7 @@
-/* Devices: which there are, where new tensors go, and bytes from one to another.
+/* Devices: which there are, where new tensors go, and copying bytes between them.
  *
- * The CPU is built in. Every other kind is a plugin's table (tern/sys/device.h), loaded when it is
- * first asked for, so a program that stays on the CPU never touches a driver.
+ * The CPU is built in. Every other kind is a plugin's table (tern/sys/device.h), loaded on first
+ * use, so a program that stays on the CPU never touches a driver.
  */
 #include "core/descriptor.h"
 #include "core/plugin.h"

@@ -9,8 +9,8 @@ tn_dims tn_dims_from(int ndim, const int64_t *sizes) {
         dims.ndim = -1;
         return dims;
     }
-    /* The constant makes it a few moves. Without it gcc takes an instruction for strings, which
-     * takes 10 ns to begin: an eighth of what a view costs. */
+    /* The constant makes it a few moves. Without it gcc emits a string instruction, which takes 10
+     * ns to start: an eighth of what a view costs. */
     for (int i = 0; i < TN_MAX_DIMS && i < ndim; i++) {
         dims.size[i] = sizes[i];
     }
@@ -65,7 +65,7 @@ bool tn_dims_broadcast(tn_dims a, tn_dims b, tn_dims *result) {
 }
 
 void tn__contiguous_strides(tn_dims dims, int64_t *stride) {
-    /* wraps for a shape that cannot be: whoever makes a tensor checks that first */
+    /* wraps for an impossible shape: makers of tensors check that first */
     uint64_t next = 1;
     for (int i = dims.ndim <= TN_MAX_DIMS ? dims.ndim - 1 : -1; i >= 0; i--) {
         stride[i] = (int64_t)next;
@@ -104,7 +104,7 @@ bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *opera
         tn__raise(TN_EDTYPE, operation, "%d is not a dtype", (int)dtype);
         return false;
     }
-    /* Sizes beside a 0 may be anything, but row-major strides must not overflow. */
+    /* Sizes next to a 0 may be anything, but row-major strides must not overflow. */
     int64_t extent = size;
     for (int i = 0; i < dims.ndim; i++) {
         if (__builtin_mul_overflow(extent, dims.size[i] > 1 ? dims.size[i] : 1, &extent)) {

@@ -25,7 +25,7 @@ void tn__members_end(tn__members *m) {
     }
 }
 
-/* Text of the program's in a file of UTF-8, which people see. */
+/* The program's text in a UTF-8 file that people read. */
 static void put_string(tn__buffer *to, const char *text) {
     size_t from = to->bytes;
     tn__json_put_string(to, text);
@@ -40,7 +40,7 @@ void tn__member_name(tn__members *m, const char *name) {
     tn__buffer_text(m->to, ":");
 }
 
-/* The same; a name that the object has already gets a number. */
+/* The same; a name that the object already has gets a number. */
 static void put_name(tn__members *m, const char *name) {
     tn__buffer *to = m->to;
     size_t before = to->bytes, at = before + (before > m->from + 1);
@@ -103,7 +103,7 @@ tn_dims tn__field_sizes(const tn_field *f, const void *from) {
 typedef struct shown {
     char room[32 * TN_MAX_DIMS];
     const char *text;
-    bool number, zero; /* it is to stand without quotes; it is 0, false or "" */
+    bool number, zero; /* written without quotes; it is 0, false or "" */
 } shown;
 
 static void show_whole(shown *s, const tn_field *f, int64_t number, bool prose) {
@@ -130,7 +130,7 @@ static void show_sizes(shown *s, tn_dims dims) {
     s->number = dims.ndim == 1;
 }
 
-/* False: it is not to be written. */
+/* False: it is not written. */
 static bool show_field(const tn_field *f, const void *from, bool prose, shown *s) {
     const char *at = (const char *)from + f->offset;
     int64_t number;
@@ -273,7 +273,7 @@ bool tn__field_read(const tn_field *f, void *to, const char *text) {
     bool read = false;
     if (!(*text >= '0' && *text <= '9') && *text != '-' && f->kind != TN_FIELD_INT &&
         f->kind != TN_FIELD_BOOL) {
-        return false; /* strtod and strtoll would take spaces and signs in front, and words */
+        return false; /* strtod and strtoll would accept leading spaces and signs, and words */
     }
     switch (f->kind) {
     case TN_FIELD_INT:

@@ -1,11 +1,11 @@
-/* Members that tables of fields name (tern/field.h), written as text and read back.
+/* Struct members listed in tables of fields (tern/field.h), written as text and read back.
  *
  *     tn__buffer j = {.operation = operation};
  *     tn__members m = tn__members_begin(&j, false);    {
  *     tn__fields_put(&m, fields, &options, false);     {"heads":4,"causal":true
  *     tn__members_end(&m);                             {"heads":4,"causal":true}
  *
- * Real numbers are the shortest text that reads back as the number; the caller sees to plain ones
+ * Real numbers are the shortest text that reads back as the number; the caller makes sure of a '.'
  * (core/plain_numbers.h).
  */
 #ifndef TERN_TENSOR_FIELDS_H
@@ -24,14 +24,14 @@ typedef struct tn__members {
 TN_API tn__members tn__members_begin(tn__buffer *to, bool prose);
 TN_API void tn__members_end(tn__members *m);
 
-/* One member. A name that is there already gets a number: "crop 2". Value: a number or a word as it
- * is to stand in JSON, or any text, which loses what is no printable ASCII. */
+/* One member. A name that is already there gets a number: "crop 2". The value is a number or a word
+ * as written in JSON, or any text, which loses all but printable ASCII. */
 TN_API void tn__member_put(tn__members *m, const char *name, const char *value, bool text);
 
 /* The name of a member that is there once, whose value the caller puts. */
 TN_API void tn__member_name(tn__members *m, const char *name);
 
-/* The members of `at` that matter to training alone, or the others. */
+/* The members of `at` that matter only for training, or the others. */
 TN_API void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool training);
 
 /* "0.5 3 0": the values alone, with spaces between; and back. False: the text has other values. */
@@ -42,7 +42,7 @@ TN_API bool tn__fields_read_words(const tn_field *fields, void *at, const char *
 bool tn__field_whole(const tn_field *f, const void *from, int64_t *number);
 tn_dims tn__field_sizes(const tn_field *f, const void *from);
 
-/* A digest is known when its text is there. Several threads may note one, which the first does. */
+/* A digest is known when its text is set. Several threads may set it; the first one does. */
 bool tn__digest_known(const tn_digest *d);
 void tn__digest_note(tn_digest *d, const char *text);
 

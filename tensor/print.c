@@ -2,7 +2,7 @@
  * "..." in the middle of tensors with more than 1000 elements.
  *
  * Two passes over the same elements. The first finds the style: integers get the widest one's
- * width; floats share the place of the point, and go scientific when the largest is 1e8 or more,
+ * width; floats align their points, and are printed scientifically when the largest is 1e8 or more,
  * the smallest below 1e-4 or their ratio above 1000. The second writes through a small sink, to a
  * file or into a buffer, so a text of any length needs no memory.
  */
@@ -34,8 +34,8 @@ typedef struct printer {
     const tn_tensor *t;
     style style;
     bool summary;
-    int column; /* characters on the line, with the blanks that are not written yet */
-    int blanks; /* the end of a word, and the separator: a line that ends here drops them */
+    int column; /* characters on the line, including blanks not written yet */
+    int blanks; /* pending, after a word and its separator: a line that ends here drops them */
 } printer;
 
 static void put_text(sink *out, const char *text, size_t length) {
@@ -122,7 +122,7 @@ static int float_word(char *word, double x, const printer *p) {
     if (s->scalar) {
         return scalar_float(word, x, p->t->dtype);
     }
-    /* all have as many places as the longest needs, filled with digits and not with zeros */
+    /* all have as many places as the longest needs, filled with digits, not zeros */
     if (s->scientific) {
         return write_scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
                                 s->exponent_digits);
@@ -130,7 +130,7 @@ static int float_word(char *word, double x, const printer *p) {
     return write_positional(word, tn__decimal_of(x, p->t->dtype, PLACES, false), s->left, s->right);
 }
 
-/* Integers as they are: a double does not hold every i64. */
+/* Integers directly: a double does not hold every i64. */
 static long long integer_at(const tn_tensor *t, int64_t position) {
     return t->dtype == TN_I64 ? ((const int64_t *)t->storage->data)[position]
                               : (long long)tn__element(t, position);
@@ -245,8 +245,8 @@ static void find_style(printer *p) {
 
 /* ---- The layout ------------------------------------------------------------------------------ */
 
-/* Puts a word and a separator on the line, or on a new one where it does not fit; `last` columns
- * stay free for brackets. */
+/* Puts a word and a separator on the line, or on a new one if it does not fit; `last` columns stay
+ * free for brackets. */
 static void put_word(printer *p, const char *word, int length, int indent, int last) {
     if (p->column + length > WIDTH - last && p->column > indent) {
         put_text(p->out, "\n", 1);

@@ -1,4 +1,4 @@
-/* Tensors whose elements are not made yet (recipe.h). */
+/* Deferred tensors: their elements are not made yet (recipe.h). */
 #include "tensor/recipe.h"
 
 #include "core/memory.h"
@@ -31,7 +31,7 @@ void tn__recipe_name(tn_tensor *t, const char *name) {
     snprintf(t->storage->recipe->name, TN__RECIPE_NAME, "%s", name);
 }
 
-void tn__recipe_forget(tn_tensor *t) {
+void tn__recipe_drop(tn_tensor *t) {
     free(t->storage->recipe);
     t->storage->recipe = NULL;
 }

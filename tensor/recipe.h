@@ -1,8 +1,8 @@
-/* Tensors whose elements are not made yet: shape, dtype, device, an empty storage, and a recipe by
- * which the elements are made, all at once or some of them.
+/* Deferred tensors, whose elements are not made yet: shape, dtype, device, an empty storage, and a
+ * recipe by which the elements are made, all at once or some of them.
  *
  * A recipe is a list of steps, each of which sets or changes every element by itself: a fill, a
- * draw, a function of one element. What would do so at once writes the step down instead
+ * draw, a function of one element. What would do so at once records the step instead
  * (ops/deferred.h). New recipes come from tn_empty while TN_DEFER_INIT is open.
  */
 #ifndef TERN_TENSOR_RECIPE_H
@@ -14,7 +14,7 @@ enum { TN__RECIPE_STEPS = 8, TN__RECIPE_NAME = 64 };
 
 typedef struct tn__recipe_step {
     int what;                    /* ops/deferred.c */
-    int function;                /* of the kernel that draws, or of the unary one */
+    int function;                /* which draw, or which unary function */
     uint64_t seed, stream, call; /* of a draw */
     double a, b;
 } tn__recipe_step;
@@ -28,7 +28,7 @@ struct tn__recipe {
     tn__recipe_step step[TN__RECIPE_STEPS];
 };
 
-/* While TN_DEFER_INIT is open in this thread: makes the elements of what is read
+/* While TN_DEFER_INIT is open in this thread: makes the elements of a tensor that is read
  * (tn__deferred_make). Else NULL. */
 extern _Thread_local tn_status (*tn__deferring)(const tn_tensor *t);
 
@@ -39,16 +39,17 @@ static inline bool tn__deferred(const tn_tensor *t) {
 /* As tn__new, with an empty storage and a recipe without steps. */
 tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device);
 
-/* Gives messages about the tensor a name. */
+/* Names the tensor in messages. */
 void tn__recipe_name(tn_tensor *t, const char *name);
 
-/* Drops the recipe: elements come from elsewhere. The storage stays empty. */
-void tn__recipe_forget(tn_tensor *t);
+/* Drops the recipe: the elements come from elsewhere. The storage stays empty. */
+void tn__recipe_drop(tn_tensor *t);
 
-/* As tn__usable, and true of a deferred tensor too. */
+/* As tn__usable, but a deferred tensor is usable too. */
 bool tn__usable_or_deferred(const tn_tensor *t, const char *operation);
 
-/* Whether the elements of a parameter are made; false after raising TN_ESTATE, which names it. */
+/* Whether the elements of a parameter have been made; false after raising TN_ESTATE, which names
+ * it. */
 bool tn__elements_made(const tn_tensor *t, const char *path, const char *operation);
 
 #endif

@@ -47,7 +47,7 @@ void tn__storage_keep(tn_storage *storage) {
     }
 }
 
-/* Gives the bytes back to where they came from. */
+/* Returns the bytes to where they came from. */
 static void free_bytes(tn_storage *storage) {
     void (*release)(void *, void *) = storage->release;
     void *data = storage->data;
@@ -120,7 +120,7 @@ tn_status tn_storage_refill(tn_tensor *t) {
     }
     storage->data = data;
     storage->emptied = false;
-    tn__recipe_forget(t);
+    tn__recipe_drop(t);
     return TN_OK;
 }
 

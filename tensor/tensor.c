@@ -1,8 +1,8 @@
-/* Tensor objects: making, views, the inert tensor, dying.
+/* Tensor objects: making, views, the inert tensor, destruction.
  *
- * A tensor has one reference from whoever made it, which goes to the current scope at once. When
- * the last one is dropped, its node, leaf, version and storage each lose one. The struct of a dead
- * tensor is not used again for a while, so that using it is an error that says where it died.
+ * A new tensor has one reference, which goes to the current scope at once. When the last one is
+ * dropped, its node, leaf, version and storage each lose one. The struct of a dead tensor is not
+ * reused for a while, so that using it is an error that says where it died.
  */
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
@@ -32,7 +32,7 @@ tn_tensor *tn_inert(void) {
     return &inert;
 }
 
-/* ---- Dying ----------------------------------------------------------------------------------- */
+/* ---- Destruction ----------------------------------------------------------------------------- */
 
 /* What is left of a tensor: why it died. */
 typedef struct dead_tensor {
@@ -41,7 +41,7 @@ typedef struct dead_tensor {
     int line;
 } dead_tensor;
 
-/* A reference that was dropped too often. */
+/* A reference that was dropped once too often. */
 static void release_dead(tn_object *self) {
     tn__raise_dead((tn_tensor *)self, "release");
 }
@@ -143,7 +143,7 @@ tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
     return storage ? tn__tensor_over(storage, dims, dtype) : &inert;
 }
 
-/* A view's elements must lie inside the storage. */
+/* A view's elements must be inside the storage. */
 static bool view_fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
     int64_t last = offset, room = (int64_t)(t->storage->bytes / tn_dtype_size(t->dtype));
     if (tn_dims_count(dims) < 0 || offset < 0) {
@@ -275,7 +275,7 @@ tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
         tn__raise(TN_ENOMEM, "from_memory", "no memory for a storage");
         return &inert;
     }
-    /* Until the tensor is there a failure must not release what is still the caller's. */
+    /* Until the tensor exists a failure must not release what is still the caller's. */
     *storage = (tn_storage){.refs = 1, .data = data, .bytes = bytes, .release = leave_alone};
     tn_tensor *t = tn__tensor_over(storage, dims, dtype);
     if (!t->inert) {

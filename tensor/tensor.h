@@ -1,5 +1,5 @@
-/* The inside of tensor/, for the folders to its right.
- * Implementers of operations read tern/sys/tensor.h first. */
+/* The internals of tensor/, for the folders to its right. Implementers of operations read
+ * tern/sys/tensor.h first. */
 #ifndef TERN_TENSOR_TENSOR_H
 #define TERN_TENSOR_TENSOR_H
 
@@ -20,7 +20,7 @@ tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operatio
 void tn__storage_keep(tn_storage *storage);
 void tn__storage_release(tn_storage *storage);
 
-/* Gives the bytes back, and leaves the storage empty; also while an error is pending. */
+/* Frees the bytes, and leaves the storage empty; also while an error is pending. */
 void tn__storage_drop_bytes(tn_storage *storage);
 
 /* Exchanges what is in two storages of as many bytes on one device; neither has a recipe. */
@@ -30,7 +30,7 @@ void tn__storage_swap(tn_storage *a, tn_storage *b);
  * reference to the storage, also on failure (then: the inert tensor). */
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);
 
-/* Whether the device is there; otherwise raises TN_EDEVICE and says why not. */
+/* Whether the device is available; otherwise raises TN_EDEVICE and says why not. */
 bool tn__device_exists(tn_device device, const char *operation);
 
 /* Whether t's metadata can be read: not NULL, not inert, not dead. Raises as tn__usable does; an
@@ -40,8 +40,8 @@ bool tn__readable(const tn_tensor *t, const char *operation);
 /* Raises TN_ESTATE for a tensor that was released, and says by what. */
 void tn__raise_dead(const tn_tensor *t, const char *operation);
 
-/* Element at `position` elements from the beginning of the storage, as a double; NaN after raising
- * what went wrong on its device. The storage is filled. */
+/* The element `position` elements from the beginning of the storage, as a double; NaN after raising
+ * what went wrong on its device. The storage must not be empty. */
 double tn__element(const tn_tensor *t, int64_t position);
 
 /* "[2, 3]": into one of 8 buffers of this thread, as tn_shape_text. */

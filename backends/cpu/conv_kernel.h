@@ -41,9 +41,9 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
     if (rows == ROWS && w->dtype == PLAIN && taps_are_run(tap, taps)) {
         bool all = w->channel == taps;
         for (int64_t c = 0; c < (all ? 1 : job->channels); c++) {
-            turn_panel(to + c * taps * ROWS, ROWS,
-                       (const T *)w->data + first + tap[0] + c * w->channel, w->row,
-                       all ? job->channels * taps : taps);
+            transpose_panel(to + c * taps * ROWS, ROWS,
+                            (const T *)w->data + first + tap[0] + c * w->channel, w->row,
+                            all ? job->channels * taps : taps);
         }
         return;
     }

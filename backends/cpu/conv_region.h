@@ -4,7 +4,7 @@
 #include "backends/cpu/conv.h"
 #include "backends/cpu/convert.h"
 #include "backends/cpu/registers.h"
-#include "backends/cpu/turn.h"
+#include "backends/cpu/transpose.h"
 
 enum {
     VL = VBYTES / sizeof(T),

@@ -133,8 +133,8 @@ static void turn_panels(const weight_plan *p, const weight_memory *m, const regi
                   m->moves + m->first[b], m->first[b + 1] - m->first[b]);
         fill_zero(m->panels + k * WIDE, k < p->vectors * VL ? VL : 0); /* behind the last move */
         for (int64_t v = 0; v < p->vectors; v++) {
-            turn_panel(m->turned + (v * COLS + b * WIDE) * VL, VL, m->panels + v * VL * WIDE, WIDE,
-                       WIDE);
+            transpose_panel(m->turned + (v * COLS + b * WIDE) * VL, VL, m->panels + v * VL * WIDE,
+                            WIDE, WIDE);
         }
     }
     for (int64_t v = 0; v < p->vectors; v++) {
@@ -157,8 +157,8 @@ static void turn_input(const conv_job *job, const region *r, const box_at *box, 
             continue;
         }
         fill_zero(to, part.low * VL);
-        turn_panel(to + part.low * VL, VL, (const T *)x->data + rows[i] + from, x->channel,
-                   part.high - part.low);
+        transpose_panel(to + part.low * VL, VL, (const T *)x->data + rows[i] + from, x->channel,
+                        part.high - part.low);
         fill_zero(to + part.high * VL, (r->run - part.high) * VL);
     }
 }
@@ -175,7 +175,7 @@ static void turn_regions(const weight_plan *p, const weight_memory *m, const reg
             turn_input(job, r, box, m->rows, group * job->channels + first, to);
         } else {
             copy_channels(p, m, r, box, group, first, count);
-            turn_panel(to, VL, m->regions, r->length, r->length);
+            transpose_panel(to, VL, m->regions, r->length, r->length);
         }
         for (int64_t t = 0; t < p->taps; t++) {
             m->vector[j * p->taps + t] = (j * r->length + m->tap[t]) * VL;

@@ -37,7 +37,7 @@ INLINE void convert_rows(float *restrict dst, const int width, const uint16_t *r
         for (int64_t i = 0; i < n; i++) {
             load_f32(strip + i * STRIP, src + i * across + p * along, dtype, along, w);
         }
-        turn_panel(dst + p * width, width, strip, STRIP, w);
+        transpose_panel(dst + p * width, width, strip, STRIP, w);
     }
 }
 

@@ -15,7 +15,7 @@
 #include "backends/cpu/convert.h"
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/registers.h"
-#include "backends/cpu/turn.h"
+#include "backends/cpu/transpose.h"
 
 enum {
     VL = VBYTES / sizeof(T),
@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) void pack_panel(T *restrict dst, co
             memcpy(dst + p * width, src + p * along, (size_t)width * sizeof(T));
         }
     } else if (along == 1) {
-        turn_panel(dst, width, src, across, k);
+        transpose_panel(dst, width, src, across, k);
     } else {
         for (int64_t p = 0; p < k; p++) {
             for (int i = 0; i < width; i++) {

@@ -207,7 +207,7 @@ static int64_t cols_of(const plan *p, int64_t j) {
     return min_of(p->cols, p->job->n - j * p->cols);
 }
 
-/* The primitive of every kind of piece. On failure those that were found stay for `plan_forget`. */
+/* The primitive of every kind of piece. On failure those that were found stay for `plan_clear`. */
 static tn_status plan_prepare(plan *p) {
     const tn__onednn_job *job = p->job;
     tn_status status = TN_OK;
@@ -236,7 +236,7 @@ static tn_status plan_prepare(plan *p) {
     return status;
 }
 
-static void plan_forget(plan *p) {
+static void plan_clear(plan *p) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < 4; i++) {
         if (p->entry[i / 2][i % 2]) {
@@ -374,7 +374,7 @@ tn_status tn__onednn_product(tn_context *ctx, const tn__onednn_job *job, int lev
         status = plan_run(ctx, &p);
         atomic_fetch_add_explicit(&products, status == TN_OK, memory_order_relaxed);
     }
-    plan_forget(&p);
+    plan_clear(&p);
     return status;
 }
 

@@ -127,7 +127,7 @@ static void pack_panels(const scan *s, float *bias, int64_t first, int64_t last)
                 row = gate * s->units + j;
         float *panel = s->packed + at * s->depth * VL;
         if (n == VL) {
-            turn_panel(panel, VL, w + row * s->depth, s->depth, s->depth);
+            transpose_panel(panel, VL, w + row * s->depth, s->depth, s->depth);
         } else {
             for (int64_t p = 0; p < s->depth; p++) {
                 for (int64_t i = 0; i < VL; i++) {

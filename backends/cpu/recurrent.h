@@ -17,7 +17,7 @@
 
 #include "backends/cpu/registers.h"
 #include "backends/cpu/rows.h"
-#include "backends/cpu/turn.h"
+#include "backends/cpu/transpose.h"
 #include "backends/recurrent.h"
 
 enum { VL = VBYTES / sizeof(float), MOST_ROWS = 12, MOST_WIDE = 4 };

@@ -322,7 +322,7 @@ void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
 }
 
 /* Says why no block in use begins here. */
-static bool tell_stranger(tn__cuda_pool *pool, const char *memory, char *why, size_t room) {
+static bool report_foreign(tn__cuda_pool *pool, const char *memory, char *why, size_t room) {
     uintptr_t at = (uintptr_t)memory;
     const char *reason = "is not from this device's memory";
     for (segment *s = pool->segments; s; s = s->next) {
@@ -338,7 +338,7 @@ static bool tell_stranger(tn__cuda_pool *pool, const char *memory, char *why, si
 static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t room) {
     block *b = tree_at(&pool->used, is_guarded(pool) ? memory - GUARD : memory);
     if (!b) {
-        return tell_stranger(pool, memory, why, room);
+        return report_foreign(pool, memory, why, room);
     }
     int64_t at = 0;
     bool broken = is_guarded(pool) && guard_broken(pool, b, &at);
@@ -409,7 +409,7 @@ void tn__cuda_pool_tag(tn__cuda_pool *pool, const char *name, int64_t *now, int6
     pthread_mutex_unlock(&pool->lock);
 }
 
-static tn__cuda_pool_shape pool_look(const tn__cuda_pool *pool) {
+static tn__cuda_pool_shape pool_inspect(const tn__cuda_pool *pool) {
     tn__cuda_pool_shape shape = {.segments = 0};
     for (const segment *s = pool->segments; s; s = s->next) {
         shape.segments++;
@@ -427,9 +427,9 @@ static tn__cuda_pool_shape pool_look(const tn__cuda_pool *pool) {
     return shape;
 }
 
-tn__cuda_pool_shape tn__cuda_pool_look(tn__cuda_pool *pool) {
+tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool) {
     pthread_mutex_lock(&pool->lock);
-    tn__cuda_pool_shape shape = pool_look(pool);
+    tn__cuda_pool_shape shape = pool_inspect(pool);
     pthread_mutex_unlock(&pool->lock);
     return shape;
 }
@@ -459,7 +459,7 @@ int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t room) {
     int length = 0;
     pthread_mutex_lock(&pool->lock);
     const tn_memory_stats *s = &pool->stats;
-    tn__cuda_pool_shape shape = pool_look(pool);
+    tn__cuda_pool_shape shape = pool_inspect(pool);
     add_bytes(text, room, &length, s->allocated);
     text_add(text, room, &length, " in use, at most ");
     add_bytes(text, room, &length, s->peak);

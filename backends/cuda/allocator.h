@@ -66,7 +66,7 @@ typedef struct tn__cuda_pool_shape {
     int64_t free_bytes, largest_free; /* largest_free: of one block */
     double fragmentation;             /* 1 - largest_free / free_bytes; 0 when nothing is free */
 } tn__cuda_pool_shape;
-tn__cuda_pool_shape tn__cuda_pool_look(tn__cuda_pool *pool);
+tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool);
 
 /* All of this in words, for the message of an allocation that failed. As snprintf. */
 int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t room);

@@ -120,7 +120,7 @@ int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__
     tn__dnn_graph g = {.dnn = dnn, .name = "this convolution", .why = why};
     conv_graph(&g, shape);
     int count = tn__dnn_plans(&g, target, refused_notes(shape), most, plans);
-    tn__dnn_forget(&g);
+    tn__dnn_clear(&g);
     return count;
 }
 

@@ -53,7 +53,7 @@ void tn__dnn_finish(tn__dnn_graph *g, descriptor d, const char *what) {
     }
 }
 
-void tn__dnn_forget(tn__dnn_graph *g) {
+void tn__dnn_clear(tn__dnn_graph *g) {
     while (g->count > 0) {
         g->dnn->BackendDestroyDescriptor(g->made[--g->count]);
     }

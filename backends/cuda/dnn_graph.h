@@ -6,7 +6,7 @@
  *     tn__dnn_descriptor x = tn__dnn_tensor(&g, X, type, 4, size, stride, TN__DNN_REAL), …
  *     tn__dnn_add(&g, operation);
  *     int count = tn__dnn_plans(&g, target, 0, most, plans);
- *     tn__dnn_forget(&g);
+ *     tn__dnn_clear(&g);
  *
  * A failure inside a graph sticks: everything after it does nothing, and the first reason is kept.
  */
@@ -41,14 +41,14 @@ typedef struct tn__dnn_graph {
 /* Notes a failure in the library's words. */
 void tn__dnn_check(tn__dnn_graph *g, cudnnStatus_t status, const char *what);
 
-/* Descriptors belong to the graph. tn__dnn_forget destroys them; plans stay. */
+/* Descriptors belong to the graph. tn__dnn_clear destroys them; plans stay. */
 tn__dnn_descriptor tn__dnn_make(tn__dnn_graph *g, cudnnBackendDescriptorType_t type);
 void tn__dnn_set(tn__dnn_graph *g, tn__dnn_descriptor d, cudnnBackendAttributeName_t name,
                  cudnnBackendAttributeType_t type, int64_t count, const void *values);
 void tn__dnn_link(tn__dnn_graph *g, tn__dnn_descriptor d, cudnnBackendAttributeName_t name,
                   tn__dnn_descriptor value);
 void tn__dnn_finish(tn__dnn_graph *g, tn__dnn_descriptor d, const char *what);
-void tn__dnn_forget(tn__dnn_graph *g);
+void tn__dnn_clear(tn__dnn_graph *g);
 
 /* A virtual tensor has dimensions but no memory; parts are real, in the order in which the tensor
  * cores hold them. */

@@ -164,7 +164,7 @@ static patience patience_of(double deadline, bool all) {
 }
 
 /* TN_OK as long as there is something to wait for. */
-static tn_status look_around(nccl *e, patience *p, const char *what) {
+static tn_status check_engine(nccl *e, patience *p, const char *what) {
     char why[TN_ENGINE_WHY];
     double time = tn__now();
     tn_status status = engine_failed(e, NULL);
@@ -192,7 +192,7 @@ static tn_status comm_settle(nccl *e, ncclResult_t result, double deadline, cons
         ncclResult_t asked = e->api->CommGetAsyncError(e->comm, &result);
         result = asked != ncclSuccess ? asked : result;
         if (result == ncclInProgress) {
-            status = look_around(e, &p, what);
+            status = check_engine(e, &p, what);
             nanosleep(&(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
             nap = nap < LONGEST_NAP ? 1.5 * nap : nap;
         }
@@ -207,7 +207,7 @@ static bool needs_all(tn_collective kind) {
 }
 
 /* Whether the stream has come to the mark behind t, the oldest. */
-static tn_status flight_look(nccl *e, flight *f, const tn_transfer *t, const char *what,
+static tn_status flight_poll(nccl *e, flight *f, const tn_transfer *t, const char *what,
                              bool *over) {
     if (f->patience.begun == 0) {
         f->patience = patience_of(t->deadline, needs_all(t->kind));
@@ -222,7 +222,7 @@ static tn_status flight_look(nccl *e, flight *f, const tn_transfer *t, const cha
     }
     ncclResult_t result = ncclSuccess, asked = e->api->CommGetAsyncError(e->comm, &result);
     result = asked != ncclSuccess ? asked : result;
-    return result == ncclSuccess || result == ncclInProgress ? look_around(e, &f->patience, what)
+    return result == ncclSuccess || result == ncclInProgress ? check_engine(e, &f->patience, what)
                                                              : fail_nccl(e, result, what);
 }
 
@@ -423,7 +423,7 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 /* After this NCCL does not know the memory any more. */
-static void region_forget(nccl *e, region *r) {
+static void region_drop(nccl *e, region *r) {
     if (r->handle && e->comm && !e->finalized) {
         comm_settle(e, e->api->CommDeregister(e->comm, r->handle), tn__now() + GOODBYE,
                     "deregistering");
@@ -455,7 +455,7 @@ static void reap_regions(nccl *e, bool all) {
         region *r = gone;
         gone = r->next;
         if (device) {
-            region_forget(e, r);
+            region_drop(e, r);
             e->api->MemFree(r->memory);
         }
         free(r);
@@ -536,7 +536,7 @@ static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over, 
         status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     if (status == TN_OK) {
-        status = flight_look(e, e->flights, t, name_of(t->kind), over);
+        status = flight_poll(e, e->flights, t, name_of(t->kind), over);
     }
     if (status != TN_OK) {
         abort_comm(e);
@@ -561,7 +561,7 @@ static void engine_leave(tn_engine *base) {
         tn__cuda_device_at(e->index)) {
         reap_regions(e, false);
         for (region *r = e->regions; r; r = r->next) {
-            region_forget(e, r);
+            region_drop(e, r);
         }
         e->finalized = true;
         comm_settle(e, e->api->CommFinalize(e->comm), tn__now() + GOODBYE, "saying goodbye");

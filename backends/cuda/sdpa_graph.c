@@ -352,7 +352,7 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__
             dnn->BackendDestroyDescriptor(base[i].plan);
         }
     }
-    tn__dnn_forget(&g.base);
+    tn__dnn_clear(&g.base);
     return made;
 }
 

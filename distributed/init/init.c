@@ -113,7 +113,7 @@ typedef struct neighbours {
     bool one_host;
 } neighbours;
 
-static neighbours look_around(const tn__member *members, int rank, int ranks) {
+static neighbours check_engine(const tn__member *members, int rank, int ranks) {
     neighbours n = {.one_host = true, .on_cores = 1};
     const tn__member *mine = &members[rank];
     for (int r = 0; r < ranks; r++) {
@@ -189,7 +189,7 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
         tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
         return NULL;
     }
-    neighbours n = look_around(members, e->rank, e->ranks);
+    neighbours n = check_engine(members, e->rank, e->ranks);
     world.local_rank = e->local_rank >= 0 ? e->local_rank : n.local_rank;
     set_threads(o, &mine, n.on_cores);
     char engine[64];

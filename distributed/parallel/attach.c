@@ -131,7 +131,7 @@ static bool add_param(const tn_entry *entry, void *user) {
     }
     bool frozen = tn__leaf_thaw(param->leaf);
     tn_grad_hook coming = rules->coming ? rules->coming : gradient_coming;
-    param->coming = rules->coming_looks ? tn__on_grad_look(param->leaf, coming, param)
+    param->coming = rules->coming_looks ? tn__on_grad_observe(param->leaf, coming, param)
                                         : tn_on_grad(param->leaf, coming, param);
     param->added =
         tn_on_accumulated(param->leaf, rules->added ? rules->added : gradient_added, param);

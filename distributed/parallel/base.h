@@ -67,7 +67,7 @@ typedef struct tn__parallel_rules {
     tn_grad_hook coming;
     tn_accumulated_hook added;
     /* A place that a leaf has for its gradient stays when `coming` is called: it may be written
-     * there before (tn__on_grad_look). */
+     * there before (tn__on_grad_observe). */
     bool coming_looks;
     /* In place of a synchronised backward (tn_sync_gradients), between `reached` and `ended`: sends
      * what there is. `wanted` are those that have kept a gradient, which are `ready`, and those

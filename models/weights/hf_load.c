@@ -262,7 +262,7 @@ void tn__hf_plan_apply(tn__hf_plan *p) {
     for (int i = 0; i < p->state.count; i++) {
         tn__state_item *item = &p->state.items[i];
         if (item->source && item->source->storage->release) { /* of the mapped file */
-            tn__recipe_forget(item->tensor);
+            tn__recipe_drop(item->tensor);
             tn__storage_swap(item->tensor->storage, item->source->storage);
             tn__touch(item->tensor);
             tn_release(item->source);

@@ -65,7 +65,7 @@ static void made_in_its_place(void **state) {
     (void)state;
     TN_SCOPE;
     net n = make_net(true);
-    tn__on_grad_look(n.w, see_place, NULL);
+    tn__on_grad_observe(n.w, see_place, NULL);
     for (int i = 0; i < 2; i++) {
         seen = NULL;
         run_net(&n, NULL);
@@ -179,7 +179,7 @@ static void after_a_failure(void **state) {
         tn_error_clear();
     }
     assert_null(tn_grad_of(m.w));
-    tn__on_grad_look(m.w, see_place, NULL);
+    tn__on_grad_observe(m.w, see_place, NULL);
     tn_zero_grad(m.b);
     run_net(&m, NULL);
     assert_ptr_equal(seen, tn_data(m.view));

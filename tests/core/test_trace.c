@@ -214,7 +214,7 @@ static void a_file_of_two_traces(void **state) {
     free(text);
     /* ends are rounded, not lengths: what ends together does so in the file */
     said = (tn__event){.begin = 1.0000000004, .end = 2.0000000006, .name = "long"};
-    tn__trace_forget(&plain);
+    tn__trace_clear(&plain);
     tn__trace_add(&plain, &said);
     assert_int_equal(tn__trace_save(both, 1, 0, path, "test"), TN_OK);
     text = (char *)temp_read(path, &bytes);

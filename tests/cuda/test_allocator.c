@@ -64,7 +64,7 @@ static void give_well(tn__cuda_pool *pool, void *memory, size_t bytes) {
 
 /* Everything is given back: one free block a segment, and nothing is left after a trim. */
 static void end(tn__cuda_pool *pool, host *h) {
-    tn__cuda_pool_shape shape = tn__cuda_pool_look(pool);
+    tn__cuda_pool_shape shape = tn__cuda_pool_inspect(pool);
     assert_int_equal(shape.used_blocks, 0);
     assert_int_equal(shape.free_blocks, shape.segments);
     assert_int_equal(shape.segments, h->segments);
@@ -247,7 +247,7 @@ static void test_split_and_join(void **state) {
 
     give_well(pool, a, 512); /* 512 free, b, c, d, the rest free */
     give_well(pool, c, 1000);
-    tn__cuda_pool_shape shape = tn__cuda_pool_look(pool);
+    tn__cuda_pool_shape shape = tn__cuda_pool_inspect(pool);
     assert_int_equal(shape.used_blocks, 2);
     assert_int_equal(shape.free_blocks, 3);
     assert_int_equal(shape.free_bytes, 2 * MIB - 1024);
@@ -259,7 +259,7 @@ static void test_split_and_join(void **state) {
     give_well(pool, a, 10);
 
     give_well(pool, b, 1); /* joins a and c */
-    shape = tn__cuda_pool_look(pool);
+    shape = tn__cuda_pool_inspect(pool);
     assert_int_equal(shape.free_blocks, 2);
     assert_ptr_equal(tn__cuda_pool_take(pool, 2048, "tensors"), a);
     give_well(pool, a, 2048);
@@ -289,10 +289,10 @@ static void test_large_rests_stay(void **state) {
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
     char *a = tn__cuda_pool_take(pool, 19 * MIB, "tensors"); /* 20 MiB: the rest is not cut off */
     assert_int_equal(h.bytes, 20 * MIB);
-    assert_int_equal(tn__cuda_pool_look(pool).free_blocks, 0);
+    assert_int_equal(tn__cuda_pool_inspect(pool).free_blocks, 0);
     char *b = tn__cuda_pool_take(pool, 5 * MIB, "tensors");
     assert_int_equal(h.bytes, 40 * MIB);
-    assert_int_equal(tn__cuda_pool_look(pool).largest_free, 15 * MIB);
+    assert_int_equal(tn__cuda_pool_inspect(pool).largest_free, 15 * MIB);
     char *c = tn__cuda_pool_take(pool, 100, "tensors"); /* small: not from the large segment */
     assert_int_equal(h.bytes, 42 * MIB);
     give_well(pool, a, 19 * MIB);

@@ -559,7 +559,7 @@ static tn_tensor *look_where(tn_tensor *grad, void *user) {
 
 static bool watch_leaf(const tn_entry *entry, void *user) {
     (void)user;
-    return tn__on_grad_look(*entry->field, look_where, *entry->field) != 0;
+    return tn__on_grad_observe(*entry->field, look_where, *entry->field) != 0;
 }
 
 /* Under both strategies a kernel writes what travels; nothing is copied to where it lies. */

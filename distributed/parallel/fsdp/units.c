@@ -116,7 +116,7 @@ static bool cut_param(tn__fsdp_param *p) {
     }
     p->part = tn_keep(part);
     if (set->low) { /* what forwards read instead of the whole comes with the flat buffer */
-        tn__lend_give(p->base.leaf, tn_alias(set->flat, p->offset, p->base.leaf->dims));
+        tn__low_precision_set(p->base.leaf, tn_alias(set->flat, p->offset, p->base.leaf->dims));
     }
     tn_layout layout = p->block;
     layout.start = p->start;

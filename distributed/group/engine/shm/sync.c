@@ -142,7 +142,7 @@ static bool has_died(const tn__shm *e, int rank) {
 }
 
 /* Finds what makes waiting pointless. */
-static void look_around(tn__shm *e, tn__shm_wait *w) {
+static void check_engine(tn__shm *e, tn__shm_wait *w) {
     int me = e->base.rank, from = w->from;
     poll(e->peers, (nfds_t)e->base.ranks, 0);
     for (int r = 0; r < e->base.ranks; r++) {
@@ -209,7 +209,7 @@ tn_status tn__shm_look(tn__shm *e, bool all) {
     tn__shm_wait w = tn__shm_wait_begin(e, -1, HUGE_VAL);
     w.may_leave = !all;
     if (status == TN_OK) {
-        look_around(e, &w);
+        check_engine(e, &w);
     }
     return status == TN_OK && w.trouble != TN__SHM_FINE ? fail_for(e, &w) : status;
 }
@@ -278,7 +278,7 @@ tn_status tn__shm_wait_more(tn__shm *e, tn__shm_wait *w) {
         rung = sleep_for_bell(e, w->seen, left < SLEEP ? left : SLEEP);
     }
     if (!rung || left <= 0) {
-        look_around(e, w);
+        check_engine(e, w);
     }
     w->seen = atomic_load(my_bell(e));
     return status;

@@ -1,4 +1,4 @@
-/* Looking at tensors: metadata, single elements, copying out. Nothing here changes a tensor. */
+/* Inspecting tensors: metadata, single elements, copying out. Nothing here changes a tensor. */
 #include "core/allocator.h"
 #include "tensor/half.h"
 #include "tensor/recipe.h"
@@ -18,7 +18,7 @@ bool tn__readable(const tn_tensor *t, const char *operation) {
     return !t->inert;
 }
 
-/* What is read while a module is built gets its elements at once. */
+/* A deferred tensor that is read while its module is built gets its elements at once. */
 static bool fill_or_raise(const tn_tensor *t, const char *operation) {
     if (!tn__deferred(t)) {
         tn__raise(
@@ -192,7 +192,7 @@ double tn_at(const tn_tensor *t, const int64_t *index) {
     return tn__element(t, position);
 }
 
-/* Copies `count` elements that lie `stride` elements apart. */
+/* Copies `count` elements that are `stride` elements apart. */
 static void copy_row(char *to, const char *from, int64_t count, int64_t stride, size_t size) {
     if (stride == 1) {
         memcpy(to, from, (size_t)count * size);
@@ -222,8 +222,8 @@ static void copy_rows(const tn_tensor *t, const char *from, char *to, int64_t co
     }
 }
 
-/* A strided tensor of a device: the part of the storage that it spans comes over, then as on the
- * CPU. */
+/* A strided tensor of a device: the part of the storage that it spans is copied over, then as on
+ * the CPU. */
 static tn_status copy_out_spread(const tn_tensor *t, void *out, int64_t count) {
     size_t size = tn_dtype_size(t->dtype);
     int64_t last = 0;

@@ -1,8 +1,8 @@
 /* Rows to panels that vector code reads in order, for elements of type T, which who includes this
  * has defined.
  */
-#ifndef TERN_BACKENDS_CPU_TURN_H
-#define TERN_BACKENDS_CPU_TURN_H
+#ifndef TERN_BACKENDS_CPU_TRANSPOSE_H
+#define TERN_BACKENDS_CPU_TRANSPOSE_H
 
 #include "backends/cpu/cpu.h"
 
@@ -10,9 +10,9 @@ typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), ma
 
 /* `width` rows of k elements, `across` apart, to a panel: dst[p width + i] = src[i across + p].
  * Squares of 4 x 4 are turned in registers. */
-static inline __attribute__((always_inline)) void turn_panel(T *restrict dst, const int width,
-                                                             const T *restrict src, int64_t across,
-                                                             int64_t k) {
+static inline __attribute__((always_inline)) void transpose_panel(T *restrict dst, const int width,
+                                                                  const T *restrict src,
+                                                                  int64_t across, int64_t k) {
     int64_t p = 0;
 #if defined(__clang__) || __GNUC__ >= 12
     for (; p + 4 <= k; p += 4) {

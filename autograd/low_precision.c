@@ -1,10 +1,11 @@
-/* y = x in a narrower dtype, from a copy that x keeps and that is filled once for each change of x
+/* Low-precision copies of parameters: y = x in a narrower dtype. x keeps the copy, which is
+ * refilled once for each change of x:
  *
  *     copy: x's shape, another float dtype; x: a leaf       y: a view of copy
  *     dx = dy, in x's dtype
  *
- * A tape that holds y holds the one copy, however many calls there were. Gradients that reach y are
- * in x's dtype already (tn_op's `lends`): they were widened before they were summed.
+ * However many calls there were, a tape holds this one copy. Gradients that reach y are in x's
+ * dtype already (tn_op's `lends`): they were widened before they were summed.
  */
 #include "autograd/leaf.h"
 #include "autograd/links.h"
@@ -26,7 +27,7 @@ static const tn_op lend_op = {
     .flags = TN_OP_LENDS,
 };
 
-/* The leaf's copy, showing what t holds now; NULL after raising. */
+/* The leaf's copy, up to date with t; NULL after raising. */
 static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
     tn_leaf *leaf = t->leaf;
     if (leaf->copy_given && leaf->copy->dtype == dtype) {
@@ -44,37 +45,37 @@ static tn_tensor *current_copy(tn_tensor *t, tn_dtype dtype) {
     if (fits) {
         tn__ops.copy_(copy, t);
     } else {
-        tn__lend_forget(t);
+        tn__low_precision_drop(t);
         copy = tn__ops.cast(t, dtype);
         leaf->copy = copy->inert ? NULL : tn_keep(copy);
     }
     if (tn__pending() || !leaf->copy) {
-        tn__lend_forget(t);
+        tn__low_precision_drop(t);
         return NULL;
     }
     leaf->copied_from = now;
     return leaf->copy;
 }
 
-tn_tensor *tn__lend(tn_tensor *t, tn_dtype dtype) {
+tn_tensor *tn__low_precision(tn_tensor *t, tn_dtype dtype) {
     if (!tn__readable(t, "lend")) {
         return tn_inert();
     }
-    if (t->node || !t->leaf) { /* no parameter of its own: nothing that could keep the copy */
+    if (t->node || !t->leaf) { /* not a leaf: nothing that could keep the copy */
         return tn__ops.cast(t, dtype);
     }
     tn_tensor *in[2] = {current_copy(t, dtype), t};
     return in[0] ? tn_apply(&lend_op, NULL, in, 2) : tn_inert();
 }
 
-void tn__lend_give(tn_tensor *t, tn_tensor *copy) {
+void tn__low_precision_set(tn_tensor *t, tn_tensor *copy) {
     tn_keep(copy);
-    tn__lend_forget(t);
+    tn__low_precision_drop(t);
     t->leaf->copy = copy;
     t->leaf->copy_given = true;
 }
 
-void tn__lend_forget(tn_tensor *t) {
+void tn__low_precision_drop(tn_tensor *t) {
     if (t && t->leaf) {
         tn_release(t->leaf->copy);
         t->leaf->copy = NULL;
