@@ -9,7 +9,7 @@
 #define TERN_AUTOGRAD_NODE_H
 
 #include "autograd/hooks.h"
-#include "core/span.h"
+#include "profile/span.h"
 #include "tensor/tensor.h"
 #include "tern/sys/op.h"
 

@@ -10,66 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-bool tn__profile_waits;
-
-bool tn__profile_begin(tn__span *span, tn__span_kind kind, const char *name) {
-    tn__limits_of(tn_default_device());
-    tn__profiler_watch();
-    return tn__span_begin(span, kind, name);
-}
-
-void tn__profile_end(tn__span *span, tn_device device) {
-    const tn_device_table *devices = tn__profile_waits ? tn__device_table(device) : NULL;
-    if (devices) {
-        devices->synchronize(device.index);
-    }
-    tn__span_end(span);
-}
-
-/* ---- Work ------------------------------------------------------------------------------------ */
-
-void tn__profile_work(tn__span *span, tn_device device, tn_dtype dtype, double bytes,
-                      double flops) {
-    tn__limits most = tn__limits_of(device);
-    double rate = dtype == TN_BF16 || dtype == TN_F16 ? most.half_flops
-                  : dtype == TN_F64                   ? most.flops / 2
-                                                      : most.flops;
-    span->bytes += bytes;
-    span->flops += flops;
-    span->least += fmax(most.bytes > 0 ? bytes / most.bytes : 0, rate > 0 ? flops / rate : 0);
-}
-
-/* Elements that are not the same one again. */
-static double count_apart(const tn_tensor *t) {
-    double count = 1;
-    for (int i = 0; i < t->dims.ndim; i++) {
-        count *= t->stride[i] == 0 && t->dims.size[i] > 1 ? 1 : (double)t->dims.size[i];
-    }
-    return count;
-}
-
-double tn__profile_bytes(const tn_tensor *t) {
-    return t && !t->inert ? count_apart(t) * (double)tn_dtype_size(t->dtype) : 0;
-}
-
-/* Adds the shape to a text of shapes. */
-static void note_shape(tn__span *span, const tn_tensor *t) {
-    size_t used = strlen(span->note);
-    if (t && !t->inert) {
-        snprintf(span->note + used, sizeof(span->note) - used, "%s%s", used ? " " : "",
-                 tn_shape_text(t));
-    }
-}
-
-bool tn__profile_in_place(tn__span *span, const char *name, const tn_tensor *y, double bytes) {
-    if (!tn__profile_begin(span, TN__SPAN_OP, name)) {
-        return false;
-    }
-    note_shape(span, y);
-    tn__profile_work(span, y->storage->device, y->dtype, bytes, count_apart(y));
-    return true;
-}
-
 static double count_dims(const tn_dims *dims) {
     return dims ? (double)tn_dims_count(*dims) : 0;
 }
@@ -116,7 +56,7 @@ tn_status tn__profile_forward(tn_op_call *c) {
             work.x[i] = &c->in[i]->dims;
             work.x_bytes[i] = tn__profile_bytes(c->in[i]);
             work.bytes += work.x_bytes[i];
-            note_shape(&span, c->in[i]);
+            tn__profile_shape(&span, c->in[i]);
         }
     }
     for (int i = 0; i < c->outputs; i++) {
@@ -155,7 +95,7 @@ tn_status tn__profile_backward(tn_op_grad *g) {
         if (g->dout[k]) {
             work.y[k] = &g->dout[k]->dims;
             work.bytes += tn__profile_bytes(g->dout[k]);
-            note_shape(&span, g->dout[k]);
+            tn__profile_shape(&span, g->dout[k]);
         }
     }
     for (int i = 0; i < g->node->saved_count; i++) {

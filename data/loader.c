@@ -16,9 +16,9 @@
 #include "core/fork.h"
 #include "core/memory.h"
 #include "core/scope.h"
-#include "core/span.h"
 #include "data/collate.h"
 #include "data/taken.h"
+#include "profile/span.h"
 #include "tern/data.h"
 
 #include <pthread.h>

@@ -8,8 +8,8 @@
  */
 #include "core/memory.h"
 #include "core/scope.h"
-#include "core/span.h"
 #include "nn/module.h"
+#include "profile/span.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  */
 #include "optim/optim.h"
 
-#include "autograd/profile.h"
+#include "profile/work.h"
 #include "tern/sys/device.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The layers: each folder may include only itself and what stands to its left.
 
-    core -> tensor -> backends -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
+    core -> tensor -> backends -> profile -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
 
 check_layers.py [ROOT]        prints each include that breaks a rule; exit status 1 when there is one
 check_layers.py --self-test   plants one fault of each kind in a small tree and sees each one found
@@ -20,12 +20,12 @@ import sys
 
 import planted
 
-ORDER = ["core", "tensor", "backends", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
+ORDER = ["core", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
 # The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
 SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}
 # Public headers beside the one of their layer's name. store.h and distributed.h stand alone on core and tensor.
-HEADERS = {"field": "tensor", "profiler": "autograd", "module": "nn", "init": "nn", "layers": "nn", "transformer": "nn", "tensorboard": "io", "npy": "io", "onnx": "io", "tokenizer": "data", "transforms": "data", "store": "distributed", "parallel": "distributed", "deepspeed": "train", "evaluate": "train"}
+HEADERS = {"field": "tensor", "profiler": "profile", "module": "nn", "init": "nn", "layers": "nn", "transformer": "nn", "tensorboard": "io", "npy": "io", "onnx": "io", "tokenizer": "data", "transforms": "data", "store": "distributed", "parallel": "distributed", "deepspeed": "train", "evaluate": "train"}
 # Engines of groups that lie in a plugin, with what they need; they link nothing of libtern.
 ENGINES = {"backends/cuda/nccl.c"}
 OPENING = re.compile(r"(?<![\w.>])(?:open|openat|socket|accept4|eventfd|epoll_create1|memfd_create|mkostemp|fopen)\(")

@@ -7,7 +7,6 @@
  */
 #include "train/run.h"
 
-#include "autograd/profiler.h"
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/folder.h"
@@ -15,6 +14,7 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "distributed/parallel/save/saver.h"
+#include "profile/profiler.h"
 #include "train/options.h"
 
 #include <math.h>

@@ -1,14 +1,14 @@
 /* The flight recorder: what this process's groups did last, for whoever looks at a job that hangs.
  *
- * A trace (core/trace.h) of the last operations. On a time-out the group that failed writes it to a
- * file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing
- * it may do: sem_post.
+ * A trace (profile/trace.h) of the last operations. On a time-out the group that failed writes it
+ * to a file; on SIGUSR1 a thread does, which the signal handler wakes by the only thing it may do:
+ * sem_post.
  */
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/span.h"
 #include "distributed/group/group.h"
 #include "distributed/group/record_file.h"
+#include "profile/span.h"
 
 #include <errno.h>
 #include <semaphore.h>

@@ -17,8 +17,8 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/span.h"
 #include "distributed/group/group.h"
+#include "profile/span.h"
 
 #include <math.h>
 #include <signal.h>

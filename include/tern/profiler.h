@@ -18,7 +18,7 @@
  * is the device's, and what usually overlaps does not. Everything here is the process's: threads
  * are profiled together, each in a row of its own.
  *
- * Read next: core/span.h.
+ * Read next: profile/span.h.
  */
 #ifndef TERN_PROFILER_H
 #define TERN_PROFILER_H

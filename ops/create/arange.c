@@ -1,6 +1,6 @@
 /* start, start + step, … below end: a new vector. */
-#include "autograd/profile.h"
 #include "ops/op.h"
+#include "profile/work.h"
 
 #include <math.h>
 

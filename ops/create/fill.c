@@ -1,6 +1,6 @@
 /* New tensors of one value. */
-#include "autograd/profile.h"
 #include "ops/deferred.h"
+#include "profile/work.h"
 
 static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
     if (tn_is_inert(y)) {

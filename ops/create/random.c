@@ -1,6 +1,6 @@
 /* New tensors of random numbers: one draw of this thread's default generator a call. */
-#include "autograd/profile.h"
 #include "ops/deferred.h"
+#include "profile/work.h"
 
 static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b,
                            const char *operation) {

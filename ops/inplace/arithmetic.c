@@ -1,6 +1,6 @@
 /* x = x + y and its relatives, in place: the kernels of add, mul, …, with x as the output. */
-#include "autograd/profile.h"
 #include "ops/inplace/inplace.h"
+#include "profile/work.h"
 
 #include <math.h>
 

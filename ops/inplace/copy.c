@@ -1,6 +1,6 @@
 /* x = from, x = value, x = 0: in place. */
-#include "autograd/profile.h"
 #include "ops/inplace/inplace.h"
+#include "profile/work.h"
 #include "tern/sys/device.h"
 
 /* Bytes from another device that need nothing done to them: straight into x. */

@@ -1,6 +1,6 @@
 /* Random numbers into a tensor that is there: one draw of the generator a call. */
-#include "autograd/profile.h"
 #include "ops/inplace/inplace.h"
+#include "profile/work.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,8 +1,10 @@
 /* The profiler's public side: its schedule, regions, and what becomes of what was seen. */
-#include "autograd/profiler.h"
+#include "profile/profiler.h"
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "profile/roofline.h"
+#include "profile/work.h"
 
 #include <stdio.h>
 
@@ -110,10 +112,10 @@ tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
     }
     end_step();
     tn__spans_see(TN__SPANS_OFF);
-    tn__limits_give(
-        (tn__limits){options.gbytes * 1e9, options.gflops * 1e9, options.half_gflops * 1e9});
+    tn__roofline_give(
+        (tn__roofline){options.gbytes * 1e9, options.gflops * 1e9, options.half_gflops * 1e9});
     if (!environment) {
-        tn__limits_of(tn_default_device());
+        tn__roofline_of(tn_default_device());
     }
     tn__profile_waits = options.sync;
     profiler = (struct profiler){.options = options, .runs = true, .environment = environment};

@@ -1,7 +1,7 @@
 /* Traces: the ring, readers beside writers, and the file for viewers. */
 #include "core/allocator.h"
 #include "core/clock.h"
-#include "core/trace.h"
+#include "profile/trace.h"
 
 #include <math.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Rings of events, and the file that viewers of traces read. */
-#include "core/trace.h"
+#include "profile/trace.h"
 
 #include "core/file.h"
 #include "core/memory.h"

@@ -18,10 +18,10 @@
  *
  * A program with many writing threads gives each a trace of its own; tn__trace_save takes several.
  * Two rings use this: what groups did (distributed/group/recorder.c), always, and what the profiler
- * saw (core/span.h), while it is on.
+ * saw (profile/span.h), while it is on.
  */
-#ifndef TERN_CORE_TRACE_H
-#define TERN_CORE_TRACE_H
+#ifndef TERN_PROFILE_TRACE_H
+#define TERN_PROFILE_TRACE_H
 
 #include "core/json_text.h"
 

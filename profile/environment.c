@@ -6,9 +6,10 @@
  * The end is exit, or the return from main, or SIGINT or SIGTERM where the program leaves these to
  * the system: a thread writes what there is then, and the process ends as it would have.
  */
-#include "autograd/profiler.h"
 #include "core/error.h"
 #include "core/fork.h"
+#include "profile/profiler.h"
+#include "profile/span.h"
 
 #include <errno.h>
 #include <pthread.h>

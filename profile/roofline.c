@@ -1,9 +1,10 @@
-/* What the machine can do at most, as the profiler compares with it: a large copy, a large product.
+/* The roofline, measured: a large copy, a large product.
  *
  * Sizes grow until one call takes a while, so that this is quick on a slow device and right on a
  * fast one. Kernels are called as they are: nothing of it is profiled.
  */
-#include "autograd/profile.h"
+#include "profile/roofline.h"
+
 #include "core/clock.h"
 #include "core/fork.h"
 #include "tern/sys/backend.h"
@@ -19,7 +20,7 @@ static const double LONG_ENOUGH = 5e-3; /* seconds of a call that is measured */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t measured = PTHREAD_COND_INITIALIZER;
 static bool measuring;
-static tn__limits given, found[KINDS];
+static tn__roofline given, found[KINDS];
 static bool known[KINDS];
 
 /* Who measures and who waits stayed with the parent. */
@@ -101,7 +102,7 @@ static double measure_bytes(probe *p, bool host) {
     return seconds > 0 ? 2.0 * (double)n * (double)tn_dtype_size(TN_F32) / seconds : 0;
 }
 
-static tn__limits measure_limits(tn_device device, tn__limits limits) {
+static tn__roofline measure_limits(tn_device device, tn__roofline limits) {
     bool host = device.kind == TN_CPU;
     probe p = {.kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
     if (!p.kernels || !p.ctx) {
@@ -114,17 +115,17 @@ static tn__limits measure_limits(tn_device device, tn__limits limits) {
     return limits;
 }
 
-static bool same_limits(tn__limits a, tn__limits b) {
+static bool same_limits(tn__roofline a, tn__roofline b) {
     return a.bytes == b.bytes && a.flops == b.flops && a.half_flops == b.half_flops;
 }
 
 /* Under the lock, which is given away meanwhile. What others have given since then is not known
  * any more. */
-static tn__limits measure_alone(tn_device device) {
-    tn__limits wanted = given;
+static tn__roofline measure_alone(tn_device device) {
+    tn__roofline wanted = given;
     measuring = true;
     pthread_mutex_unlock(&lock);
-    tn__limits limits = measure_limits(device, wanted);
+    tn__roofline limits = measure_limits(device, wanted);
     pthread_mutex_lock(&lock);
     measuring = false;
     pthread_cond_broadcast(&measured);
@@ -133,8 +134,8 @@ static tn__limits measure_alone(tn_device device) {
     return limits;
 }
 
-tn__limits tn__limits_of(tn_device device) {
-    tn__limits limits = {0};
+tn__roofline tn__roofline_of(tn_device device) {
+    tn__roofline limits = {0};
     if ((unsigned)device.kind < KINDS) {
         pthread_mutex_lock(&lock);
         while (measuring && !known[device.kind]) {
@@ -146,15 +147,15 @@ tn__limits tn__limits_of(tn_device device) {
     return limits;
 }
 
-bool tn__limits_known(tn_device_kind kind, tn__limits *limits) {
+bool tn__roofline_known(tn_device_kind kind, tn__roofline *limits) {
     pthread_mutex_lock(&lock);
     bool there = (unsigned)kind < KINDS && known[kind];
-    *limits = there ? found[kind] : (tn__limits){0};
+    *limits = there ? found[kind] : (tn__roofline){0};
     pthread_mutex_unlock(&lock);
     return there;
 }
 
-void tn__limits_give(tn__limits limits) {
+void tn__roofline_give(tn__roofline limits) {
     pthread_mutex_lock(&lock);
     bool same = same_limits(limits, given);
     given = limits;

@@ -2,7 +2,7 @@
  * mechanism; its public side is tern/profiler.h.
  *
  * While the profiler is off a span costs one branch. Otherwise each span that ends is an event of a
- * trace (core/trace.h), and is counted at its site: the place of its name below the names around
+ * trace (profile/trace.h), and is counted at its site: the place of its name below the names around
  * it. Sites make a tree, from which tables are made; the trace is for viewers.
  *
  *     tn__span span;
@@ -14,10 +14,10 @@
  *
  * Nothing here raises: where there is no memory for a site, a span is not seen.
  */
-#ifndef TERN_CORE_SPAN_H
-#define TERN_CORE_SPAN_H
+#ifndef TERN_PROFILE_SPAN_H
+#define TERN_PROFILE_SPAN_H
 
-#include "core/trace.h"
+#include "profile/trace.h"
 
 typedef enum tn__span_kind {
     TN__SPAN_STEP,       /* of the profiler's schedule */

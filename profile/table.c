@@ -4,9 +4,11 @@
  * gathers its sites wherever they are in the tree. What is inside counts to the total of each row
  * around it, once; and what is a row itself is taken from the own time of the row around it.
  */
-#include "autograd/profiler.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "profile/profiler.h"
+#include "profile/roofline.h"
+#include "profile/span.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,8 +153,8 @@ static void print_head(FILE *file, double seconds) {
     }
     fprintf(file, ", %.3f s", seconds);
     for (int kind = 0; kind < 2; kind++) {
-        tn__limits most;
-        if (tn__limits_known((tn_device_kind)kind, &most)) {
+        tn__roofline most;
+        if (tn__roofline_known((tn_device_kind)kind, &most)) {
             fprintf(file, "; limits of %s: %.1f GB/s, %.1f GFLOP/s f32, %.1f bf16",
                     kind == TN_CPU ? "cpu" : "cuda", most.bytes / 1e9, most.flops / 1e9,
                     most.half_flops / 1e9);

@@ -6,10 +6,10 @@
 #include "tests/support/fork.h"
 #include "tests/support/temp.h"
 
-#include "autograd/profile.h"
 #include "core/allocator.h"
 #include "core/sanitize.h"
-#include "core/span.h"
+#include "profile/roofline.h"
+#include "profile/span.h"
 
 #include <tern/sys/backend.h>
 #include <tern/tern.h>
@@ -446,16 +446,16 @@ static void no_memory_for_sites(void **state) {
 /* Nearly all the time a measurement is under way. */
 static void *measure_again(void *done) {
     while (!__atomic_load_n((bool *)done, __ATOMIC_RELAXED)) {
-        tn__limits_give((tn__limits){1, 1, 1}); /* what was measured is forgotten */
-        tn__limits_give((tn__limits){0});
-        tn__limits_of(tn_cpu());
+        tn__roofline_give((tn__roofline){1, 1, 1}); /* what was measured is forgotten */
+        tn__roofline_give((tn__roofline){0});
+        tn__roofline_of(tn_cpu());
     }
     return NULL;
 }
 
 static void measure_in_child(void *unused) {
     (void)unused;
-    child_assert(tn__limits_of(tn_cpu()).bytes > 0);
+    child_assert(tn__roofline_of(tn_cpu()).bytes > 0);
 }
 
 /* A child that is made meanwhile measures for itself. */

@@ -1,5 +1,5 @@
 /* Spans, their sites, and the trace in which they are kept. */
-#include "core/span.h"
+#include "profile/span.h"
 
 #include "core/clock.h"
 #include "core/fork.h"
