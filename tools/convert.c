@@ -5,7 +5,7 @@
 #include "core/folder.h"
 #include "core/text.h"
 #include "distributed/parallel/save/convert.h"
-#include "io/parts.h"
+#include "io/checkpoint/parts.h"
 #include "models/weights/hf.h"
 #include "tools/inputs.h"
 #include "tools/why.h"

@@ -12,7 +12,7 @@
  * Reading trusts nothing: sizes, offsets, names and numbers are checked before they are used, and
  * what is loaded is checked completely before the first weight changes.
  *
- * Read next: io/safetensors.c, core/file.c, io/checkpoint.c.
+ * Read next: io/safetensors.c, core/file.c, io/checkpoint/checkpoint.c.
  */
 #ifndef TERN_IO_H
 #define TERN_IO_H

@@ -13,7 +13,7 @@
  * A file is believed in nothing before it is checked; TN_EFORMAT names the place. Names in an
  * archive are UTF-8, and say so, as NumPy's do; a name that does not is taken byte by byte.
  *
- * Read next: io/npy.c.
+ * Read next: io/npy/npy.c.
  */
 #ifndef TERN_NPY_H
 #define TERN_NPY_H

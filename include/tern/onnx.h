@@ -12,7 +12,7 @@
  * is the one that it was then. Parameters and buffers become initialisers under their paths.
  * docs/onnx.md has what maps to what.
  *
- * Read next: io/onnx.c, autograd/tracer.h.
+ * Read next: io/onnx/onnx.c, autograd/tracer.h.
  */
 #ifndef TERN_ONNX_H
 #define TERN_ONNX_H

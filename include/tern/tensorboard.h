@@ -14,7 +14,7 @@
  * by one write, so what was added is there after kill -9 too; of one that was being written
  * TensorBoard reads nothing. A run writes what it measures by itself: tn_run_options.tensorboard.
  *
- * Read next: io/tensorboard.c. docs/tensorboard.md shows what becomes of it.
+ * Read next: io/tensorboard/tensorboard.c. docs/tensorboard.md shows what becomes of it.
  */
 #ifndef TERN_TENSORBOARD_H
 #define TERN_TENSORBOARD_H

@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
-#include "io/parts.h"
+#include "io/checkpoint/parts.h"
 #include "nn/layout.h"
 #include "tern/tern.h"
 
@@ -39,7 +39,7 @@ static void make_folder(void) {
     must(tn_safetensors_writer_save(w, path) == TN_OK, "no file");
 }
 
-/* io/parts.h tells what it is; this is a second implementation of it. */
+/* io/checkpoint/parts.h tells what it is; this is a second implementation of it. */
 static void put_index_digest(char *text, size_t bytes) {
     char digits[TN__DIGEST_DIGITS + 1];
     if (bytes > TN__INDEX_DIGEST_AT + TN__DIGEST_DIGITS &&

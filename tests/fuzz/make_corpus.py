@@ -320,7 +320,7 @@ deepspeed = {
     "number": b"\x0012",
 }
 
-# ---- Indices of checkpoints in parts (io/parts.h) --------------------------------------------------------
+# ---- Indices of checkpoints in parts (io/checkpoint/parts.h) --------------------------------------------------------
 
 # What tests/fuzz/fuzz_index.c has in its one file, by name: elements, and their digest.
 held = {"a": (12, "bdb3f41b7b694e4bb6d47b1326c96fde"), "m": (3, "b1a57916ac63a6bcaed946681f85b77a"),

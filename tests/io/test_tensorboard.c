@@ -8,7 +8,7 @@
 #include "tests/support/temp.h"
 
 #include "core/allocator.h"
-#include "io/record.h"
+#include "io/tensorboard/record.h"
 
 #include <signal.h>
 #include <tern/tern.h>

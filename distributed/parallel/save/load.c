@@ -10,7 +10,7 @@
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/saver.h"
-#include "io/checkpoint.h"
+#include "io/checkpoint/checkpoint.h"
 #include "tern/sys/tensor.h"
 
 #include <errno.h>

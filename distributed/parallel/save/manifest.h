@@ -8,7 +8,7 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
 #define TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
 
-#include "io/parts.h"
+#include "io/checkpoint/parts.h"
 
 typedef struct tn__manifest_entry {
     const char *name;

@@ -12,7 +12,7 @@
 #include "distributed/parallel/save/agree.h"
 #include "distributed/parallel/save/saver.h"
 #include "distributed/store/store.h"
-#include "io/metadata.h"
+#include "io/checkpoint/metadata.h"
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"

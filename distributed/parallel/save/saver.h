@@ -5,7 +5,7 @@
  *     write.c         a rank's file, and rank 0's commit: in a thread of their own
  *     folder.c        steps in the folder: names, the lock, what is removed
  *     load.c          loading
- *     manifest.c      who has what, and who writes it;  io/parts.h  what is where
+ *     manifest.c      who has what, and who writes it;  io/checkpoint/parts.h  what is where
  *
  * The K-th save of a job, in keys of the store:
  *

@@ -79,7 +79,8 @@ enum {
 struct tn_op {
     const char *name;
     size_t args_size;
-    tn_field fields[TN_OP_FIELDS]; /* of args, for what writes them down elsewhere (io/onnx.c) */
+    tn_field fields[TN_OP_FIELDS]; /* of args, for what writes them down elsewhere (io/onnx/onnx.c)
+                                    */
     int results;                   /* outputs that the caller gets: 1 unless set */
     /* What errors call them: {"logits", "labels"}; those that are named are all that there are.
      * Without names there may be any number. */

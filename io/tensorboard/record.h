@@ -4,8 +4,8 @@
  *
  * A check is CRC-32C, turned and shifted so that one of bytes that hold a check is not trivial.
  */
-#ifndef TERN_IO_RECORD_H
-#define TERN_IO_RECORD_H
+#ifndef TERN_IO_TENSORBOARD_RECORD_H
+#define TERN_IO_TENSORBOARD_RECORD_H
 
 #include "tern/core.h"
 

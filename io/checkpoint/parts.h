@@ -4,8 +4,8 @@
  *     folder/step-000100/rank-00003.safetensors   pieces, each of 1 dimension, by name
  *
  *     {"digest":"…","format":"tern-parts-1",
- *      "metadata":{…},                            as in a checkpoint of one file (io/metadata.c)
- *      "files":[{"name":"rank-00000.safetensors","bytes":…}, …],
+ *      "metadata":{…},                            as in a checkpoint of one file
+ * (io/checkpoint/metadata.c) "files":[{"name":"rank-00000.safetensors","bytes":…}, …],
  *      "tensors":{"model.wte.weight":{"dtype":"F32","whole":[50257,768],"pieces":[
  *          {"file":0,"digest":"…","dim":-1,"pieces":1,"slice":0,"slices":1,"start":0,"length":…},
  *          …]}, …}}
@@ -16,8 +16,8 @@
  * An index is believed as little as any file: names of files are made here, layouts are checked,
  * and what is read must fit them exactly.
  */
-#ifndef TERN_IO_PARTS_H
-#define TERN_IO_PARTS_H
+#ifndef TERN_IO_CHECKPOINT_PARTS_H
+#define TERN_IO_CHECKPOINT_PARTS_H
 
 #include "core/digest.h"
 #include "io/safetensors.h"

@@ -1,6 +1,6 @@
 /* Elementwise operations in ONNX's words. Where ONNX has no operation of that name, several: with
  * no greater error than Tern's own (expm1 and log1p near 0). */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "tern/ops.h"
 

@@ -5,7 +5,7 @@
  * the size of an input: fixed + batch each. That is right for any size where it is for three of
  * them, unless the forward looks at the size and takes another way. What else differs is an error.
  */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "core/error.h"
 #include "tern/ops.h"

@@ -1,5 +1,5 @@
 /* Views, copies and picking in ONNX's words. */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "tern/ops.h"
 

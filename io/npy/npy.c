@@ -10,7 +10,7 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "core/utf8.h"
-#include "io/npy_array.h"
+#include "io/npy/array.h"
 #include "tern/ops.h"
 #include "tern/sys/tensor.h"
 

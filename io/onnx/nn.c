@@ -1,5 +1,5 @@
 /* Products, norms, softmax and losses in ONNX's words. */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "tern/ops.h"
 

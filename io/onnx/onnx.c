@@ -1,10 +1,10 @@
 /* tn_onnx_export: a forward runs once under a tracer (autograd/tracer.h), and each operation that
- * depends on an input or a parameter becomes nodes of a graph (onnx_graph.h), by the rules that
- * onnx_elementwise.c and its neighbours list. What depends on neither has the same value at every
+ * depends on an input or a parameter becomes nodes of a graph (graph.h), by the rules that
+ * elementwise.c and its neighbours list. What depends on neither has the same value at every
  * run: it is run and becomes a constant where it is used. An operation without a rule is opened:
  * the operations that it is made of are written instead, if it is made of any.
  */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "core/error.h"
 #include "tensor/tensor.h"

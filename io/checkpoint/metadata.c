@@ -21,7 +21,7 @@
  * with the program's: differences are collected and are one error, or warnings when the program
  * asks for that. Files that lack a text are older than it: nothing is compared then.
  */
-#include "io/metadata.h"
+#include "io/checkpoint/metadata.h"
 
 #include "core/error.h"
 #include "core/number.h"

@@ -1,5 +1,5 @@
 /* What slides over pictures and volumes in ONNX's words: convolutions, pooling, interpolation. */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "core/error.h"
 #include "ops/pool/avg_pool.h"

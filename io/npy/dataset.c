@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "data/identity.h"
-#include "io/npy_array.h"
+#include "io/npy/array.h"
 #include "tern/npy.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* A graph of ONNX as it grows: values, nodes and their attributes. What operations become is in
- * onnx_*.c, one small function for each kind:
+ * elementwise.c and its neighbours, one small function for each kind:
  *
  *     static void put_softmax(tn__onnx *g, const tn_op_call *c, const char *type) {
  *         int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
@@ -108,7 +108,7 @@ int64_t tn__onnx_dim(const tn_op_call *c);
 void tn__onnx_close(tn__onnx *g);
 void tn__onnx_finish(tn__onnx *g);
 
-/* onnx_batch.c: g, which was traced with a batch of so many rows, becomes a graph for any number of
+/* batch.c: g, which was traced with a batch of so many rows, becomes a graph for any number of
  * them, as the same forward with one and two more has it. False after raising. */
 bool tn__onnx_vary(tn__onnx *g, tn__onnx *larger, tn__onnx *largest, int64_t batch);
 

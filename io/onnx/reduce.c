@@ -1,5 +1,5 @@
 /* Reductions in ONNX's words. */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "tern/ops.h"
 

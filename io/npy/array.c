@@ -3,7 +3,7 @@
  * The header is a dictionary as Python writes it. Three keys, in any order, are all that there may
  * be; the values are read by hand.
  */
-#include "io/npy_array.h"
+#include "io/npy/array.h"
 
 #include "core/error.h"
 #include "tern/ops.h"

@@ -1,6 +1,6 @@
 /* One layer of a recurrent net in one direction in ONNX's words (RNN, GRU, LSTM). Theirs have a
  * dimension for directions, and gates in another order than ours, which is PyTorch's. */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "ops/rnn/recurrent.h"
 

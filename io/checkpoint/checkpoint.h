@@ -7,10 +7,10 @@
  *     }
  *     tn__state_free(&p.state);
  */
-#ifndef TERN_IO_CHECKPOINT_H
-#define TERN_IO_CHECKPOINT_H
+#ifndef TERN_IO_CHECKPOINT_CHECKPOINT_H
+#define TERN_IO_CHECKPOINT_CHECKPOINT_H
 
-#include "io/metadata.h"
+#include "io/checkpoint/metadata.h"
 #include "io/state.h"
 
 /* What was read and found right. */

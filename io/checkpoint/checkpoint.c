@@ -1,8 +1,8 @@
 /* Checkpoints: one safetensors file with everything that a run needs to go on. Tensors are
- * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata (io/metadata.c).
- * Loading reads and checks everything into a plan, then applies it.
+ * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata
+ * (io/checkpoint/metadata.c). Loading reads and checks everything into a plan, then applies it.
  */
-#include "io/checkpoint.h"
+#include "io/checkpoint/checkpoint.h"
 
 #include "core/error.h"
 #include "core/reader.h"

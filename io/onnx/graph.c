@@ -1,5 +1,5 @@
-/* Values and nodes of a graph (onnx_graph.h). Field numbers are those of onnx.proto. */
-#include "io/onnx_graph.h"
+/* Values and nodes of a graph (graph.h). Field numbers are those of onnx.proto. */
+#include "io/onnx/graph.h"
 
 #include "core/error.h"
 #include "core/memory.h"

@@ -7,8 +7,8 @@
  *         tn__metadata_apply(&p);
  *     }
  */
-#ifndef TERN_IO_METADATA_H
-#define TERN_IO_METADATA_H
+#ifndef TERN_IO_CHECKPOINT_METADATA_H
+#define TERN_IO_CHECKPOINT_METADATA_H
 
 #include "io/differences.h"
 #include "io/labels.h"

@@ -1,4 +1,4 @@
-#include "io/record.h"
+#include "io/tensorboard/record.h"
 
 #include <pthread.h>
 

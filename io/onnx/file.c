@@ -1,6 +1,6 @@
 /* A graph as a file (onnx.proto): a model, which holds the graph, which holds the initialisers.
  * Elements go straight from the tensors to the file, so the lengths before them are known first. */
-#include "io/onnx_graph.h"
+#include "io/onnx/graph.h"
 
 #include "core/file.h"
 #include "tensor/tensor.h"

@@ -1,4 +1,4 @@
-/* Event files: a record (record.h) for each event, which is a protocol buffer (protobuf.h).
+/* Event files: a record (record.h) for each event, which is a protocol buffer (io/protobuf.h).
  *
  * Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto; only
  * what TensorBoard asks for is written.
@@ -11,7 +11,7 @@
 #include "core/memory.h"
 #include "io/png.h"
 #include "io/protobuf.h"
-#include "io/record.h"
+#include "io/tensorboard/record.h"
 #include "tern/ops.h"
 #include "tern/sys/device.h"
 
