@@ -11,7 +11,7 @@
  * rows of different length are filled up on the right. `tern eval` does this for a folder of
  * weights.
  *
- * Read next: train/evaluate.c.
+ * Read next: train/evaluate/evaluate.c.
  */
 #ifndef TERN_EVALUATE_H
 #define TERN_EVALUATE_H

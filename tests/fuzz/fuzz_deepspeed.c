@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
-#include "train/deepspeed_file.h"
+#include "train/deepspeed/file.h"
 
 #include <math.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/allocator.h"
-#include "train/deepspeed_file.h"
+#include "train/deepspeed/file.h"
 
 #include "tests/support/replay.h"
 #include "tests/support/test.h"

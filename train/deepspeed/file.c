@@ -5,7 +5,7 @@
  * that Tern has nothing for, must be off (TN__KEY_OFF) or at the value that it has here
  * (TN__KEY_FIXED).
  */
-#include "train/deepspeed_file.h"
+#include "train/deepspeed/file.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -13,7 +13,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "train/search.h"
+#include "train/search/search.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "train/evaluate.h"
+#include "train/evaluate/evaluate.h"
 
 #include <math.h>
 #include <string.h>

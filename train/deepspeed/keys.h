@@ -13,8 +13,8 @@
  * A key that is not in the table, a value that does not fit and a key that is there twice are
  * errors that name the file, the path ("optimizer.params.lr") and the value.
  */
-#ifndef TERN_TRAIN_KEYS_H
-#define TERN_TRAIN_KEYS_H
+#ifndef TERN_TRAIN_DEEPSPEED_KEYS_H
+#define TERN_TRAIN_DEEPSPEED_KEYS_H
 
 #include "core/error.h"
 #include "core/json.h"

@@ -1,10 +1,10 @@
 /* What a file in DeepSpeed's format says: its keys as a struct, each checked on its own and all
- * together. They are tables in deepspeed_file.c.
+ * together. They are tables in file.c.
  */
 #ifndef TERN_TRAIN_DEEPSPEED_FILE_H
 #define TERN_TRAIN_DEEPSPEED_FILE_H
 
-#include "train/keys.h"
+#include "train/deepspeed/keys.h"
 
 typedef enum tn__ds_optimizer { TN__DS_ADAM, TN__DS_ADAMW, TN__DS_SGD } tn__ds_optimizer;
 typedef enum tn__ds_scheduler {

@@ -1,4 +1,4 @@
-#include "train/keys.h"
+#include "train/deepspeed/keys.h"
 
 #include "core/plain.h"
 #include "core/plain_numbers.h"

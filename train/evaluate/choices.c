@@ -5,8 +5,8 @@
  * A row is a prompt with one of its endings; the endings of a question follow each other.
  */
 #include "core/error.h"
-#include "train/evaluate.h"
-#include "train/evaluate_questions.h"
+#include "train/evaluate/evaluate.h"
+#include "train/evaluate/questions.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* A run by DeepSpeed's file: what the file asks for is put together here from what Tern has
- * (deepspeed_file.c reads it), and the step that belongs to it.
+ * (file.c reads it), and the step that belongs to it.
  *
  *     backward   loss / accumulation, times the loss scale; while micro-batches are still to come
  *                nothing travels, unless gradients are in parts: then there is no room for whole
@@ -11,7 +11,7 @@
 #include "tern/deepspeed.h"
 
 #include "core/memory.h"
-#include "train/deepspeed_file.h"
+#include "train/deepspeed/file.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * given. Where the last round has fewer batches than ranks, those without one do the last batch
  * again and nobody takes the result: a model in parts must be called by all of its ranks.
  */
-#include "train/evaluate.h"
+#include "train/evaluate/evaluate.h"
 
 #include "autograd/mode.h"
 #include "core/error.h"

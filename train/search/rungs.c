@@ -9,7 +9,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "train/search.h"
+#include "train/search/search.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
  * in the same way; and all ranks add up all rows, in the rows' order. So the results are the same
  * bits on any number of ranks.
  */
-#ifndef TERN_TRAIN_EVALUATE_H
-#define TERN_TRAIN_EVALUATE_H
+#ifndef TERN_TRAIN_EVALUATE_EVALUATE_H
+#define TERN_TRAIN_EVALUATE_EVALUATE_H
 
 #include "tern/evaluate.h"
 

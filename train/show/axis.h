@@ -1,6 +1,6 @@
 /* The axes of a plot: the range of the numbers, and round ticks inside it. */
-#ifndef TERN_TRAIN_AXIS_H
-#define TERN_TRAIN_AXIS_H
+#ifndef TERN_TRAIN_SHOW_AXIS_H
+#define TERN_TRAIN_SHOW_AXIS_H
 
 #include "tern/train.h"
 

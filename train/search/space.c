@@ -4,7 +4,7 @@
 #include "core/memory.h"
 #include "core/number.h"
 #include "core/plain_numbers.h"
-#include "train/search.h"
+#include "train/search/search.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* What the other end of a FILE can show. */
-#ifndef TERN_TRAIN_TERMINAL_H
-#define TERN_TRAIN_TERMINAL_H
+#ifndef TERN_TRAIN_SHOW_TERMINAL_H
+#define TERN_TRAIN_SHOW_TERMINAL_H
 
 #include <stdbool.h>
 #include <stdio.h>

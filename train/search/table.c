@@ -4,7 +4,7 @@
 #include "core/folder.h"
 #include "core/buffer.h"
 #include "core/plain_numbers.h"
-#include "train/search.h"
+#include "train/search/search.h"
 
 #include <stdlib.h>
 #include <string.h>

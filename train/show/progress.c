@@ -7,7 +7,7 @@
 #include "core/memory.h"
 #include "core/plain_numbers.h"
 #include "tern/train.h"
-#include "train/terminal.h"
+#include "train/show/terminal.h"
 
 #include <limits.h>
 #include <math.h>

@@ -3,8 +3,8 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/plain_numbers.h"
-#include "train/axis.h"
-#include "train/terminal.h"
+#include "train/show/axis.h"
+#include "train/show/terminal.h"
 
 #include <math.h>
 #include <string.h>

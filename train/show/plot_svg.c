@@ -3,7 +3,7 @@
 #include "core/file.h"
 #include "core/utf8.h"
 #include "core/plain_numbers.h"
-#include "train/axis.h"
+#include "train/show/axis.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,9 +10,9 @@
  *     FOLDER/trial-0007/value-000090       what it was worth after 90 steps
  *     FOLDER/trial-0007/output.txt         what its process has said
  *
- * Which trials go on to the next rung is in search_rungs.c.
+ * Which trials go on to the next rung is in rungs.c.
  */
-#include "train/search.h"
+#include "train/search/search.h"
 
 #include "core/error.h"
 #include "core/file.h"

@@ -1,5 +1,5 @@
 /* The axes of a plot (axis.h). */
-#include "train/axis.h"
+#include "train/show/axis.h"
 
 #include "core/error.h"
 

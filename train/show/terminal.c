@@ -1,5 +1,5 @@
 /* What the other end of a FILE can show (terminal.h). */
-#include "train/terminal.h"
+#include "train/show/terminal.h"
 
 #include <limits.h>
 #include <stdlib.h>
