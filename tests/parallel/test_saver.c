@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/folder.h"
+#include "distributed/group/group.h"
 #include "distributed/parallel/save/convert.h"
 #include "tests/parallel/parts_run.h"
 #include "tests/support/temp.h"
@@ -521,6 +522,46 @@ static void a_rank_that_does_not_come(void **state) {
                      TN_OK);
 }
 
+/* ---- A list that is none --------------------------------------------------------------------- */
+
+/* Rank 1 sends one whole record of a list and the beginning of another, and then leaves. */
+static void send_half_list(tn_group *world, const char *folder) {
+    struct record {
+        tn_layout layout;
+        int64_t dtype, dealt;
+    } r = {.layout = tn__layout_whole(TN_DIMS(2)), .dtype = TN_F32};
+    char list[1024] = "";
+    size_t used = (size_t)snprintf(list, 512, "++0 %s", folder) + 1;
+    memcpy(list + used, &r, sizeof(r));
+    used += sizeof(r) + sizeof("") + 20;
+    tn_store *store = tn_prefix_store(world->store, "saver/1");
+    must(tn_store_set(store, "1/1/list", list, used) == TN_OK);
+    must(tn_store_set(store, "1/1/heard", "+", 1) == TN_OK);
+    tn_store_free(store);
+}
+
+static void save_after_half_list(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_saver *saver = tn_saver_new(world, user, patient(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    if (tn_group_rank(world) == 1) {
+        send_half_list(world, user);
+    } else {
+        must(tn_saver_save(saver, &c) == TN_EFORMAT);
+        must(strstr(tn_error_message(), "rank 1 sends no list of tensors"));
+        tn_error_clear();
+    }
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void half_a_list(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(2, save_after_half_list, (void *)(uintptr_t)temp_path("half")),
+                     TN_OK);
+}
+
 /* ---- What is saved changes ------------------------------------------------------------------- */
 
 static void save_changing(tn_group *world, void *user) {
@@ -872,6 +913,7 @@ int main(void) {
         TEST(own_error_before_that_of_the_save),
         TEST(wrong_on_one_rank),
         TEST(a_rank_that_does_not_come),
+        TEST(half_a_list),
         TEST(an_error_from_before),
         TEST(what_is_saved_changes),
         TEST(converted_and_exported),

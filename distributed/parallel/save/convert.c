@@ -22,7 +22,7 @@ enum { PREFIX = sizeof(model_prefix) - 1 };
 
 char *tn__saver_find_step(const char *from) {
     if (tn__folder_has(from, TN__INDEX_NAME)) {
-        return tn__strdup(from);
+        return tn__strdup_for(from, operation);
     }
     if (access(from, F_OK) != 0) {
         tn__raise(TN_EIO, operation, "%s: %s", from, strerror(errno));

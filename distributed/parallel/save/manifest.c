@@ -78,8 +78,9 @@ static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
 bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes) {
     tn__manifest_list *l = &m->lists[rank];
     list_clear(l);
+    size_t most = bytes / sizeof(record) + 1; /* one that is none ends it */
     l->text = tn__malloc_for(bytes, m->operation);
-    l->at = tn__calloc_for(bytes / sizeof(record), sizeof(*l->at), m->operation); /* at most */
+    l->at = tn__calloc_for(most, sizeof(*l->at), m->operation);
     if (!l->text || !l->at) {
         return false;
     }
