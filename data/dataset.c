@@ -189,8 +189,14 @@ static const tn_field rows_fields[] = {
     {0},
 };
 
-static tn_digest digest_of(const tn_tensor *t) {
-    return tn__digest_over(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)));
+/* Of x, then of y; their elements may have moved since the dataset was made. */
+static tn_status rows_digest(tn_dataset *self, char text[33]) {
+    const rows *d = (const rows *)self;
+    const tn_tensor *t = tn__digest_known(&d->x_digest) ? d->y : d->x;
+    if (t && tn__usable(t, "tensor_dataset")) {
+        tn__digest_of(tn_data(t), (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)), text);
+    }
+    return tn_error();
 }
 
 static void rows_free(tn_dataset *self) {
@@ -246,15 +252,14 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
                            .y_dims = {.ndim = -1},
                            .get = rows_get,
                            .fields = rows_fields,
+                           .digest = rows_digest,
                            .free = rows_free};
     d->x = tn_keep(x);
-    d->x_digest = digest_of(x);
     d->x_bytes = (size_t)tn_dims_count(d->base.x_dims) * tn_dtype_size(d->base.x_dtype);
     if (y) {
         d->base.y_dims = row_dims(y);
         d->base.y_dtype = tn_dtype_of(y);
         d->y = tn_keep(y);
-        d->y_digest = digest_of(y);
         d->y_bytes = (size_t)tn_dims_count(d->base.y_dims) * tn_dtype_size(d->base.y_dtype);
     }
     return &d->base;

@@ -178,11 +178,34 @@ static void test_other_data_are_noticed(void **state) {
                         "{\"digest of x\":\"99aa06d3014798d86001c324468d497f\"}");
 }
 
+/* The memory of tensors may go, and come back elsewhere. */
+static void test_moved_elements_are_found(void **state) {
+    (void)state;
+    TN_SCOPE;
+    char text[DATASET_TEXT];
+    tn_tensor *x = tn_ones(TN_DIMS(6), TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
+    words one = described(tn_tensor_dataset(tn_zeros(TN_DIMS(6), TN_F32), y));
+    tn_dataset *d = tn_tensor_dataset(x, y);
+    tn_storage_empty(x);
+    assert_false(dataset_text(d, text));
+    assert_error(TN_ESTATE, "tensor_dataset");
+    tn_ones(TN_DIMS(6), TN_F32); /* where x was */
+    tn_storage_refill(x);
+    tn_fill_(x, 0);
+    assert_true(dataset_text(d, text));
+    assert_string_equal(text, one.text);
+    tn_dataset_free(d);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors),   cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_charset),   cmocka_unit_test(test_utf8_is_strict),
-        cmocka_unit_test(test_text_read), cmocka_unit_test(test_other_data_are_noticed),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_charset),
+        cmocka_unit_test(test_utf8_is_strict),
+        cmocka_unit_test(test_text_read),
+        cmocka_unit_test(test_other_data_are_noticed),
+        cmocka_unit_test(test_moved_elements_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
