@@ -39,6 +39,7 @@ static inline bool tn__pending(void) {
 typedef struct tn__frame {
     struct tn__frame *up;
     const char *name;
+    void *module; /* whose forward is running; NULL while its hooks are */
 } tn__frame;
 
 static inline void tn__frame_push(tn__frame *frame) {

@@ -55,151 +55,141 @@ static tn_values checked_results(const tn_module *m, tn_values out) {
     return out;
 }
 
-/* ---- Modules that were never added ----------------------------------------------------------- *
- *
- * A layer that a forward calls but that is in no tree of the modules around learns nothing: no
- * optimiser, checkpoint or move finds it. Nothing else would say so, since its gradients arrive.
- *
- * Not every call into another tree is such a mistake: a teacher is frozen, the other network of a
- * pair has an optimiser, and what is called outside any forward is the program's affair. A part of
- * a tree that is somebody's model may also be called while nothing is trained yet. What is left is
- * an error, which tn_module_set_apart takes back.
- */
-
-/* The modules whose forward is running in this thread, innermost first. */
-typedef struct running {
-    const struct running *up;
-    tn_module *module;
-} running;
-
-static _Thread_local const running *innermost;
-
-typedef struct parameter_search {
-    const tn_tensor *wanted;
-    bool found;
-} parameter_search;
-
-static bool is_wanted(const tn_entry *entry, void *user) {
-    parameter_search *search = user;
-    search->found = tn__entry_tensor(entry) == search->wanted;
-    return !search->found;
-}
-
-/* Whether a module around this call has the tensor too (two modules that share it). */
-static bool is_known_outside(const tn_tensor *param) {
-    parameter_search search = {.wanted = param};
-    for (const running *r = innermost; r && !search.found; r = r->up) {
-        tn_module *root = tn__module_root(r->module, "call");
-        if (root) {
-            tn_module_each(root, (tn_walk){.with_shared = true}, is_wanted, &search);
-        }
-    }
-    return search.found;
-}
-
-/* Finds a parameter that would learn nothing: it wants a gradient, no optimiser has it, and neither
- * have the modules around. */
-static bool find_stray(const tn_entry *entry, void *user) {
-    char *path = user;
-    tn_tensor *param = tn__entry_tensor(entry);
-    if (!tn_requires_grad(param) ||
-        __atomic_load_n(&entry->owner->lists->stepped, __ATOMIC_RELAXED) > 0 ||
-        is_known_outside(param)) {
-        return true;
-    }
-    snprintf(path, TN_MODULE_NAME, "%s", entry->path);
-    return false;
-}
-
-/* Whether one of the modules whose forward is running belongs to the tree of this root. */
-static bool is_around(const tn_module *root) {
-    for (const running *r = innermost; r; r = r->up) {
-        if (tn__module_root(r->module, "call") == root) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Whether an optimiser steps the modules whose forward is running: they are being trained. */
-static bool is_training(void) {
-    char path[TN_MODULE_NAME];
-    for (const running *r = innermost; r; r = r->up) {
-        if (tn__module_stepped(r->module, path, sizeof(path))) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Whether m is called as a part of the tree around it or was said to stand apart. */
-static bool is_expected(tn_module *m) {
-    for (const tn_module_lists *l = m->lists; l; l = l->up) {
-        if (l->apart || l == innermost->module->lists) {
-            return true;
-        }
-    }
-    tn_module *root = tn__module_root(m, "call");
-    return !root || is_around(root) ||
-           (root != m && root->forward_values != tn__list_forward && !is_training());
-}
-
-/* False after raising: a forward calls m, whose parameters nobody steps. */
-static bool is_at_home(tn_module *m) {
-    if (!innermost || !tn_grad_mode() || is_expected(m)) {
-        return true;
-    }
-    char path[TN_MODULE_NAME] = "";
-    tn_module_each(m, (tn_walk){0}, find_stray, path);
-    if (!path[0]) {
-        return true;
-    }
-    const tn_module *root = tn__module_root(m, "call");
-    bool part = root && root != m;
-    tn__raise(
-        TN_ESTATE, innermost->module->kind,
-        "the forward calls %s%s%sa %s that was never added, whose parameter \"%s\" no optimiser "
-        "would step (tn_module_add it to the %s; if another optimiser steps it, make that first; "
-        "if nothing does, TN_NO_GRAD or tn_module_requires_grad(layer, false); if it is meant so, "
-        "tn_module_set_apart)",
-        part ? "\"" : "", part ? m->name : "", part ? "\" of " : "", part ? root->kind : m->kind,
-        path, innermost->module->kind);
-    return false;
-}
-
-void tn_module_set_apart(void *module, bool apart) {
-    tn_module *m = tn__module_of(module, "module_set_apart");
-    tn_module_lists *lists = m ? tn__module_lists(m, "module_set_apart") : NULL;
-    if (lists) {
-        lists->apart = apart;
-    }
-}
-
 /* ---- The forward, in its scope --------------------------------------------------------------- */
 
 static tn_values call_forward(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
-    running self = {innermost, m};
-    innermost = &self;
+    tn__self.frames->module = m;
     tn_values out =
         m->forward ? (tn_values){1, {m->forward(m, in.v[0])}} : m->forward_values(m, in, context);
-    innermost = self.up;
+    tn__self.frames->module = NULL;
     out = checked_results(m, out);
     tn__return_values(&out);
     tn_scope_end(&scope);
     return out;
 }
 
-/* The forward with the copies in the fields that the module's policy wants. */
-static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
-    bool ok;
+/* ---- The bracket ----------------------------------------------------------------------------- */
+
+/* False after raising, and for an inert input. */
+static bool may_call(tn_module *m, const tn_values *in) {
+    if (m->state == TN__MODULE_BROKEN) {
+        tn__raise(TN_ESTATE, m->kind,
+                  "the module is not complete: an error was raised while it was built");
+        return false;
+    }
+    if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
+        tn__raise(TN_EVALUE, m->kind, "%d inputs are given but the module takes %s", in->n,
+                  m->forward ? "1" : "0 to 8");
+        return false;
+    }
+    for (int i = 0; i < in->n; i++) {
+        /* a forward of values knows which of its inputs may be absent */
+        bool optional = !m->forward;
+        if (!(optional && !in->v[i]) && !tn__usable(in->v[i], m->kind)) {
+            return false;
+        }
+    }
+    return tn__module_at_home(m);
+}
+
+static bool has_hooks(const tn_module *m) {
+    return m->lists && m->lists->hook_count > 0;
+}
+
+static tn_values call_recompute(tn_module *m, tn_values in, void *context);
+
+/* Precision and what is inside of it. */
+static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
+    bool ok = tn__precision_inputs(m, &in), lent = false;
     tn_module_lists *lists = m->lists;
-    bool lent = tn__precision_begin(m, &ok);
-    tn_values out = ok ? call_forward(m, in, context) : tn__no_values();
+    if (ok) {
+        lent = tn__precision_begin(m, &ok);
+    }
+    tn_values out = !ok                              ? tn__no_values()
+                    : m->recompute && tn_grad_mode() ? call_recompute(m, in, context)
+                                                     : call_forward(m, in, context);
     if (lent) {
         tn__precision_end(lists);
     }
+    if (m->state == TN__MODULE_ALIVE) {
+        tn__precision_outputs(m, &out);
+    }
     return out;
+}
+
+/* The bracket of a module with hooks, a policy or recompute: what they make besides the results
+ * dies with a scope of its own. */
+static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
+    tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
+    in = tn__hooks_before(m, in);
+    tn__watch *watch = tn__watch_inputs(m, &in);
+    tn_values out;
+    if (!tn__module_of(m, "call") || !may_call(m, &in)) { /* a hook may have changed either */
+        out = tn__no_values();
+    } else {
+        out = inner_bracket(m, in, context);
+    }
+    out = checked_results(m, tn__hooks_after(m, in, out));
+    tn__watch_outputs(watch, &out);
+    tn__return_values(&out);
+    tn_scope_end(&scope);
+    return out;
+}
+
+static tn_values call_bracket(tn_module *m, tn_values in, void *context) {
+    tn_values out;
+    if (!may_call(m, &in)) {
+        out = tn__no_values();
+    } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
+        out = full_bracket(m, in, context);
+    } else {
+        out = call_forward(m, in, context);
+    }
+    return out;
+}
+
+tn_values tn_call_values(void *module, tn_values in, void *context) {
+    tn_module *m = tn__module_of(module, "call");
+    if (!m) {
+        return tn__no_values();
+    }
+    tn__frame frame = {.name = m->parent ? m->name : m->kind};
+    tn__frame_push(&frame);
+    tn__span span;
+    bool named = frame.name && frame.name[0]; /* a transparent one is part of the one around it */
+    bool seen = tn__profiled() && named && tn__span_begin(&span, TN__SPAN_MODULE, frame.name);
+    tn_values out;
+    if (tn__enter(m->kind)) {
+        out = call_bracket(m, in, context);
+        tn__leave();
+    } else {
+        out = tn__no_values();
+    }
+    if (seen) {
+        tn__span_end(&span);
+    }
+    tn__frame_pop(&frame);
+    return out;
+}
+
+tn_tensor *tn_call_list(void *module, tn_values in) {
+    tn_values out = tn_call_values(module, in, NULL);
+    if (out.n > 1) {
+        tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values",
+                  ((tn_module *)module)->kind, out.n);
+        return tn_inert();
+    }
+    if (!out.v[0]) {
+        tn__raise(TN_EVALUE, "call", "%s gives no value: call it with tn_call_values",
+                  ((tn_module *)module)->kind);
+        return tn_inert();
+    }
+    return out.v[0]; /* after an error: inert */
+}
+
+tn_tensor *tn_call(void *m, tn_tensor *x) {
+    return tn_call_list(m, (tn_values){1, {x}});
 }
 
 /* ---- Recompute ------------------------------------------------------------------------------- */
@@ -225,8 +215,20 @@ static void push_ancestors(const tn_module_lists *lists, tn__frame *frames, int 
         push_ancestors(lists->up, frames, count);
     }
     tn__frame *frame = &frames[(*count)++];
-    frame->name = lists->up ? lists->name : lists->kind;
+    *frame = (tn__frame){.name = lists->up ? lists->name : lists->kind};
     tn__frame_push(frame);
+}
+
+/* The forward with the copies in the fields that the module's policy wants. */
+static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
+    bool ok;
+    tn_module_lists *lists = m->lists;
+    bool lent = tn__precision_begin(m, &ok);
+    tn_values out = ok ? call_forward(m, in, context) : tn__no_values();
+    if (lent) {
+        tn__precision_end(lists);
+    }
+    return out;
 }
 
 static tn_values forward_again(void *user, tn_values in) {
@@ -294,130 +296,4 @@ static tn_values call_recompute(tn_module *m, tn_values in, void *context) {
     }
     free(params.tensors);
     return checked_results(m, out);
-}
-
-/* ---- The bracket ----------------------------------------------------------------------------- */
-
-/* False after raising, and for an inert input. */
-static bool may_call(tn_module *m, const tn_values *in) {
-    if (m->state == TN__MODULE_BROKEN) {
-        tn__raise(TN_ESTATE, m->kind,
-                  "the module is not complete: an error was raised while it was built");
-        return false;
-    }
-    if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
-        tn__raise(TN_EVALUE, m->kind, "%d inputs are given but the module takes %s", in->n,
-                  m->forward ? "1" : "0 to 8");
-        return false;
-    }
-    for (int i = 0; i < in->n; i++) {
-        /* a forward of values knows which of its inputs may be absent */
-        bool optional = !m->forward;
-        if (!(optional && !in->v[i]) && !tn__usable(in->v[i], m->kind)) {
-            return false;
-        }
-    }
-    return is_at_home(m);
-}
-
-static bool has_hooks(const tn_module *m) {
-    return m->lists && m->lists->hook_count > 0;
-}
-
-/* Precision and what is inside of it. */
-static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
-    bool ok = tn__precision_inputs(m, &in), lent = false;
-    tn_module_lists *lists = m->lists;
-    if (ok) {
-        lent = tn__precision_begin(m, &ok);
-    }
-    tn_values out = !ok                              ? tn__no_values()
-                    : m->recompute && tn_grad_mode() ? call_recompute(m, in, context)
-                                                     : call_forward(m, in, context);
-    if (lent) {
-        tn__precision_end(lists);
-    }
-    if (m->state == TN__MODULE_ALIVE) {
-        tn__precision_outputs(m, &out);
-    }
-    return out;
-}
-
-/* The bracket of a module with hooks, a policy or recompute: what they make besides the results
- * dies with a scope of its own. */
-static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
-    tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
-    const running *around = innermost;
-    innermost = NULL; /* hooks may call what they like */
-    in = tn__hooks_before(m, in);
-    tn__watch *watch = tn__watch_inputs(m, &in);
-    innermost = around;
-    tn_values out;
-    if (!tn__module_of(m, "call") || !may_call(m, &in)) { /* a hook may have changed either */
-        out = tn__no_values();
-    } else {
-        out = inner_bracket(m, in, context);
-    }
-    innermost = NULL;
-    out = checked_results(m, tn__hooks_after(m, in, out));
-    innermost = around;
-    tn__watch_outputs(watch, &out);
-    tn__return_values(&out);
-    tn_scope_end(&scope);
-    return out;
-}
-
-static tn_values call_bracket(tn_module *m, tn_values in, void *context) {
-    tn_values out;
-    if (!may_call(m, &in)) {
-        out = tn__no_values();
-    } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
-        out = full_bracket(m, in, context);
-    } else {
-        out = call_forward(m, in, context);
-    }
-    return out;
-}
-
-tn_values tn_call_values(void *module, tn_values in, void *context) {
-    tn_module *m = tn__module_of(module, "call");
-    if (!m) {
-        return tn__no_values();
-    }
-    tn__frame frame = {.name = m->parent ? m->name : m->kind};
-    tn__frame_push(&frame);
-    tn__span span;
-    bool named = frame.name && frame.name[0]; /* a transparent one is part of the one around it */
-    bool seen = tn__profiled() && named && tn__span_begin(&span, TN__SPAN_MODULE, frame.name);
-    tn_values out;
-    if (tn__enter(m->kind)) {
-        out = call_bracket(m, in, context);
-        tn__leave();
-    } else {
-        out = tn__no_values();
-    }
-    if (seen) {
-        tn__span_end(&span);
-    }
-    tn__frame_pop(&frame);
-    return out;
-}
-
-tn_tensor *tn_call_list(void *module, tn_values in) {
-    tn_values out = tn_call_values(module, in, NULL);
-    if (out.n > 1) {
-        tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values",
-                  ((tn_module *)module)->kind, out.n);
-        return tn_inert();
-    }
-    if (!out.v[0]) {
-        tn__raise(TN_EVALUE, "call", "%s gives no value: call it with tn_call_values",
-                  ((tn_module *)module)->kind);
-        return tn_inert();
-    }
-    return out.v[0]; /* after an error: inert */
-}
-
-tn_tensor *tn_call(void *m, tn_tensor *x) {
-    return tn_call_list(m, (tn_values){1, {x}});
 }

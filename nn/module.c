@@ -5,7 +5,6 @@
  */
 #include "nn/module.h"
 
-#include "core/fork.h"
 #include "core/memory.h"
 
 #include <stdarg.h>
@@ -13,57 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Modules that have moved ----------------------------------------------------------------- *
- *
- * A module is the program's memory. Its `place` is where it was when something of it was
- * registered: when it is seen elsewhere, those who hold its lists are told, since whatever is in
- * the old place now must not be read. */
-
-/* All lists that there are: what a copied module points to may be gone. */
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static tn_module_lists *all_lists;
-
-__attribute__((constructor)) static void care_for_fork(void) {
-    tn__fork_takes(&all_lock);
-}
-
-static void lists_enter(tn_module_lists *lists) {
-    pthread_mutex_lock(&all_lock);
-    lists->after = all_lists;
-    if (all_lists) {
-        all_lists->before = lists;
-    }
-    all_lists = lists;
-    pthread_mutex_unlock(&all_lock);
-}
-
-static void lists_leave(tn_module_lists *lists) {
-    pthread_mutex_lock(&all_lock);
-    *(lists->before ? &lists->before->after : &all_lists) = lists->after;
-    if (lists->after) {
-        lists->after->before = lists->before;
-    }
-    pthread_mutex_unlock(&all_lock);
-}
-
-/* Modules are members of each other's structs as a rule, so what is below has moved as well. */
-static void mark_tree(tn_module_lists *lists, bool moved) {
-    __atomic_store_n(&lists->moved, moved, __ATOMIC_RELAXED);
-    for (int i = 0; i < lists->child_count; i++) {
-        mark_tree(lists->children[i], moved);
-    }
-}
-
-/* Tells those who hold the lists of a module that was seen elsewhere. */
-static void mark_moved(const tn_module *m) {
-    pthread_mutex_lock(&all_lock);
-    for (tn_module_lists *l = all_lists; l; l = l->after) {
-        if (l == m->lists && l->module == m->place) {
-            mark_tree(l, true);
-        }
-    }
-    pthread_mutex_unlock(&all_lock);
-}
+/* ---- Where a module is ----------------------------------------------------------------------- */
 
 static void raise_moved(const char *operation, const char *kind, const char *name) {
     tn__raise(TN_ESTATE, operation,
@@ -154,13 +103,12 @@ tn_module *tn__module_of(void *m, const char *operation) {
         return NULL;
     }
     if (tn__module_moved(module)) {
-        mark_moved(module);
+        tn__module_left(module->place);
         raise_moved(operation, module->kind, module->name);
         return NULL;
     }
-    if (module->lists && __atomic_load_n(&module->lists->moved, __ATOMIC_RELAXED)) {
-        /* what was seen elsewhere was a copy: this is the module */
-        mark_tree(module->lists, false);
+    if (tn__any_moved()) { /* what was seen elsewhere was a copy: this is the module */
+        tn__module_is_back(module);
     }
     return module;
 }
@@ -276,14 +224,12 @@ tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {
         m->lists->refs = 1;
         m->lists->module = m->place = m;
         m->lists->kind = m->kind;
-        lists_enter(m->lists);
     }
     return m->lists;
 }
 
 void tn__module_lists_release(tn_module_lists *lists) {
     if (lists && __atomic_fetch_sub(&lists->refs, 1, __ATOMIC_ACQ_REL) == 1) {
-        lists_leave(lists);
         free(lists->records);
         free(lists->children);
         free(lists->hooks);

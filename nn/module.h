@@ -4,7 +4,7 @@
  * hold them, and see by `module` whether it is still there. A parent knows its children by their
  * lists, and they know it by its own: modules belong to the program, which may move or free them.
  * A module that has moved is noticed by its own address (tn__module_of) when it is used, and from
- * then on by all who hold its lists (tn__module_in_place).
+ * then on by all who hold its lists (tn__module_in_place): nn/misuse.c.
  */
 #ifndef TERN_NN_MODULE_H
 #define TERN_NN_MODULE_H
@@ -78,7 +78,6 @@ tn__range tn__range_of(const tn_module *m, const void *context, int parts);
 struct tn_module_lists {
     int32_t refs;        /* atomic */
     tn_module *module;   /* where it is; NULL once it is finished */
-    bool moved;          /* atomic: it was seen elsewhere; what was in its place is not read */
     tn_module_lists *up; /* of the parent; NULL for a root */
     int height;          /* how deep the tree below it has been */
     const char *kind;
@@ -101,25 +100,36 @@ struct tn_module_lists {
     bool lending;            /* the fields hold what the policy wants: a call is in progress */
     bool unit; /* its parameters are there only while it is called (sharding): it lends on its own,
                   after its `before` hooks, and calls of the modules around it do not for it */
-    tn_module_lists *before, *after; /* in the list of all of them (module.c) */
 };
 
 /* m as a module, or NULL after raising what is wrong with it: no module, finished, moved. */
 tn_module *tn__module_of(void *m, const char *operation);
+
+/* ---- Modules that have moved: nn/misuse.c ---------------------------------------------------- */
+
+/* A module that nothing was registered in may move. */
+static inline bool tn__module_moved(const tn_module *m) {
+    return m->place && m->place != m;
+}
+
+/* Its module was seen elsewhere than at this place; was used there again; and whether it, or one
+ * around it, was seen elsewhere. */
+void tn__module_left(const tn_module *place);
+void tn__module_is_back(const tn_module *place);
+bool tn__module_has_left(const tn_module_lists *lists);
+extern bool tn__modules_moved; /* atomic: some have left and are not back */
+static inline bool tn__any_moved(void) {
+    return __builtin_expect(__atomic_load_n(&tn__modules_moved, __ATOMIC_RELAXED), false);
+}
 
 /* Whether the module of lists that somebody holds is where it was: not finished, not seen
  * elsewhere, and not overwritten. (Memory that was freed and not used again looks like a module.)
  */
 static inline bool tn__module_stands(const tn_module_lists *lists) {
     const tn_module *m = lists->module;
-    return m && !__atomic_load_n(&lists->moved, __ATOMIC_RELAXED) &&
+    return m && !(tn__any_moved() && tn__module_has_left(lists)) &&
            (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) && m->place == m &&
            m->lists == lists;
-}
-
-/* A module that nothing was registered in may move. */
-static inline bool tn__module_moved(const tn_module *m) {
-    return m->place && m->place != m;
 }
 
 /* The module of lists whose module is not finished, or NULL after raising that it has moved. */
@@ -127,6 +137,17 @@ tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation);
 
 /* The module around all that are around m, or m. NULL after raising that it has moved. */
 tn_module *tn__module_root(tn_module *m, const char *operation);
+
+#ifdef TN_DEBUG_TENSORS
+/* For a call of m: false after raising that the forward which makes it calls a module that was
+ * never added. nn/misuse.c. */
+bool tn__module_at_home(tn_module *m);
+#else
+static inline bool tn__module_at_home(const tn_module *m) {
+    (void)m;
+    return true;
+}
+#endif
 
 /* Finishes a module that no other has, and frees it if that is its owner's to do. */
 void tn__module_end(tn_module *m);

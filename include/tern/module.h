@@ -217,12 +217,13 @@ TN_API tn_status tn_module_set_part(void *m, const char *path, tn_tensor *part, 
  * A forward may call its own module again (on a part of its input, say): up to 1000 calls run
  * inside each other in a thread, one more is TN_ESTATE.
  *
- * A forward that calls a module which was never added (the module, or all that it is a part of, is
- * nobody's child) is TN_ESTATE when that has a parameter that wants a gradient and that neither an
- * optimiser nor a module around this call has: it would not be stepped, and nothing else would say
- * so. Not under TN_NO_GRAD, nor for what tn_module_set_apart says is meant (m and below; by whoever
- * steps it by hand, for instance). A part of another model may be called as long as no optimiser
- * steps those around the call. */
+ * In a debug build (docs/debug_build.md; other builds do not look) a forward that calls a module
+ * which was never added (the module, or all that it is a part of, is nobody's child) is TN_ESTATE
+ * when that has a parameter that wants a gradient and that neither an optimiser nor a module around
+ * this call has: it would not be stepped, and nothing else would say so. Not under TN_NO_GRAD, nor
+ * for what tn_module_set_apart says is meant (m and below; by whoever steps it by hand, for
+ * instance). A part of another model may be called as long as no optimiser steps those around the
+ * call. */
 TN_API tn_tensor *tn_call(void *m, tn_tensor *x);
 TN_API tn_values tn_call_values(void *m, tn_values in, void *context);
 TN_API void tn_module_set_apart(void *m, bool apart);

@@ -1,5 +1,5 @@
-/* A layer that a forward calls although it was never added learns nothing: an error says so. And
- * what looks like it but is meant. */
+/* A layer that a forward calls although it was never added learns nothing: in a debug build an
+ * error says so. And what looks like it but is meant. */
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
@@ -35,9 +35,20 @@ static void calls_well(net *n) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
+#ifdef TN_DEBUG_TENSORS
+static const bool looked_for = true;
+#else
+static const bool looked_for = false;
+#endif
+
+/* Other builds do not look. */
 static void is_refused(net *n, const char *message) {
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
-    assert_inert(tn_call(n, x), TN_ESTATE, message);
+    if (looked_for) {
+        assert_inert(tn_call(n, x), TN_ESTATE, message);
+    } else {
+        calls_well(n);
+    }
 }
 
 static void never_added(void **state) {
@@ -54,7 +65,9 @@ static void never_added(void **state) {
     is_refused(&outer, "(in net.inner.linear): net: the forward calls a linear that was never");
     tn_module_set_recompute(&n, true);
     tn_backward(tn_sum_all(tn_call(&outer, tn_ones(TN_DIMS(2, 3), TN_F32))));
-    assert_error(TN_ESTATE, "was never added"); /* when it runs again, which is recorded */
+    if (looked_for) {
+        assert_error(TN_ESTATE, "was never added"); /* when it runs again, which is recorded */
+    }
     tn_module_add(&n, "layer", &layer);
     calls_well(&outer);
     tn_module_finish(&outer);
