@@ -15,6 +15,7 @@ Rules, for every .md file of the project
   - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
   - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is what that script prints now
+  - the files in the tables of docs/spine.md have at most 11,000 lines together
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80, that of ranks 120
 And in comments of sources: folder/file.c exists.
 """
@@ -36,6 +37,7 @@ STANDS_FOR = {"tn_noun_verb", "tn__x", "_op"}  # how names are made, not names
 PLACEHOLDER = re.compile(r"(?<![A-Z])(?!README|CONTRIBUTING)[A-Z]{4,}")
 BEYOND = ("build/", "train.c", "/")  # made by a build, a program of the reader's own, the root of a disk
 LONGEST = {"docs/tour.md": 200, "docs/tour_short.md": 80, "docs/tour_ranks.md": 120, "docs/debugging.md": 120, "CONTRIBUTING.md": 120}
+SPINE, SPINE_LINES = "docs/spine.md", 11000
 
 
 class Tree:
@@ -242,6 +244,14 @@ def printed(tree, text):
             yield match.start(), f"{script}{arguments} prints something else by now"
 
 
+def spine(tree, prose):
+    """The lines of the files in the first column of its tables."""
+    paths = [tree.find(name, "") for name in re.findall(r"^\| `([\w./-]+)` \|", prose, re.MULTILINE)]
+    lines = sum(tree.read(path).count("\n") for path in paths if path)
+    if not paths or lines > SPINE_LINES:
+        yield 1, f"the spine is {len(paths)} files of {lines} lines; at most {SPINE_LINES} lines"
+
+
 def document_faults(tree, document):
     text = tree.read(document)
     blocks, prose = blocks_and_prose(text)
@@ -252,6 +262,8 @@ def document_faults(tree, document):
     for at, fault in printed(tree, text):
         yield text.count("\n", 0, at) + 1, fault
     yield from code_blocks(tree, document, blocks)
+    if document == SPINE:
+        yield from spine(tree, prose)
     folder = os.path.dirname(document)
     most = LONGEST.get(document, 30 if os.path.basename(document) == "README.md" and folder else None)
     if most and text.count("\n") > most:
@@ -295,6 +307,7 @@ CLEAN = {
                     "```c core/error.c\n    return raise_v(status);\n…\n}\n```\n\n"
                     "<!-- printed by docs/table.py 2 -->\n| 2 | 4 |\n\nEnd.\n",
     "docs/table.py": "import sys\nn = int(sys.argv[1])\nprint(f'| {n} | {n * n} |')\n",
+    "docs/spine.md": "| file |\n|---|\n| `core/error.c` | raising |\n",
     "core/README.md": "`error.c`: `raise_v()`\n",
     "core/error.c": "/* See docs/tour.md. */\n#include <tern/core.h>\nstatic int limit = 3;\n"
                     "static int raise_v(int status) {\n    return status + limit;\n}\n"
@@ -328,6 +341,8 @@ PLANTED = {  # what, where, and what is replaced by what
     "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),
     "a comment that points at nothing": ("core/error.c", "docs/tour.md", "docs/walk.md"),
     "a long README": ("core/README.md", "\n", "\n" * 31),
+    "a spine that has grown": ("core/error.c", "limit = 3;\n", "limit = 3;\n" + "\n" * 11000),
+    "a spine of nothing": ("docs/spine.md", "`core/error.c`", "core"),
     "a long tour": ("docs/tour.md", "`limit`.\n", "`limit`.\n" + "\n" * 200),
 }
 
