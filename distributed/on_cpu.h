@@ -4,7 +4,7 @@
 
 #include "tern/tensor.h"
 
-/* Until the '}', new tensors of this thread lie on the CPU. */
+/* Until the '}', new tensors of this thread are on the CPU. */
 #define TN__ON_CPU \
     __attribute__((cleanup(tn__on_cpu_end), unused)) tn_device tn__default_was = tn__on_cpu()
 

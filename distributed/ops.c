@@ -14,13 +14,13 @@
  *     slice             y_r = x[r]                  dx   = (dy_0, dy_1, …)         join
  *     join              y   = (x_0, x_1, …)         dx_r = dy[r]                   slice
  *
- * What has no index is one value that all ranks hold alike: copy and sum_parts are the f and g of
- * Shoeybi et al. 2019, arXiv:1909.08053, around the part of a network that is split; slice and join
- * stand around one that has its rows on different ranks. Everywhere else the loss is the sum of all
- * ranks' losses.
+ * A value without an index is the same on all ranks: copy and sum_parts are the f and g of Shoeybi
+ * et al. 2019, arXiv:1909.08053, around the part of a network that is split; slice and join are
+ * their counterparts for a part whose rows are on different ranks. Everywhere else the loss is the
+ * sum of all ranks' losses.
  *
- * Ranks are a first dimension of what travels. Along another (tn_dist_gather_dim and its like) this
- * is split off or merged by views around the same operations.
+ * The ranks are the first dimension of what is sent. Another dimension (tn_dist_gather_dim and its
+ * like) is split off or merged by views around the same operations.
  *
  * Every rank calls, and every rank runs backward through the call: x requires a gradient on all
  * ranks or on none. The group must live until backward is done.
@@ -37,7 +37,7 @@ typedef struct dist_args {
     tn_group *group;
 } dist_args;
 
-/* The message has the operation; a rank that fails here must not be waited for by the others. */
+/* Errors name the operation; the other ranks must not wait for one that fails here. */
 static tn_tensor *apply_collective(const tn_op *op, tn_group *g, tn_tensor *x) {
     dist_args args = {g};
     tn_tensor *y = tn_apply1(op, &args, x);
@@ -125,7 +125,7 @@ static tn_status all_reduce_forward(const tn_op_call *c) {
                            : tn_work_wait(tn_all_reduce(group_of(c), c->out[0], TN_SUM), 0);
 }
 
-/* What travels is contiguous. */
+/* What is sent must be contiguous. */
 static tn_tensor *dense_input(const tn_op_call *c) {
     TN_NO_GRAD;
     return tn_contiguous(c->in[0]);
@@ -265,8 +265,8 @@ static tn_tensor *join_ranks(tn_group *g, tn_tensor *x) {
     return apply_collective(&join_op, g, x);
 }
 
-/* dim from the front; -1 after raising, with the group given up. divides: N pieces are to be made
- * of it. On the way there is one dimension more. */
+/* dim from the front; -1 after raising, with the group given up. divides: it is split into N
+ * pieces. In between there is one more dimension. */
 static int dim_of(tn_group *g, const tn_tensor *x, int dim, bool divides, const char *operation) {
     bool fine = tn__usable(x, operation);
     int ndim = fine ? tn_ndim(x) : 0, at = dim < 0 ? dim + ndim : dim, ranks = tn_group_size(g);

@@ -12,7 +12,7 @@
 #include "tools/run.h"
 
 #include "distributed/init/environment.h"
-#include "distributed/init/meet.h"
+#include "distributed/init/members.h"
 #include "distributed/store/net.h"
 
 #include <arpa/inet.h>

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* More is taken for a mistake, or for a peer that is not well. */
+/* More is taken for a mistake, or for a peer gone wrong. */
 static const int64_t most_bytes = (int64_t)1 << 40;
 
 /* An error of this rank alone: the others must not wait. */
@@ -15,7 +15,7 @@ static tn_status fail_group(tn_group *g, tn_status status) {
     return status;
 }
 
-/* Room for n bytes that `root` has announced, and a 0 behind them. NULL after raising. */
+/* Memory for n bytes that `root` has announced, and a 0 after them. NULL after raising. */
 static char *make_room(tn_group *g, int64_t n, int root, const char *operation) {
     char *room = n >= 0 && n <= most_bytes ? tn__malloc((size_t)n + 1) : NULL;
     if (room) {

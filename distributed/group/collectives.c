@@ -279,7 +279,7 @@ tn_status tn_barrier(tn_group *g) {
         issue_transfer(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
 }
 
-/* The ranks whose keys have not come by the deadline, as text " 1 3"; "" when all have. */
+/* The ranks whose keys have not arrived by the deadline, as text " 1 3"; "" when all have. */
 static void await_keys(tn_group *g, uint64_t number, double deadline, char *missing, size_t room) {
     size_t length = 0;
     *missing = 0;
@@ -294,8 +294,8 @@ static void await_keys(tn_group *g, uint64_t number, double deadline, char *miss
     }
 }
 
-/* Each rank writes a key and waits for all keys. The first to know how it went says so for all: who
- * comes when another has given up already learns of it. */
+/* Each rank writes a key and waits for all keys. The first to know the outcome writes it down, so
+ * that a rank that arrives late learns that another has given up. */
 static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char *missing,
                               size_t room, char *why) {
     tn_store *s = g->store;

@@ -30,7 +30,7 @@ static tn_engine *host_engine(const char *name, size_t length, const tn_engine_o
         used += snprintf(why + used, TN_ENGINE_WHY - (size_t)used, " %s", engines[i].name);
     }
     snprintf(why + used, TN_ENGINE_WHY - (size_t)used,
-             ", and for tensors on devices one of them with +staged or +nccl behind it");
+             ", and for tensors on devices one of them with +staged or +nccl appended");
     return NULL;
 }
 

@@ -1,8 +1,8 @@
 /* Groups: making and ending them, and what happens at the first failure.
  *
  * A group with one rank has no engine, no thread and no store: its operations are copies. Otherwise
- * ranks meet through a store under a prefix of the group's own, which the engine uses to connect
- * and the front uses when something fails: who reports nothing is the one that is missing.
+ * ranks meet through a store under a prefix of the group's own, which the engine uses to connect,
+ * and the group when something fails: a rank that reports nothing is missing.
  */
 #include "distributed/group/group.h"
 
@@ -30,7 +30,7 @@ static void list_group(tn_group *g) {
     pthread_mutex_unlock(&alive_lock);
 }
 
-/* Where the list points to g, which may be an address of anything; under the lock. */
+/* Where the list points to g, which may be any address; under the lock. */
 static tn_group **find_group(const tn_group *g) {
     tn_group **at = &alive;
     while (*at && *at != g) {
@@ -50,7 +50,7 @@ static bool is_alive(const tn_group *g, const char *operation) {
     return found;
 }
 
-/* Takes g off the list; false after raising. Of two threads that free it, one does. */
+/* Takes g off the list; false after raising. If two threads free it, only one succeeds. */
 static bool unlist_group(tn_group *g) {
     pthread_mutex_lock(&alive_lock);
     tn_group **at = find_group(g);
@@ -164,7 +164,7 @@ void tn_group_free(tn_group *g) {
         tn__raise(TN_ESTATE, "group_free", "the world belongs to the library: tn_dist_finish");
         return;
     }
-    if (tn__pending()) { /* peers may wait for what this rank will not do any more */
+    if (tn__pending()) { /* peers may wait for operations that this rank will not do any more */
         tn_group_abort(g, tn_error_message());
     }
     if (!unlist_group(g) || tn__group_inherited(g)) {
@@ -185,7 +185,7 @@ void tn_group_free(tn_group *g) {
 
 /* ---- Failure --------------------------------------------------------------------------------- */
 
-/* Each rank that fails reports what it was doing. Who has not reported within a second is
+/* Each rank that fails reports what it was doing. A rank that has not reported within a second is
  * missing. */
 static void ask_store(tn_group *g, const char *why, char *text, size_t room) {
     enum { PATIENCE = 1 };
@@ -213,7 +213,7 @@ static void ask_store(tn_group *g, const char *why, char *text, size_t room) {
     }
 }
 
-/* What another rank said when it gave up; "" when nobody did. */
+/* What another rank said when it gave up; "" if none did. */
 static void read_abort(tn_group *g, char *text, size_t room) {
     tn_store *s = g->store;
     char why[TN_STORE_WHY];
@@ -246,7 +246,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     tn_engine *e = g->engine ? g->engine->engine : NULL;
     snprintf(text, sizeof(text), "%s", why);
     if (e) {
-        e->abort(e, why); /* the others must fail too before they can say that they are there */
+        e->abort(e, why); /* the others must fail too before they can report themselves */
     }
     if (e && e->vague) {
         read_abort(g, aborted, sizeof(aborted));
@@ -325,7 +325,7 @@ bool tn__group_usable(tn_group *g, const char *operation) {
     return dead == TN_OK;
 }
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+/* ---- Queries --------------------------------------------------------------------------------- */
 
 int tn_group_rank(const tn_group *g) {
     return g && is_alive(g, "group_rank") ? g->rank : 0;

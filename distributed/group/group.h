@@ -1,15 +1,15 @@
 /* The inside of a group, for the files of distributed/.
  *
- *     group.c        making and ending groups, failure
- *     subgroup.c     groups of some ranks of another
- *     mesh.c         groups along the dimensions of a block
- *     work.c         the queue, the communication thread, waiting
- *     line.c         the order of what is launched, over all groups
- *     collectives.c  the public operations: checks, then tn__group_issue
- *     recorder.c     the last 1000 operations
- *     engine.c       engines by name
- *     staged.c       transfers of device memory through a CPU engine
- *     nccl.c         the plugin's engine beside a CPU engine
+ *     group.c          making and ending groups, failure
+ *     subgroup.c       groups of some ranks of another
+ *     mesh.c           groups along the dimensions of a block
+ *     work.c           the queue, the communication thread, waiting
+ *     launch_order.c   the order in which operations are launched, over all groups
+ *     collectives.c    the public operations: checks, then tn__group_issue
+ *     recorder.c       the last 1000 operations
+ *     engine.c         engines by name
+ *     staged.c         transfers of device memory through a CPU engine
+ *     nccl.c           the plugin's engine beside a CPU engine
  */
 #ifndef TERN_DISTRIBUTED_GROUP_GROUP_H
 #define TERN_DISTRIBUTED_GROUP_GROUP_H
@@ -34,8 +34,8 @@ typedef struct tn__engine_ref {
 struct tn_work {
     tn_group *group;
     tn_transfer t;
-    bool launches;   /* the engine only queues it */
-    tn_work *behind; /* in the line (line.c) */
+    bool launches;        /* the engine only queues it */
+    tn_work *next_launch; /* in the launch order (launch_order.c) */
     /* Instead of a transfer: memory of the engine, on t.device. */
     bool is_alloc;
     size_t alloc_bytes;
@@ -47,10 +47,10 @@ struct tn_work {
     uint64_t record;     /* its entry in the flight recorder */
 
     /* Under the group's lock. */
-    double started, ended; /* started: the engine is at it, and at nothing older */
+    double started, ended; /* started: the engine runs it, and nothing older */
     bool done;             /* it is over */
-    bool abandoned; /* nobody waits any more: the communication thread frees it when it is done */
-    void *end;      /* on a device, once all is queued: the mark behind it, the work's own */
+    bool abandoned; /* no one waits any more: the communication thread frees it when it is done */
+    void *end;      /* on a device, once all is queued: the mark after it, the work's own */
     tn_status status;
     tn_work *next;
 };
@@ -82,8 +82,8 @@ struct tn_group {
     pthread_cond_t changed; /* a work queued or done, stop, dead */
     pthread_t thread;
     bool has_thread, stop;
-    tn__works queued, launched; /* launched: under way on a device, the oldest first */
-    tn_work *running;           /* what the engine is at, or NULL */
+    tn__works queued, launched; /* launched: running on a device, the oldest first */
+    tn_work *running;           /* what the engine runs, or NULL */
     tn_status dead;             /* TN_OK while alive; then `reason` is set */
     char reason[1024];
 };
@@ -94,9 +94,9 @@ struct tn_group {
 TN_API tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
                                   int ranks, const int *world, const tn_dist_options *options);
 
-/* Whether g has an engine and stayed behind in a parent (fork). Nothing of it may be touched then:
- * not its lock, which a thread that is not here may hold, nor its engine, whose connections and
- * memory are the parent's. */
+/* Whether g has an engine and was made in a parent (fork). Nothing of it may be touched then: not
+ * its lock, which a thread of the parent may hold, nor its engine, whose connections and memory are
+ * the parent's. */
 bool tn__group_inherited(const tn_group *g);
 /* The same; raises. */
 bool tn__group_refuse_inherited(const tn_group *g, const char *operation);
@@ -118,11 +118,11 @@ void tn__group_stop(tn_group *g);
 /* Memory of the engine, asked for in its thread; NULL when there is none, or after raising. */
 void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes);
 
-/* line.c: the order in which this thread's operations are launched. From the issue of one until it
- * is launched, or will not be. */
-void tn__line_join(tn_work *w);
-void tn__line_leave(tn_work *w);
-bool tn__line_is_first(const tn_work *w); /* of those that its thread has issued */
+/* launch_order.c: the order in which this thread's operations are launched. An operation is in it
+ * from its issue until it is launched, or will not be. */
+void tn__launch_add(tn_work *w);
+void tn__launch_remove(tn_work *w);
+bool tn__launch_is_first(const tn_work *w); /* among those that its thread has issued */
 
 /* Seconds from the start of a finished operation to its end. */
 TN_API double tn__work_seconds(const tn_work *w);

@@ -23,7 +23,7 @@ struct tn_mesh {
     tn_group *groups[SETS]; /* by the set's bits; NULL: not made yet, or `whole` is NULL */
 };
 
-/* Spaces stand between names. */
+/* Spaces separate names. */
 static bool good_name(const char *name) {
     return name && *name && strlen(name) < NAME && !strchr(name, ' ');
 }

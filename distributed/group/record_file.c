@@ -19,8 +19,8 @@ static void warn_of(const char *path, const char *why) {
 
 /* ---- Folders --------------------------------------------------------------------------------- */
 
-/* What is open is what is judged: a name could be given to something else in between.
- * NULL: only this user can have put something there. */
+/* Checks what is open: the name could be given to something else in between. NULL: only this user
+ * can have put something there. */
 static const char *folder_fault(int fd) {
     struct stat about;
     if (fd < 0 || fstat(fd, &about) != 0) {
@@ -33,7 +33,7 @@ static const char *folder_fault(int fd) {
 
 /* A folder for this user alone, which is made when there is none; -1 with the reason. */
 static int open_private(const char *path, const char **why) {
-    (void)mkdir(path, 0700); /* what is there instead is judged when it is open */
+    (void)mkdir(path, 0700); /* what is there instead is checked when it is open */
     int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     *why = folder_fault(fd);
     if (*why && fd >= 0) {
@@ -49,7 +49,7 @@ static int open_own(char *path, size_t room) {
         snprintf(path, room, "%s/tern", runtime);
         fd = open_private(path, &why);
     }
-    if (fd < 0) { /* it goes when the user logs out, which jobs outlive */
+    if (fd < 0) { /* it is deleted when the user logs out, which jobs outlive */
         snprintf(path, room, "%s/tern-%u", temporary && *temporary ? temporary : "/tmp",
                  (unsigned)geteuid());
         fd = open_private(path, &why);
@@ -60,7 +60,7 @@ static int open_own(char *path, size_t room) {
     return fd;
 }
 
-/* Somebody chose this one, links and all. */
+/* The user chose this one, links and all. */
 static int open_named(const char *folder, char *path, size_t room) {
     int fd = tn__above_streams(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     snprintf(path, room, "%s", folder);
@@ -78,8 +78,8 @@ static bool is_older_record(int folder, const char *name) {
            about.st_uid == geteuid();
 }
 
-/* Nothing that is there is ever opened: an older record's name is taken away. The loop is for other
- * threads and processes that write one of the same name. -1 with errno. */
+/* Never opens an existing file: an older record is unlinked. The loop is for other threads and
+ * processes that create the same name. -1 with errno. */
 static int create_file(int folder, const char *name) {
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         int how = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;

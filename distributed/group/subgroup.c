@@ -1,8 +1,8 @@
 /* Groups of some ranks of another one: by a list, which all ranks know, or by colours.
  *
- * With a list every rank tells the others its own in the parent's store, since a difference would
- * let them wait for each other in groups of different ranks. Colours cannot differ: one all-gather
- * in the parent tells everybody everything, and each rank makes its own group alone, however many
+ * With a list every rank shows the others its own in the parent's store, since with different lists
+ * they would wait for each other in groups of different ranks. Colours cannot differ: one
+ * all-gather in the parent gives them to all, and each rank makes only its own group, however many
  * there are.
  *
  * A child meets in the parent's store, under a prefix of its own.
@@ -65,9 +65,9 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, 
     return true;
 }
 
-/* Tells the others this rank's list, or after a '!' why it has none. */
-static tn_status tell_list(tn_group *g, tn_store *store, const char *list, double deadline,
-                           char *why) {
+/* Publishes this rank's list, or after a '!' why it has none. */
+static tn_status publish_list(tn_group *g, tn_store *store, const char *list, double deadline,
+                              char *why) {
     char key[32];
     snprintf(key, sizeof(key), "list/%d", g->rank);
     return store->set(store, key, list, strlen(list), deadline, why);
@@ -87,11 +87,11 @@ static void compare_list(const tn_group *g, int r, const char *mine, const tn_st
     }
 }
 
-/* Every rank of the parent hears every list, so all find the same fault. */
+/* Every rank of the parent reads every list, so all find the same fault. */
 static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
     double deadline = tn__now() + g->options.timeout;
     char key[32], why[TN_STORE_WHY];
-    tn_status status = tell_list(g, store, mine, deadline, why);
+    tn_status status = publish_list(g, store, mine, deadline, why);
     for (int r = 0; r < g->size && status == TN_OK && !tn__pending(); r++) {
         tn_store_value theirs = {0};
         snprintf(key, sizeof(key), "list/%d", r);
@@ -108,7 +108,7 @@ static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
     return !tn__pending();
 }
 
-/* With the parent's store under a prefix of the child's own. `sorted` and `list` have room for n
+/* With the parent's store under a prefix of the child's own. `sorted` and `list` can hold n
  * ranks. */
 static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
                                char *list, size_t room) {
@@ -117,7 +117,7 @@ static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, i
     if (!sort_ranks(g, ranks, n, sorted, list, room)) {
         snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
         if (store) {
-            tell_list(g, store, excuse, tn__now() + 1, why);
+            publish_list(g, store, excuse, tn__now() + 1, why);
         }
         return NULL;
     }

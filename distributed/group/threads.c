@@ -25,7 +25,7 @@ typedef struct guest {
 static void note_error(party *p) {
     tn_error_record record;
     pthread_mutex_lock(&p->lock);
-    bool better = p->error.status == TN_EPEER; /* which follows from what another says */
+    bool better = p->error.status == TN_EPEER; /* which follows from another's error */
     if (tn_error_take(&record) && (!p->failed || (better && record.status != TN_EPEER))) {
         p->failed = true;
         p->error = record;

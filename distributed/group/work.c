@@ -1,19 +1,19 @@
 /* Works: operations on their way.
  *
- * A group has one thread that runs its operations in the order of their numbers, so buckets travel
- * while the program computes. tn__group_issue puts a work at the end of the queue; the thread takes
- * the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees it.
- * After a failure the rest of the queue fails with the same reason and nothing more is run.
+ * A group has one thread that runs its operations in the order of their numbers, so buckets are
+ * sent while the program computes. tn__group_issue puts a work at the end of the queue; the thread
+ * takes the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees
+ * it. After a failure the rest of the queue fails with the same reason and nothing more is run.
  *
- * Work on a device is ordered by marks. Issuing sets one in the compute stream, behind what makes
+ * Work on a device is ordered by marks. Issuing sets one in the compute stream, after what makes
  * the tensors; the engine comes after it in a stream of its own, and gives the mark of its end when
  * all is queued. From then on tn_work_wait need not wait: it lets the compute stream wait for that
- * mark and lets the tensors go, since whoever gets their memory uses it in the compute stream.
+ * mark and lets the tensors go, since whatever gets their memory uses it in the compute stream.
  *
  * Where an engine only queues on a device, the thread does not stay with one operation. It launches
- * each that has its turn (line.c), so that the device goes from one to the next without the host,
- * and looks at the oldest under way now and then, which has a deadline from the moment when it
- * became the oldest. What the thread has to run itself begins when nothing is under way any more.
+ * each in its turn (launch_order.c), so that the device goes from one to the next without the host,
+ * and checks the oldest one now and then, whose deadline counts from the moment when it became the
+ * oldest. What the thread has to run itself begins when the device has finished them all.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -29,7 +29,7 @@
  * given up without it. */
 static const double engine_grace = 10;
 
-/* Between two looks at what is under way, in seconds: longer each time. */
+/* Between two checks of what was launched, in seconds: longer each time. */
 static const double NAP = 10e-6, LONGEST_NAP = 200e-6;
 
 static void wait_until(tn_group *g, double deadline) {
@@ -100,8 +100,8 @@ static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, cons
     tn__group_fail(g, status, text);
 }
 
-/* Outside the lock: the engine is done with w. The record has it before the failure is told, which
- * writes the record; of several that fail the first is told. */
+/* Outside the lock: the engine is done with w. It is recorded before the failure is raised, which
+ * writes the record to a file; of several failures the first is raised. */
 static void note_end(tn_group *g, tn_work *w, tn_status status, const char *why, bool alive) {
     w->ended = tn__now();
     if (!w->is_alloc) {
@@ -112,7 +112,7 @@ static void note_end(tn_group *g, tn_work *w, tn_status status, const char *why,
     }
 }
 
-/* Under the lock: from now on w is what the engine is at. */
+/* Under the lock: from now on w is what the engine runs. */
 static void start_clock(tn_group *g, tn_work *w) {
     w->started = tn__now();
     w->t.deadline = w->started + g->options.timeout;
@@ -128,7 +128,7 @@ static void end_work(tn_group *g, tn_work *w, tn_status status) {
     w->done = true;
     bool abandoned = w->abandoned;
     pthread_cond_broadcast(&g->changed);
-    if (abandoned) { /* outside the lock: the last of a tensor may call its owner back */
+    if (abandoned) { /* outside the lock: the last reference to a tensor may call its owner back */
         pthread_mutex_unlock(&g->lock);
         work_free(w);
         pthread_mutex_lock(&g->lock);
@@ -138,7 +138,7 @@ static void end_work(tn_group *g, tn_work *w, tn_status status) {
 /* Under the lock: whether the first of the queue may leave it. */
 static bool may_begin(const tn_group *g) {
     const tn_work *w = g->queued.first;
-    return g->dead != TN_OK || (w->launches ? tn__line_is_first(w) : !g->launched.first);
+    return g->dead != TN_OK || (w->launches ? tn__launch_is_first(w) : !g->launched.first);
 }
 
 /* Under the lock: runs the first of the queue, or launches it. */
@@ -156,7 +156,7 @@ static void begin_first(tn_group *g) {
         pthread_mutex_lock(&g->lock);
     }
     if (w->launches) {
-        tn__line_leave(w);
+        tn__launch_remove(w);
     }
     bool under_way = w->launches && status == TN_OK;
     if (under_way) {
@@ -168,8 +168,8 @@ static void begin_first(tn_group *g) {
     }
 }
 
-/* Under the lock: looks at the oldest that was launched, and says whether it is over. After a
- * failure each of them is, since the engine has ended them all. */
+/* Under the lock: checks the oldest that was launched, and says whether it is over. After a failure
+ * each of them is, since the engine has ended them all. */
 static bool look_at_oldest(tn_group *g) {
     tn_engine *e = g->engine->engine;
     tn_work *w = g->launched.first;
@@ -292,7 +292,7 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
     w->record = tn__flight_queued(g, &w->t);
     w->launches = g->engine->engine->queues >> w->t.device.kind & 1;
     if (w->launches) {
-        tn__line_join(w);
+        tn__launch_add(w);
     }
     queue_work(g, w);
     return w;
@@ -300,17 +300,17 @@ tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_te
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* Under the lock: whether the engine has had more time than it may take. */
+/* Under the lock: whether the engine has taken longer than it may. */
 static bool engine_is_stuck(const tn_group *g, double now) {
     return g->running && now > g->running->t.deadline + engine_grace;
 }
 
-/* Under the lock: whether nothing of w needs the host any more, but its end. */
+/* Under the lock: whether w needs the host for nothing more than its end. */
 static bool is_over(const tn_work *w) {
     return w->done || w->end;
 }
 
-/* Waits until w is over. False when the engine does not come back: w then stays its own. */
+/* Waits until w is over. False when the engine does not return: w then stays with it. */
 static bool wait_over(tn_work *w, double deadline) {
     tn_group *g = w->group;
     bool aborted = false;

@@ -54,7 +54,7 @@ static bool number_of(const char *text, int64_t *number) {
     return *text != 0;
 }
 
-/* *number stays as it is where the variable is not set. */
+/* *number keeps its value if the variable is not set. */
 static bool read_number(const reader *r, const char *name, int64_t low, int64_t high, int *number) {
     const char *text = value_of(r, name);
     int64_t found;
@@ -86,7 +86,7 @@ static bool read_text(const reader *r, const char *name, char *text, size_t room
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */
 
-/* The names under which a launcher says these. */
+/* The variables in which a launcher says these. */
 typedef struct names {
     const char *launcher, *rank, *ranks, *local_rank, *local_ranks;
 } names;
@@ -109,8 +109,8 @@ static bool is_slurm_step(const reader *r) {
            is_set(r, "SLURM_PROCID");
 }
 
-/* Who has started this process. A launcher within another's job is the one that counts: mpirun
- * starts its own daemons with srun, and `tern run` may be started by any of them. NULL: nobody. */
+/* What has started this process. A launcher within another's job is the one that counts: mpirun
+ * starts its own daemons with srun, and `tern run` may be started by any of them. NULL: none. */
 static const names *find_launcher(const reader *r) {
     if (is_set(r, "RANK") || is_set(r, "WORLD_SIZE")) {
         return &plain;
@@ -159,7 +159,7 @@ static bool read_ranks(const reader *r, const names *n) {
 /* Services that start a program on several hosts, and how many those are: "2", "1:2". */
 static const char *const host_counts[] = {"PET_NNODES", "AWS_BATCH_JOB_NUM_NODES",
                                           "SKYPILOT_NUM_NODES"};
-/* How many ranks a launcher has started; `rank` would say that it has. */
+/* How many ranks a launcher has started; `rank` is set if it has. */
 static const struct {
     const char *ranks, *rank;
 } rank_counts[] = {
@@ -172,7 +172,7 @@ static const struct {
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
 };
 
-/* More than one; what makes no sense is not. */
+/* More than one; false for values that make no sense. */
 static bool names_several(const reader *r, const char *name, int64_t *count) {
     const char *text = value_of(r, name), *colon = text ? strchr(text, ':') : NULL;
     return text && number_of(colon ? colon + 1 : text, count) && *count > 1;
@@ -227,7 +227,7 @@ bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL])
     return name != NULL;
 }
 
-/* Where nobody says a rank. */
+/* If no variable gives a rank. */
 static void look_for_others(const reader *r) {
     tn__environment *e = r->e;
     int64_t count;
@@ -250,7 +250,7 @@ static void look_for_others(const reader *r) {
 
 /* ---- Job and port ---------------------------------------------------------------------------- */
 
-/* What is the same for all ranks of a job, and as different as possible for another job. */
+/* What is the same for all ranks of a job, and as different as possible from other jobs. */
 static void derive_job(const reader *r, const names *n) {
     tn__environment *e = r->e;
     const char *host = value_of(r, "MASTER_ADDR"), *port = value_of(r, "MASTER_PORT");
@@ -279,7 +279,7 @@ static const char *launcher_secret(const reader *r, const names *n) {
     return key && strlen(key) >= 32 && strspn(key, "0-") < strlen(key) ? key : NULL;
 }
 
-/* Where nobody says a port: one below those that the system gives to clients. */
+/* If no port is given: one below those that the system gives to clients. */
 static int derive_port(const char *job) {
     uint32_t hash = 2166136261u;
     for (; *job; job++) {

@@ -1,6 +1,6 @@
 /* What the environment says about this process among the others: who started it, its rank, and
- * where the ranks meet. A function of a list of variables and nothing else, so that recorded
- * environments of launchers can be replayed. */
+ * where the ranks meet. A function of a list of variables alone, so that recorded environments of
+ * launchers can be replayed. */
 #ifndef TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 #define TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 
@@ -12,15 +12,15 @@ typedef struct tn__environment {
     /* "tern run", "torchrun", "OpenMPI", "MPICH", "Slurm", "the environment"; NULL: nothing says
      * anything, so there is one rank */
     const char *launcher;
-    /* with launcher NULL: what speaks of several ranks all the same, or "" */
+    /* with launcher NULL: what suggests several ranks nevertheless, or "" */
     char several[TN__SEVERAL];
-    bool alone; /* … and yet one process by itself is usual there */
+    bool alone; /* … although a single process is usual there */
     int rank, ranks;
     int local_rank, local_ranks; /* -1: not said */
     int restarts;
 
     bool agent; /* the launcher serves the store at host:port; else rank 0's process does */
-    char host[TN__HOST];   /* "": not known, and no_host says what to do */
+    char host[TN__HOST];   /* "": not known; no_host then says what to do */
     char second[TN__HOST]; /* another address to try, or "" */
     const char *no_host;
     int port;
@@ -30,7 +30,7 @@ typedef struct tn__environment {
     char job[TN__TOKEN];   /* the same for all ranks, another for other jobs: others can guess it */
     char token[TN__TOKEN]; /* "": not said */
     const char *token_file; /* into the variables; NULL: not said */
-    const char *secret;     /* what the launcher has told the job's ranks alone, or NULL */
+    const char *secret;     /* what the launcher has given to this job's ranks only, or NULL */
     int world; /* not from the environment: how many worlds this process has left before */
 } tn__environment;
 
@@ -44,10 +44,10 @@ TN_API tn_status tn__environment_read(const char *const *variables, int64_t pare
  * of them: "SM_HOSTS names 2 hosts". */
 TN_API bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]);
 
-/* The value, or NULL: also where it is empty. */
+/* The value, or NULL, also if it is empty. */
 TN_API const char *tn__variable(const char *const *variables, const char *name);
 
-/* Whether a host's name says that it is this one. */
+/* Whether a host's name means this host. */
 TN_API bool tn__host_is_near(const char *host);
 
 #endif

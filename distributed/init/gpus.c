@@ -1,4 +1,4 @@
-/* Which GPU a rank has, and how tensors on GPUs travel: through NCCL when each rank of each host
+/* Which GPU a rank has, and how tensors on GPUs are sent: through NCCL when each rank of each host
  * has a GPU of its own, otherwise staged over host memory. */
 #include "distributed/init/gpus.h"
 

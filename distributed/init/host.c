@@ -124,7 +124,7 @@ static bool look_up(int64_t pid, char name[32], int64_t *parent) {
     }
     *close = 0;
     snprintf(name, 32, "%.31s", open + 1);
-    *parent = strtoll(close + 4, NULL, 10); /* behind the state, one letter */
+    *parent = strtoll(close + 4, NULL, 10); /* after the state, one letter */
     return true;
 }
 

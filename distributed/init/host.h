@@ -7,7 +7,8 @@
 enum { TN__HOST_KEY = 160, TN__CPUS = 1024 / 4 + 1 };
 
 /* Equal for two processes when they can share memory and see each other: boot, process and network
- * namespaces, /dev/shm. TERN_HOST overrides it, so that one machine can play several. No spaces. */
+ * namespaces, /dev/shm. TERN_HOST overrides it, so that one machine can pose as several. No
+ * spaces. */
 void tn__host_key(char key[TN__HOST_KEY]);
 
 /* The same for two processes when they reach each other on 127.0.0.1: boot and network namespace.
@@ -22,7 +23,7 @@ bool tn__cpus_overlap(const char *a, const char *b);
 /* "name:pid" for messages. */
 void tn__host_who(char *who, size_t room);
 
-/* The number of the process of mpirun that has started this one, be it through a shell. */
+/* The number of the process of mpirun that has started this one, even through a shell. */
 int64_t tn__host_launcher(void);
 
 #endif

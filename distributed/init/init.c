@@ -2,9 +2,9 @@
  *
  *     environment.c   who am I, and where do we meet: from variables
  *     rendezvous.c    the store: serving it, or finding who does
- *     meet.c          is everybody there, and on which host
+ *     members.c       have all ranks arrived, and on which host is each
  *
- *     gpus.c          which GPU a rank has, and how tensors on GPUs travel
+ *     gpus.c          which GPU a rank has, and how tensors on GPUs are sent
  *
  * Then the group is made, with the engine that suits the hosts.
  */
@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "distributed/group/group.h"
 #include "distributed/init/gpus.h"
-#include "distributed/init/meet.h"
+#include "distributed/init/members.h"
 #include "distributed/init/rendezvous.h"
 
 #include <math.h>
@@ -61,8 +61,8 @@ static bool options_sound(const tn_dist_options *o) {
     return !tn__pending();
 }
 
-/* Nobody says which rank this is. As one of several it would train alone, beside the others, and
- * write where they write. */
+/* Nothing says which rank this is. If it is one of several it would train alone, beside the others,
+ * and write where they write. */
 static bool may_be_alone(const tn__environment *e) {
     if (*e->several && e->alone) {
         tn_log_write(TN_LOG_WARN, "one rank: %s, but this process was started without srun",
@@ -77,7 +77,7 @@ static bool may_be_alone(const tn__environment *e) {
     return !tn__pending();
 }
 
-/* The environment with what the options say instead. */
+/* The environment, overridden by the options. */
 static bool find_place(const tn_dist_options *o, tn__environment *e) {
     extern char **environ;
     char why[TN_STORE_WHY] = "";
@@ -106,7 +106,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
 
 /* ---- Hosts ----------------------------------------------------------------------------------- */
 
-/* Where this rank is among those of its host, and how many share its cores, itself too. */
+/* This rank's place among those of its host, and how many share its cores, itself too. */
 typedef struct neighbours {
     int local_rank;
     int on_cores;
@@ -211,7 +211,7 @@ static tn_group *join_others(const tn_dist_options *o, const tn__environment *e)
     return g;
 }
 
-/* One rank has nobody to meet: no server, no thread. */
+/* A single rank has no one to meet: no server, no thread. */
 static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) {
     world.place.store = tn_memory_store();
     world.store = world.place.store ? world_store(world.place.store, e->restarts) : NULL;
@@ -220,7 +220,7 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
                                                                         : NULL;
 }
 
-/* A program that ends at its first error (tn_error_exit) tells the others why. */
+/* When a program ends at its first error (tn_error_exit), the others learn why. */
 static void at_exit(void) {
     if (world.group && tn__pending()) {
         tn_group_abort(world.group, tn_error_message());

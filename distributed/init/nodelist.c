@@ -10,7 +10,7 @@ enum { DIGITS = 18, BRACKETS = 8 };
 
 typedef struct range {
     uint64_t low, high;
-    int width; /* digits, with the zeros in front */
+    int width; /* digits, with leading zeros */
 } range;
 
 static bool is_digit(char c) {
@@ -49,8 +49,8 @@ static bool read_range(const char **at, range *r) {
     return true;
 }
 
-/* Reads a bracket from behind its '['. With an index >= 0: the number there is written to
- * text[DIGITS + 2]. Returns how many numbers there are; -1 for what is none. */
+/* Reads a bracket from after its '['. With an index >= 0: the number there is written to
+ * text[DIGITS + 2]. Returns how many numbers there are; -1 if it is not a bracket. */
 static int64_t read_bracket(const char **at, int64_t index, char *text) {
     int64_t count = 0;
     for (;;) {

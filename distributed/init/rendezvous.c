@@ -1,7 +1,7 @@
-/* Rank 0 serves the store at the port that was agreed, or, where somebody else has it, at one of
- * the next; the others knock at these ports until the job's own store answers. The handshake of the
- * TCP store makes that safe: a rank shows nothing to whoever has not shown the token himself, for
- * the very port at which the rank knocks, and goes on to the next port. */
+/* Rank 0 serves the store at the port that was agreed, or, if that is taken, at one of the next;
+ * the others knock at these ports until the job's own store answers. The handshake of the TCP store
+ * makes that safe: a rank reveals nothing to a server that has not proved that it has the token,
+ * for the very port at which the rank knocks, and moves on to the next port. */
 #include "distributed/init/rendezvous.h"
 
 #include "core/error.h"
@@ -21,9 +21,9 @@ enum { PORTS_TRIED = 17 };
 
 #define KNOCK_SECONDS 1.0  /* for a port that rank 0 cannot have */
 #define KNOCKS_SECONDS 4.0 /* for all of those */
-/* For a port at which the store may be. Where nobody answers for so long, it is twice as long the
- * next time, up to the longest, and of the ports behind the first only one such has its turn in a
- * round: strangers who are silent cost little, and a slow host is waited for in the end. */
+/* For a port at which the store may be. If no one answers for so long, it is twice as long the next
+ * time, up to the longest, and of the ports after the first only one such is tried in a round:
+ * silent strangers cost little, and a slow host is waited for in the end. */
 #define FIRST_KNOCK 0.25
 #define LONGEST_KNOCK 2.0
 #define FIRST_PAUSE 0.01 /* between two rounds over the ports; doubles up to the longest */
@@ -70,7 +70,7 @@ static void warn_of_guessable(const char *why) {
     }
 }
 
-/* A secret that this job's ranks have and strangers have not. False: none, or after raising. */
+/* A secret that this job's ranks have and strangers do not. False: none, or after raising. */
 static bool find_secret(const tn__environment *e, bool one_host, char secret[TN__TOKEN],
                         char *why) {
     if (e->token_file) {
@@ -88,9 +88,9 @@ static bool find_secret(const tn__environment *e, bool one_host, char secret[TN_
 }
 
 /* TERN_TOKEN as it is; else a secret mixed with what tells this job from others of the same user,
- * and on one host from jobs of the same name on other hosts. Without a secret what is left can be
- * guessed, and rank 0 says so. A rank that has left a world for the next one must not meet those
- * who still serve the former. False after raising. */
+ * and on one host from jobs of the same name on other hosts. Without a secret the rest can be
+ * guessed, and rank 0 says so. A rank that has left a world for the next one must not meet ranks
+ * that still serve the former. False after raising. */
 static bool choose_token(ports *p, const tn__environment *e, const char *job, bool one_host) {
     char token[TN__TOKEN], secret[TN__TOKEN], why[TN_STORE_WHY] = "";
     char place[TN__HOST_KEY] = "", identity[TN__TOKEN + TN__HOST_KEY];
@@ -158,7 +158,7 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
                   "MASTER_ADDR and MASTER_PORT is running (set TERN_TOKEN to tell them apart)",
                   p->first, p->first + p->count - 1);
     } else {
-        const char *reason = strstr(why.message, "store_serve: "); /* behind the caller's line */
+        const char *reason = strstr(why.message, "store_serve: "); /* after the caller's line */
         tn__raise(TN_EIO, OPERATION, "rank 0 can serve the store at none of the ports %d to %d: %s",
                   p->first, p->first + p->count - 1, reason ? reason : why.message);
     }
@@ -169,12 +169,12 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
 
 /* What is known of the ports while the store is looked for. */
 typedef struct search {
-    double patience[2][PORTS_TRIED]; /* [host][port]; 0: nobody has been silent there */
+    double patience[2][PORTS_TRIED]; /* [host][port]; 0: no silence there so far */
     int silent, round;               /* how many are not 0; rounds so far */
 } search;
 
-/* One round over hosts and ports. The reason: the most telling one, since most ports are
- * nobody's. */
+/* One round over hosts and ports. The reason: the most informative one, since most ports are
+ * unused. */
 static bool knock_at_store(const ports *p, search *s, double deadline, const char **host, int *port,
                            char *why) {
     int turn = s->silent ? s->round++ % s->silent : 0, silent = 0;
@@ -200,7 +200,7 @@ static bool knock_at_store(const ports *p, search *s, double deadline, const cha
                 *patience = fmin(fmax(2 * *patience, 2 * FIRST_KNOCK), LONGEST_KNOCK);
             }
             if (found == TN__DIAL_NO_HOST) {
-                break; /* nor is there a way to its other ports */
+                break; /* its other ports cannot be reached either */
             }
         }
     }

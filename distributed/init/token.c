@@ -1,5 +1,5 @@
 /* The user's token works as the cookie of Erlang or the key of ssh: made once, found by every
- * program of this user on every host that has this home. */
+ * program of this user on every host with this home. */
 #define _GNU_SOURCE
 #include "distributed/init/token.h"
 
@@ -50,7 +50,7 @@ static tn_status check_secret(int fd, const char *path, char *why) {
     return TN_OK;
 }
 
-/* Takes the end of the line away. */
+/* Removes the end of the line. */
 static tn_status check_text(char *text, const char *path, char *why) {
     size_t length = strlen(text);
     while (length && strchr("\r\n", text[length - 1])) {
@@ -111,8 +111,8 @@ tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *why) {
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-/* $XDG_CONFIG_HOME counts where it is an absolute path, as its specification has it. False: there
- * is no such place. */
+/* $XDG_CONFIG_HOME counts if it is an absolute path, as its specification says. False: there is no
+ * such place. */
 static bool user_path(char path[PATH_ROOM]) {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     bool has_config = config && *config == '/';
@@ -129,7 +129,7 @@ static void make_folders(const char *path) {
     snprintf(folder, sizeof(folder), "%s", path);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        (void)mkdir(folder, 0700); /* what is missing then is missed when the file is made */
+        (void)mkdir(folder, 0700); /* a missing folder is an error when the file is made */
         *slash = '/';
     }
 }
@@ -149,7 +149,7 @@ static bool write_secret(int fd) {
     return written == 2 * RANDOM_BYTES + 1 && fsync(fd) == 0;
 }
 
-/* The file appears whole, under a name that nobody has taken before: whoever comes second reads the
+/* The file appears whole, under a name that no one has taken before: a second process reads the
  * first one's. */
 static tn_status make_secret(const char *path, char *why) {
     char new_path[PATH_ROOM];

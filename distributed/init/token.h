@@ -1,14 +1,14 @@
-/* Where a job's token comes from when nobody says one: secrets that lie in files.
+/* Where a job's token comes from when none is given: secrets in files.
  *
- * Whoever has a job's token may join it. So a file with one is believed only when nobody else can
+ * Anyone who has a job's token may join it. So a token file is trusted only when no one else can
  * have read or written it: a regular file of this user, without access for group and others. The
- * last part of its path is no symbolic link. What is there instead is never waited for. */
+ * last part of its path is no symbolic link. Opening anything else (a FIFO, say) never waits. */
 #ifndef TERN_DISTRIBUTED_INIT_TOKEN_H
 #define TERN_DISTRIBUTED_INIT_TOKEN_H
 
 #include "tern/sys/store.h"
 
-enum { TN__TOKEN = 256 }; /* room for a token and its 0 */
+enum { TN__TOKEN = 256 }; /* bytes of a token and its 0 */
 
 /* The token in this file: its first and only line, printable, up to TN__TOKEN - 1 bytes. TN_OK; or
  * TN_EIO, TN_EFORMAT with a reason in why[TN_STORE_WHY] that names the file and what to do. */
@@ -19,8 +19,8 @@ TN_API tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *w
  * above. */
 TN_API tn_status tn__token_user(char token[TN__TOKEN], char *why);
 
-/* A token for one job out of a secret that several share: nobody learns the secret from it, or the
- * token of another job. */
+/* A token for one job from a secret that several share: neither the secret nor another job's token
+ * can be found from it. */
 TN_API void tn__token_derive(const char *secret, const char *job, char token[TN__TOKEN]);
 
 #endif

@@ -28,7 +28,7 @@ static bool is_first(const tn_module *m, const char *operation) {
 
 typedef struct check {
     const tn__parallel_rules *rules;
-    char first[256]; /* the parameter that others must be beside */
+    char first[256]; /* the parameter whose device the others must be on */
     tn_device device;
 } check;
 
@@ -40,7 +40,7 @@ static bool check_param(const tn_entry *entry, void *user) {
         snprintf(c->first, sizeof(c->first), "%s", entry->path);
         c->device = device;
     }
-    if (entry->stored != *entry->field) { /* a block of a way of splitting is as good as a whole */
+    if (entry->stored != *entry->field) { /* a block of a split layout counts as a whole */
         tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
     } else if (!tn__same_device(c->device, device)) {
@@ -59,8 +59,8 @@ static bool is_member(const tn_group *g, const char *operation) {
     return !tn__pending();
 }
 
-/* Graphs from before may live on: they lead to the same leaves, and raise where what they saved has
- * been changed since. */
+/* Older graphs may live on: they lead to the same leaves, and raise if what they saved has changed
+ * since. */
 static bool may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules) {
     const char *operation = rules->operation;
     tn_module *module = tn__module_of(m, operation);
@@ -118,7 +118,7 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     tn__parallel_added(user);
 }
 
-/* Frozen ones have their hooks as well: they may be thawed later. */
+/* Frozen ones get hooks as well: they may be thawed later. */
 static bool add_param(const tn_entry *entry, void *user) {
     tn__parallel *p = user;
     const tn__parallel_rules *rules = p->rules;
@@ -202,7 +202,7 @@ static tn__parallel *hang_on(tn_module *m, tn_group *g, tn_group *outer,
     return p;
 }
 
-/* Buffers are whole on every rank, also those of a module that was built without elements. */
+/* Buffers are whole on every rank, even in a module that was built without elements. */
 static bool make_buffer(const tn_entry *entry, void *user) {
     (void)user;
     return !tn__deferred(*entry->field) || tn__deferred_make(*entry->field) == TN_OK;
@@ -214,8 +214,8 @@ static bool make_buffers(void *m) {
     return !tn__pending();
 }
 
-/* In the first group, and then in the second what the first have. *differ: false where ranks of
- * either do not know of it. */
+/* Within the first group, then across the second. *differ: false if some ranks of either do not
+ * know of the difference. */
 static bool make_same(tn_module *m, tn_group *g, tn_group *outer, const tn__parallel_rules *rules,
                       const char *text, bool *differ) {
     bool same = tn__parallel_compare(m, g, text, rules->operation, differ) &&
@@ -234,7 +234,7 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
         make_same(m, g, outer, rules, text, &differ)) {
         p = hang_on(m, g, outer, rules, options);
     }
-    if (!p && !differ) { /* a difference is known to all; of the rest the others know nothing */
+    if (!p && !differ) { /* a difference is known to all ranks; other errors are not */
         tn_group_abort(g, tn_error_message());
         tn_group_abort(outer, tn_error_message());
     }

@@ -1,11 +1,11 @@
-/* What every way of laying a model on ranks stands on. The public side is tern/parallel.h.
+/* What every strategy for a model on many ranks is built on. The public side is tern/parallel.h.
  *
- *     attach.c     hanging a strategy on a module, and what is refused
- *     course.c     the course of a step, as the hooks of a module and its parameters see it
+ *     attach.c     attaching a strategy to a module, and what is refused
+ *     lifecycle.c  the lifecycle of a step, as the hooks of a module and its parameters see it
  *     compare.c    whether the module is the same on all ranks
  *     share.c      one rank's values for all; waiting
  *     round.c      the random numbers of a global micro-batch
- *     flat.c       tensors one behind the other in a flat buffer
+ *     flat.c       tensors one after the other in a flat buffer
  *     patterns.c   whether lists of paths name anything
  *     scopes.c     TN_NO_SYNC, TN_WHOLE, tn_sync_gradients
  *
@@ -21,16 +21,17 @@
 
 /* ---- round.c --------------------------------------------------------------------------------- */
 
-/* A tn__round of the ranks of `inner`, and of all its likes that `outer` (NULL: none) leads to: an
- * inner group has micro-batches that follow each other. */
+/* A tn__round of the ranks of `inner`, and of all its peer groups that `outer` (NULL: none) leads
+ * to: an inner group has consecutive micro-batches. */
 TN_API tn__round tn__round_of(const tn_group *outer, const tn_group *inner);
 
 /* Before a forward: keys the default generator for this rank's micro-batch of the round. */
 TN_API void tn__round_begin(tn__round r);
-/* Inside a backward: when the outermost ends, the round is over. Once, whoever calls. */
+/* Inside a backward: when the outermost ends, the round is over. Counts once, however often it is
+ * called. */
 tn_status tn__round_end(tn__round r);
 
-/* ---- attach.c, course.c ---------------------------------------------------------------------- */
+/* ---- attach.c, lifecycle.c ------------------------------------------------------------------- */
 
 typedef struct tn__parallel tn__parallel;
 
@@ -42,7 +43,7 @@ typedef struct tn__parallel_param {
     tn_hook coming, added;
     bool wanted; /* in this backward: wants a gradient */
     bool ready;  /* in this backward: has it */
-    bool kept;   /* a backward that was this rank's alone has added to its gradient since */
+    bool kept;   /* a backward of this rank alone has added to its gradient since */
 } tn__parallel_param;
 
 /* What a strategy does. Everything but the operation may be NULL or 0; what returns false has
@@ -54,10 +55,10 @@ typedef struct tn__parallel_rules {
     size_t param_size;     /* … and with a tn__parallel_param */
     bool deferred;         /* takes parameters that TN_DEFER_INIT has left without elements */
 
-    /* The last thing of attaching: the module is the same everywhere, the parameters are listed.
+    /* The last step of attaching: the module is the same everywhere, the parameters are listed.
      * After an error `finish` is called. */
     bool (*start)(tn__parallel *p, const void *options);
-    /* Before a forward that is recorded: not under no_sync, not where backward runs it again. */
+    /* Before a forward that is recorded: not under no_sync, not when backward runs it again. */
     void (*forward)(tn__parallel *p);
     /* A backward has reached a parameter, or the module's output: p->sync says whether it is
      * synchronised. */
@@ -66,21 +67,22 @@ typedef struct tn__parallel_rules {
      * parameter. The first must call tn__parallel_reach, the second tn__parallel_added. */
     tn_grad_hook coming;
     tn_accumulated_hook added;
-    /* A place that a leaf has for its gradient stays when `coming` is called: it may be written
-     * there before (tn__on_grad_observe). */
+    /* `coming` leaves a leaf's gradient buffer as it is: the gradient may be written there before
+     * (tn__on_grad_observe). */
     bool coming_looks;
     /* In place of a synchronised backward (tn_sync_gradients), between `reached` and `ended`: sends
      * what there is. `wanted` are those that have kept a gradient, which are `ready`, and those
      * whose has_grad is false. */
     void (*flush)(tn__parallel *p);
-    /* Whether the parameter has a gradient that has travelled, on all ranks alike; NULL: where the
+    /* Whether the parameter has a synchronised gradient, the same answer on all ranks; NULL: if the
      * leaf has one. */
     bool (*has_grad)(const tn__parallel_param *param);
     /* The outermost backward is over, it was synchronised, and no error is pending. */
     void (*ended)(tn__parallel *p);
-    /* The last thing of every outermost backward that came near, also of one that failed. */
+    /* At the end of every outermost backward that reached the module, also one that failed. */
     void (*over)(tn__parallel *p);
-    /* An error in a synchronised backward: the group is aborted, and what travels is waited for. */
+    /* An error in a synchronised backward: the group is aborted, and operations in flight are
+     * waited for. */
     void (*abandon)(tn__parallel *p);
     /* The module is finished. Uses nothing of the group, which may be gone. */
     void (*finish)(tn__parallel *p);
@@ -91,17 +93,18 @@ struct tn__parallel {
     const tn__parallel_rules *rules;
     tn_module *module;
     tn_group *group;
-    tn_group *outer; /* of this rank and its likes in other such groups; NULL: there is one group */
+    tn_group *outer; /* of this rank and its counterparts in other such groups; NULL: there is one
+                        group */
     tn__round round; /* of both */
     void *params;    /* [count] of rules->param_size, in order of registration; they do not move */
     int count;
 
     int no_sync;      /* depth */
-    bool running;     /* a backward is under way */
+    bool running;     /* a backward is running */
     bool reached;     /* and has reached a parameter, or the output */
     bool sync;        /* and is synchronised */
-    bool finished;    /* the module is gone: what is left of the state goes with the backward */
-    bool buffers_due; /* none came since the last synchronised backward, or attaching */
+    bool finished;    /* the module is gone: the backward frees what is left of the state */
+    bool buffers_due; /* none received since the last synchronised backward, or attaching */
     double began;     /* the backward */
 };
 
@@ -109,19 +112,19 @@ static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, i
     return (tn__parallel_param *)((char *)p->params + (size_t)i * p->rules->param_size);
 }
 
-/* Hangs a strategy on m. Checks that m is a module, this rank is in the groups, nothing in or
+/* Attaches a strategy to m. Checks that m is a module, this rank is in the groups, nothing in or
  * around m has a strategy, and its parameters are on one device and neither sharded nor an
  * optimiser's already; compares modules and `text` (the options) and gives all rank 0's values;
  * then hooks and start(p, options). With `outer` over all ranks of both groups. NULL after raising;
- * unless all ranks know, because they differ, the groups are aborted then. */
+ * the groups are aborted then, unless all ranks know the error, because they differ. */
 TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                          const tn__parallel_rules *rules, const char *text,
                                          const void *options);
 
-/* A backward has come to the module: at its first gradient. False after raising. */
+/* A backward has reached the module: at its first gradient. False after raising. */
 TN_API bool tn__parallel_begin(tn__parallel *p);
 
-/* A gradient is coming: the backward under way is one of the module's. False after raising. */
+/* A gradient is coming: the current backward is one of the module's. False after raising. */
 static inline bool tn__parallel_reach(tn__parallel *p) {
     return (p->running && p->reached) || tn__parallel_begin(p);
 }
@@ -129,14 +132,14 @@ static inline bool tn__parallel_reach(tn__parallel *p) {
 /* False after raising the names of wanted gradients that are not ready at the backward's end. */
 TN_API bool tn__parallel_all_ready(const tn__parallel *p);
 
-/* Aborts the groups and waits for what travels. */
+/* Aborts the groups and waits for operations in flight. */
 void tn__parallel_give_up(tn__parallel *p, const char *reason);
 
 /* The hooks of the module. */
 tn_values tn__parallel_forward(tn_module *m, tn_values in, void *p);
 void tn__parallel_backward(tn_module *m, void *p);
 
-/* Inside of rules->added. */
+/* Inside rules->added. */
 static inline void tn__parallel_added(tn__parallel_param *param) {
     param->ready = true;
     param->kept = !param->of->sync;
@@ -147,7 +150,7 @@ TN_API void tn__parallel_no_sync(void *state, int change);
 TN_API void tn__parallel_flush(void *state);
 TN_API tn__round tn__parallel_round(const void *state);
 
-/* Calls that want a leaf with a gradient work on a frozen one between these two. */
+/* Between these two, calls that want a leaf with a gradient work on a frozen one. */
 bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */
 void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 
@@ -166,7 +169,7 @@ tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameter
 void tn__parallel_take_buffers(tn__parallel *p);
 
 /* False after raising "OPERATION: what: no parameter …" (or module): each pattern of a list of
- * paths (nn/paths.h; NULL: none) must name something in m, or it is a mistake. */
+ * paths (nn/paths.h; NULL: none) must name something in m, else it is a mistake. */
 TN_API bool tn__patterns_used(tn_module *m, const char *list, bool parameters,
                               const char *operation, const char *what);
 

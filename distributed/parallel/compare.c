@@ -1,8 +1,8 @@
 /* Whether the module is the same on every rank.
  *
  * Each rank writes its module down as text, a line for each parameter and buffer. The ranks compare
- * digests of it; only when these differ do the texts travel, and all ranks find the same first line
- * that differs.
+ * digests of it; only when these differ are the texts exchanged, and all ranks find the same first
+ * line that differs.
  */
 #include "autograd/leaf.h"
 #include "core/buffer.h"
@@ -66,8 +66,8 @@ static const char *line_of(const char *at, char *line, size_t room) {
     return *at ? line : "nothing more";
 }
 
-/* texts[r] begins at r * room. Raises what the first rank that differs from rank 0 has
- * otherwise. */
+/* texts[r] begins at r * room. Raises the first difference of the first rank that differs from rank
+ * 0. */
 static void raise_difference(const char *texts, int64_t room, int ranks, const char *operation) {
     int other = 1;
     while (other < ranks - 1 && strcmp(texts, texts + other * room) == 0) {

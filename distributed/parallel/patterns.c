@@ -1,4 +1,4 @@
-/* Lists of paths that options are given as: "h.*.attn h.*.mlp" (nn/paths.h). */
+/* Options that are lists of paths: "h.*.attn h.*.mlp" (nn/paths.h). */
 #include "distributed/parallel/base.h"
 #include "nn/paths.h"
 
@@ -24,7 +24,7 @@ bool tn__patterns_used(tn_module *m, const char *list, bool parameters, const ch
     const char *end, *at = list ? tn__path_next(list, &end) : NULL;
     for (; at; at = tn__path_next(end, &end)) {
         pattern_use use = {.begin = at, .end = end};
-        if (parameters) { /* those of other stages of a pipeline too */
+        if (parameters) { /* also those of other stages of a pipeline */
             tn_walk all = {.with_shared = true, .absent = true};
             tn_module_each(m, all, use_pattern_for, &use);
         } else {

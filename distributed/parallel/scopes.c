@@ -1,7 +1,6 @@
-/* Scopes that a program opens on a module, whatever lays it on ranks; and what else it says to
- * them.
+/* Scopes that a program opens on a module, whichever strategy it has, and its other requests.
  *
- * A scope speaks to the strategies that are attached to the module or below it. It holds the lists
+ * A scope addresses the strategies that are attached to the module or below it. It holds the lists
  * of the module, so that it can end after the module did.
  */
 #include "distributed/parallel/base.h"
@@ -33,8 +32,8 @@ static void end_scope(void **scope, tn__strategy_visitor change) {
     }
 }
 
-/* The lists of m; NULL where it has none, or after raising: part of a module cannot keep or send
- * its gradients while the rest does otherwise. */
+/* The lists of m; NULL if it has none, or after raising: part of a module cannot keep or send its
+ * gradients while the rest does not. */
 static tn_module_lists *outermost_lists(void *module, const char *operation) {
     const tn_module *m = module ? tn__module_of(module, operation) : NULL;
     const tn_module_lists *above = m && m->lists ? tn__strategy_around(m->lists->up) : NULL;
@@ -54,7 +53,7 @@ void tn_no_sync_end(void **scope) {
     end_scope(scope, change_no_sync);
 }
 
-/* A part of what is attached becomes whole with all of that. */
+/* For a part of an attached module all of it becomes whole. */
 void *tn_whole_begin(void *module) {
     const tn_module *m = tn__module_of(module, "whole");
     const tn_module_lists *above = m ? tn__strategy_around(m->lists) : NULL;
@@ -73,7 +72,7 @@ static void flush_one(const tn_module_lists *lists, void *unused) {
     }
 }
 
-/* Also while an error is pending: the other ranks must not wait for this one. */
+/* Runs even while an error is pending: the other ranks must not wait for this one. */
 tn_status tn_sync_gradients(void *module) {
     const tn_module_lists *lists =
         tn__module_of(module, "sync_gradients") ? outermost_lists(module, "sync_gradients") : NULL;

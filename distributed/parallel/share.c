@@ -13,7 +13,7 @@ typedef struct sharing {
     bool training; /* between the steps of a loop, which may have ended on another rank */
 } sharing;
 
-/* A parameter whose elements are not made yet: the way they will be made. */
+/* A parameter whose elements are not made yet: shares how they will be made. */
 static bool share_recipe(const sharing *s, tn_tensor *t) {
     TN__ON_CPU;
     struct tn__recipe *mine = t->storage->recipe, theirs;
@@ -26,7 +26,7 @@ static bool share_recipe(const sharing *s, tn_tensor *t) {
     return !tn__pending();
 }
 
-/* Tensors that collectives do not take as they are travel as a copy. */
+/* Tensors that collectives do not take as they are are sent as a copy. */
 static bool share_entry(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -65,7 +65,7 @@ void tn__parallel_take_buffers(tn__parallel *p) {
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* A rank that said why it gave up has explained itself, and a dead one had no choice. */
+/* Not a rank that gave up, which said why, nor one that died. */
 static bool may_have_ended(const tn_error_record *e) {
     return (e->status == TN_EPEER || e->status == TN_EMISMATCH) && !strstr(e->message, "gave up") &&
            !strstr(e->message, "has died");

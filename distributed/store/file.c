@@ -1,5 +1,5 @@
-/* The file store: a log on a file system that all ranks see. A change appends a record; everybody
- * reads what is new and keeps a table of it.
+/* The file store: a log on a file system that all ranks see. A change appends a record; every
+ * process reads the new ones and keeps a table of them.
  *
  * Two things are locked with fcntl, both of them beyond the end of the log, so that the locks also
  * mean something between hosts:
@@ -7,8 +7,8 @@
  *     LOG       shared to read, exclusive to append; held for one call
  *     PRESENCE  shared, as long as a store is open
  *
- * A log in which there is something while nobody is present was left by a job that died: it is
- * refused, since its keys would be taken for this job's. The last one to leave removes the file.
+ * A log that is not empty while no one is present was left by a job that died: it is refused, since
+ * its keys would be taken for this job's. The last one to leave removes the file.
  *
  *     log      "TERNLOG1", records
  *     record   u8 kind, u8 bytes of the key, u16 0, u32 bytes of the value;
@@ -56,7 +56,7 @@ static bool set_lock(int fd, short type, off_t at) {
     return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-/* Whether somebody else holds the lock. */
+/* Whether another process holds the lock. */
 static bool is_locked(int fd, off_t at) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
     return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
@@ -95,7 +95,7 @@ static tn_status lock_log(const file_store *f, short type, double deadline, char
 
 /* ---- The log --------------------------------------------------------------------------------- */
 
-/* 0, or an errno; EPIPE where the file ends before. */
+/* 0, or an errno; EPIPE if the file ends before. */
 static int read_at(int fd, void *data, size_t bytes, off_t at) {
     char *to = data;
     while (bytes) {
@@ -164,7 +164,7 @@ static tn_status apply_record(file_store *f, record r, char *body, char *why) {
     return tn__table_set(&f->table, key, body + r.key_bytes, r.value_bytes, why);
 }
 
-/* Reads one record at f->known. EPIPE in *error: it is not there whole. */
+/* Reads one record at f->known. EPIPE in *error: it is incomplete. */
 static tn_status read_record(file_store *f, int *error, char *why) {
     uint8_t head[HEAD];
     record r;
@@ -190,8 +190,8 @@ static tn_status read_record(file_store *f, int *error, char *why) {
     return status;
 }
 
-/* Brings the table up to date. The log is locked. A record that is not whole was left by a rank
- * that was killed while it wrote: whoever appends next overwrites it. */
+/* Brings the table up to date. The log is locked. An incomplete record was left by a rank that was
+ * killed while it wrote: the next append overwrites it. */
 static tn_status read_log(file_store *f, char *why) {
     for (;;) {
         int error = 0;
@@ -209,8 +209,8 @@ static tn_status read_log(file_store *f, char *why) {
     }
 }
 
-/* Appends a record whole or not at all: part of one is none, and goes with the next. The log is
- * locked, and read to its end. */
+/* Appends a record whole or not at all: part of one is ignored, and overwritten by the next. The
+ * log is locked, and read to its end. */
 static tn_status append_record(file_store *f, int kind, const char *key, const void *data,
                                size_t bytes, char *why) {
     record r = {.kind = kind, .key_bytes = strlen(key), .value_bytes = bytes};
@@ -249,7 +249,7 @@ static tn_status enter_file(file_store *f, bool writes, double deadline, char *w
     return status;
 }
 
-/* The table is no longer the log's: it is read anew. */
+/* The table no longer matches the log: it is read again. */
 static void forget_file(file_store *f) {
     tn__table_clear(&f->table);
     f->known = MAGIC;
@@ -297,7 +297,7 @@ static tn_status file_get(tn_store *s, const char *key, tn_store_value *value, d
             return status;
         }
     } while (rest_until(&pause, deadline));
-    return tn__why(why, TN_EPEER, "nobody has set \"%.100s\" within %.1f seconds (in %.80s)", key,
+    return tn__why(why, TN_EPEER, "\"%.100s\" was not set within %.1f seconds (in %.80s)", key,
                    tn__now() - begin, f->path);
 }
 
@@ -331,7 +331,7 @@ static tn_status file_compare_set(tn_store *s, const char *key, const tn_store_v
     }
     if (status != TN_OK) {
         forget_file(f);
-    } else if (found.bytes) { /* also where nothing has changed: one record more does no harm */
+    } else if (found.bytes) { /* even if nothing has changed: one more record does no harm */
         status = log_value(f, key, why);
     }
     leave_file(f);
@@ -366,14 +366,14 @@ static tn_status file_remove(tn_store *s, const char *key, bool *existed, double
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
-/* Whether the path is still the file that is open: the last of others may have removed it. */
+/* Whether the path is still the open file: the last of other ranks may have removed it. */
 static bool is_at_path(const file_store *f) {
     struct stat by_name, by_fd;
     return stat(f->path, &by_name) == 0 && fstat(f->fd, &by_fd) == 0 &&
            by_name.st_dev == by_fd.st_dev && by_name.st_ino == by_fd.st_ino;
 }
 
-/* With the log locked: writes the beginning of a new one, or looks at that of an old one. */
+/* With the log locked: writes the header of a new one, or checks that of an old one. */
 static tn_status check_beginning(const file_store *f, char *why) {
     char found[MAGIC];
     int error = read_at(f->fd, found, sizeof(found), 0);
@@ -398,9 +398,9 @@ static tn_status check_beginning(const file_store *f, char *why) {
     return TN_OK;
 }
 
-/* Whoever may write the file is in the job. A stranger may have made it first, in a folder that all
- * share, for everybody to write. Some file systems show every file as somebody else's, but then not
- * one that all may write: stores make theirs for one user. */
+/* Anyone who may write the file is in the job. Another user may have made it first, in a shared
+ * folder, writable for all. Some file systems show every file as another user's, but then not as
+ * writable for all: stores make theirs for one user. */
 static tn_status check_owner(const file_store *f, char *why) {
     struct stat about;
     if (fstat(f->fd, &about) != 0) {
@@ -415,7 +415,7 @@ static tn_status check_owner(const file_store *f, char *why) {
     return TN_OK;
 }
 
-/* *again: the file has been removed in the meantime. */
+/* *again: the file has been removed in between. */
 static tn_status open_once(file_store *f, double deadline, bool *again, char *why) {
     *again = false;
     f->fd = tn__above_streams(open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));

@@ -49,9 +49,8 @@ static tn_status memory_get(tn_store *s, const char *key, tn_store_value *value,
         waited = pthread_cond_timedwait(&m->changed, &m->lock, &until);
     }
     if (!found) {
-        return leave_memory(m,
-                            tn__why(why, TN_EPEER, "nobody has set \"%.120s\" within %.1f seconds",
-                                    key, tn__now() - begin));
+        return leave_memory(m, tn__why(why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds",
+                                       key, tn__now() - begin));
     }
     return leave_memory(m, tn__value_copy(found, value, why));
 }

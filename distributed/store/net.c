@@ -104,9 +104,9 @@ static int listen_at(const struct addrinfo *at) {
     return fd;
 }
 
-/* IPv6 first where all interfaces are meant: such a socket takes IPv4 as well. Where somebody
- * listens at one of the host's addresses already the others are not tried: "localhost" often has
- * two, and two servers of one name and port would each be found by some. */
+/* IPv6 first for all interfaces: such a socket takes IPv4 as well. If one of the host's addresses
+ * is already in use the others are not tried: "localhost" often has two, and two servers of one
+ * name and port would each be found by some. */
 int tn__net_listen(const char *host, int *port, char *why) {
     struct addrinfo *list = resolve_host(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
     int fd = -1, error = 0;
@@ -234,8 +234,8 @@ static int connect_to(const struct addrinfo *at, double deadline, int *error) {
     return fd;
 }
 
-/* Whether a socket has reached itself: a port of the range for clients that nobody serves can do
- * that. */
+/* Whether a socket has connected to itself: possible at an unserved port of the range for
+ * clients. */
 static bool is_own_echo(int fd) {
     struct sockaddr_storage here = {0}, there = {0};
     socklen_t here_size = sizeof(here), there_size = sizeof(there);

@@ -12,8 +12,8 @@
 /* Small messages leave at once, and a peer that the network has lost is noticed within a minute. */
 void tn__net_options(int fd);
 
-/* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the one
- * that it is. -1 with a reason. */
+/* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the
+ * actual one. -1 with a reason. */
 TN_API int tn__net_listen(const char *host, int *port, char *why);
 
 /* The addresses of a host, for freeaddrinfo; NULL with a reason. */

@@ -18,7 +18,7 @@ typedef struct full_key {
     char text[TN_STORE_KEY + 2];
 } full_key;
 
-/* Too long a key is cut here by one byte too few, and the caller refuses it. */
+/* A key that is too long keeps one byte too many, so that the caller refuses it. */
 static full_key key_in(const tn_store *s, const char *key) {
     full_key k;
     snprintf(k.text, sizeof(k.text), "%s/%s", ((const prefix_store *)s)->prefix, key);

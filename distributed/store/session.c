@@ -113,7 +113,7 @@ static void session_say(tn__session *s, const uint8_t *head, size_t bytes) {
     }
 }
 
-/* False when there is no room; then there is no body to send. */
+/* False when the limit is reached; then there is no body to send. */
 static bool set_body(tn__session *s, const void *data, size_t bytes) {
     tn__hub *hub = s->hub;
     if (bytes == 0) {
@@ -182,12 +182,12 @@ void tn__session_expire(tn__session *s, double now) {
         return;
     }
     char why[TN_STORE_WHY];
-    tn__why(why, TN_EPEER, "nobody has set \"%.120s\" within %.1f seconds", s->key, now - s->since);
+    tn__why(why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds", s->key, now - s->since);
     stop_waiting(s);
     reply_failure(s, TN_EPEER, why);
 }
 
-/* The request is whole, and its key is one. */
+/* The request is complete, and its key is valid. */
 static void run_request(tn__session *s, double now) {
     const tn__request *r = &s->request;
     tn__table *table = &s->hub->table;
@@ -259,7 +259,7 @@ static bool take_hello(tn__session *s) {
     return true;
 }
 
-/* A client that knows the token has seen that this server does: only others show a wrong one. */
+/* A client that knows the token has seen that this server does: only strangers send a wrong one. */
 static bool take_proof(tn__session *s) {
     uint8_t proof[TN__DIGEST];
     tn__proof(s->hub->token, "client", &s->bond, proof);
@@ -270,7 +270,7 @@ static bool take_proof(tn__session *s) {
     return true;
 }
 
-/* Room for the body: what is too much for all sessions together is read, thrown away and
+/* Memory for the body: what is too much for all sessions together is read, discarded and
  * refused. */
 static bool take_request(tn__session *s) {
     tn__hub *hub = s->hub;

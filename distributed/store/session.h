@@ -1,6 +1,6 @@
 /* The TCP server without its sockets: a hub has the keys and values, a session is one client's side
- * of the conversation (wire.h). Bytes go in, bytes to send come out, so that all that strangers can
- * say is tested and fuzzed without a network. Used by one thread. */
+ * of the conversation (wire.h). Bytes go in, bytes to send come out, so that everything that
+ * strangers can send is tested and fuzzed without a network. Used by one thread. */
 #ifndef TERN_DISTRIBUTED_STORE_SESSION_H
 #define TERN_DISTRIBUTED_STORE_SESSION_H
 
@@ -14,7 +14,7 @@ typedef struct tn__session tn__session;
 typedef struct tn__hub {
     const char *token;
     tn__table table;
-    size_t buffered; /* bytes of requests and replies that are on their way */
+    size_t buffered; /* bytes of requests and replies in flight */
     size_t buffered_limit;
     tn__session *waiting;  /* sessions whose get waits for a key */
     tn__session *answered; /* sessions that have something to send since tn__hub_answered */

@@ -47,7 +47,7 @@ void tn_store_free(tn_store *s) {
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* A year: who asks for more means "without end", which no call has. */
+/* A year: more would mean "without end", which no call has. */
 #define LONGEST (365.0 * 24 * 3600)
 
 static bool call_sound(const char *operation, const tn_store *s, const char *key) {
@@ -116,7 +116,7 @@ tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t by
     return end_call("store_set", s->set(s, key, data, bytes, deadline_of(s), why), why);
 }
 
-/* A 0 behind the value: whoever stored text reads text. */
+/* A 0 after the value: what was stored as text is read as text. */
 static tn_status terminate_value(const char *operation, tn_store_value *value) {
     char *longer = tn__realloc(value->data, value->bytes + 1);
     if (!longer) {
@@ -225,7 +225,7 @@ tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
 
 /* ---- Several keys ---------------------------------------------------------------------------- */
 
-/* The keys from `first` on that are not there, as text. Asks the store a moment beyond the
+/* The keys from `first` on that are not there, as text. Asks the store briefly after the
  * deadline. */
 static void list_missing(tn_store *s, const char *const *keys, int first, int n, char *text,
                          size_t room) {

@@ -20,7 +20,7 @@ TN_API tn_store *tn__store_keep(tn_store *s);
 /* Writes a reason to why[TN_STORE_WHY]; returns `status`. */
 tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 
-/* Whether `key` is one: 1 … TN_STORE_KEY bytes, none of them a space or a control character. */
+/* Whether `key` is valid: 1 … TN_STORE_KEY bytes, none of them a space or a control character. */
 bool tn__store_key(const char *key);
 
 /* ---- A table of keys and values -------------------------------------------------------------- */

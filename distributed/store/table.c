@@ -1,4 +1,4 @@
-/* A table of keys and values: hashed, chained, growing. It knows no threads. */
+/* A table of keys and values: hashed, chained, growing. Not thread-safe. */
 #include "distributed/store/store.h"
 
 #include "core/memory.h"
@@ -44,8 +44,8 @@ const tn_store_value *tn__table_find(const tn__table *t, const char *key) {
     return entry ? &entry->value : NULL;
 }
 
-/* Room for one more. Without memory the table stays as it is, and only the very first growth must
- * succeed. */
+/* Grows it for one more. Without memory the table stays as it is, and only the very first growth
+ * must succeed. */
 static bool grow_table(tn__table *t) {
     if (t->count < t->rooms) {
         return true;
@@ -132,7 +132,7 @@ tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t 
     return TN_OK;
 }
 
-/* Decimal digits, with a minus at most, in at most 20 characters. */
+/* Decimal digits, perhaps after a minus, at most 20 characters. */
 static bool number_of(const tn_store_value *value, int64_t *number) {
     char text[24] = "", *end;
     if (value->bytes == 0 || value->bytes > 20) {

@@ -1,5 +1,5 @@
-/* What store.h does not offer: looking for a server of the TCP store,
- * and who uses one's own. */
+/* What store.h does not offer: looking for a server of the TCP store, and how many use one's
+ * own. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H
 
@@ -7,21 +7,21 @@
 
 typedef enum tn__dialed {
     TN__DIAL_OURS,      /* a store that knows the token, and is where it was dialled */
-    TN__DIAL_REFUSED,   /* nobody listens */
-    TN__DIAL_NO_HOST,   /* there is no way to the host, or it is not known */
-    TN__DIAL_SILENT,    /* somebody who does not answer, or not in time */
-    TN__DIAL_STRANGER,  /* somebody, but no Tern store, or of another version */
+    TN__DIAL_REFUSED,   /* no one listens */
+    TN__DIAL_NO_HOST,   /* the host cannot be reached, or is not known */
+    TN__DIAL_SILENT,    /* no answer, or not in time */
+    TN__DIAL_STRANGER,  /* an answer, but not from a Tern store, or one of another version */
     TN__DIAL_OTHER_JOB, /* a Tern store that does not know the token */
     TN__DIAL_RELAYED, /* a store that knows the token, but is at another address than was dialled */
     TN__DIAL_FAILED   /* on this side */
 } tn__dialed;
 
-/* Who answers at host:port. One attempt at each of the host's addresses, until one is ours. */
+/* What answers at host:port. One attempt at each of the host's addresses, until one is ours. */
 TN_API tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double deadline,
                                 char *why);
 
 /* How many connections of clients that know the token are open: a process that uses the store has
- * one at least, and none when it has ended, however that came. 0 for NULL. */
+ * at least one, and none after it has ended, for whatever reason. 0 for NULL. */
 TN_API int tn__store_server_members(const tn_store_server *s);
 
 #endif

@@ -1,6 +1,6 @@
 /* The client of the TCP store. A call takes a connection that is idle or makes one, sends its
- * request, waits for the reply, and puts the connection back: a get that waits is in nobody's way.
- * After a failure the connection is closed, since its reply could still come. */
+ * request, waits for the reply, and puts the connection back: a get that waits blocks no other
+ * call. After a failure the connection is closed, since its reply could still come. */
 #define _GNU_SOURCE
 #include "distributed/store/tcp.h"
 
@@ -22,7 +22,7 @@
 enum { IDLE_MOST = 4 };
 
 #define HANDSHAKE_SECONDS 5.0 /* the server gives no more */
-/* The server answers a get at its deadline. When that has not come so much later, nothing will. */
+/* The server answers a get at its deadline. If none has arrived this much later, none will. */
 #define GRACE_SECONDS 0.5
 #define FIRST_PAUSE 0.01 /* between two tries to join; doubles up to the longest */
 #define LONGEST_PAUSE 0.25
@@ -51,7 +51,7 @@ static int exchange_bytes(int fd, const void *out, size_t out_bytes, void *in, s
     return error ? error : tn__net_receive(fd, in, in_bytes, deadline);
 }
 
-/* Whether the server's proof is one for this connection. */
+/* Whether the server's proof is valid for this connection. */
 static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t place[TN__PLACE],
                                const uint8_t said[TN__DIGEST], char *why) {
     uint8_t proof[TN__DIGEST];
@@ -136,8 +136,8 @@ static tn__dialed dial_address(const struct addrinfo *at, const char *token, dou
     return dialed;
 }
 
-/* One attempt at each of the host's addresses, which share the time: a stranger at one of them is
- * in nobody's way at the next. The answer that is not ours is the one that says the most. */
+/* One attempt at each of the host's addresses, which share the time: a stranger at one of them does
+ * not hide the next. Of answers that are not ours, the most informative is kept. */
 static tn__dialed dial_server(const char *host, int port, const char *token, double deadline,
                               int *fd, char *why) {
     struct addrinfo *list = tn__net_resolve(host, port, why);
@@ -173,7 +173,7 @@ tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double d
     return dialed;
 }
 
-/* Tries again while that may help: a server that is not there yet only when `waits`. -1 with a
+/* Tries again while that may help: for a server that is not there yet only if `waits`. -1 with a
  * reason. */
 static int join_server(const tcp_store *t, bool waits, double deadline, char *why) {
     double begin = tn__now(), pause = FIRST_PAUSE;
@@ -247,7 +247,7 @@ static int send_request(int fd, call *c, double deadline) {
     return tn__net_send(fd, parts, n, deadline);
 }
 
-/* 0 or an errno; EPROTO for a reply that is none. */
+/* 0 or an errno; EPROTO for a malformed reply. */
 static int receive_reply(int fd, call *c, double deadline) {
     uint8_t head[TN__REPLY_HEAD];
     int error = tn__net_receive(fd, head, sizeof(head), deadline);

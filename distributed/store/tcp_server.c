@@ -1,9 +1,9 @@
 /* The server of the TCP store: one thread, which waits for sockets with epoll and moves bytes
  * between them and their sessions (session.c).
  *
- * A stranger, who has not shown the token, has 5 seconds and one of a few places. When they are all
- * taken the next one gets the place of the stranger who has been silent the longest, so that
- * silence keeps nobody out.
+ * A stranger, which has not shown the token, has 5 seconds and one of a few places. When they are
+ * all taken the next one gets the place of the stranger that has been silent the longest, so that
+ * silent connections keep no one out.
  */
 #define _GNU_SOURCE
 #include "core/descriptor.h"
@@ -44,7 +44,7 @@ typedef struct connection {
 struct tn_store_server {
     tn__hub hub;
     char *token;
-    int listener, epoll, wake; /* wake: tn_store_server_free speaks */
+    int listener, epoll, wake; /* wake: tn_store_server_free writes to it */
     int port;
     uint32_t process; /* that made it: where its thread runs */
     pthread_t thread;
@@ -54,7 +54,7 @@ struct tn_store_server {
     int members;                        /* atomic: read by other threads */
     double next_look;                   /* when a time-out may be due; INFINITY: never */
     double resume;                      /* accepting, after a pause; 0: no pause */
-    uint8_t named[NAMED_MOST][ADDRESS]; /* whose rejection the log has told of */
+    uint8_t named[NAMED_MOST][ADDRESS]; /* whose rejection has been logged */
     int named_count;
     bool names_no_more;
     uint8_t chunk[1 << 16];
@@ -67,8 +67,8 @@ static void unlink_connection(tn_store_server *s, connection *c) {
     *(c->next ? &c->next->previous : &s->last) = c->previous;
 }
 
-/* Whether a stranger's address is to be named as one that has not been before: so many, and no
- * more, or whoever has addresses enough would fill the log. */
+/* Whether a stranger's address is logged as a new one: only so many, or a stranger with enough
+ * addresses could fill the log. */
 static bool first_seen(tn_store_server *s, const connection *c) {
     for (int i = 0; i < s->named_count; i++) {
         if (memcmp(s->named[i], c->from, ADDRESS) == 0) {
@@ -193,7 +193,7 @@ static void send_some(tn_store_server *s, connection *c, double now) {
     }
 }
 
-/* A stranger that has shown the token is one no more. */
+/* A stranger that has shown the token is no longer one. */
 static void admit_member(tn_store_server *s, connection *c, double now) {
     if (c->is_stranger && tn__session_trusted(&c->session)) {
         c->is_stranger = false;
@@ -203,7 +203,7 @@ static void admit_member(tn_store_server *s, connection *c, double now) {
     }
 }
 
-/* Whoever has something to say now, be it to another's request. */
+/* Sends what any session has to say now, even because of another's request. */
 static void send_answers(tn_store_server *s, double now) {
     for (tn__session *session; (session = tn__hub_answered(&s->hub));) {
         send_some(s, (connection *)session, now);
@@ -266,7 +266,7 @@ static bool admit_connection(tn_store_server *s, int fd, double now) {
     return true;
 }
 
-/* A few at a time: between them those who are inside get their turn. */
+/* A few at a time: in between the existing connections get their turn. */
 static void accept_some(tn_store_server *s, double now) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = tn__above_streams(accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -348,7 +348,7 @@ static void *serve_clients(void *user) {
     }
 }
 
-/* Signals stay with the threads that the program made. */
+/* Signals go to the program's own threads. */
 static bool start_thread(tn_store_server *s) {
     sigset_t all, before;
     sigfillset(&all);
@@ -405,7 +405,7 @@ static bool options_sound(int port, const char *token) {
         tn__raise(TN_EVALUE, "store_serve", "port %d (0 to 65535)", port);
     } else if (!token || !*token) {
         tn__raise(TN_EVALUE, "store_serve",
-                  "the token is %s: everybody who reaches the port could join",
+                  "the token is %s: anyone who reaches the port could join",
                   token ? "empty" : "NULL");
     }
     return !tn__pending();

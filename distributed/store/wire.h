@@ -9,20 +9,20 @@
  *     …
  *
  * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce, place): each
- * side shows that it knows the token, and neither says it. The place is the address and port of the
- * server's end of this connection: the server takes its own, the client the one that it has
- * dialled. So nobody in between can pass on what two others say to each other and have the session
- * for himself: a server's proof is worth nothing at another address. The server is the first to
- * show that it knows the token, and a client says its proof to such a one only. The place in the
- * server's answer is for the reason that a client gives when it refuses.
+ * side shows that it knows the token, and neither sends it. The place is the address and port of
+ * the server's end of this connection: the server takes its own, the client the one that it has
+ * dialled. So no relay can pass on what two others send each other and take over the session: a
+ * server's proof is worth nothing at another address. The server is the first to show that it knows
+ * the token, and a client sends its proof only to such a server. The place in the server's answer
+ * is for the reason that a client gives when it refuses.
  *
  * A server answers any hello with a proof, so tokens must be too long to be guessed (hex digits of
- * 16 random bytes are). What follows the proofs is neither encrypted nor signed: whoever can change
- * the packets between two hosts is not kept out.
+ * 16 random bytes are). What follows the proofs is neither encrypted nor signed: an attacker who
+ * can change the packets between two hosts is not kept out.
  *
  * Until the proof nothing has a length of the sender's choice. After it a client sends one request
  * at a time and waits for the reply. The first 24 bytes of both sides are the same in every
- * version, and a server that is told another version says no more than those.
+ * version, and a server that gets another version sends no more than those.
  *
  *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the
  *              second, i64 amount, u64 microseconds; key; first value; second value
@@ -73,7 +73,7 @@ TN_API void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE
 /* False: not a Tern store. *version is the other side's. */
 TN_API bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);
 
-/* What both sides know of one connection, and a proof speaks of. */
+/* What both sides know of one connection, and a proof covers. */
 typedef struct tn__bond {
     uint8_t client_nonce[TN__NONCE], server_nonce[TN__NONCE];
     uint8_t place[TN__PLACE]; /* of the server's end */

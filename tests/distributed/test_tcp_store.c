@@ -120,7 +120,7 @@ static void test_session(void **state) {
     assert_true(tn__session_take(&a, bytes, n, 20));
     tn__session_expire(&a, 22.01);
     assert_int_equal(take_reply(&a, body).status, TN_EPEER);
-    assert_string_equal(body, "nobody has set \"other\" within 2.0 seconds");
+    assert_string_equal(body, "\"other\" was not set within 2.0 seconds");
     assert_int_equal(hub.buffered, 0);
     assert_null(hub.waiting);
     tn__session_end(&a);

@@ -502,13 +502,13 @@ static void save_without_one(tn_group *world, void *user) {
     must(tn_barrier(world) == TN_OK);
     if (tn_group_rank(world) != 1) {
         must(tn_saver_save(saver, &c) == TN_EPEER);
-        must(strstr(tn_error_message(), "rank 1 has not come to save step 0 within 3 seconds"));
+        must(strstr(tn_error_message(), "rank 1 has not begun to save step 0 within 3 seconds"));
         tn_error_clear();
     }
     must(tn_barrier(world) == TN_OK);
     if (tn_group_rank(world) == 1) { /* too late: it hears the same */
         must(tn_saver_save(saver, &c) == TN_EPEER);
-        must(strstr(tn_error_message(), "rank 1 has not come"));
+        must(strstr(tn_error_message(), "rank 1 has not begun"));
         tn_error_clear();
     }
     must(tn_saver_save(saver, &c) == TN_OK); /* now all do */

@@ -68,13 +68,13 @@ def ended_rank():
     for rank, pause, more in ((1, 0, []), (0, 0, []), (2, 1, []), (1, 0, ["--max-restarts", 1])):
         done = run("-n", 3, *more, "sh", "-c", f'[ $RANK != {rank} ] || {{ sleep {pause}; exit 0; }}; exec "$0"', *meets, env=patient)
         same(done.returncode, 1, done.stderr)
-        has(done.stderr, f"rank {rank} (", "has ended with exit code 0, and never came to tn_dist_init")
+        has(done.stderr, f"rank {rank} (", "has ended with exit code 0, and never called tn_dist_init")
         same(done.stderr.count(b"restart 1 of 1"), len(more) // 2)
     job = ["-n", 2, "--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--grace", 1]
     nodes = [start(*job, "sh", "-c", '[ $RANK != 3 ] || exit 0; exec "$0"', *meets, env=patient) for _ in range(2)]
     for node in nodes:
         finish(node, 1)
-    has(errors(nodes[0]) + errors(nodes[1]), "rank 3 (", "never came to tn_dist_init")
+    has(errors(nodes[0]) + errors(nodes[1]), "rank 3 (", "never called tn_dist_init")
 
 
 @test

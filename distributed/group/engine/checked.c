@@ -1,9 +1,9 @@
-/* The engine "checked", around any other: before an operation the ranks tell each other what they
- * are about to do, and a difference is an error that names both sides, instead of wrong numbers or
- * a wait for the deadline.
+/* The engine "checked", around any other: before an operation the ranks exchange what they are
+ * about to do, and a difference is an error that names both sides, instead of wrong numbers or a
+ * wait for the deadline.
  *
  * The fingerprints travel through the engine itself: by an all_gather before a collective and
- * before memory is made; before a send by a message to the receiver, which compares. That costs one
+ * before an allocation; before a send by a message to the receiver, which compares. That costs one
  * small operation each.
  */
 #include "core/memory.h"
@@ -24,7 +24,7 @@ static tn_status checked_mismatch(checked *c, char *why) {
     return TN_EMISMATCH;
 }
 
-/* `t` without its data: the fingerprint's way in the same direction. */
+/* `t` without its data: sends the fingerprint in the same direction. */
 static tn_transfer carrier_of(const tn_transfer *t, tn_collective kind, const void *in, void *out) {
     return (tn_transfer){.kind = kind,
                          .dtype = TN_U8,

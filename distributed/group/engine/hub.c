@@ -1,4 +1,4 @@
-/* The hub: meeting, failing, and waiting by a deadline, which names who has not come. */
+/* The hub: meeting, failing, and waiting with a deadline; a time-out names the missing ranks. */
 #include "distributed/group/engine/hub.h"
 
 #include "core/memory.h"
@@ -78,7 +78,7 @@ tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason) {
     return h->dead;
 }
 
-/* What rank r is at, appended to text. */
+/* What rank r is doing, appended to text. */
 static size_t tell_seat(const tn__hub *h, int r, char *text, size_t used, size_t room) {
     char what[128];
     const tn__seat *s = &h->seats[r];
@@ -95,7 +95,7 @@ static size_t tell_seat(const tn__hub *h, int r, char *text, size_t used, size_t
                                    (unsigned long long)s->finished);
 }
 
-/* Who keeps rank `me` waiting in t. */
+/* Names the ranks that rank `me` waits for in t. */
 static void name_missing(const tn__hub *h, int me, const tn_transfer *t, char *text, size_t room) {
     size_t used = (size_t)snprintf(text, room, "timed out waiting for");
     if (t->kind == TN_RECV) {

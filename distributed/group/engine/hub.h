@@ -1,12 +1,12 @@
-/* What the ranks of the engine "local", threads of one process, share: a seat for each, where it
- * says what it is in; what is sent and not yet received; the first failure, which is everybody's.
- * local.c acts under the hub's lock and waits here. */
+/* What the ranks of the engine "local", threads of one process, share: a seat for each, which says
+ * what operation it is in; what is sent and not yet received; the first failure, which is the whole
+ * group's. local.c acts under the hub's lock and waits here. */
 #ifndef TERN_DISTRIBUTED_GROUP_ENGINE_HUB_H
 #define TERN_DISTRIBUTED_GROUP_ENGINE_HUB_H
 
 #include "distributed/group/group.h"
 
-/* What one rank waits with. */
+/* One rank's state. */
 typedef struct tn__seat {
     bool here, left;
     tn_transfer t;     /* while here */
@@ -25,7 +25,7 @@ typedef struct tn__hub {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int ranks, refs;
-    int arrived, done; /* of the collective under way */
+    int arrived, done; /* of the current collective */
     uint64_t round;    /* how often all have arrived, or all have done their share */
     tn_status dead;    /* TN_OK, or why nothing works any more */
     char reason[TN_ENGINE_WHY];
@@ -36,22 +36,22 @@ typedef struct tn__hub {
 /* Rank 0 makes the hub; the others find its address in the store, which is in this process's
  * memory. NULL with a reason. */
 tn__hub *tn__hub_join(const tn_engine_options *o, char *why);
-/* The rank's seat is empty from now on; the last to leave frees the hub. */
+/* Empties the rank's seat; the last to leave frees the hub. */
 void tn__hub_leave(tn__hub *h, int rank);
 
 /* The others under the lock. */
 
-/* Takes a failure unless there was one. Returns the status of the first. */
+/* Records a failure unless there was one. Returns the status of the first. */
 tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason);
 
-/* Waits for a change, for rank `me` in t. In a loop around the condition: the deadline is looked at
- * before the wait, so that what came with the last moment is seen. */
+/* Waits for a change, for rank `me` in t. In a loop around the condition: the deadline is checked
+ * before the wait, so that what came in the last moment is seen. */
 tn_status tn__hub_wait(tn__hub *h, int me, const tn_transfer *t);
 
 /* Fails when a rank has left. */
 tn_status tn__hub_check(tn__hub *h);
 
-/* Sends p, which is the hub's from then on; takes the oldest that was sent so, or NULL. */
+/* Sends p, which then belongs to the hub; takes the oldest one sent, or NULL. */
 void tn__hub_send(tn__hub *h, tn__parcel *p);
 tn__parcel *tn__hub_take(tn__hub *h, int from, int to);
 

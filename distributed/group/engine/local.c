@@ -1,10 +1,10 @@
 /* The engine "local": ranks are threads of one process. The one to read first.
  *
  * All ranks share a hub (hub.h). A collective is: arrive, and say where my buffers are; when all
- * are there, do my share of the work, reading and writing the buffers of the others directly
+ * have arrived, do my share of the work, reading and writing the buffers of the others directly
  * (view.h); leave when all have done theirs. Rank r's share of a reduction is the r-th slice of the
- * elements: it reduces that slice in the order of the ranks and writes the result to whoever wants
- * it. So the bits never depend on timing, and a buffer may be both in and out.
+ * elements: it reduces that slice in the order of the ranks and writes the result to every rank
+ * that wants it. So the bits never depend on timing, and a buffer may be both in and out.
  */
 #include "core/memory.h"
 #include "distributed/group/engine/hub.h"
@@ -40,8 +40,8 @@ static tn_status compare_seats(local *e, const tn_transfer *t) {
     return TN_OK;
 }
 
-/* Under the lock: takes my seat, and waits until all ranks have theirs. Once all are there the
- * collective takes place, whatever happens meanwhile: nobody's buffers go away under it. */
+/* Under the lock: takes my seat, and waits until all ranks have theirs. Once all have arrived the
+ * collective takes place, whatever else happens: no buffer goes away during it. */
 static tn_status hub_arrive(local *e, const tn_transfer *t) {
     tn__hub *h = e->hub;
     tn__seat *mine = &h->seats[e->base.rank];
@@ -82,10 +82,10 @@ static void hub_depart(tn__hub *h) {
     }
 }
 
-/* My share, while everybody's buffers lie open. */
+/* My share, while all ranks' buffers can be read and written. */
 static void hub_share(const local *e, const tn_transfer *t) {
     const tn__hub *h = e->hub;
-    char *out[TN__VIEW_RANKS]; /* of whoever wants a reduction */
+    char *out[TN__VIEW_RANKS]; /* of the ranks that want a reduction */
     int outs = 0;
     tn__view v = tn__view_of(t, e->base.rank, h->ranks);
     for (int r = 0; r < h->ranks; r++) {

@@ -1,8 +1,8 @@
-/* Groups of GPUs: NCCL moves what is on devices, an engine of host memory the rest.
+/* Groups of GPUs: NCCL moves what is on devices, an engine for host memory the rest.
  *
  * NCCL's part is in the plugin (backends/cuda/nccl.c). The two engines have one queue, so their
- * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine of
- * host memory, which NCCL's asks while an operation takes long.
+ * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine for
+ * host memory, which NCCL's engine asks while an operation takes long.
  */
 #include "core/memory.h"
 #include "core/plugin.h"
@@ -54,7 +54,7 @@ bool tn__nccl_is_there(char *why) {
 
 /* ---- Failing --------------------------------------------------------------------------------- */
 
-/* Whether a rank has given up or is gone, as far as one can tell without waiting. */
+/* Whether a rank has given up or is gone, as far as can be known without waiting. */
 static tn_status check_peers(void *user, bool all, char *why) {
     pair *p = user;
     if (p->host->check) {
@@ -141,7 +141,7 @@ static void nccl_destroy(tn_engine *base) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-/* Every rank says whether it has NCCL, so that none waits for one that has not. */
+/* Every rank says whether it has NCCL, so that none waits for a rank without it. */
 static bool all_have_it(const tn_engine_options *o, const char *mine, char *why) {
     tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
     if (!values) {

@@ -4,7 +4,7 @@
  *
  * One function per dtype and operation combines two arrays. bf16 and f16 go through f32, a block at
  * a time. Integers wrap: their sums and products are computed unsigned; but a mean of i32, i8 and
- * u8 is that of the whole sum.
+ * u8 is that of the exact sum.
  */
 #include "tensor/half.h"
 #include "tern/sys/group.h"
@@ -22,7 +22,7 @@ typedef void combine(void *y, const void *a, const void *b, int64_t n);
 
 #define SUM(a, b) ((a) + (b))
 #define PRODUCT(a, b) ((a) * (b))
-/* NaN wins: no comparison with it holds, so as b it is taken, and as a it is asked for. */
+/* NaN wins: no comparison with it holds, so a NaN in b is taken, and a is tested for it. */
 #define MIN(a, b) ((a) != (a) || (a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) != (a) || (a) > (b) ? (a) : (b))
 

@@ -1,4 +1,4 @@
-/* The engine "staged": tensors on a device travel over an engine of host memory, so any number of
+/* The engine "staged": tensors on a device are moved by an engine for host memory, so any number of
  * ranks can share a GPU, and the bits are those of that engine.
  *
  *     device  --fetch-->  slot  --the inner engine-->  slot  --deliver-->  device
@@ -10,9 +10,8 @@
  *     fetch 0, fetch 1, deliver 0, fetch 2, deliver 1, fetch 3, …
  *
  * so while the inner engine works on a chunk the next one is fetched and the one before is
- * delivered. A fetch into a slot comes after the delivery out of it, and whoever has seen the
- * fetch's mark may write to the slot. Transfers of host memory go to the inner
- * engine as they are. */
+ * delivered. A fetch into a slot comes after the delivery out of it, and once the fetch's mark is
+ * reached the slot may be written. Transfers of host memory go to the inner engine as they are. */
 #include "core/memory.h"
 #include "distributed/group/group.h"
 
@@ -33,14 +32,15 @@ typedef struct staged {
     tn_device device;             /* of the stream */
     void *stream;
     char *slots[SLOTS];
-    void *fetched[SLOTS]; /* the mark behind the last fetch into it, or NULL */
+    void *fetched[SLOTS]; /* the mark after the last fetch into it, or NULL */
 
     pthread_mutex_t lock;
     bool aborted;
     char reason[TN_ENGINE_WHY];
 } staged;
 
-/* ---- What of a transfer this rank has -------------------------------------------------------- */
+/* ---- This rank's part of a transfer -----------------------------------------------------------
+ */
 
 /* Runs of `count` elements on this rank's device. */
 typedef struct parts {
@@ -87,7 +87,7 @@ static int64_t chunk_elements(const tn_transfer *t, int ranks) {
     return n > 0 ? n : 1;
 }
 
-/* One transfer under way. */
+/* One transfer in progress. */
 typedef struct journey {
     const tn_transfer *t;
     parts have;
@@ -118,8 +118,8 @@ static tn_status was_aborted(staged *s, char *why) {
     return aborted ? TN_EPEER : TN_OK;
 }
 
-/* Waits until the device has come to the mark. What happens to other ranks the inner engine
- * finds. */
+/* Waits until the device has reached the mark. Failures of other ranks are left to the inner
+ * engine. */
 static tn_status await_mark(staged *s, void *mark, double deadline, char *why) {
     double nap = NAP, begun = tn__now();
     while (!s->table->mark_reached(mark)) {
@@ -129,7 +129,7 @@ static tn_status await_mark(staged *s, void *mark, double deadline, char *why) {
             return status;
         }
         if (now >= deadline) {
-            snprintf(why, TN_ENGINE_WHY, "%s has not come to it within %.3g seconds",
+            snprintf(why, TN_ENGINE_WHY, "%s has not reached it within %.3g seconds",
                      tn_device_text(s->device), deadline - begun);
             return TN_EPEER;
         }
@@ -142,7 +142,7 @@ static tn_status await_mark(staged *s, void *mark, double deadline, char *why) {
 
 /* ---- Chunks ---------------------------------------------------------------------------------- */
 
-/* Where the slot's chunk of n elements has its results. */
+/* Where the results of the slot's chunk of n elements are. */
 static char *results_in(const journey *j, char *slot, int64_t n) {
     return j->have.in_place ? slot : slot + j->have.in * n * j->size;
 }
@@ -250,8 +250,8 @@ static void staged_settle(staged *s) {
     }
 }
 
-/* All is queued: the program may go on. Waits for the end all the same, since a failure is still
- * this operation's. */
+/* All is queued: the program may continue. This still waits for the end, since a failure belongs to
+ * this operation. */
 static tn_status staged_finish(staged *s, const tn_transfer *t, char *why) {
     void *end = s->table->stream_mark(s->stream);
     if (!end) {

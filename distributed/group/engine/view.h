@@ -1,5 +1,5 @@
 /* The arithmetic of a collective between ranks that can read each other's memory: what one of them
- * has to do when every rank's input lies open. For the engines of one host, local and shm, which
+ * has to do when it can read every rank's input. For the engines of one host, local and shm, which
  * bring the ranks together before and after. */
 #ifndef TERN_DISTRIBUTED_GROUP_ENGINE_VIEW_H
 #define TERN_DISTRIBUTED_GROUP_ENGINE_VIEW_H
@@ -39,7 +39,7 @@ static inline const char *tn__view_part(const tn__view *v, int rank, int64_t par
     return v->base[rank] + part * v->stride;
 }
 
-/* Of nothing, which may lie nowhere, and onto itself, as well. */
+/* 0 bytes at NULL are allowed, and so is a copy onto itself. */
 void tn__view_copy(void *to, const void *from, int64_t bytes);
 
 static inline int64_t tn__view_size(const tn_transfer *t) {

@@ -1,9 +1,9 @@
-/* Buckets: where gradients lie, and in which order.
+/* Buckets: where gradients are stored, and in which order.
  *
  * A bucket is one flat tensor in the group's memory; the gradient of a parameter is a view of it,
- * so nothing is copied between backward and the group. Parameters lie in the order in which their
- * gradients are expected: at first the reverse order of registration, later the order in which they
- * became ready on rank 0.
+ * so nothing is copied between backward and the group. Parameters are placed in the order in which
+ * their gradients are expected: at first the reverse order of registration, later the order in
+ * which they became ready on rank 0.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -16,8 +16,8 @@
 
 /* ---- Places ---------------------------------------------------------------------------------- */
 
-/* Gives each parameter a place in a bucket: the one of its dtype that is open, else a new one. A
- * bucket closes when it has reached its size. */
+/* Gives each parameter a place in a bucket: the open one of its dtype, else a new one. A bucket
+ * closes when it has reached its size. */
 static void assign_buckets(tn_ddp_state *d) {
     int open[TN_DTYPES];
     for (int i = 0; i < TN_DTYPES; i++) {
@@ -49,14 +49,14 @@ static bool allocate_buckets(tn_ddp_state *d) {
         if (tn_is_inert(flat)) {
             return false;
         }
-        b->flat = tn_keep(tn_zero_(flat)); /* what lies between the views travels too */
+        b->flat = tn_keep(tn_zero_(flat)); /* the gaps between the views are sent too */
         d->stats.bytes += b->count * (int64_t)tn_dtype_size(b->dtype);
     }
     d->stats.buckets = d->bucket_count;
     return true;
 }
 
-/* The leaf's gradient lies at `view` from now on; NULL: where it likes. */
+/* From now on the leaf's gradient is stored at `view`; NULL: anywhere. */
 static void set_view(tn__ddp_param *p, tn_tensor *view) {
     bool frozen = tn__leaf_thaw(p->base.leaf);
     bool ok = tn_set_grad_buffer(p->base.leaf, view) == TN_OK;
@@ -146,14 +146,14 @@ static void bring_back(tn_ddp_state *d) {
     }
 }
 
-/* Puts parameters into buckets in this order, which ends with -1; those placed already must be in
+/* Puts parameters into buckets in this order, which ends with -1; those already placed must be in
  * it. Every rank calls. False after raising. */
 static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
     TN_SCOPE;
     TN_NO_GRAD;
     carry_grads(d);
     if (!tn__pending()) {
-        tn__ddp_drop_buckets(d); /* before the new ones: there is no room for both */
+        tn__ddp_drop_buckets(d); /* before the new ones: memory may not hold both */
         while (order[d->placed] >= 0) {
             d->order[d->placed] = order[d->placed];
             d->placed++;
@@ -168,7 +168,7 @@ static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-/* First what was ready, then what is placed but was not, then newcomers from the last to the first,
+/* First what was ready, then what is placed but was not, then new ones from the last to the first,
  * as backward goes; then -1. (count + 1) i64, inert after raising. */
 static tn_tensor *wanted_order(tn_ddp_state *d) {
     tn_tensor *t = tn_full(TN_DIMS(d->base.count + 1), -1, TN_I64);

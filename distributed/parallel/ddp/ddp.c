@@ -1,11 +1,11 @@
 /* Data parallelism: a step. Read ddp_naive.c first.
  *
  *     forward     buckets are laid out again when the first backward has shown a better order; in
- *                 the first of the step buffers come from rank 0 (not in the next, since those may
+ *                 the first of a step buffers come from rank 0 (not in the next, since those may
  *                 be saved for the backward by then)
- *     backward    each gradient is written into its bucket; a bucket that is complete travels,
- *                 while backward goes on with the layers below
- *     its end     what is missing is an error or travels as zeros; all buckets are waited for
+ *     backward    each gradient is written into its bucket; a bucket that is complete is sent,
+ *                 while backward continues with the layers below
+ *     its end     what is missing is an error or is sent as zeros; all buckets are waited for
  */
 #include "distributed/parallel/ddp/ddp.h"
 
@@ -34,8 +34,8 @@ static bool backward_begins(tn__parallel *p) {
     return tn__ddp_join_backward((tn_ddp_state *)p);
 }
 
-/* Not on top of a sum that has been taken already, which the next sum would take N times. An
- * average may be added to: the average of what all have is itself. */
+/* Not on top of a sum over the ranks, which the next sum would count N times. An average may be
+ * added to: the average of what all ranks have is itself. */
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     (void)grad;
     tn__ddp_param *p = user;
@@ -73,7 +73,7 @@ static void gradient_added(tn_tensor *leaf, void *user) {
 }
 
 /* A parameter that was thawed since the last synchronised forward is in no bucket. False after
- * raising about one that has a gradient: it is this rank's own. */
+ * raising about one that has a gradient, which is this rank's own. */
 static bool all_in_buckets(const tn_ddp_state *d) {
     for (int i = 0; i < d->base.count; i++) {
         const tn__ddp_param *p = &d->params[i];
@@ -96,7 +96,7 @@ static void backward_ended(tn__parallel *p) {
     }
 }
 
-/* Where it may be unused ranks do not know it alike: then all are asked. */
+/* With find_unused ranks may differ: then all are asked. */
 static bool has_grad(const tn__parallel_param *param) {
     const tn_ddp_state *d = (const tn_ddp_state *)param->of;
     return !d->options.find_unused && tn_grad_of(param->leaf);
@@ -175,7 +175,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
     return (tn_ddp_state *)tn__parallel_attach(m, g, NULL, &rules, text, &o);
 }
 
-/* ---- What a program asks --------------------------------------------------------------------- */
+/* ---- For the program ------------------------------------------------------------------------- */
 
 tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
     return ddp ? ddp->stats : (tn_ddp_stats){0};

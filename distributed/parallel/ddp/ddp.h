@@ -1,10 +1,10 @@
 /* The inside of data parallelism. The public side is tern/parallel.h; read ddp_naive.c first.
  *
- *     ddp_naive.c  the same in the plainest way, to compare with
- *     ddp.c        the step, and the options
- *     buckets.c    where gradients lie, and in which order
- *     travel.c     how they travel
- *     join.c       ranks whose data ends earlier
+ *     ddp_naive.c     the same in the plainest way, to compare with
+ *     ddp.c           the step, and the options
+ *     buckets.c       where gradients are stored, and in which order
+ *     communicate.c   how they are sent
+ *     join.c          ranks whose data ends earlier
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_DDP_H
 #define TERN_DISTRIBUTED_PARALLEL_DDP_H
@@ -18,8 +18,8 @@ typedef struct tn__ddp_param {
     int64_t offset;   /* in elements */
     tn_tensor *view;  /* its place in the bucket, the leaf's gradient buffer; one reference */
     tn_tensor *aside; /* a copy of its gradient, while the view has something else; one reference */
-    bool listed;      /* while an order is made: it is in it */
-    bool reduced;     /* its gradient has been reduced and not forgotten since */
+    bool listed;      /* while an order is made: whether it is in it */
+    bool reduced;     /* its gradient has been reduced and not zeroed since */
 } tn__ddp_param;
 
 typedef struct tn__ddp_bucket {
@@ -27,9 +27,9 @@ typedef struct tn__ddp_bucket {
     tn_dtype dtype;
     int64_t count;
     int waiting;       /* wanted gradients that are not ready */
-    bool idle;         /* nobody in it wants a gradient: it stays */
-    tn_work *work;     /* while it travels; may be NULL then too */
-    tn_tensor *result; /* what travels, when that is another tensor; one reference */
+    bool idle;         /* none of its parameters wants a gradient: it is not sent */
+    tn_work *work;     /* while it is sent; may be NULL then too */
+    tn_tensor *result; /* what is sent, when that is another tensor; one reference */
     double launched;
     tn_ddp_bucket shown; /* to options.hook */
 } tn__ddp_bucket;
@@ -46,7 +46,7 @@ struct tn_ddp_state {
     tn_ddp_options options;
     tn_ddp_stats stats;
     tn__ddp_param *params; /* base.params */
-    int64_t *order;        /* [count]: the parameters in buckets, as they lie there */
+    int64_t *order;        /* [count]: the parameters in buckets, in their order there */
     int placed;            /* of them in buckets */
     int64_t *ready;        /* [count]: as they became ready in the last synchronised backward */
     int readies;
@@ -54,7 +54,7 @@ struct tn_ddp_state {
     tn__ddp_bucket *buckets;
     tn_tensor **views; /* [placed], bucket by bucket: what hooks see */
     int bucket_count;
-    int launched; /* buckets 0 … launched-1 are on their way */
+    int launched; /* buckets 0 … launched-1 have been sent */
     tn__ddp_join join;
 };
 
@@ -71,16 +71,16 @@ bool tn__ddp_relayout_due(const tn_ddp_state *d);
  * after raising. */
 bool tn__ddp_relayout(tn_ddp_state *d, int root);
 
-/* ---- travel.c -------------------------------------------------------------------------------- */
+/* ---- communicate.c --------------------------------------------------------------------------- */
 
 /* A backward begins: which gradients will come. */
 void tn__ddp_expect(tn_ddp_state *d);
-/* One is there: sends its bucket when that was the last of it. */
+/* One is ready: sends its bucket if that was the last one missing. */
 void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p);
 /* Sends what has not been sent and waits for all; then every rank has the same gradients. False
  * after raising. */
 bool tn__ddp_complete(tn_ddp_state *d);
-/* Waits until nothing travels any more, after a failure. */
+/* Waits until nothing is in flight any more, after a failure. */
 void tn__ddp_abandon(tn_ddp_state *d);
 
 /* ---- join.c: without options.join, nothing --------------------------------------------------- */

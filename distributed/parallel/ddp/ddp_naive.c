@@ -5,7 +5,7 @@
  * forward of a step, its buffers; after each backward every gradient is replaced by its mean over
  * the ranks. Then all optimisers take the same step, and the parameters stay equal.
  *
- * What it costs: nothing travels while backward computes, and each small gradient travels alone.
+ * What it costs: nothing is sent while backward computes, and each small gradient is sent alone.
  * ddp.c mends both, with buckets. Who calls these functions: base.h, tn__parallel_rules.
  */
 #include "distributed/parallel/base.h"

@@ -1,13 +1,13 @@
 /* Ranks whose data ends earlier.
  *
  * With options.join every synchronised forward and backward begins with an announcement: each rank
- * says what it is about to do, and hears the others. A rank that has joined says 0, and takes the
- * part of whatever the others announce: buffers and the order of buckets come from the lowest rank
- * that is still active, gradients of zero go into the buckets. When all say 0 it is over, and all
- * take the parameters of the lowest rank of the last step, and its optimiser's state: who joined
- * has made fewer steps.
+ * says what it is about to do, and learns what the others do. A rank that has joined says 0, and
+ * takes part in what the others announce: buffers and the order of buckets come from the lowest
+ * rank that is still active, gradients of zero go into the buckets. When all say 0 it is over, and
+ * all take the parameters of the lowest rank of the last step, and its optimiser's state, since a
+ * rank that joined has made fewer steps.
  *
- * An average goes on dividing by the number of all ranks.
+ * An average still divides by the number of all ranks.
  */
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/ddp/ddp.h"
@@ -36,8 +36,8 @@ static const char *text_of(int64_t what) {
     return what & BACKWARD ? "a backward" : what & FORWARD ? "a forward" : "joined";
 }
 
-/* Reads what was heard. Returns the lowest active rank, the number of ranks when there is none, -1
- * after raising: active ranks must do the same. */
+/* Reads what was received. Returns the lowest active rank, the number of ranks when there is none,
+ * -1 after raising: active ranks must do the same. */
 static int first_active(const tn_ddp_state *d) {
     const int64_t *heard = tn_data(d->join.heard);
     int ranks = tn_group_size(d->base.group), first = ranks;
@@ -62,7 +62,7 @@ static tn_work *join_say(tn_ddp_state *d, int what) {
     return tn_all_gather(d->base.group, d->join.heard, d->join.said);
 }
 
-/* Tells all ranks and hears them. Returns as first_active. */
+/* Sends to all ranks and receives from them. Returns as first_active. */
 static int announce_now(tn_ddp_state *d, int what) {
     return tn__parallel_wait(join_say(d, what)) == TN_OK ? first_active(d) : -1;
 }
@@ -122,7 +122,7 @@ static bool take_state(const char *name, tn_tensor *state, void *user) {
     return tn__parallel_wait(tn_broadcast(d->base.group, state, d->join.last_active)) == TN_OK;
 }
 
-/* The place in the random numbers and the optimiser's steps. */
+/* The position in the random numbers and the optimiser's steps. */
 static void take_counts(const tn_ddp_state *d, tn_optim *optim) {
     TN_SCOPE;
     TN__ON_CPU;
@@ -138,7 +138,7 @@ static void take_counts(const tn_ddp_state *d, tn_optim *optim) {
     }
 }
 
-/* What the last that trained has. */
+/* Takes the state of the last rank that trained. */
 static void take_over(tn_ddp_state *d, tn_optim *optim) {
     tn__parallel_share(d->base.module, d->base.group, d->join.last_active, true);
     if (!tn__pending()) {

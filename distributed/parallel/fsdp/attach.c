@@ -1,12 +1,13 @@
-/* Sharding: attaching. Which modules are units, which parameter is whose, and what is refused.
+/* Sharding: attaching. Which modules are units, which parameter belongs to which, and what is
+ * refused.
  *
  * A parameter belongs to the innermost unit around the module that has it, or to the rest; one with
- * several names to the lowest that is around all of them. So whenever a module of these runs, the
+ * several names to the innermost one around all of them. So whenever a module of these runs, the
  * parameter's unit runs too. The parameters of a unit that are of one kind become a set.
  *
- * First everything is looked at and compared with the other ranks; then set after set is cut, so
- * that a rank has one of them twice at most. A failure from there on leaves a module without
- * weights: it can be finished and nothing else.
+ * First everything is checked and compared with the other ranks; then set after set is cut, so that
+ * a rank holds at most one of them twice. A failure from there on leaves a module without weights:
+ * it can be finished and nothing else.
  */
 #include "autograd/leaf.h"
 #include "core/buffer.h"
@@ -24,8 +25,8 @@
 
 /* ---- Units ----------------------------------------------------------------------------------- */
 
-/* Whether a module of this path is a unit. The root is none, and neither is a transparent module,
- * whose path is another's. */
+/* Whether a module of this path is a unit. The root is not, nor is a transparent module, whose path
+ * is another's. */
 static bool is_unit(const tn_fsdp_state *s, const tn_module *m, const char *path) {
     const char *units = s->options.units;
     bool block = strcmp(m->kind, "block") == 0 || tn__ends_with(m->kind, "_block");
@@ -120,8 +121,8 @@ static bool same_kind(const tn__fsdp_kind *a, const tn__fsdp_kind *b) {
            tn__same_device(a->device, b->device) && a->frozen == b->frozen && a->tied == b->tied;
 }
 
-/* What hangs on a leaf is somebody's who expects whole gradients there. The first hook is the
- * strategy's own, if there was none before. */
+/* Other hooks on a leaf expect whole gradients. The first hook is the strategy's own, if there was
+ * none before. */
 static bool may_cut(const tn__fsdp_param *p) {
     const tn_leaf *leaf = p->base.leaf->leaf;
     if (leaf->hooks->id != p->base.coming || leaf->preset) {
@@ -171,7 +172,7 @@ static bool claim_params(tn_fsdp_state *s) {
     }
     tn_module_each(s->base.module, (tn_walk){.with_shared = true}, claim_name, s);
     for (int i = 0; i < s->base.count; i++) {
-        if (s->params[i].ignored) { /* under whichever of its names */
+        if (s->params[i].ignored) { /* under any of its names */
             s->params[i].unit = NULL;
         }
     }
@@ -253,7 +254,7 @@ tn_status tn__fsdp_sum_parts(const tn_parts *parts, double *values, int n) {
 
 /* ---- The beginning and the end --------------------------------------------------------------- */
 
-/* What stays whole was perhaps built without elements. */
+/* Ignored parameters may have been built without elements. */
 static bool make_ignored(const tn_fsdp_state *s) {
     for (int i = 0; i < s->base.count && !tn__pending(); i++) {
         const tn__fsdp_param *p = &s->params[i];
@@ -285,7 +286,7 @@ static bool hook_units(tn_fsdp_state *s, tn_module_hooks hooks) {
     return true;
 }
 
-/* What is made here has elements, also while TN_DEFER_INIT is open. */
+/* Tensors made here have elements, even under TN_DEFER_INIT. */
 static bool cut_and_hook(tn_fsdp_state *s, const tn__fsdp_plan *how) {
     tn_status (*deferring)(const tn_tensor *t) = tn__deferring;
     tn__deferring = NULL;

@@ -1,33 +1,31 @@
-/* Sharding: the course of a step. Read fsdp_naive.c first.
+/* Sharding: a step. Read fsdp_naive.c first.
  *
  * A step at stage 3, on each rank, with a unit ahead:
  *
- *     forward     before a unit: what it needs has come or comes now; the next one is started, in
- *                 the order that was learned; the unit before goes. The one that forward used last
- *                 stays: its backward comes first. The rest (what is in no unit) stays as well
- *     backward    before a unit: likewise, and the one whose turn is next is started. After it: it
- *                 goes, for the youngest nodes run first, so that none of it is left to run
+ *     forward     before a unit: it is gathered, unless it is here; the next one is started, in
+ *                 the order that was learned; the previous one is freed. The one that forward used
+ *                 last stays: its backward comes first. The rest (what is in no unit) stays as well
+ *     backward    before a unit: the same, and the next one is started. After it: it is freed; the
+ *                 youngest nodes run first, so none of its nodes are left to run
  *                 a gradient that is complete is written into the unit's buffer; with the last of
  *                 the unit they are summed over the ranks, each of which gets its part, while
- *                 backward goes on with the unit below
- *     its end     what is missing is an error; all gradients are waited for, everything goes
- *     the step    of an optimiser is on the parts; that they have changed is seen when the unit is
- *                 needed next
+ *                 backward continues with the unit below
+ *     its end     what is missing is an error; all gradients are waited for, all wholes are freed
+ *     the step    of an optimiser is on the parts; a unit is gathered again when it is needed next
  *
  * With replicas of the shards, the sums that have arrived are summed once more, over those, one set
- * behind: while backward goes on and the next sums travel.
+ * late: while backward continues and the next sums are in flight.
  *
- * Where parameters may be unused, ranks do not become ready in the same order, in which they must
- * scatter: all gradients stay until the end of backward, when the ranks tell each other what they
- * have.
+ * With find_unused the ranks may become ready in different orders, but must scatter in the same
+ * one: all gradients stay until the end of backward, when the ranks exchange which they have.
  *
- * Stage 2 lets nothing go but what the optimiser has made old; stage 1 has a buffer for the
+ * Stage 2 frees only wholes that the optimiser has made stale; stage 1 has a buffer for the
  * gradients of each unit. Under TN_NO_SYNC gradients stay in their buffers; without it, those of
- * each micro-batch travel and are added to the parts.
+ * each micro-batch are sent and added to the parts.
  *
- * What forwards do inside of a backward (recompute around units) belongs to the order of backward,
- * and keeps what it brings: the unit's own backward follows. An error of this rank at any point
- * ends the group, so that no rank waits for what will never come.
+ * Forwards inside a backward (recompute around units) belong to the order of backward, and keep
+ * what they gather: the unit's own backward follows. An error of this rank at any point ends the
+ * group, so that no rank waits for what will never come.
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
@@ -55,7 +53,7 @@ static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
     order->at++;
 }
 
-/* The unit that forward has used last goes when it needs another one (NULL: none). */
+/* Frees the unit that forward used last when it needs another one (NULL: none). */
 static void let_last_go(tn_fsdp_state *s, const tn__fsdp_unit *needed) {
     tn__fsdp_unit *last = s->last;
     if (last != needed) {
@@ -66,14 +64,14 @@ static void let_last_go(tn_fsdp_state *s, const tn__fsdp_unit *needed) {
     }
 }
 
-/* Afterwards the unit is whole, and those that will be needed next are on their way. */
+/* Afterwards the unit is whole, and those that will be needed next are being gathered. */
 static void need_unit(tn__fsdp_unit *u) {
     tn_fsdp_state *s = u->fsdp;
     bool backward = tn_in_backward();
     tn__fsdp_order *order = backward ? &s->backward : &s->forward;
     if (u != tn__fsdp_rest(s)) {
         follow_order(order, u);
-        if (!backward) { /* where others run again first, its turn is still to come */
+        if (!backward) { /* if others run again first, its turn is still to come */
             let_last_go(s, u);
         }
     }
@@ -117,7 +115,7 @@ static tn_values unit_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* What a backward needs first stays; what has come in vain, since the order was another, goes. */
+/* Keeps what a backward needs first; frees what was gathered in vain, since the order differed. */
 static void forward_ends(tn_fsdp_state *s) {
     if (!tn__will_record()) {
         split_all(s);
@@ -161,8 +159,8 @@ static void take_buffers(tn__parallel *p) {
 
 /* ---- A backward ------------------------------------------------------------------------------ */
 
-/* The unit's gradients come next: they are made where they will lie, and not copied there. Which of
- * them will come is not known with find_unused. */
+/* The unit's gradients come next: they are made in place, and not copied there. Which of them will
+ * come is not known with find_unused. */
 static void place_unit(const tn__fsdp_unit *u) {
     const tn_fsdp_state *s = u->fsdp;
     bool comes = s->base.running && s->base.reached && !s->options.find_unused;
@@ -250,18 +248,18 @@ static void backward_ended(tn__parallel *p) {
     }
 }
 
-/* Where it may be unused ranks do not know it alike: then all are asked. */
+/* With find_unused ranks may differ: then all are asked. */
 static bool has_grad(const tn__parallel_param *param) {
     const tn__fsdp_param *p = (const tn__fsdp_param *)param;
     const tn_fsdp_state *s = (const tn_fsdp_state *)param->of;
     return !s->options.find_unused && tn_grad_of(p->set ? p->part : param->leaf);
 }
 
-/* What TN_NO_SYNC has kept lies in buffers of the sets. */
+/* What TN_NO_SYNC has kept is in buffers of the sets. */
 static void scatter_kept(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (s->options.find_unused || !tn__parallel_all_ready(p)) {
-        return; /* the end sees to it, or an error is pending */
+        return; /* the end does it, or an error is pending */
     }
     for (int i = 0; i < s->set_count && !tn__pending(); i++) {
         if (s->sets[i].buffer) {
@@ -274,7 +272,7 @@ static void abandon_step(tn__parallel *p) {
     tn__fsdp_abandon((tn_fsdp_state *)p);
 }
 
-/* Also of a backward that was this rank's alone: its units have come from all. */
+/* Also after a backward of this rank alone: its units were gathered from all. */
 static void backward_over(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (tn__pending() && !p->sync) {

@@ -1,21 +1,21 @@
 /* The inside of sharding. The public side is tern/parallel.h; read fsdp_naive.c first.
  *
  *     fsdp_naive.c    the same in the plainest way, to compare with
- *     fsdp.c          a step: the hooks, and so what comes, travels and goes when
- *     units.c         where a unit's parameters lie; cutting, bringing, dropping
- *     grads.c         where its gradients lie; scattering
+ *     fsdp.c          a step: the hooks, and so what is gathered, sent and freed when
+ *     units.c         where a unit's parameters are; cutting, gathering, freeing
+ *     grads.c         where its gradients are; scattering
  *     ignored.c       parameters that stay whole
- *     attach.c        which parameter is whose; attaching and what it refuses
+ *     attach.c        which parameter belongs to which unit; attaching and what it refuses
  *     ../scopes.c     TN_WHOLE, TN_NO_SYNC
  *
- * Three tensors stand for a parameter. The *whole* is the leaf in the module's field, which graphs
- * lead to: its elements lie in the flat buffer of its set, which has no bytes between uses. The
- * *part* is a leaf too: this rank's elements, which the optimiser steps; the module's registry
- * knows it (tn_module_set_part), so whoever steps, clips or saves need not know of sharding. The
- * *view* is the place of the whole's gradient in a buffer, while it has one.
+ * A parameter has three tensors. The *whole* is the leaf in the module's field, which graphs lead
+ * to: its elements lie in the flat buffer of its set, which has no bytes between uses. The *part*
+ * is a leaf too: this rank's elements, which the optimiser steps; the module's registry knows it
+ * (tn_module_set_part), so code that steps, clips or saves need not know of sharding. The *view* is
+ * where the whole's gradient is in a buffer, while it has one.
  *
- * What lies in one flat buffer is neither in a graph nor a leaf: all three are tn_alias views of
- * it, each with a version of its own.
+ * A flat buffer itself is neither in a graph nor a leaf: all three are tn_alias views of it, each
+ * with a version of its own.
  *
  *     flat     | w0 . | w1     . | w2 | b2 . . |     (ranks, each), parameters 64 bytes apart
  *     shard    |-- rank 0 --|-- rank 1 --|-- rank 2 --|     (each): cuts go through rows
@@ -41,7 +41,7 @@
 typedef struct tn__fsdp_set tn__fsdp_set;
 typedef struct tn__fsdp_unit tn__fsdp_unit;
 
-/* What parameters must have in common to travel in one message. */
+/* What parameters must have in common to be sent in one message. */
 typedef struct tn__fsdp_kind {
     tn_dtype dtype, compute, grad; /* of the parameter, of what forwards read, of the gradient */
     tn_device device;
@@ -53,23 +53,24 @@ typedef struct tn__fsdp_param {
     tn__parallel_param base; /* .leaf: the whole */
     tn__fsdp_unit *unit;
     tn__fsdp_kind kind;
-    tn_layout block; /* what the field had when it was attached: a whole, or a block of it … */
+    tn_layout block; /* what the field had when the strategy was attached: a whole, or a block of it
+                        … */
     const tn_parts *beyond; /* … and who had the other blocks */
     tn__fsdp_set *set;      /* NULL: ignored */
     tn_tensor *part;        /* one reference */
     tn_tensor *view;        /* one reference, or NULL */
     int64_t offset;         /* of the whole in the flat buffer */
     int64_t start, length;  /* of the part: elements of the whole … */
-    int64_t place;          /* … and where they lie in the shard */
+    int64_t place;          /* … and where they are in the shard */
 
-    /* Where it is ignored. */
+    /* If it is ignored. */
     bool ignored;
     bool summed;      /* the gradient is the sum of all ranks' */
     tn_tensor *aside; /* what has been summed before; one reference, or NULL */
     tn_work *sum;
 } tn__fsdp_param;
 
-/* Where whole gradients of a set lie until they are scattered. */
+/* Where whole gradients of a set are until they are scattered. */
 typedef struct tn__fsdp_buffer {
     tn_tensor *flat; /* one reference; NULL: not made yet */
     tn__fsdp_set *user;
@@ -88,14 +89,14 @@ struct tn__fsdp_set {
     tn_tensor *flat;  /* (ranks each), compute */
     tn_tensor *exact; /* (ranks each), dtype: the wholes, under a policy; has bytes in TN_WHOLE */
     tn_tensor *shard; /* (each), dtype */
-    tn_tensor *low;   /* (each), compute: the shard as it travels under a policy; else NULL */
+    tn_tensor *low;   /* (each), compute: the shard as it is sent under a policy; else NULL */
     tn_tensor *grad;  /* (each), grad: of the parts; NULL: frozen */
 
-    tn_work *gather;    /* on its way; may be NULL then too */
+    tn_work *gather;    /* in flight; may be NULL then too */
     double asked, sent; /* when its gather and its scatter began */
     tn_work *scatter;
     bool replicating;        /* `scatter` is the sum over the replicas by now */
-    tn__fsdp_set *queued;    /* the next of those whose gradients are on their way */
+    tn__fsdp_set *queued;    /* the next of those whose gradients are in flight */
     tn_tensor *arrived;      /* (each): what the scatter writes; one reference */
     tn__fsdp_buffer own;     /* its gradients' own buffer, when it has one */
     tn__fsdp_buffer *buffer; /* where its gradients are now, or NULL */
@@ -109,7 +110,7 @@ struct tn__fsdp_unit {
     tn_module *module;
     tn_hook hook;
     char *path;            /* "" of the rest */
-    tn__fsdp_unit *around; /* the unit that this one is in; the rest at last; NULL: it is the rest
+    tn__fsdp_unit *around; /* the unit that this one is in, outermost the rest; NULL: it is the rest
                             */
     tn__fsdp_set *sets;    /* NULL: nothing is left for it */
     tn__fsdp_presence presence;
@@ -117,8 +118,8 @@ struct tn__fsdp_unit {
     int running;   /* forwards and backwards of it in progress: it stays whole */
 };
 
-/* Units in the order in which they were needed. It is learned as it is followed, and cut where it
- * turns out to be another. */
+/* Units in the order in which they were needed. It is learned as it is followed, and truncated
+ * where it turns out to differ. */
 typedef struct tn__fsdp_order {
     tn__fsdp_unit **units;
     int count;
@@ -138,7 +139,8 @@ struct tn_fsdp_state {
     tn__parallel base;
     tn_fsdp_options options; /* without its texts, which are the caller's */
     tn_fsdp_stats stats;
-    tn_parts *chains; /* [chain_count], room for one each parameter: who has the rest of one */
+    tn_parts *chains; /* [chain_count], of capacity one for each parameter: who has the rest of one
+                       */
     int chain_count;
 
     tn__fsdp_param *params;   /* base.params */
@@ -150,7 +152,7 @@ struct tn_fsdp_state {
 
     tn__fsdp_order forward, backward;
     tn__fsdp_unit *last;        /* that forward has used last and that is still whole, or NULL */
-    tn__fsdp_set *first_on_way; /* whose gradients travel, oldest first */
+    tn__fsdp_set *first_on_way; /* whose gradients are in flight, oldest first */
     uint64_t gathered;          /* a digest of which units, in which order */
     int whole;                  /* depth of TN_WHOLE */
     bool cut;                   /* parameters have lost their bytes */
@@ -167,7 +169,7 @@ static inline tn_device tn__fsdp_home(const tn__fsdp_set *set) {
 
 /* ---- attach.c -------------------------------------------------------------------------------- */
 
-/* What tn__fsdp_start is told. */
+/* What tn__fsdp_start gets. */
 typedef struct tn__fsdp_plan {
     tn_fsdp_options options;
     bool alone;            /* every parameter is a set by itself, and there are no buffers */
@@ -183,20 +185,19 @@ void tn__fsdp_finish(tn__parallel *p);
 /* Cuts the set's parameters: afterwards the wholes have no bytes. Every rank calls. False after
  * raising. */
 bool tn__fsdp_cut(tn__fsdp_set *set);
-/* Lets go of all that the set has, also of one that was cut in part. */
+/* Frees all that the set has, even if it was cut only in part. */
 void tn__fsdp_drop(tn__fsdp_set *set);
 
-/* Starts to bring the unit's parameters together, unless they are here or coming as they are
- * now. */
+/* Starts to gather the unit's parameters, unless their current values are here or coming. */
 void tn__fsdp_gather(tn__fsdp_unit *u);
 /* Waits until they are here. */
 void tn__fsdp_await(tn__fsdp_unit *u);
-/* Lets go of them, unless they are still needed here. */
+/* Frees them, unless they are still needed here. */
 void tn__fsdp_split(tn__fsdp_unit *u);
 /* TN_WHOLE of a state: +1 where it begins, -1 where it ends. */
 void tn__fsdp_change_whole(void *state, int change);
 
-/* Sums over the elements of parts: every rank has others. */
+/* Sums over the elements of parts: every rank has different ones. */
 tn_status tn__fsdp_sum_parts(const tn_parts *parts, double *values, int n);
 
 /* Waits for an operation, and counts how long. */
@@ -208,8 +209,8 @@ void tn__fsdp_mark(const tn__fsdp_unit *u, const char *what, double began);
 
 /* The gradients of the set's parts. False after raising. */
 bool tn__fsdp_make_part_grads(tn__fsdp_set *set);
-/* A set that was frozen gets what its gradients need. Every rank calls, since what others read lies
- * in the group's memory. False after raising. */
+/* A set that was frozen gets what its gradients need. Every rank calls, since others read it in the
+ * group's memory. False after raising. */
 bool tn__fsdp_thaw(tn__fsdp_set *set);
 
 /* Buffers for the gradients of all sets. Every rank calls. False after raising. */
@@ -220,24 +221,24 @@ void tn__fsdp_drop_buffers(tn_fsdp_state *s);
 bool tn__fsdp_place_grads(tn__fsdp_set *set);
 /* Takes it from them, but not what TN_NO_SYNC has kept of a frozen one. */
 void tn__fsdp_forget_grads(tn__fsdp_set *set);
-/* Sends them on their way. */
+/* Starts to send them. */
 void tn__fsdp_scatter(tn__fsdp_set *set);
 /* With find_unused, at the end of backward: sends those that some rank has. What no rank has is
  * left without a gradient. False after raising. */
 bool tn__fsdp_scatter_used(tn_fsdp_state *s);
-/* Waits for all that are on their way: then the parts have them. */
+/* Waits for all that are in flight: then the parts have them. */
 void tn__fsdp_arrive_all(tn_fsdp_state *s);
 
 /* ---- ignored.c ------------------------------------------------------------------------------- */
 
-/* Before more is added to an ignored parameter's gradient. */
+/* Before something is added to an ignored parameter's gradient. */
 void tn__fsdp_put_aside(tn__fsdp_param *p);
 /* At the end of a synchronised backward. */
 void tn__fsdp_sum_ignored(tn_fsdp_state *s);
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-/* After a failure: waits until nothing travels any more, and leaves every unit split. */
+/* After a failure: waits until nothing is in flight any more, and leaves every unit split. */
 void tn__fsdp_abandon(tn_fsdp_state *s);
 
 #endif

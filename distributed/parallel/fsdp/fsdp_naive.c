@@ -4,12 +4,12 @@
  * is what the optimiser steps. The whole has bytes only while its unit runs: before the unit's
  * forward and before its backward all parts are gathered into it, afterwards it is emptied. When a
  * gradient is complete it is averaged over the ranks, each of which takes its piece and adds it to
- * that of its part; the whole gradient is forgotten. The rest, what is in no unit, stays whole from
- * the module's forward to the end of its backward.
+ * that of its part; the whole gradient is forgotten. The rest, which is in no unit, stays whole
+ * from the module's forward to the end of its backward.
  *
  * So a step is four hooks on each unit, and one on each parameter. What it costs: every parameter
- * travels alone, and everything waits for it. fsdp.c mends both. Who calls what stands in the rules
- * at the end: base.h, tn__parallel_rules.
+ * is sent alone, and everything waits for it. fsdp.c mends both. The rules at the end say when each
+ * is called: base.h, tn__parallel_rules.
  */
 #include "autograd/leaf.h"
 #include "autograd/mode.h"
@@ -78,7 +78,7 @@ static void average_grad(tn_tensor *whole, void *user) {
     tn_group *g = p->base.of->group;
     tn_tensor *grad = tn_grad_of(whole);
     tn_tensor *mine = tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad);
-    tn_dims dims = TN_DIMS(tn_group_size(g), set->each); /* and zeros behind the gradient */
+    tn_dims dims = TN_DIMS(tn_group_size(g), set->each); /* and zeros after the gradient */
     tn_tensor *all = tn_zero_(tn_empty_on(set->kind.device, dims, set->kind.grad));
     tn_copy_(tn_alias(all, 0, tn_shape(grad)), grad);
     if (tn__parallel_wait(tn_reduce_scatter(g, mine, all, TN_MEAN)) == TN_OK) {

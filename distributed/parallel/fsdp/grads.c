@@ -1,9 +1,9 @@
-/* Where gradients of a unit lie, and how they travel.
+/* Where gradients of a unit are stored, and how they are sent.
  *
- * Whole gradients need as much room as the wholes, for a moment: two buffers serve all units in
- * turns. The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC, find_unused) have one of
- * their own. One message sums them over the ranks and gives each its part. With offload that goes
- * down to the CPU, where parts are at home, when it has arrived.
+ * Whole gradients need as much memory as the wholes, for a moment: two buffers serve all units in
+ * turn. The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC, find_unused) have one of
+ * their own. One message sums them over the ranks and gives each its part. With offload that is
+ * copied to the CPU, where parts are stored, when it has arrived.
  */
 #include "autograd/leaf.h"
 #include "distributed/on_cpu.h"
@@ -12,7 +12,7 @@
 
 /* ---- Of the parts ---------------------------------------------------------------------------- */
 
-/* Its place in the gradients of the set's parts, which it has also while it is frozen. */
+/* Its place in the gradients of the set's parts, which it has even while it is frozen. */
 static bool hold_part_grad(const tn__fsdp_param *p) {
     tn_tensor *grad = tn_alias(p->set->grad, p->place, TN_DIMS(p->length));
     bool frozen = tn__leaf_thaw(p->part);
@@ -51,7 +51,7 @@ static bool make_buffer(tn_fsdp_state *s, tn__fsdp_buffer *b, const tn__fsdp_kin
                         int64_t count) {
     TN_SCOPE;
     tn_tensor *flat = tn_group_empty_on(s->base.group, kind->device, TN_DIMS(count), kind->grad);
-    flat = tn_zero_(flat); /* what lies between gradients travels too */
+    flat = tn_zero_(flat); /* the gaps between gradients are sent too */
     if (!tn_is_inert(flat)) {
         b->flat = tn_keep(flat);
         s->stats.buffers += count * (int64_t)tn_dtype_size(kind->grad);
@@ -124,9 +124,9 @@ static tn__fsdp_buffer *idle_buffer(const tn__fsdp_pool *pool) {
     return NULL;
 }
 
-/* ---- Gradients on their way ------------------------------------------------------------------ */
+/* ---- Gradients in flight --------------------------------------------------------------------- */
 
-/* Takes their place from the gradients, and forgets what is there. */
+/* Takes the gradients' place from them, and forgets their values. */
 void tn__fsdp_forget_grads(tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn__fsdp_param *p = set->params[i];
@@ -188,7 +188,7 @@ static bool parts_are_stale(const tn__fsdp_set *set) {
     return true;
 }
 
-/* Whether what is scattered arrives at home. */
+/* Whether the scatter writes where parts are stored. */
 static bool arrives_at_home(const tn__fsdp_set *set) {
     return tn__same_device(set->kind.device, tn__fsdp_home(set));
 }
@@ -231,7 +231,7 @@ void tn__fsdp_arrive_all(tn_fsdp_state *s) {
 }
 
 /* A buffer for the set's gradients: its own; or one of two that take turns, for which it may have
- * to wait. Where both are in use by units that are not complete yet (one that is called twice, or
+ * to wait. If both are in use by units that are not complete yet (one that is called twice, or
  * TN_NO_SYNC), it gets its own, and keeps it. */
 static tn__fsdp_buffer *choose_buffer(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
@@ -275,8 +275,8 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set) {
     return !tn__pending();
 }
 
-/* What no gradient was written to has old numbers. One that was kept until its parameter was frozen
- * goes with the others'. */
+/* Zeroes places without a new gradient: they hold old numbers. One that was kept until its
+ * parameter was frozen is sent with the others. */
 static void fill_gaps(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn__fsdp_param *p = set->params[i];
@@ -312,8 +312,8 @@ void tn__fsdp_scatter(tn__fsdp_set *set) {
 
 /* ---- Gradients that some ranks have ---------------------------------------------------------- */
 
-/* On how many ranks each parameter has a gradient, and at last the sum of what tells which units
- * they have gathered. NULL after raising. */
+/* On how many ranks each parameter has a gradient, and last the sum of digests of which units they
+ * have gathered. NULL after raising. */
 static const int64_t *count_users(const tn_fsdp_state *s) {
     TN__ON_CPU;
     const tn__parallel *p = &s->base;
@@ -331,8 +331,8 @@ static const int64_t *count_users(const tn_fsdp_state *s) {
     return tn__pending() ? NULL : tn_data(users);
 }
 
-/* Ranks that gather different units take others' parts for their own. As a rule a gradient is
- * missing then. */
+/* Ranks that gather different units would take one unit's parts for another's. Usually a gradient
+ * is missing then. */
 static bool gathered_alike(const tn_fsdp_state *s, int64_t all) {
     bool alike = (uint64_t)all == (uint64_t)s->base.round.ranks * s->gathered;
     if (!alike) {

@@ -12,12 +12,12 @@ void tn__fsdp_put_aside(tn__fsdp_param *p) {
         return; /* of this rank alone, from under TN_NO_SYNC: more is added to it */
     }
     tn_release(p->aside);
-    p->aside = tn_keep(grad); /* NULL: somebody has zeroed it */
+    p->aside = tn_keep(grad); /* NULL: it was zeroed */
     tn_zero_grad(p->base.leaf);
     p->summed = false;
 }
 
-/* Another rank may have one where this one has none. */
+/* Another rank may have one when this one has none. */
 static tn_tensor *grad_or_zeros(const tn__fsdp_param *p) {
     tn_tensor *leaf = p->base.leaf;
     if (!tn_grad_of(leaf)) {

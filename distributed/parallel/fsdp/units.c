@@ -1,11 +1,11 @@
-/* Where a unit's parameters lie, and how they come and go.
+/* Where a unit's parameters are stored, and how they are gathered and freed.
  *
- * The unit's parameters of one kind make a set: they lie one behind the other in a flat buffer of
- * N equal parts, so that one message brings them together, and one sums their gradients and gives
- * each rank its part, with nothing to copy before or after. Between uses the flat buffer is a
- * storage without bytes, which the wholes, and graphs through them, go on holding.
+ * The unit's parameters of one kind make a set: they are one after the other in a flat buffer of N
+ * equal parts, so that one message gathers them, and one sums their gradients and gives each rank
+ * its part, with nothing to copy before or after. Between uses the flat buffer is a storage without
+ * bytes, which the wholes, and graphs through them, still hold.
  *
- * With offload parts are at home on the CPU, and brought to the device for the gather.
+ * With offload parts are stored on the CPU, and copied to the device for the gather.
  */
 #include "autograd/leaf.h"
 #include "core/memory.h"
@@ -60,8 +60,8 @@ static tn_tensor *make_part(const tn__fsdp_set *set, tn_dtype dtype) {
     return tn_is_inert(part) ? NULL : tn_keep(part);
 }
 
-/* The elements of t are those of flat from `offset` on; what it had goes. It stays the leaf that it
- * is. False after raising. */
+/* The elements of t become those of flat from `offset` on; its own are freed. It stays the same
+ * leaf. False after raising. */
 static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     TN_SCOPE;
     tn_tensor *place = tn_alias(flat, offset, t->dims), before = *t;
@@ -78,7 +78,7 @@ static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     return true;
 }
 
-/* This rank's elements: of those that are there, or made here alone (TN_DEFER_INIT). False after
+/* This rank's elements: copied if they exist, or only these are made (TN_DEFER_INIT). False after
  * raising. */
 static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
     TN_SCOPE;
@@ -90,7 +90,7 @@ static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
     return !tn_is_inert(tn_copy_(part, tn_narrow(elements, 0, p->start, p->length)));
 }
 
-/* Those that have the rest of the parameter: the ranks of the group, then those that had other
+/* The ranks that have the rest of the parameter: the ranks of the group, then those that had other
  * blocks of it before. One node for each different chain. */
 static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
     int i = 0;
@@ -168,7 +168,8 @@ static uint64_t unit_version(const tn__fsdp_unit *u) {
     return sum;
 }
 
-/* A graph that has saved the wholes as they were before a step must not go on with other ones. */
+/* A graph that has saved the wholes as they were before a step must not continue with new
+ * values. */
 static void touch_wholes(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn_tensor *whole = set->params[i]->base.leaf;
@@ -179,7 +180,7 @@ static void touch_wholes(const tn__fsdp_set *set) {
     }
 }
 
-/* Counts bytes of wholes that have come; negative: gone. */
+/* Counts bytes of wholes that were gathered; negative: freed. */
 static void count_whole(tn_fsdp_state *s, int64_t bytes) {
     s->stats.whole += bytes;
     s->stats.most_whole =

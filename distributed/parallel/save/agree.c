@@ -1,4 +1,4 @@
-/* Ranks that agree before they go on (agree.h). */
+/* Ranks that agree before they continue (agree.h). */
 #include "distributed/parallel/save/agree.h"
 
 #include "core/digest.h"

@@ -1,5 +1,5 @@
-/* Ranks that agree before they go on: what happens to one of them, a full disk or a damaged file,
- * is an error on all, and none does what another refuses.
+/* Ranks that agree before they continue: what happens to one of them, a full disk or a damaged
+ * file, is an error on all, and no rank does what another refuses.
  *
  *     if (!tn__agree_may_begin(g, "load")) { return tn_error(); }
  *     tn__agree_begin();
@@ -7,14 +7,14 @@
  *     if (tn__agree(g, NULL, "load") == TN_OK) { ... what cannot fail ... }
  *
  * After begin an error of this rank is kept for the others: the program's handler, which may end
- * the process, comes after they have got it.
+ * the process, runs after they have received it.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_AGREE_H
 #define TERN_DISTRIBUTED_PARALLEL_AGREE_H
 
 #include "tern/distributed.h"
 
-/* Whether this rank may go on; else the others will not wait for it. */
+/* Whether this rank may continue; else the others will not wait for it. */
 bool tn__agree_may_begin(tn_group *g, const char *operation);
 void tn__agree_begin(void);
 /* Ends it without the others: the error that was raised, or TN_OK. */

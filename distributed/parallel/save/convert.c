@@ -48,7 +48,7 @@ static tn__index *open_step(const char *from) {
 
 /* ---- As one file ----------------------------------------------------------------------------- */
 
-/* Called when its place in the file has come. */
+/* Called when its turn in the file comes. */
 static tn_tensor *make_whole(const char *name, void *user) {
     const tn__index_tensor *t = user;
     const tn_layout all = tn__layout_whole(t->whole);
@@ -111,7 +111,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
                        .text = tn__labels_get(from->labels, "model"),
                        .shape = weight_shape,
                        .user = &w};
-    const char *first = NULL; /* by name; in a file of tn_save the one that comes first */
+    const char *first = NULL; /* by name; in a file of tn_save the first one */
     for (int i = 0; i < from->count; i++) {
         const char *name = from->name(i, from->user);
         if (strncmp(name, prefix, strlen(prefix)) == 0) {
@@ -120,7 +120,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
         }
     }
     if (!d.text || !first) {
-        tn__raise(TN_EFORMAT, operation, "%s does not tell of a model", from->path);
+        tn__raise(TN_EFORMAT, operation, "%s does not describe a model", from->path);
         return NULL;
     }
     tn_dims dims;

@@ -14,7 +14,7 @@ TN_API tn_status tn__saver_convert(const char *from, const char *to, bool weight
 
 /* from: such a step, a checkpoint of one file, or a file of tn_save. A model of the options and the
  * dtype that were saved, or in options.dtype, for tn_lm_free; NULL after raising. TN_EUNSUPPORTED:
- * it is no language model of models.h. */
+ * it is not a language model of models.h. */
 TN_API tn_module *tn__saver_model(const char *from, tn_lm_load_options options);
 
 #endif

@@ -1,7 +1,7 @@
-/* Whole weights in one file (tn_dist_export), or in a folder. Every rank tells all what it has.
- * Then rank 0 writes one parameter after the other: it asks for each when its place in the file has
- * come, and the ranks that have pieces of it send them. What it asks for at the end is nothing,
- * whether the file is whole or has failed. */
+/* Whole weights in one file (tn_dist_export), or in a folder. Every rank sends all what it has.
+ * Then rank 0 writes one parameter after the other: it asks for each when its turn in the file
+ * comes, and the ranks that have pieces of it send them. At the end it asks for nothing, whether
+ * the file is whole or has failed. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -45,7 +45,7 @@ static tn_status gather_lists(exporter *e, const tn__buffer *list) {
     return tn_error();
 }
 
-/* Until all ranks know what all have, and none refuses. */
+/* Returns when all ranks know what all have, and none refuses. */
 static tn_status prepare_export(exporter *e, void *module) {
     tn__buffer list = {.operation = e->operation};
     tn__agree_begin();
@@ -62,7 +62,7 @@ static tn_status prepare_export(exporter *e, void *module) {
 
 /* ---- One parameter --------------------------------------------------------------------------- */
 
-/* Bytes as they lie in t, which stays. */
+/* The bytes of t, which stays. */
 static tn_tensor *bytes_of(const tn_tensor *t) {
     int64_t bytes = tn_count(t) * (int64_t)tn_dtype_size(tn_dtype_of(t));
     return tn_from_memory(tn__address(t), TN_DIMS(bytes), TN_U8, NULL, NULL);
@@ -78,7 +78,7 @@ static void place_piece(const tn__manifest_entry *h, const tn_tensor *piece, tn_
     }
 }
 
-/* Every rank: the pieces of one tensor travel to rank 0 and into `whole`, which the others lack.
+/* Every rank: the pieces of one tensor are sent to rank 0 and into `whole`, which the others lack.
  * False after raising. */
 static bool move_pieces(const exporter *e, int first, tn_tensor *whole) {
     int n = tn__manifest_named(e->manifest, first);
@@ -119,7 +119,7 @@ static int64_t ask_for(const exporter *e, int64_t first) {
     return *(const int64_t *)tn_data(number);
 }
 
-/* Rank 0: the whole of a parameter, when its place in the file has come. */
+/* Rank 0: the whole of a parameter, when its turn in the file comes. */
 static tn_tensor *make_whole(const char *name, void *user) {
     const exporter *e = user;
     int first = tn__manifest_find(e->manifest, name);
@@ -129,7 +129,7 @@ static tn_tensor *make_whole(const char *name, void *user) {
         return tn_inert();
     }
     if (!move_pieces(e, first, whole)) {
-        tn_group_abort(e->world, tn_error_message()); /* others wait to be heard */
+        tn_group_abort(e->world, tn_error_message()); /* other ranks wait to send */
         return tn_inert();
     }
     return whole;
@@ -152,7 +152,7 @@ static void write_folder(exporter *e, void *module, const char *path) {
     }
 }
 
-/* folder: how a folder is written; NULL: a file is. */
+/* folder: how to write a folder; NULL: write a file. */
 static tn_status export_model(tn_group *world, void *m, const char *path,
                               const tn_lm_save_options *folder, const char *operation) {
     if (!tn__agree_may_begin(world, operation)) {

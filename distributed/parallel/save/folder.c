@@ -1,12 +1,12 @@
 /* Steps in a folder (saver.h).
  *
  *     FOLDER/step-000100/       committed: it has this name when all of it is safe on disk
- *     FOLDER/step-000200.tmp/   being written, or what a dead job has left
+ *     FOLDER/step-000200.tmp/   being written, or left by a dead job
  *     FOLDER/lock               held (flock) by rank 0 of the job that saves here
  *
  * Only the holder of the lock writes, renames and removes here, so a .tmp that it finds when it
- * takes the lock is dead. A step that goes is renamed to .tmp first: a kill in between leaves no
- * half of a step under the name of a whole one.
+ * takes the lock is dead. A step to be removed is renamed to .tmp first: a kill in between leaves
+ * no half of a step under the name of a whole one.
  */
 #define _GNU_SOURCE
 #include "core/descriptor.h"
@@ -35,7 +35,7 @@ char *tn__step_path(const char *folder, int64_t step, bool made, const char *fil
     return tn__folder_path(folder, name, operation);
 }
 
-/* The step of a name exactly as tn__step_path writes it; -1: it is none. */
+/* The step of a name exactly as tn__step_path writes it; -1: not a step. */
 static int64_t step_of(const char *name, bool made) {
     char expected[64];
     int64_t step = strncmp(name, "step-", 5) == 0 ? strtoll(name + 5, NULL, 10) : -1;
@@ -85,7 +85,7 @@ static bool sync_path(const tn_saver *s, const char *path) {
 /* What cannot be removed does no harm: the log says so. */
 static void warn_of_rest(const tn_saver *s) {
     if (tn__pending()) {
-        tn_log_write(TN_LOG_WARN, "%s: what should go stays: %s", s->folder, tn_error_message());
+        tn_log_write(TN_LOG_WARN, "%s: it could not be removed: %s", s->folder, tn_error_message());
         tn_error_clear();
     }
 }
@@ -123,7 +123,7 @@ void tn__saver_unlock(tn_saver *s) {
     }
 }
 
-/* A step that was being written when its job died, or that was on its way out. */
+/* A step that was being written, or removed, when its job died. */
 static bool remove_dead(const char *name, void *user) {
     tn_saver *s = user;
     char *path = step_of(name, true) < 0 ? NULL : tn__folder_path(s->folder, name, s->operation);
@@ -168,7 +168,7 @@ void tn__saver_discard(tn_saver *s) {
 
 /* ---- When it is written ---------------------------------------------------------------------- */
 
-/* Where a step of this name is there, the two change places: so there is one at any time. */
+/* If a step of this name exists, the two swap names: so there is one at any time. */
 static bool take_name(const tn_saver *s, const char *from, const char *to) {
     if (rename(from, to) == 0) {
         return true;
@@ -182,7 +182,7 @@ static bool take_name(const tn_saver *s, const char *from, const char *to) {
     return !tn__pending();
 }
 
-/* Gives a step that goes the name of one that is not committed, and removes it. */
+/* Gives a step the name of an uncommitted one, then removes it. */
 static bool remove_step(const tn_saver *s, int64_t step) {
     char *whole = tn__step_path(s->folder, step, false, NULL, s->operation);
     char *made = whole ? tn__step_path(s->folder, step, true, NULL, s->operation) : NULL;
@@ -196,7 +196,8 @@ static bool remove_step(const tn_saver *s, int64_t step) {
     return !tn__pending();
 }
 
-/* The lowest of the steps up to `most` go until `keep` of them are left. False after raising. */
+/* Removes the lowest of the steps up to `most` until `keep` of them are left. False after
+ * raising. */
 static bool remove_steps(const tn_saver *s, int64_t most, int keep) {
     steps all;
     while (find_steps(&all, s->folder, most, s->operation) && all.count > keep &&
@@ -212,8 +213,8 @@ bool tn__saver_clear_steps(tn_saver *s) {
 bool tn__saver_commit(tn_saver *s) {
     char *to = tn__step_path(s->folder, s->step, false, NULL, s->operation);
     bool done = to && sync_path(s, s->made) && take_name(s, s->made, to) && sync_path(s, s->folder);
-    if (done) { /* and not before: what is safe on disk until then is the older */
-        remove_steps(s, s->step, s->options.keep); /* higher ones are another run's */
+    if (done) { /* and not before: until then only the older one is safe on disk */
+        remove_steps(s, s->step, s->options.keep); /* higher ones belong to another run */
         warn_of_rest(s);
         tn__saver_discard(s); /* what had the name before, if anything did */
     }

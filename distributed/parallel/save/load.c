@@ -1,9 +1,9 @@
-/* Loading a checkpoint in parts, or one of one file, onto the ranks that are there now; and
- * tn_dist_save, for what one rank has whole.
+/* Loading a checkpoint in parts, or one of one file, onto the present ranks; and tn_dist_save, for
+ * what one rank has whole.
  *
  * Rank 0 finds what is loaded and gives all the same index, or the same file. Each rank checks and
- * compares everything, and reads the elements that it has into memory of its own; when all have
- * found all of it right, they are put in place, which cannot fail.
+ * compares everything, and reads the elements that it has into memory of its own; when all ranks
+ * have found everything right, they are put in place, which cannot fail.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -47,7 +47,7 @@ static bool look_at(const char *name, void *user) {
     bool checkpoint = format && text && strncmp(format, "tern-checkpoint-", 16) == 0;
     int64_t step = checkpoint ? strtoll(text, NULL, 10) : -1;
     tn_safetensors_close(f);
-    tn_error_clear(); /* of what is no checkpoint */
+    tn_error_clear(); /* the file is not a checkpoint */
     if (step > s->step) {
         free(s->path);
         s->path = path;
@@ -137,7 +137,7 @@ static tn_status refuse_surplus(const loading *l) {
     for (int i = 0; i < l->from.count; i++) {
         if (!at[i]) {
             return tn__raise(TN_EMISMATCH, l->operation,
-                             "%s has \"%.200s\", which the program has not", l->from.path,
+                             "%s has \"%.200s\", which the program does not have", l->from.path,
                              l->from.name(i, l->from.user));
         }
     }
@@ -245,8 +245,8 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
 
 /* ---- Beginning again ------------------------------------------------------------------------- */
 
-/* The checkpoints of one file in the folder, where there are no steps: the newest, again and
- * again. */
+/* Removes the checkpoints of one file in the folder, where there are no steps: the newest, again
+ * and again. */
 static void remove_files(const tn_saver *s) {
     for (size_t bytes = 1; bytes > 0 && !tn__pending();) {
         tn__buffer found = {.operation = s->operation};

@@ -59,7 +59,7 @@ void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal) {
     }
 }
 
-/* The first record and name of `bytes`; how many bytes they are, 0: there is no such thing. */
+/* The first record and name of `bytes`; how many bytes they are, 0: malformed. */
 static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
     record r;
     size_t length = bytes > sizeof(r) ? strnlen(at + sizeof(r), bytes - sizeof(r)) : 0;
@@ -171,7 +171,7 @@ static void deal_piece(tn__manifest_entry *const *at, int n, int64_t *bytes) {
     bytes[writer->rank] += writer->layout.length * (int64_t)tn_dtype_size(writer->dtype);
 }
 
-/* All entries of one tensor, of which all ranks must speak alike. */
+/* All entries of one tensor, which all ranks must describe alike. */
 static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes) {
     tn__manifest_entry *const *at = m->sorted + first;
     const tn__manifest_entry *a = at[0];

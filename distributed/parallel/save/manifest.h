@@ -1,9 +1,9 @@
-/* What each rank has of a model, and who of them writes it: of a save (saver.c) and of an export.
+/* What each rank has of a model, and which rank writes it, for a save (saver.c) and an export.
  *
- * An entry is elements of a tensor that one rank has. Where several have the same ones, the lowest
- * of them that has the fewest bytes to write so far writes them, so that whole parameters are dealt
- * out; buffers, in which ranks may differ, are the lowest rank's. Together the entries that are
- * written are every tensor, whole.
+ * An entry is elements of a tensor that one rank has. If several have the same ones, the lowest of
+ * them that has the fewest bytes to write so far writes them, so that whole parameters are dealt
+ * out; of buffers, in which ranks may differ, the lowest rank's are written. Together the entries
+ * that are written are every tensor, whole.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
 #define TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
@@ -43,14 +43,14 @@ void tn__manifest_free(tn__manifest *m); /* NULL is fine */
  * rank that has an entry writes it. */
 void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal);
 
-/* The bytes of a rank, in the place of those before. False after raising. */
+/* The bytes of a rank, in place of the previous ones. False after raising. */
 bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
 
 /* Decides who writes what. False after raising TN_EMISMATCH: ranks that disagree about a tensor, or
- * entries that are not the whole of it. */
+ * entries that do not cover it. */
 bool tn__manifest_deal(tn__manifest *m);
 
-/* The first entry of a name in `sorted`, or m->count; and how many from the first-th on have its
+/* The first entry of a name in `sorted`, or m->count; and how many from `first` on have its
  * name. */
 int tn__manifest_find(const tn__manifest *m, const char *name);
 int tn__manifest_named(const tn__manifest *m, int first);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define GRACE_SECONDS 5.0  /* on a busy machine */
-#define HEARD_SECONDS 10.0 /* for ranks that are on their way */
+#define HEARD_SECONDS 10.0 /* for ranks that will arrive soon */
 
 typedef struct failure {
     char kind; /* '!' */
@@ -47,12 +47,12 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
         snprintf(sent.error.message, sizeof(sent.error.message), "%s",
                  found ? plain + length + 2 : mine.message);
         tn_store_set(s->store, where.text, &sent, sizeof(sent));
-        tn_error_clear(); /* the error that stays is the first */
+        tn_error_clear(); /* the first error stays */
         tn_error_give(&mine);
     }
 }
 
-/* How much later than the deadline rank 0 has certainly sent what it thinks. */
+/* How long after the deadline rank 0 has certainly sent its decision. */
 static double grace_of(const tn_saver *s) {
     return fmax(GRACE_SECONDS, s->options.timeout / 4);
 }
@@ -108,7 +108,7 @@ static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
 void tn__saver_forget(tn_saver *s) {
     int64_t k = s->saves - 1;
     static const char *const of_ranks[] = {"list", "writes", "done", "heard"};
-    bool answers = remove_key(s, k, -1, "end"); /* or every key would be waited for */
+    bool answers = remove_key(s, k, -1, "end"); /* else every key would be waited for */
     for (int r = 0; answers && r < s->ranks; r++) {
         for (size_t i = 0; answers && i < sizeof(of_ranks) / sizeof(*of_ranks); i++) {
             answers = remove_key(s, k, r, of_ranks[i]);
@@ -116,7 +116,7 @@ void tn__saver_forget(tn_saver *s) {
     }
 }
 
-void tn__saver_part(tn_saver *s) {
+void tn__saver_leave(tn_saver *s) {
     tn_error_record why;
     size_t unused;
     if (!tn_error_take(&why)) {

@@ -1,8 +1,8 @@
 /* Checkpoints in parts: every rank writes what it has, and the folder of a step takes its name when
  * all have (saver.h has their protocol).
  *
- * tn_saver_save in the program's thread: the save before is over; every rank sends what it has and
- * receives what of it it writes; that is copied. The rest, write.c, is a thread's.
+ * tn_saver_save in the program's thread: the previous save is over; every rank sends what it has
+ * and receives which of it to write; that is copied. A thread does the rest (write.c).
  */
 #include "core/clock.h"
 #include "core/error.h"
@@ -105,7 +105,7 @@ void tn_saver_free(tn_saver *s) {
     free(s);
 }
 
-/* Whether s can be used now; the pending error is no hindrance. False after raising. */
+/* Whether s can be used now, even with an error pending. False after raising. */
 static bool saver_sound(const tn_saver *s, const char *operation) {
     if (!s) {
         tn__raise(TN_EVALUE, operation, "the saver is NULL");
@@ -124,8 +124,8 @@ static bool put_label(void *user, const char *key, const char *value) {
     return true;
 }
 
-/* The texts of the checkpoint, as they are now. They are the program's, and may be no UTF-8: what
- * could not be read is not written. */
+/* The texts of the checkpoint, as they are now. They are the program's, and may not be UTF-8: what
+ * could not be read back is not written. */
 static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     tn__buffer j = {.operation = s->operation};
     tn__json_file json;
@@ -181,18 +181,18 @@ static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
     }
 }
 
-/* Answers every rank, also after one that failed. */
+/* Answers every rank, even after one has failed. */
 static void decide_writers(tn_saver *s) {
     for (int r = 0; r < s->ranks && !tn__pending(); r++) {
         size_t bytes;
-        char *said = tn__saver_receive(s, r, "list", "come to save", &bytes);
+        char *said = tn__saver_receive(s, r, "list", "begun to save", &bytes);
         if (said && bytes) {
             read_list(s, r, said, bytes);
         }
         free(said);
     }
     if (!tn__pending()) {
-        tn__saver_forget(s); /* all have come, so all know its end */
+        tn__saver_forget(s); /* all have arrived, so all know that it ended */
     }
     if (!tn__pending() && tn__manifest_deal(s->manifest)) {
         tn__saver_prepare(s);
@@ -217,8 +217,7 @@ static bool copy_fits(const tn__state_item *old, const tn__state_item *item) {
            tn_dims_equal(tn_shape(a), tn_shape(b));
 }
 
-/* Copies what item has into the copy of the save before (NULL: a new one) and puts it in its
- * place. */
+/* Copies what item has into the copy of the previous save (NULL: a new one), which replaces it. */
 static bool copy_item(tn_saver *s, tn__state_item *item, tn__state_item *old) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -238,7 +237,7 @@ static bool copy_item(tn_saver *s, tn__state_item *item, tn__state_item *old) {
     return true;
 }
 
-/* What this rank does not write goes; the rest becomes copies where a thread writes them. */
+/* Drops what this rank does not write; copies the rest if a thread writes it. */
 static bool copy_state(tn_saver *s, tn__state *fresh) {
     bool copied = true;
     for (int i = 0; copied && i < fresh->count; i++) {
@@ -254,7 +253,7 @@ static bool copy_state(tn_saver *s, tn__state *fresh) {
 
 /* ---- A save ---------------------------------------------------------------------------------- */
 
-/* Until this rank knows what it writes. False: an error is pending, on every rank. */
+/* Returns when this rank knows what it writes. False: an error is pending, on every rank. */
 static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh) {
     if (!tn__pending() && tn__checkpoint_sound(c, s->operation)) {
         s->step = c->step;
@@ -268,9 +267,9 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
         decide_writers(s);
     }
     free(s->writes);
-    s->writes = tn__saver_receive(s, s->rank, "writes", "come to save", NULL);
+    s->writes = tn__saver_receive(s, s->rank, "writes", "begun to save", NULL);
     if (s->writes && strlen(s->writes) != (size_t)fresh->count) {
-        tn__raise(TN_EMISMATCH, s->operation, "rank 0 speaks of %zu tensors, but here are %d",
+        tn__raise(TN_EMISMATCH, s->operation, "rank 0 lists %zu tensors, but this rank has %d",
                   strlen(s->writes), fresh->count);
     }
     return !tn__pending();
@@ -283,7 +282,7 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     if (!agree_to_save(s, c, &fresh)) {
         tn__state_free(&fresh);
         s->sent[0] = 0;
-        /* what is wrong here alone, for those who have agreed and count on this rank */
+        /* an error of this rank alone, for those that have agreed and count on it */
         tn__saver_send(s, s->rank, "done", NULL, 0);
         if (s->rank == 0) {
             tn__saver_give_up(s);
@@ -302,7 +301,7 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     s->under_way = true;
     s->has_thread = s->options.behind && pthread_create(&s->thread, NULL, tn__saver_write, s) == 0;
     if (!s->has_thread) {
-        tn__saver_write(s); /* in this thread where no other can be had */
+        tn__saver_write(s); /* in this thread if no other can be started */
     }
 }
 
@@ -310,10 +309,10 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     if (!saver_sound(s, "saver_save")) {
         return tn_error();
     }
-    tn_error_record mine = {.status = TN_OK}; /* pending already: the others get it too */
+    tn_error_record mine = {.status = TN_OK}; /* pending already: also for the others */
     tn_error_take(&mine);
     if (tn_saver_wait(s) != TN_OK) {
-        if (mine.status != TN_OK) { /* the first stays */
+        if (mine.status != TN_OK) { /* the first error stays */
             tn_error_clear();
             tn_error_give(&mine);
         }
@@ -323,7 +322,7 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     tn__agree_begin();
     tn_error_give(&mine);
     begin_save(s, c);
-    tn__saver_part(s);
+    tn__saver_leave(s);
     mine = tn__agree_end();
     tn_error_give(&mine);
     return mine.status != TN_OK || s->options.behind ? tn_error() : tn_saver_wait(s);
@@ -341,7 +340,7 @@ tn_status tn_saver_wait(tn_saver *s) {
     tn__agree_begin();
     free(tn__saver_receive(s, -1, "end", "ended the save of", NULL));
     if (s->shared_error) {
-        tn__saver_part(s);
+        tn__saver_leave(s);
     }
     if (!s->options.behind) {
         tn__state_free(&s->state); /* no copies: they are the model's */

@@ -10,13 +10,14 @@
  * The K-th save of a job, in keys of the store:
  *
  *     K/R/list     rank R: its folder and step, and what it has (only if that is new)
- *     K/R/writes   rank 0: what of it R writes, a digit for each
+ *     K/R/writes   rank 0: which of it R writes, a digit for each
  *     K/R/done     rank R's thread: bytes of its file, digests of what it wrote
  *     K/-1/end     rank 0's thread: it is committed
- *     K/R/heard    rank R, after an error: it needs the store no more
+ *     K/R/heard    rank R, after an error: it no longer needs the store
  *
- * Each of them may be an error instead, which is raised where it is waited for: so all ranks raise
- * what went wrong on one. Nothing here is a collective, and a slow disk holds up no training.
+ * Each of them may be an error instead, which is raised by the ranks that wait for it: so all ranks
+ * raise what went wrong on one. Nothing here is a collective, and a slow disk does not hold up
+ * training.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_SAVER_H
 #define TERN_DISTRIBUTED_PARALLEL_SAVER_H
@@ -45,7 +46,7 @@ struct tn_saver {
     int lock;   /* of the folder, since the first save; -1 */
     char *made; /* the folder of the step that is being written; NULL: there is none */
 
-    /* The save under way. */
+    /* The current save. */
     bool under_way, has_thread;
     pthread_t thread;
     int64_t step;
@@ -62,23 +63,23 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
 
 /* Waits for a key until the deadline, or for rank 0's decision a little longer. The caller frees; a
  * 0 follows the bytes (NULL: they are not asked for). NULL after raising: what was sent as an
- * error, or TN_EPEER, which says who "has not come to save", if that is `late`, the step. */
+ * error, or TN_EPEER, which says who "has not begun to save", if that is `late`, the step. */
 char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes);
 
-/* After an error, which stays pending: rank 0, whose process as a rule serves the store, does not
- * go on, perhaps to its end, before the others have heard of it; but not for long. */
-void tn__saver_part(tn_saver *s);
+/* After an error, which stays pending: rank 0, whose process usually serves the store, waits a
+ * while until the others have read it, since it may end next. */
+void tn__saver_leave(tn_saver *s);
 
-/* Removes the keys of the save before, which no rank needs any more. Raises nothing. */
+/* Removes the keys of the previous save, which no rank needs any more. Raises nothing. */
 void tn__saver_forget(tn_saver *s);
 
 /* ---- write.c --------------------------------------------------------------------------------- */
 
-/* Writes the file of this rank of `saver` and sends that; on rank 0 commits then. Gives NULL and
- * raises nothing: what goes wrong is raised at the end of the save. */
+/* Writes the file of this rank of `saver` and sends that; on rank 0 commits then. Returns NULL and
+ * raises nothing: its errors are raised at the end of the save. */
 void *tn__saver_write(void *saver);
 
-/* Rank 0, with an error pending that the others have got: some of them may be writing all the same.
+/* Rank 0, with an error pending that the others have received: some of them may still be writing.
  * Waits for these and removes the step. */
 void tn__saver_give_up(tn_saver *s);
 
@@ -92,8 +93,8 @@ char *tn__step_path(const char *folder, int64_t step, bool made, const char *fil
 /* The newest committed step in a folder; -1: there is none, or after raising. */
 int64_t tn__step_newest(const char *folder, const char *operation);
 
-/* Makes the folder and takes its lock, once; removes what dead jobs have left in it, as far as that
- * can be removed. Then makes the folder of this step. False after raising. */
+/* Makes the folder and takes its lock, once; removes what dead jobs have left in it, as far as
+ * possible. Then makes the folder of this step. False after raising. */
 bool tn__saver_prepare(tn_saver *s);
 /* Every rank: makes the folder and takes its lock, which the first save would do. False after
  * raising, on rank 0 alone. */
@@ -105,8 +106,7 @@ void tn__saver_unlock(tn_saver *s);
 bool tn__saver_commit(tn_saver *s);
 /* Removes all committed steps. False after raising. */
 bool tn__saver_clear_steps(tn_saver *s);
-/* Removes what there is of a step that failed; needs no memory. The log says what cannot be
- * removed. */
+/* Removes what exists of a failed step; needs no memory. The log says what cannot be removed. */
 void tn__saver_discard(tn_saver *s);
 
 #endif

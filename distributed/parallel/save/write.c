@@ -1,4 +1,4 @@
-/* The half of a save that takes long: each rank writes its file, rank 0 commits. As a rule in a
+/* The half of a save that takes long: each rank writes its file, rank 0 commits. Usually in a
  * thread of its own, which has copies of everything and touches neither model nor group. */
 #include "core/clock.h"
 #include "core/error.h"
@@ -15,7 +15,7 @@
 
 /* ---- A rank's file --------------------------------------------------------------------------- */
 
-/* Called when the tensor's place in the file has come. */
+/* Called when the tensor's turn in the file comes. */
 static tn_tensor *give_item(const char *name, void *user) {
     tn__state_item *item = user;
     tn_tensor *t = tn_to(tn_reshape(item->tensor, TN_DIMS(tn_count(item->tensor))), tn_cpu());
@@ -38,7 +38,7 @@ static bool write_file(tn_saver *s, const char *path) {
     return tn__safetensors_write(w, path, false, s->operation) == TN_OK;
 }
 
-/* -1: it is not there. */
+/* -1: it does not exist. */
 static int64_t file_bytes(const char *path) {
     struct stat about;
     return stat(path, &about) == 0 ? about.st_size : -1;
@@ -69,7 +69,7 @@ static void write_part(tn_saver *s) {
 
 /* ---- Rank 0: what the others have written ---------------------------------------------------- */
 
-/* The file is there for rank 0 too, which the index will speak for. */
+/* Rank 0 must see the file too, since its index lists it. */
 static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
     tn__manifest_list *l = &s->manifest->lists[rank];
     if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {

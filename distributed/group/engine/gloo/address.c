@@ -5,8 +5,7 @@
  * are on one host when they have the same boot and the same network namespace; then they meet at
  * 127.0.0.1.
  *
- * Gloo's connections carry no secret, so an address that the whole internet may reach is taken only
- * when it was asked for.
+ * Gloo's connections carry no secret, so a public address is used only when it was asked for.
  */
 #define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
 #include "distributed/group/engine/gloo/gloo.h"
@@ -148,8 +147,7 @@ bool tn__address_is_public(const char *address) {
            (v6.s6_addr[0] & 0xfe) != 0xfc;
 }
 
-/* The address from which packets to `host` leave; false when it has none, or is not to be
- * reached. */
+/* The address from which packets to `host` leave; false when it has none, or is unreachable. */
 static bool address_toward(const char *host, char *address, bool *loopback) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_DGRAM}, *found = NULL;
     bool fine = false;
@@ -215,7 +213,7 @@ static void list_interfaces(const struct ifaddrs *all, const char *wanted, char 
     }
 }
 
-/* Where nothing was asked for. */
+/* When no interface was asked for. */
 static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all, char *address,
                            char *why) {
     const char *master = getenv("MASTER_ADDR");

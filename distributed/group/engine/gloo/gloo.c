@@ -1,9 +1,9 @@
 /* The engine "gloo": joining, waiting, failing, leaving. gloo.h says how its files fit together.
  *
  * Joining: every rank listens once for each peer, tells the store where, connects to all, and
- * touches all. Then the store is needed only to say goodbye. A failure is kept in `dead` and
- * `reason`, the first one of them; the connections are closed, so that peers notice, and nothing
- * more is run. An operation that another thread aborts is woken in its wait.
+ * touches all. Then the store is needed only to say goodbye. The first failure is kept in `dead`
+ * and `reason`; the connections are closed, so that peers notice, and nothing more is run. An
+ * operation that another thread aborts is woken in its wait.
  */
 #include "distributed/group/engine/gloo/gloo.h"
 
@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long the store may take to say goodbye, or to tell whether somebody did. */
+/* How long the store may take to say goodbye, or to say whether a peer did. */
 static const double goodbye_seconds = 1;
 
 /* ---- Failing --------------------------------------------------------------------------------- */
@@ -42,7 +42,7 @@ static void goodbye_key(char *key, size_t room, int rank) {
     snprintf(key, room, "gloo/left/%d", rank);
 }
 
-/* Whether peer said goodbye; `known`: the store could tell. */
+/* Whether peer said goodbye; `known`: whether the store could tell. */
 static bool has_left(tn__gloo *e, int peer, bool *known) {
     char key[64], ignored[TN_STORE_WHY];
     bool left = false;
@@ -153,7 +153,7 @@ static void hold_pipe_signal(sigset_t *before) {
     pthread_sigmask(SIG_BLOCK, &pipe, before);
 }
 
-/* Takes a signal that has come meanwhile, where the thread would be killed by it from now on. */
+/* Takes a SIGPIPE that has arrived in between, if it would kill the thread from now on. */
 static void release_pipe_signal(const sigset_t *before) {
     if (!sigismember(before, SIGPIPE)) {
         sigset_t pipe;
@@ -224,7 +224,7 @@ static void gloo_stop(tn_engine *base, const char *reason) {
     }
 }
 
-/* Whoever leaves says goodbye before its connections end; where the store cannot tell, it may
+/* A rank that leaves says goodbye before its connections end; if the store cannot tell, it may
  * have. */
 static void check_peer(tn__gloo *e, int peer, bool all) {
     char reason[TN_ENGINE_WHY] = "";
@@ -350,7 +350,7 @@ static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
     return w;
 }
 
-/* Where each peer finds this rank, as one value of the store: ranks times `size` bytes. NULL: no
+/* The endpoints for all peers, as one value of the store: ranks times `size` bytes. NULL: no
  * memory. */
 static char *own_endpoints(tn__gloo *e, size_t *size) {
     int ranks = e->base.ranks;
@@ -369,7 +369,7 @@ typedef struct joining {
     size_t endpoint_bytes;
 } joining;
 
-/* Connects to everybody, and touches everybody: from then on a failure is of an operation. */
+/* Connects to all peers and touches each: any later failure belongs to an operation. */
 static bool connect_all(tn__gloo *e, const void *user) {
     const joining *j = user;
     int rank = e->base.rank, ranks = e->base.ranks;
@@ -418,7 +418,7 @@ tn_engine *tn__gloo_new(const tn_engine_options *o, char *why) {
         snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
     }
     if (e && !gloo_join(e, o, why)) {
-        e->dead = TN_EPEER; /* nobody knows it yet: no goodbye */
+        e->dead = TN_EPEER; /* no peer knows it yet: no goodbye */
         gloo_destroy(&e->base);
         return NULL;
     }

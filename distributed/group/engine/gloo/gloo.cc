@@ -7,12 +7,12 @@
  * as of gloo in May 2022:
  *
  *   - When a connection ends, a wait throws where its buffer has a message that has not begun. One
- *     that is half done is forgotten. So every buffer also waits for a message that nobody sends.
+ *     that is half done is forgotten. So every buffer also waits for a message that is never sent.
  *   - It throws as well when the message was done and the connection ended while the waiting
  *     thread had not yet woken. What is done stays counted: a second wait takes it.
- *   - abortWaitRecv and abortWaitSend make a wait return false, also one that begins later.
+ *   - abortWaitRecv and abortWaitSend make a wait return false, even one that begins later.
  *   - A wait that times out closes all connections of the context.
- *   - close() resets a connection, and tells nobody on this side: waits must be woken.
+ *   - close() resets a connection, without notice on this side: waits must be woken.
  *     After it no memory is touched.
  *   - Destroying a connection is soft: what a finished wait has sent is delivered.
  *   - connect waits five times the context's time-out.
@@ -54,7 +54,7 @@ void give_reason(char *why, const char *text) {
     std::snprintf(why, TN_ENGINE_WHY, "%s", end ? end + 2 : text);
 }
 
-/* Calls f; where it throws, writes the reason and returns `otherwise`. */
+/* Calls f; if it throws, writes the reason and returns `otherwise`. */
 template <typename T, typename F> T guarded(T otherwise, char *why, F f) {
     try {
         return f();
@@ -68,7 +68,7 @@ template <typename T, typename F> T guarded(T otherwise, char *why, F f) {
     return otherwise;
 }
 
-/* Never 0, which gloo takes for "no limit", and below what its clock arithmetic bears. */
+/* Never 0, which gloo takes for "no limit", and small enough for its clock arithmetic. */
 std::chrono::milliseconds milliseconds(double seconds) {
     const double most = 100.0 * 3600.0;
     double bounded = seconds > most ? most : seconds;
@@ -76,7 +76,7 @@ std::chrono::milliseconds milliseconds(double seconds) {
                                                      : 1);
 }
 
-const uint64_t heartbeat = 0; /* the tag of the message that nobody sends */
+const uint64_t heartbeat = 0; /* the tag of the message that is never sent */
 
 tn__wire *open_wire(const char *address, int rank, int ranks, double timeout, char *why) {
     return guarded<tn__wire *>(nullptr, why, [&] {
@@ -169,8 +169,8 @@ void wake_wait(tn__wire *w, int peer) {
     });
 }
 
-/* A wait that has been woken before it begins: it throws all the same when the connection has
- * ended, for the message that nobody sends has not begun. */
+/* A wait that has been woken before it begins: it still throws when the connection has ended, since
+ * the message that is never sent has not begun. */
 bool is_lost(tn__wire *w, int peer, char *why) {
     return !guarded(false, why, [&] {
         UnboundBuffer &buffer = buffer_of(w, peer);

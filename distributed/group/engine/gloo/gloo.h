@@ -7,9 +7,9 @@
  *     address.c    at which of this host's addresses the others can reach it
  *
  * gloo's own collectives are not used. Here a deadline bounds an operation and not each of its
- * waits; a wait knows the rank that it waits for; another thread can end it; reductions go in the
+ * waits; a wait knows the rank that it waits for; another thread can end it; reductions are in the
  * order of the ranks, with one rounding; and a message's tag says what is in it, so that ranks
- * which disagree meet the deadline and not each other's memory.
+ * which disagree time out instead of writing to each other's memory.
  */
 #ifndef TERN_DISTRIBUTED_GROUP_GLOO_H
 #define TERN_DISTRIBUTED_GROUP_GLOO_H
@@ -34,8 +34,8 @@ typedef enum tn__arrival {
     TN__LOST   /* the connection is closed or failed */
 } tn__arrival;
 
-/* Reasons go to why[TN_ENGINE_WHY]. Only wake and close may be called by another thread
- * meanwhile. */
+/* Reasons go to why[TN_ENGINE_WHY]. Only wake and close may be called by another thread at the same
+ * time. */
 typedef struct tn__gloo_api {
     size_t size; /* sizeof(tn__gloo_api) of the build that filled it */
     uint32_t version;
@@ -43,8 +43,8 @@ typedef struct tn__gloo_api {
     /* Listens at a numeric address. Later, `connect` waits at most `timeout` seconds. NULL: see
      * why. */
     tn__wire *(*open)(const char *address, int rank, int ranks, double timeout, char *why);
-    /* Where peer finds this rank: what it gives to its `connect`. At most TN__ENDPOINT bytes, as
-     * many for every peer. */
+    /* The address of this rank for peer, which passes it to its `connect`. At most TN__ENDPOINT
+     * bytes, as many for every peer. */
     size_t (*endpoint)(tn__wire *w, int peer, void *bytes);
     bool (*connect)(tn__wire *w, int peer, const void *endpoint, size_t bytes, char *why);
 
@@ -56,16 +56,16 @@ typedef struct tn__gloo_api {
     /* Waits for the oldest message to peer (is_send), or from it, that has not been waited for.
      * Both ranks start their messages in the same order, so they are done in this order. */
     tn__arrival (*wait)(tn__wire *w, int peer, bool is_send, double seconds, char *why);
-    /* Makes a wait for this peer return TN__WOKEN: the one that is under way, or the next. */
+    /* Makes a wait for this peer return TN__WOKEN: the current one, or the next. */
     void (*wake)(tn__wire *w, int peer);
-    /* Whether the connection has ended, see why then. Does not wait; not beside a wait for this
+    /* Whether the connection has ended, see why then. Does not wait; not during a wait for this
      * peer. */
     bool (*lost)(tn__wire *w, int peer, char *why);
 
-    /* Closes all connections at once; what is on its way is lost, and no memory is touched any
+    /* Closes all connections at once; messages in flight are lost, and no memory is touched any
      * more. */
     void (*close)(tn__wire *w);
-    /* What has been waited for still arrives. */
+    /* Messages that have been waited for still arrive. */
     void (*destroy)(tn__wire *w);
 } tn__gloo_api;
 
@@ -82,7 +82,7 @@ typedef struct tn__started {
     bool is_send;
 } tn__started;
 typedef struct tn__batch {
-    tn__started *started; /* room for two with each rank */
+    tn__started *started; /* two for each rank */
     int n;
 } tn__batch;
 
@@ -93,16 +93,16 @@ typedef struct tn__gloo {
     const tn__gloo_api *api;
     tn__wire *wire;
     tn_store *store;           /* held */
-    uint64_t collectives;      /* so far: every rank counts the same */
+    uint64_t collectives;      /* so far: the same on every rank */
     uint64_t *sent, *received; /* [ranks], by send and recv */
     tn__batch batches[TN__BATCHES];
     void *scratch;
     size_t scratch_bytes;
-    double begun, deadline; /* of the operation under way */
+    double begun, deadline; /* of the current operation */
 
     pthread_mutex_t lock; /* for what abort touches: */
     bool running;
-    int waiting;    /* for this peer; -1: not now */
+    int waiting;    /* for this peer; -1: none */
     tn_status dead; /* TN_OK while alive */
     char reason[TN_ENGINE_WHY];
 } tn__gloo;
@@ -126,7 +126,7 @@ bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t);
 /* ---- Addresses ------------------------------------------------------------------------------- */
 
 /* Every rank calls with the same key: gives `mine` and gets everyone's (values[ranks], to be freed
- * with tn__gloo_forget). False with a reason that names the ranks which did not come. */
+ * with tn__gloo_forget). False with a reason that names the ranks that did not arrive. */
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
                    tn_store_value *values, char *why);
 void tn__gloo_forget(tn_store_value *values, int n);

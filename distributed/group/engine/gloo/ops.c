@@ -1,11 +1,12 @@
 /* The operations of the engine "gloo", made of messages between two ranks.
  *
  *     reductions   Each rank reduces one slice: it gets that slice from all others, reduces in the
- *                  order of the ranks, and gives the result to whoever wants it. As many bytes
- *                  travel as in a ring, in two steps and not in 2(N-1), and a bf16 is rounded once.
- *                  Long arrays go in blocks: while one is reduced, the next is on its way.
- *     broadcast    A binomial tree, in pieces, so that all its levels work at once.
- *     the others   Straight from who has it to who wants it.
+ *                  order of the ranks, and sends the result to the ranks that want it. As many
+ *                  bytes are sent as in a ring, in two steps and not in 2(N-1), and a bf16 is
+ *                  rounded once. Long arrays go in blocks: while one is reduced, the next is in
+ *                  flight.
+ *     broadcast    A binomial tree, in pieces, so that all its levels work at the same time.
+ *     the others   Straight from the rank that has it to the one that wants it.
  */
 #include "distributed/group/engine/gloo/gloo.h"
 
@@ -41,7 +42,7 @@ static void copy_bytes(void *to, const void *from, int64_t bytes) {
     }
 }
 
-/* The peer at distance i = 1 … N-1: all ranks begin with different ones. */
+/* The peer at distance i = 1 … N-1: each rank begins with a different one. */
 static int peer_after(const tn__gloo *e, int i) {
     return (e->base.rank + i) % e->base.ranks;
 }
@@ -95,13 +96,13 @@ typedef struct reduction {
     uint64_t tag;
 } reduction;
 
-/* Rank r's slice of the block that is being reduced; the own one holds the result where there is no
- * other place for it. */
+/* Rank r's slice of the block that is being reduced; this rank's own holds the result when there is
+ * no other place for it. */
 static char *scratch_of(const tn__gloo *e, const reduction *d, int64_t block, int r) {
     return d->scratch + ((block & 1) * e->base.ranks + r) * d->cut.piece * d->size;
 }
 
-/* Sends everybody its slice of the block, and receives everybody's of the own slice. */
+/* Sends each rank its slice of the block, and receives this rank's slice from all. */
 static bool exchange_slices(tn__gloo *e, const reduction *d, int64_t block) {
     tn__batch *b = &e->batches[block & 1];
     int64_t own = slice_of(&d->cut, block, e->base.rank, d->size).bytes;
@@ -117,7 +118,7 @@ static bool exchange_slices(tn__gloo *e, const reduction *d, int64_t block) {
     return true;
 }
 
-/* Reduces the own slice of a block that has arrived; returns where the result is. */
+/* Reduces this rank's slice of a block that has arrived; returns where the result is. */
 static char *reduce_slice(const tn__gloo *e, const reduction *d, int64_t block, const void **x) {
     const tn_transfer *t = d->t;
     int rank = e->base.rank;
@@ -137,7 +138,7 @@ static char *reduce_slice(const tn__gloo *e, const reduction *d, int64_t block, 
     return y;
 }
 
-/* Gives the reduced slice to those who want it, and receives theirs. */
+/* Sends the reduced slice to the ranks that want it, and receives theirs. */
 static bool share_slice(tn__gloo *e, const reduction *d, int64_t block, const char *result) {
     const tn_transfer *t = d->t;
     tn__batch *b = &e->batches[2 + (block & 1)];
@@ -205,8 +206,8 @@ static bool receive_piece(tn__gloo *e, int parent, uint64_t tag, char *data, int
                             data + piece * PIECE, piece_bytes(bytes, piece));
 }
 
-/* Ranks count from the root: v gets from v - subtree_size(v), and gives to v + each smaller power
- * of two, the largest subtree first. The next piece is on its way while one is passed on. */
+/* Ranks count from the root: v receives from v - subtree_size(v), and sends to v + each smaller
+ * power of two, the largest subtree first. The next piece is in flight while one is passed on. */
 static bool gloo_broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     int ranks = e->base.ranks, root = t->root, v = (e->base.rank - root + ranks) % ranks;
     int size = subtree_size(v, ranks), parent = (v - size + root + ranks) % ranks;
@@ -248,7 +249,7 @@ static bool swap_steps(tn__gloo *e, const char *send, int64_t step, char *receiv
     return tn__gloo_finish(e, b);
 }
 
-/* In place a block might arrive where one is that has not been sent: a copy is sent. */
+/* In place, a block might overwrite one that has not been sent: a copy is sent. */
 static bool all_to_all(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
     const char *in = t->in;
     if (t->in == t->out && bytes > 0) {
@@ -292,7 +293,7 @@ static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint6
     return tn__gloo_finish(e, b);
 }
 
-/* Every rank touches every other: who does not come is the one that is waited for. */
+/* Every rank touches every other: the missing one is the one that is waited for. */
 static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
     tn__batch *b = &e->batches[0];
     for (int i = 1; i < e->base.ranks; i++) {
@@ -303,7 +304,7 @@ static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
     return tn__gloo_finish(e, b);
 }
 
-/* Only two ranks take part, so these are counted for each pair. An empty message travels too: recv
+/* Only two ranks take part, so these are counted for each pair. An empty message is sent too: recv
  * waits for send. */
 static bool point_to_point(tn__gloo *e, const tn_transfer *t, int64_t bytes) {
     tn__batch *b = &e->batches[0];

@@ -3,10 +3,10 @@
  * Each ordered pair of ranks has a lane, a ring of bytes with one writer and one reader. A message
  * is an envelope and the elements. The sender is done when the last byte is in the lane.
  *
- * A rank that has to wait, for whatever reason, takes what others have sent to it out of the lanes
- * and keeps it as letters until it receives them. So a send ends as soon as its receiver waits
- * anywhere in the engine, and two ranks that send to each other first and receive then
- * do not block each other.
+ * A rank that has to wait, for any reason, takes what others have sent to it out of the lanes and
+ * keeps it as letters until it receives them. So a send ends as soon as its receiver waits anywhere
+ * in the engine, and two ranks that first send to each other and then receive do not block each
+ * other.
  */
 #include "core/memory.h"
 #include "distributed/group/engine/shm/shm.h"
@@ -39,7 +39,7 @@ static int64_t least_of(int64_t a, int64_t b) {
 
 /* ---- The ring -------------------------------------------------------------------------------- */
 
-/* Both may move at once, so that the other side can go on meanwhile. */
+/* At most a quarter of the ring, so that both sides can work at the same time. */
 static int64_t lane_portion(const tn__shm *e, int64_t bytes) {
     return least_of(bytes, (int64_t)e->lane_size / 4);
 }
@@ -65,7 +65,7 @@ static void lane_take(tn__shm *e, int from, void *to, int64_t bytes) {
     }
 }
 
-/* Writes as much as there is room for; returns how much. */
+/* Writes as much as fits; returns how much. */
 static int64_t lane_put(tn__shm *e, int to, const void *from, int64_t bytes) {
     tn__shm_lane *l = lane_of(e, e->base.rank, to);
     char *ring = ring_of(e, e->base.rank, to);

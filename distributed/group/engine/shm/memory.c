@@ -1,16 +1,15 @@
 /* The memory of the engine "shm": blocks without a name (memfd) that the ranks of one host map.
  *
- * Nothing lies in /dev/shm, which is small in containers, and nothing stays behind when the ranks
- * are killed. A rank opens another one's block through /proc, and believes in it when process and
- * memory are this user's, the process is the very one that was named (numbers come back), and the
- * size is sealed: a stranger's file that became shorter would be SIGBUS. Pages are taken when a
- * block is made: running out of memory is then an error of that call and not a signal (SIGBUS) at a
- * first touch.
+ * Nothing is in /dev/shm, which is small in containers, and nothing is left over when the ranks are
+ * killed. A rank opens another one's block through /proc, and trusts it when process and memory are
+ * this user's, the process is the very one that was named (pids are reused), and the size is
+ * sealed: a file that someone else truncated would mean SIGBUS. Pages are allocated when a block is
+ * made: running out of memory is then an error of that call and not SIGBUS at the first touch.
  *
  * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part
- * keeps the mapping until all have freed theirs, since the others may still be moving bytes from
- * and to theirs, and name them by region and offset. A child of fork reads its parent's regions;
- * what it writes is its own (its gradients, in buckets of the parent).
+ * keeps the mapping until all have freed theirs, since the others may still be moving bytes between
+ * theirs, and name them by region and offset. A child of fork reads its parent's regions; what it
+ * writes is private (its gradients, in buckets of the parent).
  */
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
 #include "core/descriptor.h"
@@ -28,7 +27,7 @@
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* Taking more pages than there are would wake the kernel's killer of processes before it fails. */
+/* Allocating more pages than there are would invoke the kernel's OOM killer before it fails. */
 static bool fits_machine(size_t bytes) {
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
     return pages <= 0 || bytes / (size_t)size < (size_t)pages;
@@ -69,7 +68,7 @@ static uint64_t read_start(int folder) {
         close(fd);
     }
     text[got > 0 ? got : 0] = 0;
-    const char *at = strrchr(text, ')'); /* the name before it may hold anything; see proc(5) */
+    const char *at = strrchr(text, ')'); /* the name before it may contain anything; see proc(5) */
     for (int field = 2; at && field < 22; field++) {
         at = strchr(at + 1, ' ');
     }
@@ -96,7 +95,8 @@ tn__shm_process tn__shm_this_process(void) {
     return (tn__shm_process){.pid = pid, .start = tn__shm_start(pid)};
 }
 
-/* 0, or an errno of tn__shm_open. The folder stays that process's, whoever has the number later. */
+/* 0, or an errno of tn__shm_open. The folder remains that process's even if the number is
+ * reused. */
 static int check_process(int folder, const tn__shm_process *process) {
     struct stat about;
     if (fstat(folder, &about) != 0 || read_start(folder) != process->start) {
@@ -146,7 +146,7 @@ static void keep_writes(void) {
         (void)mmap(g->base, g->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, g->fd, 0);
         close(g->fd);
     }
-    mapped = NULL; /* a child of its own keeps what it has written */
+    mapped = NULL; /* its own children keep what it has written */
 }
 
 __attribute__((constructor)) static void care_for_fork(void) {
@@ -179,8 +179,8 @@ static size_t round_up(size_t bytes, size_t to) {
     return (bytes + to - 1) / to * to;
 }
 
-/* Two parts at a distance of a large power of two share cache sets, and adding them runs at a
- * seventh of the speed: each part begins a page and some lines later than that. */
+/* Two parts that are a large power of two apart share cache sets, and adding them runs at a seventh
+ * of the speed: so the distance is a page and some lines more. */
 static size_t stride_for(size_t bytes) {
     return round_up(bytes, TN__SHM_PAGE) + TN__SHM_PAGE + 256;
 }
@@ -206,8 +206,7 @@ static void reap_regions(tn__shm *e) {
     }
 }
 
-/* Maps the region behind fd, which is its own from then on, and takes my part's pages. Returns 0 or
- * errno. */
+/* Maps the region of fd, which it takes over, and allocates my part's pages. Returns 0 or errno. */
 static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
     size_t from = (size_t)e->base.rank * g->stride;
     size_t to = e->base.rank == e->base.ranks - 1 ? g->bytes : from + g->stride;
@@ -224,12 +223,13 @@ static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
     return 0;
 }
 
-/* Rank 0, before the others come: makes the memory and says where. A descriptor, or -1 with
+/* Rank 0, before the others arrive: makes the memory and says where it is. A descriptor, or -1 with
  * errno. */
 static int announce_region(tn__shm *e, size_t bytes, size_t whole) {
     tn__shm_control *c = e->control;
     struct stat about = {0};
-    int fd = tn__shm_create(bytes > whole ? bytes : whole); /* less than its part: it has wrapped */
+    int fd =
+        tn__shm_create(bytes > whole ? bytes : whole); /* less than its part: the product wrapped */
     if (fd >= 0 && fstat(fd, &about) != 0) {
         close(fd);
         fd = -1;
@@ -266,7 +266,7 @@ static bool all_have(const tn__shm *e) {
     return true;
 }
 
-/* Makes g everybody's memory. False when a rank has none for it, or the group has failed. */
+/* Makes g the memory of all ranks. False when a rank has none for it, or the group has failed. */
 static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double deadline) {
     const tn__shm_record mine = {.print = tn__fingerprint_of_alloc(bytes)};
     int fd = e->base.rank == 0 ? announce_region(e, bytes, g->bytes) : -1;

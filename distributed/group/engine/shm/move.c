@@ -1,15 +1,15 @@
 /* Collectives of the engine "shm".
  *
- * Arriving, each rank says what it is about to do and where its buffers lie. All compare, and all
- * decide alike which way the bytes go:
+ * On arrival each rank says what it is about to do and where its buffers are. All compare, and all
+ * make the same choice of how the bytes move:
  *
- *   directly   what others read lies in memory of alloc: each rank reads it from there into its own
+ *   directly   what others read is in memory of alloc: each rank reads it from there into its own
  *              result. An all-reduce goes further: rank r reduces the r-th slice of all buffers and
  *              writes it into all of them, so each byte is read once and written once.
  *   staged     otherwise, a chunk at a time: each rank copies its part of the chunk into a slot
  *              that all see, all meet, each reads what it needs from the slots. A rank has two
  *              slots and uses them in turn: when it fills one again, all have arrived at the
- *              chunk between, hence left this one.
+ *              chunk between, and so have left this one.
  *
  * Both read through a view: where the bytes of each rank are.
  */
@@ -18,7 +18,7 @@
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* Of the collective at which all have met last. */
+/* Of the last collective at which all have met. */
 static const tn__shm_record *record_at(const tn__shm *e, int rank) {
     return &e->control->seats[rank].records[e->collectives % 2];
 }
@@ -41,7 +41,7 @@ tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline) 
     return TN_OK;
 }
 
-/* Whether all ranks' inputs (and outputs) lie where all can reach them. */
+/* Whether all ranks' inputs (and outputs) are where all can reach them. */
 static bool all_placed(const tn__shm *e, bool outputs) {
     bool placed = true;
     for (int r = 0; r < e->base.ranks; r++) {
@@ -60,7 +60,7 @@ static bool any_in_place(const tn__shm *e) {
 }
 
 static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
-    /* 0 where there is none */
+    /* 0 if there is none */
     const tn__shm_record *root = record_at(e, record_at(e, 0)->print.root);
     switch (t->kind) {
     case TN_ALL_REDUCE:
@@ -80,7 +80,7 @@ static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
 
 /* ---- Directly -------------------------------------------------------------------------------- */
 
-/* My slice of a reduction, into all outputs that there are. */
+/* My slice of a reduction, into all outputs. */
 static void reduce_directly(tn__shm *e, const tn_transfer *t, const tn__view *v) {
     char *out[TN__SHM_RANKS] = {NULL};
     int outs = 0;
@@ -102,7 +102,7 @@ static tn_status run_directly(tn__shm *e, const tn_transfer *t) {
     } else {
         tn__view_read(&v, t);
     }
-    return tn__shm_barrier(e, t->deadline); /* nobody reads or writes my buffers after this */
+    return tn__shm_barrier(e, t->deadline); /* no rank reads or writes my buffers after this */
 }
 
 /* ---- Staged ---------------------------------------------------------------------------------- */
@@ -111,7 +111,7 @@ static char *slot_of(const tn__shm *e, int rank, uint64_t chunk) {
     return e->slots + ((size_t)rank * 2 + chunk % 2) * e->slot_size;
 }
 
-/* How many parts of my input others may read. */
+/* How many parts of my input the others may read. */
 static int parts_of(const tn__shm *e, const tn_transfer *t) {
     bool is_root = e->base.rank == t->root;
     switch (t->kind) {
@@ -140,8 +140,7 @@ static void fill_slot(const tn__shm *e, const tn_transfer *t, const tn__view *v)
     }
 }
 
-/* Where there are many ranks, each reduces a slice of the chunk in its slot, for the others to
- * read. */
+/* With many ranks, each reduces a slice of the chunk in its slot, for the others to read. */
 static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const tn__view *v) {
     int64_t begin, end;
     tn__view_slice(v, e->base.rank, &begin, &end);

@@ -1,4 +1,4 @@
-/* The engine "shm": ranks are processes of one host. shm.h tells how its parts fit together.
+/* The engine "shm": ranks are processes of one host. shm.h says how its parts fit together.
  *
  * Joining: rank 0 makes the block and writes to the store where it is; the others open it, say so
  * in the store, and take their seats; then all meet twice, to open each other's processes in
@@ -20,8 +20,8 @@ const uint64_t tn__shm_magic = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
 /* Slots of 512 KiB, less where many ranks share the cache. */
 enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
 
-/* Ranks other than 0 wait for it this long past the deadline, in seconds:
- * it can say who has not come. */
+/* Other ranks wait for rank 0 this long past the deadline, in seconds: it can say who is
+ * missing. */
 static const double GRACE = 1;
 
 /* ---- The block ------------------------------------------------------------------------------- */
@@ -145,7 +145,7 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char 
 
 /* ---- The others ------------------------------------------------------------------------------ */
 
-/* What has been announced may have ended since, and its number be a stranger's by now. */
+/* The announced process may have ended since, and its number may have been reused. */
 static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why) {
     if (a->failed) {
         snprintf(why, TN_ENGINE_WHY, "rank 0 has no shared memory: %s", strerror(a->failed));
@@ -297,7 +297,7 @@ static tn__shm *shm_make(const tn_engine_options *o) {
     return e;
 }
 
-/* All have the block: meet, and be told from now on when somebody ends. */
+/* All have the block: meet, and from now on notice when a rank ends. */
 static tn_status shm_meet(tn__shm *e, const tn_engine_options *o, char *why) {
     double deadline = o->rank == 0 ? o->deadline : o->deadline + GRACE;
     tn_status status = tn__shm_barrier(e, deadline);

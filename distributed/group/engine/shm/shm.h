@@ -10,7 +10,7 @@
  *
  *     control | seat of each rank | lane for each pair | bytes of the lanes | slots of each rank
  *
- * Everything in it is plain data with atomic words: whoever is killed leaves nothing locked.
+ * Everything in it is plain data with atomic words: a rank that is killed leaves nothing locked.
  */
 #ifndef TERN_DISTRIBUTED_GROUP_SHM_H
 #define TERN_DISTRIBUTED_GROUP_SHM_H
@@ -40,7 +40,7 @@ typedef struct tn__shm_announcement {
     int32_t failed; /* errno, and then there is no block */
 } tn__shm_announcement;
 
-/* Where a buffer lies in memory of alloc: the same for every rank. */
+/* Where a buffer is in memory of alloc: the same for every rank. */
 typedef struct tn__shm_place {
     int64_t region; /* -1: in none */
     uint64_t offset;
@@ -55,7 +55,8 @@ typedef struct tn__shm_record {
 
 /* One rank, as the others see it. */
 typedef struct tn__shm_seat {
-    /* The futex on which this rank sleeps: it grows with whatever the rank may be waiting for. */
+    /* The futex on which this rank sleeps: it grows with every event that the rank may be waiting
+     * for. */
     _Alignas(128) _Atomic uint32_t bell;
     _Atomic uint32_t sleeping;
     _Alignas(128) _Atomic uint64_t steps; /* barriers at which it has arrived */
@@ -65,11 +66,11 @@ typedef struct tn__shm_seat {
     _Atomic bool left;
     int alloc_error; /* errno of its part of an allocation */
     /* Of the collectives with even and odd numbers: a rank writes the next one while others still
-     * read this one, but nobody is two ahead. */
+     * read this one, but none is two ahead. */
     tn__shm_record records[2];
 } tn__shm_seat;
 
-/* Bytes on their way from one rank to another: a ring. */
+/* Bytes in flight from one rank to another: a ring. */
 typedef struct tn__shm_lane {
     _Alignas(128) _Atomic uint64_t written; /* by the sender; both count from the beginning */
     _Alignas(128) _Atomic uint64_t taken;   /* by the receiver */
@@ -79,7 +80,7 @@ typedef struct tn__shm_control {
     uint64_t magic, nonce;
     uint64_t bytes; /* of the whole block */
     int32_t ranks;
-    /* Memory that rank 0 has just made for everybody. */
+    /* Memory that rank 0 has just made for all ranks. */
     int32_t region_fd;
     uint64_t region_inode;
 
@@ -104,7 +105,7 @@ typedef struct tn__shm_region {
     bool freed;           /* by this rank */
 } tn__shm_region;
 
-/* Bytes that came while this rank waited for something else. */
+/* Bytes that arrived while this rank waited for something else. */
 typedef struct tn__shm_letter tn__shm_letter;
 
 typedef struct tn__shm {
@@ -129,17 +130,17 @@ typedef struct tn__shm {
 
 /* ---- sync.c ------------------------------------------------------------------------------ */
 
-/* Sleeping until something has changed. The condition is looked at between the calls:
+/* Sleeping until something has changed. The condition is checked between the calls:
  *
  *     tn__shm_wait w = tn__shm_wait_begin(e, from, deadline);
  *     while (!condition && status == TN_OK) { status = tn__shm_wait_more(e, &w); }
  *
- * Whoever is found to be gone may have done its part before, so the condition gets one more
- * look. */
+ * A rank that is found to be gone may have done its part before, so the condition is checked once
+ * more. */
 typedef struct tn__shm_wait {
-    uint32_t seen; /* the bell, before the condition was looked at */
+    uint32_t seen; /* the bell, before the condition was checked */
     int from;      /* who is waited for; -1: all */
-    bool comes;    /* `from` has to send, which it will not from inside a collective */
+    bool comes;    /* waits for a send, which `from` cannot do inside a collective */
     bool may_leave;
     double deadline;
     enum { TN__SHM_FINE, TN__SHM_LATE, TN__SHM_LEFT, TN__SHM_DIED, TN__SHM_ELSEWHERE } trouble;
@@ -154,11 +155,11 @@ void tn__shm_ring(tn__shm *e, int rank);
 /* All ranks arrive; what they wrote before is seen by all after. */
 tn_status tn__shm_barrier(tn__shm *e, double deadline);
 
-/* Says in my seat what I am doing, and that it is done. Allocations have no number of their own. */
+/* Says in my seat what I am doing, and that it is done. Allocations are not numbered. */
 void tn__shm_enter(tn__shm *e, int kind, uint64_t sequence);
 void tn__shm_leave(tn__shm *e);
 
-/* The first failure of any rank is everybody's. Returns its status. */
+/* The first failure of any rank is the group's. Returns its status. */
 tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 /* TN_OK while there is none; why may be NULL */
 tn_status tn__shm_failed(const tn__shm *e, char *why);
@@ -166,12 +167,12 @@ tn_status tn__shm_failed(const tn__shm *e, char *why);
 /* Whether a rank has died or given up, or with `all` has left, without waiting. */
 tn_status tn__shm_look(tn__shm *e, bool all);
 
-/* Opens the peers' processes, to be told when they end. Between two barriers. */
+/* Opens the peers' processes, to notice when they end. Between two barriers. */
 tn_status tn__shm_watch(tn__shm *e);
 
 /* ---- memory.c ---------------------------------------------------------------------------- */
 
-/* How large the block of so many ranks is, and what it begins with. */
+/* The size of the block for so many ranks, and the number it begins with. */
 TN_API size_t tn__shm_block(int ranks);
 TN_API extern const uint64_t tn__shm_magic;
 
@@ -181,12 +182,12 @@ TN_API uint64_t tn__shm_start(int pid); /* 0: there is no such process */
 /* `bytes` of new memory that has no name and keeps its size; a file descriptor, or -1 with errno.
  */
 TN_API int tn__shm_create(size_t bytes);
-/* Takes pages for this part of it now, or returns errno: a page that is missing later would be
+/* Allocates the pages of this part now, or returns errno: a page that is missing later would mean
  * SIGBUS. */
 int tn__shm_reserve(int fd, size_t offset, size_t bytes);
-/* The memory of `bytes` behind a descriptor of another process. -1 with errno: ESRCH when it is not
- * that process, EPERM when process or memory are another user's, ESTALE for what is no such memory,
- * or could become shorter under those who have mapped it. */
+/* Opens the memory of `bytes` that a descriptor of another process refers to. -1 with errno: ESRCH
+ * when it is not that process, EPERM when process or memory are another user's, ESTALE for anything
+ * else, or memory that could still be truncated while it is mapped. */
 int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes);
 
 void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why);
@@ -206,7 +207,7 @@ tn_status tn__shm_collective(tn__shm *e, const tn_transfer *t);
 
 tn_status tn__shm_send(tn__shm *e, const tn_transfer *t);
 tn_status tn__shm_recv(tn__shm *e, const tn_transfer *t);
-/* Takes in what others have sent, so that two ranks that send to each other both go on. */
+/* Takes in what others have sent, so that two ranks that send to each other both continue. */
 tn_status tn__shm_take_letters(tn__shm *e);
 void tn__shm_free_letters(tn__shm *e);
 

@@ -1,16 +1,16 @@
 /* How the ranks of the engine "shm" wait for each other.
  *
- * Each rank has a bell, a word that grows with everything it may be waiting for. It looks at its
- * condition, and when that does not hold, watches the bell for some microseconds and then sleeps on
- * it as a futex; whoever changes something rings. Sleeps are short,
- * so that a rank looks up now and then:
+ * Each rank has a bell, a word that grows with everything it may be waiting for. It checks its
+ * condition, and if that does not hold, watches the bell for some microseconds and then sleeps on
+ * it as a futex; a rank that changes something rings. Sleeps are short, so that a rank checks now
+ * and then:
  *
  *   - Has the group failed? The first failure of any rank is written into the control block.
  *   - Has a rank left (it said so in its seat), or died? Each rank holds a descriptor of every
- *     other process (pidfd), which the kernel marks when the process ends, by whatever means.
+ *     other process (pidfd), which the kernel marks when the process ends, however it ends.
  *     Robust mutexes would notice as well, but only from the first operation on, and they belong to
  *     one thread.
- *   - Is the rank that should send to me in a collective instead? It cannot come out without me.
+ *   - Is the rank that should send to me in a collective instead? It cannot finish without me.
  *   - Has the deadline passed?
  */
 #include "core/descriptor.h"
@@ -66,7 +66,7 @@ static void tell_doing(const tn__shm *e, int rank, char *text, size_t room) {
     } else if (sequence == 0) {
         snprintf(text, room, "has not begun its first operation");
     } else {
-        snprintf(text, room, "has finished operation %llu and not come back", sequence);
+        snprintf(text, room, "has finished operation %llu and begun no other", sequence);
     }
 }
 

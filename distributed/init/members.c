@@ -1,14 +1,14 @@
-/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and says the result
- * to everybody under one key, so that N ranks need N waits and not N². When the result does not
- * come either, a rank looks itself who is missing. A rank that has ended will not come: where the
- * launcher says so, nobody waits for it.
+/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and gives all the
+ * result under one key, so that N ranks need N waits and not N². If the result does not arrive
+ * either, a rank checks itself which are missing. If the launcher says that a rank has ended, no
+ * one waits for it.
  *
  *     rank.R    "RANKS VERSION HOST CPUS GPUS GPU NCCL WHO"
  *     result    "+" and a line for each rank;
  *               or "p" (TN_EPEER) or "m" (TN_EMISMATCH) and the reason
  */
 #define _GNU_SOURCE
-#include "distributed/init/meet.h"
+#include "distributed/init/members.h"
 
 #include "core/buffer.h"
 #include "core/memory.h"
@@ -22,7 +22,8 @@
 /* The result of rank 0 may come so much later than its deadline. */
 #define GRACE_SECONDS 1.0
 
-/* Between two looks whether who is waited for has ended, and then for what it wrote before that. */
+/* Between two checks whether the awaited rank has ended; also the wait for what it wrote before
+ * that. */
 #define LOOK_SECONDS 1.0
 #define LAST_LOOK_SECONDS 0.25
 
@@ -57,7 +58,7 @@ static bool next_word(const char **at, char *text, size_t room) {
     return true;
 }
 
-/* What rank `rank` says about itself. False with a reason when it belongs to something else. */
+/* What rank `rank` says about itself. False with a reason when it belongs to another world. */
 static bool read_line(const char *line, int rank, int ranks, tn__member *m, char *why) {
     char count[16], version[32], mine[32], gpus[16], gpu[16], nccl[16];
     const char *at = line;
@@ -99,8 +100,8 @@ static size_t add_ranks(char *text, size_t used, size_t room, int first, int las
     return used + (size_t)n;
 }
 
-/* A store answers some ten thousand times a second: of very many ranks only the first are looked
- * for. */
+/* A store answers some ten thousand times a second: with very many ranks only the first are
+ * checked. */
 static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why) {
     char text[256] = "", rest[64] = "", key[KEY], unused[TN_STORE_WHY];
     double deadline = tn__now() + GRACE_SECONDS;
@@ -122,14 +123,14 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
         add_ranks(text, used, sizeof(text), first, rank - 1);
     }
     if (rank < ranks) {
-        snprintf(rest, sizeof(rest), "; nobody has looked for those from %d on", rank);
+        snprintf(rest, sizeof(rest), "; ranks from %d on were not checked", rank);
     }
     if (missing == 0) {
         return say_why(why, TN_EPEER,
-                       "all %d ranks have come, but too late: it took %.1f seconds%s", rank,
+                       "all %d ranks have arrived, but too late: it took %.1f seconds%s", rank,
                        seconds, rest);
     }
-    return say_why(why, TN_EPEER, "rank%s %s of %d %s not come within %.1f seconds%s",
+    return say_why(why, TN_EPEER, "rank%s %s of %d %s not arrived within %.1f seconds%s",
                    missing > 1 ? "s" : "", text, ranks, missing > 1 ? "have" : "has", seconds,
                    rest);
 }
@@ -180,8 +181,8 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
     return status;
 }
 
-/* Whether the launcher says that this rank has ended; then who[TN__WHO] tells which process it was.
- * Another number of ranks: not this world's, the program has made one of its own. */
+/* Whether the launcher says that this rank has ended; then who[TN__WHO] says which process it was.
+ * With another number of ranks it ended a world of its own, not this one. */
 static bool has_ended(const tn__meeting *m, int rank, char *who) {
     char key[KEY], *text = NULL, unused[TN__MEET_WHY];
     bool there = false;
@@ -211,7 +212,7 @@ static tn_status await_text(const tn__meeting *m, int rank, const char *key, dou
         }
         if (ended) {
             say_why(why, TN_EPEER,
-                    "rank %d (%s) has ended with exit code 0, and never came to tn_dist_init", rank,
+                    "rank %d (%s) has ended with exit code 0, and never called tn_dist_init", rank,
                     who);
             return TN_EPEER;
         }
@@ -219,7 +220,7 @@ static tn_status await_text(const tn__meeting *m, int rank, const char *key, dou
     }
 }
 
-/* Rank 0: waits for everybody and adds their lines to `all`. */
+/* Rank 0: waits for all ranks and adds their lines to `all`. */
 static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer *all, char *why) {
     for (int rank = 0; rank < m->ranks; rank++) {
         char key[KEY], *line;
@@ -245,7 +246,7 @@ static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer 
 static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
     tn_store *s = m->store;
     char unused[TN_STORE_WHY];
-    tn__buffer all = {0}; /* grows as they come: of very many ranks most may never do */
+    tn__buffer all = {0}; /* grows as they arrive: of very many ranks most may never do so */
     tn__buffer_text(&all, "+");
     tn_status status = collect_members(m, begin, &all, why);
     if (status == TN_OK) {

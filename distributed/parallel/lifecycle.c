@@ -1,4 +1,4 @@
-/* The course of a step, the same for all strategies.
+/* The lifecycle of a step, the same for all strategies.
  *
  *     forward     the generator is keyed for this rank's micro-batch; rules->forward
  *     backward    its first gradient, or the module's output, says that it is one of this module's:
@@ -6,7 +6,7 @@
  *     its end     rules->ended, rules->over
  *
  * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
- * waits for what will never come. Under no_sync a backward is this rank's alone.
+ * waits for what will never come. Under no_sync a backward concerns this rank alone.
  *
  * tn_sync_gradients does what a synchronised backward does beside computing, without one.
  *
@@ -49,7 +49,7 @@ void tn__parallel_give_up(tn__parallel *p, const char *reason) {
     }
 }
 
-/* What all synchronised backwards have in common at their end, also those that failed. */
+/* The end of every synchronised backward, also of one that failed. */
 static void leave_backward(tn__parallel *p) {
     if (p->sync && tn__pending()) {
         tn__parallel_give_up(p, tn_error_message());
@@ -78,7 +78,7 @@ static void backward_ended(void *user) {
     leave_backward(p);
 }
 
-/* A backward comes near: its gradient is at the module's output, or at a parameter. */
+/* A backward arrives: its gradient is at the module's output, or at a parameter. */
 static bool begin_backward(tn__parallel *p) {
     if (!p->running && tn_after_backward(backward_ended, p) == TN_OK) {
         p->running = true;

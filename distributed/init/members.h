@@ -1,6 +1,6 @@
 /* How the ranks of a world find out that all are there, and who is on which host. */
-#ifndef TERN_DISTRIBUTED_INIT_MEET_H
-#define TERN_DISTRIBUTED_INIT_MEET_H
+#ifndef TERN_DISTRIBUTED_INIT_MEMBERS_H
+#define TERN_DISTRIBUTED_INIT_MEMBERS_H
 
 #include "distributed/init/host.h"
 #include "tern/distributed.h"
@@ -18,7 +18,7 @@ typedef struct tn__member {
 } tn__member;
 
 /* Where a launcher that serves the store says that a rank has ended well: of which start, and which
- * rank. The value is "RANKS WHO". Who still waits for that rank need not do so until the deadline.
+ * rank. The value is "RANKS WHO". A rank that waits for it need not do so until the deadline.
  */
 #define TN__ENDED_KEY "run/%d/ended.%d"
 
@@ -31,8 +31,8 @@ typedef struct tn__meeting {
 } tn__meeting;
 
 /* This process as `mine`. On TN_OK members[ranks] is what every rank has. Otherwise, with a reason
- * in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not come by the deadline or have ended
- * instead, TN_EMISMATCH two that disagree, or what the store says. */
+ * in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not arrived by the deadline or have
+ * ended instead, TN_EMISMATCH two that disagree, or what the store says. */
 tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why);
 
 #endif

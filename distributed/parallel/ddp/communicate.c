@@ -1,5 +1,5 @@
-/* How gradients travel: buckets go strictly in their order, whatever is complete first, so that all
- * ranks issue the same operations.
+/* How gradients are sent: buckets go strictly in their order, no matter which is complete first, so
+ * that all ranks issue the same operations.
  */
 #include "autograd/leaf.h"
 #include "distributed/group/group.h"
@@ -20,21 +20,21 @@ void tn__ddp_expect(tn_ddp_state *d) {
             d->buckets[p->bucket].waiting++;
         }
     }
-    /* A rank that has joined does not know what is frozen elsewhere: then everything travels. */
+    /* A rank that has joined does not know what is frozen elsewhere: then everything is sent. */
     for (int i = 0; i < d->bucket_count; i++) {
         d->buckets[i].idle = d->buckets[i].waiting == 0 && !d->options.join;
     }
     d->readies = d->launched = 0;
 }
 
-/* Whether p keeps a gradient that must not travel: of a frozen parameter, or a sum that has been
- * taken already. */
+/* Whether p keeps a gradient that must not be sent: of a frozen parameter, or one that is summed
+ * already. */
 static bool sits_out(const tn_ddp_state *d, const tn__ddp_param *p) {
     return tn_grad_of(p->base.leaf) && !p->base.ready &&
            (!p->base.wanted || (d->options.sum && p->reduced));
 }
 
-/* What no gradient was written to in this backward has old numbers. */
+/* Zeroes places without a new gradient in this backward: they hold old numbers. */
 static void fill_gaps(tn_ddp_state *d, int bucket) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
@@ -80,7 +80,7 @@ static void bucket_launch(tn_ddp_state *d, int index) {
     }
 }
 
-/* Sends the next buckets while they are complete; `all`: whatever they lack. */
+/* Sends the next buckets while they are complete; `all`: also incomplete ones. */
 static bool launch_buckets(tn_ddp_state *d, bool all) {
     while (!tn__pending() && d->launched < d->bucket_count &&
            (all || d->buckets[d->launched].waiting == 0)) {
@@ -130,8 +130,8 @@ static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) 
     b->work = NULL;
 }
 
-/* Waits for all buckets. A hook's later stages begin here, each for all of them in their order:
- * what one rank waits for, the others do not overtake. */
+/* Waits for all buckets. A hook's later stages begin here, each for all buckets in their order, so
+ * that all ranks issue in the same order. */
 static void arrive_all(tn_ddp_state *d) {
     double end = 0;
     bool more = true;
