@@ -46,7 +46,7 @@ static tn_status sized_shape(const tn_transform *t, tn_dims *dims) {
 static void copy_window(tn_dims from, const float *x, int64_t height, int64_t width, int64_t top,
                         int64_t left, float *out) {
     int64_t H = from.size[1], W = from.size[2];
-    int64_t begin = left < 0 ? -left : 0; /* of a row's part that is image */
+    int64_t begin = left < 0 ? -left : 0; /* of the part of a row that is in the image */
     int64_t end = width < W - left ? width : W - left;
     for (int64_t c = 0; c < from.size[0]; c++) {
         for (int64_t i = 0; i < height; i++, out += width) {

@@ -1,8 +1,8 @@
 /* Small colour photographs from the files of CIFAR's binary distributions.
  *
- * A file is records, one behind the other and nothing else: the label (CIFAR-100: that of the group
+ * A file is records, one after the other and nothing else: the label (CIFAR-100: that of the group
  * of classes, then that of the class), and 3 planes of 32 x 32 pixels, red, green, blue. They stay
- * in memory as they lie in the files.
+ * in memory as they are in the files.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -18,10 +18,10 @@ enum { SIDE = 32, VALUES = 3 * SIDE * SIDE, MOST_EXAMPLES = 1000000 };
 /* What tells the two distributions apart. */
 typedef struct distribution {
     const char *kind;
-    const char *const *train, *const *test; /* names of files; NULL behind the last */
+    const char *const *train, *const *test; /* names of files; NULL after the last */
     size_t labels;                          /* bytes before the pixels, the last of which counts */
     int classes;
-    const char *const *names; /* of the classes; NULL behind the last */
+    const char *const *names; /* of the classes; NULL after the last */
 } distribution;
 
 static const char *const names10[] = {"airplane", "automobile", "bird", "cat",   "deer", "dog",
@@ -92,7 +92,7 @@ static bool check_labels(const cifar *d, const tn__reader *r, const uint8_t *rec
     return true;
 }
 
-/* Puts the records of an open file behind those that are there. False after raising. */
+/* Appends the records of an open file. False after raising. */
 static bool add_records(cifar *d, const tn__reader *r) {
     size_t count = r->bytes / d->record, before = (size_t)d->base.size;
     if (count == 0 || r->bytes % d->record != 0) {

@@ -1,4 +1,4 @@
-/* One batch: its tensors, where the host writes them, the examples, and the padding behind those
+/* One batch: its tensors, where the host writes them, the examples, and the padding after those
  * that are shorter than the longest.
  *
  * On the CPU the examples are read into the tensors' own memory. For a device they are read into
@@ -36,7 +36,7 @@ static int64_t length_of(const tn__collator *c, int64_t example, bool of_y) {
     return tn__pending() ? -1 : length;
 }
 
-/* The dimensions of one example with room for the longest of the batch. False after raising. */
+/* The dimensions of one example, as long as the longest of the batch. False after raising. */
 static bool fit_longest(const tn__collator *c, int64_t epoch, int64_t first, int64_t count,
                         bool of_y, tn_dims *dims) {
     *dims = of_y ? c->dataset->y_dims : c->dataset->x_dims;
@@ -88,7 +88,7 @@ void tn__collated_release(tn__collated *b) {
 /* ---- Where the host writes ------------------------------------------------------------------- */
 
 typedef struct page {
-    char *part[TN__BATCH_PARTS]; /* NULL where the batch has no such */
+    char *part[TN__BATCH_PARTS]; /* NULL if the batch has no such part */
 } page;
 
 static size_t part_bytes(const tn_tensor *t) { /* the parts of a stage begin at multiples of 64 */
@@ -158,8 +158,8 @@ static void pad_row(char *row, row_room r, int64_t length) {
     }
 }
 
-/* The length of row i, which holds `example`, is told to the batch, and padding put behind it.
- * False after raising. */
+/* Stores the length of row i, which holds `example`, in the batch, and pads the row. False after
+ * raising. */
 static bool finish_row(const tn__collator *c, int64_t example, int64_t i, bool of_y, row_room r,
                        const page *p) {
     char *lengths = p->part[of_y ? TN__BATCH_Y_LENGTHS : TN__BATCH_LENGTHS];

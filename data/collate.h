@@ -16,7 +16,7 @@ typedef enum tn__batch_part {
 } tn__batch_part;
 
 typedef struct tn__collated {
-    tn_tensor *part[TN__BATCH_PARTS]; /* one reference each; NULL: the batch has no such */
+    tn_tensor *part[TN__BATCH_PARTS]; /* one reference each; NULL: the batch has no such part */
     tn__stage stage;                  /* unused on the CPU */
 } tn__collated;
 

@@ -1,7 +1,7 @@
-/* Datasets made of others: one behind the other, and some examples of one.
+/* Datasets made of others: one after the other, and some examples of one.
  *
- * Each has its own numbers for examples and hands a reading on to the dataset below, with another
- * index and the same epoch and place: what is random there stays a matter of the whole order.
+ * Each numbers its own examples and passes a read on to the dataset below, with another index and
+ * the same epoch and place: what is random there still depends on the whole order.
  */
 #include "core/digest.h"
 #include "core/error.h"
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- One behind the other -------------------------------------------------------------------- */
+/* ---- One after the other --------------------------------------------------------------------- */
 
 typedef struct chain {
     tn_dataset base;
@@ -56,7 +56,7 @@ static const tn_field chain_fields[] = {
     {0},
 };
 
-/* Of what tells each from others, as prose. */
+/* A digest of the identities of all, as text. */
 static tn_status chain_digest(tn_dataset *self, char text[33]) {
     const chain *d = (const chain *)self;
     tn__digest *digest = tn__digest_new("concat_dataset");
@@ -88,7 +88,7 @@ static void chain_free(tn_dataset *self) {
     free(d);
 }
 
-/* Makes `mine` what both look like; false where more differs than the first size of sequences. */
+/* Makes `mine` describe both; false where more differs than the first size of sequences. */
 static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
     if (mine->ndim != other.ndim) {
         return false;
@@ -110,7 +110,7 @@ static bool same_classes(const char *const *a, const char *const *b) {
     return !*a && !*b;
 }
 
-/* Adds number k to what the chain looks like. False after raising. */
+/* Adds number k to the chain's dimensions. False after raising. */
 static bool join_link(chain *d, int k) {
     const tn_dataset *each = d->each[k];
     tn_dataset *base = &d->base;
@@ -135,12 +135,12 @@ static bool join_link(chain *d, int k) {
         return false;
     }
     if (!same_classes(base->classes, each->classes)) {
-        base->classes = NULL; /* class 0 has no one name */
+        base->classes = NULL; /* class 0 has several names */
     }
     return true;
 }
 
-/* Holds all of them, and looks like the first. NULL after raising. */
+/* Holds all of them, with the first one's dimensions. NULL after raising. */
 static chain *chain_new(tn_dataset *const *datasets, int count) {
     for (int k = 0; k < count; k++) {
         if (!datasets || !datasets[k]) {
@@ -308,7 +308,7 @@ tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-/* How many examples each piece has, to sizes[count], where all is well. False after raising. */
+/* How many examples each piece has, to sizes[count]. False after raising. */
 static bool size_pieces(const double *lengths, int count, int64_t size, int64_t *sizes) {
     double sum = 0;
     bool fit = true;

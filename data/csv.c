@@ -1,7 +1,7 @@
 /* Tables of text as datasets: the rows of a CSV file, in memory as numbers.
  *
  * The columns are chosen once, from the first record; then each record becomes a row. Classes get
- * numbers as they come; when all have been seen they are sorted and the numbers follow.
+ * numbers as they appear; when all have been seen they are sorted and renumbered.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -29,7 +29,7 @@ typedef struct csv {
 /* ---- Classes --------------------------------------------------------------------------------- */
 
 typedef struct classes {
-    bool given; /* by the options: others are wrong */
+    bool given; /* by the options: others are errors */
     tn__text_table table;
     char **texts; /* by number; copies, the tables' too */
     int64_t count, room;
@@ -81,7 +81,7 @@ static int compare_classes(const void *a, const void *b) {
                                             : strcmp(texts[0], texts[1]);
 }
 
-/* The numbers of classes that nobody gave, in their order: sorts the texts and renumbers labels. */
+/* Numbers classes that were not given in their order: sorts the texts and renumbers labels. */
 static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
     int64_t *places = /* by the number until now */
         tn__malloc_for((size_t)c->count * sizeof(*places), "csv_dataset");
@@ -211,7 +211,7 @@ static bool choose_columns(reading *r) {
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* What stands where a number is not known: as pandas has it, and UCI's data sets. */
+/* What marks an unknown number: as in pandas, and in UCI's data sets. */
 static bool is_missing(const char *text, size_t bytes) {
     static const char *const words[] = {"NA",   "N/A",  "#N/A", "NaN",  "nan", "-NaN", "-nan",
                                         "NULL", "null", "None", "<NA>", "n/a", "?"};

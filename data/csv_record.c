@@ -24,8 +24,8 @@ static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
     return false;
 }
 
-/* Room for a line more in the text: fields are never longer than what they are written as. No more
- * than the longest line: quotes that do not end may be followed by anything. */
+/* Memory for one more line in the text: fields are never longer than as written. No more than the
+ * longest line: quotes that do not end may be followed by anything. */
 static bool hold_line(tn__csv *c, size_t bytes) {
     if (c->bytes + bytes > TN__LONGEST_LINE) {
         tn__raise(TN_EFORMAT, c->lines.stream.file.operation,
@@ -37,7 +37,7 @@ static bool hold_line(tn__csv *c, size_t bytes) {
     return tn__grow(&c->text, wanted, &c->room, 1, c->lines.stream.file.operation);
 }
 
-/* The rest of a field in quotes, from *at on; it may go on in the next lines, and then *at is in
+/* The rest of a field in quotes, from *at on; it may continue in the next lines, and then *at is in
  * the last of them. */
 static bool take_quoted(tn__csv *c, const char **at) {
     int64_t line = c->lines.number;
@@ -58,7 +58,7 @@ static bool take_quoted(tn__csv *c, const char **at) {
         } else if (byte == '"') {
             return **at == 0 || **at == c->delimiter ||
                    raise_quotes(c, c->lines.number,
-                                "something stands between the quotes' end and the delimiter");
+                                "there is something between the closing quote and the delimiter");
         }
         c->text[c->bytes++] = byte;
     }
@@ -83,7 +83,7 @@ static const char *skip_blanks(const tn__csv *c, const char *at) {
     return at;
 }
 
-/* The field at *at; then *at is at the delimiter or the 0 behind it. */
+/* The field at *at; then *at is at the delimiter or the final 0. */
 static bool take_field(tn__csv *c, const char **at) {
     *at = skip_blanks(c, *at);
     if (**at == '"') {

@@ -1,5 +1,5 @@
 /* The records of a CSV file (RFC 4180), one after the other: fields between delimiters, in quotes
- * where they have a delimiter, a line's end or a quote in them. */
+ * if they contain a delimiter, a line's end or a quote. */
 #ifndef TERN_DATA_CSV_RECORD_H
 #define TERN_DATA_CSV_RECORD_H
 
@@ -9,7 +9,7 @@ typedef struct tn__csv {
     tn__lines lines;
     char delimiter;
     int64_t line; /* where the record begins, from 1 */
-    char *text;   /* its fields without quotes, a 0 behind each */
+    char *text;   /* its fields without quotes, a 0 after each */
     size_t bytes;
     int64_t room;
     size_t *begins; /* of the fields, and where the last one's 0 ends */
@@ -19,10 +19,10 @@ typedef struct tn__csv {
 /* False after raising. */
 bool tn__csv_open(tn__csv *c, const char *path, char delimiter, const char *operation);
 
-/* The next record; a line of nothing but blanks is none. False at the end, and after raising. */
+/* The next record; a blank line is not one. False at the end, and after raising. */
 bool tn__csv_next(tn__csv *c);
 
-/* Field i of the record: what was not in quotes has no blanks around it. */
+/* Field i of the record: blanks around it are removed unless it was in quotes. */
 static inline const char *tn__csv_field(const tn__csv *c, int64_t i, size_t *bytes) {
     *bytes = c->begins[i + 1] - c->begins[i] - 1;
     return c->text + c->begins[i];

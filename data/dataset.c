@@ -56,15 +56,16 @@ bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
 
 /* ---- Owners ---------------------------------------------------------------------------------- */
 
-/* `takers` of what was freed, while its memory still tells. */
+/* `takers` of a freed dataset, as long as its memory is not reused. */
 #define FREED INT64_MIN
 
 /* Whether d may be used; false after raising. */
 static bool is_alive(const tn_dataset *d, const char *operation) {
     if (__atomic_load_n(&d->takers, __ATOMIC_RELAXED) == FREED) {
-        tn__raise(TN_ESTATE, operation,
-                  "the dataset was freed (a loader, tn_subset and whatever else takes one frees it "
-                  "with itself; tn_dataset_keep(d) before that keeps it)");
+        tn__raise(
+            TN_ESTATE, operation,
+            "the dataset was freed (a loader, tn_subset and anything else that takes one frees it "
+            "with itself; tn_dataset_keep(d) before that keeps it)");
         return false;
     }
     return true;
@@ -78,7 +79,7 @@ static bool is_taken(const tn_dataset *d) {
 
 static void drop_reference(tn_dataset *d) {
     if (__atomic_fetch_sub(&d->keepers, 1, __ATOMIC_ACQ_REL) == 0) {
-        d->keepers = 0; /* one without `free` is used again */
+        d->keepers = 0; /* one without `free` may be used again */
         if (d->free) {
             __atomic_store_n(&d->takers, FREED, __ATOMIC_RELAXED);
             d->free(d);

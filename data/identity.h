@@ -1,4 +1,4 @@
-/* What tells a dataset from others, for checkpoints: its fields, and of those below it. */
+/* What identifies a dataset in checkpoints: its fields, and those of the datasets below it. */
 #ifndef TERN_DATA_IDENTITY_H
 #define TERN_DATA_IDENTITY_H
 

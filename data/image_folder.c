@@ -25,10 +25,10 @@ typedef struct image {
 typedef struct image_folder {
     tn_dataset base;
     bool resize;
-    size_t root; /* bytes of the folder's name, which are no part of what the images are called */
+    size_t root; /* bytes of the folder's name, which are not part of the images' names */
     image *images;
     int64_t count, room;
-    char **classes; /* NULL behind the last */
+    char **classes; /* NULL after the last */
     int64_t class_count, class_room;
     tn_digest digest;
 } image_folder;

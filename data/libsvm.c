@@ -1,5 +1,5 @@
-/* Rows of a libsvm file: `label index:value index:value …`, indices from 1 and ascending, what is
- * not there is 0.
+/* Rows of a libsvm file: `label index:value index:value …`, indices from 1 and ascending; missing
+ * ones are 0.
  *
  * They stay in memory as they are in the file, without the zeros: such files often have thousands
  * of features and a few dozen numbers in a row. An example is filled with zeros when it is read.
@@ -38,7 +38,7 @@ static bool raise_word(const reading *r, const char *word, const char *what) {
     return false;
 }
 
-/* The next word of the line at *at, with a 0 behind it; NULL: there is none. */
+/* The next word of the line at *at, with a 0 after it; NULL: there is none. */
 static char *take_word(char **at) {
     char *word = *at + strspn(*at, " \t");
     char *end = word + strcspn(word, " \t");
@@ -92,7 +92,7 @@ static bool take_pair(reading *r, char *word) {
     return true;
 }
 
-/* What stands behind a '#' is a comment. */
+/* After a '#' comes a comment. */
 static bool take_line(reading *r, char *line) {
     line[strcspn(line, "#")] = 0;
     char *word = take_word(&line);

@@ -11,7 +11,7 @@ enum { READ_AT_ONCE = 1 << 16 };
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-/* Reads on: at least one byte more, unless the file is at its end. False after raising. */
+/* Reads at least one byte more, unless the file is at its end. False after raising. */
 static bool read_on(tn__lines *l) {
     if (l->begin > 0) {
         memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);

@@ -2,7 +2,7 @@
  *
  * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a
  * number holds depends on nothing else, so it does not matter who makes it. A pass is as many
- * numbers as the options have epochs; numbers count on from pass to pass. Without threads
+ * numbers as the options have epochs; numbers continue from pass to pass. Without threads
  * tn_loader_next makes the batch itself. With threads, workers claim the numbers of the pass in
  * order and fill the slot `number % prefetch`; a number is claimed only when it is less than
  * `prefetch` ahead of the next to be given, so its slot is free. One mutex guards all of it;
@@ -10,7 +10,7 @@
  * be raised when that number is due.
  *
  * How examples become a batch is in collate.c. For a device, copies of the batch are queued as soon
- * as it is made: a worker's batch is on its way long before it is due.
+ * as it is made: a worker's batch is being copied long before it is due.
  */
 #include "core/error.h"
 #include "core/fork.h"
@@ -41,7 +41,7 @@ struct tn_loader {
     int64_t pass;      /* of one pass; 0: without end */
     int64_t next;      /* number of the next batch to give */
     int64_t end;       /* one after the last number of this pass; INT64_MAX: without end */
-    bool ended;        /* that it has ended was told: the next call begins another pass */
+    bool ended;        /* that it has ended was reported: the next call begins another pass */
     tn__collated lent; /* to the caller */
     bool entered;      /* atomic: a thread is in tn_loader_next or tn_loader_seek */
 
@@ -67,7 +67,7 @@ tn_loader_options tn_loader_defaults(void) {
 /* The loader that the thread is a worker of. */
 static _Thread_local const tn_loader *worker_of;
 
-/* Two threads would wait for the same batch, and one of them for ever; so would a worker, for what
+/* Two threads would wait for the same batch, and one of them forever; so would a worker, for what
  * it has to make itself. False after raising. */
 static bool enter_loader(tn_loader *l, const char *operation) {
     if (tn__refuse_inherited(l->process, operation, "a loader with threads")) {
@@ -134,7 +134,7 @@ static void *worker_run(void *user) {
     return NULL;
 }
 
-/* Signals stay with the threads that the program made. */
+/* Signals go to the program's own threads. */
 static bool start_workers(tn_loader *l) {
     sigset_t all, before;
     sigfillset(&all);
@@ -169,7 +169,7 @@ static void empty_slot(slot *s) {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-/* What one example looks like leaves room for a batch; where it varies there is a length. */
+/* Whether an example's dimensions leave one for the batch; if they vary there must be a length. */
 static bool dims_valid(const tn_dataset *d, tn_dims dims) {
     if (dims.ndim >= TN_MAX_DIMS || (tn__dims_vary(dims) && !d->length)) {
         return false;
@@ -205,7 +205,7 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     return true;
 }
 
-/* The last that a place may have: far enough from the end of the numbers to go on for ever. */
+/* The last that a place may have: far enough from the end of the numbers to continue forever. */
 static int64_t last_epoch(const tn_loader *l) {
     return INT64_MAX / 4 / l->batches;
 }
@@ -301,7 +301,7 @@ void tn_loader_free(tn_loader *l) {
 
 /* ---- Use ------------------------------------------------------------------------------------- */
 
-/* Waits for the next number's slot, takes what is in it, and lets the workers go on. */
+/* Waits for the next number's slot, takes what is in it, and lets the workers continue. */
 static void take_slot(tn_loader *l, tn__collated *taken) {
     pthread_mutex_lock(&l->lock);
     slot *s = &l->slots[l->next % l->options.prefetch];

@@ -2,8 +2,8 @@
  *
  * An idx file: the bytes 0 0 8 (unsigned bytes follow) and the number of dimensions, each dimension
  * as a big-endian 32-bit number, then the elements. zlib reads it whether it is compressed or not.
- * The header is not believed: memory grows only as bytes arrive,
- * and the file has to end where the header says.
+ * The header is not trusted: memory grows only as bytes arrive, and the file has to end where the
+ * header says.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -34,7 +34,7 @@ typedef struct idx {
     char path[PATH_MAX];
 } idx;
 
-/* Why the last read came short. */
+/* Why the last read was short. */
 static void raise_short(const idx *f, const char *what) {
     int code = Z_OK;
     const char *text = gzerror(f->file, &code);
@@ -71,7 +71,7 @@ static bool idx_open(idx *f, const char *folder, const char *name) {
     if (!idx_find(f, folder, name) || !tn__reader_open(&r, f->path, "mnist")) {
         return false;
     }
-    f->file = gzdopen(r.fd, "rb"); /* which closes the descriptor with itself */
+    f->file = gzdopen(r.fd, "rb"); /* which closes the descriptor too */
     if (!f->file) {
         tn__raise(TN_ENOMEM, "mnist", "%s: no memory", f->path);
         tn__reader_close(&r);

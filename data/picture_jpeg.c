@@ -1,7 +1,7 @@
 /* JPEG files, by libjpeg.
  *
  * Its errors are long jumps back to guard_read. So is what it calls warnings when pixels are lost:
- * it would go on with grey ones, in a training set for ever.
+ * it would continue with grey ones, in a training set forever.
  */
 #include "data/picture.h"
 
@@ -64,8 +64,8 @@ static void look_at_scans(j_common_ptr jpeg) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* A row of pixels that are cyan, magenta, yellow and black, all upside down as Adobe writes them,
- * and as PIL has them. */
+/* A row of pixels that are cyan, magenta, yellow and black, all upside down as Adobe writes them
+ * and PIL reads them. */
 static void convert_cmyk(const uint8_t *from, uint8_t *to, size_t pixels) {
     for (size_t i = 0; i < pixels; i++) {
         int light = from[4 * i + 3];

@@ -1,6 +1,6 @@
 /* PNG files, by libpng.
  *
- * Its errors are long jumps back to guard_read. Chunks that no pixel depends on are passed over:
+ * Its errors are long jumps back to guard_read. Chunks that no pixel depends on are skipped:
  * profiles and gamma, which PIL does not apply either, and texts, which may be bombs.
  */
 #include "core/memory.h"
@@ -56,8 +56,8 @@ static void take_memory(png_structp png, void *block) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Whatever it is becomes 8 bits of red, green and blue: of 16 bits the upper ones, grey three
- * times, and what is transparent as if it were not. */
+/* Any format becomes 8 bits of red, green and blue: the upper 8 of 16 bits, grey three times,
+ * transparency ignored. */
 static void set_conversions(png_structp png, int depth, int colour) {
     if (depth == 16) {
         png_set_strip_16(png);

@@ -1,6 +1,6 @@
 /* Images made smaller or larger: bilinear, with a filter that is as wide as what one new pixel
  * covers, as torchvision's with antialias. One axis after the other. Of the whole image, or of a
- * window that chance has chosen.
+ * random window.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -29,7 +29,7 @@ static int64_t filter_of(int64_t in, int64_t n, int64_t i, float *weights, int64
     return count;
 }
 
-/* x (outer, in, inner) -> out (outer, n, inner); weights has room for `in`. */
+/* x (outer, in, inner) -> out (outer, n, inner); weights has `in` elements. */
 static void resize_axis(const float *x, int64_t outer, int64_t in, int64_t inner, int64_t n,
                         float *weights, float *out) {
     for (int64_t i = 0; i < n; i++) {
@@ -105,7 +105,7 @@ tn_transform tn_image_resize(int64_t height, int64_t width) {
                           .values = 2};
 }
 
-/* ---- A window of chance ---------------------------------------------------------------------- */
+/* ---- A random window ------------------------------------------------------------------------- */
 
 enum { ATTEMPTS = 10 };
 static const double narrowest = 3.0 / 4, broadest = 4.0 / 3;

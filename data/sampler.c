@@ -1,9 +1,9 @@
-/* Samplers: which example stands at a place of an epoch, computed from the seed alone.
+/* Samplers: which example is at a place of an epoch, computed from the seed alone.
  *
  * A shuffled epoch is a bijection of [0, size): a Feistel network over pairs (l, r), l < a, r < b,
  * with a b just large enough, and additions modulo a and b where a block cipher has exclusive or
- * (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0, size) is put
- * through again until it is inside; fewer than one place in sqrt(size) is outside. Round functions
+ * (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0, size) is
+ * permuted again until it is inside; fewer than one place in sqrt(size) is outside. Round functions
  * are words of Philox.
  *
  * Two kinds have a table, as long as the dataset and the same in all epochs: the running sums of
@@ -103,7 +103,7 @@ static bool sum_weights(const double *weights, int64_t n, double *sums) {
         }
         sums[i] = sum += weights[i];
     }
-    if (!isnormal(sum)) { /* a part of what is below these may be rounded up to all of it */
+    if (!isnormal(sum)) { /* part of a denormal sum may be rounded up to all of it */
         tn__raise(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
         return false;
     }
@@ -279,8 +279,7 @@ int64_t tn_sampler_count(const tn_sampler *s, int64_t size) {
     return 0;
 }
 
-/* In the whole order; what fills up stands behind its end, perhaps also behind what an int64_t
- * holds. */
+/* In the whole order; padding is after its end, perhaps beyond what an int64_t holds. */
 static uint64_t place_of(const tn_sampler *s, int64_t position) {
     return (uint64_t)s->part + (uint64_t)position * (uint64_t)s->parts;
 }

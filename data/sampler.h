@@ -1,13 +1,13 @@
-/* What loaders and checkpoints need of samplers beside the rule itself. */
+/* What loaders and checkpoints need of samplers besides the rule itself. */
 #ifndef TERN_DATA_SAMPLER_H
 #define TERN_DATA_SAMPLER_H
 
 #include "tern/data.h"
 
-/* Where `position` of this part, a valid one, stands in the whole order of an epoch. */
+/* Where `position` of this part, a valid one, is in the whole order of an epoch. */
 int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position);
 
-/* What tells a sampler with a table from others: the table's digest, and of a bucketed one how many
+/* What identifies a sampler with a table: the table's digest, and of a bucketed one how many
  * examples all parts have in a step. */
 void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step);
 

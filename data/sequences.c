@@ -83,7 +83,7 @@ static void sequences_free(tn_dataset *self) {
     free(d);
 }
 
-/* What all of them look like: their first sizes may differ, and are -1 then. False after raising.
+/* The dimensions of all: their first sizes may differ, and are -1 then. False after raising.
  */
 static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_dims *dims) {
     for (int64_t i = 0; i < n; i++) {

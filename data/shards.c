@@ -1,6 +1,6 @@
 /* Token shards: long token sequences in files, as llm.c and nanoGPT write them (shards.h).
  *
- * Where a file has a head it says what kind of shard it is; nanoGPT's have none, and are uint16
+ * A file's head, if it has one, says what kind of shard it is; nanoGPT's have none, and are uint16
  * tokens from the beginning. An example is a window of `length` tokens and the same one further,
  * read when it is asked for: a corpus may be larger than memory. For training, windows follow each
  * other without overlap and do not cross from one shard into the next, so what remains at a shard's
@@ -68,15 +68,15 @@ static uint32_t word_at(const beginning *b, int i) {
     return le32toh(word);
 }
 
-/* Whether it is text. A short file may be tokens that look like some, if its name does not speak
- * against it. */
+/* Whether it is text. A short file may be tokens that look like some, unless its name suggests
+ * otherwise. */
 static bool is_text(const shard *s, const beginning *b) {
     enum { SURE = 256 };
     return tn__looks_like_text(b->at, b->bytes) &&
            (b->bytes >= SURE || !tn__ends_with(s->path, ".bin"));
 }
 
-/* A shard without a head could be any file: those that are often taken for one are not. */
+/* A shard without a head could be any file: refuses those that are often mistaken for one. */
 static bool check_kind(const shard *s, const beginning *b) {
     tn__kind kind = tn__kind_of(b->at, b->bytes, s->file.bytes);
     bool packed = kind.form == TN__FORM_GZIP || kind.form == TN__FORM_ZSTD;
@@ -114,7 +114,7 @@ static const struct form *form_of(const beginning *b) {
     return NULL;
 }
 
-/* What the head says is what follows it. */
+/* Checks the head against what follows it. */
 static bool check_head(shard *s, const beginning *b, const struct form *form) {
     if (word_at(b, 1) != form->version) {
         tn__raise(TN_EFORMAT, "token_shards",
@@ -193,12 +193,12 @@ static bool open_again(const shard *s, tn__reader *r) {
     if (fstat(r->fd, &about) == 0 && about.st_ino == s->inode && about.st_dev == s->device) {
         return true;
     }
-    tn__raise(TN_EIO, "token_shards", "%s is another file than it was", s->path);
+    tn__raise(TN_EIO, "token_shards", "%s is no longer the same file", s->path);
     tn__reader_close(r);
     return false;
 }
 
-/* `bytes` of the file, from `at` behind its head. */
+/* `bytes` of the file, from `at` after its head. */
 static bool shard_read(const shard *s, size_t at, void *to, size_t bytes) {
     tn__reader again = {.fd = -1};
     bool kept = s->file.fd >= 0;
@@ -213,7 +213,7 @@ static bool shard_get(const shard *s, int64_t from, int64_t count, void *tokens)
     return shard_read(s, width * (size_t)from, tokens, width * (size_t)count);
 }
 
-/* Where pair i lies, in tokens. False after raising. */
+/* Where pair i is, in tokens. False after raising. */
 static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
     uint64_t ends[2] = {0, 0};
     int64_t first = i > 0 ? i - 1 : 0;
@@ -225,7 +225,7 @@ static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
     uint64_t begin = le64toh(ends[0]), end = le64toh(ends[1]);
     if (begin >= end || end > (uint64_t)s->count) {
         tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: pair %" PRId64 " should lie between tokens %" PRIu64 " and %" PRIu64
+                  "%s: pair %" PRId64 " should be between tokens %" PRIu64 " and %" PRIu64
                   " of %" PRId64,
                   s->path, i, begin, end, s->count);
         return false;
@@ -278,8 +278,8 @@ static int64_t target_of(const shard *s, int64_t token) {
     return token & s->mark ? NO_TARGET : token;
 }
 
-/* The n tokens from `from` on to x, and as targets those one further to y. The file's tokens lie in
- * y, which is larger than they are, until they are spread. */
+/* Reads the n tokens from `from` on to x, and as targets those one further to y. The file's tokens
+ * are first read into y, which is larger, and then widened. */
 static tn_status read_window(const shards *d, const shard *s, int64_t from, int64_t n, int64_t *x,
                              int64_t *y) {
     const unsigned char *tokens = (const unsigned char *)y;
@@ -302,7 +302,7 @@ static tn_status read_window(const shards *d, const shard *s, int64_t from, int6
     return TN_OK;
 }
 
-/* Behind a window's end there is nothing to predict, and nothing to predict it from. */
+/* After a window's end there is nothing to predict, and nothing to predict it from. */
 static void fill_up(int64_t from, int64_t to, int64_t *x, int64_t *y) {
     enum { NO_TOKEN = 0 };
     for (int64_t t = from; t < to; t++) {
@@ -354,7 +354,7 @@ static tn_status sliding_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return TN_OK;
 }
 
-/* ---- What tells one corpus from another ------------------------------------------------------ */
+/* ---- A corpus's identity --------------------------------------------------------------------- */
 
 enum { PAGE = 4096, PAGES_MOST = 64, PAGES_LEAST = 2, PAGES_ALL = 1024 };
 
@@ -433,8 +433,8 @@ static int64_t windows_of(const shards *d, const shard *s) {
     if (!d->sliding) {
         return targets / d->length;
     }
-    int64_t behind = targets - d->length; /* what the first window leaves over */
-    return targets == 0 ? 0 : behind <= 0 ? 1 : 1 + (behind - 1) / d->stride + 1;
+    int64_t rest = targets - d->length; /* what the first window leaves */
+    return targets == 0 ? 0 : rest <= 0 ? 1 : 1 + (rest - 1) / d->stride + 1;
 }
 
 /* Opens the files in the order of their names. False after raising. */
@@ -485,7 +485,7 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
     return &d->base;
 }
 
-/* A folder that cannot be read has no files, unless it is for want of memory. */
+/* A folder that cannot be read has no files, unless memory ran out. */
 static int end_search(const char *path, int why) {
     (void)path;
     return why == ENOMEM;

@@ -7,8 +7,8 @@
  *     20240801    7        tokens            uint32    llm.c's for vocabularies beyond 65536
  *     20261122    1        tokens   pairs    uint32    Tern's, for fine-tuning
  *
- * In the last of these the upper bit of a token says that it is no target: nothing is learned from
- * predicting it. Behind the tokens stands where each pair ends, in tokens, as uint64. llm.c's
+ * In the last of these the upper bit of a token says that it is not a target: nothing is learned
+ * from predicting it. After the tokens come the ends of the pairs, in tokens, as uint64. llm.c's
  * programs refuse it, instead of learning the prompts. */
 #ifndef TERN_DATA_SHARDS_H
 #define TERN_DATA_SHARDS_H

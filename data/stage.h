@@ -1,5 +1,5 @@
-/* Staging: page-locked host memory in which a batch for a device is made, and from which it goes
- * there while the host does something else.
+/* Staging: page-locked host memory in which a batch for a device is made, and from which it is
+ * copied there while the host does something else.
  */
 #ifndef TERN_DATA_STAGE_H
 #define TERN_DATA_STAGE_H
@@ -11,7 +11,7 @@ typedef struct tn__stage {
     tn_device device;
     void *memory;
     size_t bytes;
-    void *mark; /* behind the last copy out of memory; NULL: none is under way */
+    void *mark; /* after the last copy out of memory; NULL: no copy is running */
 } tn__stage;
 
 /* Memory of at least `bytes` to fill for a device that is not the CPU: waits until the last copy

@@ -7,8 +7,8 @@
 
 #include "tern/data.h"
 
-/* A reference to d becomes the caller's. False after raising, and d stays whose it was: all of its
- * references are taken, or it was freed. NULL is taken without a word. */
+/* A reference to d becomes the caller's. False after raising, and d keeps its owner: all of its
+ * references are taken, or it was freed. NULL is accepted. */
 bool tn__dataset_take(tn_dataset *d, const char *operation);
 
 /* Ends what tn__dataset_take began. */

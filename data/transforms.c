@@ -1,7 +1,7 @@
 /* A dataset whose examples pass through transforms as they are read.
  *
- * An example goes to and fro between two pieces of scratch memory; the last transform writes where
- * the batch is made.
+ * An example goes back and forth between two scratch buffers; the last transform writes where the
+ * batch is made.
  */
 #include "tern/transforms.h"
 #include "core/error.h"
@@ -17,13 +17,14 @@ enum { VALUES = sizeof(((tn_transform *)0)->value) / sizeof(double) };
 
 typedef struct step {
     tn_transform transform;
-    char values[18 * VALUES]; /* what it was made with, as checkpoints have it: "32:0.5" */
+    char values[18 * VALUES]; /* what it was made with, in the form that checkpoints have: "32:0.5"
+                               */
 } step;
 
 typedef struct transformed {
     tn_dataset base;
     uint64_t seed;
-    int64_t room; /* floats: the most that stands between two transforms */
+    int64_t room; /* floats: the most between two transforms */
     int count;
     tn_field *fields; /* [count + 2]: the seed, and the values of each by its kind */
     step list[];      /* [count] */
@@ -101,7 +102,7 @@ static void transformed_free(tn_dataset *self) {
     free(d);
 }
 
-/* What comes out of all transforms, and the most that stands between two. False after raising. */
+/* The result's dimensions, and the most between two transforms. False after raising. */
 static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int64_t *room) {
     *room = tn_dims_count(*dims);
     for (int k = 0; k < count; k++) {

@@ -13,7 +13,7 @@ static tn_values block_forward(tn_module *self, tn_values in, void *context) {
     if (!tn__sequences_of(self, in, &s)) {
         return tn__no_values();
     }
-    tn_values normed = in; /* mask and positions, if any, go on to attention */
+    tn_values normed = in; /* mask and positions, if any, are passed on to attention */
     normed.v[0] = tn_call(&m->ln_1, s.x);
     tn_tensor *x = tn__add_branch(s.x, tn_call_values(&m->attn, normed, context).v[0]);
     tn_drop(normed.v[0]);

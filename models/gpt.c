@@ -7,7 +7,7 @@
  *
  * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and
  * c_proj as (in, out), the transpose of what is here. The classifier's weight is wte.weight, and
- * walks pass over its second name.
+ * walks skip its second name.
  *
  * Read next: models/block.c, models/language.c (the order of the parts),
  * models/generate/generate.c.
@@ -145,7 +145,7 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
     norm.dtype = o->dtype;
     tn_layer_norm_init(&m->ln_f, o->width, norm);
     tn__linear_share(&m->lm_head, classifier);
-    m->lm_head.base.fields = tn__no_fields; /* it was no module in earlier files */
+    m->lm_head.base.fields = tn__no_fields; /* it was not a module in earlier files */
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_add(m, "lm_head", &m->lm_head);
 }

@@ -99,7 +99,7 @@ tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
 }
 
 tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets) {
-    TN_SCOPE; /* the logits, which are large, live no longer than their gradient */
+    TN_SCOPE; /* the logits, which are large, are freed once their gradient is there */
     return tn_return(tn__lm_loss_of(m, tn_call(m, tokens), targets));
 }
 
@@ -137,9 +137,10 @@ static bool tokens_fit(const tn_module *m, tn_values in, const char *others) {
 /* The same of a call that begins with a later part. */
 static bool state_fits(const tn_module *m, tn_values in) {
     if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 3 || tn_size(in.v[0], 1) < 1) {
-        tn__raise(TN_ESHAPE, m->kind,
-                  "the input is %s but must be what the part before gave (batch, positions, width)",
-                  in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
+        tn__raise(
+            TN_ESHAPE, m->kind,
+            "the input is %s but must be what the previous part gave (batch, positions, width)",
+            in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
         return false;
     }
     return true;
@@ -167,7 +168,7 @@ static tn_tensor *positions_from(int64_t start, tn_tensor *tokens) {
 
 /* What a call of the whole model gets. */
 typedef struct inputs {
-    tn_tensor *tokens; /* (B, T); or where it begins later what the part before gave, (B, T, C) */
+    tn_tensor *tokens; /* (B, T); or, if it begins later, what the previous part gave, (B, T, C) */
     tn_tensor *positions; /* (T), (1, T) or (B, T) */
     tn_tensor *mask;      /* or NULL */
 } inputs;
@@ -216,14 +217,14 @@ tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_con
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Parts [first, end), of which all are blocks, one after the other. What one gave goes as soon as
- * the next has read it. */
+/* Parts [first, end), of which all are blocks, one after the other. One's output is freed as soon
+ * as the next has read it. */
 static tn_tensor *call_blocks(const tn__lm_family *family, tn_module *m, tn_tensor *x,
                               const inputs *i, tn__range blocks) {
     for (int k = blocks.first; k < blocks.end; k++) {
         tn_values in = {family->turns ? 3 : i->mask ? 2 : 1, {x, i->mask, i->positions}};
         tn_tensor *y = tn_call_values(family->part(m, k), in, NULL).v[0];
-        if (y != x && x != i->tokens) { /* a hook may hand the input on; ours is the caller's */
+        if (y != x && x != i->tokens) { /* a hook may return the input, which is the caller's */
             tn_drop(x);
         }
         x = y;

@@ -1,7 +1,7 @@
 /* What the language models have in common: their families, and how they are called.
  *
  * A family is a kind of module that is a stem, blocks and a top (tn_lm_parts), and whose call takes
- * (tokens (B, T), positions, mask) and gives logits (B, T, vocab). Whatever works for every family
+ * (tokens (B, T), positions, mask) and gives logits (B, T, vocab). Code that works for every family
  * asks its entry here instead of the kind.
  */
 #ifndef TERN_MODELS_LANGUAGE_H
@@ -13,8 +13,8 @@
 #include <stdbool.h>
 
 /* What tn_call_values(m, …, context) of a language model understands; NULL is all false. A call
- * that does not begin with part 0 takes what the part before gave, (B, T, C), where tokens would
- * be; one that does not end with the last gives what its last part gave. */
+ * that does not begin with part 0 takes what the previous part gave, (B, T, C), in place of tokens;
+ * one that does not end with the last gives what its last part gave. */
 typedef struct tn__lm_context {
     tn__range range; /* of tn_lm_parts */
     bool last_only;  /* logits of the last position only: (B, 1, vocab) */
@@ -31,7 +31,8 @@ typedef struct tn__lm_family {
     tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
     const tn_kv_cache *(*cache)(const tn_module *m); /* of the first block: as all of them */
     bool turns;                                      /* blocks take positions: theirs are rotary */
-    /* Makes a model of what a checkpoint says (models/weights/described.h). False after raising. */
+    /* Makes a model from what a checkpoint says (models/weights/described.h). False after
+     * raising. */
     bool (*described)(void *m, const tn__described *d, tn_dtype dtype);
     const tn__hf_form *hf; /* its files */
 } tn__lm_family;
@@ -39,7 +40,7 @@ typedef struct tn__lm_family {
 extern const tn__lm_family tn__gpt_family, tn__llama_family;
 extern const tn__hf_form tn__gpt_hf, tn__llama_hf;
 
-/* The family of m; NULL after raising that m is no complete language model. */
+/* The family of m; NULL after raising that m is not a complete language model. */
 const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
 /* By the module's kind, or config.json's model_type; NULL, without an error, when there is none. */
 const tn__lm_family *tn__lm_family_kind(const char *kind);
@@ -53,8 +54,8 @@ void tn__norms_set_eps(void *m, double eps);
 /* The forward of a language model: stem, blocks, top. */
 tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);
 
-/* The loss of these logits: that of tn_lm_loss, which a way of splitting m may compute in its own
- * way (tn__loss_rule). The logits are consumed. */
+/* The loss of these logits: that of tn_lm_loss, which a strategy that splits m may compute in its
+ * own way (tn__loss_rule). The logits are consumed. */
 TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);
 
 /* The inputs of a stem, (tokens, positions); *positions are 0, 1, … where none are given. False
@@ -65,8 +66,8 @@ bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positio
  * after raising. */
 tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_context *context);
 
-/* What a save says of the tokens that begin and end texts, from the files in `folder`, whatever of
- * them can be read. False after raising. */
+/* What a save says of the tokens that begin and end texts, from those files in `folder` that can be
+ * read. False after raising. */
 bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specials);
 
 #endif

@@ -22,7 +22,7 @@
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* tokens (B, T) -> (B, T, C); positions, if there are any, wait for the layers */
+/* tokens (B, T) -> (B, T, C); positions, if there are any, are for the layers */
 static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
     tn_llama_stem *m = (tn_llama_stem *)self;

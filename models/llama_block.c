@@ -4,7 +4,7 @@
  *     x = x + self_attn(input_layernorm(x))
  *     x = x + mlp(post_attention_layernorm(x))        x (B, T, C)
  *
- * Its norms are RMS norms, whatever their names say: those are Hugging Face's.
+ * Its norms are RMS norms despite their names, which are Hugging Face's.
  */
 #include "nn/attention.h"
 #include "nn/module.h"
@@ -16,7 +16,7 @@ static tn_values llama_block_forward(tn_module *self, tn_values in, void *contex
     if (!tn__sequences_of(self, in, &s)) {
         return tn__no_values();
     }
-    tn_values normed = in; /* mask and positions, if any, go on to attention */
+    tn_values normed = in; /* mask and positions, if any, are passed on to attention */
     normed.v[0] = tn_call(&m->input_layernorm, s.x);
     tn_tensor *x = tn__add_branch(s.x, tn_call_values(&m->self_attn, normed, context).v[0]);
     tn_drop(normed.v[0]);

@@ -344,7 +344,7 @@ MUTATIONS = [
     ("train/deepspeed/keys.c", "!is_first(object, member, keys, key)", "0", "a key may be there twice"),
     # ---- data: texts to shards -----------------------------------------------------------------------------------------
     ("data/tokenizer/bpe.c", "(a->rank == b->rank && a->at < b->at)", "(a->rank == b->rank && a->at > b->at)", "of equal pairs the leftmost"),
-    ("data/tokenizer/bpe.c", "s->id != o->left || behind < 0 ||", "behind < 0 ||", "offers that are void"),
+    ("data/tokenizer/bpe.c", "s->id != o->left || after < 0 ||", "after < 0 ||", "offers that are void"),
     ("data/tokenizer/pattern.c", "WAY_A_BYTE = 16", "WAY_A_BYTE = 0", "long runs of spaces are too many steps"),
     ("data/tokenizer/tokenizer.c", "(special || shortest->kind == TN__TOKEN_ADDED)", "(special || true)", "strangers write special tokens"),
     ("data/tokenizer/cut.c", "c->piece(c->user, text + at, stray)", "c->piece(c->user, text + at, 1)", "bytes that are no UTF-8"),
@@ -376,7 +376,7 @@ MUTATIONS = [
     ("data/picture_png.c", "png_set_strip_16(png);", "png_set_scale_16(png);", "16 bits are rounded"),
     ("io/npy/dataset.c", "(about->big || about->dtype == TN_BOOL)", "about->dtype == TN_BOOL", "rows in the other order of bytes"),
     ("data/shards.c", "from > 0 && t < d->length - d->stride", "from > 0 && t + 1 < d->length - d->stride", "a target counts in two windows"),
-    ("data/shards.c", "1 + (behind - 1) / d->stride + 1", "1 + behind / d->stride", "the last targets are in no window"),
+    ("data/shards.c", "1 + (rest - 1) / d->stride + 1", "1 + rest / d->stride", "the last targets are in no window"),
     ("data/shards.c", "return token & s->mark ? NO_TARGET : token;", "return token;", "prompts are learned"),
     ("data/shards.c", "from = to - from > d->length + 1 ? to - (d->length + 1) : from;", "", "a pair that is longer than the window"),
     ("data/collate.c", "at < r.bytes; at += r.element", "at + r.element < r.bytes; at += r.element", "the last element of a row is not padded"),

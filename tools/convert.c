@@ -8,7 +8,7 @@
 #include "io/checkpoint/parts.h"
 #include "models/weights/hf.h"
 #include "tools/inputs.h"
-#include "tools/why.h"
+#include "tools/error_words.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static void add_path(const char *text, void *to) {
     *(c->from ? &c->target : &c->from) = text;
 }
 
-/* Whether what was given makes one of the two commands. */
+/* Whether the arguments make one of the two commands. */
 static void check_command(const conversion *c) {
     if (!c->from || !*c->from) {
         tn_options_refuse("no source to convert");
@@ -60,7 +60,7 @@ static const char about[] =
     "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
     "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
     "tn_saver_load read.\v"
-    "Nothing is believed before it is checked, a FILE is there whole or not at all, and what "
+    "Nothing is trusted before it is checked, a FILE is there whole or not at all, and what "
     "is read is never replaced, nor a file called lock, which keeps jobs apart. The exit "
     "status is 1 when it fails, 64 when the command line is wrong.";
 
@@ -151,7 +151,7 @@ static bool is_read(const char *name) {
     return tn__ends_with(name, ".safetensors") || tn__ends_with(name, ".json");
 }
 
-/* What is read is not replaced, nor what keeps two jobs apart. */
+/* Neither inputs nor the file that keeps two jobs apart are replaced. */
 static tn_status check_apart(const conversion *c) {
     bool folder = !c->to && !tn__ends_with(c->target, ".bin");
     bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));

@@ -5,7 +5,7 @@
 #include "core/clock.h"
 #include "core/folder.h"
 #include "core/json_text.h"
-#include "tools/why.h"
+#include "tools/error_words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static void check_options(const evaluation *e) {
 
 static void refuse_argument(const char *text, void *unused) {
     (void)unused;
-    tn_options_refuse("what is \"%s\"? A pattern stands in quotes", text);
+    tn_options_refuse("what is \"%s\"? A pattern must be in quotes", text);
 }
 
 static const char about[] =
@@ -74,7 +74,7 @@ static tn_status parse_options(evaluation *e, int argc, char **argv) {
          "Questions with endings to choose from, JSON lines as HellaSwag's: measures the accuracy",
          .text = &e->choices},
         {"stride", 0, "N",
-         "Tokens from one window to the next: what is left of the context stands before each token "
+         "Tokens from one window to the next: each token still sees the rest of the context "
          "(default: the context)",
          .whole = &e->stride, .most = INT32_MAX},
         {"context", 0, "N", "Tokens that the model sees at once (default: its own, 4096 at most)",
@@ -165,7 +165,7 @@ static tn_evaluate_options options_of(const evaluation *e, int64_t batch) {
 
 /* ---- Results --------------------------------------------------------------------------------- */
 
-/* A number that JSON has: not NaN, not infinite. */
+/* A number that JSON can hold: not NaN, not infinite. */
 static void put_number(tn__buffer *j, const char *name, double value) {
     tn__buffer_format(j, isfinite(value) ? ",\"%s\":%.17g" : ",\"%s\":null", name, value);
 }
@@ -270,7 +270,7 @@ int eval_main(int argc, char **argv) {
     tn_tokenizer_free(e.words);
     tn_lm_free(e.net);
     if (!done) {
-        return 1; /* what ends at an error tells the other ranks why */
+        return 1; /* ending at an error tells the other ranks why */
     }
     tn_dist_finish();
     return 0;

@@ -1,4 +1,4 @@
-/* `tern generate`: text from a language model, as it comes.
+/* `tern generate`: text from a language model, as it is generated.
  *
  * A prompt is an option, or each line of standard input is one. Standard output has what the model
  * writes and nothing else, in whole characters; the rest is for standard error.
@@ -7,7 +7,7 @@
 
 #include "core/clock.h"
 #include "core/plain.h"
-#include "tools/why.h"
+#include "tools/error_words.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -67,7 +67,7 @@ static tn_status load_model(generation *g) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* Text to standard output: on a terminal without what it would take for commands. */
+/* Text to standard output: on a terminal without control sequences. */
 static void write_text(generation *g, char *text, size_t bytes) {
     char *line = text, *end = text + bytes;
     while (g->screen && line < end) {
@@ -120,8 +120,8 @@ static bool take_token(const tn_generated_token *token, void *user) {
 
 /* ---- Generating ------------------------------------------------------------------------------ */
 
-/* What the text says, behind the token that begins texts where they begin with one: GPT-2's token
- * is also their end, and stands before nothing. */
+/* The text's tokens, after the one that begins texts if the model has one: GPT-2's also ends texts,
+ * and is not put before them. */
 static tn_status encode_prompt(const generation *g, const char *text, size_t bytes, tn_ids *ids) {
     const tn_lm_specials *s = &g->specials;
     bool begins = s->begin >= 0 && !(s->end_count > 0 && s->ends[0] == s->begin);
@@ -178,7 +178,7 @@ static void answer_ids(generation *g, const tn_ids *ids) {
             write_answers(g, out);
         }
         tn_generated_free(out, (int)g->asked.samples);
-        g->o.first += (uint64_t)g->asked.samples; /* other draws for the next prompt */
+        g->o.first += (uint64_t)g->asked.samples; /* different draws for the next prompt */
         g->prompt_tokens += ids->count * g->asked.samples;
         g->prompt_seconds += g->first_token - began;
         g->seconds += tn__now() - g->first_token;
@@ -202,15 +202,15 @@ static tn_status answer_prompt(generation *g, const char *text, size_t bytes) {
     return tn_error();
 }
 
-/* A line is a prompt. Somebody at a terminal is asked for each. */
+/* Each line is a prompt. A user at a terminal is asked for it. */
 static tn_status answer_lines(generation *g) {
     bool asks = isatty(STDIN_FILENO) && g->screen;
     char *line = NULL;
     size_t room = 0;
     while (!g->failed) {
-        signal(SIGINT, SIG_DFL); /* while it waits, they end it at once … */
+        signal(SIGINT, SIG_DFL); /* while it waits, signals end it at once … */
         signal(SIGTERM, SIG_DFL);
-        if (tn_stop_asked()) { /* … and it does not wait where one came just before */
+        if (tn_stop_asked()) { /* … and it does not wait if one came just before */
             break;
         }
         if (asks) {

@@ -20,9 +20,9 @@ static void refuse_argument(const char *text, void *unused) {
 }
 
 static const char about[] =
-    "Continues texts with a language model, and writes them as they come.\n\n"
+    "Continues texts with a language model, and writes them as they are generated.\n\n"
     "Without --prompt each line of standard input is a prompt. The answers come in their "
-    "order, each with a newline behind it; with --stop $'\\n' each is one line.\v"
+    "order, each followed by a newline; with --stop $'\\n' each is one line.\v"
     "The same command writes the same text. Several samples are written when all of them "
     "are there, with lines of --- between them. Ctrl-C ends it with the status 130; the "
     "status is 1 when it fails, 64 when the command line is wrong.";

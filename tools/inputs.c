@@ -8,11 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files that would be replaced, which are there. */
+/* Existing files that would be replaced. */
 typedef struct outputs {
     struct stat *files; /* [count] */
     int64_t count, room;
-    const char *folder; /* or file: where is written */
+    const char *folder; /* or file: where the command writes */
     names_test *replaced, *read;
 } outputs;
 

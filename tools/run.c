@@ -5,10 +5,10 @@
  *     RUNNING   ranks are there
  *     STOPPING  a rank has failed, or the leader wants it: the ranks are being ended,
  *               and then the node reports
- *     ENDING    the job is over, for everybody or for this node: the same, then the program ends
+ *     ENDING    the job is over, for all nodes or for this one: the same, then the program ends
  *
- * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads that
- * are left behind when they do not end in time.
+ * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads, which
+ * are abandoned when they do not end in time.
  */
 #include "tools/run.h"
 
@@ -37,7 +37,7 @@ typedef struct launcher {
     phase phase;
     run_round round;
     int code;       /* of the program, when ENDING */
-    bool left;      /* the agent has been told that this node ends */
+    bool left;      /* the agent knows that this node ends */
     double left_at; /* since when nothing but last words is waited for */
     int interrupts; /* signals that asked us to end */
     int interrupt;  /* the first of them */
@@ -94,7 +94,7 @@ static int end_status(launcher *l, int code) {
     if (code != 0 || l->round.number > 0) {
         return code;
     }
-    output_say(l->out, "job %s has ended well, but this host came too late: nothing ran here",
+    output_say(l->out, "job %s has ended well, but this host arrived too late: nothing ran here",
                l->options.run_id);
     return EX_TEMPFAIL;
 }
@@ -160,8 +160,8 @@ static void take_orders(launcher *l) {
     }
 }
 
-/* All ranks have ended and their last words have been read, or nobody can wait for these any
- * longer. */
+/* All ranks have ended and their last words have been read, or waiting for these is no longer
+ * possible. */
 static bool ranks_settled(launcher *l) {
     return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
 }
@@ -174,7 +174,7 @@ static void report_round(launcher *l) {
     output_forget(l->out);
 }
 
-/* While others run, who may wait for them. */
+/* While other ranks run, which may wait for them. */
 static void tell_good_ends(launcher *l) {
     workers *w = &l->workers;
     bool others = w->running > 0 || l->round.nodes > 1;
@@ -225,8 +225,7 @@ static bool may_end(launcher *l) {
                                            : 0;
     bool hurry = l->interrupts > 1;
     bool said = agent_ended(l->agent) || waited > most || hurry;
-    /* A terminal that stands still is waited for as any program would, unless we were told to
-     * end. */
+    /* Waits for a stopped terminal, as any program would, unless we were asked to end. */
     bool shown = output_ended(l->out) || (l->interrupts > 0 && waited > l->options.grace) || hurry;
     return said && shown;
 }
@@ -247,7 +246,7 @@ static void main_loop(launcher *l) {
         poll(fds, 3, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
         drain_event(fds[2].fd);
         take_signals(l);
-        look_after_ranks(l); /* before the orders, so that a failure here is told as one */
+        look_after_ranks(l); /* before the orders, so that a failure here is reported as one */
         take_orders(l);
     } while (!may_end(l));
 }
@@ -277,7 +276,7 @@ static int open_signals(workers *w) {
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* Files that we open must not become somebody's stdout. */
+/* Files that we open must not become a rank's stdout. */
 static bool open_standard_files(void) {
     int fd;
     do {
@@ -304,7 +303,7 @@ static bool begin_job(launcher *l) {
     return l->agent != NULL;
 }
 
-/* The job's exit status; but a job that went well is none of which we have not shown everything. */
+/* The job's exit status; but a job has not gone well if we could not show all of its output. */
 static int exit_status(launcher *l) {
     if (l->code == 0 && !output_ended(l->out)) {
         return 128 + l->interrupt;

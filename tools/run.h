@@ -3,14 +3,14 @@
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
- *     run_refused.c    what torchrun has and this launcher has not, and why
+ *     run_refused.c    what torchrun has and this launcher does not, and why
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
  *     run_output.c     a thread between the ranks' pipes and the terminal and log files
  *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
  *     run_report.c     which rank failed first, and its last words
- *     run_words.c      what launchers write to each other, and when an order holds
- *     run_agent.c      a thread that talks to the store: what this node shall do, how it fares
+ *     run_words.c      what launchers write to each other, and when an order is valid
+ *     run_agent.c      a thread that talks to the store: what this node shall do, and its state
  *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
@@ -40,7 +40,7 @@ typedef struct run_options {
     int node_rank;  /* wanted; -1: by arrival */
     char host[256]; /* where the store is served; a loopback address when the job has one node */
     int port;       /* 0: any */
-    bool alone;     /* one node, a random token: nobody else can join */
+    bool alone;     /* one node, a random token: no one else can join */
     bool own_token; /* the token is made from the user's own */
     char run_id[65];
     char token[TN__TOKEN];
@@ -75,7 +75,7 @@ void random_text(char *text, int bytes);
 
 typedef struct guard {
     pid_t pid;
-    int pipe;        /* closed by our death, whatever kills us */
+    int pipe;        /* closed by our death, whatever the cause */
     char marker[64]; /* "TERN_LAUNCHER=…": in the environment of every rank and what it starts */
 } guard;
 
@@ -84,7 +84,7 @@ bool guard_start(guard *g);
 /* From now on the guard ends this process group. Also called between fork and exec. */
 void guard_add(const guard *g, pid_t group);
 void guard_remove(const guard *g, pid_t group);
-/* Kills what carries the marker, wherever it has moved itself; how many there were. */
+/* Kills every process that carries the marker, in any group or session; how many there were. */
 int guard_sweep(const char *marker);
 /* Lets it go, waits for its end. */
 void guard_finish(guard *g);
@@ -98,7 +98,7 @@ typedef struct worker {
     pid_t pid; /* also its process group */
     bool ended;
     int status;        /* of waitpid, when ended */
-    int order;         /* it was the order-th that failed by itself, 1 the first; 0: it did not */
+    int order;         /* it was the order-th to fail by itself, 1 the first; 0: it did not */
     bool told;         /* the agent knows that it has ended well */
     double began, end; /* tn__now */
 } worker;
@@ -117,7 +117,7 @@ typedef struct workers {
     bool gone;
     guard guard;
     sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
-    pid_t elder[MOST_CHILDREN]; /* children that we had before: of a shell, then exec */
+    pid_t elder[MOST_CHILDREN]; /* children from before: a shell's, which then called exec */
     int elders;
 } workers;
 
@@ -125,7 +125,7 @@ typedef struct workers {
 bool workers_init(workers *w);
 /* Starts the round's ranks; those that cannot be started appear as failures. */
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out);
-/* Collects those that have ended; true when a rank did. */
+/* Reaps those that have ended; true when a rank did. */
 bool workers_reap(workers *w);
 /* Begins to end them with this signal. Another call with SIGKILL makes it quick. */
 void workers_stop(workers *w, int signal);
@@ -157,14 +157,14 @@ void output_forget(output *o);
 void output_resize(output *o);
 /* Everything that ended ranks wrote has been read (not necessarily written). */
 bool output_read(output *o);
-/* Copies the last bytes of a rank's stderr, with a 0 behind them; the caller frees. */
+/* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. */
 char *output_tail(output *o, int rank, size_t *length);
 /* Readable when the last pipe has been closed, and when output_end is done. */
 int output_event(const output *o);
 /* No more ranks: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);
-/* When it has ended: something could not be written, though there was somebody to read it. */
+/* When it has ended: something could not be written, although the reader was still there. */
 bool output_lost(output *o);
 void output_free(output *o); /* only when it has ended */
 
@@ -205,7 +205,7 @@ void screen_finish(screen *s);
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed afterwards. The
  * caller frees. NULL when none failed. */
 char *report_failure(const workers *w, const run_options *o, output *out);
-/* The exit status that tells of this worker's end: its own, or 128 + signal. */
+/* The exit status for this worker's end: its own, or 128 + signal. */
 int report_code(const worker *w);
 
 /* ---- Agent (run_agent.c) --------------------------------------------------------------------- */
@@ -227,16 +227,16 @@ int agent_event(const agent *a);
 /* The next order, or NULL. The caller frees it with order_free. */
 order *agent_order(agent *a);
 void order_free(order *o);
-/* Tells the leader how this node fares. FAILED and STOPPED may come with a report, LEFT with a
+/* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
  * reason; `code` goes with them. */
 void agent_tell(agent *a, node_state state, int round, int code, const char *text);
-/* Tells the ranks that a rank has ended well: who waits for it in tn_dist_init need not. */
+/* Tells the ranks that a rank has ended well: those that wait for it in tn_dist_init can stop. */
 void agent_rank_ended(agent *a, const run_round *r, const worker *w);
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
 bool agent_leads(agent *a);
 bool agent_joined(agent *a);
-/* All has been said, or cannot be. */
+/* All has been sent, or cannot be. */
 bool agent_ended(agent *a);
 void agent_free(agent *a); /* only when it has ended */
 
@@ -250,7 +250,7 @@ leader *leader_new(const run_options *o, tn_store *keys, int own);
 void leader_tick(leader *l);
 /* Ends the job, if it has not ended yet. */
 void leader_end(leader *l, int code, const char *text);
-/* The job has ended and every other node has heard it, or had its time. */
+/* The job has ended and every other node has read it, or had its time. */
 bool leader_over(const leader *l);
 void leader_free(leader *l);
 

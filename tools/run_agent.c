@@ -1,13 +1,13 @@
-/* A node's voice: a thread that meets the other launchers in the store, tells how this node
- * fares, and hears what the leader wants. The keys are described in run_words.h.
+/* A thread that meets the other launchers in the store, sends this node's state, and receives the
+ * leader's orders. The keys are described in run_words.h.
  *
- * The launcher whose address the endpoint is serves the store: all try to, one succeeds, the
- * others join. It is the leader, and its thread also runs run_leader.c. A node without leader
- * has lost the job: there is no second one.
+ * The launcher at the endpoint's address serves the store: all try to, one succeeds, the others
+ * join. It is the leader, and its thread also runs run_leader.c. A node without leader has lost the
+ * job: there is no second one.
  *
- * The main thread and this one share a few fields under a lock, which is not held while the
- * store is asked. So the main thread never waits for the network; it sees from agent_silence
- * that this thread hangs.
+ * The main thread and this one share a few fields under a lock, which is not held while the store
+ * is asked. So the main thread never waits for the network; it sees from agent_silence whether this
+ * thread hangs.
  */
 #include "tools/run.h"
 
@@ -36,7 +36,7 @@ typedef struct ended_rank {
 } ended_rank;
 
 enum {
-    ENDED_AT_ONCE = 64, /* told between two signs of life */
+    ENDED_AT_ONCE = 64, /* sent between two signs of life */
     LONGEST_QUOTE = 80
 };
 
@@ -48,7 +48,7 @@ struct agent {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     order *first_order, **last_order; /* for the main thread */
-    node_state state;                 /* what it has told */
+    node_state state;                 /* what it has sent */
     int round, code;
     char *text;   /* not yet passed on */
     bool changed; /* since the last sign */
@@ -64,13 +64,13 @@ struct agent {
     int id, port;
     int heard;       /* orders read */
     bool over;       /* no order matters any more */
-    order_view view; /* what they are held against */
+    order_view view; /* what they are checked against */
     int64_t count;   /* signs given */
     int64_t failure; /* the number of the failure in failure_round; 0: none */
     int failure_round;
 };
 
-/* What the main thread has told, copied under the lock. */
+/* What the main thread wants sent, copied under the lock. */
 typedef struct telling {
     node_state state;
     int round, code;
@@ -111,7 +111,7 @@ static void hand_over(agent *a, order_kind kind, run_round round, int code, cons
     (void)put;
 }
 
-/* One that does not hold is followed by nobody: this launcher ends its ranks and leaves. */
+/* Refuses an invalid order: this launcher ends its ranks and leaves. */
 static void refuse_order(agent *a, const char *text, const char *why) {
     int line = (int)strcspn(text, "\n");
     char *reason = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", a->heard,
@@ -140,7 +140,7 @@ static void hear_order(agent *a, const char *text) {
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* An error's message without the line of these sources in front, which says nothing to a user. */
+/* An error's message without the line of these sources in front, which means nothing to a user. */
 static const char *error_words(const char *message) {
     size_t name = strcspn(message, ":");
     size_t line = message[name] ? strspn(message + name + 1, "0123456789") : 0;
@@ -156,8 +156,8 @@ static bool is_loopback(const struct sockaddr *at) {
                                     : IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
-/* Whether the endpoint is this host by its own name, and that name leads to this host alone: in
- * Debian's /etc/hosts it is 127.0.1.1. The other hosts know it by another address. */
+/* Whether the endpoint is this host by its own name, and that name resolves to an address that only
+ * this host sees: in Debian's /etc/hosts 127.0.1.1. Other hosts resolve it differently. */
 static bool is_own_name(const run_options *o) {
     char why[TN_STORE_WHY], name[sizeof(o->node_name)] = "";
     gethostname(name, sizeof(name) - 1);
@@ -215,7 +215,7 @@ static const char own_token_hint[] =
     "$XDG_CONFIG_HOME/tern/token (~/.config/tern/token) to this one, or give all launchers the "
     "same --token-file or TERN_TOKEN";
 
-/* Why this launcher could not join. When it is the token: where this one's is from. */
+/* Why this launcher could not join. If it is the token: where this launcher's came from. */
 static void raise_refusal(const agent *a, const char *served) {
     tn_error_record error;
     if (!tn_error_take(&error)) {
@@ -233,7 +233,7 @@ static bool meet_nodes(agent *a) {
     const run_options *o = a->options;
     char why[1024] = "";
     bool leads = serve_store(a, why, sizeof(why));
-    if (!leads && (o->max_nodes == 1 || o->node_rank == 0)) { /* there is nobody to join */
+    if (!leads && (o->max_nodes == 1 || o->node_rank == 0)) { /* there is no one to join */
         tn_error_clear();
         tn_raise(TN_EPEER,
                  "job %s cannot serve its store: %s; a job beside one that is running needs "

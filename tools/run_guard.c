@@ -1,16 +1,15 @@
-/* The guard: a process that outlives the launcher by a moment and leaves none
- * of its ranks behind.
+/* The guard: a process that outlives the launcher by a moment and ends all of its ranks.
  *
- * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard
- * knows the ranks' process groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds
- * the only writing end: when it is closed, the launcher has ended, in whatever way. The guard
- * then kills the groups that are left, and after them every process that carries the launcher's
- * marker in its environment: that finds those which have left their group. A launcher that ends
- * in good order has looked itself, and says "." first.
+ * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard knows
+ * the ranks' process groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds the only
+ * writing end: when it is closed, the launcher has ended, for whatever reason. The guard then kills
+ * the groups that are left, and after them every process that carries the launcher's marker in its
+ * environment: that finds those which have left their group. A launcher that ends normally has
+ * already done this, and writes "." first.
  *
  * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the
- * pipe, so that whoever reads our output sees its end. When somebody kills the guard, the
- * launcher starts another.
+ * pipe, so that readers of our output see its end. If the guard is killed, the launcher starts
+ * another.
  */
 #include "tools/run.h"
 
@@ -42,7 +41,7 @@ bool guard_start(guard *g) {
     char *arguments[] = {"tern", "_guard", number, g->marker, NULL};
     g->pid = fork();
     if (g->pid == 0) {
-        setsid(); /* from the first moment what kills our process group does not reach it */
+        setsid(); /* from now on a signal to our process group does not reach it */
         fcntl(ends[0], F_SETFD, 0);
         execv("/proc/self/exe", arguments);
         _exit(127);
@@ -150,7 +149,7 @@ static void stand_apart(int pipe) {
         }
     }
     if (chdir("/") != 0) {
-        return; /* it only keeps a file system busy for longer */
+        return; /* it would only keep a file system busy for longer */
     }
 }
 
@@ -171,7 +170,7 @@ int guard_main(int argc, char **argv) {
     for (int i = 0; !all_well && i < left.count; i++) {
         kill(-left.list[i], SIGKILL);
     }
-    /* Whoever was being started while we looked is found the next time. */
+    /* Processes started during one pass are found by the next. */
     for (int quiet = 0, tries = 0; !all_well && quiet < 2 && tries < 100; tries++) {
         quiet = guard_sweep(argv[3]) == 0 ? quiet + 1 : 0;
         usleep(10000);

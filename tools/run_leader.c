@@ -3,16 +3,15 @@
  *
  *     GATHER    enough nodes? MAX start at once, MIN after a last call;
  *               too few for too long end the job
- *     RUN       a failure, a lost node, or a new one while there is room stops the round;
+ *     RUN       a failure, a lost node, or a new one while there is a place stops the round;
  *               all done ends the job
- *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node is the
- *               reason for failures elsewhere, so it comes first and costs no restart; then the
- *               first failure of all nodes; then arrivals
- *     OVER      the nodes are told, and have time to hear it
+ *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node causes
+ * failures elsewhere, so it comes first and costs no restart; then the first failure of all nodes;
+ * then arrivals OVER      the nodes are told, and get time to read it
  *
  * Everything is seen in the nodes' signs of life. Time is measured by this host's clock alone: a
  * node is lost when its sign has not changed for too long. Errors of the store are sticky, so a
- * turn runs through and its caller looks.
+ * turn runs to its end and its caller checks.
  */
 #include "tools/run.h"
 
@@ -29,9 +28,9 @@ static const double patience = 15;
 typedef struct node {
     int id;
     bool known;    /* node/N has been read */
-    bool admitted; /* it may take part: there was room for it */
-    double came;   /* since when there has been none; 0: not looked at yet */
-    char *gone;    /* why it has no place any more; NULL: it has */
+    bool admitted; /* it may take part: there was a place for it */
+    double came;   /* since when there has been none; 0: not checked yet */
+    char *gone;    /* why it has no place any more; NULL: it has one */
     double heard;  /* when its sign last changed */
     node_card card;
     node_sign sign;
@@ -50,7 +49,7 @@ struct leader {
     phase phase;
     double since;  /* when the phase began */
     double enough; /* since when MIN nodes have been there; 0: they are not */
-    bool hurry;    /* start without a last call: the same nodes go on after a failure */
+    bool hurry;    /* start without a last call: the same nodes continue after a failure */
     int orders, round, starts, failures;
     char *why; /* text of the next start */
 };
@@ -75,7 +74,7 @@ void leader_free(leader *l) {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-/* Takes the head over; the text is for users. Nobody else gives orders. */
+/* Takes the head over; the text is for users. No one else gives orders. */
 static void publish_order(leader *l, char *head, const char *text) {
     char key[32];
     char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
@@ -83,7 +82,7 @@ static void publish_order(leader *l, char *head, const char *text) {
     snprintf(key, sizeof(key), "order/%d", ++l->orders);
     if (tn_store_compare_set(l->keys, key, NULL, words, &is_set) == TN_OK && !is_set) {
         tn_raise(TN_EPEER,
-                 "%s in the store is not from this launcher: somebody else has the token "
+                 "%s in the store is not from this launcher: another process has the token "
                  "and gives orders",
                  key);
     }
@@ -91,7 +90,7 @@ static void publish_order(leader *l, char *head, const char *text) {
     free(head);
 }
 
-/* The node's report or reason, as far as it may be long; NULL when it has given none. */
+/* The node's report or reason, up to the longest allowed; NULL when it has given none. */
 static char *node_text(leader *l, const node *n) {
     char *said = agent_find(l->keys, "text/%d/%d", n->id, n->sign.round);
     char *text = said ? text_new("%.*s", LONGEST_TEXT, said) : NULL;
@@ -152,7 +151,7 @@ static int count_members(const leader *l) {
 /* "node 1 (host b, ranks 2-3)" */
 static char *describe_node(const node *n) {
     if (!n->known) {
-        return text_new("a launcher that joined and did not say more");
+        return text_new("a launcher that joined and sent nothing more");
     }
     if (!n->member) {
         return text_new("the launcher on host %s (pid %d)", n->card.name, n->card.pid);
@@ -183,7 +182,7 @@ static void give_up(leader *l, node *n, char *reason) {
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-/* Who has the place that this node wants by name; NULL: nobody, or it wants none. */
+/* Which node has the place that this node wants by name; NULL: none, or it wants none. */
 static const node *find_holder(const leader *l, const node *n) {
     for (int i = 0; n->card.wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
@@ -205,8 +204,8 @@ static bool all_heard_since(const leader *l, double time) {
     return true;
 }
 
-/* There is no place for this node. It may replace one that is lost, which nobody has noticed yet;
- * so it is refused when those that have the places have shown that they are alive. */
+/* There is no place for this node. It may replace one whose loss is not noticed yet; so it is
+ * refused once those that have the places have shown that they are alive. */
 static void await_place(leader *l, node *n, const node *holder) {
     const run_options *o = l->options;
     if (n->came == 0) {
@@ -243,7 +242,7 @@ static void admit_node(leader *l, node *n) {
     }
 }
 
-/* The leader's own node first: it has a place whoever was quicker to join. */
+/* The leader's own node first: it has a place even if others joined earlier. */
 static void admit_nodes(leader *l) {
     for (int i = 0; i <= l->count; i++) {
         int id = i == 0 ? l->own : i;
@@ -254,13 +253,13 @@ static void admit_nodes(leader *l) {
     }
 }
 
-/* Makes room for all that have joined. */
+/* Grows the list for all that have joined. */
 static void note_arrivals(leader *l) {
     int64_t joined = l->count;
     tn_store_add(l->keys, "joined", 0, &joined);
     if (joined < l->count || joined > MOST_LAUNCHERS) {
         end_job(l, 1,
-                text_new("the store counts %lld launchers: somebody else writes there",
+                text_new("the store counts %lld launchers: another process writes there",
                          (long long)joined));
         return;
     }
@@ -391,7 +390,7 @@ static void gather_nodes(leader *l) {
         if (now - l->since > o->timeout) {
             char *here = present_nodes(l);
             end_job(l, 1,
-                    text_new("%d of %d hosts came within %.0f s: %s", count, o->min_nodes,
+                    text_new("%d of %d hosts joined within %.0f s: %s", count, o->min_nodes,
                              o->timeout, here));
             free(here);
         }
@@ -424,7 +423,7 @@ static char *first_report(leader *l, int *code) {
     *code = first->sign.code;
     char *report = node_text(l, first);
     if (!report) {
-        report = text_new("host %s tells of a failure with exit code %d, and no more",
+        report = text_new("host %s reports a failure with exit code %d, and no more",
                           first->card.name, *code);
     }
     for (int i = 0; i < l->count && strlen(report) < LONGEST_TEXT; i++) {
@@ -510,7 +509,7 @@ static void watch_round(leader *l) {
     if (done == members) {
         leader_end(l, 0, "");
     } else if (done == 0 && count_usable(l) > members && members < l->options->max_nodes) {
-        stop_round(l, text_new("%s", "another host has come: all ranks start again with it"));
+        stop_round(l, text_new("%s", "another host has joined: all ranks start again with it"));
     }
 }
 

@@ -133,7 +133,7 @@ static void check_backend(const char *text, void *unused) {
     }
 }
 
-/* It names folders and keys. */
+/* It becomes part of folders and keys. */
 static void read_id(const char *text, void *to) {
     parsing *p = to;
     run_options *o = p->o;
@@ -158,7 +158,7 @@ static void take_token(run_options *o, const char *text) {
     snprintf(o->token, sizeof(o->token), "%s", text);
 }
 
-/* Refused also where it is not needed. */
+/* Refused even if it is not needed. */
 static void read_token(const char *text, void *to) {
     parsing *p = to;
     take_token(p->o, text);
@@ -247,9 +247,9 @@ static const char *variable_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* Whoever has the token may join. A job of one host needs none that others know; one of several
- * takes the user's own when none is given: it is the same wherever the home is shared. Of a secret
- * that lies in a file the ranks see only what is made of it for this job. */
+/* Anyone with the token may join. A job of one host makes a random one; one of several takes the
+ * user's own when none is given: it is the same wherever the home is shared. Of a secret in a file
+ * the ranks see only what is derived from it for this job. */
 static void choose_token(const parsing *p) {
     run_options *o = p->o;
     char why[TN_STORE_WHY], secret[TN__TOKEN];
@@ -275,8 +275,8 @@ static void choose_token(const parsing *p) {
     tn__token_derive(secret, o->run_id, o->token);
 }
 
-/* Where the hosts meet. Port 0 of a host that is this one, any free port, is torchrun's way to say
- * that there is no other. */
+/* Where the hosts meet. Port 0 of this host, any free port, is torchrun's way to say that there is
+ * no other host. */
 static void choose_place(parsing *p) {
     run_options *o = p->o;
     if (p->endpoint && (p->address || p->port)) {
@@ -304,7 +304,7 @@ static void choose_place(parsing *p) {
     }
 }
 
-/* One job on each of several hosts, which know nothing of each other, is nobody's wish. */
+/* Refuses to start a separate job on each of several hosts, which no one wants. */
 static void check_hosts(const parsing *p) {
     extern char **environ;
     char text[TN__SEVERAL];
@@ -371,8 +371,9 @@ static const char about[] =
     "\n"
     "The exit status is 0 when all ranks have ended with 0; else the first failure's: its exit "
     "code, or 128 + its signal. 128 + the signal that ended the launcher; 126 and 127 when "
-    "PROGRAM is none or is not there; 64 for wrong options; 75 when the job has ended well, "
-    "but nothing ran on this host; 1 when hosts were lost or did not come, when the job had no "
+    "PROGRAM cannot be started or does not exist; 64 for wrong options; 75 when the job has ended "
+    "well, "
+    "but nothing ran on this host; 1 when hosts were lost or did not arrive, when the job had no "
     "place for this one, or when not all output could be written.";
 
 /* What the table fills in. */
@@ -430,10 +431,10 @@ static const tn_option taken[] = {
      .to = &asked},
     {"master-port", 0, "PORT", .whole = &asked.port, .most = 65535},
     {"token", 0, "TEXT",
-     "who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
+     "anyone who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
      .read = read_token, .to = &asked},
     {"token-file", 0, "FILE",
-     "a secret that nobody else may read makes the token (else TERN_TOKEN, TERN_TOKEN_FILE, "
+     "a secret that no one else may read makes the token (else TERN_TOKEN, TERN_TOKEN_FILE, "
      "the user's own)",
      .text = &asked.token_file},
     {.help = ""},
@@ -443,7 +444,7 @@ static const tn_option taken[] = {
      .zero = true, .most = LONGEST},
     {"heartbeat", 0, "S", "a host that is silent for so long is lost", .real = &asked_of.heartbeat,
      .zero = true, .most = LONGEST},
-    {"monitor-interval", 0, "S", "seconds between two looks at the other hosts",
+    {"monitor-interval", 0, "S", "seconds between two checks of the other hosts",
      .real = &asked_of.monitor, .zero = true, .most = LONGEST},
 };
 

@@ -6,8 +6,8 @@
  * a lock that is not held while anything is written. Fields of a source belong to the thread,
  * but for its tail and the links of the list, which the lock guards.
  *
- * Ranks write into pipes. Rank 0 gets a pseudo-terminal instead where we write to a terminal, so
- * that it draws its progress bar: that is the one that is seen.
+ * Ranks write into pipes. Rank 0 gets a pseudo-terminal instead if we write to a terminal, so that
+ * it draws its progress bar, the one that is shown.
  */
 #include "tools/run.h"
 
@@ -28,7 +28,7 @@
 enum {
     CHUNK = 1 << 16, /* bytes that one read takes */
     LONGEST_LINE =
-        1 << 20 /* what is longer is shown in pieces, so that nobody's line holds up the others' */
+        1 << 20 /* longer ones are shown in pieces, so that no rank's line holds up the others' */
 };
 
 typedef struct source {
@@ -37,9 +37,9 @@ typedef struct source {
     int rank, end;
     int log;    /* -1: none */
     bool live;  /* redraws are shown as they come */
-    char *line; /* what has come of the line that is not complete */
+    char *line; /* the part of an incomplete line so far */
     size_t used, room;
-    bool forgotten; /* nobody will ask for the tail */
+    bool forgotten; /* no one will ask for the tail */
     uint64_t written;
     char tail[TAIL_BYTES]; /* a ring: byte k of the stream is at k % TAIL_BYTES; for stderr only */
 } source;
@@ -115,7 +115,7 @@ static void show_line(output *o, source *s) {
     s->used = 0;
 }
 
-/* A line that is being redrawn: only what stands behind its last \r is still to be seen. */
+/* A line that is being redrawn: only what follows its last \r is still visible. */
 static void show_redraw(output *o, source *s) {
     size_t length = s->used, from;
     while (length > 0 && s->line[length - 1] == '\r') {
@@ -198,7 +198,7 @@ static void set_size(const source *s) {
     }
 }
 
-/* Under the lock: what there is to wait for. Sources that nobody needs any more go away here. */
+/* Under the lock: what there is to wait for. Frees sources that are no longer needed. */
 static int gather_sources(output *o, struct pollfd **fds, source ***sources) {
     int count = 0;
     *fds = memory_new((size_t)o->open + 1, sizeof(**fds));
@@ -252,8 +252,8 @@ static bool output_turn(output *o) {
 
     show_said(o, list);
     bool more = !ending || count > 0;
-    /* At the end a pipe that is silent for a second is held open by somebody whom nobody could
-     * kill. */
+    /* At the end a pipe that is silent for a second is held open by a process that could not be
+     * killed. */
     int ready = more ? poll(fds, (nfds_t)count + 1, ending ? 1000 : -1) : 0;
     more = more && !(ending && ready == 0);
     for (int i = 0; i < count && ready > 0; i++) {
@@ -328,8 +328,7 @@ static bool open_terminal(int *reading, int *writing) {
     return false;
 }
 
-/* What somebody has put in its place is not followed and not waited for: we are in the main
- * thread. */
+/* Follows no link and waits for no FIFO in its place: we are in the main thread. */
 static int open_log(output *o, const char *folder, int end) {
     if (!folder) {
         return -1;
@@ -341,7 +340,7 @@ static int open_log(output *o, const char *folder, int end) {
     if (fd >= 0 && (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode))) {
         close(fd);
         fd = -1;
-        errno = ENXIO; /* as a FIFO without a reader has it */
+        errno = ENXIO; /* as for a FIFO without a reader */
     }
     if (fd < 0) {
         output_say(o, "no log: %s: %s", path,

@@ -1,5 +1,5 @@
-/* Options of torchrun that `tern run` does not take, each with the reason: who brings a command
- * along learns what to do instead. */
+/* Options of torchrun that `tern run` does not take, each with the reason, so that users of such a
+ * command learn what to do instead. */
 #include "tools/run_refused.h"
 
 static const struct refused {
@@ -38,7 +38,7 @@ static void refuse_option(const char *unused, void *to) {
 }
 
 void refused_options(tn_option *rows) {
-    _Static_assert(sizeof(refused) / sizeof(*refused) <= MOST_REFUSED, "the caller's room");
+    _Static_assert(sizeof(refused) / sizeof(*refused) <= MOST_REFUSED, "the caller's array");
     for (size_t i = 0; i < sizeof(refused) / sizeof(*refused); i++) {
         const struct refused *r = &refused[i];
         rows[i] = (tn_option){r->name,

@@ -1,4 +1,4 @@
-/* What the user is told about a rank that failed: which, where, how, its last words, and who
+/* What the user is told about a rank that failed: which, where, how, its last words, and which
  * failed after it. */
 #include "tools/run.h"
 
@@ -26,18 +26,19 @@ static void tell_end(FILE *to, const worker *w, const run_options *o) {
         int signal = WTERMSIG(w->status);
         const char *name = sigabbrev_np(signal), *what = sigdescr_np(signal);
         fprintf(to, "was killed by SIG%s (%s%s)", name ? name : "?", what ? what : "unknown signal",
-                signal == SIGKILL ? ": by somebody, or by the kernel when memory ran out" : "");
+                signal == SIGKILL ? ": by a user or program, or by the kernel when memory ran out"
+                                  : "");
     } else {
         int code = WEXITSTATUS(w->status);
         const char *name = code > 128 ? sigabbrev_np(code - 128) : NULL;
         fprintf(to, "ended with exit code %d", code);
-        if (name) { /* a shell's way to say it, and of programs that stop in good order */
+        if (name) { /* a shell's convention, and that of programs that stop in good order */
             fprintf(to, ", as after SIG%s", name);
         }
     }
 }
 
-/* What a terminal would show of a line: what follows its last \r, without what it would obey. */
+/* What a terminal would show of a line: what follows its last \r, without control sequences. */
 static void put_shown(FILE *to, const char *line, size_t length) {
     while (length > 0 && line[length - 1] == '\r') {
         length--;

@@ -2,8 +2,8 @@
  * the bottom that its rank redraws (a progress bar). Another rank's line takes the bottom line's
  * place, which is then drawn again below.
  *
- * Only the output thread is here. Lines are gathered and written by screen_flush, in one piece
- * as a rule.
+ * Only the output thread is here. Lines are gathered and written by screen_flush, usually in one
+ * piece.
  */
 #include "tools/run.h"
 
@@ -42,14 +42,14 @@ void screen_finish(screen *s) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* False when nobody reads any more. */
+/* False when there is no reader any more. */
 static bool write_all(int fd, const char *text, size_t length) {
     while (length > 0) {
         ssize_t put = write(fd, text, length);
         if (put > 0) {
             text += put;
             length -= (size_t)put;
-        } else if (errno == EAGAIN) { /* somebody has made our terminal non-blocking */
+        } else if (errno == EAGAIN) { /* another program has made our terminal non-blocking */
             poll(&(struct pollfd){.fd = fd, .events = POLLOUT}, 1, -1);
         } else if (errno != EINTR) {
             return false;
@@ -81,7 +81,7 @@ void screen_flush(screen *s) {
     flush_end(s, 1);
 }
 
-/* Room for so many bytes at the buffer's end. */
+/* Makes space for so many bytes at the buffer's end. */
 static char *make_room(screen *s, int end, size_t length) {
     screen_end *e = &s->end[end];
     if (e->used + length > e->room) {
@@ -102,7 +102,7 @@ static void put_bytes(screen *s, int end, const char *text, size_t length) {
     }
 }
 
-/* Without what a terminal obeys, but for colours where they are wanted; whether any is left. */
+/* Without control sequences, except colours if wanted; whether any is left. */
 static bool put_plain(screen *s, int end, const char *text, size_t length, bool coloured) {
     char *to = make_room(s, end, length);
     size_t put = length > 0 ? tn__plain_text(to, text, length, coloured) : 0;
@@ -138,8 +138,8 @@ static void put_prefix(screen *s, int end, int rank) {
     }
 }
 
-/* On a terminal a \r inside a line would wipe out the prefix: what stands behind the last one is
- * what would be seen. */
+/* On a terminal a \r inside a line would wipe out the prefix: only what follows the last one would
+ * be visible. */
 static const char *visible_part(const char *text, size_t *length) {
     while (*length > 0 && text[*length - 1] == '\r') {
         --*length;

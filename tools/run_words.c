@@ -1,4 +1,5 @@
-/* Reads the words of run_words.h, each whole or not at all, and writes those that have numbers. */
+/* Reads the messages of run_words.h, each whole or not at all, and writes those that have
+ * numbers. */
 #include "tools/run_words.h"
 
 #include <inttypes.h>
@@ -140,18 +141,18 @@ bool sign_read(const char *text, int rounds, node_sign *s, char *why) {
     }
     *s = (node_sign){n[0], (int)n[1], (node_state)state, (int)n[2], n[3]};
     if (*text) {
-        return refuse_word(why, "there is something behind its numbers");
+        return refuse_word(why, "there is something after its numbers");
     }
     bool ended = s->state == NODE_FAILED || s->state == NODE_STOPPED;
     if (s->code == 0 && (s->state == NODE_FAILED || (ended && s->failure > 0))) {
-        return refuse_word(why, "it tells of a failure with exit code 0");
+        return refuse_word(why, "it reports a failure with exit code 0");
     }
     return true;
 }
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-/* Whether this node has told so of the last round. */
+/* Whether this node has sent this state for the last round. */
 static bool has_told(const order_view *v, node_state state) {
     return v->told == v->round && v->state == state;
 }
@@ -170,7 +171,7 @@ static bool read_places(const char **at, const order_view *v, run_round *r, char
             return false;
         }
         if (!take_character(at, '\n')) {
-            return refuse_word(why, "there is something behind the numbers of node rank %d", i);
+            return refuse_word(why, "there is something after the numbers of node rank %d", i);
         }
         if (n[0] == v->own && r->local > 0) {
             return refuse_word(why, "it names this node twice");
@@ -209,7 +210,7 @@ static bool read_start(const char **at, const order_view *v, said_order *o, char
         return false;
     }
     if (!take_character(at, '\n')) {
-        return refuse_word(why, "there is something behind its numbers");
+        return refuse_word(why, "there is something after its numbers");
     }
     o->round = (run_round){
         .number = (int)n[0], .restarts = (int)n[1], .world = (int)n[2], .nodes = (int)n[3]};
@@ -223,7 +224,7 @@ static bool take_last_number(const char **at, number_field field, int *value, ch
         return false;
     }
     *value = (int)n;
-    return take_character(at, '\n') || refuse_word(why, "there is something behind its number");
+    return take_character(at, '\n') || refuse_word(why, "there is something after its number");
 }
 
 static bool read_stop(const char **at, const order_view *v, said_order *o, char *why) {

@@ -1,10 +1,10 @@
-/* The words between launchers: texts in the store, by which each says what it is and how it fares,
- * and the leader what shall be done. Their form, and when one holds.
+/* The messages between launchers: texts in the store, by which each says what it is and its state,
+ * and the leader what to do. Their form, and when one is valid.
  *
- * Whoever has the token can write anything there. So a word is read whole or not at all: numbers
- * within their bounds, one space between two, nothing behind them. An order is held against what
- * this launcher was started with, and against what has been ordered and told so far: the leader
- * decides when and with whom, but not what runs here, nor that it went well.
+ * Anyone with the token can write anything there. So a message is read whole or not at all: numbers
+ * within their bounds, one space between two, nothing after them. An order is checked against what
+ * this launcher was started with, and against earlier orders and signs: the leader decides when and
+ * with whom, but not what runs here, nor that it went well.
  *
  * Nothing here waits, allocates or prints (tests/fuzz/fuzz_orders.c).
  *
@@ -48,7 +48,7 @@ typedef struct node_card {
     char run_id[65], name[65]; /* neither spaces nor control characters */
 } node_card;
 
-/* How a node fares in its round, told with every sign of life. */
+/* A node's state in its round, sent with every sign of life. */
 typedef enum node_state {
     NODE_IDLE = 'i', /* waits for a round */
     NODE_RUNNING = 'r',
@@ -83,7 +83,7 @@ typedef struct run_round {
     int port;                /* of the store */
 } run_round;
 
-/* BROKEN is nothing that a leader says: one of its orders cannot be followed. */
+/* BROKEN is never sent by a leader: one of its orders cannot be followed. */
 typedef enum order_kind { ORDER_START, ORDER_STOP, ORDER_DROP, ORDER_END, ORDER_BROKEN } order_kind;
 
 typedef struct said_order {
@@ -94,18 +94,18 @@ typedef struct said_order {
     const char *text; /* why, for the user, in the order's own text; "": nothing to say */
 } said_order;
 
-/* What orders are held against. */
+/* What orders are checked against. */
 typedef struct order_view {
     int own;                         /* this node's number */
     int min_nodes, max_nodes, ranks; /* what this launcher was started with */
-    node_state state;                /* what it has told last, of its round `told` */
+    node_state state;                /* what it has sent last, of its round `told` */
     int told;
     int round;    /* the last that was started; 0: none. order_read keeps these three */
     bool started; /* and has not been stopped */
     bool member;  /* with ranks of this node */
 } order_view;
 
-/* Reads an order, and remembers it in the view when it holds; else false with why[WORD_WHY]. */
+/* Reads an order, and remembers it in the view if it is valid; else false with why[WORD_WHY]. */
 bool order_read(const char *text, order_view *view, said_order *o, char *why);
 
 #endif

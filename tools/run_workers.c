@@ -1,12 +1,12 @@
 /* The ranks of this host as processes.
  *
- * Each rank is the head of a process group, so that a signal reaches what it has started, and
- * dies with the launcher (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its
- * group is killed before it is reaped: until then the group's number cannot belong to anybody
- * else. The launcher is a subreaper: what has left a group becomes its child when its parents
- * have ended. At the end of a round those are killed, and what carries the launcher's marker.
+ * Each rank is the head of a process group, so that a signal reaches what it has started, and dies
+ * with the launcher (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is
+ * killed before it is reaped: until then no other group can have its number. The launcher is a
+ * subreaper: a process that has left a group becomes its child when its parents have ended. At the
+ * end of a round those are killed, and all that carry the launcher's marker.
  *
- * Only the main thread starts ranks: PR_SET_PDEATHSIG means the thread that forked.
+ * Only the main thread starts ranks: PR_SET_PDEATHSIG refers to the thread that forked.
  */
 #include "tools/run.h"
 
@@ -107,7 +107,7 @@ static void free_list(char **list) {
     free(list);
 }
 
-/* DIR/ID/attempt_K/RANK, made; NULL when there shall be none, or cannot. */
+/* DIR/ID/attempt_K/RANK, made; NULL when there is to be none, or on failure. */
 static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
     if (!o->log_dir) {
         return NULL;
@@ -129,8 +129,8 @@ static char *log_folder(const run_options *o, const run_round *r, int rank, outp
     }
 }
 
-/* The children of the main thread, at most MOST_CHILDREN; how many. -1 where the kernel has no
- * list, or it tells nothing: the first process of a container is given everybody's orphans. */
+/* The children of the main thread, at most MOST_CHILDREN; how many. -1 if the kernel has no list,
+ * or it means nothing: the first process of a container inherits all orphans. */
 static int list_children(pid_t *list) {
     FILE *children = getpid() == 1 ? NULL : fopen("/proc/thread-self/children", "re");
     int count = 0;
@@ -164,11 +164,11 @@ static void keep_guard(workers *w, output *out) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
-/* What the error of execve does not say. A shell would take a file that is no program for a script
- * of its own; here it stays an error, since what is in such a file is anybody's guess. */
+/* What the error of execve does not say. A shell would take a file that is not a program for a
+ * shell script; here it is an error, since such a file may contain anything. */
 static const char *explain_exec(const char *path, int why) {
     if (why == ENOEXEC) {
-        return ": no program of this machine, nor a script that begins with #!";
+        return ": not a program for this machine, nor a script that begins with #!";
     }
     return why == ENOENT && access(path, F_OK) == 0 ? " (what its #! line names, or its loader)"
                                                     : "";
@@ -216,13 +216,13 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
         become_rank(w, o, env, ends, launcher);
     }
     if (one->pid > 0) {
-        setpgid(one->pid, one->pid); /* whoever comes first */
+        setpgid(one->pid, one->pid); /* in both processes: either may be first */
         w->running++;
     } else {
         output_say(out, "rank %d cannot be started: %s", one->rank, strerror(why));
         one->ended = true;
         one->end = one->began;
-        one->status = EX_OSERR << 8; /* there may be room for it the next time */
+        one->status = EX_OSERR << 8; /* it may succeed the next time */
         one->order = ++w->failures;
     }
     if (opened) {
@@ -265,8 +265,8 @@ static void note_end(workers *w, worker *one, int status) {
     w->ended = one->end;
 }
 
-/* Failures that were seen at the same time: one that a signal killed comes first, since its
- * peers notice and end with an exit code. */
+/* Among failures seen at the same time, one that a signal killed comes first, since its peers
+ * notice and end with an exit code. */
 static void order_failures(workers *w, double since) {
     for (int by_signal = 1; by_signal >= 0; by_signal--) {
         for (int i = 0; i < w->count; i++) {
@@ -324,7 +324,7 @@ void workers_stop(workers *w, int signal) {
         w->killed = now;
     }
     signal_all(w, signal);
-    signal_all(w, SIGCONT); /* who is stopped cannot end by himself */
+    signal_all(w, SIGCONT); /* a stopped process cannot end by itself */
 }
 
 void workers_tick(workers *w, double grace, output *out) {
@@ -345,8 +345,8 @@ void workers_tick(workers *w, double grace, output *out) {
     }
 }
 
-/* Kills our children that came to us when a rank ended: they are neither ranks nor the guard, and
- * younger than we are. How many. */
+/* Kills children that we inherited when a rank ended: neither ranks nor the guard, and younger than
+ * we are. How many. */
 static int kill_strays(const workers *w) {
     pid_t list[MOST_CHILDREN];
     int found = list_children(list), strays = 0;

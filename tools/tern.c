@@ -1,5 +1,5 @@
-/* The command `tern`: starting programs as ranks, texts as tokens, language models measured and
- * made to write, checkpoints in parts as one file, and facts about this build. */
+/* The command `tern`: starts programs as ranks, makes tokens from texts, measures language models
+ * and generates text, converts checkpoints, and describes this build. */
 #include "tools/convert.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
@@ -26,7 +26,7 @@ static const char help[] =
     "tern --version\n"
     "Options of each: tern run --help and so on\n";
 
-/* At the end, argp's own for --help too: what could not be printed is a failure. */
+/* At the end, argp's own for --help too: output that could not be written is a failure. */
 static void close_output(void) {
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -4,7 +4,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "tools/inputs.h"
-#include "tools/why.h"
+#include "tools/error_words.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static const char about[] =
     "Makes a tokenizer from texts: GPT-2's kind, byte-level BPE, which `tern tokens` takes "
     "and transformers opens.\n\n"
     "IN are files and folders, as `tern tokens` reads them.\v"
-    "All of the text is in memory meanwhile: some hundred megabytes of a larger corpus are "
+    "All of the text is held in memory: some hundred megabytes of a larger corpus are "
     "enough. The exit status is 1 when it fails, 64 when the command line is wrong.";
 
 static tn_status parse_options(command *c, int argc, char **argv) {
@@ -45,7 +45,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
         {"overwrite", 0, NULL, "Replace the tokenizer that DIR has", .flag = &c->overwrite},
         {"vocab", 0, "N", "Tokens, with the 256 bytes and <|endoftext|>",
          .whole = &c->options.vocab, .least = 257, .most = INT32_MAX},
-        {"min-count", 0, "N", "Pairs that stand side by side less often become no token",
+        {"min-count", 0, "N", "Pairs that are neighbours less often become no token",
          .whole = &c->options.min_count, .zero = true, .most = INFINITY},
         {"pattern", 0, "NAME",
          "How a text is cut before pairs are joined: gpt2, cl100k, llama3, o200k, or a regular "

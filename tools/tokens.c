@@ -5,7 +5,7 @@
 #include "core/number.h"
 #include "data/corpus/tokens_json.h"
 #include "tools/inputs.h"
-#include "tools/why.h"
+#include "tools/error_words.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static void read_share(const char *text, void *to) {
     }
 }
 
-/* "\n", "\t" and "\\", which shells leave as they are. */
+/* "\n", "\t" and "\\", which shells do not expand. */
 static void read_split(const char *text, void *to) {
     static const char letters[] = "nt\\", meant[] = "\n\t\\";
     char **split = to;
@@ -74,10 +74,10 @@ static const char about[] =
     "IN are files, and folders whose files are read in the order of their names, hidden ones "
     "not. A .jsonl, .ndjson or .json file is JSON lines, of which each has a document's text; "
     "any other file is plain text, one document. Both may be compressed (.gz, .zst)."
-    "\vThe special token <|endoftext|> stands in front of every document, as llm.c has it; its "
-    "text inside of a document is text like any other. Of a plain text that is one document, "
+    "\vThe special token <|endoftext|> precedes every document, as in llm.c; its "
+    "text inside a document is text like any other. Of a plain text that is one document, "
     "--val chooses passages. With the same texts and options the shards are the same bytes, "
-    "whatever the number of threads. An interrupted run leaves whole shards and a tokens.json "
+    "for any number of threads. An interrupted run leaves whole shards and a tokens.json "
     "that says that they are not all: the same command begins again.\n\nThe exit status is 1 "
     "when it fails, 64 when the command line is wrong.";
 
@@ -108,7 +108,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          "completions are learned",
          .flag = &o->corpus.pairs},
         {"split", 0, "TEXT",
-         "What stands between the documents of a plain text, as '<|endoftext|>' or '\\n\\n'",
+         "What separates the documents of a plain text, as '<|endoftext|>' or '\\n\\n'",
          .read = read_split, .to = &c->split},
         {"eot", 0, "TEXT",
          "The special token that keeps documents apart (<|endoftext|>, <|end_of_text|> or </s>)",

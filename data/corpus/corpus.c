@@ -52,7 +52,7 @@ tn_corpus_options tn_corpus_defaults(void) {
 
 /* ---- The buffer ------------------------------------------------------------------------------ */
 
-/* Reads on, at least one byte more unless the file is at its end. False after raising. */
+/* Reads more, at least one byte unless the file is at its end. False after raising. */
 static bool read_more(tn_corpus *c) {
     if (c->begin > 0) {
         memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
@@ -202,7 +202,7 @@ static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
     return raise_line(c, why);
 }
 
-/* The first members' names, for somebody who looked for another. */
+/* The first members' names, for a message about a missing one. */
 static void list_keys(const tn__json *object, char *text, size_t room) {
     enum { MOST = 6 };
     size_t used = 0;
@@ -236,7 +236,7 @@ static const tn__json *text_of(const tn_corpus *c, const char *key) {
             continue;
         }
         if (found) {
-            snprintf(why, sizeof(why), "\"%.60s\" stands in it twice", key);
+            snprintf(why, sizeof(why), "it has \"%.60s\" twice", key);
             raise_line(c, why);
             return NULL;
         }
@@ -247,7 +247,7 @@ static const tn__json *text_of(const tn_corpus *c, const char *key) {
         return NULL;
     }
     if (found->kind != TN__JSON_TEXT) {
-        snprintf(why, sizeof(why), "\"%.60s\" is no text", key);
+        snprintf(why, sizeof(why), "\"%.60s\" is not a text", key);
         raise_line(c, why);
         return NULL;
     }
@@ -269,7 +269,7 @@ static bool next_line(tn_corpus *c, tn_document *d) {
         return raise_line(c, c->json.values->kind == TN__JSON_LIST && c->line == 1
                                  ? "this is a JSON list, not JSON lines, of which each is an "
                                    "object (jq -c '.[]' makes them)"
-                                 : "it is no object: {\"text\": \"…\"}");
+                                 : "it is not an object: {\"text\": \"…\"}");
     }
     const tn__json *text = text_of(c, c->options.pairs ? "prompt" : c->key);
     const tn__json *completion = text && c->options.pairs ? text_of(c, "completion") : NULL;
@@ -287,12 +287,12 @@ static bool next_line(tn_corpus *c, tn_document *d) {
 
 /* ---- Plain text ------------------------------------------------------------------------------ */
 
-/* As C's isspace has it, in every language. */
+/* As C's isspace in the C locale. */
 static bool is_blank(char c) {
     return c == ' ' || (c >= 9 && c <= 13);
 }
 
-/* What stands between documents: white space and separators. False after raising. */
+/* Skips what is between documents: white space and separators. False after raising. */
 static bool skip_between(tn_corpus *c) {
     size_t split = strlen(c->split);
     for (;;) {
@@ -333,7 +333,7 @@ static bool find_piece(tn_corpus *c, piece *p) {
         }
     }
     tn__raise(TN_EFORMAT, "corpus",
-              "%s: 64 MiB without a space or the beginning of a line: this is no text that people "
+              "%s: 64 MiB without a space or the beginning of a line: this is not text that people "
               "wrote",
               c->stream.file.path);
     return false;

@@ -11,7 +11,7 @@ static bool is_space(int32_t code) {
            code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
-/* Whether the character that ends before `at` is there, and no white space. */
+/* Whether a character ends before `at` that is not white space. */
 static bool is_word_before(const char *text, size_t at) {
     for (size_t back = 1; back <= 4 && back <= at; back++) {
         int32_t code = 0;
@@ -28,12 +28,12 @@ static bool is_word_after(const char *text, size_t bytes, size_t at) {
 }
 
 /* Whether a word ends before at, 0 < at < bytes, and a space follows: it begins the next token in
- * all patterns, whatever stands behind it. */
+ * all patterns, whatever follows it. */
 static bool ends_word(const char *text, size_t at) {
     return text[at] == ' ' && is_word_before(text, at);
 }
 
-/* Whether a line begins at `at`, behind a single newline between two words: a token ends there,
+/* Whether a line begins at `at`, after a single newline between two words: a token ends there,
  * unless a '/' follows. (Of two newlines some patterns give the second to what follows, and others
  * do not.) */
 static bool begins_line(const char *text, size_t bytes, size_t at) {

@@ -5,8 +5,9 @@
 
 #include <stddef.h>
 
-/* The last such place in text[0 … bytes), of which `most` may go; 0: there is none. Some tokenizers
- * put a space in front of a text that has none, so that a line's beginning is the second choice. */
+/* The last such place in text[0 … bytes), at most `most` bytes in; 0: there is none. Some
+ * tokenizers put a space in front of a text that has none, so that a line's beginning is the second
+ * choice. */
 size_t tn__last_cut(const char *text, size_t bytes, size_t most);
 
 #endif

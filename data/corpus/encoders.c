@@ -136,8 +136,8 @@ static bool append_id(tn_ids *ids, int32_t id) {
     return true;
 }
 
-/* A completion is predicted from something: where there is no prompt, from the end of the last
- * document, as a model does that is asked for any text. */
+/* A completion is predicted from something: without a prompt, from the end of the last document, as
+ * a model is that is asked for any text. */
 static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
                         tn_ids *ids) {
     int64_t first = ids->count;
@@ -147,7 +147,7 @@ static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, 
     return done && encode_text(e, b, p->text_prompt, p->text_end, ids) && append_id(ids, e->eot);
 }
 
-/* An encoder knows texts, and not where they come from. */
+/* An encoder does not know where its texts come from: adds that to the error. */
 static void say_where(const tn__part *p) {
     tn_error_record why;
     char line[40] = "";
@@ -211,7 +211,7 @@ static void encode_all(tn__encoders *e) {
 
 /* ---- Giving ---------------------------------------------------------------------------------- */
 
-/* The caller is done with the batch that it had last. */
+/* The caller is done with its last batch. */
 static void take_back(tn__encoders *e) {
     if (e->lent) {
         e->lent->state = SLOT_EMPTY;
@@ -250,7 +250,7 @@ static void *encoder_run(void *user) {
     return NULL;
 }
 
-/* Signals stay with the threads that the program made. */
+/* Signals go to the program's own threads. */
 static bool start_threads(tn__encoders *e, int threads) {
     sigset_t all, before;
     sigfillset(&all);

@@ -1,8 +1,8 @@
 /* The documents of a corpus as ids, encoded by several threads and given in order.
  *
  * One thread reads: it fills batches of some hundred kilobytes of text. Others take them by number
- * and encode them. Whoever called gets them in the order of their numbers. So what comes out does
- * not depend on how many threads there are, and no more than a few batches are in memory. */
+ * and encode them. The caller gets them in the order of their numbers. So the result does not
+ * depend on the number of threads, and only a few batches are in memory. */
 #ifndef TERN_DATA_CORPUS_ENCODERS_H
 #define TERN_DATA_CORPUS_ENCODERS_H
 

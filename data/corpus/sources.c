@@ -43,7 +43,7 @@ static bool collect_name(const char *name, void *user) {
     return copy != NULL;
 }
 
-/* By their bytes: the same order for everybody, whatever the language. */
+/* By their bytes: the same order in every locale. */
 static int compare_names(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }

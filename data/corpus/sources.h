@@ -1,5 +1,5 @@
-/* Files by name: as they are given, and those in folders, sorted by name at each level, with what
- * lies in folders within them. Names that begin with '.' are passed over in folders. */
+/* Files by name: as they are given, and those in folders, sorted by name at each level, including
+ * folders within them. Names in folders that begin with '.' are skipped. */
 #ifndef TERN_DATA_CORPUS_SOURCES_H
 #define TERN_DATA_CORPUS_SOURCES_H
 

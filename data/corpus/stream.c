@@ -12,7 +12,7 @@
 
 enum { PACKED_ROOM = 1 << 16 };
 
-/* Takes compressed bytes apart: zlib's or zstd's state, and what of the file it has not had yet. */
+/* Decompresses: zlib's or zstd's state, and the bytes of the file it has not consumed yet. */
 typedef struct tn__unpacker {
     bool is_zstd;
     bool inside; /* a member or frame has begun and not ended */
@@ -76,8 +76,8 @@ static bool step_zstd(tn__stream *s, unsigned char **to, unsigned char *end) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Reads on in the file when the unpacker has had everything. False at the file's end, and after
- * raising. */
+/* Reads more of the file when the unpacker has consumed everything. False at the file's end, and
+ * after raising. */
 static bool fill_packed(tn__stream *s) {
     tn__unpacker *u = s->unpacker;
     size_t left = s->file.bytes - s->at, bytes = left < PACKED_ROOM ? left : PACKED_ROOM;
@@ -98,7 +98,7 @@ static int64_t read_packed(tn__stream *s, unsigned char *to, size_t room) {
     tn__unpacker *u = s->unpacker;
     unsigned char *begin = to, *end = to + (room < MOST_AT_ONCE ? room : MOST_AT_ONCE);
     while (to < end) {
-        /* What was unpacked and had no room comes before what is read next. */
+        /* Unpacked bytes that did not fit come before those read next. */
         unsigned char *before = to;
         bool more = fill_packed(s);
         if (tn__pending()) {
@@ -169,7 +169,7 @@ static bool check_name(const tn__stream *s) {
     return !gzip && !zstd;
 }
 
-/* What comes out, by its beginning; the stream is at its own beginning again. */
+/* What kind of bytes come out, by the first ones; then rewinds the stream. */
 static bool look_inside(tn__stream *s) {
     unsigned char inside[TN__KIND_BYTES];
     int64_t bytes = tn__stream_read(s, inside, sizeof(inside));

@@ -1,7 +1,7 @@
 /* The bytes of a file from its beginning to its end, in bounded memory: as they are, or taken out
- * of gzip (also several members one behind the other) or zstd (several frames). Which of these it
- * is says the file's beginning; a name that ends with .gz or .zst and something else in it is an
- * error, and so is compressed data that breaks off. */
+ * of gzip (also several members one after the other) or zstd (several frames). The file's first
+ * bytes say which; a name that ends with .gz or .zst and something else in it is an error, and so
+ * is truncated compressed data. */
 #ifndef TERN_DATA_CORPUS_STREAM_H
 #define TERN_DATA_CORPUS_STREAM_H
 

@@ -2,9 +2,9 @@
  *
  * The caller's thread writes what the encoders give, in order. The folder's tokens.json says that
  * its shards are unfinished before the first one appears, and what they are when the last one has;
- * its temporary file is locked from beginning to end, so that nobody else writes into the folder.
- * Whoever begins removes what an unfinished run has left. So a folder never has shards of two runs,
- * wherever either was killed.
+ * its temporary file is locked from beginning to end, so that no other process writes into the
+ * folder. A new run removes what an unfinished one has left. So a folder never has shards of two
+ * runs, wherever either was killed.
  */
 #include "core/error.h"
 #include "core/file.h"
@@ -54,7 +54,7 @@ static int64_t group_begin(int64_t i, double share) {
 }
 
 /* One piece of each group, drawn by the group's number. So every stretch of the corpus has its
- * share, a small one too, and which pieces it is depends on nothing but their numbers. */
+ * share, even a small one, and which pieces they are depends only on their numbers. */
 static bool is_drawn(int64_t piece, double share, uint64_t seed) {
     int64_t i = (int64_t)((double)piece * share);
     i -= i > 0 && group_begin(i, share) > piece; /* as rounding has it */
@@ -71,7 +71,7 @@ static bool is_for_validation(const making *m, const tn__part *p) {
 
 /* ---- Writing what was encoded ---------------------------------------------------------------- */
 
-/* In front of a document, and where the text does not go on with what was written before it. */
+/* In front of a document, and where the text does not continue what was written before it. */
 static bool put_text(making *m, const tn__part *p, const int32_t *ids, int64_t count, bool val) {
     tn_shards_writer *w = val ? m->val : m->train;
     int64_t *last = val ? &m->last_val : &m->last_train;
@@ -128,7 +128,7 @@ static bool put_all(making *m) {
 
 /* ---- tokens.json ----------------------------------------------------------------------------- */
 
-/* A path may be no UTF-8, and JSON must be. */
+/* A path may not be UTF-8, but JSON must be. */
 static void put_path(tn__buffer *j, const char *path) {
     char *copy = tn__strdup_for(path, j->operation);
     j->failed = j->failed || !copy;

@@ -1,4 +1,4 @@
-/* tokens.json: what lies beside the shards that `tern tokens` made, so that a reader knows what it
+/* tokens.json: the file beside the shards that `tern tokens` made, so that a reader knows what it
  * has. While they are being made it says so. */
 #ifndef TERN_DATA_CORPUS_TOKENS_JSON_H
 #define TERN_DATA_CORPUS_TOKENS_JSON_H
@@ -21,7 +21,7 @@ typedef enum tn__tokens_state {
 /* Of a set that is whole. */
 typedef struct tn__tokens_told {
     int64_t vocab;
-    char tokenizer[TN__DIGEST_DIGITS + 1]; /* tn__tokenizer_digest; "": not told */
+    char tokenizer[TN__DIGEST_DIGITS + 1]; /* tn__tokenizer_digest; "": not given */
 } tn__tokens_told;
 
 /* What the folder's tokens.json says. */

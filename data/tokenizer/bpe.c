@@ -76,7 +76,7 @@ void tn__pairs_free(tn__pairs *p) {
 
 /* ---- Short pieces ---------------------------------------------------------------------------- */
 
-/* What ids[i] and its right neighbour may become; past the last place nothing. */
+/* What ids[i] and its right neighbour may become; after the last place nothing. */
 static void offer_at(const tn__pairs *p, const int32_t *ids, const tn__pair **offers, int64_t i,
                      int64_t count) {
     if (i >= 0 && i + 1 < count) {
@@ -113,8 +113,8 @@ static int64_t join_short(const tn__pairs *p, int32_t *ids, int64_t count) {
 /* ---- Long pieces ----------------------------------------------------------------------------- */
 
 typedef struct tn__symbol {
-    int32_t id;             /* -1: joined to one on its left */
-    int32_t before, behind; /* -1: none */
+    int32_t id;            /* -1: joined to one on its left */
+    int32_t before, after; /* -1: none */
 } symbol;
 
 /* A joining that was possible when it was put into the heap. */
@@ -155,12 +155,12 @@ static offer pop_offer(heap *h) {
     return first;
 }
 
-/* The symbol at `at` with the one behind it, if that is a pair. */
+/* The symbol at `at` with the one after it, if that is a pair. */
 static void make_offer(const tn__pairs *p, const symbol *symbols, int32_t at, heap *h) {
-    if (at < 0 || symbols[at].behind < 0) {
+    if (at < 0 || symbols[at].after < 0) {
         return;
     }
-    int32_t left = symbols[at].id, right = symbols[symbols[at].behind].id;
+    int32_t left = symbols[at].id, right = symbols[symbols[at].after].id;
     const tn__pair *pair = tn__pairs_find(p, left, right);
     if (pair) {
         push_offer(h, (offer){pair->rank, at, left, right});
@@ -169,21 +169,21 @@ static void make_offer(const tn__pairs *p, const symbol *symbols, int32_t at, he
 
 static void join_symbols(const tn__pairs *p, symbol *symbols, const offer *o, heap *h) {
     symbol *s = &symbols[o->at];
-    int32_t behind = s->behind;
-    if (s->id != o->left || behind < 0 || symbols[behind].id != o->right) {
+    int32_t after = s->after;
+    if (s->id != o->left || after < 0 || symbols[after].id != o->right) {
         return;
     }
     s->id = tn__pairs_find(p, o->left, o->right)->id;
-    symbols[behind].id = -1;
-    s->behind = symbols[behind].behind;
-    if (s->behind >= 0) {
-        symbols[s->behind].before = o->at;
+    symbols[after].id = -1;
+    s->after = symbols[after].after;
+    if (s->after >= 0) {
+        symbols[s->after].before = o->at;
     }
     make_offer(p, symbols, s->before, h);
     make_offer(p, symbols, o->at, h);
 }
 
-/* Each joining takes one symbol away and makes two offers: 3 * count is room for all. */
+/* Each joining removes one symbol and makes two offers: 3 * count is enough for all. */
 static int64_t join_long(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s) {
     if (!tn__grow(&s->symbols, count, &s->symbol_room, sizeof(symbol), NULL) ||
         !tn__grow(&s->offers, 3 * count, &s->offer_room, sizeof(offer), NULL)) {
@@ -202,7 +202,7 @@ static int64_t join_long(const tn__pairs *p, int32_t *ids, int64_t count, tn__bp
         join_symbols(p, symbols, &o, &h);
     }
     int64_t left = 0;
-    for (int32_t i = 0; i >= 0; i = symbols[i].behind) {
+    for (int32_t i = 0; i >= 0; i = symbols[i].after) {
         ids[left++] = symbols[i].id;
     }
     return left;

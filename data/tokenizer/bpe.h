@@ -4,7 +4,7 @@
 
 #include "tern/tokenizer.h"
 
-/* Two tokens that may stand side by side, and what they become. */
+/* Two tokens that may be neighbours, and what they become. */
 typedef struct tn__pair {
     int32_t left, right; /* left -1: free */
     int32_t rank;        /* the lowest is joined first; of equals the leftmost */
@@ -34,7 +34,7 @@ void tn__bpe_scratch_free(tn__bpe_scratch *s);
  * no memory. */
 int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s);
 
-/* Room for `more` ids behind those that are there. False after raising TN_ENOMEM. */
+/* Memory for `more` ids after the present ones. False after raising TN_ENOMEM. */
 bool tn__ids_reserve(tn_ids *ids, int64_t more);
 
 #endif

@@ -1,5 +1,5 @@
 /* Tokens and pairs by name become a tokenizer: every name is looked up, every id is used once, and
- * what encoding looks for most, pieces that are one token, is found out beforehand. */
+ * pieces that are one token, which encoding looks for most, are found beforehand. */
 #define _GNU_SOURCE /* qsort_r */
 #include "data/tokenizer/build.h"
 
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Ids may have holes, but a number in a file decides over no more memory than the file has. */
+/* Ids may have gaps, but a number in a file cannot claim much more memory than the file has. */
 enum { HOLES_FOR_ALL = 65536, HOLES_A_TOKEN = 3 };
 
 tn__quoted tn__quote(const char *text, size_t bytes) {
@@ -137,8 +137,8 @@ bool tn__build_pattern(tn__build *b, const char *text, bool literal) {
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
 
-/* The bytes of a token into `to`, which has room for its text. Returns how many; -1: a character is
- * not in the alphabet. */
+/* The bytes of a token into `to`, which is as large as its text. Returns how many; -1: a character
+ * is not in the alphabet. */
 static int64_t spelled_bytes(const tn__byte_alphabet *a, const tn__named_token *n, char *to) {
     int64_t count = 0;
     for (uint32_t at = 0; at < n->bytes;) {
@@ -165,7 +165,7 @@ void tn__build_mark_special(tn__build *b) {
     }
 }
 
-/* Room for every token's bytes and a 0, and for every id. */
+/* Memory for every token's bytes and a 0, and for every id. */
 static bool reserve_all(tn__build *b) {
     tn_tokenizer *t = b->t;
     uint64_t bytes = 1, highest = 0;
@@ -196,7 +196,7 @@ static const tn__named_token *named_with(const tn__build *b, int32_t id) {
     return &b->tokens[i];
 }
 
-/* The first byte of texts stays 0: holes lie there. */
+/* The first byte of texts stays 0, for ids without a token. */
 static bool place_tokens(tn__build *b) {
     const tn__byte_alphabet alphabet = tn__byte_alphabet_make();
     tn_tokenizer *t = b->t;

@@ -19,7 +19,7 @@ void tn__cut_end(tn__cutter *c) {
     }
 }
 
-/* By pattern number `level` and those behind it. */
+/* By pattern number `level` and those after it. */
 static bool cut_by(tn__cutter *c, int level, const char *text, size_t bytes) {
     if (level == c->patterns->count) {
         return c->piece(c->user, text, bytes);

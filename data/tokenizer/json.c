@@ -2,11 +2,11 @@
  *
  *     model          BPE: vocab, merges ("a b" or ["a", "b"]), ignore_merges
  *     pre_tokenizer  ByteLevel, or a Sequence of Split, Digits and, last, ByteLevel
- *     added_tokens   found as they stand, normalized ones where no other was; special ones when
+ *     added_tokens   found verbatim, normalized ones where no other was; special ones when
  *                    asked
  *
- * What would give other ids and is not known here is an error that names its key. The post
- * processor, truncation and padding say what happens to ids that were made, and are not read.
+ * Anything unknown that would give other ids is an error that names its key. The post processor,
+ * truncation and padding say what happens to ids that were made, and are not read.
  */
 #include "data/tokenizer/load.h"
 
@@ -61,7 +61,7 @@ static bool refuse_key(const tn__build *b, const char *name, const tn__json *val
     return false;
 }
 
-/* true, false, or what holds when the key is not there. */
+/* true, false, or the default if the key is missing. */
 static bool read_switch(const tn__build *b, const tn__json *object, const char *parent,
                         const char *name, bool otherwise, bool *value) {
     const tn__json *member = tn__json_get(object, name);
@@ -136,8 +136,8 @@ static bool read_model(tn__build *b, const tn__json *model) {
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
-/* Matches are pieces, and so is what lies between them. "Removed" with "invert" leaves that out:
- * the same when nothing lies there, as with the patterns that have names. */
+/* Matches are pieces, and so is what is between them. "Removed" with "invert" leaves that out: the
+ * same when nothing is there, as with the named patterns. */
 static bool read_split(tn__build *b, const tn__json *split, const char *name) {
     const tn__json *pattern = tn__json_get(split, "pattern");
     const tn__json *text = pattern ? tn__json_get(pattern, "Regex") : NULL;
@@ -174,7 +174,7 @@ static bool read_byte_level(tn__build *b, const tn__json *level, const char *nam
     }
     if (b->t->prefix_space && !alone) {
         return refuse_key(b, key_in(name, "add_prefix_space").text,
-                          tn__json_get(level, "add_prefix_space"), "false behind another cut");
+                          tn__json_get(level, "add_prefix_space"), "false after another cut");
     }
     return !cuts || tn__build_pattern(b, tn__pattern_named("gpt2"), false);
 }

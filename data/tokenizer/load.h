@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "data/tokenizer/build.h"
 
-/* A whole file, to be freed, and where its text begins: behind a byte order mark. */
+/* A whole file, to be freed, and where its text begins: after a byte order mark. */
 char *tn__read_file(const char *path, size_t *bytes, size_t *begin);
 
 /* False after raising what is wrong, and where. */

@@ -1,10 +1,10 @@
 /* The expressions that cut text into pieces.
  *
  * They are written for Oniguruma (tokenizer.json) or Rust's regex (tiktoken). What PCRE2
- * understands in another way is put in its words (\s is Unicode's White_Space, which PCRE2's
- * own \s is not quite), or refused by name, so that no file gives other ids here than there.
+ * understands differently is translated (\s is Unicode's White_Space, which PCRE2's own \s is not
+ * quite), or refused by name, so that no file gives different ids here.
  *
- * An expression may take time without end: exponential in a text, or from each piece to the text's
+ * An expression may take unbounded time: exponential in a text, or from each piece to the text's
  * end. PCRE2 counts its steps but not how far each goes, and knows no limit for all pieces of a
  * text. So a match that takes many steps is made again with an expression that calls back at each
  * of its items: there it is counted how far it has gone, back and forth, and what a text may take
@@ -96,7 +96,7 @@ static bool repeats_more(const char *at) {
     return count && at[count + 1] == '}' && at[count + 2] == '+';
 }
 
-/* What stands at `at` and means something else to PCRE2; NULL: nothing. */
+/* What is at `at` and means something else to PCRE2; NULL: nothing. */
 static const char *foreign_at(const char *at, bool in_class) {
     if (at[0] == '\\' && at[1] && strchr(in_class ? "hHwW" : "hHwWbBKGOyY", at[1])) {
         return "an escape that does not mean the same everywhere";
@@ -109,7 +109,7 @@ static const char *foreign_at(const char *at, bool in_class) {
                             : "a class within a class";
     }
     if (!in_class && repeats_more(at)) {
-        return "'+' behind '}', which is possessive for some and repeats for others";
+        return "'+' after '}', which is possessive for some and repeats for others";
     }
     return NULL;
 }
@@ -305,7 +305,7 @@ static int match_counted(const tn__pattern *p, tn__matching *m, const char *text
     return match_once(p->counted, p->counted_jit, m->counting, m, text, bytes, at);
 }
 
-/* What goes much further than its piece is looked at more often, and anything else by and by less.
+/* Matches that go much further than their piece are audited more often, others less and less.
  */
 static int match_audited(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                          size_t at) {

@@ -11,15 +11,15 @@ typedef struct tn__pattern tn__pattern; /* does not change once made: any number
 const char *tn__pattern_named(const char *name);
 bool tn__pattern_has_name(const char *text); /* whether it is one of these expressions */
 
-/* From an expression, or from a text that is to be found as it stands. NULL after raising
- * TN_EFORMAT, which says `where` it stands and what is wrong, or TN_ENOMEM. */
+/* From an expression, or from a text that is to be found verbatim. NULL after raising TN_EFORMAT,
+ * which says `where` it is and what is wrong, or TN_ENOMEM. */
 tn__pattern *tn__pattern_new(const char *text, bool literal, const char *operation,
                              const char *where);
 void tn__pattern_free(tn__pattern *p);
 const char *tn__pattern_text(const tn__pattern *p);
 bool tn__pattern_is_literal(const tn__pattern *p);
 
-/* What matching needs besides. One thread at a time. NULL after raising TN_ENOMEM. */
+/* What else matching needs. One thread at a time. NULL after raising TN_ENOMEM. */
 typedef struct tn__matching tn__matching;
 tn__matching *tn__matching_new(void);
 void tn__matching_free(tn__matching *m);
@@ -30,7 +30,7 @@ void tn__matching_begin(tn__matching *m, size_t bytes);
 /* Before the pieces of a part of it, which begins `at` bytes into the text. */
 void tn__matching_part(tn__matching *m, const char *part, size_t at);
 
-/* The end of the piece that begins at `at` < bytes: matches are pieces, and so is what lies between
+/* The end of the piece that begins at `at` < bytes: matches are pieces, and so is what is between
  * them. The text is UTF-8. 0 after raising TN_EFORMAT (the expression takes too many steps) or
  * TN_ENOMEM. */
 size_t tn__pattern_next(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,

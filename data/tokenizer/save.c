@@ -1,5 +1,5 @@
 /* A tokenizer as Hugging Face's files. Tokens of the model are written in the alphabet for bytes,
- * added ones as they are; both stand in the vocabulary, so that each keeps its id. */
+ * added ones as they are; both are in the vocabulary, so that each keeps its id. */
 #include "data/tokenizer/tokenizer.h"
 
 #include "core/error.h"

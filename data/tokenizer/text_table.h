@@ -1,7 +1,7 @@
 /* A number for each of many texts of any bytes. Open addressing; the texts are lent, not copied.
  *
- * Most texts are short: the first 8 bytes stand in the table itself, so that one of up to 8 bytes
- * is compared without a look at the text.
+ * Most texts are short: the first 8 bytes are in the table itself, so that one of up to 8 bytes is
+ * compared without reading the text.
  */
 #ifndef TERN_DATA_TOKENIZER_TEXT_TABLE_H
 #define TERN_DATA_TOKENIZER_TEXT_TABLE_H
@@ -23,7 +23,7 @@ typedef struct tn__text_table {
     uint32_t mask, count;
 } tn__text_table;
 
-/* Room for `count` texts in all without growing. False: no memory. */
+/* Memory for `count` texts in all without growing. False: no memory. */
 bool tn__text_reserve(tn__text_table *t, uint32_t count);
 void tn__text_table_free(tn__text_table *t);
 

@@ -1,7 +1,7 @@
 /* Files of tiktoken: a token in base64 and its rank on each line. Ranks are ids, and say which pair
  * is joined first; two neighbours are a pair when the file has a token for both together, however
  * that one was made. The file does not say by which pattern text is cut, nor which tokens are
- * special: that is known of those files that people have, by how many ranks they have. */
+ * special: the files in use are known by how many ranks they have. */
 #include "data/tokenizer/load.h"
 
 #include "core/error.h"
@@ -57,7 +57,7 @@ static int digit_of(char c) {
                                   : -1;
 }
 
-/* Returns how many bytes; -1: that is no base64. `to` may be `text`. */
+/* Returns how many bytes; -1: not base64. `to` may be `text`. */
 static int64_t decode_base64(const char *text, size_t bytes, char *to) {
     int64_t count = 0;
     size_t padding = bytes && text[bytes - 1] == '=' ? 1 + (text[bytes - 2] == '=') : 0;

@@ -1,12 +1,12 @@
 /* A tokenizer at work. A text passes three cuts before pairs are joined:
  *
- *     added and special tokens     found as they stand, the longest first, late ones in what is
- *                                  then left                                (tn__added_at)
- *     runs of UTF-8                between bytes that belong to no character (tokenizer_cut.c)
- *     pieces                       by the pattern                            (bpe_pattern.c)
+ *     added and special tokens     found verbatim, the longest first, late ones in what is left
+ *                                  (tn__added_at)
+ *     runs of UTF-8                between bytes that belong to no character    (cut.c)
+ *     pieces                       by the pattern                               (pattern.c)
  *
- * A piece that is itself a token needs no joining, and nearly all are: they stand in a table that
- * is made once. The others are joined from bytes (bpe.c).
+ * A piece that is itself a token needs no joining, and nearly all are: they are in a table that is
+ * made once. The others are joined from bytes (bpe.c).
  */
 #include "data/tokenizer/tokenizer.h"
 
@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-/* What one call needs beside the tokenizer, which it does not change. */
+/* What one call needs besides the tokenizer, which it does not change. */
 typedef struct encoder {
     const tn_tokenizer *t;
     const char *text; /* all of it */

@@ -21,7 +21,7 @@ typedef struct tn__token {
 } tn__token;
 
 struct tn_tokenizer {
-    char *texts;       /* of all tokens, a 0 behind each */
+    char *texts;       /* of all tokens, a 0 after each */
     tn__token *tokens; /* [size] */
     int32_t size;
     int32_t of_byte[256]; /* -1: no token */
@@ -40,7 +40,7 @@ struct tn_tokenizer {
 int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,
                      bool late);
 
-/* One piece: its ids behind those in `out`. False after raising. */
+/* One piece: appends its ids to `out`. False after raising. */
 bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn__bpe_scratch *s,
                       tn_ids *out);
 

@@ -1,12 +1,12 @@
-/* A vocabulary from texts: the pair that stands side by side most often becomes a token, again and
- * again (Sennrich et al. 2016).
+/* A vocabulary from texts: the most frequent pair of neighbours becomes a token, again and again
+ * (Sennrich et al. 2016).
  *
  * Pieces that are the same are counted once, as a word. A pair waits in a heap with the words that
- * it was seen in. Joining it changes counts of its neighbours only, so that the counts in the heap
- * may be out of date: a pair that comes up with a wrong one goes back with the right one. A pair
- * that is seen again later waits a second time, with the new words. All this is as `tokenizers`
- * does it (BpeTrainer), the order of equal counts too (the lower ids first), so that the same texts
- * give the same merges.
+ * it was seen in. Joining it changes counts of its neighbours only, so the counts in the heap may
+ * be out of date: a pair that comes up with a wrong one goes back with the right one. A pair that
+ * is seen again later waits a second time, with the new words. All this is as `tokenizers` does it
+ * (BpeTrainer), the order of equal counts too (the lower ids first), so that the same texts give
+ * the same merges.
  */
 #include "data/tokenizer/build.h"
 
@@ -197,7 +197,7 @@ static candidate *candidate_of(trainer *t, int32_t left, int32_t right) {
     return &t->candidates[t->candidate_count++];
 }
 
-/* These two stand `times` more in a word, or fewer. */
+/* These two are neighbours `times` more often in a word; negative: less. */
 static bool change_count(trainer *t, int32_t left, int32_t right, int64_t times, uint32_t place) {
     candidate *c = candidate_of(t, left, right);
     if (!c) {

@@ -1,7 +1,8 @@
-/* UTF-8 that arrives in parts: whole characters as soon as they are there, U+FFFD for what is none.
+/* UTF-8 that arrives in parts: whole characters as soon as they are complete, U+FFFD for invalid
+ * bytes.
  *
- * Of bytes that are no character the longest beginning of one that they have becomes one U+FFFD,
- * and what follows begins anew (the Unicode Standard, chapter 3.9, "maximal subparts"). */
+ * Of invalid bytes the longest beginning of a character becomes one U+FFFD, and decoding starts
+ * again after it (the Unicode Standard, chapter 3.9, "maximal subparts"). */
 #include "core/utf8.h"
 #include "tern/tokenizer.h"
 
@@ -32,7 +33,7 @@ static char *put_replacement(char *to) {
     return to + 3;
 }
 
-/* One more byte behind those that are held. */
+/* One more byte after those that are held. */
 static char *put_byte(tn_utf8_stream *s, char byte, char *to) {
     int32_t code;
     s->held[s->count++] = byte;

@@ -1,6 +1,6 @@
 /* Text from a language model, one token at a time, for several prompts at once.
  *
- * The running sequences are the rows of a batch. Their keys and values lie in slots that all rows
+ * The running sequences are the rows of a batch. Their keys and values are in slots that all rows
  * share: shorter ones are padded on the left, where a mask hides the padding, and positions count
  * from each row's own beginning.
  *
@@ -8,8 +8,8 @@
  *     row 0  .  .  T  h  e | y  …       prompts first, in one call; then a token of each row
  *     row 1  N  o  w     i | s  …
  *
- * A sequence that has ended leaves: the last row takes its place. Where the slots are full, all
- * rows begin again in fresh caches, and those that fill the context with their newer half.
+ * A sequence that has ended leaves: the last row takes its place. When the slots are full, all rows
+ * begin again in fresh caches, those that fill the context with their newer half.
  *
  * Read next: models/generate/sequence.c (text and stopping), models/generate/sample.c (the next
  * token).
@@ -32,7 +32,7 @@ typedef struct batch {
     const tn_generate_options *o;
     tn_device device;
     int64_t vocab, context;
-    int64_t choices;         /* tokens that may come: those that the tokenizer knows too */
+    int64_t choices;         /* tokens that may be chosen: those that the tokenizer knows too */
     tn__sequence *sequences; /* [n] */
     tn__sequence **rows;     /* [running] */
     int64_t running;
@@ -127,7 +127,7 @@ static tn_status begin_windows(batch *b) {
     for (int64_t r = 0; r < b->running; r++) {
         tn__sequence *s = b->rows[r];
         int64_t made = s->made.tokens.count, window = window_of(s);
-        /* a new prompt has its last part; later the newer half goes on */
+        /* a new prompt keeps its last part; later the newer half continues */
         if (window > b->context) {
             s->begin += window - (made > 0 ? b->context / 2 + 1 : b->context);
             window = window_of(s);
@@ -165,7 +165,7 @@ static void drop_row(batch *b, int64_t r) {
     }
 }
 
-/* Logits for the token behind the last one of each row. */
+/* Logits for the token after the last one of each row. */
 static tn_status next_logits(batch *b) {
     if (b->used == b->slots) {
         return begin_windows(b);
@@ -186,12 +186,12 @@ static tn_status refuse_logits(const batch *b, const tn__sequence *s, const floa
     for (int64_t i = 0; i < b->choices; i++) {
         if (!(logits[i] < INFINITY)) {
             return tn__raise(TN_EVALUE, operation,
-                             "the logit of token %lld is %g (sequence %d, behind %lld tokens)",
+                             "the logit of token %lld is %g (sequence %d, after %lld tokens)",
                              (long long)i, (double)logits[i], s->index,
                              (long long)tn__sequence_length(s));
         }
     }
-    return tn__raise(TN_EVALUE, operation, "no token can come in sequence %d behind %lld tokens",
+    return tn__raise(TN_EVALUE, operation, "no token is possible in sequence %d after %lld tokens",
                      s->index, (long long)tn__sequence_length(s));
 }
 
@@ -218,8 +218,8 @@ static tn_status choose_token(batch *b, const tn__sequence *s, float *logits, in
     return TN_OK;
 }
 
-/* One token for each row. Then those that have ended leave, from the last to the first: whichever
- * row takes a free place has been looked at. */
+/* One token for each row. Then those that have ended leave, from the last to the first, so that a
+ * row that takes a free place has been checked. */
 static tn_status add_tokens(batch *b) {
     for (int64_t r = 0; r < b->running; r++) {
         tn__sequence *s = b->rows[r];
@@ -375,7 +375,7 @@ tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_generate_opti
         return tn_error();
     }
     if (n < 0 || (n > 0 && (!prompts || !out))) {
-        return tn__raise(TN_EVALUE, operation, "%d prompts at %p, and room for them at %p", n,
+        return tn__raise(TN_EVALUE, operation, "%d prompts at %p, and results at %p", n,
                          (const void *)prompts, (void *)out);
     }
     if (!in_domain(&options) || !stops_fit(&options, shape.vocab) ||

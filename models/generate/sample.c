@@ -2,8 +2,8 @@
  * arXiv:1904.09751
  *
  * Both cuts ask for one number: the logit from which on up the candidates are k, or weigh p of all.
- * Sorting would find it; a histogram over the logits' bits finds it in three passes, whatever the
- * logits are (find_cut). Before that, a bound that is cheap to find usually drops nearly all.
+ * Sorting would find it; a histogram over the logits' bits finds it in three passes for any logits
+ * (find_cut). Before that, a bound that is cheap to find usually drops nearly all.
  *
  * The loops go over blocks of LANES numbers, of which compilers make vectors: a vocabulary is read
  * for every token of every sequence.
@@ -196,7 +196,7 @@ typedef struct cut {
 
 /* Where the largest logits reach `need` (above 0, at most the sum), each counted by its weight, or
  * as 1 without weights. Digit by digit from the top: a histogram of the logits that agree with the
- * cut so far says in which bin it lies. */
+ * cut so far says in which bin it is. */
 static cut find_cut(const float *logits, const float *weights, int64_t n, double need) {
     uint32_t found = 0;
     for (int shift = (DIGITS - 1) * DIGIT; shift >= 0; shift -= DIGIT) {

@@ -1,6 +1,6 @@
 /* The next token from a vocabulary's logits: pure functions, for one sequence at a time.
  *
- *     tn__sample_candidates(logits, vocab, how, &c);      who may come, and how likely
+ *     tn__sample_candidates(logits, vocab, how, &c);      which may come next, and how likely
  *     token = tn__sample_draw(&c, u);                     one of them, u in [0, 1)
  *
  * The order of the steps is Hugging Face's: repetition penalty, temperature, top_k, top_p.
@@ -26,7 +26,7 @@ typedef struct tn__candidates {
     void *memory;
 } tn__candidates;
 
-/* Room for a vocabulary. TN_ENOMEM after raising. */
+/* Memory for a vocabulary. TN_ENOMEM after raising. */
 TN_API tn_status tn__candidates_init(tn__candidates *c, int64_t vocab);
 TN_API void tn__candidates_finish(tn__candidates *c);
 
@@ -39,7 +39,7 @@ TN_API void tn__sample_penalize(float *logits, const int32_t *tokens, int64_t co
  * +inf (-inf is a token that never comes): the other functions want logits without. */
 TN_API int64_t tn__sample_best(const float *logits, int64_t vocab);
 
-/* Nothing is sorted: O(vocab), whatever the logits. */
+/* Nothing is sorted: O(vocab) for any logits. */
 TN_API void tn__sample_candidates(const float *logits, int64_t vocab, tn__sampling how,
                                   tn__candidates *c);
 

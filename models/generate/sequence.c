@@ -26,7 +26,7 @@ static tn_status add_text(tn__sequence *s, const char *bytes, size_t count) {
     return TN_OK;
 }
 
-/* Among those that the repetition penalty is for. */
+/* Notes a token for the repetition penalty. */
 static void meet_token(tn__sequence *s, int32_t token) {
     if (s->met && !s->met[token]) {
         s->met[token] = true;
@@ -149,9 +149,9 @@ static tn_status tell_token(tn__sequence *s, int32_t token, const tn_generate_op
                                .token = token,
                                .count = made->tokens.count,
                                .last = s->ended,
-                               .text = made->text ? made->text + s->told : NULL,
-                               .bytes = certain - s->told};
-    s->told = certain;
+                               .text = made->text ? made->text + s->sent : NULL,
+                               .bytes = certain - s->sent};
+    s->sent = certain;
     if (!o->on_token(&told, o->user) && !s->ended) {
         s->ended = true;
         s->made.end = TN_ENDED_BY_CALLER;

@@ -16,7 +16,7 @@ typedef struct tn__sequence {
     int64_t distinct_count;
     bool *met;         /* [vocab] those that are among them */
     int64_t text_room; /* of made.text */
-    size_t told;       /* bytes that on_token got */
+    size_t sent;       /* bytes that on_token got */
 } tn__sequence;
 
 /* TN_ENOMEM is raised. Finish it in any case. */

@@ -19,14 +19,14 @@ static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, i
         if (one->kind != TN__JSON_WHOLE) {
             return tn__hf_config_bad(c, key, "a token or a list of them");
         }
-        if (one->whole >= 0 && one->whole < vocab && *count < most) { /* -1, too, is none */
+        if (one->whole >= 0 && one->whole < vocab && *count < most) { /* -1 means none, too */
             tokens[(*count)++] = (int32_t)one->whole;
         }
     }
     return !tn__pending();
 }
 
-/* One of the folder's files, which need not be there. False after raising. */
+/* One of the folder's files, which may be missing. False after raising. */
 static bool read_specials(const char *folder, const char *file, int64_t vocab, tn_lm_specials *s) {
     tn__hf_config c;
     int begins = s->begin >= 0;
@@ -106,7 +106,7 @@ tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *
     return TN_OK;
 }
 
-/* What cannot be read says nothing; no memory is another matter. */
+/* What cannot be read is ignored, but not TN_ENOMEM. */
 static void forget_error(void) {
     tn_error_record why;
     if (tn_error() != TN_ENOMEM) {
@@ -114,7 +114,7 @@ static void forget_error(void) {
     }
 }
 
-/* A config may be of the model that was there before, with another vocabulary: it comes last. */
+/* A config may belong to an older model, with another vocabulary: it comes last. */
 bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specials) {
     tn_lm_shape shape;
     *specials = (tn_lm_specials){.begin = -1};

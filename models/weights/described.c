@@ -75,7 +75,7 @@ static tn_module *model_of(const tn__described *d, tn_dtype dtype) {
     const char *name = kind && kind->text ? kind->text : "";
     const tn__lm_family *family = tn__lm_family_kind(name);
     if (!family) {
-        tn__raise(TN_EUNSUPPORTED, d->operation, "%s is of a \"%s\", which is no language model",
+        tn__raise(TN_EUNSUPPORTED, d->operation, "%s is of a \"%s\", which is not a language model",
                   d->path, tn__show(name).text);
         return NULL;
     }

@@ -2,7 +2,7 @@
  *
  * Its linears are "Conv1D" there, whose weights are (in, out). Older files have the causal mask of
  * every layer as attn.bias and attn.masked_bias. All its linears and norms have biases: those that
- * a gpt has not are written as zeros, and compute the same. Beside plain weights, which
+ * a gpt does not have are written as zeros, and compute the same. With plain weights, which
  * transformers does not read, the config says "bias": false instead.
  */
 #include "models/weights/hf.h"
@@ -27,7 +27,7 @@ static bool gpt_ignored(const char *name) {
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-/* What a gpt computes in one way alone. */
+/* What a gpt computes in one way only. */
 static bool check_rest(const tn__hf_config *c, int64_t width) {
     int64_t inner;
     return tn__hf_config_must(c, "scale_attn_weights", true) &&

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The family that the config tells; NULL after raising. */
+/* The family that the config names; NULL after raising. */
 static const tn__lm_family *family_of_config(const tn__hf_config *c) {
     const char *type;
     if (!tn__hf_config_text(c, "model_type", "", &type)) {
@@ -83,7 +83,7 @@ static bool are_bytes(const tn__hf_weights *w) {
     return found;
 }
 
-/* The dtype that the config tells, which bytes do not. False after raising. */
+/* The dtype from the config, since bytes do not tell it. False after raising. */
 static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
     static const struct {
         const char *name;
@@ -141,7 +141,7 @@ static bool make_bytes(void *m) {
         TN_SCOPE;
         TN_NO_GRAD;
         TN_DEFER_INIT;
-        tn_module_each(m, (tn_walk){0}, fill_zeros, NULL); /* sooner made than random numbers */
+        tn_module_each(m, (tn_walk){0}, fill_zeros, NULL); /* faster than random numbers */
     }
     return tn_quantize(m) == TN_OK;
 }
@@ -241,7 +241,7 @@ void tn_lm_free(void *m) {
 /* ---- Into a model that is there -------------------------------------------------------------- */
 
 /* Whether the weights compute in m what they do in the config's model: that one is built too, which
- * without elements takes nothing, and draws no numbers that anybody misses. */
+ * without elements takes no memory and draws no random numbers. */
 static bool model_fits(const source *s, void *m) {
     tn_generator before = *tn_default_generator();
     tn_module *theirs = tn__calloc(1, s->family->bytes);

@@ -1,7 +1,7 @@
 /* How a family of models is kept in folders of Hugging Face: what its config.json says, and which
  * names its weights have there.
  *
- * Names are the module's own paths, behind the family's prefix ("transformer.h.0.ln_1.weight") or,
+ * Names are the module's own paths, after the family's prefix ("transformer.h.0.ln_1.weight") or,
  * in files of the model without its head, without. */
 #ifndef TERN_MODELS_WEIGHTS_HF_H
 #define TERN_MODELS_WEIGHTS_HF_H
@@ -24,30 +24,29 @@ struct tn__hf_form {
     bool dropout; /* whether `init` does as the config's `dropout` says */
 
     bool (*transposed)(const char *path); /* whether files have it as (in, out) */
-    bool (*ignored)(const char *name);    /* no weight: what older files have beside them */
+    bool (*ignored)(const char *name);    /* not a weight: what older files have beside them */
 
-    /* The members of config.json that say what m computes, each with a comma behind it; `plain`:
-     * beside weights that are as m has them. False after raising TN_EUNSUPPORTED: transformers has
-     * no such model. */
+    /* The members of config.json that say what m computes, each with a comma after it; `plain`:
+     * with weights as m has them. False after raising TN_EUNSUPPORTED: transformers has no such
+     * model. */
     bool (*put_config)(tn__buffer *j, void *m, bool plain, const char *operation);
 
-    /* The i-th tensor that files must have and m has not, which is zeros; false: there is none. May
-     * be NULL. */
+    /* The i-th tensor that files must have and m does not, which is zeros; false: there is none.
+     * May be NULL. */
     bool (*zero)(void *m, int i, char *path, size_t room, tn_dims *dims);
 };
 
 /* ---- Loading: models/weights/hf_load.c ------------------------------------------------------- */
 
-/* Weights of a folder on their way into a module: everything is checked when it is made, and
- * nothing changes before it is applied, but that parameters without elements (TN_DEFER_INIT) get
- * them. */
+/* Weights of a folder for a module: everything is checked when it is made, and nothing changes
+ * before it is applied, except that parameters without elements (TN_DEFER_INIT) get them. */
 typedef struct tn__hf_plan {
     const tn__hf_form *form;
     tn_module *model;
     tn__hf_weights weights;
     tn__state state; /* what this rank has of m, under its paths */
     bool prefixed;
-    bool partial; /* what the file has beyond m is another's */
+    bool partial; /* what else the file has belongs to other ranks */
 } tn__hf_plan;
 
 /* False after raising. tn__hf_plan_free in any case. */
@@ -61,7 +60,7 @@ void tn__hf_plan_free(tn__hf_plan *p);
 tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_load_options options, const char *operation);
 
-/* Weights for a model that is there, in two halves: all that can fail, and the change. NULL after
+/* Weights for an existing model, in two halves: all that can fail, and the change. NULL after
  * raising. */
 typedef struct tn__hf_loading tn__hf_loading;
 tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation);
@@ -74,7 +73,7 @@ tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *fo
 
 /* ---- Saving: models/weights/hf_save.c -------------------------------------------------------- */
 
-/* The whole of the parameter at `path`, on any device, when its place in a file has come. */
+/* The whole of the parameter at `path`, on any device, when its turn in a file comes. */
 typedef tn_tensor *tn__hf_source(const char *path, void *user);
 
 /* Writes the folder from what the entries of m say and `source` gives. */
@@ -86,8 +85,8 @@ tn_status tn__hf_save(const tn__lm_family *family, void *m, const char *folder,
 
 #define TN__HF_STAGING "weights.tmp" /* a folder in the folder */
 
-/* Whether the folder's model is that of its TN__HF_STAGING, whole, because a save did not get to
- * its end. */
+/* Whether the folder's model is that of its TN__HF_STAGING, whole, because a save was
+ * interrupted. */
 bool tn__hf_is_staged(const char *folder);
 
 /* Whether the folder has a model, wherever in it. */
@@ -104,7 +103,7 @@ TN_API bool tn__hf_replaces(const char *name);
  * model is still the old one, or already the new one (tn__hf_is_staged). */
 bool tn__hf_place(const char *folder, const char *operation);
 
-/* What a save before did not get to, where tn__hf_is_staged. False after raising. */
+/* Finishes an interrupted save, if tn__hf_is_staged. False after raising. */
 bool tn__hf_finish(const char *folder, const char *operation);
 
 /* A file, whole or not at all. False after raising. */

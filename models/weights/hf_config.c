@@ -71,8 +71,7 @@ static bool is_word(const tn__json *value, const char *word) {
     return value->kind == TN__JSON_WORD && strcmp(value->text, word) == 0;
 }
 
-/* The only value of the key, or NULL where it is not there, or null. *sound is false after
- * raising. */
+/* The only value of the key, or NULL if it is missing or null. *sound is false after raising. */
 static const tn__json *find_value(const tn__hf_config *c, const char *key, bool *sound) {
     const tn__json *found = NULL, *value = c->object ? tn__json_first(c->object) : NULL;
     *sound = true;
@@ -164,8 +163,8 @@ bool tn__hf_config_must(const tn__hf_config *c, const char *key, bool flag) {
     bool is;
     return tn__hf_config_flag(c, key, flag, &is) &&
            (is == flag || tn__hf_config_bad(c, key,
-                                            flag ? "true: the model here has no other way"
-                                                 : "false: the model here has no other way"));
+                                            flag ? "true: Tern's model has no other way"
+                                                 : "false: Tern's model has no other way"));
 }
 
 /* ---- What several families have -------------------------------------------------------------- */

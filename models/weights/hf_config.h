@@ -1,7 +1,7 @@
 /* config.json of a Hugging Face folder: options by key, each checked when it is asked for.
  *
- * A key that is not there, or null, has the default of transformers. What is there and cannot be
- * used is TN_EFORMAT, which names the file, the key and its value; the questions then answer false.
+ * A key that is missing or null has the default of transformers. A value that cannot be used is
+ * TN_EFORMAT, which names the file, the key and its value; the questions then answer false.
  */
 #ifndef TERN_MODELS_WEIGHTS_HF_CONFIG_H
 #define TERN_MODELS_WEIGHTS_HF_CONFIG_H

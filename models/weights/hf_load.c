@@ -2,7 +2,7 @@
  *
  * A plan is made first: names, shapes and dtypes are compared, and of each tensor the elements that
  * this rank has are read. What has elements already gets its new ones when the plan is applied;
- * what has none yet is read to where it stays, so that a model is in memory once.
+ * what has none yet is read into its final place, so that a model is in memory once.
  */
 #include "models/weights/hf.h"
 

@@ -1,14 +1,14 @@
 /* The files of a whole model take their names (hf.h).
  *
  *     weights.tmp/    all of the new model is written here, its config.json last
- *     config.json     of the old model goes: from now on the folder's model is weights.tmp
+ *     config.json     of the old model is removed: from now on the folder's model is weights.tmp
  *     model…          weights of the old model go, and those of the new one come, as second names;
  *                     so does its tokenizer
- *     config.json     comes: from now on the folder's model is the folder itself
+ *     config.json     is added: from now on the folder's model is the folder itself
  *
- * So whatever fails and whenever the process is killed, the folder has one whole model, and the
- * next save begins with what the last one did not get to. Where one file of weights replaces
- * another of the same config and tokenizer, that is one rename, and the config stays.
+ * So no matter what fails or when the process is killed, the folder has one whole model, and the
+ * next save first finishes the last one. Where one file of weights replaces another of the same
+ * config and tokenizer, that is one rename, and the config stays.
  */
 #include "models/weights/hf.h"
 
@@ -28,7 +28,7 @@ static const char config_file[] = "config.json", staged_config[] = TN__HF_STAGIN
 
 typedef struct placing {
     const char *folder, *staging, *operation;
-    int fresh; /* files in staging: of weights, and of a tokenizer that the folder has otherwise */
+    int fresh; /* files in staging: of weights, and of a tokenizer that differ from the folder's */
     int stale; /* files of weights in the folder with names that are not in staging */
     bool at_once;
 } placing;
@@ -126,8 +126,7 @@ static bool is_stale(const placing *p, const char *name) {
     return is_weights(name) && !tn__folder_has(p->staging, name);
 }
 
-/* Whether the folder has the file already that is in staging; also false after raising
- * TN_ENOMEM. */
+/* Whether the folder already has the file in staging; also false after raising TN_ENOMEM. */
 static bool same_file(const placing *p, const char *name) {
     tn_error_record why;
     size_t bytes = 0, staged_bytes = 0;
@@ -138,7 +137,7 @@ static bool same_file(const placing *p, const char *name) {
     char *staged = text ? tn__read_whole(staged_path, &staged_bytes, p->operation) : NULL;
     bool same = staged && bytes == staged_bytes && memcmp(text, staged, bytes) == 0;
     if (tn_error() != TN_ENOMEM) {
-        tn_error_take(&why); /* what cannot be read is another */
+        tn_error_take(&why); /* a file that cannot be read counts as different */
     }
     free(path);
     free(staged_path);

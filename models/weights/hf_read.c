@@ -1,8 +1,8 @@
 /* Elements of a tensor in a file, for one rank (hf_read.h).
  *
- * A layout's runs are ranges of the file as they are. Of a matrix that lies transposed in the file,
- * a row there is a column here: of each, those elements are read which the layout has of that
- * column, and go to their rows.
+ * A layout's runs are ranges of the file as they are. If a matrix is transposed in the file, a row
+ * there is a column here: of each, the elements that the layout has of that column are read, and
+ * put into their rows.
  */
 #include "models/weights/hf_read.h"
 

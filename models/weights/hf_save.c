@@ -1,10 +1,10 @@
 /* A model as a Hugging Face folder (hf.h).
  *
- *     config.json.tmp     begun first: who holds it is the only one who saves here
+ *     config.json.tmp     begun first: its holder is the only one that saves here
  *     weights.tmp/        all of the new model and its tokenizer, while they are written
  *
- * What fails until all is there leaves the folder as it was; how files then change their names is
- * in hf_place.c. Other files of the folder are not touched.
+ * A failure until all is there leaves the folder as it was; hf_place.c then renames the files.
+ * Other files of the folder are not touched.
  */
 #include "core/buffer.h"
 #include "models/weights/hf.h"
@@ -160,7 +160,7 @@ static void file_name(const saver *s, int part, char *name) {
     }
 }
 
-/* Called when its place in the file has come. */
+/* Called when its turn in the file comes. */
 static tn_tensor *make_saved(const char *name, void *user) {
     (void)name;
     const kept_tensor *t = user;
@@ -316,7 +316,7 @@ static void saver_free(saver *s) {
     free(s->staging);
 }
 
-/* A handler hears of an error when nothing temporary is left. */
+/* Errors reach a handler when no temporary file is left. */
 static void end_save(const saver *s, tn__file *held) {
     tn_error_record why = {.status = TN_OK};
     if (tn_error_take(&why) && !tn__hf_is_staged(s->folder)) {

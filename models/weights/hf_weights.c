@@ -122,7 +122,7 @@ static bool sort_files(index_reader *r) {
     return true;
 }
 
-/* `count` names are in the file that the first of them tells, and nothing else is. */
+/* `count` names are in the file that the first of them names, and no others are. */
 static bool open_part(index_reader *r, const tn__json *const *names, int count) {
     const char *file = names[0]->text;
     if (!*file || *file == '.' || strchr(file, '/')) {

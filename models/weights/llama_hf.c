@@ -26,7 +26,7 @@ static bool read_factor(const tn__hf_config *c, const char *key, double *number)
            (*number > 0.0 || tn__hf_config_bad(c, key, "a number above 0"));
 }
 
-/* Whether `rope` has no key of which others compute otherwise. */
+/* Whether `rope` has no key that changes results and is not supported here. */
 static bool read_scaling(const tn__hf_config *rope, tn_rotary_options *o) {
     const char *type;
     bool newer = tn__hf_config_has(rope, "rope_type");
@@ -37,7 +37,7 @@ static bool read_scaling(const tn__hf_config *rope, tn_rotary_options *o) {
         return false;
     }
     if (part != 1.0) {
-        return tn__hf_config_bad(rope, "partial_rotary_factor", "1: all of a row turns here");
+        return tn__hf_config_bad(rope, "partial_rotary_factor", "1: all of a row is rotated here");
     }
     if (strcmp(type, "default") == 0) {
         return true;
@@ -87,7 +87,7 @@ static bool check_rest(const tn__hf_config *c) {
            tn__hf_config_must(c, "mlp_bias", false) &&
            tn__hf_config_activation(c, "hidden_act", "silu", &activation) &&
            (activation == TN_ACT_SILU ||
-            tn__hf_config_bad(c, "hidden_act", "silu: the model here has no other"));
+            tn__hf_config_bad(c, "hidden_act", "silu: Tern's model has no other"));
 }
 
 static bool read_options(const tn__hf_config *c, int tensors, tn_llama_options *o) {

@@ -88,7 +88,7 @@ static bool header_bad(const llmc_load *l, int at, int32_t is, const char *wante
     return false;
 }
 
-/* Whether the file has as many bytes as its header tells. */
+/* Whether the file has as many bytes as its header says. */
 static bool check_size(const llmc_load *l) {
     const llmc_shape *s = &l->shape;
     __extension__ typedef unsigned __int128 wide;

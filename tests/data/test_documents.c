@@ -251,11 +251,11 @@ static void test_wrong_lines(void **state) {
     expect_wrong_text("a.jsonl", "{\"text\":\"\xff\"}", "line 1: not UTF-8, at byte 10");
     expect_wrong_text("a.jsonl", "{\"text\":\"\\ud800\"}", "line 1: half a surrogate pair");
     expect_wrong_text("a.jsonl", "{\"text\":\"x\"} x", "nothing more should stand here");
-    expect_wrong_text("a.jsonl", "\"x\"", "it is no object");
+    expect_wrong_text("a.jsonl", "\"x\"", "it is not an object");
     expect_wrong_text("a.jsonl", "[{\"text\":\"x\"}]", "this is a JSON list");
     expect_wrong_text("a.json", "[\n {\"text\":\"x\"}\n]", "this is a JSON list");
-    expect_wrong_text("a.jsonl", "{\"text\":1}", "\"text\" is no text");
-    expect_wrong_text("a.jsonl", "{\"text\":\"x\",\"text\":\"y\"}", "\"text\" stands in it twice");
+    expect_wrong_text("a.jsonl", "{\"text\":1}", "\"text\" is not a text");
+    expect_wrong_text("a.jsonl", "{\"text\":\"x\",\"text\":\"y\"}", "it has \"text\" twice");
     expect_wrong_text("a.jsonl", "{\"a\\u001b[2J\":0,\"b\":1}",
                       "no \"text\" in it, but \"a\", \"b\" (another key");
     expect_wrong_text("a.jsonl", "{}", "no \"text\" in it, but nothing");

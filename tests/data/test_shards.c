@@ -366,8 +366,8 @@ static void test_wrong_pairs(void **state) {
     } wrong[] = {{8, 5, "its head says 5 tokens and 2 pairs, but 40 bytes follow"},
                  {12, 3, "its head says 6 tokens and 3 pairs"},
                  {4, 9, "version 9"},
-                 {-16, 7, "pair 0 should lie between tokens 0 and 7 of 6"},
-                 {-16, 0, "pair 0 should lie between tokens 0 and 0"},
+                 {-16, 7, "pair 0 should be between tokens 0 and 7 of 6"},
+                 {-16, 0, "pair 0 should be between tokens 0 and 0"},
                  {-9, 0xff, "pair 0 should lie"}};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         write_pairs("w");
@@ -483,7 +483,7 @@ static void test_many_shards(void **state) {
     write_llmc("another", 9, 0);
     assert_int_equal(rename(temp_path("another"), temp_path("a_299.bin")), 0);
     assert_int_equal(tn_dataset_get(d, 2 * SHARDS - 1, x, y), TN_EIO);
-    assert_error(TN_EIO, "a_299.bin is another file than it was");
+    assert_error(TN_EIO, "a_299.bin is no longer the same file");
     assert_int_equal(unlink(temp_path("a_298.bin")), 0);
     assert_int_equal(tn_dataset_get(d, 2 * SHARDS - 3, x, y), TN_EIO);
     assert_error(TN_EIO, "a_298.bin: No such file");

@@ -40,8 +40,8 @@ static void a_wrong_table_names_its_place(void **state) {
     refuse_csv("a,b\n?,x\n", "\"?\" is no number, but a missing one");
     refuse_csv("a,b\n1,\n", "line 2, column 1 (b): \"\" is no class, but a missing one");
     refuse_csv("a,b\n1,\"x\n2,y\n", "line 2, column 1: quotes that do not end");
-    refuse_csv("a,b\n\"1\"2,y\n", "line 2, column 0: something stands between");
-    refuse_csv("a,b\n\"1\n\"2,y\n", "line 3, column 0: something stands between");
+    refuse_csv("a,b\n\"1\"2,y\n", "line 2, column 0: there is something between");
+    refuse_csv("a,b\n\"1\n\"2,y\n", "line 3, column 0: there is something between");
     temp_write(temp_path("table"), "a,b\n1,x\n2,\0\n", 12);
     assert_null(tn_csv_dataset(temp_path("table"), tn_csv_defaults()));
     assert_error(TN_EFORMAT, "table is binary");

@@ -248,7 +248,7 @@ static void what_is_not_understood(void **state) {
         {small_pairs, SPLIT("\\\\w+"), "", "an escape that does not mean the same everywhere"},
         {small_pairs, SPLIT("[a[bc]]"), "", "a class within a class (at byte 2 of it)"},
         {small_pairs, SPLIT("[[:alpha:]]+"), "", "a name for a class"},
-        {small_pairs, SPLIT("a{1,3}+"), "", "'+' behind '}'"},
+        {small_pairs, SPLIT("a{1,3}+"), "", "'+' after '}'"},
         {small_pairs, byte_level, "\"normalizer\":{\"type\":\"NFKC\"}", "normalizer.type is NFKC"},
         {small_pairs, byte_level, "\"added_tokens\":{}", "added_tokens is an object"},
         {small_pairs, byte_level, "\"added_tokens\":[{\"id\":1}]", "added_tokens[0] is an object"},

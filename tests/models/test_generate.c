@@ -542,8 +542,8 @@ static void logits_that_are_no_numbers(void **state) {
         double values[2];
         const char *says;
     } cases[] = {{{NAN, 0.0}, "the logit of token 7 is"},
-                 {{INFINITY, 0.0}, "the logit of token 7 is inf (sequence 0, behind 2 tokens)"},
-                 {{-INFINITY, -INFINITY}, "no token can come in sequence 0"}};
+                 {{INFINITY, 0.0}, "the logit of token 7 is inf (sequence 0, after 2 tokens)"},
+                 {{-INFINITY, -INFINITY}, "no token is possible in sequence 0"}};
     EACH_FAMILY(m) {
         for (int i = 0; i < 3; i++) {
             tn_hook hook = tn_module_hook(
@@ -646,7 +646,7 @@ static void corners(void **state) {
         o.stop_tokens = &zero; /* the only one, and it may not come */
         o.stop_token_count = 1;
         tn_generate(&small, &(tn_prompt){&zero, 1}, 1, o, got);
-        assert_error(TN_EVALUE, "no token can come");
+        assert_error(TN_EVALUE, "no token is possible");
         tn_module_finish(&small);
     }
     tn_generated_free(NULL, 3);

@@ -177,7 +177,7 @@ static void checkpoints_that_are_of_no_language_model(void **state) {
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     assert_int_equal(tn_save(&m, temp_path("linear")), TN_OK);
     assert_null(tn__saver_model(temp_path("linear"), tn_lm_load_defaults()));
-    assert_error(TN_EUNSUPPORTED, "is of a \"linear\", which is no language model");
+    assert_error(TN_EUNSUPPORTED, "is of a \"linear\", which is not a language model");
     tn_module_finish(&m);
     static const struct {
         const char *text, *error;

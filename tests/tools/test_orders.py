@@ -95,13 +95,13 @@ def absurd_starts():
             ("start 1 0 3 2\n7 0 0 1\n1 1 2147483647 2\n", "first rank is 2147483647, not 1"),
             ("start 1 0 4 2\n1 0 0 2\n1 1 2 2\n", "it names this node twice"),
             ("start 1 0 3 2\n", "is no number"),
-            ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "something behind its numbers"),
+            ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "something after its numbers"),
             ("start 1 0 3 2\n7 0 0 1\n1 1 1 2\n" + "x" * 70000, "its text has more than"),
             (ESCAPES + "\nstart 1 0 3 2\n", "neither a start nor a stop"),
             ("stop 1\n", "no round has been started"),
             ("end 256\n", "its exit code is 256"),
             ("end -1\n", "its exit code is -1"),
-            ("end 1", "something behind"),
+            ("end 1", "something after"),
             ("drop 0\n", "its node is 0"),
             ("", "neither a start nor a stop")):
         has(follower(order), "tern: order 1 in the store cannot be followed: ", words)
@@ -229,7 +229,7 @@ def strange_signs():
             store.set("sign/2", "2 1 l 0 0")
         said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
                           code=7)
-        has(said, "the disk is full" if report and ESCAPES in report else "line" if report else "host host tells of a failure with exit code 7")
+        has(said, "the disk is full" if report and ESCAPES in report else "line" if report else "host host reports a failure with exit code 7")
         holds(len(said) < 300000, f"{len(said)} bytes are said")
         os.remove("began")
     # Both are done, says the stranger: the leader's own ranks run.
@@ -242,7 +242,7 @@ def strange_signs():
 def crowd():
     """a counter of launchers that says two thousand millions, or less than before, ends the job with an error and takes no memory"""
     for more in ("2000000000", "-1", "9223372036854775806"):
-        has(leader_and(lambda store, more=more: store.call("add", "joined", more)), "the store counts", "launchers: somebody else writes there")
+        has(leader_and(lambda store, more=more: store.call("add", "joined", more)), "the store counts", "launchers: another process writes there")
 
 
 @test

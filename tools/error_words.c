@@ -1,17 +1,17 @@
-#include "tools/why.h"
+#include "tools/error_words.h"
 
 #include <ctype.h>
 #include <string.h>
 #include <tern/core.h>
 
-/* Behind "file.c:12: " or "tern+0x1f: ". A thread of the library has no place. */
+/* After "file.c:12: " or "tern+0x1f: ". A thread of the library has no place. */
 static const char *skip_place(const char *text) {
     const char *end = strstr(text, ": "), *line = strstr(text, ".c:"),
                *offset = strstr(text, "+0x");
     return end && ((line && line < end) || (offset && offset < end)) ? end + 2 : text;
 }
 
-/* Behind "token_shards: ". */
+/* After "token_shards: ". */
 static const char *skip_operation(const char *text) {
     size_t length = 0;
     while (islower((unsigned char)text[length]) || text[length] == '_') {

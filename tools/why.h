@@ -1,9 +1,0 @@
-/* Errors of the library as a command's user reads them. */
-#ifndef TERN_TOOLS_WHY_H
-#define TERN_TOOLS_WHY_H
-
-/* What is wrong, without the place in the command and the operation, which say nothing to its user.
- */
-const char *error_why(void);
-
-#endif
