@@ -61,7 +61,7 @@ static void mlp_init(mlp *net, int64_t width) {
 
 enum { POINTS = 400 };
 
-/* Point i lies on spiral i % 2: (x, y) in [-1, 1], label 0 or 1. */
+/* Point i is on spiral i % 2: (x, y) in [-1, 1], label 0 or 1. */
 static void make_spirals(float (*points)[2], int64_t *labels) {
     for (int i = 0; i < POINTS; i++) {
         double t = (double)(i / 2) / (POINTS / 2), turn = 3.5 * t * 3.14159 + (i % 2) * 3.14159;

@@ -1,8 +1,7 @@
 /* 4. A GPT that learns to write, one character at a time.
  *
  *     04_char_gpt --data shakespeare.txt                   trains, draws the loss, writes a sample
- *     04_char_gpt --data shakespeare.txt --resume          goes on after Ctrl-C or a crash,
- *                                                          as if nothing had happened
+ *     04_char_gpt --data shakespeare.txt --resume          continues after Ctrl-C or a crash, as if nothing had happened
  *     tern run -n 2 04_char_gpt --data shakespeare.txt     the same on two processes,
  *                                                          each with half of every batch
  *     04_char_gpt --help
@@ -113,7 +112,7 @@ static bool write_character(const tn_generated_token *token, void *charset) {
     return true;
 }
 
-/* Goes on from one character. */
+/* Continues from one character. */
 static void write_sample(tn_gpt *gpt, tn_charset *charset, int32_t first) {
     tn_generated sample;
     printf("\n---- a sample ----\n");

@@ -4,9 +4,9 @@
  *                                            (default: the current one)
  *
  * Weights are plain safetensors: other libraries read them. A checkpoint is the same format and has
- * everything else that a run needs to go on bit for bit: the optimiser, the place in the data, the
- * random generator. Both are written under a temporary name first, so an interrupted save leaves
- * the old file.
+ * everything else that a run needs to continue bit for bit: the optimiser, the place in the data,
+ * the random generator. Both are written under a temporary name first, so an interrupted save
+ * leaves the old file.
  */
 #include <tern/tern.h>
 

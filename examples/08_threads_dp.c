@@ -39,7 +39,7 @@ static bool send_gradient(const tn_entry *entry, void *user) {
     return j->n < MOST;
 }
 
-/* Every gradient of the model becomes its mean over the ranks. All travel at once; then all are
+/* Every gradient of the model becomes its mean over the ranks. All are sent at once; then all are
  * waited for. */
 static void average_gradients(void *model, tn_group *world) {
     journey j = {.world = world};
@@ -65,7 +65,7 @@ static bool compare_weights(const tn_entry *entry, void *user) {
 
 static void train_rank(tn_group *world, void *user) {
     int rank = tn_group_rank(world), ranks = tn_group_size(world);
-    double *losses = user; /* what rank 0 tells the main program */
+    double *losses = user; /* what rank 0 gives to the main program */
     tn_seed(3);            /* the same first weights on all ranks */
     tn_sequential *net = TN_SEQUENTIAL(tn_linear_new(2, 64), TN_FN(tn_tanh), tn_linear_new(64, 1));
     tn_optim *opt = tn_adamw(net, TN_WITH(tn_adamw, .lr = 1e-2));

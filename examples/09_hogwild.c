@@ -5,12 +5,12 @@
  *
  *     Recht, Ré, Wright, Niu 2011, arXiv:1106.5730
  *
- * The weights lie in memory that all processes share. Each process reads them, computes a gradient
+ * The weights are in memory that all processes share. Each process reads them, computes a gradient
  * from its own examples, and subtracts it, while the others do the same. Two that change one weight
  * at the same moment lose one of the changes. That is rare where an example uses few of the
  * weights, as here: a score of 20000 features of which each example has 10. So nobody waits for
- * anybody, and the loss falls as if one process took all the steps.
- * It is not the same in every run.
+ * anybody, and the loss falls as if one process took all the steps. It is not the same in every
+ * run.
  */
 #define _GNU_SOURCE
 #include <tern/tern.h>
@@ -87,7 +87,7 @@ static void train_worker(board *b, int worker) {
 static pid_t start_worker(board *b, int worker) {
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody trains on when the first process is gone */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process trains on when the first is gone */
         if (getppid() == parent) {
             train_worker(b, worker);
         }

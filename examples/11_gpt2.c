@@ -3,7 +3,7 @@
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
- *     11_gpt2 --data tokens.bin --resume      goes on, bit for bit
+ *     11_gpt2 --data tokens.bin --resume      continues, bit for bit
  *     11_gpt2 --data tokens.bin --init gpt2   begins with Hugging Face's GPT-2, or another model
  *
  * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds

@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
     tn_seed(7);
     tn_gpt gpt;
     {
-        TN_DEFER_INIT; /* R: tn_fsdp makes this rank's part, and nobody the whole */
+        TN_DEFER_INIT; /* R: tn_fsdp makes this rank's part, and no rank the whole */
         tn_gpt_init(&gpt, g);
     }
     int stage = argc > 1 ? atoi(argv[1]) : 3;

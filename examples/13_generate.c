@@ -1,4 +1,4 @@
-/* 13. A program that only writes: a folder of weights, a prompt, and the text as it comes.
+/* 13. A program that only writes: a folder of weights, a prompt, and the text as it is generated.
  *
  *     13_generate DIR                            answers each line that it reads. DIR has Hugging
  *                                                Face's files: GPT-2's, Llama's

@@ -14,7 +14,7 @@ enum { IMAGES = 10000, LEARNED = 8000, SIDE = 28, PIXELS = SIDE * SIDE, BATCH = 
 /* ---- The models ------------------------------------------------------------------------------ */
 
 /* x (B, 1, 28, 28) -> (B, 10): one score a digit. Each pooling halves the picture, and the
- * convolution behind it sees twice as far. */
+ * convolution after it sees twice as far. */
 static tn_sequential *cnn_new(void) {
     return TN_SEQUENTIAL(tn_conv2d_new_with(1, 16, TN_DIMS(3), tn_conv_strided(1, 1)),
                          tn_batch_norm2d_new(16), TN_FN(tn_relu), tn_max_pool2d_new(2),

@@ -51,7 +51,7 @@ static tn_tensor *writer_forward(tn_module *self, tn_tensor *x) {
     writer *w = (writer *)self;
     tn_rnn_state state = {w->h, w->c};
     tn_tensor *y = tn_rnn_call(w->lstm, tn_call(w->wte, x), &state, NULL);
-    set_state(w, tn_detach(state.h), tn_detach(state.c)); /* the next call goes on, backward not */
+    set_state(w, tn_detach(state.h), tn_detach(state.c)); /* the next call continues, backward does not */
     return tn_call(w->head, y);
 }
 
@@ -90,7 +90,7 @@ static void train_writer(writer *w, tn_tensor *streams) {
     int64_t pieces = (tn_size(streams, 1) - 1) / o.times;
     for (int64_t step = 0; step < o.steps; step++) {
         TN_SCOPE;
-        int64_t at = step % pieces * o.times; /* from the streams' end the state goes on at 0 */
+        int64_t at = step % pieces * o.times; /* from the streams' end the state continues at 0 */
         tn_tensor *scores = tn_call(w, tn_narrow(streams, 1, at, o.times));
         tn_tensor *loss = tn_cross_entropy(scores, tn_narrow(streams, 1, at + 1, o.times), TN_MEAN);
         tn_backward(loss);

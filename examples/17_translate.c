@@ -34,7 +34,7 @@ static tn_tensor *read_words(translator *m, tn_tensor *word) {
                    tn_eq(word, tn_scalar(PAD, TN_I64)));
 }
 
-/* Scores of what comes next behind each of the tokens so far: (B, T, TOKENS). */
+/* Scores of what comes next after each of the tokens so far: (B, T, TOKENS). */
 static tn_tensor *write_next(translator *m, tn_tensor *memory, tn_tensor *word, tn_tensor *so_far) {
     tn_tensor *y = embed_tokens(m, so_far), *padding = tn_eq(word, tn_scalar(PAD, TN_I64));
     y = TN_CALL(m->transformer->decoder, y, memory, NULL, NULL, NULL, padding);
@@ -60,7 +60,7 @@ static void translator_init(translator *m) {
 
 /* ---- The data -------------------------------------------------------------------------------- */
 
-/* Words and their translations: the tokens so far, from START on, and what comes next behind each,
+/* Words and their translations: the tokens so far, from START on, and what comes next after each,
  * up to END. PAD fills words; -100 is what losses leave out. */
 typedef struct {
     int64_t word[BATCH][LONGEST], so_far[BATCH][LONGEST + 1], next[BATCH][LONGEST + 1];
@@ -92,7 +92,7 @@ static const char *text_of(const int64_t *tokens, char *text) {
 
 /* ---- Translating ----------------------------------------------------------------------------- */
 
-/* Each time the likeliest next token: writes what stands behind START. */
+/* Each time the likeliest next token: writes what follows START. */
 static void translate_words(translator *m, tn_tensor *word, int64_t (*out)[LONGEST + 1]) {
     TN_SCOPE;
     TN_NO_GRAD;

@@ -31,7 +31,7 @@ typedef struct {
     tn_linear *mean, *log_var;
 } vae;
 
-/* x (B, PIXELS) -> logits of the image that comes back (B, PIXELS), mean and log_var (B, PLACE) */
+/* x (B, PIXELS) -> logits of the decoded image (B, PIXELS), mean and log_var (B, PLACE) */
 static tn_values vae_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
     vae *m = (vae *)self;
@@ -85,7 +85,7 @@ static tn_dataset discs = {.kind = "discs",
 
 /* ---- Pictures -------------------------------------------------------------------------------- */
 
-/* Images that are there, under them how they come back, and four rows of new ones. */
+/* Given images, under them their reconstructions, and four rows of new ones. */
 static void draw_images(vae *m, tn_tensor *x, const char *path) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
             draw_images(&net, x, "vae.png");
         }
     }
-    printf("vae.png: a row of images, how they come back, and four rows of new ones\n");
+    printf("vae.png: a row of images, their reconstructions, and four rows of new ones\n");
     tn_loader_free(loader);
     tn_optim_free(opt);
     tn_module_finish(&net);

@@ -68,7 +68,7 @@ static void train_generator(tn_sequential *critic, tn_sequential *generator, tn_
 
 /* ---- Looking at it --------------------------------------------------------------------------- */
 
-/* How many of n points lie in each cloud. */
+/* How many of n points are in each cloud. */
 static int count_clouds(const float (*points)[2], int n, int *in_a_cloud) {
     int found[CLOUDS] = {0}, clouds = 0;
     *in_a_cloud = 0;

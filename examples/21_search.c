@@ -1,9 +1,9 @@
 /* Which learning rate, width and optimiser? A search that finds out.
  *
  * A net learns a wave from points with noise, with settings that are drawn at random. Two processes
- * train at a time; after 40 steps the best third goes on to 120, and of these the best third to
+ * train at a time; after 40 steps the best third continues to 120, and of these the best third to
  * 360. So most of the time goes to what is worth it (successive halving). Press Ctrl-C, or kill it,
- * and start it again: it goes on. At the end stands the table, and the best one's wave.
+ * and start it again: it continues. At the end comes the table, and the best one's wave.
  */
 #include <tern/tern.h>
 

@@ -11,7 +11,7 @@ Rules, for every .md file of the project
   - `autograd/engine.c`: `run_hooks`, `run_node` after a file and a colon: names that this file defines
   - `tn_name`, `some_name` in backticks occur in a source; so does every tn_ name in a block of C. The first column of a table
     that is headed PyTorch or Elsewhere holds names of others.
-  - ```c path/file.c                           a quotation: each line stands in that file (a line with only … stands for more)
+  - ```c path/file.c                           a quotation: each line is in that file (a line with only … stands for more)
   - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
   - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is what that script prints now

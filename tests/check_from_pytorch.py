@@ -7,7 +7,7 @@ check_from_pytorch.py --programs BUILD_FOLDER [SANITIZER]   compiles the program
                                     one in Python above it prints. Exit status 77 under a sanitizer
 
   - each row of a table headed PyTorch says on the right a name of the public headers, or "not there"
-  - each tn_ and TN_ name there, and in the tables headed Elsewhere, stands in a public header
+  - each tn_ and TN_ name there, and in the tables headed Elsewhere, is in a public header
   - tests/pytorch_names.txt, the names of a course, is answered whole
   - where PyTorch is installed: each name on the left exists in it (those that came with a later version aside), and the programs
     in Python run. Where it is not, this says so.
@@ -28,7 +28,7 @@ STANDS_FOR = {  # the first part of a name in the left column
     "ctx": "torch.autograd.function.FunctionCtx", "scaler": "torch.cuda.amp.GradScaler", "prof": "torch.profiler.profile",
     "writer": "torch.utils.tensorboard.SummaryWriter", "ddp": "torch.nn.parallel.DistributedDataParallel",
 }
-ONE = ("torch", "torch.Tensor", "torch.nn.functional")  # a function under several of these names stands under one
+ONE = ("torch", "torch.Tensor", "torch.nn.functional")  # a function under several of these names is listed under one
 PYTHON = ("print", "len", "sum", "str")
 OPTIONAL = ("torchvision", "torch.utils.tensorboard", "torch.distributed.fsdp")  # may be missing, or not fit this Python
 
@@ -54,7 +54,7 @@ def rows(text):
 
 
 def names_of(cell):
-    """The full names of what a left cell has in backticks. One without a dot belongs where the one before it does; `2d` behind
+    """The full names of what a left cell has in backticks. One without a dot belongs where the one before it does; `2d` after
     `F.conv1d` is F.conv2d."""
     where = last = None
     for text in re.findall(r"`([^`]+)`", cell):

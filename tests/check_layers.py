@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The layers: each folder may include only itself and what stands to its left.
+"""The layers: each folder may include only itself and what is to its left.
 
     core -> tensor -> backends -> profile -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Names of static functions: at least two words, so that a stack trace or a flame graph can be read.
 
-Such a name stands there alone, without its file: `run` may be anybody's, `gloo_run` and `run_node` say whose.
+Such a name appears there alone, without its file: `run` may be anybody's, `gloo_run` and `run_node` say whose.
 
 check_names.py [ROOT]        prints each function whose name is one word; exit status 1 when there is one
 check_names.py --self-test   plants one fault of each kind in a small tree and sees each one found

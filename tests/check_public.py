@@ -4,7 +4,7 @@
 check_public.py [ROOT]        prints each fault; exit status 1 when there is one
 check_public.py --self-test   plants one fault of each kind in a small tree and sees each found
 
-Used: its name stands in a .c, .h, .cu or .md file outside tests/, other than the file that defines it. A comment is no use, in
+Used: its name is in a .c, .h, .cu or .md file outside tests/, other than the file that defines it. A comment is no use, in
 a header neither: a header tells what is there, a document or an example what it is for.
 
 Names: an operation ends in _op where its plain name is a type's, and nowhere else. What a program calls takes `void *m`; only

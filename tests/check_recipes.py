@@ -3,7 +3,7 @@
 
 check_recipes.py BUILD_FOLDER [SANITIZER]
 
-Each expression stands on the page as it is here; it is compiled with the library in BUILD_FOLDER and compared with PyTorch's. Exit
+Each expression is on the page as it is here; it is compiled with the library in BUILD_FOLDER and compared with PyTorch's. Exit
 status 77, with the reason, without PyTorch and under a sanitizer.
 """
 import os

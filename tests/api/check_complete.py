@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Every public function stands in one of test_inert*.c, is derived from the headers by make_inert.py, or stands below with
+"""Every public function is in one of test_inert*.c, is derived from the headers by make_inert.py, or is listed below with
 the reason why not.
 
 Reads the names that carry TN_API in the public headers. Fails for a name that is called nowhere in them, and for an
@@ -39,7 +39,7 @@ def without_comments(text):
 
 
 def declared(text):
-    """The function names behind TN_API: the last word before the first bracket."""
+    """The function names after TN_API: the last word before the first bracket."""
     text = without_comments(text)
     text = re.sub(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*$", "", text, flags=re.M)
     return re.findall(r"\bTN_API\b[^;(]*?\b(tn_\w+)\s*\(", text)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Every public function that takes options stands in test_options.c with options of zeros, and each struct of options ends with
+"""Every public function that takes options is in test_options.c with options of zeros, and each struct of options ends with
 from_defaults.
 
 Options are what a function *_defaults(void) of the public headers gives."""

@@ -1,4 +1,4 @@
-/* How the parts of tests/api/test_inert*.c call functions as nobody should.
+/* How the parts of tests/api/test_inert*.c call functions as no one should.
  *
  * Each part runs four times: with NULL and with the inert tensor, and each of them with an error
  * pending or not. The macros say what a call must give; what goes wrong is collected and shown at

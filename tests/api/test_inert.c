@@ -1,4 +1,4 @@
-/* Every public function, called as nobody should: with NULL and inert tensors, with structs of
+/* Every public function, called as no one should: with NULL and inert tensors, with structs of
  * zeros, with numbers outside any range. Nothing may crash, print, hang or leak, and the error that
  * was first stays.
  *

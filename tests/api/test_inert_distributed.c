@@ -1,4 +1,4 @@
-/* The functions of distributed.h, store.h, parallel.h and deepspeed.h, called as nobody should; see
+/* The functions of distributed.h, store.h, parallel.h and deepspeed.h, called as no one should; see
  * test_inert.c. A NULL group is one rank, so what is wrong here is the rest of the arguments.
  */
 #include "core/clock.h"

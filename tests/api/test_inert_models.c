@@ -1,5 +1,5 @@
 /* The functions of nn.h, optim.h, data.h, io.h and train.h,
- * called as nobody should; see test_inert.c. */
+ * called as no one should; see test_inert.c. */
 #include "inert.h"
 
 #include <limits.h>

@@ -1,4 +1,4 @@
-/* Precision and the scaler, called as nobody should; see test_inert.c. */
+/* Precision and the scaler, called as no one should; see test_inert.c. */
 #include "inert.h"
 
 static void precision(tn_tensor *t) {

@@ -330,7 +330,7 @@ static void anomaly_names_the_operation(void **state) {
     tn_error_clear();
 }
 
-/* The picture of the graph behind y, as DOT; the caller's to free. */
+/* The picture of the graph that leads to y, as DOT; the caller's to free. */
 static char *drawn_graph(void **state, const tn_tensor *y) {
     const char *path = temp_path("graph.dot");
     assert_int_equal(tn_graph_dot(y, path, NULL, NULL), TN_OK);

@@ -1,5 +1,5 @@
 /* Gradients that are made where they will lie: in the leaf's buffer, without a copy, unless
- * somebody could see the difference. */
+ * someone could see the difference. */
 #include "autograd/hooks.h"
 #include "tests/support/test.h"
 

@@ -101,7 +101,7 @@ static inline array array_new(tn_dtype dtype, array_layout layout, int ndim, con
         step *= size[dim] + (layout == SPREAD);
         a.count *= size[dim];
     }
-    /* at least four elements of gap behind */
+    /* at least four elements of gap after */
     a.bytes = 16 + ((size_t)step + 4) * tn_dtype_size(dtype);
     a.memory = array_memory(a.bytes);
     assert_true(arrays_count < ARRAY_MOST);

@@ -23,7 +23,7 @@ static tn_status call_weight(const tn_backend *t, const tn_desc *const *out, voi
                       s->with_weight ? &s->x : NULL, &s->args);
 }
 
-/* Sizes of x and the kernel; O; how it slides; what is left over behind the last place. */
+/* Sizes of x and the kernel; O; how it slides; what is left over after the last place. */
 typedef struct shape {
     int64_t n, c, o, groups, x[3], k[3], stride[3], padding[3], dilation[3];
 } shape;

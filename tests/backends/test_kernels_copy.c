@@ -52,7 +52,7 @@ static void test_copy(void **state) {
 }
 
 /* x dense in another dimension than y: first and last exchanged, with a batch between them, and
- * sizes that end inside, at and behind a square of 32. */
+ * sizes that end inside, at and after a square of 32. */
 static void test_transposed(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {

@@ -163,7 +163,7 @@ static void test_integers(void **state) {
 }
 
 /* Loops beyond 31 bits are cut in pieces, here beyond 100 or 4096 places: dense, gaps on each side,
- * a broadcast row and column, rests behind the packs. */
+ * a broadcast row and column, rests after the packs. */
 static void test_cut_loops(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {

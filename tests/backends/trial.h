@@ -60,7 +60,7 @@ static inline int trial_order_ends(void **state) {
     return arrays_free(state);
 }
 
-/* The tables to try, behind them NULL. */
+/* The tables to try, after them NULL. */
 const tn_backend *const *trial_tables(void);
 bool trial_on_cuda(void);
 /* On the emulator a thread is a fibre, and large cases take long. */

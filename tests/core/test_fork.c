@@ -1,4 +1,4 @@
-/* fork: what a child can do with the library, and that neither it nor its parent waits for ever. */
+/* fork: what a child can do with the library, and that neither it nor its parent waits forever. */
 #include "core/error.h"
 #include "core/sanitize.h"
 #include "tern/tern.h"

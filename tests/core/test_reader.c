@@ -23,7 +23,7 @@ static void refused(const char *path, const char *part) {
     assert_int_equal(bytes, 0);
 }
 
-/* A FIFO that nobody writes would hang its reader for ever, and /dev/zero fill the memory. */
+/* A FIFO that no one writes would hang its reader forever, and /dev/zero fill the memory. */
 static void test_no_files(void **state) {
     (void)state;
     const char *fifo = temp_path("fifo"), *link = temp_path("link"), *name = temp_path("socket");

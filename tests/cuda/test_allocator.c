@@ -525,7 +525,7 @@ static void test_direct(void **state) {
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_DIRECT);
     char *a = tn__cuda_pool_take(pool, 1001, "tensors");
     char *b = tn__cuda_pool_take(pool, 3, "tensors");
-    assert_int_equal(h.bytes, 1004); /* not a byte that somebody could overrun unseen */
+    assert_int_equal(h.bytes, 1004); /* not a byte that someone could overrun unseen */
     assert_null(tn__cuda_pool_take(pool, 4000, "tensors"));
     give_well(pool, a, 1001);
     assert_int_equal(h.bytes, 3);

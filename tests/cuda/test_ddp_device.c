@@ -100,7 +100,7 @@ static int unused_parameters(tn_group *unused, const char *argument) {
     rank_assert(tn_ddp(&m, world, o) != NULL);
     net_backward(&m, tn_group_rank(world) + 1);
     numbers got = grads_of(&m);
-    rank_assert(same_numbers(&got, &want)); /* what nobody has is -77 in both */
+    rank_assert(same_numbers(&got, &want)); /* what no one has is -77 in both */
     tn_module_finish(&m);
     return device_leave();
 }

@@ -125,7 +125,7 @@ static void test_between_devices(void **state) {
     float out[1000];
     size_t bytes = sizeof(out);
     assert_int_equal(table->copy(tn_cuda(1), tn_data_mut(b), tn_cuda(0), tn_data(a), bytes), TN_OK);
-    /* What the first device does next comes behind the copy. */
+    /* What the first device does next comes after the copy. */
     memset(out, 0, bytes);
     assert_int_equal(table->copy(tn_cuda(0), tn_data_mut(a), tn_cpu(), out, bytes), TN_OK);
     assert_int_equal(table->copy(tn_cuda(0), tn_data_mut(c), tn_cuda(1), tn_data(b), bytes), TN_OK);
@@ -273,7 +273,7 @@ static void test_memory_ends_and_comes_back(void **state) {
         assert_error(TN_ENOMEM, "left of 64.0");
         assert_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32), TN_ENOMEM,
                      "no memory for 1152921504606846976 bytes");
-        tn_tensor *b = counted(gpu, TN_DIMS(4, 5)); /* it goes on */
+        tn_tensor *b = counted(gpu, TN_DIMS(4, 5)); /* it continues */
         const int64_t index[] = {3, 4};
         assert_true(tn_at(b, index) == 19);
         assert_true(tn_item(counted(tn_cuda(1), TN_DIMS())) == 0); /* the other one has its own */
@@ -297,7 +297,7 @@ static void test_page_locked_memory_is_read_late(void **state) {
     assert_false(table->mark_reached(mark));
     assert_int_equal(table->mark_wait(mark), TN_OK);
     assert_true(table->mark_reached(mark));
-    memset(host, 2, BYTES); /* behind the mark it may change */
+    memset(host, 2, BYTES); /* after the mark it may change */
     assert_int_equal(table->copy(tn_cpu(), out, tn_cuda(0), memory, BYTES), TN_OK);
     assert_int_equal(out[0], 1);
     assert_int_equal(out[BYTES - 1], 1);

@@ -249,7 +249,7 @@ static void *ask_nccl(const char *function) {
     return found;
 }
 
-/* Rank 1 begins when rank 0 has waited for all of its operations: they are all launched, one behind
+/* Rank 1 begins when rank 0 has waited for all of its operations: they are all launched, one after
  * the other, and only the device waits. What comes after them in host memory comes when they are
  * over. */
 static int depth(tn_group *unused, const char *argument) {

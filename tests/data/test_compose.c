@@ -34,7 +34,7 @@ static int64_t epoch_of(tn_dataset *d, int64_t *labels, int threads) {
     return n;
 }
 
-/* ---- One behind the other, and some of one --------------------------------------------------- */
+/* ---- One after the other, and some of one --------------------------------------------------- */
 
 static void concatenation(void **state) {
     (void)state;

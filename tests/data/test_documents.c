@@ -167,7 +167,7 @@ static void test_split(void **state) {
     assert_error(TN_EVALUE, "1 to 1024 bytes");
 }
 
-/* Compressed, in one part and in several behind each other. */
+/* Compressed, in one part and in several after one another. */
 static void test_packed(void **state) {
     (void)state;
     static const char one[] = "{\"text\":\"x\"}\n";

@@ -140,7 +140,7 @@ static void test_passes(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Workers read nothing of a pass that nobody has begun. */
+/* Workers read nothing of a pass that no one has begun. */
 static int reads; /* atomic */
 
 static tn_status counted_get(tn_dataset *self, tn_example e, void *x, void *y) {
@@ -157,7 +157,7 @@ static void test_passes_begin_when_they_are_asked_for(void **state) {
     for (int pass = 1; pass <= 3; pass++) {
         while (tn_loader_next(l, &b)) {
         }
-        usleep(2000); /* in which a worker could go on */
+        usleep(2000); /* in which a worker could continue */
         assert_int_equal(__atomic_load_n(&reads, __ATOMIC_RELAXED), 6 * pass);
     }
     tn_loader_free(l);
@@ -415,7 +415,7 @@ static void *eat_batches(void *user) {
     }
 }
 
-/* Every batch is given once and nobody waits for ever, whoever is refused. */
+/* Every batch is given once and no one waits forever, whoever is refused. */
 static void test_three_threads_at_once(void **state) {
     (void)state;
     for (int workers = 0; workers <= 2; workers += 2) {

@@ -63,7 +63,7 @@ static void test_windows(void **state) {
     tn_dataset_free(d);
 }
 
-/* The tokens of a file are first, first + 1, …: each but the first is a target once, behind at
+/* The tokens of a file are first, first + 1, …: each but the first is a target once, after at
  * least length - stride + 1 tokens of its window. */
 static void expect_sliding(const char *pattern, int64_t length, int64_t stride, int files,
                            int count) {
@@ -453,7 +453,7 @@ static void test_cut_short(void **state) {
     }
 }
 
-/* More shards than are kept open, and those behind the first are opened for each example. */
+/* More shards than are kept open, and those after the first are opened for each example. */
 static void test_many_shards(void **state) {
     (void)state;
     enum { SHARDS = 300 };

@@ -163,7 +163,7 @@ static void of_llama3s_kind(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* Several cuts, one after the other; a text that is found as it stands; a space in front. */
+/* Several cuts, one after the other; a text that is found verbatim; a space in front. */
 static void other_cuts(void **state) {
     (void)state;
     tn_tokenizer *t =

@@ -284,7 +284,7 @@ static void test_share(void **state) {
     expect_text("out", "val", "|000|001|002");
 }
 
-/* Of one long text passages are drawn; where they are missing, what follows begins anew. */
+/* Of one long text passages are drawn; where they are missing, what follows starts over. */
 static void test_share_of_one_text(void **state) {
     (void)state;
     enum { WORDS = 20000 };
@@ -454,7 +454,7 @@ static void test_full_disk(void **state) {
     assert_int_equal(status, TN_EIO);
     assert_error(TN_EIO, "out/train_000000.bin: writing: File too large");
     assert_int_not_equal(access(temp_path("out/train_000000.bin.tmp"), F_OK), 0);
-    assert_int_equal(make("in", "out", o, NULL), TN_OK); /* it may go on where it failed */
+    assert_int_equal(make("in", "out", o, NULL), TN_OK); /* it may continue where it failed */
 }
 
 int main(void) {

@@ -138,7 +138,7 @@ static void test_killed_anywhere(void **state) {
             break; /* it has fewer calls */
         }
         look_at_folder();
-        bool done = shards_said() >= 0; /* killed behind its last call that matters */
+        bool done = shards_said() >= 0; /* killed after its last call that matters */
         int then = make_in_child(n, 1);
         look_at_folder();
         assert_int_equal(then == THERE_ALREADY, done);

@@ -61,7 +61,7 @@ static tn_loader *bucketed_loader(int threads, int64_t part, int64_t parts) {
     return tn_loader_new(d, s, o);
 }
 
-/* All batches to come, one behind the other: tensors of their own in this scope. */
+/* All batches to come, one after the other: tensors of their own in this scope. */
 typedef struct batch_list {
     tn_tensor *x[64], *lengths[64];
     int count;

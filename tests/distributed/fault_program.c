@@ -9,7 +9,7 @@
  *     KIND    kill   SIGKILL
  *             stop   SIGSTOP
  *             pause  SIGSTOP, and SIGCONT a second later
- *             wait   makes the file DIR/at-phase and goes on when DIR/go-on is there
+ *             wait   makes the file DIR/at-phase and continues when DIR/go-on is there
  *             throw  an error of its own
  *             fork   has a child, which computes, is refused by the group, and ends with that error
  *             memory no tensor gets memory any more
@@ -19,11 +19,11 @@
  *             hook        in a gradient hook               optimiser  between backward and step
  *             save        while the checkpoint is being written
  *             attach      with --stage: before the model is cut
- *             gather      likewise: one unit is here, the next is not
- *             scatter     likewise: one unit's gradients travel, the next's are not made yet
- *             step        likewise: before the norm of all gradients
- *             part        likewise: while a checkpoint in parts is being written, behind training
- *             load        likewise: before one is loaded
+ *             gather      the same: one unit is here, the next is not
+ *             scatter     the same: one unit's gradients travel, the next's are not made yet
+ *             step        the same: before the norm of all gradients
+ *             part        the same: while a checkpoint in parts is being written, behind training
+ *             load        the same: before one is loaded
  */
 #include <tern/tern.h>
 
@@ -68,7 +68,7 @@ static void read_fault(void) {
                   fault.rank == my_rank;
 }
 
-/* A child that wakes this process up later, as somebody with a shell would. */
+/* A child that wakes this process up later, as someone with a shell would. */
 static void wake_me_later(void) {
     pid_t me = getpid(), child = fork();
     if (child == 0) {
@@ -88,7 +88,7 @@ static void wait_for_script(void) {
     }
 }
 
-/* What the child does reaches nobody. */
+/* What the child does reaches no one. */
 static int live_as_child(void) {
     TN_SCOPE;
     alarm(60);

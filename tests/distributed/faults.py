@@ -266,7 +266,7 @@ def fork(folder, reference, phase):
 
 
 def store(folder, reference, phase):
-    """The process that serves the store dies. Before the ranks have met that is an error; later nobody needs it."""
+    """The process that serves the store dies. Before the ranks have met that is an error; later no one needs it."""
     out = folder("ranks")
     env = environment(TERN_TOKEN="faults")
     server = subprocess.Popen([STORE], env=env, stdout=subprocess.PIPE)
@@ -353,7 +353,7 @@ def second_job(folder, reference, phase):
 class Strangers(threading.Thread):
     """Listens at ports of 127.0.0.1 that follow each other. `what` says for each what becomes of a connection: "silent" takes it and
     says nothing, "full" takes none, "close" ends it, "lie" speaks another language, "echo" gives back what it is told, "relay" passes
-    it on to whoever serves at one of the ports behind."""
+    it on to whoever serves at one of the ports after."""
 
     def __init__(self, what):
         super().__init__(daemon=True)
@@ -366,7 +366,7 @@ class Strangers(threading.Thread):
                     self.listeners[s] = kind
                     s.bind(("127.0.0.1", first + i))
                     s.listen(0 if kind == "full" else 16)
-            except (OSError, OverflowError):  # somebody else has one of them
+            except (OSError, OverflowError):  # someone else has one of them
                 self.close_all()
         self.port, self.behind = first, first + len(what)
         self.queue = [socket.socket() for kind in what if kind == "full" for _ in range(3)]
@@ -478,7 +478,7 @@ def relay(folder, reference, phase):
 
 
 def squatter(folder, reference, phase):
-    """Strangers have MASTER_PORT and some ports behind it, each with manners of his own: the ranks meet all the same."""
+    """Strangers have MASTER_PORT and some ports after it, each with manners of his own: the ranks meet all the same."""
     strangers = Strangers(["full", "silent", "close", "lie", "echo"])
     try:
         all_go_on(folder("ranks"), reference, None, MASTER_PORT=strangers.port, TERN_TIMEOUT=60)
@@ -488,7 +488,7 @@ def squatter(folder, reference, phase):
 
 def forged_order(folder, reference, phase):
     """A stranger who has the token gives a launcher orders: that all has ended well, that 300 ranks shall start, and what is no
-    number. None is followed: the job ends with an error that names the order, and goes on from its checkpoint when asked to."""
+    number. None is followed: the job ends with an error that names the order, and continues from its checkpoint when asked to."""
     for order in ("end 0\n", "start 2 1 300 1\n1 0 0 300\n", "end 99999999999999999999\n", "stop 1\n\033[2J\nstart 2 1 -3 1\n1 0 0 -3\n"):
         out = folder("job")
         taken = free_port()
@@ -518,7 +518,7 @@ def forged_order(folder, reference, phase):
 
 
 def disk(folder, reference, phase):
-    """The disk is full in the middle of a save; with room again the job goes on from the checkpoint before."""
+    """The disk is full in the middle of a save; with room again the job continues from the checkpoint before."""
     out = folder("full")
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", out], stderr=subprocess.DEVNULL).returncode != 0:
         raise Skip("no file system may be mounted here")

@@ -304,7 +304,7 @@ static void *intrude(void *user) {
     return refused ? user : NULL;
 }
 
-/* A call from a second thread is refused, and the group goes on. */
+/* A call from a second thread is refused, and the group continues. */
 static void check_threads(tn_group *g) {
     TN_SCOPE;
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g)};

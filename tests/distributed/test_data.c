@@ -169,7 +169,8 @@ typedef struct bucket_job {
     int seen[48]; /* atomic: how often a sequence was read after the load */
 } bucket_job;
 
-/* The steps have as many sequences as before, so their order goes on; with others it would not. */
+/* The steps have as many sequences as before, so their order continues; with others it would not.
+ */
 static void load_buckets(tn_group *g, void *user) {
     bucket_job *all = user;
     tn_loader *l = open_buckets(g, 4), *other = open_buckets(g, 2);
@@ -290,7 +291,7 @@ static void go_on(tn_group *g, void *user) {
     job_close(&j);
 }
 
-/* All ranks refuse another run; told to go on, one of them says what differs. */
+/* All ranks refuse another run; told to continue, one of them says what differs. */
 static void test_another_run(void **state) {
     (void)state;
     char path[512];

@@ -133,7 +133,7 @@ typedef struct task {
     tn_transfer t;
     int64_t bytes;    /* of `count` elements */
     char *all[MOST];  /* every rank's in: room for N count elements */
-    char *out, *want; /* room for N count elements, both with a canary behind */
+    char *out, *want; /* room for N count elements, both with a canary after */
 } task;
 
 static const char canary[] = "canary!";

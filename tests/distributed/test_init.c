@@ -1,4 +1,4 @@
-/* Ranks find each other, by every way there is, and say who did not come. */
+/* Ranks find each other in every possible way, and name those that are missing. */
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "distributed/store/tcp.h"
@@ -149,7 +149,7 @@ static void set_several(const char *value) {
     unsetenv("WORLD_SIZE");
 }
 
-/* Started on two hosts without a launcher, nobody trains alone unless that is what was said. */
+/* Started on two hosts without a launcher, no one trains alone unless that is what was said. */
 static void test_several(void **state) {
     set_several("[\"algo-1\",\"algo-2\"]");
     assert_null(tn_dist_init(tn_dist_defaults()));
@@ -225,7 +225,7 @@ static void test_tcp_and_file(void **state) {
     assert_int_not_equal(access(temp_path("meeting"), F_OK), 0);
 }
 
-/* Rank 0 cannot have MASTER_PORT: somebody listens there, who is not of this job. */
+/* Rank 0 cannot have MASTER_PORT: someone listens there, who is not of this job. */
 static void test_port_taken(void **state) {
     char why[TN_STORE_WHY], port_text[32], taken[] = "TORCHELASTIC_USE_AGENT_STORE=True";
     int port = 0, fd = tn__net_listen("127.0.0.1", &port, why);
@@ -244,7 +244,7 @@ static void test_port_taken(void **state) {
 }
 
 /* A stranger has MASTER_PORT first, and passes on what ranks say to the true store, at one of the
- * next ports. None of them shows him more than a hello, and the job goes on without him. */
+ * next ports. None of them shows him more than a hello, and the job continues without him. */
 static void test_relay(void **state) {
     int port = ranks_free_port();
     char port_text[32];
@@ -256,8 +256,8 @@ static void test_relay(void **state) {
     assert_int_equal(said.most, 24);
 }
 
-/* Strangers who say nothing have MASTER_PORT and most of the ports behind it: some take connections
- * that nobody reads, the first lets none in at all (its queue is full). */
+/* Strangers who say nothing have MASTER_PORT and most of the ports after it: some take connections
+ * that no one reads, the first lets none in at all (its queue is full). */
 static void test_squatters(void **state) {
     enum { SQUATTERS = 12, QUEUE = 3 };
     char why[TN_STORE_WHY], port_text[32];
@@ -301,7 +301,7 @@ static void test_agent(void **state) {
 
 #define WARNING "nothing secret tells this job's ranks from strangers"
 
-/* Ranks that nobody gives a token; `says`: what rank 0 writes, NULL: nothing. */
+/* Ranks that no one gives a token; `says`: what rank 0 writes, NULL: nothing. */
 static void meet_without_token(const char *guess, const char *const *extra, const char *says) {
     ranks_result r = ranks_run(2, "guess", guess, extra, 60);
     assert_true(ranks_ok(&r));
@@ -315,7 +315,7 @@ static void meet_without_token(const char *guess, const char *const *extra, cons
     ranks_free(&r);
 }
 
-/* All on one host: the user's own token keeps strangers out, and nobody needs to do anything. */
+/* All on one host: the user's own token keeps strangers out, and no one needs to do anything. */
 static void test_user_token(void **state) {
     char config[600], path[700];
     snprintf(config, sizeof(config), "XDG_CONFIG_HOME=%s", temp_path("config"));
@@ -381,7 +381,7 @@ static void test_missing(void **state) {
     }
     ranks_free(&r);
 
-    char init[600]; /* nobody serves a file: each looks itself */
+    char init[600]; /* no one serves a file: each looks itself */
     snprintf(init, sizeof(init), "file://%s", temp_path("missing"));
     r = ranks_run(2, "-options", init, ENV("0:TEST_RANK=1", "1:TEST_RANK=2", "TERN_TIMEOUT=0.5"),
                   60);

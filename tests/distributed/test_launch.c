@@ -247,7 +247,7 @@ static void test_a_deadline_begins_when_the_others_are_over(void **state) {
 
 /* ---- Failure --------------------------------------------------------------------------------- */
 
-/* One fails: so do those under way and those that wait; the other groups go on. */
+/* One fails: so do those under way and those that wait; the other groups continue. */
 static void failure(tn_group *world, void *user) {
     enum { N = 6 };
     TN_SCOPE;

@@ -388,7 +388,7 @@ static void wrong_shape(tn_group *g, void *user) {
     CHECK(tn_group_rank(g) == 0 || strstr(tn_error_message(), "[3, 3]"));
 }
 
-/* Waits for nobody: all have the same. */
+/* Waits for no one: all have the same. */
 static void wrong_slice(tn_group *g, void *user) {
     TN_SCOPE;
     CHECK(tn_is_inert(all_ops[*(int *)user](g, tn_ones(TN_DIMS(3, 3), TN_F32))));
@@ -418,7 +418,7 @@ static void expect(void (*f)(tn_group *, void *), int op, const char *text) {
 static void test_mistakes(void **state) {
     (void)state;
     for (int i = 0; i < OPS; i++) {
-        if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* which wait for nobody */
+        if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* which wait for no one */
             expect(half_inert, i, "rank 1 has no data");
         }
         if (all_ops[i] == tn_dist_reduce_scatter || all_ops[i] == tn_dist_all_to_all) {

@@ -76,7 +76,7 @@ static bool is_root(void) {
     return geteuid() == 0;
 }
 
-/* ---- A folder that somebody named ------------------------------------------------------------ */
+/* ---- A folder that someone named ------------------------------------------------------------ */
 
 static void test_named(void **state) {
     (void)state;

@@ -562,7 +562,7 @@ static pid_t start_stranger(void) {
 }
 
 /* What is wrong with the memory that rank 0 announces, and what the others say. The last two need
- * root: nobody else can give a file away, or read what strangers have open. */
+ * root: no one else can give a file away, or read what strangers have open. */
 static const struct {
     const char *name, *reason;
 } forgeries[] = {

@@ -433,7 +433,7 @@ static int rank_of_store(tn_group *none, const char *argument) {
     int64_t sum;
     rank_assert(tn_store_add(s, "sum", 0, &sum) == TN_OK && sum == ROUNDS * (1 + 2 + 3));
     rank_assert(tn_store_add(s, "done", 1, &sum) == TN_OK);
-    while (sum < ranks) { /* nobody leaves before the last has come */
+    while (sum < ranks) { /* no one leaves before the last has come */
         usleep(2000);
         rank_assert(tn_store_add(s, "done", 0, &sum) == TN_OK);
     }
@@ -550,7 +550,7 @@ static void test_broken_file(void **state) {
     tn_store_free(s);
 }
 
-/* A full disk: nothing changes, and when there is room again it goes on. */
+/* A full disk: nothing changes, and when there is room again it continues. */
 static void test_full_disk(void **state) {
     const char *path = temp_path("full");
     tn_store *s = tn_file_store(path), *other = tn_file_store(path);
@@ -573,7 +573,7 @@ static void test_full_disk(void **state) {
     tn_store_free(other);
 }
 
-/* Somebody holds the log's lock and does not give it back. */
+/* Someone holds the log's lock and does not give it back. */
 static void test_locked_file(void **state) {
     const char *path = temp_path("locked");
     tn_store *s = tn_file_store(path);

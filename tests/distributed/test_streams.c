@@ -20,7 +20,7 @@ static int closed;      /* a bit for each stream */
 static int good_stderr; /* where rank_assert can be read */
 static _Atomic(int) landed;
 
-/* Somebody's printf, in the middle of it all. It may be lost in /dev/null. */
+/* Someone's printf, in the middle of it all. It may be lost in /dev/null. */
 static void speak(void) {
     static const char text[] = "stray\n";
     struct stat about;

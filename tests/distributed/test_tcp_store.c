@@ -1,5 +1,5 @@
 /* The TCP store among strangers: who does not know the token, talks nonsense, says nothing, or goes
- * away, harms nobody; and what has happened is said. */
+ * away, harms no one; and what has happened is said. */
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
@@ -180,7 +180,7 @@ static void test_malformed(void **state) {
     tn__hub_clear(&hub);
 }
 
-/* Too much is refused with a reply, and the conversation goes on. */
+/* Too much is refused with a reply, and the conversation continues. */
 static void test_limits(void **state) {
     tn__hub hub = test_hub(4096, 4096);
     tn__session s;
@@ -230,7 +230,7 @@ static int connect_raw(int port) {
 
 static void say(int fd, const void *data, size_t bytes) {
     struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
-    tn__net_send(fd, &part, 1, tn__now() + 5); /* may be refused: nobody need listen */
+    tn__net_send(fd, &part, 1, tn__now() + 5); /* may be refused: no one need listen */
 }
 
 /* Whether the other side closes within a few seconds; what it says before does not matter. */

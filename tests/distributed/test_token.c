@@ -67,7 +67,7 @@ static void test_strange_files(void **state) {
     refused(link, "symbolic link");
     const char *fifo = temp_path("fifo");
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    refused(fifo, "not a regular file"); /* at once: nobody writes into it */
+    refused(fifo, "not a regular file"); /* at once: no one writes into it */
     refused("/dev/null", "not a regular file");
     refused(temp_path("nothing"), "No such file");
     if (geteuid() == 0) { /* only then can a file be given away */

@@ -342,7 +342,7 @@ static void give_results(lane *warp, unsigned present) {
     }
 }
 
-/* Lets the lanes of the current one's mask go on when all of them wait in its operation. */
+/* Lets the lanes of the current one's mask continue when all of them wait in its operation. */
 static void try_release_warp(unsigned first, unsigned in_warp) {
     lane *warp = &lanes[first];
     unsigned there = lane_count - first >= WARP ? ~0u : (1u << (lane_count - first)) - 1;
@@ -394,7 +394,7 @@ uint64_t sync_warp(operation what, unsigned mask, uint64_t value, unsigned argum
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* Nobody can go on: names one that waits, and one that it waits for. */
+/* No one can continue: names one that waits, and one that it waits for. */
 static void note_stuck() {
     const lane *waits = nullptr, *other = nullptr;
     for (unsigned i = 0; i < lane_count && !waits; i++) {

@@ -1,5 +1,5 @@
 /* A stand-in for libcudnn.so.9 over the emulator: TERN_CUDNN names it. It takes graphs of one
- * convolution, or one of its gradients, and a bias behind it, and runs them by ref's kernels; for
+ * convolution, or one of its gradients, and a bias after it, and runs them by ref's kernels; for
  * all else it says that there is no engine.
  *
  * A descriptor is a bag of attributes until it is finalised. A plan keeps nothing of its graph but

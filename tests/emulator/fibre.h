@@ -39,7 +39,7 @@ struct fibre {
  * there is no memory for its stack. */
 bool fibre_prepare(fibre *f, void (*entry)());
 
-/* Leaves `from`, which is the running one, and goes on in `to`. `last`: nobody comes back to
+/* Leaves `from`, which is the running one, and continues in `to`. `last`: no one comes back to
  * `from`. */
 void fibre_switch(fibre *from, fibre *to, bool last = false);
 

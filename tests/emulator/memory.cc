@@ -1,6 +1,6 @@
 /* Device memory: mapped pages that code outside of the devices' work cannot touch.
  *
- * An allocation lies at the end of its pages, behind and before pages that nobody can touch, and is
+ * An allocation lies at the end of its pages, after and before pages that no one can touch, and is
  * NaN bytes at first. Page-locked host memory is the same without the protection.
  *
  * Nor can the work at first: a piece of an allocation is opened when it is touched (trap.cc), and
@@ -27,7 +27,7 @@ namespace tn_emulator {
 
 static const size_t alignment = 512;
 
-static std::map<uintptr_t, allocation> allocations; /* by the address behind their last byte */
+static std::map<uintptr_t, allocation> allocations; /* by the address after their last byte */
 static size_t used[DEVICES];
 static size_t capacity;
 static bool has_capacity;
@@ -76,7 +76,7 @@ static void set_access(const piece &p, bool open) {
     mprotect(p.from, p.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-/* An allocation's pages between the two that nobody can touch. */
+/* An allocation's pages between the two that no one can touch. */
 static piece pages_of(const allocation &a) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     return {a.mapping + page, a.mapping_bytes - 2 * page};

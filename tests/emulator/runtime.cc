@@ -375,7 +375,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return result(stuck(s->device));
 }
 
-/* Polling makes work go on: each call does one thing, so a loop of them ends. */
+/* Polling makes work continue: each call does one thing, so a loop of them ends. */
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     locked guard(lock);
     auto s = stream_of(handle);

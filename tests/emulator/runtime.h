@@ -92,7 +92,7 @@ void remove_stream(const std::shared_ptr<stream> &s);
 cudaEvent_t add_event(bool timed);
 void remove_event(event *e);
 
-/* Queues work. It runs when somebody waits, or when the queue is long. */
+/* Queues work. It runs when someone waits, or when the queue is long. */
 void push(const std::shared_ptr<stream> &s, std::function<void()> work, unsigned devices = 0);
 void push_steps(const std::shared_ptr<stream> &s, std::function<bool()> work, unsigned devices);
 void push_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<point> &waits);

@@ -1,8 +1,8 @@
 /* Streams: queues whose work runs as late as it may.
  *
- * Nothing runs until somebody waits for it: the host, or another stream that has to go on. So what
- * a missing wait would show on a GPU now and then is seen here each time: the host reads what was
- * there before. A queue that has grown long gives way, as a GPU's does.
+ * Nothing runs until someone waits for it: the host, or another stream that has to continue. So
+ * what a missing wait would show on a GPU now and then is seen here each time: the host reads what
+ * was there before. A queue that has grown long gives way, as a GPU's does.
  */
 #include "tests/emulator/runtime.h"
 

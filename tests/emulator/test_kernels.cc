@@ -73,7 +73,7 @@ static __global__ void shuffles(double *out) {
     out[64 + lane] = __shfl_up_sync(TN_FULL, x, 3);
     out[96 + lane] = __shfl_down_sync(TN_FULL, x, 3, 16);
     out[128 + lane] = __shfl_xor_sync(TN_FULL, x, 9);
-    out[160 + lane] = __shfl_xor_sync(TN_FULL, x, 9, 8); /* the segment behind is out of reach */
+    out[160 + lane] = __shfl_xor_sync(TN_FULL, x, 9, 8); /* the segment after is out of reach */
 }
 
 static void test_shuffles(void **) {

@@ -102,7 +102,7 @@ static void test_streams_are_not_ordered(void **) {
     cudaEvent_t event;
     assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
     assert_int_equal(cudaEventRecord(event, first), cudaSuccess);
-    launch(first, x, 1); /* behind the event: not waited for */
+    launch(first, x, 1); /* after the event: not waited for */
     assert_int_equal(cudaStreamWaitEvent(second, event, 0), cudaSuccess);
     cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, second);
     cudaStreamSynchronize(second);
@@ -182,7 +182,7 @@ static void test_elapsed_time(void **) {
     cudaStreamDestroy(stream);
 }
 
-/* A queue that nobody waits for does not grow without end. */
+/* A queue that no one waits for does not grow without end. */
 static void test_long_queue(void **) {
     cudaStream_t stream = new_stream(), other = new_stream();
     int *x = new_ints(1), host = 0;
@@ -324,7 +324,7 @@ static void test_kernel_is_kept_in(void **) {
     assert_illegal(kernel_beyond, x, "block (4, 0, 0): thread (0, 0, 0)",
                    "0 bytes behind an allocation of 512");
     assert_illegal(kernel_of_other_device, x, "kernel add_one", "memory of device 0");
-    /* both devices go on after the reset, and the host is still kept out */
+    /* both devices continue after the reset, and the host is still kept out */
     launch(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_dies(read_by_host, x);

@@ -1,4 +1,4 @@
-/* The input is a checkpoint; its digest is put right first, or nothing behind it would ever be
+/* The input is a checkpoint; its digest is put right first, or nothing after it would ever be
  * reached. It is loaded, or refused with an error and nothing has changed: as the run that it was,
  * and as another one. */
 #define _GNU_SOURCE

@@ -52,7 +52,7 @@ static void put_index_digest(char *text, size_t bytes) {
     }
 }
 
-/* Bytes behind the room that was asked for stay as they are. */
+/* Bytes after the room that was asked for stay as they are. */
 static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
     size_t size = tn_dtype_size(t->dtype), room = (size_t)mine->length * size;
     unsigned char *to = malloc(room + 16);

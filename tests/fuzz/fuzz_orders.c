@@ -1,5 +1,5 @@
 /* The input is what a stranger with the token writes into the launchers' store, one word after the
- * other with a 0 behind each. The first two bytes say what the launcher that hears them was started
+ * other with a 0 after each. The first two bytes say what the launcher that hears them was started
  * with, and what it has told. Each word is tried as an order, as a sign of life and as what a node
  * says of itself: refused with a reason, or everything in it is within its bounds. */
 #define _GNU_SOURCE

@@ -637,7 +637,7 @@ static tn_tensor *run_step(network *n, uint64_t step, tn_tensor *x, const char *
     return steps[kind].run(n, x);
 }
 
-/* Whether a result is one to go on with. */
+/* Whether a result is one to continue with. */
 static bool is_usable(const network *n, tn_tensor *y) {
     int64_t count = tn_count(y);
     if (count == 0 || count > LARGEST || tn_ndim(y) > 5 || (n->batched && tn_ndim(y) < 1)) {

@@ -1,7 +1,7 @@
 /* Event files for test_pypi_tensorboard.py.
  *
  *     dump_tensorboard FOLDER           a file with something of each kind
- *     dump_tensorboard FOLDER forever   scalars, "added N" behind each, until it is killed
+ *     dump_tensorboard FOLDER forever   scalars, "added N" after each, until it is killed
  */
 #include <tern/tern.h>
 
@@ -31,7 +31,7 @@ int main(int argc, char **argv) {
     if (!endless) {
         add_all(w);
         tn_summary_writer_free(w);
-        w = tn_summary_writer_new(argv[1], 3); /* goes on at step 3 */
+        w = tn_summary_writer_new(argv[1], 3); /* continues at step 3 */
         tn_summary_add_scalar(w, "loss/train", -1, 3);
     }
     int step = 0;

@@ -68,7 +68,7 @@ static bool is_even(const window *w) {
     return tn_dims_equal(w->begin, w->end);
 }
 
-/* x with what stands before and behind, where these differ; then nothing is left to pad. */
+/* x with what stands before and after, where these differ; then nothing is left to pad. */
 static tn_tensor *pad_first(tn_tensor *x, window *w, double value) {
     if (is_even(w)) {
         return x;

@@ -5,7 +5,7 @@
  * FOLDER/nodes has a line for each, of parts between tabs: a name, the operator, the opset, how
  * many inputs and outputs there are, and attributes, "axes=0,2". FOLDER/inputs.safetensors has
  * NAME/0, …; what is absent is not in it. Written are FOLDER/outputs.safetensors, the same of
- * results, and FOLDER/states: the name and, behind a tab, "ran", "missing REASON" or "failed
+ * results, and FOLDER/states: the name and, after a tab, "ran", "missing REASON" or "failed
  * ERROR".
  */
 #include "tests/io/onnx_nodes_elementwise.h"

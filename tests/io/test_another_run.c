@@ -1,5 +1,5 @@
 /* Checkpoints of another run: what differs is named, of options, modules, optimisers and data, and
- * with other_run the program goes on with it all the same. */
+ * with other_run the program continues with it all the same. */
 #define _GNU_SOURCE
 #include "tern/tern.h"
 
@@ -161,7 +161,7 @@ static int occurrences(const char *text, const char *part) {
     return count;
 }
 
-/* Asked to, a program goes on all the same; each difference is a warning, once. */
+/* Asked to, a program continues all the same; each difference is a warning, once. */
 static void test_goes_on_all_the_same(void **state) {
     (void)state;
     TN_SCOPE;
@@ -626,7 +626,7 @@ static void test_weights_of_another_network(void **state) {
     pooled_close(&p);
 }
 
-/* A run that goes on for fewer epochs than it has had. */
+/* A run that continues for fewer epochs than it has had. */
 static void test_fewer_epochs(void **state) {
     (void)state;
     const char *path = temp_path("epochs");

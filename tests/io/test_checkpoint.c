@@ -1,4 +1,4 @@
-/* Weights and checkpoints: a run goes on bit for bit,
+/* Weights and checkpoints: a run continues bit for bit,
  * and a file that does not fit changes nothing. */
 #include "tern/tern.h"
 
@@ -342,8 +342,8 @@ static void test_larger_than_memory(void **state) {
     unlink(path);
 }
 
-/* A rate on a plateau, an average of weights and a schedule with milestones: they go on, and others
- * are refused by what differs. */
+/* A rate on a plateau, an average of weights and a schedule with milestones: they continue, and
+ * others are refused by what differs. */
 static void test_plateau_and_average(void **state) {
     static const int64_t at[] = {100000000000, 200000000000, 300000000000};
     const char *path = temp_path("plateau");

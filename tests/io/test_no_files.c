@@ -1,5 +1,5 @@
 /* What is no file but has a name, given to everything that reads one: an error that says what it
- * is, at once. A FIFO that nobody writes would hang its reader, and /dev/zero fill the memory. */
+ * is, at once. A FIFO that no one writes would hang its reader, and /dev/zero fill the memory. */
 #include "tern/tern.h"
 
 #include <stdlib.h>

@@ -78,7 +78,7 @@ static void archives_there_and_back(void **state) {
     tn_npz_close(none);
 }
 
-/* An array of version 1 with this header, and `bytes` zeros behind it. */
+/* An array of version 1 with this header, and `bytes` zeros after it. */
 static tn_tensor *array_of(const char *header, size_t bytes) {
     unsigned char text[1024] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0};
     size_t length = strlen(header);

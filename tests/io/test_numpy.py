@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NumPy's files against NumPy: what it writes is read and written anew, and what it reads of that is the same."""
+"""NumPy's files against NumPy: what it writes is read and written again, and what it reads of that is the same."""
 import os
 import pathlib
 import subprocess

@@ -46,7 +46,7 @@ static const char *older_text(int i, const char *key) {
     return NULL;
 }
 
-/* The file with the older texts, one of which may get `more` behind it. */
+/* The file with the older texts, one of which may get `more` after it. */
 static void make_older(int number, const char *from, const char *to, const char *key,
                        const char *more) {
     TN_SCOPE;

@@ -543,7 +543,7 @@ static void what_cannot_be_said(void **state) {
         assert_int_equal(status, cases[i].status);
         assert_error(cases[i].status, cases[i].part);
         assert_int_not_equal(access(path, F_OK), 0);
-        tn_mul_scalar_(tn_exp(in.v[0]), 2); /* nobody traces any more */
+        tn_mul_scalar_(tn_exp(in.v[0]), 2); /* no one traces any more */
         assert_int_equal(tn_error(), TN_OK);
     }
 }

@@ -5,7 +5,7 @@ run_onnx_nodes runs each node whose operator has a counterpart; its results are 
 case. Cases called ..._expanded are left out: they are others again, written as graphs of smaller operators. The table in docs/onnx.md
 must be what was found, for the release of onnx that it names:
 
-    test_pypi_onnx_nodes.py --write         writes the table anew
+    test_pypi_onnx_nodes.py --write         writes the table again
     test_pypi_onnx_nodes.py --list          shows each case
 """
 import collections

@@ -10,7 +10,7 @@ enum { BATCH = 3, T = 10, VOCAB = 37 };
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
-/* Of a padded batch: sequences of T, T - 3 and T - 6 tokens behind padding. */
+/* Of a padded batch: sequences of T, T - 3 and T - 6 tokens after padding. */
 static int64_t place_of(int64_t i) {
     return i % T - 3 * (i / T);
 }

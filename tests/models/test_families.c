@@ -111,8 +111,8 @@ static bool same_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Weights and checkpoints from before load as the same run, and go on with the same bits; and those
- * of today load there. */
+/* Weights and checkpoints from before load as the same run, and continue with the same bits; and
+ * those of today load there. */
 static void gpt_of_earlier_files(void **state) {
     (void)state;
     TN_SCOPE;
@@ -319,8 +319,8 @@ static bool same_in(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Elements that are made later are those that are made at once, and the random numbers go on at the
- * same place; a tied classifier stays one tensor with the embedding. */
+/* Elements that are made later are those that are made at once, and the random numbers continue at
+ * the same place; a tied classifier stays one tensor with the embedding. */
 static void llama_built_later(void **state) {
     (void)state;
     for (int tied = 0; tied < 2; tied++) {

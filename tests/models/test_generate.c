@@ -249,7 +249,7 @@ static void expect_alone(any_model *m, const tn_prompt *of, tn_generate_options 
 }
 
 /* Though each fills the context at another time, and some end early: long prompts often begin again
- * together, short ones go on for some tokens while others leave. */
+ * together, short ones continue for some tokens while others leave. */
 static void batches_are_sequences_alone(void **state) {
     (void)state;
     any_model m;
@@ -300,7 +300,7 @@ static void any_number_of_threads(void **state) {
     tn_set_threads(before);
 }
 
-/* A draw belongs to its place: what goes on from a text is what would have come in one go. */
+/* A draw belongs to its place: what continues from a text is what would have come in one go. */
 static void going_on(void **state) {
     (void)state;
     any_model m;
@@ -396,7 +396,7 @@ static void stop_tokens(void **state) {
         assert_int_equal(got.tokens.count, at + 1);
         assert_memory_equal(got.tokens.ids, ids, (size_t)(at + 1) * sizeof(int32_t));
         tn_generated_free(&got, 1);
-        o.min_new = at; /* it may come just behind so many */
+        o.min_new = at; /* it may come just after so many */
         tn_generate(&m, p.of, 1, o, &got);
         assert_int_equal(got.tokens.count, at + 1);
         tn_generated_free(&got, 1);

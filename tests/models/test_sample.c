@@ -222,7 +222,7 @@ static void draws_follow_the_weights(void **state) {
     }
 }
 
-/* u just below 1 is the last token that can come, not one of weight 0 behind it. */
+/* u just below 1 is the last token that can come, not one of weight 0 after it. */
 static void the_last_draw(void **state) {
     (void)state;
     for (int n = 2; n < 50; n++) {

@@ -267,7 +267,7 @@ static void changed_before_it_is_made(void **state) {
     }
 }
 
-/* What is drawn anew in another dtype is drawn in that one. */
+/* What is drawn again in another dtype is drawn in that one. */
 static void drawn_again_after_a_policy(void **state) {
     (void)state;
     tn_precision f64 = TN_WITH(tn_precision, .param = TN_F64, .compute = TN_F64, .reduce = TN_F64);
@@ -371,7 +371,7 @@ static void what_cannot_wait(void **state) {
     }
     assert_inert(tn_mul_scalar_(x, 2), TN_EUNSUPPORTED, "too much was done");
     for (int i = 0; i < 20; i++) {
-        assert_ptr_equal(tn_fill_(x, i), x); /* what sets all elements begins anew */
+        assert_ptr_equal(tn_fill_(x, i), x); /* what sets all elements starts over */
     }
     tn_mul_scalar_(x, 2);
     assert_inert(tn_add_(x, y), TN_ESTATE, "[4, 3] has no elements yet");

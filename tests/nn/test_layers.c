@@ -244,7 +244,7 @@ static void cached_attention(void **state) {
     tn_module_finish(&m);
 }
 
-/* The same with rotary positions, which go on where the cache ends. */
+/* The same with rotary positions, which continue where the cache ends. */
 static void cached_grouped_attention(void **state) {
     (void)state;
     TN_SCOPE;

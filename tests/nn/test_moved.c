@@ -1,5 +1,5 @@
 /* Modules that have moved since they were registered. What was in their old place is never read:
- * it lies in pages that nobody may touch meanwhile. */
+ * it lies in pages that no one may touch meanwhile. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

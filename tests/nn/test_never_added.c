@@ -200,7 +200,7 @@ static void is_called_by_a_hook(void **state) {
     tn_module_hook(&n.fc, (tn_module_hooks){.after = call_probe, .user = &probe});
     calls_well(&n);
     n.other = &probe;
-    is_refused(&n, "linear"); /* and behind the hook the forward still runs */
+    is_refused(&n, "linear"); /* and after the hook the forward still runs */
     tn_module_finish(&probe);
     tn_module_finish(&n);
 }

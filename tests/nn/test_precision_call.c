@@ -274,7 +274,7 @@ static void finished_in_its_call(void **state) {
     tn_module_finish(&s);
 }
 
-/* Nobody moves a module whose fields hold copies: neither the one that is called nor one inside. */
+/* No one moves a module whose fields hold copies: neither the one that is called nor one inside. */
 static void not_moved_in_its_call(void **state) {
     (void)state;
     net n;

@@ -111,7 +111,7 @@ static void training_with_recompute(void **state) {
     tn_module_finish(&gpt[1]);
 }
 
-/* A checkpoint holds the f32 parameters: a run that goes on from it is the run that was never
+/* A checkpoint holds the f32 parameters: a run that continues from it is the run that was never
  * stopped. */
 static void resume_is_bit_exact(void **state) {
     (void)state;

@@ -2,7 +2,7 @@
  * what a user writes that is not "a batch in, a loss out".
  *
  *   a two-layer LSTM             state passed from step to step, and kept in buffers between calls
- *   attention, mask and cache    positions one at a time, padding that nobody sees
+ *   attention, mask and cache    positions one at a time, padding that no one sees
  *   a GAN                        two optimisers, one network at rest
  *   a gradient penalty           a loss made of a gradient
  *   gradients in one buffer      what a bucket of data parallelism is
@@ -173,7 +173,7 @@ static void cached_gpt_is_the_whole_gpt(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* A sequence of 4 padded to 6 behind a mask: its first 4 results and all gradients are those of the
+/* A sequence of 4 padded to 6 under a mask: its first 4 results and all gradients are those of the
  * sequence alone. */
 static void padding_behind_a_mask(void **state) {
     (void)state;

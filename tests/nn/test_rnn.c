@@ -1,5 +1,5 @@
 /* Recurrent nets: what PyTorch is not needed for (test_rnn_torch.py has the numbers). A state that
- * goes on from call to call, lengths, dropout between layers, the same bits for any number of
+ * continues from call to call, lengths, dropout between layers, the same bits for any number of
  * threads and with or without a graph, second derivatives, and errors that name both sides.
  */
 #include "tests/support/test.h"
@@ -41,7 +41,7 @@ static void states_go_on(void **state) {
     }
 }
 
-/* A row with a length gives what it gives alone, cut to its length; zeros behind that. */
+/* A row with a length gives what it gives alone, cut to its length; zeros after that. */
 static void lengths_cut_rows(void **state) {
     (void)state;
     TN_SCOPE;

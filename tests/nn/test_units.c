@@ -1,4 +1,4 @@
-/* Units of sharding under a policy of mixed precision: their copies are filled by somebody else,
+/* Units of sharding under a policy of mixed precision: their copies are filled by someone else,
  * after the calls around them have begun and before they lend. */
 #include <string.h>
 
@@ -142,7 +142,7 @@ static void same_bits_as_whole(void **state) {
     }
 }
 
-/* Nobody gathers: an error that says where, not a crash and not old numbers. */
+/* No one gathers: an error that says where, not a crash and not old numbers. */
 static void empty_where_it_is_read(void **state) {
     (void)state;
     net n;

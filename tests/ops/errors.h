@@ -31,7 +31,7 @@ static void refused(tn_tensor *y, tn_status status, const char *message) {
     if (!tn_is_inert(y) || tn_error() != status || !strstr(tn_error_message(), message)) {
         char said[512];
         snprintf(said, sizeof said, "%s: %s", tn_status_name(tn_error()), tn_error_message());
-        tn_error_clear(); /* so that the tests behind this one say what they found themselves */
+        tn_error_clear(); /* so that the tests after this one say what they found themselves */
         fail_msg("%s, not %s", message, said);
     }
     note(message, strcspn(message, ":"));

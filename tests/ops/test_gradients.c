@@ -132,7 +132,7 @@ static void a_stride_beyond_all(void **state) {
     assert_float_equal(tn_item(tn_sum_all(dx)), 1, 0);
 }
 
-/* What a backward by kernels needs behind it: a rule or a composition. What a composition is
+/* What a backward by kernels needs besides: a rule or a composition. What a composition is
  * differentiated from: all inputs. */
 static void nothing_depends_on_a_kernel(void **state) {
     (void)state;

@@ -435,7 +435,7 @@ static void no_decay(void **state) {
 }
 
 /* What is frozen while an optimiser has it is left alone, decay and the gradient that was there
- * included, and goes on when it is thawed. What was frozen before is in no step. */
+ * included, and continues when it is thawed. What was frozen before is in no step. */
 static void frozen_parameters(void **state) {
     (void)state;
     model m;

@@ -426,7 +426,7 @@ static void train_across(tn_group *world, void *user) {
     tn_module_finish(&net);
 }
 
-/* On one rank, on two, and on one that goes on from what two have saved. */
+/* On one rank, on two, and on one that continues from what two have saved. */
 static void across_parts(void **state) {
     (void)state;
     static tn_optim *(*const makers[])(void *) = {make_lamb, make_adafactor, make_muon, make_nadam};

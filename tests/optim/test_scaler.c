@@ -231,7 +231,7 @@ static void f16_needs_it(void **state) {
 
 static int failures;
 
-/* Rank 1 overflows in the second of three steps: nobody makes it. */
+/* Rank 1 overflows in the second of three steps: no one makes it. */
 static void rank_steps(tn_group *g, void *user) {
     (void)user;
     TN_SCOPE;

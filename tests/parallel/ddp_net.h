@@ -16,7 +16,7 @@ typedef struct net {
     tn_module base;
     tn_linear out, in, extra;
     tn_tensor *mean;  /* (HIDDEN) buffer: of the last training forward */
-    tn_tensor *flags; /* (2, 2) bool, a buffer that nobody computes with */
+    tn_tensor *flags; /* (2, 2) bool, a buffer that no one computes with */
     bool use_extra;
 } net;
 

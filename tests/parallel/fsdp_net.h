@@ -25,7 +25,7 @@ typedef struct net {
     tn_embedding wte;
     layer h[2];
     tn_linear head;
-    tn_tensor *mean; /* nobody's */
+    tn_tensor *mean; /* no one's */
     bool backwards;  /* h.1 before h.0 */
 } net;
 

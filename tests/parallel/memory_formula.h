@@ -20,7 +20,7 @@
 enum { MOST_UNITS = 16, UNIT_ALIGN = 16 /* elements: 64 bytes */ };
 
 typedef struct formula {
-    int ranks, stage, units; /* the rest is the last of them, and behind it what is frozen */
+    int ranks, stage, units; /* the rest is the last of them, and after it what is frozen */
     int64_t elements[MOST_UNITS + 1]; /* of a unit with its padding between parameters */
     int64_t psi, parameters, largest;
     int64_t compute; /* bytes of an element in the dtype of computing */

@@ -22,7 +22,7 @@ static inline void rank_failed(const char *what, const char *file, int line) {
 
 typedef enum lie {
     LIES_WHOLE, /* on every rank */
-    LIES_FLAT,  /* one behind the other in a flat buffer, of which each rank has a range */
+    LIES_FLAT,  /* one after the other in a flat buffer, of which each rank has a range */
     LIES_CUT,   /* cut along dimension 0 between two neighbours, the blocks in ranges */
     LIES_ODD,   /* ranges of unequal length, the last ranks without an element */
 } lie;

@@ -197,7 +197,7 @@ static void keeps_its_module(tn_group *g, void *user) {
     CHECK(tn_error() == TN_OK);
 }
 
-/* The group is gone first. Gradients live as long as somebody holds them. */
+/* The group is gone first. Gradients live as long as someone holds them. */
 static void test_the_group_may_go_first(void **state) {
     (void)state;
     TN_SCOPE;

@@ -193,8 +193,8 @@ static void test_join_in_a_richer_loop(void **state) {
     run_ok(3, joins_a_richer_loop, &o);
 }
 
-/* Who joins has made fewer steps: an optimiser with state must go on as the others' do. Weights in
- * bf16 have a master copy in it. */
+/* Who joins has made fewer steps: an optimiser with state must continue as the others' do. Weights
+ * in bf16 have a master copy in it. */
 static void goes_on_with_state(tn_group *g, void *user) {
     const tn_dtype *dtype = user;
     TN_SCOPE;

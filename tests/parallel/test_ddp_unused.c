@@ -57,7 +57,7 @@ static void finds_unused(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* A sum that nobody adds to is not taken again. */
+/* A sum that no one adds to is not taken again. */
 static void keeps_unused_sums(tn_group *g, void *user) {
     tn_ddp_options o = tn_ddp_defaults();
     o.find_unused = o.sum = true;

@@ -263,7 +263,7 @@ static void course_action(tn_gpt *gpt, const train_run *run, tn_optim *opt, int 
     bool steps = what >= 5;
     if (what == 0) {
         train_evaluate(gpt, run);
-    } else if (what == 1) { /* a graph that nobody runs */
+    } else if (what == 1) { /* a graph that no one runs */
         course_loss(gpt, run, at);
     } else if (what == 2) {
         TN_WHOLE(gpt);

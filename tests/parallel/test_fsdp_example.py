@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """examples/12_fsdp.c: 1, 2 and 4 ranks learn alike, each stage prints the same digits, a rank keeps its share alone, and a run
-goes on from its checkpoint on any number of ranks."""
+continues from its checkpoint on any number of ranks."""
 import os
 import pathlib
 import re

@@ -330,7 +330,8 @@ static tn_values fail_here(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* In a forward of rank 1: the others do not wait for it, and all can go on without the module. */
+/* In a forward of rank 1: the others do not wait for it, and all can continue without the module.
+ */
 static void fails_in_forward(tn_group *g, void *user) {
     bool recorded = *(const bool *)user;
     net m;

@@ -304,7 +304,7 @@ static void test_frozen_beside_trainable(void **state) {
 
 /* Two modules that are cut apart, of which each is frozen while the other learns, and through both
  * of which gradients go. With a penalty on the slope of the discriminator: what is differentiated
- * again reads parameters behind the hooks that bring them, so they stay meanwhile. */
+ * again reads parameters without the hooks that bring them, so they stay meanwhile. */
 typedef struct gan {
     tn_sequential g, d;
     pair g_layers[2], d_layers[2];

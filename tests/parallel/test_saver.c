@@ -87,7 +87,7 @@ static void run_leg(tn_group *world, void *user) {
     for (c.step = l->save - 1; c.step <= l->save; c.step++) {
         parts_run_values(&r, (uint64_t)c.step, false);
         must(tn_saver_save(saver, &c) == TN_OK);
-        parts_run_values(&r, 12345, false); /* what goes on is not what was saved */
+        parts_run_values(&r, 12345, false); /* what continues is not what was saved */
     }
     must(tn_saver_wait(saver) == TN_OK);
     tn_saver_free(saver);
@@ -115,7 +115,7 @@ static void any_way_onto_any_ranks(void **state) {
     }
 }
 
-/* Pieces that are read in several goes, and runs that go on from one to the next. */
+/* Pieces that are read in several goes, and runs that continue from one to the next. */
 static void large_pieces(void **state) {
     (void)state;
     const char *folder = temp_path("large");
@@ -201,7 +201,7 @@ static void some_steps_stay(void **state) {
     assert_int_equal(names_in(temp_path("steps/step-000070")), 4);
 }
 
-/* A run that begins anew in the folder of another: its steps stay, and so do those. */
+/* A run that starts over in the folder of another: its steps stay, and so do those. */
 static void save_low_step(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_ODD);
@@ -316,7 +316,7 @@ static void own_error_before_that_of_the_save(void **state) {
     parts_run_close(&r);
 }
 
-/* What somebody keeps in a step is not removed with it, and hinders no save: neither the one that
+/* What someone keeps in a step is not removed with it, and hinders no save: neither the one that
  * takes the step's place, nor those of the next job. */
 static void folders_in_steps_stay(void **state) {
     (void)state;

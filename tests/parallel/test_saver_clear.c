@@ -1,4 +1,4 @@
-/* A folder of checkpoints that a run begins anew in. */
+/* A folder of checkpoints that a run starts over in. */
 #include "tests/distributed/rank_check.h"
 #include "tests/support/temp.h"
 

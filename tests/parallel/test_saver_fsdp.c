@@ -1,5 +1,5 @@
-/* Checkpoints in parts of a model that is trained, sharded in every stage: what goes on from one is
- * what was never disturbed. */
+/* Checkpoints in parts of a model that is trained, sharded in every stage: what continues from one
+ * is what was never disturbed. */
 #include "tests/support/test.h"
 
 #include "tests/support/temp.h"
@@ -107,8 +107,8 @@ static void check_exported(const train_run *run) {
     tn_module_finish(&gpt);
 }
 
-/* 4 ranks train and save after two steps, and go on undisturbed. The step wanders over 3, 2 and 1
- * ranks, each sharded in another way, back to 4, which train what the undisturbed ones did. */
+/* 4 ranks train and save after two steps, and continue undisturbed. The step wanders over 3, 2 and
+ * 1 ranks, each sharded in another way, back to 4, which train what the undisturbed ones did. */
 static void wander(const char *name, bool bf16, bool spoil) {
     char folder[512]; /* outlives the next paths */
     snprintf(folder, sizeof(folder), "%s", temp_path(name));

@@ -192,7 +192,7 @@ static void a_file_of_two_traces(void **state) {
     tn__event_text(said.name, sizeof(said.name), "say \"é\"\n\t\x7f/");
     tn__trace_add(&plain, &said);
     said.end = 0;
-    tn__trace_add(&plain, &said); /* goes on: not in the file */
+    tn__trace_add(&plain, &said); /* continues: not in the file */
     said = (tn__event){.begin = NAN, .end = INFINITY, .name = "no time"};
     tn__trace_add(&plain, &said);
     pair_event e = event_of(5);

@@ -28,8 +28,8 @@ enum { CHILD_HAS_THREADS = true };
 /* The same without cmocka; says what was wrong. */
 bool child_passes(void (*body)(void *user), void *user);
 
-/* In the body: says what is not true, and ends the child. (cmocka's assert_… would go on with the
- * parent's tests.) */
+/* In the body: says what is not true, and ends the child. (cmocka's assert_… would continue with
+ * the parent's tests.) */
 #define child_assert(truth) ((truth) ? (void)0 : child_failed(#truth, __FILE__, __LINE__))
 void child_failed(const char *what, const char *file, int line);
 

@@ -26,7 +26,7 @@ def paeth(a, b, c):
 
 
 def filtered(rows, unit, pick):
-    """Rows behind their filter bytes; pick(y) chooses the filter."""
+    """Rows after their filter bytes; pick(y) chooses the filter."""
     out, above = b"", None
     for y, row in enumerate(rows):
         up, kind = above or bytes(len(row)), pick(y)

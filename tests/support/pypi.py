@@ -3,8 +3,8 @@
     import pypi
     pypi.need("transformers", "safetensors")
 
-goes on in the Python that TERN_PYPI_PYTHON names (an interpreter of a virtual environment that has them), where the program then
-begins anew. Without that variable, or without a package there, the test is skipped and says what is missing.
+continues in the Python that TERN_PYPI_PYTHON names (an interpreter of a virtual environment that has them), where the program then
+starts over. Without that variable, or without a package there, the test is skipped and says what is missing.
 """
 import importlib.util
 import os

@@ -14,7 +14,7 @@
 enum { PAIRS = 32 };
 
 typedef struct pair {
-    int client, server; /* server -1: nobody is there to talk to */
+    int client, server; /* server -1: no one is there to talk to */
     size_t sent;        /* by the client */
 } pair;
 

@@ -1,5 +1,5 @@
-/* A stranger between a client and a server: he listens at one port, and whoever comes talks through
- * him to whoever serves at the first of some other ports of 127.0.0.1. He changes nothing. */
+/* A stranger between a client and a server: it listens at one port, and passes what comes on to the
+ * first of some other ports of 127.0.0.1 that is served. It changes nothing. */
 #ifndef TERN_TESTS_SUPPORT_RELAY_H
 #define TERN_TESTS_SUPPORT_RELAY_H
 

@@ -56,7 +56,7 @@ def run(*args, env=None, **options):
 
 
 def start(*args, env=None, prefix=(), **options):
-    """`tern run args…` in the background. Its stderr and stdout go to files, so that nobody has to read."""
+    """`tern run args…` in the background. Its stderr and stdout go to files, so that no one has to read."""
     name = tempfile.mktemp(dir=".", prefix="launcher-")
     with open(name + ".out", "wb") as out, open(name + ".err", "wb") as err:
         p = subprocess.Popen(list(prefix) + command(*args), env=env or environment(), stdin=subprocess.DEVNULL,

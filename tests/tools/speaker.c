@@ -4,7 +4,7 @@
  *     speaker FOLDER TEXT
  *
  * Behind a prompt of n bytes it says the text from byte n on, whatever the prompt was, and at the
- * end <|endoftext|>: the embedding of a position is the token that comes behind it, that of a token
+ * end <|endoftext|>: the embedding of a position is the token that comes after it, that of a token
  * is itself, and nothing else adds anything.
  */
 #include "tests/support/byte_vocab.h"

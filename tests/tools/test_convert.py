@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
         for target in (rank, os.path.join(folder, "link"), os.path.join(folder, "other"), os.path.join(parts, "..", "parts", "step-000006", "index.json")):
             expect(1, "tern convert: the output %s would replace %s" % (target, source), source, "--to", target)
             expect(1, "tern convert: the output %s would replace %s" % (target, source), source, "--weights", "--to", target)
-    lock = os.path.join(parts, "lock")  # a job that goes on there would lose it
+    lock = os.path.join(parts, "lock")  # a job that continues there would lose it
     before_lock = os.stat(lock)
     for target in (lock, os.path.join(parts, "step-000006", "..", "lock"), os.path.join(folder, "lock")):
         expect(1, "tern convert: %s has the name of a run's lock" % target, parts, "--to", target)

@@ -44,7 +44,7 @@ def fails(status, part, *arguments, **options):
 
 @test
 def prompts():
-    """what comes behind a prompt, to the end of the text, or so many tokens; with the prompt where that is wanted"""
+    """what comes after a prompt, to the end of the text, or so many tokens; with the prompt where that is wanted"""
     speaker()
     same(says(TEXT[2:] + "\n", "--prompt", "na"), "")
     says(TEXT[2:] + "\n", "-m", "model", "-p", "xy", "--temperature", "0")
@@ -160,7 +160,7 @@ def whole_characters():
 
 @test
 def a_terminal_asks():
-    """somebody at a terminal is asked for a prompt; Ctrl-D ends it, and so does Ctrl-C"""
+    """someone at a terminal is asked for a prompt; Ctrl-D ends it, and so does Ctrl-C"""
     speaker()
     for end, status in ((b"\x04", 0), (b"\x03", -signal.SIGINT)):
         pid, terminal = pty.fork()

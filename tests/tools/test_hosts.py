@@ -230,7 +230,7 @@ def cable_cut_at_work():
 
 @test
 def cable_cut_and_mended():
-    """MIN:MAX: the first host goes on alone; when the cable is mended a new launcher joins again"""
+    """MIN:MAX: the first host continues alone; when the cable is mended a new launcher joins again"""
     needs_cable()
     hosts.mend()
     first, second = launch(0, "1:2", *UNTIL_GO), launch(1, "1:2", *UNTIL_GO)

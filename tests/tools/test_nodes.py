@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tern run` on several nodes: rounds, membership, and who ends how when somebody is lost. The nodes are launchers on this
+"""`tern run` on several nodes: rounds, membership, and who ends how when someone is lost. The nodes are launchers on this
 host; test_hosts.py puts them on hosts of their own."""
 import os
 import signal
@@ -135,7 +135,7 @@ def restarts():
 
 @test
 def restart_at_once():
-    """a restart after a failure waits for nobody: the last call was at the beginning"""
+    """a restart after a failure waits for no one: the last call was at the beginning"""
     job = Job("1:2", "--last-call", 3, "--max-restarts", 1)
     p = job.start(*shell('date +%s.%N > began.$TERN_RESTART_COUNT; exit $((1 - TERN_RESTART_COUNT))'))
     finish(p, 0)
@@ -159,7 +159,7 @@ def late_node():
 
 @test
 def lost_node():
-    """MIN:MAX: a launcher that is killed is missed, and the others go on without it"""
+    """MIN:MAX: a launcher that is killed is missed, and the others continue without it"""
     job = Job("1:2")
     first = job.leader(*UNTIL_GO)
     second = job.start(*UNTIL_GO)
@@ -217,7 +217,7 @@ def leader_killed():
 
 @test
 def leader_silent():
-    """node 0 stopped: the others end in bounded time, and so does it when it goes on"""
+    """node 0 stopped: the others end in bounded time, and so does it when it continues"""
     job = Job("1:2")
     first = job.leader(*FOREVER)
     second = job.start(*FOREVER)
@@ -233,7 +233,7 @@ def leader_silent():
 
 @test
 def silent_node():
-    """a launcher that was stopped too long has no place any more, and says so when it goes on"""
+    """a launcher that was stopped too long has no place any more, and says so when it continues"""
     job = Job("1:2")
     first = job.leader(*UNTIL_GO)
     second = job.start(*UNTIL_GO)
@@ -275,7 +275,7 @@ def leader_leaves():
 
 @test
 def full_job():
-    """a launcher more than the job has places for is refused at once, with the job's name, and disturbs nobody"""
+    """a launcher more than the job has places for is refused at once, with the job's name, and disturbs no one"""
     for nnodes, launchers in ((1, 1), (2, 2), ("1:2", 2)):
         job = Job(nnodes, "--rdzv-id", "night", "--heartbeat", 1000, "--last-call", 30)
         running = [job.leader(*UNTIL_GO)] + [job.start(*UNTIL_GO) for _ in range(launchers - 1)]
@@ -315,7 +315,7 @@ def replacement():
 
 @test
 def near_the_end():
-    """a node that comes when others have ended well restarts nobody, and says that nothing ran there"""
+    """a node that comes when others have ended well restarts no one, and says that nothing ran there"""
     job = Job("2:3", "--last-call", 1)
     program = shell(SAYS + '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done')
     first = job.leader(*program)
@@ -364,7 +364,7 @@ def nobody_comes():
 
 @test
 def strangers():
-    """wrong tokens, other jobs, other options and garbage are refused with a reason and harm nobody"""
+    """wrong tokens, other jobs, other options and garbage are refused with a reason and harm no one"""
     job = Job(2)
     first = job.leader(*UNTIL_GO)
     for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, os.urandom(4096)):
@@ -424,7 +424,7 @@ def own_token():
 
 @test
 def token_files():
-    """--token-file and TERN_TOKEN_FILE: a file that nobody else can read makes the token; another file is refused before anything starts"""
+    """--token-file and TERN_TOKEN_FILE: a file that no one else can read makes the token; another file is refused before anything starts"""
     with open("token", "w", encoding="utf-8") as f:
         f.write("a secret of this job\n")
     os.chmod("token", 0o600)

@@ -110,7 +110,7 @@ def absurd_starts():
 
 @test
 def no_success_without_ranks():
-    """exit status 0 is only for a launcher whose ranks have ended well: before they ran, or while they do, nobody orders it"""
+    """exit status 0 is only for a launcher whose ranks have ended well: before they ran, or while they do, no one orders it"""
     has(follower("end 0\n"), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
     holds(not os.path.exists("began"), "a rank was started")
     has(follower(START, begun, "end 0\n"), "order 2 in the store cannot be followed", "this node's ranks have not ended")
@@ -184,7 +184,7 @@ def joins(card, sign=None):
 
 @test
 def strange_nodes():
-    """what a node says of itself is read whole or not at all: absurd numbers and names take no place, and reach nobody's terminal"""
+    """what a node says of itself is read whole or not at all: absurd numbers and names take no place, and reach no one's terminal"""
     port = free_port()
     first = launcher(port, *BEGIN, nnodes="1:3", options=("--last-call", 1))
     store = Store(port)
@@ -247,7 +247,7 @@ def crowd():
 
 @test
 def two_leaders():
-    """an order that somebody else has put in the leader's place is noticed"""
+    """an order that someone else has put in the leader's place is noticed"""
     has(leader_and(lambda store: store.set("order/2", "stop 1\nI say so"), joins("2 2 1 -1 42 job host", "0 0 i 0 0")),
         "order/2 in the store is not from this launcher")
 

@@ -139,7 +139,7 @@ def between_rounds():
 
 @test
 def early_rank():
-    """a rank that ends well ends its own children, while the others go on"""
+    """a rank that ends well ends its own children, while the others continue"""
     p = start("-n", 2, "sh", "-c", 'if [ $RANK = 0 ]; then sleep 1000 & echo $! > pid; exit 0; fi; '
               'while [ ! -e go ]; do sleep 0.05; done')
     until(lambda: text("pid"), "rank 0 has begun")

@@ -92,7 +92,7 @@ def stuck_reader():
 
 @test
 def closed_reader():
-    """a reader that goes away is said once; the ranks go on, the log files are complete"""
+    """a reader that goes away is said once; the ranks continue, the log files are complete"""
     p = start("--log-dir", "logs", "--rdzv-id", "closed", *python(
         "print('first', flush=True)\nopen('begun', 'w').write('x')\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
@@ -117,7 +117,7 @@ def closed_by_rank():
 
 @test
 def full_disk():
-    """a log file that cannot grow is said once, and the ranks go on"""
+    """a log file that cannot grow is said once, and the ranks continue"""
     done = run("--log-dir", "logs", "--rdzv-id", "disk", *python("for i in range(100): print(i, flush=True)"),
                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
     same((done.returncode, done.stdout), (0, b"".join(b"[0] %d\n" % i for i in range(100))), done.stderr)
@@ -321,7 +321,7 @@ def resized():
                          "size()"))
     until(lambda: b"96" in t.seen, "it runs")
     fcntl.ioctl(t.reading, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
-    t.p.send_signal(signal.SIGWINCH)  # the terminal is nobody's controlling one here
+    t.p.send_signal(signal.SIGWINCH)  # the terminal is no one's controlling one here
     same(screen(t.finish(0)), ["[0] 96", "[0] 56", ""])
 
 

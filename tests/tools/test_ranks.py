@@ -49,7 +49,7 @@ def one_host():
 
 @test
 def killed_rank():
-    """a rank killed in mid-work: the report names it first, and the restarted ranks meet anew"""
+    """a rank killed in mid-work: the report names it first, and the restarted ranks meet again"""
     p = start("-n", 2, "--max-restarts", 1, LOOP, env=environment(**FAST))
     until(lambda: steps(0) and steps(1), "both work")
     os.kill(pids_of(LOOP, p)[1], signal.SIGKILL)
@@ -105,7 +105,7 @@ def own_worlds():
 
 @test
 def changing_world():
-    """the world grows when a node comes and shrinks when it is lost; the ranks meet anew each time"""
+    """the world grows when a node comes and shrinks when it is lost; the ranks meet again each time"""
     options = ["-n", 2, "--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--heartbeat", 2, "--grace", 1,
                "--last-call", 0.5]
     first = start(*options, LOOP, env=environment(**FAST))

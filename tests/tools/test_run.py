@@ -41,7 +41,7 @@ def environment_passes():
 
 @test
 def options_of_the_program():
-    """what stands behind the program belongs to it"""
+    """what stands after the program belongs to it"""
     done = run("--nproc_per_node", 1, "echo", "-n", "--help", "--nnodes=7")
     same(done.stdout, b"[0] --help --nnodes=7\n")
 
@@ -133,7 +133,7 @@ def root_cause():
 
 @test
 def followers():
-    """of failures seen at the same time one by a signal comes first, and the others stand behind it"""
+    """of failures seen at the same time one by a signal comes first, and the others stand after it"""
     p = start("-n", 2, *shell('echo $$ > pid.$RANK; while [ ! -e go ]; do sleep 0.05; done; '
                               '[ $RANK = 1 ] || exit 5; while [ -e /proc/$(cat pid.0)/fd/0 ]; do sleep 0.05; done; kill -SEGV $$'))
     until(lambda: text("pid.0") and text("pid.1"), "both ranks run")
@@ -187,7 +187,7 @@ def restarts():
 
 @test
 def rendezvous_port():
-    """the port of the store is open, and nobody else can take it, as long as ranks run"""
+    """the port of the store is open, and no one else can take it, as long as ranks run"""
     program = ("import os, socket\n"
                "at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
                "socket.create_connection(at).close()\n"
@@ -202,7 +202,7 @@ def rendezvous_port():
 
 @test
 def port_taken():
-    """a port that is taken by somebody else is an error that names it, in bounded time"""
+    """a port that is taken by someone else is an error that names it, in bounded time"""
     import socket
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -330,7 +330,7 @@ def commands():
 
 @test
 def full_output():
-    """what could not be printed is a failure of the command; a job goes on to its end, and then says so"""
+    """what could not be printed is a failure of the command; a job continues to its end, and then says so"""
     import subprocess
     with open("/dev/full", "wb") as full:
         for args in (["--version"], ["help"], ["info"], ["run", "--help"]):

@@ -3,7 +3,7 @@
  *     search_program FOLDER PROCESSES
  *
  * Trial i is worth i. Each says whether the processes that it starts would be told of it; that of
- * the first text ends badly behind its value.
+ * the first text ends badly after its value.
  *
  *     search_program FOLDER PROCESSES late
  *

@@ -215,7 +215,7 @@ static void test_refused(void **state) {
          "zero_optimization.stage is 4 (should be a whole number from 0 to 3)"},
         {"\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}", TN_EVALUE,
          "zero_optimization.offload_param.device is \"nvme\" (should be \"none\" or \"cpu\")"},
-        /* "auto" is somebody else's */
+        /* "auto" is someone else's */
         {"\"gradient_clipping\": \"auto\"", TN_EVALUE, "gradient_clipping is \"auto\""},
         {"\"bf16\": {\"enabled\": \"auto\"}", TN_EVALUE,
          "bf16.enabled is \"auto\" (should be the value itself"},

@@ -79,7 +79,7 @@ static tn_checkpoint checkpoint_of(run *r) {
         .model = &r->gpt, .optim = r->optim, .loader = r->loader, .generator = r->generator};
 }
 
-/* The weights, one behind the other, on the host. */
+/* The weights, one after the other, on the host. */
 typedef struct weights {
     float *at;
     int64_t count;
@@ -165,7 +165,7 @@ static void goes_on_bit_for_bit(void **state) {
     free(again.at);
 }
 
-/* A file from one device goes on on another. */
+/* A file from one device continues on another. */
 static void from_one_device_to_another(void **state) {
     (void)state;
     const char *path = temp_path("moved");
@@ -278,7 +278,7 @@ static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user)
 }
 
 /* Memory is out in the middle of a step: an error with the allocator's numbers, nothing steps,
- * nothing is left behind, and the run goes on. */
+ * nothing is left behind, and the run continues. */
 static void out_of_memory(void **state) {
     (void)state;
     run r;
@@ -318,7 +318,7 @@ static example example_with(int64_t label) {
                      tn_from_data((int64_t[4]){1, 2, label, 4}, TN_DIMS(1, 4), TN_I64)};
 }
 
-/* After a step that was refused: no weight has changed, and training goes on. Ends the run. */
+/* After a step that was refused: no weight has changed, and training continues. Ends the run. */
 static void expect_unchanged(run *r, weights before) {
     weights after = weights_of(r);
     assert_true(same_weights(before, after));
@@ -400,7 +400,7 @@ static tn_tensor *mean_of_all_rows(run *r, example e) {
 }
 
 /* Nothing waits: the step is made of a gradient in which the row counts nothing. The error comes
- * when the loss is read; after that the run goes on. */
+ * when the loss is read; after that the run continues. */
 static void late_after_the_step(void **state) {
     (void)state;
     weights w[2], end[2];

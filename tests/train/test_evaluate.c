@@ -66,7 +66,7 @@ static tn_perplexity perplexity_of(void *m, const char *pattern, int64_t length,
 
 /* ---- Perplexity ------------------------------------------------------------------------------ */
 
-/* Every token alone, behind those that its window has before it. */
+/* Every token alone, after those that its window has before it. */
 static double loss_by_hand(void *m, int64_t count, int64_t length, int64_t stride) {
     double sum = 0;
     for (int64_t target = 1; target < count; target++) {

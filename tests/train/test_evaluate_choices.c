@@ -90,7 +90,7 @@ static const char *questions_as_lines(void) {
     return text;
 }
 
-/* -log p of an ending's bytes behind a prompt, one after the other. */
+/* -log p of an ending's bytes after a prompt, one after the other. */
 static double nats_by_hand(void *m, const char *prompt, const char *ending) {
     TN_NO_GRAD;
     char text[256];
@@ -199,7 +199,7 @@ static void test_chosen_by_hand(void **state) {
 }
 
 /* A table of what follows what: an answer that can be told in advance. After a letter comes the one
- * behind it in the alphabet, nearly always. */
+ * after it in the alphabet, nearly always. */
 static void make_alphabet(tn_embedding *m) {
     static float table[BYTE_VOCAB][BYTE_VOCAB];
     for (int c = 0; c < 256; c++) {

@@ -74,7 +74,7 @@ def vae():
             image = b"".join(row[x:x + 28] for row in rows[y:y + 28])
             dark.append(sum(image) / len(image) < 100)
             light.append(max(image) > 128)
-        assert all(dark[:20]) and all(light[:20]), (dark, light)  # discs, and how they come back
+        assert all(dark[:20]) and all(light[:20]), (dark, light)  # discs, and their reconstructions
         assert sum(dark[20:]) >= 30 and sum(light[20:]) >= 25, (dark, light)  # most of the new ones are discs too
 
 

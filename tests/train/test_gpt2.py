@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What 11_gpt2 and 04_char_gpt say to a person, and that neither loses a run: a checkpoint is only overwritten when that is asked
 for by name, and not beside another job, text is not taken for tokens, going on and stopping are announced, a NaN ends a run. And
-11_gpt2 in parts: the losses of a run in one piece, and checkpoints that any number of ranks goes on from; and with a Llama."""
+11_gpt2 in parts: the losses of a run in one piece, and checkpoints that any number of ranks continues from; and with a Llama."""
 import array, functools, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -84,7 +84,7 @@ def stopped(folder, command, out, how, start=0):
 
 def interrupted(folder, program, out):
     """Ctrl-C, SIGTERM: the step is finished, everything is saved, both ends of the pause are announced, and the exit status says
-    that the run is not done. What is printed goes on when it is typed."""
+    that the run is not done. What is printed continues when it is typed."""
     output, done = stopped(folder, program("--overwrite", steps=1000000), out, signal.SIGINT)
     for _ in range(2):  # the line with --resume gives itself
         before, line = output.splitlines()[-2:]
@@ -230,7 +230,7 @@ def longer(folder):
 
 
 def grown(folder):
-    """A short run, whose warm-up is a part of its steps, goes on to more of them."""
+    """A short run, whose warm-up is a part of its steps, continues to more of them."""
     for program, out in ((functools.partial(gpt2, out="grown"), "grown"), (char_gpt, "chars")):
         run(folder, program("--overwrite", steps=10))
         says("the schedule has 30 steps instead of 10", run(folder, program("--resume", steps=30)))
@@ -238,7 +238,7 @@ def grown(folder):
 
 
 def beside(folder):
-    """While a job runs in a folder, on one rank or two, no other one does; when it has gone, killed or stopped, the next one goes on."""
+    """While a job runs in a folder, on one rank or two, no other one does; when it has gone, killed or stopped, the next one continues."""
     for ranks in (1, 2):
         shutil.rmtree(folder / "busy", ignore_errors=True)
         command = gpt2("--save-every", "2", out="busy", steps=1000000, ranks=ranks)
@@ -374,7 +374,7 @@ def text(folder):
 
 
 def damaged(folder):
-    """A checkpoint that cannot be read is said, and does not keep a run from beginning anew."""
+    """A checkpoint that cannot be read is said, and does not keep a run from starting over."""
     index = folder / "out/step-000006/index.json"
     index.write_text(index.read_text()[:-9])
     says("index.json", run(folder, gpt2("--resume"), 1))
@@ -417,7 +417,7 @@ def in_parts(folder):
 
 
 def resumed_in_parts(folder):
-    """What 2 ranks have saved in parts: they go on to the same bits, also from a file that is made of the parts, and one rank that
+    """What 2 ranks have saved in parts: they continue to the same bits, also from a file that is made of the parts, and one rank that
     has all of it to the same losses but for rounding."""
     many = ["--tokens", "128", "--save-every", "3"]
     run(folder, gpt2(*many, "--shard", "all", ranks=2, out="parts"))

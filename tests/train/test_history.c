@@ -130,7 +130,7 @@ static void test_columns(void **state) {
     tn_history_free(h);
 }
 
-/* A run of before goes on, and what is measured now stands behind it. */
+/* A run of before continues, and what is measured now stands after it. */
 static void test_old_file(void **state) {
     (void)state;
     const char *path = temp_path("old.csv");
@@ -234,7 +234,7 @@ static void test_full_disk(void **state) {
     expect_file(path, "step,loss\n0,0.125\n1,0.5\n");
 }
 
-/* Whatever somebody does to the file while the run goes on: it ends up whole. */
+/* Whatever someone does to the file while the run continues: it ends up whole. */
 static void test_file_taken_away(void **state) {
     (void)state;
     static const char whole[] = "step,loss\n0,0.5\n1,0.100000001\n2,nan\n";
@@ -261,7 +261,7 @@ static void test_file_taken_away(void **state) {
             }
             expect_file(path, whole);
             tn_history_free(h);
-            h = tn_history_open(path, 3); /* and the run goes on */
+            h = tn_history_open(path, 3); /* and the run continues */
             assert_non_null(h);
             tn_history_free(h);
         }
@@ -289,7 +289,7 @@ static void test_folder_taken_away(void **state) {
     assert_int_equal(rmdir(moved), 0);
 }
 
-/* The program's folder may change while the run goes on. */
+/* The program's folder may change while the run continues. */
 static void test_relative_path(void **state) {
     (void)state;
     const char *path = temp_path("here.csv");
@@ -314,7 +314,7 @@ static void test_pipe(void **state) {
     tn_history *h = tn_history_open(path, 0);
     assert_non_null(h);
     assert_int_equal(tn_history_add(h, 0.5), TN_OK);
-    assert_int_equal(tn_history_put(h, "lr", 1), TN_OK); /* what is gone cannot be written anew */
+    assert_int_equal(tn_history_put(h, "lr", 1), TN_OK); /* what is gone cannot be written again */
     assert_int_equal(tn_history_add(h, 0.5), TN_OK);
     assert_int_equal(tn_history_sync(h), TN_OK);
     tn_history_free(h);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """11_gpt2 is killed again and again, anywhere: while it computes, in the middle of a row, of a save, of a picture; alone, and
-either of two ranks. It goes on each time, and its losses and checkpoints must be those of a run that nobody disturbed."""
+either of two ranks. It continues each time, and its losses and checkpoints must be those of a run that no one disturbed."""
 import array, os, pathlib, random, signal, subprocess, sys, tempfile
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -53,7 +53,7 @@ def killed(folder, ranks, kills, seed):
 
 
 def restarted(folder, whole):
-    """What the launcher starts again goes on by itself, though it was told to begin anew."""
+    """What the launcher starts again continues by itself, though it was told to start over."""
     done = run(folder, 2, "--overwrite", program=mortal, restarts=1, TERN_TEST_KILL_AT="150", TERN_TEST_KILL_RANK="0")
     check(done.returncode == 0 and "going on after step" in done.stdout, f"{done.stdout}{done.stderr}")
     check(outcome(folder) == outcome(whole), "another outcome after a restart")

@@ -64,7 +64,7 @@ def byte_files(folder):
 
 
 def nats(model, ids, first):
-    """-log p of ids[first:], one by one, behind all before them."""
+    """-log p of ids[first:], one by one, after all before them."""
     with torch.no_grad():
         p = torch.log_softmax(model(torch.tensor([ids])).logits[0].double(), -1)
     return [-p[i - 1, ids[i]].item() for i in range(first, len(ids))]

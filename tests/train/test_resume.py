@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The character GPT is killed again and again in the middle of saving, and goes on each time: its losses, its weights and what
-it prints at the end must be those of a run that nobody disturbed, bit for bit."""
+"""The character GPT is killed again and again in the middle of saving, and continues each time: its losses, its weights and what
+it prints at the end must be those of a run that no one disturbed, bit for bit."""
 import os, pathlib, random, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -80,7 +80,7 @@ def killed(folder, seed):
 
 
 def interrupted(folder):
-    """Ctrl-C: the step is finished, everything is saved, and the program says how to go on, its exit status that it must."""
+    """Ctrl-C: the step is finished, everything is saved, and the program says how to continue, its exit status that it must."""
     process = subprocess.Popen(command(folder, "--steps", "100000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and rows(folder) < 5:
         time.sleep(0.01)
@@ -111,7 +111,7 @@ def other_options(folder):
 
 
 def goes_on_anyway(folder):
-    """Asked to, it goes on as another run, says what differs, and is that run from then on."""
+    """Asked to, it continues as another run, says what differs, and is that run from then on."""
     other = ["--steps", str(STEPS + 2), "--heads", "4", "--lr", "2e-3"]
     result = run(folder, "--resume-anyway", *other)
     check(result.returncode == 0, result.stderr)

@@ -1,5 +1,5 @@
-/* A run: it goes on where it was, is not overwritten by mistake, and what goes wrong leaves it in a
- * state from which it goes on. */
+/* A run: it continues where it was, is not overwritten by mistake, and what goes wrong leaves it in
+ * a state from which it continues. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -193,7 +193,7 @@ static void same_end(const char *a, const char *b, int64_t steps) {
 
 enum { STEPS = 5 };
 
-/* The folder of a run that nobody disturbed. */
+/* The folder of a run that no one disturbed. */
 static const char *undisturbed(void) {
     static char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("undisturbed"));
@@ -208,7 +208,7 @@ static const char *undisturbed(void) {
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-/* Wherever it leaves the loop or is stopped, it goes on as if nothing had been. */
+/* Wherever it leaves the loop or is stopped, it continues as if nothing had been. */
 static void goes_on(void **state) {
     (void)state;
     const char *whole = undisturbed();
@@ -403,7 +403,7 @@ static void becomes_longer(void **state) {
     }
 }
 
-/* A bad loss, or a bad weight at the save, ends the run before anything is saved: it goes on from
+/* A bad loss, or a bad weight at the save, ends the run before anything is saved: it continues from
  * the checkpoint before, as if nothing had been. A loss may be allowed, a weight never is. */
 static void stops_at_a_nan(void **state) {
     (void)state;
@@ -507,7 +507,7 @@ static void stops_at_a_nan_of_one_rank(void **state) {
     close(before[1]);
 }
 
-/* A second job is refused at once, whatever it wants, and the first goes on undisturbed; a folder
+/* A second job is refused at once, whatever it wants, and the first continues undisturbed; a folder
  * whose job was killed is free. */
 static void one_job_in_a_folder(void **state) {
     (void)state;
@@ -593,7 +593,7 @@ static void wrong_options(void **state) {
     assert_error(TN_EIO, "/dev/null/out: Not a directory");
 }
 
-/* Where the disk is full the run ends with an error; when there is room again it goes on. */
+/* Where the disk is full the run ends with an error; when there is room again it continues. */
 static void full_disk(void **state) {
     (void)state;
     const char *whole = undisturbed();
@@ -622,7 +622,7 @@ static void full_disk(void **state) {
     }
 }
 
-/* Where an allocation fails the run ends with an error, or does without; then it goes on. */
+/* Where an allocation fails the run ends with an error, or does without; then it continues. */
 static void no_memory(void **state) {
     (void)state;
     const char *whole = undisturbed();

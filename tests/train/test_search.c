@@ -1,4 +1,4 @@
-/* A search in this process: what is drawn, who goes on, what is kept, and what is refused.
+/* A search in this process: what is drawn, who continues, what is kept, and what is refused.
  * test_search.py has processes, kills and the table. */
 #include <math.h>
 #include <stdlib.h>
@@ -99,8 +99,8 @@ static void draws_by_number(void **state) {
     }
 }
 
-/* 9 trials of 10 steps, the best 3 to 30, and the best of those to 90. Nobody waits for the last
- * trial: those go on that are among the best third so far, so there may be a few more. */
+/* 9 trials of 10 steps, the best 3 to 30, and the best of those to 90. No one waits for the last
+ * trial: those continue that are among the best third so far, so there may be a few more. */
 static void halves(void **state) {
     calls c;
     tn_search_options o = options_in("halves");
@@ -135,7 +135,7 @@ static void grids(void **state) {
     assert_true(c.best.width == 32 && *c.best.kind == 'a');
 }
 
-/* Left after 5 of them, it goes on with the sixth, and ends with the same table. */
+/* Left after 5 of them, it continues with the sixth, and ends with the same table. */
 static void goes_on(void **state) {
     calls whole, part;
     tn_search_options o = options_in("whole"), p = options_in("part");
@@ -203,7 +203,7 @@ static void refuses(void **state) {
     assert_false(tn_search_next(search));
     assert_error(TN_EVALUE, "x is a range, of which there is no grid");
     tn_search_end(search);
-    o = options_in("refuses"); /* a file that somebody else has written */
+    o = options_in("refuses"); /* a file that someone else has written */
     char path[512];
     snprintf(path, sizeof(path), "%s/trial-0000/value-000090", o.out);
     FILE *file = fopen(path, "w");
