@@ -1,7 +1,8 @@
 /* 4. A GPT that learns to write, one character at a time.
  *
  *     04_char_gpt --data shakespeare.txt                   trains, draws the loss, writes a sample
- *     04_char_gpt --data shakespeare.txt --resume          continues after Ctrl-C or a crash, as if nothing had happened
+ *     04_char_gpt --data shakespeare.txt --resume          continues after Ctrl-C or a crash,
+ *                                                          as if nothing had happened
  *     tern run -n 2 04_char_gpt --data shakespeare.txt     the same on two processes,
  *                                                          each with half of every batch
  *     04_char_gpt --help

@@ -7,7 +7,7 @@
  *
  * tn_ddp averages gradients in every step. Here each rank takes steps of its own, with its own
  * data; every k steps all weights become their mean over the ranks. Between two averages nothing is
- * sent and nobody waits, which counts where the network is slow. The ranks' models drift apart
+ * sent and no one waits, which counts where the network is slow. The ranks' models drift apart
  * meanwhile, so the price is a slightly different path. The program trains twice from the same
  * start, with k = 1 (which for plain SGD equals averaging gradients) and with the k asked for, and
  * prints both.

@@ -8,7 +8,7 @@
  *                                    too; 3, without a number: parameters too)
  *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one (""), sums like "12+30=42"
  *     tern run -n 4 12_fsdp 3 FILE FOLDER
- *                                    saves there, and goes on from what is there: also on another
+ *                                    saves there, and continues from what is there: also on another
  *                                    number of ranks, and at another stage
  *
  * Lines that know of ranks are marked with R; the rest is a program of one process. What happens
@@ -90,7 +90,7 @@ int main(int argc, char **argv) {
             printf("step %2d  loss %.6f\n", (int)c.step, mean);
         }
         if (saver && c.step % 10 == 0) {
-            tn_saver_save(saver, &c); /* R: each rank its part, while training goes on */
+            tn_saver_save(saver, &c); /* R: each rank its part, while training continues */
         }
     }
     tn_fsdp_stats s = tn_fsdp_statistics(fsdp); /* R: gradients are as large, the state twice */

@@ -51,7 +51,8 @@ static tn_tensor *writer_forward(tn_module *self, tn_tensor *x) {
     writer *w = (writer *)self;
     tn_rnn_state state = {w->h, w->c};
     tn_tensor *y = tn_rnn_call(w->lstm, tn_call(w->wte, x), &state, NULL);
-    set_state(w, tn_detach(state.h), tn_detach(state.c)); /* the next call continues, backward does not */
+    set_state(w, tn_detach(state.h),
+              tn_detach(state.c)); /* the next call continues, not backward */
     return tn_call(w->head, y);
 }
 

@@ -1,6 +1,6 @@
-/* What differs between a file and the program that loads it, told as "h.0.attn: heads was 4 but is
- * 8". Texts of the file are untrusted: whatever they hold is compared, and shown without what a
- * terminal obeys.
+/* What differs between a file and the program that loads it, in words: "h.0.attn: heads was 4 but
+ * is 8". Texts of the file are untrusted: they are compared as they are, and shown without control
+ * sequences.
  *
  *     tn__differences d = {.path = path, .operation = "load"};
  *     tn__differ_options(&d, "adamw", theirs, "{\"beta1\":0.9,\"eps\":1e-06}");
@@ -13,7 +13,7 @@
 
 typedef struct tn__differences {
     const char *path, *operation; /* of the file; static text */
-    const char *hint;             /* how to go on all the same; may be NULL */
+    const char *hint;             /* how to continue nevertheless; may be NULL */
     bool warn;                    /* each is logged, and none is an error */
     bool quiet;                   /* … and not logged either: another rank does it */
     int count;

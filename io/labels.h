@@ -1,5 +1,5 @@
-/* The texts of a JSON object, by key: the metadata of a file. They lie where the JSON was read, and
- * live as long. */
+/* The texts of a JSON object, by key: the metadata of a file. They are in the memory of the JSON,
+ * and live as long. */
 #ifndef TERN_IO_LABELS_H
 #define TERN_IO_LABELS_H
 

@@ -40,7 +40,7 @@ bool tn__module_fits(void *m, const char *theirs, const char *path, const char *
     return fit && tn__differences_end(&d) == TN_OK;
 }
 
-/* Files from elsewhere do not tell what they are of. */
+/* Files from elsewhere do not describe their model. */
 static bool options_fit(void *m, const tn_safetensors *f, const char *operation) {
     const char *theirs = tn_safetensors_metadata(f, "model");
     return !theirs || tn__module_fits(m, theirs, tn__safetensors_path(f), operation);

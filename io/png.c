@@ -1,7 +1,7 @@
-/* Images as a PNG file: side by side, and in memory for whoever has another use for the bytes.
+/* Images as a PNG file: side by side, and in memory for callers with another use for the bytes.
  *
  * A file is a signature and chunks: length, name, data, checksum, all numbers big-endian. The rows
- * of pixels, each behind a byte that says how it is filtered (0: not), are compressed as one zlib
+ * of pixels, each after a byte that says how it is filtered (0: not), are compressed as one zlib
  * stream.
  */
 #include "io/png.h"
@@ -35,7 +35,7 @@ static unsigned char *close_chunk(unsigned char *to, const char *name, size_t by
     return put_number(to + 8 + bytes, sum);
 }
 
-/* The rows, each behind its filter byte; NULL after raising. */
+/* The rows, each after its filter byte; NULL after raising. */
 static unsigned char *filter_rows(const unsigned char *pixels, int64_t height, size_t row,
                                   const char *operation) {
     unsigned char *rows = tn__malloc_for((size_t)height * (row + 1), operation);

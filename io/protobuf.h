@@ -1,7 +1,7 @@
 /* Protocol buffers, written: a message that grows (protobuf.dev/programming-guides/encoding).
  *
- * Fields are written in any order, by their number. After a failure the calls do nothing; whoever
- * needs the bytes looks at `failed` once, at the end.
+ * Fields are written in any order, by their number. After a failure the calls do nothing; the user
+ * of the bytes checks `failed` once, at the end.
  *
  *     tn__buffer value = {0}, event = {0};
  *     tn__message_text(&value, 1, "loss");
@@ -22,12 +22,12 @@ void tn__message_bytes(tn__buffer *m, int field, const void *from, size_t bytes)
 void tn__message_text(tn__buffer *m, int field, const char *text);
 void tn__message_doubles(tn__buffer *m, int field, const double *values, int n); /* packed */
 
-/* A field of so many bytes, which whoever writes the message puts behind it. */
+/* A field of so many bytes, which the writer of the message puts after it. */
 void tn__message_ahead(tn__buffer *m, int field, size_t bytes);
 
-/* Another message as a field; it is freed, and a failure of its own goes on in m. */
+/* Another message as a field; it is freed, and its failure becomes m's. */
 void tn__message_put(tn__buffer *m, int field, tn__buffer *inner);
-/* The fields of another message behind those of m; the same of it. */
+/* Appends the fields of another message to m; the rest as above. */
 void tn__message_append(tn__buffer *m, tn__buffer *more);
 
 #endif

@@ -3,9 +3,9 @@
  *
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
  * shapes whose bytes are what data_offsets hold; data without holes, overlaps or bytes that belong
- * to nobody. A dtype that we have not is no reason to refuse the file, only that tensor: its size
- * is checked where the format says how wide it is. Nothing is mapped (core/reader.h says why) but
- * for those who ask for it: tn_safetensors_map.
+ * to no tensor. A dtype that we do not have is no reason to refuse the file, only that tensor: its
+ * size is checked where the format says how wide it is. Nothing is mapped (core/reader.h says why)
+ * except on request: tn_safetensors_map.
  */
 #include "io/safetensors.h"
 
@@ -27,13 +27,13 @@
 typedef struct entry {
     const char *name;        /* the header's */
     const char *format_name; /* of the dtype; the header's */
-    int dtype;               /* a tn_dtype; -1: we have none such */
-    int bits;                /* of one element; 0: nobody knows */
+    int dtype;               /* a tn_dtype; -1: we do not have it */
+    int bits;                /* of one element; 0: not known */
     tn_dims dims;
     size_t begin, end; /* in the data */
 } entry;
 
-/* A file in memory, until nobody has anything of it. */
+/* A file in memory, until nothing refers to it. */
 typedef struct mapping {
     int32_t refs; /* atomic */
     void *data;
@@ -42,7 +42,7 @@ typedef struct mapping {
 
 struct tn_safetensors {
     tn__reader file;  /* not open when there are lent bytes */
-    char *lent;       /* all of the file in somebody's memory; or NULL */
+    char *lent;       /* all of the file in a caller's memory; or NULL */
     mapping *mapping; /* where those are, if the file is mapped: one reference */
     size_t bytes;     /* of the file */
     char *path;
@@ -429,7 +429,7 @@ tn_safetensors *tn_safetensors_map(const char *path) {
     if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) {
         return NULL;
     }
-    mapping *m = file.bytes ? mapping_new(&file) : NULL; /* nothing cannot be mapped */
+    mapping *m = file.bytes ? mapping_new(&file) : NULL; /* an empty file cannot be mapped */
     tn_safetensors *f = tn__pending() ? NULL : file_new(path);
     tn__reader_close(&file);
     if (!f) {

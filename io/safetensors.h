@@ -4,9 +4,9 @@
  * The header maps each name to dtype, shape and data_offsets (from, to; counted from the end of the
  * header), and `__metadata__` to texts.
  *
- * A file with a digest has it as the first piece of metadata, so it stands at a fixed place: the
- * header begins with TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the
- * whole file with '0' in their place.
+ * A file with a digest has it as the first piece of metadata, so it is at a fixed place: the header
+ * begins with TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the whole
+ * file with '0' in their place.
  */
 #ifndef TERN_IO_SAFETENSORS_H
 #define TERN_IO_SAFETENSORS_H
@@ -27,17 +27,17 @@ const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool digest,
                                 const char *operation);
 
-/* A tensor that is asked for when its place in the file has come: of this shape and dtype, on any
- * device. Called within a scope, in the file's order, and no more after an error. */
+/* A tensor that is asked for when its turn in the file comes: of this shape and dtype, on any
+ * device. Called within a scope, in the file's order, and not again after an error. */
 typedef tn_tensor *tn__late_tensor(const char *name, void *user);
 tn_status tn__safetensors_writer_add_late(tn_safetensors_writer *w, const char *name, tn_dims dims,
                                           tn_dtype dtype, tn__late_tensor *make, void *user);
 
-/* The dtype with this name in the format; false: we have none such. */
+/* The dtype with this name in the format; false: we do not have it. */
 bool tn__safetensors_find_dtype(const char *name, tn_dtype *dtype);
 
-/* `bytes` of the tensor's data from byte `at` on, which must be there, as they lie in the file. A
- * bool that is none is TN_EFORMAT. False after raising. */
+/* `bytes` of the tensor's data from byte `at` on, which must be there, as they are in the file. An
+ * invalid bool is TN_EFORMAT. False after raising. */
 bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, void *to,
                           size_t bytes);
 
@@ -51,8 +51,8 @@ tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *oper
 /* Of a file with a right one: TN__DIGEST_DIGITS characters. */
 const char *tn__safetensors_digest(const tn_safetensors *f);
 
-/* As tn_safetensors_open of a file with these bytes, of which messages speak as `path`. They are
- * lent until the last tensor that was read from them is gone. */
+/* As tn_safetensors_open of a file with these bytes, called `path` in messages. They are lent until
+ * the last tensor that was read from them is gone. */
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
 bool tn__safetensors_mapped(const tn_safetensors *f);

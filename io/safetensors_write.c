@@ -69,7 +69,7 @@ void tn_safetensors_writer_free(tn_safetensors_writer *w) {
 
 /* ---- Names in use ---------------------------------------------------------------------------- */
 
-/* Where `name` stands in `slots`, or would stand. */
+/* Where `name` is in `slots`, or would be. */
 static size_t slot_of(const char *const *slots, size_t room, const char *name) {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     for (const char *c = name; *c; c++) {
@@ -86,7 +86,7 @@ static bool set_has(const name_set *set, const char *name) {
     return set->room && set->slots[slot_of(set->slots, set->room, name)];
 }
 
-/* Makes room for one more; false: no memory. */
+/* Grows for one more; false: no memory. */
 static bool set_reserve(name_set *set) {
     if (2 * set->count < set->room) {
         return true;
@@ -269,8 +269,7 @@ static void put_header(tn__buffer *h, const tn_safetensors_writer *w, bool diges
     tn__buffer_text(h, "}");
 }
 
-/* Length, JSON and padding as they stand in the file. The caller frees h->at; false after
- * raising. */
+/* Length, JSON and padding as they are in the file. The caller frees h->at; false after raising. */
 static bool make_header(tn__buffer *h, const tn_safetensors_writer *w, bool digest,
                         const char *operation) {
     static const char spaces[] = "        ";

@@ -1,4 +1,4 @@
-/* A text from a file as it may stand in a message: short, and nothing in it that a terminal obeys.
+/* A text from a file for a message: short, and without control sequences.
  *
  *     tn__raise(TN_EFORMAT, operation, "%s: \"%s\" is …", path, tn__show(name).text);
  */

@@ -201,8 +201,8 @@ bool tn__state_has_all(const tn__state *s, const tn__source *from) {
     for (int i = 0; i < from->count; i++) {
         const char *name = from->name(i, from->user);
         if (!tn__state_has(s, name)) {
-            tn__raise(TN_EMISMATCH, s->operation, "%s has \"%.200s\", which the program has not",
-                      from->path, name);
+            tn__raise(TN_EMISMATCH, s->operation,
+                      "%s has \"%.200s\", which the program does not have", from->path, name);
             return false;
         }
     }
@@ -247,8 +247,8 @@ tn__source tn__source_of_file(tn_safetensors *f) {
 }
 
 /* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy
- * cannot fail; the general one, for strides, has nothing to fail on. A device that fails here has
- * lost the run anyway.
+ * cannot fail; the general one, for strides, has nothing to fail on. If a device fails here, the
+ * run is lost anyway.
  *
  * A part without elements has changed as well: ranks that have others of it see that theirs did,
  * and all of them act on it. */

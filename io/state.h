@@ -33,7 +33,7 @@ typedef struct tn__state {
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix);
 bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 
-/* Whether c can be saved: it is there, and its step is one. False after raising. */
+/* Whether c can be saved: not NULL, with a valid step. False after raising. */
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation);
 /* All tensors of a checkpoint: model.NAME, optim.NAME, average.NAME. */
 bool tn__state_add(tn__state *s, const tn_checkpoint *c);

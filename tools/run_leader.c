@@ -6,8 +6,9 @@
  *     RUN       a failure, a lost node, or a new one while there is a place stops the round;
  *               all done ends the job
  *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node causes
- * failures elsewhere, so it comes first and costs no restart; then the first failure of all nodes;
- * then arrivals OVER      the nodes are told, and get time to read it
+ *               failures elsewhere, so it comes first and costs no restart; then the first failure
+ *               of all nodes; then arrivals
+ *     OVER      the nodes are told, and get time to read it
  *
  * Everything is seen in the nodes' signs of life. Time is measured by this host's clock alone: a
  * node is lost when its sign has not changed for too long. Errors of the store are sticky, so a

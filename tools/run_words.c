@@ -18,7 +18,7 @@ static bool refuse_word(char *why, const char *format, ...) {
     return false;
 }
 
-/* ---- Pieces; each moves `at` behind what it has read ----------------------------------------- */
+/* ---- Pieces; each moves `at` after what it has read ----------------------------------------- */
 
 static bool take_character(const char **at, char c) {
     bool there = **at == c;

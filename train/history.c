@@ -1,7 +1,7 @@
 /* What was measured at every step as a CSV file: `step,loss`, more columns where the program names
  * them, and a row a step. A row is written at once, so that a killed process loses none; what a
- * checkpoint does not have is cut off when the run goes on. A file that somebody has deleted or
- * changed meanwhile, or that gets another column, is written anew from what is in memory. */
+ * checkpoint does not have is cut off when the run continues. A file that was deleted or changed in
+ * between, or that gets another column, is written again from memory. */
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -64,8 +64,8 @@ static bool keep_rows(tn_history *h, int64_t start) {
     }
     if (!sound) {
         tn__raise(TN_EFORMAT, "history",
-                  "%s: the row of step %lld is missing, and the run goes on at step %lld", h->path,
-                  (long long)h->table.rows, (long long)start);
+                  "%s: the row of step %lld is missing, and the run continues at step %lld",
+                  h->path, (long long)h->table.rows, (long long)start);
     }
     off_t keep = (off_t)(at - text);
     tn_text_free(text);
@@ -82,12 +82,12 @@ static bool write_head(tn_history *h) {
     return write_all(h, head, (size_t)tn__history_head(&h->table, head));
 }
 
-/* A terminal or a pipe is no file. */
+/* A terminal or a pipe is not a file. */
 static bool is_file(const tn_history *h, struct stat *about) {
     return fstat(h->fd, about) == 0 && S_ISREG(about->st_mode);
 }
 
-/* Where the file is, whatever folder the process goes to. */
+/* Where the file is, even if the process changes its folder. */
 static bool find_place(tn_history *h) {
     struct stat about;
     h->place = realpath(h->path, NULL);
@@ -98,7 +98,8 @@ static int open_file(const char *path, int how) {
     return tn__above_streams(open(path, how | O_RDWR | O_CLOEXEC, 0666));
 }
 
-/* Whose file a link leads to is not known. A pipe or a terminal may be one: /dev/stdout. */
+/* Follows no link, since its target may be another user's. A pipe or a terminal may be one:
+ * /dev/stdout. */
 static int open_path(const char *path, int64_t start) {
     struct stat about;
     int fd = open_file(path, O_NOFOLLOW | (start ? 0 : O_CREAT | O_TRUNC));
@@ -158,7 +159,7 @@ void tn_history_free(tn_history *h) {
 
 /* ---- Use ------------------------------------------------------------------------------------- */
 
-/* Whether the name still leads to what was written, no more and no less. */
+/* Whether the name still refers to what was written, no more and no less. */
 static bool file_is_there(const tn_history *h) {
     struct stat named, open_now;
     if (!is_file(h, &open_now)) {
@@ -201,14 +202,14 @@ static bool write_anew(tn_history *h) {
     return true;
 }
 
-/* Puts the file back when somebody has taken it away. */
+/* Restores the file if it was removed. */
 static bool keep_file(tn_history *h) {
     if (file_is_there(h)) {
         return true;
     }
     h->failed = !write_anew(h);
     if (!h->failed) {
-        tn_log_write(TN_LOG_WARN, "history: %s was deleted or changed; it has been written anew",
+        tn_log_write(TN_LOG_WARN, "history: %s was deleted or changed; it has been written again",
                      h->path);
     }
     return !h->failed;
@@ -250,7 +251,7 @@ static bool any_given(const tn_history *h) {
     return any;
 }
 
-/* Behind the others; a file that has become wider is written anew. A pipe gets another head. */
+/* Appends it; a file that has become wider is written again. A pipe gets another head. */
 static bool write_row(tn_history *h) {
     struct stat about;
     if (h->wider && is_file(h, &about)) {

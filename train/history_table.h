@@ -32,7 +32,7 @@ void tn__history_free(tn__history_table *t);
 
 /* NULL: there is none. */
 tn__column *tn__history_find(const tn__history_table *t, const char *name, size_t bytes);
-/* NULL after raising: TN_EVALUE, a name that cannot stand in a head, or too many; TN_ENOMEM. */
+/* NULL after raising: TN_EVALUE, a name that cannot be in a head, or too many; TN_ENOMEM. */
 tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes);
 
 /* What was given of the next step becomes its row. False after raising TN_ENOMEM. */
@@ -40,11 +40,11 @@ bool tn__history_step(tn__history_table *t);
 
 /* To text[TN__LINE_ROOM], with the end of the line; how many bytes. */
 int tn__history_head(const tn__history_table *t, char *text);
-/* The row of a step. at[i]: where the values of column i go on; it is moved over this step's. */
+/* The row of a step. at[i]: where the values of column i continue; it is moved over this step's. */
 int tn__history_row(const tn__history_table *t, int64_t step, int64_t *at, char *text);
 
-/* Reads a head, and the row of the next step, at *text, which is moved behind them. False: that is
- * not what stands there, or after raising TN_ENOMEM. */
+/* Reads a head, and the row of the next step, at *text, which is moved past them. False: something
+ * else is there, or after raising TN_ENOMEM. */
 bool tn__history_read_head(tn__history_table *t, const char **text);
 bool tn__history_read_row(tn__history_table *t, const char **text);
 

@@ -207,7 +207,7 @@ tn_status tn_lr_finder_svg(const tn_lr_finder *f, const char *path) {
 void tn_lr_finder_free(tn_lr_finder *f) {
     if (f) {
         tn_error_record record;
-        bool failed = tn_error_take(&record); /* what was comes back also then */
+        bool failed = tn_error_take(&record); /* the old values are restored even then */
         put_back(f);
         if (failed) {
             tn_error_give(&record);

@@ -1,6 +1,6 @@
 /* What a classifier or a language model is worth: counts that are added up, over batches and over
- * ranks, and numbers made of them at the end. So N ranks say what one would: no mean of means.
- * tn_evaluate adds up a whole pass over a loader.
+ * ranks, and numbers made of them at the end. So N ranks compute what one would: not a mean of
+ * means. tn_evaluate adds up a whole pass over a loader.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -255,7 +255,7 @@ tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
         end_evaluation(m, &modes);
     }
     if (tn__pending()) {
-        tn_group_mean(world, 0, 1); /* the others hear of it */
+        tn_group_mean(world, 0, 1); /* the others learn of it */
         return tn_error();
     }
     return tn_metrics_share(metrics, world);

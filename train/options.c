@@ -23,7 +23,7 @@ static char no_name[] = "", *no_words[] = {no_name};
 static int line_count;
 static char **line_words = no_words;
 
-/* A table with the rows that it stands for, and argp's. */
+/* A table with all of its rows, and argp's. */
 typedef struct table {
     tn_option *rows; /* [count], and one with nothing */
     int count;
@@ -318,8 +318,8 @@ tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_op
 
 /* ---- The command line ------------------------------------------------------------------------ */
 
-/* --overwrite, in whatever length argp takes it, would do more than to go on. */
-static bool begins_anew(const char *word) {
+/* --overwrite, or any abbreviation that argp takes, would do more than continue. */
+static bool starts_over(const char *word) {
     return strncmp(word, "--ov", 4) == 0 && strncmp("--overwrite", word, strlen(word)) == 0;
 }
 
@@ -342,14 +342,14 @@ static char *join_line(const char *launcher, char *const *words, int count) {
     return all;
 }
 
-char *tn__command_to_go_on(int ranks) {
+char *tn__command_to_continue(int ranks) {
     static char resume[] = "--resume";
     const char *launcher = getenv("TERN_COMMAND"); /* from `tern run` */
     char **words = tn__calloc((size_t)line_count + 1, sizeof(*words)), *line = NULL;
     int count = 0;
     bool said = false;
     for (int i = 0; words && i < line_count; i++) {
-        if (!begins_anew(line_words[i])) {
+        if (!starts_over(line_words[i])) {
             words[count++] = line_words[i];
             said |= goes_on(line_words[i]);
         }

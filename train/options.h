@@ -10,9 +10,9 @@ enum { TN__OPTION_ROWS = 16 }; /* at most */
 int tn__setup_options(tn_setup *s, tn_option *rows);
 int tn__run_options(tn_run_options *o, tn_option *rows);
 
-/* What to type to go on with this run; the caller frees. NULL when that is not known: the program's
+/* What to type to continue this run; the caller frees. NULL when that is not known: the program's
  * options were not read by tn_options_parse, or another launcher than `tern run` has started its
  * ranks. */
-char *tn__command_to_go_on(int ranks);
+char *tn__command_to_continue(int ranks);
 
 #endif

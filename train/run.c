@@ -1,9 +1,9 @@
-/* A run: a folder in which training goes on where it ended, however it did.
+/* A run: a folder in which training continues where it ended, for whatever reason.
  *
  * What a step measured is written when the next one begins, and the history reaches the disk before
  * a checkpoint does: so it has at least the checkpoint's steps, and what it has beyond them is cut
- * off when the run goes on. Whatever is decided, to save, to stop, to refuse, all ranks decide
- * alike. What a person sees is in run_show.c.
+ * off when the run continues. All ranks make the same decisions: to save, to stop, to refuse. What
+ * a person sees is in run_show.c.
  */
 #include "train/run.h"
 
@@ -37,17 +37,18 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
     const tn_option all[] = {
         {.help = "The run:"},
         {"out", 'o', "DIR", "folder of checkpoints, history and picture", .text = &o->out},
-        {"steps", 0, "N", "steps of training; may grow when the run goes on", .whole = &o->steps},
+        {"steps", 0, "N", "steps of training; may grow when the run continues", .whole = &o->steps},
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
         {"resume", 'r',
-         .help = "go on from the checkpoint in DIR, if there is one; all other options as before",
+         .help =
+             "continue from the checkpoint in DIR, if there is one; all other options as before",
          .flag = &o->resume},
         {"resume-anyway", 0,
-         .help = "as --resume, but go on with other options or data too, and say what differs",
+         .help = "as --resume, but continue with other options or data too, and say what differs",
          .flag = &o->resume_anyway},
-        {"overwrite", 0, .help = "begin anew, even where DIR has a run", .flag = &o->overwrite},
-        {"allow-nan", 0, .help = "go on after a loss that is NaN or infinite",
+        {"overwrite", 0, .help = "start over, even where DIR has a run", .flag = &o->overwrite},
+        {"allow-nan", 0, .help = "continue after a loss that is NaN or infinite",
          .flag = &o->allow_nan},
         {"tensorboard", 0, .help = "also write event files for TensorBoard into DIR",
          .flag = &o->tensorboard},
@@ -56,7 +57,7 @@ int tn__run_options(tn_run_options *o, tn_option *rows) {
     return (int)(sizeof(all) / sizeof(all[0]));
 }
 
-/* ---- Beginning, and going on ----------------------------------------------------------------- */
+/* ---- Beginning, and continuing --------------------------------------------------------------- */
 
 bool tn__run_any_rank(const tn_run *r, bool mine) {
     return tn_group_mean(r->world, mine, 1) > 0;
@@ -109,17 +110,17 @@ static void run_begin(tn_run *r) {
     const tn_run_options *o = &r->options;
     bool goes_on = o->resume || o->resume_anyway || tn_restart_count() > 0;
     tn__saver_hold(r->saver, "run_new");
-    tn__run_any_rank(r, false); /* an error is heard of by all */
+    tn__run_any_rank(r, false); /* all ranks learn of an error */
     if (!goes_on && !o->overwrite && !tn__pending() && folder_has_run(r)) {
         r->refused = r->ended = true;
         tn__run_say_refused(r);
-        tn__run_any_rank(r, true); /* the others end when it is said */
+        tn__run_any_rank(r, true); /* the others end then */
         return;
     }
     if (goes_on) {
         run_resume(r);
     } else if (o->overwrite) {
-        /* or the launcher, when it starts this run again, would find the other one's */
+        /* else the launcher, when it restarts this run, would find the other one's */
         tn_saver_clear(r->saver);
     }
     r->start = r->parts.step;
@@ -135,7 +136,7 @@ static bool options_fit(const tn_run_options *o) {
                         : o->steps < 1                          ? "steps are below 1"
                         : o->val_every < 1 || o->save_every < 1 ? "val_every and save_every"
                         : o->overwrite && (o->resume || o->resume_anyway)
-                            ? "--resume goes on and --overwrite begins anew: one of them"
+                            ? "--resume continues and --overwrite starts over: one of them"
                             : NULL;
     if (wrong) {
         tn__raise(TN_EVALUE, "run_new", "%s", wrong);
@@ -245,7 +246,7 @@ static void put_memory(tn_run *r) {
     tn__run_put(r, "process_mb", round(process));
 }
 
-/* The work of the step is done, also when it is validated after that. */
+/* The work of the step is done, even if validation follows. */
 static void stop_clock(tn_run *r) {
     if (r->clock_stopped || !r->first_rank) {
         return;
@@ -303,7 +304,7 @@ static void run_save(tn_run *r) {
         return;
     }
     bool synced = !r->history || tn_history_sync(r->history) == TN_OK;
-    if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others hear of an error */
+    if (tn_saver_save(r->saver, &r->parts) == TN_OK && synced) { /* the others learn of an error */
         r->saved_before = r->saved;
         r->saved = r->parts.step;
         tn__run_picture(r);
@@ -312,8 +313,8 @@ static void run_save(tn_run *r) {
     }
 }
 
-/* Whether any rank was asked to stop, wants the run to be at its end, or has a bad loss: one
- * exchange. False after raising. */
+/* Whether any rank was asked to stop, wants the run to end, or has a bad loss: one exchange. False
+ * after raising. */
 static bool ask_ranks(tn_run *r) {
     const double end = 0x1p16, bad = end * end; /* end: more than there are ranks */
     double mine = (tn_stop_asked() ? 1 : 0) + (r->wants_end ? end : 0) + (r->bad_loss ? bad : 0);
@@ -339,7 +340,7 @@ bool tn_run_next(tn_run *r) {
     r->ended = r->stopped || r->finished || step >= r->options.steps;
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
     if (due && step > r->saved) {
-        run_save(r); /* is written while training goes on */
+        run_save(r); /* is written while training continues */
     }
     if (r->ended || tn__pending()) {
         return false;
@@ -379,8 +380,8 @@ int tn_run_end(tn_run *r) {
             run_save(r);
         }
         if (tn_saver_wait(r->saver) == TN_OK) {
-            r->saved_before = r->saved; /* now nobody goes on from there */
-            if (!r->drawn) {            /* the process that saved has failed to */
+            r->saved_before = r->saved; /* no run continues from there now */
+            if (!r->drawn) {            /* the process that saved has failed to do so */
                 tn__run_picture(r);
             }
             tn__run_clear_best(r);
@@ -388,7 +389,7 @@ int tn_run_end(tn_run *r) {
             tn__run_say_end(r);
         }
     }
-    bool unsound = r->unsound; /* also by this save */
+    bool unsound = r->unsound; /* or found by this save */
     run_free(r);
     /* an output that is full must not pass for a run that went well */
     bool failed = tn__pending() || fflush(stdout) || ferror(stdout);

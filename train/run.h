@@ -13,7 +13,7 @@ typedef struct tn__run_value {
     int64_t step;
 } tn__run_value;
 
-/* Who is called at an event. */
+/* A callback for an event. */
 typedef struct tn__run_watcher {
     tn_run_event event;
     tn_run_callback f;
@@ -36,15 +36,15 @@ struct tn_run {
     bool refused, stopped, ended, exported;
     bool drawn; /* the picture, with all steps that are saved */
 
-    /* Who watches (run_watch.c). */
+    /* Callbacks (run_watch.c). */
     tn__run_value values[TN__COLUMNS]; /* [value_count], on every rank */
     int value_count;
     tn__run_watcher *watchers; /* [watcher_count] */
     int watcher_count;
     int64_t watcher_room;
     bool wants_end; /* this rank's tn_run_stop */
-    bool finished;  /* some rank's, or stalled: the run is at its end before all steps are done */
-    char *early_name, *best_name; /* NULL: nobody has asked */
+    bool finished;  /* some rank's, or stalled: the run ends before all steps are done */
+    char *early_name, *best_name; /* NULL: not asked for */
     tn_early_options early;
     bool stalled; /* and the value has been no better for as long as that says */
     int64_t best_count;
@@ -68,8 +68,8 @@ bool tn__run_look(tn_run *r);
 /* Removes best weights that are not needed any more. */
 void tn__run_clear_best(tn_run *r);
 
-/* run_finite.c. A value of this step; whether training may go on, any rank having a bad loss; and
- * whether the weights may be saved. False on all ranks, after raising, and the run is over. */
+/* run_finite.c. A value of this step; whether training may continue, or any rank has a bad loss;
+ * and whether the weights may be saved. False on all ranks, after raising, and the run is over. */
 void tn__run_note_loss(tn_run *r, const char *name, double value);
 bool tn__run_loss_finite(tn_run *r, bool any_bad);
 bool tn__run_weights_finite(tn_run *r);

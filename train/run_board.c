@@ -1,10 +1,11 @@
-/* A run's event files for TensorBoard: its numbers, and now and then how the weights lie. */
+/* A run's event files for TensorBoard: its numbers, and now and then the distribution of the
+ * weights. */
 #include "core/error.h"
 #include "train/run.h"
 
 #include <stdio.h>
 
-/* Of a run that goes on, or begins anew, TensorBoard forgets what the files so far have from there
+/* When a run continues, or starts over, TensorBoard drops what the files so far have from there
  * on. */
 void tn__run_board_open(tn_run *r) {
     const tn_run_options *o = &r->options;
@@ -20,7 +21,7 @@ void tn__run_put(tn_run *r, const char *name, double value) {
     }
 }
 
-/* A parameter that lies here whole. */
+/* A parameter that this rank has whole. */
 static bool put_weight(const tn_entry *entry, void *user) {
     tn_run *r = user;
     const tn_tensor *t = entry->stored;

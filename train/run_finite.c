@@ -1,9 +1,9 @@
 /* What must not reach a checkpoint: a loss or a weight that is NaN or infinite ends the run.
  *
- * The loss tells at once, as a rule. The weights are looked at before each save as well: a loss is
- * of the weights before its step, so that gradients which are NaN are in the checkpoint after that
- * step, though all losses until then are numbers. Any rank's finding ends all of them alike, once
- * the last checkpoint is safe on disk; and all name the first rank that has one.
+ * The loss usually shows it first. The weights are checked before each save as well: a loss is of
+ * the weights before its step, so NaN gradients would reach the checkpoint after that step, though
+ * all losses until then are numbers. Any rank's finding ends all of them, once the last checkpoint
+ * is safe on disk; and all name the first rank that has one.
  */
 #include "core/error.h"
 #include "distributed/on_cpu.h"
@@ -46,9 +46,9 @@ static int first_of_ranks(const tn_run *r, bool mine) {
 }
 
 /* `mine`: what this rank has found, or ""; others say `theirs` of the first that has. When it
- * raises, the ranks have no more to tell each other: a handler may end the process. */
+ * raises, the ranks have nothing left to exchange: a handler may end the process. */
 static void end_at_last_checkpoint(tn_run *r, const char *mine, const char *theirs) {
-    char last[64] = "there is no checkpoint to go on from", other[80];
+    char last[64] = "there is no checkpoint to continue from", other[80];
     tn_progress_clear(r->progress);
     r->ended = r->unsound = true;
     if (tn_saver_wait(r->saver) == TN_OK && r->saved >= 0) {

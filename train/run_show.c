@@ -28,7 +28,7 @@ void tn__run_say_what(const tn_run *r) {
     fflush(stdout);
 }
 
-/* Where the ranks are others, each has batches of the size that it had. */
+/* With another number of ranks, each has batches of the size that it had. */
 static void say_batch(const tn_loader *l, int64_t before) {
     int64_t now = l ? tn_loader_options_of(l).batch * tn_loader_sampler(l).parts : 0;
     if (now > 0 && before > 0 && now != before) {
@@ -46,12 +46,12 @@ void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_
         return;
     }
     if (!found) {
-        printf("there is no checkpoint in %s to go on from: beginning anew\n", r->options.out);
+        printf("there is no checkpoint in %s to continue from: starting over\n", r->options.out);
     } else {
-        printf("going on after step %lld of %s\n", (long long)c->step, r->options.out);
+        printf("continuing after step %lld of %s\n", (long long)c->step, r->options.out);
     }
     if (found && c->schedule && c->optim && steps_before > 0 && steps_before < c->schedule->steps) {
-        printf("the schedule has %lld steps instead of %lld: the learning rate goes on from %.3g "
+        printf("the schedule has %lld steps instead of %lld: the learning rate continues from %.3g "
                "with %.3g\n",
                (long long)c->schedule->steps, (long long)steps_before, tn_optim_lr(c->optim),
                tn_schedule_at(*c->schedule, c->step));
@@ -64,7 +64,7 @@ void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_
 
 void tn__run_say_refused(const tn_run *r) {
     if (r->first_rank) {
-        fprintf(stderr, "%s has a run: --resume goes on with it, --overwrite begins anew\n",
+        fprintf(stderr, "%s has a run: --resume continues it, --overwrite starts over\n",
                 r->options.out);
     }
 }
@@ -136,7 +136,7 @@ void tn__run_picture(tn_run *r) {
         tn_curve curves[CURVES];
         char mean[64];
         tn_plot plot = plot_of(r, curves, mean, sizeof(mean));
-        /* what goes wrong is raised, and ends the run */
+        /* errors are raised, and end the run */
         r->drawn = tn_plot_svg(&plot, r->picture) == TN_OK;
     }
 }
@@ -153,14 +153,14 @@ void tn_run_draw(tn_run *r, FILE *file) {
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-static void say_how_to_go_on(const tn_run *r) {
+static void say_how_to_continue(const tn_run *r) {
     printf("stopped after step %lld of %lld and saved; ", (long long)r->parts.step,
            (long long)r->options.steps);
-    char *command = tn__command_to_go_on(r->ranks);
+    char *command = tn__command_to_continue(r->ranks);
     if (command) {
-        printf("to go on:\n    %s\n", command);
+        printf("to continue:\n    %s\n", command);
     } else {
-        printf("the same command with --resume goes on\n");
+        printf("the same command with --resume continues\n");
     }
     free(command);
 }
@@ -194,7 +194,7 @@ void tn__run_say_end(tn_run *r) {
                (long long)r->early.patience);
     }
     if (r->stopped && !tn_run_done(r)) {
-        say_how_to_go_on(r);
+        say_how_to_continue(r);
     } else {
         say_what_was(r);
     }

@@ -1,10 +1,10 @@
-/* Those who watch a run: functions that are called at its events, stopping early, and the best
- * weights as files.
+/* Callbacks of a run: functions that are called at its events, stopping early, and the best weights
+ * as files.
  *
- * What was measured is in the history, which goes on with the run; so whether a value is the best,
- * and how long it has got no better, is asked of the history and kept nowhere else: a run that was
- * killed and goes on decides as one that was not. The first rank has the history. It decides, and
- * the others hear of it.
+ * What was measured is in the history, which continues with the run; so whether a value is the
+ * best, and how long it has not improved, is computed from the history and kept nowhere else: a run
+ * that was killed and continues decides as one that was not. The first rank has the history. It
+ * decides, and the others learn of it.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -122,7 +122,7 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
     if (!r->early_name) {
         return TN_ENOMEM;
     }
-    if (!r->refused) { /* it may have been so before this process began */
+    if (!r->refused) { /* this may have happened before this process began */
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }
     return tn_error();
@@ -173,8 +173,8 @@ static int64_t place_of(const tn_run *r, int64_t step) {
     return place_among(r, step, INT64_MAX);
 }
 
-/* Whether a step is among the best, or was so at a checkpoint: a run that is killed goes on from
- * there, and knows nothing of what was better later. The last one may not be written yet. */
+/* Whether a step is among the best, or was so at a checkpoint: a run that is killed continues from
+ * there, and does not know what was better later. The last one may not be written yet. */
 static bool is_kept(const tn_run *r, int64_t step) {
     const int64_t until[] = {INT64_MAX, r->saved, r->saved_before};
     bool kept = false;
@@ -222,10 +222,10 @@ static void keep_best(tn_run *r) {
     if (written) {
         tn__run_clear_best(r);
     }
-    tn__run_any_rank(r, false); /* an error is heard of by all */
+    tn__run_any_rank(r, false); /* all ranks learn of an error */
 }
 
-/* Rank 0 finds it in the history; the others hear of it. */
+/* Rank 0 finds it in the history; the others learn of it. */
 char *tn_run_best(tn_run *r) {
     if (!r || !r->best_name || tn__pending()) {
         tn__raise(TN_EVALUE, "run_best", "the run keeps no best weights");

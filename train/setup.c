@@ -1,5 +1,5 @@
-/* Where and how a program computes, by options: device, threads, precision, and how the model lies
- * on the ranks. */
+/* Where and how a program computes, by options: device, threads, precision, and how the model is
+ * spread over the ranks. */
 #include "core/error.h"
 #include "train/options.h"
 
@@ -70,7 +70,7 @@ static bool block_recomputes(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-/* In place of the model's own, which computes in the dtype of its weights. */
+/* Replaces the model's own, which computes in the dtype of its weights. */
 static void set_precision(void *m, int precision) {
     if (precision != TN_SETUP_F32) {
         tn_precision policy = tn_precision_defaults();

@@ -1,10 +1,10 @@
-/* Ending a loop after a whole step when somebody presses Ctrl-C. */
+/* Ending a loop after a whole step when Ctrl-C is pressed. */
 #include "tern/train.h"
 
 #include <signal.h>
 #include <string.h>
 
-static volatile sig_atomic_t asked; /* the signal; 0: nobody has */
+static volatile sig_atomic_t asked; /* the signal; 0: none */
 
 static void stop_ask(int signal_number) {
     asked = signal_number;

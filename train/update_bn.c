@@ -1,4 +1,4 @@
-/* Running statistics for weights that were never trained with: an average's, as a rule. */
+/* Running statistics for weights that were never trained with: usually an average's. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "tern/train.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The batch norms of a model, and what they were told of their running statistics. */
+/* The batch norms of a model, and their settings for running statistics. */
 typedef struct norm_list {
     tn_batch_norm_layer **layers; /* [count] */
     bool *cumulative;             /* [count] */
@@ -25,8 +25,8 @@ static bool count_norm(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-/* Its statistics begin anew, and are means of all batches. */
-static bool begin_anew(tn_module *m, const char *path, void *user) {
+/* Its statistics start over, and are means of all batches. */
+static bool reset_statistics(tn_module *m, const char *path, void *user) {
     norm_list *list = user;
     tn_batch_norm_layer *layer = norm_of(m);
     if (layer) {
@@ -55,7 +55,7 @@ tn_status tn_update_bn(tn_loader *loader, void *m) {
     }
     TN_NO_GRAD;
     bool was_training = ((tn_module *)m)->training;
-    tn_module_each_module(m, begin_anew, &list);
+    tn_module_each_module(m, reset_statistics, &list);
     tn_module_train(m, true);
     tn_batch b;
     if (tn_loader_where(loader).index == tn_loader_batches(loader)) {

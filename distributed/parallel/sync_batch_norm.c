@@ -1,4 +1,4 @@
-/* Batch norm over all ranks: the sums behind its statistics are over a group.
+/* Batch norm over all ranks: the sums after its statistics are over a group.
  *
  * Sums are the differentiable all-reduce, so each rank's gradient has the part that the statistics
  * of the others have in it. Ranks may have different numbers of samples: these are summed too.

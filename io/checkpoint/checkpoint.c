@@ -1,6 +1,6 @@
-/* Checkpoints: one safetensors file with everything that a run needs to go on. Tensors are
- * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata
- * (io/checkpoint/metadata.c). Loading reads and checks everything into a plan, then applies it.
+/* Checkpoints: one safetensors file with everything that a run needs to continue. Tensors are
+ * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata (io/metadata.c).
+ * Loading reads and checks everything into a plan, then applies it.
  */
 #include "io/checkpoint/checkpoint.h"
 
@@ -54,8 +54,8 @@ char *tn__checkpoint_file(const char *path, size_t *bytes, const char *operation
     return f ? tn__read_whole(path, bytes, operation) : NULL;
 }
 
-/* Read once and as a whole: what is applied is what the digest was right for, whatever happens to
- * the file meanwhile. */
+/* Read once and as a whole: what is applied is what the digest was checked on, even if the file
+ * changes in between. */
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     static const char operation[] = "checkpoint_load";
     if (!c) {

@@ -1,5 +1,5 @@
-/* Loading a checkpoint in its two halves, for those who have to agree in between: ranks, of which
- * none may load what another refuses.
+/* Loading a checkpoint in its two halves, for callers that have to agree in between: ranks, of
+ * which none may load what another refuses.
  *
  *     tn__checkpoint_plan p = {0};
  *     if (tn__checkpoint_plan_make(&p, &c, &from, false, true, "load") && ...) {
@@ -13,7 +13,7 @@
 #include "io/checkpoint/metadata.h"
 #include "io/state.h"
 
-/* What was read and found right. */
+/* What was read and checked. */
 typedef struct tn__checkpoint_plan {
     tn__metadata_plan metadata;
     tn__state state;
@@ -27,7 +27,8 @@ bool tn__checkpoint_plan_make(tn__checkpoint_plan *p, tn_checkpoint *c, const tn
 void tn__checkpoint_apply(tn__checkpoint_plan *p);
 
 /* The whole file; the caller frees. NULL after raising: also when its header and its size say that
- * it is no checkpoint. Then nothing more is read, since it may be anything and larger than memory.
+ * it is not a checkpoint. Then nothing more is read, since it may be anything and larger than
+ * memory.
  */
 char *tn__checkpoint_file(const char *path, size_t *bytes, const char *operation);
 

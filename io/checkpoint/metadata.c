@@ -1,4 +1,4 @@
-/* What a checkpoint says of its run beside tensors, as texts by key (metadata.h):
+/* What a checkpoint says of its run besides tensors, as texts by key (metadata.h):
  *
  *     format          tern-checkpoint-1
  *     step, note      as given
@@ -100,7 +100,7 @@ static const tn_field average_fields[] = {
     {0},
 };
 
-/* A schedule, and whether it is of the kinds that say no more. */
+/* A schedule, and whether it is of the kinds that have no more. */
 typedef struct schedule_options {
     tn_schedule s;
     bool plain;
@@ -319,8 +319,8 @@ static bool put_average(const sink *s, const tn_average *a) {
            put_options(s, "average.options", average_text(a, s->operation));
 }
 
-/* A pass whose end is still to be told has not ended: its place is the next one's beginning all the
- * same, which batches of any size have. */
+/* A pass whose end is still to be reported has not ended: its place is the next one's beginning
+ * nevertheless, which batches of any size have. */
 static bool put_loader(const sink *s, const tn_loader *l) {
     tn_loader_place place = tn_loader_where(l);
     int64_t epochs = tn_loader_options_of(l).epochs, ended = epochs ? place.epoch / epochs : 0;
@@ -396,7 +396,7 @@ static const char *newer_text(const plan *p, const char *key) {
 }
 
 /* Compares and frees `mine`; NULL: making it has raised. Without the key in the file nothing is
- * compared. A run goes on with all options as they were; weights that are only used, with those
+ * compared. A run continues with all options as they were; weights that are only used, with those
  * that they compute with. */
 static bool compare_with(plan *p, const char *key, const char *where, char *mine) {
     const char *theirs = mine ? newer_text(p, key) : NULL;
@@ -462,7 +462,7 @@ static bool read_optim(plan *p) {
     return compare_with(p, "optim.options", kind, optim_text(c->optim, p->operation));
 }
 
-/* The file's numbers of steps, if that is all that is another in it. */
+/* The file's numbers of steps, if nothing else in it differs. */
 static bool steps_alone(const plan *p, const tn_schedule *now, const char *theirs,
                         schedule_options *before) {
     tn__differences none = {.path = p->path, .operation = p->operation, .quiet = true};
@@ -525,14 +525,14 @@ static void convert_place(plan *p, int64_t batch, int64_t parts) {
     place->index = index < (double)batches ? (int64_t)index : batches - 1;
 }
 
-/* The data in the file are the program's. One rank looks, the one that has saved: what the others
- * have may be shares of their own. */
+/* Whether the data in the file are the program's. Only the rank that has saved checks: the others
+ * may have shares of their own. */
 static bool compare_data(plan *p) {
     return p->differences.quiet || compare_with(p, "loader.data", "the data",
                                                 data_text(p->checkpoint->loader, p->operation));
 }
 
-/* Older files begin with "KIND of SIZE", which is no name and value. */
+/* Older files begin with "KIND of SIZE", which is not a name and value. */
 static bool compare_loader(plan *p) {
     char *mine = loader_text(p->checkpoint->loader, p->operation);
     const char *theirs = tn__labels_get(p->labels, "loader"), *of = strstr(theirs, " of ");
@@ -560,8 +560,8 @@ static bool read_passes(plan *p, int64_t *done) {
     return (!overflow && *done >= 0) || refuse_text(p, key);
 }
 
-/* Whether the loader has the place. Other data may have shorter epochs: then this one begins
- * anew. */
+/* Whether the loader has the place. Other data may have shorter epochs: then this one starts
+ * over. */
 static bool place_fits(plan *p) {
     const tn_loader *l = p->checkpoint->loader;
     int64_t epochs = tn_loader_options_of(l).epochs, done;
@@ -579,7 +579,7 @@ static bool place_fits(plan *p) {
     }
     tn_loader_place end = {.epoch = p->place.epoch - 1, .index = tn_loader_batches(l)};
     if (epochs && done == epochs && tn_loader_has(l, end)) {
-        p->place = end; /* which is still to be told */
+        p->place = end; /* which is still to be reported */
         return true;
     }
     return (tn_loader_has(l, p->place) && p->place.index < tn_loader_batches(l)) ||
@@ -676,7 +676,7 @@ bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels 
                 .differences = {
                     .path = path,
                     .operation = operation,
-                    .hint = " (--resume-anyway, tn_checkpoint.other_run: to go on all the same)",
+                    .hint = " (--resume-anyway, tn_checkpoint.other_run: to continue nevertheless)",
                     .warn = c->other_run,
                     .quiet = !first}};
     tn__plain_numbers numbers = tn__plain_numbers_begin();

@@ -1,4 +1,4 @@
-/* What a checkpoint says of its run beside tensors: texts by key, made from the members of a
+/* What a checkpoint says of its run besides tensors: texts by key, made from the members of a
  * tn_checkpoint, and read back. Reading has two halves, as for tensors (io/state.h): the first
  * checks and compares everything and changes nothing, the second cannot fail.
  *
@@ -21,7 +21,7 @@ typedef bool tn__metadata_put(void *user, const char *key, const char *value);
 bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metadata_put *put,
                         void *user);
 
-/* What was read and found right, before anything changes. */
+/* What was read and checked, before anything changes. */
 typedef struct tn__metadata_plan {
     tn_checkpoint *checkpoint; /* the program's */
     const tn__labels *labels;  /* the file's, */

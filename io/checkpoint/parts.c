@@ -1,5 +1,5 @@
-/* Reading the index of a checkpoint in parts, and what it tells of (parts.h). */
-#include "io/checkpoint/parts.h"
+/* Reading the index of a checkpoint in parts, and the files that it lists (parts.h). */
+#include "io/parts.h"
 
 #include "core/error.h"
 #include "core/folder.h"
@@ -52,7 +52,7 @@ static bool get_dims(const tn__json *list, tn_dims *dims) {
     return true;
 }
 
-/* False: it is no layout of `whole`. */
+/* False: it is not a layout of `whole`. */
 static bool get_layout(const tn__json *object, const tn_dims *whole, tn_layout *l) {
     static const char *const keys[] = {"dim", "pieces", "slice", "slices", "start", "length"};
     int64_t number[6];
@@ -182,7 +182,7 @@ static bool read_tensors(tn__index *ix, const tn__json *tensors) {
     if (!tensors || tensors->kind != TN__JSON_OBJECT) {
         return index_bad(ix, "has no tensors");
     }
-    size_t most = tensors->values / 9 + 1; /* so many has a piece; one that is none ends it */
+    size_t most = tensors->values / 9 + 1; /* a piece has so many values; an invalid one ends it */
     ix->tensors = tn__calloc_for(tensors->count, sizeof(*ix->tensors), ix->operation);
     ix->pieces = tn__calloc_for(most, sizeof(*ix->pieces), ix->operation);
     if (!ix->tensors || !ix->pieces) {
@@ -236,7 +236,7 @@ tn__index *tn__index_read(const char *folder, char *text, size_t bytes, const ch
     return ix;
 }
 
-/* Its size is looked at first: it may be anything. */
+/* Its size is checked first: it may be anything. */
 char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
     struct stat about;
     char *path = tn__folder_path(folder, TN__INDEX_NAME, operation), *text = NULL;

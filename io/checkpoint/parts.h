@@ -11,10 +11,10 @@
  *          …]}, …}}
  *
  * The digest is XXH3's of the file with '0' in its place; a piece has its own, so that a rank reads
- * the pieces which meet its own and no more.
+ * only the pieces that overlap its own.
  *
- * An index is believed as little as any file: names of files are made here, layouts are checked,
- * and what is read must fit them exactly.
+ * An index is trusted as little as any file: names of files are made here, layouts are checked, and
+ * what is read must fit them exactly.
  */
 #ifndef TERN_IO_CHECKPOINT_PARTS_H
 #define TERN_IO_CHECKPOINT_PARTS_H
@@ -74,7 +74,7 @@ void tn__index_file(int rank, char *text, size_t room);
 /* The text of folder/index.json; the caller frees. NULL after raising. */
 char *tn__index_text(const char *folder, size_t *bytes, const char *operation);
 
-/* From `bytes` of text that stood in folder/index.json. NULL after raising TN_EFORMAT, TN_ENOMEM.
+/* From `bytes` of text from folder/index.json. NULL after raising TN_EFORMAT, TN_ENOMEM.
  */
 TN_API tn__index *tn__index_read(const char *folder, char *text, size_t bytes,
                                  const char *operation);

@@ -140,7 +140,7 @@ static bool read_head(head *h) {
     }
     skip_blanks(h);
     return (h->seen[0] && h->seen[1] && h->seen[2] && h->at == h->end) ||
-           head_fails(h, "a key is missing, or something stands behind it");
+           head_fails(h, "a key is missing, or something follows it");
 }
 
 /* ---- Elements -------------------------------------------------------------------------------- */
@@ -311,8 +311,8 @@ size_t tn__npy_head(const tn_tensor *t, unsigned char *to, const char *what,
         name = same ? elements[i].name : NULL;
     }
     if (!name) {
-        tn__raise(TN_EDTYPE, operation, "%s is %s, which NumPy has not (tn_cast to f32 does)", what,
-                  tn_dtype_name(dtype));
+        tn__raise(TN_EDTYPE, operation, "%s is %s, which NumPy does not have (tn_cast to f32 does)",
+                  what, tn_dtype_name(dtype));
         return 0;
     }
     char *text = (char *)to + 10;
@@ -324,7 +324,7 @@ size_t tn__npy_head(const tn_tensor *t, unsigned char *to, const char *what,
                          (long long)tn_size(t, i));
     }
     used += snprintf(text + used, room - (size_t)used, "%s), }", tn_ndim(t) == 1 ? "," : "");
-    while ((used + 11) % 64) { /* so that elements lie well */
+    while ((used + 11) % 64) { /* so that elements are aligned */
         text[used++] = ' ';
     }
     text[used++] = '\n';

@@ -1,36 +1,36 @@
-/* One array of NumPy's, as it lies in a .npy file or in an archive. */
+/* One NumPy array, as in a .npy file or in an archive. */
 #ifndef TERN_IO_NPY_ARRAY_H
 #define TERN_IO_NPY_ARRAY_H
 
 #include "tern/tensor.h"
 
-/* What stands before an array's elements. */
+/* The header before an array's elements. */
 typedef struct tn__npy_about {
     tn_dims dims;
     tn_dtype dtype; /* ours */
     size_t begin;   /* of the elements, in bytes */
-    size_t each;    /* bytes of an element as it lies there */
+    size_t each;    /* bytes of an element in the file */
     bool sign, big, fortran;
 } tn__npy_about;
 
-/* How many bytes stand before the elements, by the first TN__NPY_FIRST of them (all of them, when
+/* How many bytes are before the elements, by the first TN__NPY_FIRST of them (all of them, when
  * there are fewer than that in all). 0 after raising. */
 enum { TN__NPY_FIRST = 12 };
 size_t tn__npy_before(const unsigned char *at, size_t all, const char *what, const char *operation);
 
-/* What these bytes say of an array that has `all`. False after raising; too when the elements are
+/* What these bytes say of an array that has `all`. False after raising; also when the elements are
  * more or fewer than the rest. */
 bool tn__npy_look(const unsigned char *at, size_t before, size_t all, tn__npy_about *a,
                   const char *what, const char *operation);
 
-/* Elements as they lie there, `count` of them, to ours. */
+/* Converts `count` elements of the file to ours. */
 void tn__npy_convert(const tn__npy_about *a, const unsigned char *from, size_t count, void *to);
 
 /* The array in these bytes, all of them; `what` names it in errors. Inert after raising. */
 tn_tensor *tn__npy_read(const unsigned char *at, size_t bytes, const char *what,
                         const char *operation);
 
-/* What stands before the elements: at most TN__NPY_HEAD bytes. 0 after raising TN_EDTYPE. */
+/* Writes the header before the elements: at most TN__NPY_HEAD bytes. 0 after raising TN_EDTYPE. */
 enum { TN__NPY_HEAD = 320 };
 size_t tn__npy_head(const tn_tensor *t, unsigned char *head, const char *what,
                     const char *operation);

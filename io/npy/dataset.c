@@ -2,7 +2,7 @@
  * an archive, which are in memory.
  *
  * Nothing is mapped (core/reader.h says why): a row is one read, which the system answers from its
- * cache, and a file that is cut short later is an error instead of a signal.
+ * cache, and a file that is truncated later is an error instead of a signal.
  */
 #include "core/digest.h"
 #include "core/error.h"
@@ -42,7 +42,7 @@ static void close_array(array *a) {
     }
 }
 
-/* What stands before the elements, to a->about. */
+/* Reads the header before the elements into a->about. */
 static bool read_about(array *a) {
     const tn__reader *r = &a->reader;
     unsigned char first[TN__NPY_FIRST] = {0};
@@ -69,7 +69,7 @@ static bool check_shape(array *a) {
     tn_dims dims = a->about.dims;
     if (dims.ndim == 0 || (a->about.fortran && dims.ndim > 1)) {
         tn__raise(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s", a->path,
-                  dims.ndim ? "has its columns one behind the other (fortran_order): its rows are "
+                  dims.ndim ? "has its columns one after the other (fortran_order): its rows are "
                               "in no one place; numpy.ascontiguousarray makes them so"
                             : "has no dimensions: its first should count the examples");
         return false;

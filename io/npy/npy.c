@@ -1,6 +1,6 @@
 /* Files of one array, and archives of several: ZIP (PKWARE's APPNOTE.TXT), as NumPy writes it.
  *
- * The contents of an archive are listed at its end, and that list is believed alone: of what stands
+ * The contents of an archive are listed at its end, and only that list is used: of the header
  * before an array only its length is read. Sizes of 4 GiB and more (ZIP64) are read, not written.
  */
 #include "tern/npy.h"
@@ -69,7 +69,7 @@ typedef struct npz_entry {
     char *name;
     unsigned flags, method;
     uint32_t check;
-    uint64_t packed, bytes, at; /* at: of what stands before it */
+    uint64_t packed, bytes, at; /* at: of the header before it */
 } npz_entry;
 
 struct tn_npz {
@@ -92,7 +92,7 @@ static bool archive_fails(const tn_npz *f, const char *what) {
     return false;
 }
 
-/* The bytes from `at` on; false after raising, too where they are not in the file. */
+/* The bytes from `at` on; false after raising, also if they are not in the file. */
 static bool read_part(const tn_npz *f, uint64_t at, void *to, size_t bytes) {
     if (at > f->reader.bytes || bytes > f->reader.bytes - at) {
         return archive_fails(f, "it says of places beyond its end");

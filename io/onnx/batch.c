@@ -3,7 +3,7 @@
  * Of these the nodes must be the same, and the constants too, but for lists of integers, sizes
  * mostly, that grow by the same amount for each row more: such a list is computed in the file, from
  * the size of an input: fixed + batch each. That is right for any size where it is for three of
- * them, unless the forward looks at the size and takes another way. What else differs is an error.
+ * them, unless the forward branches on the size. What else differs is an error.
  */
 #include "io/onnx/graph.h"
 
@@ -108,7 +108,7 @@ bool tn__onnx_vary(tn__onnx *g, tn__onnx *larger, tn__onnx *largest, int64_t bat
     for (int i = 0; i < g->output_count; i++) {
         mark_sizes(&g->values[g->outputs[i] - 1], &larger->values[larger->outputs[i] - 1], batch);
     }
-    tn__buffer nodes = g->nodes; /* behind those that are made here */
+    tn__buffer nodes = g->nodes; /* after those that are made here */
     g->nodes = (tn__buffer){0};
     g->operation = "batch";
     int rows = batch_size(g);

@@ -8,7 +8,7 @@
  *     }
  *
  * A value is a number from 1 on; 0 is an absent one. After a failure an error is pending, and the
- * calls go on without harm: who writes the file looks.
+ * calls continue without harm: the writer of the file checks.
  */
 #ifndef TERN_IO_ONNX_GRAPH_H
 #define TERN_IO_ONNX_GRAPH_H
@@ -54,7 +54,7 @@ typedef struct tn__onnx_rule {
     const char *operation; /* as in ops/list.h */
     void (*put)(tn__onnx *g, const tn_op_call *c, const char *type);
     const char *type; /* ONNX's name, where the function serves several */
-    /* Whether it can say this call; NULL: any. Otherwise the operation is opened. */
+    /* Whether it can express this call; NULL: any. Otherwise the operation is opened. */
     bool (*fits)(const tn_op_call *c);
 } tn__onnx_rule;
 
@@ -66,9 +66,9 @@ extern const tn__onnx_rule tn__onnx_elementwise[], tn__onnx_reduce[], tn__onnx_s
 
 /* Adds one; takes no reference. name: copied, or NULL: it gets one. 0 after raising. */
 int tn__onnx_value_add(tn__onnx *g, tn__onnx_kind kind, tn_tensor *tensor, const char *name);
-/* The one that stands for a tensor; 0: none does. */
+/* The value of a tensor; 0: none. */
 int tn__onnx_known(const tn__onnx *g, const tn_tensor *t);
-/* Whether it is a part of an input or a result that no operation made: what it is cannot be said.
+/* Whether it is a part of an input or a result that no operation made: it cannot be expressed.
  */
 bool tn__onnx_hidden(const tn__onnx *g, const tn_tensor *t);
 

@@ -4,7 +4,7 @@
 #include "tern/ops.h"
 
 /* A vector is a matrix of one row or column here: onnxruntime, when it joins a transposition with
- * the product, transposes wrongly beside a vector. */
+ * the product, transposes wrongly next to a vector. */
 static void put_matmul(tn__onnx *g, const tn_op_call *c, const char *type) {
     int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
     bool row = tn_ndim(c->in[0]) == 1, column = tn_ndim(c->in[1]) == 1;

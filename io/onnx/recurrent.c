@@ -63,7 +63,7 @@ static void direction_attributes(tn__onnx *g, const tn_op_call *c, const char *t
         tn__onnx_text(g, "direction", "reverse");
     }
     if (strcmp(type, "GRU") == 0) {
-        tn__onnx_int(g, "linear_before_reset", 1); /* the reset gate stands where PyTorch's does */
+        tn__onnx_int(g, "linear_before_reset", 1); /* the reset gate is where PyTorch's is */
     } else if (strcmp(type, "RNN") == 0 && tn__arg_whole(c, "relu")) {
         tn__onnx_texts(g, "activations", "Relu");
     }
@@ -97,7 +97,7 @@ static void put_recurrent(tn__onnx *g, const tn_op_call *c, const char *type) {
     }
 }
 
-/* Nothing to run over is nothing that runtimes take. */
+/* Runtimes do not take empty sequences. */
 static bool has_elements(const tn_op_call *c) {
     return tn_count(c->in[TN__RNN_X]) > 0;
 }

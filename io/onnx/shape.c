@@ -81,7 +81,7 @@ static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* (before, behind) of the last dimension first, to all begins and then all ends. */
+/* (before, after) of the last dimension first, to all begins and then all ends. */
 static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn_dims pads = tn__arg_dims(c, "pads");
     int ndim = tn_ndim(c->in[0]);

@@ -18,8 +18,8 @@ static tn_dims last_numbers(const tn_op_call *c, const char *field) {
     return tn_dims_from(n, all.size + (all.ndim > n ? all.ndim - n : 0));
 }
 
-/* Begins a node of either kind; `behind`: the padding at the ends. */
-static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, tn_dims behind) {
+/* Begins a node of either kind; `after`: the padding at the ends. */
+static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, tn_dims after) {
     int weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2);
     int y = TN__NODE(g, type, x, weight, bias);
     tn_dims stride = last_numbers(c, "kernel.stride"),
@@ -28,7 +28,7 @@ static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, 
     int64_t pads[2 * TN_MAX_DIMS];
     for (int i = 0; i < padding.ndim; i++) {
         pads[i] = padding.size[i];
-        pads[padding.ndim + i] = behind.size[i];
+        pads[padding.ndim + i] = after.size[i];
     }
     tn__onnx_ints(g, "strides", stride.size, stride.ndim);
     tn__onnx_ints(g, "dilations", dilation.size, dilation.ndim);
@@ -39,25 +39,25 @@ static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, 
 
 /* The padding at the ends of a convolution: that at the beginnings, unless its size is given and
  * asks for another, as PyTorch's padding="same" does for an even kernel. */
-static tn_dims padding_behind(const tn_op_call *c) {
+static tn_dims padding_after(const tn_op_call *c) {
     tn_dims stride = last_numbers(c, "kernel.stride"),
             dilation = last_numbers(c, "kernel.dilation"),
-            behind = last_numbers(c, "kernel.padding");
-    for (int i = 0; i < behind.ndim; i++) {
+            after = last_numbers(c, "kernel.padding");
+    for (int i = 0; i < after.ndim; i++) {
         int64_t in = tn_size(c->in[0], 2 + i), out = tn_size(c->out[0], 2 + i);
         int64_t span = dilation.size[i] * (tn_size(c->in[1], 2 + i) - 1) + 1;
-        if ((in + 2 * behind.size[i] - span) / stride.size[i] + 1 != out) {
-            behind.size[i] = (out - 1) * stride.size[i] + span - in - behind.size[i];
+        if ((in + 2 * after.size[i] - span) / stride.size[i] + 1 != out) {
+            after.size[i] = (out - 1) * stride.size[i] + span - in - after.size[i];
         }
     }
-    return behind;
+    return after;
 }
 
 /* As the gradient of a transposed convolution it may end before x does. */
 static bool conv_fits(const tn_op_call *c) {
-    tn_dims behind = padding_behind(c);
-    for (int i = 0; i < behind.ndim; i++) {
-        if (behind.size[i] < 0) {
+    tn_dims after = padding_after(c);
+    for (int i = 0; i < after.ndim; i++) {
+        if (after.size[i] < 0) {
             return false;
         }
     }
@@ -65,7 +65,7 @@ static bool conv_fits(const tn_op_call *c) {
 }
 
 static void put_conv(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn__onnx_give(g, c, 0, conv_node(g, c, type, tn__onnx_in(g, c, 0), padding_behind(c)));
+    tn__onnx_give(g, c, 0, conv_node(g, c, type, tn__onnx_in(g, c, 0), padding_after(c)));
 }
 
 /* How much larger the result is than the other numbers make it: as the gradient of a convolution it
@@ -82,17 +82,17 @@ static tn_dims output_padding(const tn_op_call *c) {
     return more;
 }
 
-/* A larger result at an end is less of the padding that is cut off there, then zeros behind x, and
+/* A larger result at an end is less of the padding that is cut off there, then zeros after x, and
  * what is left of one more step: output_padding, which some runtimes want below the stride. */
 static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims more = output_padding(c), behind = last_numbers(c, "kernel.padding"),
+    tn_dims more = output_padding(c), after = last_numbers(c, "kernel.padding"),
             stride = last_numbers(c, "kernel.stride");
     int64_t zeros[2 * TN_MAX_DIMS] = {0};
     int ndim = tn_ndim(c->in[0]), x = tn__onnx_in(g, c, 0);
     bool longer = false;
     for (int i = 0; i < more.ndim; i++) {
-        int64_t less = more.size[i] < behind.size[i] ? more.size[i] : behind.size[i];
-        behind.size[i] -= less;
+        int64_t less = more.size[i] < after.size[i] ? more.size[i] : after.size[i];
+        after.size[i] -= less;
         zeros[ndim + 2 + i] = (more.size[i] - less) / stride.size[i];
         more.size[i] = (more.size[i] - less) % stride.size[i];
         longer = longer || zeros[ndim + 2 + i] > 0;
@@ -100,7 +100,7 @@ static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *typ
     if (longer) {
         x = TN__NODE(g, "Pad", x, tn__onnx_wholes(g, zeros, 2 * ndim));
     }
-    int y = conv_node(g, c, type, x, behind);
+    int y = conv_node(g, c, type, x, after);
     tn__onnx_ints(g, "output_padding", more.size, more.ndim);
     tn__onnx_give(g, c, 0, y);
 }
@@ -132,7 +132,7 @@ static bool has_places(const tn_op_call *c) {
 }
 
 /* Adaptive windows of several widths as lists: of each window (out) its elements, up to the widest,
- * the last one again and again, and what each counts in a mean. */
+ * the last one repeated, and the weight of each in a mean. */
 static void list_windows(const tn__pool_args *a, int k, int64_t widest, tn_tensor *places,
                          tn_tensor *shares) {
     int64_t *place = tn_data_mut(places);
@@ -191,9 +191,9 @@ static void pool_pads(const tn__pool_args *a, int64_t *pads) {
     for (int i = 0; i < a->spatial; i++) {
         int k = POOL_SPATIAL - a->spatial + i;
         int64_t reach = (a->out[k] - 1) * a->stride[k] + a->dilation[k] * (a->kernel[k] - 1) + 1;
-        int64_t behind = reach - a->in[k] - a->padding[k];
+        int64_t after = reach - a->in[k] - a->padding[k];
         pads[i] = a->padding[k];
-        pads[a->spatial + i] = behind > 0 ? behind : 0;
+        pads[a->spatial + i] = after > 0 ? after : 0;
     }
 }
 

@@ -34,10 +34,10 @@ static void put_check(unsigned char *to, const void *data, size_t bytes) {
 }
 
 void tn__record_frame(const void *data, size_t bytes, unsigned char before[TN__RECORD_BEFORE],
-                      unsigned char behind[TN__RECORD_BEHIND]) {
+                      unsigned char after[TN__RECORD_AFTER]) {
     for (int i = 0; i < 8; i++) {
         before[i] = (unsigned char)((uint64_t)bytes >> 8 * i);
     }
     put_check(before + 8, before, 8);
-    put_check(behind, data, bytes);
+    put_check(after, data, bytes);
 }

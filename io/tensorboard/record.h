@@ -12,10 +12,10 @@
 /* CRC-32C (Castagnoli): 0xe3069283 of "123456789". */
 TN_API uint32_t tn__crc32c(const void *data, size_t bytes);
 
-enum { TN__RECORD_BEFORE = 12, TN__RECORD_BEHIND = 4 };
+enum { TN__RECORD_BEFORE = 12, TN__RECORD_AFTER = 4 };
 
-/* What stands before and behind these bytes. */
+/* What comes before and after these bytes. */
 void tn__record_frame(const void *data, size_t bytes, unsigned char before[TN__RECORD_BEFORE],
-                      unsigned char behind[TN__RECORD_BEHIND]);
+                      unsigned char after[TN__RECORD_AFTER]);
 
 #endif

@@ -43,21 +43,21 @@ struct tn_summary_writer {
 
 /* Appends the event as a record; takes it. */
 static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char *operation) {
-    unsigned char before[TN__RECORD_BEFORE], behind[TN__RECORD_BEHIND];
+    unsigned char before[TN__RECORD_BEFORE], after[TN__RECORD_AFTER];
     tn_status status = TN_OK;
     if (event->failed) {
         status = tn__raise(TN_ENOMEM, operation, "no memory for an event");
     } else {
-        tn__record_frame(event->at, event->bytes, before, behind);
+        tn__record_frame(event->at, event->bytes, before, after);
         struct iovec parts[] = {
-            {before, sizeof(before)}, {event->at, event->bytes}, {behind, sizeof(behind)}};
-        ssize_t all = (ssize_t)(sizeof(before) + event->bytes + sizeof(behind));
-        errno = ENOSPC; /* what a write means that puts less */
+            {before, sizeof(before)}, {event->at, event->bytes}, {after, sizeof(after)}};
+        ssize_t all = (ssize_t)(sizeof(before) + event->bytes + sizeof(after));
+        errno = ENOSPC; /* what a short write means */
         if (writev(w->fd, parts, 3) == all) {
             w->bytes += all;
         } else {
             status = tn__raise(TN_EIO, operation, "%s: %s", w->path, strerror(errno));
-            if (ftruncate(w->fd, w->bytes) != 0) { /* half a record would hide all behind it */
+            if (ftruncate(w->fd, w->bytes) != 0) { /* half a record would hide all after it */
                 close(w->fd);
                 w->fd = -1;
             }

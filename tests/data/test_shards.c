@@ -368,7 +368,7 @@ static void test_wrong_pairs(void **state) {
                  {4, 9, "version 9"},
                  {-16, 7, "pair 0 should be between tokens 0 and 7 of 6"},
                  {-16, 0, "pair 0 should be between tokens 0 and 0"},
-                 {-9, 0xff, "pair 0 should lie"}};
+                 {-9, 0xff, "pair 0 should be"}};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         write_pairs("w");
         const char *path = temp_path("w_000000.bin");

@@ -297,7 +297,7 @@ static void test_weights(void **state) {
 
     before = tn_copy(tn_detach(bare.weight));
     assert_int_equal(tn_load(&bare, path), TN_EMISMATCH);
-    assert_error(TN_EMISMATCH, "has \"bias\", which the program has not");
+    assert_error(TN_EMISMATCH, "has \"bias\", which the program does not have");
     assert_true(tn_equal(before, tn_detach(bare.weight)));
     assert_int_equal(tn_save(&bare, path), TN_OK);
     before = tn_copy(tn_detach(a.weight));

@@ -38,7 +38,7 @@ static void arrays_there_and_back(void **state) {
         }
     }
     assert_int_equal(tn_npy_save(path, tn_ones(TN_DIMS(2), TN_BF16)), TN_EDTYPE);
-    assert_error(TN_EDTYPE, "is bf16, which NumPy has not");
+    assert_error(TN_EDTYPE, "is bf16, which NumPy does not have");
     assert_int_equal(tn_npy_save("/nowhere/at/all.npy", tn_ones(TN_DIMS(2), TN_F32)), TN_EIO);
     assert_error(TN_EIO, "/nowhere/at/all.npy");
     assert_int_equal(tn_npy_save(path, NULL), TN_EVALUE);
@@ -101,7 +101,7 @@ static void headers_that_are_wrong(void **state) {
         {"{'descr': '<f4', 'fortran_order': False}", "a key is missing", 4, TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': 0, 'shape': ()}", "at byte 44: fortran_order", 4,
          TN_EFORMAT},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2)} x", "something stands behind", 8,
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2)} x", "something follows", 8,
          TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", "a size is missing", 8,
          TN_EFORMAT},
@@ -266,7 +266,7 @@ static void rows_that_are_not_there(void **state) {
                                   "'shape': (2, 2), }     \n0123456789abcdef";
     temp_write(temp_path("x.npy"), fortran, 10 + 64 + 16);
     assert_null(open_rows());
-    assert_error(TN_EUNSUPPORTED, "x.npy has its columns one behind the other");
+    assert_error(TN_EUNSUPPORTED, "x.npy has its columns one after the other");
 }
 
 static void other_rows_are_noticed(void **state) {

@@ -606,7 +606,7 @@ static void arguments(void **state) {
         assert_int_equal(tn_generate(&m, p.of, -1, o, &got), TN_EVALUE);
         assert_error(TN_EVALUE, "-1 prompts");
         assert_int_equal(tn_generate(&m, p.of, 1, o, NULL), TN_EVALUE);
-        assert_error(TN_EVALUE, "room for them");
+        assert_error(TN_EVALUE, "results at");
         assert_int_equal(tn_generate(NULL, p.of, 1, o, &got), TN_EVALUE);
         assert_error(TN_EVALUE, "NULL");
         expect_no_caches(&m);

@@ -855,7 +855,7 @@ static void load_surplus(tn_group *world, void *user) {
     c.generator = &generator;
     c.other_run = true; /* all else is the same */
     must(tn_saver_load(saver, &c, &found) == TN_EMISMATCH && !found);
-    must(strstr(tn_error_message(), "which the program has not"));
+    must(strstr(tn_error_message(), "which the program does not have"));
     tn_error_clear();
     c.partial = true;
     must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 8);

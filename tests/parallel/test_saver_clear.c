@@ -18,7 +18,7 @@ static void leave_checkpoints(tn_saver *s, tn_linear *m, const char *folder, boo
     }
 }
 
-static void begins_anew(tn_group *world, void *user) {
+static void starts_over(tn_group *world, void *user) {
     const char *folder = user;
     tn_linear m;
     tn_linear_init(&m, 2, 3, tn_linear_defaults());
@@ -37,13 +37,13 @@ static void begins_anew(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-static void test_begins_anew(void **state) {
+static void test_starts_over(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         char name[16], path[600];
         snprintf(name, sizeof(name), "run%d", ranks);
         const char *folder = temp_path(name);
-        run_ok(ranks, begins_anew, (void *)folder);
+        run_ok(ranks, starts_over, (void *)folder);
         snprintf(path, sizeof(path), "%s/weights.safetensors", folder);
         assert_int_equal(access(path, F_OK), 0);
         unlink(path);
@@ -70,6 +70,6 @@ static void test_cannot_clear(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(test_begins_anew), TEST(test_cannot_clear)};
+    const struct CMUnitTest tests[] = {TEST(test_starts_over), TEST(test_cannot_clear)};
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }

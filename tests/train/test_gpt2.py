@@ -52,11 +52,11 @@ def overwriting(folder, program, out):
     first = run(folder, program())
     check("1 rank " in first and "1 threads" not in first and "0x" not in first, first)
     before = files(folder / out)
-    says("--resume goes on with it, --overwrite begins anew", run(folder, program(), 64))
+    says("--resume continues it, --overwrite starts over", run(folder, program(), 64))
     refused = run(folder, [tern, "run", "-n", "2", "--max-restarts", "1", *program()], 64)  # and does not start again
     check("[0] " + out in refused and "[1] " not in refused, refused)
     check(files(folder / out) == before, "a refused run has changed files")
-    says("going on after step 6 of " + out, run(folder, program("--resume")))
+    says("continuing after step 6 of " + out, run(folder, program("--resume")))
     run(folder, program("--overwrite"))
     check(files(folder / out) == before, "--overwrite does not begin anew")
     other = run(folder, program("--resume", "--lr", "1e-4"), 1)
@@ -88,10 +88,10 @@ def interrupted(folder, program, out):
     output, done = stopped(folder, program("--overwrite", steps=1000000), out, signal.SIGINT)
     for _ in range(2):  # the line with --resume gives itself
         before, line = output.splitlines()[-2:]
-        check(f"stopped after step {done} of 1000000 and saved; to go on:" in before, output)
+        check(f"stopped after step {done} of 1000000 and saved; to continue:" in before, output)
         check(line.startswith("    ") and "--resume" in line and "--over" not in line, output)
         output, later = stopped(folder, ["sh", "-c", "exec " + line.strip()], out, signal.SIGTERM, done + 1)
-        says(f"going on after step {done} of {out}", output)
+        says(f"continuing after step {done} of {out}", output)
         done = later
 
 
@@ -130,7 +130,7 @@ def quoted(folder):
         says(f"after step {done} of 1000000 and saved", output)
     secret = ["--token", "0123456789abcdef0123456789abcdef"]
     output, done = stopped(folder, [*start, *secret, *gpt2("--over", steps=1000000, out=out)], out, signal.SIGTERM)
-    check("saved; the same command with --resume goes on" in output and secret[1] not in output, output)
+    check("saved; the same command with --resume continues" in output and secret[1] not in output, output)
     shutil.rmtree(folder / out)
 
 
@@ -154,10 +154,10 @@ def options(folder):
         output = run(folder, gpt2(*wrong, out="none"), 64)
         check(told in output and "Try `11_gpt2 --help'" in output, f"not {told!r}: {output}")
     says("--data PATTERN is missing", run(folder, [programs / "11_gpt2"], 64))
-    says("--resume goes on and --overwrite begins anew: one of them", run(folder, gpt2("-r", "--overwrite", out="none"), 1))
+    says("--resume continues and --overwrite starts over: one of them", run(folder, gpt2("-r", "--overwrite", out="none"), 1))
     check(not (folder / "none").exists(), "refused options have made a folder")
     output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
-    for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run goes on (1000)", "(needed)",
+    for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run continues (1000)", "(needed)",
                  "of --init: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
                  "--peak=TFLOPS"):
         says(told, output)
@@ -205,7 +205,7 @@ def begun(folder):
     check(losses(folder, "all")[0] < 5.3, "--init on two ranks")
     end = files(folder / "cut")
     shutil.rmtree(folder / "cut/step-000006")
-    says("going on after step 3", run(folder, [*many, "--out", "cut", "--shard", "all", "--resume"]))
+    says("continuing after step 3", run(folder, [*many, "--out", "cut", "--shard", "all", "--resume"]))
     check(files(folder / "cut") == end, "going on after --init")
     size = [a for a in command if a not in ("--context", "16")] # the folder's model has one
     run(folder, [*size, "--steps", "1", "--out", "size"])
@@ -251,11 +251,11 @@ def beside(folder):
         for more in ([], ["--resume"], ["--overwrite"]):
             said = run(folder, gpt2(*more, out="busy", steps=1000000), 1)
             says("another job runs in busy: it holds busy/lock", said)
-            check("going on" not in said, said)
+            check("continuing" not in said, said)
         check(first.poll() is None, (folder / "log").read_text())
         first.send_signal(signal.SIGKILL if ranks == 1 else signal.SIGTERM)
         first.wait(timeout=120)
-        says("going on after step", run(folder, gpt2("--resume-anyway", out="busy", steps=1)))
+        says("continuing after step", run(folder, gpt2("--resume-anyway", out="busy", steps=1)))
 
 
 def diverged(folder):
@@ -364,7 +364,7 @@ def no_checkpoint(folder, program, out):
         shutil.rmtree(path)
     (folder / out / "checkpoint.safetensors").unlink(missing_ok=True)
     output = run(folder, program("--resume"))
-    check("there is no " in output and "to go on from: beginning anew" in output, output)
+    check("there is no " in output and "to continue from: starting over" in output, output)
 
 
 def text(folder):
@@ -379,7 +379,7 @@ def damaged(folder):
     index.write_text(index.read_text()[:-9])
     says("index.json", run(folder, gpt2("--resume"), 1))
     run(folder, gpt2("--overwrite"))
-    says("going on after step 6", run(folder, gpt2("--resume")))
+    says("continuing after step 6", run(folder, gpt2("--resume")))
 
 
 def losses(folder, out):
@@ -428,13 +428,13 @@ def resumed_in_parts(folder):
         shutil.copytree(folder / "parts", folder / copy)
     run(folder, [tern, "convert", "file", "--to", "file/checkpoint.safetensors"])
     shutil.rmtree(folder / "file/step-000003")
-    says("going on after step 3 of parts", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="parts")))
+    says("continuing after step 3 of parts", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="parts")))
     check(files(folder / "parts") == last, "going on in parts gives other bits")
     alone = run(folder, gpt2(*many, "--resume", out="alone"))
-    says("going on after step 3 of alone", alone)
+    says("continuing after step 3 of alone", alone)
     says("a batch of all ranks has 2 examples instead of 4", alone)
     check(close(losses(folder, "alone"), end), "going on alone")
-    says("going on after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
+    says("continuing after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
     check(losses(folder, "file") == end, "going on from one file")
 
 

@@ -189,7 +189,7 @@ static void test_what_is_missing(void **state) {
     for (int i = 0; i < 17; i++) {
         temp_write(path, bad[i], strlen(bad[i]));
         assert_null(tn_history_open(path, 2));
-        assert_error(TN_EFORMAT, "and the run goes on at step 2");
+        assert_error(TN_EFORMAT, "and the run continues at step 2");
         expect_file(path, bad[i]);
     }
     assert_null(tn_history_open(temp_path("none.csv"), 2));

@@ -55,7 +55,7 @@ def killed(folder, ranks, kills, seed):
 def restarted(folder, whole):
     """What the launcher starts again continues by itself, though it was told to start over."""
     done = run(folder, 2, "--overwrite", program=mortal, restarts=1, TERN_TEST_KILL_AT="150", TERN_TEST_KILL_RANK="0")
-    check(done.returncode == 0 and "going on after step" in done.stdout, f"{done.stdout}{done.stderr}")
+    check(done.returncode == 0 and "continuing after step" in done.stdout, f"{done.stdout}{done.stderr}")
     check(outcome(folder) == outcome(whole), "another outcome after a restart")
 
 

@@ -232,8 +232,8 @@ static void goes_on(void **state) {
             assert_int_equal(p.status, 0);
             assert_int_equal(p.steps, stop ? STEPS - 1 - at : STEPS - at);
             char said[600];
-            snprintf(said, sizeof(said), "going on after step %d of %s", (int)(stop ? at + 1 : at),
-                     out);
+            snprintf(said, sizeof(said), "continuing after step %d of %s",
+                     (int)(stop ? at + 1 : at), out);
             assert_non_null(strstr(text, said));
             same_end(out, whole, STEPS);
         }
@@ -302,8 +302,7 @@ static void refuses_to_overwrite(void **state) {
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 64);
         assert_int_equal(p.steps, 0);
-        assert_non_null(
-            strstr(text, "has a run: --resume goes on with it, --overwrite begins anew"));
+        assert_non_null(strstr(text, "has a run: --resume continues it, --overwrite starts over"));
         p.options.overwrite = true;
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 0);
@@ -358,8 +357,9 @@ static void becomes_longer(void **state) {
     program_said(&p, text, sizeof(text));
     assert_int_equal(p.status, 0);
     assert_int_equal(p.steps, 4);
-    assert_non_null(strstr(text, "the schedule has 8 steps instead of 4: the learning rate goes on "
-                                 "from 0.0325 with 0.065"));
+    assert_non_null(strstr(text,
+                           "the schedule has 8 steps instead of 4: the learning rate continues "
+                           "from 0.0325 with 0.065"));
     tn_history *h = tn_history_open(path_in(out, "loss.csv"), 8);
     tn_schedule longer = tn_schedule_cosine(0.1, 0.01, 1, 8);
     for (int64_t step = 4; step < 8; step++) {
@@ -442,7 +442,7 @@ static void stops_at_a_nan(void **state) {
     p.leave_at = 1; /* saved at the end */
     quiet_run(&p);
     assert_int_equal(p.status, EX_DATAERR);
-    assert_error(TN_EVALUE, "infinite; there is no checkpoint to go on from in /");
+    assert_error(TN_EVALUE, "infinite; there is no checkpoint to continue from in /");
     assert_false(is_there(out, "step-000001"));
 }
 

@@ -66,7 +66,7 @@ with tempfile.TemporaryDirectory() as top:
         out, err = running.communicate(timeout=300)
         check(running.returncode == (-signal.SIGKILL if signal_number == signal.SIGKILL else 128 + signal.SIGTERM),
               f"status {running.returncode}: {out}{err}")
-        check(signal_number == signal.SIGKILL or "the same command goes on" in out, out + err)
+        check(signal_number == signal.SIGKILL or "the same command continues" in out, out + err)
         check("The best" not in out, f"it has trained on behind the search: {out}{err}")
     before = values(cut)
     out, err = start(cut, "--processes", "2").communicate(timeout=300)
@@ -87,7 +87,7 @@ with tempfile.TemporaryDirectory() as top:
     trace = pathlib.Path(top) / "trace.json"
     done = subprocess.run([ill, folder, "2"], text=True, capture_output=True, timeout=300, check=False,
                           env=dict(os.environ, OMP_NUM_THREADS="1", TERN_PROFILE=str(trace)))
-    check(done.returncode == 0 and "trial 0 has failed behind its value" in done.stdout, done.stdout + done.stderr)
+    check(done.returncode == 0 and "trial 0 has failed after its value" in done.stdout, done.stdout + done.stderr)
     check([row["text"] for row in table(folder)] == TEXTS, (folder / "trials.csv").read_text())
     check(all(text in done.stdout for text in TEXTS), done.stdout)
     for i in range(4):

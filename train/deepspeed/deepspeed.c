@@ -2,9 +2,9 @@
  * (file.c reads it), and the step that belongs to it.
  *
  *     backward   loss / accumulation, times the loss scale; while micro-batches are still to come
- *                nothing travels, unless gradients are in parts: then there is no room for whole
- * ones step       after the last of them: the learning rate, the norm, the optimiser, the loss
- * scale
+ *                nothing is sent, unless gradients are in parts: then there is no memory for whole
+ *                ones
+ *     step       after the last of them: the learning rate, the norm, the optimiser, the loss scale
  *
  * The same calls written out by hand give the same bits.
  */
@@ -112,7 +112,7 @@ static void make_optim(tn_deepspeed *d) {
     }
 }
 
-/* In bf16 the scale is 1, and what is left is that a step whose gradients overflowed is skipped. */
+/* In bf16 the scale is 1, and all that remains is to skip a step whose gradients overflowed. */
 static void make_scaler(tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
     tn_scaler_options o = tn_scaler_defaults();
@@ -151,7 +151,7 @@ tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
         tn_optim_set_lr(d->optim, tn_deepspeed_lr(d));
         return d;
     }
-    if (!alike) { /* what is wrong with the file all have found; of this they know nothing */
+    if (!alike) { /* all ranks have found what is wrong with the file, but not this */
         tn_group_abort(world, tn_error_message());
     }
     tn_deepspeed_free(d);
@@ -206,7 +206,7 @@ tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
 
 /* DeepSpeed's rule for the loss scale. It falls when overflows have used up the hysteresis, and
  * grows when `window` steps and one more went without, and then after every `window`; tn_scaler
- * counts them. One that the file has set stays as it is. */
+ * counts them. One that the file has set stays fixed. */
 static tn_status adjust_scale(tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
     double before = tn_scaler_where(d->scaler).scale, least = f->fp16.least;

@@ -1,9 +1,8 @@
 /* The keys of DeepSpeed's file, as tables (keys.h), and what they mean together.
  *
  * Names and defaults are those of DeepSpeed 0.19 (deepspeed.ai/docs/config-json). A key is read, or
- * changes nothing here (TN__KEY_IDLE), or is refused: one that would make another run of it, and
- * that Tern has nothing for, must be off (TN__KEY_OFF) or at the value that it has here
- * (TN__KEY_FIXED).
+ * changes nothing here (TN__KEY_IDLE), or is refused: one that would change the run, and that Tern
+ * does not have, must be off (TN__KEY_OFF) or at the value that it has here (TN__KEY_FIXED).
  */
 #include "train/deepspeed/file.h"
 
@@ -271,7 +270,7 @@ static const tn__key file_keys[] = {
     END,
 };
 
-/* NaN, 0 and -1: not said, where that means more than one value. */
+/* NaN, 0 and -1: not given, where no one value means that. */
 static const tn__ds_file defaults = {
     .clipping = 1,
     .optimizer = {.kind = -1,
@@ -287,7 +286,7 @@ static const tn__ds_file defaults = {
 
 /* ---- What the keys mean together ------------------------------------------------------------- */
 
-/* What is not said follows from the rest; false after raising. */
+/* What is not given follows from the rest; false after raising. */
 static bool settle_batch(tn__ds_file *f, const tn__keys *k, int ranks) {
     if (!f->batch && !f->micro_batch) {
         tn__raise(TN_EVALUE, k->operation,
@@ -315,7 +314,7 @@ static bool settle_batch(tn__ds_file *f, const tn__keys *k, int ranks) {
     return true;
 }
 
-/* torch's AdamW decays where it is not told, DeepSpeed's own does not. */
+/* torch's AdamW decays by default, DeepSpeed's own does not. */
 static bool settle_optimizer(tn__ds_file *f, const tn__keys *k) {
     bool adamw = f->optimizer.kind == TN__DS_ADAMW ||
                  (f->optimizer.kind == TN__DS_ADAM && f->optimizer.adam_w_mode);

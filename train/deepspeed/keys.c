@@ -17,7 +17,7 @@ typedef struct reader {
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-/* What a file says, or a part of a message: short, and nothing that a terminal obeys. */
+/* What a file says, or a part of a message: short, and without control sequences. */
 typedef struct quote {
     char text[160];
 } quote;
@@ -67,7 +67,7 @@ static quote words_quote(const char *const *words) {
     return q;
 }
 
-/* What should have stood there. */
+/* What should have been there. */
 static quote wanted_quote(const tn__key *key) {
     static const char *const of_kind[] = {
         [TN__KEY_SWITCH] = "true or false", [TN__KEY_COUNT] = "a whole number",
@@ -240,7 +240,7 @@ static bool read_value(reader *r, const tn__key *key, const tn__json *value) {
         return key->kind != TN__KEY_IDLE || note_idle(r);
     }
     if (value->kind == TN__JSON_TEXT && strcmp(value->text, "auto") == 0) {
-        return refuse_value(r, value, "the value itself: nobody here fills it in");
+        return refuse_value(r, value, "the value itself: nothing here fills it in");
     }
     switch (key->kind) {
     case TN__KEY_SWITCH:

@@ -6,12 +6,12 @@
  *         {.name = "fused", .kind = TN__KEY_IDLE},
  *         {.name = NULL},
  *     };
- *     settings s = {.lr = 1e-3};       // what is not in the file stays, and so does what is null
+ *     settings s = {.lr = 1e-3};       // what is missing in the file or null stays
  *     tn__keys k = {.operation = "sgd", .file = path};
  *     if (!tn__keys_read(&k, text, bytes, keys, &s)) { … }
  *
- * A key that is not in the table, a value that does not fit and a key that is there twice are
- * errors that name the file, the path ("optimizer.params.lr") and the value.
+ * A key that is not in the table, a value that does not fit and a duplicate key are errors that
+ * name the file, the path ("optimizer.params.lr") and the value.
  */
 #ifndef TERN_TRAIN_DEEPSPEED_KEYS_H
 #define TERN_TRAIN_DEEPSPEED_KEYS_H
@@ -50,7 +50,7 @@ typedef struct tn__keys {
     char idle[1024];              /* paths, ", " between */
 } tn__keys;
 
-/* False after raising: TN_EFORMAT (no JSON), TN_EVALUE, TN_EUNSUPPORTED, TN_ENOMEM. */
+/* False after raising: TN_EFORMAT (not JSON), TN_EVALUE, TN_EUNSUPPORTED, TN_ENOMEM. */
 bool tn__keys_read(tn__keys *k, const char *text, size_t bytes, const tn__key *keys,
                    void *settings);
 

@@ -21,7 +21,7 @@ typedef struct choices {
     tn__rows rows;
     tn__questions questions;
     int64_t context;
-    double best[SCORES];    /* of the question at hand: the lowest cost, */
+    double best[SCORES];    /* of the current question: the lowest cost, */
     int64_t chosen[SCORES]; /* and which ending has it; -1: none */
     int64_t right[SCORES];  /* questions answered so */
 } choices;

@@ -1,9 +1,9 @@
 /* Rows of tokens through a model, shared among ranks (evaluate.h).
  *
  * Work goes in rounds: in round k rank r has batch k N + r of N ranks, and after each round the
- * costs of all its rows are gathered, so that no rank waits long for another, whatever it was
- * given. Where the last round has fewer batches than ranks, those without one do the last batch
- * again and nobody takes the result: a model in parts must be called by all of its ranks.
+ * costs of all its rows are gathered, so that no rank waits long for another. If the last round has
+ * fewer batches than ranks, those without one do the last batch again and the result is dropped: a
+ * model in parts must be called by all of its ranks.
  */
 #include "train/evaluate/evaluate.h"
 
@@ -41,7 +41,7 @@ static int64_t rows_in(const evaluation *e, int64_t number) {
     return left < e->batch ? left : e->batch;
 }
 
-/* Room for `rows` rows as long as the longest of the batch, whose length it returns; 0 after
+/* Memory for `rows` rows as long as the longest of the batch, whose length it returns; 0 after
  * raising. */
 static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
     int64_t T = 1, elements;
@@ -59,7 +59,7 @@ static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
     return T;
 }
 
-/* Fills x and y (rows, T), with what counts for nothing behind a row's end. */
+/* Fills x and y (rows, T), with ignored values after a row's end. */
 static tn_status read_batch(evaluation *e, int64_t first, int64_t rows, int64_t T) {
     for (int64_t i = 0; i < rows; i++) {
         int64_t *x = e->x + i * T, *y = e->y + i * T;
@@ -76,7 +76,7 @@ static tn_status read_batch(evaluation *e, int64_t first, int64_t rows, int64_t 
 
 /* -log p of every target, (rows, T), f32 on the CPU; inert after an error. */
 static tn_tensor *target_nats(evaluation *e, int64_t rows, int64_t T) {
-    TN_SCOPE; /* the logits, which are large, end with it */
+    TN_SCOPE; /* the logits, which are large, are freed with it */
     tn_tensor *x = tn_from_data(e->x, TN_DIMS(rows, T), TN_I64);
     tn_tensor *y = tn_from_data(e->y, TN_DIMS(rows, T), TN_I64);
     tn_tensor *nats = tn_cross_entropy(tn_call(e->model, x), y, TN_NONE);
@@ -127,7 +127,7 @@ static tn_status do_batch(evaluation *e, int64_t number) {
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-/* Hands on what the rows of the round's batches cost, those of rank 0 first. */
+/* Passes on what the rows of the round's batches cost, those of rank 0 first. */
 static void take_round(evaluation *e, int64_t first_batch, const tn__row_cost *all) {
     double targets = e->targets;
     int ranks = tn_group_size(e->group);

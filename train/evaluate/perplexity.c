@@ -38,7 +38,7 @@ static void window_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {
     sum->bytes += cost->bytes;
 }
 
-/* How many bytes of text each token stands for; NULL after raising. */
+/* How many bytes of text each token is; NULL after raising. */
 static int32_t *count_text_bytes(const tn_tokenizer *t, int64_t vocab) {
     int32_t *counts = tn__calloc_for((size_t)vocab, sizeof(*counts), operation);
     if (!counts) {

@@ -1,6 +1,6 @@
-/* Questions with endings to choose from, read from JSON lines (questions.h). A line is
- * believed as little as any other file: what is wrong with it is said with its number. */
-#include "train/evaluate/questions.h"
+/* Questions with endings to choose from, read from JSON lines (evaluate_questions.h). A line is
+ * trusted as little as any other file: errors name its number. */
+#include "train/evaluate_questions.h"
 
 #include "core/error.h"
 #include "core/json.h"
@@ -63,7 +63,7 @@ static int64_t count_characters(const tn__json *value) {
 static bool add_ending(const reading *r, const tn__json *value) {
     tn__questions *q = r->q;
     if (value->kind != TN__JSON_TEXT || value->bytes == 0) {
-        return refuse_line(r, "an ending is no text, or an empty one");
+        return refuse_line(r, "an ending is not a text, or an empty one");
     }
     if (!tn__grow(&q->endings, q->ending_count + 1, &q->ending_room, sizeof(*q->endings),
                   operation)) {

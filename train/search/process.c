@@ -1,10 +1,10 @@
 /* Trials as processes: this program again, with the same arguments, and the trial's number in the
- * environment. So a trial may use threads and devices, crash, and be killed, and the search goes
- * on.
+ * environment. So a trial may use threads and devices, crash, and be killed, and the search
+ * continues.
  *
  * When a search is killed, its trials are asked to stop, and may still save when it is started
- * again. So each holds its folder with a lock of POSIX's, which is the process's own: what it has
- * started does not hold it, and it goes with the process.
+ * again. So each locks its folder with a POSIX lock, which belongs to the process: its children do
+ * not hold it, and it ends with the process.
  */
 #define _GNU_SOURCE
 #include "core/buffer.h"
@@ -57,7 +57,7 @@ bool tn__search_hold(tn_search *s) {
             return false;
         }
     }
-    return s->held >= 0; /* some file systems have no locks: then there is nobody to be seen */
+    return s->held >= 0; /* some file systems have no locks: then others cannot be seen */
 }
 
 void tn__search_leave(tn_search *s) {
@@ -105,8 +105,8 @@ static bool is_variable(const char *entry, const char *name) {
     return strncmp(entry, name, length) == 0 && entry[length] == '=';
 }
 
-/* TERN_PROFILE names a file, where it does, that all processes would write: each has it in its own
- * folder. NULL: no file, or after raising. */
+/* If TERN_PROFILE names a file all processes would write it: each has it in its own folder. NULL:
+ * no file, or after raising. */
 static char *make_profile(const char *folder) {
     const char *wish = getenv("TERN_PROFILE");
     if (!wish || !strstr(wish, ".json")) {

@@ -1,11 +1,12 @@
-/* Who goes on: successive halving (ASHA; Li et al. 2018, arXiv:1810.05934), whatever ends first.
+/* Which trials continue: successive halving (ASHA; Li et al. 2018, arXiv:1810.05934), whichever
+ * trial ends first.
  *
  * Each rung has its trials in an order: the first all of them by number, each other one as they
- * were promoted to it. A rung is decided along this order: once the first k have values, the best
- * k / factor of these go on, for each k in turn. A trial that ends early waits to be counted, and
- * one that has failed is passed over. So the promotions follow from the values alone, for any
- * number of processes and after a kill; and with ASHA nobody waits for a rung to be full: while the
- * next of an order still trains, those run that were promoted before, and new trials begin.
+ * were promoted to it. A rung is decided along this order: once the first k have values, the best k
+ * / factor of these continue, for each k in turn. A trial that ends early waits to be counted, and
+ * one that has failed is skipped. So the promotions follow from the values alone, for any number of
+ * processes and after a kill; and with ASHA no trial waits for a rung to be full: while the next of
+ * an order still trains, those run that were promoted before, and new trials begin.
  */
 #include "core/error.h"
 #include "core/memory.h"

@@ -1,16 +1,16 @@
 /* A search: which trial is next, and what is known of each.
  *
- * A trial's values are drawn from the seed and its number alone, and what it has reached lies in
- * its folder, a file for each rung: value-000090. So there is nothing else to keep: a search that
- * was killed reads the folders, and goes on.
+ * A trial's values are drawn from the seed and its number alone, and its results are in its folder,
+ * a file for each rung: value-000090. So there is nothing else to keep: a search that was killed
+ * reads the folders, and continues.
  *
  *     FOLDER/search.txt                    what is searched; another search is refused
  *     FOLDER/trials.csv                    the table at the end
  *     FOLDER/trial-0007/values.txt         its values, for people
  *     FOLDER/trial-0007/value-000090       what it was worth after 90 steps
- *     FOLDER/trial-0007/output.txt         what its process has said
+ *     FOLDER/trial-0007/output.txt         what its process has printed
  *
- * Which trials go on to the next rung is in rungs.c.
+ * search_rungs.c decides which trials continue to the next rung.
  */
 #include "train/search/search.h"
 
@@ -256,14 +256,14 @@ static void say_trial(const tn_search *s, int64_t trial, bool well) {
                (long long)s->rungs[t->rungs - 1].steps, t->values[t->rungs - 1], with);
     }
     if (!t->failed && !well) {
-        printf("trial %lld has failed behind its value (%s/trial-%04lld/output.txt)\n",
+        printf("trial %lld has failed after its value (%s/trial-%04lld/output.txt)\n",
                (long long)trial, s->out, (long long)trial);
     }
     free(text);
     fflush(stdout);
 }
 
-/* Runs what is left in processes, until all have ended. */
+/* Runs the remaining trials in processes, until all have ended. */
 static void run_processes(tn_search *s) {
     while (!tn__pending() && !s->stopped) {
         int64_t trial = s->worker_count < s->options.processes ? tn__search_choose_next(s) : -1;

@@ -1,8 +1,8 @@
-/* The inside of a search: search.c is its course and what it knows, rungs.c which trial is
- * next, space.c what is searched, process.c how trials become processes,
- * table.c the end. */
-#ifndef TERN_TRAIN_SEARCH_SEARCH_H
-#define TERN_TRAIN_SEARCH_SEARCH_H
+/* The inside of a search: search.c is its loop and its state, search_rungs.c which trial is next,
+ * search_space.c what is searched, search_process.c how trials become processes, search_table.c the
+ * end. */
+#ifndef TERN_TRAIN_SEARCH_H
+#define TERN_TRAIN_SEARCH_H
 
 #include "tern/train.h"
 
@@ -50,7 +50,7 @@ typedef struct tn__rung {
     int64_t counted;  /* so many of the order are decided on */
     tn__ranked *best; /* [ranked]: those of them that have a value, the best first */
     int64_t ranked;
-    bool *promoted; /* [trial_count]: which have gone on */
+    bool *promoted; /* [trial_count]: which were promoted */
 } tn__rung;
 
 /* A process that runs a trial. */
@@ -85,8 +85,8 @@ bool tn__search_start(tn_search *s, int64_t trial);
 int64_t tn__search_wait(tn_search *s, bool *well);
 /* Ends all that run, and waits for them. */
 void tn__search_stop(tn_search *s);
-/* What the environment says of the trial that this process was started for; false: none. Those that
- * this process starts are not told. */
+/* What the environment says of the trial that this process was started for; false: none. Removes it
+ * for those that this process starts. */
 bool tn__search_told(int64_t *trial, int64_t *rung);
 /* Waits until no other process has the trial in s->folder, and has it then: until the process ends,
  * or tn__search_leave. False after raising, or when the process was asked to stop. */

@@ -74,7 +74,7 @@ static tn_status add_choices(tn_search *s, const char *name, tn__searched list, 
     }
     list.choices = tn__malloc((size_t)list.count * size);
     if (!list.choices) {
-        s->space_count--; /* it has no place to be set in */
+        s->space_count--; /* there is no variable to set */
         return tn__raise(TN_ENOMEM, "search", "no memory for %d choices", list.count);
     }
     memcpy(list.choices, choices, (size_t)list.count * size);
@@ -113,7 +113,7 @@ static void draw_choice(const tn__searched *v, int64_t at, tn__setting *setting)
     }
 }
 
-/* In [low, high), wherever rounding has taken it. */
+/* In [low, high), despite rounding. */
 static double within_range(double value, double low, double high) {
     return value < low ? low : value < high ? value : nextafter(high, low);
 }

@@ -65,7 +65,7 @@ static void put_trial(table *t, const tn_search *s, int64_t trial, int64_t place
     end_row(t);
 }
 
-/* Those that came furthest first, and of these the best; of those for people the first of them. */
+/* Those that got furthest first, and of these the best; for people only the first of them. */
 static void put_table(const tn_search *s, tn__file *csv) {
     table t = {.csv = csv, .row.operation = "search"};
     int64_t place = 0, count;
@@ -116,7 +116,7 @@ int tn_search_end(tn_search *s) {
     }
     bool child = s->child, stopped = s->stopped || (child && tn_stop_asked());
     if (!child && stopped) {
-        printf("stopped; the same command goes on\n");
+        printf("stopped; the same command continues\n");
     } else if (!child && !tn__pending() && any_value(s)) {
         end_search(s);
     }

@@ -13,7 +13,7 @@ static double round_step(double rough) {
 
 static tn__axis axis_of(double low, double high, int ticks) {
     double middle = low / 2 + high / 2, least = fmax(fabs(middle) * 1e-9, 1e-300);
-    if (!(high - low > least)) { /* one value, or as good as one */
+    if (!(high - low > least)) { /* one value, or nearly so */
         double around = fabs(middle) > 1e-290 ? fabs(middle) * 0.1 : 1;
         low = middle - around;
         high = middle + around;

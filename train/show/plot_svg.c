@@ -16,7 +16,7 @@ static const char *const colours[] = {"#2a6fbb", "#d9622b", "#3a9a5b",
                                       "#8a5bb5", "#b8860b", "#c23b4e"};
 enum { COLOURS = 6 };
 
-/* Text as it may stand in XML; what is not a character becomes '?'. */
+/* Text as it may be in XML; what is not a character becomes '?'. */
 static void put_text(tn__file *out, const char *text) {
     size_t bytes = text ? strlen(text) : 0;
     for (size_t at = 0; at < bytes;) {
@@ -76,7 +76,7 @@ static void put_stroke(tn__file *out, const stroke *s, bool *down) {
         tn__file_print(out, "L%.1f %.1fL%.1f %.1fL%.1f %.1f", s->x, s->low, s->x, s->high, s->x,
                        s->last);
     } else if (!*down) {
-        /* a point that stands alone is drawn as a round cap */
+        /* a single point is drawn as a round cap */
         tn__file_print(out, "L%.1f %.1f", s->x, s->first);
     }
     *down = true;

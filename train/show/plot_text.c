@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Columns of a line before the dots, and at least so many behind them, for half of a label. */
+/* Columns of a line before the dots, and at least so many after them, for half of a label. */
 enum { LABEL = 9, BEHIND = 5, LEAST_COLUMNS = 24, LEAST_ROWS = 6, MOST = 1000 };
 
 static const char *const colours[] = {"\033[36m", "\033[33m", "\033[35m",
@@ -76,7 +76,7 @@ static void print_cell(const canvas *c, int at, FILE *file) {
 static void print_rows(const canvas *c, const tn__axis *y, bool colour, FILE *file) {
     bool utf8 = c->down > 1;
     for (int row = 0; row < c->rows; row++) {
-        /* A row is labelled when a tick lies in it. */
+        /* A row is labelled when a tick is in it. */
         char label[32] = "";
         for (double tick = y->first; tick <= y->high + y->step * 1e-6; tick += y->step) {
             if (c->rows - 1 - dot_at(tick, y->low, y->high, c->rows) == row) {
@@ -136,7 +136,7 @@ static int make_room(const canvas *c, int used, int wide, FILE *file) {
     return used + wide;
 }
 
-/* The names of several curves stand in their colours, or behind their marks where dots are
+/* The names of several curves have their colours, or follow their marks where dots are
  * characters. */
 static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *file) {
     fprintf(file, "%*s%s", LABEL, "", plot->title ? plot->title : "");

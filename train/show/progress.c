@@ -150,7 +150,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     double time = tn__now();
     if (tn__grow(&p->times, p->count + 1, &p->room, sizeof(*p->times), NULL)) {
         p->times[p->count++] = (float)((time - p->last) * 1e3);
-    } /* the median goes without what has no room */
+    } /* the median is without those that do not fit */
     p->busy += time - p->last;
     p->last = time;
     p->done = step < INT64_MAX ? step + 1 : step;

@@ -26,7 +26,7 @@ int tn__terminal_columns(FILE *file) {
     return said > 0 ? said : 80;
 }
 
-/* One column for each character: a byte that does not go on with one. */
+/* One column for each character: a byte that does not continue one. */
 int tn__text_columns(const char *text) {
     int columns = 0;
     for (; text && *text; text++) {

@@ -1,4 +1,4 @@
-/* The plugin libtern_gloo.so: gloo's TCP connections behind the table of gloo.h. No exception
+/* The plugin libtern_gloo.so: gloo's TCP connections after the table of gloo.h. No exception
  * leaves this file.
  *
  * A wire is a gloo context: one connection ("pair") to every other rank, served by a thread of

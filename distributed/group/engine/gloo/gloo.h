@@ -1,6 +1,6 @@
 /* The engine "gloo": operations between hosts, made of messages between two ranks.
  *
- *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below,
+ *     gloo.cc      the plugin libtern_gloo.so: gloo's connections after the table below,
  *                  the one C++ file
  *     gloo.c       joining, waiting, failing, leaving
  *     ops.c   all_reduce and the others, made of messages
