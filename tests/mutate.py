@@ -330,7 +330,7 @@ MUTATIONS = [
     ("optim/plateau.c", "s->bad > p->patience", "s->bad >= p->patience", "the rate falls too early"),
     ("train/run.c", "o->resume || o->resume_anyway || tn_restart_count() > 0", "o->resume || o->resume_anyway", "what the launcher starts again begins anew"),
     ("train/history.c", "h->wider |= c != NULL;", "(void)c;", "a new column without a name in the head"),
-    ("io/metadata.c", "before.s.steps < c->schedule->steps && ", "", "a schedule may become shorter"),
+    ("io/checkpoint/metadata.c", "before.s.steps < c->schedule->steps && ", "", "a schedule may become shorter"),
     ("train/options.c", "if (!starts_over(line_words[i])) {", "{", "the line that goes on begins anew"),
     ("train/evaluate.c", "mine < last ? mine : last", "mine", "ranks without a share are not called"),
     ("train/evaluate.c", "all[r * e->batch + i]", "all[i]", "every rank's rows cost what rank 0's did"),

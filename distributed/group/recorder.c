@@ -1,8 +1,8 @@
 /* The flight recorder: what this process's groups did last, for finding out why a job hangs.
  *
- * A trace (profile/trace.h) of the last operations. On a time-out the group that failed writes it to a
- * file; on SIGUSR1 a thread does, which the signal handler wakes by sem_post, one of the few calls
- * it may make.
+ * A trace (profile/trace.h) of the last operations. On a time-out the group that failed writes it
+ * to a file; on SIGUSR1 a thread does, which the signal handler wakes by sem_post, one of the few
+ * calls it may make.
  */
 #include "core/error.h"
 #include "core/fork.h"

@@ -1,6 +1,6 @@
 /* Checkpoints: one safetensors file with everything that a run needs to continue. Tensors are
- * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata (io/metadata.c).
- * Loading reads and checks everything into a plan, then applies it.
+ * model.NAME, optim.NAME and average.NAME (io/state.c), the rest is metadata
+ * (io/checkpoint/metadata.c). Loading reads and checks everything into a plan, then applies it.
  */
 #include "io/checkpoint/checkpoint.h"
 

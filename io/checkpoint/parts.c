@@ -1,5 +1,5 @@
 /* Reading the index of a checkpoint in parts, and the files that it lists (parts.h). */
-#include "io/parts.h"
+#include "io/checkpoint/parts.h"
 
 #include "core/error.h"
 #include "core/folder.h"
