@@ -291,7 +291,7 @@ orders = {
     "bad_signs": words(start, "7 2 r 0 0", "8 1 f 0 1", "9 1 s 0 4", "10 1 x 0 0", "11 1 l 256 0", "-1 1 r 0 0", "12 1 r 0 -3"),
 }
 
-# ---- Files in DeepSpeed's format (train/deepspeed_file.h), after the number of ranks less 1 ------------------------------
+# ---- Files in DeepSpeed's format (train/deepspeed/file.h), after the number of ranks less 1 ------------------------------
 
 
 def settings(ranks, more, optimizer={"type": "Adam"}, **batch):

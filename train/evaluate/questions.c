@@ -1,6 +1,6 @@
-/* Questions with endings to choose from, read from JSON lines (evaluate_questions.h). A line is
+/* Questions with endings to choose from, read from JSON lines (questions.h). A line is
  * trusted as little as any other file: errors name its number. */
-#include "train/evaluate_questions.h"
+#include "train/evaluate/questions.h"
 
 #include "core/error.h"
 #include "core/json.h"

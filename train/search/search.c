@@ -10,7 +10,7 @@
  *     FOLDER/trial-0007/value-000090       what it was worth after 90 steps
  *     FOLDER/trial-0007/output.txt         what its process has printed
  *
- * search_rungs.c decides which trials continue to the next rung.
+ * rungs.c decides which trials continue to the next rung.
  */
 #include "train/search/search.h"
 

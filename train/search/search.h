@@ -1,8 +1,8 @@
-/* The inside of a search: search.c is its loop and its state, search_rungs.c which trial is next,
- * search_space.c what is searched, search_process.c how trials become processes, search_table.c the
+/* The inside of a search: search.c is its loop and its state, rungs.c which trial is next,
+ * space.c what is searched, process.c how trials become processes, table.c the
  * end. */
-#ifndef TERN_TRAIN_SEARCH_H
-#define TERN_TRAIN_SEARCH_H
+#ifndef TERN_TRAIN_SEARCH_SEARCH_H
+#define TERN_TRAIN_SEARCH_SEARCH_H
 
 #include "tern/train.h"
 
