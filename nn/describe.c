@@ -90,6 +90,8 @@ char *tn__module_describe(void *m, const char *operation) {
 
 /* ---- Reading prose --------------------------------------------------------------------------- */
 
+enum { LIST_MOST = 4096 }; /* bytes of a list that are read: none was longer than 3072 */
+
 typedef struct span {
     const char *at;
     size_t length;
@@ -130,6 +132,7 @@ static void copy_value(span from, char *at, size_t room) {
 
 /* Puts the items of "NAME VALUE, …". The value is what follows the last space. */
 static void put_items(tn__members *m, span list) {
+    list.length = list.length < LIST_MOST ? list.length : LIST_MOST;
     while (list.length) {
         char name[256], value[256];
         span whole = take_until(&list, ',');

@@ -40,14 +40,17 @@ void tn__member_name(tn__members *m, const char *name) {
     tn__buffer_text(m->to, ":");
 }
 
-/* The same; a name that the object already has gets a number. */
+/* The same; a name that the object already has gets a number. Those with lower ones come before. */
 static void put_name(tn__members *m, const char *name) {
     tn__buffer *to = m->to;
-    size_t before = to->bytes, at = before + (before > m->from + 1);
+    size_t before = to->bytes, at = before + (before > m->from + 1), from = m->from;
     tn__member_name(m, name);
-    for (int k = 2;
-         !to->failed && memmem(to->at + m->from, before - m->from, to->at + at, to->bytes - at);
-         k++) {
+    for (int k = 2; !to->failed; k++) {
+        const char *there = memmem(to->at + from, before - from, to->at + at, to->bytes - at);
+        if (!there) {
+            return;
+        }
+        from = (size_t)(there - to->at);
         to->bytes = at;
         put_string(to, name);
         to->bytes--; /* the quote */

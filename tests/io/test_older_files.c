@@ -246,12 +246,34 @@ static void test_older_models(void **state) {
     }
 }
 
+/* Names that are there again and again, as no version has written them. */
+static void test_endless_lists(void **state) {
+    (void)state;
+    TN_SCOPE;
+    enum { ITEMS = 200000 };
+    static const char head[] = ".: linear", item[] = ", a 1";
+    char *text = malloc(sizeof(head) + ITEMS * strlen(item));
+    const char *path = temp_path("endless");
+    char *end = stpcpy(text, head);
+    for (int i = 0; i < ITEMS; i++) {
+        end = stpcpy(end, item);
+    }
+    tn_linear *m = tn_linear_new(2, 2);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_safetensors_writer_add_metadata(w, "model", text);
+    tn_safetensors_writer_add(w, "weight", tn_zeros(TN_DIMS(2, 2), TN_F32));
+    tn_safetensors_writer_add(w, "bias", tn_zeros(TN_DIMS(2), TN_F32));
+    assert_int_equal(tn_safetensors_writer_save(w, path), TN_OK);
+    assert_int_equal(tn_load(m, path), TN_OK);
+    tn_module_free(m);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_older_checkpoints_load),
-        TEST(test_older_checkpoints_of_another_run),
-        TEST(test_older_values_are_named),
-        TEST(test_older_models),
+        TEST(test_older_checkpoints_load), TEST(test_older_checkpoints_of_another_run),
+        TEST(test_older_values_are_named), TEST(test_older_models),
+        TEST(test_endless_lists),
     };
     return cmocka_run_group_tests_name("older files", tests, NULL, temp_clean);
 }
