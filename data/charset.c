@@ -2,8 +2,8 @@
  * surrogates or stray bytes. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/utf8.h"
 #include "tern/data.h"
+#include "text/utf8.h"
 
 #include <string.h>
 

@@ -5,11 +5,11 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
 #include "data/csv_record.h"
 #include "data/identity.h"
 #include "data/tokenizer/text_table.h"
 #include "tern/data.h"
+#include "text/plain_numbers.h"
 
 #include <limits.h>
 #include <math.h>

@@ -6,10 +6,10 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
 #include "data/identity.h"
 #include "data/lines.h"
 #include "tern/data.h"
+#include "text/plain_numbers.h"
 
 #include <stdio.h>
 #include <string.h>

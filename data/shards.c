@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "core/text.h"
+#include "text/text.h"
 #include "data/corpus/kind.h"
 #include "data/identity.h"
 #include "data/shards.h"

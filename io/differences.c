@@ -3,9 +3,9 @@
 #include "io/differences.h"
 
 #include "core/memory.h"
-#include "core/number.h"
 #include "core/plain.h"
 #include "nn/describe.h"
+#include "text/number.h"
 
 #include <stdarg.h>
 #include <stdio.h>

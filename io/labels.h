@@ -3,8 +3,8 @@
 #ifndef TERN_IO_LABELS_H
 #define TERN_IO_LABELS_H
 
-#include "core/json.h"
 #include "tern/core.h"
+#include "text/json.h"
 
 typedef struct tn__labels {
     const tn__json **at; /* [count], by key */

@@ -10,13 +10,13 @@
 #include "io/safetensors.h"
 
 #include "core/error.h"
-#include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
 #include "data/corpus/kind.h"
 #include "io/shown.h"
 #include "nn/layout.h"
 #include "tern/sys/tensor.h"
+#include "text/json.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -12,9 +12,9 @@
 #define TERN_IO_SAFETENSORS_H
 
 #include "core/digest.h"
-#include "core/json_text.h"
 #include "io/labels.h"
 #include "tern/io.h"
+#include "text/json_write.h"
 
 #define TN__HEADER_MOST ((size_t)16 << 20) /* a JSON parser takes up to 80 times that */
 #define TN__DIGEST_BEFORE "{\"__metadata__\":{\"digest\":\""

@@ -6,9 +6,9 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "core/utf8.h"
 #include "io/safetensors.h"
 #include "tern/sys/tensor.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -15,9 +15,9 @@
 #include "models/language.h"
 
 #include "core/memory.h"
-#include "core/text.h"
 #include "models/weights/described.h"
 #include "nn/describe.h"
+#include "text/text.h"
 
 #include <math.h>
 #include <stdio.h>

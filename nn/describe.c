@@ -22,9 +22,9 @@
 #include "nn/describe.h"
 
 #include "core/error.h"
-#include "core/number.h"
 #include "nn/module.h"
 #include "tensor/fields.h"
+#include "text/number.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
 #ifndef TERN_NN_DESCRIBE_H
 #define TERN_NN_DESCRIBE_H
 
-#include "core/json.h"
 #include "tern/nn.h"
+#include "text/json.h"
 
 /* The caller frees; NULL after raising. */
 char *tn__module_describe(void *m, const char *operation);

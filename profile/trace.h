@@ -23,7 +23,7 @@
 #ifndef TERN_PROFILE_TRACE_H
 #define TERN_PROFILE_TRACE_H
 
-#include "core/json_text.h"
+#include "text/json_write.h"
 
 #include <pthread.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "tensor/fields.h"
 
-#include "core/number.h"
+#include "text/number.h"
 
 #include <float.h>
 #include <inttypes.h>

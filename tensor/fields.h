@@ -6,13 +6,13 @@
  *     tn__members_end(&m);                             {"heads":4,"causal":true}
  *
  * Real numbers are the shortest text that reads back as the number; the caller makes sure of a '.'
- * (core/plain_numbers.h).
+ * (text/plain_numbers.h).
  */
 #ifndef TERN_TENSOR_FIELDS_H
 #define TERN_TENSOR_FIELDS_H
 
-#include "core/json_text.h"
 #include "tern/field.h"
+#include "text/json_write.h"
 
 typedef struct tn__members {
     tn__buffer *to;

@@ -28,7 +28,7 @@ import sys
 
 import planted
 
-LAYERS = ["core", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
+LAYERS = ["core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train"]
 FOLDERS = LAYERS + ["tools", "include", "examples", "bench", "tests", "docs"]
 ENDINGS = r"(?:c|h|md|py|sh|svg|build|txt|yml)"
 PATH = re.compile(rf"^[\w.*/-]+\.{ENDINGS}$|^[\w.*-]+(?:/[\w.*-]+)*/$")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The layers: each folder may include only itself and what is to its left.
 
-    core -> tensor -> backends -> profile -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
+    core -> text -> tensor -> backends -> profile -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
 
 check_layers.py [ROOT]        prints each include that breaks a rule; exit status 1 when there is one
 check_layers.py --self-test   plants one fault of each kind in a small tree and sees each one found
@@ -20,7 +20,7 @@ import sys
 
 import planted
 
-ORDER = ["core", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
+ORDER = ["core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
 # The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
 SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}

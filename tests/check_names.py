@@ -14,7 +14,7 @@ import sys
 
 import planted
 
-FOLDERS = ["include", "core", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train",
+FOLDERS = ["include", "core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "distributed", "train",
            "tools", "examples", "bench"]
 # Words before a function's name: its type, and what is said about it in brackets.
 FUNCTION = re.compile(r"^(?:template <[^;{}]*?>\s*|TN_PRINTF\([^()]*\)\s*|__attribute__\(\(.*?\)\)\s*)*"

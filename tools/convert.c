@@ -3,10 +3,10 @@
 #include "tools/convert.h"
 
 #include "core/folder.h"
-#include "core/text.h"
 #include "distributed/parallel/save/convert.h"
 #include "io/checkpoint/parts.h"
 #include "models/weights/hf.h"
+#include "text/text.h"
 #include "tools/inputs.h"
 #include "tools/error_words.h"
 

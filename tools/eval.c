@@ -4,7 +4,7 @@
 
 #include "core/clock.h"
 #include "core/folder.h"
-#include "core/json_text.h"
+#include "text/json_write.h"
 #include "tools/error_words.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* What the user asked `tern run` for: torchrun's options by torchrun's names,
  * checked before anything starts. */
-#include "core/number.h"
-#include "core/quote.h"
 #include "distributed/init/environment.h"
+#include "text/number.h"
+#include "text/quote.h"
 #include "tools/run.h"
 #include "tools/run_refused.h"
 

@@ -2,8 +2,8 @@
 #include "tools/tokens.h"
 
 #include "core/clock.h"
-#include "core/number.h"
 #include "data/corpus/tokens_json.h"
+#include "text/number.h"
 #include "tools/inputs.h"
 #include "tools/error_words.h"
 

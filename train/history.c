@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 #include "train/history_table.h"
 
 #include <errno.h>

@@ -4,8 +4,8 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
 #include "tern/train.h"
+#include "text/plain_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/number.h"
-#include "core/quote.h"
+#include "text/number.h"
+#include "text/quote.h"
 
 #include <argp.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* What a person sees of a run: how it begins, its steps, curves, how it ends. */
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 #include "train/options.h"
 #include "train/run.h"
 

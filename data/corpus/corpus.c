@@ -8,13 +8,13 @@
  */
 #define _GNU_SOURCE /* memmem */
 #include "core/error.h"
-#include "core/json.h"
 #include "core/memory.h"
 #include "core/plain.h"
 #include "data/corpus/cut.h"
 #include "data/corpus/sources.h"
 #include "data/corpus/stream.h"
 #include "tern/data.h"
+#include "text/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/text.h"
+#include "text/text.h"
 
 #include <string.h>
 #include <zlib.h>

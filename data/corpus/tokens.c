@@ -9,12 +9,12 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
-#include "core/json_text.h"
 #include "core/memory.h"
 #include "core/philox.h"
-#include "core/utf8.h"
 #include "data/corpus/encoders.h"
 #include "data/corpus/tokens_json.h"
+#include "text/json_write.h"
+#include "text/utf8.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -2,9 +2,9 @@
 
 #include "core/error.h"
 #include "core/folder.h"
-#include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "text/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>

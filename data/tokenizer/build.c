@@ -6,8 +6,8 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "core/plain.h"
-#include "core/utf8.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "text/utf8.h"
 
 #include <string.h>
 

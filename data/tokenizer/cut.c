@@ -1,6 +1,6 @@
 #include "data/tokenizer/cut.h"
 
-#include "core/utf8.h"
+#include "text/utf8.h"
 
 #include <string.h>
 

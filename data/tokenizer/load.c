@@ -6,7 +6,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "core/text.h"
+#include "text/text.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #ifndef TERN_DATA_TOKENIZER_LOAD_H
 #define TERN_DATA_TOKENIZER_LOAD_H
 
-#include "core/json.h"
 #include "data/tokenizer/build.h"
+#include "text/json.h"
 
 /* A whole file, to be freed, and where its text begins: after a byte order mark. */
 char *tn__read_file(const char *path, size_t *bytes, size_t *begin);

@@ -5,10 +5,10 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
-#include "core/json_text.h"
 #include "core/memory.h"
-#include "core/utf8.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "text/json_write.h"
+#include "text/utf8.h"
 
 #include <limits.h>
 #include <stdio.h>

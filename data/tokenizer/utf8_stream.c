@@ -3,8 +3,8 @@
  *
  * Of invalid bytes the longest beginning of a character becomes one U+FFFD, and decoding starts
  * again after it (the Unicode Standard, chapter 3.9, "maximal subparts"). */
-#include "core/utf8.h"
 #include "tern/tokenizer.h"
+#include "text/utf8.h"
 
 #include <string.h>
 

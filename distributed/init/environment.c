@@ -1,8 +1,8 @@
 #include "distributed/init/environment.h"
 
-#include "core/json.h"
 #include "distributed/init/nodelist.h"
 #include "distributed/store/store.h"
+#include "text/json.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -24,13 +24,13 @@
 #include "io/checkpoint/metadata.h"
 
 #include "core/error.h"
-#include "core/number.h"
 #include "data/collate.h"
 #include "data/identity.h"
 #include "data/sampler.h"
 #include "io/shown.h"
 #include "nn/describe.h"
 #include "optim/average.h"
+#include "text/number.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -9,10 +9,10 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "core/utf8.h"
 #include "io/npy/array.h"
 #include "tern/ops.h"
 #include "tern/sys/tensor.h"
+#include "text/utf8.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,8 @@
 #ifndef TERN_MODELS_WEIGHTS_DESCRIBED_H
 #define TERN_MODELS_WEIGHTS_DESCRIBED_H
 
-#include "core/json.h"
 #include "models/language.h"
+#include "text/json.h"
 
 struct tn__described {
     const char *path, *operation; /* of the checkpoint, for messages */

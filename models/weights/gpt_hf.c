@@ -8,8 +8,8 @@
 #include "models/weights/hf.h"
 
 #include "core/error.h"
-#include "core/text.h"
 #include "nn/module.h"
+#include "text/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #ifndef TERN_MODELS_WEIGHTS_HF_H
 #define TERN_MODELS_WEIGHTS_HF_H
 
-#include "core/json_text.h"
+#include "text/json_write.h"
 #include "io/state.h"
 #include "models/weights/hf_config.h"
 #include "models/weights/hf_weights.h"

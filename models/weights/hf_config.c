@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/reader.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 #include "io/shown.h"
 
 #include <math.h>

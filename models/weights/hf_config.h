@@ -6,8 +6,8 @@
 #ifndef TERN_MODELS_WEIGHTS_HF_CONFIG_H
 #define TERN_MODELS_WEIGHTS_HF_CONFIG_H
 
-#include "core/json.h"
 #include "tern/models.h"
+#include "text/json.h"
 
 typedef struct tn__hf_config {
     char *path; /* of the file, for messages */

@@ -14,7 +14,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "io/module.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 #include "tensor/tensor.h"
 
 #include <errno.h>

@@ -11,11 +11,11 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/reader.h"
-#include "core/text.h"
 #include "data/corpus/kind.h"
 #include "models/language.h"
 #include "tern/sys/device.h"
 #include "tern/sys/tensor.h"
+#include "text/text.h"
 
 #include <stdio.h>
 #include <string.h>

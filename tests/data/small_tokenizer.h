@@ -7,8 +7,8 @@
 #include "data/tokenizer/byte_alphabet.h"
 #include "tern/tokenizer.h"
 
-#include "core/utf8.h"
 #include "tests/support/temp.h"
+#include "text/utf8.h"
 
 /* Ids of the merges: 256 and on. U+0120 is a space. */
 #define SMALL_MERGES "h e\nl l\nhe ll\nhell o\n\xc4\xa0 hello\no o\n"

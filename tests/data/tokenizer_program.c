@@ -9,7 +9,7 @@
  */
 #include <tern/tern.h>
 
-#include "core/utf8.h"
+#include "text/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -1,7 +1,7 @@
 #include "train/deepspeed/keys.h"
 
 #include "core/plain.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 
 #include <math.h>
 #include <stdio.h>

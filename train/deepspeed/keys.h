@@ -17,7 +17,7 @@
 #define TERN_TRAIN_DEEPSPEED_KEYS_H
 
 #include "core/error.h"
-#include "core/json.h"
+#include "text/json.h"
 
 typedef enum tn__key_kind {
     TN__KEY_SWITCH,  /* true or false: a bool */

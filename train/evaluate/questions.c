@@ -3,9 +3,9 @@
 #include "train/evaluate/questions.h"
 
 #include "core/error.h"
-#include "core/json.h"
 #include "core/memory.h"
 #include "core/reader.h"
+#include "text/json.h"
 
 #include <stdlib.h>
 #include <string.h>

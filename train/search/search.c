@@ -19,7 +19,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 #include "core/error.h"
 #include "core/buffer.h"
 #include "core/memory.h"
-#include "core/number.h"
-#include "core/plain_numbers.h"
+#include "text/number.h"
+#include "text/plain_numbers.h"
 #include "train/search/search.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/buffer.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 #include "train/search/search.h"
 
 #include <stdlib.h>

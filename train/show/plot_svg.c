@@ -1,8 +1,8 @@
 /* A plot as an SVG picture: light background, grid, ticks, legend. */
 #include "core/error.h"
 #include "core/file.h"
-#include "core/utf8.h"
-#include "core/plain_numbers.h"
+#include "text/utf8.h"
+#include "text/plain_numbers.h"
 #include "train/show/axis.h"
 
 #include <math.h>

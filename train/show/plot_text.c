@@ -2,7 +2,7 @@
  * without UTF-8 one character is one dot. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 #include "train/show/axis.h"
 #include "train/show/terminal.h"
 

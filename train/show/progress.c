@@ -5,8 +5,8 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_numbers.h"
 #include "tern/train.h"
+#include "text/plain_numbers.h"
 #include "train/show/terminal.h"
 
 #include <limits.h>

@@ -12,12 +12,12 @@
 #include "autograd/leaf.h"
 #include "core/buffer.h"
 #include "core/memory.h"
-#include "core/text.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "nn/paths.h"
 #include "ops/deferred.h"
 #include "tern/sys/device.h"
+#include "text/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

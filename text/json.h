@@ -4,8 +4,8 @@
  * Values are in one array in the order of the text: a list or an object is followed by its
  * contents. Numbers that are not whole, or do not fit, are kept as the text that they are.
  */
-#ifndef TERN_CORE_JSON_H
-#define TERN_CORE_JSON_H
+#ifndef TERN_TEXT_JSON_H
+#define TERN_TEXT_JSON_H
 
 #include <stdbool.h>
 #include <stddef.h>

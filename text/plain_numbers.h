@@ -4,8 +4,8 @@
  *     ... printf, strtod ...
  *     tn__plain_numbers_end(numbers);
  */
-#ifndef TERN_CORE_PLAIN_NUMBERS_H
-#define TERN_CORE_PLAIN_NUMBERS_H
+#ifndef TERN_TEXT_PLAIN_NUMBERS_H
+#define TERN_TEXT_PLAIN_NUMBERS_H
 
 #include <locale.h>
 

@@ -1,5 +1,5 @@
 /* Command lines as a person types them (quote.h). */
-#include "core/quote.h"
+#include "text/quote.h"
 
 #include "core/memory.h"
 

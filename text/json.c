@@ -1,7 +1,7 @@
-#include "core/json.h"
+#include "text/json.h"
 
 #include "core/memory.h"
-#include "core/utf8.h"
+#include "text/utf8.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* One character of UTF-8, strictly as RFC 3629 has it. */
-#ifndef TERN_CORE_UTF8_H
-#define TERN_CORE_UTF8_H
+#ifndef TERN_TEXT_UTF8_H
+#define TERN_TEXT_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-#include "core/json_text.h"
+#include "text/json_write.h"
 
 #include <inttypes.h>
 #include <string.h>

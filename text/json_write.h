@@ -5,8 +5,8 @@
  *     tn__json_put_string(&j, note);
  *     tn__buffer_text(&j, "}");
  */
-#ifndef TERN_CORE_JSON_TEXT_H
-#define TERN_CORE_JSON_TEXT_H
+#ifndef TERN_TEXT_JSON_WRITE_H
+#define TERN_TEXT_JSON_WRITE_H
 
 #include "core/buffer.h"
 

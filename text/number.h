@@ -1,10 +1,10 @@
 /* Numbers for people to read and write. Real ones round-trip: the shortest text that reads back as
  * the number, "0.1" and not "0.10000000000000001".
  */
-#ifndef TERN_CORE_NUMBER_H
-#define TERN_CORE_NUMBER_H
+#ifndef TERN_TEXT_NUMBER_H
+#define TERN_TEXT_NUMBER_H
 
-#include "core/plain_numbers.h"
+#include "text/plain_numbers.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* What the C library lacks about texts that end with a zero byte. */
-#ifndef TERN_CORE_TEXT_H
-#define TERN_CORE_TEXT_H
+#ifndef TERN_TEXT_TEXT_H
+#define TERN_TEXT_TEXT_H
 
 #include <stdbool.h>
 #include <string.h>

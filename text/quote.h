@@ -1,6 +1,6 @@
 /* Command lines as a person types them. */
-#ifndef TERN_CORE_QUOTE_H
-#define TERN_CORE_QUOTE_H
+#ifndef TERN_TEXT_QUOTE_H
+#define TERN_TEXT_QUOTE_H
 
 #include "tern/core.h"
 
