@@ -175,10 +175,6 @@ static inline int first_wanted(const tn_op *op, int n) {
     return n < TN_OP_INPUTS && op->inputs[n] ? n : TN_OP_INPUTS;
 }
 
-static inline bool has_fewer(const tn_op *op, int n) {
-    return first_wanted(op, n) < TN_OP_INPUTS;
-}
-
 __attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
     const tn_op *op = c->op;
     bool more = has_more(op, c->inputs);
@@ -194,7 +190,7 @@ __attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
 static bool check_inputs(const tn_op_call *c) {
     int place = 0;
     const tn_tensor *first = first_input(c, &place);
-    if (has_more(c->op, c->inputs) || has_fewer(c->op, c->inputs)) {
+    if (has_more(c->op, c->inputs) || first_wanted(c->op, c->inputs) < TN_OP_INPUTS) {
         return refuse_count(c);
     }
     for (int i = 0; i < c->inputs; i++) {

@@ -93,10 +93,6 @@ static bool may_call(tn_module *m, const tn_values *in) {
     return tn__module_at_home(m);
 }
 
-static bool has_hooks(const tn_module *m) {
-    return m->lists && m->lists->hook_count > 0;
-}
-
 static tn_values call_recompute(tn_module *m, tn_values in, void *context);
 
 /* Precision and what is inside of it. */
@@ -139,9 +135,10 @@ static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
 
 static tn_values call_bracket(tn_module *m, tn_values in, void *context) {
     tn_values out;
+    bool hooked = m->lists && m->lists->hook_count > 0;
     if (!may_call(m, &in)) {
         out = tn__no_values();
-    } else if (m->recompute || has_hooks(m) || !tn__precision_idle(m, &in)) {
+    } else if (m->recompute || hooked || !tn__precision_idle(m, &in)) {
         out = full_bracket(m, in, context);
     } else {
         out = call_forward(m, in, context);

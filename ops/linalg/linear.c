@@ -14,7 +14,7 @@ bool tn__linear_shape(tn_op_call *c) {
     if (!tn_op_same_dtype(c) || !tn_op_float(c, 0)) {
         return false;
     }
-    tn_dims x = tn_shape(c->in[0]), w = tn_shape(c->in[1]);
+    tn_dims x = c->in[0]->dims, w = c->in[1]->dims;
     if (w.ndim != 2) {
         return tn_op_fail(c, TN_ESHAPE, "weight is %s (it must have 2 dimensions: out, in)",
                           tn_shape_text(c->in[1]));
@@ -24,13 +24,15 @@ bool tn__linear_shape(tn_op_call *c) {
                           "x is %s but weight is %s (the last dimensions must be equal)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
-    tn_tensor *b = tn__optional(c, 2);
-    if (b && (tn_ndim(b) != 1 || tn_size(b, 0) != w.size[0])) {
+    const tn_tensor *b = tn__optional(c, 2);
+    if (b && (b->dims.ndim != 1 || b->dims.size[0] != w.size[0])) {
         return tn_op_fail(c, TN_ESHAPE,
                           "weight is %s but bias is %s (bias needs one element a row of weight)",
                           tn_shape_text(c->in[1]), tn_shape_text(b));
     }
-    return tn_op_out(c, tn__dims_with_last(x, w.size[0]), c->in[0]->dtype);
+    tn_dims y = x;
+    y.size[x.ndim - 1] = w.size[0];
+    return tn_op_out(c, y, c->in[0]->dtype);
 }
 
 static tn_tensor *linear_compose(tn_op_call *c) {
