@@ -3,10 +3,9 @@
  *   gradients   in f64, against central differences, in every layout; the gradient's own gradient
  *               too where it exists; recorded gradients equal ordinary ones
  *   dtypes      f32, bf16 and f16 give what f64 gives on the same numbers, forward and backward
- *   orders      results and gradients do not depend on the order in which the dimensions of an
- *               operand lie in memory
+ *   orders      results and gradients do not depend on the memory order of an operand's dimensions
  *   subsets     nor does a gradient on which others are wanted
- *   ownership   recorded and dropped without backward, nothing stays alive
+ *   ownership   recorded and dropped without backward, nothing leaks
  *
  * Small samples are checked element by element; large ones along one random direction,
  * which costs two evaluations.
@@ -64,7 +63,7 @@ static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int6
     }
 }
 
-/* An unset tensor of these dims that lies in memory as `layout` says. */
+/* An uninitialised tensor of these dims with this memory layout. */
 static tn_tensor *laid_out(tn_dims dims, tn_dtype dtype, tn__layout layout) {
     if (layout == TN__TRANSPOSED && dims.ndim >= 2) {
         tn_dims reversed = {.ndim = dims.ndim}, order = {.ndim = dims.ndim};
@@ -164,7 +163,7 @@ static int64_t count_elements(const tn_values *in) {
 
 /* ---- Comparisons ----------------------------------------------------------------------------- */
 
-/* What a dtype can be off by, relative to a result, and the largest number that it holds. Forward
+/* How far off a dtype may be, relative to a result, and the largest number that it holds. Forward:
  * about one rounding. A recorded gradient: two, as kernels read rounded results. Backward reads
  * rounded results too, and takes differences of terms as large as the largest gradient: some
  * roundings of that. */
@@ -283,7 +282,7 @@ static tn_status check_direction(function *f, tn_values in) {
     return tn_error();
 }
 
-/* Results that have gradients, with what these are. */
+/* Results that have gradients, with these gradients. */
 typedef struct arrivals {
     tn_tensor *root[TN_MAX_VALUES], *weight[TN_MAX_VALUES];
     int n;
@@ -304,9 +303,9 @@ static void compare_recorded(tn_values leaves, arrivals *a, double tolerance, do
     }
 }
 
-/* A gradient that is recorded takes the rule where an ordinary one takes the kernel, or goes
- * through the composition: it must be the same, to rounding. So it is when only one of several
- * results has a gradient, for which a kernel may have a way of its own. */
+/* A recorded gradient uses the rule, or the composition, where an ordinary one uses the kernel:
+ * they must agree, to rounding. So must they when only one of several results has a gradient, which
+ * a kernel may treat separately. */
 static tn_status check_recorded(tn_values in, tn_values out, double tolerance, double largest) {
     TN_SCOPE;
     tn_values leaves = {0};
@@ -330,8 +329,8 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
     return tn_error();
 }
 
-/* TERN_OP_CHECK=brief, for kernels that are slow: one direction instead of every element, and the
- * samples take turns at the layouts. The kernels are in question then, not the rules. */
+/* TERN_OP_CHECK=brief, for slow kernels: one direction instead of every element, and the samples
+ * take turns at the layouts. This tests the kernels, not the rules. */
 static bool wants_brief(void) {
     const char *wish = getenv("TERN_OP_CHECK");
     return wish && strcmp(wish, "brief") == 0;
@@ -343,7 +342,7 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
     tn_values in = make_inputs(op, sample, TN_F64, layout, false);
     int64_t count = count_elements(&in);
     if (count == 0 || tn_error() != TN_OK) {
-        tn_values out = apply_sample(&f, in); /* empty: it must work all the same */
+        tn_values out = apply_sample(&f, in); /* empty: it must work too */
         if (tn_error() == TN_OK && tn_requires_grad(out.v[0])) {
             tn_backward(weighted_sum(out, 900));
         }
@@ -415,7 +414,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
 
 /* ---- Orders in memory, and subsets of gradients ---------------------------------------------- */
 
-/* Of the same elements, f64 too: fast kernels may add up in another order. */
+/* For the same elements, f64 too: fast kernels may sum in another order. */
 static const precision kernels[] = {
     {TN_F32, 2e-6, 4e-6, 2e-5, 3.4e38},
     {TN_F64, 1e-13, 1e-12, 1e-12, INFINITY},
@@ -424,17 +423,17 @@ static const precision kernels[] = {
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 enum { ALL_SUBSETS = 5 }; /* of the gradients of so many inputs */
 
-/* A device may be slow: there the samples take turns at these dtypes, and at the orders. */
+/* A device may be slow: there the samples take turns at these dtypes and orders. */
 static bool is_slow(void) {
     return tn_default_device().kind != TN_CPU;
 }
 
-/* What a call gives, and the gradients of its inputs; NULL where there is none. */
+/* The results of a call, and the gradients of its inputs; NULL where there is none. */
 typedef struct outcome {
     tn_values y, dx;
 } outcome;
 
-/* dy: what reaches the results. */
+/* dy: the gradients of the results. */
 static outcome run_once(function *f, tn_values in, tn_values dy) {
     outcome o = {.y = apply_sample(f, in), .dx = {.n = in.n}};
     tn_values leaves = {0}, dx = {0};
@@ -460,7 +459,7 @@ static outcome run_once(function *f, tn_values in, tn_values dy) {
     return o;
 }
 
-/* What reaches the results in run_once: NULL where a result has no gradient. False where there are
+/* The gradients of the results in run_once: NULL where a result has none. False where there are
  * none. */
 static bool make_arriving(function *f, tn_values in, tn_dtype dtype, tn_values *dy) {
     TN_NO_GRAD;
@@ -495,7 +494,7 @@ static tn_status compare_outcomes(tn_values in, const outcome *got, const outcom
     return tn_error();
 }
 
-/* In how many orders the dimensions of t can lie in memory. */
+/* In how many orders the dimensions of t can be in memory. */
 static int64_t count_orders(const tn_tensor *t) {
     int64_t all = 1;
     for (int i = 2; t && i <= tn_ndim(t); i++) {
@@ -525,7 +524,7 @@ static tn_tensor *stored_in_order(tn_tensor *t, int64_t order) {
     return tn_return(tn_set_requires_grad(tn_detach(y), tn_requires_grad(t)));
 }
 
-/* Runs with one operand in another order, an input or what reaches a result; `which` < 0: all. */
+/* Runs with one operand, an input or a result's gradient, in another order; `which` < 0: all. */
 static tn_status check_order(function *f, tn_values in, tn_values dy, const outcome *want,
                              const precision *p, int which, int64_t order) {
     TN_SCOPE;
@@ -571,7 +570,7 @@ static tn_status check_orders(const tn_op *op, const tn_sample *sample, const pr
     return tn_error();
 }
 
-/* The gradients of some inputs, the others not wanted: what is saved and which kernel runs depends
+/* The gradients of some inputs, the others not wanted: what is saved and which kernel runs depend
  * on that. Of many inputs, those of one, of two and of all but one. */
 static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const precision *p) {
     TN_SCOPE;
@@ -630,7 +629,7 @@ typedef struct checker {
     int samples;
 } checker;
 
-/* Raises again what went wrong, with the sample before it. */
+/* Raises the error again, with the sample named first. */
 static void name_sample(const checker *c, const tn_sample *sample, const char *where) {
     tn_error_record record;
     if (!tn_error_take(&record)) {

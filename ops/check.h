@@ -5,7 +5,7 @@
 
 #include "tern/sys/op.h"
 
-/* How an input lies in memory. */
+/* How an input is laid out in memory. */
 typedef enum tn__layout {
     TN__PLAIN,
     TN__TRANSPOSED, /* dimensions stored in reverse */

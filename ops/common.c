@@ -75,7 +75,7 @@ tn_status tn__unary_k(const tn_op_call *c, tn_unary f) {
     return c->kernels->unary(c->ctx, f, c->y[0], c->x[0], args->k, 0.0);
 }
 
-/* x with y's sizes: itself when it has them, else repeated in `room`. */
+/* x with y's sizes: itself if it has them, else repeated in `room`. */
 static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *room) {
     bool same = x->ndim == y->ndim;
     for (int i = 0; i < y->ndim && same; i++) {
@@ -143,7 +143,7 @@ tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value) {
 bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const char *operation) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn__tracer *tracer = tn__tracer_begin(NULL);         /* a check is no part of what is traced */
+    tn__tracer *tracer = tn__tracer_begin(NULL);         /* a check is not traced */
     tn_tensor *inside = tn_eq(p, tn_clamp(p, 0.0, 1.0)); /* NaN equals nothing */
     tn_tensor *all = tn_all(inside);
     tn__tracer_begin(tracer);

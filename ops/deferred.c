@@ -1,8 +1,8 @@
-/* Recipes of tensors whose elements are not made yet: writing them, and following them.
+/* Recipes of deferred tensors: recording and running them.
  *
- * Every step is a kernel that treats each element by itself, so a part of a tensor comes from the
- * same kernels over fewer elements. A draw begins at a multiple of four elements
- * (backends/random.h); the up to three before that come from four elements drawn aside.
+ * Every step is a kernel that works element by element, so a part of a tensor comes from the same
+ * kernels over fewer elements. A draw begins at a multiple of four elements (backends/random.h);
+ * the up to three before that come from four elements drawn separately.
  */
 #include "ops/deferred.h"
 
@@ -13,15 +13,15 @@
 
 enum { STEP_FILL, STEP_DRAW, STEP_UNARY, DRAW_GRAIN = 4 };
 
-/* ---- Writing --------------------------------------------------------------------------------- */
+/* ---- Recording ------------------------------------------------------------------------------- */
 
 bool tn__defer_covers(const tn_tensor *x) {
     return x->offset == 0 && tn_is_contiguous(x) &&
            (size_t)tn_count(x) * tn_dtype_size(x->dtype) == x->storage->bytes;
 }
 
-/* Why the step cannot be written; NULL: it can. What sets all elements anew need not follow how
- * they were to be made. */
+/* Why the step cannot be recorded; NULL: it can. A step that sets all elements replaces earlier
+ * ones. */
 static const char *why_not(const tn_tensor *x, const tn__recipe_step *step) {
     const struct tn__recipe *recipe = x->storage->recipe;
     return !tn__defer_covers(x)                ? "this is a part of a tensor"
@@ -93,7 +93,8 @@ tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device devic
     return tn__defer_copy(x, t, "deferred");
 }
 
-/* ---- Following ------------------------------------------------------------------------------- */
+/* ---- Running
+ * ---------------------------------------------------------------------------------- */
 
 /* All steps over y, which is contiguous and begins at element `first` of the whole, a multiple of
  * DRAW_GRAIN. */

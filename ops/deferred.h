@@ -1,14 +1,14 @@
-/* Steps of recipes (tensor/recipe.h): what fills, draws and unary functions do with a tensor whose
- * elements are not made yet, and how these are made. */
+/* Steps of recipes (tensor/recipe.h): what fills, draws and unary functions do to a deferred
+ * tensor, and how its elements are made. */
 #ifndef TERN_OPS_DEFERRED_H
 #define TERN_OPS_DEFERRED_H
 
 #include "ops/op.h"
 #include "tensor/recipe.h"
 
-/* Write the step into the recipe of x, which is deferred, and return x. Inert after
- * TN_EUNSUPPORTED: x is a part of a tensor, or the recipe is full. What sets all elements begins it
- * anew. */
+/* Add the step to the recipe of x, which is deferred, and return x. Inert after TN_EUNSUPPORTED: x
+ * is a part of a tensor, or the recipe is full. A step that sets all elements restarts the
+ * recipe. */
 tn_tensor *tn__defer_fill(tn_tensor *x, double value, const char *operation);
 tn_tensor *tn__defer_draw(tn_tensor *x, tn_random_kind kind, tn_random_key key, double a, double b,
                           const char *operation);
@@ -24,12 +24,12 @@ tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *opera
 /* A deferred tensor with t's recipe and name, in another dtype or on another device. */
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device);
 
-/* Makes all elements of the deferred t's storage; the recipe goes. Nothing has changed after
+/* Makes all elements of the deferred t's storage and drops the recipe. Nothing has changed after
  * raising. */
 tn_status tn__deferred_make(const tn_tensor *t);
 
-/* Elements [start, start + tn_count(out)) of the flattened t, which is deferred and stays so, into
- * `out`: the bits that they have when all of t is made. */
+/* Elements [start, start + tn_count(out)) of the flattened t, which stays deferred, into `out`: the
+ * same bits as when all of t is made. */
 tn_status tn__deferred_part(const tn_tensor *t, int64_t start, tn_tensor *out);
 
 #endif

@@ -33,7 +33,7 @@ static inline int tn__dim_from_start(int dim, int ndim) {
     return dim < 0 ? dim + ndim : dim;
 }
 
-/* What such statistics as a mean or a log-sum-exp are kept in: f64 for f64, else f32. */
+/* The dtype for statistics such as a mean or a log-sum-exp: f64 for f64, else f32. */
 static inline tn_dtype tn__wide_dtype(tn_dtype dtype) {
     return dtype == TN_F64 ? TN_F64 : TN_F32;
 }

@@ -1,5 +1,5 @@
-/* What loops of an operation's own (tn_op's host) are made of: pieces that run in
- * parallel, lines of an operand along one dimension, and elements of either float dtype.
+/* What an operation's own loops (tn_op's host) are made of: pieces that run in parallel, lines of
+ * an operand along one dimension, and elements of either float dtype.
  *
  *     static inline void scale_lines(const scale_job *j, int64_t first, int64_t end, tn_dtype t) {
  *         for (int64_t i = first; i < end; i++) {
@@ -30,9 +30,9 @@
 typedef void tn__host_piece(const void *job, int64_t first, int64_t end);
 
 /* Calls piece for all of 0 … count - 1, on several threads when that is worth waking them. `each`:
- * about how many elements an item reads and writes. The cuts depend on count and each alone, so a
- * piece may add up what it covers: the bits are the same for any number of threads. What two pieces
- * would both write needs another cut. */
+ * about how many elements an item reads and writes. The cuts depend only on count and each, so a
+ * piece may sum what it covers: the bits are the same for any number of threads. No two pieces may
+ * write the same element. */
 TN_API void tn__host_pieces(int64_t count, int64_t each, tn__host_piece *piece, const void *job);
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
@@ -43,14 +43,14 @@ typedef struct tn__lines {
     void *data;
     tn_dtype dtype;
     int64_t count;        /* lines */
-    int64_t length, step; /* elements of a line, and how far apart they lie */
+    int64_t length, step; /* elements of a line, and how far apart they are */
     tn_desc others;       /* the other dimensions */
 } tn__lines;
 
 /* dim >= 0; a 0-dimensional x is one line of one. */
 TN_API tn__lines tn__lines_along(const tn_desc *x, int dim);
 
-/* Where the i-th element of x in row-major order lies; and the first element of line i. */
+/* The position of the i-th element of x in row-major order; and of the first element of line i. */
 TN_API int64_t tn__element_at(const tn_desc *x, int64_t i);
 static inline int64_t tn__line_at(const tn__lines *lines, int64_t i) {
     return tn__element_at(&lines->others, i);

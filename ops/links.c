@@ -1,4 +1,4 @@
-/* Hands the engine the operations that it needs. autograd/ is to the left of ops/ and includes
+/* Gives the engine the operations that it needs. autograd/ is to the left of ops/ and includes
  * nothing from here. */
 #include "autograd/links.h"
 #include "ops/op.h"

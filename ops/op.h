@@ -65,7 +65,7 @@ void tn__fmod_samples(tn_op_samples *s);
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
 
-/* dx = slope(x, k0, k1) dy, likewise. */
+/* dx = slope(x, k0, k1) dy, in the same way. */
 tn_status tn__slope_back(const tn_op_back *b, tn_unary slope, double k0, double k1);
 
 /* ---- Work, for the profiler ------------------------------------------------------------------ */
@@ -79,8 +79,7 @@ void tn__work_picked(tn_op_work *w);
 
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
-/* Whether a kernel succeeded; raises what its status says, named with `operation`, when it did
- * not. */
+/* Whether a kernel succeeded; raises its status, in the name of `operation`, if it did not. */
 bool tn__kernel_ok(tn_status status, const char *operation);
 
 /* The next draw of a generator. */
@@ -95,7 +94,7 @@ bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const
 /* A 0-dimensional tensor with this value, of t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);
 
-/* The k of operation(x, k), likewise; inert after raising that an integer x cannot hold it. */
+/* The same for the k of operation(x, k); inert after raising that an integer x cannot hold it. */
 tn_tensor *tn__scalar_like(const tn_tensor *x, double k, const char *operation);
 
 /* tn_arange on a device. */
@@ -104,8 +103,8 @@ tn_tensor *tn__arange(tn_device device, double start, double end, double step, t
 /* Zeros (or any value) of these dims, of t's dtype and device. */
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
 
-/* The dimension that `dim` names (negative counts from the end), or -1 after raising TN_EINDEX. 0
- * and -1 also name something of a 0-dimensional x, as in PyTorch: all of it. */
+/* The dimension that `dim` names (negative counts from the end), or -1 after raising TN_EINDEX. For
+ * a 0-dimensional x 0 and -1 are valid too, as in PyTorch: all of it. */
 int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation);
 
 /* x minus the first of the elements that dims (as reductions take them) bring together: 0 where

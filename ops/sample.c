@@ -1,5 +1,5 @@
-/* Samples: the inputs on which the suite tries an operation. An operation adds what is particular
- * to it; the shapes that break most things (empty, 0-dimensional, size 1, odd sizes beyond a vector
+/* Samples: the inputs on which the suite tests an operation. An operation adds its own special
+ * cases; the shapes that break most things (empty, 0-dimensional, size 1, odd sizes beyond a vector
  * register, broadcast pairs) are here.
  */
 #include "ops/op.h"

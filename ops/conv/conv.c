@@ -6,8 +6,8 @@
  *     y[n, o, p] = b[o] + sum over c and i of x[n, c, p stride - padding + i dilation] w[o, c, i]
  *     dx = conv_transpose(dy, w)        dw = conv_weight_grad(dy, x)        db = sums of dy
  *
- * What lies outside of x is 0. Output channels are in `groups` parts, each of which sees its own
- * part of the input channels. Each gradient keeps only what it reads.
+ * Outside of x is 0. Output channels are in `groups` parts, each of which sees its own part of the
+ * input channels. Each gradient keeps only what it reads.
  */
 #include "ops/conv/conv.h"
 
@@ -150,7 +150,7 @@ tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size
 
 /* ---- The functions --------------------------------------------------------------------------- */
 
-/* The padding with which stride 1 keeps the sizes: where it is odd, the larger half is behind. */
+/* The padding with which stride 1 keeps the sizes: if it is odd, the larger half is at the end. */
 static bool keep_sizes(const char *name, const tn_tensor *x, const tn_tensor *w,
                        tn__conv_call *call) {
     int spatial = call->spatial, first = CONV_SPATIAL - spatial;

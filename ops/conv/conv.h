@@ -11,22 +11,22 @@
 
 enum { CONV_SPATIAL = 3 }; /* the most dimensions that a kernel of numbers slides along */
 
-/* `kernel` speaks of three dimensions, whatever there are: those that are not there come first, and
- * have size 1. `size` is the result's sizes (conv_weight_grad: the kernel's) in the dimensions that
- * are; without dimensions, conv finds its own. */
+/* `kernel` always has three dimensions: missing ones come first, and have size 1. `size` is the
+ * result's sizes (conv_weight_grad: the kernel's) in the dimensions that exist; without dimensions,
+ * conv computes its own. */
 typedef struct tn__conv_call {
     tn_conv_args kernel;
     int spatial; /* 1, 2 or 3 */
     tn_dims size;
 } tn__conv_call;
 
-/* The numbers of the dimensions that are there, from the three of a kernel's arguments. */
+/* The numbers of the existing dimensions, from the three of a kernel's arguments. */
 static inline const int64_t *tn__conv_last(const int64_t *all, int spatial) {
     return all + (CONV_SPATIAL - spatial);
 }
 
-/* The numbers of options, checked, for a function that is called `name` ("conv2d" has `spatial` 2).
- * False after raising. */
+/* The numbers of options, checked, for the function `name` ("conv2d" has `spatial` 2). False after
+ * raising. */
 bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *options,
                     tn__conv_call *call);
 
@@ -38,17 +38,17 @@ bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims gi
 /* (N, C, sizes…) as (N, C, D, H, W); NULL stays NULL. */
 const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *room);
 
-/* The dimensions behind the first two. */
+/* The dimensions after the first two. */
 tn_dims tn__conv_sizes(tn_dims dims);
 /* (first, second, sizes…) */
 tn_dims tn__conv_dims(int64_t first, int64_t second, tn_dims sizes);
 
-/* False after raising: weight and x have `spatial` dimensions behind two; bias has one element for
+/* False after raising: weight and x have `spatial` dimensions after two; bias has one element for
  * each of `channels`. */
 bool tn__conv_rank(const tn_op_call *c, int input, const char *layout);
 bool tn__conv_bias(const tn_op_call *c, int64_t channels);
 
-/* x without a batch gets one of size 1, and *single is set; what a call made of it loses that. */
+/* x without a batch gets one of size 1, and *single is set; the call's result drops it. */
 tn_tensor *tn__conv_batched(tn_tensor *x, int spatial, bool *single);
 static inline tn_tensor *tn__conv_unbatched(tn_tensor *y, bool single) {
     return single ? tn_squeeze(y, 0) : y;

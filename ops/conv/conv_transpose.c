@@ -1,5 +1,5 @@
-/* conv_transpose(x, w, b): what conv does to gradients, as an operation of its own
- * (Zeiler et al. 2010, "deconvolution"; Dumoulin, Visin 2016, arXiv:1603.07285)
+/* conv_transpose(x, w, b): the gradient of conv, as an operation (Zeiler et al. 2010,
+ * "deconvolution"; Dumoulin, Visin 2016, arXiv:1603.07285)
  *
  *     x: (N, C, in…), w: (C, O / groups, k…), b: (O) or absent; f32 f64 bf16 f16
  *     y: (N, O, out…), out = (in - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1
@@ -75,8 +75,8 @@ static void conv_transpose_backward(tn_op_grad *g) {
     }
 }
 
-/* The cases of conv, from the other side: y of the one is x of the other. What a stride passed over
- * at the end of conv's x is output_padding here. */
+/* The cases of conv, reversed: y of one is x of the other. What a stride skipped at the end of
+ * conv's x is output_padding here. */
 static void conv_transpose_work(tn_op_work *w) {
     tn__conv_work(w, w->x[X], w->x[W]);
 }
@@ -151,7 +151,7 @@ tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn
 
 /* ---- The functions --------------------------------------------------------------------------- */
 
-/* The result's sizes, where x and w have the dimensions for it. */
+/* The result's sizes, if x and w have the dimensions for it. */
 static void find_sizes(const tn_tensor *x, const tn_tensor *w, const int64_t *more,
                        tn__conv_call *call) {
     const int64_t *stride = tn__conv_last(call->kernel.stride, call->spatial),

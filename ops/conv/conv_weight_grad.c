@@ -1,8 +1,8 @@
-/* conv_weight_grad(dy, x): the gradient of conv's weight, as an operation with gradients of its own
+/* conv_weight_grad(dy, x): the gradient of conv's weight, as a differentiable operation
  *
  *     dy: (N, O, out…), x: (N, C, in…); f32 f64 bf16 f16       dw: (O, C / groups, k…)
  *     dw[o, c, i] = sum over n and p of dy[n, o, p] x[n, c, p stride - padding + i dilation]
- *     of the gradient g that reaches dw: conv(x, g) is dy's, conv_transpose(dy, g) is x's
+ *     for the gradient g of dw: conv(x, g) is dy's, conv_transpose(dy, g) is x's
  */
 #include "ops/conv/conv.h"
 

@@ -132,8 +132,8 @@ void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel) 
 
 /* Each dimension count; strides, paddings, dilations and groups, alone and together; a kernel of
  * one element, of even sizes, as large as the input; a padding of more than the kernel; elements at
- * the end that no place of the kernel reaches; nothing in the batch; more channels and places than
- * a vector register holds. */
+ * the end that the kernel does not reach; an empty batch; more channels and places than a vector
+ * register holds. */
 const tn__conv_case *tn__conv_cases(void) {
     static const tn__conv_case all[CONV_CASES] = {
         {"size=(7,), kernel=(3,)",

@@ -1,5 +1,5 @@
-/* Places drawn as weights say, one draw of this thread's default generator a
- * call: for each row of weights, `count` of its places. No gradient.
+/* Indices drawn by weight, one draw of this thread's default generator a call: for each row of
+ * weights, `count` of its indices. No gradient.
  *
  * With replacement: where a uniform number falls on the sums of the weights so
  * far. Without: those with the smallest E / w, E exponentially distributed,
@@ -13,8 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A row's weights, which are all there is: how many are above 0 and their sum;
- * -1 for numbers that are no weights. */
+/* The number of a row's weights above 0, and their sum; -1 for numbers that are not weights. */
 static int64_t weigh_row(const double *w, int64_t n, double *sum) {
     int64_t above = 0;
     *sum = 0.0;

@@ -12,7 +12,7 @@ typedef struct clamp_args {
     double low, high;
 } clamp_args;
 
-/* The largest double below 2^63 stands for i64's largest. */
+/* The largest double below 2^63 represents i64's maximum. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high) {
     double least = -0x1p63, most = 0x1.fffffffffffffp62;
     if (dtype == TN_U8) {
@@ -43,7 +43,7 @@ static tn_status clamp_forward(const tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_CLAMP_K, c->y[0], c->x[0], k.low, k.high);
 }
 
-/* x lies between the bounds where clamping does not change it. */
+/* x is between the bounds where clamping does not change it. */
 static void clamp_backward(tn_op_grad *g) {
     const clamp_args *args = g->args;
     tn_tensor *dy = g->dout[0], *x = tn_op_saved_input(g, 0);

@@ -24,7 +24,7 @@ static tn_status elu_forward(const tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_ELU_K, c->y[0], c->x[0], args->alpha, args->scale);
 }
 
-/* exp is taken of what is not positive: beside a gradient of 0 it must not be infinite. */
+/* exp is taken of values that are not positive: times a gradient of 0 it must not be infinite. */
 static void elu_backward(tn_op_grad *g) {
     const elu_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = tn_mul_scalar(g->dout[0], args->scale);

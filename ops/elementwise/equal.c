@@ -1,4 +1,4 @@
-/* Whole tensors compared, the answer a bool: made of operations, nothing recorded. */
+/* Comparing whole tensors, as one bool: made of operations, nothing recorded. */
 #include "ops/op.h"
 #include "tern/sys/device.h"
 
@@ -28,8 +28,8 @@ bool tn_equal(tn_tensor *a, tn_tensor *b) {
 }
 
 /* In f64, so that any two dtypes can be compared. Infinities are close to their equals only: their
- * difference is NaN and any difference from them is within rtol times infinity, so both cases stand
- * apart. */
+ * difference is NaN and any difference from them is within rtol times infinity, so both cases are
+ * separate. */
 bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
     if (!tensors_comparable(a, b, "all_close")) {
         return false;

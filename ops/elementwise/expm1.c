@@ -1,4 +1,4 @@
-/* y = exp(x) - 1, right near 0 too
+/* y = exp(x) - 1, accurate near 0
  *
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy (y + 1)

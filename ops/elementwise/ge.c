@@ -1,4 +1,4 @@
-/* y = a >= b; false beside a NaN
+/* y = a >= b; false with a NaN
  *
  *     a, b: shapes that broadcast, one dtype, any       y: the common shape, bool; no gradient
  */

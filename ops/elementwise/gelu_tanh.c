@@ -3,7 +3,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy · ((1 + t) / 2 + x (1 - t²) u' / 2),  u' = c (1 + 0.134145 x²)
  *
- * The tanh form of gelu, as GPT-2 has it: Hendrycks, Gimpel 2016, arXiv:1606.08415.
+ * The tanh form of gelu, as in GPT-2: Hendrycks, Gimpel 2016, arXiv:1606.08415.
  */
 #include "ops/op.h"
 
@@ -16,7 +16,7 @@ static tn_status gelu_tanh_backward_kernel(const tn_op_back *b) {
 }
 
 /* (1 + t) / 2 is sigmoid(2u) = s. e = sigmoid(-|2u|), the smaller of s and 1 - s, keeps its digits
- * where s is rounded to 1, and so do derivatives that are made of it: (1 - t²) / 2 = 2 e (1 - e).
+ * where s is rounded to 1, and so do derivatives computed from it: (1 - t²) / 2 = 2 e (1 - e).
  */
 static void gelu_tanh_backward(tn_op_grad *g) {
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];

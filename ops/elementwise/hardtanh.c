@@ -3,7 +3,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy where low < x < high, else 0
  *
- * clamp, but for the gradient at the bounds. relu6 and hardsigmoid are made of it.
+ * clamp, except for the gradient at the bounds. relu6 and hardsigmoid are made of it.
  */
 #include "ops/op.h"
 

@@ -1,4 +1,4 @@
-/* y = whether x is neither NaN nor an infinity
+/* y = whether x is neither NaN nor infinite
  *
  *     x: any shape and dtype       y: bool; no gradient
  */

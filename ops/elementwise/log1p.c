@@ -1,4 +1,4 @@
-/* y = log(1 + x), right near 0 too
+/* y = log(1 + x), accurate near 0
  *
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy / (1 + x)

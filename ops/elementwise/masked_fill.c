@@ -23,7 +23,7 @@ static bool masked_fill_shape(tn_op_call *c) {
     return tn_op_out_like(c, 0);
 }
 
-/* The value goes into scratch memory, from where `where` reads it with stride 0. */
+/* The value goes into scratch memory, and `where` reads it with stride 0. */
 static tn_status masked_fill_forward(const tn_op_call *c) {
     size_t bytes = tn_dtype_size(c->x[0]->dtype);
     void *memory = c->ctx->workspace(c->ctx, bytes);

@@ -1,9 +1,8 @@
 /* y = the smaller of a and b; NaN when either is NaN
  *
  *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
- *     da = dy where a is y, dy / 2 where a = b, 0 where a > b;  db likewise
- *
- * Beside a NaN both get dy, as in PyTorch.
+ *     da = dy where a is y, dy / 2 where a = b, 0 where a > b;  db the same
+ * With a NaN both get dy, as in PyTorch.
  */
 #include "ops/op.h"
 

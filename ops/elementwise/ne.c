@@ -1,4 +1,4 @@
-/* y = a != b; true beside a NaN
+/* y = a != b; true with a NaN
  *
  *     a, b: shapes that broadcast, one dtype, any       y: the common shape, bool; no gradient
  */

@@ -3,7 +3,7 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy where x > 0, else 0
  *
- * y says as well as x where x > 0, and the next operation mostly keeps y anyway.
+ * y shows where x > 0 as well as x does, and the next operation usually keeps y anyway.
  */
 #include "ops/op.h"
 

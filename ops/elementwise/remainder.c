@@ -3,8 +3,7 @@
  *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
  *     da = dy    db = -dy · floor(a / b)
  *
- * Of integers x % 0 is x, of floats NaN. It is fmod's, and one b more where that has the other
- * sign.
+ * Of integers x % 0 is x, of floats NaN. It is fmod's, plus b where that has the other sign.
  */
 #include "ops/op.h"
 

@@ -3,8 +3,8 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy sigmoid(beta x), and dy where beta x > threshold
  *
- * Computed as max(z, 0) + log1p(exp(-|z|)) with z = beta x: nothing overflows, and what is small
- * stays right.
+ * Computed as max(z, 0) + log1p(exp(-|z|)) with z = beta x: nothing overflows, and small values
+ * stay accurate.
  */
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
 /* The operations that put rows and elements back where index_select, embedding and gather took
- * them: their gradients, and so operations themselves, differentiable in turn. Private: ops.h
- * has no use for them yet. */
+ * them: the gradients of these, as differentiable operations. Private: ops.h has no use for them
+ * yet. */
 #ifndef TERN_OPS_INDEX_INDEX_H
 #define TERN_OPS_INDEX_INDEX_H
 
@@ -14,16 +14,16 @@ tn_tensor *tn__scatter_rows(tn_tensor *src, int dim, tn_tensor *index, int64_t s
  * y[.., index[.., j, ..], ..] += src[.., j, ..] at dim. */
 tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims dims);
 
-/* x (n, c) with rows of values (k, c) at index (k): of equal indices the last. */
+/* x (n, c) with rows of values (k, c) at index (k); for equal indices the last one. */
 tn_tensor *tn__put_rows(tn_tensor *x, tn_tensor *index, tn_tensor *values);
 
-/* A usable tensor as PyTorch has it: without dimensions it is a line of one element. */
+/* Treats a 0-dimensional tensor as a line of one element, as PyTorch does. */
 static inline tn_tensor *tn__as_line(tn_tensor *t) {
     return t->dims.ndim == 0 ? tn_reshape(t, TN_DIMS(1)) : t;
 }
 
-/* Whether all of index lie in [0, size); otherwise raises TN_EINDEX with one that does not. Waits
- * for index's device. */
+/* Whether all of index are in [0, size); otherwise raises TN_EINDEX with one that is not. Waits for
+ * index's device. */
 bool tn__index_within(tn_tensor *index, int64_t size, const char *operation);
 
 /* Turns TN_EINDEX of a kernel into "name: what V at position P is outside [0, size)"; returns

@@ -1,7 +1,6 @@
-/* x with values at the places that indices name together: y[index[0][..],
- * index[1][..], ..] = values[..], or += where it accumulates. Made of
- * operations on rows: the first dimensions of x are one, and the indices its
- * numbers. */
+/* x with values at the places that the indices name together: y[index[0][..], index[1][..], ..] =
+ * values[..], or += with accumulate. Made of operations on rows: the first dimensions of x are
+ * merged, and the indices are row numbers. */
 #include "ops/index/index.h"
 #include "ops/shape/shape.h"
 

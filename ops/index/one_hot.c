@@ -1,7 +1,7 @@
 /* y[.., j] = whether index[..] is j, as a number
  *
- *     index: any shape, i64 or i32, in [0, classes); classes -1: the largest index and 1
- *     y: index's shape and (classes) behind it, i64; no gradient
+ *     index: any shape, i64 or i32, in [0, classes); classes -1: the largest index plus 1
+ *     y: index's shape, then (classes), i64; no gradient
  */
 #include "ops/index/index.h"
 

@@ -1,5 +1,4 @@
-/* put_rows(x, index, values): y = x, but y[index[i]] = values[i]; of equal
- * indices the last one
+/* put_rows(x, index, values): y = x, but y[index[i]] = values[i]; for equal indices the last one
  *
  *     x: (n, c), index: (k), i64 or i32, values: (k, c); x and values of one
  * dtype, any y: as x dx = dy, but 0 in the rows that were put; dvalues[i] =

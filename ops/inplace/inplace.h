@@ -1,5 +1,5 @@
-/* What changing a tensor in place needs: permission,
- * and operands that do not lie in the memory being written. */
+/* What changing a tensor in place needs: permission, and operands that do not overlap the memory
+ * being written. */
 #ifndef TERN_OPS_INPLACE_H
 #define TERN_OPS_INPLACE_H
 
@@ -10,13 +10,13 @@
  * (several of x's elements share one address). */
 bool tn__writable(const tn_tensor *x, const char *operation);
 
-/* The same, and true of a tensor whose elements are not made yet: what then only writes a step into
- * its recipe (ops/deferred.h) asks this. */
+/* The same, but true for a deferred tensor too: for callers that then only add a step to its recipe
+ * (ops/deferred.h). */
 bool tn__settable(const tn_tensor *x, const char *operation);
 
-/* y as an operand of a kernel that writes into x: it must broadcast to x. It is copied first where
- * it shares memory with x and is not laid out as x is: an element must be read before it is
- * written. The copy is owned by the current scope. */
+/* y as an operand of a kernel that writes into x: it must broadcast to x. It is copied first if it
+ * shares memory with x and is not laid out as x is: an element must be read before it is written.
+ * The copy is owned by the current scope. */
 bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_desc *desc);
 
 /* Ends a change: raises what the kernel's status says, counts the change, and returns x (inert

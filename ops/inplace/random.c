@@ -1,4 +1,4 @@
-/* Random numbers into a tensor that is there: one draw of the generator a call. */
+/* Random numbers into an existing tensor: one draw of the generator a call. */
 #include "ops/inplace/inplace.h"
 #include "profile/work.h"
 

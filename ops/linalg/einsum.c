@@ -1,12 +1,12 @@
 /* einsum("ij,jk->ik", a, b): y[i][k] = sum over j of a[i][j] b[j][k]; any subscripts
  *
  *     operands: as many dimensions as they have subscripts; one dtype of f32 f64 bf16 f16
- *     y: the subscripts behind "->"; without it those that appear once, in the order of their codes
+ *     y: the subscripts after "->"; without it those that appear once, in the order of their codes
  *
- * "..." stands for any dimensions before, between or behind, which broadcast. A subscript that an
- * operand has twice is its diagonal. What is not in y is summed. Sizes 1 broadcast, as in PyTorch.
+ * "..." is any dimensions before, between or after, which broadcast. A subscript that an operand
+ * has twice is its diagonal. What is not in y is summed. Sizes 1 broadcast, as in PyTorch.
  *
- * Operands are joined from left to right: what no later one needs is summed as soon as it can be,
+ * Operands are joined from left to right: what no later one needs is summed as soon as possible,
  * and two of them become one product of matrices: (batch, left, inner) x (batch, inner, right).
  */
 #include "ops/dims.h"
@@ -36,7 +36,7 @@ typedef struct einsum_factor {
 } einsum_factor;
 
 static void add_label(tn__term *term, int label) {
-    if (term->n < TN_MAX_DIMS) { /* more would be noticed by reshape */
+    if (term->n < TN_MAX_DIMS) { /* reshape refuses more */
         term->label[term->n++] = label;
     }
 }
@@ -52,7 +52,7 @@ static tn_tensor *in_order(const einsum_factor *f, const tn__term *order) {
     return same ? f->t : tn_permute(f->t, dims);
 }
 
-/* Two equal labels become one, the last: (…, n, n) as (…, n n), of which each n + 1st. */
+/* Two equal labels become one, the last: (…, n, n) as (…, n n), of which every (n + 1)-th. */
 static void take_diagonals(einsum_factor *f) {
     for (int i = 0; i < f->term.n; i++) {
         int twin = f->term.n - 1;
@@ -124,7 +124,7 @@ static tn_tensor *as_matrices(const einsum_factor *f, const tn__term *batch, con
     return tn_reshape(tn_expand(in_order(f, &order), full), dims);
 }
 
-/* a becomes the product of a and b, summed over what both have and nobody needs. */
+/* a becomes the product of a and b, summed over what both have and no later one needs. */
 static void join_factors(einsum_factor *a, const einsum_factor *b, const bool *needed) {
     tn__term batch = {0}, inner = {0}, left = {0}, right = {0}, all = {0};
     int64_t size[TN__LABELS];
@@ -170,7 +170,7 @@ static void mark_labels(bool *needed, const tn__term *term) {
     }
 }
 
-/* Whether a result takes more than one step that rounds: those run in f32, then. */
+/* Whether a result takes more than one rounding step: these then run in f32. */
 static bool has_steps(const tn__einsum_plan *p, int n) {
     for (int k = 0; k < n && n == 2; k++) {
         for (int i = 0; i < p->in[k].n; i++) {
@@ -226,7 +226,7 @@ static int draw_below(einsum_draw *d, int n) {
     return (int)(tn_philox(d->seed, 5, 0, d->at++).word[0] % (unsigned)n);
 }
 
-/* Up to three operands with any of four letters, some twice, some with "..."; the result said or
+/* Up to three operands with any of four letters, some twice, some with "..."; the result given or
  * not. `text` begins with "equation='". */
 static tn_sample drawn_sample(uint64_t seed, char *text, tn__einsum_args *args) {
     einsum_draw d = {.seed = seed};

@@ -3,10 +3,10 @@
  *     x: (…, in), w: (out, in), b: (out) or absent; f32 f64 bf16 f16       y: (…, out)
  *     dx = dy w        dw = dy^T x        db = column sums of dy        (x and dy as rows)
  *
- * One operation and not two because the kernel adds b while the product is still in cache. Each
- * gradient keeps only what it reads: with frozen weights x is not held. dw and db are summed in
- * f32 where the weights are copies of f32 parameters, and added at once to what other uses of the
- * same weights gave. A device's own kernel is of these two alone: both come from one product.
+ * One operation, not two, because the kernel adds b while the product is still in cache. Each
+ * gradient keeps only what it reads: with frozen weights x is not held. dw and db are summed in f32
+ * where the weights are copies of f32 parameters, and added directly to the sum from other uses of
+ * the same weights. A device's own kernel is for these two only: both come from one product.
  */
 #include "ops/linalg/linear.h"
 
@@ -114,7 +114,7 @@ static tn_status sum_columns(const tn_op_back *b, const tn_desc *db, const tn_de
     return b->adds ? add_columns(b, &row, dy) : b->kernels->reduce(b->ctx, TN_SUM, &row, dy);
 }
 
-/* dw (+)= dy^T x and db, where they are wanted: together where the device has a kernel for that. */
+/* dw (+)= dy^T x and db, where wanted: together if the device has a kernel for that. */
 static tn_status weight_gradients(const tn_op_back *b, const tn_desc *dy) {
     const tn_desc *dw = b->dx[1], *db = b->dx[2];
     tn_status status = TN_EUNSUPPORTED;

@@ -3,9 +3,9 @@
  *     x: (…, in), w: (out, in), b: (out) or absent; f32 f64 bf16 f16       y: (…, out)
  *     With p = x w^T + b, which is kept, and dp = dy gelu'(p): the gradients of linear from dp.
  *
- * The first half of a transformer's mlp. A kernel of its own applies gelu to the product before it
- * leaves the chip; without one, linear's kernel and gelu's run one after the other, and without a
- * gradient to come in the same memory.
+ * The first half of a transformer's MLP. A fused kernel applies gelu to the product before it
+ * leaves the chip; without one, linear's kernel and gelu's run one after the other, in the same
+ * memory if no gradient will be needed.
  */
 #include "ops/linalg/linear.h"
 

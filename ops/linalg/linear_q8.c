@@ -4,7 +4,7 @@
  *     absent                                                                      y: (…, out), as x
  *
  * Row j of the weight is scale[j] w[j]. The kernel reads w once and keeps its sums in f32. x, scale
- * and b have gradients, by way of the composition; bytes have none.
+ * and b have gradients, through the composition; bytes have none.
  */
 #include "backends/ref/ref.h"
 #include "ops/dims.h"
@@ -41,7 +41,7 @@ static tn_tensor *linear_q8_compose(tn_op_call *c) {
     return tn_linear_op(c->in[0], tn_mul(tn_cast(c->in[1], dtype), scale), tn__optional(c, 3));
 }
 
-/* scale is applied to sums that are not rounded to y's dtype. */
+/* scale is applied to sums that are not yet rounded to y's dtype. */
 static tn_status linear_q8_host(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *x = c->x[0], *w = c->x[1], *scale = c->x[2], *b = c->x[3];
     for (walk at = walk_over(1, y); at.left > 0; walk_next(&at)) {

@@ -6,8 +6,8 @@
  *     da = dy b^T        db = a^T dy        (summed over broadcast batch dimensions by the engine)
  *
  * The kernel multiplies stacks of matrices with any strides, so transposed and sliced inputs are
- * never copied. What is left here is to bring the batch dimensions to the one that
- * it takes: see struct stack.
+ * never copied. What is left here is to reduce the batch dimensions to the one that it takes: see
+ * struct stack.
  */
 #include "ops/dims.h"
 
@@ -74,7 +74,7 @@ static int64_t batch_stride(const tn_desc *x, int batch, int i, int of) {
     return at < 0 || x->size[at] == 1 ? 0 : x->stride[at];
 }
 
-/* Batch dimensions of size 1 vanish, and neighbours become one where all three operands allow
+/* Batch dimensions of size 1 are dropped, and neighbours merged where all three operands allow
  * it. */
 static void stack_collapse(stack *s, const tn_op_call *c, int batch, int batch_a, int batch_b) {
     for (int i = 0; i < batch; i++) {
@@ -115,7 +115,7 @@ static void stack_fold_rows(stack *s) {
     }
 }
 
-/* The kernel takes the largest stack dimension; the others are walked here. */
+/* The kernel takes the largest stack dimension; the loop over the others is here. */
 static tn_status stack_run(stack *s, const tn_op_call *c) {
     int largest = 0;
     for (int i = 1; i < s->ndim; i++) {

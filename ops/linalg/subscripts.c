@@ -1,5 +1,5 @@
 /* Reads einsum's equation (subscripts.h): terms, the sizes of their labels, and the result's term,
- * said or implied.
+ * explicit or implied.
  */
 #include "ops/linalg/subscripts.h"
 
@@ -30,7 +30,7 @@ static int next_subscript(const char **at) {
     return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? 26 + c - 'a' : NO_SUBSCRIPT;
 }
 
-/* One term, in which "..." stands for the last `dots` of `widest` dimensions. */
+/* One term, in which "..." is the last `dots` of `widest` dimensions. */
 static bool read_term(const tn_op_call *c, const char **at, int dots, int widest, tn__term *term,
                       bool *has_dots) {
     term->n = 0;

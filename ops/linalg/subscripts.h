@@ -4,7 +4,7 @@
 
 #include "ops/op.h"
 
-/* A label is a letter, 'A' … 'Z' before 'a' … 'z', or behind them a dimension of "...". */
+/* A label is a letter, 'A' … 'Z' before 'a' … 'z', or after them a dimension of "...". */
 enum { TN__LETTERS = 52, TN__LABELS = TN__LETTERS + TN_MAX_DIMS };
 
 typedef struct tn__einsum_args {

@@ -5,9 +5,8 @@
  *     y: 0-dimensional, or x's shape with TN_NONE
  *
  * Logarithms are at least -100, so that a certain and wrong x has a finite loss, as in PyTorch.
- * Elements outside [0, 1] are an error on the CPU. On a device they would have to be waited for:
- * the loss of such an x is NaN.
- * bce_with_logits is exact where x would round to 0 or 1.
+ * Elements outside [0, 1] are an error on the CPU. On a device the check would have to wait: there
+ * the loss of such an x is NaN. bce_with_logits is exact where x would round to 0 or 1.
  */
 #include "ops/loss/loss.h"
 
@@ -15,7 +14,7 @@
 
 #include <math.h>
 
-/* log x, or log(1 - x), that ends at -100: constant there, where 1 / x would be a gradient of NaN.
+/* log x, or log(1 - x), cut off at -100: constant there, where 1 / x would make the gradient NaN.
  */
 static tn_tensor *bounded_log(tn_tensor *x, bool of_rest) {
     tn_tensor *end =
@@ -60,7 +59,7 @@ const tn_op tn__op_bce = {
     .samples = bce_samples,
 };
 
-/* False after raising. What else is wrong with t the shape rule says. */
+/* False after raising. The shape rule reports anything else wrong with t. */
 static bool check_range(tn_tensor *t, const char *name, const char *advice) {
     return !tn__usable(t, "bce") || !tn_dtype_is_float(t->dtype) ||
            tn_device_of(t).kind != TN_CPU || tn__probabilities(t, name, advice, "bce");

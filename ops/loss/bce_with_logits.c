@@ -5,7 +5,7 @@
  *     weight, pos_weight (p): absent, or broadcast to it; p counts the positive answers
  *     y: 0-dimensional, or x's shape with TN_NONE
  *
- * By the softplus nothing overflows, and no probability is rounded to 0 or 1.
+ * With softplus nothing overflows, and no probability is rounded to 0 or 1.
  */
 #include "ops/loss/loss.h"
 

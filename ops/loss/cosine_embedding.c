@@ -33,8 +33,8 @@ static tn_tensor *squared_length(tn_tensor *a) {
     return tn_add_scalar(tn_sum(tn_square(a), TN_DIMS(-1), false), 1e-12);
 }
 
-/* Not tn_cosine_similarity: PyTorch's loss takes both lengths for a little longer than they are,
- * so that its gradient is finite, and not 0, at a vector of zeros. */
+/* Not tn_cosine_similarity: PyTorch's loss makes both lengths a little longer, so that its gradient
+ * is finite, and not 0, at a vector of zeros. */
 static tn_tensor *cosine_of(tn_tensor *a, tn_tensor *b) {
     tn_tensor *product = tn_sum(tn_mul(a, b), TN_DIMS(-1), false);
     return tn_div(product, tn_sqrt(tn_mul(squared_length(a), squared_length(b))));

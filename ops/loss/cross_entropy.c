@@ -9,7 +9,7 @@
  * s is label_smoothing (Szegedy et al. 2016, arXiv:1512.00567). Rows labelled ignore_index have
  * loss 0 and gradient 0, and do not count in the mean; when all are ignored it is 0 / 0 = NaN, as
  * in PyTorch. Kept for backward: x, and top, log_sum and the count, which are small. softmax(x) is
- * made again from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
+ * recomputed from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
  * would have an error of eps times the largest logit.
  */
 #include "autograd/kernel.h"
@@ -186,8 +186,8 @@ static tn_status cross_entropy_forward(const tn_op_call *c) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Whether an operation filled the logits' memory, and each element lies there once. A leaf's
- * elements are the program's, through views as well. */
+/* Whether an operation filled the logits' memory, and each element is there once. A leaf's elements
+ * are the program's, through views as well. */
 static bool can_be_consumed(const tn_tensor *x) {
     const tn_node *node = x->node;
     while (node && !tn__op_fills(node->op)) {

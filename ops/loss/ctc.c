@@ -1,8 +1,8 @@
-/* ctc: -log of the probability that a sequence of labels is what frames say (connectionist temporal
+/* ctc: -log of the probability of a sequence of labels, given frames (connectionist temporal
  * classification; Graves et al. 2006, ICML)
  *
  *     x: (T, N, C) log-probabilities, f32 f64 bf16 f16
- *     targets: (N, S), or all of them one behind another in one dimension; input_lengths and
+ *     targets: (N, S), or all of them concatenated in one dimension; input_lengths and
  *     target_lengths: (N); all i64 or i32
  *     y: 0-dimensional, or (N) with TN_NONE; f64 for f64, else f32
  *
@@ -11,15 +11,14 @@
  *
  *     alpha[t, s] = p[t, e_s] + log(exp alpha[t-1, s] + exp alpha[t-1, s-1] + exp alpha[t-1, s-2])
  *                   the last only where e_s is a label that differs from e_{s-2}
- *     beta[t, s]  the same from behind, without p[t, e_s]
+ *     beta[t, s]  the same from the end, without p[t, e_s]
  *     loss = -log(exp alpha[T_n-1, L-1] + exp alpha[T_n-1, L-2])
  *     dx[t, c] = (softmax(x)[t, c] - the sum over e_s = c of exp(alpha + beta + loss)) dloss
+ * and 0 after the frames. For the mean each loss is divided by its target's length (at least 1) and
+ * by N. A target without an alignment has loss inf, or 0 with zero_infinity, and gradient 0. A
+ * sequence with NaN in its frames has loss NaN, and so has its gradient.
  *
- * and 0 behind the frames. For the mean each loss is divided by its target's length (at least 1)
- * and by N. A target that fits no alignment has loss inf, or 0 with zero_infinity, and gradient 0.
- * A sequence with NaN in its frames has loss NaN, and so has its gradient.
- *
- * Normalising again costs little, makes dx the derivative of what is computed, and PyTorch's
+ * Normalising again costs little and makes dx the derivative of what is computed; it is PyTorch's
  * gradient, which leaves this step to the log_softmax before it.
  */
 #include "core/memory.h"
@@ -30,7 +29,7 @@
 
 enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, INPUTS };
 
-/* Of the composition: the logarithm of what cannot be, and can still be added to. */
+/* For the composition: the logarithm of the impossible, which can still be added to. */
 #define NEVER (-1e30)
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
@@ -240,7 +239,7 @@ static void walk_backward(const sequence *q, double loss, double dloss) {
 
 /* ---- Calls of the loops ---------------------------------------------------------------------- */
 
-/* What one sequence's loss counts in the result. */
+/* The weight of one sequence's loss in the result. */
 static double loss_weight(const ctc_job *j, int64_t n) {
     int64_t labels = index_at(&j->target_lengths, n);
     return j->options->reduction == TN_MEAN ? 1.0 / (double)(labels > 1 ? labels : 1) / (double)j->N
@@ -260,7 +259,7 @@ static void run_sequences(const void *user, int64_t first, int64_t end) {
     }
 }
 
-/* Every label that is read is a class. */
+/* Whether every label that is read is a class. */
 static tn_status check_labels(tn_context *ctx, const ctc_job *j) {
     for (int64_t n = 0; n < j->N; n++) {
         sequence q = sequence_at(j, n);
@@ -353,7 +352,7 @@ static int64_t *read_whole(const tn_op *op, tn_tensor *t) {
 
 /* What is known of all sequences without a frame: (N, W), W = 2 longest + 1. */
 typedef struct ctc_states {
-    tn_tensor *classes;            /* i64: e_s, the blank behind a sequence's states */
+    tn_tensor *classes;            /* i64: e_s, the blank after a sequence's states */
     tn_tensor *skip, *begin, *end; /* bool: s follows s - 2; sequences begin and end in s */
 } ctc_states;
 
@@ -394,7 +393,7 @@ static bool make_states(const tn_op_call *c, const ctc_job *j, ctc_states *to) {
     return made && tn_error() == TN_OK;
 }
 
-/* alpha, moved on by n states: what goes to s comes from s - n. */
+/* alpha, shifted by n states: s gets the value of s - n. */
 static tn_tensor *shifted_states(tn_tensor *alpha, tn_tensor *never, int64_t n) {
     int64_t W = tn_size(alpha, 1);
     tn_tensor *parts[] = {tn_narrow(never, 1, 0, n), tn_narrow(alpha, 1, 0, W - n)};
@@ -483,8 +482,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_ctc_options 
     tn_sample_add(s, &sample);
 }
 
-/* Each reduction, targets padded and one behind another, a single class beside the blank (every
- * label repeats), no labels, one frame, no sequence. */
+/* Each reduction, targets padded and concatenated, a single class besides the blank (every label
+ * repeats), no labels, one frame, no sequence. */
 static void ctc_samples(tn_op_samples *s) {
     static const tn_ctc_options mean = {0, TN_MEAN, false, true}, sum = {0, TN_SUM, false, true},
                                 none = {0, TN_NONE, true, true};

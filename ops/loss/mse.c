@@ -62,7 +62,7 @@ static void mse_backward(tn_op_grad *g) {
     const mse_args *args = g->args;
     int64_t n = args->how == TN_MEAN ? tn_dims_count(tn_op_input_dims(g, 0)) : 1;
     tn_tensor *difference = tn_sub(tn_op_saved_input(g, 0), tn_op_saved_input(g, 1));
-    double k = n ? 2.0 / (double)n : 0.0; /* over nothing dx is nothing, and infinity no slope */
+    double k = n ? 2.0 / (double)n : 0.0; /* without elements dx is empty */
     tn_tensor *dx = tn_mul(difference, tn_mul_scalar(g->dout[0], k));
     tn_op_give(g, 0, dx);
     if (g->wants[1]) {

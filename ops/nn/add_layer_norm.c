@@ -1,5 +1,5 @@
 /* s = a + b and y = layer_norm(s, w, bias), over the last dimension:
- * a residual sum and the norm behind it
+ * a residual sum and the norm after it
  *
  *     a and b: (…, C), w and bias: (C), each may be absent; f32 f64 bf16 f16       y and s: as a
  *     rstd = 1 / sqrt(var + eps), h = (s - mean) rstd, e = dy w:
@@ -7,7 +7,7 @@
  *     dw = sum dy h        dbias = sum dy
  *
  * s is rounded to its dtype before it is normalised, so this is the two operations one after
- * another. One kernel reads and writes each row once where the device has it; elsewhere the two
+ * another. If the device has the kernel it reads and writes each row once; otherwise the two
  * operations run. Of the rows only s is kept.
  */
 #include "backends/norm.h"

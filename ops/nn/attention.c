@@ -9,12 +9,12 @@
  *     dq = dS k scale        dk = dS^T q scale        dv = P^T dy
  *
  * The kernels go over blocks of keys and keep one number a query, lse = log sum exp of its row,
- * from which backward makes P again block by block: memory is linear in T and S (Dao et al. 2022,
+ * from which backward recomputes P block by block: memory is linear in T and S (Dao et al. 2022,
  * arXiv:2205.14135). A query that sees nothing gives 0, and takes and gives no gradient.
  *
  * Memory order. q, k and v usually are views (B, T, H, D) -> (B, H, T, D) of a projection's rows. y
  * is laid out as (B, T, H, D) too, so that the transpose and reshape to (B, T, H D) that follow are
- * views; dq, dk and dv have the order of their inputs, so that the way back is free as well. The
+ * views; dq, dk and dv have the order of their inputs, so that backward needs no copies either. The
  * kernels take any strides.
  */
 #include "ops/nn/attention.h"
@@ -182,7 +182,7 @@ static double key_score(const tn__attention *p, int64_t b, int64_t h, int64_t i,
            dot_rows(p->q, row_at(p->q, b, h, i), p->k, row_at(p->k, b, group_of(p, h), j));
 }
 
-/* Row i of y; `scores` has room for Tk. */
+/* Row i of y; `scores` holds Tk. */
 static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, double *scores) {
     int64_t keys = p->k->size[2], seen = 0;
     double most = -INFINITY, sum = 0;
@@ -336,7 +336,7 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_attention_ar
 }
 
 /* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast
- * in each dimension, with two keys so that some rows are empty; a mask of nothing but false; no
+ * in each dimension, with two keys so that some rows are empty; a mask that is all false; no
  * queries, no keys; more than a block. */
 static void attention_samples(tn_op_samples *s) {
     static const tn_attention_args plain = {false, 0.0}, scaled = {false, 0.25},

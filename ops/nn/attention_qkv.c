@@ -4,10 +4,9 @@
  *     mask: absent, or bool, broadcasts to (B, heads, T, T)
  *     y = attention(q, k, v, mask) with q, k, v: (B, T, C) as (B, T, heads, D) as (B, heads, T, D)
  *
- * The mathematics is attention's, see attention.c, and so are the kernels: they read q, k and v as
- * strided views of qkv and write the three gradients into the three thirds of one dqkv. Made of
- * narrow, reshape and transpose the same step would fill three (B, T, 3 C) tensors
- * with zeros and add them.
+ * The mathematics and the kernels are attention's (attention.c): they read q, k and v as strided
+ * views of qkv and write the three gradients into the three thirds of one dqkv. Made of narrow,
+ * reshape and transpose, backward would fill three (B, T, 3 C) tensors with zeros and add them.
  */
 #include "ops/nn/attention.h"
 #include "ops/dims.h"

@@ -1,13 +1,13 @@
-/* batch_norm(x, w, b) = (x - mean) rstd w + b, each channel over the batch and its places
- * (Ioffe and Szegedy 2015, arXiv:1502.03167)
+/* batch_norm(x, w, b) = (x - mean) rstd w + b, each channel over the batch and the spatial
+ * dimensions (Ioffe and Szegedy 2015, arXiv:1502.03167)
  *
  *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
  *     mean, var: (C), of x, f32 (f64 for f64), the variance biased: results too
  *     rstd = 1 / sqrt(var + eps), h = (x - mean) rstd, e = dy w, means over all but C:
  *     dx = rstd (e - mean(e) - h mean(e h))        dw = sum dy h        db = sum dy
  *
- * The kernel of the gradient takes that of y alone. Where mean or var were used too, the
- * composition is differentiated.
+ * The gradient's kernel takes only dy. If mean or var were used too, the composition is
+ * differentiated.
  */
 #include "ops/nn/batch_norm.h"
 
@@ -57,7 +57,7 @@ static int64_t channel_count(const tn_desc *x) {
     return count;
 }
 
-/* Where element i of a channel lies, counted in row-major order. */
+/* Where element i of a channel is, counted in row-major order. */
 static int64_t channel_offset(const tn_desc *x, int64_t channel, int64_t i) {
     int64_t offset = channel * x->stride[1];
     for (int k = x->ndim - 1; k >= 2; k--) {
@@ -289,7 +289,7 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
     return tn_error() == TN_OK ? y : tn_inert();
 }
 
-/* ---- Of each sample alone -------------------------------------------------------------------- */
+/* ---- Over each sample ---------------------------------------------------------------------- */
 
 /* Samples and their groups are the channels of a batch of one. */
 tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,

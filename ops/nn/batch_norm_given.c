@@ -4,8 +4,9 @@
  *     mean, var: (C), as x, or f32 for bf16 and f16
  *     dx = dy w rstd        dw = sum dy (x - mean) rstd        db = sum dy
  *
- * Batch norm as it is used after training. mean and var have gradients too (by the composition):
- * statistics that several ranks or parts of a batch share are made of operations, and given.
+ * Batch norm as it is used after training. mean and var have gradients too (through the
+ * composition): statistics that several ranks or parts of a batch share are made of operations and
+ * passed in.
  */
 #include "ops/nn/batch_norm.h"
 

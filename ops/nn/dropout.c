@@ -6,7 +6,7 @@
  *
  * keep is a function of the key and the element's position: it is computed again in backward, not
  * stored. The key names one call of the thread's generator and is drawn before the operation runs,
- * so a recompute that puts the generator back draws the same one.
+ * so a recompute that restores the generator draws the same one.
  */
 #include "ops/op.h"
 

@@ -3,9 +3,9 @@
  *     weight: (V, C), any dtype; index: (…), i64 or i32       y: (…, C)
  *     dweight = zeros (V, C) with dy's rows added where they came from
  *
- * A weight that is tied to the classifier has the classifier's gradient already when backward comes
- * here: the rows are then added into that one, and no second (V, C) is filled and summed. They are
- * brought to its dtype first: small beside the weight.
+ * A weight tied to the classifier already has the classifier's gradient when backward gets here:
+ * the rows are then added to it, and no second (V, C) is filled and summed. They are converted to
+ * its dtype first: they are small next to the weight.
  */
 #include "ops/index/index.h"
 #include "ops/dims.h"

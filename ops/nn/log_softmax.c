@@ -3,8 +3,8 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = dy - exp(y) sum(dy)
  *
- * The logarithm of softmax without its underflow. See softmax.c: the same kernels,
- * told to take the logarithm.
+ * The logarithm of softmax without its underflow. See softmax.c: the same kernels, with the
+ * logarithm on.
  */
 #include "ops/nn/softmax.h"
 

@@ -1,15 +1,15 @@
-/* rotary(x, positions): each row turned by its position, so that the product of two rows depends on
- * their distance (Su et al. 2021, arXiv:2104.09864)
+/* rotary(x, positions): each row rotated by its position, so that the product of two rows depends
+ * on their distance (Su et al. 2021, arXiv:2104.09864)
  *
  *     x: (B, H, T, D), D even, f32 f64 bf16 f16       y: as x
  *     positions: (T) or (B, T), i64 i32
  *     pair i of a row is (x[i], x[i + D/2]); angle = position frequency(i), frequency(i) as in
  *     backends/rotary.h:
  *     y[i] = x[i] cos - x[i + D/2] sin        y[i + D/2] = x[i + D/2] cos + x[i] sin
- *     dx = dy turned back: the same with -angle
+ *     dx = dy rotated back: the same with -angle
  *
- * The halves of a row make the pairs, as in Hugging Face's Llama. (In the paper neighbours do: the
- * same up to the order of the rows of the projection before it.) y has x's order of heads and
+ * Pairs are made of the halves of a row, as in Hugging Face's Llama. (In the paper, of neighbours:
+ * the same up to the order of the rows of the projection before it.) y has x's order of heads and
  * positions in memory.
  */
 #include "backends/ref/ref.h"
@@ -137,7 +137,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_rotary_args 
 }
 
 /* A position a column, and each its own; far ones; all three kinds of pairs of Llama 3's scaling
- * (of these 4 pairs the first turns as before, the last two more slowly); none of anything. */
+ * (of these 4 pairs the first rotates as before, the last two more slowly); empty in every
+ * dimension. */
 static void rotary_samples(tn_op_samples *s) {
     static const tn_rotary_args plain = {10000.0, 1.0, 1.0, 4.0, 8192, false},
                                 back = {10000.0, 1.0, 1.0, 4.0, 8192, true},

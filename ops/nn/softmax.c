@@ -3,8 +3,8 @@
  *     x: any shape, f32 f64 bf16 f16       y: as x
  *     dx = y (dy - sum(y dy))
  *
- * The kernels work over rows: any other dimension is exchanged with the last, without a copy.
- * Backward reads y alone, x may die. A row of -inf gives NaN.
+ * The kernels work on rows: any other dimension is swapped with the last, without a copy. Backward
+ * reads y only, so x may be freed. A row of -inf gives NaN.
  */
 #include "ops/nn/softmax.h"
 

@@ -81,7 +81,7 @@ static void avg_pool_backward(tn_op_grad *g) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-/* Windows that overlap, leave gaps and hang over the edge, with each way to divide; each number of
+/* Windows that overlap, leave gaps and hang over the edge, with each divisor; each number of
  * dimensions; windows from sizes, larger and smaller than what they are over. */
 static const struct {
     tn_dims x;

@@ -1,4 +1,4 @@
-/* fold(x): patches added up to the picture that they are of (col2im); unfold's gradient
+/* fold(x): patches summed into the picture they come from (col2im); unfold's gradient
  *
  *     x: (N, C kh kw, places), f32 f64 bf16 f16       y: (N, C, H, W), unfold's arguments
  *     dx = unfold(dy)

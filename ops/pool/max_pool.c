@@ -2,11 +2,11 @@
  *
  *     x: (N, C, in…), f32 f64 bf16 f16       y: (N, C, out…)       index: (N, C, out…) i32
  *     index: which element of its plane each is, in row-major order; NaN wins, and of equal ones
- *     the first. A window that has nothing but padding (dilated ones may) gives -inf, and -1.
+ *     the first. A window of padding only (dilated ones may be) gives -inf, and -1.
  *     dx: dy at index, added up where windows overlap, and 0 elsewhere
  *
- * Adaptive pooling is the same with other windows. The index is made where a gradient may be asked
- * for. A task is a plane, so nothing is added up by two.
+ * Adaptive pooling is the same with other windows. The index is made if a gradient may be needed. A
+ * task is a plane, so no two tasks add to the same element.
  */
 #include "ops/index/index.h"
 #include "ops/pool/pool.h"
@@ -28,9 +28,9 @@ static bool max_pool_shape(tn_op_call *c) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Results are made PLACES of a row at a time, tap by tap: what neighbours compare at one tap lies a
- * step apart, and a loop over them has no branches. Windows that are cut from sizes have no such
- * step, and are made one by one. */
+/* Results are made PLACES of a row at a time, tap by tap: what neighbours compare at one tap is one
+ * step apart, and a loop over them has no branches. Adaptive windows have no such step, and are
+ * made one by one. */
 enum { PLACES = 64 };
 
 typedef struct some_places {
@@ -43,7 +43,7 @@ typedef struct some_places {
 } some_places;
 
 /* Elements `step` apart, numbered `skip` apart from `number` on, to n places. NaN wins, and of
- * equal ones the first; so does any element over none. */
+ * equal ones the first; any element wins over none. */
 #define TAKE_LARGEST(type)                                                                       \
     static inline void take_##type(const type *x, int64_t step, int64_t n, int32_t number,       \
                                    int32_t skip, type *restrict best, int32_t *restrict index) { \
@@ -81,10 +81,10 @@ static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t n
 }
 
 /* n places from number `low` of these on, at one tap: elements from x[at] on, which is `number` in
- * its plane. With usual steps known it is made of vectors. */
+ * its plane. With the usual steps as constants it is vectorised. */
 static void take_tap(const tn__pool_job *job, const void *x, int64_t at, int64_t number, int64_t n,
                      some_places *p, int64_t low) {
-    /* one place has no next, which could lie beyond all numbers */
+    /* one place has no next, whose number could be out of range */
     int32_t first = (int32_t)number, skip = n > 1 ? (int32_t)job->args->stride[2] : 0,
             *index = p->index + low;
     int64_t step = job->args->stride[2] * job->x.stride[2];
@@ -108,7 +108,7 @@ static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t
         }
         return;
     }
-    for (int64_t t = 0; t < a->kernel[2]; t++) { /* the first place's element may lie outside */
+    for (int64_t t = 0; t < a->kernel[2]; t++) { /* the first place's element may be outside */
         int64_t first = p->from * stride - a->padding[2] + t * a->dilation[2], low = 0,
                 high = p->count;
         if (first < 0) {

@@ -1,4 +1,4 @@
-/* What pooling operations share: windows over up to three dimensions behind samples and channels.
+/* What pooling operations share: windows over up to three dimensions after samples and channels.
  */
 #ifndef TERN_OPS_POOL_H
 #define TERN_OPS_POOL_H

@@ -2,10 +2,10 @@
  *
  *     x: any shape, f32 f64 bf16 f16       y: as x, `out` elements along dim
  *     nearest: one element; linear: the two around a place; cubic: four, with the weights of Keys
- *     1981 for a = -0.75, as in PyTorch; what lies beyond an end is the element at the end
+ *     1981 for a = -0.75, as in PyTorch; beyond an end it is the element at the end
  *     dx = resample_grad(dy)
  *
- * Interpolation of pictures and volumes is one after another along their dimensions.
+ * Pictures and volumes are interpolated along one dimension after another.
  */
 #include "ops/pool/resample.h"
 
@@ -21,7 +21,7 @@ static int64_t clamp_place(int64_t place, int64_t in) {
     return place < 0 ? 0 : place < in ? place : in - 1;
 }
 
-/* In f32 for f32, as PyTorch: how it rounds decides which element it is. */
+/* In f32 for f32, as PyTorch: its rounding decides which element it is. */
 static int64_t nearest_place(const tn__resample_args *a, int64_t o, tn_dtype dtype) {
     double scale = a->scale > 0 ? a->scale : (double)a->in / (double)a->out;
     double at = (double)o + (a->how == TN_INTERPOLATE_EXACT ? 0.5 : 0.0);
@@ -29,7 +29,7 @@ static int64_t nearest_place(const tn__resample_args *a, int64_t o, tn_dtype dty
     return clamp_place((int64_t)floor(at), a->in);
 }
 
-/* Where in x place o lies. */
+/* Where in x place o is. */
 static double place_in_x(const tn__resample_args *a, int64_t o) {
     if (a->align_corners) {
         return a->out > 1 ? (double)o * (double)(a->in - 1) / (double)(a->out - 1) : 0;
@@ -157,8 +157,8 @@ static void resample_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_resample_grad, g->args, g->dout[0]));
 }
 
-/* Up and down, by half and by no whole number, with a scale that the sizes do not have; from and to
- * one element; a dimension with others around it. */
+/* Up and down, by half and by fractions, with a scale other than the sizes'; from and to one
+ * element; a dimension with others around it. */
 void tn__resample_samples(tn_op_samples *s, bool of_result) {
     static const struct {
         tn_dims x;

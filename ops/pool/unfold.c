@@ -76,7 +76,7 @@ static void unfold_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_fold, g->args, g->dout[0]));
 }
 
-/* Patches that overlap, leave gaps, are dilated, and lie in the padding. */
+/* Patches that overlap, leave gaps, are dilated, and reach into the padding. */
 void tn__unfold_samples(tn_op_samples *s, bool of_patches) {
     static const struct {
         tn_dims x;

@@ -5,8 +5,8 @@
  */
 #include "ops/reduce/reduce.h"
 
-/* The largest of what is in reverse order: -x, and for integers, where the least number has no
- * opposite, all bits turned over. */
+/* The argmax in reverse order: of -x, and for integers, where the least number has no negative, of
+ * all bits inverted. */
 static tn_status argmin_forward(const tn_op_call *c) {
     tn_tensor *x = c->in[0];
     if (tn_count(x) == 0) {

@@ -22,7 +22,7 @@ void tn__cumulative_samples(tn_op_samples *s, double low, double high);
 
 /* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse of y[k + 1]. */
 tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse);
-/* Each element where the one before it was, or, `back`, the one behind it; at the end that is left
+/* Each element moved one place on, or, with `back`, one place back; the end left open gets
  * `value`. */
 tn_tensor *tn__shift(tn_tensor *t, int dim, bool back, double value);
 

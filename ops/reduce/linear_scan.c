@@ -4,8 +4,8 @@
  *     db = dy scanned in the other direction, with each a one place on
  *     da[k] = db[k] y[k - 1]
  *
- * What products along a line have for their gradient (cumprod.c). It is its own gradient's
- * operation, so there are derivatives of every order. Carried in f64.
+ * The gradient of products along a line (cumprod.c). Its own gradient is made of itself, so there
+ * are derivatives of every order. Carried in f64.
  */
 #include "ops/dims.h"
 #include "ops/reduce/cumulative.h"

@@ -2,7 +2,7 @@
  *
  *     x: any shape, f32 f64 bf16 f16
  *     y: x's shape without dims (or 1 there); -inf over nothing, or over -inf only
- *     dx = dy · exp(x - m) / sum exp(x - m): beside a large m, y has lost the log of the sum
+ *     dx = dy · exp(x - m) / sum exp(x - m): with a large m, y has lost the log of the sum
  */
 #include "ops/reduce/reduce.h"
 
@@ -14,7 +14,7 @@ static bool logsumexp_shape(tn_op_call *c) {
 }
 
 /* An infinite m is replaced by the largest finite number (inf - inf would be NaN); exp and log then
- * give the infinity back. */
+ * restore the infinity. */
 static double finite_most(tn_dtype wide) {
     return wide == TN_F64 ? DBL_MAX : FLT_MAX;
 }
@@ -67,7 +67,7 @@ static tn_status logsumexp_forward(const tn_op_call *c) {
     return status;
 }
 
-/* The softmax does not depend on m, so a second derivative needs no way through it. */
+/* The softmax does not depend on m, so a second derivative need not go through it. */
 static void logsumexp_backward(tn_op_grad *g) {
     const tn__reduce_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0);

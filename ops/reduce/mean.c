@@ -19,7 +19,7 @@ static void mean_backward(tn_op_grad *g) {
     const tn__reduce_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
     int64_t n = tn__reduce_count(x, tn__reduce_mask(args->dims, x.ndim));
-    double k = n ? 1.0 / (double)n : 0.0; /* over nothing dx is nothing, and infinity no slope */
+    double k = n ? 1.0 / (double)n : 0.0; /* without elements dx is empty */
     tn_op_give(g, 0, tn__spread(g, tn_mul_scalar(g->dout[0], k)));
 }
 

@@ -1,5 +1,5 @@
-/* What reductions share: which dimensions go, the shape that is left,
- * and the way back to x's shape in backwards.
+/* What reductions share: which dimensions are reduced, the resulting shape, and expanding to x's
+ * shape in backward.
  *
  * A mask has bit i set when dimension i of x is reduced. "Kept" dims are x's with 1 where it is
  * reduced: what kernels want, and what keepdim gives.
@@ -29,7 +29,7 @@ bool tn__reduce_nonempty(const tn_op_call *c);
 tn_dims tn__reduce_left(tn_dims x, unsigned mask, bool keepdim);
 unsigned tn__reduce_mask(tn_dims dims, int ndim);
 tn_dims tn__reduce_kept(tn_dims x, unsigned mask);
-int64_t tn__reduce_count(tn_dims x, unsigned mask); /* elements of x behind one of y */
+int64_t tn__reduce_count(tn_dims x, unsigned mask); /* elements of x for each of y */
 
 /* Output 0, which is contiguous, with other sizes of the same count. */
 tn_desc tn__reduce_desc(const tn_op_call *c, tn_dims dims);
@@ -51,7 +51,7 @@ tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
 void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 
 /* One input over many choices of dims; `empty`: also with nothing to reduce. Values are distinct,
- * so that no two compete. */
+ * so that there are no ties. */
 void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty);
 
 /* These values, of shape dims, where there is no second derivative. */

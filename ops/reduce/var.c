@@ -3,10 +3,10 @@
  *     x: any shape, f32 f64 bf16 f16
  *     y: x's shape without dims (or 1 there); the divisor is never negative: for n <= correction
  *        inf, or 0 / 0 = NaN
- *     dx = dy · 2 (x - m) / (n - correction), with the sign that has, as in PyTorch
+ *     dx = dy · 2 (x - m) / (n - correction), with its sign, as in PyTorch
  *
  * In two passes, as the difference of two large sums would lose the digits of a small variance; and
- * from the first element on, so that equal elements have the variance 0. */
+ * relative to the first element, so that equal elements have variance 0. */
 #include "ops/reduce/reduce.h"
 
 #include <math.h>
@@ -78,12 +78,12 @@ static void var_backward(tn_op_grad *g) {
     tn_tensor *x = tn__from_first(tn_op_saved_input(g, 0), args->over.dims);
     tn_tensor *from_mean = tn_sub(x, tn_mean(x, args->over.dims, true));
     int64_t n = var_count(args, tn_op_input_dims(g, 0));
-    double k = n ? 2.0 / (double)(n - args->correction) : 0.0; /* over nothing dx is nothing */
+    double k = n ? 2.0 / (double)(n - args->correction) : 0.0; /* without elements dx is empty */
     tn_tensor *dx = tn_mul(tn__spread(g, tn_mul_scalar(g->dout[0], k)), from_mean);
     tn_op_give(g, 0, dx);
 }
 
-/* The last one lies far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
+/* The last one is far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
 static void var_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;

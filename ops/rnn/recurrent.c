@@ -14,7 +14,7 @@ static int result_count(tn_cell cell) {
     return cell == TN_CELL_LSTM ? 3 : 2;
 }
 
-/* Input i, if it is there, has these sizes; `why` says where they come from. */
+/* Whether input i, if present, has these sizes; `why` says where they come from. */
 static bool has_dims(tn_op_call *c, int i, tn_dims dims, const char *why) {
     const tn_tensor *t = tn__optional(c, i);
     if (!t || tn_dims_equal(tn_shape(t), dims)) {
@@ -91,7 +91,7 @@ bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
 
 /* ---- Scratch memory -------------------------------------------------------------------------- */
 
-/* What one call takes, to be given back together. */
+/* What one call takes, released together. */
 typedef struct scratch_pool {
     tn_context *ctx;
     const tn_backend *kernels;
@@ -136,7 +136,7 @@ static void pool_free(scratch_pool *p) {
     }
 }
 
-/* *x, if it is there, as a row-major operand: itself, or *room filled with it. */
+/* *x, if present, as a row-major operand: itself, or *room filled with it. */
 static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *room) {
     if (!*x || is_row_major(*x)) {
         return TN_OK;
@@ -169,7 +169,7 @@ static bool takes_dtype(const tn_desc *x) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Output i where it was made, else scratch memory of these sizes. */
+/* Output i if it was made, else scratch memory of these sizes. */
 static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *room) {
     if (c->y[i]) {
         return c->y[i];
@@ -294,7 +294,7 @@ tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n) {
     return tn_narrow(a, 1, q * units, units);
 }
 
-/* Which rows live at time t: bool (B, 1). */
+/* Which rows are active at time t: bool (B, 1). */
 static tn_tensor *living_rows(tn_tensor *lengths, int64_t t) {
     return tn_unsqueeze(tn_gt(lengths, tn__constant(lengths, (double)t)), 1);
 }
@@ -327,7 +327,7 @@ tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
     }
     tn_tensor *result = tn_stack(y, (int)times, 0);
     free(y);
-    c->out[1] = tn_identity(s.h); /* h0 itself where no row lives */
+    c->out[1] = tn_identity(s.h); /* h0 itself where no row is active */
     if (has_c) {
         c->out[2] = tn_identity(s.c);
     }
@@ -336,7 +336,7 @@ tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* A kernel would have to be waited for: lengths are looked at before. */
+/* Checking in a kernel would have to wait for it: lengths are checked before. */
 static bool check_lengths(const tn_op *op, tn_tensor *x, tn_tensor *lengths) {
     TN_SCOPE;
     if (!lengths || tn_dtype_is_float(tn_dtype_of(lengths)) || tn_ndim(x) != 3) {
@@ -418,7 +418,7 @@ void tn__rnn_samples(tn_op_samples *s, tn_cell cell) {
 
 /* ---- Work ------------------------------------------------------------------------------------ */
 
-/* Back through the times goes one product with weight_hh, whatever is wanted. */
+/* One product with weight_hh goes back through the times, whatever is wanted. */
 void tn__rnn_work(tn_op_work *w) {
     double rows = (double)(w->x[TN__RNN_X]->size[0] * w->x[TN__RNN_X]->size[1]);
     double steps = 2 * rows * tn__work_count(w->x[TN__RNN_W_HH]);

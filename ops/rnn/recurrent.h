@@ -6,10 +6,10 @@
  *
  * With s = (h, c) the state, starting at (h0, c0), and the times in order or, `reverse`, from the
  * last:  p = x_t weight_ih^T + bias_ih,  a = h weight_hh^T + bias_hh,  s = cell(p, a, s),  y_t = h.
- * Row b of the batch lives at the times below lengths[b]; at others its state stays and y is 0.
+ * Row b of the batch is active at times below lengths[b]; at others its state stays and y is 0.
  *
- * The shares p of all times are one product, and so is each gradient of a weight: only
- * a = h weight_hh^T has to be made step by step, which the `recurrent` kernels do
+ * The shares p of all times are one product, and so is each gradient of a weight: only a = h
+ * weight_hh^T has to be computed step by step, which the `recurrent` kernels do
  * (include/tern/sys/backend.h).
  */
 #ifndef TERN_OPS_RNN_RECURRENT_H

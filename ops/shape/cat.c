@@ -1,4 +1,4 @@
-/* y = the inputs one after the other along one dimension
+/* y = the inputs concatenated along one dimension
  *
  *     inputs: any dtype, one for all; shapes equal but at dim
  *     y: the sum of their sizes at dim

@@ -1,4 +1,4 @@
-/* y = x: a view with a node of its own, as a place for hooks
+/* y = x: a view with its own node, as a place for hooks
  *
  *     x: any shape and dtype       y: as x, the same memory
  *     dx = dy

@@ -1,7 +1,6 @@
-/* y = x with more elements, of one value, before and behind some dimensions; or
- * with fewer
+/* y = x with more elements, of one value, before and after, along some dimensions; or with fewer
  *
- *     x: any shape and dtype; pads: (before, behind) of the last dimension,
+ *     x: any shape and dtype; pads: (before, after) of the last dimension,
  * then of the one before it, …, where a negative number takes elements away y:
  * x's sizes and what is added dx = dy with the opposite pads
  */

@@ -1,5 +1,5 @@
-/* What the two operations behind tn_pad share: pad.c, with a value;
- * pad_around.c, with x's own elements. */
+/* What the two operations of tn_pad share: pad.c, with a value; pad_around.c, with x's own
+ * elements. */
 #ifndef TERN_OPS_PAD_H
 #define TERN_OPS_PAD_H
 

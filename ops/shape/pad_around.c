@@ -1,4 +1,4 @@
-/* y = x with some of its own elements before and behind some dimensions
+/* y = x with some of its own elements before and after, along some dimensions
  *
  *     x: any shape and dtype; pads: as pad's
  *     reflect: from the edge back, without the edge itself; fewer than there
@@ -35,8 +35,8 @@ static bool pad_around_shape(tn_op_call *c) {
     return tn__pad_shape(c);
 }
 
-/* Which of `size` elements stands at place i, which may be before or behind them. What pads below 0
- * take away does not come around. */
+/* Which of `size` elements is at place i, which may be before or after them. What pads below 0
+ * remove does not wrap around. */
 static int64_t source_of(tn_pad_mode mode, int64_t i, int64_t size, int64_t before,
                          int64_t behind) {
     int64_t begin = before < 0 ? -before : 0, end = size + (behind < 0 ? behind : 0);

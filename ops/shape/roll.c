@@ -1,4 +1,4 @@
-/* y = x moved along some dimensions; what leaves at the end comes in at the beginning
+/* y = x moved along some dimensions; what leaves at the end enters at the beginning
  *
  *     x: any shape and dtype; shifts: as many as dims       y: as x
  *     dx = dy, moved back
@@ -26,7 +26,7 @@ static bool roll_shape(tn_op_call *c) {
     return tn_op_out_like(c, 0);
 }
 
-/* Two slices change places. */
+/* Two slices swap places. */
 static tn_tensor *roll_dim(tn_tensor *x, int64_t shift, int dim) {
     int64_t size = tn_size(x, dim);
     shift = size > 0 ? (shift % size + size) % size : 0;

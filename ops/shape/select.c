@@ -32,7 +32,7 @@ static bool select_shape(tn_op_call *c) {
     return tn_op_view(c, dims, stride, x->offset + index * x->stride[dim]);
 }
 
-/* As slice: a buffer that is there already takes the part in place. */
+/* As slice: an existing buffer takes the part in place. */
 static void select_backward(tn_op_grad *g) {
     const select_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);

@@ -22,7 +22,7 @@ static inline int tn__known_dim(int dim, tn_dims dims) {
     return dim < 0 ? dim + dims.ndim : dim;
 }
 
-/* A dimension that came in a list; one that no int can name is one that no tensor has. */
+/* A dimension from a list; one that does not fit an int is one that no tensor has. */
 static inline int tn__int_dim(int64_t dim) {
     return dim >= -TN_MAX_DIMS && dim < TN_MAX_DIMS ? (int)dim : TN_MAX_DIMS;
 }

@@ -149,7 +149,7 @@ int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
     return (int)pieces;
 }
 
-/* Of nothing there are as many pieces as are asked for, each of them nothing. */
+/* An empty dimension gives as many pieces as requested, all empty. */
 int tn_chunk(tn_tensor *t, int chunks, int dim, tn_tensor **out, int most) {
     int at = tn__usable(t, "chunk") ? tn__dim(t, dim, "chunk") : -1;
     if (at >= 0 && chunks < 1) {

@@ -3,7 +3,7 @@
  *     x: any shape and dtype       y: as x, contiguous, on args.device
  *     dx = dy, back on x's device
  *
- * Dense bytes travel: x is made contiguous where it is first.
+ * Dense bytes are copied: x is made contiguous on its device first.
  */
 #include "ops/op.h"
 #include "tern/sys/device.h"

@@ -1,11 +1,10 @@
-/* y = the places along dim at which x's elements stand when they are sorted
+/* y = the indices along dim that sort x
  *
  *     x: any shape and dtype       y: x's shape, i64; no gradient
  *
  * Stable: equal elements keep their order, descending too. NaN is the largest
  * number, and equal to itself. Sorted by digits of 8 bits from the last to the
- * first; digits that all elements share, such as most of a small integer's, are
- * passed over.
+ * first; digits that all elements share, such as most of a small integer's, are skipped.
  */
 #include "ops/sort/sort.h"
 
@@ -79,7 +78,7 @@ tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *li
     line_pieces pieces = {j, line};
     for (j->first = 0; j->first < j->x.count; j->first += batch) {
         int64_t left = j->x.count - j->first;
-        /* an element is read, keyed and moved some ten times */
+        /* an element is read, keyed and moved about ten times */
         tn__host_pieces(left < batch ? left : batch, 10 * j->x.length, run_lines, &pieces);
     }
     c->ctx->workspace_free(c->ctx, j->room, bytes);

@@ -1,5 +1,5 @@
-/* What sorting operations share: keys that compare as PyTorch sorts, and room
- * for lines of them. */
+/* What sorting operations share: keys that compare as PyTorch sorts, and buffers for lines of
+ * them. */
 #ifndef TERN_OPS_SORT_H
 #define TERN_OPS_SORT_H
 
@@ -11,21 +11,20 @@ typedef struct tn__sort_item {
     int64_t index; /* its place in the line */
 } tn__sort_item;
 
-/* Lines of x along a dimension, of which some at a time have room for `items`
- * each. */
+/* Lines of x along a dimension, some of which at a time have a buffer for `items`. */
 typedef struct tn__sort_job {
     tn__lines x, y; /* y: i64 */
     bool descending;
     int64_t items;
     tn__sort_item *room;
-    int64_t first; /* the line with which room begins */
+    int64_t first; /* the line of the first buffer */
 } tn__sort_job;
 
 /* Element k of the line that begins at `at`: numbers ascend (descend), 0 equals
  * -0, NaN is the largest. */
 tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k);
 
-/* Calls line for each line of the job, in any thread, with the line's room. */
+/* Calls line for each line of the job, in any thread, with the line's buffer. */
 typedef void tn__sort_line(const tn__sort_job *j, int64_t line, tn__sort_item *room);
 tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *line);
 

@@ -3,9 +3,8 @@
  *     x: any shape and dtype, with at least k at dim
  *     y: x's shape with k at dim, i64; no gradient
  *
- * Of equal elements those that stand first are taken, in their order. NaN is the largest number.
- * The k best so far are a heap whose top is the worst of them: most elements are compared with that
- * one alone.
+ * Of equal elements the first ones are taken, in order. NaN is the largest number. The k best so
+ * far are a heap whose top is the worst of them: most elements are compared with the top only.
  */
 #include "ops/sort/sort.h"
 
