@@ -1,6 +1,6 @@
 /* What the kernels of attention read (ops/nn/attention.c), in both directions. No Tq x Tk matrix is
- * kept: backward makes the probabilities again from lse. A row that sees nothing gives y = 0 and
- * lse = -inf. */
+ * kept: backward recomputes the probabilities from lse. A row that sees nothing gives y = 0 and lse
+ * = -inf. */
 #ifndef TERN_BACKENDS_ATTENTION_H
 #define TERN_BACKENDS_ATTENTION_H
 
@@ -25,7 +25,7 @@ typedef struct tn__attention {
     double scale;
 } tn__attention;
 
-/* The operands that both directions have. *seen is the mask's descriptor, which must live as
+/* The operands that both directions share. *seen is the mask's descriptor, which must live as
  * long. */
 TN__INLINE tn__attention tn__attention_of(const tn_desc *const *x, const tn_desc *const *y,
                                           const void *arguments, tn_desc *seen) {

@@ -1,5 +1,5 @@
-/* The dimensions of an operand as few ranges, for reductions: dimensions that lie one behind the
- * other are one. For host code in C and C++.
+/* The dimensions of an operand as few ranges, for reductions: dimensions that are contiguous with
+ * each other are merged. For host code in C and C++.
  */
 #ifndef TERN_BACKENDS_AXES_H
 #define TERN_BACKENDS_AXES_H
@@ -12,7 +12,7 @@ typedef struct tn__axes {
     int64_t x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides; y's only where the dimension stays */
 } tn__axes;
 
-/* Behind the others; merged with the last where both operands allow. */
+/* Appends an axis; merged with the last one where both operands allow. */
 static inline void tn__axes_push(tn__axes *a, int64_t size, int64_t x, int64_t y) {
     int k = a->count;
     if (k > 0 && a->x[k - 1] == x * size && a->y[k - 1] == y * size) {
@@ -38,7 +38,7 @@ static inline void tn__axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t
     }
 }
 
-/* x's dimensions, but those of size 1, by falling stride; how many. */
+/* x's dimensions except those of size 1, by descending stride; returns how many. */
 static inline int tn__axes_order(const tn_desc *x, int *order) {
     int n = 0;
     for (int d = 0; d < x->ndim; d++) {

@@ -1,5 +1,5 @@
-/* Which kernel table runs: the best of this machine up to the level that TERN_CPU names, or what
- * tn_backend_use has set.
+/* Which kernel table runs: the best for this machine up to the level that TERN_CPU names, or the
+ * one tn_backend_use has set.
  */
 #include "backends/backend.h"
 #include "backends/entries.h"
@@ -81,8 +81,8 @@ const char *tn__cpu_levels(char *text, size_t room) {
     return text;
 }
 
-/* The highest level there is, up to the one that TERN_CPU names. What is no level here is an error
- * of the thread that asks first: at load time the one that will run main. */
+/* The highest level there is, up to the one that TERN_CPU names. An unknown level is an error of
+ * the thread that asks first: at load time the one that will run main. */
 static int read_most(void) {
     const char *wish = getenv("TERN_CPU");
     int best = LEVELS;
@@ -156,8 +156,8 @@ void tn_backend_use(const tn_backend *table) {
     atomic_store_explicit(&chosen, table, memory_order_release);
 }
 
-/* At load time, so that tn_build_info is right before the first kernel; earlier for those who start
- * even earlier. */
+/* At load time, so that tn_build_info is right before the first kernel; earlier if another
+ * constructor needs it. */
 __attribute__((constructor)) static void backend_begin(void) {
     tn_backend_use(NULL);
 }

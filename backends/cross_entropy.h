@@ -1,11 +1,11 @@
-/* What the kernels of cross_entropy read (ops/loss/cross_entropy.c), which makes of them what its
- * reduction asks for: a loss for each row. x[0] (n, c) logits, x[1] (n) labels; y[0], y[1] and y[2]
- * (n), f32 (f64 for f64): loss, top and log_sum,
+/* What the kernels of cross_entropy read (ops/loss/cross_entropy.c), which reduces them: a loss for
+ * each row. x[0] (n, c) logits, x[1] (n) labels; y[0], y[1] and y[2] (n), f32 (f64 for f64): loss,
+ * top and log_sum,
  *
  *     loss[i] = (1 - s)(lse - x[label]) + s (lse - mean(x)) with lse = top[i] + log_sum[i]
  *
- * top is the row's largest logit. They are two numbers because their sum, rounded, would lose what
- * x - top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside [0, c) that is not
+ * top is the row's largest logit. They are kept apart because their rounded sum would lose what x -
+ * top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside [0, c) that is not
  * ignore_index. Backward: dy[0] (n); dx[0] may be x's memory. */
 #ifndef TERN_BACKENDS_CROSS_ENTROPY_H
 #define TERN_BACKENDS_CROSS_ENTROPY_H

@@ -1,5 +1,5 @@
-/* Descriptors in another shape, without a copy: for kernels, which do not raise, and beneath
- * tn_desc_expand and tn_desc_swap (sys/op.h). */
+/* Descriptors in another shape, without a copy: for kernels, which do not raise, and for
+ * tn_desc_expand and tn_desc_swap (sys/op.h), which use them. */
 #ifndef TERN_BACKENDS_DESC_H
 #define TERN_BACKENDS_DESC_H
 
@@ -19,7 +19,7 @@ TN__INLINE tn_desc tn__desc_spread(const tn_desc *x, int ndim, const int64_t *si
     return d;
 }
 
-/* Dimensions a and b exchanged. */
+/* Dimensions a and b swapped. */
 TN__INLINE tn_desc tn__desc_swapped(const tn_desc *x, int a, int b) {
     tn_desc d = *x;
     d.size[a] = x->size[b];

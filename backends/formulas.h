@@ -1,8 +1,8 @@
 /* Every one- and two-argument formula, one line each: the mathematics that ref,
  * cpu and any other backend instantiate.
  *
- * A list takes a macro X, the compute type T (float or double) and a macro M that says which
- * mathematics library is meant:
+ * A list takes a macro X, the compute type T (float or double) and a macro M that selects the
+ * mathematics library:
  *
  *     TN_LIBM_F   expf, tanhf, … of libm: what ref uses for float
  *     TN_LIBM_D   exp, tanh, … of libm: double, everywhere
@@ -17,9 +17,8 @@
  *     }
  *
  * Formulas are free of branches where it matters, so that a loop over one of them vectorises. NaN
- * goes in, NaN comes out, except where a comment says otherwise. bf16 and f16 are computed in
- * float. Integers (i64, i32, u8) are computed in int64_t, wrap around,
- * and are cut to their width when stored.
+ * in, NaN out, except where a comment says otherwise. bf16 and f16 are computed in float. Integers
+ * (i64, i32, u8) are computed in int64_t, wrap around, and are cut to their width when stored.
  */
 #ifndef TERN_BACKENDS_FORMULAS_H
 #define TERN_BACKENDS_FORMULAS_H
@@ -39,7 +38,7 @@
  * s = 1 / (1 + exp(-u)), or s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There
  * x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier.
  *
- * A remainder is fmod's rest, or b more where that has the other sign.
+ * A remainder is fmod's, plus b where that has the other sign.
  *
  * mish's gate is tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2), here from v = e^-|x|. */
 /* clang-format off */

@@ -10,8 +10,8 @@
  * the smallest denormal, tanh and erf of ±inf are ±1, the sign of zero stays, log(0) = -inf, log of
  * a negative number is NaN.
  *
- * Plain C on purpose: other compilers read it too. Functions without a polynomial fall through to
- * libm, so that TN_FAST_F(name) works for every function that backends/formulas.h names.
+ * Plain C on purpose: other compilers compile it too. Functions without a polynomial fall through
+ * to libm, so that TN_FAST_F(name) works for every function that backends/formulas.h names.
  */
 #ifndef TERN_BACKENDS_POLYNOMIALS_H
 #define TERN_BACKENDS_POLYNOMIALS_H
@@ -126,7 +126,7 @@ static inline float tn__logf(float x) {
     return x >= 0.0f ? y : NAN;
 }
 
-/* e^x - 1, right near 0 too. Error <= 2 ulp. Where e^x is large enough the 1 is all but lost. */
+/* e^x - 1, accurate near 0. Error <= 2 ulp. Where e^x is large enough the 1 is nearly lost. */
 static inline float tn__expm1f(float x) {
     float z = x > 20.0f ? 20.0f : x;
     z = z < -60.0f ? -60.0f : z;
@@ -134,7 +134,7 @@ static inline float tn__expm1f(float x) {
     return x > 20.0f ? tn__expf(x) : y;
 }
 
-/* ln(1 + x), right near 0 too: what 1 + x has lost is given back. Error <= 2 ulp. */
+/* ln(1 + x), accurate near 0: what 1 + x lost is added back. Error <= 2 ulp. */
 static inline float tn__log1pf(float x) {
     float u = 1.0f + x, y = tn__logf(u);
     float lost = (x - (u - 1.0f)) / u;

@@ -7,10 +7,10 @@
 #include "core/inline.h"
 #include "tern/sys/backend.h"
 
-/* Windows over the dimensions behind (N, C), of which there are `spatial`: 1, 2 or 3. Arguments
- * speak of three: those that are not there come first, and have size 1. Place p of the result has
- * the elements p stride - padding + i dilation, 0 <= i < kernel, that there are; adaptive: those
- * from p in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
+/* Windows over the dimensions after (N, C), of which there are `spatial`: 1, 2 or 3. Arguments
+ * always have three: missing ones come first, and have size 1. Place p of the result has the
+ * elements p stride - padding + i dilation, 0 <= i < kernel, that there are; adaptive: those from p
+ * in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
 typedef struct tn_pool_args {
     int spatial;
     bool adaptive;          /* then kernel, stride, padding and divisor are not read */
@@ -60,7 +60,7 @@ TN__INLINE double tn__window_share(const tn_pool_args *a, const tn__window *w) {
 }
 
 /* The places in one dimension whose windows may have element `at`: `count` from `first` on. With
- * dilation some of them pass over it. */
+ * dilation some of them skip it. */
 typedef struct tn__places {
     int64_t first, count;
 } tn__places;

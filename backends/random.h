@@ -48,12 +48,12 @@ static inline double tn__largest_below(tn_dtype dtype, double high) {
     int digits = dtype == TN_F64 ? 53 : dtype == TN_F32 ? 24 : dtype == TN_BF16 ? 8 : 11;
     int lowest = dtype == TN_F64 ? -1021 : dtype == TN_F16 ? -13 : -125, e; /* of normal numbers */
     double head = frexp(high, &e);
-    e -= head == 0.5; /* numbers below a power of two lie closer */
+    e -= head == 0.5; /* numbers below a power of two are closer together */
     double step = ldexp(1.0, (e > lowest && high != 0 ? e : lowest) - digits);
     return (ceil(high / step) - 1) * step;
 }
 
-/* No uniform in [a, b) is above this. It is a when no number of the dtype lies between. */
+/* No uniform in [a, b) is above this. It is a if no number of the dtype is between. */
 static inline double tn__uniform_limit(tn_dtype dtype, double a, double b) {
     return fmax(a, tn__largest_below(dtype, b));
 }

@@ -21,8 +21,8 @@ TN__INLINE tn_desc tn__rotary_positions(const tn_op_call *c) {
 
 /* Radians a position, of pair i of `half`: theta^(-i / half). With a factor, pairs that turn fewer
  * than `low` times within the original context turn `factor` times more slowly, those that turn
- * more than `high` times as before, and between the two it passes from one to the other
- * (Grattafiori et al. 2024, arXiv:2407.21783, and Llama 3.1's code). */
+ * more than `high` times as before, and between the two it is interpolated (Grattafiori et al.
+ * 2024, arXiv:2407.21783, and Llama 3.1's code). */
 TN__INLINE double tn__rotary_frequency(const tn_rotary_args *o, int64_t i, int64_t half) {
     double f = pow(o->theta, -(double)i / (double)half);
     if (o->factor == 1.0) {

@@ -9,8 +9,8 @@ typedef struct tn_softmax_args {
     int dim; /* negative: from the end */
 } tn_softmax_args;
 
-/* x with its dimension `dim` exchanged with the last: rows. A 0-dimensional x, a row of one, stays
- * as it is. */
+/* x with its dimension `dim` swapped with the last: rows. A 0-dimensional x, a row of one, stays as
+ * it is. */
 TN__INLINE tn_desc tn__softmax_rows(const tn_desc *x, const void *args) {
     int dim = ((const tn_softmax_args *)args)->dim;
     return x->ndim == 0 ? *x : tn__desc_swapped(x, dim < 0 ? dim + x->ndim : dim, x->ndim - 1);

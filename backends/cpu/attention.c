@@ -4,7 +4,7 @@
  *
  * A task is one head of one sequence, with all its queries or, where there are few heads, every
  * n-th block of them. It packs the head's keys and values once. A block's result does not depend on
- * the task that computes it. f64 is the host's.
+ * the task that computes it. f64 is left to the host's loops.
  */
 #include "backends/cpu/attention.h"
 
@@ -93,8 +93,8 @@ static float largest_score(const float *row, int64_t n) {
 static void soften_row(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
     float top = largest_score(row, n), total = 0, keep = 1;
     top = top > *most ? top : *most;
-    /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads by the
-     * sum. */
+    /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads through
+     * the sum. */
     const float shift = top == -INFINITY ? 0 : top, low = exp_low;
     if (*most != top && *most != -INFINITY) { /* at first there is nothing to scale */
         keep = tn__expf(*most - shift);
@@ -115,7 +115,7 @@ static void soften_row(float *row, int64_t n, float *y, int64_t width, float *mo
     *most = top;
 }
 
-/* One block of queries: [i0, i0 + m), with what its rows have gathered so far. */
+/* One block of queries: [i0, i0 + m), with what its rows have accumulated so far. */
 typedef struct block {
     const sight *s;
     int64_t g, i0, m;

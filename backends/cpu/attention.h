@@ -14,7 +14,7 @@
 
 enum {
     SIDE = 64,
-    STRIP = 12, /* rows of a tile on the diagonal that are cut to what they see together */
+    STRIP = 12, /* rows of a diagonal tile that are cut to what they see together */
     VL = VBYTES / 4,
     NR = 2 * VL,
     PAD = (SIDE + MR - 1) / MR * MR, /* SIDE in whole panels of MR rows: what a product may read */

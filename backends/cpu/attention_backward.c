@@ -1,5 +1,5 @@
 /* Attention, backward (ops/nn/attention.c has the formulas):
- * tiles of probabilities are made again from lse.
+ * tiles of probabilities are recomputed from lse.
  *
  * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of
  * keys and tiles of queries in a fixed order and adds to dq, dk and dv in its own buffers, so the
@@ -8,7 +8,7 @@
  *     p = exp(scale q k^T - lse)      dv += p^T dy
  *     ds = p (dy v^T - delta)         dq += ds k          dk += ds^T (scale q)
  *
- * f64 is the host's.
+ * f64 is left to the host's loops.
  */
 #include "backends/cpu/attention.h"
 

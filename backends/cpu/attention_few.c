@@ -1,5 +1,5 @@
 /* Attention of few queries over many keys: what a language model computes for its next token. Keys
- * and values are read once, where they lie; the tiles of attention.c would first pack all of them.
+ * and values are read once, in place; the tiles of attention.c would first pack all of them.
  *
  * A task is one head of keys with all queries that use it, of all heads in its group: for each tile
  * of SIDE keys the scores of all rows, then one softmax a row, then the sums of values tile by
@@ -12,7 +12,7 @@
 
 enum {
     FEW = 8,
-    AHEAD = 2048 /* elements of keys and values that are on their way */
+    AHEAD = 2048 /* elements of keys and values being prefetched */
 };
 
 typedef struct few {
@@ -49,7 +49,7 @@ static buffers lay_out(const few *f, float *memory) {
     return w;
 }
 
-/* n rows of a head from `first` on, *apart elements from each other: as they lie, or in `tile`. */
+/* n rows of a head from `first` on, *apart elements from each other: in place, or in `tile`. */
 static const float *read_tile(const few *f, const tn_desc *x, float *tile, int64_t b, int64_t g,
                               int64_t first, int64_t n, int64_t *apart) {
     if (x->dtype == TN_F32 && x->stride[3] == 1 && x->size[3] == f->width) {

@@ -1,10 +1,10 @@
 /* Batch norm, forward and backward (ops/nn/batch_norm.c has the formulas), a task a channel.
  *
- * A channel lies in n rows, one of each sample. It is walked in pieces of up to PIECE elements that
- * are contiguous f32: a part of a long row where it lies, several short rows gathered (also bf16,
- * f16 and strided ones). A channel of usual size stays in the second cache from its first pass to
- * its last. Statistics of pieces are joined in double (Chan, Golub, LeVeque 1979), so that neither
- * a far mean nor many elements cost digits. f64 is the host's.
+ * A channel is n rows, one of each sample. It is walked in pieces of up to PIECE elements that are
+ * contiguous f32: a part of a long row in place, several short rows gathered (also bf16, f16 and
+ * strided ones). A channel of usual size stays in the L2 cache from its first pass to its last.
+ * Statistics of pieces are joined in double (Chan, Golub, LeVeque 1979), so that neither a mean far
+ * from 0 nor many elements cost digits. f64 is left to the host's loops.
  */
 #include "backends/batch_norm.h"
 #include "backends/cpu/rows.h"
@@ -19,7 +19,7 @@ typedef struct planes {
     int64_t sn, sc, sl; /* strides */
 } planes;
 
-/* False where the dimensions behind the channels cannot be one. */
+/* False if the dimensions after the channels cannot be merged. */
 static bool planes_of(planes *p, const tn_desc *d) {
     *p = (planes){.data = d->data,
                   .dtype = d->dtype,
@@ -48,7 +48,7 @@ static bool planes_of(planes *p, const tn_desc *d) {
     return is_f32_like(d->dtype);
 }
 
-/* A piece of a channel: `rows` rows from `row` on, and of each `length` elements from `from` on. */
+/* A piece of a channel: `rows` rows from `row` on, and `length` elements of each from `from` on. */
 typedef struct piece {
     int64_t row, rows, from, length;
 } piece;
@@ -71,7 +71,7 @@ static char *piece_row(const planes *x, int64_t channel, const piece *p, int64_t
     return x->data + offset * (int64_t)size_of(x->dtype);
 }
 
-/* The piece as contiguous f32: where it lies, or in `buffer`. */
+/* The piece as contiguous f32: in place, or in `buffer`. */
 static const float *piece_load(float *buffer, const planes *x, int64_t channel, const piece *p) {
     if (p->rows == 1) {
         return row_f32(buffer, piece_row(x, channel, p, 0), x->dtype, x->sl, p->length);

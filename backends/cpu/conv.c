@@ -1,8 +1,8 @@
 /* Convolutions: the entries become jobs for the blocked kernels (conv_kernel.h).
  *
- * The gradient of the input is a convolution again, of dy with the kernel turned around. With a
- * stride it is several: the places of dx fall in classes, by their remainder, each of which meets
- * its own taps of the kernel, and lies side by side in dy.
+ * The gradient of the input is a convolution again, of dy with the kernel flipped. With a stride it
+ * is several: the places of dx fall into classes, by their remainder, each of which meets its own
+ * taps of the kernel, and is contiguous in dy.
  */
 #include "backends/cpu/conv.h"
 
@@ -93,7 +93,8 @@ static void walk_class(conv_job *job, int d, const tn_desc *dx, const tn_desc *w
     job->y.data = (char *)job->y.data + first * dx->stride[d + 2] * (int64_t)size_of(dx->dtype);
 }
 
-/* A stride beyond all elements has one place, as it has with that many: so many classes do. */
+/* A stride beyond all elements has one place, as has a stride of just their number: that many
+ * classes are enough. */
 static tn_conv_args with_short_strides(const tn_conv_args *args, const tn_desc *dx) {
     tn_conv_args shorter = *args;
     for (int d = 0; d < SPATIAL; d++) {

@@ -1,5 +1,5 @@
-/* Convolutions as products of matrices that are never made; conv_f32.c and conv_f64.c include it
- * with T set to their type.
+/* Convolutions as products of matrices that are never materialised; conv_f32.c and conv_f64.c
+ * include it with T set to their type.
  *
  * A result is cut in boxes of places (images, depths, rows, columns), flattened to up to COLS
  * columns. For each box and each cut of the input channels:
@@ -12,16 +12,16 @@
  *
  * The gradient of the weight multiplies the other way around: sums over places of a row of dy and
  * vectors of LANES input channels, for which the region has its channels innermost. Where there are
- * few channels the vectors are of (channel, tap), and the panels are turned.
+ * few channels the vectors are of (channel, tap), and the panels are transposed.
  *
- * An element is one chain of multiply-adds over k (or over places), cut by the shape alone, and one
- * thread has it: the bits do not depend on the number of threads.
+ * An element is one chain of multiply-adds over k (or over places), cut by the shape alone and
+ * computed by one thread: the bits do not depend on the number of threads.
  */
 #include "backends/cpu/conv_region.h"
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-/* Whether the taps of a channel lie side by side, in their order. */
+/* Whether the taps of a channel are contiguous, in their order. */
 static bool taps_are_run(const int64_t *tap, int64_t taps) {
     int64_t t = 1;
     while (t < taps && tap[t] == tap[0] + t) {
@@ -166,7 +166,7 @@ static int64_t box_in_result(const conv_job *job, const box_at *box) {
            box->first[2] * job->y.stride[1] + box->first[3] * job->y.stride[2];
 }
 
-/* Whether the places of a box lie side by side in the result. */
+/* Whether the places of a box are contiguous in the result. */
 static bool is_run(const conv_job *job, const box_at *box) {
     const conv_side *y = &job->y;
     return y->dtype == PLAIN && y->stride[2] == 1 && box->size[0] * box->size[1] == 1 &&

@@ -1,4 +1,4 @@
-/* What both kinds of products of a convolution (conv_kernel.h) make of their operands: boxes of
+/* What both kinds of products of a convolution (conv_kernel.h) build from their operands: boxes of
  * places, regions of the input below them, panels.
  */
 #include "backends/cpu/conv.h"
@@ -11,7 +11,7 @@ enum {
     ROWS = TN_CPU_LEVEL >= 4 ? 8 : 4, /* ROWS x 3 vectors of sums stay in registers */
     WIDE = 3 * VL,
     COLS = 16 * WIDE,
-    DEPTH = 768 / sizeof(T), /* a panel of DEPTH rows stays in the first-level cache */
+    DEPTH = 768 / sizeof(T), /* a panel of DEPTH rows stays in the L1 cache */
 };
 
 typedef T vec __attribute__((vector_size(VBYTES)));
@@ -107,8 +107,8 @@ static box_at find_box(const conv_job *job, const box_plan *plan, int64_t number
 
 /* ---- Regions --------------------------------------------------------------------------------- */
 
-/* What of the input lies below a box: `rows` along images, depths and rows. A row is one run of
- * elements, or, where it is split by the stride, a run for each remainder that a tap looks at. */
+/* The part of the input below a box: `rows` along images, depths and rows. A row is one run of
+ * elements, or, if the stride splits it, a run for each remainder that a tap reads. */
 typedef struct region {
     int64_t rows[3], split, phases, run, row; /* row: phases of runs */
     int64_t length;                           /* all of it, of one channel */
@@ -133,7 +133,7 @@ static region region_below(const conv_job *job, const int64_t *size, bool split)
     return r;
 }
 
-/* Whether a tap of some place looks at row `row` of a region. */
+/* Whether a tap of some place reads row `row` of a region. */
 static bool row_is_seen(const conv_walk *w, int64_t row) {
     for (int64_t j = 0; j < min_of(w->taps, w->step) && w->step > 1; j++) {
         if (row >= j * w->shift && (row - j * w->shift) % w->step == 0) {
@@ -177,7 +177,7 @@ static row_part part_inside(const conv_job *job, const region *r, const box_at *
     return part;
 }
 
-/* Where the rows of a region lie in the input, in order; -1: outside, or no tap looks at it. */
+/* Where the rows of a region are in the input, in order; -1: outside, or no tap reads it. */
 static void find_rows(const conv_job *job, const region *r, const box_at *box, int64_t *at) {
     const conv_walk *w = job->walk;
     const conv_side *x = &job->x;
@@ -237,8 +237,8 @@ static int64_t tap_in_region(const conv_job *job, const region *r, int64_t t) {
 
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
-/* A vector's worth of columns of one row of the box: from the region to a row of a panel. What lies
- * behind the row is copied too, and written over by the next. */
+/* A vector's worth of columns of one row of the box: from the region to a row of a panel. What
+ * follows the row is copied too, and overwritten by the next. */
 typedef struct move_at {
     int32_t to, from;
 } move_at;
@@ -300,7 +300,7 @@ static int64_t tap_count(const conv_job *job) {
     return job->walk[0].taps * job->walk[1].taps * job->walk[2].taps;
 }
 
-/* Where tap number t of row 0, channel 0 lies in the weight. */
+/* Where tap number t of row 0, channel 0 is in the weight. */
 static int64_t tap_in_weight(const conv_job *job, int64_t t) {
     int64_t at = 0;
     for (int d = SPATIAL - 1; d >= 0; d--) {

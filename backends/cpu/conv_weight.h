@@ -1,4 +1,4 @@
-/* The gradient of a convolution's weight: conv_kernel.h tells how. */
+/* The gradient of a convolution's weight: conv_kernel.h explains how. */
 
 /* ---- The gradient of the weight -------------------------------------------------------------- */
 
@@ -121,7 +121,7 @@ static void copy_channels(const weight_plan *p, const weight_memory *m, const re
     fill_zero(m->regions + count * r->length, (VL - count) * r->length);
 }
 
-/* The vectors of a block below a box, where there are few channels: its panels, turned. */
+/* The vectors of a block below a box, where there are few channels: its panels, transposed. */
 static void turn_panels(const weight_plan *p, const weight_memory *m, const region *r,
                         const box_at *box, int64_t group) {
     int64_t k = p->job->channels * p->taps;
@@ -131,7 +131,7 @@ static void turn_panels(const weight_plan *p, const weight_memory *m, const regi
     for (int64_t b = 0; b * WIDE < box->cols; b++) {
         pack_rows(m->panels, m->regions, r->length, p->job->channels, m->tap, p->taps,
                   m->moves + m->first[b], m->first[b + 1] - m->first[b]);
-        fill_zero(m->panels + k * WIDE, k < p->vectors * VL ? VL : 0); /* behind the last move */
+        fill_zero(m->panels + k * WIDE, k < p->vectors * VL ? VL : 0); /* after the last move */
         for (int64_t v = 0; v < p->vectors; v++) {
             transpose_panel(m->turned + (v * COLS + b * WIDE) * VL, VL, m->panels + v * VL * WIDE,
                             WIDE, WIDE);
@@ -163,7 +163,7 @@ static void turn_input(const conv_job *job, const region *r, const box_at *box, 
     }
 }
 
-/* The same for a block of channels: its regions, turned. */
+/* The same for a block of channels: its regions, transposed. */
 static void turn_regions(const weight_plan *p, const weight_memory *m, const region *r,
                          const box_at *box, int64_t group, int64_t block) {
     const conv_job *job = p->job;

@@ -101,8 +101,8 @@ static void move_body(const void *user, const element_loop *loop, const int64_t 
 
 /* ---- Copy ------------------------------------------------------------------------------------ */
 
-/* Between float dtypes. f64 to f64 never comes here; f64 to bf16 and f16 is rounded by way of f32,
- * as everywhere. */
+/* Between float dtypes. f64 to f64 never gets here; f64 to bf16 and f16 is rounded through f32, as
+ * everywhere. */
 static void convert_body(const void *user, const element_loop *loop, const int64_t *off,
                          int64_t n) {
     const operands *o = user;

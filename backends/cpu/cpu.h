@@ -32,8 +32,8 @@
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-/* Elements per task of a loop that is bound by memory, and the least work (elements, each about a
- * nanosecond) worth waking a second thread for: a parallel region costs 2-5 microseconds. */
+/* Elements per task of a memory-bound loop, and the least work (elements, each about a nanosecond)
+ * worth waking a second thread for: a parallel region costs 2-5 microseconds. */
 enum { CHUNK = 16384, GRAIN = 16384 };
 
 /* Elements converted at a time between bf16 or f16 (or a strided row) and the f32 that kernels
@@ -54,7 +54,7 @@ TN_ENTRIES(TN__DECLARE)
 #undef TN__ON_CPU
 #undef TN__ON_CUDA
 
-/* The specification's table, for whatever a fast path does not take. */
+/* The reference table, for whatever a fast path does not take. */
 extern const tn_backend *TN_CPU(ref);
 
 /* How many threads `tasks` tasks of together `work` should use: 1 inside a parallel region and for
@@ -77,8 +77,8 @@ static inline int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Scratch memory of a call: NULL when there is none. Rounded up so that the pieces of several
- * threads keep their distance. */
+/* Scratch memory of a call: NULL when there is none. Rounded up so that pieces of different threads
+ * share no cache line. */
 static inline void *scratch_take(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }
@@ -120,7 +120,7 @@ static inline int64_t count_of(const tn_desc *d) {
     }
     return n;
 }
-/* Whether the last dimension's elements lie side by side. */
+/* Whether the last dimension's elements are contiguous. */
 static inline bool unit_rows(const tn_desc *d) {
     return d->ndim > 0 && (d->stride[d->ndim - 1] == 1 || d->size[d->ndim - 1] <= 1);
 }

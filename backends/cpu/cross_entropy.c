@@ -1,6 +1,7 @@
 /* Cross-entropy of logits with labels, forward and backward (ops/loss/cross_entropy.c has the
  * formulas).
- * Both read a row from memory once: forward keeps a running maximum. f64 is the host's.
+ * Both read a row from memory once: forward keeps a running maximum. f64 is left to the host's
+ * loops.
  */
 #include "backends/cpu/rows.h"
 #include "backends/cross_entropy.h"
@@ -38,7 +39,7 @@ static inline float *float_at(const tn_desc *d, int64_t i) {
     return (float *)desc_at(d, i * d->stride[0]);
 }
 
-/* The mean of x - top, in double: beside a large logit f32 would lose the others. */
+/* The mean of x - top, in double: next to a large logit f32 would lose the others. */
 static double mean_below(const float *x, int64_t n, double top) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)

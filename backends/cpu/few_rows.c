@@ -1,6 +1,6 @@
-/* Products with few rows, as a language model makes them for one token: each element of w is used
- * so few times that the time is that of reading it. The blocked product (gemm.h) would write a
- * packed copy of w first; here rows of w are read once, as they are, and widened in registers.
+/* Products with few rows, as a language model needs for one token: each element of w is used so few
+ * times that reading it takes all the time. The blocked product (gemm.h) would write a packed copy
+ * of w first; here rows of w are read once, as they are, and widened in registers.
  *
  * A vector of w becomes as many vectors of f32 as 32 bits hold elements (its phases). Of bf16 and
  * f16, phase e has element e of each pair, which a shift or a mask widens; of i8, a quarter. x is
@@ -22,13 +22,13 @@
 
 enum {
     VL = VBYTES / 4, /* f32 in a vector */
-    GROUP = 4,       /* at most so many rows of w are read side by side */
+    GROUP = 4,       /* the most rows of w that are read at once */
     STRIP = 32,      /* rows of w to a task; a multiple of GROUP */
-    AHEAD = 12288    /* bytes of w that are on their way: what a core reads while memory answers */
+    AHEAD = 12288    /* bytes of w being prefetched: what a core reads while memory answers */
 };
 
-/* How many rows of w are read side by side: with one sum in a register for each pair of rows. One
- * row of x waits for memory alone, which answers two streams faster than four. */
+/* How many rows of w are read at once: with one sum in a register for each pair of rows. With one
+ * row of x only memory matters, which serves two streams faster than four. */
 #if TN_CPU_LEVEL >= 4
 #define GROUP_FOR(rows) ((rows) == 2 || (rows) == 4 ? 4 : 2)
 #else
@@ -126,8 +126,8 @@ INLINE void add_vectors(const tn_dtype dtype, const int rows, const int group, c
 }
 
 /* sums[i STRIP + r] = row i of x times row r of w, for `rows` rows of x and `group` of w that are
- * `apart` bytes from each other. `bytes`: of a row of w; what lies `ahead` of it is wanted soon, in
- * the second cache: the first has too few places for lines on their way. */
+ * `apart` bytes from each other. `bytes`: of a row of w; what is `ahead` of it is prefetched to the
+ * L2 cache: L1 has too few slots for lines in flight. */
 INLINE void multiply_group(const tn_dtype dtype, const int rows, const int group, const char *w,
                            int64_t apart, int64_t bytes, int64_t ahead, const float *x,
                            float *sums) {
@@ -201,7 +201,7 @@ static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
     return kernels[of][rows == 1 ? 0 : rows == 2 ? 1 : rows == 4 ? 2 : 3];
 }
 
-/* Row i of `rows` packed rows: zeros behind its k elements. `row` holds `padded`. */
+/* Row i of `rows` packed rows: zeros after its k elements. `row` holds `padded`. */
 static void pack_row(float *packed, float *row, const few_rows_job *job, int64_t i, int rows,
                      int64_t padded) {
     const gemm_side *x = &job->x;

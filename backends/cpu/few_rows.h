@@ -1,4 +1,4 @@
-/* Products with few rows: y (m, n) = x (m, k) w^T for m up to FEW_ROWS, bound by the reading of w.
+/* Products with few rows: y (m, n) = x (m, k) w^T for m up to FEW_ROWS, bound by reading w.
  */
 #ifndef TERN_BACKENDS_CPU_FEW_ROWS_H
 #define TERN_BACKENDS_CPU_FEW_ROWS_H
@@ -8,8 +8,8 @@
 enum { FEW_ROWS = 8 };
 
 /* y[i row + j col] = alpha scale[j] sum over p of x[i, p] w[j, p] + bias[j] + beta y for at most
- * FEW_ROWS rows i. x: f32, bf16 or f16; w: these or i8, with elements of a row side by side (w.col
- * is 1). `scale` and `bias` (f32, contiguous) may be NULL; y is not read when beta is 0. */
+ * FEW_ROWS rows i. x: f32, bf16 or f16; w: these or i8, with contiguous rows (w.col is 1). `scale`
+ * and `bias` (f32, contiguous) may be NULL; y is not read when beta is 0. */
 typedef struct few_rows_job {
     int64_t m, n, k;
     double alpha, beta;
@@ -21,7 +21,7 @@ typedef struct few_rows_job {
     int threads;
 } few_rows_job;
 
-/* TN_ENOMEM or TN_OK. An element's bits depend on its row of x and its row of w alone. */
+/* TN_ENOMEM or TN_OK. An element's bits depend only on its row of x and its row of w. */
 tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job);
 
 #endif

@@ -12,11 +12,10 @@ static void convert_panel(float *dst, int width, const gemm_side *s, int64_t sta
 
 #include "backends/cpu/gemm_kernel.h"
 
-/* Elements of a row that are converted before they are turned:
- * they stay in the first-level cache. */
+/* Elements of a row that are converted before they are transposed: they stay in the L1 cache. */
 enum { STRIP = 64 };
 
-/* A full panel whose rows are apart and whose columns lie side by side. */
+/* A full panel whose rows are apart and whose columns are contiguous. */
 INLINE void convert_columns(float *restrict dst, const int width, const uint16_t *restrict src,
                             tn_dtype dtype, int64_t along, int64_t k) {
     for (int64_t p = 0; p < k; p++) {

@@ -3,10 +3,10 @@
  *
  * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are
  * packed to panels that the micro kernel reads in order: A to MR rows, B to NR columns (two
- * vectors). Rows of A whose elements lie side by side are read where they are. An element of C is
- * one chain of multiply-adds over k in order, cut every `depth`; neither the cut nor the chain
- * depends on where the element lies or which thread computes it. So threads may share the work in
- * any way, and take tiles as they come: the bits are the same.
+ * vectors). Contiguous rows of A are read in place. An element of C is one chain of multiply-adds
+ * over k in order, cut every `depth`; neither the cut nor the chain depends on where the element is
+ * or which thread computes it. So threads may share the work in any way, and take tiles
+ * dynamically: the bits are the same.
  *
  *     for each block of columns, for each cut of k:   pack B, then
  *         for each block of rows:                     pack A; barrier; tiles of C (and a barrier
@@ -20,10 +20,10 @@
 enum {
     VL = VBYTES / sizeof(T),
     NR = 2 * VL,
-    DEPTH = 1536 / sizeof(T), /* a B panel of DEPTH x NR fills half of the first-level cache */
+    DEPTH = 1536 / sizeof(T), /* a B panel of DEPTH x NR fills half of the L1 cache */
     ROWS = MR * 176,          /* the most of A and B that is packed at a time */
     COLS = NR * 192,
-    TILE_ROWS = MR * 12, /* a task: an A block that stays in the second-level cache */
+    TILE_ROWS = MR * 12, /* a task: an A block that stays in the L2 cache */
     TILE_COLS = NR * 16,
     NEAR = 2048 / sizeof(T) /* A's rows are read in place when they are this close */
 };
@@ -111,7 +111,7 @@ static void tile_full(int64_t k, rows_of_a a, const T *b, T *c, int64_t ldc, T a
                       const T *d, int64_t ldd) {
     vec acc[MR][2];
     UNROLL
-    for (int i = 0; i < MR; i++) { /* C is far away: it comes while the product is made */
+    for (int i = 0; i < MR; i++) { /* prefetch C while the product is computed */
         __builtin_prefetch(c + i * ldc, 1);
     }
     if (a.lda) {
@@ -153,7 +153,7 @@ typedef struct block {
 } block;
 
 /* How many panels of the block's rows are read in place: all whole ones, or none. Rows that are
- * farther apart meet in the same sets of the cache. */
+ * farther apart conflict in the same sets of the cache. */
 static int64_t panels_in_place(const gemm_side *a, const block *at) {
     bool near = a->dtype == PLAIN && a->col == 1 && a->row > 0 && a->row <= NEAR;
     return near ? at->m / MR : 0;
@@ -206,7 +206,7 @@ static void run_block(const work *w, const block *at, int64_t pass, int me) {
     int64_t in_place = panels_in_place(&job->a, at), panels_a = div_up(at->m, MR) - in_place,
             panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads;
     if (pass > 0) {
-        team_meet(w); /* nobody reads the packed blocks of the pass before */
+        team_meet(w); /* no thread still reads the packed blocks of the pass before */
     }
     if (me == 0) {
         w->next[(pass + 1) & 1] = 0;

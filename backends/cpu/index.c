@@ -1,9 +1,9 @@
 /* gather_rows and scatter_add_rows (an embedding and its gradient). Indices are checked before
  * anything is written.
  *
- * Rows that are runs of memory are copied as such. Otherwise, as where columns are picked, one
- * element of each picked row is copied after the other, and then the next of each: the indices lie
- * closer together than a row.
+ * Contiguous rows are copied whole. Otherwise, as when columns are picked, the first element of
+ * each picked row is copied, then the second of each, and so on: the indices are closer together
+ * than a row.
  *
  * The scatter is parallel over columns: each thread walks all indices in order for its own slice of
  * y, so a sum has the order of the indices however many threads there are.
@@ -27,8 +27,8 @@ static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t li
     return TN_OK;
 }
 
-/* Whether a row (everything behind the first dimension) is one contiguous run;
- * *length is its elements. */
+/* Whether a row (everything after the first dimension) is one contiguous run; *length is its
+ * elements. */
 static bool row_is_run(const tn_desc *d, int64_t *length) {
     tn_desc row = *d;
     row.ndim--;
@@ -44,7 +44,7 @@ static bool is_index(const tn_desc *d) {
     return d->dtype == TN_I64 || d->dtype == TN_I32;
 }
 
-/* Element i of y is the one of x that index[i] names. */
+/* Element i of y is element index[i] of x. */
 INLINE void pick_sized(char *y, int64_t y_stride, const char *x, int64_t x_stride,
                        const tn_desc *index, int64_t size) {
     for (int64_t i = 0; i < index->size[0]; i++) {
@@ -52,7 +52,7 @@ INLINE void pick_sized(char *y, int64_t y_stride, const char *x, int64_t x_strid
     }
 }
 
-/* The same with a size that the compiler knows. */
+/* The same with a compile-time size. */
 static void pick_elements(char *y, int64_t y_stride, const char *x, int64_t x_stride,
                           const tn_desc *index, size_t size) {
     switch (size) {

@@ -2,7 +2,7 @@
  *
  * Few rows of x read the weight as it is (few_rows.h). For more, a block of the weight at a time
  * becomes x's dtype, which holds signed bytes exactly, and the sums of the usual product (f32) are
- * scaled. f64 is ref's.
+ * scaled. f64 is left to ref.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/few_rows.h"

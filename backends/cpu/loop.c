@@ -1,4 +1,4 @@
-/* The element loop's set-up and its walk. */
+/* The element loop: setting it up and walking it. */
 #include "backends/cpu/loop.h"
 
 static void swap_dims(element_loop *loop, int a, int b) {

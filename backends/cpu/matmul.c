@@ -1,5 +1,5 @@
 /* matmul and linear: any strides become operands of the blocked product (gemm.h), which packs them
- * as they come. What it cannot write directly (bf16, f16, an output without unit columns or rows)
+ * in any layout. What it cannot write directly (bf16, f16, an output without unit columns or rows)
  * goes through an f32 or f64 temporary. oneDNN comes first where it is faster (onednn.h), and
  * before it the product for few rows (few_rows.h).
  */
@@ -91,7 +91,7 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     return status;
 }
 
-/* By oneDNN into y, with unit columns. TN_EUNSUPPORTED: not its business. */
+/* By oneDNN into y, with unit columns. TN_EUNSUPPORTED: not a case for it. */
 static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                            const gemm_job *job, const void *bias) {
     if (job->alpha != 1) {
@@ -112,7 +112,7 @@ static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, in
     return tn__onednn_product(ctx, &product, TN_CPU_LEVEL);
 }
 
-/* By few_rows.h: few rows, and whole rows of the other operand. TN_EUNSUPPORTED: not its business.
+/* By few_rows.h: few rows, and whole rows of the other operand. TN_EUNSUPPORTED: not a case for it.
  */
 static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                              int64_t col, const gemm_job *job, const void *bias) {
@@ -195,7 +195,7 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
     job.threads = outside > 1 ? 1 : product_team(job.m, job.n, job.k);
     tn_status result = TN_OK;
     if (outside == 1) {
-        /* Not a parallel region of one: a team inside of any region gets threads that are made for
+        /* Not a parallel region of one: a team inside any region gets threads that are created for
          * it and end with it. */
         for (int64_t i = 0; i < batch && result == TN_OK; i++) {
             result = run_item(ctx, y, a, b, job, i);

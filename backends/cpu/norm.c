@@ -1,9 +1,9 @@
 /* Layer norm and RMS norm, forward and backward (ops/nn/layer_norm.c and rms_norm.c have the
- * formulas). The passes over a row find it in the cache.
+ * formulas). All passes over a row but the first find it in the cache.
  *
  * dw and db are column sums over all rows: each band of rows (its height depends on the shape
- * alone) adds up its own, and the bands are then added in order. Rows that are not contiguous f32
- * pass through buffers; f64 is the host's.
+ * alone) sums its own, and the bands are then added in order. Rows that are not contiguous f32 pass
+ * through buffers; f64 is left to the host's loops.
  */
 #include "backends/cpu/rows.h"
 #include "backends/norm.h"
@@ -145,7 +145,7 @@ static void add_columns(float *restrict dw, float *restrict db, const float *res
     }
 }
 
-/* Rows [first, last). `buffer` has room for 2 c. */
+/* Rows [first, last). `buffer` holds 2 c. */
 static void backward_band(const backward *b, int64_t first, int64_t last, float *dw, float *db,
                           float *buffer) {
     int64_t c = b->x->size[1];

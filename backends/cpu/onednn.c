@@ -52,7 +52,7 @@ typedef struct entry {
     struct entry *next;
 } entry;
 
-/* Shapes that are kept: a training step has a few dozen, generating text brings new ones all the
+/* Shapes that are cached: a training step has a few dozen, generating text brings new ones all the
  * time. */
 enum { KEPT = 256 };
 
@@ -74,7 +74,7 @@ static void describe_matrix(dnnl_memory_desc_t *d, tn_dtype dtype, int64_t rows,
     }
 }
 
-/* Scratch memory is ours, so that threads can run one primitive at the same time. */
+/* Scratch memory is ours, so that several threads can run one primitive at the same time. */
 static dnnl_primitive_attr_t make_attributes(float beta) {
     const tn__onednn_library *dnn = tn__onednn();
     dnnl_primitive_attr_t attr = NULL;
@@ -131,7 +131,7 @@ static tn_status fill_entry(entry *e) {
     return status == dnnl_out_of_memory ? TN_ENOMEM : TN_OK;
 }
 
-/* Makes room for one more; keeps everything while all are in use. Under the lock. */
+/* Evicts one if the cache is full and not all are in use. Under the lock. */
 static void evict_entry(void) {
     entry **oldest = NULL;
     for (entry **e = &entries; *e; e = &(*e)->next) {
@@ -189,7 +189,7 @@ typedef struct plan {
     entry *entry[2][2];
 } plan;
 
-/* Large enough that a call of a few microseconds does not count, small enough for many threads. */
+/* Large enough to hide a call of a few microseconds, small enough for many threads. */
 static void plan_cut(plan *p) {
     enum { ROWS = 512, COLS = 64, WORK = 1 << 25 };
     const tn__onednn_job *job = p->job;
@@ -212,7 +212,7 @@ static tn_status plan_prepare(plan *p) {
     const tn__onednn_job *job = p->job;
     tn_status status = TN_OK;
     int threads = omp_get_max_threads();
-    omp_set_num_threads(1); /* a primitive is for as many threads as there are when it is made */
+    omp_set_num_threads(1); /* a primitive is for the number of threads set when it is made */
     pthread_mutex_lock(&lock);
     for (int i = 0; i < 2 && status == TN_OK; i++) {
         for (int j = 0; j < 2 && status == TN_OK; j++) {
@@ -344,8 +344,8 @@ static bool job_wanted(const tn__onednn_job *job, int level) {
     return level >= 4 && bf16 && job->m * job->n * job->k >= 1 << 20;
 }
 
-/* The distance of rows or columns of which there is only one says nothing: it becomes what it would
- * be. Whether a primitive can be asked for it: one dimension side by side, and no element twice. */
+/* The stride of a single row or column has no meaning: it becomes the usual one. Whether a
+ * primitive can take it: one dimension contiguous, and no element twice. */
 static bool side_by_side(tn__onednn_side *s, int64_t rows, int64_t cols) {
     if (cols == 1) {
         s->col = 1;

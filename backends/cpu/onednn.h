@@ -1,8 +1,8 @@
 /* bf16 matrix products by oneDNN, on a CPU that multiplies bf16 (avx512_bf16, amx_bf16).
  *
- * The product is cut into pieces by its shape alone. A piece is one primitive of oneDNN's for one
- * thread; our threads take pieces as they come. So the bits do not depend on the number of threads,
- * which oneDNN itself does not promise: left to share a product out, it may cut the sums too.
+ * The product is cut into pieces by its shape alone. A piece is one single-threaded primitive of
+ * oneDNN's; our threads take pieces dynamically. So the bits do not depend on the number of
+ * threads, which oneDNN itself does not promise: its own threading may split the sums too.
  */
 #ifndef TERN_BACKENDS_CPU_ONEDNN_H
 #define TERN_BACKENDS_CPU_ONEDNN_H
@@ -28,7 +28,7 @@ typedef struct tn__onednn_job {
 } tn__onednn_job;
 
 /* TN_EUNSUPPORTED, and nothing written: not here, not for this dtype, not worth it, or not a
- * product that oneDNN is fast at; the caller has its own way. It depends on the machine and the
+ * product that oneDNN is fast at; the caller has its own kernel. It depends on the machine and the
  * job's shape only. TN_ENOMEM: C is unspecified. `level`: of x86-64, for which the caller was
  * compiled. */
 tn_status tn__onednn_product(tn_context *ctx, const tn__onednn_job *job, int level);

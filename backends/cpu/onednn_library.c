@@ -71,7 +71,8 @@ static bool load_symbols(void *handle) {
     return true;
 }
 
-/* Below v4 the library must not use what is above either; this has to come before its first use. */
+/* Below v4 the library must not use higher instructions either; this has to be set before its first
+ * use. */
 static bool library_obeys(void) {
     if (tn__cpu_most() >= 4 || table.set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success) {
         return true;
@@ -80,8 +81,7 @@ static bool library_obeys(void) {
     return false;
 }
 
-/* What the library itself says about the machine: it may have been told to use less than there
- * is. */
+/* What the library itself reports: it may have been limited to less than the machine has. */
 static bool library_multiplies(void) {
     unsigned isa = (unsigned)table.get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
     if (tn__onednn_always() || (isa & wanted) == wanted) {
@@ -91,7 +91,7 @@ static bool library_multiplies(void) {
     return false;
 }
 
-/* The library stays open: what it has compiled does not end with us. */
+/* The library stays open: kernels that it has compiled may outlive us. */
 static void load_library(void) {
     if (!tn__onednn_profits()) {
         snprintf(why, sizeof(why), "%s",

@@ -1,6 +1,6 @@
 /* Adam and SGD over many spans in one parallel region: all spans together are cut in pieces of
- * CHUNK elements. f64 is ref's; spans of f32, bf16 and f16 (with or without a master copy) are
- * computed in f32.
+ * CHUNK elements. f64 is left to ref; spans of f32, bf16 and f16 (with or without a master copy)
+ * are computed in f32.
  */
 #include "backends/cpu/convert.h"
 

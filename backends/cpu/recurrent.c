@@ -3,7 +3,7 @@
  */
 #include "backends/cpu/recurrent.h"
 
-/* What a step reads and writes beside the gates. */
+/* What a step reads and writes besides the gates. */
 typedef struct forward_step {
     int64_t time;
     const float *h, *c;     /* (B, H): the state before */

@@ -4,8 +4,8 @@
  * A step is a product of few rows with the weights, which do not change, and then the cell. So the
  * weights are packed once into panels, each with the columns that one group of units needs, and a
  * task multiplies a tile of rows with a panel and passes on to the cell while the sums are in the
- * first-level cache. A thread has the same panels at each step: they stay in its cache. Threads
- * meet once a step.
+ * L1 cache. A thread has the same panels at each step: they stay in its cache. Threads synchronise
+ * once a step.
  *
  * Tiles and panels depend on the shape alone, and an element is one chain of multiply-adds: the
  * bits are the same for any number of threads.
@@ -67,7 +67,7 @@ static inline size_t packed_floats(const scan *s) {
     return (size_t)(s->panels * s->wide * s->depth * VL);
 }
 
-/* The first task of thread `me`: tasks of one panel lie side by side. */
+/* The first task of thread `me`: tasks of one panel are next to each other. */
 static inline int64_t first_task(const scan *s, int threads, int me) {
     return s->panels * s->tiles * me / threads;
 }

@@ -1,6 +1,6 @@
-/* Recurrent cells over time, backward (recurrent.h). A step takes the gates' gradients of the step
- * behind it through the weights, which gives the gradient of the state between them, and makes its
- * own gates' gradients of that. A panel has the columns of 2 VL units.
+/* Recurrent cells over time, backward (recurrent.h). A step multiplies the gates' gradients of the
+ * step after it with the weights, which gives the gradient of the state between them, and computes
+ * its own gates' gradients from that. A panel has the columns of 2 VL units.
  */
 #include "backends/cpu/recurrent.h"
 
@@ -95,7 +95,7 @@ typedef struct backward_step {
     int64_t time, after;
 } backward_step;
 
-/* Units [j, j + n) of row b; sum: what came through the gates behind. */
+/* Units [j, j + n) of row b; sum: what came through the later gates. */
 INLINE void run_units(const backward_pass *p, const backward_step *at, const tn_cell cell,
                       const int n, int64_t b, int64_t j, float *sum) {
     int64_t own = b * p->s.units + j;

@@ -1,5 +1,5 @@
-/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64,
- * integers and bool are ref's. What is made of few elements each is reduce_short.c's.
+/* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64, integers and bool are
+ * left to ref. Results of few elements each are reduce_short.c's.
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows
  * are folded (the sum of a row is rows.h's); if it stays, or is too short to fill the lanes of a
@@ -58,8 +58,8 @@ static int column_axis(const tn__axes *stays) {
     return best;
 }
 
-/* Rows are folded, and not columns: what goes lies closer together, and fills lanes, or at least is
- * not shorter than a row of columns. */
+/* Rows are folded, not columns: the reduced elements are closer together, and fill the lanes, or at
+ * least are not fewer than a row of columns. */
 static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
     if (stays->count == 0 || goes->count == 0) {
         return stays->count == 0;
@@ -69,8 +69,8 @@ static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
            (goes->size[g] >= SHORT || goes->size[g] >= stays->size[column_axis(stays)]);
 }
 
-/* Few columns in rows without gaps: rows of some of them, one behind the other, are as one that is
- * WIDE, and are folded on one another in the end. */
+/* Few columns in rows without gaps: several rows in sequence count as one that is WIDE, and are
+ * folded onto one another in the end. */
 static void group_rows(reduction *r) {
     tn__axes *goes = &r->goes;
     r->group = r->rest = 1;
@@ -192,7 +192,7 @@ static void take_row(tn_reduction f, float *restrict sum, const float *restrict 
 }
 
 /* Rows [first, last) of what goes, columns [from, from + n), to total[n]. Rows that pass through
- * the buffer are padded, since what a vector leaves over costs more than the vector. */
+ * the buffer are padded, since a remainder costs more than a vector. */
 static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_t last,
                          int64_t from, int64_t n, double *total) {
     float sum[COLUMNS], buffer[COLUMNS];
@@ -279,7 +279,7 @@ static void combine_bands(const reduction *r) {
     }
 }
 
-/* Any or all of bools that lie side by side, in one result. */
+/* Any or all of contiguous bools, in one result. */
 static bool reduce_truth(tn_reduction f, const tn_desc *y, const tn_desc *x) {
     if ((f != TN_ANY && f != TN_ALL) || x->dtype != TN_BOOL || y->dtype != TN_BOOL ||
         count_of(y) != 1 || !is_contiguous(x)) {

@@ -1,12 +1,12 @@
 /* Reductions whose results are many and made of few elements each: a pooling window, a channel's 7
- * x 7 places, a row of 10 classes. A row at a time would cost more than its elements.
+ * x 7 places, a row of 10 classes. Taking a row at a time would cost more than its elements.
  *
  * The innermost dimensions of x are taken as a row of blocks, (blocks, run, width), without gaps:
- * `run` goes, `width` and `blocks` stay, and either may be 1. Where rows that go lie one behind the
- * other, and such groups of rows too, as in pooling, a group is folded as a run of wide blocks.
- * What else goes is taken first, whole rows on whole rows, into a tile; then the blocks of the tile
- * are folded in halves, neighbour on neighbour, which needs no more than a shuffle however short a
- * run is. So a sum's error grows with the logarithm of the run.
+ * `run` goes, `width` and `blocks` stay, and either may be 1. Where reduced rows follow one
+ * another, and such groups of rows too, as in pooling, a group is folded as a run of wide blocks.
+ * Other reduced dimensions come first, whole rows onto whole rows, into a tile; then the blocks of
+ * the tile are folded in halves, neighbour onto neighbour, which needs only a shuffle however short
+ * a run is. So a sum's error grows with the logarithm of the run.
  */
 #include "backends/cpu/reduce_short.h"
 #include "backends/axes.h"
@@ -65,7 +65,7 @@ INLINE void fold_pairs(tn_reduction f, float *restrict out, const float *restric
     }
 }
 
-/* The same with a width that the compiler knows, where it is a usual one. */
+/* The same with a compile-time width for common ones. */
 INLINE void fold_halves(tn_reduction f, float *restrict out, const float *restrict in,
                         int64_t pairs, int64_t width) {
 #define KNOWN(w)                          \
@@ -121,8 +121,8 @@ INLINE void fold_threes(tn_reduction f, float *restrict out, const float *restri
     }
 }
 
-/* (blocks, run) -> (blocks, half), for half < run < 2 half: what lies beyond `half` goes onto the
- * beginning. Vectors reach into the next block, so the last one is done by itself. */
+/* (blocks, run) -> (blocks, half), for half < run < 2 half: what is beyond `half` is folded onto
+ * the beginning. Vectors reach into the next block, so the last one is done by itself. */
 INLINE void fold_beyond(tn_reduction f, float *restrict out, const float *restrict in,
                         int64_t blocks, int64_t run, int half) {
     int64_t beyond = run - half;
@@ -163,7 +163,7 @@ INLINE int64_t fold_odd(tn_reduction f, float *restrict out, const float *restri
     return 1;
 }
 
-/* A tile to its results, which end up in the memory that is returned: one of the two rooms. */
+/* A tile to its results, which end up in one of the two buffers; returns which. */
 INLINE const float *fold_tile(tn_reduction f, float *room, float *spare, const float *in,
                               int64_t blocks, int64_t run, int64_t width) {
     if (width == 1 && run > WIDE) {
@@ -189,7 +189,7 @@ INLINE const float *fold_tile(tn_reduction f, float *room, float *spare, const f
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
-/* Where item i of x and y lies, and how many blocks it has. */
+/* Where item i of x and y is, and how many blocks it has. */
 static int64_t item_at(const short_runs *r, int64_t i, int64_t *x, int64_t *y) {
     int64_t from = i % r->pieces * r->piece;
     *x = from * r->block;
@@ -198,8 +198,8 @@ static int64_t item_at(const short_runs *r, int64_t i, int64_t *x, int64_t *y) {
     return min_of(r->piece, r->blocks - from);
 }
 
-/* All rows of one item on one another: into tile[n], or, where nothing is to be done, where they
- * lie. */
+/* All rows of one item folded onto one another: into tile[n], or in place if there is nothing to
+ * do. */
 INLINE const float *fold_item(const short_runs *r, tn_reduction f, float *tile, float *buffer,
                               int64_t x, int64_t n) {
     tn_dtype dtype = r->x->dtype;
@@ -272,8 +272,8 @@ static void fold_batch(const short_runs *r, int64_t first, int64_t last) {
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
-/* The product of the innermost of `order` that go, or stay, and lie behind `dense` elements without
- * a gap, in y as well. They leave the order. */
+/* The product of the innermost of `order` that go, or stay, and follow `dense` elements without a
+ * gap, in y as well. They are removed from the order. */
 static int64_t take_dense(const short_runs *r, const int *order, int *n, bool goes, int64_t dense,
                           int64_t dense_y) {
     int64_t size = 1;

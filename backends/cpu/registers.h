@@ -1,5 +1,5 @@
 /* What this level's registers hold: the bytes of a vector, and how many rows of a product stay in
- * registers beside two vectors of columns (MR x 2 accumulators, two vectors of B, one of A).
+ * registers along with two vectors of columns (MR x 2 accumulators, two vectors of B, one of A).
  */
 #ifndef TERN_BACKENDS_CPU_REGISTERS_H
 #define TERN_BACKENDS_CPU_REGISTERS_H

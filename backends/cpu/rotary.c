@@ -1,8 +1,8 @@
 /* Rotary positions (ops/nn/rotary.c has the formulas).
  *
- * A task is a column: its cosines and sines serve all heads, and the sequences behind the first
- * that have the same position there. Rows that are not contiguous f32 pass through a buffer; f64 is
- * the host's.
+ * A task is a column: its cosines and sines serve all heads, and the later sequences that have the
+ * same position there. Rows that are not contiguous f32 pass through a buffer; f64 is left to the
+ * host's loops.
  */
 #include "backends/cpu/convert.h"
 #include "backends/rotary.h"

@@ -1,9 +1,9 @@
 /* Sums, maxima and exponentials over one contiguous f32 row: what softmax, norms, losses and
  * reductions are made of.
  *
- * A sum runs in LANES independent lanes (so it vectorises without reordering anything behind the
- * program's back), which are folded and added to a double every BLOCK elements: an element passes
- * through at most BLOCK / LANES + 5 f32 additions.
+ * A sum runs in LANES independent lanes (so it vectorises without hidden reordering), which are
+ * folded and added to a double every BLOCK elements: an element passes through at most BLOCK /
+ * LANES + 5 f32 additions.
  */
 #ifndef TERN_BACKENDS_CPU_ROWS_H
 #define TERN_BACKENDS_CPU_ROWS_H
@@ -133,7 +133,7 @@ static inline float row_top(const float *x, int64_t n) {
     return lane[0] > top ? lane[0] : top;
 }
 
-/* What exp_down takes as `low`. The optimiser may not know it: with a constant it turns the clamp
+/* What exp_down takes as `low`. The compiler must not know it: with a constant it turns the clamp
  * into a chain of comparisons and selects. Read it once before a loop. */
 static const volatile float exp_low = -88; /* 2^-127, which is stored as 0 */
 
@@ -189,7 +189,7 @@ static inline double row_exp_sum(float *y, const float *x, float shift, int64_t 
 }
 
 /* log sum exp(x) = *most + log(result), with *most the maximum: in one pass, BLOCK elements at a
- * time. NaN for a row with a NaN or +inf, and for one of nothing but -inf. */
+ * time. NaN for a row with a NaN or +inf, and for one that is all -inf. */
 static inline double row_exp_total(const float *x, int64_t n, float *most) {
     const float low = exp_low;
     double total = 0;

@@ -1,11 +1,11 @@
 /* Softmax and log-softmax over the last dimension, and their gradients: a row is read from memory
- * once and then passed over while it is in the cache. bf16, f16 and strided rows are computed in a
- * row buffer; f64 is the host's.
+ * once and the later passes find it in the cache. bf16, f16 and strided rows are computed in a row
+ * buffer; f64 is left to the host's loops.
  */
 #include "backends/cpu/rows.h"
 #include "backends/softmax.h"
 
-/* -inf in every place: shifting by it would give NaN - that is what a row of -inf has to become. */
+/* All -inf: shifting by it gives NaN, which is what such a row must become. */
 static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
     float most;
     if (log_form) {

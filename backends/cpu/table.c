@@ -1,4 +1,4 @@
-/* This level's table: ref's, with the entries of this folder in place. */
+/* This level's table: ref's, with this folder's entries swapped in. */
 #include "backends/backend.h"
 #include "backends/cpu/cpu.h"
 

@@ -1,5 +1,5 @@
-/* Rows to panels that vector code reads in order, for elements of type T, which who includes this
- * has defined.
+/* Packs rows into panels that vector code reads in order, for elements of type T, which the
+ * including file defines.
  */
 #ifndef TERN_BACKENDS_CPU_TRANSPOSE_H
 #define TERN_BACKENDS_CPU_TRANSPOSE_H
@@ -9,7 +9,7 @@
 typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
 
 /* `width` rows of k elements, `across` apart, to a panel: dst[p width + i] = src[i across + p].
- * Squares of 4 x 4 are turned in registers. */
+ * Squares of 4 x 4 are transposed in registers. */
 static inline __attribute__((always_inline)) void transpose_panel(T *restrict dst, const int width,
                                                                   const T *restrict src,
                                                                   int64_t across, int64_t k) {

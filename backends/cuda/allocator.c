@@ -1,9 +1,9 @@
-/* A caching allocator: blocks cut out of segments, best fit, free neighbours joined.
+/* A caching allocator: blocks cut out of segments, best fit, free neighbours merged.
  *
  * A block up to 1 MiB comes from segments of 2 MiB, a larger one from segments of 20 MiB, or of its
- * own size from 10 MiB on: so small blocks, which live long more often, do not break up the large
- * ones. The scheme and its numbers are those of PyTorch's allocator. Segments go back when they are
- * trimmed, and when the source has none left; then each request has one more try.
+ * own size from 10 MiB on: so small blocks, which are more often long-lived, do not fragment the
+ * large ones. The scheme and its numbers are those of PyTorch's allocator. Segments are returned
+ * when they are trimmed, and when the source has none left; then each request is tried once more.
  *
  * Every block is in one of three trees: those in use by address, the free ones of either kind by
  * size and then address. The blocks of a segment also form a list in the
@@ -42,14 +42,14 @@ typedef struct tag {
 } tag;
 
 struct tn__cuda_pool {
-    pthread_mutex_t lock; /* for all that follows */
+    pthread_mutex_t lock; /* guards all that follows */
     tn__cuda_source source;
     tn__cuda_pool_kind kind;
     segment *segments;
     tree used, free[2]; /* free: small, large */
     uint64_t random;
     tn_memory_stats stats;
-    tag tags[TAGS]; /* the last one takes what has no place of its own */
+    tag tags[TAGS]; /* the last one counts all other tags */
 };
 
 static bool is_guarded(const tn__cuda_pool *pool) {
@@ -74,10 +74,9 @@ static void put_free(tn__cuda_pool *pool, block *b) {
     tree_insert(free_tree(pool, b), b, next_random(pool));
 }
 
-/* Cuts the end of a block off, which becomes a free block. Without memory on the host it stays
- * whole. */
+/* Splits off the end of a block as a free block. Without memory on the host it stays whole. */
 static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
-    /* smaller rests would only be in the way */
+    /* smaller remainders would only be in the way */
     size_t least = bytes > SMALL ? SMALL + ALIGN : ALIGN;
     block *rest = b->bytes - bytes >= least ? malloc(sizeof(*rest)) : NULL;
     if (!rest) {
@@ -96,7 +95,7 @@ static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
     put_free(pool, rest);
 }
 
-/* `b`, and `next` behind it which is free, become one block. Neither is in a tree. */
+/* Merges `b` and the free block `next` after it. Neither is in a tree. */
 static block *block_join(block *b, block *next) {
     b->bytes += next->bytes;
     b->behind = next->behind;
@@ -179,7 +178,7 @@ static void pool_trim(tn__cuda_pool *pool) {
     }
 }
 
-/* A block from the source; in the end from a segment that just holds it, or a free block of the
+/* A block from the source; failing that, from a segment of just its size, or a free block of the
  * other kind. */
 static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
     bool large = bytes > SMALL;
@@ -199,7 +198,7 @@ static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
 
 /* ---- Guards ---------------------------------------------------------------------------------- */
 
-/* What lies behind the caller's bytes: at least GUARD. */
+/* What follows the caller's bytes: at least GUARD. */
 static size_t guard_behind(size_t asked) {
     return round_up(asked, ALIGN) - asked + GUARD;
 }
@@ -256,7 +255,8 @@ static void pool_count(tn__cuda_pool *pool, int at, int64_t bytes) {
     s->peak = s->allocated > s->peak ? s->allocated : s->peak;
 }
 
-/* ---- Taking and giving ----------------------------------------------------------------------- */
+/* ---- Allocating and freeing
+ * ----------------------------------------------------------------------- */
 
 tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_kind kind) {
     tn__cuda_pool *pool = calloc(1, sizeof(*pool));
@@ -378,7 +378,8 @@ void tn__cuda_pool_trim(tn__cuda_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+/* ---- Inspecting
+ * --------------------------------------------------------------------------------- */
 
 tn_memory_stats tn__cuda_pool_stats(tn__cuda_pool *pool) {
     pthread_mutex_lock(&pool->lock);
@@ -434,7 +435,7 @@ tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool) {
     return shape;
 }
 
-/* As snprintf behind what stands there: `length` is what the whole text would have. */
+/* As snprintf, appending: `length` is that of the whole text if it fitted. */
 static void TN_PRINTF(4, 5)
     text_add(char *text, size_t room, int *length, const char *format, ...) {
     va_list list;

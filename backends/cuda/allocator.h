@@ -1,9 +1,9 @@
-/* A caching allocator over any source of segments: device memory, page-locked memory, the host's in
+/* A caching allocator over any source of segments: device memory, pinned memory, the host's in
  * tests. It knows nothing of CUDA.
  *
- * All that it knows about a block lies on the host; it never looks into a segment, except for
- * guards. A free block may still be in use by work that is queued: the pool belongs to one stream,
- * so the next owner's work comes behind it (sys/device.h).
+ * All its bookkeeping is on the host; it never reads a segment, except for guards. A free block may
+ * still be in use by queued work: the pool belongs to one stream, so the next owner's work comes
+ * after it (sys/device.h).
  */
 #ifndef TERN_BACKENDS_CUDA_ALLOCATOR_H
 #define TERN_BACKENDS_CUDA_ALLOCATOR_H
@@ -21,7 +21,7 @@ typedef struct tn__cuda_source {
     void *user;
     void *(*alloc_segment)(void *user, size_t bytes);              /* NULL: none left */
     void (*free_segment)(void *user, void *segment, size_t bytes); /* waits for what uses it */
-    /* For guards alone, in the order of the stream; false: could not. */
+    /* For guards only, in stream order; false: failed. */
     bool (*read)(void *user, void *to_host, const void *from, size_t bytes);
     bool (*fill)(void *user, void *to, int byte, size_t bytes);
 } tn__cuda_source;
@@ -30,10 +30,10 @@ typedef struct tn__cuda_pool tn__cuda_pool;
 
 typedef enum tn__cuda_pool_kind {
     TN__CUDA_CACHING,
-    /* Blocks lie between guard bytes, which are checked when they are freed; new ones are all bits
-     * 1 (NaN), freed ones 0xA5. */
+    /* Blocks are surrounded by guard bytes, which are checked when they are freed; new ones are all
+     * bits 1 (NaN), freed ones 0xA5. */
     TN__CUDA_GUARDED,
-    /* Every block is a segment of exactly its size and goes back at once: for checkers that know
+    /* Every block is a segment of exactly its size and is returned at once: for checkers that track
      * what the source gave out (compute-sanitizer, the emulator's pages). */
     TN__CUDA_DIRECT,
 } tn__cuda_pool_kind;
@@ -43,8 +43,8 @@ tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_ki
 /* Returns every segment, also those with blocks in use. */
 void tn__cuda_pool_free(tn__cuda_pool *pool);
 
-/* Any thread. NULL for 0 bytes, and when the source has none left after everything that is cached
- * went back. `tag` is static text. */
+/* Any thread. NULL for 0 bytes, and when the source has none left after everything cached was
+ * returned. `tag` is static text. */
 void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *tag);
 
 /* `bytes` as taken; NULL memory is fine. false, with the reason in why[room]: the address is not

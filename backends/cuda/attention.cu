@@ -1,8 +1,8 @@
 /* Attention by our own kernels: any float dtype, any strides, masks, grouped heads,
  * width up to 256.
  *
- * The mathematics is in backends/ops/nn/attention.c. No Tq x Tk matrix exists: a block owns a tile
- * of rows and meets the others in tiles of 32, one row a lane.
+ * The mathematics is in ops/nn/attention.c. No Tq x Tk matrix exists: a block owns a tile of rows
+ * and visits the others in tiles of 32, one row per lane.
  *
  *     forward        a block owns queries, meets keys: scores, a running maximum and sum, and y
  *     query_gradient a block owns queries, meets keys: dq
@@ -10,10 +10,9 @@
  *
  * So each result is summed by one thread in a fixed order. A warp owns ROWS rows; a lane holds
  * their scores with its own row of the tile, and columns lane, lane + 32, … of their results. The
- * tile is loaded anew for each use (k, then v, …) into one buffer,
- * which leaves room for wide heads.
+ * tile is reloaded for each use (k, then v, …) into one buffer, which leaves space for wide heads.
  *
- * A pair that is masked takes no part at all: what it would read may be NaN.
+ * A masked pair is skipped entirely: what it would read may be NaN.
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/block.cuh"
@@ -65,8 +64,8 @@ __device__ bool key_visible(const problem &p, int64_t b, int64_t h, int64_t i, i
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
 /* Types and sizes of a kernel for heads of up to 32 COLUMNS. Elements become numbers when they are
- * loaded, so that bf16 and f16 share f32's kernels. One element more than the width a row: the
- * lanes' rows lie in different banks. */
+ * loaded, so that bf16 and f16 share f32's kernels. A row is one element longer than the width: the
+ * lanes' rows are in different banks. */
 template <typename N, int C> struct shape {
     typedef N number;
     static const int COLUMNS = C;
@@ -116,7 +115,7 @@ __device__ void load_rows(typename S::number *tile, const rows &x, int64_t b, in
                                 limit - first, width))
 }
 
-/* The same for a tile that is in use until now and ready afterwards. */
+/* The same for a tile that is still in use; it is ready afterwards. */
 template <typename S>
 __device__ void meet_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
                           int64_t first, int64_t limit, int width) {
@@ -203,7 +202,7 @@ template <typename N> __device__ N lanes_sum(N x) {
     return x;
 }
 
-/* The keys that some query of the block may see end here. */
+/* The end of the keys that any query of the block may see. */
 __device__ int64_t last_key(const problem &p, int64_t first, int own) {
     int64_t last = first + own + p.ahead;
     return p.causal && last < p.keys ? last : p.keys;
@@ -217,7 +216,7 @@ template <typename N> struct running {
     bool any; /* some key was seen */
 };
 
-/* Takes a tile's scores in; gives this lane's weight and the factor for what was gathered before.
+/* Adds a tile's scores; gives this lane's weight and the factor for what was accumulated before.
  * All lanes call. While only -inf was seen, weights are 0. */
 template <typename N> __device__ N row_take(running<N> &row, N score, bool seen, N &factor) {
     N most = tn__top(row.most, lanes_top(seen ? score : -(N)INFINITY));

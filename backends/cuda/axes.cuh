@@ -8,7 +8,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* Where position i of the axes lies. */
+/* Where position i of the axes is. */
 static __device__ __forceinline__ int64_t tn__axes_offset(const tn__axes &a, const int64_t *stride,
                                                           int64_t i) {
     int64_t offset = 0;

@@ -1,8 +1,8 @@
 /* Batch norm and its gradient (ops/nn/batch_norm.c has the formulas): a block takes one channel
  * after another, its threads the channel's elements in row-major order, whatever their strides.
  *
- * x is read three times, for the mean, the variance and y; the gradient reads x and dy twice. Few
- * channels leave a large GPU idle in part.
+ * x is read three times, for the mean, the variance and y; the gradient reads x and dy twice. With
+ * few channels a large GPU is partly idle.
  */
 #include "backends/batch_norm.h"
 #include "backends/cuda/block.cuh"

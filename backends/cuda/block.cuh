@@ -15,7 +15,7 @@
 
 #include <math.h>
 
-/* Before a loop whose count is not known: unrolled, it grows with every path in it, and waits for
+/* Before a loop of unknown length: unrolling would multiply every path in it, and it waits for
  * memory all the same. */
 #ifdef TN_CUDA_EMULATOR
 #define TN_ROLLED
@@ -101,7 +101,7 @@ struct tn__join_exps {
     }
 };
 
-/* A number and where it stands: the largest wins, NaN before all, then the first. */
+/* A number and its position: the largest wins, NaN before all, then the first. */
 template <typename V> struct tn__place {
     V value;
     long long at;
@@ -143,7 +143,7 @@ template <int TEAM> static __device__ __forceinline__ int64_t tn__team_number() 
     return (int64_t)blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM;
 }
 
-/* shared: TEAM / 32 elements, not read for a warp. It may be used again at once. */
+/* shared: TEAM / 32 elements, not read for a warp. It may be reused at once. */
 template <int TEAM, typename V, typename Join>
 static __device__ __forceinline__ V tn__team_reduce(V v, V *shared, Join join) {
     for (int mask = 16; mask > 0; mask /= 2) {

@@ -37,7 +37,7 @@ static inline bool tree_precedes(const tree *t, const block *a, const block *b) 
     return (uintptr_t)a->address < (uintptr_t)b->address;
 }
 
-/* Cuts what hangs at `root` into those before `at` and the others. */
+/* Splits the tree at `root` into the blocks before `at` and the others. */
 static inline void tree_cut(const tree *t, block *root, const block *at, block **low,
                             block **high) {
     while (root) {

@@ -1,6 +1,6 @@
 /* Convolutions where cuDNN is not there: a thread has an element of the result and makes its sum,
- * as ref (ref/conv.c) does. Right on every device, fast on none. The gradient of the bias, the sums
- * of channels, is ours everywhere: a block has a channel.
+ * as ref (ref/conv.c) does. Correct on every device, fast on none. The gradient of the bias, the
+ * sums of channels, is ours everywhere: a block has a channel.
  */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/conv.h"
@@ -28,7 +28,7 @@ static __device__ __forceinline__ int64_t offset_of(const tn_desc &d, int64_t fi
            place[1] * d.stride[3] + place[2] * d.stride[4];
 }
 
-/* Where in x the kernel's place p has its offset i; false: outside. */
+/* Where in x offset i of the kernel at place p is; false: outside. */
 static __device__ __forceinline__ bool place_in_x(const sliding &s, const int64_t *p,
                                                   const int64_t *i, int64_t *at) {
     bool inside = true;
@@ -39,7 +39,7 @@ static __device__ __forceinline__ bool place_in_x(const sliding &s, const int64_
     return inside;
 }
 
-/* At which place of the kernel its offset i lies on x's place; false: at none. */
+/* The place of the kernel at which its offset i meets x's place; false: none. */
 static __device__ __forceinline__ bool place_of_kernel(const sliding &s, const int64_t *at,
                                                        const int64_t *i, int64_t *p) {
     bool inside = true;

@@ -48,7 +48,7 @@ static int64_t type_of(tn_dtype dtype) {
                               : CUDNN_DATA_HALF;
 }
 
-/* The last ndim - 2 dimensions behind (N, C); those before them have size 1. */
+/* The last ndim - 2 dimensions after (N, C); those before them have size 1. */
 static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
     tn__conv_extent e = {{0}, {0}};
     int64_t count = 1;
@@ -60,8 +60,8 @@ static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
     return e;
 }
 
-/* The padding behind x with which a convolution has just the places that y has: as before it where
- * that is so. Negative: part of x is not read, and cuDNN may refuse. */
+/* The padding after x that gives a convolution exactly y's places: the same as before it if
+ * possible. Negative: part of x is not read, and cuDNN may refuse. */
 static int64_t padding_behind(const tn__conv *c, int dim) {
     const tn_conv_args *a = c->args;
     int64_t stride = a->stride[dim], before = a->padding[dim], x = c->x->size[2 + dim],
@@ -70,7 +70,7 @@ static int64_t padding_behind(const tn__conv *c, int dim) {
     return same ? before : (places - 1) * stride + reach - x - before;
 }
 
-/* cuDNN knows two and three dimensions; ours come first where they are not there. */
+/* cuDNN knows two and three dimensions; missing ones come first. */
 static tn__conv_shape shape_of(const tn_context *ctx, const tn__conv *c, bool with_bias,
                                bool tf32) {
     bool flat =
@@ -115,7 +115,7 @@ static tn_status run_once(tn_context *ctx, const tn__dnn *state, const tn__dnn_p
     return tn__dnn_status(ctx, status, "cuDNN's convolution");
 }
 
-/* The result is written, and the call itself writes it again. */
+/* The result is written, and the call itself overwrites it. */
 static bool try_plan(tn_context *ctx, int i, void *user) {
     const trial *t = user;
     return run_once(ctx, t->state, &t->plans[i], t->data) == TN_OK;
@@ -163,7 +163,7 @@ static tn_status run_shape(tn_context *ctx, tn__dnn *state, const tn__conv_shape
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* An operand as cuDNN takes it: itself, or dense scratch memory of the dtype that is wanted. */
+/* An operand as cuDNN takes it: itself, or dense scratch memory of the wanted dtype. */
 typedef struct stand_in {
     tn_desc d;
     void *memory; /* NULL: it is the operand itself */

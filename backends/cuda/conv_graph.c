@@ -1,5 +1,5 @@
-/* Convolutions as cuDNN's graphs: one operation, and behind it the bias where the result has one,
- * so that it is rounded once. */
+/* Convolutions as cuDNN's graphs: one operation, and after it the bias if the result has one, so
+ * that it is rounded once. */
 #include "backends/cuda/conv_graph.h"
 
 #if TN_HAVE_CUDNN

@@ -1,5 +1,6 @@
 /* A convolution, or one of its gradients, as a graph of cuDNN, and the plan that runs it.
- * conv_dnn.c keeps the plans of a device; a test makes them for devices that are only described. */
+ * conv_dnn.c keeps the plans of a device; a test builds them for devices that are only
+ * described. */
 #ifndef TERN_BACKENDS_CUDA_CONV_GRAPH_H
 #define TERN_BACKENDS_CUDA_CONV_GRAPH_H
 
@@ -19,8 +20,8 @@ typedef struct tn__conv_extent {
     int64_t size[TN__CONV_NDIM], stride[TN__CONV_NDIM];
 } tn__conv_extent;
 
-/* (N, C, …) with ndim - 2 dimensions behind the channels: 2 or 3. All fields have 8 bytes, so
- * shapes compare as bytes. */
+/* (N, C, …) with ndim - 2 dimensions after the channels: 2 or 3. All fields have 8 bytes, so shapes
+ * compare as bytes. */
 typedef struct tn__conv_shape {
     int64_t result; /* a tn__conv_result */
     int64_t ndim;
@@ -29,7 +30,7 @@ typedef struct tn__conv_shape {
     int64_t deterministic;
     int64_t tf32; /* f32 may be rounded to TF32 on the tensor cores */
     tn__conv_extent y, x, w;
-    int64_t stride[3], before[3], after[3], dilation[3]; /* padding before and behind x */
+    int64_t stride[3], before[3], after[3], dilation[3]; /* padding before and after x */
 } tn__conv_shape;
 
 typedef struct tn__conv_data {

@@ -1,5 +1,5 @@
-/* One element of any dtype, chosen when the kernel runs: for what is too rare for a kernel of its
- * own. The meaning is ref's (backends/ref/elementwise.c).
+/* One element of any dtype, chosen when the kernel runs: for what is too rare for its own kernel.
+ * The meaning is ref's (backends/ref/elementwise.c).
  */
 #ifndef TERN_BACKENDS_CUDA_CONVERT_CUH
 #define TERN_BACKENDS_CUDA_CONVERT_CUH

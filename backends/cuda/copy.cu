@@ -1,9 +1,9 @@
 /* copy, fill, arange: elements that are moved or converted, not computed.
  *
  * A copy of one dtype moves bytes, whatever they mean. Where one side is dense in a dimension in
- * which the other is not (a transposition), it goes by way of squares in shared memory, so that
- * both are read and written in lines. Between f32, f64, bf16 and f16 each pair has a kernel; other
- * pairs are rare and convert by convert.cuh.
+ * which the other is not (a transposition), it goes through squares in shared memory, so that both
+ * are read and written in lines. Between f32, f64, bf16 and f16 each pair has a kernel; other pairs
+ * are rare and convert by convert.cuh.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"

@@ -2,9 +2,9 @@
  * formulas).
  *
  * A team of threads takes one row. Forward reads it once, with a running maximum, and once more
- * when labels are smoothed. Backward reads it once and writes the gradient, in the same place if so
- * wished. A bad label is noted in the device's fault cell and its row counts like an ignored one,
- * so that a step which nobody has held back yet does no harm.
+ * when labels are smoothed. Backward reads it once and writes the gradient, in place if requested.
+ * A bad label is recorded in the device's fault cell and its row is treated as ignored, so that a
+ * step which runs before the error is noticed does no harm.
  */
 #include "backends/cross_entropy.h"
 #include "backends/cuda/rows.cuh"
@@ -47,7 +47,7 @@ template <int TEAM> __host__ __device__ constexpr int block_of() {
     return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
 }
 
-/* This thread's part of the sum of x - top, in double: beside a large logit f32 would lose the
+/* This thread's part of the sum of x - top, in double: next to a large logit f32 would lose the
  * others. */
 template <typename T, int TEAM>
 static __device__ __forceinline__ double sum_below(tn__line<const T> x, int64_t c, double top) {

@@ -1,14 +1,14 @@
 /* What the plugin's files share on the host's side: devices, streams, reasons, launches.
  *
  *     device.c      the table that the core sees, devices, contexts
- *     transfer.c    copies, marks, page-locked memory
- *     failure.c     reasons, and errors that come late
+ *     transfer.c    copies, events, pinned memory
+ *     failure.c     reasons, and asynchronous errors
  *     allocator.c   device memory: a caching allocator over any source of segments
  *     table.c       the kernels as a tn_backend
  *     *.cu          own kernels: kernel.h is what they may use
  *     gemm.c        matrix products through cuBLASLt
  *     sdpa.c        attention through cuDNN, conv_dnn.c convolutions
- *     stream.c      streams beside the compute stream
+ *     stream.c      streams besides the compute stream
  *     nccl.c        the engine of groups
  *
  * Nothing here raises: an entry returns a status,
@@ -27,8 +27,7 @@
 extern "C" {
 #endif
 
-/* A bad index, as a kernel found it: the first one is kept. In page-locked memory that kernels
- * write. */
+/* A bad index, as a kernel found it: the first one is kept. In pinned memory that kernels write. */
 typedef struct tn__cuda_fault {
     int raised;
     int padding;
@@ -67,8 +66,8 @@ const char *tn__cuda_reason(void);
 /* TN_OK, or notes "what: the runtime's words" and gives TN_ENOMEM or TN_EDEVICE. */
 tn_status tn__cuda_check(cudaError_t error, const char *what);
 
-/* Called by TN_LAUNCH behind each launch: notes a launch that failed, keeps the kernel's name for
- * the message of an error that comes late, and waits when TERN_SYNC=1. */
+/* Called by TN_LAUNCH after each launch: notes a launch that failed, keeps the kernel's name for
+ * the message of a late error, and waits when TERN_SYNC=1. */
 tn_status tn__cuda_launched(tn_context *ctx, const char *kernel);
 
 /* A mark of the device table. */
@@ -77,11 +76,11 @@ typedef struct tn__cuda_mark {
     cudaEvent_t event;
 } tn__cuda_mark;
 
-/* A mark behind all that is queued now in a stream of this device; NULL after a note. */
+/* A mark after all that is queued now in a stream of this device; NULL after a note. */
 tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream);
 void tn__cuda_mark_free(void *mark);
 
-/* stream.c: the table's streams beside the compute stream. */
+/* stream.c: the table's streams besides the compute stream. */
 void *tn__cuda_stream_new(int index);
 void tn__cuda_stream_free(void *stream);
 tn_status tn__cuda_stream_join(void *stream, void *mark);

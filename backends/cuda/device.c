@@ -1,11 +1,11 @@
 /* The devices, and the table through which the core reaches them.
  *
  * A device is made when it is first used: its compute stream, its pool of memory, its fault cell.
- * It lives as long as the process; when that ends nothing is torn down,
- * because the driver may have gone before.
+ * It lives as long as the process; at exit nothing is torn down, because the driver may already be
+ * gone.
  *
  * Threads: any thread may call anything. All of them queue into one compute stream a device, each
- * with a context of its own. fork: CUDA does not survive it, so in a child nothing here touches the
+ * with its own context. fork: CUDA does not survive it, so in a child nothing here touches the
  * runtime: every call fails with a reason, and frees do nothing.
  */
 #include "backends/cuda/device.h"
@@ -140,7 +140,7 @@ static tn_status make_pool(tn__cuda_device *d) {
     return d->pool ? TN_OK : TN_ENOMEM;
 }
 
-/* Under the lock. What was made before a failure is there for the next try. */
+/* Under the lock. What was made before a failure is kept for the next try. */
 static tn_status device_make(tn__cuda_own *own, int index) {
     tn__cuda_device *d = &own->base;
     d->index = index;
@@ -216,7 +216,7 @@ static void *context_workspace(tn_context *ctx, size_t bytes) {
     return d->pool ? tn__cuda_pool_take(d->pool, bytes, "scratch") : NULL;
 }
 
-/* Keeps what a wrong free was, for the next wait: a free has no way to say it. */
+/* Keeps the report of an invalid free for the next wait: a free cannot report it. */
 static void give_back(tn__cuda_own *own, void *memory, size_t bytes) {
     char why[256];
     if (!tn__cuda_pool_give(own->base.pool, memory, bytes, why, sizeof(why))) {

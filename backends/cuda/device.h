@@ -19,10 +19,10 @@ typedef struct tn__cuda_idle_mark {
     struct tn__cuda_idle_mark *next;
 } tn__cuda_idle_mark;
 
-/* Page-locked memory that pageable bytes pass through on their way to the device. */
+/* Pinned memory that pageable bytes pass through on their way to the device. */
 typedef struct tn__cuda_stage {
     void *memory;
-    cudaEvent_t sent; /* behind the last copy out of it */
+    cudaEvent_t sent; /* after the last copy out of it */
 } tn__cuda_stage;
 
 typedef struct tn__cuda_own {
@@ -32,9 +32,9 @@ typedef struct tn__cuda_own {
     _Atomic(const char *) kernel[TN__CUDA_NAMES]; /* the last ones launched, in a ring */
     atomic_uint launches;
 
-    pthread_mutex_t lock; /* for what follows, down to the stages */
+    pthread_mutex_t lock; /* guards what follows, down to the stages */
     tn__cuda_idle_mark *idle_marks;
-    bool damaged; /* a block was freed wrongly or overrun: the next wait tells, because … */
+    bool damaged; /* a block was freed wrongly or overrun: the next wait reports it, because … */
     char damage[256];
 
     pthread_mutex_t stage_lock;
@@ -49,16 +49,16 @@ tn_context *tn__cuda_context(int index);
 /* This process is a child of one that has used CUDA: nothing here may touch the runtime. */
 bool tn__cuda_forked(void);
 
-/* Makes a device the thread's current one for a while: the value is for tn__cuda_leave. */
+/* Makes a device the thread's current one until tn__cuda_leave, which takes the value. */
 int tn__cuda_enter(int index);
 void tn__cuda_leave(int previous);
 
 /* failure.c */
 void tn__cuda_failure_begin(void); /* reads TERN_SYNC */
-/* Waits for the compute stream, then tells what has gone wrong on the device since the last
+/* Waits for the compute stream, then reports what has gone wrong on the device since the last
  * time. */
 tn_status tn__cuda_settle(tn__cuda_own *own, const char *what);
-/* Whether tn__cuda_settle has something to tell; does not wait. */
+/* Whether tn__cuda_settle has something to report; does not wait. */
 bool tn__cuda_unsettled(tn__cuda_own *own);
 
 /* transfer.c: the entries of the device table. */

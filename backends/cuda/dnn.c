@@ -16,7 +16,7 @@ typedef struct dnn_state {
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
-/* The handle stays NULL where cuDNN is not here or does not start. */
+/* The handle stays NULL if cuDNN is missing or does not start. */
 static void open_handle(tn_context *ctx, tn__dnn *state) {
     const tn__cudnn_table *dnn = tn__cudnn();
     if (!dnn || dnn->Create(&state->handle) != CUDNN_STATUS_SUCCESS) {

@@ -1,7 +1,7 @@
-/* cuDNN on a device: its handle, and the plans of graphs that were asked for.
+/* cuDNN on a device: its handle, and a cache of plans for graphs.
  *
- * A plan takes tenths of a second to build, so it is kept, by the bytes of the shape that it is
- * for; so is the fact that there is none. The handle belongs to one call at a time:
+ * A plan takes tenths of a second to build, so it is cached, with the bytes of its shape as the
+ * key; so is the fact that there is none. The handle belongs to one call at a time:
  *
  *     tn__dnn *dnn = tn__dnn_open(ctx);              takes its lock
  *     if (dnn && dnn->handle) {
@@ -45,8 +45,8 @@ void tn__dnn_close(tn__dnn *dnn);
 
 /* NULL: none yet. */
 tn__dnn_kept *tn__dnn_find(tn__dnn *dnn, const void *key, size_t bytes);
-/* A place for the plan of this key; NULL: no host memory. When there are many, all that were kept
- * before are forgotten. */
+/* A place for the plan of this key; NULL: no host memory. When there are too many, all earlier ones
+ * are dropped. */
 tn__dnn_kept *tn__dnn_keep(tn_context *ctx, tn__dnn *dnn, const void *key, size_t bytes,
                            void (*plan_free)(const tn__cudnn_table *dnn, void *plan));
 

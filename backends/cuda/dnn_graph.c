@@ -7,7 +7,7 @@
 
 typedef tn__dnn_descriptor descriptor;
 
-enum { MOST_CONFIGS = 64 }; /* those that do not round f32 stand far behind the fastest */
+enum { MOST_CONFIGS = 64 }; /* those that do not round f32 come far after the fastest */
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
 
@@ -116,8 +116,7 @@ void tn__dnn_pointwise(tn__dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataTyp
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* What a configuration's engine says of itself, a bit for each note; all of them where it does not
- * tell. */
+/* The notes of a configuration's engine, a bit for each; all of them if it reports none. */
 static unsigned notes_of(const tn__dnn_graph *g, descriptor config) {
     descriptor engine = NULL;
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];

@@ -1,6 +1,6 @@
 /* Graphs of cuDNN's backend interface: tensors, operations between them, and the plan that an
  * engine makes of the whole. sdpa_graph.c and conv_graph.c describe theirs with these; dnn.c keeps
- * a device's plans; tests make them for devices that are only described.
+ * a device's plans; tests build them for devices that are only described.
  *
  *     tn__dnn_graph g = {.dnn = dnn, .name = "a product", .why = why};
  *     tn__dnn_descriptor x = tn__dnn_tensor(&g, X, type, 4, size, stride, TN__DNN_REAL), …
@@ -62,7 +62,7 @@ typedef enum tn__dnn_memory {
 tn__dnn_descriptor tn__dnn_tensor(tn__dnn_graph *g, int64_t name, cudnnDataType_t type, int ndim,
                                   const int64_t *size, const int64_t *stride, tn__dnn_memory where);
 
-/* Finishes an operation and puts it behind those before it. */
+/* Finishes an operation and appends it. */
 void tn__dnn_add(tn__dnn_graph *g, tn__dnn_descriptor operation, const char *what);
 
 /* y = mode(x, b, t); b and t may be NULL. `axis` is read by GEN_INDEX. */

@@ -1,7 +1,7 @@
 /* unary, binary, compare, where: the formulas of backends/formulas.h over strided operands.
  *
- * Formulas that models spend their time in have kernels of their own for f32, bf16 and f16, eight
- * or four elements a thread, for operands that are dense inside. All else (other formulas, f64,
+ * Formulas that models spend their time in have their own kernels for f32, bf16 and f16, eight or
+ * four elements a thread, for operands that are dense inside. All else (other formulas, f64,
  * integers, odd strides) has one kernel a dtype that calls a function with the formula's number for
  * each element: rare, or bound by memory anyway, and a small part of the time and bytes that all
  * kernels would take.
@@ -57,7 +57,7 @@ ANY(double, TN_UNARY_FORMULAS(RETURN, double, TN_LIBM_D),
     TN_BINARY_FORMULAS(RETURN, double, TN_LIBM_D))
 ANY(int64_t, TN_UNARY_INTEGER_FORMULAS(RETURN), TN_BINARY_INTEGER_FORMULAS(RETURN))
 
-/* The formulas with kernels of their own. */
+/* The formulas with their own kernels. */
 static constexpr bool is_hot(tn_unary f) {
     return f == TN_SQUARE || f == TN_RELU || f == TN_GELU_TANH || f == TN_SILU || f == TN_ADD_K ||
            f == TN_MUL_K;

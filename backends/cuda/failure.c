@@ -1,9 +1,9 @@
 /* What went wrong, and when it is noticed.
  *
- * A call that fails at once is noted for its thread. What fails on the device comes late: a kernel
- * that meets a bad index writes it to the device's fault cell, a kernel that dies makes every later
- * call fail. Whoever waits for the device next tells of it (tn__cuda_settle), with the names of the
- * last kernels. With TERN_SYNC=1 that is the call itself.
+ * A call that fails at once is noted for its thread. Failures on the device are asynchronous: a
+ * kernel that meets a bad index writes it to the device's fault cell, a kernel that dies makes
+ * every later call fail. The next call that waits for the device reports it (tn__cuda_settle), with
+ * the names of the last kernels. With TERN_SYNC=1 that is the call itself.
  */
 #include "backends/cuda/device.h"
 
@@ -31,7 +31,7 @@ const char *tn__cuda_reason(void) {
     return reason;
 }
 
-/* A kernel's name as people say it: "fold_rows" of "(fold_rows<R, 32>)". */
+/* A kernel's plain name: "fold_rows" of "(fold_rows<R, 32>)". */
 static int name_length(const char **launched) {
     *launched += **launched == '(';
     return (int)strcspn(*launched, "<)");
@@ -86,7 +86,7 @@ tn_status tn__cuda_check(cudaError_t error, const char *what) {
     if (error == cudaSuccess) {
         return TN_OK;
     }
-    (void)cudaGetLastError(); /* it is told here, and not of the next launch */
+    (void)cudaGetLastError(); /* reported here, not at the next launch */
     if (error == cudaErrorMemoryAllocation) {
         tn__cuda_note("%s: %s", what, cudaGetErrorString(error));
         return TN_ENOMEM;

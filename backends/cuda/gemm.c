@@ -22,7 +22,7 @@
 
 enum {
     SLOTS = 8192, /* of the table; a power of 2 */
-    PLANS = 4096, /* when there are more, all are forgotten: a program of ever new shapes */
+    PLANS = 4096, /* with more, all are dropped: a program whose shapes keep changing */
     CANDIDATES = 8,
     ALIGNMENT = 16
 };
@@ -43,7 +43,7 @@ typedef struct plan {
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
     size_t workspace;
-    bool usable; /* false: cuBLASLt has no algorithm; remembered as well */
+    bool usable; /* false: cuBLASLt has no algorithm; cached as well */
 } plan;
 
 /* Of one device. A plan's addresses are set for each call, so calls are made one after another. */
@@ -204,7 +204,7 @@ static cublasLtEpilogue_t epilogue_of(const tn__gemm *g) {
     }
 }
 
-/* The first failure of a row of calls stays. */
+/* The first failure in a series of calls stays. */
 static void keep_first(cublasStatus_t *status, cublasStatus_t next) {
     *status = *status == CUBLAS_STATUS_SUCCESS ? next : *status;
 }
@@ -441,7 +441,7 @@ static tn_status run_product(tn_context *ctx, gemm_state *state, const tn__gemm 
                                  p->workspace);
     }
     tn__cuda_scratch_free(ctx, workspace, p->workspace);
-    if (is_refusal(queued)) { /* the heuristic promised too much */
+    if (is_refusal(queued)) { /* the heuristic was wrong */
         p->usable = false;
         return TN_EUNSUPPORTED;
     }

@@ -2,7 +2,7 @@
  *
  *     D (m, n) = epilogue(alpha A (m, k) B (k, n) + beta D)
  *
- * products.c brings the kernel table's row-major operands to it.
+ * products.c converts the kernel table's row-major operands.
  */
 #ifndef TERN_BACKENDS_CUDA_GEMM_H
 #define TERN_BACKENDS_CUDA_GEMM_H

@@ -4,15 +4,15 @@
  * and its element is left alone.
  *
  * Sums keep the order of the indices, so their bits are always the same. All places are sorted,
- * stably (sort.cuh), so that the elements for one place lie side by side in their order; then one
- * warp adds them up for each place. scatter_add_rows and scatter_add are the same thing with rows
+ * stably (sort.cuh), so that the elements for one place are next to each other in their order; then
+ * one warp sums them for each place. scatter_add_rows and scatter_add are the same thing with rows
  * of many elements and of one.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/cuda/sort.cuh"
 
-/* An index operand: where it lies, and what it may not reach. */
+/* An index operand: where it is, and its upper bound. */
 struct indices {
     const void *data;
     tn_dtype dtype;
@@ -40,8 +40,8 @@ static indices indices_of(tn_context *ctx, const tn_desc *index, int64_t limit) 
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* What stands behind the first dimension: rows of `length` elements (or of packs of them), in step
- * in two operands. */
+/* What follows the first dimension: rows of `length` elements (or of packs of them), in step in two
+ * operands. */
 struct rows {
     tn__walk walk;    /* over one row */
     bool dense;       /* each row is one run in both */
@@ -200,7 +200,7 @@ tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
 /* ---- Sums at places -------------------------------------------------------------------------- */
 
 /* A key is the row of y (scatter_add_rows) or the row-major number of an element of y
- * (scatter_add); `limit` for a bad index, behind all others. Operands of the walk: index, and y's
+ * (scatter_add); `limit` for a bad index, after all others. Operands of the walk: index, and y's
  * number without its part along the dimension, of which an index counts `along`. */
 static __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     key_kernel(tn__sort s, tn__walk walk, indices index, int64_t along, uint64_t limit) {
@@ -235,8 +235,7 @@ static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t
     return at[0];
 }
 
-/* Adds to sum[V] what stands in column `at` of N items from n on, in their order. All are read
- * first. */
+/* Adds column `at` of N items from n on to sum[V], in their order. All are read first. */
 template <typename T, int V, int N, typename C>
 static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int64_t at,
                                                  C (&sum)[V]) {

@@ -2,7 +2,7 @@
  *
  * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler over the emulator
  * (tests/emulator/), where a block's threads are fibres and tests run every kernel against ref. So
- * they keep to what both know:
+ * they keep to what both support:
  *
  *     __global__ __device__ __launch_bounds__(n) __restrict__
  *     threadIdx blockIdx blockDim gridDim
@@ -21,9 +21,9 @@
  *     TN_DYNAMIC(float, rows);                 float *rows: the bytes that the launch asked for
  *     status = TN_LAUNCH(ctx, (scale<float>), grid, block, bytes, y, x, n);
  *
- * Shared memory is not set at first, and neither is scratch. No inline assembly, no cooperative
- * groups. A kernel gives the same bits whatever order its blocks run in: no atomicAdd of floats
- * where the order could be seen, unless ctx->deterministic is false.
+ * Shared memory and scratch are uninitialised. No inline assembly, no cooperative groups. A kernel
+ * gives the same bits in whatever order its blocks run: no atomicAdd of floats where the order
+ * could be seen, unless ctx->deterministic is false.
  */
 #ifndef TERN_BACKENDS_CUDA_KERNEL_H
 #define TERN_BACKENDS_CUDA_KERNEL_H
@@ -32,7 +32,7 @@
 
 #define TN_FULL 0xffffffffu /* every lane of a warp */
 
-#ifdef TN_CUDA_EMULATOR /* the emulator's own words have come before this header */
+#ifdef TN_CUDA_EMULATOR /* the emulator has defined its own before this header */
 #define TN_UNROLL
 #define TN_NO_UNROLL
 #define TN_UNROLL_BY(n)
@@ -54,8 +54,8 @@
     extern __shared__ __align__(16) unsigned char tn__dynamic_memory[]; \
     type *name = reinterpret_cast<type *>(tn__dynamic_memory)
 
-/* Launches, and gives a tn_status. `kernel` stands in parentheses when it has commas. More than 48
- * KiB of dynamic shared memory are asked for here. */
+/* Launches, and gives a tn_status. Put `kernel` in parentheses if it has commas. More than 48 KiB
+ * of dynamic shared memory are requested here. */
 #define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                           \
     (((bytes) > 48 * 1024                                                                         \
           ? (void)cudaFuncSetAttribute((const void *)kernel,                                      \

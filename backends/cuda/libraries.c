@@ -84,9 +84,8 @@ static tn__cudnn_table cudnn_table;
 static const tn__cudnn_table *cudnn_loaded;
 static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
 
-/* cuDNN opens NVRTC for each plan that it compiles and closes it again, and each opening leaves the
- * 71 KiB of its C++ runtime behind. Held open by us it is opened once. Not found: cuDNN will say
- * so. */
+/* cuDNN opens NVRTC for each plan that it compiles and closes it again, and each time leaks the 71
+ * KiB of its C++ runtime. Held open by us it is loaded once. Not found: cuDNN will say so. */
 static void hold_nvrtc(void) {
     char soname[32];
     snprintf(soname, sizeof(soname), "libnvrtc.so.%d", CUDART_VERSION / 1000);
@@ -155,7 +154,7 @@ const char *tn__cudnn_why(void) {
 
 static char nccl_why[WHY];
 
-/* Older ones were not looked at. */
+/* Older ones are untested. */
 enum { NCCL_OLDEST = 21800 };
 
 static tn__nccl_table nccl_table;

@@ -5,8 +5,8 @@
  *     status = dnn->Create(&handle);            the function cudnnCreate
  *
  * A library is searched for by its soname, so along the plugin's own run path, LD_LIBRARY_PATH and
- * the system's folders. TERN_CUDNN and TERN_NCCL name another file; "off" is a machine without it.
- * The emulator has no device for the real libraries: it loads only what these two variables name.
+ * the system's folders. TERN_CUDNN and TERN_NCCL name another file; "off" means none. The emulator
+ * has no device for the real libraries: it loads only what these two variables name.
  *
  * The types are those of the libraries' headers. Built without one (TN_HAVE_CUDNN, TN_HAVE_NCCL:
  * meson says), the library is missing.
@@ -74,7 +74,7 @@ struct tn__nccl_table {
 };
 #endif
 
-/* The library, or NULL; then `why` says it in the loader's words. Any thread; loaded once. */
+/* The library, or NULL; then `why` has the loader's words. Any thread; loaded once. */
 const tn__cudnn_table *tn__cudnn(void);
 const char *tn__cudnn_why(void);
 const tn__nccl_table *tn__nccl(void);

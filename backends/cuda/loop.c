@@ -1,4 +1,4 @@
-/* Loops and walks as the host prepares them. */
+/* Loops and walks: the host's part. */
 #include "backends/cuda/loop.h"
 
 #include <stdlib.h>

@@ -17,7 +17,7 @@
  *     };
  *     return tn__loop_run<4>(ctx, 2, {y, x}, scale{k});
  *
- * The body runs for V elements side by side where each operand's inner dimension is dense (or a
+ * The body runs for V adjacent elements where each operand's inner dimension is dense (or a
  * broadcast input) and its runs are aligned, and for single elements elsewhere. y may be the memory
  * of an input: a body reads its elements before it writes.
  *

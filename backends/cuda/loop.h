@@ -28,7 +28,7 @@ typedef struct tn__loop {
 } tn__loop;
 
 /* The same for a kernel. Its dimension 0 counts packs of V elements; `rest` elements of a loop of
- * one dimension stand behind the last pack. */
+ * one dimension follow the last pack. */
 typedef struct tn__plan {
     char *data[TN__OPERANDS];
     int ndim;

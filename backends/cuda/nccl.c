@@ -1,15 +1,15 @@
 /* The engine "nccl": what groups of GPUs do through NCCL
  * (sys/group.h; distributed/group/engine/nccl.c loads it).
  *
- * Joining: rank 0 makes the unique id and writes it to the store; then all make a communicator that
- * does not block, on a stream of its own. An operation comes after its ready mark in that stream,
- * is given to NCCL, and is then watched until its end mark: for the deadline, for NCCL's
- * asynchronous errors, for abort, and for what the engine beside this one knows about the ranks.
- * Several may be queued: the stream has them one behind the other, and the oldest is watched.
- * After a failure the communicator is aborted, which ends its kernels, and nothing more is run.
+ * Joining: rank 0 makes the unique id and writes it to the store; then all make a non-blocking
+ * communicator on its own stream. An operation comes after its ready mark in that stream, is given
+ * to NCCL, and is then watched until its end mark: for the deadline, for NCCL's asynchronous
+ * errors, for abort, and for what the engine next to this one knows about the ranks. Several may be
+ * queued: the stream has them in order, and the oldest is watched. After a failure the communicator
+ * is aborted, which ends its kernels, and nothing more is run.
  *
  * NCCL is used by one thread at a time:
- * memory that others free waits in a list for the next operation.
+ * memory freed by other threads waits in a list for the next operation.
  */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/libraries.h"
@@ -39,7 +39,7 @@ tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *
 #else
 
 static const double NAP = 10e-6, LONGEST_NAP = 200e-6, BETWEEN_CHECKS = 0.25;
-/* Seconds for the last words between communicators. */
+/* Seconds for communicators to finish. */
 static const double GOODBYE = 5;
 
 /* Memory that is registered with the communicator. */
@@ -49,16 +49,16 @@ typedef struct region {
     bool freed; /* under the lock */
 } region;
 
-/* One wait: looks around now and then. A rank may leave when it has done its part, so that one has
- * left counts only where every rank is needed until the end, and when it is seen for the second
- * time. */
+/* One wait, which checks the engine now and then. A rank may leave when it has done its part, so a
+ * rank that has left is a failure only if every rank is needed until the end, and when it is seen
+ * twice. */
 typedef struct patience {
     double begun, deadline, next_check;
     int checks;
     bool all; /* every rank is needed */
 } patience;
 
-/* An operation under way. */
+/* An operation in flight. */
 typedef struct flight {
     struct flight *next;
     const tn__cuda_mark *end;
@@ -85,7 +85,7 @@ typedef struct nccl {
 
 /* ---- Failing --------------------------------------------------------------------------------- */
 
-/* The first reason stays, and is everybody's from then on. */
+/* The first reason stays, and every later call gets it. */
 TN_PRINTF(3, 4) static tn_status engine_fail(nccl *e, tn_status status, const char *format, ...) {
     char text[TN_ENGINE_WHY];
     va_list list;
@@ -143,7 +143,7 @@ static void flight_free(flight *f) {
     }
 }
 
-/* Ends what NCCL has under way. */
+/* Ends what NCCL has in flight. */
 static void abort_comm(nccl *e) {
     if (e->comm) {
         e->api->CommAbort(e->comm);
@@ -183,7 +183,7 @@ static tn_status check_engine(nccl *e, patience *p, const char *what) {
     return status;
 }
 
-/* After a call that may go on behind our back: until it is settled. */
+/* After a call that may continue asynchronously: waits until it is settled. */
 static tn_status comm_settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
     patience p = patience_of(deadline, false);
     tn_status status = TN_OK;
@@ -206,7 +206,7 @@ static bool needs_all(tn_collective kind) {
            kind == TN_ALL_TO_ALL;
 }
 
-/* Whether the stream has come to the mark behind t, the oldest. */
+/* Whether the stream has reached the mark after t, the oldest. */
 static tn_status flight_poll(nccl *e, flight *f, const tn_transfer *t, const char *what,
                              bool *over) {
     if (f->patience.begun == 0) {
@@ -339,7 +339,7 @@ static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_
     }
 }
 
-/* NCCL does not exchange in place: a copy of `in`, or NULL after failing. Seldom, so plainly
+/* NCCL does not exchange in place: a copy of `in`, or NULL after failing. Rare, so plainly
  * allocated. */
 static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
     void *copy = NULL;
@@ -371,7 +371,7 @@ static const char *name_of(tn_collective kind) {
     return (unsigned)kind < TN_COLLECTIVES ? names[kind] : "operation";
 }
 
-/* The end of what is queued: tells the front, whose mark it is from then on. */
+/* The end of what is queued: passed to the front, whose mark it is from then on. */
 static tn_status flight_begin(nccl *e, const tn_transfer *t, flight *f) {
     tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
     if (!end) {
@@ -431,8 +431,8 @@ static void region_drop(nccl *e, region *r) {
     r->handle = NULL;
 }
 
-/* Gives back what was freed; the compute stream may still be at work on it. `all`: there is no
- * communicator any more, so no memory of it either. */
+/* Returns what was freed; the compute stream may still use it. `all`: the communicator is gone, so
+ * its memory goes too. */
 static void reap_regions(nccl *e, bool all) {
     region *gone = NULL;
     pthread_mutex_lock(&e->lock);

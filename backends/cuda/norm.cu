@@ -1,11 +1,11 @@
-/* Layer norm and RMS norm, forward and backward, also with the residual sum in front (the
+/* Layer norm and RMS norm, forward and backward, also with the residual sum before it (the
  * operations of these names have the formulas).
  *
  * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done
- * one row goes on with a later one and keeps its share of dw and db in registers; each block's
+ * one row continues with a later one and keeps its share of dw and db in registers; each block's
  * share then goes to scratch memory, where a second kernel adds them up in order. How many blocks
- * there are depends on the shape alone. Rows that registers cannot hold gather dw and
- * db in scratch memory directly.
+ * there are depends on the shape alone. Rows that registers cannot hold gather dw and db in scratch
+ * memory directly.
  */
 #include "backends/cuda/rows.cuh"
 #include "backends/norm.h"
@@ -213,7 +213,7 @@ static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw
     }
 }
 
-/* The block's part of `partial`. The teams of a block add up theirs in shared memory, one after
+/* The block's part of `partial`. The teams of a block sum theirs in shared memory, one after
  * another. */
 template <int TEAM, int ITEMS, int V, typename C>
 static __device__ __forceinline__ void flush_partial(C *partial, int64_t c, const C *dw,

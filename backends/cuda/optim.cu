@@ -3,7 +3,7 @@
  * SPANS of them.
  *
  * dtypes of parameters and gradients may differ from span to span. f32, bf16 and f16 parameters are
- * computed in float, f64 ones in double, in launches of their own.
+ * computed in float, f64 ones in double, in separate launches.
  */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
@@ -13,7 +13,7 @@ enum { SPANS = 56, PIECE = 8192, THREADS = 256, V = 4 };
 /* Arguments of a kernel: 4096 bytes at most, with the factors. */
 struct span_list {
     tn_optim_span span[SPANS];
-    int first[SPANS + 1]; /* the first block of each; behind the last, the number of blocks */
+    int first[SPANS + 1]; /* the first block of each; after the last, the number of blocks */
     int count;
 };
 

@@ -1,12 +1,12 @@
 /* Pooling and its gradients (ops/pool/): a thread has an element of the
- * result. In a gradient it asks the windows that may have its element, one after another, so
- * nothing is added by two threads.
+ * result. In a gradient it visits the windows that may have its element, one after another, so no
+ * two threads add to one element.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/pool.h"
 
-/* An operand (N, C, …) of three dimensions behind the channels, those that are not there first. */
+/* An operand (N, C, …) of three dimensions after the channels, missing ones first. */
 struct planes {
     void *data;
     int64_t sample, channel, stride[3];

@@ -2,14 +2,13 @@
  * row-major operands with any strides, brought to cuBLASLt's column-major terms.
  *
  * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so
- * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 lies there as its
- * transpose, as is needed; one whose last stride but one is 1 (a transposed view) is transposed by
- * cuBLASLt. Others are copied first. Whatever cuBLASLt refuses is done by
- * our own kernel (matmul.cu).
+ * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 is stored as its
+ * transpose, as needed; one whose last stride but one is 1 (a transposed view) is transposed by
+ * cuBLASLt. Others are copied first. Our own kernel (matmul.cu) does whatever cuBLASLt refuses.
  */
 #include "backends/cuda/gemm.h"
 
-/* What a product does beside multiplying. */
+/* What a product does besides multiplying. */
 typedef struct extras {
     double alpha, beta;
     tn__gemm_epilogue epilogue;
@@ -49,8 +48,8 @@ static tn_desc one_matrix(const tn_desc *x) {
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* x as columns in memory: transposed false when memory holds x^T, which is what row-major is. A
- * stride of a dimension of size 1 says nothing. */
+/* x as columns in memory: transposed false when memory holds x^T, which is what row-major is. The
+ * stride of a dimension of size 1 has no meaning. */
 static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
     int64_t rows = x->size[1], columns = x->size[2];
     *m = (tn__gemm_matrix){.data = x->data, .batch = x->size[0] > 1 ? x->stride[0] : 0};
@@ -225,7 +224,7 @@ tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     return tn__cuda_product(ctx, &y1, &x1, &wt, b, 1, 0);
 }
 
-/* Whether y and pre lie so that the product's epilogue can write both. */
+/* Whether y and pre are laid out so that the product's epilogue can write both. */
 static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
     return !pre || (pre->stride[1] == 1 && pre->stride[0] % 8 == 0 &&
                     pre->stride[0] >= pre->size[1] && is_aligned(pre->data) && is_aligned(y->data));

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) cell_backward_kernel(cell_step
     for (; n < s.B * H; n += (int64_t)gridDim.x * TN__LOOP_BLOCK) {
         int64_t row = n / H, j = n % H;
         T *dp = s.dp + row * G * H + j, *da = s.da ? s.da + row * G * H + j : NULL;
-        if (!row_lives(s, row)) { /* its gradients go on as they are */
+        if (!row_lives(s, row)) { /* its gradients pass through unchanged */
             for (int64_t q = 0; q < G; q++) {
                 dp[q * H] = 0;
                 if (da) {

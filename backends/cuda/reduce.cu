@@ -2,15 +2,16 @@
  *
  * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team
  * of threads folds each result's elements (fold_rows); if it stays, neighbouring threads fold
- * neighbouring results (fold_columns). Where there are fewer results than the device has room for,
- * the reduced range is cut in bands, whose partial results go to scratch memory and are joined in
- * order by a second kernel. All of that depends on the operands' shape and place alone. Reduced
- * dimensions that do not merge to one are rare: x is then copied to scratch memory with them last.
+ * neighbouring results (fold_columns). Where there are fewer results than the device can hold at
+ * once, the reduced range is cut in bands, whose partial results go to scratch memory and are
+ * joined in order by a second kernel. All of that depends on the operands' shape and place alone.
+ * Reduced dimensions that do not merge to one are rare: x is then copied to scratch memory with
+ * them last.
  *
- * What is folded is chosen when the kernel runs; memory is what it waits for. f32, bf16 and f16
- * that are dense and aligned are read as packs: a thread adds up to eight in f32 and goes on in
- * double, so a sum's error is that of its last rounding. All others are read one by one, as double
- * or, integers and bools, as 64 bits.
+ * What is folded is chosen when the kernel runs, which costs nothing: it waits for memory. f32,
+ * bf16 and f16 that are dense and aligned are read as packs: a thread adds up to eight in f32 and
+ * continues in double, so a sum's error is that of its last rounding. All others are read one by
+ * one, as double or, integers and bools, as 64 bits.
  */
 #include "backends/cuda/axes.cuh"
 #include "backends/cuda/rows.cuh"
@@ -305,7 +306,7 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
 
 /* A block folds a band of neighbouring results, a pack of them a thread; its strips of threads take
  * elements in turn. */
-enum { STEPS = 4 }; /* elements that a thread reads before it goes on to double */
+enum { STEPS = 4 }; /* elements that a thread reads before it adds them in double */
 template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
     typedef typename R::value C;
     typedef typename R::total A;

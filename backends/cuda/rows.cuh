@@ -10,7 +10,7 @@
  * all the others.
  *
  * Which thread takes which element depends on the row's length alone, never on its address: a row
- * gives the same bits wherever it lies.
+ * gives the same bits wherever it is in memory.
  */
 #ifndef TERN_BACKENDS_CUDA_ROWS_CUH
 #define TERN_BACKENDS_CUDA_ROWS_CUH
@@ -127,8 +127,8 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
     }
 };
 
-/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used where x and y lie alike, wherever that
- * is; otherwise neighbouring threads take neighbouring elements. */
+/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used where x and y have the same alignment;
+ * otherwise neighbouring threads take neighbouring elements. */
 template <int TEAM, typename T, typename F>
 static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x, int64_t n, F f) {
     const int V = tn__pack<T>::size;

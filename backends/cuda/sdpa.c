@@ -49,7 +49,7 @@ static bool sdpa_fits(const tn__attention *a) {
     return good;
 }
 
-/* Strides; those of dimensions of size 1 as if dense, for they say nothing. */
+/* Strides; those of dimensions of size 1 as if dense, since they have no meaning. */
 static void strides_of(int64_t *stride, const tn_desc *d) {
     int64_t dense = 1;
     for (int i = 3; i >= 0 && d; i--) {
@@ -135,7 +135,7 @@ typedef struct trial {
     const tn__attention *attention;
 } trial;
 
-/* Outputs are written, and the call itself writes them again. */
+/* Outputs are written, and the call itself overwrites them. */
 static bool try_plan(tn_context *ctx, int i, void *user) {
     const trial *t = user;
     return run_once(ctx, t->state, t->plan[i], t->attention) == TN_OK;

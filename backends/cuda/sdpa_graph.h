@@ -1,5 +1,5 @@
 /* Attention as a graph of cuDNN's backend interface, and the plan that runs it. sdpa.c keeps the
- * plans of a device; a test makes them for devices that are only described.
+ * plans of a device; a test builds them for devices that are only described.
  */
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 #define TERN_BACKENDS_CUDA_SDPA_GRAPH_H

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
     tn__exps<C> total = tn__team_reduce<TEAM>(mine, shared, tn__join_exps());
     C shift = total.most, lost = log_form ? tn__log(total.sum) : 0, scale = 1 / total.sum;
     if (shift == -(C)INFINITY) {
-        scale = lost = (C)NAN; /* nothing but -inf */
+        scale = lost = (C)NAN; /* all -inf */
     }
     tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, n, -(C)INFINITY);

@@ -1,9 +1,9 @@
 /* A stable sort of numbers, for sums whose order must not depend on the machine: keys with the
  * position that each came from, least digit first (LSD radix sort, eight bits a pass).
  *
- * A pass: each tile counts its digits; one warp a digit adds the counts up over the tiles; each
- * tile moves its keys behind those of smaller digits and earlier tiles. In a tile, warps take 32
- * keys at a time, and equal digits keep their order by the lanes' votes.
+ * A pass: each tile counts its digits; one warp per digit sums the counts over the tiles; each tile
+ * moves its keys after those of smaller digits and earlier tiles. In a tile, warps take 32 keys at
+ * a time, and equal digits keep their order by the lanes' votes.
  */
 #ifndef TERN_BACKENDS_CUDA_SORT_CUH
 #define TERN_BACKENDS_CUDA_SORT_CUH
@@ -13,7 +13,7 @@
 enum { TN__DIGIT_BITS = 8, TN__DIGITS = 1 << TN__DIGIT_BITS, TN__SORT_TILE = 2048 };
 enum { TN__SORT_WARPS = TN__DIGITS / 32 }; /* a thread a digit */
 
-/* count keys in keys[0] and at[0]; [1] is room for as many. */
+/* count keys in keys[0] and at[0]; [1] is scratch for as many. */
 struct tn__sort {
     uint64_t *keys[2];
     uint32_t *at[2];
@@ -77,7 +77,7 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_add(tn__sort s) {
     }
 }
 
-/* The lanes of the warp that are there and have this digit. */
+/* The active lanes of the warp that have this digit. */
 static __device__ __forceinline__ unsigned tn__lanes_like(uint32_t digit, bool there) {
     unsigned like = __ballot_sync(TN_FULL, there);
     for (int bit = 0; bit < TN__DIGIT_BITS; bit++) {

@@ -1,4 +1,4 @@
-/* Streams beside the compute stream: where groups queue their copies (sys/device.h). */
+/* Streams besides the compute stream: where groups queue their copies (sys/device.h). */
 #include "backends/cuda/cuda.h"
 
 #include <stdlib.h>

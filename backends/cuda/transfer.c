@@ -1,4 +1,4 @@
-/* Bytes and time: page-locked memory, copies, marks. */
+/* Transfers: pinned memory, copies, marks (events). */
 #include "backends/cuda/allocator.h"
 #include "backends/cuda/device.h"
 
@@ -10,9 +10,9 @@ enum {
     STAGE = 1 << 20,
 };
 
-/* ---- Page-locked memory ----------------------------------------------------------------------- *
+/* ---- Pinned memory ------------------------------------------------------------------------ *
  *
- * Locking pages takes milliseconds, so it is pooled as device memory is. */
+ * Pinning takes milliseconds, so it is pooled as device memory is. */
 
 static pthread_once_t host_once = PTHREAD_ONCE_INIT;
 static tn__cuda_pool *host_pool;
@@ -134,7 +134,7 @@ bool tn__cuda_mark_reached(void *mark) {
     if (error != cudaSuccess) {
         (void)cudaGetLastError();
     }
-    return error != cudaErrorNotReady; /* of what went wrong the next wait tells */
+    return error != cudaErrorNotReady; /* the next wait reports what went wrong */
 }
 
 tn_status tn__cuda_mark_wait(void *mark) {
@@ -184,8 +184,8 @@ static cudaError_t send_piece(tn__cuda_own *own, void *to, const void *from, siz
     return error == cudaSuccess ? cudaEventRecord(s->sent, compute) : error;
 }
 
-/* Pageable memory passes the stages: the host fills one while the device empties another, and waits
- * for nothing that was queued before. */
+/* Pageable memory passes through the stages: the host fills one while the device empties another,
+ * and waits for nothing that was queued before. */
 static tn_status send_staged(tn__cuda_own *own, void *to, const void *from, size_t bytes) {
     static const char *const what = "a copy to the device";
     if (bytes <= AT_ONCE || is_page_locked(from)) {
@@ -209,7 +209,7 @@ static tn_status fetch_staged(tn__cuda_own *own, void *to, const void *from, siz
     return status == TN_OK ? tn__cuda_settle(own, what) : status;
 }
 
-/* Lets a device's compute stream wait for what is queued in another's. */
+/* Makes a device's compute stream wait for what is queued in another's. */
 static tn_status follow_stream(int index, int before) {
     void *mark = tn__cuda_mark_new(before);
     tn_status status = mark ? tn__cuda_mark_join(index, mark) : TN_EDEVICE;
@@ -217,7 +217,7 @@ static tn_status follow_stream(int index, int before) {
     return status;
 }
 
-/* Between two devices: behind what both have queued, and before what either queues next. */
+/* Between two devices: after what both have queued, and before what either queues next. */
 static tn_status pass_between(tn__cuda_own *to_own, void *to, tn__cuda_own *from_own,
                               const void *from, size_t bytes) {
     int to_index = to_own->base.index, from_index = from_own->base.index;

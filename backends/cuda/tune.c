@@ -19,7 +19,7 @@ bool tn__cuda_tunes(const tn_context *ctx) {
     return wish == '1' || (wish != '0' && !ctx->deterministic);
 }
 
-/* Milliseconds of REPEATS runs, after one to warm up; negative: it does not run. */
+/* Milliseconds of REPEATS runs, after one warm-up; negative: it does not run. */
 static float time_of(tn_context *ctx, int i, tn__cuda_candidate run, void *user,
                      const cudaEvent_t event[2]) {
     float milliseconds = -1;

@@ -1,4 +1,4 @@
-/* Convolutions: a loop over the result, loops over what it is a sum of; sums in double. */
+/* Convolutions: a loop over the result, and loops over the terms of its sum; sums in double. */
 #include "backends/ref/ref.h"
 
 enum { SPATIAL = 3 }; /* dimensions 2, 3 and 4 of (N, C, D, H, W) */
@@ -27,7 +27,7 @@ static int64_t offset_of(const tn_desc *x, int64_t first, int64_t second, const 
     return at;
 }
 
-/* The offsets in the kernel of weight w, in row-major order: false behind the last. */
+/* The offsets in the kernel of weight w, in row-major order: false after the last. */
 static bool next_offset(const tn_desc *w, int64_t *i) {
     for (int d = SPATIAL - 1; d >= 0; d--) {
         if (++i[d] < w->size[d + 2]) {

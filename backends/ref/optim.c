@@ -1,7 +1,7 @@
 /* Optimiser steps: Adam (Kingma and Ba 2014, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2017,
  * arXiv:1711.05101), SGD with momentum. Element by element; the arithmetic is PyTorch's.
  *
- * A span's state is f32, for f64 parameters f64. With a master copy the step is made on it, and the
+ * A span's state is f32, for f64 parameters f64. With a master copy the step changes that, and the
  * parameter is its rounding.
  */
 #include "backends/ref/ref.h"

@@ -9,8 +9,8 @@
  *     LSTM         do = dh tanh(c') o', dc += dh o (1 - tanh(c')^2)
  *                  di = dc g i', df = dc c f', dg = dc i (1 - g g); to the cell before: dc f
  *
- * and the gradient of the state before is da w, with what goes there straight. A row that does not
- * live hands its gradients on as they are.
+ * and the gradient of the state before is da w, plus what goes there directly. An inactive row
+ * passes its gradients on unchanged.
  */
 #include "backends/recurrent.h"
 #include "backends/ref/ref.h"

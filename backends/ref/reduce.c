@@ -20,7 +20,7 @@ static bool takes_place(double a, double best, bool smallest) {
 }
 
 /* A sum whose error does not grow with its length:
- * what each addition loses is added up beside it (Neumaier 1974). */
+ * what each addition loses is summed separately (Neumaier 1974). */
 typedef struct exact {
     double sum, lost;
 } exact;
@@ -31,7 +31,7 @@ static void exact_add(exact *e, double v) {
     e->sum = sum;
 }
 
-static double exact_total(exact e) { /* beside infinities, `lost` is NaN */
+static double exact_total(exact e) { /* with infinities, `lost` is NaN */
     return isfinite(e.sum) ? e.sum + e.lost : e.sum;
 }
 

@@ -4,7 +4,7 @@
  * ref is the specification: one scalar loop an entry, as close to the formula as C allows. All
  * sizes and strides go through walk; all dtypes go through load and store. Floats are loaded as
  * double, which holds every float dtype exactly. Elementwise formulas then compute in their dtype's
- * compute type (float, or double for f64); sums, products and everything made of them are carried
+ * compute type (float, or double for f64); sums, products and everything built on them are carried
  * in double and rounded once at the end.
  */
 #ifndef TERN_BACKENDS_REF_H
