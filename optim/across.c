@@ -1,9 +1,9 @@
 /* What a step needs to know of a whole parameter (sys/optim.h): its norm, or all its elements, when
  * ranks have parts of it.
  *
- * There is one thing that parts can do together, a sum of doubles (tn_parts.sum). It is enough: a
- * norm is the root of a sum, and a whole tensor is the sum of its parts, each with zeros where the
- * others are. That is exact, so a step on parts is the same bits as one on the whole.
+ * Parts share one primitive, a sum of doubles (tn_parts.sum), which is enough: a norm is the root
+ * of a sum, and a whole tensor is the sum of its parts, each with zeros where the others are. That
+ * is exact, so a step on parts is the same bits as one on the whole.
  */
 #include "nn/layout.h"
 #include "optim/optim.h"

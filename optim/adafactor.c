@@ -1,5 +1,5 @@
-/* Adafactor (Shazeer and Stern 2018, arXiv:1804.04235): a matrix's second moments as one number a
- * row and one a column. The form is PyTorch's, without momentum.
+/* Adafactor (Shazeer and Stern 2018, arXiv:1804.04235): a matrix's second moments as one number per
+ * row and one per column. The form is PyTorch's, without momentum.
  *
  *     b = t^beta2_decay,  r = min(lr, 1 / sqrt(t)),  a = r max(eps2, rms(p))
  *     p = p - lr weight_decay p

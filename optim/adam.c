@@ -1,4 +1,4 @@
-/* Adam (Kingma and Ba 2014, arXiv:1412.6980), and AdamW, whose decay is apart from the gradient
+/* Adam (Kingma and Ba 2014, arXiv:1412.6980), and AdamW, whose decay is decoupled from the gradient
  * (Loshchilov and Hutter 2017, arXiv:1711.05101). The form is PyTorch's.
  *
  *     Adam:  g = gradient + weight_decay p

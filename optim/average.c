@@ -1,8 +1,8 @@
-/* An average of a model's weights beside them, as they are stored: parts where ranks have parts, so
- * that each rank keeps its share and nothing travels.
+/* An average of a model's weights, kept in the same layout: parts where ranks have parts, so that
+ * each rank keeps its share and nothing is communicated.
  *
  * In f32 at least: a bf16 weight moves by less than its rounding. While the model has the average
- * (TN_AVERAGED) its own weights are kept aside.
+ * (TN_AVERAGED) its own weights are set aside.
  */
 #include "optim/average.h"
 
@@ -143,9 +143,10 @@ double tn__average_decay(const tn_average *a) {
     return a->decay;
 }
 
-/* ---- Lending --------------------------------------------------------------------------------- */
+/* ---- In the model
+ * -------------------------------------------------------------------------------- */
 
-/* Puts elements into the stored tensor; ranks without one must see a change all the same. */
+/* Puts elements into the stored tensor; ranks without one must see a change too. */
 static void put_elements(tn_tensor *stored, tn_tensor *from) {
     tn_copy_(stored, tn_reshape(from, tn_shape(stored)));
     tn__touch(stored);
@@ -177,7 +178,7 @@ void tn_average_end(tn_average **scope) {
         return;
     }
     tn_error_record record;
-    bool failed = tn_error_take(&record); /* the weights come back also then */
+    bool failed = tn_error_take(&record); /* the weights are restored even then */
     {
         TN_SCOPE;
         TN_NO_GRAD;
@@ -189,7 +190,7 @@ void tn_average_end(tn_average **scope) {
             }
             tn_release(item->own);
             item->own = NULL;
-            if (tn__pending()) { /* the others come back all the same */
+            if (tn__pending()) { /* the others are restored anyway */
                 tn_error_record later;
                 tn_error_take(failed ? &later : &record);
                 failed = true;

@@ -4,8 +4,8 @@
  * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come
  * to the host together (one wait for a device) and are added in double, in order of registration:
  * the same bits in every run. Where other ranks have more of the parameters, sums over them follow,
- * one for each group (tn_parts). Clipping before a step costs nothing more: the step multiplies
- * each gradient as it reads it.
+ * one for each group (tn_parts). Clipping before a step costs nothing extra: the step scales each
+ * gradient as it reads it.
  */
 #include "optim/optim.h"
 
@@ -33,8 +33,8 @@ bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const
     return status == TN_OK;
 }
 
-/* The gradient of what is stored here (NULL: there is none, or it has no elements), and who has the
- * rest of it. */
+/* The gradient of what is stored here (NULL: none, or it has no elements), and the ranks that have
+ * the rest. */
 typedef struct gradient {
     tn_tensor *here;
     const tn_parts *parts;
@@ -117,7 +117,7 @@ bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n) {
 
 /* ---- The sum of all -------------------------------------------------------------------------- */
 
-/* Who has more of some parameters: the sum of what leads here. */
+/* Ranks that share some parameters: the sum of what leads here. */
 typedef struct level {
     const tn_parts *parts;
     int depth; /* how many follow it in its chain */
@@ -138,7 +138,7 @@ static void level_add(levels *l, const tn_parts *parts, double sum, double *tota
     *(parts ? &l->at[i].sum : total) += sum;
 }
 
-/* Lists a chain; there is room. */
+/* Lists a chain, which fits. */
 static void add_chain(levels *l, const tn_parts *parts) {
     int depth = 0;
     for (const tn_parts *p = parts; p; p = p->next) {

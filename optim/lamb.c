@@ -1,4 +1,4 @@
-/* LAMB (You et al. 2019, arXiv:1904.00962): Adam's direction, as long as each parameter is.
+/* LAMB (You et al. 2019, arXiv:1904.00962): Adam's direction, scaled to each parameter's norm.
  *
  *     m = beta1 m + (1 - beta1) g
  *     v = beta2 v + (1 - beta2) g g

@@ -1,4 +1,4 @@
-/* Lion (Chen et al. 2023, arXiv:2302.06675): the sign of a momentum, with decay apart from it.
+/* Lion (Chen et al. 2023, arXiv:2302.06675): the sign of a momentum, with decoupled decay.
  *
  *     d = sign(beta1 m + (1 - beta1) g)
  *     p = p - lr (d + weight_decay p)

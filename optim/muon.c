@@ -6,12 +6,12 @@
  *     X = d / |d|; ns_steps times: A = X X^T, X = a X + (b A + c A A) X
  *     p = p - lr weight_decay p - lr sqrt(max(1, rows / columns)) X
  *
- * A kernel of a convolution (out, in, …) is a matrix of `out` rows. What is no matrix (biases,
- * norms), and what the option adamw chooses (embeddings, the head), goes by AdamW with the betas
- * below.
+ * A kernel of a convolution (out, in, …) is a matrix of `out` rows. What is not a matrix (biases,
+ * norms), and what the option adamw selects (embeddings, the head), is stepped by AdamW with the
+ * betas below.
  *
- * The iteration wants the whole matrix: ranks that have parts of it gather d, and all compute
- * alike. State: m as momentum_buffer, or exp_avg and exp_avg_sq, and the number of this parameter's
+ * The iteration needs the whole matrix: ranks that have parts of it gather d, and all compute the
+ * same. State: m as momentum_buffer, or exp_avg and exp_avg_sq, and the number of this parameter's
  * steps.
  */
 #include "optim/twin.h"

@@ -1,6 +1,7 @@
-/* The inside of an optimiser: what it steps, with which numbers. The public side is tern/optim.h.
+/* The internals of an optimiser: what it steps, with which numbers. The public side is
+ * tern/optim.h.
  *
- * One tn__item a parameter. What is stored of it is asked at every step, since sharding and
+ * One tn__item a parameter. What is stored of it is looked up at every step, since sharding and
  * precision exchange tensors.
  */
 #ifndef TERN_OPTIM_OPTIM_H
@@ -26,7 +27,7 @@ typedef struct tn__item {
     tn_tensor *state[TN_OPTIM_STATES]; /* the method's; NULL: it has none of this */
     bool whole_state[TN_OPTIM_STATES]; /* TN_STATE_WHOLE */
     tn_tensor *master;                 /* f32 copy of a bf16 or f16 parameter, or NULL */
-    /* their versions after the last step: whether somebody else has changed them */
+    /* their versions after the last step, to see whether anything else changed them */
     uint32_t param_seen, master_seen;
 
     /* While a step runs. */
@@ -40,7 +41,7 @@ struct tn_optim {
     const tn_optim_method *method;
     void *options; /* the method's, which all groups share */
     double lr;
-    tn_optim_group_options **groups; /* each of its own, so that a pointer to one stays */
+    tn_optim_group_options **groups; /* allocated one by one, so that pointers to them stay valid */
     int group_count;
     int64_t group_room;
     tn__item *items;
@@ -81,7 +82,7 @@ void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
  * raising. */
 bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation);
 
-/* Those with whom a rank has one parameter, at a node of its chain; NULL: nobody has more of it. */
+/* The ranks that share a parameter, at a node of its chain; NULL: no other rank has more of it. */
 static inline const tn_parts *tn__parts_of_one(const tn_parts *p) {
     return p && !p->others ? p : NULL;
 }

@@ -1,5 +1,5 @@
 /* Plain tensors as a module, so that whatever takes a module takes them: an optimiser over two
- * tensors of a program's own, say. */
+ * tensors of the program, for example. */
 #include "optim/optim.h"
 
 #include "core/memory.h"

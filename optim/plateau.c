@@ -1,4 +1,4 @@
-/* A learning rate that falls when what is measured gets no better (PyTorch's ReduceLROnPlateau). */
+/* A learning rate that falls when a metric stops improving (PyTorch's ReduceLROnPlateau). */
 #include "optim/optim.h"
 
 tn_plateau tn_plateau_defaults(double lr) {

@@ -1,8 +1,8 @@
 /* The scale of a loss in f16: torch.cuda.amp.GradScaler's rule.
  *
  * One reduction over the gradients, which clipping needs anyway, tells whether all are finite: the
- * sum of their squares, in double, is finite then and only then. Nothing else passes over them,
- * since the step divides by the scale as it reads them.
+ * sum of their squares, in double, is finite if and only if they are. Nothing else passes over
+ * them, since the step divides by the scale as it reads them.
  */
 #include "optim/optim.h"
 
@@ -14,7 +14,7 @@
 struct tn_scaler {
     tn_scaler_options options;
     tn_scaler_state state;
-    const tn_optim *clipped; /* whose norm is known: tn_scaler_clip has come before the step */
+    const tn_optim *clipped; /* whose norm is known: tn_scaler_clip was called before the step */
     double norm;             /* of its gradients, with the scale */
     int steps;               /* since the last update, those that were skipped too */
     bool overflow;           /* one of them was skipped */

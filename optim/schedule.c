@@ -90,7 +90,7 @@ static int count_milestones(const tn_schedule *s, int64_t t) {
     return passed;
 }
 
-/* How far the cycle is in which t lies. */
+/* How far into its cycle t is. */
 static double cycle_part(const tn_schedule *s, int64_t t) {
     int64_t length = s->every > 0 ? s->every : 1;
     if (s->growth < 2) {

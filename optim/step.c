@@ -1,9 +1,9 @@
 /* The step: one pass of the backend's kernel over all parameters, gradients and state; where there
  * is no such kernel, the method's twin for each parameter.
  *
- * First everything is looked at (fields, gradients, what other hands have changed); only when all
- * of it is right does the first weight change. Parameters of one group that are at the same step
- * make one kernel call; as a rule that is all of a group.
+ * First everything is checked (fields, gradients, what others have changed); only when all of it is
+ * right does the first weight change. Parameters of one group that are at the same step make one
+ * kernel call; as a rule that is all of a group.
  */
 #include "optim/optim.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+/* ---- Checking -------------------------------------------------------------------------------- */
 
 static const char *why_gone(const tn__item *item) {
     return !item->lists->module             ? "its module was finished"
@@ -90,8 +90,8 @@ static bool item_check(tn_optim *opt, tn__item *item) {
     return !tn_is_inert(item->grad);
 }
 
-/* Whether the parameter is what its master copy rounds to: whoever changed it has put back what was
- * there (tn_average_end), and the copy knows more of it. */
+/* Whether the parameter is what its master copy rounds to: it was changed and restored
+ * (tn_average_end), and the copy is more precise. */
 static bool is_rounding(const tn__item *item) {
     TN_SCOPE;
     tn_tensor *rounded = tn_cast(item->master, item->param->dtype);

@@ -1,4 +1,5 @@
-/* What the twins of optimisers are made of: decay, moving averages, checks of options. */
+/* What the twins of optimisers (their reference steps) are made of: decay, moving averages, checks
+ * of options. */
 #ifndef TERN_OPTIM_TWIN_H
 #define TERN_OPTIM_TWIN_H
 
@@ -12,7 +13,7 @@ static inline tn_tensor *tn__decayed(const tn_optim_call *c, tn_tensor *p, tn_te
     return c->weight_decay != 0.0 ? tn_add(g, tn_mul_scalar(p, c->weight_decay)) : g;
 }
 
-/* Decay apart from the gradient: p (1 - lr weight_decay). */
+/* Decoupled decay: p (1 - lr weight_decay). */
 static inline tn_tensor *tn__shrunk(const tn_optim_call *c, tn_tensor *p) {
     return c->weight_decay != 0.0 ? tn_sub(p, tn_mul_scalar(p, c->lr * c->weight_decay)) : p;
 }

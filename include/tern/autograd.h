@@ -1,4 +1,4 @@
-/* Gradients: what is recorded, how backward runs, and the hooks that stand on it.
+/* Gradients: what is recorded, how backward runs, and the hooks on it.
  *
  * An operation on a tensor that requires a gradient records a node; nodes point at the nodes of
  * their inputs. Backward visits them from the youngest to the oldest and adds what reaches a leaf
@@ -9,7 +9,7 @@
  *     tn_backward(tn_sum_all(tn_mul(w, w)));
  *     tn_print(tn_grad_of(w));                                // 2 w
  *
- * Threads may run backward at the same time, each through a graph of its own. A leaf's gradient and
+ * Threads may run backward at the same time, each through its own graph. A leaf's gradient and
  * hooks have no lock: leaves that such graphs share must not want a gradient.
  *
  * Read next: autograd/engine.c, docs/tour.md.
@@ -100,9 +100,9 @@ TN_API tn_status tn_set_grad(tn_tensor *leaf, tn_tensor *grad);
 
 typedef int64_t tn_hook; /* names a hook for its removal; 0 when it could not be added */
 
-/* Called with the complete gradient of t before it goes on; returns a replacement of the same
- * shape, or NULL to keep it. For a result: inside the run that passes it. For a leaf:
- * before it is accumulated. */
+/* Called with the complete gradient of t before it is passed on; returns a replacement of the same
+ * shape, or NULL to keep it. For a result: inside the run that passes it. For a leaf: before it is
+ * accumulated. */
 typedef tn_tensor *(*tn_grad_hook)(tn_tensor *grad, void *user);
 TN_API tn_hook tn_on_grad(tn_tensor *t, tn_grad_hook hook, void *user);
 
@@ -146,7 +146,7 @@ TN_API tn_gradcheck_options tn_gradcheck_defaults(void);
 TN_API tn_status tn_gradcheck(tn_forward f, void *user, tn_values inputs,
                               tn_gradcheck_options options);
 
-/* The graph behind t as Graphviz DOT: operations with the shape of their result, and leaves. `name`
+/* The graph of t as Graphviz DOT: operations with the shape of their result, and leaves. `name`
  * (may be NULL) gives a leaf's name, which is read before it is called again, or NULL;
  * tn_module_graph_dot (module.h) names parameters by their paths. docs/debugging.md. */
 typedef const char *(*tn_leaf_name)(const tn_tensor *leaf, void *user);

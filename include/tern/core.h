@@ -102,7 +102,7 @@ TN_API void tn_error_give(const tn_error_record *record);
 
 /* ---- Ownership -------------------------------------------------------------------------------- *
  *
- * A tensor lives while somebody holds a reference. The innermost scope holds one to each tensor
+ * A tensor lives while anything holds a reference. The innermost scope holds one to each tensor
  * made in it and drops it when the scope ends. What must outlive the scope is returned or kept.
  * docs/ownership.md tells it with pictures. */
 
@@ -151,7 +151,7 @@ TN_API int64_t tn_live_tensors(void);
  *
  * or one after the other: tn_adamw_options o = tn_adamw_defaults(); o.lr = 3e-4;
  *
- * Zero never means "default" in secret: (tn_adamw_options){.lr = 3e-4} has betas and eps of 0. So
+ * Zero never silently means "default": (tn_adamw_options){.lr = 3e-4} has betas and eps of 0. So
  * each *_defaults() sets the member from_defaults, and what takes options without it raises
  * TN_EVALUE. */
 

@@ -51,8 +51,8 @@ struct tn_dataset {
     tn_dims x_dims, y_dims;
     tn_dtype x_dtype, y_dtype;
 
-    /* What the classes that y counts are called, and NULL behind the last; NULL: y is no class, or
-     * nobody knows. */
+    /* What the classes that y counts are called, and NULL after the last; NULL: y is not a class,
+     * or the names are unknown. */
     const char *const *classes;
 
     /* Writes example e.index, row-major, to x and y (NULL without y). TN_OK, or the status of an
@@ -118,7 +118,7 @@ TN_API tn_dataset *tn_sequence_dataset(tn_tensor *const *x, tn_tensor *const *y,
 
 /* ---- Datasets made of datasets: each takes what it is made of (tn_dataset_free) -------------- */
 
-/* One dataset behind the other: all have x and y of the same dtypes and shapes; the first sizes of
+/* One dataset after the other: all have x and y of the same dtypes and shapes; the first sizes of
  * sequences (datasets with a `length`) may differ. `classes` are those of all, or NULL where they
  * are not the same. TN_ESHAPE, TN_EDTYPE. */
 TN_API tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count);
@@ -142,17 +142,17 @@ TN_API tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t le
 
 /* The same windows from files of tokens: llm.c's, of 16 or 32 bits, nanoGPT's (16 bits, without a
  * head), and what tn_shards_writer writes: the files that match `pattern` ("fineweb/train_*.bin"),
- * in the order of their names. A window is read when it is asked for. The windows lie one behind
- * the other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT, which
- * names file and place, when it is read, and a file that was cut short TN_EIO; anything else
- * instead of tokens is TN_EFORMAT at once, and says what it is; so are tokens of a larger
- * vocabulary, where a tokens.json beside them tells theirs, and what an interrupted `tern tokens`
- * left. TN_EIO, TN_EFORMAT.
+ * in the order of their names. A window is read when it is asked for. The windows follow one the
+ * other and do not cross from file to file. A token outside [0, vocab) is TN_EFORMAT, which names
+ * file and place, when it is read, and a file that was cut short TN_EIO; anything else instead of
+ * tokens is TN_EFORMAT at once, and says what it is; so are tokens of a larger vocabulary, where a
+ * tokens.json beside them tells theirs, and what an interrupted `tern tokens` left. TN_EIO,
+ * TN_EFORMAT.
  *
  * Of pairs an example is one prompt with its completion, from the window's beginning, so that it is
- * learned as it will be used: nothing stands before it, and no completion lost its prompt. y is
- * -100, which losses leave out, where the prompt is to be predicted and behind the end, where x
- * is 0. Of a pair that is too long the beginning is cut off.
+ * learned as it will be used: nothing comes before it, and no completion lost its prompt. y is
+ * -100, which losses leave out, where the prompt is to be predicted and after the end, where x is
+ * 0. Of a pair that is too long the beginning is cut off.
  *
  * A corpus that is larger than memory is not read through to know it again: its digest is over the
  * size of each file and some of its pages, its first and its last among them (data/shards.c). Other
@@ -166,8 +166,8 @@ TN_API int64_t tn_token_shards_vocab(const char *pattern);
 /* The windows of an evaluation: from the same files, each of their tokens but a file's first is a
  * target once. Windows begin `stride` tokens apart, 1 … length; y is -100, which losses leave out,
  * where an earlier window has the target, so that a target has at least length - stride + 1 tokens
- * before it, but at a file's beginning. The last window of a file may be short: behind its end x is
- * 0 and y -100. stride = length: one window behind the other. Pairs are as above, and know no
+ * before it, but at a file's beginning. The last window of a file may be short: after its end x is
+ * 0 and y -100. stride = length: one window after the other. Pairs are as above, and know no
  * stride. TN_EVALUE, TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t stride,
                                      int64_t vocab);
@@ -199,10 +199,10 @@ typedef enum tn_csv_target { TN_CSV_CLASSES, TN_CSV_NUMBERS } tn_csv_target;
 typedef struct tn_csv_options {
     char delimiter;              /* ',' */
     bool header;                 /* true: the first line has the names of the columns */
-    const char *const *features; /* NULL: all but the target; else columns, NULL behind the last */
+    const char *const *features; /* NULL: all but the target; else columns, NULL after the last */
     const char *target;          /* "-1"; NULL: there is none, and no y */
     tn_csv_target target_kind;   /* classes */
-    const char *const *classes;  /* NULL: those that are there; else these, NULL behind the last */
+    const char *const *classes;  /* NULL: those that are there; else these, NULL after the last */
     tn_csv_missing missing;      /* an error */
     bool from_defaults;
 } tn_csv_options;
@@ -218,9 +218,9 @@ TN_API tn_csv_options tn_csv_defaults(void);
 TN_API tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options);
 
 /* The rows of a libsvm file, `label index:value index:value …`, plain or compressed: indices from 1
- * to `features`, ascending; what stands behind a '#' is passed over. x (features) f32, with zeros
- * where the row has nothing, which take no memory here; y () f32, the label as it stands there.
- * TN_EFORMAT names the line; TN_EVALUE, TN_EIO. */
+ * to `features`, ascending; what follows a '#' is skipped. x (features) f32, with zeros where the
+ * row has nothing, which take no memory here; y () f32, the label as written there. TN_EFORMAT
+ * names the line; TN_EVALUE, TN_EIO. */
 TN_API tn_dataset *tn_libsvm_dataset(const char *path, int64_t features);
 
 /* One picture, PNG or JPEG whatever its name: (3, height, width) on the CPU, u8, or f32 in [0, 1].
@@ -285,14 +285,14 @@ typedef struct tn_corpus_options {
 } tn_corpus_options;
 TN_API tn_corpus_options tn_corpus_defaults(void);
 
-/* Lent until the next call; text and completion may have any bytes and have no 0 behind them. */
+/* Lent until the next call; text and completion may have any bytes and have no 0 after them. */
 typedef struct tn_document {
     const char *text; /* of a pair the prompt */
     size_t bytes;
     const char *completion; /* NULL without pairs */
     size_t completion_bytes;
     int64_t number; /* of the document, from 0, through all files */
-    int64_t piece;  /* of this text, likewise: a long plain text comes in pieces, */
+    int64_t piece;  /* of this text, too: a long plain text comes in pieces, */
     bool begins;    /* of which this is the first */
     const char *path;
     int64_t line; /* in JSON lines, from 1; otherwise 0 */
@@ -315,7 +315,7 @@ TN_API void tn_corpus_free(tn_corpus *c);
  * off, and for a file that is something else: it says what. TN_EIO, TN_ENOMEM. */
 TN_API bool tn_corpus_next(tn_corpus *c, tn_document *d);
 
-/* How far it is, in bytes as they lie in the files. */
+/* How far it is, in bytes of the files. */
 typedef struct tn_corpus_place {
     int64_t files, bytes; /* of all */
     int64_t read;
@@ -412,7 +412,7 @@ TN_API int64_t tn_sampler_count(const tn_sampler *s, int64_t size);
  * permutation is a keyed bijection. -1 and TN_EINDEX outside. */
 TN_API int64_t tn_sampler_at(const tn_sampler *s, int64_t size, int64_t epoch, int64_t position);
 
-/* Whether `position` of this part is an example of its own, not one that was added to fill up. */
+/* Whether `position` of this part is a real example, not one added as padding. */
 TN_API bool tn_sampler_is_real(const tn_sampler *s, int64_t size, int64_t position);
 
 /* ---- Loader ---------------------------------------------------------------------------------- */
@@ -437,7 +437,7 @@ typedef struct tn_loader_options {
     bool drop_last; /* false: the last batch of an epoch may be short */
     int threads;    /* 0: batches are made in the calling thread */
     int prefetch;   /* 2: with threads, batches ready in advance */
-    double x_pad;   /* 0: what stands behind the end of a short x, */
+    double x_pad;   /* 0: what comes after the end of a short x, */
     double y_pad;   /* 0: and of a short y; -100 is what losses leave out */
     bool from_defaults;
 } tn_loader_options;

@@ -38,8 +38,8 @@ typedef struct tn_dist_options {
     const char *init;
     int rank, ranks; /* -1: from the environment */
     /* NULL: shm on one host, gloo between hosts; for tensors on devices, where the ranks use any,
-     * nccl if each rank has a GPU of its own and NCCL is there, else staged. Or "shm", "gloo",
-     * "nccl", "staged", "gloo+nccl", … (docs/distributed.md). */
+     * nccl if each rank has its own GPU and NCCL is there, else staged. Or "shm", "gloo", "nccl",
+     * "staged", "gloo+nccl", … (docs/distributed.md). */
     const char *engine;
     /* TN_CPU: the thread's default device stays as it is. TN_CUDA: it becomes the GPU LOCAL_RANK,
      * modulo their number on this host; TN_EDEVICE when there is none. */
@@ -112,8 +112,8 @@ TN_API tn_tensor *tn_group_empty_on(tn_group *g, tn_device device, tn_dims dims,
  * groups of a thread together, as far as ranks share them. A call returns at once; the
  * tensors belong to the operation until tn_work_wait. Tensors are contiguous: f32 f64 bf16 f16 i64
  * i32 u8 i8. Not recorded (below are those that are). Engines reduce in the order of the ranks, so
- * a rerun gives the same bits, and so does another engine; nccl has an order of its own, which
- * depends on the hardware.
+ * a rerun gives the same bits, and so does another engine; nccl has its own order, which depends on
+ * the hardware.
  *
  * Tensors may be on a device: those of one call on the same one, and of one kind on all ranks. Such
  * an operation comes after what was queued on the device before the call, and what is queued after
@@ -169,9 +169,9 @@ TN_API double tn_group_mean(tn_group *g, double sum, double count);
 /* ---- Operations with gradients (x requires one: so does the result) -------------------------- *
  *
  * Named by what travels forward. In the first four every rank's x and result are its own, and the
- * loss is the sum of all ranks' losses. The last two stand around the part of a network that is
- * split between ranks (Shoeybi et al. 2019, arXiv:1909.08053): outside it all ranks hold the same
- * x and compute the same loss. Megatron calls them copy_to and reduce_from the parallel region. */
+ * loss is the sum of all ranks' losses. The last two go around the part of a network that is split
+ * between ranks (Shoeybi et al. 2019, arXiv:1909.08053): outside it all ranks hold the same x and
+ * compute the same loss. Megatron calls them copy_to and reduce_from the parallel region. */
 
 TN_API tn_tensor *tn_dist_all_reduce(tn_group *g, tn_tensor *x); /* the sum; backward: all_reduce */
 /* (…) -> (N, …); backward: reduce_scatter */

@@ -43,8 +43,8 @@ typedef struct tn_perplexity {
     int64_t tokens;    /* targets that count: those that are not -100 */
     double loss;       /* the mean of -log p over them, in nats */
     double perplexity; /* exp(loss) */
-    /* With a tokenizer: the sum over the targets that stand for text, in bits, divided by the bytes
-     * of that text. Special tokens stand for none. It compares models with different vocabularies.
+    /* With a tokenizer: the sum over the targets that represent text, in bits, divided by the bytes
+     * of that text. Special tokens represent none. It compares models with different vocabularies.
      * Otherwise 0 and NaN. */
     int64_t bytes;
     double bits_per_byte;
@@ -76,7 +76,7 @@ typedef struct tn_choice_scores {
  * 2019, arXiv:1905.07830): "ctx", the prompt; "endings", at least two; "label", the right one's
  * number from 0 (a number, or a text with one). Other fields are not looked at, empty lines left
  * out. An ending's tokens are those of a space and the ending (of the ending alone if it begins
- * with a space), behind those of the prompt, whose beginning is cut off where both together have
+ * with a space), after those of the prompt, whose beginning is cut off where both together have
  * more than the `context` that m sees at once, but for its last token. Of equal scores the first
  * one counts.
  *

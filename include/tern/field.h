@@ -51,7 +51,7 @@ typedef struct tn_field {
     const char *name; /* no ',', ';' or control character; NULL: the end of the table */
     tn_field_kind kind;
     size_t offset, bytes; /* of the member in the struct */
-    /* What the numbers from 0 on are called, with NULL behind the last (TN_FIELD_INT), or false and
+    /* What the numbers from 0 on are called, with NULL after the last (TN_FIELD_INT), or false and
      * true (TN_FIELD_BOOL); NULL: they are written as numbers and words. */
     const char *const *names;
     double least, most; /* what a number may be, both included; alike: any that is finite */

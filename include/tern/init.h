@@ -19,7 +19,7 @@ TN_API void tn_init_constant(tn_tensor *t, double value);
 TN_API void tn_init_xavier_uniform(tn_tensor *t, double gain); /* Glorot, Bengio 2010 */
 TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
 
-/* By what a layer's outputs shrink in the function behind it; param: the slope of leaky ReLU. */
+/* By what factor the function after a layer shrinks its outputs; param: the slope of leaky ReLU. */
 typedef enum tn_nonlinearity {
     TN_GAIN_LINEAR, /* 1; convolutions too */
     TN_GAIN_SIGMOID,

@@ -59,10 +59,10 @@ TN_API const char *tn_safetensors_metadata(const tn_safetensors *f, const char *
 TN_API tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name);
 TN_API const char *tn_safetensors_dtype(const tn_safetensors *f, const char *name);
 
-/* Reads one tensor, in memory of its own: what happens to the file afterwards does not reach it.
- * (Of a mapped file: a view.) A file that was cut short since it was opened is TN_EIO. TN_EVALUE
- * when there is no such name, TN_EUNSUPPORTED when we have no such dtype; the file's other tensors
- * can be read all the same. */
+/* Reads one tensor into its own memory: later changes of the file do not affect it. (Of a mapped
+ * file: a view.) A file that was cut short since it was opened is TN_EIO. TN_EVALUE when there is
+ * no such name, TN_EUNSUPPORTED when we have no such dtype; the file's other tensors can be read
+ * all the same. */
 TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
 /* What is to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A

@@ -342,8 +342,7 @@ TN_API tn_sequential *tn_sequential_of(void *const *children, int n);
 TN_API tn_status tn_sequential_add(tn_sequential *m, void *child);
 
 /* Modules that a forward around them calls: in a loop (tn_module_append, tn_module_at), or by name
- * (tn_module_own, tn_module_child). A list has no forward of its own: calling it is
- * TN_EUNSUPPORTED.
+ * (tn_module_own, tn_module_child). A list has no forward: calling it is TN_EUNSUPPORTED.
  *
  *     TN_OWN(net, h, tn_module_list_new());                       // "h.0.fc.weight", …
  *     for (int i = 0; i < layers; i++) {
@@ -382,9 +381,9 @@ TN_API tn_function *tn_function_new_with(const char *kind,
  * With tn_call_values the inputs are x, h0, c0 (lstm's alone) and lengths, all but x NULL or
  * missing, and the results, from two inputs on, y, hn and, of lstm, cn. States are
  * (layers x directions, B, hidden), NULL: zeros. lengths: (B) i64 or i32 in any order: row b has
- * lengths[b] times, as in a packed sequence; y is 0 behind them, the last states are those of the
+ * lengths[b] times, as in a packed sequence; y is 0 after them, the last states are those of the
  * row's last time, and the second direction begins there. tn_rnn_call says the same with a state
- * that goes on from call to call, or with NULL, which begins with zeros and wants no last state:
+ * that continues from call to call, or with NULL, which begins with zeros and wants no last state:
  *
  *     tn_rnn_state s = {0};
  *     y = tn_rnn_call(net->lstm, x, &s, NULL);    // s: the first state (NULL: 0), then the last

@@ -22,12 +22,12 @@ extern "C" {
  * tn_call(&model, tokens). With tn_call_values it takes (tokens, positions, mask), where the last
  * two may be NULL or missing:
  *
- *     positions: (B, T) or (T), i64 or i32, below `context`. NULL: 0, 1, …, or those behind what
+ *     positions: (B, T) or (T), i64 or i32, below `context`. NULL: 0, 1, …, or those after what
  *         the caches hold (tn_cache_begin)
  *     mask: bool, broadcasts to (B, heads, T, S), true where a position may be seen, in addition to
  *         what comes later being unseen. S is T, and with caches what they hold and T
  *
- * Without positions, T (behind what the caches hold) is at most `context`.
+ * Without positions, T (after what the caches hold) is at most `context`.
  *
  * It is a stem, blocks and a top, one after the other, so that a pipeline can take it apart:
  *
@@ -182,7 +182,7 @@ typedef struct tn_generated {
  * threads, and whichever other sequences are in the batch, up to the rounding of logits.
  *
  * A prompt that is longer than the context is read from its last `context` tokens. A sequence that
- * fills the context goes on from its newer half, which is read again: learned positions cannot
+ * fills the context continues from its newer half, which is read again: learned positions cannot
  * slide, and rotary ones are taken alike.
  *
  * Memory: keys and values for all positions to come, at most the context; nothing grows with the
@@ -234,7 +234,7 @@ typedef struct tn_llama_options {
     tn_dtype dtype;
     bool from_defaults;
 } tn_llama_options;
-/* What is before the blocks, and behind them. */
+/* What comes before the blocks, and after them. */
 typedef struct tn_llama_stem {
     tn_module base;
     tn_embedding embed_tokens;
@@ -280,8 +280,8 @@ typedef struct tn_lm_load_options {
      * whose bytes in the files are what the model wants, its dtype and (out, in), become views of
      * the mapped files (tn_safetensors_map): nothing is read before it is used, and processes share
      * the memory. Whoever writes to such a file while the model lives changes its weights, and
-     * whoever cuts it short kills the process (SIGBUS). Training such a model is allowed, and costs
-     * the pages that change. Other weights are read as always: GPT-2's linears, which files have as
+     * truncating it kills the process (SIGBUS). Training such a model is allowed, and costs the
+     * pages that change. Other weights are read as always: GPT-2's linears, which files have as
      * (in, out). */
     bool mmap;
     bool from_defaults;

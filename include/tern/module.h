@@ -87,21 +87,21 @@ TN_API void tn_module_finish(void *m);
  *
  * Layers have such functions too: tn_linear_new(in, out) and the like with the options of
  * *_defaults(), tn_linear_new_with with others (TN_WITH). (Without memory they give NULL: a program
- * that goes on after errors looks at that before it uses a field.) tn_module_free finishes and
- * frees one that nobody owns; NULL is fine. */
+ * that continues after errors checks that before it uses a field.) tn_module_free finishes and
+ * frees one without an owner; NULL is fine. */
 TN_API void *tn_module_new(size_t bytes, const char *kind, tn_module_forward forward);
 TN_API void *tn_module_new_values(size_t bytes, const char *kind, tn_module_forward_values forward);
 TN_API void tn_module_free(void *m);
 
 /* Registers a child, a parameter, a buffer. Names may contain dots ("h.0"); a name used twice in m
  * is TN_EVALUE, a child that has a parent already TN_ESTATE. A child named "" is transparent: no
- * part of any path, so that what it registers stands beside what m does, and shares its names. It
- * gathers some of a module's parts for calling without another name for them. A parameter or buffer
- * is the tensor in *field, set here: the module keeps it, and a parameter requires a gradient from
- * now on. `field` must stay where it is, since sharding and precision exchange the tensor in it:
- * modules do not move after registration, nor does what they were added to. Using one that has (a
- * vector that grew, a struct that was copied or returned) is TN_ESTATE; so is walking the modules
- * above it once that was noticed. Trees are at most 1000 modules deep (TN_EVALUE).
+ * part of any path, so that what it registers shares m's namespace. It gathers some of a module's
+ * parts for calling without another name for them. A parameter or buffer is the tensor in *field,
+ * set here: the module keeps it, and a parameter requires a gradient from now on. `field` must stay
+ * where it is, since sharding and precision exchange the tensor in it: modules do not move after
+ * registration, nor does what they were added to. Using one that has (a vector that grew, a struct
+ * that was copied or returned) is TN_ESTATE; so is walking the modules above it once that was
+ * noticed. Trees are at most 1000 modules deep (TN_EVALUE).
  *
  * A NULL parameter registers nothing and sets *field NULL (no bias). A NULL buffer is registered
  * and empty until tn_module_set_buffer. After a failure, and while an error is pending, *field is
@@ -115,7 +115,7 @@ TN_API tn_status tn_module_add(void *m, const char *name, void *child);
 TN_API void *tn_module_own(void *m, const char *name, void *child);
 TN_API tn_status tn_module_append(void *m, void *child);
 
-/* A child under the name of its field. TN_ADD: it lies in the struct, and its init was called.
+/* A child under the name of its field. TN_ADD: it is in the struct, and its init was called.
  * TN_OWN: the field is a pointer, set here to what a tn_…_new made, or NULL.
  *
  *     tn_linear_init(&net->fc, 784, 10, tn_linear_defaults());
@@ -376,7 +376,7 @@ TN_API bool tn_defer_init_begin(void); /* returns whether one was open before */
 TN_API void tn_defer_init_end(const bool *before);
 
 /* Makes all elements of m and below that are not there yet. After an error (TN_ENOMEM) those made
- * so far stay, and a second call goes on. */
+ * so far stay, and a second call continues. */
 TN_API tn_status tn_module_materialize(void *m);
 
 /* ---- Weights of 8 bits ----------------------------------------------------------------------- */

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 /* Names, one for each input and each output; they do not begin with '/', which the names of what
- * lies between do. NULL: "input" and "output", or "input_0", "input_1", … of several. */
+ * is between do. NULL: "input" and "output", or "input_0", "input_1", … of several. */
 typedef struct tn_onnx_options {
     const char *const *inputs, *const *outputs;
     /* 0: all sizes are the example's. Bit i: the first dimension of input i is a batch, of any size

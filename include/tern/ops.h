@@ -150,7 +150,7 @@ TN_API tn_tensor *tn_to(tn_tensor *x, tn_device device);
 TN_API tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim);
 TN_API tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim); /* a new dimension */
 /* TN_CAT(dim, a, b, …), TN_STACK(dim, a, b, …): the same with the list written out. */
-TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with a node of its own: a place for hooks */
+TN_API tn_tensor *tn_identity(tn_tensor *x); /* a view with its own node: a place for hooks */
 
 /* ---- Rearranged: any dtype ------------------------------------------------------------------- */
 
@@ -167,7 +167,7 @@ TN_API tn_tensor *tn_repeat_interleave(tn_tensor *x, int64_t times, int dim);
 TN_API tn_tensor *tn_tril(tn_tensor *x, int64_t diagonal);
 TN_API tn_tensor *tn_triu(tn_tensor *x, int64_t diagonal);
 
-/* pads: how many elements before and behind the last dimension, then the one before it, …: negative
+/* pads: how many elements before and after the last dimension, then the one before it, …: negative
  * numbers take elements away. CONSTANT: of this value; REFLECT: back from the edge, without it;
  * REPLICATE: the edge again and again; CIRCULAR: from the other end. value is CONSTANT's. */
 typedef enum tn_pad_mode {
@@ -346,8 +346,8 @@ TN_API tn_tensor *tn_sort(tn_tensor *x, int dim, bool descending, tn_tensor **in
 TN_API tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending);
 /* the k largest (or smallest) along dim, the first of them first; of equal ones the earlier */
 TN_API tn_tensor *tn_topk(tn_tensor *x, int64_t k, int dim, bool largest, tn_tensor **index);
-/* x's different elements, ascending; *inverse (unless NULL): where each of x stands among them, in
- * x's shape; *counts (unless NULL): how often each is there. Every NaN is different. Waits for x's
+/* x's different elements, ascending; *inverse (unless NULL): where each of x is among them, in x's
+ * shape; *counts (unless NULL): how often each is there. Every NaN is different. Waits for x's
  * device; no gradient. */
 TN_API tn_tensor *tn_unique(tn_tensor *x, tn_tensor **inverse, tn_tensor **counts);
 
@@ -503,7 +503,7 @@ TN_API tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_
 /* x (T, B, I) -> y (T, B, H), the state h after each of the T times, and the last one in *hn (B, H)
  * (NULL: not wanted). h0 and c0: the first state, (B, H); NULL: zeros. `reverse`: from time T - 1
  * to 0. lengths: NULL, or (B) i64 or i32, 1 … T in any order (else TN_EVALUE): row b has lengths[b]
- * times; y is 0 behind them, the last state is that of the row's own last time, and with `reverse`
+ * times; y is 0 after them, the last state is that of the row's own last time, and with `reverse`
  * the row begins at its own end. All times run in one kernel where the device has it.
  *
  * The weights, with G = 1, 3, 4 gates of rnn, gru, lstm in PyTorch's order: weight_ih (G H, I),
@@ -619,13 +619,13 @@ TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
  * say. Graves et al. 2006 (ICML).
  *
  * log_probs (T, N, C): a log_softmax of what a net gives (what is not normalised, is here).
- * targets: (N, S), or the targets one behind another in one dimension; input_lengths (N), 0 to T,
- * and target_lengths (N): how much of them counts; all i64 or i32. The mean is over the losses
- * divided by their target's length, as in PyTorch; NONE: (N). bf16 and f16 give an f32 loss.
- * A target that fits no alignment has loss inf, or 0 with zero_infinity, and gradient 0 (PyTorch:
- * NaN, or 0). TN_EINDEX names a label outside [0, C), TN_EVALUE a length that does not fit. */
+ * targets: (N, S), or the targets concatenated in one dimension; input_lengths (N), 0 to T, and
+ * target_lengths (N): how much of them counts; all i64 or i32. The mean is over the losses divided
+ * by their target's length, as in PyTorch; NONE: (N). bf16 and f16 give an f32 loss. A target that
+ * fits no alignment has loss inf, or 0 with zero_infinity, and gradient 0 (PyTorch: NaN, or 0).
+ * TN_EINDEX names a label outside [0, C), TN_EVALUE a length that does not fit. */
 typedef struct tn_ctc_options {
-    int64_t blank;          /* 0: the class that stands for no label */
+    int64_t blank;          /* 0: the class that means no label */
     tn_reduction reduction; /* TN_MEAN */
     bool zero_infinity;     /* false */
     bool from_defaults;

@@ -231,7 +231,7 @@ TN_API const char *tn_optim_kind(const tn_optim *opt); /* "adamw" */
  *     tn_scaler_update(scaler);
  *
  * On several ranks all decide alike, since an overflow anywhere is
- * in everybody's reduced gradients. */
+ * in all ranks' reduced gradients. */
 typedef struct tn_scaler tn_scaler;
 typedef struct tn_scaler_options {
     double scale;     /* 65536: at first */
@@ -254,8 +254,8 @@ TN_API double tn_scaler_clip(tn_scaler *s, tn_optim *opt, double max_norm);
 /* A step of opt, if all its gradients are finite. Several optimisers may step between updates. */
 TN_API tn_status tn_scaler_step(tn_scaler *s, tn_optim *opt);
 
-/* Once after the steps: whether one was skipped decides how the scale goes on.
- * TN_ESTATE when there was none. */
+/* Once after the steps: whether one was skipped decides how the scale changes. TN_ESTATE when there
+ * was none. */
 TN_API tn_status tn_scaler_update(tn_scaler *s);
 
 /* Whether a step since the last update but one was skipped. */
@@ -358,7 +358,7 @@ TN_API double tn_plateau_step(tn_plateau *p, double value);
  *     tn_average_free(ema);
  *
  * Buffers are the model's: after TN_AVERAGED a batch norm's running statistics belong to other
- * weights. tn_update_bn (train.h), in the scope, makes them anew.
+ * weights. tn_update_bn (train.h), in the scope, recomputes them.
  *
  * Under FSDP each rank keeps the average of its parts: lay the model on ranks first. A checkpoint
  * saves it (tn_checkpoint.average). */

@@ -1,4 +1,4 @@
-/* How one model lies on many ranks.
+/* How one model is laid out on many ranks.
  *
  *     tn_group *world = tn_dist_init(tn_dist_defaults());     // one rank when nothing is set
  *     ...
@@ -106,8 +106,8 @@ TN_API tn_status tn_sync_batch_norm(void *m, tn_group *g);
  *
  * Each rank keeps 1/N of every parameter, of its gradient and of what the optimiser makes of it.
  * The parameters of a unit (a block, as a rule) travel together: they are gathered before the unit
- * runs, in forward and in backward, and let go after it; its gradients are summed and scattered as
- * soon as its backward is over. The same bits as data parallelism.
+ * runs, in forward and in backward, and released after it; its gradients are summed and scattered
+ * as soon as its backward is over. The same bits as data parallelism.
  *
  *     tn_fsdp(&gpt, world, NULL, TN_WITH(tn_fsdp, .units = "h.*"));   // before the optimiser
  *     ... the loop of one process, unchanged ...
@@ -130,7 +130,7 @@ typedef struct tn_fsdp_options {
      * in units, parameters are of the innermost; a tied one is of the lowest that has all its
      * names. */
     const char *units;
-    const char *ignore; /* parameters that stay whole and are all-reduced, likewise; NULL: none */
+    const char *ignore; /* parameters that stay whole and are all-reduced, a list; NULL: none */
     int prefetch;       /* 1: units that are gathered ahead, forward and backward */
     bool keep_last;     /* true: a unit stays whole until the next one is needed, and so the last of
                          * a forward until its backward, which comes first */
@@ -170,7 +170,7 @@ typedef struct tn_fsdp_stats {
     int64_t units;             /* with the last, if anything is in it */
     int64_t gathers, scatters; /* messages so far */
     int64_t parts;             /* bytes of its parts of parameters, in both dtypes under a policy */
-    int64_t buffers;           /* bytes in which whole gradients lie until they are scattered */
+    int64_t buffers;           /* bytes that hold whole gradients until they are scattered */
     int64_t whole, most_whole; /* bytes of gathered parameters: now, and at most so far */
     double waiting;            /* seconds that it waited for messages */
 } tn_fsdp_stats;
@@ -272,13 +272,13 @@ TN_API tn_status tn_saver_wait(tn_saver *s);
  * its own parts. As tn_dist_load does it: what says which run it is, is compared, a loader's place
  * is converted, and nothing is loaded on any rank unless all have found it right. */
 TN_API tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found);
-/* Removes what tn_saver_load would find, all of it, for a run that begins anew: a higher step of
+/* Removes what tn_saver_load would find, all of it, for a run that starts over: a higher step of
  * another run would count as the newest. Every rank calls, and gets the error. */
 TN_API tn_status tn_saver_clear(tn_saver *s);
 TN_API void tn_saver_free(tn_saver *s); /* waits, and raises what went wrong; NULL is fine */
 
-/* The whole weights of m, however they lie on ranks, in the file that tn_save would write: by rank
- * 0, which has one parameter at a time. Every rank calls, and gets the error. */
+/* The whole weights of m, however they are split over ranks, in the file that tn_save would write:
+ * by rank 0, which has one parameter at a time. Every rank calls, and gets the error. */
 TN_API tn_status tn_dist_export(tn_group *world, void *m, const char *path);
 
 /* The same as a folder, tn_lm_save_with's, of a language model of models.h. */

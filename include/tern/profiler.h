@@ -16,7 +16,7 @@
  *
  * Time is the host's. On a device the host waits for each kernel (options.sync), so a kernel's time
  * is the device's, and what usually overlaps does not. Everything here is the process's: threads
- * are profiled together, each in a row of its own.
+ * are profiled together, each in its own row.
  *
  * Read next: profile/span.h.
  */

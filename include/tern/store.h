@@ -19,7 +19,7 @@ typedef struct tn_store tn_store;
 
 TN_API tn_store *tn_memory_store(void); /* within this process: ranks that are threads share it */
 /* On a file system that all ranks see. Whoever may write the file is in the job: one that a
- * stranger lets everybody write is refused (TN_EIO). */
+ * stranger lets others write is refused (TN_EIO). */
 TN_API tn_store *tn_file_store(const char *path);
 /* A client of tn_store_serve. Joining needs the job's token, which neither side says: the server
  * shows first that it knows it, for the address at which it was dialled, and what passes on the
@@ -29,16 +29,16 @@ TN_API tn_store *tn_tcp_store(const char *host, int port, const char *token, dou
 TN_API tn_store *tn_prefix_store(tn_store *s, const char *prefix);
 TN_API void tn_store_free(tn_store *s); /* NULL is fine */
 
-/* Serves a TCP store from a thread of this process, to whoever knows the token. There is no store
- * without one, on no address: TN_EVALUE for NULL and "". Who reaches the port can try tokens, so it
- * should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0: any. */
+/* Serves a TCP store from a thread of this process, to every client that knows the token. There is
+ * no store without one, on no address: TN_EVALUE for NULL and "". Who reaches the port can try
+ * tokens, so it should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0: any. */
 typedef struct tn_store_server tn_store_server;
 TN_API tn_store_server *tn_store_serve(const char *host, int port, const char *token);
 TN_API int tn_store_server_port(const tn_store_server *s);
 TN_API void tn_store_server_free(tn_store_server *s);
 
 TN_API tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t bytes);
-/* Waits for the key; *data is malloc'ed with a 0 behind it, *bytes may be NULL. */
+/* Waits for the key; *data is malloc'ed with a 0 after it, *bytes may be NULL. */
 TN_API tn_status tn_store_get(tn_store *s, const char *key, void **data, size_t *bytes,
                               double timeout);
 TN_API tn_status tn_store_add(tn_store *s, const char *key, int64_t amount, int64_t *result);

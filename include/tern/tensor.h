@@ -194,7 +194,7 @@ TN_API bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b);
 /* The address of the first element, on the tensor's device: the host may follow it only on the CPU
  * (element (i, j) is at data + (i*stride0 + j*stride1) elements).
  * Do not keep it: a storage can move. Writing through it is not seen by the version check. For an
- * inert tensor: a read-only page of zeros, and from tn_data_mut 64 KiB that nobody reads. */
+ * inert tensor: a read-only page of zeros, and from tn_data_mut 64 KiB that are never read. */
 TN_API const void *tn_data(const tn_tensor *t);
 TN_API void *tn_data_mut(tn_tensor *t);
 
@@ -250,8 +250,8 @@ TN_API tn_status tn_storage_empty(tn_tensor *t);
 TN_API tn_status tn_storage_refill(tn_tensor *t);
 TN_API bool tn_storage_is_empty(const tn_tensor *t);
 
-/* A view of `t`'s storage at `offset` elements with a version counter of its own and no history:
- * how several parameters lie in one flat buffer. */
+/* A view of `t`'s storage at `offset` elements with its own version counter and no history: how
+ * several parameters share one flat buffer. */
 TN_API tn_tensor *tn_alias(tn_tensor *t, int64_t offset, tn_dims dims);
 
 #ifdef __cplusplus

@@ -28,7 +28,7 @@ extern "C" {
 typedef struct tn_summary_writer tn_summary_writer;
 
 /* A new file in the folder, which is made where it is missing. purge_step: what earlier files of
- * the folder have from this step on is not shown any more (a run that goes on after a crash has
+ * the folder have from this step on is not shown any more (a run that continues after a crash has
  * done these steps again); -1: nothing is taken away. For one thread at a time. NULL after TN_EIO,
  * TN_EVALUE or TN_ENOMEM. */
 TN_API tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step);

@@ -15,8 +15,8 @@
  * Hugging Face's `tokenizers` with add_special_tokens=False.
  *
  * Any bytes can be encoded, and decoding gives them back. What is not UTF-8 is treated so: a
- * longest run of bytes that belong to no character is a piece of its own, and the text before and
- * behind it is encoded as if it stood alone.
+ * longest run of bytes that belong to no character is a separate piece, and the text before and
+ * after it is encoded as if it were alone.
  *
  * A tokenizer does not change once it is made: any number of threads use it at the same time.
  *
@@ -108,7 +108,7 @@ TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
 
 typedef struct tn_tokenizer_train_options {
     int64_t vocab;     /* 50257: how many tokens at most, with the 256 bytes and the special ones */
-    int64_t min_count; /* 0: a pair that stands side by side less often does not become a token */
+    int64_t min_count; /* 0: a pair that occurs less often does not become a token */
     const char *pattern; /* "gpt2": by what text is cut, as in tn_tiktoken_options */
     /* {"<|endoftext|>"}: texts of special tokens, whose ids follow the others. */
     const char *const *special;
@@ -134,7 +134,7 @@ TN_API tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
 
 /* How far tn_tokens_make is, and in the end what it has made. */
 typedef struct tn_tokens_made {
-    int64_t files, bytes, read; /* of the texts; bytes as they lie in the files */
+    int64_t files, bytes, read; /* of the texts; bytes in the files */
     int64_t text;               /* bytes of text */
     int64_t with_end;           /* texts in which the end's text stands, as text like any other */
     int64_t documents;          /* or pairs */
@@ -167,12 +167,12 @@ TN_API tn_tokens_options tn_tokens_defaults(void);
 /* Makes shards of tokens from texts: `out`/train_000000.bin and so on, val_000000.bin, and a
  * tokens.json that says what they are. The files are those of tn_corpus_open and of
  * tn_shards_writer, the tokens those of tn_tokenizer_encode with texts of special tokens as text
- * like any other. `eot` stands in front of every document, as llm.c has it, and where a text does
- * not go on with what is in front of it, since what was there is for validation. Of a pair the
- * tokens are the prompt's, the completion's and `eot`; an empty prompt is `eot`.
+ * like any other. `eot` comes before every document, as llm.c has it, and where a text does not go
+ * on with what is in front of it, since what was there is for validation. Of a pair the tokens are
+ * the prompt's, the completion's and `eot`; an empty prompt is `eot`.
  *
  * The same bytes for any number of threads. A shard is there whole or not at all, and tokens.json
- * says whether all are there: after a crash the same call begins anew, and nothing of the first is
+ * says whether all are there: after a crash the same call starts over, and nothing of the first is
  * left. One process at a time writes into a folder. `made` may be NULL.
  *
  * TN_EVALUE, TN_EIO, TN_EFORMAT (file and line), TN_ENOMEM, TN_ESTATE. */

@@ -12,7 +12,7 @@
  *     }
  *     return tn_run_end(run);
  *
- * A run goes on where it was stopped or killed, is not overwritten by mistake, and keeps what was
+ * A run continues where it was stopped or killed, is not overwritten by mistake, and keeps what was
  * measured, as numbers and as a picture. What it is made of stands alone too: a progress line, the
  * history of a run, curves, stopping when asked to. examples/11_gpt2.c uses it all.
  *
@@ -129,7 +129,7 @@ typedef struct tn_run_options {
     int64_t save_every; /* 1000: steps between checkpoints */
     bool resume;        /* go on from the checkpoint in the folder, if there is one */
     bool resume_anyway; /* also as another run (tn_checkpoint.other_run); says what differs */
-    bool overwrite;     /* begin anew */
+    bool overwrite;     /* start over */
     bool allow_nan;     /* go on after a loss that is NaN or infinite */
     const char *unit;   /* "tok": what tn_run_count counts */
     bool tensorboard;   /* also write event files for TensorBoard into the folder */
@@ -147,16 +147,16 @@ TN_API tn_run_options tn_run_defaults(void);
  * Rank 0 shows a progress line on stderr, and says the rest on stdout. */
 typedef struct tn_run tn_run;
 
-/* Begins a run or goes on with it: then the objects of `parts` have the state that was saved. That
+/* Begins a run or continues it: then the objects of `parts` have the state that was saved. That
  * happens with `resume`, and when the launcher has started the job again. A folder that has a run
  * is left alone unless resume or overwrite is set: tn_run_next is then false at once. The schedule
- * may have become longer than it was, its warm-up too: the learning rate goes on along the longer
+ * may have become longer than it was, its warm-up too: the learning rate continues along the longer
  * one. Every rank calls, with all members of parts but `step`; what they point to must live as long
  * as the run. From then on the process stops as tn_stop_on_signals says. NULL after an error.
  *
  * One job at a time runs in a folder, all its ranks together; another one is TN_EIO at once. Rank 0
  * holds FOLDER/lock, with flock, until its process ends, however it does. On NFS other hosts see
- * that; on a file system without locks nobody is refused. */
+ * that; on a file system without locks no process is refused. */
 TN_API tn_run *tn_run_new(tn_group *world, tn_run_options options, tn_checkpoint parts);
 
 /* Ends the step before and says whether there is another: not after the last one, nor when any rank
@@ -206,8 +206,8 @@ TN_API tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, voi
 TN_API void tn_run_stop(tn_run *r);
 
 /* Ends the run when `patience` values of this name in a row were no better than the best before
- * them. That is asked of the history, so a run that goes on counts those before it too. Every rank
- * calls this and the next function, before the first step, and logs the value. */
+ * them. That is asked of the history, so a run that is continued counts those before it too. Every
+ * rank calls this and the next function, before the first step, and logs the value. */
 typedef struct tn_early_options {
     int64_t patience;      /* 3 */
     double min_delta;      /* 0: better by no more is not better */
@@ -220,7 +220,7 @@ TN_API tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options
 /* Keeps the model's weights of the k steps with the best values of this name, whole, as
  * tn_dist_export writes them: FOLDER/best-000100.safetensors after 100 steps, for tn_load. Of equal
  * ones the first is better. Until the run ends those stay too that were the best at the last two
- * checkpoints: a run that is killed goes on from there. */
+ * checkpoints: a run that is killed continues from there. */
 TN_API tn_status tn_run_keep_best(tn_run *r, const char *name, int64_t k, bool larger_is_better);
 /* The path of the best; free it. NULL: there is none yet, or after an error. Every rank calls. */
 TN_API char *tn_run_best(tn_run *r);
@@ -366,11 +366,11 @@ TN_API tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group 
  *
  * With `first_steps` trials are halved (ASHA; Li et al. 2018, arXiv:1810.05934): all train so many
  * steps, the best 1/factor of them factor times as many, and so on up to `steps`. A trial is then
- * called again, with more steps: a tn_run in its folder with `resume` goes on where it was. Trials
- * count in the order of their numbers, and of their promotions, whichever ends first: with the same
- * values the table is the same for any number of processes, and after a kill.
+ * called again, with more steps: a tn_run in its folder with `resume` continues where it was.
+ * Trials count in the order of their numbers, and of their promotions, whichever ends first: with
+ * the same values the table is the same for any number of processes, and after a kill.
  *
- * A search that was killed goes on when it is started again; what failed is tried again. Another
+ * A search that was killed continues when it is started again; what failed is tried again. Another
  * search in the same folder is TN_EMISMATCH; one program at a time searches in it. */
 typedef struct tn_search tn_search;
 typedef struct tn_search_options {
@@ -482,8 +482,8 @@ TN_API tn_history *tn_history_open(const char *path, int64_t start);
  * name that is new (31 characters, without spaces, commas and quotes) is another one, empty in the
  * rows of the steps before. */
 TN_API tn_status tn_history_put(tn_history *h, const char *name, double value);
-/* Writes the row. Here and in tn_history_sync a file that was deleted or changed meanwhile is
- * written anew, with all rows; where that cannot be, it is an error. TN_ESTATE: an empty row. */
+/* Writes the row. Here and in tn_history_sync a file that was deleted or changed in between is
+ * rewritten, with all rows; where that cannot be, it is an error. TN_ESTATE: an empty row. */
 TN_API tn_status tn_history_step(tn_history *h);
 TN_API tn_status tn_history_add(tn_history *h, double loss); /* both */
 TN_API tn_status tn_history_sync(tn_history *h);

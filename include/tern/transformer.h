@@ -16,7 +16,7 @@ extern "C" {
  *
  *     TN_NO_GRAD;
  *     tn_cache_begin(&gpt, (tn_attention_cache_options){.batch = 1, .length = 1024});
- *     ...                                  // each call: the tokens behind those of earlier calls
+ *     ...                                  // each call: the tokens after those of earlier calls
  *     tn_cache_end(&gpt);
  *
  * begin gives every attention of m and below an empty cache, in place of one that it has. While
@@ -26,8 +26,8 @@ extern "C" {
  * (0: empty; more than one holds is TN_EVALUE). end takes NULL, and works while an error is
  * pending. The tensors are made by the first call: no memory is an error there.
  *
- * Sequences of different lengths lie in one batch when the shorter ones are padded on the left: a
- * mask (B, 1, 1, S) that is false at the padding, and positions that begin behind it (models.h). */
+ * Sequences of different lengths fit in one batch when the shorter ones are padded on the left: a
+ * mask (B, 1, 1, S) that is false at the padding, and positions that begin after it (models.h). */
 typedef struct tn_attention_cache_options {
     int64_t batch;  /* sequences in every call */
     int64_t length; /* most positions */
@@ -93,7 +93,7 @@ TN_API void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options);
 /* Self-attention whose heads share keys and values in groups, with rotary positions: x (B, T, C) ->
  * (B, T, C). Names are Llama's: q_proj, k_proj, v_proj, o_proj. Ainslie et al. 2023,
  * arXiv:2305.13245. With tn_call_values a second input is a mask, as in tn_self_attention, and a
- * third are positions, (T) or (B, T), i64 or i32; without them 0, 1, …, or those behind what the
+ * third are positions, (T) or (B, T), i64 or i32; without them 0, 1, …, or those after what the
  * cache holds. */
 typedef struct tn_grouped_attention_options {
     int heads;          /* 1 */
@@ -175,7 +175,7 @@ TN_API tn_tensor *tn_causal_mask(int64_t length);
 TN_API tn_tensor *tn_sinusoids(int64_t length, int64_t width, tn_dtype dtype);
 
 /* The encoder and decoder of PyTorch's Transformer, with its parameters' names; the batch comes
- * first. Inputs stand in PyTorch's order; all masks are as above, and may be absent:
+ * first. Inputs are in PyTorch's order; all masks are as above, and may be absent:
  *
  *     encoder: TN_CALL(m, src, mask, src_key_padding_mask)                        (B, S, C)
  *     decoder: TN_CALL(m, tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask,

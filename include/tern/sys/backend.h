@@ -16,7 +16,7 @@
  *     TN_EINDEX, with ctx->bad_position and ctx->bad_value set; outputs are then unspecified.
  *     Nothing else can fail but memory (TN_ENOMEM).
  *   - Entries raise no errors; the operation does, from the status.
- *   - Data lies on the context's device: the host does not look at it (sys/device.h).
+ *   - Data is on the context's device: the host does not read it (sys/device.h).
  *     There a bad index is noticed late: the entry returns TN_OK, no element outside is touched,
  *     and the next call that waits for the device gives TN_EINDEX (at once with TERN_SYNC=1).
  *

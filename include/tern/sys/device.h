@@ -65,7 +65,7 @@ typedef struct tn_device_table {
     tn_status (*synchronize)(int index); /* as above */
 
     /* Marks: places in a device's compute stream. */
-    void *(*mark)(int index);                      /* behind all that is queued now; NULL: failed */
+    void *(*mark)(int index);                      /* after all that is queued now; NULL: failed */
     bool (*mark_reached)(void *mark);              /* does not wait */
     tn_status (*mark_wait)(void *mark);            /* the host waits */
     tn_status (*mark_join)(int index, void *mark); /* the compute stream waits, the host does not */

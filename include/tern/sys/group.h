@@ -72,9 +72,8 @@ typedef struct tn_transfer {
 
     /* Where in and out are. On a device: `ready` is a mark of its compute stream (sys/device.h)
      * which the operation comes after. `launched` is called once, as soon as all of the operation
-     * is queued on the device, with a mark behind it that becomes the caller's; the mark may be
-     * used until run returns. Not called: run has failed,
-     * or the operation was over when it returned. */
+     * is queued on the device, with a mark after it that becomes the caller's; the mark may be used
+     * until run returns. Not called: run has failed, or the operation was over when it returned. */
     tn_device device;
     void *ready;
     void (*launched)(void *user, void *end);
@@ -100,7 +99,7 @@ struct tn_engine {
      * TN_EMISMATCH, TN_EUNSUPPORTED, TN_ENOMEM. After a failure the engine is dead. */
     tn_status (*run)(tn_engine *e, const tn_transfer *t, char *why);
 
-    /* Where the engine only queues. launch queues all of t on the device, behind what was launched
+    /* Where the engine only queues. launch queues all of t on the device, after what was launched
      * before, and calls t->launched; over all groups it is called in the order in which the thread
      * that owns them has issued the operations. poll says whether the oldest under way, which is t,
      * has ended; it does not block. t stays where it is until then, with a deadline that begins to

@@ -96,7 +96,7 @@ struct tn_op {
     /* ---- The result ---- */
 
     /* The row of its kernels in tn_backend.fused, of the library's operations for which ops/list.h
-     * says that a device has kernels of its own; 0: none. */
+     * says that a device has its own kernels; 0: none. */
     int kernel;
 
     /* Fills the outputs by the entries of c->kernels, or prepares and calls tn_op_run. NULL: the
@@ -106,7 +106,7 @@ struct tn_op {
 
     /* Loops of the operation's own over memory of the host: its kernels for the device "ref",
      * which say what is right. They run where there is no forward and the device has no kernel, or
-     * this one says TN_EUNSUPPORTED. All operands lie on the CPU, whatever the device: elsewhere
+     * this one says TN_EUNSUPPORTED. All operands are on the CPU, whatever the device: elsewhere
      * the engine copies them there and back, and runs a composition instead where there is one.
      * bf16 and f16 come as f32 (from tn_op_run as they are) and are rounded once after it; integers
      * and bool come as they are. kernels and ctx are the CPU's. They write all of y, or dx, which

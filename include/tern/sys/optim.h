@@ -2,9 +2,9 @@
  * one, optim/sgd.c one with a kernel, optim/adafactor.c one whose state has other shapes.
  *
  * An optimiser is a descriptor: its name, the state that a parameter has, the call of its kernel,
- * and the same step made of operations, its twin. All else (groups, master copies, clipping, what
- * is refused, checkpoints, parts of parameters) is common. One without a kernel is whole: its twin
- * runs. The sign of the gradient as a step:
+ * and its twin, a reference: the same step made of operations. All else (groups, master copies,
+ * clipping, what is refused, checkpoints, parts of parameters) is common. One without a kernel is
+ * whole: its twin runs. The sign of the gradient as a step:
  *
  *     static void sign_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
  *                           tn_tensor *const *state) {

@@ -17,11 +17,11 @@ extern "C" {
 #define TN_STORE_KEY 255
 #define TN_STORE_VALUE (64 << 20)
 
-/* Seconds that a call without a time-out of its own may take, where the store says nothing else. */
+/* Seconds that a call without its own time-out may take, unless the store says otherwise. */
 #define TN_STORE_TIMEOUT 60
 
 /* A failing entry writes the reason (one line, what and where) to why[TN_STORE_WHY] and returns
- * TN_EPEER (nobody answers, the deadline has passed), TN_EIO, TN_ENOMEM or TN_EFORMAT; it raises
+ * TN_EPEER (no answer, the deadline has passed), TN_EIO, TN_ENOMEM or TN_EFORMAT; it raises
  * nothing. A deadline is in seconds of the monotonic clock. Several threads may use one store: each
  * entry is atomic. */
 #define TN_STORE_WHY 256

@@ -48,7 +48,7 @@ struct tn_tensor {
     tn_version *own_version;     /* one reference, or NULL (tn_alias) */
     tn_node *node;               /* what made it, one reference; NULL: nothing recorded */
     int output;                  /* which of the node's outputs */
-    tn_leaf *leaf;               /* gradient, hooks; NULL while nobody asked */
+    tn_leaf *leaf;               /* gradient, hooks; NULL until needed */
 };
 
 /* The static tensor that failing calls return. */
