@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *dims_text(tn_dims dims, char *text, size_t room) {
-    size_t at = (size_t)snprintf(text, room, "[");
-    for (int i = 0; i < dims.ndim && at < room; i++) {
-        at += (size_t)snprintf(text + at, room - at, "%s%lld", i ? ", " : "",
+static const char *dims_text(tn_dims dims, char *text, size_t size) {
+    size_t at = (size_t)snprintf(text, size, "[");
+    for (int i = 0; i < dims.ndim && at < size; i++) {
+        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "",
                                (long long)dims.size[i]);
     }
-    if (at < room) {
-        snprintf(text + at, room - at, "]");
+    if (at < size) {
+        snprintf(text + at, size - at, "]");
     }
     return text;
 }

@@ -38,10 +38,10 @@ static void table_insert(int *table, size_t size, const tn__slot *slots, int ind
 }
 
 static bool table_grow(tn__run *run) {
-    int64_t room = run->room;
-    bool fits = tn__grow(&run->slots, run->room ? run->count + 1 : 64, &room, sizeof(*run->slots),
-                         "backward");
-    size_t size = (size_t)room * 2; /* a power of two */
+    int64_t capacity = run->capacity;
+    bool fits = tn__grow(&run->slots, run->capacity ? run->count + 1 : 64, &capacity,
+                         sizeof(*run->slots), "backward");
+    size_t size = (size_t)capacity * 2; /* a power of two */
     int *table = fits ? tn__calloc_for(size, sizeof(*table), "backward") : NULL;
     if (!table) {
         return false;
@@ -52,7 +52,7 @@ static bool table_grow(tn__run *run) {
     free(run->table);
     run->table = table;
     run->table_size = size;
-    run->room = room;
+    run->capacity = capacity;
     return true;
 }
 
@@ -63,7 +63,7 @@ int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
     if (found >= 0) {
         return found;
     }
-    if (run->count == run->room && !table_grow(run)) {
+    if (run->count == run->capacity && !table_grow(run)) {
         return -1;
     }
     tn__slot *slot = &run->slots[run->count];

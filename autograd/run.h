@@ -24,7 +24,7 @@ typedef struct tn__slot {
 typedef struct tn__run {
     tn__slot *slots; /* in order of discovery */
     int count;
-    int64_t room;
+    int64_t capacity;
     int *table; /* open addressing: index + 1 into slots, 0 empty */
     size_t table_size;
     int *heap; /* slots of ready nodes, the youngest on top */

@@ -70,11 +70,11 @@ static const tn_backend *level_table(int level) {
     }
 }
 
-const char *tn__cpu_levels(char *text, size_t room) {
+const char *tn__cpu_levels(char *text, size_t size) {
     size_t used = 0;
-    for (int level = PLAIN; level <= LEVELS && used < room; level++) {
+    for (int level = PLAIN; level <= LEVELS && used < size; level++) {
         if (level_table(level)) {
-            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? " " : "",
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " " : "",
                                      level_names[level]);
         }
     }

@@ -19,6 +19,6 @@ int tn__cpu_most(void);
 
 /* The levels that this build and machine have, by TERN_CPU's names: "plain v2 v3". Gives `text`. */
 enum { TN__CPU_LEVELS = 32 };
-TN_API const char *tn__cpu_levels(char *text, size_t room);
+TN_API const char *tn__cpu_levels(char *text, size_t size);
 
 #endif

@@ -15,7 +15,7 @@ const char *tn__build_info_backend;
 
 const char *tn_build_info(void) {
     char *text = tn__thread_texts()->build_info;
-    size_t room = sizeof(tn__thread_texts()->build_info);
+    size_t size = sizeof(tn__thread_texts()->build_info);
 #ifdef TN_DEBUG_TENSORS
     const char *debug = ", memory checked";
 #else
@@ -23,7 +23,7 @@ const char *tn_build_info(void) {
 #endif
     const char *backend = tn__build_info_backend;
     int threads = tn_threads();
-    snprintf(text, room, "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR,
+    snprintf(text, size, "tern %d.%d.%d, %s%s, %s, %d thread%s", TN_VERSION_MAJOR, TN_VERSION_MINOR,
              TN_VERSION_PATCH, COMPILER, debug, backend ? backend : "no kernels", threads,
              threads == 1 ? "" : "s");
     return text;

@@ -101,12 +101,12 @@ static bool own_function(tn__dwarf *d, const tn__object *o, uintptr_t address) {
 }
 
 static void describe_address(tn__dwarf *d, const tn__object *o, uintptr_t address, char *text,
-                             size_t room) {
+                             size_t size) {
     const char *path, *name;
     int line;
     uintptr_t start;
     if (tn__dwarf_source(d, o, address, &path, &line)) {
-        snprintf(text, room, "%.80s:%d", last_part(path), line);
+        snprintf(text, size, "%.80s:%d", last_part(path), line);
         return;
     }
     name = tn__dwarf_function(d, o, address, &start);
@@ -118,10 +118,10 @@ static void describe_address(tn__dwarf *d, const tn__object *o, uintptr_t addres
         start = (uintptr_t)o->info.dli_fbase;
     }
     uintptr_t back = address + 1; /* the return address itself, as debuggers show it */
-    snprintf(text, room, "%.70s+0x%zx", name, (size_t)(back - start));
+    snprintf(text, size, "%.70s+0x%zx", name, (size_t)(back - start));
 }
 
-void tn__place(char *text, size_t room) {
+void tn__place(char *text, size_t size) {
     const tn__stack *s = tn__thread_stack();
     tn__object own, o;
     text[0] = 0;
@@ -141,7 +141,7 @@ void tn__place(char *text, size_t room) {
         if (here && (!own.program || own_function(d, &o, address))) {
             inside = true;
         } else if (inside && !runtime_object(o.info.dli_fname)) {
-            describe_address(d, &o, address, text, room);
+            describe_address(d, &o, address, text, size);
         }
     }
     tn__dwarf_close(d);

@@ -43,13 +43,13 @@ __attribute__((constructor)) static void care_for_fork(void) {
 }
 
 /* The folder of the file that this function is in, or "". */
-static void own_folder(char *folder, size_t room) {
+static void own_folder(char *folder, size_t size) {
     static const char here = 0;
     Dl_info info;
     *folder = 0;
     if (dladdr(&here, &info) != 0 && info.dli_fname && strchr(info.dli_fname, '/')) {
         int length = (int)(strrchr(info.dli_fname, '/') - info.dli_fname);
-        snprintf(folder, room, "%.*s", length, info.dli_fname);
+        snprintf(folder, size, "%.*s", length, info.dli_fname);
     }
 }
 
@@ -64,21 +64,21 @@ static bool has_loader(void) {
     return left > 0;
 }
 
-void *tn__library_load(const char *file, char *why, size_t room) {
+void *tn__library_load(const char *file, char *why, size_t size) {
     if (!dlopen || !has_loader()) {
-        snprintf(why, room, "the program is linked statically");
+        snprintf(why, size, "the program is linked statically");
         return NULL;
     }
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
-        snprintf(why, room, "%s", dlerror());
+        snprintf(why, size, "%s", dlerror());
     }
     return handle;
 }
 
-void *tn__library_open(const char *file, char *why, size_t room) {
+void *tn__library_open(const char *file, char *why, size_t size) {
     tn__streams_hold();
-    void *handle = tn__library_load(file, why, room);
+    void *handle = tn__library_load(file, why, size);
     tn__streams_let_go();
     return handle;
 }
@@ -136,18 +136,18 @@ static plugin *plugin_of(const char *name) {
     return p;
 }
 
-void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t room) {
+void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t size) {
     if (!name || !*name || strchr(name, '/') || !symbol) {
-        snprintf(why, room, "\"%s\" cannot be the name of a plugin", name ? name : "(NULL)");
+        snprintf(why, size, "\"%s\" cannot be the name of a plugin", name ? name : "(NULL)");
         return NULL;
     }
     pthread_mutex_lock(&lock);
     plugin *p = plugin_of(name);
     void *address = p && p->handle ? dlsym(p->handle, symbol) : NULL;
     if (!p) {
-        snprintf(why, room, "out of memory for the plugin \"%s\"", name);
+        snprintf(why, size, "out of memory for the plugin \"%s\"", name);
     } else if (!address) {
-        snprintf(why, room, "%s", p->handle ? dlerror() : p->why);
+        snprintf(why, size, "%s", p->handle ? dlerror() : p->why);
     }
     pthread_mutex_unlock(&lock);
     return address;

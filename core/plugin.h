@@ -8,15 +8,15 @@
 #include "tern/core.h"
 
 /* The address of `symbol` in plugin `name` ("gloo"), which stays loaded. NULL with the loader's own
- * words in why[room]; later calls for the same plugin give the same answer at once. Any thread.
+ * words in why[size]; later calls for the same plugin give the same answer at once. Any thread.
  * Raises nothing. */
-TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t room);
+TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t size);
 
-/* Opens a shared library by its file or soname, as dlopen does. NULL with why[room]: a program that
+/* Opens a shared library by its file or soname, as dlopen does. NULL with why[size]: a program that
  * is linked statically has none. */
-void *tn__library_open(const char *file, char *why, size_t room);
+void *tn__library_open(const char *file, char *why, size_t size);
 
 /* The same, where the caller holds the standard streams (core/descriptor.h). */
-void *tn__library_load(const char *file, char *why, size_t room);
+void *tn__library_load(const char *file, char *why, size_t size);
 
 #endif

@@ -111,15 +111,15 @@ static span take_until(span *rest, char mark) {
     return taken;
 }
 
-/* To at[room], with numbers that were written as %a in decimal. */
-static void copy_value(span from, char *at, size_t room) {
+/* To at[size], with numbers that were written as %a in decimal. */
+static void copy_value(span from, char *at, size_t size) {
     size_t used = 0;
-    while (from.length && used + sizeof(tn__number) < room) {
+    while (from.length && used + sizeof(tn__number) < size) {
         char *end = (char *)from.at + 1;
         double number = strncmp(from.at, "0x", 2) == 0 ? strtod(from.at, &end) : 0;
         size_t step = (size_t)(end - from.at);
         if (step > 1 && step <= from.length && memchr(from.at, 'p', step)) { /* and no "10x4" */
-            used += (size_t)snprintf(at + used, room - used, "%s", tn__number_of(number).text);
+            used += (size_t)snprintf(at + used, size - used, "%s", tn__number_of(number).text);
         } else {
             step = 1;
             at[used++] = *from.at;

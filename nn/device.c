@@ -21,7 +21,7 @@ typedef struct plan {
     tn_device device;
     move *moves;
     int count;
-    int64_t room;
+    int64_t capacity;
 } plan;
 
 /* Optimisers and graphs that will call a module again hold its lists. While it is called its fields
@@ -91,7 +91,7 @@ static bool plan_entry(const tn_entry *entry, void *user) {
         return true;
     }
     if (!may_leave(entry) ||
-        !tn__grow(&p->moves, p->count + 1, &p->room, sizeof(*p->moves), "module_to")) {
+        !tn__grow(&p->moves, p->count + 1, &p->capacity, sizeof(*p->moves), "module_to")) {
         return false;
     }
     TN_SCOPE;

@@ -26,7 +26,7 @@ typedef struct exchange {
 typedef struct plan {
     exchange **list;
     int count;
-    int64_t room;
+    int64_t capacity;
     tn_module_lists *root; /* of the whole tree: weights may be tied to one above */
 } plan;
 
@@ -149,7 +149,7 @@ static bool is_planned(const plan *p, const tn_tensor *weight) {
 /* False after raising. */
 static bool plan_weight(plan *p, const tn__record *record, const char *path) {
     if (!may_exchange(p, record, path) ||
-        !tn__grow(&p->list, p->count + 1, &p->room, sizeof(*p->list), operation)) {
+        !tn__grow(&p->list, p->count + 1, &p->capacity, sizeof(*p->list), operation)) {
         return false;
     }
     exchange *e = tn__calloc_for(1, sizeof(*e), operation);

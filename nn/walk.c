@@ -19,14 +19,14 @@
 typedef struct path {
     char *text;
     size_t length;
-    int64_t room;
+    int64_t capacity;
 } path;
 
 /* Appends a name, after a dot unless it is the first. False after TN_ENOMEM. */
 static bool path_push(path *p, const char *name) {
     size_t n = strlen(name), dot = p->length > 0 && n > 0;
     int64_t wanted = (int64_t)(p->length + dot + n) + 1;
-    if (!tn__grow(&p->text, wanted, &p->room, 1, "module_each")) {
+    if (!tn__grow(&p->text, wanted, &p->capacity, 1, "module_each")) {
         return false;
     }
     if (dot) {

@@ -21,7 +21,7 @@ typedef struct average_item {
 
 struct tn_average {
     average_item *items;
-    int64_t room;
+    int64_t capacity;
     int count, lent; /* lent: how many scopes have the average in the model */
     double decay;    /* of an exponential one; below 0: all count alike */
     int64_t updates;
@@ -45,7 +45,7 @@ static tn_tensor *stored_now(const average_item *item) {
 static bool add_parameter(const tn_entry *entry, void *user) {
     tn_average *a = user;
     if (!tn_dtype_is_float(tn_dtype_of(entry->stored)) ||
-        !tn__grow(&a->items, a->count + 1, &a->room, sizeof(*a->items), "average")) {
+        !tn__grow(&a->items, a->count + 1, &a->capacity, sizeof(*a->items), "average")) {
         return !tn__pending();
     }
     TN_SCOPE;

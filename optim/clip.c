@@ -158,13 +158,13 @@ static void add_chain(levels *l, const tn_parts *parts) {
 
 /* False after raising. */
 static bool list_levels(levels *l, const gradient *grads, int n, const char *operation) {
-    size_t room = 1;
+    size_t count = 1;
     for (int i = 0; i < n; i++) {
         for (const tn_parts *p = grads[i].parts; p; p = p->next) {
-            room++;
+            count++;
         }
     }
-    *l = (levels){.at = tn__malloc_for(room * sizeof(*l->at), operation)};
+    *l = (levels){.at = tn__malloc_for(count * sizeof(*l->at), operation)};
     for (int i = 0; l->at && i < n; i++) {
         add_chain(l, grads[i].parts);
     }
@@ -251,12 +251,12 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
 typedef struct collection {
     gradient *grads;
     int count;
-    int64_t room;
+    int64_t capacity;
 } collection;
 
 static bool collect_gradient(const tn_entry *entry, void *user) {
     collection *c = user;
-    if (!tn__grow(&c->grads, c->count + 1, &c->room, sizeof(*c->grads), "clip_grad_norm")) {
+    if (!tn__grow(&c->grads, c->count + 1, &c->capacity, sizeof(*c->grads), "clip_grad_norm")) {
         return false;
     }
     c->grads[c->count++] = gradient_of(entry->stored, entry->parts);

@@ -52,9 +52,9 @@ static const tn_field sgd_fields[] = {
     {0},
 };
 
-static bool sgd_check(const void *options, char *text, size_t room) {
+static bool sgd_check(const void *options, char *text, size_t size) {
     const tn_sgd_options *o = options;
-    snprintf(text, room, "nesterov needs momentum (it is %g) and no dampening (it is %g)",
+    snprintf(text, size, "nesterov needs momentum (it is %g) and no dampening (it is %g)",
              o->momentum, o->dampening);
     return !o->nesterov || (o->momentum != 0.0 && o->dampening == 0.0);
 }

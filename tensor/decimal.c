@@ -10,9 +10,9 @@
 #include <stdlib.h>
 
 /* x to `digits` digits. The decimal point is whatever the locale says; only digits are read. */
-static tn__decimal rounded_decimal(double x, int digits, char *text, size_t room) {
+static tn__decimal rounded_decimal(double x, int digits, char *text, size_t size) {
     tn__decimal d = {.negative = signbit(x)};
-    snprintf(text, room, "%.*e", digits - 1, fabs(x));
+    snprintf(text, size, "%.*e", digits - 1, fabs(x));
     const char *c = text;
     for (; *c && *c != 'e'; c++) {
         if (*c >= '0' && *c <= '9' && d.digits < TN__MOST_DIGITS) {

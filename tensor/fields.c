@@ -102,9 +102,9 @@ tn_dims tn__field_sizes(const tn_field *f, const void *from) {
     return dims;
 }
 
-/* A value as text: `room` where it has to be made. */
+/* A value as text: `buffer` if it has to be made. */
 typedef struct shown {
-    char room[32 * TN_MAX_DIMS];
+    char buffer[32 * TN_MAX_DIMS];
     const char *text;
     bool number, zero; /* written without quotes; it is 0, false or "" */
 } shown;
@@ -118,8 +118,8 @@ static void show_whole(shown *s, const tn_field *f, int64_t number, bool prose) 
     for (; names && names[i] && i < number; i++) {
     }
     bool named = names && names[i] && i == number;
-    snprintf(s->room, sizeof(s->room), "%" PRId64, number);
-    s->text = named ? names[i] : s->room;
+    snprintf(s->buffer, sizeof(s->buffer), "%" PRId64, number);
+    s->text = named ? names[i] : s->buffer;
     s->number = !named || names == words;
     s->zero = number == 0;
 }
@@ -127,8 +127,8 @@ static void show_whole(shown *s, const tn_field *f, int64_t number, bool prose) 
 /* "2x1" */
 static void show_sizes(shown *s, tn_dims dims) {
     for (int i = 0, used = 0; i < dims.ndim; i++) {
-        used += snprintf(s->room + used, sizeof(s->room) - (size_t)used, "%s%" PRId64, i ? "x" : "",
-                         dims.size[i]);
+        used += snprintf(s->buffer + used, sizeof(s->buffer) - (size_t)used, "%s%" PRId64,
+                         i ? "x" : "", dims.size[i]);
     }
     s->number = dims.ndim == 1;
 }
@@ -137,8 +137,8 @@ static void show_sizes(shown *s, tn_dims dims) {
 static bool show_field(const tn_field *f, const void *from, bool prose, shown *s) {
     const char *at = (const char *)from + f->offset;
     int64_t number;
-    s->room[0] = 0;
-    s->text = s->room;
+    s->buffer[0] = 0;
+    s->text = s->buffer;
     s->number = s->zero = false;
     if (f->unless && *((const bool *)from + f->unless - 1)) {
         return false;
@@ -147,14 +147,14 @@ static bool show_field(const tn_field *f, const void *from, bool prose, shown *s
         show_whole(s, f, number, prose);
     } else if (f->kind == TN_FIELD_DOUBLE) {
         tn__number n = tn__number_of(*(const double *)at);
-        memcpy(s->room, n.text, sizeof(n.text));
+        memcpy(s->buffer, n.text, sizeof(n.text));
         s->number = isfinite(*(const double *)at);
         s->zero = *(const double *)at == 0;
     } else if (f->kind == TN_FIELD_DIMS || f->kind == TN_FIELD_INT64) {
         show_sizes(s, tn__field_sizes(f, from));
         return *s->text != 0;
     } else if (f->kind == TN_FIELD_UINT64) {
-        snprintf(s->room, sizeof(s->room), "%" PRIu64, *(const uint64_t *)at);
+        snprintf(s->buffer, sizeof(s->buffer), "%" PRIu64, *(const uint64_t *)at);
         s->number = true;
         s->zero = *(const uint64_t *)at == 0;
     } else {
@@ -210,30 +210,30 @@ static bool in_range(const tn_field *f, double number) {
     return f->most == f->least ? isfinite(number) : number >= f->least && number <= f->most;
 }
 
-void tn__field_range(const tn_field *f, char *text, size_t room) {
+void tn__field_range(const tn_field *f, char *text, size_t size) {
     double end = nextafter(f->most, INFINITY);
     bool open = end == floor(end) && f->most != floor(f->most);
     size_t used = 0;
-    for (int i = 0; f->names && f->names[i] && used < room; i++) {
+    for (int i = 0; f->names && f->names[i] && used < size; i++) {
         used +=
-            (size_t)snprintf(text + used, room - used, "%s%s", i ? ", " : "one of ", f->names[i]);
+            (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "one of ", f->names[i]);
     }
     if (f->names) {
         return;
     }
     if (f->most == f->least) {
-        snprintf(text, room, "%s", f->kind == TN_FIELD_BOOL ? "true or false" : "a number");
+        snprintf(text, size, "%s", f->kind == TN_FIELD_BOOL ? "true or false" : "a number");
     } else if (f->most >= DBL_MAX) {
-        snprintf(text, room, "at least %.10g", f->least);
+        snprintf(text, size, "at least %.10g", f->least);
     } else if (f->least <= -DBL_MAX) {
-        snprintf(text, room, "at most %.10g", f->most);
+        snprintf(text, size, "at most %.10g", f->most);
     } else {
-        snprintf(text, room, "%.10g to %s%.10g", f->least, open ? "below " : "",
+        snprintf(text, size, "%.10g to %s%.10g", f->least, open ? "below " : "",
                  open ? end : f->most);
     }
 }
 
-bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t room) {
+bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t size) {
     for (const tn_field *f = fields; f && f->name; f++) {
         int64_t whole;
         double number = tn__field_whole(f, at, &whole) ? (double)whole
@@ -243,7 +243,7 @@ bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t r
         if (!in_range(f, number)) {
             char range[128];
             tn__field_range(f, range, sizeof(range));
-            snprintf(text, room, "%s is %g (%s)", f->name, number, range);
+            snprintf(text, size, "%s is %g (%s)", f->name, number, range);
             return false;
         }
     }

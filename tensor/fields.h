@@ -48,9 +48,9 @@ void tn__digest_note(tn_digest *d, const char *text);
 
 /* Whether all numbers are in their ranges; otherwise text says which is not: "eps is -1 (at least
  * 0)". */
-TN_API bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t room);
+TN_API bool tn__fields_fit(const tn_field *fields, const void *at, char *text, size_t size);
 /* What the field may be: "0 to below 1", "one of gelu, relu". */
-TN_API void tn__field_range(const tn_field *f, char *text, size_t room);
+TN_API void tn__field_range(const tn_field *f, char *text, size_t size);
 
 /* Reads a value's text, JSON's or prose's, into the member of `at`: a number or a bool. False: it
  * is none, or out of range; *at may have changed. */

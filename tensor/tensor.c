@@ -145,7 +145,7 @@ tn_tensor *tn__new(tn_dims dims, tn_dtype dtype, tn_device device) {
 
 /* A view's elements must be inside the storage. */
 static bool view_fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset) {
-    int64_t last = offset, room = (int64_t)(t->storage->bytes / tn_dtype_size(t->dtype));
+    int64_t last = offset, count = (int64_t)(t->storage->bytes / tn_dtype_size(t->dtype));
     if (tn_dims_count(dims) < 0 || offset < 0) {
         return false;
     }
@@ -159,7 +159,7 @@ static bool view_fits(const tn_tensor *t, tn_dims dims, const int64_t *stride, i
             return false;
         }
     }
-    return last < room;
+    return last < count;
 }
 
 static tn_tensor *make_view(const tn_tensor *t, tn_dims dims, const int64_t *stride, int64_t offset,

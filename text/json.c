@@ -14,7 +14,7 @@ typedef struct reader {
      * place of what ended it; the last one may have none. */
     char *free;
     uint32_t count;
-    int64_t room;
+    int64_t capacity;
     int depth;
     bool any; /* zeros, -0 and deep nesting too */
 } reader;
@@ -51,7 +51,8 @@ static bool is_digit(char byte) {
 
 /* Appends a new value; false: no memory. */
 static bool new_value(reader *r, uint32_t *index) {
-    if (!tn__grow(&r->f->values, (int64_t)r->count + 1, &r->room, sizeof(*r->f->values), NULL)) {
+    if (!tn__grow(&r->f->values, (int64_t)r->count + 1, &r->capacity, sizeof(*r->f->values),
+                  NULL)) {
         return false;
     }
     *index = r->count++;

@@ -26,11 +26,11 @@ static char *put_quoted(char *to, const char *word) {
 }
 
 char *tn__shell_line(char *const *words, int count) {
-    size_t room = 1;
+    size_t size = 1;
     for (int i = 0; i < count; i++) {
-        room += 4 * strlen(words[i]) + 3;
+        size += 4 * strlen(words[i]) + 3;
     }
-    char *line = tn__malloc(room), *to = line;
+    char *line = tn__malloc(size), *to = line;
     for (int i = 0; line && i < count; i++) {
         if (i > 0) {
             *to++ = ' ';

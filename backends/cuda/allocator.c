@@ -322,7 +322,7 @@ void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *name) {
 }
 
 /* Says why no block in use begins here. */
-static bool report_foreign(tn__cuda_pool *pool, const char *memory, char *why, size_t room) {
+static bool report_foreign(tn__cuda_pool *pool, const char *memory, char *why, size_t size) {
     uintptr_t at = (uintptr_t)memory;
     const char *reason = "is not from this device's memory";
     for (segment *s = pool->segments; s; s = s->next) {
@@ -331,22 +331,22 @@ static bool report_foreign(tn__cuda_pool *pool, const char *memory, char *why, s
             reason = "is not in use: it was freed before, or is inside of a block";
         }
     }
-    snprintf(why, room, "free of %p, which %s", (const void *)memory, reason);
+    snprintf(why, size, "free of %p, which %s", (const void *)memory, reason);
     return false;
 }
 
-static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t room) {
+static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why, size_t size) {
     block *b = tree_at(&pool->used, is_guarded(pool) ? memory - GUARD : memory);
     if (!b) {
-        return report_foreign(pool, memory, why, room);
+        return report_foreign(pool, memory, why, size);
     }
     int64_t at = 0;
     bool broken = is_guarded(pool) && guard_broken(pool, b, &at);
     if (broken) {
-        snprintf(why, room, "byte %lld of a block of %zu bytes at %p (%s) was written to",
+        snprintf(why, size, "byte %lld of a block of %zu bytes at %p (%s) was written to",
                  (long long)at, b->asked, (void *)memory, pool->tags[b->tag].name);
     } else if (b->asked != bytes) {
-        snprintf(why, room, "free of %zu bytes at %p, where %zu bytes were allocated (%s)", bytes,
+        snprintf(why, size, "free of %zu bytes at %p, where %zu bytes were allocated (%s)", bytes,
                  (void *)memory, b->asked, pool->tags[b->tag].name);
     }
     bool well = !broken && b->asked == bytes;
@@ -362,12 +362,12 @@ static bool pool_give(tn__cuda_pool *pool, char *memory, size_t bytes, char *why
     return well;
 }
 
-bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t room) {
+bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t size) {
     if (!memory) {
         return true;
     }
     pthread_mutex_lock(&pool->lock);
-    bool well = pool_give(pool, memory, bytes, why, room);
+    bool well = pool_give(pool, memory, bytes, why, size);
     pthread_mutex_unlock(&pool->lock);
     return well;
 }
@@ -437,43 +437,43 @@ tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool) {
 
 /* As snprintf, appending: `length` is that of the whole text if it fitted. */
 static void TN_PRINTF(4, 5)
-    text_add(char *text, size_t room, int *length, const char *format, ...) {
+    text_add(char *text, size_t size, int *length, const char *format, ...) {
     va_list list;
     va_start(list, format);
-    size_t used = (size_t)*length < room ? (size_t)*length : room;
-    *length += vsnprintf(room ? text + used : NULL, room - used, format, list);
+    size_t used = (size_t)*length < size ? (size_t)*length : size;
+    *length += vsnprintf(size ? text + used : NULL, size - used, format, list);
     va_end(list);
 }
 
 /* "1.5 GiB": one number of at most 4 digits and its unit. */
-static void add_bytes(char *text, size_t room, int *length, int64_t bytes) {
+static void add_bytes(char *text, size_t size, int *length, int64_t bytes) {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;
     int unit = 0;
     for (; unit < 4 && value >= KIB; unit++) {
         value /= KIB;
     }
-    text_add(text, room, length, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
+    text_add(text, size, length, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
 }
 
-int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t room) {
+int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t size) {
     int length = 0;
     pthread_mutex_lock(&pool->lock);
     const tn_memory_stats *s = &pool->stats;
     tn__cuda_pool_shape shape = pool_inspect(pool);
-    add_bytes(text, room, &length, s->allocated);
-    text_add(text, room, &length, " in use, at most ");
-    add_bytes(text, room, &length, s->peak);
-    text_add(text, room, &length, "; ");
-    add_bytes(text, room, &length, s->reserved);
-    text_add(text, room, &length, " reserved; ");
-    add_bytes(text, room, &length, shape.free_bytes);
-    text_add(text, room, &length, " of it free in %lld block%s, the largest ",
+    add_bytes(text, size, &length, s->allocated);
+    text_add(text, size, &length, " in use, at most ");
+    add_bytes(text, size, &length, s->peak);
+    text_add(text, size, &length, "; ");
+    add_bytes(text, size, &length, s->reserved);
+    text_add(text, size, &length, " reserved; ");
+    add_bytes(text, size, &length, shape.free_bytes);
+    text_add(text, size, &length, " of it free in %lld block%s, the largest ",
              (long long)shape.free_blocks, shape.free_blocks == 1 ? "" : "s");
-    add_bytes(text, room, &length, shape.largest_free);
+    add_bytes(text, size, &length, shape.largest_free);
     for (int i = 0; i < TAGS && pool->tags[i].name; i++) {
-        text_add(text, room, &length, "%s%s ", i == 0 ? "; " : ", ", pool->tags[i].name);
-        add_bytes(text, room, &length, pool->tags[i].now);
+        text_add(text, size, &length, "%s%s ", i == 0 ? "; " : ", ", pool->tags[i].name);
+        add_bytes(text, size, &length, pool->tags[i].now);
     }
     pthread_mutex_unlock(&pool->lock);
     return length;

@@ -47,10 +47,10 @@ void tn__cuda_pool_free(tn__cuda_pool *pool);
  * returned. `tag` is static text. */
 void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *tag);
 
-/* `bytes` as taken; NULL memory is fine. false, with the reason in why[room]: the address is not
+/* `bytes` as taken; NULL memory is fine. false, with the reason in why[size]: the address is not
  * one that is in use (nothing happens), was taken with another size, or its guards were written to
  * (it is freed). */
-bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t room);
+bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t size);
 
 /* Returns the segments that have no block in use. */
 void tn__cuda_pool_trim(tn__cuda_pool *pool);
@@ -69,7 +69,7 @@ typedef struct tn__cuda_pool_shape {
 tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool);
 
 /* All of this in words, for the message of an allocation that failed. As snprintf. */
-int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t room);
+int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t size);
 
 #ifdef __cplusplus
 }

@@ -286,20 +286,20 @@ static void memory_trim(int index) {
     }
 }
 
-static int memory_text(int index, char *text, size_t room) {
+static int memory_text(int index, char *text, size_t size) {
     if (!pool_at(index) && !tn__cuda_device_at(index)) {
-        return snprintf(text, room, "%s", tn__cuda_reason());
+        return snprintf(text, size, "%s", tn__cuda_reason());
     }
     size_t idle = 0, all = 0;
     int previous = tn__cuda_enter(index);
     tn_status status = tn__cuda_check(cudaMemGetInfo(&idle, &all), "the device's memory");
     tn__cuda_leave(previous);
     if (status != TN_OK) { /* a device that has failed has no memory either */
-        return snprintf(text, room, "%s", tn__cuda_reason());
+        return snprintf(text, size, "%s", tn__cuda_reason());
     }
-    int length = tn__cuda_pool_text(pool_at(index), text, room);
-    size_t used = (size_t)length < room ? (size_t)length : room;
-    return length + snprintf(room ? text + used : NULL, room - used,
+    int length = tn__cuda_pool_text(pool_at(index), text, size);
+    size_t used = (size_t)length < size ? (size_t)length : size;
+    return length + snprintf(size ? text + used : NULL, size - used,
                              "; the device has %.1f MiB left of %.1f", (double)idle / (1 << 20),
                              (double)all / (1 << 20));
 }
@@ -310,13 +310,13 @@ static tn_status device_synchronize(int index) {
 }
 
 /* ", cuDNN 9.19.0", or that there is none and why. */
-static int library_text(char *text, size_t room, const char *name, const char *version,
+static int library_text(char *text, size_t size, const char *name, const char *version,
                         const char *(*why)(void)) {
-    return version ? snprintf(text, room, ", %s %s", name, version)
-                   : snprintf(text, room, ", no %s (%s)", name, why());
+    return version ? snprintf(text, size, ", %s %s", name, version)
+                   : snprintf(text, size, ", no %s (%s)", name, why());
 }
 
-static int plugin_versions(char *text, size_t room) {
+static int plugin_versions(char *text, size_t size) {
     int runtime = 0, driver = 0;
     size_t blas = cublasLtGetVersion();
     (void)cudaRuntimeGetVersion(&runtime);
@@ -335,7 +335,7 @@ static int plugin_versions(char *text, size_t room) {
         library_text(own + length, sizeof(own) - (size_t)length, "NCCL", tn__nccl_version(),
                      tn__nccl_why);
     }
-    return snprintf(text, room, "%s", own);
+    return snprintf(text, size, "%s", own);
 }
 
 /* How many devices; 0 with the driver's words in table_why. */

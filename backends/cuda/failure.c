@@ -38,22 +38,22 @@ static int name_length(const char **launched) {
 }
 
 /* " (noticed late; the last kernels were a, b; TERN_SYNC=1 finds the call)" */
-static void late_text(tn__cuda_own *own, char *text, size_t room) {
+static void late_text(tn__cuda_own *own, char *text, size_t size) {
     unsigned launches = atomic_load(&own->launches);
     unsigned first = launches > TN__CUDA_NAMES ? launches - TN__CUDA_NAMES : 0;
-    size_t used = (size_t)snprintf(text, room, " (noticed late; the last kernels were ");
+    size_t used = (size_t)snprintf(text, size, " (noticed late; the last kernels were ");
     if (first == launches) {
-        used = (size_t)snprintf(text, room, " (noticed late; no kernel ran; ");
+        used = (size_t)snprintf(text, size, " (noticed late; no kernel ran; ");
     }
-    for (unsigned i = first; i < launches && used < room; i++) {
+    for (unsigned i = first; i < launches && used < size; i++) {
         const char *name = atomic_load(&own->kernel[i % TN__CUDA_NAMES]);
         name = name ? name : "?";
         int length = name_length(&name);
-        used += (size_t)snprintf(text + used, room - used, "%.*s%s", length, name,
+        used += (size_t)snprintf(text + used, size - used, "%.*s%s", length, name,
                                  i + 1 < launches ? ", " : "; ");
     }
-    if (used < room) {
-        snprintf(text + used, room - used, "TERN_SYNC=1 finds the call)");
+    if (used < size) {
+        snprintf(text + used, size - used, "TERN_SYNC=1 finds the call)");
     }
 }
 
