@@ -1,6 +1,6 @@
 /* What writes operations down as they run: a trace of a forward, for a file that says the same in
  * another library's words (io/onnx/onnx.c). A tracer is one thread's, and sees each call of
- * tn_apply behind its shape rule, views included, recorded or not.
+ * tn_apply after its shape rule, views included, recorded or not.
  *
  * A call whose operation it has no word for can be opened: its composition runs instead, and the
  * calls in that are seen.

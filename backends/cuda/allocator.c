@@ -86,11 +86,11 @@ static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
                     .bytes = b->bytes - bytes,
                     .home = b->home,
                     .before = b,
-                    .behind = b->behind};
-    if (rest->behind) {
-        rest->behind->before = rest;
+                    .after = b->after};
+    if (rest->after) {
+        rest->after->before = rest;
     }
-    b->behind = rest;
+    b->after = rest;
     b->bytes = bytes;
     put_free(pool, rest);
 }
@@ -98,9 +98,9 @@ static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
 /* Merges `b` and the free block `next` after it. Neither is in a tree. */
 static block *block_join(block *b, block *next) {
     b->bytes += next->bytes;
-    b->behind = next->behind;
-    if (b->behind) {
-        b->behind->before = b;
+    b->after = next->after;
+    if (b->after) {
+        b->after->before = b;
     }
     free(next);
     return b;
@@ -108,10 +108,10 @@ static block *block_join(block *b, block *next) {
 
 /* Makes a block free that is in no tree. */
 static void block_release(tn__cuda_pool *pool, block *b) {
-    block *before = b->before, *behind = b->behind;
-    if (behind && !behind->used) {
-        tree_remove(free_tree(pool, behind), behind);
-        b = block_join(b, behind);
+    block *before = b->before, *after = b->after;
+    if (after && !after->used) {
+        tree_remove(free_tree(pool, after), after);
+        b = block_join(b, after);
     }
     if (before && !before->used) {
         tree_remove(free_tree(pool, before), before);
@@ -171,7 +171,7 @@ static void segment_free(tn__cuda_pool *pool, segment *s) {
 static void pool_trim(tn__cuda_pool *pool) {
     for (segment *s = pool->segments, *next; s; s = next) {
         next = s->next;
-        if (!s->first->used && !s->first->behind) {
+        if (!s->first->used && !s->first->after) {
             tree_remove(free_tree(pool, s->first), s->first);
             segment_free(pool, s);
         }
@@ -199,7 +199,7 @@ static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
 /* ---- Guards ---------------------------------------------------------------------------------- */
 
 /* What follows the caller's bytes: at least GUARD. */
-static size_t guard_behind(size_t asked) {
+static size_t guard_after(size_t asked) {
     return round_up(asked, ALIGN) - asked + GUARD;
 }
 
@@ -208,7 +208,7 @@ static void guard_set(tn__cuda_pool *pool, const block *b) {
     char *memory = b->address + GUARD;
     s->fill(s->user, b->address, GUARD_BYTE, GUARD);
     s->fill(s->user, memory, NEW_BYTE, b->asked);
-    s->fill(s->user, memory + b->asked, GUARD_BYTE, guard_behind(b->asked));
+    s->fill(s->user, memory + b->asked, GUARD_BYTE, guard_after(b->asked));
 }
 
 /* The first changed byte of a guard, or -1. What cannot be read counts as whole. */
@@ -228,9 +228,9 @@ static int guard_changed(tn__cuda_pool *pool, const char *guard, size_t bytes) {
 /* Whether a guard was written to: at which byte, counted from the caller's first one. */
 static bool guard_broken(tn__cuda_pool *pool, const block *b, int64_t *at) {
     int before = guard_changed(pool, b->address, GUARD);
-    int behind = guard_changed(pool, b->address + GUARD + b->asked, guard_behind(b->asked));
-    *at = before >= 0 ? before - GUARD : (int64_t)b->asked + behind;
-    return before >= 0 || behind >= 0;
+    int after = guard_changed(pool, b->address + GUARD + b->asked, guard_after(b->asked));
+    *at = before >= 0 ? before - GUARD : (int64_t)b->asked + after;
+    return before >= 0 || after >= 0;
 }
 
 /* ---- Statistics ------------------------------------------------------------------------------ */
@@ -276,8 +276,8 @@ void tn__cuda_pool_free(tn__cuda_pool *pool) {
     }
     for (segment *s = pool->segments, *next; s; s = next) {
         next = s->next;
-        while (s->first->behind) {
-            block_join(s->first, s->first->behind);
+        while (s->first->after) {
+            block_join(s->first, s->first->after);
         }
         segment_free(pool, s);
     }
@@ -414,7 +414,7 @@ static tn__cuda_pool_shape pool_inspect(const tn__cuda_pool *pool) {
     tn__cuda_pool_shape shape = {.segments = 0};
     for (const segment *s = pool->segments; s; s = s->next) {
         shape.segments++;
-        for (const block *b = s->first; b; b = b->behind) {
+        for (const block *b = s->first; b; b = b->after) {
             int64_t bytes = b->used ? 0 : (int64_t)b->bytes;
             shape.used_blocks += b->used;
             shape.free_blocks += !b->used;

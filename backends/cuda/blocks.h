@@ -18,8 +18,8 @@ struct block {
     int tag;
     bool used;
     segment *home;
-    block *before, *behind; /* neighbours in the segment */
-    block *left, *right;    /* in a tree */
+    block *before, *after; /* neighbours in the segment */
+    block *left, *right;   /* in a tree */
     uint64_t priority;
 };
 

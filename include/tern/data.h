@@ -277,7 +277,7 @@ typedef struct tn_corpus tn_corpus;
 typedef struct tn_corpus_options {
     const char *key; /* "text": of JSON lines, whose text is the document */
     bool pairs;      /* false; true: all files are JSON lines {"prompt": …, "completion": …} */
-    /* NULL: a plain text is one document. Otherwise what stands between documents in it
+    /* NULL: a plain text is one document. Otherwise what separates documents in it
      * ("<|endoftext|>", "\n\n"), 1024 bytes at most; it and white space around it is no part of
      * them. */
     const char *split;
@@ -462,8 +462,8 @@ TN_API bool tn_loader_next(tn_loader *l, tn_batch *batch);
 
 /* The place of the next batch to come. When that is the end of a pass, index is tn_loader_batches
  * and epoch the pass's last; after the false that tells it, (the next epoch, 0). Setting it drops
- * what was prefetched; the pass that has this epoch (0 … epochs-1, epochs … 2 epochs-1, …) goes on.
- * TN_EINDEX outside. */
+ * what was prefetched; the pass that has this epoch (0 … epochs-1, epochs … 2 epochs-1, …)
+ * continues. TN_EINDEX outside. */
 typedef struct tn_loader_place {
     int64_t epoch, index;
 } tn_loader_place;

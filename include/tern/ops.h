@@ -362,7 +362,7 @@ TN_API tn_tensor *tn_log_softmax(tn_tensor *x, int dim);
 TN_API tn_tensor *tn_layer_norm_op(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps);
 
 /* layer_norm(a + b), and the sum itself in *sum (unless NULL): a residual connection and the norm
- * behind it, in one kernel where the device has one. a and b have one shape. */
+ * after it, in one kernel where the device has one. a and b have one shape. */
 TN_API tn_tensor *tn_add_layer_norm(tn_tensor *a, tn_tensor *b, tn_tensor *weight, tn_tensor *bias,
                                     double eps, tn_tensor **sum);
 

@@ -7,8 +7,8 @@
  *     tn_dist_finish();
  *
  * DDP hangs on a module and keeps the gradients of all ranks equal; FSDP cuts the module itself, so
- * that each rank has 1/N of it. Beside them stands what such a loop needs: a rank's share of the
- * data, checkpoints, learning rates for N ranks.
+ * that each rank has 1/N of it. It also has what such a loop needs: a rank's share of the data,
+ * checkpoints, learning rates for N ranks.
  *
  * Read next: docs/distributed.md, distributed/parallel/README.md.
  */

@@ -70,10 +70,10 @@ typedef struct tn_ids {
 } tn_ids;
 TN_API void tn_ids_free(tn_ids *ids); /* leaves zeros */
 
-/* Appends the ids of text[0 … bytes) to out. `special`: where the text of a special token stands in
+/* Appends the ids of text[0 … bytes) to out. `special`: where the text of a special token occurs in
  * it (the longest, where several would fit) it becomes that token; otherwise it is text like any
- * other, as what strangers wrote must be. After an error `out` holds what it held:
- * TN_EVALUE (a byte for which the vocabulary has no token; a piece beyond 2 GiB), TN_ENOMEM. */
+ * other, as what strangers wrote must be. After an error `out` holds what it held: TN_EVALUE (a
+ * byte for which the vocabulary has no token; a piece beyond 2 GiB), TN_ENOMEM. */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes,
                                      bool special, tn_ids *out);
 
@@ -134,12 +134,12 @@ TN_API tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
 
 /* How far tn_tokens_make is, and in the end what it has made. */
 typedef struct tn_tokens_made {
-    int64_t files, bytes, read; /* of the texts; bytes in the files */
-    int64_t text;               /* bytes of text */
-    int64_t with_end;           /* texts in which the end's text stands, as text like any other */
-    int64_t documents;          /* or pairs */
-    int64_t longest;            /* pair, in tokens */
-    int64_t train, val;         /* tokens, those between documents among them */
+    int64_t files, bytes, read;       /* of the texts; bytes in the files */
+    int64_t text;                     /* bytes of text */
+    int64_t with_end;                 /* texts in which the end's text occurs, as ordinary text */
+    int64_t documents;                /* or pairs */
+    int64_t longest;                  /* pair, in tokens */
+    int64_t train, val;               /* tokens, those between documents among them */
     int64_t train_shards, val_shards; /* known at the end */
 } tn_tokens_made;
 

@@ -13,7 +13,7 @@
  *     return tn_run_end(run);
  *
  * A run continues where it was stopped or killed, is not overwritten by mistake, and keeps what was
- * measured, as numbers and as a picture. What it is made of stands alone too: a progress line, the
+ * measured, as numbers and as a picture. Its parts can be used alone too: a progress line, the
  * history of a run, curves, stopping when asked to. examples/11_gpt2.c uses it all.
  *
  * Read next: train/run.c.

@@ -150,7 +150,7 @@ bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out) {
     }
     if (x.ndim != args->spatial + 2 || !tn_dims_equal(x, tn__pool_dims(x, args->spatial, in))) {
         return tn_op_fail(
-            c, TN_ESHAPE, "x is %s but the sizes behind (N, C) must be %s", tn_shape_text(c->in[0]),
+            c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s", tn_shape_text(c->in[0]),
             tn__dims_text(tn_dims_from(args->spatial, in + POOL_SPATIAL - args->spatial)));
     }
     return tn_op_out(c, tn__pool_dims(x, args->spatial, out), tn_dtype_of(c->in[0]));

@@ -25,7 +25,7 @@ static bool unfold_shape(tn_op_call *c) {
         return false;
     }
     if (x.ndim != 4 || !tn_dims_equal(x, tn__unfold_picture(x, a, x.size[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but the sizes behind (N, C) must be %s",
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s",
                           tn_shape_text(c->in[0]), tn__dims_text(tn_dims_from(2, a->in + 1)));
     }
     return tn_op_out(c, tn__unfold_patches(x, a, x.size[1]), tn_dtype_of(c->in[0]));

@@ -100,7 +100,7 @@ static void cumprod_back_piece(const void *user, int64_t first, int64_t end) {
     int64_t length = b->x.length;
     for (int64_t i = first; i < end; i++) {
         int64_t x = tn__line_at(&b->x, i), dy = tn__line_at(&b->dy, i), dx = tn__line_at(&b->dx, i);
-        double *before = b->before + i * length, product = 1.0, behind = 0.0;
+        double *before = b->before + i * length, product = 1.0, after = 0.0;
         for (int64_t n = 0; n < length; n++) {
             int64_t k = b->reverse ? length - 1 - n : n;
             before[n] = product;
@@ -108,9 +108,9 @@ static void cumprod_back_piece(const void *user, int64_t first, int64_t end) {
         }
         for (int64_t n = length - 1; n >= 0; n--) {
             int64_t k = b->reverse ? length - 1 - n : n;
-            behind += tn__host_load(b->dy.data, b->dy.dtype, dy + k * b->dy.step);
-            tn__host_store(b->dx.data, b->dx.dtype, dx + k * b->dx.step, before[n] * behind);
-            behind *= tn__host_load(b->x.data, b->x.dtype, x + k * b->x.step);
+            after += tn__host_load(b->dy.data, b->dy.dtype, dy + k * b->dy.step);
+            tn__host_store(b->dx.data, b->dx.dtype, dx + k * b->dx.step, before[n] * after);
+            after *= tn__host_load(b->x.data, b->x.dtype, x + k * b->x.step);
         }
     }
 }
@@ -144,10 +144,10 @@ static void cumprod_backward(tn_op_grad *g) {
     tn_tensor *wide = tn_cast(x, TN_F64);
     tn_tensor *before = tn__cumulative_apply(
         &tn__op_cumprod, tn__shift(wide, args->dim, args->reverse, 1.0), args->dim, args->reverse);
-    tn_tensor *behind =
+    tn_tensor *after =
         tn__linear_scan(tn_cast(dy, TN_F64), tn__shift(wide, args->dim, !args->reverse, 0.0),
                         args->dim, !args->reverse);
-    tn_op_give(g, 0, tn_cast(tn_mul(before, behind), tn_dtype_of(x)));
+    tn_op_give(g, 0, tn_cast(tn_mul(before, after), tn_dtype_of(x)));
 }
 
 /* With zeros too: none, one, two and more in a line. */

@@ -16,15 +16,14 @@ bool tn__pad_shape(tn_op_call *c) {
                           tn_shape_text(x), args->pads.ndim);
     }
     for (int i = 0; i < args->pads.ndim / 2; i++) {
-        int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
+        int64_t before = args->pads.size[2 * i], after = args->pads.size[2 * i + 1];
         int64_t *size = &y.size[y.ndim - 1 - i], was = *size;
-        bool fits = before >= -was && behind >= -was &&
-                    !__builtin_add_overflow(was, before, size) &&
-                    !__builtin_add_overflow(*size, behind, size);
+        bool fits = before >= -was && after >= -was && !__builtin_add_overflow(was, before, size) &&
+                    !__builtin_add_overflow(*size, after, size);
         if (!fits || *size < 0) {
             return tn_op_fail(
                 c, TN_EVALUE, "x is %s: dimension %d cannot have pads of %lld and %lld",
-                tn_shape_text(x), y.ndim - 1 - i, (long long)before, (long long)behind);
+                tn_shape_text(x), y.ndim - 1 - i, (long long)before, (long long)after);
         }
     }
     return tn_op_out(c, y, x->dtype);
@@ -48,8 +47,8 @@ static tn_status pad_forward(const tn_op_call *c) {
     tn_desc x = *c->x[0], y = *c->y[0];
     for (int i = 0; i < args->pads.ndim / 2; i++) {
         int dim = x.ndim - 1 - i;
-        int64_t before = args->pads.size[2 * i], behind = args->pads.size[2 * i + 1];
-        int64_t length = x.size[dim] - positive_part(-before) - positive_part(-behind);
+        int64_t before = args->pads.size[2 * i], after = args->pads.size[2 * i + 1];
+        int64_t length = x.size[dim] - positive_part(-before) - positive_part(-after);
         length = positive_part(length);
         x = tn__desc_slice(&x, dim, positive_part(-before), length, 1);
         y = tn__desc_slice(&y, dim, positive_part(before), length, 1);

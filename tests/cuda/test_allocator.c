@@ -99,11 +99,11 @@ static void check_inside(tn__cuda_pool *pool) {
     int used = 0, unused = 0;
     for (segment *s = pool->segments; s; s = s->next) {
         size_t bytes = 0;
-        for (block *b = s->first; b; b = b->behind) {
+        for (block *b = s->first; b; b = b->after) {
             assert_ptr_equal(b->address, s->first->address + bytes);
             assert_ptr_equal(b->home, s);
-            assert_true(!b->behind || b->behind->before == b);
-            assert_false(b->behind && !b->used && !b->behind->used); /* they were to be joined */
+            assert_true(!b->after || b->after->before == b);
+            assert_false(b->after && !b->used && !b->after->used); /* they were to be joined */
             bytes += b->bytes;
             used += b->used;
             unused += !b->used;
@@ -123,7 +123,7 @@ static const char *best_slowly(const tn__cuda_pool *pool, size_t bytes) {
     size_t wanted = round_up(bytes, ALIGN);
     const block *best = NULL;
     for (const segment *s = pool->segments; s; s = s->next) {
-        for (const block *b = s->first; b && s->large == (wanted > SMALL); b = b->behind) {
+        for (const block *b = s->first; b && s->large == (wanted > SMALL); b = b->after) {
             bool fits = !b->used && b->bytes >= wanted;
             bool better = !best || b->bytes < best->bytes ||
                           (b->bytes == best->bytes && b->address < best->address);

@@ -92,7 +92,7 @@ static void windows(void **state) {
     refused(tn_max_pool2d_op(whole, TN_DIMS(2), o), TN_EDTYPE, "max_pool: the dtype of x is i64");
     refused(tn_avg_pool2d_op(whole, TN_DIMS(2), o), TN_EDTYPE, "avg_pool: the dtype of x is i64");
     refused(apply_as_first("max_pool", F(2, 3)), TN_ESHAPE,
-            "max_pool: x is [2, 3] but the sizes behind (N, C) must be [");
+            "max_pool: x is [2, 3] but the sizes after (N, C) must be [");
     refused(apply_as_first("avg_pool", F(2, 3)), TN_ESHAPE, "avg_pool: x is [2, 3] but");
     refused(apply_as_first("avg_unpool", I(2, 3)), TN_EDTYPE, "avg_unpool: the dtype of x is i64");
     refused(apply_as_first("avg_unpool", F(2, 3)), TN_ESHAPE, "avg_unpool: x is [2, 3] but");

@@ -222,8 +222,8 @@ typedef struct tn_sgd_step {
 } tn_sgd_step;
 
 /* A layer of a recurrent net in one direction: T times of B rows of H units. w (G H, H) and b (G H,
- * or NULL) are the recurrent weights of G gates, one behind another. With p the gates' shares of
- * the input, a = p + w h + b, h and c the state before and h' and c' that after:
+ * or NULL) are the recurrent weights of G gates, one after another. With p the gates' shares of the
+ * input, a = p + w h + b, h and c the state before and h' and c' that after:
  *
  *     TANH, RELU  G 1   h' = f(a)                                              kept: h'
  *     GRU         G 3   r = s(a0), z = s(a1), m = w2 h + b2, n = tanh(p2 + r m),
