@@ -292,7 +292,7 @@ static bool run_shaped(tn_op_call *c, bool *taken) {
         return false;
     }
     *taken = c->record;
-    if (c->record && !tn__record(c, c->op->saves)) {
+    if (c->record && !tn__node_record(c, c->op->saves)) {
         return false;
     }
     for (int i = results; i < c->outputs; i++) {

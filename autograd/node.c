@@ -80,7 +80,7 @@ static uint32_t needed_saves(const tn_op_call *c, uint32_t saves) {
     return saves;
 }
 
-bool tn__record(tn_op_call *c, uint32_t saves) {
+bool tn__node_record(tn_op_call *c, uint32_t saves) {
     saves = needed_saves(c, saves);
     int count = 0;
     for (int i = 0; i < c->inputs; i++) {

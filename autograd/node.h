@@ -47,7 +47,7 @@ struct tn_node {
 
 /* Records the call: c's outputs get the node, what op->saves names is saved. Takes over what args
  * own. False after TN_ENOMEM (and then args are finished). */
-bool tn__record(tn_op_call *c, uint32_t saves);
+bool tn__node_record(tn_op_call *c, uint32_t saves);
 
 /* A node without outputs yet, one reference. NULL after TN_ENOMEM, with args finished. */
 tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, int n, int outputs,

@@ -44,7 +44,7 @@ static void classes_free(classes *c) {
 }
 
 /* Its number, a new one when there was none; -1 after raising. */
-static int64_t class_number(classes *c, const tn__lines *l, const char *text, size_t bytes) {
+static int64_t class_number(classes *c, const tn__text_lines *l, const char *text, size_t bytes) {
     const tn__text_entry *found = tn__text_find(&c->table, text, bytes);
     if (found) {
         return found->value;

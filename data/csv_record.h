@@ -6,7 +6,7 @@
 #include "data/lines.h"
 
 typedef struct tn__csv {
-    tn__lines lines;
+    tn__text_lines lines;
     char delimiter;
     int64_t line; /* where the record begins, from 1 */
     char *text;   /* its fields without quotes, a 0 after each */

@@ -24,7 +24,7 @@ typedef struct libsvm {
 } libsvm;
 
 typedef struct reading {
-    tn__lines lines;
+    tn__text_lines lines;
     libsvm *d;
     int64_t features, rows, count; /* count: numbers so far */
     int64_t labels_room, begins_room, places_room, numbers_room;

@@ -12,7 +12,7 @@ enum { READ_AT_ONCE = 1 << 16 };
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
 /* Reads at least one byte more, unless the file is at its end. False after raising. */
-static bool read_on(tn__lines *l) {
+static bool read_on(tn__text_lines *l) {
     if (l->begin > 0) {
         memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
         l->end -= l->begin;
@@ -42,9 +42,9 @@ static bool check_kind(const tn__stream *s) {
     return false;
 }
 
-bool tn__lines_open(tn__lines *l, const char *path, const char *operation) {
+bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) {
     static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some programs put */
-    *l = (tn__lines){.stream.file.fd = -1};
+    *l = (tn__text_lines){.stream.file.fd = -1};
     if (!tn__stream_open(&l->stream, path, operation)) {
         return false;
     }
@@ -59,7 +59,7 @@ bool tn__lines_open(tn__lines *l, const char *path, const char *operation) {
 
 /* Bytes of the next line, its "\n" left out; all that are left where there is none. -1 after
  * raising. */
-static int64_t find_end(tn__lines *l) {
+static int64_t find_end(tn__text_lines *l) {
     for (size_t seen = 0;;) {
         const char *from = l->buffer + l->begin;
         const char *found = memchr(from + seen, '\n', l->end - l->begin - seen);
@@ -78,7 +78,7 @@ static int64_t find_end(tn__lines *l) {
     }
 }
 
-char *tn__lines_next(tn__lines *l, size_t *bytes) {
+char *tn__lines_next(tn__text_lines *l, size_t *bytes) {
     if (l->all_read && l->begin == l->end) {
         return NULL;
     }
@@ -102,7 +102,7 @@ char *tn__lines_next(tn__lines *l, size_t *bytes) {
     return line;
 }
 
-void tn__lines_close(tn__lines *l) {
+void tn__lines_close(tn__text_lines *l) {
     free(l->buffer);
     l->buffer = NULL;
     tn__stream_close(&l->stream);

@@ -7,24 +7,24 @@
 
 enum { TN__LONGEST_LINE = 64 << 20 };
 
-typedef struct tn__lines {
+typedef struct tn__text_lines {
     tn__stream stream;
     char *buffer;
     int64_t room;      /* of the buffer */
     size_t begin, end; /* buffer[begin … end): read and not given yet */
     bool all_read;     /* nothing follows in the file */
     int64_t number;    /* of the last line that was given, from 1 */
-} tn__lines;
+} tn__text_lines;
 
 /* False after raising; TN_EFORMAT if it is not text. */
-bool tn__lines_open(tn__lines *l, const char *path, const char *operation);
+bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation);
 
 /* The next line without its end ("\n" or "\r\n"), a 0 after it; a byte order mark at the file's
  * beginning is skipped. Lent until the next call, and may be written to. NULL at the end, and after
  * raising: TN_EFORMAT for bytes of number 0 and lines of more than 64 MiB. */
-char *tn__lines_next(tn__lines *l, size_t *bytes);
+char *tn__lines_next(tn__text_lines *l, size_t *bytes);
 
-void tn__lines_close(tn__lines *l); /* one that is not open, too */
+void tn__lines_close(tn__text_lines *l); /* one that is not open, too */
 
 /* text[0 … bytes) is a decimal number, "-1.5e3" or "inf" but not "nan", with a 0 after it. Between
  * tn__plain_numbers_begin and its end. */

@@ -7,7 +7,7 @@
 # called, `finish` what comes back. tests/check_tour.py runs this file.
 
 set breakpoint pending on
-# Without debug information tn__record would be taken for a name in Ada.
+# Without debug information tn__node_record would be taken for a name in Ada.
 set print demangle off
 set environment TERN_CPU plain
 
@@ -39,7 +39,7 @@ commands
   enable 5
 end
 
-break tn__record
+break tn__node_record
 commands
   printf "\nStop 5: a node is recorded\n"
   disable 5

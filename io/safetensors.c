@@ -615,7 +615,7 @@ bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, cons
     size_t size = tn_dtype_size((tn_dtype)entry_find(f, name)->dtype);
     bool read = true;
     for (int64_t here = 0; read && here < l->length;) {
-        tn__run run = tn__layout_run(l, here);
+        tn__layout_span run = tn__layout_run(l, here);
         read = tn__safetensors_read(f, name, (size_t)run.whole * size,
                                     (char *)to + (size_t)here * size, (size_t)run.length * size);
         here += run.length;

@@ -82,27 +82,27 @@ bool tn__layout_equal(const tn_layout *a, const tn_layout *b) {
            a->length == b->length;
 }
 
-tn__run tn__layout_run(const tn_layout *l, int64_t here) {
+tn__layout_span tn__layout_run(const tn_layout *l, int64_t here) {
     int64_t at = l->start + here; /* in the block */
     if (l->dim < 0) {
-        return (tn__run){.whole = at, .here = here, .length = l->length - here};
+        return (tn__layout_span){.whole = at, .here = here, .length = l->length - here};
     }
     tn__slice slice = tn__layout_slice(l);
     int64_t inner = count_between(&l->whole, l->dim + 1, l->whole.ndim);
     int64_t piece = l->whole.size[l->dim] / l->pieces * inner, band = slice.count * inner;
     if (band == 0) { /* a slice of nothing */
-        return (tn__run){.whole = at, .here = here};
+        return (tn__layout_span){.whole = at, .here = here};
     }
     int64_t left = band - at % band, rest = l->length - here;
-    return (tn__run){.whole = at / band * piece + slice.first * inner + at % band,
-                     .here = here,
-                     .length = left < rest ? left : rest};
+    return (tn__layout_span){.whole = at / band * piece + slice.first * inner + at % band,
+                             .here = here,
+                             .length = left < rest ? left : rest};
 }
 
 bool tn__layouts_next(const tn_layout *a, const tn_layout *b, tn__common *c) {
     int64_t i = c->a + c->length, k = c->b + c->length;
     while (i < a->length && k < b->length) {
-        tn__run x = tn__layout_run(a, i), y = tn__layout_run(b, k);
+        tn__layout_span x = tn__layout_run(a, i), y = tn__layout_run(b, k);
         int64_t x_end = x.whole + x.length, y_end = y.whole + y.length;
         int64_t begin = x.whole > y.whole ? x.whole : y.whole, end = x_end < y_end ? x_end : y_end;
         if (begin < end) {

@@ -36,10 +36,10 @@ TN_API tn_layout tn__layout_plain(const tn_layout *l);
 TN_API bool tn__layout_equal(const tn_layout *a, const tn_layout *b); /* of plain ones */
 
 /* The elements from the `here`-th of l on, 0 <= here < l->length, up to the end of their run. */
-typedef struct tn__run {
+typedef struct tn__layout_span {
     int64_t whole, here, length; /* begins at element `whole` of the whole, at `here` of l */
-} tn__run;
-TN_API tn__run tn__layout_run(const tn_layout *l, int64_t here);
+} tn__layout_span;
+TN_API tn__layout_span tn__layout_run(const tn_layout *l, int64_t here);
 
 /* Elements that two layouts of one whole both have: `length` from the a-th of one and from the b-th
  * of the other on. */

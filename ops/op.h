@@ -59,7 +59,7 @@ tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f);
 
 /* Of fmod and remainder (fmod.c): trunc(a / b), the k of x % k, samples. */
 tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b);
-tn_tensor *tn__divisor(const tn_tensor *x, double k, const char *operation);
+tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation);
 void tn__fmod_samples(tn_op_samples *s);
 
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */

@@ -36,7 +36,7 @@ double tn_optim_norm(const tn_optim_call *c, tn_tensor *part) {
 /* Between a tensor of a layout and the whole, both on the host. */
 static void copy_runs(const tn_layout *l, char *whole, char *part, size_t size, bool to_whole) {
     for (int64_t here = 0; here < l->length;) {
-        tn__run run = tn__layout_run(l, here);
+        tn__layout_span run = tn__layout_run(l, here);
         char *a = whole + (size_t)run.whole * size, *b = part + (size_t)run.here * size;
         memcpy(to_whole ? a : b, to_whole ? b : a, (size_t)run.length * size);
         here += run.length;

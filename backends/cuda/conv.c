@@ -2,7 +2,7 @@
  * our own kernels otherwise. */
 #include "backends/cuda/conv.h"
 
-static tn_status run_conv(tn_context *ctx, const tn__conv *c) {
+static tn_status run_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     tn_status status = tn__cuda_dnn_conv(ctx, c);
     return status == TN_EUNSUPPORTED ? tn__cuda_own_conv(ctx, c) : status;
 }
@@ -11,7 +11,7 @@ static bool is_float(tn_dtype dtype) {
     return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
 }
 
-static bool one_dtype(const tn__conv *c) {
+static bool one_dtype(const tn__cuda_conv_call *c) {
     tn_dtype dtype = c->y->dtype;
     return is_float(dtype) && c->x->dtype == dtype && c->w->dtype == dtype &&
            (!c->b || c->b->dtype == dtype);
@@ -19,14 +19,14 @@ static bool one_dtype(const tn__conv *c) {
 
 tn_status tn__cuda_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                         const tn_desc *b, const tn_conv_args *args) {
-    tn__conv c = {TN__CONV_Y, y, x, w, b, args};
+    tn__cuda_conv_call c = {TN__CONV_Y, y, x, w, b, args};
     return one_dtype(&c) ? run_conv(ctx, &c) : TN_EUNSUPPORTED;
 }
 
 tn_status tn__cuda_conv_backward_input(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
                                        const tn_desc *w, const tn_desc *b,
                                        const tn_conv_args *args) {
-    tn__conv c = {TN__CONV_X, dy, dx, w, b, args};
+    tn__cuda_conv_call c = {TN__CONV_X, dy, dx, w, b, args};
     return one_dtype(&c) ? run_conv(ctx, &c) : TN_EUNSUPPORTED;
 }
 
@@ -43,7 +43,7 @@ tn_status tn__cuda_conv_backward_weight(tn_context *ctx, const tn_desc *dw, cons
         !result_fits(db, dy->dtype)) {
         return TN_EUNSUPPORTED;
     }
-    tn__conv c = {TN__CONV_W, dy, x, dw, NULL, args};
+    tn__cuda_conv_call c = {TN__CONV_W, dy, x, dw, NULL, args};
     tn_status status = dw ? run_conv(ctx, &c) : TN_OK;
     return status == TN_OK && db ? tn__cuda_conv_bias(ctx, db, dy) : status;
 }

@@ -159,7 +159,7 @@ static tn_status run_own(tn_context *ctx, const sliding &s, tn__conv_result resu
     }
 }
 
-extern "C" tn_status tn__cuda_own_conv(tn_context *ctx, const tn__conv *c) {
+extern "C" tn_status tn__cuda_own_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     sliding s = {*c->y, *c->x, *c->w, {}, *c->args, c->b != NULL};
     if (c->b) {
         s.b = *c->b;

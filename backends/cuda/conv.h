@@ -14,18 +14,18 @@ typedef enum tn__conv_result { TN__CONV_Y, TN__CONV_X, TN__CONV_W } tn__conv_res
 
 /* One call, with conv's names for the operands of its gradients too: y is dy there, and so on. b is
  * the bias of the result, never of w. */
-typedef struct tn__conv {
+typedef struct tn__cuda_conv_call {
     tn__conv_result result;
     const tn_desc *y, *x, *w, *b;
     const tn_conv_args *args;
-} tn__conv;
+} tn__cuda_conv_call;
 
 /* conv_dnn.c. TN_EUNSUPPORTED: cuDNN is not here or does not take this call, and nothing was
  * queued. */
-tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__conv *c);
+tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c);
 
 /* conv.cu. The result is of the others' dtype; w may also be f32 where they are bf16 or f16. */
-tn_status tn__cuda_own_conv(tn_context *ctx, const tn__conv *c);
+tn_status tn__cuda_own_conv(tn_context *ctx, const tn__cuda_conv_call *c);
 /* db (O): the sums of y's channels. */
 tn_status tn__cuda_conv_bias(tn_context *ctx, const tn_desc *db, const tn_desc *y);
 

@@ -38,7 +38,7 @@ static bool is_empty(const tn_desc *d) {
     return empty;
 }
 
-static bool conv_fits(const tn__conv *c) {
+static bool conv_fits(const tn__cuda_conv_call *c) {
     return c->y->dtype != TN_F64 && !is_empty(c->y) && !is_empty(c->x) && !is_empty(c->w);
 }
 
@@ -62,7 +62,7 @@ static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
 
 /* The padding after x that gives a convolution exactly y's places: the same as before it if
  * possible. Negative: part of x is not read, and cuDNN may refuse. */
-static int64_t padding_behind(const tn__conv *c, int dim) {
+static int64_t padding_behind(const tn__cuda_conv_call *c, int dim) {
     const tn_conv_args *a = c->args;
     int64_t stride = a->stride[dim], before = a->padding[dim], x = c->x->size[2 + dim],
             places = c->y->size[2 + dim], reach = a->dilation[dim] * (c->w->size[2 + dim] - 1) + 1;
@@ -71,7 +71,7 @@ static int64_t padding_behind(const tn__conv *c, int dim) {
 }
 
 /* cuDNN knows two and three dimensions; missing ones come first. */
-static tn__conv_shape shape_of(const tn_context *ctx, const tn__conv *c, bool with_bias,
+static tn__conv_shape shape_of(const tn_context *ctx, const tn__cuda_conv_call *c, bool with_bias,
                                bool tf32) {
     bool flat =
         c->y->size[2] == 1 && c->x->size[2] == 1 && c->w->size[2] == 1 && c->args->padding[0] == 0;
@@ -201,7 +201,8 @@ static tn_status add_bias(tn_context *ctx, const tn_desc *y, const tn_desc *b) {
 }
 
 /* The call, all of whose operands are dense and of one dtype. */
-static tn_status run_dense(tn_context *ctx, tn__dnn *state, const tn__conv *c, bool tf32) {
+static tn_status run_dense(tn_context *ctx, tn__dnn *state, const tn__cuda_conv_call *c,
+                           bool tf32) {
     bool apart = c->b && c->y->dtype == TN_F32;
     tn__conv_shape shape = shape_of(ctx, c, c->b && !apart, tf32);
     tn__conv_data data = {c->y->data, c->x->data, c->w->data, c->b && !apart ? c->b->data : NULL};
@@ -210,7 +211,7 @@ static tn_status run_dense(tn_context *ctx, tn__dnn *state, const tn__conv *c, b
                                     : status;
 }
 
-static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__conv *c) {
+static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda_conv_call *c) {
     const tn_desc *operand[] = {
         [TN__CONV_Y] = c->y, [TN__CONV_X] = c->x, [TN__CONV_W] = c->w, c->b};
     const tn_desc *result = operand[c->result];
@@ -225,7 +226,8 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__conv
         }
     }
     if (status == TN_OK) {
-        tn__conv dense = {c->result, &s[0].d, &s[1].d, &s[2].d, c->b ? &s[3].d : NULL, c->args};
+        tn__cuda_conv_call dense = {c->result, &s[0].d, &s[1].d, &s[2].d, c->b ? &s[3].d : NULL,
+                                    c->args};
         const char *wish = getenv("TERN_TF32");
         status = run_dense(ctx, state, &dense, widens || (wish && strcmp(wish, "1") == 0));
     }
@@ -238,7 +240,7 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__conv
     return status;
 }
 
-tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__conv *c) {
+tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     if (!conv_fits(c)) {
         return TN_EUNSUPPORTED;
     }
@@ -253,7 +255,7 @@ tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__conv *c) {
 
 #else
 
-tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__conv *c) {
+tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     (void)ctx, (void)c;
     return TN_EUNSUPPORTED;
 }

@@ -192,7 +192,7 @@ static inline int64_t tn__row_length(const tn_desc *d) {
     return d->ndim > 0 ? d->size[d->ndim - 1] : 1;
 }
 
-static inline int64_t tn__row_count(const tn_desc *d) {
+static inline int64_t tn__desc_row_count(const tn_desc *d) {
     int64_t count = 1;
     for (int i = 0; i + 1 < d->ndim; i++) {
         count *= d->size[i];

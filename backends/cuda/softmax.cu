@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
 
 template <typename T>
 static tn_status run_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
-    int64_t rows = tn__row_count(x), n = tn__row_length(x);
+    int64_t rows = tn__desc_row_count(x), n = tn__row_length(x);
     if (rows == 0 || n == 0) {
         return TN_OK;
     }
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
 template <typename T>
 static tn_status softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
                                   const tn_desc *dy, bool log_form) {
-    int64_t rows = tn__row_count(dx), n = tn__row_length(dx);
+    int64_t rows = tn__desc_row_count(dx), n = tn__row_length(dx);
     if (rows == 0 || n == 0) {
         return TN_OK;
     }

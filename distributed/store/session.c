@@ -8,7 +8,7 @@
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-bool tn__session_begin(tn__session *s, tn__hub *hub, const uint8_t place[TN__PLACE]) {
+bool tn__session_begin(tn__session *s, tn__store_hub *hub, const uint8_t place[TN__PLACE]) {
     *s = (tn__session){.hub = hub};
     memcpy(s->bond.place, place, TN__PLACE);
     return getrandom(s->bond.server_nonce, TN__NONCE, GRND_NONBLOCK) == TN__NONCE;
@@ -65,7 +65,7 @@ bool tn__session_trusted(const tn__session *s) {
     return s->state >= TN__SESSION_REQUEST && s->state <= TN__SESSION_WAIT;
 }
 
-tn__session *tn__hub_answered(tn__hub *hub) {
+tn__session *tn__store_hub_answered(tn__store_hub *hub) {
     tn__session *s = hub->answered;
     if (s) {
         hub->answered = s->next_answered;
@@ -74,7 +74,7 @@ tn__session *tn__hub_answered(tn__hub *hub) {
     return s;
 }
 
-void tn__hub_clear(tn__hub *hub) {
+void tn__store_hub_clear(tn__store_hub *hub) {
     tn__table_clear(&hub->table);
 }
 
@@ -115,7 +115,7 @@ static void session_say(tn__session *s, const uint8_t *head, size_t bytes) {
 
 /* False when the limit is reached; then there is no body to send. */
 static bool set_body(tn__session *s, const void *data, size_t bytes) {
-    tn__hub *hub = s->hub;
+    tn__store_hub *hub = s->hub;
     if (bytes == 0) {
         return true;
     }
@@ -155,7 +155,7 @@ static void answer_get(tn__session *s, const tn_store_value *value) {
 }
 
 /* The key has a new value. */
-static void wake_waiters(tn__hub *hub, const char *key) {
+static void wake_waiters(tn__store_hub *hub, const char *key) {
     const tn_store_value *value = tn__table_find(&hub->table, key);
     for (tn__session *s = hub->waiting, *next; s && value; s = next) {
         next = s->next_waiting;
@@ -273,7 +273,7 @@ static bool take_proof(tn__session *s) {
 /* Memory for the body: what is too much for all sessions together is read, discarded and
  * refused. */
 static bool take_request(tn__session *s) {
-    tn__hub *hub = s->hub;
+    tn__store_hub *hub = s->hub;
     tn__request *r = &s->request;
     if (!tn__request_read(s->head, r)) {
         return session_fault(s, "its request is malformed");

@@ -11,14 +11,14 @@
 
 typedef struct tn__session tn__session;
 
-typedef struct tn__hub {
+typedef struct tn__store_hub {
     const char *token;
     tn__table table;
     size_t buffered; /* bytes of requests and replies in flight */
     size_t buffered_limit;
     tn__session *waiting;  /* sessions whose get waits for a key */
-    tn__session *answered; /* sessions that have something to send since tn__hub_answered */
-} tn__hub;
+    tn__session *answered; /* sessions that have something to send since tn__store_hub_answered */
+} tn__store_hub;
 
 typedef enum tn__session_state {
     TN__SESSION_HELLO, /* a stranger until the proof */
@@ -31,7 +31,7 @@ typedef enum tn__session_state {
 } tn__session_state;
 
 struct tn__session {
-    tn__hub *hub;
+    tn__store_hub *hub;
     tn__session_state state;
     tn__bond bond;
 
@@ -57,7 +57,7 @@ struct tn__session {
 };
 
 /* `place`: the server's end of the connection. False when the system gives no random numbers. */
-TN_API bool tn__session_begin(tn__session *s, tn__hub *hub, const uint8_t place[TN__PLACE]);
+TN_API bool tn__session_begin(tn__session *s, tn__store_hub *hub, const uint8_t place[TN__PLACE]);
 TN_API void tn__session_end(tn__session *s);
 
 /* What the client sent. False: drop it (s->fault says why). */
@@ -74,7 +74,7 @@ TN_API int tn__session_output(const tn__session *s, struct iovec parts[2]);
 TN_API void tn__session_sent(tn__session *s, size_t bytes);
 
 /* Takes one session that has something new to send; NULL when there is none. */
-TN_API tn__session *tn__hub_answered(tn__hub *hub);
-TN_API void tn__hub_clear(tn__hub *hub);
+TN_API tn__session *tn__store_hub_answered(tn__store_hub *hub);
+TN_API void tn__store_hub_clear(tn__store_hub *hub);
 
 #endif

@@ -42,7 +42,7 @@ typedef struct connection {
 } connection;
 
 struct tn_store_server {
-    tn__hub hub;
+    tn__store_hub hub;
     char *token;
     int listener, epoll, wake; /* wake: tn_store_server_free writes to it */
     int port;
@@ -205,7 +205,7 @@ static void admit_member(tn_store_server *s, connection *c, double now) {
 
 /* Sends what any session has to say now, even because of another's request. */
 static void send_answers(tn_store_server *s, double now) {
-    for (tn__session *session; (session = tn__hub_answered(&s->hub));) {
+    for (tn__session *session; (session = tn__store_hub_answered(&s->hub));) {
         send_some(s, (connection *)session, now);
     }
 }
@@ -375,7 +375,7 @@ static void destroy_server(tn_store_server *s) {
         drop_connection(s, s->first, "the store ends");
     }
     bury_connections(s);
-    tn__hub_clear(&s->hub);
+    tn__store_hub_clear(&s->hub);
     close_fd(s->listener);
     close_fd(s->epoll);
     close_fd(s->wake);
@@ -425,7 +425,8 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
         return NULL;
     }
     s->token = copy;
-    s->hub = (tn__hub){.token = copy, .table.limit = TABLE_BYTES, .buffered_limit = BUFFER_BYTES};
+    s->hub =
+        (tn__store_hub){.token = copy, .table.limit = TABLE_BYTES, .buffered_limit = BUFFER_BYTES};
     s->next_look = INFINITY;
     s->epoll = s->wake = -1;
     s->port = port;

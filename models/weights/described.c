@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* The module in the description, as messages call it: "h.0.attn", "the model". */
-static const char *called(const char *module) {
+static const char *name_module(const char *module) {
     return strcmp(module, ".") == 0 ? "the model" : module;
 }
 
@@ -25,13 +25,13 @@ static bool read_option(const tn__described *d, const char *module, const tn__js
     }
     if (!value) {
         tn__raise(TN_EFORMAT, d->operation, "%s: its description does not say what %s of %s is",
-                  d->path, f->name, called(module));
+                  d->path, f->name, name_module(module));
     } else if (!value->text || !tn__field_read(f, at, value->text)) {
         char range[128] = "";
         tn__field_range(f, range, sizeof(range));
         tn__raise(TN_EFORMAT, d->operation, "%s: %s of %s is \"%s\" in its description (%s)",
-                  d->path, f->name, called(module), tn__show(value->text ? value->text : "{}").text,
-                  range);
+                  d->path, f->name, name_module(module),
+                  tn__show(value->text ? value->text : "{}").text, range);
     }
     return !tn__pending();
 }

@@ -51,7 +51,7 @@ tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b) {
     return tn_apply2(&tn__op_fmod, NULL, a, b);
 }
 
-tn_tensor *tn__divisor(const tn_tensor *x, double k, const char *operation) {
+tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation) {
     tn_tensor *b = tn__scalar_like(x, k, operation);
     if (k == 0.0 && !tn_is_inert(b) && !tn_dtype_is_float(x->dtype)) {
         tn__raise(TN_EVALUE, operation, "x is %s but k is 0 (nothing is left of a division by 0)",
@@ -62,5 +62,5 @@ tn_tensor *tn__divisor(const tn_tensor *x, double k, const char *operation) {
 }
 
 tn_tensor *tn_fmod_scalar(tn_tensor *x, double k) {
-    return tn_fmod(x, tn__divisor(x, k, "fmod_scalar"));
+    return tn_fmod(x, tn__filled_divisor(x, k, "fmod_scalar"));
 }

@@ -41,5 +41,5 @@ tn_tensor *tn_remainder(tn_tensor *a, tn_tensor *b) {
 }
 
 tn_tensor *tn_remainder_scalar(tn_tensor *x, double k) {
-    return tn_remainder(x, tn__divisor(x, k, "remainder_scalar"));
+    return tn_remainder(x, tn__filled_divisor(x, k, "remainder_scalar"));
 }

@@ -80,19 +80,19 @@ static tn__reply take_reply(tn__session *s, char *body) {
     return r;
 }
 
-static tn__hub test_hub(size_t table, size_t buffers) {
-    return (tn__hub){.token = TOKEN, .table.limit = table, .buffered_limit = buffers};
+static tn__store_hub test_hub(size_t table, size_t buffers) {
+    return (tn__store_hub){.token = TOKEN, .table.limit = table, .buffered_limit = buffers};
 }
 
 /* A session that has shown the token. */
-static void begin_member(tn__session *s, tn__hub *hub) {
+static void begin_member(tn__session *s, tn__store_hub *hub) {
     static const uint8_t place[TN__PLACE];
     assert_true(tn__session_begin(s, hub, place));
     s->state = TN__SESSION_REQUEST;
 }
 
 static void test_session(void **state) {
-    tn__hub hub = test_hub(0, 1 << 20);
+    tn__store_hub hub = test_hub(0, 1 << 20);
     tn__session a, b;
     uint8_t bytes[512];
     char body[512];
@@ -111,9 +111,9 @@ static void test_session(void **state) {
     assert_int_equal(take_reply(&b, body).status, TN_OK);
     assert_int_equal(take_reply(&a, body).status, TN_OK);
     assert_string_equal(body, "value");
-    assert_ptr_equal(tn__hub_answered(&hub), &a);
-    assert_ptr_equal(tn__hub_answered(&hub), &b);
-    assert_null(tn__hub_answered(&hub));
+    assert_ptr_equal(tn__store_hub_answered(&hub), &a);
+    assert_ptr_equal(tn__store_hub_answered(&hub), &b);
+    assert_null(tn__store_hub_answered(&hub));
 
     n = put_request(bytes, (tn__request){.kind = TN__STORE_GET, .microseconds = 2000000}, "other",
                     "", "");
@@ -125,12 +125,12 @@ static void test_session(void **state) {
     assert_null(hub.waiting);
     tn__session_end(&a);
     tn__session_end(&b);
-    tn__hub_clear(&hub);
+    tn__store_hub_clear(&hub);
 }
 
 /* What is no request ends the session. */
 static void test_malformed(void **state) {
-    tn__hub hub = test_hub(0, 1 << 20);
+    tn__store_hub hub = test_hub(0, 1 << 20);
     uint8_t good[512], bytes[1024];
     size_t n = put_request(good, (tn__request){.kind = TN__STORE_CHECK}, "key", "", "");
     for (int which = 0; which < 9; which++) {
@@ -177,12 +177,12 @@ static void test_malformed(void **state) {
         assert_int_equal(hub.buffered, 0);
         assert_null(hub.answered);
     }
-    tn__hub_clear(&hub);
+    tn__store_hub_clear(&hub);
 }
 
 /* Too much is refused with a reply, and the conversation continues. */
 static void test_limits(void **state) {
-    tn__hub hub = test_hub(4096, 4096);
+    tn__store_hub hub = test_hub(4096, 4096);
     tn__session s;
     uint8_t bytes[512], zeros[1000] = {0};
     char body[4096];
@@ -211,7 +211,7 @@ static void test_limits(void **state) {
     assert_int_equal(hub.table.bytes, 0);
     assert_int_equal(hub.buffered, 0);
     tn__session_end(&s);
-    tn__hub_clear(&hub);
+    tn__store_hub_clear(&hub);
 }
 
 /* ---- Strangers on the port ------------------------------------------------------------------- */
@@ -447,7 +447,7 @@ static void test_relay(void **state) {
 /* The other way round: what a server has proved to one connection is no proof for another, and what
  * a client has proved neither. */
 static void test_replay(void **state) {
-    tn__hub hub = test_hub(0, 1 << 20);
+    tn__store_hub hub = test_hub(0, 1 << 20);
     tn__session a, b;
     uint8_t place[TN__PLACE] = {[15] = 1}, hello[TN__HELLO], nonce[TN__NONCE] = {7};
     uint8_t proof[TN__DIGEST];

@@ -20,7 +20,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 enum { CLIENTS = 4, TABLE = 2048, BUFFERS = 1024 };
 
 typedef struct target {
-    tn__hub hub;
+    tn__store_hub hub;
     tn__session clients[CLIENTS];
     double now;
 } target;
@@ -53,7 +53,7 @@ static void check_output(const tn__session *s, const struct iovec *parts, int n)
 }
 
 static void send_all(target *t) {
-    for (tn__session *s; (s = tn__hub_answered(&t->hub));) {
+    for (tn__session *s; (s = tn__store_hub_answered(&t->hub));) {
         struct iovec parts[2];
         int n = tn__session_output(s, parts);
         must(n > 0, "answered, with nothing to send");
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         tn__session_end(&t.clients[who]);
     }
     must(t.hub.buffered == 0 && !t.hub.waiting && !t.hub.answered, "something is left on its way");
-    tn__hub_clear(&t.hub);
+    tn__store_hub_clear(&t.hub);
     must(t.hub.table.bytes == 0 && t.hub.table.count == 0, "something is left in the table");
     return 0;
 }

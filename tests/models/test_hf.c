@@ -723,7 +723,7 @@ static void elements_of_a_rank(void **state) {
         memset(got, 0x5a, 24 * 12 * 8 + 8);
         assert_true(tn__hf_read(f, name, &l, turned, got));
         for (int64_t here = 0; here < l.length;) {
-            tn__run run = tn__layout_run(&l, here);
+            tn__layout_span run = tn__layout_run(&l, here);
             assert_memory_equal(got + (size_t)here * size, want + (size_t)run.whole * size,
                                 (size_t)run.length * size);
             here += run.length;

@@ -109,7 +109,7 @@ static void list_elements(const tn_layout *l, int64_t *elements) {
 
 static void check_runs(const tn_layout *l, const int64_t *elements) {
     for (int64_t here = 0; here < l->length; here++) {
-        tn__run r = tn__layout_run(l, here);
+        tn__layout_span r = tn__layout_run(l, here);
         assert_int_equal(r.here, here);
         assert_true(r.length > 0 && here + r.length <= l->length);
         for (int64_t i = 0; i < r.length; i++) {

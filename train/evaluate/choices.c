@@ -18,7 +18,7 @@ enum { NO_TARGET = -100 };
 enum { SUM, PER_CHARACTER, PER_TOKEN, SCORES };
 
 typedef struct choices {
-    tn__rows rows;
+    tn__token_rows rows;
     tn__questions questions;
     int64_t context;
     double best[SCORES];    /* of the current question: the lowest cost, */
@@ -26,25 +26,25 @@ typedef struct choices {
     int64_t right[SCORES];  /* questions answered so */
 } choices;
 
-static const tn__question *question_of(const choices *c, const tn__ending *e) {
+static const tn__question *question_of(const choices *c, const tn__question_ending *e) {
     return &c->questions.list[e->question];
 }
 
 /* Tokens of the prompt that fit before an ending, whose last token is never read. */
-static int64_t prompt_kept(const choices *c, const tn__ending *e) {
+static int64_t prompt_kept(const choices *c, const tn__question_ending *e) {
     int64_t room = c->context + 1 - e->ids.count, count = question_of(c, e)->prompt.count;
     return count < room ? count : room;
 }
 
-static int64_t choice_length(const tn__rows *self, int64_t row) {
+static int64_t choice_length(const tn__token_rows *self, int64_t row) {
     const choices *c = (const choices *)self;
-    const tn__ending *e = &c->questions.endings[row];
+    const tn__question_ending *e = &c->questions.endings[row];
     return prompt_kept(c, e) + e->ids.count - 1;
 }
 
-static tn_status choice_get(const tn__rows *self, int64_t row, int64_t *x, int64_t *y) {
+static tn_status choice_get(const tn__token_rows *self, int64_t row, int64_t *x, int64_t *y) {
     const choices *c = (const choices *)self;
-    const tn__ending *e = &c->questions.endings[row];
+    const tn__question_ending *e = &c->questions.endings[row];
     const tn__ids_part *whole = &question_of(c, e)->prompt;
     int64_t kept = prompt_kept(c, e), T = kept + e->ids.count - 1;
     const int32_t *ids = c->questions.ids.ids, *ending = ids + e->ids.at;
@@ -56,9 +56,9 @@ static tn_status choice_get(const tn__rows *self, int64_t row, int64_t *x, int64
     return TN_OK;
 }
 
-static void choice_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {
+static void choice_take(tn__token_rows *self, int64_t row, const tn__row_cost *cost) {
     choices *c = (choices *)self;
-    const tn__ending *e = &c->questions.endings[row];
+    const tn__question_ending *e = &c->questions.endings[row];
     const tn__question *q = question_of(c, e);
     double costs[SCORES] = {[SUM] = cost->nats,
                             [PER_CHARACTER] = cost->nats / (double)e->characters,

@@ -24,7 +24,7 @@ tn_evaluate_options tn_evaluate_defaults(void) {
 
 typedef struct evaluation {
     void *model;
-    tn__rows *rows;
+    tn__token_rows *rows;
     tn_group *group;
     int64_t batch, batches;
     int64_t *x, *y; /* one batch's tokens and targets, (rows, T) */
@@ -84,7 +84,7 @@ static tn_tensor *target_nats(evaluation *e, int64_t rows, int64_t T) {
 }
 
 /* One row's share, added up in the order of its tokens. */
-static tn_status add_up(const tn__rows *rows, const float *nats, const int64_t *y, int64_t T,
+static tn_status add_up(const tn__token_rows *rows, const float *nats, const int64_t *y, int64_t T,
                         tn__row_cost *cost) {
     *cost = (tn__row_cost){0};
     for (int64_t t = 0; t < T; t++) {
@@ -184,7 +184,7 @@ static bool begin_evaluation(evaluation *e, tn_evaluate_options options) {
     return tn_error() == TN_OK;
 }
 
-tn_status tn__evaluate_rows(void *m, tn__rows *rows, tn_evaluate_options options) {
+tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options options) {
     if (tn__pending()) {
         return tn_error();
     }

@@ -18,16 +18,16 @@ typedef struct tn__row_cost {
     double text_nats, bytes; /* the same for those that are text, and its length */
 } tn__row_cost;
 
-typedef struct tn__rows tn__rows;
-struct tn__rows {
+typedef struct tn__token_rows tn__token_rows;
+struct tn__token_rows {
     const char *operation; /* for errors */
     int64_t count;
     /* How many tokens a row has, at least 1. */
-    int64_t (*length)(const tn__rows *self, int64_t row);
+    int64_t (*length)(const tn__token_rows *self, int64_t row);
     /* Writes them to x, and to y what each is to predict (-100: it does not count). */
-    tn_status (*get)(const tn__rows *self, int64_t row, int64_t *x, int64_t *y);
+    tn_status (*get)(const tn__token_rows *self, int64_t row, int64_t *x, int64_t *y);
     /* Takes what a row cost: every row on every rank, in the rows' order. */
-    void (*take)(tn__rows *self, int64_t row, const tn__row_cost *cost);
+    void (*take)(tn__token_rows *self, int64_t row, const tn__row_cost *cost);
     /* [vocab]: how many bytes of text each token is, 0 for special ones; NULL: not wanted
      */
     const int32_t *text_bytes;
@@ -36,6 +36,6 @@ struct tn__rows {
 
 /* Puts all rows through m: a call takes `batch` of them, filled up on the right, where a causal
  * model's tokens do not look. m is switched to evaluation, and back. */
-tn_status tn__evaluate_rows(void *m, tn__rows *rows, tn_evaluate_options options);
+tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options options);
 
 #endif

@@ -14,22 +14,22 @@
 static const char operation[] = "evaluate_perplexity";
 
 typedef struct windows {
-    tn__rows rows;
+    tn__token_rows rows;
     tn_dataset *dataset;
     tn__row_cost sum;
 } windows;
 
-static int64_t window_length(const tn__rows *self, int64_t row) {
+static int64_t window_length(const tn__token_rows *self, int64_t row) {
     (void)row;
     return ((const windows *)self)->dataset->x_dims.size[0];
 }
 
-static tn_status window_get(const tn__rows *self, int64_t row, int64_t *x, int64_t *y) {
+static tn_status window_get(const tn__token_rows *self, int64_t row, int64_t *x, int64_t *y) {
     tn_dataset *d = ((const windows *)self)->dataset;
     return tn_dataset_get(d, row, x, y);
 }
 
-static void window_take(tn__rows *self, int64_t row, const tn__row_cost *cost) {
+static void window_take(tn__token_rows *self, int64_t row, const tn__row_cost *cost) {
     (void)row;
     tn__row_cost *sum = &((windows *)self)->sum;
     sum->nats += cost->nats;

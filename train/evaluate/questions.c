@@ -69,7 +69,7 @@ static bool add_ending(const reading *r, const tn__json *value) {
                   operation)) {
         return false;
     }
-    tn__ending e = {.characters = count_characters(value), .question = q->count};
+    tn__question_ending e = {.characters = count_characters(value), .question = q->count};
     if (!encode_ending(r, value, &e.ids)) {
         return false;
     }

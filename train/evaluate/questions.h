@@ -9,11 +9,11 @@ typedef struct tn__ids_part {
     int64_t at, count;
 } tn__ids_part;
 
-typedef struct tn__ending {
+typedef struct tn__question_ending {
     tn__ids_part ids;
     int64_t characters; /* of the text, without the space before it */
     int64_t question;
-} tn__ending;
+} tn__question_ending;
 
 typedef struct tn__question {
     tn__ids_part prompt;
@@ -24,7 +24,7 @@ typedef struct tn__question {
 typedef struct tn__questions {
     tn_ids ids;
     tn__question *list;
-    tn__ending *endings;
+    tn__question_ending *endings;
     int64_t count, room, ending_count, ending_room;
 } tn__questions;
 

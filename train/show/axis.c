@@ -43,7 +43,7 @@ bool tn__plot_fits(const tn_plot *plot, const char *operation) {
     return true;
 }
 
-bool tn__axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y) {
+bool tn__plot_axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y) {
     double low_x = INFINITY, high_x = -INFINITY, low_y = INFINITY, high_y = -INFINITY;
     for (int c = 0; c < plot->count; c++) {
         const tn_curve *curve = &plot->curves[c];

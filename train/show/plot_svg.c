@@ -159,7 +159,7 @@ static void put_plot(tn__file *out, const tn_plot *plot) {
     put_text(out, plot->y_label);
     tn__file_print(out, "</text>\n");
     tn__axis x, y;
-    if (tn__axes(plot, 8, 6, &x, &y)) {
+    if (tn__plot_axes(plot, 8, 6, &x, &y)) {
         put_grid(out, &x, &y);
         for (int i = 0; i < plot->count; i++) {
             put_curve(out, &plot->curves[i], i, &x, &y);

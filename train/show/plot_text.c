@@ -163,7 +163,7 @@ static int clamp_between(int value, int low, int high) {
 static void print_plot(const tn_plot *plot, canvas *c, FILE *file) {
     tn__axis x, y;
     bool colour = tn__is_terminal(file);
-    if (!tn__axes(plot, c->columns / 12, c->rows / 3, &x, &y)) {
+    if (!tn__plot_axes(plot, c->columns / 12, c->rows / 3, &x, &y)) {
         fprintf(file, "%s: no points\n", plot->title ? plot->title : "plot");
         return;
     }

@@ -87,7 +87,7 @@ static void hub_share(const local *e, const tn_transfer *t) {
     const tn__hub *h = e->hub;
     char *out[TN__VIEW_RANKS]; /* of the ranks that want a reduction */
     int outs = 0;
-    tn__view v = tn__view_of(t, e->base.rank, h->ranks);
+    tn__peer_view v = tn__view_of(t, e->base.rank, h->ranks);
     for (int r = 0; r < h->ranks; r++) {
         v.base[r] = h->seats[r].t.in;
         if (t->kind == TN_ALL_REDUCE || r == t->root) {

@@ -13,18 +13,18 @@ void tn__view_copy(void *to, const void *from, int64_t bytes) {
     }
 }
 
-tn__view tn__view_of(const tn_transfer *t, int rank, int ranks) {
-    return (tn__view){
+tn__peer_view tn__view_of(const tn_transfer *t, int rank, int ranks) {
+    return (tn__peer_view){
         .rank = rank, .ranks = ranks, .stride = t->count * tn__view_size(t), .count = t->count};
 }
 
-void tn__view_slice(const tn__view *v, int rank, int64_t *begin, int64_t *end) {
+void tn__view_slice(const tn__peer_view *v, int rank, int64_t *begin, int64_t *end) {
     int64_t n = v->count, each = (n / v->ranks + 64) / 64 * 64;
     *begin = each * rank < n ? each * rank : n;
     *end = n - *begin < each ? n : *begin + each;
 }
 
-void tn__view_reduce_part(const tn__view *v, const tn_transfer *t, int64_t part, int64_t begin,
+void tn__view_reduce_part(const tn__peer_view *v, const tn_transfer *t, int64_t part, int64_t begin,
                           int64_t end, char *to) {
     const void *in[TN__VIEW_RANKS];
     int64_t skip = begin * tn__view_size(t);
@@ -34,7 +34,7 @@ void tn__view_reduce_part(const tn__view *v, const tn_transfer *t, int64_t part,
     tn__reduce_all(t->reduce, t->dtype, to + skip, in, v->ranks, end - begin);
 }
 
-void tn__view_reduce(const tn__view *v, const tn_transfer *t, char *const *out, int outs) {
+void tn__view_reduce(const tn__peer_view *v, const tn_transfer *t, char *const *out, int outs) {
     int64_t begin, end, size = tn__view_size(t), step = BLOCK / size;
     tn__view_slice(v, v->rank, &begin, &end);
     for (int64_t at = begin; at < end; at += step) {
@@ -46,7 +46,7 @@ void tn__view_reduce(const tn__view *v, const tn_transfer *t, char *const *out, 
     }
 }
 
-void tn__view_read(const tn__view *v, const tn_transfer *t) {
+void tn__view_read(const tn__peer_view *v, const tn_transfer *t) {
     int64_t bytes = v->count * tn__view_size(t);
     bool is_root = v->rank == t->root;
     switch (t->kind) {

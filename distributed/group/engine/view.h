@@ -9,33 +9,33 @@
 enum { TN__VIEW_RANKS = 256 }; /* at most */
 
 /* Elements [at, at + count) of each part of every rank's input. */
-typedef struct tn__view {
+typedef struct tn__peer_view {
     int rank, ranks;
     const char *base[TN__VIEW_RANKS]; /* of each rank's input, from element `at` on */
     int64_t stride;                   /* bytes from one part of an input to the next */
     int64_t at, count;
-} tn__view;
+} tn__peer_view;
 
 /* All of t. The caller sets the bases. */
-tn__view tn__view_of(const tn_transfer *t, int rank, int ranks);
+tn__peer_view tn__view_of(const tn_transfer *t, int rank, int ranks);
 
 /* This rank's output of the view's elements. */
-void tn__view_read(const tn__view *v, const tn_transfer *t);
+void tn__view_read(const tn__peer_view *v, const tn_transfer *t);
 
 /* Of an all-reduce, or a reduction to a root: this rank's slice of the elements, reduced and
  * written into each of `outs` outputs, which may be inputs too. Each byte is read once and written
  * once. */
-void tn__view_reduce(const tn__view *v, const tn_transfer *t, char *const *out, int outs);
+void tn__view_reduce(const tn__peer_view *v, const tn_transfer *t, char *const *out, int outs);
 
 /* Slice `rank` of the view's elements: [*begin, *end). Whole cache lines, except the last. */
-void tn__view_slice(const tn__view *v, int rank, int64_t *begin, int64_t *end);
+void tn__view_slice(const tn__peer_view *v, int rank, int64_t *begin, int64_t *end);
 
 /* Part `part` of every rank's input, reduced in the order of the ranks: elements [begin, end) of
  * the view into the same of `to`. */
-void tn__view_reduce_part(const tn__view *v, const tn_transfer *t, int64_t part, int64_t begin,
+void tn__view_reduce_part(const tn__peer_view *v, const tn_transfer *t, int64_t part, int64_t begin,
                           int64_t end, char *to);
 
-static inline const char *tn__view_part(const tn__view *v, int rank, int64_t part) {
+static inline const char *tn__view_part(const tn__peer_view *v, int rank, int64_t part) {
     return v->base[rank] + part * v->stride;
 }
 

@@ -63,14 +63,14 @@ static bool fail_lost(tn__gloo *e, int peer, const char *why) {
 /* ---- Messages -------------------------------------------------------------------------------- */
 
 /* Notes that a message has been started, or fails. */
-static bool note_message(tn__gloo *e, tn__batch *b, int peer, bool is_send, bool fine,
+static bool note_message(tn__gloo *e, tn__gloo_batch *b, int peer, bool is_send, bool fine,
                          const char *why) {
     b->started[b->n] = (tn__started){peer, is_send};
     b->n += fine;
     return fine || fail_lost(e, peer, why);
 }
 
-bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void *data,
+bool tn__gloo_send(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag, const void *data,
                    int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
     return bytes <= 0 ||
@@ -78,7 +78,7 @@ bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void
                         e->api->send(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
-bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data,
+bool tn__gloo_receive(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag, void *data,
                       int64_t bytes) {
     char why[TN_ENGINE_WHY] = "";
     return bytes <= 0 ||
@@ -86,7 +86,7 @@ bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *d
                         e->api->receive(e->wire, peer, tag, data, (size_t)bytes, why), why);
 }
 
-bool tn__gloo_touch(tn__gloo *e, tn__batch *b, int peer, uint64_t tag) {
+bool tn__gloo_touch(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag) {
     char why[TN_ENGINE_WHY] = "";
     return note_message(e, b, peer, false, e->api->receive(e->wire, peer, tag, NULL, 0, why),
                         why) &&
@@ -121,7 +121,7 @@ static bool wait_for(tn__gloo *e, tn__started m) {
     return false;
 }
 
-bool tn__gloo_finish(tn__gloo *e, tn__batch *b) {
+bool tn__gloo_finish(tn__gloo *e, tn__gloo_batch *b) {
     bool fine = true;
     for (int i = 0; i < b->n && fine; i++) {
         fine = wait_for(e, b->started[i]);

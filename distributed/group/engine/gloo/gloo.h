@@ -81,10 +81,10 @@ typedef struct tn__started {
     int peer;
     bool is_send;
 } tn__started;
-typedef struct tn__batch {
+typedef struct tn__gloo_batch {
     tn__started *started; /* two for each rank */
     int n;
-} tn__batch;
+} tn__gloo_batch;
 
 enum { TN__BATCHES = 4 };
 
@@ -95,7 +95,7 @@ typedef struct tn__gloo {
     tn_store *store;           /* held */
     uint64_t collectives;      /* so far: the same on every rank */
     uint64_t *sent, *received; /* [ranks], by send and recv */
-    tn__batch batches[TN__BATCHES];
+    tn__gloo_batch batches[TN__BATCHES];
     void *scratch;
     size_t scratch_bytes;
     double begun, deadline; /* of the current operation */
@@ -110,13 +110,14 @@ typedef struct tn__gloo {
 /* gloo.c, for ops.c. These return false when the operation has failed. */
 
 /* Nothing happens for 0 bytes. */
-bool tn__gloo_send(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, const void *data,
+bool tn__gloo_send(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag, const void *data,
                    int64_t bytes);
-bool tn__gloo_receive(tn__gloo *e, tn__batch *b, int peer, uint64_t tag, void *data, int64_t bytes);
+bool tn__gloo_receive(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag, void *data,
+                      int64_t bytes);
 /* An empty message each way, for those that only want to know that the peer is there. */
-bool tn__gloo_touch(tn__gloo *e, tn__batch *b, int peer, uint64_t tag);
+bool tn__gloo_touch(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag);
 /* Waits until all of b is done, and empties it. */
-bool tn__gloo_finish(tn__gloo *e, tn__batch *b);
+bool tn__gloo_finish(tn__gloo *e, tn__gloo_batch *b);
 /* NULL: failed. Contents are kept only until the next call. */
 void *tn__gloo_scratch(tn__gloo *e, int64_t bytes);
 

@@ -104,7 +104,7 @@ static char *scratch_of(const tn__gloo *e, const reduction *d, int64_t block, in
 
 /* Sends each rank its slice of the block, and receives this rank's slice from all. */
 static bool exchange_slices(tn__gloo *e, const reduction *d, int64_t block) {
-    tn__batch *b = &e->batches[block & 1];
+    tn__gloo_batch *b = &e->batches[block & 1];
     int64_t own = slice_of(&d->cut, block, e->base.rank, d->size).bytes;
     for (int i = 1; i < e->base.ranks; i++) {
         int from = peer_before(e, i), to = peer_after(e, i);
@@ -141,7 +141,7 @@ static char *reduce_slice(const tn__gloo *e, const reduction *d, int64_t block, 
 /* Sends the reduced slice to the ranks that want it, and receives theirs. */
 static bool share_slice(tn__gloo *e, const reduction *d, int64_t block, const char *result) {
     const tn_transfer *t = d->t;
-    tn__batch *b = &e->batches[2 + (block & 1)];
+    tn__gloo_batch *b = &e->batches[2 + (block & 1)];
     bool all = t->kind == TN_ALL_REDUCE;
     span own = slice_of(&d->cut, block, e->base.rank, d->size);
     for (int i = 1; i < e->base.ranks && t->kind != TN_REDUCE_SCATTER; i++) {
@@ -215,7 +215,7 @@ static bool gloo_broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
     char *data = v ? t->out : (char *)(uintptr_t)t->in;
     bool fine = v == 0 || receive_piece(e, parent, tag, data, bytes, 0);
     for (int64_t k = 0; k * PIECE < bytes && fine; k++) {
-        tn__batch *out = &e->batches[2 + (k & 1)];
+        tn__gloo_batch *out = &e->batches[2 + (k & 1)];
         fine = (v == 0 || receive_piece(e, parent, tag, data, bytes, k + 1)) &&
                tn__gloo_finish(e, &e->batches[k & 1]) && tn__gloo_finish(e, out);
         for (int child = size / 2; child > 0 && fine; child /= 2) {
@@ -236,7 +236,7 @@ static bool gloo_broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
  * receives one from each. */
 static bool swap_steps(tn__gloo *e, const char *send, int64_t step, char *receive, int64_t bytes,
                        uint64_t tag) {
-    tn__batch *b = &e->batches[0];
+    tn__gloo_batch *b = &e->batches[0];
     int rank = e->base.rank;
     for (int i = 1; i < e->base.ranks; i++) {
         int from = peer_before(e, i), to = peer_after(e, i);
@@ -264,7 +264,7 @@ static bool all_to_all(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_
 }
 
 static bool gloo_gather(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
-    tn__batch *b = &e->batches[0];
+    tn__gloo_batch *b = &e->batches[0];
     if (e->base.rank != t->root) {
         return tn__gloo_send(e, b, t->root, tag, t->in, bytes) && tn__gloo_finish(e, b);
     }
@@ -279,7 +279,7 @@ static bool gloo_gather(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64
 }
 
 static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
-    tn__batch *b = &e->batches[0];
+    tn__gloo_batch *b = &e->batches[0];
     if (e->base.rank != t->root) {
         return tn__gloo_receive(e, b, t->root, tag, t->out, bytes) && tn__gloo_finish(e, b);
     }
@@ -295,7 +295,7 @@ static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint6
 
 /* Every rank touches every other: the missing one is the one that is waited for. */
 static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
-    tn__batch *b = &e->batches[0];
+    tn__gloo_batch *b = &e->batches[0];
     for (int i = 1; i < e->base.ranks; i++) {
         if (!tn__gloo_touch(e, b, peer_after(e, i), tag)) {
             return false;
@@ -307,7 +307,7 @@ static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
 /* Only two ranks take part, so these are counted for each pair. An empty message is sent too: recv
  * waits for send. */
 static bool point_to_point(tn__gloo *e, const tn_transfer *t, int64_t bytes) {
-    tn__batch *b = &e->batches[0];
+    tn__gloo_batch *b = &e->batches[0];
     tn_transfer same = {.kind = TN_SEND, .dtype = t->dtype, .count = t->count};
     uint64_t *number = t->kind == TN_SEND ? &e->sent[t->root] : &e->received[t->root];
     uint64_t tag = tag_of(&same, ++*number);

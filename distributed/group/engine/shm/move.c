@@ -81,7 +81,7 @@ static bool goes_directly(const tn__shm *e, const tn_transfer *t) {
 /* ---- Directly -------------------------------------------------------------------------------- */
 
 /* My slice of a reduction, into all outputs. */
-static void reduce_directly(tn__shm *e, const tn_transfer *t, const tn__view *v) {
+static void reduce_directly(tn__shm *e, const tn_transfer *t, const tn__peer_view *v) {
     char *out[TN__SHM_RANKS] = {NULL};
     int outs = 0;
     for (int r = 0; r < e->base.ranks; r++) {
@@ -93,7 +93,7 @@ static void reduce_directly(tn__shm *e, const tn_transfer *t, const tn__view *v)
 }
 
 static tn_status run_directly(tn__shm *e, const tn_transfer *t) {
-    tn__view v = tn__view_of(t, e->base.rank, e->base.ranks);
+    tn__peer_view v = tn__view_of(t, e->base.rank, e->base.ranks);
     for (int r = 0; r < e->base.ranks; r++) {
         v.base[r] = tn__shm_at(e, record_at(e, r)->in);
     }
@@ -131,7 +131,7 @@ static bool has_many_parts(const tn_transfer *t) {
     return t->kind == TN_SCATTER || t->kind == TN_REDUCE_SCATTER || t->kind == TN_ALL_TO_ALL;
 }
 
-static void fill_slot(const tn__shm *e, const tn_transfer *t, const tn__view *v) {
+static void fill_slot(const tn__shm *e, const tn_transfer *t, const tn__peer_view *v) {
     int parts = parts_of(e, t);
     for (int64_t p = 0; p < parts; p++) {
         const char *from = (const char *)t->in + (p * t->count + v->at) * tn__view_size(t);
@@ -141,7 +141,7 @@ static void fill_slot(const tn__shm *e, const tn_transfer *t, const tn__view *v)
 }
 
 /* With many ranks, each reduces a slice of the chunk in its slot, for the others to read. */
-static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const tn__view *v) {
+static tn_status reduce_in_slots(tn__shm *e, const tn_transfer *t, const tn__peer_view *v) {
     int64_t begin, end;
     tn__view_slice(v, e->base.rank, &begin, &end);
     tn__view_reduce_part(v, t, 0, begin, end, slot_of(e, e->base.rank, e->chunks));
@@ -162,11 +162,11 @@ static tn_status run_staged(tn__shm *e, const tn_transfer *t) {
     bool sliced = (t->kind == TN_ALL_REDUCE || t->kind == TN_REDUCE_TO_ROOT) && e->base.ranks > 2;
     tn_status status = TN_OK;
     for (int64_t at = 0; at < t->count && status == TN_OK; at += most) {
-        tn__view v = {.rank = e->base.rank,
-                      .ranks = e->base.ranks,
-                      .at = at,
-                      .count = t->count - at < most ? t->count - at : most,
-                      .stride = most * tn__view_size(t)};
+        tn__peer_view v = {.rank = e->base.rank,
+                           .ranks = e->base.ranks,
+                           .at = at,
+                           .count = t->count - at < most ? t->count - at : most,
+                           .stride = most * tn__view_size(t)};
         for (int r = 0; r < e->base.ranks; r++) {
             v.base[r] = slot_of(e, r, e->chunks);
         }
