@@ -66,7 +66,7 @@ if [ ${#flags[@]} -eq 0 ]; then
 
     # The library's sources in the program itself: their own frames must not be taken for the user's.
     mkdir "$work/objects"
-    (cd "$root" && for file in core/*.c tensor/*.c; do
+    (cd "$root" && for file in core/*.c text/*.c tensor/*.c; do
         gcc -std=gnu11 -g -O1 -fopenmp -DTN_HAVE_LIBDW=1 -I. -Iinclude -c "$file" -o "$work/objects/$(basename "$file" .c).o" || exit 1
     done)
     link=("$source" -I"$root/include" "$work"/objects/*.o -fopenmp -lxxhash -lm)
