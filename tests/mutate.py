@@ -84,7 +84,7 @@ MUTATIONS = [
     ("ops/reduce/sum_to.c", "!tn_dims_equal(all, x->dims)", "false", "a sum larger than its input"),
     ("ops/shape/select.c", "index < 0 || index >= size", "index < 0 || index > size", "one position too many"),
     ("ops/shape/reshape.c", "if (left % dims.size[i] != 0) {", "if (0) {", "views that strides do not allow"),
-    ("ops/linalg/linear.c", "tn_ndim(b) != 1 || tn_size(b, 0) != w.size[0]", "tn_ndim(b) != 1", "a bias of the wrong length"),
+    ("ops/linalg/linear.c", "b->dims.ndim != 1 || b->dims.size[0] != w.size[0]", "b->dims.ndim != 1", "a bias of the wrong length"),
     ("ops/index/gather.c", "i != dim && index.size[i] > x.size[i]", "0", "an index that is larger than x"),
     ("ops/nn/attention.c", "if (q.size[0] != k.size[0] || q.size[3] != k.size[3]) {", "if (q.size[3] != k.size[3]) {",
      "queries and keys of different batches"),
