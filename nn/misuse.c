@@ -1,11 +1,11 @@
-/* Two mistakes with modules that would show nowhere else.
+/* Two mistakes with modules that nothing else would show.
  *
- * A module that has moved (a vector that grew, a struct that was copied): what is in its old place
- * must not be read any more. Every build looks for it: where a module is used, and where somebody
- * walks to it, when an optimiser is made for instance.
+ * A module that has moved (a vector that grew, a struct that was copied): its old place must not be
+ * read any more. Every build checks, where a module is used and where a walk reaches it, for
+ * instance when an optimiser is made.
  *
- * A layer that a forward calls but nobody has added: it learns nothing, since no optimiser finds
- * it. To look for that costs every call something, so only a debug build does.
+ * A layer that a forward calls but that was never added: it learns nothing, since no optimiser
+ * finds it. Looking for it costs every call a little, so only debug builds do.
  */
 #include "nn/module.h"
 
@@ -18,8 +18,8 @@
 /* ---- Modules that have moved ----------------------------------------------------------------- *
  *
  * A module is the program's memory. Its `place` is where it was when something of it was
- * registered. When it is seen elsewhere, that place is written down; whoever holds its lists, or
- * those of a module below it, asks before reading there. */
+ * registered. When it is seen elsewhere, that place is recorded; code that holds its lists, or
+ * those of a module below it, asks before it reads there. */
 
 bool tn__modules_moved;
 
