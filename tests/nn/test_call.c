@@ -577,9 +577,9 @@ static void recursion_has_an_end(void **state) {
     assert_inert(tn_call(&r, x), TN_ESTATE, "inside each other");
     tn_module_set_recompute(&r, true);
     assert_inert(tn_call(&r, x), TN_ESTATE, "inside each other");
+    tn_module_finish(&r);
 
-    recurrent_init(&r, &r, 1,
-                   900); /* deep, but it ends; and what was refused left nothing behind */
+    recurrent_init(&r, &r, 1, 900); /* deep, but it ends; and what was refused left nothing */
     tn_tensor *y = tn_call(&r, x);
     assert_int_equal(r.calls, 901);
     tn_backward(y);
