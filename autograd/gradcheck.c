@@ -27,14 +27,14 @@ static double weight_of(int k, int64_t i) {
 /* ---- Elements, on any device ----------------------------------------------------------------- */
 
 /* A buffer on the host for t's elements; NULL after raising. The caller frees. */
-static double *host_room(const tn_tensor *t) {
+static double *host_buffer(const tn_tensor *t) {
     return tn__malloc_for((size_t)(tn_count(t) > 0 ? tn_count(t) : 1) * sizeof(double),
                           "gradcheck");
 }
 
 /* t's elements in row-major order; NULL after raising. The caller frees. */
 static double *host_copy(const tn_tensor *t) {
-    double *copy = host_room(t);
+    double *copy = host_buffer(t);
     if (copy && tn_copy_out(t, copy) != TN_OK) {
         free(copy);
         return NULL;
@@ -55,7 +55,7 @@ static void set_element(const tn_tensor *t, int64_t i, double value) {
 
 static tn_tensor *weights_like(const tn_tensor *t, int k) {
     tn_tensor *w = tn_empty_like(t);
-    double *data = w->inert ? NULL : host_room(w);
+    double *data = w->inert ? NULL : host_buffer(w);
     for (int64_t i = 0; data && i < tn_count(w); i++) {
         data[i] = weight_of(k, i);
     }

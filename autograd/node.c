@@ -11,9 +11,9 @@ static uint64_t newest;
 
 tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, int n, int outputs,
                       int saved) {
-    size_t args_room = (op->args_size + 15) & ~(size_t)15;
-    size_t edges_room = (size_t)n * sizeof(tn__edge);
-    size_t bytes = sizeof(tn_node) + args_room + edges_room + (size_t)saved * sizeof(tn__saved);
+    size_t args_bytes = (op->args_size + 15) & ~(size_t)15;
+    size_t edges_bytes = (size_t)n * sizeof(tn__edge);
+    size_t bytes = sizeof(tn_node) + args_bytes + edges_bytes + (size_t)saved * sizeof(tn__saved);
     tn_node *node = tn__malloc_for(bytes, op->name);
     if (!node) {
         if (op->args_finish) {
@@ -30,8 +30,8 @@ tn_node *tn__node_new(const tn_op *op, const void *args, tn_tensor *const *in, i
                       .module = tn__profiled() ? tn__span_module() : NULL};
     node->age = __atomic_add_fetch(&newest, 1, __ATOMIC_RELAXED);
     node->args = rest;
-    node->edges = (tn__edge *)(rest + args_room);
-    node->saved = (tn__saved *)(rest + args_room + edges_room);
+    node->edges = (tn__edge *)(rest + args_bytes);
+    node->saved = (tn__saved *)(rest + args_bytes + edges_bytes);
     if (op->args_size) {
         memcpy(node->args, args, op->args_size);
     }

@@ -11,7 +11,7 @@ bool tn__buffer_hold(tn__buffer *b, size_t more) {
     if (__builtin_add_overflow(b->bytes + 1, more, &wanted)) {
         wanted = INT64_MAX; /* which tn__grow refuses */
     }
-    b->failed = b->failed || !tn__grow(&b->at, wanted, &b->room, 1, b->operation) || !b->at;
+    b->failed = b->failed || !tn__grow(&b->at, wanted, &b->capacity, 1, b->operation) || !b->at;
     return !b->failed;
 }
 
@@ -36,7 +36,7 @@ static void format_list(tn__buffer *b, const char *format, va_list list) {
     }
     va_list again;
     va_copy(again, list);
-    size_t left = (size_t)b->room - b->bytes;
+    size_t left = (size_t)b->capacity - b->bytes;
     int n = vsnprintf(b->at + b->bytes, left, format, list);
     if (n > 0 && (size_t)n >= left && tn__buffer_hold(b, (size_t)n)) {
         vsnprintf(b->at + b->bytes, (size_t)n + 1, format, again);

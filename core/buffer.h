@@ -14,7 +14,7 @@
 typedef struct tn__buffer {
     char *at;              /* the bytes and a 0 after them; NULL: none yet */
     size_t bytes;          /* without that 0 */
-    int64_t room;          /* of the memory at `at` */
+    int64_t capacity;      /* of the memory at `at` */
     const char *operation; /* of TN_ENOMEM; NULL: it is not raised */
     bool failed;           /* out of memory: what was appended since is missing */
 } tn__buffer;

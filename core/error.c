@@ -14,36 +14,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROOM = sizeof(((tn_error_record *)0)->message) };
+enum { MESSAGE_SIZE = sizeof(((tn_error_record *)0)->message) };
 
 static _Thread_local tn_error_handler thread_handler;
 static tn_error_handler process_handler; /* atomic */
 
 /* Appends at `used`, which stops at the end of the buffer; returns the new end. */
-static size_t append_text(char *text, size_t room, size_t used, const char *format, ...)
+static size_t append_text(char *text, size_t size, size_t used, const char *format, ...)
     TN_PRINTF(4, 5);
 
-static size_t append_v(char *text, size_t room, size_t used, const char *format,
+static size_t append_v(char *text, size_t size, size_t used, const char *format,
                        va_list arguments) {
-    int n = vsnprintf(text + used, room - used, format, arguments);
+    int n = vsnprintf(text + used, size - used, format, arguments);
     if (n < 0) {
         text[used] = 0;
         return used;
     }
-    return (size_t)n < room - used ? used + (size_t)n : room - 1;
+    return (size_t)n < size - used ? used + (size_t)n : size - 1;
 }
 
-static size_t append_text(char *text, size_t room, size_t used, const char *format, ...) {
+static size_t append_text(char *text, size_t size, size_t used, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    used = append_v(text, room, used, format, arguments);
+    used = append_v(text, size, used, format, arguments);
     va_end(arguments);
     return used;
 }
 
 /* Begins the text with " (in mlp.fc1)", or nothing outside modules. Very deep paths keep the
  * innermost names. */
-static size_t append_modules(char *text, size_t room) {
+static size_t append_modules(char *text, size_t size) {
     enum { MOST = 24 };
     const char *names[MOST];
     int count = 0;
@@ -58,9 +58,9 @@ static size_t append_modules(char *text, size_t room) {
         }
         names[count++] = f->name;
     }
-    size_t used = count ? append_text(text, room, 0, " (in %s", more ? "..." : "") : 0;
+    size_t used = count ? append_text(text, size, 0, " (in %s", more ? "..." : "") : 0;
     for (int i = count - 1; i >= 0; i--) {
-        used = append_text(text, room, used, "%.64s%s", names[i], i ? "." : ")");
+        used = append_text(text, size, used, "%.64s%s", names[i], i ? "." : ")");
     }
     return used;
 }
@@ -71,12 +71,12 @@ static const char *shown_message(void) {
     tn__stack *stack = tn__thread_stack();
     char *message = tn__thread_texts()->message;
     if (stack->pending) {
-        char place[160], text[ROOM];
+        char place[160], text[MESSAGE_SIZE];
         tn__place(place, sizeof(place));
         size_t skipped = place[0] ? 0 : message[0] == ' ' ? 1 : 2;
-        append_text(text, ROOM, 0, "%s%s", place, message + skipped);
+        append_text(text, MESSAGE_SIZE, 0, "%s%s", place, message + skipped);
         tn__plain_lines(text); /* it may quote a file or a peer */
-        memcpy(message, text, ROOM);
+        memcpy(message, text, MESSAGE_SIZE);
         stack->pending = false;
     }
     return message;
@@ -100,7 +100,7 @@ static void call_handler(void) {
     tn_error_handler handler =
         thread_handler ? thread_handler : __atomic_load_n(&process_handler, __ATOMIC_ACQUIRE);
     if (handler) {
-        char text[ROOM];
+        char text[MESSAGE_SIZE];
         snprintf(text, sizeof(text), "%s", shown_message());
         handling = true;
         handler(tn__self.error, text);
@@ -116,12 +116,12 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
     tn__self.error = status;
     tn__stack_keep(tn__thread_stack());
     char *message = tn__thread_texts()->message;
-    size_t used = append_modules(message, ROOM);
-    used = append_text(message, ROOM, used, ": ");
+    size_t used = append_modules(message, MESSAGE_SIZE);
+    used = append_text(message, MESSAGE_SIZE, used, ": ");
     if (operation) {
-        used = append_text(message, ROOM, used, "%s: ", operation);
+        used = append_text(message, MESSAGE_SIZE, used, "%s: ", operation);
     }
-    append_v(message, ROOM, used, format, arguments);
+    append_v(message, MESSAGE_SIZE, used, format, arguments);
     call_handler();
     return status;
 }
@@ -149,7 +149,7 @@ tn_status tn_raise(tn_status status, const char *format, ...) {
     if (tn__self.error != TN_OK) {
         return status;
     }
-    char text[ROOM];
+    char text[MESSAGE_SIZE];
     va_list arguments;
     va_start(arguments, format);
     text[0] = 0;
@@ -176,7 +176,7 @@ bool tn_error_take(tn_error_record *record) {
     }
     if (record) {
         record->status = tn__self.error;
-        memcpy(record->message, shown_message(), ROOM);
+        memcpy(record->message, shown_message(), MESSAGE_SIZE);
     }
     tn__self.error = TN_OK;
     return true;
@@ -188,7 +188,7 @@ void tn_error_give(const tn_error_record *record) {
     }
     tn__self.error = record->status;
     char *message = tn__thread_texts()->message;
-    snprintf(message, ROOM, "%.*s", ROOM - 1, record->message);
+    snprintf(message, MESSAGE_SIZE, "%.*s", MESSAGE_SIZE - 1, record->message);
     tn__plain_lines(message);
     tn__thread_stack()->pending = false;
     call_handler();

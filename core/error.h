@@ -79,6 +79,6 @@ static inline void tn__leave(void) {
 
 /* Writes "train.c:17", "function+0x12" or "program+0x1234" of the first stack frame outside the
  * library, or "" when there is none. Never fails. */
-void tn__place(char *text, size_t room);
+void tn__place(char *text, size_t size);
 
 #endif

@@ -133,9 +133,10 @@ char *tn__strdup_for(const char *text, const char *operation) {
     return copy;
 }
 
-bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size, const char *operation) {
+bool tn__grow_array(void *array, int64_t count, int64_t *capacity, size_t size,
+                    const char *operation) {
     int64_t more, bytes;
-    if (__builtin_mul_overflow(*room, 2, &more) || more < count) {
+    if (__builtin_mul_overflow(*capacity, 2, &more) || more < count) {
         more = count < 8 ? 8 : count;
     }
     void *before, *larger = NULL;
@@ -145,7 +146,7 @@ bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size, cons
     }
     if (larger) {
         memcpy(array, &larger, sizeof(larger));
-        *room = more;
+        *capacity = more;
     } else if (operation) {
         tn__raise(TN_ENOMEM, operation, "no memory for %lld times %zu bytes", (long long)more,
                   size);

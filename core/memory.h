@@ -42,22 +42,22 @@ TN_API void *tn__calloc_for(size_t count, size_t size, const char *operation);
 TN_API char *tn__strdup_for(const char *text, const char *operation);
 
 /* What tn__grow does when the array is too small. */
-TN_API bool tn__grow_array(void *array, int64_t count, int64_t *room, size_t size,
+TN_API bool tn__grow_array(void *array, int64_t count, int64_t *capacity, size_t size,
                            const char *operation);
 
 /* Makes the growing array whose address is in `array` (any T **) at least `count` elements of
- * `size` bytes long; *room is how many it holds now. The length doubles, so that appending one by
- * one costs no more than a few copies of each element. False after raising TN_ENOMEM (nothing is
+ * `size` bytes long; *capacity is how many it holds now. The length doubles, so that appending one
+ * by one costs no more than a few copies of each element. False after raising TN_ENOMEM (nothing is
  * raised where `operation` is NULL): the array is as it was.
  *
- *     if (!tn__grow(&list->items, list->count + 1, &list->room, sizeof(*list->items), "clip")) {
+ *     if (!tn__grow(&l->items, l->count + 1, &l->capacity, sizeof(*l->items), "clip")) {
  *         return false;
  *     }
- *     list->items[list->count++] = item;
+ *     l->items[l->count++] = item;
  */
-static inline bool tn__grow(void *array, int64_t count, int64_t *room, size_t size,
+static inline bool tn__grow(void *array, int64_t count, int64_t *capacity, size_t size,
                             const char *operation) {
-    return count <= *room || tn__grow_array(array, count, room, size, operation);
+    return count <= *capacity || tn__grow_array(array, count, capacity, size, operation);
 }
 
 #endif

@@ -108,20 +108,20 @@ static char *read_sized(const tn__reader *r, size_t *bytes) {
 static char *read_unsized(const tn__reader *r, size_t *bytes) {
     char *data = NULL;
     size_t length = 0;
-    for (size_t room = UNSIZED_LEAST; room <= UNSIZED_MOST; room *= 2) {
-        char *larger = tn__realloc(data, room + 1);
+    for (size_t capacity = UNSIZED_LEAST; capacity <= UNSIZED_MOST; capacity *= 2) {
+        char *larger = tn__realloc(data, capacity + 1);
         if (!larger) {
             free(data);
-            return raise_memory(r, room);
+            return raise_memory(r, capacity);
         }
         data = larger;
-        ssize_t got = read_some(r, length, data + length, room - length);
+        ssize_t got = read_some(r, length, data + length, capacity - length);
         if (got < 0) {
             free(data);
             return NULL;
         }
         length += (size_t)got;
-        if (length < room) {
+        if (length < capacity) {
             *bytes = length;
             data[length] = 0;
             return data;

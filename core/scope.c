@@ -30,10 +30,11 @@ static tn_object *object_of(uintptr_t entry) {
     return (tn_object *)(entry & ~MOVES);
 }
 
-/* Makes room for one more entry. */
+/* Grows the stack by at least one entry. */
 static bool grow_stack(void) {
     int64_t wanted = (int64_t)tn__self.owned_count + 1;
-    if (!tn__grow(&tn__self.owned, wanted, &tn__self.owned_room, sizeof(*tn__self.owned), NULL)) {
+    if (!tn__grow(&tn__self.owned, wanted, &tn__self.owned_capacity, sizeof(*tn__self.owned),
+                  NULL)) {
         return false;
     }
     tn__thread_watch();
@@ -73,7 +74,7 @@ bool tn__scope_own(tn_object *object) {
     if (tn__self.scopes == 0 && tn__self.owned_count >= root_many()) {
         warn_root();
     }
-    if ((int64_t)tn__self.owned_count == tn__self.owned_room && !grow_stack()) {
+    if ((int64_t)tn__self.owned_count == tn__self.owned_capacity && !grow_stack()) {
         tn__raise(TN_ENOMEM, NULL, "no memory for a scope of %zu tensors",
                   tn__self.owned_count + 1);
         tn__object_release(object);
@@ -123,7 +124,7 @@ void tn__scope_thread_end(void) {
     tn_scope_end(&root);
     free(tn__self.owned);
     tn__self.owned = NULL;
-    tn__self.owned_room = 0;
+    tn__self.owned_capacity = 0;
 }
 
 /* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already

@@ -16,7 +16,7 @@ typedef struct tn__thread {
     struct tn__frame *frames; /* the modules whose forward is running (error.h) */
     uintptr_t *owned; /* what scopes own: tn_object addresses; bit 0: moves outward (scope.c) */
     size_t owned_count;
-    int64_t owned_room;
+    int64_t owned_capacity;
     size_t base;               /* of the innermost scope */
     size_t scopes;             /* how many are open */
     const tn_scope *ending;    /* the scope that is releasing what it owns (scope.h) */

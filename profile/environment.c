@@ -38,14 +38,14 @@ int tn__profiler_rank(void) {
 }
 
 /* trace.json of rank 3: trace.rank3.json */
-static void rank_path(char *path, size_t room, const char *wish) {
+static void rank_path(char *path, size_t size, const char *wish) {
     int rank = tn__profiler_rank();
     const char *dot = strrchr(wish, '.'), *slash = strrchr(wish, '/');
     size_t stem = dot && (!slash || dot > slash) ? (size_t)(dot - wish) : strlen(wish);
     if (rank < 0) {
-        snprintf(path, room, "%s", wish);
+        snprintf(path, size, "%s", wish);
     } else {
-        snprintf(path, room, "%.*s.rank%d%s", (int)stem, wish, rank, wish + stem);
+        snprintf(path, size, "%.*s.rank%d%s", (int)stem, wish, rank, wish + stem);
     }
 }
 

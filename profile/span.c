@@ -88,22 +88,22 @@ static void site_count(tn__site *site, double seconds, const tn__span *work) {
 }
 
 /* Names of modules from the outermost on; how long the text would be. */
-static size_t put_path(const tn__site *site, char *text, size_t room) {
+static size_t put_path(const tn__site *site, char *text, size_t size) {
     if (!site) {
         return 0;
     }
-    size_t used = put_path(site->up, text, room);
+    size_t used = put_path(site->up, text, size);
     if (site->kind != TN__SPAN_MODULE || !site->up) {
         return used;
     }
-    size_t left = used < room ? room - used : 0;
+    size_t left = used < size ? size - used : 0;
     return used +
            (size_t)snprintf(left ? text + used : NULL, left, "%s%s", used ? "." : "", site->name);
 }
 
-void tn__site_path(const tn__site *site, char *text, size_t room) {
+void tn__site_path(const tn__site *site, char *text, size_t size) {
     text[0] = 0;
-    put_path(site, text, room);
+    put_path(site, text, size);
 }
 
 /* ---- Spans ----------------------------------------------------------------------------------- */
@@ -111,16 +111,16 @@ void tn__site_path(const tn__site *site, char *text, size_t room) {
 static _Thread_local tn__span *innermost;
 static _Thread_local int thread_number; /* 0: not yet; 1: the one that runs main */
 
-static void put_thread(char *text, size_t room) {
+static void put_thread(char *text, size_t size) {
     static int last = 1; /* atomic */
     if (thread_number == 0) {
         bool first = syscall(SYS_gettid) == getpid();
         thread_number = first ? 1 : __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
     }
     if (thread_number == 1) {
-        snprintf(text, room, "main");
+        snprintf(text, size, "main");
     } else {
-        snprintf(text, room, "thread %d", thread_number);
+        snprintf(text, size, "thread %d", thread_number);
     }
 }
 

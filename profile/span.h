@@ -75,7 +75,7 @@ tn__site *tn__span_module(void);
 tn__span *tn__span_innermost(void);
 
 /* The names of the modules from the outermost to the site, "mlp.fc1". */
-TN_API void tn__site_path(const tn__site *site, char *text, size_t room);
+TN_API void tn__site_path(const tn__site *site, char *text, size_t size);
 
 /* ---- For the profiler ------------------------------------------------------------------------ */
 

@@ -33,10 +33,10 @@ typedef struct table {
     tn_profiler_view view;
     table_row *rows;
     int count;
-    int64_t room;
+    int64_t capacity;
     table_step *path;
     int depth;
-    int64_t path_room;
+    int64_t path_capacity;
     bool failed;
 } table;
 
@@ -67,7 +67,7 @@ static int find_row(table *t, const tn__site *site) {
             return i;
         }
     }
-    if (!tn__grow(&t->rows, t->count + 1, &t->room, sizeof(*t->rows), NULL)) {
+    if (!tn__grow(&t->rows, t->count + 1, &t->capacity, sizeof(*t->rows), NULL)) {
         t->failed = true;
         return -1;
     }
@@ -120,7 +120,7 @@ static void visit_site(const tn__site *site, void *user) {
     while (t->depth > 0 && t->path[t->depth - 1].site != site->up) {
         t->depth--;
     }
-    if (t->failed || !tn__grow(&t->path, t->depth + 1, &t->path_room, sizeof(*t->path), NULL)) {
+    if (t->failed || !tn__grow(&t->path, t->depth + 1, &t->path_capacity, sizeof(*t->path), NULL)) {
         t->failed = true;
         return;
     }

@@ -11,22 +11,22 @@
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-void tn__event_text(char *to, size_t room, const char *text) {
-    size_t length = text ? strnlen(text, room) : 0;
-    if (text && length == room) {
+void tn__event_text(char *to, size_t size, const char *text) {
+    size_t length = text ? strnlen(text, size) : 0;
+    if (text && length == size) {
         length--;
         while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80) {
             length--; /* inside a character */
         }
     }
     memcpy(to, text ? text : "", length);
-    memset(to + length, 0, room - length);
+    memset(to + length, 0, size - length);
 }
 
 _Static_assert(offsetof(tn__event, number) == 0, "write_slot fills it in");
 
 static uint64_t *slot_of(const tn__trace *trace, uint64_t number) {
-    return &trace->words[(number - 1) % trace->room * (1 + trace->event_words)];
+    return &trace->words[(number - 1) % trace->capacity * (1 + trace->event_words)];
 }
 
 /* Under the lock. The slot's first word is odd while the others change; a reader that sees any of
@@ -48,13 +48,13 @@ static void write_slot(const tn__trace *trace, uint64_t number, const tn__event 
 bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n) {
     size_t event_words = event_bytes / sizeof(uint64_t);
     pthread_mutex_lock(&trace->lock);
-    if (trace->room == 0) {
+    if (trace->capacity == 0) {
         trace->event_words = event_words;
         trace->words = tn__calloc((size_t)n, (1 + event_words) * sizeof(uint64_t));
-        trace->room = trace->words ? n : 0;
+        trace->capacity = trace->words ? n : 0;
     }
     pthread_mutex_unlock(&trace->lock);
-    return trace->room > 0;
+    return trace->capacity > 0;
 }
 
 void tn__trace_clear(tn__trace *trace) {
@@ -64,7 +64,7 @@ void tn__trace_clear(tn__trace *trace) {
 
 uint64_t tn__trace_add(tn__trace *trace, const tn__event *e) {
     pthread_mutex_lock(&trace->lock);
-    uint64_t number = trace->room > 0 ? trace->count + 1 : 0;
+    uint64_t number = trace->capacity > 0 ? trace->count + 1 : 0;
     if (number > 0) {
         write_slot(trace, number, e);
         __atomic_store_n(&trace->count, number, __ATOMIC_RELEASE);
@@ -105,7 +105,7 @@ bool tn__trace_next(const tn__trace *trace, tn__event *e) {
     uint64_t first = e->number < forgotten ? forgotten + 1 : e->number + 1;
     for (uint64_t number = first;; number++) {
         uint64_t count = __atomic_load_n(&trace->count, __ATOMIC_ACQUIRE);
-        uint64_t oldest = count > trace->room ? count - trace->room + 1 : 1;
+        uint64_t oldest = count > trace->capacity ? count - trace->capacity + 1 : 1;
         number = number < oldest ? oldest : number;
         if (number > count) {
             return false;

@@ -39,7 +39,7 @@ typedef struct tn__event {
 } tn__event;
 
 /* Writes the name that a reader will see; for names that are made only when read. */
-typedef void (*tn__event_name)(const tn__event *e, char *text, size_t room);
+typedef void (*tn__event_name)(const tn__event *e, char *text, size_t size);
 
 /* Writes the members of a JSON object that a viewer shows with an event: "\"bytes\": 12". */
 typedef void (*tn__event_details)(const tn__event *e, tn__buffer *j);
@@ -48,8 +48,8 @@ typedef struct tn__trace {
     pthread_mutex_t lock; /* the writers' */
     uint64_t count;       /* atomic: events so far */
     uint64_t forgotten;   /* atomic: events up to this number are no longer read */
-    uint64_t *words;      /* [room][1 + event_words]: how often the event was written, the event */
-    uint64_t room;        /* 0: what is added is lost */
+    uint64_t *words;   /* [capacity][1 + event_words]: how often the event was written, the event */
+    uint64_t capacity; /* 0: what is added is lost */
     size_t event_words;
     tn__event_name name;       /* NULL: tn__event.name */
     tn__event_details details; /* NULL: none */
@@ -57,15 +57,15 @@ typedef struct tn__trace {
 
 /* A trace of the last n events of `type`, a struct that begins with a tn__event. For variables
  * outside functions. */
-#define TN__TRACE(type, n, name_of)                                                       \
-    {                                                                                     \
-        .lock = PTHREAD_MUTEX_INITIALIZER,                                                \
-        .words = (uint64_t[(n) * (1 + sizeof(type) / sizeof(uint64_t))]){0}, .room = (n), \
-        .event_words = sizeof(type) / sizeof(uint64_t), .name = (name_of)                 \
+#define TN__TRACE(type, n, name_of)                                                           \
+    {                                                                                         \
+        .lock = PTHREAD_MUTEX_INITIALIZER,                                                    \
+        .words = (uint64_t[(n) * (1 + sizeof(type) / sizeof(uint64_t))]){0}, .capacity = (n), \
+        .event_words = sizeof(type) / sizeof(uint64_t), .name = (name_of)                     \
     }
 
-/* Gives a trace whose room is 0 the memory for n events of this size; false: there is none. It is
- * never freed, since readers take no lock. */
+/* Gives a trace whose capacity is 0 the memory for n events of this size; false: there is none. It
+ * is never freed, since readers take no lock. */
 bool tn__trace_open(tn__trace *trace, size_t event_bytes, uint64_t n);
 
 /* From now on readers find only what is added after this. */
@@ -73,7 +73,7 @@ TN_API void tn__trace_clear(tn__trace *trace);
 
 /* Copies a text into a name or a thread, cut between two characters of UTF-8 where it is too long;
  * NULL is an empty text. */
-TN_API void tn__event_text(char *to, size_t room, const char *text);
+TN_API void tn__event_text(char *to, size_t size, const char *text);
 
 /* Adds a copy of an event and returns its number. */
 TN_API uint64_t tn__trace_add(tn__trace *trace, const tn__event *e);

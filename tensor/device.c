@@ -131,7 +131,7 @@ tn_device tn_device_named(const char *text) {
 
 tn_status tn_device_describe(tn_device device, tn_device_info *info) {
     if (!info) {
-        return tn__raise(TN_EVALUE, "device_describe", "there is no room for the description");
+        return tn__raise(TN_EVALUE, "device_describe", "info is NULL");
     }
     *info = (tn_device_info){.name = ""};
     if (!tn__device_exists(device, "device_describe")) {

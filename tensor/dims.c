@@ -77,19 +77,19 @@ const char *tn__dims_text(tn_dims dims) {
     tn__texts *texts = tn__thread_texts();
     enum {
         BUFFERS = sizeof(texts->shape) / sizeof(texts->shape[0]),
-        ROOM = sizeof(texts->shape[0])
+        TEXT_SIZE = sizeof(texts->shape[0])
     };
     char *text = texts->shape[texts->next_shape++ % BUFFERS];
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {
-        snprintf(text, ROOM, "[invalid]");
+        snprintf(text, TEXT_SIZE, "[invalid]");
         return text;
     }
-    size_t used = (size_t)snprintf(text, ROOM, "[");
+    size_t used = (size_t)snprintf(text, TEXT_SIZE, "[");
     for (int i = 0; i < dims.ndim; i++) {
-        used += (size_t)snprintf(text + used, ROOM - used, "%s%lld", i ? ", " : "",
+        used += (size_t)snprintf(text + used, TEXT_SIZE - used, "%s%lld", i ? ", " : "",
                                  (long long)dims.size[i]);
     }
-    snprintf(text + used, ROOM - used, "]");
+    snprintf(text + used, TEXT_SIZE - used, "]");
     return text;
 }
 

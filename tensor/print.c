@@ -17,7 +17,7 @@ enum { WIDTH = 75, SUMMARY_ABOVE = 1000, EDGE = 3, PLACES = 8, WORD = 400 };
 typedef struct sink {
     FILE *file; /* NULL: into text */
     char *text;
-    size_t room, length;
+    size_t size, length;
 } sink;
 
 /* How every element is written. */
@@ -41,8 +41,8 @@ typedef struct printer {
 static void put_text(sink *out, const char *text, size_t length) {
     if (out->file) {
         fwrite(text, 1, length, out->file);
-    } else if (out->length < out->room) {
-        size_t fits = out->room - out->length;
+    } else if (out->length < out->size) {
+        size_t fits = out->size - out->length;
         memcpy(out->text + out->length, text, length < fits ? length : fits);
     }
     out->length += length;
@@ -327,11 +327,11 @@ static void write_text(sink *out, const tn_tensor *t, const char *operation) {
     }
 }
 
-size_t tn_format(const tn_tensor *t, char *text, size_t room) {
-    sink out = {.text = text, .room = text ? room : 0};
+size_t tn_format(const tn_tensor *t, char *text, size_t size) {
+    sink out = {.text = text, .size = text ? size : 0};
     write_text(&out, t, "format");
-    if (text && out.room > 0) {
-        text[out.length < room ? out.length : room - 1] = 0;
+    if (text && out.size > 0) {
+        text[out.length < size ? out.length : size - 1] = 0;
     }
     return out.length;
 }

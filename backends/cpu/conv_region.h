@@ -82,13 +82,13 @@ typedef struct box_at {
 static box_plan plan_boxes(const conv_job *job) {
     int64_t total[4] = {job->images, job->walk[0].places, job->walk[1].places, job->walk[2].places};
     box_plan plan = {.all = 1};
-    int64_t room = COLS;
+    int64_t cols_left = COLS;
     for (int d = 3; d >= 0; d--) { /* a dimension is cut only where those inside of it are whole */
-        int64_t pieces = max_of(div_up(total[d], room), 1);
+        int64_t pieces = max_of(div_up(total[d], cols_left), 1);
         plan.size[d] = max_of(div_up(total[d], pieces), 1);
         plan.count[d] = div_up(total[d], plan.size[d]);
         plan.all *= plan.count[d];
-        room = plan.count[d] > 1 ? 1 : room / plan.size[d];
+        cols_left = plan.count[d] > 1 ? 1 : cols_left / plan.size[d];
     }
     return plan;
 }

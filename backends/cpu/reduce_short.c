@@ -164,15 +164,15 @@ INLINE int64_t fold_odd(tn_reduction f, float *restrict out, const float *restri
 }
 
 /* A tile to its results, which end up in one of the two buffers; returns which. */
-INLINE const float *fold_tile(tn_reduction f, float *room, float *spare, const float *in,
+INLINE const float *fold_tile(tn_reduction f, float *buffer, float *spare, const float *in,
                               int64_t blocks, int64_t run, int64_t width) {
     if (width == 1 && run > WIDE) {
-        fold_wide(f, room, in, blocks, run);
+        fold_wide(f, buffer, in, blocks, run);
         run = WIDE;
-        in = room;
+        in = buffer;
     }
     while (run > 1) {
-        float *out = in == room ? spare : room;
+        float *out = in == buffer ? spare : buffer;
         if (run % 2) {
             run = fold_odd(f, out, in, blocks, run, width);
         } else if (width == 1) { /* neighbours, however long the run is */

@@ -209,11 +209,11 @@ TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
 /* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format
- * writes at most `room` bytes with the 0 and returns the length the whole
+ * writes at most `size` bytes with the 0 and returns the length the whole
  * text has (as snprintf). */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
-TN_API size_t tn_format(const tn_tensor *t, char *text, size_t room);
+TN_API size_t tn_format(const tn_tensor *t, char *text, size_t size);
 
 /* "[64, 20]": into one of a few static buffers of this thread. */
 TN_API const char *tn_shape_text(const tn_tensor *t);

@@ -117,7 +117,7 @@ static inline tn_desc broadcast(const array *a, int dim, int64_t size) {
     return d;
 }
 
-/* Special values in front, where there is room. */
+/* Special values in front, where they fit. */
 static inline void spoil(array *a) {
     static const double odd[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, 100, -100};
     for (int64_t i = 0; i < 8 && a->count > 16; i++) {

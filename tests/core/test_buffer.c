@@ -10,44 +10,45 @@
 
 static void test_array_grows(void **state) {
     int *list = NULL;
-    int64_t room = 0;
+    int64_t capacity = 0;
     int moves = 0;
     for (int i = 0; i < 10000; i++) {
-        int64_t before = room;
-        assert_true(tn__grow(&list, i + 1, &room, sizeof(*list), "grow"));
-        assert_true(room > i);
-        moves += room != before;
+        int64_t before = capacity;
+        assert_true(tn__grow(&list, i + 1, &capacity, sizeof(*list), "grow"));
+        assert_true(capacity > i);
+        moves += capacity != before;
         list[i] = i;
     }
     assert_true(moves < 15); /* it doubles */
     for (int i = 0; i < 10000; i++) {
         assert_int_equal(list[i], i);
     }
-    int64_t held = room;
-    assert_true(tn__grow(&list, 100, &room, sizeof(*list), "grow")); /* never shorter */
-    assert_int_equal(room, held);
-    assert_true(tn__grow(&list, 5 * held, &room, sizeof(*list), "grow")); /* all at once */
-    assert_int_equal(room, 5 * held);
+    int64_t held = capacity;
+    assert_true(tn__grow(&list, 100, &capacity, sizeof(*list), "grow")); /* never shorter */
+    assert_int_equal(capacity, held);
+    assert_true(tn__grow(&list, 5 * held, &capacity, sizeof(*list), "grow")); /* all at once */
+    assert_int_equal(capacity, 5 * held);
     free(list);
 }
 
 /* Without memory, and where the bytes cannot be counted, the array stays as it was. */
 static void test_array_refused(void **state) {
     int *list = NULL;
-    int64_t room = 0;
-    assert_true(tn__grow(&list, 1, &room, sizeof(*list), "grow"));
+    int64_t capacity = 0;
+    assert_true(tn__grow(&list, 1, &capacity, sizeof(*list), "grow"));
     *list = 7;
     int *before = list;
-    int64_t held = room;
-    assert_false(tn__grow(&list, INT64_MAX, &room, sizeof(*list), "grow"));
+    int64_t held = capacity;
+    assert_false(tn__grow(&list, INT64_MAX, &capacity, sizeof(*list), "grow"));
     assert_error(TN_ENOMEM, "grow: no memory for 9223372036854775807 times 4 bytes");
-    assert_false(tn__grow(&list, INT64_MAX / 2, &room, sizeof(*list), NULL)); /* raises nothing */
+    assert_false(tn__grow(&list, INT64_MAX / 2, &capacity, sizeof(*list), NULL)); /* raises nothing
+                                                                                   */
     assert_int_equal(tn_error(), TN_OK);
     tn__alloc_fail_at(0);
-    assert_false(tn__grow(&list, held + 1, &room, sizeof(*list), "grow"));
+    assert_false(tn__grow(&list, held + 1, &capacity, sizeof(*list), "grow"));
     tn__alloc_fail_at(-1);
     assert_error(TN_ENOMEM, "grow: no memory for");
-    assert_true(list == before && *list == 7 && room == held);
+    assert_true(list == before && *list == 7 && capacity == held);
     free(list);
 }
 
@@ -93,7 +94,7 @@ static void test_buffer_appends(void **state) {
     free(text);
 }
 
-/* Texts of every length around the room that there is. */
+/* Texts of every length around the capacity. */
 static void test_buffer_formats(void **state) {
     for (int n = 0; n < 300; n++) {
         tn__buffer b = {.operation = "buffer"};

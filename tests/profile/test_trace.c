@@ -178,8 +178,8 @@ static void texts_are_cut_between_characters(void **state) {
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-static void name_pair(const tn__event *e, char *text, size_t room) {
-    snprintf(text, room, "%s = %llu", e->name, (unsigned long long)((const pair_event *)e)->number);
+static void name_pair(const tn__event *e, char *text, size_t size) {
+    snprintf(text, size, "%s = %llu", e->name, (unsigned long long)((const pair_event *)e)->number);
 }
 
 static tn__trace named = TN__TRACE(pair_event, 4, name_pair);

@@ -96,11 +96,11 @@ static void test_short_buffer(void **state) {
     float x[] = {1, 2, 3};
     tn_tensor *t = TN_FROM(x, TN_DIMS(3), TN_F32);
     char text[8];
-    for (size_t room = 0; room <= sizeof(text); room++) {
+    for (size_t size = 0; size <= sizeof(text); size++) {
         memset(text, 'z', sizeof(text));
-        assert_int_equal(tn_format(t, text, room), 10);
+        assert_int_equal(tn_format(t, text, size), 10);
         for (size_t i = 0; i < sizeof(text); i++) {
-            assert_int_equal(text[i], i >= room ? 'z' : i == room - 1 ? 0 : "[1. 2. 3.]"[i]);
+            assert_int_equal(text[i], i >= size ? 'z' : i == size - 1 ? 0 : "[1. 2. 3.]"[i]);
         }
     }
 }

@@ -231,7 +231,7 @@ typedef struct tn_sgd_step {
  *     LSTM        G 4   i = s(a0), f = s(a1), g = tanh(a2), o = s(a3),
  *                       c' = f c + i g, h' = o tanh(c')                        kept: i f g o
  *
- * `gates` (T, B, K H) has room for the K that are kept. lengths (B) i64 or i32, or NULL: row b
+ * `gates` (T, B, K H) takes the K that are kept. lengths (B) i64 or i32, or NULL: row b
  * lives at the times t < lengths[b]; at others its state stays. `reverse`: from time T - 1 to 0.
  * h_before and c_before (T, B, H; c_before NULL but for LSTM): the state before each time, in the
  * order of times. All operands are row-major; all but lengths are of one dtype, f32 or f64. */

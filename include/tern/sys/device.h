@@ -22,7 +22,7 @@ struct tn_backend;
 struct tn_context;
 
 #define TN_DEVICE_VERSION 1 /* of tn_device_table */
-#define TN_DEVICE_WHY 1024  /* room for a plugin's reason */
+#define TN_DEVICE_WHY 1024  /* bytes of the buffer for a plugin's reason */
 
 typedef struct tn_device_table {
     size_t size;      /* sizeof(tn_device_table) of the build that filled it */
@@ -32,7 +32,7 @@ typedef struct tn_device_table {
     const char *why;  /* … of this; "" when there are some */
     /* What it works with: "CUDA 13.0 (driver 13.0), cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
      * Loads the libraries that are loaded when needed. As snprintf. */
-    int (*versions)(char *text, size_t room);
+    int (*versions)(char *text, size_t size);
 
     const struct tn_backend *kernels;         /* for every device of this kind */
     struct tn_context *(*context)(int index); /* this thread's */
@@ -50,7 +50,7 @@ typedef struct tn_device_table {
     void (*memory_trim)(int index);
     /* The allocator's statistics for a message: totals,
      * the largest free block, tags. As snprintf. */
-    int (*memory_text)(int index, char *text, size_t room);
+    int (*memory_text)(int index, char *text, size_t size);
 
     /* Page-locked host memory, from which and into which copies are asynchronous. */
     void *(*host_alloc)(size_t bytes);
@@ -83,7 +83,7 @@ typedef struct tn_device_table {
     tn_status (*stream_copy)(void *stream, void *to, const void *from, size_t bytes);
 } tn_device_table;
 
-/* The plugin's exported functions. `why` has room for TN_DEVICE_WHY bytes; NULL: this core's
+/* The plugin's exported functions. `why` is a buffer of TN_DEVICE_WHY bytes. NULL: this core's
  * version does not fit. A table with count 0 is an answer. */
 typedef const tn_device_table *(*tn_device_table_function)(uint32_t version, char *why);
 

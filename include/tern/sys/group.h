@@ -80,7 +80,7 @@ typedef struct tn_transfer {
     void *launched_user;
 } tn_transfer;
 
-/* Room for an engine's reason. */
+/* Bytes of the buffer for an engine's reason. */
 #define TN_ENGINE_WHY 512
 
 #define TN_ENGINE_VERSION 3 /* of tn_engine */
