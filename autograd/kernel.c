@@ -389,8 +389,8 @@ static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
     const tn_op *op = g->op;
     int rows = op->x_rows[i];
     tn_tensor *at = p->made[i];
-    if (!at && op->room && !p->host) {
-        at = op->room(g, i, p->made);
+    if (!at && op->dx_out && !p->host) {
+        at = op->dx_out(g, i, p->made);
         if (at && at->inert) {
             return false;
         }
@@ -479,7 +479,7 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
             continue;
         }
         bool added = p->b.adds && (g->op->widens >> i & 1);
-        if (added || (g->op->room && !p->host)) {
+        if (added || (g->op->dx_out && !p->host)) {
             tn__touch(p->made[i]);
         }
         if (!added) {

@@ -75,8 +75,8 @@ tn_status tn__unary_k(const tn_op_call *c, tn_unary f) {
     return c->kernels->unary(c->ctx, f, c->y[0], c->x[0], args->k, 0.0);
 }
 
-/* x with y's sizes: itself if it has them, else repeated in `room`. */
-static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *room) {
+/* x with y's sizes: itself if it has them, else repeated in `expanded`. */
+static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *expanded) {
     bool same = x->ndim == y->ndim;
     for (int i = 0; i < y->ndim && same; i++) {
         same = x->size[i] == y->size[i];
@@ -84,8 +84,8 @@ static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *room
     if (same) {
         return x;
     }
-    *room = tn_desc_expand(x, y);
-    return room;
+    *expanded = tn_desc_expand(x, y);
+    return expanded;
 }
 
 tn_status tn__binary(const tn_op_call *c, tn_binary f) {

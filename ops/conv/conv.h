@@ -36,7 +36,7 @@ bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims gi
                      int64_t *all);
 
 /* (N, C, sizes…) as (N, C, D, H, W); NULL stays NULL. */
-const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *room);
+const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *out);
 
 /* The dimensions after the first two. */
 tn_dims tn__conv_sizes(tn_dims dims);

@@ -92,19 +92,19 @@ bool tn__conv_bias(const tn_op_call *c, int64_t channels) {
                       tn_shape_text(c->in[1]), (long long)channels, tn_shape_text(b));
 }
 
-const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *room) {
+const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *out) {
     if (!x) {
         return NULL;
     }
-    *room = (tn_desc){.data = x->data, .dtype = x->dtype, .ndim = 2 + CONV_SPATIAL};
-    int missing = room->ndim - x->ndim;
-    for (int i = 0; i < room->ndim; i++) {
+    *out = (tn_desc){.data = x->data, .dtype = x->dtype, .ndim = 2 + CONV_SPATIAL};
+    int missing = out->ndim - x->ndim;
+    for (int i = 0; i < out->ndim; i++) {
         int from = i < 2 ? i : i - missing;
         bool there = i < 2 || from >= 2;
-        room->size[i] = there ? x->size[from] : 1;
-        room->stride[i] = there ? x->stride[from] : 1;
+        out->size[i] = there ? x->size[from] : 1;
+        out->stride[i] = there ? x->stride[from] : 1;
     }
-    return room;
+    return out;
 }
 
 tn_tensor *tn__conv_batched(tn_tensor *x, int spatial, bool *single) {

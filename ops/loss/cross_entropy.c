@@ -197,7 +197,7 @@ static bool can_be_consumed(const tn_tensor *x) {
 }
 
 /* dx goes to new memory, or with consume_logits to the logits' own. */
-static tn_tensor *cross_entropy_room(tn_op_grad *g, int i, tn_tensor *const *made) {
+static tn_tensor *cross_entropy_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)made;
     const tn_cross_entropy_options *o = g->args;
     tn_tensor *x = tn_op_saved_input(g, i);
@@ -308,7 +308,7 @@ const tn_op tn__op_cross_entropy = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1), TN_ROWS(0)},
     .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
-    .room = cross_entropy_room,
+    .dx_out = cross_entropy_dx_out,
     .samples = cross_entropy_samples,
 };
 

@@ -108,15 +108,15 @@ static int64_t length_between(int64_t length, int64_t most) {
 
 static sequence sequence_at(const ctc_job *j, int64_t n) {
     bool joined = j->targets.ndim == 1;
-    int64_t first = 0, room = joined ? j->targets.size[0] : j->targets.size[1];
+    int64_t first = 0, target_size = joined ? j->targets.size[0] : j->targets.size[1];
     for (int64_t i = 0; i < n && joined; i++) {
-        first += length_between(index_at(&j->target_lengths, i), room - first);
+        first += length_between(index_at(&j->target_lengths, i), target_size - first);
     }
     sequence s = {.job = j,
                   .n = n,
                   .frames = length_between(index_at(&j->input_lengths, n), j->T),
-                  .labels = length_between(index_at(&j->target_lengths, n), room - first),
-                  .place = joined ? first : n * room,
+                  .labels = length_between(index_at(&j->target_lengths, n), target_size - first),
+                  .place = joined ? first : n * target_size,
                   .first = (joined ? first : n) * j->targets.stride[0]};
     s.states = 2 * s.labels + 1;
     s.norm = j->memory + n * j->each;
@@ -365,10 +365,10 @@ static tn_tensor *filled_states(tn_dims dims, const int64_t *class, const bool *
 /* The loops' own functions say what follows what. */
 static bool make_states(const tn_op_call *c, const ctc_job *j, ctc_states *to) {
     int64_t W = 2 * j->longest + 1, count = j->N * W;
-    size_t room = (size_t)(count > 0 ? count : 1);
-    int64_t *class = tn__malloc(room * sizeof(*class));
-    bool *flags = tn__calloc(room, 3 * sizeof(*flags));
-    bool *skip = flags, *begin = flags + room, *end = flags + 2 * room, made = class && flags;
+    size_t size = (size_t)(count > 0 ? count : 1);
+    int64_t *class = tn__malloc(size * sizeof(*class));
+    bool *flags = tn__calloc(size, 3 * sizeof(*flags));
+    bool *skip = flags, *begin = flags + size, *end = flags + 2 * size, made = class && flags;
     for (int64_t i = 0; made && i < count; i++) {
         sequence q = sequence_at(j, i / W);
         int64_t s = i % W;
@@ -531,15 +531,15 @@ static bool check_values(tn_tensor *x, tn_tensor *targets, tn_tensor *frames, tn
         tn_count(labels) != tn_size(x, 1) || tn_ndim(targets) < 1) {
         return true;
     }
-    int64_t n = tn_size(x, 1), room = tn_size(targets, tn_ndim(targets) - 1), sum = 0;
+    int64_t n = tn_size(x, 1), target_size = tn_size(targets, tn_ndim(targets) - 1), sum = 0;
     int64_t *own = read_whole(&tn__op_ctc, frames), *wanted = read_whole(&tn__op_ctc, labels);
     bool ok = own && wanted &&
               check_lengths("input_lengths", own, n, tn_size(x, 0), "log_probs", x) &&
-              check_lengths("target_lengths", wanted, n, room, "targets", targets);
+              check_lengths("target_lengths", wanted, n, target_size, "targets", targets);
     for (int64_t i = 0; i < n && ok; i++) {
         sum += wanted[i];
     }
-    if (ok && tn_ndim(targets) == 1 && sum != room) {
+    if (ok && tn_ndim(targets) == 1 && sum != target_size) {
         tn__raise(TN_EVALUE, "ctc", "target_lengths add up to %lld but targets are %s",
                   (long long)sum, tn_shape_text(targets));
         ok = false;

@@ -88,7 +88,7 @@ static void add_layer_norm_backward(tn_op_grad *g) {
 }
 
 /* a and b have one gradient. */
-static tn_tensor *add_layer_norm_room(tn_op_grad *g, int i, tn_tensor *const *made) {
+static tn_tensor *add_layer_norm_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)g;
     return i == B ? made[A] : NULL;
 }
@@ -140,7 +140,7 @@ const tn_op tn__op_add_layer_norm = {
     .x_rows = {TN_ROWS(1), TN_ROWS(1)},
     .y_rows = {TN_ROWS(1), TN_ROWS(1), TN_ROWS(0), TN_ROWS(0)},
     .widens = 1u << W | 1u << BIAS,
-    .room = add_layer_norm_room,
+    .dx_out = add_layer_norm_dx_out,
     .samples = add_layer_norm_samples,
 };
 

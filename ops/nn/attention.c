@@ -305,7 +305,7 @@ static tn_status attention_host_back(const tn_op_back *b) {
 /* ---- Backward, made of operations, samples --------------------------------------------------- */
 
 /* A gradient with its input's order of heads and positions in memory. */
-static tn_tensor *attention_room(tn_op_grad *g, int i, tn_tensor *const *made) {
+static tn_tensor *attention_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)made;
     tn_tensor *x = tn_op_saved_input(g, i);
     if (tn_is_inert(x)) {
@@ -391,7 +391,7 @@ const tn_op tn__op_attention = {
     .host = {attention_host, attention_host_back},
     .compose = attention_compose,
     .flags = TN_OP_WIDE | TN_OP_ALL_DX,
-    .room = attention_room,
+    .dx_out = attention_dx_out,
     .samples = attention_samples,
     .work = attention_work,
 };

@@ -53,15 +53,15 @@ bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
 
 /* How many places the window has in dimension i; 0 after raising. */
 static int64_t window_places(const char *name, const tn__pool_args *a, int i, bool ceil_mode) {
-    int64_t reach = a->dilation[i] * (a->kernel[i] - 1) + 1, room = a->in[i] + 2 * a->padding[i];
-    int64_t over = room - reach + (ceil_mode ? a->stride[i] - 1 : 0);
+    int64_t reach = a->dilation[i] * (a->kernel[i] - 1) + 1, padded = a->in[i] + 2 * a->padding[i];
+    int64_t over = padded - reach + (ceil_mode ? a->stride[i] - 1 : 0);
     int64_t places = over / a->stride[i] + 1;
     /* the last window begins within the input or the padding before it */
     places -= ceil_mode && (places - 1) * a->stride[i] >= a->in[i] + a->padding[i];
     if (over < 0 || places < 1) {
         tn__raise(TN_ESHAPE, name,
                   "the window reaches over %lld elements, but there are %lld with the padding",
-                  (long long)reach, (long long)room);
+                  (long long)reach, (long long)padded);
         return 0;
     }
     return places;

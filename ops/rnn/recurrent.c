@@ -136,17 +136,17 @@ static void pool_free(scratch_pool *p) {
     }
 }
 
-/* *x, if present, as a row-major operand: itself, or *room filled with it. */
-static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *room) {
+/* *x, if present, as a row-major operand: itself, or *copy filled with it. */
+static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *copy) {
     if (!*x || is_row_major(*x)) {
         return TN_OK;
     }
-    *room = **x;
-    if (!pool_take(p, room)) {
+    *copy = **x;
+    if (!pool_take(p, copy)) {
         return TN_ENOMEM;
     }
-    tn_status status = p->kernels->copy(p->ctx, room, *x);
-    *x = room;
+    tn_status status = p->kernels->copy(p->ctx, copy, *x);
+    *x = copy;
     return status;
 }
 
@@ -170,11 +170,11 @@ static bool takes_dtype(const tn_desc *x) {
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Output i if it was made, else scratch memory of these sizes. */
-static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *room) {
+static const tn_desc *kept_output(const tn_op_call *c, int i, scratch_pool *p, tn_desc *scratch) {
     if (c->y[i]) {
         return c->y[i];
     }
-    return pool_take(p, room) ? room : NULL;
+    return pool_take(p, scratch) ? scratch : NULL;
 }
 
 static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *p) {
@@ -183,7 +183,7 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
     int results = result_count(r.cell);
     int64_t T = y->size[0], B = y->size[1], H = y->size[2];
     tn_desc gates = desc_of_sizes(y->dtype, T, B, tn__cell_kept(r.cell) * H),
-            h = desc_of_sizes(y->dtype, T, B, H), cell = h, room[5];
+            h = desc_of_sizes(y->dtype, T, B, H), cell = h, copies[5];
     r.gates = kept_output(c, results, p, &gates);
     r.h_before = kept_output(c, results + 1, p, &h);
     r.c_before = results > 2 ? kept_output(c, results + 2, p, &cell) : NULL;
@@ -192,7 +192,7 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, scratch_pool *
     }
     const tn_desc **reads[] = {&r.w, &r.b, &r.lengths, &h0, &c0};
     for (int i = 0; i < 5; i++) {
-        tn_status status = pool_read(p, reads[i], &room[i]);
+        tn_status status = pool_read(p, reads[i], &copies[i]);
         if (status != TN_OK) {
             return status;
         }
@@ -240,14 +240,14 @@ static tn_status run_backward(const tn_op_back *b, tn_recurrent r, scratch_pool 
                   *h = r.h_before;
     tn_desc dp = desc_of_sizes(h->dtype, h->size[0], h->size[1],
                                tn__cell_gates(r.cell) * h->size[2]),
-            da = dp, room[5];
+            da = dp, copies[5];
     bool two = r.cell == TN_CELL_GRU;
     if (!pool_take(p, &dp) || (two && !pool_take(p, &da))) {
         return TN_ENOMEM;
     }
     const tn_desc **reads[] = {&r.w, &r.lengths, &dy, &dhn, &dcn};
     for (int i = 0; i < 5; i++) {
-        tn_status status = pool_read(p, reads[i], &room[i]);
+        tn_status status = pool_read(p, reads[i], &copies[i]);
         if (status != TN_OK) {
             return status;
         }

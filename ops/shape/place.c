@@ -20,8 +20,10 @@ static bool place_shape(tn_op_call *c) {
     int64_t length = dims.size[dim];
     if (args->start < 0 || args->step < 1 ||
         (length > 0 && args->start + (length - 1) * args->step >= args->size)) {
-        return tn_op_fail(c, TN_EINDEX, "x is %s but dimension %d has room for %lld",
-                          tn_shape_text(c->in[0]), dim, (long long)args->size);
+        return tn_op_fail(c, TN_EINDEX,
+                          "x is %s but dimension %d of the result is %lld (start %lld, step %lld)",
+                          tn_shape_text(c->in[0]), dim, (long long)args->size,
+                          (long long)args->start, (long long)args->step);
     }
     dims.size[dim] = args->size;
     return tn_op_out(c, dims, c->in[0]->dtype);

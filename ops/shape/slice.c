@@ -120,7 +120,7 @@ int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
         out[i] = tn_inert();
     }
     if (!out && most > 0) {
-        tn__raise(TN_EVALUE, "split", "out is NULL but has room for %d", most);
+        tn__raise(TN_EVALUE, "split", "out is NULL but most is %d", most);
         return 0;
     }
     if (!tn__usable(t, "split")) {

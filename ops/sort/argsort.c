@@ -60,19 +60,19 @@ typedef struct line_pieces {
 static void run_lines(const void *user, int64_t first, int64_t end) {
     const line_pieces *p = user;
     for (int64_t i = first; i < end; i++) {
-        p->line(p->job, p->job->first + i, p->job->room + i * p->job->items);
+        p->line(p->job, p->job->first + i, p->job->buffers + i * p->job->items);
     }
 }
 
 tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *line) {
     int64_t batch = AT_ONCE / (j->items + 1) + 1;
     batch = batch < j->x.count ? batch : j->x.count;
-    size_t bytes = (size_t)(batch * j->items) * sizeof *j->room;
+    size_t bytes = (size_t)(batch * j->items) * sizeof *j->buffers;
     if (bytes == 0) {
         return TN_OK;
     }
-    j->room = c->ctx->workspace(c->ctx, bytes);
-    if (!j->room) {
+    j->buffers = c->ctx->workspace(c->ctx, bytes);
+    if (!j->buffers) {
         return TN_ENOMEM;
     }
     line_pieces pieces = {j, line};
@@ -81,7 +81,7 @@ tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *li
         /* an element is read, keyed and moved about ten times */
         tn__host_pieces(left < batch ? left : batch, 10 * j->x.length, run_lines, &pieces);
     }
-    c->ctx->workspace_free(c->ctx, j->room, bytes);
+    c->ctx->workspace_free(c->ctx, j->buffers, bytes);
     return TN_OK;
 }
 
@@ -134,12 +134,12 @@ static tn__sort_item *sort_items(tn__sort_item *a, tn__sort_item *spare, int64_t
     return a;
 }
 
-static void argsort_line(const tn__sort_job *j, int64_t line, tn__sort_item *room) {
+static void argsort_line(const tn__sort_job *j, int64_t line, tn__sort_item *buffer) {
     int64_t n = j->x.length, x = tn__line_at(&j->x, line), y = tn__line_at(&j->y, line);
     for (int64_t k = 0; k < n; k++) {
-        room[k] = tn__sort_item_of(j, x, k);
+        buffer[k] = tn__sort_item_of(j, x, k);
     }
-    const tn__sort_item *sorted = sort_items(room, room + n, n);
+    const tn__sort_item *sorted = sort_items(buffer, buffer + n, n);
     for (int64_t k = 0; k < n; k++, y += j->y.step) {
         ((int64_t *)j->y.data)[y] = sorted[k].index;
     }

@@ -16,7 +16,7 @@ typedef struct tn__sort_job {
     tn__lines x, y; /* y: i64 */
     bool descending;
     int64_t items;
-    tn__sort_item *room;
+    tn__sort_item *buffers;
     int64_t first; /* the line of the first buffer */
 } tn__sort_job;
 
@@ -25,7 +25,7 @@ typedef struct tn__sort_job {
 tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k);
 
 /* Calls line for each line of the job, in any thread, with the line's buffer. */
-typedef void tn__sort_line(const tn__sort_job *j, int64_t line, tn__sort_item *room);
+typedef void tn__sort_line(const tn__sort_job *j, int64_t line, tn__sort_item *buffer);
 tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *line);
 
 #endif

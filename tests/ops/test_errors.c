@@ -425,7 +425,7 @@ static void indices(void **state) {
             "scatter_add: src is [2, 3] but index is [2, 3]");
     place_args outside = {0, 3, 1, 4}, nowhere = {2, 0, 1, 4};
     refused(apply("place", &outside, F(2, 3), NULL), TN_EINDEX,
-            "place: x is [2, 3] but dimension 0 has room for 4");
+            "place: x is [2, 3] but dimension 0 of the result is 4 (start 3, step 1)");
     refused(apply("place", &nowhere, F(2, 3), NULL), TN_EINDEX, "place: dimension 2 of a tensor");
     tn__cumulative_args along = {1, false}, beyond = {2, false};
     refused(apply("linear_scan", &along, I(2, 3), I(2, 3)), TN_EDTYPE,
@@ -462,11 +462,11 @@ static bool takes_anything(const char *name) {
 }
 
 /* One of the operations that a test is to name, all at once, in `list`. */
-static void list_failure(char *list, size_t room, const char *format, ...) {
+static void list_failure(char *list, size_t size, const char *format, ...) {
     size_t length = strlen(list);
     va_list values;
     va_start(values, format);
-    vsnprintf(list + length, room - length, format, values);
+    vsnprintf(list + length, size - length, format, values);
     va_end(values);
 }
 

@@ -72,7 +72,7 @@ static void chunks(void **state) {
     HOLDS(piece[2], TN_DIMS(2, 2), 4, 5, 10, 11);
     assert_true(tn_shares_storage(x, piece[0]));
     assert_null(piece[3]);
-    assert_int_equal(tn_chunk(x, 3, 0, piece, 1), 2); /* room for fewer */
+    assert_int_equal(tn_chunk(x, 3, 0, piece, 1), 2); /* the array holds fewer */
     HOLDS(piece[0], TN_DIMS(1, 6), 0, 1, 2, 3, 4, 5);
     assert_int_equal(tn_chunk(tn_zeros(TN_DIMS(0, 2), TN_F32), 3, 0, piece, 4), 3);
     assert_int_equal(tn_size(piece[2], 0), 0);

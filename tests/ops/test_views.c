@@ -161,7 +161,7 @@ static void split_in_pieces(void **state) {
     HOLDS(piece[0], TN_DIMS(2, 2), 0, 1, 5, 6);
     HOLDS(piece[2], TN_DIMS(2, 1), 4, 9);
     assert_null(piece[3]);
-    assert_int_equal(tn_split(x, 2, 1, piece, 1), 3); /* room for fewer */
+    assert_int_equal(tn_split(x, 2, 1, piece, 1), 3); /* the array holds fewer */
     assert_int_equal(tn_split(x, 9, 1, piece, 2), 1);
     HOLDS(piece[0], TN_DIMS(2, 5), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9);
     assert_int_equal(tn_split(tn_zeros(TN_DIMS(0), TN_F32), 2, 0, piece, 1), 1);

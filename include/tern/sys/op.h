@@ -110,9 +110,9 @@ struct tn_op {
      * the engine copies them there and back, and runs a composition instead where there is one.
      * bf16 and f16 come as f32 (from tn_op_run as they are) and are rounded once after it; integers
      * and bool come as they are. kernels and ctx are the CPU's. They write all of y, or dx, which
-     * is new memory there (`adds` and `room` are not for it), with the same bits for any number of
-     * threads and whatever TERN_CPU names (ops/host.h has loops that do). With TN_EINDEX they set
-     * ctx->bad_position and bad_value, and y may be anything. At most TN_OP_INPUTS inputs. Of
+     * is new memory there (`adds` and `dx_out` are not for it), with the same bits for any number
+     * of threads and whatever TERN_CPU names (ops/host.h has loops that do). With TN_EINDEX they
+     * set ctx->bad_position and bad_value, and y may be anything. At most TN_OP_INPUTS inputs. Of
      * several results any dy may be NULL, dy[0] too. */
     tn_op_kernel host;
 
@@ -147,7 +147,7 @@ struct tn_op {
 
     /* Where dx[i] goes, instead of new memory in row-major order: a tensor of input i's shape and
      * dtype. NULL: new memory after all. `made` holds the gradients before it. */
-    tn_tensor *(*room)(tn_op_grad *g, int i, tn_tensor *const *made);
+    tn_tensor *(*dx_out)(tn_op_grad *g, int i, tn_tensor *const *made);
 
     /* ---- The rest ---- */
 
