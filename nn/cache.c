@@ -46,12 +46,12 @@ bool tn__cache_append(void *module, tn_kv_cache *cache, tn_tensor **k, tn_tensor
     if (tn_is_inert(*k) || tn_is_inert(*v)) {
         return false;
     }
-    int64_t B = tn_size(*k, 0), T = tn_size(*k, 2), room = cache->length - cache->filled;
-    if (B != cache->batch || T > room) {
+    int64_t B = tn_size(*k, 0), T = tn_size(*k, 2), left = cache->length - cache->filled;
+    if (B != cache->batch || T > left) {
         tn__raise(TN_EVALUE, m->kind,
-                  "x has %lld sequences of %lld positions but the cache is for %lld, and has room "
-                  "for %lld of %lld positions",
-                  (long long)B, (long long)T, (long long)cache->batch, (long long)room,
+                  "x has %lld sequences of %lld positions but the cache is for %lld, and %lld of "
+                  "its %lld positions are free",
+                  (long long)B, (long long)T, (long long)cache->batch, (long long)left,
                   (long long)cache->length);
         return false;
     }

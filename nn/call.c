@@ -257,7 +257,7 @@ static tn_values forward_again(void *user, tn_values in) {
 typedef struct collection {
     tn_tensor **tensors;
     int count;
-    int64_t room;
+    int64_t capacity;
     bool failed;
 } collection;
 
@@ -267,7 +267,8 @@ static bool collect_parameter(const tn_entry *entry, void *user) {
     if (!tn_requires_grad(param)) {
         return true;
     }
-    c->failed = !tn__grow(&c->tensors, c->count + 1, &c->room, sizeof(*c->tensors), "recompute");
+    c->failed =
+        !tn__grow(&c->tensors, c->count + 1, &c->capacity, sizeof(*c->tensors), "recompute");
     if (!c->failed) {
         c->tensors[c->count++] = param;
     }

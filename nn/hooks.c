@@ -50,7 +50,7 @@ tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
         return 0;
     }
     tn_module_lists *lists = tn__module_lists(m, "module_hook");
-    if (!lists || !tn__grow(&lists->hooks, lists->hook_count + 1, &lists->hook_room,
+    if (!lists || !tn__grow(&lists->hooks, lists->hook_count + 1, &lists->hook_capacity,
                             sizeof(*lists->hooks), "module_hook")) {
         return 0;
     }

@@ -26,7 +26,7 @@ bool tn__modules_moved;
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
 static const tn_module **places;
 static int place_count;
-static int64_t place_room;
+static int64_t place_capacity;
 
 __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&places_lock);
@@ -44,7 +44,7 @@ static int find_place(const tn_module *place) {
 void tn__module_left(const tn_module *place) {
     pthread_mutex_lock(&places_lock);
     if (find_place(place) < 0 &&
-        tn__grow(&places, place_count + 1, &place_room, sizeof(*places), NULL)) {
+        tn__grow(&places, place_count + 1, &place_capacity, sizeof(*places), NULL)) {
         places[place_count++] = place;
         __atomic_store_n(&tn__modules_moved, true, __ATOMIC_RELAXED);
     }

@@ -22,8 +22,8 @@ static void raise_moved(const char *operation, const char *kind, const char *nam
 }
 
 /* "h.0.attn" at the end of text; returns where it begins. */
-static char *path_text(const tn_module_lists *lists, char *text, size_t room) {
-    char *at = text + room - 1;
+static char *path_text(const tn_module_lists *lists, char *text, size_t size) {
+    char *at = text + size - 1;
     for (*at = 0; lists && lists->up; lists = lists->up) {
         size_t length = strlen(lists->name), dot = *at != 0;
         if (length == 0) {

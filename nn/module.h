@@ -86,7 +86,7 @@ struct tn_module_lists {
     tn_module_lists **children;
     tn__module_hook **hooks;
     int record_count, child_count, hook_count;
-    int64_t record_room, child_room, hook_room;
+    int64_t record_capacity, child_capacity, hook_capacity;
     int hooks_running;
     int stepped; /* atomic: how many parameters of the module itself optimisers hold */
     tn_hook last_hook;
@@ -230,7 +230,7 @@ tn_values tn__list_forward(tn_module *self, tn_values in, void *context);
 
 /* Whether an optimiser holds a parameter of m, be it under another of its names in the tree around
  * m. Writes the parameter's path then. */
-bool tn__module_stepped(tn_module *m, char *path, size_t room);
+bool tn__module_stepped(tn_module *m, char *path, size_t size);
 
 /* ---- Hooks around a call: nn/hooks.c --------------------------------------------------------- */
 

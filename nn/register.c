@@ -109,7 +109,7 @@ static tn__record *add_record(tn_module *m, const char *name, tn_tensor **field,
                   name);
         return NULL;
     }
-    if (!tn__grow(&lists->records, lists->record_count + 1, &lists->record_room,
+    if (!tn__grow(&lists->records, lists->record_count + 1, &lists->record_capacity,
                   sizeof(*lists->records), operation)) {
         return NULL;
     }
@@ -239,7 +239,7 @@ static bool add_child(tn_module *m, const char *name, tn_module *c) {
         return false;
     }
     if (!below || !child_fits(m, lists, name, below) || !depth_fits(lists, below) ||
-        !tn__grow(&lists->children, lists->child_count + 1, &lists->child_room,
+        !tn__grow(&lists->children, lists->child_count + 1, &lists->child_capacity,
                   sizeof(*lists->children), "module_add")) {
         tn__module_end(c); /* no one else would */
         return false;

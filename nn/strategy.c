@@ -62,7 +62,7 @@ static bool holds_below(const tn_module_lists *lists, const tn_tensor *param) {
 typedef struct stepped_search {
     const tn_module_lists *root;
     char *path;
-    size_t room;
+    size_t size;
     bool found;
 } stepped_search;
 
@@ -70,13 +70,13 @@ static bool find_stepped(const tn_entry *entry, void *user) {
     stepped_search *search = user;
     search->found = holds_below(search->root, tn__entry_tensor(entry));
     if (search->found) {
-        snprintf(search->path, search->room, "%s", entry->path);
+        snprintf(search->path, search->size, "%s", entry->path);
     }
     return !search->found;
 }
 
-bool tn__module_stepped(tn_module *m, char *path, size_t room) {
-    stepped_search search = {.root = m->lists, .path = path, .room = room};
+bool tn__module_stepped(tn_module *m, char *path, size_t size) {
+    stepped_search search = {.root = m->lists, .path = path, .size = size};
     while (search.root && search.root->up) {
         search.root = search.root->up;
     }

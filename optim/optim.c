@@ -107,7 +107,7 @@ static bool item_add(const tn_entry *entry, void *user) {
                   entry->path);
         return false;
     }
-    if (item_seen(opt, entry) || !tn__grow(&opt->items, opt->item_count + 1, &opt->item_room,
+    if (item_seen(opt, entry) || !tn__grow(&opt->items, opt->item_count + 1, &opt->item_capacity,
                                            sizeof(*opt->items), opt->method->name)) {
         return false;
     }
@@ -127,8 +127,8 @@ static bool item_add(const tn_entry *entry, void *user) {
 /* ---- Making and freeing ---------------------------------------------------------------------- */
 
 static int group_add(tn_optim *opt, tn_optim_group_options options) {
-    bool fits = tn__grow(&opt->groups, opt->group_count + 1, &opt->group_room, sizeof(*opt->groups),
-                         opt->method->name);
+    bool fits = tn__grow(&opt->groups, opt->group_count + 1, &opt->group_capacity,
+                         sizeof(*opt->groups), opt->method->name);
     tn_optim_group_options *group =
         fits ? tn__calloc_for(1, sizeof(*group), opt->method->name) : NULL;
     if (!group) {

@@ -43,10 +43,10 @@ struct tn_optim {
     double lr;
     tn_optim_group_options **groups; /* allocated one by one, so that pointers to them stay valid */
     int group_count;
-    int64_t group_room;
+    int64_t group_capacity;
     tn__item *items;
     int item_count;
-    int64_t item_room;
+    int64_t item_capacity;
     tn_optim_span *spans; /* [item_count] */
     int64_t steps;
     double grad_scale; /* from tn_optim_clip or a scaler, for the next step */

@@ -49,8 +49,8 @@ static void heads_that_are_here(void **state) {
         assert_int_equal(some.heads, HEADS);
         void *all[] = {&whole, &some, &others};
         for (int i = 0; cached && i < 3; i++) {
-            tn_attention_cache_options room = {.batch = B, .length = 2 * T};
-            assert_int_equal(tn_cache_begin(all[i], room), TN_OK);
+            tn_attention_cache_options cache = {.batch = B, .length = 2 * T};
+            assert_int_equal(tn_cache_begin(all[i], cache), TN_OK);
         }
         for (int call = 0; call < 2; call++) {
             tn_tensor *x = tn_randn(TN_DIMS(B, T, WIDTH), TN_F64);

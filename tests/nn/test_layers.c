@@ -216,7 +216,7 @@ static void cached_attention(void **state) {
         assert_int_equal(m.cache.filled, starts[i + 1]);
     }
     tn_call(&m, tn_narrow(x, 1, 0, 1));
-    assert_error(TN_EVALUE, "room for 0 of 7 positions");
+    assert_error(TN_EVALUE, "0 of its 7 positions are free");
     assert_int_equal(tn_cache_rewind(&m, 4), TN_OK);
     tn_tensor *again = tn_call(&m, tn_narrow(x, 1, 4, 3));
     assert_true(tn_all_close(again, tn_narrow(whole, 1, 4, 3), 1e-12, 1e-12));

@@ -11,11 +11,12 @@
 
 /* ---- Memory that can be taken away ----------------------------------------------------------- */
 
-enum { ROOM = 1 << 16 };
+enum { PAGES_SIZE = 1 << 16 };
 
 /* Zeros. */
 static void *pages_new(void) {
-    void *pages = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *pages =
+        mmap(NULL, PAGES_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(pages != MAP_FAILED);
     return pages;
 }
@@ -25,12 +26,12 @@ static void *move_away(void *pages, size_t bytes) {
     void *copy = malloc(bytes);
     assert_non_null(copy);
     memcpy(copy, pages, bytes);
-    assert_int_equal(mprotect(pages, ROOM, PROT_NONE), 0);
+    assert_int_equal(mprotect(pages, PAGES_SIZE, PROT_NONE), 0);
     return copy;
 }
 
 static void move_back(void *pages, void *copy) {
-    assert_int_equal(mprotect(pages, ROOM, PROT_READ | PROT_WRITE), 0);
+    assert_int_equal(mprotect(pages, PAGES_SIZE, PROT_READ | PROT_WRITE), 0);
     free(copy);
 }
 
@@ -85,7 +86,7 @@ static void a_copy(void **state) {
     tn_call(n, input()); /* the struct that was registered is as it was */
     assert_int_equal(tn_module_count(n), 13);
     tn_module_finish(n);
-    munmap(n, ROOM);
+    munmap(n, PAGES_SIZE);
 }
 
 static void a_copy_of_what_is_finished(void **state) {
@@ -180,7 +181,7 @@ static void walks(void **state) {
     }
     assert_int_equal(tn_module_count(&t.outer), 24);
     tn_module_finish(&t.outer);
-    munmap(t.pages, ROOM);
+    munmap(t.pages, PAGES_SIZE);
 }
 
 /* The end of the parent: what is left of the moved children stays with whoever moved them. */
@@ -199,7 +200,7 @@ static void the_end_of_the_parent(void **state) {
     for (int i = 0; i < 2; i++) {
         tn_module_finish(&t.pages[i]);
     }
-    munmap(t.pages, ROOM);
+    munmap(t.pages, PAGES_SIZE);
 }
 
 /* Not noticed before, but something else is there now. */
@@ -216,7 +217,7 @@ static void overwritten(void **state) {
     memcpy(t.pages, moved, 2 * sizeof(*moved));
     free(moved);
     tn_module_finish(&t.outer);
-    munmap(t.pages, ROOM);
+    munmap(t.pages, PAGES_SIZE);
 }
 
 /* ---- Who holds a module ---------------------------------------------------------------------- */
@@ -238,7 +239,7 @@ static void a_parent_that_moved(void **state) {
     move_back(parent, moved);
     assert_int_equal(tn_module_count(parent), 0);
     tn_module_finish(parent);
-    munmap(parent, ROOM);
+    munmap(parent, PAGES_SIZE);
 }
 
 static void an_optimiser(void **state) {
@@ -257,7 +258,7 @@ static void an_optimiser(void **state) {
     tn_optim_free(opt);
     move_back(n, moved);
     tn_module_finish(n);
-    munmap(n, ROOM);
+    munmap(n, PAGES_SIZE);
 }
 
 /* A graph that will call the module again. */
@@ -274,7 +275,7 @@ static void a_graph(void **state) {
     assert_error(TN_ESTATE, "the net has moved");
     move_back(n, moved);
     tn_module_finish(n);
-    munmap(n, ROOM);
+    munmap(n, PAGES_SIZE);
 }
 
 /* ---- Trees ----------------------------------------------------------------------------------- */

@@ -230,11 +230,11 @@ static void no_memory(void **state) {
     net_init(&n);
     set_compute(&n, TN_BF16);
     bool done = false;
-    for (int64_t room = 0; !done && room < 1 << 20; room += 1024) {
+    for (int64_t spare = 0; !done && spare < 1 << 20; spare += 1024) {
         TN_SCOPE;
         tn_tensor *x = batch(0);
         tn_memory_trim();
-        tn_memory_set_limit(tn_memory().allocated + room);
+        tn_memory_set_limit(tn_memory().allocated + spare);
         done = !tn_is_inert(tn_call(&n, x));
         tn_memory_set_limit(0);
         if (!done) {

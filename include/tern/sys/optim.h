@@ -60,7 +60,7 @@ typedef struct tn_optim_method {
     tn_state_kind (*state_kind)(const void *options, int i, const tn_entry *entry, tn_dims *dims);
     /* What is wrong with options whose fields are in their ranges, written to text; false then.
      * NULL: nothing can be. */
-    bool (*check)(const void *options, char *text, size_t room);
+    bool (*check)(const void *options, char *text, size_t size);
 
     /* Options that all groups share: what checkpoints compare, with ranges; NULL: none. */
     const tn_field *fields;
