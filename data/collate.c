@@ -132,15 +132,15 @@ static tn_status send_page(const tn__collator *c, tn__collated *into, const page
 /* ---- The examples ---------------------------------------------------------------------------- */
 
 /* A row of a batch: x or y of one example. */
-typedef struct row_room {
+typedef struct row_format {
     size_t bytes;       /* of the row */
     size_t step;        /* bytes of one of the first dimension, where it varies */
     const char *filler; /* one element, */
     size_t element;     /* of so many bytes */
-} row_room;
+} row_format;
 
-static row_room room_of(const tn_tensor *t, tn_dims dims, const char *filler) {
-    row_room r = {.filler = filler};
+static row_format format_of(const tn_tensor *t, tn_dims dims, const char *filler) {
+    row_format r = {.filler = filler};
     if (t) {
         r.element = tn_dtype_size(tn_dtype_of(t));
         r.bytes = (size_t)tn_count(t) / (size_t)tn_size(t, 0) * r.element;
@@ -152,7 +152,7 @@ static row_room room_of(const tn_tensor *t, tn_dims dims, const char *filler) {
     return r;
 }
 
-static void pad_row(char *row, row_room r, int64_t length) {
+static void pad_row(char *row, row_format r, int64_t length) {
     for (size_t at = (size_t)length * r.step; at < r.bytes; at += r.element) {
         memcpy(row + at, r.filler, r.element);
     }
@@ -160,7 +160,7 @@ static void pad_row(char *row, row_room r, int64_t length) {
 
 /* Stores the length of row i, which holds `example`, in the batch, and pads the row. False after
  * raising. */
-static bool finish_row(const tn__collator *c, int64_t example, int64_t i, bool of_y, row_room r,
+static bool finish_row(const tn__collator *c, int64_t example, int64_t i, bool of_y, row_format r,
                        const page *p) {
     char *lengths = p->part[of_y ? TN__BATCH_Y_LENGTHS : TN__BATCH_LENGTHS];
     if (lengths) {
@@ -188,16 +188,16 @@ static tn_status read_examples(const tn__collator *c, int64_t epoch, int64_t fir
                                const tn__collated *b, const page *p) {
     tn_dataset *d = c->dataset;
     char *x = p->part[TN__BATCH_X], *y = p->part[TN__BATCH_Y];
-    row_room x_room = room_of(b->part[TN__BATCH_X], d->x_dims, c->x_pad);
-    row_room y_room = room_of(b->part[TN__BATCH_Y], d->y_dims, c->y_pad);
+    row_format x_row = format_of(b->part[TN__BATCH_X], d->x_dims, c->x_pad);
+    row_format y_row = format_of(b->part[TN__BATCH_Y], d->y_dims, c->y_pad);
     for (int64_t i = 0; i < count; i++) {
         tn_example e = {.index = example_at(c, epoch, first + i),
                         .epoch = epoch,
                         .place = tn__sampler_place(&c->sampler, d->size, first + i)};
-        if (read_example(d, e, x + (size_t)i * x_room.bytes,
-                         y ? y + (size_t)i * y_room.bytes : NULL) != TN_OK ||
-            !finish_row(c, e.index, i, false, x_room, p) ||
-            !finish_row(c, e.index, i, true, y_room, p)) {
+        if (read_example(d, e, x + (size_t)i * x_row.bytes,
+                         y ? y + (size_t)i * y_row.bytes : NULL) != TN_OK ||
+            !finish_row(c, e.index, i, false, x_row, p) ||
+            !finish_row(c, e.index, i, true, y_row, p)) {
             return tn_error();
         }
         if (p->part[TN__BATCH_VALID]) {

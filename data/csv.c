@@ -32,7 +32,7 @@ typedef struct classes {
     bool given; /* by the options: others are errors */
     tn__text_table table;
     char **texts; /* by number; copies, the tables' too */
-    int64_t count, room;
+    int64_t count, capacity;
 } classes;
 
 static void classes_free(classes *c) {
@@ -49,7 +49,7 @@ static int64_t class_number(classes *c, const tn__text_lines *l, const char *tex
     if (found) {
         return found->value;
     }
-    if (!tn__grow(&c->texts, c->count + 1, &c->room, sizeof(*c->texts), "csv_dataset")) {
+    if (!tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset")) {
         return -1;
     }
     char *copy = tn__strdup(text);
@@ -111,7 +111,7 @@ typedef struct reading {
     int64_t count;     /* of features */
     int64_t target;    /* -1: there is none */
     int64_t columns;
-    int64_t rows, x_room, y_room;
+    int64_t rows, x_capacity, y_capacity;
     char **header; /* names of columns; NULL without */
 } reading;
 
@@ -268,15 +268,15 @@ static bool hold_row(reading *r) {
     csv *d = r->d;
     int64_t rows = r->rows + 1;
     size_t row = (size_t)r->count * sizeof(*d->x);
-    if (!tn__grow(&d->x, rows, &r->x_room, row, "csv_dataset")) {
+    if (!tn__grow(&d->x, rows, &r->x_capacity, row, "csv_dataset")) {
         return false;
     }
     if (r->target < 0) {
         return true;
     }
     return r->options->target_kind == TN_CSV_CLASSES
-               ? tn__grow(&d->labels, rows, &r->y_room, sizeof(*d->labels), "csv_dataset")
-               : tn__grow(&d->numbers, rows, &r->y_room, sizeof(*d->numbers), "csv_dataset");
+               ? tn__grow(&d->labels, rows, &r->y_capacity, sizeof(*d->labels), "csv_dataset")
+               : tn__grow(&d->numbers, rows, &r->y_capacity, sizeof(*d->numbers), "csv_dataset");
 }
 
 static taken take_row(reading *r) {
@@ -359,7 +359,7 @@ static bool keep_classes(reading *r) {
     if (!r->d->labels) {
         return true;
     }
-    if (!tn__grow(&c->texts, c->count + 1, &c->room, sizeof(*c->texts), "csv_dataset") ||
+    if (!tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset") ||
         (!c->given && !sort_classes(c, r->d->labels, r->rows))) {
         return false;
     }

@@ -34,7 +34,7 @@ static bool hold_line(tn__csv *c, size_t bytes) {
         return false;
     }
     int64_t wanted = (int64_t)(c->bytes + bytes) + 2;
-    return tn__grow(&c->text, wanted, &c->room, 1, c->lines.stream.file.operation);
+    return tn__grow(&c->text, wanted, &c->capacity, 1, c->lines.stream.file.operation);
 }
 
 /* The rest of a field in quotes, from *at on; it may continue in the next lines, and then *at is in
@@ -96,7 +96,7 @@ static bool take_field(tn__csv *c, const char **at) {
 
 static bool take_record(tn__csv *c, const char *at) {
     for (;;) {
-        if (!tn__grow(&c->begins, c->count + 2, &c->begins_room, sizeof(*c->begins),
+        if (!tn__grow(&c->begins, c->count + 2, &c->begins_capacity, sizeof(*c->begins),
                       c->lines.stream.file.operation)) {
             return false;
         }

@@ -11,9 +11,9 @@ typedef struct tn__csv {
     int64_t line; /* where the record begins, from 1 */
     char *text;   /* its fields without quotes, a 0 after each */
     size_t bytes;
-    int64_t room;
+    int64_t capacity;
     size_t *begins; /* of the fields, and where the last one's 0 ends */
-    int64_t count, begins_room;
+    int64_t count, begins_capacity;
 } tn__csv;
 
 /* False after raising. */

@@ -27,9 +27,9 @@ typedef struct image_folder {
     bool resize;
     size_t root; /* bytes of the folder's name, which are not part of the images' names */
     image *images;
-    int64_t count, room;
+    int64_t count, capacity;
     char **classes; /* NULL after the last */
-    int64_t class_count, class_room;
+    int64_t class_count, class_capacity;
     tn_digest digest;
 } image_folder;
 
@@ -56,7 +56,7 @@ static int compare_images(const void *a, const void *b) {
 
 /* Takes the path. */
 static bool add_image(image_folder *d, char *path, int64_t bytes, int64_t label) {
-    if (!tn__grow(&d->images, d->count + 1, &d->room, sizeof(*d->images), "image_folder")) {
+    if (!tn__grow(&d->images, d->count + 1, &d->capacity, sizeof(*d->images), "image_folder")) {
         free(path);
         return false;
     }
@@ -110,7 +110,7 @@ static bool collect_class(const char *name, void *user) {
     if (name[0] == '.' || !is_folder(l->folder, name)) {
         return !tn__pending();
     }
-    if (!tn__grow(&d->classes, d->class_count + 2, &d->class_room, sizeof(*d->classes),
+    if (!tn__grow(&d->classes, d->class_count + 2, &d->class_capacity, sizeof(*d->classes),
                   "image_folder")) {
         return false;
     }

@@ -27,7 +27,7 @@ typedef struct reading {
     tn__text_lines lines;
     libsvm *d;
     int64_t features, rows, count; /* count: numbers so far */
-    int64_t labels_room, begins_room, places_room, numbers_room;
+    int64_t labels_capacity, begins_capacity, places_capacity, numbers_capacity;
 } reading;
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
@@ -52,9 +52,9 @@ static bool take_label(reading *r, const char *word) {
     if (!tn__is_number(word, strlen(word), &label)) {
         return raise_word(r, word, "is no label: a number is wanted");
     }
-    if (!tn__grow(&r->d->labels, r->rows + 1, &r->labels_room, sizeof(*r->d->labels),
+    if (!tn__grow(&r->d->labels, r->rows + 1, &r->labels_capacity, sizeof(*r->d->labels),
                   "libsvm_dataset") ||
-        !tn__grow(&r->d->begins, r->rows + 2, &r->begins_room, sizeof(*r->d->begins),
+        !tn__grow(&r->d->begins, r->rows + 2, &r->begins_capacity, sizeof(*r->d->begins),
                   "libsvm_dataset")) {
         return false;
     }
@@ -81,9 +81,9 @@ static bool take_pair(reading *r, char *word) {
     if (r->count > r->d->begins[r->rows] && index <= r->d->places[r->count - 1] + 1) {
         return raise_word(r, word, "comes after an index that is not below its own");
     }
-    if (!tn__grow(&r->d->places, r->count + 1, &r->places_room, sizeof(*r->d->places),
+    if (!tn__grow(&r->d->places, r->count + 1, &r->places_capacity, sizeof(*r->d->places),
                   "libsvm_dataset") ||
-        !tn__grow(&r->d->numbers, r->count + 1, &r->numbers_room, sizeof(*r->d->numbers),
+        !tn__grow(&r->d->numbers, r->count + 1, &r->numbers_capacity, sizeof(*r->d->numbers),
                   "libsvm_dataset")) {
         return false;
     }

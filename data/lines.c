@@ -19,10 +19,10 @@ static bool read_on(tn__text_lines *l) {
         l->begin = 0;
     }
     int64_t wanted = (int64_t)l->end + READ_AT_ONCE + 1;
-    if (!tn__grow(&l->buffer, wanted, &l->room, 1, l->stream.file.operation)) {
+    if (!tn__grow(&l->buffer, wanted, &l->capacity, 1, l->stream.file.operation)) {
         return false;
     }
-    size_t left = (size_t)l->room - 1 - l->end; /* and a 0 */
+    size_t left = (size_t)l->capacity - 1 - l->end; /* and a 0 */
     int64_t got = tn__stream_read(&l->stream, l->buffer + l->end, left);
     if (got < 0) {
         return false;

@@ -10,7 +10,7 @@ enum { TN__LONGEST_LINE = 64 << 20 };
 typedef struct tn__text_lines {
     tn__stream stream;
     char *buffer;
-    int64_t room;      /* of the buffer */
+    int64_t capacity;  /* of the buffer */
     size_t begin, end; /* buffer[begin … end): read and not given yet */
     bool all_read;     /* nothing follows in the file */
     int64_t number;    /* of the last line that was given, from 1 */

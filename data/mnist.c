@@ -119,24 +119,24 @@ static int64_t idx_count(idx *f, int ndim, const uint32_t *rest) {
  * raising. */
 static uint8_t *idx_elements(idx *f, size_t bytes) {
     uint8_t *data = NULL;
-    size_t room = 0, length = 0;
+    size_t capacity = 0, length = 0;
     while (length < bytes || !data) {
-        room = room ? room * 2 : CHUNK;
-        room = room < bytes ? room : bytes;
-        uint8_t *larger = tn__realloc(data, room);
+        capacity = capacity ? capacity * 2 : CHUNK;
+        capacity = capacity < bytes ? capacity : bytes;
+        uint8_t *larger = tn__realloc(data, capacity);
         if (!larger) {
             tn__raise(TN_ENOMEM, "mnist", "no memory for the %zu bytes of %s", bytes, f->path);
             free(data);
             return NULL;
         }
         data = larger;
-        int got = gzread(f->file, data + length, (unsigned)(room - length));
-        if (got < 0 || (size_t)got != room - length) {
+        int got = gzread(f->file, data + length, (unsigned)(capacity - length));
+        if (got < 0 || (size_t)got != capacity - length) {
             raise_short(f, "elements");
             free(data);
             return NULL;
         }
-        length = room;
+        length = capacity;
     }
     uint8_t extra;
     int got = gzread(f->file, &extra, 1);

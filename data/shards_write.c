@@ -23,7 +23,7 @@ struct tn_shards_writer {
     int64_t tokens; /* in them and in the open one */
     int64_t here;   /* tokens in the open one */
     uint64_t *ends; /* of its pairs, in tokens */
-    int64_t pairs, room;
+    int64_t pairs, capacity;
 };
 
 tn_shards_options tn_shards_defaults(void) {
@@ -160,11 +160,11 @@ tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64
         if (!w->open && !begin_shard(w)) {
             return tn_error();
         }
-        int64_t room = w->options.shard_tokens - w->here, n = count < room ? count : room;
+        int64_t left = w->options.shard_tokens - w->here, n = count < left ? count : left;
         put_tokens(w, tokens, n, 0);
         tokens += n;
         count -= n;
-        if (n == room && end_shard(w) != TN_OK) {
+        if (n == left && end_shard(w) != TN_OK) {
             return tn_error();
         }
     }
@@ -172,7 +172,7 @@ tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64
 }
 
 static bool note_pair(tn_shards_writer *w) {
-    if (!tn__grow(&w->ends, w->pairs + 1, &w->room, sizeof(*w->ends), "shards_writer")) {
+    if (!tn__grow(&w->ends, w->pairs + 1, &w->capacity, sizeof(*w->ends), "shards_writer")) {
         return false;
     }
     w->ends[w->pairs++] = (uint64_t)w->here;

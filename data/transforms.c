@@ -24,7 +24,7 @@ typedef struct step {
 typedef struct transformed {
     tn_dataset base;
     uint64_t seed;
-    int64_t room; /* floats: the most between two transforms */
+    int64_t scratch_size; /* floats: the most between two transforms */
     int count;
     tn_field *fields; /* [count + 2]: the seed, and the values of each by its kind */
     step list[];      /* [count] */
@@ -58,13 +58,13 @@ static tn_status transformed_get(tn_dataset *self, tn_example e, void *x, void *
     if (d->count == 0) {
         return d->base.below->get(d->base.below, e, x, y);
     }
-    float *scratch = tn__malloc_for(2 * (size_t)d->room * sizeof(float), "transform");
+    float *scratch = tn__malloc_for(2 * (size_t)d->scratch_size * sizeof(float), "transform");
     if (!scratch) {
         return TN_ENOMEM;
     }
     tn_status status = d->base.below->get(d->base.below, e, scratch, y);
     if (status == TN_OK) {
-        status = apply_list(d, e, scratch, scratch + d->room, x);
+        status = apply_list(d, e, scratch, scratch + d->scratch_size, x);
     }
     free(scratch);
     return status;
@@ -103,8 +103,8 @@ static void transformed_free(tn_dataset *self) {
 }
 
 /* The result's dimensions, and the most between two transforms. False after raising. */
-static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int64_t *room) {
-    *room = tn_dims_count(*dims);
+static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int64_t *scratch_size) {
+    *scratch_size = tn_dims_count(*dims);
     for (int k = 0; k < count; k++) {
         const tn_transform *t = &list[k];
         if (!t->apply || !t->kind || t->values < 0 || t->values > VALUES) {
@@ -121,7 +121,7 @@ static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int6
                       "%s does not take such examples", t->kind);
             return false;
         }
-        *room = elements > *room ? elements : *room;
+        *scratch_size = elements > *scratch_size ? elements : *scratch_size;
     }
     return true;
 }
@@ -148,8 +148,8 @@ static bool can_transform(const tn_dataset *d, const tn_transform *list, int cou
 static transformed *transformed_new(tn_dataset *below, const tn_transform *list, int count,
                                     uint64_t seed) {
     tn_dims dims = below->x_dims;
-    int64_t room;
-    if (!follow_dims(list, count, &dims, &room)) {
+    int64_t scratch_size;
+    if (!follow_dims(list, count, &dims, &scratch_size)) {
         return NULL;
     }
     transformed *d =
@@ -172,7 +172,7 @@ static transformed *transformed_new(tn_dataset *below, const tn_transform *list,
                            .below = below,
                            .free = transformed_free};
     d->seed = seed;
-    d->room = room;
+    d->scratch_size = scratch_size;
     d->count = count;
     d->fields = fields;
     for (int k = 0; k < count; k++) {

@@ -32,14 +32,14 @@ typedef struct pair {
 /* Names in use; the texts are the items'. Open addressing, at most half full. */
 typedef struct name_set {
     const char **slots;
-    size_t room, count;
+    size_t capacity, count;
 } name_set;
 
 struct tn_safetensors_writer {
     item *items;
     pair *pairs; /* metadata */
     int items_count, pairs_count;
-    int64_t items_room, pairs_room;
+    int64_t items_capacity, pairs_capacity;
     name_set names, keys;
     char refused[64]; /* the first name that could not be added; "": there is none */
 };
@@ -70,44 +70,44 @@ void tn_safetensors_writer_free(tn_safetensors_writer *w) {
 /* ---- Names in use ---------------------------------------------------------------------------- */
 
 /* Where `name` is in `slots`, or would be. */
-static size_t slot_of(const char *const *slots, size_t room, const char *name) {
+static size_t slot_of(const char *const *slots, size_t capacity, const char *name) {
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     for (const char *c = name; *c; c++) {
         hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
     }
-    size_t slot = (size_t)hash & (room - 1);
+    size_t slot = (size_t)hash & (capacity - 1);
     while (slots[slot] && strcmp(slots[slot], name) != 0) {
-        slot = (slot + 1) & (room - 1);
+        slot = (slot + 1) & (capacity - 1);
     }
     return slot;
 }
 
 static bool set_has(const name_set *set, const char *name) {
-    return set->room && set->slots[slot_of(set->slots, set->room, name)];
+    return set->capacity && set->slots[slot_of(set->slots, set->capacity, name)];
 }
 
 /* Grows for one more; false: no memory. */
 static bool set_reserve(name_set *set) {
-    if (2 * set->count < set->room) {
+    if (2 * set->count < set->capacity) {
         return true;
     }
-    size_t room = set->room ? 2 * set->room : 64;
-    const char **larger = tn__calloc(room, sizeof(*larger));
-    for (size_t i = 0; larger && i < set->room; i++) {
+    size_t capacity = set->capacity ? 2 * set->capacity : 64;
+    const char **larger = tn__calloc(capacity, sizeof(*larger));
+    for (size_t i = 0; larger && i < set->capacity; i++) {
         if (set->slots[i]) {
-            larger[slot_of(larger, room, set->slots[i])] = set->slots[i];
+            larger[slot_of(larger, capacity, set->slots[i])] = set->slots[i];
         }
     }
     if (larger) {
         free(set->slots);
         set->slots = larger;
-        set->room = room;
+        set->capacity = capacity;
     }
     return larger != NULL;
 }
 
 static void set_add(name_set *set, const char *name) {
-    set->slots[slot_of(set->slots, set->room, name)] = name;
+    set->slots[slot_of(set->slots, set->capacity, name)] = name;
     set->count++;
 }
 
@@ -145,9 +145,9 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
     if (!is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);
     }
-    bool room = tn__grow(&w->items, w->items_count + 1, &w->items_room, sizeof(item), NULL) &&
+    bool fits = tn__grow(&w->items, w->items_count + 1, &w->items_capacity, sizeof(item), NULL) &&
                 set_reserve(&w->names);
-    char *copy = room ? tn__strdup(name) : NULL;
+    char *copy = fits ? tn__strdup(name) : NULL;
     if (!copy) {
         return tn__raise(TN_ENOMEM, operation, "no memory for \"%s\"", name);
     }
@@ -191,9 +191,9 @@ static tn_status add_metadata(tn_safetensors_writer *w, const char *key, const c
     if (!is_utf8(key) || !is_utf8(value)) {
         return tn__raise(TN_EVALUE, operation, "key or value of \"%s\" is not UTF-8", key);
     }
-    bool room = tn__grow(&w->pairs, w->pairs_count + 1, &w->pairs_room, sizeof(pair), NULL) &&
+    bool fits = tn__grow(&w->pairs, w->pairs_count + 1, &w->pairs_capacity, sizeof(pair), NULL) &&
                 set_reserve(&w->keys);
-    pair copy = {.key = room ? tn__strdup(key) : NULL, .value = room ? tn__strdup(value) : NULL};
+    pair copy = {.key = fits ? tn__strdup(key) : NULL, .value = fits ? tn__strdup(value) : NULL};
     if (!copy.key || !copy.value) {
         free(copy.key);
         free(copy.value);

@@ -26,7 +26,7 @@ static bool state_add(tn__state *s, const char *prefix, const char *name,
                    !tn__usable(item->tensor, s->operation))) {
         return false;
     }
-    if (!tn__grow(&s->items, s->count + 1, &s->room, sizeof(*s->items), s->operation)) {
+    if (!tn__grow(&s->items, s->count + 1, &s->capacity, sizeof(*s->items), s->operation)) {
         return false;
     }
     char *full = tn__asprintf(s->operation, "%s%s", prefix, name);
@@ -128,7 +128,7 @@ void tn__state_free(tn__state *s) {
     free(s->items);
     s->items = NULL;
     s->count = 0;
-    s->room = 0;
+    s->capacity = 0;
 }
 
 bool tn__state_write(const tn__state *s, tn_safetensors_writer *w) {

@@ -21,7 +21,7 @@ typedef struct tn__state_item {
 typedef struct tn__state {
     tn__state_item *items;
     int count;
-    int64_t room;
+    int64_t capacity;
     bool loads;            /* it is loaded into: what has no elements yet gets them first */
     bool deferred;         /* elements need not be made yet (TN_DEFER_INIT) */
     bool parts;            /* of parameters may be in it; otherwise they are an error */

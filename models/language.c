@@ -38,10 +38,10 @@ const tn__lm_family *tn__lm_family_kind(const char *kind) {
     return NULL;
 }
 
-const char *tn__lm_family_types(char *text, size_t room) {
+const char *tn__lm_family_types(char *text, size_t size) {
     size_t at = 0;
-    for (int i = 0; i < FAMILIES && at < room; i++) {
-        at += (size_t)snprintf(text + at, room - at, "%s%s", i ? " or " : "",
+    for (int i = 0; i < FAMILIES && at < size; i++) {
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? " or " : "",
                                families[i]->model_type);
     }
     return text;

@@ -45,8 +45,8 @@ const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
 /* By the module's kind, or config.json's model_type; NULL, without an error, when there is none. */
 const tn__lm_family *tn__lm_family_kind(const char *kind);
 const tn__lm_family *tn__lm_family_named(const char *model_type);
-/* All of these, for a message, to text[room]. */
-const char *tn__lm_family_types(char *text, size_t room);
+/* All of these, for a message, to text[size]. */
+const char *tn__lm_family_types(char *text, size_t size);
 
 /* Layer norms of m and below it, which a model makes with PyTorch's epsilon. */
 void tn__norms_set_eps(void *m, double eps);

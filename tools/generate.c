@@ -130,7 +130,7 @@ static tn_status encode_prompt(const generation *g, const char *text, size_t byt
     if (!ids->ids) {
         return tn_raise(TN_ENOMEM, "no memory for a prompt");
     }
-    ids->room = 1;
+    ids->capacity = 1;
     if (first >= 0 && (begins || bytes == 0)) {
         ids->ids[ids->count++] = first;
     }
@@ -206,7 +206,7 @@ static tn_status answer_prompt(generation *g, const char *text, size_t bytes) {
 static tn_status answer_lines(generation *g) {
     bool asks = isatty(STDIN_FILENO) && g->screen;
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     while (!g->failed) {
         signal(SIGINT, SIG_DFL); /* while it waits, signals end it at once … */
         signal(SIGTERM, SIG_DFL);
@@ -217,7 +217,7 @@ static tn_status answer_lines(generation *g) {
             fputs("> ", stdout);
             fflush(stdout);
         }
-        ssize_t bytes = getline(&line, &room, stdin);
+        ssize_t bytes = getline(&line, &capacity, stdin);
         if (bytes < 0) {
             break;
         }

@@ -35,7 +35,7 @@ struct tn_corpus {
     bool is_json;
     tn__stream stream;
     char *buffer;
-    int64_t room;      /* of the buffer */
+    int64_t capacity;  /* of the buffer */
     size_t begin, end; /* buffer[begin … end): read and not given yet */
     bool all_read;     /* nothing follows in the file */
     int64_t line;      /* of JSON lines: the last one taken, from 1 */
@@ -59,10 +59,10 @@ static bool read_more(tn_corpus *c) {
         c->end -= c->begin;
         c->begin = 0;
     }
-    if (!tn__grow(&c->buffer, (int64_t)c->end + READ_AT_ONCE, &c->room, 1, "corpus")) {
+    if (!tn__grow(&c->buffer, (int64_t)c->end + READ_AT_ONCE, &c->capacity, 1, "corpus")) {
         return false;
     }
-    size_t left = (size_t)c->room - c->end;
+    size_t left = (size_t)c->capacity - c->end;
     int64_t got = tn__stream_read(&c->stream, c->buffer + c->end, left);
     if (got < 0) {
         return false;
@@ -203,13 +203,13 @@ static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
 }
 
 /* The first members' names, for a message about a missing one. */
-static void list_keys(const tn__json *object, char *text, size_t room) {
+static void list_keys(const tn__json *object, char *text, size_t size) {
     enum { MOST = 6 };
     size_t used = 0;
     const tn__json *member = tn__json_first(object);
-    for (uint32_t i = 0; i < object->count && i < MOST && used < room; i++) {
+    for (uint32_t i = 0; i < object->count && i < MOST && used < size; i++) {
         used +=
-            (size_t)snprintf(text + used, room - used, "%s\"%.40s\"", i ? ", " : "", member->key);
+            (size_t)snprintf(text + used, size - used, "%s\"%.40s\"", i ? ", " : "", member->key);
         member = tn__json_next(member);
     }
     text[tn__plain_text(text, text, strlen(text), false)] = 0;

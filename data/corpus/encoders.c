@@ -47,7 +47,7 @@ static slot *slot_of(tn__encoders *e, int64_t number) {
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 static bool append_text(tn__batch *b, const char *text, size_t bytes) {
-    if (!tn__grow(&b->text, (int64_t)(b->bytes + bytes) + 1, &b->text_room, 1, "tokens")) {
+    if (!tn__grow(&b->text, (int64_t)(b->bytes + bytes) + 1, &b->text_capacity, 1, "tokens")) {
         return false;
     }
     if (bytes > 0) {
@@ -58,7 +58,7 @@ static bool append_text(tn__batch *b, const char *text, size_t bytes) {
 }
 
 static bool append_part(tn__batch *b, const tn_document *d) {
-    if (!tn__grow(&b->parts, b->count + 1, &b->room, sizeof(*b->parts), "tokens")) {
+    if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens")) {
         return false;
     }
     if (!append_text(b, d->text, d->bytes)) {
@@ -92,7 +92,7 @@ static bool fill_batch(tn__encoders *e, tn__batch *b) {
 }
 
 /* Waits until the slot of the next number is empty. NULL: stop. */
-static slot *wait_for_room(tn__encoders *e) {
+static slot *wait_for_slot(tn__encoders *e) {
     slot *s = slot_of(e, e->filled);
     while (s->state != SLOT_EMPTY && !e->stop) {
         pthread_cond_wait(&e->changed, &e->lock);
@@ -108,7 +108,7 @@ static void say_nothing(tn_status status, const char *message) {
 static void read_all(tn__encoders *e) {
     tn_on_error_thread(say_nothing); /* an error is raised where its batch is due */
     pthread_mutex_lock(&e->lock);
-    for (slot *s; !e->all_read && (s = wait_for_room(e));) {
+    for (slot *s; !e->all_read && (s = wait_for_slot(e));) {
         pthread_mutex_unlock(&e->lock);
         bool more = fill_batch(e, &s->batch);
         s->failed = tn_error_take(&s->error);

@@ -22,10 +22,10 @@ typedef struct tn__part {
 
 typedef struct tn__batch {
     tn__part *parts;
-    int64_t count, room;
+    int64_t count, capacity;
     char *text;
     size_t bytes;
-    int64_t text_room;
+    int64_t text_capacity;
     tn_ids ids;
     int64_t read; /* bytes of the corpus' files that had been read then */
 } tn__batch;

@@ -10,9 +10,9 @@
 
 /* Takes the path. */
 static bool add_file(tn__sources *s, char *path, int64_t bytes, const char *operation) {
-    int64_t room = s->room; /* of both */
-    if (!tn__grow(&s->paths, s->count + 1, &room, sizeof(*s->paths), operation) ||
-        !tn__grow(&s->sizes, s->count + 1, &s->room, sizeof(*s->sizes), operation)) {
+    int64_t capacity = s->capacity; /* of both */
+    if (!tn__grow(&s->paths, s->count + 1, &capacity, sizeof(*s->paths), operation) ||
+        !tn__grow(&s->sizes, s->count + 1, &s->capacity, sizeof(*s->sizes), operation)) {
         free(path);
         return false;
     }
@@ -26,7 +26,7 @@ static bool add_file(tn__sources *s, char *path, int64_t bytes, const char *oper
 
 typedef struct names {
     char **list;
-    int64_t count, room;
+    int64_t count, capacity;
     const char *operation;
 } names;
 
@@ -35,7 +35,7 @@ static bool collect_name(const char *name, void *user) {
     if (name[0] == '.') {
         return true;
     }
-    bool fits = tn__grow(&n->list, n->count + 1, &n->room, sizeof(*n->list), n->operation);
+    bool fits = tn__grow(&n->list, n->count + 1, &n->capacity, sizeof(*n->list), n->operation);
     char *copy = fits ? tn__strdup_for(name, n->operation) : NULL;
     if (copy) {
         n->list[n->count++] = copy;

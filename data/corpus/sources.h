@@ -11,7 +11,7 @@ enum { TN__SOURCES_DEEPEST = 32 /* folders in the one given; a link to itself ha
 typedef struct tn__sources {
     char **paths;
     int64_t *sizes; /* bytes, of each */
-    int64_t count, room;
+    int64_t count, capacity;
     int64_t bytes; /* of all */
 } tn__sources;
 

@@ -10,7 +10,7 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-enum { PACKED_ROOM = 1 << 16 };
+enum { PACKED_SIZE = 1 << 16 };
 
 /* Decompresses: zlib's or zstd's state, and the bytes of the file it has not consumed yet. */
 typedef struct tn__unpacker {
@@ -19,7 +19,7 @@ typedef struct tn__unpacker {
     z_stream gzip;
     ZSTD_DStream *zstd;
     size_t from, to; /* of `packed` */
-    unsigned char packed[PACKED_ROOM];
+    unsigned char packed[PACKED_SIZE];
 } tn__unpacker;
 
 static bool raise_damage(const tn__stream *s, const char *why) {
@@ -80,7 +80,7 @@ static bool step_zstd(tn__stream *s, unsigned char **to, unsigned char *end) {
  * after raising. */
 static bool fill_packed(tn__stream *s) {
     tn__unpacker *u = s->unpacker;
-    size_t left = s->file.bytes - s->at, bytes = left < PACKED_ROOM ? left : PACKED_ROOM;
+    size_t left = s->file.bytes - s->at, bytes = left < PACKED_SIZE ? left : PACKED_SIZE;
     if (u->from < u->to) {
         return true;
     }
@@ -93,10 +93,10 @@ static bool fill_packed(tn__stream *s) {
     return true;
 }
 
-static int64_t read_packed(tn__stream *s, unsigned char *to, size_t room) {
+static int64_t read_packed(tn__stream *s, unsigned char *to, size_t size) {
     enum { MOST_AT_ONCE = 1 << 30 /* zlib counts in int */ };
     tn__unpacker *u = s->unpacker;
-    unsigned char *begin = to, *end = to + (room < MOST_AT_ONCE ? room : MOST_AT_ONCE);
+    unsigned char *begin = to, *end = to + (size < MOST_AT_ONCE ? size : MOST_AT_ONCE);
     while (to < end) {
         /* Unpacked bytes that did not fit come before those read next. */
         unsigned char *before = to;
@@ -119,11 +119,11 @@ static int64_t read_packed(tn__stream *s, unsigned char *to, size_t room) {
     return to - begin;
 }
 
-int64_t tn__stream_read(tn__stream *s, void *to, size_t room) {
+int64_t tn__stream_read(tn__stream *s, void *to, size_t size) {
     if (s->unpacker) {
-        return read_packed(s, to, room);
+        return read_packed(s, to, size);
     }
-    size_t left = s->file.bytes - s->at, bytes = left < room ? left : room;
+    size_t left = s->file.bytes - s->at, bytes = left < size ? left : size;
     if (!tn__reader_get(&s->file, s->at, to, bytes)) {
         return -1;
     }

@@ -18,8 +18,8 @@ typedef struct tn__stream {
 /* False after raising. */
 bool tn__stream_open(tn__stream *s, const char *path, const char *operation);
 
-/* Up to `room` bytes; fewer only at the end. How many, or -1 after raising. */
-int64_t tn__stream_read(tn__stream *s, void *to, size_t room);
+/* Up to `size` bytes; fewer only at the end. How many, or -1 after raising. */
+int64_t tn__stream_read(tn__stream *s, void *to, size_t size);
 
 void tn__stream_close(tn__stream *s); /* one that is not open, too */
 

@@ -34,13 +34,13 @@ static bool grow_pairs(tn__pairs *p) {
     if (p->entries && 2 * (uint64_t)p->count < p->mask) {
         return true;
     }
-    uint64_t room = p->entries ? 2 * ((uint64_t)p->mask + 1) : 64;
-    tn__pairs larger = {.mask = (uint32_t)(room - 1), .count = p->count};
-    larger.entries = room > UINT32_MAX ? NULL : tn__malloc(room * sizeof(tn__pair));
+    uint64_t capacity = p->entries ? 2 * ((uint64_t)p->mask + 1) : 64;
+    tn__pairs larger = {.mask = (uint32_t)(capacity - 1), .count = p->count};
+    larger.entries = capacity > UINT32_MAX ? NULL : tn__malloc(capacity * sizeof(tn__pair));
     if (!larger.entries) {
         return false;
     }
-    memset(larger.entries, 0xff, room * sizeof(tn__pair));
+    memset(larger.entries, 0xff, capacity * sizeof(tn__pair));
     for (uint32_t i = 0; p->entries && i <= p->mask; i++) {
         if (p->entries[i].left >= 0) {
             *find_pair(&larger, p->entries[i].left, p->entries[i].right) = p->entries[i];
@@ -185,8 +185,8 @@ static void join_symbols(const tn__pairs *p, symbol *symbols, const offer *o, he
 
 /* Each joining removes one symbol and makes two offers: 3 * count is enough for all. */
 static int64_t join_long(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s) {
-    if (!tn__grow(&s->symbols, count, &s->symbol_room, sizeof(symbol), NULL) ||
-        !tn__grow(&s->offers, 3 * count, &s->offer_room, sizeof(offer), NULL)) {
+    if (!tn__grow(&s->symbols, count, &s->symbol_capacity, sizeof(symbol), NULL) ||
+        !tn__grow(&s->offers, 3 * count, &s->offer_capacity, sizeof(offer), NULL)) {
         return -1;
     }
     heap h = {.offers = s->offers};
@@ -222,7 +222,7 @@ int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_sc
 
 bool tn__ids_reserve(tn_ids *ids, int64_t more) {
     int64_t count = ids->count + more;
-    return tn__grow(&ids->ids, count, &ids->room, sizeof(*ids->ids), "tokenizer_encode");
+    return tn__grow(&ids->ids, count, &ids->capacity, sizeof(*ids->ids), "tokenizer_encode");
 }
 
 void tn_ids_free(tn_ids *ids) {

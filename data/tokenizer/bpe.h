@@ -26,7 +26,7 @@ void tn__pairs_free(tn__pairs *p);
 typedef struct tn__bpe_scratch {
     struct tn__symbol *symbols;
     struct tn__offer *offers;
-    int64_t symbol_room, offer_room;
+    int64_t symbol_capacity, offer_capacity;
 } tn__bpe_scratch;
 void tn__bpe_scratch_free(tn__bpe_scratch *s);
 

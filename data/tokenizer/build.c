@@ -57,7 +57,8 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
                   b->path, tn__quote(text, bytes).text, (long long)id);
         return false;
     }
-    if (!tn__grow(&b->tokens, (int64_t)b->count + 1, &b->room, sizeof(*b->tokens), b->operation)) {
+    if (!tn__grow(&b->tokens, (int64_t)b->count + 1, &b->capacity, sizeof(*b->tokens),
+                  b->operation)) {
         return false;
     }
     tn__text_entry *entry = tn__text_put(&b->by_text, text, (uint32_t)bytes);

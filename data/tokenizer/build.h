@@ -24,7 +24,7 @@ typedef struct tn__build {
     tn__spelling spelling;
     tn__named_token *tokens;
     uint32_t count;
-    int64_t room;
+    int64_t capacity;
     tn__text_table by_text; /* of the model's tokens: the place in `tokens` */
     tn_tokenizer *t;
     int32_t rank; /* of the next pair */

@@ -118,23 +118,23 @@ static tn_tokenizer *load_json(const char *path, const char *merges_path) {
 
 /* ---- Which file is what ---------------------------------------------------------------------- */
 
-/* PATH with `from` at its end replaced by `to`, into room[PATH_MAX]. False: it has another end, or
+/* PATH with `from` at its end replaced by `to`, into out[PATH_MAX]. False: it has another end, or
  * is too long. */
-static bool exchange_end(char *room, const char *path, const char *from, const char *to) {
+static bool exchange_end(char *out, const char *path, const char *from, const char *to) {
     size_t bytes = strlen(path), end = strlen(from);
     if (bytes < end || strcmp(path + bytes - end, from) != 0 ||
         bytes - end + strlen(to) >= PATH_MAX) {
         return false;
     }
-    memcpy(room, path, bytes - end);
-    strcpy(room + bytes - end, to);
+    memcpy(out, path, bytes - end);
+    strcpy(out + bytes - end, to);
     return true;
 }
 
 /* The file within a folder; false: there is none. */
-static bool file_in(char *room, const char *folder, const char *name) {
+static bool file_in(char *out, const char *folder, const char *name) {
     struct stat s;
-    return snprintf(room, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && stat(room, &s) == 0;
+    return snprintf(out, PATH_MAX, "%s/%s", folder, name) < PATH_MAX && stat(out, &s) == 0;
 }
 
 typedef struct ranks {

@@ -44,15 +44,15 @@ static tn__text_entry *find_slot(const tn__text_table *t, const char *text, size
 }
 
 bool tn__text_reserve(tn__text_table *t, uint32_t count) {
-    uint64_t room = 64;
-    while (room < 2 * (uint64_t)count) {
-        room *= 2;
+    uint64_t capacity = 64;
+    while (capacity < 2 * (uint64_t)count) {
+        capacity *= 2;
     }
-    if (t->entries && room <= (uint64_t)t->mask + 1) {
+    if (t->entries && capacity <= (uint64_t)t->mask + 1) {
         return true;
     }
-    tn__text_table larger = {.mask = (uint32_t)(room - 1), .count = t->count};
-    larger.entries = room > UINT32_MAX ? NULL : tn__calloc(room, sizeof(tn__text_entry));
+    tn__text_table larger = {.mask = (uint32_t)(capacity - 1), .count = t->count};
+    larger.entries = capacity > UINT32_MAX ? NULL : tn__calloc(capacity, sizeof(tn__text_entry));
     if (!larger.entries) {
         return false;
     }

@@ -22,7 +22,7 @@ static const char OPERATION[] = "tokenizer_train";
 typedef struct places {
     uint32_t *of;
     uint32_t count;
-    int64_t room;
+    int64_t capacity;
 } places;
 
 typedef struct candidate {
@@ -50,7 +50,7 @@ typedef struct trainer {
     tn__text_table known; /* words, then tokens: their places */
     word *words;
     uint32_t word_count;
-    int64_t word_room;
+    int64_t word_capacity;
     int32_t *symbols;
     char **tokens; /* texts of those that were joined */
     uint32_t *bytes;
@@ -58,13 +58,13 @@ typedef struct trainer {
     tn__pairs pairs;     /* places of candidates, as their ids */
     candidate *candidates;
     uint32_t candidate_count;
-    int64_t candidate_room;
+    int64_t candidate_capacity;
     uint32_t *touched; /* candidates with fresh words */
     uint32_t touched_count;
-    int64_t touched_room;
+    int64_t touched_capacity;
     waiting *heap;
     uint32_t heap_count;
-    int64_t heap_room;
+    int64_t heap_capacity;
     char single[256]; /* the 256 tokens of one byte, by id */
 } trainer;
 
@@ -87,7 +87,8 @@ static bool count_word(void *user, const char *text, size_t bytes) {
         return raise_memory();
     }
     if (entry->value < 0) {
-        if (!tn__grow(&t->words, t->word_count + 1, &t->word_room, sizeof(*t->words), OPERATION)) {
+        if (!tn__grow(&t->words, t->word_count + 1, &t->word_capacity, sizeof(*t->words),
+                      OPERATION)) {
             return false;
         }
         entry->value = (int32_t)t->word_count;
@@ -151,7 +152,7 @@ static bool is_before(const trainer *t, const waiting *a, const waiting *b) {
 
 static bool push_waiting(trainer *t, waiting w) {
     if (!(t->heap_count < INT32_MAX || raise_memory()) ||
-        !tn__grow(&t->heap, t->heap_count + 1, &t->heap_room, sizeof(*t->heap), OPERATION)) {
+        !tn__grow(&t->heap, t->heap_count + 1, &t->heap_capacity, sizeof(*t->heap), OPERATION)) {
         free(w.words.of);
         return false;
     }
@@ -184,7 +185,7 @@ static candidate *candidate_of(trainer *t, int32_t left, int32_t right) {
     if (there) {
         return &t->candidates[there->id];
     }
-    if (!tn__grow(&t->candidates, t->candidate_count + 1, &t->candidate_room,
+    if (!tn__grow(&t->candidates, t->candidate_count + 1, &t->candidate_capacity,
                   sizeof(*t->candidates), OPERATION)) {
         return NULL;
     }
@@ -209,13 +210,13 @@ static bool change_count(trainer *t, int32_t left, int32_t right, int64_t times,
         return true;
     }
     if (fresh->count == 0) {
-        if (!tn__grow(&t->touched, t->touched_count + 1, &t->touched_room, sizeof(*t->touched),
+        if (!tn__grow(&t->touched, t->touched_count + 1, &t->touched_capacity, sizeof(*t->touched),
                       OPERATION)) {
             return false;
         }
         t->touched[t->touched_count++] = (uint32_t)(c - t->candidates);
     }
-    if (!tn__grow(&fresh->of, fresh->count + 1, &fresh->room, sizeof(*fresh->of), OPERATION)) {
+    if (!tn__grow(&fresh->of, fresh->count + 1, &fresh->capacity, sizeof(*fresh->of), OPERATION)) {
         return false;
     }
     fresh->of[fresh->count++] = place;

@@ -258,7 +258,7 @@ TN_API tn_charset *tn_charset_from_text(const char *text, size_t bytes);
 TN_API void tn_charset_free(tn_charset *c);
 TN_API int tn_charset_size(const tn_charset *c);
 
-/* The tokens of `text` into out, which has room for `bytes` of them. Returns how many; -1 and
+/* The tokens of `text` into out, an array of at least `bytes`. Returns how many; -1 and
  * TN_EVALUE for a character that is not in the set, TN_EFORMAT for text that is not UTF-8. */
 TN_API int64_t tn_charset_encode(const tn_charset *c, const char *text, size_t bytes, int32_t *out);
 

@@ -66,7 +66,7 @@ TN_API int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text);
 /* Ids that grow. Zeros to begin with; ids is malloc'ed. */
 typedef struct tn_ids {
     int32_t *ids;
-    int64_t count, room;
+    int64_t count, capacity;
 } tn_ids;
 TN_API void tn_ids_free(tn_ids *ids); /* leaves zeros */
 

@@ -16,8 +16,8 @@
 
 enum { FILES_MOST = 100000, CHUNK = 1 << 20 };
 
-void tn__index_file(int rank, char *text, size_t room) {
-    snprintf(text, room, "rank-%05d.safetensors", rank);
+void tn__index_file(int rank, char *text, size_t size) {
+    snprintf(text, size, "rank-%05d.safetensors", rank);
 }
 
 /* ---- Members of JSON ------------------------------------------------------------------------- */
@@ -284,7 +284,7 @@ typedef struct share {
 /* All that the pieces of one tensor give. */
 typedef struct shares {
     share *at;
-    int64_t count, room;
+    int64_t count, capacity;
 } shares;
 
 static int compare_places(const void *a, const void *b) {
@@ -341,8 +341,8 @@ static bool find_shares(shares *s, const tn__index_tensor *t, const tn_layout *m
     for (int i = 0; i < t->count && found <= mine->length; i++) {
         const tn__piece *piece = &t->pieces[i];
         for (tn__common c = {0}; tn__layouts_next(&piece->layout, mine, &c);) {
-            if (!open_piece(t, piece) ||
-                !tn__grow(&s->at, s->count + 1, &s->room, sizeof(*s->at), t->index->operation)) {
+            if (!open_piece(t, piece) || !tn__grow(&s->at, s->count + 1, &s->capacity,
+                                                   sizeof(*s->at), t->index->operation)) {
                 return false;
             }
             s->at[s->count++] = (share){piece, c};

@@ -68,8 +68,8 @@ typedef struct tn__index {
     char *chunk; /* to read through */
 } tn__index;
 
-/* The name of a rank's file, to text[room]. */
-void tn__index_file(int rank, char *text, size_t room);
+/* The name of a rank's file, to text[size]. */
+void tn__index_file(int rank, char *text, size_t size);
 
 /* The text of folder/index.json; the caller frees. NULL after raising. */
 char *tn__index_text(const char *folder, size_t *bytes, const char *operation);

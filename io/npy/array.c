@@ -47,15 +47,15 @@ static bool take_text(head *h, const char *text) {
 }
 
 /* 'text' or "text". */
-static bool take_string(head *h, char *text, size_t room) {
+static bool take_string(head *h, char *text, size_t size) {
     skip_blanks(h);
     char quote = h->at < h->end ? *h->at : 0;
     if (quote != '\'' && quote != '"') {
         return head_fails(h, "a text is missing");
     }
     const char *last = memchr(h->at + 1, quote, (size_t)(h->end - h->at - 1));
-    size_t length = last ? (size_t)(last - h->at - 1) : room;
-    if (length >= room) {
+    size_t length = last ? (size_t)(last - h->at - 1) : size;
+    if (length >= size) {
         return head_fails(h, "a text does not end, or is too long");
     }
     memcpy(text, h->at + 1, length);
@@ -316,14 +316,14 @@ size_t tn__npy_head(const tn_tensor *t, unsigned char *to, const char *what,
         return 0;
     }
     char *text = (char *)to + 10;
-    size_t room = TN__NPY_HEAD - 10;
-    int used = snprintf(text, room, "{'descr': '%s%s', 'fortran_order': False, 'shape': (",
+    size_t size = TN__NPY_HEAD - 10;
+    int used = snprintf(text, size, "{'descr': '%s%s', 'fortran_order': False, 'shape': (",
                         tn_dtype_size(dtype) == 1 ? "|" : "<", name);
     for (int i = 0; i < tn_ndim(t); i++) {
-        used += snprintf(text + used, room - (size_t)used, "%s%lld", i ? ", " : "",
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", i ? ", " : "",
                          (long long)tn_size(t, i));
     }
-    used += snprintf(text + used, room - (size_t)used, "%s), }", tn_ndim(t) == 1 ? "," : "");
+    used += snprintf(text + used, size - (size_t)used, "%s), }", tn_ndim(t) == 1 ? "," : "");
     while ((used + 11) % 64) { /* so that elements are aligned */
         text[used++] = ' ';
     }

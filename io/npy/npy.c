@@ -274,11 +274,11 @@ static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsign
         return status;
     }
     while (status == Z_OK) { /* counts of 32 bits */
-        size_t more = (size_t)e->packed - in, room = (size_t)e->bytes - out, most = 1u << 30;
+        size_t more = (size_t)e->packed - in, space = (size_t)e->bytes - out, most = 1u << 30;
         z.next_in = (unsigned char *)packed + in;
         z.next_out = to + out;
         z.avail_in = (uInt)(more < most ? more : most);
-        z.avail_out = (uInt)(room < most ? room : most);
+        z.avail_out = (uInt)(space < most ? space : most);
         size_t given = z.avail_in, free_before = z.avail_out;
         status = inflate(&z, Z_NO_FLUSH);
         in += given - z.avail_in;
@@ -362,7 +362,7 @@ tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
 typedef struct npz_writer {
     tn__file file;
     unsigned char *list; /* of contents */
-    size_t list_bytes, list_room;
+    size_t list_bytes;
     uint64_t at; /* bytes so far */
     bool compressed;
 } npz_writer;
@@ -418,17 +418,17 @@ static unsigned char *deflate_array(const void *head, size_t length, const void 
     if (deflateInit2(&z, 6, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
         return NULL;
     }
-    size_t room = deflateBound(&z, length + bytes) + 64;
-    unsigned char *to = tn__malloc(room);
+    size_t bound = deflateBound(&z, length + bytes) + 64;
+    unsigned char *to = tn__malloc(bound);
     z.next_out = to;
-    z.avail_out = (uInt)room;
+    z.avail_out = (uInt)bound;
     z.next_in = (unsigned char *)head;
     z.avail_in = (uInt)length;
     bool ok = to && deflate(&z, Z_NO_FLUSH) == Z_OK;
     z.next_in = (unsigned char *)data;
     z.avail_in = (uInt)bytes;
     ok = ok && deflate(&z, Z_FINISH) == Z_STREAM_END;
-    *packed = room - z.avail_out;
+    *packed = bound - z.avail_out;
     deflateEnd(&z);
     if (!ok) {
         free(to);
@@ -496,7 +496,7 @@ static void put_end(npz_writer *w, int n) {
 
 /* How long the list will be; 0 after raising. */
 static size_t check_names(const char *const *names, tn_tensor *const *tensors, int n) {
-    size_t room = 1;
+    size_t list_bytes = 1;
     if (n < 0 || n >= 0xffff || (n > 0 && (!names || !tensors))) {
         tn__raise(TN_EVALUE, "npz_save", "%d arrays, or their names or tensors are NULL", n);
         return 0;
@@ -512,19 +512,19 @@ static size_t check_names(const char *const *names, tn_tensor *const *tensors, i
                       i);
             return 0;
         }
-        room += CENTRAL_BYTES + length + 4;
+        list_bytes += CENTRAL_BYTES + length + 4;
     }
-    return room;
+    return list_bytes;
 }
 
 tn_status tn_npz_save(const char *path, const char *const *names, tn_tensor *const *tensors, int n,
                       bool compressed) {
-    size_t room = tn__pending() ? 0 : check_names(names, tensors, n);
+    size_t list_bytes = tn__pending() ? 0 : check_names(names, tensors, n);
     npz_writer w = {.compressed = compressed};
-    if (room == 0) {
+    if (list_bytes == 0) {
         return tn_error();
     }
-    w.list = tn__malloc_for(room, "npz_save");
+    w.list = tn__malloc_for(list_bytes, "npz_save");
     if (!w.list) {
         return TN_ENOMEM;
     }

@@ -44,7 +44,7 @@ static char *make_name(const tn__onnx *g) {
 
 int tn__onnx_value_add(tn__onnx *g, tn__onnx_kind kind, tn_tensor *tensor, const char *name) {
     if (tn__pending() ||
-        !tn__grow(&g->values, g->count + 1, &g->room, sizeof(*g->values), "onnx_export")) {
+        !tn__grow(&g->values, g->count + 1, &g->capacity, sizeof(*g->values), "onnx_export")) {
         return 0;
     }
     char *own = name ? tn__strdup(name) : make_name(g);

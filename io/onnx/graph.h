@@ -41,7 +41,7 @@ typedef struct tn__onnx {
     tn__tracer tracer; /* first */
     tn__onnx_value *values;
     int count;
-    int64_t room;
+    int64_t capacity;
     tn__buffer nodes; /* as fields of a graph; the last one is still open: */
     tn__buffer node;
     bool open;

@@ -92,12 +92,12 @@ tn_onnx_options tn_onnx_defaults(void) {
 }
 
 /* The name of input or output i of n: as given, or made of `what`. */
-static const char *name_of(const char *const *given, const char *what, int i, int n, char *room) {
+static const char *name_of(const char *const *given, const char *what, int i, int n, char *buffer) {
     if (given) {
         return given[i];
     }
-    snprintf(room, 32, n > 1 ? "%s_%d" : "%s", what, i);
-    return room;
+    snprintf(buffer, 32, n > 1 ? "%s_%d" : "%s", what, i);
+    return buffer;
 }
 
 /* False after raising. */
@@ -118,9 +118,9 @@ static bool name_fits(const tn__onnx *g, const char *name, const char *what, int
 }
 
 static bool add_inputs(tn__onnx *g, tn_values in, const tn_onnx_options *options) {
-    char room[32];
+    char buffer[32];
     for (int i = 0; i < in.n && !tn__pending(); i++) {
-        const char *name = name_of(options->inputs, "input", i, in.n, room);
+        const char *name = name_of(options->inputs, "input", i, in.n, buffer);
         if (!in.v[i]) {
             continue;
         }
@@ -142,11 +142,11 @@ static bool add_parameter(const tn_entry *entry, void *user) {
 
 /* Names for results: a last node each, which does nothing else. */
 static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *options) {
-    char room[32];
+    char buffer[32];
     tn_op_call last = {.op = tn_op_named("identity"), .inputs = out.n, .in = out.v};
     g->operation = "output";
     for (int i = 0; i < out.n && !tn__pending(); i++) {
-        const char *name = name_of(options->outputs, "output", i, out.n, room);
+        const char *name = name_of(options->outputs, "output", i, out.n, buffer);
         if (!name_fits(g, name, "output", i)) {
             return false;
         }

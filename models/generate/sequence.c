@@ -17,7 +17,7 @@ static const char operation[] = "generate";
 static tn_status add_text(tn__sequence *s, const char *bytes, size_t count) {
     tn_generated *made = &s->made;
     int64_t wanted = (int64_t)(made->bytes + count) + 1;
-    if (!tn__grow(&made->text, wanted, &s->text_room, 1, operation)) {
+    if (!tn__grow(&made->text, wanted, &s->text_capacity, 1, operation)) {
         return TN_ENOMEM;
     }
     memcpy(made->text + made->bytes, bytes, count);
@@ -97,7 +97,7 @@ static size_t held_back(const tn_generated *made, const tn_generate_options *o) 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
 static tn_status add_token(tn_ids *tokens, int32_t token) {
-    if (!tn__grow(&tokens->ids, tokens->count + 1, &tokens->room, sizeof(*tokens->ids),
+    if (!tn__grow(&tokens->ids, tokens->count + 1, &tokens->capacity, sizeof(*tokens->ids),
                   operation)) {
         return TN_ENOMEM;
     }

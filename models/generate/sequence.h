@@ -14,9 +14,9 @@ typedef struct tn__sequence {
     int64_t begin;     /* the first token that the model sees, counted in prompt and made.tokens */
     int32_t *distinct; /* with a repetition penalty: the different tokens so far */
     int64_t distinct_count;
-    bool *met;         /* [vocab] those that are among them */
-    int64_t text_room; /* of made.text */
-    size_t sent;       /* bytes that on_token got */
+    bool *met;             /* [vocab] those that are among them */
+    int64_t text_capacity; /* of made.text */
+    size_t sent;           /* bytes that on_token got */
 } tn__sequence;
 
 /* TN_ENOMEM is raised. Finish it in any case. */

@@ -134,7 +134,7 @@ static bool gpt_put_config(tn__buffer *j, void *m, bool plain, const char *opera
 
 /* ---- Biases that are not there --------------------------------------------------------------- */
 
-static bool gpt_zero(void *m, int i, char *path, size_t room, tn_dims *dims) {
+static bool gpt_zero(void *m, int i, char *path, size_t size, tn_dims *dims) {
     static const struct {
         const char *name;
         int widths;
@@ -147,10 +147,10 @@ static bool gpt_zero(void *m, int i, char *path, size_t room, tn_dims *dims) {
         return false;
     }
     if (layer == o->layers) {
-        snprintf(path, room, "ln_f.bias");
+        snprintf(path, size, "ln_f.bias");
         *dims = TN_DIMS(o->width);
     } else {
-        snprintf(path, room, "h.%d.%s.bias", layer, of_layer[part].name);
+        snprintf(path, size, "h.%d.%s.bias", layer, of_layer[part].name);
         *dims = TN_DIMS(of_layer[part].widths * o->width);
     }
     return true;

@@ -33,7 +33,7 @@ struct tn__hf_form {
 
     /* The i-th tensor that files must have and m does not, which is zeros; false: there is none.
      * May be NULL. */
-    bool (*zero)(void *m, int i, char *path, size_t room, tn_dims *dims);
+    bool (*zero)(void *m, int i, char *path, size_t size, tn_dims *dims);
 };
 
 /* ---- Loading: models/weights/hf_load.c ------------------------------------------------------- */

@@ -19,16 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_ROOM = 512, NAMES_SHOWN = 8 };
+enum { NAME_SIZE = 512, NAMES_SHOWN = 8 };
 
 static const char head_path[] = "lm_head.weight", head_start[] = "lm_head.";
 
 /* ---- Names ----------------------------------------------------------------------------------- */
 
-/* The name that the parameter at `path` has in the files, to name[NAME_ROOM]. */
+/* The name that the parameter at `path` has in the files, to name[NAME_SIZE]. */
 static const char *name_of(const tn__hf_plan *p, const char *path, char *name) {
     bool bare = !p->prefixed || strncmp(path, head_start, sizeof(head_start) - 1) == 0;
-    snprintf(name, NAME_ROOM, "%s%s", bare ? "" : p->form->prefix, path);
+    snprintf(name, NAME_SIZE, "%s%s", bare ? "" : p->form->prefix, path);
     return name;
 }
 
@@ -59,10 +59,10 @@ static void list_name(name_list *l, const char *name) {
     }
 }
 
-static const char *list_rest(const name_list *l, char *text, size_t room) {
+static const char *list_rest(const name_list *l, char *text, size_t size) {
     *text = 0;
     if (l->count > NAMES_SHOWN) {
-        snprintf(text, room, " and %d more", l->count - NAMES_SHOWN);
+        snprintf(text, size, " and %d more", l->count - NAMES_SHOWN);
     }
     return text;
 }
@@ -92,7 +92,7 @@ static bool is_absent(const tn__hf_plan *p, const char *path) {
 
 /* A head in the files where the model's is the embedding of tokens. False after raising. */
 static bool check_tied_head(const tn__hf_plan *p) {
-    char name[NAME_ROOM];
+    char name[NAME_SIZE];
     const tn__hf_weights *w = &p->weights;
     const tn_safetensors *head = tn__hf_weights_find(w, head_path);
     const tn_safetensors *tokens = tn__hf_weights_find(w, name_of(p, p->form->tokens, name));
@@ -121,7 +121,7 @@ static bool is_known(const tn__hf_plan *p, const char *name) {
 static bool compare_all_names(const tn__hf_plan *p) {
     const tn__hf_weights *w = &p->weights;
     name_list missing = {.count = 0}, surplus = {.count = 0};
-    char name[NAME_ROOM], rest[32], other[32];
+    char name[NAME_SIZE], rest[32], other[32];
     for (int i = 0; i < p->state.count; i++) {
         if (!tn__hf_weights_find(w, name_of(p, p->state.items[i].name, name))) {
             list_name(&missing, name);
@@ -151,7 +151,7 @@ static bool compare_all_names(const tn__hf_plan *p) {
 }
 
 static bool compare_item(const tn__hf_plan *p, const tn__state_item *item) {
-    char name[NAME_ROOM];
+    char name[NAME_SIZE];
     const tn__hf_weights *w = &p->weights;
     const tn_safetensors *f = tn__hf_weights_find(w, name_of(p, item->name, name));
     tn_dims has = tn_safetensors_shape(f, name), wanted = item->layout.whole;
@@ -181,7 +181,7 @@ static bool compare_item(const tn__hf_plan *p, const tn__state_item *item) {
 static bool read_item(const tn__hf_plan *p, const tn__state_item *item, tn_tensor *to) {
     TN_SCOPE;
     TN_NO_GRAD;
-    char name[NAME_ROOM];
+    char name[NAME_SIZE];
     const tn_safetensors *f = tn__hf_weights_find(&p->weights, name_of(p, item->name, name));
     tn_dtype dtype;
     tn__safetensors_find_dtype(tn_safetensors_dtype(f, name), &dtype);
@@ -201,7 +201,7 @@ static bool read_item(const tn__hf_plan *p, const tn__state_item *item, tn_tenso
 
 /* A view of the mapped file that can be what `item` has, as its storage's bytes; or NULL. */
 static tn_tensor *view_item(const tn__hf_plan *p, const tn__state_item *item) {
-    char name[NAME_ROOM];
+    char name[NAME_SIZE];
     const tn_tensor *t = item->tensor;
     const tn_safetensors *f = tn__hf_weights_find(&p->weights, name_of(p, item->name, name));
     tn_dtype dtype;
@@ -237,7 +237,7 @@ static bool fetch_item(const tn__hf_plan *p, tn__state_item *item) {
 /* ---- The plan -------------------------------------------------------------------------------- */
 
 bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m) {
-    char name[NAME_ROOM];
+    char name[NAME_SIZE];
     p->form = form;
     p->model = m;
     p->state = (tn__state){.operation = p->weights.operation, .deferred = true, .parts = true};

@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_ROOM = 512, FILE_ROOM = 64, PARTS_MOST = 99999 };
+enum { NAME_SIZE = 512, FILE_NAME_SIZE = 64, PARTS_MOST = 99999 };
 
 /* One tensor of the files. */
 typedef struct kept_tensor {
@@ -45,7 +45,7 @@ typedef struct saver {
     char *staging;     /* where weights are written */
     kept_tensor *list; /* [count] */
     int count, parts;
-    int64_t room;
+    int64_t capacity;
     int64_t bytes; /* of all */
 } saver;
 
@@ -58,7 +58,7 @@ static size_t bytes_of(const kept_tensor *t) {
 /* Adds *t under the name that `path` has in the files; with_path: it is a parameter. */
 static bool add_saved(saver *s, const char *path, bool with_path, const kept_tensor *t) {
     bool bare = s->options.plain || strncmp(path, "lm_head.", 8) == 0;
-    if (!tn__grow(&s->list, s->count + 1, &s->room, sizeof(*s->list), s->operation)) {
+    if (!tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), s->operation)) {
         return false;
     }
     char *name = tn__asprintf(s->operation, "%s%s", bare ? "" : s->family->hf->prefix, path);
@@ -107,7 +107,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
 
 /* Zeros have the dtype of what is before them. */
 static bool add_zeros(saver *s) {
-    char path[NAME_ROOM];
+    char path[NAME_SIZE];
     kept_tensor t = {.dtype = s->count ? s->list[s->count - 1].dtype : TN_F32};
     bool wanted = !s->options.plain && s->family->hf->zero, added = true;
     for (int i = 0; added && wanted; i++) {
@@ -152,11 +152,11 @@ static bool list_all(saver *s) {
 
 static void file_name(const saver *s, int part, char *name) {
     if (s->options.plain) {
-        snprintf(name, FILE_ROOM, "%s", TN__HF_PLAIN);
+        snprintf(name, FILE_NAME_SIZE, "%s", TN__HF_PLAIN);
     } else if (s->parts == 1) {
-        snprintf(name, FILE_ROOM, "%s", TN__HF_FILE);
+        snprintf(name, FILE_NAME_SIZE, "%s", TN__HF_FILE);
     } else {
-        snprintf(name, FILE_ROOM, "model-%05d-of-%05d.safetensors", part + 1, s->parts);
+        snprintf(name, FILE_NAME_SIZE, "model-%05d-of-%05d.safetensors", part + 1, s->parts);
     }
 }
 
@@ -173,7 +173,7 @@ static tn_tensor *make_saved(const char *name, void *user) {
 }
 
 static bool write_part(saver *s, int part) {
-    char name[FILE_ROOM];
+    char name[FILE_NAME_SIZE];
     file_name(s, part, name);
     char *path = tn__folder_path(s->staging, name, s->operation);
     tn_safetensors_writer *w = !path              ? NULL
@@ -213,7 +213,7 @@ static bool write_text(const saver *s, const char *name, const tn__buffer *j,
 
 static bool write_index(const saver *s) {
     tn__buffer j = {.operation = s->operation};
-    char name[FILE_ROOM];
+    char name[FILE_NAME_SIZE];
     tn__buffer_format(&j, "{\n  \"metadata\": {\n    \"total_size\": %" PRId64 "\n  },\n",
                       s->bytes);
     tn__buffer_text(&j, "  \"weight_map\": {\n");

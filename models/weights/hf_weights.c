@@ -22,7 +22,8 @@ static bool no_memory(const tn__hf_weights *w, const char *what) {
 
 /* Takes a file of the folder, and returns it; NULL after raising. */
 static tn_safetensors *open_file(tn__hf_weights *w, const char *path) {
-    if (!tn__grow(&w->files, w->file_count + 1, &w->file_room, sizeof(*w->files), w->operation)) {
+    if (!tn__grow(&w->files, w->file_count + 1, &w->file_capacity, sizeof(*w->files),
+                  w->operation)) {
         return NULL;
     }
     tn_safetensors *f = w->mapped ? tn_safetensors_map(path) : tn_safetensors_open(path);

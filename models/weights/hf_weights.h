@@ -29,7 +29,7 @@ typedef struct tn__hf_weights {
     bool mapped;
     tn_safetensors **files; /* [file_count] */
     int file_count;
-    int64_t file_room;
+    int64_t file_capacity;
     tn__hf_tensor *tensors; /* [count], by name */
     int count;
 } tn__hf_weights;

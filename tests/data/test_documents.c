@@ -14,15 +14,15 @@
 /* All of its documents as one text: "[text]", a pair as "[prompt|completion]"; the pieces of a
  * document stand in the same brackets. */
 typedef struct said {
-    size_t bytes, room;
+    size_t bytes, capacity;
     char *text;
     int64_t documents, pieces;
 } said;
 
 static void said_put(said *s, const char *text, size_t bytes) {
-    if (s->bytes + bytes + 1 > s->room) {
-        s->room = 2 * (s->bytes + bytes + 1);
-        s->text = realloc(s->text, s->room);
+    if (s->bytes + bytes + 1 > s->capacity) {
+        s->capacity = 2 * (s->bytes + bytes + 1);
+        s->text = realloc(s->text, s->capacity);
         assert_non_null(s->text);
     }
     memcpy(s->text + s->bytes, text, bytes);

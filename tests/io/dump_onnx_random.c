@@ -105,8 +105,8 @@ static tn_tensor *pooling(network *n, tn_tensor *x) {
         o.dilation.size[i] = mean ? 1 : pick(n, 1, 3);
         o.padding.size[i] = pick(n, 0, k / 2);
         o.stride.size[i] = pick(n, 1, 3);
-        int64_t room = tn_size(x, 2 + i) + 2 * o.padding.size[i];
-        if (o.dilation.size[i] * (k - 1) + 1 > room) {
+        int64_t padded = tn_size(x, 2 + i) + 2 * o.padding.size[i];
+        if (o.dilation.size[i] * (k - 1) + 1 > padded) {
             k = 1;
             o.padding.size[i] = 0;
         }

@@ -84,7 +84,7 @@ static void run_node(char *line, const tn_safetensors *f, tn_safetensors_writer 
 
 int main(int argc, char **argv) {
     char path[4096], *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     if (argc != 2) {
         fprintf(stderr, "usage: run_onnx_nodes FOLDER\n");
         return 2;
@@ -100,7 +100,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s: %s\n", argv[1], tn_error_message());
         return 1;
     }
-    while (getline(&line, &room, nodes) > 0) {
+    while (getline(&line, &capacity, nodes) > 0) {
         TN_SCOPE;
         line[strcspn(line, "\n")] = 0;
         run_node(line, inputs, outputs, states);

@@ -123,7 +123,7 @@ static void dump_llamas(void) {
     o.tied = true;
     o.eps = 1e-3;
     dump_llama("llama_tied", o, false);
-    o = small_llama(); /* one key for all; wider heads than the width has room for; three layers */
+    o = small_llama(); /* one key for all; heads wider than width / heads; three layers */
     o.kv_heads = 1;
     o.head_width = 6;
     o.layers = 3;

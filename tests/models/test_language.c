@@ -305,7 +305,7 @@ static void refused_inputs(void **state) {
 
 /* ---- Caches ---------------------------------------------------------------------------------- */
 
-static tn_attention_cache_options room_for(int64_t batch, int64_t length) {
+static tn_attention_cache_options cache_for(int64_t batch, int64_t length) {
     return (tn_attention_cache_options){.batch = batch, .length = length};
 }
 
@@ -317,7 +317,7 @@ static void pieces_of_every_length(void **state) {
         tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(2, T), TN_I64);
         tn_tensor *whole = tn_call(&all.m, tokens);
         for (int64_t length = 1; length <= T; length++) {
-            assert_int_equal(tn_cache_begin(&all.m, room_for(2, CONTEXT)), TN_OK);
+            assert_int_equal(tn_cache_begin(&all.m, cache_for(2, CONTEXT)), TN_OK);
             for (int64_t at = 0; at < T; at += length) {
                 int64_t n = at + length < T ? length : T - at;
                 tn_tensor *got = tn_call(&all.m, tn_narrow(tokens, 1, at, n));
@@ -347,7 +347,7 @@ static void failure_between_layers(void **state) {
         TN_NO_GRAD;
         tn_tensor *tokens = tn_randint(0, VOCAB, TN_DIMS(1, T), TN_I64);
         tn_tensor *whole = tn_call(&all.m, tokens);
-        tn_cache_begin(&all.m, room_for(1, CONTEXT));
+        tn_cache_begin(&all.m, cache_for(1, CONTEXT));
         tn_call(&all.m, tn_narrow(tokens, 1, 0, 4));
         tn_module *attention = tn_module_child(&all.m, all.family->attention);
         tn_hook hook = tn_module_hook(attention, (tn_module_hooks){.before = third_of});
@@ -411,7 +411,7 @@ static void padding_on_the_left(void **state) {
             call_model(&all.m, prompt, padded_positions(0, LONGEST), padding_mask(LONGEST));
         expect_sequences(&all.m, prompt, whole, LONGEST);
 
-        tn_cache_begin(&all.m, room_for(SEQUENCES, LONGEST + MORE));
+        tn_cache_begin(&all.m, cache_for(SEQUENCES, LONGEST + MORE));
         tn_tensor *cached =
             call_model(&all.m, prompt, padded_positions(0, LONGEST), padding_mask(LONGEST));
         assert_true(is_close(cached, whole));
