@@ -16,10 +16,10 @@ static tn_status fail_group(tn_group *g, tn_status status) {
 }
 
 /* Memory for n bytes that `root` has announced, and a 0 after them. NULL after raising. */
-static char *make_room(tn_group *g, int64_t n, int root, const char *operation) {
-    char *room = n >= 0 && n <= most_bytes ? tn__malloc((size_t)n + 1) : NULL;
-    if (room) {
-        room[n] = 0;
+static char *make_buffer(tn_group *g, int64_t n, int root, const char *operation) {
+    char *buffer = n >= 0 && n <= most_bytes ? tn__malloc((size_t)n + 1) : NULL;
+    if (buffer) {
+        buffer[n] = 0;
     } else {
         bool bad = n < 0 || n > most_bytes;
         fail_group(
@@ -27,7 +27,7 @@ static char *make_room(tn_group *g, int64_t n, int root, const char *operation) 
                          root, (long long)n,
                          bad ? " (0 to 2^40 would make sense)" : ", for which there is no memory"));
     }
-    return room;
+    return buffer;
 }
 
 /* Whether this rank's bytes can be sent. */
@@ -72,16 +72,16 @@ tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) 
         return tn_error();
     }
     int64_t n = *(const int64_t *)tn_data(length);
-    char *room = mine ? *data : make_room(g, n, root, name);
+    char *buffer = mine ? *data : make_buffer(g, n, root, name);
     if (tn__pending()) {
         return tn_error();
     }
-    tn_status status = tn_work_wait(send_bytes(g, room, n, root), 0);
+    tn_status status = tn_work_wait(send_bytes(g, buffer, n, root), 0);
     if (!mine && status == TN_OK) {
-        *data = room;
+        *data = buffer;
         *bytes = (size_t)n;
     } else if (!mine) {
-        free(room);
+        free(buffer);
     }
     return status;
 }
@@ -92,7 +92,7 @@ static tn_status gather_bytes(tn_group *g, const void *data, const int64_t *leng
     static const char name[] = "all_gather_bytes";
     int ranks = tn_group_size(g), me = tn_group_rank(g), started = 0;
     for (int r = 0; r < ranks && !tn__pending(); r++) {
-        all[r] = make_room(g, lengths[r], r, name);
+        all[r] = make_buffer(g, lengths[r], r, name);
         if (all[r] && r == me && lengths[r] > 0) {
             memcpy(all[r], data, (size_t)lengths[r]);
         }

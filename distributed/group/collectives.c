@@ -280,15 +280,16 @@ tn_status tn_barrier(tn_group *g) {
 }
 
 /* The ranks whose keys have not arrived by the deadline, as text " 1 3"; "" when all have. */
-static void await_keys(tn_group *g, uint64_t number, double deadline, char *missing, size_t room) {
+static void await_keys(tn_group *g, uint64_t number, double deadline, char *missing,
+                       size_t missing_size) {
     size_t length = 0;
     *missing = 0;
-    for (int r = 0; r < g->size && length < room; r++) {
+    for (int r = 0; r < g->size && length < missing_size; r++) {
         char key[64], why[TN_STORE_WHY];
         tn_store_value value = {0};
         snprintf(key, sizeof(key), "barrier/%llu/%d", (unsigned long long)number, r);
         if (g->store->get(g->store, key, &value, deadline, why) != TN_OK) {
-            length += (size_t)snprintf(missing + length, room - length, " %d", r);
+            length += (size_t)snprintf(missing + length, missing_size - length, " %d", r);
         }
         free(value.data);
     }
@@ -297,7 +298,7 @@ static void await_keys(tn_group *g, uint64_t number, double deadline, char *miss
 /* Each rank writes a key and waits for all keys. The first to know the outcome writes it down, so
  * that a rank that arrives late learns that another has given up. */
 static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char *missing,
-                              size_t room, char *why) {
+                              size_t missing_size, char *why) {
     tn_store *s = g->store;
     char key[64];
     double deadline = tn__now() + seconds;
@@ -306,7 +307,7 @@ static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char
     if (status != TN_OK) {
         return status;
     }
-    await_keys(g, number, deadline, missing, room - 1);
+    await_keys(g, number, deadline, missing, missing_size - 1);
     snprintf(key, sizeof(key), "barrier/%llu/end", (unsigned long long)number);
     tn_store_value nothing = {0}, now = {0};
     tn_store_value mine = {.data = *missing ? missing : (char *)"all", .bytes = 0};
@@ -314,7 +315,7 @@ static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char
     status = s->compare_set(s, key, &nothing, &mine, &now, tn__now() + 1, why);
     if (status == TN_OK) {
         bool all = now.bytes == 3 && memcmp(now.data, "all", 3) == 0;
-        snprintf(missing, room, "%.*s", all ? 0 : (int)now.bytes, (const char *)now.data);
+        snprintf(missing, missing_size, "%.*s", all ? 0 : (int)now.bytes, (const char *)now.data);
     }
     free(now.data);
     return *missing ? TN_OK : status;

@@ -92,31 +92,31 @@ static const char *reduce_name(tn_reduction how) {
     }
 }
 
-void tn__transfer_text(const tn_transfer *t, char *text, size_t room) {
+void tn__transfer_text(const tn_transfer *t, char *text, size_t size) {
     const char *name = tn_collective_name(t->kind), *dtype = tn_dtype_name(t->dtype);
     long long count = (long long)t->count;
     switch (t->kind) {
     case TN_ALL_REDUCE:
     case TN_REDUCE_SCATTER:
-        snprintf(text, room, "%s %s [%lld] %s", name, dtype, count, reduce_name(t->reduce));
+        snprintf(text, size, "%s %s [%lld] %s", name, dtype, count, reduce_name(t->reduce));
         break;
     case TN_REDUCE_TO_ROOT:
-        snprintf(text, room, "%s %s [%lld] %s to rank %d", name, dtype, count,
+        snprintf(text, size, "%s %s [%lld] %s to rank %d", name, dtype, count,
                  reduce_name(t->reduce), t->root);
         break;
     case TN_BROADCAST:
     case TN_SCATTER:
     case TN_RECV:
-        snprintf(text, room, "%s %s [%lld] from rank %d", name, dtype, count, t->root);
+        snprintf(text, size, "%s %s [%lld] from rank %d", name, dtype, count, t->root);
         break;
     case TN_GATHER:
     case TN_SEND:
-        snprintf(text, room, "%s %s [%lld] to rank %d", name, dtype, count, t->root);
+        snprintf(text, size, "%s %s [%lld] to rank %d", name, dtype, count, t->root);
         break;
     case TN_BARRIER:
-        snprintf(text, room, "barrier");
+        snprintf(text, size, "barrier");
         break;
     default:
-        snprintf(text, room, "%s %s [%lld]", name, dtype, count);
+        snprintf(text, size, "%s %s [%lld]", name, dtype, count);
     }
 }

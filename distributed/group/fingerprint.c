@@ -42,9 +42,9 @@ bool tn__fingerprint_same(const tn__fingerprint *a, const tn__fingerprint *b) {
            a->root == b->root && a->device == b->device && a->count == b->count;
 }
 
-static void describe_fingerprint(const tn__fingerprint *f, char *text, size_t room) {
+static void describe_fingerprint(const tn__fingerprint *f, char *text, size_t size) {
     if (f->kind == TN__ALLOCATION) {
-        snprintf(text, room, "allocates %lld bytes", (long long)f->count);
+        snprintf(text, size, "allocates %lld bytes", (long long)f->count);
         return;
     }
     char what[128];
@@ -54,18 +54,18 @@ static void describe_fingerprint(const tn__fingerprint *f, char *text, size_t ro
                            .root = f->root,
                            .count = f->count};
     tn__transfer_text(&t, what, sizeof(what));
-    snprintf(text, room, "is in %s%s (operation %llu)", what,
+    snprintf(text, size, "is in %s%s (operation %llu)", what,
              f->device == TN_CPU ? "" : " on a device", (unsigned long long)f->sequence);
 }
 
 bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text,
-                            size_t room) {
+                            size_t size) {
     for (int r = 1; r < ranks; r++) {
         if (!tn__fingerprint_same(prints[0], prints[r])) {
             char first[192], other[192];
             describe_fingerprint(prints[0], first, sizeof(first));
             describe_fingerprint(prints[r], other, sizeof(other));
-            snprintf(text, room, "rank 0 %s, but rank %d %s", first, r, other);
+            snprintf(text, size, "rank 0 %s, but rank %d %s", first, r, other);
             return true;
         }
     }

@@ -22,6 +22,6 @@ bool tn__fingerprint_same(const tn__fingerprint *a, const tn__fingerprint *b);
 /* Writes how the prints of `ranks` ranks differ, naming two of them, or returns false when all
  * agree. The same text on every rank. */
 bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text,
-                            size_t room);
+                            size_t size);
 
 #endif

@@ -187,26 +187,27 @@ void tn_group_free(tn_group *g) {
 
 /* Each rank that fails reports what it was doing. A rank that has not reported within a second is
  * missing. */
-static void ask_store(tn_group *g, const char *why, char *text, size_t room) {
+static void ask_store(tn_group *g, const char *why, char *text, size_t text_size) {
     enum { PATIENCE = 1 };
     tn_store *s = g->store;
     char key[64], reason[TN_STORE_WHY];
     double deadline = tn__now() + PATIENCE;
     snprintf(key, sizeof(key), "failed/%d", g->rank);
-    size_t length = (size_t)snprintf(text, room, "%s", why);
+    size_t length = (size_t)snprintf(text, text_size, "%s", why);
     if (s->set(s, key, why, strlen(why), deadline, reason) != TN_OK) {
-        snprintf(text + length, room - length, "; the store does not answer either: %s", reason);
+        snprintf(text + length, text_size - length, "; the store does not answer either: %s",
+                 reason);
         return;
     }
     const char *comma = "; no sign of rank";
-    for (int r = 0; r < g->size && length < room; r++) {
+    for (int r = 0; r < g->size && length < text_size; r++) {
         snprintf(key, sizeof(key), "failed/%d", r);
         tn_store_value value = {0};
         if (r == g->rank) {
             continue;
         }
         if (s->get(s, key, &value, deadline, reason) != TN_OK) {
-            length += (size_t)snprintf(text + length, room - length, "%s %d", comma, r);
+            length += (size_t)snprintf(text + length, text_size - length, "%s %d", comma, r);
             comma = ",";
         }
         free(value.data);
@@ -214,7 +215,7 @@ static void ask_store(tn_group *g, const char *why, char *text, size_t room) {
 }
 
 /* What another rank said when it gave up; "" if none did. */
-static void read_abort(tn_group *g, char *text, size_t room) {
+static void read_abort(tn_group *g, char *text, size_t text_size) {
     tn_store *s = g->store;
     char why[TN_STORE_WHY];
     bool exists = false;
@@ -222,7 +223,7 @@ static void read_abort(tn_group *g, char *text, size_t room) {
     *text = 0;
     if (s->check(s, "abort", &exists, tn__now() + 1, why) == TN_OK && exists &&
         s->get(s, "abort", &value, tn__now() + 1, why) == TN_OK) {
-        snprintf(text, room, "%.*s", (int)value.bytes, (const char *)value.data);
+        snprintf(text, text_size, "%.*s", (int)value.bytes, (const char *)value.data);
     }
     free(value.data);
 }

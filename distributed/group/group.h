@@ -128,7 +128,7 @@ bool tn__launch_is_first(const tn_work *w); /* among those that its thread has i
 TN_API double tn__work_seconds(const tn_work *w);
 
 /* "all_reduce f32 [1024] sum": what an operation is, for messages. */
-TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t room);
+TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t size);
 
 /* Engines of this library (engine.c lists them). */
 tn_engine *tn__local_new(const tn_engine_options *options, char *why);

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ATTEMPTS = 8, NAME_ROOM = 64 };
+enum { ATTEMPTS = 8, NAME_SIZE = 64 };
 
 static void warn_of(const char *path, const char *why) {
     tn_log_write(TN_LOG_WARN, "flight recorder: nothing is written: %s: %s", path, why);
@@ -42,15 +42,15 @@ static int open_private(const char *path, const char **why) {
     return *why ? -1 : fd;
 }
 
-static int open_own(char *path, size_t room) {
+static int open_own(char *path, size_t size) {
     const char *runtime = getenv("XDG_RUNTIME_DIR"), *temporary = getenv("TMPDIR"), *why;
     int fd = -1;
     if (runtime && *runtime == '/') {
-        snprintf(path, room, "%s/tern", runtime);
+        snprintf(path, size, "%s/tern", runtime);
         fd = open_private(path, &why);
     }
     if (fd < 0) { /* it is deleted when the user logs out, which jobs outlive */
-        snprintf(path, room, "%s/tern-%u", temporary && *temporary ? temporary : "/tmp",
+        snprintf(path, size, "%s/tern-%u", temporary && *temporary ? temporary : "/tmp",
                  (unsigned)geteuid());
         fd = open_private(path, &why);
     }
@@ -61,9 +61,9 @@ static int open_own(char *path, size_t room) {
 }
 
 /* The user chose this one, links and all. */
-static int open_named(const char *folder, char *path, size_t room) {
+static int open_named(const char *folder, char *path, size_t size) {
     int fd = tn__above_streams(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    snprintf(path, room, "%s", folder);
+    snprintf(path, size, "%s", folder);
     if (fd < 0) {
         warn_of(path, strerror(errno));
     }
@@ -95,11 +95,11 @@ static int create_file(int folder, const char *name) {
     return -1;
 }
 
-FILE *tn__record_open(int rank, char *path, size_t room) {
+FILE *tn__record_open(int rank, char *path, size_t size) {
     const char *named = getenv("TERN_FLIGHT_DIR");
     bool own = !named || !*named;
-    char name[NAME_ROOM];
-    int folder = own ? open_own(path, room) : open_named(named, path, room);
+    char name[NAME_SIZE];
+    int folder = own ? open_own(path, size) : open_named(named, path, size);
     if (folder < 0) {
         return NULL;
     }
@@ -109,7 +109,7 @@ FILE *tn__record_open(int rank, char *path, size_t room) {
         snprintf(name, sizeof(name), "tern-flight-%d.txt", rank);
     }
     size_t used = strlen(path);
-    snprintf(path + used, room - used, "/%s", name);
+    snprintf(path + used, size - used, "/%s", name);
     int fd = create_file(folder, name);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) {

@@ -11,6 +11,6 @@
  * /tmp: folders that are made when missing, and used only if private to this user. Never waits.
  * NULL after a warning in the log, and then nothing was written. The path is for messages.
  */
-FILE *tn__record_open(int rank, char *path, size_t room);
+FILE *tn__record_open(int rank, char *path, size_t size);
 
 #endif

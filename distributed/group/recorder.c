@@ -26,10 +26,10 @@ typedef struct flight_event {
     tn_status status;
 } flight_event;
 
-static void name_event(const tn__event *event, char *text, size_t room) {
+static void name_event(const tn__event *event, char *text, size_t size) {
     const flight_event *e = (const flight_event *)event;
     if (e->size > 0) {
-        tn__transfer_text(&e->t, text, room);
+        tn__transfer_text(&e->t, text, size);
     }
 }
 
@@ -60,11 +60,11 @@ void tn__flight_started(uint64_t number, double when) {
 }
 
 /* Ranks that are threads are one process, and each has a row for the group. */
-static void group_row(const flight_event *e, char *row, size_t room) {
+static void group_row(const flight_event *e, char *row, size_t size) {
     if (e->event.process == tn__spans_process()) {
-        snprintf(row, room, "%s", e->event.thread);
+        snprintf(row, size, "%s", e->event.thread);
     } else {
-        snprintf(row, room, "%s, rank %d", e->event.thread, e->event.process);
+        snprintf(row, size, "%s, rank %d", e->event.thread, e->event.process);
     }
 }
 
@@ -144,7 +144,7 @@ void tn__flight_save(int rank, const char *reason) {
     bool whole = !ferror(file);
     whole = fclose(file) == 0 && whole;
     tn_log_write(TN_LOG_WARN, "flight recorder: the last operations are in %s%s (%s)", path,
-                 whole ? "" : ", as far as there was room", reason);
+                 whole ? "" : ", as far as it could be written", reason);
 }
 
 /* ---- SIGUSR1 --------------------------------------------------------------------------------- */

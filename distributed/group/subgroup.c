@@ -38,7 +38,7 @@ static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, c
 
 /* The ranks sorted, as text "0 2 3"; false after raising. */
 static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, char *text,
-                       size_t room) {
+                       size_t text_size) {
     size_t length = 0;
     int found = 0;
     for (int r = 0; r < g->size; r++) {
@@ -52,7 +52,9 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted, 
         }
         if (times && found < n) {
             sorted[found++] = r;
-            length += length < room ? (size_t)snprintf(text + length, room - length, " %d", r) : 0;
+            length += length < text_size
+                          ? (size_t)snprintf(text + length, text_size - length, " %d", r)
+                          : 0;
         }
     }
     for (int i = 0; i < n; i++) {
@@ -111,10 +113,10 @@ static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
 /* With the parent's store under a prefix of the child's own. `sorted` and `list` can hold n
  * ranks. */
 static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
-                               char *list, size_t room) {
+                               char *list, size_t list_size) {
     char name[64], why[TN_STORE_WHY], excuse[256];
     snprintf(name, sizeof(name), "%.48s/%d", g->name, g->children - 1);
-    if (!sort_ranks(g, ranks, n, sorted, list, room)) {
+    if (!sort_ranks(g, ranks, n, sorted, list, list_size)) {
         snprintf(excuse, sizeof(excuse), "!%.250s", tn_error_message());
         if (store) {
             publish_list(g, store, excuse, tn__now() + 1, why);
@@ -134,15 +136,15 @@ tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
     }
     char key[32];
     snprintf(key, sizeof(key), "group%d", ++g->children);
-    size_t count = n > 0 && n <= g->size ? (size_t)n : 1, room = count * 12 + 1;
+    size_t count = n > 0 && n <= g->size ? (size_t)n : 1, list_size = count * 12 + 1;
     int *sorted = tn__calloc_for(count, sizeof(int), "group_new");
-    char *list = tn__calloc_for(1, room, "group_new");
+    char *list = tn__calloc_for(1, list_size, "group_new");
     tn_store *store = g->size > 1 ? tn_prefix_store(g->store, key) : NULL;
     tn_group *child = NULL;
     if (!sorted || !list) {
         tn_group_abort(g, tn_error_message());
     } else if (!tn__pending()) {
-        child = meet_and_make(g, store, ranks, n, sorted, list, room);
+        child = meet_and_make(g, store, ranks, n, sorted, list, list_size);
     }
     tn_store_free(store);
     free(sorted);

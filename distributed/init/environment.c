@@ -71,11 +71,11 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
     return true;
 }
 
-static bool read_text(const reader *r, const char *name, char *text, size_t room) {
+static bool read_text(const reader *r, const char *name, char *text, size_t size) {
     const char *value = value_of(r, name);
-    if (value && strlen(value) >= room) {
+    if (value && strlen(value) >= size) {
         tn__why(r->why, TN_EVALUE, "%s has %zu characters (%zu at most)", name, strlen(value),
-                room - 1);
+                size - 1);
         return false;
     }
     if (value) {

@@ -41,26 +41,26 @@ bool tn__gpus_assign(const tn_dist_options *o, int rank, int local_rank) {
 }
 
 /* The first rank that has no GPU of its own, or no NCCL; -1: all have. `text` says which. */
-static int first_without(const tn__member *members, int ranks, char *text, size_t room) {
+static int first_without(const tn__member *members, int ranks, char *text, size_t size) {
     for (int r = 0; r < ranks; r++) {
         int neighbours = 0;
         for (int other = 0; other < ranks; other++) {
             bool near = strcmp(members[r].host, members[other].host) == 0;
             neighbours += near;
             if (near && other > r && members[r].gpu >= 0 && members[r].gpu == members[other].gpu) {
-                snprintf(text, room, "ranks %d and %d are both on cuda:%d", r, other,
+                snprintf(text, size, "ranks %d and %d are both on cuda:%d", r, other,
                          members[r].gpu);
                 return r;
             }
         }
         if (members[r].gpus < neighbours) {
-            snprintf(text, room, "rank %d (%s) is one of %d on its host, which has %d %s", r,
+            snprintf(text, size, "rank %d (%s) is one of %d on its host, which has %d %s", r,
                      members[r].who, neighbours, members[r].gpus,
                      members[r].gpus == 1 ? "GPU" : "GPUs");
             return r;
         }
         if (!members[r].nccl) {
-            snprintf(text, room, "rank %d (%s) has no NCCL", r, members[r].who);
+            snprintf(text, size, "rank %d (%s) has no NCCL", r, members[r].who);
             return r;
         }
     }
@@ -68,13 +68,13 @@ static int first_without(const tn__member *members, int ranks, char *text, size_
 }
 
 bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ranks,
-                     const char *host, char *engine, size_t room) {
+                     const char *host, char *engine, size_t size) {
     char why[TN__WHO + 128] = "";
     const char *wanted = o->engine;
     bool is_nccl = wanted && strcmp(wanted, "nccl") == 0;
     bool is_staged = wanted && strcmp(wanted, "staged") == 0;
     if (wanted && !is_nccl && !is_staged) {
-        snprintf(engine, room, "%s", wanted);
+        snprintf(engine, size, "%s", wanted);
         return true;
     }
     int gpus = 0;
@@ -82,7 +82,7 @@ bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ra
         gpus += members[r].gpus;
     }
     if (!wanted && gpus == 0) {
-        snprintf(engine, room, "%s", host);
+        snprintf(engine, size, "%s", host);
         return true;
     }
     bool fits = !is_staged && first_without(members, ranks, why, sizeof(why)) < 0;
@@ -97,6 +97,6 @@ bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ra
     if (!wanted && !fits) {
         tn_log_write(TN_LOG_INFO, "%s: tensors on devices travel staged: %s", OPERATION, why);
     }
-    snprintf(engine, room, "%s+%s", host, fits ? "nccl" : "staged");
+    snprintf(engine, size, "%s+%s", host, fits ? "nccl" : "staged");
     return true;
 }

@@ -14,6 +14,6 @@ bool tn__gpus_assign(const tn_dist_options *o, int rank, int local_rank);
 /* The engine of the world, the same on every rank: "shm", "shm+nccl". `host`: the engine for host
  * memory when the options name none. False after raising. */
 bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ranks,
-                     const char *host, char *engine, size_t room);
+                     const char *host, char *engine, size_t size);
 
 #endif

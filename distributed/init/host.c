@@ -14,17 +14,17 @@
 enum { ANCESTORS = 32 };
 
 /* A small file's text; "" when it cannot be read. */
-static void read_file(const char *path, char *text, size_t room) {
+static void read_file(const char *path, char *text, size_t size) {
     int fd = tn__above_streams(open(path, O_RDONLY | O_CLOEXEC));
-    ssize_t got = fd >= 0 ? read(fd, text, room - 1) : 0;
+    ssize_t got = fd >= 0 ? read(fd, text, size - 1) : 0;
     text[got > 0 ? got : 0] = 0;
     if (fd >= 0) {
         close(fd);
     }
 }
 
-static void read_link(const char *path, char *text, size_t room) {
-    ssize_t got = readlink(path, text, room - 1);
+static void read_link(const char *path, char *text, size_t size) {
+    ssize_t got = readlink(path, text, size - 1);
     text[got > 0 ? got : 0] = 0;
 }
 
@@ -106,11 +106,11 @@ bool tn__cpus_overlap(const char *a, const char *b) {
 
 /* ---- Processes ------------------------------------------------------------------------------- */
 
-void tn__host_who(char *who, size_t room) {
+void tn__host_who(char *who, size_t size) {
     char name[65] = "";
     gethostname(name, sizeof(name) - 1);
     replace_spaces(name);
-    snprintf(who, room, "%s:%d", name, (int)getpid());
+    snprintf(who, size, "%s:%d", name, (int)getpid());
 }
 
 /* A process's name and parent. */

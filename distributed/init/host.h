@@ -21,7 +21,7 @@ int tn__cpus_count(const char *cpus);
 bool tn__cpus_overlap(const char *a, const char *b);
 
 /* "name:pid" for messages. */
-void tn__host_who(char *who, size_t room);
+void tn__host_who(char *who, size_t size);
 
 /* The number of the process of mpirun that has started this one, even through a shell. */
 int64_t tn__host_launcher(void);

@@ -46,10 +46,10 @@ static const char *key_of(const char *what, int rank, char key[KEY]) {
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-/* The next word of a line into text[room]. */
-static bool next_word(const char **at, char *text, size_t room) {
+/* The next word of a line into text[size]. */
+static bool next_word(const char **at, char *text, size_t size) {
     size_t length = strcspn(*at, " \n");
-    if (length == 0 || length >= room) {
+    if (length == 0 || length >= size) {
         return false;
     }
     memcpy(text, *at, length);
@@ -90,13 +90,13 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
 /* ---- Who is missing -------------------------------------------------------------------------- */
 
 /* "1, 3-5": appends the ranks from first to last. */
-static size_t add_ranks(char *text, size_t used, size_t room, int first, int last) {
-    if (used + 32 > room) {
+static size_t add_ranks(char *text, size_t used, size_t size, int first, int last) {
+    if (used + 32 > size) {
         return used;
     }
     const char *comma = used ? ", " : "";
-    int n = first == last ? snprintf(text + used, room - used, "%s%d", comma, first)
-                          : snprintf(text + used, room - used, "%s%d-%d", comma, first, last);
+    int n = first == last ? snprintf(text + used, size - used, "%s%d", comma, first)
+                          : snprintf(text + used, size - used, "%s%d-%d", comma, first, last);
     return used + (size_t)n;
 }
 

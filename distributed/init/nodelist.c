@@ -116,7 +116,7 @@ int64_t tn__nodelist_count(const char *list) {
     return -1;
 }
 
-static bool write_name(const entry *e, int64_t index, char *name, size_t room) {
+static bool write_name(const entry *e, int64_t index, char *name, size_t size) {
     int64_t choice[BRACKETS] = {0};
     for (int b = e->brackets - 1; b >= 0; b--) {
         choice[b] = index % e->counts[b];
@@ -130,7 +130,7 @@ static bool write_name(const entry *e, int64_t index, char *name, size_t room) {
             read_bracket(&at, choice[bracket++], text);
         }
         size_t length = strlen(text);
-        if (used + length + 1 > room) {
+        if (used + length + 1 > size) {
             return false;
         }
         memcpy(name + used, text, length + 1);
@@ -139,7 +139,7 @@ static bool write_name(const entry *e, int64_t index, char *name, size_t room) {
     return true;
 }
 
-bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t room) {
+bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t size) {
     int64_t before = 0;
     entry e;
     if (index < 0 || index >= tn__nodelist_count(list)) {
@@ -147,7 +147,7 @@ bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t room)
     }
     for (const char *at = list; read_entry(at, &e); at = e.end + 1) {
         if (index < before + e.names) {
-            return write_name(&e, index - before, name, room);
+            return write_name(&e, index - before, name, size);
         }
         before += e.names;
     }

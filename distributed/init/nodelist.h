@@ -10,8 +10,8 @@ enum { TN__NODES_MOST = 1 << 20 };
 TN_API int64_t tn__nodelist_count(const char *list);
 
 /* The name of node `index`, in the order of the list; of several brackets the last counts fastest.
- * False when there is no such node, the list is invalid, or the name does not fit into `room`
+ * False when there is no such node, the list is invalid, or the name does not fit into `size`
  * bytes. */
-TN_API bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t room);
+TN_API bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t size);
 
 #endif

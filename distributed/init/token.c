@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { RANDOM_BYTES = 32, PATH_ROOM = PATH_MAX };
+enum { RANDOM_BYTES = 32, PATH_SIZE = PATH_MAX };
 
 static void write_hex(char *text, const uint8_t *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
@@ -113,19 +113,19 @@ tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *why) {
 
 /* $XDG_CONFIG_HOME counts if it is an absolute path, as its specification says. False: there is no
  * such place. */
-static bool user_path(char path[PATH_ROOM]) {
+static bool user_path(char path[PATH_SIZE]) {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     bool has_config = config && *config == '/';
     const char *base = has_config ? config : home;
-    int length = base && *base == '/' ? snprintf(path, PATH_ROOM, "%s%s/tern/token", base,
+    int length = base && *base == '/' ? snprintf(path, PATH_SIZE, "%s%s/tern/token", base,
                                                  has_config ? "" : "/.config")
                                       : -1;
-    return length > 0 && length < PATH_ROOM - 16;
+    return length > 0 && length < PATH_SIZE - 16;
 }
 
 /* The folders above the file, for this user alone where they are new. */
 static void make_folders(const char *path) {
-    char folder[PATH_ROOM];
+    char folder[PATH_SIZE];
     snprintf(folder, sizeof(folder), "%s", path);
     for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
@@ -152,9 +152,9 @@ static bool write_secret(int fd) {
 /* The file appears whole, under a name that no one has taken before: a second process reads the
  * first one's. */
 static tn_status make_secret(const char *path, char *why) {
-    char new_path[PATH_ROOM];
+    char new_path[PATH_SIZE];
     make_folders(path);
-    snprintf(new_path, sizeof(new_path), "%.*s.XXXXXX", PATH_ROOM - 8, path);
+    snprintf(new_path, sizeof(new_path), "%.*s.XXXXXX", PATH_SIZE - 8, path);
     int fd = tn__above_streams(mkostemp(new_path, O_CLOEXEC));
     bool made = fd >= 0 && write_secret(fd) && (link(new_path, path) == 0 || errno == EEXIST);
     int error = errno;
@@ -168,7 +168,7 @@ static tn_status make_secret(const char *path, char *why) {
 }
 
 tn_status tn__token_user(char token[TN__TOKEN], char *why) {
-    char path[PATH_ROOM];
+    char path[PATH_SIZE];
     bool missing;
     if (!user_path(path)) {
         return tn__why(why, TN_EIO,

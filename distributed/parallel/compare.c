@@ -61,19 +61,19 @@ static bool compare_digests(tn_group *g, const tn__buffer *t, bool *same, int64_
 }
 
 /* The first line of `at`, for a message. */
-static const char *line_of(const char *at, char *line, size_t room) {
-    snprintf(line, room, "%.*s", (int)strcspn(at, "\n"), at);
+static const char *line_of(const char *at, char *line, size_t size) {
+    snprintf(line, size, "%.*s", (int)strcspn(at, "\n"), at);
     return *at ? line : "nothing more";
 }
 
-/* texts[r] begins at r * room. Raises the first difference of the first rank that differs from rank
- * 0. */
-static void raise_difference(const char *texts, int64_t room, int ranks, const char *operation) {
+/* texts[r] begins at r * stride. Raises the first difference of the first rank that differs from
+ * rank 0. */
+static void raise_difference(const char *texts, int64_t stride, int ranks, const char *operation) {
     int other = 1;
-    while (other < ranks - 1 && strcmp(texts, texts + other * room) == 0) {
+    while (other < ranks - 1 && strcmp(texts, texts + other * stride) == 0) {
         other++;
     }
-    const char *a = texts, *b = texts + other * room;
+    const char *a = texts, *b = texts + other * stride;
     for (size_t n = strcspn(a, "\n") + 1; *a && strncmp(a, b, n) == 0; n = strcspn(a, "\n") + 1) {
         a += n;
         b += n;
@@ -89,15 +89,16 @@ static bool exchange_texts(tn_group *g, const tn__buffer *t, int64_t longest,
     TN_SCOPE;
     TN__ON_CPU;
     int ranks = tn_group_size(g);
-    int64_t room = longest + 1;
-    tn_tensor *mine = tn_zeros(TN_DIMS(room), TN_U8), *all = tn_empty(TN_DIMS(ranks, room), TN_U8);
+    int64_t stride = longest + 1;
+    tn_tensor *mine = tn_zeros(TN_DIMS(stride), TN_U8),
+              *all = tn_empty(TN_DIMS(ranks, stride), TN_U8);
     if (!tn__pending()) {
         memcpy(tn_data_mut(mine), t->at, t->bytes);
     }
     if (tn_work_wait(tn_all_gather(g, all, mine), 0) != TN_OK) {
         return false;
     }
-    raise_difference(tn_data(all), room, ranks, operation);
+    raise_difference(tn_data(all), stride, ranks, operation);
     return true;
 }
 

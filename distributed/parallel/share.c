@@ -84,8 +84,8 @@ tn_status tn__parallel_wait(tn_work *w) {
         if (may_have_ended(&e)) {
             static const char hint[] = " (do all ranks call the same modules? Where one's data has "
                                        "ended, DDP has tn_ddp_join)";
-            size_t length = strlen(e.message), room = sizeof(e.message) - sizeof(hint);
-            memcpy(e.message + (length < room ? length : room), hint, sizeof(hint));
+            size_t length = strlen(e.message), space = sizeof(e.message) - sizeof(hint);
+            memcpy(e.message + (length < space ? length : space), hint, sizeof(hint));
         }
         tn_error_give(&e);
     }

@@ -36,7 +36,7 @@ static void wait_for_key(tn__session *s) {
 }
 
 static void free_body(tn__session *s) {
-    s->hub->buffered -= s->body ? s->body_room : 0;
+    s->hub->buffered -= s->body ? s->body_capacity : 0;
     free(s->body);
     s->body = NULL;
 }
@@ -279,11 +279,11 @@ static bool take_request(tn__session *s) {
         return session_fault(s, "its request is malformed");
     }
     s->body_bytes = 0;
-    s->body_room = (size_t)r->key_bytes + r->first_bytes + r->second_bytes;
-    bool fits = s->body_room <= hub->buffered_limit - hub->buffered;
-    s->body = fits ? tn__malloc(s->body_room) : NULL;
+    s->body_capacity = (size_t)r->key_bytes + r->first_bytes + r->second_bytes;
+    bool fits = s->body_capacity <= hub->buffered_limit - hub->buffered;
+    s->body = fits ? tn__malloc(s->body_capacity) : NULL;
     s->state = s->body ? TN__SESSION_BODY : TN__SESSION_SKIP;
-    hub->buffered += s->body ? s->body_room : 0;
+    hub->buffered += s->body ? s->body_capacity : 0;
     return true;
 }
 
@@ -315,7 +315,7 @@ static size_t fill_head(tn__session *s, const uint8_t *data, size_t bytes, size_
 }
 
 static size_t fill_body(tn__session *s, const uint8_t *data, size_t bytes) {
-    size_t left = s->body_room - s->body_bytes, more = left < bytes ? left : bytes;
+    size_t left = s->body_capacity - s->body_bytes, more = left < bytes ? left : bytes;
     if (s->body) {
         memcpy(s->body + s->body_bytes, data, more);
     }
@@ -340,7 +340,7 @@ static bool session_step(tn__session *s, const uint8_t *data, size_t bytes, doub
     case TN__SESSION_BODY:
     case TN__SESSION_SKIP:
         *used = fill_body(s, data, bytes);
-        return s->body_bytes < s->body_room || take_body(s, now);
+        return s->body_bytes < s->body_capacity || take_body(s, now);
     case TN__SESSION_WAIT:
         return session_fault(s, "it speaks while its request waits");
     case TN__SESSION_CLOSE:

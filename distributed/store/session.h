@@ -38,8 +38,8 @@ struct tn__session {
     uint8_t head[TN__DIGEST]; /* a hello, a proof or the head of a request */
     size_t head_bytes;
     tn__request request;
-    uint8_t *body; /* [body_room]: key and values */
-    size_t body_bytes, body_room;
+    uint8_t *body; /* [body_capacity]: key and values */
+    size_t body_bytes, body_capacity;
 
     char key[TN_STORE_KEY + 1]; /* of the request */
     double since, deadline;     /* of a get that waits */

@@ -228,7 +228,7 @@ tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
 /* The keys from `first` on that are not there, as text. Asks the store briefly after the
  * deadline. */
 static void list_missing(tn_store *s, const char *const *keys, int first, int n, char *text,
-                         size_t room) {
+                         size_t size) {
     char why[TN_STORE_WHY];
     double deadline = deadline_in(1);
     size_t used = 0;
@@ -239,14 +239,14 @@ static void list_missing(tn_store *s, const char *const *keys, int first, int n,
             continue;
         }
         missing++;
-        if (used + strlen(keys[i]) + 32 < room) {
+        if (used + strlen(keys[i]) + 32 < size) {
             used +=
-                (size_t)snprintf(text + used, room - used, "%s\"%s\"", named ? ", " : "", keys[i]);
+                (size_t)snprintf(text + used, size - used, "%s\"%s\"", named ? ", " : "", keys[i]);
             named++;
         }
     }
     if (missing > named) {
-        snprintf(text + used, room - used, " and %d more", missing - named);
+        snprintf(text + used, size - used, " and %d more", missing - named);
     }
 }
 

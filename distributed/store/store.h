@@ -30,7 +30,7 @@ typedef struct tn__entry tn__entry;
 /* Zeroed, it is an empty table without a limit. */
 typedef struct tn__table {
     tn__entry **heads;
-    size_t rooms; /* a power of two */
+    size_t buckets; /* a power of two */
     size_t count;
     size_t bytes; /* of keys, values and what surrounds them */
     size_t limit; /* of `bytes`; 0: none. More is TN_ENOMEM */

@@ -15,7 +15,7 @@ struct tn__entry {
     char key[];
 };
 
-enum { FIRST_ROOMS = 64 };
+enum { FIRST_BUCKETS = 64 };
 
 /* FNV-1a */
 static uint64_t hash_of(const char *key) {
@@ -28,7 +28,7 @@ static uint64_t hash_of(const char *key) {
 
 /* Where the pointer to the entry is, or would be. */
 static tn__entry **place_of(const tn__table *t, const char *key, uint64_t hash) {
-    tn__entry **at = &t->heads[hash & (t->rooms - 1)];
+    tn__entry **at = &t->heads[hash & (t->buckets - 1)];
     while (*at && ((*at)->hash != hash || strcmp((*at)->key, key) != 0)) {
         at = &(*at)->next;
     }
@@ -40,32 +40,32 @@ static size_t size_of(const char *key, size_t bytes) {
 }
 
 const tn_store_value *tn__table_find(const tn__table *t, const char *key) {
-    tn__entry *entry = t->rooms ? *place_of(t, key, hash_of(key)) : NULL;
+    tn__entry *entry = t->buckets ? *place_of(t, key, hash_of(key)) : NULL;
     return entry ? &entry->value : NULL;
 }
 
 /* Grows it for one more. Without memory the table stays as it is, and only the very first growth
  * must succeed. */
 static bool grow_table(tn__table *t) {
-    if (t->count < t->rooms) {
+    if (t->count < t->buckets) {
         return true;
     }
-    size_t rooms = t->rooms ? 2 * t->rooms : FIRST_ROOMS;
-    tn__entry **heads = tn__calloc(rooms, sizeof(*heads));
+    size_t buckets = t->buckets ? 2 * t->buckets : FIRST_BUCKETS;
+    tn__entry **heads = tn__calloc(buckets, sizeof(*heads));
     if (!heads) {
-        return t->rooms > 0;
+        return t->buckets > 0;
     }
-    for (size_t i = 0; i < t->rooms; i++) {
+    for (size_t i = 0; i < t->buckets; i++) {
         for (tn__entry *entry = t->heads[i], *next; entry; entry = next) {
             next = entry->next;
-            tn__entry **head = &heads[entry->hash & (rooms - 1)];
+            tn__entry **head = &heads[entry->hash & (buckets - 1)];
             entry->next = *head;
             *head = entry;
         }
     }
     free(t->heads);
     t->heads = heads;
-    t->rooms = rooms;
+    t->buckets = buckets;
     return true;
 }
 
@@ -184,7 +184,7 @@ tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_va
 }
 
 bool tn__table_remove(tn__table *t, const char *key) {
-    tn__entry **at = t->rooms ? place_of(t, key, hash_of(key)) : NULL, *entry = at ? *at : NULL;
+    tn__entry **at = t->buckets ? place_of(t, key, hash_of(key)) : NULL, *entry = at ? *at : NULL;
     if (!entry) {
         return false;
     }
@@ -197,7 +197,7 @@ bool tn__table_remove(tn__table *t, const char *key) {
 }
 
 void tn__table_clear(tn__table *t) {
-    for (size_t i = 0; i < t->rooms; i++) {
+    for (size_t i = 0; i < t->buckets; i++) {
         for (tn__entry *entry = t->heads[i], *next; entry; entry = next) {
             next = entry->next;
             free(entry->value.data);

@@ -518,7 +518,7 @@ def forged_order(folder, reference, phase):
 
 
 def disk(folder, reference, phase):
-    """The disk is full in the middle of a save; with room again the job continues from the checkpoint before."""
+    """The disk is full in the middle of a save; with space again the job continues from the checkpoint before."""
     out = folder("full")
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", out], stderr=subprocess.DEVNULL).returncode != 0:
         raise Skip("no file system may be mounted here")
@@ -528,7 +528,7 @@ def disk(folder, reference, phase):
         try:
             ranks.wait_text(VICTIM, "fault:")
             try:
-                with open(ballast, "wb") as f:  # the first checkpoint is there; no room for a second
+                with open(ballast, "wb") as f:  # the first checkpoint is there; no space for a second
                     while True:
                         f.write(b"\0" * 65536)
                         f.flush()
@@ -544,7 +544,7 @@ def disk(folder, reference, phase):
         os.unlink(ballast)
         subprocess.run(["mount", "-o", "remount,size=64m", out], check=True)
         status, text = launch(out, "kill@part:%d:0" % RANKS if phase == "part" else None)  # of no rank
-        need(status == 0, "with room again the launcher ended with %d: %s" % (status, text[-1000:]))
+        need(status == 0, "with space again the launcher ended with %d: %s" % (status, text[-1000:]))
         need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
     finally:
         subprocess.run(["umount", "-l", out])

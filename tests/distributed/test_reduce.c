@@ -103,7 +103,7 @@ static void test_nan_wins(void **state) {
     for (size_t d = 0; d < COUNT_OF(floats); d++) {
         for (int smallest = 0; smallest <= 1; smallest++) {
             for (int place = 0; place < 3; place++) {
-                double x[3], y; /* room for one element each */
+                double x[3], y; /* memory for one element each */
                 for (int r = 0; r < 3; r++) {
                     put(floats[d], &x[r], 0, r == place ? (double)NAN : r - 1.0);
                 }

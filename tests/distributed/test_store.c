@@ -550,7 +550,7 @@ static void test_broken_file(void **state) {
     tn_store_free(s);
 }
 
-/* A full disk: nothing changes, and when there is room again it continues. */
+/* A full disk: nothing changes, and when there is space again it continues. */
 static void test_full_disk(void **state) {
     const char *path = temp_path("full");
     tn_store *s = tn_file_store(path), *other = tn_file_store(path);

@@ -79,32 +79,32 @@ tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason) {
 }
 
 /* What rank r is doing, appended to text. */
-static size_t tell_seat(const tn__hub *h, int r, char *text, size_t used, size_t room) {
+static size_t tell_seat(const tn__hub *h, int r, char *text, size_t used, size_t size) {
     char what[128];
     const tn__seat *s = &h->seats[r];
-    if (used >= room) {
+    if (used >= size) {
         return used;
     }
     if (s->here) {
         tn__transfer_text(&s->t, what, sizeof(what));
         return used +
-               (size_t)snprintf(text + used, room - used, " rank %d (which is in %s)", r, what);
+               (size_t)snprintf(text + used, size - used, " rank %d (which is in %s)", r, what);
     }
-    return used + (size_t)snprintf(text + used, room - used,
+    return used + (size_t)snprintf(text + used, size - used,
                                    " rank %d (which has done %llu operations)", r,
                                    (unsigned long long)s->finished);
 }
 
 /* Names the ranks that rank `me` waits for in t. */
-static void name_missing(const tn__hub *h, int me, const tn_transfer *t, char *text, size_t room) {
-    size_t used = (size_t)snprintf(text, room, "timed out waiting for");
+static void name_missing(const tn__hub *h, int me, const tn_transfer *t, char *text, size_t size) {
+    size_t used = (size_t)snprintf(text, size, "timed out waiting for");
     if (t->kind == TN_RECV) {
-        tell_seat(h, t->root, text, used, room);
+        tell_seat(h, t->root, text, used, size);
         return;
     }
     for (int r = 0; r < h->ranks; r++) {
         if (r != me && !h->seats[r].here) {
-            used = tell_seat(h, r, text, used, room);
+            used = tell_seat(h, r, text, used, size);
         }
     }
 }

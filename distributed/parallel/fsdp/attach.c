@@ -161,11 +161,11 @@ static bool claim_name(const tn_entry *entry, void *user) {
 }
 
 static bool claim_params(tn_fsdp_state *s) {
-    size_t room = (size_t)s->base.count + 1;
-    s->chains = tn__calloc(room, sizeof(*s->chains));
-    s->members = tn__calloc(room, sizeof(*s->members));
-    s->sets = tn__calloc(room, sizeof(*s->sets));
-    s->pools = tn__calloc(room, sizeof(*s->pools));
+    size_t capacity = (size_t)s->base.count + 1;
+    s->chains = tn__calloc(capacity, sizeof(*s->chains));
+    s->members = tn__calloc(capacity, sizeof(*s->members));
+    s->sets = tn__calloc(capacity, sizeof(*s->sets));
+    s->pools = tn__calloc(capacity, sizeof(*s->pools));
     if (!s->chains || !s->members || !s->sets || !s->pools) {
         tn__raise(TN_ENOMEM, "fsdp", "no memory for %d parameters", s->base.count);
         return false;

@@ -44,7 +44,8 @@ enum { LONGEST_PASS = 1 << 16 };
 static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
     order->at = order->at < LONGEST_PASS ? order->at : 0;
     if (order->at == order->count || order->units[order->at] != u) {
-        if (!tn__grow(&order->units, order->at + 1, &order->room, sizeof(*order->units), "fsdp")) {
+        if (!tn__grow(&order->units, order->at + 1, &order->capacity, sizeof(*order->units),
+                      "fsdp")) {
             return;
         }
         order->units[order->at] = u;
@@ -306,12 +307,12 @@ static char *describe_options(const tn_fsdp_options *o) {
                                  "sum %d\nfind_unused %d\nbroadcast_buffers %d\noffload %d";
     const char *units = o->units ? o->units : "of kind block";
     const char *ignore = o->ignore ? o->ignore : "nothing";
-    size_t room = sizeof(format) + 64 + strlen(units) + strlen(ignore);
-    char *text = tn__malloc_for(room, "fsdp");
+    size_t size = sizeof(format) + 64 + strlen(units) + strlen(ignore);
+    char *text = tn__malloc_for(size, "fsdp");
     if (!text) {
         return NULL;
     }
-    snprintf(text, room, format, o->stage, units, ignore, o->prefetch, o->keep_last, o->sum,
+    snprintf(text, size, format, o->stage, units, ignore, o->prefetch, o->keep_last, o->sum,
              o->find_unused, o->broadcast_buffers, o->offload);
     return text;
 }

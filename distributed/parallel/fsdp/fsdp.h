@@ -123,7 +123,7 @@ struct tn__fsdp_unit {
 typedef struct tn__fsdp_order {
     tn__fsdp_unit **units;
     int count;
-    int64_t room;
+    int64_t capacity;
     int at; /* how many of them have been needed in this pass */
 } tn__fsdp_order;
 

@@ -38,8 +38,8 @@ TN_PRINTF(3, 4) static bool gloo_fail(tn__gloo *e, tn_status status, const char 
     return false;
 }
 
-static void goodbye_key(char *key, size_t room, int rank) {
-    snprintf(key, room, "gloo/left/%d", rank);
+static void goodbye_key(char *key, size_t size, int rank) {
+    snprintf(key, size, "gloo/left/%d", rank);
 }
 
 /* Whether peer said goodbye; `known`: whether the store could tell. */
@@ -297,7 +297,7 @@ static const tn__gloo_api *gloo_load(char *why) {
     return api;
 }
 
-static bool make_room(tn__gloo *e) {
+static bool make_batches(tn__gloo *e) {
     size_t ranks = (size_t)e->base.ranks;
     e->sent = tn__calloc(ranks, sizeof(uint64_t));
     e->received = tn__calloc(ranks, sizeof(uint64_t));
@@ -329,7 +329,7 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
     e->waiting = -1;
     e->store = tn__store_keep(o->store);
     pthread_mutex_init(&e->lock, NULL);
-    if (!make_room(e)) {
+    if (!make_batches(e)) {
         gloo_destroy(&e->base);
         return NULL;
     }

@@ -64,8 +64,8 @@ typedef struct cut {
 static cut cut_of(const tn_transfer *t, int ranks) {
     bool whole = t->kind != TN_REDUCE_SCATTER;
     int64_t each = whole ? (t->count + ranks - 1) / ranks : t->count;
-    int64_t room = BESIDE / 2 / ranks, size = (int64_t)tn_dtype_size(t->dtype);
-    int64_t most = (room < PIECE ? room : PIECE) / size;
+    int64_t budget = BESIDE / 2 / ranks, size = (int64_t)tn_dtype_size(t->dtype);
+    int64_t most = (budget < PIECE ? budget : PIECE) / size;
     int64_t blocks = (each + most - 1) / most;
     int64_t piece = blocks ? (each + blocks - 1) / blocks : 0;
     return (cut){.piece = piece,

@@ -54,19 +54,19 @@ void tn__shm_leave(tn__shm *e) {
 }
 
 /* "it is in operation 41 (all_gather)", "it has finished operation 40". */
-static void tell_doing(const tn__shm *e, int rank, char *text, size_t room) {
+static void tell_doing(const tn__shm *e, int rank, char *text, size_t size) {
     uint64_t word = atomic_load_explicit(&seat_of(e, rank)->doing, memory_order_relaxed);
     unsigned long long sequence = word >> 8;
     int kind = (int)(word >> 1 & 0x7f);
     if ((word & 1) && kind == TN__ALLOCATION) {
-        snprintf(text, room, "allocates memory after operation %llu", sequence);
+        snprintf(text, size, "allocates memory after operation %llu", sequence);
     } else if (word & 1) {
-        snprintf(text, room, "is in operation %llu (%s)", sequence,
+        snprintf(text, size, "is in operation %llu (%s)", sequence,
                  tn_collective_name((tn_collective)kind));
     } else if (sequence == 0) {
-        snprintf(text, room, "has not begun its first operation");
+        snprintf(text, size, "has not begun its first operation");
     } else {
-        snprintf(text, room, "has finished operation %llu and begun no other", sequence);
+        snprintf(text, size, "has finished operation %llu and begun no other", sequence);
     }
 }
 
@@ -168,14 +168,14 @@ static void check_engine(tn__shm *e, tn__shm_wait *w) {
 /* "timed out waiting for rank 1, which is in operation 41 (all_gather), and rank 3, which …" */
 static tn_status fail_late(tn__shm *e, const tn__shm_wait *w) {
     char text[TN_ENGINE_WHY] = "timed out waiting for ";
-    size_t length = strlen(text), room = sizeof(text);
+    size_t length = strlen(text), size = sizeof(text);
     bool first = true;
-    for (int r = 0; r < e->base.ranks && length < room; r++) {
+    for (int r = 0; r < e->base.ranks && length < size; r++) {
         bool missing = w->from >= 0 ? r == w->from : atomic_load(&seat_of(e, r)->steps) < e->steps;
         if (r != e->base.rank && missing) {
             char doing[96];
             tell_doing(e, r, doing, sizeof(doing));
-            length += (size_t)snprintf(text + length, room - length, "%srank %d, which %s",
+            length += (size_t)snprintf(text + length, size - length, "%srank %d, which %s",
                                        first ? "" : ", and ", r, doing);
             first = false;
         }
