@@ -11,7 +11,7 @@
 /* Existing files that would be replaced. */
 typedef struct outputs {
     struct stat *files; /* [count] */
-    int64_t count, room;
+    int64_t count, capacity;
     const char *folder; /* or file: where the command writes */
     names_test *replaced, *read;
 } outputs;
@@ -21,7 +21,7 @@ static void add_output(outputs *o, const char *path) {
     if (stat(path, &about) != 0) {
         return;
     }
-    if (!tn__grow(&o->files, o->count + 1, &o->room, sizeof(*o->files), "outputs")) {
+    if (!tn__grow(&o->files, o->count + 1, &o->capacity, sizeof(*o->files), "outputs")) {
         return;
     }
     o->files[o->count++] = about;

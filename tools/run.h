@@ -174,7 +174,7 @@ typedef struct screen_end {
     int fd;
     bool terminal, colour, closed;
     char *buffer; /* written when full and by screen_flush */
-    size_t used, room;
+    size_t used, capacity;
 } screen_end;
 
 typedef struct screen {
@@ -182,7 +182,7 @@ typedef struct screen {
     /* The line at the bottom that its rank redraws; length 0: there is none. */
     int open_end, open_rank;
     char *open;
-    size_t open_length, open_room;
+    size_t open_length, open_capacity;
     bool lost; /* an end was closed by an error (a full disk), not by its reader */
 } screen;
 

@@ -175,15 +175,15 @@ static bool is_own_name(const run_options *o) {
 }
 
 /* True when this launcher serves the store; otherwise `why` says why it does not. */
-static bool serve_store(agent *a, char *why, size_t room) {
+static bool serve_store(agent *a, char *why, size_t size) {
     const run_options *o = a->options;
     if (o->node_rank > 0) {
-        snprintf(why, room, "this is node %d", o->node_rank);
+        snprintf(why, size, "this is node %d", o->node_rank);
         return false;
     }
     a->server = tn_store_serve(is_own_name(o) ? NULL : o->host, o->port, o->token);
     if (!a->server) {
-        snprintf(why, room, "%s", error_words(tn_error_message()));
+        snprintf(why, size, "%s", error_words(tn_error_message()));
         tn_error_clear();
     }
     return a->server != NULL;

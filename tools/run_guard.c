@@ -85,11 +85,11 @@ void guard_finish(guard *g) {
 
 static bool carries_marker(const char *pid, const char *marker) {
     char path[64], *text = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     bool found = false;
     snprintf(path, sizeof(path), "/proc/%.20s/environ", pid);
     FILE *file = fopen(path, "re");
-    while (file && !found && getdelim(&text, &room, 0, file) > 0) {
+    while (file && !found && getdelim(&text, &capacity, 0, file) > 0) {
         found = strcmp(text, marker) == 0;
     }
     free(text);
@@ -161,9 +161,9 @@ int guard_main(int argc, char **argv) {
     int pipe = atoi(argv[2]);
     stand_apart(pipe);
     char *line = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
     FILE *lines = fdopen(pipe, "r");
-    while (lines && getline(&line, &room, lines) > 0 && line[0] != '.') {
+    while (lines && getline(&line, &capacity, lines) > 0 && line[0] != '.') {
         note_group(&left, line);
     }
     bool all_well = line && line[0] == '.';

@@ -38,7 +38,7 @@ typedef struct source {
     int log;    /* -1: none */
     bool live;  /* redraws are shown as they come */
     char *line; /* the part of an incomplete line so far */
-    size_t used, room;
+    size_t used, capacity;
     bool forgotten; /* no one will ask for the tail */
     uint64_t written;
     char tail[TAIL_BYTES]; /* a ring: byte k of the stream is at k % TAIL_BYTES; for stderr only */
@@ -96,15 +96,15 @@ static void keep_tail(output *o, source *s, const char *text, size_t length) {
 }
 
 static void append_text(source *s, const char *text, size_t length) {
-    if (s->used + length > s->room) {
-        size_t room = 2 * (s->used + length);
-        char *line = memory_new(1, room);
+    if (s->used + length > s->capacity) {
+        size_t capacity = 2 * (s->used + length);
+        char *line = memory_new(1, capacity);
         if (s->used) {
             memcpy(line, s->line, s->used);
         }
         free(s->line);
         s->line = line;
-        s->room = room;
+        s->capacity = capacity;
     }
     memcpy(s->line + s->used, text, length);
     s->used += length;

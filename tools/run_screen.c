@@ -82,29 +82,29 @@ void screen_flush(screen *s) {
 }
 
 /* Makes space for so many bytes at the buffer's end. */
-static char *make_room(screen *s, int end, size_t length) {
+static char *reserve_bytes(screen *s, int end, size_t length) {
     screen_end *e = &s->end[end];
-    if (e->used + length > e->room) {
+    if (e->used + length > e->capacity) {
         flush_end(s, end);
     }
-    if (length > e->room) {
+    if (length > e->capacity) {
         free(e->buffer);
-        e->room = length > GATHERED ? length : GATHERED;
-        e->buffer = memory_new(1, e->room);
+        e->capacity = length > GATHERED ? length : GATHERED;
+        e->buffer = memory_new(1, e->capacity);
     }
     return e->buffer + e->used;
 }
 
 static void put_bytes(screen *s, int end, const char *text, size_t length) {
     if (length > 0) {
-        memcpy(make_room(s, end, length), text, length);
+        memcpy(reserve_bytes(s, end, length), text, length);
         s->end[end].used += length;
     }
 }
 
 /* Without control sequences, except colours if wanted; whether any is left. */
 static bool put_plain(screen *s, int end, const char *text, size_t length, bool coloured) {
-    char *to = make_room(s, end, length);
+    char *to = reserve_bytes(s, end, length);
     size_t put = length > 0 ? tn__plain_text(to, text, length, coloured) : 0;
     s->end[end].used += put;
     return put > 0 && memchr(to, '\033', put);
@@ -116,8 +116,8 @@ static void put_text(screen *s, int end, const char *text) {
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-static int format_prefix(char *text, size_t room, int rank) {
-    return rank == RANK_TERN ? snprintf(text, room, "tern: ") : snprintf(text, room, "[%d] ", rank);
+static int format_prefix(char *text, size_t size, int rank) {
+    return rank == RANK_TERN ? snprintf(text, size, "tern: ") : snprintf(text, size, "[%d] ", rank);
 }
 
 int screen_prefix_columns(int rank) {
@@ -202,9 +202,9 @@ void screen_redraw(screen *s, int end, int rank, const char *text, size_t length
         put_text(s, s->open_end, erase_line);
         flush_end(s, s->open_end);
     }
-    if (length > s->open_room) {
+    if (length > s->open_capacity) {
         free(s->open);
-        s->open_room = length;
+        s->open_capacity = length;
         s->open = memory_new(1, length);
     }
     memcpy(s->open, text, length);

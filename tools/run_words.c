@@ -72,13 +72,13 @@ static bool take_numbers(const char **at, const number_field *fields, int count,
     return true;
 }
 
-/* Up to `room` - 1 printable characters without spaces. */
-static bool take_name(const char **at, char *name, size_t room) {
+/* Up to `size` - 1 printable characters without spaces. */
+static bool take_name(const char **at, char *name, size_t size) {
     size_t length = 0;
     while ((*at)[length] > ' ' && (*at)[length] < 0x7f) {
         length++;
     }
-    if (length == 0 || length >= room) {
+    if (length == 0 || length >= size) {
         return false;
     }
     memcpy(name, *at, length);

@@ -69,7 +69,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
 typedef struct texts {
     char **text; /* [count] */
     size_t *bytes;
-    int64_t count, room;
+    int64_t count, capacity;
     int64_t sum;
 } texts;
 
@@ -82,9 +82,9 @@ static void texts_free(texts *t) {
 }
 
 static tn_status texts_add(texts *t, const tn_document *d) {
-    int64_t room = t->room; /* of both */
-    bool fits = tn__grow(&t->text, t->count + 1, &room, sizeof(*t->text), "tokenizer") &&
-                tn__grow(&t->bytes, t->count + 1, &t->room, sizeof(*t->bytes), "tokenizer");
+    int64_t capacity = t->capacity; /* of both */
+    bool fits = tn__grow(&t->text, t->count + 1, &capacity, sizeof(*t->text), "tokenizer") &&
+                tn__grow(&t->bytes, t->count + 1, &t->capacity, sizeof(*t->bytes), "tokenizer");
     char *copy = fits ? tn__malloc_for(d->bytes + 1, "tokenizer") : NULL;
     if (!copy) {
         return TN_ENOMEM;

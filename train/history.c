@@ -24,8 +24,8 @@ struct tn_history {
     bool failed;             /* half a row may have been written: nothing more is */
     tn__history_table table; /* the first column is the loss */
     bool wider;              /* than the file's head */
-    double *smooth;          /* [smooth_room], filled when it is asked for */
-    int64_t smooth_room;
+    double *smooth;          /* [smooth_capacity], filled when it is asked for */
+    int64_t smooth_capacity;
 };
 
 static tn_status history_fail(tn_history *h, const char *doing) {
@@ -78,7 +78,7 @@ static bool keep_rows(tn_history *h, int64_t start) {
 }
 
 static bool write_head(tn_history *h) {
-    char head[TN__LINE_ROOM];
+    char head[TN__LINE_SIZE];
     return write_all(h, head, (size_t)tn__history_head(&h->table, head));
 }
 
@@ -174,7 +174,7 @@ static bool write_anew(tn_history *h) {
     if (!tn__file_begin(&f, h->place, "history")) {
         return false;
     }
-    char text[TN__LINE_ROOM];
+    char text[TN__LINE_SIZE];
     int64_t at[TN__COLUMNS] = {0};
     int length = tn__history_head(&h->table, text);
     int64_t bytes = length;
@@ -258,7 +258,7 @@ static bool write_row(tn_history *h) {
         h->failed = !write_anew(h);
         return !h->failed;
     }
-    char row[TN__LINE_ROOM];
+    char row[TN__LINE_SIZE];
     int64_t at[TN__COLUMNS];
     for (int i = 0; i < h->table.count; i++) {
         const tn__column *c = &h->table.columns[i];
@@ -329,7 +329,7 @@ static double line_at(const double *y, int64_t first, int64_t last, double at) {
 tn_curve tn_history_smooth(tn_history *h, const char *name, int64_t window) {
     tn_curve c = tn_history_curve(h, name);
     if (!h || window < 1 ||
-        !tn__grow(&h->smooth, c.count, &h->smooth_room, sizeof(*h->smooth), "history")) {
+        !tn__grow(&h->smooth, c.count, &h->smooth_capacity, sizeof(*h->smooth), "history")) {
         return (tn_curve){.name = name};
     }
     for (int64_t i = 0; i < c.count; i++) {

@@ -49,7 +49,7 @@ tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes
                   (int)(bytes < 40 ? bytes : 40), name, TN__COLUMNS, TN__COLUMN_NAME - 1);
         return NULL;
     }
-    if (!tn__grow(&t->columns, t->count + 1, &t->room, sizeof(*t->columns), "history")) {
+    if (!tn__grow(&t->columns, t->count + 1, &t->capacity, sizeof(*t->columns), "history")) {
         return NULL;
     }
     tn__column *c = &t->columns[t->count++];
@@ -59,9 +59,9 @@ tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes
 }
 
 static bool column_grow(tn__column *c) {
-    int64_t room = c->room; /* of both */
-    return tn__grow(&c->x, c->count + 1, &room, sizeof(*c->x), "history") &&
-           tn__grow(&c->y, c->count + 1, &c->room, sizeof(*c->y), "history");
+    int64_t capacity = c->capacity; /* of both */
+    return tn__grow(&c->x, c->count + 1, &capacity, sizeof(*c->x), "history") &&
+           tn__grow(&c->y, c->count + 1, &c->capacity, sizeof(*c->y), "history");
 }
 
 bool tn__history_step(tn__history_table *t) {

@@ -19,7 +19,7 @@ struct tn_lr_finder {
     tn_optim *optim;
     kept_tensor *kept;
     int count;
-    int64_t room;
+    int64_t capacity;
     double lr; /* of the optimiser before, as are */
     int64_t optim_steps;
     double *x, *y, *mean; /* [done]: log10 of the rate, the loss, its moving average */
@@ -40,7 +40,7 @@ tn_lr_finder_options tn_lr_finder_defaults(void) {
 /* ---- Keeping what was ------------------------------------------------------------------------ */
 
 static bool keep_tensor(tn_lr_finder *f, tn_tensor *t) {
-    if (!tn__grow(&f->kept, f->count + 1, &f->room, sizeof(*f->kept), "lr_finder")) {
+    if (!tn__grow(&f->kept, f->count + 1, &f->capacity, sizeof(*f->kept), "lr_finder")) {
         return false;
     }
     TN_SCOPE;

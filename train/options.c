@@ -48,7 +48,7 @@ void tn_options_refuse(const char *format, ...) {
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 /* "a whole number from 1 to 3", "a number above 0" */
-static void describe_number(const tn_option *o, char *text, size_t room) {
+static void describe_number(const tn_option *o, char *text, size_t size) {
     const char *what = o->whole ? "a whole number" : "a number", *word = o->word;
     int digits = o->whole ? 19 : 9;
     bool limited = o->most > 0 && isfinite(o->most), from = o->least > 0 || o->zero || o->whole;
@@ -60,7 +60,7 @@ static void describe_number(const tn_option *o, char *text, size_t room) {
     if (limited) {
         snprintf(most, sizeof(most), "%s%.*g", from ? " to " : ", up to ", digits, o->most);
     }
-    snprintf(text, room, "%s%s%s%s%s", what, least, most, word ? ", or " : "", word ? word : "");
+    snprintf(text, size, "%s%s%s%s%s", what, least, most, word ? ", or " : "", word ? word : "");
 }
 
 static void refuse_number(const tn_option *o, const char *text) {
@@ -96,11 +96,11 @@ static void parse_real(const tn_option *o, const char *text) {
 }
 
 /* "f32, bf16 or f16" */
-static void list_choices(const tn_option *o, char *text, size_t room) {
+static void list_choices(const tn_option *o, char *text, size_t size) {
     size_t used = 0;
-    for (int i = 0; o->choices[i] && used < room; i++) {
+    for (int i = 0; o->choices[i] && used < size; i++) {
         const char *between = i == 0 ? "" : o->choices[i + 1] ? ", " : " or ";
-        used += (size_t)snprintf(text + used, room - used, "%s%s", between, o->choices[i]);
+        used += (size_t)snprintf(text + used, size - used, "%s%s", between, o->choices[i]);
     }
 }
 
@@ -135,20 +135,20 @@ static void parse_value(const tn_option *o, char *text) {
 /* ---- The table ------------------------------------------------------------------------------- */
 
 /* The default as --help shows it; "": there is none. */
-static void default_text(const tn_option *o, char *text, size_t room) {
+static void default_text(const tn_option *o, char *text, size_t size) {
     size_t length = o->help ? strlen(o->help) : 0;
     *text = 0;
     if (length && o->help[length - 1] == ')') {
         return;
     }
     if (o->text && *o->text) {
-        snprintf(text, room, "%s", *o->text);
+        snprintf(text, size, "%s", *o->text);
     } else if (o->whole && *o->whole >= !o->zero) {
-        snprintf(text, room, "%lld", (long long)*o->whole);
+        snprintf(text, size, "%lld", (long long)*o->whole);
     } else if (o->real && (*o->real > 0 || o->zero)) {
-        snprintf(text, room, "%g", *o->real);
+        snprintf(text, size, "%g", *o->real);
     } else if (o->choice && *o->choice >= 0) {
-        snprintf(text, room, "%s", o->choices[*o->choice]);
+        snprintf(text, size, "%s", o->choices[*o->choice]);
     }
 }
 
@@ -160,11 +160,11 @@ static char *help_text(const tn_option *o) {
         list_choices(o, choices, sizeof(choices));
     }
     const char *help = o->help ? o->help : "";
-    size_t room = strlen(help) + sizeof(value) + sizeof(choices) + 8;
-    char *text = tn__malloc(room);
+    size_t size = strlen(help) + sizeof(value) + sizeof(choices) + 8;
+    char *text = tn__malloc(size);
     if (text) {
         const char *given = o->needed ? "needed" : value;
-        snprintf(text, room, "%s%s%s%s%s%s", help, *choices ? ": " : "", choices,
+        snprintf(text, size, "%s%s%s%s%s%s", help, *choices ? ": " : "", choices,
                  *given ? " (" : "", given, *given ? ")" : "");
     }
     return text;
@@ -240,13 +240,13 @@ static void table_free(table *t) {
 
 /* False when there is no memory. */
 static bool table_make(table *t, const tn_option *rows) {
-    size_t room = 1;
+    size_t count = 1;
     for (int i = 0; !row_ends(&rows[i]); i++) {
-        room += rows[i].setup || rows[i].run ? TN__OPTION_ROWS : 1;
+        count += rows[i].setup || rows[i].run ? TN__OPTION_ROWS : 1;
     }
-    *t = (table){.rows = tn__calloc(room, sizeof(*t->rows)),
-                 .options = tn__calloc(2 * room, sizeof(*t->options)),
-                 .given = tn__calloc(room, sizeof(*t->given))};
+    *t = (table){.rows = tn__calloc(count, sizeof(*t->rows)),
+                 .options = tn__calloc(2 * count, sizeof(*t->options)),
+                 .given = tn__calloc(count, sizeof(*t->given))};
     if (!t->rows || !t->options || !t->given) {
         return false;
     }
@@ -333,10 +333,10 @@ static char *join_line(const char *launcher, char *const *words, int count) {
     if (!line || !launcher) {
         return line;
     }
-    size_t room = strlen(launcher) + strlen(line) + 2;
-    char *all = tn__malloc(room);
+    size_t size = strlen(launcher) + strlen(line) + 2;
+    char *all = tn__malloc(size);
     if (all) {
-        snprintf(all, room, "%s %s", launcher, line);
+        snprintf(all, size, "%s %s", launcher, line);
     }
     free(line);
     return all;

@@ -41,7 +41,7 @@ struct tn_run {
     int value_count;
     tn__run_watcher *watchers; /* [watcher_count] */
     int watcher_count;
-    int64_t watcher_room;
+    int64_t watcher_capacity;
     bool wants_end; /* this rank's tn_run_stop */
     bool finished;  /* some rank's, or stalled: the run ends before all steps are done */
     char *early_name, *best_name; /* NULL: not asked for */

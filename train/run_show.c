@@ -72,7 +72,7 @@ void tn__run_say_refused(const tn_run *r) {
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Adds "grad norm 0.412" to a text, where it fits. */
-static void add_fact(char *text, size_t room, const char *between, const char *name, double value,
+static void add_fact(char *text, size_t size, const char *between, const char *name, double value,
                      const char *form) {
     char fact[80], number[32];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
@@ -82,7 +82,7 @@ static void add_fact(char *text, size_t room, const char *between, const char *n
     for (char *c = fact; *c; c++) {
         *c = *c == '_' ? ' ' : *c;
     }
-    if (strlen(text) + strlen(fact) < room) {
+    if (strlen(text) + strlen(fact) < size) {
         strcat(text, fact);
     }
 }
@@ -117,12 +117,12 @@ void tn__run_say_line(tn_run *r) {
 
 enum { CURVES = 3, WIDEST_MEAN = 50 };
 
-static tn_plot plot_of(tn_run *r, tn_curve *curves, char *mean, size_t room) {
+static tn_plot plot_of(tn_run *r, tn_curve *curves, char *mean, size_t size) {
     curves[0] = tn_history_curve(r->history, "each step");
     curves[0].faint = true;
     int64_t window = curves[0].count / 10;
     window = window < 1 ? 1 : window > WIDEST_MEAN ? WIDEST_MEAN : window;
-    snprintf(mean, room, "mean of %lld step%s", (long long)window, plural_end(window));
+    snprintf(mean, size, "mean of %lld step%s", (long long)window, plural_end(window));
     curves[1] = tn_history_smooth(r->history, mean, window);
     curves[2] = tn_history_column(r->history, "val_loss", "validation");
     return (tn_plot){.title = "Loss",

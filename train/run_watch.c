@@ -57,7 +57,7 @@ tn_status tn_run_on(tn_run *r, tn_run_event event, tn_run_callback f, void *user
     if (!r || !f || tn__pending()) {
         return tn__raise(TN_EVALUE, "run_on", "the %s is NULL", r ? "function" : "run");
     }
-    if (!tn__grow(&r->watchers, r->watcher_count + 1, &r->watcher_room, sizeof(*r->watchers),
+    if (!tn__grow(&r->watchers, r->watcher_count + 1, &r->watcher_capacity, sizeof(*r->watchers),
                   "run_on")) {
         return TN_ENOMEM;
     }

@@ -261,7 +261,7 @@ TN_API void tn_progress_utilisation(tn_progress *p, double flops, double peak);
 TN_API double tn_progress_median_ms(const tn_progress *p);
 TN_API void tn_progress_resume(tn_progress *p);
 
-/* More to show where there is room for it: "lr 0.0006   memory 1.2 GB". NULL: nothing. */
+/* More to show where the line is wide enough: "lr 0.0006   memory 1.2 GB". NULL: nothing. */
 TN_API void tn_progress_note(tn_progress *p, const char *text);
 /* Takes a redrawn line away, so that the program can print one; the next step draws it again. */
 TN_API void tn_progress_clear(tn_progress *p);

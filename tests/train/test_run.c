@@ -115,7 +115,7 @@ static void program_run(program *p) {
 
 /* What it prints, to `text`: stdout must have TAP alone. Through a pipe, which no limit of files
  * concerns; it holds 64 KiB. */
-static void program_said(program *p, char *text, size_t room) {
+static void program_said(program *p, char *text, size_t size) {
     int pipes[2], before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     assert_int_equal(pipe(pipes), 0);
     fflush(stdout);
@@ -129,8 +129,8 @@ static void program_said(program *p, char *text, size_t room) {
     }
     close(pipes[1]);
     size_t used = 0;
-    for (ssize_t got = 1; got > 0 && used + 1 < room; used += got > 0 ? (size_t)got : 0) {
-        got = read(pipes[0], text + used, room - 1 - used);
+    for (ssize_t got = 1; got > 0 && used + 1 < size; used += got > 0 ? (size_t)got : 0) {
+        got = read(pipes[0], text + used, size - 1 - used);
     }
     text[used] = 0;
     close(pipes[0]);
@@ -593,7 +593,7 @@ static void wrong_options(void **state) {
     assert_error(TN_EIO, "/dev/null/out: Not a directory");
 }
 
-/* Where the disk is full the run ends with an error; when there is room again it continues. */
+/* Where the disk is full the run ends with an error; when there is space again it continues. */
 static void full_disk(void **state) {
     (void)state;
     const char *whole = undisturbed();

@@ -32,8 +32,8 @@ static const tn__question *question_of(const choices *c, const tn__question_endi
 
 /* Tokens of the prompt that fit before an ending, whose last token is never read. */
 static int64_t prompt_kept(const choices *c, const tn__question_ending *e) {
-    int64_t room = c->context + 1 - e->ids.count, count = question_of(c, e)->prompt.count;
-    return count < room ? count : room;
+    int64_t most = c->context + 1 - e->ids.count, count = question_of(c, e)->prompt.count;
+    return count < most ? count : most;
 }
 
 static int64_t choice_length(const tn__token_rows *self, int64_t row) {

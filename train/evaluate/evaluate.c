@@ -28,7 +28,7 @@ typedef struct evaluation {
     tn_group *group;
     int64_t batch, batches;
     int64_t *x, *y; /* one batch's tokens and targets, (rows, T) */
-    int64_t x_room, y_room;
+    int64_t x_capacity, y_capacity;
     tn__row_cost *costs; /* [batch]: of this rank's batch */
     double nats, targets;
     tn_progress *progress;
@@ -43,7 +43,7 @@ static int64_t rows_in(const evaluation *e, int64_t number) {
 
 /* Memory for `rows` rows as long as the longest of the batch, whose length it returns; 0 after
  * raising. */
-static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
+static int64_t grow_batch(evaluation *e, int64_t first, int64_t rows) {
     int64_t T = 1, elements;
     for (int64_t i = 0; i < rows; i++) {
         int64_t length = e->rows->length(e->rows, first + i);
@@ -52,8 +52,8 @@ static int64_t make_room(evaluation *e, int64_t first, int64_t rows) {
     if (__builtin_mul_overflow(T, rows, &elements) || elements > INT64_MAX / 8) {
         elements = INT64_MAX / 8;
     }
-    if (!tn__grow(&e->x, elements, &e->x_room, sizeof(*e->x), e->rows->operation) ||
-        !tn__grow(&e->y, elements, &e->y_room, sizeof(*e->y), e->rows->operation)) {
+    if (!tn__grow(&e->x, elements, &e->x_capacity, sizeof(*e->x), e->rows->operation) ||
+        !tn__grow(&e->y, elements, &e->y_capacity, sizeof(*e->y), e->rows->operation)) {
         return 0;
     }
     return T;
@@ -108,7 +108,7 @@ static tn_status add_up(const tn__token_rows *rows, const float *nats, const int
 
 static tn_status do_batch(evaluation *e, int64_t number) {
     TN_SCOPE;
-    int64_t first = number * e->batch, rows = rows_in(e, number), T = make_room(e, first, rows);
+    int64_t first = number * e->batch, rows = rows_in(e, number), T = grow_batch(e, first, rows);
     if (T == 0 || read_batch(e, first, rows, T) != TN_OK) {
         return tn_error();
     }

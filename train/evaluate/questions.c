@@ -65,7 +65,7 @@ static bool add_ending(const reading *r, const tn__json *value) {
     if (value->kind != TN__JSON_TEXT || value->bytes == 0) {
         return refuse_line(r, "an ending is not a text, or an empty one");
     }
-    if (!tn__grow(&q->endings, q->ending_count + 1, &q->ending_room, sizeof(*q->endings),
+    if (!tn__grow(&q->endings, q->ending_count + 1, &q->ending_capacity, sizeof(*q->endings),
                   operation)) {
         return false;
     }
@@ -106,7 +106,7 @@ static bool add_question(const reading *r, const tn__json *line) {
     if (!endings || endings->kind != TN__JSON_LIST || endings->count < 2) {
         return refuse_line(r, "there is no list \"endings\" of at least two texts");
     }
-    if (!tn__grow(&q->list, q->count + 1, &q->room, sizeof(*q->list), operation)) {
+    if (!tn__grow(&q->list, q->count + 1, &q->capacity, sizeof(*q->list), operation)) {
         return false;
     }
     tn__question added = {.first = q->ending_count,

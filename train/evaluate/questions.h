@@ -25,7 +25,7 @@ typedef struct tn__questions {
     tn_ids ids;
     tn__question *list;
     tn__question_ending *endings;
-    int64_t count, room, ending_count, ending_room;
+    int64_t count, capacity, ending_count, ending_capacity;
 } tn__questions;
 
 /* To *q, which is zeros; tn__questions_free is due also after an error. */

@@ -64,13 +64,13 @@ bool tn__plot_axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, t
     return true;
 }
 
-void tn__axis_label(const tn__axis *a, double value, char *text, size_t room) {
+void tn__axis_label(const tn__axis *a, double value, char *text, size_t size) {
     if (fabs(value) < a->step * 1e-6) {
         value = 0; /* not "-0" */
     }
     if (a->decimals < 0) {
-        snprintf(text, room, "%.4g", value);
+        snprintf(text, size, "%.4g", value);
     } else {
-        snprintf(text, room, "%.*f", a->decimals, value);
+        snprintf(text, size, "%.*f", a->decimals, value);
     }
 }

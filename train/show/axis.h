@@ -21,6 +21,6 @@ bool tn__plot_fits(const tn_plot *plot, const char *operation);
 /* The axes of all drawable points, each with about `ticks` ticks. False when there is none. */
 bool tn__plot_axes(const tn_plot *plot, int x_ticks, int y_ticks, tn__axis *x, tn__axis *y);
 
-void tn__axis_label(const tn__axis *a, double value, char *text, size_t room);
+void tn__axis_label(const tn__axis *a, double value, char *text, size_t size);
 
 #endif

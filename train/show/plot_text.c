@@ -128,7 +128,7 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
 }
 
 /* Goes to a new line, below the title, when `wide` more columns do not fit into this one. */
-static int make_room(const canvas *c, int used, int wide, FILE *file) {
+static int wrap_line(const canvas *c, int used, int wide, FILE *file) {
     if (used > LABEL && used + wide > LABEL + c->columns + BEHIND) {
         fprintf(file, "\n%*s", LABEL - 3, "");
         used = LABEL - 3;
@@ -142,14 +142,14 @@ static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *
     fprintf(file, "%*s%s", LABEL, "", plot->title ? plot->title : "");
     int used = LABEL + tn__text_columns(plot->title);
     if (plot->y_label) {
-        used = make_room(c, used, 3 + tn__text_columns(plot->y_label), file);
+        used = wrap_line(c, used, 3 + tn__text_columns(plot->y_label), file);
         fprintf(file, "   %s", plot->y_label);
     }
     for (int i = 0; plot->count > 1 && i < plot->count; i++) {
         const char *name = plot->curves[i].name ? plot->curves[i].name : "";
         char mark[] = {"*+xo#@"[i % COLOURS], ' ', 0};
         bool marked = c->down == 1;
-        used = make_room(c, used, 3 + 2 * marked + tn__text_columns(name), file);
+        used = wrap_line(c, used, 3 + 2 * marked + tn__text_columns(name), file);
         fprintf(file, "   %s%s%s%s", colour ? colours[i % COLOURS] : "", marked ? mark : "", name,
                 colour ? "\033[0m" : "");
     }

@@ -28,7 +28,7 @@ struct tn_progress {
     double flops, peak; /* of a unit; of the device in a second; 0: not shown */
     char note[128];     /* the program's own facts */
     float *times;       /* [count], ms; float is enough for a median */
-    int64_t count, room;
+    int64_t count, capacity;
 };
 
 tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit) {
@@ -52,26 +52,26 @@ tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const cha
 /* ---- Drawing --------------------------------------------------------------------------------- */
 
 /* "950", "61.2k", "1.25M" */
-static void format_rate(char *text, size_t room, double rate) {
+static void format_rate(char *text, size_t size, double rate) {
     const char *suffix = rate >= 1e9 ? "G" : rate >= 1e6 ? "M" : rate >= 1e3 ? "k" : "";
     double scaled = rate >= 1e9   ? rate / 1e9
                     : rate >= 1e6 ? rate / 1e6
                     : rate >= 1e3 ? rate / 1e3
                                   : rate;
-    snprintf(text, room, "%.*f%s", scaled < 10 ? 2 : scaled < 100 ? 1 : 0, scaled, suffix);
+    snprintf(text, size, "%.*f%s", scaled < 10 ? 2 : scaled < 100 ? 1 : 0, scaled, suffix);
 }
 
 /* "0:11", "1:02:33" */
-static void format_duration(char *text, size_t room, double seconds) {
+static void format_duration(char *text, size_t size, double seconds) {
     long s = lround(fmin(fmax(seconds, 0), 1e8));
     if (s >= 3600) {
-        snprintf(text, room, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
     } else {
-        snprintf(text, room, "%ld:%02ld", s / 60, s % 60);
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
     }
 }
 
-enum { FACTS = 4, FACT_ROOM = 136 };
+enum { FACTS = 4, FACT_SIZE = 136 };
 
 /* Those that fit into `columns`: steps and loss, the rate, the time that is left, the note. */
 static void format_facts(const tn_progress *p, char *text, int columns) {
@@ -89,16 +89,16 @@ static void format_facts(const tn_progress *p, char *text, int columns) {
                  100 * (double)p->units / p->busy * p->flops / p->peak);
     }
     int width = snprintf(NULL, 0, "%lld", (long long)p->total), used = 0;
-    char parts[FACTS][FACT_ROOM];
-    snprintf(parts[0], FACT_ROOM, "%*lld/%lld   loss %.4f", width, (long long)p->done,
+    char parts[FACTS][FACT_SIZE];
+    snprintf(parts[0], FACT_SIZE, "%*lld/%lld   loss %.4f", width, (long long)p->done,
              (long long)p->total, p->loss);
-    snprintf(parts[1], p->units > 0 ? FACT_ROOM : 1, "   %s %s/s%s", rate, p->unit, mfu);
-    snprintf(parts[2], FACT_ROOM, "   %s left", left);
-    snprintf(parts[3], FACT_ROOM, "%s%s", *p->note ? "   " : "", p->note);
+    snprintf(parts[1], p->units > 0 ? FACT_SIZE : 1, "   %s %s/s%s", rate, p->unit, mfu);
+    snprintf(parts[2], FACT_SIZE, "   %s left", left);
+    snprintf(parts[3], FACT_SIZE, "%s%s", *p->note ? "   " : "", p->note);
     for (int i = 0; i < FACTS; i++) {
         int wide = tn__text_columns(parts[i]);
         if (i == 0 || used + wide <= columns) {
-            text += snprintf(text, FACT_ROOM, "%.*s", i == 0 ? columns : INT_MAX, parts[i]);
+            text += snprintf(text, FACT_SIZE, "%.*s", i == 0 ? columns : INT_MAX, parts[i]);
             used += wide;
         }
     }
@@ -121,16 +121,16 @@ static void draw_bar(const tn_progress *p, int columns) {
 }
 
 static void draw_line(tn_progress *p) {
-    char facts[FACTS * FACT_ROOM];
+    char facts[FACTS * FACT_SIZE];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     int columns = tn__terminal_columns(p->file);
     format_facts(p, facts, columns - 1); /* a full line would begin another */
     tn__plain_numbers_end(numbers);
     if (p->terminal) {
-        int room = columns - tn__text_columns(facts) - 5;
+        int space = columns - tn__text_columns(facts) - 5;
         fputs("\r", p->file);
-        if (room >= 8) {
-            draw_bar(p, room < 40 ? room : 40);
+        if (space >= 8) {
+            draw_bar(p, space < 40 ? space : 40);
         }
         fprintf(p->file, "%s\033[K", facts);
     } else {
@@ -148,7 +148,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
         return;
     }
     double time = tn__now();
-    if (tn__grow(&p->times, p->count + 1, &p->room, sizeof(*p->times), NULL)) {
+    if (tn__grow(&p->times, p->count + 1, &p->capacity, sizeof(*p->times), NULL)) {
         p->times[p->count++] = (float)((time - p->last) * 1e3);
     } /* the median is without those that do not fit */
     p->busy += time - p->last;
