@@ -58,9 +58,9 @@ class Picture:
             self.parts.append(f'<rect x="{left:.1f}" y="{y}" width="{max(right - left, 0.5):.1f}" height="{BAR}" '
                               f'fill="{COLOURS.get(e["cat"], "#ffffff")}" stroke="{FAINT}" stroke-width="0.4"><title>'
                               f"{html.escape(e['name'] + more)}\n{e['dur'] / 1000:.3f} ms</title></rect>")
-            room = int((right - left - 4) / CHARACTER)
-            if room >= 3:
-                label = e["name"] if len(e["name"]) <= room else e["name"][:room - 1] + "…"
+            fits = int((right - left - 4) / CHARACTER)
+            if fits >= 3:
+                label = e["name"] if len(e["name"]) <= fits else e["name"][:fits - 1] + "…"
                 self.text(left + 3, y + 12, label)
         self.height += (max(depth for depth, _ in found) + 1) * (BAR + GAP) + 10
 

@@ -82,8 +82,8 @@ class Picture:
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{more}>'
                           f"{html.escape(text)}</text>")
 
-    def bar(self, e, y, height, kind, label="", room=0.0):
-        """`room`: where the next bar begins; a label that the bar is too narrow for stands beside it."""
+    def bar(self, e, y, height, kind, label="", until=0.0):
+        """`until`: where the next bar begins; a label that the bar is too narrow for stands beside it."""
         left, right = self.x(e.begin), self.x(e.end)
         if right - left < 0.05:
             return
@@ -93,7 +93,7 @@ class Picture:
         wide = 6.2 * len(label) + 2
         if label and right - left > wide:
             self.text((left + right) / 2, y + height / 2 + 4, label, 11, anchor="middle")
-        elif label and room - right > wide + 2:
+        elif label and until - right > wide + 2:
             self.text(right + 3, y + height / 2 + 4, label, 11, FAINT)
 
     def row(self, name, height):

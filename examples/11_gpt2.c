@@ -120,7 +120,7 @@ static double accumulate_step(tn_module *net, tn_scaler *scaler, tn_loader *trai
     tn_tensor *sum = tn_scalar(0, TN_F32);
     tn_batch b;
     for (int64_t i = 0; i < n && tn_loader_next(training, &b); i++) {
-        /* where gradients are in parts, whole ones do not add up: there is no room for them */
+        /* where gradients are in parts, whole ones do not add up: there is no memory for them */
         TN_NO_SYNC(i + 1 < n && setup.stage < 2 ? net : NULL);
         tn_add_(sum, micro_step(net, scaler, &b, n));
     }

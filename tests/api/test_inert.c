@@ -543,7 +543,7 @@ static bool careless_shape(tn_op_call *c) {
     tn_error_clear();
     while (tn_op_out(c, TN_DIMS(2), TN_F32)) {
         if (c->outputs > TN_OP_OUTPUTS) {
-            complain(__LINE__, "tn_op_out", "more outputs than there is room for");
+            complain(__LINE__, "tn_op_out", "more outputs than an operation can have");
             break;
         }
     }

@@ -44,7 +44,7 @@ for compiler in "gcc -std=c11" "gcc -std=gnu11" "clang -std=c11" "g++ -std=c++11
     fi
 done
 
-# gcc reuses the room of an array that ends with the TN_WITH
+# gcc reuses the memory of an array that ends with the TN_WITH
 for level in -O0 -O2; do
     if build "gcc -std=gnu11" $level -DBAD=2 || ! grep -q "give it a name" "$work/said"; then
         cat "$work/said"

@@ -334,7 +334,7 @@ static void test_exhausted_and_back(void **state) {
     assert_non_null(c);
     assert_int_equal(h.bytes, 52 * MIB);
 
-    /* What is cached makes room. */
+    /* What is cached is given back first. */
     give_well(pool, a, 30 * MIB);
     assert_int_equal(h.bytes, 52 * MIB);
     char *d = tn__cuda_pool_take(pool, 40 * MIB, "tensors");

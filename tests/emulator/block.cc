@@ -53,7 +53,7 @@ static unsigned idle_count, fibre_count;
 
 static cudaError_t failed; /* of the launch that runs */
 static char *reason;
-static size_t reason_room;
+static size_t reason_size;
 
 /* ---- Order ----------------------------------------------------------------------------------- */
 
@@ -151,10 +151,10 @@ static void describe(const char *format, va_list arguments) {
         name++;
         length -= 2;
     }
-    int used = snprintf(reason, reason_room, "kernel %.*s, block (%u, %u, %u): ", length, name,
+    int used = snprintf(reason, reason_size, "kernel %.*s, block (%u, %u, %u): ", length, name,
                         here.block.x, here.block.y, here.block.z);
-    if (used > 0 && (size_t)used < reason_room) {
-        vsnprintf(reason + used, reason_room - (size_t)used, format, arguments);
+    if (used > 0 && (size_t)used < reason_size) {
+        vsnprintf(reason + used, reason_size - (size_t)used, format, arguments);
     }
     failed = cudaErrorLaunchFailure;
 }
@@ -459,18 +459,18 @@ static void run_block(const launch &l) {
     }
 }
 
-cudaError_t run(const launch &l, char *why, size_t room) {
+cudaError_t run(const launch &l, char *why, size_t size) {
     if (chosen == NOT_CHOSEN) {
         const char *wish = getenv("TERN_EMULATOR_ORDER");
         if (!set_order(wish ? wish : "forward")) {
-            snprintf(why, room, "TERN_EMULATOR_ORDER=%s is none of forward, reverse, shuffle:SEED",
+            snprintf(why, size, "TERN_EMULATOR_ORDER=%s is none of forward, reverse, shuffle:SEED",
                      wish);
             return cudaErrorLaunchFailure;
         }
     }
     current_launch = &l;
     reason = why;
-    reason_room = room;
+    reason_size = size;
     failed = cudaSuccess;
     here.block_size = l.block;
     here.grid_size = l.grid;

@@ -28,7 +28,7 @@ bool set_order(const char *text);
 
 /* Runs all of a launch. An error: it went wrong, and `why` says which kernel, block and thread.
  * Under the emulator's lock. */
-cudaError_t run(const launch &l, char *why, size_t room);
+cudaError_t run(const launch &l, char *why, size_t size);
 
 /* Ends the launch from inside one of its threads, with cudaErrorLaunchFailure; fail_of: which
  * thread it is comes first. */

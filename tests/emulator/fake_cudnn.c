@@ -195,10 +195,10 @@ static bool sliding_fits(conv_work *work, const bag *sliding) {
                 y->size[0] == x->size[0];
     a->groups = fits ? x->size[1] / w->size[1] : 1;
     for (int i = 0; i < 3; i++) {
-        int64_t room = x->size[2 + i] + a->padding[i] + after[i],
+        int64_t padded = x->size[2 + i] + a->padding[i] + after[i],
                 reach = a->dilation[i] * (w->size[2 + i] - 1) + 1;
-        fits = fits && after[i] >= 0 && room >= reach &&
-               (room - reach) / a->stride[i] + 1 == y->size[2 + i];
+        fits = fits && after[i] >= 0 && padded >= reach &&
+               (padded - reach) / a->stride[i] + 1 == y->size[2 + i];
     }
     return fits && w->size[0] % a->groups == 0;
 }
@@ -415,8 +415,8 @@ EXPORT const char *cudnnGetErrorString(cudnnStatus_t status) {
     return status == CUDNN_STATUS_SUCCESS ? "success" : "the stand-in refuses";
 }
 
-EXPORT void cudnnGetLastErrorString(char *message, size_t room) {
-    snprintf(message, room, "%s", "");
+EXPORT void cudnnGetLastErrorString(char *message, size_t size) {
+    snprintf(message, size, "%s", "");
 }
 
 EXPORT cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) {

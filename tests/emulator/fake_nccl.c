@@ -379,10 +379,10 @@ static void note_launch(ncclComm_t c) {
     pthread_mutex_unlock(&diary.lock);
 }
 
-EXPORT int fake_nccl_launches(int *communicators, int room) {
+EXPORT int fake_nccl_launches(int *communicators, int most) {
     pthread_mutex_lock(&diary.lock);
     int n = diary.launches;
-    for (int i = 0; i < n && i < room && i < LAUNCHES; i++) {
+    for (int i = 0; i < n && i < most && i < LAUNCHES; i++) {
         communicators[i] = diary.launched[i];
     }
     pthread_mutex_unlock(&diary.lock);

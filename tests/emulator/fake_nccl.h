@@ -4,8 +4,8 @@
 #define TERN_TESTS_EMULATOR_FAKE_NCCL_H
 
 /* In which communicators operations were launched, in this order: the 0th, 1st, … that was made.
- * Writes at most `room`; returns how many launches there were. */
-int fake_nccl_launches(int *communicators, int room);
+ * Writes at most `most`; returns how many launches there were. */
+int fake_nccl_launches(int *communicators, int most);
 
 /* How many operations of one communicator were under way at once, at most. */
 int fake_nccl_depth(void);

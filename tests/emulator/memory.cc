@@ -195,7 +195,7 @@ void open_memory(unsigned devices) {
     opened = devices;
 }
 
-void describe_address(const void *address, char *text, size_t room) {
+void describe_address(const void *address, char *text, size_t size) {
     const char *at = (const char *)address;
     for (const auto &entry : allocations) {
         const allocation &a = entry.second;
@@ -203,17 +203,17 @@ void describe_address(const void *address, char *text, size_t room) {
             continue;
         }
         if (at >= a.start && at < a.start + a.bytes) {
-            snprintf(text, room, "memory of device %d", a.device);
+            snprintf(text, size, "memory of device %d", a.device);
         } else if (at < a.start) {
-            snprintf(text, room, "memory %td bytes before an allocation of %zu", a.start - at,
+            snprintf(text, size, "memory %td bytes before an allocation of %zu", a.start - at,
                      a.bytes);
         } else {
-            snprintf(text, room, "memory %td bytes behind an allocation of %zu",
+            snprintf(text, size, "memory %td bytes behind an allocation of %zu",
                      at - a.start - (ptrdiff_t)a.bytes, a.bytes);
         }
         return;
     }
-    snprintf(text, room, "%p, where nothing is", address);
+    snprintf(text, size, "%p, where nothing is", address);
 }
 
 } // namespace tn_emulator

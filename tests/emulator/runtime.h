@@ -40,7 +40,7 @@ size_t memory_capacity();
 void set_memory_capacity(size_t bytes);
 
 /* What lies at an address that a kernel could not reach, in words. */
-void describe_address(const void *address, char *text, size_t room);
+void describe_address(const void *address, char *text, size_t size);
 
 /* Lets the calling thread reach the memory of exactly these devices (a bit each), a piece at a time
  * as it touches it; 0: of none. */

@@ -94,7 +94,7 @@ static bool set_up(setting *s) {
 }
 
 /* Runs it in a process of its own; what that wrote, and how it ended. */
-static int status_of(void (*body)(setting *), char *words, size_t room) {
+static int status_of(void (*body)(setting *), char *words, size_t size) {
     int ends[2], status = 0;
     assert_int_equal(pipe(ends), 0);
     pid_t child = fork();
@@ -109,7 +109,7 @@ static int status_of(void (*body)(setting *), char *words, size_t room) {
         _exit(0);
     }
     close(ends[1]);
-    ssize_t got = read(ends[0], words, room - 1);
+    ssize_t got = read(ends[0], words, size - 1);
     words[got > 0 ? got : 0] = 0;
     close(ends[0]);
     assert_int_equal(waitpid(child, &status, 0), child);

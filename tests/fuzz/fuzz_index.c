@@ -52,18 +52,18 @@ static void put_index_digest(char *text, size_t bytes) {
     }
 }
 
-/* Bytes after the room that was asked for stay as they are. */
+/* Bytes after those that were asked for stay as they are. */
 static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
-    size_t size = tn_dtype_size(t->dtype), room = (size_t)mine->length * size;
-    unsigned char *to = malloc(room + 16);
-    memset(to, 0xEE, room + 16);
+    size_t size = tn_dtype_size(t->dtype), bytes = (size_t)mine->length * size;
+    unsigned char *to = malloc(bytes + 16);
+    memset(to, 0xEE, bytes + 16);
     bool fetched = tn__index_fetch(t, mine, to);
     must(fetched == (tn_error() == TN_OK), "fetched with an error, or neither");
     must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_EIO ||
              tn_error() == TN_ENOMEM,
          "an unexpected error");
     for (int i = 0; i < 16; i++) {
-        must(to[room + (size_t)i] == 0xEE, "bytes behind the room");
+        must(to[bytes + (size_t)i] == 0xEE, "bytes behind what was asked for");
     }
     free(to);
     tn_error_clear();

@@ -11,8 +11,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-static void check_name(const char *name, size_t room) {
-    must(*name && memchr(name, 0, room), "a name without a beginning or an end");
+static void check_name(const char *name, size_t size) {
+    must(*name && memchr(name, 0, size), "a name without a beginning or an end");
     for (; *name; name++) {
         must(*name > ' ' && *name < 0x7f, "a name that a terminal might obey");
     }

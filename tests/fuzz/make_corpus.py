@@ -253,9 +253,9 @@ environments = {
 # ---- What someone with the token writes for launchers (tools/run_words.h) -----------------------------------------------
 
 
-def words(*texts, own=1, ranks=2, nodes=2, room=0, told=0):
+def words(*texts, own=1, ranks=2, nodes=2, spare=0, told=0):
     """What a launcher was started with, how its ranks fare, and the words."""
-    return bytes([own - 1 + 4 * (ranks - 1) + 16 * (nodes - 1) + 64 * room, told]) + "\0".join(texts).encode()
+    return bytes([own - 1 + 4 * (ranks - 1) + 16 * (nodes - 1) + 64 * spare, told]) + "\0".join(texts).encode()
 
 
 start = "start 1 0 4 2\n1 0 0 2\n2 1 2 2\nwhy\n"
@@ -267,7 +267,7 @@ orders = {
     "failed": words(start, "end 139\nrank 1 (host a, pid 42) was killed by SIGSEGV\n  its last words"),
     "spare": words(start, "drop 2\n", "end 0\n", own=3),
     "dropped": words("drop 1\nhost a: this node has no place in the job any more"),
-    "grows": words("start 1 0 2 1\n1 0 0 2\n", "stop 1\nanother host has come", again, nodes=1, room=1, told=2),
+    "grows": words("start 1 0 2 1\n1 0 0 2\n", "stop 1\nanother host has come", again, nodes=1, spare=1, told=2),
     "end_before_start": words("end 0\n"),
     "end_too_large": words("end 256\n"),
     "end_overflow": words("end 99999999999999999999\n"),

@@ -157,7 +157,7 @@ static void test_units_and_their_parameters(void **state) {
     shares_out(NULL, NULL);
 }
 
-/* What is frozen has parts, and no room for gradients. */
+/* What is frozen has parts, and no memory for gradients. */
 static void test_frozen_parameters(void **state) {
     (void)state;
     TN_SCOPE;
