@@ -10,7 +10,7 @@
 #include <math.h>
 
 /* Where t's values are drawn: t itself on the CPU, else a tensor like it there. */
-static tn_tensor *host_twin(tn_tensor *t) {
+static tn_tensor *host_tensor(tn_tensor *t) {
     return tn_device_of(t).kind == TN_CPU ? t : tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t));
 }
 
@@ -24,13 +24,13 @@ static void give_values(tn_tensor *t, tn_tensor *drawn) {
 void tn_init_uniform(tn_tensor *t, double low, double high) {
     TN_NO_GRAD;
     TN_SCOPE;
-    give_values(t, tn_uniform_(host_twin(t), low, high, NULL));
+    give_values(t, tn_uniform_(host_tensor(t), low, high, NULL));
 }
 
 void tn_init_normal(tn_tensor *t, double mean, double std) {
     TN_NO_GRAD;
     TN_SCOPE;
-    give_values(t, tn_normal_(host_twin(t), mean, std, NULL));
+    give_values(t, tn_normal_(host_tensor(t), mean, std, NULL));
 }
 
 void tn_init_constant(tn_tensor *t, double value) {

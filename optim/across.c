@@ -15,7 +15,7 @@
 /* False after raising. */
 static bool call_fits(const tn_optim_call *c, const tn_tensor *t, const char *operation) {
     if (!tn__pending() && (!c || !c->entry)) {
-        tn__raise(TN_EVALUE, operation, "the call is no twin's");
+        tn__raise(TN_EVALUE, operation, "the call is not of a reference step");
     }
     return !tn__pending() && tn__usable(t, operation);
 }
@@ -94,6 +94,6 @@ tn_tensor *tn_optim_part(const tn_optim_call *c, tn_tensor *whole) {
     if (l->length > 0) {
         copy_runs(l, tn__address(all), tn__address(mine), tn_dtype_size(tn_dtype_of(all)), false);
     }
-    mine = tn_reshape(mine, tn__twin_dims(c->entry, tn_shape(tn__entry_stored(c->entry))));
+    mine = tn_reshape(mine, tn__reference_dims(c->entry, tn_shape(tn__entry_stored(c->entry))));
     return tn_return(tn_to(mine, tn_device_of(whole)));
 }

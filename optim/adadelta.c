@@ -8,10 +8,10 @@
  *
  * State: v as square_avg, u as acc_delta.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void adadelta_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                          tn_tensor *const *state) {
+static void adadelta_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                               tn_tensor *const *state) {
     const tn_adadelta_options *o = c->options;
     g = tn__decayed(c, p, g);
     tn_tensor *v = tn__moving(state[0], tn_square(g), o->rho);
@@ -34,7 +34,7 @@ static const tn_optim_method adadelta_method = {
     .states = {"square_avg", "acc_delta"},
     .options_size = sizeof(tn_adadelta_options),
     .fields = adadelta_fields,
-    .twin = adadelta_twin,
+    .reference = adadelta_reference,
 };
 
 tn_adadelta_options tn_adadelta_defaults(void) {

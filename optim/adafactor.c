@@ -12,7 +12,7 @@
  * as col_var, or V as variance, and t, the number of this parameter's steps. Ranks that have parts
  * of a matrix gather its gradient, and all keep R and C.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
 #include <float.h>
 
@@ -31,8 +31,8 @@ static tn_tensor *estimate_by_factors(tn_tensor *g, double b, double eps1, tn_te
     return tn_div(tn_mul(*row, *column), mean);
 }
 
-static void adafactor_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                           tn_tensor *const *state) {
+static void adafactor_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                                tn_tensor *const *state) {
     const tn_adafactor_options *o = c->options;
     double count = (double)tn_dims_count(c->entry->layout.whole), t = (double)c->step;
     double eps1 = o->eps1 > 0.0 ? o->eps1 : tn_dtype_of(p) == TN_F64 ? DBL_EPSILON : FLT_EPSILON;
@@ -81,7 +81,7 @@ static const tn_optim_method adafactor_method = {
     .options_size = sizeof(tn_adafactor_options),
     .state_kind = adafactor_state,
     .fields = adafactor_fields,
-    .twin = adafactor_twin,
+    .reference = adafactor_reference,
 };
 
 tn_adafactor_options tn_adafactor_defaults(void) {

@@ -6,10 +6,10 @@
  *
  * State: s as sum, and t, the number of this parameter's steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void adagrad_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                         tn_tensor *const *state) {
+static void adagrad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                              tn_tensor *const *state) {
     const tn_adagrad_options *o = c->options;
     g = tn__decayed(c, p, g);
     tn_tensor *s = tn_add(state[0], tn_square(g));
@@ -33,7 +33,7 @@ static const tn_optim_method adagrad_method = {
     .states = {"sum"},
     .options_size = sizeof(tn_adagrad_options),
     .fields = adagrad_fields,
-    .twin = adagrad_twin,
+    .reference = adagrad_reference,
 };
 
 tn_adagrad_options tn_adagrad_defaults(void) {

@@ -13,7 +13,7 @@
  * State: m as exp_avg, v as exp_avg_sq, its largest as max_exp_avg_sq, and t, the number of this
  * parameter's steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
 typedef struct adam_settings {
     tn_adam_options o;
@@ -33,7 +33,8 @@ static tn_status adam_kernel(const tn_optim_call *c) {
     return c->kernels->adam(c->ctx, c->spans, c->count, &step);
 }
 
-static void adam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void adam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     const adam_settings *s = c->options;
     tn_tensor *start = s->decoupled ? tn__shrunk(c, p) : p;
     g = s->decoupled ? g : tn__decayed(c, p, g);
@@ -65,7 +66,7 @@ static const tn_optim_method adam_method = {
     .fields = adam_fields,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
-    .twin = adam_twin,
+    .reference = adam_reference,
 };
 
 static const tn_optim_method adamw_method = {
@@ -75,7 +76,7 @@ static const tn_optim_method adamw_method = {
     .fields = adam_fields,
     .kernel = adam_kernel,
     .entry = TN_KERNEL(adam),
-    .twin = adam_twin,
+    .reference = adam_reference,
 };
 
 /* With amsgrad: no kernel keeps the largest. */
@@ -84,7 +85,7 @@ static const tn_optim_method adam_amsgrad_method = {
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
     .options_size = sizeof(adam_settings),
     .fields = adam_fields,
-    .twin = adam_twin,
+    .reference = adam_reference,
 };
 
 static const tn_optim_method adamw_amsgrad_method = {
@@ -92,7 +93,7 @@ static const tn_optim_method adamw_amsgrad_method = {
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
     .options_size = sizeof(adam_settings),
     .fields = adam_fields,
-    .twin = adam_twin,
+    .reference = adam_reference,
 };
 
 tn_adam_options tn_adam_defaults(void) {

@@ -8,10 +8,10 @@
  *
  * State: m as exp_avg, u as exp_inf, and t, the number of this parameter's steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void adamax_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                        tn_tensor *const *state) {
+static void adamax_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                             tn_tensor *const *state) {
     const tn_adamax_options *o = c->options;
     g = tn__decayed(c, p, g);
     tn_tensor *m = tn__moving(state[0], g, o->beta1);
@@ -34,7 +34,7 @@ static const tn_optim_method adamax_method = {
     .states = {"exp_avg", "exp_inf"},
     .options_size = sizeof(tn_adamax_options),
     .fields = adamax_fields,
-    .twin = adamax_twin,
+    .reference = adamax_reference,
 };
 
 tn_adamax_options tn_adamax_defaults(void) {

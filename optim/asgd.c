@@ -9,9 +9,10 @@
  * State: eta (one number), a as ax, and t, the number of this parameter's steps. What training was
  * for is the average: tn_swa keeps one with any optimiser.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void asgd_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void asgd_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     const tn_asgd_options *o = c->options;
     double t = (double)c->step, share = 1.0 / fmax(1.0, t - 1.0 - o->t0);
     tn_tensor *eta = c->step == 1 ? tn_add_scalar(state[0], c->lr) : state[0];
@@ -45,7 +46,7 @@ static const tn_optim_method asgd_method = {
     .options_size = sizeof(tn_asgd_options),
     .state_kind = asgd_state,
     .fields = asgd_fields,
-    .twin = asgd_twin,
+    .reference = asgd_reference,
 };
 
 tn_asgd_options tn_asgd_defaults(void) {

@@ -8,9 +8,10 @@
  * with m' and v' as in Adam. The norms are of the whole parameter, wherever its parts are. State: m
  * as exp_avg, v as exp_avg_sq, and t, the number of this parameter's steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void lamb_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void lamb_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     const tn_lamb_options *o = c->options;
     tn_tensor *m = tn__moving(state[0], g, o->beta1),
               *v = tn__moving(state[1], tn_square(g), o->beta2);
@@ -36,7 +37,7 @@ static const tn_optim_method lamb_method = {
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(tn_lamb_options),
     .fields = lamb_fields,
-    .twin = lamb_twin,
+    .reference = lamb_reference,
 };
 
 tn_lamb_options tn_lamb_defaults(void) {

@@ -6,9 +6,10 @@
  *
  * State: m as exp_avg.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void lion_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void lion_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     const tn_lion_options *o = c->options;
     tn_tensor *d = tn_sign(tn__moving(state[0], g, o->beta1));
     tn_tensor *m = tn__moving(state[0], g, o->beta2);
@@ -27,7 +28,7 @@ static const tn_optim_method lion_method = {
     .states = {"exp_avg"},
     .options_size = sizeof(tn_lion_options),
     .fields = lion_fields,
-    .twin = lion_twin,
+    .reference = lion_reference,
 };
 
 tn_lion_options tn_lion_defaults(void) {

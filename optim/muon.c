@@ -14,7 +14,7 @@
  * same. State: m as momentum_buffer, or exp_avg and exp_avg_sq, and the number of this parameter's
  * steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
 /* The quintic iteration of Newton and Schulz on x (n, m), n <= m. */
 static tn_tensor *newton_schulz(const tn_muon_options *o, tn_tensor *x) {
@@ -54,7 +54,8 @@ static void step_adamw(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     tn_copy_(state[2], v);
 }
 
-static void muon_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void muon_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     state[0] ? step_matrix(c, p, g, state) : step_adamw(c, p, g, state);
 }
 
@@ -84,7 +85,7 @@ static const tn_optim_method muon_method = {
     .options_size = sizeof(tn_muon_options),
     .state_kind = muon_state,
     .fields = muon_fields,
-    .twin = muon_twin,
+    .reference = muon_reference,
 };
 
 tn_muon_options tn_muon_defaults(void) {

@@ -11,14 +11,14 @@
  * with v' = v / (1 - beta2^t). State: m as exp_avg, v as exp_avg_sq, k as mu_product (one number),
  * and t, the number of this parameter's steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
 static double momentum_at(const tn_nadam_options *o, int64_t t) {
     return o->beta1 * (1.0 - 0.5 * pow(0.96, (double)t * o->momentum_decay));
 }
 
-static void nadam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                       tn_tensor *const *state) {
+static void nadam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                            tn_tensor *const *state) {
     const tn_nadam_options *o = c->options;
     double now = momentum_at(o, c->step), next = momentum_at(o, c->step + 1);
     g = tn__decayed(c, p, g);
@@ -54,7 +54,7 @@ static const tn_optim_method nadam_method = {
     .options_size = sizeof(tn_nadam_options),
     .state_kind = nadam_state,
     .fields = nadam_fields,
-    .twin = nadam_twin,
+    .reference = nadam_reference,
 };
 
 tn_nadam_options tn_nadam_defaults(void) {

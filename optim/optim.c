@@ -141,9 +141,9 @@ static int group_add(tn_optim *opt, tn_optim_group_options options) {
 
 /* False after raising. */
 static bool method_fits(const tn_optim_method *method, const void *options, tn_optim_rates rates) {
-    if (!method || !method->name || !method->twin || (method->options_size > 0 && !options)) {
+    if (!method || !method->name || !method->reference || (method->options_size > 0 && !options)) {
         tn__raise(TN_EVALUE, method && method->name ? method->name : "optim_new",
-                  "an optimiser needs a name, a twin, and its options");
+                  "an optimiser needs a name, a reference step, and its options");
         return false;
     }
     for (int i = 0; i < TN_OPTIM_STATES && method->states[i]; i++) {

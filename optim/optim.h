@@ -53,9 +53,9 @@ struct tn_optim {
     void *own_module;  /* tn_parameters, or NULL */
 };
 
-/* The shape in which a twin sees what is stored of a parameter, `count` elements of the shape
- * `stored`: the parameter's own where all of it is here, else as it is stored. */
-static inline tn_dims tn__twin_dims(const tn_entry *entry, tn_dims stored) {
+/* The shape in which a reference step sees what is stored of a parameter, `count` elements of the
+ * shape `stored`: the parameter's own where all of it is here, else as it is stored. */
+static inline tn_dims tn__reference_dims(const tn_entry *entry, tn_dims stored) {
     tn_dims whole = entry->layout.whole;
     return tn_dims_count(whole) == tn_dims_count(stored) ? whole : stored;
 }

@@ -11,7 +11,7 @@
  * with m' = m / (1 - beta1^t) and r^2 = (rho - 4) (rho - 2) rho' / ((rho' - 4) (rho' - 2) rho).
  * State: m as exp_avg, v as exp_avg_sq, and t, the number of this parameter's steps.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
 /* r sqrt(1 - beta2^t), or 0 as long as the variance is not known. */
 static double rectified_by(const tn_radam_options *o, int64_t t) {
@@ -21,8 +21,8 @@ static double rectified_by(const tn_radam_options *o, int64_t t) {
     return rho > 5.0 ? sqrt(r * unbias) : 0.0;
 }
 
-static void radam_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                       tn_tensor *const *state) {
+static void radam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                            tn_tensor *const *state) {
     const tn_radam_options *o = c->options;
     g = tn__decayed(c, p, g);
     tn_tensor *m = tn__moving(state[0], g, o->beta1),
@@ -49,7 +49,7 @@ static const tn_optim_method radam_method = {
     .states = {"exp_avg", "exp_avg_sq"},
     .options_size = sizeof(tn_radam_options),
     .fields = radam_fields,
-    .twin = radam_twin,
+    .reference = radam_reference,
 };
 
 tn_radam_options tn_radam_defaults(void) {

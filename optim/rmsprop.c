@@ -10,10 +10,10 @@
  *
  * State: v as square_avg, b as momentum_buffer, a as grad_avg.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
-static void rmsprop_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
-                         tn_tensor *const *state) {
+static void rmsprop_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                              tn_tensor *const *state) {
     const tn_rmsprop_options *o = c->options;
     g = tn__decayed(c, p, g);
     tn_tensor *v = tn__moving(state[0], tn_square(g), o->alpha), *spread = v, *mean = NULL;
@@ -56,7 +56,7 @@ static const tn_optim_method rmsprop_method = {
     .options_size = sizeof(tn_rmsprop_options),
     .state_kind = rmsprop_state,
     .fields = rmsprop_fields,
-    .twin = rmsprop_twin,
+    .reference = rmsprop_reference,
 };
 
 tn_rmsprop_options tn_rmsprop_defaults(void) {

@@ -8,7 +8,7 @@
  *
  * State: m as momentum_buffer, when there is momentum.
  */
-#include "optim/twin.h"
+#include "optim/reference.h"
 
 #include <math.h>
 
@@ -29,7 +29,8 @@ static tn_status sgd_kernel(const tn_optim_call *c) {
     return c->kernels->sgd(c->ctx, c->spans, c->count, &step);
 }
 
-static void sgd_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void sgd_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                          tn_tensor *const *state) {
     const tn_sgd_options *o = c->options;
     g = tn_add(g, tn_mul_scalar(p, c->weight_decay));
     if (!state[0]) {
@@ -68,7 +69,7 @@ static const tn_optim_method sgd_method = {
     .fields = sgd_fields,
     .kernel = sgd_kernel,
     .entry = TN_KERNEL(sgd),
-    .twin = sgd_twin,
+    .reference = sgd_reference,
 };
 
 tn_sgd_options tn_sgd_defaults(void) {

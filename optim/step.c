@@ -1,5 +1,5 @@
 /* The step: one pass of the backend's kernel over all parameters, gradients and state; where there
- * is no such kernel, the method's twin for each parameter.
+ * is no such kernel, the method's reference for each parameter.
  *
  * First everything is checked (fields, gradients, what others have changed); only when all of it is
  * right does the first weight change. Parameters of one group that are at the same step make one
@@ -190,9 +190,10 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_
 }
 
 /* The same for one parameter, made of operations. */
-static tn_status run_twin(const tn_optim *opt, const tn__item *item, const tn_optim_call *call) {
+static tn_status run_reference(const tn_optim *opt, const tn__item *item,
+                               const tn_optim_call *call) {
     TN_SCOPE;
-    tn_dims dims = tn__twin_dims(&item->entry, tn_shape(item->param));
+    tn_dims dims = tn__reference_dims(&item->entry, tn_shape(item->param));
     tn_tensor *p = tn_reshape(item->master ? item->master : item->param, dims);
     tn_tensor *g =
         tn_mul_scalar(tn_cast(tn_reshape(item->grad, dims), tn_dtype_of(p)), call->grad_scale);
@@ -201,7 +202,7 @@ static tn_status run_twin(const tn_optim *opt, const tn__item *item, const tn_op
         tn_tensor *kept = item->state[i];
         state[i] = kept && !item->whole_state[i] ? tn_reshape(kept, dims) : kept;
     }
-    opt->method->twin(call, p, g, state);
+    opt->method->reference(call, p, g, state);
     if (item->master) {
         tn_copy_(tn_reshape(item->param, dims), p);
     }
@@ -232,7 +233,7 @@ static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn__item *end = opt->items + opt->item_count;
     tn_optim_call call = call_like(opt, first);
     if (!has_kernel(opt->method, call.kernels)) {
-        tn_status done = run_twin(opt, first, &call);
+        tn_status done = run_reference(opt, first, &call);
         if (done == TN_OK) {
             note_step(first);
         }

@@ -138,7 +138,7 @@ MUTATIONS = [
     ("optim/clip.c", "if (at->depth == depth) {", "if (at->depth == l.deepest - 1 - depth) {", "groups sum before all that leads to them has"),
     ("optim/optim.h", "return p && !p->others ? p : NULL;", "return p;", "what concerns one parameter is summed over stages that lack it"),
     ("optim/optim.h", "tn_dims_count(whole) == tn_dims_count(stored) ? whole : stored", "tn_dims_count(whole) == tn_dims_count(stored) ? whole : TN_DIMS(tn_dims_count(stored))",
-     "a twin sees a block as a row"),
+     "a reference step sees a block as a row"),
     ("optim/optim.c", "tn_module_each(m, (tn_walk){.absent = true}, item_add, opt);", "tn_module_each(m, (tn_walk){0}, item_add, opt);",
      "groups have other members on stages"),
     ("models/weights/hf_load.c", "(tn__state_has(&p->state, path) || is_absent(p, path))", "tn__state_has(&p->state, path)",

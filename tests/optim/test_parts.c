@@ -283,7 +283,8 @@ static tn_status sum_fails(const tn_parts *p, double *values, int n) {
 
 static tn_dims seen_p, seen_part;
 
-static void look_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void look_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     (void)g;
     (void)state;
     seen_p = tn_shape(p);
@@ -297,11 +298,11 @@ static tn_status sum_alone(const tn_parts *p, double *values, int n) {
     return TN_OK;
 }
 
-/* A twin sees the shape that is stored; and what concerns one parameter ends before those ranks
- * that have others. */
+/* A reference step sees the shape that is stored; and what concerns one parameter ends before those
+ * ranks that have others. */
 static void blocks_have_shapes(void **state) {
     (void)state;
-    static const tn_optim_method method = {.name = "look", .twin = look_twin};
+    static const tn_optim_method method = {.name = "look", .reference = look_reference};
     int sums = 0;
     tn_parts stages = {.sum = sum_alone, .group = &sums, .counts = true, .others = true};
     tn_parts tp = {.next = &stages, .sum = sum_alone, .group = &sums, .counts = true};

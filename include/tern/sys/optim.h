@@ -2,15 +2,15 @@
  * one, optim/sgd.c one with a kernel, optim/adafactor.c one whose state has other shapes.
  *
  * An optimiser is a descriptor: its name, the state that a parameter has, the call of its kernel,
- * and its twin, a reference: the same step made of operations. All else (groups, master copies,
- * clipping, what is refused, checkpoints, parts of parameters) is common. One without a kernel is
- * whole: its twin runs. The sign of the gradient as a step:
+ * and its reference step, the same made of operations. All else (groups, master copies, clipping,
+ * what is refused, checkpoints, parts of parameters) is common. One without a kernel is whole: its
+ * reference runs. The sign of the gradient as a step:
  *
- *     static void sign_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
- *                           tn_tensor *const *state) {
+ *     static void sign_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+ *                                tn_tensor *const *state) {
  *         tn_copy_(p, tn_sub(p, tn_mul_scalar(tn_sign(g), c->lr)));
  *     }
- *     static const tn_optim_method sign_method = {.name = "sign", .twin = sign_twin};
+ *     static const tn_optim_method sign_method = {.name = "sign", .reference = sign_reference};
  *
  *     tn_optim *opt = tn_optim_new(&net, &sign_method, NULL, (tn_optim_rates){.lr = 1e-3});
  */
@@ -34,7 +34,8 @@ typedef struct tn_optim_call {
     tn_context *ctx;
     const tn_optim_span *spans;
     int count;
-    const tn_entry *entry; /* for the twin: the parameter, its name, and who has the rest of it */
+    const tn_entry *entry; /* for the reference: the parameter, its name, and who has the rest of it
+                            */
 } tn_optim_call;
 
 enum { TN_OPTIM_STATES = 4 }; /* the most that an optimiser keeps of each parameter */
@@ -44,8 +45,8 @@ typedef enum tn_state_kind {
     TN_STATE_NONE,
     /* shaped as the parameter: a rank that has a part of that has the same part of it */
     TN_STATE_LIKE_PARAM,
-    /* of another shape: every rank has all of it, and the twin gives it the same elements on each
-     */
+    /* of another shape: every rank has all of it, and the reference gives it the same elements
+     * on each */
     TN_STATE_WHOLE
 } tn_state_kind;
 
@@ -66,7 +67,7 @@ typedef struct tn_optim_method {
     const tn_field *fields;
 
     /* Steps c->spans with `entry` of the kernel table, TN_KERNEL(adam); without both, or where the
-     * table lacks the entry, the twin runs. */
+     * table lacks the entry, the reference runs. */
     tn_status (*kernel)(const tn_optim_call *c);
     size_t entry;
 
@@ -77,14 +78,14 @@ typedef struct tn_optim_method {
      * error changes nothing. Called in a scope, without recording, by every rank that shares the
      * parameter: the part may be empty.
      */
-    void (*twin)(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state);
+    void (*reference)(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state);
 } tn_optim_method;
 
 /* ---- What depends on more than one element ---------------------------------------------------- *
  *
- * For twins. Where the whole parameter is here nothing travels. Where ranks have parts of it
- * (FSDP), each of them calls, in the same order, and the results have the same bits on each. After
- * an error NaN, or inert. */
+ * For reference steps. Where the whole parameter is here nothing travels. Where ranks have parts of
+ * it (FSDP), each of them calls, in the same order, and the results have the same bits on each.
+ * After an error NaN, or inert. */
 
 /* The Euclidean norm of a tensor that is laid out as the parameter. */
 TN_API double tn_optim_norm(const tn_optim_call *c, tn_tensor *part);

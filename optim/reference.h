@@ -1,7 +1,6 @@
-/* What the twins of optimisers (their reference steps) are made of: decay, moving averages, checks
- * of options. */
-#ifndef TERN_OPTIM_TWIN_H
-#define TERN_OPTIM_TWIN_H
+/* What the reference steps of optimisers are made of: decay, moving averages, checks of options. */
+#ifndef TERN_OPTIM_REFERENCE_H
+#define TERN_OPTIM_REFERENCE_H
 
 #include "optim/optim.h"
 

@@ -1,6 +1,6 @@
-/* Each optimiser's kernel against its twin, the same step made of operations: over many steps, for
- * every dtype and the options that change the arithmetic. And an optimiser of a program's own,
- * which is a twin and nothing else. */
+/* Each optimiser's kernel against its reference, the same step made of operations: over many steps,
+ * for every dtype and the options that change the arithmetic. And an optimiser of a program's own,
+ * which is a reference and nothing else. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ static void model_init(model *m, tn_dtype dtype) {
     tn_module_param(&m->base, "b", &m->b, tn_cast(tn_randn(TN_DIMS(13), TN_F64), dtype));
 }
 
-/* ---- Kernel and twin ------------------------------------------------------------------------- */
+/* ---- Kernel and reference -------------------------------------------------------------------- */
 
 typedef struct side {
     model m;
@@ -55,16 +55,16 @@ static void side_step(side *s, int step) {
 static bool compare_state(const char *name, tn_tensor *x, void *user) {
     TN_SCOPE;
     tn_tensor *y = NULL;
-    tn_optim *twin = user;
-    for (int i = 0; i < twin->item_count; i++) {
-        const tn__item *item = &twin->items[i];
+    tn_optim *reference = user;
+    for (int i = 0; i < reference->item_count; i++) {
+        const tn__item *item = &reference->items[i];
         size_t length = strlen(item->entry.path);
         const char *what = name + length + 1;
         if (strncmp(item->entry.path, name, length) != 0 || name[length] != '.') {
             continue;
         }
         for (int k = 0; k < TN_OPTIM_STATES; k++) {
-            const char *known = twin->method->states[k];
+            const char *known = reference->method->states[k];
             y = known && !strcmp(what, known) ? item->state[k] : y;
         }
         y = !strcmp(what, "step") ? item->steps : y;
@@ -74,14 +74,15 @@ static bool compare_state(const char *name, tn_tensor *x, void *user) {
     double bound = tn_dtype_of(x) == TN_F64 ? 1e-13 : 2e-5;
     assert_non_null(y);
     if (!tn_all_close(tn_cast(x, TN_F64), tn_cast(y, TN_F64), bound, bound)) {
-        fail_msg("%s of %s is not the twin's", name, tn_optim_kind(twin));
+        fail_msg("%s of %s is not the reference's", name, tn_optim_kind(reference));
     }
     return true;
 }
 
 typedef tn_optim *(*maker)(model *m, int variant); /* NULL: there is no such variant */
 
-/* The kernel's side counts its kernel's calls: where it ran the twin, nothing would be compared. */
+/* The kernel's side counts its kernel's calls: where it ran the reference, nothing would be
+ * compared. */
 static tn_status (*counted)(const tn_optim_call *c);
 static int kernel_calls;
 
@@ -91,43 +92,43 @@ static tn_status count_kernel(const tn_optim_call *c) {
 }
 
 static bool compare_sides(maker make, int variant, tn_dtype dtype) {
-    static side kernel, twin;
+    static side kernel, reference;
     model_init(&kernel.m, dtype);
-    model_init(&twin.m, dtype);
+    model_init(&reference.m, dtype);
     kernel.opt = make(&kernel.m, variant);
-    twin.opt = make(&twin.m, variant);
-    bool there = kernel.opt && twin.opt;
+    reference.opt = make(&reference.m, variant);
+    bool there = kernel.opt && reference.opt;
     if (there) {
-        kernel.method = twin.method = *twin.opt->method;
+        kernel.method = reference.method = *reference.opt->method;
         counted = kernel.method.kernel;
         kernel.method.kernel = count_kernel;
         kernel.opt->method = &kernel.method;
         kernel_calls = 0;
-        twin.method.kernel = NULL;
-        twin.opt->method = &twin.method;
+        reference.method.kernel = NULL;
+        reference.opt->method = &reference.method;
     }
     for (int step = 0; there && step < STEPS; step++) {
         side_step(&kernel, step);
-        side_step(&twin, step);
+        side_step(&reference, step);
     }
     if (there) {
         assert_int_equal(tn_error(), TN_OK);
         assert_true(kernel_calls > 0);
-        tn_optim_each(kernel.opt, compare_state, twin.opt);
+        tn_optim_each(kernel.opt, compare_state, reference.opt);
         TN_SCOPE;
         double bound = dtype == TN_F64 ? 1e-13 : dtype == TN_F32 ? 2e-5 : 1e-2;
-        assert_true(
-            tn_all_close(tn_cast(kernel.m.a, TN_F64), tn_cast(twin.m.a, TN_F64), bound, bound));
-        assert_true(
-            tn_all_close(tn_cast(kernel.m.b, TN_F64), tn_cast(twin.m.b, TN_F64), bound, bound));
-        if (twin.opt->items[0].master) {
-            assert_true(tn_equal(twin.m.a, tn_cast(twin.opt->items[0].master, dtype)));
+        assert_true(tn_all_close(tn_cast(kernel.m.a, TN_F64), tn_cast(reference.m.a, TN_F64), bound,
+                                 bound));
+        assert_true(tn_all_close(tn_cast(kernel.m.b, TN_F64), tn_cast(reference.m.b, TN_F64), bound,
+                                 bound));
+        if (reference.opt->items[0].master) {
+            assert_true(tn_equal(reference.m.a, tn_cast(reference.opt->items[0].master, dtype)));
         }
     }
     tn_optim_free(kernel.opt);
-    tn_optim_free(twin.opt);
+    tn_optim_free(reference.opt);
     tn_module_finish(&kernel.m);
-    tn_module_finish(&twin.m);
+    tn_module_finish(&reference.m);
     return there;
 }
 
@@ -233,7 +234,8 @@ typedef struct lion_options {
     double beta1, beta2;
 } lion_options;
 
-static void lion_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void lion_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                           tn_tensor *const *state) {
     const lion_options *o = c->options;
     tn_tensor *m = state[0];
     tn_tensor *d = tn_add(tn_mul_scalar(m, o->beta1), tn_mul_scalar(g, 1.0 - o->beta1));
@@ -246,7 +248,7 @@ static void lion_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_ten
 static const tn_optim_method lion = {.name = "lion",
                                      .states = {"momentum"},
                                      .options_size = sizeof(lion_options),
-                                     .twin = lion_twin};
+                                     .reference = lion_reference};
 
 static bool count_state(const char *name, tn_tensor *t, void *user) {
     (void)t;
@@ -281,7 +283,8 @@ static void ones_own(void **state) {
     }
 }
 
-static void bad_twin(const tn_optim_call *c, tn_tensor *p, tn_tensor *g, tn_tensor *const *state) {
+static void bad_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
+                          tn_tensor *const *state) {
     (void)c;
     tn_copy_(p, tn_add(g, tn_ones(TN_DIMS(2), tn_dtype_of(g))));
     tn_copy_(state[0], g);
@@ -294,7 +297,8 @@ static void refused_methods(void **state) {
     tn_optim_rates rates = {.lr = 1.0};
     lion_options o = {0.9, 0.99};
     assert_null(tn_optim_new(&m, NULL, &o, rates));
-    assert_error(TN_EVALUE, "optim_new: an optimiser needs a name, a twin, and its options");
+    assert_error(TN_EVALUE,
+                 "optim_new: an optimiser needs a name, a reference step, and its options");
     assert_null(tn_optim_new(&m, &(tn_optim_method){.name = "empty"}, &o, rates));
     assert_error(TN_EVALUE, "empty: an optimiser needs");
     assert_null(tn_optim_new(&m, &lion, NULL, rates));
@@ -304,7 +308,7 @@ static void refused_methods(void **state) {
     assert_null(tn_optim_new(NULL, &lion, &o, rates));
     assert_error(TN_EVALUE, "NULL");
     tn_optim_method bad = lion;
-    bad.twin = bad_twin;
+    bad.reference = bad_reference;
     tn_optim *opt = tn_optim_new(&m, &bad, &o, rates);
     double before = tn_at(m.b, (int64_t[]){0});
     tn_set_grad(m.b, tn_ones(TN_DIMS(13), TN_F32));
