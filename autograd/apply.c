@@ -203,8 +203,8 @@ static bool check_inputs(const tn_op_call *c) {
             continue;
         }
         /* what lends a copy reads neither it nor its parameter: readers of the result do */
-        if (c->op->flags & TN_OP_LENDS ? !tn__readable(t, c->op->name)
-                                       : !tn__usable(t, c->op->name)) {
+        if (c->op->flags & TN_OP_LOW_PRECISION_COPY ? !tn__readable(t, c->op->name)
+                                                    : !tn__usable(t, c->op->name)) {
             return false;
         }
         if (!tn__same_device(t->storage->device, first->storage->device)) {

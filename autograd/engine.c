@@ -38,8 +38,9 @@ static tn_dtype gradient_dtype(const tn__edge *edge) {
     if (edge->leaf && edge->leaf->leaf) {
         return edge->leaf->leaf->grad_dtype;
     }
-    return edge->node && edge->node->op->flags & TN_OP_LENDS ? gradient_dtype(&edge->node->edges[1])
-                                                             : edge->dtype;
+    return edge->node && edge->node->op->flags & TN_OP_LOW_PRECISION_COPY
+               ? gradient_dtype(&edge->node->edges[1])
+               : edge->dtype;
 }
 
 tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i) {

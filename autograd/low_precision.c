@@ -24,7 +24,7 @@ static const tn_op lend_op = {
     .name = "lend",
     .shape = lend_shape,
     .backward = lend_backward,
-    .flags = TN_OP_LENDS,
+    .flags = TN_OP_LOW_PRECISION_COPY,
 };
 
 /* The leaf's copy, up to date with t; NULL after raising. */

@@ -94,7 +94,7 @@ bool tn__run_reserve_heap(tn__run *run) {
 /* Low-precision copies come first: what waits for them is a leaf, and what they hold is large. */
 static uint64_t age_at(const tn__run *run, int place) {
     const tn_node *node = run->slots[run->heap[place]].node;
-    return node->op->flags & TN_OP_LENDS ? node->age | (uint64_t)1 << 63 : node->age;
+    return node->op->flags & TN_OP_LOW_PRECISION_COPY ? node->age | (uint64_t)1 << 63 : node->age;
 }
 
 static void heap_swap(tn__run *run, int a, int b) {

@@ -43,7 +43,7 @@ static char *path_text(const tn_module_lists *lists, char *text, size_t size) {
 }
 
 tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation) {
-    if (!tn__module_stands(lists)) {
+    if (!tn__module_is_valid(lists)) {
         char text[256];
         raise_moved(operation, lists->kind, path_text(lists, text, sizeof(text)));
         return NULL;

@@ -125,7 +125,7 @@ static inline bool tn__any_moved(void) {
 /* Whether the module of lists that somebody holds is where it was: not finished, not seen
  * elsewhere, and not overwritten. (Memory that was freed and not used again looks like a module.)
  */
-static inline bool tn__module_stands(const tn_module_lists *lists) {
+static inline bool tn__module_is_valid(const tn_module_lists *lists) {
     const tn_module *m = lists->module;
     return m && !(tn__any_moved() && tn__module_has_left(lists)) &&
            (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) && m->place == m &&

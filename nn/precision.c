@@ -241,7 +241,7 @@ static tn_tensor *copy_lent(const tn_module_lists *lists, const tn_tensor *param
     }
     tn_tensor *found = NULL;
     for (int i = 0; !found && i < lists->child_count; i++) {
-        if (tn__module_stands(lists->children[i])) {
+        if (tn__module_is_valid(lists->children[i])) {
             found = copy_lent(lists->children[i], param, dtype);
         }
     }

@@ -19,7 +19,7 @@ void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, 
         f(lists, user);
     }
     for (int i = 0; i < lists->child_count; i++) {
-        if (tn__module_stands(lists->children[i])) {
+        if (tn__module_is_valid(lists->children[i])) {
             tn__strategies_below(lists->children[i], f, user);
         }
     }
@@ -52,7 +52,7 @@ static bool holds_below(const tn_module_lists *lists, const tn_tensor *param) {
         }
     }
     for (int i = 0; i < lists->child_count; i++) {
-        if (tn__module_stands(lists->children[i]) && holds_below(lists->children[i], param)) {
+        if (tn__module_is_valid(lists->children[i]) && holds_below(lists->children[i], param)) {
             return true;
         }
     }

@@ -111,7 +111,7 @@ static const tn__record *first_holder(const tn_module_lists *lists, const tn_ten
     for (int i = 0; i < lists->child_count; i++) {
         const tn_module_lists *below = lists->children[i];
         const tn__record *found =
-            tn__module_stands(below) ? first_holder(below, tensor, untied) : NULL;
+            tn__module_is_valid(below) ? first_holder(below, tensor, untied) : NULL;
         if (found) {
             return found;
         }

@@ -28,8 +28,8 @@ struct tn_average {
 };
 
 static tn_tensor *stored_now(const average_item *item) {
-    bool stands = tn__module_stands(item->lists);
-    tn_tensor *t = stands ? tn__entry_stored(&item->entry) : NULL;
+    bool valid = tn__module_is_valid(item->lists);
+    tn_tensor *t = valid ? tn__entry_stored(&item->entry) : NULL;
     if (!t) {
         tn__raise(TN_ESTATE, "average", "%s is gone: its module was finished or has moved",
                   item->entry.path);

@@ -64,7 +64,7 @@ static inline tn_dims tn__reference_dims(const tn_entry *entry, tn_dims stored) 
  * and of one that is absent: this has a name and a group, so that groups are alike on all ranks.
  * (entry.stored is what it was when the optimiser was made.) */
 static inline tn_tensor *tn__item_param(const tn__item *item) {
-    bool here = tn__module_stands(item->lists) && !item->entry.absent;
+    bool here = tn__module_is_valid(item->lists) && !item->entry.absent;
     return here ? tn__entry_stored(&item->entry) : NULL;
 }
 

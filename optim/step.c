@@ -15,9 +15,9 @@
 /* ---- Checking -------------------------------------------------------------------------------- */
 
 static const char *why_gone(const tn__item *item) {
-    return !item->lists->module             ? "its module was finished"
-           : tn__module_stands(item->lists) ? "its module's field is NULL"
-                                            : "its module has moved";
+    return !item->lists->module               ? "its module was finished"
+           : tn__module_is_valid(item->lists) ? "its module's field is NULL"
+                                              : "its module has moved";
 }
 
 /* What is stored now: another tensor may have taken the place of what was there.

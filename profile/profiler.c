@@ -51,7 +51,7 @@ static void begin_step(void) {
     bool again = p->options.active > 0 && round_ended(&p->options, p->step);
     p->now = phase_of(&p->options, p->step);
     if (p->now == KEPT && (before != KEPT || again)) {
-        tn__spans_forget();
+        tn__spans_clear();
         p->kept = 0;
     }
     tn__spans_see(p->now == KEPT      ? TN__SPANS_ON

@@ -221,7 +221,7 @@ bool tn__spans_begin(int64_t events, int process) {
         return false;
     }
     process_number = process;
-    tn__spans_forget();
+    tn__spans_clear();
     return true;
 }
 
@@ -237,7 +237,7 @@ static void clear_sites(tn__site *site) {
     }
 }
 
-void tn__spans_forget(void) {
+void tn__spans_clear(void) {
     pthread_mutex_lock(&lock);
     session++;
     clear_sites(&root);

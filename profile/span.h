@@ -83,7 +83,7 @@ TN_API void tn__site_path(const tn__site *site, char *text, size_t size);
  * `process` is the number of this one among its kind. False: no memory. */
 bool tn__spans_begin(int64_t events, int process);
 int tn__spans_process(void);
-void tn__spans_forget(void);
+void tn__spans_clear(void);
 
 /* From now on spans are seen and counted; seen alone, to warm up; or neither. */
 typedef enum tn__spans_mode { TN__SPANS_OFF, TN__SPANS_WARM, TN__SPANS_ON } tn__spans_mode;

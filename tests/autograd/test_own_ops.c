@@ -144,8 +144,10 @@ static void lend_backward(tn_op_grad *g) {
 }
 
 static tn_tensor *lend(tn_tensor *parameter, tn_dtype dtype) {
-    static const tn_op op = {
-        .name = "lent", .shape = lend_shape, .backward = lend_backward, .flags = TN_OP_LENDS};
+    static const tn_op op = {.name = "lent",
+                             .shape = lend_shape,
+                             .backward = lend_backward,
+                             .flags = TN_OP_LOW_PRECISION_COPY};
     return tn_apply2(&op, NULL, tn_detach(tn_cast(tn_detach(parameter), dtype)), parameter);
 }
 

@@ -72,7 +72,7 @@ enum {
     /* The result is input 1 in a narrower dtype (a parameter's copy for computing). Gradients that
      * reach it are cast to input 1's dtype before they are summed, and its backward runs as soon as
      * the last is in. It reads no element: the inputs' storages may be empty. */
-    TN_OP_LENDS = 16
+    TN_OP_LOW_PRECISION_COPY = 16
 };
 
 #define TN_OP_FIELDS 12 /* of tn_op.fields */
