@@ -7,7 +7,7 @@
  */
 #include "core/error.h"
 #include "core/place.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <pthread.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "io/differences.h"
 
 #include "core/memory.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 #include "nn/describe.h"
 #include "text/number.h"
 

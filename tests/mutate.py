@@ -341,7 +341,7 @@ MUTATIONS = [
     ("train/evaluate/choices.c", "whole->at + whole->count - kept", "whole->at", "a long prompt loses its end"),
     ("train/evaluate/choices.c", "costs[s] < c->best[s]", "costs[s] <= c->best[s]", "of equal endings the last is chosen"),
     ("train/evaluate/questions.c", "if (*value->text == ' ') {", "if (0) {", "two spaces before an ending"),
-    ("train/deepspeed/keys.c", "!is_first(object, member, keys, key)", "0", "a key may be there twice"),
+    ("train/deepspeed/json_keys.c", "!is_first(object, member, keys, key)", "0", "a key may be there twice"),
     # ---- data: texts to shards -----------------------------------------------------------------------------------------
     ("data/tokenizer/bpe.c", "(a->rank == b->rank && a->at < b->at)", "(a->rank == b->rank && a->at > b->at)", "of equal pairs the leftmost"),
     ("data/tokenizer/bpe.c", "s->id != o->left || after < 0 ||", "after < 0 ||", "offers that are void"),

@@ -6,7 +6,7 @@
 #include "tools/generate.h"
 
 #include "core/clock.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 #include "tools/error_words.h"
 
 #include <signal.h>

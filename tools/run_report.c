@@ -2,7 +2,7 @@
  * failed after it. */
 #include "tools/run.h"
 
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

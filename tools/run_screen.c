@@ -7,7 +7,7 @@
  */
 #include "tools/run.h"
 
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <errno.h>
 #include <poll.h>

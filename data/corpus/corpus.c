@@ -9,7 +9,7 @@
 #define _GNU_SOURCE /* memmem */
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 #include "data/corpus/cut.h"
 #include "data/corpus/sources.h"
 #include "data/corpus/stream.h"

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "text/utf8.h"
 

@@ -12,7 +12,7 @@
 
 #include "core/buffer.h"
 #include "core/memory.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 #include "distributed/store/store.h"
 
 #include <math.h>

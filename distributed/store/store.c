@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/fork.h"
 #include "core/memory.h"
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* The keys of DeepSpeed's file, as tables (keys.h), and what they mean together.
+/* The keys of DeepSpeed's file, as tables (json_keys.h), and what they mean together.
  *
  * Names and defaults are those of DeepSpeed 0.19 (deepspeed.ai/docs/config-json). A key is read, or
  * changes nothing here (TN__KEY_IDLE), or is refused: one that would change the run, and that Tern

@@ -4,7 +4,7 @@
 #ifndef TERN_TRAIN_DEEPSPEED_FILE_H
 #define TERN_TRAIN_DEEPSPEED_FILE_H
 
-#include "train/deepspeed/keys.h"
+#include "train/deepspeed/json_keys.h"
 
 typedef enum tn__ds_optimizer { TN__DS_ADAM, TN__DS_ADAMW, TN__DS_SGD } tn__ds_optimizer;
 typedef enum tn__ds_scheduler {

@@ -1,13 +1,13 @@
 /* The engine "local": ranks are threads of one process. The one to read first.
  *
- * All ranks share a hub (hub.h). A collective is: arrive, and say where my buffers are; when all
- * have arrived, do my share of the work, reading and writing the buffers of the others directly
+ * All ranks share a hub (local_hub.h). A collective is: arrive, and say where my buffers are; when
+ * all have arrived, do my share of the work, reading and writing the buffers of the others directly
  * (view.h); leave when all have done theirs. Rank r's share of a reduction is the r-th slice of the
  * elements: it reduces that slice in the order of the ranks and writes the result to every rank
  * that wants it. So the bits never depend on timing, and a buffer may be both in and out.
  */
 #include "core/memory.h"
-#include "distributed/group/engine/hub.h"
+#include "distributed/group/engine/local_hub.h"
 #include "distributed/group/engine/view.h"
 #include "distributed/group/fingerprint.h"
 

@@ -1,6 +1,6 @@
-#include "train/deepspeed/keys.h"
+#include "train/deepspeed/json_keys.h"
 
-#include "core/plain.h"
+#include "core/plain_text.h"
 #include "text/plain_numbers.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* What the ranks of the engine "local", threads of one process, share: a seat for each, which says
  * what operation it is in; what is sent and not yet received; the first failure, which is the whole
  * group's. local.c acts under the hub's lock and waits here. */
-#ifndef TERN_DISTRIBUTED_GROUP_ENGINE_HUB_H
-#define TERN_DISTRIBUTED_GROUP_ENGINE_HUB_H
+#ifndef TERN_DISTRIBUTED_GROUP_ENGINE_LOCAL_HUB_H
+#define TERN_DISTRIBUTED_GROUP_ENGINE_LOCAL_HUB_H
 
 #include "distributed/group/group.h"
 

@@ -1,5 +1,5 @@
 /* Text without what a terminal would obey. */
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <stdlib.h>
 #include <string.h>

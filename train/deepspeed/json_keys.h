@@ -13,8 +13,8 @@
  * A key that is not in the table, a value that does not fit and a duplicate key are errors that
  * name the file, the path ("optimizer.params.lr") and the value.
  */
-#ifndef TERN_TRAIN_DEEPSPEED_KEYS_H
-#define TERN_TRAIN_DEEPSPEED_KEYS_H
+#ifndef TERN_TRAIN_DEEPSPEED_JSON_KEYS_H
+#define TERN_TRAIN_DEEPSPEED_JSON_KEYS_H
 
 #include "core/error.h"
 #include "text/json.h"

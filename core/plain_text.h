@@ -3,8 +3,8 @@
  * A name in a file, a peer's report or a program's line may hold anything. On a terminal escape
  * sequences move the cursor, rename the window, fill the clipboard; a \b hides what is before it.
  * So whatever quotes others passes through here on its way to a person. UTF-8 stays as it is. */
-#ifndef TERN_CORE_PLAIN_H
-#define TERN_CORE_PLAIN_H
+#ifndef TERN_CORE_PLAIN_TEXT_H
+#define TERN_CORE_PLAIN_TEXT_H
 
 #include "tern/core.h"
 

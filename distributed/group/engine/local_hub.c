@@ -1,5 +1,5 @@
 /* The hub: meeting, failing, and waiting with a deadline; a time-out names the missing ranks. */
-#include "distributed/group/engine/hub.h"
+#include "distributed/group/engine/local_hub.h"
 
 #include "core/memory.h"
 

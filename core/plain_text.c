@@ -1,5 +1,5 @@
 /* What of a text is a command to a terminal (ECMA-48), and what is left without it. */
-#include "core/plain.h"
+#include "core/plain_text.h"
 
 #include <string.h>
 
