@@ -7,9 +7,14 @@
 
 #include <stdlib.h>
 
+/* NULL for the host, whose memory is the library's own. */
+static inline const tn_device_table *table_of(tn_device device) {
+    return device.kind == TN_CPU ? NULL : tn__device_table(device);
+}
+
 /* Bytes on a device; NULL for 0 bytes, and after raising TN_ENOMEM. */
 static void *alloc_bytes(size_t bytes, tn_device device, const char *operation) {
-    const tn_device_table *table = tn__device_table(device);
+    const tn_device_table *table = table_of(device);
     void *data = table ? table->alloc(device.index, bytes, "tensors") : tn__alloc(bytes);
     if (data || bytes == 0) {
         return data;
@@ -57,7 +62,7 @@ static void free_bytes(tn_storage *storage) {
         release(data, storage->user);
         return;
     }
-    const tn_device_table *table = tn__device_table(storage->device);
+    const tn_device_table *table = table_of(storage->device);
     if (table) {
         table->free(storage->device.index, data, storage->bytes);
     } else {
