@@ -11,13 +11,18 @@ typedef struct steps {
     bool uneven; /* with find_unused: a rank's first backward leaves a part out */
 } steps;
 
-static void train(tn_group *g, void *user) {
+/* Makes the net, lays it on the ranks as the run says, and makes its optimiser. */
+static tn_optim *attach_net(net *m, tn_group *g, const run *r) {
+    net_init(m, 9);
+    attach_as(m, g, r);
+    return tn_adamw(m, tn_adamw_defaults());
+}
+
+static void train_steps(tn_group *g, void *user) {
     const steps *s = user;
     int rank = tn_group_rank(g);
     net m;
-    net_init(&m, 9);
-    attach_as(&m, g, &s->r);
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_optim *opt = attach_net(&m, g, &s->r);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < 2; i++) {
             TN_NO_SYNC(s->sync && i == 1 ? NULL : (void *)&m);
@@ -40,7 +45,7 @@ static void train(tn_group *g, void *user) {
 static numbers end_of(int ranks, steps s) {
     static numbers ends[MOST];
     s.r.ends = ends;
-    run_ok(ranks, train, &s);
+    run_ok(ranks, train_steps, &s);
     for (int i = 1; i < ranks; i++) {
         assert_true(same_numbers(&ends[0], &ends[i]));
     }
@@ -82,9 +87,7 @@ static void adds_on_one(tn_group *g, void *user) {
     const steps *s = user;
     int rank = tn_group_rank(g);
     net m;
-    net_init(&m, 9);
-    attach_as(&m, g, &s->r);
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_optim *opt = attach_net(&m, g, &s->r);
     net_backward(&m, rank);
     {
         TN_NO_SYNC(s->sync ? NULL : (void *)&m);

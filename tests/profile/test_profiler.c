@@ -15,7 +15,7 @@
 #include <tern/tern.h>
 
 /* Limits are given, so that nothing is measured. */
-static tn_profiler_options quick(void) {
+static tn_profiler_options quick_options(void) {
     tn_profiler_options options = tn_profiler_defaults();
     options.gbytes = 10;
     options.gflops = options.half_gflops = 100;
@@ -90,6 +90,14 @@ static void net_init(small_net *net) {
     tn_module_add(net, "fc2", &net->fc2);
 }
 
+/* Makes the net and its optimiser; from here on what they do is seen. */
+static tn_optim *profile_net(small_net *net) {
+    net_init(net);
+    tn_optim *opt = tn_adamw(net, tn_adamw_defaults());
+    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    return opt;
+}
+
 static void net_step(small_net *net, tn_optim *opt) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(4, 6), TN_F32), true);
@@ -115,9 +123,7 @@ static void nothing_is_seen_unasked(void **state) {
 static void modules_and_their_backward(void **state) {
     (void)state;
     small_net net;
-    net_init(&net);
-    tn_optim *opt = tn_adamw(&net, tn_adamw_defaults());
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    tn_optim *opt = profile_net(&net);
     net_step(&net, opt);
     net_step(&net, opt);
     assert_int_equal(tn_profiler_stop(), TN_OK);
@@ -149,9 +155,7 @@ static void modules_and_their_backward(void **state) {
 static void work_of_products(void **state) {
     (void)state;
     small_net net;
-    net_init(&net);
-    tn_optim *opt = tn_adamw(&net, tn_adamw_defaults());
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    tn_optim *opt = profile_net(&net);
     net_step(&net, opt);
     tn_profiler_stop();
     tn__site forward = sum_of(TN__SPAN_KERNEL, NULL, "net.fc1", 0);
@@ -179,14 +183,14 @@ static void work_of_convolutions(void **state) {
     o.groups = 2;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 4, 9, 7), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(6, 2, 3, 3), TN_F32), true);
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
     tn_backward(tn_sum_all(tn_conv2d_op(x, w, NULL, o))); /* (3, 6, 5, 4) */
     tn_profiler_stop();
     double product = 2.0 * (3 * 5 * 4) * (6 * 2 * 3 * 3);
     assert_float_equal(flops_of("conv", 0), product, 0);
     assert_float_equal(flops_of("conv", 1), 2 * product, 0);
 
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
     tn_conv_transpose2d_op(tn_ones(TN_DIMS(3, 6, 5, 4), TN_F32), w, NULL, o);
     tn_profiler_stop();
     assert_float_equal(flops_of("conv_transpose", -1), product, 0);
@@ -201,7 +205,7 @@ static void work_of_recurrent_nets(void **state) {
     tn_tensor *ih = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 3), TN_F32), true);
     tn_tensor *hh = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 7), TN_F32), true);
     tn_rnn_weights weights = {.weight_ih = ih, .weight_hh = hh};
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
     tn_backward(tn_sum_all(tn_lstm_op(x, NULL, NULL, weights, NULL, false, NULL, NULL)));
     tn_profiler_stop();
     double product = 2.0 * (5 * 2) * (4 * 7 * 3 + 4 * 7 * 7);
@@ -215,7 +219,7 @@ static void work_of_others(void **state) {
     tn_tensor *table = tn_ones(TN_DIMS(100, 8), TN_F32);
     tn_tensor *index = tn_zeros(TN_DIMS(3), TN_I64);
     tn_tensor *wide = tn_expand(row, TN_DIMS(7, 8));
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
+    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
     tn_add(a, wide);
     tn_embedding_op(table, index);
     tn_matmul(tn_ones(TN_DIMS(2, 4, 5), TN_F32), tn_ones(TN_DIMS(5, 6), TN_F32));
@@ -251,7 +255,7 @@ static void when_ready(void *user) {
  * and 7, 8 are kept. Step i calls exp i times. */
 static void schedule_of_steps(void **state) {
     (void)state;
-    tn_profiler_options options = quick();
+    tn_profiler_options options = quick_options();
     options.skip_first = options.wait = options.warmup = 1;
     options.active = options.repeat = 2;
     options.ready = when_ready;
@@ -286,7 +290,7 @@ static void schedule_of_steps(void **state) {
 
 static void steps_without_an_end(void **state) {
     (void)state;
-    tn_profiler_options options = quick();
+    tn_profiler_options options = quick_options();
     options.warmup = 2;
     options.active = 1;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
@@ -304,19 +308,19 @@ static void steps_without_an_end(void **state) {
 
 static void wrong_calls(void **state) {
     (void)state;
-    tn_profiler_options options = quick();
+    tn_profiler_options options = quick_options();
     options.wait = -1;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "an option is negative");
     options.wait = options.active = INT64_MAX;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "above 2^40");
-    options = quick();
+    options = quick_options();
     options.gflops = NAN;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "an option is negative");
-    assert_int_equal(tn_profiler_start(quick()), TN_OK);
-    assert_int_equal(tn_profiler_start(quick()), TN_ESTATE);
+    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(quick_options()), TN_ESTATE);
     assert_error(TN_ESTATE, "runs already");
     tn_profiler_stop();
     assert_int_equal(tn_profiler_table(NULL, TN_PROFILER_OPS, 1), TN_EVALUE);
@@ -339,7 +343,7 @@ static void regions_of_two_threads(void **state) {
     (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
     pthread_t other;
-    tn_profiler_start(quick());
+    tn_profiler_start(quick_options());
     {
         TN_PROFILE_REGION("outer \"part\"");
         tn_exp(x);
@@ -367,7 +371,7 @@ static void regions_of_two_threads(void **state) {
 static void region_around_the_start(void **state) {
     (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
-    tn_profiler_options options = quick();
+    tn_profiler_options options = quick_options();
     options.warmup = options.active = 1;
     tn_profiler_start(options);
     {
@@ -389,7 +393,7 @@ static void region_around_the_start(void **state) {
 /* An operation inside itself counts once to its total. */
 static void region_inside_itself(void **state) {
     (void)state;
-    tn_profiler_start(quick());
+    tn_profiler_start(quick_options());
     {
         TN_PROFILE_REGION("again");
         TN_PROFILE_REGION("again");
@@ -415,10 +419,8 @@ static void region_inside_itself(void **state) {
 static void recomputed_modules(void **state) {
     (void)state;
     small_net net;
-    net_init(&net);
+    tn_optim *opt = profile_net(&net);
     tn_module_set_recompute(&net, true);
-    tn_optim *opt = tn_adamw(&net, tn_adamw_defaults());
-    tn_profiler_start(quick());
     net_step(&net, opt);
     tn_profiler_stop();
     assert_int_equal(sum_of(TN__SPAN_OP, "linear", "net.fc1", 0).calls, 1);
@@ -432,7 +434,7 @@ static void recomputed_modules(void **state) {
 /* Without memory for what is seen, less is seen, and nothing else changes. */
 static void no_memory_for_sites(void **state) {
     (void)state;
-    tn_profiler_start(quick());
+    tn_profiler_start(quick_options());
     tn__alloc_fail_at(0);
     { TN_PROFILE_REGION("no memory for this"); }
     tn__alloc_fail_at(1);
