@@ -2,9 +2,9 @@
  * zeros, with numbers outside any range. Nothing may crash, print, hang or leak, and the error that
  * was first stays.
  *
- * Here: core, tensors, operations, gradients, and the headers in sys/. Models, data and files are
- * in test_inert_models.c, ranks in test_inert_distributed.c. check_complete.py compares these files
- * with the headers.
+ * Here: core, tensors, operations, gradients, and the headers in sys/. The other headers are in
+ * test_inert_modules.c, _layers.c, _data.c, _io.c, _train.c and _distributed.c. check_complete.py
+ * compares these files with the headers.
  */
 #include "inert.h"
 
