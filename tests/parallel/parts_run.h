@@ -26,6 +26,7 @@ typedef enum lie {
     LIES_CUT,   /* cut along dimension 0 between two neighbours, the blocks in ranges */
     LIES_ODD,   /* ranges of unequal length, the last ranks without an element */
 } lie;
+enum { WAYS = LIES_ODD + 1 };
 
 typedef struct parts_net {
     tn_module base;
@@ -237,6 +238,14 @@ static inline tn_checkpoint parts_run_checkpoint(parts_run *r) {
 static inline void parts_run_close(parts_run *r) {
     tn_optim_free(r->optim);
     tn_module_finish(&r->net);
+}
+
+/* No save takes so long, however busy the machine. */
+static inline tn_saver_options patient_options(bool behind) {
+    tn_saver_options o = tn_saver_defaults();
+    o.behind = behind;
+    o.timeout = 120;
+    return o;
 }
 
 #endif

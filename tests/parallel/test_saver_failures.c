@@ -24,10 +24,8 @@ typedef struct attempt {
 } attempt;
 
 static tn_saver *open_saver(tn_group *world, const attempt *a) {
-    tn_saver_options o = tn_saver_defaults();
-    o.behind = a->behind;
+    tn_saver_options o = patient_options(a->behind);
     o.keep = a->keep;
-    o.timeout = 120;
     tn_saver *saver = tn_saver_new(world, a->folder, o);
     must(saver != NULL);
     return saver;

@@ -1,0 +1,322 @@
+/* A save that goes wrong on one rank of several, which are threads: it is an error on all, and
+ * changes nothing. */
+#define _GNU_SOURCE
+#include "tests/support/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "distributed/group/group.h"
+#include "tests/parallel/parts_run.h"
+#include "tests/support/temp.h"
+
+/* ---- Disks that are full, files that vanish -------------------------------------------------- */
+
+/* Files whose path has this in it get no more bytes; NULL: all do. */
+static _Atomic(const char *) full_disk;
+
+/* Comes before the C library's for libtern too. */
+ssize_t write(int fd, const void *data, size_t bytes) {
+    const char *full = atomic_load(&full_disk);
+    char link[64], path[512] = "";
+    if (full) {
+        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+        (void)!readlink(link, path, sizeof(path) - 1);
+    }
+    if (full && strstr(path, full)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return syscall(SYS_write, fd, data, bytes);
+}
+
+/* How often a file of this name is still there when it is looked at. */
+static _Atomic(const char *) vanishing;
+static atomic_int looks;
+
+int stat(const char *path, struct stat *about) {
+    const char *name = atomic_load(&vanishing), *found = name ? strstr(path, name) : NULL;
+    int result = fstatat(AT_FDCWD, path, about, 0);
+    if (result == 0 && found && strcmp(found, name) == 0 && atomic_fetch_sub(&looks, 1) <= 0) {
+        errno = ENOENT;
+        result = -1;
+    }
+    return result;
+}
+
+/* ---- What is wrong on one rank --------------------------------------------------------------- */
+
+/* One save after a good one, which fails with `part` in what every rank raises. */
+typedef struct failing {
+    const char *folder, *part;
+    tn_status status;
+    void (*spoil)(parts_run *r, tn_checkpoint *c, const char **folder);
+    bool late; /* it is known when all have written */
+} failing;
+
+static void save_failing(tn_group *world, void *user) {
+    const failing *f = user;
+    const char *folder = f->folder;
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    c.step = 1;
+    parts_run_values(&r, 1, false);
+    tn_saver *saver = tn_saver_new(world, folder, patient_options(true));
+    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
+    tn_saver_free(saver);
+
+    c.step = 2;
+    parts_run_values(&r, 2, false);
+    f->spoil(&r, &c, &folder);
+    saver = tn_saver_new(world, folder, patient_options(true));
+    tn_status status = tn_saver_save(saver, &c);
+    if (f->late) {
+        must(status == TN_OK);
+        status = tn_saver_wait(saver);
+    }
+    must(status == f->status);
+    if (!strstr(tn_error_message(), f->part)) {
+        fprintf(stderr, "rank %d: \"%s\" should say \"%s\"\n", tn_group_rank(world),
+                tn_error_message(), f->part);
+        abort();
+    }
+    tn_error_clear();
+    tn_saver_free(saver);
+    must(tn_barrier(world) == TN_OK); /* the group lives */
+    atomic_store(&full_disk, NULL);
+    atomic_store(&vanishing, NULL);
+    must(tn_barrier(world) == TN_OK);
+
+    bool found;
+    parts_run_close(&r);
+    parts_run_open(&r, world, LIES_FLAT);
+    saver = tn_saver_new(world, f->folder, patient_options(true));
+    c = parts_run_checkpoint(&r);
+    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 1);
+    parts_run_values(&r, 1, true);
+    must(tn_saver_save(saver, &c) == TN_OK);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void spoil_step(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)folder;
+    c->step += tn_group_rank(r->world) == 2;
+}
+
+static void spoil_folder(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)c;
+    *folder = tn_group_rank(r->world) == 1 ? "/nowhere/at/all" : *folder;
+}
+
+static void spoil_error(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)folder;
+    c->step = tn_group_rank(r->world) == 1 ? -3 : c->step;
+}
+
+/* Half a character, as snprintf leaves it. */
+static void spoil_note(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)r;
+    (void)folder;
+    strcpy(c->note, "42 \xc2");
+}
+
+static void spoil_dtype(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)c;
+    (void)folder;
+    if (tn_group_rank(r->world) == 1) {
+        TN_SCOPE;
+        must(tn_module_set_buffer(&r->net, "seen", tn_zeros(TN_DIMS(5), TN_F64)) == TN_OK);
+    }
+}
+
+static void spoil_gap(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)folder;
+    if (tn_group_rank(r->world) == 1) {
+        c->model = NULL;
+    }
+}
+
+/* From now on nothing more fits into files of this name. */
+static void spoil_disk(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)c;
+    (void)folder;
+    if (tn_group_rank(r->world) == 0) {
+        atomic_store(&full_disk, "rank-00002");
+    }
+    must(tn_barrier(r->world) == TN_OK);
+}
+
+static void spoil_index(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)c;
+    (void)folder;
+    if (tn_group_rank(r->world) == 0) {
+        atomic_store(&full_disk, "index.json");
+    }
+    must(tn_barrier(r->world) == TN_OK);
+}
+
+/* Rank 1 sees its file in the folder, and rank 0 does not. */
+static void spoil_sight(parts_run *r, tn_checkpoint *c, const char **folder) {
+    (void)c;
+    (void)folder;
+    if (tn_group_rank(r->world) == 0) {
+        atomic_store(&looks, 1);
+        atomic_store(&vanishing, "step-000002.tmp/rank-00001.safetensors");
+    }
+    must(tn_barrier(r->world) == TN_OK);
+}
+
+static void wrong_on_one_rank(void **state) {
+    (void)state;
+    static const failing cases[] = {
+        {NULL, "rank 2 saves step 3 but rank 0 step 2", TN_EMISMATCH, spoil_step, false},
+        {NULL, "rank 1 saves to /nowhere/at/all but rank 0 to", TN_EMISMATCH, spoil_folder, false},
+        {NULL, "step -3, and steps begin at 0", TN_EVALUE, spoil_error, false},
+        {NULL, "(its note, what data and model say of themselves): not UTF-8", TN_EVALUE,
+         spoil_note, false},
+        {NULL, "\"model.seen\" is f32 [5] on rank 0 but f64 [5] on rank 1", TN_EMISMATCH,
+         spoil_dtype, false},
+        {NULL, "rank 2: ", TN_EIO, spoil_disk, true},
+        {NULL, "No space left on device", TN_EIO, spoil_disk, true},
+        {NULL, "index.json: writing: No space left on device", TN_EIO, spoil_index, true},
+        {NULL, "rank-00001.safetensors is not there, but rank 1 wrote", TN_EIO, spoil_sight, true},
+        {NULL, "elements, but the ranks have pieces with 0", TN_EMISMATCH, spoil_gap, false},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "wrong%zu", i);
+        failing f = cases[i];
+        f.folder = temp_path(name);
+        assert_int_equal(tn_local_run(3, save_failing, &f), TN_OK);
+    }
+}
+
+/* ---- A rank that does not come --------------------------------------------------------------- */
+
+static void save_without_one(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_saver_options o = patient_options(true);
+    o.timeout = 3;
+    tn_saver *saver = tn_saver_new(world, user, o);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    must(tn_barrier(world) == TN_OK);
+    if (tn_group_rank(world) != 1) {
+        must(tn_saver_save(saver, &c) == TN_EPEER);
+        must(strstr(tn_error_message(), "rank 1 has not begun to save step 0 within 3 seconds"));
+        tn_error_clear();
+    }
+    must(tn_barrier(world) == TN_OK);
+    if (tn_group_rank(world) == 1) { /* too late: it hears the same */
+        must(tn_saver_save(saver, &c) == TN_EPEER);
+        must(strstr(tn_error_message(), "rank 1 has not begun"));
+        tn_error_clear();
+    }
+    must(tn_saver_save(saver, &c) == TN_OK); /* now all do */
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void a_rank_that_does_not_come(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(3, save_without_one, (void *)(uintptr_t)temp_path("missing")),
+                     TN_OK);
+}
+
+/* ---- A list that is none --------------------------------------------------------------------- */
+
+/* Rank 1 sends one whole record of a list and the beginning of another, and then leaves. */
+static void send_half_list(tn_group *world, const char *folder) {
+    struct record {
+        tn_layout layout;
+        int64_t dtype, dealt;
+    } r = {.layout = tn__layout_whole(TN_DIMS(2)), .dtype = TN_F32};
+    char list[1024] = "";
+    size_t used = (size_t)snprintf(list, 512, "++0 %s", folder) + 1;
+    memcpy(list + used, &r, sizeof(r));
+    used += sizeof(r) + sizeof("") + 20;
+    tn_store *store = tn_prefix_store(world->store, "saver/1");
+    must(tn_store_set(store, "1/1/list", list, used) == TN_OK);
+    must(tn_store_set(store, "1/1/heard", "+", 1) == TN_OK);
+    tn_store_free(store);
+}
+
+static void save_after_half_list(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    if (tn_group_rank(world) == 1) {
+        send_half_list(world, user);
+    } else {
+        must(tn_saver_save(saver, &c) == TN_EFORMAT);
+        must(strstr(tn_error_message(), "rank 1 sends no list of tensors"));
+        tn_error_clear();
+    }
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void half_a_list(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(2, save_after_half_list, (void *)(uintptr_t)temp_path("half")),
+                     TN_OK);
+}
+
+/* ---- Errors of the program ------------------------------------------------------------------- */
+
+/* An error that a rank had before is told to the others, which do not wait for it. */
+static void save_with_an_error(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    if (tn_group_rank(world) == 2) {
+        tn_raise(TN_EINDEX, "an error of its own");
+    }
+    must(tn_saver_save(saver, &c) == TN_EINDEX);
+    must(strstr(tn_error_message(), "an error of its own"));
+    must(tn_group_rank(world) == 2 || strstr(tn_error_message(), "rank 2: "));
+    tn_error_clear();
+    must(tn_saver_save(saver, &c) == TN_OK);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void an_error_from_before(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(3, save_with_an_error, (void *)(uintptr_t)temp_path("error")),
+                     TN_OK);
+}
+
+/* The first of two errors stays: the program's own, and then that of the save before. */
+static void own_error_before_that_of_the_save(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    tn_saver *saver = tn_saver_new(NULL, temp_path("first"), patient_options(true));
+    atomic_store(&full_disk, "index.json");
+    assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+    tn_raise(TN_EINDEX, "an error of its own");
+    assert_int_equal(tn_saver_save(saver, &c), TN_EINDEX);
+    atomic_store(&full_disk, NULL);
+    assert_error(TN_EINDEX, "an error of its own");
+    assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(wrong_on_one_rank),    TEST(a_rank_that_does_not_come),         TEST(half_a_list),
+        TEST(an_error_from_before), TEST(own_error_before_that_of_the_save),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}

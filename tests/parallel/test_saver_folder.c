@@ -1,0 +1,195 @@
+/* The folder of checkpoints in parts: which steps stay in it, whose they are, and who holds it.
+ * Ranks are threads. */
+#include "tests/support/test.h"
+
+#include <sys/stat.h>
+
+#include "core/folder.h"
+#include "tests/parallel/parts_run.h"
+#include "tests/support/temp.h"
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static bool count_names(const char *name, void *user) {
+    (void)name;
+    ++*(int *)user;
+    return true;
+}
+
+static int names_in(const char *folder) {
+    int count = 0;
+    assert_true(tn__folder_each(folder, count_names, &count, "test"));
+    return count;
+}
+
+static bool is_there(const char *folder, const char *name) {
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return access(path, F_OK) == 0;
+}
+
+static void save_steps(tn_group *world, void *user) {
+    const char *folder = user;
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_saver_options o = patient_options(true);
+    o.keep = 3;
+    tn_saver *saver = tn_saver_new(world, folder, o);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    for (c.step = 10; c.step <= 70; c.step += 10) {
+        parts_run_values(&r, (uint64_t)c.step, false);
+        must(tn_saver_save(saver, &c) == TN_OK);
+    }
+    c.step = 70; /* once more: it is replaced */
+    parts_run_values(&r, 71, false);
+    must(tn_saver_save(saver, &c) == TN_OK);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void some_steps_stay(void **state) {
+    (void)state;
+    const char *folder = temp_path("steps");
+    assert_true(tn__folder_make(folder, "test"));
+    const char *dead = temp_path("steps/step-000005.tmp"), *other = temp_path("steps/notes.tmp");
+    assert_true(tn__folder_make(dead, "test") && tn__folder_make(other, "test"));
+    temp_write(temp_path("steps/step-000005.tmp/rank-00000.safetensors"), "half", 4);
+    assert_int_equal(tn_local_run(3, save_steps, (void *)(uintptr_t)folder), TN_OK);
+    assert_true(is_there(folder, "step-000050") && is_there(folder, "step-000060"));
+    assert_true(is_there(folder, "step-000070") && is_there(folder, "lock"));
+    assert_true(is_there(folder, "notes.tmp")); /* not ours */
+    assert_int_equal(names_in(folder), 5);
+    assert_int_equal(names_in(temp_path("steps/step-000070")), 4);
+}
+
+/* A run that starts over in the folder of another: its steps stay, and so do those. */
+static void save_low_step(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_ODD);
+    tn_saver_options o = patient_options(true);
+    o.keep = 1;
+    tn_saver *saver = tn_saver_new(world, user, o);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    for (c.step = 2; c.step < 4; c.step++) {
+        must(tn_saver_save(saver, &c) == TN_OK);
+    }
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void higher_steps_are_another_runs(void **state) {
+    (void)state;
+    const char *folder = temp_path("steps");
+    assert_int_equal(tn_local_run(2, save_low_step, (void *)(uintptr_t)folder), TN_OK);
+    assert_true(is_there(folder, "step-000003") && is_there(folder, "step-000070"));
+    assert_false(is_there(folder, "step-000002"));
+}
+
+/* What is there of step 70 is the second. */
+static void load_replaced(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_WHOLE);
+    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    bool found;
+    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 70);
+    parts_run_values(&r, 71, true);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void a_step_is_replaced(void **state) {
+    (void)state;
+    assert_int_equal(tn_local_run(2, load_replaced, (void *)(uintptr_t)temp_path("steps")), TN_OK);
+}
+
+/* What someone keeps in a step is not removed with it, and hinders no save: neither the one that
+ * takes the step's place, nor those of the next job. */
+static void folders_in_steps_stay(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    const char *folder = temp_path("kept");
+    c.step = 1;
+    for (int job = 0; job < 3; job++) {
+        tn_saver *saver = tn_saver_new(NULL, folder, patient_options(false));
+        c.step += job == 2;
+        assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+        if (job == 0) {
+            assert_true(tn__folder_make(temp_path("kept/step-000001/ours"), "test"));
+            assert_int_equal(tn_saver_save(saver, &c), TN_OK);
+            c.step = 2;
+        }
+        tn_saver_free(saver);
+    }
+    assert_true(is_there(folder, "step-000001.tmp/ours"));
+    assert_true(is_there(folder, "step-000003") && is_there(folder, "step-000002"));
+    parts_run_close(&r);
+}
+
+/* ---- One job at a time ----------------------------------------------------------------------- */
+
+static void one_job_at_a_time(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    const char *folder = temp_path("locked");
+    tn_saver *first = tn_saver_new(NULL, folder, patient_options(false));
+    tn_saver *second = tn_saver_new(NULL, folder, patient_options(false));
+    bool found;
+    c.step = 1;
+    assert_int_equal(tn_saver_save(first, &c), TN_OK);
+    assert_int_equal(tn_saver_save(second, &c), TN_EIO);
+    assert_error(TN_EIO, "another job runs in");
+    assert_int_equal(tn_saver_load(second, &c, &found), TN_OK);
+    assert_true(found);
+    tn_saver_free(first);
+    c.step = 2;
+    assert_int_equal(tn_saver_save(second, &c), TN_OK);
+    tn_saver_free(second);
+    parts_run_close(&r);
+}
+
+/* Another descriptor of the lock, as a child by fork has it. */
+static int lock_again(const char *folder) {
+    char path[512];
+    struct stat lock, open_file;
+    snprintf(path, sizeof(path), "%s/lock", folder);
+    assert_int_equal(stat(path, &lock), 0);
+    for (int fd = 3; fd < 1024; fd++) {
+        if (fstat(fd, &open_file) == 0 && open_file.st_dev == lock.st_dev &&
+            open_file.st_ino == lock.st_ino) {
+            return dup(fd);
+        }
+    }
+    return -1;
+}
+
+/* A saver that is gone locks nothing, whoever has inherited what it had open. */
+static void children_keep_no_lock(void **state) {
+    (void)state;
+    parts_run r;
+    parts_run_open(&r, NULL, LIES_WHOLE);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    const char *folder = temp_path("inherited");
+    tn_saver *first = tn_saver_new(NULL, folder, patient_options(false));
+    assert_int_equal(tn_saver_save(first, &c), TN_OK);
+    int again = lock_again(folder);
+    assert_true(again >= 0);
+    tn_saver_free(first);
+    tn_saver *second = tn_saver_new(NULL, folder, patient_options(false));
+    assert_int_equal(tn_saver_save(second, &c), TN_OK);
+    tn_saver_free(second);
+    close(again);
+    parts_run_close(&r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(some_steps_stay),       TEST(a_step_is_replaced), TEST(higher_steps_are_another_runs),
+        TEST(folders_in_steps_stay), TEST(one_job_at_a_time),  TEST(children_keep_no_lock),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}

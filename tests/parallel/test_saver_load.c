@@ -1,0 +1,311 @@
+/* Checkpoints in parts as other files, and what can be loaded or not: one file, damaged files,
+ * another model. What is wrong on one rank is an error on all, and changes nothing. Ranks are
+ * threads. */
+#define _GNU_SOURCE
+#include "tests/support/test.h"
+
+#include "core/folder.h"
+#include "distributed/parallel/save/convert.h"
+#include "tests/parallel/parts_run.h"
+#include "tests/support/temp.h"
+
+/* ---- Other files ----------------------------------------------------------------------------- */
+
+typedef struct paths {
+    const char *folder, *other;
+} paths;
+
+static void save_once(tn_group *world, void *user) {
+    const paths *p = user;
+    parts_run r;
+    parts_run_open(&r, world, LIES_ODD);
+    tn_saver *saver = tn_saver_new(world, p->folder, patient_options(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    c.step = 8;
+    parts_run_values(&r, 8, false);
+    must(tn_saver_save(saver, &c) == TN_OK);
+    tn_saver_free(saver);
+    must(tn_dist_export(world, &r.net, p->other) == TN_OK);
+    parts_run_close(&r);
+}
+
+/* The same run on one rank. */
+static void open_whole(parts_run *r, uint64_t seed) {
+    parts_run_open(r, NULL, LIES_WHOLE);
+    parts_run_values(r, seed, false);
+}
+
+static void converted_and_exported(void **state) {
+    (void)state;
+    paths p = {temp_path("converted"), temp_path("exported")};
+    const char *one = temp_path("one"), *weights = temp_path("weights"),
+               *saved = temp_path("saved");
+    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
+    assert_int_equal(tn__saver_convert(temp_path("nothing"), one, false), TN_EIO);
+    assert_contains(tn_error_message(), "nothing: No such file");
+    tn_error_clear();
+    assert_int_equal(tn__saver_convert(p.folder, one, false), TN_OK);
+    assert_int_equal(tn__saver_convert(temp_path("converted/step-000008"), weights, true), TN_OK);
+    parts_run r;
+    open_whole(&r, 8);
+    assert_int_equal(tn_save(&r.net, saved), TN_OK);
+    temp_same(saved, p.other);
+    temp_same(saved, weights);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    parts_run_values(&r, 9, false);
+    assert_int_equal(tn_checkpoint_load(&c, one), TN_OK);
+    assert_int_equal(c.step, 8);
+    parts_run_values(&r, 8, true);
+    parts_run_close(&r);
+}
+
+typedef struct single {
+    const char *path;
+    lie how;
+    int64_t step;
+} single;
+
+static void load_single(tn_group *world, void *user) {
+    const single *one = user;
+    parts_run r;
+    parts_run_open(&r, world, one->how);
+    tn_saver *saver = tn_saver_new(world, one->path, patient_options(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    bool found;
+    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == one->step);
+    parts_run_values(&r, (uint64_t)one->step, true);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void checkpoints_of_one_file(void **state) {
+    (void)state;
+    const char *folder = temp_path("single"), *file = temp_path("single/old");
+    assert_true(tn__folder_make(folder, "test"));
+    temp_write(temp_path("single/notes.txt"), "no checkpoint", 13);
+    parts_run r;
+    for (int step = 20; step < 23; step++) {
+        open_whole(&r, (uint64_t)step);
+        tn_checkpoint c = parts_run_checkpoint(&r);
+        c.step = step;
+        const char *path = step == 21 ? temp_path("single/newest") : file;
+        assert_int_equal(tn_checkpoint_save(&c, step == 22 ? temp_path("elsewhere") : path), TN_OK);
+        parts_run_close(&r);
+    }
+    for (int i = 0; i < WAYS; i++) {
+        single newest = {folder, (lie)i, 21}, old = {file, (lie)i, 20};
+        assert_int_equal(tn_local_run(4, load_single, &newest), TN_OK);
+        assert_int_equal(tn_local_run(3, load_single, &old), TN_OK);
+    }
+}
+
+static void refuse_export(tn_group *world, void *user) {
+    parts_run r;
+    parts_run_open(&r, world, LIES_FLAT);
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    must(tn_dist_save(world, &c, user) == TN_EUNSUPPORTED);
+    must(strstr(tn_error_message(), "tn_saver") != NULL);
+    tn_error_clear();
+    must(tn_dist_load(world, &c, user) == TN_EIO);
+    tn_error_clear();
+    must(tn_dist_export(world, &r.net, "/nowhere/at/all") == TN_EIO);
+    must(strstr(tn_error_message(), "/nowhere/at/all") != NULL);
+    tn_error_clear();
+    must(tn_barrier(world) == TN_OK);
+    parts_run_close(&r);
+}
+
+static void one_file_is_for_whole_models(void **state) {
+    (void)state;
+    const char *path = temp_path("refused");
+    assert_int_equal(tn_local_run(2, refuse_export, (void *)(uintptr_t)path), TN_OK);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+/* ---- What is wrong with the files ------------------------------------------------------------ */
+
+typedef struct damage {
+    const char *file;      /* in the step's folder; NULL: a file that every rank has its own of */
+    const char *from, *to; /* texts of one length; NULL: the file is cut or gone */
+    const char *part;      /* of the error */
+    tn_status status;
+} damage;
+
+static char damaged_folder[512];
+
+static void load_damaged(tn_group *world, void *user) {
+    const damage *d = user;
+    parts_run r;
+    parts_run_open(&r, world, LIES_CUT);
+    parts_run_values(&r, 5, false);
+    tn_saver *saver = tn_saver_new(world, damaged_folder, patient_options(true));
+    tn_checkpoint c = parts_run_checkpoint(&r);
+    c.step = 77;
+    bool found = true;
+    tn_status status = tn_saver_load(saver, &c, &found);
+    if (status != d->status || !strstr(tn_error_message(), d->part)) {
+        fprintf(stderr, "%s: \"%s\" should say \"%s\"\n", d->file, tn_error_message(), d->part);
+        abort();
+    }
+    tn_error_clear();
+    must(!found && c.step == 77);
+    visiting v = {&r, 5, true}; /* nothing has changed; buffers are each rank's own */
+    tn_optim_each(r.optim, visit_state, &v);
+    must(r.generator.seed == 5 && tn_optim_steps(r.optim) == 10);
+    must(tn_barrier(world) == TN_OK);
+    tn_saver_free(saver);
+    parts_run_close(&r);
+}
+
+static void spoil_bytes(unsigned char *data, size_t *bytes, const damage *d) {
+    size_t length = d->from ? strlen(d->from) : 0;
+    if (!d->from) {
+        *bytes /= 2;
+        return;
+    }
+    assert_int_equal(length, strlen(d->to));
+    unsigned char *at = memmem(data, *bytes, d->from, length);
+    assert_non_null(at);
+    memcpy(at, d->to, length);
+}
+
+static void damaged_files(void **state) {
+    (void)state;
+    static const damage damages[] = {
+        {"index.json", NULL, NULL, "index.json: is damaged: its digest is", TN_EFORMAT},
+        {"index.json", "\"length\":", "\"lenght\":", "is damaged: its digest", TN_EFORMAT},
+        {"index.json", "{\"digest\"", "{\"digets\"", "is no index of a checkpoint", TN_EFORMAT},
+        {"rank-00001.safetensors", NULL, NULL, "rank-00001.safetensors", TN_EFORMAT},
+        {"rank-00000.safetensors", "\"shape\":[5]", "\"shape\":[6]", "rank-00000.safetensors",
+         TN_EFORMAT},
+    };
+    snprintf(damaged_folder, sizeof(damaged_folder), "%s", temp_path("damaged"));
+    paths p = {damaged_folder, temp_path("unused")};
+    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
+    for (size_t i = 0; i < sizeof(damages) / sizeof(*damages); i++) {
+        char name[128];
+        snprintf(name, sizeof(name), "damaged/step-000008/%s", damages[i].file);
+        const char *path = temp_path(name);
+        size_t bytes, whole;
+        unsigned char *data = temp_read(path, &whole), *spoilt = temp_read(path, &bytes);
+        spoil_bytes(spoilt, &bytes, &damages[i]);
+        temp_write(path, spoilt, bytes);
+        assert_int_equal(tn_local_run(4, load_damaged, (void *)(uintptr_t)&damages[i]), TN_OK);
+        temp_write(path, data, whole);
+        free(data);
+        free(spoilt);
+    }
+    /* a byte of the data */
+    damage last = {"rank-00001.safetensors", "", "", "is damaged: its digest is", TN_EFORMAT};
+    const char *path = temp_path("damaged/step-000008/rank-00001.safetensors");
+    size_t bytes;
+    unsigned char *data = temp_read(path, &bytes);
+    data[bytes - 1] ^= 1;
+    temp_write(path, data, bytes);
+    assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
+    data[bytes - 1] ^= 1;
+    temp_write(path, data, bytes);
+    free(data);
+    /* a file that is not there; a step without an index */
+    assert_int_equal(unlink(path), 0);
+    last = (damage){"a file", NULL, NULL, "rank-00001.safetensors: No such file", TN_EIO};
+    assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
+    assert_int_equal(unlink(temp_path("damaged/step-000008/index.json")), 0);
+    last = (damage){"the index", NULL, NULL, "index.json: No such file", TN_EIO};
+    assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
+}
+
+/* ---- Another model --------------------------------------------------------------------------- */
+
+typedef struct other_net {
+    tn_module base;
+    tn_linear in;
+} other_net;
+
+static void load_other(tn_group *world, void *user) {
+    other_net n;
+    tn_module_init(&n, "other_net", parts_forward);
+    tn_linear_init(&n.in, 6, tn_group_rank(world) == 1 ? 13 : 12, tn_linear_defaults());
+    tn_module_add(&n, "in", &n.in);
+    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
+    tn_checkpoint c = {.model = &n, .partial = true};
+    bool found;
+    tn_status status = tn_saver_load(saver, &c, &found);
+    must(status == TN_ESHAPE && !found); /* rank 1's error, on all */
+    must(strstr(tn_error_message(), "model.in."));
+    must(tn_group_rank(world) == 1 || strstr(tn_error_message(), "rank 1: "));
+    tn_error_clear();
+    tn_saver_free(saver);
+    tn_module_finish(&n);
+}
+
+static void load_surplus(tn_group *world, void *user) {
+    other_net n;
+    tn_module_init(&n, "parts_net", parts_forward);
+    tn_linear_init(&n.in, 6, 12, tn_linear_defaults());
+    tn_module_add(&n, "in", &n.in);
+    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
+    tn_checkpoint c = {.model = &n};
+    bool found;
+    must(tn_saver_load(saver, &c, &found) == TN_EMISMATCH && !found);
+    tn_error_clear();
+    tn_generator generator;
+    c.optim = tn_adamw(&n, tn_adamw_defaults());
+    c.generator = &generator;
+    c.other_run = true; /* all else is the same */
+    must(tn_saver_load(saver, &c, &found) == TN_EMISMATCH && !found);
+    must(strstr(tn_error_message(), "which the program does not have"));
+    tn_error_clear();
+    c.partial = true;
+    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 8);
+    tn_optim_free(c.optim);
+    must(((float *)tn_data_mut(n.in.weight))[3] == value_of("in.weight", 3, 8));
+    tn_saver_free(saver);
+    tn_module_finish(&n);
+}
+
+static void another_model(void **state) {
+    (void)state;
+    paths p = {temp_path("other"), temp_path("unused")};
+    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
+    assert_int_equal(tn_local_run(2, load_other, (void *)(uintptr_t)p.folder), TN_OK);
+    assert_int_equal(tn_local_run(2, load_surplus, (void *)(uintptr_t)p.folder), TN_OK);
+}
+
+/* A model that was built without elements gets those of the checkpoint. */
+static void load_without_elements(tn_group *world, void *user) {
+    tn_saver *saver = tn_saver_new(world, user, patient_options(false));
+    tn_linear saved, loaded;
+    tn_linear_init(&saved, 5, 3, tn_linear_defaults());
+    {
+        TN_DEFER_INIT;
+        tn_linear_init(&loaded, 5, 3, tn_linear_defaults());
+    }
+    bool found;
+    must(tn_saver_save(saver, &(tn_checkpoint){.model = &loaded}) == TN_ESTATE);
+    tn_error_clear();
+    must(tn_saver_save(saver, &(tn_checkpoint){.model = &saved, .step = 1}) == TN_OK);
+    must(tn_saver_load(saver, &(tn_checkpoint){.model = &loaded}, &found) == TN_OK && found);
+    must(tn_equal(saved.weight, loaded.weight) && tn_equal(saved.bias, loaded.bias));
+    tn_module_finish(&saved);
+    tn_module_finish(&loaded);
+    tn_saver_free(saver);
+}
+
+static void into_a_model_without_elements(void **state) {
+    (void)state;
+    const char *folder = temp_path("deferred");
+    assert_int_equal(tn_local_run(2, load_without_elements, (void *)(uintptr_t)folder), TN_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(converted_and_exported),
+        TEST(checkpoints_of_one_file),
+        TEST(one_file_is_for_whole_models),
+        TEST(damaged_files),
+        TEST(another_model),
+        TEST(into_a_model_without_elements),
+    };
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
