@@ -1,0 +1,389 @@
+/* Weights from folders of Hugging Face, made here by hand and by saving: what is read is right,
+ * whoever wrote it, and what is wrong is an error that says where. */
+#include "models/weights/hf_read.h"
+#include "nn/layout.h"
+#include "nn/module.h"
+#include "tern/sys/tensor.h"
+#include "tests/models/hf_folder.h"
+
+/* ---- Folders of others ----------------------------------------------------------------------- */
+
+static void every_form_of_names(void **state) {
+    (void)state;
+    tn_gpt m;
+    init_small(&m, small_options());
+    const folder_options forms[] = {
+        {.prefix = "transformer."},
+        {.prefix = ""},
+        {.prefix = "transformer.", .head = true},
+        {.prefix = "", .head = true, .masks = true},
+        {.prefix = "transformer.", .masks = true},
+    };
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        write_folder(temp_path("form"), &m, forms[i]);
+        assert_folder(temp_path("form"), &m);
+    }
+    tn_module_finish(&m);
+}
+
+static void names_that_do_not_fit(void **state) {
+    (void)state;
+    tn_gpt m;
+    init_small(&m, small_options());
+    const char *folder = temp_path("names");
+    write_folder(folder, &m, (folder_options){.drop = "transformer.h.1.ln_1.bias"});
+    assert_refused(folder, TN_EMISMATCH, "has no \"transformer.h.1.ln_1.bias\"");
+    write_folder(folder, &m, (folder_options){.surplus = true});
+    assert_refused(folder, TN_EMISMATCH, "\"score.07\" and 4 more, which the model does not have");
+    write_folder(folder, &m, (folder_options){.surplus = true, .drop = "transformer.ln_f.weight"});
+    assert_refused(folder, TN_EMISMATCH,
+                   "has no \"transformer.ln_f.weight\", and has \"score.00\"");
+    write_folder(folder, &m, (folder_options){.prefix = "model."});
+    assert_refused(folder, TN_EMISMATCH, "\"wte.weight\" is missing");
+    write_folder(folder, &m, (folder_options){.head_else = true});
+    assert_refused(folder, TN_EMISMATCH, "\"lm_head.weight\" differs from");
+    tn_module_finish(&m);
+}
+
+static void shapes_that_do_not_fit(void **state) {
+    (void)state;
+    tn_gpt m;
+    init_small(&m, small_options());
+    const char *folder = temp_path("shapes");
+    write_folder(folder, &m, (folder_options){.more = ",\"n_inner\":24"});
+    assert_folder(folder, &m);
+    tn_gpt_options wider = small_options();
+    wider.vocab = 8;
+    tn_gpt other;
+    init_small(&other, wider);
+    write_folder(folder, &other, (folder_options){0});
+    assert_refused(folder, TN_ESHAPE,
+                   "\"transformer.wte.weight\" is [8, 6] but the model's is [7, 6]");
+    tn_module_finish(&other);
+    tn_module_finish(&m);
+}
+
+static void dtypes_of_weights(void **state) {
+    (void)state;
+    TN_NO_GRAD;
+    tn_gpt m, got;
+    const tn_dtype in[] = {TN_BF16, TN_F16, TN_F32, TN_F64};
+    init_small(&m, small_options());
+    for (size_t i = 0; i < 4; i++) {
+        const char *folder = temp_path("dtypes");
+        write_folder(folder, &m, (folder_options){.dtype = in[i]});
+        tn_lm_load_options o = tn_lm_load_defaults();
+        assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+        assert_int_equal(tn_dtype_of(got.top.ln_f.weight), in[i]);
+        tn_module_finish(&got);
+        o.as_stored = false;
+        o.dtype = TN_F32;
+        assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+        tn_tensor *want = tn_cast(tn_cast(m.h[1].mlp.c_fc.weight, in[i]), TN_F32);
+        assert_memory_equal(tn_data(want), tn_data(got.h[1].mlp.c_fc.weight),
+                            4 * WIDTH * WIDTH * sizeof(float));
+        tn_module_finish(&got);
+    }
+    tn_module_finish(&m);
+}
+
+/* ---- Indexes --------------------------------------------------------------------------------- */
+
+static void write_index(const char *folder, const char *map) {
+    char text[512];
+    int n = snprintf(text, sizeof(text), "{\"metadata\":{},\"weight_map\":%s}", map);
+    temp_write(in_folder(folder, "model.safetensors.index.json"), text, (size_t)n);
+}
+
+static void indexes_that_lie(void **state) {
+    (void)state;
+    static const struct {
+        const char *map, *error;
+        tn_status status;
+    } wrong[] = {
+        {"{\"a\":\"../a.safetensors\"}", "is in a file that is not beside the index", TN_EFORMAT},
+        {"{\"a\":\"/etc/passwd\"}", "is in a file that is not beside the index", TN_EFORMAT},
+        {"{\"a\":\"\"}", "is in a file that is not beside the index", TN_EFORMAT},
+        {"{\"a\":\".\"}", "is in a file that is not beside the index", TN_EFORMAT},
+        {"{\"a\":\"b.safetensors\"}", "b.safetensors: No such file", TN_EIO},
+        {"{\"a\":\"model.safetensors.index.json\"}", "index.json", TN_EFORMAT},
+        {"{\"a\":\"one\",\"a\":\"one\"}", "\"a\" is a duplicate", TN_EFORMAT},
+        {"{\"a\":3}", "\"a\" is not a text", TN_EFORMAT},
+        {"{}", "\"weight_map\" is not an object with names", TN_EFORMAT},
+        {"[]", "\"weight_map\" is not an object with names", TN_EFORMAT},
+        {"{\"x\":\"one\",\"z\":\"one\"}", "\"z\" is not in one", TN_EFORMAT},
+        {"{\"x\":\"one\"}", "has \"y\", which", TN_EFORMAT},
+        {"{\"x\":\"one\",\"y\":\"two\"}", "has \"y\", which", TN_EFORMAT},
+    };
+    const char *folder = temp_path("lies");
+    mkdir(folder, 0777);
+    write_config(folder, "{\"model_type\":\"gpt2\"}");
+    const char *const files[][3] = {{"one", "x", "y"}, {"two", "u", "v"}};
+    for (int i = 0; i < 2; i++) {
+        tn_safetensors_writer *w = tn_safetensors_writer_new();
+        tn_safetensors_writer_add(w, files[i][1], tn_zeros(TN_DIMS(1), TN_F32));
+        tn_safetensors_writer_add(w, files[i][2], tn_zeros(TN_DIMS(1), TN_F32));
+        assert_int_equal(tn_safetensors_writer_save(w, in_folder(folder, files[i][0])), TN_OK);
+    }
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        write_index(folder, wrong[i].map);
+        assert_refused(folder, wrong[i].status, wrong[i].error);
+    }
+}
+
+/* ---- Into a model that is there -------------------------------------------------------------- */
+
+static void into_a_model(void **state) {
+    (void)state;
+    tn_gpt m, other, copy;
+    init_small(&m, small_options());
+    init_small(&other, small_options());
+    const char *folder = temp_path("into");
+    assert_int_equal(tn_lm_save(&m, folder), TN_OK);
+    assert_int_equal(tn_lm_load_weights(&other, folder), TN_OK);
+    assert_same_model(&m, &other);
+    tn_module_finish(&other);
+
+    tn_gpt_options o = small_options();
+    o.heads = 3;
+    init_small(&other, o);
+    assert_int_equal(tn_lm_load_weights(&other, folder), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "heads was 2 but is 3");
+    tn_module_finish(&other);
+
+    tn_linear linear;
+    tn_linear_init(&linear, 2, 2, tn_linear_defaults());
+    assert_int_equal(tn_lm_load_weights(&linear, folder), TN_EVALUE);
+    assert_error(TN_EVALUE, "is not a complete language model");
+    tn_module_finish(&linear);
+
+    /* what fails changes nothing */
+    tn_seed(5);
+    init_small(&other, small_options());
+    tn_seed(5);
+    init_small(&copy, small_options());
+    write_folder(folder, &m, (folder_options){.drop = "transformer.wpe.weight"});
+    assert_int_equal(tn_lm_load_weights(&other, folder), TN_EMISMATCH);
+    assert_error(TN_EMISMATCH, "\"transformer.wpe.weight\"");
+    assert_same_model(&copy, &other);
+    tn_module_finish(&copy);
+    tn_module_finish(&other);
+
+    /* without elements until they come from the files */
+    write_folder(folder, &m, (folder_options){0});
+    {
+        TN_DEFER_INIT;
+        tn_gpt_init(&other, small_options());
+    }
+    assert_int_equal(tn_lm_load_weights(&other, folder), TN_OK);
+    assert_same_model(&m, &other);
+    tn_module_finish(&other);
+    tn_module_finish(&m);
+}
+
+/* ---- A stage of a pipeline ------------------------------------------------------------------- */
+
+static const char *stage_paths[16];
+static int stage_count;
+
+static bool list_last(const tn_entry *entry, void *user) {
+    (void)user;
+    if (strncmp(entry->path, "h.1.", 4) == 0) {
+        stage_paths[stage_count++] = strdup(entry->path);
+    }
+    return true;
+}
+
+/* What is absent is neither read nor missed; a folder of what is here would be less than a model.
+ */
+static void folders_and_absent_ones(void **state) {
+    (void)state;
+    tn_gpt m, stage;
+    init_small(&m, small_options());
+    init_small(&stage, small_options());
+    const char *folder = temp_path("stage");
+    assert_int_equal(tn_lm_save(&m, folder), TN_OK);
+    tn_module_each(&stage, (tn_walk){0}, list_last, NULL);
+    assert_int_equal(stage_count, 12);
+    for (int i = 0; i < stage_count; i++) {
+        assert_int_equal(tn__module_set_absent(&stage.base, stage_paths[i]), TN_OK);
+        free((char *)stage_paths[i]);
+    }
+    assert_int_equal(tn_lm_load_weights(&stage, folder), TN_OK);
+    assert_true(tn_equal(stage.h[0].mlp.c_fc.weight, m.h[0].mlp.c_fc.weight));
+    assert_true(tn_equal(stage.stem.wte.weight, m.stem.wte.weight));
+    assert_true(tn_storage_is_empty(stage.h[1].mlp.c_fc.weight));
+    assert_int_equal(tn_lm_save(&stage, folder), TN_EUNSUPPORTED);
+    assert_error(TN_EUNSUPPORTED, "\"h.1.ln_1.weight\" is sharded: this rank has 0");
+    tn_module_finish(&stage);
+
+    tn_llama llama, first; /* whose head is apart: the first stage has the embedding alone */
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = VOCAB, .layers = 1, .heads = 2, .kv_heads = 1,
+                                 .width = 8, .hidden = 8, .tied = false);
+    tn_llama_init(&llama, o);
+    tn_llama_init(&first, o);
+    assert_int_equal(tn_lm_save(&llama, folder), TN_OK);
+    assert_int_equal(tn__module_set_absent(&first.base, "lm_head.weight"), TN_OK);
+    assert_int_equal(tn_lm_load_weights(&first, folder), TN_OK);
+    assert_true(tn_equal(first.stem.embed_tokens.weight, llama.stem.embed_tokens.weight));
+    tn_module_finish(&llama);
+    tn_module_finish(&first);
+    tn_module_finish(&m);
+}
+
+/* ---- Elements of one rank -------------------------------------------------------------------- */
+
+static uint64_t random_state = 7;
+
+static int64_t draw_below(int64_t below) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((random_state >> 33) % (uint64_t)below);
+}
+
+static tn_layout draw_layout(tn_dims whole) {
+    tn_layout l = tn__layout_whole(whole);
+    if (draw_below(3)) {
+        l.dim = (int)draw_below(2);
+        int64_t size = whole.size[l.dim], cuts[] = {1, 2, 3, 4, 6};
+        do {
+            l.pieces = (int)cuts[draw_below(5)];
+            l.slices = (int)cuts[draw_below(5)] + (l.pieces == 1 ? (int)draw_below(2) : 0);
+        } while (l.pieces > 1 && size % (l.pieces * l.slices) != 0);
+        l.slice = (int)draw_below(l.slices);
+    }
+    int64_t block = tn_dims_count(tn__layout_block(&l));
+    l.start = draw_below(block + 1);
+    l.length = draw_below(block - l.start + 1);
+    return l;
+}
+
+static void elements_of_a_rank(void **state) {
+    (void)state;
+    const char *path = temp_path("ranks.safetensors");
+    tn_dims whole = TN_DIMS(24, 12);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    tn_tensor *t = tn_reshape(tn_arange(0, 24 * 12, 1, TN_F32), whole);
+    const tn_dtype dtypes[] = {TN_F32, TN_BF16, TN_F64};
+    tn_tensor *all[3];
+    for (int d = 0; d < 3; d++) {
+        char name[32];
+        all[d] = tn_cast(t, dtypes[d]);
+        snprintf(name, sizeof(name), "straight%d", d);
+        tn_safetensors_writer_add(w, name, all[d]);
+        snprintf(name, sizeof(name), "turned%d", d);
+        tn_safetensors_writer_add(w, name, tn_transpose(all[d], 0, 1));
+    }
+    assert_int_equal(tn_safetensors_writer_save(w, path), TN_OK);
+    tn_safetensors *f = tn_safetensors_open(path);
+    char *got = malloc(24 * 12 * 8 + 8);
+    for (int i = 0; i < 3000; i++) {
+        tn_layout l = draw_layout(whole);
+        int d = i % 3;
+        bool turned = i & 1;
+        char name[32];
+        snprintf(name, sizeof(name), "%s%d", turned ? "turned" : "straight", d);
+        size_t size = tn_dtype_size(dtypes[d]);
+        const char *want = tn_data(all[d]);
+        memset(got, 0x5a, 24 * 12 * 8 + 8);
+        assert_true(tn__hf_read(f, name, &l, turned, got));
+        for (int64_t here = 0; here < l.length;) {
+            tn__layout_span run = tn__layout_run(&l, here);
+            assert_memory_equal(got + (size_t)here * size, want + (size_t)run.whole * size,
+                                (size_t)run.length * size);
+            here += run.length;
+        }
+        assert_int_equal(got[(size_t)l.length * size], 0x5a);
+    }
+    free(got);
+    tn_safetensors_close(f);
+}
+
+/* ---- Mapped ---------------------------------------------------------------------------------- */
+
+static int views;
+
+static bool count_view(const tn_entry *entry, void *user) {
+    (void)user;
+    views += (*entry->field)->storage->release != NULL;
+    return true;
+}
+
+static int count_views(void *m) {
+    views = 0;
+    tn_module_each(m, (tn_walk){0}, count_view, NULL);
+    return views;
+}
+
+static void mapped_weights(void **state) {
+    (void)state;
+    tn_gpt m, got;
+    init_small(&m, small_options());
+    const char *folder = temp_path("mapped");
+    tn_lm_load_options o = tn_lm_load_defaults();
+    tn_lm_save_options plain = tn_lm_save_defaults();
+    o.mmap = plain.plain = true;
+    int all = 4 + 12 * LAYERS;
+
+    assert_int_equal(tn_lm_save(&m, folder), TN_OK);
+    assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+    assert_int_equal(count_views(&got), all - 4 * LAYERS); /* the others are turned */
+    assert_same_model(&m, &got);
+    tn_module_finish(&got);
+
+    assert_int_equal(tn_lm_save_with(&m, folder, plain), TN_OK);
+    assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+    assert_int_equal(count_views(&got), all);
+    assert_same_logits(&m, &got);
+    {
+        TN_NO_GRAD; /* what is written to is this process's own */
+        tn_fill_(got.stem.wte.weight, 3.0);
+    }
+    assert_folder(folder, &m);
+    tn_module_finish(&got);
+
+    o.as_stored = false;
+    o.dtype = TN_BF16; /* another dtype: nothing can be mapped */
+    assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+    assert_int_equal(count_views(&got), 0);
+    tn_module_finish(&got);
+    tn_module_finish(&m);
+}
+
+static void weights_of_bytes(void **state) {
+    (void)state;
+    const tn_dtype dtypes[] = {TN_F32, TN_BF16};
+    for (int i = 0; i < 2; i++) {
+        tn_gpt m, got;
+        tn_gpt_options options = small_options();
+        options.dtype = dtypes[i];
+        init_small(&m, options);
+        assert_int_equal(tn_quantize(&m), TN_OK);
+        const char *folder = temp_path("bytes");
+        tn_lm_load_options o = tn_lm_load_defaults();
+        tn_lm_save_options plain = tn_lm_save_defaults();
+        o.mmap = plain.plain = true;
+        assert_int_equal(tn_lm_save_with(&m, folder, plain), TN_OK);
+        assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
+        assert_same_model(&m, &got);
+        assert_int_equal(count_views(&got), 4 + 12 * LAYERS);
+        TN_NO_GRAD;
+        tn_tensor *want = logits_of(&m), *has = logits_of(&got);
+        assert_int_equal(tn_dtype_of(want), dtypes[i]);
+        assert_int_equal(tn_dtype_of(has), dtypes[i]);
+        assert_memory_equal(tn_data(want), tn_data(has), 5 * VOCAB * tn_dtype_size(dtypes[i]));
+        tn_module_finish(&got);
+        assert_int_equal(tn_lm_save(&m, folder), TN_EUNSUPPORTED);
+        assert_error(TN_EUNSUPPORTED, "is i8, which Hugging Face's files");
+        tn_module_finish(&m);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(every_form_of_names),     TEST(names_that_do_not_fit), TEST(shapes_that_do_not_fit),
+        TEST(dtypes_of_weights),       TEST(indexes_that_lie),      TEST(into_a_model),
+        TEST(folders_and_absent_ones), TEST(elements_of_a_rank),    TEST(mapped_weights),
+        TEST(weights_of_bytes),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
