@@ -1,0 +1,354 @@
+/* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named. */
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/distributed/shm_ranks.h"
+
+/* ---- Death, sleep, leaving ------------------------------------------------------------------- */
+
+static void say_line(const char *text) {
+    printf("%s\n", text);
+    fflush(stdout);
+}
+
+/* Rank 1 is killed while it waits within an operation, between two, or in the middle of a long
+ * one. */
+static int see_death(tn_engine *e, int64_t count, bool waits) {
+    static float x[1 << 20];
+    add_up(e);
+    if (rank == 1 && waits) {
+        say_line("ready");
+        pause();
+    }
+    tn_status status = TN_OK;
+    for (int i = 0; status == TN_OK; i++) {
+        status = run_transfer(e, all_reduce(x, count));
+        if (i == 3) {
+            say_line("ready");
+        }
+    }
+    expect_error(status, TN_EPEER, "rank 1 (process ");
+    expect_error(status, TN_EPEER, ") has died");
+    /* It stays dead, with the same reason, and does not touch the data. */
+    expect_error(run_transfer(e, BARRIER), TN_EPEER, "rank 1 (process ");
+    e->destroy(e);
+    return 0;
+}
+
+static int body_killed_before(tn_group *g, const char *path) {
+    return see_death(join_engine(path), 3, true);
+}
+
+static int body_killed_within(tn_group *g, const char *path) {
+    return see_death(join_engine(path), 1 << 20, false);
+}
+
+static int body_stopped(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    add_up(e);
+    say_line("ready");
+    for (int i = 0; i < 50; i++) {
+        usleep(20000);
+        add_up(e);
+    }
+    e->destroy(e);
+    return 0;
+}
+
+static int body_stopped_long(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    float x = 1;
+    add_up(e);
+    say_line("ready");
+    tn_status status = TN_OK;
+    while (status == TN_OK) {
+        usleep(1000);
+        status = run_for(e, all_reduce(&x, 1), 0.5);
+    }
+    expect_error(status, TN_EPEER, "timed out waiting for rank 1, which ");
+    rank_assert(!strstr(why, "rank 0") && !strstr(why, "rank 2"));
+    say_line("failed");
+    e->destroy(e);
+    return 0;
+}
+
+/* Who never comes, and where it is instead. */
+static int body_late(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    float x = 1;
+    add_up(e);
+    if (rank == 1) {
+        tn_status status = run_transfer(e, message_with(TN_RECV, &x, 1, 2));
+        expect_error(status, TN_EPEER,
+                     "timed out waiting for rank 1, which is in operation 2 (recv), and rank 2, "
+                     "which has finished operation 1");
+    } else if (rank == 0) {
+        expect_error(
+            run_for(e, BARRIER, 0.2), TN_EPEER,
+            "timed out waiting for rank 1, which is in operation 2 (recv), and rank 2, which has "
+            "finished operation 1");
+    } else {
+        sleep(1);
+        expect_error(run_transfer(e, BARRIER), TN_EPEER, "timed out waiting for rank 1");
+    }
+    e->destroy(e);
+    return 0;
+}
+
+/* What was complete stays complete; what needs the rank that left fails at once. */
+static int body_leaves(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    for (int i = 0; i < 40; i++) {
+        add_up(e);
+    }
+    if (rank != 2) {
+        if (rank == 1) {
+            usleep(50000);
+        }
+        expect_error(run_transfer(e, BARRIER), TN_EPEER,
+                     "rank 2 has left the group after 40 operations");
+    }
+    e->destroy(e);
+    return 0;
+}
+
+/* A message that was sent before its sender left can be received. */
+static int body_leaves_message(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    float x = 7;
+    if (rank == 0) {
+        rank_assert(run_transfer(e, message_with(TN_SEND, &x, 1, 1)) == TN_OK);
+    } else {
+        x = 0;
+        usleep(100000);
+        rank_assert(run_transfer(e, message_with(TN_RECV, &x, 1, 0)) == TN_OK);
+        rank_assert(x == 7);
+        expect_error(run_transfer(e, message_with(TN_RECV, &x, 1, 0)), TN_EPEER,
+                     "rank 0 has left the group after 1 operations");
+    }
+    e->destroy(e);
+    return 0;
+}
+
+static void *give_up(void *user) {
+    tn_engine *e = user;
+    usleep(50000);
+    e->abort(e, "the program has had enough");
+    e->abort(e, "a second reason");
+    return NULL;
+}
+
+static int body_abort(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    pthread_t thread;
+    add_up(e);
+    if (rank == 2) {
+        sleep(1);
+    } else {
+        if (rank == 0) {
+            rank_assert(pthread_create(&thread, NULL, give_up, e) == 0);
+        }
+        double begin = tn__now();
+        expect_error(run_transfer(e, BARRIER), TN_EPEER, "the program has had enough");
+        rank_assert(tn__now() - begin < PATIENCE / 2.0);
+        if (rank == 0) {
+            pthread_join(thread, NULL);
+        }
+    }
+    expect_error(run_transfer(e, BARRIER), TN_EPEER, "the program has had enough");
+    e->destroy(e);
+    return 0;
+}
+
+/* ---- Disagreement ---------------------------------------------------------------------------- */
+
+/* Both sides do something else after a few operations; every rank hears of both. */
+static void expect_mismatch(tn_engine *e, tn_transfer first, tn_transfer other, const char *text) {
+    add_up(e);
+    expect_error(run_transfer(e, rank == 1 ? other : first), TN_EMISMATCH, text);
+    e->destroy(e);
+}
+
+static int body_mismatch(tn_group *g, const char *argument) {
+    char path[256], what[32];
+    rank_assert(sscanf(argument, "%255[^,],%31s", path, what) == 2);
+    tn_engine *e = join_engine(path);
+    static float x[64], y[64];
+    tn_transfer first = all_reduce(x, 4), other = first;
+    other.out = y;
+    if (strcmp(what, "count") == 0) {
+        other.count = 5;
+        expect_mismatch(e, first, other,
+                        "rank 0 is in all_reduce f32 [4] sum (operation 2), but rank 1 is in "
+                        "all_reduce f32 [5] sum (operation 2)");
+    } else if (strcmp(what, "dtype") == 0) {
+        other.dtype = TN_I32;
+        expect_mismatch(e, first, other, "but rank 1 is in all_reduce i32 [4] sum");
+    } else if (strcmp(what, "reduce") == 0) {
+        other.reduce = TN_MAX;
+        expect_mismatch(e, first, other, "but rank 1 is in all_reduce f32 [4] max");
+    } else if (strcmp(what, "kind") == 0) {
+        other.kind = TN_ALL_GATHER;
+        expect_mismatch(
+            e, first, other,
+            "rank 0 is in all_reduce f32 [4] sum (operation 2), but rank 1 is in all_gather");
+    } else if (strcmp(what, "barrier") == 0) {
+        other = BARRIER;
+        expect_mismatch(e, first, other, "but rank 1 is in barrier");
+    } else if (strcmp(what, "root") == 0) {
+        first.kind = other.kind = TN_BROADCAST;
+        other.root = 1;
+        expect_mismatch(
+            e, first, other,
+            "rank 0 is in broadcast f32 [4] from rank 0 (operation 2), but rank 1 is in "
+            "broadcast f32 [4] from rank 1");
+    } else if (strcmp(what, "recv") == 0) {
+        expect_mismatch(e, first, message_with(TN_RECV, y, 4, 0),
+                        "rank 1 is in operation 2 (recv) with rank 0, but rank 0 is in operation 2 "
+                        "(all_reduce)");
+    } else {
+        rank_assert(!"a known case");
+    }
+    return 0;
+}
+
+static int body_mismatch_message(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    float x[8] = {0};
+    if (rank == 0) {
+        rank_assert(run_transfer(e, message_with(TN_SEND, x, 8, 1)) == TN_OK);
+    } else {
+        expect_error(run_transfer(e, message_with(TN_RECV, x, 4, 0)), TN_EMISMATCH,
+                     "rank 0 sends f32 [8], but rank 1 receives f32 [4]");
+    }
+    expect_error(run_transfer(e, BARRIER), TN_EMISMATCH, "rank 0 sends f32 [8]");
+    e->destroy(e);
+    return 0;
+}
+
+static int body_mismatch_alloc(tn_group *g, const char *path) {
+    tn_engine *e = join_engine(path);
+    rank_assert(e->alloc(e, rank == 1 ? 200 : 100, tn__now() + PATIENCE, why) == NULL);
+    expect_error(run_transfer(e, BARRIER), TN_EMISMATCH,
+                 "rank 0 allocates 100 bytes, but rank 1 allocates 200 bytes");
+    e->destroy(e);
+    return 0;
+}
+
+/* ---- The tests ------------------------------------------------------------------------------- */
+
+static const rank_entry BODIES[] = {
+    {"-killed_before", body_killed_before},
+    {"-killed_within", body_killed_within},
+    {"-stopped", body_stopped},
+    {"-stopped_long", body_stopped_long},
+    {"-late", body_late},
+    {"-leaves", body_leaves},
+    {"-leaves_message", body_leaves_message},
+    {"-abort", body_abort},
+    {"-mismatch", body_mismatch},
+    {"-mismatch_message", body_mismatch_message},
+    {"-mismatch_alloc", body_mismatch_alloc},
+};
+
+static void finish_job(ranks_job *job, int killed_rank) {
+    ranks_result result = ranks_wait(job, PATIENCE + 30);
+    if (killed_rank >= 0) {
+        assert_true(WIFSIGNALED(result.status[killed_rank]));
+        result.status[killed_rank] = 0;
+    }
+    bool ok = ranks_ok(&result);
+    ranks_free(&result);
+    assert_true(ok);
+}
+
+static void kill_rank_1(const char *body) {
+    ranks_job job = ranks_start(3, body, new_place(), NULL);
+    assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
+    double begin = tn__now();
+    kill(job.pid[1], SIGKILL);
+    finish_job(&job, 1);
+    /* Found by itself, and not by the deadline. */
+    assert_true(tn__now() - begin < PATIENCE / 2.0);
+}
+
+static void test_killed(void **state) {
+    kill_rank_1("-killed_before");
+    kill_rank_1("-killed_within");
+}
+
+static void test_stopped(void **state) {
+    ranks_job job = ranks_start(2, "-stopped", new_place(), NULL);
+    assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
+    kill(job.pid[1], SIGSTOP);
+    usleep(300000);
+    kill(job.pid[1], SIGCONT);
+    finish_job(&job, -1);
+}
+
+static void test_stopped_past_the_deadline(void **state) {
+    ranks_job job = ranks_start(3, "-stopped_long", new_place(), NULL);
+    assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
+    kill(job.pid[1], SIGSTOP);
+    assert_true(ranks_await_output(&job, 0, "failed", PATIENCE));
+    assert_true(ranks_await_output(&job, 2, "failed", PATIENCE));
+    kill(job.pid[1], SIGCONT);
+    finish_job(&job, -1);
+}
+
+static void test_late(void **state) {
+    ranks_pass(3, "-late", new_place());
+}
+
+static void test_leaves(void **state) {
+    ranks_pass(3, "-leaves", new_place());
+    ranks_pass(2, "-leaves_message", new_place());
+}
+
+static void test_abort(void **state) {
+    ranks_pass(3, "-abort", new_place());
+}
+
+static void test_mismatch(void **state) {
+    const char *const cases[] = {"count", "dtype", "reduce", "kind", "barrier", "root", "recv"};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char argument[256];
+        snprintf(argument, sizeof(argument), "%s,%s", new_place(), cases[i]);
+        ranks_pass(i % 2 ? 3 : 2, "-mismatch", argument);
+    }
+    ranks_pass(2, "-mismatch_message", new_place());
+    ranks_pass(3, "-mismatch_alloc", new_place());
+}
+
+/* A name in /dev/shm would outlive a killed job. */
+static void test_nothing_stays(void **state) {
+    ranks_job job = ranks_start(2, "-stopped", new_place(), NULL);
+    assert_true(ranks_await_output(&job, 0, "ready", PATIENCE));
+    DIR *folder = opendir("/dev/shm");
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        assert_null(strstr(entry->d_name, "tern"));
+    }
+    if (folder) {
+        closedir(folder);
+    }
+    kill(job.pid[0], SIGKILL);
+    kill(job.pid[1], SIGKILL);
+    ranks_result result = ranks_wait(&job, PATIENCE);
+    ranks_free(&result);
+}
+
+int main(int argc, char **argv) {
+    ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed),
+        cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_stopped_past_the_deadline),
+        cmocka_unit_test(test_late),
+        cmocka_unit_test(test_leaves),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_nothing_stays),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
