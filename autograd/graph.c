@@ -39,10 +39,9 @@ static void draw_leaf(tn__file *file, int index, const tn_tensor *leaf, tn_leaf_
                    dims_text(leaf->dims, dims, sizeof dims));
 }
 
-/* What a node made, as far as the graph shows it: a node does not know its results, but the edges
- * to it do. */
+/* The shape of a node's results, from the edges to it: the node does not store it. */
 typedef struct node_shape {
-    tn_dims dims; /* of its result, or of several that are alike */
+    tn_dims dims; /* of all its results */
     bool known;
     bool differ; /* several results of different shapes: then the edges show them */
 } node_shape;

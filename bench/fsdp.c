@@ -1,15 +1,15 @@
-/* GPT-2 with its parameters, gradients and state spread over ranks: fsdp [OPTIONS] T, one process a
- * rank, driven through bench_serve; or, with --steps N, by itself, as `tern run -n 4 fsdp` wants
- * it: then rank 0 prints each step's loss and time.
+/* GPT-2 with its parameters, gradients and state spread over ranks: fsdp [OPTIONS] T, one process
+ * per rank, driven through bench_serve; or, with --steps N, by itself under `tern run -n 4 fsdp`:
+ * then rank 0 prints each step's loss and time.
  *
- * BATCH sequences of T random tokens on each rank: rank r has those from r BATCH on of the batch
- * that gpt2.c draws. At the end every rank says what memory it had and what a step sent.
+ * BATCH sequences of T random tokens on each rank: rank r takes rows r * BATCH and up of the batch
+ * that gpt2.c draws. At the end every rank reports its memory and how much a step sent.
  */
 #include "bench/trainer.h"
 
 #include <getopt.h>
 
-/* Options that are whole numbers, switches, and texts. */
+/* Options: integers, flags, strings. */
 enum { STAGE, LAYERS, HEADS, WIDTH, VOCAB, BATCH, PREFETCH, STEPS, NUMBERS };
 enum { RECOMPUTE = NUMBERS, DEFER, OFFLOAD, SGD, SWITCHES };
 enum { SIZE = SWITCHES, PRECISION, SHARE, TRACE };
@@ -112,7 +112,7 @@ static void make_model(run *r) {
     g.vocab = r->o.n[VOCAB];
     tn_seed(1337);
     if (r->o.n[DEFER]) {
-        TN_DEFER_INIT; /* tn_fsdp makes this rank's part alone */
+        TN_DEFER_INIT; /* tn_fsdp makes only this rank's part */
         tn_gpt_init(&r->t.gpt, g);
     } else {
         tn_gpt_init(&r->t.gpt, g);
@@ -125,7 +125,7 @@ static void make_model(run *r) {
     }
 }
 
-/* The batch of all ranks is drawn on each, which then takes its rows. */
+/* Each rank draws the whole batch and takes its own rows. */
 static void draw_batch(run *r) {
     int64_t batch = r->o.n[BATCH], vocab = r->o.n[VOCAB] < 50257 ? r->o.n[VOCAB] : 50257;
     int64_t first = tn_group_rank(r->world) * batch;
@@ -245,7 +245,7 @@ static void take_steps(run *r) {
     }
 }
 
-/* Resident memory that other ranks have mapped too: the group's. Each of them counts it. */
+/* Resident memory shared with other ranks: the group's buffers. Each rank counts it. */
 static double shared_mib(void) {
     char line[256];
     long kib = 0;
@@ -259,7 +259,7 @@ static double shared_mib(void) {
     return (double)kib / 1024.0;
 }
 
-/* In words after --steps, else numbers for the comparison. */
+/* With --steps labelled lines, else bare numbers for the comparison. */
 static void report_memory(const run *r) {
     const double MiB = 1048576.0;
     tn_fsdp_stats s = tn_fsdp_statistics(r->fsdp);
@@ -268,15 +268,15 @@ static void report_memory(const run *r) {
         const char *name;
         double value;
     } facts[] = {
-        {"MiB of the process at most", bench_peak_rss()},
+        {"MiB of the process, peak", bench_peak_rss()},
         {"MiB of it shared with other ranks", shared_mib()},
-        {"MiB in tensors at most", (double)tn_device_memory(tn_default_device()).peak / MiB},
+        {"MiB in tensors, peak", (double)tn_device_memory(tn_default_device()).peak / MiB},
         {"MiB in parts", (double)s.parts / MiB},
         {"MiB in buffers", (double)s.buffers / MiB},
-        {"MiB whole at most", (double)s.most_whole / MiB},
-        {"gathers a step", (double)s.gathers / steps},
-        {"scatters a step", (double)s.scatters / steps},
-        {"ms waiting a step", 1e3 * s.waiting / steps},
+        {"MiB gathered, peak", (double)s.most_whole / MiB},
+        {"gathers per step", (double)s.gathers / steps},
+        {"scatters per step", (double)s.scatters / steps},
+        {"ms waiting per step", 1e3 * s.waiting / steps},
     };
     for (size_t i = 0; i < sizeof(facts) / sizeof(facts[0]); i++) {
         if (r->o.n[STEPS]) {
@@ -301,7 +301,7 @@ int main(int argc, char **argv) {
     if (r.o.trace) {
         watch_blocks(&r);
     }
-    if (r.o.n[SGD]) { /* no state: 8 bytes a parameter and not 16 */
+    if (r.o.n[SGD]) { /* no state: 8 bytes per parameter, not 16 */
         r.t.opt = tn_sgd(&r.t.gpt, tn_sgd_defaults());
     } else {
         trainer_optimise(&r.t);

@@ -19,8 +19,8 @@ import duel
 from ranks import Ranks
 
 RANKS, BATCH = 2, 2
-FACTS = ["MiB of a rank's process at most", "  in tensors at most", "  shared with other ranks", "  parts", "  gradients' buffers", "  whole at most",
-         "gathers a step", "scatters a step", "ms waiting a step"]  # as bench/fsdp.c reports them
+FACTS = ["MiB of a rank's process, peak", "  in tensors, peak", "  shared with other ranks", "  parts", "  gradients' buffers",
+         "  gathered, peak", "gathers per step", "scatters per step", "ms waiting per step"]  # as bench/fsdp.c reports them
 
 
 def ours(stage, size, T, *more):

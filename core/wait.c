@@ -1,12 +1,12 @@
-/* The library libtern_wait: idle OpenMP threads soon sleep.
+/* The library libtern_wait: makes idle OpenMP threads sleep sooner.
  *
- * libgomp's threads spin for 3 ms when they wait, which starves everybody on a busy machine: a step
- * of small operations takes ten times as long. libgomp reads how long they spin once from the
- * environment, in its constructor, which runs before those of a library that needs it; and it has
- * no function for that. So this is a separate library that libtern needs after libgomp: the loader
- * runs the constructors of what a library needs from the last to the first. libtern's own
- * constructor then restores the environment (threads.c). GOMP_SPINCOUNT and OMP_WAIT_POLICY are
- * respected if set. In another order (libgomp was loaded before), nothing happens. */
+ * libgomp's threads spin for 3 ms when they wait, which starves other processes on a busy machine:
+ * a step of small operations takes ten times as long. libgomp reads the spin time only once, from
+ * the environment, in its constructor, which runs before those of a library that needs it; no
+ * function sets it. So this is a separate library that libtern needs after libgomp: the loader runs
+ * the constructors of a library's dependencies from last to first. libtern's own constructor then
+ * restores the environment (threads.c). GOMP_SPINCOUNT and OMP_WAIT_POLICY are respected if set. If
+ * libgomp was loaded earlier, this has no effect. */
 #define _GNU_SOURCE 1
 #include "core/wait.h"
 
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char setting[] = "GOMP_SPINCOUNT=10000"; /* turns: 0.1 ms */
+static char setting[] = "GOMP_SPINCOUNT=10000"; /* iterations: 0.1 ms */
 static char **before, **after;
 
 __attribute__((constructor)) static void set_wait(void) {

@@ -1,4 +1,4 @@
-/* Collating: the examples at some places of an epoch become the tensors of one batch. */
+/* Collating: the examples at some positions of an epoch become the tensors of one batch. */
 #ifndef TERN_DATA_COLLATE_H
 #define TERN_DATA_COLLATE_H
 
@@ -28,7 +28,7 @@ typedef struct tn__collator {
     char x_pad[8], y_pad[8]; /* one element of x, and of y */
 } tn__collator;
 
-/* Whether examples differ in their first size. */
+/* Whether examples differ in their first dimension. */
 static inline bool tn__dims_vary(tn_dims dims) {
     return dims.ndim > 0 && dims.size[0] == -1;
 }
@@ -36,8 +36,8 @@ static inline bool tn__dims_vary(tn_dims dims) {
 /* Sets x_pad and y_pad. False after raising. */
 bool tn__collator_pads(tn__collator *c, double x_pad, double y_pad);
 
-/* The examples at places first … first + count - 1 of this part, or after raising no tensors at
- * all. */
+/* The examples at positions first … first + count - 1 of the sampler's epoch; no tensors after an
+ * error. */
 void tn__collate(const tn__collator *c, int64_t epoch, int64_t first, int64_t count,
                  tn__collated *into);
 

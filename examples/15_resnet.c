@@ -1,9 +1,9 @@
-/* ResNet-18 (He et al. 2015, arXiv:1512.03385) for pictures of CIFAR-10's shape:
+/* ResNet-18 (He et al. 2015, arXiv:1512.03385) for images of CIFAR-10's shape:
  *
  *     15_resnet [STEPS [WIDTH [FOLDER]]]        60 steps, 16 channels in the first layer
  *
- * FOLDER has CIFAR-10's binary files (data_batch_1.bin and so on). Without it the pictures are
- * stripes in noise, of ten directions. The paper's width, 64, takes 16 times as long.
+ * FOLDER has CIFAR-10's binary files (data_batch_1.bin and so on). Without it the images are
+ * noisy stripes in ten directions. The paper's width, 64, takes 16 times as long.
  */
 #include <tern/tern.h>
 
@@ -22,7 +22,7 @@ typedef struct {
     tn_sequential *downsample; /* NULL where x fits as it is */
 } basic_block;
 
-/* x (B, in, H, W) -> (B, out, H / stride, W / stride): what is added to x */
+/* x (B, in, H, W) -> (B, out, H / stride, W / stride) */
 static tn_tensor *block_forward(tn_module *self, tn_tensor *x) {
     basic_block *b = (basic_block *)self;
     tn_tensor *h = tn_relu(tn_call(b->bn1, tn_call(b->conv1, x)));
@@ -83,12 +83,12 @@ static void resnet_init(resnet *net, int64_t width, int64_t classes) {
 
 /* ---- The data -------------------------------------------------------------------------------- */
 
-/* Photographs with their labels, from -1 to 1; without a folder of them, stripes. */
-static void draw_batch(tn_dataset *photos, tn_tensor *pictures, tn_tensor *labels) {
+/* Photos scaled to -1 … 1, or stripes without photos; and their labels. */
+static void draw_batch(tn_dataset *photos, tn_tensor *images, tn_tensor *labels) {
     int64_t *label = tn_data_mut(labels);
     tn_generator *g = tn_default_generator();
     for (int n = 0; n < BATCH; n++) {
-        float *x = (float *)tn_data_mut(pictures) + (int64_t)n * VALUES;
+        float *x = (float *)tn_data_mut(images) + (int64_t)n * VALUES;
         int64_t drawn = (int64_t)(tn_random_uniform(g) * (photos ? (double)photos->size : CLASSES));
         label[n] = drawn;
         if (photos) {
@@ -103,8 +103,8 @@ static void draw_batch(tn_dataset *photos, tn_tensor *pictures, tn_tensor *label
     }
 }
 
-/* A picture's first colour, every second row. */
-static void print_picture(const float *x) {
+/* An image's first channel, every second row. */
+static void print_image(const float *x) {
     for (int i = 0; i < SIDE * SIDE; i += i % SIDE == SIDE - 1 ? SIDE + 1 : 1) {
         putchar(" .:*#"[x[i] < -0.6F ? 0 : x[i] > 0.6F ? 4 : (int)((x[i] + 0.6F) / 0.3F + 0.5F)]);
         fputs(i % SIDE == SIDE - 1 ? "\n" : "", stdout);
@@ -134,15 +134,15 @@ int main(int argc, char **argv) {
             printf("step %3d  loss %.4f\n", step, tn_item(loss));
         }
     }
-    tn_module_train(&net, false); /* batch norm uses what it has seen in training */
+    tn_module_train(&net, false); /* batch norm uses its running statistics */
     draw_batch(photos, x, y);
     tn_tensor *guess = tn_argmax(tn_call(&net, x), 1, false);
     for (int64_t i = 0; i < SHOWN; i++) {
-        printf("\na %g, taken for a %g\n", tn_at(y, &i), tn_at(guess, &i));
-        print_picture((const float *)tn_data(x) + i * VALUES);
+        printf("\nclass %g, classified as %g\n", tn_at(y, &i), tn_at(guess, &i));
+        print_image((const float *)tn_data(x) + i * VALUES);
     }
     double right = tn_item(tn_mean_all(tn_eq(guess, y)));
-    printf("\n%.0f %% of %d new pictures are in their class\n", 100 * right, BATCH);
+    printf("\n%.0f %% of %d new images are classified correctly\n", 100 * right, BATCH);
     tn_dataset_free(photos);
     tn_optim_free(opt);
     tn_module_finish(&net);

@@ -39,7 +39,7 @@ tn_values tn_values_of(tn_tensor *a, tn_tensor *b) {
 /* What a forward gave, if it is whole; otherwise an error and nothing. */
 static tn_values checked_results(const tn_module *m, tn_values out) {
     if (out.n < 0 || out.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, m->kind, "the forward gave %d values; at most %d fit", out.n,
+        tn__raise(TN_EVALUE, m->kind, "the forward returned %d values; at most %d fit", out.n,
                   TN_MAX_VALUES);
         return tn__no_values();
     }

@@ -90,14 +90,14 @@ static void running_end(tn_module_lists *lists) {
     tn__module_lists_release(lists);
 }
 
-/* Calls one hook of the forward in a scope that its values outlive. */
+/* Calls a forward hook in a scope of its own, which its values outlive. */
 static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn_values in,
                                    const tn_values *out) {
     TN_SCOPE;
     tn_values values = out ? hook->hooks.after(m, in, *out, hook->hooks.user)
                            : hook->hooks.before(m, in, hook->hooks.user);
     if (values.n < 0 || values.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, m->kind, "a hook gave %d values; at most %d fit", values.n,
+        tn__raise(TN_EVALUE, m->kind, "a hook returned %d values; at most %d fit", values.n,
                   TN_MAX_VALUES);
         return tn__no_values();
     }
@@ -135,7 +135,7 @@ tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out) {
     return out;
 }
 
-/* backward_before, or with in_grads backward_after. */
+/* Runs backward_before, or with in_grads backward_after. */
 static void run_backward_hooks(tn_module_lists *lists, const tn_values *in_grads) {
     if (lists->module && !tn__module_in_place(lists, "backward")) {
         return;

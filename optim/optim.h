@@ -1,8 +1,8 @@
 /* The internals of an optimiser: what it steps, with which numbers. The public side is
  * tern/optim.h.
  *
- * One tn__item a parameter. What is stored of it is looked up at every step, since sharding and
- * precision exchange tensors.
+ * One tn__item per parameter. Its stored tensor is looked up at every step, since sharding and
+ * precision replace tensors.
  */
 #ifndef TERN_OPTIM_OPTIM_H
 #define TERN_OPTIM_OPTIM_H
@@ -24,7 +24,7 @@ typedef struct tn__item {
     int group;
     /* i64, 0-dimensional: steps of this parameter; NULL: the method needs no count */
     tn_tensor *steps;
-    tn_tensor *state[TN_OPTIM_STATES]; /* the method's; NULL: it has none of this */
+    tn_tensor *state[TN_OPTIM_STATES]; /* the method's; NULL: unused */
     bool whole_state[TN_OPTIM_STATES]; /* TN_STATE_WHOLE */
     tn_tensor *master;                 /* f32 copy of a bf16 or f16 parameter, or NULL */
     /* their versions after the last step, to see whether anything else changed them */
@@ -53,16 +53,15 @@ struct tn_optim {
     void *own_module;  /* tn_parameters, or NULL */
 };
 
-/* The shape in which a reference step sees what is stored of a parameter, `count` elements of the
- * shape `stored`: the parameter's own where all of it is here, else as it is stored. */
+/* The shape of a parameter for a reference step: its own if all of it is here, else `stored`. */
 static inline tn_dims tn__reference_dims(const tn_entry *entry, tn_dims stored) {
     tn_dims whole = entry->layout.whole;
     return tn_dims_count(whole) == tn_dims_count(stored) ? whole : stored;
 }
 
-/* What is stored of the parameter now; NULL once the module, and with it the field, is not there,
- * and of one that is absent: this has a name and a group, so that groups are alike on all ranks.
- * (entry.stored is what it was when the optimiser was made.) */
+/* The parameter's stored tensor now. NULL once the module is gone, and for an absent parameter: it
+ * has only a name and a group, so that groups are alike on all ranks. (entry.stored is the tensor
+ * from when the optimiser was made.) */
 static inline tn_tensor *tn__item_param(const tn__item *item) {
     bool here = tn__module_is_valid(item->lists) && !item->entry.absent;
     return here ? tn__entry_stored(&item->entry) : NULL;
@@ -73,8 +72,8 @@ extern const tn_field tn__scaler_fields[]; /* of a tn_scaler */
 /* How many parameters the group has, absent ones among them. */
 TN_API int tn__optim_group_count(const tn_optim *opt, int group);
 
-/* As tn_optim_each, with what the state belongs to: a tensor that is laid out as the parameter has
- * its entry, one that is alike on every rank (a count of steps) has NULL. */
+/* Like tn_optim_each, with the parameter's entry for a tensor laid out like the parameter, and NULL
+ * for one that is the same on every rank (a count of steps). */
 typedef bool tn__optim_visitor(const char *name, tn_tensor *t, const tn_entry *like, void *user);
 void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
 
@@ -82,11 +81,11 @@ void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user);
  * raising. */
 bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const char *operation);
 
-/* The ranks that share a parameter, at a node of its chain; NULL: no other rank has more of it. */
+/* The ranks that share a parameter, from a link of its chain; NULL: no other rank has a part. */
 static inline const tn_parts *tn__parts_of_one(const tn_parts *p) {
     return p && !p->others ? p : NULL;
 }
-/* values[n], sums over what is here of one parameter, become those over what all ranks have of it.
+/* Turns values[n], sums over this rank's part of a parameter, into sums over all ranks' parts.
  * False after raising. */
 bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n);
 
@@ -98,12 +97,10 @@ static inline bool tn__not_negative(double x) {
     return x >= 0.0 && x < (double)INFINITY;
 }
 
-/* The norm of all gradients that the next step of opt reads, those of all ranks together. NaN after
- * raising. */
+/* The norm of all gradients that the next step of opt reads, over all ranks. NaN after raising. */
 double tn__optim_norm(tn_optim *opt, const char *operation);
 
-/* What gradients are multiplied with so that their norm is at most max_norm: as PyTorch, 1 at
- * most. */
+/* The factor that makes the gradients' norm at most max_norm; at most 1, as in PyTorch. */
 double tn__clip_scale(double norm, double max_norm);
 
 #endif

@@ -1,4 +1,4 @@
-/* Spans with work: what is moved and computed in them, beside the machine's limits. */
+/* Spans with work: what is moved and computed in them, compared with the machine's limits. */
 #include "profile/work.h"
 
 #include "profile/profiler.h"
@@ -38,7 +38,7 @@ void tn__profile_work(tn__span *span, tn_device device, tn_dtype dtype, double b
     span->least += fmax(most.bytes > 0 ? bytes / most.bytes : 0, rate > 0 ? flops / rate : 0);
 }
 
-/* Elements that are not the same one again. */
+/* Distinct elements: a dimension of stride 0 counts once. */
 static double count_apart(const tn_tensor *t) {
     double count = 1;
     for (int i = 0; i < t->dims.ndim; i++) {

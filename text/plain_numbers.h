@@ -1,4 +1,4 @@
-/* Numbers in files have a '.', whatever locale the program has set.
+/* Numbers in files use '.', whatever locale the program has set.
  *
  *     tn__plain_numbers numbers = tn__plain_numbers_begin();
  *     ... printf, strtod ...
@@ -13,7 +13,7 @@ typedef struct tn__plain_numbers {
     locale_t plain, before; /* this thread's alone */
 } tn__plain_numbers;
 
-/* Without memory for a locale the program's stays, which is the plain one in nearly all. */
+/* If there is no memory for a locale, the program's own stays, which is nearly always "C". */
 static inline tn__plain_numbers tn__plain_numbers_begin(void) {
     tn__plain_numbers n = {.plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0)};
     n.before = n.plain ? uselocale(n.plain) : (locale_t)0;

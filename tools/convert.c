@@ -1,5 +1,5 @@
-/* `tern convert SOURCE TARGET`: a model from one form of files into another. `tern convert FOLDER
- * --to FILE`: a checkpoint in parts as one file. Both on one machine and without ranks. */
+/* `tern convert SOURCE TARGET`: a model from one file format to another. `tern convert FOLDER --to
+ * FILE`: a checkpoint in parts as one file. Both on one machine and without ranks. */
 #include "tools/convert.h"
 
 #include "core/folder.h"
@@ -31,7 +31,7 @@ static const char *const dtype_names[] = {"f32", "bf16", "f16", NULL};
 static void add_path(const char *text, void *to) {
     conversion *c = to;
     if (c->target) {
-        tn_options_refuse("a source and a target, and then \"%s\"", text);
+        tn_options_refuse("unexpected \"%s\" after a source and a target", text);
     }
     *(c->from ? &c->target : &c->from) = text;
 }
@@ -41,47 +41,47 @@ static void check_command(const conversion *c) {
     if (!c->from || !*c->from) {
         tn_options_refuse("no source to convert");
     } else if (c->to && c->target) {
-        tn_options_refuse("one folder, not \"%s\" and \"%s\"", c->from, c->target);
+        tn_options_refuse("--to takes one folder, not \"%s\" and \"%s\"", c->from, c->target);
     } else if (c->to && (c->plain || !c->load.as_stored)) {
         tn_options_refuse("--to FILE writes a checkpoint as it is: no --dtype, --int8, --plain");
     } else if (c->to ? !*c->to : !c->target || !*c->target) {
         tn_options_refuse("no target to write: SOURCE TARGET, or FOLDER --to FILE");
     } else if (c->weights && !c->to) {
-        tn_options_refuse("--weights is of --to FILE");
+        tn_options_refuse("--weights needs --to FILE");
     }
 }
 
 static const char about[] =
-    "Writes a language model in another form.\n\n"
-    "SOURCE is a folder of Hugging Face, a .bin file of llm.c, a checkpoint of one file, a "
-    "file of tn_save, or the folder of a run, whose newest step it is. TARGET is a folder, "
-    "as transformers and tn_lm_load read it, or a .bin file of llm.c. A tokenizer's files "
-    "go with it from folder to folder.\n\n"
+    "Converts a language model to another format.\n\n"
+    "SOURCE is a Hugging Face folder, an llm.c .bin file, a checkpoint of one file, a file of "
+    "tn_save, or the folder of a run, which means its newest step. TARGET is a folder that "
+    "transformers and tn_lm_load can read, or an llm.c .bin file. From folder to folder, "
+    "tokenizer files are copied too.\n\n"
     "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
     "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
     "tn_saver_load read.\v"
-    "Nothing is trusted before it is checked, a FILE is there whole or not at all, and what "
-    "is read is never replaced, nor a file called lock, which keeps jobs apart. The exit "
-    "status is 1 when it fails, 64 when the command line is wrong.";
+    "Everything read is checked, a FILE is written whole or not at all, and neither an input "
+    "nor a run's lock file is ever replaced. The exit status is 1 when it fails, 64 when the "
+    "command line is wrong.";
 
 static tn_status parse_options(conversion *c, int argc, char **argv) {
     int dtype = -1;
     const tn_option table[] = {
         {.value = "SOURCE TARGET\nFOLDER --to FILE", .read = add_path, .to = c},
-        {"dtype", 0, "DTYPE", "Of the weights, which otherwise stay in theirs", .choice = &dtype,
+        {"dtype", 0, "DTYPE", "Of the weights; default: as stored", .choice = &dtype,
          .choices = dtype_names},
         {"int8", 0, NULL,
          "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
          "quarter of the memory of f32; implies --plain",
          .flag = &c->int8},
         {"plain", 0, NULL,
-         "Weights as a program here has them (tern.safetensors), so that nothing has to be "
-         "transposed when they are loaded; transformers does not read such a folder",
+         "Weights in Tern's own layout (tern.safetensors), so that loading transposes nothing; "
+         "transformers cannot read such a folder",
          .flag = &c->plain},
-        {"to", 't', "FILE", "A checkpoint in parts as one file, which is replaced if it is there",
+        {"to", 't', "FILE", "A checkpoint in parts as one file, which is replaced if it exists",
          .text = &c->to},
         {"weights", 'w', NULL,
-         "With --to: the model's weights alone, as tn_save writes them and tn_load reads them",
+         "With --to: only the model's weights, as tn_save writes them and tn_load reads them",
          .flag = &c->weights},
         {0},
     };
@@ -112,8 +112,7 @@ static tn_module *load_source(const conversion *c) {
                                             : tn__saver_model(c->from, c->load);
 }
 
-/* Where the source's tokenizer is: of a step in the run's folder above. NULL: nowhere,
- * or after raising. */
+/* The folder with the source's tokenizer: for a step, its run's. NULL: none, or after raising. */
 static char *words_folder(const char *from) {
     if (!tn__folder_has(from, ".")) {
         return NULL;
@@ -131,7 +130,7 @@ static tn_status save_target(const conversion *c, tn_module *m) {
         free(words);
         return status;
     }
-    return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which looks at its kind */
+    return tn_gpt_save_llmc((tn_gpt *)m, c->target); /* which checks its kind */
 }
 
 static tn_status convert_model(const conversion *c) {
@@ -151,7 +150,7 @@ static bool is_read(const char *name) {
     return tn__ends_with(name, ".safetensors") || tn__ends_with(name, ".json");
 }
 
-/* Neither inputs nor the file that keeps two jobs apart are replaced. */
+/* Neither inputs nor a run's lock file are replaced. */
 static tn_status check_apart(const conversion *c) {
     bool folder = !c->to && !tn__ends_with(c->target, ".bin");
     bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));
@@ -165,7 +164,7 @@ static tn_status check_apart(const conversion *c) {
     }
     const char *input = step ? step : c->from, *output = c->to ? c->to : c->target;
     if (strcmp(basename(output), "lock") == 0) {
-        tn_raise(TN_EVALUE, "%s has the name of a run's lock: give another", output);
+        tn_raise(TN_EVALUE, "%s has the name of a run's lock: choose another", output);
     }
     if (tn_error() == TN_OK && check_outputs(&input, 1, is_read, output, NULL) == TN_OK && folder) {
         check_outputs(&input, 1, is_read, output, tn__hf_replaces);

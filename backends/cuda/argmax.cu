@@ -1,9 +1,9 @@
-/* argmax over one dimension of any dtype but bool: the first largest,
- * NaN before all (block.cuh: tn__join_place). */
+/* argmax over one dimension of any dtype but bool: the first of the largest,
+ * NaN above all (block.cuh: tn__join_place). */
 #include "backends/cuda/axes.cuh"
 
-/* With less than `few` elements to a result, these are one thread's,
- * and neighbouring threads have neighbouring results. */
+/* With fewer than `few` elements per result, each thread computes one,
+ * and adjacent threads take adjacent results. */
 static const int64_t few = 32;
 enum { THREADS = 256 };
 
@@ -15,7 +15,7 @@ struct search {
     int64_t *y;
 };
 
-/* A team a result; TEAM 1: a thread. V: elements as double or as 64 bits. */
+/* One team per result; TEAM 1: a thread. V: elements as double or as 64 bits. */
 template <typename V, int TEAM> __global__ void __launch_bounds__(THREADS) search_kernel(search s) {
     int64_t o = tn__team_number<TEAM>();
     if (o >= s.stays.total) {
@@ -40,7 +40,7 @@ template <typename V, int TEAM> __global__ void __launch_bounds__(THREADS) searc
 
 template <typename V> static tn_status run_search(tn_context *ctx, const search &s) {
     int64_t results = s.stays.total;
-    bool apart = s.stride != 1 && results >= 4096; /* neighbouring results, neighbouring elements */
+    bool apart = s.stride != 1 && results >= 4096; /* adjacent results read adjacent elements */
     if (s.length < few || apart) {
         unsigned grid = (unsigned)tn__ceil_div(results, THREADS);
         return TN_LAUNCH(ctx, (search_kernel<V, 1>), grid, THREADS, 0, s);

@@ -21,14 +21,13 @@
 
 /* ---- round.c --------------------------------------------------------------------------------- */
 
-/* A tn__round of the ranks of `inner`, and of all its peer groups that `outer` (NULL: none) leads
- * to: an inner group has consecutive micro-batches. */
+/* The tn__round of the ranks of `inner` and, unless `outer` is NULL, of its counterparts across
+ * `outer`. The ranks of an inner group get consecutive micro-batches. */
 TN_API tn__round tn__round_of(const tn_group *outer, const tn_group *inner);
 
 /* Before a forward: keys the default generator for this rank's micro-batch of the round. */
 TN_API void tn__round_begin(tn__round r);
-/* Inside a backward: when the outermost ends, the round is over. Counts once, however often it is
- * called. */
+/* Call inside a backward: the round ends with the outermost one. Further calls do nothing. */
 tn_status tn__round_end(tn__round r);
 
 /* ---- attach.c, lifecycle.c ------------------------------------------------------------------- */
@@ -43,11 +42,11 @@ typedef struct tn__parallel_param {
     tn_hook coming, added;
     bool wanted; /* in this backward: wants a gradient */
     bool ready;  /* in this backward: has it */
-    bool kept;   /* a backward of this rank alone has added to its gradient since */
+    bool kept;   /* a backward under no_sync has added to its gradient */
 } tn__parallel_param;
 
-/* What a strategy does. Everything but the operation may be NULL or 0; what returns false has
- * raised. */
+/* What a strategy does. Everything but the operation may be NULL or 0. A false result means that
+ * an error was raised. */
 typedef struct tn__parallel_rules {
     tn__strategy strategy; /* for the registry; .no_sync, .flush, .round: tn__parallel_… */
     const char *operation; /* "ddp", in messages */
@@ -58,43 +57,42 @@ typedef struct tn__parallel_rules {
     /* The last step of attaching: the module is the same everywhere, the parameters are listed.
      * After an error `finish` is called. */
     bool (*start)(tn__parallel *p, const void *options);
-    /* Before a forward that is recorded: not under no_sync, not when backward runs it again. */
+    /* Before a recorded forward; not under no_sync, not when it is recomputed. */
     void (*forward)(tn__parallel *p);
     /* A backward has reached a parameter, or the module's output: p->sync says whether it is
      * synchronised. */
     bool (*reached)(tn__parallel *p);
-    /* On each parameter, before and after its gradient is added to, under no_sync too; user is the
-     * parameter. The first must call tn__parallel_reach, the second tn__parallel_added. */
+    /* On each parameter, before and after its gradient is accumulated, also under no_sync; user is
+     * the parameter. The first must call tn__parallel_reach, the second tn__parallel_added. */
     tn_grad_hook coming;
     tn_accumulated_hook added;
-    /* `coming` leaves a leaf's gradient buffer as it is: the gradient may be written there before
+    /* `coming` does not touch a leaf's gradient buffer, so the gradient may be there already
      * (tn__on_grad_observe). */
     bool coming_looks;
-    /* In place of a synchronised backward (tn_sync_gradients), between `reached` and `ended`: sends
-     * what there is. `wanted` are those that have kept a gradient, which are `ready`, and those
-     * whose has_grad is false. */
+    /* Synchronises without a backward (tn_sync_gradients), between `reached` and `ended`.
+     * Parameters with a `kept` gradient are `wanted` and `ready`; those without has_grad are
+     * `wanted` only. */
     void (*flush)(tn__parallel *p);
     /* Whether the parameter has a synchronised gradient, the same answer on all ranks; NULL: if the
      * leaf has one. */
     bool (*has_grad)(const tn__parallel_param *param);
     /* The outermost backward is over, it was synchronised, and no error is pending. */
     void (*ended)(tn__parallel *p);
-    /* At the end of every outermost backward that reached the module, also one that failed. */
+    /* At the end of every outermost backward that reached the module, even if it failed. */
     void (*over)(tn__parallel *p);
-    /* An error in a synchronised backward: the group is aborted, and operations in flight are
-     * waited for. */
+    /* After an error in a synchronised backward, when the group is aborted: waits for operations
+     * in flight. */
     void (*abandon)(tn__parallel *p);
-    /* The module is finished. Uses nothing of the group, which may be gone. */
+    /* The module is finished. Must not use the group, which may be gone. */
     void (*finish)(tn__parallel *p);
 } tn__parallel_rules;
 
-/* A strategy on a module. Belongs to it. */
+/* A strategy on a module, which owns it. */
 struct tn__parallel {
     const tn__parallel_rules *rules;
     tn_module *module;
     tn_group *group;
-    tn_group *outer; /* of this rank and its counterparts in other such groups; NULL: there is one
-                        group */
+    tn_group *outer; /* this rank and its counterparts in the other groups; NULL: only one group */
     tn__round round; /* of both */
     void *params;    /* [count] of rules->param_size, in order of registration; they do not move */
     int count;
@@ -105,7 +103,7 @@ struct tn__parallel {
     bool sync;        /* and is synchronised */
     bool finished;    /* the module is gone: the backward frees what is left of the state */
     bool buffers_due; /* none received since the last synchronised backward, or attaching */
-    double began;     /* the backward */
+    double began;     /* when the backward began */
 };
 
 static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, int i) {
@@ -114,9 +112,9 @@ static inline tn__parallel_param *tn__parallel_param_at(const tn__parallel *p, i
 
 /* Attaches a strategy to m. Checks that m is a module, this rank is in the groups, nothing in or
  * around m has a strategy, and its parameters are on one device and neither sharded nor an
- * optimiser's already; compares modules and `text` (the options) and gives all rank 0's values;
- * then hooks and start(p, options). With `outer` over all ranks of both groups. NULL after raising;
- * the groups are aborted then, unless all ranks know the error, because they differ. */
+ * optimiser's already; compares modules and `text` (the options), broadcasts rank 0's values,
+ * calls start(p, options) and adds the hooks. With `outer`, all ranks of both groups take part.
+ * NULL after raising; then the groups are aborted, except after a mismatch, which all ranks see. */
 TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                          const tn__parallel_rules *rules, const char *text,
                                          const void *options);
@@ -150,26 +148,26 @@ TN_API void tn__parallel_no_sync(void *state, int change);
 TN_API void tn__parallel_flush(void *state);
 TN_API tn__round tn__parallel_round(const void *state);
 
-/* Between these two, calls that want a leaf with a gradient work on a frozen one. */
+/* Between these two a frozen leaf requires a gradient. */
 bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */
 void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 
 /* ---- compare.c, share.c ---------------------------------------------------------------------- */
 
 /* Compares names, shapes, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH, on
- * every rank, names the first difference and both sides; *differ is true then and not written
- * otherwise. False after raising. */
+ * every rank, names the first difference and both sides, and *differ is set. False after
+ * raising. */
 bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                           bool *differ);
 
-/* Gives every rank the values of rank `root`: of buffers, and of parameters too. */
+/* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
 
-/* A rule for `forward`: in the first of a step that trains, rank 0's buffers for all. */
+/* For rules->forward: a training step's first forward broadcasts rank 0's buffers. */
 void tn__parallel_take_buffers(tn__parallel *p);
 
 /* False after raising "OPERATION: what: no parameter …" (or module): each pattern of a list of
- * paths (nn/paths.h; NULL: none) must name something in m, else it is a mistake. */
+ * paths (nn/paths.h; NULL: none) must match something in m. */
 TN_API bool tn__patterns_used(tn_module *m, const char *list, bool parameters,
                               const char *operation, const char *what);
 

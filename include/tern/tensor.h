@@ -3,13 +3,14 @@
  * A tensor is metadata (dtype, sizes, strides, offset) over a shared storage; views share storage
  * and cost no copy. Every function that makes a tensor gives it to the current scope (core.h). A
  * function that fails returns an inert tensor, never NULL: 0 dimensions, item NaN, reading it gives
- * zeros, and every operation on it is inert again.
+ * zeros, and every operation on it returns an inert tensor.
  *
  *     tn_tensor *x = tn_randn(TN_DIMS(2, 3), TN_F32);
  *     tn_tensor *y = tn_transpose(x, 0, 1);                  // a view: (3, 2)
  *     tn_print(y);
  *
- * Here: making, looking, views. What reads elements to compute something is an operation (ops.h).
+ * Here: making, inspecting, views. What reads elements to compute something is an operation
+ * (ops.h).
  */
 #ifndef TERN_TENSOR_H
 #define TERN_TENSOR_H
@@ -26,7 +27,7 @@ extern "C" {
 #define TN_MAX_DIMS 8 /* of a tensor */
 
 /* What elements are: floats of 32, 64 and 16 bits (bf16: f32's exponent and 8 bits of precision),
- * integers, truth. */
+ * integers, booleans. */
 typedef enum tn_dtype {
     TN_F32,
     TN_F64,
@@ -48,7 +49,7 @@ typedef struct tn_f16 {
     uint16_t bits;
 } tn_f16;
 
-/* What is made of many numbers: of a loss's terms, of all ranks' tensors, of a dimension. Each
+/* How many numbers become one: a loss's terms, all ranks' tensors, a dimension. Each
  * function says which of these it takes; any other is TN_EVALUE, in a kernel TN_EUNSUPPORTED. */
 typedef enum tn_reduction {
     TN_SUM,
@@ -56,10 +57,10 @@ typedef enum tn_reduction {
     TN_MAX,
     TN_MIN,
     TN_SUM_SQUARES,
-    TN_ANY, /* bools: whether one is true; false for none of them */
+    TN_ANY, /* bools: whether one is true; false if there are none */
     TN_ALL, /* bools: whether each is true */
     TN_PRODUCT,
-    TN_NONE /* all of them, as they are */
+    TN_NONE /* no reduction */
 } tn_reduction;
 
 /* Where a tensor is. */
@@ -79,7 +80,7 @@ typedef struct tn_dims {
 /* More than 8 dimensions: ndim is -1. Negative numbers are kept: reshape's -1 and lists of
  * dimensions need them; making a tensor with one is TN_ESHAPE. */
 TN_API tn_dims tn_dims_from(int ndim, const int64_t *sizes);
-/* the product; 1 for 0 dimensions; -1: invalid; stops at 2^63 - 1 */
+/* the product; 1 for 0 dimensions; -1: invalid; saturates at 2^63 - 1 */
 TN_API int64_t tn_dims_count(tn_dims dims);
 TN_API bool tn_dims_equal(tn_dims a, tn_dims b);
 
@@ -105,12 +106,12 @@ TN_API tn_f16 tn_f16_from_float(float x);
 TN_API tn_device tn_cpu(void);
 TN_API tn_device tn_cuda(int index);
 
-/* How many there are, and, when there are none, why:
- * the loader's or the driver's own words. Neither raises. */
+/* The number of devices, and the loader's or the driver's reason why there are none. Neither
+ * raises. */
 TN_API int tn_device_count(tn_device_kind kind);
 TN_API const char *tn_device_why(tn_device_kind kind);
 
-/* "cpu", "cuda" (device 0), "cuda:1". A text that names no device, or one that is not here, is
+/* "cpu", "cuda" (device 0), "cuda:1". A text that names no device, or one not available, is
  * TN_EDEVICE with the reason; the CPU is returned then. */
 TN_API tn_device tn_device_named(const char *text);
 TN_API const char *tn_device_text(tn_device device); /* into one of 8 buffers of this thread */
@@ -123,27 +124,27 @@ typedef struct tn_device_info {
 } tn_device_info;
 TN_API tn_status tn_device_describe(tn_device device, tn_device_info *info);
 
-/* Where this thread makes tensors that say nothing else: tn_empty and its kin, parameters of
- * layers, batches of a loader. The CPU at first. */
+/* Where this thread makes tensors unless told otherwise: tn_empty and its kin, parameters of
+ * layers, batches of a loader. Initially the CPU. */
 TN_API tn_device tn_default_device(void);
 TN_API tn_status tn_set_default_device(tn_device device);
 
 /* Waits until everything that was queued on the device is done, and raises what went wrong. */
 TN_API tn_status tn_device_synchronize(tn_device device);
 
-/* As tn_memory and its kin (core.h), for one device. */
+/* Like tn_memory and its kin (core.h), for one device. */
 TN_API tn_memory_stats tn_device_memory(tn_device device);
 TN_API void tn_device_memory_reset_peak(tn_device device);
 TN_API void tn_device_memory_trim(tn_device device);
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-/* Elements are not set. On the default device, or on another. */
+/* Uninitialised, on the default device or a given one. */
 TN_API tn_tensor *tn_empty(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_empty_on(tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_empty_like(const tn_tensor *t);
 
-/* Of one value; *_like: with t's shape, dtype and device. */
+/* Filled with one value; *_like: with t's shape, dtype and device. */
 TN_API tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_ones(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_full(tn_dims dims, double value, tn_dtype dtype);
@@ -160,7 +161,7 @@ TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtyp
 TN_API tn_tensor *tn_rand(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randn(tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype);
-/* With t's shape, dtype (a float) and device. From a generator of one's own: tn_uniform_,
+/* With t's shape, dtype (a float) and device. With your own generator: tn_uniform_,
  * tn_normal_ (ops.h). */
 TN_API tn_tensor *tn_rand_like(const tn_tensor *t);
 TN_API tn_tensor *tn_randn_like(const tn_tensor *t);
@@ -177,7 +178,7 @@ TN_API tn_tensor *tn__from_array(const void *array, size_t bytes, tn_dims dims, 
 TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
                                  void (*release)(void *data, void *user), void *user);
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+/* ---- Inspecting ------------------------------------------------------------------------------ */
 
 TN_API bool tn_is_inert(const tn_tensor *t); /* what a failed call returned */
 /* None of these waits for a device. */
@@ -191,14 +192,14 @@ TN_API tn_device tn_device_of(const tn_tensor *t);
 TN_API bool tn_is_contiguous(const tn_tensor *t);
 TN_API bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b);
 
-/* The address of the first element, on the tensor's device: the host may follow it only on the CPU
- * (element (i, j) is at data + (i*stride0 + j*stride1) elements).
- * Do not keep it: a storage can move. Writing through it is not seen by the version check. For an
- * inert tensor: a read-only page of zeros, and from tn_data_mut 64 KiB that are never read. */
+/* The address of the first element, on the tensor's device: the host may dereference it only on the
+ * CPU (element (i, j) is at data + (i*stride0 + j*stride1) elements). Do not keep it: a storage can
+ * move. Writing through it is not seen by the version check. For an inert tensor: a read-only page
+ * of zeros, and from tn_data_mut 64 KiB that are never read. */
 TN_API const void *tn_data(const tn_tensor *t);
 TN_API void *tn_data_mut(tn_tensor *t);
 
-/* The only element, as a double (TN_ESHAPE when there is not exactly one; NaN then). */
+/* The only element, as a double; NaN and TN_ESHAPE unless there is exactly one. */
 TN_API double tn_item(const tn_tensor *t);
 
 /* Element at an index of ndim positions, as a double; NaN and TN_EINDEX outside. Slow:
@@ -209,8 +210,8 @@ TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
 /* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format
- * writes at most `size` bytes with the 0 and returns the length the whole
- * text has (as snprintf). */
+ * writes at most `size` bytes, the 0 included, and returns the whole text's
+ * length (like snprintf). */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
 TN_API size_t tn_format(const tn_tensor *t, char *text, size_t size);
@@ -230,7 +231,7 @@ TN_API tn_tensor *tn_transpose(tn_tensor *t, int a, int b);
 TN_API tn_tensor *tn_t(tn_tensor *t); /* swaps the last two dimensions */
 TN_API tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length);
 TN_API tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index); /* removes dim */
-/* step > 0; clamped as Python */
+/* step > 0; clamped as in Python */
 TN_API tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step);
 /* size-1 and new leading dimensions repeat (stride 0) */
 TN_API tn_tensor *tn_expand(tn_tensor *t, tn_dims dims);
@@ -244,7 +245,7 @@ TN_API int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int mo
 /* ---- Storage: for sharding and for memory that comes from elsewhere -------------------------- */
 
 /* Empties the storage under `t` (its bytes go back to the allocator; sizes and strides stay) and
- * fills it again with unset bytes. Tensors and tapes may go on holding it. Neither counts as a
+ * fills it again with unset bytes. Tensors and nodes may keep holding it. Neither counts as a
  * change. A kernel that meets an empty storage raises TN_ESTATE. */
 TN_API tn_status tn_storage_empty(tn_tensor *t);
 TN_API tn_status tn_storage_refill(tn_tensor *t);

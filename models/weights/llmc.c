@@ -3,9 +3,9 @@
  *     256 i32     magic, version, context, vocab, layers, heads, width, padded vocab; zeros
  *     wte         (padded vocab, width): rows beyond the vocabulary are zeros
  *     wpe         (context, width)
- *     then each parameter of the blocks, of all layers one after the other; ln_f
+ *     then each block parameter, for all layers in order; ln_f
  *
- * Matrices are (out, in), as they are here. There are no options: activation and epsilon are
+ * Matrices are (out, in), as in Tern. There are no options: activation and epsilon are
  * GPT-2's, and everything has a bias.
  */
 #include "core/error.h"
@@ -25,14 +25,14 @@ enum {
     MAGIC = 20240326,
     VERSION_F32 = 3,
     VERSION_BF16 = 5,
-    PADDED_TO = 128, /* what llm.c makes vocabularies a multiple of */
+    PADDED_TO = 128, /* llm.c pads vocabularies to a multiple of this */
 };
 
 typedef struct llmc_shape {
     int64_t context, vocab, layers, heads, width, padded;
 } llmc_shape;
 
-/* The parameters in their order, each with its rows and columns in widths; columns 0: it is a
+/* The parameters in their order, rows and columns in multiples of the width; columns 0: a
  * vector. wte and wpe come before them. */
 static const struct {
     const char *name; /* of a layer, or of the model */
@@ -83,7 +83,7 @@ typedef struct llmc_load {
 } llmc_load;
 
 static bool header_bad(const llmc_load *l, int at, int32_t is, const char *wanted) {
-    tn__raise(TN_EFORMAT, l->file.operation, "%s: number %d of its header is %d but must be %s",
+    tn__raise(TN_EFORMAT, l->file.operation, "%s: header field %d is %d but must be %s",
               l->file.path, at, is, wanted);
     return false;
 }
@@ -97,13 +97,12 @@ static bool check_size(const llmc_load *l) {
         ((wide)s->padded + (wide)s->context) * C + (wide)s->layers * (12 * C + 13) * C + 2 * C;
     wide bytes = count * tn_dtype_size(l->dtype) + HEADER * sizeof(int32_t);
     if (bytes != l->file.bytes) {
-        tn__raise(
-            TN_EFORMAT, l->file.operation,
-            "%s has %zu bytes, which are not those of a gpt with vocab %lld (padded to %lld), "
-            "context %lld, layers %lld, width %lld in %s",
-            l->file.path, l->file.bytes, (long long)s->vocab, (long long)s->padded,
-            (long long)s->context, (long long)s->layers, (long long)s->width,
-            tn_dtype_name(l->dtype));
+        tn__raise(TN_EFORMAT, l->file.operation,
+                  "%s has %zu bytes: not the size of a gpt with vocab %lld (padded to %lld), "
+                  "context %lld, layers %lld, width %lld in %s",
+                  l->file.path, l->file.bytes, (long long)s->vocab, (long long)s->padded,
+                  (long long)s->context, (long long)s->layers, (long long)s->width,
+                  tn_dtype_name(l->dtype));
         return false;
     }
     return true;
@@ -117,7 +116,7 @@ static bool read_header(llmc_load *l) {
     }
     tn__kind kind = tn__kind_of(h, bytes, l->file.bytes);
     if (h[0] != MAGIC && bytes >= sizeof(h[0]) && kind.form != TN__FORM_BINARY) {
-        tn__raise(TN_EFORMAT, l->file.operation, "%s is not a checkpoint of llm.c; it is %s",
+        tn__raise(TN_EFORMAT, l->file.operation, "%s is not an llm.c checkpoint; it is %s",
                   l->file.path, kind.is);
         return false;
     }
@@ -127,10 +126,10 @@ static bool read_header(llmc_load *l) {
         return false;
     }
     if (h[0] != MAGIC) {
-        return header_bad(l, 0, h[0], "20240326: it is not a checkpoint of llm.c");
+        return header_bad(l, 0, h[0], "20240326: it is not an llm.c checkpoint");
     }
     if (h[1] != VERSION_F32 && h[1] != VERSION_BF16) {
-        return header_bad(l, 1, h[1], "3 (f32) or 5 (bf16), the version");
+        return header_bad(l, 1, h[1], "the version, 3 (f32) or 5 (bf16)");
     }
     for (int i = 2; i < 8; i++) {
         if (h[i] < 1) {
@@ -138,10 +137,10 @@ static bool read_header(llmc_load *l) {
         }
     }
     if (h[7] < h[3]) {
-        return header_bad(l, 7, h[7], "no less than the vocabulary, number 3");
+        return header_bad(l, 7, h[7], "no less than field 3, the vocabulary");
     }
     if (h[6] % h[5] != 0) {
-        return header_bad(l, 6, h[6], "a multiple of the heads, number 5");
+        return header_bad(l, 6, h[6], "a multiple of field 5, the heads");
     }
     l->dtype = h[1] == VERSION_BF16 ? TN_BF16 : TN_F32;
     l->shape = (llmc_shape){h[2], h[3], h[4], h[5], h[6], h[7]};
@@ -149,7 +148,7 @@ static bool read_header(llmc_load *l) {
     return check_size(l);
 }
 
-/* Gives the next parameter of the file its elements. */
+/* Loads the file's next parameter. */
 static bool load_parameter(const char *path, int64_t count, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -254,7 +253,7 @@ static bool entry_fits(const tn_entry *entry, void *user) {
         tn__raise(TN_EUNSUPPORTED, operation, "\"%s\" is sharded", entry->path);
     } else if ((dtype != TN_F32 && dtype != TN_BF16) || dtype != s->dtype) {
         tn__raise(TN_EUNSUPPORTED, operation,
-                  "\"%s\" is %s, and llm.c has all of a model in f32 or in bf16", entry->path,
+                  "\"%s\" is %s, but llm.c stores a whole model in f32 or in bf16", entry->path,
                   tn_dtype_name(dtype));
     }
     return !tn__pending();
@@ -263,14 +262,13 @@ static bool entry_fits(const tn_entry *entry, void *user) {
 static bool eps_fits(tn_module *m, const char *path, void *user) {
     (void)user;
     if (strcmp(m->kind, "layer_norm") == 0 && ((tn_layer_norm *)m)->eps != 1e-5) {
-        tn__raise(TN_EUNSUPPORTED, "gpt_save_llmc",
-                  "%s has eps %g, and llm.c has no other than 1e-5", path,
+        tn__raise(TN_EUNSUPPORTED, "gpt_save_llmc", "%s has eps %g, but llm.c only has 1e-5", path,
                   ((tn_layer_norm *)m)->eps);
     }
     return !tn__pending();
 }
 
-/* Whether llm.c has such a model. */
+/* Whether llm.c can store the model. */
 static bool model_fits(llmc_save *s) {
     tn_gpt *m = s->model;
     const tn__lm_family *family = tn__lm_family_of(m, "gpt_save_llmc");
@@ -278,8 +276,7 @@ static bool model_fits(llmc_save *s) {
         return false;
     }
     if (family != &tn__gpt_family) {
-        tn__raise(TN_EVALUE, "gpt_save_llmc", "the module is a %s, and a gpt is wanted",
-                  family->kind);
+        tn__raise(TN_EVALUE, "gpt_save_llmc", "the module is a %s but must be a gpt", family->kind);
     } else if (m->options.activation != TN_ACT_GELU_TANH) {
         tn__raise(TN_EUNSUPPORTED, "gpt_save_llmc",
                   "the activation is not gelu_tanh, the only one that llm.c has");
@@ -312,7 +309,7 @@ tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path) {
         return tn_error();
     }
     put_header(&s);
-    tn__quiet(1); /* a handler may end the program: not before the temporary file is gone */
+    tn__quiet(1); /* an error handler may exit: not before the temporary file is gone */
     bool done = each_parameter(&s.shape, save_parameter, &s);
     tn__quiet(-1);
     if (done) {

@@ -1,12 +1,11 @@
 /* batch_norm_given(x, mean, var, w, b) = (x - mean) rstd w + b, with rstd = 1 / sqrt(var + eps)
  *
- *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
- *     mean, var: (C), as x, or f32 for bf16 and f16
+ *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: like x
+ *     mean, var: (C), x's dtype, or f32 for bf16 and f16
  *     dx = dy w rstd        dw = sum dy (x - mean) rstd        db = sum dy
  *
- * Batch norm as it is used after training. mean and var have gradients too (through the
- * composition): statistics that several ranks or parts of a batch share are made of operations and
- * passed in.
+ * Batch norm as used in evaluation. mean and var have gradients too (through the composition), so
+ * statistics shared by ranks or parts of a batch can be computed by operations and passed in.
  */
 #include "ops/nn/batch_norm.h"
 
@@ -40,8 +39,8 @@ static tn_tensor *batch_norm_given_compose(tn_op_call *c) {
     return tn__batch_norm_finish(c, centred, tn__over_channels(c->in[VAR], ndim));
 }
 
-/* Each combination of weight and bias; no rows, one place, rows beyond a piece of the fast
- * kernel. */
+/* With both, without bias, without either; no rows, one position, rows longer than the fast
+ * kernel's chunk. */
 static void batch_norm_given_samples(tn_op_samples *s) {
     static const tn_batch_norm_args usual = {1e-5};
     static const tn_dims shapes[] = {

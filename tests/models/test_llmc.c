@@ -140,15 +140,15 @@ static void headers_that_lie(void **state) {
         int32_t is;
         const char *error;
     } wrong[] = {
-        {0, 20240327, "model.bin is not a checkpoint of llm.c; it is a training state of llm.c"},
-        {1, 2, "number 1 of its header is 2 but must be 3 (f32) or 5 (bf16)"},
-        {1, 5, "which are not those of a gpt with vocab 7 (padded to 128)"},
-        {2, 0, "number 2 of its header is 0 but must be at least 1"},
+        {0, 20240327, "model.bin is not an llm.c checkpoint; it is a training state of llm.c"},
+        {1, 2, "header field 1 is 2 but must be the version, 3 (f32) or 5 (bf16)"},
+        {1, 5, "not the size of a gpt with vocab 7 (padded to 128)"},
+        {2, 0, "header field 2 is 0 but must be at least 1"},
         {2, 6, "context 6"},
-        {3, 129, "number 7 of its header is 128 but must be no less than the vocabulary"},
-        {4, -1, "number 4 of its header is -1"},
+        {3, 129, "header field 7 is 128 but must be no less than field 3, the vocabulary"},
+        {4, -1, "header field 4 is -1"},
         {4, 2147483647, "layers 2147483647"},
-        {5, 4, "number 6 of its header is 6 but must be a multiple of the heads"},
+        {5, 4, "header field 6 is 6 but must be a multiple of field 5, the heads"},
         {6, 2147483646, "width 2147483646"},
         {7, 2147483647, "padded to 2147483647"},
     };

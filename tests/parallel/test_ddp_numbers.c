@@ -1,4 +1,4 @@
-/* Data parallelism, bit for bit: N ranks are one rank that accumulates N micro-batches; buckets,
+/* Data parallelism, bit for bit: N ranks match one rank that accumulates N micro-batches; buckets,
  * their sizes, their order and overlap change nothing; the naive twin agrees. */
 
 #include "tests/support/test.h"
@@ -50,7 +50,7 @@ static void test_ranks_are_accumulation(void **state) {
         train_bits alone = train_on(1, run);
         assert_same(alone, train_on(ranks[i], run));
         run.plain = true;
-        assert_same(alone, train_on(1, run)); /* data parallelism of one rank is none */
+        assert_same(alone, train_on(1, run)); /* data parallelism changes nothing on one rank */
         free(alone.data);
     }
 }
@@ -88,8 +88,8 @@ static void test_recompute(void **state) {
     free(stored.data);
 }
 
-/* With a policy gradients are reduced in f32: ranks are still accumulation, bit for bit, recompute
- * changes nothing and the naive twin agrees. */
+/* With a policy, gradients are reduced in f32: ranks still match accumulation, bit for bit;
+ * recompute changes nothing and the naive twin agrees. */
 static void test_mixed_precision(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
@@ -106,7 +106,7 @@ static void test_mixed_precision(void **state) {
         run.recompute = true;
         assert_same(alone, train_on(ranks, run));
         run.recompute = false;
-        run.mean = true; /* the naive twin knows nothing else */
+        run.mean = true; /* the naive twin supports nothing else */
         run.options.sum = false;
         train_bits means = train_on(ranks, run);
         run.naive = true;

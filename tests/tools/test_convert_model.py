@@ -113,20 +113,20 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(0, "SOURCE TARGET", "--help")
     expect(64, "no source")
     expect(64, "no target", at("ours"))
-    expect(64, "a source and a target", "a", "b", "c")
+    expect(64, 'unexpected "c" after a source and a target', "a", "b", "c")
     expect(64, '--dtype: "f8" should be f32, bf16 or f16', at("ours"), at("x"), "--dtype", "f8")
-    expect(64, "--weights is of", at("ours"), at("x"), "--weights")
+    expect(64, "--weights needs", at("ours"), at("x"), "--weights")
     expect(64, "no --dtype", at("ours"), "--to", at("x"), "--plain")
     expect(1, "No such file", at("nowhere"), at("x"))
     expect(1, "has neither config.json, as a model's folder has, nor a committed step of a checkpoint in parts", top, at("x"))
     with open(at("none.bin"), "wb") as f:
         f.write(bytes(2000))
-    expect(1, "not a checkpoint of llm.c", at("none.bin"), at("x"))
+    expect(1, "not an llm.c checkpoint", at("none.bin"), at("x"))
     # what is there instead of weights
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
-    for name, data, what in (("page.bin", b"<!DOCTYPE html>\n<html>404</html>", "page.bin is not a checkpoint of llm.c; it is an HTML page"),
-                             ("pointer.bin", pointer, "pointer.bin is not a checkpoint of llm.c; it is a pointer of git-lfs"),
-                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is not a checkpoint of llm.c; it is a zip archive (a file of PyTorch"),
+    for name, data, what in (("page.bin", b"<!DOCTYPE html>\n<html>404</html>", "page.bin is not an llm.c checkpoint; it is an HTML page"),
+                             ("pointer.bin", pointer, "pointer.bin is not an llm.c checkpoint; it is a pointer of git-lfs"),
+                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is not an llm.c checkpoint; it is a zip archive (a file of PyTorch"),
                              ("half/model.safetensors", pointer, "half/model.safetensors is not a safetensors file; it is a pointer of git-lfs")):
         with open(at(name), "wb") as f:
             f.write(data)

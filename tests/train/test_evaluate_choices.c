@@ -276,26 +276,27 @@ static void test_wrong_lines(void **state) {
         const char *line, *wrong;
     } lines[] = {
         {"{", "choices.jsonl:2: byte "},
-        {"[1]", "choices.jsonl:2: a line is an object"},
-        {"{\"endings\":[\"a\",\"b\"],\"label\":0}", "choices.jsonl:2: there is no text \"ctx\""},
-        {"{\"ctx\":1,\"endings\":[\"a\",\"b\"],\"label\":0}", ":2: there is no text \"ctx\""},
-        {"{\"ctx\":\"\",\"endings\":[\"a\",\"b\"],\"label\":0}", ":2: \"ctx\" has no token"},
+        {"[1]", "choices.jsonl:2: a line must be an object"},
+        {"{\"endings\":[\"a\",\"b\"],\"label\":0}", "choices.jsonl:2: there is no string \"ctx\""},
+        {"{\"ctx\":1,\"endings\":[\"a\",\"b\"],\"label\":0}", ":2: there is no string \"ctx\""},
+        {"{\"ctx\":\"\",\"endings\":[\"a\",\"b\"],\"label\":0}", ":2: \"ctx\" has no tokens"},
         {"{\"ctx\":\"a\",\"label\":0}", ":2: there is no list \"endings\""},
         {"{\"ctx\":\"a\",\"endings\":[\"a\"],\"label\":0}", ":2: there is no list \"endings\""},
         {"{\"ctx\":\"a\",\"endings\":\"ab\",\"label\":0}", ":2: there is no list \"endings\""},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",7],\"label\":0}", ":2: an ending is not a text"},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",[\"b\"]],\"label\":0}", ":2: an ending is not a text"},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"\"],\"label\":0}", ":2: an ending is not a text"},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"]}", ":2: there is no \"label\""},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":2}", ":2: there is no \"label\""},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":-1}", ":2: there is no \"label\""},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":0.5}", ":2: there is no \"label\""},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":\"\"}", ":2: there is no \"label\""},
-        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":\"1x\"}", ":2: there is no \"label\""},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",7],\"label\":0}", ":2: an ending is not a string"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",[\"b\"]],\"label\":0}",
+         ":2: an ending is not a string"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"\"],\"label\":0}", ":2: an ending is not a string"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"]}", ":2: \"label\" must be"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":2}", ":2: \"label\" must be"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":-1}", ":2: \"label\" must be"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":0.5}", ":2: \"label\" must be"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":\"\"}", ":2: \"label\" must be"},
+        {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":\"1x\"}", ":2: \"label\" must be"},
         {"{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":\"99999999999999999999\"}",
-         ":2: there is no \"label\""},
+         ":2: \"label\" must be"},
         {"{\"ctx\":\"a\",\"endings\":[\"a\",\"12345678901234567890123456\"],\"label\":0}",
-         ":2: an ending has 27 tokens; it is 1 at least and the context, 24, at most"},
+         ":2: an ending has 27 tokens but must have from 1 to the context, 24"},
     };
     tn_gpt gpt;
     tn_choice_scores c;
@@ -309,7 +310,7 @@ static void test_wrong_lines(void **state) {
         assert_int_equal(c.questions, 0);
     }
     assert_int_equal(scores_of(&gpt, "\n \n", &c), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "choices.jsonl: there is no question in it");
+    assert_error(TN_EFORMAT, "choices.jsonl: there are no questions in it");
     assert_int_equal(tn_evaluate_choices(&gpt, temp_path("nowhere"), tokenizer, CONTEXT,
                                          tn_evaluate_defaults(), &c),
                      TN_EIO);

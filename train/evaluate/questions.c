@@ -1,5 +1,5 @@
-/* Questions with endings to choose from, read from JSON lines (questions.h). A line is
- * trusted as little as any other file: errors name its number. */
+/* Questions with endings to choose from, read from JSON lines (questions.h). Lines are not
+ * trusted; errors name their number. */
 #include "train/evaluate/questions.h"
 
 #include "core/error.h"
@@ -36,7 +36,7 @@ static bool encode_text(const reading *r, const char *text, size_t bytes, tn__id
     return done;
 }
 
-/* The tokens of " ending". */
+/* The tokens of the ending with a space before it. */
 static bool encode_ending(const reading *r, const tn__json *value, tn__ids_part *part) {
     if (*value->text == ' ') {
         return encode_text(r, value->text, value->bytes, part);
@@ -63,7 +63,7 @@ static int64_t count_characters(const tn__json *value) {
 static bool add_ending(const reading *r, const tn__json *value) {
     tn__questions *q = r->q;
     if (value->kind != TN__JSON_TEXT || value->bytes == 0) {
-        return refuse_line(r, "an ending is not a text, or an empty one");
+        return refuse_line(r, "an ending is not a string, or is empty");
     }
     if (!tn__grow(&q->endings, q->ending_count + 1, &q->ending_capacity, sizeof(*q->endings),
                   operation)) {
@@ -75,8 +75,7 @@ static bool add_ending(const reading *r, const tn__json *value) {
     }
     if (e.ids.count < 1 || e.ids.count > r->context) {
         tn__raise(TN_EFORMAT, operation,
-                  "%s:%lld: an ending has %lld tokens; it is 1 at least and the context, %lld, at "
-                  "most",
+                  "%s:%lld: an ending has %lld tokens but must have from 1 to the context, %lld",
                   r->path, (long long)r->line, (long long)e.ids.count, (long long)r->context);
         return false;
     }
@@ -101,10 +100,10 @@ static bool add_question(const reading *r, const tn__json *line) {
     tn__questions *q = r->q;
     const tn__json *prompt = tn__json_get(line, "ctx"), *endings = tn__json_get(line, "endings");
     if (!prompt || prompt->kind != TN__JSON_TEXT) {
-        return refuse_line(r, "there is no text \"ctx\"");
+        return refuse_line(r, "there is no string \"ctx\"");
     }
     if (!endings || endings->kind != TN__JSON_LIST || endings->count < 2) {
-        return refuse_line(r, "there is no list \"endings\" of at least two texts");
+        return refuse_line(r, "there is no list \"endings\" of at least two strings");
     }
     if (!tn__grow(&q->list, q->count + 1, &q->capacity, sizeof(*q->list), operation)) {
         return false;
@@ -113,14 +112,14 @@ static bool add_question(const reading *r, const tn__json *line) {
                           .count = endings->count,
                           .label = read_label(tn__json_get(line, "label"), endings->count)};
     if (added.label < 0) {
-        return refuse_line(r, "there is no \"label\" that is the number of an ending, from 0");
+        return refuse_line(r, "\"label\" must be the number of an ending, from 0");
     }
     if (!encode_text(r, prompt->text, prompt->bytes, &added.prompt)) {
         return false;
     }
     if (added.prompt.count < 1) {
-        return refuse_line(r, "\"ctx\" has no token: the first of an ending would have nothing "
-                              "before it");
+        return refuse_line(r, "\"ctx\" has no tokens, so an ending's first token would follow "
+                              "nothing");
     }
     for (const tn__json *at = tn__json_first(endings); q->ending_count < added.first + added.count;
          at = tn__json_next(at)) {
@@ -146,9 +145,10 @@ static bool read_line(const reading *r, const char *text, size_t bytes) {
         }
         return false;
     }
-    bool done = json.values[0].kind == TN__JSON_OBJECT
-                    ? add_question(r, &json.values[0])
-                    : refuse_line(r, "a line is an object with \"ctx\", \"endings\" and \"label\"");
+    bool done =
+        json.values[0].kind == TN__JSON_OBJECT
+            ? add_question(r, &json.values[0])
+            : refuse_line(r, "a line must be an object with \"ctx\", \"endings\" and \"label\"");
     tn__json_free(&json);
     return done;
 }
@@ -171,7 +171,7 @@ tn_status tn__questions_read(tn__questions *q, const char *path, const tn_tokeni
         at = end + 1;
     }
     if (sound && q->count == 0) {
-        tn__raise(TN_EFORMAT, operation, "%s: there is no question in it", path);
+        tn__raise(TN_EFORMAT, operation, "%s: there are no questions in it", path);
     }
     free(text);
     return tn_error();
