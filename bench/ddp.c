@@ -1,4 +1,4 @@
-/* GPT-2 124M in f32 under data parallelism: ddp T BATCH [TRACE], one process a rank,
+/* GPT-2 124M in f32 under data parallelism: ddp T BATCH [TRACE], one process per rank,
  * driven through bench_serve.
  *
  * BATCH sequences of T random tokens on this rank, AdamW: gpt2.c on several ranks. At the end rank

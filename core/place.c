@@ -131,7 +131,7 @@ void tn__place(char *text, size_t size) {
     tn__dwarf *d = tn__dwarf_open();
     bool inside = false;
     for (int i = 0; i < s->count && !text[0]; i++) {
-        /* The instruction before the return address belongs to the call, also when the call is a
+        /* The instruction before the return address belongs to the call, even when the call is a
          * function's last. */
         uintptr_t address = s->frames[i] - 1;
         if (!object_of(address, &o)) {

@@ -50,7 +50,7 @@ static char *take_word(char **at) {
 static bool take_label(reading *r, const char *word) {
     double label;
     if (!tn__is_number(word, strlen(word), &label)) {
-        return raise_word(r, word, "is no label: a number is wanted");
+        return raise_word(r, word, "is not a label: expected a number");
     }
     if (!tn__grow(&r->d->labels, r->rows + 1, &r->labels_capacity, sizeof(*r->d->labels),
                   "libsvm_dataset") ||

@@ -62,7 +62,7 @@ tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed) {
         return b;
     }
     if (tn_ndim(y) != 1 || tn_ndim(x) < 1 || tn_size(x, 0) != tn_size(y, 0)) {
-        tn__raise(TN_ESHAPE, "mixup", "x is %s and y %s, but there should be one class a row",
+        tn__raise(TN_ESHAPE, "mixup", "x is %s and y %s, but there should be one class per row",
                   tn_shape_text(x), tn_shape_text(y));
         return b;
     }

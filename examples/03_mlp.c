@@ -1,4 +1,4 @@
-/* A classifier of two spirals: a model of one's own, with a hidden layer.
+/* A classifier of two spirals: a custom model, with a hidden layer.
  *
  * No straight line separates two spirals that wind around each other; a small network with one bend
  * after another does. Shows how a layer with a weight of its own is written, and a model made of

@@ -1,4 +1,4 @@
-/* An operation of one's own: snake(x) = x + sin(a x)^2 / a,
+/* A custom operation: snake(x) = x + sin(a x)^2 / a,
  * with its own forward loop and its own gradient rule.
  *
  *     Ziyin, Hartwig, Ueda 2020, arXiv:2006.08195: an activation that can continue a periodic

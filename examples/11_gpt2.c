@@ -49,7 +49,7 @@ static const tn_option table[] = {
     {.help = "Data and model:"},
     {"data", 'd', "PATTERN", "token shards: 'train_*.bin'", .text = &o.data, .needed = true},
     {"val", 'v', "PATTERN", "token shards to measure the loss on", .text = &o.val},
-    {"init", 0, "DIR", "begin with a folder of Hugging Face's: its family and size too",
+    {"init", 0, "DIR", "begin with a Hugging Face folder: its family and size too",
      .text = &o.init},
     {"model", 'm', "NAME", "its size; else gpt2's, or that of --init", .choice = &o.model,
      .choices = names},

@@ -146,7 +146,7 @@ static bool state_fits(const tn_module *m, tn_values in) {
     return true;
 }
 
-/* One position a token, or one a column; false after raising. */
+/* One position per token, or one per column; false after raising. */
 static bool positions_fit(const tn_module *m, const tn_tensor *positions, const tn_tensor *tokens) {
     tn_dims d = tn_shape(positions);
     int64_t B = tn_size(tokens, 0), T = tn_size(tokens, 1);

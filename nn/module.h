@@ -259,7 +259,7 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in);
 bool tn__precision_inputs(const tn_module *m, tn_values *in);
 
 /* Puts copies into the fields of m and of what is below it, and the parameters back. `begin` is
- * true when it did so, and then `end` has to follow, also after an error; *ok is false after
+ * true when it did so, and then `end` has to follow, even after an error; *ok is false after
  * raising. */
 bool tn__precision_begin(tn_module *m, bool *ok);
 void tn__precision_end(tn_module_lists *lists);

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static const char help[] =
-    "tern tokenizer IN... --out DIR                  a vocabulary of one's own\n"
+    "tern tokenizer IN... --out DIR                  a vocabulary of your own\n"
     "tern tokens IN... --tokenizer PATH --out DIR    texts as shards of tokens\n"
     "tern run [OPTIONS] PROGRAM [ARGUMENTS...]       starts PROGRAM as several ranks\n"
     "tern eval --model DIR --data PATTERN            a model's perplexity, or what it chooses\n"

@@ -40,7 +40,7 @@ typedef enum tn__cuda_pool_kind {
 
 /* NULL: no memory on the host. */
 tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_kind kind);
-/* Returns every segment, also those with blocks in use. */
+/* Returns every segment, including those with blocks in use. */
 void tn__cuda_pool_free(tn__cuda_pool *pool);
 
 /* Any thread. NULL for 0 bytes, and when the source has none left after everything cached was

@@ -44,7 +44,7 @@ TN_API tn_status tn__environment_read(const char *const *variables, int64_t pare
  * of them: "SM_HOSTS names 2 hosts". */
 TN_API bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL]);
 
-/* The value, or NULL, also if it is empty. */
+/* The value; NULL if unset or empty. */
 TN_API const char *tn__variable(const char *const *variables, const char *name);
 
 /* Whether a host's name means this host. */

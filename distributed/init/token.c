@@ -39,7 +39,7 @@ static tn_status check_secret(int fd, const char *path, char *why) {
     }
     if (about.st_uid != geteuid()) {
         return tn__why(why, TN_EIO,
-                       "%.150s belongs to user %u, not to %u: a token must be one's own", path,
+                       "%.150s belongs to user %u, not to %u: the token's file must be yours", path,
                        (unsigned)about.st_uid, (unsigned)geteuid());
     }
     if (about.st_mode & (S_IRWXG | S_IRWXO)) {

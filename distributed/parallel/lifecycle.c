@@ -49,7 +49,7 @@ void tn__parallel_give_up(tn__parallel *p, const char *reason) {
     }
 }
 
-/* The end of every synchronised backward, also of one that failed. */
+/* The end of every synchronised backward, even one that failed. */
 static void leave_backward(tn__parallel *p) {
     if (p->sync && tn__pending()) {
         tn__parallel_give_up(p, tn_error_message());

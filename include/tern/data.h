@@ -40,7 +40,7 @@ typedef struct tn_example {
  * tn_philox(seed, e.epoch, 0xfffffffd00000000, e.place), stream and call are 0. */
 TN_API tn_generator tn_example_generator(tn_example e, uint64_t seed);
 
-/* A dataset of one's own: embed this first and fill it. */
+/* Your own dataset: embed this first and fill it. */
 struct tn_dataset {
     const char *kind; /* static text, for messages and checkpoints */
     int64_t size;     /* examples */

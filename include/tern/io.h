@@ -67,7 +67,7 @@ TN_API tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name);
 
 /* What is to be written. Tensors are kept, and read when tn_safetensors_writer_save is called. A
  * name used twice is TN_EVALUE. What could not be added would be missing in the file, so after such
- * an error tn_safetensors_writer_save is TN_ESTATE, also when the error was cleared. The file is
+ * an error tn_safetensors_writer_save is TN_ESTATE, even when the error was cleared. The file is
  * laid out as the reference implementation does it: wider dtypes first, then by name. */
 typedef struct tn_safetensors_writer tn_safetensors_writer;
 /* NULL after TN_ENOMEM; the calls below then do nothing */

@@ -237,7 +237,7 @@ TN_API tn_tensor *tn_call_list(void *m, tn_values in);
 /* Hooks of one module. `before` may replace the inputs, `after` the outputs (return them unchanged
  * otherwise). In backward: `backward_before` when the gradient of the first output arrives;
  * `backward_after` when the gradients of all inputs that want one are done (those without are
- * NULL), at the latest when the outermost backward ends, also when it fails. So each
+ * NULL), at the latest when the outermost backward ends, even when it fails. So each
  * `backward_before` has its `backward_after`. tn_in_recompute tells whether a forward hook runs for
  * the second time. Hooks run in the order of registration, each in a scope, and see the error when
  * one is pending. */

@@ -135,8 +135,8 @@ TN_API tn_tensor *tn_linspace(double start, double end, int64_t steps, tn_dtype 
 TN_API tn_tensor *tn_eye(int64_t rows, int64_t columns, tn_dtype dtype);
 /* 0 … n - 1 in random order, i64; drawn from this thread's default generator. */
 TN_API tn_tensor *tn_randperm(int64_t n);
-/* tn_split with pieces of such a size that there are at most `chunks`; as PyTorch, fewer where the
- * size does not divide: 6 in 4 chunks are 3 of 2. */
+/* tn_split with pieces of such a size that there are at most `chunks`; as in PyTorch, fewer where
+ * the size does not divide: 6 in 4 chunks are 3 of 2. */
 TN_API int tn_chunk(tn_tensor *t, int chunks, int dim, tn_tensor **out, int most);
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
@@ -523,7 +523,7 @@ TN_API tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_te
 TN_API tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_weights w,
                              tn_tensor *lengths, bool reverse, tn_tensor **hn, tn_tensor **cn);
 
-/* ---- Losses: 0-dimensional, or one value a row with TN_NONE ---------------------------------- */
+/* ---- Losses: 0-dimensional, or one value per row with TN_NONE -------------------------------- */
 
 /* reductions: TN_MEAN, TN_SUM, TN_NONE */
 

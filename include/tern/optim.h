@@ -57,7 +57,7 @@ TN_API void tn_optim_free(tn_optim *opt); /* every function here takes NULL */
 
 /* Tensors that are in no module, as one: tn_adam(tn_parameters(list, n), options). They become
  * leaves that require gradients; state is named "0.exp_avg". What is returned belongs to the
- * optimiser that it is given to, also when that cannot be made; or to tn_parameters_free. NULL
+ * optimiser that it is given to, even when that cannot be made; or to tn_parameters_free. NULL
  * after an error. */
 TN_API void *tn_parameters(tn_tensor *const *list, int n);
 TN_API void tn_parameters_free(void *parameters);

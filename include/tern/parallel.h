@@ -238,8 +238,8 @@ TN_API double tn_lr_sqrt(double lr, int n);
  *
  * Each rank writes the elements that it has, so that a model which no rank has whole is saved too,
  * and nothing travels. A step is a folder, folder/step-000100, which takes this name when every
- * rank's part is safe on disk: whoever is killed, and whenever, what is there is the step before or
- * the new one, whole. It loads onto any number of ranks and any way of laying the model on them.
+ * rank's part is safe on disk: if a rank is killed, at any time, the step before or the new one is
+ * there, whole. It loads onto any number of ranks and any way of laying the model on them.
  *
  * All ranks must see the same folder. The first save makes it, in a folder that must be there. One
  * job at a time saves to it (TN_EIO); others may read. What goes wrong on one rank, a full disk for

@@ -173,7 +173,7 @@ TN_API bool tn_run_done(const tn_run *r);    /* all of them are */
 
 /* A number of this step, for the history; shown, too. "loss" and "val_loss" are drawn. */
 TN_API void tn_run_log(tn_run *r, const char *name, double value);
-/* To add histograms, texts and pictures of one's own (tensorboard.h): NULL without
+/* To add your own histograms, texts and pictures (tensorboard.h): NULL without
  * options.tensorboard, and on ranks but 0; then they do nothing. */
 TN_API struct tn_summary_writer *tn_run_board(const tn_run *r);
 /* What the step took of the data, on all ranks together. */

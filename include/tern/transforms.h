@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* By value. One of one's own: fill it. */
+/* By value. For your own, fill it. */
 typedef struct tn_transform tn_transform;
 struct tn_transform {
     const char *kind; /* static text, for messages and checkpoints */

@@ -92,7 +92,7 @@ static bool archive_fails(const tn_npz *f, const char *what) {
     return false;
 }
 
-/* The bytes from `at` on; false after raising, also if they are not in the file. */
+/* The bytes from `at` on; false after raising, e.g. if the file ends first. */
 static bool read_part(const tn_npz *f, uint64_t at, void *to, size_t bytes) {
     if (at > f->reader.bytes || bytes > f->reader.bytes - at) {
         return archive_fails(f, "it says of places beyond its end");
@@ -396,7 +396,7 @@ static unsigned name_flags(const char *name) {
     return flags;
 }
 
-/* What local header and list have in common: from the version on. 1980-01-01, as NumPy. */
+/* What local header and list have in common: from the version on. 1980-01-01, as in NumPy. */
 static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t check, size_t packed,
                                  size_t bytes, const char *name) {
     to = put_little(to, 20, 2); /* the version that can read it */

@@ -1,4 +1,4 @@
-/* Whole models from folders of Hugging Face and into them: what programs call (models.h). */
+/* Whole models from Hugging Face folders and into them: what programs call (models.h). */
 #include "models/weights/hf.h"
 
 #include "core/error.h"
@@ -62,7 +62,7 @@ static bool source_open(source *s, const char *folder, bool mapped, const tn__lm
     bool opened = at && tn__hf_config_open(&s->config, at, "config.json", operation);
     s->family = opened ? family_of_config(&s->config) : NULL;
     if (s->family && check_config(&s->config) && wanted && s->family != wanted) {
-        tn__raise(TN_EMISMATCH, operation, "%s is of a %s, and a %s is wanted", s->config.path,
+        tn__raise(TN_EMISMATCH, operation, "%s is of a %s but must be of a %s", s->config.path,
                   s->family->kind, wanted->kind);
     }
     if (opened &&
@@ -313,7 +313,7 @@ tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *fo
     }
     const tn__lm_family *own = tn__lm_family_of(m, operation);
     if (own && family && own != family) {
-        return tn__raise(TN_EVALUE, operation, "the module is a %s, and a %s is wanted", own->kind,
+        return tn__raise(TN_EVALUE, operation, "the module is a %s but must be a %s", own->kind,
                          family->kind);
     }
     return own ? tn__hf_save(own, m, folder, options, NULL, NULL, operation) : tn_error();

@@ -1,4 +1,4 @@
-/* How a family of models is kept in folders of Hugging Face: what its config.json says, and which
+/* How a family of models is kept in Hugging Face folders: what its config.json says, and which
  * names its weights have there.
  *
  * Names are the module's own paths, after the family's prefix ("transformer.h.0.ln_1.weight") or,

@@ -27,7 +27,7 @@ bool tn__linear_shape(tn_op_call *c) {
     const tn_tensor *b = tn__optional(c, 2);
     if (b && (b->dims.ndim != 1 || b->dims.size[0] != w.size[0])) {
         return tn_op_fail(c, TN_ESHAPE,
-                          "weight is %s but bias is %s (bias needs one element a row of weight)",
+                          "weight is %s but bias is %s (bias needs one element per row of weight)",
                           tn_shape_text(c->in[1]), tn_shape_text(b));
     }
     tn_dims y = x;

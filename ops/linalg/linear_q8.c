@@ -28,7 +28,7 @@ static bool linear_q8_shape(tn_op_call *c) {
     const tn_tensor *rows[] = {scale, b};
     for (int i = 0; i < 2; i++) {
         if (rows[i] && (rows[i]->dims.ndim != 1 || rows[i]->dims.size[0] != w->dims.size[0])) {
-            return tn_op_fail(c, TN_ESHAPE, "weight is %s but %s is %s (one element a row)",
+            return tn_op_fail(c, TN_ESHAPE, "weight is %s but %s is %s (one element per row)",
                               tn_shape_text(w), i ? "bias" : "scale", tn_shape_text(rows[i]));
         }
     }

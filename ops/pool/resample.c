@@ -21,7 +21,7 @@ static int64_t clamp_place(int64_t place, int64_t in) {
     return place < 0 ? 0 : place < in ? place : in - 1;
 }
 
-/* In f32 for f32, as PyTorch: its rounding decides which element it is. */
+/* In f32 for f32, as in PyTorch: its rounding decides which element it is. */
 static int64_t nearest_place(const tn__resample_args *a, int64_t o, tn_dtype dtype) {
     double scale = a->scale > 0 ? a->scale : (double)a->in / (double)a->out;
     double at = (double)o + (a->how == TN_INTERPOLATE_EXACT ? 0.5 : 0.0);

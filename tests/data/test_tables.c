@@ -137,7 +137,7 @@ static void a_wrong_row_names_its_line(void **state) {
     (void)state;
     refuse_libsvm("", "has no row");
     refuse_libsvm("# nothing\n", "has no row");
-    refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is no label");
+    refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is not a label");
     refuse_libsvm("1 1:2\n2 1:\n", "line 2: \"1:\" is no index:value");
     refuse_libsvm("1 1:2\n2 1\n", "line 2: \"1\" is no index:value");
     refuse_libsvm("1 qid:3 1:2\n", "line 1: \"qid:3\" is no index:value");

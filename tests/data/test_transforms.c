@@ -346,7 +346,7 @@ static void mixup_refuses(void **state) {
     assert_inert(tn_mixup((tn_batch){.x = x}, 2, 1, 1).x, TN_EVALUE, "NULL");
     assert_inert(tn_mixup((tn_batch){.x = x, .y = y}, 2, 0, 1).y, TN_EVALUE, "alpha 0");
     assert_inert(tn_mixup((tn_batch){.x = y, .y = y}, 2, 1, 1).x, TN_EDTYPE, "x is i64");
-    assert_inert(tn_mixup((tn_batch){.x = x, .y = x}, 2, 1, 1).x, TN_ESHAPE, "one class a row");
+    assert_inert(tn_mixup((tn_batch){.x = x, .y = x}, 2, 1, 1).x, TN_ESHAPE, "one class per row");
     tn_batch wrong = tn_mixup((tn_batch){.x = x, .y = y}, 1, 1, 1);
     assert_true(tn_is_inert(wrong.x));
     assert_inert(wrong.y, TN_EINDEX, "one_hot");

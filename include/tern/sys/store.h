@@ -1,6 +1,6 @@
 /* What a store is made of: for those who write one.
  *
- * Programs use store.h. A store of one's own embeds tn_store first and fills the table; the
+ * Programs use store.h. A custom store embeds tn_store first and fills the table; the
  * calls in store.h check arguments, turn time-outs into deadlines and raise the errors.
  */
 #ifndef TERN_SYS_STORE_H
