@@ -1,5 +1,5 @@
 /* Data parallelism, bit for bit: N ranks match one rank that accumulates N micro-batches; buckets,
- * their sizes, their order and overlap change nothing; the naive twin agrees. */
+ * their sizes, their order and overlap change nothing; the naive version agrees. */
 
 #include "tests/support/test.h"
 
@@ -89,7 +89,7 @@ static void test_recompute(void **state) {
 }
 
 /* With a policy, gradients are reduced in f32: ranks still match accumulation, bit for bit;
- * recompute changes nothing and the naive twin agrees. */
+ * recompute changes nothing and the naive version agrees. */
 static void test_mixed_precision(void **state) {
     (void)state;
     for (int ranks = 2; ranks <= 4; ranks++) {
@@ -106,7 +106,7 @@ static void test_mixed_precision(void **state) {
         run.recompute = true;
         assert_same(alone, train_on(ranks, run));
         run.recompute = false;
-        run.mean = true; /* the naive twin supports nothing else */
+        run.mean = true; /* the naive version supports nothing else */
         run.options.sum = false;
         train_bits means = train_on(ranks, run);
         run.naive = true;
