@@ -68,7 +68,7 @@ static tn_status parse_options(conversion *c, int argc, char **argv) {
     int dtype = -1;
     const tn_option table[] = {
         {.value = "SOURCE TARGET\nFOLDER --to FILE", .read = add_path, .to = c},
-        {"dtype", 0, "DTYPE", "Of the weights; default: as stored", .choice = &dtype,
+        {"dtype", 0, "DTYPE", "Of the weights, if not as stored", .choice = &dtype,
          .choices = dtype_names},
         {"int8", 0, NULL,
          "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
