@@ -26,56 +26,56 @@ static bool pending; /* an error was raised before the part */
 /* the part runs with NULL: each call must raise; with inert tensors it may stay silent */
 static bool null;
 
-static inline void complain(int line, const char *call, const char *what) {
+static inline void add_complaint(int line, const char *call, const char *what) {
     size_t used = strlen(complaints);
     snprintf(complaints + used, sizeof complaints - used, "\n  line %d: %s: %s", line, call, what);
 }
 
-static inline void after(int line, const char *call, bool as_expected, bool raises) {
+static inline void check_call(int line, const char *call, bool as_expected, bool raises) {
     if (!as_expected) {
-        complain(line, call, "an unexpected result");
+        add_complaint(line, call, "an unexpected result");
     }
     if (pending) {
         if (tn_error() != TN_EPEER || !strstr(tn_error_message(), "the first")) {
-            complain(line, call, "the first error is lost");
+            add_complaint(line, call, "the first error is lost");
             tn_error_clear();
             tn_raise(TN_EPEER, "the first");
         }
         return;
     }
     if (raises && tn_error() == TN_OK) {
-        complain(line, call, "no error");
+        add_complaint(line, call, "no error");
     } else if (tn_error() != TN_OK && strlen(tn_error_message()) < 12) {
-        complain(line, call, "an error without a text");
+        add_complaint(line, call, "an error without a text");
     }
     tn_error_clear();
 }
 
-#define INERT(call) after(__LINE__, #call, tn_is_inert(call), null) /* gives an inert tensor */
-#define GIVES(call, expected) after(__LINE__, #call, (call) == (expected), null)
+#define INERT(call) check_call(__LINE__, #call, tn_is_inert(call), null)
+#define GIVES(call, expected) check_call(__LINE__, #call, (call) == (expected), null)
 #define QUIET(call, expected) \
-    after(__LINE__, #call, (call) == (expected), false)     /* bad arguments are no error here */
-#define NOTHING(call) after(__LINE__, #call, !(call), null) /* NULL, false, 0 */
-#define IS_NAN(call) after(__LINE__, #call, isnan(call), null)
-#define FAILS(call)                                                           \
-    do {                                                                      \
-        tn_status status_ = (call);                                           \
-        after(__LINE__, #call, status_ != TN_OK || !(null || pending), null); \
+    check_call(__LINE__, #call, (call) == (expected), false) /* bad arguments are no error here */
+#define NOTHING(call) check_call(__LINE__, #call, !(call), null) /* NULL, false, 0 */
+#define IS_NAN(call) check_call(__LINE__, #call, isnan(call), null)
+#define FAILS(call)                                                                \
+    do {                                                                           \
+        tn_status status_ = (call);                                                \
+        check_call(__LINE__, #call, status_ != TN_OK || !(null || pending), null); \
     } while (0)
-#define DOES(call)                          \
-    do {                                    \
-        call;                               \
-        after(__LINE__, #call, true, null); \
+#define DOES(call)                               \
+    do {                                         \
+        call;                                    \
+        check_call(__LINE__, #call, true, null); \
     } while (0)
 #define TAKES(call) /* does nothing, or something harmless */ \
     do {                                                      \
         call;                                                 \
-        after(__LINE__, #call, true, false);                  \
+        check_call(__LINE__, #call, true, false);             \
     } while (0)
-#define EMPTY(call) /* tn_values after an error */                                 \
-    do {                                                                           \
-        tn_values values_ = (call);                                                \
-        after(__LINE__, #call, values_.n == 0 || tn_is_inert(values_.v[0]), null); \
+#define EMPTY(call) /* tn_values after an error */                                      \
+    do {                                                                                \
+        tn_values values_ = (call);                                                     \
+        check_call(__LINE__, #call, values_.n == 0 || tn_is_inert(values_.v[0]), null); \
     } while (0)
 
 /* Runs a part with what it must not print to caught in a file. */

@@ -71,8 +71,8 @@ static void making(tn_tensor *t) {
             TAKES(tn_dims_broadcast(d, strange[j], NULL));
         }
         if (d.size[0] != 0) { /* beside a 0 any size is allowed */
-            after(__LINE__, "tn_empty", tn_is_inert(tn_empty(d, TN_F32)), true);
-            after(__LINE__, "tn_zeros", tn_is_inert(tn_zeros(d, TN_F64)), true);
+            check_call(__LINE__, "tn_empty", tn_is_inert(tn_empty(d, TN_F32)), true);
+            check_call(__LINE__, "tn_zeros", tn_is_inert(tn_zeros(d, TN_F64)), true);
         }
         TAKES(tn_ones(d, TN_I64));
         TAKES(tn_full(d, NAN, TN_U8));
@@ -143,8 +143,8 @@ static void looking(tn_tensor *t) {
     TAKES(tn_device_of(t));
     TAKES(tn_is_contiguous(t));
     QUIET(tn_shares_storage(t, NULL), false);
-    after(__LINE__, "tn_data", tn_data(t) != NULL, null);
-    after(__LINE__, "tn_data_mut", tn_data_mut(t) != NULL, null);
+    check_call(__LINE__, "tn_data", tn_data(t) != NULL, null);
+    check_call(__LINE__, "tn_data_mut", tn_data_mut(t) != NULL, null);
     IS_NAN(tn_item(t));
     IS_NAN(tn_at(t, (int64_t[]){0}));
     IS_NAN(tn_at(t, NULL));
@@ -531,19 +531,19 @@ static bool careless_shape(tn_op_call *c) {
         int n = nowhere[i];
         if (tn_op_out_like(c, n) || tn_op_out_broadcast(c, 0, n, TN_F32) || tn_op_float(c, n) ||
             tn_op_index(c, n)) {
-            complain(__LINE__, "shape", "an input that is not there");
+            add_complaint(__LINE__, "shape", "an input that is not there");
         }
     }
     for (int i = 0; i < STRANGE; i++) {
         if (tn_op_view(c, strange[i], NULL, -1) || tn_op_out(c, strange[i], no_dtype) ||
             tn_op_out_on(c, tn_cuda(-1), strange[i], TN_F32)) {
-            complain(__LINE__, "shape", "an output that cannot be");
+            add_complaint(__LINE__, "shape", "an output that cannot be");
         }
     }
     tn_error_clear();
     while (tn_op_out(c, TN_DIMS(2), TN_F32)) {
         if (c->outputs > TN_OP_OUTPUTS) {
-            complain(__LINE__, "tn_op_out", "more outputs than an operation can have");
+            add_complaint(__LINE__, "tn_op_out", "more outputs than an operation can have");
             break;
         }
     }
@@ -563,14 +563,14 @@ static void careless_backward(tn_op_grad *g) {
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         int n = nowhere[i];
         if (!tn_is_inert(tn_op_saved_input(g, n)) || !tn_is_inert(tn_op_saved_output(g, n))) {
-            complain(__LINE__, "backward", "a saved tensor that is not there");
+            add_complaint(__LINE__, "backward", "a saved tensor that is not there");
         }
         (void)tn_op_input_dims(g, n);
         (void)tn_op_input_dtype(g, n);
         (void)tn_op_input_device(g, n);
         tn_op_give(g, n, tn_ones(TN_DIMS(2), TN_F32));
         if (tn_op_pending(g, n)) {
-            complain(__LINE__, "backward", "a gradient that is not there");
+            add_complaint(__LINE__, "backward", "a gradient that is not there");
         }
     }
     tn_op_give(g, 0, NULL);
@@ -610,7 +610,7 @@ static void careless_operations(tn_tensor *t) {
     if (!pending) {
         tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
         x = tn_apply(&careless, NULL, &x, 1);
-        after(__LINE__, "careless", !tn_is_inert(x), false);
+        check_call(__LINE__, "careless", !tn_is_inert(x), false);
         QUIET(tn_backward(tn_sum_all(x)) >= TN_OK, true);
     }
 }

@@ -246,7 +246,7 @@ static void odd_loaders(tn_tensor *t) {
                 TN_WITH(tn_loader, .batch = longs[j], .epochs = longs[j],
                         .threads = ints[j] > 9 ? 9 : ints[j], .prefetch = ints[j]);
             tn_loader *l = tn_loader_new(odd[i], s, o);
-            after(__LINE__, "tn_loader_new", true, i < 2 || i == 4);
+            check_call(__LINE__, "tn_loader_new", true, i < 2 || i == 4);
             for (int k = 0; k < LONGS; k++) {
                 TAKES(tn_loader_seek(l, (tn_loader_place){longs[k], longs[LONGS - 1 - k]}));
                 TAKES(tn_loader_has(l, (tn_loader_place){longs[k], longs[k]}));

@@ -80,13 +80,14 @@ typedef union layer_memory {
     tn_llama llama;
 } layer_memory;
 
-#define MADE(init) /* and finished: what failed must be finished too */                         \
-    do {                                                                                        \
-        memset(&u, 0, sizeof u);                                                                \
-        init;                                                                                   \
-        after(__LINE__, #init, true, true);                                                     \
-        after(__LINE__, #init, tn_is_inert(tn_call(&u, tn_ones(TN_DIMS(1, 2), TN_F32))), true); \
-        tn_module_finish(&u);                                                                   \
+#define MADE(init) /* and finished: what failed must be finished too */                       \
+    do {                                                                                      \
+        memset(&u, 0, sizeof u);                                                              \
+        init;                                                                                 \
+        check_call(__LINE__, #init, true, true);                                              \
+        check_call(__LINE__, #init, tn_is_inert(tn_call(&u, tn_ones(TN_DIMS(1, 2), TN_F32))), \
+                   true);                                                                     \
+        tn_module_finish(&u);                                                                 \
     } while (0)
 
 static void odd_sizes(tn_tensor *t) {
@@ -151,12 +152,13 @@ static void odd_options(tn_tensor *t) {
 
 /* ---- Layers of the heap: made wrongly, and freed all the same -------------------------------- */
 
-#define NEW(make)                                                                                 \
-    do {                                                                                          \
-        void *new_ = (make);                                                                      \
-        after(__LINE__, #make, true, true);                                                       \
-        after(__LINE__, #make, tn_is_inert(tn_call(new_, tn_ones(TN_DIMS(1, 2), TN_F32))), true); \
-        tn_module_free(new_);                                                                     \
+#define NEW(make)                                                                               \
+    do {                                                                                        \
+        void *new_ = (make);                                                                    \
+        check_call(__LINE__, #make, true, true);                                                \
+        check_call(__LINE__, #make, tn_is_inert(tn_call(new_, tn_ones(TN_DIMS(1, 2), TN_F32))), \
+                   true);                                                                       \
+        tn_module_free(new_);                                                                   \
     } while (0)
 
 static void heap_modules(tn_tensor *t) {

@@ -134,7 +134,7 @@ static void zeroed_modules(tn_tensor *t) {
     tn_linear gone;
     tn_linear_init(&gone, 2, 2, tn_linear_defaults());
     tn_module_finish(&gone);
-    after(__LINE__, "tn_linear_init", true, false);
+    check_call(__LINE__, "tn_linear_init", true, false);
     bad_module(&gone, t);
 }
 

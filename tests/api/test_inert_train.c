@@ -207,7 +207,7 @@ static void odd_plots(tn_tensor *t) {
             TAKES(tn_plot_text(&plot, nowhere, ints[j], ints[INTS - 1 - j]));
         }
         tn_status status = tn_plot_svg(&plot, temp_path("plot.svg"));
-        after(__LINE__, "tn_plot_svg", (int)status >= 0, false);
+        check_call(__LINE__, "tn_plot_svg", (int)status >= 0, false);
     }
     TAKES(tn_plot_text(NULL, nowhere, 40, 10));
     TAKES(tn_plot_text(&(tn_plot){.count = 3}, nowhere, 40, 10));
@@ -298,7 +298,7 @@ static void odd_setups(tn_tensor *t) {
     for (int i = 0; i < LONGS; i++) {
         for (int j = 0; j < LONGS; j++) {
             int64_t n = tn_micro_batches(NULL, longs[i], longs[j]);
-            after(__LINE__, "tn_micro_batches", n >= 0, false);
+            check_call(__LINE__, "tn_micro_batches", n >= 0, false);
         }
     }
 }

@@ -35,11 +35,12 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
     const int64_t q_size[] = {s[0], s[1], s[3], s[5]}, k_size[] = {s[0], s[2], s[4], s[5]},
                   mask_size[] = {1, s[1], s[3], s[4]};
     tn_dtype stat = dtype == TN_F64 ? TN_F64 : TN_F32;
-    array q = varied(dtype, layout, 4, q_size, 1), k = varied(dtype, layout, 4, k_size, 2),
-          v = varied(dtype, layout, 4, k_size, 3);
-    array dy = varied(dtype, layout, 4, q_size, 4), y = make(dtype, layout, 4, q_size),
-          lse = make(stat, layout, 3, q_size);
-    array mask = make(TN_BOOL, DENSE, 4, mask_size);
+    array q = varied_array(dtype, layout, 4, q_size, 1),
+          k = varied_array(dtype, layout, 4, k_size, 2),
+          v = varied_array(dtype, layout, 4, k_size, 3);
+    array dy = varied_array(dtype, layout, 4, q_size, 4), y = make_array(dtype, layout, 4, q_size),
+          lse = make_array(stat, layout, 3, q_size);
+    array mask = make_array(TN_BOOL, DENSE, 4, mask_size);
     for (int64_t i = 0; i < mask.count; i++) {
         /* 2: some rows see nothing */
         array_set(&mask, i, (i * 7 + i / 5) % 3 != 0 && (masked < 2 || i / s[4] % 3 != 1));
@@ -49,7 +50,8 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
         array_set(&k, k.count - 1, INFINITY);
         array_set(&dy, dy.count / 2, NAN);
     }
-    attending a = {.q = q.d, .k = k.d, .v = v.d, .dy = dy.d, .mask = broadcast(&mask, 0, s[0])};
+    attending a = {
+        .q = q.d, .k = k.d, .v = v.d, .dy = dy.d, .mask = broadcast_along(&mask, 0, s[0])};
     a.args = (tn_attention_args){causal, 1 / sqrt((double)s[5] + 1)};
     a.masked = masked;
     bool double_form = dtype == TN_F64;
@@ -68,8 +70,8 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
     assert_int_equal(call_attention(ref, (const tn_desc *[]){&y.d, &lse.d}, &a), TN_OK);
     a.y = y.d;
     a.lse = lse.d;
-    array dq = make(dtype, layout, 4, q_size), dk = make(dtype, layout, 4, k_size),
-          dv = make(dtype, layout, 4, k_size);
+    array dq = make_array(dtype, layout, 4, q_size), dk = make_array(dtype, layout, 4, k_size),
+          dv = make_array(dtype, layout, 4, k_size);
     trial back = {"attention_backward",
                   3,
                   {dq, dk, dv},
@@ -121,8 +123,8 @@ static void test_too_many_rows(void **state) {
         skip();
     }
     const tn_backend *t = trial_tables()[0];
-    array x = varied(TN_F32, DENSE, 4, SIZES(1, 1, 1, 1), 1);
-    tn_desc many = broadcast(&x, 0, ((int64_t)1 << 32) + 1), lse = many;
+    array x = varied_array(TN_F32, DENSE, 4, SIZES(1, 1, 1, 1), 1);
+    tn_desc many = broadcast_along(&x, 0, ((int64_t)1 << 32) + 1), lse = many;
     lse.ndim = 3;
     tn_attention_args args = {.scale = 1};
     assert_int_equal(run_attention(t, &many, &lse, &many, &many, &many, NULL, &args),

@@ -70,11 +70,11 @@ static void try_shape(const shape *s, tn_dtype dtype, tn_dtype wide, int k) {
                   w_size[] = {s->o, s->c / s->groups, s->k[0], s->k[1], s->k[2]},
                   y_size[] = {s->n, s->o, places(s, 0), places(s, 1), places(s, 2)};
     array_layout in = k & 1 ? SPREAD : DENSE, out = k >> 1 & 1 ? SPREAD : DENSE;
-    array x = varied(dtype, in, 5, x_size, 1), w = varied(dtype, out, 5, w_size, 2),
-          dy = varied(dtype, in, 5, y_size, 3), y = make(dtype, out, 5, y_size),
-          dx = make(dtype, out, 5, x_size), dw = make(wide, out, 5, w_size),
-          db = make(wide, out, 1, &s->o);
-    array b = varied(dtype, in, 1, &s->o, 4), c = varied(dtype, in, 1, &s->c, 5);
+    array x = varied_array(dtype, in, 5, x_size, 1), w = varied_array(dtype, out, 5, w_size, 2),
+          dy = varied_array(dtype, in, 5, y_size, 3), y = make_array(dtype, out, 5, y_size),
+          dx = make_array(dtype, out, 5, x_size), dw = make_array(wide, out, 5, w_size),
+          db = make_array(wide, out, 1, &s->o);
+    array b = varied_array(dtype, in, 1, &s->o, 4), c = varied_array(dtype, in, 1, &s->c, 5);
     sliding a = {.x = x.d, .w = w.d, .b = b.d, .dy = dy.d, .args = {.groups = s->groups}};
     memcpy(a.args.stride, s->stride, sizeof s->stride);
     memcpy(a.args.padding, s->padding, sizeof s->padding);
@@ -130,8 +130,8 @@ static void test_refused(void **state) {
     (void)state;
     const tn_backend *table = trial_tables()[0];
     const int64_t *one = SIZES(1, 1, 1, 1, 1);
-    array x = varied(TN_F32, DENSE, 5, one, 1), whole = make(TN_I64, DENSE, 5, one),
-          wide = make(TN_F64, DENSE, 5, one), half = make(TN_BF16, DENSE, 5, one);
+    array x = varied_array(TN_F32, DENSE, 5, one, 1), whole = make_array(TN_I64, DENSE, 5, one),
+          wide = make_array(TN_F64, DENSE, 5, one), half = make_array(TN_BF16, DENSE, 5, one);
     tn_conv_args args = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
     assert_int_equal(TRIAL_CALL(table, conv, &x.d, &x.d, &wide.d, NULL, &args), TN_EUNSUPPORTED);
     assert_int_equal(TRIAL_CALL(table, conv, &whole.d, &whole.d, &whole.d, NULL, &args),

@@ -25,7 +25,7 @@ static void test_copy(void **state) {
         const int64_t *size = trial_shapes[k / (4 * TN_DTYPES * TN_DTYPES)];
         tn_dtype from = (tn_dtype)(k / 4 % TN_DTYPES),
                  to = (tn_dtype)(k / 4 / TN_DTYPES % TN_DTYPES);
-        array x = make(from, k & 1, 3, size), y = make(to, k >> 1 & 1, 3, size);
+        array x = make_array(from, k & 1, 3, size), y = make_array(to, k >> 1 & 1, 3, size);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i,
                       from == TN_BOOL ? i & 1
@@ -33,7 +33,7 @@ static void test_copy(void **state) {
                                       : (double)(i % 199) - 90.25);
         }
         if (tn_dtype_is_float(from) && tn_dtype_is_float(to)) {
-            spoil(&x);
+            spoil_front(&x);
         }
         moving e = {.x = x.d};
         trial t = {"copy", 1, {y}, call_copy, &e, 0, 0};
@@ -42,8 +42,8 @@ static void test_copy(void **state) {
     }
     for (int k = 0; k < 4; k++) { /* the blocked transposition, with rests on both sides */
         tn_dtype dtype = (tn_dtype[]){TN_F32, TN_F64, TN_BF16, TN_U8}[k];
-        array x = varied(dtype, SPREAD, 2, SIZES(150, 131), 1),
-              y = make(dtype, DENSE, 2, SIZES(150, 131));
+        array x = varied_array(dtype, SPREAD, 2, SIZES(150, 131), 1),
+              y = make_array(dtype, DENSE, 2, SIZES(150, 131));
         moving e = {.x = x.d};
         trial t = {"transposed copy", 1, {y}, call_copy, &e, 0, 0};
         trial_run(&t);
@@ -60,8 +60,8 @@ static void test_transposed(void **state) {
     for (int k = 0; k < 5 * 4; k++) {
         const int64_t *size = sizes[k / 4];
         tn_dtype dtype = (tn_dtype[]){TN_F32, TN_F64, TN_BF16, TN_U8}[k % 4];
-        array x = make(dtype, DENSE, 3, SIZES(size[2], size[1], size[0])),
-              y = make(dtype, DENSE, 3, size);
+        array x = make_array(dtype, DENSE, 3, SIZES(size[2], size[1], size[0])),
+              y = make_array(dtype, DENSE, 3, size);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i, (double)(i % 251));
         }
@@ -81,15 +81,16 @@ static void test_conversions(void **state) {
     (void)state;
     for (int k = 0; k < 2; k++) {
         tn_dtype half = k ? TN_F16 : TN_BF16;
-        array x = make(half, DENSE, 1, SIZES(65536)), y = make(TN_F32, DENSE, 1, SIZES(65536));
+        array x = make_array(half, DENSE, 1, SIZES(65536)),
+              y = make_array(TN_F32, DENSE, 1, SIZES(65536));
         for (int64_t i = 0; i < x.count; i++) {
             ((uint16_t *)x.d.data)[i] = (uint16_t)i;
         }
         moving e = {.x = x.d};
         trial t = {"from half", 1, {y}, call_copy, &e, 0, 0};
         trial_run(&t);
-        array wide = make(TN_F32, DENSE, 1, SIZES(5 * 65536)),
-              back = make(half, DENSE, 1, SIZES(5 * 65536));
+        array wide = make_array(TN_F32, DENSE, 1, SIZES(5 * 65536)),
+              back = make_array(half, DENSE, 1, SIZES(5 * 65536));
         for (int64_t i = 0; i < wide.count; i++) {
             float f = k ? tn_f16_to_float((tn_f16){(uint16_t)(i / 5)})
                         : tn_bf16_to_float((tn_bf16){(uint16_t)(i / 5)});
@@ -109,13 +110,9 @@ static void test_fill(void **state) {
     (void)state;
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 2; k++) {
         moving e = {.k0 = k % 3 - 0.75};
-        trial t = {"fill",
-                   1,
-                   {make((tn_dtype)(k / 2 % TN_DTYPES), k & 1, 3, trial_shapes[k / 2 / TN_DTYPES])},
-                   call_fill,
-                   &e,
-                   0,
-                   0};
+        tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);
+        array y = make_array(dtype, k & 1, 3, trial_shapes[k / 2 / TN_DTYPES]);
+        trial t = {"fill", 1, {y}, call_fill, &e, 0, 0};
         trial_run(&t);
         trial_forget();
     }
@@ -135,7 +132,7 @@ static void test_arange(void **state) {
             e.k0 = -0x1p31;
             e.k1 = 0x1p19;
         }
-        array y = make(dtype, k & 1, 3, trial_shapes[k / 2 / TN_DTYPES]);
+        array y = make_array(dtype, k & 1, 3, trial_shapes[k / 2 / TN_DTYPES]);
         trial t = {"arange", 1, {y}, call_arange, &e, 0, 0};
         trial_run(&t);
         trial_forget();

@@ -34,8 +34,9 @@ static void test_unary(void **state) {
                 continue;
             }
             tn_dtype dtype = array_floats[k / 4 % 4];
-            array x = varied(dtype, k & 1, 3, size, f), y = make(dtype, k >> 1 & 1, 3, size);
-            spoil(&x);
+            array x = varied_array(dtype, k & 1, 3, size, f),
+                  y = make_array(dtype, k >> 1 & 1, 3, size);
+            spoil_front(&x);
             elementwise e = {.f = f, .k0 = f == TN_POW_K ? 3 : -0.5, .k1 = 0.75, .x = x.d};
             trial t = {"unary", 1, {y}, call_unary, &e, dtype == TN_F64 ? 1e-15 : 1e-6, 0};
             trial_run(&t);
@@ -54,10 +55,10 @@ static void test_binary(void **state) {
                 continue; /* of the large shape one combination of layouts for each formula */
             }
             tn_dtype dtype = array_floats[k / 8 % 4];
-            array a = varied(dtype, k & 1, 3, size, f),
-                  b = varied(dtype, k >> 1 & 1, 3, size, f + 1),
-                  y = make(dtype, k >> 2 & 1, 3, size);
-            spoil(&a);
+            array a = varied_array(dtype, k & 1, 3, size, f),
+                  b = varied_array(dtype, k >> 1 & 1, 3, size, f + 1),
+                  y = make_array(dtype, k >> 2 & 1, 3, size);
+            spoil_front(&a);
             elementwise e = {.f = f, .a = a.d, .b = b.d};
             trial t = {"binary", 1, {y}, call_binary, &e, dtype == TN_F64 ? 1e-15 : 2e-6, 0};
             trial_run(&t);
@@ -74,10 +75,10 @@ static void test_broadcast(void **state) {
         int kind = k / 4 % 3;
         const int64_t size[] = {130, 257}, small[] = {kind == 0 ? 1 : 130, kind == 1 ? 1 : 257},
                       one[] = {1, 1};
-        array a = varied(dtype, DENSE, 2, size, k),
-              b = varied(dtype, DENSE, 2, kind == 2 ? one : small, 5),
-              y = make(dtype, DENSE, 2, size);
-        tn_desc wide = kind == 1 ? broadcast(&b, 1, 257) : broadcast(&b, 0, 130);
+        array a = varied_array(dtype, DENSE, 2, size, k),
+              b = varied_array(dtype, DENSE, 2, kind == 2 ? one : small, 5),
+              y = make_array(dtype, DENSE, 2, size);
+        tn_desc wide = kind == 1 ? broadcast_along(&b, 1, 257) : broadcast_along(&b, 0, 130);
         if (kind == 2) {
             wide.size[1] = 257;
             wide.stride[1] = 0;
@@ -99,8 +100,8 @@ static void test_in_place(void **state) {
     (void)state;
     for (int k = 0; k < TRIAL_SHAPES * 4 * 2; k++) {
         tn_dtype dtype = array_floats[k / 2 % 4];
-        array y = varied(dtype, k & 1, 3, trial_shapes[k / 8], 1),
-              a = varied(dtype, DENSE, 3, trial_shapes[k / 8], 2);
+        array y = varied_array(dtype, k & 1, 3, trial_shapes[k / 8], 1),
+              a = varied_array(dtype, DENSE, 3, trial_shapes[k / 8], 2);
         elementwise e = {.a = a.d};
         trial t = {"in place", 1, {y}, call_in_place, &e, 2e-6, step_of(dtype) * 4};
         trial_run(&t);
@@ -113,21 +114,21 @@ static void test_compare_and_where(void **state) {
     for (int k = 0; k < TRIAL_SHAPES * TN_DTYPES * 4; k++) {
         const int64_t *size = trial_shapes[k / (TN_DTYPES * 4)];
         tn_dtype dtype = (tn_dtype)(k / 4 % TN_DTYPES);
-        array a = make(dtype, k & 1, 3, size), b = make(dtype, DENSE, 3, size),
-              c = make(TN_BOOL, k >> 1 & 1, 3, size);
+        array a = make_array(dtype, k & 1, 3, size), b = make_array(dtype, DENSE, 3, size),
+              c = make_array(TN_BOOL, k >> 1 & 1, 3, size);
         for (int64_t i = 0; i < a.count; i++) {
             array_set(&a, i, dtype == TN_BOOL ? i & 1 : (double)(i * 7 % 5));
             array_set(&b, i, dtype == TN_BOOL ? i >> 1 & 1 : (double)(i * 3 % 5));
             array_set(&c, i, i * 5 % 3 == 0);
         }
         for (int f = 0; f < TN_COMPARE_COUNT; f++) {
-            array y = make(TN_BOOL, k >> 1 & 1, 3, size);
+            array y = make_array(TN_BOOL, k >> 1 & 1, 3, size);
             elementwise e = {.f = f, .a = a.d, .b = b.d};
             trial t = {"compare", 1, {y}, call_compare, &e, 0, 0};
             trial_run(&t);
         }
         elementwise e = {.x = c.d, .a = a.d, .b = b.d};
-        trial t = {"where", 1, {make(dtype, DENSE, 3, size)}, call_where, &e, 0, 0};
+        trial t = {"where", 1, {make_array(dtype, DENSE, 3, size)}, call_where, &e, 0, 0};
         trial_run(&t);
         trial_forget();
     }
@@ -143,8 +144,8 @@ static void test_integers(void **state) {
         int f = k / 16;
         tn_dtype dtype = dtypes[k % 4];
         const int64_t size[] = {3, 7, 5};
-        array a = make(dtype, k / 4 & 1, 3, size), b = make(dtype, k / 8 & 1, 3, size),
-              y = make(dtype, k / 8 & 1, 3, size);
+        array a = make_array(dtype, k / 4 & 1, 3, size), b = make_array(dtype, k / 8 & 1, 3, size),
+              y = make_array(dtype, k / 8 & 1, 3, size);
         for (int64_t i = 0; i < a.count; i++) {
             int64_t left = few[i % 10], right = few[i / 10 % 10];
             array_set(&a, i, (double)(dtype == TN_U8 ? left & 255 : left));
@@ -171,10 +172,10 @@ static void test_cut_loops(void **state) {
     for (int k = 0; k < 5 * 2 * 8 && trial_on_emulator(); k++) {
         const int64_t *size = sizes[k / 16];
         tn_dtype dtype = k / 8 & 1 ? TN_BF16 : TN_F32;
-        array a = varied(dtype, k & 1, 3, size, 1),
-              row = varied(dtype, DENSE, 3, SIZES(1, 1, size[2]), 2),
-              column = varied(dtype, DENSE, 3, SIZES(size[0], 1, 1), 3),
-              y = make(dtype, k >> 1 & 1, 3, size);
+        array a = varied_array(dtype, k & 1, 3, size, 1),
+              row = varied_array(dtype, DENSE, 3, SIZES(1, 1, size[2]), 2),
+              column = varied_array(dtype, DENSE, 3, SIZES(size[0], 1, 1), 3),
+              y = make_array(dtype, k >> 1 & 1, 3, size);
         tn_desc wide = row.d;
         if (k & 4) {
             wide = column.d;

@@ -36,14 +36,14 @@ static void test_rows(void **state) {
             continue;
         }
         tn_dtype dtype = array_floats[k / 4 % 4];
-        array x = varied(dtype, k & 1, 2, s + 1, 1),
-              src = varied(dtype, k & 1, 2, SIZES(s[0], s[2]), 2),
-              index = make(k & 2 ? TN_I32 : TN_I64, k & 1, 1, s);
+        array x = varied_array(dtype, k & 1, 2, s + 1, 1),
+              src = varied_array(dtype, k & 1, 2, SIZES(s[0], s[2]), 2),
+              index = make_array(k & 2 ? TN_I32 : TN_I64, k & 1, 1, s);
         for (int64_t i = 0; i < s[0]; i++) {
             array_set(&index, i, (double)(i * i % s[1]));
         }
         indexing take = {x.d, index.d, 0}, add = {src.d, index.d, 0};
-        array rows = make(dtype, k >> 1 & 1, 2, SIZES(s[0], s[2]));
+        array rows = make_array(dtype, k >> 1 & 1, 2, SIZES(s[0], s[2]));
         trial t = {"gather_rows", 1, {rows}, call_gather_rows, &take, 0, 0};
         trial_run(&t);
         trial back = {"scatter_add_rows", 1, {x}, call_scatter_rows, &add, 0, 0};
@@ -57,11 +57,12 @@ static void test_rows_of_more_dimensions(void **state) {
     (void)state;
     for (int k = 0; k < 4 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
-        array x = varied(dtype, k / 4, 3, SIZES(6, 3, 5), 1),
-              src = varied(dtype, k / 4, 3, SIZES(20, 3, 5), 2),
-              y = make(dtype, DENSE, 3, SIZES(20, 3, 5)), index = make(TN_I64, DENSE, 1, SIZES(20)),
-              line = varied(dtype, k / 4, 1, SIZES(6), 1),
-              add = varied(dtype, DENSE, 1, SIZES(20), 2);
+        array x = varied_array(dtype, k / 4, 3, SIZES(6, 3, 5), 1),
+              src = varied_array(dtype, k / 4, 3, SIZES(20, 3, 5), 2),
+              y = make_array(dtype, DENSE, 3, SIZES(20, 3, 5)),
+              index = make_array(TN_I64, DENSE, 1, SIZES(20)),
+              line = varied_array(dtype, k / 4, 1, SIZES(6), 1),
+              add = varied_array(dtype, DENSE, 1, SIZES(20), 2);
         for (int64_t i = 0; i < 20; i++) {
             array_set(&index, i, (double)(i * 5 % 6));
         }
@@ -79,8 +80,8 @@ static void test_rows_of_more_dimensions(void **state) {
 static void test_rows_of_integers(void **state) {
     (void)state;
     for (int k = 0; k < TN_DTYPES; k++) {
-        array x = make((tn_dtype)k, SPREAD, 2, SIZES(6, 5)),
-              index = make(TN_I32, DENSE, 1, SIZES(9));
+        array x = make_array((tn_dtype)k, SPREAD, 2, SIZES(6, 5)),
+              index = make_array(TN_I32, DENSE, 1, SIZES(9));
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i, k == TN_BOOL ? (double)(i & 1) : (double)i);
         }
@@ -88,7 +89,7 @@ static void test_rows_of_integers(void **state) {
             array_set(&index, i, (double)(i * 5 % 6));
         }
         indexing take = {x.d, index.d, 0}, add = {x.d, index.d, 0};
-        array y = make((tn_dtype)k, DENSE, 2, SIZES(9, 5));
+        array y = make_array((tn_dtype)k, DENSE, 2, SIZES(9, 5));
         trial t = {"gather_rows", 1, {y}, call_gather_rows, &take, 0, 0};
         trial_run(&t);
         if (!tn_dtype_is_float((tn_dtype)k)) { /* refused, as by ref */
@@ -113,13 +114,15 @@ static void test_along(void **state) {
                        : d == (dim + 1) % 3 ? (size[d] + 1) / 2
                                             : size[d];
         }
-        array x = varied(dtype, k & 1, 3, size, 1), src = varied(dtype, k >> 1 & 1, 3, small, 2),
-              index = make(k & 2 ? TN_I32 : TN_I64, k & 1, 3, small);
+        array x = varied_array(dtype, k & 1, 3, size, 1),
+              src = varied_array(dtype, k >> 1 & 1, 3, small, 2),
+              index = make_array(k & 2 ? TN_I32 : TN_I64, k & 1, 3, small);
         for (int64_t i = 0; i < index.count; i++) {
             array_set(&index, i, (double)(i * i % size[dim]));
         }
         indexing take = {x.d, index.d, dim}, add = {src.d, index.d, dim};
-        trial t = {"gather", 1, {make(dtype, k >> 1 & 1, 3, small)}, call_gather, &take, 0, 0};
+        array y = make_array(dtype, k >> 1 & 1, 3, small);
+        trial t = {"gather", 1, {y}, call_gather, &take, 0, 0};
         trial_run(&t);
         trial back = {"scatter_add", 1, {x}, call_scatter, &add, 0, 0};
         trial_run(&back);
@@ -132,10 +135,10 @@ static void test_bad_indices(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
         int64_t bad = k & 1 ? -1 : 6;
-        array x = varied(TN_F32, DENSE, 2, SIZES(6, 5), 1),
-              y = varied(TN_F32, DENSE, 2, SIZES(7, 5), 2),
-              rows = make(k & 2 ? TN_I32 : TN_I64, SPREAD, 1, SIZES(7)),
-              along = make(k & 2 ? TN_I32 : TN_I64, SPREAD, 2, SIZES(7, 5));
+        array x = varied_array(TN_F32, DENSE, 2, SIZES(6, 5), 1),
+              y = varied_array(TN_F32, DENSE, 2, SIZES(7, 5), 2),
+              rows = make_array(k & 2 ? TN_I32 : TN_I64, SPREAD, 1, SIZES(7)),
+              along = make_array(k & 2 ? TN_I32 : TN_I64, SPREAD, 2, SIZES(7, 5));
         for (int64_t i = 0; i < along.count; i++) {
             array_set(&rows, i % 7, (double)(i % 7 == 3 ? bad : 1));
             array_set(&along, i, (double)(i == 17 ? bad : 1));
@@ -156,9 +159,10 @@ static void test_bad_indices(void **state) {
  * call are left out, and the next call is not disturbed. */
 static void test_several_bad_indices(void **state) {
     (void)state;
-    array x = varied(TN_F32, DENSE, 2, SIZES(6, 5), 1),
-          y = varied(TN_F32, DENSE, 2, SIZES(300, 5), 2), rows = make(TN_I64, DENSE, 1, SIZES(300)),
-          good = make(TN_I64, DENSE, 1, SIZES(300));
+    array x = varied_array(TN_F32, DENSE, 2, SIZES(6, 5), 1),
+          y = varied_array(TN_F32, DENSE, 2, SIZES(300, 5), 2),
+          rows = make_array(TN_I64, DENSE, 1, SIZES(300)),
+          good = make_array(TN_I64, DENSE, 1, SIZES(300));
     for (int64_t i = 0; i < 300; i++) {
         array_set(&rows, i, (double)(i % 50 == 49 ? 1000 + i : i % 6));
         array_set(&good, i, (double)(i % 6));

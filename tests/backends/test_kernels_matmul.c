@@ -22,9 +22,9 @@ static tn_status call_linear(const tn_backend *t, const tn_desc *const *out, voi
 
 static void try_matmul(tn_dtype dtype, int64_t batch, int64_t m, int64_t k, int64_t n, int layouts,
                        bool accumulate) {
-    array a = varied(dtype, layouts & 1, 3, SIZES(batch, m, k), 1),
-          b = varied(dtype, layouts >> 1 & 1, 3, SIZES(batch, k, n), 2);
-    array y = make(dtype, layouts >> 2 & 1, 3, SIZES(batch, m, n));
+    array a = varied_array(dtype, layouts & 1, 3, SIZES(batch, m, k), 1),
+          b = varied_array(dtype, layouts >> 1 & 1, 3, SIZES(batch, k, n), 2);
+    array y = make_array(dtype, layouts >> 2 & 1, 3, SIZES(batch, m, n));
     if (accumulate) {
         array_vary(&y, 3);
     }
@@ -64,12 +64,12 @@ static void test_matmul_broadcast(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k];
-        array a = varied(dtype, DENSE, 3, SIZES(1, 33, 21), 1),
-              b = varied(dtype, DENSE, 3, SIZES(6, 21, 19), 2);
-        product p = {.a = broadcast(&a, 0, 6), .b = b.d, .alpha = 1};
+        array a = varied_array(dtype, DENSE, 3, SIZES(1, 33, 21), 1),
+              b = varied_array(dtype, DENSE, 3, SIZES(6, 21, 19), 2);
+        product p = {.a = broadcast_along(&a, 0, 6), .b = b.d, .alpha = 1};
         trial t = {"broadcast matmul",
                    1,
-                   {make(dtype, DENSE, 3, SIZES(6, 33, 19))},
+                   {make_array(dtype, DENSE, 3, SIZES(6, 33, 19))},
                    call_matmul,
                    &p,
                    1e-5,
@@ -87,10 +87,10 @@ static void test_linear(void **state) {
         for (int k = 0; k < 4 * 8 * 2; k++) {
             tn_dtype dtype = array_floats[k % 4];
             int64_t m = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
-            array x = varied(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
-                  w = varied(dtype, k / 8 & 1, 2, SIZES(out, in), 2);
-            array b = varied(dtype, k / 4 & 1, 1, SIZES(out), 3),
-                  y = make(dtype, k / 16 & 1, 2, SIZES(m, out));
+            array x = varied_array(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
+                  w = varied_array(dtype, k / 8 & 1, 2, SIZES(out, in), 2);
+            array b = varied_array(dtype, k / 4 & 1, 1, SIZES(out), 3),
+                  y = make_array(dtype, k / 16 & 1, 2, SIZES(m, out));
             product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k >= 32};
             double scale = sqrt((double)in + 1);
             trial t = {"linear",
@@ -116,10 +116,10 @@ static void test_few_rows(void **state) {
     for (int k = 0; k < 9 * INS * OUTS; k++) {
         int64_t m = 1 + k % 9, in = ins[k / 9 % INS], out = outs[k / 9 / INS];
         tn_dtype dtype = array_floats[k % 4];
-        array x = varied(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
-              w = varied(dtype, DENSE, 2, SIZES(out, in), 2);
-        array b = varied(dtype, k / 4 & 1, 1, SIZES(out), 3),
-              y = make(dtype, k / 8 & 1, 2, SIZES(m, out));
+        array x = varied_array(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
+              w = varied_array(dtype, DENSE, 2, SIZES(out, in), 2);
+        array b = varied_array(dtype, k / 4 & 1, 1, SIZES(out), 3),
+              y = make_array(dtype, k / 8 & 1, 2, SIZES(m, out));
         product p = {.a = x.d, .b = w.d, .c = b.d, .bias = k / 16 & 1};
         double scale = sqrt((double)in + 1);
         trial t = {"linear, few rows",
@@ -142,9 +142,9 @@ static void test_few_rows_added(void **state) {
         tn_dtype dtype = array_floats[k % 4];
         int64_t m = 1 + k / 4 % 9, n = 70, in = 97;
         bool turned = k / 36 & 1, added = k / 72;
-        array a = varied(dtype, DENSE, 3, turned ? SIZES(2, n, in) : SIZES(2, m, in), 1),
-              b = varied(dtype, DENSE, 3, turned ? SIZES(2, m, in) : SIZES(2, n, in), 2),
-              y = make(dtype, DENSE, 3, turned ? SIZES(2, n, m) : SIZES(2, m, n));
+        array a = varied_array(dtype, DENSE, 3, turned ? SIZES(2, n, in) : SIZES(2, m, in), 1),
+              b = varied_array(dtype, DENSE, 3, turned ? SIZES(2, m, in) : SIZES(2, n, in), 2),
+              y = make_array(dtype, DENSE, 3, turned ? SIZES(2, n, m) : SIZES(2, m, n));
         if (added) {
             array_vary(&y, 3);
         }
@@ -190,11 +190,11 @@ static void test_linear_q8(void **state) {
         int64_t m = ms[k % MS], in = ins[k / MS % INS], out = outs[k / (MS * INS)];
         int way = k + k / MS;
         tn_dtype dtype = array_floats[way % 4];
-        array x = varied(dtype, way / 2 & 1, 2, SIZES(m, in), 1),
-              w = make(TN_I8, k % 7 == 0 ? SPREAD : DENSE, 2, SIZES(out, in)),
-              scale = varied(k % 5 ? TN_F32 : dtype, way & 1, 1, SIZES(out), 2),
-              b = varied(dtype, way / 2 & 1, 1, SIZES(out), 3),
-              y = make(dtype, way / 4 & 1, 2, SIZES(m, out));
+        array x = varied_array(dtype, way / 2 & 1, 2, SIZES(m, in), 1),
+              w = make_array(TN_I8, k % 7 == 0 ? SPREAD : DENSE, 2, SIZES(out, in)),
+              scale = varied_array(k % 5 ? TN_F32 : dtype, way & 1, 1, SIZES(out), 2),
+              b = varied_array(dtype, way / 2 & 1, 1, SIZES(out), 3),
+              y = make_array(dtype, way / 4 & 1, 2, SIZES(m, out));
         for (int64_t i = 0; i < w.count; i++) {
             array_set(&w, i, (double)((i * 89 + k) % 256 - 128));
         }
@@ -218,15 +218,15 @@ static void test_linear_q8_blocks(void **state) {
     if (trial_on_cuda()) {
         skip();
     }
-    array x = varied(TN_BF16, DENSE, 2, SIZES(9, 4100), 1),
-          w = make(TN_I8, DENSE, 2, SIZES(300, 4100)),
-          scale = varied(TN_F32, DENSE, 1, SIZES(300), 2),
-          b = varied(TN_BF16, DENSE, 1, SIZES(300), 3);
+    array x = varied_array(TN_BF16, DENSE, 2, SIZES(9, 4100), 1),
+          w = make_array(TN_I8, DENSE, 2, SIZES(300, 4100)),
+          scale = varied_array(TN_F32, DENSE, 1, SIZES(300), 2),
+          b = varied_array(TN_BF16, DENSE, 1, SIZES(300), 3);
     for (int64_t i = 0; i < w.count; i++) {
         array_set(&w, i, (double)(i * 89 % 256 - 128));
     }
     quantised q = {x.d, w.d, scale.d, b.d, true};
-    trial t = {"linear_q8, blocks", 1,  {make(TN_BF16, DENSE, 2, SIZES(9, 300))},
+    trial t = {"linear_q8, blocks", 1,  {make_array(TN_BF16, DENSE, 2, SIZES(9, 300))},
                call_linear_q8,      &q, 1e-2,
                128 * 64 * 4e-6};
     trial_run(&t);
@@ -237,15 +237,15 @@ static void test_linear_q8_blocks(void **state) {
 static void test_few_rows_odd(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        array x = varied(array_floats[k], DENSE, 2, SIZES(2, 37), 1),
-              w = varied(array_floats[k], DENSE, 2, SIZES(33, 37), 2);
+        array x = varied_array(array_floats[k], DENSE, 2, SIZES(2, 37), 1),
+              w = varied_array(array_floats[k], DENSE, 2, SIZES(33, 37), 2);
         array_set(&x, 37 + 36, NAN);
         array_set(&w, 5 * 37 + 36, INFINITY);
         array_set(&w, 7 * 37 + 1, 1e-40);
         product p = {.a = x.d, .b = w.d};
         trial t = {"linear, odd values",
                    1,
-                   {make(array_floats[k], DENSE, 2, SIZES(2, 33))},
+                   {make_array(array_floats[k], DENSE, 2, SIZES(2, 33))},
                    call_linear,
                    &p,
                    1e-5,
@@ -264,7 +264,7 @@ static tn_status call_linear_gelu(const tn_backend *t, const tn_desc *const *out
 
 /* Dense rows at a multiple of 16 bytes, as cuBLASLt wants them for two outputs at once. */
 static array aligned_rows(tn_dtype dtype, int64_t rows, int64_t columns) {
-    array a = make(dtype, DENSE, 2, SIZES(rows + 16, columns));
+    array a = make_array(dtype, DENSE, 2, SIZES(rows + 16, columns));
     memset(a.memory, ARRAY_GAP, a.bytes);
     a.d.size[0] = rows;
     a.count = rows * columns;
@@ -284,11 +284,11 @@ static void test_linear_gelu(void **state) {
         for (int k = 0; k < 4 * 4 * 2 * 2; k++) {
             tn_dtype dtype = array_floats[k % 4];
             int64_t m = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
-            array x = varied(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
-                  w = varied(dtype, k / 8 & 1, 2, SIZES(out, in), 2),
-                  b = varied(dtype, k / 4 & 1, 1, SIZES(out), 3),
-                  y = make(dtype, k / 8 & 1, 2, SIZES(m, out)),
-                  pre = make(dtype, k / 8 & 1, 2, SIZES(m, out));
+            array x = varied_array(dtype, k / 4 & 1, 2, SIZES(m, in), 1),
+                  w = varied_array(dtype, k / 8 & 1, 2, SIZES(out, in), 2),
+                  b = varied_array(dtype, k / 4 & 1, 1, SIZES(out), 3),
+                  y = make_array(dtype, k / 8 & 1, 2, SIZES(m, out)),
+                  pre = make_array(dtype, k / 8 & 1, 2, SIZES(m, out));
             if (!(k / 8 & 1)) {
                 y = aligned_rows(dtype, m, out);
                 pre = aligned_rows(dtype, m, out);
@@ -340,10 +340,10 @@ static void test_linear_backward_weight(void **state) {
                 sums = TN_F32;
             }
             int64_t n = sizes[s][0], in = sizes[s][1], out = sizes[s][2];
-            array dy = varied(dtype, k / 4 & 1, 2, SIZES(n, out), 1),
-                  x = varied(dtype, k / 8 & 1, 2, SIZES(n, in), 2),
-                  dw = varied(sums, k / 8 & 1, 2, SIZES(out, in), 3),
-                  db = varied(sums, k / 4 & 1, 1, SIZES(out), 4);
+            array dy = varied_array(dtype, k / 4 & 1, 2, SIZES(n, out), 1),
+                  x = varied_array(dtype, k / 8 & 1, 2, SIZES(n, in), 2),
+                  dw = varied_array(sums, k / 8 & 1, 2, SIZES(out, in), 3),
+                  db = varied_array(sums, k / 4 & 1, 1, SIZES(out), 4);
             gradients g = {dy.d, x.d, .with_bias = k / 16 & 1, .accumulate = k / 32 & 1};
             double scale = sqrt((double)n + 1);
             trial t = {"linear_backward_weight",
@@ -367,16 +367,17 @@ static void test_matmul_layouts(void **state) {
     ctx->deterministic = !trial_on_cuda();
     for (int k = 0; k < 4 * 2 * 2; k++) {
         tn_dtype dtype = array_floats[k % 4];
-        array a = varied(dtype, DENSE, 3, SIZES(3, 17, 24), 1),
-              b = varied(dtype, DENSE, 3, SIZES(1, 24, 40), 2),
-              y = make(dtype, DENSE, 3, k & 4 ? SIZES(3, 40, 17) : SIZES(3, 17, 40));
+        array a = varied_array(dtype, DENSE, 3, SIZES(3, 17, 24), 1),
+              b = varied_array(dtype, DENSE, 3, SIZES(1, 24, 40), 2),
+              y = make_array(dtype, DENSE, 3, k & 4 ? SIZES(3, 40, 17) : SIZES(3, 17, 40));
         if (k & 4) {
             y.d = tn_desc_swap(&y.d, 1, 2);
         }
         if (k & 8) {
             array_vary(&y, 3);
         }
-        product p = {.a = a.d, .b = broadcast(&b, 0, 3), .alpha = 2, .beta = k & 8 ? -0.5 : 0};
+        product p = {
+            .a = a.d, .b = broadcast_along(&b, 0, 3), .alpha = 2, .beta = k & 8 ? -0.5 : 0};
         trial t = {"matmul, other layouts",
                    1,
                    {y},

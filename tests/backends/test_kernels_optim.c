@@ -44,9 +44,9 @@ static void test_optimisers(void **state) {
         s.a = (tn_adam_step){1e-2, 0.9, 0.999, 1e-8, 0.1, k & 2, 1 + k % 5, 0.5};
         s.s = (tn_sgd_step){1e-2, k & 2 ? 0.9 : 0, k & 4 ? 0.1 : 0, 0.01, k & 4, k & 8, 0.5};
         s.master = !s.adam && k & 8 && dtype != TN_F64;
-        s.grad = varied(k & 8 && dtype != TN_F64 ? TN_F32 : dtype, DENSE, 1, &n, 3);
-        array p = varied(dtype, DENSE, 1, &n, 1), m = varied(wide, DENSE, 1, &n, 2),
-              v = varied(wide, DENSE, 1, &n, 4);
+        s.grad = varied_array(k & 8 && dtype != TN_F64 ? TN_F32 : dtype, DENSE, 1, &n, 3);
+        array p = varied_array(dtype, DENSE, 1, &n, 1), m = varied_array(wide, DENSE, 1, &n, 2),
+              v = varied_array(wide, DENSE, 1, &n, 4);
         for (int64_t i = 0; i < n; i++) {
             array_set(&v, i, fabs(array_get(&v, i)) + 0.01);
         }

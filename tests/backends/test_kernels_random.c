@@ -25,17 +25,12 @@ static void test_random(void **state) {
                      0.25,
                      0.75,
                      {0}};
-        trial t = {"random",
-                   1,
-                   {make(dtype, k >> 2 & 1, 3, size)},
-                   call_random,
-                   &d,
-                   d.kind == TN_NORMAL ? 2e-6 : 0,
-                   0};
+        array x = varied_array(dtype, k & 1, 3, size, 1),
+              y = make_array(dtype, k >> 2 & 1, 3, size);
+        trial t = {"random", 1, {y}, call_random, &d, d.kind == TN_NORMAL ? 2e-6 : 0, 0};
         trial_run(&t);
-        array x = varied(dtype, k & 1, 3, size, 1);
         d.x = x.d;
-        trial drop = {"dropout", 1, {make(dtype, k >> 2 & 1, 3, size)}, call_dropout, &d, 1e-6, 0};
+        trial drop = {"dropout", 1, {y}, call_dropout, &d, 1e-6, 0};
         trial_run(&drop);
         trial_forget();
     }
@@ -50,7 +45,7 @@ static void test_upper_ends(void **state) {
         drawing d = {TN_UNIFORM, {7, 1, 2, 0}, ranges[k % 5][0], ranges[k % 5][1], {0}};
         trial t = {"uniform",
                    1,
-                   {make(dtype, k / 5 & 1, 1, SIZES(trial_on_emulator() ? 3000 : 20000))},
+                   {make_array(dtype, k / 5 & 1, 1, SIZES(trial_on_emulator() ? 3000 : 20000))},
                    call_random,
                    &d,
                    0,
@@ -70,7 +65,7 @@ static void test_integers(void **state) {
         tn_dtype dtype = (tn_dtype)(k / 10 % TN_DTYPES);
         const double *range = ranges[k % 5];
         drawing d = {TN_INTEGER, {(uint64_t)k, 3, 9, (uint64_t)k << 30}, range[0], range[1], {0}};
-        array y = make(dtype, k / 5 & 1, 3, trial_shapes[k / 10 / TN_DTYPES]);
+        array y = make_array(dtype, k / 5 & 1, 3, trial_shapes[k / 10 / TN_DTYPES]);
         trial t = {"random integers", 1, {y}, call_random, &d, 0, 0};
         trial_run(&t);
         trial_forget();

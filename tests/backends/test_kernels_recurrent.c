@@ -33,7 +33,7 @@ static tn_status call_backward(const tn_backend *t, const tn_desc *const *out, v
 }
 
 static array draw(tn_dtype dtype, int ndim, const int64_t *size, int64_t salt) {
-    array a = make(dtype, ROW_MAJOR, ndim, size);
+    array a = make_array(dtype, ROW_MAJOR, ndim, size);
     for (int64_t i = 0; i < a.count; i++) {
         array_set(&a, i, sin((double)(37 * i + 11 * salt)));
     }
@@ -42,7 +42,7 @@ static array draw(tn_dtype dtype, int ndim, const int64_t *size, int64_t salt) {
 
 /* As large as weights are: gradients do not grow from step to step. */
 static array draw_weights(tn_dtype dtype, int64_t rows, int64_t units) {
-    array w = make(dtype, ROW_MAJOR, 2, SIZES(rows, units));
+    array w = make_array(dtype, ROW_MAJOR, 2, SIZES(rows, units));
     for (int64_t i = 0; i < w.count; i++) {
         array_set(&w, i, sin((double)(37 * i)) / sqrt((double)units));
     }
@@ -54,7 +54,7 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
     int64_t T = s[0], B = s[1], H = s[2], G = tn__cell_gates(cell), K = tn__cell_kept(cell);
     net n = {.w = draw_weights(dtype, G * H, H),
              .b = draw(dtype, 1, SIZES(G * H), 2),
-             .lengths = make(TN_I64, ROW_MAJOR, 1, SIZES(B)),
+             .lengths = make_array(TN_I64, ROW_MAJOR, 1, SIZES(B)),
              .h0 = draw(dtype, 2, SIZES(B, H), 3),
              .c0 = draw(dtype, 2, SIZES(B, H), 4),
              .gates = draw(dtype, 3, SIZES(T, B, K * H), 5),
@@ -73,10 +73,10 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
                          .lengths = k & 2 ? &n.lengths.d : NULL,
                          .w = &n.w.d,
                          .b = k & 4 ? &n.b.d : NULL};
-    array y = make(dtype, ROW_MAJOR, 3, SIZES(T, B, H)),
-          hn = make(dtype, ROW_MAJOR, 2, SIZES(B, H)),
-          dp = make(dtype, ROW_MAJOR, 3, SIZES(T, B, G * H)),
-          none = make(dtype, ROW_MAJOR, 1, SIZES(0)), dh0 = n.state ? hn : none;
+    array y = make_array(dtype, ROW_MAJOR, 3, SIZES(T, B, H)),
+          hn = make_array(dtype, ROW_MAJOR, 2, SIZES(B, H)),
+          dp = make_array(dtype, ROW_MAJOR, 3, SIZES(T, B, G * H)),
+          none = make_array(dtype, ROW_MAJOR, 1, SIZES(0)), dh0 = n.state ? hn : none;
     double relative = dtype == TN_F64 ? 1e-12 : 2e-5; /* of f32 over some steps */
     trial forward = {
         "recurrent", n.lstm ? 6 : 4, {y, hn, n.gates, y, hn, y}, call_forward, &n, relative, 0};

@@ -17,9 +17,9 @@ static void try_reduce(tn_reduction f, tn_dtype dtype, array_layout layout, cons
         small[d] = which >> d & 1 ? 1 : size[d];
     }
     tn_dtype to = f == TN_SUM_SQUARES && which % 2 ? TN_F64 : dtype;
-    array x = varied(dtype, layout, 3, size, which), y = make(to, DENSE, 3, small);
+    array x = varied_array(dtype, layout, 3, size, which), y = make_array(to, DENSE, 3, small);
     if (odd) {
-        spoil(&x);
+        spoil_front(&x);
     }
     if ((f == TN_MAX || f == TN_MIN) && x.count == 0 && y.count > 0) {
         return;
@@ -82,10 +82,10 @@ static void test_reduce_windows(void **state) {
     static const tn_reduction folds[] = {TN_SUM, TN_MEAN, TN_MAX, TN_MIN};
     for (int k = 0; k < (int)(sizeof sizes / sizeof *sizes) * 4 * 2 * 2; k++) {
         const int64_t *size = sizes[k / 16], small[] = {size[0], size[1], 1, size[3], 1};
-        array x = varied(k & 1 ? TN_BF16 : TN_F32, k >> 1 & 1, 5, size, k),
-              y = make(x.d.dtype, DENSE, 5, small);
+        array x = varied_array(k & 1 ? TN_BF16 : TN_F32, k >> 1 & 1, 5, size, k),
+              y = make_array(x.d.dtype, DENSE, 5, small);
         if (k % 3 == 0) {
-            spoil(&x);
+            spoil_front(&x);
         }
         reducing r = {folds[k / 4 % 4], x.d};
         trial t = {"reduce windows", 1, {y}, call_reduce, &r, 3e-6, 1e-5};
@@ -107,8 +107,8 @@ static void test_reduce_whole(void **state) {
         for (int d = 0; d < 3; d++) {
             small[d] = which >> d & 1 ? 1 : size[d];
         }
-        array x = make(dtype, k >> 3 & 1, 3, size),
-              y = make(f == TN_SUM ? TN_I64 : dtype, DENSE, 3, small);
+        array x = make_array(dtype, k >> 3 & 1, 3, size),
+              y = make_array(f == TN_SUM ? TN_I64 : dtype, DENSE, 3, small);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i,
                       dtype == TN_BOOL ? (i * 7 % 11 == 0) == (f == TN_ANY)
@@ -130,8 +130,8 @@ static void test_sum_is_accurate(void **state) {
     (void)state;
     const int64_t n = 1 << 20;
     for (int columns = 0; columns < 2; columns++) {
-        array x = make(TN_F32, DENSE, 2, columns ? SIZES(n, 1) : SIZES(1, n)),
-              y = make(TN_F32, DENSE, 2, SIZES(1, 1));
+        array x = make_array(TN_F32, DENSE, 2, columns ? SIZES(n, 1) : SIZES(1, n)),
+              y = make_array(TN_F32, DENSE, 2, SIZES(1, 1));
         for (int64_t i = 0; i < n; i++) {
             ((float *)x.d.data)[i] = 0.1f;
         }
@@ -150,8 +150,8 @@ static void test_f64_sums_are_accurate(void **state) {
     static const tn_reduction f[] = {TN_SUM, TN_MEAN, TN_SUM_SQUARES};
     const int64_t n = trial_on_emulator() ? 300000 : 3000000;
     for (int columns = 0; columns < 2; columns++) {
-        array x = make(TN_F64, DENSE, 2, columns ? SIZES(n, 1) : SIZES(1, n)),
-              y = make(TN_F64, DENSE, 2, SIZES(1, 1));
+        array x = make_array(TN_F64, DENSE, 2, columns ? SIZES(n, 1) : SIZES(1, n)),
+              y = make_array(TN_F64, DENSE, 2, SIZES(1, 1));
         for (int64_t i = 0; i < n; i++) {
             ((double *)x.d.data)[i] = 0.1;
         }
@@ -173,8 +173,8 @@ static void test_not_for_kernels(void **state) {
     static const tn_reduction f[] = {TN_PRODUCT, TN_NONE, (tn_reduction)99};
     static const tn_dtype dtype[] = {TN_F32, TN_F64, TN_BF16, TN_I64, TN_BOOL};
     for (int k = 0; k < 3 * 5; k++) {
-        array x = make(dtype[k % 5], DENSE, 2, SIZES(2, 3)),
-              y = make(dtype[k % 5], DENSE, 2, SIZES(2, 1));
+        array x = make_array(dtype[k % 5], DENSE, 2, SIZES(2, 3)),
+              y = make_array(dtype[k % 5], DENSE, 2, SIZES(2, 1));
         array_set(&y, 0, 1);
         array_set(&y, 1, 1);
         for (const tn_backend *const *t = trial_tables(); *t; t++) {
@@ -208,15 +208,15 @@ static void test_argmax(void **state) {
         if (size[dim] == 0) {
             continue;
         }
-        array x = make(dtype, k & 1, 3, size);
+        array x = make_array(dtype, k & 1, 3, size);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i, (double)(i * 37 % 101));
         }
         if (tn_dtype_is_float(dtype) && k % 3 == 0) {
-            spoil(&x);
+            spoil_front(&x);
         }
         finding f = {dim, x.d};
-        trial t = {"argmax", 1, {make(TN_I64, k & 1, 3, small)}, call_argmax, &f, 0, 0};
+        trial t = {"argmax", 1, {make_array(TN_I64, k & 1, 3, small)}, call_argmax, &f, 0, 0};
         trial_run(&t);
         trial_forget();
     }

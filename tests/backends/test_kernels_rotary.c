@@ -16,13 +16,13 @@ static tn_status call_rotary(const tn_backend *t, const tn_desc *const *out, voi
  * for the scaling and the way back. */
 static void try_rotary(tn_dtype dtype, const int64_t *s, int k) {
     const int64_t each[] = {k & 1 ? s[0] : 1, s[2]};
-    array x = varied(dtype, k >> 1 & 1, 4, s, 1), y = make(dtype, k >> 2 & 1, 4, s);
-    array positions = make(k & 1 ? TN_I32 : TN_I64, k >> 1 & 1, 2, each);
+    array x = varied_array(dtype, k >> 1 & 1, 4, s, 1), y = make_array(dtype, k >> 2 & 1, 4, s);
+    array positions = make_array(k & 1 ? TN_I32 : TN_I64, k >> 1 & 1, 2, each);
     for (int64_t i = 0; i < positions.count; i++) {
         array_set(&positions, i, (double)((i * 37 + i / 3) % 2000));
     }
     turning a = {.x = x.d,
-                 .positions = k & 1 ? positions.d : broadcast(&positions, 0, s[0]),
+                 .positions = k & 1 ? positions.d : broadcast_along(&positions, 0, s[0]),
                  .args = {10000.0, k & 2 ? 8.0 : 1.0, 1.0, 4.0, 1024, k & 4}};
     trial t = {"rotary", 1, {y}, call_rotary, &a, dtype == TN_F64 ? 1e-12 : 1e-6, 1e-7};
     trial_run(&t);

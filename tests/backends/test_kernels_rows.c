@@ -38,8 +38,9 @@ static void test_softmax(void **state) {
         }
         tn_dtype dtype = array_floats[k / 8 % 4];
         bool log_form = k & 1;
-        array x = varied(dtype, k >> 1 & 1, 2, size, 1), dy = varied(dtype, k >> 1 & 1, 2, size, 2),
-              y = make(dtype, k >> 2 & 1, 2, size);
+        array x = varied_array(dtype, k >> 1 & 1, 2, size, 1),
+              dy = varied_array(dtype, k >> 1 & 1, 2, size, 2),
+              y = make_array(dtype, k >> 2 & 1, 2, size);
         if (size[0] >= 6) {
             array_set(&x, 1, -INFINITY);
             array_set(&x, size[1], NAN);
@@ -63,12 +64,12 @@ static void test_softmax(void **state) {
 /* What norms read, of a case: bit 0 spreads some of it, bit 1 gives a weight and a bias. */
 static rows norm_operands(tn_dtype dtype, const int64_t *size, int k) {
     tn_dtype stat = dtype == TN_F64 ? TN_F64 : TN_F32;
-    return (rows){.x = varied(dtype, k & 1, 2, size, 1).d,
-                  .dy = varied(dtype, k & 1, 2, size, 2).d,
-                  .w = varied(dtype, k & 1, 1, size + 1, 3).d,
-                  .b = varied(dtype, DENSE, 1, size + 1, 4).d,
-                  .mean = varied(stat, k & 1, 1, size, 5).d,
-                  .rstd = varied(stat, DENSE, 1, size, 6).d,
+    return (rows){.x = varied_array(dtype, k & 1, 2, size, 1).d,
+                  .dy = varied_array(dtype, k & 1, 2, size, 2).d,
+                  .w = varied_array(dtype, k & 1, 1, size + 1, 3).d,
+                  .b = varied_array(dtype, DENSE, 1, size + 1, 4).d,
+                  .mean = varied_array(stat, k & 1, 1, size, 5).d,
+                  .rstd = varied_array(stat, DENSE, 1, size, 6).d,
                   .has_w = k & 2,
                   .has_b = k & 2};
 }
@@ -116,10 +117,10 @@ static void test_add_layer_norm(void **state) {
         tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         bool double_form = dtype == TN_F64;
         rows r = norm_operands(dtype, size, k);
-        r.other = varied(dtype, k >> 2 & 1, 2, size, 7).d;
+        r.other = varied_array(dtype, k >> 2 & 1, 2, size, 7).d;
         r.has_other = k & 4;
-        array s = make(dtype, k & 1, 2, size), y = make(dtype, DENSE, 2, size),
-              s0 = make(stat, k & 1, 1, size), s1 = make(stat, DENSE, 1, size);
+        array s = make_array(dtype, k & 1, 2, size), y = make_array(dtype, DENSE, 2, size),
+              s0 = make_array(stat, k & 1, 1, size), s1 = make_array(stat, DENSE, 1, size);
         trial t = {"add_layer_norm",
                    4,
                    {s, y, s0, s1},
@@ -129,7 +130,7 @@ static void test_add_layer_norm(void **state) {
                    double_form ? 1e-12 : 4e-6 + step_of(dtype)};
         trial_run(&t);
         tn_dtype sums = k & 4 ? stat : dtype;
-        array dw = make(sums, k & 1, 1, size + 1), db = make(sums, DENSE, 1, size + 1);
+        array dw = make_array(sums, k & 1, 1, size + 1), db = make_array(sums, DENSE, 1, size + 1);
         double scale = 1 + sqrt((double)size[0]);
         trial back = {"add_layer_norm_backward",
                       3,
@@ -154,8 +155,8 @@ static void test_norms(void **state) {
         rows r = norm_operands(dtype, size, k);
         r.centred = k & 4;
         bool double_form = dtype == TN_F64;
-        array y = make(dtype, k >> 3 & 1, 2, size), s0 = make(stat, k & 1, 1, size),
-              s1 = make(stat, DENSE, 1, size);
+        array y = make_array(dtype, k >> 3 & 1, 2, size), s0 = make_array(stat, k & 1, 1, size),
+              s1 = make_array(stat, DENSE, 1, size);
         trial t = {"norm",
                    r.centred ? 3 : 2,
                    {y, s0, s1},
@@ -165,7 +166,7 @@ static void test_norms(void **state) {
                    double_form ? 1e-12 : 4e-6 + step_of(dtype)};
         trial_run(&t);
         tn_dtype sums = k & 8 ? stat : dtype;
-        array dw = make(sums, k & 1, 1, size + 1), db = make(sums, DENSE, 1, size + 1);
+        array dw = make_array(sums, k & 1, 1, size + 1), db = make_array(sums, DENSE, 1, size + 1);
         double scale = 1 + sqrt((double)size[0]);
         trial back = {"norm_backward",
                       r.centred ? 3 : 2,
@@ -211,19 +212,20 @@ static void test_batch_norm(void **state) {
         const int64_t *size = shapes[k / 32], *channels = size + 1;
         tn_dtype dtype = array_floats[k / 8 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         bool double_form = dtype == TN_F64;
-        array x = varied(dtype, k & 1, 3, size, 1);
+        array x = varied_array(dtype, k & 1, 3, size, 1);
         for (int64_t i = 0; i < x.count && k & 4; i++) {
             array_set(&x, i, array_get(&x, i) + 50);
         }
         rows r = {.x = x.d,
-                  .dy = varied(dtype, k & 1, 3, size, 2).d,
-                  .w = varied(dtype, k & 1, 1, channels, 3).d,
-                  .b = varied(dtype, DENSE, 1, channels, 4).d,
+                  .dy = varied_array(dtype, k & 1, 3, size, 2).d,
+                  .w = varied_array(dtype, k & 1, 1, channels, 3).d,
+                  .b = varied_array(dtype, DENSE, 1, channels, 4).d,
                   .has_w = k & 2,
                   .has_b = k & 2,
                   .has_other = k & 4};
-        array y = make(dtype, k >> 2 & 1, 3, size), mean = make(stat, k & 1, 1, channels),
-              var = make(stat, DENSE, 1, channels);
+        array y = make_array(dtype, k >> 2 & 1, 3, size),
+              mean = make_array(stat, k & 1, 1, channels),
+              var = make_array(stat, DENSE, 1, channels);
         trial t = {"batch_norm",
                    3,
                    {y, mean, var},
@@ -244,7 +246,7 @@ static void test_batch_norm(void **state) {
                        t.absolute};
         trial_run(&given);
         tn_dtype sums = k & 1 ? stat : dtype;
-        array dw = make(sums, k & 1, 1, channels), db = make(sums, DENSE, 1, channels);
+        array dw = make_array(sums, k & 1, 1, channels), db = make_array(sums, DENSE, 1, channels);
         double scale = 1 + sqrt((double)(size[0] * size[2]));
         trial back = {"batch_norm_backward",
                       3,
@@ -266,10 +268,11 @@ static void test_constant_rows(void **state) {
     for (int k = 0; k < 4 * 6 * 3; k++) {
         tn_dtype dtype = array_floats[k % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
         int64_t size[] = {3, widths[k / 4 % 6]};
-        array x = make(dtype, k & 1, 2, size), zero = make(dtype, DENSE, 2, size),
-              y = make(dtype, DENSE, 2, size), s = make(dtype, DENSE, 2, size),
-              w = varied(dtype, DENSE, 1, size + 1, 3), b = varied(dtype, DENSE, 1, size + 1, 4),
-              mean = make(stat, DENSE, 1, size), rstd = make(stat, DENSE, 1, size);
+        array x = make_array(dtype, k & 1, 2, size), zero = make_array(dtype, DENSE, 2, size),
+              y = make_array(dtype, DENSE, 2, size), s = make_array(dtype, DENSE, 2, size),
+              w = varied_array(dtype, DENSE, 1, size + 1, 3),
+              b = varied_array(dtype, DENSE, 1, size + 1, 4),
+              mean = make_array(stat, DENSE, 1, size), rstd = make_array(stat, DENSE, 1, size);
         for (int64_t i = 0; i < x.count; i++) {
             array_set(&x, i, values[k / 24]);
             array_set(&zero, i, 0);
@@ -310,11 +313,12 @@ static void test_cross_entropy(void **state) {
             continue;
         }
         tn_dtype dtype = array_floats[k / 16 % 4], stat = dtype == TN_F64 ? TN_F64 : TN_F32;
-        array x = varied(dtype, k & 1, 2, size, 1),
-              label = make(k & 4 ? TN_I32 : TN_I64, k & 1, 1, size);
+        array x = varied_array(dtype, k & 1, 2, size, 1),
+              label = make_array(k & 4 ? TN_I32 : TN_I64, k & 1, 1, size);
         bool far = k & 8 && dtype == TN_F32;
-        array dloss = varied(stat, k & 1, 1, size, 5), top = varied(stat, DENSE, 1, size, 6),
-              log_sum = varied(stat, k & 1, 1, size, 7);
+        array dloss = varied_array(stat, k & 1, 1, size, 5),
+              top = varied_array(stat, DENSE, 1, size, 6),
+              log_sum = varied_array(stat, k & 1, 1, size, 7);
         for (int64_t i = 0; i < size[0]; i++) {
             array_set(&label, i, size[1] == 0 || i % 5 == 4 ? -100 : (double)(i * 7 % size[1]));
             array_set(&top, i, (far ? 1e4 : 0) + 5 + array_get(&top, i));
@@ -333,8 +337,8 @@ static void test_cross_entropy(void **state) {
             r.args.first = 3;
         }
         bool double_form = dtype == TN_F64;
-        array loss = make(stat, k & 1, 1, size), most = make(stat, DENSE, 1, size),
-              sum = make(stat, k & 1, 1, size), dx = make(dtype, k >> 3 & 1, 2, size);
+        array loss = make_array(stat, k & 1, 1, size), most = make_array(stat, DENSE, 1, size),
+              sum = make_array(stat, k & 1, 1, size), dx = make_array(dtype, k >> 3 & 1, 2, size);
         trial t = {
             "cross_entropy", 3, {loss, most, sum}, call_loss, &r, double_form ? 1e-13 : 2e-6, 0};
         if (size[1] > 0) {
@@ -350,9 +354,11 @@ static void test_cross_entropy(void **state) {
 /* A label out of range: TN_EINDEX with its place, as ref. */
 static void test_bad_labels(void **state) {
     (void)state;
-    array x = varied(TN_F32, DENSE, 2, SIZES(4, 6), 1), label = make(TN_I64, DENSE, 1, SIZES(4));
-    array loss = make(TN_F32, DENSE, 1, SIZES(4)), top = make(TN_F32, DENSE, 1, SIZES(4)),
-          sum = make(TN_F32, DENSE, 1, SIZES(4));
+    array x = varied_array(TN_F32, DENSE, 2, SIZES(4, 6), 1),
+          label = make_array(TN_I64, DENSE, 1, SIZES(4));
+    array loss = make_array(TN_F32, DENSE, 1, SIZES(4)),
+          top = make_array(TN_F32, DENSE, 1, SIZES(4)),
+          sum = make_array(TN_F32, DENSE, 1, SIZES(4));
     tn_cross_entropy_args args = {.ignore_index = -100};
     for (int64_t i = 0; i < 4; i++) {
         array_set(&label, i, i == 2 ? 6 : 1);

@@ -74,28 +74,28 @@ static void run(const char *name, array y,
 static void try_forms(tn_dtype in, tn_dtype out, int64_t n, int64_t from, int64_t to) {
     if (in == out) {
         for (int bias = 0; bias < 2; bias++) {
-            array x = varied(in, DENSE, 2, SIZES(n, from), 1),
-                  w = varied(in, DENSE, 2, SIZES(to, from), 2),
-                  b = varied(in, DENSE, 1, SIZES(to), 3);
+            array x = varied_array(in, DENSE, 2, SIZES(n, from), 1),
+                  w = varied_array(in, DENSE, 2, SIZES(to, from), 2),
+                  b = varied_array(in, DENSE, 1, SIZES(to), 3);
             product p = {.a = x.d, .b = w.d, .bias = b.d, .has_bias = bias};
-            run("linear", make(out, DENSE, 2, SIZES(n, to)), call_linear, &p, in, from);
+            run("linear", make_array(out, DENSE, 2, SIZES(n, to)), call_linear, &p, in, from);
         }
     }
-    array dy = varied(in, DENSE, 3, SIZES(1, n, to), 4),
-          w = varied(in, DENSE, 3, SIZES(1, to, from), 5);
+    array dy = varied_array(in, DENSE, 3, SIZES(1, n, to), 4),
+          w = varied_array(in, DENSE, 3, SIZES(1, to, from), 5);
     product p = {.a = dy.d, .b = w.d};
-    run("dx", make(out, DENSE, 3, SIZES(1, n, from)), call_matmul, &p, in, to);
+    run("dx", make_array(out, DENSE, 3, SIZES(1, n, from)), call_matmul, &p, in, to);
 
     for (int beta = 0; beta < 2; beta++) {
-        dy = varied(in, DENSE, 3, SIZES(1, n, to), 6);
-        array x = varied(in, DENSE, 3, SIZES(1, n, from), 7);
+        dy = varied_array(in, DENSE, 3, SIZES(1, n, to), 6);
+        array x = varied_array(in, DENSE, 3, SIZES(1, n, from), 7);
         p = (product){.a = turned(&dy), .b = x.d, .beta = beta};
-        run("dw", varied(out, DENSE, 3, SIZES(1, to, from), 8), call_matmul, &p, in, n);
+        run("dw", varied_array(out, DENSE, 3, SIZES(1, to, from), 8), call_matmul, &p, in, n);
     }
 
-    dy = varied(in, DENSE, 3, SIZES(1, n, to), 9);
-    w = varied(in, DENSE, 3, SIZES(1, to, from), 10);
-    array y = make(out, DENSE, 3, SIZES(1, from, n));
+    dy = varied_array(in, DENSE, 3, SIZES(1, n, to), 9);
+    w = varied_array(in, DENSE, 3, SIZES(1, to, from), 10);
+    array y = make_array(out, DENSE, 3, SIZES(1, from, n));
     y.d = turned(&y);
     p = (product){.a = dy.d, .b = w.d};
     run("into columns", y, call_matmul, &p, in, to);
@@ -134,10 +134,10 @@ static void test_refused(void **state) {
     int64_t before = tn__onednn_count();
     for (int f16 = multiplies_bf16(); f16 < 2; f16++) {
         tn_dtype dtype = f16 ? TN_F16 : TN_BF16;
-        array a = varied(dtype, DENSE, 3, SIZES(1, 60, 70), 1),
-              b = varied(dtype, DENSE, 3, SIZES(1, 70, 80), 2);
+        array a = varied_array(dtype, DENSE, 3, SIZES(1, 60, 70), 1),
+              b = varied_array(dtype, DENSE, 3, SIZES(1, 70, 80), 2);
         product p = {.a = a.d, .b = b.d};
-        trial t = {"refused",         1,  {make(dtype, DENSE, 3, SIZES(1, 60, 80))},
+        trial t = {"refused",         1,  {make_array(dtype, DENSE, 3, SIZES(1, 60, 80))},
                    call_matmul,       &p, 1e-5,
                    8 * step_of(dtype)};
         trial_run(&t);
@@ -152,10 +152,11 @@ static void test_many_shapes(void **state) {
     need_library();
     for (int64_t i = 0; i < 601; i++) {
         int64_t m = 1 + i % 300;
-        array a = varied(TN_F32, DENSE, 3, SIZES(1, m, 3), i),
-              b = varied(TN_F32, DENSE, 3, SIZES(1, 3, 5), i);
+        array a = varied_array(TN_F32, DENSE, 3, SIZES(1, m, 3), i),
+              b = varied_array(TN_F32, DENSE, 3, SIZES(1, 3, 5), i);
         product p = {.a = a.d, .b = b.d};
-        run("many shapes", make(TN_F32, DENSE, 3, SIZES(1, m, 5)), call_matmul, &p, TN_F32, 3);
+        run("many shapes", make_array(TN_F32, DENSE, 3, SIZES(1, m, 5)), call_matmul, &p, TN_F32,
+            3);
     }
 }
 
@@ -165,12 +166,12 @@ static void test_at_once(void **state) {
     need_library();
     enum { AT_ONCE = 4 };
     const tn_backend *t = tn_backend_named("cpu");
-    array a = varied(TN_F32, DENSE, 3, SIZES(1, 600, 300), 1),
-          b = varied(TN_F32, DENSE, 3, SIZES(1, 300, 250), 2),
-          alone = make(TN_F32, DENSE, 3, SIZES(1, 600, 250)), each[AT_ONCE];
+    array a = varied_array(TN_F32, DENSE, 3, SIZES(1, 600, 300), 1),
+          b = varied_array(TN_F32, DENSE, 3, SIZES(1, 300, 250), 2),
+          alone = make_array(TN_F32, DENSE, 3, SIZES(1, 600, 250)), each[AT_ONCE];
     assert_int_equal(TRIAL_CALL(t, matmul, &alone.d, &a.d, &b.d, 1, 0), TN_OK);
     for (int i = 0; i < AT_ONCE; i++) {
-        each[i] = make(TN_F32, DENSE, 3, SIZES(1, 600, 250));
+        each[i] = make_array(TN_F32, DENSE, 3, SIZES(1, 600, 250));
     }
     int64_t before = tn__onednn_count();
 #pragma omp parallel for num_threads(AT_ONCE)

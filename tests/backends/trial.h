@@ -7,7 +7,8 @@
  *     static tn_status call_exp(const tn_backend *t, const tn_desc *const *out, void *user) {
  *         return TRIAL_CALL(t, unary, TN_EXP, out[0], user, 0, 0);
  *     }
- *     array x = varied(TN_F32, SPREAD, 2, SIZES(3, 5), 1), y = make(TN_F32, DENSE, 2, SIZES(3, 5));
+ *     array x = varied_array(TN_F32, SPREAD, 2, SIZES(3, 5), 1);
+ *     array y = make_array(TN_F32, DENSE, 2, SIZES(3, 5));
  *     trial t = {"exp", 1, {y}, call_exp, &x.d, .relative = 1e-6};
  *     trial_run(&t);
  *     trial_forget();                      between cases: gives the arrays back
@@ -98,19 +99,19 @@ static inline double step_of(tn_dtype dtype) {
 
 #define SIZES(...) ((const int64_t[]){__VA_ARGS__})
 
-static inline array make(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size) {
+static inline array make_array(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size) {
     return array_new(dtype, layout, ndim, size);
 }
 
-static inline array varied(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size,
-                           int64_t salt) {
-    array a = make(dtype, layout, ndim, size);
+static inline array varied_array(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size,
+                                 int64_t salt) {
+    array a = make_array(dtype, layout, ndim, size);
     array_vary(&a, salt);
     return a;
 }
 
 /* The same memory, broadcast along dim. */
-static inline tn_desc broadcast(const array *a, int dim, int64_t size) {
+static inline tn_desc broadcast_along(const array *a, int dim, int64_t size) {
     tn_desc d = a->d;
     d.size[dim] = size;
     d.stride[dim] = 0;
@@ -118,7 +119,7 @@ static inline tn_desc broadcast(const array *a, int dim, int64_t size) {
 }
 
 /* Special values in front, where they fit. */
-static inline void spoil(array *a) {
+static inline void spoil_front(array *a) {
     static const double odd[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, 100, -100};
     for (int64_t i = 0; i < 8 && a->count > 16; i++) {
         array_set(a, 3 * i % a->count, odd[i]);

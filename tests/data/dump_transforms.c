@@ -37,9 +37,9 @@ static void one(const char *name, int64_t C, int64_t H, int64_t W, tn_transform 
         tn_example e = {.index = i, .epoch = EPOCH, .place = i + 100};
         d->get(d, e, (float *)tn_data_mut(y) + i * tn_dims_count(d->x_dims), NULL);
     }
-    add(name, "x", "", x);
-    add(name, "y", "", y);
-    add(name, "draws", "", draws_of(below, count));
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "draws", "", draws_of(below, count));
     tn_dataset_free(d);
 }
 
@@ -69,7 +69,7 @@ static void padding(void) {
         char number[8];
         x[i] = tn_randn(TN_DIMS(draw_whole(0, 9), 3), TN_F32);
         snprintf(number, sizeof(number), "%d", i);
-        add("pad", number, "", x[i]);
+        add_tensor("pad", number, "", x[i]);
     }
     tn_loader_options o = tn_loader_defaults();
     o.batch = N;
@@ -77,8 +77,8 @@ static void padding(void) {
     tn_loader *l = tn_loader_new(tn_sequence_dataset(x, NULL, N), tn_sequential_sampler(), o);
     tn_batch b;
     if (tn_loader_next(l, &b)) {
-        add("pad", "x", "", b.x);
-        add("pad", "lengths", "", b.lengths);
+        add_tensor("pad", "x", "", b.x);
+        add_tensor("pad", "lengths", "", b.lengths);
     }
     tn_loader_free(l);
 }
@@ -88,14 +88,14 @@ static void mixup(void) {
     tn_batch b = {.x = tn_randn(TN_DIMS(5, 3, 2), TN_F32),
                   .y = tn_randint(0, 4, TN_DIMS(5), TN_I64)};
     tn_tensor *logits = tn_set_requires_grad(tn_randn(TN_DIMS(5, 4), TN_F32), true);
-    add("mixup", "x", "", b.x);
-    add("mixup", "y", "", b.y);
+    add_tensor("mixup", "x", "", b.x);
+    add_tensor("mixup", "y", "", b.y);
     b = tn_mixup(b, 4, 1.0, 3);
     tn_backward(tn_div_scalar(tn_kl_div(tn_log_softmax(logits, 1), b.y, TN_SUM, false), 5));
-    add("mixup", "mixed_x", "", b.x);
-    add("mixup", "mixed_y", "", b.y);
-    add("mixup", "logits", "", logits);
-    add("mixup", "grad", "", tn_grad_of(logits));
+    add_tensor("mixup", "mixed_x", "", b.x);
+    add_tensor("mixup", "mixed_y", "", b.y);
+    add_tensor("mixup", "logits", "", logits);
+    add_tensor("mixup", "grad", "", tn_grad_of(logits));
 }
 
 int main(int argc, char **argv) {

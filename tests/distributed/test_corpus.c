@@ -12,11 +12,11 @@
 #include "tests/support/replay.h"
 
 static void test_store(void **state) {
-    assert_true(replay("fuzz_store", fuzz_store) >= 25);
+    assert_true(replay_corpus("fuzz_store", fuzz_store) >= 25);
 }
 
 static void test_environments(void **state) {
-    assert_true(replay("fuzz_environment", fuzz_environment) >= 12);
+    assert_true(replay_corpus("fuzz_environment", fuzz_environment) >= 12);
 }
 
 int main(void) {

@@ -425,10 +425,10 @@ static void test_refusals(void **) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_products, forget),
-        cmocka_unit_test_setup(test_epilogues, forget),
-        cmocka_unit_test_setup(test_algorithms, forget),
-        cmocka_unit_test_setup(test_refusals, forget),
+        cmocka_unit_test_setup(test_products, reset_emulator),
+        cmocka_unit_test_setup(test_epilogues, reset_emulator),
+        cmocka_unit_test_setup(test_algorithms, reset_emulator),
+        cmocka_unit_test_setup(test_refusals, reset_emulator),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

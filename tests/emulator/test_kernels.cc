@@ -268,7 +268,7 @@ static void assert_failed(cudaError_t error, const char *first, const char *seco
     assert_int_equal(cudaGetLastError(), cudaErrorLaunchFailure);
     float out[2];
     assert_int_equal(RUN(read_unset, 1, 1, 16, out), cudaErrorLaunchFailure);
-    forget(nullptr);
+    reset_emulator(nullptr);
     assert_int_equal(RUN(read_unset, 2, 1, 16, out), cudaSuccess);
 }
 
@@ -381,21 +381,21 @@ static void test_launch_limits(void **) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_every_thread_once, forget),
-        cmocka_unit_test_setup(test_block_sum, forget),
-        cmocka_unit_test_setup(test_shuffles, forget),
-        cmocka_unit_test_setup(test_votes, forget),
-        cmocka_unit_test_setup(test_predicates, forget),
-        cmocka_unit_test_setup(test_atomics, forget),
-        cmocka_unit_test_setup(test_shared_memory_of_instances, forget),
-        cmocka_unit_test_setup(test_shared_memory_is_unset, forget),
-        cmocka_unit_test_setup(test_arguments_are_copied, forget),
-        cmocka_unit_test_setup(test_many_waits, forget),
-        cmocka_unit_test_setup(test_orders_show_a_race, forget),
-        cmocka_unit_test_setup(test_orders_show_sums_of_floats, forget),
-        cmocka_unit_test_setup(test_divergence, forget),
-        cmocka_unit_test_setup(test_shared_memory_limits, forget),
-        cmocka_unit_test_setup(test_launch_limits, forget),
+        cmocka_unit_test_setup(test_every_thread_once, reset_emulator),
+        cmocka_unit_test_setup(test_block_sum, reset_emulator),
+        cmocka_unit_test_setup(test_shuffles, reset_emulator),
+        cmocka_unit_test_setup(test_votes, reset_emulator),
+        cmocka_unit_test_setup(test_predicates, reset_emulator),
+        cmocka_unit_test_setup(test_atomics, reset_emulator),
+        cmocka_unit_test_setup(test_shared_memory_of_instances, reset_emulator),
+        cmocka_unit_test_setup(test_shared_memory_is_unset, reset_emulator),
+        cmocka_unit_test_setup(test_arguments_are_copied, reset_emulator),
+        cmocka_unit_test_setup(test_many_waits, reset_emulator),
+        cmocka_unit_test_setup(test_orders_show_a_race, reset_emulator),
+        cmocka_unit_test_setup(test_orders_show_sums_of_floats, reset_emulator),
+        cmocka_unit_test_setup(test_divergence, reset_emulator),
+        cmocka_unit_test_setup(test_shared_memory_limits, reset_emulator),
+        cmocka_unit_test_setup(test_launch_limits, reset_emulator),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -26,7 +26,7 @@ tn_status tn__cuda_launched(tn_context *, const char *) {
 #define RUN(kernel, grid, block, bytes, ...) \
     (TN_LAUNCH(&context, kernel, grid, block, bytes, ##__VA_ARGS__), cudaDeviceSynchronize())
 
-static inline int forget(void **) {
+static inline int reset_emulator(void **) {
     tern_emulator_reset();
     tern_emulator_set_order("forward");
     tern_emulator_set_memory((size_t)1 << 30);

@@ -316,7 +316,7 @@ static void assert_illegal(void (*act)(int *), int *x, const char *first, const 
     assert_contains(cudaGetErrorString(cudaErrorIllegalAddress), first);
     assert_contains(cudaGetErrorString(cudaErrorIllegalAddress), second);
 #endif
-    forget(nullptr);
+    reset_emulator(nullptr);
 }
 
 static void test_kernel_is_kept_in(void **) {
@@ -369,20 +369,20 @@ static void test_threads(void **) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_work_runs_late, forget),
-        cmocka_unit_test_setup(test_host_memory_of_copies, forget),
-        cmocka_unit_test_setup(test_wrong_copies, forget),
-        cmocka_unit_test_setup(test_streams_are_not_ordered, forget),
-        cmocka_unit_test_setup(test_default_stream, forget),
-        cmocka_unit_test_setup(test_queries, forget),
-        cmocka_unit_test_setup(test_elapsed_time, forget),
-        cmocka_unit_test_setup(test_long_queue, forget),
-        cmocka_unit_test_setup(test_two_devices, forget),
-        cmocka_unit_test_setup(test_out_of_memory, forget),
-        cmocka_unit_test_setup(test_fresh_memory_is_nan, forget),
-        cmocka_unit_test_setup(test_host_is_kept_out, forget),
-        cmocka_unit_test_setup(test_kernel_is_kept_in, forget),
-        cmocka_unit_test_setup(test_threads, forget),
+        cmocka_unit_test_setup(test_work_runs_late, reset_emulator),
+        cmocka_unit_test_setup(test_host_memory_of_copies, reset_emulator),
+        cmocka_unit_test_setup(test_wrong_copies, reset_emulator),
+        cmocka_unit_test_setup(test_streams_are_not_ordered, reset_emulator),
+        cmocka_unit_test_setup(test_default_stream, reset_emulator),
+        cmocka_unit_test_setup(test_queries, reset_emulator),
+        cmocka_unit_test_setup(test_elapsed_time, reset_emulator),
+        cmocka_unit_test_setup(test_long_queue, reset_emulator),
+        cmocka_unit_test_setup(test_two_devices, reset_emulator),
+        cmocka_unit_test_setup(test_out_of_memory, reset_emulator),
+        cmocka_unit_test_setup(test_fresh_memory_is_nan, reset_emulator),
+        cmocka_unit_test_setup(test_host_is_kept_out, reset_emulator),
+        cmocka_unit_test_setup(test_kernel_is_kept_in, reset_emulator),
+        cmocka_unit_test_setup(test_threads, reset_emulator),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

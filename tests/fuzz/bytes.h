@@ -30,7 +30,7 @@ static inline void bytes_file_close(bytes_file *f) {
 }
 
 /* For what must never happen, in any build. */
-static inline void must(int truth, const char *what) {
+static inline void must_hold(int truth, const char *what) {
     if (!truth) {
         fprintf(stderr, "fuzz: %s; the error: %s\n", what, tn_error_message());
         abort();

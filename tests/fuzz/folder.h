@@ -12,7 +12,7 @@
 
 /* Makes a new folder of `path`, which ends with XXXXXX. */
 static inline void fuzz_folder_make(char *path) {
-    must(mkdtemp(path) != NULL, "no folder");
+    must_hold(mkdtemp(path) != NULL, "no folder");
 }
 
 static inline void fuzz_folder_write(const char *folder, const char *name, const void *data,
@@ -20,7 +20,7 @@ static inline void fuzz_folder_write(const char *folder, const char *name, const
     char path[128];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     FILE *file = fopen(path, "wb");
-    must(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0, "no file");
+    must_hold(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0, "no file");
 }
 
 static inline void fuzz_folder_remove(const char *folder) {
@@ -43,7 +43,7 @@ static inline void fuzz_folder_gpt(const char *folder, tn_lm_save_options option
         TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 2, .width = 4, .bias = true,
                 .activation = TN_ACT_GELU_TANH, .dtype = TN_F32);
     tn_gpt_init(&m, o);
-    must(tn_lm_save_with(&m, folder, options) == TN_OK, "no folder of a gpt");
+    must_hold(tn_lm_save_with(&m, folder, options) == TN_OK, "no folder of a gpt");
     tn_module_finish(&m);
 }
 
@@ -59,7 +59,7 @@ static inline void fuzz_folder_llama(const char *folder) {
     o.head_width = 2;
     o.hidden = 3;
     tn_llama_init(&m, o);
-    must(tn_lm_save(&m, folder) == TN_OK, "no folder of a llama");
+    must_hold(tn_lm_save(&m, folder) == TN_OK, "no folder of a llama");
     tn_module_finish(&m);
 }
 
@@ -68,15 +68,15 @@ static inline void fuzz_folder_load(const char *folder) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_module *m = tn_lm_load(folder, tn_lm_load_defaults());
-    must((m == NULL) == (tn_error() != TN_OK), "no model and no error, or both");
-    must(tn_error() == TN_OK || strstr(tn_error_message(), "/tmp/tern_fuzz") != NULL ||
-             tn_error() == TN_EVALUE || tn_error() == TN_ENOMEM,
-         "an error that names no file");
+    must_hold((m == NULL) == (tn_error() != TN_OK), "no model and no error, or both");
+    must_hold(tn_error() == TN_OK || strstr(tn_error_message(), "/tmp/tern_fuzz") != NULL ||
+                  tn_error() == TN_EVALUE || tn_error() == TN_ENOMEM,
+              "an error that names no file");
     tn_error_clear();
     tn_lm_shape shape = {0};
     if (m && tn_lm_shape_of(m, &shape) == TN_OK) {
         tn_tensor *logits = tn_call(m, tn_zeros(TN_DIMS(1, 2), TN_I64));
-        must(tn_error() != TN_OK || tn_size(logits, 2) == shape.vocab, "other logits");
+        must_hold(tn_error() != TN_OK || tn_size(logits, 2) == shape.vocab, "other logits");
         tn_error_clear();
     }
     tn_lm_free(m);

@@ -35,7 +35,7 @@ static void reset(target *t) {
     tn_optim_each(t->optim, reset_state, NULL);
     tn_optim_set_steps(t->optim, 2);
     tn_optim_set_lr(t->optim, 0.5);
-    must(tn_loader_seek(t->loader, (tn_loader_place){3, 1}) == TN_OK, "seeking");
+    must_hold(tn_loader_seek(t->loader, (tn_loader_place){3, 1}) == TN_OK, "seeking");
     t->generator = (tn_generator){.seed = 4, .stream = 5, .call = 6};
 }
 
@@ -49,7 +49,7 @@ static target *open_target(void) {
     o.epochs = 0;
     t.loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(3, 2), TN_F32), NULL),
                              tn_random_sampler(1), o);
-    must(tn_error() == TN_OK, "the target");
+    must_hold(tn_error() == TN_OK, "the target");
     return &t;
 }
 
@@ -85,13 +85,13 @@ static void load(target *t, const char *path, bool other_run) {
                        .step = 77,
                        .other_run = other_run};
     if (tn_checkpoint_load(&c, path) != TN_OK) {
-        must(tn_error() != TN_EIO && tn_error() != TN_ESTATE, "an unexpected error");
+        must_hold(tn_error() != TN_EIO && tn_error() != TN_ESTATE, "an unexpected error");
         tn_error_clear();
-        must(c.step == 77 && tn_optim_steps(t->optim) == steps && is_as_reset(t),
-             "refused, but something has changed");
+        must_hold(c.step == 77 && tn_optim_steps(t->optim) == steps && is_as_reset(t),
+                  "refused, but something has changed");
     } else {
-        must(c.step >= 0 && memchr(c.note, 0, sizeof(c.note)) != NULL, "step or note");
-        must(tn_loader_has(t->loader, tn_loader_where(t->loader)), "a place that is none");
+        must_hold(c.step >= 0 && memchr(c.note, 0, sizeof(c.note)) != NULL, "step or note");
+        must_hold(tn_loader_has(t->loader, tn_loader_where(t->loader)), "a place that is none");
     }
 }
 
@@ -107,6 +107,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     load(t, file.path, true);
     bytes_file_close(&file);
     free(copy);
-    must(tn_live_tensors() == live, "a leak");
+    must_hold(tn_live_tensors() == live, "a leak");
     return 0;
 }

@@ -24,19 +24,19 @@ static void free_all(void) {
 
 static void make_all(void) {
     char folder[] = "/tmp/tern_fuzz_choices_XXXXXX";
-    must(mkdtemp(folder) != NULL, "no folder");
+    must_hold(mkdtemp(folder) != NULL, "no folder");
     bytes_as_tokens = byte_vocab_load(folder);
     byte_vocab_remove(folder);
     tn_embedding_init(&table, BYTE_VOCAB, BYTE_VOCAB, tn_embedding_defaults());
-    must(bytes_as_tokens && tn_error() == TN_OK, "no model");
+    must_hold(bytes_as_tokens && tn_error() == TN_OK, "no model");
     atexit(free_all);
 }
 
 static void check_scores(const tn_choice_scores *c) {
-    must(c->questions >= 1 && c->endings >= 2 * c->questions, "questions without endings");
-    must(c->acc >= 0 && c->acc <= 1 && c->acc_norm >= 0 && c->acc_norm <= 1 &&
-             c->acc_norm_per_token >= 0 && c->acc_norm_per_token <= 1,
-         "no share");
+    must_hold(c->questions >= 1 && c->endings >= 2 * c->questions, "questions without endings");
+    must_hold(c->acc >= 0 && c->acc <= 1 && c->acc_norm >= 0 && c->acc_norm <= 1 &&
+                  c->acc_norm_per_token >= 0 && c->acc_norm_per_token <= 1,
+              "no share");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
@@ -51,12 +51,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (status == TN_OK) {
         check_scores(&c);
     } else {
-        must(status == TN_EFORMAT && strstr(tn_error_message(), file.path),
-             "refused without a reason");
-        must(c.questions == 0, "a result after an error");
+        must_hold(status == TN_EFORMAT && strstr(tn_error_message(), file.path),
+                  "refused without a reason");
+        must_hold(c.questions == 0, "a result after an error");
     }
     tn_error_clear();
     bytes_file_close(&file);
-    must(tn_live_tensors() == live, "a leak");
+    must_hold(tn_live_tensors() == live, "a leak");
     return 0;
 }

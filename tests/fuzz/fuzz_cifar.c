@@ -14,18 +14,18 @@ static void remove_cifar_folder(void) {
 }
 
 static void check_pictures(tn_dataset *d, size_t bytes, size_t record, int64_t classes) {
-    must((d == NULL) == (tn_error() != TN_OK), "no pictures and no error, or both");
-    must(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), cifar_folder)),
-         "another error than the file's");
+    must_hold((d == NULL) == (tn_error() != TN_OK), "no pictures and no error, or both");
+    must_hold(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), cifar_folder)),
+              "another error than the file's");
     tn_error_clear();
-    must(!d || (size_t)d->size * record == bytes, "pictures that are not in the file");
+    must_hold(!d || (size_t)d->size * record == bytes, "pictures that are not in the file");
     for (int64_t i = 0; d && i < d->size; i++) {
         float x[3 * 32 * 32];
         int64_t y;
-        must(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < classes,
-             "a label that is no class");
+        must_hold(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < classes,
+                  "a label that is no class");
         for (int p = 0; p < 3 * 32 * 32; p++) {
-            must(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
+            must_hold(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
         }
     }
     tn_dataset_free(d);

@@ -14,17 +14,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 static void check_bytes(const tn_document *d, const uint8_t *data, size_t bytes, size_t *at) {
     size_t mark = bytes >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     *at += *at == 0 ? mark : 0;
-    must(*at + d->bytes <= bytes, "more bytes than there are");
-    must(memcmp(data + *at, d->text, d->bytes) == 0, "other bytes");
+    must_hold(*at + d->bytes <= bytes, "more bytes than there are");
+    must_hold(memcmp(data + *at, d->text, d->bytes) == 0, "other bytes");
     *at += d->bytes;
 }
 
 static void check_document(const tn_document *d, const tn_document *before, bool pairs) {
-    must(d->piece == before->piece + 1, "a piece's number");
-    must(d->number == before->number + d->begins, "a document's number");
-    must(d->path && (d->line > 0) == pairs && d->line >= before->line, "a place");
-    must((d->completion != NULL) == pairs, "a completion");
-    must(d->bytes < (64 << 20) && d->completion_bytes < (64 << 20), "a text's length");
+    must_hold(d->piece == before->piece + 1, "a piece's number");
+    must_hold(d->number == before->number + d->begins, "a document's number");
+    must_hold(d->path && (d->line > 0) == pairs && d->line >= before->line, "a place");
+    must_hold((d->completion != NULL) == pairs, "a completion");
+    must_hold(d->bytes < (64 << 20) && d->completion_bytes < (64 << 20), "a text's length");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     bytes_file f = bytes_file_open(data, bytes);
     const char *path = f.path;
     tn_corpus *c = tn_corpus_open(&path, 1, o);
-    must(c != NULL, "a file that cannot be opened");
+    must_hold(c != NULL, "a file that cannot be opened");
     tn_document d, before = {.number = -1, .piece = -1};
     size_t at = 0;
     bool plain = !o.pairs && !o.split && !packed;
@@ -51,9 +51,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         }
     }
     tn_status status = tn_error();
-    must(status == TN_OK || status == TN_EFORMAT || status == TN_ENOMEM, "another error");
-    must(status == TN_OK || strstr(tn_error_message(), path), "an error without the file's name");
-    must(status != TN_OK || !plain || at == bytes || (bytes == 3 && at == 0), "lost bytes");
+    must_hold(status == TN_OK || status == TN_EFORMAT || status == TN_ENOMEM, "another error");
+    must_hold(status == TN_OK || strstr(tn_error_message(), path),
+              "an error without the file's name");
+    must_hold(status != TN_OK || !plain || at == bytes || (bytes == 3 && at == 0), "lost bytes");
     tn_error_clear();
     tn_corpus_free(c);
     bytes_file_close(&f);

@@ -12,31 +12,31 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void check_table(tn_dataset *d, const char *path, tn_csv_options o) {
-    must((d == NULL) == (tn_error() != TN_OK), "no rows and no error, or both");
-    must(d || tn_error() == TN_EFORMAT || tn_error() == TN_EVALUE, "another error");
-    must(d || strstr(tn_error_message(), path), "an error that does not name the file");
+    must_hold((d == NULL) == (tn_error() != TN_OK), "no rows and no error, or both");
+    must_hold(d || tn_error() == TN_EFORMAT || tn_error() == TN_EVALUE, "another error");
+    must_hold(d || strstr(tn_error_message(), path), "an error that does not name the file");
     tn_error_clear();
     if (!d) {
         return;
     }
     int64_t classes = 0, features = tn_dims_count(d->x_dims), label = 0;
     for (; d->classes && d->classes[classes]; classes++) {
-        must(classes == 0 || strcmp(d->classes[classes - 1], d->classes[classes]) != 0,
-             "a class twice");
+        must_hold(classes == 0 || strcmp(d->classes[classes - 1], d->classes[classes]) != 0,
+                  "a class twice");
     }
     float *x = malloc((size_t)features * sizeof(*x));
-    must(x && features > 0 && d->size > 0, "a dataset of nothing");
+    must_hold(x && features > 0 && d->size > 0, "a dataset of nothing");
     for (int64_t i = 0; i < d->size; i++) {
-        must(tn_dataset_get(d, i, x, &label) == TN_OK, "a row that cannot be read");
+        must_hold(tn_dataset_get(d, i, x, &label) == TN_OK, "a row that cannot be read");
         for (int64_t k = 0; k < features; k++) {
-            must(!isnan(x[k]) || o.missing == TN_MISSING_NAN, "a number that is missing");
+            must_hold(!isnan(x[k]) || o.missing == TN_MISSING_NAN, "a number that is missing");
         }
-        must(d->y_dtype != TN_I64 || d->y_dims.ndim < 0 || (label >= 0 && label < classes),
-             "a label that is no class");
+        must_hold(d->y_dtype != TN_I64 || d->y_dims.ndim < 0 || (label >= 0 && label < classes),
+                  "a label that is no class");
     }
     free(x);
     char text[DATASET_TEXT];
-    must(dataset_text(d, text), "data that cannot be described");
+    must_hold(dataset_text(d, text), "data that cannot be described");
     tn_dataset_free(d);
 }
 

@@ -11,16 +11,16 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void check_file(const tn__ds_file *f, int ranks) {
-    must(f->micro_batch >= 1 && f->accumulation >= 1 &&
-             f->batch == f->micro_batch * f->accumulation * ranks,
-         "batch sizes");
-    must(f->clipping >= 0 && f->stage >= 0 && f->stage <= 3, "clipping and stage");
-    must(f->optimizer.lr >= 0 && f->optimizer.betas[0] < 1 && f->optimizer.betas[1] < 1 &&
-             f->optimizer.weight_decay >= 0,
-         "the optimiser");
+    must_hold(f->micro_batch >= 1 && f->accumulation >= 1 &&
+                  f->batch == f->micro_batch * f->accumulation * ranks,
+              "batch sizes");
+    must_hold(f->clipping >= 0 && f->stage >= 0 && f->stage <= 3, "clipping and stage");
+    must_hold(f->optimizer.lr >= 0 && f->optimizer.betas[0] < 1 && f->optimizer.betas[1] < 1 &&
+                  f->optimizer.weight_decay >= 0,
+              "the optimiser");
     for (int64_t steps = 0; steps < 3000; steps = 2 * steps + 1) {
         double lr = tn__ds_lr(&f->schedule, steps);
-        must(lr >= 0 || f->schedule.kind == TN__DS_NO_SCHEDULER, "a learning rate");
+        must_hold(lr >= 0 || f->schedule.kind == TN__DS_NO_SCHEDULER, "a learning rate");
     }
 }
 
@@ -28,16 +28,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     int ranks = bytes ? data[0] + 1 : 1;
     size_t head = bytes ? 1 : 0;
     char *text = malloc(bytes - head + 1); /* its end is the end of what may be read */
-    must(text != NULL, "no memory");
+    must_hold(text != NULL, "no memory");
     memcpy(text, data + head, bytes - head);
     tn__keys k = {.operation = "deepspeed", .file = "ds.json"};
     tn__ds_file f;
     if (tn__ds_read(&f, &k, text, bytes - head, ranks)) {
-        must(tn_error() == TN_OK && strlen(k.idle) < sizeof(k.idle), "read, with an error");
+        must_hold(tn_error() == TN_OK && strlen(k.idle) < sizeof(k.idle), "read, with an error");
         check_file(&f, ranks);
     } else {
-        must(tn_error() != TN_OK && strstr(tn_error_message(), "ds.json"),
-             "refused without a reason");
+        must_hold(tn_error() != TN_OK && strstr(tn_error_message(), "ds.json"),
+                  "refused without a reason");
     }
     tn_error_clear();
     free(text);

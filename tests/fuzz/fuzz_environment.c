@@ -15,36 +15,39 @@ enum { VARIABLES = 64 };
 static void check_list(const char *list) {
     int64_t count = tn__nodelist_count(list);
     char name[128], again[128];
-    must(count == -1 || (count >= 1 && count <= TN__NODES_MOST), "a number of nodes");
+    must_hold(count == -1 || (count >= 1 && count <= TN__NODES_MOST), "a number of nodes");
     int64_t places[] = {0, count / 2, count - 1};
     for (int i = 0; count > 0 && i < 3; i++) {
         if (tn__nodelist_name(list, places[i], name, sizeof(name))) {
-            must(*name && !strpbrk(name, "[], "), "a name that is none");
-            must(tn__nodelist_count(name) == 1 &&
-                     tn__nodelist_name(name, 0, again, sizeof(again)) && strcmp(name, again) == 0,
-                 "a name that is not a list of itself");
+            must_hold(*name && !strpbrk(name, "[], "), "a name that is none");
+            must_hold(tn__nodelist_count(name) == 1 &&
+                          tn__nodelist_name(name, 0, again, sizeof(again)) &&
+                          strcmp(name, again) == 0,
+                      "a name that is not a list of itself");
         }
     }
-    must(!tn__nodelist_name(list, count < 0 ? 0 : count, name, sizeof(name)), "one name too many");
+    must_hold(!tn__nodelist_name(list, count < 0 ? 0 : count, name, sizeof(name)),
+              "one name too many");
 }
 
 static void check_environment(const char *const *variables) {
     tn__environment e;
     char why[TN_STORE_WHY] = "";
     tn_status status = tn__environment_read(variables, 1, &e, why);
-    must(status == TN_OK || (status == TN_EVALUE && *why), "refused without a reason");
+    must_hold(status == TN_OK || (status == TN_EVALUE && *why), "refused without a reason");
     if (status != TN_OK) {
         return;
     }
-    must(e.rank >= 0 && e.rank < e.ranks, "the rank");
-    must(e.local_ranks == -1 || (e.local_ranks >= 1 && e.local_ranks <= e.ranks), "local ranks");
-    must(e.launcher || e.ranks == 1, "ranks without a launcher");
-    must(!e.launcher || (*e.job && e.port >= 1 && e.port <= 65535), "job or port");
-    must(!e.secret || strlen(e.secret) >= 32, "a secret that is short");
-    must(!e.launcher || *e.host || e.no_host, "neither a host nor a reason");
-    must(memchr(e.host, 0, sizeof(e.host)) && memchr(e.second, 0, sizeof(e.second)) &&
-             memchr(e.token, 0, sizeof(e.token)) && memchr(e.job, 0, sizeof(e.job)),
-         "a text without an end");
+    must_hold(e.rank >= 0 && e.rank < e.ranks, "the rank");
+    must_hold(e.local_ranks == -1 || (e.local_ranks >= 1 && e.local_ranks <= e.ranks),
+              "local ranks");
+    must_hold(e.launcher || e.ranks == 1, "ranks without a launcher");
+    must_hold(!e.launcher || (*e.job && e.port >= 1 && e.port <= 65535), "job or port");
+    must_hold(!e.secret || strlen(e.secret) >= 32, "a secret that is short");
+    must_hold(!e.launcher || *e.host || e.no_host, "neither a host nor a reason");
+    must_hold(memchr(e.host, 0, sizeof(e.host)) && memchr(e.second, 0, sizeof(e.second)) &&
+                  memchr(e.token, 0, sizeof(e.token)) && memchr(e.job, 0, sizeof(e.job)),
+              "a text without an end");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {

@@ -14,16 +14,17 @@ static void remove_idx_folder(void) {
 }
 
 static void check_digits(tn_dataset *d) {
-    must((d == NULL) == (tn_error() != TN_OK), "no digits and no error, or both");
-    must(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), idx_folder)),
-         "another error than the file's");
+    must_hold((d == NULL) == (tn_error() != TN_OK), "no digits and no error, or both");
+    must_hold(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), idx_folder)),
+              "another error than the file's");
     tn_error_clear();
     for (int64_t i = 0; d && i < d->size; i++) {
         float x[28 * 28];
         int64_t y;
-        must(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < 10, "a label that is no digit");
+        must_hold(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < 10,
+                  "a label that is no digit");
         for (int p = 0; p < 28 * 28; p++) {
-            must(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
+            must_hold(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
         }
     }
     tn_dataset_free(d);

@@ -28,7 +28,7 @@ static void remove_folder(void) {
 static void make_folder(void) {
     TN_SCOPE;
     char path[128];
-    must(mkdtemp(index_folder) != NULL, "no folder");
+    must_hold(mkdtemp(index_folder) != NULL, "no folder");
     atexit(remove_folder);
     snprintf(path, sizeof(path), "%s/rank-00000.safetensors", index_folder);
     tn_safetensors_writer *w = tn_safetensors_writer_new();
@@ -36,7 +36,7 @@ static void make_folder(void) {
     tn_safetensors_writer_add(w, "m",
                               tn_cast(TN_FROM(((uint8_t[]){1, 0, 1}), TN_DIMS(3), TN_U8), TN_BOOL));
     tn_safetensors_writer_add(w, "s", tn_full(TN_DIMS(1), 7, TN_I64));
-    must(tn_safetensors_writer_save(w, path) == TN_OK, "no file");
+    must_hold(tn_safetensors_writer_save(w, path) == TN_OK, "no file");
 }
 
 /* io/checkpoint/parts.h tells what it is; this is a second implementation of it. */
@@ -58,12 +58,12 @@ static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
     unsigned char *to = malloc(bytes + 16);
     memset(to, 0xEE, bytes + 16);
     bool fetched = tn__index_fetch(t, mine, to);
-    must(fetched == (tn_error() == TN_OK), "fetched with an error, or neither");
-    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_EIO ||
-             tn_error() == TN_ENOMEM,
-         "an unexpected error");
+    must_hold(fetched == (tn_error() == TN_OK), "fetched with an error, or neither");
+    must_hold(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_EIO ||
+                  tn_error() == TN_ENOMEM,
+              "an unexpected error");
     for (int i = 0; i < 16; i++) {
-        must(to[bytes + (size_t)i] == 0xEE, "bytes behind what was asked for");
+        must_hold(to[bytes + (size_t)i] == 0xEE, "bytes behind what was asked for");
     }
     free(to);
     tn_error_clear();
@@ -96,16 +96,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(text, data, bytes);
     put_index_digest(text, bytes);
     tn__index *ix = tn__index_read(index_folder, text, bytes, "fuzz");
-    must((ix == NULL) == (tn_error() != TN_OK), "no index and no error, or both");
-    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
-         "an unexpected error");
+    must_hold((ix == NULL) == (tn_error() != TN_OK), "no index and no error, or both");
+    must_hold(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
+              "an unexpected error");
     tn_error_clear();
     for (int i = 0; ix && i < ix->count; i++) {
-        must(tn__index_find(ix, ix->tensors[i].name) == &ix->tensors[i], "a name is not found");
+        must_hold(tn__index_find(ix, ix->tensors[i].name) == &ix->tensors[i],
+                  "a name is not found");
         fetch_all(&ix->tensors[i]);
     }
     tn__index_free(ix);
     free(text);
-    must(tn_live_tensors() == live, "a leak");
+    must_hold(tn_live_tensors() == live, "a leak");
     return 0;
 }

@@ -12,9 +12,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void check_name(const char *name, size_t size) {
-    must(*name && memchr(name, 0, size), "a name without a beginning or an end");
+    must_hold(*name && memchr(name, 0, size), "a name without a beginning or an end");
     for (; *name; name++) {
-        must(*name > ' ' && *name < 0x7f, "a name that a terminal might obey");
+        must_hold(*name > ' ' && *name < 0x7f, "a name that a terminal might obey");
     }
 }
 
@@ -22,46 +22,48 @@ static void check_card(const char *text) {
     node_card c;
     char why[WORD_WHY] = "", again[LONGEST_CARD];
     if (!card_read(text, &c, why)) {
-        must(*why, "a card refused without a reason");
+        must_hold(*why, "a card refused without a reason");
         return;
     }
-    must(c.min >= 1 && c.min <= c.max && c.max <= MOST_NODES, "numbers of nodes");
-    must(c.ranks >= 1 && c.ranks <= MOST_RANKS, "a number of ranks");
-    must(c.wanted >= -1 && c.wanted < MOST_NODES && c.pid > 0, "a wanted rank or a process");
+    must_hold(c.min >= 1 && c.min <= c.max && c.max <= MOST_NODES, "numbers of nodes");
+    must_hold(c.ranks >= 1 && c.ranks <= MOST_RANKS, "a number of ranks");
+    must_hold(c.wanted >= -1 && c.wanted < MOST_NODES && c.pid > 0, "a wanted rank or a process");
     check_name(c.run_id, sizeof(c.run_id));
     check_name(c.name, sizeof(c.name));
     card_write(again, &c);
-    must(strcmp(text, again) == 0, "a card that is written in another way");
+    must_hold(strcmp(text, again) == 0, "a card that is written in another way");
 }
 
 static void check_sign(const char *text, int rounds) {
     node_sign s;
     char why[WORD_WHY] = "", again[LONGEST_SIGN];
     if (!sign_read(text, rounds, &s, why)) {
-        must(*why, "a sign refused without a reason");
+        must_hold(*why, "a sign refused without a reason");
         return;
     }
-    must(s.round >= 0 && s.round <= rounds, "a round that has not been started");
-    must(s.code >= 0 && s.code <= 255 && s.count >= 0 && s.failure >= 0, "a sign's numbers");
-    must(s.state != NODE_FAILED || s.code > 0, "a failure with exit code 0");
-    must(s.state != NODE_STOPPED || s.failure == 0 || s.code > 0, "a failure with exit code 0");
+    must_hold(s.round >= 0 && s.round <= rounds, "a round that has not been started");
+    must_hold(s.code >= 0 && s.code <= 255 && s.count >= 0 && s.failure >= 0, "a sign's numbers");
+    must_hold(s.state != NODE_FAILED || s.code > 0, "a failure with exit code 0");
+    must_hold(s.state != NODE_STOPPED || s.failure == 0 || s.code > 0,
+              "a failure with exit code 0");
     sign_write(again, &s);
-    must(strcmp(text, again) == 0, "a sign that is written in another way");
+    must_hold(strcmp(text, again) == 0, "a sign that is written in another way");
 }
 
 static void check_start(const order_view *before, const order_view *after, const run_round *r) {
-    must(!before->started, "a start before the stop");
-    must(!before->member || before->told == before->round, "a start over ranks");
-    must(!before->member || before->state == NODE_STOPPED || before->state == NODE_DONE,
-         "a start over ranks");
-    must(r->number == before->round + 1 && r->restarts == before->round, "the round's number");
-    must(r->nodes >= before->min_nodes && r->nodes <= before->max_nodes, "the number of nodes");
-    must(r->world >= r->nodes && r->world <= (int64_t)MOST_NODES * MOST_RANKS, "the world");
-    must(r->local == 0 || r->local == before->ranks, "the number of ranks");
-    must(r->first >= 0 && r->first + r->local <= r->world, "places outside the world");
-    must(r->node >= 0 && r->node < r->nodes, "the node's rank");
-    must(after->started && after->round == r->number && after->member == (r->local > 0),
-         "a start that is not remembered");
+    must_hold(!before->started, "a start before the stop");
+    must_hold(!before->member || before->told == before->round, "a start over ranks");
+    must_hold(!before->member || before->state == NODE_STOPPED || before->state == NODE_DONE,
+              "a start over ranks");
+    must_hold(r->number == before->round + 1 && r->restarts == before->round, "the round's number");
+    must_hold(r->nodes >= before->min_nodes && r->nodes <= before->max_nodes,
+              "the number of nodes");
+    must_hold(r->world >= r->nodes && r->world <= (int64_t)MOST_NODES * MOST_RANKS, "the world");
+    must_hold(r->local == 0 || r->local == before->ranks, "the number of ranks");
+    must_hold(r->first >= 0 && r->first + r->local <= r->world, "places outside the world");
+    must_hold(r->node >= 0 && r->node < r->nodes, "the node's rank");
+    must_hold(after->started && after->round == r->number && after->member == (r->local > 0),
+              "a start that is not remembered");
 }
 
 /* False when no order matters any more. */
@@ -70,35 +72,35 @@ static bool check_order(const char *text, order_view *view) {
     order_view before = *view;
     char why[WORD_WHY] = "";
     if (!order_read(text, view, &o, why)) {
-        must(*why, "an order refused without a reason");
-        must(before.round == view->round && before.started == view->started &&
-                 before.member == view->member,
-             "a refused order that is remembered");
+        must_hold(*why, "an order refused without a reason");
+        must_hold(before.round == view->round && before.started == view->started &&
+                      before.member == view->member,
+                  "a refused order that is remembered");
         return false;
     }
-    must(o.text >= text && o.text <= text + strlen(text), "a text of somewhere else");
-    must(strlen(o.text) <= LONGEST_TEXT, "a long text");
+    must_hold(o.text >= text && o.text <= text + strlen(text), "a text of somewhere else");
+    must_hold(strlen(o.text) <= LONGEST_TEXT, "a long text");
     switch (o.kind) {
     case ORDER_START:
         check_start(&before, view, &o.round);
         return true;
     case ORDER_STOP:
-        must(before.started && o.round.number == before.round && !view->started, "a stop");
+        must_hold(before.started && o.round.number == before.round && !view->started, "a stop");
         return true;
     case ORDER_DROP:
-        must(o.node >= 1 && o.node <= MOST_LAUNCHERS, "a node");
+        must_hold(o.node >= 1 && o.node <= MOST_LAUNCHERS, "a node");
         return o.node != view->own;
     case ORDER_END:
-        must(o.code >= 0 && o.code <= 255, "an exit status");
-        must(o.code > 0 || before.started, "success before anything ran");
-        must(o.code > 0 || !before.member ||
-                 (before.state == NODE_DONE && before.told == before.round),
-             "success that this node's ranks had no part in");
+        must_hold(o.code >= 0 && o.code <= 255, "an exit status");
+        must_hold(o.code > 0 || before.started, "success before anything ran");
+        must_hold(o.code > 0 || !before.member ||
+                      (before.state == NODE_DONE && before.told == before.round),
+                  "success that this node's ranks had no part in");
         return false;
     case ORDER_BROKEN:
         break;
     }
-    must(false, "an order of no kind");
+    must_hold(false, "an order of no kind");
     return false;
 }
 

@@ -12,15 +12,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 static void read_one(const tn_safetensors *f, const char *name) {
     TN_SCOPE;
     tn_tensor *t = tn_safetensors_get(f, name);
-    must(tn_is_inert(t) == (tn_error() != TN_OK),
-         "inert and without an error, or the other way round");
-    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM ||
-             tn_error() == TN_EUNSUPPORTED,
-         "an unexpected error");
+    must_hold(tn_is_inert(t) == (tn_error() != TN_OK),
+              "inert and without an error, or the other way round");
+    must_hold(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM ||
+                  tn_error() == TN_EUNSUPPORTED,
+              "an unexpected error");
     tn_error_clear();
-    must(tn_safetensors_dtype(f, name) != NULL, "no dtype");
+    must_hold(tn_safetensors_dtype(f, name) != NULL, "no dtype");
     if (!tn_is_inert(t)) {
-        must(tn_dims_equal(tn_shape(t), tn_safetensors_shape(f, name)), "another shape");
+        must_hold(tn_dims_equal(tn_shape(t), tn_safetensors_shape(f, name)), "another shape");
         size_t size = (size_t)tn_count(t) * tn_dtype_size(tn_dtype_of(t)), sum = 0;
         const unsigned char *at = tn_data(t);
         for (size_t i = 0; i < size; i++) {
@@ -28,7 +28,7 @@ static void read_one(const tn_safetensors *f, const char *name) {
         }
         char text[64];
         tn_format(t, text, sizeof(text));
-        must(sum <= size * 255, "a sum of bytes");
+        must_hold(sum <= size * 255, "a sum of bytes");
     }
 }
 
@@ -36,16 +36,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     int64_t live = tn_live_tensors();
     bytes_file file = bytes_file_open(data, bytes);
     tn_safetensors *f = tn_safetensors_open(file.path);
-    must((f == NULL) == (tn_error() != TN_OK), "no file and no error, or both");
-    must(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
-         "an unexpected error");
+    must_hold((f == NULL) == (tn_error() != TN_OK), "no file and no error, or both");
+    must_hold(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
+              "an unexpected error");
     tn_error_clear();
     for (int i = 0; f && i < tn_safetensors_count(f); i++) {
-        must(tn_safetensors_has(f, tn_safetensors_name(f, i)), "a name that is not found");
+        must_hold(tn_safetensors_has(f, tn_safetensors_name(f, i)), "a name that is not found");
         read_one(f, tn_safetensors_name(f, i));
     }
     tn_safetensors_close(f);
     bytes_file_close(&file);
-    must(tn_live_tensors() == live, "a leak");
+    must_hold(tn_live_tensors() == live, "a leak");
     return 0;
 }

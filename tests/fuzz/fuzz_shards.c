@@ -13,29 +13,29 @@ enum { LENGTH = 6, VOCAB = 50257, MOST = 6 /* windows that are looked at: errors
 static void check_window(tn_dataset *d, int64_t i) {
     int64_t x[LENGTH], y[LENGTH];
     if (tn_dataset_get(d, i, x, y) != TN_OK) {
-        must(tn_error() == TN_EFORMAT, "another error than the file's");
+        must_hold(tn_error() == TN_EFORMAT, "another error than the file's");
         tn_error_clear();
         return;
     }
     for (int t = 0; t < LENGTH; t++) {
-        must(x[t] >= 0 && x[t] < VOCAB, "a token outside the vocabulary");
-        must(y[t] == -100 || (y[t] >= 0 && y[t] < VOCAB), "a target outside the vocabulary");
+        must_hold(x[t] >= 0 && x[t] < VOCAB, "a token outside the vocabulary");
+        must_hold(y[t] == -100 || (y[t] >= 0 && y[t] < VOCAB), "a target outside the vocabulary");
     }
 }
 
 static void check_shards(tn_dataset *d) {
     if (!d) {
-        must(tn_error() == TN_EFORMAT, "another error than the file's");
+        must_hold(tn_error() == TN_EFORMAT, "another error than the file's");
         tn_error_clear();
         return;
     }
-    must(d->size > 0, "a dataset without windows");
+    must_hold(d->size > 0, "a dataset without windows");
     for (int64_t i = 0; i < d->size && i < MOST; i++) {
         check_window(d, i);
     }
     check_window(d, d->size - 1);
     char text[DATASET_TEXT];
-    must(dataset_text(d, text), "data that cannot be described");
+    must_hold(dataset_text(d, text), "data that cannot be described");
     tn_dataset_free(d);
 }
 

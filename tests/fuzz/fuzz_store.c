@@ -27,7 +27,7 @@ typedef struct target {
 
 static void begin(target *t, int who) {
     const uint8_t place[TN__PLACE] = {[15] = 1, [16] = 115, [17] = 60}; /* [::1]:29500 */
-    must(tn__session_begin(&t->clients[who], &t->hub, place), "no random numbers");
+    must_hold(tn__session_begin(&t->clients[who], &t->hub, place), "no random numbers");
     if (who > 0) {
         t->clients[who].state = TN__SESSION_REQUEST;
     }
@@ -43,12 +43,12 @@ static void renew(target *t, int who) {
 static void check_output(const tn__session *s, const struct iovec *parts, int n) {
     tn__reply r;
     if (tn__session_trusted(s) && parts[0].iov_len == TN__REPLY_HEAD) {
-        must(tn__reply_read(parts[0].iov_base, &r), "a reply that is none");
-        must(r.bytes == (n == 2 ? parts[1].iov_len : 0), "a reply of another length");
+        must_hold(tn__reply_read(parts[0].iov_base, &r), "a reply that is none");
+        must_hold(r.bytes == (n == 2 ? parts[1].iov_len : 0), "a reply of another length");
     } else {
         bool greets = s->state == TN__SESSION_PROOF && parts[0].iov_len == TN__GREETING;
         bool refuses = s->state == TN__SESSION_CLOSE && parts[0].iov_len == TN__HELLO;
-        must(n == 1 && (greets || refuses), "a stranger is told more than the greeting");
+        must_hold(n == 1 && (greets || refuses), "a stranger is told more than the greeting");
     }
 }
 
@@ -56,7 +56,7 @@ static void send_all(target *t) {
     for (tn__session *s; (s = tn__store_hub_answered(&t->hub));) {
         struct iovec parts[2];
         int n = tn__session_output(s, parts);
-        must(n > 0, "answered, with nothing to send");
+        must_hold(n > 0, "answered, with nothing to send");
         check_output(s, parts, n);
         tn__session_sent(s, 1);
         for (; (n = tn__session_output(s, parts)) > 0;) {
@@ -71,12 +71,12 @@ static void send_all(target *t) {
 static void take(target *t, int who, const void *data, size_t bytes) {
     tn__session *s = &t->clients[who];
     if (!tn__session_take(s, data, bytes, t->now)) {
-        must(s->fault != NULL && s->state == TN__SESSION_CLOSE, "dropped without a reason");
+        must_hold(s->fault != NULL && s->state == TN__SESSION_CLOSE, "dropped without a reason");
         renew(t, who);
     }
     send_all(t);
-    must(t->hub.buffered <= BUFFERS, "more on its way than is allowed");
-    must(t->hub.table.bytes <= TABLE, "more stored than is allowed");
+    must_hold(t->hub.buffered <= BUFFERS, "more on its way than is allowed");
+    must_hold(t->hub.table.bytes <= TABLE, "more stored than is allowed");
 }
 
 static void prove(target *t, int who) {
@@ -85,7 +85,7 @@ static void prove(target *t, int who) {
         uint8_t proof[TN__DIGEST];
         tn__proof(t->hub.token, "client", &s->bond, proof);
         take(t, who, proof, sizeof(proof));
-        must(tn__session_trusted(s), "the token is not believed");
+        must_hold(tn__session_trusted(s), "the token is not believed");
     }
 }
 
@@ -114,8 +114,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     for (int who = 0; who < CLIENTS; who++) {
         tn__session_end(&t.clients[who]);
     }
-    must(t.hub.buffered == 0 && !t.hub.waiting && !t.hub.answered, "something is left on its way");
+    must_hold(t.hub.buffered == 0 && !t.hub.waiting && !t.hub.answered,
+              "something is left on its way");
     tn__store_hub_clear(&t.hub);
-    must(t.hub.table.bytes == 0 && t.hub.table.count == 0, "something is left in the table");
+    must_hold(t.hub.table.bytes == 0 && t.hub.table.count == 0, "something is left in the table");
     return 0;
 }

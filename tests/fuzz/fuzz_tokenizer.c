@@ -31,12 +31,12 @@ static void remove_fuzz_folder(void) {
 static void write_fuzz_file(char *path, const char *name, const void *data, size_t bytes) {
     if (!*fuzz_folder) {
         strcpy(fuzz_folder, "/tmp/tern_fuzz_XXXXXX");
-        must(mkdtemp(fuzz_folder) != NULL, "no folder");
+        must_hold(mkdtemp(fuzz_folder) != NULL, "no folder");
         atexit(remove_fuzz_folder);
     }
     snprintf(path, 128, "%s/%s", fuzz_folder, name);
     FILE *f = fopen(path, "wb");
-    must(f && fwrite(data, 1, bytes, f) == bytes && fclose(f) == 0, "cannot write");
+    must_hold(f && fwrite(data, 1, bytes, f) == bytes && fclose(f) == 0, "cannot write");
 }
 
 static tn_tokenizer *load_fuzz_input(uint8_t kind, const void *data, size_t bytes, char *path) {
@@ -65,13 +65,13 @@ static void encode_there_and_back(const tn_tokenizer *t, const char *text, size_
     if (tn_tokenizer_encode(t, text, bytes, true, &ids) == TN_OK) {
         size_t count;
         char *again = tn_tokenizer_decode(t, ids.ids, ids.count, &count);
-        must(again != NULL, "ids that cannot be decoded");
-        must(t->prefix_space || (count == bytes && memcmp(again, text, bytes) == 0),
-             "another text");
+        must_hold(again != NULL, "ids that cannot be decoded");
+        must_hold(t->prefix_space || (count == bytes && memcmp(again, text, bytes) == 0),
+                  "another text");
         tn_text_free(again);
     } else {
-        must(tn_error() == TN_EVALUE || tn_error() == TN_EFORMAT, "another error");
-        must(ids.count == 0, "ids of half a text");
+        must_hold(tn_error() == TN_EVALUE || tn_error() == TN_EFORMAT, "another error");
+        must_hold(ids.count == 0, "ids of half a text");
         tn_error_clear();
     }
     tn_ids_free(&ids);
@@ -86,14 +86,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     tn_tokenizer *t = load_fuzz_input(data[0], data + 1, bytes - 1, path);
     if (t) {
-        must(tn_error() == TN_OK, "loaded, with an error");
+        must_hold(tn_error() == TN_OK, "loaded, with an error");
         for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
             encode_there_and_back(t, texts[i], strlen(texts[i]));
         }
         encode_there_and_back(t, (const char *)data, bytes);
     } else {
-        must(tn_error() != TN_OK && strstr(tn_error_message(), fuzz_folder),
-             "refused without a reason that names the file");
+        must_hold(tn_error() != TN_OK && strstr(tn_error_message(), fuzz_folder),
+                  "refused without a reason that names the file");
     }
     tn_tokenizer_free(t);
     tn_error_clear();

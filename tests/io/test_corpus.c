@@ -12,12 +12,12 @@
 
 static void test_safetensors(void **state) {
     (void)state;
-    assert_true(replay("fuzz_safetensors", fuzz_safetensors) >= 20);
+    assert_true(replay_corpus("fuzz_safetensors", fuzz_safetensors) >= 20);
 }
 
 static void test_checkpoints(void **state) {
     (void)state;
-    assert_true(replay("fuzz_checkpoint", fuzz_checkpoint) >= 20);
+    assert_true(replay_corpus("fuzz_checkpoint", fuzz_checkpoint) >= 20);
 }
 
 static void check_loads(const char *seed) {

@@ -186,7 +186,7 @@ static void no_memory(void **state) {
 
 static void corpus(void **state) {
     (void)state;
-    assert_true(replay("fuzz_npy", fuzz_npy) >= 15);
+    assert_true(replay_corpus("fuzz_npy", fuzz_npy) >= 15);
 }
 
 /* x (6, 2, 3) of this dtype as x.npy, y (6) as y.npy */

@@ -46,19 +46,19 @@ static void dump_model(const char *name, void *m, bool padded) {
     TN_SCOPE;
     tn_values in = {1, {tn_randint(0, VOCAB, TN_DIMS(BATCH, T), TN_I64)}};
     tn_tensor *targets = some_targets(padded);
-    add(name, "tokens", "", in.v[0]);
-    add(name, "targets", "", targets);
+    add_tensor(name, "tokens", "", in.v[0]);
+    add_tensor(name, "targets", "", targets);
     if (padded) {
         in = (tn_values){3, {in.v[0], padded_positions(), padding_mask()}};
-        add(name, "positions", "", in.v[1]);
-        add(name, "mask", "", in.v[2]);
+        add_tensor(name, "positions", "", in.v[1]);
+        add_tensor(name, "mask", "", in.v[2]);
     }
     tn_tensor *logits = tn_call_values(m, in, NULL).v[0];
     tn_tensor *loss =
         padded ? tn_cross_entropy(logits, targets, TN_MEAN) : tn_lm_loss(m, in.v[0], targets);
     tn_backward(loss);
-    add(name, "logits", "", logits);
-    add(name, "loss", "", loss);
+    add_tensor(name, "logits", "", logits);
+    add_tensor(name, "loss", "", loss);
     add_module(name, m);
     tn_module_finish(m);
 }
@@ -78,10 +78,10 @@ static void dump_gpt(const char *name, tn_dtype dtype, bool bias, bool padded) {
     o.dtype = dtype;
     tn_gpt_init(&gpt, o);
     if (dtype == TN_F64) {
-        stir(&gpt);
+        stir_module(&gpt);
     }
     double options[] = {o.layers, o.heads};
-    add(name, "options", "", TN_FROM(options, TN_DIMS(2), TN_F64));
+    add_tensor(name, "options", "", TN_FROM(options, TN_DIMS(2), TN_F64));
     dump_model(name, &gpt, padded);
 }
 
@@ -89,7 +89,7 @@ static void dump_llama(const char *name, tn_llama_options o, bool padded) {
     tn_llama llama;
     tn_llama_init(&llama, o);
     if (o.dtype == TN_F64) {
-        stir(&llama);
+        stir_module(&llama);
     }
     const tn_rotary_options *r = &o.rotary;
     double options[] = {o.layers,
@@ -101,7 +101,7 @@ static void dump_llama(const char *name, tn_llama_options o, bool padded) {
                         r->low_freq_factor,
                         r->high_freq_factor,
                         (double)r->original_context};
-    add(name, "options", "", TN_FROM(options, TN_DIMS(9), TN_F64));
+    add_tensor(name, "options", "", TN_FROM(options, TN_DIMS(9), TN_F64));
     dump_model(name, &llama, padded);
 }
 

@@ -15,17 +15,17 @@
 
 static void configs(void **state) {
     (void)state;
-    assert_true(replay("fuzz_config", fuzz_config) >= 20);
+    assert_true(replay_corpus("fuzz_config", fuzz_config) >= 20);
 }
 
 static void parts(void **state) {
     (void)state;
-    assert_true(replay("fuzz_parts", fuzz_parts) >= 15);
+    assert_true(replay_corpus("fuzz_parts", fuzz_parts) >= 15);
 }
 
 static void checkpoints_of_llmc(void **state) {
     (void)state;
-    assert_true(replay("fuzz_llmc", fuzz_llmc) >= 10);
+    assert_true(replay_corpus("fuzz_llmc", fuzz_llmc) >= 10);
 }
 
 int main(void) {

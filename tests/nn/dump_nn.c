@@ -9,21 +9,21 @@
 
 /* Calls m on x (and a mask), differentiates, writes all of it; and ends the module. */
 static void dump(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
-    stir(m);
+    stir_module(m);
     if (tn_dtype_is_float(tn_dtype_of(x))) {
         tn_set_requires_grad(x, true);
     }
     tn_tensor *y = tn_call_values(m, tn_values_of(x, mask), NULL).v[0];
     tn_tensor *gy = tn_randn(tn_shape(y), TN_F64);
     tn_backward_from(&y, &gy, 1, false);
-    add(name, "x", "", x);
-    add(name, "y", "", y);
-    add(name, "gy", "", gy);
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "gy", "", gy);
     if (mask) {
-        add(name, "mask", "", mask);
+        add_tensor(name, "mask", "", mask);
     }
     if (tn_grad_of(x)) {
-        add(name, "gx", "", tn_grad_of(x));
+        add_tensor(name, "gx", "", tn_grad_of(x));
     }
     add_module(name, m);
     tn_module_finish(m);
@@ -56,25 +56,25 @@ static void dump_layers(void) {
 
 static bool add_buffer(const tn_entry *entry, void *user) {
     if (entry->buffer) {
-        add(user, "b.", entry->path, *entry->field);
+        add_tensor(user, "b.", entry->path, *entry->field);
     }
     return true;
 }
 
 /* As dump, and then CASE/b.NAME, the buffers, and CASE/eval, the result after training. */
 static void dump_norm(const char *name, void *m, tn_tensor *x) {
-    stir(m);
+    stir_module(m);
     tn_set_requires_grad(x, true);
     tn_tensor *y = tn_call(m, x), *gy = tn_randn(tn_shape(y), TN_F64);
     tn_backward_from(&y, &gy, 1, false);
-    add(name, "x", "", x);
-    add(name, "y", "", y);
-    add(name, "gy", "", gy);
-    add(name, "gx", "", tn_grad_of(x));
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "gy", "", gy);
+    add_tensor(name, "gx", "", tn_grad_of(x));
     add_module(name, m);
     tn_module_each(m, (tn_walk){.buffers = true}, add_buffer, (void *)name);
     tn_module_train(m, false);
-    add(name, "eval", "", tn_call(m, x));
+    add_tensor(name, "eval", "", tn_call(m, x));
     tn_module_free(m);
 }
 
@@ -196,7 +196,7 @@ static void dump_transformers(void) {
 /* As dump, of a module with several inputs: CASE/in.0, CASE/in.1, …, and CASE/gin.0, …. One that is
  * the input before it is written once. */
 static void dump_many(const char *name, void *m, tn_values in) {
-    stir(m);
+    stir_module(m);
     tn_module_train(m, false); /* no dropout */
     for (int i = 0; i < in.n; i++) {
         if (in.v[i] && tn_dtype_is_float(tn_dtype_of(in.v[i]))) {
@@ -209,14 +209,14 @@ static void dump_many(const char *name, void *m, tn_values in) {
         char index[2] = {(char)('0' + i), 0};
         bool again = i > 0 && in.v[i] == in.v[i - 1];
         if (in.v[i] && !again) {
-            add(name, "in.", index, in.v[i]);
+            add_tensor(name, "in.", index, in.v[i]);
         }
         if (in.v[i] && !again && tn_grad_of(in.v[i])) {
-            add(name, "gin.", index, tn_grad_of(in.v[i]));
+            add_tensor(name, "gin.", index, tn_grad_of(in.v[i]));
         }
     }
-    add(name, "y", "", y);
-    add(name, "gy", "", gy);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "gy", "", gy);
     add_module(name, m);
     tn_module_free(m);
 }
@@ -277,10 +277,10 @@ static void dump_mixed(void) {
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(32, 24), TN_F32), true);
     tn_tensor *y = tn_cast(tn_call(&mlp, x), TN_F32), *gy = tn_randn(TN_DIMS(32, 24), TN_F32);
     tn_backward_from(&y, &gy, 1, false);
-    add(name, "x", "", x);
-    add(name, "y", "", y);
-    add(name, "gy", "", gy);
-    add(name, "gx", "", tn_grad_of(x));
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "gy", "", gy);
+    add_tensor(name, "gx", "", tn_grad_of(x));
     add_module(name, &mlp);
     tn_module_finish(&mlp);
 }
@@ -288,21 +288,21 @@ static void dump_mixed(void) {
 static void dump_inits(void) {
     tn_linear linear;
     tn_linear_init(&linear, 150, 200, tn_linear_defaults());
-    add("init", "linear.weight", "", linear.weight);
-    add("init", "linear.bias", "", linear.bias);
+    add_tensor("init", "linear.weight", "", linear.weight);
+    add_tensor("init", "linear.bias", "", linear.bias);
     tn_module_finish(&linear);
     tn_conv conv;
     tn_conv2d_init(&conv, 40, 300, TN_DIMS(3), tn_conv_defaults());
-    add("init", "conv2d.weight", "", conv.weight);
-    add("init", "conv2d.bias", "", conv.bias);
+    add_tensor("init", "conv2d.weight", "", conv.weight);
+    add_tensor("init", "conv2d.bias", "", conv.bias);
     tn_module_finish(&conv);
     tn_conv_transpose1d_init(&conv, 300, 40, TN_DIMS(5), tn_conv_defaults());
-    add("init", "conv_transpose1d.weight", "", conv.weight);
-    add("init", "conv_transpose1d.bias", "", conv.bias);
+    add_tensor("init", "conv_transpose1d.weight", "", conv.weight);
+    add_tensor("init", "conv_transpose1d.bias", "", conv.bias);
     tn_module_finish(&conv);
     tn_embedding embedding;
     tn_embedding_init(&embedding, 200, 150, tn_embedding_defaults());
-    add("init", "embedding.weight", "", embedding.weight);
+    add_tensor("init", "embedding.weight", "", embedding.weight);
     tn_module_finish(&embedding);
     void (*draw[])(tn_tensor * t, double x) = {tn_init_xavier_uniform, tn_init_xavier_normal,
                                                tn_init_kaiming_uniform, tn_init_kaiming_normal};
@@ -310,42 +310,42 @@ static void dump_inits(void) {
     for (int i = 0; i < 4; i++) {
         tn_tensor *t = tn_empty(TN_DIMS(40, 30, 5, 5), TN_F32);
         draw[i](t, 1.5);
-        add("init", names[i], "", t);
+        add_tensor("init", names[i], "", t);
     }
     tn_tensor *t = tn_empty(TN_DIMS(300, 100), TN_F32);
     tn_init_uniform(t, -2.0, 3.0);
-    add("init", "uniform", "", t);
+    add_tensor("init", "uniform", "", t);
     tn_init_normal(t, 1.0, 0.5);
-    add("init", "normal", "", t);
+    add_tensor("init", "normal", "", t);
     tn_init_constant(t, 0.25);
-    add("init", "constant", "", t);
+    add_tensor("init", "constant", "", t);
     tn_init_trunc_normal(t, 1.0, 2.0, -1.0, 6.0);
-    add("init", "trunc_normal", "", t);
+    add_tensor("init", "trunc_normal", "", t);
     tn_init_sparse(t, 0.1, 0.5);
-    add("init", "sparse", "", t);
+    add_tensor("init", "sparse", "", t);
     tn_init_eye(t);
-    add("init", "eye", "", t);
+    add_tensor("init", "eye", "", t);
     t = tn_empty(TN_DIMS(40, 30, 5, 5), TN_F32);
     tn_kaiming_options options =
         TN_WITH(tn_kaiming, .mode = TN_FAN_OUT, .nonlinearity = TN_GAIN_RELU);
     tn_init_kaiming_uniform_with(t, options);
-    add("init", "kaiming_uniform_out", "", t);
+    add_tensor("init", "kaiming_uniform_out", "", t);
     options.nonlinearity = TN_GAIN_TANH;
     tn_init_kaiming_normal_with(t, options);
-    add("init", "kaiming_normal_out", "", t);
+    add_tensor("init", "kaiming_normal_out", "", t);
     t = tn_empty(TN_DIMS(6, 2, 3, 4), TN_F32);
     tn_init_dirac(t, 2);
-    add("init", "dirac", "", t);
+    add_tensor("init", "dirac", "", t);
     tn_init_orthogonal(t, 3.0); /* wide: 6 rows of 24 */
-    add("init", "orthogonal_wide", "", t);
+    add_tensor("init", "orthogonal_wide", "", t);
     t = tn_empty(TN_DIMS(150, 90), TN_F32);
     tn_init_orthogonal(t, 1.0);
-    add("init", "orthogonal_tall", "", t);
+    add_tensor("init", "orthogonal_tall", "", t);
     double gains[6];
     for (int i = 0; i < 6; i++) {
         gains[i] = tn_calculate_gain((tn_nonlinearity)i, 0.3);
     }
-    add("init", "gains", "", TN_FROM(gains, TN_DIMS(6), TN_F64));
+    add_tensor("init", "gains", "", TN_FROM(gains, TN_DIMS(6), TN_F64));
 }
 
 int main(int argc, char **argv) {

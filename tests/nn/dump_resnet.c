@@ -13,7 +13,7 @@ int example_main(int argc, char **argv);
 enum { STEPS = 5, PICTURES = 4 };
 
 static bool add_state(const tn_entry *entry, void *user) {
-    add(user, entry->buffer ? "b." : "p.", entry->path, *entry->field);
+    add_tensor(user, entry->buffer ? "b." : "p.", entry->path, *entry->field);
     return true;
 }
 
@@ -30,8 +30,8 @@ int main(int argc, char **argv) {
     add_all("start", &net);
     tn_tensor *x = tn_randn(TN_DIMS(PICTURES, 3, SIDE, SIDE), TN_F32);
     tn_tensor *label = tn_randint(0, CLASSES, TN_DIMS(PICTURES), TN_I64);
-    add("first", "x", "", x);
-    add("first", "label", "", label);
+    add_tensor("first", "x", "", x);
+    add_tensor("first", "label", "", label);
     tn_sgd_options options = tn_sgd_defaults();
     options.lr = 0.02;
     options.momentum = 0.9;
@@ -43,13 +43,13 @@ int main(int argc, char **argv) {
         tn_backward(loss);
         losses[i] = (float)tn_item(loss);
         if (i == 0) {
-            add("first", "y", "", y);
+            add_tensor("first", "y", "", y);
             tn_module_each(&net, (tn_walk){0}, add_gradient, (void *)"first");
         }
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
-    add("steps", "losses", "", TN_FROM(losses, TN_DIMS(STEPS), TN_F32));
+    add_tensor("steps", "losses", "", TN_FROM(losses, TN_DIMS(STEPS), TN_F32));
     add_all("end", &net);
     tn_optim_free(opt);
     tn_module_finish(&net);

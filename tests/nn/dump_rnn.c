@@ -24,16 +24,16 @@ static void add_all(const char *name, tn_values in, tn_values out) {
     tn_tensor *weight[3];
     for (int i = 0; i < out.n; i++) {
         weight[i] = tn_randn(tn_shape(out.v[i]), tn_dtype_of(out.v[i]));
-        add(name, results[i], "", out.v[i]);
-        add(name, weights[i], "", weight[i]);
+        add_tensor(name, results[i], "", out.v[i]);
+        add_tensor(name, weights[i], "", weight[i]);
     }
     tn_backward_from(out.v, weight, out.n, false);
     for (int i = 0; i < in.n; i++) {
         if (in.v[i]) {
-            add(name, inputs[i], "", in.v[i]);
+            add_tensor(name, inputs[i], "", in.v[i]);
         }
         if (i < 3 && in.v[i]) {
-            add(name, grads[i], "", tn_grad_of(in.v[i]));
+            add_tensor(name, grads[i], "", tn_grad_of(in.v[i]));
         }
     }
 }
@@ -58,7 +58,7 @@ static void dump_net(const char *name, int kind, tn_dtype dtype) {
         kind == 2 && in_all.v[1] ? tn_set_requires_grad(tn_randn(state, dtype), true) : NULL;
     in_all.v[3] = lengths;
     int64_t options[] = {kind, o.layers, o.bidirectional, o.batch_first, o.relu, o.bias, 0};
-    add(name, "options", "", tn_from_data(options, TN_DIMS(7), TN_I64));
+    add_tensor(name, "options", "", tn_from_data(options, TN_DIMS(7), TN_I64));
     add_all(name, in_all, tn_call_values(m, in_all, NULL));
     add_module(name, m);
     tn_module_free(m);
@@ -79,7 +79,7 @@ static void dump_cell(const char *name, int kind, bool relu, tn_dtype dtype) {
         in_all.v[i] = tn_set_requires_grad(tn_randn(TN_DIMS(batch, hidden), dtype), true);
     }
     int64_t options[] = {kind, 1, 0, 0, relu, o.bias, 1};
-    add(name, "options", "", tn_from_data(options, TN_DIMS(7), TN_I64));
+    add_tensor(name, "options", "", tn_from_data(options, TN_DIMS(7), TN_I64));
     add_all(name, in_all, tn_call_values(&m, in_all, NULL));
     add_module(name, &m);
     tn_module_finish(&m);

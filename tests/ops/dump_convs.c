@@ -24,20 +24,20 @@ static void add_case(const char *name, convolution f, tn_tensor *x, tn_tensor *w
     keep.create_graph = true;
     tn_grad(&y, &gy, 1, &x, 1, &gx, keep);
     tn_backward(tn_sum_all(tn_square(gx)));
-    add(name, "pw", "", tn_grad_of(w));
+    add_tensor(name, "pw", "", tn_grad_of(w));
     tn_zero_grad(w);
     tn_zero_grad(x);
     y = f(x, w, b, o);
     tn_backward_from(&y, &gy, 1, false);
-    add(name, "x", "", x);
-    add(name, "w", "", w);
-    add(name, "y", "", y);
-    add(name, "gy", "", gy);
-    add(name, "gx", "", tn_grad_of(x));
-    add(name, "gw", "", tn_grad_of(w));
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "w", "", w);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "gy", "", gy);
+    add_tensor(name, "gx", "", tn_grad_of(x));
+    add_tensor(name, "gw", "", tn_grad_of(w));
     if (b) {
-        add(name, "b", "", b);
-        add(name, "gb", "", tn_grad_of(b));
+        add_tensor(name, "b", "", b);
+        add_tensor(name, "gb", "", tn_grad_of(b));
     }
 }
 
@@ -59,7 +59,7 @@ static void dump_case(int number) {
     static const convolution functions[2][3] = {
         {tn_conv1d_op, tn_conv2d_op, tn_conv3d_op},
         {tn_conv_transpose1d_op, tn_conv_transpose2d_op, tn_conv_transpose3d_op}};
-    int spatial = (int)drawn(1, 3), transposed = number % 2;
+    int spatial = (int)draw_between(1, 3), transposed = number % 2;
     tn_conv_options o = tn_conv_defaults();
     tn_dims size, kernel;
     do {
@@ -70,13 +70,14 @@ static void dump_case(int number) {
         o.dilation = draw_dims(spatial, 1, 3);
         o.output_padding = draw_dims(spatial, 0, 0);
         for (int i = 0; i < spatial && transposed; i++) {
-            o.output_padding.size[i] = drawn(0, o.stride.size[i] - 1);
+            o.output_padding.size[i] = draw_between(0, o.stride.size[i] - 1);
         }
     } while (!fits(transposed, size, kernel, &o));
-    o.groups = drawn(0, 2) ? 1 : drawn(2, 3);
+    o.groups = draw_between(0, 2) ? 1 : draw_between(2, 3);
     /* now and then more channels than a vector has elements, and no images */
-    int64_t most = drawn(0, 7) ? 3 : 20, batch = drawn(0, 15) ? drawn(1, 3) : 0;
-    int64_t in = drawn(1, most), out = drawn(1, most);
+    int64_t most = draw_between(0, 7) ? 3 : 20,
+            batch = draw_between(0, 15) ? draw_between(1, 3) : 0;
+    int64_t in = draw_between(1, most), out = draw_between(1, most);
     tn_dims x = TN_DIMS(batch, in * o.groups),
             w = transposed ? TN_DIMS(in * o.groups, out) : TN_DIMS(out * o.groups, in);
     for (int i = 0; i < spatial; i++) {
@@ -90,7 +91,7 @@ static void dump_case(int number) {
     snprintf(name, sizeof(name), "%d|%s%dd|stride=%s, padding=%s, dilation=%s, groups=%lld%s",
              number, transposed ? "conv_transpose" : "conv", spatial, tuple_text(o.stride),
              tuple_text(o.padding), tuple_text(o.dilation), (long long)o.groups, more);
-    tn_tensor *b = drawn(0, 1) ? leaf(TN_DIMS(out * o.groups)) : NULL;
+    tn_tensor *b = draw_between(0, 1) ? leaf(TN_DIMS(out * o.groups)) : NULL;
     add_case(name, functions[transposed][spatial - 1], leaf(x), leaf(w), b, o);
 }
 

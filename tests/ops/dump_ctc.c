@@ -33,14 +33,14 @@ static void dump_case(const char *name, int i, tn_dtype dtype) {
     tn_tensor *dy = tn_randn(tn_shape(y), tn_dtype_of(y));
     tn_backward_from(&y, &dy, 1, false);
     int64_t options[] = {blank, how, infinity};
-    add(name, "options", "", tn_from_data(options, TN_DIMS(3), TN_I64));
-    add(name, "x", "", x);
-    add(name, "targets", "", targets);
-    add(name, "frames", "", frames);
-    add(name, "labels", "", labels);
-    add(name, "y", "", y);
-    add(name, "dy", "", dy);
-    add(name, "gx", "", tn_grad_of(x));
+    add_tensor(name, "options", "", tn_from_data(options, TN_DIMS(3), TN_I64));
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "targets", "", targets);
+    add_tensor(name, "frames", "", frames);
+    add_tensor(name, "labels", "", labels);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "dy", "", dy);
+    add_tensor(name, "gx", "", tn_grad_of(x));
 }
 
 int main(int argc, char **argv) {

@@ -97,13 +97,13 @@ static void dump_case(int number) {
     tn_backward_from(&y, &dy, 1, false);
     char name[96], what[8];
     snprintf(name, sizeof(name), "%03d:%s", number, e.text);
-    add(name, "y", "", y);
-    add(name, "dy", "", dy);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "dy", "", dy);
     for (int i = 0; i < n; i++) {
         snprintf(what, sizeof(what), "x%d", i);
-        add(name, what, "", x[i]);
+        add_tensor(name, what, "", x[i]);
         what[0] = 'g';
-        add(name, what, "", tn_grad_of(x[i]));
+        add_tensor(name, what, "", tn_grad_of(x[i]));
     }
 }
 

@@ -22,16 +22,16 @@ static void add_case(int number, const char *function, const char *keywords, tn_
     snprintf(name, sizeof(name), "%d|%s|%s", number, function, keywords);
     tn_tensor *gy = tn_randn(tn_shape(y), TN_F64);
     tn_backward_from(&y, &gy, 1, false);
-    add(name, "x", "", x);
-    add(name, "y", "", y);
-    add(name, "gy", "", gy);
-    add(name, "gx", "", tn_grad_of(x));
+    add_tensor(name, "x", "", x);
+    add_tensor(name, "y", "", y);
+    add_tensor(name, "gy", "", gy);
+    add_tensor(name, "gx", "", tn_grad_of(x));
 }
 
 static tn_tensor *draw_picture(int spatial) {
     tn_dims dims = draw_dims(spatial + 2, 1, 3);
     for (int i = 0; i < spatial; i++) {
-        dims.size[2 + i] = drawn(1, 9);
+        dims.size[2 + i] = draw_between(1, 9);
     }
     return tn_set_requires_grad(tn_randn(dims, TN_F64), true);
 }
@@ -51,7 +51,7 @@ static void dump_sliding(int number, bool largest) {
     typedef tn_tensor *(*pool)(tn_tensor * x, tn_dims kernel, tn_pool_options o);
     static const pool functions[2][3] = {{tn_avg_pool1d_op, tn_avg_pool2d_op, tn_avg_pool3d_op},
                                          {tn_max_pool1d_op, tn_max_pool2d_op, tn_max_pool3d_op}};
-    int spatial = (int)drawn(1, 3);
+    int spatial = (int)draw_between(1, 3);
     tn_tensor *x = draw_picture(spatial);
     tn_dims kernel;
     tn_pool_options o = tn_pool_defaults();
@@ -64,9 +64,9 @@ static void dump_sliding(int number, bool largest) {
             o.padding.size[i] = o.padding.size[i] * 2 > kernel.size[i] ? 0 : o.padding.size[i];
         }
     } while (!fits(x, kernel, &o, !largest && spatial == 3)); /* which PyTorch asks for */
-    o.ceil_mode = drawn(0, 1);
-    o.count_include_pad = drawn(0, 1);
-    o.divisor_override = spatial > 1 && drawn(0, 3) == 0 ? 3 : 0;
+    o.ceil_mode = draw_between(0, 1);
+    o.count_include_pad = draw_between(0, 1);
+    o.divisor_override = spatial > 1 && draw_between(0, 3) == 0 ? 3 : 0;
     char keywords[256], function[32];
     int length = snprintf(keywords, sizeof(keywords),
                           "kernel_size=%s, stride=%s, padding=%s, ceil_mode=%s", tuple_text(kernel),
@@ -89,7 +89,7 @@ static void dump_adaptive(int number) {
     static const pool functions[2][3] = {
         {tn_adaptive_avg_pool1d_op, tn_adaptive_avg_pool2d_op, tn_adaptive_avg_pool3d_op},
         {tn_adaptive_max_pool1d_op, tn_adaptive_max_pool2d_op, tn_adaptive_max_pool3d_op}};
-    int spatial = (int)drawn(1, 3), largest = (int)drawn(0, 1);
+    int spatial = (int)draw_between(1, 3), largest = (int)draw_between(0, 1);
     tn_tensor *x = draw_picture(spatial);
     tn_dims size = draw_dims(spatial, 1, 11);
     char keywords[256], function[32];
@@ -102,12 +102,12 @@ static void dump_interpolation(int number) {
     static const char *const modes[] = {"nearest", "nearest-exact", "linear", "bicubic", "area"};
     static const char *const linear[] = {"linear", "bilinear", "trilinear"};
     tn_interpolate_options o = tn_interpolate_defaults();
-    o.mode = (tn_interpolation)drawn(TN_INTERPOLATE_NEAREST, TN_INTERPOLATE_AREA);
-    int spatial = o.mode == TN_INTERPOLATE_CUBIC ? 2 : (int)drawn(1, 3), length;
-    bool scaled = o.mode != TN_INTERPOLATE_AREA && drawn(0, 2) == 0;
+    o.mode = (tn_interpolation)draw_between(TN_INTERPOLATE_NEAREST, TN_INTERPOLATE_AREA);
+    int spatial = o.mode == TN_INTERPOLATE_CUBIC ? 2 : (int)draw_between(1, 3), length;
+    bool scaled = o.mode != TN_INTERPOLATE_AREA && draw_between(0, 2) == 0;
     char keywords[256];
     o.align_corners =
-        (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC) && drawn(0, 1);
+        (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC) && draw_between(0, 1);
     tn_tensor *x = draw_picture(spatial);
     length = snprintf(keywords, sizeof(keywords), "mode='%s'",
                       o.mode == TN_INTERPOLATE_LINEAR ? linear[spatial - 1] : modes[o.mode]);
@@ -116,7 +116,7 @@ static void dump_interpolation(int number) {
                            ", align_corners=%s", truth(o.align_corners));
     }
     if (scaled) {
-        o.scale_factor = (double)drawn(8, 24) / 8;
+        o.scale_factor = (double)draw_between(8, 24) / 8;
         snprintf(keywords + length, sizeof(keywords) - (size_t)length, ", scale_factor=%g",
                  o.scale_factor);
     } else {

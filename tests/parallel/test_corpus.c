@@ -10,7 +10,7 @@
 
 static void test_indices(void **state) {
     (void)state;
-    assert_true(replay("fuzz_index", fuzz_index) >= 30);
+    assert_true(replay_corpus("fuzz_index", fuzz_index) >= 30);
 }
 
 static tn__index *read_seed(const char *seed) {

@@ -7,7 +7,7 @@
 #include <tern/tern.h>
 
 /* From low to high, both included. */
-static inline int64_t drawn(int64_t low, int64_t high) {
+static inline int64_t draw_between(int64_t low, int64_t high) {
     double u = tn_random_uniform(tn_default_generator());
     return low + (int64_t)(u * (double)(high - low + 1));
 }
@@ -15,7 +15,7 @@ static inline int64_t drawn(int64_t low, int64_t high) {
 static inline tn_dims draw_dims(int n, int64_t low, int64_t high) {
     tn_dims dims = {.ndim = n};
     for (int i = 0; i < n; i++) {
-        dims.size[i] = drawn(low, high);
+        dims.size[i] = draw_between(low, high);
     }
     return dims;
 }

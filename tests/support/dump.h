@@ -13,19 +13,19 @@ static inline int64_t draw_whole(int64_t low, int64_t high) { /* low … high */
 }
 
 /* A copy, as CASE/WHATPATH. */
-static inline void add(const char *name, const char *what, const char *path, tn_tensor *t) {
+static inline void add_tensor(const char *name, const char *what, const char *path, tn_tensor *t) {
     char text[512];
     snprintf(text, sizeof(text), "%s/%s%s", name, what, path);
     tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
 }
 
 static inline bool add_parameter(const tn_entry *entry, void *user) {
-    add(user, "p.", entry->path, *entry->field);
+    add_tensor(user, "p.", entry->path, *entry->field);
     return true;
 }
 
 static inline bool add_gradient(const tn_entry *entry, void *user) {
-    add(user, "g.", entry->path, tn_grad_of(*entry->field));
+    add_tensor(user, "g.", entry->path, tn_grad_of(*entry->field));
     return true;
 }
 
@@ -44,7 +44,7 @@ static inline bool stir_entry(const tn_entry *entry, void *user) {
 }
 
 /* Parameters away from their initial ones and zeros, so that every term counts. */
-static inline void stir(void *m) {
+static inline void stir_module(void *m) {
     tn_module_each(m, (tn_walk){0}, stir_entry, NULL);
 }
 

@@ -6,7 +6,7 @@
 
 /* Runs a target on every file of tests/fuzz/corpus/NAME; returns how many there were. A target that
  * finds something wrong aborts. */
-static inline int replay(const char *name, int (*run)(const uint8_t *, size_t)) {
+static inline int replay_corpus(const char *name, int (*run)(const uint8_t *, size_t)) {
     char folder[3000], path[4000];
     const char *root = getenv("TERN_ROOT");
     snprintf(folder, sizeof(folder), "%s/tests/fuzz/corpus/%s", root ? root : ".", name);

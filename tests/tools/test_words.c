@@ -6,7 +6,7 @@
 #include "tests/support/replay.h"
 
 static void test_corpus(void **state) {
-    assert_true(replay("fuzz_orders", LLVMFuzzerTestOneInput) >= 28);
+    assert_true(replay_corpus("fuzz_orders", LLVMFuzzerTestOneInput) >= 28);
 }
 
 static bool order_holds(const char *text, order_view *view, const char *why_not) {

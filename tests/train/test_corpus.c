@@ -9,7 +9,7 @@
 
 static void test_choices(void **state) {
     (void)state;
-    assert_true(replay("fuzz_choices", fuzz_choices) >= 20);
+    assert_true(replay_corpus("fuzz_choices", fuzz_choices) >= 20);
 }
 
 /* The target would be blind if no seed were accepted. */

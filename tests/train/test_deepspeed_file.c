@@ -309,7 +309,7 @@ static void test_no_json(void **state) {
 /* The seeds of the fuzz target, and what it has found so far. */
 static void test_corpus(void **state) {
     (void)state;
-    assert_true(replay("fuzz_deepspeed", fuzz_deepspeed) >= 8);
+    assert_true(replay_corpus("fuzz_deepspeed", fuzz_deepspeed) >= 8);
 }
 
 /* Each allocation that it makes may be the one that fails. */
