@@ -28,7 +28,7 @@ TN_API int exported(const char *format, ...) TN_PRINTF(1, 2);
 
 static int failures;
 
-static void check(bool fine, const char *what) {
+static void check_macro(bool fine, const char *what) {
     if (!fine || tn_error()) {
         std::printf("%s: %s\n", what, tn_error_message());
         tn_error_clear();
@@ -36,42 +36,42 @@ static void check(bool fine, const char *what) {
     }
 }
 
-static double item(tn_tensor *t) {
+static double item_of(tn_tensor *t) {
     return tn_item(t);
 }
 
 // ---- Tensors ----
 
-static void tensors() {
+static void check_tensors() {
     const float data[] = {1, 2, 3, 4, 5, 6};
     const int64_t rows = 2;
     tn_tensor *a = TN_FROM(data, TN_DIMS(rows, 3), TN_F32);
-    check(tn_ndim(a) == 2 && tn_size(a, 1) == 3, "TN_FROM, TN_DIMS");
-    check(tn_ndim(tn_zeros(TN_DIMS(), TN_F32)) == 0, "TN_DIMS()");
+    check_macro(tn_ndim(a) == 2 && tn_size(a, 1) == 3, "TN_FROM, TN_DIMS");
+    check_macro(tn_ndim(tn_zeros(TN_DIMS(), TN_F32)) == 0, "TN_DIMS()");
     tn_tensor *b = tn_ones(TN_DIMS(3, 4), TN_F32);
-    check(item(tn_sum_all(TN_EINSUM("ij,jk->ik", a, b))) == 84, "TN_EINSUM of two");
-    check(item(tn_sum_all(TN_EINSUM("ij->j", a))) == 21, "TN_EINSUM of one");
-    check(tn_size(TN_CAT(1, a, a), 1) == 6 && tn_size(TN_STACK(0, a, a, a), 0) == 3,
-          "TN_CAT, TN_STACK");
-    check(tn_size(TN_CAT(0, a), 0) == rows, "TN_CAT of one");
+    check_macro(item_of(tn_sum_all(TN_EINSUM("ij,jk->ik", a, b))) == 84, "TN_EINSUM of two");
+    check_macro(item_of(tn_sum_all(TN_EINSUM("ij->j", a))) == 21, "TN_EINSUM of one");
+    check_macro(tn_size(TN_CAT(1, a, a), 1) == 6 && tn_size(TN_STACK(0, a, a, a), 0) == 3,
+                "TN_CAT, TN_STACK");
+    check_macro(tn_size(TN_CAT(0, a), 0) == rows, "TN_CAT of one");
     tn_values values = TN_VALUES(a, NULL, b);
-    check(values.n == 3 && values.v[0] == a && !values.v[1], "TN_VALUES");
+    check_macro(values.n == 3 && values.v[0] == a && !values.v[1], "TN_VALUES");
     int64_t before = tn_live_tensors();
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
         TN_NO_GRAD;
         TN_PROFILE_REGION("loop");
         tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
-        check(!tn_requires_grad(tn_exp(x)), "TN_NO_GRAD");
+        check_macro(!tn_requires_grad(tn_exp(x)), "TN_NO_GRAD");
     }
-    check(tn_live_tensors() == before, "TN_SCOPE");
+    check_macro(tn_live_tensors() == before, "TN_SCOPE");
 }
 
-static void options() {
+static void check_options() {
     tn_adamw_options o = TN_WITH(tn_adamw, .lr = 0.5, .weight_decay = 0.25);
-    check(o.from_defaults && o.lr == 0.5 && o.weight_decay == 0.25 &&
-              o.eps == tn_adamw_defaults().eps,
-          "TN_WITH");
+    check_macro(o.from_defaults && o.lr == 0.5 && o.weight_decay == 0.25 &&
+                    o.eps == tn_adamw_defaults().eps,
+                "TN_WITH");
 }
 
 // ---- Modules ----
@@ -91,7 +91,7 @@ static tn_values both_forward(tn_module *, tn_values in, void *) {
     return TN_VALUES(tn_add(in.v[0], in.v[1]));
 }
 
-static void modules() {
+static void check_modules() {
     net n;
     {
         TN_DEFER_INIT;
@@ -100,37 +100,37 @@ static void modules() {
         TN_ADD(&n, first);
         TN_OWN(&n, second, tn_linear_new(8, 2));
     }
-    check(tn_module_materialize(&n) == TN_OK && tn_module_count(&n) == 4 * 8 + 8 + 8 * 2 + 2,
-          "TN_ADD, TN_OWN, TN_DEFER_INIT");
+    check_macro(tn_module_materialize(&n) == TN_OK && tn_module_count(&n) == 4 * 8 + 8 + 8 * 2 + 2,
+                "TN_ADD, TN_OWN, TN_DEFER_INIT");
     tn_tensor *x = tn_ones(TN_DIMS(5, 4), TN_F32);
     {
         TN_NO_SYNC(&n);
         TN_WHOLE(&n);
-        check(tn_size(tn_call(&n, x), 1) == 2, "TN_NO_SYNC, TN_WHOLE");
+        check_macro(tn_size(tn_call(&n, x), 1) == 2, "TN_NO_SYNC, TN_WHOLE");
     }
     tn_average *ema = tn_ema(&n, 0.5);
     {
         TN_AVERAGED(ema);
-        check(tn_size(tn_call(&n, x), 1) == 2, "TN_AVERAGED");
+        check_macro(tn_size(tn_call(&n, x), 1) == 2, "TN_AVERAGED");
     }
     tn_average_free(ema);
     tn_module_finish(&n);
     tn_sequential *s =
         TN_SEQUENTIAL(tn_linear_new(4, 4), TN_FN(tn_relu), TN_FN_WITH(tn_mul_scalar, 0.5),
                       TN_FN([](tn_tensor *t) { return tn_abs(t); }), tn_linear_new(4, 1));
-    check(tn_module_children(s) == 5 && tn_size(tn_call(s, x), 1) == 1,
-          "TN_SEQUENTIAL, TN_FN, TN_FN_WITH");
+    check_macro(tn_module_children(s) == 5 && tn_size(tn_call(s, x), 1) == 1,
+                "TN_SEQUENTIAL, TN_FN, TN_FN_WITH");
     tn_module_free(s);
     tn_module *both =
         static_cast<tn_module *>(tn_module_new_values(sizeof(tn_module), "both", both_forward));
-    check(item(tn_sum_all(TN_CALL(both, x, x))) == 40, "TN_CALL");
+    check_macro(item_of(tn_sum_all(TN_CALL(both, x, x))) == 40, "TN_CALL");
     tn_module_free(both);
 }
 
-static void data() {
+static void check_data() {
     tn_dataset *d = TN_TRANSFORMED(tn_tensor_dataset(tn_ones(TN_DIMS(3, 1, 4, 4), TN_F32), NULL), 1,
                                    tn_center_crop(2, 2), tn_random_horizontal_flip(0.5));
-    check(d && d->x_dims.size[2] == 2, "TN_TRANSFORMED");
+    check_macro(d && d->x_dims.size[2] == 2, "TN_TRANSFORMED");
     tn_dataset_free(d);
 }
 
@@ -164,42 +164,43 @@ struct scale {
 static const tn_field of_scale[] = {TN_FIELD_AS("type", scale, kind), TN_FIELD(scale, name),
                                     TN_FIELD_OPTION(scale, seed), TN_FIELD(scale, digest)};
 
-static void operations() {
+static void check_operations() {
     static const tn_field_kind kinds[] = {TN_FIELD_DOUBLE, TN_FIELD_INT64, TN_FIELD_INT64,
                                           TN_FIELD_BOOL,   TN_FIELD_INT,   TN_FIELD_INT,
                                           TN_FIELD_DIMS};
     for (int i = 0; i < 7; i++) {
-        check(fields[i].kind == kinds[i] && fields[i].bytes > 0, fields[i].name);
+        check_macro(fields[i].kind == kinds[i] && fields[i].bytes > 0, fields[i].name);
     }
-    check(fields[1].offset == offsetof(scale_args, wholes) &&
-              fields[1].bytes == 3 * sizeof(int64_t),
-          "TN_FIELD");
+    check_macro(fields[1].offset == offsetof(scale_args, wholes) &&
+                    fields[1].bytes == 3 * sizeof(int64_t),
+                "TN_FIELD");
     static const tn_field_kind others[] = {TN_FIELD_TEXT, TN_FIELD_CHARS, TN_FIELD_UINT64,
                                            TN_FIELD_DIGEST};
     for (int i = 0; i < 4; i++) {
-        check(of_scale[i].kind == others[i] && !of_scale[i].names, of_scale[i].name);
+        check_macro(of_scale[i].kind == others[i] && !of_scale[i].names, of_scale[i].name);
     }
-    check(strcmp(of_scale[0].name, "type") == 0 && strcmp(of_scale[2].name, "seed") == 0 &&
-              of_scale[2].offset == offsetof(scale, options.seed),
-          "TN_FIELD_AS, TN_FIELD_OPTION");
-    check(TN_UNLESS(scale, options.off) == offsetof(scale, options.off) + 1, "TN_UNLESS");
+    check_macro(strcmp(of_scale[0].name, "type") == 0 && strcmp(of_scale[2].name, "seed") == 0 &&
+                    of_scale[2].offset == offsetof(scale, options.seed),
+                "TN_FIELD_AS, TN_FIELD_OPTION");
+    check_macro(TN_UNLESS(scale, options.off) == offsetof(scale, options.off) + 1, "TN_UNLESS");
     tn_op op = tn_op();
     op.name = "twice";
     op.saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0) | TN_SAVES_INPUTS;
     op.x_rows[0] = TN_ROWS(1);
-    check(TN_KERNEL(matmul) > TN_KERNEL(fill), "TN_KERNEL");
+    check_macro(TN_KERNEL(matmul) > TN_KERNEL(fill), "TN_KERNEL");
     op.shape = [](tn_op_call *c) { return tn_op_out_like(c, 0); };
     op.compose = [](tn_op_call *c) { return tn_mul_scalar(c->in[0], 2); };
-    check(item(tn_sum_all(tn_apply1(&op, NULL, tn_ones(TN_DIMS(3), TN_F32)))) == 6, "tn_op");
+    check_macro(item_of(tn_sum_all(tn_apply1(&op, NULL, tn_ones(TN_DIMS(3), TN_F32)))) == 6,
+                "tn_op");
 }
 
 int main() {
     TN_SCOPE;
-    check(numbers[0] > 0, "numbers");
-    tensors();
-    options();
-    modules();
-    data();
-    operations();
+    check_macro(numbers[0] > 0, "numbers");
+    check_tensors();
+    check_options();
+    check_modules();
+    check_data();
+    check_operations();
     return failures != 0;
 }

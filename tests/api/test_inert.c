@@ -14,7 +14,7 @@
 
 /* ---- core.h ---------------------------------------------------------------------------------- */
 
-static void core(tn_tensor *t) {
+static void core_calls(tn_tensor *t) {
     TAKES(tn_error());
     TAKES(tn_error_message());
     GIVES(strcmp(tn_status_name((tn_status)-3), "TN_UNKNOWN") |
@@ -61,7 +61,7 @@ static void core(tn_tensor *t) {
 
 /* ---- tensor.h -------------------------------------------------------------------------------- */
 
-static void making(tn_tensor *t) {
+static void making_tensors(tn_tensor *t) {
     for (int i = 0; i < STRANGE; i++) {
         tn_dims d = strange[i];
         TAKES(tn_dims_from(d.ndim, null ? NULL : d.size));
@@ -130,7 +130,7 @@ static void making(tn_tensor *t) {
     TAKES(tn_f16_from_float(-INFINITY));
 }
 
-static void looking(tn_tensor *t) {
+static void looking_at_tensors(tn_tensor *t) {
     char text[8];
     float out[2];
     QUIET(tn_is_inert(t), true);
@@ -163,7 +163,7 @@ static void looking(tn_tensor *t) {
 }
 
 /* A good tensor and numbers that are not. */
-static void numbers(tn_tensor *t) {
+static void odd_numbers(tn_tensor *t) {
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32), *out[4];
     for (int i = 0; i < STRANGE; i++) {
         TAKES(tn_reshape(x, strange[i]));
@@ -257,7 +257,7 @@ enum {
 };
 #include "inert_calls.h"
 
-static void operations(tn_tensor *t) {
+static void derived_operations(tn_tensor *t) {
     static const tn_dtype others[] = {TN_F32, TN_I64, TN_BOOL};
     for (size_t i = 0; i < sizeof derived / sizeof *derived; i++) {
         for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
@@ -353,7 +353,7 @@ static tn_values pass_on(void *user, tn_values in) {
     return in;
 }
 
-static void gradients(tn_tensor *t) {
+static void gradient_calls(tn_tensor *t) {
     tn_tensor *x = tn_ones(TN_DIMS(2), TN_F32), *results[2] = {0};
     tn_set_requires_grad(x, true);
     tn_tensor *loss = tn_sum_all(x);
@@ -408,7 +408,7 @@ static void gradients(tn_tensor *t) {
     TAKES(tn_set_anomaly(false));
 }
 
-static void profiler(tn_tensor *t) {
+static void profiler_calls(tn_tensor *t) {
     tn_profiler_options options = tn_profiler_defaults();
     options.wait = -1;
     FAILS(tn_profiler_start(options));
@@ -489,7 +489,7 @@ static void system_calls(tn_tensor *t) {
 }
 
 /* Devices that are not there. On a machine without one, cuda too. */
-static void devices(tn_tensor *t) {
+static void missing_devices(tn_tensor *t) {
     (void)t;
     const tn_device none[] = {
         {(tn_device_kind)5, 0}, {TN_CPU, 1}, {TN_CUDA, -1}, {TN_CUDA, 1 << 20}};
@@ -617,30 +617,25 @@ static void careless_operations(tn_tensor *t) {
 
 /* ---- The parts ------------------------------------------------------------------------------- */
 
-PART(core)
-PART(making)
-PART(looking)
-PART(numbers)
-PART(operations)
+PART(core_calls)
+PART(making_tensors)
+PART(looking_at_tensors)
+PART(odd_numbers)
+PART(derived_operations)
 PART(special_operations)
-PART(gradients)
-PART(profiler)
+PART(gradient_calls)
+PART(profiler_calls)
 PART(system_calls)
-PART(devices)
+PART(missing_devices)
 PART(careless_operations)
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_core),
-        cmocka_unit_test(test_making),
-        cmocka_unit_test(test_looking),
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_special_operations),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_profiler),
-        cmocka_unit_test(test_system_calls),
-        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_core_calls),          cmocka_unit_test(test_making_tensors),
+        cmocka_unit_test(test_looking_at_tensors),  cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_derived_operations),  cmocka_unit_test(test_special_operations),
+        cmocka_unit_test(test_gradient_calls),      cmocka_unit_test(test_profiler_calls),
+        cmocka_unit_test(test_system_calls),        cmocka_unit_test(test_missing_devices),
         cmocka_unit_test(test_careless_operations),
     };
     return RUN_PARTS("inert", tests, argc, argv);

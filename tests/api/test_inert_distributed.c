@@ -14,7 +14,7 @@ static void on_rank(tn_group *g, void *user) {
     (void)user;
 }
 
-static void starting(tn_tensor *t) {
+static void starting_ranks(tn_tensor *t) {
     (void)t;
     tn_dist_options o = tn_dist_defaults();
     o.init = "carrier-pigeon://somewhere";
@@ -36,7 +36,7 @@ static void starting(tn_tensor *t) {
     }
 }
 
-static void groups(tn_tensor *t) {
+static void group_calls(tn_tensor *t) {
     (void)t;
     QUIET(tn_group_rank(NULL), 0);
     QUIET(tn_group_size(NULL), 1);
@@ -60,7 +60,7 @@ static void groups(tn_tensor *t) {
     QUIET(tn_is_inert(tn_group_empty_on(NULL, tn_cuda(1 << 20), TN_DIMS(2), TN_F32)), true);
 }
 
-static void operations(tn_tensor *t) {
+static void group_operations(tn_tensor *t) {
     tn_tensor *out = pending ? tn_inert() : tn_zeros(TN_DIMS(1, 2), TN_F32);
     NOTHING(tn_all_reduce(NULL, t, TN_SUM));
     NOTHING(tn_all_gather(NULL, out, t));
@@ -87,7 +87,7 @@ static void operations(tn_tensor *t) {
     QUIET(isnan(tn_group_mean(NULL, 0, 0)), true);
 }
 
-static void bytes(tn_tensor *t) {
+static void byte_operations(tn_tensor *t) {
     (void)t;
     void *data = NULL;
     size_t n = 0;
@@ -98,7 +98,7 @@ static void bytes(tn_tensor *t) {
     TAKES(tn_bytes_free(NULL));
 }
 
-static void differentiable(tn_tensor *t) {
+static void differentiable_operations(tn_tensor *t) {
     INERT(tn_dist_all_reduce(NULL, t));
     INERT(tn_dist_copy(NULL, t));
     INERT(tn_dist_sum_parts(NULL, t));
@@ -111,7 +111,7 @@ static void differentiable(tn_tensor *t) {
     INERT(tn_dist_join(NULL, t, 0));
 }
 
-static void meshes(tn_tensor *t) {
+static void mesh_calls(tn_tensor *t) {
     (void)t;
     const char *const names[] = {"dp", "dp"};
     const int sizes[] = {1, 1};
@@ -176,7 +176,7 @@ static void data_and_files(tn_tensor *t) {
     }
 }
 
-static void savers(tn_tensor *t) {
+static void saver_calls(tn_tensor *t) {
     (void)t;
     tn_checkpoint c = {0};
     bool found = true;
@@ -200,7 +200,7 @@ static void savers(tn_tensor *t) {
     TAKES(tn_saver_free(s));
 }
 
-static void stores(tn_tensor *t) {
+static void store_calls(tn_tensor *t) {
     (void)t;
     void *data = NULL;
     size_t n = 0;
@@ -252,7 +252,7 @@ static void by_deepspeeds_file(tn_tensor *t) {
     TAKES(tn_deepspeed_free(NULL));
 }
 
-static void recorder(tn_tensor *t) {
+static void flight_recorder(tn_tensor *t) {
     (void)t;
     TAKES(tn_flight_dump(NULL));
     FAILS(tn_flight_trace(NULL));
@@ -275,35 +275,35 @@ static void system_calls(tn_tensor *t) {
 
 /* ---- The parts ------------------------------------------------------------------------------- */
 
-PART(starting)
-PART(groups)
-PART(operations)
-PART(bytes)
-PART(differentiable)
-PART(meshes)
+PART(starting_ranks)
+PART(group_calls)
+PART(group_operations)
+PART(byte_operations)
+PART(differentiable_operations)
+PART(mesh_calls)
 PART(data_parallel)
 PART(data_and_files)
-PART(savers)
-PART(stores)
+PART(saver_calls)
+PART(store_calls)
 PART(by_deepspeeds_file)
-PART(recorder)
+PART(flight_recorder)
 PART(system_calls)
 
 int main(int argc, char **argv) {
     setenv("TERN_FLIGHT_DIR", "/nowhere", 1); /* no flight recorder files */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_starting),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_operations),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_differentiable),
-        cmocka_unit_test(test_meshes),
+        cmocka_unit_test(test_starting_ranks),
+        cmocka_unit_test(test_group_calls),
+        cmocka_unit_test(test_group_operations),
+        cmocka_unit_test(test_byte_operations),
+        cmocka_unit_test(test_differentiable_operations),
+        cmocka_unit_test(test_mesh_calls),
         cmocka_unit_test(test_data_parallel),
         cmocka_unit_test(test_data_and_files),
-        cmocka_unit_test(test_savers),
-        cmocka_unit_test(test_stores),
+        cmocka_unit_test(test_saver_calls),
+        cmocka_unit_test(test_store_calls),
         cmocka_unit_test(test_by_deepspeeds_file),
-        cmocka_unit_test(test_recorder),
+        cmocka_unit_test(test_flight_recorder),
         cmocka_unit_test(test_system_calls),
     };
     return RUN_PARTS("inert distributed", tests, argc, argv);

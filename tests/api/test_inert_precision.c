@@ -1,7 +1,7 @@
 /* Precision and the scaler, called as no one should; see test_inert.c. */
 #include "inert.h"
 
-static void precision(tn_tensor *t) {
+static void module_precision(tn_tensor *t) {
     (void)t;
     tn_module zeroed = {0};
     bool was = null;
@@ -25,7 +25,7 @@ static void precision(tn_tensor *t) {
     tn_module_finish(&m);
 }
 
-static void scaler(tn_tensor *t) {
+static void loss_scaler(tn_tensor *t) {
     tn_scaler_options odd = tn_scaler_defaults();
     for (int i = 0; i < REALS; i++) {
         odd.scale = reals[i];
@@ -53,11 +53,11 @@ static void scaler(tn_tensor *t) {
     TAKES(tn_scaler_free(s));
 }
 
-PART(precision)
-PART(scaler)
+PART(module_precision)
+PART(loss_scaler)
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_precision),
-                                       cmocka_unit_test(test_scaler)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_module_precision),
+                                       cmocka_unit_test(test_loss_scaler)};
     return RUN_PARTS("inert precision", tests, argc, argv);
 }

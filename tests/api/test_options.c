@@ -102,7 +102,7 @@ static void layers_of_one_operation(void **state) {
     NEW(tn_interpolate, tn_upsample_new_with(zeros));
 }
 
-static void norms(void **state) {
+static void norm_layers(void **state) {
     (void)state;
     layers m;
     INIT(tn_norm, tn_layer_norm_init(&m.layer_norm, 2, zeros));
@@ -157,7 +157,7 @@ static void layers_of_many(void **state) {
     INIT(tn_llama, tn_llama_init(&m.llama, zeros));
 }
 
-static void operations(void **state) {
+static void operations_with_options(void **state) {
     (void)state;
     tn_dims k = TN_DIMS(1);
     tn_tensor *x = tn_ones(TN_DIMS(1, 2, 4, 4), TN_F32), *w = tn_ones(TN_DIMS(2, 2), TN_F32);
@@ -194,7 +194,7 @@ static void operations(void **state) {
 
 #define OPTIMISER(what) REFUSES(tn_##what, tn_##what(&m, zeros))
 
-static void optimisers(void **state) {
+static void every_optimiser(void **state) {
     (void)state;
     tn_linear m;
     tn_linear_init(&m, 2, 2, TN_WITH(tn_linear, .bias = false));
@@ -251,7 +251,7 @@ static void files_and_data(void **state) {
     tn_module_finish(&m);
 }
 
-static void training(void **state) {
+static void training_and_generation(void **state) {
     (void)state;
     tn_linear m;
     tn_linear_init(&m, 2, 2, tn_linear_defaults());
@@ -307,14 +307,9 @@ static void zeros_that_are_meant(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(layers_of_one_operation),
-        TEST(norms),
-        TEST(layers_of_many),
-        TEST(operations),
-        TEST(optimisers),
-        TEST(files_and_data),
-        TEST(training),
-        TEST(zeros_that_are_meant),
+        TEST(layers_of_one_operation), TEST(norm_layers),          TEST(layers_of_many),
+        TEST(operations_with_options), TEST(every_optimiser),      TEST(files_and_data),
+        TEST(training_and_generation), TEST(zeros_that_are_meant),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

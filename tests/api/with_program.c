@@ -63,7 +63,7 @@ static int add_numbers(int a, int b) {
     return a + b;
 }
 
-static int twice(int *calls) {
+static int double_count(int *calls) {
     return 2 * ++*calls;
 }
 
@@ -102,13 +102,14 @@ static void sets_members(void) {
     CHECK(lr_of(TN_WITH(small, .lr = 5)) + lr_of(TN_WITH(small, .lr = 6)) == 11);
 }
 
-static void nests(void) {
+static void nests_options(void) {
     defaults_made = 0;
     large_options o = TN_WITH(large, .small = TN_WITH(small, .lr = 2, .beta = 3), .batch = 4);
     CHECK(o.small.lr == 2 && o.small.beta == 3 && o.small.bias && o.batch == 4 && o.epochs == 1);
     CHECK(defaults_made == 2);
     int calls = 0;
-    o = TN_WITH(large, .batch = twice(&calls), .small.lr = TN_WITH(small, .lr = twice(&calls)).lr);
+    o = TN_WITH(large, .batch = double_count(&calls),
+                .small.lr = TN_WITH(small, .lr = double_count(&calls)).lr);
     CHECK(calls == 2 && o.batch == 2 && o.small.lr == 4);
 }
 
@@ -142,7 +143,7 @@ large_options too_many(void) {
 
 int main(void) {
     sets_members();
-    nests();
+    nests_options();
     captures_nothing();
     sets_many();
     return failures != 0;

@@ -11,7 +11,7 @@
 
 static tn_device first, second; /* cuda:0 and cuda:1 */
 
-static tn_tensor *numbers(tn_device device, tn_dims dims) {
+static tn_tensor *arange_on(tn_device device, tn_dims dims) {
     return tn_to(
         tn_to(tn_reshape(tn_arange(0.0, (double)tn_dims_count(dims), 1.0, TN_F32), dims), tn_cpu()),
         device);
@@ -21,10 +21,10 @@ static bool is_on(const tn_tensor *t, tn_device device) {
     return tn_device_of(t).kind == device.kind && tn_device_of(t).index == device.index;
 }
 
-static void moves(void **state) {
+static void moves_tensors(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = numbers(tn_cpu(), TN_DIMS(3, 4)), *y = tn_to(x, first);
+    tn_tensor *x = arange_on(tn_cpu(), TN_DIMS(3, 4)), *y = tn_to(x, first);
     assert_ptr_equal(tn_to(x, tn_cpu()), x);
     assert_true(is_on(y, first));
     /* strided where it is; dense where it arrives */
@@ -41,10 +41,10 @@ static void moves(void **state) {
 static void gradients_come_back(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(numbers(tn_cpu(), TN_DIMS(2, 3)), true);
-    tn_tensor *w = tn_set_requires_grad(numbers(first, TN_DIMS(2, 3)), true);
+    tn_tensor *x = tn_set_requires_grad(arange_on(tn_cpu(), TN_DIMS(2, 3)), true);
+    tn_tensor *w = tn_set_requires_grad(arange_on(first, TN_DIMS(2, 3)), true);
     tn_tensor *there = tn_to(tn_mul(tn_to(x, first), w), second);
-    tn_tensor *loss = tn_sum_all(tn_mul(there, numbers(second, TN_DIMS(3))));
+    tn_tensor *loss = tn_sum_all(tn_mul(there, arange_on(second, TN_DIMS(3))));
     assert_int_equal(tn_backward(loss), TN_OK);
     assert_true(is_on(tn_grad_of(x), tn_cpu()) && is_on(tn_grad_of(w), first));
     float dx[6], dw[6];
@@ -54,7 +54,7 @@ static void gradients_come_back(void **state) {
         assert_true(dx[i] == (float)(i * (i % 3)) && dw[i] == (float)(i * (i % 3)));
     }
     /* and a gradient of the gradient */
-    tn_tensor *g, *v = tn_set_requires_grad(numbers(first, TN_DIMS(3)), true);
+    tn_tensor *g, *v = tn_set_requires_grad(arange_on(first, TN_DIMS(3)), true);
     tn_tensor *cube = tn_sum_all(tn_pow_scalar(tn_to(v, tn_cpu()), 3.0));
     assert_int_equal(tn_grad(&cube, NULL, 1, &v, 1, &g, TN_WITH(tn_grad, .create_graph = true)),
                      TN_OK);
@@ -66,36 +66,36 @@ static void gradients_come_back(void **state) {
 static void mixtures_are_refused(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *a = numbers(first, TN_DIMS(2, 3)), *b = numbers(tn_cpu(), TN_DIMS(3));
+    tn_tensor *a = arange_on(first, TN_DIMS(2, 3)), *b = arange_on(tn_cpu(), TN_DIMS(3));
     assert_inert(tn_add(a, b), TN_EDEVICE,
                  "add: a [2, 3] is on cuda:0 but b [3] is on cpu (tn_to one of them)");
     tn_tensor *number = tn_to(tn_scalar(1.0, TN_F32), tn_cpu());
     assert_inert(tn_mul(number, a), TN_EDEVICE, "mul: a [] is on cpu but b [2, 3] is on cuda:0");
-    assert_true(
-        tn_is_inert(tn_linear_op(a, numbers(first, TN_DIMS(4, 3)), numbers(second, TN_DIMS(4)))));
+    assert_true(tn_is_inert(
+        tn_linear_op(a, arange_on(first, TN_DIMS(4, 3)), arange_on(second, TN_DIMS(4)))));
     assert_error(TN_EDEVICE, "linear: x [2, 3] is on cuda:0 but bias [4] is on cuda:1");
     assert_inert(tn_add_(a, b), TN_EDEVICE, "add_: x [2, 3] is on cuda:0 but y [3] is on cpu");
     assert_false(tn_equal(a, tn_to(a, tn_cpu())));
     assert_error(TN_EDEVICE, "equal: a [2, 3] is on cuda:0 but b [2, 3] is on cpu");
-    assert_true(tn_equal(a, numbers(first, TN_DIMS(2, 3)))); /* nothing has changed */
+    assert_true(tn_equal(a, arange_on(first, TN_DIMS(2, 3)))); /* nothing has changed */
 }
 
-static tn_tensor *elsewhere(tn_tensor *grad, void *user) {
+static tn_tensor *move_gradient(tn_tensor *grad, void *user) {
     return tn_to(grad, *(tn_device *)user);
 }
 
 static void gradients_elsewhere_are_refused(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(numbers(first, TN_DIMS(3)), true);
-    tn_tensor *wrong = numbers(second, TN_DIMS(3)), *y = tn_mul(x, x);
+    tn_tensor *x = tn_set_requires_grad(arange_on(first, TN_DIMS(3)), true);
+    tn_tensor *wrong = arange_on(second, TN_DIMS(3)), *y = tn_mul(x, x);
     assert_int_equal(tn_backward_from(&y, &wrong, 1, false), TN_EDEVICE);
     assert_error(TN_EDEVICE, "backward: the root [3] is on cuda:0 but its gradient is on cuda:1");
     assert_int_equal(tn_set_grad(x, wrong), TN_EDEVICE);
     assert_error(TN_EDEVICE, "set_grad: the leaf [3] is on cuda:0 but the gradient is on cuda:1");
     assert_int_equal(tn_set_grad_buffer(x, wrong), TN_EDEVICE);
     assert_error(TN_EDEVICE, "set_grad_buffer: the leaf [3]");
-    tn_on_grad(x, elsewhere, &second);
+    tn_on_grad(x, move_gradient, &second);
     tn_backward(tn_sum_all(y));
     assert_error(TN_EDEVICE, "the gradient is on cuda:0 but the hook returned one on cuda:1");
     assert_null(tn_grad_of(x));
@@ -105,7 +105,7 @@ static void gradients_elsewhere_are_refused(void **state) {
 static void copies_in_place(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *from = numbers(second, TN_DIMS(2, 3)),
+    tn_tensor *from = arange_on(second, TN_DIMS(2, 3)),
               *x = tn_empty_on(first, TN_DIMS(2, 3), TN_F32);
     tn_copy_(x, from);
     assert_true(tn_equal(tn_to(x, second), from));
@@ -128,7 +128,7 @@ static void default_device(void **state) {
     TN_SCOPE;
     tn_device before = tn_default_device();
     assert_int_equal(tn_set_default_device(second), TN_OK);
-    tn_tensor *made = tn_randn(TN_DIMS(4), TN_F32), *x = numbers(first, TN_DIMS(1, 2, 3, 4));
+    tn_tensor *made = tn_randn(TN_DIMS(4), TN_F32), *x = arange_on(first, TN_DIMS(1, 2, 3, 4));
     tn_tensor *y = tn_attention(x, x, x, NULL, TN_WITH(tn_attention, .causal = true));
     assert_true(is_on(made, second) && is_on(y, first));
     assert_int_equal(tn_set_default_device(tn_cuda(7)), TN_EDEVICE);
@@ -146,12 +146,9 @@ int main(void) {
     first = tn_cuda(0);
     second = tn_cuda(1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(moves),
-        cmocka_unit_test(gradients_come_back),
-        cmocka_unit_test(mixtures_are_refused),
-        cmocka_unit_test(gradients_elsewhere_are_refused),
-        cmocka_unit_test(copies_in_place),
-        cmocka_unit_test(default_device),
+        cmocka_unit_test(moves_tensors),        cmocka_unit_test(gradients_come_back),
+        cmocka_unit_test(mixtures_are_refused), cmocka_unit_test(gradients_elsewhere_are_refused),
+        cmocka_unit_test(copies_in_place),      cmocka_unit_test(default_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

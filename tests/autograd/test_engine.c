@@ -11,34 +11,34 @@
 
 #include <tern/tern.h>
 
-static tn_tensor *leaf(double value) {
+static tn_tensor *scalar_leaf(double value) {
     return tn_set_requires_grad(tn_scalar(value, TN_F64), true);
 }
 
-static double grad(const tn_tensor *t) {
+static double grad_item(const tn_tensor *t) {
     return tn_grad_of(t) ? tn_item(tn_grad_of(t)) : NAN;
 }
 
 /* x reaches the loss along three paths; its gradient is their sum, added once. */
 static void sums_paths(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(3.0);
+    tn_tensor *x = scalar_leaf(3.0);
     tn_tensor *square = tn_mul(x, x);                              /* 2 x */
     tn_backward(tn_add(tn_mul(square, x), tn_mul_scalar(x, 5.0))); /* 3 x x + 5 */
     assert_int_equal(tn_error(), TN_OK);
-    assert_float_equal(grad(x), 32.0, 1e-12);
+    assert_float_equal(grad_item(x), 32.0, 1e-12);
 }
 
-static void accumulates(void **state) {
+static void accumulates_gradients(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0);
+    tn_tensor *x = scalar_leaf(2.0);
     tn_backward(tn_mul(x, x));
     tn_backward(tn_mul(x, x));
-    assert_float_equal(grad(x), 8.0, 1e-12);
+    assert_float_equal(grad_item(x), 8.0, 1e-12);
     tn_zero_grad(x);
     assert_null(tn_grad_of(x));
     tn_backward(tn_mul(x, x));
-    assert_float_equal(grad(x), 4.0, 1e-12);
+    assert_float_equal(grad_item(x), 4.0, 1e-12);
 }
 
 static void broadcast_is_summed(void **state) {
@@ -55,20 +55,20 @@ static void broadcast_is_summed(void **state) {
 
 static void second_backward_is_an_error(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0), *y = tn_mul(x, x);
+    tn_tensor *x = scalar_leaf(2.0), *y = tn_mul(x, x);
     assert_int_equal(tn_backward_from(&y, NULL, 1, true), TN_OK);
     assert_int_equal(tn_backward(y), TN_OK); /* retained once */
-    assert_float_equal(grad(x), 8.0, 1e-12);
+    assert_float_equal(grad_item(x), 8.0, 1e-12);
     assert_int_equal(tn_backward(y), TN_ESTATE);
     assert_non_null(strstr(tn_error_message(), "second time"));
-    assert_float_equal(grad(x), 8.0, 1e-12); /* found out before anything was added */
+    assert_float_equal(grad_item(x), 8.0, 1e-12); /* found out before anything was added */
     tn_error_clear();
 }
 
 /* What a chosen input does not need may have been freed by an earlier backward. */
 static void spent_beside_the_way(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0), *w = leaf(3.0), *y = tn_mul(x, x), *grads[1];
+    tn_tensor *x = scalar_leaf(2.0), *w = scalar_leaf(3.0), *y = tn_mul(x, x), *grads[1];
     assert_int_equal(tn_backward(y), TN_OK);
     tn_tensor *z = tn_add(y, tn_mul(w, w));
     assert_int_equal(tn_grad(&z, NULL, 1, &w, 1, grads, tn_grad_defaults()), TN_OK);
@@ -89,9 +89,9 @@ static void roots_and_given_gradients(void **state) {
               *grads[2] = {tn_full(TN_DIMS(2), 10.0, TN_F64), tn_ones(TN_DIMS(2), TN_F64)};
     assert_int_equal(tn_backward_from(roots, grads, 2, false), TN_OK);
     assert_float_equal(tn_at(tn_grad_of(x), (int64_t[]){0}), 32.0, 1e-12);
-    tn_tensor *leaf_root = leaf(1.0);
+    tn_tensor *leaf_root = scalar_leaf(1.0);
     assert_int_equal(tn_backward(leaf_root), TN_OK);
-    assert_float_equal(grad(leaf_root), 1.0, 0.0);
+    assert_float_equal(grad_item(leaf_root), 1.0, 0.0);
 }
 
 static void bad_roots(void **state) {
@@ -113,7 +113,7 @@ static void bad_roots(void **state) {
 /* tn_grad of a result in the middle, of a leaf, and of something unused; leaves get nothing. */
 static void chosen_inputs(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0), *other = leaf(7.0);
+    tn_tensor *x = scalar_leaf(2.0), *other = scalar_leaf(7.0);
     tn_tensor *middle = tn_mul(x, x), *y = tn_mul(middle, middle);
     tn_tensor *inputs[3] = {middle, x, other}, *results[3];
     tn_grad_options o = tn_grad_defaults();
@@ -133,7 +133,7 @@ static void chosen_inputs(void **state) {
 /* d3/dx3 of x^4 = 24 x. */
 static void third_derivative(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(1.5), *y = tn_pow_scalar(x, 4.0);
+    tn_tensor *x = scalar_leaf(1.5), *y = tn_pow_scalar(x, 4.0);
     tn_grad_options o = tn_grad_defaults();
     o.create_graph = true;
     double expected[3] = {4 * 1.5 * 1.5 * 1.5, 12 * 1.5 * 1.5, 24 * 1.5};
@@ -147,7 +147,7 @@ static void third_derivative(void **state) {
 
 static void changed_saved_tensor(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0), *factor = tn_scalar(3.0, TN_F64), *y = tn_mul(x, factor);
+    tn_tensor *x = scalar_leaf(2.0), *factor = tn_scalar(3.0, TN_F64), *y = tn_mul(x, factor);
     tn_fill_(factor, 4.0);
     assert_int_equal(tn_backward(y), TN_ESTATE);
     assert_non_null(strstr(tn_error_message(), "mul"));
@@ -160,9 +160,9 @@ static void changed_saved_tensor(void **state) {
     assert_int_equal(tn_backward(z), TN_OK);
 }
 
-static void modes(void **state) {
+static void gradient_modes(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0);
+    tn_tensor *x = scalar_leaf(2.0);
     {
         TN_NO_GRAD;
         assert_false(tn_requires_grad(tn_mul(x, x)));
@@ -222,10 +222,10 @@ static void grad_dtype(void **state) {
 
 static void gradient_belongs_to_the_leaf(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(1.0), *y = leaf(1.0);
+    tn_tensor *x = scalar_leaf(1.0), *y = scalar_leaf(1.0);
     tn_backward(tn_add(x, y)); /* add hands one tensor to both */
     tn_mul_scalar_(tn_grad_of(x), 5.0);
-    assert_float_equal(grad(y), 1.0, 0.0);
+    assert_float_equal(grad_item(y), 1.0, 0.0);
     tn_tensor *one = tn_scalar(1.0, TN_F64);
     tn_tensor *root = tn_mul_scalar(x, 1.0);
     tn_zero_grad(x);
@@ -242,7 +242,7 @@ static void *long_graph(void *result) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *x = leaf(1.0);
+        tn_tensor *x = scalar_leaf(1.0);
         tn_tensor *y = tn_keep(tn_add_scalar(x, 0.0));
         for (int i = 0; i < LONG; i++) {
             TN_SCOPE;
@@ -251,7 +251,7 @@ static void *long_graph(void *result) {
             y = next;
         }
         tn_backward(y);
-        ((double *)result)[0] = grad(x);
+        ((double *)result)[0] = grad_item(x);
         tn_release(y);
         /* And one that is dropped without backward. */
         y = tn_keep(tn_mul(x, x));
@@ -304,21 +304,21 @@ static void million_nodes_on_a_small_stack(void **state) {
 /* Many nodes that are ready at once: the queue and the table grow. */
 static void wide_graph(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(2.0);
+    tn_tensor *x = scalar_leaf(2.0);
     tn_tensor *parts[3000];
     for (int i = 0; i < 3000; i++) {
         parts[i] = tn_mul_scalar(x, i);
     }
     tn_backward(tn_sum_all(tn_stack(parts, 3000, 0)));
     assert_int_equal(tn_error(), TN_OK);
-    assert_float_equal(grad(x), 3000.0 * 2999.0 / 2.0, 0.0);
+    assert_float_equal(grad_item(x), 3000.0 * 2999.0 / 2.0, 0.0);
 }
 
 /* ---- Looking closer -------------------------------------------------------------------------- */
 
 static void anomaly_names_the_operation(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(0.0);
+    tn_tensor *x = scalar_leaf(0.0);
     tn_set_anomaly(true);
     tn_log(tn_neg(tn_add_scalar(x, 1.0)));
     assert_error(TN_EVALUE, "log: the result");
@@ -341,7 +341,7 @@ static char *drawn_graph(void **state, const tn_tensor *y) {
     return text;
 }
 
-static void picture(void **state) {
+static void picture_of_one_result(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *y = tn_sum_all(tn_exp(x));
@@ -406,7 +406,7 @@ static void takes_inert_and_null(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(sums_paths),
-        TEST(accumulates),
+        TEST(accumulates_gradients),
         TEST(broadcast_is_summed),
         TEST(second_backward_is_an_error),
         TEST(spent_beside_the_way),
@@ -415,7 +415,7 @@ int main(void) {
         TEST(chosen_inputs),
         TEST(third_derivative),
         TEST(changed_saved_tensor),
-        TEST(modes),
+        TEST(gradient_modes),
         TEST(preset_buffer),
         TEST(grad_dtype),
         TEST(gradient_belongs_to_the_leaf),
@@ -423,7 +423,7 @@ int main(void) {
         TEST(million_nodes_on_a_small_stack),
         TEST(wide_graph),
         TEST(anomaly_names_the_operation),
-        TEST(picture),
+        TEST(picture_of_one_result),
         TEST(picture_of_several_results),
         TEST(takes_inert_and_null),
     };

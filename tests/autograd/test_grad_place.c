@@ -156,7 +156,7 @@ static void others_write_first(void **state) {
 
 /* ---- Failure --------------------------------------------------------------------------------- */
 
-static tn_tensor *fails(tn_tensor *grad, void *user) {
+static tn_tensor *raises_error(tn_tensor *grad, void *user) {
     (void)user;
     tn_raise(TN_EVALUE, "this hook fails");
     return grad;
@@ -173,7 +173,7 @@ static void after_a_failure(void **state) {
     {
         TN_SCOPE;
         tn_tensor *h = tn_linear_op(m.x, m.w, m.b);
-        tn_on_grad(h, fails, NULL);
+        tn_on_grad(h, raises_error, NULL);
         tn_backward(tn_sum_all(tn_linear_op(h, m.w, m.b)));
         assert_int_equal(tn_error(), TN_EVALUE);
         tn_error_clear();

@@ -11,7 +11,7 @@ typedef struct scaled_args {
     double factor, second; /* right: 2 and 1 */
 } scaled_args;
 
-static bool shape(tn_op_call *c) {
+static bool square_shape(tn_op_call *c) {
     return tn_op_float(c, 0) && tn_op_out_like(c, 0);
 }
 
@@ -34,41 +34,41 @@ static const tn_op square_op = {
     .name = "a_square",
     .args_size = sizeof(scaled_args),
     .saves = TN_SAVES_INPUT(0),
-    .shape = shape,
+    .shape = square_shape,
     .forward = square_forward,
     .backward = square_backward,
 };
 
-static tn_values squares(void *user, tn_values in) {
+static tn_values square_inputs(void *user, tn_values in) {
     return (tn_values){
         2, {tn_apply1(&square_op, user, in.v[0]), tn_apply1(&square_op, user, in.v[in.n - 1])}};
 }
 
-static tn_status check(double factor, double second_factor, bool second) {
+static tn_status check_squares(double factor, double second_factor, bool second) {
     TN_SCOPE;
     scaled_args args = {factor, second_factor};
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_F64), true);
     tn_tensor *y = tn_set_requires_grad(tn_randn(TN_DIMS(4), TN_F64), true);
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = second;
-    return tn_gradcheck(squares, &args, (tn_values){2, {x, y}}, o);
+    return tn_gradcheck(square_inputs, &args, (tn_values){2, {x, y}}, o);
 }
 
 static void accepts_right_rules(void **state) {
-    assert_int_equal(check(2.0, 1.0, false), TN_OK);
-    assert_int_equal(check(2.0, 1.0, true), TN_OK);
+    assert_int_equal(check_squares(2.0, 1.0, false), TN_OK);
+    assert_int_equal(check_squares(2.0, 1.0, true), TN_OK);
 }
 
 static void finds_wrong_rules(void **state) {
-    assert_int_equal(check(2.01, 1.0, false), TN_EVALUE);
+    assert_int_equal(check_squares(2.01, 1.0, false), TN_EVALUE);
     assert_non_null(strstr(tn_error_message(), "input 0, element 0"));
     tn_error_clear();
-    assert_int_equal(check(2.0, 0.9, false), TN_OK);
-    assert_int_equal(check(2.0, 0.9, true), TN_EVALUE);
+    assert_int_equal(check_squares(2.0, 0.9, false), TN_OK);
+    assert_int_equal(check_squares(2.0, 0.9, true), TN_EVALUE);
     tn_error_clear();
 }
 
-static tn_values nothing(void *user, tn_values in) {
+static tn_values detach_input(void *user, tn_values in) {
     (void)user;
     return (tn_values){1, {tn_detach(in.v[0])}};
 }
@@ -77,11 +77,12 @@ static void refuses_what_it_cannot_check(void **state) {
     TN_SCOPE;
     scaled_args args = {2.0, 1.0};
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
-    assert_int_equal(tn_gradcheck(squares, &args, (tn_values){1, {x}}, tn_gradcheck_defaults()),
-                     TN_EDTYPE);
+    assert_int_equal(
+        tn_gradcheck(square_inputs, &args, (tn_values){1, {x}}, tn_gradcheck_defaults()),
+        TN_EDTYPE);
     tn_error_clear();
     tn_tensor *y = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
-    assert_int_equal(tn_gradcheck(nothing, NULL, (tn_values){1, {y}}, tn_gradcheck_defaults()),
+    assert_int_equal(tn_gradcheck(detach_input, NULL, (tn_values){1, {y}}, tn_gradcheck_defaults()),
                      TN_EVALUE);
     tn_error_clear();
     assert_int_equal(tn_gradcheck(NULL, NULL, (tn_values){1, {y}}, tn_gradcheck_defaults()),

@@ -7,44 +7,44 @@
 
 #include <tern/tern.h>
 
-static tn_tensor *leaf(double value) {
+static tn_tensor *scalar_leaf(double value) {
     return tn_set_requires_grad(tn_scalar(value, TN_F64), true);
 }
 
 static char order[256];
 
-static void note(const char *text) {
+static void note_event(const char *text) {
     strncat(order, text, sizeof order - strlen(order) - 1);
 }
 
-static tn_tensor *doubles(tn_tensor *grad, void *user) {
-    note(user);
+static tn_tensor *doubles_gradient(tn_tensor *grad, void *user) {
+    note_event(user);
     return tn_mul_scalar(grad, 2.0);
 }
 
-static tn_tensor *looks(tn_tensor *grad, void *user) {
+static tn_tensor *looks_at_gradient(tn_tensor *grad, void *user) {
     (void)grad;
-    note(user);
+    note_event(user);
     return NULL;
 }
 
-static void accumulated(tn_tensor *t, void *user) {
+static void notes_accumulated(tn_tensor *t, void *user) {
     assert_non_null(tn_grad_of(t));
-    note(user);
+    note_event(user);
 }
 
 static void at_end(void *user) {
-    note(user);
+    note_event(user);
 }
 
 static void replace_gradients(void **state) {
     TN_SCOPE;
     order[0] = 0;
-    tn_tensor *x = leaf(3.0), *y = tn_mul_scalar(x, 5.0);
-    tn_on_grad(y, doubles, "y");
-    tn_hook gone = tn_on_grad(y, doubles, "!");
-    tn_on_grad(x, doubles, "x");
-    tn_on_grad(x, looks, "l");
+    tn_tensor *x = scalar_leaf(3.0), *y = tn_mul_scalar(x, 5.0);
+    tn_on_grad(y, doubles_gradient, "y");
+    tn_hook gone = tn_on_grad(y, doubles_gradient, "!");
+    tn_on_grad(x, doubles_gradient, "x");
+    tn_on_grad(x, looks_at_gradient, "l");
     tn_remove_hook(y, gone);
     tn_backward(tn_mul_scalar(y, 1.0));
     assert_float_equal(tn_item(tn_grad_of(x)), 20.0, 0.0);
@@ -56,9 +56,9 @@ static void replace_gradients(void **state) {
 static void after_accumulation(void **state) {
     TN_SCOPE;
     order[0] = 0;
-    tn_tensor *w1 = leaf(2.0), *w2 = leaf(3.0), *x = tn_scalar(1.0, TN_F64);
-    tn_on_accumulated(w1, accumulated, "1");
-    tn_hook second = tn_on_accumulated(w2, accumulated, "2");
+    tn_tensor *w1 = scalar_leaf(2.0), *w2 = scalar_leaf(3.0), *x = tn_scalar(1.0, TN_F64);
+    tn_on_accumulated(w1, notes_accumulated, "1");
+    tn_hook second = tn_on_accumulated(w2, notes_accumulated, "2");
     tn_tensor *h = tn_mul(x, w1);
     tn_tensor *y = tn_mul(tn_mul(tn_mul(h, w2), w2), w2);
     tn_backward(y);
@@ -70,35 +70,35 @@ static void after_accumulation(void **state) {
     assert_string_equal(order, "1");
 }
 
-static tn_tensor *queues(tn_tensor *grad, void *user) {
+static tn_tensor *queues_callback(tn_tensor *grad, void *user) {
     (void)grad;
     assert_int_equal(tn_after_backward(at_end, user), TN_OK);
     return NULL;
 }
 
 /* A hook runs a backward of its own, over the same leaf, inside the outer run. */
-static tn_tensor *nested(tn_tensor *grad, void *user) {
+static tn_tensor *nests_backward(tn_tensor *grad, void *user) {
     (void)grad;
     assert_true(tn_in_backward());
     tn_tensor *x = user;
     bool before = tn_grad_mode_begin(true);
     tn_tensor *y = tn_mul(x, x), *result;
-    tn_on_grad(y, queues, "i");
+    tn_on_grad(y, queues_callback, "i");
     tn_grad_options o = tn_grad_defaults();
     assert_int_equal(tn_grad(&y, NULL, 1, &x, 1, &result, o), TN_OK);
     tn_grad_mode_end(&before);
     assert_float_equal(tn_item(result), 2.0 * tn_item(x), 1e-12);
-    note("n");
+    note_event("n");
     return NULL;
 }
 
 static void runs_nest(void **state) {
     TN_SCOPE;
     order[0] = 0;
-    tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
-    tn_on_accumulated(x, accumulated, "a");
-    tn_on_grad(y, nested, x);
-    tn_on_grad(y, queues, "e");
+    tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
+    tn_on_accumulated(x, notes_accumulated, "a");
+    tn_on_grad(y, nests_backward, x);
+    tn_on_grad(y, queues_callback, "e");
     tn_backward(y);
     assert_float_equal(tn_item(tn_grad_of(x)), 6.0, 1e-12);
     assert_string_equal(order, "naie"); /* queued calls wait for the end of the outermost run */
@@ -107,7 +107,7 @@ static void runs_nest(void **state) {
     tn_error_clear();
 }
 
-static tn_tensor *fails(tn_tensor *grad, void *user) {
+static tn_tensor *raises_error(tn_tensor *grad, void *user) {
     (void)user;
     tn_raise(TN_EVALUE, "this hook fails");
     return grad;
@@ -125,9 +125,9 @@ static void errors_in_hooks(void **state) {
     {
         TN_SCOPE;
         order[0] = 0;
-        tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
-        tn_on_grad(y, queues, "e");
-        tn_on_grad(y, fails, NULL);
+        tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
+        tn_on_grad(y, queues_callback, "e");
+        tn_on_grad(y, raises_error, NULL);
         assert_int_equal(tn_backward(tn_mul_scalar(y, 1.0)), TN_EVALUE);
         assert_null(tn_grad_of(x));
         assert_string_equal(order, "e"); /* what was queued still runs */
@@ -149,15 +149,15 @@ static tn_hook self;
 static void removes_itself(tn_tensor *t, void *user) {
     (void)user;
     tn_remove_hook(t, self);
-    note("r");
+    note_event("r");
 }
 
 static void hook_removes_itself(void **state) {
     TN_SCOPE;
     order[0] = 0;
-    tn_tensor *x = leaf(3.0);
+    tn_tensor *x = scalar_leaf(3.0);
     self = tn_on_accumulated(x, removes_itself, NULL);
-    tn_on_accumulated(x, accumulated, "a");
+    tn_on_accumulated(x, notes_accumulated, "a");
     tn_backward(tn_mul(x, x));
     tn_backward(tn_mul(x, x));
     assert_string_equal(order, "raa");
@@ -168,13 +168,13 @@ static tn_hook victim;
 
 static tn_tensor *removes_victim(tn_tensor *grad, void *user) {
     (void)grad;
-    note(user);
+    note_event(user);
     tn_remove_hook(hooked, victim);
     return NULL;
 }
 
 static void removes_victim_after(tn_tensor *t, void *user) {
-    note(user);
+    note_event(user);
     tn_remove_hook(t, victim);
 }
 
@@ -182,24 +182,24 @@ static void removes_victim_after(tn_tensor *t, void *user) {
 static void hook_removes_the_next(void **state) {
     TN_SCOPE;
     order[0] = 0;
-    tn_tensor *x = hooked = leaf(3.0);
+    tn_tensor *x = hooked = scalar_leaf(3.0);
     tn_on_grad(x, removes_victim, "a");
-    victim = tn_on_grad(x, looks, "!");
-    tn_on_grad(x, looks, "b");
+    victim = tn_on_grad(x, looks_at_gradient, "!");
+    tn_on_grad(x, looks_at_gradient, "b");
     tn_backward(tn_mul(x, x));
-    tn_tensor *y = hooked = tn_mul(leaf(2.0), leaf(2.0));
+    tn_tensor *y = hooked = tn_mul(scalar_leaf(2.0), scalar_leaf(2.0));
     tn_on_grad(y, removes_victim, "c");
-    victim = tn_on_grad(y, looks, "!");
+    victim = tn_on_grad(y, looks_at_gradient, "!");
     tn_backward(tn_mul(y, y));
-    tn_tensor *z = leaf(3.0);
+    tn_tensor *z = scalar_leaf(3.0);
     tn_on_accumulated(z, removes_victim_after, "d");
-    victim = tn_on_accumulated(z, accumulated, "!");
-    tn_on_accumulated(z, accumulated, "e");
+    victim = tn_on_accumulated(z, notes_accumulated, "!");
+    tn_on_accumulated(z, notes_accumulated, "e");
     tn_backward(tn_mul(z, z));
     assert_string_equal(order, "abcde");
 }
 
-static tn_tensor *gives(tn_tensor *grad, void *user) {
+static tn_tensor *gives_replacement(tn_tensor *grad, void *user) {
     (void)grad;
     return user;
 }
@@ -212,8 +212,8 @@ static void replacement_stays_as_it_is(void **state) {
         mine = tn_keep(tn_scalar(10.0, TN_F64));
     }
     TN_SCOPE;
-    tn_tensor *x = leaf(3.0);
-    tn_on_grad(x, gives, mine);
+    tn_tensor *x = scalar_leaf(3.0);
+    tn_on_grad(x, gives_replacement, mine);
     for (int i = 0; i < 3; i++) {
         tn_backward(tn_mul(x, x));
     }
@@ -233,7 +233,7 @@ static tn_tensor *lets_go(tn_tensor *grad, void *user) {
 /* A hook drops the last reference to the loss: the run still has its graph. */
 static void hook_releases_the_root(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(3.0), *loss;
+    tn_tensor *x = scalar_leaf(3.0), *loss;
     {
         TN_SCOPE;
         tn_tensor *y = tn_mul(x, x);
@@ -252,10 +252,10 @@ static void the_youngest_runs_first(void **state) {
     for (int k = 0; k < 3; k++) {
         TN_SCOPE;
         order[0] = 0;
-        tn_tensor *x = leaf(3.0), *made[5], *used[5];
+        tn_tensor *x = scalar_leaf(3.0), *made[5], *used[5];
         for (int i = 0; i < 5; i++) {
             made[i] = tn_mul_scalar(x, 2.0);
-            tn_on_grad(made[i], looks, names[i]);
+            tn_on_grad(made[i], looks_at_gradient, names[i]);
         }
         for (int i = 0; i < 5; i++) {
             used[i] = made[uses[k][i]];
@@ -267,7 +267,7 @@ static void the_youngest_runs_first(void **state) {
 
 static void hooks_are_not_null(void **state) {
     TN_SCOPE;
-    tn_tensor *x = leaf(3.0), *y = tn_mul(x, x);
+    tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
     assert_int_equal(tn_on_grad(x, NULL, NULL), 0);
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
@@ -305,7 +305,7 @@ static void hooks_that_run_backward(void **state) {
     (void)state;
     tn_grad_hook hooks[] = {runs_backward, runs_backward_at_the_end};
     for (int i = 0; i < 2; i++) {
-        tn_tensor *x = leaf(2.0);
+        tn_tensor *x = scalar_leaf(2.0);
         tn_hook id = tn_on_grad(x, hooks[i], x);
         square_backward(x);
         assert_error(TN_ESTATE, "100 backward runs are inside each other");

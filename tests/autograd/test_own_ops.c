@@ -41,7 +41,7 @@ static tn_status square_backward_kernel(const tn_op_back *b) {
     return status == TN_OK ? b->kernels->unary(b->ctx, TN_MUL_K, b->dx[0], b->dx[0], 2, 0) : status;
 }
 
-static tn_tensor *twos(tn_dtype dtype, bool requires_grad) {
+static tn_tensor *tensor_of_twos(tn_dtype dtype, bool requires_grad) {
     return tn_set_requires_grad(tn_full(TN_DIMS(3), 2, dtype), requires_grad);
 }
 
@@ -62,7 +62,8 @@ static void kernel_alone(void **state) {
                               .shape = like_input_twice,
                               .forward = squares_forward,
                               .backward_kernel = square_backward_kernel};
-    tn_tensor *x = twos(TN_F32, true), *y = tn_sum_all(tn_apply1(&one, NULL, x)), *g, *r[2];
+    tn_tensor *x = tensor_of_twos(TN_F32, true), *y = tn_sum_all(tn_apply1(&one, NULL, x)), *g,
+              *r[2];
     tn_grad_options again = TN_WITH(tn_grad, .create_graph = true);
     tn_grad(&y, NULL, 1, &x, 1, &g, again);
     assert_error(TN_EUNSUPPORTED, "one: its gradient has a kernel alone");
@@ -82,7 +83,7 @@ static void unrelated_result(void **state) {
                              .shape = like_input_twice,
                              .forward = squares_forward,
                              .compose = squares_compose};
-    tn_tensor *in[] = {twos(TN_F32, true), twos(TN_F32, false)}, *r[2];
+    tn_tensor *in[] = {tensor_of_twos(TN_F32, true), tensor_of_twos(TN_F32, false)}, *r[2];
     tn_apply_many(&op, NULL, in, 2, r);
     assert_int_equal(tn_backward(tn_sum_all(tn_add(r[0], r[1]))), TN_OK);
     assert_true(tn_equal(tn_grad_of(in[0]), tn_full(TN_DIMS(3), 4, TN_F32)));
@@ -105,7 +106,7 @@ static void always_but_absent(void **state) {
                              .shape = like_input,
                              .forward = square_forward,
                              .backward_kernel = absent_backward_kernel};
-    tn_tensor *x = twos(TN_F32, true);
+    tn_tensor *x = tensor_of_twos(TN_F32, true);
     assert_int_equal(tn_backward(tn_sum_all(tn_apply2(&op, NULL, x, NULL))), TN_OK);
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
 }
@@ -129,7 +130,7 @@ static void far_input(void **state) {
                              .backward = far_backward};
     tn_tensor *in[20];
     for (int i = 0; i < 20; i++) {
-        in[i] = twos(TN_F32, true);
+        in[i] = tensor_of_twos(TN_F32, true);
     }
     tn_backward(tn_sum_all(tn_apply(&op, NULL, in, 20)));
     assert_error(TN_EVALUE, "far: backward reads input 17");
@@ -143,7 +144,7 @@ static void lend_backward(tn_op_grad *g) {
     tn_op_give(g, 1, tn_cast(g->dout[0], tn_op_input_dtype(g, 1)));
 }
 
-static tn_tensor *lend(tn_tensor *parameter, tn_dtype dtype) {
+static tn_tensor *lend_parameter(tn_tensor *parameter, tn_dtype dtype) {
     static const tn_op op = {.name = "lent",
                              .shape = lend_shape,
                              .backward = lend_backward,
@@ -157,7 +158,7 @@ static void lent_by_two(void **state) {
     (void)state;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 1), TN_F32), true), *sum = NULL;
     tn_tensor *b = tn_set_requires_grad(tn_ones(TN_DIMS(4), TN_F64), true);
-    tn_tensor *narrow_w = lend(w, TN_BF16), *narrow_b = lend(b, TN_BF16);
+    tn_tensor *narrow_w = lend_parameter(w, TN_BF16), *narrow_b = lend_parameter(b, TN_BF16);
     for (int i = 0; i < 3; i++) {
         tn_tensor *y = tn_linear_op(tn_ones(TN_DIMS(3, 1), TN_BF16), narrow_w, narrow_b);
         sum = sum ? tn_add(sum, tn_sum_all(y)) : tn_sum_all(y);
@@ -185,8 +186,8 @@ static void reads_an_output(tn_op_grad *g) {
     tn_op_give(g, 0, tn_op_saved_output(g, 2));
 }
 
-static void refuses(const tn_op *op, const void *args, tn_tensor *const *in, int n,
-                    const char *part) {
+static void expect_refused(const tn_op *op, const void *args, tn_tensor *const *in, int n,
+                           const char *part) {
     tn_tensor *r[TN_OP_OUTPUTS] = {NULL};
     tn_apply_many(op, args, in, n, r);
     assert_inert(r[0], TN_EVALUE, part);
@@ -198,34 +199,34 @@ static void what_is_missing_is_named(void **state) {
     const tn_op whole = {.name = "own", .shape = like_input, .forward = square_forward};
     tn_tensor *in[TN_OP_INPUTS + 1];
     for (int i = 0; i <= TN_OP_INPUTS; i++) {
-        in[i] = twos(TN_F32, true);
+        in[i] = tensor_of_twos(TN_F32, true);
     }
-    refuses(NULL, NULL, in, 1, "apply: the operation is NULL");
+    expect_refused(NULL, NULL, in, 1, "apply: the operation is NULL");
     tn_op op = whole;
     op.name = NULL;
-    refuses(&op, NULL, in, 1, "apply: its name is NULL");
+    expect_refused(&op, NULL, in, 1, "apply: its name is NULL");
     op = whole;
     op.shape = NULL;
-    refuses(&op, NULL, in, 1, "own: its shape is NULL");
+    expect_refused(&op, NULL, in, 1, "own: its shape is NULL");
     op = whole;
     op.forward = NULL;
-    refuses(&op, NULL, in, 1,
-            "own: output 0 is no view of input 0, and nothing fills it: forward, host");
+    expect_refused(&op, NULL, in, 1,
+                   "own: output 0 is no view of input 0, and nothing fills it: forward, host");
     op = whole;
     op.args_size = sizeof(numbers);
-    refuses(&op, NULL, in, 1, "own: args is NULL, but its args_size is not 0");
+    expect_refused(&op, NULL, in, 1, "own: args is NULL, but its args_size is not 0");
     op.args_size = 0;
     op.args_finish = finish_numbers;
-    refuses(&op, NULL, in, 1, "own: args is NULL, but its args_finish releases them");
+    expect_refused(&op, NULL, in, 1, "own: args is NULL, but its args_finish releases them");
     op = whole;
     op.results = TN_OP_OUTPUTS + 1;
-    refuses(&op, NULL, in, 1, "own: its results are 9 (0, which is 1, to 8)");
+    expect_refused(&op, NULL, in, 1, "own: its results are 9 (0, which is 1, to 8)");
     op.results = -1;
-    refuses(&op, NULL, in, 1, "own: its results are -1");
-    refuses(&whole, NULL, NULL, 1, "own: 1 inputs, and the list of them is NULL");
-    refuses(&whole, NULL, in, -1, "own: -1 inputs");
-    refuses(&whole, NULL, (tn_tensor *[]){NULL}, 1, "own: input 0 must not be NULL");
-    refuses(&whole, NULL, in, 0, "own: the rule needs input 0 but 0 inputs are given");
+    expect_refused(&op, NULL, in, 1, "own: its results are -1");
+    expect_refused(&whole, NULL, NULL, 1, "own: 1 inputs, and the list of them is NULL");
+    expect_refused(&whole, NULL, in, -1, "own: -1 inputs");
+    expect_refused(&whole, NULL, (tn_tensor *[]){NULL}, 1, "own: input 0 must not be NULL");
+    expect_refused(&whole, NULL, in, 0, "own: the rule needs input 0 but 0 inputs are given");
     tn_apply_many(&whole, NULL, in, 1, NULL);
     assert_error(TN_EVALUE, "own: 1 inputs, and the results are NULL");
 }
@@ -239,14 +240,15 @@ static void inputs_that_are_named(void **state) {
                 .forward = square_forward};
     tn_tensor *in[TN_OP_INPUTS + 1];
     for (int i = 0; i <= TN_OP_INPUTS; i++) {
-        in[i] = twos(TN_F32, true);
+        in[i] = tensor_of_twos(TN_F32, true);
     }
     assert_false(tn_is_inert(tn_apply(&op, NULL, in, 2)));
     assert_false(tn_is_inert(tn_apply(&op, NULL, in, 3)));
-    refuses(&op, NULL, in, 1, "own: 1 inputs are given, but b is missing");
-    refuses(&op, NULL, in, 0, "own: 0 inputs are given, but a is missing");
-    refuses(&op, NULL, in, 4, "own: 4 inputs are given, but bias is its last");
-    refuses(&op, NULL, in, TN_OP_INPUTS + 1, "own: 9 inputs are given, but bias is its last");
+    expect_refused(&op, NULL, in, 1, "own: 1 inputs are given, but b is missing");
+    expect_refused(&op, NULL, in, 0, "own: 0 inputs are given, but a is missing");
+    expect_refused(&op, NULL, in, 4, "own: 4 inputs are given, but bias is its last");
+    expect_refused(&op, NULL, in, TN_OP_INPUTS + 1,
+                   "own: 9 inputs are given, but bias is its last");
 }
 
 static void what_is_saved_and_not_there(void **state) {
@@ -256,7 +258,7 @@ static void what_is_saved_and_not_there(void **state) {
                 .shape = like_input,
                 .forward = square_forward,
                 .backward = reads_a_third};
-    tn_tensor *x = twos(TN_F32, true);
+    tn_tensor *x = tensor_of_twos(TN_F32, true);
     tn_backward(tn_sum_all(tn_apply1(&op, NULL, x)));
     assert_error(TN_EVALUE, "own: backward reads input 2 of 1");
     op.backward = reads_an_output;
@@ -272,7 +274,7 @@ static void composition_alone(void **state) {
                              .saves = TN_SAVES_INPUTS,
                              .shape = like_input,
                              .compose = square_compose};
-    tn_tensor *x = twos(TN_F32, true), *y = tn_apply1(&op, NULL, x);
+    tn_tensor *x = tensor_of_twos(TN_F32, true), *y = tn_apply1(&op, NULL, x);
     assert_true(tn_equal(tn_detach(y), tn_full(TN_DIMS(3), 4, TN_F32)));
     assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
@@ -282,7 +284,7 @@ static void forgotten_results(void **state) {
     (void)state;
     static const tn_op op = {
         .name = "forgetful", .results = 2, .shape = like_input_twice, .compose = square_compose};
-    tn_tensor *x = twos(TN_F32, false), *r[2];
+    tn_tensor *x = tensor_of_twos(TN_F32, false), *r[2];
     tn_apply_many(&op, NULL, &x, 1, r);
     assert_inert(r[1], TN_EVALUE, "forgetful: the composition did not make result 1");
     static const tn_op one_of_two = {
@@ -297,7 +299,7 @@ static void many_widened_inputs(void **state) {
         .name = "many", .shape = like_input, .compose = square_compose, .flags = TN_OP_WIDE};
     tn_tensor *in[TN_OP_INPUTS + 40];
     for (int i = 0; i < TN_OP_INPUTS + 40; i++) {
-        in[i] = twos(TN_BF16, false);
+        in[i] = tensor_of_twos(TN_BF16, false);
     }
     assert_inert(tn_apply(&op, NULL, in, TN_OP_INPUTS + 40), TN_EUNSUPPORTED, "at most 8 inputs");
     assert_true(tn_equal(tn_apply(&op, NULL, in, TN_OP_INPUTS), tn_full(TN_DIMS(3), 4, TN_BF16)));
@@ -386,7 +388,7 @@ static const tn_op cube_op = {.name = "cube",
                               .host = {cube_host, cube_host_backward}};
 
 /* 1 … 6 as (2, 3), transposed in memory. */
-static tn_tensor *strided(tn_dtype dtype) {
+static tn_tensor *strided_tensor(tn_dtype dtype) {
     tn_tensor *x = tn_cast(tn_arange(1, 7, 1, TN_F32), dtype);
     return tn_contiguous(tn_transpose(tn_reshape(x, TN_DIMS(2, 3)), 0, 1));
 }
@@ -396,7 +398,7 @@ static void host_loops(void **state) {
     (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
-        tn_tensor *leaf = tn_set_requires_grad(strided(dtypes[i]), true);
+        tn_tensor *leaf = tn_set_requires_grad(strided_tensor(dtypes[i]), true);
         tn_tensor *x = tn_transpose(leaf, 0, 1), *exact = tn_cast(tn_detach(x), TN_F64);
         tn_tensor *y = tn_apply1(&cube_op, NULL, x);
         assert_int_equal(tn_dtype_of(y), dtypes[i]);
@@ -420,7 +422,7 @@ static void host_in_its_turn(void **state) {
     static tn_op op;
     op = cube_op;
     op.forward = never_forward;
-    tn_tensor *x = twos(TN_F32, true), *cubes = tn_full(TN_DIMS(3), 8, TN_F32);
+    tn_tensor *x = tensor_of_twos(TN_F32, true), *cubes = tn_full(TN_DIMS(3), 8, TN_F32);
     assert_true(tn_equal(tn_detach(tn_apply1(&op, NULL, x)), cubes));
     op.forward = square_forward;
     tn_tensor *squares = tn_full(TN_DIMS(3), 4, TN_F32);
@@ -441,13 +443,13 @@ static void host_errors(void **state) {
     tn_tensor *x = tn_cast(tn_from_data(values, TN_DIMS(3), TN_F64), TN_BF16);
     assert_inert(tn_apply1(&cube_op, NULL, x), TN_EINDEX,
                  "cube: index -3 at position 2 is out of range");
-    x = twos(TN_F16, true);
+    x = tensor_of_twos(TN_F16, true);
     tn_tensor *y = tn_sum_all(tn_apply1(&cube_op, NULL, x)), *g;
     tn_grad(&y, NULL, 1, &x, 1, &g, TN_WITH(tn_grad, .create_graph = true));
     assert_error(TN_EUNSUPPORTED, "cube: its gradient has a kernel alone");
     tn_tensor *in[TN_OP_INPUTS + 1];
     for (int i = 0; i <= TN_OP_INPUTS; i++) {
-        in[i] = twos(TN_BF16, false);
+        in[i] = tensor_of_twos(TN_BF16, false);
     }
     assert_inert(tn_apply(&cube_op, NULL, in, TN_OP_INPUTS + 1), TN_EUNSUPPORTED,
                  "cube: loops of the host take at most 8 inputs");
@@ -475,7 +477,7 @@ static void host_second_result(void **state) {
     op.shape = like_input_twice;
     op.host.forward = second_host;
     op.host.backward = second_backward;
-    tn_tensor *x = twos(TN_BF16, true), *r[2];
+    tn_tensor *x = tensor_of_twos(TN_BF16, true), *r[2];
     tn_apply_many(&op, NULL, &x, 1, r);
     assert_int_equal(tn_backward(tn_sum_all(r[1])), TN_OK);
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 12, TN_BF16)));
@@ -484,7 +486,7 @@ static void host_second_result(void **state) {
 /* Lines along each dimension of a strided operand, in row-major order of the others. */
 static void host_lines(void **state) {
     (void)state;
-    tn_tensor *x = tn_to(tn_transpose(strided(TN_F32), 0, 1), tn_cpu());
+    tn_tensor *x = tn_to(tn_transpose(strided_tensor(TN_F32), 0, 1), tn_cpu());
     tn_desc d = tn_desc_of(x);
     tn__lines down = tn__lines_along(&d, 0), across = tn__lines_along(&d, 1);
     assert_int_equal(down.count, 3);

@@ -20,7 +20,7 @@ static tn_values second_half(void *user, tn_values in) {
     return (tn_values){1, {tn_gelu(tn_dropout_op(tn_matmul(in.v[0], n->w2), 0.3))}};
 }
 
-static tn_values forward(void *user, tn_values in) {
+static tn_values net_forward(void *user, tn_values in) {
     net *n = user;
     n->forwards++;
     n->again += tn_in_recompute();
@@ -31,14 +31,15 @@ static tn_values forward(void *user, tn_values in) {
     return (tn_values){2, {tn_add(middle.v[0], in.v[0]), h}};
 }
 
-static void run(net *n, tn_tensor *x, bool recompute, tn_tensor **grads) {
+static void compute_grads(net *n, tn_tensor *x, bool recompute, tn_tensor **grads) {
     tn_seed(5);
     tn_zero_grad(n->w1);
     tn_zero_grad(n->w2);
     tn_zero_grad(x);
     tn_values in = {1, {x}};
     tn_tensor *params[2] = {n->w1, n->w2};
-    tn_values out = recompute ? tn_recompute(forward, n, NULL, in, params, 2) : forward(n, in);
+    tn_values out =
+        recompute ? tn_recompute(net_forward, n, NULL, in, params, 2) : net_forward(n, in);
     /* draws after the block: the generator must stand where it would */
     tn_tensor *after = tn_dropout_op(out.v[1], 0.5);
     tn_backward(tn_add(tn_sum_all(tn_mul(out.v[0], out.v[0])), tn_sum_all(after)));
@@ -49,7 +50,7 @@ static void run(net *n, tn_tensor *x, bool recompute, tn_tensor **grads) {
     }
 }
 
-static net make(tn_tensor **x) {
+static net make_net(tn_tensor **x) {
     tn_seed(1);
     net n = {.w1 = tn_set_requires_grad(tn_randn(TN_DIMS(N, N), TN_F32), true),
              .w2 = tn_set_requires_grad(tn_randn(TN_DIMS(N, N), TN_F32), true)};
@@ -60,21 +61,21 @@ static net make(tn_tensor **x) {
 static void bit_equal(void **state) {
     TN_SCOPE;
     tn_tensor *x, *plain[3], *again[3], *nested[3];
-    net n = make(&x);
-    run(&n, x, false, plain);
+    net n = make_net(&x);
+    compute_grads(&n, x, false, plain);
     assert_int_equal(n.forwards, 1);
-    run(&n, x, true, again);
+    compute_grads(&n, x, true, again);
     assert_int_equal(n.forwards, 3);
     assert_int_equal(n.again, 1);
     n.inner = true;
-    run(&n, x, true, nested);
+    compute_grads(&n, x, true, nested);
     for (int i = 0; i < 3; i++) {
         assert_true(tn_equal(plain[i], again[i]));
         assert_true(tn_equal(plain[i], nested[i]));
     }
 }
 
-static void count(tn_tensor *t, void *user) {
+static void count_call(tn_tensor *t, void *user) {
     (void)t;
     ++*(int *)user;
 }
@@ -84,13 +85,13 @@ static void count(tn_tensor *t, void *user) {
 static void leaf_hooks_fire_once(void **state) {
     TN_SCOPE;
     tn_tensor *x;
-    net n = make(&x);
+    net n = make_net(&x);
     int fired = 0;
-    tn_on_accumulated(n.w1, count, &fired);
+    tn_on_accumulated(n.w1, count_call, &fired);
     tn_tensor *params[2] = {n.w1, n.w2};
     tn_values in = {1, {x}};
-    in.v[0] = tn_recompute(forward, &n, NULL, in, params, 2).v[0];
-    in.v[0] = tn_recompute(forward, &n, NULL, in, params, 2).v[0];
+    in.v[0] = tn_recompute(net_forward, &n, NULL, in, params, 2).v[0];
+    in.v[0] = tn_recompute(net_forward, &n, NULL, in, params, 2).v[0];
     tn_backward(tn_sum_all(tn_matmul(in.v[0], n.w1)));
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(fired, 1);
@@ -100,13 +101,13 @@ static void leaf_hooks_fire_once(void **state) {
 static void keeps_only_inputs(void **state) {
     TN_SCOPE;
     tn_tensor *x;
-    net n = make(&x);
+    net n = make_net(&x);
     tn_tensor *params[2] = {n.w1, n.w2};
     int64_t before = tn_live_tensors(), plain, again;
     {
         TN_SCOPE;
         tn_scope inner = tn_scope_begin(__FILE__, __LINE__);
-        tn_tensor *y = tn_return(forward(&n, (tn_values){1, {x}}).v[0]);
+        tn_tensor *y = tn_return(net_forward(&n, (tn_values){1, {x}}).v[0]);
         tn_scope_end(&inner);
         (void)y;
         plain = tn_live_tensors() - before;
@@ -115,7 +116,7 @@ static void keeps_only_inputs(void **state) {
         TN_SCOPE;
         tn_scope inner = tn_scope_begin(__FILE__, __LINE__);
         tn_tensor *y =
-            tn_return(tn_recompute(forward, &n, NULL, (tn_values){1, {x}}, params, 2).v[0]);
+            tn_return(tn_recompute(net_forward, &n, NULL, (tn_values){1, {x}}, params, 2).v[0]);
         tn_scope_end(&inner);
         (void)y;
         again = tn_live_tensors() - before;
@@ -125,13 +126,13 @@ static void keeps_only_inputs(void **state) {
     assert_int_equal(tn_live_tensors(), before);
 }
 
-static tn_values cube(void *user, tn_values in) {
+static tn_values cube_input(void *user, tn_values in) {
     (void)user;
     return (tn_values){1, {tn_mul(in.v[0], tn_mul(in.v[0], in.v[0]))}};
 }
 
 static tn_values recomputed_cube(void *user, tn_values in) {
-    return tn_recompute(cube, user, NULL, in, NULL, 0);
+    return tn_recompute(cube_input, user, NULL, in, NULL, 0);
 }
 
 static void second_derivative(void **state) {
@@ -142,7 +143,7 @@ static void second_derivative(void **state) {
     assert_int_equal(tn_gradcheck(recomputed_cube, NULL, (tn_values){1, {x}}, o), TN_OK);
 }
 
-static void freed(void *user) {
+static void note_freed(void *user) {
     ++*(int *)user;
 }
 
@@ -160,18 +161,19 @@ static void owns_its_context(void **state) {
     tn_values in = {1, {x}};
     {
         TN_SCOPE;
-        tn_recompute(cube, &count_freed, freed, in, NULL, 0); /* dropped without backward */
+        /* dropped without backward */
+        tn_recompute(cube_input, &count_freed, note_freed, in, NULL, 0);
     }
     assert_int_equal(count_freed, 1);
-    tn_tensor *y = tn_sum_all(tn_recompute(cube, &count_freed, freed, in, NULL, 0).v[0]);
+    tn_tensor *y = tn_sum_all(tn_recompute(cube_input, &count_freed, note_freed, in, NULL, 0).v[0]);
     tn_backward(y);
     assert_int_equal(count_freed, 2);
     {
         TN_NO_GRAD;
-        tn_recompute(cube, &count_freed, freed, in, NULL, 0);
+        tn_recompute(cube_input, &count_freed, note_freed, in, NULL, 0);
     }
     assert_int_equal(count_freed, 3);
-    tn_recompute(cube, &count_freed, freed, (tn_values){1, {tn_inert()}}, NULL, 0);
+    tn_recompute(cube_input, &count_freed, note_freed, (tn_values){1, {tn_inert()}}, NULL, 0);
     assert_int_equal(count_freed, 4);
     tn_zero_grad(x);
     assert_int_equal(
