@@ -58,7 +58,7 @@ static const shape large[] = {
 };
 enum { LARGE = sizeof large / sizeof *large };
 
-static int64_t places(const shape *s, int d) {
+static int64_t output_places(const shape *s, int d) {
     return (s->x[d] + 2 * s->padding[d] - s->dilation[d] * (s->k[d] - 1) - 1) / s->stride[d] + 1;
 }
 
@@ -68,7 +68,8 @@ static int64_t places(const shape *s, int d) {
 static void try_shape(const shape *s, tn_dtype dtype, tn_dtype wide, int k) {
     const int64_t x_size[] = {s->n, s->c, s->x[0], s->x[1], s->x[2]},
                   w_size[] = {s->o, s->c / s->groups, s->k[0], s->k[1], s->k[2]},
-                  y_size[] = {s->n, s->o, places(s, 0), places(s, 1), places(s, 2)};
+                  y_size[] = {s->n, s->o, output_places(s, 0), output_places(s, 1),
+                              output_places(s, 2)};
     array_layout in = k & 1 ? SPREAD : DENSE, out = k >> 1 & 1 ? SPREAD : DENSE;
     array x = varied_array(dtype, in, 5, x_size, 1), w = varied_array(dtype, out, 5, w_size, 2),
           dy = varied_array(dtype, in, 5, y_size, 3), y = make_array(dtype, out, 5, y_size),

@@ -32,7 +32,7 @@ static tn_status call_backward(const tn_backend *t, const tn_desc *const *out, v
                       n->state ? &n->dy.d : NULL, &n->dhn.d, n->lstm ? &n->dcn.d : NULL);
 }
 
-static array draw(tn_dtype dtype, int ndim, const int64_t *size, int64_t salt) {
+static array sine_array(tn_dtype dtype, int ndim, const int64_t *size, int64_t salt) {
     array a = make_array(dtype, ROW_MAJOR, ndim, size);
     for (int64_t i = 0; i < a.count; i++) {
         array_set(&a, i, sin((double)(37 * i + 11 * salt)));
@@ -53,16 +53,16 @@ static array draw_weights(tn_dtype dtype, int64_t rows, int64_t units) {
 static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
     int64_t T = s[0], B = s[1], H = s[2], G = tn__cell_gates(cell), K = tn__cell_kept(cell);
     net n = {.w = draw_weights(dtype, G * H, H),
-             .b = draw(dtype, 1, SIZES(G * H), 2),
+             .b = sine_array(dtype, 1, SIZES(G * H), 2),
              .lengths = make_array(TN_I64, ROW_MAJOR, 1, SIZES(B)),
-             .h0 = draw(dtype, 2, SIZES(B, H), 3),
-             .c0 = draw(dtype, 2, SIZES(B, H), 4),
-             .gates = draw(dtype, 3, SIZES(T, B, K * H), 5),
-             .h_before = draw(dtype, 3, SIZES(T, B, H), 6),
-             .c_before = draw(dtype, 3, SIZES(T, B, H), 7),
-             .dy = draw(dtype, 3, SIZES(T, B, H), 8),
-             .dhn = draw(dtype, 2, SIZES(B, H), 9),
-             .dcn = draw(dtype, 2, SIZES(B, H), 10),
+             .h0 = sine_array(dtype, 2, SIZES(B, H), 3),
+             .c0 = sine_array(dtype, 2, SIZES(B, H), 4),
+             .gates = sine_array(dtype, 3, SIZES(T, B, K * H), 5),
+             .h_before = sine_array(dtype, 3, SIZES(T, B, H), 6),
+             .c_before = sine_array(dtype, 3, SIZES(T, B, H), 7),
+             .dy = sine_array(dtype, 3, SIZES(T, B, H), 8),
+             .dhn = sine_array(dtype, 2, SIZES(B, H), 9),
+             .dcn = sine_array(dtype, 2, SIZES(B, H), 10),
              .state = k & 4,
              .lstm = cell == TN_CELL_LSTM};
     for (int64_t i = 0; i < B; i++) {
@@ -119,8 +119,8 @@ static void test_refused(void **state) {
     if (!table->recurrent) {
         skip();
     }
-    array s = draw(TN_BF16, 3, SIZES(2, 1, 3), 1), w = draw(TN_BF16, 2, SIZES(3, 3), 2),
-          n = draw(TN_BF16, 2, SIZES(1, 3), 3);
+    array s = sine_array(TN_BF16, 3, SIZES(2, 1, 3), 1), w = sine_array(TN_BF16, 2, SIZES(3, 3), 2),
+          n = sine_array(TN_BF16, 2, SIZES(1, 3), 3);
     tn_recurrent r = {.cell = TN_CELL_TANH, .w = &w.d, .gates = &s.d, .h_before = &s.d};
     assert_int_equal(TRIAL_CALL(table, recurrent, &r, &s.d, &n.d, NULL, NULL, NULL),
                      TN_EUNSUPPORTED);

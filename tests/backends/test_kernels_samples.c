@@ -50,7 +50,7 @@ static tn_tensor *make_input(const trying *k, int i) {
 }
 
 /* Numbers in [-1, 1] for what reaches a result. */
-static tn_tensor *arriving(tn_tensor *y, int i) {
+static tn_tensor *arriving_gradient(tn_tensor *y, int i) {
     tn_spec spec = tn_spec_real(tn_shape(y), -1.0, 1.0);
     return tn_to(tn__spec_tensor(&spec, tn_dtype_of(y), TN__PLAIN, false, 70 + (uint64_t)i),
                  tn_device_of(y));
@@ -73,7 +73,7 @@ static outcome run_on(const trying *k, const tn_backend *table) {
     }
     tn_apply_many(k->op, k->sample->args, in, k->sample->inputs, o.t);
     for (int i = 0; i < results; i++) {
-        dy[i] = arriving(o.t[i], i);
+        dy[i] = arriving_gradient(o.t[i], i);
     }
     if (!k->odd) {
         tn_backward_from(o.t, dy, results, false);

@@ -39,7 +39,7 @@ static bool multiplies_bf16(void) {
 }
 
 /* As columns: the transposed of a dense matrix. */
-static tn_desc turned(const array *a) {
+static tn_desc transposed_desc(const array *a) {
     tn_desc d = a->d;
     int last = d.ndim - 1;
     d.size[last] = a->d.size[last - 1];
@@ -49,9 +49,9 @@ static tn_desc turned(const array *a) {
     return d;
 }
 
-static void run(const char *name, array y,
-                tn_status (*call)(const tn_backend *, const tn_desc *const *, void *), product *p,
-                tn_dtype in, int64_t k) {
+static void run_product(const char *name, array y,
+                        tn_status (*call)(const tn_backend *, const tn_desc *const *, void *),
+                        product *p, tn_dtype in, int64_t k) {
     double scale = sqrt((double)k + 1);
     trial t = {name,
                1,
@@ -78,27 +78,29 @@ static void try_forms(tn_dtype in, tn_dtype out, int64_t n, int64_t from, int64_
                   w = varied_array(in, DENSE, 2, SIZES(to, from), 2),
                   b = varied_array(in, DENSE, 1, SIZES(to), 3);
             product p = {.a = x.d, .b = w.d, .bias = b.d, .has_bias = bias};
-            run("linear", make_array(out, DENSE, 2, SIZES(n, to)), call_linear, &p, in, from);
+            run_product("linear", make_array(out, DENSE, 2, SIZES(n, to)), call_linear, &p, in,
+                        from);
         }
     }
     array dy = varied_array(in, DENSE, 3, SIZES(1, n, to), 4),
           w = varied_array(in, DENSE, 3, SIZES(1, to, from), 5);
     product p = {.a = dy.d, .b = w.d};
-    run("dx", make_array(out, DENSE, 3, SIZES(1, n, from)), call_matmul, &p, in, to);
+    run_product("dx", make_array(out, DENSE, 3, SIZES(1, n, from)), call_matmul, &p, in, to);
 
     for (int beta = 0; beta < 2; beta++) {
         dy = varied_array(in, DENSE, 3, SIZES(1, n, to), 6);
         array x = varied_array(in, DENSE, 3, SIZES(1, n, from), 7);
-        p = (product){.a = turned(&dy), .b = x.d, .beta = beta};
-        run("dw", varied_array(out, DENSE, 3, SIZES(1, to, from), 8), call_matmul, &p, in, n);
+        p = (product){.a = transposed_desc(&dy), .b = x.d, .beta = beta};
+        run_product("dw", varied_array(out, DENSE, 3, SIZES(1, to, from), 8), call_matmul, &p, in,
+                    n);
     }
 
     dy = varied_array(in, DENSE, 3, SIZES(1, n, to), 9);
     w = varied_array(in, DENSE, 3, SIZES(1, to, from), 10);
     array y = make_array(out, DENSE, 3, SIZES(1, from, n));
-    y.d = turned(&y);
+    y.d = transposed_desc(&y);
     p = (product){.a = dy.d, .b = w.d};
-    run("into columns", y, call_matmul, &p, in, to);
+    run_product("into columns", y, call_matmul, &p, in, to);
 }
 
 static void try_sizes(tn_dtype in, tn_dtype out) {
@@ -155,8 +157,8 @@ static void test_many_shapes(void **state) {
         array a = varied_array(TN_F32, DENSE, 3, SIZES(1, m, 3), i),
               b = varied_array(TN_F32, DENSE, 3, SIZES(1, 3, 5), i);
         product p = {.a = a.d, .b = b.d};
-        run("many shapes", make_array(TN_F32, DENSE, 3, SIZES(1, m, 5)), call_matmul, &p, TN_F32,
-            3);
+        run_product("many shapes", make_array(TN_F32, DENSE, 3, SIZES(1, m, 5)), call_matmul, &p,
+                    TN_F32, 3);
     }
 }
 

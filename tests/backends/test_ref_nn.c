@@ -4,12 +4,12 @@
 #include "kernels.h"
 #include "ref.h"
 
-static double tolerance(tn_dtype dtype) {
+static double tolerance_of(tn_dtype dtype) {
     return dtype == TN_F64 ? 1e-12 : dtype == TN_F32 ? 3e-6 : dtype == TN_F16 ? 4e-3 : 3e-2;
 }
 
 /* sum over all elements of y * dy: the loss whose gradient a backward entry gives for dy. */
-static double weighted(const array *y, const array *dy) {
+static double weighted_sum(const array *y, const array *dy) {
     double sum = 0;
     for (int64_t i = 0; i < y->count; i++) {
         sum += array_get(y, i) * array_get(dy, i);
@@ -26,7 +26,7 @@ static void expect_gradient(const array *dx, array *x, double (*loss)(void *), v
 }
 
 /* The same values in another dtype and layout, as operands for the other precisions. */
-static array converted(const array *x, tn_dtype dtype, array_layout layout) {
+static array converted_array(const array *x, tn_dtype dtype, array_layout layout) {
     array y = array_new(dtype, layout, x->d.ndim, x->d.size);
     for (int64_t i = 0; i < x->count; i++) {
         array_set(&y, i, array_get(x, i));
@@ -37,19 +37,20 @@ static array converted(const array *x, tn_dtype dtype, array_layout layout) {
 static void expect_same(const array *y, const array *exact, tn_dtype precision) {
     for (int64_t i = 0; i < y->count; i++) {
         array_expect_within(y, i, array_get(exact, i),
-                            tolerance(precision) * (1 + fabs(array_get(exact, i))));
+                            tolerance_of(precision) * (1 + fabs(array_get(exact, i))));
     }
     array_check_gaps(y);
 }
 
-static array varied(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size, int salt) {
+static array varied_array(tn_dtype dtype, array_layout layout, int ndim, const int64_t *size,
+                          int salt) {
     array a = array_new(dtype, layout, ndim, size);
     array_vary(&a, salt);
     return a;
 }
-#define VARIED(salt, ...)                                                             \
-    varied(TN_F64, SPREAD, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
-           (int64_t[]){__VA_ARGS__}, salt)
+#define VARIED(salt, ...)                                                                   \
+    varied_array(TN_F64, SPREAD, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), \
+                 (int64_t[]){__VA_ARGS__}, salt)
 #define LIKE(a) array_new((a).d.dtype, SPREAD, (a).d.ndim, (a).d.size)
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -58,14 +59,14 @@ static void test_matmul(void **state) {
     (void)state;
     for (int k = 0; k < 16; k++) {
         tn_dtype dtype = array_floats[k / 4];
-        array a = varied(dtype, k & 1 ? SPREAD : DENSE, 3, (int64_t[]){2, 3, 5}, 1);
-        array b = varied(dtype, k & 1 ? DENSE : SPREAD, 3, (int64_t[]){2, 5, 4}, 2);
+        array a = varied_array(dtype, k & 1 ? SPREAD : DENSE, 3, (int64_t[]){2, 3, 5}, 1);
+        array b = varied_array(dtype, k & 1 ? DENSE : SPREAD, 3, (int64_t[]){2, 5, 4}, 2);
         array y = array_new(dtype, SPREAD, 3, (int64_t[]){2, 3, 4}), old = y;
         if (k & 2) {
             b.d.stride[0] = 0; /* one b for all */
         }
         for (int beta = 0; beta < 2; beta++) {
-            old = varied(dtype, DENSE, 3, y.d.size, 3);
+            old = varied_array(dtype, DENSE, 3, y.d.size, 3);
             for (int64_t i = 0; i < y.count && beta; i++) {
                 array_set(&y, i, array_get(&old, i));
             }
@@ -78,7 +79,7 @@ static void test_matmul(void **state) {
                            array_get(&b, (n * 5 + t) * 4 + column);
                 }
                 sum = 0.5 * sum + (beta ? 2 * array_get(&old, i) : 0);
-                array_expect_within(&y, i, sum, tolerance(dtype) * (1 + fabs(sum)));
+                array_expect_within(&y, i, sum, tolerance_of(dtype) * (1 + fabs(sum)));
             }
             array_check_gaps(&y);
         }
@@ -97,9 +98,9 @@ static void test_linear(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
         tn_dtype dtype = array_floats[k / 2];
-        array x = varied(dtype, SPREAD, 2, (int64_t[]){3, 5}, 1),
-              w = varied(dtype, DENSE, 2, (int64_t[]){4, 5}, 2);
-        array b = varied(dtype, SPREAD, 1, (int64_t[]){4}, 3),
+        array x = varied_array(dtype, SPREAD, 2, (int64_t[]){3, 5}, 1),
+              w = varied_array(dtype, DENSE, 2, (int64_t[]){4, 5}, 2);
+        array b = varied_array(dtype, SPREAD, 1, (int64_t[]){4}, 3),
               y = array_new(dtype, SPREAD, 2, (int64_t[]){3, 4});
         assert_int_equal(ref->linear(ctx, &y.d, &x.d, &w.d, k % 2 ? &b.d : NULL), TN_OK);
         for (int64_t i = 0; i < 12; i++) {
@@ -107,7 +108,7 @@ static void test_linear(void **state) {
             for (int64_t t = 0; t < 5; t++) {
                 sum += array_get(&x, i / 4 * 5 + t) * array_get(&w, i % 4 * 5 + t);
             }
-            array_expect_within(&y, i, sum, tolerance(dtype) * (1 + fabs(sum)));
+            array_expect_within(&y, i, sum, tolerance_of(dtype) * (1 + fabs(sum)));
         }
         array_check_gaps(&y);
     }
@@ -123,7 +124,7 @@ typedef struct softmax_case {
 static double softmax_loss(void *user) {
     softmax_case *c = user;
     run_softmax(ref, &c->y.d, &c->x.d, c->log_form);
-    return weighted(&c->y, &c->dy);
+    return weighted_sum(&c->y, &c->dy);
 }
 
 static void test_softmax(void **state) {
@@ -141,12 +142,13 @@ static void test_softmax(void **state) {
             array_expect_within(&c.y, i, log_form ? log(p) : p, 1e-14);
         }
         array_check_gaps(&c.y);
-        array dx = LIKE(c.x), y0 = converted(&c.y, TN_F64, DENSE);
+        array dx = LIKE(c.x), y0 = converted_array(&c.y, TN_F64, DENSE);
         assert_int_equal(run_softmax_backward(ref, &dx.d, &y0.d, &c.dy.d, log_form), TN_OK);
         expect_gradient(&dx, &c.x, softmax_loss, &c);
         for (int k = 0; k < 4; k++) {
             tn_dtype dtype = array_floats[k];
-            array x = converted(&c.x, dtype, DENSE), dy = converted(&c.dy, dtype, SPREAD);
+            array x = converted_array(&c.x, dtype, DENSE),
+                  dy = converted_array(&c.dy, dtype, SPREAD);
             assert_int_equal(run_softmax(ref, &x.d, &x.d, log_form), TN_OK); /* in place */
             expect_same(&x, &y0, dtype);
             assert_int_equal(run_softmax_backward(ref, &dy.d, &x.d, &dy.d, log_form), TN_OK);
@@ -192,7 +194,7 @@ static double norm_loss(void *user) {
     } else {
         run_layer_norm(ref, &c->y.d, &c->mean.d, &c->rstd.d, &c->x.d, w, b, 1e-5);
     }
-    return weighted(&c->y, &c->dy);
+    return weighted_sum(&c->y, &c->dy);
 }
 
 static void check_norm_forward(norm_case *c) {
@@ -229,7 +231,8 @@ static void check_norm_backward(norm_case *c, array *dx, array *dw, array *db) {
                                                  &c->mean.d, &c->rstd.d, w),
                          TN_OK);
     }
-    array rstd = converted(&c->rstd, TN_F64, DENSE), mean = converted(&c->mean, TN_F64, DENSE);
+    array rstd = converted_array(&c->rstd, TN_F64, DENSE),
+          mean = converted_array(&c->mean, TN_F64, DENSE);
     expect_gradient(dx, &c->x, norm_loss, c);
     if (c->affine) {
         expect_gradient(dw, &c->w, norm_loss, c);
@@ -246,10 +249,11 @@ static void check_norm_backward(norm_case *c, array *dx, array *dw, array *db) {
 static void check_norm_precisions(const norm_case *c, const array *dx, const array *dw) {
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
-        array x = converted(&c->x, dtype, DENSE), w = converted(&c->w, dtype, DENSE),
-              b = converted(&c->b, dtype, DENSE);
-        array dy = converted(&c->dy, dtype, DENSE), y = array_new(dtype, SPREAD, 2, x.d.size);
-        array mean = converted(&c->mean, wide, DENSE), rstd = converted(&c->rstd, wide, DENSE);
+        array x = converted_array(&c->x, dtype, DENSE), w = converted_array(&c->w, dtype, DENSE),
+              b = converted_array(&c->b, dtype, DENSE);
+        array dy = converted_array(&c->dy, dtype, DENSE), y = array_new(dtype, SPREAD, 2, x.d.size);
+        array mean = converted_array(&c->mean, wide, DENSE),
+              rstd = converted_array(&c->rstd, wide, DENSE);
         array dx2 = array_new(dtype, SPREAD, 2, x.d.size),
               dw2 = array_new(dtype, SPREAD, 1, w.d.size);
         const tn_desc *weight = c->affine ? &w.d : NULL;
@@ -270,15 +274,15 @@ static void check_norm_precisions(const norm_case *c, const array *dx, const arr
                                                      &rstd.d, weight),
                              TN_OK);
         }
-        for (int64_t i = 0; i < x.count; i++) { /* rounded operands: looser than tolerance() */
+        for (int64_t i = 0; i < x.count; i++) { /* rounded operands: looser than tolerance_of() */
             array_expect_within(&y, i, array_get(&c->y, i),
-                                4 * tolerance(dtype) * (1 + fabs(array_get(&c->y, i))));
+                                4 * tolerance_of(dtype) * (1 + fabs(array_get(&c->y, i))));
             array_expect_within(&dx2, i, array_get(dx, i),
-                                4 * tolerance(dtype) * (1 + fabs(array_get(dx, i))));
+                                4 * tolerance_of(dtype) * (1 + fabs(array_get(dx, i))));
         }
         for (int64_t j = 0; j < w.count; j++) {
             array_expect_within(&dw2, j, array_get(dw, j),
-                                8 * tolerance(dtype) * (1 + fabs(array_get(dw, j))));
+                                8 * tolerance_of(dtype) * (1 + fabs(array_get(dw, j))));
         }
     }
 }
@@ -312,10 +316,10 @@ static double attention_loss(void *user) {
     assert_int_equal(run_attention(ref, &c->y.d, &c->lse.d, &c->q.d, &c->k.d, &c->v.d,
                                    c->masked ? &c->mask.d : NULL, &c->args),
                      TN_OK);
-    return weighted(&c->y, &c->dy);
+    return weighted_sum(&c->y, &c->dy);
 }
 
-static bool seen(const attention_case *c, int64_t b, int64_t h, int64_t i, int64_t j) {
+static bool is_attended(const attention_case *c, int64_t b, int64_t h, int64_t i, int64_t j) {
     bool early = !c->args.causal || j - i <= TK - TQ;
     return early && (!c->masked || array_get(&c->mask, ((b * H + h) * TQ + i) * TK + j) != 0);
 }
@@ -330,7 +334,7 @@ static void check_attention_forward(const attention_case *c) {
             for (int64_t d = 0; d < D; d++) {
                 dot += array_get(&c->q, n * D + d) * array_get(&c->k, (group * TK + j) * D + d);
             }
-            p[j] = seen(c, b, h, i, j) ? exp(0.7 * dot) : 0;
+            p[j] = is_attended(c, b, h, i, j) ? exp(0.7 * dot) : 0;
             sum += p[j];
         }
         assert_true(sum > 0 ? fabs(array_get(&c->lse, n) - log(sum)) < 1e-12
@@ -350,9 +354,9 @@ static void check_attention_forward(const attention_case *c) {
 static void check_attention_precisions(const attention_case *c, const array *const *gradient) {
     for (int t = 0; t < 4; t++) {
         tn_dtype dtype = array_floats[t];
-        array q = converted(&c->q, dtype, DENSE), k = converted(&c->k, dtype, DENSE),
-              v = converted(&c->v, dtype, DENSE);
-        array dy = converted(&c->dy, dtype, DENSE), y = array_new(dtype, DENSE, 4, q.d.size);
+        array q = converted_array(&c->q, dtype, DENSE), k = converted_array(&c->k, dtype, DENSE),
+              v = converted_array(&c->v, dtype, DENSE);
+        array dy = converted_array(&c->dy, dtype, DENSE), y = array_new(dtype, DENSE, 4, q.d.size);
         array lse = array_new(dtype == TN_F64 ? TN_F64 : TN_F32, DENSE, 3, q.d.size);
         array d[3] = {array_new(dtype, DENSE, 4, q.d.size), array_new(dtype, DENSE, 4, k.d.size),
                       array_new(dtype, DENSE, 4, k.d.size)};
@@ -364,12 +368,12 @@ static void check_attention_precisions(const attention_case *c, const array *con
                                                 &c->args),
                          TN_OK);
         for (int64_t i = 0; i < y.count; i++) {
-            array_expect_within(&y, i, array_get(&c->y, i), 4 * tolerance(dtype));
+            array_expect_within(&y, i, array_get(&c->y, i), 4 * tolerance_of(dtype));
         }
         for (int g = 0; g < 3; g++) {
             for (int64_t i = 0; i < d[g].count; i++) {
                 double exact = array_get(gradient[g], i);
-                array_expect_within(&d[g], i, exact, 16 * tolerance(dtype) * (1 + fabs(exact)));
+                array_expect_within(&d[g], i, exact, 16 * tolerance_of(dtype) * (1 + fabs(exact)));
             }
         }
     }
@@ -395,7 +399,8 @@ static void test_attention(void **state) {
         attention_loss(&c);
         check_attention_forward(&c);
         array dq = LIKE(c.q), dk = LIKE(c.k), dv = LIKE(c.v);
-        array y = converted(&c.y, TN_F64, DENSE), lse = converted(&c.lse, TN_F64, DENSE);
+        array y = converted_array(&c.y, TN_F64, DENSE),
+              lse = converted_array(&c.lse, TN_F64, DENSE);
         assert_int_equal(run_attention_backward(ref, &dq.d, &dk.d, &dv.d, &c.dy.d, &y.d, &lse.d,
                                                 &c.q.d, &c.k.d, &c.v.d, c.masked ? &c.mask.d : NULL,
                                                 &c.args),
@@ -458,7 +463,7 @@ typedef struct rotary_case {
 static double rotary_loss(void *user) {
     rotary_case *c = user;
     assert_int_equal(run_rotary(ref, &c->y.d, &c->x.d, &c->positions.d, &c->args), TN_OK);
-    return weighted(&c->y, &c->dy);
+    return weighted_sum(&c->y, &c->dy);
 }
 
 /* Each pair is a complex number times exp(i angle). Of four pairs that turn 100^(-i/4) radians a
@@ -495,13 +500,13 @@ static void test_rotary(void **state) {
             array_expect_within(&c.y, i, want, 1e-14);
         }
         array_check_gaps(&c.y);
-        array dx = LIKE(c.x), y0 = converted(&c.y, TN_F64, DENSE);
+        array dx = LIKE(c.x), y0 = converted_array(&c.y, TN_F64, DENSE);
         tn_rotary_args back = c.args;
         back.inverse = !back.inverse;
         assert_int_equal(run_rotary(ref, &dx.d, &c.dy.d, &c.positions.d, &back), TN_OK);
         expect_gradient(&dx, &c.x, rotary_loss, &c);
         for (int k = 0; k < 4; k++) {
-            array x = converted(&c.x, array_floats[k], DENSE), y = LIKE(x);
+            array x = converted_array(&c.x, array_floats[k], DENSE), y = LIKE(x);
             assert_int_equal(run_rotary(ref, &y.d, &x.d, &c.positions.d, &c.args), TN_OK);
             expect_same(&y, &y0, array_floats[k]);
         }
@@ -520,7 +525,7 @@ static double cross_entropy_loss(void *user) {
     assert_int_equal(run_cross_entropy(ref, &c->loss.d, &c->top.d, &c->log_sum.d, &c->x.d,
                                        &c->label.d, &c->args),
                      TN_OK);
-    return weighted(&c->loss, &c->dloss);
+    return weighted_sum(&c->loss, &c->dloss);
 }
 
 static void test_cross_entropy(void **state) {
@@ -561,10 +566,10 @@ static void test_cross_entropy(void **state) {
         cross_entropy_loss(&c);
         for (int t = 0; t < 4; t++) {
             tn_dtype dtype = array_floats[t], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
-            array x = converted(&c.x, dtype, DENSE),
+            array x = converted_array(&c.x, dtype, DENSE),
                   loss = array_new(wide, SPREAD, 1, (int64_t[]){5}), top = LIKE(loss),
                   sum = LIKE(loss);
-            array dloss = converted(&c.dloss, wide, SPREAD);
+            array dloss = converted_array(&c.dloss, wide, SPREAD);
             assert_int_equal(
                 run_cross_entropy(ref, &loss.d, &top.d, &sum.d, &x.d, &c.label.d, &c.args), TN_OK);
             expect_same(&loss, &c.loss, dtype);

@@ -33,7 +33,7 @@ static problem problem_new(tn_dtype param, tn_dtype grad, bool with_master) {
     return p;
 }
 
-static void check(const problem *p, const double *expected) {
+static void check_update(const problem *p, const double *expected) {
     tn_dtype dtype = p->param.d.dtype;
     for (int i = 0; i < N; i++) {
         double most = dtype == TN_F64   ? 1e-13
@@ -84,7 +84,7 @@ static void test_adam(void **state) {
                     w[i] * (decoupled ? 1 - 0.01 * 0.1 : 1) - 0.01 * m_hat / (sqrt(v_hat) + 1e-8);
             }
         }
-        check(&p, w);
+        check_update(&p, w);
     }
 }
 
@@ -120,7 +120,7 @@ static void test_sgd(void **state) {
                 w[i] -= 0.1 * direction;
             }
         }
-        check(&p, w);
+        check_update(&p, w);
     }
 }
 

@@ -5,7 +5,7 @@
 #include "backends/formulas.h"
 
 /* |y - exact| in units of the exact value's last place. */
-static double ulps(float y, double exact) {
+static double ulps_off(float y, double exact) {
     if (isnan(exact)) {
         return isnan(y) ? 0 : INFINITY;
     }
@@ -18,10 +18,10 @@ static double ulps(float y, double exact) {
     return fabs(y - exact) / unit;
 }
 
-static void sweep(float (*f)(float), double (*exact)(double), double bound) {
+static void sweep_floats(float (*f)(float), double (*exact)(double), double bound) {
     for (uint64_t bits = 0; bits < 1ull << 32; bits += 4093) {
         float x = tn__of_bits((uint32_t)bits);
-        double error = ulps(f(x), exact(x));
+        double error = ulps_off(f(x), exact(x));
         if (!(error <= bound)) {
             fail_msg("f(%a) = %a is off by %.3f ulp", x, f(x), error);
         }
@@ -37,7 +37,7 @@ static double exact_sigmoid(double x) {
 
 static void test_exp(void **state) {
     (void)state;
-    sweep(tn__expf, exp, 1.0);
+    sweep_floats(tn__expf, exp, 1.0);
     assert_true(tn__expf(0.0f) == 1.0f);
     assert_true(tn__expf(-INFINITY) == 0.0f);
     assert_true(isinf(tn__expf(88.8f)) && isinf(tn__expf(INFINITY)));
@@ -48,7 +48,7 @@ static void test_exp(void **state) {
 
 static void test_tanh(void **state) {
     (void)state;
-    sweep(tn__tanhf, tanh, 2.5);
+    sweep_floats(tn__tanhf, tanh, 2.5);
     assert_true(tn__tanhf(1e30f) == 1.0f && tn__tanhf(-INFINITY) == -1.0f);
     assert_true(signbit(tn__tanhf(-0.0f)) && !signbit(tn__tanhf(0.0f)));
     assert_true(isnan(tn__tanhf(NAN)));
@@ -56,14 +56,14 @@ static void test_tanh(void **state) {
 
 static void test_erf(void **state) {
     (void)state;
-    sweep(tn__erff, erf, 2.0);
+    sweep_floats(tn__erff, erf, 2.0);
     assert_true(tn__erff(4.0f) == 1.0f && tn__erff(-INFINITY) == -1.0f);
     assert_true(signbit(tn__erff(-0.0f)) && isnan(tn__erff(NAN)));
 }
 
 static void test_log(void **state) {
     (void)state;
-    sweep(tn__logf, log, 1.0);
+    sweep_floats(tn__logf, log, 1.0);
     assert_true(tn__logf(1.0f) == 0.0f);
     assert_true(tn__logf(0.0f) == -INFINITY && tn__logf(-0.0f) == -INFINITY);
     assert_true(tn__logf(INFINITY) == INFINITY);

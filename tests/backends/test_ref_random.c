@@ -7,18 +7,18 @@ static tn_context *ctx;
 static const tn_random_key key = {.seed = 0x123456789abcdef0, .stream = 3, .call = 17};
 
 /* Uniforms as the header documents them, from the words. */
-static double u24(int64_t i) {
+static double uniform_24(int64_t i) {
     return (tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 4).word[i % 4] >> 8) /
            16777216.0;
 }
 
-static uint64_t word64(int64_t i) {
+static uint64_t word_64(int64_t i) {
     tn_random4 r = tn_philox(key.seed, key.stream, key.call, (uint64_t)i / 2);
     return (uint64_t)r.word[i % 2 * 2 + 1] << 32 | r.word[i % 2 * 2];
 }
 
-static double u53(int64_t i) {
-    return (double)(word64(i) >> 11) / 9007199254740992.0;
+static double uniform_53(int64_t i) {
+    return (double)(word_64(i) >> 11) / 9007199254740992.0;
 }
 
 static void test_uniform(void **state) {
@@ -29,7 +29,7 @@ static void test_uniform(void **state) {
             array y = array_new(array_floats[k], layout ? SPREAD : DENSE, 2, (int64_t[]){9, 11});
             assert_int_equal(ref->random(ctx, &y.d, TN_UNIFORM, key, 0, 1), TN_OK);
             for (int64_t i = 0; i < y.count; i++) {
-                double u = k == 1 ? u53(i) : u24(i);
+                double u = k == 1 ? uniform_53(i) : uniform_24(i);
                 if (k < 2) {
                     assert_true(array_get(&y, i) == u);
                 } else {
@@ -39,7 +39,7 @@ static void test_uniform(void **state) {
             array_check_gaps(&y);
             ref->random(ctx, &y.d, TN_UNIFORM, key, -3, 5);
             for (int64_t i = 0; i < y.count; i++) {
-                array_expect_within(&y, i, -3 + 8 * (k == 1 ? u53(i) : u24(i)),
+                array_expect_within(&y, i, -3 + 8 * (k == 1 ? uniform_53(i) : uniform_24(i)),
                                     k < 2 ? 1e-6 : 2e-2);
             }
         }
@@ -89,7 +89,8 @@ static void test_normal(void **state) {
         assert_int_equal(ref->random(ctx, &y.d, TN_NORMAL, key, 1, 2), TN_OK);
         for (int64_t i = 0; i < y.count; i++) {
             int64_t even = i & ~INT64_C(1);
-            double u = k == 1 ? u53(even) : u24(even), v = k == 1 ? u53(even + 1) : u24(even + 1);
+            double u = k == 1 ? uniform_53(even) : uniform_24(even),
+                   v = k == 1 ? uniform_53(even + 1) : uniform_24(even + 1);
             double r = sqrt(-2 * log1p(-u)),
                    z = i == even ? r * cos(2 * M_PI * v) : r * sin(2 * M_PI * v);
             array_expect_within(&y, i, 1 + 2 * z, k == 1 ? 1e-12 : k == 0 ? 1e-6 : 3e-2);
@@ -117,7 +118,7 @@ static void test_integer(void **state) {
         for (int64_t i = 0; i < y.count; i++) {
             double v = array_get(&y, i);
             assert_true(v >= low && v < low + 7);
-            assert_true(v == low + floor(7 * ((double)(word64(i) >> 11) / 9007199254740992.0)));
+            assert_true(v == low + floor(7 * ((double)(word_64(i) >> 11) / 9007199254740992.0)));
             seen[(int)(v - low)]++;
         }
         for (int v = 0; v < 7; v++) {
@@ -136,7 +137,7 @@ static void test_bernoulli(void **state) {
         array y = array_new(array_floats[k], SPREAD, 1, (int64_t[]){1001});
         assert_int_equal(ref->random(ctx, &y.d, TN_BERNOULLI, key, 0.3, 0), TN_OK);
         for (int64_t i = 0; i < y.count; i++) {
-            assert_true(array_get(&y, i) == ((k == 1 ? u53(i) : u24(i)) < 0.3));
+            assert_true(array_get(&y, i) == ((k == 1 ? uniform_53(i) : uniform_24(i)) < 0.3));
         }
         array_check_gaps(&y);
         ref->random(ctx, &y.d, TN_BERNOULLI, key, 1, 0);
@@ -156,7 +157,7 @@ static void test_dropout(void **state) {
         assert_int_equal(ref->dropout(ctx, &y.d, &x.d, 0.25, key), TN_OK);
         int kept = 0;
         for (int64_t i = 0; i < y.count; i++) {
-            bool keep = u24(i) >= 0.25; /* one mask for every dtype */
+            bool keep = uniform_24(i) >= 0.25; /* one mask for every dtype */
             kept += keep;
             array_expect(&y, i, keep ? array_get(&x, i) / 0.75 : 0, 3);
         }
@@ -189,13 +190,13 @@ static void test_thresholds(void **state) {
         array x = array_new(TN_F32, DENSE, 1, (int64_t[]){40}),
               y = array_new(TN_F32, DENSE, 1, (int64_t[]){40});
         ref->fill(ctx, &x.d, 1);
-        ref->dropout(ctx, &y.d, &x.d, u24(i), key);
+        ref->dropout(ctx, &y.d, &x.d, uniform_24(i), key);
         assert_true(array_get(&y, i) > 0);
-        ref->dropout(ctx, &y.d, &x.d, u24(i) + 0x1p-30, key);
+        ref->dropout(ctx, &y.d, &x.d, uniform_24(i) + 0x1p-30, key);
         assert_true(array_get(&y, i) == 0);
-        ref->random(ctx, &y.d, TN_BERNOULLI, key, u24(i), 0);
+        ref->random(ctx, &y.d, TN_BERNOULLI, key, uniform_24(i), 0);
         assert_true(array_get(&y, i) == 0);
-        ref->random(ctx, &y.d, TN_BERNOULLI, key, u24(i) + 0x1p-30, 0);
+        ref->random(ctx, &y.d, TN_BERNOULLI, key, uniform_24(i) + 0x1p-30, 0);
         assert_true(array_get(&y, i) == 1);
     }
 }

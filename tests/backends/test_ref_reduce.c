@@ -12,7 +12,7 @@ static int64_t target_of(int64_t i, int mask) {
     return target;
 }
 
-static array reduced(tn_dtype dtype, array_layout layout, int mask) {
+static array reduced_array(tn_dtype dtype, array_layout layout, int mask) {
     int64_t size[3] = {mask & 1 ? 1 : 3, mask & 2 ? 1 : 4, mask & 4 ? 1 : 5};
     return array_new(dtype, layout, 3, size);
 }
@@ -25,7 +25,7 @@ static void test_reduce_floats(void **state) {
         array_vary(&x, 1);
         for (int mask = 0; mask < 8; mask++) {
             for (int f = TN_SUM; f <= TN_SUM_SQUARES; f++) {
-                array y = reduced(dtype, k % 2 ? DENSE : SPREAD, mask);
+                array y = reduced_array(dtype, k % 2 ? DENSE : SPREAD, mask);
                 assert_int_equal(ref->reduce(ctx, (tn_reduction)f, &y.d, &x.d), TN_OK);
                 for (int64_t j = 0; j < y.count; j++) {
                     double sum = 0, squares = 0, most = -1e9, least = 1e9, n = 0, sizes = 0;

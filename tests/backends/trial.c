@@ -23,7 +23,7 @@ bool trial_on_emulator(void) {
 }
 
 /* The plugin, with a device; a test that was asked to use one fails without. */
-static const tn_device_table *device(void) {
+static const tn_device_table *device_table(void) {
     const tn_device_table *table = tn__device_table(tn_cuda(0));
     if (!table) {
         fail_msg("TERN_TEST_CUDA is set, but there is no device: %s", tn_device_why(TN_CUDA));
@@ -47,7 +47,7 @@ static void find_tables(const tn_backend **found) {
 const tn_backend *const *trial_tables(void) {
     static const tn_backend *found[TRIAL_TABLES + 1];
     if (!found[0] && trial_on_cuda()) {
-        found[0] = device()->kernels;
+        found[0] = device_table()->kernels;
     } else if (!found[0]) {
         find_tables(found);
     }
@@ -66,21 +66,21 @@ tn_status trial_wait(const tn_backend *t, tn_status status) {
     if (!is_cuda(t)) {
         return status;
     }
-    tn_status later = device()->synchronize(0);
+    tn_status later = device_table()->synchronize(0);
     return status == TN_OK ? later : status;
 }
 
 bool array_any_order;
 
 void *array_memory(size_t bytes) {
-    void *memory = on_device() ? device()->host_alloc(bytes) : malloc(bytes);
+    void *memory = on_device() ? device_table()->host_alloc(bytes) : malloc(bytes);
     assert_non_null(memory);
     return memory;
 }
 
 void array_memory_free(void *memory, size_t bytes) {
     if (on_device()) {
-        device()->host_free(memory, bytes);
+        device_table()->host_free(memory, bytes);
     } else {
         free(memory);
     }
@@ -124,7 +124,7 @@ const char *trial_way_name(const tn_backend *t, int way) {
 /* ---- A trial --------------------------------------------------------------------------------- */
 
 /* A copy of an array with memory of its own. */
-static array duplicate(const array *a) {
+static array copy_array(const array *a) {
     array b = *a;
     b.memory = array_memory(a->bytes);
     memcpy(b.memory, a->memory, a->bytes);
@@ -132,16 +132,16 @@ static array duplicate(const array *a) {
     return b;
 }
 
-static void drop(const trial *t, const array *out) {
+static void free_outputs(const trial *t, const array *out) {
     for (int i = 0; i < t->outputs; i++) {
         array_memory_free(out[i].memory, out[i].bytes);
     }
 }
 
-static tn_status call(const trial *t, const tn_backend *backend, array *out) {
+static tn_status call_backend(const trial *t, const tn_backend *backend, array *out) {
     const tn_desc *d[TRIAL_OUTPUTS] = {NULL};
     for (int i = 0; i < t->outputs; i++) {
-        out[i] = duplicate(&t->start[i]);
+        out[i] = copy_array(&t->start[i]);
         d[i] = &out[i].d;
     }
     return trial_wait(backend, t->call(backend, d, t->user));
@@ -178,7 +178,7 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
     for (int way = 0; way < ways_of(backend); way++) {
         trial_set_way(backend, way);
         array *here = way == 0 ? first : out;
-        tn_status given = call(t, backend, here);
+        tn_status given = call_backend(t, backend, here);
         if (given != status) {
             fail_msg("%s on %s with %s, %s: status %d, ref's is %d", t->name, backend->name,
                      trial_way_name(backend, way), tn_dtype_name(t->start[0].d.dtype), given,
@@ -193,19 +193,19 @@ static void try_table(const trial *t, const tn_backend *backend, tn_status statu
             }
         }
         if (way > 0) {
-            drop(t, out);
+            free_outputs(t, out);
         }
     }
-    drop(t, first);
+    free_outputs(t, first);
     trial_set_way(backend, 0);
 }
 
 void trial_run(const trial *t) {
     array expected[TRIAL_OUTPUTS];
-    tn_status status = call(t, tn_backend_named("ref"), expected);
+    tn_status status = call_backend(t, tn_backend_named("ref"), expected);
     for (const tn_backend *const *table = trial_tables(); *table; table++) {
         try_table(t, *table, status, expected);
     }
     tn_set_threads(2);
-    drop(t, expected);
+    free_outputs(t, expected);
 }

@@ -63,7 +63,7 @@ static void give_well(tn__cuda_pool *pool, void *memory, size_t bytes) {
 }
 
 /* Everything is given back: one free block a segment, and nothing is left after a trim. */
-static void end(tn__cuda_pool *pool, host *h) {
+static void expect_returned(tn__cuda_pool *pool, host *h) {
     tn__cuda_pool_shape shape = tn__cuda_pool_inspect(pool);
     assert_int_equal(shape.used_blocks, 0);
     assert_int_equal(shape.free_blocks, shape.segments);
@@ -143,7 +143,7 @@ typedef struct model {
     int n;
 } model;
 
-static uint64_t draw(uint64_t *state, uint64_t below) {
+static uint64_t draw_below(uint64_t *state, uint64_t below) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return (*state >> 33) % below;
 }
@@ -151,7 +151,7 @@ static uint64_t draw(uint64_t *state, uint64_t below) {
 /* Small, middle and large sizes, odd ones among them. */
 static size_t draw_bytes(uint64_t *state) {
     static const size_t most[] = {1000, 64 * KIB, SMALL + 3 * KIB, 4 * MIB, 30 * MIB};
-    return 1 + draw(state, most[draw(state, 5)]);
+    return 1 + draw_below(state, most[draw_below(state, 5)]);
 }
 
 static void check_apart(const model *m, const char *memory, size_t bytes) {
@@ -160,13 +160,13 @@ static void check_apart(const model *m, const char *memory, size_t bytes) {
     }
 }
 
-static void storm(uint64_t seed, tn__cuda_pool_kind kind) {
+static void run_storm(uint64_t seed, tn__cuda_pool_kind kind) {
     host h = {.most = 512 * (int64_t)MIB};
     tn__cuda_pool *pool = pool_over(&h, kind);
     model m = {.n = 0};
     int64_t allocated = 0, peak = 0;
     for (int step = 0; step < 3000; step++) {
-        bool grow = draw(&seed, 100) < (step / 500 % 2 ? 35 : 65);
+        bool grow = draw_below(&seed, 100) < (step / 500 % 2 ? 35 : 65);
         if (grow && m.n < LIVE) {
             size_t bytes = draw_bytes(&seed);
             const char *expected = kind == TN__CUDA_CACHING ? best_slowly(pool, bytes) : NULL;
@@ -181,7 +181,7 @@ static void storm(uint64_t seed, tn__cuda_pool_kind kind) {
                 peak = allocated > peak ? allocated : peak;
             }
         } else if (m.n > 0) {
-            int i = (int)draw(&seed, (uint64_t)m.n);
+            int i = (int)draw_below(&seed, (uint64_t)m.n);
             give_well(pool, m.memory[i], m.bytes[i]);
             allocated -= (int64_t)m.bytes[i];
             m.memory[i] = m.memory[--m.n];
@@ -203,13 +203,13 @@ static void storm(uint64_t seed, tn__cuda_pool_kind kind) {
         give_well(pool, m.memory[m.n], m.bytes[m.n]);
     }
     check_inside(pool);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_random_life(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 8; seed++) {
-        storm(seed, TN__CUDA_CACHING);
+        run_storm(seed, TN__CUDA_CACHING);
     }
 }
 
@@ -228,7 +228,7 @@ static void test_segments_by_size(void **state) {
         assert_non_null(memory);
         assert_int_equal(h.bytes, sizes[i][1]);
         give_well(pool, memory, sizes[i][0]);
-        end(pool, &h);
+        expect_returned(pool, &h);
     }
 }
 
@@ -264,7 +264,7 @@ static void test_split_and_join(void **state) {
     assert_ptr_equal(tn__cuda_pool_take(pool, 2048, "tensors"), a);
     give_well(pool, a, 2048);
     give_well(pool, d, 512);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_smallest_rest(void **state) {
@@ -280,7 +280,7 @@ static void test_smallest_rest(void **state) {
     give_well(pool, a, 512);
     give_well(pool, a + 512, 512);
     give_well(pool, b, 512);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_large_rests_stay(void **state) {
@@ -298,7 +298,7 @@ static void test_large_rests_stay(void **state) {
     give_well(pool, a, 19 * MIB);
     give_well(pool, b, 5 * MIB);
     give_well(pool, c, 100);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_cache_serves_again(void **state) {
@@ -313,7 +313,7 @@ static void test_cache_serves_again(void **state) {
     tn_memory_stats stats = tn__cuda_pool_stats(pool);
     assert_int_equal(stats.allocations, 10);
     assert_int_equal(stats.from_cache, 9);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_exhausted_and_back(void **state) {
@@ -360,7 +360,7 @@ static void test_exhausted_and_back(void **state) {
     give_well(pool, g, 10 * MIB);
     give_well(pool, whole, MIB);
     give_well(pool, half, MIB - 512);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_trim_keeps_what_is_used(void **state) {
@@ -380,7 +380,7 @@ static void test_trim_keeps_what_is_used(void **state) {
     tn__cuda_pool_trim(pool);
     assert_int_equal(h.bytes, 2 * MIB);
     give_well(pool, a, 100);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_statistics_by_tag(void **state) {
@@ -421,7 +421,7 @@ static void test_statistics_by_tag(void **state) {
     assert_int_equal(tn__cuda_pool_stats(pool).peak, 1000);
     give_well(pool, a, 700);
     give_well(pool, c, 300);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_more_tags_than_places(void **state) {
@@ -441,7 +441,7 @@ static void test_more_tags_than_places(void **state) {
     for (int i = 0; i < 10; i++) {
         give_well(pool, memory[i], 100);
     }
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_nothing_and_too_much(void **state) {
@@ -457,7 +457,7 @@ static void test_nothing_and_too_much(void **state) {
     }
     give_well(pool, NULL, 0);
     assert_int_equal(tn__cuda_pool_stats(pool).allocations, 0);
-    end(pool, &h);
+    expect_returned(pool, &h);
     tn__cuda_pool_free(NULL);
 }
 
@@ -481,7 +481,7 @@ static void test_wrong_frees(void **state) {
         assert_false(tn__cuda_pool_give(pool, b, 4999, why, sizeof(why)));
         assert_non_null(strstr(why, "free of 4999 bytes"));
         assert_non_null(strstr(why, "where 5000 bytes were allocated (tensors)"));
-        end(pool, &h);
+        expect_returned(pool, &h);
     }
 }
 
@@ -515,8 +515,8 @@ static void test_guards(void **state) {
             assert_non_null(strstr(why, "(scratch)"));
         }
     }
-    end(pool, &h);
-    storm(1, TN__CUDA_GUARDED);
+    expect_returned(pool, &h);
+    run_storm(1, TN__CUDA_GUARDED);
 }
 
 static void test_direct(void **state) {
@@ -536,8 +536,8 @@ static void test_direct(void **state) {
     give_well(pool, b, 3);
     assert_int_equal(tn__cuda_pool_stats(pool).from_cache, 0);
     assert_int_equal(h.asked, 6); /* the one that failed asked three times */
-    end(pool, &h);
-    storm(9, TN__CUDA_DIRECT);
+    expect_returned(pool, &h);
+    run_storm(9, TN__CUDA_DIRECT);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */
@@ -552,8 +552,8 @@ static void *live_beside(void *argument) {
     char why[256];
     intptr_t wrong = 0;
     for (int step = 0; step < 20000; step++) {
-        if (m.n < 20 && draw(&seed, 2)) {
-            size_t bytes = 8 + draw(&seed, 20000);
+        if (m.n < 20 && draw_below(&seed, 2)) {
+            size_t bytes = 8 + draw_below(&seed, 20000);
             char *memory = tn__cuda_pool_take(pool, bytes, "tensors");
             *(char **)(void *)memory = memory; /* its own address */
             m.memory[m.n] = memory;
@@ -588,7 +588,7 @@ static void test_threads(void **state) {
     }
     pthread_barrier_destroy(&all_there);
     check_inside(pool);
-    end(pool, &h);
+    expect_returned(pool, &h);
 }
 
 static void test_free_with_blocks_in_use(void **state) {

@@ -18,21 +18,22 @@ const char *__lsan_default_suppressions(void) {
     return "leak:cublasLtCreate";
 }
 
-static tn__conv_extent dense(int64_t n, int64_t c, int64_t h, int64_t w) {
+static tn__conv_extent dense_extent(int64_t n, int64_t c, int64_t h, int64_t w) {
     return (tn__conv_extent){{n, c, h, w}, {c * h * w, h * w, w, 1}};
 }
 
 /* x (n, c, side, side), a kernel of k x k, o channels out, all of them sliding by `stride`. */
-static tn__conv_shape picture(tn__conv_result result, int64_t type, int64_t n, int64_t c,
-                              int64_t side, int64_t o, int64_t k, int64_t stride, int64_t groups) {
+static tn__conv_shape picture_shape(tn__conv_result result, int64_t type, int64_t n, int64_t c,
+                                    int64_t side, int64_t o, int64_t k, int64_t stride,
+                                    int64_t groups) {
     int64_t pad = k / 2, out = (side + 2 * pad - k) / stride + 1;
     return (tn__conv_shape){.result = result,
                             .ndim = 4,
                             .type = type,
                             .deterministic = true,
-                            .y = dense(n, o, out, out),
-                            .x = dense(n, c, side, side),
-                            .w = dense(o, c / groups, k, k),
+                            .y = dense_extent(n, o, out, out),
+                            .x = dense_extent(n, c, side, side),
+                            .w = dense_extent(o, c / groups, k, k),
                             .stride = {stride, stride},
                             .before = {pad, pad},
                             .after = {pad, pad},
@@ -58,9 +59,9 @@ static void expect_resnet(const char *name) {
     static const int64_t types[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF};
     for (int t = 0; t < 3; t++) {
         for (int r = TN__CONV_Y; r <= TN__CONV_W; r++) {
-            tn__conv_shape first = picture(r, types[t], 32, 3, 32, 64, 3, 1, 1);
+            tn__conv_shape first = picture_shape(r, types[t], 32, 3, 32, 64, 3, 1, 1);
             expect_plan(device, &first, "a first layer");
-            tn__conv_shape later = picture(r, types[t], 32, 64, 16, 128, 3, 2, 1);
+            tn__conv_shape later = picture_shape(r, types[t], 32, 64, 16, 128, 3, 2, 1);
             expect_plan(device, &later, "a later layer");
         }
     }
@@ -84,15 +85,15 @@ static void test_b200(void **state) {
 static void test_forms(void **state) {
     (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
-    tn__conv_shape s = picture(TN__CONV_Y, CUDNN_DATA_BFLOAT16, 8, 16, 14, 32, 5, 1, 1);
+    tn__conv_shape s = picture_shape(TN__CONV_Y, CUDNN_DATA_BFLOAT16, 8, 16, 14, 32, 5, 1, 1);
     s.with_bias = true;
     expect_plan(device, &s, "a bias");
-    s = picture(TN__CONV_X, CUDNN_DATA_HALF, 8, 16, 14, 32, 4, 2, 1);
+    s = picture_shape(TN__CONV_X, CUDNN_DATA_HALF, 8, 16, 14, 32, 4, 2, 1);
     expect_plan(device, &s, "a transposed convolution");
-    s = picture(TN__CONV_W, CUDNN_DATA_FLOAT, 8, 16, 14, 32, 3, 1, 1);
+    s = picture_shape(TN__CONV_W, CUDNN_DATA_FLOAT, 8, 16, 14, 32, 3, 1, 1);
     s.tf32 = true;
     expect_plan(device, &s, "a gradient in f32 of what was bf16");
-    s = picture(TN__CONV_Y, CUDNN_DATA_FLOAT, 8, 16, 14, 32, 3, 1, 4);
+    s = picture_shape(TN__CONV_Y, CUDNN_DATA_FLOAT, 8, 16, 14, 32, 3, 1, 4);
     expect_plan(device, &s, "groups");
     s = (tn__conv_shape){.ndim = 5,
                          .type = CUDNN_DATA_FLOAT,
@@ -113,8 +114,8 @@ static void test_refused(void **state) {
     tn__dnn_plan plan;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
-    tn__conv_shape s = picture(TN__CONV_Y, CUDNN_DATA_FLOAT, 2, 4, 8, 8, 3, 1, 1);
-    s.y = dense(2, 8, 5, 8); /* not the places that there are */
+    tn__conv_shape s = picture_shape(TN__CONV_Y, CUDNN_DATA_FLOAT, 2, 4, 8, 8, 3, 1, 1);
+    s.y = dense_extent(2, 8, 5, 8); /* not the places that there are */
     assert_int_equal(tn__conv_plans(dnn, target, &s, 1, &plan, why), 0);
     assert_non_null(strstr(why, "cuDNN"));
     dnn->BackendDestroyDescriptor(device);

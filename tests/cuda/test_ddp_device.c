@@ -8,7 +8,7 @@
 
 /* ---- For the ranks --------------------------------------------------------------------------- */
 
-static tn_group *start(const char *argument) {
+static tn_group *join_world(const char *argument) {
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     return world;
@@ -23,9 +23,9 @@ static ddp_run small_run(int micro_batches) {
 }
 
 /* N ranks are one rank that accumulates N micro-batches. */
-static int accumulation(tn_group *unused, const char *argument) {
+static int match_accumulation(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     ddp_run run = small_run(tn_group_size(world));
     train_bits together = ddp_train(world, &run);
     rank_assert(tn_error() == TN_OK);
@@ -39,7 +39,7 @@ static int accumulation(tn_group *unused, const char *argument) {
 /* With two micro-batches for each rank, one of them under TN_NO_SYNC. */
 static int no_sync(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     ddp_run run = small_run(2 * tn_group_size(world));
     run.mean = true;
     run.options.sum = false;
@@ -68,7 +68,7 @@ static numbers mean_of_two(bool use_extra) {
 static int by_hand(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
     net m;
     net_init(&m, 1 + (uint64_t)tn_group_rank(world));
@@ -90,7 +90,7 @@ static int by_hand(tn_group *unused, const char *argument) {
 static int unused_parameters(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     numbers want = mean_of_two(false);
     net m;
     net_init(&m, 1);
@@ -109,7 +109,7 @@ static int unused_parameters(tn_group *unused, const char *argument) {
 static int bf16_hook(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
     net m;
     net_init(&m, 1);
@@ -133,10 +133,10 @@ static int bf16_hook(tn_group *unused, const char *argument) {
 }
 
 /* Rank 1 has one batch, the others three: in the end all have the same parameters. */
-static int joining(tn_group *unused, const char *argument) {
+static int uneven_batches(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     net m;
     net_init(&m, 1);
     tn_ddp_options o = tn_ddp_defaults();
@@ -166,7 +166,7 @@ static int joining(tn_group *unused, const char *argument) {
 static int two_devices(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     net m;
     net_init(&m, 1);
     tn_set_default_device(tn_cpu());
@@ -182,52 +182,55 @@ static int two_devices(tn_group *unused, const char *argument) {
 }
 
 static const rank_entry bodies[] = {
-    {"-accumulation", accumulation}, {"-no_sync", no_sync},
-    {"-by_hand", by_hand},           {"-unused_parameters", unused_parameters},
-    {"-bf16_hook", bf16_hook},       {"-joining", joining},
+    {"-match_accumulation", match_accumulation},
+    {"-no_sync", no_sync},
+    {"-by_hand", by_hand},
+    {"-unused_parameters", unused_parameters},
+    {"-bf16_hook", bf16_hook},
+    {"-uneven_batches", uneven_batches},
     {"-two_devices", two_devices},
 };
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-static void pass(int n, const char *body, const char *engine) {
+static void expect_pass(int n, const char *body, const char *engine) {
     device_pass(n, body, engine, 200);
 }
 
 static void test_ranks_are_accumulation(void **state) {
     (void)state;
-    pass(2, "-accumulation", "staged");
-    pass(3, "-accumulation", "staged");
+    expect_pass(2, "-match_accumulation", "staged");
+    expect_pass(3, "-match_accumulation", "staged");
 }
 
 static void test_no_sync_and_the_naive_twin(void **state) {
     (void)state;
-    pass(2, "-no_sync", "staged");
+    expect_pass(2, "-no_sync", "staged");
 }
 
 static void test_gradients_by_hand(void **state) {
     (void)state;
-    pass(2, "-by_hand", "staged");
-    pass(2, "-unused_parameters", "staged");
-    pass(2, "-bf16_hook", "staged");
+    expect_pass(2, "-by_hand", "staged");
+    expect_pass(2, "-unused_parameters", "staged");
+    expect_pass(2, "-bf16_hook", "staged");
 }
 
 static void test_join(void **state) {
     (void)state;
-    pass(2, "-joining", "staged");
+    expect_pass(2, "-uneven_batches", "staged");
 }
 
 static void test_one_device_for_all_parameters(void **state) {
     (void)state;
-    pass(2, "-two_devices", "staged");
+    expect_pass(2, "-two_devices", "staged");
 }
 
 static void test_nccl(void **state) {
     (void)state;
     need_nccl();
-    pass(2, "-by_hand", "nccl"); /* two addends have one sum in any order */
-    pass(2, "-accumulation", "nccl");
-    pass(2, "-joining", "nccl");
+    expect_pass(2, "-by_hand", "nccl"); /* two addends have one sum in any order */
+    expect_pass(2, "-match_accumulation", "nccl");
+    expect_pass(2, "-uneven_batches", "nccl");
 }
 
 int main(int argc, char **argv) {

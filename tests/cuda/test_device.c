@@ -25,7 +25,7 @@ static int no_error(void **state) {
 }
 
 /* A tensor on the device with the elements 0, 1, 2, … */
-static tn_tensor *counted(tn_device device, tn_dims dims) {
+static tn_tensor *arange_on(tn_device device, tn_dims dims) {
     float data[4096];
     int64_t count = tn_dims_count(dims);
     for (int64_t i = 0; i < count; i++) {
@@ -65,7 +65,7 @@ static void test_there_and_described(void **state) {
 static void test_made_read_printed(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3, 4));
+    tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3, 4));
     assert_int_equal(tn_device_of(t).kind, TN_CUDA);
     assert_int_equal((uintptr_t)tn_data(t) % 512, 0);
     const int64_t index[] = {2, 1};
@@ -119,7 +119,7 @@ static void test_large_copies(void **state) {
 static void test_between_devices(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *a = counted(tn_cuda(0), TN_DIMS(1000));
+    tn_tensor *a = arange_on(tn_cuda(0), TN_DIMS(1000));
     tn_tensor *b = tn_empty_on(tn_cuda(1), TN_DIMS(1000), TN_F32);
     tn_tensor *c = tn_empty_on(tn_cuda(0), TN_DIMS(1000), TN_F32);
     float out[1000];
@@ -273,10 +273,10 @@ static void test_memory_ends_and_comes_back(void **state) {
         assert_error(TN_ENOMEM, "left of 64.0");
         assert_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32), TN_ENOMEM,
                      "no memory for 1152921504606846976 bytes");
-        tn_tensor *b = counted(gpu, TN_DIMS(4, 5)); /* it continues */
+        tn_tensor *b = arange_on(gpu, TN_DIMS(4, 5)); /* it continues */
         const int64_t index[] = {3, 4};
         assert_true(tn_at(b, index) == 19);
-        assert_true(tn_item(counted(tn_cuda(1), TN_DIMS())) == 0); /* the other one has its own */
+        assert_true(tn_item(arange_on(tn_cuda(1), TN_DIMS())) == 0); /* the other one has its own */
     }
     TN_SCOPE; /* 40 MiB are cached and in the way: they go back */
     assert_false(tn_is_inert(tn_empty_on(gpu, TN_DIMS(50, MIB / 4), TN_F32)));
@@ -315,7 +315,7 @@ static void test_page_locked_memory_is_read_late(void **state) {
 static void test_polling_a_mark_ends(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(10));
+    tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(10));
     void *mark = table->mark(0);
     int polls = 0;
     while (!table->mark_reached(mark) && polls < 100000) {
@@ -360,7 +360,7 @@ static void test_joins(void **state) {
 static tn_status gather_wrongly(int64_t wrong) {
     TN_SCOPE;
     tn_device gpu = tn_cuda(0);
-    tn_tensor *x = counted(gpu, TN_DIMS(4, 2)), *y = tn_empty_on(gpu, TN_DIMS(3, 2), TN_F32);
+    tn_tensor *x = arange_on(gpu, TN_DIMS(4, 2)), *y = tn_empty_on(gpu, TN_DIMS(3, 2), TN_F32);
     const int64_t rows[] = {3, 0, wrong};
     assert_int_equal(tn_set_default_device(gpu), TN_OK);
     tn_tensor *index = TN_FROM(rows, TN_DIMS(3), TN_I64);
@@ -386,7 +386,7 @@ static void test_a_bad_index_comes_late(void **state) {
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK); /* it was told once */
 
     TN_SCOPE; /* a copy to the host tells as well, and so does a mark */
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3));
+    tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3));
     assert_int_equal(gather_wrongly(-1), TN_OK);
     float out[3];
     assert_int_equal(tn_copy_out(t, out), TN_EINDEX);
@@ -439,7 +439,7 @@ static void test_threads(void **state) {
 static void test_a_forked_child_is_told(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3)), *m = counted(tn_cuda(0), TN_DIMS(4, 4));
+    tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3)), *m = arange_on(tn_cuda(0), TN_DIMS(4, 4));
     pid_t child = fork();
     if (child == 0) {
         alarm(120);
@@ -537,7 +537,7 @@ static void part_guard(void **state) { /* TERN_CUDA_GUARD=1 */
 static void part_direct(void **state) { /* TERN_CUDA_CACHE=0 */
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3));
+    tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3));
     assert_int_equal(tn_device_memory(tn_cuda(0)).reserved, 12);
     tn_drop(t);
     assert_int_equal(tn_device_memory(tn_cuda(0)).reserved, 0);
@@ -546,8 +546,8 @@ static void part_direct(void **state) { /* TERN_CUDA_CACHE=0 */
 static void part_died(void **state) { /* a kernel dies */
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(tn_cuda(0), TN_DIMS(3)), *other = counted(tn_cuda(1), TN_DIMS(3));
-    tn_desc y = {tn_data_mut(counted(tn_cuda(0), TN_DIMS(1))), TN_F32, 3, {1, 1, 1}, {1, 1, 1}};
+    tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3)), *other = arange_on(tn_cuda(1), TN_DIMS(3));
+    tn_desc y = {tn_data_mut(arange_on(tn_cuda(0), TN_DIMS(1))), TN_F32, 3, {1, 1, 1}, {1, 1, 1}};
     tn_desc a = {tn_data_mut(t), TN_F32, 3, {1, 1, 3}, {3, 3, 1}};
     tn_desc b = {tn_data_mut(t), TN_F32, 3, {1, 3, 1}, {3, 1, 1}};
     assert_int_equal(gather_wrongly(0), TN_OK);

@@ -7,7 +7,7 @@
 
 /* ---- For the ranks --------------------------------------------------------------------------- */
 
-static int tell(tn_group *unused, const char *argument) {
+static int match_accumulation(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
@@ -22,7 +22,7 @@ static bool stored_on_cpu(const tn_entry *entry, void *user) {
     return true;
 }
 
-static int offload(tn_group *unused, const char *argument) {
+static int offload_to_cpu(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
@@ -57,7 +57,7 @@ static int offload(tn_group *unused, const char *argument) {
 }
 
 /* What lies on the device at most. */
-static int peaks(tn_group *unused, const char *argument) {
+static int measure_peaks(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = device_join("staged", 100);
     rank_assert(world != NULL);
@@ -66,25 +66,27 @@ static int peaks(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static const rank_entry bodies[] = {{"-tell", tell}, {"-offload", offload}, {"-peaks", peaks}};
+static const rank_entry bodies[] = {{"-match_accumulation", match_accumulation},
+                                    {"-offload_to_cpu", offload_to_cpu},
+                                    {"-measure_peaks", measure_peaks}};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void test_ranks_are_accumulation(void **state) {
     (void)state;
-    device_pass(2, "-tell", "staged", 200);
-    device_pass(3, "-tell", "staged", 200);
+    device_pass(2, "-match_accumulation", "staged", 200);
+    device_pass(3, "-match_accumulation", "staged", 200);
 }
 
 static void test_offload(void **state) {
     (void)state;
-    device_pass(2, "-offload", "staged", 200);
+    device_pass(2, "-offload_to_cpu", "staged", 200);
 }
 
 static void test_most_bytes(void **state) {
     (void)state;
-    device_pass(2, "-peaks", "3 0 1", 200);
-    device_pass(2, "-peaks", "3 1 2", 200);
+    device_pass(2, "-measure_peaks", "3 0 1", 200);
+    device_pass(2, "-measure_peaks", "3 1 2", 200);
 }
 
 int main(int argc, char **argv) {

@@ -29,7 +29,7 @@ static tn_group *start_within(const char *argument, double timeout) {
     return world;
 }
 
-static tn_group *start(const char *argument) {
+static tn_group *join_world(const char *argument) {
     tn_group *world = start_within(argument, 60);
     rank_assert(world != NULL);
     return world;
@@ -40,8 +40,8 @@ static const tn_collective KINDS[] = {TN_ALL_REDUCE,     TN_ALL_GATHER, TN_REDUC
                                       TN_REDUCE_TO_ROOT, TN_ALL_TO_ALL, TN_SEND};
 
 /* One operation on tensors on `where`; what this rank has then in out, which is zeroed before. */
-static void operate(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
-                    int64_t count, tn_device where, const void *in, void *out) {
+static void run_operation(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
+                          int64_t count, tn_device where, const void *in, void *out) {
     TN_SCOPE;
     tn_set_default_device(where);
     int root = ranks - 1;
@@ -86,7 +86,7 @@ static void operate(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype 
     tn_set_default_device(tn_cuda(rank % 2));
 }
 
-static void fill(void *x, tn_dtype dtype, int64_t n, bool whole) {
+static void fill_values(void *x, tn_dtype dtype, int64_t n, bool whole) {
     for (int64_t i = 0; i < n; i++) {
         double value = (double)((i * 7 + rank * 3) % 5 + 1);
         put(dtype, x, i, whole ? value : value + 0.1 * (double)(i % 13) + 0.001 * rank);
@@ -94,13 +94,13 @@ static void fill(void *x, tn_dtype dtype, int64_t n, bool whole) {
 }
 
 /* The device's bits are the CPU's of the same group. */
-static void compare(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
-                    int64_t count, bool whole) {
+static void compare_bits(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
+                         int64_t count, bool whole) {
     size_t bytes = (size_t)(ranks * count) * tn_dtype_size(dtype) + 1;
     char *in = malloc(bytes), *device = calloc(1, bytes), *cpu = calloc(1, bytes);
-    fill(in, dtype, ranks * count, whole);
-    operate(g, kind, how, dtype, count, tn_cuda(rank % 2), in, device);
-    operate(g, kind, how, dtype, count, tn_cpu(), in, cpu);
+    fill_values(in, dtype, ranks * count, whole);
+    run_operation(g, kind, how, dtype, count, tn_cuda(rank % 2), in, device);
+    run_operation(g, kind, how, dtype, count, tn_cpu(), in, cpu);
     if (memcmp(device, cpu, bytes) != 0) {
         fprintf(stderr, "%s %s [%lld] reduction %d differs\n", tn_collective_name(kind),
                 tn_dtype_name(dtype), (long long)count, (int)how);
@@ -114,21 +114,21 @@ static void compare(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype 
 static void every_collective(tn_group *g, tn_dtype dtype, tn_reduction how, int64_t count,
                              bool whole) {
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
-        compare(g, KINDS[i], how, dtype, count, whole);
+        compare_bits(g, KINDS[i], how, dtype, count, whole);
     }
 }
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
-static int collectives(tn_group *unused, const char *argument) {
+static int all_collectives(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     bool nccl = strstr(tn_group_engine(world), "nccl") != NULL;
     for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
         for (size_t r = 0; r < COUNT_OF(REDUCES); r++) {
             bool has_mean = tn_dtype_is_float(DTYPES[d]) || !nccl;
             if (REDUCES[r] != TN_MEAN || has_mean) {
-                compare(world, TN_ALL_REDUCE, REDUCES[r], DTYPES[d], 100, nccl);
+                compare_bits(world, TN_ALL_REDUCE, REDUCES[r], DTYPES[d], 100, nccl);
             }
         }
         every_collective(world, DTYPES[d], TN_SUM, 33, nccl);
@@ -145,21 +145,21 @@ static bool has_one_run(tn_collective kind) {
            kind == TN_SEND;
 }
 
-static int chunks(tn_group *unused, const char *argument) {
+static int long_tensors(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         int64_t count = has_one_run(KINDS[i]) ? (2 << 20) + 5 : (1 << 19) + 5;
-        compare(world, KINDS[i], TN_MEAN, TN_F32, count, false);
+        compare_bits(world, KINDS[i], TN_MEAN, TN_F32, count, false);
     }
-    compare(world, TN_ALL_REDUCE, TN_SUM, TN_F64, (1 << 20) + 1, false);
+    compare_bits(world, TN_ALL_REDUCE, TN_SUM, TN_F64, (1 << 20) + 1, false);
     return device_leave();
 }
 
 /* Nothing but the marks keeps these in order: the emulator runs work as late as it may. */
-static int order(tn_group *unused, const char *argument) {
+static int keep_order(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     enum { N = 5000 };
     float sum = (float)(ranks * (ranks + 1) / 2), out[N];
     for (int round = 0; round < 20; round++) {
@@ -183,10 +183,10 @@ static int order(tn_group *unused, const char *argument) {
 }
 
 /* Host memory, bytes and barriers of the same group; the engine's own memory; subgroups. */
-static int beside(tn_group *unused, const char *argument) {
+static int beside_host(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     rank_assert(tn_default_device().kind == TN_CUDA && tn_default_device().index == rank % 2);
     rank_assert(fabs(tn_group_mean(world, rank, 1) - 0.5 * (ranks - 1)) < 1e-12);
     void *data = rank == 0 ? (void *)"hello" : NULL;
@@ -222,10 +222,10 @@ static int beside(tn_group *unused, const char *argument) {
 }
 
 /* The last rank comes late; the wait of the others must not. */
-static int early(tn_group *unused, const char *argument) {
+static int wait_returns_early(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     tn_tensor *t = tn_full(TN_DIMS(100), 1, TN_F32);
     float out[100];
     rank_assert(tn_barrier(world) == TN_OK);
@@ -252,11 +252,11 @@ static void *ask_nccl(const char *function) {
 /* Rank 1 begins when rank 0 has waited for all of its operations: they are all launched, one after
  * the other, and only the device waits. What comes after them in host memory comes when they are
  * over. */
-static int depth(tn_group *unused, const char *argument) {
+static int launch_ahead(tn_group *unused, const char *argument) {
     (void)unused;
     enum { N = 6 };
     TN_SCOPE;
-    tn_group *world = start(argument), *other = tn_group_split(world, 0);
+    tn_group *world = join_world(argument), *other = tn_group_split(world, 0);
     tn_tensor *t = tn_full(TN_DIMS(10), 1, TN_F32);
     tn_work *works[N];
     float out[10];
@@ -279,11 +279,11 @@ static int depth(tn_group *unused, const char *argument) {
 
 /* Three groups, each with a thread: the operations are launched as they were issued, also where the
  * thread of the first is held up by one in host memory for which rank 1 is late. */
-static int launches(tn_group *unused, const char *argument) {
+static int launch_in_order(tn_group *unused, const char *argument) {
     (void)unused;
     enum { GROUPS = 3, N = 60 };
     TN_SCOPE;
-    tn_group *world = start(argument), *groups[GROUPS];
+    tn_group *world = join_world(argument), *groups[GROUPS];
     for (int i = 0; i < GROUPS; i++) {
         groups[i] = tn_group_split(world, 0);
     }
@@ -326,7 +326,7 @@ static int tell_engine(tn_group *unused, const char *argument) {
  * argument says before its third. */
 static int fail_in_third(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     for (int i = 0; i < 1000 && tn_error() == TN_OK; i++) {
         TN_SCOPE;
         tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
@@ -353,7 +353,7 @@ static int fail_in_third(tn_group *unused, const char *argument) {
 static int hang_in_third(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
     tn_work *works[10];
     rank_assert(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
@@ -386,7 +386,7 @@ static int join_only(tn_group *unused, const char *argument) {
 static int two_places(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     tn_tensor *here = tn_empty(TN_DIMS(4), TN_F32);
     tn_tensor *there = tn_empty_on(tn_cpu(), TN_DIMS(ranks, 4), TN_F32);
     tn_all_gather(world, there, here);
@@ -397,7 +397,7 @@ static int two_places(tn_group *unused, const char *argument) {
 static int two_kinds(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
-    tn_group *world = start(argument);
+    tn_group *world = join_world(argument);
     tn_device where = rank == 0 ? tn_cuda(0) : tn_cpu();
     tn_tensor *t = tn_empty_on(where, TN_DIMS(4), TN_F32);
     tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
@@ -405,13 +405,13 @@ static int two_kinds(tn_group *unused, const char *argument) {
 }
 
 static const rank_entry bodies[] = {
-    {"-collectives", collectives},
-    {"-chunks", chunks},
-    {"-order", order},
-    {"-beside", beside},
-    {"-early", early},
-    {"-depth", depth},
-    {"-launches", launches},
+    {"-all_collectives", all_collectives},
+    {"-long_tensors", long_tensors},
+    {"-keep_order", keep_order},
+    {"-beside_host", beside_host},
+    {"-wait_returns_early", wait_returns_early},
+    {"-launch_ahead", launch_ahead},
+    {"-launch_in_order", launch_in_order},
     {"-tell_engine", tell_engine},
     {"-fail_in_third", fail_in_third},
     {"-hang_in_third", hang_in_third},
@@ -426,7 +426,7 @@ static ranks_result run_with(int n, const char *body, const char *argument, cons
     return device_run(n, body, argument, more, 120);
 }
 
-static void pass(int n, const char *body, const char *argument) {
+static void expect_pass(int n, const char *body, const char *argument) {
     device_pass(n, body, argument, 120);
 }
 
@@ -449,50 +449,50 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
 
 static void test_staged_has_the_bits_of_shm(void **state) {
     (void)state;
-    pass(2, "-collectives", "shm,checked"); /* staged is behind every engine */
-    pass(3, "-collectives", "staged");
+    expect_pass(2, "-all_collectives", "shm,checked"); /* staged is behind every engine */
+    expect_pass(3, "-all_collectives", "staged");
 }
 
 static void test_long_tensors_go_in_chunks(void **state) {
     (void)state;
-    pass(3, "-chunks", "staged");
+    expect_pass(3, "-long_tensors", "staged");
 }
 
 static void test_staged_keeps_the_order(void **state) {
     (void)state;
-    pass(3, "-order", "staged");
+    expect_pass(3, "-keep_order", "staged");
 }
 
 static void test_staged_beside_the_host(void **state) {
     (void)state;
-    pass(3, "-beside", "staged");
+    expect_pass(3, "-beside_host", "staged");
 }
 
 static void test_nccl(void **state) {
     (void)state;
     need_nccl();
-    pass(2, "-collectives", "nccl,checked");
-    pass(2, "-order", "nccl");
-    pass(2, "-beside", "nccl");
+    expect_pass(2, "-all_collectives", "nccl,checked");
+    expect_pass(2, "-keep_order", "nccl");
+    expect_pass(2, "-beside_host", "nccl");
 }
 
 static void test_waiting_for_nccl_does_not_block(void **state) {
     (void)state;
     need_nccl();
-    pass(2, "-early", "nccl");
+    expect_pass(2, "-wait_returns_early", "nccl");
 }
 
 static void test_nccl_launches_in_the_order_of_issue(void **state) {
     (void)state;
     need_nccl();
-    pass(2, "-launches", "nccl");
-    pass(2, "-launches", "nccl,checked");
+    expect_pass(2, "-launch_in_order", "nccl");
+    expect_pass(2, "-launch_in_order", "nccl,checked");
 }
 
 static void test_nccl_launches_the_next_before_the_end(void **state) {
     (void)state;
     need_nccl();
-    pass(2, "-depth", "nccl");
+    expect_pass(2, "-launch_ahead", "nccl");
 }
 
 static void expect_engine(int n, const char *wish, const char *more, const char *line) {

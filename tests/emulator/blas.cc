@@ -70,7 +70,7 @@ struct handle {
     int device;
 };
 
-template <typename T> static cublasStatus_t take(T *field, const void *value, size_t size) {
+template <typename T> static cublasStatus_t take_field(T *field, const void *value, size_t size) {
     if (!value || size != sizeof(*field)) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -133,27 +133,27 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
     product *p = (product *)description;
     switch (attribute) {
     case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-        return take(&p->pointers, value, size);
+        return take_field(&p->pointers, value, size);
     case CUBLASLT_MATMUL_DESC_TRANSA:
-        return take(&p->transposed[0], value, size);
+        return take_field(&p->transposed[0], value, size);
     case CUBLASLT_MATMUL_DESC_TRANSB:
-        return take(&p->transposed[1], value, size);
+        return take_field(&p->transposed[1], value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE:
-        return take(&p->epilogue, value, size);
+        return take_field(&p->epilogue, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-        return take(&p->bias, value, size);
+        return take_field(&p->bias, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
-        return take(&p->bias_step, value, size);
+        return take_field(&p->bias_step, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
-        return take(&p->bias_type, value, size);
+        return take_field(&p->bias_type, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-        return take(&p->aux, value, size);
+        return take_field(&p->aux, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-        return take(&p->aux_ld, value, size);
+        return take_field(&p->aux_ld, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
-        return take(&p->aux_step, value, size);
+        return take_field(&p->aux_step, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-        return take(&p->aux_type, value, size);
+        return take_field(&p->aux_type, value, size);
     default:
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -181,19 +181,19 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descripti
     layout *x = (layout *)description;
     switch (attribute) {
     case CUBLASLT_MATRIX_LAYOUT_TYPE:
-        return take(&x->type, value, size);
+        return take_field(&x->type, value, size);
     case CUBLASLT_MATRIX_LAYOUT_ORDER:
-        return take(&x->order, value, size);
+        return take_field(&x->order, value, size);
     case CUBLASLT_MATRIX_LAYOUT_ROWS:
-        return take(&x->rows, value, size);
+        return take_field(&x->rows, value, size);
     case CUBLASLT_MATRIX_LAYOUT_COLS:
-        return take(&x->columns, value, size);
+        return take_field(&x->columns, value, size);
     case CUBLASLT_MATRIX_LAYOUT_LD:
-        return take(&x->ld, value, size);
+        return take_field(&x->ld, value, size);
     case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
-        return take(&x->batch, value, size);
+        return take_field(&x->batch, value, size);
     case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
-        return take(&x->step, value, size);
+        return take_field(&x->step, value, size);
     default:
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -215,17 +215,17 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
     preference *p = (preference *)description;
     switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-        return take(&p->workspace, value, size);
+        return take_field(&p->workspace, value, size);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return take(&p->reductions, value, size);
+        return take_field(&p->reductions, value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-        return take(&p->alignment[0], value, size);
+        return take_field(&p->alignment[0], value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-        return take(&p->alignment[1], value, size);
+        return take_field(&p->alignment[1], value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-        return take(&p->alignment[2], value, size);
+        return take_field(&p->alignment[2], value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-        return take(&p->alignment[3], value, size);
+        return take_field(&p->alignment[3], value, size);
     default:
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -242,7 +242,7 @@ struct problem {
 };
 } // namespace
 
-static size_t element(uint32_t type) {
+static size_t element_size(uint32_t type) {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
 }
 
@@ -308,7 +308,7 @@ static uint32_t alignment_of(const void *address) {
     return low == 0 ? 256 : low & -low;
 }
 
-static cublasStatus_t check(const problem &q) {
+static cublasStatus_t check_problem(const problem &q) {
     uint32_t e = q.p.epilogue, out = q.x[3].type;
     if (!known_sizes(q)) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -360,13 +360,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     static const uint64_t workspaces[3] = {1 << 10, 256 << 10, 0};
     *count = 0;
     problem q = make_problem(p, a, b, c, d);
-    cublasStatus_t status = wanted < 1 ? CUBLAS_STATUS_INVALID_VALUE : check(q);
+    cublasStatus_t status = wanted < 1 ? CUBLAS_STATUS_INVALID_VALUE : check_problem(q);
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
     const preference *w = (const preference *)wishes;
     for (int i = 0; i < 4; i++) {
-        size_t least = element(q.x[i].type) == 2 ? 16 : element(q.x[i].type);
+        size_t least = element_size(q.x[i].type) == 2 ? 16 : element_size(q.x[i].type);
         if (w->alignment[i] < least) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
@@ -392,7 +392,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 
 /* ---- Computing ------------------------------------------------------------------------------- */
 
-static double get(uint32_t type, const void *data, int64_t i) {
+static double get_element(uint32_t type, const void *data, int64_t i) {
     switch (type) {
     case CUDA_R_64F:
         return ((const double *)data)[i];
@@ -405,7 +405,7 @@ static double get(uint32_t type, const void *data, int64_t i) {
     }
 }
 
-static void put(uint32_t type, void *data, int64_t i, double value) {
+static void put_element(uint32_t type, void *data, int64_t i, double value) {
     switch (type) {
     case CUDA_R_64F:
         ((double *)data)[i] = value;
@@ -424,7 +424,7 @@ static void put(uint32_t type, void *data, int64_t i, double value) {
 /* The tanh form, and its derivative. */
 static const double root = 0.7978845608028654, cubic = 0.044715; /* sqrt(2 / pi) */
 
-static double gelu(double x) {
+static double gelu_tanh(double x) {
     return 0.5 * x * (1 + tanh(root * (x + cubic * x * x * x)));
 }
 
@@ -435,13 +435,13 @@ static double gelu_slope(double x) {
 
 /* op(x) as rows x columns in row-major order. */
 template <typename T>
-static std::vector<T> gather(const layout &x, bool transposed, const void *data, int64_t rows,
-                             int64_t columns) {
+static std::vector<T> gather_matrix(const layout &x, bool transposed, const void *data,
+                                    int64_t rows, int64_t columns) {
     std::vector<T> out((size_t)(rows * columns));
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < columns; j++) {
             out[(size_t)(i * columns + j)] =
-                (T)get(x.type, data, transposed ? x.at(j, i) : x.at(i, j));
+                (T)get_element(x.type, data, transposed ? x.at(j, i) : x.at(i, j));
         }
     }
     return out;
@@ -474,7 +474,7 @@ static void store_input_sums(const problem &q, const std::vector<T> &a, const st
         for (int64_t l = 0; l < q.k; l++) {
             sum += of_a ? a[(size_t)(i * q.k + l)] : b[(size_t)(l * q.n + i)];
         }
-        put(q.x[3].type, q.p.bias, i, (double)sum);
+        put_element(q.x[3].type, q.p.bias, i, (double)sum);
     }
 }
 
@@ -487,34 +487,36 @@ struct operands {
 } // namespace
 
 /* One element from the accumulator on; gives what DGELU_BGRAD sums. */
-static double finish(const problem &q, double value, int64_t i, int64_t j, const char *bias) {
+static double finish_element(const problem &q, double value, int64_t i, int64_t j,
+                             const char *bias) {
     uint32_t e = q.p.epilogue, type = q.x[3].type;
     if (e & CUBLASLT_EPILOGUE_BIAS) {
-        value += get(type, bias, i);
+        value += get_element(type, bias, i);
     }
     if (e & CUBLASLT_EPILOGUE_GELU) {
         if (has_aux(e)) {
-            put(type, q.p.aux, i + j * q.p.aux_ld, value);
+            put_element(type, q.p.aux, i + j * q.p.aux_ld, value);
         }
-        return gelu(value);
+        return gelu_tanh(value);
     }
     bool slope = (e & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
-    return slope ? value * gelu_slope(get(type, q.p.aux, i + j * q.p.aux_ld)) : value;
+    return slope ? value * gelu_slope(get_element(type, q.p.aux, i + j * q.p.aux_ld)) : value;
 }
 
-template <typename T> static void multiply(const problem &q, const operands &o, uint32_t parts) {
+template <typename T>
+static void multiply_matrices(const problem &q, const operands &o, uint32_t parts) {
     std::vector<T> row((size_t)q.n), partial((size_t)q.n);
     for (int64_t s = 0; s < q.x[3].batch; s++) {
         auto data = [&](int which, const char *first) {
-            return first + s * q.x[which].step * (int64_t)element(q.x[which].type);
+            return first + s * q.x[which].step * (int64_t)element_size(q.x[which].type);
         };
         std::vector<T> a =
-            gather<T>(q.x[0], q.p.transposed[0] != CUBLAS_OP_N, data(0, o.a), q.m, q.k);
+            gather_matrix<T>(q.x[0], q.p.transposed[0] != CUBLAS_OP_N, data(0, o.a), q.m, q.k);
         std::vector<T> b =
-            gather<T>(q.x[1], q.p.transposed[1] != CUBLAS_OP_N, data(1, o.b), q.k, q.n);
+            gather_matrix<T>(q.x[1], q.p.transposed[1] != CUBLAS_OP_N, data(1, o.b), q.k, q.n);
         const char *bias =
-            (const char *)q.p.bias + s * q.p.bias_step * (int64_t)element(q.x[3].type);
-        char *d = o.d + s * q.x[3].step * (int64_t)element(q.x[3].type);
+            (const char *)q.p.bias + s * q.p.bias_step * (int64_t)element_size(q.x[3].type);
+        char *d = o.d + s * q.x[3].step * (int64_t)element_size(q.x[3].type);
         for (int64_t i = 0; i < q.m; i++) {
             T sum = 0;
             row_product(row.data(), &a[(size_t)(i * q.k)], b.data(), q.n, q.k, parts,
@@ -522,14 +524,14 @@ template <typename T> static void multiply(const problem &q, const operands &o, 
             for (int64_t j = 0; j < q.n; j++) {
                 T value = (T)o.alpha * row[(size_t)j];
                 if (o.beta != 0) {
-                    value += (T)o.beta * (T)get(q.x[2].type, data(2, o.c), q.x[2].at(i, j));
+                    value += (T)o.beta * (T)get_element(q.x[2].type, data(2, o.c), q.x[2].at(i, j));
                 }
-                value = (T)finish(q, (double)value, i, j, bias);
-                put(q.x[3].type, d, q.x[3].at(i, j), (double)value);
+                value = (T)finish_element(q, (double)value, i, j, bias);
+                put_element(q.x[3].type, d, q.x[3].at(i, j), (double)value);
                 sum += value;
             }
             if (q.p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
-                put(q.x[3].type, q.p.bias, i, (double)sum);
+                put_element(q.x[3].type, q.p.bias, i, (double)sum);
             }
         }
         if (q.p.epilogue & (CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)) {
@@ -538,7 +540,7 @@ template <typename T> static void multiply(const problem &q, const operands &o, 
     }
 }
 
-static bool aligned(const algorithm &chosen, const problem &q, const operands &o) {
+static bool is_aligned(const algorithm &chosen, const problem &q, const operands &o) {
     const char *data[4] = {o.a, o.b, o.beta != 0 ? o.c : nullptr, o.d};
     bool good = o.a && o.b && o.d && (o.beta == 0 || o.c);
     for (int i = 0; i < 4; i++) {
@@ -555,7 +557,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *chosen,
                               void *workspace, size_t workspace_bytes, cudaStream_t stream_handle) {
     problem q = make_problem(p, a_layout, b_layout, c_layout, d_layout);
-    cublasStatus_t status = alpha && beta && chosen ? check(q) : CUBLAS_STATUS_INVALID_VALUE;
+    cublasStatus_t status =
+        alpha && beta && chosen ? check_problem(q) : CUBLAS_STATUS_INVALID_VALUE;
     if (status != CUBLAS_STATUS_SUCCESS) {
         return status;
     }
@@ -568,7 +571,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
                   (char *)d};
     algorithm own;
     memcpy(&own, chosen, sizeof(own));
-    if (own.magic != magic || !aligned(own, q, o) || workspace_bytes < own.workspace ||
+    if (own.magic != magic || !is_aligned(own, q, o) || workspace_bytes < own.workspace ||
         (own.workspace > 0 && (!workspace || (uintptr_t)workspace % 16 != 0))) {
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -584,9 +587,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const 
                 memset(workspace, 0xFF, own.workspace);
             }
             if (q.x[0].type == CUDA_R_64F) {
-                multiply<double>(q, o, own.parts);
+                multiply_matrices<double>(q, o, own.parts);
             } else {
-                multiply<float>(q, o, own.parts);
+                multiply_matrices<float>(q, o, own.parts);
             }
         },
         1u << s->device);

@@ -80,7 +80,7 @@ bool set_order(const char *text) {
     return true;
 }
 
-static uint64_t draw() {
+static uint64_t draw_number() {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return random_state >> 33;
 }
@@ -96,9 +96,9 @@ struct permutation {
             at = count - 1;
         } else if (chosen == SHUFFLED && count > 1) {
             do {
-                step = 1 + draw() % (count - 1);
+                step = 1 + draw_number() % (count - 1);
             } while (divisor(step, count) != 1);
-            at = draw() % count;
+            at = draw_number() % count;
         }
     }
     static uint64_t divisor(uint64_t a, uint64_t b) { return b == 0 ? a : divisor(b, a % b); }
@@ -144,7 +144,7 @@ static text wait_text(const lane *l) {
     return t;
 }
 
-static void describe(const char *format, va_list arguments) {
+static void write_reason(const char *format, va_list arguments) {
     const char *name = current_launch->kernel;
     int length = (int)strlen(name);
     if (length > 2 && name[0] == '(' && name[length - 1] == ')') { /* TN_LAUNCH's parentheses */
@@ -159,17 +159,17 @@ static void describe(const char *format, va_list arguments) {
     failed = cudaErrorLaunchFailure;
 }
 
-__attribute__((format(printf, 1, 2))) static void note(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static void note_fault(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    describe(format, arguments);
+    write_reason(format, arguments);
     va_end(arguments);
 }
 
 void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    describe(format, arguments);
+    write_reason(format, arguments);
     va_end(arguments);
     fibre_switch(current->stack, &outside, true);
     __builtin_unreachable();
@@ -181,7 +181,7 @@ void fail_of(cudaError_t error, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(words, sizeof(words), format, arguments);
     va_end(arguments);
-    note("%s %s", thread_text(current).words, words);
+    note_fault("%s %s", thread_text(current).words, words);
     failed = error;
     fibre_switch(current->stack, &outside, true);
     __builtin_unreachable();
@@ -189,11 +189,11 @@ void fail_of(cudaError_t error, const char *format, ...) {
 
 /* ---- Who runs -------------------------------------------------------------------------------- */
 
-static void push(lane *l) {
+static void push_lane(lane *l) {
     queue[(queue_first + queue_length++) % MOST_THREADS] = l;
 }
 
-static lane *pop() {
+static lane *pop_lane() {
     if (queue_length == 0) {
         return nullptr;
     }
@@ -203,7 +203,7 @@ static lane *pop() {
     return l;
 }
 
-static void become(lane *l) {
+static void become_lane(lane *l) {
     current = l;
     here.thread = l->thread;
 }
@@ -217,22 +217,22 @@ static void run_threads() {
         self->state = ENDED;
         self->stack = nullptr;
         ended++;
-        lane *next = pop();
+        lane *next = pop_lane();
         if (next && next->state == FRESH) {
             next->state = READY;
             next->stack = stack;
-            become(next);
+            become_lane(next);
             continue;
         }
         idle[idle_count++] = stack;
         if (next) {
-            become(next);
+            become_lane(next);
         }
         fibre_switch(stack, next ? next->stack : &outside, true);
     }
 }
 
-static fibre *begin(lane *l) {
+static fibre *begin_lane(lane *l) {
     fibre *stack = idle_count > 0 ? idle[--idle_count] : &fibres[fibre_count];
     if (!fibre_prepare(stack, run_threads)) {
         return nullptr;
@@ -244,17 +244,17 @@ static fibre *begin(lane *l) {
 }
 
 /* The current thread waits: the others run until it is its turn again. */
-static void wait() {
+static void wait_turn() {
     lane *self = current;
-    lane *next = pop();
+    lane *next = pop_lane();
     if (next == self) {
         return;
     }
-    if (next && next->state == FRESH && !begin(next)) {
+    if (next && next->state == FRESH && !begin_lane(next)) {
         fail("there is no memory for the stack of a thread");
     }
     if (next) {
-        become(next);
+        become_lane(next);
     }
     fibre_switch(self->stack, next ? next->stack : &outside);
 }
@@ -278,7 +278,7 @@ static void release_block(barrier kind) {
         lane *l = &lanes[turns.next()];
         l->value = result;
         l->state = READY;
-        push(l);
+        push_lane(l);
     }
     waiting_in_barrier = 0;
 }
@@ -292,7 +292,7 @@ int sync_block(barrier kind, int predicate, place at) {
     if (++waiting_in_barrier == lane_count) {
         release_block(kind);
     }
-    wait();
+    wait_turn();
     return (int)self->value;
 }
 
@@ -362,7 +362,7 @@ static void try_release_warp(unsigned first, unsigned in_warp) {
         unsigned which = (unsigned)turns.next();
         if (present >> which & 1) {
             warp[which].state = READY;
-            push(&warp[which]);
+            push_lane(&warp[which]);
             waiting_in_warp[first / WARP]--;
         }
     }
@@ -388,7 +388,7 @@ uint64_t sync_warp(operation what, unsigned mask, uint64_t value, unsigned argum
              wait_text(self).words, width);
     }
     try_release_warp(first, ++waiting_in_warp[first / WARP]);
-    wait();
+    wait_turn();
     return self->value;
 }
 
@@ -412,8 +412,8 @@ static void note_stuck() {
     if (!other) {
         other = waits;
     }
-    note("%s %s, but %s %s", thread_text(waits).words, wait_text(waits).words,
-         thread_text(other).words, wait_text(other).words);
+    note_fault("%s %s, but %s %s", thread_text(waits).words, wait_text(waits).words,
+               thread_text(other).words, wait_text(other).words);
 }
 
 static void reset_lanes(dim3 size) {
@@ -429,18 +429,18 @@ static void reset_lanes(dim3 size) {
     queue_first = queue_length = 0;
     permutation turns(lane_count);
     for (unsigned i = 0; i < lane_count; i++) {
-        push(&lanes[turns.next()]);
+        push_lane(&lanes[turns.next()]);
     }
 }
 
 static void run_block(const launch &l) {
     reset_lanes(l.block);
     shared_start(l.dynamic_bytes);
-    lane *first = pop();
-    if (!begin(first)) {
-        note("there is no memory for the stack of a thread");
+    lane *first = pop_lane();
+    if (!begin_lane(first)) {
+        note_fault("there is no memory for the stack of a thread");
     } else {
-        become(first);
+        become_lane(first);
         fibre_switch(&outside, first->stack);
     }
     if (!failed && ended < lane_count) {
@@ -448,7 +448,7 @@ static void run_block(const launch &l) {
     }
     const char *broken = shared_finish();
     if (!failed && broken) {
-        note("it wrote beyond the ends of %s in shared memory", broken);
+        note_fault("it wrote beyond the ends of %s in shared memory", broken);
     }
     if (failed) { /* whoever was in the middle stays there */
         idle_count = 0;

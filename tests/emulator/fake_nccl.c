@@ -114,7 +114,7 @@ typedef struct op {
 static _Thread_local char last_error[256];
 
 /* What the real library would not forgive. */
-__attribute__((noreturn)) static void misused(const char *how) {
+__attribute__((noreturn)) static void abort_misuse(const char *how) {
     fprintf(stderr, "fake NCCL: %s\n", how);
     abort();
 }
@@ -122,7 +122,7 @@ __attribute__((noreturn)) static void misused(const char *how) {
 /* "Attempt to use communicator before the previous operation returned ncclSuccess" */
 static void expect_settled(const struct ncclComm *c) {
     if (c->questions > 0) {
-        misused("a communicator is used while something is in progress");
+        abort_misuse("a communicator is used while something is in progress");
     }
 }
 
@@ -136,12 +136,12 @@ typedef struct emulator {
     int (*device)(void);
 } emulator;
 
-static const emulator *emulated(void) {
+static const emulator *emulator_table(void) {
     static emulator e;
     if (!e.queue) {
         void *handle = loaded_emulator();
         if (!handle) {
-            misused("the emulator is not loaded");
+            abort_misuse("the emulator is not loaded");
         }
         *(void **)&e.alloc = dlsym(handle, "tern_emulator_alloc");
         *(void **)&e.free = dlsym(handle, "tern_emulator_free");
@@ -154,7 +154,7 @@ static const emulator *emulated(void) {
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
-static bool broken(void) {
+static bool is_broken(void) {
     const char *fault = getenv("TERN_FAKE_NCCL");
     return fault && *fault;
 }
@@ -193,14 +193,14 @@ static tn_dtype dtype_of(ncclDataType_t type) {
     case ncclInt8:
         return TN_I8;
     default:
-        misused("a type that Tern does not have");
+        abort_misuse("a type that Tern does not have");
     }
 }
 
 /* Memory of the communicator's device, for `bytes`. */
 static void expect_memory(const struct ncclComm *c, const void *memory, size_t bytes) {
-    if (bytes > 0 && emulated()->owner(memory, bytes) != c->device) {
-        misused("memory that is not its device's");
+    if (bytes > 0 && emulator_table()->owner(memory, bytes) != c->device) {
+        abort_misuse("memory that is not its device's");
     }
 }
 
@@ -208,7 +208,7 @@ static bool is_reduction(ncclRedOp_t how) {
     return how == ncclSum || how == ncclProd || how == ncclMin || how == ncclMax || how == ncclAvg;
 }
 
-static double combine(ncclRedOp_t how, double a, double b) {
+static double reduce_two(ncclRedOp_t how, double a, double b) {
     return how == ncclProd  ? a * b
            : how == ncclMin ? (a < b ? a : b)
            : how == ncclMax ? (a > b ? a : b)
@@ -227,7 +227,7 @@ static void reduce_parts(const op *o, size_t skip) {
     for (int64_t i = 0, at = (int64_t)skip; i < (int64_t)o->count; i++, at++) {
         double sum = get(o->dtype, slot_of(c->board, c->ranks - 1), at);
         for (int r = c->ranks - 2; r >= 0; r--) {
-            sum = combine(o->reduce, sum, get(o->dtype, slot_of(c->board, r), at));
+            sum = reduce_two(o->reduce, sum, get(o->dtype, slot_of(c->board, r), at));
         }
         put(o->dtype, o->out, i, o->reduce == ncclAvg ? sum / c->ranks : sum);
     }
@@ -244,7 +244,7 @@ static bool all_have(const struct ncclComm *c, bool posted, uint64_t number) {
 }
 
 /* Of nothing, which may lie nowhere, as well. */
-static void copy(void *to, const void *from, size_t bytes) {
+static void copy_bytes(void *to, const void *from, size_t bytes) {
     if (bytes > 0) {
         memcpy(to, from, bytes);
     }
@@ -266,11 +266,11 @@ static void take_results(const op *o) {
         reduce_parts(o, (size_t)c->rank * o->count);
         break;
     case BROADCAST:
-        copy(o->out, slot_of(c->board, o->root), bytes);
+        copy_bytes(o->out, slot_of(c->board, o->root), bytes);
         break;
     default:
         for (int r = 0; r < c->ranks; r++) {
-            copy((char *)o->out + (size_t)r * bytes, slot_of(c->board, r), bytes);
+            copy_bytes((char *)o->out + (size_t)r * bytes, slot_of(c->board, r), bytes);
         }
     }
 }
@@ -300,7 +300,7 @@ static uint64_t call_of(const op *o) {
 static void expect_same_calls(const struct ncclComm *c) {
     for (int r = 1; r < c->ranks; r++) {
         if (c->board->seats[r].call != c->board->seats[0].call) {
-            misused("the ranks do not call the same operation");
+            abort_misuse("the ranks do not call the same operation");
         }
     }
 }
@@ -309,7 +309,7 @@ static void advance_collective(op *o) {
     const struct ncclComm *c = o->comm;
     seat *mine = &c->board->seats[c->rank];
     if (!o->posted && all_have(c, false, o->number - 1)) {
-        copy(slot_of(c->board, c->rank), o->in, bytes_in(o));
+        copy_bytes(slot_of(c->board, c->rank), o->in, bytes_in(o));
         mine->call = call_of(o);
         atomic_store(&mine->posted, o->number);
         o->posted = true;
@@ -332,17 +332,17 @@ static void advance_piece(const op *o, piece *p) {
         (char *)c->board + HEADER + (size_t)RANKS * SLOT + (size_t)(from * RANKS + to) * LANE;
     uint64_t sent = atomic_load(&l->sent), taken = atomic_load(&l->taken);
     if (p->sends && sent == taken) {
-        copy(data, p->data, p->bytes);
+        copy_bytes(data, p->data, p->bytes);
         atomic_store(&l->sent, sent + 1);
         p->done = true;
     } else if (!p->sends && sent > taken) {
-        copy(p->data, data, p->bytes);
+        copy_bytes(p->data, data, p->bytes);
         atomic_store(&l->taken, taken + 1);
         p->done = true;
     }
 }
 
-static void advance(op *o) {
+static void advance_op(op *o) {
     if (o->kind != MESSAGES) {
         advance_collective(o);
         return;
@@ -398,7 +398,7 @@ EXPORT int fake_nccl_depth(void) {
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-static double now(void) {
+static double seconds_now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
@@ -415,17 +415,17 @@ static void comm_drop(ncclComm_t c) {
 static bool take_step(void *user) {
     op *o = user;
     ncclComm_t c = o->comm;
-    double end = now() + STEP;
-    o->end = o->end > 0 ? o->end : now() + (broken() ? BROKEN_PATIENCE : PATIENCE);
-    while (!o->done && !atomic_load(&c->aborted) && now() < end) {
+    double end = seconds_now() + STEP;
+    o->end = o->end > 0 ? o->end : seconds_now() + (is_broken() ? BROKEN_PATIENCE : PATIENCE);
+    while (!o->done && !atomic_load(&c->aborted) && seconds_now() < end) {
         if (!o->never) {
-            advance(o);
+            advance_op(o);
         }
         if (!o->done) {
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         }
     }
-    if (!o->done && !atomic_load(&c->aborted) && now() < o->end) {
+    if (!o->done && !atomic_load(&c->aborted) && seconds_now() < o->end) {
         return false;
     }
     atomic_fetch_sub(&c->under_way, 1);
@@ -434,7 +434,7 @@ static bool take_step(void *user) {
     return true;
 }
 
-static ncclResult_t submit(op *o) {
+static ncclResult_t submit_op(op *o) {
     ncclComm_t c = o->comm;
     int number;
     expect_settled(c);
@@ -452,8 +452,8 @@ static ncclResult_t submit(op *o) {
     note_launch(c);
     atomic_fetch_add(&c->refs, 1);
     c->questions = 1; /* in progress once more */
-    if (!emulated()->queue(c->device, o->stream, take_step, o)) {
-        misused("a stream that is not its device's");
+    if (!emulator_table()->queue(c->device, o->stream, take_step, o)) {
+        abort_misuse("a stream that is not its device's");
     }
     return ncclInProgress;
 }
@@ -469,13 +469,13 @@ static void expect_apart(const op *o) {
                     : o->kind == REDUCE_SCATTER ? out == in + part
                                                 : in == out;
     if (!in_place && in < out + bytes_out(o) && out < in + bytes_in(o)) {
-        misused("the result overlaps what is read");
+        abort_misuse("the result overlaps what is read");
     }
 }
 
-static ncclResult_t collective(kind what, const void *in, void *out, size_t count,
-                               ncclDataType_t type, ncclRedOp_t how, int root, ncclComm_t comm,
-                               cudaStream_t stream) {
+static ncclResult_t queue_collective(kind what, const void *in, void *out, size_t count,
+                                     ncclDataType_t type, ncclRedOp_t how, int root,
+                                     ncclComm_t comm, cudaStream_t stream) {
     if (!is_reduction(how) || root < 0 || root >= comm->ranks) {
         return ncclInvalidArgument;
     }
@@ -490,19 +490,19 @@ static ncclResult_t collective(kind what, const void *in, void *out, size_t coun
               .root = root,
               .stream = stream};
     if (depth > 0 || bytes_in(o) > SLOT) {
-        misused(depth > 0 ? "a collective in a group of calls"
-                          : "a part is larger than the board's slots");
+        abort_misuse(depth > 0 ? "a collective in a group of calls"
+                               : "a part is larger than the board's slots");
     }
     expect_memory(comm, in, bytes_in(o));
     expect_memory(comm, out, bytes_out(o));
     expect_apart(o);
-    return submit(o);
+    return submit_op(o);
 }
 
 /* ---- Groups of messages ---------------------------------------------------------------------- */
 
-static ncclResult_t message(bool sends, void *data, size_t count, ncclDataType_t type, int peer,
-                            ncclComm_t comm, cudaStream_t stream) {
+static ncclResult_t queue_message(bool sends, void *data, size_t count, ncclDataType_t type,
+                                  int peer, ncclComm_t comm, cudaStream_t stream) {
     if (peer < 0 || peer >= comm->ranks) {
         return ncclInvalidArgument;
     }
@@ -513,8 +513,9 @@ static ncclResult_t message(bool sends, void *data, size_t count, ncclDataType_t
     op *o = open_group;
     size_t bytes = count * tn_dtype_size(dtype_of(type));
     if (o->comm != comm || o->stream != stream || o->piece_count == PIECES || bytes > LANE) {
-        misused(bytes > LANE ? "a message is larger than the board's lanes"
-                             : "more messages, communicators or streams than a group can have");
+        abort_misuse(bytes > LANE
+                         ? "a message is larger than the board's lanes"
+                         : "more messages, communicators or streams than a group can have");
     }
     expect_memory(comm, data, bytes);
     o->pieces[o->piece_count++] =
@@ -523,7 +524,7 @@ static ncclResult_t message(bool sends, void *data, size_t count, ncclDataType_t
         return ncclSuccess;
     }
     open_group = NULL;
-    return submit(o);
+    return submit_op(o);
 }
 
 EXPORT ncclResult_t ncclGroupStart(void); /* nccl.h has no prototypes of these */
@@ -543,44 +544,44 @@ EXPORT ncclResult_t ncclGroupEnd(void) {
         return ncclSuccess;
     }
     open_group = NULL;
-    return submit(o);
+    return submit_op(o);
 }
 
 EXPORT ncclResult_t ncclSend(const void *data, size_t count, ncclDataType_t type, int peer,
                              ncclComm_t comm, cudaStream_t stream) {
-    return message(true, (void *)data, count, type, peer, comm, stream);
+    return queue_message(true, (void *)data, count, type, peer, comm, stream);
 }
 
 EXPORT ncclResult_t ncclRecv(void *data, size_t count, ncclDataType_t type, int peer,
                              ncclComm_t comm, cudaStream_t stream) {
-    return message(false, data, count, type, peer, comm, stream);
+    return queue_message(false, data, count, type, peer, comm, stream);
 }
 
 /* ---- The other operations -------------------------------------------------------------------- */
 
 EXPORT ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
                                   ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
-    return collective(ALL_REDUCE, in, out, count, type, how, 0, comm, stream);
+    return queue_collective(ALL_REDUCE, in, out, count, type, how, 0, comm, stream);
 }
 
 EXPORT ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
                                       ncclRedOp_t how, ncclComm_t comm, cudaStream_t stream) {
-    return collective(REDUCE_SCATTER, in, out, count, type, how, 0, comm, stream);
+    return queue_collective(REDUCE_SCATTER, in, out, count, type, how, 0, comm, stream);
 }
 
 EXPORT ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
                                   ncclComm_t comm, cudaStream_t stream) {
-    return collective(ALL_GATHER, in, out, count, type, ncclSum, 0, comm, stream);
+    return queue_collective(ALL_GATHER, in, out, count, type, ncclSum, 0, comm, stream);
 }
 
 EXPORT ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type,
                                   int root, ncclComm_t comm, cudaStream_t stream) {
-    return collective(BROADCAST, in, out, count, type, ncclSum, root, comm, stream);
+    return queue_collective(BROADCAST, in, out, count, type, ncclSum, root, comm, stream);
 }
 
 EXPORT ncclResult_t ncclReduce(const void *in, void *out, size_t count, ncclDataType_t type,
                                ncclRedOp_t how, int root, ncclComm_t comm, cudaStream_t stream) {
-    return collective(REDUCE, in, out, count, type, how, root, comm, stream);
+    return queue_collective(REDUCE, in, out, count, type, how, root, comm, stream);
 }
 
 /* ---- Communicators --------------------------------------------------------------------------- */
@@ -624,8 +625,8 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
         return ncclInvalidArgument;
     }
     if (ranks > RANKS || config->blocking != 0) {
-        misused(ranks > RANKS ? "more ranks than the board has seats"
-                              : "a communicator that blocks");
+        abort_misuse(ranks > RANKS ? "more ranks than the board has seats"
+                                   : "a communicator that blocks");
     }
     int file = open(id.internal, O_RDWR), number;
     void *memory =
@@ -641,7 +642,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
     c->board = memory;
     c->rank = rank;
     c->ranks = ranks;
-    c->device = emulated()->device();
+    c->device = emulator_table()->device();
     c->number = note_communicator();
     c->questions = UNSETTLED;
     memcpy(c->path, id.internal, sizeof(c->path));
@@ -654,7 +655,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
 }
 
 /* All have joined: once, whether two are on one GPU. */
-static ncclResult_t settle(ncclComm_t c) {
+static ncclResult_t settle_comm(ncclComm_t c) {
     for (int r = 0; r < c->ranks; r++) {
         if (atomic_load(&c->board->seats[r].joined) == 0) {
             return ncclInProgress;
@@ -678,7 +679,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *result) {
         c->questions--;
         *result = ncclInProgress;
     } else {
-        *result = c->settled ? c->error : settle(c);
+        *result = c->settled ? c->error : settle_comm(c);
         if (*result == ncclRemoteError) {
             snprintf(last_error, sizeof(last_error), "fake: connection closed by remote peer");
         }
@@ -707,7 +708,7 @@ EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
-    *memory = emulated()->alloc(bytes);
+    *memory = emulator_table()->alloc(bytes);
     return *memory ? ncclSuccess : ncclSystemError;
 }
 
@@ -728,9 +729,9 @@ static bool replace_region(void *memory, void *with) {
 
 EXPORT ncclResult_t ncclMemFree(void *memory) {
     if (memory && replace_region(memory, NULL)) {
-        misused("memory is freed that is registered");
+        abort_misuse("memory is freed that is registered");
     }
-    emulated()->free(memory);
+    emulator_table()->free(memory);
     return ncclSuccess;
 }
 
@@ -746,7 +747,7 @@ EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     expect_settled(comm);
     if (!replace_region(handle, NULL)) {
-        misused("memory is deregistered that is not registered");
+        abort_misuse("memory is deregistered that is not registered");
     }
     return ncclSuccess;
 }

@@ -91,7 +91,7 @@ static fibre *left;    /* by the last switch */
 static fibre *running; /* since the last switch */
 
 /* The first thing on the other side of a switch. */
-static void arrive() {
+static void finish_switch() {
 #ifdef TN_FIBRE_ASAN
     const void *bottom;
     size_t size;
@@ -101,8 +101,8 @@ static void arrive() {
 #endif
 }
 
-static void start() {
-    arrive();
+static void start_fibre() {
+    finish_switch();
     running->entry();
     __builtin_trap();
 }
@@ -110,7 +110,7 @@ static void start() {
 #ifdef TN_FIBRE_ASAN
 /* Takes back what the frames had marked in which the fibre was left; those that had returned did it
  * by themselves. To do it for the whole stack takes longer than most threads run. */
-static void unmark(const fibre *f) {
+static void unmark_frames(const fibre *f) {
     const char *low = (const char *)f->stack, *end = low + f->size;
 #ifndef TN_FIBRE_UCONTEXT
     const char *top = (const char *)f->top;
@@ -137,7 +137,7 @@ bool fibre_prepare(fibre *f, void (*entry)()) {
         f->size = stack_size - made++ * 17 % 64 * 64;
     }
 #ifdef TN_FIBRE_ASAN
-    unmark(f);
+    unmark_frames(f);
 #endif
     f->shelter = nullptr;
     f->entry = entry;
@@ -146,12 +146,12 @@ bool fibre_prepare(fibre *f, void (*entry)()) {
     f->context.uc_stack.ss_sp = const_cast<void *>(f->stack);
     f->context.uc_stack.ss_size = f->size;
     f->context.uc_link = nullptr;
-    makecontext(&f->context, start, 0);
+    makecontext(&f->context, start_fibre, 0);
 #else
-    /* As if tn__fibre_jump had been called at the start of `start`. */
+    /* As if tn__fibre_jump had been called at the start of `start_fibre`. */
     uintptr_t *top = (uintptr_t *)((uintptr_t)f->stack + f->size) - ENTRY_PADDING - SAVED_WORDS;
     memset(top, 0, (SAVED_WORDS + ENTRY_PADDING) * sizeof(*top));
-    top[RETURN_WORD] = (uintptr_t)start;
+    top[RETURN_WORD] = (uintptr_t)start_fibre;
     f->top = top;
 #endif
     return true;
@@ -170,7 +170,7 @@ void fibre_switch(fibre *from, fibre *to, bool last) {
 #else
     tn__fibre_jump(&from->top, to->top);
 #endif
-    arrive();
+    finish_switch();
 }
 
 } // namespace tn_emulator

@@ -42,7 +42,7 @@ static const size_t piece_bytes = 64 << 10;
 static piece pieces[256];
 static unsigned piece_next;
 
-static bool protects() {
+static bool wants_protection() {
     static const char *wish = getenv("TERN_EMULATOR_PROTECT");
     return !wish || strcmp(wish, "0") != 0;
 }
@@ -115,7 +115,7 @@ bool open_piece(const void *address) {
     return true;
 }
 
-static cudaError_t map(int device, size_t bytes, void **memory) {
+static cudaError_t map_guarded(int device, size_t bytes, void **memory) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     size_t inside = (rounded + page - 1) / page * page;
@@ -131,7 +131,7 @@ static cudaError_t map(int device, size_t bytes, void **memory) {
 #ifdef TN_FIBRE_ASAN
     ASAN_POISON_MEMORY_REGION(start + bytes, rounded - bytes);
 #endif
-    if (device >= 0 && protects()) {
+    if (device >= 0 && wants_protection()) {
         set_access(pages_of(a), false);
     }
     allocations[(uintptr_t)start + rounded] = a;
@@ -147,14 +147,14 @@ cudaError_t device_alloc(int device, size_t bytes, void **memory) {
     if (bytes > memory_capacity() - (used[device] < capacity ? used[device] : capacity)) {
         return cudaErrorMemoryAllocation;
     }
-    cudaError_t error = map(device, bytes, memory);
+    cudaError_t error = map_guarded(device, bytes, memory);
     used[device] += error == cudaSuccess ? bytes : 0;
     return error;
 }
 
 cudaError_t host_alloc(size_t bytes, void **memory) {
     *memory = nullptr;
-    return bytes == 0 ? cudaErrorInvalidValue : map(-1, bytes, memory);
+    return bytes == 0 ? cudaErrorInvalidValue : map_guarded(-1, bytes, memory);
 }
 
 const allocation *allocation_of(const void *address) {

@@ -245,7 +245,7 @@ struct end {
 };
 } // namespace
 
-static bool fits(enum cudaMemcpyKind kind, const end &to, const end &from) {
+static bool kind_fits(enum cudaMemcpyKind kind, const end &to, const end &from) {
     switch (kind) {
     case cudaMemcpyHostToHost:
         return !to.on_device && !from.on_device;
@@ -262,8 +262,8 @@ static bool fits(enum cudaMemcpyKind kind, const end &to, const end &from) {
 
 /* Pageable memory is read at once, and has been written when this returns; page-locked memory is
  * left to the stream. */
-static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                        const std::shared_ptr<stream> &s, bool waits) {
+static cudaError_t copy_memory(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                               const std::shared_ptr<stream> &s, bool waits) {
     if (!s) {
         return cudaErrorInvalidResourceHandle;
     }
@@ -271,7 +271,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
         return cudaSuccess;
     }
     end target(to, bytes), source(from, bytes);
-    if (!to || !from || !target.inside || !source.inside || !fits(kind, target, source)) {
+    if (!to || !from || !target.inside || !source.inside || !kind_fits(kind, target, source)) {
         return cudaErrorInvalidValue;
     }
     unsigned devices = target.devices() | source.devices();
@@ -293,12 +293,12 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t handle) {
     locked guard(lock);
-    return result(copy(to, from, bytes, kind, stream_of(handle), false));
+    return result(copy_memory(to, from, bytes, kind, stream_of(handle), false));
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     locked guard(lock);
-    return result(copy(to, from, bytes, kind, stream_of(nullptr), true));
+    return result(copy_memory(to, from, bytes, kind, stream_of(nullptr), true));
 }
 
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
@@ -307,12 +307,13 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int f
     end target(to, bytes), source(from, bytes);
     bool right = bytes == 0 || (target.on_device && target.in->device == to_device &&
                                 source.on_device && source.in->device == from_device);
-    return result(!right
-                      ? cudaErrorInvalidValue
-                      : copy(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(handle), false));
+    return result(
+        !right ? cudaErrorInvalidValue
+               : copy_memory(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(handle), false));
 }
 
-static cudaError_t set(void *memory, int value, size_t bytes, const std::shared_ptr<stream> &s) {
+static cudaError_t set_memory(void *memory, int value, size_t bytes,
+                              const std::shared_ptr<stream> &s) {
     if (!s) {
         return cudaErrorInvalidResourceHandle;
     }
@@ -329,7 +330,7 @@ static cudaError_t set(void *memory, int value, size_t bytes, const std::shared_
 
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t handle) {
     locked guard(lock);
-    return result(set(memory, value, bytes, stream_of(handle)));
+    return result(set_memory(memory, value, bytes, stream_of(handle)));
 }
 
 cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
@@ -444,7 +445,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
     return result(stuck(s->device));
 }
 
-static bool reached(const event *e) {
+static bool is_reached(const event *e) {
     return !e->last || e->last->in->done >= e->last->turn;
 }
 
@@ -454,7 +455,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
     if (!e) {
         return result(cudaErrorInvalidResourceHandle);
     }
-    if (reached(e)) {
+    if (is_reached(e)) {
         return result(stuck(e->device));
     }
     run_one(e->last->in);
@@ -467,7 +468,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     if (!e) {
         return result(cudaErrorInvalidResourceHandle);
     }
-    if (!reached(e)) {
+    if (!is_reached(e)) {
         run_to(e->last->in, e->last->turn);
     }
     return result(stuck(e->device));
@@ -479,7 +480,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t first, cudaEve
     if (!a || !b || !a->timed || !b->timed || !a->last || !b->last) {
         return result(cudaErrorInvalidResourceHandle);
     }
-    if (!reached(a) || !reached(b)) {
+    if (!is_reached(a) || !is_reached(b)) {
         return result(cudaErrorNotReady);
     }
     *milliseconds = (float)(1e3 * (b->last->seconds - a->last->seconds));

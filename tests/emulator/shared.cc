@@ -71,7 +71,7 @@ void *shared_memory(const void *site, size_t bytes, const char *name) {
     return add_piece(site, bytes, name);
 }
 
-static bool intact(size_t from, size_t to) {
+static bool is_intact(size_t from, size_t to) {
     for (size_t i = from; i < to; i++) {
         if (arena[i] != GUARD_BYTE) {
             return false;
@@ -87,7 +87,7 @@ const char *shared_finish() {
         const piece &p = pieces[i];
         size_t end = p.start + p.bytes;
         size_t behind = (end + GUARD - 1) / GUARD * GUARD + GUARD;
-        broken = intact(p.start - GUARD, p.start) && intact(end, behind) ? nullptr : p.name;
+        broken = is_intact(p.start - GUARD, p.start) && is_intact(end, behind) ? nullptr : p.name;
     }
     CLOSE(arena, sizeof(arena));
     return broken;

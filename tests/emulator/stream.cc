@@ -124,7 +124,7 @@ void remove_event(event *e) {
 
 /* ---- Queues ---------------------------------------------------------------------------------- */
 
-static void append(const std::shared_ptr<stream> &s, item what) {
+static void append_item(const std::shared_ptr<stream> &s, item what) {
     s->queue.push_back(std::move(what));
     s->queued++;
     if (s->queue.size() > longest_queue) {
@@ -134,7 +134,7 @@ static void append(const std::shared_ptr<stream> &s, item what) {
 
 static void append_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<stream> &other) {
     if (!other->queue.empty()) {
-        append(s, {std::make_shared<point>(point{other, other->queued, 0}), nullptr, 0});
+        append_item(s, {std::make_shared<point>(point{other, other->queued, 0}), nullptr, 0});
     }
 }
 
@@ -154,7 +154,7 @@ static void join_default(const std::shared_ptr<stream> &s) {
 
 void push_steps(const std::shared_ptr<stream> &s, std::function<bool()> work, unsigned devices) {
     join_default(s);
-    append(s, {nullptr, std::move(work), devices});
+    append_item(s, {nullptr, std::move(work), devices});
 }
 
 void push(const std::shared_ptr<stream> &s, std::function<void()> work, unsigned devices) {
@@ -166,7 +166,7 @@ void push(const std::shared_ptr<stream> &s, std::function<void()> work, unsigned
 }
 
 void push_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<point> &waits) {
-    append(s, {waits, nullptr, 0});
+    append_item(s, {waits, nullptr, 0});
 }
 
 std::shared_ptr<point> push_point(const std::shared_ptr<stream> &s) {
@@ -186,7 +186,7 @@ std::shared_ptr<point> push_point(const std::shared_ptr<stream> &s) {
 static int depth;
 
 /* One item, or a step of it; the memory of its devices stays open until the outermost run ends. */
-static void step(const std::shared_ptr<stream> &s) {
+static void run_step(const std::shared_ptr<stream> &s) {
     item next = std::move(s->queue.front());
     bool done = true;
     s->queue.pop_front();
@@ -207,7 +207,7 @@ static void step(const std::shared_ptr<stream> &s) {
 void run_to(const std::shared_ptr<stream> &s, uint64_t turn) {
     depth++;
     while (s->done < turn && !s->queue.empty()) {
-        step(s);
+        run_step(s);
     }
     if (--depth == 0) {
         open_memory(0);
@@ -221,7 +221,7 @@ void run_all(const std::shared_ptr<stream> &s) {
 void run_one(const std::shared_ptr<stream> &s) {
     depth++;
     if (!s->queue.empty()) {
-        step(s);
+        run_step(s);
     }
     if (--depth == 0) {
         open_memory(0);
@@ -237,17 +237,17 @@ void run_device(int device) {
     }
 }
 
-static void forget(stream *s) {
+static void forget_queue(stream *s) {
     s->queue.clear();
     s->done = s->queued;
 }
 
 void forget_work() {
     for (int i = 0; i < DEVICES; i++) {
-        forget(default_stream(i).get());
+        forget_queue(default_stream(i).get());
     }
     for (const auto &entry : streams) {
-        forget(entry.first);
+        forget_queue(entry.first);
     }
 }
 

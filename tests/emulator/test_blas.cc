@@ -42,7 +42,7 @@ static size_t size_of(cudaDataType_t type) {
     return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
 }
 
-static double rounded(cudaDataType_t type, double x) {
+static double round_to(cudaDataType_t type, double x) {
     switch (type) {
     case CUDA_R_64F:
         return x;
@@ -55,7 +55,7 @@ static double rounded(cudaDataType_t type, double x) {
     }
 }
 
-static double load(cudaDataType_t type, const void *data, size_t i) {
+static double load_element(cudaDataType_t type, const void *data, size_t i) {
     switch (type) {
     case CUDA_R_64F:
         return ((const double *)data)[i];
@@ -68,7 +68,7 @@ static double load(cudaDataType_t type, const void *data, size_t i) {
     }
 }
 
-static void store(cudaDataType_t type, void *data, size_t i, double x) {
+static void store_element(cudaDataType_t type, void *data, size_t i, double x) {
     switch (type) {
     case CUDA_R_64F:
         ((double *)data)[i] = x;
@@ -85,10 +85,10 @@ static void store(cudaDataType_t type, void *data, size_t i, double x) {
 }
 
 /* Device memory with these numbers, `shift` bytes in. */
-static void *upload(cudaDataType_t type, const matrix &x, size_t shift) {
+static void *upload_matrix(cudaDataType_t type, const matrix &x, size_t shift) {
     std::vector<char> bytes(x.size() * size_of(type) + shift + 16);
     for (size_t i = 0; i < x.size(); i++) {
-        store(type, bytes.data() + shift, i, x[i]);
+        store_element(type, bytes.data() + shift, i, x[i]);
     }
     void *memory;
     assert_int_equal(cudaMalloc(&memory, bytes.size()), cudaSuccess);
@@ -96,13 +96,13 @@ static void *upload(cudaDataType_t type, const matrix &x, size_t shift) {
     return (char *)memory + shift;
 }
 
-static matrix download(cudaDataType_t type, const void *memory, size_t count) {
+static matrix download_matrix(cudaDataType_t type, const void *memory, size_t count) {
     std::vector<char> bytes(count * size_of(type));
     assert_int_equal(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost),
                      cudaSuccess);
     matrix x(count);
     for (size_t i = 0; i < count; i++) {
-        x[i] = load(type, bytes.data(), i);
+        x[i] = load_element(type, bytes.data(), i);
     }
     return x;
 }
@@ -112,7 +112,7 @@ static matrix random_matrix(cudaDataType_t type, int64_t count, unsigned seed) {
     std::uniform_real_distribution<double> uniform(-1, 1);
     matrix x((size_t)count);
     for (double &value : x) {
-        value = rounded(type, uniform(source));
+        value = round_to(type, uniform(source));
     }
     return x;
 }
@@ -179,7 +179,7 @@ static cublasLtMatmulPreference_t new_preference(const product &p) {
     return w;
 }
 
-static outcome run(const product &p) {
+static outcome run_product(const product &p) {
     outcome o;
     int64_t m = p.m, n = p.n, columns_a = p.m * p.k / rows_a(p), columns_b = p.k * p.n / rows_b(p);
     o.a = random_matrix(p.type, (rows_a(p) + 2) * columns_a * p.batch, 1);
@@ -187,10 +187,10 @@ static outcome run(const product &p) {
     o.c = random_matrix(p.type, (m + 3) * n * p.batch, 3);
     o.bias = random_matrix(p.type, m > n ? m : n, 4);
     o.aux = random_matrix(p.type, p.aux_ld * n, 5);
-    void *a = upload(p.type, o.a, p.shift), *b = upload(p.type, o.b, 0),
-         *d = upload(p.type, o.c, 0);
-    void *aux = upload(p.type, o.aux, 0), *workspace;
-    void *used = upload(p.type, o.bias, p.bias_shift + p.late_bias_shift);
+    void *a = upload_matrix(p.type, o.a, p.shift), *b = upload_matrix(p.type, o.b, 0),
+         *d = upload_matrix(p.type, o.c, 0);
+    void *aux = upload_matrix(p.type, o.aux, 0), *workspace;
+    void *used = upload_matrix(p.type, o.bias, p.bias_shift + p.late_bias_shift);
     void *shown = (char *)used - p.late_bias_shift, *bias = (char *)shown - p.bias_shift;
     cudaMalloc(&workspace, p.workspace + 1);
 
@@ -220,9 +220,9 @@ static outcome run(const product &p) {
         void *other = nullptr; /* what was set before the call counts */
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &other,
                                        sizeof(other));
-        o.d = download(p.type, d, o.c.size());
-        o.bias = download(p.type, used, o.bias.size());
-        o.aux = download(p.type, aux, o.aux.size());
+        o.d = download_matrix(p.type, d, o.c.size());
+        o.bias = download_matrix(p.type, used, o.bias.size());
+        o.aux = download_matrix(p.type, aux, o.aux.size());
     }
     cublasLtMatmulPreferenceDestroy(wishes);
     cublasLtMatrixLayoutDestroy(la);
@@ -238,12 +238,12 @@ static outcome run(const product &p) {
 
 /* ---- The same by definition ------------------------------------------------------------------ */
 
-static double gelu(double x) {
+static double gelu_tanh(double x) {
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
-static double slope(double x) {
+static double gelu_slope(double x) {
     double h = 1e-6;
-    return (gelu(x + h) - gelu(x - h)) / (2 * h);
+    return (gelu_tanh(x + h) - gelu_tanh(x - h)) / (2 * h);
 }
 
 static void assert_near(const product &p, const char *what, double given, double expected) {
@@ -277,8 +277,8 @@ static void check_sums(const product &p, const outcome &o, const matrix &sums) {
     }
 }
 
-static void check(const product &p) {
-    outcome o = run(p);
+static void check_product(const product &p) {
+    outcome o = run_product(p);
     assert_int_equal(o.heuristic, CUBLAS_STATUS_SUCCESS);
     assert_int_equal(o.run, CUBLAS_STATUS_SUCCESS);
     matrix bias = random_matrix(p.type, (int64_t)o.bias.size(), 4),
@@ -301,9 +301,9 @@ static void check(const product &p) {
                     assert_near(p, "aux", o.aux[at_aux], x);
                 }
                 if (e & CUBLASLT_EPILOGUE_GELU) {
-                    x = gelu(x);
+                    x = gelu_tanh(x);
                 } else if (e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
-                    x *= slope(aux[at_aux]);
+                    x *= gelu_slope(aux[at_aux]);
                     sums[(size_t)i] += x;
                 }
                 assert_near(p, "D", o.d[at], x);
@@ -329,11 +329,11 @@ static void test_products(void **) {
             p.type = type;
             p.transposed_a = i & 1;
             p.transposed_b = i & 2;
-            check(p);
+            check_product(p);
             p.batch = 3;
             p.alpha = 0.5;
             p.beta = -2;
-            check(p);
+            check_product(p);
         }
     }
 }
@@ -350,7 +350,7 @@ static void test_epilogues(void **) {
             p.transposed_a = e != CUBLASLT_EPILOGUE_DGELU && e != CUBLASLT_EPILOGUE_BGRADA;
             p.transposed_b = e == CUBLASLT_EPILOGUE_BGRADB;
             p.alpha = 0.25;
-            check(p);
+            check_product(p);
         }
     }
 }
@@ -360,64 +360,64 @@ static void test_algorithms(void **) {
     product p;
     p.candidates = 4;
     p.k = 1000;
-    outcome first = run(p);
+    outcome first = run_product(p);
     assert_int_equal(first.count, 3);
     p.candidate = 2;
-    outcome third = run(p);
+    outcome third = run_product(p);
     assert_true(first.d != third.d);
     assert_near(p, "D", third.d[0], first.d[0]);
     p.candidate = 0;
-    assert_true(run(p).d == first.d);
+    assert_true(run_product(p).d == first.d);
     p.scheme_none = true; /* k in one piece */
-    assert_int_equal(run(p).count, 1);
+    assert_int_equal(run_product(p).count, 1);
     p.scheme_none = false;
     p.workspace = 100;
-    assert_int_equal(run(p).count, 1);
+    assert_int_equal(run_product(p).count, 1);
 }
 
 static void test_refusals(void **) {
     product p;
     p.type = CUDA_R_16BF;
     p.alignment = 8;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
     p = product();
     p.shift = 4; /* the heuristic was told 16 */
-    assert_int_equal(run(p).run, CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(run_product(p).run, CUBLAS_STATUS_INVALID_VALUE);
     p.alignment = 4;
-    check(p);
+    check_product(p);
     p = product();
     p.missing_workspace = 1;
-    assert_int_equal(run(p).run, CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(run_product(p).run, CUBLAS_STATUS_INVALID_VALUE);
     p = product();
     p.epilogue = CUBLASLT_EPILOGUE_GELU_AUX;
     for (int64_t aux_ld : {0, 16, 20}) {
         p.aux_ld = aux_ld;
-        assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
+        assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
     }
     p = product();
     p.epilogue = CUBLASLT_EPILOGUE_BIAS;
     p.late_bias_shift = 16; /* the heuristic saw 256 */
-    assert_int_equal(run(p).run, CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(run_product(p).run, CUBLAS_STATUS_INVALID_VALUE);
     p.bias_shift = 16; /* …, and now 16 */
-    assert_int_equal(run(p).run, CUBLAS_STATUS_SUCCESS);
+    assert_int_equal(run_product(p).run, CUBLAS_STATUS_SUCCESS);
     p.bias_shift = 8;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
     p = product();
     p.foreign = true;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_INVALID_VALUE);
     p = product();
     p.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
     p.epilogue = CUBLASLT_EPILOGUE_BGRADA;
     p.transposed_a = true;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
     p = product();
     p.type = CUDA_R_64F;
     p.epilogue = CUBLASLT_EPILOGUE_BIAS;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
     p.epilogue = CUBLASLT_EPILOGUE_RELU;
     p.type = CUDA_R_32F;
-    assert_int_equal(run(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
+    assert_int_equal(run_product(p).heuristic, CUBLAS_STATUS_NOT_SUPPORTED);
     assert_int_equal(
         cublasLtMatmulDescSetAttribute(nullptr, CUBLASLT_MATMUL_DESC_FAST_ACCUM, nullptr, 0),
         CUBLAS_STATUS_INVALID_VALUE);

@@ -65,7 +65,7 @@ static void test_block_sum(void **) {
     }
 }
 
-static __global__ void shuffles(double *out) {
+static __global__ void shuffle_lanes(double *out) {
     int lane = (int)threadIdx.x;
     double x = lane + 0.5;
     out[lane] = __shfl_sync(TN_FULL, x, 5);
@@ -78,7 +78,7 @@ static __global__ void shuffles(double *out) {
 
 static void test_shuffles(void **) {
     static double out[192];
-    assert_int_equal(RUN(shuffles, 1, 32, 0, out), cudaSuccess);
+    assert_int_equal(RUN(shuffle_lanes, 1, 32, 0, out), cudaSuccess);
     for (int i = 0; i < 32; i++) {
         assert_true(out[i] == 5.5);
         assert_true(out[32 + i] == i / 8 * 8 + (i + 1) % 8 + 0.5);
@@ -89,7 +89,7 @@ static void test_shuffles(void **) {
     }
 }
 
-static __global__ void votes(unsigned *out) {
+static __global__ void vote_in_warp(unsigned *out) {
     int lane = (int)threadIdx.x % 32;
     unsigned low = __ballot_sync(0xffff, lane % 3 == 0 && lane < 16);
     out[threadIdx.x] = low | (unsigned)__any_sync(0xffff, lane == 9) << 16 |
@@ -100,13 +100,13 @@ static __global__ void votes(unsigned *out) {
 /* The half of a warp that is named, in a block that ends in the middle of its second warp. */
 static void test_votes(void **) {
     static unsigned out[16];
-    assert_int_equal(RUN(votes, 1, 16, 0, out), cudaSuccess);
+    assert_int_equal(RUN(vote_in_warp, 1, 16, 0, out), cudaSuccess);
     for (int i = 0; i < 16; i++) {
         assert_int_equal(out[i], 0x9249 | 1 << 16 | 1 << 18);
     }
 }
 
-static __global__ void predicates(int *out) {
+static __global__ void vote_in_block(int *out) {
     int i = (int)threadIdx.x;
     out[i] = __syncthreads_count(i % 2) + 1000 * __syncthreads_or(i == 7) +
              10000 * __syncthreads_and(i >= 0) + 100000 * __syncthreads_and(i > 0);
@@ -114,14 +114,14 @@ static __global__ void predicates(int *out) {
 
 static void test_predicates(void **) {
     static int out[100];
-    assert_int_equal(RUN(predicates, 1, 100, 0, out), cudaSuccess);
+    assert_int_equal(RUN(vote_in_block, 1, 100, 0, out), cudaSuccess);
     for (int i = 0; i < 100; i++) {
         assert_int_equal(out[i], 11050);
     }
 }
 
-static __global__ void atomics(int *sum, unsigned *most, float *f, unsigned long long *last,
-                               int *turn) {
+static __global__ void update_atomically(int *sum, unsigned *most, float *f,
+                                         unsigned long long *last, int *turn) {
     atomicAdd(sum, (int)threadIdx.x);
     atomicMax(most, threadIdx.x * blockIdx.x);
     atomicAdd(f, 0.5f);
@@ -137,7 +137,7 @@ static void test_atomics(void **) {
     float f = 0;
     unsigned long long last = 0;
     tern_emulator_set_order("reverse");
-    assert_int_equal(RUN(atomics, 3, 64, 0, &sum, &most, &f, &last, &turn), cudaSuccess);
+    assert_int_equal(RUN(update_atomically, 3, 64, 0, &sum, &most, &f, &last, &turn), cudaSuccess);
     assert_int_equal(sum, 3 * 2016 - 1);
     assert_int_equal(most, 2 * 63);
     assert_float_equal(f, 96, 0);
@@ -146,15 +146,15 @@ static void test_atomics(void **) {
 }
 
 /* Each instance of a template has its own memory; two calls of one function have the same. */
-template <typename T> static __device__ T *mine() {
+template <typename T> static __device__ T *own_memory() {
     TN_SHARED(T, own, 8);
     return own;
 }
-static __global__ void instances(size_t *out) {
+static __global__ void find_instances(size_t *out) {
     TN_DYNAMIC(char, all);
-    out[0] = (size_t)mine<float>();
-    out[1] = (size_t)mine<double>();
-    out[2] = (size_t)mine<float>();
+    out[0] = (size_t)own_memory<float>();
+    out[1] = (size_t)own_memory<double>();
+    out[2] = (size_t)own_memory<float>();
     out[3] = (size_t)all % 16;
     TN_DYNAMIC(float, again);
     out[4] = (const char *)again == all;
@@ -162,7 +162,7 @@ static __global__ void instances(size_t *out) {
 
 static void test_shared_memory_of_instances(void **) {
     size_t out[5];
-    assert_int_equal(RUN(instances, 1, 4, 64, out), cudaSuccess);
+    assert_int_equal(RUN(find_instances, 1, 4, 64, out), cudaSuccess);
     assert_true(out[0] != out[1] && out[0] == out[2]);
     assert_int_equal(out[3], 0);
     assert_int_equal(out[4], 1);
@@ -185,7 +185,7 @@ struct pair {
     double a;
     int b[10];
 };
-static __global__ void takes(double *out, pair p, int64_t wide) {
+static __global__ void take_arguments(double *out, pair p, int64_t wide) {
     out[threadIdx.x] = p.a + p.b[threadIdx.x] + (double)wide;
     p.b[(threadIdx.x + 1) % 10] = 0; /* a thread's own copy */
 }
@@ -194,7 +194,7 @@ static __global__ void takes(double *out, pair p, int64_t wide) {
 static void test_arguments_are_copied(void **) {
     double out[10];
     pair p = {0.25, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}};
-    TN_LAUNCH(&context, takes, 1, 10, 0, out, p, 3);
+    TN_LAUNCH(&context, take_arguments, 1, 10, 0, out, p, 3);
     memset(&p, 0, sizeof(p));
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     for (int i = 0; i < 10; i++) {
@@ -229,7 +229,7 @@ static void test_many_waits(void **) {
 /* ---- Wrong kernels --------------------------------------------------------------------------- */
 
 /* Shows a missing barrier: the neighbour's value is there in one order and not in the other. */
-static __global__ void races(float *out) {
+static __global__ void race_neighbours(float *out) {
     TN_SHARED(float, memory, 64);
     memory[threadIdx.x] = (float)threadIdx.x;
     out[threadIdx.x] = memory[(threadIdx.x + 63) % 64];
@@ -237,9 +237,9 @@ static __global__ void races(float *out) {
 
 static void test_orders_show_a_race(void **) {
     float forward[64], reverse[64];
-    assert_int_equal(RUN(races, 1, 64, 0, forward), cudaSuccess);
+    assert_int_equal(RUN(race_neighbours, 1, 64, 0, forward), cudaSuccess);
     tern_emulator_set_order("reverse");
-    assert_int_equal(RUN(races, 1, 64, 0, reverse), cudaSuccess);
+    assert_int_equal(RUN(race_neighbours, 1, 64, 0, reverse), cudaSuccess);
     assert_memory_not_equal(forward, reverse, sizeof(forward));
 }
 

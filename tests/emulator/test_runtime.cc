@@ -17,7 +17,7 @@ static __global__ void add_one(int *x, int n) {
     }
 }
 
-static void launch(cudaStream_t stream, int *x, int n) {
+static void launch_add_one(cudaStream_t stream, int *x, int n) {
     tn_context ctx = {};
     ctx.stream = stream;
     assert_int_equal(TN_LAUNCH(&ctx, add_one, (n + 31) / 32, 32, 0, x, n), TN_OK);
@@ -49,7 +49,7 @@ static int *new_pinned(int count) {
 static void test_work_runs_late(void **) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(4), *host = new_pinned(4);
-    launch(stream, x, 4);
+    launch_add_one(stream, x, 4);
     assert_int_equal(cudaMemcpyAsync(host, x, 16, cudaMemcpyDeviceToHost, stream), cudaSuccess);
     assert_int_equal(host[3], 0); /* a missing wait is seen every time */
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
@@ -95,14 +95,14 @@ static void test_wrong_copies(void **) {
 static void test_streams_are_not_ordered(void **) {
     cudaStream_t first = new_stream(), second = new_stream();
     int *x = new_ints(1), *host = new_pinned(1);
-    launch(first, x, 1);
+    launch_add_one(first, x, 1);
     cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, second);
     cudaStreamSynchronize(second);
     assert_int_equal(*host, 0); /* second did not wait for first */
     cudaEvent_t event;
     assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
     assert_int_equal(cudaEventRecord(event, first), cudaSuccess);
-    launch(first, x, 1); /* after the event: not waited for */
+    launch_add_one(first, x, 1); /* after the event: not waited for */
     assert_int_equal(cudaStreamWaitEvent(second, event, 0), cudaSuccess);
     cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, second);
     cudaStreamSynchronize(second);
@@ -122,9 +122,9 @@ static void test_default_stream(void **) {
     cudaStream_t blocking;
     assert_int_equal(cudaStreamCreate(&blocking), cudaSuccess);
     int *x = new_ints(1), *host = new_pinned(1);
-    launch(blocking, x, 1);
+    launch_add_one(blocking, x, 1);
     cudaMemcpyAsync(host, x, 4, cudaMemcpyDefault, nullptr);
-    launch(blocking, x, 1);
+    launch_add_one(blocking, x, 1);
     cudaStreamSynchronize(blocking);
     assert_int_equal(*host, 1);
     cudaFree(x);
@@ -140,7 +140,7 @@ static void test_queries(void **) {
     cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     assert_int_equal(cudaEventQuery(event), cudaSuccess); /* never recorded */
     for (int i = 0; i < 3; i++) {
-        launch(stream, x, 1);
+        launch_add_one(stream, x, 1);
     }
     cudaEventRecord(event, stream);
     int polls = 0;
@@ -149,7 +149,7 @@ static void test_queries(void **) {
     }
     assert_int_equal(polls, 4);
     assert_int_equal(cudaGetLastError(), cudaErrorNotReady);
-    launch(stream, x, 1);
+    launch_add_one(stream, x, 1);
     assert_int_equal(cudaStreamQuery(stream), cudaErrorNotReady);
     assert_int_equal(cudaStreamQuery(stream), cudaSuccess);
     cudaEventDestroy(event);
@@ -167,7 +167,7 @@ static void test_elapsed_time(void **) {
     cudaEventCreateWithFlags(&plain, cudaEventDisableTiming);
     float milliseconds = -1;
     cudaEventRecord(first, stream);
-    launch(stream, x, 1);
+    launch_add_one(stream, x, 1);
     cudaEventRecord(second, stream);
     assert_int_equal(cudaEventElapsedTime(&milliseconds, first, second), cudaErrorNotReady);
     assert_int_equal(cudaEventSynchronize(second), cudaSuccess);
@@ -191,7 +191,7 @@ static void test_long_queue(void **) {
     for (int i = 0; i < 3000; i++) { /* each waits for the other's last */
         cudaStream_t here = i % 2 ? stream : other;
         cudaStreamWaitEvent(here, event, 0);
-        launch(here, x, 1);
+        launch_add_one(here, x, 1);
         cudaEventRecord(event, here);
     }
     cudaEventSynchronize(event);
@@ -215,7 +215,7 @@ static void test_two_devices(void **) {
     assert_int_equal(cudaSetDevice(1), cudaSuccess);
     cudaStream_t stream = new_stream();
     int *there = new_ints(1);
-    launch(stream, there, 1);
+    launch_add_one(stream, there, 1);
     assert_int_equal(cudaMemcpyPeerAsync(here, 0, there, 1, 4, stream), cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_int_equal(cudaMemcpy(&value, here, 4, cudaMemcpyDefault), cudaSuccess);
@@ -267,12 +267,12 @@ static void read_by_host(int *x) {
     (void)*p;
 }
 static void kernel_beyond(int *x) {
-    launch(nullptr, x, 200);
+    launch_add_one(nullptr, x, 200);
     cudaDeviceSynchronize();
 }
 static void kernel_of_other_device(int *x) {
     cudaSetDevice(1);
-    launch(nullptr, x, 1);
+    launch_add_one(nullptr, x, 1);
     cudaDeviceSynchronize();
 }
 
@@ -298,7 +298,7 @@ static void assert_dies(void (*act)(int *), int *x) {
 
 static void test_host_is_kept_out(void **) {
     int *x = new_ints(128);
-    launch(nullptr, x, 128);
+    launch_add_one(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_dies(read_by_host, x);
     cudaFree(x);
@@ -325,7 +325,7 @@ static void test_kernel_is_kept_in(void **) {
                    "0 bytes behind an allocation of 512");
     assert_illegal(kernel_of_other_device, x, "kernel add_one", "memory of device 0");
     /* both devices continue after the reset, and the host is still kept out */
-    launch(nullptr, x, 128);
+    launch_add_one(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_dies(read_by_host, x);
     cudaFree(x);
@@ -334,7 +334,7 @@ static void test_kernel_is_kept_in(void **) {
 
 /* ---- Threads --------------------------------------------------------------------------------- */
 
-static void *work(void *argument) {
+static void *add_in_thread(void *argument) {
     int *x = (int *)argument;
     cudaSetDevice(0);
     cudaStream_t stream;
@@ -354,7 +354,7 @@ static void test_threads(void **) {
     int *x[4], host[64];
     for (int i = 0; i < 4; i++) {
         x[i] = new_ints(64);
-        assert_int_equal(pthread_create(&threads[i], nullptr, work, x[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], nullptr, add_in_thread, x[i]), 0);
     }
     for (int i = 0; i < 4; i++) {
         void *result;

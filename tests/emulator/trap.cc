@@ -28,7 +28,7 @@ static bool can_end_launch() {
 #endif
 }
 
-static void trapped(int, siginfo_t *info, void *) {
+static void handle_fault(int, siginfo_t *info, void *) {
     bool own = pthread_equal(pthread_self(), runner);
     if (own && open_piece(info->si_addr)) {
         return;
@@ -44,7 +44,7 @@ static void trapped(int, siginfo_t *info, void *) {
 /* Threads of a library may have all signals blocked, and a blocked fault ends the process. */
 void trap_begin() {
     struct sigaction own = {};
-    own.sa_sigaction = trapped;
+    own.sa_sigaction = handle_fault;
     own.sa_flags = SA_SIGINFO | SA_NODEFER;
     runner = pthread_self();
     sigaction(SIGSEGV, &own, &before);
