@@ -18,7 +18,7 @@
 static int failures;
 
 /* The pending error must be of a line from `first` to `last` of this file, and say `text` next. */
-static void check(const char *name, int first, int last, const char *text) {
+static void check_place(const char *name, int first, int last, const char *text) {
     const char *message = tn_error_message();
     size_t length = strlen(FILE_NAME);
     bool right = false;
@@ -35,19 +35,19 @@ static void check(const char *name, int first, int last, const char *text) {
 }
 
 enum { INLINED = __LINE__ + 2 };
-static inline int inlined(const tn_tensor *t) {
+static inline int inlined_ndim(const tn_tensor *t) {
     return tn_ndim(t) + 1;
 }
 
 #define LOOK(t) tn_item(t)
 
-static void callback(void *data, void *user) {
+static void release_with_error(void *data, void *user) {
     (void)data;
     tn_item(NULL);
     *(int *)user = __LINE__ - 1; /* last: a tail call would leave no frame */
 }
 
-static int compare(const void *a, const void *b) {
+static int compare_with_error(const void *a, const void *b) {
     (void)a;
     (void)b;
     tn_item(NULL);
@@ -62,7 +62,7 @@ static void *in_thread(void *record) {
 
 static void simple_calls(void) {
     tn_item(NULL);
-    check("direct", __LINE__ - 1, __LINE__ - 1, ": item: the tensor is NULL");
+    check_place("direct", __LINE__ - 1, __LINE__ - 1, ": item: the tensor is NULL");
 
     int line = __LINE__;
     /* clang-format off */
@@ -73,22 +73,22 @@ static void simple_calls(void) {
             TN_DIMS(1,
                     2)));
     /* clang-format on */
-    check("nested over several lines", line + 2, line + 7, ": alias: the tensor is NULL");
+    check_place("nested over several lines", line + 2, line + 7, ": alias: the tensor is NULL");
 
     LOOK(NULL);
-    check("macro", __LINE__ - 1, __LINE__ - 1, ": item");
+    check_place("macro", __LINE__ - 1, __LINE__ - 1, ": item");
 
     int (*volatile pointer)(const tn_tensor *) = tn_ndim;
     pointer(NULL);
-    check("function pointer", __LINE__ - 1, __LINE__ - 1, ": ndim");
+    check_place("function pointer", __LINE__ - 1, __LINE__ - 1, ": ndim");
 
-    if (inlined(NULL) != 1) {
+    if (inlined_ndim(NULL) != 1) {
         failures++;
     }
-    check("inlined", INLINED, INLINED, ": ndim");
+    check_place("inlined", INLINED, INLINED, ": ndim");
 
     tn_raise(TN_EVALUE, "of my own");
-    check("the program's own", __LINE__ - 1, __LINE__ - 1, ": of my own");
+    check_place("the program's own", __LINE__ - 1, __LINE__ - 1, ": of my own");
 }
 
 static void calls_from_elsewhere(void) {
@@ -96,12 +96,12 @@ static void calls_from_elsewhere(void) {
     int line = 0, numbers[2] = {1, 2};
     {
         TN_SCOPE;
-        tn_from_memory(&x, TN_DIMS(1), TN_F32, callback, &line);
+        tn_from_memory(&x, TN_DIMS(1), TN_F32, release_with_error, &line);
     }
-    check("a callback of the library", line, line, ": item");
+    check_place("a callback of the library", line, line, ": item");
 
-    qsort(numbers, 2, sizeof(int), compare);
-    check("a callback of the C library", 1, 60, ": item");
+    qsort(numbers, 2, sizeof(int), compare_with_error);
+    check_place("a callback of the C library", 1, 60, ": item");
 
     tn_error_record record;
     pthread_t thread;
@@ -109,7 +109,7 @@ static void calls_from_elsewhere(void) {
     pthread_create(&thread, NULL, in_thread, &record);
     pthread_join(thread, NULL);
     tn_error_give(&record);
-    check("a thread", 1, 60, ": item");
+    check_place("a thread", 1, 60, ": item");
 }
 
 #ifdef WITH_MODULES
@@ -133,7 +133,8 @@ static void calls_in_modules(void) {
     tn_linear_init(&net.fc1, 20, 5, tn_linear_defaults());
     tn_module_add(&net, "fc1", &net.fc1.base);
     tn_call(&net, tn_zeros(TN_DIMS(64, 19), TN_F32));
-    check("inside a module of the library", IN_FORWARD, IN_FORWARD, " (in mlp.fc1): linear: ");
+    check_place("inside a module of the library", IN_FORWARD, IN_FORWARD,
+                " (in mlp.fc1): linear: ");
     tn_module_finish(&net);
 }
 #endif
@@ -157,14 +158,14 @@ static void cxx_calls(void) {
         return n + 1;
     };
     lambda();
-    check("a lambda", line, line + 3, ": ndim");
+    check_place("a lambda", line, line + 3, ": ndim");
     thing x;
     if (x.size(nullptr) != 0) {
         failures++;
     }
-    check("a method", line - 14, line + 10, ": ndim");
+    check_place("a method", line - 14, line + 10, ": ndim");
     item_of((const tn_tensor *)nullptr);
-    check("a template", line - 9, line + 14, ": item");
+    check_place("a template", line - 9, line + 14, ": item");
 }
 #endif
 

@@ -10,7 +10,7 @@
 
 #include "tests/support/test.h"
 
-static int start(void **state) {
+static int reset_memory(void **state) {
     (void)state;
     tn_error_clear();
     tn_memory_set_limit(0);
@@ -20,7 +20,7 @@ static int start(void **state) {
     return 0;
 }
 
-static tn_tensor *bytes(int64_t n) {
+static tn_tensor *make_bytes(int64_t n) {
     return tn_empty(TN_DIMS(n), TN_U8);
 }
 
@@ -30,9 +30,9 @@ static void test_statistics(void **state) {
     assert_int_equal(before.peak, before.allocated);
     {
         TN_SCOPE;
-        bytes(1000);
-        bytes(3000000);
-        bytes(0);
+        make_bytes(1000);
+        make_bytes(3000000);
+        make_bytes(0);
         tn_memory_stats now = tn_memory();
         assert_int_equal(now.allocated, before.allocated + 3001000);
         assert_int_equal(now.peak, now.allocated);
@@ -56,11 +56,11 @@ static void test_reuse(void **state) {
     static const int64_t sizes[] = {1, 64, 65, 512, 513, 65536, 65537, 1 << 20, 100000000};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         TN_SCOPE;
-        tn_tensor *a = bytes(sizes[i]);
+        tn_tensor *a = make_bytes(sizes[i]);
         const void *address = tn_data(a);
         tn_drop(a);
         tn_memory_stats before = tn_memory();
-        tn_tensor *b = bytes(sizes[i]);
+        tn_tensor *b = make_bytes(sizes[i]);
         assert_ptr_equal(tn_data(b), address);
         assert_int_equal(tn_memory().from_cache, before.from_cache + 1);
         assert_int_equal(tn_memory().reserved, before.reserved);
@@ -74,7 +74,7 @@ static void test_sizes(void **state) {
         TN_SCOPE;
         tn_memory_trim();
         int64_t reserved = tn_memory().reserved;
-        tn_tensor *a = bytes(n), *b = bytes(n);
+        tn_tensor *a = make_bytes(n), *b = make_bytes(n);
         memset(tn_data_mut(a), 0x11, (size_t)n);
         memset(tn_data_mut(b), 0x22, (size_t)n);
         assert_int_equal((uintptr_t)tn_data(a) % 64, 0);
@@ -111,7 +111,7 @@ static void test_random_blocks(void **state) {
         seed = seed * 1664525u + 1013904223u;
         int64_t n = 1 + (int64_t)((seed >> 4) % (1u << (6 + (seed >> 28))));
         TN_SCOPE;
-        live[at] = tn_keep(bytes(n));
+        live[at] = tn_keep(make_bytes(n));
         memset(tn_data_mut(live[at]), at + 1, (size_t)n);
     }
     for (int i = 0; i < LIVE; i++) {
@@ -132,7 +132,7 @@ static void test_large_blocks_are_shared(void **state) {
     for (int i = 0; i < 20; i++) {
         TN_SCOPE;
         for (int k = 0; k < 8; k++) {
-            bytes((4 << 20) + i * 300000 + k * 70000);
+            make_bytes((4 << 20) + i * 300000 + k * 70000);
         }
     }
     /* the last round needs 8 x 10.2 MB = 82 MB */
@@ -147,12 +147,12 @@ static void test_limit(void **state) {
     {
         TN_SCOPE;
         tn_memory_set_limit(tn_memory().allocated + 1000);
-        assert_false(tn_is_inert(bytes(600)));
-        tn_tensor *t = bytes(401);
+        assert_false(tn_is_inert(make_bytes(600)));
+        tn_tensor *t = make_bytes(401);
         assert_inert(t, TN_ENOMEM, "empty: no memory for 401 bytes");
-        assert_false(tn_is_inert(bytes(400)));
+        assert_false(tn_is_inert(make_bytes(400)));
         tn_memory_set_limit(0);
-        assert_false(tn_is_inert(bytes(5000)));
+        assert_false(tn_is_inert(make_bytes(5000)));
     }
     assert_int_equal(tn_live_tensors(), before);
 }
@@ -176,15 +176,15 @@ static void test_more_than_there_is(void **state) {
 static void test_fail_at(void **state) {
     (void)state;
     TN_SCOPE;
-    bytes(1);
+    make_bytes(1);
     int64_t count = tn__alloc_count();
-    bytes(1);
+    make_bytes(1);
     int64_t needed = tn__alloc_count() - count; /* the tensor, the storage, the byte */
     assert_int_equal(needed, 3);
     int64_t live = tn_live_tensors(), allocated = tn_memory().allocated;
     for (int n = 0; n <= needed; n++) {
         tn__alloc_fail_at(n);
-        tn_tensor *t = bytes(100);
+        tn_tensor *t = make_bytes(100);
         assert_int_equal(tn__alloc_fail_armed(), n == needed);
         assert_int_equal(tn_error(), n < needed ? TN_ENOMEM : TN_OK);
         assert_int_equal(tn_is_inert(t), n < needed);
@@ -196,13 +196,13 @@ static void test_fail_at(void **state) {
     }
 }
 
-static void *churn(void *from) {
+static void *churn_tensors(void *from) {
     uint32_t seed = (uint32_t)(uintptr_t)from;
     for (int round = 0; round < 200; round++) {
         TN_SCOPE;
         for (int i = 0; i < 20; i++) {
             seed = seed * 1664525u + 1013904223u;
-            tn_tensor *t = bytes(1 + (seed >> 12) % 200000);
+            tn_tensor *t = make_bytes(1 + (seed >> 12) % 200000);
             memset(tn_data_mut(t), 1, (size_t)tn_count(t));
         }
     }
@@ -214,7 +214,7 @@ static void test_threads(void **state) {
     tn_memory_stats before = tn_memory();
     pthread_t threads[4];
     for (uintptr_t i = 0; i < 4; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, churn, (void *)i), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, churn_tensors, (void *)i), 0);
     }
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
@@ -241,7 +241,7 @@ static void test_freed_elsewhere(void **state) {
     {
         TN_SCOPE;
         for (int i = 0; i < 100; i++) {
-            made[i] = tn_keep(bytes(1 + i * 1000));
+            made[i] = tn_keep(make_bytes(1 + i * 1000));
         }
     }
     pthread_t thread;
@@ -269,18 +269,18 @@ static void test_new_memory_is_nan(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_statistics, start),
-        cmocka_unit_test_setup(test_reuse, start),
-        cmocka_unit_test_setup(test_sizes, start),
-        cmocka_unit_test_setup(test_random_blocks, start),
-        cmocka_unit_test_setup(test_large_blocks_are_shared, start),
-        cmocka_unit_test_setup(test_limit, start),
-        cmocka_unit_test_setup(test_more_than_there_is, start),
-        cmocka_unit_test_setup(test_fail_at, start),
-        cmocka_unit_test_setup(test_threads, start),
-        cmocka_unit_test_setup(test_freed_elsewhere, start),
+        cmocka_unit_test_setup(test_statistics, reset_memory),
+        cmocka_unit_test_setup(test_reuse, reset_memory),
+        cmocka_unit_test_setup(test_sizes, reset_memory),
+        cmocka_unit_test_setup(test_random_blocks, reset_memory),
+        cmocka_unit_test_setup(test_large_blocks_are_shared, reset_memory),
+        cmocka_unit_test_setup(test_limit, reset_memory),
+        cmocka_unit_test_setup(test_more_than_there_is, reset_memory),
+        cmocka_unit_test_setup(test_fail_at, reset_memory),
+        cmocka_unit_test_setup(test_threads, reset_memory),
+        cmocka_unit_test_setup(test_freed_elsewhere, reset_memory),
 #ifdef TN_DEBUG_TENSORS
-        cmocka_unit_test_setup(test_new_memory_is_nan, start),
+        cmocka_unit_test_setup(test_new_memory_is_nan, reset_memory),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,7 +10,7 @@
 
 #include "tests/support/test.h"
 
-static int start(void **state) {
+static int reset_errors(void **state) {
     (void)state;
     tn_error_clear();
     tn_on_error(NULL);
@@ -109,7 +109,7 @@ static int calls, thread_calls;
 static tn_status seen;
 static char seen_text[1024];
 
-static void handler(tn_status status, const char *message) {
+static void handle_error(tn_status status, const char *message) {
     calls++;
     seen = status;
     strcpy(seen_text, message);
@@ -160,7 +160,7 @@ static void test_a_handler_that_fails(void **state) {
 static void test_handlers(void **state) {
     (void)state;
     calls = thread_calls = 0;
-    tn_on_error(handler);
+    tn_on_error(handle_error);
     tn_raise(TN_ESHAPE, "one");
     tn_raise(TN_ESHAPE, "two");
     assert_int_equal(calls, 1);
@@ -181,7 +181,7 @@ static void test_handlers(void **state) {
     tn_on_error(NULL);
 }
 
-static void *worker(void *to) {
+static void *raise_in_thread(void *to) {
     if (tn_error() != TN_OK) {
         return "an error of another thread";
     }
@@ -195,7 +195,7 @@ static void test_errors_travel(void **state) {
     tn_error_record record;
     void *problem;
     tn_raise(TN_EINDEX, "here");
-    assert_int_equal(pthread_create(&thread, NULL, worker, &record), 0);
+    assert_int_equal(pthread_create(&thread, NULL, raise_in_thread, &record), 0);
     pthread_join(thread, &problem);
     assert_null(problem);
     assert_int_equal(tn_error(), TN_EINDEX);
@@ -204,7 +204,7 @@ static void test_errors_travel(void **state) {
 
     tn_error_clear();
     calls = 0;
-    tn_on_error(handler);
+    tn_on_error(handle_error);
     tn_error_give(&record);
     tn_on_error(NULL);
     assert_int_equal(calls, 1);
@@ -212,7 +212,7 @@ static void test_errors_travel(void **state) {
     assert_string_equal(tn_error_message(), record.message);
     assert_ends(record.message, "line 3");
     if (strncmp(record.message, "test_error.c:", 13) != 0 &&
-        strncmp(record.message, "worker+0x", 9) != 0) {
+        strncmp(record.message, "raise_in_thread+0x", 18) != 0) {
         fail_msg("%s", record.message);
     }
 }
@@ -264,18 +264,18 @@ static void test_threads_raise_at_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_first_sticks, start),
-        cmocka_unit_test_setup(test_ok_is_no_error, start),
-        cmocka_unit_test_setup(test_operation_is_named, start),
-        cmocka_unit_test_setup(test_place_names_the_caller, start),
-        cmocka_unit_test_setup(test_place_is_looked_up_when_shown, start),
-        cmocka_unit_test_setup(test_long_text_is_cut, start),
-        cmocka_unit_test_setup(test_handlers, start),
-        cmocka_unit_test_setup(test_a_handler_that_fails, start),
-        cmocka_unit_test_setup(test_errors_travel, start),
-        cmocka_unit_test_setup(test_take_and_give_nothing, start),
-        cmocka_unit_test_setup(test_status_names, start),
-        cmocka_unit_test_setup(test_threads_raise_at_once, start),
+        cmocka_unit_test_setup(test_first_sticks, reset_errors),
+        cmocka_unit_test_setup(test_ok_is_no_error, reset_errors),
+        cmocka_unit_test_setup(test_operation_is_named, reset_errors),
+        cmocka_unit_test_setup(test_place_names_the_caller, reset_errors),
+        cmocka_unit_test_setup(test_place_is_looked_up_when_shown, reset_errors),
+        cmocka_unit_test_setup(test_long_text_is_cut, reset_errors),
+        cmocka_unit_test_setup(test_handlers, reset_errors),
+        cmocka_unit_test_setup(test_a_handler_that_fails, reset_errors),
+        cmocka_unit_test_setup(test_errors_travel, reset_errors),
+        cmocka_unit_test_setup(test_take_and_give_nothing, reset_errors),
+        cmocka_unit_test_setup(test_status_names, reset_errors),
+        cmocka_unit_test_setup(test_threads_raise_at_once, reset_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void test_before_threads(void **state) {
 
 /* ---- Computing ------------------------------------------------------------------------------- */
 
-static void computes(void *user) {
+static void computes_alone(void *user) {
     (void)user;
     child_assert(tn_threads() == 1);
     child_assert(computes_right());
@@ -71,9 +71,9 @@ static void *compute_in_thread(void *user) {
 /* Alone, whatever it asks for; the program's own regions do not wait for the parent's threads
  * either. Threads of its own have teams of their own. */
 static void asks_for_threads(void *user) {
-    computes(user);
+    computes_alone(user);
     tn_set_threads(3);
-    computes(user);
+    computes_alone(user);
     int n = 0;
 #pragma omp parallel reduction(+ : n)
     n++;
@@ -85,20 +85,20 @@ static void asks_for_threads(void *user) {
         pthread_join(thread, NULL);
         child_assert(right);
     }
-    computes(user);
+    computes_alone(user);
 }
 
 static void has_children(void *user) {
-    assert_child(computes, user);
-    computes(user);
-    assert_child(computes, user);
+    assert_child(computes_alone, user);
+    computes_alone(user);
+    assert_child(computes_alone, user);
 }
 
 static void test_computes(void **state) {
     (void)state;
     tn_set_threads(4);
     compute_gradient(expected);
-    assert_child(computes, NULL);
+    assert_child(computes_alone, NULL);
     assert_child(asks_for_threads, NULL);
     assert_child(has_children, NULL);
     assert_int_equal(tn_threads(), 4);

@@ -49,7 +49,7 @@ typedef struct caller {
     char why[256];
 } caller;
 
-static void *call(void *user) {
+static void *find_symbol(void *user) {
     caller *c = user;
     c->address = tn__plugin_symbol("good", "answer", c->why, sizeof(c->why));
     return NULL;
@@ -73,7 +73,7 @@ static void test_good(void **state) {
     caller callers[THREADS] = {0};
     pthread_t threads[THREADS];
     for (int i = 0; i < THREADS; i++) {
-        assert_int_equal(pthread_create(&threads[i], NULL, call, &callers[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, find_symbol, &callers[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);

@@ -8,7 +8,7 @@
 
 #include "tests/support/test.h"
 
-static uint64_t join(uint32_t low, uint32_t high) {
+static uint64_t join_words(uint32_t low, uint32_t high) {
     return (uint64_t)high << 32 | low;
 }
 
@@ -24,16 +24,18 @@ static void test_known_answers(void **state) {
     assert_words(tn__philox_raw(0, 0, 0), 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8);
     assert_words(tn__philox_raw(~0ull, ~0ull, ~0ull), 0x408f276d, 0x41c83b0e, 0xa20bc7c6,
                  0x6d5451fd);
-    assert_words(tn__philox_raw(join(0xa4093822, 0x299f31d0), join(0x243f6a88, 0x85a308d3),
-                                join(0x13198a2e, 0x03707344)),
+    assert_words(tn__philox_raw(join_words(0xa4093822, 0x299f31d0),
+                                join_words(0x243f6a88, 0x85a308d3),
+                                join_words(0x13198a2e, 0x03707344)),
                  0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
 }
 
 /* The layout that core/philox.h promises: stream 0 is the plain generator. */
 static void test_layout(void **state) {
     (void)state;
-    tn_random4 r = tn_philox(join(0xa4093822, 0x299f31d0), 0, join(0x13198a2e, 0x03707344),
-                             join(0x243f6a88, 0x85a308d3));
+    tn_random4 r =
+        tn_philox(join_words(0xa4093822, 0x299f31d0), 0, join_words(0x13198a2e, 0x03707344),
+                  join_words(0x243f6a88, 0x85a308d3));
     assert_words(r, 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1);
     assert_int_equal(tn__philox_key(5, 0), 5);
     for (uint64_t s = 1; s < 1000; s++) {
@@ -53,7 +55,7 @@ static void test_generator(void **state) {
     g->call = 0;
     assert_true(tn_random_uniform(g) == first);
     tn_random4 r = tn_philox(42, 0, 0, 0);
-    assert_true(first == (double)(join(r.word[0], r.word[1]) >> 11) * 0x1p-53);
+    assert_true(first == (double)(join_words(r.word[0], r.word[1]) >> 11) * 0x1p-53);
 
     double sum = 0, squares = 0;
     for (int i = 0; i < 100000; i++) {

@@ -12,7 +12,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
-static void refused(const char *path, const char *part) {
+static void expect_refused(const char *path, const char *part) {
     tn__reader r;
     size_t bytes;
     assert_false(tn__reader_open(&r, path, "test"));
@@ -33,13 +33,13 @@ static void test_no_files(void **state) {
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    refused(fifo, "fifo is a FIFO; a file is wanted");
-    refused(link, "link is a FIFO");
-    refused(name, "socket is a socket");
-    refused("/dev/zero", "/dev/zero is a character device");
-    refused("/", "/ is a folder");
-    refused("/nowhere/at/all", "/nowhere/at/all: No such file");
-    refused("", "No such file");
+    expect_refused(fifo, "fifo is a FIFO; a file is wanted");
+    expect_refused(link, "link is a FIFO");
+    expect_refused(name, "socket is a socket");
+    expect_refused("/dev/zero", "/dev/zero is a character device");
+    expect_refused("/", "/ is a folder");
+    expect_refused("/nowhere/at/all", "/nowhere/at/all: No such file");
+    expect_refused("", "No such file");
     close(fd);
 }
 

@@ -14,7 +14,7 @@
 
 #include <tern/tern.h>
 
-static tn_tensor *one(double value) {
+static tn_tensor *make_scalar(double value) {
     float x = (float)value;
     return tn_from_data(&x, TN_DIMS(), TN_F32);
 }
@@ -24,12 +24,12 @@ static void test_scope_releases(void **state) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        one(1);
-        one(2);
+        make_scalar(1);
+        make_scalar(2);
         assert_int_equal(tn_live_tensors(), before + 2);
         {
             TN_SCOPE;
-            one(3);
+            make_scalar(3);
             assert_int_equal(tn_live_tensors(), before + 3);
         }
         assert_int_equal(tn_live_tensors(), before + 2);
@@ -37,15 +37,15 @@ static void test_scope_releases(void **state) {
     assert_int_equal(tn_live_tensors(), before);
 }
 
-static int leave(int how) {
+static int leave_by(int how) {
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
-        one(i);
+        make_scalar(i);
         if (how == 0) {
             continue;
         }
         TN_SCOPE;
-        one(i);
+        make_scalar(i);
         if (how == 1) {
             break;
         }
@@ -60,23 +60,23 @@ static void test_every_way_out(void **state) {
     (void)state;
     int64_t before = tn_live_tensors();
     for (int how = 0; how < 4; how++) {
-        leave(how);
+        leave_by(how);
         assert_int_equal(tn_live_tensors(), before);
     }
 }
 
-static tn_tensor *inner(void) {
+static tn_tensor *inner_scope(void) {
     TN_SCOPE;
-    one(1);
-    tn_tensor *result = one(2);
-    one(3);
+    make_scalar(1);
+    tn_tensor *result = make_scalar(2);
+    make_scalar(3);
     return tn_return(result);
 }
 
-static tn_tensor *middle(void) {
+static tn_tensor *middle_scope(void) {
     TN_SCOPE;
-    tn_tensor *result = inner();
-    one(4);
+    tn_tensor *result = inner_scope();
+    make_scalar(4);
     return tn_return(result);
 }
 
@@ -85,7 +85,7 @@ static void test_return_through_scopes(void **state) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *t = middle();
+        tn_tensor *t = middle_scope();
         assert_int_equal(tn_live_tensors(), before + 1);
         assert_true(tn_item(t) == 2);
     }
@@ -96,9 +96,9 @@ static void test_return_through_scopes(void **state) {
 static void make_three(tn_tensor **out) {
     TN_SCOPE;
     for (int i = 0; i < 3; i++) {
-        one(-1);
-        out[i] = tn_return(one(i));
-        one(-2);
+        make_scalar(-1);
+        out[i] = tn_return(make_scalar(i));
+        make_scalar(-2);
     }
     tn_return(out[1]); /* twice is once */
 }
@@ -129,10 +129,10 @@ static void test_return_of_somebody_elses(void **state) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *t = one(5);
+        tn_tensor *t = make_scalar(5);
         assert_ptr_equal(pass_through(t), t);
         assert_true(tn_item(t) == 5);
-        tn_tensor *kept = tn_keep(one(6));
+        tn_tensor *kept = tn_keep(make_scalar(6));
         tn_drop(kept);
         assert_ptr_equal(pass_through(kept), kept); /* owned by no scope at all */
         assert_true(tn_item(kept) == 6);
@@ -146,7 +146,7 @@ static void test_drop(void **state) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *a = one(1), *b = one(2);
+        tn_tensor *a = make_scalar(1), *b = make_scalar(2);
         tn_drop(a);
         assert_int_equal(tn_live_tensors(), before + 1);
         {
@@ -167,7 +167,7 @@ static void test_keep_and_adopt(void **state) {
     tn_tensor *kept;
     {
         TN_SCOPE;
-        kept = tn_keep(one(7));
+        kept = tn_keep(make_scalar(7));
     }
     assert_int_equal(tn_live_tensors(), before + 1);
     {
@@ -180,8 +180,8 @@ static void test_keep_and_adopt(void **state) {
 
 static void *make_in_thread(void *unused) {
     (void)unused;
-    one(1); /* its root scope's: gone with the thread */
-    return tn_keep(one(8));
+    make_scalar(1); /* its root scope's: gone with the thread */
+    return tn_keep(make_scalar(8));
 }
 
 static void test_threads(void **state) {
@@ -213,7 +213,7 @@ static void test_counting_from_threads(void **state) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *t = one(9);
+        tn_tensor *t = make_scalar(9);
         pthread_t threads[4];
         for (int i = 0; i < 4; i++) {
             assert_int_equal(pthread_create(&threads[i], NULL, use_shared, t), 0);
@@ -233,10 +233,10 @@ static void busy_release(void *data, void *user) {
     (void)data;
     (void)user;
     released++;
-    one(1);
+    make_scalar(1);
     TN_SCOPE;
     for (int i = 0; i < 100; i++) {
-        one(i);
+        make_scalar(i);
     }
 }
 
@@ -253,7 +253,7 @@ static void test_release_makes_tensors(void **state) {
             for (int i = 0; i < 50; i++) {
                 tn_from_memory(memory, TN_DIMS(4), TN_F32, busy_release, NULL);
             }
-            result = tn_return(one(3));
+            result = tn_return(make_scalar(3));
         }
         assert_int_equal(released, 50);
         assert_true(tn_item(result) == 3);
@@ -285,7 +285,7 @@ static void test_large_scope(void **state) {
     {
         TN_SCOPE;
         for (int i = 0; i < 100000; i++) {
-            one(i);
+            make_scalar(i);
         }
         assert_int_equal(tn_live_tensors(), before + 100000);
     }
@@ -299,7 +299,7 @@ static void *fail_to_grow(void *unused) {
         TN_SCOPE;
         tn__alloc_fail_at(n);
         for (int i = 0; i < 300; i++) {
-            tn_tensor *t = one(i);
+            tn_tensor *t = make_scalar(i);
             if (tn_error() == TN_OK ? tn_is_inert(t) : tn_error() != TN_ENOMEM) {
                 problem = "an inert tensor without an error, or the wrong one";
             }
@@ -336,7 +336,7 @@ static void test_dead_tensor_names_its_scope(void **state) {
                  "item: the tensor was released at the end of the scope opened at test_scope.c:%d",
                  __LINE__ + 1);
         TN_SCOPE;
-        t = one(1);
+        t = make_scalar(1);
     }
     tn_item(t);
     assert_int_equal(tn_error(), TN_ESTATE);
@@ -345,7 +345,7 @@ static void test_dead_tensor_names_its_scope(void **state) {
     }
     tn_error_clear();
     TN_SCOPE;
-    t = one(2);
+    t = make_scalar(2);
     tn_drop(t);
     assert_int_equal(tn_ndim(t), 0);
     assert_int_equal(tn_error(), TN_ESTATE);
@@ -358,7 +358,7 @@ static void test_dead_tensor_names_its_scope(void **state) {
 static void test_released_twice(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *stays = one(1), *t = tn_keep(one(2));
+    tn_tensor *stays = make_scalar(1), *t = tn_keep(make_scalar(2));
     int64_t before = tn_live_tensors();
     tn_drop(t);
     tn_release(t);
@@ -371,7 +371,7 @@ static void test_released_twice(void **state) {
     assert_error(TN_ESTATE, "release: the tensor was released before");
     assert_int_equal(tn_live_tensors(), before - 1);
     for (int i = 0; i < 5000; i++) { /* its memory is used once */
-        tn_drop(one(i));
+        tn_drop(make_scalar(i));
     }
     assert_float_equal(tn_item(stays), 1, 0);
 }
@@ -379,16 +379,16 @@ static void test_released_twice(void **state) {
 static void test_dead_tensors_rest(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *first = one(0);
+    tn_tensor *first = make_scalar(0);
     tn_drop(first);
     for (int i = 0; i < 4095; i++) {
-        tn_drop(one(i));
+        tn_drop(make_scalar(i));
     }
     assert_int_equal(tn_ndim(first), 0); /* still known */
     assert_error(TN_ESTATE, "ndim: the tensor was released before");
-    tn_drop(one(0));
+    tn_drop(make_scalar(0));
     if (!TN__ASAN) { /* which uses no memory again */
-        assert_ptr_equal(one(0), first);
+        assert_ptr_equal(make_scalar(0), first);
     }
 }
 
@@ -408,15 +408,15 @@ static void test_dead_tensor_names_its_module(void **state) {
     TN_SCOPE;
     forgetful m;
     tn_module_init(&m, "forgetful", remember_square);
-    tn_call(&m, one(2));
+    tn_call(&m, make_scalar(2));
     tn_item(m.seen);
     assert_error(TN_ESTATE, "item: the tensor was released when the forward of forgetful returned");
     tn_module_finish(&m);
 }
 
 static void *make_one(void *made) {
-    *(tn_tensor **)made = tn_keep(one(1));
-    tn_tensor *mine = one(2);
+    *(tn_tensor **)made = tn_keep(make_scalar(1));
+    tn_tensor *mine = make_scalar(2);
     tn_drop(mine);
     return mine;
 }
@@ -469,7 +469,7 @@ static void *forget_scope(void *user) {
 static void allow_number(void *user) {
     tn_log_to(take_warning, TN_LOG_WARN, NULL);
     setenv("TERN_ROOT_TENSORS", user, 1);
-    tn_tensor *t = one(1);
+    tn_tensor *t = make_scalar(1);
     adopt_many(t, 15000);
     int limit = atoi(user); /* 0: says nothing at all */
     child_assert(warnings == (limit > 0 && limit < 15000));
@@ -495,7 +495,7 @@ static void forget_aloud(void *level) {
         setenv("TERN_LOG", level, 1);
     }
     child_assert(pipe(ends) == 0 && dup2(ends[1], STDERR_FILENO) >= 0 && close(ends[1]) == 0);
-    tn_tensor *t = one(1);
+    tn_tensor *t = make_scalar(1);
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
         child_assert(pthread_create(&thread, NULL, forget_scope, t) == 0);
@@ -521,11 +521,11 @@ static void test_forgotten_scope(void **state) {
     tn_log_to(take_warning, TN_LOG_WARN, NULL);
     { /* a scope in which nothing was made before, as at the head of main */
         TN_SCOPE;
-        tn_tensor *t = one(1);
+        tn_tensor *t = make_scalar(1);
         adopt_many(t, 20000);
     }
     assert_int_equal(warnings, 0);
-    tn_tensor *t = one(1);
+    tn_tensor *t = make_scalar(1);
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
         assert_int_equal(pthread_create(&thread, NULL, forget_scope, t), 0);

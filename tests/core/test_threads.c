@@ -64,7 +64,7 @@ static char seen[2000];
 static int lines;
 static tn_log_level seen_level;
 
-static void sink(tn_log_level level, const char *message, void *user) {
+static void log_sink(tn_log_level level, const char *message, void *user) {
     *(int *)user += 1;
     seen_level = level;
     strcpy(seen, message);
@@ -96,7 +96,7 @@ static void test_log(void **state) {
     (void)state;
     int user = 0;
     tn_log_write(TN_LOG_ERROR, "to nobody");
-    tn_log_to(sink, TN_LOG_WARN, &user);
+    tn_log_to(log_sink, TN_LOG_WARN, &user);
     tn_log_write(TN_LOG_INFO, "too much");
     assert_int_equal(user, 0);
     lines = 1;

@@ -26,8 +26,8 @@ static tn_tensor *draws_of(const int64_t *below, int count) {
     return t;
 }
 
-static void one(const char *name, int64_t C, int64_t H, int64_t W, tn_transform t,
-                const int64_t *below, int count) {
+static void dump_case(const char *name, int64_t C, int64_t H, int64_t W, tn_transform t,
+                      const int64_t *below, int count) {
     TN_SCOPE;
     tn_tensor *x = tn_rand(TN_DIMS(N, C, H, W), TN_F32);
     tn_dataset *d = tn_transformed(tn_tensor_dataset(x, NULL), &t, 1, SEED);
@@ -43,26 +43,26 @@ static void one(const char *name, int64_t C, int64_t H, int64_t W, tn_transform 
     tn_dataset_free(d);
 }
 
-static void images(void) {
+static void dump_images(void) {
     static const double mean[] = {0.4914, 0.4822, 0.4465}, std[] = {0.2470, 0.2435, 0.2616};
-    one("crop", 3, 9, 7, tn_random_crop(8, 10, 2), (int64_t[]){6, 2}, 2);
-    one("flip", 3, 5, 7, tn_random_horizontal_flip(0.4), (int64_t[]){0}, 1);
-    one("jitter", 3, 8, 6, tn_color_jitter(0.4, 1.5, 0.7), (int64_t[]){6, 0, 0, 0}, 4);
-    one("jitter1", 1, 8, 6, tn_color_jitter(0.4, 0.5, 0.7), (int64_t[]){6, 0, 0, 0}, 4);
-    one("normalize", 3, 4, 4, tn_image_normalize(3, mean, std), NULL, 0);
-    one("center", 2, 9, 8, tn_center_crop(4, 5), NULL, 0);
-    one("center_pad", 2, 5, 8, tn_center_crop(8, 3), NULL, 0);
-    one("smaller", 3, 32, 30, tn_image_resize(13, 7), NULL, 0);
-    one("larger", 2, 5, 6, tn_image_resize(12, 6), NULL, 0);
+    dump_case("crop", 3, 9, 7, tn_random_crop(8, 10, 2), (int64_t[]){6, 2}, 2);
+    dump_case("flip", 3, 5, 7, tn_random_horizontal_flip(0.4), (int64_t[]){0}, 1);
+    dump_case("jitter", 3, 8, 6, tn_color_jitter(0.4, 1.5, 0.7), (int64_t[]){6, 0, 0, 0}, 4);
+    dump_case("jitter1", 1, 8, 6, tn_color_jitter(0.4, 0.5, 0.7), (int64_t[]){6, 0, 0, 0}, 4);
+    dump_case("normalize", 3, 4, 4, tn_image_normalize(3, mean, std), NULL, 0);
+    dump_case("center", 2, 9, 8, tn_center_crop(4, 5), NULL, 0);
+    dump_case("center_pad", 2, 5, 8, tn_center_crop(8, 3), NULL, 0);
+    dump_case("smaller", 3, 32, 30, tn_image_resize(13, 7), NULL, 0);
+    dump_case("larger", 2, 5, 6, tn_image_resize(12, 6), NULL, 0);
     const int64_t uniform[DRAWS] = {0};
-    one("window", 3, 20, 30, tn_random_resized_crop(8, 9, 0.08), uniform, DRAWS);
-    one("window_high", 1, 30, 6, tn_random_resized_crop(8, 9, 0.9), uniform, DRAWS);
-    one("window_broad", 1, 5, 40, tn_random_resized_crop(4, 4, 0.5), uniform, DRAWS);
-    one("both", 1, 20, 5, tn_image_resize(3, 11), NULL, 0);
+    dump_case("window", 3, 20, 30, tn_random_resized_crop(8, 9, 0.08), uniform, DRAWS);
+    dump_case("window_high", 1, 30, 6, tn_random_resized_crop(8, 9, 0.9), uniform, DRAWS);
+    dump_case("window_broad", 1, 5, 40, tn_random_resized_crop(4, 4, 0.5), uniform, DRAWS);
+    dump_case("both", 1, 20, 5, tn_image_resize(3, 11), NULL, 0);
 }
 
 /* Sequences of different lengths, and the batch of all of them. */
-static void padding(void) {
+static void dump_padding(void) {
     TN_SCOPE;
     tn_tensor *x[N];
     for (int i = 0; i < N; i++) {
@@ -83,7 +83,7 @@ static void padding(void) {
     tn_loader_free(l);
 }
 
-static void mixup(void) {
+static void dump_mixup(void) {
     TN_SCOPE;
     tn_batch b = {.x = tn_randn(TN_DIMS(5, 3, 2), TN_F32),
                   .y = tn_randint(0, 4, TN_DIMS(5), TN_I64)};
@@ -105,8 +105,8 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     writer = tn_safetensors_writer_new();
     tn_seed(5);
-    images();
-    padding();
-    mixup();
+    dump_images();
+    dump_padding();
+    dump_mixup();
     return tn_safetensors_writer_save(writer, argv[1]) == TN_OK ? 0 : 1;
 }

@@ -127,7 +127,7 @@ static void memory_that_runs_out(void **state) {
     every_allocation(read_batches);
 }
 
-static int begin(void **state) {
+static int make_temp_folder(void **state) {
     (void)state;
     temp_path("");
     return 0;
@@ -142,5 +142,5 @@ int main(void) {
         TEST(other_pictures_are_noticed),
         TEST(memory_that_runs_out),
     };
-    return cmocka_run_group_tests(tests, begin, temp_clean);
+    return cmocka_run_group_tests(tests, make_temp_folder, temp_clean);
 }

@@ -9,7 +9,7 @@
 #include "tests/support/test.h"
 
 /* Rows 10 first, 10 (first + 1), … with their numbers as y. */
-static tn_dataset *rows(int64_t first, int64_t n) {
+static tn_dataset *rows_from(int64_t first, int64_t n) {
     tn_tensor *y = tn_arange((double)first, (double)(first + n), 1, TN_I64);
     return tn_tensor_dataset(tn_mul_scalar(tn_cast(tn_unsqueeze(y, 1), TN_F32), 10), y);
 }
@@ -36,10 +36,10 @@ static int64_t epoch_of(tn_dataset *d, int64_t *labels, int threads) {
 
 /* ---- One after the other, and some of one --------------------------------------------------- */
 
-static void concatenation(void **state) {
+static void concatenation_joins(void **state) {
     (void)state;
-    tn_dataset *all =
-        tn_concat_dataset((tn_dataset *[]){rows(0, 3), rows(100, 0), rows(3, 1), rows(4, 5)}, 4);
+    tn_dataset *all = tn_concat_dataset(
+        (tn_dataset *[]){rows_from(0, 3), rows_from(100, 0), rows_from(3, 1), rows_from(4, 5)}, 4);
     assert_int_equal(all->size, 9);
     int64_t labels[9];
     for (int64_t i = 0; i < 9; i++) {
@@ -56,7 +56,7 @@ static void concatenation(void **state) {
 static void classes_stay(void **state) {
     (void)state;
     static const char *const names[] = {"cat", "dog", NULL};
-    tn_dataset *d = rows(0, 4), *pieces[1];
+    tn_dataset *d = rows_from(0, 4), *pieces[1];
     d->classes = names;
     d = tn_subset(tn_concat_dataset(&d, 1), (int64_t[]){0, 1}, 2);
     tn_random_split(d, (double[]){1}, 1, 1, pieces);
@@ -70,7 +70,7 @@ static void classes_of_a_concatenation(void **state) {
     static const char *const names[][4] = {
         {"cat", "dog"}, {"cat", "dog"}, {"dog", "cat"}, {"cat"}, {"cat", "dog", "owl"}};
     for (int i = 1; i <= 5; i++) {
-        tn_dataset *parts[] = {rows(0, 4), rows(4, 4)};
+        tn_dataset *parts[] = {rows_from(0, 4), rows_from(4, 4)};
         parts[0]->classes = names[0];
         parts[1]->classes = i < 5 ? names[i] : NULL;
         tn_dataset *all = tn_concat_dataset(parts, 2);
@@ -98,9 +98,9 @@ static void concatenation_refuses(void **state) {
     assert_error(TN_EVALUE, "dataset 1 of 2 is NULL");
 }
 
-static void subsets(void **state) {
+static void subsets_of_indices(void **state) {
     (void)state;
-    tn_dataset *all = rows(0, 6);
+    tn_dataset *all = rows_from(0, 6);
     tn_dataset *one = tn_subset(tn_dataset_keep(all), (int64_t[]){5, 0, 5}, 3);
     tn_dataset *two = tn_subset(all, (int64_t[]){2}, 1), *none;
     assert_int_equal(one->size, 3);
@@ -112,9 +112,9 @@ static void subsets(void **state) {
     none = tn_subset(tn_subset(two, (int64_t[]){0, 0}, 2), NULL, 0);
     assert_int_equal(none->size, 0);
     tn_dataset_free(none);
-    assert_null(tn_subset(rows(0, 6), (int64_t[]){1, 6}, 2));
+    assert_null(tn_subset(rows_from(0, 6), (int64_t[]){1, 6}, 2));
     assert_error(TN_EINDEX, "index 1 is 6, but there are 6 examples");
-    assert_null(tn_subset(rows(0, 6), NULL, 2));
+    assert_null(tn_subset(rows_from(0, 6), NULL, 2));
     assert_error(TN_EVALUE, "NULL instead of indices");
     assert_null(tn_subset(NULL, NULL, 0));
     assert_error(TN_EVALUE, "the dataset is NULL");
@@ -143,15 +143,16 @@ static void check_pieces(tn_dataset **pieces, int count, int64_t n) {
 static void random_split(void **state) {
     (void)state;
     tn_dataset *p[3];
-    assert_int_equal(tn_random_split(rows(0, 10), (double[]){0.3, 0.3, 0.4}, 3, 1, p), TN_OK);
+    assert_int_equal(tn_random_split(rows_from(0, 10), (double[]){0.3, 0.3, 0.4}, 3, 1, p), TN_OK);
     assert_true(p[0]->size == 3 && p[1]->size == 3 && p[2]->size == 4);
     check_pieces(p, 3, 10);
     /* floor(11 / 3) = 3 each; the two that are left go to the first two */
     const double third = 1.0 / 3;
-    assert_int_equal(tn_random_split(rows(0, 11), (double[]){third, third, third}, 3, 1, p), TN_OK);
+    assert_int_equal(tn_random_split(rows_from(0, 11), (double[]){third, third, third}, 3, 1, p),
+                     TN_OK);
     assert_true(p[0]->size == 4 && p[1]->size == 4 && p[2]->size == 3);
     check_pieces(p, 3, 11);
-    assert_int_equal(tn_random_split(rows(0, 1000), (double[]){900, 0, 100}, 3, 7, p), TN_OK);
+    assert_int_equal(tn_random_split(rows_from(0, 1000), (double[]){900, 0, 100}, 3, 7, p), TN_OK);
     assert_true(p[0]->size == 900 && p[1]->size == 0 && p[2]->size == 100);
     int64_t low = 0; /* of the small piece: by chance 50 of 100 are below 500 */
     for (int64_t i = 0; i < 100; i++) {
@@ -165,7 +166,7 @@ static void random_split_is_a_rule(void **state) {
     (void)state;
     tn_dataset *a[2], *b[2], *c[2];
     const double halves[] = {0.5, 0.5};
-    tn_dataset *all = rows(0, 40);
+    tn_dataset *all = rows_from(0, 40);
     tn_random_split(tn_dataset_keep(all), halves, 2, 3, a);
     tn_random_split(tn_dataset_keep(all), halves, 2, 3, b);
     tn_random_split(all, halves, 2, 4, c);
@@ -185,11 +186,12 @@ static void random_split_refuses(void **state) {
     static const double wrong[][2] = {{5, 4},     {5, 6},        {0.5, 0.4}, {-1, 11},
                                       {2.5, 7.5}, {INFINITY, 0}, {NAN, 1}};
     tn_dataset *p[2];
-    assert_int_equal(tn_random_split(rows(0, 10), (double[]){0.9, 0.0999999}, 2, 1, p), TN_EVALUE);
+    assert_int_equal(tn_random_split(rows_from(0, 10), (double[]){0.9, 0.0999999}, 2, 1, p),
+                     TN_EVALUE);
     assert_error(TN_EVALUE, "whose sum is 0.9999999, of 10 examples");
     for (int i = 0; i < 7; i++) {
         p[0] = (tn_dataset *)&p;
-        assert_int_equal(tn_random_split(rows(0, 10), wrong[i], 2, 1, p), TN_EVALUE);
+        assert_int_equal(tn_random_split(rows_from(0, 10), wrong[i], 2, 1, p), TN_EVALUE);
         assert_error(TN_EVALUE, "of 10 examples");
         assert_true(p[0] == NULL && p[1] == NULL);
     }
@@ -208,7 +210,7 @@ static void described_as(tn_dataset *d, const char *wanted) {
     tn_dataset_free(d);
 }
 
-static void differ(tn_dataset *a, tn_dataset *b) {
+static void expect_different(tn_dataset *a, tn_dataset *b) {
     char one[DATASET_TEXT], two[DATASET_TEXT];
     dataset_text(a, one);
     dataset_text(b, two);
@@ -217,17 +219,18 @@ static void differ(tn_dataset *a, tn_dataset *b) {
     tn_dataset_free(b);
 }
 
-static void descriptions(void **state) {
+static void descriptions_differ(void **state) {
     (void)state;
     tn_dataset *p[2];
-    differ(tn_subset(rows(0, 6), (int64_t[]){1, 2}, 2),
-           tn_subset(rows(0, 6), (int64_t[]){2, 1}, 2));
-    differ(tn_subset(rows(0, 6), (int64_t[]){1}, 1), tn_subset(rows(1, 6), (int64_t[]){1}, 1));
-    differ(tn_concat_dataset((tn_dataset *[]){rows(0, 2), rows(2, 3)}, 2),
-           tn_concat_dataset((tn_dataset *[]){rows(2, 3), rows(0, 2)}, 2));
-    described_as(tn_subset(rows(0, 6), (int64_t[]){1}, 1), ",\"digest of indices\":\"");
-    described_as(tn_concat_dataset((tn_dataset *[]){rows(0, 2)}, 1), "{\"digest of all\":\"");
-    tn_random_split(rows(0, 6), (double[]){2, 4}, 2, 9, p);
+    expect_different(tn_subset(rows_from(0, 6), (int64_t[]){1, 2}, 2),
+                     tn_subset(rows_from(0, 6), (int64_t[]){2, 1}, 2));
+    expect_different(tn_subset(rows_from(0, 6), (int64_t[]){1}, 1),
+                     tn_subset(rows_from(1, 6), (int64_t[]){1}, 1));
+    expect_different(tn_concat_dataset((tn_dataset *[]){rows_from(0, 2), rows_from(2, 3)}, 2),
+                     tn_concat_dataset((tn_dataset *[]){rows_from(2, 3), rows_from(0, 2)}, 2));
+    described_as(tn_subset(rows_from(0, 6), (int64_t[]){1}, 1), ",\"digest of indices\":\"");
+    described_as(tn_concat_dataset((tn_dataset *[]){rows_from(0, 2)}, 1), "{\"digest of all\":\"");
+    tn_random_split(rows_from(0, 6), (double[]){2, 4}, 2, 9, p);
     described_as(p[0], ",\"split\":\"9:0\"}");
     described_as(p[1], ",\"split\":\"9:2\"}");
 }
@@ -249,9 +252,9 @@ static void threads_ask_at_once(void **state) {
     (void)state;
     static const int32_t tokens[64] = {1, 2, 3};
     tn_tensor *x = tn_ones(TN_DIMS(4), TN_F32);
-    tn_dataset *all[] = {rows(0, 50), tn_token_dataset(tokens, 64, 8),
+    tn_dataset *all[] = {rows_from(0, 50), tn_token_dataset(tokens, 64, 8),
                          tn_sequence_dataset(&x, NULL, 1),
-                         tn_subset(rows(0, 9), (int64_t[]){1, 2}, 2)};
+                         tn_subset(rows_from(0, 9), (int64_t[]){1, 2}, 2)};
     for (int i = 0; i < 4; i++) {
         asker askers[3];
         for (int k = 0; k < 3; k++) {
@@ -273,7 +276,7 @@ static const int64_t x_lengths[SEQUENCES] = {3, 1, 4, 1, 0, 5, 2};
 static const int64_t y_lengths[SEQUENCES] = {1, 2, 0, 3, 1, 1, 2};
 
 /* x[i] (T, 2) and y[i] (S): all elements are 100 i + where they stand. */
-static tn_dataset *sequences(void) {
+static tn_dataset *make_sequences(void) {
     tn_tensor *x[SEQUENCES], *y[SEQUENCES];
     for (int i = 0; i < SEQUENCES; i++) {
         double first = 100 * i, end = first + (double)(x_lengths[i] * WIDTH);
@@ -312,7 +315,7 @@ static void check_padded(const tn_batch *b, tn_sampler s, int64_t batch) {
     assert_int_equal(tn_size(b->y, 1), y_longest);
 }
 
-static void padding(void **state) {
+static void padded_batches(void **state) {
     (void)state;
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_sampler s = tn_random_sampler(2);
@@ -322,7 +325,7 @@ static void padding(void **state) {
         o.threads = threads;
         o.x_pad = -0.5;
         o.y_pad = -100;
-        tn_loader *l = tn_loader_new(sequences(), s, o);
+        tn_loader *l = tn_loader_new(make_sequences(), s, o);
         int batches = 0;
         for (tn_batch b; tn_loader_next(l, &b); batches++) {
             TN_SCOPE;
@@ -414,20 +417,13 @@ static void wrong_lengths(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(concatenation),
-        TEST(concatenation_refuses),
-        TEST(classes_stay),
-        TEST(classes_of_a_concatenation),
-        TEST(subsets),
-        TEST(random_split),
-        TEST(random_split_is_a_rule),
-        TEST(random_split_refuses),
-        TEST(descriptions),
-        TEST(threads_ask_at_once),
-        TEST(padding),
-        TEST(what_is_alike_has_no_lengths),
-        TEST(sequences_refuse),
-        TEST(wrong_lengths),
+        TEST(concatenation_joins),    TEST(concatenation_refuses),
+        TEST(classes_stay),           TEST(classes_of_a_concatenation),
+        TEST(subsets_of_indices),     TEST(random_split),
+        TEST(random_split_is_a_rule), TEST(random_split_refuses),
+        TEST(descriptions_differ),    TEST(threads_ask_at_once),
+        TEST(padded_batches),         TEST(what_is_alike_has_no_lengths),
+        TEST(sequences_refuse),       TEST(wrong_lengths),
     };
     return cmocka_run_group_tests_name("datasets made of others", tests, NULL, NULL);
 }

@@ -144,7 +144,7 @@ typedef struct words {
 } words;
 
 /* Takes the dataset. */
-static words described(tn_dataset *d) {
+static words description_of(tn_dataset *d) {
     words w;
     assert_non_null(d);
     assert_true(dataset_text(d, w.text));
@@ -156,26 +156,29 @@ static void test_other_data_are_noticed(void **state) {
     (void)state;
     TN_SCOPE;
     int32_t tokens[] = {1, 2, 3, 4, 5};
-    words one = described(tn_token_dataset(tokens, 5, 2));
+    words one = description_of(tn_token_dataset(tokens, 5, 2));
     assert_contains(one.text, "{\"digest\":\"");
-    assert_string_equal(described(tn_token_dataset(tokens, 5, 2)).text, one.text);
+    assert_string_equal(description_of(tn_token_dataset(tokens, 5, 2)).text, one.text);
     tokens[4] = 6; /* of which only the last target is */
-    assert_string_not_equal(described(tn_token_dataset(tokens, 5, 2)).text, one.text);
+    assert_string_not_equal(description_of(tn_token_dataset(tokens, 5, 2)).text, one.text);
 
     tn_tensor *x = tn_arange(0, 6, 1, TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
-    one = described(tn_tensor_dataset(x, y));
+    one = description_of(tn_tensor_dataset(x, y));
     assert_contains(one.text, "{\"digest of x\":\"");
     assert_contains(one.text, ",\"digest of y\":\"");
-    assert_string_equal(described(tn_tensor_dataset(tn_copy(x), y)).text, one.text);
-    assert_string_not_equal(described(tn_tensor_dataset(tn_add_scalar(x, 1), y)).text, one.text);
-    assert_string_not_equal(described(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text, one.text);
-    assert_null(strstr(described(tn_tensor_dataset(x, NULL)).text, "of y"));
+    assert_string_equal(description_of(tn_tensor_dataset(tn_copy(x), y)).text, one.text);
+    assert_string_not_equal(description_of(tn_tensor_dataset(tn_add_scalar(x, 1), y)).text,
+                            one.text);
+    assert_string_not_equal(description_of(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text,
+                            one.text);
+    assert_null(strstr(description_of(tn_tensor_dataset(x, NULL)).text, "of y"));
     /* rows that are no block of memory by themselves */
     tn_tensor *wide = tn_reshape(x, TN_DIMS(2, 3));
-    assert_string_equal(described(tn_tensor_dataset(tn_t(wide), NULL)).text,
-                        described(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
-    assert_string_equal(described(tn_tensor_dataset(tn_zeros(TN_DIMS(0, 3), TN_F32), NULL)).text,
-                        "{\"digest of x\":\"99aa06d3014798d86001c324468d497f\"}");
+    assert_string_equal(description_of(tn_tensor_dataset(tn_t(wide), NULL)).text,
+                        description_of(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
+    assert_string_equal(
+        description_of(tn_tensor_dataset(tn_zeros(TN_DIMS(0, 3), TN_F32), NULL)).text,
+        "{\"digest of x\":\"99aa06d3014798d86001c324468d497f\"}");
 }
 
 /* The memory of tensors may go, and come back elsewhere. */
@@ -184,7 +187,7 @@ static void test_moved_elements_are_found(void **state) {
     TN_SCOPE;
     char text[DATASET_TEXT];
     tn_tensor *x = tn_ones(TN_DIMS(6), TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
-    words one = described(tn_tensor_dataset(tn_zeros(TN_DIMS(6), TN_F32), y));
+    words one = description_of(tn_tensor_dataset(tn_zeros(TN_DIMS(6), TN_F32), y));
     tn_dataset *d = tn_tensor_dataset(x, y);
     tn_storage_empty(x);
     assert_false(dataset_text(d, text));

@@ -37,7 +37,7 @@ static void numbers_free(tn_dataset *self) {
     free(self);
 }
 
-static tn_dataset *make(int64_t size, int64_t bad, int microseconds) {
+static tn_dataset *make_numbers(int64_t size, int64_t bad, int microseconds) {
     numbers *d = calloc(1, sizeof(*d));
     d->base = (tn_dataset){.kind = "numbers",
                            .size = size,
@@ -52,7 +52,7 @@ static tn_dataset *make(int64_t size, int64_t bad, int microseconds) {
     return &d->base;
 }
 
-static tn_loader_options options(int64_t batch, int64_t epochs, int threads) {
+static tn_loader_options loader_options(int64_t batch, int64_t epochs, int threads) {
     tn_loader_options o = tn_loader_defaults();
     o.batch = batch;
     o.epochs = epochs;
@@ -86,9 +86,9 @@ static void test_same_batches_for_any_threads(void **state) {
     for (int threads = 0; threads <= 4; threads++) {
         for (int prefetch = 1; prefetch <= 5; prefetch += 2) {
             tn_sampler s = tn_random_sampler(4);
-            tn_loader_options o = options(5, 3, threads);
+            tn_loader_options o = loader_options(5, 3, threads);
             o.prefetch = prefetch;
-            tn_loader *l = tn_loader_new(make(23, -1, threads * 20), s, o);
+            tn_loader *l = tn_loader_new(make_numbers(23, -1, threads * 20), s, o);
             assert_int_equal(tn_loader_batches(l), 5);
             tn_batch b;
             int64_t n = 0;
@@ -119,7 +119,8 @@ static void test_passes(void **state) {
     tn_sampler s = tn_random_sampler(4);
     for (int threads = 0; threads <= 4; threads++) {
         for (int epochs = 1; epochs <= 2; epochs++) {
-            tn_loader *l = tn_loader_new(make(23, -1, 0), s, options(5, epochs, threads));
+            tn_loader *l =
+                tn_loader_new(make_numbers(23, -1, 0), s, loader_options(5, epochs, threads));
             int64_t n = 0;
             for (int pass = 0; pass < 5; pass++) {
                 tn_batch b;
@@ -150,9 +151,9 @@ static tn_status counted_get(tn_dataset *self, tn_example e, void *x, void *y) {
 
 static void test_passes_begin_when_they_are_asked_for(void **state) {
     (void)state;
-    tn_dataset *d = make(6, -1, 0);
+    tn_dataset *d = make_numbers(6, -1, 0);
     d->get = counted_get;
-    tn_loader *l = tn_loader_new(d, tn_random_sampler(1), options(2, 1, 2));
+    tn_loader *l = tn_loader_new(d, tn_random_sampler(1), loader_options(2, 1, 2));
     tn_batch b;
     for (int pass = 1; pass <= 3; pass++) {
         while (tn_loader_next(l, &b)) {
@@ -167,8 +168,8 @@ static void test_passes_begin_when_they_are_asked_for(void **state) {
 static void test_an_error_ends_no_pass(void **state) {
     (void)state;
     for (int threads = 0; threads <= 3; threads += 3) {
-        tn_loader *l =
-            tn_loader_new(make(6, 5, 0), tn_sequential_sampler(), options(2, 1, threads));
+        tn_loader *l = tn_loader_new(make_numbers(6, 5, 0), tn_sequential_sampler(),
+                                     loader_options(2, 1, threads));
         tn_batch b;
         assert_true(tn_loader_next(l, &b) && tn_loader_next(l, &b));
         assert_false(tn_loader_next(l, &b)); /* the last batch cannot be read */
@@ -196,9 +197,9 @@ static void test_drop_last_and_parts(void **state) {
         tn_sampler s = tn_random_sampler(4);
         s.part = 1;
         s.parts = 2;
-        tn_loader_options o = options(4, 1, threads);
+        tn_loader_options o = loader_options(4, 1, threads);
         o.drop_last = true;
-        tn_loader *l = tn_loader_new(make(23, -1, 0), s, o);
+        tn_loader *l = tn_loader_new(make_numbers(23, -1, 0), s, o);
         assert_int_equal(tn_loader_batches(l), 2); /* 11 examples */
         tn_batch b;
         int n = 0;
@@ -215,7 +216,7 @@ static void test_seek_and_where(void **state) {
     (void)state;
     for (int threads = 0; threads <= 3; threads++) {
         tn_sampler s = tn_random_sampler(8);
-        tn_loader *l = tn_loader_new(make(40, -1, 30), s, options(4, 0, threads));
+        tn_loader *l = tn_loader_new(make_numbers(40, -1, 30), s, loader_options(4, 0, threads));
         tn_batch b;
         for (int i = 0; i < 13; i++) {
             assert_true(tn_loader_next(l, &b));
@@ -240,7 +241,8 @@ static void test_seek_and_where(void **state) {
 
 static void test_seek_outside(void **state) {
     (void)state;
-    tn_loader *l = tn_loader_new(make(40, -1, 0), tn_sequential_sampler(), options(4, 2, 0));
+    tn_loader *l =
+        tn_loader_new(make_numbers(40, -1, 0), tn_sequential_sampler(), loader_options(4, 2, 0));
     static const tn_loader_place outside[] = {
         {-1, 0}, {0, -1}, {0, 10}, {1, 11}, {INT64_MAX / 10, 0}, {INT64_MAX, 0}, {0, INT64_MAX}};
     for (int i = 0; i < 7; i++) {
@@ -249,7 +251,7 @@ static void test_seek_outside(void **state) {
         tn_error_clear();
     }
     tn_loader_free(l);
-    l = tn_loader_new(make(40, -1, 0), tn_sequential_sampler(), options(4, 0, 0));
+    l = tn_loader_new(make_numbers(40, -1, 0), tn_sequential_sampler(), loader_options(4, 0, 0));
     assert_int_equal(tn_loader_seek(l, (tn_loader_place){1, 10}), TN_EINDEX); /* it has no end */
     assert_error(TN_EINDEX, "batch 10 of epoch 1, but an epoch has 10 batches");
     tn_loader_free(l);
@@ -264,7 +266,7 @@ static void test_seek_among_passes(void **state) {
     } places[] = {{{1, 9}, 1}, {{2, 0}, 20}, {{1, 10}, 0}, {{0, 3}, 17}, {{7, 9}, 1}, {{8, 0}, 20}};
     for (int threads = 0; threads <= 3; threads += 3) {
         tn_sampler s = tn_random_sampler(8);
-        tn_loader *l = tn_loader_new(make(40, -1, 0), s, options(4, 2, threads));
+        tn_loader *l = tn_loader_new(make_numbers(40, -1, 0), s, loader_options(4, 2, threads));
         for (int i = 0; i < 6; i++) {
             int64_t number = places[i].place.epoch * 10 + places[i].place.index, n = 0;
             assert_int_equal(tn_loader_seek(l, places[i].place), TN_OK);
@@ -296,8 +298,8 @@ static void test_error_comes_with_its_batch(void **state) {
     for (int threads = 0; threads <= 3; threads++) {
         int64_t live = tn_live_tensors();
         handled = 0;
-        tn_loader *l =
-            tn_loader_new(make(20, 9, 0), tn_sequential_sampler(), options(2, 1, threads));
+        tn_loader *l = tn_loader_new(make_numbers(20, 9, 0), tn_sequential_sampler(),
+                                     loader_options(2, 1, threads));
         tn_batch b;
         for (int i = 0; i < 4; i++) {
             assert_true(tn_loader_next(l, &b)); /* a worker has long met the bad one */
@@ -327,8 +329,8 @@ static void test_free_at_any_moment(void **state) {
     int64_t live = tn_live_tensors();
     freed = 0;
     for (int i = 0; i < 150; i++) {
-        tn_loader *l = tn_loader_new(make(50, i % 7 ? -1 : 3, i % 3 * 50), tn_sequential_sampler(),
-                                     options(3, 0, 1 + i % 4));
+        tn_loader *l = tn_loader_new(make_numbers(50, i % 7 ? -1 : 3, i % 3 * 50),
+                                     tn_sequential_sampler(), loader_options(3, 0, 1 + i % 4));
         tn_batch b;
         for (int k = 0; k < i % 5; k++) {
             tn_loader_next(l, &b);
@@ -343,7 +345,8 @@ static void test_free_at_any_moment(void **state) {
 
 static void test_batches_are_lent(void **state) {
     (void)state;
-    tn_loader *l = tn_loader_new(make(8, -1, 0), tn_sequential_sampler(), options(2, 1, 1));
+    tn_loader *l =
+        tn_loader_new(make_numbers(8, -1, 0), tn_sequential_sampler(), loader_options(2, 1, 1));
     tn_batch b;
     assert_true(tn_loader_next(l, &b));
     tn_tensor *kept = tn_keep(b.x);
@@ -363,20 +366,20 @@ static void test_bad_arguments(void **state) {
     freed = 0;
     tn_sampler s = tn_sequential_sampler(), parts = s;
     parts.parts = 0;
-    assert_null(tn_loader_new(make(8, -1, 0), s, options(0, 1, 0)));
+    assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(0, 1, 0)));
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
-    assert_null(tn_loader_new(make(8, -1, 0), s, options(1, -1, 0)));
+    assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, -1, 0)));
     tn_error_clear();
     /* would never end and never give */
-    assert_null(tn_loader_new(make(0, -1, 0), s, options(1, 0, 0)));
+    assert_null(tn_loader_new(make_numbers(0, -1, 0), s, loader_options(1, 0, 0)));
     tn_error_clear();
-    assert_null(tn_loader_new(make(8, -1, 0), parts, options(1, 1, 0)));
+    assert_null(tn_loader_new(make_numbers(8, -1, 0), parts, loader_options(1, 1, 0)));
     tn_error_clear();
-    assert_null(tn_loader_new(make(8, -1, 0), s, options(1, 1, -2)));
+    assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, 1, -2)));
     tn_error_clear();
     assert_int_equal(freed, 5);
-    assert_null(tn_loader_new(NULL, s, options(1, 1, 0)));
+    assert_null(tn_loader_new(NULL, s, loader_options(1, 1, 0)));
     assert_int_equal(tn_error(), TN_EVALUE);
     tn_error_clear();
     tn_batch b;
@@ -420,8 +423,8 @@ static void test_three_threads_at_once(void **state) {
     (void)state;
     for (int workers = 0; workers <= 2; workers += 2) {
         static eater eaters[3];
-        tn_loader *l =
-            tn_loader_new(make(SHARED, -1, 0), tn_random_sampler(1), options(1, 1, workers));
+        tn_loader *l = tn_loader_new(make_numbers(SHARED, -1, 0), tn_random_sampler(1),
+                                     loader_options(1, 1, workers));
         for (int i = 0; i < 3; i++) {
             eaters[i] = (eater){.loader = l};
             assert_int_equal(pthread_create(&eaters[i].thread, NULL, eat_batches, &eaters[i]), 0);
@@ -441,7 +444,8 @@ static void test_three_threads_at_once(void **state) {
 static void test_a_loader_changes_hands(void **state) {
     (void)state;
     static eater second;
-    tn_loader *l = tn_loader_new(make(4, -1, 0), tn_sequential_sampler(), options(1, 1, 1));
+    tn_loader *l =
+        tn_loader_new(make_numbers(4, -1, 0), tn_sequential_sampler(), loader_options(1, 1, 1));
     tn_batch b;
     assert_true(tn_loader_next(l, &b));
     second = (eater){.loader = l};
@@ -501,10 +505,10 @@ static void test_a_loader_within_itself(void **state) {
             if (workers && turn == NEXT_ELSEWHERE) {
                 continue; /* the loader is free then */
             }
-            tn_dataset *d = make(1, -1, 0);
+            tn_dataset *d = make_numbers(1, -1, 0);
             d->get = turning_get;
             reader = NULL;
-            tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), options(1, 1, workers));
+            tn_loader *l = tn_loader_new(d, tn_sequential_sampler(), loader_options(1, 1, workers));
             __atomic_store_n(&reader, l, __ATOMIC_RELEASE);
             tn_batch b;
             assert_false(tn_loader_next(l, &b));
@@ -544,7 +548,7 @@ static void test_in_a_child(void **state) {
     (void)state;
     tn_sampler order = tn_random_sampler(3);
     for (int threads = 0; threads <= 3; threads += 3) {
-        tn_loader *l = tn_loader_new(make(40, -1, 0), order, options(4, 2, threads));
+        tn_loader *l = tn_loader_new(make_numbers(40, -1, 0), order, loader_options(4, 2, threads));
         tn_batch b;
         int seen = 0;
         for (; seen < 19 && tn_loader_next(l, &b); seen++) {

@@ -35,7 +35,7 @@ static void write_plain(void) {
     temp_write(temp_path("t10k-labels-idx1-ubyte"), labels, LABELS);
 }
 
-static void check(void) {
+static void check_examples(void) {
     tn_dataset *d = tn_mnist(temp_folder, false);
     assert_non_null(d);
     assert_int_equal(d->size, COUNT);
@@ -54,11 +54,11 @@ static void check(void) {
 static void test_plain_and_compressed(void **state) {
     (void)state;
     write_plain();
-    check();
+    check_examples();
     remove_all();
     write_gz(temp_path("t10k-images-idx3-ubyte.gz"), images, IMAGES);
     write_gz(temp_path("t10k-labels-idx1-ubyte.gz"), labels, LABELS);
-    check();
+    check_examples();
     remove_all();
     assert_null(tn_mnist(temp_folder, true));
     assert_error(TN_EIO, "train-images-idx3-ubyte[.gz]: No such file");
@@ -116,7 +116,7 @@ static void test_every_truncation(void **state) {
         tn_dataset *d = tn_mnist(temp_folder, false);
         if (d) {
             tn_dataset_free(d);
-            check();
+            check_examples();
             harmless++;
         } else {
             assert_error(TN_EFORMAT, "");
@@ -153,11 +153,11 @@ static void test_wrong_contents(void **state) {
     expect_changed(label, labels, LABELS, 9, 10, "label 1 is 10");
     expect_changed(label, labels, LABELS - 1, 7, COUNT - 1, "3 images but 2 labels");
     write_plain();
-    check();
+    check_examples();
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static int fill(void **state) {
+static int fill_images(void **state) {
     (void)state;
     for (int i = 16; i < IMAGES; i++) {
         images[i] = (unsigned char)(i * 37 + i / 11);
@@ -173,5 +173,5 @@ int main(void) {
         cmocka_unit_test(test_every_truncation),
         cmocka_unit_test(test_wrong_contents),
     };
-    return cmocka_run_group_tests(tests, fill, temp_clean);
+    return cmocka_run_group_tests(tests, fill_images, temp_clean);
 }

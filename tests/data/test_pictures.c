@@ -130,7 +130,7 @@ static const char *make_folders(void) {
     return temp_path(name);
 }
 
-static tn_image_folder_options sized(int64_t height, int64_t width) {
+static tn_image_folder_options options_of_size(int64_t height, int64_t width) {
     tn_image_folder_options o = tn_image_folder_defaults();
     o.height = height;
     o.width = width;
@@ -152,7 +152,7 @@ static void pictures_of_different_sizes(void **state) {
     assert_int_equal(tn_dataset_get(d, 1, x, &y), TN_EVALUE);
     assert_error(TN_EVALUE, "/a/2.jpg has 9 x 8 pixels, the first image has 5 x 4");
     tn_dataset_free(d);
-    d = tn_image_folder(folder, sized(20, 11));
+    d = tn_image_folder(folder, options_of_size(20, 11));
     assert_non_null(d);
     assert_string_equal(d->classes[0], "a");
     assert_string_equal(d->classes[1], "b");
@@ -171,26 +171,26 @@ static void folders_that_are_no_dataset(void **state) {
     char path[600];
     assert_null(tn_image_folder(NULL, tn_image_folder_defaults()));
     assert_error(TN_EVALUE, "NULL");
-    assert_null(tn_image_folder(folder, sized(4, 0)));
+    assert_null(tn_image_folder(folder, options_of_size(4, 0)));
     assert_error(TN_EVALUE, "height 4 and width 0");
-    assert_null(tn_image_folder(folder, sized(1 << 20, 1)));
+    assert_null(tn_image_folder(folder, options_of_size(1 << 20, 1)));
     assert_error(TN_EVALUE, "height 1048576");
-    assert_null(tn_image_folder(temp_path("nowhere"), sized(4, 4)));
+    assert_null(tn_image_folder(temp_path("nowhere"), options_of_size(4, 4)));
     assert_error(TN_EIO, "nowhere");
     snprintf(path, sizeof(path), "%s/a", folder);
-    assert_null(tn_image_folder(path, sized(4, 4)));
+    assert_null(tn_image_folder(path, options_of_size(4, 4)));
     assert_error(TN_EVALUE, "/a: there is no folder in it");
     snprintf(path, sizeof(path), "%s/c", folder);
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_null(tn_image_folder(folder, sized(4, 4)));
+    assert_null(tn_image_folder(folder, options_of_size(4, 4)));
     assert_error(TN_EVALUE, "/c: there is no .png, .jpg or .jpeg in this folder");
     snprintf(path, sizeof(path), "%s/c/notes.txt", folder);
     temp_write(path, "none", 4);
-    assert_null(tn_image_folder(folder, sized(4, 4)));
+    assert_null(tn_image_folder(folder, options_of_size(4, 4)));
     assert_error(TN_EVALUE, "/c: there is no .png, .jpg or .jpeg in this folder");
     snprintf(path, sizeof(path), "%s/c/notes.png", folder);
     temp_write(path, "none", 4);
-    tn_dataset *d = tn_image_folder(folder, sized(4, 4));
+    tn_dataset *d = tn_image_folder(folder, options_of_size(4, 4));
     assert_non_null(d);
     float x[3 * 4 * 4];
     int64_t y;
@@ -207,19 +207,19 @@ static void other_pictures_are_noticed(void **state) {
     needs_pictures();
     char text[4][DATASET_TEXT], path[600];
     const char *folder = make_folders();
-    identify_and_free(tn_image_folder(folder, sized(4, 4)), text[0]);
-    identify_and_free(tn_image_folder(make_folders(), sized(4, 4)), text[1]);
+    identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[0]);
+    identify_and_free(tn_image_folder(make_folders(), options_of_size(4, 4)), text[1]);
     assert_string_equal(text[0], text[1]); /* wherever it is */
-    identify_and_free(tn_image_folder(folder, sized(4, 5)), text[1]);
+    identify_and_free(tn_image_folder(folder, options_of_size(4, 5)), text[1]);
     snprintf(path, sizeof(path), "%s/b/3.png", folder);
     FILE *file = fopen(path, "ab");
     fputs("more", file);
     fclose(file);
-    identify_and_free(tn_image_folder(folder, sized(4, 4)), text[2]);
+    identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[2]);
     unlink(path);
     snprintf(path, sizeof(path), "%s/b/4.png", folder);
     temp_write(path, "1", 1);
-    identify_and_free(tn_image_folder(folder, sized(4, 4)), text[3]);
+    identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[3]);
     for (int i = 0; i < 4; i++) {
         for (int k = 0; k < i; k++) {
             assert_string_not_equal(text[i], text[k]);
@@ -237,7 +237,7 @@ static void memory_that_runs_out(void **state) {
         float x[3 * 7 * 6];
         int64_t y;
         fail_malloc_at(n, 1);
-        tn_dataset *d = tn_image_folder(folder, sized(7, 6));
+        tn_dataset *d = tn_image_folder(folder, options_of_size(7, 6));
         for (int64_t i = 0; d && tn_error() == TN_OK && i < d->size; i++) {
             tn_dataset_get(d, i, x, &y);
         }
@@ -266,7 +266,7 @@ static void memory_that_runs_out(void **state) {
     }
 }
 
-static int begin(void **state) {
+static int make_temp_folder(void **state) {
     (void)state;
     temp_path("");
     return 0;
@@ -279,5 +279,5 @@ int main(void) {
         TEST(pictures_of_different_sizes), TEST(folders_that_are_no_dataset),
         TEST(other_pictures_are_noticed),  TEST(memory_that_runs_out),
     };
-    return cmocka_run_group_tests(tests, begin, temp_clean);
+    return cmocka_run_group_tests(tests, make_temp_folder, temp_clean);
 }

@@ -137,7 +137,7 @@ static void test_huge(void **state) {
 
 /* ---- By weights ------------------------------------------------------------------------------ */
 
-static void weighted(void **state) {
+static void weighted_draws(void **state) {
     (void)state;
     static const double weights[] = {1, 0, 3, 0.5, 0, 5.5};
     enum { DRAWS = 6000, SIZE = 6 };
@@ -230,7 +230,7 @@ static double padding_of(const tn_sampler *s, int64_t epoch) {
     return (double)padded / (double)all;
 }
 
-static void bucketed(void **state) {
+static void bucketed_batches(void **state) {
     (void)state;
     tn_sampler by_chance = tn_random_sampler(5), one, four;
     one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
@@ -373,10 +373,10 @@ int main(void) {
         cmocka_unit_test(test_parts_divide),
         cmocka_unit_test(test_huge),
         cmocka_unit_test(test_errors),
-        TEST(weighted),
+        TEST(weighted_draws),
         TEST(weighted_parts),
         TEST(weights_refused),
-        TEST(bucketed),
+        TEST(bucketed_batches),
         TEST(neighbours_change),
         TEST(buckets_are_shuffled),
         TEST(bucketed_parts),

@@ -427,7 +427,7 @@ static void write_zeros(const char *name, size_t count) {
 }
 
 /* Batches until there are no more. */
-static int drain(tn_loader *loader) {
+static int drain_loader(tn_loader *loader) {
     int batches = 0;
     for (tn_batch b; tn_loader_next(loader, &b);) {
         batches++;
@@ -447,7 +447,7 @@ static void test_cut_short(void **state) {
         tn_batch b;
         assert_true(tn_loader_next(loader, &b));
         assert_int_equal(truncate(temp_path("a_0.bin"), 100000), 0);
-        assert_true(drain(loader) < (1 << 10) / 3);
+        assert_true(drain_loader(loader) < (1 << 10) / 3);
         assert_error(TN_EIO, "a_0.bin was cut short while it was read: it had 2097152 bytes");
         tn_loader_free(loader);
     }
@@ -497,7 +497,7 @@ typedef struct words {
 } words;
 
 /* What the shards say of themselves. */
-static words described(const char *pattern) {
+static words description_of(const char *pattern) {
     tn_dataset *d = tn_token_shards(temp_path(pattern), 4, 50257);
     assert_non_null(d);
     words first, again;
@@ -511,18 +511,18 @@ static void test_other_tokens_are_noticed(void **state) {
     (void)state;
     write_llmc("one_0.bin", 40, 0);
     write_llmc("one_1.bin", 30, 900);
-    words one = described("one_*.bin");
+    words one = description_of("one_*.bin");
     assert_contains(one.text, "{\"files\":2,\"digest\":\"");
     write_llmc("two_0.bin", 40, 0); /* another name; a head or none */
     write_shard("two_1.bin", 0, 0, 0, 30, 900);
-    assert_string_equal(described("two_*.bin").text, one.text);
+    assert_string_equal(description_of("two_*.bin").text, one.text);
     write_llmc("two_1.bin", 30, 901);
-    assert_string_not_equal(described("two_*.bin").text, one.text);
+    assert_string_not_equal(description_of("two_*.bin").text, one.text);
     write_llmc("two_0.bin", 41, 0); /* the same tokens, cut at another place */
-    assert_string_not_equal(described("two_*.bin").text, one.text);
+    assert_string_not_equal(description_of("two_*.bin").text, one.text);
     write_llmc("six_0.bin", 30, 900);
     write_llmc("six_1.bin", 40, 0);
-    assert_string_not_equal(described("six_*.bin").text, one.text);
+    assert_string_not_equal(description_of("six_*.bin").text, one.text);
 }
 
 enum { LARGE = 64 << 20, PAGE = 4096 };
@@ -534,21 +534,21 @@ static void test_a_large_file_is_sampled(void **state) {
     unsigned char one = 1;
     temp_write(path, &one, 1);
     assert_int_equal(truncate(path, LARGE), 0);
-    words before = described("large.bin");
+    words before = description_of("large.bin");
 
     int file = open(path, O_RDWR);
     assert_int_equal(pwrite(file, "\7", 1, PAGE + 1000), 1); /* between two of them */
-    assert_string_equal(described("large.bin").text, before.text);
+    assert_string_equal(description_of("large.bin").text, before.text);
     static const off_t seen[] = {0, LARGE - 2};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pwrite(file, "\7", 1, seen[i]), 1);
-        words after = described("large.bin");
+        words after = description_of("large.bin");
         assert_string_not_equal(after.text, before.text);
         before = after;
     }
     close(file);
     assert_int_equal(truncate(path, LARGE - 2), 0);
-    assert_string_not_equal(described("large.bin").text, before.text);
+    assert_string_not_equal(description_of("large.bin").text, before.text);
 }
 
 int main(void) {

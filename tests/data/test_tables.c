@@ -245,7 +245,7 @@ static void memory_that_runs_out(void **state) {
     }
 }
 
-static int begin(void **state) {
+static int make_temp_folder(void **state) {
     (void)state;
     temp_path("");
     return 0;
@@ -265,5 +265,5 @@ int main(void) {
         TEST(numbers_have_a_point_in_every_locale),
         TEST(memory_that_runs_out),
     };
-    return cmocka_run_group_tests(tests, begin, temp_clean);
+    return cmocka_run_group_tests(tests, make_temp_folder, temp_clean);
 }

@@ -204,7 +204,7 @@ static void expect_stream(const char *bytes, const char *expected) {
 
 #define REPLACED "\xef\xbf\xbd"
 
-static void streams(void **state) {
+static void streams_are_utf8(void **state) {
     (void)state;
     expect_stream("", "");
     expect_stream("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z",
@@ -228,7 +228,7 @@ int main(void) {
         TEST(long_runs),
         TEST(several_threads),
         TEST(ids_outside),
-        TEST(streams),
+        TEST(streams_are_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -16,7 +16,7 @@ static void refused_merges(const char *merges, const char *message) {
     assert_error(TN_EFORMAT, message);
 }
 
-static void merges(void **state) {
+static void merges_file(void **state) {
     (void)state;
     tn_tokenizer *t = small_tokenizer();
     tn_tokenizer_free(t);
@@ -41,7 +41,7 @@ static void refused_vocab(const char *vocab, const char *message) {
     assert_error(TN_EFORMAT, message);
 }
 
-static void vocabularies(void **state) {
+static void vocabulary_file(void **state) {
     (void)state;
     refused_vocab("", "vocab.json: a value should begin here (at byte 0)");
     refused_vocab("[1]", "vocab.json: the whole should be an object of ids by token");
@@ -68,7 +68,7 @@ static void vocabularies(void **state) {
 }
 
 /* Ids need not be dense, and a byte may have no token. */
-static void holes(void **state) {
+static void holes_in_ids(void **state) {
     (void)state;
     static const char vocab[] = "{\"a\":1,\"b\":7,\"ab\":5,\"<end>\":9}";
     size_t bytes;
@@ -195,7 +195,7 @@ static void other_cuts(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void digits(void **state) {
+static void digits_are_cut(void **state) {
     (void)state;
     for (int each = 0; each < 2; each++) {
         char text[512];
@@ -325,7 +325,7 @@ static const char *write_ranks(const char *more) {
     return path;
 }
 
-static void tiktoken(void **state) {
+static void tiktoken_files(void **state) {
     (void)state;
     static const char *const special[] = {"<|endoftext|>", "<|end|>"};
     tn_tiktoken_options o = tn_tiktoken_defaults();
@@ -371,7 +371,7 @@ static void tiktoken(void **state) {
 }
 
 /* Which file of a folder is read. */
-static void folders(void **state) {
+static void file_of_a_folder(void **state) {
     (void)state;
     temp_clean(state);
     assert_null(tn_tokenizer_load(temp_path("")));
@@ -396,18 +396,10 @@ static void folders(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(merges),
-        TEST(vocabularies),
-        TEST(holes),
-        TEST(of_gpt2s_kind),
-        TEST(added_in_two_rounds),
-        TEST(of_llama3s_kind),
-        TEST(other_cuts),
-        TEST(digits),
-        TEST(what_is_not_understood),
-        TEST(patterns_without_end),
-        TEST(tiktoken),
-        TEST(folders),
+        TEST(merges_file),          TEST(vocabulary_file),     TEST(holes_in_ids),
+        TEST(of_gpt2s_kind),        TEST(added_in_two_rounds), TEST(of_llama3s_kind),
+        TEST(other_cuts),           TEST(digits_are_cut),      TEST(what_is_not_understood),
+        TEST(patterns_without_end), TEST(tiktoken_files),      TEST(file_of_a_folder),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -51,7 +51,7 @@ static tn_tokenizer *train_small(void) {
     return tn_tokenizer_train(texts, bytes, 2, o);
 }
 
-static void making(void **state) {
+static void making_without_memory(void **state) {
     (void)state;
     tn_tokenizer *(*const makers[])(void) = {load_json, load_merges, load_ranks, train_small};
     write_files();
@@ -72,7 +72,7 @@ static void making(void **state) {
 }
 
 /* A special token, short pieces, a piece for the heap. */
-static void encoding(void **state) {
+static void encoding_without_memory(void **state) {
     (void)state;
     char text[300] = "hello<|endoftext|> \xff hello ";
     memset(text + strlen(text), 'l', 200);
@@ -98,7 +98,7 @@ static void encoding(void **state) {
     tn_tokenizer_free(t);
 }
 
-static void saving(void **state) {
+static void saving_without_memory(void **state) {
     (void)state;
     tn_tokenizer *t = small_tokenizer();
     bool failed = true;
@@ -122,6 +122,7 @@ static void saving(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(making), TEST(encoding), TEST(saving)};
+    const struct CMUnitTest tests[] = {TEST(making_without_memory), TEST(encoding_without_memory),
+                                       TEST(saving_without_memory)};
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

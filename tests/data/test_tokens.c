@@ -32,7 +32,8 @@ static void write_text(const char *name, const char *text) {
     temp_write(temp_path(name), text, strlen(text));
 }
 
-static tn_status make(const char *in, const char *out, tn_tokens_options o, tn_tokens_made *made) {
+static tn_status make_tokens(const char *in, const char *out, tn_tokens_options o,
+                             tn_tokens_made *made) {
     const char *path = temp_path(in);
     return tn_tokens_make(small, &path, 1, temp_path(out), o, made);
 }
@@ -92,7 +93,7 @@ static void test_documents(void **state) {
     tn_tokens_options o = tn_tokens_defaults();
     tn_tokens_made made;
     o.shard_tokens = 7;
-    assert_int_equal(make("in", "out", o, &made), TN_OK);
+    assert_int_equal(make_tokens("in", "out", o, &made), TN_OK);
     expect_text("out", "train", "|hello hello||<|endoftext|>|to be\n");
     tn_ids ids = read_split("out", "train");
     assert_int_equal(ids.ids[0], END_OF_TEXT);
@@ -234,7 +235,7 @@ static void test_threads(void **state) {
         tn_tokens_made made;
         snprintf(out, sizeof(out), "out%d", i);
         o.threads = threads[i];
-        assert_int_equal(make("in", out, o, &made), TN_OK);
+        assert_int_equal(make_tokens("in", out, o, &made), TN_OK);
         assert_int_equal(made.documents, 6001);
         assert_true(made.train > 400000 && made.val > 0);
         same_folders("out0", out);
@@ -261,7 +262,7 @@ static void test_share(void **state) {
             o.val = shares[i];
             o.seed = seed;
             o.overwrite = true;
-            assert_int_equal(make("a.jsonl", seed == 1 ? "out" : "out2", o, &made), TN_OK);
+            assert_int_equal(make_tokens("a.jsonl", seed == 1 ? "out" : "out2", o, &made), TN_OK);
             assert_true(llabs(made.val / 4 - (int64_t)(DOCUMENTS * shares[i])) <= 1);
             assert_int_equal(made.val + made.train, 4 * DOCUMENTS);
         }
@@ -280,7 +281,7 @@ static void test_share(void **state) {
     tn_tokens_options o = tn_tokens_defaults();
     o.val_documents = 3;
     o.overwrite = true;
-    assert_int_equal(make("a.jsonl", "out", o, NULL), TN_OK);
+    assert_int_equal(make_tokens("a.jsonl", "out", o, NULL), TN_OK);
     expect_text("out", "val", "|000|001|002");
 }
 
@@ -297,7 +298,7 @@ static void test_share_of_one_text(void **state) {
     tn_tokens_options o = tn_tokens_defaults();
     tn_tokens_made made;
     o.val = 0.1;
-    assert_int_equal(make("a.txt", "out", o, &made), TN_OK);
+    assert_int_equal(make_tokens("a.txt", "out", o, &made), TN_OK);
     assert_int_equal(made.documents, 1);
     assert_true(made.val > made.train / 20 && made.val < made.train / 5);
     char *splits[] = {read_text("out", "train"), read_text("out", "val")};
@@ -331,7 +332,7 @@ static void test_pairs(void **state) {
     tn_tokens_options o = tn_tokens_defaults();
     tn_tokens_made made;
     o.corpus.pairs = true;
-    assert_int_equal(make("a.jsonl", "out", o, &made), TN_OK);
+    assert_int_equal(make_tokens("a.jsonl", "out", o, &made), TN_OK);
     assert_int_equal(made.documents, 3);
     assert_int_equal(made.longest, 3);
     static const int64_t expected[3][2][3] = {
@@ -362,23 +363,23 @@ static void test_wrong_texts(void **state) {
     assert_int_equal(fclose(f), 0);
     for (o.threads = 1; o.threads <= 3; o.threads++) {
         o.shard_tokens = 10000;
-        assert_int_equal(make("in", "out", o, NULL), TN_EFORMAT);
+        assert_int_equal(make_tokens("in", "out", o, NULL), TN_EFORMAT);
         assert_error(TN_EFORMAT, "in/1.jsonl: line 3001: a value should begin here");
         assert_null(tn_token_shards(temp_path("out/train_*.bin"), 4, 263));
         assert_error(TN_EFORMAT, "train_000000.bin is one of an unfinished set");
     }
     write_text("empty.txt", "");
-    assert_int_equal(make("empty.txt", "other", o, NULL), TN_EFORMAT);
+    assert_int_equal(make_tokens("empty.txt", "other", o, NULL), TN_EFORMAT);
     assert_error(TN_EFORMAT, "there is no document");
-    assert_int_equal(make("nothing", "never", o, NULL), TN_EIO);
+    assert_int_equal(make_tokens("nothing", "never", o, NULL), TN_EIO);
     assert_error(TN_EIO, "nothing: No such file");
     assert_int_not_equal(access(temp_path("never"), F_OK), 0);
     o.eot = "<|nothing|>";
-    assert_int_equal(make("in", "never", o, NULL), TN_EVALUE);
+    assert_int_equal(make_tokens("in", "never", o, NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "no special token \"<|nothing|>\"");
     o.eot = NULL;
     o.val = 1;
-    assert_int_equal(make("in", "never", o, NULL), TN_EVALUE);
+    assert_int_equal(make_tokens("in", "never", o, NULL), TN_EVALUE);
     assert_error(TN_EVALUE, "a validation share of 1");
 }
 
@@ -387,14 +388,14 @@ static void test_folders(void **state) {
     tn_tokens_options o = tn_tokens_defaults();
     write_text("a.txt", "hello");
     o.shard_tokens = 1;
-    assert_int_equal(make("a.txt", "out", o, NULL), TN_OK);
-    assert_int_equal(make("a.txt", "out", o, NULL), TN_ESTATE);
+    assert_int_equal(make_tokens("a.txt", "out", o, NULL), TN_OK);
+    assert_int_equal(make_tokens("a.txt", "out", o, NULL), TN_ESTATE);
     assert_error(TN_ESTATE, "out has tokens already (--overwrite replaces them)");
     write_text("out/notes.txt", "mine");
     write_text("out/val_000000.bin.tmp", "left by somebody who was killed");
     o.overwrite = true;
     o.shard_tokens = 10;
-    assert_int_equal(make("a.txt", "out", o, NULL), TN_OK);
+    assert_int_equal(make_tokens("a.txt", "out", o, NULL), TN_OK);
     expect_text("out", "train", "|hello");
     assert_int_not_equal(access(temp_path("out/train_000001.bin"), F_OK), 0);
     assert_int_not_equal(access(temp_path("out/val_000000.bin.tmp"), F_OK), 0);
@@ -403,17 +404,17 @@ static void test_folders(void **state) {
     assert_int_equal(mkdir(temp_path("theirs"), 0700), 0); /* of another program */
     write_text("theirs/train_000000.bin", "shard");
     o.overwrite = false;
-    assert_int_equal(make("a.txt", "theirs", o, NULL), TN_ESTATE);
+    assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_ESTATE);
     assert_error(TN_ESTATE, "theirs/train_000000.bin is there, and tokens.json, which would tell");
     write_text("theirs/tokens.json", "{\"train\": 1}");
-    assert_int_equal(make("a.txt", "theirs", o, NULL), TN_EFORMAT);
+    assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_EFORMAT);
     assert_error(TN_EFORMAT, "tokens.json is not what `tern tokens` writes");
     o.overwrite = true;
-    assert_int_equal(make("a.txt", "theirs", o, NULL), TN_OK);
+    assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_OK);
 
-    assert_int_equal(make("a.txt", "a.txt", o, NULL), TN_EIO);
+    assert_int_equal(make_tokens("a.txt", "a.txt", o, NULL), TN_EIO);
     assert_error(TN_EIO, "Not a directory");
-    assert_int_equal(make("a.txt", "no/where", o, NULL), TN_EIO);
+    assert_int_equal(make_tokens("a.txt", "no/where", o, NULL), TN_EIO);
     assert_error(TN_EIO, "no/where: No such file");
 }
 
@@ -425,7 +426,7 @@ static void make_another(const tn_tokens_made *so_far, void *user) {
     (void)user;
     tn_tokens_options o = tn_tokens_defaults();
     o.overwrite = true;
-    second = make("a.txt", "out", o, NULL);
+    second = make_tokens("a.txt", "out", o, NULL);
     assert_error(TN_EIO, "another process is writing it");
 }
 
@@ -434,7 +435,7 @@ static void test_two_at_once(void **state) {
     tn_tokens_options o = tn_tokens_defaults();
     write_text("a.txt", "hello");
     o.progress = make_another;
-    assert_int_equal(make("a.txt", "out", o, NULL), TN_OK);
+    assert_int_equal(make_tokens("a.txt", "out", o, NULL), TN_OK);
     assert_int_equal(second, TN_EIO);
     expect_text("out", "train", "|hello");
 }
@@ -449,12 +450,13 @@ static void test_full_disk(void **state) {
     limit = before;
     limit.rlim_cur = 100000;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    tn_status status = make("in", "out", o, NULL);
+    tn_status status = make_tokens("in", "out", o, NULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_int_equal(status, TN_EIO);
     assert_error(TN_EIO, "out/train_000000.bin: writing: File too large");
     assert_int_not_equal(access(temp_path("out/train_000000.bin.tmp"), F_OK), 0);
-    assert_int_equal(make("in", "out", o, NULL), TN_OK); /* it may continue where it failed */
+    /* it may continue where it failed */
+    assert_int_equal(make_tokens("in", "out", o, NULL), TN_OK);
 }
 
 int main(void) {

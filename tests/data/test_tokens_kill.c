@@ -14,7 +14,7 @@
 
 extern char **environ;
 
-static tn_status make(const char *folder, int which) {
+static tn_status make_tokens(const char *folder, int which) {
     char in[512], out[512];
     snprintf(in, sizeof(in), "%s/in.jsonl", folder);
     snprintf(out, sizeof(out), "%s/out", folder);
@@ -157,7 +157,7 @@ static void test_killed_anywhere(void **state) {
 int main(int argc, char **argv) {
     if (argc == 4) {
         kill_at_call = atoi(argv[2]);
-        tn_status status = make(argv[1], atoi(argv[3]));
+        tn_status status = make_tokens(argv[1], atoi(argv[3]));
         return status == TN_OK ? DONE : status == TN_ESTATE ? THERE_ALREADY : 9;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_killed_anywhere)};

@@ -12,15 +12,15 @@
 enum { IMAGES = 41, C = 3, SIDE = 6, PIXELS = C * SIDE * SIDE, BATCH = 4 };
 
 /* Images of chance, y = the number of each. */
-static tn_dataset *images(void) {
+static tn_dataset *random_images(void) {
     tn_tensor *x = tn_rand(TN_DIMS(IMAGES, C, SIDE, SIDE), TN_F32);
     return tn_tensor_dataset(x, tn_arange(0, IMAGES, 1, TN_I64));
 }
 
-static tn_dataset *augmented(uint64_t seed) {
+static tn_dataset *augmented_images(uint64_t seed) {
     static const double mean[] = {0.4, 0.5, 0.6}, std[] = {0.2, 0.25, 0.3};
     tn_seed(1);
-    return TN_TRANSFORMED(images(), seed, tn_random_crop(SIDE, SIDE, 2),
+    return TN_TRANSFORMED(random_images(), seed, tn_random_crop(SIDE, SIDE, 2),
                           tn_random_horizontal_flip(0.5), tn_color_jitter(0.3, 0.3, 0.3),
                           tn_image_normalize(C, mean, std));
 }
@@ -40,7 +40,7 @@ static tn_loader *weighted_loader(int threads, int64_t part, int64_t parts) {
     o.batch = BATCH / parts;
     o.epochs = 3;
     o.threads = threads;
-    return tn_loader_new(augmented(7), s, o);
+    return tn_loader_new(augmented_images(7), s, o);
 }
 
 static tn_loader *bucketed_loader(int threads, int64_t part, int64_t parts) {
@@ -130,7 +130,7 @@ static void threads_and_resuming(void **state) {
     same_for_any_threads(bucketed_loader);
 }
 
-static void ranks(void **state) {
+static void same_for_ranks(void **state) {
     (void)state;
     same_for_two_parts(weighted_loader, 15);
     same_for_two_parts(bucketed_loader, IMAGES / BATCH);
@@ -142,7 +142,7 @@ static void readings_differ(void **state) {
     (void)state;
     float first[PIXELS], other[PIXELS];
     int64_t y;
-    tn_dataset *d = augmented(7), *another = augmented(8);
+    tn_dataset *d = augmented_images(7), *another = augmented_images(8);
     const tn_example at = {.index = 5, .epoch = 2, .place = 3}, next = {5, 3, 3}, twice = {5, 2, 4};
     assert_int_equal(d->get(d, at, first, &y), TN_OK);
     assert_int_equal(y, 5);
@@ -162,7 +162,7 @@ static void readings_differ(void **state) {
 static void epochs_differ(void **state) {
     (void)state;
     for (int wrapped = 0; wrapped < 3; wrapped++) {
-        tn_dataset *d = augmented(7);
+        tn_dataset *d = augmented_images(7);
         d = wrapped == 1 ? tn_subset(d, (int64_t[]){5, 5}, 2) : d;
         d = wrapped == 2 ? tn_concat_dataset(&d, 1) : d;
         tn_loader_options o = tn_loader_defaults();
@@ -264,7 +264,7 @@ static void errors_travel(void **state) {
     }
 }
 
-static void refused(void **state) {
+static void transforms_refuse(void **state) {
     (void)state;
     static const double mean[] = {0, 0, 0}, std[] = {1, 0, 1};
     const struct {
@@ -289,7 +289,7 @@ static void refused(void **state) {
         {(tn_transform){.kind = "empty"}, TN_EVALUE, "transform 0 has no kind, no apply"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        assert_null(tn_transformed(images(), &cases[i].transform, 1, 1));
+        assert_null(tn_transformed(random_images(), &cases[i].transform, 1, 1));
         assert_error(cases[i].status, cases[i].says);
     }
     tn_dataset *counts = tn_tensor_dataset(tn_arange(0, 3, 1, TN_I64), NULL);
@@ -355,13 +355,13 @@ static void mixup_refuses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(threads_and_resuming),
-        TEST(ranks),
+        TEST(same_for_ranks),
         TEST(readings_differ),
         TEST(epochs_differ),
         TEST(transforms_draw_their_own),
         TEST(of_ones_own),
         TEST(errors_travel),
-        TEST(refused),
+        TEST(transforms_refuse),
         TEST(mixup_draws),
         TEST(mixup_refuses),
     };

@@ -8,7 +8,7 @@
 
 /* What the bits mean, from the definition: sign, exponent with its bias,
  * fraction of `places` bits. */
-static double meaning(uint16_t bits, int places, int bias) {
+static double value_of_bits(uint16_t bits, int places, int bias) {
     int exponents = 15 - places;
     int exponent = (bits >> places) & ((1 << exponents) - 1), fraction = bits & ((1 << places) - 1);
     double sign = bits >> 15 ? -1 : 1;
@@ -29,7 +29,7 @@ static uint16_t bf16_bits(float x) {
 static void check_all(int places, int bias, float (*to_float)(uint16_t),
                       uint16_t (*from_float)(float)) {
     for (uint32_t bits = 0; bits < 65536; bits++) {
-        double exact = meaning((uint16_t)bits, places, bias);
+        double exact = value_of_bits((uint16_t)bits, places, bias);
         float x = to_float((uint16_t)bits);
         if (isnan(exact)) {
             assert_true(isnan(x));
@@ -47,9 +47,10 @@ static void check_all(int places, int bias, float (*to_float)(uint16_t),
 static void check_rounding(int places, int bias, uint16_t (*from_float)(float)) {
     uint32_t infinity = (0x7fffu >> places) << places;
     for (uint32_t bits = 0; bits < infinity; bits++) {
-        double low = meaning((uint16_t)bits, places, bias);
-        double high = bits + 1 < infinity ? meaning((uint16_t)(bits + 1), places, bias)
-                                          : 2 * low - meaning((uint16_t)(bits - 1), places, bias);
+        double low = value_of_bits((uint16_t)bits, places, bias);
+        double high = bits + 1 < infinity
+                          ? value_of_bits((uint16_t)(bits + 1), places, bias)
+                          : 2 * low - value_of_bits((uint16_t)(bits - 1), places, bias);
         float middle = (float)((low + high) / 2);
         uint32_t even = bits + (bits & 1);
         for (uint32_t sign = 0; sign <= 0x8000; sign += 0x8000) {

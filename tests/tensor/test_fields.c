@@ -59,7 +59,7 @@ static options options_usual(void) {
                      .noise = 0.5};
 }
 
-static char *written(const options *o, bool training, bool prose) {
+static char *written_text(const options *o, bool training, bool prose) {
     tn__buffer j = {.operation = "test"};
     tn__members m = tn__members_begin(&j, prose);
     tn__fields_put(&m, fields, o, training);
@@ -68,7 +68,7 @@ static char *written(const options *o, bool training, bool prose) {
 }
 
 static void expect_text(const options *o, bool training, bool prose, const char *wanted) {
-    char *text = written(o, training, prose);
+    char *text = written_text(o, training, prose);
     assert_string_equal(text, wanted);
     free(text);
 }
@@ -94,7 +94,7 @@ static void members_as_text(void **state) {
     expect_text(&o, false, true,
                 "count 3, wide -9223372036854775808, sizes -4x5, real inf, part of all -0, on 0, "
                 "ends dropped, colour 7, seed 18446744073709551615, digest 12ab");
-    char *text = written(&o, false, false);
+    char *text = written_text(&o, false, false);
     assert_non_null(strstr(text, ",\"real\":\"inf\",\"part of all\":-0,\"on\":false,"));
     assert_null(strstr(text, "chars"));
     free(text);
@@ -216,7 +216,7 @@ static void words_in_order(void **state) {
     }
 }
 
-static void ranges(void **state) {
+static void ranges_are_checked(void **state) {
     (void)state;
     static const tn_field wide[] = {
         TN_FIELD(options, real, .most = DBL_MAX),
@@ -253,9 +253,8 @@ static void ranges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(members_as_text),  TEST(names_that_are_there),
-        TEST(values_read_back), TEST(words_in_order),
-        TEST(ranges),
+        TEST(members_as_text), TEST(names_that_are_there), TEST(values_read_back),
+        TEST(words_in_order),  TEST(ranges_are_checked),
     };
     return cmocka_run_group_tests_name("fields", tests, NULL, NULL);
 }

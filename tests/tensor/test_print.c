@@ -9,7 +9,7 @@
 
 #include "print_expected.h"
 
-static void store(void *data, int64_t i, double value, tn_dtype dtype) {
+static void store_element(void *data, int64_t i, double value, tn_dtype dtype) {
     switch (dtype) {
     case TN_F32:
         ((float *)data)[i] = (float)value;
@@ -38,11 +38,11 @@ static tn_tensor *case_tensor(size_t k, bool odd) {
         if (cases[k].data) {
             memcpy(data + (size_t)i * size, cases[k].data + (size_t)i * size, size);
         } else {
-            store(data, i,
-                  cases[k].step > 0 ? (double)i * cases[k].step
-                  : i == 600        ? 1e30
-                                    : 1,
-                  cases[k].dtype);
+            store_element(data, i,
+                          cases[k].step > 0 ? (double)i * cases[k].step
+                          : i == 600        ? 1e30
+                                            : 1,
+                          cases[k].dtype);
         }
     }
     tn_tensor *t = tn_from_data(data, dims, cases[k].dtype);

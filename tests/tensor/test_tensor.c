@@ -8,7 +8,7 @@
 
 #include "tests/support/test.h"
 
-static tn_tensor *counted(tn_dims dims) {
+static tn_tensor *arange_of(tn_dims dims) {
     float data[120];
     for (int i = 0; i < 120; i++) {
         data[i] = (float)i;
@@ -183,7 +183,7 @@ static void test_item_and_at(void **state) {
     assert_true(tn_item(tn_from_data(&b, TN_DIMS(), TN_BF16)) == 1.5);
     assert_true(tn_item(tn_from_data(&h, TN_DIMS(), TN_F16)) == -2.5);
     assert_true(tn_item(tn_from_data(&d, TN_DIMS(), TN_F64)) == 0.1);
-    tn_tensor *t = counted(TN_DIMS(2, 3));
+    tn_tensor *t = arange_of(TN_DIMS(2, 3));
     assert_true(isnan(tn_item(t)));
     assert_error(TN_ESHAPE, "item: the tensor is [2, 3], which is 6 elements and not one");
     assert_true(isnan(tn_at(t, (int64_t[]){1, 3})));
@@ -201,7 +201,7 @@ static void test_item_and_at(void **state) {
 static void test_views(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *t = counted(TN_DIMS(2, 3, 4));
+    tn_tensor *t = arange_of(TN_DIMS(2, 3, 4));
     /* axes turned, every second row */
     tn_tensor *v = tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0);
     float out[16];
@@ -235,7 +235,7 @@ static void test_views(void **state) {
 static void test_versions(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *flat = counted(TN_DIMS(10));
+    tn_tensor *flat = arange_of(TN_DIMS(10));
     tn_tensor *a = tn_alias(flat, 0, TN_DIMS(2, 2)), *b = tn_alias(flat, 4, TN_DIMS(6));
     tn_tensor *half_of_b = tn__view(b, TN_DIMS(3), (int64_t[]){1}, 4),
               *of_flat = tn__view(flat, TN_DIMS(3), (int64_t[]){1}, 0);
