@@ -28,7 +28,7 @@ static bool reset_state(const char *name, tn_tensor *t, void *user) {
     return true;
 }
 
-static void reset(target *t) {
+static void reset_target(target *t) {
     TN_NO_GRAD;
     tn_fill_(t->model.weight, 1);
     tn_fill_(t->model.bias, 1);
@@ -74,8 +74,8 @@ static bool is_as_reset(target *t) {
     return same;
 }
 
-static void load(target *t, const char *path, bool other_run) {
-    reset(t);
+static void load_checkpoint(target *t, const char *path, bool other_run) {
+    reset_target(t);
     int64_t steps = tn_optim_steps(t->optim);
     tn_checkpoint c = {.model = &t->model,
                        .optim = t->optim,
@@ -103,8 +103,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     memcpy(copy, data, bytes);
     put_digest(copy, bytes);
     bytes_file file = bytes_file_open(copy, bytes);
-    load(t, file.path, false);
-    load(t, file.path, true);
+    load_checkpoint(t, file.path, false);
+    load_checkpoint(t, file.path, true);
     bytes_file_close(&file);
     free(copy);
     must_hold(tn_live_tensors() == live, "a leak");

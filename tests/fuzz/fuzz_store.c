@@ -25,7 +25,7 @@ typedef struct target {
     double now;
 } target;
 
-static void begin(target *t, int who) {
+static void begin_session(target *t, int who) {
     const uint8_t place[TN__PLACE] = {[15] = 1, [16] = 115, [17] = 60}; /* [::1]:29500 */
     must_hold(tn__session_begin(&t->clients[who], &t->hub, place), "no random numbers");
     if (who > 0) {
@@ -33,9 +33,9 @@ static void begin(target *t, int who) {
     }
 }
 
-static void renew(target *t, int who) {
+static void renew_session(target *t, int who) {
     tn__session_end(&t->clients[who]);
-    begin(t, who);
+    begin_session(t, who);
 }
 
 /* A reply is whole and says what it has; before the proof there is only the server's greeting, or
@@ -63,28 +63,28 @@ static void send_all(target *t) {
             tn__session_sent(s, parts[0].iov_len);
         }
         if (s->state == TN__SESSION_CLOSE) {
-            renew(t, (int)(s - t->clients));
+            renew_session(t, (int)(s - t->clients));
         }
     }
 }
 
-static void take(target *t, int who, const void *data, size_t bytes) {
+static void take_bytes(target *t, int who, const void *data, size_t bytes) {
     tn__session *s = &t->clients[who];
     if (!tn__session_take(s, data, bytes, t->now)) {
         must_hold(s->fault != NULL && s->state == TN__SESSION_CLOSE, "dropped without a reason");
-        renew(t, who);
+        renew_session(t, who);
     }
     send_all(t);
     must_hold(t->hub.buffered <= BUFFERS, "more on its way than is allowed");
     must_hold(t->hub.table.bytes <= TABLE, "more stored than is allowed");
 }
 
-static void prove(target *t, int who) {
+static void prove_token(target *t, int who) {
     tn__session *s = &t->clients[who];
     if (s->state == TN__SESSION_PROOF && s->head_bytes == 0) {
         uint8_t proof[TN__DIGEST];
         tn__proof(t->hub.token, "client", &s->bond, proof);
-        take(t, who, proof, sizeof(proof));
+        take_bytes(t, who, proof, sizeof(proof));
         must_hold(tn__session_trusted(s), "the token is not believed");
     }
 }
@@ -92,7 +92,7 @@ static void prove(target *t, int who) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     target t = {.hub = {.token = "token", .table.limit = TABLE, .buffered_limit = BUFFERS}};
     for (int who = 0; who < CLIENTS; who++) {
-        begin(&t, who);
+        begin_session(&t, who);
     }
     while (bytes >= 2) {
         int who = data[0] & 3, what = data[0] >> 2 & 3;
@@ -102,12 +102,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             tn__session_expire(&t.clients[i], t.now);
         }
         if (what == 2) {
-            renew(&t, who);
+            renew_session(&t, who);
         } else if (what == 3) {
-            prove(&t, who);
+            prove_token(&t, who);
         }
         send_all(&t);
-        take(&t, who, data + 2, length);
+        take_bytes(&t, who, data + 2, length);
         data += 2 + length;
         bytes -= 2 + length;
     }

@@ -124,7 +124,7 @@ static void readers_find_whole_events(void **state) {
 static tn__trace held = TN__TRACE(pair_event, 4, NULL);
 static int seen;
 
-static void look(int number) {
+static void read_trace(int number) {
     (void)number;
     pair_event e = {0};
     while (tn__trace_next(&held, &e.event)) {
@@ -140,7 +140,7 @@ static void a_signal_handler_may_read(void **state) {
         tn__trace_add(&held, &e.event);
     }
     uint64_t *stamp = &held.words[1 + held.event_words]; /* of the second */
-    struct sigaction old, mine = {.sa_handler = look};
+    struct sigaction old, mine = {.sa_handler = read_trace};
     assert_int_equal(sigaction(SIGUSR2, &mine, &old), 0);
     pthread_mutex_lock(&held.lock);
     (*stamp)++;

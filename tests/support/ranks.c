@@ -92,7 +92,7 @@ static void remove_variable(variables *v, const char *name, size_t length) {
 }
 
 /* "NAME=VALUE" or "NAME". */
-static void change(variables *v, const char *text) {
+static void change_variable(variables *v, const char *text) {
     size_t length = strcspn(text, "=");
     remove_variable(v, text, length);
     if (text[length] == '=') {
@@ -105,7 +105,7 @@ static void change(variables *v, const char *text) {
 static void set_number(variables *v, const char *name, long number) {
     char text[96];
     snprintf(text, sizeof(text), "%s=%ld", name, number);
-    change(v, text);
+    change_variable(v, text);
 }
 
 /* This process's, without what could say something else about ranks. TERN_ROOT and the like are the
@@ -127,7 +127,7 @@ static variables plain_environment(void) {
             skips &= strncmp(*at, ours[i], strlen(ours[i])) != 0;
         }
         if (!skips) {
-            change(&v, *at);
+            change_variable(&v, *at);
         }
     }
     return v;
@@ -138,9 +138,9 @@ static void change_for(variables *v, int rank, const char *const *extra) {
         char *end;
         long only = strtol(*extra, &end, 10);
         if (end == *extra || *end != ':') {
-            change(v, *extra);
+            change_variable(v, *extra);
         } else if (only == rank) {
-            change(v, end + 1);
+            change_variable(v, end + 1);
         }
     }
 }
@@ -197,8 +197,8 @@ ranks_job ranks_start(int n, const char *body, const char *argument, const char 
         set_number(&v, "LOCAL_WORLD_SIZE", n);
         set_number(&v, "MASTER_PORT", port);
         set_number(&v, "OMP_NUM_THREADS", 1);
-        change(&v, "MASTER_ADDR=127.0.0.1");
-        change(&v, token);
+        change_variable(&v, "MASTER_ADDR=127.0.0.1");
+        change_variable(&v, token);
         change_for(&v, rank, extra_env);
         job.output[rank] = memfd_create("output", MFD_CLOEXEC);
         job.pid[rank] = start_one(&v, job.output[rank], body, argument);

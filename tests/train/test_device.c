@@ -59,7 +59,7 @@ static void close_run(run *r) {
 }
 
 /* One step; its loss, read before the weights change. */
-static double step(run *r) {
+static double train_step(run *r) {
     TN_SCOPE;
     tn_batch b;
     if (!tn_loader_next(r->loader, &b)) {
@@ -85,7 +85,7 @@ typedef struct weights {
     int64_t count;
 } weights;
 
-static bool take(const tn_entry *entry, void *user) {
+static bool take_weight(const tn_entry *entry, void *user) {
     weights *w = user;
     tn_copy_out(*entry->field, w->at + w->count);
     w->count += tn_count(*entry->field);
@@ -95,7 +95,7 @@ static bool take(const tn_entry *entry, void *user) {
 static weights weights_of(run *r) {
     weights w = {malloc((size_t)tn_module_count(&r->gpt) * sizeof(float)), 0};
     assert_non_null(w.at);
-    tn_module_each(&r->gpt, (tn_walk){0}, take, &w);
+    tn_module_each(&r->gpt, (tn_walk){0}, take_weight, &w);
     assert_int_equal(tn_error(), TN_OK);
     return w;
 }
@@ -118,7 +118,7 @@ static void as_on_the_cpu(void **state) {
     open_run(&a, tn_cpu(), 0.1);
     weights host = weights_of(&a);
     for (int i = 0; i < STEPS; i++) {
-        loss[i] = step(&a);
+        loss[i] = train_step(&a);
     }
     close_run(&a);
     open_run(&b, device, 0.1);
@@ -126,7 +126,7 @@ static void as_on_the_cpu(void **state) {
     weights there = weights_of(&b);
     assert_true(same_weights(host, there));
     for (int i = 0; i < STEPS; i++) {
-        assert_float_equal(step(&b), loss[i], 2e-4 * loss[i]);
+        assert_float_equal(train_step(&b), loss[i], 2e-4 * loss[i]);
     }
     assert_true(loss[STEPS - 1] < loss[0]);
     assert_true(is_on(tn_module_get(&b.gpt, "h.1.mlp.c_fc.weight"), device));
@@ -147,16 +147,16 @@ static void goes_on_bit_for_bit(void **state) {
             tn_checkpoint c = checkpoint_of(&a);
             assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
         }
-        loss[i] = step(&a);
+        loss[i] = train_step(&a);
     }
     weights end = weights_of(&a);
     close_run(&a);
     open_run(&b, device, 0.1);
-    step(&b);
+    train_step(&b);
     tn_checkpoint c = checkpoint_of(&b);
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
     for (int i = STEPS / 2; i < STEPS; i++) {
-        assert_true(step(&b) == loss[i]);
+        assert_true(train_step(&b) == loss[i]);
     }
     weights again = weights_of(&b);
     assert_true(same_weights(end, again));
@@ -171,18 +171,18 @@ static void from_one_device_to_another(void **state) {
     const char *path = temp_path("moved");
     run a, b;
     open_run(&a, device, 0.0);
-    step(&a);
+    train_step(&a);
     tn_checkpoint c = checkpoint_of(&a);
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
     weights saved = weights_of(&a);
-    double loss = step(&a);
+    double loss = train_step(&a);
     close_run(&a);
     open_run(&b, tn_cpu(), 0.0);
     c = checkpoint_of(&b);
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
     weights loaded = weights_of(&b);
     assert_true(same_weights(saved, loaded));
-    assert_float_equal(step(&b), loss, 2e-4 * loss);
+    assert_float_equal(train_step(&b), loss, 2e-4 * loss);
     close_run(&b);
     free(saved.at);
     free(loaded.at);
@@ -196,8 +196,8 @@ static void recompute_gives_the_same_bits(void **state) {
         open_run(&r, device, 0.1);
         tn_module_set_recompute(&r.gpt.h[0], again);
         tn_module_set_recompute(&r.gpt.h[1], again);
-        step(&r);
-        step(&r);
+        train_step(&r);
+        train_step(&r);
         w[again] = weights_of(&r);
         close_run(&r);
     }
@@ -206,7 +206,7 @@ static void recompute_gives_the_same_bits(void **state) {
     free(w[1].at);
 }
 
-static void generates(void **state) {
+static void generates_the_same(void **state) {
     (void)state;
     int32_t ids[3] = {1, 4, 9};
     tn_generate_options o = tn_generate_defaults();
@@ -217,7 +217,7 @@ static void generates(void **state) {
     for (int k = 0; k < 2; k++) {
         run r;
         open_run(&r, k ? device : tn_cpu(), 0.0);
-        step(&r);
+        train_step(&r);
         assert_int_equal(tn_generate(&r.gpt, prompts, 2, o, k ? there : here), TN_OK);
         close_run(&r);
     }
@@ -283,14 +283,14 @@ static void out_of_memory(void **state) {
     (void)state;
     run r;
     open_run(&r, device, 0.0);
-    step(&r);
+    train_step(&r);
     bool greedy = true;
     tn_module_hook(&r.gpt.h[1], (tn_module_hooks){.after = too_much, .user = &greedy});
     tn_optim_zero_grad(r.optim);
     int64_t live = tn_live_tensors(), bytes = tn_device_memory(device).allocated;
     weights before = weights_of(&r);
     for (int i = 0; i < 2; i++) {
-        step(&r);
+        train_step(&r);
         assert_int_equal(tn_error(), TN_ENOMEM);
         assert_non_null(
             strstr(tn_error_message(), "no memory for 17592186044416 bytes on cuda:0 ("));
@@ -301,7 +301,7 @@ static void out_of_memory(void **state) {
     weights after = weights_of(&r);
     assert_true(same_weights(before, after));
     greedy = false;
-    assert_true(isfinite(step(&r)));
+    assert_true(isfinite(train_step(&r)));
     assert_int_equal(tn_error(), TN_OK);
     close_run(&r);
     free(before.at);
@@ -322,7 +322,7 @@ static example example_with(int64_t label) {
 static void expect_unchanged(run *r, weights before) {
     weights after = weights_of(r);
     assert_true(same_weights(before, after));
-    assert_true(isfinite(step(r)));
+    assert_true(isfinite(train_step(r)));
     close_run(r);
     free(before.at);
     free(after.at);
@@ -334,7 +334,7 @@ static void wrong_label(void **state) {
     (void)state;
     run r;
     open_run(&r, device, 0.0);
-    step(&r);
+    train_step(&r);
     weights before = weights_of(&r);
     {
         TN_SCOPE;
@@ -375,7 +375,7 @@ static void late_before_the_step(void **state) {
     for (int clips = 0; clips < 2; clips++) {
         run r;
         open_run(&r, device, 0.0);
-        step(&r);
+        train_step(&r);
         weights before = weights_of(&r);
         {
             TN_SCOPE;
@@ -408,7 +408,7 @@ static void late_after_the_step(void **state) {
     for (int wrong = 0; wrong < 2; wrong++) {
         run r;
         open_run(&r, device, 0.0);
-        step(&r);
+        train_step(&r);
         {
             TN_SCOPE;
             example e = example_with(wrong ? VOCAB : tn_cross_entropy_defaults().ignore_index);
@@ -425,7 +425,7 @@ static void late_after_the_step(void **state) {
             }
         }
         w[wrong] = weights_of(&r);
-        next[wrong] = step(&r);
+        next[wrong] = train_step(&r);
         assert_int_equal(tn_error(), TN_OK);
         end[wrong] = weights_of(&r);
         close_run(&r);
@@ -455,7 +455,7 @@ static void wrong_label_comes_late(void **state) {
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-static int clear(void **state) {
+static int clear_device(void **state) {
     (void)state;
     tn_error_clear();
     tn_set_default_device(tn_cpu());
@@ -514,22 +514,22 @@ int main(int argc, char **argv) {
     tn_set_default_device(tn_cpu());
     if (argc > 1 && strcmp(argv[1], LATE) == 0) {
         const struct CMUnitTest tests[] = {
-            cmocka_unit_test_teardown(late_before_the_step, clear),
-            cmocka_unit_test_teardown(late_after_the_step, clear),
+            cmocka_unit_test_teardown(late_before_the_step, clear_device),
+            cmocka_unit_test_teardown(late_after_the_step, clear_device),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(as_on_the_cpu, clear),
-        cmocka_unit_test_teardown(goes_on_bit_for_bit, clear),
-        cmocka_unit_test_teardown(from_one_device_to_another, clear),
-        cmocka_unit_test_teardown(recompute_gives_the_same_bits, clear),
-        cmocka_unit_test_teardown(generates, clear),
-        cmocka_unit_test_teardown(moves_models, clear),
-        cmocka_unit_test_teardown(offloads_by_a_file, clear),
-        cmocka_unit_test_teardown(out_of_memory, clear),
-        cmocka_unit_test_teardown(wrong_label, clear),
-        cmocka_unit_test_teardown(wrong_label_comes_late, clear),
+        cmocka_unit_test_teardown(as_on_the_cpu, clear_device),
+        cmocka_unit_test_teardown(goes_on_bit_for_bit, clear_device),
+        cmocka_unit_test_teardown(from_one_device_to_another, clear_device),
+        cmocka_unit_test_teardown(recompute_gives_the_same_bits, clear_device),
+        cmocka_unit_test_teardown(generates_the_same, clear_device),
+        cmocka_unit_test_teardown(moves_models, clear_device),
+        cmocka_unit_test_teardown(offloads_by_a_file, clear_device),
+        cmocka_unit_test_teardown(out_of_memory, clear_device),
+        cmocka_unit_test_teardown(wrong_label, clear_device),
+        cmocka_unit_test_teardown(wrong_label_comes_late, clear_device),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

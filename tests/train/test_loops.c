@@ -14,7 +14,7 @@ typedef struct result {
     int count;
 } result;
 
-static bool take(const tn_entry *entry, void *user) {
+static bool take_weight(const tn_entry *entry, void *user) {
     result *r = user;
     assert_true(r->count < MOST);
     r->weight[r->count++] = tn_keep(tn_copy(tn_detach(*entry->field)));
@@ -22,7 +22,7 @@ static bool take(const tn_entry *entry, void *user) {
 }
 
 /* Large enough that the kernels do share the work: 640 rows of 96. */
-static void train(int threads, result *r) {
+static void train_gpt(int threads, result *r) {
     TN_SCOPE;
     tn_set_threads(threads);
     tn_seed(11);
@@ -47,7 +47,7 @@ static void train(int threads, result *r) {
         tn_optim_zero_grad(opt);
     }
     assert_int_equal(tn_error(), TN_OK);
-    tn_module_each(&gpt, (tn_walk){0}, take, r);
+    tn_module_each(&gpt, (tn_walk){0}, take_weight, r);
     tn_optim_free(opt);
     tn_module_finish(&gpt);
 }
@@ -56,11 +56,11 @@ static void same_bits_for_any_number(void **state) {
     (void)state;
     int before = tn_threads();
     result one = {0};
-    train(1, &one);
+    train_gpt(1, &one);
     assert_true(one.loss[STEPS - 1] < one.loss[0] + 0.5 && one.loss[0] > 4.0);
     for (int threads = 2; threads <= 3; threads++) {
         result other = {0};
-        train(threads, &other);
+        train_gpt(threads, &other);
         assert_int_equal(other.count, one.count);
         for (int i = 0; i < STEPS; i++) {
             assert_true(one.loss[i] == other.loss[i]);

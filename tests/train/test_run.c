@@ -194,7 +194,7 @@ static void same_end(const char *a, const char *b, int64_t steps) {
 enum { STEPS = 5 };
 
 /* The folder of a run that no one disturbed. */
-static const char *undisturbed(void) {
+static const char *undisturbed_run(void) {
     static char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("undisturbed"));
     if (!is_there(folder, "loss.svg")) {
@@ -211,7 +211,7 @@ static const char *undisturbed(void) {
 /* Wherever it leaves the loop or is stopped, it continues as if nothing had been. */
 static void goes_on(void **state) {
     (void)state;
-    const char *whole = undisturbed();
+    const char *whole = undisturbed_run();
     char out[512], text[SAID];
     for (int64_t at = 0; at <= STEPS - 1; at++) {
         for (int stop = 0; stop < 2; stop++) {
@@ -289,7 +289,7 @@ static void events_for_tensorboard(void **state) {
 
 static void refuses_to_overwrite(void **state) {
     (void)state;
-    const char *whole = undisturbed();
+    const char *whole = undisturbed_run();
     char text[SAID];
     for (int rows = 0; rows < 2; rows++) { /* steps without a checkpoint are a run, too */
         char out[512];
@@ -326,7 +326,7 @@ static void forgets_the_other_run(void **state) {
     p.options.resume = true;
     quiet_run(&p);
     assert_int_equal(p.steps, STEPS - 2);
-    same_end(out, undisturbed(), STEPS);
+    same_end(out, undisturbed_run(), STEPS);
 }
 
 /* A folder without a run is no reason to refuse. */
@@ -407,7 +407,7 @@ static void becomes_longer(void **state) {
  * the checkpoint before, as if nothing had been. A loss may be allowed, a weight never is. */
 static void stops_at_a_nan(void **state) {
     (void)state;
-    const char *whole = undisturbed();
+    const char *whole = undisturbed_run();
     static const char *const wanted[] = {
         "after step 4 of 5 the loss is NaN or infinite; the last checkpoint is step-000002 in /",
         "after step 4 of 5 bias has elements that are NaN or infinite; the last checkpoint is "
@@ -548,7 +548,7 @@ static void one_job_in_a_folder(void **state) {
     p.options.resume = true;
     quiet_run(&p);
     assert_int_equal(p.status, 0);
-    same_end(out, undisturbed(), STEPS);
+    same_end(out, undisturbed_run(), STEPS);
 }
 
 /* What is called like the history and is no file is no run, and stays as it is. */
@@ -596,7 +596,7 @@ static void wrong_options(void **state) {
 /* Where the disk is full the run ends with an error; when there is space again it continues. */
 static void full_disk(void **state) {
     (void)state;
-    const char *whole = undisturbed();
+    const char *whole = undisturbed_run();
     struct rlimit before, small;
     getrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_IGN);
@@ -625,7 +625,7 @@ static void full_disk(void **state) {
 /* Where an allocation fails the run ends with an error, or does without; then it continues. */
 static void no_memory(void **state) {
     (void)state;
-    const char *whole = undisturbed();
+    const char *whole = undisturbed_run();
     char out[512];
     snprintf(out, sizeof(out), "%s", temp_path("memory"));
     int64_t live = tn_live_tensors();

@@ -101,7 +101,7 @@ static void draws_by_number(void **state) {
 
 /* 9 trials of 10 steps, the best 3 to 30, and the best of those to 90. No one waits for the last
  * trial: those continue that are among the best third so far, so there may be a few more. */
-static void halves(void **state) {
+static void halves_successively(void **state) {
     calls c;
     tn_search_options o = options_in("halves");
     o.first_steps = 10;
@@ -120,7 +120,7 @@ static void halves(void **state) {
     assert_true(farthest == best && fabs(log10(c.best.lr) + 2) == best);
 }
 
-static void grids(void **state) {
+static void walks_the_grid(void **state) {
     calls c;
     tn_search_options o = options_in("grid");
     o.grid = true;
@@ -174,7 +174,7 @@ static void looks_at_every_bit(void **state) {
     }
 }
 
-static void refuses(void **state) {
+static void refuses_mistakes(void **state) {
     settings s;
     calls c;
     tn_search_options o = options_in("refuses");
@@ -240,8 +240,8 @@ static void stays_in_range(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(draws_by_number),   TEST(halves),         TEST(grids),
-                                       TEST(goes_on),           TEST(stays_in_range), TEST(refuses),
-                                       TEST(looks_at_every_bit)};
+    const struct CMUnitTest tests[] = {
+        TEST(draws_by_number), TEST(halves_successively), TEST(walks_the_grid),    TEST(goes_on),
+        TEST(stays_in_range),  TEST(refuses_mistakes),    TEST(looks_at_every_bit)};
     return cmocka_run_group_tests_name("search", tests, NULL, temp_clean);
 }

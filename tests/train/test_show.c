@@ -15,7 +15,7 @@
 #include "tests/support/test.h"
 
 /* What `show` writes, as text; the caller frees. */
-static char *capture(void (*show)(FILE *file)) {
+static char *capture_text(void (*show)(FILE *file)) {
     char *text = NULL;
     size_t bytes = 0;
     const char *path = temp_path("capture");
@@ -45,7 +45,7 @@ static void show_ramp(FILE *file) {
 static void test_text_ascii(void **state) {
     (void)state;
     set_locale("C");
-    char *text = capture(show_ramp);
+    char *text = capture_text(show_ramp);
     static const char wanted[] = "         A ramp   y\n"
                                  "      4 |                        **\n";
     assert_memory_equal(text, wanted, sizeof(wanted) - 1);
@@ -61,7 +61,7 @@ static void test_text_ascii(void **state) {
 static void test_text_braille(void **state) {
     (void)state;
     set_locale("en_GB.UTF-8");
-    char *text = capture(show_ramp);
+    char *text = capture_text(show_ramp);
     assert_non_null(strstr(text, "\xe2\xa0")); /* U+28xx */
     assert_non_null(strstr(text, "┤"));
     free(text);
@@ -87,7 +87,7 @@ static void show_odd(FILE *file) {
 static void test_odd_numbers(void **state) {
     (void)state;
     set_locale("C");
-    char *text = capture(show_odd);
+    char *text = capture_text(show_odd);
     assert_non_null(strstr(text, "no points"));
     free(text);
     assert_int_equal(tn_error(), TN_OK);
@@ -156,7 +156,7 @@ static void show_progress(FILE *file) {
 
 static void test_progress(void **state) {
     (void)state;
-    char *text = capture(show_progress);
+    char *text = capture_text(show_progress);
     assert_memory_equal(text, "20/20   loss 1.2500   ", 22);
     assert_non_null(strstr(text, "tok/s   0:00 left\n"));
     assert_null(strchr(text, '\r')); /* a file is no terminal */
@@ -211,7 +211,7 @@ static char *capture_terminal(int columns, void (*show)(FILE *file)) {
 }
 
 /* The columns of the longest line: without colours, and a character of several bytes once. */
-static int widest(const char *text) {
+static int widest_line(const char *text) {
     int most = 0, columns = 0;
     for (const char *c = text; *c; c++) {
         if (*c == '\033') {
@@ -251,7 +251,7 @@ static void test_plot_fits_terminal(void **state) {
         set_locale(locales[i / 11]);
         int wide = columns[i % 11];
         char *text = capture_terminal(wide, show_two_curves);
-        int most = widest(text), asked = wide < 80 ? wide : 80;
+        int most = widest_line(text), asked = wide < 80 ? wide : 80;
         if (most > asked || most < asked - 6) {
             fail_msg("%d of %d columns:\n%s", most, wide, text);
         }
@@ -262,10 +262,10 @@ static void test_plot_fits_terminal(void **state) {
     }
     setenv("COLUMNS", "44", 1);
     char *text = capture_terminal(0, show_two_curves);
-    assert_in_range(widest(text), 38, 44);
+    assert_in_range(widest_line(text), 38, 44);
     free(text);
-    text = capture(show_two_curves); /* no terminal: as asked */
-    assert_in_range(widest(text), 74, 80);
+    text = capture_text(show_two_curves); /* no terminal: as asked */
+    assert_in_range(widest_line(text), 74, 80);
     free(text);
     unsetenv("COLUMNS");
 }
@@ -290,7 +290,7 @@ static void test_progress_fits_terminal(void **state) {
                   {100, "MFU", "\n["}};
     for (int i = 0; i < 5; i++) {
         char *text = capture_terminal(widths[i].columns, show_long_progress);
-        if (widest(text) >= widths[i].columns || !strstr(text, widths[i].has) ||
+        if (widest_line(text) >= widths[i].columns || !strstr(text, widths[i].has) ||
             strstr(text, widths[i].lacks)) {
             fail_msg("%d columns: %s", widths[i].columns, text);
         }

@@ -128,7 +128,7 @@ static bool has_best(const char *out, int step) {
     return stat(path, &about) == 0;
 }
 
-static void callbacks(void **state) {
+static void calls_back(void **state) {
     program p = {.out = temp_path("callbacks")};
     quiet_program(&p, 1);
     assert_int_equal(p.status, 0);
@@ -439,7 +439,7 @@ static void evaluates_on_ranks(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(callbacks),
+    const struct CMUnitTest tests[] = {TEST(calls_back),
                                        TEST(stops_early),
                                        TEST(keeps_the_best),
                                        TEST(keeps_no_nan),
