@@ -32,9 +32,9 @@ static int offload_to_cpu(tn_group *unused, const char *argument) {
         run.options.stage = 1 + i % 3;
         run.bf16 = i / 3;
         run.clip = 0.2;
-        train_bits alone = train(NULL, &run);
+        train_bits alone = train_as_rank(NULL, &run);
         run.how = TRAIN_FSDP;
-        train_bits together = train(world, &run);
+        train_bits together = train_as_rank(world, &run);
         rank_assert(train_same(together, alone));
         free(alone.data);
         free(together.data);

@@ -89,7 +89,7 @@ static void run_operation(tn_group *g, tn_collective kind, tn_reduction how, tn_
 static void fill_values(void *x, tn_dtype dtype, int64_t n, bool whole) {
     for (int64_t i = 0; i < n; i++) {
         double value = (double)((i * 7 + rank * 3) % 5 + 1);
-        put(dtype, x, i, whole ? value : value + 0.1 * (double)(i % 13) + 0.001 * rank);
+        put_element(dtype, x, i, whole ? value : value + 0.1 * (double)(i % 13) + 0.001 * rank);
     }
 }
 

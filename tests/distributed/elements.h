@@ -9,7 +9,7 @@ static const tn_dtype DTYPES[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I3
 static const tn_reduction REDUCES[] = {TN_MEAN, TN_SUM, TN_PRODUCT, TN_MIN, TN_MAX};
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-static inline void put(tn_dtype dtype, void *x, int64_t i, double value) {
+static inline void put_element(tn_dtype dtype, void *x, int64_t i, double value) {
     switch (dtype) {
     case TN_F32:
         ((float *)x)[i] = (float)value;
@@ -38,7 +38,7 @@ static inline void put(tn_dtype dtype, void *x, int64_t i, double value) {
     }
 }
 
-static inline double get(tn_dtype dtype, const void *x, int64_t i) {
+static inline double get_element(tn_dtype dtype, const void *x, int64_t i) {
     switch (dtype) {
     case TN_F32:
         return (double)((const float *)x)[i];

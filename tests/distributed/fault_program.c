@@ -136,7 +136,7 @@ static void break_now(void) {
     }
 }
 
-static void point(const char *phase) {
+static void reach_point(const char *phase) {
     if (fault.armed && strcmp(phase, fault.phase) == 0 && (my_step < 0 || my_step == fault.step)) {
         break_now();
     }
@@ -197,18 +197,18 @@ static tn_work *send_bucket(tn_group *g, tn_ddp_bucket *bucket, int stage, void 
         return NULL;
     }
     if ((*sent)++ == 1) {
-        point("bucket");
+        reach_point("bucket");
     }
     return tn_all_reduce(g, bucket->flat, bucket->how);
 }
 
 static tn_tensor *gradient_hook(tn_tensor *grad, void *user) {
-    point("hook");
+    reach_point("hook");
     return NULL;
 }
 
 /* Batch `step` of this rank: a function of both alone. */
-static tn_tensor *batch(int64_t step) {
+static tn_tensor *make_batch(int64_t step) {
     tn_generator g = {.seed = 7, .stream = (uint64_t)(step * 64 + my_rank)};
     float *x = malloc(sizeof(float) * BATCH * WIDTH);
     for (int i = 0; i < BATCH * WIDTH; i++) {
@@ -219,15 +219,15 @@ static tn_tensor *batch(int64_t step) {
     return t;
 }
 
-static double step(net *m, tn_optim *optim, int64_t at, int *sent) {
+static double train_step(net *m, tn_optim *optim, int64_t at, int *sent) {
     TN_SCOPE;
     *sent = 0;
-    tn_tensor *x = batch(at);
-    point("forward");
+    tn_tensor *x = make_batch(at);
+    reach_point("forward");
     tn_tensor *loss = tn_mse(tn_call(m, x), x, TN_MEAN);
     tn_backward(loss);
-    point("optimiser");
-    point("step");
+    reach_point("optimiser");
+    reach_point("step");
     tn_optim_clip(optim, 1e6); /* above any norm: the ranks meet, and nothing is scaled */
     tn_optim_step(optim);
     tn_optim_zero_grad(optim);
@@ -244,12 +244,12 @@ static void attach_ddp(int *sent) {
 }
 
 static tn_values gather_point(tn_module *m, tn_values in, void *user) {
-    point("gather");
+    reach_point("gather");
     return in;
 }
 
 static void scatter_point(tn_module *m, void *user) {
-    point("scatter");
+    reach_point("scatter");
 }
 
 /* Two units; the hooks come before those of sharding. */
@@ -259,26 +259,26 @@ static void attach_fsdp(int stage) {
     tn_fsdp_options f = tn_fsdp_defaults();
     f.stage = stage;
     f.units = "in out";
-    point("attach");
+    reach_point("attach");
     tn_fsdp(&model, tn_world(), NULL, f);
 }
 
-static bool save(const tn_checkpoint *c, tn_history *history, tn_saver *saver) {
+static bool save_run(const tn_checkpoint *c, tn_history *history, tn_saver *saver) {
     return (!history || tn_history_sync(history) == TN_OK) &&
            (saver ? tn_saver_save(saver, c) : tn_dist_save(tn_world(), c, checkpoint)) == TN_OK;
 }
 
 /* With a saver that one, else the file. */
-static bool load(tn_checkpoint *c, tn_saver *saver) {
+static bool load_run(tn_checkpoint *c, tn_saver *saver) {
     bool found;
     if (saver) {
-        point("load");
+        reach_point("load");
         return tn_saver_load(saver, c, &found) == TN_OK;
     }
     return access(checkpoint, F_OK) != 0 || tn_dist_load(tn_world(), c, checkpoint) == TN_OK;
 }
 
-static void train(int64_t steps, int stage) {
+static void train_model(int64_t steps, int stage) {
     int sent = 0;
     tn_seed(1);
     net_init(&model);
@@ -290,7 +290,7 @@ static void train(int64_t steps, int stage) {
     tn_optim *optim = tn_adamw(&model, tn_adamw_defaults());
     tn_checkpoint c = {.model = &model, .optim = optim, .generator = tn_default_generator()};
     tn_saver *saver = stage > 0 ? tn_saver_new(tn_world(), parts, tn_saver_defaults()) : NULL;
-    if (!load(&c, saver)) {
+    if (!load_run(&c, saver)) {
         exit(1);
     }
     char losses[600];
@@ -299,11 +299,11 @@ static void train(int64_t steps, int stage) {
     while (c.step < steps) {
         my_step = c.step;
         watch_saves();
-        double loss = step(&model, optim, c.step++, &sent);
+        double loss = train_step(&model, optim, c.step++, &sent);
         if (history) {
             tn_history_add(history, loss);
         }
-        if (c.step % SAVE_EVERY == 0 && !save(&c, history, saver)) {
+        if (c.step % SAVE_EVERY == 0 && !save_run(&c, history, saver)) {
             exit(1);
         }
     }
@@ -330,9 +330,9 @@ int main(int argc, char **argv) {
     snprintf(parts, sizeof(parts), "%s/parts", out);
     tn_on_error(tn_error_exit);
     read_fault();
-    point("rendezvous");
+    reach_point("rendezvous");
     tn_dist_init(tn_dist_defaults());
-    train(steps, stage);
+    train_model(steps, stage);
     tn_dist_finish();
     return 0;
 }

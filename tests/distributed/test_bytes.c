@@ -32,7 +32,7 @@ static bool are_from(const char *data, size_t bytes, int rank) {
     return same;
 }
 
-static void broadcast(tn_group *g, void *user) {
+static void broadcast_from_each(tn_group *g, void *user) {
     (void)user;
     int me = tn_group_rank(g);
     for (int root = 0; root < tn_group_size(g); root++) {
@@ -49,7 +49,7 @@ static void broadcast(tn_group *g, void *user) {
     }
 }
 
-static void gather(tn_group *g, void *user) {
+static void gather_all(tn_group *g, void *user) {
     (void)user;
     void *all[8];
     size_t bytes[8];
@@ -65,16 +65,16 @@ static void gather(tn_group *g, void *user) {
 static void test_bytes(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
-        run_ok(ranks, broadcast, NULL);
-        run_ok(ranks, gather, NULL);
+        run_ok(ranks, broadcast_from_each, NULL);
+        run_ok(ranks, gather_all, NULL);
     }
-    gather(NULL, NULL); /* one rank */
-    broadcast(NULL, NULL);
+    gather_all(NULL, NULL); /* one rank */
+    broadcast_from_each(NULL, NULL);
     assert_int_equal(failures, 0);
 }
 
 /* A mistake of one rank ends the call on all of them. */
-static void mistaken(tn_group *g, void *user) {
+static void mistake_one_call(tn_group *g, void *user) {
     (void)user;
     void *all[8] = {all};
     size_t bytes[8];
@@ -83,7 +83,7 @@ static void mistaken(tn_group *g, void *user) {
 }
 
 /* What a broken peer could send: a number of bytes that cannot be. */
-static void absurd(tn_group *g, void *user) {
+static void send_absurd_size(tn_group *g, void *user) {
     double number = *(const double *)user;
     TN_SCOPE;
     if (tn_group_rank(g) == 0) {
@@ -101,9 +101,10 @@ static void absurd(tn_group *g, void *user) {
 static void test_mistakes(void **state) {
     (void)state;
     double negative = -1, huge = 4611686018427387904.0;
-    assert_contains(run_failing(3, mistaken, NULL, TN_EVALUE), "7 bytes at NULL");
-    assert_contains(run_failing(2, absurd, &negative, TN_EFORMAT), "rank 0 sends -1 bytes");
-    assert_contains(run_failing(2, absurd, &huge, TN_EFORMAT),
+    assert_contains(run_failing(3, mistake_one_call, NULL, TN_EVALUE), "7 bytes at NULL");
+    assert_contains(run_failing(2, send_absurd_size, &negative, TN_EFORMAT),
+                    "rank 0 sends -1 bytes");
+    assert_contains(run_failing(2, send_absurd_size, &huge, TN_EFORMAT),
                     "rank 0 sends 4611686018427387904 bytes");
 }
 

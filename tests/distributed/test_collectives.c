@@ -23,17 +23,17 @@
 /* ---- What is right --------------------------------------------------------------------------- */
 
 /* Element i of rank r's tensor. Products stay small, and nothing rounds. */
-static double element(tn_dtype dtype, tn_reduction how, int rank, int64_t i) {
+static double element_of(tn_dtype dtype, tn_reduction how, int rank, int64_t i) {
     if (how == TN_PRODUCT) {
         return (i * 5 + rank * 3) % 4 == 0 ? 2 : 1;
     }
     return (double)((i * 7 + rank * 3) % 8) - (dtype == TN_U8 ? 0 : 3);
 }
 
-static double reduced(tn_dtype dtype, tn_reduction how, int ranks, int64_t i) {
-    double y = element(dtype, how, 0, i);
+static double reduced_element(tn_dtype dtype, tn_reduction how, int ranks, int64_t i) {
+    double y = element_of(dtype, how, 0, i);
     for (int r = 1; r < ranks; r++) {
-        double x = element(dtype, how, r, i);
+        double x = element_of(dtype, how, r, i);
         bool smaller = x < y;
         y = how == TN_PRODUCT ? y * x
             : how == TN_MIN   ? (smaller ? x : y)
@@ -41,8 +41,8 @@ static double reduced(tn_dtype dtype, tn_reduction how, int ranks, int64_t i) {
                               : y + x;
     }
     double one;
-    put(dtype, &one, 0, how == TN_MEAN ? y / ranks : y);
-    return get(dtype, &one, 0);
+    put_element(dtype, &one, 0, how == TN_MEAN ? y / ranks : y);
+    return get_element(dtype, &one, 0);
 }
 
 /* One case; ranks that are threads have one each. */
@@ -57,45 +57,46 @@ typedef struct trial {
 
 static int failures;
 
-static void complain(const trial *c, const char *what, const char *detail) {
+static void note_failure(const trial *c, const char *what, const char *detail) {
     __atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED);
     fprintf(stderr, "%s, rank %d of %d: %s %s [%lld], reduction %d, %s memory: %s\n",
             tn_group_engine(c->g), c->rank, c->ranks, what, tn_dtype_name(c->dtype),
             (long long)c->count, (int)c->how, c->shared ? "shared" : "private", detail);
 }
 
-static void done(const trial *c, const char *what, tn_work *w) {
+static void expect_done(const trial *c, const char *what, tn_work *w) {
     if (tn_work_wait(w, 0) != TN_OK) {
-        complain(c, what, tn_error_message());
+        note_failure(c, what, tn_error_message());
     }
 }
 
-static void expect(const trial *c, const char *what, const tn_tensor *t, int64_t i, double want) {
-    double got = get(c->dtype, tn_data(t), i);
+static void expect_element(const trial *c, const char *what, const tn_tensor *t, int64_t i,
+                           double want) {
+    double got = get_element(c->dtype, tn_data(t), i);
     if (got != want) {
         char text[128];
         snprintf(text, sizeof(text), "element %lld is %g, not %g", (long long)i, got, want);
-        complain(c, what, text);
+        note_failure(c, what, text);
     }
 }
 
 /* Parts 0: a tensor of count elements; else (parts, count). All elements are -1 (255). */
-static tn_tensor *blank(const trial *c, int parts) {
+static tn_tensor *blank_tensor(const trial *c, int parts) {
     tn_dims dims = parts ? TN_DIMS(parts, c->count) : TN_DIMS(c->count);
     tn_tensor *t = c->shared ? tn_group_empty(c->g, dims, c->dtype) : tn_empty(dims, c->dtype);
     void *data = tn_data_mut(t);
     for (int64_t i = 0; i < tn_count(t); i++) {
-        put(c->dtype, data, i, c->dtype == TN_U8 ? 255 : -1);
+        put_element(c->dtype, data, i, c->dtype == TN_U8 ? 255 : -1);
     }
     return t;
 }
 
 /* The same with this rank's elements. */
-static tn_tensor *filled(const trial *c, int parts) {
-    tn_tensor *t = blank(c, parts);
+static tn_tensor *filled_tensor(const trial *c, int parts) {
+    tn_tensor *t = blank_tensor(c, parts);
     void *data = tn_data_mut(t);
     for (int64_t i = 0; i < tn_count(t); i++) {
-        put(c->dtype, data, i, element(c->dtype, c->how, c->rank, i));
+        put_element(c->dtype, data, i, element_of(c->dtype, c->how, c->rank, i));
     }
     return t;
 }
@@ -103,75 +104,78 @@ static tn_tensor *filled(const trial *c, int parts) {
 /* ---- The collectives ------------------------------------------------------------------------- */
 
 static void check_all_reduce(const trial *c) {
-    tn_tensor *t = filled(c, 0);
-    done(c, "all_reduce", tn_all_reduce(c->g, t, c->how));
+    tn_tensor *t = filled_tensor(c, 0);
+    expect_done(c, "all_reduce", tn_all_reduce(c->g, t, c->how));
     for (int64_t i = 0; i < c->count; i++) {
-        expect(c, "all_reduce", t, i, reduced(c->dtype, c->how, c->ranks, i));
+        expect_element(c, "all_reduce", t, i, reduced_element(c->dtype, c->how, c->ranks, i));
     }
 }
 
 static void check_reduce_scatter(const trial *c) {
-    tn_tensor *t = filled(c, c->ranks), *out = blank(c, 0);
-    done(c, "reduce_scatter", tn_reduce_scatter(c->g, out, t, c->how));
+    tn_tensor *t = filled_tensor(c, c->ranks), *out = blank_tensor(c, 0);
+    expect_done(c, "reduce_scatter", tn_reduce_scatter(c->g, out, t, c->how));
     for (int64_t i = 0; i < c->count; i++) {
-        expect(c, "reduce_scatter", out, i,
-               reduced(c->dtype, c->how, c->ranks, c->rank * c->count + i));
-        expect(c, "reduce_scatter's input", t, i, element(c->dtype, c->how, c->rank, i));
+        expect_element(c, "reduce_scatter", out, i,
+                       reduced_element(c->dtype, c->how, c->ranks, c->rank * c->count + i));
+        expect_element(c, "reduce_scatter's input", t, i, element_of(c->dtype, c->how, c->rank, i));
     }
 }
 
 static void check_reduce_to(const trial *c, int root) {
-    tn_tensor *t = filled(c, 0);
-    done(c, "reduce_to", tn_reduce_to(c->g, t, root, c->how));
+    tn_tensor *t = filled_tensor(c, 0);
+    expect_done(c, "reduce_to", tn_reduce_to(c->g, t, root, c->how));
     for (int64_t i = 0; i < c->count && c->rank == root; i++) {
-        expect(c, "reduce_to", t, i, reduced(c->dtype, c->how, c->ranks, i));
+        expect_element(c, "reduce_to", t, i, reduced_element(c->dtype, c->how, c->ranks, i));
     }
 }
 
 static void check_all_gather(const trial *c) {
-    tn_tensor *t = filled(c, 0), *out = blank(c, c->ranks);
-    done(c, "all_gather", tn_all_gather(c->g, out, t));
+    tn_tensor *t = filled_tensor(c, 0), *out = blank_tensor(c, c->ranks);
+    expect_done(c, "all_gather", tn_all_gather(c->g, out, t));
     for (int64_t i = 0; i < c->ranks * c->count; i++) {
-        expect(c, "all_gather", out, i,
-               element(c->dtype, c->how, (int)(i / c->count), i % c->count));
+        expect_element(c, "all_gather", out, i,
+                       element_of(c->dtype, c->how, (int)(i / c->count), i % c->count));
     }
 }
 
 static void check_broadcast(const trial *c, int root) {
-    tn_tensor *t = filled(c, 0);
-    done(c, "broadcast", tn_broadcast(c->g, t, root));
+    tn_tensor *t = filled_tensor(c, 0);
+    expect_done(c, "broadcast", tn_broadcast(c->g, t, root));
     for (int64_t i = 0; i < c->count; i++) {
-        expect(c, "broadcast", t, i, element(c->dtype, c->how, root, i));
+        expect_element(c, "broadcast", t, i, element_of(c->dtype, c->how, root, i));
     }
 }
 
 static void check_gather(const trial *c, int root) {
     bool is_root = c->rank == root;
-    tn_tensor *t = filled(c, 0);
-    tn_tensor *out = is_root || c->shared ? blank(c, c->ranks) : NULL; /* all make shared ones */
-    done(c, "gather_to", tn_gather_to(c->g, is_root ? out : NULL, t, root));
+    tn_tensor *t = filled_tensor(c, 0);
+    tn_tensor *out =
+        is_root || c->shared ? blank_tensor(c, c->ranks) : NULL; /* all make shared ones */
+    expect_done(c, "gather_to", tn_gather_to(c->g, is_root ? out : NULL, t, root));
     for (int64_t i = 0; i < c->ranks * c->count && is_root; i++) {
-        expect(c, "gather_to", out, i,
-               element(c->dtype, c->how, (int)(i / c->count), i % c->count));
+        expect_element(c, "gather_to", out, i,
+                       element_of(c->dtype, c->how, (int)(i / c->count), i % c->count));
     }
 }
 
 static void check_scatter(const trial *c, int root) {
     bool is_root = c->rank == root;
-    tn_tensor *t = is_root || c->shared ? filled(c, c->ranks) : NULL, *out = blank(c, 0);
-    done(c, "scatter_from", tn_scatter_from(c->g, out, is_root ? t : NULL, root));
+    tn_tensor *t = is_root || c->shared ? filled_tensor(c, c->ranks) : NULL,
+              *out = blank_tensor(c, 0);
+    expect_done(c, "scatter_from", tn_scatter_from(c->g, out, is_root ? t : NULL, root));
     for (int64_t i = 0; i < c->count; i++) {
-        expect(c, "scatter_from", out, i, element(c->dtype, c->how, root, c->rank * c->count + i));
+        expect_element(c, "scatter_from", out, i,
+                       element_of(c->dtype, c->how, root, c->rank * c->count + i));
     }
 }
 
 static void check_all_to_all(const trial *c, bool in_place) {
-    tn_tensor *t = filled(c, c->ranks), *out = in_place ? t : blank(c, c->ranks);
-    done(c, "all_to_all", tn_all_to_all(c->g, out, t));
+    tn_tensor *t = filled_tensor(c, c->ranks), *out = in_place ? t : blank_tensor(c, c->ranks);
+    expect_done(c, "all_to_all", tn_all_to_all(c->g, out, t));
     for (int64_t i = 0; i < c->ranks * c->count; i++) {
         int from = (int)(i / c->count);
-        expect(c, "all_to_all", out, i,
-               element(c->dtype, c->how, from, c->rank * c->count + i % c->count));
+        expect_element(c, "all_to_all", out, i,
+                       element_of(c->dtype, c->how, from, c->rank * c->count + i % c->count));
     }
 }
 
@@ -181,15 +185,15 @@ static void check_messages(const trial *c) {
     if (c->ranks == 1) {
         return;
     }
-    tn_tensor *t = filled(c, 0), *in = blank(c, 0);
+    tn_tensor *t = filled_tensor(c, 0), *in = blank_tensor(c, 0);
     tn_work *sent = c->rank == 0 ? NULL : tn_send(c->g, t, last);
     if (c->rank != c->ranks - 1) {
-        done(c, "recv", tn_recv(c->g, in, next));
+        expect_done(c, "recv", tn_recv(c->g, in, next));
         for (int64_t i = 0; i < c->count; i++) {
-            expect(c, "recv", in, i, element(c->dtype, c->how, next, i));
+            expect_element(c, "recv", in, i, element_of(c->dtype, c->how, next, i));
         }
     }
-    done(c, "send", sent);
+    expect_done(c, "send", sent);
 }
 
 /* Those that move bytes and do not compute. */
@@ -250,7 +254,7 @@ static void check_numbers(tn_group *g, bool thorough) {
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
 /* Numbers whose sums depend on the order. */
-static void wild(float *x, int64_t n, int rank) {
+static void fill_wildly(float *x, int64_t n, int rank) {
     for (int64_t i = 0; i < n; i++) {
         tn_random4 r = tn_philox(7, (uint64_t)rank, 0, (uint64_t)i);
         float scale = (float)(1 << (r.word[1] % 24));
@@ -265,27 +269,27 @@ static void check_bits(tn_group *g) {
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = N};
     c.how = TN_SUM;
     float *want = malloc(N * sizeof(float)), *x = malloc(N * sizeof(float));
-    wild(want, N, 0);
+    fill_wildly(want, N, 0);
     for (int r = 1; r < c.ranks; r++) {
-        wild(x, N, r);
+        fill_wildly(x, N, r);
         for (int64_t i = 0; i < N; i++) {
             want[i] += x[i];
         }
     }
     for (int run = 0; run < 4; run++) {
         c.shared = run % 2;
-        tn_tensor *t = blank(&c, 0), *all = blank(&c, c.ranks);
-        wild(tn_data_mut(t), N, c.rank);
+        tn_tensor *t = blank_tensor(&c, 0), *all = blank_tensor(&c, c.ranks);
+        fill_wildly(tn_data_mut(t), N, c.rank);
         usleep((useconds_t)((c.rank * 7 + run * 3) % 5 * 500)); /* other timing */
-        done(&c, "all_reduce", tn_all_reduce(g, t, TN_SUM));
+        expect_done(&c, "all_reduce", tn_all_reduce(g, t, TN_SUM));
         if (memcmp(tn_data(t), want, N * sizeof(float)) != 0) {
-            complain(&c, "all_reduce", "not in the order of the ranks");
+            note_failure(&c, "all_reduce", "not in the order of the ranks");
         }
-        done(&c, "all_gather", tn_all_gather(g, all, t));
+        expect_done(&c, "all_gather", tn_all_gather(g, all, t));
         for (int r = 0; r < c.ranks; r++) {
             if (memcmp((const float *)tn_data(all) + (int64_t)r * N, tn_data(t),
                        N * sizeof(float)) != 0) {
-                complain(&c, "all_reduce", "the ranks have different bits");
+                note_failure(&c, "all_reduce", "the ranks have different bits");
             }
         }
     }
@@ -295,7 +299,7 @@ static void check_bits(tn_group *g) {
 
 /* ---- Misuse ---------------------------------------------------------------------------------- */
 
-static void *intrude(void *user) {
+static void *reduce_from_thread(void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
     tn_work *w = tn_all_reduce(user, t, TN_SUM);
@@ -310,11 +314,11 @@ static void check_threads(tn_group *g) {
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g)};
     pthread_t thread;
     void *refused = NULL;
-    if (pthread_create(&thread, NULL, intrude, g) == 0) {
+    if (pthread_create(&thread, NULL, reduce_from_thread, g) == 0) {
         pthread_join(thread, &refused);
     }
     if (!refused && c.ranks > 1) {
-        complain(&c, "all_reduce", "from a second thread was not refused");
+        note_failure(&c, "all_reduce", "from a second thread was not refused");
     }
     c.count = 5;
     c.how = TN_SUM;
@@ -337,7 +341,7 @@ static const struct disagreement {
     {"message", "rank 0 sends f32 [6]", "rank 1 receives f32 [7]"},
 };
 
-static tn_work *disagree(tn_group *g, const char *what) {
+static tn_work *disagree_in(tn_group *g, const char *what) {
     bool other = tn_group_rank(g) == 1;
     bool is_message = strcmp(what, "message") == 0;
     int64_t size = other && (is_message || strcmp(what, "size") == 0) ? 7 : 6;
@@ -355,11 +359,11 @@ static void check_disagreement(tn_group *g, const struct disagreement *d) {
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = 6};
     c.how = TN_SUM;
     check_all_reduce(&c);
-    tn_work_wait(disagree(g, d->name), 0);
+    tn_work_wait(disagree_in(g, d->name), 0);
     bool must_hear = c.rank == 1 || strcmp(d->name, "message") != 0;
     if (must_hear && (tn_error() != TN_EMISMATCH || !strstr(tn_error_message(), d->theirs) ||
                       !strstr(tn_error_message(), d->mine))) {
-        complain(&c, d->name, tn_error() ? tn_error_message() : "no error");
+        note_failure(&c, d->name, tn_error() ? tn_error_message() : "no error");
     }
     tn_error_clear();
 }
@@ -402,7 +406,7 @@ static void test_checked_local(void **state) {
 /* ---- Ranks as processes ---------------------------------------------------------------------- */
 
 /* "shm", or "shm,2": the group's engine, and which disagreement to look for. */
-static int body(tn_group *none, const char *argument) {
+static int run_checks(tn_group *none, const char *argument) {
     char engine[16] = "";
     size_t which;
     bool is_disagreement = sscanf(argument, "%15[^,],%zu", engine, &which) == 2;
@@ -420,9 +424,9 @@ static int body(tn_group *none, const char *argument) {
     return failures ? 1 : 0;
 }
 
-static const rank_entry BODIES[] = {{"-body", body}};
+static const rank_entry BODIES[] = {{"-body", run_checks}};
 
-static void pass(int ranks, const char *argument, bool checked) {
+static void pass_on_ranks(int ranks, const char *argument, bool checked) {
     const char *const environment[] = {checked ? "TERN_CHECKED=1" : "TERN_CHECKED=0",
                                        "TERN_TIMEOUT=30", NULL};
     ranks_result result = ranks_run(ranks, "-body", argument, environment, 100);
@@ -437,19 +441,19 @@ static void disagree_pass(const char *engine, bool checked) {
     for (size_t i = 0; i < COUNT_OF(DISAGREEMENTS); i++) {
         char argument[40];
         snprintf(argument, sizeof(argument), "%s,%zu", engine, i);
-        pass(2 + (int)i % 2, argument, checked);
+        pass_on_ranks(2 + (int)i % 2, argument, checked);
     }
 }
 
 static void test_shm(void **state) {
     for (int ranks = 1; ranks <= 8; ranks++) {
-        pass(ranks, "shm", false);
+        pass_on_ranks(ranks, "shm", false);
     }
     disagree_pass("shm", false);
 }
 
 static void test_checked_shm(void **state) {
-    pass(3, "shm", true);
+    pass_on_ranks(3, "shm", true);
     disagree_pass("shm", true);
 }
 
@@ -463,7 +467,7 @@ static void test_gloo(void **state) {
         skip();
     }
     for (int ranks = 2; ranks <= 8; ranks++) {
-        pass(ranks, "gloo", false);
+        pass_on_ranks(ranks, "gloo", false);
     }
 }
 
@@ -471,7 +475,7 @@ static void test_checked_gloo(void **state) {
     if (!have_gloo()) {
         skip();
     }
-    pass(3, "gloo", true);
+    pass_on_ranks(3, "gloo", true);
     disagree_pass("gloo", true);
 }
 

@@ -16,7 +16,7 @@
 /* ---- Shares ---------------------------------------------------------------------------------- */
 
 /* 10 examples on 4 ranks: three each, two of them only fill up. */
-static void pads(tn_group *g, void *user) {
+static void pads_shares(tn_group *g, void *user) {
     TN_SCOPE;
     int *seen = user;
     tn_loader_options o = tn_loader_defaults();
@@ -47,7 +47,7 @@ static void test_shares_of_one_size(void **state) {
     (void)state;
     int seen[10] = {0};
     failures = 0;
-    assert_int_equal(tn_local_run(4, pads, seen), TN_OK);
+    assert_int_equal(tn_local_run(4, pads_shares, seen), TN_OK);
     assert_int_equal(failures, 0);
     for (int i = 0; i < 10; i++) {
         assert_int_equal(seen[i], 1);

@@ -19,7 +19,7 @@ static tn__environment read_env(const char *const *variables) {
     return e;
 }
 
-static void refused(const char *const *variables, const char *part) {
+static void assert_refused(const char *const *variables, const char *part) {
     tn__environment e;
     char why[TN_STORE_WHY] = "";
     assert_int_equal(tn__environment_read(variables, PARENT, &e, why), TN_EVALUE);
@@ -180,9 +180,9 @@ static void test_slurm(void **state) {
     assert_place(&e, "127.0.0.1", e.port); /* one node */
     assert_non_null(strstr(e.job, "12.7"));
 
-    refused(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
-                "SLURM_STEP_NODELIST=n[1-"),
-            "not a list of nodes");
+    assert_refused(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
+                       "SLURM_STEP_NODELIST=n[1-"),
+                   "not a list of nodes");
     e = read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"));
     assert_string_equal(e.host, "");
     assert_non_null(strstr(e.no_host, "MASTER_ADDR"));
@@ -290,35 +290,37 @@ static void test_one_host(void **state) {
 /* ---- What makes no sense --------------------------------------------------------------------- */
 
 static void test_refused(void **state) {
-    refused(ENV("RANK=0"), "RANK is set, but WORLD_SIZE is not");
-    refused(ENV("WORLD_SIZE=2"), "WORLD_SIZE is set, but RANK is not");
+    assert_refused(ENV("RANK=0"), "RANK is set, but WORLD_SIZE is not");
+    assert_refused(ENV("WORLD_SIZE=2"), "WORLD_SIZE is set, but RANK is not");
     static const char *const numbers[] = {"RANK=x",  "RANK=-1", "RANK=1.0",
                                           "RANK= 1", "RANK=1 ", "RANK=99999999999999999999999",
                                           "RANK=0x1"};
     for (size_t i = 0; i < sizeof(numbers) / sizeof(*numbers); i++) {
-        refused(ENV(numbers[i], "WORLD_SIZE=2"), "RANK is \"");
+        assert_refused(ENV(numbers[i], "WORLD_SIZE=2"), "RANK is \"");
     }
-    refused(ENV("RANK=2", "WORLD_SIZE=2"), "ranks count from 0");
-    refused(ENV("RANK=0", "WORLD_SIZE=0"), "WORLD_SIZE is \"0\"");
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"), "LOCAL_RANK is 2");
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=3"),
-            "LOCAL_WORLD_SIZE is 3");
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=0"),
-            "MASTER_PORT is \"0\"");
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=65536"), "MASTER_PORT");
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "TERN_STORE=file"), "TERN_STORE is \"file\"");
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "TERN_RESTART_COUNT=-1"), "TERN_RESTART_COUNT");
+    assert_refused(ENV("RANK=2", "WORLD_SIZE=2"), "ranks count from 0");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=0"), "WORLD_SIZE is \"0\"");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=2"),
+                   "LOCAL_RANK is 2");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=3"),
+                   "LOCAL_WORLD_SIZE is 3");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=0"),
+                   "MASTER_PORT is \"0\"");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", "MASTER_PORT=65536"),
+                   "MASTER_PORT");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "TERN_STORE=file"), "TERN_STORE is \"file\"");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "TERN_RESTART_COUNT=-1"), "TERN_RESTART_COUNT");
     static const char *const timeouts[] = {"TERN_TIMEOUT=x",   "TERN_TIMEOUT=0",
                                            "TERN_TIMEOUT=-1",  "TERN_TIMEOUT=5s",
                                            "TERN_TIMEOUT=inf", "TERN_TIMEOUT=nan"};
     for (size_t i = 0; i < sizeof(timeouts) / sizeof(*timeouts); i++) {
-        refused(ENV(timeouts[i]), "TERN_TIMEOUT");
+        assert_refused(ENV(timeouts[i]), "TERN_TIMEOUT");
     }
     char text[600] = "TERN_TOKEN=";
     memset(text + strlen(text), 't', 400);
-    refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", text), "TERN_TOKEN has 400");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a", text), "TERN_TOKEN has 400");
     memcpy(text, "MASTER_ADDR=", 12);
-    refused(ENV("RANK=0", "WORLD_SIZE=2", text), "MASTER_ADDR has");
+    assert_refused(ENV("RANK=0", "WORLD_SIZE=2", text), "MASTER_ADDR has");
 
     tn__environment e = read_env(ENV("RANK=0", "WORLD_SIZE=2"));
     assert_string_equal(e.host, "");

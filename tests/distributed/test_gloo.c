@@ -24,8 +24,8 @@ static bool missing; /* the plugin is not built here */
         skip();      \
     }
 
-static tn_engine *join(tn_store *store, int rank, int ranks, const char *interface, double seconds,
-                       char *why) {
+static tn_engine *join_gloo(tn_store *store, int rank, int ranks, const char *interface,
+                            double seconds, char *why) {
     tn_engine_options o = {.store = store,
                            .rank = rank,
                            .ranks = ranks,
@@ -48,10 +48,10 @@ typedef struct member {
     int rank;
 } member;
 
-static void *work(void *user) {
+static void *run_member(void *user) {
     const member *m = user;
     char why[TN_ENGINE_WHY] = "";
-    tn_engine *e = join(m->crew->store, m->rank, m->crew->ranks, "127.0.0.1", 30, why);
+    tn_engine *e = join_gloo(m->crew->store, m->rank, m->crew->ranks, "127.0.0.1", 30, why);
     if (!e) {
         fprintf(stderr, "rank %d: %s\n", m->rank, why);
     }
@@ -70,7 +70,7 @@ static void run_threads(int ranks, void (*body)(tn_engine *e)) {
     failures = 0;
     for (int r = 0; r < ranks; r++) {
         members[r] = (member){.crew = &c, .rank = r};
-        assert_int_equal(pthread_create(&threads[r], NULL, work, &members[r]), 0);
+        assert_int_equal(pthread_create(&threads[r], NULL, run_member, &members[r]), 0);
     }
     for (int r = 0; r < ranks; r++) {
         pthread_join(threads[r], NULL);
@@ -95,7 +95,7 @@ static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I3
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
 /* n elements that differ between ranks and places: finite floats of any sign, any integers. */
-static void fill(tn_dtype dtype, void *to, int64_t n, int rank) {
+static void fill_elements(tn_dtype dtype, void *to, int64_t n, int rank) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = ((uint32_t)i * 2654435761u) ^ ((uint32_t)rank + 1) * 0x9e3779b9u;
         float x = (float)bits / 65536.0f - 32768.0f;
@@ -138,7 +138,7 @@ typedef struct task {
 
 static const char canary[] = "canary!";
 
-static char *room(int64_t bytes) {
+static char *alloc_guarded(int64_t bytes) {
     char *memory = malloc((size_t)bytes + sizeof(canary));
     memset(memory, 0x55, (size_t)bytes);
     memcpy(memory + bytes, canary, sizeof(canary));
@@ -150,11 +150,11 @@ static void task_begin(task *x, tn_engine *e, tn_collective kind, tn_dtype dtype
     *x = (task){.e = e,
                 .t = {.kind = kind, .dtype = dtype, .count = count, .reduce = TN_SUM},
                 .bytes = count * (int64_t)tn_dtype_size(dtype),
-                .out = room(bytes),
-                .want = room(bytes)};
+                .out = alloc_guarded(bytes),
+                .want = alloc_guarded(bytes)};
     for (int r = 0; r < e->ranks; r++) {
-        x->all[r] = room(bytes);
-        fill(dtype, x->all[r], n, r);
+        x->all[r] = alloc_guarded(bytes);
+        fill_elements(dtype, x->all[r], n, r);
     }
     x->t.in = x->all[e->rank];
     x->t.out = x->out;
@@ -187,8 +187,8 @@ static void want_reduced(task *x, int64_t begin) {
     tn__reduce_all(x->t.reduce, x->t.dtype, x->want, in, x->e->ranks, x->t.count);
 }
 
-static void reductions(tn_engine *e, tn_dtype dtype, int64_t count, tn_reduction how,
-                       bool in_place) {
+static void check_reductions(tn_engine *e, tn_dtype dtype, int64_t count, tn_reduction how,
+                             bool in_place) {
     task x;
     task_begin(&x, e, TN_ALL_REDUCE, dtype, count);
     x.t.reduce = how;
@@ -215,7 +215,7 @@ static void reductions(tn_engine *e, tn_dtype dtype, int64_t count, tn_reduction
     task_end(&x);
 }
 
-static void moves(tn_engine *e, tn_dtype dtype, int64_t count, bool in_place) {
+static void check_moves(tn_engine *e, tn_dtype dtype, int64_t count, bool in_place) {
     task x;
     int rank = e->rank, ranks = e->ranks, root = ranks - 1;
     task_begin(&x, e, TN_ALL_GATHER, dtype, count);
@@ -259,7 +259,7 @@ static void moves(tn_engine *e, tn_dtype dtype, int64_t count, bool in_place) {
 
 /* Rank r sends to r + 1, one after the other; operations of other ranks in between do not
  * matter. */
-static void ring(tn_engine *e, tn_dtype dtype, int64_t count) {
+static void check_messages(tn_engine *e, tn_dtype dtype, int64_t count) {
     task x;
     int after = (e->rank + 1) % e->ranks, before = (e->rank + e->ranks - 1) % e->ranks;
     for (int turn = 0; turn < 2 && e->ranks > 1; turn++) {
@@ -283,9 +283,9 @@ static void all_operations(tn_engine *e) {
     static const tn_reduction hows[] = {TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN, TN_MAX};
     for (int d = 0; d < DTYPES; d++) {
         for (size_t c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
-            reductions(e, dtypes[d], counts[c], hows[(c + (size_t)d) % 5], c & 1);
-            moves(e, dtypes[d], counts[c], c & 1);
-            ring(e, dtypes[d], counts[c]);
+            check_reductions(e, dtypes[d], counts[c], hows[(c + (size_t)d) % 5], c & 1);
+            check_moves(e, dtypes[d], counts[c], c & 1);
+            check_messages(e, dtypes[d], counts[c]);
         }
     }
     transfer_ok(e, (tn_transfer){.kind = TN_BARRIER});
@@ -293,10 +293,10 @@ static void all_operations(tn_engine *e) {
 
 /* Longer than a block: several are on their way at once, and the last one is not full. */
 static void long_arrays(tn_engine *e) {
-    reductions(e, TN_F32, 800003, TN_MEAN, true);
-    reductions(e, TN_BF16, 1100001, TN_SUM, false);
-    moves(e, TN_F32, 600001, true);
-    ring(e, TN_F64, 300001);
+    check_reductions(e, TN_F32, 800003, TN_MEAN, true);
+    check_reductions(e, TN_BF16, 1100001, TN_SUM, false);
+    check_moves(e, TN_F32, 600001, true);
+    check_messages(e, TN_F64, 300001);
 }
 
 static void test_numbers(void **state) {
@@ -358,7 +358,7 @@ static int told; /* ranks that were told that rank 2 has left */
 
 /* The first of the others to notice is told; the second may have noticed only that the first gave
  * up. */
-static void leave(tn_engine *e) {
+static void leave_first(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "", again[TN_ENGINE_WHY] = "";
     if (e->rank == 2) {
         return;
@@ -376,7 +376,7 @@ static void test_who_has_left(void **state) {
     NEEDS_GLOO();
     double begin = tn__now();
     told = 0;
-    run_threads(3, leave);
+    run_threads(3, leave_first);
     assert_true(told > 0);
     assert_true(tn__now() - begin < 15);
 }
@@ -442,7 +442,7 @@ static void test_abort(void **state) {
 }
 
 /* The deadline is one for the operation; who does something else does not answer. */
-static void disagree(tn_engine *e) {
+static void disagree_in_kind(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "", data[4000] = "";
     double begin = tn__now();
     tn_transfer t = {.kind = e->rank ? TN_ALL_REDUCE : TN_BROADCAST,
@@ -473,7 +473,7 @@ static void disagree_in_size(tn_engine *e) {
 static void test_disagreement(void **state) {
     (void)state;
     NEEDS_GLOO();
-    run_threads(2, disagree);
+    run_threads(2, disagree_in_kind);
     run_threads(2, disagree_in_size);
 }
 
@@ -485,7 +485,7 @@ static void test_missing_ranks_are_named(void **state) {
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
     double begin = tn__now();
-    assert_null(join(store, 0, 3, NULL, 0.3, why));
+    assert_null(join_gloo(store, 0, 3, NULL, 0.3, why));
     assert_string_equal(why, "no sign of rank 1, 2");
     assert_true(tn__now() - begin < 10);
     tn_store_free(store);
@@ -496,13 +496,13 @@ static void test_interfaces(void **state) {
     NEEDS_GLOO();
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
-    assert_null(join(store, 0, 1, "nonexistent0", 5, why));
+    assert_null(join_gloo(store, 0, 1, "nonexistent0", 5, why));
     assert_non_null(strstr(why, "\"nonexistent0\""));
     assert_non_null(strstr(why, "lo (127.0.0.1)"));
-    assert_null(join(store, 0, 1, "203.0.113.7", 5, why));
+    assert_null(join_gloo(store, 0, 1, "203.0.113.7", 5, why));
     static const char *const good[] = {"lo", "127.0.0.1", "127.0.0.2", NULL};
     for (int i = 0; i < 4; i++) {
-        tn_engine *e = join(store, 0, 1, good[i], 5, why);
+        tn_engine *e = join_gloo(store, 0, 1, good[i], 5, why);
         if (!e) {
             fail_msg("%s: %s", good[i] ? good[i] : "(NULL)", why);
         }
@@ -555,7 +555,8 @@ static int reduce_forever(tn_group *world, const char *argument) {
     double seconds;
     rank_assert(sscanf(argument, "%511s %lf", path, &seconds) == 2);
     tn_store *store = tn_file_store(path);
-    tn_engine *e = join(store, atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), NULL, 30, why);
+    tn_engine *e =
+        join_gloo(store, atoi(getenv("RANK")), atoi(getenv("WORLD_SIZE")), NULL, 30, why);
     rank_assert(e);
     double begin;
     for (int64_t i = 0;; i++) {
@@ -577,7 +578,7 @@ static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
 
 /* Starts three ranks and sends `signal` to rank 1. The others must fail, and one of them names rank
  * 1. Each one's reason goes to texts, and how long its last operation took to seconds. */
-static void disturb(int signal, int timeout, double seconds[3], char texts[3][256]) {
+static void signal_rank_1(int signal, int timeout, double seconds[3], char texts[3][256]) {
     char argument[600];
     snprintf(argument, sizeof(argument), "%s %d", temp_path("store"), timeout);
     ranks_job job = ranks_start(3, "-reduce_forever", argument, NULL);
@@ -603,7 +604,7 @@ static void test_killed(void **state) {
     NEEDS_GLOO();
     double seconds[3];
     char texts[3][256];
-    disturb(SIGKILL, 40, seconds, texts);
+    signal_rank_1(SIGKILL, 40, seconds, texts);
     assert_true(seconds[0] < 30 && seconds[2] < 30); /* not by the time-out */
     assert_true(strstr(texts[0], "lost") && strstr(texts[2], "lost"));
 }
@@ -613,7 +614,7 @@ static void test_stopped(void **state) {
     NEEDS_GLOO();
     double seconds[3];
     char texts[3][256];
-    disturb(SIGSTOP, 1, seconds, texts);
+    signal_rank_1(SIGSTOP, 1, seconds, texts);
     assert_true(strstr(texts[0], "did not answer") || strstr(texts[2], "did not answer"));
     assert_true(seconds[0] < 20 && seconds[2] < 20);
     assert_true(seconds[0] > 0.9 || seconds[2] > 0.9);

@@ -56,7 +56,7 @@ static void test_a_work_keeps_its_tensors(void **state) {
 
 /* ---- Failures -------------------------------------------------------------------------------- */
 
-static void late(tn_group *g, void *user) {
+static void late_rank(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
@@ -75,7 +75,7 @@ static void late(tn_group *g, void *user) {
 
 static void test_time_out_names_the_missing_rank(void **state) {
     (void)state;
-    run_failing(3, late, NULL, TN_EPEER);
+    run_failing(3, late_rank, NULL, TN_EPEER);
     FILE *file = fopen(temp_path("tern-flight-0.txt"), "r");
     assert_non_null(file);
     static char text[1 << 20];
@@ -85,7 +85,7 @@ static void test_time_out_names_the_missing_rank(void **state) {
     assert_contains(text, "TN_EPEER");
 }
 
-static void impatient(tn_group *g, void *user) {
+static void impatient_wait(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     if (tn_group_rank(g) == 0) {
@@ -101,7 +101,7 @@ static void impatient(tn_group *g, void *user) {
 
 static void test_the_waits_own_time_out(void **state) {
     (void)state;
-    run_failing(2, impatient, NULL, TN_EPEER);
+    run_failing(2, impatient_wait, NULL, TN_EPEER);
 }
 
 static void wrong_size(tn_group *g, void *user) {
@@ -287,7 +287,7 @@ static void test_ranks_beyond_reason(void **state) {
 
 /* ---- Subgroups and barriers ------------------------------------------------------------------ */
 
-static void subgroups(tn_group *g, void *user) {
+static void odd_and_even(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
     tn_group *odd = tn_group_new(g, (int[]){3, 1}, 2), *even = tn_group_new(g, (int[]){0, 2}, 2);
@@ -307,7 +307,7 @@ static void subgroups(tn_group *g, void *user) {
 
 static void test_subgroups(void **state) {
     (void)state;
-    run_ok(4, subgroups, NULL);
+    run_ok(4, odd_and_even, NULL);
 }
 
 /* Three groups and a rank in none, by one exchange; and again, as groups of their own. */
@@ -381,7 +381,7 @@ static void test_subgroups_of_different_ranks(void **state) {
     run_ok(3, different_lists, NULL);
 }
 
-static void monitored(tn_group *g, void *user) {
+static void monitored_barrier(tn_group *g, void *user) {
     CHECK(tn_monitored_barrier(g, 5) == TN_OK);
     if (tn_group_rank(g) != 1) {
         CHECK(tn_monitored_barrier(g, 0.2) == TN_EPEER);
@@ -407,7 +407,7 @@ static void test_late_at_a_monitored_barrier(void **state) {
 
 static void test_monitored_barrier_names_who_is_missing(void **state) {
     (void)state;
-    run_failing(3, monitored, NULL, TN_EPEER);
+    run_failing(3, monitored_barrier, NULL, TN_EPEER);
 }
 
 /* ---- One rank, and means --------------------------------------------------------------------- */

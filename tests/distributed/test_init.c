@@ -19,7 +19,7 @@
 /* ---- What ranks do --------------------------------------------------------------------------- */
 
 /* They are all there: each sees every other's key in the world's store. */
-static int meet(tn_group *world, const char *argument) {
+static int meet_others(tn_group *world, const char *argument) {
     char key[32];
     void *data;
     int rank = tn_group_rank(world), ranks = tn_group_size(world);
@@ -96,7 +96,7 @@ static int try_relay(tn_group *world, const char *argument) {
 }
 
 /* Goes without tn_dist_finish. */
-static int vanish(tn_group *world, const char *argument) {
+static int vanish_unfinished(tn_group *world, const char *argument) {
     fflush(stdout);
     if (tn_group_rank(world) == atoi(argument)) {
         raise(SIGKILL);
@@ -106,7 +106,7 @@ static int vanish(tn_group *world, const char *argument) {
 
 /* ---- Helpers --------------------------------------------------------------------------------- */
 
-static void pass(int n, const char *body, const char *argument, const char *const *extra) {
+static void pass_with(int n, const char *body, const char *argument, const char *const *extra) {
     ranks_result result = ranks_run(n, body, argument, extra, 30);
     bool ok = ranks_ok(&result);
     ranks_free(&result);
@@ -176,7 +176,7 @@ static void test_several(void **state) {
 }
 
 static void test_environment(void **state) {
-    pass(1, "meet", "", NULL);
+    pass_with(1, "meet", "", NULL);
     ranks_result r = ranks_run(3, "meet", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
     assert_true(ranks_ok(&r));
     assert_says(&r, 0, "rank 0 of 3, local 0, shm, restarts 4, threads 1");
@@ -219,9 +219,9 @@ static void test_tcp_and_file(void **state) {
                                "0:TEST_RANK=0", "1:TEST_RANK=1",
                                "2:TEST_RANK=2", NULL};
     snprintf(init, sizeof(init), "tcp://127.0.0.1:%d", ranks_free_port());
-    pass(3, "-options", init, env);
+    pass_with(3, "-options", init, env);
     snprintf(init, sizeof(init), "file://%s", temp_path("meeting"));
-    pass(3, "-options", init, env);
+    pass_with(3, "-options", init, env);
     assert_int_not_equal(access(temp_path("meeting"), F_OK), 0);
 }
 
@@ -231,15 +231,15 @@ static void test_port_taken(void **state) {
     int port = 0, fd = tn__net_listen("127.0.0.1", &port, why);
     assert_true(fd >= 0);
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
-    pass(2, "meet", "", ENV(port_text, "TORCHELASTIC_RUN_ID=none", taken));
+    pass_with(2, "meet", "", ENV(port_text, "TORCHELASTIC_RUN_ID=none", taken));
     struct pollfd knocked = {.fd = fd, .events = POLLIN};
     assert_int_equal(poll(&knocked, 1, 0), 0); /* torchrun's own store need not bear our hello */
-    pass(2, "meet", "", ENV(port_text));
+    pass_with(2, "meet", "", ENV(port_text));
     close(fd);
 
     tn_store_server *other = tn_store_serve("127.0.0.1", port, "another job's token");
     assert_non_null(other);
-    pass(2, "meet", "", ENV(port_text));
+    pass_with(2, "meet", "", ENV(port_text));
     tn_store_server_free(other);
 }
 
@@ -250,7 +250,7 @@ static void test_relay(void **state) {
     char port_text[32];
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
     relay *r = relay_start(port, port + 1, 16);
-    pass(3, "relay", "", ENV(port_text));
+    pass_with(3, "relay", "", ENV(port_text));
     relay_result said = relay_end(r);
     assert_true(said.connections >= 3);
     assert_int_equal(said.most, 24);
@@ -275,7 +275,7 @@ static void test_squatters(void **state) {
     }
     freeaddrinfo(at);
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", first);
-    pass(2, "meet", "", ENV(port_text));
+    pass_with(2, "meet", "", ENV(port_text));
     for (int i = 0; i < SQUATTERS; i++) {
         close(fd[i]);
     }
@@ -290,9 +290,9 @@ static void test_agent(void **state) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, "token");
     snprintf(port, sizeof(port), "MASTER_PORT=%d", tn_store_server_port(server));
     for (int attempt = 0; attempt < 2; attempt++) {
-        pass(3, "meet", "0",
-             ENV(port, "TERN_STORE=agent", "TERN_TOKEN=token",
-                 attempt ? "TERN_RESTART_COUNT=1" : "TERN_RESTART_COUNT=0"));
+        pass_with(3, "meet", "0",
+                  ENV(port, "TERN_STORE=agent", "TERN_TOKEN=token",
+                      attempt ? "TERN_RESTART_COUNT=1" : "TERN_RESTART_COUNT=0"));
     }
     tn_store_server_free(server);
 }
@@ -474,11 +474,11 @@ static void test_arguments(void **state) {
     assert_null(tn_world());
 }
 
-static const rank_entry bodies[] = {{"meet", meet},
+static const rank_entry bodies[] = {{"meet", meet_others},
                                     {"-options", meet_with_options},
                                     {"guess", try_guess},
                                     {"relay", try_relay},
-                                    {"vanish", vanish}};
+                                    {"vanish", vanish_unfinished}};
 
 int main(int argc, char **argv) {
     ranks_main(argc, argv, bodies, 5);

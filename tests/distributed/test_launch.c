@@ -138,7 +138,7 @@ static void clear_stage(stage *s) {
     pthread_mutex_destroy(&s->diary.lock);
 }
 
-static tn_work *issue(stage *s, int group) {
+static tn_work *issue_reduce(stage *s, int group) {
     return tn_all_reduce(s->groups[group], s->t, TN_SUM);
 }
 
@@ -160,7 +160,7 @@ static void await_launches(diary *d, int n) {
 /* ---- Order ----------------------------------------------------------------------------------- */
 
 /* Whatever the groups' threads do, what was issued first is launched first. */
-static void order(tn_group *world, void *user) {
+static void launch_in_order(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
     tn_work *works[MOST];
@@ -172,7 +172,7 @@ static void order(tn_group *world, void *user) {
     for (int i = 0; i < MOST; i++) {
         random = random * 1664525 + 1013904223;
         issued[i] = (int)(random >> 16) % GROUPS;
-        works[i] = issue(&s, issued[i]);
+        works[i] = issue_reduce(&s, issued[i]);
         if (i == 50) { /* all threads have something: now one of them may begin */
             close_diary(&s.diary, false);
         }
@@ -186,13 +186,13 @@ static void order(tn_group *world, void *user) {
 
 static void test_the_order_of_issue_is_the_order_of_launch(void **state) {
     (void)state;
-    run_ok(2, order, NULL);
+    run_ok(2, launch_in_order, NULL);
 }
 
 /* ---- Depth ----------------------------------------------------------------------------------- */
 
 /* Nothing is over before all have been launched; and memory is made when nothing is under way. */
-static void depth(tn_group *world, void *user) {
+static void launch_ahead(tn_group *world, void *user) {
     enum { N = 20 };
     TN_SCOPE;
     stage s;
@@ -201,7 +201,7 @@ static void depth(tn_group *world, void *user) {
     set_stage(&s, world);
     s.engines[0].wanted = N;
     for (int i = 0; i < N; i++) {
-        works[i] = issue(&s, 0);
+        works[i] = issue_reduce(&s, 0);
     }
     tn_tensor *own = tn_group_empty(s.groups[0], TN_DIMS(100), TN_F32);
     CHECK(tn_error() == TN_OK && tn_data(own) && s.engines[0].early == 0);
@@ -215,22 +215,22 @@ static void depth(tn_group *world, void *user) {
 
 static void test_the_next_is_launched_before_the_last_is_over(void **state) {
     (void)state;
-    run_ok(2, depth, NULL);
+    run_ok(2, launch_ahead, NULL);
 }
 
 /* The deadline of an operation begins to count when it is the oldest, not when it was launched. */
-static void deadlines(tn_group *world, void *user) {
+static void count_deadlines(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
     tn_work *works[3];
     (void)user;
     set_stage(&s, world);
     s.engines[0].wanted = 3;
-    works[0] = issue(&s, 0);
-    works[1] = issue(&s, 0);
+    works[0] = issue_reduce(&s, 0);
+    works[1] = issue_reduce(&s, 0);
     await_launches(&s.diary, 2);
     double before = tn__now();
-    works[2] = issue(&s, 0);
+    works[2] = issue_reduce(&s, 0);
     for (int i = 0; i < 3; i++) {
         CHECK(tn_work_wait(works[i], 0) == TN_OK);
     }
@@ -242,13 +242,13 @@ static void deadlines(tn_group *world, void *user) {
 
 static void test_a_deadline_begins_when_the_others_are_over(void **state) {
     (void)state;
-    run_ok(2, deadlines, NULL);
+    run_ok(2, count_deadlines, NULL);
 }
 
 /* ---- Failure --------------------------------------------------------------------------------- */
 
 /* One fails: so do those under way and those that wait; the other groups continue. */
-static void failure(tn_group *world, void *user) {
+static void fail_midway(tn_group *world, void *user) {
     enum { N = 6 };
     TN_SCOPE;
     stage s;
@@ -258,8 +258,8 @@ static void failure(tn_group *world, void *user) {
     s.engines[0].broken = 2;
     close_diary(&s.diary, true);
     for (int i = 0; i < N; i++) {
-        works[i] = issue(&s, 0);
-        others[i] = issue(&s, 1);
+        works[i] = issue_reduce(&s, 0);
+        others[i] = issue_reduce(&s, 1);
     }
     close_diary(&s.diary, false);
     CHECK(tn_work_wait(works[0], 0) == TN_OK);
@@ -277,7 +277,7 @@ static void failure(tn_group *world, void *user) {
 
 static void test_a_failure_ends_what_is_under_way(void **state) {
     (void)state;
-    run_ok(2, failure, NULL);
+    run_ok(2, fail_midway, NULL);
 }
 
 int main(void) {

@@ -18,7 +18,7 @@ static const char *const names[] = {"pp", "dp", "cp", "tp", "ep"};
 
 /* Along each dimension: the sum of world ranks is that of the line,
  * computed from the coordinates. */
-static void lines(tn_group *g, void *user) {
+static void sum_along_lines(tn_group *g, void *user) {
     const shape *s = user;
     int me = tn_group_rank(g), step = tn_group_size(g), rebuilt = 0;
     tn_mesh *m = tn_mesh_new(g, s->n, s->sizes, names);
@@ -53,16 +53,16 @@ static void test_lines(void **state) {
         for (int d = 0; d < shapes[i].n; d++) {
             ranks *= shapes[i].sizes[d];
         }
-        assert_int_equal(tn_local_run(ranks, lines, &shapes[i]), TN_OK);
+        assert_int_equal(tn_local_run(ranks, sum_along_lines, &shapes[i]), TN_OK);
     }
     assert_int_equal(failures, 0);
-    lines(NULL, &(shape){2, {1, 1}}); /* one rank */
+    sum_along_lines(NULL, &(shape){2, {1, 1}}); /* one rank */
     assert_int_equal(failures, 0);
 }
 
 /* A product of dimensions, in any order of its names, is one group: of the ranks that differ in
  * these alone, in the parent's order. All dimensions together are the parent's ranks. */
-static void products(tn_group *g, void *user) {
+static void group_products(tn_group *g, void *user) {
     (void)user;
     static const int sizes[] = {2, 2, 2};
     static const char *const called[] = {"replicate", "shard", "tp"};
@@ -86,7 +86,7 @@ static void products(tn_group *g, void *user) {
 
 static void test_products(void **state) {
     (void)state;
-    run_ok(8, products, NULL);
+    run_ok(8, group_products, NULL);
 }
 
 static void expect_refused(int n, const int *sizes, const char *const *given, const char *text) {
@@ -138,7 +138,7 @@ static void test_names(void **state) {
     tn_mesh_free(NULL);
 }
 
-static void uneven(tn_group *g, void *user) {
+static void divide_unevenly(tn_group *g, void *user) {
     (void)user;
     const int sizes[] = {2, 2};
     CHECK(tn_mesh_new(g, 2, sizes, names) == NULL);
@@ -147,7 +147,7 @@ static void uneven(tn_group *g, void *user) {
 static void test_wrong_product(void **state) {
     (void)state;
     failures = 0;
-    assert_int_equal(tn_local_run(3, uneven, NULL), TN_EVALUE);
+    assert_int_equal(tn_local_run(3, divide_unevenly, NULL), TN_EVALUE);
     assert_non_null(strstr(tn_error_message(), "multiply to 4, but there are 3 ranks"));
     tn_error_clear();
     assert_int_equal(failures, 0);

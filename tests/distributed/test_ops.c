@@ -17,7 +17,7 @@
 enum { MOST = 4 };
 
 /* Numbers of no pattern between -1 and 1. */
-static tn_tensor *numbers(tn_dims dims, int seed) {
+static tn_tensor *make_numbers(tn_dims dims, int seed) {
     tn_tensor *t = tn_empty(dims, TN_F64);
     double *data = tn_data_mut(t);
     for (int64_t i = 0; i < tn_count(t); i++) {
@@ -26,8 +26,8 @@ static tn_tensor *numbers(tn_dims dims, int seed) {
     return t;
 }
 
-static tn_tensor *leaf(tn_dims dims, int seed) {
-    return tn_set_requires_grad(numbers(dims, seed), true);
+static tn_tensor *make_leaf(tn_dims dims, int seed) {
+    return tn_set_requires_grad(make_numbers(dims, seed), true);
 }
 
 static void check_near(const char *what, tn_tensor *got, tn_tensor *want) {
@@ -45,7 +45,7 @@ static void check_near(const char *what, tn_tensor *got, tn_tensor *want) {
     }
 }
 
-static tn_tensor *gradient(tn_tensor *y, tn_tensor *x) {
+static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x) {
     tn_tensor *result = NULL;
     tn_grad_options o = tn_grad_defaults();
     o.create_graph = true;
@@ -62,7 +62,7 @@ typedef struct map {
     bool by_rank;                                               /* x is (N, …) */
 } map;
 
-static tn_tensor *total(tn_tensor *const *x, int n) {
+static tn_tensor *sum_of(tn_tensor *const *x, int n) {
     tn_tensor *sum = x[0];
     for (int i = 1; i < n; i++) {
         sum = tn_add(sum, x[i]);
@@ -72,7 +72,7 @@ static tn_tensor *total(tn_tensor *const *x, int n) {
 
 static tn_tensor *whole_all_reduce(tn_tensor *const *x, int ranks, int r) {
     (void)r;
-    return total(x, ranks);
+    return sum_of(x, ranks);
 }
 
 static tn_tensor *whole_all_gather(tn_tensor *const *x, int ranks, int r) {
@@ -81,7 +81,7 @@ static tn_tensor *whole_all_gather(tn_tensor *const *x, int ranks, int r) {
 }
 
 static tn_tensor *whole_reduce_scatter(tn_tensor *const *x, int ranks, int r) {
-    return tn_select(total(x, ranks), 0, r);
+    return tn_select(sum_of(x, ranks), 0, r);
 }
 
 static tn_tensor *whole_all_to_all(tn_tensor *const *x, int ranks, int r) {
@@ -113,7 +113,7 @@ static tn_tensor *scatter_first(tn_group *g, tn_tensor *x) {
 }
 static tn_tensor *whole_scatter_first(tn_tensor *const *x, int ranks, int r) {
     int64_t n = tn_size(x[0], 0) / ranks;
-    return tn_narrow(total(x, ranks), 0, r * n, n);
+    return tn_narrow(sum_of(x, ranks), 0, r * n, n);
 }
 /* of a dimension in the middle: (N, 3, 2) is seen as (2, 3, N) there and back */
 static tn_tensor *scatter_inner(tn_group *g, tn_tensor *x) {
@@ -121,7 +121,7 @@ static tn_tensor *scatter_inner(tn_group *g, tn_tensor *x) {
 }
 static tn_tensor *whole_scatter_inner(tn_tensor *const *x, int ranks, int r) {
     int64_t n = tn_size(x[0], 0) / ranks;
-    return tn_narrow(tn_transpose(total(x, ranks), 0, 1), 1, r * n, n);
+    return tn_narrow(tn_transpose(sum_of(x, ranks), 0, 1), 1, r * n, n);
 }
 
 static const map maps[] = {
@@ -137,15 +137,15 @@ static const map maps[] = {
 
 /* Something crooked of rank r's y, and of rank r's gradient. */
 static tn_tensor *loss_of(tn_tensor *y, int r) {
-    return tn_sum_all(tn_mul(numbers(tn_shape(y), 100 + r), tn_tanh(y)));
+    return tn_sum_all(tn_mul(make_numbers(tn_shape(y), 100 + r), tn_tanh(y)));
 }
 
 static tn_tensor *loss_of_gradient(tn_tensor *dx, int r) {
-    return tn_sum_all(tn_mul(numbers(tn_shape(dx), 200 + r), tn_square(dx)));
+    return tn_sum_all(tn_mul(make_numbers(tn_shape(dx), 200 + r), tn_square(dx)));
 }
 
 /* x's last two dimensions are exchanged on the way, so what travels was not contiguous. */
-static tn_tensor *turned(tn_tensor *x) {
+static tn_tensor *turn_last(tn_tensor *x) {
     int n = tn_ndim(x);
     return tn_transpose(x, n - 2, n - 1);
 }
@@ -159,25 +159,25 @@ static void compare_map(tn_group *g, void *user) {
     tn_tensor *all[MOST], *bent[MOST], *losses[MOST] = {NULL}, *second[MOST] = {NULL}, *dx[MOST],
                                        *wy = NULL;
     for (int r = 0; r < ranks; r++) {
-        all[r] = leaf(dims, r);
-        bent[r] = turned(all[r]);
+        all[r] = make_leaf(dims, r);
+        bent[r] = turn_last(all[r]);
     }
     for (int r = 0; r < ranks; r++) {
         tn_tensor *y = m->whole(bent, ranks, r);
         wy = r == me ? y : wy;
         losses[r] = loss_of(y, r);
     }
-    tn_tensor *loss = total(losses, ranks);
+    tn_tensor *loss = sum_of(losses, ranks);
     for (int r = 0; r < ranks; r++) {
-        dx[r] = gradient(loss, all[r]);
+        dx[r] = gradient_of(loss, all[r]);
         second[r] = loss_of_gradient(dx[r], r);
     }
-    CHECK(tn_backward(total(second, ranks)) == TN_OK);
+    CHECK(tn_backward(sum_of(second, ranks)) == TN_OK);
 
-    tn_tensor *x = leaf(dims, me);
-    tn_tensor *y = m->split(g, turned(x));
+    tn_tensor *x = make_leaf(dims, me);
+    tn_tensor *y = m->split(g, turn_last(x));
     check_near(m->name, y, wy);
-    tn_tensor *own = gradient(loss_of(y, me), x);
+    tn_tensor *own = gradient_of(loss_of(y, me), x);
     check_near(m->name, own, dx[me]);
     CHECK(tn_backward(loss_of_gradient(own, me)) == TN_OK);
     check_near(m->name, tn_grad_of(x), tn_grad_of(all[me]));
@@ -195,8 +195,8 @@ static void test_maps(void **state) {
 /* ---- copy and reduce: one x, split work, one loss -------------------------------------------- */
 
 /* Rank r's share of the work. */
-static tn_tensor *work(tn_tensor *x, int r) {
-    return tn_mul(numbers(tn_shape(x), 100 + r), tn_tanh(tn_mul_scalar(x, 1.0 + 0.5 * r)));
+static tn_tensor *work_of(tn_tensor *x, int r) {
+    return tn_mul(make_numbers(tn_shape(x), 100 + r), tn_tanh(tn_mul_scalar(x, 1.0 + 0.5 * r)));
 }
 
 static void compare_copy_and_reduce(tn_group *g, void *user) {
@@ -204,16 +204,16 @@ static void compare_copy_and_reduce(tn_group *g, void *user) {
     TN_SCOPE;
     int me = tn_group_rank(g), ranks = tn_group_size(g);
     tn_dims dims = TN_DIMS(2, 3);
-    tn_tensor *shares[MOST] = {NULL}, *one = leaf(dims, 7), *x = leaf(dims, 7);
+    tn_tensor *shares[MOST] = {NULL}, *one = make_leaf(dims, 7), *x = make_leaf(dims, 7);
     for (int r = 0; r < ranks; r++) {
-        shares[r] = work(one, r);
+        shares[r] = work_of(one, r);
     }
-    tn_tensor *dx = gradient(tn_sum_all(tn_square(total(shares, ranks))), one);
+    tn_tensor *dx = gradient_of(tn_sum_all(tn_square(sum_of(shares, ranks))), one);
     CHECK(tn_backward(loss_of_gradient(dx, 0)) == TN_OK);
 
-    tn_tensor *y = tn_dist_sum_parts(g, work(tn_dist_copy(g, x), me));
-    check_near("reduce", y, total(shares, ranks));
-    tn_tensor *own = gradient(tn_sum_all(tn_square(y)), x);
+    tn_tensor *y = tn_dist_sum_parts(g, work_of(tn_dist_copy(g, x), me));
+    check_near("reduce", y, sum_of(shares, ranks));
+    tn_tensor *own = gradient_of(tn_sum_all(tn_square(y)), x);
     check_near("copy", own, dx);
     CHECK(tn_backward(loss_of_gradient(own, 0)) == TN_OK);
     check_near("copy and reduce", tn_grad_of(x), tn_grad_of(one));
@@ -229,7 +229,7 @@ static void test_copy_and_reduce(void **state) {
 /* ---- slice and join: one x, its pieces on different ranks, one loss -------------------------- */
 
 /* What a rank does with its piece, which depends on nothing but the piece. */
-static tn_tensor *bend(tn_tensor *x) {
+static tn_tensor *bend_piece(tn_tensor *x) {
     return tn_mul(x, tn_tanh(x));
 }
 
@@ -238,16 +238,16 @@ static void compare_slice_and_join(tn_group *g, void *user) {
     TN_SCOPE;
     tn_dims dims = TN_DIMS(2, 3, 5);
     dims.size[dim] = 2 * ranks;
-    tn_tensor *one = leaf(dims, 7), *x = leaf(dims, 7);
-    tn_tensor *want = tn_sum_all(tn_mul(numbers(dims, 8), bend(one)));
-    tn_tensor *dx = gradient(want, one);
+    tn_tensor *one = make_leaf(dims, 7), *x = make_leaf(dims, 7);
+    tn_tensor *want = tn_sum_all(tn_mul(make_numbers(dims, 8), bend_piece(one)));
+    tn_tensor *dx = gradient_of(want, one);
     CHECK(tn_backward(loss_of_gradient(dx, 0)) == TN_OK);
 
     tn_tensor *mine = tn_dist_slice(g, x, dim - 3);
     check_near("slice", mine, tn_narrow(one, dim, 2 * me, 2));
-    tn_tensor *all = tn_dist_join(g, bend(mine), dim);
-    check_near("join", all, bend(one));
-    tn_tensor *own = gradient(tn_sum_all(tn_mul(numbers(dims, 8), all)), x);
+    tn_tensor *all = tn_dist_join(g, bend_piece(mine), dim);
+    check_near("join", all, bend_piece(one));
+    tn_tensor *own = gradient_of(tn_sum_all(tn_mul(make_numbers(dims, 8), all)), x);
     check_near("gradient", own, dx);
     CHECK(tn_backward(loss_of_gradient(own, 0)) == TN_OK);
     check_near("second", tn_grad_of(x), tn_grad_of(one));
@@ -267,12 +267,12 @@ static void test_slice_and_join(void **state) {
 enum { IN = 4, HIDDEN = 12, OUT = 5, BATCH = 7 };
 
 /* w1 (IN, HIDDEN) by columns, w2 (HIDDEN, OUT) by rows: one sum forward, one sum backward. */
-static tn_tensor *network(tn_group *g, tn_tensor *x, tn_tensor *w1, tn_tensor *w2) {
+static tn_tensor *two_layers(tn_group *g, tn_tensor *x, tn_tensor *w1, tn_tensor *w2) {
     tn_tensor *hidden = tn_tanh(tn_matmul(tn_dist_copy(g, x), w1));
     return tn_dist_sum_parts(g, tn_matmul(hidden, w2));
 }
 
-static tn_tensor *shard(tn_tensor *t, int dim, int r, int ranks) {
+static tn_tensor *shard_of(tn_tensor *t, int dim, int r, int ranks) {
     int64_t n = tn_size(t, dim) / ranks;
     return tn_contiguous(tn_slice(tn_detach(t), dim, r * n, (r + 1) * n, 1));
 }
@@ -281,19 +281,19 @@ static void compare_networks(tn_group *g, void *user) {
     (void)user;
     TN_SCOPE;
     int me = tn_group_rank(g), ranks = tn_group_size(g);
-    tn_tensor *target = numbers(TN_DIMS(BATCH, OUT), 4);
-    tn_tensor *x = leaf(TN_DIMS(BATCH, IN), 1), *own_x = leaf(TN_DIMS(BATCH, IN), 1);
-    tn_tensor *w1 = leaf(TN_DIMS(IN, HIDDEN), 2), *w2 = leaf(TN_DIMS(HIDDEN, OUT), 3);
-    tn_tensor *own1 = tn_set_requires_grad(shard(w1, 1, me, ranks), true);
-    tn_tensor *own2 = tn_set_requires_grad(shard(w2, 0, me, ranks), true);
+    tn_tensor *target = make_numbers(TN_DIMS(BATCH, OUT), 4);
+    tn_tensor *x = make_leaf(TN_DIMS(BATCH, IN), 1), *own_x = make_leaf(TN_DIMS(BATCH, IN), 1);
+    tn_tensor *w1 = make_leaf(TN_DIMS(IN, HIDDEN), 2), *w2 = make_leaf(TN_DIMS(HIDDEN, OUT), 3);
+    tn_tensor *own1 = tn_set_requires_grad(shard_of(w1, 1, me, ranks), true);
+    tn_tensor *own2 = tn_set_requires_grad(shard_of(w2, 0, me, ranks), true);
 
     tn_tensor *want = tn_mse(tn_matmul(tn_tanh(tn_matmul(x, w1)), w2), target, TN_MEAN);
-    tn_tensor *got = tn_mse(network(g, own_x, own1, own2), target, TN_MEAN);
+    tn_tensor *got = tn_mse(two_layers(g, own_x, own1, own2), target, TN_MEAN);
     check_near("loss", got, want);
     CHECK(tn_backward(want) == TN_OK && tn_backward(got) == TN_OK);
     check_near("x", tn_grad_of(own_x), tn_grad_of(x));
-    check_near("w1", tn_grad_of(own1), shard(tn_grad_of(w1), 1, me, ranks));
-    check_near("w2", tn_grad_of(own2), shard(tn_grad_of(w2), 0, me, ranks));
+    check_near("w1", tn_grad_of(own1), shard_of(tn_grad_of(w1), 1, me, ranks));
+    check_near("w2", tn_grad_of(own2), shard_of(tn_grad_of(w2), 0, me, ranks));
 }
 
 static void test_network(void **state) {
@@ -318,7 +318,8 @@ static void compare_batch_norms(tn_group *g, void *user) {
     tn_batch_norm2d_init(&one, 3, o);
     tn_batch_norm2d_init(&sync, 3, o);
     CHECK(tn_sync_batch_norm(&sync, g) == TN_OK);
-    tn_tensor *x = leaf(TN_DIMS(all, 3, 2, 2), 1), *dy = numbers(TN_DIMS(all, 3, 2, 2), 2);
+    tn_tensor *x = make_leaf(TN_DIMS(all, 3, 2, 2), 1),
+              *dy = make_numbers(TN_DIMS(all, 3, 2, 2), 2);
     tn_tensor *own_x =
         tn_set_requires_grad(tn_contiguous(tn_narrow(tn_detach(x), 0, first, count)), true);
     tn_tensor *y = tn_call(&one, x), *own_y = tn_call(&sync, own_x);
@@ -404,7 +405,7 @@ static void not_a_member(tn_group *g, void *user) {
     tn_group_free(zero);
 }
 
-static void expect(void (*f)(tn_group *, void *), int op, const char *text) {
+static void expect_message(void (*f)(tn_group *, void *), int op, const char *text) {
     failures = 0;
     told = false;
     tn_local_run(2, f, &op);
@@ -419,18 +420,20 @@ static void test_mistakes(void **state) {
     (void)state;
     for (int i = 0; i < OPS; i++) {
         if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* which wait for no one */
-            expect(half_inert, i, "rank 1 has no data");
+            expect_message(half_inert, i, "rank 1 has no data");
         }
         if (all_ops[i] == tn_dist_reduce_scatter || all_ops[i] == tn_dist_all_to_all) {
-            expect(wrong_shape, i, "x is [3, 3] (the first dimension must be 2");
+            expect_message(wrong_shape, i, "x is [3, 3] (the first dimension must be 2");
         }
         if (all_ops[i] == scatter_first) {
-            expect(wrong_shape, i, "x is [3, 3]: the 2 ranks of world do not divide dimension 0");
+            expect_message(wrong_shape, i,
+                           "x is [3, 3]: the 2 ranks of world do not divide dimension 0");
         }
         if (all_ops[i] == slice_first) {
-            expect(wrong_slice, i, "dist_slice: x is [3, 3]: the 2 ranks of world do not divide");
+            expect_message(wrong_slice, i,
+                           "dist_slice: x is [3, 3]: the 2 ranks of world do not divide");
         }
-        expect(not_a_member, i, "not a member of group world/0");
+        expect_message(not_a_member, i, "not a member of group world/0");
     }
 }
 
@@ -440,7 +443,7 @@ static void test_alone(void **state) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
-        tn_tensor *x = leaf(TN_DIMS(1, 2), 3);
+        tn_tensor *x = make_leaf(TN_DIMS(1, 2), 3);
         for (int i = 0; i < OPS; i++) {
             tn_tensor *y = all_ops[i](NULL, x);
             assert_int_equal(tn_count(y), 2);

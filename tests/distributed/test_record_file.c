@@ -22,13 +22,13 @@ static void note_warning(tn_log_level level, const char *message, void *user) {
 }
 
 /* Saves a record; the log says where it is, or why there is none. */
-static void save(int rank) {
+static void save_record(int rank) {
     logged[0] = 0;
     tn__flight_save(rank, "a test");
 }
 
-static void refused(int rank, const char *path, const char *why) {
-    save(rank);
+static void assert_refused(int rank, const char *path, const char *why) {
+    save_record(rank);
     assert_contains(logged, "nothing is written");
     assert_contains(logged, path);
     assert_contains(logged, why);
@@ -55,7 +55,7 @@ static void expect_contents(const char *path, const char *wanted) {
     free(text);
 }
 
-static int begin(void **state) {
+static int begin_test(void **state) {
     (void)state;
     temp_path("");
     unsetenv("XDG_RUNTIME_DIR");
@@ -64,7 +64,7 @@ static int begin(void **state) {
     return setenv("TERN_FLIGHT_DIR", temp_folder, 1);
 }
 
-static int end(void **state) {
+static int end_test(void **state) {
     tn_log_to(NULL, TN_LOG_ERROR, NULL);
     return temp_clean(state);
 }
@@ -80,13 +80,13 @@ static bool is_root(void) {
 
 static void test_named(void **state) {
     (void)state;
-    save(3);
+    save_record(3);
     expect_record(temp_path("tern-flight-3.txt"));
     temp_write(temp_path("tern-flight-3.txt"), "of yesterday", 12);
-    save(3);
+    save_record(3);
     expect_record(temp_path("tern-flight-3.txt"));
     setenv("TERN_FLIGHT_DIR", "/nowhere/at/all", 1);
-    refused(3, "/nowhere/at/all", "No such file");
+    assert_refused(3, "/nowhere/at/all", "No such file");
 }
 
 static void test_symlink(void **state) {
@@ -94,11 +94,11 @@ static void test_symlink(void **state) {
     char target[512];
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(symlink(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
-    refused(0, "tern-flight-0.txt", "no record of this user's");
+    assert_refused(0, "tern-flight-0.txt", "no record of this user's");
     expect_contents(temp_path("victim"), "precious");
     assert_true(readlink(temp_path("tern-flight-0.txt"), target, sizeof(target)) > 0);
     assert_int_equal(symlink(temp_path("new"), temp_path("tern-flight-1.txt")), 0);
-    refused(1, "tern-flight-1.txt", "no record of this user's");
+    assert_refused(1, "tern-flight-1.txt", "no record of this user's");
     assert_int_equal(access(temp_path("new"), F_OK), -1);
 }
 
@@ -107,7 +107,7 @@ static void test_hard_link(void **state) {
     (void)state;
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(link(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
-    save(0);
+    save_record(0);
     expect_record(temp_path("tern-flight-0.txt"));
     expect_contents(temp_path("victim"), "precious");
 }
@@ -119,12 +119,12 @@ static void test_fifo(void **state) {
     const char *path = temp_path("tern-flight-0.txt");
     char page[4096] = {0};
     assert_int_equal(mkfifo(path, 0666), 0);
-    refused(0, path, "no record of this user's");
+    assert_refused(0, path, "no record of this user's");
     int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     assert_true(fd >= 0);
     while (write(fd, page, sizeof(page)) > 0) {
     }
-    refused(0, path, "no record of this user's");
+    assert_refused(0, path, "no record of this user's");
     close(fd);
     assert_int_equal(lstat(path, &about), 0);
     assert_true(S_ISFIFO(about.st_mode));
@@ -138,7 +138,7 @@ static void test_file_of_another_user(void **state) {
     }
     temp_write(path, "theirs", 6);
     assert_int_equal(chown(path, STRANGER, STRANGER), 0);
-    refused(0, path, "no record of this user's");
+    assert_refused(0, path, "no record of this user's");
     expect_contents(path, "theirs");
 }
 
@@ -173,10 +173,10 @@ static void test_own(void **state) {
     (void)state;
     const char *folder = own_folder();
     mode_t before = umask(0);
-    save(2);
+    save_record(2);
     expect_and_remove(folder, 2);
     assert_int_equal(mkdir(folder, 0700), 0); /* one that is there already */
-    save(2);
+    save_record(2);
     umask(before);
     expect_and_remove(folder, 2);
 }
@@ -185,15 +185,15 @@ static void test_runtime_folder(void **state) {
     (void)state;
     const char *folder = own_folder(), *runtime = temp_path("tern");
     setenv("XDG_RUNTIME_DIR", temp_folder, 1);
-    save(1);
+    save_record(1);
     expect_and_remove(runtime, 1);
     assert_int_equal(mkdir(runtime, 0700), 0);
     assert_int_equal(chmod(runtime, 0777), 0);
-    save(1);
+    save_record(1);
     assert_int_equal(rmdir(runtime), 0); /* nothing went there */
     expect_and_remove(folder, 1);
     setenv("XDG_RUNTIME_DIR", "/nowhere/at/all", 1);
-    save(1);
+    save_record(1);
     expect_and_remove(folder, 1);
 }
 
@@ -204,7 +204,7 @@ static void test_folder_that_others_may_use(void **state) {
     assert_int_equal(mkdir(folder, 0700), 0);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(chmod(folder, modes[i]), 0);
-        refused(0, folder, "a folder that others may use");
+        assert_refused(0, folder, "a folder that others may use");
     }
     assert_int_equal(rmdir(folder), 0);
 }
@@ -217,7 +217,7 @@ static void test_folder_of_another_user(void **state) {
     }
     assert_int_equal(mkdir(folder, 0700), 0);
     assert_int_equal(chown(folder, STRANGER, STRANGER), 0);
-    refused(0, folder, "a folder of another user");
+    assert_refused(0, folder, "a folder of another user");
     assert_int_equal(rmdir(folder), 0);
 }
 
@@ -226,25 +226,25 @@ static void test_folder_that_is_none(void **state) {
     const char *folder = own_folder(), *victim = temp_path("victim");
     assert_int_equal(mkdir(victim, 0700), 0);
     assert_int_equal(symlink(victim, folder), 0);
-    refused(0, folder, "no folder, or a link to one");
+    assert_refused(0, folder, "no folder, or a link to one");
     assert_int_equal(unlink(folder), 0);
     assert_int_equal(rmdir(victim), 0); /* nothing went there */
     assert_int_equal(mkfifo(folder, 0600), 0);
-    refused(0, folder, "no folder, or a link to one");
+    assert_refused(0, folder, "no folder, or a link to one");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_named, begin, end),
-        cmocka_unit_test_setup_teardown(test_symlink, begin, end),
-        cmocka_unit_test_setup_teardown(test_hard_link, begin, end),
-        cmocka_unit_test_setup_teardown(test_fifo, begin, end),
-        cmocka_unit_test_setup_teardown(test_file_of_another_user, begin, end),
-        cmocka_unit_test_setup_teardown(test_own, begin, end),
-        cmocka_unit_test_setup_teardown(test_runtime_folder, begin, end),
-        cmocka_unit_test_setup_teardown(test_folder_that_others_may_use, begin, end),
-        cmocka_unit_test_setup_teardown(test_folder_of_another_user, begin, end),
-        cmocka_unit_test_setup_teardown(test_folder_that_is_none, begin, end),
+        cmocka_unit_test_setup_teardown(test_named, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_symlink, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_hard_link, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_fifo, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_file_of_another_user, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_own, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_runtime_folder, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_folder_that_others_may_use, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_folder_of_another_user, begin_test, end_test),
+        cmocka_unit_test_setup_teardown(test_folder_that_is_none, begin_test, end_test),
     };
     return cmocka_run_group_tests_name("files of flight records", tests, NULL, NULL);
 }

@@ -15,10 +15,11 @@ enum { RANKS = 5, MOST = 2500 };
 static const int64_t COUNTS[] = {0, 1, 3, 17, 1000, 1024, 1025, MOST};
 
 /* What an element of `ranks` values must be; all of it is exact in double. */
-static double expected(tn_reduction how, tn_dtype dtype, void *const *x, int ranks, int64_t i) {
-    double y = get(dtype, x[0], i);
+static double expected_element(tn_reduction how, tn_dtype dtype, void *const *x, int ranks,
+                               int64_t i) {
+    double y = get_element(dtype, x[0], i);
     for (int r = 1; r < ranks; r++) {
-        double v = get(dtype, x[r], i);
+        double v = get_element(dtype, x[r], i);
         y = how == TN_PRODUCT ? y * v
             : how == TN_MIN   ? fmin(y, v)
             : how == TN_MAX   ? fmax(y, v)
@@ -31,23 +32,23 @@ static double expected(tn_reduction how, tn_dtype dtype, void *const *x, int ran
     if (dtype == TN_U8 || dtype == TN_I8) {
         y = fmod(y, 256.0);
     }
-    put(dtype, one, 0, y);
-    return get(dtype, one, 0);
+    put_element(dtype, one, 0, y);
+    return get_element(dtype, one, 0);
 }
 
 /* Small whole numbers and quarters: sums are exact in every float dtype but not in the half
  * ones. */
-static void fill(tn_dtype dtype, void *x, int64_t n, int rank) {
+static void fill_elements(tn_dtype dtype, void *x, int64_t n, int rank) {
     double quarter = tn_dtype_is_float(dtype) ? 0.25 : 1.0, low = dtype == TN_U8 ? 0.0 : -4.0;
     for (int64_t i = 0; i < n; i++) {
-        put(dtype, x, i, quarter * (double)((i * 7 + rank * 5) % 23) + low);
+        put_element(dtype, x, i, quarter * (double)((i * 7 + rank * 5) % 23) + low);
     }
 }
 
-static void compare(tn_dtype dtype, tn_reduction how, const void *y, const double *want,
-                    int64_t n) {
+static void compare_elements(tn_dtype dtype, tn_reduction how, const void *y, const double *want,
+                             int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        double got = get(dtype, y, i);
+        double got = get_element(dtype, y, i);
         if (got != want[i]) {
             fail_msg("%s, operation %d, element %lld of %lld: %g, expected %g",
                      tn_dtype_name(dtype), (int)how, (long long)i, (long long)n, got, want[i]);
@@ -61,22 +62,22 @@ static void check_all(tn_dtype dtype, tn_reduction how, int ranks, int64_t n) {
     unsigned char *x[RANKS], *y = malloc(bytes);
     for (int r = 0; r < ranks; r++) {
         x[r] = malloc(bytes);
-        fill(dtype, x[r], n, r);
+        fill_elements(dtype, x[r], n, r);
     }
     for (int64_t i = 0; i < n; i++) {
-        want[i] = expected(how, dtype, (void *const *)x, ranks, i);
+        want[i] = expected_element(how, dtype, (void *const *)x, ranks, i);
     }
     size_t end = (size_t)n * tn_dtype_size(dtype);
     y[end] = 0x5a;
     tn__reduce_all(how, dtype, y, (const void *const *)x, ranks, n);
-    compare(dtype, how, y, want, n);
+    compare_elements(dtype, how, y, want, n);
     assert_int_equal(y[end], 0x5a);
     /* Into each of its arguments. */
     unsigned char *kept = malloc(bytes);
     for (int r = 0; r < ranks; r++) {
         memcpy(kept, x[r], end);
         tn__reduce_all(how, dtype, x[r], (const void *const *)x, ranks, n);
-        compare(dtype, how, x[r], want, n);
+        compare_elements(dtype, how, x[r], want, n);
         memcpy(x[r], kept, end);
     }
     free(kept);
@@ -105,11 +106,11 @@ static void test_nan_wins(void **state) {
             for (int place = 0; place < 3; place++) {
                 double x[3], y; /* memory for one element each */
                 for (int r = 0; r < 3; r++) {
-                    put(floats[d], &x[r], 0, r == place ? (double)NAN : r - 1.0);
+                    put_element(floats[d], &x[r], 0, r == place ? (double)NAN : r - 1.0);
                 }
                 tn__reduce_all(smallest ? TN_MIN : TN_MAX, floats[d], &y,
                                (const void *[]){&x[0], &x[1], &x[2]}, 3, 1);
-                assert_true(isnan(get(floats[d], &y, 0)));
+                assert_true(isnan(get_element(floats[d], &y, 0)));
             }
         }
     }

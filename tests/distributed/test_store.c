@@ -110,7 +110,7 @@ static void assert_text(tn_store *s, const char *key, const char *text) {
     free(data);
 }
 
-static void calls(place *p) {
+static void check_calls(place *p) {
     tn_store *a = open_store(p), *b = open_store(p);
     bool truth = true;
     int64_t sum = -1;
@@ -150,10 +150,10 @@ static void calls(place *p) {
 }
 
 static void test_calls(void **state) {
-    for_each(calls);
+    for_each(check_calls);
 }
 
-static void compare(place *p) {
+static void check_compare_set(place *p) {
     tn_store *s = open_store(p);
     bool is_set;
     assert_int_equal(tn_store_compare_set(s, "k", "not there", "a", &is_set), TN_OK);
@@ -178,10 +178,10 @@ static void compare(place *p) {
 }
 
 static void test_compare_set(void **state) {
-    for_each(compare);
+    for_each(check_compare_set);
 }
 
-static void numbers(place *p) {
+static void check_numbers(place *p) {
     tn_store *s = open_store(p);
     static const char *const bad[] = {"",
                                       "1 ",
@@ -208,10 +208,10 @@ static void numbers(place *p) {
 }
 
 static void test_numbers(void **state) {
-    for_each(numbers);
+    for_each(check_numbers);
 }
 
-static void large(place *p) {
+static void check_large_value(place *p) {
     tn_store *a = open_store(p), *b = open_store(p);
     size_t bytes = (size_t)3 << 20, back_bytes;
     unsigned char *data = malloc(bytes);
@@ -232,10 +232,10 @@ static void large(place *p) {
 }
 
 static void test_large(void **state) {
-    for_each(large);
+    for_each(check_large_value);
 }
 
-static void keys(place *p) {
+static void check_keys(place *p) {
     tn_store *s = open_store(p);
     char text[TN_STORE_KEY + 2];
     memset(text, 'k', sizeof(text));
@@ -266,7 +266,7 @@ static void keys(place *p) {
 }
 
 static void test_keys(void **state) {
-    for_each(keys);
+    for_each(check_keys);
 }
 
 static void test_prefixes(void **state) {
@@ -284,7 +284,7 @@ static void test_prefixes(void **state) {
 
 /* ---- Deadlines ------------------------------------------------------------------------------- */
 
-static void deadlines(place *p) {
+static void check_deadlines(place *p) {
     tn_store *s = open_store(p);
     void *data = &data;
     double begin = tn__now();
@@ -317,7 +317,7 @@ static void deadlines(place *p) {
 }
 
 static void test_deadlines(void **state) {
-    for_each(deadlines);
+    for_each(check_deadlines);
 }
 
 /* ---- At the same time ------------------------------------------------------------------------ */
@@ -349,7 +349,7 @@ static void *add_and_race(void *user) {
     return NULL;
 }
 
-static void together(place *p) {
+static void check_threads(place *p) {
     tn_store *shared = open_store(p);
     worker w[THREADS];
     for (int i = 0; i < THREADS; i++) { /* two share a store, two have their own */
@@ -372,7 +372,7 @@ static void together(place *p) {
 }
 
 static void test_threads(void **state) {
-    for_each(together);
+    for_each(check_threads);
 }
 
 static void *wait_for_go(void *user) {
@@ -386,7 +386,7 @@ static void *wait_for_go(void *user) {
 }
 
 /* Threads that wait with a store must not keep another from setting with the same one. */
-static void waiting(place *p) {
+static void check_waiting(place *p) {
     tn_store *s = open_store(p);
     worker w[THREADS];
     for (int i = 0; i < THREADS; i++) {
@@ -405,7 +405,7 @@ static void waiting(place *p) {
 }
 
 static void test_waiting(void **state) {
-    for_each(waiting);
+    for_each(check_waiting);
 }
 
 /* A rank: "file PATH" or "tcp PORT". Meets the others in a store of its own. */

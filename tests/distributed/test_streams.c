@@ -21,7 +21,7 @@ static int good_stderr; /* where rank_assert can be read */
 static _Atomic(int) landed;
 
 /* Someone's printf, in the middle of it all. It may be lost in /dev/null. */
-static void speak(void) {
+static void write_stray(void) {
     static const char text[] = "stray\n";
     struct stat about;
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
@@ -35,7 +35,7 @@ static void speak(void) {
 
 /* Comes before the C library's for libtern too. */
 ssize_t write(int fd, const void *data, size_t bytes) {
-    speak();
+    write_stray();
     return syscall(SYS_write, fd, data, bytes);
 }
 
@@ -89,7 +89,7 @@ static void save_and_load(tn_group *world, tn_linear *line, const char *folder) 
     must(true);
 }
 
-static void note(tn_group *world, const char *folder) {
+static void write_notes(tn_group *world, const char *folder) {
     int rank = tn_group_rank(world);
     tn_history *history = tn_history_open(path_in(folder, rank, "loss.csv"), 0);
     must(history && tn_history_add(history, 2.5) == TN_OK && tn_history_sync(history) == TN_OK);
@@ -139,7 +139,7 @@ static int work_without_streams(tn_group *none, const char *argument) {
     tn_linear_init(&line, 3, 2, tn_linear_defaults());
     must(tn_barrier(world) == TN_OK);
     save_and_load(world, &line, folder);
-    note(world, folder);
+    write_notes(world, folder);
     fail_once();
     use_stores(folder, tn_group_rank(world));
     must(tn_barrier(world) == TN_OK);

@@ -228,7 +228,7 @@ static int connect_raw(int port) {
     return fd;
 }
 
-static void say(int fd, const void *data, size_t bytes) {
+static void send_bytes(int fd, const void *data, size_t bytes) {
     struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
     tn__net_send(fd, &part, 1, tn__now() + 5); /* may be refused: no one need listen */
 }
@@ -267,25 +267,25 @@ static void test_strangers(void **state) {
 
     memset(bytes, 0xff, sizeof(bytes)); /* lengths as large as they can be */
     int fd = connect_raw(port);
-    say(fd, bytes, sizeof(bytes));
+    send_bytes(fd, bytes, sizeof(bytes));
     assert_true(is_closed(fd));
 
     fd = connect_raw(port);
     static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    say(fd, http, strlen(http));
+    send_bytes(fd, http, strlen(http));
     assert_true(is_closed(fd));
 
     tn__hello_write(hello, nonce); /* a request instead of the proof */
     fd = connect_raw(port);
-    say(fd, hello, sizeof(hello));
+    send_bytes(fd, hello, sizeof(hello));
     size_t n =
         put_request(bytes, (tn__request){.kind = TN__STORE_SET}, "key", "a stranger's value", "");
-    say(fd, bytes, n);
+    send_bytes(fd, bytes, n);
     assert_true(is_closed(fd));
 
     hello[4] = TN__WIRE_VERSION + 1;
     fd = connect_raw(port);
-    say(fd, hello, sizeof(hello));
+    send_bytes(fd, hello, sizeof(hello));
     assert_true(is_closed(fd));
 
     assert_serves(port);
@@ -307,7 +307,7 @@ static void test_crowd(void **state) {
     for (int i = 0; i < CROWD; i++) {
         fd[i] = connect_raw(port);
         if (i % 2) {
-            say(fd[i], "TERN", 4);
+            send_bytes(fd[i], "TERN", 4);
         }
         if (i % 100 == 99) {
             assert_serves(port);
@@ -332,7 +332,7 @@ static void test_silence(void **state) {
     int port = tn_store_server_port(server), fd = connect_raw(port);
     tn_store *member = tn_tcp_store("127.0.0.1", port, TOKEN, 20);
     double begin = tn__now();
-    say(fd, "TER", 3);
+    send_bytes(fd, "TER", 3);
     struct pollfd p = {.fd = fd, .events = POLLIN};
     assert_int_equal(poll(&p, 1, 30000), 1);
     assert_true(tn__now() - begin > 4 && tn__now() - begin < 25);
@@ -369,7 +369,7 @@ typedef struct impostor {
     pthread_t thread;
 } impostor;
 
-static void *pretend(void *user) {
+static void *pretend_to_serve(void *user) {
     impostor *i = user;
     struct pollfd p = {.fd = i->listener, .events = POLLIN};
     poll(&p, 1, 10000);
@@ -377,7 +377,7 @@ static void *pretend(void *user) {
     uint8_t heard[TN__HELLO + TN__DIGEST];
     tn__net_receive(fd, heard, TN__HELLO, tn__now() + 10);
     if (i->says) {
-        say(fd, i->says, i->bytes);
+        send_bytes(fd, i->says, i->bytes);
     }
     tn__net_receive(fd, heard, sizeof(heard), tn__now() + 10); /* until the client gives up */
     close(fd);
@@ -389,7 +389,7 @@ static tn_store *join_impostor(const void *says, size_t bytes, double timeout) {
     impostor i = {.says = says, .bytes = bytes};
     i.listener = tn__net_listen("127.0.0.1", &i.port, why);
     assert_true(i.listener >= 0);
-    assert_int_equal(pthread_create(&i.thread, NULL, pretend, &i), 0);
+    assert_int_equal(pthread_create(&i.thread, NULL, pretend_to_serve, &i), 0);
     tn_store *s = tn_tcp_store("127.0.0.1", i.port, TOKEN, timeout);
     pthread_join(i.thread, NULL);
     close(i.listener);
@@ -532,7 +532,7 @@ static void test_log(void **state) {
     int port = tn_store_server_port(server);
     for (int i = 0; i < 50; i++) {
         int fd = connect_raw(port);
-        say(fd, "\033[2J no language of the store at all", 30);
+        send_bytes(fd, "\033[2J no language of the store at all", 30);
         assert_true(is_closed(fd));
         char why[TN_STORE_WHY];
         assert_int_equal(tn__tcp_probe("127.0.0.1", port, "x", tn__now() + 10, why),

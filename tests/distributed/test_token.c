@@ -19,7 +19,7 @@ static const char *write_token(const char *text, size_t bytes, mode_t mode) {
     return path;
 }
 
-static void refused(const char *path, const char *part) {
+static void assert_refused(const char *path, const char *part) {
     char token[TN__TOKEN] = "as it was", why[TN_STORE_WHY] = "";
     assert_int_not_equal(tn__token_read(path, token, why), TN_OK);
     assert_contains(why, part);
@@ -28,10 +28,10 @@ static void refused(const char *path, const char *part) {
 }
 
 static void text_refused(const char *text, size_t bytes, const char *part) {
-    refused(write_token(text, bytes, 0600), part);
+    assert_refused(write_token(text, bytes, 0600), part);
 }
 
-static void accepted(const char *text, const char *expected) {
+static void assert_accepted(const char *text, const char *expected) {
     char token[TN__TOKEN], why[TN_STORE_WHY] = "";
     if (tn__token_read(write_token(text, strlen(text), 0600), token, why) != TN_OK) {
         fail_msg("%s", why);
@@ -44,10 +44,10 @@ static void test_texts(void **state) {
     char longest[TN__TOKEN + 1];
     memset(longest, 'x', TN__TOKEN);
     longest[TN__TOKEN] = 0;
-    accepted("a secret", "a secret");
-    accepted("secret\n", "secret");
-    accepted("secret\r\n", "secret");
-    accepted(longest + 1, longest + 1);
+    assert_accepted("a secret", "a secret");
+    assert_accepted("secret\n", "secret");
+    assert_accepted("secret\r\n", "secret");
+    assert_accepted(longest + 1, longest + 1);
     text_refused(longest, TN__TOKEN, "more than 255");
     text_refused("", 0, "0 characters");
     text_refused("\n", 1, "0 characters");
@@ -60,20 +60,20 @@ static void test_texts(void **state) {
 static void test_strange_files(void **state) {
     (void)state;
     const char *path = write_token("secret", 6, 0644), *link = temp_path("link");
-    refused(path, "mode 0644");
-    refused(write_token("secret", 6, 0620), "chmod 600");
+    assert_refused(path, "mode 0644");
+    assert_refused(write_token("secret", 6, 0620), "chmod 600");
     path = write_token("secret", 6, 0400);
     assert_int_equal(symlink(path, link), 0);
-    refused(link, "symbolic link");
+    assert_refused(link, "symbolic link");
     const char *fifo = temp_path("fifo");
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    refused(fifo, "not a regular file"); /* at once: no one writes into it */
-    refused("/dev/null", "not a regular file");
-    refused(temp_path("nothing"), "No such file");
+    assert_refused(fifo, "not a regular file"); /* at once: no one writes into it */
+    assert_refused("/dev/null", "not a regular file");
+    assert_refused(temp_path("nothing"), "No such file");
     if (geteuid() == 0) { /* only then can a file be given away */
         path = write_token("secret", 6, 0600);
         assert_int_equal(chown(path, 65534, 65534), 0);
-        refused(path, "belongs to user 65534");
+        assert_refused(path, "belongs to user 65534");
     }
 }
 

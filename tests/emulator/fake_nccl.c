@@ -225,11 +225,11 @@ static char *slot_of(board *b, int rank) {
 static void reduce_parts(const op *o, size_t skip) {
     const struct ncclComm *c = o->comm;
     for (int64_t i = 0, at = (int64_t)skip; i < (int64_t)o->count; i++, at++) {
-        double sum = get(o->dtype, slot_of(c->board, c->ranks - 1), at);
+        double sum = get_element(o->dtype, slot_of(c->board, c->ranks - 1), at);
         for (int r = c->ranks - 2; r >= 0; r--) {
-            sum = reduce_two(o->reduce, sum, get(o->dtype, slot_of(c->board, r), at));
+            sum = reduce_two(o->reduce, sum, get_element(o->dtype, slot_of(c->board, r), at));
         }
-        put(o->dtype, o->out, i, o->reduce == ncclAvg ? sum / c->ranks : sum);
+        put_element(o->dtype, o->out, i, o->reduce == ncclAvg ? sum / c->ranks : sum);
     }
 }
 

@@ -75,7 +75,7 @@ static inline void net_init(net *m, uint64_t seed) {
     tn_seed(5);
 }
 
-static inline tn_tensor *tokens(int64_t number) {
+static inline tn_tensor *net_tokens(int64_t number) {
     tn_generator g = {.seed = 3, .stream = (uint64_t)number};
     int64_t t[TOKENS];
     for (int i = 0; i < TOKENS; i++) {
@@ -85,7 +85,8 @@ static inline tn_tensor *tokens(int64_t number) {
 }
 
 static inline tn_tensor *net_loss(net *m, int64_t number) {
-    return tn_cross_entropy(tn_call(m, tokens(2 * number)), tokens(2 * number + 1), TN_MEAN);
+    return tn_cross_entropy(tn_call(m, net_tokens(2 * number)), net_tokens(2 * number + 1),
+                            TN_MEAN);
 }
 
 static inline void net_backward(net *m, int64_t number) {

@@ -32,7 +32,7 @@ typedef struct difference {
     char says[1024]; /* rank 2's error */
 } difference;
 
-static void differs(tn_group *g, void *user) {
+static void rank_differs(tn_group *g, void *user) {
     difference *d = user;
     bool odd = tn_group_rank(g) == 1;
     tn_sequential m;
@@ -80,7 +80,7 @@ static void test_a_difference_is_named(void **state) {
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         difference d = cases[i].d;
-        run_ok(3, differs, &d);
+        run_ok(3, rank_differs, &d);
         assert_contains(d.says, cases[i].says[0]);
         assert_contains(d.says, cases[i].says[1]);
     }

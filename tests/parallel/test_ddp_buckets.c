@@ -56,14 +56,14 @@ static void checks_order(tn_group *g, tn_ddp_options o) {
     tn_module_finish(&m);
 }
 
-static void rebuilds(tn_group *g, void *user) {
+static void rebuilds_buckets(tn_group *g, void *user) {
     tn_ddp_options o = small_buckets();
     checks_order(g, o);
     o.rebuild = false;
     checks_order(g, o);
 }
 
-static void overlaps(tn_group *g, void *user) {
+static void overlaps_backward(tn_group *g, void *user) {
     sent s = {.n = 0};
     tn_ddp_options o = small_buckets();
     o.hook = note_bucket;
@@ -84,9 +84,9 @@ static void overlaps(tn_group *g, void *user) {
 
 static void test_buckets_follow_readiness(void **state) {
     (void)state;
-    run_ok(2, rebuilds, NULL);
-    run_ok(2, overlaps, "");
-    run_ok(2, overlaps, NULL);
+    run_ok(2, rebuilds_buckets, NULL);
+    run_ok(2, overlaps_backward, "");
+    run_ok(2, overlaps_backward, NULL);
 }
 
 /* Gradients of two dtypes; bf16 parameters whose gradients are f32. */
@@ -209,7 +209,7 @@ static void test_a_hook_that_fails(void **state) {
     assert_non_null(strstr(text, "nothing goes any further"));
 }
 
-static void compresses(tn_group *g, void *user) {
+static void compresses_buckets(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g), ranks = tn_group_size(g);
     tn_ddp_options o = small_buckets();
@@ -239,8 +239,8 @@ static void compresses(tn_group *g, void *user) {
 static void test_dtypes(void **state) {
     (void)state;
     run_ok(2, mixes_dtypes, NULL);
-    run_ok(2, compresses, NULL);
-    run_ok(4, compresses, "");
+    run_ok(2, compresses_buckets, NULL);
+    run_ok(4, compresses_buckets, "");
 }
 
 int main(void) {

@@ -34,12 +34,12 @@ typedef struct gan {
     int parts; /* micro-batches of a step */
 } gan;
 
-static tn_tensor *share(const gan *n, tn_tensor *loss) {
+static tn_tensor *share_of(const gan *n, tn_tensor *loss) {
     return tn_mul_scalar(loss, 1.0 / n->parts);
 }
 
 /* (|d score / d x| - 1)^2, mean over the examples (Gulrajani et al. 2017) */
-static tn_tensor *penalty(gan *n, tn_tensor *x) {
+static tn_tensor *gradient_penalty(gan *n, tn_tensor *x) {
     x = tn_set_requires_grad(tn_detach(x), true);
     tn_tensor *score = tn_sum_all(tn_call(&n->d, x)), *slope;
     tn_grad_options o = tn_grad_defaults();
@@ -49,29 +49,29 @@ static tn_tensor *penalty(gan *n, tn_tensor *x) {
     return tn_mean_all(tn_square(tn_add_scalar(norm, -1)));
 }
 
-static tn_tensor *noise(void) {
+static tn_tensor *draw_noise(void) {
     return tn_randn(TN_DIMS(EXAMPLES, NOISE), TN_F32);
 }
 
-static void judge(gan *n, int64_t number) {
+static void judge_batch(gan *n, int64_t number) {
     TN_SCOPE;
     tn_generator data = {.seed = 8, .stream = (uint64_t)number};
     tn_tensor *real = tn_normal_(tn_empty(TN_DIMS(EXAMPLES, POINT), TN_F32), 1, 2, &data), *fake;
     {
         TN_NO_GRAD;
-        fake = tn_call(&n->g, noise());
+        fake = tn_call(&n->g, draw_noise());
     }
     tn_tensor *loss = tn_sub(tn_mean_all(tn_call(&n->d, fake)), tn_mean_all(tn_call(&n->d, real)));
-    tn_backward(share(n, tn_add(loss, penalty(n, tn_add(real, fake)))));
+    tn_backward(share_of(n, tn_add(loss, gradient_penalty(n, tn_add(real, fake)))));
 }
 
-static void forge(gan *n) {
+static void forge_batch(gan *n) {
     TN_SCOPE;
-    tn_backward(share(n, tn_neg(tn_mean_all(tn_call(&n->d, tn_call(&n->g, noise()))))));
+    tn_backward(share_of(n, tn_neg(tn_mean_all(tn_call(&n->d, tn_call(&n->g, draw_noise()))))));
 }
 
 /* One optimiser's step over this rank's micro-batches. */
-static void step(gan *n, bool discriminator, int ranks, int64_t first) {
+static void run_micros(gan *n, bool discriminator, int ranks, int64_t first) {
     int mine = n->parts / ranks;
     void *trained = discriminator ? (void *)&n->d : &n->g;
     tn_module_requires_grad(&n->g, !discriminator);
@@ -79,15 +79,15 @@ static void step(gan *n, bool discriminator, int ranks, int64_t first) {
     for (int i = 0; i < mine; i++) {
         void *scope = i < mine - 1 ? tn_no_sync_begin(trained) : NULL;
         if (discriminator) {
-            judge(n, first + i);
+            judge_batch(n, first + i);
         } else {
-            forge(n);
+            forge_batch(n);
         }
         tn_no_sync_end(&scope);
     }
 }
 
-static numbers train(tn_group *group, int parts) {
+static numbers train_gan(tn_group *group, int parts) {
     TN_SCOPE;
     int ranks = tn_group_size(group);
     gan n = {.parts = parts};
@@ -101,10 +101,10 @@ static numbers train(tn_group *group, int parts) {
     n.d_state = tn_ddp(&n.d, group, o);
     tn_optim *g_opt = tn_adam(&n.g, tn_adam_defaults()), *d_opt = tn_adam(&n.d, tn_adam_defaults());
     for (int64_t i = 0; i < STEPS; i++) {
-        step(&n, true, ranks, i * parts + tn_group_rank(group));
+        run_micros(&n, true, ranks, i * parts + tn_group_rank(group));
         tn_optim_step(d_opt);
         tn_optim_zero_grad(d_opt);
-        step(&n, false, ranks, 0);
+        run_micros(&n, false, ranks, 0);
         tn_optim_step(g_opt);
         tn_optim_zero_grad(g_opt);
     }
@@ -130,7 +130,7 @@ typedef struct contest {
 
 static void train_rank(tn_group *group, void *user) {
     contest *c = user;
-    c->result[tn_group_rank(group)] = train(group, c->ranks);
+    c->result[tn_group_rank(group)] = train_gan(group, c->ranks);
 }
 
 static void test_gan(void **state) {
@@ -138,7 +138,7 @@ static void test_gan(void **state) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         failures = 0;
         contest c = {.ranks = ranks};
-        numbers alone = train(NULL, ranks);
+        numbers alone = train_gan(NULL, ranks);
         assert_int_equal(tn_local_run(ranks, train_rank, &c), TN_OK);
         assert_int_equal(failures, 0);
         for (int r = 0; r < ranks; r++) {

@@ -56,7 +56,7 @@ static bool descend_entry(const tn_entry *entry, void *user) {
 }
 
 /* Plain gradient descent, then gradients of zero. */
-static void descend(net *m) {
+static void descend_net(net *m) {
     if (!tn_error()) {
         tn_module_each(m, (tn_walk){0}, descend_entry, NULL);
         tn_module_zero_grad(m);
@@ -65,7 +65,7 @@ static void descend(net *m) {
 
 /* What all ranks must have in the end: one process that plays all of them. Ranks without a batch
  * bring zeros, and the average divides by all. */
-static numbers play(const plan *p, int *steps) {
+static numbers play_ranks(const plan *p, int *steps) {
     net m;
     net_init(&m, 1);
     *steps = 0;
@@ -96,7 +96,7 @@ static numbers play(const plan *p, int *steps) {
                 at += (int)tn_count(leaves[i]);
                 tn_set_grad(leaves[i], p->options.sum ? grad : tn_mul_scalar(grad, 1.0 / p->ranks));
             }
-            descend(&m);
+            descend_net(&m);
             ++*steps;
         }
     }
@@ -105,18 +105,18 @@ static numbers play(const plan *p, int *steps) {
     return n;
 }
 
-static void joins(tn_group *g, void *user) {
+static void joins_others(tn_group *g, void *user) {
     const plan *p = user;
     int rank = tn_group_rank(g);
     int steps;
-    numbers want = play(p, &steps);
+    numbers want = play_ranks(p, &steps);
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, g, p->options);
     for (int epoch = 0; epoch < p->epochs; epoch++) {
         for (int step = 0; step < p->batches[rank]; step++) {
             net_backward(&m, 10 * step + rank);
-            descend(&m);
+            descend_net(&m);
         }
         tn_set_grad(m.in.bias, tn_ones(tn_shape(m.in.bias), TN_F32)); /* what a loop may leave */
         CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
@@ -145,7 +145,7 @@ static void test_join(void **state) {
         p.options.join = true;
         p.options.sum = i % 2;
         p.options.first_bucket = p.options.bucket_bytes = 1;
-        run_ok(p.ranks, joins, &p);
+        run_ok(p.ranks, joins_others, &p);
     }
 }
 
@@ -169,7 +169,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
             net_backward(&m, 1);
         }
         tn_backward(tn_add(net_loss(&m, 2), net_loss(&m, 3)));
-        descend(&m);
+        descend_net(&m);
     }
     CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
     CHECK(tn_ddp_statistics(ddp).steps == 2);
@@ -252,7 +252,7 @@ static void fails_while_joined(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-static void disagrees(tn_group *g, void *user) {
+static void skips_a_backward(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     net m;
     net_init(&m, 1);
@@ -286,7 +286,7 @@ static void test_errors(void **state) {
     assert_int_equal(tn_local_run(2, fails_while_joined, &o), TN_ESTATE);
     tn_error_clear();
     assert_int_equal(failures, 0);
-    assert_int_not_equal(tn_local_run(2, disagrees, &o), TN_OK);
+    assert_int_not_equal(tn_local_run(2, skips_a_backward, &o), TN_OK);
     assert_non_null(strstr(tn_error_message(), "rank 0 begins a backward"));
     tn_error_clear();
     assert_int_equal(failures, 0);

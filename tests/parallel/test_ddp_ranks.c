@@ -13,7 +13,7 @@
 
 /* ---- Bodies: the argument is ENGINE with ,checked ,hook ,bf16 -------------------------------- */
 
-static tn_group *start(const char *argument) {
+static tn_group *start_world(const char *argument) {
     static char engine[32];
     tn_dist_options o = tn_dist_defaults();
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ","), argument);
@@ -23,7 +23,7 @@ static tn_group *start(const char *argument) {
     return tn_dist_init(o);
 }
 
-static int finish(void) {
+static int finish_world(void) {
     tn_dist_finish();
     if (tn_error() != TN_OK) {
         fprintf(stderr, "%s\n", tn_error_message());
@@ -31,9 +31,9 @@ static int finish(void) {
     return tn_error() != TN_OK;
 }
 
-static int train(tn_group *unused, const char *argument) {
+static int train_each_way(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = start_world(argument);
     ddp_run run = ddp_run_of(tn_group_size(world));
     run.steps = 2;
     run.bf16 = strstr(argument, ",bf16") != NULL;
@@ -51,7 +51,7 @@ static int train(tn_group *unused, const char *argument) {
     free(alone.data);
     free(buckets.data);
     free(naive.data);
-    return finish();
+    return finish_world();
 }
 
 static tn_tensor *fail_here(tn_tensor *grad, void *user) {
@@ -64,7 +64,7 @@ static tn_tensor *fail_here(tn_tensor *grad, void *user) {
 /* Rank 1 has an error in its second backward (",hook"), or fewer batches. */
 static int end_badly(tn_group *unused, const char *argument) {
     (void)unused;
-    tn_group *world = start(argument);
+    tn_group *world = start_world(argument);
     bool hook = strstr(argument, ",hook") != NULL, mine = tn_group_rank(world) == 1;
     tn_linear m;
     tn_linear_init(&m, 300, 300, tn_linear_defaults());
@@ -78,10 +78,10 @@ static int end_badly(tn_group *unused, const char *argument) {
         tn_module_zero_grad(&m);
     }
     tn_module_finish(&m);
-    return finish();
+    return finish_world();
 }
 
-static const rank_entry bodies[] = {{"-train", train}, {"-end_badly", end_badly}};
+static const rank_entry bodies[] = {{"-train", train_each_way}, {"-end_badly", end_badly}};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 

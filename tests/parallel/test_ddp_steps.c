@@ -7,7 +7,7 @@
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-static void averages(tn_group *g, void *user) {
+static void averages_gradients(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     int rank = tn_group_rank(g);
     net m;
@@ -35,7 +35,7 @@ static void test_gradients_are_averaged_or_summed(void **state) {
         tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
         o.sum = i & 2;
         o.overlap = i & 4;
-        run_ok(2, averages, &o);
+        run_ok(2, averages_gradients, &o);
     }
 }
 
@@ -119,7 +119,7 @@ static void test_a_part_of_a_recomputed_module(void **state) {
     run_ok(2, drops_inside_recompute, "naive");
 }
 
-static void accumulates(tn_group *g, void *user) {
+static void accumulates_gradients(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 1);
@@ -149,7 +149,7 @@ static void accumulates(tn_group *g, void *user) {
 
 static void test_no_sync_accumulates(void **state) {
     (void)state;
-    run_ok(2, accumulates, NULL);
+    run_ok(2, accumulates_gradients, NULL);
 }
 
 /* Averages may be added to; sums may not. */
@@ -197,7 +197,7 @@ static void test_a_second_backward_without_zeroing(void **state) {
 
 /* ---- Buffers --------------------------------------------------------------------------------- */
 
-static void buffers(tn_group *g, void *user) {
+static void broadcasts_buffers(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     float rank = (float)tn_group_rank(g);
     net m;
@@ -267,14 +267,14 @@ static void test_two_forwards_and_one_backward(void **state) {
 static void test_buffers_come_from_rank_0(void **state) {
     (void)state;
     tn_ddp_options o = tn_ddp_defaults();
-    run_ok(3, buffers, &o);
+    run_ok(3, broadcasts_buffers, &o);
     o.broadcast_buffers = false;
-    run_ok(3, buffers, &o);
+    run_ok(3, broadcasts_buffers, &o);
 }
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
 
-static void keys(tn_group *g, void *user) {
+static void moves_streams(tn_group *g, void *user) {
     uint64_t rank = (uint64_t)tn_group_rank(g), ranks = (uint64_t)tn_group_size(g);
     tn_generator *generator = tn_default_generator();
     tn_seed(77);
@@ -309,8 +309,8 @@ static void keys(tn_group *g, void *user) {
 
 static void test_random_numbers_are_the_micro_batchs(void **state) {
     (void)state;
-    run_ok(1, keys, NULL);
-    run_ok(3, keys, NULL);
+    run_ok(1, moves_streams, NULL);
+    run_ok(3, moves_streams, NULL);
 }
 
 int main(void) {

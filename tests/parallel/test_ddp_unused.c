@@ -149,7 +149,7 @@ static void checks_frozen(net *m, int rank, const numbers *before, float divide)
 }
 
 /* Parameters that are frozen in a step keep the gradient they had, also in a sum. */
-static void freezes(tn_group *g, void *user) {
+static void freezes_parameters(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     int rank = tn_group_rank(g);
     net m;
@@ -192,7 +192,7 @@ static void freezes_own(tn_group *g, void *user) {
 }
 
 /* Frozen when it was attached, trained later. */
-static void thaws(tn_group *g, void *user) {
+static void thaws_parameters(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 1);
@@ -255,11 +255,11 @@ static void test_frozen_parameters(void **state) {
         tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
         o.sum = true;
         o.find_unused = i & 2;
-        run_ok(2, freezes, &o);
+        run_ok(2, freezes_parameters, &o);
     }
     run_ok(2, freezes_own, NULL);
-    run_ok(2, thaws, NULL);
-    run_ok(2, thaws, "");
+    run_ok(2, thaws_parameters, NULL);
+    run_ok(2, thaws_parameters, "");
 }
 
 int main(void) {

@@ -8,7 +8,7 @@
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
-static void trains(tn_group *g, void *user) {
+static void trains_net(tn_group *g, void *user) {
     const run *r = user;
     int rank = tn_group_rank(g);
     net m;
@@ -39,7 +39,7 @@ static void trains(tn_group *g, void *user) {
 static numbers end_of(int ranks, run r) {
     static numbers ends[MOST];
     r.ends = ends;
-    run_ok(ranks, trains, &r);
+    run_ok(ranks, trains_net, &r);
     for (int i = 1; i < ranks; i++) {
         assert_true(same_numbers(&ends[0], &ends[i]));
     }
@@ -47,7 +47,7 @@ static numbers end_of(int ranks, run r) {
 }
 
 /* What is forgotten is forgotten also where it has not travelled yet. */
-static void forgets(tn_group *g, void *user) {
+static void forgets_gradients(tn_group *g, void *user) {
     tn_fsdp_options o = tn_fsdp_defaults();
     o.stage = *(const int *)user;
     net m, want;
@@ -82,7 +82,7 @@ static void forgets(tn_group *g, void *user) {
 static void test_gradients_that_are_forgotten(void **state) {
     (void)state;
     for (int stage = 1; stage <= 3; stage++) {
-        run_ok(2, forgets, &stage);
+        run_ok(2, forgets_gradients, &stage);
     }
 }
 
@@ -241,7 +241,7 @@ static void test_parts_are_made_alone(void **state) {
 
 /* Four ranks, which are threads, together never have what two of them would have whole: parts and
  * their gradients, buffers for a few of many units, and one unit besides. */
-static void attaches(tn_group *g, void *user) {
+static void attaches_deferred(tn_group *g, void *user) {
     (void)user;
     static int64_t before; /* rank 0 looks while the others wait */
     tn_gpt_options o = tn_gpt_defaults();
@@ -274,12 +274,12 @@ static void attaches(tn_group *g, void *user) {
 
 static void test_no_rank_has_it_whole(void **state) {
     (void)state;
-    run_ok(4, attaches, NULL);
+    run_ok(4, attaches_deferred, NULL);
 }
 
 /* ---- Whole ----------------------------------------------------------------------------------- */
 
-static void looks(tn_group *g, void *user) {
+static void looks_at_whole(tn_group *g, void *user) {
     const run *r = user;
     TN_SCOPE;
     net m, want;
@@ -323,7 +323,7 @@ static void test_a_whole_module(void **state) {
     for (int i = 0; i < 6; i++) {
         run r = {.options = tn_fsdp_defaults(), .bf16 = i & 1};
         r.options.stage = i / 2 + 1;
-        run_ok(2, looks, &r);
+        run_ok(2, looks_at_whole, &r);
     }
 }
 
@@ -401,7 +401,7 @@ typedef struct difference {
     char says[1024]; /* rank 1's error */
 } difference;
 
-static void differs(tn_group *g, void *user) {
+static void rank_differs(tn_group *g, void *user) {
     difference *d = user;
     bool odd = tn_group_rank(g) == 1;
     tn_fsdp_options o = tn_fsdp_defaults();
@@ -431,7 +431,7 @@ static void test_ranks_that_differ(void **state) {
                                 "stage 3, but rank 1 has options stage 2"};
     for (int i = 0; i < 4; i++) {
         difference d = {.what = words[i]};
-        run_ok(2, differs, &d);
+        run_ok(2, rank_differs, &d);
         assert_contains(d.says, told[i]);
     }
 }
@@ -445,7 +445,7 @@ static void finish_net(tn_module *m, void *user) {
     tn_module_finish(user);
 }
 
-static void ends(tn_group *g, void *user) {
+static void ends_module(tn_group *g, void *user) {
     TN_SCOPE;
     ending how = *(const ending *)user;
     net m;
@@ -469,8 +469,8 @@ static void ends(tn_group *g, void *user) {
 static void test_a_module_that_is_finished(void **state) {
     (void)state;
     for (ending how = AFTER_FORWARD; how < ENDINGS; how++) {
-        run_ok(1, ends, &how);
-        run_ok(2, ends, &how);
+        run_ok(1, ends_module, &how);
+        run_ok(2, ends_module, &how);
     }
 }
 
@@ -496,7 +496,7 @@ static void test_memory_that_runs_out(void **state) {
         assert_true(tn_error() == (failed ? TN_ENOMEM : TN_OK));
         tn_error_clear();
         if (!attached) { /* as it was, or of no use any more */
-            tn_call(&m, tokens(0));
+            tn_call(&m, net_tokens(0));
             assert_true(tn_error() == TN_OK || strstr(tn_error_message(), "not complete"));
             tn_error_clear();
         }

@@ -17,14 +17,14 @@ typedef struct shared_run {
 
 static void train_rank(tn_group *g, void *user) {
     shared_run *s = user;
-    s->bits[tn_group_rank(g)] = train(g, s->run);
+    s->bits[tn_group_rank(g)] = train_as_rank(g, s->run);
 }
 
 /* What all ranks have in the end; they must agree. */
 static train_bits train_on(int ranks, train_run run) {
     shared_run s = {.run = &run};
     if (run.how == TRAIN_ALONE) {
-        s.bits[0] = train(NULL, &run);
+        s.bits[0] = train_as_rank(NULL, &run);
     } else {
         tn_local_run(ranks, train_rank, &s);
     }
@@ -57,7 +57,7 @@ static void must_give(train_bits want, int ranks, train_run run) {
 
 /* One rank that accumulates the micro-batches of `ranks`, and data parallelism: the same. Made once
  * for each dtype. */
-static train_bits reference(int ranks, bool bf16) {
+static train_bits reference_bits(int ranks, bool bf16) {
     static train_bits made[MOST + 1][2];
     train_bits *bits = &made[ranks][bf16];
     if (!bits->data) {
@@ -77,7 +77,7 @@ static void test_the_matrix(void **state) {
     for (int ranks = 1; ranks <= MOST; ranks++) {
         for (int i = 0; i < TRAIN_MATRIX; i++) {
             train_run run = train_matrix_run(ranks, i);
-            must_give(reference(ranks, run.bf16), ranks, run);
+            must_give(reference_bits(ranks, run.bf16), ranks, run);
         }
     }
 }
@@ -91,7 +91,7 @@ static void test_units(void **state) {
     for (int i = 0; i < 4; i++) {
         train_run run = train_run_of(TRAIN_FSDP, 3);
         run.options.units = units[i];
-        must_give(reference(3, false), 3, run);
+        must_give(reference_bits(3, false), 3, run);
     }
 }
 
@@ -151,7 +151,7 @@ static void test_clipping(void **state) {
         train_run run = train_run_of(TRAIN_ALONE, ranks);
         run.clip = 0.2;
         train_bits want = train_on(1, run);
-        assert_false(train_same(want, reference(ranks, false)));
+        assert_false(train_same(want, reference_bits(ranks, false)));
         run.how = TRAIN_DDP;
         must_give(want, ranks, run);
         run.how = TRAIN_FSDP;
@@ -174,7 +174,7 @@ static void test_evaluation_at_each_place(void **state) {
                 run.options.stage = stage;
                 run.bf16 = bf16;
                 run.evaluate = true;
-                must_give(reference(2, bf16), 2, run);
+                must_give(reference_bits(2, bf16), 2, run);
             }
         }
     }
@@ -209,7 +209,7 @@ static void test_offload(void **state) {
         run.options.stage = 1 + i % 3;
         run.options.offload = true;
         run.bf16 = i / 3;
-        must_give(reference(3, run.bf16), 3, run);
+        must_give(reference_bits(3, run.bf16), 3, run);
     }
 }
 
@@ -224,7 +224,7 @@ static void test_ignored_parameters(void **state) {
         run.options.ignore = ignored[i / 3 % 3];
         run.bf16 = i / 9;
         run.deferred = i % 2;
-        must_give(reference(3, run.bf16), 3, run);
+        must_give(reference_bits(3, run.bf16), 3, run);
         run.micros = 9; /* sums are not summed again */
         run.mean = true;
         run.options.sum = false;
@@ -362,7 +362,7 @@ static int free_references(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
         for (int bf16 = 0; bf16 < 2; bf16++) {
-            free(reference(ranks, bf16).data);
+            free(reference_bits(ranks, bf16).data);
         }
     }
     return 0;

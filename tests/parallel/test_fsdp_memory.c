@@ -9,7 +9,7 @@
 
 /* ---- At rest --------------------------------------------------------------------------------- */
 
-static void rests(tn_group *g, void *user) {
+static void rests_between_steps(tn_group *g, void *user) {
     static int64_t before; /* rank 0 looks while the others wait */
     const train_run *run = user;
     tn_barrier(g);
@@ -56,13 +56,13 @@ static void test_bytes_at_rest(void **state) {
         run.options.stage = 1 + i / 4 % 3;
         run.bf16 = i / 12 % 2;
         run.frozen = i / 24;
-        run_ok(ranks, rests, &run);
+        run_ok(ranks, rests_between_steps, &run);
     }
 }
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-static void sends(tn_group *g, void *user) {
+static void counts_operations(tn_group *g, void *user) {
     const train_run *run = user;
     tn_gpt gpt;
     train_model(&gpt, run, 1);
@@ -90,14 +90,14 @@ static void test_messages_of_a_step(void **state) {
     (void)state;
     train_run run = train_run_of(TRAIN_FSDP, 2);
     run.model.layers = 12;
-    run_ok(2, sends, &run);
+    run_ok(2, counts_operations, &run);
 }
 
 /* ---- The most, and what data parallelism cannot: processes with a limit of their own --------- */
 
 /* The argument: STAGE BF16 PREFETCH. The memory of a group of several ranks is a segment's, which
  * is not in tn_memory. */
-static int peaks(tn_group *world, const char *argument) {
+static int peak_is_right(tn_group *world, const char *argument) {
     most m = measure_most(world, argument);
     m.bytes += tn_group_size(world) > 1 ? (double)m.group : 0;
     rank_assert(most_is_right(&m));
@@ -128,17 +128,17 @@ static int does_not_fit(tn_group *world, const char *unused) {
     (void)unused;
     train_run run = large_run(TRAIN_DDP, tn_group_size(world));
     tn_memory_set_limit(small_limit());
-    free(train(world, &run).data);
+    free(train_as_rank(world, &run).data);
     rank_assert(tn_error() == TN_ENOMEM || tn_error() == TN_EPEER);
     rank_assert(tn_group_rank(world) != 0 || tn_error() == TN_ENOMEM);
     tn_error_clear();
     return 0;
 }
 
-static int fits(tn_group *world, const char *unused) {
+static int fits_in_parts(tn_group *world, const char *unused) {
     (void)unused;
     train_run run = large_run(TRAIN_ALONE, tn_group_size(world));
-    train_bits want = train(NULL, &run);
+    train_bits want = train_as_rank(NULL, &run);
     run.how = TRAIN_FSDP;
     int64_t limit = small_limit(), outside = 0;
     {
@@ -151,7 +151,7 @@ static int fits(tn_group *world, const char *unused) {
         tn_module_finish(&gpt);
     }
     tn_memory_set_limit(limit - outside);
-    train_bits is = train(world, &run);
+    train_bits is = train_as_rank(world, &run);
     rank_assert(tn_error() == TN_OK);
     rank_assert(train_same(is, want));
     free(is.data);
@@ -166,7 +166,7 @@ static void test_what_one_rank_cannot_hold(void **state) {
 }
 
 static const rank_entry bodies[] = {
-    {"peaks", peaks}, {"does_not_fit", does_not_fit}, {"fits", fits}};
+    {"peaks", peak_is_right}, {"does_not_fit", does_not_fit}, {"fits", fits_in_parts}};
 
 int main(int argc, char **argv) {
     tn_set_threads(1);

@@ -249,7 +249,7 @@ static void test_nothing_stays(void **state) {
 
 /* What was frozen when it was cut has no gradients of parts; from the first forward after it was
  * thawed on it has. */
-static void thaws(tn_group *g, void *user) {
+static void thaws_unit(tn_group *g, void *user) {
     net m, want;
     net_init(&m, 1);
     net_init(&want, 1);
@@ -271,8 +271,8 @@ static void thaws(tn_group *g, void *user) {
 static void test_what_is_thawed(void **state) {
     (void)state;
     run ways[] = {{.how = FSDP, .options = tn_fsdp_defaults()}, {.how = NAIVE}};
-    run_ok(2, thaws, &ways[0]);
-    run_ok(2, thaws, &ways[1]);
+    run_ok(2, thaws_unit, &ways[0]);
+    run_ok(2, thaws_unit, &ways[1]);
 }
 
 /* A graph that leads through weights as they were before a step, in either dtype. */

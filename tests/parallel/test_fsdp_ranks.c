@@ -9,7 +9,7 @@
 
 /* ---- Bodies: the argument is ENGINE ---------------------------------------------------------- */
 
-static tn_group *start(const char *engine) {
+static tn_group *start_world(const char *engine) {
     tn_dist_options o = tn_dist_defaults();
     o.engine = engine;
     o.timeout = 30;
@@ -18,37 +18,37 @@ static tn_group *start(const char *engine) {
     return world;
 }
 
-static int finish(void) {
+static int finish_world(void) {
     tn_dist_finish();
     rank_assert(tn_error() == TN_OK);
     return 0;
 }
 
-static int tell(tn_group *unused, const char *engine) {
+static int compare_matrix(tn_group *unused, const char *engine) {
     (void)unused;
-    rank_assert(train_matrix_agrees(start(engine), 1));
-    return finish();
+    rank_assert(train_matrix_agrees(start_world(engine), 1));
+    return finish_world();
 }
 
 /* Two replicas of two shards, with everything that travels besides. */
-static int replicate(tn_group *unused, const char *engine) {
+static int train_replicas(tn_group *unused, const char *engine) {
     (void)unused;
-    tn_group *world = start(engine);
+    tn_group *world = start_world(engine);
     for (int i = 0; i < 4; i++) {
         train_run run = train_run_of(TRAIN_BY_HAND, 4);
         run.replicas = 2;
         run.bf16 = i % 2;
         run.clip = 0.2;
-        train_bits by_hand = train(world, &run);
+        train_bits by_hand = train_as_rank(world, &run);
         run.how = TRAIN_FSDP;
         run.options.ignore = i > 1 ? "wte.weight h.0.*.*.weight" : NULL;
         run.options.find_unused = i > 1;
-        train_bits cut = train(world, &run);
+        train_bits cut = train_as_rank(world, &run);
         rank_assert(tn_error() == TN_OK && train_same(cut, by_hand));
         free(by_hand.data);
         free(cut.data);
     }
-    return finish();
+    return finish_world();
 }
 
 typedef struct fork_net {
@@ -72,9 +72,9 @@ static double sum_of_part(tn_linear *m) {
 
 /* Units that were frozen are thawed, and each rank uses another one first: the memory that their
  * gradients travel in is the same on all of them. */
-static int thaw(tn_group *unused, const char *engine) {
+static int thaw_units(tn_group *unused, const char *engine) {
     (void)unused;
-    tn_group *world = start(engine);
+    tn_group *world = start_world(engine);
     int rank = tn_group_rank(world);
     fork_net m = {.right = false};
     tn_module_init(&m, "fork", fork_forward);
@@ -107,10 +107,11 @@ static int thaw(tn_group *unused, const char *engine) {
     rank_assert(sum_of_part(&m.a) == 3 * 3 * 8 / 2.0 && sum_of_part(&m.b) == 3 * 3 * 2 / 2.0);
     tn_optim_free(opt);
     tn_module_finish(&m);
-    return finish();
+    return finish_world();
 }
 
-static const rank_entry bodies[] = {{"-tell", tell}, {"-replicate", replicate}, {"-thaw", thaw}};
+static const rank_entry bodies[] = {
+    {"-tell", compare_matrix}, {"-replicate", train_replicas}, {"-thaw", thaw_units}};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 

@@ -81,7 +81,7 @@ static tn_tensor *small_loss(small *m, int64_t number, int micros) {
     return tn_mul_scalar(loss, 1.0 / (TOKENS * micros));
 }
 
-static tn_fsdp_options summing(const char *units) {
+static tn_fsdp_options summing_options(const char *units) {
     tn_fsdp_options o = tn_fsdp_defaults();
     o.sum = true;
     o.units = units;
@@ -103,7 +103,7 @@ typedef struct small_run {
 
 static small_run small_run_of(int ranks, const char *units) {
     return (small_run){
-        .micros = ranks, .steps = 3, .frozen = -1, .thawed = -1, .options = summing(units)};
+        .micros = ranks, .steps = 3, .frozen = -1, .thawed = -1, .options = summing_options(units)};
 }
 
 static void small_micro(small *m, const small_run *run, int64_t step, int at) {
@@ -264,7 +264,7 @@ static void steps_nothing(tn_group *g, void *user) {
     *mine = empty;
     small m;
     small_init(&m, false, 1);
-    CHECK(tn_fsdp(&m, g, NULL, summing("in.*")) != NULL);
+    CHECK(tn_fsdp(&m, g, NULL, summing_options("in.*")) != NULL);
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int step = 0; step < 3; step++) {
         tn_backward(small_loss(&m, step, 1));
@@ -356,7 +356,7 @@ static train_bits gan_train(tn_group *g, const gan_run *run) {
     static _Thread_local gan n;
     gan_init(&n);
     if (g) {
-        tn_fsdp_options o = summing("*");
+        tn_fsdp_options o = summing_options("*");
         o.stage = run->stage;
         CHECK(tn_fsdp(&n.g, g, NULL, o) != NULL && tn_fsdp(&n.d, g, NULL, o) != NULL);
     }
@@ -404,7 +404,7 @@ static void leaves_out(tn_group *g, void *user) {
     small m;
     small_init(&m, false, 1);
     m.in[1].skips_b = true;
-    CHECK(tn_fsdp(&m, g, NULL, summing(user)) != NULL);
+    CHECK(tn_fsdp(&m, g, NULL, summing_options(user)) != NULL);
     TN_SCOPE;
     tn_backward(small_loss(&m, 0, 1));
     CHECK(tn_error() == TN_ESTATE || tn_error() == TN_EPEER);
@@ -438,7 +438,7 @@ static void test_unused_parameters_are_found(void **state) {
 static void leaves_out_a_unit(tn_group *g, void *user) {
     small m;
     small_init(&m, false, 1);
-    tn_fsdp_options o = summing("in.*.b");
+    tn_fsdp_options o = summing_options("in.*.b");
     o.find_unused = true;
     o.prefetch = 0;
     CHECK(tn_fsdp(&m, g, NULL, o) != NULL);
@@ -472,7 +472,7 @@ static train_bits scaled_run(tn_group *g, int micros) {
     policy.compute = TN_F16;
     tn_module_set_precision(&m, policy);
     if (g) {
-        CHECK(tn_fsdp(&m, g, NULL, summing("0")) != NULL);
+        CHECK(tn_fsdp(&m, g, NULL, summing_options("0")) != NULL);
     }
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     tn_scaler *scaler = tn_scaler_new(tn_scaler_defaults());
@@ -501,7 +501,7 @@ static train_bits scaled_run(tn_group *g, int micros) {
     return bits;
 }
 
-static void scales(tn_group *g, void *user) {
+static void scales_loss(tn_group *g, void *user) {
     const train_bits *want = user;
     train_bits is = scaled_run(g, 1);
     CHECK(train_same(is, *want));
@@ -511,7 +511,7 @@ static void scales(tn_group *g, void *user) {
 static void test_an_overflow_in_one_ranks_part(void **state) {
     (void)state;
     train_bits want = scaled_run(NULL, 4);
-    run_ok(4, scales, &want);
+    run_ok(4, scales_loss, &want);
     free(want.data);
 }
 
@@ -522,7 +522,7 @@ static double norm_of(tn_group *g, int micros, bool at_once) {
     small m;
     small_init(&m, true, 1);
     if (g) {
-        CHECK(tn_fsdp(&m, g, NULL, summing("in.* head")) != NULL);
+        CHECK(tn_fsdp(&m, g, NULL, summing_options("in.* head")) != NULL);
     }
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int i = 0; i < (g ? 1 : micros); i++) {
@@ -538,7 +538,7 @@ static double norm_of(tn_group *g, int micros, bool at_once) {
     return norm;
 }
 
-static void clips(tn_group *g, void *user) {
+static void clips_norm(tn_group *g, void *user) {
     const double *want = user;
     for (int at_once = 0; at_once < 2; at_once++) {
         double is = norm_of(g, tn_group_size(g), at_once);
@@ -550,7 +550,7 @@ static void test_norms_are_of_the_whole(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 4; ranks++) {
         double want = norm_of(NULL, ranks, false);
-        run_ok(ranks, clips, &want);
+        run_ok(ranks, clips_norm, &want);
     }
 }
 
@@ -560,7 +560,7 @@ static void steps_under_a_graph(tn_group *g, void *user) {
     TN_SCOPE;
     small m;
     small_init(&m, false, 1);
-    CHECK(tn_fsdp(&m, g, NULL, summing("in.*")) != NULL);
+    CHECK(tn_fsdp(&m, g, NULL, summing_options("in.*")) != NULL);
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     tn_tensor *old = small_loss(&m, 0, 1);
     tn_backward(small_loss(&m, 1, 1));
@@ -579,7 +579,7 @@ static void test_a_graph_from_before_the_step(void **state) {
     }
 }
 
-static tn_values stumble(tn_module *m, tn_values in, void *user) {
+static tn_values stumble_forward(tn_module *m, tn_values in, void *user) {
     (void)m;
     (void)user;
     tn_raise(TN_EVALUE, "a forward stumbles");
@@ -596,7 +596,7 @@ static void stumble_backward(tn_module *m, void *user) {
 static void fails_midway(tn_group *g, void *user) {
     small m;
     small_init(&m, false, 1);
-    CHECK(tn_fsdp(&m, g, NULL, summing("in.*")) != NULL);
+    CHECK(tn_fsdp(&m, g, NULL, summing_options("in.*")) != NULL);
     for (int step = 0; step < 3 && tn_error() == TN_OK; step++) {
         TN_SCOPE;
         if (tn_group_rank(g) == 1 && step == 1) {
@@ -614,7 +614,8 @@ static void fails_midway(tn_group *g, void *user) {
 static void test_an_error_midway(void **state) {
     (void)state;
     double begin = tn_flight_now();
-    tn_module_hooks forward = {.before = stumble}, backward = {.backward_before = stumble_backward};
+    tn_module_hooks forward = {.before = stumble_forward},
+                    backward = {.backward_before = stumble_backward};
     assert_contains(run_failing(3, fails_midway, &forward, TN_EVALUE), "a forward stumbles");
     assert_contains(run_failing(3, fails_midway, &backward, TN_EVALUE), "a backward stumbles");
     assert_true(tn_flight_now() - begin < 60);
@@ -628,7 +629,8 @@ static void fails_in_one_replica(tn_group *g, void *user) {
     tn_mesh *mesh = tn_mesh_new(g, 2, sizes, (const char *[]){"replicate", "shard"});
     small m;
     small_init(&m, rank == 3 && !user, 1);
-    tn_fsdp(&m, tn_mesh_group(mesh, "shard"), tn_mesh_group(mesh, "replicate"), summing("in.*"));
+    tn_fsdp(&m, tn_mesh_group(mesh, "shard"), tn_mesh_group(mesh, "replicate"),
+            summing_options("in.*"));
     CHECK(tn_error() == TN_OK || !user);
     if (rank == 1 && user) {
         tn_module_hook(&m.in[1], *(const tn_module_hooks *)user);
@@ -647,7 +649,8 @@ static void fails_in_one_replica(tn_group *g, void *user) {
 static void test_errors_reach_all_replicas(void **state) {
     (void)state;
     double begin = tn_flight_now();
-    tn_module_hooks forward = {.before = stumble}, backward = {.backward_before = stumble_backward};
+    tn_module_hooks forward = {.before = stumble_forward},
+                    backward = {.backward_before = stumble_backward};
     run_failing(4, fails_in_one_replica, &forward, TN_EVALUE);
     run_failing(4, fails_in_one_replica, &backward, TN_EVALUE);
     run_failing(4, fails_in_one_replica, NULL, TN_EMISMATCH);

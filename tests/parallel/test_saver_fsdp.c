@@ -109,7 +109,7 @@ static void check_exported(const train_run *run) {
 
 /* 4 ranks train and save after two steps, and continue undisturbed. The step wanders over 3, 2 and
  * 1 ranks, each sharded in another way, back to 4, which train what the undisturbed ones did. */
-static void wander(const char *name, bool bf16, bool spoil) {
+static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
     char folder[512]; /* outlives the next paths */
     snprintf(folder, sizeof(folder), "%s", temp_path(name));
     leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 4};
@@ -154,12 +154,12 @@ static void wander(const char *name, bool bf16, bool spoil) {
 
 static void wandering_f32(void **state) {
     (void)state;
-    wander("f32", false, true);
+    wander_over_ranks("f32", false, true);
 }
 
 static void wandering_bf16(void **state) {
     (void)state;
-    wander("bf16", true, true);
+    wander_over_ranks("bf16", true, true);
 }
 
 /* ---- Units of which some ranks have nothing -------------------------------------------------- */

@@ -89,7 +89,7 @@ static tn_tensor **field_of(void *m, const char *path) {
 }
 
 /* The field gets this rank's block of the parameter along dim. */
-static void cut(net *m, const char *path, int dim, const tn_parts *tp) {
+static void cut_parameter(net *m, const char *path, int dim, const tn_parts *tp) {
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor **field = field_of(m, path), *whole = *field;
@@ -106,28 +106,28 @@ static void cut(net *m, const char *path, int dim, const tn_parts *tp) {
     CHECK(tn_module_set_part(m, path, NULL, l, tp) == TN_OK);
 }
 
-static void split(net *m, tn_parts *tp) {
+static void split_net(net *m, tn_parts *tp) {
     static const char *const rows[] = {"h.0.in.weight", "h.0.in.bias", "h.1.in.weight",
                                        "h.1.in.bias"};
     for (int i = 0; i < 4; i++) {
-        cut(m, rows[i], 0, tp);
+        cut_parameter(m, rows[i], 0, tp);
     }
-    cut(m, "h.0.out.weight", 1, tp);
-    cut(m, "h.1.out.weight", 1, tp);
+    cut_parameter(m, "h.0.out.weight", 1, tp);
+    cut_parameter(m, "h.1.out.weight", 1, tp);
     m->h[0].tp = m->h[1].tp = tp->group;
 }
 
 /* ---- Training it ----------------------------------------------------------------------------- */
 
-static tn_tensor *numbers(tn_dims dims, int64_t number) {
+static tn_tensor *draw_numbers(tn_dims dims, int64_t number) {
     tn_generator g = {.seed = 7, .stream = (uint64_t)number};
     return tn_normal_(tn_empty(dims, TN_F32), 0, 1, &g);
 }
 
 static void net_backward(net *m, int64_t number, double scale) {
     TN_SCOPE;
-    tn_tensor *x = numbers(TN_DIMS(ROWS, WIDTH), 2 * number);
-    tn_tensor *y = numbers(TN_DIMS(ROWS, 2), 2 * number + 1);
+    tn_tensor *x = draw_numbers(TN_DIMS(ROWS, WIDTH), 2 * number);
+    tn_tensor *y = draw_numbers(TN_DIMS(ROWS, 2), 2 * number + 1);
     tn_backward(tn_mul_scalar(tn_mse(tn_call(m, x), y, TN_MEAN), scale));
 }
 
@@ -156,7 +156,7 @@ typedef struct run {
     char file[300]; /* where the weights go, of all ranks */
 } run;
 
-static void attach(net *m, tn_group *data, const run *r) {
+static void attach_way(net *m, tn_group *data, const run *r) {
     if (r->way == DDP) {
         CHECK(tn_ddp(m, data, tn_ddp_defaults()));
     } else if (r->way == NAIVE) {
@@ -167,7 +167,7 @@ static void attach(net *m, tn_group *data, const run *r) {
 }
 
 /* Two micro-batches a step on one rank's data, or one on each of two. */
-static void trains(tn_group *world, void *user) {
+static void trains_net(tn_group *world, void *user) {
     run *r = user;
     int tp_ranks = tn_group_size(world) / r->data;
     tn_mesh *mesh =
@@ -177,9 +177,9 @@ static void trains(tn_group *world, void *user) {
     net m;
     net_init(&m);
     if (tp_ranks > 1) {
-        split(&m, &parts);
+        split_net(&m, &parts);
     }
-    attach(&m, data, r);
+    attach_way(&m, data, r);
     tn_optim *opt = r->optim(&m);
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < 2; i += r->data) {
@@ -198,12 +198,12 @@ static void trains(tn_group *world, void *user) {
     tn_mesh_free(mesh);
 }
 
-static run train(int ranks, way how, int stage, int data, make_optim *optim) {
+static run train_ranks(int ranks, way how, int stage, int data, make_optim *optim) {
     static int files;
     run r = {.way = how, .stage = stage, .data = data, .optim = optim};
     snprintf(r.file, sizeof(r.file), "%s", temp_path("split.safetensors"));
     snprintf(r.file + strlen(r.file), 24, "%d", files++);
-    run_ok(ranks, trains, &r);
+    run_ok(ranks, trains_net, &r);
     return r;
 }
 
@@ -241,12 +241,12 @@ static double largest_difference(const run *a, const run *b) {
 static void blocks_are_sharded(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(optims) / sizeof(*optims); i++) {
-        run alone = train(1, ALONE, 0, 1, optims[i]);
-        run ddp = train(4, DDP, 0, 2, optims[i]);
+        run alone = train_ranks(1, ALONE, 0, 1, optims[i]);
+        run ddp = train_ranks(4, DDP, 0, 2, optims[i]);
         /* Newton and Schulz's iteration and Adafactor's roots enlarge the rounding of sums */
         assert_true(largest_difference(&alone, &ddp) < (i < 2 ? 1e-5 : 1e-4));
         for (int stage = 0; stage <= 3; stage++) {
-            run fsdp = train(4, stage ? FSDP : NAIVE, stage, 2, optims[i]);
+            run fsdp = train_ranks(4, stage ? FSDP : NAIVE, stage, 2, optims[i]);
             assert_true(largest_difference(&ddp, &fsdp) == 0.0);
             for (int k = 0; k < STEPS; k++) {
                 assert_true(fabs(fsdp.norms[k] - ddp.norms[k]) <= 1e-12 * ddp.norms[k]);
@@ -267,7 +267,7 @@ static void saves_blocks(tn_group *world, void *user) {
     tn_parts parts = {.sum = sum_group, .group = tn_mesh_group(mesh, "tp"), .counts = true};
     net m;
     net_init(&m);
-    split(&m, &parts);
+    split_net(&m, &parts);
     CHECK(tn_fsdp(&m, tn_mesh_group(mesh, "data"), NULL, tn_fsdp_defaults()));
     tn_optim *opt = make_adamw(&m);
     net_backward(&m, 1, 1.0);
@@ -289,7 +289,7 @@ static void loads_blocks(tn_group *world, void *user) {
     net_init(&m);
     net_init(&want);
     if (tn_group_size(world) > 1) {
-        split(&m, &parts);
+        split_net(&m, &parts);
     }
     tn_optim *opt = make_adamw(&m), *other = make_adamw(&want);
     tn_saver *saver = tn_saver_new(world, folder, tn_saver_defaults());
@@ -330,7 +330,7 @@ static void blocks_in_checkpoints(void **state) {
 
 /* Two stages of two ranks. The first has a matrix that is cut over its ranks and one that both
  * have; the second only the latter kind. */
-static void measures(tn_group *world, void *user) {
+static void measures_norm(tn_group *world, void *user) {
     TN_SCOPE;
     double *norm = user;
     tn_mesh *mesh = tn_mesh_new(world, 2, (int[]){2, 2}, (const char *const[]){"pp", "tp"});
@@ -363,7 +363,7 @@ static void measures(tn_group *world, void *user) {
 static void stages_with_other_chains(void **state) {
     (void)state;
     double norm[4];
-    run_ok(4, measures, norm);
+    run_ok(4, measures_norm, norm);
     double first = 4 * 1 + 4 * 4, bias = 2 * 25;
     /* ranks of the second stage differ here, so that it is seen who sums with whom */
     assert_true(norm[0] == sqrt(first + bias + 4 * 9) && norm[2] == norm[0]);
@@ -372,7 +372,7 @@ static void stages_with_other_chains(void **state) {
 
 /* ---- Stages ---------------------------------------------------------------------------------- */
 
-static tn_gpt_options small(void) {
+static tn_gpt_options small_options(void) {
     return TN_WITH(tn_gpt, .vocab = 11, .context = 8, .layers = 2, .heads = 2, .width = 8);
 }
 
@@ -424,7 +424,7 @@ static void saves_stages(tn_group *world, void *user) {
     const char *to = user;
     tn_gpt m;
     tn_seed(3);
-    tn_gpt_init(&m, small());
+    tn_gpt_init(&m, small_options());
     leave_out(&m, tn_group_rank(world));
     tn_optim *opt = make_adamw(&m);
     step_gpt(&m, opt);
@@ -447,8 +447,8 @@ static void loads_stages(tn_group *world, void *user) {
     const char *from = user;
     tn_gpt m, want;
     tn_seed(3);
-    tn_gpt_init(&want, small());
-    tn_gpt_init(&m, small());
+    tn_gpt_init(&want, small_options());
+    tn_gpt_init(&m, small_options());
     if (tn_group_size(world) > 1) {
         leave_out(&m, tn_group_rank(world));
     }

@@ -21,7 +21,7 @@ static void do_nothing(tn_module *m, void *user) {
     (void)user;
 }
 
-static void attach(void *m, const tn__strategy *strategy, int *depth) {
+static void attach_strategy(void *m, const tn__strategy *strategy, int *depth) {
     assert_int_not_equal(tn_module_hook(m, (tn_module_hooks){.backward_before = do_nothing}), 0);
     tn__module_set_strategy(m, strategy, depth);
 }
@@ -31,7 +31,7 @@ static void a_strategy_is_known_by_the_registry(void **state) {
     net m;
     int depth = 0;
     net_init(&m, 1);
-    attach(&m.in, &counting, &depth);
+    attach_strategy(&m.in, &counting, &depth);
     assert_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
     assert_error(TN_ESTATE, "linear in is under counting already");
     assert_int_equal(tn_ddp_naive(&m.in, NULL), TN_ESTATE);
@@ -40,7 +40,7 @@ static void a_strategy_is_known_by_the_registry(void **state) {
     tn_module_finish(&m);
 
     net_init(&m, 1);
-    attach(&m, &counting, &depth);
+    attach_strategy(&m, &counting, &depth);
     assert_null(tn_ddp(&m.in, NULL, tn_ddp_defaults()));
     assert_error(TN_ESTATE, "net is under counting already");
     tn_module_finish(&m);
@@ -55,9 +55,9 @@ static void a_scope_speaks_to_what_is_below(void **state) {
     net_init(&m, 1);
     {
         TN_NO_SYNC(&m); /* nothing is attached */
-        attach(&m.in, &counting, &in);
-        attach(&m.out, &counting, &out);
-        attach(&m.extra, &silent, NULL);
+        attach_strategy(&m.in, &counting, &in);
+        attach_strategy(&m.out, &counting, &out);
+        attach_strategy(&m.extra, &silent, NULL);
         in = out = 1;
     }
     assert_true(in == 0 && out == 0);
@@ -82,7 +82,7 @@ static void what_scopes_refuse(void **state) {
     net m;
     int depth = 0;
     net_init(&m, 1);
-    attach(&m, &counting, &depth);
+    attach_strategy(&m, &counting, &depth);
     {
         TN_NO_SYNC(&m.in);
         assert_error(TN_ESTATE, "linear in is inside of a net that is under counting");
@@ -124,7 +124,7 @@ static void a_scope_may_be_older(void **state) {
     tn_module_finish(&m);
 }
 
-static void accumulates(tn_group *g, void *user) {
+static void accumulates_gradients(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
     net_init(&m, 1);
@@ -146,7 +146,7 @@ static void accumulates(tn_group *g, void *user) {
 
 static void the_naive_twin_accumulates(void **state) {
     (void)state;
-    run_ok(2, accumulates, NULL);
+    run_ok(2, accumulates_gradients, NULL);
 }
 
 /* ---- What holds a module --------------------------------------------------------------------- */

@@ -356,7 +356,7 @@ static inline tn_optim *train_optimiser(tn_gpt *gpt) {
 }
 
 /* Trains as a rank of g (NULL: alone): all losses, all parameters whole; malloc'ed. */
-static inline train_bits train(tn_group *g, const train_run *run) {
+static inline train_bits train_as_rank(tn_group *g, const train_run *run) {
     TN_SCOPE;
     tn_gpt gpt, on_cpu, *twin = train_offloads_by_hand(run) ? &on_cpu : NULL;
     train_groups groups = train_groups_of(g, run);
@@ -412,11 +412,11 @@ static inline bool train_matrix_agrees(tn_group *world, int nth) {
     for (int bf16 = 0; bf16 < 2; bf16++) {
         train_run run = train_run_of(TRAIN_ALONE, tn_group_size(world));
         run.bf16 = bf16;
-        alone[bf16] = train(NULL, &run);
+        alone[bf16] = train_as_rank(NULL, &run);
     }
     for (int i = 0; i < TRAIN_MATRIX && tn_error() == TN_OK; i += nth) {
         train_run run = train_matrix_run(tn_group_size(world), i);
-        train_bits together = train(world, &run);
+        train_bits together = train_as_rank(world, &run);
         if (tn_error() != TN_OK || !train_same(together, alone[run.bf16])) {
             fprintf(stderr, "%s: not one rank's bits (%s)\n", train_text(&run), tn_error_message());
             good = false;
