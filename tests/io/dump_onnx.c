@@ -100,7 +100,7 @@ static tn_tensor *twice_as_large(tn_tensor *x) {
     return tn_interpolate(x, options);
 }
 
-static tn_tensor *tokens(int64_t rows, int64_t times, int64_t vocab) {
+static tn_tensor *random_tokens(int64_t rows, int64_t times, int64_t vocab) {
     tn_tensor *t = tn_mul_scalar(tn_rand(TN_DIMS(rows, times), TN_F32), (double)vocab);
     return tn_cast(tn_floor(t), TN_I64);
 }
@@ -164,7 +164,7 @@ static void dump_texts(void) {
         TN_OWN(m, words, tn_embedding_new(20, 6));
         TN_OWN(m, net, nets[i].make(6, 5, options));
         TN_OWN(m, fc, tn_linear_new(10, 4));
-        dump_model(nets[i].name, m, TN_VALUES(tokens(3, 7, 20)), 1);
+        dump_model(nets[i].name, m, TN_VALUES(random_tokens(3, 7, 20)), 1);
         tn_module_free(m);
     }
 }
@@ -184,14 +184,14 @@ static void dump_transformers(void) {
     small.vocab = 50, small.context = 16, small.layers = 2, small.heads = 2, small.width = 16;
     tn_gpt gpt;
     tn_gpt_init(&gpt, small);
-    dump_model("model.gpt2", &gpt, TN_VALUES(tokens(2, 9, 50)), 1);
+    dump_model("model.gpt2", &gpt, TN_VALUES(random_tokens(2, 9, 50)), 1);
     tn_module_finish(&gpt);
     tn_llama_options options2 = tn_llama_defaults();
     options2.vocab = 50, options2.context = 64, options2.layers = 2, options2.heads = 4;
     options2.kv_heads = 2, options2.width = 16, options2.hidden = 40, options2.head_width = 0;
     tn_llama llama;
     tn_llama_init(&llama, options2);
-    dump_model("model.llama", &llama, TN_VALUES(tokens(2, 9, 50)), 1);
+    dump_model("model.llama", &llama, TN_VALUES(random_tokens(2, 9, 50)), 1);
     tn_module_finish(&llama);
 }
 

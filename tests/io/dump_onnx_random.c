@@ -29,33 +29,33 @@ static int spatial_of(tn_tensor *x) {
 }
 
 static int64_t some_groups(network *n, int64_t channels) {
-    int64_t groups = pick(n, 1, channels);
-    return channels % groups == 0 ? groups : maybe(n) ? channels : 1;
+    int64_t groups = pick_integer(n, 1, channels);
+    return channels % groups == 0 ? groups : toss_coin(n) ? channels : 1;
 }
 
 typedef tn_tensor *(*conv_function)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                     tn_conv_options options);
 
-static tn_tensor *convolution(network *n, tn_tensor *x) {
+static tn_tensor *apply_convolution(network *n, tn_tensor *x) {
     static const conv_function functions[] = {tn_conv1d_op, tn_conv2d_op, tn_conv3d_op};
     int spatial = spatial_of(x);
     if (spatial == 0) {
         return NULL;
     }
     tn_conv_options o = tn_conv_defaults();
-    o.same = pick(n, 0, 2) == 0;
+    o.same = pick_integer(n, 0, 2) == 0;
     o.groups = some_groups(n, tn_size(x, 1));
     o.stride.ndim = o.padding.ndim = o.dilation.ndim = spatial;
-    tn_dims w = TN_DIMS(o.groups * pick(n, 1, 3), tn_size(x, 1) / o.groups);
+    tn_dims w = TN_DIMS(o.groups * pick_integer(n, 1, 3), tn_size(x, 1) / o.groups);
     for (int i = 0; i < spatial; i++) {
-        int64_t kernel = pick(n, 1, 5), most = tn_size(x, 2 + i);
-        o.dilation.size[i] = pick(n, 1, 3);
-        o.stride.size[i] = o.same ? 1 : pick(n, 1, 3);
-        o.padding.size[i] = pick(n, 0, 3);
+        int64_t kernel = pick_integer(n, 1, 5), most = tn_size(x, 2 + i);
+        o.dilation.size[i] = pick_integer(n, 1, 3);
+        o.stride.size[i] = o.same ? 1 : pick_integer(n, 1, 3);
+        o.padding.size[i] = pick_integer(n, 0, 3);
         most += o.same ? kernel * 3 : 2 * o.padding.size[i];
         w.size[w.ndim++] = o.dilation.size[i] * (kernel - 1) + 1 > most ? 1 : kernel;
     }
-    tn_tensor *weights = weight(n, x, w);
+    tn_tensor *weights = next_weight(n, x, w);
     return functions[spatial - 1](x, weights, optional_weight(n, x, TN_DIMS(w.size[0])), o);
 }
 
@@ -69,22 +69,23 @@ static tn_tensor *transposed_convolution(network *n, tn_tensor *x) {
     tn_conv_options o = tn_conv_defaults();
     o.groups = some_groups(n, tn_size(x, 1));
     o.stride.ndim = o.padding.ndim = o.dilation.ndim = o.output_padding.ndim = spatial;
-    tn_dims w = TN_DIMS(tn_size(x, 1), pick(n, 1, 3));
+    tn_dims w = TN_DIMS(tn_size(x, 1), pick_integer(n, 1, 3));
     for (int i = 0; i < spatial; i++) {
-        int64_t kernel = pick(n, 1, 4), stride = pick(n, 1, 3), dilation = pick(n, 1, 3);
+        int64_t kernel = pick_integer(n, 1, 4), stride = pick_integer(n, 1, 3),
+                dilation = pick_integer(n, 1, 3);
         int64_t reach = (tn_size(x, 2 + i) - 1) * stride + dilation * (kernel - 1);
         o.stride.size[i] = stride;
         o.dilation.size[i] = dilation;
-        o.padding.size[i] = pick(n, 0, reach / 2 < 2 ? reach / 2 : 2);
-        o.output_padding.size[i] = pick(n, 0, (stride > dilation ? stride : dilation) - 1);
+        o.padding.size[i] = pick_integer(n, 0, reach / 2 < 2 ? reach / 2 : 2);
+        o.output_padding.size[i] = pick_integer(n, 0, (stride > dilation ? stride : dilation) - 1);
         w.size[w.ndim++] = kernel;
     }
-    tn_tensor *weights = weight(n, x, w);
+    tn_tensor *weights = next_weight(n, x, w);
     return functions[spatial - 1](x, weights, optional_weight(n, x, TN_DIMS(w.size[1] * o.groups)),
                                   o);
 }
 
-static tn_tensor *pooling(network *n, tn_tensor *x) {
+static tn_tensor *apply_pooling(network *n, tn_tensor *x) {
     static tn_tensor *(*const functions[2][3])(tn_tensor *, tn_dims, tn_pool_options) = {
         {tn_max_pool1d_op, tn_max_pool2d_op, tn_max_pool3d_op},
         {tn_avg_pool1d_op, tn_avg_pool2d_op, tn_avg_pool3d_op}};
@@ -92,19 +93,19 @@ static tn_tensor *pooling(network *n, tn_tensor *x) {
     if (spatial == 0) {
         return NULL;
     }
-    bool mean = maybe(n);
+    bool mean = toss_coin(n);
     tn_pool_options o = tn_pool_defaults();
     tn_dims kernel = {.ndim = spatial};
-    o.stride.ndim = maybe(n) ? spatial : 0;
+    o.stride.ndim = toss_coin(n) ? spatial : 0;
     o.padding.ndim = o.dilation.ndim = spatial;
-    o.ceil_mode = maybe(n);
-    o.count_include_pad = maybe(n);
-    o.divisor_override = pick(n, 0, 3) == 0 ? pick(n, 1, 5) : 0;
+    o.ceil_mode = toss_coin(n);
+    o.count_include_pad = toss_coin(n);
+    o.divisor_override = pick_integer(n, 0, 3) == 0 ? pick_integer(n, 1, 5) : 0;
     for (int i = 0; i < spatial; i++) {
-        int64_t k = pick(n, 1, 4);
-        o.dilation.size[i] = mean ? 1 : pick(n, 1, 3);
-        o.padding.size[i] = pick(n, 0, k / 2);
-        o.stride.size[i] = pick(n, 1, 3);
+        int64_t k = pick_integer(n, 1, 4);
+        o.dilation.size[i] = mean ? 1 : pick_integer(n, 1, 3);
+        o.padding.size[i] = pick_integer(n, 0, k / 2);
+        o.stride.size[i] = pick_integer(n, 1, 3);
         int64_t padded = tn_size(x, 2 + i) + 2 * o.padding.size[i];
         if (o.dilation.size[i] * (k - 1) + 1 > padded) {
             k = 1;
@@ -122,33 +123,33 @@ static tn_tensor *adaptive_pooling(network *n, tn_tensor *x) {
     int spatial = spatial_of(x);
     tn_dims size = {.ndim = spatial};
     for (int i = 0; i < spatial; i++) {
-        size.size[i] = pick(n, 1, 6);
+        size.size[i] = pick_integer(n, 1, 6);
     }
-    return spatial ? functions[maybe(n)][spatial - 1](x, size) : NULL;
+    return spatial ? functions[toss_coin(n)][spatial - 1](x, size) : NULL;
 }
 
-static tn_tensor *interpolation(network *n, tn_tensor *x) {
+static tn_tensor *apply_interpolation(network *n, tn_tensor *x) {
     int spatial = spatial_of(x);
     tn_interpolate_options o = tn_interpolate_defaults();
-    o.mode = (tn_interpolation)pick(n, 0, 4);
+    o.mode = (tn_interpolation)pick_integer(n, 0, 4);
     o.align_corners =
-        maybe(n) && (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC);
+        toss_coin(n) && (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC);
     if (spatial == 0 || (o.mode == TN_INTERPOLATE_CUBIC && spatial != 2)) {
         return NULL;
     }
-    if (maybe(n)) {
-        o.scale_factor = number(n, 1.0, 2.5);
+    if (toss_coin(n)) {
+        o.scale_factor = pick_real(n, 1.0, 2.5);
     } else {
         o.size.ndim = spatial;
         for (int i = 0; i < spatial; i++) {
-            o.size.size[i] = pick(n, 1, 9);
+            o.size.size[i] = pick_integer(n, 1, 9);
         }
     }
     return tn_interpolate(x, o);
 }
 
 /* Patches, and half of the time the picture that they add up to. */
-static tn_tensor *patches(network *n, tn_tensor *x) {
+static tn_tensor *unfold_patches(network *n, tn_tensor *x) {
     if (tn_ndim(x) != 4) {
         return NULL;
     }
@@ -156,38 +157,39 @@ static tn_tensor *patches(network *n, tn_tensor *x) {
     tn_dims kernel = TN_DIMS(1, 1), size = TN_DIMS(tn_size(x, 2), tn_size(x, 3));
     o.stride.ndim = o.padding.ndim = o.dilation.ndim = 2;
     for (int i = 0; i < 2; i++) {
-        int64_t k = pick(n, 1, 3);
-        o.dilation.size[i] = pick(n, 1, 2);
-        o.padding.size[i] = pick(n, 0, 2);
-        o.stride.size[i] = pick(n, 1, 3);
+        int64_t k = pick_integer(n, 1, 3);
+        o.dilation.size[i] = pick_integer(n, 1, 2);
+        o.padding.size[i] = pick_integer(n, 0, 2);
+        o.stride.size[i] = pick_integer(n, 1, 3);
         if (o.dilation.size[i] * (k - 1) + 1 <= size.size[i] + 2 * o.padding.size[i]) {
             kernel.size[i] = k;
         }
     }
     tn_tensor *y = tn_unfold(x, kernel, o);
-    return maybe(n) ? y : tn_fold(y, size, kernel, o);
+    return toss_coin(n) ? y : tn_fold(y, size, kernel, o);
 }
 
-static tn_tensor *padding(network *n, tn_tensor *x) {
-    tn_pad_mode mode = (tn_pad_mode)pick(n, 0, 3);
+static tn_tensor *apply_padding(network *n, tn_tensor *x) {
+    tn_pad_mode mode = (tn_pad_mode)pick_integer(n, 0, 3);
     int spatial = spatial_of(x), dims = mode == TN_PAD_CONSTANT ? tn_ndim(x) - n->batched : spatial;
     dims = dims > 4 ? 4 : dims;
     if (dims < 1) {
         return NULL;
     }
-    tn_dims pads = {.ndim = 2 * (int)pick(n, 1, dims)};
+    tn_dims pads = {.ndim = 2 * (int)pick_integer(n, 1, dims)};
     for (int i = 0; i < pads.ndim; i++) {
         int64_t size = tn_size(x, -1 - i / 2), most = mode == TN_PAD_REFLECT ? size - 1 : size;
-        pads.size[i] = pick(n, mode == TN_PAD_CONSTANT && size > 2 ? -1 : 0, most < 3 ? most : 3);
+        pads.size[i] =
+            pick_integer(n, mode == TN_PAD_CONSTANT && size > 2 ? -1 : 0, most < 3 ? most : 3);
     }
-    return tn_pad(x, pads, mode, mode == TN_PAD_CONSTANT ? number(n, -1, 1) : 0);
+    return tn_pad(x, pads, mode, mode == TN_PAD_CONSTANT ? pick_real(n, -1, 1) : 0);
 }
 
 /* ---- Norms, products ------------------------------------------------------------------------- */
 
-static tn_tensor *norm(network *n, tn_tensor *x) {
-    int kind = (int)pick(n, 0, 4), ndim = tn_ndim(x);
-    double eps = maybe(n) ? 1e-5 : 1e-2;
+static tn_tensor *apply_norm(network *n, tn_tensor *x) {
+    int kind = (int)pick_integer(n, 0, 4), ndim = tn_ndim(x);
+    double eps = toss_coin(n) ? 1e-5 : 1e-2;
     if (ndim < (kind < 2 ? 1 + n->batched : kind == 4 ? 3 : 2)) {
         return NULL;
     }
@@ -199,7 +201,7 @@ static tn_tensor *norm(network *n, tn_tensor *x) {
     case 1:
         return w ? tn_rms_norm_op(x, w, eps) : NULL;
     case 2: {
-        tn_tensor *mean = weight(n, x, width), *var = positive_weight(n, x, width);
+        tn_tensor *mean = next_weight(n, x, width), *var = positive_weight(n, x, width);
         return tn_batch_norm(x, mean, var, w, b, false, 0.1, eps);
     }
     case 3:
@@ -211,39 +213,39 @@ static tn_tensor *norm(network *n, tn_tensor *x) {
     }
 }
 
-static tn_tensor *linear(network *n, tn_tensor *x) {
-    int64_t out = pick(n, 1, 8);
+static tn_tensor *apply_linear(network *n, tn_tensor *x) {
+    int64_t out = pick_integer(n, 1, 8);
     if (tn_ndim(x) < 1 + n->batched) {
         return NULL;
     }
-    tn_tensor *w = weight(n, x, TN_DIMS(out, tn_size(x, -1)));
+    tn_tensor *w = next_weight(n, x, TN_DIMS(out, tn_size(x, -1)));
     tn_tensor *b = optional_weight(n, x, TN_DIMS(out));
-    return pick(n, 0, 3) == 0 && b ? tn_linear_gelu(x, w, b) : tn_linear_op(x, w, b);
+    return pick_integer(n, 0, 3) == 0 && b ? tn_linear_gelu(x, w, b) : tn_linear_op(x, w, b);
 }
 
-static tn_tensor *product(network *n, tn_tensor *x) {
+static tn_tensor *apply_matmul(network *n, tn_tensor *x) {
     int ndim = tn_ndim(x);
     if (ndim < 1 + n->batched) {
         return NULL;
     }
     tn_dims b = {.ndim = 1, .size = {tn_size(x, -1)}};
-    if (maybe(n)) { /* of matrices, with x's leading dimensions or without */
-        bool all = ndim > 2 && maybe(n);
+    if (toss_coin(n)) { /* of matrices, with x's leading dimensions or without */
+        bool all = ndim > 2 && toss_coin(n);
         b = all ? tn_shape(x) : TN_DIMS(0, 0);
         b.size[0] = all && n->batched ? 1 : b.size[0];
         b.size[b.ndim - 2] = tn_size(x, -1);
-        b.size[b.ndim - 1] = pick(n, 1, 6);
+        b.size[b.ndim - 1] = pick_integer(n, 1, 6);
     }
-    return tn_matmul(x, weight(n, x, b));
+    return tn_matmul(x, next_weight(n, x, b));
 }
 
-static tn_tensor *subscripts(network *n, tn_tensor *x) {
+static tn_tensor *apply_einsum(network *n, tn_tensor *x) {
     static const char *const equations[] = {"...i,ij->...j", "...i,ij->j...", "...i,ij->...ij"};
-    const char *equation = equations[pick(n, 0, n->batched ? 0 : 2)];
+    const char *equation = equations[pick_integer(n, 0, n->batched ? 0 : 2)];
     if (tn_ndim(x) < 1 + n->batched || tn_ndim(x) > 4) {
         return NULL;
     }
-    tn_tensor *operands[] = {x, weight(n, x, TN_DIMS(tn_size(x, -1), pick(n, 1, 5)))};
+    tn_tensor *operands[] = {x, next_weight(n, x, TN_DIMS(tn_size(x, -1), pick_integer(n, 1, 5)))};
     return tn_einsum(equation, operands, 2);
 }
 
@@ -252,10 +254,11 @@ static tn_tensor *self_attention(network *n, tn_tensor *x) {
         return NULL;
     }
     tn_attention_options o = tn_attention_defaults();
-    o.causal = maybe(n);
-    o.scale = maybe(n) ? 0 : number(n, 0.1, 1);
-    tn_tensor *k = tn_mul(x, weight(n, x, TN_DIMS(tn_size(x, -1)))), *v = tn_tanh(x), *mask = NULL;
-    if (maybe(n)) { /* each sees itself */
+    o.causal = toss_coin(n);
+    o.scale = toss_coin(n) ? 0 : pick_real(n, 0.1, 1);
+    tn_tensor *k = tn_mul(x, next_weight(n, x, TN_DIMS(tn_size(x, -1)))), *v = tn_tanh(x),
+              *mask = NULL;
+    if (toss_coin(n)) { /* each sees itself */
         mask = tn_gt(tn_triu(tn_ones(TN_DIMS(tn_size(x, 2), tn_size(x, 2)), TN_F32), 0),
                      tn_scalar(0, TN_F32));
     }
@@ -274,17 +277,17 @@ static bool copy_parameter(const tn_entry *entry, void *user) {
     return true;
 }
 
-static tn_tensor *recurrence(network *n, tn_tensor *x) {
+static tn_tensor *apply_recurrent(network *n, tn_tensor *x) {
     if (tn_ndim(x) != 3) {
         return NULL;
     }
     tn_rnn_options o = tn_rnn_defaults();
-    o.layers = (int)pick(n, 1, 2);
-    o.bias = maybe(n);
-    o.batch_first = n->batched || maybe(n);
-    o.bidirectional = maybe(n);
-    int kind = (int)pick(n, 0, 3), i = next_part(n);
-    int64_t hidden = pick(n, 1, 6);
+    o.layers = (int)pick_integer(n, 1, 2);
+    o.bias = toss_coin(n);
+    o.batch_first = n->batched || toss_coin(n);
+    o.bidirectional = toss_coin(n);
+    int kind = (int)pick_integer(n, 0, 3), i = next_part(n);
+    int64_t hidden = pick_integer(n, 1, 6);
     o.relu = kind == 3;
     if (!n->parts[i].layer) {
         n->parts[i].layer = make_recurrent(kind, tn_size(x, -1), hidden, o);
@@ -301,9 +304,9 @@ static tn_tensor *recurrence(network *n, tn_tensor *x) {
 
 /* ---- Element by element ---------------------------------------------------------------------- */
 
-static tn_tensor *activation(network *n, tn_tensor *x) {
-    double a = number(n, 0.1, 2);
-    switch (pick(n, 0, 15)) {
+static tn_tensor *apply_activation(network *n, tn_tensor *x) {
+    double a = pick_real(n, 0.1, 2);
+    switch (pick_integer(n, 0, 15)) {
     case 0:
         return tn_relu(x);
     case 1:
@@ -340,9 +343,9 @@ static tn_tensor *activation(network *n, tn_tensor *x) {
 }
 
 static tn_tensor *one_by_one(network *n, tn_tensor *x) {
-    double a = number(n, 0.2, 2);
+    double a = pick_real(n, 0.2, 2);
     tn_tensor *above = tn_add_scalar(tn_square(x), a), *small = tn_tanh(x);
-    switch (pick(n, 0, 17)) {
+    switch (pick_integer(n, 0, 17)) {
     case 0:
         return tn_exp(small);
     case 1:
@@ -376,7 +379,7 @@ static tn_tensor *one_by_one(network *n, tn_tensor *x) {
     case 15:
         return tn_rdiv_scalar(above, a);
     case 16:
-        return tn_clamp(x, -a, maybe(n) ? a : (double)INFINITY);
+        return tn_clamp(x, -a, toss_coin(n) ? a : (double)INFINITY);
     default:
         return tn_add_scalar(tn_mul_scalar(x, a), -a);
     }
@@ -384,13 +387,13 @@ static tn_tensor *one_by_one(network *n, tn_tensor *x) {
 
 /* With a weight that broadcasts, or with what a step before was given. */
 static tn_tensor *two_by_two(network *n, tn_tensor *x) {
-    int kind = (int)pick(n, 0, 7);
-    tn_tensor *other = n->before[pick(n, 0, n->before_count - 1)];
+    int kind = (int)pick_integer(n, 0, 7);
+    tn_tensor *other = n->before[pick_integer(n, 0, n->before_count - 1)];
     tn_dims both;
     bool fits = tn_dims_broadcast(tn_shape(x), tn_shape(other), &both) &&
                 (!n->batched || tn_ndim(other) == tn_ndim(x) || tn_ndim(other) < 1);
-    if (maybe(n) || !fits) {
-        other = weight(n, x, broadcastable(n, x));
+    if (toss_coin(n) || !fits) {
+        other = next_weight(n, x, broadcastable_dims(n, x));
     }
     tn_tensor *above = tn_add_scalar(tn_square(other), 0.5);
     switch (kind) {
@@ -414,20 +417,20 @@ static tn_tensor *two_by_two(network *n, tn_tensor *x) {
 }
 
 static tn_tensor *fill_masked(network *n, tn_tensor *x) {
-    tn_tensor *w = weight(n, x, broadcastable(n, x));
-    return tn_masked_fill(x, tn_gt(w, tn_scalar(0, tn_dtype_of(x))), number(n, -1, 1));
+    tn_tensor *w = next_weight(n, x, broadcastable_dims(n, x));
+    return tn_masked_fill(x, tn_gt(w, tn_scalar(0, tn_dtype_of(x))), pick_real(n, -1, 1));
 }
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 /* Neighbouring dimensions become one, one becomes two, or all a row. */
-static tn_tensor *reshaping(network *n, tn_tensor *x) {
-    int d = any_dim(n, x), ndim = tn_ndim(x), kind = (int)pick(n, 0, 2);
+static tn_tensor *reshape_dims(network *n, tn_tensor *x) {
+    int d = any_dim(n, x), ndim = tn_ndim(x), kind = (int)pick_integer(n, 0, 2);
     if (d < 0) {
         return NULL;
     }
     if (kind == 0 && d + 1 < ndim) {
-        return tn_flatten(x, d, (int)pick(n, d + 1, ndim - 1));
+        return tn_flatten(x, d, (int)pick_integer(n, d + 1, ndim - 1));
     }
     tn_dims from = tn_shape(x), to = {.ndim = ndim + 1};
     int64_t part = some_groups(n, from.size[d]);
@@ -439,14 +442,14 @@ static tn_tensor *reshaping(network *n, tn_tensor *x) {
     return ndim < 5 ? tn_reshape(x, to) : tn_flatten(x, d, -1);
 }
 
-static tn_tensor *permutation(network *n, tn_tensor *x) {
+static tn_tensor *permute_dims(network *n, tn_tensor *x) {
     tn_dims order = {.ndim = tn_ndim(x)};
     int first = n->batched ? 1 : 0;
     for (int i = 0; i < order.ndim; i++) {
         order.size[i] = i;
     }
     for (int i = order.ndim - 1; i > first; i--) {
-        int k = (int)pick(n, first, i);
+        int k = (int)pick_integer(n, first, i);
         int64_t other = order.size[k];
         order.size[k] = order.size[i];
         order.size[i] = other;
@@ -454,17 +457,18 @@ static tn_tensor *permutation(network *n, tn_tensor *x) {
     return tn_permute(x, order);
 }
 
-static tn_tensor *part(network *n, tn_tensor *x) {
+static tn_tensor *take_part(network *n, tn_tensor *x) {
     int d = any_dim(n, x);
     if (d < 0) {
         return NULL;
     }
-    int64_t size = tn_size(x, d), start = pick(n, 0, size - 1), length = pick(n, 1, size - start);
-    switch (pick(n, 0, 3)) {
+    int64_t size = tn_size(x, d), start = pick_integer(n, 0, size - 1),
+            length = pick_integer(n, 1, size - start);
+    switch (pick_integer(n, 0, 3)) {
     case 0:
         return tn_narrow(x, d, start, length);
     case 1:
-        return tn_slice(x, d, start, start + length, pick(n, 1, 3));
+        return tn_slice(x, d, start, start + length, pick_integer(n, 1, 3));
     case 2:
         return tn_select(x, d, start);
     default: {
@@ -475,28 +479,28 @@ static tn_tensor *part(network *n, tn_tensor *x) {
     }
 }
 
-static tn_tensor *rearranging(network *n, tn_tensor *x) {
+static tn_tensor *rearrange_elements(network *n, tn_tensor *x) {
     int d = any_dim(n, x);
     if (d < 0) {
         return NULL;
     }
     tn_dims times = {.ndim = tn_ndim(x)};
     for (int i = 0; i < times.ndim; i++) {
-        times.size[i] = i == d ? pick(n, 1, 3) : 1;
+        times.size[i] = i == d ? pick_integer(n, 1, 3) : 1;
     }
-    switch (pick(n, 0, 7)) {
+    switch (pick_integer(n, 0, 7)) {
     case 0:
         return tn_flip(x, TN_DIMS(d));
     case 1:
-        return tn_roll(x, TN_DIMS(pick(n, -3, 3)), TN_DIMS(d));
+        return tn_roll(x, TN_DIMS(pick_integer(n, -3, 3)), TN_DIMS(d));
     case 2:
         return tn_repeat(x, times);
     case 3:
-        return tn_repeat_interleave(x, pick(n, 1, 3), d);
+        return tn_repeat_interleave(x, pick_integer(n, 1, 3), d);
     case 4:
-        return tn_ndim(x) < 2 + n->batched ? NULL : tn_tril(x, pick(n, -1, 2));
+        return tn_ndim(x) < 2 + n->batched ? NULL : tn_tril(x, pick_integer(n, -1, 2));
     case 5:
-        return tn_ndim(x) < 2 + n->batched ? NULL : tn_triu(x, pick(n, -2, 1));
+        return tn_ndim(x) < 2 + n->batched ? NULL : tn_triu(x, pick_integer(n, -2, 1));
     case 6:
         return tn_unsqueeze(x, d);
     default:
@@ -504,51 +508,51 @@ static tn_tensor *rearranging(network *n, tn_tensor *x) {
     }
 }
 
-static tn_tensor *expansion(network *n, tn_tensor *x) {
+static tn_tensor *expand_dims(network *n, tn_tensor *x) {
     tn_dims dims = tn_shape(x);
     int first = n->batched ? 1 : 0;
     for (int i = first; i < dims.ndim; i++) {
-        dims.size[i] = dims.size[i] == 1 ? pick(n, 1, 4) : dims.size[i];
+        dims.size[i] = dims.size[i] == 1 ? pick_integer(n, 1, 4) : dims.size[i];
     }
-    return tn_mul(tn_expand(x, dims), weight(n, x, TN_DIMS()));
+    return tn_mul(tn_expand(x, dims), next_weight(n, x, TN_DIMS()));
 }
 
-static tn_tensor *joining(network *n, tn_tensor *x) {
+static tn_tensor *join_tensors(network *n, tn_tensor *x) {
     int d = any_dim(n, x);
-    tn_tensor *other = n->before[pick(n, 0, n->before_count - 1)];
+    tn_tensor *other = n->before[pick_integer(n, 0, n->before_count - 1)];
     if (d < 0) {
         return NULL;
     }
     other = tn_dims_equal(tn_shape(other), tn_shape(x)) ? other : tn_neg(x);
     tn_tensor *parts[] = {x, other, tn_tanh(x)};
-    int count = (int)pick(n, 1, 3);
-    return maybe(n) ? tn_cat(parts, count, d) : tn_stack(parts, count, d);
+    int count = (int)pick_integer(n, 1, 3);
+    return toss_coin(n) ? tn_cat(parts, count, d) : tn_stack(parts, count, d);
 }
 
-static tn_tensor *picking(network *n, tn_tensor *x) {
+static tn_tensor *pick_rows(network *n, tn_tensor *x) {
     int d = any_dim(n, x);
     if (d < 0) {
         return NULL;
     }
     int64_t index[4];
     for (int i = 0; i < 4; i++) {
-        index[i] = pick(n, 0, tn_size(x, d) - 1);
+        index[i] = pick_integer(n, 0, tn_size(x, d) - 1);
     }
-    tn_tensor *rows = tn_from_data(index, TN_DIMS(pick(n, 1, 4)), TN_I64);
+    tn_tensor *rows = tn_from_data(index, TN_DIMS(pick_integer(n, 1, 4)), TN_I64);
     return tn_index_select(x, d, rows);
 }
 
 /* ---- Along dimensions ------------------------------------------------------------------------ */
 
-static tn_tensor *reduction(network *n, tn_tensor *x) {
+static tn_tensor *reduce_dims(network *n, tn_tensor *x) {
     int d = any_dim(n, x), more = any_dim(n, x);
     if (d < 0) {
         return NULL;
     }
-    tn_dims dims = more == d || maybe(n) ? TN_DIMS(d) : TN_DIMS(d, more - tn_ndim(x));
-    dims = !n->batched && pick(n, 0, 4) == 0 ? TN_DIMS() : dims;
-    bool keep = maybe(n);
-    switch (pick(n, 0, 9)) {
+    tn_dims dims = more == d || toss_coin(n) ? TN_DIMS(d) : TN_DIMS(d, more - tn_ndim(x));
+    dims = !n->batched && pick_integer(n, 0, 4) == 0 ? TN_DIMS() : dims;
+    bool keep = toss_coin(n);
+    switch (pick_integer(n, 0, 9)) {
     case 0:
         return tn_sum(x, dims, keep);
     case 1:
@@ -558,36 +562,36 @@ static tn_tensor *reduction(network *n, tn_tensor *x) {
     case 3:
         return tn_min(x, dims, keep);
     case 4:
-        return tn_var(x, dims, (int)pick(n, 0, 1), keep);
+        return tn_var(x, dims, (int)pick_integer(n, 0, 1), keep);
     case 5:
-        return tn_std(x, dims, (int)pick(n, 0, 1), keep);
+        return tn_std(x, dims, (int)pick_integer(n, 0, 1), keep);
     case 6:
         return tn_logsumexp(x, dims, keep);
     case 7:
         return tn_prod(tn_tanh(x), dims, keep);
     case 8:
-        return tn_norm(x, (double)pick(n, 1, 3), dims, keep);
+        return tn_norm(x, (double)pick_integer(n, 1, 3), dims, keep);
     default:
         return tn_norm(x, (double)INFINITY, dims, keep);
     }
 }
 
-static tn_tensor *along(network *n, tn_tensor *x) {
+static tn_tensor *apply_along(network *n, tn_tensor *x) {
     int d = any_dim(n, x);
     if (d < 0) {
         return NULL;
     }
-    switch (pick(n, 0, 4)) {
+    switch (pick_integer(n, 0, 4)) {
     case 0:
-        return tn_softmax(x, maybe(n) ? d : d - tn_ndim(x));
+        return tn_softmax(x, toss_coin(n) ? d : d - tn_ndim(x));
     case 1:
         return tn_log_softmax(x, d);
     case 2:
         return tn_cumsum(x, d);
     case 3:
-        return tn_sort(x, d, maybe(n), NULL);
+        return tn_sort(x, d, toss_coin(n), NULL);
     default:
-        return tn_topk(x, pick(n, 1, tn_size(x, d)), d, maybe(n), NULL);
+        return tn_topk(x, pick_integer(n, 1, tn_size(x, d)), d, toss_coin(n), NULL);
     }
 }
 
@@ -597,33 +601,33 @@ static const struct {
     const char *name;
     network_step run;
 } steps[] = {
-    {"convolution", convolution},
-    {"convolution", convolution},
+    {"convolution", apply_convolution},
+    {"convolution", apply_convolution},
     {"transposed_convolution", transposed_convolution},
-    {"pooling", pooling},
+    {"pooling", apply_pooling},
     {"adaptive_pooling", adaptive_pooling},
-    {"interpolation", interpolation},
-    {"patches", patches},
-    {"padding", padding},
-    {"norm", norm},
-    {"linear", linear},
-    {"product", product},
-    {"subscripts", subscripts},
+    {"interpolation", apply_interpolation},
+    {"patches", unfold_patches},
+    {"padding", apply_padding},
+    {"norm", apply_norm},
+    {"linear", apply_linear},
+    {"product", apply_matmul},
+    {"subscripts", apply_einsum},
     {"self_attention", self_attention},
-    {"recurrence", recurrence},
-    {"activation", activation},
+    {"recurrence", apply_recurrent},
+    {"activation", apply_activation},
     {"one_by_one", one_by_one},
     {"two_by_two", two_by_two},
     {"fill_masked", fill_masked},
-    {"reshaping", reshaping},
-    {"permutation", permutation},
-    {"part", part},
-    {"rearranging", rearranging},
-    {"expansion", expansion},
-    {"joining", joining},
-    {"picking", picking},
-    {"reduction", reduction},
-    {"along", along},
+    {"reshaping", reshape_dims},
+    {"permutation", permute_dims},
+    {"part", take_part},
+    {"rearranging", rearrange_elements},
+    {"expansion", expand_dims},
+    {"joining", join_tensors},
+    {"picking", pick_rows},
+    {"reduction", reduce_dims},
+    {"along", apply_along},
 };
 
 /* Step number `step`; NULL: it does not fit. */
@@ -631,7 +635,7 @@ static tn_tensor *run_step(network *n, uint64_t step, tn_tensor *x, const char *
     n->draw = (tn_generator){.seed = n->seed, .stream = step};
     n->step = step;
     n->place = 0;
-    int64_t kind = pick(n, 0, (int64_t)(sizeof(steps) / sizeof(*steps)) - 1);
+    int64_t kind = pick_integer(n, 0, (int64_t)(sizeof(steps) / sizeof(*steps)) - 1);
     n->before[n->before_count++] = x;
     *name = steps[kind].name;
     return steps[kind].run(n, x);
@@ -691,7 +695,7 @@ static double distance_from_f64(network *n, tn_tensor *x) {
            tn_item(tn_norm(exact, (double)INFINITY, all, false));
 }
 
-static void describe(const network *n, tn_tensor *x, const char *name) {
+static void describe_network(const network *n, tn_tensor *x, const char *name) {
     char path[4096];
     snprintf(path, sizeof(path), "%s/%s.txt", folder, name);
     FILE *file = fopen(path, "w");
@@ -712,10 +716,10 @@ static tn_values call_network(void *user, tn_values in) {
 /* The tensor with which it begins: 1 to 5 dimensions, a picture more often than not. */
 static tn_tensor *draw_input(network *n) {
     n->draw = (tn_generator){.seed = n->seed};
-    tn_dims dims = {.ndim = (int)pick(n, 1 + n->batched, 7)};
+    tn_dims dims = {.ndim = (int)pick_integer(n, 1 + n->batched, 7)};
     dims.ndim = dims.ndim > 5 ? 4 : dims.ndim;
     for (int i = 0; i < dims.ndim; i++) {
-        dims.size[i] = pick(n, i == 0 ? 1 : 1 + maybe(n), dims.ndim > 4 ? 5 : 8);
+        dims.size[i] = pick_integer(n, i == 0 ? 1 : 1 + toss_coin(n), dims.ndim > 4 ? 5 : 8);
     }
     tn_tensor *x = tn_empty(dims, TN_F32);
     return tn_normal_(x, 0, 1, &n->draw);
@@ -739,7 +743,7 @@ static bool dump_network(uint64_t seed, bool batched) {
     if (sound) {
         snprintf(name, sizeof(name), "random.%s.%llu", batched ? "batches" : "networks",
                  (unsigned long long)seed);
-        describe(n, x, name);
+        describe_network(n, x, name);
         tn_tensor *twice[] = {x, tn_neg(x)};
         tn_tensor *run = batched ? tn_cat(twice, 2, 0) : x;
         dump_case_as(name, call_network, n, n, TN_VALUES(run), TN_VALUES(x), batched);

@@ -35,7 +35,7 @@ static tn_module *holder_new(void) {
     return &m->base;
 }
 
-static void hold(tn_module *m, void *child) {
+static void hold_child(tn_module *m, void *child) {
     tn_sequential_add((tn_sequential *)m, child);
 }
 
@@ -43,47 +43,50 @@ static tn_module *conv_net(void) {
     tn_module *m = holder_new();
     tn_conv_options wide = TN_WITH(tn_conv, .stride = TN_DIMS(2, 10), .padding = TN_DIMS(1, 0),
                                    .dilation = TN_DIMS(1, 2), .groups = 2);
-    hold(m, tn_conv2d_new_with(2, 4, TN_DIMS(3, 3), wide));
-    hold(m, tn_conv1d_new_with(2, 4, TN_DIMS(3), TN_WITH(tn_conv, .same = true)));
-    hold(m, tn_conv3d_new(1, 1, 2));
-    hold(m, tn_conv_transpose2d_new_with(
-                2, 2, TN_DIMS(3),
-                TN_WITH(tn_conv, .stride = TN_DIMS(3), .output_padding = TN_DIMS(0, 1))));
-    hold(m, tn_batch_norm2d_new(4));
-    hold(m, tn_batch_norm1d_new_with(
-                4, TN_WITH(tn_batch_norm, .cumulative = true, .eps = 1e-3, .affine = false)));
-    hold(m, tn_batch_norm3d_new_with(4, TN_WITH(tn_batch_norm, .momentum = 1.0 / 3)));
-    hold(m, tn_group_norm_new(2, 4));
-    hold(m, tn_instance_norm2d_new_with(4, TN_WITH(tn_norm, .eps = 0.25)));
-    hold(m, tn_max_pool2d_new_with(TN_DIMS(2, 3), tn_pool_defaults()));
-    hold(m, tn_avg_pool1d_new_with(TN_DIMS(4),
-                                   TN_WITH(tn_pool, .stride = TN_DIMS(2), .padding = TN_DIMS(1))));
-    hold(m, tn_max_pool3d_new_with(TN_DIMS(2), TN_WITH(tn_pool, .dilation = TN_DIMS(2))));
-    hold(m, tn_adaptive_max_pool2d_new(3));
-    hold(m, tn_upsample_new(1.5));
-    hold(m, tn_upsample_new_with(TN_WITH(tn_interpolate, .size = TN_DIMS(4, 5),
-                                         .mode = TN_INTERPOLATE_LINEAR, .align_corners = true)));
-    hold(m, tn_dropout2d_new(0.1));
-    hold(m, TN_FN(tn_relu));
-    hold(m, TN_FN_WITH(tn_pow_scalar, 1.0 / 3));
+    hold_child(m, tn_conv2d_new_with(2, 4, TN_DIMS(3, 3), wide));
+    hold_child(m, tn_conv1d_new_with(2, 4, TN_DIMS(3), TN_WITH(tn_conv, .same = true)));
+    hold_child(m, tn_conv3d_new(1, 1, 2));
+    hold_child(m, tn_conv_transpose2d_new_with(
+                      2, 2, TN_DIMS(3),
+                      TN_WITH(tn_conv, .stride = TN_DIMS(3), .output_padding = TN_DIMS(0, 1))));
+    hold_child(m, tn_batch_norm2d_new(4));
+    hold_child(m, tn_batch_norm1d_new_with(
+                      4, TN_WITH(tn_batch_norm, .cumulative = true, .eps = 1e-3, .affine = false)));
+    hold_child(m, tn_batch_norm3d_new_with(4, TN_WITH(tn_batch_norm, .momentum = 1.0 / 3)));
+    hold_child(m, tn_group_norm_new(2, 4));
+    hold_child(m, tn_instance_norm2d_new_with(4, TN_WITH(tn_norm, .eps = 0.25)));
+    hold_child(m, tn_max_pool2d_new_with(TN_DIMS(2, 3), tn_pool_defaults()));
+    hold_child(m, tn_avg_pool1d_new_with(
+                      TN_DIMS(4), TN_WITH(tn_pool, .stride = TN_DIMS(2), .padding = TN_DIMS(1))));
+    hold_child(m, tn_max_pool3d_new_with(TN_DIMS(2), TN_WITH(tn_pool, .dilation = TN_DIMS(2))));
+    hold_child(m, tn_adaptive_max_pool2d_new(3));
+    hold_child(m, tn_upsample_new(1.5));
+    hold_child(m,
+               tn_upsample_new_with(TN_WITH(tn_interpolate, .size = TN_DIMS(4, 5),
+                                            .mode = TN_INTERPOLATE_LINEAR, .align_corners = true)));
+    hold_child(m, tn_dropout2d_new(0.1));
+    hold_child(m, TN_FN(tn_relu));
+    hold_child(m, TN_FN_WITH(tn_pow_scalar, 1.0 / 3));
     return m;
 }
 
 static tn_module *sequence_net(void) {
     tn_module *m = holder_new();
-    hold(m, tn_rnn_new_with(3, 4, TN_WITH(tn_rnn, .relu = true, .layers = 2, .dropout = 0.2)));
-    hold(m, tn_gru_new(3, 4));
-    hold(m, tn_lstm_new_with(3, 4, TN_WITH(tn_rnn, .layers = 2, .bidirectional = true)));
-    hold(m, tn_rnn_cell_new(3, 4));
-    hold(m, tn_lstm_cell_new(3, 4));
-    hold(m, tn_multi_head_attention_new_with(
-                8, 2, TN_WITH(tn_multi_head_attention, .causal = true, .dropout = 0.3)));
-    hold(m, tn_transformer_encoder_new_with(
-                8, 2, 1, TN_WITH(tn_transformer, .norm_first = true, .activation = TN_ACT_GELU)));
-    hold(m, tn_transformer_decoder_new(8, 2, 1));
-    hold(m, tn_layer_norm_new_with(8, TN_WITH(tn_norm, .eps = 1e-6)));
-    hold(m, tn_rms_norm_new(8));
-    hold(m, tn_linear_new(8, 8));
+    hold_child(m,
+               tn_rnn_new_with(3, 4, TN_WITH(tn_rnn, .relu = true, .layers = 2, .dropout = 0.2)));
+    hold_child(m, tn_gru_new(3, 4));
+    hold_child(m, tn_lstm_new_with(3, 4, TN_WITH(tn_rnn, .layers = 2, .bidirectional = true)));
+    hold_child(m, tn_rnn_cell_new(3, 4));
+    hold_child(m, tn_lstm_cell_new(3, 4));
+    hold_child(m, tn_multi_head_attention_new_with(
+                      8, 2, TN_WITH(tn_multi_head_attention, .causal = true, .dropout = 0.3)));
+    hold_child(
+        m, tn_transformer_encoder_new_with(
+               8, 2, 1, TN_WITH(tn_transformer, .norm_first = true, .activation = TN_ACT_GELU)));
+    hold_child(m, tn_transformer_decoder_new(8, 2, 1));
+    hold_child(m, tn_layer_norm_new_with(8, TN_WITH(tn_norm, .eps = 1e-6)));
+    hold_child(m, tn_rms_norm_new(8));
+    hold_child(m, tn_linear_new(8, 8));
     tn_module_set_precision(m, tn_precision_defaults());
     return m;
 }

@@ -50,7 +50,8 @@ static inline double real_of(const node *n, const char *name, double otherwise) 
     return value ? strtod(value, NULL) : otherwise;
 }
 
-static inline bool says(const node *n, const char *name, const char *otherwise, const char *value) {
+static inline bool attribute_is(const node *n, const char *name, const char *otherwise,
+                                const char *value) {
     return strcmp(text_of(n, name, otherwise), value) == 0;
 }
 
@@ -67,13 +68,13 @@ static inline int list_of(const node *n, const char *name, int64_t *to) {
 
 /* ---- Inputs ---------------------------------------------------------------------------------- */
 
-static inline tn_tensor *input(const node *n, int i) {
+static inline tn_tensor *input_at(const node *n, int i) {
     return i < n->inputs ? n->in[i] : NULL;
 }
 
 /* The integers in input i, as list_of. */
 static inline int numbers_of(const node *n, int i, int64_t *to) {
-    tn_tensor *t = input(n, i);
+    tn_tensor *t = input_at(n, i);
     if (!t || tn_count(t) > NODE_NUMBERS) {
         return -1;
     }
@@ -83,7 +84,7 @@ static inline int numbers_of(const node *n, int i, int64_t *to) {
 
 /* The number in input i. */
 static inline double number_of(const node *n, int i, double otherwise) {
-    tn_tensor *t = input(n, i);
+    tn_tensor *t = input_at(n, i);
     return t && tn_count(t) == 1 ? tn_item(t) : otherwise;
 }
 
@@ -99,12 +100,12 @@ static inline bool is_float_node(const node *n) {
     return n->in[0] && tn_dtype_is_float(tn_dtype_of(n->in[0]));
 }
 
-static inline void lack(node *n, const char *what) {
+static inline void note_missing(node *n, const char *what) {
     snprintf(n->missing, sizeof(n->missing), "%s", what);
 }
 
 /* False where an attribute has another value than the one that Tern means. */
-static inline bool only(node *n, const char *name, double value) {
+static inline bool must_be(node *n, const char *name, double value) {
     if (real_of(n, name, value) != value) {
         snprintf(n->missing, sizeof(n->missing), "%s other than %g", name, value);
     }
@@ -116,7 +117,7 @@ static inline bool indexed_within(node *n, tn_tensor *index, double end) {
     tn_dims all = TN_DIMS();
     if (tn_count(index) > 0 && (tn_item(tn_min(tn_cast(index, TN_F64), all, false)) < 0 ||
                                 tn_item(tn_max(tn_cast(index, TN_F64), all, false)) >= end)) {
-        lack(n, "an index that is negative or too large");
+        note_missing(n, "an index that is negative or too large");
     }
     return !*n->missing;
 }

@@ -64,7 +64,7 @@ FOLDED(sum, tn_add)
 
 static void pow_node(node *n) {
     if (tn_dtype_of(n->in[0]) != tn_dtype_of(n->in[1])) {
-        lack(n, "operands of two dtypes");
+        note_missing(n, "operands of two dtypes");
         return;
     }
     n->out[0] = tn_pow(n->in[0], n->in[1]);
@@ -76,7 +76,7 @@ static void mod_node(node *n) {
 }
 
 static void isinf_node(node *n) {
-    if (only(n, "detect_negative", 1) && only(n, "detect_positive", 1)) {
+    if (must_be(n, "detect_negative", 1) && must_be(n, "detect_positive", 1)) {
         n->out[0] = tn_isinf(n->in[0]);
     }
 }
@@ -94,27 +94,27 @@ static void elu_node(node *n) {
 }
 
 static void selu_node(node *n) {
-    if (only(n, "alpha", 1.6732632423543772) && only(n, "gamma", 1.0507009873554805)) {
+    if (must_be(n, "alpha", 1.6732632423543772) && must_be(n, "gamma", 1.0507009873554805)) {
         n->out[0] = tn_selu(n->in[0]);
     }
 }
 
 static void hard_sigmoid_node(node *n) {
     if (fabs(real_of(n, "alpha", 0.2) - 1.0 / 6) > 1e-7 || real_of(n, "beta", 0.5) != 0.5) {
-        lack(n, "alpha other than 1/6");
+        note_missing(n, "alpha other than 1/6");
         return;
     }
     n->out[0] = tn_hardsigmoid(n->in[0]);
 }
 
 static void swish_node(node *n) {
-    if (only(n, "alpha", 1)) {
+    if (must_be(n, "alpha", 1)) {
         n->out[0] = tn_silu(n->in[0]);
     }
 }
 
 static void gelu_node(node *n) {
-    bool tanh = says(n, "approximate", "none", "tanh");
+    bool tanh = attribute_is(n, "approximate", "none", "tanh");
     n->out[0] = tanh ? tn_gelu_tanh(n->in[0]) : tn_gelu(n->in[0]);
 }
 
@@ -136,7 +136,7 @@ static tn_dtype dtype_named(node *n, int64_t number) {
             return (tn_dtype)i;
         }
     }
-    lack(n, "the dtype that it casts to");
+    note_missing(n, "the dtype that it casts to");
     return TN_F32;
 }
 
@@ -162,7 +162,7 @@ static bool has_axes(node *n, tn_dims *axes) {
 }
 
 static tn_tensor *lack_choice(node *n) {
-    lack(n, "the largest or least of nothing");
+    note_missing(n, "the largest or least of nothing");
     return NULL;
 }
 
@@ -187,13 +187,13 @@ REDUCTION(log_sum, tn_log(tn_sum(x, axes, keep)))
 REDUCTION(sum_square, tn_sum(tn_square(x), axes, keep))
 
 static void argmax_node(node *n) {
-    if (only(n, "select_last_index", 0)) {
+    if (must_be(n, "select_last_index", 0)) {
         n->out[0] = tn_argmax(n->in[0], (int)whole_of(n, "axis", 0), whole_of(n, "keepdims", 1));
     }
 }
 
 static void argmin_node(node *n) {
-    if (only(n, "select_last_index", 0)) {
+    if (must_be(n, "select_last_index", 0)) {
         n->out[0] = tn_argmin(n->in[0], (int)whole_of(n, "axis", 0), whole_of(n, "keepdims", 1));
     }
 }
@@ -201,19 +201,19 @@ static void argmin_node(node *n) {
 /* False where a sum or product of integers would have another dtype than they. */
 static bool same_sums(node *n) {
     if (!is_float_node(n) && tn_dtype_of(n->in[0]) != TN_I64) {
-        lack(n, "dtype: of integers all sums are i64");
+        note_missing(n, "dtype: of integers all sums are i64");
     }
     return !*n->missing;
 }
 
 static void cumsum_node(node *n) {
-    if (only(n, "exclusive", 0) && only(n, "reverse", 0) && same_sums(n)) {
+    if (must_be(n, "exclusive", 0) && must_be(n, "reverse", 0) && same_sums(n)) {
         n->out[0] = tn_cumsum(n->in[0], (int)number_of(n, 1, 0));
     }
 }
 
 static void cumprod_node(node *n) {
-    if (only(n, "exclusive", 0) && only(n, "reverse", 0) && same_sums(n)) {
+    if (must_be(n, "exclusive", 0) && must_be(n, "reverse", 0) && same_sums(n)) {
         n->out[0] = tn_cumprod(n->in[0], (int)number_of(n, 1, 0));
     }
 }

@@ -12,7 +12,7 @@ static void gemm_node(node *n) {
     tn_tensor *a = whole_of(n, "transA", 0) ? tn_transpose(n->in[0], 0, 1) : n->in[0];
     tn_tensor *b = whole_of(n, "transB", 0) ? tn_transpose(n->in[1], 0, 1) : n->in[1];
     tn_tensor *y = tn_mul_scalar(tn_matmul(a, b), real_of(n, "alpha", 1.0));
-    tn_tensor *c = input(n, 2);
+    tn_tensor *c = input_at(n, 2);
     n->out[0] = c ? tn_add(y, tn_mul_scalar(c, real_of(n, "beta", 1.0))) : y;
 }
 
@@ -95,7 +95,7 @@ static void conv_node(node *n) {
     tn_conv_options o = tn_conv_defaults();
     o.stride = w.stride, o.dilation = w.dilation, o.padding = w.begin;
     o.groups = whole_of(n, "group", 1);
-    n->out[0] = convs[w.spatial - 1](x, n->in[1], input(n, 2), o);
+    n->out[0] = convs[w.spatial - 1](x, n->in[1], input_at(n, 2), o);
 }
 
 static void conv_transpose_node(node *n) {
@@ -107,11 +107,11 @@ static void conv_transpose_node(node *n) {
     o.padding = is_even(&w) ? w.begin : TN_DIMS(0);
     o.output_padding = list_or(n, "output_padding", w.spatial, 0);
     o.groups = whole_of(n, "group", 1);
-    if (text_of(n, "output_shape", NULL) || !says(n, "auto_pad", "NOTSET", "NOTSET")) {
-        lack(n, "a size that is given, from which padding follows");
+    if (text_of(n, "output_shape", NULL) || !attribute_is(n, "auto_pad", "NOTSET", "NOTSET")) {
+        note_missing(n, "a size that is given, from which padding follows");
         return;
     }
-    tn_tensor *y = convs[w.spatial - 1](n->in[0], n->in[1], input(n, 2), o);
+    tn_tensor *y = convs[w.spatial - 1](n->in[0], n->in[1], input_at(n, 2), o);
     for (int i = 0; i < w.spatial && !is_even(&w); i++) { /* what is cut off differs at the ends */
         int64_t size = tn_size(y, i + 2) - w.begin.size[i] - w.end.size[i];
         y = tn_narrow(y, i + 2, w.begin.size[i], size);
@@ -128,12 +128,12 @@ static void run_pool(node *n, const pool_function *pools, bool max) {
     o.ceil_mode = whole_of(n, "ceil_mode", 0) != 0;
     for (int i = 0; i < w.spatial; i++) {
         if (is_even(&w) && 2 * w.begin.size[i] > w.kernel.size[i]) {
-            lack(n, "padding of more than half of the window");
+            note_missing(n, "padding of more than half of the window");
             return;
         }
     }
     if (!max && !is_even(&w) && !o.count_include_pad) {
-        lack(n, "padding that is not the same at both ends");
+        note_missing(n, "padding that is not the same at both ends");
         return;
     }
     tn_tensor *x = pad_first(n->in[0], &w, max ? -INFINITY : 0.0);
@@ -144,7 +144,7 @@ static void run_pool(node *n, const pool_function *pools, bool max) {
 static void max_pool_node(node *n) {
     static const pool_function pools[] = {tn_max_pool1d_op, tn_max_pool2d_op, tn_max_pool3d_op};
     if (n->outputs > 1) {
-        lack(n, "the places of the largest");
+        note_missing(n, "the places of the largest");
     } else {
         run_pool(n, pools, true);
     }
@@ -156,7 +156,7 @@ static void avg_pool_node(node *n) {
     int count = list_of(n, "dilations", dilations);
     for (int i = 0; i < count; i++) {
         if (dilations[i] != 1) {
-            lack(n, "dilations other than 1");
+            note_missing(n, "dilations other than 1");
             return;
         }
     }
@@ -181,7 +181,7 @@ static void col2im_node(node *n) {
     o.dilation = list_or(n, "dilations", 2, 1);
     o.padding = tn_dims_from(2, pads);
     if (spatial != 2 || pads[0] != pads[2] || pads[1] != pads[3]) {
-        lack(n, "other than two dimensions, or padding that is not the same at both ends");
+        note_missing(n, "other than two dimensions, or padding that is not the same at both ends");
         return;
     }
     n->out[0] = tn_fold(n->in[0], tn_dims_from(2, size), tn_dims_from(2, block), o);
@@ -204,7 +204,7 @@ static const char *resize_lacks(const node *n, tn_interpolate_options *o) {
     if (whole_of(n, "exclude_outside", 0) || real_of(n, "cubic_coeff_a", -0.75) != -0.75) {
         return "cubic with other weights";
     }
-    if (!says(n, "keep_aspect_ratio_policy", "stretch", "stretch")) {
+    if (!attribute_is(n, "keep_aspect_ratio_policy", "stretch", "stretch")) {
         return "keep_aspect_ratio_policy";
     }
     if (strcmp(mode, "nearest") == 0) {
@@ -221,12 +221,12 @@ static const char *resize_lacks(const node *n, tn_interpolate_options *o) {
 static void resize_node(node *n) {
     tn_interpolate_options o = tn_interpolate_defaults();
     const char *lacks = resize_lacks(n, &o);
-    tn_tensor *x = n->in[0], *scales = input(n, 2);
+    tn_tensor *x = n->in[0], *scales = input_at(n, 2);
     int64_t sizes[NODE_NUMBERS];
     int count = numbers_of(n, 3, sizes);
     double each[NODE_NUMBERS];
     if (*lacks) {
-        lack(n, lacks);
+        note_missing(n, lacks);
         return;
     }
     if (scales && tn_count(scales) > 0) {
@@ -238,14 +238,14 @@ static void resize_node(node *n) {
             sizes[i] = (int64_t)size;
             alike = alike && (i < 3 || each[i] == each[2]);
             if (o.align_corners && size != floor(size)) {
-                lack(n, "align_corners by a factor to which no whole size belongs");
+                note_missing(n, "align_corners by a factor to which no whole size belongs");
                 return;
             }
         }
         o.scale_factor = alike ? each[2] : 0;
     }
     if (count < 3 || sizes[0] != tn_size(x, 0) || sizes[1] != tn_size(x, 1)) {
-        lack(n, "other than two dimensions in front that stay");
+        note_missing(n, "other than two dimensions in front that stay");
         return;
     }
     if (o.scale_factor == 0) {
@@ -266,7 +266,8 @@ static void log_softmax_node(node *n) {
 
 static void batch_norm_node(node *n) {
     if (whole_of(n, "training_mode", 0)) {
-        lack(n, "training: ONNX's running variance is of the batch, not of what it is drawn from");
+        note_missing(
+            n, "training: ONNX's running variance is of the batch, not of what it is drawn from");
         return;
     }
     n->out[0] = tn_batch_norm(n->in[0], n->in[3], n->in[4], n->in[1], n->in[2], false, 0.1,
@@ -297,7 +298,7 @@ static void layer_norm_node(node *n) {
     tn_dims each;
     double eps = real_of(n, "epsilon", 1e-5);
     tn_tensor *x = rows_from(n, &each);
-    tn_tensor *y = tn_layer_norm_op(x, as_row(n->in[1], x), as_row(input(n, 2), x), eps);
+    tn_tensor *y = tn_layer_norm_op(x, as_row(n->in[1], x), as_row(input_at(n, 2), x), eps);
     n->out[0] = tn_reshape(y, tn_shape(n->in[0]));
     n->out[1] = tn_reshape(tn_mean(x, TN_DIMS(-1), true), each);
     tn_tensor *var = tn_var(x, TN_DIMS(-1), 0, true);
@@ -322,7 +323,7 @@ static void group_norm_node(node *n) {
 
 static void dropout_node(node *n) {
     if (number_of(n, 2, 0) != 0 && number_of(n, 1, real_of(n, "ratio", 0.5)) != 0) {
-        lack(n, "training: random numbers of another generator");
+        note_missing(n, "training: random numbers of another generator");
         return;
     }
     n->out[0] = tn_identity(n->in[0]);
@@ -345,7 +346,7 @@ static tn_tensor *in_order(tn_tensor *all, int direction, const int *gates, int 
 static tn_rnn_weights weights_of(const node *n, int direction, const int *gates, int count) {
     tn_rnn_weights w = {in_order(n->in[1], direction, gates, count),
                         in_order(n->in[2], direction, gates, count), NULL, NULL};
-    tn_tensor *bias = input(n, 3);
+    tn_tensor *bias = input_at(n, 3);
     if (bias) {
         int64_t half = tn_size(bias, 1) / 2;
         w.bias_ih = in_order(tn_narrow(bias, 1, 0, half), direction, gates, count);
@@ -359,7 +360,7 @@ typedef void (*rnn_direction)(const node *n, tn_tensor *x, int direction, bool r
                               tn_tensor **y, tn_tensor **hn, tn_tensor **cn);
 
 static tn_tensor *state_of(const node *n, int i, int direction, bool batch_first) {
-    tn_tensor *all = input(n, i);
+    tn_tensor *all = input_at(n, i);
     all = all && batch_first ? tn_transpose(all, 0, 1) : all;
     return all ? tn_select(all, 0, direction) : NULL;
 }
@@ -372,34 +373,35 @@ static void run_rnn(const node *n, tn_tensor *x, int d, bool reverse, tn_tensor 
                     tn_tensor **cn) {
     (void)cn;
     *y = tn_rnn_op(x, state_of(n, 5, d, is_batch_first(n)), weights_of(n, d, (int[]){0}, 1),
-                   input(n, 4), reverse, false, hn);
+                   input_at(n, 4), reverse, false, hn);
 }
 
 static void run_gru(const node *n, tn_tensor *x, int d, bool reverse, tn_tensor **y, tn_tensor **hn,
                     tn_tensor **cn) {
     (void)cn;
     *y = tn_gru_op(x, state_of(n, 5, d, is_batch_first(n)), weights_of(n, d, (int[]){1, 0, 2}, 3),
-                   input(n, 4), reverse, hn);
+                   input_at(n, 4), reverse, hn);
 }
 
 static void run_lstm(const node *n, tn_tensor *x, int d, bool reverse, tn_tensor **y,
                      tn_tensor **hn, tn_tensor **cn) {
     bool first = is_batch_first(n);
     *y = tn_lstm_op(x, state_of(n, 5, d, first), state_of(n, 6, d, first),
-                    weights_of(n, d, (int[]){0, 2, 3, 1}, 4), input(n, 4), reverse, hn, cn);
+                    weights_of(n, d, (int[]){0, 2, 3, 1}, 4), input_at(n, 4), reverse, hn, cn);
 }
 
 /* y (T, directions, B, H) and states (directions, B, H), or with layout 1 B in front. */
 static void run_directions(node *n, rnn_direction run) {
-    bool first = is_batch_first(n), both = says(n, "direction", "forward", "bidirectional");
+    bool first = is_batch_first(n), both = attribute_is(n, "direction", "forward", "bidirectional");
     tn_tensor *x = first ? tn_transpose(n->in[0], 0, 1) : n->in[0];
     tn_tensor *y[2], *hn[2], *cn[2] = {NULL};
-    if (text_of(n, "activations", NULL) || text_of(n, "clip", NULL) || input(n, 7)) {
-        lack(n, "other activations, clipping, peepholes");
+    if (text_of(n, "activations", NULL) || text_of(n, "clip", NULL) || input_at(n, 7)) {
+        note_missing(n, "other activations, clipping, peepholes");
         return;
     }
     for (int d = 0; d <= both; d++) {
-        run(n, x, d, d == 1 || says(n, "direction", "forward", "reverse"), &y[d], &hn[d], &cn[d]);
+        run(n, x, d, d == 1 || attribute_is(n, "direction", "forward", "reverse"), &y[d], &hn[d],
+            &cn[d]);
     }
     n->out[0] = tn_stack(y, 1 + both, 1);
     n->out[1] = tn_stack(hn, 1 + both, 0);
@@ -417,7 +419,7 @@ static void rnn_node(node *n) {
 
 static void gru_node(node *n) {
     if (whole_of(n, "linear_before_reset", 0) != 1) {
-        lack(n, "linear_before_reset other than 1");
+        note_missing(n, "linear_before_reset other than 1");
         return;
     }
     run_directions(n, run_gru);
@@ -444,7 +446,7 @@ static const char *attention_lacks(const node *n, tn_tensor *mask) {
            : whole_of(n, "left_window_size", -1) >= 0          ? "windows"
            : whole_of(n, "right_window_size", -1) >= 0         ? "windows"
            : n->outputs > 3 && text_of(n, "output_3", NULL)    ? "the scores as a result"
-           : input(n, 6)                                       ? "lengths of keys"
+           : input_at(n, 6)                                    ? "lengths of keys"
            : mask && tn_dtype_of(mask) != TN_BOOL              ? "a mask of numbers"
            : mask && tn_size(mask, -1) < tn_size(n->in[1], -2) ? "a short mask"
                                                                : "";
@@ -454,11 +456,11 @@ static void attention_node(node *n) {
     tn_tensor *q = split_heads(n->in[0], whole_of(n, "q_num_heads", 1));
     tn_tensor *k = split_heads(n->in[1], whole_of(n, "kv_num_heads", 1));
     tn_tensor *v = split_heads(n->in[2], whole_of(n, "kv_num_heads", 1));
-    tn_tensor *mask = input(n, 3);
-    int64_t before = input(n, 4) ? tn_size(n->in[4], 2) : 0;
+    tn_tensor *mask = input_at(n, 3);
+    int64_t before = input_at(n, 4) ? tn_size(n->in[4], 2) : 0;
     const char *lacks = attention_lacks(n, mask);
     if (*lacks || tn_size(v, 3) != tn_size(q, 3)) {
-        lack(n, *lacks ? lacks : "values of another width than keys");
+        note_missing(n, *lacks ? lacks : "values of another width than keys");
         return;
     }
     if (before > 0) {
@@ -484,9 +486,9 @@ static void attention_node(node *n) {
 /* ---- Losses ---------------------------------------------------------------------------------- */
 
 static tn_reduction reduction_of(const node *n) {
-    return says(n, "reduction", "mean", "sum")    ? TN_SUM
-           : says(n, "reduction", "mean", "none") ? TN_NONE
-                                                  : TN_MEAN;
+    return attribute_is(n, "reduction", "mean", "sum")    ? TN_SUM
+           : attribute_is(n, "reduction", "mean", "none") ? TN_NONE
+                                                          : TN_MEAN;
 }
 
 /* (N, C, …) as (N, …, C) */
@@ -502,7 +504,7 @@ static void nll_node(node *n) {
     tn_nll_options o = tn_nll_defaults();
     o.reduction = reduction_of(n);
     o.ignore_index = whole_of(n, "ignore_index", -100);
-    o.weight = input(n, 2);
+    o.weight = input_at(n, 2);
     n->out[0] = tn_nll_with(classes_last(n->in[0]), n->in[1], o);
 }
 
@@ -510,7 +512,7 @@ static void cross_entropy_node(node *n) {
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.reduction = reduction_of(n);
     o.ignore_index = whole_of(n, "ignore_index", -100);
-    o.weight = input(n, 2);
+    o.weight = input_at(n, 2);
     n->out[0] = tn_cross_entropy_with(classes_last(n->in[0]), n->in[1], o);
     n->out[1] = tn_log_softmax(n->in[0], 1);
 }

@@ -87,20 +87,20 @@ static void scatter_elements_node(node *n) {
     if (!indexed_within(n, n->in[1], (double)tn_size(n->in[0], axis))) {
         return;
     }
-    if (says(n, "reduction", "none", "add")) {
+    if (attribute_is(n, "reduction", "none", "add")) {
         n->out[0] = tn_scatter_add(n->in[0], axis, n->in[1], n->in[2]);
     } else {
-        lack(n, "a reduction other than add");
+        note_missing(n, "a reduction other than add");
     }
 }
 
 /* Indices (…, k) as k indices. */
 static void scatter_nd_node(node *n) {
-    bool add = says(n, "reduction", "none", "add");
+    bool add = attribute_is(n, "reduction", "none", "add");
     tn_tensor *index = n->in[1], *each[TN_MAX_DIMS];
     int count = (int)tn_size(index, -1);
-    if (!add && !says(n, "reduction", "none", "none")) {
-        lack(n, "a reduction other than add");
+    if (!add && !attribute_is(n, "reduction", "none", "none")) {
+        note_missing(n, "a reduction other than add");
         return;
     }
     for (int i = 0; i < count; i++) {
@@ -177,7 +177,7 @@ static void pad_node(node *n) {
         count = numbers_of(n, 1, pads) / 2;
     tn_dims last_first = {.ndim = 2 * ndim};
     if (last_first.ndim > TN_MAX_DIMS) {
-        lack(n, "more than 4 dimensions");
+        note_missing(n, "more than 4 dimensions");
         return;
     }
     for (int i = 0; i < count; i++) {
@@ -189,10 +189,10 @@ static void pad_node(node *n) {
            last_first.size[last_first.ndim - 2] == 0) {
         last_first.ndim -= 2;
     }
-    tn_pad_mode mode = says(n, "mode", "constant", "reflect") ? TN_PAD_REFLECT
-                       : says(n, "mode", "constant", "edge")  ? TN_PAD_REPLICATE
-                       : says(n, "mode", "constant", "wrap")  ? TN_PAD_CIRCULAR
-                                                              : TN_PAD_CONSTANT;
+    tn_pad_mode mode = attribute_is(n, "mode", "constant", "reflect") ? TN_PAD_REFLECT
+                       : attribute_is(n, "mode", "constant", "edge")  ? TN_PAD_REPLICATE
+                       : attribute_is(n, "mode", "constant", "wrap")  ? TN_PAD_CIRCULAR
+                                                                      : TN_PAD_CONSTANT;
     n->out[0] = tn_pad(n->in[0], last_first, mode, number_of(n, 2, 0.0));
 }
 
@@ -206,10 +206,10 @@ static void nonzero_node(node *n) {
 }
 
 static void unique_node(node *n) {
-    if (!text_of(n, "axis", NULL) && only(n, "sorted", 1) && n->outputs == 1) {
+    if (!text_of(n, "axis", NULL) && must_be(n, "sorted", 1) && n->outputs == 1) {
         n->out[0] = tn_unique(n->in[0], NULL, NULL);
     } else if (!*n->missing) {
-        lack(n, "an axis, or the places of the first");
+        note_missing(n, "an axis, or the places of the first");
     }
 }
 
@@ -244,7 +244,7 @@ static void range_node(node *n) {
 static void eye_like_node(node *n) {
     tn_dtype dtype = tn_dtype_of(n->in[0]);
     int64_t number = whole_of(n, "dtype", 0);
-    if (only(n, "k", 0)) {
+    if (must_be(n, "k", 0)) {
         dtype = number ? dtype_named(n, number) : dtype;
         n->out[0] = tn_eye(tn_size(n->in[0], 0), tn_size(n->in[0], 1), dtype);
     }

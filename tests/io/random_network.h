@@ -34,22 +34,22 @@ typedef tn_tensor *(*network_step)(network *n, tn_tensor *x); /* NULL: it does n
 /* ---- Drawing --------------------------------------------------------------------------------- */
 
 /* From low to high, both included. */
-static inline int64_t pick(network *n, int64_t low, int64_t high) {
+static inline int64_t pick_integer(network *n, int64_t low, int64_t high) {
     return low + tn_random_below(&n->draw, high - low + 1);
 }
 
-static inline bool maybe(network *n) {
-    return pick(n, 0, 1) == 1;
+static inline bool toss_coin(network *n) {
+    return pick_integer(n, 0, 1) == 1;
 }
 
-static inline double number(network *n, double low, double high) {
+static inline double pick_real(network *n, double low, double high) {
     return low + (high - low) * tn_random_uniform(&n->draw);
 }
 
 /* One of x's dimensions that steps may touch; -1: there is none. */
 static inline int any_dim(network *n, tn_tensor *x) {
     int first = n->batched ? 1 : 0;
-    return tn_ndim(x) > first ? (int)pick(n, first, tn_ndim(x) - 1) : -1;
+    return tn_ndim(x) > first ? (int)pick_integer(n, first, tn_ndim(x) - 1) : -1;
 }
 
 /* The step's next part: the one that an earlier run made, or a new one without anything. */
@@ -70,7 +70,7 @@ static inline int next_part(network *n) {
 }
 
 /* A parameter of the network, in x's dtype. */
-static inline tn_tensor *weight(network *n, tn_tensor *x, tn_dims dims) {
+static inline tn_tensor *next_weight(network *n, tn_tensor *x, tn_dims dims) {
     int i = next_part(n);
     if (!n->parts[i].weight) {
         char name[32];
@@ -83,18 +83,18 @@ static inline tn_tensor *weight(network *n, tn_tensor *x, tn_dims dims) {
 
 /* The same above 0; the same, or nothing half of the time. */
 static inline tn_tensor *positive_weight(network *n, tn_tensor *x, tn_dims dims) {
-    return tn_add_scalar(tn_square(weight(n, x, dims)), 0.5);
+    return tn_add_scalar(tn_square(next_weight(n, x, dims)), 0.5);
 }
 static inline tn_tensor *optional_weight(network *n, tn_tensor *x, tn_dims dims) {
-    return maybe(n) ? weight(n, x, dims) : NULL;
+    return toss_coin(n) ? next_weight(n, x, dims) : NULL;
 }
 
 /* x's shape, or one that broadcasts to it, in which dimension 0 of a batch is 1. */
-static inline tn_dims broadcastable(network *n, tn_tensor *x) {
+static inline tn_dims broadcastable_dims(network *n, tn_tensor *x) {
     tn_dims dims = tn_shape(x);
-    int gone = dims.ndim > 0 && maybe(n) ? (int)pick(n, 0, dims.ndim - 1) : 0;
+    int gone = dims.ndim > 0 && toss_coin(n) ? (int)pick_integer(n, 0, dims.ndim - 1) : 0;
     for (int i = 0; i < dims.ndim; i++) {
-        if ((i == 0 && n->batched) || pick(n, 0, 3) == 0) {
+        if ((i == 0 && n->batched) || pick_integer(n, 0, 3) == 0) {
             dims.size[i] = 1;
         }
     }

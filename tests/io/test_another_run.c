@@ -153,7 +153,7 @@ static void note_warning(tn_log_level level, const char *message, void *user) {
     snprintf(w->text + used, sizeof(w->text) - used, "%s\n", message);
 }
 
-static int occurrences(const char *text, const char *part) {
+static int count_occurrences(const char *text, const char *part) {
     int count = 0;
     for (; (text = strstr(text, part)); text++) {
         count++;
@@ -190,7 +190,7 @@ static void test_goes_on_all_the_same(void **state) {
                                        "run: the loader: examples was 14 but is 8\n",
                                        "run: the data: digest was "};
     for (int i = 0; i < 6; i++) {
-        if (occurrences(w.text, told[i]) != 1) {
+        if (count_occurrences(w.text, told[i]) != 1) {
             fail_msg("\"%s\" is not once in\n%s", told[i], w.text);
         }
     }

@@ -17,7 +17,7 @@ typedef struct snapshot {
     size_t count;
 } snapshot;
 
-static void add(snapshot *s, const void *data, size_t bytes) {
+static void add_bytes(snapshot *s, const void *data, size_t bytes) {
     assert_true(s->count + bytes <= sizeof(s->bytes));
     memcpy(s->bytes + s->count, data, bytes);
     s->count += bytes;
@@ -49,17 +49,17 @@ static snapshot snapshot_of(small_run *r) {
     double lr = tn_optim_lr(r->optim);
     int64_t steps = tn_optim_steps(r->optim);
     tn_loader_place place = tn_loader_where(r->loader);
-    add(&s, &lr, sizeof(lr));
-    add(&s, &steps, sizeof(steps));
-    add(&s, &place, sizeof(place));
-    add(&s, &r->generator, sizeof(r->generator));
+    add_bytes(&s, &lr, sizeof(lr));
+    add_bytes(&s, &steps, sizeof(steps));
+    add_bytes(&s, &place, sizeof(place));
+    add_bytes(&s, &r->generator, sizeof(r->generator));
     for (int i = 0; i < tn_optim_groups(r->optim); i++) {
-        add(&s, tn_optim_group(r->optim, i), sizeof(tn_optim_group_options));
+        add_bytes(&s, tn_optim_group(r->optim, i), sizeof(tn_optim_group_options));
     }
     return s;
 }
 
-static bool same(const snapshot *a, const snapshot *b) {
+static bool same_snapshots(const snapshot *a, const snapshot *b) {
     return a->count == b->count && memcmp(a->bytes, b->bytes, a->count) == 0;
 }
 
@@ -89,7 +89,7 @@ static void test_goes_on_bit_for_bit(void **state) {
         assert_true(small_run_step(&b) == losses[i]);
     }
     snapshot last_a = snapshot_of(&a), last_b = snapshot_of(&b);
-    assert_true(same(&last_a, &last_b));
+    assert_true(same_snapshots(&last_a, &last_b));
     small_run_close(&a);
     small_run_close(&b);
     assert_int_equal(tn_error(), TN_OK);
@@ -105,7 +105,7 @@ static void check_refused(small_run *r, const char *path, tn_status status, cons
     assert_error(status, part);
     assert_int_equal(c.step, 77);
     snapshot after = snapshot_of(r);
-    assert_true(same(&before, &after));
+    assert_true(same_snapshots(&before, &after));
 }
 
 static void test_damage(void **state) {

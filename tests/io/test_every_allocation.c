@@ -63,14 +63,14 @@ static tn_status load_checkpoint(const char *path) {
     return tn_checkpoint_load(&c, path);
 }
 
-static double weight(void) {
+static double first_weight(void) {
     return tn_at(run.model.weight, (int64_t[]){0, 0});
 }
 
 static void walk_load(tn_status (*load)(const char *path), const char *path) {
     TN_SCOPE;
     TN_NO_GRAD;
-    double saved = weight();
+    double saved = first_weight();
     for (int row = 1; row <= IN_A_ROW; row++) {
         bool failed = true;
         for (int n = 0; failed; n++) {
@@ -79,7 +79,7 @@ static void walk_load(tn_status (*load)(const char *path), const char *path) {
             fail_malloc_at(n, row);
             tn_status status = load(path);
             failed = fail_malloc_end();
-            assert_true(weight() == (status == TN_OK ? saved : 77));
+            assert_true(first_weight() == (status == TN_OK ? saved : 77));
             if (status != TN_OK) {
                 assert_error(TN_ENOMEM, "");
             }

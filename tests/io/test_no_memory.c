@@ -85,7 +85,7 @@ static void fail_both(scenario run) {
 
 /* ---- Scenarios: each cleans up after itself, whatever has failed ----------------------------- */
 
-static void safetensors(void) {
+static void use_safetensors(void) {
     TN_SCOPE;
     const char *path = temp_path("a.safetensors");
     tn_safetensors_writer *w = tn_safetensors_writer_new();
@@ -100,7 +100,7 @@ static void safetensors(void) {
 }
 
 /* An archive of one array that is stored and one that is compressed, and an array alone. */
-static void numpy(void) {
+static void use_numpy_files(void) {
     TN_SCOPE;
     static const char *const names[] = {"a", "größe"};
     tn_tensor *tensors[] = {tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)), tn_ones(TN_DIMS(9), TN_I64)};
@@ -121,7 +121,7 @@ static void numpy(void) {
     }
 }
 
-static void pictures(void) {
+static void use_pictures(void) {
     TN_SCOPE;
     const char *path = temp_path("a.png");
     if (tn_save_image(tn_ones(TN_DIMS(3, 3, 4, 5), TN_F32), path, 2) == TN_OK) {
@@ -129,7 +129,7 @@ static void pictures(void) {
     }
 }
 
-static void events(void) {
+static void use_events(void) {
     TN_SCOPE;
     temp_remove(temp_path("events"));
     tn_summary_writer *w = tn_summary_writer_new(temp_path("events"), 0);
@@ -143,7 +143,7 @@ static void events(void) {
     tn_summary_writer_free(w);
 }
 
-static void shards(void) {
+static void use_shards(void) {
     tn_shards_options o = tn_shards_defaults();
     o.shard_tokens = 4;
     tn_shards_writer *w = tn_shards_writer_new(temp_path("shard"), o);
@@ -162,22 +162,22 @@ static void shards_read(void) {
     tn_dataset_free(d);
 }
 
-static tn_values exported(void *user, tn_values in) {
+static tn_values pool_and_softmax(void *user, tn_values in) {
     (void)user;
     return TN_VALUES(tn_softmax(tn_max_pool2d_op(in.v[0], TN_DIMS(2), tn_pool_defaults()), -1));
 }
 
-static void onnx(void) {
+static void use_onnx(void) {
     TN_SCOPE;
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(1, 1, 4, 4), TN_F32));
     tn_onnx_options o = tn_onnx_defaults();
     o.batch_inputs = 1;
     const char *path = temp_path("a.onnx");
-    tn_status status = tn_onnx_export_function(exported, NULL, NULL, in, path, o);
+    tn_status status = tn_onnx_export_function(pool_and_softmax, NULL, NULL, in, path, o);
     assert_int_equal(status, tn_error());
 }
 
-static void text(void) {
+static void use_text(void) {
     static const char words[] = "some text with a few characters";
     const char *path = temp_path("text");
     size_t bytes;
@@ -199,11 +199,11 @@ static void write_gz(const char *name, const unsigned char *data, unsigned bytes
     assert_int_equal(gzclose(file), Z_OK);
 }
 
-static void digits(void) {
+static void use_digits(void) {
     tn_dataset_free(tn_mnist(temp_folder, false));
 }
 
-static void loader(int threads) {
+static void use_loader(int threads) {
     TN_SCOPE;
     tn_loader_options o = tn_loader_defaults();
     o.batch = 2;
@@ -217,15 +217,15 @@ static void loader(int threads) {
 }
 
 static void loader_alone(void) {
-    loader(0);
+    use_loader(0);
 }
 
 static void loader_threads(void) {
-    loader(2);
+    use_loader(2);
 }
 
 /* Sequences, some of them twice, in pieces; one piece is read. */
-static void composed(void) {
+static void use_composed(void) {
     TN_SCOPE;
     tn_tensor *x[] = {tn_ones(TN_DIMS(3), TN_F32), tn_ones(TN_DIMS(1), TN_F32)};
     tn_dataset *all = tn_sequence_dataset(x, NULL, 2), *pieces[2] = {NULL, NULL};
@@ -247,7 +247,7 @@ static void composed(void) {
 }
 
 /* Images in another size, drawn by weights; then by size, in buckets. */
-static void augmented(void) {
+static void use_augmented(void) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(3, 1, 4, 4), TN_F32), *weights = tn_ones(TN_DIMS(3), TN_F32);
     tn_loader_options o = tn_loader_defaults();
@@ -265,7 +265,7 @@ static void augmented(void) {
     }
 }
 
-static void history(void) {
+static void use_history(void) {
     tn_history *h = tn_history_open(temp_path("loss.csv"), 0);
     tn_history_add(h, 1);
     tn_history_free(h);
@@ -285,7 +285,7 @@ static void history(void) {
 /* The run outlives the attempts: what was loaded in part would be seen in its weights. */
 static small_run kept;
 
-static void checkpoint(void) {
+static void use_checkpoint(void) {
     const char *path = temp_path("run");
     tn_checkpoint c = small_run_checkpoint(&kept);
     if (tn_checkpoint_save(&c, path) == TN_OK && tn_checkpoint_load(&c, path) != TN_OK) {
@@ -293,14 +293,14 @@ static void checkpoint(void) {
     }
 }
 
-static void weights(void) {
+static void use_weights(void) {
     const char *path = temp_path("weights");
     bool done = tn_save(&kept.model, path) == TN_OK && tn_load(&kept.model, path) == TN_OK;
     assert_int_equal(done, tn_error() == TN_OK);
 }
 
 /* An optimiser over plain tensors, whose state has other shapes, and an average of its weights. */
-static void optimisers(void) {
+static void use_optimisers(void) {
     TN_SCOPE;
     tn_linear net;
     tn_linear_init(&net, 3, 2, tn_linear_defaults());
@@ -319,7 +319,7 @@ static void optimisers(void) {
     tn_module_finish(&net);
 }
 
-static void finder(void) {
+static void use_lr_finder(void) {
     TN_SCOPE;
     tn_linear net;
     tn_linear_init(&net, 3, 2, tn_linear_defaults());
@@ -333,7 +333,7 @@ static void finder(void) {
     tn_module_finish(&net);
 }
 
-static void metrics(void) {
+static void use_metrics(void) {
     TN_SCOPE;
     tn_metrics *m = tn_metrics_new(3, 1);
     tn_metrics_add(m, tn_ones(TN_DIMS(4, 3), TN_F32), tn_zeros(TN_DIMS(4), TN_I32), NULL);
@@ -341,7 +341,7 @@ static void metrics(void) {
 }
 
 /* What is done stays: so it takes a folder of its own each time. */
-static void search(void) {
+static void use_search(void) {
     static int number;
     char name[32];
     double x;
@@ -362,13 +362,13 @@ static void search(void) {
 
 static void test_files(void **state) {
     (void)state;
-    fail_both(safetensors);
-    fail_both(numpy);
-    fail_both(pictures);
-    fail_both(events);
-    fail_both(shards);
+    fail_both(use_safetensors);
+    fail_both(use_numpy_files);
+    fail_both(use_pictures);
+    fail_both(use_events);
+    fail_both(use_shards);
     fail_each(shards_read); /* glob of glibc 2.36 frees twice without memory */
-    fail_each(onnx);        /* kernels have threads, and libgomp ends the process without memory */
+    fail_each(use_onnx);    /* kernels have threads, and libgomp ends the process without memory */
 }
 
 static void test_data(void **state) {
@@ -377,24 +377,25 @@ static void test_data(void **state) {
     unsigned char labels[] = {0, 0, 8, 1, 0, 0, 0, 1, 7};
     write_gz("t10k-images-idx3-ubyte.gz", images, sizeof(images));
     write_gz("t10k-labels-idx1-ubyte.gz", labels, sizeof(labels));
-    fail_both(digits);
-    fail_both(text);
+    fail_both(use_digits);
+    fail_both(use_text);
     fail_both(loader_alone);
-    fail_both(composed);
-    fail_both(augmented);
+    fail_both(use_composed);
+    fail_both(use_augmented);
     fail_both(loader_threads);
 }
 
 static void test_train(void **state) {
     (void)state;
-    fail_both(history);
-    fail_each(optimisers); /* kernels have threads, and libgomp ends the process without memory */
-    fail_each(finder);
-    fail_each(metrics);
+    fail_both(use_history);
+    fail_each(use_optimisers); /* kernels have threads, and libgomp ends the process without memory
+                                */
+    fail_each(use_lr_finder);
+    fail_each(use_metrics);
     fflush(stdout);
     int before = dup(STDOUT_FILENO), nowhere = open("/dev/null", O_WRONLY);
     dup2(nowhere, STDOUT_FILENO); /* a search says what it does */
-    fail_both(search);
+    fail_both(use_search);
     fflush(stdout);
     dup2(before, STDOUT_FILENO);
     close(before);
@@ -405,8 +406,8 @@ static void test_checkpoint(void **state) {
     (void)state;
     small_run_open(&kept, 3);
     small_run_step(&kept);
-    fail_both(weights);
-    fail_both(checkpoint);
+    fail_both(use_weights);
+    fail_both(use_checkpoint);
     assert_int_equal(kept.step, 1);
     small_run_close(&kept);
 }

@@ -184,7 +184,7 @@ static void no_memory(void **state) {
     }
 }
 
-static void corpus(void **state) {
+static void replays_corpus(void **state) {
     (void)state;
     assert_true(replay_corpus("fuzz_npy", fuzz_npy) >= 15);
 }
@@ -309,7 +309,7 @@ int main(void) {
         TEST(headers_that_are_wrong),
         TEST(damaged_archives),
         TEST(no_memory),
-        TEST(corpus),
+        TEST(replays_corpus),
         TEST(rows_as_they_are_asked_for),
         TEST(rows_of_an_archive),
         TEST(rows_that_are_not_there),

@@ -82,7 +82,7 @@ static void make_older(int number, const char *from, const char *to, const char 
 }
 
 /* All of the state is another than the checkpoint's. */
-static void disturb(run *r) {
+static void disturb_run(run *r) {
     tn_optim_set_steps(r->c.optim, 1);
     tn_optim_set_lr(r->c.optim, 5);
     tn_loader_seek(r->c.loader, (tn_loader_place){0});
@@ -127,7 +127,7 @@ static void test_older_checkpoints_load(void **state) {
         assert_int_equal(tn_checkpoint_save(&saved.c, now), TN_OK);
         make_older(i, now, older, NULL, NULL);
         run_open(&loaded, i);
-        disturb(&loaded);
+        disturb_run(&loaded);
         if (tn_checkpoint_load(&loaded.c, older) != TN_OK) {
             fail_msg("run %d: %s", i, tn_error_message());
         }

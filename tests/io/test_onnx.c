@@ -272,22 +272,23 @@ typedef struct window {
     tn_tensor *weight;
 } window;
 
-static int64_t drawn(int64_t low, int64_t high) {
+static int64_t draw_integer(int64_t low, int64_t high) {
     return low + tn_random_below(tn_default_generator(), high - low + 1);
 }
 
 /* x is (2, 2, in, in); the window is not larger than what it slides over. */
 static window draw_window(int64_t in) {
-    window w = {.kind = (enum window_kind)drawn(CONV, AVG_POOL)};
+    window w = {.kind = (enum window_kind)draw_integer(CONV, AVG_POOL)};
     w.conv = tn_conv_defaults();
     w.pool = tn_pool_defaults();
-    w.conv.same = w.kind == CONV && drawn(0, 1);
-    w.pool.ceil_mode = drawn(0, 1);
+    w.conv.same = w.kind == CONV && draw_integer(0, 1);
+    w.pool.ceil_mode = draw_integer(0, 1);
     w.kernel.ndim = w.conv.stride.ndim = w.conv.padding.ndim = w.conv.dilation.ndim =
         w.conv.output_padding.ndim = 2;
     for (int i = 0; i < 2; i++) {
-        int64_t kernel = drawn(1, 4), dilation = w.kind == AVG_POOL ? 1 : drawn(1, 3);
-        int64_t stride = w.conv.same ? 1 : drawn(1, 3), padding = drawn(0, kernel / 2);
+        int64_t kernel = draw_integer(1, 4), dilation = w.kind == AVG_POOL ? 1 : draw_integer(1, 3);
+        int64_t stride = w.conv.same ? 1 : draw_integer(1, 3),
+                padding = draw_integer(0, kernel / 2);
         bool fits = w.kind == CONV_TRANSPOSE ? 2 * padding <= dilation * (kernel - 1)
                                              : dilation * (kernel - 1) < in + 2 * padding;
         fits = fits || w.conv.same;
@@ -295,7 +296,8 @@ static window draw_window(int64_t in) {
         w.conv.padding.size[i] = fits ? padding : 0;
         w.conv.stride.size[i] = stride;
         w.conv.dilation.size[i] = dilation;
-        w.conv.output_padding.size[i] = drawn(0, (stride > dilation ? stride : dilation) - 1);
+        w.conv.output_padding.size[i] =
+            draw_integer(0, (stride > dilation ? stride : dilation) - 1);
     }
     w.pool.stride = w.conv.stride;
     w.pool.padding = w.conv.padding;
@@ -304,7 +306,7 @@ static window draw_window(int64_t in) {
     return w;
 }
 
-static tn_values slide(void *user, tn_values in) {
+static tn_values slide_window(void *user, tn_values in) {
     const window *w = user;
     switch (w->kind) {
     case CONV:
@@ -365,10 +367,12 @@ static void sizes_of_windows(void **state) {
     for (int i = 0; i < 400; i++) {
         TN_SCOPE;
         TN_NO_GRAD;
-        int64_t in = drawn(1, 7), strides[2], pads[4], dilations[2] = {1, 1}, more[2] = {0, 0};
+        int64_t in = draw_integer(1, 7), strides[2], pads[4], dilations[2] = {1, 1},
+                more[2] = {0, 0};
         window w = draw_window(in);
-        tn_values x = TN_VALUES(tn_ones(TN_DIMS(2, 2, in, in), TN_F32)), y = slide(&w, x);
-        tn_status status = tn_onnx_export_function(slide, &w, NULL, x, path, tn_onnx_defaults());
+        tn_values x = TN_VALUES(tn_ones(TN_DIMS(2, 2, in, in), TN_F32)), y = slide_window(&w, x);
+        tn_status status =
+            tn_onnx_export_function(slide_window, &w, NULL, x, path, tn_onnx_defaults());
         assert_string_equal(tn_error_message(), "");
         assert_int_equal(status, TN_OK);
         if (read_ints(path, "strides", strides) != 2) {
@@ -481,7 +485,7 @@ static void what_a_batch_cannot_be(void **state) {
 
 /* ---- What cannot be said --------------------------------------------------------------------- */
 
-static tn_values drop(void *user, tn_values in) {
+static tn_values drop_half(void *user, tn_values in) {
     (void)user;
     return TN_VALUES(tn_dropout_op(in.v[0], 0.5));
 }
@@ -507,13 +511,13 @@ static tn_values change_constant(void *user, tn_values in) {
     return TN_VALUES(y);
 }
 
-static tn_values endless(void *user, tn_values in) {
+static tn_values select_from_huge(void *user, tn_values in) {
     (void)user;
     tn_tensor *huge = tn_expand(tn_ones(TN_DIMS(1), TN_F32), TN_DIMS((int64_t)1 << 29));
     return TN_VALUES(tn_index_select(huge, 0, tn_cast(in.v[0], TN_I64)));
 }
 
-static tn_values nothing(void *user, tn_values in) {
+static tn_values return_nothing(void *user, tn_values in) {
     (void)user;
     (void)in;
     return (tn_values){0};
@@ -526,12 +530,12 @@ static void what_cannot_be_said(void **state) {
         tn_status status;
         const char *part;
     } cases[] = {
-        {drop, TN_EUNSUPPORTED, "dropout [2] has no counterpart in ONNX (tn_module_train"},
+        {drop_half, TN_EUNSUPPORTED, "dropout [2] has no counterpart in ONNX (tn_module_train"},
         {change_input, TN_EUNSUPPORTED, "neg: x [2] was changed in place"},
         {gather_in_place, TN_EUNSUPPORTED, "copy_: a tensor is changed in place by [2]"},
         {change_constant, TN_EUNSUPPORTED, "[2] was changed in place after it was used"},
-        {endless, TN_EUNSUPPORTED, "fewer than 2 GiB"},
-        {nothing, TN_EVALUE, "the forward gives 0 tensors"},
+        {select_from_huge, TN_EUNSUPPORTED, "fewer than 2 GiB"},
+        {return_nothing, TN_EVALUE, "the forward gives 0 tensors"},
         {NULL, TN_EVALUE, "the function is NULL"},
     };
     const char *path = temp_path("not.onnx");

@@ -50,7 +50,7 @@ static void read_back(const char *path, uint32_t width, uint32_t height, int cha
 }
 
 /* Three images of 2 x 1 pixels, two side by side: gaps of 2 around each. */
-static void grey(void **state) {
+static void grey_images(void **state) {
     (void)state;
     TN_SCOPE;
     const char *path = temp_path("grey.png");
@@ -67,7 +67,7 @@ static void grey(void **state) {
 }
 
 /* Channels lie after one another in a tensor, and beside each other in a pixel. */
-static void coloured(void **state) {
+static void coloured_image(void **state) {
     (void)state;
     TN_SCOPE;
     const char *path = temp_path("coloured.png");
@@ -121,7 +121,7 @@ static void no_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(grey), TEST(coloured), TEST(wrong_images),
+    const struct CMUnitTest tests[] = {TEST(grey_images), TEST(coloured_image), TEST(wrong_images),
                                        TEST(no_memory)};
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

@@ -29,7 +29,7 @@ static unsigned char *only_file(const char *folder, size_t *bytes) {
     return temp_read(path, bytes);
 }
 
-static uint64_t little(const unsigned char *at, int bytes) {
+static uint64_t little_endian(const unsigned char *at, int bytes) {
     uint64_t value = 0;
     for (int i = bytes - 1; i >= 0; i--) {
         value = value << 8 | at[i];
@@ -52,11 +52,11 @@ static uint32_t masked_check(const unsigned char *at, size_t bytes) {
 static const unsigned char *open_record(const unsigned char **at, const unsigned char *end,
                                         size_t *bytes) {
     assert_true(end - *at >= 16);
-    *bytes = (size_t)little(*at, 8);
-    assert_int_equal(little(*at + 8, 4), masked_check(*at, 8));
+    *bytes = (size_t)little_endian(*at, 8);
+    assert_int_equal(little_endian(*at + 8, 4), masked_check(*at, 8));
     const unsigned char *data = *at + 12;
     assert_true((size_t)(end - data) >= *bytes + 4);
-    assert_int_equal(little(data + *bytes, 4), masked_check(data, *bytes));
+    assert_int_equal(little_endian(data + *bytes, 4), masked_check(data, *bytes));
     *at = data + *bytes + 4;
     return data;
 }

@@ -13,12 +13,12 @@
 
 #include "tests/support/replay.h"
 
-static void configs(void **state) {
+static void replays_configs(void **state) {
     (void)state;
     assert_true(replay_corpus("fuzz_config", fuzz_config) >= 20);
 }
 
-static void parts(void **state) {
+static void replays_parts(void **state) {
     (void)state;
     assert_true(replay_corpus("fuzz_parts", fuzz_parts) >= 15);
 }
@@ -29,6 +29,7 @@ static void checkpoints_of_llmc(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(configs), TEST(parts), TEST(checkpoints_of_llmc)};
+    const struct CMUnitTest tests[] = {TEST(replays_configs), TEST(replays_parts),
+                                       TEST(checkpoints_of_llmc)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

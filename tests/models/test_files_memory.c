@@ -45,26 +45,26 @@ static void use_llmc(void) {
     tn_module_finish(&m);
 }
 
-static void folders(void **state) {
+static void folders_without_memory(void **state) {
     (void)state;
     every_allocation(use_folder);
 }
 
-static void weights(void **state) {
+static void weights_without_memory(void **state) {
     (void)state;
     every_allocation(use_weights);
 }
 
-static void llmc(void **state) {
+static void llmc_without_memory(void **state) {
     (void)state;
     every_allocation(use_llmc);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folders),
-        cmocka_unit_test(weights),
-        cmocka_unit_test(llmc),
+        cmocka_unit_test(folders_without_memory),
+        cmocka_unit_test(weights_without_memory),
+        cmocka_unit_test(llmc_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }

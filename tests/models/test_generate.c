@@ -99,7 +99,7 @@ static const tn_prompt *make_prompts(prompts *p, const int *lengths, int n) {
     return p->of;
 }
 
-static tn_generate_options greedy(int64_t count) {
+static tn_generate_options greedy_options(int64_t count) {
     tn_generate_options o = tn_generate_defaults();
     o.max_new = count;
     o.temperature = 0.0;
@@ -155,7 +155,7 @@ static void greedy_is_the_twins(void **state) {
         for (int i = 0; i < 6; i++) {
             int32_t want[NEW];
             for (int k = 0; k < 3; k++) {
-                tn_generate_options o = greedy(NEW);
+                tn_generate_options o = greedy_options(NEW);
                 o.repetition_penalty = k == 0 ? 1.0 : k == 1 ? 1.5 : 0.7;
                 generate_slowly(&m, p.of[i], o.repetition_penalty, want);
                 tn_generated got;
@@ -180,9 +180,9 @@ static void cuts_to_the_most_likely(void **state) {
     make_prompts(&p, (int[]){3}, 1);
     EACH_FAMILY(m) {
         tn_generated want, got;
-        tn_generate(&m, p.of, 1, greedy(NEW), &want);
+        tn_generate(&m, p.of, 1, greedy_options(NEW), &want);
         for (int i = 0; i < 4; i++) {
-            tn_generate_options o = greedy(NEW);
+            tn_generate_options o = greedy_options(NEW);
             o.temperature = i < 2 ? 5.0 : i == 2 ? 1e-200 : 1e-20;
             o.top_k = i == 0;
             o.top_p = i == 1 ? 0.0 : 1.0;
@@ -327,7 +327,7 @@ static void going_on(void **state) {
 }
 
 /* Tokens appear as often as softmax says; with top_k only k of them. */
-static void frequencies(void **state) {
+static void frequencies_follow_softmax(void **state) {
     (void)state;
     any_model m;
     enum { DRAWS = 4000, AT_ONCE = 400 };
@@ -378,7 +378,7 @@ static void stop_tokens(void **state) {
     make_prompts(&p, (int[]){3}, 1);
     EACH_FAMILY(m) {
         tn_generated want, got;
-        tn_generate(&m, p.of, 1, greedy(NEW), &want);
+        tn_generate(&m, p.of, 1, greedy_options(NEW), &want);
         int64_t at = 0; /* the first that was not there before */
         const int32_t *ids = want.tokens.ids;
         for (int64_t i = 1; at == 0; i++) {
@@ -388,7 +388,7 @@ static void stop_tokens(void **state) {
             }
         }
         int32_t stops[] = {ids[at], VOCAB - 1};
-        tn_generate_options o = greedy(NEW);
+        tn_generate_options o = greedy_options(NEW);
         o.stop_tokens = stops;
         o.stop_token_count = 1;
         tn_generate(&m, p.of, 1, o, &got);
@@ -434,16 +434,16 @@ static bool listen_to(const tn_generated_token *token, void *user) {
     return token->sequence != 1 || *count != l->stop_after;
 }
 
-static void callbacks(void **state) {
+static void callbacks_hear_every_token(void **state) {
     (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){4, 1, 9}, 3);
     EACH_FAMILY(m) {
         tn_generated want[3], got[3];
-        tn_generate(&m, p.of, 3, greedy(NEW), want);
+        tn_generate(&m, p.of, 3, greedy_options(NEW), want);
         listener l = {.stop_after = 5};
-        tn_generate_options o = greedy(NEW);
+        tn_generate_options o = greedy_options(NEW);
         o.on_token = listen_to;
         o.user = &l;
         assert_int_equal(tn_generate(&m, p.of, 3, o, got), TN_OK);
@@ -489,7 +489,7 @@ static void memory_stays(void **state) {
     make_prompts(&p, (int[]){2, 1}, 2);
     EACH_FAMILY(m) {
         memory_of at = {0};
-        tn_generate_options o = greedy(10 * CONTEXT);
+        tn_generate_options o = greedy_options(10 * CONTEXT);
         o.on_token = look_at_memory;
         o.user = &at;
         tn_generated got[2];
@@ -503,7 +503,7 @@ static void memory_stays(void **state) {
 
 /* ---- What is refused ------------------------------------------------------------------------- */
 
-static tn_values widens(tn_module *m, tn_values in, tn_values out, void *user) {
+static tn_values widen_logits(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m, (void)in, (void)out, (void)user;
     return tn_values_of(tn_zeros(TN_DIMS(1, 1, 500), TN_F32), NULL);
 }
@@ -515,15 +515,15 @@ static void odd_logits(void **state) {
     prompts p;
     make_prompts(&p, (int[]){2}, 1);
     EACH_FAMILY(m) {
-        tn_module_hook(&m, (tn_module_hooks){.after = widens});
+        tn_module_hook(&m, (tn_module_hooks){.after = widen_logits});
         tn_generated got;
-        tn_generate(&m, p.of, 1, greedy(2), &got);
+        tn_generate(&m, p.of, 1, greedy_options(2), &got);
         assert_error(TN_ESHAPE, "the logits are [1, 1, 500]");
         expect_no_caches(&m);
     }
 }
 
-static tn_values spoils(tn_module *m, tn_values in, tn_values out, void *user) {
+static tn_values spoil_logits(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m, (void)in;
     const double *values = user;
     double logits[VOCAB];
@@ -547,10 +547,10 @@ static void logits_that_are_no_numbers(void **state) {
     EACH_FAMILY(m) {
         for (int i = 0; i < 3; i++) {
             tn_hook hook = tn_module_hook(
-                &m, (tn_module_hooks){.after = spoils, .user = (void *)cases[i].values});
+                &m, (tn_module_hooks){.after = spoil_logits, .user = (void *)cases[i].values});
             tn_generated got;
             for (int k = 0; k < 2; k++) {
-                tn_generate_options o = greedy(2);
+                tn_generate_options o = greedy_options(2);
                 o.temperature = k;
                 tn_generate(&m, &(tn_prompt){ids, 2}, 1, o, &got);
                 assert_error(TN_EVALUE, cases[i].says);
@@ -574,7 +574,7 @@ static void logits_that_are_no_numbers(void **state) {
         assert_null(got.tokens.ids);                               \
     } while (0)
 
-static void arguments(void **state) {
+static void refused_arguments(void **state) {
     (void)state;
     any_model m;
     prompts p;
@@ -620,17 +620,17 @@ static void arguments(void **state) {
 }
 
 /* Nothing to do, a vocabulary of one, the hottest temperature. */
-static void corners(void **state) {
+static void corner_cases(void **state) {
     (void)state;
     any_model m;
     prompts p;
     make_prompts(&p, (int[]){3, 1}, 2);
     EACH_FAMILY(m) {
         tn_generated got[2];
-        assert_int_equal(tn_generate(&m, p.of, 2, greedy(0), got), TN_OK);
+        assert_int_equal(tn_generate(&m, p.of, 2, greedy_options(0), got), TN_OK);
         assert_int_equal(got[1].tokens.count, 0);
         assert_int_equal(got[1].end, TN_ENDED_BY_COUNT);
-        assert_int_equal(tn_generate(&m, NULL, 0, greedy(5), NULL), TN_OK);
+        assert_int_equal(tn_generate(&m, NULL, 0, greedy_options(5), NULL), TN_OK);
         tn_generate_options o = tn_generate_defaults();
         o.temperature = 1e300;
         assert_int_equal(tn_generate(&m, p.of, 2, o, got), TN_OK);
@@ -659,14 +659,14 @@ int main(void) {
         TEST(batches_are_sequences_alone),
         TEST(any_number_of_threads),
         TEST(going_on),
-        TEST(frequencies),
+        TEST(frequencies_follow_softmax),
         TEST(stop_tokens),
-        TEST(callbacks),
+        TEST(callbacks_hear_every_token),
         TEST(memory_stays),
         TEST(odd_logits),
         TEST(logits_that_are_no_numbers),
-        TEST(arguments),
-        TEST(corners),
+        TEST(refused_arguments),
+        TEST(corner_cases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,7 @@ enum { A, B, C, AB, E_HEAD, E_TAIL, BLANK, END };
 static tn_tokenizer *tokenizer;
 static tn_gpt gpt;
 
-static int begin(void **state) {
+static int begin_tests(void **state) {
     (void)state;
     temp_write(temp_path("vocab.json"), vocabulary, sizeof(vocabulary) - 1);
     temp_write(temp_path("merges.txt"), merges, sizeof(merges) - 1);
@@ -32,7 +32,7 @@ static int begin(void **state) {
     return tokenizer && !tn_error() ? 0 : -1;
 }
 
-static int end(void **state) {
+static int end_tests(void **state) {
     tn_tokenizer_free(tokenizer);
     tn_module_finish(&gpt);
     return temp_clean(state);
@@ -71,7 +71,7 @@ static bool hear_token(const tn_generated_token *token, void *user) {
 }
 
 /* Generates what `s` says; the caller frees. */
-static tn_generated hear(script s, tn_generate_options o, heard *h) {
+static tn_generated hear_script(script s, tn_generate_options o, heard *h) {
     *h = (heard){.calls = 0};
     next_word = 0;
     o.temperature = 0.0;
@@ -124,7 +124,7 @@ static void stop_texts(void **state) {
         int count = 1 + (cases[i].stops[1] != NULL);
         heard h;
         tn_generated got =
-            hear(cases[i].says, stopped_by(cases[i].stops, count, cases[i].most), &h);
+            hear_script(cases[i].says, stopped_by(cases[i].stops, count, cases[i].most), &h);
         assert_string_equal(got.text, cases[i].text);
         assert_int_equal(got.end, cases[i].end);
         assert_int_equal(got.tokens.count, cases[i].tokens);
@@ -139,8 +139,8 @@ static void stop_texts(void **state) {
 static void held_back(void **state) {
     (void)state;
     heard h;
-    tn_generated got = hear((script){{C, A, B, A, C, E_HEAD, BLANK}, 7},
-                            stopped_by((const char *[]){"abc", "c c"}, 2, 7), &h);
+    tn_generated got = hear_script((script){{C, A, B, A, C, E_HEAD, BLANK}, 7},
+                                   stopped_by((const char *[]){"abc", "c c"}, 2, 7), &h);
     const char *told[] = {"", "c", "c", "cab", "caba", "cabac\xc3", "cabac\xc3 "};
     for (int i = 0; i < 7; i++) {
         assert_string_equal(h.at[i], told[i]);
@@ -153,7 +153,7 @@ static void stop_texts_come_late(void **state) {
     heard h;
     tn_generate_options o = stopped_by((const char *[]){"b"}, 1, 8);
     o.min_new = 3;
-    tn_generated got = hear((script){{A, B, A, A, C, B}, 6}, o, &h);
+    tn_generated got = hear_script((script){{A, B, A, A, C, B}, 6}, o, &h);
     assert_string_equal(got.text, "abaac");
     assert_int_equal(got.end, TN_ENDED_BY_TEXT);
     tn_generated_free(&got, 1);
@@ -166,12 +166,12 @@ static void stop_tokens_and_text(void **state) {
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 4;
     script says = {{A, END, C, C}, 4};
-    tn_generated got = hear(says, o, &h);
+    tn_generated got = hear_script(says, o, &h);
     assert_string_equal(got.text, "a<|endoftext|>cc");
     tn_generated_free(&got, 1);
     o.stop_tokens = (int32_t[]){END};
     o.stop_token_count = 1;
-    got = hear(says, o, &h);
+    got = hear_script(says, o, &h);
     assert_string_equal(got.text, "a");
     assert_int_equal(got.tokens.count, 2);
     assert_int_equal(got.tokens.ids[1], END);
@@ -185,7 +185,7 @@ static void tokens_of_the_model_alone(void **state) {
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 2;
-    tn_generated got = hear((script){{VOCAB - 1, C}, 2}, o, &h);
+    tn_generated got = hear_script((script){{VOCAB - 1, C}, 2}, o, &h);
     assert_string_equal(got.text, "ac");
     tn_generated_free(&got, 1);
 }
@@ -195,7 +195,7 @@ static void nothing_to_say(void **state) {
     heard h;
     tn_generate_options o = tn_generate_defaults();
     o.max_new = 0;
-    tn_generated got = hear((script){{A}, 1}, o, &h);
+    tn_generated got = hear_script((script){{A}, 1}, o, &h);
     assert_string_equal(got.text, "");
     tn_generated_free(&got, 1);
     o.tokenizer = tokenizer;
@@ -210,5 +210,5 @@ int main(void) {
         TEST(stop_texts),           TEST(held_back),      TEST(stop_texts_come_late),
         TEST(stop_tokens_and_text), TEST(nothing_to_say), TEST(tokens_of_the_model_alone),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, begin_tests, end_tests);
 }

@@ -57,7 +57,7 @@ static float saved_number(void) {
     return number;
 }
 
-static bool has(const char *name) {
+static bool folder_has(const char *name) {
     char path[128];
     snprintf(path, sizeof(path), "folder/%s", name);
     return access(temp_path(path), F_OK) == 0;
@@ -98,13 +98,14 @@ static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after,
     int seen[3] = {0};
     for (int n = 1; killed; n++) {
         assert_int_equal(save_number(OLD, before), TN_OK); /* over what the last one left */
-        assert_true(saved_number() == OLD && has("config.json") && !has("weights.tmp"));
+        assert_true(saved_number() == OLD && folder_has("config.json") &&
+                    !folder_has("weights.tmp"));
         killed = save_and_die(after, n);
         int left = (int)saved_number();
         assert_true(left == OLD || left == NEW);
         seen[left] += killed;
         assert_true(killed || left == NEW);
-        assert_true(!at_once || has("config.json"));
+        assert_true(!at_once || folder_has("config.json"));
     }
     assert_true(seen[OLD] > 0 && seen[NEW] > 0);
 }
@@ -158,7 +159,7 @@ static void expect_words(int number) {
     for (int i = 0; i < 2; i++) {
         char path[64];
         size_t bytes;
-        snprintf(path, sizeof(path), "folder/%s%s", has("config.json") ? "" : "weights.tmp/",
+        snprintf(path, sizeof(path), "folder/%s%s", folder_has("config.json") ? "" : "weights.tmp/",
                  names[i]);
         unsigned char *text = temp_read(temp_path(path), &bytes);
         assert_true(bytes == 1 && text[0] == '0' + number);
@@ -206,8 +207,8 @@ static void words_in_the_way(void **state) {
     assert_int_equal(mkdir(temp_path("folder/tokenizer.json"), 0777), 0);
     assert_int_equal(save_number(NEW, with_words(one, NEW)), TN_EIO);
     assert_error(TN_EIO, "folder/tokenizer.json: Is a directory");
-    assert_true(saved_number() == OLD && has("config.json"));
-    assert_false(has("weights.tmp"));
+    assert_true(saved_number() == OLD && folder_has("config.json"));
+    assert_false(folder_has("weights.tmp"));
     expect_words(OLD);
 }
 
@@ -220,7 +221,8 @@ static void expect_old_or_new(tn_status status, tn_lm_save_options after) {
     float left = saved_number();
     assert_true(left == NEW || (status != TN_OK && left == OLD));
     assert_int_equal(save_number(NEW, after), TN_OK);
-    assert_true(saved_number() == NEW && !has("weights.tmp") && !has("config.json.tmp"));
+    assert_true(saved_number() == NEW && !folder_has("weights.tmp") &&
+                !folder_has("config.json.tmp"));
 }
 
 static void every_call_fails(void **state) {
@@ -265,7 +267,7 @@ static void folders_in_the_way(void **state) {
     for (int i = 0; i < 6 * 9; i++) {
         const char *in_way = names[i / 9];
         assert_int_equal(save_number(OLD, ways[i % 3]), TN_OK);
-        if (!has(in_way)) {
+        if (!folder_has(in_way)) {
             char path[128];
             snprintf(path, sizeof(path), "folder/%s", in_way);
             mkdir(temp_path("folder/weights.tmp"), 0777);

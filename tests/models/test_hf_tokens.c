@@ -46,7 +46,7 @@ static void new_tokenizer(const char *folder) {
 }
 
 /* The folder's config says this, and models of both families take it. */
-static void expect(const char *folder, const char *begin, const char *end) {
+static void expect_tokens(const char *folder, const char *begin, const char *end) {
     char path[256], wanted[256];
     size_t bytes;
     snprintf(path, sizeof(path), "%s/config.json", temp_path(folder));
@@ -68,22 +68,22 @@ static void what_the_tokenizer_says(void **state) {
     (void)state;
     for (int llama = 0; llama < 2; llama++) {
         save_model(llama, VOCAB, temp_path("none"), NULL);
-        expect("none", "null", "null");
+        expect_tokens("none", "null", "null");
         new_tokenizer("own");
         save_model(llama, VOCAB, temp_path("own"), NULL);
-        expect("own", "256", "256");
+        expect_tokens("own", "256", "256");
         save_model(llama, VOCAB, temp_path("other"), temp_path("own"));
-        expect("other", "256", "256");
+        expect_tokens("other", "256", "256");
         assert_int_equal(access(temp_path("other/tokenizer.json"), F_OK), 0);
         save_model(llama, END, temp_path("own"), NULL); /* which the model has not */
-        expect("own", "null", "null");
+        expect_tokens("own", "null", "null");
         write_in("own", "tokenizer_config.json",
                  "{\"bos_token\":null,\"eos_token\":{\"content\":\"<|endoftext|>\"}}");
         save_model(llama, VOCAB, temp_path("own"), NULL);
-        expect("own", "null", "256");
+        expect_tokens("own", "null", "256");
         assert_int_equal(unlink(temp_path("own/tokenizer_config.json")), 0);
         save_model(llama, VOCAB, temp_path("own"), NULL);
-        expect("own", "null", "256");
+        expect_tokens("own", "null", "256");
         temp_clean(NULL);
     }
 }
@@ -93,31 +93,31 @@ static void what_other_files_say(void **state) {
     new_tokenizer("own");
     write_in("own", "generation_config.json", "{\"bos_token_id\":7,\"eos_token_id\":[8,5000,9]}");
     save_model(false, VOCAB, temp_path("own"), NULL);
-    expect("own", "7", "[8, 9]");
+    expect_tokens("own", "7", "[8, 9]");
     write_in("own", "generation_config.json", "{\"eos_token_id\":[8]}");
     save_model(true, VOCAB, temp_path("own"), NULL);
-    expect("own", "256", "8");
+    expect_tokens("own", "256", "8");
     write_in("own", "generation_config.json", "{"); /* says nothing, and stays */
     write_in("own", "config.json",
              "{\"bos_token_id\":3,\"eos_token_id\":4}"); /* of another model */
     save_model(false, VOCAB, temp_path("own"), NULL);
-    expect("own", "256", "256");
+    expect_tokens("own", "256", "256");
     save_model(false, VOCAB, temp_path("copy"), temp_path("own"));
-    expect("copy", "256", "256");
+    expect_tokens("copy", "256", "256");
     mkdir(temp_path("old"), 0777);
     write_in("old", "config.json", "{\"bos_token_id\":3,\"eos_token_id\":4}");
     save_model(false, VOCAB, temp_path("old"), NULL);
-    expect("old", "3", "4");
+    expect_tokens("old", "3", "4");
     mkdir(temp_path("old/weights.tmp"), 0777); /* a save ended in between */
     assert_int_equal(rename(temp_path("old/config.json"), temp_path("old/weights.tmp/config.json")),
                      0);
     save_model(false, VOCAB, temp_path("copy"), temp_path("old"));
-    expect("copy", "3", "4");
+    expect_tokens("copy", "3", "4");
     save_model(false, VOCAB, temp_path("old"), NULL);
-    expect("old", "3", "4");
+    expect_tokens("old", "3", "4");
     write_in("old", "tokenizer.json", "{"); /* of no kind that is read here */
     save_model(false, VOCAB, temp_path("old"), NULL);
-    expect("old", "3", "4");
+    expect_tokens("old", "3", "4");
 }
 
 int main(void) {

@@ -90,7 +90,7 @@ static bool is_close(tn_tensor *a, tn_tensor *b) {
 
 /* ---- Shape ----------------------------------------------------------------------------------- */
 
-static void shapes(void **state) {
+static void shapes_of_families(void **state) {
     (void)state;
     for (models all = {0}; next_model(&all);) {
         tn_lm_shape got, want = all.family->shape;
@@ -427,15 +427,9 @@ static void padding_on_the_left(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(shapes),
-        TEST(parts_by_hand),
-        TEST(parts_with_positions),
-        TEST(ranges_of_parts),
-        TEST(another_loss),
-        TEST(positions_as_inputs),
-        TEST(refused_inputs),
-        TEST(pieces_of_every_length),
-        TEST(failure_between_layers),
+        TEST(shapes_of_families),  TEST(parts_by_hand),          TEST(parts_with_positions),
+        TEST(ranges_of_parts),     TEST(another_loss),           TEST(positions_as_inputs),
+        TEST(refused_inputs),      TEST(pieces_of_every_length), TEST(failure_between_layers),
         TEST(padding_on_the_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -60,12 +60,12 @@ static void use_tied_llama(void) {
     tn_module_finish(&m);
 }
 
-static void gpt(void **state) {
+static void gpt_without_memory(void **state) {
     (void)state;
     every_allocation(use_gpt);
 }
 
-static void llama(void **state) {
+static void llama_without_memory(void **state) {
     (void)state;
     every_allocation(use_llama);
 }
@@ -77,8 +77,8 @@ static void tied_llama(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gpt),
-        cmocka_unit_test(llama),
+        cmocka_unit_test(gpt_without_memory),
+        cmocka_unit_test(llama_without_memory),
         cmocka_unit_test(tied_llama),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

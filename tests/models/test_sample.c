@@ -13,12 +13,12 @@ enum { MOST = 5000 };
 static float logits[MOST];
 static tn__candidates got;
 
-static int begin(void **state) {
+static int begin_tests(void **state) {
     (void)state;
     return tn__candidates_init(&got, MOST) == TN_OK ? 0 : -1;
 }
 
-static int end(void **state) {
+static int end_tests(void **state) {
     (void)state;
     tn__candidates_finish(&got);
     return 0;
@@ -178,7 +178,7 @@ static void the_most_likely(void **state) {
     }
 }
 
-static void penalties(void **state) {
+static void penalties_scale_logits(void **state) {
     (void)state;
     float x[] = {3.0f, -3.0f, 0.0f, -INFINITY, 5.0f};
     tn__sample_penalize(x, (int32_t[]){0, 1, 2, 3}, 4, 1.5);
@@ -238,9 +238,8 @@ static void the_last_draw(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(candidates_are_the_twins), TEST(temperatures_at_the_ends),
-        TEST(the_most_likely),          TEST(penalties),
-        TEST(draws_follow_the_weights), TEST(the_last_draw),
+        TEST(candidates_are_the_twins), TEST(temperatures_at_the_ends), TEST(the_most_likely),
+        TEST(penalties_scale_logits),   TEST(draws_follow_the_weights), TEST(the_last_draw),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, begin_tests, end_tests);
 }
