@@ -8,7 +8,7 @@
 #include "tests/support/dump.h"
 
 /* Calls m on x (and a mask), differentiates, writes all of it; and ends the module. */
-static void dump(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
+static void dump_module(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
     stir_module(m);
     if (tn_dtype_is_float(tn_dtype_of(x))) {
         tn_set_requires_grad(x, true);
@@ -29,29 +29,29 @@ static void dump(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
     tn_module_finish(m);
 }
 
-static tn_tensor *normal(tn_dims dims) {
+static tn_tensor *draw_normal(tn_dims dims) {
     return tn_randn(dims, TN_F64);
 }
 
 static void dump_layers(void) {
     tn_linear linear;
     tn_linear_init(&linear, 7, 5, TN_WITH(tn_linear, .bias = true, .dtype = TN_F64));
-    dump("linear", &linear, normal(TN_DIMS(3, 4, 7)), NULL);
+    dump_module("linear", &linear, draw_normal(TN_DIMS(3, 4, 7)), NULL);
     tn_linear_init(&linear, 7, 5, TN_WITH(tn_linear, .bias = false, .dtype = TN_F64));
-    dump("linear_without_bias", &linear, normal(TN_DIMS(6, 7)), NULL);
+    dump_module("linear_without_bias", &linear, draw_normal(TN_DIMS(6, 7)), NULL);
     tn_embedding embedding;
     tn_embedding_init(&embedding, 11, 6, TN_WITH(tn_embedding, .dtype = TN_F64));
-    dump("embedding", &embedding, tn_randint(0, 11, TN_DIMS(4, 9), TN_I64), NULL);
+    dump_module("embedding", &embedding, tn_randint(0, 11, TN_DIMS(4, 9), TN_I64), NULL);
     tn_embedding_init(&embedding, 5, 6, TN_WITH(tn_embedding, .padding_idx = 3, .dtype = TN_F64));
-    dump("embedding_padding", &embedding, tn_randint(0, 5, TN_DIMS(4, 9), TN_I32), NULL);
+    dump_module("embedding_padding", &embedding, tn_randint(0, 5, TN_DIMS(4, 9), TN_I32), NULL);
     tn_norm_options norm = tn_norm_defaults();
     norm.dtype = TN_F64;
     tn_layer_norm layer_norm;
     tn_layer_norm_init(&layer_norm, 10, norm);
-    dump("layer_norm", &layer_norm, normal(TN_DIMS(2, 3, 10)), NULL);
+    dump_module("layer_norm", &layer_norm, draw_normal(TN_DIMS(2, 3, 10)), NULL);
     tn_rms_norm rms_norm;
     tn_rms_norm_init(&rms_norm, 10, norm);
-    dump("rms_norm", &rms_norm, normal(TN_DIMS(2, 3, 10)), NULL);
+    dump_module("rms_norm", &rms_norm, draw_normal(TN_DIMS(2, 3, 10)), NULL);
 }
 
 static bool add_buffer(const tn_entry *entry, void *user) {
@@ -61,7 +61,7 @@ static bool add_buffer(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* As dump, and then CASE/b.NAME, the buffers, and CASE/eval, the result after training. */
+/* As dump_module, and then CASE/b.NAME, the buffers, and CASE/eval, the result after training. */
 static void dump_norm(const char *name, void *m, tn_tensor *x) {
     stir_module(m);
     tn_set_requires_grad(x, true);
@@ -81,17 +81,21 @@ static void dump_norm(const char *name, void *m, tn_tensor *x) {
 static void dump_norms(void) {
     tn_batch_norm_options batch = tn_batch_norm_defaults();
     batch.dtype = TN_F64;
-    dump_norm("batch_norm1d", tn_batch_norm1d_new_with(5, batch), normal(TN_DIMS(6, 5)));
-    dump_norm("batch_norm1d_places", tn_batch_norm1d_new_with(3, batch), normal(TN_DIMS(4, 3, 7)));
-    dump_norm("batch_norm2d", tn_batch_norm2d_new_with(4, batch), normal(TN_DIMS(3, 4, 5, 2)));
+    dump_norm("batch_norm1d", tn_batch_norm1d_new_with(5, batch), draw_normal(TN_DIMS(6, 5)));
+    dump_norm("batch_norm1d_places", tn_batch_norm1d_new_with(3, batch),
+              draw_normal(TN_DIMS(4, 3, 7)));
+    dump_norm("batch_norm2d", tn_batch_norm2d_new_with(4, batch), draw_normal(TN_DIMS(3, 4, 5, 2)));
     batch.cumulative = true;
-    dump_norm("batch_norm3d", tn_batch_norm3d_new_with(2, batch), normal(TN_DIMS(2, 2, 3, 2, 2)));
+    dump_norm("batch_norm3d", tn_batch_norm3d_new_with(2, batch),
+              draw_normal(TN_DIMS(2, 2, 3, 2, 2)));
     tn_norm_options norm = tn_norm_defaults();
     norm.dtype = TN_F64;
-    dump_norm("group_norm", tn_group_norm_new_with(3, 6, norm), normal(TN_DIMS(2, 6, 4, 3)));
-    dump_norm("instance_norm1d", tn_instance_norm1d_new_with(3, norm), normal(TN_DIMS(2, 3, 5)));
-    dump_norm("instance_norm2d", tn_instance_norm2d_new_with(3, norm), normal(TN_DIMS(3, 4, 3)));
-    dump_norm("instance_norm3d", tn_instance_norm3d_new(2), normal(TN_DIMS(2, 2, 3, 2, 2)));
+    dump_norm("group_norm", tn_group_norm_new_with(3, 6, norm), draw_normal(TN_DIMS(2, 6, 4, 3)));
+    dump_norm("instance_norm1d", tn_instance_norm1d_new_with(3, norm),
+              draw_normal(TN_DIMS(2, 3, 5)));
+    dump_norm("instance_norm2d", tn_instance_norm2d_new_with(3, norm),
+              draw_normal(TN_DIMS(3, 4, 3)));
+    dump_norm("instance_norm3d", tn_instance_norm3d_new(2), draw_normal(TN_DIMS(2, 2, 3, 2, 2)));
 }
 
 /* Each layer of windows, or that makes another size, to see that it calls its own function. */
@@ -100,26 +104,26 @@ static void dump_pools(void) {
     pool.stride = TN_DIMS(2);
     pool.padding = TN_DIMS(1);
     tn_dims three = TN_DIMS(2, 3, 9), four = TN_DIMS(2, 3, 9, 8), five = TN_DIMS(2, 3, 5, 6, 4);
-    dump_norm("max_pool1d", tn_max_pool1d_new_with(TN_DIMS(3), pool), normal(three));
-    dump_norm("max_pool2d", tn_max_pool2d_new_with(TN_DIMS(3, 2), pool), normal(four));
-    dump_norm("max_pool3d", tn_max_pool3d_new_with(TN_DIMS(3), pool), normal(five));
-    dump_norm("avg_pool1d", tn_avg_pool1d_new_with(TN_DIMS(3), pool), normal(three));
-    dump_norm("avg_pool2d", tn_avg_pool2d_new(2), normal(four));
-    dump_norm("avg_pool3d", tn_avg_pool3d_new(2), normal(five));
-    dump_norm("adaptive_max_pool1d", tn_adaptive_max_pool1d_new(4), normal(three));
-    dump_norm("adaptive_max_pool2d", tn_adaptive_max_pool2d_new(3), normal(four));
-    dump_norm("adaptive_max_pool3d", tn_adaptive_max_pool3d_new(2), normal(five));
-    dump_norm("adaptive_avg_pool1d", tn_adaptive_avg_pool1d_new(4), normal(TN_DIMS(3, 9)));
-    dump_norm("adaptive_avg_pool2d", tn_adaptive_avg_pool2d_new(3), normal(four));
-    dump_norm("adaptive_avg_pool3d", tn_adaptive_avg_pool3d_new(2), normal(five));
-    dump_norm("upsample", tn_upsample_new(2.5), normal(three));
+    dump_norm("max_pool1d", tn_max_pool1d_new_with(TN_DIMS(3), pool), draw_normal(three));
+    dump_norm("max_pool2d", tn_max_pool2d_new_with(TN_DIMS(3, 2), pool), draw_normal(four));
+    dump_norm("max_pool3d", tn_max_pool3d_new_with(TN_DIMS(3), pool), draw_normal(five));
+    dump_norm("avg_pool1d", tn_avg_pool1d_new_with(TN_DIMS(3), pool), draw_normal(three));
+    dump_norm("avg_pool2d", tn_avg_pool2d_new(2), draw_normal(four));
+    dump_norm("avg_pool3d", tn_avg_pool3d_new(2), draw_normal(five));
+    dump_norm("adaptive_max_pool1d", tn_adaptive_max_pool1d_new(4), draw_normal(three));
+    dump_norm("adaptive_max_pool2d", tn_adaptive_max_pool2d_new(3), draw_normal(four));
+    dump_norm("adaptive_max_pool3d", tn_adaptive_max_pool3d_new(2), draw_normal(five));
+    dump_norm("adaptive_avg_pool1d", tn_adaptive_avg_pool1d_new(4), draw_normal(TN_DIMS(3, 9)));
+    dump_norm("adaptive_avg_pool2d", tn_adaptive_avg_pool2d_new(3), draw_normal(four));
+    dump_norm("adaptive_avg_pool3d", tn_adaptive_avg_pool3d_new(2), draw_normal(five));
+    dump_norm("upsample", tn_upsample_new(2.5), draw_normal(three));
     tn_interpolate_options size = tn_interpolate_defaults();
     size.size = TN_DIMS(7, 5);
     size.mode = TN_INTERPOLATE_LINEAR;
     size.align_corners = true;
-    dump_norm("upsample_bilinear", tn_upsample_new_with(size), normal(four));
-    dump_norm("flatten", tn_flatten_new(1, -1), normal(four));
-    dump_norm("unflatten", tn_unflatten_new(-2, TN_DIMS(3, 3)), normal(four));
+    dump_norm("upsample_bilinear", tn_upsample_new_with(size), draw_normal(four));
+    dump_norm("flatten", tn_flatten_new(1, -1), draw_normal(four));
+    dump_norm("unflatten", tn_unflatten_new(-2, TN_DIMS(3, 3)), draw_normal(four));
 }
 
 static void dump_convolutions(void) {
@@ -127,25 +131,25 @@ static void dump_convolutions(void) {
     plain.dtype = moved.dtype = TN_F64;
     tn_conv conv;
     tn_conv1d_init(&conv, 3, 4, TN_DIMS(3), plain);
-    dump("conv1d", &conv, normal(TN_DIMS(2, 3, 8)), NULL);
+    dump_module("conv1d", &conv, draw_normal(TN_DIMS(2, 3, 8)), NULL);
     tn_conv3d_init(&conv, 2, 3, TN_DIMS(2), moved);
-    dump("conv3d", &conv, normal(TN_DIMS(2, 2, 3, 4, 5)), NULL);
+    dump_module("conv3d", &conv, draw_normal(TN_DIMS(2, 2, 3, 4, 5)), NULL);
     tn_conv_transpose1d_init(&conv, 3, 2, TN_DIMS(3), moved);
-    dump("conv_transpose1d", &conv, normal(TN_DIMS(2, 3, 5)), NULL);
+    dump_module("conv_transpose1d", &conv, draw_normal(TN_DIMS(2, 3, 5)), NULL);
     tn_conv_transpose3d_init(&conv, 3, 2, TN_DIMS(2), plain);
-    dump("conv_transpose3d", &conv, normal(TN_DIMS(3, 2, 3, 2)), NULL); /* no batch */
+    dump_module("conv_transpose3d", &conv, draw_normal(TN_DIMS(3, 2, 3, 2)), NULL); /* no batch */
     moved.groups = 2;
     moved.dilation = TN_DIMS(1, 2);
     moved.bias = false;
     tn_conv2d_init(&conv, 4, 6, TN_DIMS(3, 2), moved);
-    dump("conv2d", &conv, normal(TN_DIMS(2, 4, 7, 8)), NULL);
+    dump_module("conv2d", &conv, draw_normal(TN_DIMS(2, 4, 7, 8)), NULL);
     moved.output_padding = TN_DIMS(1, 0);
     tn_conv_transpose2d_init(&conv, 4, 6, TN_DIMS(3, 2), moved);
-    dump("conv_transpose2d", &conv, normal(TN_DIMS(2, 4, 4, 3)), NULL);
+    dump_module("conv_transpose2d", &conv, draw_normal(TN_DIMS(2, 4, 4, 3)), NULL);
     plain.same = true;
     plain.dilation = TN_DIMS(3, 1);
     tn_conv2d_init(&conv, 2, 3, TN_DIMS(2, 4), plain);
-    dump("conv2d_same", &conv, normal(TN_DIMS(2, 5, 6)), NULL);
+    dump_module("conv2d_same", &conv, draw_normal(TN_DIMS(2, 5, 6)), NULL);
 }
 
 static void dump_transformers(void) {
@@ -156,7 +160,7 @@ static void dump_transformers(void) {
     plain.dtype = TN_F64;
     tn_self_attention_init(&attention, 12, plain);
     tn_tensor *seen = tn_ge(tn_rand(TN_DIMS(2, 3, 5, 5), TN_F64), tn_scalar(0.3, TN_F64));
-    dump("masked_attention", &attention, normal(TN_DIMS(2, 5, 12)), seen);
+    dump_module("masked_attention", &attention, draw_normal(TN_DIMS(2, 5, 12)), seen);
     const char *names[] = {"mlp_gelu", "mlp_gelu_tanh", "mlp_relu", "mlp_silu"};
     for (int i = 0; i < 4; i++) {
         tn_mlp mlp;
@@ -164,7 +168,7 @@ static void dump_transformers(void) {
         options.activation = (tn_activation)i;
         options.dtype = TN_F64;
         tn_mlp_init(&mlp, 6, options);
-        dump(names[i], &mlp, normal(TN_DIMS(2, 3, 6)), NULL);
+        dump_module(names[i], &mlp, draw_normal(TN_DIMS(2, 3, 6)), NULL);
     }
     tn_grouped_attention grouped;
     tn_grouped_attention_options groups = tn_grouped_attention_defaults();
@@ -177,24 +181,24 @@ static void dump_transformers(void) {
     groups.dtype = TN_F64;
     tn_grouped_attention_init(&grouped, 12, groups);
     seen = tn_ge(tn_rand(TN_DIMS(2, 4, 5, 5), TN_F64), tn_scalar(0.3, TN_F64));
-    dump("grouped_attention", &grouped, normal(TN_DIMS(2, 5, 12)), seen);
+    dump_module("grouped_attention", &grouped, draw_normal(TN_DIMS(2, 5, 12)), seen);
     tn_gated_mlp gated;
     tn_gated_mlp_init(&gated, 6, 10, TN_WITH(tn_gated_mlp, .bias = true, .dtype = TN_F64));
-    dump("gated_mlp", &gated, normal(TN_DIMS(2, 3, 6)), NULL);
+    dump_module("gated_mlp", &gated, draw_normal(TN_DIMS(2, 3, 6)), NULL);
     tn_block block;
     tn_block_options options = tn_block_defaults();
     options.heads = 4;
     options.dtype = TN_F64;
     tn_block_init(&block, 16, options);
-    dump("block", &block, normal(TN_DIMS(2, 7, 16)), NULL);
+    dump_module("block", &block, draw_normal(TN_DIMS(2, 7, 16)), NULL);
     options.bias = false;
     options.hidden = 24;
     tn_block_init(&block, 16, options);
-    dump("block_without_bias", &block, normal(TN_DIMS(2, 7, 16)), NULL);
+    dump_module("block_without_bias", &block, draw_normal(TN_DIMS(2, 7, 16)), NULL);
 }
 
-/* As dump, of a module with several inputs: CASE/in.0, CASE/in.1, …, and CASE/gin.0, …. One that is
- * the input before it is written once. */
+/* As dump_module, of a module with several inputs: CASE/in.0, CASE/in.1, …, and CASE/gin.0, …. One
+ * that is the input before it is written once. */
 static void dump_many(const char *name, void *m, tn_values in) {
     stir_module(m);
     tn_module_train(m, false); /* no dropout */
@@ -222,7 +226,7 @@ static void dump_many(const char *name, void *m, tn_values in) {
 }
 
 /* true with probability p, but never for the first key */
-static tn_tensor *hides(tn_dims dims, double p) {
+static tn_tensor *draw_mask(tn_dims dims, double p) {
     tn_tensor *mask = tn_lt(tn_rand(dims, TN_F64), tn_scalar(p, TN_F64));
     tn_fill_(tn_narrow(mask, -1, 0, 1), 0);
     return mask;
@@ -232,36 +236,36 @@ static void dump_cross_attention(void) {
     enum { B = 3, T = 4, S = 6, C = 12 };
     tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
     o.dtype = TN_F64;
-    tn_tensor *x = normal(TN_DIMS(B, T, C)), *memory = normal(TN_DIMS(B, S, C));
+    tn_tensor *x = draw_normal(TN_DIMS(B, T, C)), *memory = draw_normal(TN_DIMS(B, S, C));
     dump_many("mha_self", tn_multi_head_attention_new_with(C, 3, o), TN_VALUES(x));
     dump_many("mha_self_masked", tn_multi_head_attention_new_with(C, 3, o),
-              TN_VALUES(x, x, x, hides(TN_DIMS(B, T), 0.3), tn_causal_mask(T)));
+              TN_VALUES(x, x, x, draw_mask(TN_DIMS(B, T), 0.3), tn_causal_mask(T)));
     dump_many("mha_memory", tn_multi_head_attention_new_with(C, 3, o),
-              TN_VALUES(x, memory, memory, hides(TN_DIMS(B, S), 0.4)));
-    dump_many(
-        "mha_apart", tn_multi_head_attention_new_with(C, 3, o),
-        TN_VALUES(x, memory, normal(TN_DIMS(B, S, C)), NULL, hides(TN_DIMS(B * 3, T, S), 0.4)));
+              TN_VALUES(x, memory, memory, draw_mask(TN_DIMS(B, S), 0.4)));
+    dump_many("mha_apart", tn_multi_head_attention_new_with(C, 3, o),
+              TN_VALUES(x, memory, draw_normal(TN_DIMS(B, S, C)), NULL,
+                        draw_mask(TN_DIMS(B * 3, T, S), 0.4)));
     o.bias = false;
     o.kdim = 5;
     o.vdim = 7;
     dump_many("mha_dims", tn_multi_head_attention_new_with(C, 3, o),
-              TN_VALUES(x, normal(TN_DIMS(B, S, 5)), normal(TN_DIMS(B, S, 7))));
+              TN_VALUES(x, draw_normal(TN_DIMS(B, S, 5)), draw_normal(TN_DIMS(B, S, 7))));
     tn_transformer_options t = tn_transformer_defaults();
     t.hidden = 20;
     t.dtype = TN_F64;
     dump_many("encoder", tn_transformer_encoder_new_with(C, 3, 2, t),
-              TN_VALUES(x, hides(TN_DIMS(T, T), 0.3), hides(TN_DIMS(B, T), 0.3)));
+              TN_VALUES(x, draw_mask(TN_DIMS(T, T), 0.3), draw_mask(TN_DIMS(B, T), 0.3)));
     t.norm_first = t.final_norm = true;
     t.activation = TN_ACT_GELU;
     t.eps = 1e-3;
     dump_many("encoder_norm_first", tn_transformer_encoder_new_with(C, 3, 1, t), TN_VALUES(memory));
     dump_many("decoder_norm_first", tn_transformer_decoder_new_with(C, 3, 1, t),
-              TN_VALUES(x, memory, tn_causal_mask(T), hides(TN_DIMS(T, S), 0.3),
-                        hides(TN_DIMS(B, T), 0.3), hides(TN_DIMS(B, S), 0.3)));
+              TN_VALUES(x, memory, tn_causal_mask(T), draw_mask(TN_DIMS(T, S), 0.3),
+                        draw_mask(TN_DIMS(B, T), 0.3), draw_mask(TN_DIMS(B, S), 0.3)));
     t = tn_transformer_defaults();
     t.hidden = 20;
     t.dtype = TN_F64;
-    tn_tensor *padding = hides(TN_DIMS(B, S), 0.3);
+    tn_tensor *padding = draw_mask(TN_DIMS(B, S), 0.3);
     dump_many("transformer", tn_transformer_new_with(C, 3, 2, 2, t),
               TN_VALUES(memory, x, NULL, tn_causal_mask(T), NULL, padding, NULL, padding));
     t.causal = true; /* the same, without a mask */

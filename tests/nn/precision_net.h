@@ -75,26 +75,26 @@ static inline void expect_parameters(void *m) {
     tn_module_each(m, (tn_walk){.with_shared = true}, field_is_f32, NULL);
 }
 
-static inline tn_tensor *batch(int64_t number) {
+static inline tn_tensor *input_batch(int64_t number) {
     tn_generator g = {.seed = 7, .stream = (uint64_t)number};
     return tn_normal_(tn_empty(TN_DIMS(ROWS, IN), TN_F32), 0, 1, &g);
 }
 
-static inline tn_tensor *target(int64_t number) {
+static inline tn_tensor *target_batch(int64_t number) {
     tn_generator g = {.seed = 8, .stream = (uint64_t)number};
     return tn_normal_(tn_empty(TN_DIMS(ROWS, OUT), TN_F32), 0, 1, &g);
 }
 
 static inline void net_backward(net *n, int64_t number) {
     TN_SCOPE;
-    tn_tensor *y = tn_call(n, batch(number));
-    tn_backward(tn_mse(tn_cast(y, TN_F32), target(number), TN_MEAN));
+    tn_tensor *y = tn_call(n, input_batch(number));
+    tn_backward(tn_mse(tn_cast(y, TN_F32), target_batch(number), TN_MEAN));
 }
 
 /* ---- Memory and bits ------------------------------------------------------------------------- */
 
 /* Of the device where the module lies. */
-static inline tn_memory_stats memory(void) {
+static inline tn_memory_stats memory_now(void) {
     return tn_device_memory(tn_default_device());
 }
 

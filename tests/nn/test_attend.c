@@ -23,14 +23,14 @@ static void set_weight(tn_tensor **field, tn_tensor *t) {
     tn_release(old);
 }
 
-static tn_self_attention_options bare(void) {
+static tn_self_attention_options bare_options(void) {
     return TN_WITH(tn_self_attention, .heads = HEADS, .bias = false, .dtype = TN_F64);
 }
 
 /* One that has heads [first, first + n) of those that `whole` has. */
 static void take_heads(tn_self_attention *m, const tn_self_attention *whole, int first, int n) {
     int64_t D = WIDTH / HEADS;
-    tn_self_attention_init(m, WIDTH, bare());
+    tn_self_attention_init(m, WIDTH, bare_options());
     set_weight(&m->c_attn.weight, some_of(whole->c_attn.weight, 0, 3, first * D, n * D));
     set_weight(&m->c_proj.weight, some_of(whole->c_proj.weight, 1, 1, first * D, n * D));
 }
@@ -43,7 +43,7 @@ static void heads_that_are_here(void **state) {
         TN_SCOPE;
         TN_NO_GRAD;
         tn_self_attention whole, some, others;
-        tn_self_attention_init(&whole, WIDTH, bare());
+        tn_self_attention_init(&whole, WIDTH, bare_options());
         take_heads(&some, &whole, 0, 1);
         take_heads(&others, &whole, 1, 3);
         assert_int_equal(some.heads, HEADS);
@@ -101,7 +101,7 @@ static void check_rule(void *m, int64_t heads, int64_t kv_heads) {
 static void another_attention(void **state) {
     (void)state;
     tn_self_attention one;
-    tn_self_attention_init(&one, WIDTH, bare());
+    tn_self_attention_init(&one, WIDTH, bare_options());
     check_rule(&one, HEADS, HEADS);
     tn_module_finish(&one);
     tn_grouped_attention two;

@@ -17,7 +17,7 @@ static int begin_trace(void **state) {
     return test_begin(state);
 }
 
-static void note(const char *text) {
+static void note_text(const char *text) {
     size_t used = strlen(trace);
     snprintf(trace + used, sizeof(trace) - used, "%s%s ", text, tn_in_recompute() ? "'" : "");
 }
@@ -37,7 +37,7 @@ typedef struct net {
 
 static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     net *n = (net *)self;
-    note("forward");
+    note_text("forward");
     return tn_call(&n->fc2, tn_call(&n->drop, tn_tanh(tn_call(&n->fc1, x))));
 }
 
@@ -61,7 +61,7 @@ static tn_values pair_forward(tn_module *self, tn_values in, void *context) {
     return tn_values_of(in.v[0], in.n > 1 && in.v[1] ? tn_add(twice, in.v[1]) : twice);
 }
 
-static tn_tensor *leaf(tn_dims dims) {
+static tn_tensor *random_leaf(tn_dims dims) {
     return tn_set_requires_grad(tn_randn(dims, TN_F32), true);
 }
 
@@ -171,10 +171,10 @@ typedef struct tag {
 static void note_tag(const tag *t, const char *what) {
     char text[64];
     snprintf(text, sizeof(text), "%.30s.%.30s", t->name, what);
-    note(text);
+    note_text(text);
 }
 
-static tn_values before(tn_module *m, tn_values in, void *user) {
+static tn_values note_before(tn_module *m, tn_values in, void *user) {
     tag *t = user;
     note_tag(t, "before");
     if (t->remove) {
@@ -184,7 +184,7 @@ static tn_values before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-static tn_values after(tn_module *m, tn_values in, tn_values out, void *user) {
+static tn_values note_after(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m, (void)in;
     note_tag(user, "after");
     return out;
@@ -209,8 +209,8 @@ static void free_tag(void *user) {
 }
 
 static tn_hook hook_all(void *m, tag *t) {
-    return tn_module_hook(
-        m, (tn_module_hooks){before, after, backward_before, backward_after, t, free_tag});
+    return tn_module_hook(m, (tn_module_hooks){note_before, note_after, backward_before,
+                                               backward_after, t, free_tag});
 }
 
 static void order_and_removal(void **state) {
@@ -261,7 +261,7 @@ static tn_values no_input(tn_module *m, tn_values in, void *user) {
     return (tn_values){0};
 }
 
-static tn_tensor *identity(tn_tensor *x) {
+static tn_tensor *return_input(tn_tensor *x) {
     return x;
 }
 
@@ -269,10 +269,10 @@ static void hooks_replace_values(void **state) {
     (void)state;
     TN_SCOPE;
     tn_function f;
-    tn_function_init(&f, "f", identity);
+    tn_function_init(&f, "f", return_input);
     tn_module_hook(&f, (tn_module_hooks){.before = double_input});
     tn_module_hook(&f, (tn_module_hooks){.after = add_one});
-    tn_tensor *x = leaf(TN_DIMS(3));
+    tn_tensor *x = random_leaf(TN_DIMS(3));
     int64_t had = tn_live_tensors();
     tn_tensor *y = tn_call(&f, x);
     {
@@ -300,7 +300,7 @@ static void backward_order(void **state) {
     hook_all(&n, &outer);
     hook_all(&n.fc1, &first);
     hook_all(&n.fc2, &second);
-    tn_tensor *x = leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
+    tn_tensor *x = random_leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
     expect_trace("n.before forward 1.before 1.after 2.before 2.after n.after ");
     tn_backward_from(&loss, NULL, 1, true);
     expect_trace("n.backward 2.backward 2.done1+ 1.backward 1.done1+ n.done1+ ");
@@ -335,7 +335,7 @@ static void keep_grads(tn_module *m, tn_values in_grads, void *user) {
     for (int i = 0; i < 2; i++) {
         seen_grads[i] = tn_keep(in_grads.v[i]);
     }
-    note("done");
+    note_text("done");
 }
 
 static void several_inputs_and_outputs(void **state) {
@@ -346,7 +346,7 @@ static void several_inputs_and_outputs(void **state) {
     tag t = {.name = "m"};
     tn_module_hook(&m, (tn_module_hooks){.backward_after = keep_grads});
     tn_module_hook(&m, (tn_module_hooks){.backward_before = backward_before, .user = &t});
-    tn_tensor *a = leaf(TN_DIMS(3)), *b = leaf(TN_DIMS(3));
+    tn_tensor *a = random_leaf(TN_DIMS(3)), *b = random_leaf(TN_DIMS(3));
     tn_values out = tn_call_values(&m, tn_values_of(a, b), NULL);
     tn_backward(tn_add(tn_sum_all(out.v[0]), tn_sum_all(tn_mul_scalar(out.v[1], 10.0))));
     expect_trace("m.backward done ");
@@ -387,7 +387,7 @@ static void failing_backward(void **state) {
     tn_module_init(&m, "trap", trap_forward);
     tag t = {.name = "m"};
     hook_all(&m, &t);
-    tn_backward(tn_sum_all(tn_call(&m, leaf(TN_DIMS(2, 5)))));
+    tn_backward(tn_sum_all(tn_call(&m, random_leaf(TN_DIMS(2, 5)))));
     assert_error(TN_EVALUE, "a failing hook");
     expect_trace("m.before m.after m.backward m.done1- ");
     tn_module_finish(&m);
@@ -400,7 +400,7 @@ static void finished_before_backward(void **state) {
     net_init(&n);
     tag t = {.name = "n"};
     hook_all(&n, &t);
-    tn_tensor *x = leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
+    tn_tensor *x = random_leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
     tn_module_finish(&n);
     trace[0] = 0;
     tn_backward(loss); /* the graph holds what it needs; the hooks are gone */
@@ -414,7 +414,7 @@ static void finished_before_backward(void **state) {
     assert_error(TN_ESTATE, "finished before backward");
 }
 
-static tn_values finishes(tn_module *m, tn_values in, void *user) {
+static tn_values finish_before(tn_module *m, tn_values in, void *user) {
     (void)user;
     tn_module_finish(m);
     return in;
@@ -427,7 +427,7 @@ static void finished_in_a_hook(void **state) {
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
     tn_gpt gpt;
     tn_gpt_init(&gpt, o);
-    tn_module_hook(&gpt, (tn_module_hooks){.before = finishes});
+    tn_module_hook(&gpt, (tn_module_hooks){.before = finish_before});
     assert_inert(tn_call(&gpt, tn_zeros(TN_DIMS(1, 3), TN_I64)), TN_ESTATE, "is finished");
 }
 
@@ -440,7 +440,7 @@ static bool copy_grad(const tn_entry *entry, void *user) {
 }
 
 /* The gradients of all parameters and of x; returns how many. */
-static int gradients(void *m, tn_tensor *x, tn_tensor **grads) {
+static int copy_gradients(void *m, tn_tensor *x, tn_tensor **grads) {
     tn_seed(9);
     tn_module_zero_grad(m);
     tn_zero_grad(x);
@@ -454,11 +454,11 @@ static int gradients(void *m, tn_tensor *x, tn_tensor **grads) {
 static void expect_equal_gradients(void *m, tn_tensor *x, tn_module *const *recomputed, int n) {
     TN_SCOPE;
     tn_tensor *plain[64], *again[64];
-    int count = gradients(m, x, plain);
+    int count = copy_gradients(m, x, plain);
     for (int i = 0; i < n; i++) {
         tn_module_set_recompute(recomputed[i], true);
     }
-    assert_int_equal(gradients(m, x, again), count);
+    assert_int_equal(copy_gradients(m, x, again), count);
     for (int i = 0; i < count; i++) {
         assert_true(tn_equal(plain[i], again[i]));
     }
@@ -472,7 +472,7 @@ static void recompute_is_bit_equal(void **state) {
     TN_SCOPE;
     net n;
     net_init(&n);
-    tn_tensor *x = leaf(TN_DIMS(4, 5));
+    tn_tensor *x = random_leaf(TN_DIMS(4, 5));
     expect_equal_gradients(&n, x, (tn_module *[]){&n.base}, 1);
     expect_trace("forward forward forward' ");
     /* one inside the other */
@@ -491,7 +491,7 @@ static void recompute_is_bit_equal(void **state) {
     options.heads = 2;
     options.dropout = 0.3;
     tn_block_init(&block, 8, options);
-    x = leaf(TN_DIMS(2, 6, 8));
+    x = random_leaf(TN_DIMS(2, 6, 8));
     expect_equal_gradients(&block, x, (tn_module *[]){&block.base}, 1);
     expect_equal_gradients(&block, x, (tn_module *[]){&block.attn.base, &block.mlp.base}, 2);
     tn_module_finish(&block);
@@ -507,7 +507,7 @@ static void hooks_in_recompute(void **state) {
     tag outer = {.name = "n"}, first = {.name = "1"};
     hook_all(&n, &outer);
     hook_all(&n.fc1, &first);
-    tn_tensor *x = leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
+    tn_tensor *x = random_leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
     expect_trace("n.before forward 1.before 1.after n.after ");
     tn_backward(loss);
     expect_trace("n.backward forward' 1.before' 1.after' 1.backward 1.done1+ n.done1+ ");
@@ -520,7 +520,7 @@ static void recompute_keeps_only_inputs(void **state) {
     TN_SCOPE;
     net n;
     net_init(&n);
-    tn_tensor *x = leaf(TN_DIMS(2, 5));
+    tn_tensor *x = random_leaf(TN_DIMS(2, 5));
     int64_t had = tn_live_tensors();
     tn_tensor *plain = tn_call(&n, x);
     int64_t kept = tn_live_tensors() - had;

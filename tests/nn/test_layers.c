@@ -352,7 +352,7 @@ static void attention_inputs(void **state) {
 
 /* ---- Inert arguments ------------------------------------------------------------------------- */
 
-static tn_tensor *same(tn_module *self, tn_tensor *x) {
+static tn_tensor *return_input(tn_module *self, tn_tensor *x) {
     (void)self;
     return x;
 }
@@ -367,7 +367,7 @@ static void inert_tensors(void **state) {
     tn_gpt_init(&gpt, TN_WITH(tn_gpt, .vocab = 5, .context = 4, .layers = 1, .heads = 1, .width = 4,
                               .bias = false, .activation = TN_ACT_GELU));
     tn_module m;
-    tn_module_init(&m, "m", same);
+    tn_module_init(&m, "m", return_input);
     tn_tensor *x = tn_add(tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)), *field = NULL;
     assert_true(tn_is_inert(x));
     assert_true(tn_is_inert(tn_call(&linear, x)));
@@ -458,7 +458,7 @@ static void null_arguments(void **state) {
     assert_inert(tn_lm_loss(NULL, tn_ones(TN_DIMS(1, 1), TN_I64), tn_ones(TN_DIMS(1, 1), TN_I64)),
                  TN_EVALUE, "NULL");
     tn_module m;
-    tn_module_init(&m, "m", same);
+    tn_module_init(&m, "m", return_input);
     tn_module_each(&m, (tn_walk){0}, NULL, NULL);
     assert_error(TN_EVALUE, "visitor");
     tn_module_each_module(&m, NULL, NULL);

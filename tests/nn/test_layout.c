@@ -12,7 +12,7 @@ enum { PAIRS = 4000, MOST = 24 };
 static uint64_t random_state;
 
 /* 0 … below-1 */
-static int64_t draw(int64_t below) {
+static int64_t draw_below(int64_t below) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
     return (int64_t)((random_state >> 33) % (uint64_t)below);
 }
@@ -36,19 +36,20 @@ static int compare_numbers(const void *a, const void *b) {
 
 static mesh random_mesh(tn_dims *whole, int dim) {
     static const int slices[] = {1, 2, 4}, pieces[] = {1, 3};
-    mesh m = {.dim = -1, .pieces = 1, .slices = 1, .ranges = 1 + (int)draw(6)};
-    if (draw(3)) {
+    mesh m = {.dim = -1, .pieces = 1, .slices = 1, .ranges = 1 + (int)draw_below(6)};
+    if (draw_below(3)) {
         m.dim = dim;
-        m.pieces = pieces[draw(2)];
-        m.slices = slices[draw(3)];
+        m.pieces = pieces[draw_below(2)];
+        m.slices = slices[draw_below(3)];
     }
     if (m.dim >= 0 && m.pieces == 1) { /* those need not divide */
-        m.slices = 1 + (int)draw(7);
-        whole->size[m.dim] = 1 + draw(MOST);
+        m.slices = 1 + (int)draw_below(7);
+        whole->size[m.dim] = 1 + draw_below(MOST);
     }
     m.cut[m.ranges] = PARTS;
     for (int i = 1; i < m.ranges; i++) {
-        m.cut[i] = draw(3) ? draw(PARTS + 1) : draw(2) * PARTS; /* some without an element */
+        m.cut[i] = draw_below(3) ? draw_below(PARTS + 1)
+                                 : draw_below(2) * PARTS; /* some without an element */
     }
     qsort(m.cut, (size_t)m.ranges + 1, sizeof(*m.cut), compare_numbers);
     return m;
@@ -153,12 +154,12 @@ static void any_mesh_to_any_other(void **state) {
     (void)state;
     random_state = 1;
     for (int pairs = 0; pairs < PAIRS;) {
-        tn_dims whole = {.ndim = 1 + (int)draw(3)};
+        tn_dims whole = {.ndim = 1 + (int)draw_below(3)};
         for (int d = 0; d < whole.ndim; d++) {
-            whole.size[d] = 1 + draw(5);
+            whole.size[d] = 1 + draw_below(5);
         }
-        int dim = (int)draw(whole.ndim);
-        whole.size[dim] = 12 * (1 + draw(MOST / 12));
+        int dim = (int)draw_below(whole.ndim);
+        whole.size[dim] = 12 * (1 + draw_below(MOST / 12));
         mesh from = random_mesh(&whole, dim), to = random_mesh(&whole, dim);
         bool fit = whole.size[dim] % (from.pieces * from.slices) == 0 || from.pieces == 1;
         if (fit && (whole.size[dim] % (to.pieces * to.slices) == 0 || to.pieces == 1)) {
@@ -206,7 +207,7 @@ static void scalars_and_nothing(void **state) {
 
 /* ---- What is no layout ----------------------------------------------------------------------- */
 
-static void refuses(tn_layout l) {
+static void assert_refused(tn_layout l) {
     assert_false(tn__layout_sound(&l));
 }
 
@@ -221,11 +222,11 @@ static void unsound_ones_are_found(void **state) {
                    .start = 2,
                    .length = 10};
     assert_true(tn__layout_sound(&l));
-#define WITH(field, value) \
-    {                      \
-        tn_layout bad = l; \
-        bad.field = value; \
-        refuses(bad);      \
+#define WITH(field, value)   \
+    {                        \
+        tn_layout bad = l;   \
+        bad.field = value;   \
+        assert_refused(bad); \
     }
     WITH(dim, 2)
     WITH(dim, -2)

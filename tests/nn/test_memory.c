@@ -32,7 +32,7 @@ static const int64_t ROWS = (int64_t)B * T * (int64_t)sizeof(float);
 static const int64_t SCRATCH = 512 * 1024;
 
 /* The allocator rounds sizes up. */
-static int64_t rounding(int64_t bytes) {
+static int64_t rounding_of(int64_t bytes) {
     return bytes / 100 + 4096;
 }
 
@@ -60,7 +60,7 @@ typedef struct cost {
 } cost;
 
 /* One step's memory, from without gradients to all of them. The gradient of x is not asked for. */
-static cost measure(model *m) {
+static cost measure_step(model *m) {
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F32), *dy = tn_ones_like(x);
     int64_t before = tn_device_memory(tn_default_device()).allocated;
@@ -76,7 +76,7 @@ static cost measure(model *m) {
 }
 
 static void expect_at_most(int64_t got, int64_t want) {
-    if (got > want + rounding(want)) {
+    if (got > want + rounding_of(want)) {
         fail_msg("%lld bytes; %lld were expected (%.2f and %.2f U)", (long long)got,
                  (long long)want, (double)got / (double)U, (double)want / (double)U);
     }
@@ -98,7 +98,7 @@ static void saved_tensors(void **state) {
     for (int n = 1; n <= MOST; n += 5) {
         model m;
         model_init(&m, n);
-        cost c = measure(&m);
+        cost c = measure_step(&m);
         /* the first x is the caller's, and the last result comes on top: - U + U */
         int64_t want = n * saved_by_a_block();
         expect_at_most(c.forward, want);
@@ -112,7 +112,7 @@ static void peak_of_training(void **state) {
     for (int n = 1; n <= MOST; n += 5) {
         model m;
         model_init(&m, n);
-        cost c = measure(&m);
+        cost c = measure_step(&m);
         expect_at_most(c.peak, n * saved_by_a_block() + c.gradients + 2 * 4 * U + SCRATCH);
         expect_at_least(c.peak, n * saved_by_a_block());
         tn_module_finish(&m.all);
@@ -127,7 +127,7 @@ static void peak_with_recompute(void **state) {
     for (int i = 0; i < MOST; i++) {
         tn_module_set_recompute(&m.blocks[i], true);
     }
-    cost c = measure(&m);
+    cost c = measure_step(&m);
     expect_at_most(c.forward, MOST * U);
     expect_at_most(c.peak, MOST * U + saved_by_a_block() + c.gradients + 2 * 4 * U + SCRATCH);
     tn_module_finish(&m.all);

@@ -61,7 +61,7 @@ static void expect_paths(void *m, tn_walk walk, const char *want) {
 
 /* ---- Registering ----------------------------------------------------------------------------- */
 
-static void names(void **state) {
+static void names_of_entries(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -159,7 +159,7 @@ static void refused_tensors(void **state) {
     tn_module_finish(&m);
 }
 
-static void buffers(void **state) {
+static void buffers_are_set(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -206,7 +206,7 @@ static void tied_init(tied *t) {
     tn_module_add(t, "wte", &t->wte);
 }
 
-static void ties(void **state) {
+static void tied_parameters(void **state) {
     (void)state;
     tied t;
     tied_init(&t);
@@ -261,7 +261,7 @@ static void are_wanted(net *n, const char *expected) {
     assert_string_equal(p.text, expected);
 }
 
-static void freezing(void **state) {
+static void freezing_by_path(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -310,7 +310,7 @@ static void freezing_tied(void **state) {
 
 /* ---- Flags ----------------------------------------------------------------------------------- */
 
-static void flags(void **state) {
+static void flags_of_modules(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -337,7 +337,7 @@ static void flags(void **state) {
     tn_module_finish(&n);
 }
 
-static void printing(void **state) {
+static void printed_modules(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -390,7 +390,7 @@ static void named_graph(void **state) {
 
 /* ---- Sharding's view ------------------------------------------------------------------------- */
 
-static bool exchange(const tn_entry *entry, void *user) {
+static bool exchange_field(const tn_entry *entry, void *user) {
     (void)user;
     TN_SCOPE;
     tn_tensor *old = *entry->field;
@@ -403,7 +403,7 @@ static void exchanged_fields(void **state) {
     (void)state;
     net n;
     net_init(&n);
-    tn_module_each(&n, (tn_walk){.with_shared = true}, exchange, NULL);
+    tn_module_each(&n, (tn_walk){.with_shared = true}, exchange_field, NULL);
     {
         TN_SCOPE;
         assert_true(tn_item(tn_sum_all(tn_call(&n, tn_ones(TN_DIMS(2, 3), TN_F32)))) == 0.0);
@@ -413,7 +413,7 @@ static void exchanged_fields(void **state) {
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-static void finished(void **state) {
+static void finished_modules(void **state) {
     (void)state;
     TN_SCOPE;
     net n;
@@ -469,21 +469,11 @@ static void not_modules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(names),
-        TEST(refused_names),
-        TEST(used_twice),
-        TEST(refused_tensors),
-        TEST(buffers),
-        TEST(ties),
-        TEST(ties_that_do_not_fit),
-        TEST(freezing),
-        TEST(freezing_tied),
-        TEST(flags),
-        TEST(printing),
-        TEST(named_graph),
-        TEST(exchanged_fields),
-        TEST(finished),
-        TEST(not_modules),
+        TEST(names_of_entries),     TEST(refused_names),    TEST(used_twice),
+        TEST(refused_tensors),      TEST(buffers_are_set),  TEST(tied_parameters),
+        TEST(ties_that_do_not_fit), TEST(freezing_by_path), TEST(freezing_tied),
+        TEST(flags_of_modules),     TEST(printed_modules),  TEST(named_graph),
+        TEST(exchanged_fields),     TEST(finished_modules), TEST(not_modules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

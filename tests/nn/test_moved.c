@@ -56,7 +56,7 @@ static void net_init(net *n) {
     tn_module_param(n, "scale", &n->scale, tn_ones(TN_DIMS(), TN_F32));
 }
 
-static tn_tensor *input(void) {
+static tn_tensor *make_input(void) {
     return tn_ones(TN_DIMS(2, 3), TN_F32);
 }
 
@@ -68,13 +68,13 @@ static void a_copy(void **state) {
     net *n = pages_new();
     net_init(n);
     net *moved = move_away(n, sizeof(*n));
-    assert_inert(tn_call(moved, input()), TN_ESTATE, "call: the net has moved since");
+    assert_inert(tn_call(moved, make_input()), TN_ESTATE, "call: the net has moved since");
     assert_int_equal(tn_module_count(moved), 0);
     assert_error(TN_ESTATE, "has moved");
     assert_inert(tn_module_get(moved, "scale"), TN_ESTATE, "has moved");
     assert_null(tn_adamw(moved, tn_adamw_defaults()));
     assert_error(TN_ESTATE, "has moved");
-    assert_inert(tn_call(&moved->fc, input()), TN_ESTATE, "the linear fc has moved");
+    assert_inert(tn_call(&moved->fc, make_input()), TN_ESTATE, "the linear fc has moved");
     tn_tensor *field, *t = tn_ones(TN_DIMS(2), TN_F32);
     assert_int_equal(tn_module_param(moved, "more", &field, t), TN_ESTATE);
     assert_inert(field, TN_ESTATE, "has moved");
@@ -83,7 +83,7 @@ static void a_copy(void **state) {
     tn_module_finish(moved);
     assert_error(TN_ESTATE, "module_finish: the net has moved");
     move_back(n, moved);
-    tn_call(n, input()); /* the struct that was registered is as it was */
+    tn_call(n, make_input()); /* the struct that was registered is as it was */
     assert_int_equal(tn_module_count(n), 13);
     tn_module_finish(n);
     munmap(n, PAGES_SIZE);
@@ -95,7 +95,7 @@ static void a_copy_of_what_is_finished(void **state) {
     net_init(&n);
     net copy = n;
     tn_module_finish(&n);
-    tn_call(&copy, input()); /* what it points to was freed */
+    tn_call(&copy, make_input()); /* what it points to was freed */
     assert_error(TN_ESTATE, "has moved");
     tn_module_finish(&copy);
     assert_error(TN_ESTATE, "has moved");
@@ -106,7 +106,7 @@ static void nothing_registered(void **state) {
     tn_dropout first, second;
     tn_dropout_init(&first, 0.0);
     second = first;
-    tn_call(&second, input());
+    tn_call(&second, make_input());
     assert_int_equal(tn_error(), TN_OK);
     tn_module_finish(&second);
 }
@@ -144,12 +144,12 @@ static void tower_init(tower *t) {
 }
 
 /* After the module was used in its new place, everything that would walk to the old one refuses. */
-static void walks(void **state) {
+static void walks_refuse(void **state) {
     (void)state;
     tower t;
     tower_init(&t);
     tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
-    assert_inert(tn_call(&moved[0], input()), TN_ESTATE, "call: the linear 0 has moved");
+    assert_inert(tn_call(&moved[0], make_input()), TN_ESTATE, "call: the linear 0 has moved");
     static const char path[] = "the linear layers.0 has moved";
     assert_int_equal(tn_module_count(&t.outer), 0);
     assert_error(TN_ESTATE, path);
@@ -159,7 +159,7 @@ static void walks(void **state) {
     assert_error(TN_ESTATE, path);
     tn_module_train(&t.outer, false);
     assert_error(TN_ESTATE, path);
-    assert_inert(tn_call(&t.outer, input()), TN_ESTATE, path);
+    assert_inert(tn_call(&t.outer, make_input()), TN_ESTATE, path);
     assert_inert(tn_module_get(&t.outer, "layers.0.weight"), TN_ESTATE, path);
     assert_null(tn_module_child(&t.outer, "layers.0"));
     assert_error(TN_ESTATE, path);
@@ -170,14 +170,14 @@ static void walks(void **state) {
     assert_int_equal(tn_module_tie(&t.outer, "layers.0.weight", "layers.1.weight"), TN_ESTATE);
     assert_error(TN_ESTATE, path);
     FILE *nowhere = fopen("/dev/null", "w");
-    tn_call(&moved[1], input());
+    tn_call(&moved[1], make_input());
     assert_error(TN_ESTATE, "the linear 1 has moved");
     tn_module_print(&t.outer, nowhere);
     assert_error(TN_ESTATE, path);
     fclose(nowhere);
     move_back(t.pages, moved);
     for (int i = 0; i < 2; i++) { /* used where it belongs, it is there */
-        tn_call(&t.pages[i], input());
+        tn_call(&t.pages[i], make_input());
     }
     assert_int_equal(tn_module_count(&t.outer), 24);
     tn_module_finish(&t.outer);
@@ -191,7 +191,7 @@ static void the_end_of_the_parent(void **state) {
     tower_init(&t);
     tn_linear *moved = move_away(t.pages, 2 * sizeof(*moved));
     for (int i = 0; i < 2; i++) {
-        tn_call(&moved[i], input());
+        tn_call(&moved[i], make_input());
         tn_error_clear();
     }
     tn_module_finish(&t.outer);
@@ -204,7 +204,7 @@ static void the_end_of_the_parent(void **state) {
 }
 
 /* Not noticed before, but something else is there now. */
-static void overwritten(void **state) {
+static void overwritten_modules(void **state) {
     (void)state;
     tower t;
     tower_init(&t);
@@ -213,7 +213,7 @@ static void overwritten(void **state) {
     memset(t.pages, 0xdd, 2 * sizeof(*moved));
     assert_int_equal(tn_module_count(&t.outer), 0);
     assert_error(TN_ESTATE, "the linear layers.0 has moved");
-    assert_inert(tn_call(&t.outer, input()), TN_ESTATE, "the linear layers.0 has moved");
+    assert_inert(tn_call(&t.outer, make_input()), TN_ESTATE, "the linear layers.0 has moved");
     memcpy(t.pages, moved, 2 * sizeof(*moved));
     free(moved);
     tn_module_finish(&t.outer);
@@ -232,8 +232,8 @@ static void a_parent_that_moved(void **state) {
     tn_precision precision = tn_precision_defaults();
     tn_module_set_precision(parent, precision);
     void *moved = move_away(parent, sizeof(*parent));
-    assert_int_equal(tn_dtype_of(tn_call(&child, input())), TN_BF16); /* asks the parent */
-    tn_call(moved, input());
+    assert_int_equal(tn_dtype_of(tn_call(&child, make_input())), TN_BF16); /* asks the parent */
+    tn_call(moved, make_input());
     assert_error(TN_ESTATE, "the sequential has moved");
     tn_module_finish(&child); /* leaves it */
     move_back(parent, moved);
@@ -247,9 +247,9 @@ static void an_optimiser(void **state) {
     net *n = pages_new();
     net_init(n);
     tn_optim *opt = tn_sgd(n, tn_sgd_defaults());
-    tn_backward(tn_sum_all(tn_call(n, input())));
+    tn_backward(tn_sum_all(tn_call(n, make_input())));
     net *moved = move_away(n, sizeof(*n));
-    tn_call(moved, input());
+    tn_call(moved, make_input());
     assert_error(TN_ESTATE, "the net has moved");
     assert_int_equal(tn_optim_step(opt), TN_ESTATE);
     assert_error(TN_ESTATE, "its module has moved");
@@ -267,9 +267,9 @@ static void a_graph(void **state) {
     net *n = pages_new();
     net_init(n);
     tn_module_set_recompute(n, true);
-    tn_tensor *y = tn_sum_all(tn_call(n, input()));
+    tn_tensor *y = tn_sum_all(tn_call(n, make_input()));
     net *moved = move_away(n, sizeof(*n));
-    tn_call(moved, input());
+    tn_call(moved, make_input());
     assert_error(TN_ESTATE, "the net has moved");
     assert_int_equal(tn_backward(y), TN_ESTATE);
     assert_error(TN_ESTATE, "the net has moved");
@@ -293,7 +293,7 @@ static void too_deep(void **state) {
             int child = upwards ? MOST - i : i;
             assert_int_equal(tn_sequential_add(&chain[child - 1], &chain[child]), TN_OK);
         }
-        tn_call(chain, input());
+        tn_call(chain, make_input());
         assert_int_equal(tn_module_count(chain), 0);
         assert_int_equal(tn_error(), TN_OK);
         tn_sequential_add(&chain[upwards ? MOST : MOST - 1], &chain[upwards ? 0 : MOST]);
@@ -309,9 +309,9 @@ int main(void) {
         TEST(a_copy),
         TEST(a_copy_of_what_is_finished),
         TEST(nothing_registered),
-        TEST(walks),
+        TEST(walks_refuse),
         TEST(the_end_of_the_parent),
-        TEST(overwritten),
+        TEST(overwritten_modules),
         TEST(a_parent_that_moved),
         TEST(an_optimiser),
         TEST(a_graph),

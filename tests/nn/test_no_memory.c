@@ -43,7 +43,7 @@ static void net_init(net *n) {
     tn_module_set_recompute(&n->block, true);
 }
 
-static tn_values before(tn_module *m, tn_values in, void *user) {
+static tn_values scale_input(tn_module *m, tn_values in, void *user) {
     (void)m, (void)user;
     in.v[0] = tn_mul_scalar(in.v[0], 1.0);
     return in;
@@ -54,14 +54,14 @@ static void backward_after(tn_module *m, tn_values in_grads, void *user) {
     ++*(int *)user;
 }
 
-static void train(void) {
+static void train_net(void) {
     TN_SCOPE;
     net n;
     int count = 0;
     net_init(&n);
     tn_module_hook(
         &n.block,
-        (tn_module_hooks){.before = before, .backward_after = backward_after, .user = &count});
+        (tn_module_hooks){.before = scale_input, .backward_after = backward_after, .user = &count});
     tn_adamw_options options = tn_adamw_defaults();
     options.no_decay = tn_match_vectors;
     tn_optim *opt = tn_adamw(&n, options);
@@ -130,7 +130,7 @@ static void quantize_and_call(void) {
     tn_module_finish(&n);
 }
 
-static void translate(void) {
+static void use_transformer(void) {
     TN_SCOPE;
     tn_transformer_options o = tn_transformer_defaults();
     o.hidden = 8;
@@ -145,40 +145,41 @@ static void translate(void) {
     tn_init_sparse(t, 0.5, 1.0);
 }
 
-static void translation(void **state) {
+static void transformer_without_memory(void **state) {
     (void)state;
-    every_allocation(translate);
+    every_allocation(use_transformer);
 }
 
-static void training(void **state) {
+static void training_without_memory(void **state) {
     (void)state;
-    every_allocation(train);
+    every_allocation(train_net);
 }
 
-static void ties(void **state) {
+static void ties_without_memory(void **state) {
     (void)state;
     every_allocation(tie_and_read);
 }
 
-static void deferred(void **state) {
+static void deferred_without_memory(void **state) {
     (void)state;
     every_allocation(build_and_make);
 }
 
-static void quantized(void **state) {
+static void quantized_without_memory(void **state) {
     (void)state;
     every_allocation(quantize_and_call);
 }
 
-static void parts(void **state) {
+static void parts_without_memory(void **state) {
     (void)state;
     every_allocation(cut_and_measure);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(training),  cmocka_unit_test(ties),  cmocka_unit_test(deferred),
-        cmocka_unit_test(quantized), cmocka_unit_test(parts), cmocka_unit_test(translation),
+        cmocka_unit_test(training_without_memory), cmocka_unit_test(ties_without_memory),
+        cmocka_unit_test(deferred_without_memory), cmocka_unit_test(quantized_without_memory),
+        cmocka_unit_test(parts_without_memory),    cmocka_unit_test(transformer_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

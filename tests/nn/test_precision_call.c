@@ -7,7 +7,7 @@
 
 /* ---- What the forward sees ------------------------------------------------------------------- */
 
-static void defaults(void **state) {
+static void default_precision(void **state) {
     (void)state;
     tn_precision p = tn_precision_defaults();
     assert_int_equal(p.param, TN_F32);
@@ -25,7 +25,7 @@ static void dtypes_inside(void **state) {
         set_compute(&n, kinds[i]);
         assert_int_equal(tn_module_compute_dtype(&n.fc1, TN_F64), kinds[i]);
         TN_SCOPE;
-        tn_tensor *y = tn_call(&n, batch(0));
+        tn_tensor *y = tn_call(&n, input_batch(0));
         assert_int_equal(tn_dtype_of(y), kinds[i]);
         assert_int_equal(n.x, kinds[i]);
         assert_int_equal(n.weight, kinds[i]);
@@ -46,12 +46,12 @@ static void inner_policy_wins(void **state) {
     tn_module_set_precision(&n, policy);
     set_compute(&n.norm, TN_F32);
     TN_SCOPE;
-    tn_tensor *y = tn_call(&n, batch(0));
+    tn_tensor *y = tn_call(&n, input_batch(0));
     assert_int_equal(tn_dtype_of(y), TN_F32);
     assert_int_equal(n.weight, TN_BF16);
     assert_int_equal(n.norm_weight, TN_F32);
     assert_int_equal(n.hidden, TN_F32);
-    assert_int_equal(tn_dtype_of(tn_call(&n.fc1, batch(0))), TN_BF16);
+    assert_int_equal(tn_dtype_of(tn_call(&n.fc1, input_batch(0))), TN_BF16);
     assert_int_equal(tn_dtype_of(tn_call(&n.norm, tn_ones(TN_DIMS(HIDDEN), TN_BF16))), TN_F32);
     expect_parameters(&n);
     tn_backward(tn_sum_all(y));
@@ -86,9 +86,9 @@ static int64_t copies_of(void *m) {
 }
 
 static int64_t allocations_of_call(net *n, tn_tensor *x) {
-    int64_t before = memory().allocations;
+    int64_t before = memory_now().allocations;
     tn_drop(tn_call(n, x));
-    return memory().allocations - before;
+    return memory_now().allocations - before;
 }
 
 /* One copy for each change of the parameters: calls in between allocate what a bf16 model's
@@ -100,15 +100,15 @@ static void copies_are_kept(void **state) {
     set_compute(&n, TN_BF16);
     TN_NO_GRAD;
     TN_SCOPE;
-    tn_tensor *x = tn_cast(batch(0), TN_BF16);
-    int64_t before = memory().allocated;
+    tn_tensor *x = tn_cast(input_batch(0), TN_BF16);
+    int64_t before = memory_now().allocated;
     tn_drop(tn_call(&n, x));
-    int64_t held = memory().allocated - before;
+    int64_t held = memory_now().allocated - before;
     /* 7 parameters, rounded */
     assert_true(held >= copies_of(&n) && held <= copies_of(&n) + 7 * 256);
     int64_t again = allocations_of_call(&n, x);
     assert_int_equal(allocations_of_call(&n, x), again);
-    assert_int_equal(memory().allocated - before, held);
+    assert_int_equal(memory_now().allocated - before, held);
     net plain; /* bf16 parameters and nothing to lend */
     net_init(&plain);
     tn_module_set_precision(&plain, TN_WITH(tn_precision, .param = TN_BF16, .compute = TN_BF16));
@@ -139,12 +139,12 @@ static void tapes_share_the_copies(void **state) {
     net_init(&n);
     set_compute(&n, TN_BF16);
     TN_SCOPE;
-    tn_tensor *x = tn_cast(batch(0), TN_BF16);
-    int64_t before = memory().allocated;
+    tn_tensor *x = tn_cast(input_batch(0), TN_BF16);
+    int64_t before = memory_now().allocated;
     tn_tensor *first = tn_call(&n, x);
-    int64_t one = memory().allocated - before - copies_of(&n);
+    int64_t one = memory_now().allocated - before - copies_of(&n);
     tn_tensor *second = tn_call(&n, x);
-    int64_t two = memory().allocated - before - copies_of(&n);
+    int64_t two = memory_now().allocated - before - copies_of(&n);
     assert_true(two <= 2 * one);
     {
         TN_NO_GRAD;
@@ -188,7 +188,7 @@ static void hooks_are_outside(void **state) {
     seen s;
     tn_module_hook(&n, (tn_module_hooks){.before = look_before, .after = look_after, .user = &s});
     TN_SCOPE;
-    tn_call(&n, batch(0));
+    tn_call(&n, input_batch(0));
     assert_int_equal(s.in, TN_F32);
     assert_int_equal(s.before, TN_F32);
     assert_int_equal(s.after, TN_F32);
@@ -205,11 +205,11 @@ static void errors_restore_the_fields(void **state) {
     set_compute(&n, TN_BF16);
     TN_SCOPE;
     n.fails = true;
-    assert_inert(tn_call(&n, batch(0)), TN_EVALUE, "this forward fails");
+    assert_inert(tn_call(&n, input_batch(0)), TN_EVALUE, "this forward fails");
     expect_parameters(&n);
     n.fails = false;
     tn_module_set_recompute(&n, true);
-    tn_tensor *y = tn_call(&n, batch(0));
+    tn_tensor *y = tn_call(&n, input_batch(0));
     n.fails = true; /* the second time */
     tn_backward(tn_sum_all(y));
     assert_error(TN_EVALUE, "this forward fails");
@@ -218,7 +218,7 @@ static void errors_restore_the_fields(void **state) {
     tn_call(&n, tn_ones(TN_DIMS(2, IN + 1), TN_F32));
     assert_error(TN_ESHAPE, "linear");
     expect_parameters(&n);
-    tn_call(&n, batch(0));
+    tn_call(&n, input_batch(0));
     tn_module_zero_grad(&n);
     tn_module_finish(&n);
 }
@@ -232,7 +232,7 @@ static void no_memory(void **state) {
     bool done = false;
     for (int64_t spare = 0; !done && spare < 1 << 20; spare += 1024) {
         TN_SCOPE;
-        tn_tensor *x = batch(0);
+        tn_tensor *x = input_batch(0);
         tn_memory_trim();
         tn_memory_set_limit(tn_memory().allocated + spare);
         done = !tn_is_inert(tn_call(&n, x));
@@ -269,7 +269,7 @@ static void finished_in_its_call(void **state) {
     set_compute(&s, TN_BF16);
     to_finish = &n;
     TN_SCOPE;
-    tn_call(&s, batch(0));
+    tn_call(&s, input_batch(0));
     tn_error_clear(); /* whatever the sequential thinks of it */
     tn_module_finish(&s);
 }
@@ -284,7 +284,7 @@ static void not_moved_in_its_call(void **state) {
     for (int i = 0; i < 2; i++) {
         TN_SCOPE;
         n.moved = moved[i];
-        tn_call(&n, batch(0));
+        tn_call(&n, input_batch(0));
         assert_error(TN_ESTATE, "is being called");
         expect_parameters(&n);
     }
@@ -312,7 +312,7 @@ static void bad_policies(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(defaults),
+        TEST(default_precision),
         TEST(dtypes_inside),
         TEST(inner_policy_wins),
         TEST(parameters_are_converted),

@@ -130,13 +130,13 @@ static void tied_parameters(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_full(TN_DIMS(1, IN), 1.0, TN_F32),
               *u = tn_full(TN_DIMS(1, IN), 1.0 / 256, TN_F32);
-    int64_t before = memory().allocated;
+    int64_t before = memory_now().allocated;
     {
         TN_NO_GRAD;
         TN_SCOPE;
         tn_call_values(&m, tn_values_of(x, u), NULL);
     }
-    assert_true(memory().allocated - before <= IN * OUT * 2 + 256); /* one copy */
+    assert_true(memory_now().allocated - before <= IN * OUT * 2 + 256); /* one copy */
     tn_values out = tn_call_values(&m, tn_values_of(x, u), NULL);
     tn_tensor *dy[2] = {tn_ones(TN_DIMS(1, OUT), TN_BF16), tn_ones(TN_DIMS(1, OUT), TN_BF16)};
     assert_int_equal(tn_backward_from(out.v, dy, 2, false), TN_OK);
@@ -185,7 +185,7 @@ static void second_derivative(void **state) {
     net_init(&n);
     set_compute(&n, TN_BF16);
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(batch(0), true), *dx;
+    tn_tensor *x = tn_set_requires_grad(input_batch(0), true), *dx;
     tn_tensor *y = tn_sum_all(tn_cast(tn_call(&n, x), TN_F32));
     tn_grad_options options = tn_grad_defaults();
     options.create_graph = true;

@@ -49,17 +49,17 @@ static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
     return tn_item(loss);
 }
 
-static tn_optim *adamw(void *m) {
+static tn_optim *make_adamw(void *m) {
     tn_adamw_options a = tn_adamw_defaults();
     a.lr = 5e-3;
     return tn_adamw(m, a);
 }
 
 /* The mean loss of the last 20 of 200 steps. */
-static double train(tn_dtype compute) {
+static double train_gpt(tn_dtype compute) {
     tn_gpt gpt;
     gpt_init(&gpt, compute, false);
-    tn_optim *opt = adamw(&gpt);
+    tn_optim *opt = make_adamw(&gpt);
     double sum = 0;
     for (int i = 0; i < 200; i++) {
         double loss = gpt_step(&gpt, opt, i);
@@ -82,7 +82,7 @@ static void not_on_the_emulator(void) {
 static void training_reaches_f32(void **state) {
     (void)state;
     not_on_the_emulator();
-    double f32 = train(TN_F32), bf16 = train(TN_BF16);
+    double f32 = train_gpt(TN_F32), bf16 = train_gpt(TN_BF16);
     assert_true(f32 < 1.0); /* it has learned: chance is log 16 = 2.77 */
     if (!is_near(bf16, f32, 0.02 * f32)) {
         fail_msg("f32 %.4f, bf16 %.4f", f32, bf16);
@@ -100,7 +100,7 @@ static void training_with_recompute(void **state) {
     tn_gpt gpt[2];
     for (int i = 0; i < 2; i++) {
         gpt_init(&gpt[i], TN_BF16, i == 1);
-        tn_optim *opt = adamw(&gpt[i]);
+        tn_optim *opt = make_adamw(&gpt[i]);
         for (int k = 0; k < 3; k++) {
             gpt_step(&gpt[i], opt, k);
         }
@@ -120,7 +120,7 @@ static void resume_is_bit_exact(void **state) {
     tn_gpt whole, part;
     gpt_init(&whole, TN_BF16, false);
     gpt_init(&part, TN_BF16, false);
-    tn_optim *opt = adamw(&whole), *again = adamw(&part);
+    tn_optim *opt = make_adamw(&whole), *again = make_adamw(&part);
     for (int i = 0; i < 4; i++) {
         gpt_step(&whole, opt, i);
     }
@@ -141,12 +141,12 @@ static void resume_is_bit_exact(void **state) {
 }
 
 /* With caches of the compute dtype: the same letters as without. */
-static void generation(void **state) {
+static void generation_in_bf16(void **state) {
     (void)state;
     not_on_the_emulator();
     tn_gpt gpt;
     gpt_init(&gpt, TN_BF16, false);
-    tn_optim *opt = adamw(&gpt);
+    tn_optim *opt = make_adamw(&gpt);
     for (int i = 0; i < 100; i++) {
         gpt_step(&gpt, opt, i);
     }
@@ -172,7 +172,7 @@ int main(void) {
         TEST(training_reaches_f32),
         TEST(training_with_recompute),
         TEST(resume_is_bit_exact),
-        TEST(generation),
+        TEST(generation_in_bf16),
     };
     return cmocka_run_group_tests_name("training in mixed precision", tests, NULL, NULL);
 }

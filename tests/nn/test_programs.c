@@ -53,7 +53,7 @@ typedef struct lstm {
     bool stateful;
 } lstm;
 
-static tn_tensor *start(tn_tensor *kept, int64_t batch, int64_t width) {
+static tn_tensor *start_state(tn_tensor *kept, int64_t batch, int64_t width) {
     return kept ? kept : tn_zeros(TN_DIMS(batch, width), TN_F32);
 }
 
@@ -62,8 +62,8 @@ static tn_tensor *lstm_forward(tn_module *self, tn_tensor *x) {
     int64_t B = tn_size(x, 0), T = tn_size(x, 1);
     tn_tensor *h[2], *c[2], *steps[64];
     for (int i = 0; i < 2; i++) {
-        h[i] = start(m->h[i], B, m->width);
-        c[i] = start(m->c[i], B, m->width);
+        h[i] = start_state(m->h[i], B, m->width);
+        c[i] = start_state(m->c[i], B, m->width);
     }
     for (int64_t t = 0; t < T; t++) {
         tn_tensor *now = tn_select(x, 1, t);
@@ -232,20 +232,20 @@ static tn_tensor *should_be_high(tn_tensor *x) {
     return tn_mean_all(tn_logsumexp(tn_stack(both, 2, 0), TN_DIMS(0), false));
 }
 
-static tn_optim *adam(void *m, double lr) {
+static tn_optim *make_adam(void *m, double lr) {
     tn_adam_options options = tn_adam_defaults();
     options.lr = lr;
     options.beta1 = 0.5;
     return tn_adam(m, options);
 }
 
-static void gan(void **state) {
+static void gan_finds_the_mean(void **state) {
     (void)state;
     enum { B = 64, STEPS = 400 };
     two_layers maker, judge;
     two_layers_init(&maker, 2, 16, 1);
     two_layers_init(&judge, 1, 16, 1);
-    tn_optim *maker_opt = adam(&maker, 5e-3), *judge_opt = adam(&judge, 1e-2);
+    tn_optim *maker_opt = make_adam(&maker, 5e-3), *judge_opt = make_adam(&judge, 1e-2);
     double mean = 0.0;
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
@@ -279,7 +279,7 @@ static void gan(void **state) {
 /* ---- A gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028) ---------------------------- */
 
 /* mean((|d judge(x) / d x| - 1)^2) */
-static tn_tensor *penalty(two_layers *judge, tn_tensor *x) {
+static tn_tensor *slope_penalty(two_layers *judge, tn_tensor *x) {
     tn_tensor *score = tn_sum_all(tn_call(judge, x)), *slope;
     tn_grad_options options = tn_grad_defaults();
     options.create_graph = true;
@@ -299,7 +299,7 @@ static void gradient_penalty(void **state) {
     two_layers judge;
     two_layers_init(&judge, 3, 8, 1);
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(5, 3), TN_F32), true);
-    tn_tensor *before = penalty(&judge, x);
+    tn_tensor *before = slope_penalty(&judge, x);
     tn_backward(before);
     tn_tensor *grad = tn_grad_of(judge.in.weight);
     assert_null(tn_grad_of(judge.out.bias)); /* the slope does not depend on it */
@@ -307,21 +307,21 @@ static void gradient_penalty(void **state) {
     for (int i = 0; i < 3; i++) {
         double was = tn_at(judge.in.weight, at[i]);
         set_element(judge.in.weight, at[i], was + 1e-2);
-        double up = tn_item(penalty(&judge, x));
+        double up = tn_item(slope_penalty(&judge, x));
         set_element(judge.in.weight, at[i], was - 1e-2);
-        double down = tn_item(penalty(&judge, x));
+        double down = tn_item(slope_penalty(&judge, x));
         set_element(judge.in.weight, at[i], was);
         assert_true(fabs((up - down) / 2e-2 - tn_at(grad, at[i])) < 2e-3);
     }
-    tn_optim *opt = adam(&judge, 0.02);
+    tn_optim *opt = make_adam(&judge, 0.02);
     tn_optim_zero_grad(opt);
     for (int step = 0; step < 200; step++) {
         TN_SCOPE;
-        tn_backward(penalty(&judge, x));
+        tn_backward(slope_penalty(&judge, x));
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
-    assert_true(tn_item(penalty(&judge, x)) < 0.1 * tn_item(before));
+    assert_true(tn_item(slope_penalty(&judge, x)) < 0.1 * tn_item(before));
     tn_optim_free(opt);
     tn_module_finish(&judge);
 }
@@ -351,7 +351,7 @@ static tn_tensor *train_halved(bool in_bucket) {
     if (in_bucket) {
         tn_module_each(&net, (tn_walk){0}, into_bucket, &b);
     }
-    tn_optim *opt = adam(&net, 0.05);
+    tn_optim *opt = make_adam(&net, 0.05);
     for (int step = 0; step < 5; step++) {
         TN_SCOPE;
         for (int part = 0; part < 2; part++) { /* two micro-batches: written, then added */
@@ -414,7 +414,7 @@ int main(void) {
         TEST(lstm_keeps_its_state),
         TEST(cached_gpt_is_the_whole_gpt),
         TEST(padding_behind_a_mask),
-        TEST(gan),
+        TEST(gan_finds_the_mean),
         TEST(gradient_penalty),
         TEST(gradients_in_one_buffer),
         TEST(bf16_leaf_with_f32_gradient),

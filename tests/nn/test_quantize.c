@@ -21,7 +21,7 @@ static tn_tensor *some_tokens(void) {
     return tn_randint(0, 61, TN_DIMS(2, 9), TN_I64);
 }
 
-static double at2(const tn_tensor *t, int64_t i, int64_t j) {
+static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
     return tn_at(t, (int64_t[]){i, j});
 }
 
@@ -42,7 +42,7 @@ static void rows_of_a_linear(void **state) {
         double scale = tn_at(line.weight_scale, (int64_t[]){j});
         assert_true(fabs(scale - most[j] / 127) <= 1e-7 * most[j] + 1e-37);
         for (int i = 0; i < 3; i++) {
-            assert_true(at2(line.weight, j, i) == want[j][i]);
+            assert_true(element_at(line.weight, j, i) == want[j][i]);
         }
     }
     tn_tensor *bytes = line.weight;
@@ -107,7 +107,7 @@ static void cached_as_at_once(void **state) {
     tn_module_finish(&gpt);
 }
 
-static void files(void **state) {
+static void files_of_quantized(void **state) {
     (void)state;
     TN_NO_GRAD;
     const char *path = temp_path("bytes.safetensors");
@@ -206,9 +206,8 @@ static void shared_with_a_stranger(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(rows_of_a_linear),       TEST(gpt_computes_with_bytes),
-        TEST(cached_as_at_once),      TEST(files),
-        TEST(training_is_over),       TEST(odd_weights),
+        TEST(rows_of_a_linear),       TEST(gpt_computes_with_bytes), TEST(cached_as_at_once),
+        TEST(files_of_quantized),     TEST(training_is_over),        TEST(odd_weights),
         TEST(shared_with_a_stranger),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,14 +106,14 @@ typedef struct result {
     int count;
 } result;
 
-static bool take(const tn_entry *entry, void *user) {
+static bool keep_entry(const tn_entry *entry, void *user) {
     result *r = user;
     r->tensor[r->count++] = tn_keep(tn_copy(tn_detach(*entry->field)));
     r->tensor[r->count++] = tn_keep(tn_copy(tn_grad_of(*entry->field)));
     return true;
 }
 
-static void run(bool sharded, result *r, int *gathers) {
+static void train_net(bool sharded, result *r, int *gathers) {
     TN_SCOPE;
     tn_seed(3);
     net m;
@@ -136,7 +136,7 @@ static void run(bool sharded, result *r, int *gathers) {
         gathers[i] = toy.unit[i].gathers;
     }
     toy_gather_all(&toy);
-    tn_module_each(&m, (tn_walk){0}, take, r);
+    tn_module_each(&m, (tn_walk){0}, keep_entry, r);
     tn_optim_free(opt);
     tn_module_finish(&m);
     toy_free(&toy);
@@ -147,8 +147,8 @@ static void same_bits_and_few_gathers(void **state) {
     int64_t before = tn_live_tensors();
     int gathers[TOY_UNITS] = {0};
     result plain = {0}, sharded = {0};
-    run(false, &plain, NULL);
-    run(true, &sharded, gathers);
+    train_net(false, &plain, NULL);
+    train_net(true, &sharded, gathers);
     assert_int_equal(tn_error(), TN_OK);
     /* the tied weight once, six parameters a unit */
     assert_int_equal(plain.count, 2 * (1 + 3 * 6));

@@ -61,7 +61,7 @@ static bool list_module(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-static void paths(void **state) {
+static void paths_without_it(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -161,7 +161,7 @@ static void files_of_a_flat_model(void **state) {
     tn_module_finish(&flat);
 }
 
-static void description(void **state) {
+static void saved_description(void **state) {
     (void)state;
     net n;
     net_init(&n);
@@ -176,7 +176,7 @@ static void description(void **state) {
 }
 
 /* An error names the path that the program knows. */
-static void errors(void **state) {
+static void errors_name_known_paths(void **state) {
     (void)state;
     TN_SCOPE;
     net n;
@@ -195,9 +195,8 @@ static void errors(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(paths),          TEST(names_that_are_taken),
-        TEST(ties_and_files), TEST(files_of_a_flat_model),
-        TEST(description),    TEST(errors),
+        TEST(paths_without_it),      TEST(names_that_are_taken), TEST(ties_and_files),
+        TEST(files_of_a_flat_model), TEST(saved_description),    TEST(errors_name_known_paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

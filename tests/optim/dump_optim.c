@@ -28,11 +28,11 @@ static tn_dims dims_of(int i) {
     return i == 0 ? TN_DIMS(7, 5) : i == 1 ? TN_DIMS(5) : i == 2 ? TN_DIMS() : TN_DIMS(3, 4, 2);
 }
 
-static bool absent(int step, int i) {
+static bool is_absent(int step, int i) {
     return (i == 1 && step < 3) || (i == 2 && step % 4 == 1);
 }
 
-static void add(const char *group, const char *what, const char *name, tn_tensor *t) {
+static void add_tensor(const char *group, const char *what, const char *name, tn_tensor *t) {
     char text[256];
     snprintf(text, sizeof(text), "%s/%s%s", group, what, name);
     tn_safetensors_writer_add(writer, text, tn_copy(tn_detach(t)));
@@ -52,11 +52,11 @@ static void make_grads(void) {
         }
         grads[i] = tn_randn(all, TN_F64);
         for (int step = 0; step < STEPS; step++) {
-            if (absent(step, i)) {
+            if (is_absent(step, i)) {
                 tn_zero_(tn_select(grads[i], 0, step));
             }
         }
-        add("grads", "", names[i], grads[i]);
+        add_tensor("grads", "", names[i], grads[i]);
     }
 }
 
@@ -67,25 +67,25 @@ static void model_init(model *m, tn_dtype dtype, const char *name) {
         tn_tensor *p = tn_randn(dims_of(i), TN_F64);
         tn_module_param(m, names[i], &m->p[i], tn_copy(tn_cast(p, dtype)));
         tn_set_grad_dtype(m->p[i], dtype == TN_F64 ? TN_F64 : TN_F32);
-        add(name, "start.", names[i], m->p[i]);
+        add_tensor(name, "start.", names[i], m->p[i]);
     }
 }
 
 static bool add_state(const char *name, tn_tensor *state, void *user) {
-    add(user, "", name, state);
+    add_tensor(user, "", name, state);
     return true;
 }
 
 typedef enum how { NOTHING, CLIP_BEFORE_STEP, CLIP_AT_ONCE, SCHEDULE } how;
 
-static void train(const char *name, model *m, tn_optim *opt, how also) {
+static void train_model(const char *name, model *m, tn_optim *opt, how also) {
     double norms[STEPS] = {0};
     tn_dtype dtype = tn_dtype_of(m->p[0]) == TN_F64 ? TN_F64 : TN_F32;
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         for (int i = 0; i < PARAMS; i++) {
             tn_tensor *g = tn_copy(tn_cast(tn_select(grads[i], 0, step), dtype));
-            tn_set_grad(m->p[i], absent(step, i) ? NULL : g);
+            tn_set_grad(m->p[i], is_absent(step, i) ? NULL : g);
         }
         if (also == CLIP_BEFORE_STEP) {
             norms[step] = tn_optim_clip(opt, 5.0);
@@ -98,10 +98,10 @@ static void train(const char *name, model *m, tn_optim *opt, how also) {
         tn_optim_zero_grad(opt);
     }
     for (int i = 0; i < PARAMS; i++) {
-        add(name, "end.", names[i], m->p[i]);
+        add_tensor(name, "end.", names[i], m->p[i]);
     }
     tn_optim_each(opt, add_state, (void *)name);
-    add(name, "norms", "", TN_FROM(norms, TN_DIMS(STEPS), TN_F64));
+    add_tensor(name, "norms", "", TN_FROM(norms, TN_DIMS(STEPS), TN_F64));
     tn_optim_free(opt);
     tn_module_finish(m);
 }
@@ -110,7 +110,7 @@ static void dump_sgd(const char *name, tn_sgd_options options, tn_dtype dtype, h
     model m;
     model_init(&m, dtype, name);
     options.lr = 0.05;
-    train(name, &m, tn_sgd(&m, options), also);
+    train_model(name, &m, tn_sgd(&m, options), also);
 }
 
 static void dump_adam(const char *name, bool decoupled, double weight_decay, tn_dtype dtype,
@@ -121,17 +121,17 @@ static void dump_adam(const char *name, bool decoupled, double weight_decay, tn_
     options.lr = 0.02;
     options.beta2 = 0.98;
     options.weight_decay = weight_decay;
-    train(name, &m, decoupled ? tn_adamw(&m, options) : tn_adam(&m, options), also);
+    train_model(name, &m, decoupled ? tn_adamw(&m, options) : tn_adam(&m, options), also);
 }
 
 /* One with these changes of its default options. */
-#define CASE(name, kind, dtype, ...)           \
-    do {                                       \
-        model m;                               \
-        model_init(&m, dtype, name);           \
-        kind##_options o = kind##_defaults();  \
-        __VA_ARGS__;                           \
-        train(name, &m, kind(&m, o), NOTHING); \
+#define CASE(name, kind, dtype, ...)                 \
+    do {                                             \
+        model m;                                     \
+        model_init(&m, dtype, name);                 \
+        kind##_options o = kind##_defaults();        \
+        __VA_ARGS__;                                 \
+        train_model(name, &m, kind(&m, o), NOTHING); \
     } while (0)
 
 static void dump_more(void) {
@@ -163,7 +163,7 @@ static void dump_groups(void) {
     options.no_decay = tn_match_vectors;
     tn_optim *opt = tn_adamw(&m, options);
     tn_optim_group(opt, 1)->lr_scale = 0.5;
-    train("groups", &m, opt, NOTHING);
+    train_model("groups", &m, opt, NOTHING);
 }
 
 static void dump_schedule(const char *name, tn_schedule s) {
@@ -171,7 +171,7 @@ static void dump_schedule(const char *name, tn_schedule s) {
     for (int step = 0; step < 120; step++) {
         lr[step] = tn_schedule_at(s, step);
     }
-    add("schedule", name, "", TN_FROM(lr, TN_DIMS(120), TN_F64));
+    add_tensor("schedule", name, "", TN_FROM(lr, TN_DIMS(120), TN_F64));
 }
 
 /* What a plateau makes of values that swing: (2, 120), the values and the rates. */
@@ -181,7 +181,7 @@ static void dump_plateau(const char *name, tn_plateau p) {
         both[0][i] = sin(0.11 * i) / (1 + 0.05 * i) + 0.3 * cos(1.7 * i);
         both[1][i] = tn_plateau_step(&p, both[0][i]);
     }
-    add("schedule", name, "", TN_FROM(both, TN_DIMS(2, 120), TN_F64));
+    add_tensor("schedule", name, "", TN_FROM(both, TN_DIMS(2, 120), TN_F64));
 }
 
 /* An average of what SGD makes of the weights, and clipping by value on the way. */
@@ -193,7 +193,7 @@ static void dump_average(const char *name, double decay) {
     for (int step = 0; step < STEPS; step++) {
         TN_SCOPE;
         for (int i = 0; i < PARAMS; i++) {
-            tn_set_grad(m.p[i], absent(step, i) ? NULL : tn_copy(tn_select(grads[i], 0, step)));
+            tn_set_grad(m.p[i], is_absent(step, i) ? NULL : tn_copy(tn_select(grads[i], 0, step)));
         }
         tn_clip_grad_value(&m, 0.5);
         tn_optim_step(opt);
@@ -202,11 +202,11 @@ static void dump_average(const char *name, double decay) {
     {
         TN_AVERAGED(a);
         for (int i = 0; i < PARAMS; i++) {
-            add(name, "mean.", names[i], m.p[i]);
+            add_tensor(name, "mean.", names[i], m.p[i]);
         }
     }
     for (int i = 0; i < PARAMS; i++) {
-        add(name, "end.", names[i], m.p[i]);
+        add_tensor(name, "end.", names[i], m.p[i]);
     }
     tn_average_free(a);
     tn_optim_free(opt);

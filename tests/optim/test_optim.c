@@ -33,12 +33,12 @@ static void set_gradients(model *m, double value) {
     tn_set_grad(m->b, tn_full(TN_DIMS(2), value, dtype));
 }
 
-static double first(const tn_tensor *t) {
+static double first_element(const tn_tensor *t) {
     int64_t zero[TN_MAX_DIMS] = {0};
     return tn_at(t, zero);
 }
 
-static tn_optim *sgd(void *m, double lr) {
+static tn_optim *make_sgd(void *m, double lr) {
     tn_sgd_options options = tn_sgd_defaults();
     options.lr = lr;
     return tn_sgd(m, options);
@@ -91,20 +91,20 @@ static void refused_parameters(void **state) {
     model m;
     tn_module_init(&m, "model", model_forward);
     tn_module_param(&m, "a", &m.a, tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
-    assert_null(sgd(&m, 0.1));
+    assert_null(make_sgd(&m, 0.1));
     assert_error(TN_EVALUE, "a is not contiguous");
     tn_module_finish(&m);
     tn_module_init(&m, "model", model_forward);
     tn_tensor *shared = tn_ones(TN_DIMS(2), TN_F32);
     tn_module_param(&m, "a", &m.a, shared);
     tn_module_param(&m, "b", &m.b, shared);
-    assert_null(sgd(&m, 0.1));
+    assert_null(make_sgd(&m, 0.1));
     assert_error(TN_EVALUE, "a and b are the same tensor");
     assert_int_equal(tn_module_tie(&m, "b", "a"), TN_OK);
-    tn_optim *opt = sgd(&m, 0.1);
+    tn_optim *opt = make_sgd(&m, 0.1);
     tn_set_grad(m.a, tn_ones(TN_DIMS(2), TN_F32));
     tn_optim_step(opt);
-    assert_true(fabs(first(m.b) - 0.9) < 1e-6); /* stepped once */
+    assert_true(fabs(first_element(m.b) - 0.9) < 1e-6); /* stepped once */
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
@@ -152,7 +152,7 @@ static void state_by_name(void **state) {
         assert_int_equal(calls, 1);
         assert_string_equal(tn_optim_kind(opt), "adam");
         tn_optim_free(opt);
-        opt = sgd(&m, 0.1); /* no momentum, no state but the master copies */
+        opt = make_sgd(&m, 0.1); /* no momentum, no state but the master copies */
         n = (names){""};
         tn_optim_each(opt, add_name, &n);
         assert_string_equal(n.text,
@@ -172,7 +172,7 @@ static void plain_tensors(void **state) {
     assert_non_null(strstr(n.text, "0.step:i64[] 0.exp_avg:f32[2] 0.exp_avg_sq:f32[2] 1.step"));
     tn_backward(tn_sum_all(tn_square(list[1])));
     assert_int_equal(tn_optim_step(opt), TN_OK);
-    assert_true(first(list[0]) == 1.0 && fabs(first(list[1]) - 0.999) < 1e-6);
+    assert_true(first_element(list[0]) == 1.0 && fabs(first_element(list[1]) - 0.999) < 1e-6);
     tn_optim_zero_grad(opt);
     assert_null(tn_grad_of(list[1]));
     tn_optim_free(opt);
@@ -191,18 +191,18 @@ static void pending_errors_stop_everything(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 0.5);
+    tn_optim *opt = make_sgd(&m, 0.5);
     set_gradients(&m, 1.0);
     tn_raise(TN_EVALUE, "a bad gradient");
     assert_int_equal(tn_optim_step(opt), TN_EVALUE);
     assert_true(isnan(tn_optim_clip(opt, 1.0)));
     assert_true(isnan(tn_clip_grad_norm(&m, 1.0)));
     assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), -1);
-    assert_true(first(m.a) == 1.0 && first(tn_grad_of(m.a)) == 1.0);
+    assert_true(first_element(m.a) == 1.0 && first_element(tn_grad_of(m.a)) == 1.0);
     assert_int_equal(tn_optim_steps(opt), 0);
     assert_error(TN_EVALUE, "a bad gradient");
     assert_int_equal(tn_optim_step(opt), TN_OK);
-    assert_true(first(m.a) == 0.5);
+    assert_true(first_element(m.a) == 0.5);
     assert_int_equal(tn_optim_steps(opt), 1);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -214,7 +214,7 @@ static void steps_count_as_changes(void **state) {
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 0.5);
+    tn_optim *opt = make_sgd(&m, 0.5);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true), *y = tn_call(&m, x);
     set_gradients(&m, 1.0);
     tn_optim_step(opt);
@@ -229,17 +229,17 @@ static void gradients_elsewhere(void **state) {
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 1.0);
+    tn_optim *opt = make_sgd(&m, 1.0);
     tn_tensor *bucket = tn_zeros(TN_DIMS(6), TN_F32);
     tn_set_grad_buffer(m.b, tn_alias(bucket, 0, TN_DIMS(2)));
     tn_set_grad_buffer(m.a, tn_alias(bucket, 2, TN_DIMS(2, 2)));
     tn_backward(tn_call(&m, tn_full(TN_DIMS(2, 2), 3.0, TN_F32)));
     assert_true(tn_at(bucket, (int64_t[]){0}) == 1.0 && tn_at(bucket, (int64_t[]){5}) == 3.0);
     tn_optim_step(opt);
-    assert_true(first(m.a) == -2.0 && first(m.b) == 0.0);
+    assert_true(first_element(m.a) == -2.0 && first_element(m.b) == 0.0);
     tn_optim_zero_grad(opt);
     tn_optim_step(opt); /* no gradients now: nothing moves */
-    assert_true(first(m.a) == -2.0);
+    assert_true(first_element(m.a) == -2.0);
     tn_set_grad_buffer(m.a, NULL);
     tn_set_grad(m.a, tn_t(tn_arange(0, 4, 1, TN_F32))); /* 1-dimensional: refused by set_grad */
     tn_error_clear();
@@ -258,12 +258,12 @@ static void exchanged_fields(void **state) {
     TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 1.0);
+    tn_optim *opt = make_sgd(&m, 1.0);
     tn_release(m.a);
     m.a = tn_keep(tn_set_requires_grad(tn_full(TN_DIMS(4), 5.0, TN_F32), true));
     tn_set_grad(m.a, tn_ones(TN_DIMS(4), TN_F32));
     assert_int_equal(tn_optim_step(opt), TN_OK);
-    assert_true(first(m.a) == 4.0);
+    assert_true(first_element(m.a) == 4.0);
 
     tn_tensor *right = m.a;
     m.a = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
@@ -305,18 +305,18 @@ static void master_copies(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_BF16);
-    tn_optim *opt = sgd(&m, 1e-4);
+    tn_optim *opt = make_sgd(&m, 1e-4);
     for (int i = 0; i < 1000; i++) {
         set_gradients(&m, 1.0);
         tn_optim_step(opt);
     }
-    assert_true(fabs(first(m.a) - 0.9) < 0.004);
+    assert_true(fabs(first_element(m.a) - 0.9) < 0.004);
     {
         TN_NO_GRAD;
         tn_fill_(m.a, 3.0);
     }
     tn_optim_step(opt);
-    assert_true(first(m.a) == 3.0);
+    assert_true(first_element(m.a) == 3.0);
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
@@ -326,7 +326,7 @@ static void master_copies_of_averaged(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_BF16);
-    tn_optim *opt = sgd(&m, 1e-4);
+    tn_optim *opt = make_sgd(&m, 1e-4);
     tn_average *ema = tn_ema(&m, 0.5);
     for (int i = 0; i < 1000; i++) {
         set_gradients(&m, 1.0);
@@ -334,7 +334,7 @@ static void master_copies_of_averaged(void **state) {
         tn_average_update(ema);
         TN_AVERAGED(ema);
     }
-    assert_true(fabs(first(m.a) - 0.9) < 0.004);
+    assert_true(fabs(first_element(m.a) - 0.9) < 0.004);
     tn_average_free(ema);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -342,7 +342,7 @@ static void master_copies_of_averaged(void **state) {
 
 /* ---- Groups and rates ------------------------------------------------------------------------ */
 
-static bool named(const tn_entry *entry, void *user) {
+static bool match_named(const tn_entry *entry, void *user) {
     return strcmp(entry->path, user) == 0;
 }
 
@@ -351,7 +351,7 @@ static bool match_all(const tn_entry *entry, void *user) {
     return entry != NULL;
 }
 
-static void groups(void **state) {
+static void groups_of_parameters(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
@@ -365,15 +365,16 @@ static void groups(void **state) {
     tn_optim_group(opt, 1)->lr_scale = 10.0;
     set_gradients(&m, 0.0);
     tn_optim_step(opt);
-    assert_true(fabs(first(m.a) - 0.95) < 1e-6 && first(m.b) == 1.0); /* decayed; not */
+    assert_true(fabs(first_element(m.a) - 0.95) < 1e-6 && first_element(m.b) == 1.0); /* decayed;
+                                                                                         not */
     assert_int_equal(tn_optim_split(opt, tn_match_vectors, NULL), 1); /* it was split off before */
-    assert_int_equal(tn_optim_split(opt, named, "b"), 1);             /* these, by another name */
+    assert_int_equal(tn_optim_split(opt, match_named, "b"), 1);       /* these, by another name */
     assert_int_equal(tn_optim_groups(opt), 2);
     set_gradients(&m, 1.0);
     tn_optim_set_lr(opt, 0.01);
     assert_true(tn_optim_lr(opt) == 0.01);
     tn_optim_step(opt);
-    assert_true(fabs(first(m.b) - 0.9) < 1e-6);
+    assert_true(fabs(first_element(m.b) - 0.9) < 1e-6);
     assert_ptr_equal(tn_optim_group(opt, 0), all);
     tn_optim_group(opt, 2)->weight_decay = 7.0;
     assert_error(TN_EINDEX, "optim_group: group 2 of 2");
@@ -392,13 +393,13 @@ static void groups_of_groups(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 0.1);
+    tn_optim *opt = make_sgd(&m, 0.1);
     assert_int_equal(tn_optim_split(opt, match_all, NULL), 1);
     tn_optim_group(opt, 1)->lr_scale = 10.0;
     assert_int_equal(tn_optim_split(opt, match_all, NULL), 1);
-    assert_int_equal(tn_optim_split(opt, named, "b"), 2);
+    assert_int_equal(tn_optim_split(opt, match_named, "b"), 2);
     assert_true(tn_optim_group(opt, 2)->lr_scale == 10.0);
-    assert_int_equal(tn_optim_split(opt, named, "a"), 1); /* what is left of it */
+    assert_int_equal(tn_optim_split(opt, match_named, "a"), 1); /* what is left of it */
     assert_int_equal(tn_optim_groups(opt), 3);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -419,7 +420,7 @@ static void no_decay(void **state) {
     set_gradients(&m, 0.0);
     tn_optim_set_lr(opt, 1.0);
     tn_optim_step(opt);
-    assert_true(fabs(first(m.a) - 0.99) < 1e-6 && first(m.b) == 1.0);
+    assert_true(fabs(first_element(m.a) - 0.99) < 1e-6 && first_element(m.b) == 1.0);
     tn_optim_free(opt);
     tn_sgd_options s =
         TN_WITH(tn_sgd, .lr = 0.1, .weight_decay = 0.5, .no_decay = tn_match_vectors);
@@ -449,11 +450,11 @@ static void frozen_parameters(void **state) {
     assert_int_equal(tn_freeze(&m, "a"), 1);
     assert_null(tn_grad_of(m.a));
     assert_int_equal(tn_optim_step(opt), TN_OK);
-    assert_true(first(m.a) == 1.0 && first(m.b) == 0.25); /* 1 - (0.25 + 0.5) */
+    assert_true(first_element(m.a) == 1.0 && first_element(m.b) == 0.25); /* 1 - (0.25 + 0.5) */
     assert_int_equal(tn_unfreeze(&m, "a"), 1);
     set_gradients(&m, 0.25);
     assert_int_equal(tn_optim_step(later), TN_OK);
-    assert_true(first(m.a) == 0.25 && first(m.b) == 0.25);
+    assert_true(first_element(m.a) == 0.25 && first_element(m.b) == 0.25);
     tn_optim_free(later);
     tn_optim_free(opt);
     tn_module_finish(&m);
@@ -461,24 +462,24 @@ static void frozen_parameters(void **state) {
 
 /* ---- Clipping -------------------------------------------------------------------------------- */
 
-static void clipping(void **state) {
+static void clipping_scales_gradients(void **state) {
     (void)state;
     tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
         model m;
         model_init(&m, dtypes[i]);
-        tn_optim *opt = sgd(&m, 1.0);
+        tn_optim *opt = make_sgd(&m, 1.0);
         set_gradients(&m, 2.0); /* 6 of them: the norm is sqrt(24) */
         assert_true(fabs(tn_optim_clip(opt, 1.0) - sqrt(24.0)) < 1e-6);
-        assert_true(first(tn_grad_of(m.a)) == 2.0); /* the step scales as it reads */
+        assert_true(first_element(tn_grad_of(m.a)) == 2.0); /* the step scales as it reads */
         tn_optim_step(opt);
         double rounding = dtypes[i] == TN_BF16 ? 4e-3 : 1e-3, moved = 1.0 - 2.0 / sqrt(24.0);
-        assert_true(fabs(first(m.a) - moved) < rounding);
+        assert_true(fabs(first_element(m.a) - moved) < rounding);
         tn_optim_step(opt); /* one clip is for one step */
-        assert_true(fabs(first(m.a) - (moved - 2.0)) < 2 * rounding);
+        assert_true(fabs(first_element(m.a) - (moved - 2.0)) < 2 * rounding);
 
         assert_true(fabs(tn_clip_grad_norm(&m, 1.0) - sqrt(24.0)) < 1e-6);
-        assert_true(fabs(first(tn_grad_of(m.b)) - 2.0 / sqrt(24.0)) < rounding);
+        assert_true(fabs(first_element(tn_grad_of(m.b)) - 2.0 / sqrt(24.0)) < rounding);
         double norm = tn_clip_grad_norm(&m, 1e9);
         assert_true(fabs(norm - 1.0) < rounding);
         tn_optim_free(opt);
@@ -490,13 +491,13 @@ static void clipping_what_is_not_finite(void **state) {
     (void)state;
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 1.0);
+    tn_optim *opt = make_sgd(&m, 1.0);
     set_gradients(&m, NAN);
     assert_true(isnan(tn_optim_clip(opt, 1.0)));
     assert_true(isnan(tn_clip_grad_norm(&m, 1.0)));
     set_gradients(&m, INFINITY);
     assert_true(isinf(tn_clip_grad_norm(&m, 1.0)));
-    assert_true(isinf(first(tn_grad_of(m.a))));
+    assert_true(isinf(first_element(tn_grad_of(m.a))));
     tn_module_zero_grad(&m);
     assert_true(tn_optim_clip(opt, 1.0) == 0.0); /* no gradients */
     assert_true(tn_clip_grad_norm(&m, 1.0) == 0.0);
@@ -510,7 +511,7 @@ static void clipping_what_is_not_finite(void **state) {
 
 /* ---- Schedules, and NULL --------------------------------------------------------------------- */
 
-static void schedules(void **state) {
+static void schedule_values(void **state) {
     (void)state;
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 0), 0) == 0.5);
     assert_true(tn_schedule_at(tn_schedule_constant(0.5, 4), 0) == 0.1);
@@ -552,7 +553,7 @@ static void null_arguments(void **state) {
     assert_false(tn_match_vectors(NULL, NULL));
     model m;
     model_init(&m, TN_F32);
-    tn_optim *opt = sgd(&m, 1.0);
+    tn_optim *opt = make_sgd(&m, 1.0);
     assert_int_equal(tn_optim_split(opt, NULL, NULL), -1);
     assert_error(TN_EVALUE, "match is NULL");
     tn_optim_each(opt, NULL, NULL);
@@ -576,13 +577,13 @@ int main(void) {
         TEST(module_is_gone),
         TEST(master_copies),
         TEST(master_copies_of_averaged),
-        TEST(groups),
+        TEST(groups_of_parameters),
         TEST(groups_of_groups),
         TEST(no_decay),
         TEST(frozen_parameters),
-        TEST(clipping),
+        TEST(clipping_scales_gradients),
         TEST(clipping_what_is_not_finite),
-        TEST(schedules),
+        TEST(schedule_values),
         TEST(null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ static double weight_of(const tn_linear *m) {
 }
 
 /* Plain descent with lr 1: the change of a weight is its gradient. */
-static tn_optim *descent(void *m) {
+static tn_optim *plain_descent(void *m) {
     tn_sgd_options o = tn_sgd_defaults();
     o.lr = 1.0;
     return tn_sgd(m, o);
@@ -42,7 +42,7 @@ static void the_rule(void **state) {
     static const double bad[] = {INFINITY, -INFINITY, NAN};
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
-    tn_optim *opt = descent(&m);
+    tn_optim *opt = plain_descent(&m);
     tn_scaler_options o = tn_scaler_defaults();
     o.scale = 8;
     o.interval = 3;
@@ -62,7 +62,7 @@ static void the_rule(void **state) {
     tn_module_finish(&m);
 }
 
-static void defaults(void **state) {
+static void default_options(void **state) {
     (void)state;
     tn_scaler_options o = tn_scaler_defaults();
     assert_true(o.scale == 65536.0 && o.growth == 2.0 && o.backoff == 0.5 && o.enabled);
@@ -74,7 +74,7 @@ static void growth_has_an_end(void **state) {
     (void)state;
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
-    tn_optim *opt = descent(&m);
+    tn_optim *opt = plain_descent(&m);
     tn_scaler_options o = tn_scaler_defaults();
     o.scale = ldexp(1, 126);
     o.interval = 1;
@@ -98,7 +98,7 @@ static void two_optimisers(void **state) {
     tn_linear a, b;
     tn_linear_init(&a, 3, 2, tn_linear_defaults());
     tn_linear_init(&b, 3, 2, tn_linear_defaults());
-    tn_optim *first = descent(&a), *second = descent(&b);
+    tn_optim *first = plain_descent(&a), *second = plain_descent(&b);
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
     double wa = weight_of(&a), wb = weight_of(&b);
     set_gradient(&a, INFINITY);
@@ -160,7 +160,7 @@ static void clipping_is_without_the_scale(void **state) {
     tn_linear_options o = tn_linear_defaults();
     o.bias = false;
     tn_linear_init(&m, 4, 1, o);
-    tn_optim *opt = descent(&m);
+    tn_optim *opt = plain_descent(&m);
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
     TN_SCOPE;
     tn_set_grad(m.weight, tn_full(TN_DIMS(1, 4), 3.0 * 65536.0, TN_F32));
@@ -239,7 +239,7 @@ static void rank_steps(tn_group *g, void *user) {
     tn_seed(4);
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_ddp(&m.base, g, tn_ddp_defaults());
-    tn_optim *opt = descent(&m);
+    tn_optim *opt = plain_descent(&m);
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
@@ -268,7 +268,7 @@ static void ranks_agree(void **state) {
     }
 }
 
-static void checkpoints(void **state) {
+static void state_in_checkpoints(void **state) {
     (void)state;
     char path[64];
     snprintf(path, sizeof(path), "/tmp/tern_scaler_%d.safetensors", (int)getpid());
@@ -311,7 +311,7 @@ static void order_of_calls(void **state) {
     (void)state;
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
-    tn_optim *opt = descent(&m);
+    tn_optim *opt = plain_descent(&m);
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
     assert_int_equal(tn_scaler_update(s), TN_ESTATE);
     assert_error(TN_ESTATE, "no step");
@@ -331,10 +331,10 @@ static void order_of_calls(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(defaults),       TEST(the_rule),           TEST(growth_has_an_end),
-        TEST(two_optimisers), TEST(steps_are_the_same), TEST(clipping_is_without_the_scale),
-        TEST(f16_needs_it),   TEST(ranks_agree),        TEST(checkpoints),
-        TEST(bad_options),    TEST(order_of_calls),
+        TEST(default_options), TEST(the_rule),           TEST(growth_has_an_end),
+        TEST(two_optimisers),  TEST(steps_are_the_same), TEST(clipping_is_without_the_scale),
+        TEST(f16_needs_it),    TEST(ranks_agree),        TEST(state_in_checkpoints),
+        TEST(bad_options),     TEST(order_of_calls),
     };
     return cmocka_run_group_tests_name("scaler", tests, NULL, NULL);
 }
