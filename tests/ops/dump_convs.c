@@ -13,7 +13,7 @@ enum { CASES = 160 };
 typedef tn_tensor *(*convolution)(tn_tensor *x, tn_tensor *weight, tn_tensor *bias,
                                   tn_conv_options options);
 
-static tn_tensor *leaf(tn_dims dims) {
+static tn_tensor *random_leaf(tn_dims dims) {
     return tn_set_requires_grad(tn_randn(dims, TN_F64), true);
 }
 
@@ -42,7 +42,7 @@ static void add_case(const char *name, convolution f, tn_tensor *x, tn_tensor *w
 }
 
 /* Whether the result has at least one place in each dimension. */
-static bool fits(bool transposed, tn_dims size, tn_dims kernel, const tn_conv_options *o) {
+static bool kernel_fits(bool transposed, tn_dims size, tn_dims kernel, const tn_conv_options *o) {
     for (int i = 0; i < kernel.ndim; i++) {
         int64_t span = o->dilation.size[i] * (kernel.size[i] - 1) + 1,
                 out = transposed ? (size.size[i] - 1) * o->stride.size[i] + span +
@@ -72,7 +72,7 @@ static void dump_case(int number) {
         for (int i = 0; i < spatial && transposed; i++) {
             o.output_padding.size[i] = draw_between(0, o.stride.size[i] - 1);
         }
-    } while (!fits(transposed, size, kernel, &o));
+    } while (!kernel_fits(transposed, size, kernel, &o));
     o.groups = draw_between(0, 2) ? 1 : draw_between(2, 3);
     /* now and then more channels than a vector has elements, and no images */
     int64_t most = draw_between(0, 7) ? 3 : 20,
@@ -91,8 +91,8 @@ static void dump_case(int number) {
     snprintf(name, sizeof(name), "%d|%s%dd|stride=%s, padding=%s, dilation=%s, groups=%lld%s",
              number, transposed ? "conv_transpose" : "conv", spatial, tuple_text(o.stride),
              tuple_text(o.padding), tuple_text(o.dilation), (long long)o.groups, more);
-    tn_tensor *b = draw_between(0, 1) ? leaf(TN_DIMS(out * o.groups)) : NULL;
-    add_case(name, functions[transposed][spatial - 1], leaf(x), leaf(w), b, o);
+    tn_tensor *b = draw_between(0, 1) ? random_leaf(TN_DIMS(out * o.groups)) : NULL;
+    add_case(name, functions[transposed][spatial - 1], random_leaf(x), random_leaf(w), b, o);
 }
 
 int main(int argc, char **argv) {

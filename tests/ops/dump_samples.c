@@ -90,7 +90,7 @@ static void write_sample(dump *d, const tn_sample *sample, tn_dtype dtype) {
     fputs("}\n", d->index);
 }
 
-static void add(tn_op_samples *s, const tn_sample *sample) {
+static void add_sample(tn_op_samples *s, const tn_sample *sample) {
     dump *d = (dump *)s;
     write_sample(d, sample, TN_F32);
     write_sample(d, sample, TN_F64);
@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: dump_samples FOLDER\n");
         return 2;
     }
-    dump d = {.sampler = {.add = add},
+    dump d = {.sampler = {.add = add_sample},
               .index = open_in(argv[1], "index.jsonl"),
               .data = open_in(argv[1], "data.bin")};
     for (int i = 0; i < tn_op_count(); i++) {

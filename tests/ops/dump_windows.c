@@ -8,7 +8,7 @@
 
 enum { CASES = 240 };
 
-static const char *truth(bool b) {
+static const char *python_bool(bool b) {
     return b ? "True" : "False";
 }
 
@@ -37,7 +37,8 @@ static tn_tensor *draw_picture(int spatial) {
 }
 
 /* Windows that are refused (larger than the picture) are drawn again. */
-static bool fits(tn_tensor *x, tn_dims kernel, const tn_pool_options *o, bool without_padding) {
+static bool window_fits(tn_tensor *x, tn_dims kernel, const tn_pool_options *o,
+                        bool without_padding) {
     for (int i = 0; i < kernel.ndim; i++) {
         int64_t reach = o->dilation.size[i] * (kernel.size[i] - 1) + 1;
         if (reach > tn_size(x, 2 + i) + (without_padding ? 0 : 2 * o->padding.size[i])) {
@@ -63,20 +64,20 @@ static void dump_sliding(int number, bool largest) {
         for (int i = 0; i < spatial; i++) {
             o.padding.size[i] = o.padding.size[i] * 2 > kernel.size[i] ? 0 : o.padding.size[i];
         }
-    } while (!fits(x, kernel, &o, !largest && spatial == 3)); /* which PyTorch asks for */
+    } while (!window_fits(x, kernel, &o, !largest && spatial == 3)); /* which PyTorch asks for */
     o.ceil_mode = draw_between(0, 1);
     o.count_include_pad = draw_between(0, 1);
     o.divisor_override = spatial > 1 && draw_between(0, 3) == 0 ? 3 : 0;
     char keywords[256], function[32];
     int length = snprintf(keywords, sizeof(keywords),
                           "kernel_size=%s, stride=%s, padding=%s, ceil_mode=%s", tuple_text(kernel),
-                          tuple_text(o.stride), tuple_text(o.padding), truth(o.ceil_mode));
+                          tuple_text(o.stride), tuple_text(o.padding), python_bool(o.ceil_mode));
     if (largest) {
         snprintf(keywords + length, sizeof(keywords) - (size_t)length, ", dilation=%s",
                  tuple_text(o.dilation));
     } else {
         length += snprintf(keywords + length, sizeof(keywords) - (size_t)length,
-                           ", count_include_pad=%s", truth(o.count_include_pad));
+                           ", count_include_pad=%s", python_bool(o.count_include_pad));
         snprintf(keywords + length, sizeof(keywords) - (size_t)length,
                  o.divisor_override ? ", divisor_override=3" : "");
     }
@@ -113,7 +114,7 @@ static void dump_interpolation(int number) {
                       o.mode == TN_INTERPOLATE_LINEAR ? linear[spatial - 1] : modes[o.mode]);
     if (o.mode == TN_INTERPOLATE_LINEAR || o.mode == TN_INTERPOLATE_CUBIC) {
         length += snprintf(keywords + length, sizeof(keywords) - (size_t)length,
-                           ", align_corners=%s", truth(o.align_corners));
+                           ", align_corners=%s", python_bool(o.align_corners));
     }
     if (scaled) {
         o.scale_factor = (double)draw_between(8, 24) / 8;
@@ -137,7 +138,7 @@ static void dump_patches(int number) {
         window.padding = o.padding = draw_dims(2, 0, 3);
         window.dilation = o.dilation = draw_dims(2, 1, 2);
         o.stride = draw_dims(2, 1, 3);
-    } while (!fits(x, kernel, &window, false));
+    } while (!window_fits(x, kernel, &window, false));
     char keywords[256];
     snprintf(keywords, sizeof(keywords), "kernel_size=%s, stride=%s, padding=%s, dilation=%s",
              tuple_text(kernel), tuple_text(o.stride), tuple_text(o.padding),

@@ -17,7 +17,7 @@
 
 static bool seen[256]; /* by place in the registry */
 
-static void note(const char *name, size_t length) {
+static void note_operation(const char *name, size_t length) {
     for (int i = 0; i < tn_op_count(); i++) {
         const char *known = tn_op_at(i)->name;
         if (strlen(known) == length && memcmp(known, name, length) == 0) {
@@ -27,14 +27,14 @@ static void note(const char *name, size_t length) {
 }
 
 /* y is inert, and the error is this one. `message` begins with the operation's name and a colon. */
-static void refused(tn_tensor *y, tn_status status, const char *message) {
+static void refused_with(tn_tensor *y, tn_status status, const char *message) {
     if (!tn_is_inert(y) || tn_error() != status || !strstr(tn_error_message(), message)) {
         char said[512];
         snprintf(said, sizeof said, "%s: %s", tn_status_name(tn_error()), tn_error_message());
         tn_error_clear(); /* so that the tests after this one say what they found themselves */
         fail_msg("%s, not %s", message, said);
     }
-    note(message, strcspn(message, ":"));
+    note_operation(message, strcspn(message, ":"));
     tn_error_clear();
 }
 
@@ -42,7 +42,7 @@ static void refused(tn_tensor *y, tn_status status, const char *message) {
 static void refused_by(tn_tensor *y, const char *name, tn_status status, const char *text) {
     char message[256];
     snprintf(message, sizeof message, "%s: %s", name, text);
-    refused(y, status, message);
+    refused_with(y, status, message);
 }
 
 #endif

@@ -7,18 +7,18 @@
 
 #include <tern/tern.h>
 
-static tn_tensor *leaf(tn_dims dims) {
+static tn_tensor *random_leaf(tn_dims dims) {
     return tn_set_requires_grad(tn_randn(dims, TN_F64), true);
 }
 
-static double at4(const tn_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
+static double element_at(const tn_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d) {
     return tn_at(t, (int64_t[]){a, b, c, d});
 }
 
 /* One element of softmax(q k^T scale) v over the keys that are seen; 0 when there are none.
  * mask: NULL or (T, S). */
-static double expected(tn_tensor *const *t, const tn_tensor *mask, bool causal, double scale,
-                       const int64_t *at) {
+static double expected_element(tn_tensor *const *t, const tn_tensor *mask, bool causal,
+                               double scale, const int64_t *at) {
     int64_t b = at[0], h = at[1], i = at[2], d = at[3];
     int64_t queries = tn_size(t[0], 2), keys = tn_size(t[1], 2), width = tn_size(t[0], 3);
     int64_t group = h / (tn_size(t[0], 1) / tn_size(t[1], 1));
@@ -29,16 +29,16 @@ static double expected(tn_tensor *const *t, const tn_tensor *mask, bool causal, 
         }
         double score = 0.0;
         for (int64_t c = 0; c < width; c++) {
-            score += at4(t[0], b, h, i, c) * at4(t[1], b, group, j, c);
+            score += element_at(t[0], b, h, i, c) * element_at(t[1], b, group, j, c);
         }
         double p = exp(score * scale);
         sum += p;
-        weighted += p * at4(t[2], b, group, j, d);
+        weighted += p * element_at(t[2], b, group, j, d);
     }
     return sum > 0.0 ? weighted / sum : 0.0;
 }
 
-static void compare(tn_dims q, tn_dims k, bool masked, bool causal) {
+static void compare_attention(tn_dims q, tn_dims k, bool masked, bool causal) {
     TN_SCOPE;
     tn_tensor *t[3] = {tn_randn(q, TN_F64), tn_randn(k, TN_F64), tn_randn(k, TN_F64)};
     tn_tensor *mask =
@@ -55,28 +55,28 @@ static void compare(tn_dims q, tn_dims k, bool masked, bool causal) {
             at[dim] = rest % q.size[dim];
             rest /= q.size[dim];
         }
-        double want = expected(t, mask, causal, 1.0 / sqrt((double)q.size[3]), at);
+        double want = expected_element(t, mask, causal, 1.0 / sqrt((double)q.size[3]), at);
         assert_float_equal(tn_at(y, at), want, 1e-10);
     }
 }
 
 static void is_its_definition(void **state) {
     (void)state;
-    compare(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, false);
-    compare(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, true);
-    compare(TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 7, 4), false, true);
-    compare(TN_DIMS(1, 2, 7, 4), TN_DIMS(1, 2, 3, 4), false, true);
-    compare(TN_DIMS(2, 6, 4, 3), TN_DIMS(2, 2, 5, 3), true, false);
-    compare(TN_DIMS(1, 4, 6, 3), TN_DIMS(1, 1, 6, 3), true, true);
-    compare(TN_DIMS(1, 1, 70, 5), TN_DIMS(1, 1, 131, 5), true, true);
+    compare_attention(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, false);
+    compare_attention(TN_DIMS(2, 2, 5, 4), TN_DIMS(2, 2, 5, 4), false, true);
+    compare_attention(TN_DIMS(1, 2, 3, 4), TN_DIMS(1, 2, 7, 4), false, true);
+    compare_attention(TN_DIMS(1, 2, 7, 4), TN_DIMS(1, 2, 3, 4), false, true);
+    compare_attention(TN_DIMS(2, 6, 4, 3), TN_DIMS(2, 2, 5, 3), true, false);
+    compare_attention(TN_DIMS(1, 4, 6, 3), TN_DIMS(1, 1, 6, 3), true, true);
+    compare_attention(TN_DIMS(1, 1, 70, 5), TN_DIMS(1, 1, 131, 5), true, true);
 }
 
 /* Queries 0 and 1 of 4 see none of 2 keys: zeros, and no gradient into or out of them. */
 static void a_blind_row_is_zero(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *q = leaf(TN_DIMS(1, 1, 4, 3)), *k = leaf(TN_DIMS(1, 1, 2, 3)),
-              *v = leaf(TN_DIMS(1, 1, 2, 3));
+    tn_tensor *q = random_leaf(TN_DIMS(1, 1, 4, 3)), *k = random_leaf(TN_DIMS(1, 1, 2, 3)),
+              *v = random_leaf(TN_DIMS(1, 1, 2, 3));
     tn_attention_options o = tn_attention_defaults();
     o.causal = true;
     tn_tensor *y = tn_attention(q, k, v, NULL, o);
@@ -84,17 +84,17 @@ static void a_blind_row_is_zero(void **state) {
     assert_int_equal(tn_error(), TN_OK);
     for (int64_t i = 0; i < 2; i++) {
         for (int64_t d = 0; d < 3; d++) {
-            assert_float_equal(at4(y, 0, 0, i, d), 0.0, 0.0);
-            assert_float_equal(at4(tn_grad_of(q), 0, 0, i, d), 0.0, 0.0);
+            assert_float_equal(element_at(y, 0, 0, i, d), 0.0, 0.0);
+            assert_float_equal(element_at(tn_grad_of(q), 0, 0, i, d), 0.0, 0.0);
         }
     }
-    assert_true(fabs(at4(tn_grad_of(q), 0, 0, 3, 0)) > 0.0);
+    assert_true(fabs(element_at(tn_grad_of(q), 0, 0, 3, 0)) > 0.0);
     for (int64_t i = 0; i < 6; i++) {
-        assert_true(isfinite(at4(tn_grad_of(k), 0, 0, i / 3, i % 3)));
+        assert_true(isfinite(element_at(tn_grad_of(k), 0, 0, i / 3, i % 3)));
     }
 }
 
-static tn_values grouped(void *user, tn_values in) {
+static tn_values grouped_attention(void *user, tn_values in) {
     tn_attention_options o = tn_attention_defaults();
     o.causal = true;
     return (tn_values){1, {tn_attention(in.v[0], in.v[1], in.v[2], user, o)}};
@@ -105,11 +105,12 @@ static void gradients_twice(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *mask = tn_gt(tn_rand(TN_DIMS(2, 1, 4, 5), TN_F32), tn_scalar(0.3, TN_F32));
-    tn_values in = {
-        3, {leaf(TN_DIMS(2, 4, 4, 3)), leaf(TN_DIMS(2, 2, 5, 3)), leaf(TN_DIMS(2, 2, 5, 3))}};
+    tn_values in = {3,
+                    {random_leaf(TN_DIMS(2, 4, 4, 3)), random_leaf(TN_DIMS(2, 2, 5, 3)),
+                     random_leaf(TN_DIMS(2, 2, 5, 3))}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = true;
-    tn_gradcheck(grouped, mask, in, o);
+    tn_gradcheck(grouped_attention, mask, in, o);
     assert_string_equal(tn_error_message(), "");
 }
 
@@ -146,7 +147,7 @@ static void qkv_is_attention_on_its_parts(void **state) {
     assert_true(tn_all_close(tn_grad_of(a), tn_grad_of(b), 1e-12, 1e-12));
 }
 
-static tn_values fused(void *user, tn_values in) {
+static tn_values fused_attention(void *user, tn_values in) {
     tn_attention_options o = tn_attention_defaults();
     return (tn_values){1, {tn_attention_qkv(in.v[0], 2, user, o)}};
 }
@@ -154,10 +155,10 @@ static tn_values fused(void *user, tn_values in) {
 static void qkv_gradients_twice(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_values in = {1, {leaf(TN_DIMS(2, 3, 12))}};
+    tn_values in = {1, {random_leaf(TN_DIMS(2, 3, 12))}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = true;
-    tn_gradcheck(fused, NULL, in, o);
+    tn_gradcheck(fused_attention, NULL, in, o);
     assert_string_equal(tn_error_message(), "");
 }
 

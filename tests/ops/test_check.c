@@ -10,7 +10,7 @@
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
-static void finds(const tn_op *op, const char *first, const char *second) {
+static void check_finds(const tn_op *op, const char *first, const char *second) {
     tn_status status = tn_op_check(op);
     if (status == TN_OK || !strstr(tn_error_message(), first) ||
         !strstr(tn_error_message(), second)) {
@@ -44,28 +44,28 @@ static void one_sample(tn_op_samples *s, tn_dims dims) {
     tn_sample_add(s, &sample);
 }
 
-static void small(tn_op_samples *s) {
+static void small_sample(tn_op_samples *s) {
     one_sample(s, TN_DIMS(2, 3));
 }
 
-static void large(tn_op_samples *s) {
+static void large_sample(tn_op_samples *s) {
     one_sample(s, TN_DIMS(500));
 }
 
-static void gradients(void **state) {
+static void wrong_gradients(void **state) {
     (void)state;
     tn_op op = *tn_op_named("exp");
-    op.samples = small;
+    op.samples = small_sample;
     assert_int_equal(tn_op_check(&op), TN_OK);
     op.backward = wrong_sign;
-    finds(&op, "exp: sample 0 ([2, 3]; ), contiguous: ", "");
+    check_finds(&op, "exp: sample 0 ([2, 3]; ), contiguous: ", "");
     op.backward = wrong_when_recorded;
-    finds(&op, "exp: sample 0", "the recorded gradient of input 0");
+    check_finds(&op, "exp: sample 0", "the recorded gradient of input 0");
     op.backward = wrong_in_f32;
-    finds(&op, "f32: ", "gradient of input 0");
-    op.samples = large;
+    check_finds(&op, "f32: ", "gradient of input 0");
+    op.samples = large_sample;
     op.backward = wrong_sign;
-    finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
+    check_finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
 }
 
 /* Kernels of backward that know f32 alone: the rule does the rest. */
@@ -85,17 +85,17 @@ static tn_status no_kernel(const tn_op_back *b) {
     return TN_EUNSUPPORTED;
 }
 
-static void kernels(void **state) {
+static void wrong_kernels(void **state) {
     (void)state;
     tn_op op = *tn_op_named("exp");
-    op.samples = small;
+    op.samples = small_sample;
     op.backward_kernel = right_kernel;
     assert_int_equal(tn_op_check(&op), TN_OK);
     op.backward_kernel = wrong_kernel;
-    finds(&op, "f32: ", "the recorded gradient of input 0");
+    check_finds(&op, "f32: ", "the recorded gradient of input 0");
     op.backward_kernel = no_kernel;
     op.backward = NULL;
-    finds(&op, "exp: sample 0", "kernels do not handle f64");
+    check_finds(&op, "exp: sample 0", "kernels do not handle f64");
 }
 
 /* Of two inputs: a gradient that is wrong, or not there, where the other one is not wanted. */
@@ -114,14 +114,14 @@ static void missing_alone(tn_op_grad *g) {
     }
 }
 
-static void subsets(void **state) {
+static void wrong_subsets(void **state) {
     (void)state;
     tn_op op = *tn_op_named("mul");
     op.saves = TN_SAVES_INPUTS;
     op.backward = wrong_alone;
-    finds(&op, "mul: sample 0", "gradients 0x1 of 0x3 wanted, gradient of input 0");
+    check_finds(&op, "mul: sample 0", "gradients 0x1 of 0x3 wanted, gradient of input 0");
     op.backward = missing_alone;
-    finds(&op, "mul: sample 0", "0x2 of 0x3 wanted, gradient of input 1 is not there");
+    check_finds(&op, "mul: sample 0", "0x2 of 0x3 wanted, gradient of input 1 is not there");
 }
 
 static void linear_gives_nothing(tn_op_grad *g) {
@@ -132,7 +132,7 @@ static void absent_inputs_are_named(void **state) {
     (void)state;
     tn_op op = *tn_op_named("linear");
     op.backward = linear_gives_nothing;
-    finds(&op, "linear: sample 0 ([3, 4] [5, 4] [5]; )", "");
+    check_finds(&op, "linear: sample 0 ([3, 4] [5, 4] [5]; )", "");
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ static tn_status exp_forward(const tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_EXP, c->y[0], c->x[0], 0.0, 0.0);
 }
 
-static tn_status imprecise(const tn_op_call *c) {
+static tn_status imprecise_forward(const tn_op_call *c) {
     tn_status status = exp_forward(c);
     return status == TN_OK && c->y[0]->dtype == TN_F32
                ? c->kernels->unary(c->ctx, TN_MUL_K, c->y[0], c->y[0], 1.001, 0.0)
@@ -164,42 +164,42 @@ static tn_status row_major_forward(const tn_op_call *c) {
 }
 
 /* So many that each order has its turn where a device is slow. */
-static void boxes(tn_op_samples *s) {
+static void box_samples(tn_op_samples *s) {
     for (int i = 0; i < 5; i++) {
         one_sample(s, TN_DIMS(2, 3, 4));
     }
 }
 
-static void orders(void **state) {
+static void wrong_orders(void **state) {
     (void)state;
     tn_op op = *tn_op_named("exp");
-    op.samples = boxes;
+    op.samples = box_samples;
     op.forward = row_major_forward;
-    finds(&op, " ([2, 3, 4]; ), ", "operand 0 in order 3, result 0");
+    check_finds(&op, " ([2, 3, 4]; ), ", "operand 0 in order 3, result 0");
 }
 
 static tn_tensor *lost[64];
 static int losses;
 
-static tn_status leaks(const tn_op_call *c) {
+static tn_status leaking_forward(const tn_op_call *c) {
     if (c->y[0]->dtype == TN_F32 && losses < 64) {
         lost[losses++] = tn_keep(tn_zeros(TN_DIMS(1), TN_F32));
     }
     return exp_forward(c);
 }
 
-static void forwards(void **state) {
+static void wrong_forwards(void **state) {
     (void)state;
     tn_op op = *tn_op_named("exp");
-    op.samples = small;
-    op.forward = imprecise;
-    finds(&op, "f32: ", "result 0, element 0: f32 gives");
+    op.samples = small_sample;
+    op.forward = imprecise_forward;
+    check_finds(&op, "f32: ", "result 0, element 0: f32 gives");
     op.forward = large_dtypes_only;
     assert_int_equal(tn_op_check(&op), TN_OK);
     {
         TN_SCOPE;
-        op.forward = leaks;
-        finds(&op, "dropped: ", "1 tensors stay alive");
+        op.forward = leaking_forward;
+        check_finds(&op, "dropped: ", "1 tensors stay alive");
     }
     for (int i = 0; i < losses; i++) {
         tn_release(lost[i]);
@@ -213,7 +213,7 @@ static void nothing_runs_after_an_error(void **state) {
     assert_int_equal(tn_op_check(tn_op_named("exp")), TN_EDTYPE);
     tn_error_clear();
     tn_op nameless = {0};
-    finds(&nameless, "op_check: its name is NULL", "");
+    check_finds(&nameless, "op_check: its name is NULL", "");
 }
 
 /* Of the tests' own comparison of numbers, which cmocka's lets NaN pass. */
@@ -228,12 +228,12 @@ static void nan_is_near_nothing(void **state) {
 int main(void) {
     unsetenv("TERN_OP_CHECK"); /* the whole check is in question, not its brief form */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients),
-        cmocka_unit_test(kernels),
-        cmocka_unit_test(subsets),
-        cmocka_unit_test(orders),
+        cmocka_unit_test(wrong_gradients),
+        cmocka_unit_test(wrong_kernels),
+        cmocka_unit_test(wrong_subsets),
+        cmocka_unit_test(wrong_orders),
         cmocka_unit_test(absent_inputs_are_named),
-        cmocka_unit_test(forwards),
+        cmocka_unit_test(wrong_forwards),
         cmocka_unit_test(nothing_runs_after_an_error),
         cmocka_unit_test(nan_is_near_nothing),
     };

@@ -22,8 +22,8 @@ static tn_op bare_of(const tn_op *op) {
 }
 
 /* Result and gradients of sum(y w) for fixed w. */
-static tn_tensor *run(const tn_op *op, const tn_sample *sample, tn_tensor *const *made,
-                      tn_tensor **grads) {
+static tn_tensor *run_sample(const tn_op *op, const tn_sample *sample, tn_tensor *const *made,
+                             tn_tensor **grads) {
     tn_tensor *in[TN_OP_INPUTS] = {NULL};
     for (int i = 0; i < sample->inputs; i++) {
         in[i] = made[i];
@@ -44,7 +44,7 @@ static tn_tensor *run(const tn_op *op, const tn_sample *sample, tn_tensor *const
     return tn_detach(y[0]);
 }
 
-static void compare(tn_op_samples *s, const tn_sample *sample) {
+static void compare_sample(tn_op_samples *s, const tn_sample *sample) {
     const tn_op *op = s->user;
     TN_SCOPE;
     tn_tensor *made[TN_OP_INPUTS], *fused[TN_OP_INPUTS], *composed[TN_OP_INPUTS];
@@ -52,7 +52,8 @@ static void compare(tn_op_samples *s, const tn_sample *sample) {
         made[i] = tn__spec_tensor(&sample->in[i], TN_F64, TN__PLAIN, false, 8 + (uint64_t)i);
     }
     const tn_op bare = bare_of(op);
-    tn_tensor *a = run(op, sample, made, fused), *b = run(&bare, sample, made, composed);
+    tn_tensor *a = run_sample(op, sample, made, fused),
+              *b = run_sample(&bare, sample, made, composed);
     bool same = tn_all_close(a, b, 1e-9, 1e-9);
     for (int i = 0; i < sample->inputs && same; i++) {
         same = (!fused[i] && !composed[i]) || tn_all_close(fused[i], composed[i], 1e-8, 1e-8);
@@ -63,10 +64,10 @@ static void compare(tn_op_samples *s, const tn_sample *sample) {
     }
 }
 
-static void agrees(void **state) {
+static void kernel_agrees(void **state) {
     const tn_op *op = tn_op_named(*state);
     assert_non_null(op);
-    tn_op_samples sampler = {compare, (void *)op};
+    tn_op_samples sampler = {compare_sample, (void *)op};
     op->samples(&sampler);
     const tn_op bare = bare_of(op);
     tn_status status = tn_op_check(&bare);
@@ -86,7 +87,8 @@ int main(void) {
             return 1;
         }
         if ((op->kernel || op->host.forward) && op->compose && count < MOST) {
-            tests[count++] = (struct CMUnitTest){op->name, agrees, NULL, NULL, (void *)op->name};
+            tests[count++] =
+                (struct CMUnitTest){op->name, kernel_agrees, NULL, NULL, (void *)op->name};
         }
     }
     return _cmocka_run_group_tests("composed", tests, count, NULL, NULL);

@@ -6,7 +6,7 @@
 
 #include <tern/tern.h>
 
-static double at(const tn_tensor *t, int64_t i) {
+static double element_at(const tn_tensor *t, int64_t i) {
     return tn_at(t, &i);
 }
 
@@ -36,7 +36,7 @@ static void like_a_view(void **state) {
     assert_int_equal(tn_size(y, 0), 3);
     assert_true(tn_is_contiguous(y));
     assert_false(tn_shares_storage(x, y));
-    assert_float_equal(at(x, 5), 5.0, 0.0);
+    assert_float_equal(element_at(x, 5), 5.0, 0.0);
 }
 
 static void values_that_do_not_fit(void **state) {
@@ -45,7 +45,7 @@ static void values_that_do_not_fit(void **state) {
     assert_inert(tn_full(TN_DIMS(2), 256.0, TN_U8), TN_EVALUE, "256 is not a value of u8");
     assert_inert(tn_full(TN_DIMS(2), -1.0, TN_U8), TN_EVALUE, "u8");
     assert_inert(tn_full(TN_DIMS(2), 128.0, TN_I8), TN_EVALUE, "128 is not a value of i8");
-    assert_float_equal(at(tn_full(TN_DIMS(2), -128.0, TN_I8), 1), -128.0, 0.0);
+    assert_float_equal(element_at(tn_full(TN_DIMS(2), -128.0, TN_I8), 1), -128.0, 0.0);
     assert_inert(tn_full(TN_DIMS(2), NAN, TN_I64), TN_EVALUE, "i64");
     assert_inert(tn_full(TN_DIMS(2), 0x1p63, TN_I64), TN_EVALUE, "i64");
     assert_inert(tn_full(TN_DIMS(2), 0x1p31, TN_I32), TN_EVALUE, "i32");
@@ -67,11 +67,11 @@ static void arange_counts(void **state) {
         tn_tensor *y = tn_arange(cases[i].start, cases[i].end, cases[i].step, TN_F64);
         assert_int_equal(tn_count(y), cases[i].count);
         if (cases[i].count) {
-            assert_float_equal(at(y, 0), cases[i].start, 0.0);
-            assert_float_equal(at(y, cases[i].count - 1), cases[i].last, 1e-12);
+            assert_float_equal(element_at(y, 0), cases[i].start, 0.0);
+            assert_float_equal(element_at(y, cases[i].count - 1), cases[i].last, 1e-12);
         }
     }
-    assert_float_equal(at(tn_arange(250, 256, 1, TN_U8), 5), 255.0, 0.0);
+    assert_float_equal(element_at(tn_arange(250, 256, 1, TN_U8), 5), 255.0, 0.0);
     assert_int_equal(tn_error(), TN_OK);
     assert_inert(tn_arange(0, 1, 0, TN_F32), TN_EVALUE, "step must not be 0");
     assert_inert(tn_arange(0, NAN, 1, TN_F32), TN_EVALUE, "finite");
@@ -84,7 +84,7 @@ static void arange_counts(void **state) {
 
 /* The same seed gives the same numbers, each draw uses one call, and none of them repeats
  * another. */
-static void draws(void **state) {
+static void draws_follow_the_seed(void **state) {
     (void)state;
     TN_SCOPE;
     tn_seed(7);
@@ -103,7 +103,7 @@ static void draws(void **state) {
     assert_false(tn_equal(a, tn_rand(TN_DIMS(100), TN_F32)));
 }
 
-static void distributions(void **state) {
+static void distributions_of_draws(void **state) {
     (void)state;
     TN_SCOPE;
     tn_seed(1);
@@ -172,14 +172,10 @@ static void draws_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(one_value_in_every_dtype),
-        TEST(like_a_view),
-        TEST(values_that_do_not_fit),
-        TEST(arange_counts),
-        TEST(draws),
-        TEST(distributions),
-        TEST(draws_like_others),
-        TEST(draws_refused),
+        TEST(one_value_in_every_dtype), TEST(like_a_view),
+        TEST(values_that_do_not_fit),   TEST(arange_counts),
+        TEST(draws_follow_the_seed),    TEST(distributions_of_draws),
+        TEST(draws_like_others),        TEST(draws_refused),
     };
     return cmocka_run_group_tests_name("create", tests, NULL, NULL);
 }

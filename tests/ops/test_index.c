@@ -7,7 +7,7 @@
 
 #include <tern/tern.h>
 
-static tn_tensor *counting(tn_dims dims) {
+static tn_tensor *count_up(tn_dims dims) {
     return tn_reshape(tn_arange(0.0, (double)tn_dims_count(dims), 1.0, TN_F64), dims);
 }
 
@@ -15,7 +15,7 @@ static tn_tensor *index_of(const int64_t *values, tn_dims dims) {
     return tn_from_data(values, dims, TN_I64);
 }
 
-static void holds(tn_tensor *t, const double *values, tn_dims dims) {
+static void assert_holds(tn_tensor *t, const double *values, tn_dims dims) {
     assert_string_equal(tn_error_message(), "");
     assert_true(tn_equal(tn_detach(t), tn_from_data(values, dims, TN_F64)));
 }
@@ -23,38 +23,40 @@ static void holds(tn_tensor *t, const double *values, tn_dims dims) {
 static void selects_along_any_dimension(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(tn_copy(counting(TN_DIMS(2, 3))), true);
+    tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(2, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 2}, TN_DIMS(4));
     tn_tensor *y = tn_index_select(x, -1, index);
-    holds(y, (double[]){2, 0, 2, 2, 5, 3, 5, 5}, TN_DIMS(2, 4));
-    tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 4)))));
-    holds(tn_grad_of(x), (double[]){1, 0, 5, 5, 0, 17}, TN_DIMS(2, 3)); /* equal indices add up */
-    holds(tn_index_select(tn_t(tn_detach(x)), 0, index), (double[]){2, 5, 0, 3, 2, 5, 2, 5},
-          TN_DIMS(4, 2));
+    assert_holds(y, (double[]){2, 0, 2, 2, 5, 3, 5, 5}, TN_DIMS(2, 4));
+    tn_backward(tn_sum_all(tn_mul(y, count_up(TN_DIMS(2, 4)))));
+    assert_holds(tn_grad_of(x), (double[]){1, 0, 5, 5, 0, 17},
+                 TN_DIMS(2, 3)); /* equal indices add up */
+    assert_holds(tn_index_select(tn_t(tn_detach(x)), 0, index), (double[]){2, 5, 0, 3, 2, 5, 2, 5},
+                 TN_DIMS(4, 2));
 }
 
 static void gathers_elements(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(tn_copy(counting(TN_DIMS(3, 3))), true);
+    tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 2, 0, 1}, TN_DIMS(2, 2)); /* fewer rows than x */
     tn_tensor *y = tn_gather(x, 1, index);
-    holds(y, (double[]){2, 2, 3, 4}, TN_DIMS(2, 2));
-    tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 2)))));
-    holds(tn_grad_of(x), (double[]){0, 0, 1, 2, 3, 0, 0, 0, 0}, TN_DIMS(3, 3));
-    holds(tn_gather(tn_detach(x), 0, index), (double[]){6, 7, 0, 4}, TN_DIMS(2, 2));
+    assert_holds(y, (double[]){2, 2, 3, 4}, TN_DIMS(2, 2));
+    tn_backward(tn_sum_all(tn_mul(y, count_up(TN_DIMS(2, 2)))));
+    assert_holds(tn_grad_of(x), (double[]){0, 0, 1, 2, 3, 0, 0, 0, 0}, TN_DIMS(3, 3));
+    assert_holds(tn_gather(tn_detach(x), 0, index), (double[]){6, 7, 0, 4}, TN_DIMS(2, 2));
 }
 
 static void embeds_any_shape(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *w = tn_set_requires_grad(tn_copy(counting(TN_DIMS(3, 2))), true);
+    tn_tensor *w = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 2))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(2, 2));
     tn_tensor *y = tn_embedding_op(w, tn_t(index)); /* [[2, 2], [0, 1]] */
-    holds(y, (double[]){4, 5, 4, 5, 0, 1, 2, 3}, TN_DIMS(2, 2, 2));
-    tn_backward(tn_sum_all(tn_mul(y, counting(TN_DIMS(2, 2, 2)))));
-    holds(tn_grad_of(w), (double[]){4, 5, 6, 7, 2, 4}, TN_DIMS(3, 2));
-    holds(tn_embedding_op(tn_detach(w), tn_scalar(1.0, TN_I32)), (double[]){2, 3}, TN_DIMS(2));
+    assert_holds(y, (double[]){4, 5, 4, 5, 0, 1, 2, 3}, TN_DIMS(2, 2, 2));
+    tn_backward(tn_sum_all(tn_mul(y, count_up(TN_DIMS(2, 2, 2)))));
+    assert_holds(tn_grad_of(w), (double[]){4, 5, 6, 7, 2, 4}, TN_DIMS(3, 2));
+    assert_holds(tn_embedding_op(tn_detach(w), tn_scalar(1.0, TN_I32)), (double[]){2, 3},
+                 TN_DIMS(2));
 }
 
 static tn_values all_three(void *user, tn_values in) {
@@ -121,18 +123,18 @@ static void tied_weight(void **state) {
 }
 
 /* What has no dimensions is a line of one element, as in PyTorch. */
-static void points(void **state) {
+static void points_as_lines(void **state) {
     TN_SCOPE;
     tn_tensor *five = tn_set_requires_grad(tn_scalar(5, TN_F64), true),
               *zero = tn_zeros(TN_DIMS(), TN_I64);
     tn_tensor *line = tn_from_data((double[]){5, 6}, TN_DIMS(2), TN_F64);
-    holds(tn_gather(five, 0, zero), (double[]){5}, TN_DIMS());
-    holds(tn_gather(five, -1, tn_zeros(TN_DIMS(2), TN_I64)), (double[]){5, 5}, TN_DIMS(2));
-    holds(tn_gather(line, 0, tn_ones(TN_DIMS(), TN_I64)), (double[]){6}, TN_DIMS());
+    assert_holds(tn_gather(five, 0, zero), (double[]){5}, TN_DIMS());
+    assert_holds(tn_gather(five, -1, tn_zeros(TN_DIMS(2), TN_I64)), (double[]){5, 5}, TN_DIMS(2));
+    assert_holds(tn_gather(line, 0, tn_ones(TN_DIMS(), TN_I64)), (double[]){6}, TN_DIMS());
     assert_inert(tn_gather(five, 1, zero), TN_EINDEX, "dimension 1");
     tn_tensor *sum = tn_scatter_add(five, 0, tn_zeros(TN_DIMS(2), TN_I64), line);
-    holds(sum, (double[]){16}, TN_DIMS());
-    holds(tn_scatter_add(line, 0, zero, five), (double[]){10, 6}, TN_DIMS(2));
+    assert_holds(sum, (double[]){16}, TN_DIMS());
+    assert_holds(tn_scatter_add(line, 0, zero, five), (double[]){10, 6}, TN_DIMS(2));
     tn_backward(tn_mul(sum, tn_gather(five, 0, zero)));
     assert_float_equal(tn_item(tn_grad_of(five)), 21, 0);
 }
@@ -145,7 +147,7 @@ int main(void) {
         TEST(gradients_twice),
         TEST(indices_outside_are_named),
         TEST(tied_weight),
-        TEST(points),
+        TEST(points_as_lines),
     };
     return cmocka_run_group_tests_name("index", tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include <tern/tern.h>
 
 /* x's elements, in row-major order. */
-static void holds(tn_tensor *x, int n, const double *values) {
+static void assert_holds(tn_tensor *x, int n, const double *values) {
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(tn_count(x), n);
     TN_SCOPE;
@@ -21,14 +21,15 @@ static void holds(tn_tensor *x, int n, const double *values) {
         }
     }
 }
-#define HOLDS(x, ...) \
-    holds(x, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
+#define HOLDS(x, ...)                                                        \
+    assert_holds(x, (int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), \
+                 (double[]){__VA_ARGS__})
 
 static tn_tensor *count_to(int64_t n, tn_dtype dtype) {
     return tn_arange(0, (double)n, 1, dtype);
 }
 
-static void results(void **state) {
+static void results_in_place(void **state) {
     (void)state;
     const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8, TN_I8};
     for (int i = 0; i < 8; i++) {
@@ -57,7 +58,7 @@ static void results(void **state) {
 }
 
 /* copy_ converts; the other operands must have x's dtype. */
-static void dtypes(void **state) {
+static void dtypes_must_match(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 2), TN_F32);
@@ -73,7 +74,7 @@ static void dtypes(void **state) {
     HOLDS(x, 0, 1, 0, 1);
 }
 
-static void shapes(void **state) {
+static void shapes_broadcast(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
@@ -94,7 +95,7 @@ static void shapes(void **state) {
 }
 
 /* Operands that lie in the memory being written are read as they were before. */
-static void overlaps(void **state) {
+static void overlapping_operands(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *x = count_to(6, TN_F32);
@@ -136,7 +137,7 @@ static void overlap_large(void **state) {
     assert_true(tn_equal(tn_narrow(x, 0, 1, n - 1), expected));
 }
 
-static void permission(void **state) {
+static void recorded_are_refused(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true), *y = tn_mul(w, w);
@@ -157,7 +158,7 @@ static void permission(void **state) {
 
 /* Every change is seen by a backward that needs the elements as they were; what it does not need
  * may change. */
-static void versions(void **state) {
+static void changes_are_noticed(void **state) {
     (void)state;
     for (int i = 0; i < 14; i++) {
         TN_SCOPE;
@@ -250,7 +251,7 @@ static void nothing_while_an_error_is_pending(void **state) {
     HOLDS(x, 0, 1);
 }
 
-static void draws(void **state) {
+static void draws_in_place(void **state) {
     (void)state;
     TN_SCOPE;
     tn_generator g = {5, 2, 0}, same = {5, 2, 0};
@@ -296,11 +297,11 @@ static void leaks_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(results),       TEST(dtypes),
-        TEST(shapes),        TEST(overlaps),
-        TEST(overlap_large), TEST(permission),
-        TEST(versions),      TEST(nothing_while_an_error_is_pending),
-        TEST(draws),         TEST(leaks_nothing),
+        TEST(results_in_place),    TEST(dtypes_must_match),
+        TEST(shapes_broadcast),    TEST(overlapping_operands),
+        TEST(overlap_large),       TEST(recorded_are_refused),
+        TEST(changes_are_noticed), TEST(nothing_while_an_error_is_pending),
+        TEST(draws_in_place),      TEST(leaks_nothing),
     };
     return cmocka_run_group_tests_name("inplace", tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 
 #include <tern/tern.h>
 
-static double at2(const tn_tensor *t, int64_t i, int64_t j) {
+static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
     return tn_at(t, (int64_t[]){i, j});
 }
 
@@ -15,19 +15,21 @@ enum { ROWS = 5, CLASSES = 4 };
 static const int64_t labels[ROWS] = {2, 0, 3, 1, 3};
 
 /* The loss of row i and, in slope, its gradient by the row's logits. */
-static double expected(const tn_tensor *x, int64_t i, int64_t label, double smooth, double *slope) {
+static double expected_row(const tn_tensor *x, int64_t i, int64_t label, double smooth,
+                           double *slope) {
     double sum = 0.0, mean = 0.0;
     for (int64_t j = 0; j < CLASSES; j++) {
-        sum += exp(at2(x, i, j));
-        mean += at2(x, i, j) / CLASSES;
+        sum += exp(element_at(x, i, j));
+        mean += element_at(x, i, j) / CLASSES;
     }
     for (int64_t j = 0; j < CLASSES; j++) {
-        slope[j] = exp(at2(x, i, j)) / sum - smooth / CLASSES - (j == label ? 1.0 - smooth : 0.0);
+        slope[j] =
+            exp(element_at(x, i, j)) / sum - smooth / CLASSES - (j == label ? 1.0 - smooth : 0.0);
     }
-    return (1.0 - smooth) * (log(sum) - at2(x, i, label)) + smooth * (log(sum) - mean);
+    return (1.0 - smooth) * (log(sum) - element_at(x, i, label)) + smooth * (log(sum) - mean);
 }
 
-static void compare(tn_reduction how, int64_t ignore, double smooth) {
+static void compare_cross_entropy(tn_reduction how, int64_t ignore, double smooth) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
@@ -41,7 +43,7 @@ static void compare(tn_reduction how, int64_t ignore, double smooth) {
     for (int64_t i = 0; i < ROWS; i++) {
         double row = 0.0;
         if (labels[i] != ignore) {
-            row = expected(x, i, labels[i], smooth, slope[i]);
+            row = expected_row(x, i, labels[i], smooth, slope[i]);
             counted += 1.0;
         }
         total += row;
@@ -54,7 +56,7 @@ static void compare(tn_reduction how, int64_t ignore, double smooth) {
         assert_float_equal(tn_item(loss), total * share, 1e-12);
     }
     for (int64_t i = 0; i < ROWS * CLASSES; i++) {
-        assert_float_equal(at2(tn_grad_of(x), i / CLASSES, i % CLASSES),
+        assert_float_equal(element_at(tn_grad_of(x), i / CLASSES, i % CLASSES),
                            slope[i / CLASSES][i % CLASSES] * share, 1e-12);
     }
 }
@@ -63,11 +65,11 @@ static void is_its_definition(void **state) {
     (void)state;
     const tn_reduction how[] = {TN_MEAN, TN_SUM, TN_NONE};
     for (int i = 0; i < 3; i++) {
-        compare(how[i], -100, 0.0);
-        compare(how[i], 3, 0.0);
-        compare(how[i], -100, 0.2);
-        compare(how[i], 3, 0.2);
-        compare(how[i], -100, 1.0);
+        compare_cross_entropy(how[i], -100, 0.0);
+        compare_cross_entropy(how[i], 3, 0.0);
+        compare_cross_entropy(how[i], -100, 0.2);
+        compare_cross_entropy(how[i], 3, 0.2);
+        compare_cross_entropy(how[i], -100, 1.0);
     }
 }
 
@@ -169,9 +171,9 @@ static void smoothing_costs_the_distance(void **state) {
     tn_tensor *loss = tn_cross_entropy_with(x, tn_zeros(TN_DIMS(1), TN_I64), o);
     tn_backward(loss);
     assert_float_equal(tn_item(loss), 1e37, 1e31); /* PyTorch: 9.999999680285692e+36 */
-    assert_float_equal(at2(tn_grad_of(x), 0, 0), -13.0 / 30.0, 1e-7);
-    assert_float_equal(at2(tn_grad_of(x), 0, 1), 14.0 / 30.0, 1e-7);
-    assert_float_equal(at2(tn_grad_of(x), 0, 2), -1.0 / 30.0, 1e-7);
+    assert_float_equal(element_at(tn_grad_of(x), 0, 0), -13.0 / 30.0, 1e-7);
+    assert_float_equal(element_at(tn_grad_of(x), 0, 1), 14.0 / 30.0, 1e-7);
+    assert_float_equal(element_at(tn_grad_of(x), 0, 2), -1.0 / 30.0, 1e-7);
 }
 
 /* What an ignored row holds does not matter, with either way to the gradient. */
@@ -195,13 +197,13 @@ static void ignored_rows_may_be_anything(void **state) {
         tn_grad(&loss, &dy, 1, &x, 1, &dx, options);
         assert_string_equal(tn_error_message(), "");
         for (int64_t i = 0; i < 15; i++) {
-            double slope = at2(dx, i / 3, i % 3);
+            double slope = element_at(dx, i / 3, i % 3);
             assert_true(label[i / 3] < 0 ? slope == 0.0 : slope != 0.0 && isfinite(slope));
         }
     }
 }
 
-static tn_values smoothed(void *user, tn_values in) {
+static tn_values smoothed_cross_entropy(void *user, tn_values in) {
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.ignore_index = 1;
     o.label_smoothing = 0.1;
@@ -214,7 +216,7 @@ static void gradients_twice(void **state) {
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true)}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = true;
-    tn_gradcheck(smoothed, tn_from_data(labels, TN_DIMS(ROWS), TN_I64), in, o);
+    tn_gradcheck(smoothed_cross_entropy, tn_from_data(labels, TN_DIMS(ROWS), TN_I64), in, o);
     assert_string_equal(tn_error_message(), "");
 }
 
@@ -292,12 +294,12 @@ static void mse_is_its_definition(void **state) {
     tn_tensor *x = tn_set_requires_grad(tn_from_data(a, TN_DIMS(2, 2), TN_F64), true);
     tn_tensor *t = tn_set_requires_grad(tn_from_data(b, TN_DIMS(2, 2), TN_F64), true);
     assert_float_equal(tn_item(tn_mse(x, t, TN_SUM)), 14.0, 1e-12);
-    assert_float_equal(at2(tn_mse(x, t, TN_NONE), 0, 1), 9.0, 1e-12);
+    assert_float_equal(element_at(tn_mse(x, t, TN_NONE), 0, 1), 9.0, 1e-12);
     tn_tensor *mean = tn_mse(x, t, TN_MEAN);
     assert_float_equal(tn_item(mean), 3.5, 1e-12);
     tn_backward(mean);
-    assert_float_equal(at2(tn_grad_of(x), 0, 1), -1.5, 1e-12);
-    assert_float_equal(at2(tn_grad_of(t), 0, 1), 1.5, 1e-12);
+    assert_float_equal(element_at(tn_grad_of(x), 0, 1), -1.5, 1e-12);
+    assert_float_equal(element_at(tn_grad_of(t), 0, 1), 1.5, 1e-12);
     assert_float_equal(tn_item(tn_mse(tn_t(x), tn_t(t), TN_SUM)), 14.0, 1e-12);
     tn_tensor *none = tn_zeros(TN_DIMS(0), TN_F32);
     assert_true(isnan(tn_item(tn_mse(none, none, TN_MEAN))));
@@ -394,7 +396,7 @@ static void cosines_of_nothing(void **state) {
     tn_tensor *loss = tn_cosine_embedding(a, b, alike, 0.0, TN_MEAN);
     tn_backward(loss);
     assert_float_equal(tn_item(loss), 1.0, 1e-12);
-    assert_float_equal(at2(tn_grad_of(a), 0, 1), -1e6 / sqrt(3.0), 1e-3);
+    assert_float_equal(element_at(tn_grad_of(a), 0, 1), -1e6 / sqrt(3.0), 1e-3);
     tn_tensor *little = tn_full(TN_DIMS(1, 3), 1e-8, TN_F64);
     assert_float_equal(tn_item(tn_cosine_embedding(little, b, alike, 0.0, TN_MEAN)),
                        1.0 - 3e-8 / sqrt(3e-16 + 1e-12) / sqrt(3.0), 1e-9);

@@ -66,7 +66,7 @@ static void fail_each(tn_op_samples *s, const tn_sample *sample) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-static void check(void **state) {
+static void check_operation(void **state) {
     failing f = {.sampler = {.add = fail_each}, .op = *state};
     f.op->samples(&f.sampler);
     assert_true(f.samples > 0);
@@ -80,7 +80,8 @@ int main(void) {
         return 1;
     }
     for (int i = 0; i < n; i++) {
-        tests[i] = (struct CMUnitTest){tn_op_at(i)->name, check, NULL, NULL, (void *)tn_op_at(i)};
+        tests[i] = (struct CMUnitTest){tn_op_at(i)->name, check_operation, NULL, NULL,
+                                       (void *)tn_op_at(i)};
     }
     int failed = _cmocka_run_group_tests("no_memory", tests, (size_t)n, NULL, NULL);
     free(tests);

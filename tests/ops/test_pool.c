@@ -7,11 +7,11 @@
 
 #include <tern/tern.h>
 
-static tn_tensor *row(const float *values, int64_t n) {
+static tn_tensor *make_row(const float *values, int64_t n) {
     return tn_from_data(values, TN_DIMS(1, 1, n), TN_F32);
 }
 
-static double at(tn_tensor *t, int64_t i) {
+static double element_at(tn_tensor *t, int64_t i) {
     int64_t index[] = {0, 0, i};
     return tn_at(t, index);
 }
@@ -24,22 +24,24 @@ static tn_tensor *gradient_of_max(tn_tensor *x, tn_pool_options o) {
 
 static void largest_of_equals(void **state) {
     (void)state;
-    tn_tensor *dx = gradient_of_max(row((const float[]){3, 3, 1, 5, 5, 5}, 6), tn_pool_defaults());
+    tn_tensor *dx =
+        gradient_of_max(make_row((const float[]){3, 3, 1, 5, 5, 5}, 6), tn_pool_defaults());
     static const double wanted[] = {1, 0, 0, 1, 1, 0};
     for (int64_t i = 0; i < 6; i++) {
-        assert_true(at(dx, i) == wanted[i]);
+        assert_true(element_at(dx, i) == wanted[i]);
     }
 }
 
 static void nan_wins(void **state) {
     (void)state;
-    tn_tensor *x = row((const float[]){NAN, 2, 2, NAN, -INFINITY, -INFINITY}, 6);
+    tn_tensor *x = make_row((const float[]){NAN, 2, 2, NAN, -INFINITY, -INFINITY}, 6);
     tn_tensor *y = tn_max_pool1d_op(x, TN_DIMS(2), tn_pool_defaults());
-    assert_true(isnan(at(y, 0)) && isnan(at(y, 1)) && at(y, 2) == -INFINITY);
+    assert_true(isnan(element_at(y, 0)) && isnan(element_at(y, 1)) &&
+                element_at(y, 2) == -INFINITY);
     tn_tensor *dx = gradient_of_max(x, tn_pool_defaults());
     static const double wanted[] = {1, 0, 0, 1, 1, 0};
     for (int64_t i = 0; i < 6; i++) {
-        assert_true(at(dx, i) == wanted[i]);
+        assert_true(element_at(dx, i) == wanted[i]);
     }
 }
 
@@ -60,15 +62,15 @@ static void try_row(int64_t n, tn_pool_options o, tn_dtype dtype) {
         int64_t best = -1;
         for (int64_t t = 0; t < 3; t++) {
             int64_t i = k * stride - padding + t * dilation;
-            if (i >= 0 && i < n && (best < 0 || at(x, i) > at(x, best))) {
+            if (i >= 0 && i < n && (best < 0 || element_at(x, i) > element_at(x, best))) {
                 best = i;
             }
         }
-        assert_true(best >= 0 && at(y, k) == at(x, best));
+        assert_true(best >= 0 && element_at(y, k) == element_at(x, best));
         wanted[best]++;
     }
     for (int64_t i = 0; i < n; i++) {
-        assert_true(at(dx, i) == wanted[i]);
+        assert_true(element_at(dx, i) == wanted[i]);
     }
 }
 
@@ -91,9 +93,9 @@ static void windows_of_padding(void **state) {
     tn_pool_options o = tn_pool_defaults();
     o.padding = TN_DIMS(1);
     o.dilation = TN_DIMS(2);
-    tn_tensor *x = row((const float[]){7}, 1);
-    assert_true(at(tn_max_pool1d_op(x, TN_DIMS(2), o), 0) == -INFINITY);
-    assert_true(at(gradient_of_max(x, o), 0) == 0);
+    tn_tensor *x = make_row((const float[]){7}, 1);
+    assert_true(element_at(tn_max_pool1d_op(x, TN_DIMS(2), o), 0) == -INFINITY);
+    assert_true(element_at(gradient_of_max(x, o), 0) == 0);
 }
 
 /* There is no second place, and its elements would have no numbers. */
@@ -101,8 +103,8 @@ static void a_step_beyond_all(void **state) {
     (void)state;
     tn_pool_options o = tn_pool_defaults();
     o.stride = TN_DIMS(INT32_MAX);
-    tn_tensor *dx = gradient_of_max(row((const float[]){1, 2, 3}, 3), o);
-    assert_true(at(dx, 0) == 0 && at(dx, 1) == 1 && at(dx, 2) == 0);
+    tn_tensor *dx = gradient_of_max(make_row((const float[]){1, 2, 3}, 3), o);
+    assert_true(element_at(dx, 0) == 0 && element_at(dx, 1) == 1 && element_at(dx, 2) == 0);
 }
 
 /* The same numbers, channels last in memory. */
@@ -132,7 +134,7 @@ static void single_pictures(void **state) {
     assert_true(tn_equal(y, single));
 }
 
-static void refused(void **state) {
+static void refused_arguments(void **state) {
     (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(1, 1, 4, 4), TN_F32);
     tn_pool_options o = tn_pool_defaults();
@@ -176,7 +178,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(largest_of_equals),  TEST(nan_wins),          TEST(long_rows),
         TEST(windows_of_padding), TEST(a_step_beyond_all), TEST(channels_last),
-        TEST(single_pictures),    TEST(refused),           TEST(larger_than_the_input),
+        TEST(single_pictures),    TEST(refused_arguments), TEST(larger_than_the_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static tn_tensor *multiplied_out(tn_tensor *a, tn_tensor *b) {
     return tn_sum(all, TN_DIMS(-2), false);
 }
 
-static void same(tn_tensor *a, tn_tensor *b) {
+static void assert_same(tn_tensor *a, tn_tensor *b) {
     tn_tensor *y = tn_matmul(a, b);
     assert_string_equal(tn_error_message(), "");
     assert_true(tn_all_close(y, multiplied_out(a, b), 1e-12, 1e-12));
@@ -25,21 +25,22 @@ static void stacks_of_every_kind(void **state) {
     tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64),
               *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
     tn_tensor *w = tn_randn(TN_DIMS(6, 2), TN_F64);
-    same(a, b);
-    same(a, w);
-    same(tn_transpose(a, 0, 1), w);
-    same(tn_transpose(a, 1, 2), w);
-    same(tn_transpose(a, 0, 1), tn_transpose(b, 0, 1));
-    same(a, tn_narrow(b, 0, 1, 1));
-    same(tn_narrow(a, 1, 2, 1), b);
-    same(tn_narrow(a, 0, 1, 1), tn_narrow(b, 1, 1, 1));
-    same(tn_narrow(a, 2, 3, 1), w);
-    same(tn_transpose(tn_narrow(a, 2, 3, 1), 0, 1), w);
-    same(tn_slice(a, 2, 0, 5, 2), tn_slice(b, 3, 1, 2, 1));
-    same(tn_t(b), tn_t(a));
+    assert_same(a, b);
+    assert_same(a, w);
+    assert_same(tn_transpose(a, 0, 1), w);
+    assert_same(tn_transpose(a, 1, 2), w);
+    assert_same(tn_transpose(a, 0, 1), tn_transpose(b, 0, 1));
+    assert_same(a, tn_narrow(b, 0, 1, 1));
+    assert_same(tn_narrow(a, 1, 2, 1), b);
+    assert_same(tn_narrow(a, 0, 1, 1), tn_narrow(b, 1, 1, 1));
+    assert_same(tn_narrow(a, 2, 3, 1), w);
+    assert_same(tn_transpose(tn_narrow(a, 2, 3, 1), 0, 1), w);
+    assert_same(tn_slice(a, 2, 0, 5, 2), tn_slice(b, 3, 1, 2, 1));
+    assert_same(tn_t(b), tn_t(a));
     tn_tensor *deep = tn_permute(tn_randn(TN_DIMS(4, 3, 2, 2, 5), TN_F64), TN_DIMS(2, 1, 0, 3, 4));
-    same(deep, tn_randn(TN_DIMS(2, 3, 4, 5, 2), TN_F64)); /* three dimensions that do not merge */
-    same(tn_expand(w, TN_DIMS(4, 6, 2)), tn_t(tn_expand(w, TN_DIMS(3, 1, 6, 2))));
+    assert_same(deep,
+                tn_randn(TN_DIMS(2, 3, 4, 5, 2), TN_F64)); /* three dimensions that do not merge */
+    assert_same(tn_expand(w, TN_DIMS(4, 6, 2)), tn_t(tn_expand(w, TN_DIMS(3, 1, 6, 2))));
 }
 
 /* db of a stack against one matrix: the (batch, k, n) products are never made. Here they would

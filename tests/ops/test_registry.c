@@ -11,7 +11,7 @@
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
-static void check(void **state) {
+static void check_operation(void **state) {
     const tn_op *op = *state;
     assert_ptr_equal(tn_op_named(op->name), op);
     const char *tables[] = {"cpu", "ref"};
@@ -76,7 +76,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < n; i++) {
         const char *name = tn_op_at(i)->name;
         if (argc < 2 || strcmp(argv[1], name) == 0) {
-            tests[count++] = (struct CMUnitTest){name, check, NULL, NULL, (void *)tn_op_at(i)};
+            tests[count++] =
+                (struct CMUnitTest){name, check_operation, NULL, NULL, (void *)tn_op_at(i)};
         }
     }
     if (argc < 2) {

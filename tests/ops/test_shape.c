@@ -7,16 +7,16 @@
 #include <tern/tern.h>
 
 /* t has this shape and, in row-major order, these whole numbers. */
-static void holds(tn_tensor *t, tn_dims dims, const double *values) {
+static void assert_holds(tn_tensor *t, tn_dims dims, const double *values) {
     assert_string_equal(tn_error_message(), "");
     if (!tn_equal(tn_cast(t, TN_F64), tn_from_data(values, dims, TN_F64))) {
         tn_fprint(stderr, t);
         fail_msg("%s", tn_shape_text(t));
     }
 }
-#define HOLDS(t, dims, ...) holds(t, dims, (double[]){__VA_ARGS__})
+#define HOLDS(t, dims, ...) assert_holds(t, dims, (double[]){__VA_ARGS__})
 
-static tn_tensor *grid(int64_t rows, int64_t columns, tn_dtype dtype) {
+static tn_tensor *make_grid(int64_t rows, int64_t columns, tn_dtype dtype) {
     tn_tensor *row = tn_arange(0, (double)(rows * columns), 1, TN_F64);
     return tn_cast(tn_reshape(row, TN_DIMS(rows, columns)), dtype);
 }
@@ -64,10 +64,10 @@ static void one_hot_of_any_shape(void **state) {
     assert_inert(tn_one_hot(tn_zeros(TN_DIMS(2), TN_F32), 3), TN_EDTYPE, "f32");
 }
 
-static void chunks(void **state) {
+static void chunks_of_tensors(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(2, 6, TN_F32), *piece[6];
+    tn_tensor *x = make_grid(2, 6, TN_F32), *piece[6];
     assert_int_equal(tn_chunk(x, 4, 1, piece, 6), 3); /* 6 in 4: pieces of 2 */
     HOLDS(piece[2], TN_DIMS(2, 2), 4, 5, 10, 11);
     assert_true(tn_shares_storage(x, piece[0]));
@@ -92,7 +92,7 @@ static void any_dtype_is_moved(void **state) {
         if (d == TN_BOOL) {
             continue;
         }
-        tn_tensor *x = grid(2, 3, (tn_dtype)d);
+        tn_tensor *x = make_grid(2, 3, (tn_dtype)d);
         HOLDS(tn_flip(x, TN_DIMS(1)), TN_DIMS(2, 3), 2, 1, 0, 5, 4, 3);
         HOLDS(tn_flip(x, TN_DIMS(-1, 0)), TN_DIMS(2, 3), 5, 4, 3, 2, 1, 0);
         HOLDS(tn_roll(x, TN_DIMS(1), TN_DIMS(1)), TN_DIMS(2, 3), 2, 0, 1, 5, 3, 4);
@@ -109,13 +109,13 @@ static void any_dtype_is_moved(void **state) {
     HOLDS(mask, TN_DIMS(2, 2), 0, 1, 0, 0);
     HOLDS(tn_flip(mask, TN_DIMS(1)), TN_DIMS(2, 2), 1, 0, 0, 0);
     tn_dims eight = {8, {1, 1, 1, 1, 1, 1, 2, 2}}, wide = {8, {1, 1, 1, 1, 1, 1, 2, 4}};
-    HOLDS(tn_repeat(grid(1, 2, TN_F32), eight), wide, 0, 1, 0, 1, 0, 1, 0, 1);
+    HOLDS(tn_repeat(make_grid(1, 2, TN_F32), eight), wide, 0, 1, 0, 1, 0, 1, 0, 1);
 }
 
 static void moves_refused(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(2, 3, TN_F32);
+    tn_tensor *x = make_grid(2, 3, TN_F32);
     assert_inert(tn_flip(x, TN_DIMS(0, -2)), TN_EVALUE, "named twice");
     assert_inert(tn_flip(x, TN_DIMS(2)), TN_EINDEX, "dimension 2");
     assert_inert(tn_roll(x, TN_DIMS(1, 2), TN_DIMS(0)), TN_EVALUE, "2 shifts");
@@ -165,7 +165,7 @@ static void kinds_of_numbers(void **state) {
     assert_false(tn_allclose(a, tn_mul_scalar(a, 1.0 + 5e-5)));
 }
 
-static void permutations(void **state) {
+static void random_permutations(void **state) {
     (void)state;
     TN_SCOPE;
     tn_seed(3);
@@ -195,7 +195,7 @@ static void permutations(void **state) {
     assert_inert(tn_randperm(-1), TN_ESHAPE, "");
 }
 
-static void coins(void **state) {
+static void bernoulli_draws(void **state) {
     (void)state;
     TN_SCOPE;
     tn_seed(5);
@@ -217,16 +217,11 @@ static void coins(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(linspace_includes_both_ends),
-        TEST(eye_of_any_sides),
-        TEST(one_hot_of_any_shape),
-        TEST(chunks),
-        TEST(any_dtype_is_moved),
-        TEST(moves_refused),
-        TEST(argmin_of_numbers),
-        TEST(kinds_of_numbers),
-        TEST(permutations),
-        TEST(coins),
+        TEST(linspace_includes_both_ends), TEST(eye_of_any_sides),
+        TEST(one_hot_of_any_shape),        TEST(chunks_of_tensors),
+        TEST(any_dtype_is_moved),          TEST(moves_refused),
+        TEST(argmin_of_numbers),           TEST(kinds_of_numbers),
+        TEST(random_permutations),         TEST(bernoulli_draws),
     };
     return cmocka_run_group_tests_name("shape", tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include <tern/tern.h>
 
 /* t has this shape and, in row-major order, these numbers; NaN equals NaN. */
-static void holds(tn_tensor *t, tn_dims dims, const double *values) {
+static void assert_holds(tn_tensor *t, tn_dims dims, const double *values) {
     assert_string_equal(tn_error_message(), "");
     double got[64];
     assert_true(tn_dims_equal(tn_shape(t), dims));
@@ -20,7 +20,7 @@ static void holds(tn_tensor *t, tn_dims dims, const double *values) {
         }
     }
 }
-#define HOLDS(t, dims, ...) holds(t, dims, (double[]){__VA_ARGS__})
+#define HOLDS(t, dims, ...) assert_holds(t, dims, (double[]){__VA_ARGS__})
 
 static tn_tensor *vector_of(const double *values, int64_t n, tn_dtype dtype) {
     return tn_cast(tn_from_data(values, TN_DIMS(n), TN_F64), dtype);

@@ -8,7 +8,7 @@
 #include <tern/tern.h>
 
 /* t has this shape and, in row-major order, these whole numbers. */
-static void holds(tn_tensor *t, tn_dims dims, const int *values) {
+static void assert_holds(tn_tensor *t, tn_dims dims, const int *values) {
     assert_int_equal(tn_error(), TN_OK);
     assert_true(tn_dims_equal(tn_shape(t), dims));
     int64_t index[TN_MAX_DIMS] = {0}, count = tn_count(t);
@@ -19,16 +19,16 @@ static void holds(tn_tensor *t, tn_dims dims, const int *values) {
         }
     }
 }
-#define HOLDS(t, dims, ...) holds(t, dims, (int[]){__VA_ARGS__})
+#define HOLDS(t, dims, ...) assert_holds(t, dims, (int[]){__VA_ARGS__})
 
-static tn_tensor *grid(int64_t rows, int64_t columns) {
+static tn_tensor *make_grid(int64_t rows, int64_t columns) {
     return tn_reshape(tn_arange(0, (double)(rows * columns), 1, TN_F32), TN_DIMS(rows, columns));
 }
 
 static void reshape_views_where_it_can(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(4, 6);
+    tn_tensor *x = make_grid(4, 6);
     const struct {
         tn_tensor *of;
         tn_dims to;
@@ -66,7 +66,7 @@ static void reshape_views_where_it_can(void **state) {
 static void reshape_refuses(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(2, 3);
+    tn_tensor *x = make_grid(2, 3);
     assert_inert(tn_reshape(x, TN_DIMS(4)), TN_ESHAPE, "reshape: x is [2, 3] but [4] is wanted");
     assert_inert(tn_reshape(x, TN_DIMS(-1, 4)), TN_ESHAPE, "[-1, 4]");
     assert_inert(tn_reshape(x, TN_DIMS(-1, -1)), TN_ESHAPE, "");
@@ -99,7 +99,7 @@ static void flatten_squeeze_unsqueeze(void **state) {
 static void order_of_dimensions(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(2, 3);
+    tn_tensor *x = make_grid(2, 3);
     HOLDS(tn_t(x), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
     HOLDS(tn_transpose(x, -1, 0), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
     HOLDS(tn_transpose(x, 1, 1), TN_DIMS(2, 3), 0, 1, 2, 3, 4, 5);
@@ -113,10 +113,10 @@ static void order_of_dimensions(void **state) {
     assert_inert(tn_t(tn_arange(0, 3, 1, TN_F32)), TN_ESHAPE, "[3]");
 }
 
-static void parts(void **state) {
+static void narrow_select_slice(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(3, 4);
+    tn_tensor *x = make_grid(3, 4);
     HOLDS(tn_narrow(x, 1, 1, 2), TN_DIMS(3, 2), 1, 2, 5, 6, 9, 10);
     HOLDS(tn_narrow(x, 0, 3, 0), TN_DIMS(0, 4), 0);
     HOLDS(tn_select(x, 0, -1), TN_DIMS(4), 8, 9, 10, 11);
@@ -140,7 +140,7 @@ static void parts(void **state) {
     assert_inert(tn_slice(x, 0, 0, 2, 0), TN_EVALUE, "step is 0");
 }
 
-static void repeats(void **state) {
+static void expanded_views(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 2, 1, TN_I64), TN_DIMS(2, 1));
@@ -156,7 +156,7 @@ static void repeats(void **state) {
 static void split_in_pieces(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(2, 5), *piece[4];
+    tn_tensor *x = make_grid(2, 5), *piece[4];
     assert_int_equal(tn_split(x, 2, -1, piece, 4), 3);
     HOLDS(piece[0], TN_DIMS(2, 2), 0, 1, 5, 6);
     HOLDS(piece[2], TN_DIMS(2, 1), 4, 9);
@@ -174,10 +174,10 @@ static void split_in_pieces(void **state) {
     assert_inert(piece[0], TN_EINDEX, "");
 }
 
-static void joined(void **state) {
+static void joined_tensors(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *a = grid(2, 2), *b = tn_t(grid(2, 2));
+    tn_tensor *a = make_grid(2, 2), *b = tn_t(make_grid(2, 2));
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, 0), TN_DIMS(4, 2), 0, 1, 2, 3, 0, 2, 1, 3);
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, -1), TN_DIMS(2, 4), 0, 1, 0, 2, 2, 3, 1, 3);
     HOLDS(tn_stack((tn_tensor *[]){a, b}, 2, 1), TN_DIMS(2, 2, 2), 0, 1, 0, 2, 2, 3, 1, 3);
@@ -198,22 +198,23 @@ static void joined(void **state) {
     HOLDS(tn_grad_of(many[20]), TN_DIMS(2), 40 + 40, 41 + 40);
     assert_inert(tn_cat(NULL, 0, 0), TN_ESHAPE, "cat: no tensors");
     assert_inert(tn_stack(NULL, 0, 0), TN_ESHAPE, "stack: no tensors");
-    assert_inert(tn_cat((tn_tensor *[]){a, grid(3, 3)}, 2, 0), TN_ESHAPE,
+    assert_inert(tn_cat((tn_tensor *[]){a, make_grid(3, 3)}, 2, 0), TN_ESHAPE,
                  "tensor 1 is [3, 3] but tensor 0 is [2, 2]");
     assert_inert(tn_cat((tn_tensor *[]){a, tn_arange(0, 2, 1, TN_F32)}, 2, 0), TN_ESHAPE, "[2]");
     assert_inert(tn_cat((tn_tensor *[]){a, tn_cast(a, TN_F64)}, 2, 0), TN_EDTYPE,
                  "tensor 1 is f64 but tensor 0 is f32");
     assert_inert(tn_cat((tn_tensor *[]){a, NULL}, 2, 0), TN_EVALUE, "");
     assert_inert(tn_cat((tn_tensor *[]){a}, 1, 2), TN_EINDEX, "");
-    assert_inert(tn_stack((tn_tensor *[]){a, grid(2, 3)}, 2, 0), TN_ESHAPE, "tensor 1 is [2, 3]");
+    assert_inert(tn_stack((tn_tensor *[]){a, make_grid(2, 3)}, 2, 0), TN_ESHAPE,
+                 "tensor 1 is [2, 3]");
     assert_inert(tn_stack((tn_tensor *[]){a, tn_cast(a, TN_I64)}, 2, 0), TN_EDTYPE, "i64");
     assert_inert(tn_stack((tn_tensor *[]){a}, 1, 3), TN_EINDEX, "");
 }
 
-static void copies(void **state) {
+static void copies_and_casts(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = grid(2, 3), *v = tn_t(x);
+    tn_tensor *x = make_grid(2, 3), *v = tn_t(x);
     assert_ptr_equal(tn_contiguous(x), x);
     assert_true(tn_is_contiguous(tn_contiguous(v)));
     assert_false(tn_shares_storage(tn_contiguous(v), x));
@@ -236,7 +237,8 @@ static void copies(void **state) {
 static void slices_add_into_one_gradient(void **state) {
     (void)state;
     TN_SCOPE;
-    tn_tensor *x = tn_set_requires_grad(grid(2, 6), true), *h = tn_mul_scalar(x, 1.0), *piece[3];
+    tn_tensor *x = tn_set_requires_grad(make_grid(2, 6), true), *h = tn_mul_scalar(x, 1.0),
+              *piece[3];
     tn_tensor *column = tn_select(h, -1, 0);
     assert_int_equal(tn_split(h, 2, 1, piece, 3), 3);
     tn_tensor *loss =
@@ -286,11 +288,11 @@ int main(void) {
         TEST(reshape_refuses),
         TEST(flatten_squeeze_unsqueeze),
         TEST(order_of_dimensions),
-        TEST(parts),
-        TEST(repeats),
+        TEST(narrow_select_slice),
+        TEST(expanded_views),
         TEST(split_in_pieces),
-        TEST(joined),
-        TEST(copies),
+        TEST(joined_tensors),
+        TEST(copies_and_casts),
         TEST(slices_add_into_one_gradient),
         TEST(inert_views),
     };
