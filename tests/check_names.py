@@ -10,7 +10,7 @@ check_names.py [ROOT]        prints each function whose name is one word, and ea
                              status 1 when there is one
 check_names.py --self-test   plants one fault of each kind in a small tree and sees each one found
 
-Test programs are left out: a trace of theirs begins in the test that it is about.
+Tests follow both rules: a stack trace in a test names its helpers.
 """
 import os
 import re
@@ -19,7 +19,7 @@ import sys
 import planted
 
 FOLDERS = ["include", "core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train",
-           "tools", "examples", "bench"]
+           "tools", "examples", "bench", "tests"]
 # Words before a function's name: its type, and what is said about it in brackets.
 FUNCTION = re.compile(r"^(?:template <[^;{}]*?>\s*|TN_PRINTF\([^()]*\)\s*|__attribute__\(\(.*?\)\)\s*)*"
                       r"(?:static|TN__INLINE)\b(?:\s+__attribute__\(\(.*?\)\)|\s+__launch_bounds__\([^()]*\)|[\w\s*&:<>,])*?"
@@ -30,8 +30,8 @@ PRIVATE = re.compile(r"^(?:\w[\w *]*?\b(tn__\w+)\([^;{}=]*\)\s*\{"
                      r"|\} (tn__\w+);"
                      r"|typedef \w[\w *]*?\(?\*?(tn__\w+)\)?\([^;{}]*\);"
                      r"|#define (tn__\w+))", re.MULTILINE)
-# Of these a build has one (-Dimages, -Ddebug_tensors), or they are overloads.
-ALTERNATIVES = {"tn__png_decode", "tn__jpeg_decode", "tn__module_at_home", "tn__load"}
+# Of these a build has one (-Dimages, -Ddebug_tensors), they are overloads, or one is a test's stand-in.
+ALTERNATIVES = {"tn__png_decode", "tn__jpeg_decode", "tn__module_at_home", "tn__load", "tn__cuda_launched"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 
@@ -86,7 +86,7 @@ def self_test():
                            "static void (*sink)(const char *);\nstatic int least = sizeof(level);\n"
                            "static void write_line(void) {\n    level = getc(stdin);\n}\n"
                            "int main(void) {\n    write_line();\n}\n",
-             "tests/data/test_log.c": "static void run(void) {\n}\n"}
+             "tests/data/test_log.c": "static void writes_lines(void **state) {\n}\n"}
     written = {
         "a function": "static void write(int x) {\n",
         "that is declared twice": "static void write(int x);\nstatic void write(int x) {\n",
@@ -101,6 +101,7 @@ def self_test():
         "in a shared header": "TN__INLINE float write(float x) {\n",
     }
     trees = {what: {**clean, "data/log.c": clean["data/log.c"] + text + "}\n"} for what, text in written.items()}
+    trees["of a test"] = {**clean, "tests/data/test_log.c": "static void writes(void **state) {\n}\n"}
     clean["data/name.h"] = ("typedef struct tn__name {\n    int at;\n} tn__name;\nint tn__count(tn__name *n);\n"
                             "/* tn__count(n) { */\n")
     clean["data/name.c"] = "int tn__count(tn__name *n) {\n    if (tn__seen(n)) {\n    }\n}\n"
