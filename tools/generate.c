@@ -88,8 +88,8 @@ static void write_text(generation *g, char *text, size_t bytes) {
 /* The whole characters of more bytes; at the end of a text also what is left of one. */
 static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
     char few[256], *out = few;
-    if (TN_UTF8_ROOM(count) + 3 > sizeof(few)) {
-        out = malloc(TN_UTF8_ROOM(count) + 3);
+    if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) {
+        out = malloc(TN_UTF8_BOUND(count) + 3);
     }
     if (!out) {
         tn_raise(TN_ENOMEM, "no memory for %zu bytes of text", count);

@@ -97,8 +97,8 @@ typedef struct tn_utf8_stream {
 } tn_utf8_stream;
 
 /* Writes to out the characters that are complete with these bytes, and returns how many bytes that
- * is: at most TN_UTF8_ROOM(bytes). */
-#define TN_UTF8_ROOM(bytes) (3 * ((size_t)(bytes) + 3))
+ * is: at most TN_UTF8_BOUND(bytes). */
+#define TN_UTF8_BOUND(bytes) (3 * ((size_t)(bytes) + 3))
 TN_API size_t tn_utf8_put(tn_utf8_stream *s, const char *from, size_t bytes, char *out);
 
 /* At the end of the text: what is left of a character that never came. At most 3 bytes. */

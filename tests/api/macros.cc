@@ -22,7 +22,7 @@ static const long long numbers[] = {
     TN_MAX_VALUES,      TN_MESH_DIMS,      TN_MODULE_NAME,
     TN_OP_FIELDS,       TN_OP_INPUTS,      TN_OP_OUTPUTS,
     TN_SPAN_STATES,     TN_STORE_KEY,      TN_STORE_TIMEOUT,
-    TN_STORE_VALUE,     TN_STORE_WHY,      (long long)TN_UTF8_ROOM(4),
+    TN_STORE_VALUE,     TN_STORE_WHY,      (long long)TN_UTF8_BOUND(4),
     TN_VERSION_MAJOR,   TN_VERSION_MINOR,  TN_VERSION_PATCH};
 TN_API int exported(const char *format, ...) TN_PRINTF(1, 2);
 

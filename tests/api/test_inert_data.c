@@ -141,7 +141,7 @@ static void tokens_made(void) {
 
 static void odd_tokenizers(tn_tensor *t) {
     (void)t;
-    char text[TN_UTF8_ROOM(1)];
+    char text[TN_UTF8_BOUND(1)];
     int32_t ids[] = {0};
     tn_ids out = {0};
     NOTHING(tn_tokenizer_load(NULL));

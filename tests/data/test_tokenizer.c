@@ -193,7 +193,7 @@ static void expect_stream(const char *bytes, const char *expected) {
         for (size_t at = 0; at < count; at += step) {
             size_t some = at + step < count ? step : count - at;
             size_t more = tn_utf8_put(&s, bytes + at, some, out + all);
-            assert_true(more <= TN_UTF8_ROOM(some));
+            assert_true(more <= TN_UTF8_BOUND(some));
             all += more;
         }
         all += tn_utf8_end(&s, out + all);

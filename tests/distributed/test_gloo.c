@@ -132,8 +132,8 @@ typedef struct task {
     tn_engine *e;
     tn_transfer t;
     int64_t bytes;    /* of `count` elements */
-    char *all[MOST];  /* every rank's in: room for N count elements */
-    char *out, *want; /* room for N count elements, both with a canary after */
+    char *all[MOST];  /* every rank's in: N count elements */
+    char *out, *want; /* N count elements each, with a canary after */
 } task;
 
 static const char canary[] = "canary!";
