@@ -1,5 +1,5 @@
-/* Memory for the library's own structs. Each thread keeps some free ones: an operation makes and
- * drops a handful. */
+/* Memory for the library's own structs. Each thread has free lists: an operation allocates and
+ * frees a handful. */
 #include "core/memory.h"
 
 #include "core/error.h"
@@ -107,7 +107,7 @@ char *tn__strdup(const char *text) {
     return copy;
 }
 
-/* ---- Those that raise ------------------------------------------------------------------------ */
+/* ---- Variants that raise --------------------------------------------------------------------- */
 
 void *tn__malloc_for(size_t bytes, const char *operation) {
     void *memory = tn__malloc(bytes);
@@ -140,7 +140,7 @@ bool tn__grow_array(void *array, int64_t count, int64_t *capacity, size_t size,
         more = count < 8 ? 8 : count;
     }
     void *before, *larger = NULL;
-    memcpy(&before, array, sizeof(before)); /* as bytes: it is a T * of the caller */
+    memcpy(&before, array, sizeof(before)); /* `array` points to the caller's T * */
     if (!__builtin_mul_overflow(more, size, &bytes)) {
         larger = tn__realloc(before, (size_t)bytes);
     }

@@ -34,7 +34,7 @@ void tn__struct_retire(void *block, size_t bytes);
 /* A copy of a string. */
 char *tn__strdup(const char *text);
 
-/* ---- Those that raise ------------------------------------------------------------------------ */
+/* ---- Variants that raise --------------------------------------------------------------------- */
 
 /* As those without _for; NULL after raising. */
 TN_API void *tn__malloc_for(size_t bytes, const char *operation);

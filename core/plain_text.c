@@ -64,7 +64,7 @@ static size_t sequence_length(const char *at, size_t length, size_t reach, bool 
     return n;
 }
 
-/* The bytes of the character at `at`; 1 where it is no UTF-8. */
+/* The bytes of the character at `at`; 1 where it is not UTF-8. */
 static size_t character_length(const char *at, size_t length) {
     unsigned char first = (unsigned char)at[0];
     size_t wanted = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;

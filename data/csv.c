@@ -241,7 +241,7 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
         *to = NAN;
         return ROW_TAKEN;
     }
-    raise_at(r, column, text, missing ? "is no number, but a missing one" : "is no number");
+    raise_at(r, column, text, missing ? "is a missing value" : "is not a number");
     return ROW_FAILED;
 }
 
@@ -252,7 +252,7 @@ static taken take_class(reading *r) {
         return ROW_DROPPED;
     }
     if (bytes == 0) {
-        raise_at(r, r->target, text, "is no class, but a missing one");
+        raise_at(r, r->target, text, "is a missing value");
         return ROW_FAILED;
     }
     if (r->classes.given && !tn__text_find(&r->classes.table, text, bytes)) {
@@ -378,7 +378,7 @@ static bool give_classes(reading *r) {
             return false;
         }
         if (number != i) {
-            tn__raise(TN_EVALUE, "csv_dataset", "class \"%s\" is there twice", given[i]);
+            tn__raise(TN_EVALUE, "csv_dataset", "class \"%s\" occurs twice", given[i]);
             return false;
         }
     }

@@ -33,7 +33,7 @@ bool tn__png_decode(tn__picture_file *f, tn__picture *p);
 bool tn__jpeg_decode(tn__picture_file *f, tn__picture *p);
 
 /* Memory for the pixels of what a header says: no more than a file of this length can have in it,
- * at `density` pixels a byte. False as above. */
+ * at `density` pixels per byte. False as above. */
 bool tn__picture_begin(tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
                        size_t density);
 

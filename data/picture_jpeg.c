@@ -1,7 +1,7 @@
 /* JPEG files, by libjpeg.
  *
- * Its errors are long jumps back to guard_read. So is what it calls warnings when pixels are lost:
- * it would continue with grey ones, in a training set forever.
+ * Its errors longjmp to guard_read. So do its warnings that pixels are lost: it would fill in grey,
+ * which would go unnoticed in a training set.
  */
 #include "data/picture.h"
 
@@ -13,7 +13,7 @@
 
 #include <jerror.h>
 
-enum { MOST_SCANS = 100 /* of a progressive file: each is a walk over all pixels */ };
+enum { MOST_SCANS = 100 /* of a progressive file: each is a pass over all pixels */ };
 
 typedef struct reading {
     struct jpeg_decompress_struct jpeg; /* its client_data is this struct */
@@ -64,8 +64,7 @@ static void look_at_scans(j_common_ptr jpeg) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* A row of pixels that are cyan, magenta, yellow and black, all upside down as Adobe writes them
- * and PIL reads them. */
+/* A row of CMYK pixels, inverted as Adobe writes them and PIL reads them. */
 static void convert_cmyk(const uint8_t *from, uint8_t *to, size_t pixels) {
     for (size_t i = 0; i < pixels; i++) {
         int light = from[4 * i + 3];
@@ -95,7 +94,7 @@ static void read_rows(reading *r) {
 
 static void read_pixels(reading *r) {
     enum {
-        DENSITY = 1024 /* pixels a byte: a block of 64 takes a bit, two planes may be halved */
+        DENSITY = 1024 /* pixels per byte: 64 take at least a bit, and planes may be subsampled */
     };
     struct jpeg_decompress_struct *j = &r->jpeg;
     jpeg_create_decompress(j);
@@ -112,7 +111,7 @@ static void read_pixels(reading *r) {
     jpeg_finish_decompress(j);
 }
 
-/* Apart from read_pixels, so that no local variable is alive where a long jump arrives. */
+/* Separate from read_pixels, so that no local variable is live across the longjmp. */
 static bool guard_read(reading *r) {
     if (setjmp(r->back)) {
         return false;

@@ -1,6 +1,6 @@
 /* PNG files, by libpng.
  *
- * Its errors are long jumps back to guard_read. Chunks that no pixel depends on are skipped:
+ * Its errors longjmp to guard_read. Chunks that no pixel depends on are skipped:
  * profiles and gamma, which PIL does not apply either, and texts, which may be bombs.
  */
 #include "core/memory.h"
@@ -97,7 +97,7 @@ static void read_pixels(reading *r) {
     png_read_end(r->png, NULL);
 }
 
-/* Apart from read_pixels, so that no local variable is alive where a long jump arrives. */
+/* Separate from read_pixels, so that no local variable is live across the longjmp. */
 static bool guard_read(reading *r) {
     if (setjmp(png_jmpbuf(r->png))) {
         return false;

@@ -1,13 +1,13 @@
-/* Training on several processes: the program of one, with three lines more.
+/* Training on several processes: the program for one, plus three lines.
  *
  *     07_ddp                     one process
  *     tern run -n 2 07_ddp       two on this host: the same batches, shared between them,
  *                                and the same losses
  *
- * Each process (rank) has the whole model and half of every batch. tn_ddp hangs on the model: after
- * a backward all ranks have the same gradients, so their weights stay the same, and the loop below
- * knows nothing of it. The classes are points around ten centres; a straight line between two
- * centres is no border, since each class has two of them.
+ * Each process (rank) has the whole model and half of every batch. tn_ddp adds hooks to the model:
+ * after a backward all ranks have the same gradients, so their weights stay the same, and the loop
+ * below does not change. Each of the ten classes is points around two centres, so no straight line
+ * separates two classes.
  */
 #include <tern/tern.h>
 
@@ -70,9 +70,9 @@ static tn_loader *open_loader(tn_dataset *d, tn_group *world, tn_sampler order, 
 
 /* ---- Testing --------------------------------------------------------------------------------- */
 
-/* The share of test points that get their class. Each rank looks at its part; tn_group_mean divides
- * all that are right by all there are. Points that only fill up the last part are not valid and
- * count nowhere. */
+/* The accuracy on all test points. Each rank counts in its part; tn_group_mean divides the sum of
+ * the correct ones by the sum of all. Points that pad the last part are not valid and are not
+ * counted. */
 static double mlp_accuracy(mlp *net, tn_group *world, tn_dataset *test) {
     TN_NO_GRAD;
     tn_loader *loader = open_loader(test, world, tn_sequential_sampler(), 1);
@@ -119,7 +119,7 @@ int main(void) {
     double right = mlp_accuracy(&net, world, &test);
     if (tn_group_rank(world) == 0) {
         int ranks = tn_group_size(world);
-        printf("%d rank%s: %.1f %% of the test points are right\n", ranks, ranks == 1 ? "" : "s",
+        printf("%d rank%s: %.1f %% of the test points are correct\n", ranks, ranks == 1 ? "" : "s",
                100 * right);
     }
     tn_loader_free(loader);

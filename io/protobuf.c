@@ -5,7 +5,7 @@
 /* Wire types. */
 enum { VARINT = 0, WIDE = 1, COUNTED = 2, NARROW = 5 };
 
-/* Seven bits a byte, the lowest first; the highest bit says that there are more. */
+/* Seven bits per byte, the lowest first; the highest bit says that there are more. */
 static void append_varint(tn__buffer *m, uint64_t value) {
     unsigned char text[10];
     size_t n = 0;

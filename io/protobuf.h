@@ -1,4 +1,4 @@
-/* Protocol buffers, written: a message that grows (protobuf.dev/programming-guides/encoding).
+/* Writing protocol buffers: a message that grows (protobuf.dev/programming-guides/encoding).
  *
  * Fields are written in any order, by their number. After a failure the calls do nothing; the user
  * of the bytes checks `failed` once, at the end.
@@ -22,7 +22,7 @@ void tn__message_bytes(tn__buffer *m, int field, const void *from, size_t bytes)
 void tn__message_text(tn__buffer *m, int field, const char *text);
 void tn__message_doubles(tn__buffer *m, int field, const double *values, int n); /* packed */
 
-/* A field of so many bytes, which the writer of the message puts after it. */
+/* The head of a field whose `bytes` bytes the caller writes after it. */
 void tn__message_ahead(tn__buffer *m, int field, size_t bytes);
 
 /* Another message as a field; it is freed, and its failure becomes m's. */

@@ -138,7 +138,7 @@ static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value)
         const tn__json *size = tn__json_at(value, (uint32_t)i);
         e->dims.size[i] = size->whole;
         if (size->kind != TN__JSON_WHOLE || size->whole < 0) {
-            return entry_bad(f, e->name, "size %zu of its shape is not a number from 0 on", i);
+            return entry_bad(f, e->name, "size %zu of its shape is not a whole number >= 0", i);
         }
         if (e->dims.size[i] && __builtin_mul_overflow(product, e->dims.size[i], &product)) {
             return entry_bad(f, e->name, "its shape has more bytes than 2^63");

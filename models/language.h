@@ -1,8 +1,8 @@
 /* What the language models have in common: their families, and how they are called.
  *
- * A family is a kind of module that is a stem, blocks and a top (tn_lm_parts), and whose call takes
+ * A family is a kind of module made of a stem, blocks and a top (tn_lm_parts). Its call takes
  * (tokens (B, T), positions, mask) and gives logits (B, T, vocab). Code that works for every family
- * asks its entry here instead of the kind.
+ * uses its entry here and does not test the kind.
  */
 #ifndef TERN_MODELS_LANGUAGE_H
 #define TERN_MODELS_LANGUAGE_H
@@ -12,9 +12,9 @@
 
 #include <stdbool.h>
 
-/* What tn_call_values(m, …, context) of a language model understands; NULL is all false. A call
- * that does not begin with part 0 takes what the previous part gave, (B, T, C), in place of tokens;
- * one that does not end with the last gives what its last part gave. */
+/* The context of tn_call_values on a language model; NULL is all false. A call that does not begin
+ * with part 0 takes the previous part's output, (B, T, C), in place of tokens; one that does not
+ * end with the last part gives the output of its own last one. */
 typedef struct tn__lm_context {
     tn__range range; /* of tn_lm_parts */
     bool last_only;  /* logits of the last position only: (B, 1, vocab) */
@@ -29,12 +29,12 @@ typedef struct tn__lm_family {
     size_t bytes;           /* of the module's struct */
     tn_lm_shape (*shape)(const tn_module *m);
     tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
-    const tn_kv_cache *(*cache)(const tn_module *m); /* of the first block: as all of them */
-    bool turns;                                      /* blocks take positions: theirs are rotary */
+    const tn_kv_cache *(*cache)(const tn_module *m); /* the first block's; all have the same */
+    bool turns; /* positions are rotary: blocks take them too */
     /* Makes a model from what a checkpoint says (models/weights/described.h). False after
      * raising. */
     bool (*described)(void *m, const tn__described *d, tn_dtype dtype);
-    const tn__hf_form *hf; /* its files */
+    const tn__hf_form *hf; /* its form in Hugging Face's files */
 } tn__lm_family;
 
 extern const tn__lm_family tn__gpt_family, tn__llama_family;
@@ -45,10 +45,10 @@ const tn__lm_family *tn__lm_family_of(void *m, const char *operation);
 /* By the module's kind, or config.json's model_type; NULL, without an error, when there is none. */
 const tn__lm_family *tn__lm_family_kind(const char *kind);
 const tn__lm_family *tn__lm_family_named(const char *model_type);
-/* All of these, for a message, to text[size]. */
+/* All model types, for a message, to text[size]. */
 const char *tn__lm_family_types(char *text, size_t size);
 
-/* Layer norms of m and below it, which a model makes with PyTorch's epsilon. */
+/* Sets eps of m's layer norms, made with PyTorch's default. */
 void tn__norms_set_eps(void *m, double eps);
 
 /* The forward of a language model: stem, blocks, top. */
@@ -66,8 +66,8 @@ bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positio
  * after raising. */
 tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_context *context);
 
-/* What a save says of the tokens that begin and end texts, from those files in `folder` that can be
- * read. False after raising. */
+/* The special tokens to save with m, from those files in `folder` that can be read. False after
+ * raising. */
 bool tn__lm_specials_to_save(void *m, const char *folder, tn_lm_specials *specials);
 
 #endif

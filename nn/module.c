@@ -1,5 +1,5 @@
 /* Modules: how one begins, where it is, and how it ends.
- * What is registered lies in three growable lists (nn/module.h).
+ * What is registered is in three growable lists (nn/module.h).
  *
  * Read next: nn/register.c (what is in the lists), nn/walk.c (visiting), nn/call.c (calling).
  */
@@ -61,7 +61,7 @@ tn_module *tn__module_root(tn_module *m, const char *operation) {
 
 /* ---- What a module is ------------------------------------------------------------------------ */
 
-/* Whether a module may lie at m; false after raising. */
+/* Whether a module may be at m; false after raising. */
 static bool is_module_place(void *m, const char *operation) {
     if (!m) {
         tn__raise(TN_EVALUE, operation, "the module is NULL");
@@ -75,7 +75,7 @@ static bool is_module_place(void *m, const char *operation) {
     return true;
 }
 
-/* Something else lies at m: a tensor says so (sys/object.h). */
+/* Something else is at m: a tensor says so (sys/object.h). */
 static void raise_no_module(const void *m, const char *operation) {
     if (((const tn_object *)m)->state == TN__ALIVE) {
         tn__raise(TN_EVALUE, operation,
@@ -317,7 +317,7 @@ void tn_module_free(void *module) {
     if (!m->heap) {
         tn__raise(TN_EVALUE, "module_free",
                   "%s was not made by a tn_module_new or tn_..._new (tn_module_finish is for what "
-                  "lies in a struct)",
+                  "is in a struct)",
                   m->kind);
         return;
     }

@@ -53,7 +53,7 @@ typedef struct tn__strategy {
 } tn__strategy;
 
 /* What a way of splitting a model over ranks computes in a module's place; f NULL: none does. The
- * state belongs to whoever has set the rule. */
+ * state belongs to the code that set the rule. */
 typedef struct tn__attend_rule { /* in place of tn_attention, of an attention module */
     tn_tensor *(*f)(void *state, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                     tn_attention_options options);
@@ -122,7 +122,7 @@ static inline bool tn__any_moved(void) {
     return __builtin_expect(__atomic_load_n(&tn__modules_moved, __ATOMIC_RELAXED), false);
 }
 
-/* Whether the module of lists that somebody holds is where it was: not finished, not seen
+/* Whether the module of these lists is still where it was: not finished, not seen
  * elsewhere, and not overwritten. (Memory that was freed and not used again looks like a module.)
  */
 static inline bool tn__module_is_valid(const tn_module_lists *lists) {

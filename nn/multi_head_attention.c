@@ -24,7 +24,7 @@ static tn_tensor *rows_of(tn_tensor *whole, int first, int count) {
     return tn_narrow(whole, 0, first * width, count * width);
 }
 
-/* x times the rows of `count` projections from the first on: (B, T, count C). */
+/* x times the rows of `count` projections, beginning with `first`: (B, T, count C). */
 static tn_tensor *project_rows(tn_multi_head_attention *m, tn_tensor *x, int first, int count) {
     tn_tensor *apart[] = {m->q_proj_weight, m->k_proj_weight, m->v_proj_weight};
     tn_tensor *weight = m->in_proj_weight ? rows_of(m->in_proj_weight, first, count) : apart[first];
@@ -68,7 +68,7 @@ static bool masks_fit(const tn_module *m, const tn_tensor *padding, const tn_ten
     const tn_tensor *both[] = {padding, mask};
     for (int i = 0; i < 2; i++) {
         if (both[i] && tn_dtype_of(both[i]) != TN_BOOL) {
-            tn__raise(TN_EDTYPE, m->kind, "the %s is %s but must be bool (true: not seen)",
+            tn__raise(TN_EDTYPE, m->kind, "the %s is %s but must be bool (true: hidden)",
                       i == 0 ? "key padding mask" : "mask", tn_dtype_name(tn_dtype_of(both[i])));
             return false;
         }
@@ -81,7 +81,7 @@ static bool masks_fit(const tn_module *m, const tn_tensor *padding, const tn_ten
     return true;
 }
 
-/* What is hidden from all or some queries, to broadcast to (B, H, T, S); NULL: nothing. */
+/* Both masks as one that broadcasts to (B, H, T, S), true where hidden; NULL: none. */
 static tn_tensor *hidden_of(tn_tensor *padding, tn_tensor *mask, int64_t batch, int heads) {
     if (padding) {
         padding = tn_unsqueeze(tn_unsqueeze(padding, 1), 1); /* (B, 1, 1, S) */
@@ -138,15 +138,14 @@ static tn_tensor *attend_all(tn_multi_head_attention *m, const tn_values *in, tn
                             : tn_attention(q, k, v, seen, options));
 }
 
-/* False after raising. Absent key and value are the query. */
+/* False after raising. An absent key is the query, an absent value the key. */
 static bool inputs_fit(const tn_module *m, tn_values *in) {
     for (int i = in->n; i < TN_MAX_VALUES; i++) {
         in->v[i] = NULL;
     }
     if (in->n < 1 || in->n > 5 || !in->v[0] || (!in->v[1] && in->v[2])) {
         tn__raise(TN_EVALUE, m->kind,
-                  "the inputs are query, key, value, key padding mask and mask (%d are given)",
-                  in->n);
+                  "the inputs are query, key, value, key padding mask and mask (%d given)", in->n);
         return false;
     }
     in->v[1] = in->v[1] ? in->v[1] : in->v[0];
@@ -185,7 +184,7 @@ tn_multi_head_attention_options tn_multi_head_attention_defaults(void) {
     return (tn_multi_head_attention_options){.bias = true, .dtype = TN_F32, .from_defaults = true};
 }
 
-/* Xavier's, as in PyTorch. */
+/* Xavier initialisation, as in PyTorch. */
 static void add_projection(tn_multi_head_attention *m, const char *name, tn_tensor **field,
                            int64_t out, int64_t in, tn_dtype dtype) {
     tn_tensor *weight = tn_empty(TN_DIMS(out, in), dtype);

@@ -62,9 +62,8 @@ static bool take_inputs(const tn_module *m, tn_values *in, int needed, int most,
         in->v[i] = NULL;
     }
     if (!fits) {
-        tn__raise(TN_EVALUE, m->kind,
-                  "the inputs are %s; the first %d must be there (%d are given)", names, needed,
-                  in->n);
+        tn__raise(TN_EVALUE, m->kind, "the inputs are %s; the first %d must be there (%d given)",
+                  names, needed, in->n);
     }
     return fits;
 }

@@ -6,8 +6,8 @@
  *     a = a + (p - a) / max(1, t - 1 - t0)
  *     eta = lr / (1 + lambd lr t)^alpha                                     for the next step
  *
- * State: eta (one number), a as ax, and t, the number of this parameter's steps. What training was
- * for is the average: tn_swa keeps one with any optimiser.
+ * State: eta (one number), a as ax, and t, the number of this parameter's steps. The result of
+ * training is the average; tn_swa keeps one for any optimiser.
  */
 #include "optim/reference.h"
 

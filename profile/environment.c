@@ -111,7 +111,7 @@ static void *report_when_asked(void *unused) {
 
 static void watch_signal(int number) {
     struct sigaction old;
-    /* once: whoever asks again does not want to wait */
+    /* once: a second signal ends the process */
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
     sigemptyset(&mine.sa_mask);
     if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_DFL) {
@@ -119,8 +119,8 @@ static void watch_signal(int number) {
     }
 }
 
-/* At the first operation, not at load time: a thread that nobody asked for would be there in every
- * fork. */
+/* At the first operation, not at load time: a program that only loads the library forks without
+ * an extra thread. */
 static void watch_signals(void) {
     pthread_t thread;
     sigset_t all, before;

@@ -13,6 +13,6 @@ typedef struct tn__roofline {
 TN_API tn__roofline tn__roofline_of(tn_device device);
 TN_API void tn__roofline_give(tn__roofline given); /* 0: to be measured */
 TN_API bool tn__roofline_known(tn_device_kind kind,
-                               tn__roofline *limits); /* false: nobody has asked yet */
+                               tn__roofline *limits); /* false: not measured yet */
 
 #endif

@@ -5,23 +5,23 @@
 #include "profile/span.h"
 #include "tern/sys/tensor.h"
 
-/* As tn__span_begin, for an operation. Looks first what the machine can do, when that is not known
- * yet: inside a span it would be part of it. */
+/* As tn__span_begin, for an operation. Before the first span it measures the machine's limits, so
+ * that no span includes that. */
 bool tn__profile_begin(tn__span *span, tn__span_kind kind, const char *name);
 
-/* Adds to a span: work on a device. What flops are compared with depends on the dtype. */
+/* Adds work on a device to a span. The dtype says which peak flops are compared with. */
 void tn__profile_work(tn__span *span, tn_device device, tn_dtype dtype, double bytes, double flops);
 
-/* The bytes of the elements behind a tensor that lie apart; 0 for NULL. */
+/* The bytes of t's elements, broadcast ones once; 0 for NULL. */
 double tn__profile_bytes(const tn_tensor *t);
 
 /* Adds the shape to the span's note. */
 void tn__profile_shape(tn__span *span, const tn_tensor *t);
 
-/* For what changes or makes y without tn_apply, and moves so many bytes. False: not seen. */
+/* Begins the span of what writes y without tn_apply and moves `bytes`. False: none was begun. */
 bool tn__profile_in_place(tn__span *span, const char *name, const tn_tensor *y, double bytes);
 
-/* Ends it, on a device that is waited for when the device is done. */
+/* Ends it, with tn__profile_waits when the device is done. */
 void tn__profile_end(tn__span *span, tn_device device);
 
 /* Whether the host waits for a device at the end of a kernel. */

@@ -1,4 +1,4 @@
-/* The internals of tensor/, for the folders to its right. Implementers of operations read
+/* The internals of tensor/, for later layers. Implementers of operations read
  * tern/sys/tensor.h first. */
 #ifndef TERN_TENSOR_TENSOR_H
 #define TERN_TENSOR_TENSOR_H

@@ -27,7 +27,7 @@ static inline tn__number tn__number_of(double value) {
     return n;
 }
 
-/* False where the text is not one number, all of it; *value is then undefined. A real one has a
+/* False unless the whole text is one number; *value is then undefined. A real one has a
  * point in every locale, and may be infinite or NaN. */
 static inline bool tn__whole_from(const char *text, int64_t *value) {
     char *end;

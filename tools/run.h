@@ -84,7 +84,7 @@ bool guard_start(guard *g);
 /* From now on the guard ends this process group. Also called between fork and exec. */
 void guard_add(const guard *g, pid_t group);
 void guard_remove(const guard *g, pid_t group);
-/* Kills every process that carries the marker, in any group or session; how many there were. */
+/* Kills every process that carries the marker, in any group or session; returns how many. */
 int guard_sweep(const char *marker);
 /* Lets it go, waits for its end. */
 void guard_finish(guard *g);

@@ -57,7 +57,7 @@ static bool take_numbers(const char **at, const number_field *fields, int count,
         const number_field *f = &fields[i];
         bool there = (i == 0 || take_character(at, ' ')) && take_integer(at, &values[i]);
         if (!there) {
-            refuse_word(why, "its %s is no number", f->name);
+            refuse_word(why, "its %s is not a number", f->name);
             return false;
         }
         if (values[i] < f->least || values[i] > f->most) {

@@ -107,7 +107,7 @@ static void free_list(char **list) {
     free(list);
 }
 
-/* DIR/ID/attempt_K/RANK, made; NULL when there is to be none, or on failure. */
+/* Makes DIR/ID/attempt_K/RANK; NULL when none is wanted, or on failure. */
 static char *log_folder(const run_options *o, const run_round *r, int rank, output *out) {
     if (!o->log_dir) {
         return NULL;
@@ -129,8 +129,8 @@ static char *log_folder(const run_options *o, const run_round *r, int rank, outp
     }
 }
 
-/* The children of the main thread, at most MOST_CHILDREN; how many. -1 if the kernel has no list,
- * or it means nothing: the first process of a container inherits all orphans. */
+/* Lists the main thread's children, at most MOST_CHILDREN. Returns how many; -1 if the kernel has
+ * no list, or it means nothing: the first process of a container inherits all orphans. */
 static int list_children(pid_t *list) {
     FILE *children = getpid() == 1 ? NULL : fopen("/proc/thread-self/children", "re");
     int count = 0;
@@ -170,8 +170,7 @@ static const char *explain_exec(const char *path, int why) {
     if (why == ENOEXEC) {
         return ": not a program for this machine, nor a script that begins with #!";
     }
-    return why == ENOENT && access(path, F_OK) == 0 ? " (what its #! line names, or its loader)"
-                                                    : "";
+    return why == ENOENT && access(path, F_OK) == 0 ? " (its #! interpreter, or its loader)" : "";
 }
 
 /* The child, from fork to exec: other threads may have held any lock at the fork, so nothing
@@ -345,8 +344,8 @@ void workers_tick(workers *w, double grace, output *out) {
     }
 }
 
-/* Kills children that we inherited when a rank ended: neither ranks nor the guard, and younger than
- * we are. How many. */
+/* Kills children that we inherited when a rank ended: not ranks, the guard, or children from
+ * before. Returns how many. */
 static int kill_strays(const workers *w) {
     pid_t list[MOST_CHILDREN];
     int found = list_children(list), strays = 0;

@@ -55,7 +55,7 @@ static void describe_number(const tn_option *o, char *text, size_t size) {
     double first = o->least > 0 || o->zero || !o->whole ? o->least : 1;
     char most[40] = "", least[40] = " above 0";
     if (from && (limited || o->least > 0 || o->zero)) {
-        snprintf(least, sizeof(least), " from %.*g%s", digits, first, limited ? "" : " on");
+        snprintf(least, sizeof(least), " %s %.*g", limited ? "from" : ">=", digits, first);
     }
     if (limited) {
         snprintf(most, sizeof(most), "%s%.*g", from ? " to " : ", up to ", digits, o->most);

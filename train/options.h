@@ -6,7 +6,7 @@
 
 enum { TN__OPTION_ROWS = 16 }; /* at most */
 
-/* Writes the rows, a heading first; how many. */
+/* Writes the rows, a heading first; returns how many. */
 int tn__setup_options(tn_setup *s, tn_option *rows);
 int tn__run_options(tn_run_options *o, tn_option *rows);
 

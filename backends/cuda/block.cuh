@@ -1,6 +1,6 @@
 /* Reductions over the threads of a warp or a block, in a fixed order.
  *
- * A team is the threads that work on one row: a warp (TEAM 32, several teams a block) or a whole
+ * A team is the threads that work on one row: a warp (TEAM 32, several teams per block) or a whole
  * block (TEAM 64 … 1024, a power of two). Lanes exchange by butterflies, warps through `shared`, so
  * every thread of the team gets the result, and with a join that is commutative to the bit they all
  * get the same. All threads of a team must call.

@@ -37,11 +37,11 @@ typedef struct tn__conv_data {
     void *y, *x, *w, *b;
 } tn__conv_data;
 
-/* Up to `most` plans, the heuristic's first choice first; the count. 0: `why` says why not. */
+/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: `why` says why. */
 int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__conv_shape *shape,
                    int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]);
 
-/* Queues it in the handle's stream. */
+/* Queues it on the handle's stream. */
 cudnnStatus_t tn__conv_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
                            const tn__dnn_plan *plan, const tn__conv_data *data, void *workspace);
 

@@ -142,7 +142,7 @@ static unsigned notes_of(const tn__dnn_graph *g, descriptor config) {
     return found;
 }
 
-/* The heuristic's engine configurations for the graph, best first; the count. */
+/* Gets the heuristic's engine configurations for the graph, best first; returns how many. */
 static int64_t find_configurations(tn__dnn_graph *g, tn__dnn_target target, descriptor *config) {
     descriptor operations = tn__dnn_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     tn__dnn_set(g, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,

@@ -91,8 +91,8 @@ typedef struct tn__dnn_plan {
 /* A bit for each CUDNN_NUMERICAL_NOTE_…: what an engine says of itself. */
 #define TN__DNN_NOTE(note) (1u << CUDNN_NUMERICAL_NOTE_##note)
 
-/* Up to `most` plans, the heuristic's first choice first, of engines that have none of the notes in
- * `refused`; the count. 0: the graph's `why` says why not. */
+/* Makes up to `most` plans, the heuristic's choice first, from engines with none of the notes in
+ * `refused`. Returns how many; 0: the graph's `why` says why. */
 int tn__dnn_plans(tn__dnn_graph *g, tn__dnn_target target, unsigned refused, int most,
                   tn__dnn_plan *plans);
 

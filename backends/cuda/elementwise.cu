@@ -1,10 +1,10 @@
 /* unary, binary, compare, where: the formulas of backends/formulas.h over strided operands.
  *
  * Formulas that models spend their time in have their own kernels for f32, bf16 and f16, eight or
- * four elements a thread, for operands that are dense inside. All else (other formulas, f64,
- * integers, odd strides) has one kernel a dtype that calls a function with the formula's number for
- * each element: rare, or bound by memory anyway, and a small part of the time and bytes that all
- * kernels would take.
+ * four elements per thread, for operands that are dense inside. All else (other formulas, f64,
+ * integers, odd strides) has one kernel per dtype, which calls a function with the formula's number
+ * for each element: rare, or bound by memory anyway, and a small part of the time and bytes that
+ * all kernels would take.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"

@@ -1,4 +1,4 @@
-/* random and dropout: backends/random.h, four elements a thread.
+/* random and dropout: backends/random.h, four elements per thread.
  *
  * A thread draws for the positions 4g … 4g + 3: one philox block,
  * or two where an element takes 64 bits.

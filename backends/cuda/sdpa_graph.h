@@ -1,5 +1,5 @@
 /* Attention as a graph of cuDNN's backend interface, and the plan that runs it. sdpa.c keeps the
- * plans of a device; a test builds them for devices that are only described.
+ * plans of a device; a test builds them for devices that it does not have.
  */
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 #define TERN_BACKENDS_CUDA_SDPA_GRAPH_H
@@ -15,16 +15,16 @@
 extern "C" {
 #endif
 
-/* Strides in elements, in the order (B, H, T, D). All fields have 8 bytes,
- * so shapes compare as bytes. */
+/* Strides in elements, in the order (B, H, T, D). All fields are 8 bytes wide:
+ * shapes are compared by memcmp. */
 typedef struct tn__sdpa_shape {
-    int64_t batch, heads, groups, queries, keys, width;
+    int64_t batch, heads, groups, queries, keys, width; /* groups: heads of k and v */
     int64_t q[4], k[4], v[4], y[4];
     int64_t dy[4], dq[4], dk[4], dv[4]; /* backward */
     int64_t f16;                        /* otherwise bf16 */
     int64_t causal;                     /* query i sees keys 0 … i */
     int64_t backward;
-    int64_t deterministic; /* backward: no additions in the order of arrival */
+    int64_t deterministic; /* backward: no atomic additions */
 } tn__sdpa_shape;
 
 /* What a plan reads and writes. lse: (B, H, Tq) dense f32. */
@@ -37,16 +37,16 @@ typedef struct tn__sdpa_plan tn__sdpa_plan;
 
 enum { TN__SDPA_CHOICES = 4 };
 
-/* Up to `most` plans, the heuristic's first choice first; the count. 0: `why` says why not. */
+/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: `why` says why. */
 int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
                    int most, tn__sdpa_plan **plans, char why[TN__DNN_WHY]);
 void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *plan);
 
-/* Scratch memory for a run, and how much of its beginning has to be zero. */
+/* Bytes of scratch memory for a run, and how many of the first must be zero. */
 size_t tn__sdpa_workspace(const tn__sdpa_plan *plan);
 size_t tn__sdpa_zeroed(const tn__sdpa_plan *plan);
 
-/* Queues it in the handle's stream. */
+/* Queues it on the handle's stream. */
 cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
                            const tn__sdpa_plan *plan, const tn__sdpa_data *data, void *workspace);
 

@@ -68,7 +68,7 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
     if (entry->value >= 0) {
         tn__named_token *there = &b->tokens[entry->value];
         if (there->id != id || kind == TN__TOKEN_BYTES || there->kind != TN__TOKEN_BYTES) {
-            tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" is there twice, as %d and as %lld",
+            tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" occurs twice, as %d and as %lld",
                       b->path, tn__quote(text, bytes).text, there->id, (long long)id);
             return false;
         }

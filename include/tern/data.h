@@ -180,7 +180,7 @@ TN_API tn_dataset *tn_mnist(const char *folder, bool train);
 /* Small photographs of ten classes (Krizhevsky 2009): `folder` has the files of the binary
  * distribution, data_batch_1.bin to data_batch_5.bin and test_batch.bin, or of CIFAR-100's,
  * train.bin and test.bin. x (3, 32, 32) f32 in [0, 1], y () i64. A file that is not whole pictures,
- * or has a label that is no class, is TN_EFORMAT, which names it. TN_EIO, TN_EFORMAT. */
+ * or has a label that is not a class, is TN_EFORMAT, which names it. TN_EIO, TN_EFORMAT. */
 TN_API tn_dataset *tn_cifar10(const char *folder, bool train);
 TN_API tn_dataset *tn_cifar100(const char *folder, bool train);
 

@@ -136,7 +136,7 @@ typedef struct tn_fsdp_options {
                          * a forward until its backward, which comes first */
     bool sum;           /* as in tn_ddp_options, and the next two */
     /* Ranks may have other gradients, but call the same units; until the end of backward gradients
-     * stay whole, 4 bytes a parameter. */
+     * stay whole, 4 bytes per parameter. */
     bool find_unused;
     bool broadcast_buffers; /* true */
     bool offload; /* false; true: parts, gradients and state are on the CPU, and stepped there */

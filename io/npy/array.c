@@ -112,7 +112,7 @@ static bool take_member(head *h) {
     for (int i = 0; i < 3; i++) {
         if (strcmp(key, keys[i]) == 0) {
             if (h->seen[i]) {
-                return head_fails(h, "a key is there twice");
+                return head_fails(h, "a key occurs twice");
             }
             h->seen[i] = true;
             return i == 0   ? take_string(h, h->descr, sizeof(h->descr))

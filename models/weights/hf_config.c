@@ -80,7 +80,7 @@ static const tn__json *find_value(const tn__hf_config *c, const char *key, bool 
             continue;
         }
         if (found) {
-            tn__raise(TN_EFORMAT, c->operation, "%s: \"%s\" is there twice", c->path, key);
+            tn__raise(TN_EFORMAT, c->operation, "%s: \"%s\" occurs twice", c->path, key);
             *sound = false;
             return NULL;
         }

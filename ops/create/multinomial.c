@@ -81,7 +81,7 @@ static const char *why_not(const double *w, int64_t rows, int64_t n, int64_t cou
             return "weights must be finite and not negative";
         }
         if (above == 0) {
-            return "a row has no weight above 0, or their sum is no number";
+            return "a row has no weight above 0, or their sum is not a number";
         }
         if (!again && above < count) {
             return "a row has fewer weights above 0 than are drawn";

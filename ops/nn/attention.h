@@ -1,4 +1,4 @@
-/* What attention and attention_qkv share: checks, and the same result made of other operations. */
+/* What attention and attention_qkv share: checks, and the composition (docs/words.md). */
 #ifndef TERN_OPS_NN_ATTENTION_H
 #define TERN_OPS_NN_ATTENTION_H
 
@@ -8,7 +8,7 @@
 /* False after raising: mask is not bool or does not broadcast to scores (B, H, T, S). */
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores);
 
-/* For the profiler: queries (count of them in all), keys that each may see, and their width. */
+/* For the profiler: the number of queries in all, of keys that each may see, and their width. */
 void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal);
 
 /* softmax(q k^T scale) v by products, where and softmax, with the T x S matrix written out.

@@ -46,7 +46,7 @@ static const plain_case cases[] = {
      "2Jx\xc2\x85\xc2\x90",
      "?2Jx??", "2Jx"},
     {"\u00a0x", "\u00a0x", "\u00a0x"},
-    /* Bytes that are no UTF-8. */
+    /* Bytes that are not UTF-8. */
     {"a\x9b"
      "31m\x84",
      "a?31m?", "a31m"},

@@ -33,12 +33,12 @@ static void a_wrong_table_names_its_place(void **state) {
     refuse_csv("a,b\n1,x\n2\n", "table: line 3 has 1 fields, the first has 2");
     refuse_csv("a,b\n1,x\n2,x,y\n", "line 3 has 3 fields, the first has 2");
     refuse_csv("a,b\n1,x\n\n\"2 \"\"\nand\",y\n3,z\n",
-               "line 4, column 0 (a): \"2 \"\nand\" is no number");
-    refuse_csv("a,b\n0x10,x\n", "line 2, column 0 (a): \"0x10\" is no number");
-    refuse_csv("a,b\nnan(7),x\n", "\"nan(7)\" is no number");
-    refuse_csv("a,b\n1 2,x\n", "\"1 2\" is no number");
-    refuse_csv("a,b\n?,x\n", "\"?\" is no number, but a missing one");
-    refuse_csv("a,b\n1,\n", "line 2, column 1 (b): \"\" is no class, but a missing one");
+               "line 4, column 0 (a): \"2 \"\nand\" is not a number");
+    refuse_csv("a,b\n0x10,x\n", "line 2, column 0 (a): \"0x10\" is not a number");
+    refuse_csv("a,b\nnan(7),x\n", "\"nan(7)\" is not a number");
+    refuse_csv("a,b\n1 2,x\n", "\"1 2\" is not a number");
+    refuse_csv("a,b\n?,x\n", "\"?\" is a missing value");
+    refuse_csv("a,b\n1,\n", "line 2, column 1 (b): \"\" is a missing value");
     refuse_csv("a,b\n1,\"x\n2,y\n", "line 2, column 1: quotes that do not end");
     refuse_csv("a,b\n\"1\"2,y\n", "line 2, column 0: there is something between");
     refuse_csv("a,b\n\"1\n\"2,y\n", "line 3, column 0: there is something between");
@@ -125,7 +125,7 @@ static void classes_that_are_given(void **state) {
     assert_error(TN_EFORMAT, "line 3, column 1 (b): \"No\" is none of the classes");
     o.classes = (const char *const[]){"no", "no", NULL};
     assert_null(tn_csv_dataset(temp_path("table"), o));
-    assert_error(TN_EVALUE, "class \"no\" is there twice");
+    assert_error(TN_EVALUE, "class \"no\" occurs twice");
 }
 
 static void refuse_libsvm(const char *text, const char *part) {

@@ -1,4 +1,4 @@
-/* Encoding and decoding with a vocabulary that can be followed by hand; bytes that are no UTF-8. */
+/* Encoding and decoding with a vocabulary that can be followed by hand; bytes outside UTF-8. */
 #include "tern/tokenizer.h"
 
 #include <pthread.h>

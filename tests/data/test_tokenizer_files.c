@@ -49,7 +49,7 @@ static void vocabulary_file(void **state) {
     refused_vocab("{\"a\":-5}", "vocab.json: \"a\" has the id -5");
     refused_vocab("{\"a\":1.5}", "vocab.json: \"a\" has the id -1");
     refused_vocab("{\"a\":2147483647}", "vocab.json: \"a\" has the id 2147483647");
-    refused_vocab("{\"a\":1,\"a\":2}", "vocab.json: \"a\" is there twice, as 1 and as 2");
+    refused_vocab("{\"a\":1,\"a\":2}", "vocab.json: \"a\" occurs twice, as 1 and as 2");
     small_write("");
     temp_write(temp_path("vocab.json"), "{\"a\":1,\"b\":1}", 13);
     assert_null(tn_tokenizer_load(temp_path("vocab.json")));
@@ -256,7 +256,7 @@ static void what_is_not_understood(void **state) {
          "\"added_tokens\":[{\"id\":300,\"content\":\"x\",\"lstrip\":true}]",
          "added_tokens[0].lstrip is true (should be false)"},
         {small_pairs, byte_level, "\"added_tokens\":[{\"id\":300,\"content\":\"hello\"}]",
-         "\"hello\" is there twice, as 259 and as 300"},
+         "\"hello\" occurs twice, as 259 and as 300"},
         {small_pairs, byte_level, "\"added_tokens\":[{\"id\":3,\"content\":\"new\"}]",
          "the id 3 is used twice"},
     };

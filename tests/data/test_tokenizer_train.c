@@ -117,7 +117,7 @@ static void wrong_options(void **state) {
     o.special = twice;
     o.special_count = 2;
     assert_null(tn_tokenizer_train(texts, bytes, 1, o));
-    assert_error(TN_EFORMAT, "\"<a>\" is there twice");
+    assert_error(TN_EFORMAT, "\"<a>\" occurs twice");
     o.special = bad;
     o.special_count = 1;
     assert_null(tn_tokenizer_train(texts, bytes, 1, o));

@@ -23,7 +23,7 @@ static void check_pictures(tn_dataset *d, size_t bytes, size_t record, int64_t c
         float x[3 * 32 * 32];
         int64_t y;
         must_hold(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < classes,
-                  "a label that is no class");
+                  "a label that is not a class");
         for (int p = 0; p < 3 * 32 * 32; p++) {
             must_hold(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
         }

@@ -32,7 +32,7 @@ static void check_table(tn_dataset *d, const char *path, tn_csv_options o) {
             must_hold(!isnan(x[k]) || o.missing == TN_MISSING_NAN, "a number that is missing");
         }
         must_hold(d->y_dtype != TN_I64 || d->y_dims.ndim < 0 || (label >= 0 && label < classes),
-                  "a label that is no class");
+                  "a label that is not a class");
     }
     free(x);
     char text[DATASET_TEXT];

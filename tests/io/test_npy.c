@@ -113,7 +113,7 @@ static void headers_that_are_wrong(void **state) {
          TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "8 bytes of elements", 8,
          TN_EFORMAT},
-        {"{'descr': '<f4', 'descr': '<f4', 'shape': ()}", "a key is there twice", 4, TN_EFORMAT},
+        {"{'descr': '<f4', 'descr': '<f4', 'shape': ()}", "a key occurs twice", 4, TN_EFORMAT},
         {"{'descr': '|O', 'fortran_order': False, 'shape': ()}", "elements of type \"|O\"", 8,
          TN_EUNSUPPORTED},
         {"{'descr': '<u8', 'fortran_order': False, 'shape': ()}", "elements of type \"<u8\"", 8,

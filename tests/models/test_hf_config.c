@@ -23,7 +23,7 @@ static void config_values(void **state) {
         {",\"num_attention_heads\":3", "\"num_attention_heads\" is 3 but must be what \"n_head\""},
         {",\"is_causal\":false", "\"is_causal\" is false"},
         {",\"per_layer_config\":{\"0\":{}}", "\"per_layer_config\" is an object of 1"},
-        {",\"n_head\":2", "\"n_head\" is there twice"},
+        {",\"n_head\":2", "\"n_head\" occurs twice"},
         {",\"quantization_config\":{\"bits\":4}", "\"quantization_config\" is an object of 1"},
     };
     tn_gpt m;

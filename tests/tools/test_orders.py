@@ -86,7 +86,7 @@ def absurd_starts():
             ("start 1 0 3 2\n7 0 0 1\n1 1 1 0\n", "number of ranks is 0"),
             ("start 1 0 3 2\n7 0 0 1\n1 1 1 -2\n", "number of ranks is -2"),
             ("start 1 0 2147483648 2\n7 0 0 1\n1 1 1 2\n", "its world is 2147483648"),
-            ("start 99999999999999999999 0 3 2\n7 0 0 1\n1 1 1 2\n", "its round is no number"),
+            ("start 99999999999999999999 0 3 2\n7 0 0 1\n1 1 1 2\n", "its round is not a number"),
             ("start 2 1 3 2\n7 0 0 1\n1 1 1 2\n", "its round is 2, not 1"),
             ("start 1 1000000 3 2\n7 0 0 1\n1 1 1 2\n", "its number of restarts is 1000000, not 0"),
             ("start 1 0 2 1\n1 0 0 2\n", "its number of nodes is 1, not 2"),
@@ -94,7 +94,7 @@ def absurd_starts():
             ("start 1 0 4 2\n7 0 0 1\n1 1 1 2\n", "its nodes have 3 ranks, and its world has 4"),
             ("start 1 0 3 2\n7 0 0 1\n1 1 2147483647 2\n", "first rank is 2147483647, not 1"),
             ("start 1 0 4 2\n1 0 0 2\n1 1 2 2\n", "it names this node twice"),
-            ("start 1 0 3 2\n", "is no number"),
+            ("start 1 0 3 2\n", "is not a number"),
             ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "something after its numbers"),
             ("start 1 0 3 2\n7 0 0 1\n1 1 1 2\n" + "x" * 70000, "its text has more than"),
             (ESCAPES + "\nstart 1 0 3 2\n", "neither a start nor a stop"),
@@ -213,8 +213,8 @@ def strange_nodes():
 def strange_signs():
     """a sign of life that makes no sense costs its node the place; one that claims success or a failure ends no job with 0"""
     for sign, words in (("1 1 f 0 1", "exit code 0"), ("1 1 s 0 1", "exit code 0"), ("1 2 r 0 0", "its round is 2"),
-                        ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is none"), ("1", "its round is no number"),
-                        ("99999999999999999999 1 r 0 0", "its count is no number")):
+                        ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is none"), ("1", "its round is not a number"),
+                        ("99999999999999999999 1 r 0 0", "its count is not a number")):
         said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
                           lambda store, sign=sign: store.set("sign/2", sign))
         has(said, "node 1 (host host, rank 1) is lost: its sign of life makes no sense: ", words)

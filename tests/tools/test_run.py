@@ -93,7 +93,7 @@ def exit_codes():
     os.chmod("bad", 0o755)
     done = run("--max-restarts", 3, "./bad")
     same(done.returncode, 127)
-    has(done.stderr, "cannot start ./bad: No such file", "#! line")
+    has(done.stderr, "cannot start ./bad: No such file", "#! interpreter")
     holds(b"start again" not in done.stderr, done.stderr)
 
 

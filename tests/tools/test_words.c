@@ -41,7 +41,7 @@ static void test_a_job(void **state) {
 static void test_largest(void **state) {
     order_view v = {.own = 1, .min_nodes = 1, .max_nodes = 1, .ranks = 1, .round = INT32_MAX};
     assert_false(order_holds("start 2147483648 2147483647 1 1\n1 0 0 1\n", &v, "its round"));
-    assert_false(order_holds("end 9223372036854775808\n", &v, "its exit code is no number"));
+    assert_false(order_holds("end 9223372036854775808\n", &v, "its exit code is not a number"));
     node_card c = {MOST_NODES, MOST_NODES, MOST_RANKS, MOST_NODES - 1, INT32_MAX, "", ""}, is;
     char text[LONGEST_CARD], again[LONGEST_CARD], why[WORD_WHY];
     memset(c.run_id, 'r', sizeof(c.run_id) - 1);

@@ -194,7 +194,7 @@ static void test_refused(void **state) {
          "there is no key scheduler.params.total_num_steps"},
         /* wrong types */
         {"\"gradient_clipping\": \"1.0\"", TN_EVALUE,
-         "ds.json: gradient_clipping is \"1.0\" (should be a number from 0 on)"},
+         "ds.json: gradient_clipping is \"1.0\" (should be a number >= 0)"},
         {"\"gradient_accumulation_steps\": 2.5", TN_EVALUE,
          "gradient_accumulation_steps is 2.5 (should be a whole number from 1 to 1000000)"},
         {"\"gradient_accumulation_steps\": true", TN_EVALUE, "is true (should be a whole number"},
@@ -222,11 +222,11 @@ static void test_refused(void **state) {
         {"\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": \"auto\"}}",
          TN_EVALUE, "scheduler.params.warmup_max_lr is \"auto\""},
         /* twice */
-        {"\"train_batch_size\": 8", TN_EVALUE, "train_batch_size is there twice"},
+        {"\"train_batch_size\": 8", TN_EVALUE, "train_batch_size occurs twice"},
         {"\"bf16\": {\"enabled\": true}, \"bfloat16\": {\"enabled\": false}", TN_EVALUE,
-         "bfloat16 is there twice"},
+         "bfloat16 occurs twice"},
         {"\"fp16\": {\"enabled\": false, \"enabled\": false}", TN_EVALUE,
-         "fp16.enabled is there twice"},
+         "fp16.enabled occurs twice"},
         /* what would make another run of it */
         {"\"amp\": {\"enabled\": true}", TN_EUNSUPPORTED,
          "amp is an object, and only false is supported"},
@@ -303,7 +303,7 @@ static void test_no_json(void **state) {
     }
     tn__ds_file f;
     assert_false(read_text("12", 1, &f)); /* a number that nothing ends */
-    assert_error(TN_EVALUE, "ds.json: all of it is 12 (should be an object)");
+    assert_error(TN_EVALUE, "ds.json: the top level is 12 (should be an object)");
 }
 
 /* The seeds of the fuzz target, and what it has found so far. */

@@ -196,7 +196,7 @@ static void refuses_mistakes(void **state) {
     assert_int_equal(tn_search_log_real(search, "x", &s.lr, 0, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "by its logarithm");
     assert_int_equal(tn_search_real(search, "a name", &s.lr, 0, 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "that is no name");
+    assert_error(TN_EVALUE, "that is not a name");
     assert_int_equal(tn_search_choose(search, "x", &s.lr, NULL, 3), TN_EVALUE);
     assert_error(TN_EVALUE, "a choice of 0");
     assert_int_equal(tn_search_real(search, "x", &s.lr, 0, 1), TN_OK);

@@ -44,14 +44,14 @@ static quote value_quote(const tn__json *value) {
     }
 }
 
-/* "from 0 to 3", "from 0 on" */
+/* "from 0 to 3", ">= 0" */
 static quote range_quote(const tn__key *key) {
     quote q;
     if (key->most < INFINITY) {
         const char *below = key->kind == TN__KEY_PAIR ? "below " : "";
         snprintf(q.text, sizeof(q.text), " from %.15g to %s%.15g", key->least, below, key->most);
     } else {
-        snprintf(q.text, sizeof(q.text), " from %.15g on", key->least);
+        snprintf(q.text, sizeof(q.text), " >= %.15g", key->least);
     }
     return q;
 }
@@ -96,8 +96,8 @@ static bool refuse_unsupported(const reader *r, const tn__json *value, const cha
     return false;
 }
 
-/* How many letters have to be put in, taken out or exchanged to make one of the other (Levenshtein
- * 1966); names beyond 63 letters count as their beginnings. */
+/* How many letters must be inserted, deleted or replaced to turn one into the other (Levenshtein
+ * 1966); only the first 63 letters count. */
 static int edit_distance(const char *a, const char *b) {
     enum { MOST = 63 };
     int rows = (int)strnlen(a, MOST), columns = (int)strnlen(b, MOST), line[MOST + 1];
@@ -117,7 +117,7 @@ static int edit_distance(const char *a, const char *b) {
     return line[columns];
 }
 
-/* Names the nearest key, unless even that is another word. */
+/* Names the nearest key, unless even that is too far. */
 static bool refuse_unknown(const reader *r, const char *name, const tn__key *keys) {
     const char *nearest = NULL;
     int least = (int)strnlen(name, 60) / 2 + 1;
@@ -143,7 +143,7 @@ static bool is_number(const tn__json *value) {
     return value->kind == TN__JSON_WHOLE || value->kind == TN__JSON_REAL;
 }
 
-/* False: no number, or out of the key's range. */
+/* False: not a number, or out of the key's range. */
 static bool number_of(const tn__json *value, const tn__key *key, double *number) {
     *number = is_number(value) ? strtod(value->text, NULL) : NAN;
     return isfinite(*number) && *number >= key->least && *number <= key->most;
@@ -275,7 +275,7 @@ static const tn__key *key_named(const tn__key *keys, const char *name) {
     return keys->name ? keys : NULL;
 }
 
-/* Whether no member before this one is the key, under either name. */
+/* Whether this is the first member with the key, under either name. */
 static bool is_first(const tn__json *object, const tn__json *member, const tn__key *keys,
                      const tn__key *key) {
     const tn__json *before = tn__json_first(object);
@@ -296,7 +296,7 @@ static bool read_object(reader *r, const tn__json *object, const tn__key *keys) 
             return refuse_unknown(r, member->key, keys);
         }
         if (!is_first(object, member, keys, key)) {
-            tn__raise(TN_EVALUE, r->k->operation, "%s: %s is there twice", r->k->file, r->path);
+            tn__raise(TN_EVALUE, r->k->operation, "%s: %s occurs twice", r->k->file, r->path);
             return false;
         }
         if (!read_value(r, key, member)) {
@@ -312,14 +312,14 @@ bool tn__keys_read(tn__keys *k, const char *text, size_t bytes, const tn__key *k
     tn__json_file json;
     if (!tn__json_read(&json, text, bytes)) {
         tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, k->operation, "%s: %s (byte %zu)", k->file,
-                  json.wrong ? json.wrong : "no memory for what it says", json.at);
+                  json.wrong ? json.wrong : "no memory to read it", json.at);
         return false;
     }
     reader r = {.k = k, .settings = settings};
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     bool object = json.values->kind == TN__JSON_OBJECT;
     if (!object) {
-        tn__raise(TN_EVALUE, k->operation, "%s: all of it is %s (should be an object)", k->file,
+        tn__raise(TN_EVALUE, k->operation, "%s: the top level is %s (should be an object)", k->file,
                   value_quote(json.values).text);
     }
     bool done = object && read_object(&r, json.values, keys);

@@ -18,7 +18,7 @@ static tn__searched *space_add(tn_search *s, const char *name, const void *value
         !s         ? "the search is NULL"
         : s->began ? "the search has begun"
         : !name || !*name || strlen(name) >= sizeof(s->space->name) || strpbrk(name, " ,\n")
-            ? "that is no name"
+            ? "that is not a name"
         : !value                              ? "the variable is NULL"
         : s->space_count == TN__MOST_SEARCHED ? "these are too many"
                                               : NULL;

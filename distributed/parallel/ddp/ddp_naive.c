@@ -1,12 +1,12 @@
-/* Data parallelism in the plainest way: what ddp.c does, without what makes it fast.
+/* Data parallelism at its plainest: what ddp.c does, without what makes it fast.
  *
  * Every rank has the same module and sees its own batch. The gradient of the whole batch is the
  * mean of the ranks' gradients. So: at the start all take rank 0's parameters; before the first
  * forward of a step, its buffers; after each backward every gradient is replaced by its mean over
  * the ranks. Then all optimisers take the same step, and the parameters stay equal.
  *
- * What it costs: nothing is sent while backward computes, and each small gradient is sent alone.
- * ddp.c mends both, with buckets. Who calls these functions: base.h, tn__parallel_rules.
+ * This is slow: backward and sending do not overlap, and each small gradient is sent alone. ddp.c
+ * fixes both, with buckets. tn__parallel_rules (base.h) says who calls these functions.
  */
 #include "distributed/parallel/base.h"
 

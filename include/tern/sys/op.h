@@ -330,7 +330,7 @@ TN_API void tn_sample_binary(tn_op_samples *s, double low, double high, double l
 
 /* ---- The registry ---------------------------------------------------------------------------- */
 
-/* The library's operations in ops/list.h's order; the count. */
+/* The library's operations, in the order of ops/list.h. */
 TN_API int tn_op_count(void);
 TN_API const tn_op *tn_op_at(int i);
 TN_API const tn_op *tn_op_named(const char *name); /* NULL when there is none */
