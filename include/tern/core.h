@@ -1,16 +1,15 @@
-/* The ground under everything: errors, scopes over tensors, memory, random numbers, threads.
+/* What everything else builds on: errors, scopes over tensors, memory, random numbers, threads.
  *
  * Errors are sticky and per thread. A failing call records what went wrong and returns something
- * inert; every later call given something inert does nothing and returns inert too. The first error
- * is kept until tn_error_clear:
+ * inert; every later call that is given something inert does nothing and returns something inert
+ * too. The first error is kept until tn_error_clear:
  *
  *     tn_tensor *loss = tn_cross_entropy(tn_call(&net, x), y, TN_MEAN);      // no check in between
  *     tn_backward(loss);
  *     if (tn_error()) { fprintf(stderr, "%s\n", tn_error_message()); tn_error_clear(); }
  *
- * The library never exits, aborts or prints by itself, but for one warning: a job of several ranks
- * that strangers can join says so (tern/store.h). A program that wants to end at the first
- * error says so once: tn_on_error(tn_error_exit).
+ * The library never exits, aborts or prints by itself, except for two warnings (see the log below).
+ * A program that should end at the first error says so once: tn_on_error(tn_error_exit).
  *
  * Read next: core/error.c, core/scope.c, docs/errors.md, docs/ownership.md.
  */
@@ -21,13 +20,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The version of these headers; that of the library is in tn_build_info. */
+/* The version of these headers; tn_build_info has the library's. */
 #define TN_VERSION_MAJOR 0
 #define TN_VERSION_MINOR 1
 #define TN_VERSION_PATCH 0
 
 #if defined(__GNUC__)
-/* What the library exports; a format with its arguments. */
+/* For what the library exports; for functions with a printf format. */
 #define TN_API __attribute__((visibility("default")))
 #define TN_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
@@ -64,35 +63,34 @@ typedef enum tn_status {
 /* The pending error of this thread; TN_OK when there is none. */
 TN_API tn_status tn_error(void);
 
-/* The pending error's text: place, module, operation and both sides of the disagreement, e.g.
+/* The pending error's message: where, module, operation and both sides of the mismatch, e.g.
  * `train.c:17 (in mlp.fc1): linear: x is [64, 19] but weight is [64, 20] (the last dimensions must
  * be equal)`. Empty when there is none. Valid until the error is cleared. */
 TN_API const char *tn_error_message(void);
 
-/* Forgets the pending error of this thread: calls do something again. */
+/* Forgets the pending error of this thread: calls work again. */
 TN_API void tn_error_clear(void);
 
 /* The name of a status: "TN_ESHAPE". */
 TN_API const char *tn_status_name(tn_status status);
 
 /* Called at the moment an error is raised, in the raising thread. May exit the process; may not
- * longjmp. What it raises itself, after it has cleared the error, is recorded like any error and
- * does not call it again. NULL: none. */
+ * longjmp. An error it raises itself, after clearing the first, is recorded as usual but does not
+ * call it again. NULL: none. */
 typedef void (*tn_error_handler)(tn_status status, const char *message);
 TN_API void tn_on_error(tn_error_handler handler); /* for the process */
-/* for this thread: overrides the process's while not NULL */
+/* for this thread: overrides the process's handler while not NULL */
 TN_API void tn_on_error_thread(tn_error_handler handler);
 
 /* A handler: prints the message to stderr and exits with status 1, or 65 after a tn_run's NaN.
  * What scripts and examples use. */
 TN_API void tn_error_exit(tn_status status, const char *message);
 
-/* Raises an error of the caller's own, as the library does
- * (a dataset, a custom operation). Returns `status`. */
+/* Raises an error as the library does, from a dataset or a custom operation. Returns `status`. */
 TN_API tn_status tn_raise(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Takes the pending error out of one thread (false when there is none) and raises it in another:
- * how a worker's error travels. The message already names the worker's place. */
+ * how a worker's error travels. The message already says where in the worker it arose. */
 typedef struct tn_error_record {
     tn_status status;
     char message[1024];
@@ -104,7 +102,7 @@ TN_API void tn_error_give(const tn_error_record *record);
  *
  * A tensor lives while anything holds a reference. The innermost scope holds one to each tensor
  * made in it and drops it when the scope ends. What must outlive the scope is returned or kept.
- * docs/ownership.md tells it with pictures. */
+ * docs/ownership.md explains it with pictures. */
 
 /* Opens a scope that ends at the enclosing block's `}`, however it is left. */
 #define TN_SCOPE                                                                     \
@@ -112,9 +110,9 @@ TN_API void tn_error_give(const tn_error_record *record);
         tn_scope_begin(__FILE__, __LINE__)
 
 typedef struct tn_scope {
-    size_t base;      /* the thread's stack of owned tensors was this high */
+    size_t base;      /* the height of the thread's stack of owned tensors */
     size_t outer;     /* the enclosing scope's base */
-    const char *file; /* where it was opened, static text: named when a dead tensor is used */
+    const char *file; /* where it was opened, a static string: named when a dead tensor is used */
     int line;
 } tn_scope;
 
@@ -124,18 +122,18 @@ TN_API void tn_scope_end(tn_scope *scope);
 /* Moves `t` to the scope outside the current one: `return tn_return(t);`. Returns `t`. */
 TN_API tn_tensor *tn_return(tn_tensor *t);
 
-/* One more reference, owned by the caller, who must tn_release it. For what outlives a scope or
- * crosses threads. Both take NULL and inert tensors. */
+/* One more reference, owned by the caller, who must tn_release it. For tensors that outlive a scope
+ * or cross threads. Both functions take NULL and inert tensors. */
 TN_API tn_tensor *tn_keep(tn_tensor *t);
 TN_API void tn_release(tn_tensor *t);
 
 /* Gives a reference that the caller owns to the current scope. Returns `t`. */
 TN_API tn_tensor *tn_adopt(tn_tensor *t);
 
-/* Ends a temporary early: the current scope's reference is dropped now. */
+/* Drops the current scope's reference now: ends a temporary early. */
 TN_API void tn_drop(tn_tensor *t);
 
-/* Tensors alive in this process; a test that leaks nothing sees the number it began with. */
+/* Tensors alive in this process; a test that leaks nothing ends with the number it began with. */
 TN_API int64_t tn_live_tensors(void);
 
 #define TN__GLUE2(a, b) a##b
@@ -145,24 +143,24 @@ TN_API int64_t tn_live_tensors(void);
 /* ---- Options ---------------------------------------------------------------------------------- *
  *
  * Options are plain structs, made by a function that gives all members their defaults, which are
- * PyTorch's. Others are set in the same expression:
+ * PyTorch's. Set others in the same expression:
  *
  *     tn_optim *opt = tn_adamw(&net, TN_WITH(tn_adamw, .lr = 3e-4, .weight_decay = 0.1));
  *
- * or one after the other: tn_adamw_options o = tn_adamw_defaults(); o.lr = 3e-4;
+ * or one by one: tn_adamw_options o = tn_adamw_defaults(); o.lr = 3e-4;
  *
  * Zero never silently means "default": (tn_adamw_options){.lr = 3e-4} has betas and eps of 0. So
- * each *_defaults() sets the member from_defaults, and what takes options without it raises
- * TN_EVALUE. */
+ * each *_defaults() sets the member from_defaults, and functions raise TN_EVALUE for options
+ * without it. */
 
-/* WHAT_defaults() with up to 24 members set, in their order; a value may be a TN_WITH too. A
- * pointer to an array needs an array with a name: one made in here, (int[]){1, 2}, ends at the `)`.
- * A value with commas in braces needs parentheses around it. */
+/* WHAT_defaults() with up to 24 members set, in the order given; a value may be a TN_WITH too. A
+ * pointer to an array needs a named array: a compound literal, (int[]){1, 2}, ends at the `)`. A
+ * value with commas in braces needs parentheses around it. */
 #define TN_WITH(...)                                                                               \
     TN__WITH(TN__UNIQUE(tn__with_), TN__WITH_CHECK(#__VA_ARGS__), __VA_ARGS__, , , , , , , , , , , \
              , , , , , , , , , , , , , , , )
 
-/* `(o .lr = 3e-4)` of each member; what was not given is empty: `(o )`. */
+/* `(o .lr = 3e-4)` for each member given, `(o )` for the others. */
 /* clang-format off */
 #define TN__WITH(o, check, what, a, b, c, d, e, f, g, h, i, j, k, l, m, n, p, q, r, s, t, u, v, w, \
                  x, y, more, ...)                                                                  \
@@ -188,33 +186,34 @@ void tn__with_array(void)
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* Bytes of tensor data on the CPU. Freed blocks are cached for the next tensor: first touch of
+/* Bytes of tensor data on the CPU. Freed blocks are cached for the next tensor: the first touch of
  * fresh memory is slow. */
 typedef struct tn_memory_stats {
     int64_t allocated;   /* in tensors now */
-    int64_t peak;        /* the most `allocated` has been since tn_memory_reset_peak */
+    int64_t peak;        /* the maximum of `allocated` since tn_memory_reset_peak */
     int64_t reserved;    /* taken from the system: allocated + cached */
     int64_t allocations; /* calls so far */
     int64_t from_cache;  /* of these, served without the system */
 } tn_memory_stats;
 
-/* As they are now; from here on the peak is what is allocated now. */
+/* The current numbers; the second starts the peak anew, at what is allocated now. */
 TN_API tn_memory_stats tn_memory(void);
 TN_API void tn_memory_reset_peak(void);
 TN_API void tn_memory_trim(void); /* returns cached blocks to the system */
 
-/* Most bytes that tensors may take; more is TN_ENOMEM. 0: no limit (the default). */
+/* The maximum number of bytes that tensors may take; more is TN_ENOMEM. 0: no limit (the
+ * default). */
 TN_API void tn_memory_set_limit(int64_t bytes);
 
 /* ---- Random numbers --------------------------------------------------------------------------- *
  *
  * Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). A number is a
- * function of seed, stream, call and element index: the same bits for any number of threads, ranks
- * and on any device. */
+ * function of seed, stream, call and element index: the same bits for any number of threads and
+ * ranks, on any device. */
 
 typedef struct tn_generator {
     uint64_t seed;
-    uint64_t stream; /* the global micro-batch, or whatever the program counts; 0 unless set */
+    uint64_t stream; /* the global micro-batch, or anything else the program counts; 0 unless set */
     uint64_t call;   /* grows by one with every draw */
 } tn_generator;
 
@@ -222,8 +221,7 @@ typedef struct tn_generator {
 TN_API tn_generator *tn_default_generator(void);
 TN_API void tn_seed(uint64_t seed); /* seeds it; stream and call start at 0 */
 
-/* Four 32-bit words of call `call` for `index`: the primitive itself,
- * also for programs' own choices. */
+/* Four 32-bit words of call `call` for `index`: the primitive itself, for programs to use too. */
 typedef struct tn_random4 {
     uint32_t word[4];
 } tn_random4;
@@ -236,30 +234,30 @@ TN_API int64_t tn_random_below(tn_generator *g, int64_t n);
 
 /* ---- Threads and log ------------------------------------------------------------------------- */
 
-/* How many threads kernels use, 1 to 4096 (else TN_EVALUE, and nothing changes); results are the
- * same bits for any number. Default: OMP_NUM_THREADS where that is sound, else the cores. */
+/* How many threads kernels use, 1 to 4096 (else TN_EVALUE, and nothing changes); results have the
+ * same bits for any number. Default: OMP_NUM_THREADS if that is valid, else the number of cores. */
 TN_API int tn_threads(void);
 TN_API void tn_set_threads(int n);
 
-/* After fork a child has its parent's tensors, and computes the same bits with them. Where the
- * parent had threads, the one that forked computes alone in the child: tn_threads() is 1 in it, and
- * tn_set_threads() is for threads that the child makes. The child's random numbers go on as the
- * parent's do: give it a seed. What has threads, connections or a device stays the parent's: calls
- * with its loaders that have threads, its groups of several ranks, its stores and its tensors on
- * devices raise TN_ESTATE or TN_EDEVICE in the child and do not wait, and freeing them there does
- * nothing to the parent. A child ends by exit or _exit: OpenMP would wait at the end of a thread
- * that forked. vfork, _Fork and clone are for children that become another program at once. */
+/* After fork a child has its parent's tensors, and computes the same bits with them. If the parent
+ * had threads, the one that forked computes alone in the child: tn_threads() is 1 in it, and
+ * tn_set_threads() is for threads that the child makes. The child's random numbers continue like
+ * the parent's: give it a seed. What has threads, connections or a device stays the parent's: in
+ * the child, calls with loaders that have threads, groups of several ranks, stores and tensors on
+ * devices raise TN_ESTATE or TN_EDEVICE without waiting, and freeing them does nothing to the
+ * parent. A child must end by exit or _exit: OpenMP would wait at the end of a thread that forked.
+ * vfork, _Fork and clone are for children that become another program at once. */
 
-/* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is
- * in the environment (then stderr). But two warnings go to stderr where it would go nowhere, once
- * each: of a loop without a scope, and of a job that others can guess (docs/errors.md). What a sink
- * logs itself reaches it once more, and no deeper. */
+/* The log goes nowhere unless a sink is set or TERN_LOG=error|warn|info|debug is in the environment
+ * (then stderr). Even then two warnings go to stderr, once each: about a loop without a scope, and
+ * about a job whose token others can guess (docs/errors.md). What a sink logs itself reaches it
+ * once, without further recursion. */
 typedef enum tn_log_level { TN_LOG_ERROR, TN_LOG_WARN, TN_LOG_INFO, TN_LOG_DEBUG } tn_log_level;
 typedef void (*tn_log_sink)(tn_log_level level, const char *message, void *user);
 TN_API void tn_log_to(tn_log_sink sink, tn_log_level most, void *user);
 TN_API void tn_log_write(tn_log_level level, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Library version, compiler, kernels chosen, BLAS and threads, as one line of text. */
+/* Library version, compiler, kernels chosen, BLAS and threads, in one line. */
 TN_API const char *tn_build_info(void);
 
 #ifdef __cplusplus

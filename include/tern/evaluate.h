@@ -7,9 +7,8 @@
  *     }
  *     tn_dataset_free(windows);
  *
- * A model here is any module that makes of tokens (B, T) i64 logits (B, T, vocab) and is causal:
- * rows of different length are filled up on the right. `tern eval` does this for a folder of
- * weights.
+ * A model here is any module that maps tokens (B, T) i64 to logits (B, T, vocab) and is causal:
+ * rows of different length are padded on the right. `tern eval` does this for a folder of weights.
  *
  * Read next: train/evaluate/evaluate.c.
  */
@@ -25,13 +24,14 @@ extern "C" {
 #endif
 
 typedef struct tn_evaluate_options {
-    int64_t batch; /* 4: rows (windows, or prompts with an ending) in a call of the model; a call's
-                      logits take 4 batch T vocab bytes in f32 */
-    /* NULL: this process alone. Otherwise its ranks take the batches in turn; each calls with the
-     * same arguments and gets the same result, to the last bit that of one rank. A model in parts
+    /* 4: rows (windows, or prompts with an ending) per call of the model; a call's logits take
+     * 4 batch T vocab bytes in f32 */
+    int64_t batch;
+    /* NULL: only this process. Otherwise its ranks take the batches in turn; each calls with the
+     * same arguments and gets the same result, bit for bit that of one rank. A sharded model
      * (tn_fsdp) is called equally often by all of them. */
     tn_group *group;
-    FILE *progress; /* NULL; else rank 0 shows there how far it is */
+    FILE *progress; /* NULL; else rank 0 shows its progress there */
     bool from_defaults;
 } tn_evaluate_options;
 TN_API tn_evaluate_options tn_evaluate_defaults(void);
@@ -40,24 +40,24 @@ TN_API tn_evaluate_options tn_evaluate_defaults(void);
 
 typedef struct tn_perplexity {
     int64_t windows;
-    int64_t tokens;    /* targets that count: those that are not -100 */
+    int64_t tokens;    /* targets that count: those other than -100 */
     double loss;       /* the mean of -log p over them, in nats */
     double perplexity; /* exp(loss) */
-    /* With a tokenizer: the sum over the targets that represent text, in bits, divided by the bytes
-     * of that text. Special tokens represent none. It compares models with different vocabularies.
-     * Otherwise 0 and NaN. */
+    /* With a tokenizer: the loss of all targets that represent text, in bits, divided by the bytes
+     * of that text; special tokens represent none. For comparing models with different
+     * vocabularies. Otherwise 0 and NaN. */
     int64_t bytes;
     double bits_per_byte;
 } tn_perplexity;
 
-/* Of m over the examples of a dataset, x (T) tokens and y (T) what each is to predict, i64; -100
+/* The perplexity of m over a dataset, x (T) tokens and y (T) the next token for each, i64; -100
  * does not count. The windows decide what is measured: tn_sliding_shards counts every token once.
- * With stride = context it is what nanoGPT and llm.c report; with a shorter one each token has
- * more before it and the figure is lower, and costs context / stride times as much. Hugging Face's
- * page on perplexity feeds the last token of each window, too, whose prediction it leaves out: its
- * figures for max_length are those for windows of max_length - 1 here.
+ * With stride = context it is what nanoGPT and llm.c report; with a shorter stride each token has
+ * more context and the figure is lower, at context / stride times the cost. Hugging Face's page on
+ * perplexity also feeds the last token of each window, whose prediction it ignores: its figures for
+ * max_length are those for windows of max_length - 1 here.
  *
- * NaN where the model gives NaN. TN_EVALUE when no target counts or a target is no token of the
+ * NaN if the model gives NaN. TN_EVALUE if no target counts or a target is not a token of the
  * tokenizer; what the dataset and the model raise. *out is zeros after an error. */
 TN_API tn_status tn_evaluate_perplexity(void *m, tn_dataset *windows, const tn_tokenizer *tokenizer,
                                         tn_evaluate_options options, tn_perplexity *out);
@@ -66,22 +66,21 @@ TN_API tn_status tn_evaluate_perplexity(void *m, tn_dataset *windows, const tn_t
 
 typedef struct tn_choice_scores {
     int64_t questions, endings;
-    /* Shares of the questions whose right ending is that with the highest: */
+    /* Fraction of questions whose right ending has the highest: */
     double acc;                /* log p(ending | prompt) */
-    double acc_norm;           /* log p / characters, as lm-evaluation-harness's acc_norm has it */
-    double acc_norm_per_token; /* log p / tokens, as llm.c's acc_norm */
+    double acc_norm;           /* log p / characters, like lm-evaluation-harness's acc_norm */
+    double acc_norm_per_token; /* log p / tokens, like llm.c's acc_norm */
 } tn_choice_scores;
 
-/* Of m over the questions of a file of JSON lines, with the fields of HellaSwag (Zellers et al.
+/* Scores m on the questions of a JSON lines file, with the fields of HellaSwag (Zellers et al.
  * 2019, arXiv:1905.07830): "ctx", the prompt; "endings", at least two; "label", the right one's
- * number from 0 (a number, or a text with one). Other fields are not looked at, empty lines left
- * out. An ending's tokens are those of a space and the ending (of the ending alone if it begins
- * with a space), after those of the prompt, whose beginning is cut off where both together have
- * more than the `context` that m sees at once, but for its last token. Of equal scores the first
- * one counts.
+ * number from 0 (a number, or a string with one). Other fields are ignored, empty lines skipped. An
+ * ending is tokenised with a space in front (unless it begins with one), and follows the prompt's
+ * tokens, whose beginning is cut off if both together, without the last token, have more than the
+ * `context` that m sees at once. Of equal scores the first one counts.
  *
- * TN_EIO; TN_EFORMAT names file and line: JSON that is wrong, a field that is missing or of another
- * kind, a prompt or an ending without a token, an ending longer than the context. *out is zeros
+ * TN_EIO; TN_EFORMAT names file and line: invalid JSON, a field that is missing or of the wrong
+ * type, a prompt or an ending without a token, an ending longer than the context. *out is zeros
  * after an error. */
 TN_API tn_status tn_evaluate_choices(void *m, const char *path, const tn_tokenizer *tokenizer,
                                      int64_t context, tn_evaluate_options options,

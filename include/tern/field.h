@@ -1,5 +1,5 @@
-/* Tables of fields: what the members of a struct are called and hold, a row for each. From a table
- * come the text that checkpoints keep and compare, the reading of it, and an export's attributes.
+/* Tables of fields: one row for each member of a struct, with its name and type. Checkpoints write,
+ * read and compare options by them, and exports take attributes from them.
  *
  *     typedef struct pool {
  *         tn_module base;
@@ -13,7 +13,7 @@
  *         {0}, // the end
  *     };
  *
- * Files keep the names: what has one keeps it. Read next: tensor/fields.c.
+ * Files contain the names, so a name must never change. Read next: tensor/fields.c.
  */
 #ifndef TERN_FIELD_H
 #define TERN_FIELD_H
@@ -31,15 +31,15 @@ typedef enum tn_field_kind {
     TN_FIELD_INT64, /* one or several */
     TN_FIELD_DOUBLE,
     TN_FIELD_BOOL,
-    TN_FIELD_DIMS, /* not written without dimensions */
+    TN_FIELD_DIMS, /* not written if 0-dimensional */
     TN_FIELD_UINT64,
     TN_FIELD_TEXT,  /* a const char *; NULL: "" */
     TN_FIELD_CHARS, /* a char[] that ends with 0 */
     TN_FIELD_DIGEST
 } tn_field_kind;
 
-/* What tells `bytes` of memory from others, made when it is asked for. Others are 0 at first; with
- * data NULL there is none. */
+/* A digest of `bytes` of memory, computed when asked for. The other members are 0 at first; data
+ * NULL: no digest. */
 typedef struct tn_digest {
     const void *data;
     size_t bytes;
@@ -51,13 +51,13 @@ typedef struct tn_field {
     const char *name; /* no ',', ';' or control character; NULL: the end of the table */
     tn_field_kind kind;
     size_t offset, bytes; /* of the member in the struct */
-    /* What the numbers from 0 on are called, with NULL after the last (TN_FIELD_INT), or false and
-     * true (TN_FIELD_BOOL); NULL: they are written as numbers and words. */
+    /* Names of the numbers from 0, with NULL after the last (TN_FIELD_INT), or of false and true
+     * (TN_FIELD_BOOL); NULL: written as numbers, or "true" and "false". */
     const char *const *names;
-    double least, most; /* what a number may be, both included; alike: any that is finite */
-    bool training;      /* does not change what trained weights compute: a dropout */
-    bool optional;      /* not written where it is 0, false or "" */
-    size_t unless;      /* TN_UNLESS(type, member): a bool; not written where it is true; 0: none */
+    double least, most; /* the range of a number, inclusive; both the same: any finite one */
+    bool training;      /* does not change what trained weights compute, like a dropout */
+    bool optional;      /* not written if it is 0, false or "" */
+    size_t unless;      /* TN_UNLESS(type, member): not written if that bool is true; 0: none */
 } tn_field;
 
 #ifdef __cplusplus
@@ -99,7 +99,7 @@ template <size_t n> constexpr tn_field_kind tn__field_kind_cxx(const char (*)[n]
 template <> constexpr tn_field_kind tn__field_kind_cxx(const tn_digest *) {
     return TN_FIELD_DIGEST;
 }
-/* In C++ a row says no more than this; the other members are set by hand. */
+/* In C++ a row has only these; set the other members by hand. */
 #define TN_FIELD_AS(label, type, member)                                                       \
     {                                                                                          \
         label, tn__field_kind_cxx((decltype(((type *)0)->member) *)0), offsetof(type, member), \
@@ -117,8 +117,8 @@ template <> constexpr tn_field_kind tn__field_kind_cxx(const tn_digest *) {
                      const char *: TN_FIELD_TEXT, char *: TN_FIELD_CHARS,          \
                      tn_digest: TN_FIELD_DIGEST),         \
     .offset = offsetof(type, member), .bytes = sizeof(((type *)0)->member)
-/* The member under its own name, under another, and of the type's `options`; then what else the row
- * says: .least = 1, … */
+/* A member under its own name, under another, and a member of the type's `options`; then the row's
+ * other members: .least = 1, … */
 #define TN_FIELD(type, member, ...) \
     { TN__FIELD_ROW(#member, type, member), __VA_ARGS__ }
 #define TN_FIELD_AS(label, type, member, ...) \

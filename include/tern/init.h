@@ -1,5 +1,5 @@
-/* Initial values, as torch.nn.init has them: in place, from the thread's default generator, not
- * recorded. Layers have PyTorch's when they are made.
+/* Initialisation, like torch.nn.init: in place, from the thread's default generator, not recorded.
+ * Layers start with PyTorch's.
  */
 #ifndef TERN_INIT_H
 #define TERN_INIT_H
@@ -13,13 +13,14 @@ extern "C" {
 /* Shapes: Xavier and Kaiming need two dimensions or more (TN_ESHAPE): (out, in, …). */
 TN_API void tn_init_uniform(tn_tensor *t, double low, double high);
 TN_API void tn_init_normal(tn_tensor *t, double mean, double std);
-/* The normal distribution, cut at the bounds (PyTorch's are mean - 2 and mean + 2 of std 1). */
+/* The normal distribution, truncated at the bounds (PyTorch's defaults: -2 and 2). */
 TN_API void tn_init_trunc_normal(tn_tensor *t, double mean, double std, double low, double high);
 TN_API void tn_init_constant(tn_tensor *t, double value);
 TN_API void tn_init_xavier_uniform(tn_tensor *t, double gain); /* Glorot, Bengio 2010 */
 TN_API void tn_init_xavier_normal(tn_tensor *t, double gain);
 
-/* By what factor the function after a layer shrinks its outputs; param: the slope of leaky ReLU. */
+/* The factor by which the activation after a layer shrinks its outputs; param: leaky ReLU's
+ * slope. */
 typedef enum tn_nonlinearity {
     TN_GAIN_LINEAR, /* 1; convolutions too */
     TN_GAIN_SIGMOID,
@@ -46,11 +47,11 @@ TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope);
 TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
 
 /* t (n, m): ones on the diagonal. t (out, in, …), 3 to 5 dimensions: convolution with it, channels
- * in `groups`, is the identity as far as there are channels. */
+ * in `groups`, is the identity for as many channels as there are. */
 TN_API void tn_init_eye(tn_tensor *t);
 TN_API void tn_init_dirac(tn_tensor *t, int64_t groups);
-/* As a matrix of t's first dimension and all others: its rows, or its columns where these are
- * fewer, are orthogonal and `gain` long. Saxe et al. 2013, arXiv:1312.6120. */
+/* Of t as a matrix (first dimension, all others): the rows, or the columns if there are fewer, are
+ * orthogonal and of length `gain`. Saxe et al. 2013, arXiv:1312.6120. */
 TN_API void tn_init_orthogonal(tn_tensor *t, double gain);
 /* t (n, m): in each column ceil(sparsity n) zeros, elsewhere normal. Martens 2010. */
 TN_API void tn_init_sparse(tn_tensor *t, double sparsity, double std);

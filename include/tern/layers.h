@@ -1,4 +1,4 @@
-/* Layers: modules of one operation, containers, and recurrent nets. Options are as in core.h:
+/* Layers: modules of one operation, containers, and recurrent nets. Options as in core.h:
  * TN_WITH(tn_linear, .bias = false).
  *
  * tn_linear_init is for a layer in a struct (TN_ADD); tn_linear_new makes one on the heap with the
@@ -25,7 +25,7 @@ typedef struct tn_linear {
     tn_module base;
     tn_tensor *weight;       /* (out, in): U(-1/sqrt(in), 1/sqrt(in)) */
     tn_tensor *bias;         /* (out): likewise; or NULL */
-    tn_tensor *weight_scale; /* (out), of a weight of bytes (tn_quantize); or NULL */
+    tn_tensor *weight_scale; /* (out), for 8-bit weights (tn_quantize); or NULL */
 } tn_linear;
 TN_API tn_linear_options tn_linear_defaults(void);
 TN_API void tn_linear_init(tn_linear *m, int64_t in, int64_t out, tn_linear_options options);
@@ -34,15 +34,15 @@ TN_API tn_linear *tn_linear_new_with(int64_t in, int64_t out, tn_linear_options 
 
 /* index (…), i64 or i32 in [0, count) -> (…, width): rows of weight (tn_embedding_op). */
 typedef struct tn_embedding_options {
-    int64_t padding_idx; /* -1: none; this row begins as zeros, and its uses give it no gradient */
+    int64_t padding_idx; /* -1: none; this row starts as zeros and gets no gradient */
     tn_dtype dtype;
     bool from_defaults;
 } tn_embedding_options;
 typedef struct tn_embedding {
     tn_module base;
     tn_tensor *weight;       /* (count, width): normal(0, 1) */
-    tn_tensor *weight_scale; /* (count), of a weight of bytes (tn_quantize); or NULL */
-    tn_dtype dtype;          /* of the result then */
+    tn_tensor *weight_scale; /* (count), for 8-bit weights (tn_quantize); or NULL */
+    tn_dtype dtype;          /* of the result, with weight_scale */
     int64_t padding_idx;
 } tn_embedding;
 TN_API tn_embedding_options tn_embedding_defaults(void);
@@ -52,13 +52,13 @@ TN_API tn_embedding *tn_embedding_new(int64_t count, int64_t width);
 TN_API tn_embedding *tn_embedding_new_with(int64_t count, int64_t width,
                                            tn_embedding_options options);
 
-/* While training, elements are zero with probability p; with 1d, 2d and 3d whole channels of x are,
- * (N, C, L) or (C, L), with H, W, and with D, H, W. (PyTorch's Dropout2d takes three dimensions for
- * (N, C, L); here they are (C, H, W).) */
+/* While training, zeroes elements with probability p; 1d, 2d and 3d zero whole channels of x: (N,
+ * C, L), (N, C, H, W), (N, C, D, H, W), or these without N. (PyTorch's Dropout2d takes three
+ * dimensions for (N, C, L); here they are (C, H, W).) */
 typedef struct tn_dropout {
     tn_module base;
     double p;
-    int spatial; /* dimensions of a channel; 0: each element for itself */
+    int spatial; /* dimensions of a channel; 0: each element separately */
 } tn_dropout;
 typedef tn_dropout tn_dropout1d;
 typedef tn_dropout tn_dropout2d;
@@ -100,14 +100,14 @@ TN_API void tn_rms_norm_init(tn_rms_norm *m, int64_t width, tn_norm_options opti
 TN_API tn_rms_norm *tn_rms_norm_new(int64_t width);
 TN_API tn_rms_norm *tn_rms_norm_new_with(int64_t width, tn_norm_options options);
 
-/* Each channel less its mean, over its deviation (tn_batch_norm): while training those of the
- * batch, which the running ones follow; afterwards the running ones. x (N, C) or (N, C, L); (N, C,
- * H, W); (N, C, D, H, W). A forward that runs again in backward does not count twice. */
+/* Subtracts each channel's mean and divides by its deviation (tn_batch_norm): the batch's while
+ * training, which also update the running ones; otherwise the running ones. x (N, C) or (N, C, L);
+ * (N, C, H, W); (N, C, D, H, W). A recomputed forward does not update them twice. */
 typedef struct tn_batch_norm_options {
-    double eps;               /* 1e-5 */
-    double momentum;          /* 0.1: running <- (1 - momentum) running + momentum batch */
-    bool cumulative;          /* false; true: running ones are means of all batches so far */
-    bool affine;              /* true: weight, starts at 1, and bias, at 0 */
+    double eps;      /* 1e-5 */
+    double momentum; /* 0.1: running <- (1 - momentum) running + momentum batch */
+    bool cumulative; /* false; true: running statistics are means over all batches so far */
+    bool affine;     /* true: weight, starts at 1, and bias, at 0 */
     bool track_running_stats; /* true; false: always the batch's statistics */
     tn_dtype dtype;
     bool from_defaults;
@@ -141,14 +141,14 @@ TN_API tn_batch_norm2d *tn_batch_norm2d_new_with(int64_t channels, tn_batch_norm
 TN_API tn_batch_norm3d *tn_batch_norm3d_new(int64_t channels);
 TN_API tn_batch_norm3d *tn_batch_norm3d_new_with(int64_t channels, tn_batch_norm_options options);
 
-/* From now on each batch norm in m and below trains with the statistics of more than its own x:
- * `total` makes of a tensor the sum of those of all who share, differentiable (distributed.h:
- * tn_sync_batch_norm). user must live as long. NULL: its own again. */
+/* From now on each batch norm in m and below trains with shared statistics: `total` returns the sum
+ * of a tensor over all who share, differentiably (distributed.h: tn_sync_batch_norm). user must
+ * live as long. NULL: not shared again. */
 TN_API tn_status tn_batch_norm_share(void *m, tn_tensor *(*total)(tn_tensor *x, void *user),
                                      void *user);
 
-/* Of each sample, the channels in groups (tn_group_norm_op), or each alone (tn_instance_norm; x as
- * for batch norm). */
+/* Normalises each sample over groups of channels (tn_group_norm_op), or over each channel
+ * (tn_instance_norm; x as for batch norm). */
 typedef struct tn_group_norm {
     tn_module base;
     tn_tensor *weight, *bias; /* (C) or NULL */
@@ -164,7 +164,7 @@ typedef struct tn_instance_norm_layer {
     tn_module base;
     tn_tensor *weight, *bias; /* (C) or NULL */
     double eps;
-    int ndim; /* of x; without N one less */
+    int ndim; /* of x; one less without N */
 } tn_instance_norm_layer;
 typedef tn_instance_norm_layer tn_instance_norm1d;
 typedef tn_instance_norm_layer tn_instance_norm2d;
@@ -218,8 +218,7 @@ TN_API void tn_conv_transpose3d_init(tn_conv_transpose3d *m, int64_t in, int64_t
 /* The same on the heap, with the defaults or with others:
  *
  *     TN_OWN(net, conv1, tn_conv2d_new(3, 64, 3));
- *     TN_OWN(net, conv2, tn_conv2d_new_with(64, 64, TN_DIMS(3), tn_conv_strided(2, 1))); // stride
- * 2
+ *     TN_OWN(net, conv2, tn_conv2d_new_with(64, 64, TN_DIMS(3), tn_conv_strided(2, 1)));
  */
 TN_API tn_conv1d *tn_conv1d_new(int64_t in, int64_t out, int64_t kernel);
 TN_API tn_conv1d *tn_conv1d_new_with(int64_t in, int64_t out, tn_dims kernel,
@@ -242,7 +241,7 @@ TN_API tn_conv_transpose3d *tn_conv_transpose3d_new_with(int64_t in, int64_t out
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 
-/* Pooling (tn_max_pool2d_op and the like): windows, and windows that make a result of a size. */
+/* Pooling (tn_max_pool2d_op and the like): by windows, or adaptive, to a given size. */
 typedef struct tn_pool {
     tn_module base;
     tn_tensor *(*f)(tn_tensor *x, tn_dims kernel, tn_pool_options options);
@@ -315,7 +314,7 @@ typedef struct tn_unflatten_layer {
 TN_API void tn_unflatten_init(tn_unflatten_layer *m, int dim, tn_dims sizes);
 TN_API tn_unflatten_layer *tn_unflatten_new(int dim, tn_dims sizes);
 
-/* tn_interpolate: tn_upsample_new(2) makes x twice as large, each element of the nearest one. */
+/* tn_interpolate: tn_upsample_new(2) makes x twice as large, by nearest neighbour. */
 typedef struct tn_upsample {
     tn_module base;
     tn_interpolate_options options;
@@ -326,7 +325,7 @@ TN_API tn_upsample *tn_upsample_new_with(tn_interpolate_options options);
 
 /* ---- Containers ------------------------------------------------------------------------------ */
 
-/* Modules one after the other, each one tensor in and out. Names "0", "1", ….
+/* Modules in sequence, each with one tensor in and out. Names "0", "1", ….
  *
  *     tn_sequential *net =
  *         TN_SEQUENTIAL(tn_linear_new(784, 128), TN_FN(tn_relu), tn_linear_new(128, 10));
@@ -341,7 +340,7 @@ TN_API tn_sequential *tn_sequential_new(void);
 TN_API tn_sequential *tn_sequential_of(void *const *children, int n);
 TN_API tn_status tn_sequential_add(tn_sequential *m, void *child);
 
-/* Modules that a forward around them calls: in a loop (tn_module_append, tn_module_at), or by name
+/* Modules that the parent's forward calls: in a loop (tn_module_append, tn_module_at), or by name
  * (tn_module_own, tn_module_child). A list has no forward: calling it is TN_EUNSUPPORTED.
  *
  *     TN_OWN(net, h, tn_module_list_new());                       // "h.0.fc.weight", …
@@ -356,7 +355,7 @@ TN_API void tn_module_list_init(tn_module_list *m);
 TN_API tn_module_list *tn_module_list_new(void);
 
 /* A function as a module (an activation in a sequential). TN_FN(tn_relu) makes one of that kind,
- * "relu", on the heap; TN_FN_WITH(tn_mul_scalar, 0.5) one of a function of x and a number. */
+ * "relu", on the heap; TN_FN_WITH(tn_mul_scalar, 0.5) one from a function of x and a number. */
 typedef struct tn_function {
     tn_module base;
     tn_tensor *(*f)(tn_tensor *x); /* one of the two */
@@ -374,16 +373,16 @@ TN_API tn_function *tn_function_new_with(const char *kind,
 /* ---- Recurrent nets -------------------------------------------------------------------------- */
 
 /* Recurrent nets: x (T, B, in), or (B, T, in) with batch_first -> y (T, B, hidden), the last
- * layer's states after each time; (T, B, 2 hidden) with both directions. PyTorch's names:
- * weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, …_l0_reverse, …. Each layer and direction is
- * one operation (tn_lstm_op).
+ * layer's state at each time; (T, B, 2 hidden) with both directions. PyTorch's names: weight_ih_l0,
+ * weight_hh_l0, bias_ih_l0, bias_hh_l0, …_l0_reverse, …. Each layer and direction is one operation
+ * (tn_lstm_op).
  *
- * With tn_call_values the inputs are x, h0, c0 (lstm's alone) and lengths, all but x NULL or
- * missing, and the results, from two inputs on, y, hn and, of lstm, cn. States are
- * (layers x directions, B, hidden), NULL: zeros. lengths: (B) i64 or i32 in any order: row b has
- * lengths[b] times, as in a packed sequence; y is 0 after them, the last states are those of the
- * row's last time, and the second direction begins there. tn_rnn_call says the same with a state
- * that continues from call to call, or with NULL, which begins with zeros and wants no last state:
+ * With tn_call_values the inputs are x, h0, c0 (only lstm) and lengths, all but x optional, and the
+ * results, if there are at least two inputs, y, hn and (lstm) cn. States are (layers x directions,
+ * B, hidden), NULL: zeros. lengths: (B) i64 or i32 in any order: row b has lengths[b] times, as in
+ * a packed sequence; y is 0 after them, the last states are those at the row's last time, and the
+ * reverse direction begins there. tn_rnn_call does the same with a state that carries over from
+ * call to call, or with NULL, which starts from zeros and discards the last state:
  *
  *     tn_rnn_state s = {0};
  *     y = tn_rnn_call(net->lstm, x, &s, NULL);    // s: the first state (NULL: 0), then the last
@@ -392,9 +391,9 @@ typedef struct tn_rnn_options {
     int layers;         /* 1 */
     bool bias;          /* true */
     bool batch_first;   /* false */
-    double dropout;     /* 0: while training, on what goes from layer to layer */
+    double dropout;     /* 0: while training, between layers */
     bool bidirectional; /* false */
-    bool relu;          /* false: tanh; of tn_rnn alone */
+    bool relu;          /* false: tanh; only tn_rnn */
     tn_dtype dtype;
     bool from_defaults;
 } tn_rnn_options;
@@ -409,7 +408,7 @@ typedef struct tn_rnn {
 typedef struct tn_rnn tn_gru;
 typedef struct tn_rnn tn_lstm;
 typedef struct tn_rnn_state {
-    tn_tensor *h, *c; /* c: lstm's */
+    tn_tensor *h, *c; /* c: only lstm */
 } tn_rnn_state;
 TN_API tn_rnn_options tn_rnn_defaults(void);
 TN_API void tn_rnn_init(tn_rnn *m, int64_t in, int64_t hidden, tn_rnn_options options);
@@ -423,12 +422,12 @@ TN_API tn_gru *tn_gru_new_with(int64_t in, int64_t hidden, tn_rnn_options option
 TN_API tn_lstm *tn_lstm_new_with(int64_t in, int64_t hidden, tn_rnn_options options);
 TN_API tn_tensor *tn_rnn_call(void *m, tn_tensor *x, tn_rnn_state *state, tn_tensor *lengths);
 
-/* One step: x (B, in), h and c (B, hidden) or NULL -> h', with tn_call, or with tn_call_values,
- * whose inputs are x, h and, of lstm_cell, c, and whose results are h' and, of lstm_cell, c'. Names
- * are PyTorch's: weight_ih, weight_hh, bias_ih, bias_hh. */
+/* One step: x (B, in), h and c (B, hidden) or NULL -> h', with tn_call; or with tn_call_values,
+ * whose inputs are x, h and (lstm_cell) c, and whose results are h' and (lstm_cell) c'. Names are
+ * PyTorch's: weight_ih, weight_hh, bias_ih, bias_hh. */
 typedef struct tn_rnn_cell_options {
     bool bias; /* true */
-    bool relu; /* false: tanh; of tn_rnn_cell alone */
+    bool relu; /* false: tanh; only tn_rnn_cell */
     tn_dtype dtype;
     bool from_defaults;
 } tn_rnn_cell_options;

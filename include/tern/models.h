@@ -1,4 +1,4 @@
-/* Whole models: language models as sums of nn's parts, with Hugging Face's parameter names.
+/* Whole models: language models built from nn's parts, with Hugging Face's parameter names.
  *
  *     tn_gpt gpt;
  *     tn_gpt_init(&gpt, tn_gpt_defaults());
@@ -18,9 +18,9 @@ extern "C" {
 
 /* ---- Every language model -------------------------------------------------------------------- */
 
-/* A language model takes tokens (B, T), i64 or i32, and gives logits (B, T, vocab):
- * tn_call(&model, tokens). With tn_call_values it takes (tokens, positions, mask), where the last
- * two may be NULL or missing:
+/* A language model maps tokens (B, T), i64 or i32, to logits (B, T, vocab): tn_call(&model,
+ * tokens). With tn_call_values it takes (tokens, positions, mask), of which the last two may be
+ * NULL or missing:
  *
  *     positions: (B, T) or (T), i64 or i32, below `context`. NULL: 0, 1, …, or those after what
  *         the caches hold (tn_cache_begin)
@@ -29,29 +29,29 @@ extern "C" {
  *
  * Without positions, T (after what the caches hold) is at most `context`.
  *
- * It is a stem, blocks and a top, one after the other, so that a pipeline can take it apart:
+ * It is a sequence of a stem, blocks and a top, so that a pipeline can split it:
  *
  *     stem(tokens, positions) -> x (B, T, C)      positions as above; without them 0, 1, …
  *     block(x, mask, positions) -> x              as many as layers
  *     top(x) -> logits
  *
- * Stem and top are transparent children: no part of a parameter's name. */
+ * Stem and top are transparent children: not part of parameter names. */
 
 typedef struct tn_lm_shape {
     int64_t vocab, context;
-    int layers, heads, kv_heads; /* kv_heads: of keys and values, which heads share */
-    int64_t width, parameters;   /* parameters: elements, tied ones once */
+    int layers, heads, kv_heads; /* kv_heads: heads of keys and values, which query heads share */
+    int64_t width, parameters;   /* parameters: number of elements, tied ones once */
 } tn_lm_shape;
-/* TN_EVALUE, and zeros, where m is no language model of this header. */
+/* TN_EVALUE, and zeros, if m is not a language model of this header. */
 TN_API tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape);
 
 /* Writes the parts of m, at most `most` of them, in the order of a call. Returns how many there
- * are, layers + 2; 0 after an error (m is no language model). Called by hand they give the bits of
- * a call of m. */
+ * are, layers + 2; 0 after an error (m is not a language model). Calling them one by one gives the
+ * same bits as calling m. */
 TN_API int tn_lm_parts(void *m, tn_module **parts, int most);
 
-/* The mean loss of predicting `targets` (B, T; -100 is ignored). m: any module whose tn_call gives
- * logits (B, T, vocab). */
+/* The mean loss of predicting `targets` (B, T; -100 is ignored). m: any module whose tn_call
+ * returns logits (B, T, vocab). */
 TN_API tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets);
 
 /* ---- GPT-2 (Radford et al. 2019) ------------------------------------------------------------- */
@@ -81,13 +81,13 @@ typedef struct tn_gpt_options {
     int64_t vocab, context;
     int layers, heads;
     int64_t width;
-    bool bias;                /* true: GPT-2's; the character recipe has none */
+    bool bias;                /* true, as in GPT-2; false in the character recipe */
     double dropout;           /* 0 */
     tn_activation activation; /* TN_ACT_GELU_TANH */
     tn_dtype dtype;
     bool from_defaults;
 } tn_gpt_options;
-/* Ids to (B, T, C): what is before the blocks. */
+/* What comes before the blocks: ids to (B, T, C). */
 typedef struct tn_gpt_stem {
     tn_module base;
     tn_embedding wte, wpe;
@@ -107,9 +107,9 @@ typedef struct tn_gpt {
 } tn_gpt;
 TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
 
-/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by
- * 0.02 / sqrt(2 layers), biases 0; the classifier is wte.weight. Linears are (out, in) as
- * everywhere here; Hugging Face's GPT-2 has them as (in, out), which tn_gpt_load_hf knows. */
+/* Weights normal(0, 0.02), the projections back into the residual stream (c_proj) by 0.02 / sqrt(2
+ * layers), biases 0; the classifier is wte.weight. Linears are (out, in) as everywhere here;
+ * Hugging Face's GPT-2 has them as (in, out), which tn_gpt_load_hf converts. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
 
 /* ---- Generating ------------------------------------------------------------------------------ */
@@ -125,30 +125,30 @@ typedef struct tn_generated_token {
     int32_t token;
     int64_t count; /* tokens of the sequence so far, with this one */
     bool last;
-    /* With a tokenizer: the bytes that have become certain to stand in the text, which may end
-     * inside a character (tn_utf8_put). Those that could begin a stop text are held back. */
+    /* With a tokenizer: the bytes now known to be part of the text, which may end inside a
+     * character (tn_utf8_put). Bytes that could begin a stop text are held back. */
     const char *text;
     size_t bytes;
 } tn_generated_token;
 
-/* Called for each token as soon as it is there, in the thread that generates. False ends this
+/* Called for each token as soon as it is generated, in the calling thread. False ends this
  * sequence; an error that it raises ends all. */
 typedef bool (*tn_on_token)(const tn_generated_token *token, void *user);
 
 typedef struct tn_generate_options {
-    int64_t max_new;           /* 100: tokens of each sequence, unless it stops before */
-    int64_t min_new;           /* 0: so many tokens come before anything stops */
-    double temperature;        /* 1: logits are divided by it. 0: always the most likely token */
-    int64_t top_k;             /* 0: among the k most likely; 0: all */
-    double top_p;              /* 1: among the fewest that are this likely together */
-    double repetition_penalty; /* 1: tokens that are there already are less likely from 1 on up */
-    uint64_t seed;             /* 0 */
-    uint64_t first;            /* 0: the number of sequence 0, where there are others of one seed */
-    const int32_t *stop_tokens;    /* [stop_token_count]: each is its sequence's last */
-    int stop_token_count;          /* 0 */
+    int64_t max_new;            /* 100: tokens per sequence, unless it stops earlier */
+    int64_t min_new;            /* 0: nothing stops a sequence before this many tokens */
+    double temperature;         /* 1: divides the logits. 0: always the most likely token */
+    int64_t top_k;              /* 0: all; else only the k most likely */
+    double top_p;               /* 1: only the fewest tokens that reach this probability together */
+    double repetition_penalty;  /* 1: above 1, tokens that already occur are less likely */
+    uint64_t seed;              /* 0 */
+    uint64_t first;             /* 0: the number of sequence 0, if other calls use the same seed */
+    const int32_t *stop_tokens; /* [stop_token_count]: each is its sequence's last */
+    int stop_token_count;       /* 0 */
     const char *const *stop_texts; /* [stop_text_count], with a tokenizer: the text ends before */
     int stop_text_count;           /* 0 */
-    const tn_tokenizer *tokenizer; /* NULL: tokens alone, no texts */
+    const tn_tokenizer *tokenizer; /* NULL: only tokens, no text */
     tn_on_token on_token;          /* NULL */
     void *user;
     bool from_defaults;
@@ -157,8 +157,8 @@ TN_API tn_generate_options tn_generate_defaults(void);
 
 typedef enum tn_generated_end {
     TN_ENDED_BY_COUNT, /* max_new */
-    TN_ENDED_BY_TOKEN, /* a stop token, the last of ids; it is no part of the text */
-    TN_ENDED_BY_TEXT,  /* a stop text, which the text ends before; ids may go beyond */
+    TN_ENDED_BY_TOKEN, /* a stop token, the last of ids; not part of the text */
+    TN_ENDED_BY_TEXT,  /* a stop text, before which the text ends; ids may go beyond */
     TN_ENDED_BY_CALLER /* on_token */
 } tn_generated_end;
 
@@ -169,36 +169,36 @@ typedef struct tn_generated {
     tn_generated_end end;
 } tn_generated;
 
-/* Continues each of n prompts, whose lengths may differ, all in one batch: out[n], which
+/* Continues each of n prompts, whose lengths may differ, in one batch, into out[n], which
  * tn_generated_free clears. m: a language model of this header (tn_lm_shape_of).
  *
  * The steps from logits to a token are Hugging Face's, in this order: repetition penalty (Keskar et
  * al. 2019, arXiv:1909.05858), temperature, top_k, top_p (Holtzman et al. 2019, arXiv:1904.09751).
- * Of equal logits the lower token is more likely for temperature 0, and comes first for top_p;
- * top_k keeps all that are equal to the k-th. A tokenizer with fewer tokens than the model has
- * logits limits those that come.
+ * Of equal logits temperature 0 picks the lowest token, and top_p takes it first; top_k keeps all
+ * that equal the k-th. If the tokenizer has fewer tokens than the model has logits, only its tokens
+ * are generated.
  *
- * Each draw belongs to (seed, number of the sequence, place in it): the same text for any number of
- * threads, and whichever other sequences are in the batch, up to the rounding of logits.
+ * Each draw depends only on (seed, number of the sequence, position): the same text for any number
+ * of threads and any other sequences in the batch, up to rounding of the logits.
  *
- * A prompt that is longer than the context is read from its last `context` tokens. A sequence that
- * fills the context continues from its newer half, which is read again: learned positions cannot
- * slide, and rotary ones are taken alike.
+ * Of a prompt that is longer than the context only the last `context` tokens are used. A sequence
+ * that fills the context continues from its newer half, which is read again: learned positions
+ * cannot slide, and rotary ones are treated the same.
  *
- * Memory: keys and values for all positions to come, at most the context; nothing grows with the
- * tokens but `out`. Dropout stays as the modules have it: tn_module_train(m, false) first. The
- * caches of tn_cache_begin are used, and are gone afterwards.
+ * Memory: keys and values for all positions, at most the context; only `out` grows with the tokens.
+ * Dropout stays as it is: call tn_module_train(m, false) first. Uses the caches of tn_cache_begin,
+ * which are gone afterwards.
  *
- * TN_EVALUE (no language model, an empty prompt, options outside their domain, a logit that is NaN
- * or infinite, which the message names), TN_EINDEX (a token outside the vocabulary), TN_ENOMEM and
- * what the model raises; out is zeros then. */
+ * TN_EVALUE (not a language model, an empty prompt, an option out of range, a logit that is NaN or
+ * infinite, which the message names), TN_EINDEX (a token outside the vocabulary), TN_ENOMEM and
+ * what the model raises; then out is zeros. */
 TN_API tn_status tn_generate(void *m, const tn_prompt *prompts, int n, tn_generate_options options,
                              tn_generated *out);
 TN_API void tn_generated_free(tn_generated *out, int n); /* the contents; leaves zeros */
 
 /* ---- Llama ----------------------------------------------------------------------------------- */
 
-/* Llama (Touvron et al. 2023, arXiv:2302.13971), as of its third version (Grattafiori et al. 2024,
+/* Llama (Touvron et al. 2023, arXiv:2302.13971), version 3 (Grattafiori et al. 2024,
  * arXiv:2407.21783).
  *
  * x + self_attn(input_layernorm(x)), then x + mlp(post_attention_layernorm(x)): Llama's layer and
@@ -206,7 +206,7 @@ TN_API void tn_generated_free(tn_generated *out, int n); /* the contents; leaves
  * positions. */
 typedef struct tn_llama_block_options {
     int heads;          /* 1 */
-    int kv_heads;       /* 0: as heads */
+    int kv_heads;       /* 0: heads */
     int64_t head_width; /* 0: width / heads */
     tn_rotary_options rotary;
     double eps; /* 1e-5: of the norms */
@@ -225,7 +225,7 @@ TN_API void tn_llama_block_init(tn_llama_block *m, int64_t width, int64_t hidden
 
 typedef struct tn_llama_options {
     int64_t vocab, context;
-    int layers, heads, kv_heads; /* kv_heads 0: as heads */
+    int layers, heads, kv_heads; /* kv_heads 0: heads */
     int64_t width, hidden;       /* hidden: of the MLP */
     int64_t head_width;          /* 0: width / heads */
     tn_rotary_options rotary;
@@ -264,69 +264,67 @@ TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
  * as transformers' from_pretrained reads and save_pretrained writes them. Families: gpt ("gpt2"),
  * llama ("llama").
  *
- * Loading reads all of config.json that says what a model computes. What the model here cannot do
- * is an error, TN_EFORMAT, which names the key and its value. Names in the files may have the
- * family's prefix ("transformer.") or not. A head that is tied may be there all the same when it
- * has the embedding's elements, and so may the masks of older files. Names that are missing or too
- * many are TN_EMISMATCH, with the first of both; shapes TN_ESHAPE. Weights in f32, bf16, f16 and
- * f64 become those of the model's dtype. Dropout is 0: what the config says of it is how others
- * trained.
+ * Loading reads everything in config.json that affects what a model computes. What the model here
+ * cannot do is TN_EFORMAT, which names the key and its value. Names in the files may have the
+ * family's prefix ("transformer.") or not. A tied head may be in the files if it equals the
+ * embedding, and so may the masks of older files. Missing or extra names are TN_EMISMATCH, with the
+ * first of each; shapes TN_ESHAPE. Weights in f32, bf16, f16 and f64 are converted to the model's
+ * dtype. Dropout is 0: the config's value is how the model was trained.
  *
- * No tensor is in memory twice, but those that have to be converted, one at a time. */
+ * No tensor is in memory twice, except those that have to be converted, one at a time. */
 typedef struct tn_lm_load_options {
-    bool as_stored; /* true: parameters in the dtype of the embedding of tokens in the files */
-    tn_dtype dtype; /* otherwise in this one: TN_F32 */
-    /* false: the files are read, and what becomes of them later does not matter. true: weights
-     * whose bytes in the files are what the model wants, its dtype and (out, in), become views of
-     * the mapped files (tn_safetensors_map): nothing is read before it is used, and processes share
-     * the memory. Whoever writes to such a file while the model lives changes its weights, and
-     * truncating it kills the process (SIGBUS). Training such a model is allowed, and costs the
-     * pages that change. Other weights are read as always: GPT-2's linears, which files have as
-     * (in, out). */
+    bool as_stored; /* true: parameters in the dtype that the token embedding has in the files */
+    tn_dtype dtype; /* otherwise in this dtype: TN_F32 */
+    /* false: the files are read, and may change later. true: weights stored as the model needs
+     * them, in its dtype and as (out, in), become views of the mapped files (tn_safetensors_map):
+     * nothing is read before it is used, and processes share the memory. Writing to such a file
+     * while the model lives changes its weights, and truncating it kills the process (SIGBUS).
+     * Training such a model is allowed, and costs memory for the pages that change. Other weights
+     * are read as usual: GPT-2's linears, which files have as (in, out). */
     bool mmap;
     bool from_defaults;
 } tn_lm_load_options;
 TN_API tn_lm_load_options tn_lm_load_defaults(void);
 
-/* Initialises m with the options of the folder's model, and gives it the weights. After an error m
- * is finished. */
+/* Initialises m with the folder's options, and loads the weights. After an error m is finished. */
 TN_API tn_status tn_gpt_load_hf(tn_gpt *m, const char *folder, tn_lm_load_options options);
 TN_API tn_status tn_llama_load_hf(tn_llama *m, const char *folder, tn_lm_load_options options);
-/* The same, of any family: a tn_gpt or tn_llama, for tn_lm_free. NULL after an error. */
+/* The same for any family: a tn_gpt or tn_llama, to be freed with tn_lm_free. NULL after an
+ * error. */
 TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
 TN_API void tn_lm_free(void *m); /* finishes it, too; NULL is fine */
 
-/* A model as the folder's config says, in f32, with weights as tn_gpt_init and tn_llama_init draw
- * them, or none yet (TN_DEFER_INIT): to be laid on ranks before tn_lm_load_weights. dropout: of a
- * family that has it (gpt); of another one anything but 0 is TN_EUNSUPPORTED. NULL after an error.
+/* A model with the folder's config, in f32, with weights drawn as by tn_gpt_init and tn_llama_init,
+ * or none yet (TN_DEFER_INIT): to be laid out on ranks before tn_lm_load_weights. dropout: for a
+ * family that has it (gpt); for another, anything but 0 is TN_EUNSUPPORTED. NULL after an error.
  */
 TN_API tn_module *tn_lm_new(const char *folder, double dropout);
 
-/* Weights for a model that is there, which must be the folder's: TN_EMISMATCH names the options
- * that differ, but for dropout. Of a sharded model each rank reads the elements that it has, and no
- * others. After an error nothing has changed, but that parameters without elements
- * (TN_DEFER_INIT) may have some. */
+/* Loads weights into an existing model, which must match the folder's: TN_EMISMATCH names options
+ * that differ, other than dropout. For a sharded model each rank reads only its own elements. After
+ * an error nothing has changed, except that deferred parameters (TN_DEFER_INIT) may have
+ * elements. */
 TN_API tn_status tn_lm_load_weights(void *m, const char *folder);
 
-/* Writes a folder that transformers and tn_lm_load read, with the same logits; it is made where it
- * is not there. What it has of a model is replaced, other files (a tokenizer's) stay. Whatever
- * makes a save fail, and whenever its process is killed, the old model is there or the new one,
- * whole. While files change their names the model is that of FOLDER/weights.tmp, a folder of the
- * same kind: it stays when a save ends in between, tn_lm_load reads it, and the next save tidies
- * up.
+/* Writes a folder that transformers and tn_lm_load can read, with the same logits; it is made if
+ * missing. A model in it is replaced, other files (a tokenizer's) stay. Whatever makes a save fail,
+ * and whenever its process is killed, the old model or the new one is there, whole. While files are
+ * being renamed the model is in FOLDER/weights.tmp, a folder of the same kind: if a save is
+ * interrupted then, it stays, tn_lm_load reads it, and the next save tidies up.
  *
  * TN_EUNSUPPORTED: a parameter is sharded, or transformers has no such model. A gpt without biases
  * gets some, which are zeros. */
 typedef struct tn_lm_save_options {
-    int64_t max_part_bytes; /* 5e9: what is larger is written in parts of at most so many bytes */
-    /* false. As tn_save writes it, to tern.safetensors beside config.json: every weight as the
-     * model has it, so that all of them can be mapped (tn_lm_load_options.mmap). transformers finds
-     * no weights in such a folder, and says so; tn_lm_load reads it. Weights that are bytes
-     * (tn_quantize) are written in no other way, and come back as bytes. */
+    int64_t max_part_bytes; /* 5e9: a larger model is split into files of at most this many bytes */
+    /* false; true: as tn_save, to tern.safetensors beside config.json: every weight as in the
+     * model, so that all can be mapped (tn_lm_load_options.mmap). tn_lm_load reads such a folder;
+     * transformers reports that it has no weights. The only format for 8-bit weights (tn_quantize),
+     * which come back as bytes. */
     bool plain;
-    /* NULL: the folder itself. Another folder whose tokenizer's files come along. Either tells
-     * which tokens begin and end texts, for config.json: generation_config.json, the tokenizer,
-     * an older config.json. Where none does, and of tokens outside the vocabulary, it says null. */
+    /* Another folder whose tokenizer files are copied; NULL: the folder itself. It also determines
+     * which tokens begin and end texts, for config.json: by generation_config.json, the tokenizer,
+     * or an older config.json. If none tells, or for tokens outside the vocabulary, config.json has
+     * null. */
     const char *tokenizer;
     bool from_defaults;
 } tn_lm_save_options;
@@ -336,11 +334,11 @@ TN_API tn_status tn_lm_save_with(void *m, const char *folder, tn_lm_save_options
 TN_API tn_status tn_gpt_save_hf(tn_gpt *m, const char *folder);
 TN_API tn_status tn_llama_save_hf(tn_llama *m, const char *folder);
 
-/* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or,
- * where it has none, config.json in a Hugging Face folder. What neither names is the bos_token or
- * eos_token of tokenizer_config.json, and then an end is the tokenizer's <|endoftext|> (the
- * tokenizer may be NULL). Tokens outside the vocabulary of m do not
- * count, and files may be missing. TN_EFORMAT, with the file and the key. */
+/* The tokens that begin and end texts: bos_token_id and eos_token_id of generation_config.json or
+ * else config.json in a Hugging Face folder; if neither has them, the bos_token and eos_token of
+ * tokenizer_config.json; and if there is still no end, the tokenizer's <|endoftext|> (the tokenizer
+ * may be NULL). Tokens outside the vocabulary of m do not count, and files may be missing.
+ * TN_EFORMAT, with the file and the key. */
 enum { TN_LM_ENDS = 8 };
 typedef struct tn_lm_specials {
     int32_t begin; /* -1: none */
@@ -352,11 +350,11 @@ TN_API tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const
 
 /* ---- llm.c's checkpoints --------------------------------------------------------------------- */
 
-/* A file of github.com/karpathy/llm.c, version 3 (f32) or 5 (bf16). Loading initialises m, as
- * tn_gpt_load_hf does; options.mmap does nothing. What is wrong with a file is TN_EFORMAT, with the
- * number of its header. Saving writes the version of m's dtype, whole or not at all;
- * TN_EUNSUPPORTED when llm.c has no such model. Rows are added to the vocabulary up to a multiple
- * of 128, and missing biases are zeros. */
+/* Files of github.com/karpathy/llm.c, version 3 (f32) or 5 (bf16). Loading initialises m, like
+ * tn_gpt_load_hf; options.mmap does nothing. A bad file is TN_EFORMAT, with the number of the
+ * header field. Saving writes the version for m's dtype, whole or not at all; TN_EUNSUPPORTED if
+ * llm.c cannot store the model. The vocabulary is padded to a multiple of 128, and missing biases
+ * are zeros. */
 TN_API tn_status tn_gpt_load_llmc(tn_gpt *m, const char *path, tn_lm_load_options options);
 TN_API tn_status tn_gpt_save_llmc(tn_gpt *m, const char *path);
 

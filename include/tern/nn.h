@@ -1,4 +1,4 @@
-/* Neural nets: all of the headers below. */
+/* Neural nets: all the headers below. */
 #ifndef TERN_NN_H
 #define TERN_NN_H
 

@@ -2,14 +2,14 @@
  *
  * A tensor is metadata (dtype, sizes, strides, offset) over a shared storage; views share storage
  * and cost no copy. Every function that makes a tensor gives it to the current scope (core.h). A
- * function that fails returns an inert tensor, never NULL: 0 dimensions, item NaN, reading it gives
- * zeros, and every operation on it returns an inert tensor.
+ * function that fails returns an inert tensor, never NULL: it has 0 dimensions, its item is NaN,
+ * reading it gives zeros, and every operation on it returns an inert tensor.
  *
  *     tn_tensor *x = tn_randn(TN_DIMS(2, 3), TN_F32);
  *     tn_tensor *y = tn_transpose(x, 0, 1);                  // a view: (3, 2)
  *     tn_print(y);
  *
- * Here: making, inspecting, views. What reads elements to compute something is an operation
+ * This header: making, inspecting, views. Functions that compute with elements are operations
  * (ops.h).
  */
 #ifndef TERN_TENSOR_H
@@ -26,7 +26,7 @@ extern "C" {
 
 #define TN_MAX_DIMS 8 /* of a tensor */
 
-/* What elements are: floats of 32, 64 and 16 bits (bf16: f32's exponent and 8 bits of precision),
+/* Element types: floats of 32, 64 and 16 bits (bf16: f32's exponent and 8 bits of precision),
  * integers, booleans. */
 typedef enum tn_dtype {
     TN_F32,
@@ -41,7 +41,7 @@ typedef enum tn_dtype {
 } tn_dtype;
 enum { TN_DTYPES = 9 };
 
-/* Elements that C has no type for. */
+/* Element types that C lacks. */
 typedef struct tn_bf16 {
     uint16_t bits;
 } tn_bf16;
@@ -49,7 +49,7 @@ typedef struct tn_f16 {
     uint16_t bits;
 } tn_f16;
 
-/* How many numbers become one: a loss's terms, all ranks' tensors, a dimension. Each
+/* How many numbers become one: the terms of a loss, the tensors of all ranks, a dimension. Each
  * function says which of these it takes; any other is TN_EVALUE, in a kernel TN_EUNSUPPORTED. */
 typedef enum tn_reduction {
     TN_SUM,
@@ -84,12 +84,12 @@ TN_API tn_dims tn_dims_from(int ndim, const int64_t *sizes);
 TN_API int64_t tn_dims_count(tn_dims dims);
 TN_API bool tn_dims_equal(tn_dims a, tn_dims b);
 
-/* NumPy's broadcasting of two shapes; false when they do not broadcast. */
+/* NumPy's broadcasting of two shapes; false if they do not broadcast. */
 TN_API bool tn_dims_broadcast(tn_dims a, tn_dims b, tn_dims *result);
 
 TN_API size_t tn_dtype_size(tn_dtype dtype);      /* bytes */
 TN_API const char *tn_dtype_name(tn_dtype dtype); /* "f32" */
-/* f32 f64 bf16 f16: those that can have a gradient */
+/* f32 f64 bf16 f16: the dtypes that can have a gradient */
 TN_API bool tn_dtype_is_float(tn_dtype dtype);
 TN_API float tn_bf16_to_float(tn_bf16 x);
 TN_API tn_bf16 tn_bf16_from_float(float x); /* rounds to nearest even */
@@ -99,9 +99,10 @@ TN_API tn_f16 tn_f16_from_float(float x);
 /* ---- Devices ---------------------------------------------------------------------------------- *
  *
  * A tensor lives on one device, and so do all tensors of one operation (TN_EDEVICE names both). The
- * CPU is always there. CUDA devices come from the plugin libtern_cuda.so, which is loaded when a
- * program first asks for one; docs/cuda.md. Work on a device is queued: what reads an element
- * (tn_item, tn_copy_out, tn_print) waits for it, and an error there may be noticed only then. */
+ * CPU is always available. CUDA devices come from the plugin libtern_cuda.so, which is loaded when
+ * a program first asks for one: docs/cuda.md. Work on a device is queued: functions that read
+ * elements (tn_item, tn_copy_out, tn_print) wait for it, and an error there may be noticed only
+ * then. */
 
 TN_API tn_device tn_cpu(void);
 TN_API tn_device tn_cuda(int index);
@@ -111,10 +112,10 @@ TN_API tn_device tn_cuda(int index);
 TN_API int tn_device_count(tn_device_kind kind);
 TN_API const char *tn_device_why(tn_device_kind kind);
 
-/* "cpu", "cuda" (device 0), "cuda:1". A text that names no device, or one not available, is
- * TN_EDEVICE with the reason; the CPU is returned then. */
+/* "cpu", "cuda" (device 0), "cuda:1". A name of no device, or of one not available, is TN_EDEVICE
+ * with the reason, and returns the CPU. */
 TN_API tn_device tn_device_named(const char *text);
-TN_API const char *tn_device_text(tn_device device); /* into one of 8 buffers of this thread */
+TN_API const char *tn_device_text(tn_device device); /* in one of 8 buffers of this thread */
 
 typedef struct tn_device_info {
     char name[256];   /* "NVIDIA H200" */
@@ -129,7 +130,7 @@ TN_API tn_status tn_device_describe(tn_device device, tn_device_info *info);
 TN_API tn_device tn_default_device(void);
 TN_API tn_status tn_set_default_device(tn_device device);
 
-/* Waits until everything that was queued on the device is done, and raises what went wrong. */
+/* Waits until everything queued on the device is done, and raises what went wrong. */
 TN_API tn_status tn_device_synchronize(tn_device device);
 
 /* Like tn_memory and its kin (core.h), for one device. */
@@ -152,8 +153,7 @@ TN_API tn_tensor *tn_zeros_like(const tn_tensor *t);
 TN_API tn_tensor *tn_ones_like(const tn_tensor *t);
 TN_API tn_tensor *tn_scalar(double value, tn_dtype dtype); /* 0-dimensional */
 
-/* start, start + step, … below `end` (above, for a negative step):
- * ceil((end - start) / step) elements. */
+/* start, start + step, … up to but not including `end`: ceil((end - start) / step) elements. */
 TN_API tn_tensor *tn_arange(double start, double end, double step, tn_dtype dtype);
 
 /* Drawn from this thread's default generator: uniform in [0, 1), never 1 in any dtype; standard
@@ -173,14 +173,13 @@ TN_API tn_tensor *tn_from_data(const void *data, tn_dims dims, tn_dtype dtype);
 TN_API tn_tensor *tn__from_array(const void *array, size_t bytes, tn_dims dims, tn_dtype dtype);
 
 /* The caller's memory, not copied; `release(data, user)` (may be NULL) is called when the last
- * reference is gone. When the call fails the memory stays the caller's and
- * release is not called. */
+ * reference is gone. If the call fails, the memory stays the caller's and release is not called. */
 TN_API tn_tensor *tn_from_memory(void *data, tn_dims dims, tn_dtype dtype,
                                  void (*release)(void *data, void *user), void *user);
 
 /* ---- Inspecting ------------------------------------------------------------------------------ */
 
-TN_API bool tn_is_inert(const tn_tensor *t); /* what a failed call returned */
+TN_API bool tn_is_inert(const tn_tensor *t); /* a failed call returned it */
 /* None of these waits for a device. */
 TN_API int tn_ndim(const tn_tensor *t);
 TN_API tn_dims tn_shape(const tn_tensor *t);
@@ -194,35 +193,35 @@ TN_API bool tn_shares_storage(const tn_tensor *a, const tn_tensor *b);
 
 /* The address of the first element, on the tensor's device: the host may dereference it only on the
  * CPU (element (i, j) is at data + (i*stride0 + j*stride1) elements). Do not keep it: a storage can
- * move. Writing through it is not seen by the version check. For an inert tensor: a read-only page
- * of zeros, and from tn_data_mut 64 KiB that are never read. */
+ * move. The version check does not see writes through it. For an inert tensor: a read-only page of
+ * zeros, and from tn_data_mut 64 KiB that are never read. */
 TN_API const void *tn_data(const tn_tensor *t);
 TN_API void *tn_data_mut(tn_tensor *t);
 
 /* The only element, as a double; NaN and TN_ESHAPE unless there is exactly one. */
 TN_API double tn_item(const tn_tensor *t);
 
-/* Element at an index of ndim positions, as a double; NaN and TN_EINDEX outside. Slow:
- * for tests and printing. */
+/* The element at an index of ndim positions, as a double; NaN and TN_EINDEX out of range. Slow: for
+ * tests and printing. */
 TN_API double tn_at(const tn_tensor *t, const int64_t *index);
 
 /* All elements in row-major order into out[tn_count(t)]; the dtypes must be the same. */
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
-/* Prints as NumPy does: brackets, aligned columns, … in the middle beyond 1000 elements. tn_format
- * writes at most `size` bytes, the 0 included, and returns the whole text's
+/* Prints like NumPy: brackets, aligned columns, "…" in the middle if there are more than 1000
+ * elements. tn_format writes at most `size` bytes, the 0 included, and returns the whole text's
  * length (like snprintf). */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
 TN_API size_t tn_format(const tn_tensor *t, char *text, size_t size);
 
-/* "[64, 20]": into one of a few static buffers of this thread. */
+/* "[64, 20]", in one of a few static buffers of this thread. */
 TN_API const char *tn_shape_text(const tn_tensor *t);
 
 /* ---- Views: no copy, same storage; gradients flow through ------------------------------------ */
 
-/* Same elements, new sizes; one size may be -1. A view where strides allow, else a copy. TN_ESHAPE
- * when counts differ. */
+/* Same elements, new sizes; one size may be -1. A view if strides allow, else a copy. TN_ESHAPE if
+ * the counts differ. */
 TN_API tn_tensor *tn_reshape(tn_tensor *t, tn_dims dims);
 TN_API tn_tensor *tn_flatten(tn_tensor *t, int first, int last);
 /* TN_DIMS(0, 2, 1): dimension i of the result is order[i] of t */
@@ -235,17 +234,17 @@ TN_API tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index); /* removes di
 TN_API tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step);
 /* size-1 and new leading dimensions repeat (stride 0) */
 TN_API tn_tensor *tn_expand(tn_tensor *t, tn_dims dims);
-TN_API tn_tensor *tn_squeeze(tn_tensor *t, int dim); /* no change when that size is not 1 */
+TN_API tn_tensor *tn_squeeze(tn_tensor *t, int dim); /* no change if that size is not 1 */
 TN_API tn_tensor *tn_unsqueeze(tn_tensor *t, int dim);
 
 /* Pieces of at most `size` along `dim`: writes up to `most` views to out and returns
  * how many there are. */
 TN_API int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most);
 
-/* ---- Storage: for sharding and for memory that comes from elsewhere -------------------------- */
+/* ---- Storage: for sharding, and for memory from elsewhere ------------------------------------ */
 
 /* Empties the storage under `t` (its bytes go back to the allocator; sizes and strides stay) and
- * fills it again with unset bytes. Tensors and nodes may keep holding it. Neither counts as a
+ * gives it uninitialised bytes again. Tensors and nodes may keep holding it. Neither counts as a
  * change. A kernel that meets an empty storage raises TN_ESTATE. */
 TN_API tn_status tn_storage_empty(tn_tensor *t);
 TN_API tn_status tn_storage_refill(tn_tensor *t);

@@ -1,4 +1,5 @@
-/* Tern: deep learning in C. This header is all of it; each part can also be included alone. */
+/* Tern: deep learning in C. This header includes everything; each part can also be included
+ * alone. */
 #ifndef TERN_H
 #define TERN_H
 

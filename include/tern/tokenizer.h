@@ -1,7 +1,7 @@
 /* Tokenizers: text to token ids and back, by byte-level BPE (Sennrich et al. 2016,
- * arXiv:1508.07909; over bytes: Radford et al. 2019), as GPT-2 and Llama 3 use it.
+ * arXiv:1508.07909; over bytes: Radford et al. 2019), as used by GPT-2 and Llama 3.
  *
- *     tn_tokenizer *t = tn_tokenizer_load("gpt2");             // a folder of Hugging Face's files
+ *     tn_tokenizer *t = tn_tokenizer_load("gpt2");             // a Hugging Face folder
  *     tn_ids ids = {0};
  *     tn_tokenizer_encode(t, text, strlen(text), false, &ids); // ids.ids[0 … ids.count)
  *     size_t bytes;
@@ -11,14 +11,14 @@
  *     tn_tokenizer_free(t);
  *
  * A text is cut into pieces by a regular expression, and the bytes of a piece are joined pair by
- * pair, best pair first, as long as the vocabulary has a token for them. The ids are those of
+ * pair, best pair first, until the vocabulary has no token for any pair. The ids are those of
  * Hugging Face's `tokenizers` with add_special_tokens=False.
  *
- * Any bytes can be encoded, and decoding gives them back. What is not UTF-8 is treated so: a
- * longest run of bytes that belong to no character is a separate piece, and the text before and
- * after it is encoded as if it were alone.
+ * Any bytes can be encoded, and decoding gives them back. Invalid UTF-8: each maximal run of bytes
+ * that belong to no character is a separate piece, and the text before and after it is encoded as
+ * if it were alone.
  *
- * A tokenizer does not change once it is made: any number of threads use it at the same time.
+ * A tokenizer does not change once it is made: any number of threads can use it at the same time.
  *
  * Read next: data/tokenizer/tokenizer.c, data/tokenizer/bpe.c.
  */
@@ -33,19 +33,19 @@ extern "C" {
 
 typedef struct tn_tokenizer tn_tokenizer;
 
-/* `path` is a folder of Hugging Face's, or a file: tokenizer.json (byte-level BPE: GPT-2's kind and
- * Llama 3's), vocab.json or merges.txt, which need each other and are cut as GPT-2 cuts, or a file
- * of tiktoken. NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM.
+/* `path` is a Hugging Face folder, or a file: tokenizer.json (byte-level BPE: GPT-2's kind and
+ * Llama 3's), vocab.json or merges.txt, which need each other and use GPT-2's pattern, or a
+ * tiktoken file. NULL after TN_EIO, TN_EFORMAT (the message names file, place or key) or TN_ENOMEM.
  */
 TN_API tn_tokenizer *tn_tokenizer_load(const char *path);
 
-/* What a file of tiktoken does not say. */
+/* What a tiktoken file does not contain. */
 typedef struct tn_tiktoken_options {
-    /* By what text is cut: "gpt2", "cl100k", "llama3", "o200k", or an expression that PCRE2 and
-     * Oniguruma understand alike. NULL: as is known of the files with as many ranks as gpt2, p50k,
-     * cl100k, Llama 3 and o200k have; TN_EVALUE for another one. */
+    /* The pattern that cuts text: "gpt2", "cl100k", "llama3", "o200k", or an expression with the
+     * same meaning in PCRE2 and Oniguruma. NULL: the known one, if the file has as many ranks as
+     * gpt2, p50k, cl100k, Llama 3 or o200k; else TN_EVALUE. */
     const char *pattern;
-    /* Texts of special tokens, whose ids follow the last rank. NULL: as is known, or none. */
+    /* Special tokens, whose ids follow the last rank. NULL: the known ones, or none. */
     const char *const *special;
     int special_count;
     bool from_defaults;
@@ -55,107 +55,106 @@ TN_API tn_tokenizer *tn_tokenizer_load_tiktoken(const char *path, tn_tiktoken_op
 
 TN_API void tn_tokenizer_free(tn_tokenizer *t); /* NULL is fine */
 
-TN_API int64_t tn_tokenizer_size(const tn_tokenizer *t); /* ids are 0 … size-1; of NULL: 0 */
+TN_API int64_t tn_tokenizer_size(const tn_tokenizer *t); /* ids are 0 … size-1; for NULL: 0 */
 
-/* The id of a special token, "<|endoftext|>"; -1 when there is none of this name. Special are those
- * that the file calls so; of vocab.json and merges.txt the tokens that no merge makes. */
+/* The id of a special token, "<|endoftext|>"; -1 if there is none of this name. Special tokens are
+ * those marked in the file; for vocab.json and merges.txt the tokens that no merge produces. */
 TN_API int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text);
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
 
-/* Ids that grow. Zeros to begin with; ids is malloc'ed. */
+/* A growing list of ids, zero-initialised; ids is malloc'ed. */
 typedef struct tn_ids {
     int32_t *ids;
     int64_t count, capacity;
 } tn_ids;
 TN_API void tn_ids_free(tn_ids *ids); /* leaves zeros */
 
-/* Appends the ids of text[0 … bytes) to out. `special`: where the text of a special token occurs in
- * it (the longest, where several would fit) it becomes that token; otherwise it is text like any
- * other, as what strangers wrote must be. After an error `out` holds what it held: TN_EVALUE (a
- * byte for which the vocabulary has no token; a piece beyond 2 GiB), TN_ENOMEM. */
+/* Appends the ids of text[0 … bytes) to out. `special`: true turns the text of a special token (the
+ * longest, if several match) into that token; false treats it as ordinary text, as untrusted input
+ * must be. After an error `out` is unchanged: TN_EVALUE (a byte for which the vocabulary has no
+ * token; a piece above 2 GiB), TN_ENOMEM. */
 TN_API tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t bytes,
                                      bool special, tn_ids *out);
 
 /* ---- Decoding -------------------------------------------------------------------------------- */
 
 /* The bytes of one token, which live as long as the tokenizer; a 0 follows them. They need not be
- * whole characters. An id that is in the range and has no token has no bytes. NULL and TN_EINDEX
- * outside. */
+ * whole characters. An id in range without a token has no bytes. NULL and TN_EINDEX out of
+ * range. */
 TN_API const char *tn_tokenizer_bytes(const tn_tokenizer *t, int64_t id, size_t *bytes);
 
-/* The bytes of n tokens and a 0, to be freed with tn_text_free. NULL after TN_EINDEX, TN_ENOMEM. */
+/* The bytes of n tokens and a 0; free them with tn_text_free. NULL after TN_EINDEX, TN_ENOMEM. */
 TN_API char *tn_tokenizer_decode(const tn_tokenizer *t, const int32_t *ids, int64_t n,
                                  size_t *bytes);
 
-/* Whole characters from tokens that end inside of one, for a screen. Zeros to begin with. What is
- * written in all is the text with U+FFFD for what is not UTF-8, as bytes.decode("utf-8", "replace")
- * gives it in Python, however it was divided. */
+/* Whole characters from tokens that may end inside one, for display. Zero-initialised. The total
+ * output is the text with U+FFFD for invalid UTF-8, as from bytes.decode("utf-8", "replace") in
+ * Python, however it was divided. */
 typedef struct tn_utf8_stream {
     char held[4]; /* the beginning of a character */
     int count;
 } tn_utf8_stream;
 
-/* Writes to out the characters that are complete with these bytes, and returns how many bytes that
- * is: at most TN_UTF8_BOUND(bytes). */
+/* Writes to out the characters that these bytes complete, and returns how many bytes it wrote: at
+ * most TN_UTF8_BOUND(bytes). */
 #define TN_UTF8_BOUND(bytes) (3 * ((size_t)(bytes) + 3))
 TN_API size_t tn_utf8_put(tn_utf8_stream *s, const char *from, size_t bytes, char *out);
 
-/* At the end of the text: what is left of a character that never came. At most 3 bytes. */
+/* At the end of the text: the replacement for an incomplete character. At most 3 bytes. */
 TN_API size_t tn_utf8_end(tn_utf8_stream *s, char *out);
 
 /* ---- Making and saving ----------------------------------------------------------------------- */
 
 typedef struct tn_tokenizer_train_options {
-    int64_t vocab;     /* 50257: how many tokens at most, with the 256 bytes and the special ones */
-    int64_t min_count; /* 0: a pair that occurs less often does not become a token */
-    const char *pattern; /* "gpt2": by what text is cut, as in tn_tiktoken_options */
-    /* {"<|endoftext|>"}: texts of special tokens, whose ids follow the others. */
+    int64_t vocab;       /* 50257: the maximum, including the 256 bytes and the special tokens */
+    int64_t min_count;   /* 0: pairs that occur less often do not become tokens */
+    const char *pattern; /* "gpt2": cuts the text, as in tn_tiktoken_options */
+    /* {"<|endoftext|>"}: special tokens, whose ids follow the others. */
     const char *const *special;
     int special_count; /* 1 */
     bool from_defaults;
 } tn_tokenizer_train_options;
 TN_API tn_tokenizer_train_options tn_tokenizer_train_defaults(void);
 
-/* A vocabulary from texts[0 … n) of bytes[i] each: the bytes, in the order of GPT-2's, then what
- * joins the pair that is most frequent, again and again. The merges are those of `tokenizers`
- * (BpeTrainer) for the same texts. Time goes with the length of the texts, memory with the
- * different pieces in them. NULL after TN_EVALUE, TN_EFORMAT (the pattern), TN_ENOMEM. */
+/* A vocabulary from texts[0 … n) of bytes[i] each: the bytes, in GPT-2's order, then repeatedly the
+ * merge of the most frequent pair. The merges are those of `tokenizers` (BpeTrainer) for the same
+ * texts. Time grows with the length of the texts, memory with the distinct pieces in them. NULL
+ * after TN_EVALUE, TN_EFORMAT (the pattern), TN_ENOMEM. */
 TN_API tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *bytes, int64_t n,
                                         tn_tokenizer_train_options o);
 
-/* Writes into a folder, which is made when it is not there: tokenizer.json and
- * tokenizer_config.json, which `tokenizers` and `transformers` open; vocab.json and merges.txt too
- * when they say all that there is to say, as GPT-2's do. Files of these names are replaced. TN_EIO,
- * TN_ENOMEM. */
+/* Writes into a folder, which is made if missing: tokenizer.json and tokenizer_config.json, for
+ * `tokenizers` and `transformers`; also vocab.json and merges.txt if they can express everything,
+ * as GPT-2's do. Files of these names are replaced. TN_EIO, TN_ENOMEM. */
 TN_API tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder);
 
 /* ---- Texts to shards ------------------------------------------------------------------------- */
 
-/* How far tn_tokens_make is, and in the end what it has made. */
+/* The progress of tn_tokens_make, and at the end its result. */
 typedef struct tn_tokens_made {
-    int64_t files, bytes, read;       /* of the texts; bytes in the files */
-    int64_t text;                     /* bytes of text */
-    int64_t with_end;                 /* texts in which the end's text occurs, as ordinary text */
-    int64_t documents;                /* or pairs */
-    int64_t longest;                  /* pair, in tokens */
-    int64_t train, val;               /* tokens, those between documents among them */
+    int64_t files, bytes, read; /* input files and their bytes */
+    int64_t text;               /* bytes of text */
+    int64_t with_end;           /* texts that contain the end token's text, as ordinary text */
+    int64_t documents;          /* or pairs */
+    int64_t longest;            /* pair, in tokens */
+    int64_t train, val;         /* tokens, including those between documents */
     int64_t train_shards, val_shards; /* known at the end */
 } tn_tokens_made;
 
 typedef struct tn_tokens_options {
-    tn_corpus_options corpus; /* how texts are read */
-    const char *eot; /* NULL: <|endoftext|>, <|end_of_text|> or </s>, the first that there is */
+    tn_corpus_options corpus; /* how to read the texts */
+    const char *eot; /* NULL: <|endoftext|>, <|end_of_text|> or </s>, the first that exists */
 
-    /* A share of the documents for validation, below 1, drawn by their numbers and the seed: of
-     * each 1 / val documents that follow each other one. Of a plain text that is one document,
-     * pieces are drawn. Or the first val_documents. Both 0: none. */
+    /* The fraction of documents for validation, below 1: one of every 1 / val consecutive
+     * documents, chosen by its number and the seed. From a plain text that is one document, pieces
+     * are drawn. Or the first val_documents. Both 0: none. */
     double val;
     int64_t val_documents;
     uint64_t seed; /* 1337 */
 
     int64_t shard_tokens; /* 100000000 */
-    int threads;          /* 0: tn_threads(); they encode, and one more reads */
+    int threads;          /* 0: tn_threads(); for encoding, plus one that reads */
     bool overwrite;       /* false: a folder that has shards is TN_ESTATE */
     void (*progress)(const tn_tokens_made *so_far,
                      void *user); /* several times a second, or NULL */
@@ -165,22 +164,21 @@ typedef struct tn_tokens_options {
 TN_API tn_tokens_options tn_tokens_defaults(void);
 
 /* Makes shards of tokens from texts: `out`/train_000000.bin and so on, val_000000.bin, and a
- * tokens.json that says what they are. The files are those of tn_corpus_open and of
- * tn_shards_writer, the tokens those of tn_tokenizer_encode with texts of special tokens as text
- * like any other. `eot` comes before every document, as llm.c has it, and where a text does not go
- * on with what is in front of it, since what was there is for validation. Of a pair the tokens are
- * the prompt's, the completion's and `eot`; an empty prompt is `eot`.
+ * tokens.json that says what they are. Files are read as by tn_corpus_open and written as by
+ * tn_shards_writer; tokens are those of tn_tokenizer_encode with `special` false. `eot` comes
+ * before every document, as in llm.c, and where a piece of a text follows one drawn for validation.
+ * A pair's tokens are the prompt's, the completion's and `eot`; an empty prompt becomes `eot`.
  *
- * The same bytes for any number of threads. A shard is there whole or not at all, and tokens.json
- * says whether all are there: after a crash the same call starts over, and nothing of the first is
- * left. One process at a time writes into a folder. `made` may be NULL.
+ * The same bytes for any number of threads. A shard is written whole or not at all, and tokens.json
+ * says whether all are complete: after a crash the same call starts over, and nothing of the first
+ * remains. Only one process at a time writes into a folder. `made` may be NULL.
  *
  * TN_EVALUE, TN_EIO, TN_EFORMAT (file and line), TN_ENOMEM, TN_ESTATE. */
 TN_API tn_status tn_tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
                                 const char *out, tn_tokens_options options, tn_tokens_made *made);
 
-/* Whether the tokens of the files that match `pattern` are this tokenizer's, as far as a
- * tokens.json beside them tells: another one's are TN_EMISMATCH. TN_EVALUE, TN_EIO, TN_EFORMAT. */
+/* Checks that the files matching `pattern` have this tokenizer's tokens, if a tokens.json beside
+ * them tells: another one's are TN_EMISMATCH. TN_EVALUE, TN_EIO, TN_EFORMAT. */
 TN_API tn_status tn_token_shards_check(const char *pattern, const tn_tokenizer *tokenizer);
 
 #ifdef __cplusplus

@@ -12,25 +12,25 @@ extern "C" {
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Keys and values of earlier positions, so that text can be made one position at a time.
+/* Keys and values of earlier positions, to generate text one position at a time.
  *
  *     TN_NO_GRAD;
  *     tn_cache_begin(&gpt, (tn_attention_cache_options){.batch = 1, .length = 1024});
  *     ...                                  // each call: the tokens after those of earlier calls
  *     tn_cache_end(&gpt);
  *
- * begin gives every attention of m and below an empty cache, in place of one that it has. While
- * there is one and nothing is recorded (TN_NO_GRAD), x holds the next T positions, which attend to
- * those before too: masks are then (…, T, S) with S = positions before + T. Another batch, and a
- * position beyond `length`, are TN_EVALUE. rewind keeps the first `filled` positions of each cache
- * (0: empty; more than one holds is TN_EVALUE). end takes NULL, and works while an error is
- * pending. The tensors are made by the first call: no memory is an error there.
+ * begin gives every attention of m and below an empty cache, replacing any old one. With a cache,
+ * and while nothing is recorded (TN_NO_GRAD), x holds the next T positions, which also attend to
+ * those before: masks are then (…, T, S) with S = positions before + T. Another batch size, or a
+ * position beyond `length`, is TN_EVALUE. rewind keeps the first `filled` positions of each cache
+ * (0: empty; more than it holds is TN_EVALUE). end takes NULL, and works while an error is pending.
+ * The tensors are allocated by the first call, which may raise TN_ENOMEM.
  *
- * Sequences of different lengths fit in one batch when the shorter ones are padded on the left: a
- * mask (B, 1, 1, S) that is false at the padding, and positions that begin after it (models.h). */
+ * To batch sequences of different lengths, pad the shorter ones on the left: with a mask (B, 1, 1,
+ * S) that is false at the padding, and positions that begin after it (models.h). */
 typedef struct tn_attention_cache_options {
     int64_t batch;  /* sequences in every call */
-    int64_t length; /* most positions */
+    int64_t length; /* maximum number of positions */
 } tn_attention_cache_options;
 typedef struct tn_kv_cache {
     tn_tensor *k, *v;      /* (B, G, length, D) scratch buffers; NULL before the first call */
@@ -42,13 +42,13 @@ TN_API tn_status tn_cache_rewind(void *m, int64_t filled);
 TN_API void tn_cache_end(void *m);
 
 /* Self-attention with one projection to q, k, v and one back: x (B, T, C) -> (B, T, C). Names are
- * GPT-2's: c_attn, c_proj. With tn_call_values a second input is a mask: bool, broadcasts to
- * (B, H, T, S), true where a position may be seen; a third, positions, is not looked at. */
+ * GPT-2's: c_attn, c_proj. With tn_call_values a second input is a mask: bool, broadcasts to (B, H,
+ * T, S), true where a position may be seen; a third, positions, is ignored. */
 typedef struct tn_self_attention_options {
     int heads;
     bool causal;    /* true */
     bool bias;      /* true */
-    double dropout; /* 0: on the result */
+    double dropout; /* 0: of the result */
     tn_dtype dtype;
     bool from_defaults;
 } tn_self_attention_options;
@@ -93,11 +93,11 @@ TN_API void tn_mlp_init(tn_mlp *m, int64_t width, tn_mlp_options options);
 /* Self-attention whose heads share keys and values in groups, with rotary positions: x (B, T, C) ->
  * (B, T, C). Names are Llama's: q_proj, k_proj, v_proj, o_proj. Ainslie et al. 2023,
  * arXiv:2305.13245. With tn_call_values a second input is a mask, as in tn_self_attention, and a
- * third are positions, (T) or (B, T), i64 or i32; without them 0, 1, …, or those after what the
- * cache holds. */
+ * third is positions, (T) or (B, T), i64 or i32; without it 0, 1, …, or those after what the cache
+ * holds. */
 typedef struct tn_grouped_attention_options {
     int heads;          /* 1 */
-    int kv_heads;       /* 0: as heads, which must be a multiple of it */
+    int kv_heads;       /* 0: heads; must divide heads */
     int64_t head_width; /* 0: width / heads; even */
     bool causal;        /* true */
     bool bias;          /* false */
@@ -131,17 +131,18 @@ TN_API tn_gated_mlp_options tn_gated_mlp_defaults(void);
 TN_API void tn_gated_mlp_init(tn_gated_mlp *m, int64_t width, int64_t hidden,
                               tn_gated_mlp_options options);
 
-/* Attention of the positions of a query to those of a key and a value: query (B, T, C), key
- * (B, S, kdim), value (B, S, vdim) -> (B, T, C). Names are those of PyTorch's MultiheadAttention;
- * the batch comes first, as with its batch_first. Vaswani et al. 2017, arXiv:1706.03762.
+/* Attention of a query's positions to those of a key and a value: query (B, T, C), key (B, S,
+ * kdim), value (B, S, vdim) -> (B, T, C). Names are those of PyTorch's MultiheadAttention; the
+ * batch comes first, as with batch_first. Vaswani et al. 2017, arXiv:1706.03762.
  *
  *     y = tn_call(m, x);                                       // self-attention
  *     y = TN_CALL(m, query, key, value);
  *     y = TN_CALL(m, query, key, value, key_padding_mask, mask);
  *
- * Masks are bool and, as in PyTorch and unlike tn_attention's, TRUE WHERE A KEY IS NOT SEEN:
- * key_padding_mask (B, S); mask (T, S), (B heads, T, S) or what broadcasts to (B, heads, T, S).
- * The weights are no result. Where everything is hidden, attention gives zeros (PyTorch: NaN). */
+ * Masks are bool and, as in PyTorch but not in tn_attention, TRUE WHERE A KEY IS HIDDEN:
+ * key_padding_mask (B, S); mask (T, S), (B heads, T, S) or anything that broadcasts to (B, heads,
+ * T, S). The weights are not returned. Where everything is hidden, attention gives zeros (PyTorch:
+ * NaN). */
 typedef struct tn_multi_head_attention_options {
     double dropout;     /* 0: of the weights */
     bool bias;          /* true */
@@ -152,9 +153,10 @@ typedef struct tn_multi_head_attention_options {
 } tn_multi_head_attention_options;
 typedef struct tn_multi_head_attention {
     tn_module base;
-    tn_tensor *in_proj_weight; /* (3 C, C): of query, key and value; NULL where kdim or vdim … */
-    tn_tensor *q_proj_weight, *k_proj_weight, *v_proj_weight; /* … differ from C; else these are */
-    tn_tensor *in_proj_bias;                                  /* (3 C) or NULL: starts at 0 */
+    tn_tensor *in_proj_weight; /* (3 C, C): of query, key and value; NULL if kdim or vdim … */
+    tn_tensor *q_proj_weight, *k_proj_weight,
+        *v_proj_weight;      /* … differ from C; else these are NULL */
+    tn_tensor *in_proj_bias; /* (3 C) or NULL: starts at 0 */
     tn_linear out_proj;
     int heads;
     bool causal;
@@ -170,12 +172,12 @@ TN_API tn_multi_head_attention *tn_multi_head_attention_new_with(
 /* (length, length), true where position i must not see position j > i: a mask for these modules. */
 TN_API tn_tensor *tn_causal_mask(int64_t length);
 
-/* (length, width): sin(t r) and cos(t r) beside each other at position t, of rates r from 1 down to
- * about 1/10000 (arXiv:1706.03762, 3.5). To be added to embeddings. */
+/* (length, width): sin(t r) and cos(t r), interleaved, at position t, for rates r from 1 down to
+ * about 1/10000 (arXiv:1706.03762, 3.5). Add it to embeddings. */
 TN_API tn_tensor *tn_sinusoids(int64_t length, int64_t width, tn_dtype dtype);
 
 /* The encoder and decoder of PyTorch's Transformer, with its parameters' names; the batch comes
- * first. Inputs are in PyTorch's order; all masks are as above, and may be absent:
+ * first. Inputs are in PyTorch's order; all masks are as above, and optional:
  *
  *     encoder: TN_CALL(m, src, mask, src_key_padding_mask)                        (B, S, C)
  *     decoder: TN_CALL(m, tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask,
@@ -189,9 +191,10 @@ typedef struct tn_transformer_options {
     double eps;               /* 1e-5: of the norms */
     bool norm_first;          /* false: x = norm(x + f(x)); true: x + f(norm(x)) */
     bool bias;                /* true */
-    bool causal;              /* false; true: positions (of the decoder, if there is one) see those
-                                 before alone, without a mask */
-    bool final_norm;          /* false: of a stack alone; tn_transformer always has both */
+    /* false; true: positions (of the decoder, if there is one) only see themselves and earlier
+     * ones, without a mask */
+    bool causal;
+    bool final_norm; /* false: for a single stack; tn_transformer always has both */
     tn_dtype dtype;
     bool from_defaults;
 } tn_transformer_options;
@@ -200,7 +203,7 @@ typedef struct tn_transformer_layer {
     tn_multi_head_attention self_attn, multihead_attn; /* the second, norm3 and dropout3: … */
     tn_linear linear1, linear2;
     tn_layer_norm norm1, norm2, norm3;
-    tn_dropout dropout, dropout1, dropout2, dropout3; /* … of a decoder's layer alone */
+    tn_dropout dropout, dropout1, dropout2, dropout3; /* … only in a decoder's layer */
     bool norm_first;
     tn_activation activation;
 } tn_transformer_layer;

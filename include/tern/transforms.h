@@ -1,4 +1,4 @@
-/* Transforms: what becomes of each example's x as it is read, to normalise and to augment.
+/* Transforms: applied to each example's x as it is read, to normalise and to augment.
  *
  *     tn_dataset *train = TN_TRANSFORMED(tn_cifar10("data/cifar10", true), 1337,
  *                                        tn_random_crop(32, 32, 4), tn_random_horizontal_flip(0.5),
@@ -6,8 +6,8 @@
  *                                        tn_image_normalize(3, mean, std));
  *
  * They run where examples are read: on a loader's threads. Definitions and arguments are
- * torchvision's. What is random is drawn from tn_example_generator, so that an image looks
- * different in each epoch, and the same for any number of threads and ranks.
+ * torchvision's. Randomness comes from tn_example_generator, so that an image looks different in
+ * each epoch, but the same for any number of threads and ranks.
  *
  * Read next: data/transforms.c, data/augment.c.
  */
@@ -23,54 +23,54 @@ extern "C" {
 /* By value. For your own, fill it. */
 typedef struct tn_transform tn_transform;
 struct tn_transform {
-    const char *kind; /* static text, for messages and checkpoints */
+    const char *kind; /* a static string, for messages and checkpoints */
 
-    /* Changes the dimensions of what goes in to those of what comes out; NULL: they are the same.
-     * TN_OK, or the status of an error raised with tn_raise. Called once. */
+    /* Changes the input's dimensions to the output's; NULL: they are the same. TN_OK, or the status
+     * of an error raised with tn_raise. Called once. */
     tn_status (*shape)(const tn_transform *self, tn_dims *dims);
 
-    /* Writes what becomes of x, which has `dims`, row-major, to `out`. Called from several threads
-     * at once; all that is random is drawn from `random`. */
+    /* Transforms x, of size `dims` and row-major, into `out`. Called from several threads at once;
+     * any randomness comes from `random`. */
     tn_status (*apply)(const tn_transform *self, tn_dims dims, const float *x, float *out,
                        tn_generator *random);
 
-    /* What it was made with: the first `values` tell it from others in a checkpoint. */
+    /* Its parameters: a checkpoint compares the first `values` of them. */
     double value[16];
     int values;
     void *user;
 };
 
-/* The dataset with `count` transforms, one after the other; x is f32 of fixed size. It takes the
+/* The dataset with `count` transforms applied in order; x is f32 of fixed size. It takes the
  * dataset; the list is copied. Number k, from 0, draws from tn_example_generator with stream 2^32 +
- * k. Datasets that are transformed twice take two seeds. TN_EDTYPE, TN_ESHAPE, TN_EVALUE. */
+ * k. A dataset transformed twice needs two seeds. TN_EDTYPE, TN_ESHAPE, TN_EVALUE. */
 TN_API tn_dataset *tn_transformed(tn_dataset *d, const tn_transform *list, int count,
                                   uint64_t seed);
 /* TN_TRANSFORMED(d, seed, transform, …): the same with the list written out. */
 
 /* ---- Images: x (C, H, W) in [0, 1] ----------------------------------------------------------- */
 
-/* Zeros, `padding` wide, all around; then a window of height x width where chance has it. */
+/* Pads with `padding` zeros on all sides, then takes a random window of height x width. */
 TN_API tn_transform tn_random_crop(int64_t height, int64_t width, int64_t padding);
 
-/* The window in the middle; of an image that is smaller, with zeros around it. */
+/* The window in the middle; a smaller image is padded with zeros. */
 TN_API tn_transform tn_center_crop(int64_t height, int64_t width);
 
-/* Left becomes right with probability p. */
+/* Mirrors left and right with probability p. */
 TN_API tn_transform tn_random_horizontal_flip(double p);
 
-/* Brightness, contrast and saturation, in an order and by factors of chance: each at least 0, the
- * factor in [max(0, 1 - it), 1 + it]. Of images with one channel or three. Drawn are the order,
- * tn_random_below of 6 (bcs, bsc, cbs, csb, sbc, scb), and then the three factors in their order
- * here, tn_random_uniform each. */
+/* Changes brightness, contrast and saturation in random order by random factors: for an argument a,
+ * at least 0, the factor is in [max(0, 1 - a), 1 + a]. For images with one channel or three. Draws
+ * the order, tn_random_below of 6 (bcs, bsc, cbs, csb, sbc, scb), then the factors in the order of
+ * the arguments, tn_random_uniform each. */
 TN_API tn_transform tn_color_jitter(double brightness, double contrast, double saturation);
 
-/* Bilinear, and of a smaller result over all pixels that it covers (antialias). */
+/* Bilinear; shrinking averages over all pixels that are covered (antialias). */
 TN_API tn_transform tn_image_resize(int64_t height, int64_t width);
 
-/* A window of `least` (torchvision: 0.08) to all of the image's area, whose width is 3/4 to 4/3 of
- * its height, as height x width. Drawn by tn_random_uniform, ten times until it fits: how much of
- * the area, the ratio (its logarithm), then the place from above and from the left; otherwise it is
- * the largest in the middle. */
+/* Takes a random window with a fraction of `least` (torchvision: 0.08) to 1 of the image's area and
+ * a width of 3/4 to 4/3 of its height, and resizes it to height x width. Drawn by
+ * tn_random_uniform, up to ten times until it fits: the fraction, the logarithm of the ratio, then
+ * top and left; if none fits, it is the largest in the middle. */
 TN_API tn_transform tn_random_resized_crop(int64_t height, int64_t width, double least);
 
 /* (x - mean[c]) / std[c] for each of C channels, 1 … 8; x (C, …). */
@@ -79,10 +79,10 @@ TN_API tn_transform tn_image_normalize(int C, const double *mean, const double *
 /* ---- Batches --------------------------------------------------------------------------------- */
 
 /* mixup (Zhang et al. 2017, arXiv:1710.09412) as in torchvision: row i of x becomes lambda x[i] +
- * (1 - lambda) x[i-1], the first row's neighbour is the last, and so do the classes: y (B) integers
- * becomes (B, classes) of x's dtype. lambda is one number for the batch, Beta(alpha, alpha), drawn
- * from the seed and the batch's epoch and index, so ranks take seeds of their own; the rest of the
- * batch stays. A loss for such y, which differs from the cross entropy by a constant:
+ * (1 - lambda) x[i-1] (the last row precedes the first), and y likewise: integers (B) become
+ * probabilities (B, classes) of x's dtype. lambda is one number for the batch, Beta(alpha, alpha),
+ * drawn from the seed and the batch's epoch and index, so each rank needs its own seed; the rest of
+ * the batch does not change. A loss for such y, which differs from the cross entropy by a constant:
  * tn_div_scalar(tn_kl_div(tn_log_softmax(logits, 1), y, TN_SUM, false), B). x and y are inert after
  * TN_ESHAPE, TN_EDTYPE, TN_EVALUE, TN_EINDEX. */
 TN_API tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed);

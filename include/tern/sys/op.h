@@ -1,12 +1,11 @@
-/* Operations: what one is made of. For those who write their own;
- * ops/ is written with nothing else.
+/* For writing your own operation; ops/ uses nothing else.
  *
  * An operation is a descriptor: a shape rule that makes the outputs, a forward that fills them (by
  * the kernel table, by loops of its own or by other operations), a backward made of operations (and
  * one by a kernel or by loops, where that is faster), and sample inputs on which the suite checks
- * all of that. The engine does the rest: it
- * chooses between rule and kernel, describes operands and makes gradients. A function calls an
- * operation through tn_apply. docs/add_an_op.md builds one from nothing.
+ * all of these. The engine does the rest: it chooses between rule and kernel, describes operands
+ * and makes gradients. A function calls an operation through tn_apply. docs/add_an_op.md builds one
+ * from scratch.
  */
 #ifndef TERN_SYS_OP_H
 #define TERN_SYS_OP_H
@@ -22,56 +21,55 @@ extern "C" {
 
 typedef struct tn_op_samples tn_op_samples;
 
-/* What one call of an operation, or of its gradient, has to do at least: for the profiler. */
+/* The minimum work of one call of an operation, or of its gradient, for the profiler. */
 typedef struct tn_op_work {
     const void *args;
-    const bool *wants;               /* NULL: the operation. Else the gradients of these inputs */
-    const tn_dims *x[TN_OP_INPUTS];  /* NULL: absent, not made, or no gradient arrived */
-    const tn_dims *y[TN_OP_OUTPUTS]; /* of the gradients that arrived, the same */
-    double x_bytes[TN_OP_INPUTS];    /* of `bytes`, what is assumed of the inputs */
-    /* As assumed when it is asked: each operand read or written once, and one operation for each
-     * element of the largest. */
+    const bool *wants; /* NULL: for the operation; else for the gradients of these inputs */
+    const tn_dims *x[TN_OP_INPUTS];  /* NULL: absent, not made, or no gradient */
+    const tn_dims *y[TN_OP_OUTPUTS]; /* outputs, or for a gradient the dy that arrived */
+    double x_bytes[TN_OP_INPUTS];    /* the inputs' share of `bytes` */
+    /* Preset to the default: each operand read or written once, and one operation per element of
+     * the largest. */
     double bytes, flops;
 } tn_op_work;
 
-/* One node on its way through the rule of its gradient. */
+/* The state of one node while its gradient rule runs. */
 typedef struct tn_op_grad {
     const tn_op *op;
     const void *args;
     int inputs, outputs;
-    /* NULL where no gradient arrived; dout[0] of an operation with one result never is */
+    /* NULL where no gradient arrived; never dout[0] of an operation with one result */
     tn_tensor *dout[TN_OP_OUTPUTS];
     const bool *wants; /* [inputs] */
-    bool widened;      /* TN_OP_WIDE is at work: what was bf16 or f16 is read as f32 */
+    bool widened;      /* TN_OP_WIDE applies: bf16 and f16 are read as f32 */
     tn_node *node;
     tn_tensor **din; /* [inputs]: filled by tn_op_give */
 } tn_op_grad;
 
-/* For saves and saves_for: what a rule reads. */
+/* For saves and saves_for: what a gradient rule reads. */
 #define TN_SAVES_INPUT(i) (1u << (i))
 #define TN_SAVES_OUTPUT(i) (1u << (16 + (i)))
 #define TN_SAVES_INPUTS 0xffffu /* all of them */
 
 /* In x_rows and y_rows: kernels see the operand as rows, with all dimensions but its last `kept`
- * made one. TN_ROWS(1): (…, c) as (n, c); TN_ROWS(0): (…) as (n). Copied to scratch memory where
- * strides do not allow it. */
+ * merged. TN_ROWS(1): (…, c) as (n, c); TN_ROWS(0): (…) as (n). Copied to scratch memory if strides
+ * do not allow it. */
 #define TN_ROWS(kept) ((kept) + 1)
 
-/* In flags. */
+/* For flags. */
 enum {
-    /* bf16 and f16 reach rule and composition as f32, and what they give is rounded once: as in
+    /* Rule and composition get bf16 and f16 as f32, and their results are rounded once, as in
      * kernels, which compute in f32. */
     TN_OP_WIDE = 1,
-    /* The kernel can add to gradients that are there already: to all of `widens` that are wanted,
-     * or to none. */
+    /* The kernel can add to existing gradients: to all wanted ones in `widens`, or to none. */
     TN_OP_ADDS = 2,
     /* The kernel makes every dx, wanted or not. */
     TN_OP_ALL_DX = 4,
     /* dy[0] comes in the dtype of dx. */
     TN_OP_DY_AS_DX = 8,
-    /* The result is input 1 in a narrower dtype (a parameter's copy for computing). Gradients that
-     * reach it are cast to input 1's dtype before they are summed, and its backward runs as soon as
-     * the last is in. It reads no element: the inputs' storages may be empty. */
+    /* The result is input 1 in a narrower dtype (a parameter's copy for computing). Its gradients
+     * are cast to input 1's dtype before they are summed, and its backward runs as soon as the last
+     * has arrived. It reads no elements: the inputs' storages may be empty. */
     TN_OP_LOW_PRECISION_COPY = 16
 };
 
@@ -79,15 +77,14 @@ enum {
 struct tn_op {
     const char *name;
     size_t args_size;
-    tn_field fields[TN_OP_FIELDS]; /* of args, for what writes them down elsewhere (io/onnx/onnx.c)
-                                    */
-    int results;                   /* outputs that the caller gets: 1 unless set */
-    /* What errors call them: {"logits", "labels"}; those that are named are all that there are.
-     * Without names there may be any number. */
+    tn_field fields[TN_OP_FIELDS]; /* of args, for exporters (io/onnx/onnx.c) */
+    int results;                   /* outputs returned to the caller: 1 unless set */
+    /* Their names in errors: {"logits", "labels"}; with names there are no other inputs, without
+     * names any number. */
     const char *inputs[TN_OP_INPUTS];
     uint32_t optional;                /* bit i: input i may be absent (NULL) */
-    uint32_t saves;                   /* what a gradient reads, always … */
-    uint32_t saves_for[TN_OP_INPUTS]; /* … and what it reads for the gradient of input i */
+    uint32_t saves;                   /* what every gradient reads … */
+    uint32_t saves_for[TN_OP_INPUTS]; /* … and what the gradient of input i reads too */
 
     /* Checks the inputs and makes out[0 … outputs-1] with tn_op_out or tn_op_view; outputs beyond
      * `results` are for backward only. Returns false after tn_op_fail. */
@@ -95,81 +92,81 @@ struct tn_op {
 
     /* ---- The result ---- */
 
-    /* The row of its kernels in tn_backend.fused, of the library's operations for which ops/list.h
-     * says that a device has its own kernels; 0: none. */
+    /* The index of its kernels in tn_backend.fused, for the library's operations that have device
+     * kernels by ops/list.h; 0: none. */
     int kernel;
 
     /* Fills the outputs by the entries of c->kernels, or prepares and calls tn_op_run. NULL: the
-     * device's own kernel does, or the host's loops. NULL too for views, and where compose does
-     * it. TN_EINDEX etc. are turned into errors by the caller. */
+     * device's own kernel, the host's loops or compose do it, or it is a view. The caller turns
+     * TN_EINDEX etc. into errors. */
     tn_status (*forward)(const tn_op_call *c);
 
-    /* Loops of the operation's own over memory of the host: its kernels for the device "ref",
-     * which say what is right. They run where there is no forward and the device has no kernel, or
-     * this one says TN_EUNSUPPORTED. All operands are on the CPU, whatever the device: elsewhere
-     * the engine copies them there and back, and runs a composition instead where there is one.
-     * bf16 and f16 come as f32 (from tn_op_run as they are) and are rounded once after it; integers
-     * and bool come as they are. kernels and ctx are the CPU's. They write all of y, or dx, which
-     * is new memory there (`adds` and `dx_out` are not for it), with the same bits for any number
-     * of threads and whatever TERN_CPU names (ops/host.h has loops that do). With TN_EINDEX they
-     * set ctx->bad_position and bad_value, and y may be anything. At most TN_OP_INPUTS inputs. Of
-     * several results any dy may be NULL, dy[0] too. */
+    /* The operation's own loops over host memory: its kernels for the device "ref", which define
+     * what is correct. They run if there is no forward and the device has no kernel, or that
+     * returns TN_EUNSUPPORTED. All operands are on the CPU: for another device the engine copies
+     * them there and back, or runs the composition if there is one. bf16 and f16 are passed as f32
+     * (from tn_op_run unchanged) and rounded once afterwards; integers and bool are unchanged.
+     * kernels and ctx are the CPU's. They write all of y, or dx, which is new memory (`adds` and
+     * `dx_out` do not apply), with the same bits for any number of threads and any TERN_CPU
+     * (ops/host.h has loops that do). With TN_EINDEX they set ctx->bad_position and bad_value, and
+     * y may be anything. At most TN_OP_INPUTS inputs. With several results any dy may be NULL, even
+     * dy[0]. */
     tn_op_kernel host;
 
-    /* The same result made of other operations: what runs without a kernel, and what is
-     * differentiated when there is no rule. It returns result 0; others go to c->out[1 …]. */
+    /* The same result made of other operations: runs if there is no kernel, and is differentiated
+     * if there is no rule. It returns result 0; others go to c->out[1 …]. */
     tn_tensor *(*compose)(tn_op_call *c);
 
-    /* ---- The gradient: backward or compose, and perhaps one that only computes; or none ---- */
+    /* ---- The gradient: backward or compose, and perhaps a kernel; or none ---- */
 
     /* The rule: gives each wanted input its gradient, made of operations, so that it can be
      * differentiated again. Gradients may have the broadcast shape: the engine sums. */
     void (*backward)(tn_op_grad *g);
 
     /* The same by entries of b->kernels, or by preparing and calling tn_op_run_back, which fills
-     * dx. NULL: the device's own kernel does, or the host's loops. A kernel runs instead of the
-     * rule whenever the gradient is not to be differentiated itself. With TN_EUNSUPPORTED, and
+     * dx. NULL: the device's own kernel or the host's loops do it. A kernel runs instead of the
+     * rule unless the gradient will itself be differentiated. By returning TN_EUNSUPPORTED, with
      * nothing added, it leaves the work to the rule; without a rule compose is differentiated, and
-     * then every input has to be saved. A kernel alone is an error where it does not run, and its
+     * then every input must be saved. A kernel without either is an error if it cannot run, and its
      * gradient cannot be differentiated again. */
     tn_status (*backward_kernel)(const tn_op_back *b);
 
     uint32_t flags; /* TN_OP_… */
 
-    /* ---- What kernels are handed ---- */
+    /* ---- What kernels get ---- */
 
-    uint8_t x_rows[TN_OP_INPUTS];  /* of x[i] and dx[i]: 0 (as it is) or TN_ROWS(kept) … */
-    uint8_t y_rows[TN_OP_OUTPUTS]; /* … and of y[i] and dy[i] */
+    uint8_t x_rows[TN_OP_INPUTS];  /* for x[i] and dx[i]: 0 (unchanged) or TN_ROWS(kept) … */
+    uint8_t y_rows[TN_OP_OUTPUTS]; /* … and for y[i] and dy[i] */
 
-    /* Bit i: the kernel writes dx[i] in f32 for bf16 and f16 whose tn_op_gradient_dtype is wider.
+    /* Bit i: the kernel writes dx[i] in f32 for bf16 and f16 if tn_op_gradient_dtype is wider.
      */
     uint32_t widens;
 
-    /* Where dx[i] goes, instead of new memory in row-major order: a tensor of input i's shape and
-     * dtype. NULL: new memory after all. `made` holds the gradients before it. */
+    /* Returns where dx[i] goes, instead of new memory in row-major order: a tensor of input i's
+     * shape and dtype. NULL: new memory. `made` has the gradients before it. */
     tn_tensor *(*dx_out)(tn_op_grad *g, int i, tn_tensor *const *made);
 
     /* ---- The rest ---- */
 
-    /* Releases what args own: when the node dies, or at once when nothing was recorded. */
+    /* Releases what args own: when the node is freed, or at once if nothing was recorded. */
     void (*args_finish)(void *args);
 
     void (*samples)(tn_op_samples *s);
 
-    /* Says in w what it has to do where that is not what is assumed; NULL: it is. */
+    /* Sets in w the work where it differs from the default; NULL: it does not. */
     void (*work)(tn_op_work *w);
 };
 
 /* An entry of the kernel table (sys/optim.h). */
 #define TN_KERNEL(entry) offsetof(tn_backend, entry)
 
-/* In kernels of operations: runs the device's own kernel of `op`, or its host loops on the CPU, on
- * what c or b describe. TN_EUNSUPPORTED: there is none, or it does not take these dtypes.
+/* For forward and backward_kernel: runs the device's own kernel of `op`, or its host loops on the
+ * CPU, on the operands in c or b. TN_EUNSUPPORTED: there is none, or not for these dtypes.
  * TN_EVALUE: op, c, b, their kernels or ctx are NULL. */
 TN_API tn_status tn_op_run(const tn_op *op, const tn_op_call *c);
 TN_API tn_status tn_op_run_back(const tn_op *op, const tn_op_back *b);
 
-/* How many results a caller gets, and whether it has a gradient. */
+/* The number of results returned, and whether the operation has a gradient. */
 static inline int tn_op_results(const tn_op *op) {
     return op->results ? op->results : 1;
 }
@@ -179,10 +176,9 @@ static inline bool tn_op_differentiable(const tn_op *op) {
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
-/* Runs op on in[0 … n-1] and records it when a gradient may be asked for. Inert in,
- * inert out. args is copied. TN_EVALUE names what is missing of a descriptor (its name, its shape
- * rule, what fills its result), args where it has args_size, inputs that it names and does not get,
- * and those that are too many. */
+/* Runs op on in[0 … n-1] and records it if a gradient may be needed. Inert in, inert out. args is
+ * copied. TN_EVALUE names what a descriptor lacks (its name, its shape rule, a way to fill its
+ * result), missing args (if args_size is set), missing named inputs, and inputs too many. */
 TN_API tn_tensor *tn_apply(const tn_op *op, const void *args, tn_tensor *const *in, int n);
 TN_API void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                           tn_tensor **results);
@@ -204,8 +200,8 @@ static inline tn_tensor *tn_apply3(const tn_op *op, const void *args, tn_tensor 
 /* ---- In shape rules -------------------------------------------------------------------------- */
 
 /* Makes the next output: new, as input i, as the broadcast of inputs i and j, or a view of input 0.
- * On the device of the first input that is there (the default device without any), or on another.
- * False when that failed. */
+ * On the device of the first input present (without any, the default device), or on another. False
+ * on failure. */
 TN_API bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype);
 TN_API bool tn_op_out_like(tn_op_call *c, int i);
@@ -216,7 +212,7 @@ TN_API bool tn_op_view(tn_op_call *c, tn_dims dims, const int64_t *stride, int64
 TN_API bool tn_op_fail(const tn_op_call *c, tn_status status, const char *format, ...)
     TN_PRINTF(3, 4);
 
-/* What errors call input i: "labels"; "input 1" when the descriptor does not say. */
+/* The name of input i in errors: "labels", or "input 1" if the descriptor has no names. */
 typedef struct tn_input_name {
     char text[32];
 } tn_input_name;
@@ -230,35 +226,35 @@ TN_API bool tn_op_index(const tn_op_call *c, int i);
 
 /* ---- In forwards ----------------------------------------------------------------------------- */
 
-/* t as the kernels see it; x repeated (stride 0) to y's sizes. */
+/* t as kernels see it; x broadcast (stride 0) to y's sizes. */
 TN_API tn_desc tn_desc_of(const tn_tensor *t);
 TN_API tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y);
-TN_API tn_desc tn_desc_swap(const tn_desc *x, int a, int b); /* dimensions a and b exchanged */
+TN_API tn_desc tn_desc_swap(const tn_desc *x, int a, int b); /* swaps dimensions a and b */
 
 /* ---- In backwards ---------------------------------------------------------------------------- */
 
-/* The tensor that was saved; raises TN_ESTATE and returns inert when it was changed since. */
+/* The saved tensor; raises TN_ESTATE and returns inert if it has changed since. */
 TN_API tn_tensor *tn_op_saved_input(tn_op_grad *g, int i);
 TN_API tn_tensor *tn_op_saved_output(tn_op_grad *g, int i);
-TN_API tn_dims tn_op_input_dims(const tn_op_grad *g, int i); /* whether it was saved or not */
+TN_API tn_dims tn_op_input_dims(const tn_op_grad *g, int i); /* even if it was not saved */
 TN_API tn_dtype tn_op_input_dtype(const tn_op_grad *g, int i);
 TN_API tn_device tn_op_input_device(const tn_op_grad *g, int i);
 
-/* The input's dtype, or a wider one in which its gradients are summed (a parameter's, behind a copy
- * that was lent): a rule may give either, and f32 for bf16 and f16. */
+/* The input's dtype, or a wider one in which its gradients are summed (the parameter's, if the
+ * input is its low-precision copy): a rule may give either, and f32 for bf16 and f16. */
 TN_API tn_dtype tn_op_gradient_dtype(const tn_op_grad *g, int i);
 
-/* Gives input i its gradient, in the input's shape or one that broadcasting made of it. What is
- * given several times is summed; one that is not wanted, or inert, is passed over. */
+/* Gives input i its gradient, in the input's shape or one it was broadcast to. Several are summed;
+ * one that is not wanted, or inert, is ignored. */
 TN_API void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient);
 
-/* The gradient gathered so far for input i (in tn_op_gradient_dtype), when this run alone owns it
- * and it may be added to in place; else NULL. Then the rule adds into it and gives nothing. */
+/* The gradient accumulated so far for input i (in tn_op_gradient_dtype), if only this run owns it,
+ * so that the rule may add to it in place and give nothing; else NULL. */
 TN_API tn_tensor *tn_op_pending(tn_op_grad *g, int i);
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-/* What an input of a sample has. */
+/* The kind of a sample's input. */
 typedef enum tn_spec_kind {
     TN_SPEC_REAL,
     TN_SPEC_DISTINCT,
@@ -280,8 +276,8 @@ typedef struct tn_spec {
 } tn_spec;
 
 typedef struct tn_sample {
-    /* the arguments as Python keywords, for the comparison with PyTorch:
-     * "dim=1, keepdim=True"; "" for none */
+    /* the arguments as Python keywords, to compare with PyTorch: "dim=1, keepdim=True"; "" for
+     * none */
     const char *text;
     const void *args;
     int inputs;
@@ -289,13 +285,13 @@ typedef struct tn_sample {
     bool no_second; /* the second derivative is not defined here (kinks) */
 } tn_sample;
 
-/* Who gets the samples: the suite. */
+/* The receiver of samples: the suite. */
 struct tn_op_samples {
     void (*add)(tn_op_samples *s, const tn_sample *sample);
     void *user;
 };
 
-/* An input of each kind; index: below n. values must live as long as the samples are read. */
+/* An input of each kind; index: below n. values must live while the samples are used. */
 static inline tn_spec tn_spec_real(tn_dims dims, double low, double high) {
     tn_spec spec = {TN_SPEC_REAL, dims, low, high, NULL};
     return spec;
@@ -322,25 +318,25 @@ static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {
 }
 TN_API void tn_sample_add(tn_op_samples *s, const tn_sample *sample);
 
-/* Samples that most operations want: vectors, matrices, a 0-d, an empty and a size-1 tensor, values
- * in [low, high]. */
+/* Samples for most operations: vectors, matrices, a 0-d, an empty and a size-1 tensor, values in
+ * [low, high]. */
 TN_API void tn_sample_unary(tn_op_samples *s, double low, double high);
-/* The same for two inputs, with the pairs of shapes that broadcast in different ways. */
+/* The same for two inputs, with pairs of shapes that broadcast in different ways. */
 TN_API void tn_sample_binary(tn_op_samples *s, double low, double high, double low2, double high2);
 
 /* ---- The registry ---------------------------------------------------------------------------- */
 
-/* The library's operations, in the order of ops/list.h. */
+/* The library's operations in the order of ops/list.h. */
 TN_API int tn_op_count(void);
 TN_API const tn_op *tn_op_at(int i);
-TN_API const tn_op *tn_op_named(const char *name); /* NULL when there is none */
+TN_API const tn_op *tn_op_named(const char *name); /* NULL if there is none */
 
 /* Runs the suite on one operation: gradient check in f64 on every sample and layout (transposed,
- * sliced, broadcast), every float dtype against f64, recorded and dropped without a leak; operands
- * in every order that their dimensions can have in memory; gradients of some of the inputs, the
- * others not wanted. TN_OK, or the error that names sample and layout. With TERN_OP_CHECK=brief in
- * the environment, for slow devices: each sample in one layout, and its gradient in one direction.
- * On another device than the CPU samples take turns at the orders. */
+ * sliced, broadcast), every float dtype against f64, recording and dropping without a leak;
+ * operands with every order of dimensions in memory; gradients of only some inputs. TN_OK, or an
+ * error that names sample and layout. With TERN_OP_CHECK=brief in the environment, for slow
+ * devices: each sample in one layout, and its gradient in one direction. On devices other than the
+ * CPU samples take turns at the orders. */
 TN_API tn_status tn_op_check(const tn_op *op);
 
 #ifdef __cplusplus

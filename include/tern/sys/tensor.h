@@ -1,5 +1,4 @@
-/* What a tensor and a storage are made of: for those who write operations, backends,
- * groups and stores.
+/* The structs of tensors and storages, for writing operations, backends, groups and stores.
  *
  * Programs use tensor.h; nothing here is needed to build a model.
  */
@@ -29,10 +28,9 @@ typedef struct tn_storage {
     void *data; /* NULL while emptied, and for 0 bytes */
     size_t bytes;
     bool emptied;
-    struct tn__recipe *recipe; /* empty since its elements are not made yet (TN_DEFER_INIT); or NULL
-                                */
-    tn_version version;        /* shared by all views without one of their own */
-    void (*release)(void *data, void *user); /* memory from elsewhere; NULL: the allocator's */
+    struct tn__recipe *recipe;               /* for elements deferred by TN_DEFER_INIT; or NULL */
+    tn_version version;                      /* shared by all views without one of their own */
+    void (*release)(void *data, void *user); /* for memory from elsewhere; NULL: the allocator's */
     void *user;
 } tn_storage;
 
@@ -46,7 +44,7 @@ struct tn_tensor {
     tn_storage *storage;         /* one reference */
     tn_version *version;         /* the storage's, or own_version */
     tn_version *own_version;     /* one reference, or NULL (tn_alias) */
-    tn_node *node;               /* what made it, one reference; NULL: nothing recorded */
+    tn_node *node;               /* the node that made it, one reference; NULL: nothing recorded */
     int output;                  /* which of the node's outputs */
     tn_leaf *leaf;               /* gradient, hooks; NULL until needed */
 };
@@ -63,21 +61,20 @@ TN_API tn_tensor *tn__view(const tn_tensor *t, tn_dims dims, const int64_t *stri
 TN_API void tn__contiguous_strides(tn_dims dims, int64_t *stride);
 
 /* Whether t can be used as an operand now: not NULL, not inert, not dead, storage filled. Otherwise
- * raises (NULL, dead, emptied) or stays silent (inert: the error is pending already) and returns
- * false. */
+ * raises (NULL, dead, emptied) or not (inert: an error is already pending) and returns false. */
 TN_API bool tn__usable(const tn_tensor *t, const char *operation);
 
 /* Resolves a dimension that may be negative: 0 … ndim-1, or -1 after raising TN_EINDEX. */
 TN_API int tn__dim(const tn_tensor *t, int dim, const char *operation);
 
-/* Of t's first element; NULL while the storage is empty. */
+/* The address of t's first element; NULL while the storage is empty. */
 static inline char *tn__address(const tn_tensor *t) {
     return t->storage->data
                ? (char *)t->storage->data + t->offset * (int64_t)tn_dtype_size(t->dtype)
                : NULL;
 }
 
-/* Says that t's elements have changed. */
+/* Records that t's elements have changed. */
 static inline void tn__touch(tn_tensor *t) {
     __atomic_fetch_add(&t->version->value, 1, __ATOMIC_RELAXED);
 }
