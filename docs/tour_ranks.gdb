@@ -13,7 +13,7 @@ set print demangle off
 
 break tn__leaf_lend
 commands
-  printf "\nStop 1: a place is lent\n"
+  printf "\nStop 1: memory is lent\n"
   disable 1
   enable 2
 end
