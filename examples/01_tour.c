@@ -1,22 +1,22 @@
-/* A tour of tensors: making them, looking at them, views, arithmetic, gradients, scopes and errors.
+/* A tour of tensors: making and inspecting them, views, arithmetic, gradients, scopes and errors.
  *
  * Prints every result beside the line that made it. Read it from top to bottom;
  * include/tern/tensor.h and ops.h have the rest.
  */
 #include <tern/tern.h>
 
-/* Prints the code of an expression and the tensor that it gives. */
+/* Prints an expression's code and the tensor that it returns. */
 #define SHOW(expression) (printf("%s\n", #expression), tn_print(expression), printf("\n"))
 
 static void show_making(void) {
     printf("==== Making\n\n");
-    TN_SCOPE; /* every tensor made from here to the end of this function ends with it */
+    TN_SCOPE; /* frees every tensor made in this function at its end */
     SHOW(tn_zeros(TN_DIMS(2, 3), TN_F32));
     SHOW(tn_arange(0, 10, 2, TN_I64));
-    SHOW(tn_randn(TN_DIMS(2, 3), TN_F32)); /* from the seed in main: the same in every run */
+    SHOW(tn_randn(TN_DIMS(2, 3), TN_F32)); /* by the seed in main, the same in every run */
     float numbers[2][2] = {{1, 2}, {3, 4}};
     SHOW(TN_FROM(numbers, TN_DIMS(2, 2), TN_F32));
-    SHOW(tn_cast(tn_scalar(3.14159, TN_F32), TN_BF16)); /* bf16 keeps 8 bits of the mantissa */
+    SHOW(tn_cast(tn_scalar(3.14159, TN_F32), TN_BF16)); /* bf16 has 8 bits of precision */
 }
 
 static void show_views(void) {
@@ -27,7 +27,7 @@ static void show_views(void) {
     SHOW(tn_t(x));
     SHOW(tn_select(x, 0, 1));    /* row 1 */
     SHOW(tn_narrow(x, 1, 0, 2)); /* columns 0 and 1 */
-    /* a trailing _ works in place: it changes x, since a view has no elements of its own */
+    /* a trailing _ means in place: this changes x, since a view has no elements of its own */
     tn_fill_(tn_select(x, 1, 2), -1);
     SHOW(x);
     tn_tensor *turned = tn_t(x);
@@ -46,7 +46,7 @@ static void show_arithmetic(void) {
     SHOW(tn_softmax(x, -1));
     SHOW(tn_mean(x, TN_DIMS(1), false)); /* of each row */
     SHOW(tn_gt(x, tn_scalar(2, TN_F32)));
-    printf("the largest of x as a C number: %g\n\n", tn_item(tn_max(x, TN_DIMS(), false)));
+    printf("the maximum of x as a C number: %g\n\n", tn_item(tn_max(x, TN_DIMS(), false)));
 }
 
 static void show_gradients(void) {
@@ -59,7 +59,7 @@ static void show_gradients(void) {
     SHOW(tn_grad_of(w));                               /* 3 w^2 */
 }
 
-/* A result is moved to the scope outside; what else was made here is freed. */
+/* The result moves to the scope outside; everything else made here is freed. */
 static tn_tensor *mean_distance(tn_tensor *a, tn_tensor *b) {
     TN_SCOPE;
     tn_tensor *difference = tn_sub(a, b);
@@ -85,7 +85,7 @@ static void show_errors(void) {
     printf("%s\n", tn_error_message());
     printf("a number from it: %g\n", tn_item(wrong));
     tn_error_clear(); /* from here on calls work again */
-    printf("and with the second one turned: %s\n", tn_shape_text(tn_matmul(a, tn_t(b))));
+    printf("and with the second one transposed: %s\n", tn_shape_text(tn_matmul(a, tn_t(b))));
 }
 
 int main(void) {

@@ -1,7 +1,7 @@
 /* A straight line: y = 2 x - 1 with noise, found again by gradient descent.
  *
- * The whole of training in its smallest form: a model (one linear layer: a weight and a bias), a
- * loss, and a loop of four calls. Prints the loss as it falls, then the line that was found.
+ * Training in its smallest form: a model (one linear layer: a weight and a bias), a loss, and a
+ * loop of four calls. Prints the loss as it falls, then the line that it found.
  */
 #include <tern/tern.h>
 
@@ -9,7 +9,7 @@ int main(void) {
     tn_on_error(tn_error_exit); /* a mistake ends this program with a message that says where */
     tn_seed(42);                /* the same numbers in every run */
 
-    /* 64 points. Tensors made here live as long as the program: no scope ends before. */
+    /* 64 points. Tensors made here live as long as the program, since they are in no scope. */
     tn_tensor *x = tn_rand(TN_DIMS(64, 1), TN_F32); /* uniform in [0, 1) */
     tn_tensor *noise = tn_mul_scalar(tn_randn(TN_DIMS(64, 1), TN_F32), 0.05);
     tn_tensor *y = tn_add(tn_add_scalar(tn_mul_scalar(x, 2.0), -1.0), noise);
@@ -20,7 +20,7 @@ int main(void) {
     tn_optim *opt = tn_sgd(&line, TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9));
 
     for (int step = 0; step <= 200; step++) {
-        TN_SCOPE; /* what this turn of the loop makes is freed at its end */
+        TN_SCOPE; /* what this iteration makes is freed at its end */
         tn_tensor *loss = tn_mse(tn_call(&line, x), y, TN_MEAN);
         tn_backward(loss);       /* gradients of weight and bias */
         tn_optim_step(opt);      /* a small step against them */
@@ -33,5 +33,5 @@ int main(void) {
 
     tn_optim_free(opt);
     tn_module_finish(&line);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

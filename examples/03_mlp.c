@@ -1,9 +1,9 @@
-/* A classifier of two spirals: a custom model, with a hidden layer.
+/* A classifier for two spirals: a custom model, with a hidden layer.
  *
- * No straight line separates two spirals that wind around each other; a small network with one bend
- * after another does. Shows how a layer with a weight of its own is written, and a model made of
- * layers: a struct that begins with a tn_module, a forward, and an init that registers weights and
- * parts. At the end the plane is drawn as the model sees it.
+ * No straight line separates two spirals that wind around each other; a small network can. Shows
+ * how to write a layer with its own weight, and a model made of layers: a struct that begins with a
+ * tn_module, a forward, and an init that registers weights and parts. At the end the plane is drawn
+ * as the model sees it.
  */
 #include <tern/tern.h>
 
@@ -12,8 +12,8 @@
 
 /* ---- A layer --------------------------------------------------------------------------------- */
 
-/* Positive numbers pass, and negative ones are multiplied by a slope that is learned for each
- * channel (PReLU; He et al. 2015, arXiv:1502.01852). */
+/* Positive numbers pass unchanged, negative ones are multiplied by a learned slope per channel
+ * (PReLU; He et al. 2015, arXiv:1502.01852). */
 typedef struct {
     tn_module base; /* comes first */
     tn_tensor *slope;
@@ -26,7 +26,7 @@ static tn_tensor *prelu_forward(tn_module *self, tn_tensor *x) {
 }
 
 static prelu *prelu_new(int64_t channels) {
-    TN_SCOPE; /* the module keeps the weight beyond it */
+    TN_SCOPE; /* the module keeps the weight */
     prelu *layer = tn_module_new(sizeof(*layer), "prelu", prelu_forward);
     tn_module_param(layer, "slope", &layer->slope, tn_full(TN_DIMS(channels), 0.25, TN_F32));
     return layer;
@@ -40,7 +40,7 @@ typedef struct {
     prelu *bend, *bend_again;
 } mlp;
 
-/* x (B, 2) -> (B, 2): one score for each class */
+/* x (B, 2) -> (B, 2): one score per class */
 static tn_tensor *mlp_forward(tn_module *self, tn_tensor *x) {
     mlp *net = (mlp *)self;
     tn_tensor *h = tn_call(net->bend, tn_call(net->in, x));
@@ -72,7 +72,7 @@ static void make_spirals(float (*points)[2], int64_t *labels) {
     }
 }
 
-/* The share of points whose larger score is at their label. */
+/* The fraction of points classified correctly. */
 static double mlp_accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
     TN_SCOPE;
     TN_NO_GRAD; /* nothing here will be differentiated */
@@ -80,7 +80,7 @@ static double mlp_accuracy(mlp *net, tn_tensor *x, tn_tensor *labels) {
     return tn_item(tn_mean_all(right));
 }
 
-/* Each character is a place in the plane, each letter the class that the model gives it. */
+/* Draws the plane: each character shows the class that the model predicts there. */
 static void draw_regions(mlp *net) {
     enum { ROWS = 21, COLUMNS = 51 };
     float points[ROWS * COLUMNS][2];
@@ -132,5 +132,5 @@ int main(void) {
 
     tn_optim_free(opt);
     tn_module_finish(&net);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

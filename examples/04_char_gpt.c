@@ -8,12 +8,12 @@
  *     04_char_gpt --help
  *
  * Shows: a text as tokens, a loader, a model with an optimiser and a schedule, a run that continues
- * bit for bit, curves, generating, and what of it changes on several ranks (every line with `world`
- * in it).
+ * bit for bit, curves, generating, and what changes on several ranks (every line with `world` in
+ * it).
  *
  * The recipe is nanoGPT's for a laptop: 4 layers, 4 heads, 128 channels, context 64, batch 12,
- * AdamW at 1e-3 falling to 1e-4, 2000 steps. To build it by itself: cc 04_char_gpt.c $(pkg-config
- * --cflags --libs tern)
+ * AdamW at 1e-3 falling to 1e-4, 2000 steps. To build only this program: cc 04_char_gpt.c
+ * $(pkg-config --cflags --libs tern)
  */
 #include <tern/tern.h>
 
@@ -56,7 +56,8 @@ static const tn_option table[] = {
 
 /* ---- Data and model -------------------------------------------------------------------------- */
 
-/* Windows of tokens, drawn independently, without end. Each rank draws its share of every batch. */
+/* Windows of tokens, drawn independently and endlessly. Each rank draws its share of every
+ * batch. */
 static tn_loader *open_loader(tn_group *world, const int32_t *tokens, int64_t n, int64_t seed) {
     tn_sampler order = tn_replacement_sampler((uint64_t)seed);
     return tn_loader_new(tn_token_dataset(tokens, n, o.context),
@@ -92,7 +93,7 @@ static tn_optim *make_optim(tn_gpt *gpt) {
 
 /* ---- Validation, and a sample ---------------------------------------------------------------- */
 
-/* The mean loss of 50 batches, the same ones each time. */
+/* The mean loss over 50 batches, the same ones each time. */
 static double validation_loss(tn_gpt *gpt, tn_loader *validation, tn_group *world) {
     enum { BATCHES = 50 };
     TN_NO_GRAD;

@@ -5,8 +5,8 @@
  *     signal.
  *
  * An operation is a descriptor: a shape rule, a forward, a backward made of other operations, and
- * samples. tn_op_check runs on it what runs on the library's own operations. Then it trains: a
- * small network learns a wave on the left half of an interval and is asked about the right half.
+ * samples. tn_op_check tests it like the library's own operations. Then the program trains: a small
+ * network learns a wave on the left half of an interval and is asked about the right half.
  * docs/add_an_op.md explains each part.
  */
 #include <tern/sys/op.h>
@@ -25,8 +25,8 @@ static bool snake_shape(tn_op_call *c) {
     return tn_op_float(c, 0) && tn_op_out_like(c, 0);
 }
 
-/* The input may have any strides: the copy kernel puts it into the output row by row, where the
- * loop finds it. */
+/* The input may have any strides: the copy kernel copies it into the output in row-major order, for
+ * the loop. */
 static tn_status snake_forward(const tn_op_call *c) {
     const snake_args *args = c->args;
     tn_status status = c->kernels->copy(c->ctx, c->y[0], c->x[0]);
@@ -115,5 +115,5 @@ int main(void) {
 
     tn_optim_free(opt);
     tn_module_free(net);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

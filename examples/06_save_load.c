@@ -3,9 +3,9 @@
  *     06_save_load [FOLDER]                  writes weights.safetensors and run.safetensors there
  *                                            (default: the current one)
  *
- * Weights are plain safetensors: other libraries read them. A checkpoint is the same format and has
- * everything else that a run needs to continue bit for bit: the optimiser, the place in the data,
- * the random generator. Both are written under a temporary name first, so an interrupted save
+ * Weights are plain safetensors: other libraries can read them. A checkpoint has the same format
+ * and everything else that a run needs to continue bit for bit: the optimiser, the place in the
+ * data, the random generator. Both are written under a temporary name first, so an interrupted save
  * leaves the old file.
  */
 #include <tern/tern.h>
@@ -32,7 +32,7 @@ static void run_init(run *r, uint64_t seed) {
     tn_tensor *x = tn_uniform_(tn_empty(TN_DIMS(100, 2), TN_F32), -1, 1, &data);
     tn_tensor *y = tn_sum(x, TN_DIMS(1), true);
     r->loader = tn_loader_new(tn_tensor_dataset(x, y), tn_random_sampler(3),
-                              TN_WITH(tn_loader, .batch = 8, .epochs = 0)); /* without end */
+                              TN_WITH(tn_loader, .batch = 8, .epochs = 0)); /* endless */
 }
 
 static double run_steps(run *r, int count) {
@@ -56,7 +56,7 @@ static void run_finish(run *r) {
     tn_module_finish(&r->model);
 }
 
-/* What a checkpoint holds. Members that are left out are not saved. */
+/* What a checkpoint holds. Omitted members are not saved. */
 static tn_checkpoint checkpoint_of(run *r) {
     return (tn_checkpoint){.model = &r->model,
                            .optim = r->optim,
@@ -65,7 +65,7 @@ static tn_checkpoint checkpoint_of(run *r) {
                            .step = r->step};
 }
 
-/* ---- Three things to do with files ----------------------------------------------------------- */
+/* ---- Three uses of files --------------------------------------------------------------------- */
 
 static void save_weights(run *trained, const char *path) {
     tn_save(&trained->model, path);
@@ -94,7 +94,7 @@ static void go_on(run *first, const char *path) {
     double undisturbed = run_steps(first, 30);
 
     run second;
-    run_init(&second, 99); /* other weights: they are replaced */
+    run_init(&second, 99); /* different weights, to be replaced */
     c = checkpoint_of(&second);
     tn_checkpoint_load(&c, path);
     second.step = c.step;
@@ -105,9 +105,9 @@ static void go_on(run *first, const char *path) {
     run_finish(&second);
 }
 
-/* A load that fails has changed nothing. */
+/* A failed load changes nothing. */
 static void what_does_not_fit(const char *path) {
-    tn_on_error(NULL); /* from here on errors are read, not fatal */
+    tn_on_error(NULL); /* from here on errors are checked, not fatal */
     tn_linear wide;
     tn_linear_init(&wide, 3, 1, tn_linear_defaults());
     if (tn_load(&wide, path) != TN_OK) {
@@ -131,5 +131,5 @@ int main(int argc, char **argv) {
     go_on(&r, run_path);
     what_does_not_fit(weights_path);
     run_finish(&r);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

@@ -93,7 +93,7 @@ static double mlp_accuracy(mlp *net, tn_group *world, tn_dataset *test) {
 
 int main(void) {
     tn_on_error(tn_error_exit);
-    tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank when nothing is set */
+    tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank if nothing is set */
     tn_seed(7);
     mlp net;
     mlp_init(&net, WIDTH, 128, CLASSES);
@@ -126,5 +126,5 @@ int main(void) {
     tn_optim_free(opt);
     tn_module_finish(&net);
     tn_dist_finish();
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

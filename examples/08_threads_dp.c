@@ -1,11 +1,11 @@
 /* Data parallelism by hand, with threads: what tn_ddp does between processes.
  *
- * Each thread is a rank. It has a model of its own, sees its own share of every batch, and computes
- * its own gradients. Then all gradients are averaged over the ranks, and every rank takes the same
- * step. So four ranks do what one does with the whole batch: the losses are the same up to
- * rounding, and the models of the ranks stay equal to the last bit.
+ * Each thread is a rank. It has its own model, its own share of every batch, and its own gradients.
+ * Then all gradients are averaged over the ranks, and every rank takes the same step. So four ranks
+ * do the same as one with the whole batch: the losses are the same up to rounding, and the models
+ * of the ranks stay equal to the last bit.
  *
- * The same with processes, with less waiting, and without a line in the loop: 07_ddp.c.
+ * 07_ddp.c does the same with processes, with less waiting, and with no change to the loop.
  */
 #include <tern/tern.h>
 
@@ -13,8 +13,8 @@
 
 enum { BATCH = 64, STEPS = 300, MOST = 16 };
 
-/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank,
- * since it depends on the step alone. */
+/* y = sin(3 a) b, for points (a, b) in a square. The same on every rank, since it depends only on
+ * the step. */
 static tn_tensor *make_points(int64_t step) {
     tn_generator g = {.seed = 1, .stream = (uint64_t)step};
     return tn_uniform_(tn_empty(TN_DIMS(BATCH, 2), TN_F32), -1.0, 1.0, &g);
@@ -29,7 +29,7 @@ static tn_tensor *wanted_output(tn_tensor *x) {
 
 typedef struct {
     tn_group *world;
-    tn_work *works[MOST]; /* on their way */
+    tn_work *works[MOST]; /* in flight */
     int n;
 } journey;
 
@@ -39,8 +39,7 @@ static bool send_gradient(const tn_entry *entry, void *user) {
     return j->n < MOST;
 }
 
-/* Every gradient of the model becomes its mean over the ranks. All are sent at once; then all are
- * waited for. */
+/* Averages every gradient of the model over the ranks: sends all at once, then waits for all. */
 static void average_gradients(void *model, tn_group *world) {
     journey j = {.world = world};
     tn_module_each(model, (tn_walk){0}, send_gradient, &j);
@@ -49,7 +48,7 @@ static void average_gradients(void *model, tn_group *world) {
     }
 }
 
-/* Counts the parameters of which two ranks have different ones. */
+/* Counts the parameters that differ between ranks. */
 static bool compare_weights(const tn_entry *entry, void *user) {
     journey *j = user;
     TN_SCOPE;
@@ -65,8 +64,8 @@ static bool compare_weights(const tn_entry *entry, void *user) {
 
 static void train_rank(tn_group *world, void *user) {
     int rank = tn_group_rank(world), ranks = tn_group_size(world);
-    double *losses = user; /* what rank 0 gives to the main program */
-    tn_seed(3);            /* the same first weights on all ranks */
+    double *losses = user; /* rank 0's results, for the main program */
+    tn_seed(3);            /* the same initial weights on all ranks */
     tn_sequential *net = TN_SEQUENTIAL(tn_linear_new(2, 64), TN_FN(tn_tanh), tn_linear_new(64, 1));
     tn_optim *opt = tn_adamw(net, TN_WITH(tn_adamw, .lr = 1e-2));
 
@@ -103,5 +102,5 @@ int main(void) {
         printf("ranks %d  loss %.6f %.6f %.6f  parameters that differ between ranks: %.0f\n", ranks,
                told[0], told[1], told[2], told[3]);
     }
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

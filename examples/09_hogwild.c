@@ -6,11 +6,10 @@
  *     Recht, Ré, Wright, Niu 2011, arXiv:1106.5730
  *
  * The weights are in memory that all processes share. Each process reads them, computes a gradient
- * from its own examples, and subtracts it, while the others do the same. Two that change one weight
- * at the same moment lose one of the changes. That is rare where an example uses few of the
- * weights, as here: a score of 20000 features of which each example has 10. So no one waits,
- * and the loss falls as if one process took all the steps. It is not the same in every
- * run.
+ * from its own examples, and subtracts it, while the others do the same. If two change a weight at
+ * the same moment, one change is lost. That is rare if an example uses few of the weights, as here:
+ * each example has 10 of 20000 features. So no process waits, and the loss falls as if one process
+ * took all the steps, but it differs between runs.
  */
 #define _GNU_SOURCE
 #include <tern/tern.h>
@@ -30,15 +29,15 @@ static const double rate = 1.0;
 
 /* What the processes share. */
 typedef struct {
-    atomic_int steps;       /* taken by all together */
-    int taken[MOST];        /* by each */
-    float weight[FEATURES]; /* one for each feature */
+    atomic_int steps;       /* taken by all processes */
+    int taken[MOST];        /* taken by each */
+    float weight[FEATURES]; /* one per feature */
 } board;
 
 /* ---- The data -------------------------------------------------------------------------------- */
 
-/* Batch number `number`: which features each example has, and its score: the sum of the true
- * weights of these. */
+/* Batch number `number`: which features each example has, and its score: the sum of their true
+ * weights. */
 static void make_batch(uint64_t number, int n, int64_t *features, float *scores) {
     tn_generator pick = {.seed = 1, .stream = number};
     for (int i = 0; i < n; i++) {
@@ -64,8 +63,8 @@ static tn_tensor *loss_of(tn_tensor *weights, const int64_t *features, const flo
 
 /* ---- A process that trains ------------------------------------------------------------------- */
 
-/* Takes steps until all together have taken STEPS. Only the weights that the batch used are
- * touched. */
+/* Takes steps until all processes together have taken STEPS. Touches only the weights that the
+ * batch uses. */
 static void train_worker(board *b, int worker) {
     int64_t features[BATCH * ACTIVE];
     float scores[BATCH];
@@ -78,7 +77,7 @@ static void train_worker(board *b, int worker) {
         for (int i = 0; i < BATCH * ACTIVE; i++) {
             int64_t f = features[i];
             b->weight[f] -= (float)rate * gradient[f]; /* no lock: this is the point */
-            gradient[f] = 0.0f;                        /* once, also where two examples have it */
+            gradient[f] = 0.0f;                        /* once, even if two examples have it */
         }
         tn_zero_grad(weights);
     }
@@ -87,7 +86,7 @@ static void train_worker(board *b, int worker) {
 static pid_t start_worker(board *b, int worker) {
     pid_t parent = getpid(), child = fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process trains on when the first is gone */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* stop training if the parent dies */
         if (getppid() == parent) {
             train_worker(b, worker);
         }
@@ -96,7 +95,7 @@ static pid_t start_worker(board *b, int worker) {
     return child;
 }
 
-/* ---- The process that watches ---------------------------------------------------------------- */
+/* ---- The process that monitors --------------------------------------------------------------- */
 
 static double test_loss(board *b) {
     static int64_t features[TEST * ACTIVE];

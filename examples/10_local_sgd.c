@@ -1,16 +1,15 @@
-/* Local SGD: ranks train alone and average their weights now and then.
+/* Local SGD: ranks train separately and average their weights now and then.
  *
  *     tern run -n 4 10_local_sgd          averages every 16 steps
  *     tern run -n 4 10_local_sgd 64       every 64
  *
  *     Stich 2018, arXiv:1805.09767
  *
- * tn_ddp averages gradients in every step. Here each rank takes steps of its own, with its own
- * data; every k steps all weights become their mean over the ranks. Between two averages nothing is
- * sent and no one waits, which counts where the network is slow. The ranks' models drift apart
- * meanwhile, so the price is a slightly different path. The program trains twice from the same
- * start, with k = 1 (which for plain SGD equals averaging gradients) and with the k asked for, and
- * prints both.
+ * tn_ddp averages gradients in every step. Here each rank takes its own steps, with its own data;
+ * every k steps all weights become their mean over the ranks. In between nothing is sent and no
+ * rank waits, which matters on slow networks. Meanwhile the ranks' models drift apart, so training
+ * takes a slightly different path. The program trains twice from the same start, with k = 1 (which
+ * for plain SGD equals averaging gradients) and with the k asked for, and prints both.
  */
 #include <tern/tern.h>
 
@@ -122,9 +121,9 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: %s [steps between two averages]\n", argv[0]);
         return 2;
     }
-    tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank when nothing is set */
+    tn_group *world = tn_dist_init(tn_dist_defaults()); /* one rank if nothing is set */
     train_rank(world, 1);
     train_rank(world, k);
     tn_dist_finish();
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

@@ -4,12 +4,12 @@
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
  *     11_gpt2 --data tokens.bin --resume      continues, bit for bit
- *     11_gpt2 --data tokens.bin --init gpt2   begins with Hugging Face's GPT-2, or another model
+ *     11_gpt2 --data tokens.bin --init gpt2   starts from Hugging Face's GPT-2, or another model
  *
- * A step takes --tokens tokens: every rank computes micro-batches of --batch sequences and adds
- * their gradients up; only the last one's travel. Each rank has all of the model, or with --shard a
+ * A step takes --tokens tokens: every rank accumulates the gradients of micro-batches of --batch
+ * sequences; they are sent only after the last. Each rank has the whole model, or with --shard a
  * part of it (docs/sharding.md), which it saves. Data are shards of tokens (`tern tokens`). MFU is
- * how much of a GPU's peak, if it is known, the model's mathematics uses.
+ * the fraction of a GPU's peak, if known, that the model's mathematics uses.
  *
  * The recipe is GPT-3's for this size (Brown et al. 2020, arXiv:2005.14165): AdamW with betas 0.9
  * and 0.95, weight decay 0.1 on matrices, gradients clipped to norm 1, a cosine to a tenth.
@@ -75,14 +75,14 @@ static const tn_option table[] = {
 static tn_loader *open_data(tn_group *world, const char *pattern, int64_t seed) {
     return tn_loader_new(tn_token_shards(pattern, o.context, o.vocab),
                          tn_distributed_sampler(world, tn_random_sampler((uint64_t)seed), true),
-                         TN_WITH(tn_loader, .batch = o.batch, .epochs = 0, /* without end */
+                         TN_WITH(tn_loader, .batch = o.batch, .epochs = 0, /* endless */
                                  .drop_last = true, .threads = 1));
 }
 
-/* That of --init, or a GPT-2; for tn_lm_free. */
+/* The model of --init, or a GPT-2; to be freed with tn_lm_free. */
 static tn_module *make_model(void) {
     tn_seed((uint64_t)o.seed);
-    TN_DEFER_INIT; /* tn_setup_model makes the weights: a part is all that may fit here */
+    TN_DEFER_INIT; /* tn_setup_model makes the weights: perhaps only a part fits here */
     if (o.init) {
         return tn_lm_new(o.init, o.dropout);
     }
@@ -105,29 +105,29 @@ static tn_optim *make_optim(tn_module *net) {
                                  .weight_decay = o.weight_decay, .no_decay = tn_match_vectors));
 }
 
-/* Forward and backward of one micro-batch of n; its gradients are added to what is there. Returns
- * its share of the step's loss, on the device: reading it here would make the host wait. */
+/* Forward and backward of one micro-batch of n; accumulates its gradients. Returns its share of the
+ * step's loss, on the device: reading it here would make the host wait. */
 static tn_tensor *micro_step(tn_module *net, tn_scaler *scaler, const tn_batch *b, int64_t n) {
-    TN_SCOPE; /* what the micro-batch makes ends with it */
+    TN_SCOPE; /* frees what the micro-batch makes */
     tn_tensor *loss = tn_mul_scalar(tn_lm_loss(net, b->x, b->y), 1.0 / (double)n);
     tn_backward(tn_scaler_scale(scaler, loss));
     return tn_return(tn_detach(loss));
 }
 
-/* n micro-batches; the mean loss of this rank. */
+/* Runs n micro-batches; returns this rank's mean loss. */
 static double accumulate_step(tn_module *net, tn_scaler *scaler, tn_loader *training, int64_t n) {
     TN_SCOPE;
     tn_tensor *sum = tn_scalar(0, TN_F32);
     tn_batch b;
     for (int64_t i = 0; i < n && tn_loader_next(training, &b); i++) {
-        /* where gradients are in parts, whole ones do not add up: there is no memory for them */
+        /* with sharded gradients there is no memory to accumulate whole ones */
         TN_NO_SYNC(i + 1 < n && setup.stage < 2 ? net : NULL);
         tn_add_(sum, micro_step(net, scaler, &b, n));
     }
     return tn_item(sum);
 }
 
-/* The mean loss of some batches, the same ones each time. */
+/* The mean loss over some batches, the same ones each time. */
 static double validation_loss(tn_module *net, tn_loader *validation, tn_group *world) {
     TN_NO_GRAD;
     tn_module_train(net, false);

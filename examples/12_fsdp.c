@@ -1,18 +1,17 @@
-/* 12. A model in parts: no rank has all of it.
+/* 12. A sharded model: no rank has all of it.
  *
  *     12_fsdp                        one rank, which has everything
  *     tern run -n 4 12_fsdp          four (or 2, or 8): a quarter of parameters, gradients and
- *                                    state each. Losses differ from one rank's in late digits
- *                                    alone: a batch is summed in four parts. Stages print the same
- *     tern run -n 4 12_fsdp 1        stage 1 of ZeRO: only the state is in parts (2: gradients
- *                                    too; 3, without a number: parameters too)
+ *                                    state each. Losses differ from one rank's only in the last
+ * digits, since a batch is summed in four parts; all stages print the same tern run -n 4 12_fsdp 1
+ * stage 1 of ZeRO: only the state is sharded (2: gradients too; 3, the default: parameters too)
  *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one (""), sums like "12+30=42"
  *     tern run -n 4 12_fsdp 3 FILE FOLDER
- *                                    saves there, and continues from what is there: also on another
- *                                    number of ranks, and at another stage
+ *                                    saves there, and continues from there, even with another
+ * number of ranks or at another stage
  *
- * Lines that know of ranks are marked with R; the rest is a program of one process. What happens
- * in them: docs/sharding.md.
+ * Lines that deal with ranks are marked with R; the rest is a single-process program.
+ * docs/sharding.md explains them.
  */
 #include <tern/tern.h>
 
@@ -49,7 +48,7 @@ static tn_dataset *read_tokens(const char *path, int *different) {
 
 int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
-    tn_group *world = tn_dist_init(tn_dist_defaults()); /* R: one rank when nothing is set */
+    tn_group *world = tn_dist_init(tn_dist_defaults()); /* R: one rank if nothing is set */
     tn_gpt_options g = tn_gpt_defaults();
     g.layers = g.heads = 4;
     g.width = 96;
@@ -60,7 +59,7 @@ int main(int argc, char **argv) {
     tn_seed(7);
     tn_gpt gpt;
     {
-        TN_DEFER_INIT; /* R: tn_fsdp makes this rank's part, and no rank the whole */
+        TN_DEFER_INIT; /* R: tn_fsdp makes only this rank's part */
         tn_gpt_init(&gpt, g);
     }
     int stage = argc > 1 ? atoi(argv[1]) : 3;

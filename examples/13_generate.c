@@ -1,19 +1,19 @@
-/* 13. A program that only writes: a folder of weights, a prompt, and the text as it is generated.
+/* 13. A program that only generates: from a folder of weights and a prompt, text as it is
+ * generated.
  *
- *     13_generate DIR                            answers each line that it reads. DIR has Hugging
- *                                                Face's files: GPT-2's, Llama's
- *     13_generate DIR "Once upon a time"         answers this
- *     13_generate DIR "Once upon a time" int8    with weights that are bytes (bf16: of 16 bits)
+ *     13_generate DIR                            continues each line that it reads. DIR is a
+ * Hugging Face folder: GPT-2 or Llama 13_generate DIR "Once upon a time"         continues this
+ * 13_generate DIR "Once upon a time" int8    with 8-bit weights (bf16: 16-bit)
  *
  * Shows: loading, a tokenizer, sampling, a callback that prints whole characters, and what ends a
  * text.
  *
- * It is what one would put on another machine, without anything else:
+ * This is a program to deploy on another machine, as a single file:
  *
  *     cc -O2 -static 13_generate.c $(pkg-config --static --cflags --libs tern) -o 13_generate
  *
- * The kernels for the CPU's level are in it and are chosen when it runs. (The linker warns that
- * libgomp would like to load plugins for accelerators, which a static program cannot.)
+ * It has the kernels for all CPU levels, and chooses at run time. (The linker warns that libgomp
+ * wants to load plugins for accelerators, which a static program cannot do.)
  */
 #include <tern/tern.h>
 
@@ -23,14 +23,15 @@
 typedef struct writer {
     tn_module *model;
     tn_tokenizer *tokenizer;
-    tn_lm_specials specials; /* what begins and ends texts */
+    tn_lm_specials specials; /* the tokens that begin and end texts */
     tn_utf8_stream stream;   /* a token may end inside a character */
 } writer;
 
 static bool print_token(const tn_generated_token *token, void *user) {
     writer *w = user;
     char text[4096];
-    for (size_t at = 0, n; at < token->bytes; at += n) { /* a few bytes; long ones in parts */
+    for (size_t at = 0, n; at < token->bytes;
+         at += n) { /* usually a few bytes; long ones in parts */
         n = token->bytes - at < 1024 ? token->bytes - at : 1024;
         fwrite(text, 1, tn_utf8_put(&w->stream, token->text + at, n, text), stdout);
     }
@@ -75,7 +76,7 @@ int main(int argc, char **argv) {
     tn_lm_specials_of(w.model, w.tokenizer, argv[1], &w.specials);
     tn_module_train(w.model, false); /* no dropout */
     if (strcmp(dtype, "int8") == 0) {
-        tn_quantize(w.model); /* a scale for each row; a quarter of the memory, and of the time */
+        tn_quantize(w.model); /* a scale per row; a quarter of the memory, and of the time */
     }
 
     char line[4096];

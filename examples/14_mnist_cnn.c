@@ -1,8 +1,8 @@
 /* Handwritten digits, read by a convolutional network:  14_mnist_cnn FOLDER [mlp]
  *
  * FOLDER has the 10,000 images of MNIST's test set (t10k-images-idx3-ubyte and its labels, plain or
- * .gz): 8,000 are learned from, 2,000 are kept for the end. With `mlp` a network that knows nothing
- * of neighbouring pixels learns, to compare. At the end some digits that were misread are drawn.
+ * .gz): 8,000 for training, 2,000 for testing. With `mlp` it trains a network that ignores which
+ * pixels are neighbours, for comparison. At the end it draws some misread digits.
  */
 #include <tern/tern.h>
 
@@ -13,8 +13,8 @@ enum { IMAGES = 10000, LEARNED = 8000, SIDE = 28, PIXELS = SIDE * SIDE, BATCH = 
 
 /* ---- The models ------------------------------------------------------------------------------ */
 
-/* x (B, 1, 28, 28) -> (B, 10): one score a digit. Each pooling halves the picture, and the
- * convolution after it sees twice as far. */
+/* x (B, 1, 28, 28) -> (B, 10): one score per digit. Each pooling halves the image, so the next
+ * convolution sees twice as far. */
 static tn_sequential *cnn_new(void) {
     return TN_SEQUENTIAL(tn_conv2d_new_with(1, 16, TN_DIMS(3), tn_conv_strided(1, 1)),
                          tn_batch_norm2d_new(16), TN_FN(tn_relu), tn_max_pool2d_new(2),
@@ -85,11 +85,11 @@ static void draw_digit(tn_tensor *x, int64_t label, int64_t guess) {
     }
 }
 
-/* The share that was read rightly; draws the first two that were not. */
+/* The fraction read correctly; draws the first two that were not. */
 static double test_model(tn_sequential *net, digits kept) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_module_train(net, false); /* batch norm uses what it has seen in training */
+    tn_module_train(net, false); /* batch norm uses its running statistics */
     int64_t n = tn_size(kept.y, 0), right = 0, drawn = 0;
     for (int64_t i = 0; i < n; i += BATCH) {
         TN_SCOPE;
@@ -119,8 +119,8 @@ int main(int argc, char **argv) {
     tn_module_print(net, stdout);
     train_model(net, some_digits(all, 0, LEARNED), argc == 3 ? 10 : 4);
     double share = test_model(net, some_digits(all, LEARNED, IMAGES - LEARNED));
-    printf("\n%.1f %% of %d digits that it had never seen were read rightly\n", 100 * share,
+    printf("\n%.1f %% of %d digits that it had never seen were read correctly\n", 100 * share,
            IMAGES - LEARNED);
     tn_module_free(net);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

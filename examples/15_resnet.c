@@ -19,7 +19,7 @@ typedef struct {
     tn_module base;
     tn_conv2d *conv1, *conv2;
     tn_batch_norm2d *bn1, *bn2;
-    tn_sequential *downsample; /* NULL where x fits as it is */
+    tn_sequential *downsample; /* NULL if x already has the right shape */
 } basic_block;
 
 /* x (B, in, H, W) -> (B, out, H / stride, W / stride) */
@@ -32,7 +32,7 @@ static tn_tensor *block_forward(tn_module *self, tn_tensor *x) {
 
 static tn_conv2d *conv_new(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
     tn_conv_options o = tn_conv_strided(stride, kernel / 2);
-    o.bias = false; /* batch norm, which follows, has one */
+    o.bias = false; /* the batch norm after it has one */
     return tn_conv2d_new_with(in, out, TN_DIMS(kernel), o);
 }
 
@@ -146,5 +146,5 @@ int main(int argc, char **argv) {
     tn_dataset_free(photos);
     tn_optim_free(opt);
     tn_module_finish(&net);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

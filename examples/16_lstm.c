@@ -3,10 +3,9 @@
  *     16_lstm --data shakespeare.txt        --help has the options
  *
  * The text is cut into as many streams as a batch has sequences. Each step reads the next piece of
- * every stream and begins with the state in which the step before it ended, so that the net
- * remembers more than it is differentiated through (truncated backpropagation through time;
- * Williams and Peng 1990). Writing needs no more than that state either: each character goes in
- * once.
+ * every stream and starts from the last step's final state, so that the net remembers more than one
+ * piece, although gradients stop at its start (truncated backpropagation through time; Williams and
+ * Peng 1990). Writing needs only that state too: each character goes in once.
  */
 #include <tern/tern.h>
 
@@ -38,7 +37,7 @@ typedef struct {
     tn_embedding *wte;
     tn_lstm *lstm;
     tn_linear *head;
-    tn_tensor *h, *c; /* the state, (layers, B, width): buffers; NULL where a text begins */
+    tn_tensor *h, *c; /* the state, (layers, B, width): buffers; NULL at the start of a text */
 } writer;
 
 static void set_state(writer *w, tn_tensor *h, tn_tensor *c) {
@@ -46,13 +45,13 @@ static void set_state(writer *w, tn_tensor *h, tn_tensor *c) {
     tn_module_set_buffer(w, "c", c);
 }
 
-/* x (B, T) characters -> (B, T, V) scores of what follows each */
+/* x (B, T) characters -> (B, T, V) scores of the character after each */
 static tn_tensor *writer_forward(tn_module *self, tn_tensor *x) {
     writer *w = (writer *)self;
     tn_rnn_state state = {w->h, w->c};
     tn_tensor *y = tn_rnn_call(w->lstm, tn_call(w->wte, x), &state, NULL);
     set_state(w, tn_detach(state.h),
-              tn_detach(state.c)); /* the next call continues, not backward */
+              tn_detach(state.c)); /* carried over to the next call, but without gradients */
     return tn_call(w->head, y);
 }
 
@@ -91,7 +90,8 @@ static void train_writer(writer *w, tn_tensor *streams) {
     int64_t pieces = (tn_size(streams, 1) - 1) / o.times;
     for (int64_t step = 0; step < o.steps; step++) {
         TN_SCOPE;
-        int64_t at = step % pieces * o.times; /* from the streams' end the state continues at 0 */
+        int64_t at = step % pieces *
+                     o.times; /* after the streams' end the state carries over to their start */
         tn_tensor *scores = tn_call(w, tn_narrow(streams, 1, at, o.times));
         tn_tensor *loss = tn_cross_entropy(scores, tn_narrow(streams, 1, at + 1, o.times), TN_MEAN);
         tn_backward(loss);
@@ -141,5 +141,5 @@ int main(int argc, char **argv) {
     write_sample(&w, charset, (int64_t)tn_at(streams, (int64_t[]){0, 0}));
     tn_module_finish(&w);
     tn_charset_free(charset);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

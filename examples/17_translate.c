@@ -1,9 +1,9 @@
-/* 17. Translation: an encoder reads a word, a decoder writes another, one token after the other.
+/* 17. Translation: an encoder reads a word, a decoder writes another, token by token.
  *
  * The translation of a word is the same word backwards: to write its first letter the decoder must
- * look up the last one in what the encoder made of the word (cross-attention). Words have different
- * lengths, so batches are padded and the padding masked. Prints the loss, then words that it never
- * saw with their translations, and how many are right.
+ * look up the last one in the encoder's output (cross-attention). Words have different lengths, so
+ * batches are padded and the padding masked. Prints the loss, then translations of words that it
+ * never saw, and how many are right.
  */
 #include <tern/tern.h>
 
@@ -60,8 +60,8 @@ static void translator_init(translator *m) {
 
 /* ---- The data -------------------------------------------------------------------------------- */
 
-/* Words and their translations: the tokens so far, from START on, and what comes next after each,
- * up to END. PAD fills words; -100 is what losses leave out. */
+/* Words and their translations: the tokens so far, from START, and the next one after each, up to
+ * END. PAD pads words; losses ignore -100. */
 typedef struct {
     int64_t word[BATCH][LONGEST], so_far[BATCH][LONGEST + 1], next[BATCH][LONGEST + 1];
 } pairs;
@@ -92,7 +92,7 @@ static const char *text_of(const int64_t *tokens, char *text) {
 
 /* ---- Translating ----------------------------------------------------------------------------- */
 
-/* Each time the likeliest next token: writes what follows START. */
+/* Greedy decoding: writes what follows START, always the likeliest next token. */
 static void translate_words(translator *m, tn_tensor *word, int64_t (*out)[LONGEST + 1]) {
     TN_SCOPE;
     TN_NO_GRAD;

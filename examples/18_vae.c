@@ -3,10 +3,11 @@
  *     18_vae               learns discs that it draws itself
  *     18_vae DIR           learns MNIST's digits: DIR has the files of the 10,000 images t10k-…
  *
- * The encoder gives each image a place in a small space, as a mean and a spread; the decoder makes
- * an image of a place drawn there. The loss is how badly the image comes back, and how far the
- * places are from a standard normal: so that in the end a place drawn from that is an image too.
- * Prints the loss and writes vae.png: a row of images, how they come back, and new ones.
+ * The encoder maps each image to a distribution in a small space, a mean and a spread; the decoder
+ * turns a point drawn from it into an image. The loss is the reconstruction error plus the distance
+ * of the distributions from a standard normal, so that in the end a point drawn from that becomes
+ * an image too. Prints the loss and writes vae.png: a row of images, their reconstructions, and new
+ * ones.
  */
 #include <tern/tern.h>
 
@@ -52,7 +53,7 @@ static void vae_init(vae *m) {
         TN_SEQUENTIAL(tn_linear_new(PLACE, HIDDEN), TN_FN(tn_relu), tn_linear_new(HIDDEN, PIXELS)));
 }
 
-/* Of one image: its pixels, and KL(normal(mean, spread) || normal(0, 1)). */
+/* The loss of one image: its pixels, and KL(normal(mean, spread) || normal(0, 1)). */
 static tn_tensor *vae_loss(tn_values out, tn_tensor *x) {
     tn_tensor *pixels = tn_bce_with_logits(out.v[0], x, TN_SUM);
     tn_tensor *mean = out.v[1], *log_var = out.v[2];
@@ -85,7 +86,7 @@ static tn_dataset discs = {.kind = "discs",
 
 /* ---- Pictures -------------------------------------------------------------------------------- */
 
-/* Given images, under them their reconstructions, and four rows of new ones. */
+/* The given images, below them their reconstructions, and four rows of new ones. */
 static void draw_images(vae *m, tn_tensor *x, const char *path) {
     TN_SCOPE;
     TN_NO_GRAD;

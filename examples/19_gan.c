@@ -1,11 +1,11 @@
 /* 19. A GAN with a gradient penalty: two networks against each other (Goodfellow et al. 2014,
  * arXiv:1406.2661; Gulrajani et al. 2017, arXiv:1704.00028).
  *
- * The generator makes points of noise; the critic gives high numbers to points of the data, eight
- * clouds on a circle, and low ones to made points. Each learns what the other cannot do yet. So
- * that the critic's slope stays near 1, its loss has a gradient in it, which is differentiated
- * again: tn_grad with create_graph. Prints how far apart the critic holds both, how many of the
- * clouds are found, and writes gan.png: the data, and what the generator makes.
+ * The generator makes points from noise; the critic gives high scores to points of the data, eight
+ * clouds on a circle, and low ones to generated points. Each learns from the other's mistakes. To
+ * keep the critic's slope near 1, its loss contains a gradient, which is differentiated again:
+ * tn_grad with create_graph. Prints how far the critic's scores are apart, how many of the clouds
+ * were found, and writes gan.png: the data, and what the generator makes.
  */
 #include <tern/tern.h>
 
@@ -28,12 +28,12 @@ static tn_sequential *network_new(int64_t in, int64_t out) {
                          TN_FN(tn_relu), tn_linear_new(WIDTH, out));
 }
 
-/* Made points: (n, 2). */
+/* Generated points: (n, 2). */
 static tn_tensor *make_points(tn_sequential *generator, int64_t n) {
     return tn_call(generator, tn_randn(TN_DIMS(n, NOISE), TN_F32));
 }
 
-/* The mean of (|slope of the critic| - 1)^2 at points between data and made ones. */
+/* The mean of (|slope of the critic| - 1)^2 at points between data and generated ones. */
 static tn_tensor *gradient_penalty(tn_sequential *critic, tn_tensor *data, tn_tensor *made) {
     tn_tensor *share = tn_rand(TN_DIMS(BATCH, 1), TN_F32);
     tn_tensor *between = tn_add(made, tn_mul(share, tn_sub(data, made)));
@@ -44,7 +44,7 @@ static tn_tensor *gradient_penalty(tn_sequential *critic, tn_tensor *data, tn_te
     return tn_mean_all(tn_square(tn_add_scalar(length, -1)));
 }
 
-/* A step of the critic; returns by how much it tells data from made points. */
+/* A step of the critic; returns by how much its scores separate data from generated points. */
 static double train_critic(tn_sequential *critic, tn_sequential *generator, tn_optim *opt) {
     TN_SCOPE;
     tn_tensor *data = draw_data(BATCH), *made = tn_detach(make_points(generator, BATCH));
@@ -59,14 +59,14 @@ static double train_critic(tn_sequential *critic, tn_sequential *generator, tn_o
 
 static void train_generator(tn_sequential *critic, tn_sequential *generator, tn_optim *opt) {
     TN_SCOPE;
-    tn_module_requires_grad(critic, false); /* it rests */
+    tn_module_requires_grad(critic, false); /* frozen */
     tn_backward(tn_neg(tn_mean_all(tn_call(critic, make_points(generator, BATCH)))));
     tn_module_requires_grad(critic, true);
     tn_optim_step(opt);
     tn_optim_zero_grad(opt);
 }
 
-/* ---- Looking at it --------------------------------------------------------------------------- */
+/* ---- Output ---------------------------------------------------------------------------------- */
 
 /* How many of n points are in each cloud. */
 static int count_clouds(const float (*points)[2], int n, int *in_a_cloud) {
@@ -86,7 +86,7 @@ static int count_clouds(const float (*points)[2], int n, int *in_a_cloud) {
     return clouds;
 }
 
-/* Adds points of [-1.5, 1.5]^2 to a picture. */
+/* Adds points of [-1.5, 1.5]^2 to an image. */
 static void draw_points(float *picture, const float (*points)[2], int n) {
     for (int i = 0; i < n; i++) {
         int x = (int)((points[i][0] + 1.5) / 3 * SIDE), y = (int)((1.5 - points[i][1]) / 3 * SIDE);

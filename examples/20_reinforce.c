@@ -3,8 +3,8 @@
  * The game is the cart-pole: a pole stands on a cart, which is pushed left or right at each step;
  * it ends when the pole leans more than 12 degrees, when the cart is 2.4 away, or after 200 steps,
  * and each step counts 1 (Barto, Sutton, Anderson 1983). A network gives the probability of each
- * push. Some games are played; then pushes after which things went better than on average become
- * likelier, and the others less likely. Draws how long the games last, and the last game.
+ * push. It plays some games; then pushes that led to better than average results become more
+ * likely, and the others less likely. Draws how long the games last, and the last game.
  */
 #include <tern/tern.h>
 
@@ -16,7 +16,7 @@ enum { GAMES = 16, MOST = 200, ROUNDS = 60 };
 /* ---- The game -------------------------------------------------------------------------------- */
 
 typedef struct {
-    float x, speed, angle, turn; /* metres, radians; the last two of the pole */
+    float x, speed, angle, turn; /* metres, radians; the last two are the pole's */
 } cart;
 
 static float near_zero(void) {
@@ -27,7 +27,7 @@ static cart cart_start(void) {
     return (cart){near_zero(), near_zero(), near_zero(), near_zero()};
 }
 
-/* A fiftieth of a second later; false when it has fallen. */
+/* Advances by a fiftieth of a second; false if the pole has fallen. */
 static bool push_cart(cart *c, int right) {
     const float gravity = 9.8F, mass = 1.1F, pole = 0.1F, half = 0.5F, dt = 0.02F;
     float force = right ? 10 : -10, sine = sinf(c->angle), cosine = cosf(c->angle);
@@ -42,7 +42,7 @@ static bool push_cart(cart *c, int right) {
 
 /* ---- Playing --------------------------------------------------------------------------------- */
 
-/* What was seen and done at each step of the games that are played at the same time. */
+/* What was seen and done at each step of games played in parallel. */
 typedef struct {
     cart seen[MOST][GAMES];
     int64_t done[MOST][GAMES];
@@ -80,7 +80,7 @@ static void play_games(tn_sequential *policy, record *r) {
     }
 }
 
-/* -mean of log probability times how much better than on average it went from there. */
+/* -mean of log probability times how much better than average the rest of the game was. */
 static tn_tensor *policy_loss(tn_sequential *policy, record *r) {
     tn_tensor *seen = TN_FROM(r->seen, TN_DIMS(MOST, GAMES, 4), TN_F32);
     tn_tensor *done = TN_FROM(r->done, TN_DIMS(MOST, GAMES), TN_I64);
@@ -93,7 +93,7 @@ static tn_tensor *policy_loss(tn_sequential *policy, record *r) {
     return tn_div(tn_sum_all(tn_mul(minus_log, tn_div(better, spread))), steps);
 }
 
-/* ---- Looking at it --------------------------------------------------------------------------- */
+/* ---- Drawing --------------------------------------------------------------------------------- */
 
 static void draw_game(const record *r) {
     for (int t = 0; t < r->length[0]; t += 20) {

@@ -1,9 +1,9 @@
-/* Which learning rate, width and optimiser? A search that finds out.
+/* Which learning rate, width and optimiser? A search finds out.
  *
- * A net learns a wave from points with noise, with settings that are drawn at random. Two processes
- * train at a time; after 40 steps the best third continues to 120, and of these the best third to
- * 360. So most of the time goes to what is worth it (successive halving). Press Ctrl-C, or kill it,
- * and start it again: it continues. At the end comes the table, and the best one's wave.
+ * A net learns a wave from noisy points, with randomly drawn settings. Two processes train at a
+ * time; after 40 steps the best third continues to 120, and of these the best third to 360. So most
+ * of the time is spent on promising settings (successive halving). Press Ctrl-C, or kill it, and
+ * start it again: it continues. At the end it prints the table and draws the best net's wave.
  */
 #include <tern/tern.h>
 
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- One training ---------------------------------------------------------------------------- */
+/* ---- One trial ------------------------------------------------------------------------------- */
 
 typedef struct settings {
     double lr;
@@ -50,7 +50,7 @@ static tn_optim *make_optim(net *n, const settings *s) {
     return tn_adamw(n, TN_WITH(tn_adamw, .lr = s->lr));
 }
 
-/* Points of the wave: x in [-2, 2), (n, 1), and *y with noise. */
+/* Points of the wave: x in [-2, 2), (n, 1), and noisy *y. */
 static tn_tensor *make_points(uint64_t seed, tn_tensor **y) {
     enum { POINTS = 128 };
     tn_generator g = {.seed = seed};
@@ -67,7 +67,7 @@ static double loss_on(net *n, uint64_t seed) {
     return tn_item(tn_mse(tn_call(n, x), y, TN_MEAN));
 }
 
-/* Trains up to `steps` in all, from where the folder's checkpoint is; the loss on other points. */
+/* Trains up to `steps` in total, from the folder's checkpoint; returns the loss on other points. */
 static double train_net(net *n, const settings *s, int64_t steps, const char *folder) {
     net_init(n, s->width);
     tn_optim *optim = make_optim(n, s);
@@ -92,7 +92,7 @@ static double train_net(net *n, const settings *s, int64_t steps, const char *fo
 
 /* ---- The search ------------------------------------------------------------------------------ */
 
-/* What the best one has learned, '+', and the wave, '.'. */
+/* What the best net has learned, '+', and the wave, '.'. */
 static void draw_wave(net *n) {
     enum { COLUMNS = 100 };
     double x[COLUMNS], wave[COLUMNS], learned[COLUMNS];
@@ -136,7 +136,7 @@ int main(int argc, char **argv) {
         tn_module_finish(&n);
     }
     if (tn_search_best(search)) {
-        train_net(&n, &s, o.steps, tn_search_folder(search)); /* loads what it has learned */
+        train_net(&n, &s, o.steps, tn_search_folder(search)); /* loads the trained weights */
         draw_wave(&n);
         tn_module_finish(&n);
     }

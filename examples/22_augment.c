@@ -1,9 +1,9 @@
-/* 22. Few pictures, seen many times:  22_augment FOLDER [plain]
+/* 22. Few images, seen many times: 22_augment FOLDER [plain]
  *
  * FOLDER has the 10,000 images of MNIST's test set (t10k-images-idx3-ubyte and its labels, plain or
- * .gz). 600 of them are learned from, and nine out of ten of their nines are left out: a sampler
- * draws the rare ones more often, and transforms make each reading of an image another image. With
- * `plain` neither is done, to compare. At the end an image is drawn as the first epochs saw it.
+ * .gz). It trains on 600 of them, without nine out of ten of their nines: a sampler draws the rare
+ * ones more often, and transforms change an image each time it is read. With `plain` neither is
+ * done, for comparison. At the end it draws an image as the first epochs saw it.
  */
 #include <tern/tern.h>
 
@@ -13,7 +13,8 @@
 enum { CLASSES = 10, SIDE = 28, PIXELS = SIDE * SIDE, LEARNED = 600, BATCH = 50, EPOCHS = 40 };
 enum { RARE = 9, SHOWN = 4 };
 
-/* The first LEARNED examples without nine out of ten nines; weights: each class counts alike. */
+/* The first LEARNED examples without nine out of ten nines; weights: equal for each class as a
+ * whole. */
 static tn_dataset *make_rare(tn_dataset *d, double *weights) {
     int64_t kept[LEARNED], labels[LEARNED], n = 0, count[CLASSES] = {0};
     for (int64_t i = 0; i < LEARNED; i++) {
@@ -53,7 +54,7 @@ static void train_model(tn_sequential *net, tn_loader *loader) {
 
 static void test_model(tn_sequential *net, tn_loader *loader) {
     TN_NO_GRAD;
-    int64_t right[2] = {0}, all[2] = {0}; /* of other digits, of nines */
+    int64_t right[2] = {0}, all[2] = {0}; /* of other digits; of nines */
     for (tn_batch b; tn_loader_next(loader, &b);) {
         TN_SCOPE;
         int64_t guess[BATCH], label[BATCH];
@@ -64,7 +65,7 @@ static void test_model(tn_sequential *net, tn_loader *loader) {
             right[label[i] == RARE] += guess[i] == label[i];
         }
     }
-    printf("read rightly: %.1f %% of the nines, %.1f %% of the others\n",
+    printf("read correctly: %.1f %% of the nines, %.1f %% of the others\n",
            100.0 * (double)right[1] / (double)all[1], 100.0 * (double)right[0] / (double)all[0]);
 }
 
@@ -92,7 +93,7 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     tn_seed(1);
     double weights[LEARNED];
-    tn_dataset *parts[2]; /* to learn from, to test with */
+    tn_dataset *parts[2]; /* for training, for testing */
     tn_random_split(tn_mnist(argv[1], false), (double[]){LEARNED, 9400}, 2, 1, parts);
     tn_dataset *few = make_rare(parts[0], weights);
     tn_sampler order = tn_random_sampler(1);
@@ -113,5 +114,5 @@ int main(int argc, char **argv) {
     tn_loader_free(learned);
     tn_loader_free(tested);
     tn_dataset_free(few);
-    return fflush(stdout) || ferror(stdout); /* what could not be printed is a failure */
+    return fflush(stdout) || ferror(stdout); /* failing to print is a failure */
 }

@@ -9,9 +9,9 @@ PROGRAM = os.path.join(os.environ.get("TERN_EXAMPLE_BIN", ""), "22_augment")
 
 
 def shares(*arguments):
-    """Percent of the nines and of the others that are read rightly, and the picture's lines."""
+    """Percent of the nines and of the others that are read correctly, and the picture's lines."""
     done = subprocess.run([PROGRAM, FOLDER, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    found = re.search(r"^read rightly: ([\d.]+) % of the nines, ([\d.]+) % of the others$", done.stdout, re.M)
+    found = re.search(r"^read correctly: ([\d.]+) % of the nines, ([\d.]+) % of the others$", done.stdout, re.M)
     if done.returncode != 0 or not found:
         print("# " + "\n# ".join(done.stdout.splitlines()[-20:]))
         sys.exit(1)
