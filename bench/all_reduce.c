@@ -1,12 +1,11 @@
-/* One rank of an all-reduce of f32, beside what memory allows: `all_reduce ENGINE ROUNDS MIB …`,
- * started once for each rank with the variables of a launcher (all_reduce.py does it). Rank 0
+/* One rank of an all-reduce of f32, compared with the memory limit: `all_reduce ENGINE ROUNDS MIB
+ * …`, started once for each rank with the variables of a launcher (all_reduce.py does it). Rank 0
  * prints lines "NAME MIB MS", the medians of the rounds:
  *
- *   shared   a tensor of tn_group_empty, which the engine shm need not copy
+ *   shared   a tensor of tn_group_empty, which the shm engine need not copy
  *   private  any other tensor
- *   limit    each rank adds a number to as many bytes of its own: the same traffic, since an
- *            all-reduce has to read and write every rank's tensor once. All ranks at the same
- *            time.
+ *   limit    all ranks at once add a number to as many bytes of their own: the same traffic,
+ *            since an all-reduce must read and write every rank's tensor once
  */
 #include "bench/bench.h"
 
@@ -31,7 +30,7 @@ static double time_all_reduce(tn_group *g, tn_tensor *t) {
     return bench_now() - start;
 }
 
-/* … until all ranks have added. */
+/* The same, until all ranks have added. */
 static double time_add(tn_group *g, tn_tensor *t) {
     float *x = tn_data_mut(t);
     must_work(tn_barrier(g));

@@ -1,6 +1,6 @@
-/* What the benchmarks share: a clock, medians, the peak of this process's memory, and the loop of a
- * program that a comparison drives (peers/duel.py):
- * it reads how many steps to run and answers with their times.
+/* Shared by the benchmarks: a clock, medians, this process's peak memory, and the loop of a program
+ * driven by a comparison (peers/duel.py): it reads how many steps to run and answers with their
+ * times.
  */
 #ifndef TERN_BENCH_H
 #define TERN_BENCH_H
@@ -15,13 +15,13 @@
 #include <sys/resource.h>
 #include <time.h>
 
-/* Seconds of the clock that Python's time.monotonic reads. */
+/* Seconds of the clock of Python's time.monotonic. */
 static inline double bench_now(void) {
     return tn__now();
 }
 
-/* What steps are timed by: bench_now, or with TERN_BENCH_TIME=cpu the seconds for which this
- * process has had a processor, which other programs do not add to. */
+/* The clock for steps: bench_now, or with TERN_BENCH_TIME=cpu this process's CPU time, which other
+ * programs do not affect. */
 static inline double bench_step_now(void) {
     const char *kind = getenv("TERN_BENCH_TIME");
     struct timespec t;
@@ -43,15 +43,15 @@ static inline double bench_median(double *x, int n) {
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-/* The most memory that this process has had in use, in MiB. */
+/* This process's peak resident memory, in MiB. */
 static inline double bench_peak_rss(void) {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
     return (double)usage.ru_maxrss / 1024.0;
 }
 
-/* Writes what a peer begins with too into a folder (peers/shared.py): the weights of `module`, and
- * the batches x and y, each (steps, batch, tokens). */
+/* Writes the peer's initial data to a folder (peers/shared.py): the weights of `module`, and the
+ * batches x and y, each (steps, batch, tokens). */
 static inline void bench_share(void *module, const char *folder, tn_tensor *x, tn_tensor *y) {
     char path[4096];
     snprintf(path, sizeof(path), "%s/weights.safetensors", folder);
@@ -66,7 +66,7 @@ static inline void bench_share(void *module, const char *folder, tn_tensor *x, t
 }
 
 /* Answers "run N" with the loss of the last step and N times in ms, "memory" with the peaks of the
- * process and of tensors in MiB; ends with the input. `step` gives the loss. */
+ * process and of tensors in MiB; ends with the input. `step` returns the loss. */
 static inline int bench_serve(double (*step)(void *user), void *user) {
     char line[64];
     while (fgets(line, sizeof(line), stdin)) {

@@ -1,6 +1,5 @@
-/* The character GPT, one training step after the other: char_gpt TEXT [FOLDER STEPS], driven
- * through bench_serve. The weights that it begins with and the batches of so many steps
- * go to the folder.
+/* Training steps of the character GPT: char_gpt TEXT [FOLDER STEPS], driven through bench_serve.
+ * The initial weights and the batches of STEPS steps are written to FOLDER.
  *
  * The recipe: 4 layers, 4 heads, 128 channels, context 64, batch 12, no biases; AdamW with betas
  * 0.9 and 0.99, decay 0.1 on matrices, gradients clipped at 1.
@@ -31,7 +30,7 @@ static double train_step(void *user) {
 
 enum { BATCH = 12, CONTEXT = 64 };
 
-/* A loader over the text: each one gives the same batches. */
+/* A loader over the text: every such loader gives the same batches. */
 static tn_loader *open_text(const char *path, int *vocab) {
     size_t bytes;
     char *text = tn_text_read(path, &bytes);

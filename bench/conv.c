@@ -1,9 +1,9 @@
 /* Convolutions, driven through bench_serve by conv.py:
  *
- *   conv layer N C O SIZE KERNEL STRIDE PADDING    one layer on squares; steps are in turn its
- *                                                  forward, its input's gradient, its weight's
- *   conv cnn|resnet18 BATCH FOLDER                 a step of training with SGD, on one batch; the
- *                                                  weights at the start and the batch go to FOLDER
+ *   conv layer N C O SIZE KERNEL STRIDE PADDING    one layer on square images; steps are in turn
+ *                                                  its forward, its input's gradient, its weight's
+ *   conv cnn|resnet18 BATCH FOLDER                 a step of training with SGD, on one batch;
+ *                                                  initial weights and the batch go to FOLDER
  *
  * cnn is two convolutions and two linears on 28 x 28 (MNIST), resnet18 the network of He et al.
  * 2015 (arXiv:1512.03385) with the first layer for 32 x 32 (CIFAR). peers/torch_conv.py is the same
@@ -22,7 +22,7 @@ typedef struct layer {
     int turn;
 } layer;
 
-/* (N, C, H, W) as kernels want it, with a depth of 1. */
+/* (N, C, H, W) as kernels need it, with a depth of 1. */
 static tn_desc volume_of(const tn_tensor *t) {
     tn_desc d = tn_desc_of(t), v = d;
     v.ndim = 5;
@@ -72,7 +72,7 @@ typedef struct block {
     tn_module base;
     tn_conv2d *conv1, *conv2;
     tn_batch_norm2d *bn1, *bn2;
-    tn_sequential *downsample; /* NULL where the sizes stay */
+    tn_sequential *downsample; /* NULL if the sizes stay the same */
 } block;
 
 static tn_conv2d *conv_of(int64_t in, int64_t out, int64_t kernel, int64_t stride) {

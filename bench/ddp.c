@@ -2,7 +2,7 @@
  * driven through bench_serve.
  *
  * BATCH sequences of T random tokens on this rank, AdamW: gpt2.c on several ranks. At the end rank
- * 0 prints, over all steps, seconds in backward's final wait, seconds that buckets travelled,
+ * 0 prints, over all steps, seconds in backward's final wait, seconds that buckets took to be sent,
  * steps, buckets, and their MiB; and writes a trace.
  */
 #include "bench/trainer.h"

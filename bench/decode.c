@@ -1,11 +1,10 @@
 /* GPT-2 124M writing text, or reading a prompt: decode [OPTIONS] WHAT N, driven through
  * bench_serve.
  *
- *     decode token N      a step gives each sequence one token; the caches hold N positions and
- * more decode prompt N     a step reads N tokens into empty caches, for the next token's logits
+ *     decode token N      a step gives each sequence one token; the caches hold N or more positions
+ *     decode prompt N     a step reads N tokens into empty caches, for the next token's logits
  *     decode forward N    a step is the forward of training: all logits, recorded
- *     decode read N       a step reads as many bytes as the weights (N counts for nothing): the
- * limit
+ *     decode read N       a step reads as many bytes as the weights, the limit (N is ignored)
  *
  * "loss" is the largest logit of the last position. --share FOLDER writes the weights for a peer
  * (peers/torch_decode.py), which takes the same options.

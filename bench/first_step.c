@@ -1,6 +1,6 @@
 /* How soon after its start a process has trained one step of a small classifier: first_step START,
- * where START is the monotonic clock when the process was asked for. Prints the times in ms at
- * main, with the model, and after the step.
+ * where START is the monotonic clock when the process was started. Prints the times in ms at main,
+ * when the model is ready, and after the step.
  */
 #include "bench/bench.h"
 

@@ -15,7 +15,7 @@ enum { RECOMPUTE = NUMBERS, DEFER, OFFLOAD, SGD, SWITCHES };
 enum { SIZE = SWITCHES, PRECISION, SHARE, TRACE };
 
 typedef struct options {
-    int n[SWITCHES]; /* stage 0: DDP; steps 0: as many as the comparison asks for */
+    int n[SWITCHES]; /* stage 0: DDP; steps 0: as many as the comparison requests */
     int64_t T;
     bool bf16;
     const char *share, *trace; /* folders */

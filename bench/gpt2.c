@@ -1,4 +1,4 @@
-/* GPT-2, one training step after the other: gpt2 [OPTIONS] T, driven through bench_serve.
+/* Training steps of GPT-2: gpt2 [OPTIONS] T, driven through bench_serve.
  *
  * Sequences of T random tokens (trainer.h). peers/torch_gpt2.py takes the same options and
  * does the same in PyTorch.
@@ -19,7 +19,7 @@ typedef struct options {
     tn_gpt_options gpt;
     int64_t T, batch;
     bool recompute, bf16;
-    const char *folder; /* for the weights and the batch that it begins with */
+    const char *folder; /* for the initial weights and the batch */
 } options;
 
 static options parse_options(int argc, char **argv) {
@@ -77,7 +77,7 @@ int main(int argc, char **argv) {
         tn_module_set_precision(&t.gpt, tn_precision_defaults());
     }
     trainer_optimise(&t);
-    trainer_draw(&t, o.batch, o.T, 50257); /* rows above only fill up */
+    trainer_draw(&t, o.batch, o.T, 50257); /* higher rows are padding */
     if (o.folder) {
         TN_SCOPE;
         bench_share(&t.gpt, o.folder, tn_unsqueeze(t.x, 0), tn_unsqueeze(t.y, 0));

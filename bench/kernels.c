@@ -1,7 +1,7 @@
 /* The CPU kernels against this machine's limits, measured in the same run and in turn with them:
- * for what is bound by memory, a plain loop over as many bytes (a = b + s c where the kernel writes
- * other memory than it reads, a += b where it writes what it has read or writes little); for
- * products, multiply-adds that stay in registers.
+ * for memory-bound kernels, a plain loop over as many bytes (a = b + s c if the kernel writes other
+ * memory than it reads, a += b if it writes what it has read or writes little); for products,
+ * multiply-adds that stay in registers.
  *
  * kernels [CASE]: only rows whose name contains CASE. TERN_CPU caps the level of the CPU,
  * OMP_NUM_THREADS chooses the threads.
@@ -24,7 +24,7 @@ enum { ROUNDS = 12 };
 static const tn_backend *kernels;
 static tn_context *ctx;
 static const char *wanted = "";
-static double fma_limit; /* GFLOP/s of all threads */
+static double fma_limit; /* GFLOP/s on all threads */
 
 /* ---- Limits ---------------------------------------------------------------------------------- */
 
@@ -48,7 +48,7 @@ CLONES static void add_part(float *restrict a, const float *restrict b, int64_t 
     }
 }
 
-/* Bytes per second of one pass over arrays of together `bytes`. */
+/* Bytes per second of one pass over arrays of `bytes` in total. */
 static double memory_pass(float *a, int64_t bytes, bool in_place) {
     int64_t n = bytes / (in_place ? 8 : 12) / 64 * 64;
     int threads = bytes > 200000 ? tn_threads() : 1;
@@ -191,8 +191,8 @@ static void run_pass(void *user) {
     }
 }
 
-/* `bytes`: what the kernel has to read and write once. `held`: the memory that it touches, which
- * decides the cache. */
+/* `bytes`: what the kernel must read and write once. `held`: the memory that it touches, which
+ * determines the cache. */
 static void memory_row(const char *name, kernel k, work *w, double bytes, double held,
                        bool in_place) {
     TN_SCOPE;
@@ -381,8 +381,8 @@ static void reduce_rows(void) {
     }
 }
 
-/* Results of few elements each, or few of them: inner dimensions that a row at a time would be slow
- * for. */
+/* Results of few elements each, or few results: inner dimensions for which going row by row would
+ * be slow. */
 static void short_reduce_rows(void) {
     static const struct {
         const char *name;

@@ -4,9 +4,9 @@
  * A small GPT-2 with the real vocabulary: 4 layers, 4 heads, width 128, context 64, batch 8. The
  * recipe is 11_gpt2's: AdamW with betas 0.9 and 0.95, decay 0.1 on matrices, gradients clipped to
  * norm 1, 6e-4 after 100 steps of warm-up, then a cosine to a tenth. (With 1e-3 after 20 steps
- * rounding alone makes 1e-2 of difference by step 100, also between two runs of Tern.) The weights
- * and batches that it begins with go to the folder, where peers/torch_learning.py reads them, and
- * the losses of both. A tokenizer "-" makes a token of every byte, spread over the vocabulary.
+ * rounding alone makes a difference of 1e-2 by step 100, even between two runs of Tern.) The
+ * initial weights and the batches go to the folder, where peers/torch_learning.py reads them, and
+ * so do the losses of both. The tokenizer "-" makes each byte a token, spread over the vocabulary.
  */
 #include "bench/bench.h"
 
@@ -100,7 +100,8 @@ static int learn_text(char **arguments) {
     init_model(&gpt);
     share_start(&gpt, loader, folder, steps);
     tn_optim *optim = make_optim(&gpt);
-    int64_t all = steps > WARM_UP ? steps : WARM_UP; /* a short run is the warm-up's beginning */
+    int64_t all =
+        steps > WARM_UP ? steps : WARM_UP; /* a short run is the beginning of the warm-up */
     tn_schedule schedule = tn_schedule_cosine(6e-4, 6e-5, WARM_UP, all);
     tn_history *losses = open_losses(folder, "tern", 0);
     tn_batch b;
@@ -126,7 +127,7 @@ static int learn_text(char **arguments) {
 
 enum { DASH = 8 }; /* steps */
 
-/* The curve as dashes in y: so that one below it is seen, too. */
+/* The curve as dashes in y, so that one below it shows too. */
 static tn_curve dashed_curve(tn_curve curve, double *y) {
     for (int64_t i = 0; i < curve.count; i++) {
         y[i] = i / DASH % 2 ? NAN : curve.y[i];

@@ -1,9 +1,8 @@
-/* An LSTM over characters, one training step after the other: lstm LAYERS WIDTH BATCH TIMES
- * [FOLDER], driven through bench_serve. The weights that it begins with and one batch go to the
- * folder.
+/* Training steps of a character LSTM: lstm LAYERS WIDTH BATCH TIMES [FOLDER], driven through
+ * bench_serve. The initial weights and one batch go to the folder.
  *
- * Embedding, LSTM and classifier, all of one width; random characters, which are learnt by heart;
- * Adam. peers/torch_lstm.py is the same in PyTorch.
+ * Embedding, LSTM and classifier, all of the same width; random characters, learned by heart; Adam.
+ * peers/torch_lstm.py is the same in PyTorch.
  */
 #include "bench/bench.h"
 

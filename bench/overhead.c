@@ -1,4 +1,4 @@
-/* What the library itself costs: operations on one element, where the arithmetic is nothing. Prints
+/* The library's overhead: operations on one element, where the arithmetic is negligible. Prints
  * "name ns" lines; the peers' names are the same (peers/torch_overhead.py).
  */
 #include "bench/bench.h"
@@ -59,7 +59,7 @@ static void module_call(int n) {
     }
 }
 
-/* A chain of `links` additions, and with `backward` the way back. */
+/* A chain of `links` additions, and with `backward` their backward. */
 static void run_chain(int n, int links, bool backward) {
     for (int i = 0; i < n; i += links) {
         TN_SCOPE;
@@ -86,7 +86,7 @@ static tn_tensor *same_tensor(tn_tensor *x) {
     return x;
 }
 
-/* The best of some rounds, in ns a call: whatever else the machine does only adds to it. */
+/* The best of some rounds, in ns per call: other work on the machine can only add to it. */
 static double measure_ns(void (*f)(int n)) {
     double best = 1e9;
     f(CALLS / 10);

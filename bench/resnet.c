@@ -1,8 +1,8 @@
-/* ResNet-18 on CIFAR-10's shape, one training step after the other:  resnet FOLDER [WIDTH]
+/* Training steps of ResNet-18 on images of CIFAR-10's shape: resnet FOLDER [WIDTH]
  *
- * The model is that of examples/15_resnet.c, at the paper's width of 64; 32 pictures, AdamW. The
- * weights that it begins with and the batch, which is always the same, go to the folder.
- * peers/torch_resnet.py is the same in PyTorch.
+ * The model is that of examples/15_resnet.c, at the paper's width of 64; 32 images, AdamW. The
+ * initial weights and the batch, which is always the same, go to the folder. peers/torch_resnet.py
+ * is the same in PyTorch.
  */
 #include "bench/bench.h"
 

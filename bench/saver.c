@@ -1,6 +1,6 @@
-/* How long a save in parts stalls training, beside a plain copy of what is saved: `saver [WIDTH]
+/* How long a sharded save stalls training, compared with a plain copy of the data: `saver [WIDTH]
  * [ROUNDS] [FOLDER]`, one rank with a linear layer of WIDTH x WIDTH (6144) and Adam's state, in a
- * folder that is removed. Lines "NAME MS", medians of the rounds after the first:
+ * folder that is removed afterwards. Prints lines "NAME MS", medians of the rounds after the first:
  *
  *   copy    memcpy of parameters and state to memory that is there, with one thread
  *   first   the first save until it returns: its copies are new memory

@@ -1,6 +1,6 @@
 /* Encoding and decoding a text on one thread: tokenizer FOLDER TEXT [decode] answers as bench.h
- * says, with the number of ids, or of bytes, in place of the loss. tokenizer --train TEXT FOLDER
- * VOCAB PATTERN makes a vocabulary for such a run, and prints how many seconds that took.
+ * describes, with the number of ids, or of bytes, instead of the loss. tokenizer --train TEXT
+ * FOLDER VOCAB PATTERN makes a vocabulary for such a run, and prints how many seconds that took.
  */
 #include "bench/bench.h"
 

@@ -1,4 +1,4 @@
-/* GPT-2 and its training step, as gpt2, ddp and fsdp measure it: AdamW, one batch of random tokens.
+/* GPT-2 and its training step, for gpt2, ddp and fsdp: AdamW, one batch of random tokens.
  */
 #ifndef TERN_BENCH_TRAINER_H
 #define TERN_BENCH_TRAINER_H
@@ -11,7 +11,7 @@ typedef struct trainer {
     tn_tensor *x, *y;
 } trainer;
 
-/* Sets the sizes of the model that is called `name`; false: there is none. */
+/* Sets the sizes of the model called `name`; false if there is none. */
 static inline bool trainer_size(const char *name, tn_gpt_options *g) {
     static const struct {
         const char *name;
@@ -33,7 +33,7 @@ static inline bool trainer_size(const char *name, tn_gpt_options *g) {
     return false;
 }
 
-/* Tokens and what shall follow them, each (batch, T). */
+/* Tokens and their targets, each (batch, T). */
 static inline void trainer_draw(trainer *t, int64_t batch, int64_t T, int64_t vocab) {
     t->x = tn_randint(0, vocab, TN_DIMS(batch, T), TN_I64);
     t->y = tn_randint(0, vocab, TN_DIMS(batch, T), TN_I64);

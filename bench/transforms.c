@@ -1,5 +1,5 @@
-/* What one transform costs on one example, in us: images 3 x 32 x 32 and 3 x 224 x 224.
- * Prints lines NAME US; bench/transforms.py puts PyTorch's beside them. */
+/* The time of one transform on one example, in us: images 3 x 32 x 32 and 3 x 224 x 224. Prints
+ * lines NAME US; bench/transforms.py adds PyTorch's. */
 #include "bench.h"
 
 enum { IMAGES = 64, ROUNDS = 5 };

@@ -3,12 +3,14 @@
  *     12_fsdp                        one rank, which has everything
  *     tern run -n 4 12_fsdp          four (or 2, or 8): a quarter of parameters, gradients and
  *                                    state each. Losses differ from one rank's only in the last
- * digits, since a batch is summed in four parts; all stages print the same tern run -n 4 12_fsdp 1
- * stage 1 of ZeRO: only the state is sharded (2: gradients too; 3, the default: parameters too)
+ *                                    digits, since a batch is summed in four parts; all stages
+ *                                    print the same
+ *     tern run -n 4 12_fsdp 1        stage 1 of ZeRO: only the state is sharded (2: gradients
+ *                                    too; 3, the default: parameters too)
  *     tern run -n 4 12_fsdp 3 FILE   learns this text; without one (""), sums like "12+30=42"
  *     tern run -n 4 12_fsdp 3 FILE FOLDER
  *                                    saves there, and continues from there, even with another
- * number of ranks or at another stage
+ *                                    number of ranks or at another stage
  *
  * Lines that deal with ranks are marked with R; the rest is a single-process program.
  * docs/sharding.md explains them.

@@ -2,8 +2,9 @@
  * generated.
  *
  *     13_generate DIR                            continues each line that it reads. DIR is a
- * Hugging Face folder: GPT-2 or Llama 13_generate DIR "Once upon a time"         continues this
- * 13_generate DIR "Once upon a time" int8    with 8-bit weights (bf16: 16-bit)
+ *                                                Hugging Face folder: GPT-2 or Llama
+ *     13_generate DIR "Once upon a time"         continues this
+ *     13_generate DIR "Once upon a time" int8    with 8-bit weights (bf16: 16-bit)
  *
  * Shows: loading, a tokenizer, sampling, a callback that prints whole characters, and what ends a
  * text.
