@@ -196,7 +196,7 @@ typedef struct tn_memory_stats {
     int64_t from_cache;  /* of these, served without the system */
 } tn_memory_stats;
 
-/* The current numbers; the second starts the peak anew, at what is allocated now. */
+/* The current numbers; resetting sets the peak to what is allocated now. */
 TN_API tn_memory_stats tn_memory(void);
 TN_API void tn_memory_reset_peak(void);
 TN_API void tn_memory_trim(void); /* returns cached blocks to the system */
