@@ -161,7 +161,7 @@ void tn__allocator_thread_end(void) {
     free(cache);
 }
 
-/* A block from the system, after trimming once when it has none. */
+/* A block from the system; trims and tries again if it has none. */
 static void *from_system(size_t align, size_t bytes) {
     void *block = NULL;
     if (posix_memalign(&block, align, bytes) != 0) {

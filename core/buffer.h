@@ -1,4 +1,4 @@
-/* Bytes, or a text, that grow. After a failure the calls do nothing; check `failed` once, at the
+/* Bytes, or a string, that grow. After a failure the calls do nothing; check `failed` once, at the
  * end:
  *
  *     tn__buffer b = {.operation = "describe"};
@@ -15,7 +15,7 @@ typedef struct tn__buffer {
     char *at;              /* the bytes and a 0 after them; NULL: none yet */
     size_t bytes;          /* without that 0 */
     int64_t capacity;      /* of the memory at `at` */
-    const char *operation; /* of TN_ENOMEM; NULL: it is not raised */
+    const char *operation; /* for TN_ENOMEM; NULL: not raised */
     bool failed;           /* out of memory: what was appended since is missing */
 } tn__buffer;
 
@@ -24,10 +24,10 @@ TN_API bool tn__buffer_add(tn__buffer *b, const void *from, size_t bytes);
 TN_API bool tn__buffer_text(tn__buffer *b, const char *text);
 TN_API bool tn__buffer_format(tn__buffer *b, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Makes sure that `more` bytes fit after those there, and a 0; false as above. */
+/* Makes sure that `more` bytes and a 0 can be appended; false as above. */
 TN_API bool tn__buffer_hold(tn__buffer *b, size_t more);
 
-/* The text, "" where nothing was added, which the caller frees; NULL when the buffer failed. The
+/* The string, "" if nothing was added, which the caller frees; NULL when the buffer failed. The
  * buffer is empty afterwards. */
 TN_API char *tn__buffer_take(tn__buffer *b);
 TN_API void tn__buffer_free(tn__buffer *b); /* and empties it */

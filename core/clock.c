@@ -1,4 +1,4 @@
-/* Points in time, as the system's waits take them. */
+/* Deadlines in the forms that the system's waits take. */
 #include "core/clock.h"
 
 #include <math.h>

@@ -21,7 +21,7 @@ static inline double tn__now(void) {
 /* A condition whose timed waits are on this clock. */
 TN_API void tn__condition_init(pthread_cond_t *c);
 
-/* A time of tn__now as pthread_cond_timedwait takes it, for such conditions. */
+/* A deadline by tn__now as pthread_cond_timedwait takes it, for such conditions. */
 TN_API struct timespec tn__timespec(double deadline);
 
 /* Milliseconds from tn__now to the deadline, rounded up, for poll(); 0 when it has passed. */

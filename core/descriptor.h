@@ -17,11 +17,11 @@ static inline tn_status tn__status_of(int why) {
 }
 
 /* fd, or, if that is a stream's number, another descriptor of the same file instead, closed at
- * exec. -1 stays -1; -1 with errno also if there is no other. */
+ * exec. -1 stays -1. -1 with errno if there is no other. */
 int tn__above_streams(int fd);
 
 /* Around libraries that open files themselves: until each hold has been released, closed streams
- * are taken by /dev/null. */
+ * are open on /dev/null. */
 void tn__streams_hold(void);
 void tn__streams_let_go(void);
 

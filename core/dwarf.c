@@ -83,7 +83,7 @@ static void load_functions(void) {
 
 static bool has_functions(void) {
     if (!__atomic_load_n(&dw.tried, __ATOMIC_ACQUIRE)) {
-        tn__streams_hold(); /* outside: holding a lock that fork takes, wait for no other */
+        tn__streams_hold(); /* first: a holder of a lock that fork takes must wait for no other */
         pthread_mutex_lock(&lock);
         if (!dw.tried) {
             load_functions();
@@ -116,11 +116,11 @@ void tn__dwarf_close(tn__dwarf *d) {
     }
 }
 
-/* The file that was loaded, open for reading; -1: another one has its name by now. The program is
- * found even if its file was renamed or the current folder has changed. If a library was rebuilt
+/* The file that was loaded, open for reading; -1 if another file has its name by now. The program
+ * is found even if its file was renamed or the current folder has changed. If a library was rebuilt
  * since, the first page, with the build id, differs. */
 static int open_loaded(const tn__object *o) {
-    enum { PAGE = 4096 }; /* the smallest there is; the loader maps all of a file's first */
+    enum { PAGE = 4096 }; /* the smallest page size; a file's first page is always mapped whole */
     char page[PAGE];
     int fd = tn__above_streams(
         open(o->program ? "/proc/self/exe" : o->info.dli_fname, O_RDONLY | O_CLOEXEC | O_NONBLOCK));

@@ -19,7 +19,7 @@ enum { MESSAGE_SIZE = sizeof(((tn_error_record *)0)->message) };
 static _Thread_local tn_error_handler thread_handler;
 static tn_error_handler process_handler; /* atomic */
 
-/* Appends at `used`, which stops at the end of the buffer; returns the new end. */
+/* Appends at `used`, cut off at the end of the buffer; returns the new end. */
 static size_t append_text(char *text, size_t size, size_t used, const char *format, ...)
     TN_PRINTF(4, 5);
 
@@ -65,8 +65,8 @@ static size_t append_modules(char *text, size_t size) {
     return used;
 }
 
-/* The pending error's text, with its place: what was kept begins with " (in" or ": ", which follow
- * a place. */
+/* The pending error's text, with its place: the text kept so far begins with " (in" or ": ", to go
+ * after the place. */
 static const char *shown_message(void) {
     tn__stack *stack = tn__thread_stack();
     char *message = tn__thread_texts()->message;

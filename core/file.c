@@ -23,7 +23,7 @@
 
 enum { ATTEMPTS = 100, CHUNK = 1 << 15 };
 
-/* The first failure counts; errno says which. */
+/* Only the first failure counts, with its errno. */
 static void note_failure(tn__file *f, const char *doing) {
     if (!f->doing) {
         f->why = errno;
@@ -40,8 +40,8 @@ static bool names_this(const char *name, int fd) {
            by_name.st_ino == by_fd.st_ino;
 }
 
-/* Removes a temporary file whose writer is gone. False with errno EBUSY when it is not gone, or
- * with another reason. Its mode may already be that of a read-only file. */
+/* Removes a temporary file whose writer is gone. False with errno, EBUSY if the writer is still
+ * there. Its mode may already be that of a read-only file. */
 static bool remove_stale(const char *name) {
     int how = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
     int fd = tn__above_streams(open(name, O_WRONLY | how));
@@ -99,7 +99,7 @@ static void file_finish(tn__file *f) {
     f->path = f->temporary = NULL;
 }
 
-/* /dev/stdout and its like. They lead to whatever is open, which may be a file. */
+/* /dev/stdout and the like. They lead to whatever is open, which may be a file. */
 static bool is_link_of_system(const char *path) {
     static const char open_files[] = "/proc/";
     char target[sizeof(open_files) - 1];
@@ -107,7 +107,7 @@ static bool is_link_of_system(const char *path) {
            memcmp(target, open_files, sizeof(target)) == 0;
 }
 
-/* What f->path names now may be replaced: nothing, or a regular file, or a link to one. */
+/* Whether f->path may be replaced: it names nothing, a regular file or a link to one. */
 static bool may_replace(tn__file *f) {
     f->replaces = stat(f->path, &f->before) == 0;
     if (f->replaces && (!S_ISREG(f->before.st_mode) || is_link_of_system(f->path))) {
@@ -223,8 +223,8 @@ void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, siz
 
 /* ---- Reading back ---------------------------------------------------------------------------- */
 
-/* Whether the part of the patch in this chunk is right; puts back what it replaced, which is what
- * the digest covers. */
+/* Whether the part of the patch in this chunk is right; restores what it replaced, since the digest
+ * covers that. */
 static bool undo_patch(const tn__file *f, char *chunk, size_t at, size_t bytes) {
     bool same = true;
     for (size_t i = 0; i < f->patch.bytes; i++) {
@@ -269,8 +269,8 @@ static void read_back(tn__file *f) {
 
 /* ---- Taking the name ------------------------------------------------------------------------- */
 
-/* Owner and mode of the file that it replaces. If the group cannot be set, its permissions are
- * dropped. */
+/* Takes owner and mode from the file that it replaces. If the group cannot be set, its permissions
+ * are dropped. */
 static void keep_rights(tn__file *f) {
     mode_t mode = f->before.st_mode & 0777;
     bool mine = fchown(f->fd, f->before.st_uid, f->before.st_gid) == 0;
@@ -278,7 +278,7 @@ static void keep_rights(tn__file *f) {
         mode = (mode & 0707) | (mode & 07) << 3;
     }
     if (fchmod(f->fd, mode) != 0 && errno != EPERM) { /* some file systems have no modes */
-        note_failure(f, "setting its rights");
+        note_failure(f, "setting its permissions");
     }
 }
 
@@ -295,7 +295,7 @@ static void sync_folder(tn__file *f) {
     }
 }
 
-/* False: f->path is what it was. */
+/* False: f->path is unchanged. */
 static bool take_name(tn__file *f) {
     tn__file_flush(f);
     if (!f->doing && f->replaces) {

@@ -22,11 +22,11 @@ typedef struct tn__file {
     char *path, *temporary;
     const char *operation; /* static text */
     const char *doing;     /* what failed; NULL: nothing yet */
-    int why;               /* errno then */
-    bool replaces;         /* there is a file already: */
+    int why;               /* its errno */
+    bool replaces;         /* a file exists already: */
     struct stat before;
-    tn__digest *digest; /* of all that was put, */
-    size_t bytes;       /* and how much it is */
+    tn__digest *digest; /* of all bytes put, */
+    size_t bytes;       /* and their number */
     struct {
         size_t at, bytes;
         char was[TN__DIGEST_DIGITS], is[TN__DIGEST_DIGITS];
@@ -37,21 +37,21 @@ typedef struct tn__file {
 
 /* False after raising. An existing file keeps its mode, and its owner where that is allowed; a new
  * one has the mode that the process's umask leaves. Anything but a regular file is refused. A
- * symlink is replaced, not followed: whoever put it there does not choose what is overwritten. */
+ * symlink is replaced, not followed: its author must not choose what is overwritten. */
 bool tn__file_begin(tn__file *f, const char *path, const char *operation);
 void tn__file_put(tn__file *f, const void *data, size_t bytes);
 
-/* As printf, less than 1024 bytes at a time. */
+/* Like printf, less than 1024 bytes at a time. */
 void tn__file_print(tn__file *f, const char *format, ...) TN_PRINTF(2, 3);
 
 /* The digest of what has been put so far: digits[TN__DIGEST_DIGITS + 1]. */
 void tn__file_digest(const tn__file *f, char *digits);
 
-/* Overwrites `bytes` (TN__DIGEST_DIGITS at most) of what was put, `at` bytes from the beginning.
+/* Overwrites `bytes` (at most TN__DIGEST_DIGITS) of what was put, `at` bytes from the beginning.
  * Once, after everything else. */
 void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes);
 
-/* From here on f->temporary can be read. */
+/* Afterwards f->temporary can be read. */
 void tn__file_flush(tn__file *f);
 
 /* Reads back what was written and compares its size and digest, then renames it into place. */

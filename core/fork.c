@@ -6,8 +6,8 @@
  * Locks of the process are taken before fork and released after it, on both sides.
  *
  * Groups, stores and loaders have threads, connections and shared memory. They remember the process
- * that made them, and refuse to work in another. Freeing them there drops the child's memory at
- * most: nothing is sent, waited for, closed or removed. Devices refuse by themselves
+ * that made them, and refuse to work in another. Freeing them there at most drops the child's
+ * memory: nothing is sent, waited for, closed or removed. Devices refuse by themselves
  * (backends/cuda/device.c).
  *
  * All of it relies on pthread_atfork. So vfork, _Fork and clone, which call no handlers, are only
@@ -30,7 +30,7 @@ bool tn__refuse_inherited(uint32_t process, const char *operation, const char *w
         return false;
     }
     tn__raise(TN_ESTATE, operation,
-              "%s belongs to the parent of this process (fork): a child makes its own", what);
+              "%s belongs to the parent of this process (fork): a child must make its own", what);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* malloc and its relatives for the library's metadata: as the C library's, but tests can make the
+/* malloc and its relatives for the library's metadata: like the C library's, but tests can make the
  * n-th one fail (core/allocator.h). Freed with free(). Those that take an operation raise TN_ENOMEM
  * for it; the others raise nothing. */
 #ifndef TERN_CORE_MEMORY_H
@@ -21,13 +21,13 @@ static inline void *tn__realloc(void *old, size_t bytes) {
     return tn__alloc_fails() ? NULL : realloc(old, bytes ? bytes : 1);
 }
 
-/* Small structs that come and go with every operation (tensors, storages, nodes): as tn__malloc and
- * free, but free ones are kept in lists of this thread. `bytes` is the same in both calls; a block
- * may be freed in another thread. */
+/* Small structs that come and go with every operation (tensors, storages, nodes): like tn__malloc
+ * and free, but free ones are kept in lists of this thread. `bytes` is the same in both calls; a
+ * block may be freed in another thread. */
 void *tn__struct_alloc(size_t bytes);
 void tn__struct_free(void *block, size_t bytes);
 
-/* As tn__struct_free, but the block is left as it is until this thread has retired a few thousand
+/* Like tn__struct_free, but the block is left as it is until this thread has retired a few thousand
  * more of the same size: holders of a stale pointer can find out that it is dead. */
 void tn__struct_retire(void *block, size_t bytes);
 
@@ -36,7 +36,7 @@ char *tn__strdup(const char *text);
 
 /* ---- Variants that raise --------------------------------------------------------------------- */
 
-/* As those without _for; NULL after raising. */
+/* Like those without _for; NULL after raising. */
 TN_API void *tn__malloc_for(size_t bytes, const char *operation);
 TN_API void *tn__calloc_for(size_t count, size_t size, const char *operation);
 TN_API char *tn__strdup_for(const char *text, const char *operation);

@@ -37,7 +37,7 @@ double tn_random_uniform(tn_generator *g) {
     return uniform_of(r.word[0], r.word[1]);
 }
 
-/* As element 0 of a draw of f64 (backends/random.h). */
+/* Like element 0 of an f64 draw (backends/random.h). */
 double tn_random_normal(tn_generator *g) {
     if (!g) {
         tn__raise(TN_EVALUE, "random_normal", "the generator is NULL");

@@ -16,7 +16,7 @@ typedef struct tn__stack {
 /* Keeps the calls that are running now. Allocates nothing. */
 void tn__stack_keep(tn__stack *stack);
 
-/* This thread's, of its pending error; as tn__thread_texts. */
+/* This thread's, for its pending error; like tn__thread_texts, never NULL. */
 tn__stack *tn__thread_stack(void);
 
 /* While false, places are functions and offsets: libdw, which may crash when malloc fails, is not

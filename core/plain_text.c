@@ -1,4 +1,4 @@
-/* What of a text is a command to a terminal (ECMA-48), and what is left without it. */
+/* Finds the terminal commands (ECMA-48) in a text, and removes them. */
 #include "core/plain_text.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ static bool in_range(char c, int least, int most) {
     return (unsigned char)c >= least && (unsigned char)c <= most;
 }
 
-/* How many characters from `at` on lie in the range. */
+/* How many characters from `at` on are in the range. */
 static size_t run_of(const char *at, size_t length, int least, int most) {
     size_t n = 0;
     while (n < length && in_range(at[n], least, most)) {
@@ -28,7 +28,7 @@ static size_t strings_reach(const char *text, size_t length) {
     return length;
 }
 
-/* ESC ] … and its like, up to BEL or ESC \. An unterminated one loses only its opening, so that
+/* ESC ] … and the like, up to BEL or ESC \. An unterminated one loses only its opening, so that
  * nothing is hidden. */
 static size_t string_length(const char *at, size_t reach) {
     for (size_t n = 2; n < reach; n++) {
@@ -42,8 +42,8 @@ static size_t string_length(const char *at, size_t reach) {
     return 2;
 }
 
-/* The bytes of the escape sequence at `at`, or of as much of it as there is. 1: an ESC and no more.
- * *colour: it only sets the look of the text that follows. */
+/* The bytes of the escape sequence at `at`, or of the part of it that is there. 1: an ESC and no
+ * more. *colour: it only sets the look of the text that follows. */
 static size_t sequence_length(const char *at, size_t length, size_t reach, bool *colour) {
     if (length < 2) {
         return 1;
@@ -68,7 +68,7 @@ static size_t sequence_length(const char *at, size_t length, size_t reach, bool 
 static size_t character_length(const char *at, size_t length) {
     unsigned char first = (unsigned char)at[0];
     size_t wanted = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    /* The second byte's range keeps out longer spellings of other characters. */
+    /* The second byte's range excludes overlong forms of other characters. */
     int least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
     int most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
     bool whole = first >= 0xc2 && first <= 0xf4 && wanted <= length &&

@@ -1,4 +1,4 @@
-/* Plugins: found, opened once, and kept; or remembered with the reason why not.
+/* Plugins: found, opened once, and kept; a failure is remembered with its reason.
  *
  * In the folders only a file that exists is tried. So if one exists but cannot be loaded its reason
  * is reported, and otherwise what the loader says after its own search.
@@ -18,22 +18,22 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
-/* Weak: a statically linked program does not get a loader on our account. The linker would warn of
- * it (as it does of libgomp's). */
+/* Weak: a statically linked program must not get a loader because of us. The linker would warn
+ * about it (as it does of libgomp's). */
 #pragma weak dlopen
 
 typedef struct plugin {
     struct plugin *next;
-    void *handle;   /* NULL: could not be loaded, because … */
-    char why[1024]; /* … of this */
+    void *handle;   /* NULL: could not be loaded */
+    char why[1024]; /* the reason */
     char name[];
 } plugin;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static plugin *plugins; /* under the lock; never removed */
 
-/* In a child of fork. Not taken by fork, which may be called from inside of dlopen; the list is
- * whole at any time. */
+/* In a child of fork. Not taken by fork, which may be called inside dlopen; the list is consistent
+ * at any time. */
 static void renew_lock(void) {
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }

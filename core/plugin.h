@@ -7,8 +7,8 @@
 
 #include "tern/core.h"
 
-/* The address of `symbol` in plugin `name` ("gloo"), which stays loaded. NULL with the loader's own
- * words in why[size]; later calls for the same plugin give the same answer at once. Any thread.
+/* The address of `symbol` in plugin `name` ("gloo"), which stays loaded. NULL with the loader's
+ * message in why[size]; later calls for the same plugin give the same answer at once. Any thread.
  * Raises nothing. */
 TN_API void *tn__plugin_symbol(const char *name, const char *symbol, char *why, size_t size);
 

@@ -1,4 +1,4 @@
-/* Files that are read (reader.h). */
+/* Reading files (reader.h). */
 #include "core/reader.h"
 
 #include "core/descriptor.h"
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The most that is read of files without a size: they have no other limit. */
+/* The maximum read from files without a size, which have no other limit. */
 enum { UNSIZED_LEAST = 4096, UNSIZED_MOST = 64 << 20 };
 
 static const char *kind_of(mode_t mode) {
@@ -20,7 +20,7 @@ static const char *kind_of(mode_t mode) {
            : S_ISSOCK(mode) ? "a socket"
            : S_ISCHR(mode)  ? "a character device"
            : S_ISBLK(mode)  ? "a block device"
-                            : "no regular file";
+                            : "something else";
 }
 
 bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
@@ -41,7 +41,7 @@ bool tn__reader_open(tn__reader *r, const char *path, const char *operation) {
         return true;
     }
     if (known) {
-        tn__raise(TN_EIO, operation, "%s is %s; a file is wanted", path, kind_of(about.st_mode));
+        tn__raise(TN_EIO, operation, "%s is %s, not a regular file", path, kind_of(about.st_mode));
     } else {
         tn__raise(tn__status_of(errno), operation, "%s: %s", path, strerror(errno));
     }
@@ -127,8 +127,8 @@ static char *read_unsized(const tn__reader *r, size_t *bytes) {
             return data;
         }
     }
-    tn__raise(TN_EIO, r->operation, "%s said that it is empty, but has no end within %d bytes",
-              r->path, UNSIZED_MOST);
+    tn__raise(TN_EIO, r->operation, "%s has size 0, but does not end within %d bytes", r->path,
+              UNSIZED_MOST);
     free(data);
     return NULL;
 }

@@ -1,5 +1,5 @@
 /* Whether this build runs under the address sanitizer: then no free memory is cached, so that use
- * after a free is found. Structs that rest (tn__struct_retire) are not free. */
+ * after a free is found. Retired structs (tn__struct_retire) are not free. */
 #ifndef TERN_CORE_SANITIZE_H
 #define TERN_CORE_SANITIZE_H
 

@@ -42,7 +42,7 @@ static bool grow_stack(void) {
 }
 
 static size_t root_many(void) {
-    static size_t many; /* atomic; 0: the environment was not asked yet */
+    static size_t many; /* atomic; 0: the environment was not read yet */
     size_t known = __atomic_load_n(&many, __ATOMIC_RELAXED);
     if (known == 0) {
         const char *text = getenv("TERN_ROOT_TENSORS");
@@ -128,7 +128,7 @@ void tn__scope_thread_end(void) {
 }
 
 /* The latest entry of the current scope for `object`, or -1. With `staying`, entries that already
- * move are passed over. */
+ * move are skipped. */
 static int64_t find_entry(const tn_object *object, bool staying) {
     for (size_t i = tn__self.owned_count; i > tn__self.base; i--) {
         uintptr_t entry = tn__self.owned[i - 1];

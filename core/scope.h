@@ -32,8 +32,9 @@ static inline void tn__object_release(tn_object *object) {
     }
 }
 
-/* Instead of a scope's line: its file is the kind of the module whose forward runs in it; or there
- * is no scope, and file says what releases (tn__ending). An error about a dead tensor names these.
+/* Instead of a line in tn_scope. FORWARD_SCOPE: `file` is the kind of the module whose forward runs
+ * in the scope. NO_SCOPE: `file` says what releases (tn__ending). An error about a dead tensor
+ * names these.
  */
 enum { TN__FORWARD_SCOPE = 0, TN__NO_SCOPE = -1 };
 

@@ -1,15 +1,15 @@
 /* Large blocks: a two-level segregated fit (Masmano et al. 2004, "TLSF: a new dynamic memory
  * allocator for real-time systems").
  *
- * A segment is one mapping, a multiple of 2 MiB, full of blocks that lie side by side:
+ * A segment is one mapping, a multiple of 2 MiB, filled with adjacent blocks:
  *
  *     | header | data ...... | header | data ... | header | data ......... | end |
  *
  * A header knows its block's size and the block before, so a freed block is joined with free
- * neighbours at once. Free blocks hang in lists by size, 8 lists for each power of two; a bit for
- * each list says whether there is something in it. A request takes the first block of the first
- * list that is sure to fit and leaves the rest as a free block. So memory serves any mix of sizes,
- * and what is wasted inside a block is below two pages.
+ * neighbours at once. Free blocks are in lists by size, 8 lists for each power of two; a bit for
+ * each list says whether it has any. A request takes the first block of the first list that is sure
+ * to fit and leaves the rest as a free block. So memory serves any mix of sizes, and what is wasted
+ * inside a block is below two pages.
  *
  * Fresh pages are slow, so segments stay mapped. Before another one is mapped, unused ones that are
  * too small for the request are unmapped in exchange: the sum follows the peak instead of adding up
@@ -115,7 +115,7 @@ static block *find_block(size_t size) {
         }
         if (bits) {
             block *b = lists[word * 64 + __builtin_ctzll(bits)];
-            if (b->size >= size) { /* the last list has no upper end */
+            if (b->size >= size) { /* the last list has no upper bound */
                 return b;
             }
         }
@@ -189,7 +189,7 @@ static void *map_aligned(size_t bytes) {
 }
 
 /* A new segment with one free block of at least `size`. It is larger than needed, but by no more
- * than an eighth of what is mapped already, so that many blocks of middling size share one. */
+ * than an eighth of what is mapped already, so that many blocks of medium size share one. */
 static bool map_segment(size_t size) {
     size_t head = sizeof(segment) + sizeof(block), spare = mapped_bytes / 8;
     size_t least = (size + head + HUGE - 1) / HUGE * HUGE;

@@ -26,11 +26,11 @@ typedef struct tn__thread {
     struct tn__texts *texts;
     int threads;   /* what OpenMP was last set to in this thread (threads.c) */
     int depth;     /* nested forwards (error.h) */
-    bool too_deep; /* more of them were asked for than are allowed */
-    bool alone;    /* forked by a process with threads: this one has no team any more */
+    bool too_deep; /* more were asked for than are allowed */
+    bool alone;    /* forked by a process with threads: has no OpenMP team */
 } tn__thread;
 
-/* initial-exec: an access is one instruction, also inside a shared library. Programs that load the
+/* initial-exec: an access is one instruction, even inside a shared library. Programs that load the
  * library late (dlopen) have only a few hundred bytes for all its thread-local variables together:
  * keep this block small, and put nothing large next to it.
  *
@@ -39,7 +39,7 @@ typedef struct tn__thread {
  * a lea, which sets none. */
 extern _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec")));
 
-/* Buffers for texts that a caller reads and does not free. */
+/* Buffers for strings that a caller reads and does not free. */
 typedef struct tn__texts {
     char message[sizeof(((tn_error_record *)0)->message)]; /* of the pending error */
     char build_info[320];

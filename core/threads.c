@@ -49,7 +49,7 @@ void tn_set_threads(int n) {
     if (tn__self.alone && n > 1) {
         tn_log_write(
             TN_LOG_WARN,
-            "set_threads: %d are for the threads to come; this one was forked by a process "
+            "set_threads: %d applies to new threads only; this one was forked by a process "
             "with threads and computes alone",
             n);
     }
@@ -90,7 +90,7 @@ tn__texts *tn__thread_texts(void) {
         if (!own) {
             return &shared_texts.texts;
         }
-        if (tn__self.error != TN_OK) { /* its message is where threads share */
+        if (tn__self.error != TN_OK) { /* its message is in the shared buffer */
             *own = shared_texts;
         }
         tn__self.texts = &own->texts;

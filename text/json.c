@@ -10,8 +10,8 @@ enum { DEEPEST = 16, DEEPEST_OF_ANY = 512 };
 typedef struct reader {
     tn__json_file *f;
     const char *begin, *at, *end;
-    /* In f->texts. All fit: the 0 after a text takes the place of a quote, that after a number the
-     * place of what ended it; the last one may have none. */
+    /* In f->texts. All fit: the 0 after a string takes the place of a quote, that after a number
+     * the place of what ended it; the last one may have none. */
     char *free;
     uint32_t count;
     int64_t capacity;
@@ -27,7 +27,7 @@ static bool reader_fail(reader *r, const char *wrong) {
     return false;
 }
 
-/* The next byte, or 0 at the end; a 0 in the text fits nowhere either. */
+/* The next byte, or 0 at the end; a 0 in the text is valid nowhere either. */
 static char peek_byte(const reader *r) {
     return r->at < r->end ? *r->at : 0;
 }
@@ -71,7 +71,7 @@ static bool read_hex(reader *r, uint32_t *code) {
                     : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                            : -1;
         if (digit < 0) {
-            return reader_fail(r, "an escape has no four hexadecimal digits");
+            return reader_fail(r, "an escape needs four hexadecimal digits");
         }
         *code = *code << 4 | (uint32_t)digit;
     }
@@ -94,7 +94,7 @@ static bool read_code(reader *r) {
         return reader_fail(r, "half a surrogate pair");
     }
     if (code == 0 && !r->any) {
-        return reader_fail(r, "a character of number 0");
+        return reader_fail(r, "a NUL character");
     }
     r->free += tn__utf8_encode(code, r->free);
     return true;
@@ -119,11 +119,11 @@ static bool read_escape(reader *r) {
 static bool read_text(reader *r, const char **text, size_t *length) {
     *text = r->free;
     if (!take_byte(r, '"')) {
-        return reader_fail(r, "a text should begin here");
+        return reader_fail(r, "a string should begin here");
     }
     while (!take_byte(r, '"')) {
         if (r->at == r->end) {
-            return reader_fail(r, "a text does not end");
+            return reader_fail(r, "a string does not end");
         }
         if (take_byte(r, '\\')) {
             if (!read_escape(r)) {
@@ -152,7 +152,7 @@ static bool read_digits(reader *r) {
     while (is_digit(peek_byte(r))) {
         r->at++;
     }
-    return r->at > first || reader_fail(r, "a digit should stand here");
+    return r->at > first || reader_fail(r, "a digit is missing here");
 }
 
 /* The number at [first, last), without '.' and 'e', if it fits. */
@@ -242,7 +242,7 @@ static bool read_members(reader *r, bool keys, char close, uint32_t *count) {
             }
             skip_spaces(r);
             if (!take_byte(r, ':')) {
-                return reader_fail(r, "':' should stand here");
+                return reader_fail(r, "':' is missing here");
             }
         }
         if (!read_value(r, key)) {
@@ -251,7 +251,7 @@ static bool read_members(reader *r, bool keys, char close, uint32_t *count) {
         ++*count;
         skip_spaces(r);
     } while (take_byte(r, ','));
-    return take_byte(r, close) || reader_fail(r, "',' or the closing bracket should stand here");
+    return take_byte(r, close) || reader_fail(r, "',' or the closing bracket is missing here");
 }
 
 /* Into value number `index`. The array may move while members are read. */
@@ -297,7 +297,7 @@ static bool read_whole(tn__json_file *f, const char *text, size_t bytes, bool an
     bool sound = f->texts && read_value(&r, NULL);
     if (sound) {
         skip_spaces(&r);
-        sound = r.at == r.end || reader_fail(&r, "nothing more should stand here");
+        sound = r.at == r.end || reader_fail(&r, "nothing more should follow");
     }
     if (!sound) {
         tn__json_free(f);

@@ -1,8 +1,8 @@
-/* JSON, read strictly: what RFC 8259 allows and nothing more, less three things that headers of
+/* JSON, read strictly: what RFC 8259 allows and nothing more, minus three things that headers of
  * safetensors never have: NUL characters, nesting beyond 16 levels, and numbers that begin with -0.
  *
  * Values are in one array in the order of the text: a list or an object is followed by its
- * contents. Numbers that are not whole, or do not fit, are kept as the text that they are.
+ * contents. Numbers that are not integers, or do not fit, are kept as written.
  */
 #ifndef TERN_TEXT_JSON_H
 #define TERN_TEXT_JSON_H
@@ -23,7 +23,7 @@ typedef enum tn__json_kind {
 typedef struct tn__json {
     const char *key;  /* in an object; otherwise NULL */
     const char *text; /* a string's text; a word or a number as written; otherwise NULL */
-    size_t bytes;     /* of a text, without the 0 after it */
+    size_t bytes;     /* of `text`, without the 0 after it */
     int64_t whole;    /* of TN__JSON_WHOLE */
     uint32_t count;   /* of members or elements */
     uint32_t values;  /* this one and all within it */
@@ -38,10 +38,10 @@ typedef struct tn__json_file {
 } tn__json_file;
 
 /* Reads `bytes` of text, all of them. False with what is wrong; there is nothing to free then.
- * Duplicate keys are kept: what looks a key up deals with them. */
+ * Duplicate keys are kept: the caller deals with them. */
 bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
-/* The same for JSON in the wild: with NUL characters (a text's `bytes` counts them), numbers that
- * begin with -0, which are not whole, and nesting up to 512 levels. */
+/* The same for JSON in the wild: with NUL characters (a string's `bytes` counts them), numbers that
+ * begin with -0, which count as real, and nesting up to 512 levels. */
 bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes);
 
 void tn__json_free(tn__json_file *f);

@@ -1,5 +1,5 @@
-/* Numbers for people to read and write. Real ones round-trip: the shortest text that reads back as
- * the number, "0.1" and not "0.10000000000000001".
+/* Numbers for people to read and write. Floating-point numbers round-trip: the shortest text that
+ * reads back as the number, "0.1" and not "0.10000000000000001".
  */
 #ifndef TERN_TEXT_NUMBER_H
 #define TERN_TEXT_NUMBER_H

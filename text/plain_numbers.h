@@ -10,7 +10,7 @@
 #include <locale.h>
 
 typedef struct tn__plain_numbers {
-    locale_t plain, before; /* this thread's alone */
+    locale_t plain, before; /* of this thread only */
 } tn__plain_numbers;
 
 /* If there is no memory for a locale, the program's own stays, which is nearly always "C". */

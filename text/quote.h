@@ -4,8 +4,8 @@
 
 #include "tern/core.h"
 
-/* `count` words as a shell reads them again, with spaces between; the caller frees. NULL when there
- * is no memory; nothing is raised. */
+/* `count` words, quoted for a shell, with spaces between; the caller frees. NULL when there is no
+ * memory; nothing is raised. */
 TN_API char *tn__shell_line(char *const *words, int count);
 
 #endif

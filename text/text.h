@@ -1,4 +1,4 @@
-/* What the C library lacks about texts that end with a zero byte. */
+/* String functions that the C library lacks. */
 #ifndef TERN_TEXT_TEXT_H
 #define TERN_TEXT_TEXT_H
 

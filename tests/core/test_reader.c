@@ -33,7 +33,7 @@ static void test_no_files(void **state) {
     snprintf(address.sun_path, sizeof(address.sun_path), "%s", name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-    expect_refused(fifo, "fifo is a FIFO; a file is wanted");
+    expect_refused(fifo, "fifo is a FIFO, not a regular file");
     expect_refused(link, "link is a FIFO");
     expect_refused(name, "socket is a socket");
     expect_refused("/dev/zero", "/dev/zero is a character device");

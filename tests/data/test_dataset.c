@@ -132,7 +132,7 @@ static void test_text_read(void **state) {
     assert_null(tn_text_read("/nowhere/at/all", &bytes));
     assert_error(TN_EIO, "/nowhere/at/all: No such file");
     assert_null(tn_text_read("/tmp", &bytes));
-    assert_error(TN_EIO, "/tmp is a folder; a file is wanted");
+    assert_error(TN_EIO, "/tmp is a folder, not a regular file");
     assert_null(tn_text_read(NULL, &bytes));
     assert_error(TN_EVALUE, "the path is NULL");
 }

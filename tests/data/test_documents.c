@@ -250,7 +250,7 @@ static void test_wrong_lines(void **state) {
                       "a.jsonl: line 3: ',' or the closing bracket");
     expect_wrong_text("a.jsonl", "{\"text\":\"\xff\"}", "line 1: not UTF-8, at byte 10");
     expect_wrong_text("a.jsonl", "{\"text\":\"\\ud800\"}", "line 1: half a surrogate pair");
-    expect_wrong_text("a.jsonl", "{\"text\":\"x\"} x", "nothing more should stand here");
+    expect_wrong_text("a.jsonl", "{\"text\":\"x\"} x", "nothing more should follow");
     expect_wrong_text("a.jsonl", "\"x\"", "it is not an object");
     expect_wrong_text("a.jsonl", "[{\"text\":\"x\"}]", "this is a JSON list");
     expect_wrong_text("a.json", "[\n {\"text\":\"x\"}\n]", "this is a JSON list");
@@ -288,7 +288,7 @@ static void test_other_kinds(void **state) {
     }
     assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
     said s = read_all(open_one(temp_path("fifo")));
-    assert_error(TN_EIO, "is a FIFO; a file is wanted");
+    assert_error(TN_EIO, "is a FIFO, not a regular file");
     free(s.text);
 }
 

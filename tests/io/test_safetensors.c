@@ -419,7 +419,7 @@ static void test_not_files(void **state) {
     assert_null(tn_safetensors_open("/nowhere/at/all"));
     assert_error(TN_EIO, "No such file");
     assert_null(tn_safetensors_open("/tmp"));
-    assert_error(TN_EIO, "/tmp is a folder; a file is wanted");
+    assert_error(TN_EIO, "/tmp is a folder, not a regular file");
     assert_null(tn_safetensors_open(NULL));
     assert_error(TN_EVALUE, "NULL");
 }
