@@ -60,7 +60,8 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
 
 /* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to
  * NR in C, and A can be read up to the next MR rows; only m rows of C are written. B is packed with
- * `depth` rows a panel, of which k are used. */
+ * `depth` rows a panel, of which k are used. A row has the same bits wherever it stands among the
+ * m: ranks that share the queries get one rank's. */
 INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa,
                           const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
     for (int64_t j = 0; j < n; j += NR) {
@@ -69,13 +70,13 @@ INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64
             tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, c + i * ldc + j, ldc, add);
         }
         if (i < m) {
-            float edge[MR * NR];
-            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, edge, NR, false);
+            float edge[MR * NR] = {0};
+            for (int64_t r = i; r < m && add; r++) {
+                memcpy(edge + (r - i) * NR, c + r * ldc + j, NR * sizeof(float));
+            }
+            tile_micro(k, a + i * rsa, rsa, csa, b + j * depth, edge, NR, add);
             for (int64_t r = i; r < m; r++) {
-                float *to = c + r * ldc + j, *from = edge + (r - i) * NR;
-                for (int l = 0; l < NR; l++) {
-                    to[l] = add ? to[l] + from[l] : from[l];
-                }
+                memcpy(c + r * ldc + j, edge + (r - i) * NR, NR * sizeof(float));
             }
         }
     }
