@@ -6,7 +6,7 @@
  *
  * top is the row's largest logit. They are kept apart because their rounded sum would lose what x -
  * top keeps; where lse is NaN, one of them is. TN_EINDEX: a label outside [0, c) that is not
- * ignore_index. Backward: dy[0] (n); dx[0] may be x's memory. */
+ * ignore_index (of `whole`: outside [0, whole)). Backward: dy[0] (n); dx[0] may be x's memory. */
 #ifndef TERN_BACKENDS_CROSS_ENTROPY_H
 #define TERN_BACKENDS_CROSS_ENTROPY_H
 
@@ -16,11 +16,10 @@
 typedef struct tn_cross_entropy_args {
     int64_t ignore_index;   /* rows with this label have loss 0 and gradient 0 */
     double label_smoothing; /* in [0, 1] */
-    /* x is some columns of wider logits, from `first` on (0: all there are). A label of another
-     * part's column has no target here: its loss is 0, and its gradient dloss exp(x - lse), for the
+    /* x is columns [first, first + c) of `whole` (0: x has all there are). A label of another
+     * rank's column has no target here: its loss is 0, and its gradient dloss exp(x - lse), for the
      * top and log_sum of all columns, which the caller gives. Without smoothing. */
-    bool part;
-    int64_t first;
+    int64_t whole, first;
 } tn_cross_entropy_args;
 
 /* Rows without a column. */
@@ -35,7 +34,7 @@ TN__INLINE int64_t tn__target_of(const tn_cross_entropy_args *a, int64_t label, 
     if (column >= 0 && column < n) {
         return column;
     }
-    return a->part ? TN__ELSEWHERE : TN__OUTSIDE;
+    return label >= 0 && label < a->whole ? TN__ELSEWHERE : TN__OUTSIDE;
 }
 
 #endif

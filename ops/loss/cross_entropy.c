@@ -12,6 +12,8 @@
  * recomputed from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
  * would have an error of eps times the largest logit.
  */
+#include "ops/loss/cross_entropy.h"
+
 #include "autograd/kernel.h"
 #include "autograd/node.h"
 #include "backends/cross_entropy.h"
@@ -196,8 +198,7 @@ static bool can_be_consumed(const tn_tensor *x) {
     return node && tn_is_contiguous(x);
 }
 
-/* dx goes to new memory, or with consume_logits to the logits' own. */
-static tn_tensor *cross_entropy_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
+tn_tensor *tn__cross_entropy_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)made;
     const tn_cross_entropy_options *o = g->args;
     tn_tensor *x = tn_op_saved_input(g, i);
@@ -308,7 +309,7 @@ const tn_op tn__op_cross_entropy = {
     .flags = TN_OP_WIDE,
     .x_rows = {TN_ROWS(1), TN_ROWS(0)},
     .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
-    .dx_out = cross_entropy_dx_out,
+    .dx_out = tn__cross_entropy_dx_out,
     .samples = cross_entropy_samples,
 };
 

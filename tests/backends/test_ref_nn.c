@@ -605,7 +605,7 @@ static void test_cross_entropy_of_a_part(void **state) {
         TN_OK);
     for (int i = 0; i < 2; i++) {
         int64_t first = i * CUT, n = i ? WIDTH - CUT : CUT;
-        const tn_cross_entropy_args args = {.ignore_index = -100, .part = true, .first = first};
+        const tn_cross_entropy_args args = {.ignore_index = -100, .whole = WIDTH, .first = first};
         tn_desc some = columns_of(&x, first, n), slope = columns_of(&part, first, n);
         array own = LIKE(loss), most = LIKE(loss), total = LIKE(loss);
         assert_int_equal(run_cross_entropy_backward(ref, &slope, &dloss.d, &top.d, &sum.d, &some,
@@ -624,8 +624,9 @@ static void test_cross_entropy_of_a_part(void **state) {
     for (int64_t i = 0; i < dx.count; i++) {
         assert_true(array_get(&part, i) == array_get(&dx, i));
     }
-    const tn_cross_entropy_args outside = {.ignore_index = -100, .first = 4};
-    assert_int_equal(run_cross_entropy(ref, &loss.d, &top.d, &sum.d, &x.d, &label.d, &outside),
+    const tn_cross_entropy_args outside = {.ignore_index = -100, .whole = 6, .first = 3};
+    tn_desc last = columns_of(&x, 3, 3);
+    assert_int_equal(run_cross_entropy(ref, &loss.d, &top.d, &sum.d, &last, &label.d, &outside),
                      TN_EINDEX);
 }
 
