@@ -73,7 +73,7 @@ def declared_names(code):
     if bare.startswith("typedef"):
         names += re.findall(r"(\w+)\s*;\s*$", bare)
     elif not re.match(r"(?:enum|struct)\b[^(]*\{", bare):
-        names += re.findall(r"\b(tn_\w+)\s*\(", bare)[:1] or re.findall(r"\b(tn_\w+)\s*;", bare)
+        names += re.findall(r"\b(tn_\w+)\s*\(", bare)[:1] or re.findall(r"\b(tn_\w+)(?:\[\])?\s*;", bare)
     constants = re.search(r"enum[^{]*\{(.*)\}", bare, re.S)
     return list(dict.fromkeys(names + (re.findall(r"\b(TN_\w+)", constants.group(1)) if constants else [])))
 

@@ -52,6 +52,11 @@ static bool is_whole(const tn_entry *entry) {
            tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
 }
 
+/* Whether it is bytes of a block (tn_quantize), whose rows have scales that belong to this rank. */
+static bool is_bytes_of_block(const tn_entry *entry) {
+    return entry->layout.dim >= 0 && !tn_dtype_is_float(tn_dtype_of(entry->stored));
+}
+
 static bool add_entry(const tn_entry *entry, void *user) {
     collector *c = user;
     const tn__state_item item = {
@@ -61,6 +66,12 @@ static bool add_entry(const tn_entry *entry, void *user) {
                   "\"%s\" is sharded: this rank has %lld of its elements (tn_saver saves and loads "
                   "in parts, tn_dist_export writes whole weights)",
                   entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
+        c->failed = true;
+    } else if (is_bytes_of_block(entry)) {
+        tn__raise(TN_EUNSUPPORTED, c->state->operation,
+                  "\"%s\" was quantised after it was cut: the scales of its rows are those of this "
+                  "rank's block, not of the whole",
+                  entry->path);
         c->failed = true;
     } else if (entry->absent) {
         return true;

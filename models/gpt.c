@@ -209,6 +209,17 @@ static bool gpt_described(void *self, const tn__described *d, tn_dtype dtype) {
     return true;
 }
 
+const tn_tp_rule tn_gpt_tp[] = {
+    {"h.*.attn h.*.mlp lm_head", TN_TP_ENTER, 0},
+    {"h.*.attn.c_attn", TN_TP_COLUMN, 3},
+    {"h.*.mlp.c_fc", TN_TP_COLUMN, 1},
+    {"h.*.attn.c_proj h.*.mlp.c_proj", TN_TP_ROW, 0},
+    {"wte", TN_TP_VOCAB, 0},
+    {"lm_head", TN_TP_LOGITS, 0},
+    {"wpe drop h.*.ln_1 h.*.ln_2 h.*.attn.drop h.*.mlp.drop ln_f", TN_TP_SEQUENCE, 0},
+    {0},
+};
+
 const tn__lm_family tn__gpt_family = {.kind = "gpt",
                                       .model_type = "gpt2",
                                       .bytes = sizeof(tn_gpt),
@@ -216,4 +227,5 @@ const tn__lm_family tn__gpt_family = {.kind = "gpt",
                                       .part = gpt_part,
                                       .cache = gpt_cache,
                                       .described = gpt_described,
-                                      .hf = &tn__gpt_hf};
+                                      .hf = &tn__gpt_hf,
+                                      .tp = tn_gpt_tp};

@@ -90,17 +90,21 @@ tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
     if (!m) {
         return tn_inert();
     }
-    if (m->lists && m->lists->loss.f) {
-        return m->lists->loss.f(m->lists->loss.state, logits, targets);
-    }
     tn_cross_entropy_options options = tn_cross_entropy_defaults();
     options.consume_logits = true;
-    return tn_cross_entropy_with(logits, targets, options);
+    const tn__loss_rule *rule = m->lists ? &m->lists->loss : NULL;
+    return rule && rule->f ? rule->f(rule->state, logits, targets, options)
+                           : tn_cross_entropy_with(logits, targets, options);
 }
 
-tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets) {
+tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {
     TN_SCOPE; /* the logits, which are large, are freed once their gradient is there */
-    return tn_return(tn__lm_loss_of(m, tn_call(m, tokens), targets));
+    const tn_module *m = tn__module_of(module, "lm_loss");
+    tn__loss_rule *rule = m && m->lists ? &m->lists->loss : &(tn__loss_rule){0};
+    rule->calling = true;
+    tn_tensor *logits = tn_call(module, tokens);
+    rule->calling = false;
+    return tn_return(tn__lm_loss_of(module, logits, targets));
 }
 
 int tn_lm_parts(void *m, tn_module **parts, int most) {
@@ -160,10 +164,14 @@ static bool positions_fit(const tn_module *m, const tn_tensor *positions, const 
     return fit;
 }
 
-/* start, start + 1, … for the columns of tokens: (T) */
-static tn_tensor *positions_from(int64_t start, tn_tensor *tokens) {
-    double first = (double)start, end = (double)(start + tn_size(tokens, 1));
-    return tn__arange(tn_device_of(tokens), first, end, 1.0, TN_I64);
+tn_tensor *tn__lm_positions(const tn_module *m, const tn_tensor *x, int64_t start, int64_t count,
+                            int64_t context) {
+    if (count > context - start) {
+        tn__raise(TN_EVALUE, m->kind, "tokens are %s at position %lld but the context is %lld",
+                  tn_shape_text(x), (long long)start, (long long)context);
+        return tn_inert();
+    }
+    return tn__arange(tn_device_of(x), (double)start, (double)(start + count), 1.0, TN_I64);
 }
 
 /* What a call of the whole model gets. */
@@ -184,12 +192,7 @@ static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t
     if (i->positions) {
         return positions_fit(m, i->positions, i->tokens);
     }
-    if (tn_size(i->tokens, 1) > context - start) {
-        tn__raise(TN_EVALUE, m->kind, "tokens are %s at position %lld but the context is %lld",
-                  tn_shape_text(i->tokens), (long long)start, (long long)context);
-        return false;
-    }
-    i->positions = positions_from(start, i->tokens);
+    i->positions = tn__lm_positions(m, i->tokens, start, tn_size(i->tokens, 1), context);
     return !tn_is_inert(i->positions);
 }
 
@@ -201,7 +204,7 @@ bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positio
     if (*positions) {
         return positions_fit(stem, *positions, in.v[0]);
     }
-    *positions = positions_from(0, in.v[0]);
+    *positions = tn__lm_positions(stem, in.v[0], 0, tn_size(in.v[0], 1), INT64_MAX);
     return !tn_is_inert(*positions);
 }
 

@@ -35,6 +35,7 @@ typedef struct tn__lm_family {
      * raising. */
     bool (*described)(void *m, const tn__described *d, tn_dtype dtype);
     const tn__hf_form *hf; /* its form in Hugging Face's files */
+    const tn_tp_rule *tp;  /* how tensor parallelism cuts it */
 } tn__lm_family;
 
 extern const tn__lm_family tn__gpt_family, tn__llama_family;
@@ -57,6 +58,11 @@ tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in
 /* The loss of these logits: that of tn_lm_loss, which a strategy that splits m may compute in its
  * own way (tn__loss_rule). The logits are consumed. */
 TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);
+
+/* start, start + 1, …: `count` positions for tokens x, or what they have become. Inert after
+ * raising that they go beyond the context. */
+tn_tensor *tn__lm_positions(const tn_module *m, const tn_tensor *x, int64_t start, int64_t count,
+                            int64_t context);
 
 /* The inputs of a stem, (tokens, positions); *positions are 0, 1, … where none are given. False
  * after raising. */

@@ -209,6 +209,18 @@ static bool llama_described(void *self, const tn__described *d, tn_dtype dtype) 
     return !tn__pending();
 }
 
+const tn_tp_rule tn_llama_tp[] = {
+    {"layers.*.self_attn layers.*.mlp lm_head", TN_TP_ENTER, 0},
+    {"layers.*.self_attn.q_proj layers.*.self_attn.k_proj layers.*.self_attn.v_proj", TN_TP_COLUMN,
+     1},
+    {"layers.*.mlp.gate_proj layers.*.mlp.up_proj", TN_TP_COLUMN, 1},
+    {"layers.*.self_attn.o_proj layers.*.mlp.down_proj", TN_TP_ROW, 0},
+    {"embed_tokens", TN_TP_VOCAB, 0},
+    {"lm_head", TN_TP_LOGITS, 0},
+    {"layers.*.input_layernorm layers.*.post_attention_layernorm norm", TN_TP_SEQUENCE, 0},
+    {0},
+};
+
 const tn__lm_family tn__llama_family = {.kind = "llama",
                                         .model_type = "llama",
                                         .bytes = sizeof(tn_llama),
@@ -217,4 +229,5 @@ const tn__lm_family tn__llama_family = {.kind = "llama",
                                         .cache = llama_cache,
                                         .turns = true,
                                         .described = llama_described,
-                                        .hf = &tn__llama_hf};
+                                        .hf = &tn__llama_hf,
+                                        .tp = tn_llama_tp};

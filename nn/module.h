@@ -60,8 +60,10 @@ typedef struct tn__attend_rule { /* in place of tn_attention, of an attention mo
     void *state;
 } tn__attend_rule;
 typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the whole model */
-    tn_tensor *(*f)(void *state, tn_tensor *logits, tn_tensor *targets);
+    tn_tensor *(*f)(void *state, tn_tensor *logits, tn_tensor *targets,
+                    tn_cross_entropy_options options);
     void *state;
+    bool calling; /* tn_lm_loss is: the logits are for f, of this rank alone */
 } tn__loss_rule;
 
 /* Which parts of a model of parts a call runs: [first, end); end 0: all. A context of
@@ -94,6 +96,7 @@ struct tn_module_lists {
     void *strategy_state;
     tn__attend_rule attend;
     tn__loss_rule loss;
+    const void *split;       /* of tensor parallelism, whose forward the module has then */
     tn_precision *precision; /* the policy that was set here, or NULL */
     tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */
     bool apart;              /* others' forwards may call it: tn_module_set_apart */

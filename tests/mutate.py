@@ -280,7 +280,7 @@ MUTATIONS = [
      "where a gradient is missing the last one's travels"),
     ("distributed/parallel/fsdp/grads.c", "    if (!alike) {", "    if (0) {", "ranks that gather different units are not noticed"),
     ("distributed/parallel/fsdp/units.c", "if (s->options.stage < 3 ||", "if (s->options.stage < 4 ||", "units stay whole"),
-    ("distributed/parallel/fsdp/attach.c", "tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0)", "TN_OK",
+    ("distributed/parallel/share.c", "tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0)", "TN_OK",
      "norms and overflows are those of one rank's part"),
     ("distributed/parallel/fsdp/units.c", ".group = s->base.group, .counts = true", ".group = s->base.outer ? s->base.outer : s->base.group, .counts = true",
      "norms count replicas, and not shards"),

@@ -61,7 +61,7 @@ static bool is_member(const tn_group *g, const char *operation) {
 
 /* Older graphs may live on: they lead to the same leaves, and raise if what they saved has changed
  * since. */
-static bool may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules) {
+bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules) {
     const char *operation = rules->operation;
     tn_module *module = tn__module_of(m, operation);
     if (!module || tn__pending() || !is_first(module, operation)) {
@@ -82,6 +82,24 @@ static bool may_attach(void *m, const tn_group *g, const tn__parallel_rules *rul
     }
     tn_module_each(m, (tn_walk){0}, check_param, &(check){.rules = rules});
     return !tn__pending();
+}
+
+bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, const char *path,
+                          const char *hint, const char *operation) {
+    char list[128] = "";
+    size_t at = 0;
+    if (count % tn_group_size(g) == 0) {
+        return true;
+    }
+    for (int64_t n = 1; n <= count && at < sizeof(list) - 24; n++) {
+        if (count % n == 0) {
+            at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%lld", at ? ", " : "",
+                                   (long long)n);
+        }
+    }
+    tn__raise(TN_ESHAPE, operation, "%s: %d ranks do not divide %lld %s (%s would%s)", path,
+              tn_group_size(g), (long long)count, what, list, hint);
+    return false;
 }
 
 /* ---- Parameters ------------------------------------------------------------------------------ */
@@ -214,11 +232,9 @@ static bool make_buffers(void *m) {
     return !tn__pending();
 }
 
-/* Within the first group, then across the second. *differ: false if some ranks of either do not
- * know of the difference. */
-static bool make_same(tn_module *m, tn_group *g, tn_group *outer, const tn__parallel_rules *rules,
-                      const char *text, bool *differ) {
-    bool same = tn__parallel_compare(m, g, text, rules->operation, differ) &&
+bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
+                            const tn__parallel_rules *rules, const char *text, bool *differ) {
+    bool same = make_buffers(m) && tn__parallel_compare(m, g, text, rules->operation, differ) &&
                 (!outer || tn__parallel_compare(m, outer, text, rules->operation, differ));
     *differ = *differ && !outer;
     return same && tn__parallel_share(m, g, 0, true) == TN_OK &&
@@ -230,8 +246,8 @@ tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                   const void *options) {
     bool differ = false;
     tn__parallel *p = NULL;
-    if (may_attach(m, g, rules) && is_member(outer, rules->operation) && make_buffers(m) &&
-        make_same(m, g, outer, rules, text, &differ)) {
+    if (tn__parallel_may_attach(m, g, rules) && is_member(outer, rules->operation) &&
+        tn__parallel_make_same(m, g, outer, rules, text, &differ)) {
         p = hang_on(m, g, outer, rules, options);
     }
     if (!p && !differ) { /* a difference is known to all ranks; other errors are not */

@@ -119,6 +119,15 @@ TN_API tn__parallel *tn__parallel_attach(void *m, tn_group *g, tn_group *outer,
                                          const tn__parallel_rules *rules, const char *text,
                                          const void *options);
 
+/* The first two steps of it, for what cuts a module before a strategy is attached (of rules:
+ * operation, deferred). The module and its parameters are fit for it, and nothing in or around it
+ * is parallel; false after raising. */
+bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules);
+/* Compares and shares, within the first group, then across the second (NULL: none). False after
+ * raising; *differ: because all ranks know of a difference. */
+bool tn__parallel_make_same(tn_module *m, tn_group *g, tn_group *outer,
+                            const tn__parallel_rules *rules, const char *text, bool *differ);
+
 /* A backward has reached the module: at its first gradient. False after raising. */
 TN_API bool tn__parallel_begin(tn__parallel *p);
 
@@ -148,6 +157,11 @@ TN_API void tn__parallel_no_sync(void *state, int change);
 TN_API void tn__parallel_flush(void *state);
 TN_API tn__round tn__parallel_round(const void *state);
 
+/* False after raising TN_ESHAPE: the ranks do not divide `count` of "heads" at a path, which
+ * numbers would, and a hint that follows, such as "; or so". */
+bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, const char *path,
+                          const char *hint, const char *operation);
+
 /* Between these two a frozen leaf requires a gradient. */
 bool tn__leaf_thaw(tn_tensor *leaf); /* whether it was frozen */
 void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
@@ -162,6 +176,9 @@ bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const 
 
 /* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
+
+/* tn_parts.sum, where parts->group is a tn_group. */
+tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n);
 
 /* For rules->forward: a training step's first forward broadcasts rank 0's buffers. */
 void tn__parallel_take_buffers(tn__parallel *p);

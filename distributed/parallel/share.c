@@ -63,6 +63,14 @@ void tn__parallel_take_buffers(tn__parallel *p) {
     }
 }
 
+tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    tn_tensor *t = tn_from_data(values, TN_DIMS(n), TN_F64);
+    tn_status status = tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0);
+    return status == TN_OK ? tn_copy_out(t, values) : status;
+}
+
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Not a rank that gave up, which said why, nor one that died. */

@@ -54,6 +54,26 @@ TN_API int tn_lm_parts(void *m, tn_module **parts, int most);
  * returns logits (B, T, vocab). */
 TN_API tn_tensor *tn_lm_loss(void *m, tn_tensor *tokens, tn_tensor *targets);
 
+/* ---- How matrices may be cut over ranks -------------------------------------------------------
+ */
+
+/* What a rank has of a module under tensor parallelism (Shoeybi et al. 2019, arXiv:1909.08053), and
+ * what its forward does about it. A plan is a list of rules, which tn_tensor_parallel (split.h)
+ * applies by name; it ends with NULL. */
+typedef enum tn_tp_style {
+    TN_TP_ENTER,  /* any module: a cut region begins, its first input is one value on all ranks */
+    TN_TP_COLUMN, /* linear: this rank's rows of weight and bias, so columns of the result */
+    TN_TP_ROW,   /* linear: this rank's columns; the region ends: the sum of all ranks, then bias */
+    TN_TP_VOCAB, /* embedding: this rank's rows, others' give 0; the sum of all ranks */
+    TN_TP_LOGITS,  /* linear: COLUMN; who calls the model gets all columns, tn_lm_loss these */
+    TN_TP_SEQUENCE /* between regions: norm, dropout, embedding of positions (`sequence`) */
+} tn_tp_style;
+typedef struct tn_tp_rule {
+    const char *paths; /* of modules, with spaces between them; * is anything but a dot */
+    tn_tp_style style;
+    int pieces; /* COLUMN: how many matrices lie side by side, 3 for q, k and v in one */
+} tn_tp_rule;
+
 /* ---- GPT-2 (Radford et al. 2019) ------------------------------------------------------------- */
 
 /* x + attn(ln_1(x)), then x + mlp(ln_2(x)): GPT-2's block and its names (ln_1, attn, ln_2,
@@ -111,6 +131,7 @@ TN_API tn_gpt_options tn_gpt_defaults(void); /* GPT-2 124M */
  * layers), biases 0; the classifier is wte.weight. Linears are (out, in) as everywhere here;
  * Hugging Face's GPT-2 has them as (in, out), which tn_gpt_load_hf converts. */
 TN_API void tn_gpt_init(tn_gpt *m, tn_gpt_options options);
+extern TN_API const tn_tp_rule tn_gpt_tp[];
 
 /* ---- Generating ------------------------------------------------------------------------------ */
 
@@ -257,6 +278,7 @@ TN_API tn_llama_options tn_llama_defaults(void); /* Llama 3.2 1B */
  * embed_tokens.weight, layers.0.self_attn.q_proj.weight, …, norm.weight, lm_head.weight (unless
  * tied). */
 TN_API void tn_llama_init(tn_llama *m, tn_llama_options options);
+extern TN_API const tn_tp_rule tn_llama_tp[];
 
 /* ---- Weights in Hugging Face's folders ------------------------------------------------------- */
 

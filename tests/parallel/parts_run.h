@@ -25,6 +25,8 @@ typedef enum lie {
     LIES_FLAT,  /* one after the other in a flat buffer, of which each rank has a range */
     LIES_CUT,   /* cut along dimension 0 between two neighbours, the blocks in ranges */
     LIES_ODD,   /* ranges of unequal length, the last ranks without an element */
+    LIES_TP_2,  /* tensor parallelism on two ranks, or … */
+    LIES_TP_4,  /* … four, and what is then left of the ranks shards */
 } lie;
 enum { WAYS = LIES_ODD + 1 };
 
@@ -36,6 +38,7 @@ typedef struct parts_net {
 
 typedef struct parts_run {
     tn_group *world;
+    tn_mesh *mesh; /* LIES_TP_…; else NULL */
     lie how;
     parts_net net;
     tn_optim *optim;
@@ -133,6 +136,19 @@ static inline void lay_on_ranks(parts_run *r) {
     }
 }
 
+static inline void lay_on_mesh(parts_run *r) {
+    static const tn_tp_rule plan[] = {
+        {"in", TN_TP_ENTER, 0}, {"in", TN_TP_COLUMN, 1}, {"out", TN_TP_ROW, 0}, {NULL, 0, 0}};
+    int tp = r->how == LIES_TP_2 ? 2 : 4, shards = tn_group_size(r->world) / tp;
+    r->mesh = tn_mesh_new(r->world, 2, (int[]){shards, tp}, (const char *[]){"shard", "tp"});
+    tn_tp_options o = tn_tp_defaults();
+    o.plan = plan;
+    must(tn_tensor_parallel(&r->net, tn_mesh_group(r->mesh, "tp"), o) == TN_OK);
+    if (shards > 1) {
+        must(tn_fsdp(&r->net, tn_mesh_group(r->mesh, "shard"), NULL, tn_fsdp_defaults()) != NULL);
+    }
+}
+
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 static inline float value_of(const char *name, int64_t element, uint64_t seed) {
@@ -226,7 +242,7 @@ static inline void parts_run_open(parts_run *r, tn_group *world, lie how) {
     TN_SCOPE;
     *r = (parts_run){.world = world, .how = how};
     parts_net_init(&r->net);
-    lay_on_ranks(r);
+    r->how < LIES_TP_2 ? lay_on_ranks(r) : lay_on_mesh(r);
     r->optim = tn_adamw(&r->net, tn_adamw_defaults());
     must(r->optim != NULL);
 }
@@ -238,6 +254,7 @@ static inline tn_checkpoint parts_run_checkpoint(parts_run *r) {
 static inline void parts_run_close(parts_run *r) {
     tn_optim_free(r->optim);
     tn_module_finish(&r->net);
+    tn_mesh_free(r->mesh);
 }
 
 /* No save takes so long, however busy the machine. */

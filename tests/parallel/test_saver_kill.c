@@ -1,5 +1,5 @@
-/* One of three ranks that train and save in parts is killed at each of its calls that change files:
- * what is there then is the step before or the new one, whole. */
+/* One of several ranks that train and save in parts is killed at each of its calls that change
+ * files: what is there then is the step before or the new one, whole. */
 #include "tests/support/test.h"
 
 #include <stdlib.h>
@@ -11,7 +11,17 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 
-enum { RANKS = 3, KILLS = 60 };
+/* How the ranks of each job have laid the model on them. */
+typedef struct kills {
+    int ranks, kills;
+    lie ways[3];
+    int stride; /* of a rank's calls, from one kill to its next */
+} kills;
+
+static const kills all_kills[] = {
+    {3, 60, {LIES_FLAT, LIES_ODD, LIES_WHOLE}, 1},
+    {4, 40, {LIES_TP_2, LIES_FLAT, LIES_TP_4}, 2},
+};
 
 /* ---- A rank ---------------------------------------------------------------------------------- */
 
@@ -25,10 +35,9 @@ static bool train_on(parts_run *r, int64_t step) {
 
 /* Saves a step after the other until KILL_AT ends it, or another rank's end is noticed. */
 static int save_forever(tn_group *world, const char *folder) {
-    static const lie ways[] = {LIES_FLAT, LIES_ODD, LIES_WHOLE};
     const char *kill_at = getenv("KILL_AT");
     parts_run r;
-    parts_run_open(&r, world, ways[atoi(getenv("WAY")) % 3]);
+    parts_run_open(&r, world, (lie)atoi(getenv("WAY")));
     tn_saver_options o = tn_saver_defaults();
     o.timeout = 60;
     tn_saver *saver = tn_saver_new(world, folder, o);
@@ -57,7 +66,7 @@ static const rank_entry bodies[] = {{"save", save_forever}};
 /* The last step that any rank has begun to save. */
 static int64_t last_begun(const ranks_result *result) {
     int64_t last = 0;
-    for (int rank = 0; rank < RANKS; rank++) {
+    for (int rank = 0; rank < result->n; rank++) {
         for (const char *at = result->output[rank]; (at = strstr(at, "saves ")); at++) {
             int64_t step = strtoll(at + 6, NULL, 10);
             last = step > last ? step : last;
@@ -85,12 +94,12 @@ static int64_t load_newest(const char *folder) {
 }
 
 /* Runs the ranks until one is killed, and then ends the others at once, as a launcher does. */
-static ranks_result run_until_killed(const char *folder, int victim,
+static ranks_result run_until_killed(int ranks, const char *folder, int victim,
                                      const char *const *environment) {
-    ranks_job job = ranks_start(RANKS, "save", folder, environment);
+    ranks_job job = ranks_start(ranks, "save", folder, environment);
     siginfo_t about;
     assert_int_equal(waitid(P_PID, (id_t)job.pid[victim], &about, WEXITED | WNOWAIT), 0);
-    for (int rank = 0; rank < RANKS; rank++) {
+    for (int rank = 0; rank < ranks; rank++) {
         if (rank != victim) {
             kill(-job.pid[rank], SIGKILL);
         }
@@ -98,18 +107,16 @@ static ranks_result run_until_killed(const char *folder, int victim,
     return ranks_wait(&job, 60);
 }
 
-static void killed_while_training_and_saving(void **state) {
-    (void)state;
-    const char *folder = temp_path("run");
+static void kill_again_and_again(const kills *k, const char *folder) {
     int64_t step = 0;
     int old = 0, new = 0;
-    for (int i = 0; i < KILLS; i++) {
-        int victim = i % RANKS;
+    for (int i = 0; i < k->kills; i++) {
+        int victim = i % k->ranks;
         char kill_at[32], way[32];
-        snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, 1 + i / RANKS);
-        snprintf(way, sizeof(way), "WAY=%d", i);
+        snprintf(kill_at, sizeof(kill_at), "%d:KILL_AT=%d", victim, 1 + i / k->ranks * k->stride);
+        snprintf(way, sizeof(way), "WAY=%d", k->ways[i % 3]);
         const char *const environment[] = {kill_at, way, NULL};
-        ranks_result result = run_until_killed(folder, victim, environment);
+        ranks_result result = run_until_killed(k->ranks, folder, victim, environment);
         if (!WIFSIGNALED(result.status[victim])) {
             fail_msg("kill %d: rank %d ended with %#x: %s", i, victim,
                      (unsigned)result.status[victim], result.output[victim]);
@@ -128,9 +135,20 @@ static void killed_while_training_and_saving(void **state) {
     assert_true(old > 0 && new > 0);
 }
 
+static void killed_while_training_and_saving(void **state) {
+    (void)state;
+    kill_again_and_again(&all_kills[0], temp_path("run"));
+}
+
+static void killed_on_a_mesh(void **state) {
+    (void)state;
+    kill_again_and_again(&all_kills[1], temp_path("mesh"));
+}
+
 int main(int argc, char **argv) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_while_training_and_saving)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed_while_training_and_saving),
+                                       cmocka_unit_test(killed_on_a_mesh)};
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }

@@ -8,6 +8,7 @@
 #ifndef TERN_TESTS_PARALLEL_TRAIN_H
 #define TERN_TESTS_PARALLEL_TRAIN_H
 
+#include "nn/layout.h"
 #include "tests/parallel/bits.h"
 
 #include <tern/tern.h>
@@ -102,8 +103,7 @@ static inline void train_join(train_bits *bits, train_bits more) {
 static inline bool train_append(const tn_entry *entry, void *user) {
     train_bits *bits = user;
     TN_SCOPE;
-    int64_t range[2] = {entry->layout.start, entry->layout.length};
-    memcpy(train_grow(bits, sizeof(range)), range, sizeof(range));
+    memcpy(train_grow(bits, sizeof(entry->layout)), &entry->layout, sizeof(entry->layout));
     size_t bytes = (size_t)tn_count(entry->stored) * tn_dtype_size(tn_dtype_of(entry->stored));
     tn_copy_out(entry->stored, train_grow(bits, bytes));
     return true;
@@ -124,17 +124,20 @@ static inline bool train_assemble(const tn_entry *entry, void *user) {
     memset(whole, 0xEE, (size_t)count * size);
     for (int pass = 0; pass < 2; pass++) {
         for (int r = 0; r < p->ranks; r++) {
-            int64_t range[2];
-            memcpy(range, p->at[r], sizeof(range));
-            const char *piece = p->at[r] + sizeof(range);
-            size_t bytes = (size_t)range[1] * size;
-            char *place = whole + (size_t)range[0] * size;
-            if (pass == 0) {
-                memcpy(place, piece, bytes);
-            } else if (memcmp(place, piece, bytes) != 0) {
-                tn_raise(TN_EMISMATCH, "ranks differ in %s (rank %d)", entry->path, r);
+            tn_layout l;
+            memcpy(&l, p->at[r], sizeof(l));
+            const char *piece = p->at[r] + sizeof(l);
+            for (tn__layout_span run = {0}; run.here < l.length; run.here += run.length) {
+                run = tn__layout_run(&l, run.here);
+                char *place = whole + (size_t)run.whole * size;
+                const char *mine = piece + (size_t)run.here * size;
+                if (pass == 0) {
+                    memcpy(place, mine, (size_t)run.length * size);
+                } else if (memcmp(place, mine, (size_t)run.length * size) != 0) {
+                    tn_raise(TN_EMISMATCH, "ranks differ in %s (rank %d)", entry->path, r);
+                }
             }
-            p->at[r] += pass * (int64_t)(sizeof(range) + bytes);
+            p->at[r] += pass * (int64_t)(sizeof(l) + (size_t)l.length * size);
         }
     }
     return true;

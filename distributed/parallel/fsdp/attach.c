@@ -12,7 +12,6 @@
 #include "autograd/leaf.h"
 #include "core/buffer.h"
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "nn/paths.h"
 #include "ops/deferred.h"
@@ -242,14 +241,6 @@ static bool same_sets(const tn_fsdp_state *s) {
                                              s->base.rules->operation, &differ);
     free(text);
     return same;
-}
-
-tn_status tn__fsdp_sum_parts(const tn_parts *parts, double *values, int n) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_tensor *t = tn_from_data(values, TN_DIMS(n), TN_F64);
-    tn_status status = tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0);
-    return status == TN_OK ? tn_copy_out(t, values) : status;
 }
 
 /* ---- The beginning and the end --------------------------------------------------------------- */

@@ -197,9 +197,6 @@ void tn__fsdp_split(tn__fsdp_unit *u);
 /* TN_WHOLE of a state: +1 where it begins, -1 where it ends. */
 void tn__fsdp_change_whole(void *state, int change);
 
-/* Sums over the elements of parts: every rank has different ones. */
-tn_status tn__fsdp_sum_parts(const tn_parts *parts, double *values, int n);
-
 /* Waits for an operation, and counts how long. */
 void tn__fsdp_wait(tn_fsdp_state *s, tn_work **w);
 /* In the trace of the ranks: what the unit waited for, or was, from `began` to now. */

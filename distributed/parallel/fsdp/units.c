@@ -13,6 +13,7 @@
 #include "distributed/parallel/flat.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "nn/defer.h"
+#include "nn/layout.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
 
@@ -25,12 +26,20 @@ static int64_t set_bytes(const tn__fsdp_set *set, tn_dtype dtype) {
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
+/* The elements of the largest block of the parameter: those of a vocabulary need not be equal, and
+ * what comes after it is to lie in the same places on all ranks, who save it as one. */
+static int64_t largest_block(const tn__fsdp_param *p) {
+    tn_layout largest = p->block;
+    largest.slice = 0;
+    return tn_dims_count(tn__layout_block(&largest));
+}
+
 static void lay_out(tn__fsdp_set *set) {
     const tn_group *g = set->fsdp->base.group;
     int64_t total = 0, line = tn__flat_line(set->kind.dtype);
     for (int i = 0; i < set->count; i++) {
         tn__fsdp_param *p = set->params[i];
-        p->offset = tn__flat_place(&total, tn_count(p->base.leaf), line);
+        p->offset = tn__flat_place(&total, largest_block(p), line);
     }
     set->each = tn__flat_each(total, tn_group_size(g), line);
     for (int i = 0; i < set->count; i++) {
@@ -99,7 +108,7 @@ static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
     }
     if (i == s->chain_count) {
         s->chains[s->chain_count++] = (tn_parts){
-            .next = beyond, .sum = tn__fsdp_sum_parts, .group = s->base.group, .counts = true};
+            .next = beyond, .sum = tn__parallel_sum_parts, .group = s->base.group, .counts = true};
     }
     return &s->chains[i];
 }

@@ -1,0 +1,174 @@
+/* Cross-entropy of logits of which each rank has some columns.
+ *
+ * The kernel of cross_entropy runs on the columns that are here and gives of each row the largest
+ * logit, the logarithm of the sum below it, and, on the rank that has the label's column, the loss,
+ * which tells the label's logit. These three numbers a row are gathered, in the order of the ranks,
+ * so that all join them to the same bits. Backward is the kernel again, with the joined numbers.
+ *
+ *     top = max over ranks of top_r        sum = sum over ranks of exp(top_r - top + log_sum_r)
+ *     loss = log(sum) - (x[label] - top)
+ */
+#include "distributed/parallel/tensor/tensor.h"
+
+#include "backends/cross_entropy.h"
+#include "ops/host.h"
+#include "ops/loss/cross_entropy.h"
+
+#include <math.h>
+
+typedef struct loss_args {
+    tn_cross_entropy_options options; /* first, for tn__cross_entropy_dx_out */
+    tn_group *group;
+    int64_t classes;
+} loss_args;
+
+static int64_t columns_each(const loss_args *a) {
+    int64_t ranks = tn_group_size(a->group);
+    return (a->classes + ranks - 1) / ranks;
+}
+
+static int64_t first_column(const loss_args *a) {
+    return tn_group_rank(a->group) * columns_each(a);
+}
+
+static bool loss_shape(tn_op_call *c) {
+    const loss_args *a = c->args;
+    tn_dims x = tn_shape(c->in[0]), label = tn_shape(c->in[1]);
+    if (!tn_op_float(c, 0) || !tn_op_index(c, 1)) {
+        return false;
+    }
+    if (tn_group_rank(a->group) < 0) {
+        return tn_op_fail(c, TN_ESTATE, "this rank is not a member of group %s",
+                          tn_group_name(a->group));
+    }
+    int64_t first = first_column(a), left = a->classes - first, each = columns_each(a);
+    if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label) ||
+        x.size[x.ndim - 1] != (left < each ? left : each)) {
+        return tn_op_fail(c, TN_ESHAPE,
+                          "logits are %s but labels are %s and classes %lld (labels need the "
+                          "logits' dimensions but the last, which has this rank's columns, %lld)",
+                          tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), (long long)a->classes,
+                          (long long)(left < each ? left : each));
+    }
+    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
+    return tn_op_out(c, label, wide) && /* loss */
+           tn_op_out(c, label, wide) && /* top */
+           tn_op_out(c, label, wide);   /* log_sum */
+}
+
+/* ---- Joining --------------------------------------------------------------------------------- */
+
+/* A 0-dimensional tensor like t. */
+static tn_tensor *number_like(const tn_tensor *t, double value) {
+    return tn_to(tn_scalar(value, tn_dtype_of(t)), tn_device_of(t));
+}
+
+/* All ranks' t, (N, …). */
+static tn_tensor *gather_rows(tn_group *g, tn_tensor *t) {
+    tn_dims d = tn_shape(t), all = {.ndim = d.ndim + 1, .size = {tn_group_size(g)}};
+    for (int i = 0; i < d.ndim; i++) {
+        all.size[i + 1] = d.size[i];
+    }
+    tn_tensor *y = tn_empty_on(tn_device_of(t), all, tn_dtype_of(t));
+    tn_work_wait(tn_all_gather(g, y, t), 0);
+    return y;
+}
+
+/* From this rank's numbers in the outputs, those of all columns. */
+static tn_status join_rows(const tn_op_call *c) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    const loss_args *a = c->args;
+    tn_tensor *loss = c->out[0], *top = c->out[1], *log_sum = c->out[2], *label = c->in[1];
+    tn_tensor *column = tn_add_scalar(label, -(double)first_column(a));
+    double last = (double)(tn_size(c->in[0], -1) - 1);
+    tn_tensor *here = tn_eq(tn_clamp(column, 0.0, last), column), *zero = number_like(top, 0.0);
+    tn_tensor *logit = tn_where(here, tn_add(tn_sub(log_sum, loss), top), zero);
+    tn_tensor *mine[3] = {top, log_sum, logit};
+    tn_tensor *all = gather_rows(a->group, tn_stack(mine, 3, 0)); /* (N, 3, …) */
+    if (tn_is_inert(all) || tn__pending()) {
+        return tn_error();
+    }
+    tn_tensor *tops = tn_select(all, 1, 0), *sums = tn_select(all, 1, 1);
+    tn_tensor *most = tn_max(tops, TN_DIMS(0), false);
+    tn_tensor *share = tn_exp(tn_add(tn_sub(tops, most), sums));
+    /* of a rank all of whose logits are -inf */
+    share = tn_where(tn_eq(tops, number_like(tops, -INFINITY)), zero, share);
+    tn_tensor *total = tn_log(tn_sum(share, TN_DIMS(0), false));
+    tn_tensor *picked = tn_sum(tn_select(all, 1, 2), TN_DIMS(0), false);
+    tn_tensor *counts = tn_ne(label, number_like(label, (double)a->options.ignore_index));
+    tn_copy_(loss, tn_where(counts, tn_sub(total, tn_sub(picked, most)), zero));
+    tn_copy_(top, most);
+    tn_copy_(log_sum, total);
+    return tn_error();
+}
+
+/* ---- The kernel, both ways ------------------------------------------------------------------- */
+
+static tn_cross_entropy_args kernel_args(const loss_args *a) {
+    return (tn_cross_entropy_args){
+        .ignore_index = a->options.ignore_index, .whole = a->classes, .first = first_column(a)};
+}
+
+static tn_status loss_forward(const tn_op_call *c) {
+    const loss_args *a = c->args;
+    tn_cross_entropy_args args = kernel_args(a);
+    tn_op_call rows = *c;
+    rows.args = &args;
+    tn_status status = tn_op_run(&tn__op_cross_entropy, &rows);
+    if (status == TN_EINDEX) {
+        tn_op_fail(c, status,
+                   "label %lld at position %lld is outside [0, %lld) and is not ignore_index "
+                   "(%lld)",
+                   (long long)c->ctx->bad_value, (long long)c->ctx->bad_position,
+                   (long long)a->classes, (long long)a->options.ignore_index);
+    }
+    return status == TN_OK ? join_rows(c) : status;
+}
+
+static tn_status loss_backward(const tn_op_back *b) {
+    tn_cross_entropy_args args = kernel_args(b->args);
+    tn_op_back rows = *b;
+    rows.args = &args;
+    return tn_op_run_back(&tn__op_cross_entropy, &rows);
+}
+
+static const tn_op loss_op = {
+    .name = "dist_cross_entropy",
+    .inputs = {"logits", "labels"},
+    .args_size = sizeof(loss_args),
+    .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2),
+    .shape = loss_shape,
+    .forward = loss_forward,
+    .backward_kernel = loss_backward,
+    .x_rows = {TN_ROWS(1), TN_ROWS(0)},
+    .y_rows = {TN_ROWS(0), TN_ROWS(0), TN_ROWS(0)},
+    .dx_out = tn__cross_entropy_dx_out,
+};
+
+tn_tensor *tn_dist_cross_entropy(tn_group *tp, tn_tensor *logits, tn_tensor *labels,
+                                 int64_t classes, tn_cross_entropy_options options) {
+    static const char operation[] = "dist_cross_entropy";
+    if (!tn__options_made(options.from_defaults, operation, "tn_cross_entropy")) {
+        return tn_inert();
+    }
+    if (options.weight || options.label_smoothing != 0.0) {
+        tn__raise(TN_EUNSUPPORTED, operation, "of cut logits there is no %s",
+                  options.weight ? "weight" : "label_smoothing");
+        return tn_inert();
+    }
+    loss_args args = {options, tp, classes};
+    tn_tensor *rows = tn_apply2(&loss_op, &args, logits, labels);
+    if (tn_is_inert(rows)) {
+        tn_group_abort(tp, tn_error_message());
+    }
+    if (options.reduction == TN_NONE || tn_is_inert(rows)) {
+        return rows;
+    }
+    tn_tensor *sum = tn_sum_all(rows);
+    if (options.reduction == TN_SUM) {
+        return sum;
+    }
+    tn_tensor *counts = tn_ne(labels, number_like(labels, (double)options.ignore_index));
+    return tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(sum))));
+}

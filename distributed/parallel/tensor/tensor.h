@@ -1,0 +1,44 @@
+/* Tensor parallelism: what its files share. The public side is tern/split.h.
+ *
+ *     tensor.c    attaching: which modules a plan names, what is refused, cutting parameters
+ *     styles.c    what each style does in a forward: read it first
+ *     loss.c      cross-entropy of logits whose columns are on several ranks
+ */
+#ifndef TERN_DISTRIBUTED_PARALLEL_TENSOR_H
+#define TERN_DISTRIBUTED_PARALLEL_TENSOR_H
+
+#include "distributed/parallel/base.h"
+#include "tern/split.h"
+
+/* A module that is cut. Belongs to it: freed with the root's hook. */
+typedef struct tn__tp {
+    tn_module *root;
+    tn_group *group;
+    tn_parts parts;   /* of each cut parameter: the ranks with the other blocks */
+    int64_t classes;  /* columns of the logits on all ranks; 0: the plan cuts none */
+    bool sequence;    /* as in the options */
+    bool split_now;   /* under `sequence`: the root's last call cuts positions … */
+    bool split_graph; /* … and the last one that was recorded: backward runs forwards again */
+    struct tn__tp_place *places;
+    int count;
+} tn__tp;
+
+/* A module that a rule names. */
+typedef struct tn__tp_place {
+    tn__tp *of;
+    tn_module *module;
+    char *path;
+    const tn_tp_rule *rule;
+    tn_module_forward forward; /* the module's own, which a style has replaced; or NULL */
+    tn_hook hook;              /* ENTER */
+    int64_t whole, first;      /* VOCAB: rows on all ranks, and the first of this rank's */
+} tn__tp_place;
+
+/* The module computes as its style says from now on. False after raising. */
+bool tn__tp_apply(tn__tp_place *place);
+void tn__tp_undo(tn__tp_place *place);
+
+/* The hooks of the root, whose free_user frees tp. False after raising; then nothing is freed. */
+bool tn__tp_hook_root(tn__tp *tp, void (*free_user)(void *tp));
+
+#endif

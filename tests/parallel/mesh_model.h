@@ -1,0 +1,90 @@
+/* Small language models on a mesh of ranks, which are threads: for tests of what is done with them.
+ * No size is round: of a vocabulary of 29 the last rank of tp has fewer rows than the others. */
+#ifndef TERN_TESTS_PARALLEL_MESH_MODEL_H
+#define TERN_TESTS_PARALLEL_MESH_MODEL_H
+
+#include "tests/distributed/rank_check.h"
+
+#include <tern/tern.h>
+
+typedef union mesh_model {
+    tn_module base;
+    tn_gpt gpt;
+    tn_llama llama;
+} mesh_model;
+
+typedef struct mesh_shape {
+    bool llama;
+    int64_t vocab, width;
+    int layers, heads, kv_heads; /* kv_heads: of a llama */
+    bool bias;                   /* of a gpt */
+    bool tied;                   /* of a llama; a gpt is */
+    double dropout;              /* of a gpt */
+} mesh_shape;
+
+enum { MESH_LENGTH = 8 };
+
+static inline mesh_shape mesh_shape_of(bool llama) {
+    return (mesh_shape){.llama = llama,
+                        .vocab = 29,
+                        .width = 16,
+                        .layers = 2,
+                        .heads = llama ? 8 : 4,
+                        .kv_heads = 4,
+                        .bias = true};
+}
+
+static inline void mesh_init_gpt(tn_gpt *m, const mesh_shape *s) {
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = s->vocab;
+    o.context = MESH_LENGTH;
+    o.layers = s->layers;
+    o.heads = s->heads;
+    o.width = s->width;
+    o.bias = s->bias;
+    o.dropout = s->dropout;
+    tn_gpt_init(m, o);
+}
+
+static inline void mesh_init_llama(tn_llama *m, const mesh_shape *s) {
+    tn_llama_options o = tn_llama_defaults();
+    o.vocab = s->vocab;
+    o.context = MESH_LENGTH;
+    o.layers = s->layers;
+    o.heads = s->heads;
+    o.kv_heads = s->kv_heads;
+    o.width = s->width;
+    o.hidden = 24;
+    o.tied = s->tied;
+    tn_llama_init(m, o);
+}
+
+static inline void mesh_init(mesh_model *m, const mesh_shape *s, uint64_t seed, bool deferred) {
+    tn_seed(seed);
+    if (deferred) {
+        TN_DEFER_INIT;
+        s->llama ? mesh_init_llama(&m->llama, s) : mesh_init_gpt(&m->gpt, s);
+    } else {
+        s->llama ? mesh_init_llama(&m->llama, s) : mesh_init_gpt(&m->gpt, s);
+    }
+    tn_seed(5);
+}
+
+/* mesh: of --mesh. For tn_spread_free, after the model is finished; NULL after raising. */
+static inline tn_spread *mesh_spread(void *m, tn_group *world, const char *mesh) {
+    tn_spread_options o = tn_spread_defaults();
+    return tn_spread_read(&o, mesh) == TN_OK ? tn_spread_new(m, world, o) : NULL;
+}
+
+/* Tokens (or targets) of a batch of its number, the same wherever they are made. */
+static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number) {
+    tn_tensor *t = tn_empty(TN_DIMS(rows, MESH_LENGTH), TN_I64);
+    int64_t *at = tn_data_mut(t);
+    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
+    for (int64_t i = 0; i < rows * MESH_LENGTH; i++) {
+        at[i] = tn_random_below(&g, vocab);
+    }
+    return t;
+}
+
+#endif

@@ -1,0 +1,312 @@
+/* Folders of Hugging Face onto meshes and back: what a mesh reads computes as on one rank, and what
+ * it writes is the same files. Ranks are threads. */
+#include "mesh_model.h"
+
+#include "tests/support/temp.h"
+
+enum { ROWS = 2, WRITTEN = 10 };
+
+/* ---- Folders --------------------------------------------------------------------------------- */
+
+/* tp 0: the model does not divide by 2, and this is what is said. */
+typedef struct folder {
+    mesh_shape shape;
+    int64_t part_bytes; /* 0: one file */
+    const char *says;
+} folder;
+
+static const folder folders[] = {
+    {{false, 29, 16, 2, 4, 0, true, true, 0}, 0, NULL},
+    {{false, 30, 10, 3, 2, 0, true, true, 0}, 3000, NULL},
+    {{false, 37, 24, 1, 6, 0, false, true, 0}, 0, NULL},
+    {{false, 29, 15, 2, 3, 0, true, true, 0}, 0, "h.0.attn.c_attn: 2 ranks do not divide 3 heads"},
+    {{true, 29, 16, 2, 8, 4, false, false, 0}, 0, NULL},
+    {{true, 33, 12, 2, 6, 2, false, true, 0}, 2000, NULL},
+    {{true, 41, 24, 1, 4, 4, false, true, 0}, 0, NULL},
+    {{true, 31, 12, 2, 6, 3, false, false, 0},
+     0,
+     "layers.0.self_attn.k_proj: 2 ranks do not divide 3 heads"},
+    {{true, 31, 8, 1, 4, 1, false, true, 0}, 0, "2 ranks do not divide 1 heads"},
+};
+enum { FOLDERS = sizeof(folders) / sizeof(*folders) };
+
+/* Larger than those that are trained, so that differences show. */
+static bool draw_weights(const tn_entry *entry, void *user) {
+    TN_NO_GRAD;
+    bool norm = strstr(entry->path, "ln_") || strstr(entry->path, "norm");
+    tn_normal_(*entry->field, norm && strstr(entry->path, "weight") ? 1 : 0, 0.2, user);
+    return true;
+}
+
+static void make_folder(const folder *f, const char *path) {
+    mesh_model m;
+    tn_generator g = {.seed = 8};
+    mesh_init(&m, &f->shape, 1, false);
+    tn_module_each(&m, (tn_walk){0}, draw_weights, &g);
+    tn_lm_save_options o = tn_lm_save_defaults();
+    o.max_part_bytes = f->part_bytes ? f->part_bytes : o.max_part_bytes;
+    assert_int_equal(tn_lm_save_with(&m, path, o), TN_OK);
+    tn_module_finish(&m);
+}
+
+static void same_folders(const char *a, const char *b) {
+    DIR *list = opendir(a);
+    int files = 0;
+    assert_non_null(list);
+    for (struct dirent *entry; (entry = readdir(list));) {
+        if (entry->d_name[0] != '.') {
+            char one[1024], two[1024];
+            snprintf(one, sizeof(one), "%s/%s", a, entry->d_name);
+            snprintf(two, sizeof(two), "%s/%s", b, entry->d_name);
+            temp_same(one, two);
+            files++;
+        }
+    }
+    closedir(list);
+    assert_true(files >= 2);
+}
+
+/* ---- A mesh ---------------------------------------------------------------------------------- */
+
+typedef struct job {
+    const folder *of;
+    const char *mesh;
+    const char *from, *to;
+    float *logits; /* one rank's */
+    int32_t text[WRITTEN];
+} job;
+
+static const int32_t prompt[] = {3, 1, 4};
+
+/* Greedy. */
+static void write_text(void *m, int32_t *text) {
+    tn_prompt p = {prompt, 3};
+    tn_generated out;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0);
+    CHECK(tn_generate(m, &p, 1, o, &out) == TN_OK && out.tokens.count >= WRITTEN);
+    if (!tn_error()) {
+        memcpy(text, out.tokens.ids, WRITTEN * sizeof(*text));
+    }
+    tn_generated_free(&out, 1);
+}
+
+static void compute_alone(job *j) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_module *m = tn_lm_load(j->from, tn_lm_load_defaults());
+    assert_non_null(m);
+    tn_module_train(m, false);
+    tn_tensor *logits = tn_call(m, mesh_tokens(j->of->shape.vocab, ROWS, 3));
+    j->logits = malloc((size_t)tn_count(logits) * sizeof(float));
+    assert_int_equal(tn_copy_out(logits, j->logits), TN_OK);
+    write_text(m, j->text);
+    tn_lm_free(m);
+}
+
+static void compare_logits(void *m, const job *j) {
+    TN_NO_GRAD;
+    tn_tensor *logits = tn_call(m, mesh_tokens(j->of->shape.vocab, ROWS, 3));
+    tn_tensor *want = tn_from_data(j->logits, tn_shape(logits), TN_F32);
+    double far = tn_item(tn_max(tn_abs(tn_sub(logits, want)), TN_DIMS(), false));
+    double most = tn_item(tn_max(tn_abs(want), TN_DIMS(), false));
+    CHECK(far <= 1e-5 * most);
+    CHECK(most > 0.5);
+}
+
+static tn_module *new_model(const char *from) {
+    TN_DEFER_INIT;
+    return tn_lm_new(from, 0);
+}
+
+static void read_compute_write(tn_group *world, void *user) {
+    TN_SCOPE;
+    const job *j = user;
+    tn_module *m = new_model(j->from);
+    tn_spread *spread = mesh_spread(m, world, j->mesh);
+    if (tn_dist_load_lm(world, m, j->from) == TN_OK) {
+        int32_t text[WRITTEN];
+        tn_module_train(m, false);
+        compare_logits(m, j);
+        write_text(m, text);
+        CHECK(memcmp(text, j->text, sizeof(text)) == 0);
+        tn_lm_save_options o = tn_lm_save_defaults();
+        o.max_part_bytes = j->of->part_bytes ? j->of->part_bytes : o.max_part_bytes;
+        CHECK(tn_dist_save_lm(world, m, j->to, o) == TN_OK);
+    }
+    tn_lm_free(m);
+    tn_spread_free(spread);
+}
+
+static void through_meshes(const folder *f, int number) {
+    static const struct {
+        const char *mesh;
+        int ranks;
+    } meshes[] = {{"tp=2", 2}, {"tp=2,shard=2", 4}, {"tp=2,dp=2,sequence", 4}};
+    char from[512], to[512];
+    snprintf(from, sizeof(from), "%s%d", temp_path("from"), number);
+    make_folder(f, from);
+    job j = {.of = f, .from = from, .to = to};
+    compute_alone(&j);
+    for (int i = 0; i < 3; i++) {
+        snprintf(to, sizeof(to), "%s%d_%d", temp_path("to"), number, i);
+        j.mesh = meshes[i].mesh;
+        if (f->says) {
+            assert_contains(run_failing(meshes[i].ranks, read_compute_write, &j, TN_ESHAPE),
+                            f->says);
+        } else {
+            run_ok(meshes[i].ranks, read_compute_write, &j);
+            same_folders(from, to);
+        }
+    }
+    free(j.logits);
+}
+
+static void test_onto_meshes_and_back(void **state) {
+    (void)state;
+    for (int i = 0; i < FOLDERS; i++) {
+        through_meshes(&folders[i], i);
+    }
+}
+
+/* 3 heads over 3 ranks, of whose vocabulary the last has fewer rows. */
+static void test_three_ranks(void **state) {
+    (void)state;
+    for (int i = 0; i < FOLDERS; i++) {
+        if (folders[i].shape.heads % 3 == 0 && folders[i].shape.kv_heads % 3 == 0) {
+            char from[512], to[512];
+            snprintf(from, sizeof(from), "%s%d", temp_path("three"), i);
+            snprintf(to, sizeof(to), "%s%d", temp_path("back"), i);
+            make_folder(&folders[i], from);
+            job j = {.of = &folders[i], .mesh = "tp=3", .from = from, .to = to};
+            compute_alone(&j);
+            run_ok(3, read_compute_write, &j);
+            same_folders(from, to);
+            free(j.logits);
+        }
+    }
+}
+
+/* A folder of another model changes nothing on any rank. */
+static void reads_a_wrong_one(tn_group *world, void *user) {
+    TN_SCOPE;
+    const job *j = user;
+    mesh_model m;
+    mesh_init(&m, &folders[0].shape, 1, true);
+    tn_spread *spread = mesh_spread(&m, world, j->mesh);
+    tn_dist_load_lm(world, &m, j->from);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_wrong_folder(void **state) {
+    (void)state;
+    const char *from = temp_path("wrong");
+    make_folder(&folders[1], from);
+    job j = {.mesh = "tp=2,shard=2", .from = from};
+    assert_contains(run_failing(4, reads_a_wrong_one, &j, TN_EMISMATCH), "vocab");
+}
+
+/* ---- What one file cannot hold --------------------------------------------------------------- */
+
+typedef tn_status (*writer)(tn_group *world, mesh_model *m, const char *path);
+
+static tn_status write_llmc(tn_group *world, mesh_model *m, const char *path) {
+    (void)world;
+    return tn_gpt_save_llmc(&m->gpt, path);
+}
+
+static tn_status write_alone(tn_group *world, mesh_model *m, const char *path) {
+    (void)world;
+    return tn_save(m, path);
+}
+
+static tn_status write_folder_alone(tn_group *world, mesh_model *m, const char *path) {
+    (void)world;
+    return tn_lm_save(m, path);
+}
+
+static tn_status write_checkpoint(tn_group *world, mesh_model *m, const char *path) {
+    return tn_dist_save(world, &(tn_checkpoint){.model = m, .step = 1}, path);
+}
+
+static tn_status read_alone(tn_group *world, mesh_model *m, const char *path) {
+    (void)world;
+    return tn_load(m, path);
+}
+
+static tn_status write_onnx(tn_group *world, mesh_model *m, const char *path) {
+    (void)world;
+    TN_SCOPE;
+    tn_module_train(m, false);
+    return tn_onnx_export(m, TN_VALUES(mesh_tokens(29, ROWS, 1)), path, tn_onnx_defaults());
+}
+
+/* Rows of a block have scales of their own, which are no one's when blocks become a matrix. */
+static tn_status write_bytes(tn_group *world, mesh_model *m, const char *path) {
+    return tn_quantize(m) == TN_OK ? tn_dist_export(world, m, path) : tn_error();
+}
+
+static tn_status save_bytes(tn_group *world, mesh_model *m, const char *path) {
+    tn_quantize(m);
+    tn_saver *saver = tn_saver_new(world, path, tn_saver_defaults());
+    tn_status status = tn_saver_save(saver, &(tn_checkpoint){.model = m, .step = 1});
+    tn_saver_free(saver);
+    return status;
+}
+
+static tn_status write_folder_of_bytes(tn_group *world, mesh_model *m, const char *path) {
+    tn_quantize(m);
+    return tn_dist_save_lm(world, m, path, TN_WITH(tn_lm_save, .plain = true));
+}
+
+typedef struct refusal {
+    const char *says;
+    writer write;
+} refusal;
+
+static const refusal refusals[] = {
+    {"is sharded", write_llmc},
+    {"is sharded", write_alone},
+    {"is sharded", write_folder_alone},
+    {"is sharded", write_checkpoint},
+    {"dist_", write_onnx},
+    {"quantised", write_bytes},
+    {"quantised", save_bytes},
+    {"quantised", write_folder_of_bytes},
+    {"is sharded", read_alone},
+};
+
+static void writes_back(tn_group *world, void *user) {
+    const refusal *r = user;
+    mesh_model m;
+    char path[512];
+    mesh_init(&m, &folders[1].shape, 1, true);
+    tn_spread *spread = mesh_spread(&m, world, "tp=2");
+    snprintf(path, sizeof(path), "%s/refused", temp_folder);
+    tn_status status = r->write(world, &m, path);
+    CHECK(status != TN_OK);
+    CHECK(access(path, F_OK) != 0 || r->write == read_alone);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
+        if (refusals[i].write == read_alone) {
+            mesh_model m;
+            mesh_init(&m, &folders[1].shape, 1, false);
+            assert_int_equal(tn_save(&m, temp_path("refused")), TN_OK);
+            tn_module_finish(&m);
+        }
+        assert_contains(run_failing(2, writes_back, (void *)&refusals[i], TN_EUNSUPPORTED),
+                        refusals[i].says);
+    }
+}
+
+int main(void) {
+    tn_set_threads(1);
+    const struct CMUnitTest tests[] = {TEST(test_onto_meshes_and_back), TEST(test_three_ranks),
+                                       TEST(test_wrong_folder), TEST(test_what_is_refused)};
+    return cmocka_run_group_tests(tests, temp_flights, temp_clean);
+}
