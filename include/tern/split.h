@@ -53,6 +53,54 @@ TN_API tn_status tn_tensor_parallel(void *m, tn_group *tp, tn_tp_options options
 TN_API tn_tensor *tn_dist_cross_entropy(tn_group *tp, tn_tensor *logits, tn_tensor *labels,
                                         int64_t classes, tn_cross_entropy_options options);
 
+/* ---- Context parallelism ---------------------------------------------------------------------
+ *
+ *     tn_context_parallel(&gpt, cp, TN_CP_HEADS);       // each sequence over the ranks of cp
+ *     tn_ddp(&gpt, dp_cp, tn_ddp_defaults());           // gradients over those of both
+ *
+ * All ranks of cp get the same whole sequences; each computes with T / N of their T positions.
+ * These meet in attention alone, in one of two ways. */
+
+typedef enum tn_cp_kind {
+    /* Rank r has positions r T/N to (r + 1) T/N - 1. In attention ranks exchange them for heads:
+     * each attends with all positions of 1 / N of the heads (Ulysses; Jacobs et al. 2023,
+     * arXiv:2309.14509). Attention has one rank's bits, and every rank as much work. T is a
+     * multiple of N, and N divides the heads of keys and values (those that are here, below
+     * tn_tensor_parallel).
+     */
+    TN_CP_HEADS,
+    /* Keys and values of all positions are gathered. The positions are 2 N blocks, of which rank r
+     * has r and 2 N - 1 - r, one that sees few keys and one that sees many, so that causal
+     * attention is as much work on every rank (Grattafiori et al. 2024, arXiv:2407.21783,
+     * section 3.3.2). Any N; T is a multiple of 2 N. Each layer's gathered keys and values live
+     * until its backward; recompute shortens that. */
+    TN_CP_KEYS
+} tn_cp_kind;
+
+/* Splits the sequences of m, a language model (tn_lm_shape_of), over the ranks of cp, until m is
+ * finished. It is called with whole sequences, and gives the logits of this rank's positions;
+ * tn_lm_loss gives every rank the mean over all positions. Positions that are given, and a mask,
+ * are those of whole sequences too. While caches are open (tn_cache_begin, tn_generate) nothing is
+ * split and every rank computes all.
+ *
+ * Each rank's gradients are N times those of its positions: their mean over cp is that of the loss.
+ * So tn_ddp or tn_fsdp is attached over the product of the data's ranks and cp's (tn_mesh_group:
+ * "dp cp"); with its option `sum` divide the loss by N. It draws other dropout masks for each
+ * rank's positions.
+ *
+ * Every rank calls; after tn_tensor_parallel, before tn_ddp, tn_fsdp and the optimiser. Compares
+ * modules, and gives every rank rank 0's parameters and buffers. cp must live as long as m.
+ *
+ * TN_EVALUE: no language model; TN_ESHAPE: heads that N does not divide, or, in a
+ * call, a T that is not a multiple; TN_EMISMATCH: modules or kinds differ; TN_ESTATE: m is split so
+ * or parallel already, or an optimiser holds a parameter. After an error m is as it was. */
+TN_API tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind);
+
+/* What this rank has of x, which is (…, T, …) along dim: targets, a mask of positions, to go with
+ * the logits. Nothing travels, and the gradient is this rank's alone. TN_ESHAPE: T is no multiple
+ * of N, or 2 N. */
+TN_API tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim);
+
 #ifdef __cplusplus
 }
 #endif

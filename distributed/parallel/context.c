@@ -1,0 +1,240 @@
+/* Context parallelism: each rank computes with some positions of every sequence.
+ *
+ *     tokens (B, T)      the root's hook: this rank's t = T / N of them, and their positions
+ *     embedding … MLP    each position alone: nothing to do
+ *     attention          by heads: (B, H, t, D) of each rank's positions <-> (B, H / N, T, D)
+ *                        by keys:  queries of blocks r and 2 N - 1 - r of 2 N; all ranks' keys
+ *     loss               of this rank's positions, summed over the ranks
+ *
+ * Keys stay in the order of positions, so that sums are added as on one rank. Block j of b queries
+ * sees j b^2 + b (b + 1) / 2 keys under the causal rule, so a pair as many on every rank.
+ */
+#include "core/memory.h"
+#include "distributed/parallel/base.h"
+#include "models/language.h"
+#include "nn/cache.h"
+#include "ops/op.h"
+#include "tern/split.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const tn__parallel_rules context_rules = {.operation = "context_parallel", .deferred = true};
+
+/* Belongs to the root's hook. */
+typedef struct splitting {
+    tn_group *group;
+    tn_cp_kind kind;
+    const tn__lm_family *family;
+    tn__loss_rule inner; /* of tensor parallelism; f NULL: tn_cross_entropy_with */
+    bool fits;           /* the model, so that its modules may be set */
+    bool whole;          /* the root's last call: caches are open, so nothing is split */
+} splitting;
+
+tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim) {
+    static const char operation[] = "context_slice";
+    int ranks = tn_group_size(cp), blocks = kind == TN_CP_KEYS && ranks > 1 ? 2 * ranks : ranks;
+    int at = tn__usable(x, operation) ? tn__dim(x, dim, operation) : -1;
+    if (at >= 0 && (tn_group_rank(cp) < 0 || tn_size(x, at) % blocks != 0)) {
+        tn__raise(TN_ESHAPE, operation, "x is %s: rank %d of %d needs a multiple of %d in dim %d",
+                  tn_shape_text(x), tn_group_rank(cp), ranks, blocks, at);
+    }
+    if (at < 0 || tn__pending()) {
+        tn_group_abort(cp, tn_error_message());
+        return tn_inert();
+    }
+    int64_t b = tn_size(x, at) / blocks, rank = tn_group_rank(cp);
+    tn_tensor *block = tn_narrow(x, at, rank * b, b);
+    return blocks > ranks ? TN_CAT(at, block, tn_narrow(x, at, (blocks - 1 - rank) * b, b)) : block;
+}
+
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+/* Heads (3), rows (2) or columns (1) of a mask; where it has one or none, that is for all. */
+static tn_tensor *mask_part(tn_tensor *mask, int from_end, int64_t start, int64_t length) {
+    int dim = mask ? tn_ndim(mask) - from_end : -1;
+    return dim < 0 || tn_size(mask, dim) == 1 ? mask : tn_narrow(mask, dim, start, length);
+}
+
+/* (n, m, …) -> (n m, …), and then (T, B, H, D) -> (B, H, T, D): views. */
+static tn_tensor *positions_inside(tn_tensor *x) {
+    tn_dims d = tn_shape(x);
+    x = tn_reshape(x, TN_DIMS(d.size[0] * d.size[1], d.size[2], d.size[3], d.size[4]));
+    return tn_permute(x, TN_DIMS(1, 2, 0, 3));
+}
+
+/* q, k or v (B, H, t, D) -> (N, t, B, H / N, D): what each rank gets. */
+static tn_tensor *split_heads(tn_tensor *x, int ranks) {
+    tn_dims d = tn_shape(x);
+    tn_dims apart = TN_DIMS(d.size[0], ranks, d.size[1] / ranks, d.size[2], d.size[3]);
+    return tn_permute(tn_reshape(x, apart), TN_DIMS(1, 3, 0, 2, 4));
+}
+
+/* (B, H / N, T, D) of this rank's heads -> (B, H, t, D) of its positions. Memory is (B, t, H, D),
+ * as tn_attention's, so that what follows is a view. */
+static tn_tensor *join_heads(tn_group *g, tn_tensor *y) {
+    tn_dims d = tn_shape(y);
+    int64_t ranks = tn_group_size(g), t = d.size[2] / ranks;
+    y = tn_reshape(y, TN_DIMS(d.size[0], d.size[1], ranks, t, d.size[3]));
+    y = tn_dist_all_to_all(g, tn_permute(y, TN_DIMS(2, 0, 3, 1, 4))); /* (N, B, t, H / N, D) */
+    y = tn_permute(y, TN_DIMS(1, 2, 0, 3, 4));
+    return tn_transpose(tn_reshape(y, TN_DIMS(d.size[0], t, ranks * d.size[1], d.size[3])), 1, 2);
+}
+
+static tn_tensor *attend_heads(tn_group *g, tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                               tn_tensor *mask, tn_attention_options options) {
+    int n = tn_group_size(g);
+    int64_t h = tn_size(q, 1) / n, kv = tn_size(k, 1) / n;
+    tn_tensor *mine = TN_CAT(3, split_heads(q, n), split_heads(k, n), split_heads(v, n));
+    tn_tensor *all = positions_inside(tn_dist_all_to_all(g, mine)); /* (B, h + 2 kv, T, D) */
+    mask = mask_part(mask, 3, tn_group_rank(g) * h, h);
+    return join_heads(g, tn_attention(tn_narrow(all, 1, 0, h), tn_narrow(all, 1, h, kv),
+                                      tn_narrow(all, 1, h + kv, kv), mask, options));
+}
+
+/* k and v (B, G, t, D) of this rank -> (B, 2 G, T, D), in the order of positions. */
+static tn_tensor *gather_keys(tn_group *g, tn_tensor *k, tn_tensor *v) {
+    tn_dims order = TN_DIMS(2, 0, 1, 3);
+    tn_tensor *mine = TN_CAT(2, tn_permute(k, order), tn_permute(v, order)); /* (t, B, 2 G, D) */
+    tn_tensor *all = tn_dist_all_gather(g, mine); /* of each rank an early block and a late one */
+    int64_t b = tn_size(mine, 0) / 2;
+    tn_tensor *late = tn_flip(tn_narrow(all, 1, b, b), TN_DIMS(0));
+    return positions_inside(TN_CAT(0, tn_narrow(all, 1, 0, b), late));
+}
+
+static tn_tensor *attend_keys(tn_group *g, tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                              tn_tensor *mask, tn_attention_options options) {
+    int64_t b = tn_size(q, 2) / 2, kv = tn_size(k, 1), rank = tn_group_rank(g);
+    int64_t starts[] = {rank * b, (2 * tn_group_size(g) - 1 - rank) * b};
+    tn_tensor *all = gather_keys(g, k, v), *y[2];
+    k = tn_narrow(all, 1, 0, kv);
+    v = tn_narrow(all, 1, kv, kv);
+    for (int i = 0; i < 2; i++) {
+        /* the causal rule lets the last query see the last key */
+        int64_t seen = options.causal ? starts[i] + b : tn_size(all, 2);
+        tn_tensor *part = mask_part(mask_part(mask, 2, starts[i], b), 1, 0, seen);
+        y[i] = tn_attention(tn_narrow(q, 2, i * b, b), tn_narrow(k, 2, 0, seen),
+                            tn_narrow(v, 2, 0, seen), part, options);
+        y[i] = tn_transpose(y[i], 1, 2);
+    }
+    return tn_transpose(tn_cat(y, 2, 1), 1, 2); /* memory is (B, t, H, D) here too */
+}
+
+static tn_tensor *attend_split(void *state, tn_tensor *q, tn_tensor *k, tn_tensor *v,
+                               tn_tensor *mask, tn_attention_options options) {
+    const splitting *s = state;
+    if ((s->whole && !tn_in_recompute()) || tn__pending()) {
+        return tn_attention(q, k, v, mask, options);
+    }
+    return s->kind == TN_CP_KEYS ? attend_keys(s->group, q, k, v, mask, options)
+                                 : attend_heads(s->group, q, k, v, mask, options);
+}
+
+/* ---- Around the whole model ------------------------------------------------------------------ */
+
+/* Of tokens (B, T); what a later part gets, (B, t, C), is this rank's already. */
+static tn_values begin_call(tn_module *m, tn_values in, void *user) {
+    splitting *s = user;
+    s->whole = tn__cache_open(s->family->cache(m));
+    if (s->whole || in.n < 1 || !in.v[0] || tn_ndim(in.v[0]) < 2) {
+        return in;
+    }
+    bool tokens = tn_ndim(in.v[0]) == 2;
+    if (in.n < 2 || !in.v[1]) {
+        int64_t T = tn_size(in.v[0], 1) * (tokens ? 1 : tn_group_size(s->group));
+        in.v[1] = tn__lm_positions(m, in.v[0], 0, T, s->family->shape(m).context);
+    }
+    in.n = in.n < 2 ? 2 : in.n;
+    in.v[0] = tokens ? tn_context_slice(s->group, s->kind, in.v[0], 1) : in.v[0];
+    in.v[1] = tn_context_slice(s->group, s->kind, in.v[1], -1);
+    return in;
+}
+
+/* What fails on one rank, a token outside the vocabulary for instance, would leave the others
+ * waiting in attention. */
+static tn_values end_call(tn_module *m, tn_values in, tn_values out, void *user) {
+    const splitting *s = user;
+    (void)m;
+    (void)in;
+    if (tn__pending() && !s->whole) {
+        tn_group_abort(s->group, tn_error_message());
+    }
+    return out;
+}
+
+/* The mean over the rows of all ranks, which every rank counts in the whole targets. Backward it
+ * arrives N times, once from each rank, and is averaged over cp with the parameters' gradients. */
+static tn_tensor *mean_loss(void *state, tn_tensor *logits, tn_tensor *targets,
+                            tn_cross_entropy_options options) {
+    const splitting *s = state;
+    options.reduction = s->whole ? options.reduction : TN_SUM;
+    tn_tensor *mine = s->whole ? targets : tn_context_slice(s->group, s->kind, targets, -1);
+    tn_tensor *loss = s->inner.f ? s->inner.f(s->inner.state, logits, mine, options)
+                                 : tn_cross_entropy_with(logits, mine, options);
+    tn_tensor *counts = tn_ne_scalar(targets, (double)options.ignore_index);
+    tn_tensor *valid = tn_sum_all(tn_cast(counts, tn_dtype_of(loss)));
+    return s->whole ? loss : tn_dist_all_reduce(s->group, tn_div(loss, valid));
+}
+
+/* ---- Attaching ------------------------------------------------------------------------------- */
+
+/* Of keys and values: as many as their projection has rows for. */
+static int64_t heads_here(const tn_module *m) {
+    const tn_grouped_attention *grouped = (const tn_grouped_attention *)m;
+    const tn_self_attention *own = (const tn_self_attention *)m;
+    return strcmp(m->kind, "grouped_attention") == 0
+               ? tn_size(grouped->k_proj.weight, 0) / grouped->head_width
+               : own->heads * tn_size(own->c_attn.weight, 0) / tn_size(own->c_attn.weight, 1) / 3;
+}
+
+/* An attention is what has a cache. First all of them are looked at, then set. */
+static bool visit_attention(tn_module *m, const char *path, void *user) {
+    splitting *s = user;
+    if (!m->lists || !m->lists->cache) {
+        return true;
+    }
+    if (s->fits) {
+        m->lists->attend = (tn__attend_rule){.f = attend_split, .state = s};
+    } else if (m->lists->attend.f) {
+        tn__raise(TN_ESTATE, context_rules.operation, "%s is split already", path);
+    } else if (s->kind == TN_CP_HEADS) {
+        tn__parallel_divides(s->group, heads_here(m), "heads of keys and values", path,
+                             "; with TN_CP_KEYS any number", context_rules.operation);
+    }
+    return !tn__pending();
+}
+
+/* *known: all ranks know of the error. */
+static bool attach_rules(tn_module *m, tn_group *cp, tn_cp_kind kind, bool *known) {
+    const char *operation = context_rules.operation, *text = kind == TN_CP_KEYS ? "keys" : "heads";
+    splitting fit = {.group = cp, .kind = kind, .family = tn__lm_family_of(m, operation)};
+    if (!fit.family || !tn__parallel_make_same(m, cp, NULL, &context_rules, text, known)) {
+        return false;
+    }
+    tn_module_each_module(m, visit_attention, &fit);
+    *known = tn__pending();
+    if (*known || tn_group_size(cp) == 1) {
+        return !*known;
+    }
+    splitting *s = tn__calloc_for(1, sizeof(*s), operation);
+    tn_module_hooks hooks = {.before = begin_call, .after = end_call, .user = s, .free_user = free};
+    if (!s || !tn_module_hook(m, hooks)) {
+        free(s);
+        return false;
+    }
+    *s = fit;
+    s->inner = m->lists->loss;
+    m->lists->loss = (tn__loss_rule){.f = mean_loss, .state = s};
+    s->fits = true;
+    tn_module_each_module(m, visit_attention, s);
+    return true;
+}
+
+tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind) {
+    bool known = false;
+    bool done = tn__parallel_may_attach(m, cp, &context_rules) && attach_rules(m, cp, kind, &known);
+    if (!done && !known) {
+        tn_group_abort(cp, tn_error_message());
+    }
+    return tn_error();
+}

@@ -1,0 +1,826 @@
+/* Context parallelism: with its positions on any number of ranks, alone, over cut matrices and
+ * below data parallelism and sharding, a model trains and generates as on one rank. Ranks are
+ * threads, and once processes. */
+#include "tests/distributed/rank_check.h"
+
+#include "models/language.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+#include "train.h"
+
+#include <pthread.h>
+
+/* ---- Attention alone ------------------------------------------------------------------------- */
+
+enum { HEADS = 4, POSITIONS = 96, WIDTH = 8, BATCH = 2 };
+
+typedef enum mask_kind { MASK_NONE, MASK_OF_KEYS, MASK_OF_ALL, MASK_OF_HEADS, MASKS } mask_kind;
+
+typedef struct attention {
+    tn_cp_kind kind;
+    int kv_heads;
+    bool causal;
+    mask_kind mask;
+    float all[4][BATCH * HEADS * POSITIONS * WIDTH]; /* y, dq, dk and dv of one rank, of which … */
+    double worst[4]; /* … the ranks differ by so much, of the largest */
+} attention;
+
+static tn_dims dims_of(int64_t heads) {
+    return TN_DIMS(BATCH, heads, POSITIONS, WIDTH);
+}
+
+/* q, k, v and dy */
+static tn_tensor *numbers_of(const attention *a, int which) {
+    tn_generator g = {.seed = 1, .stream = (uint64_t)which};
+    int64_t heads = which == 1 || which == 2 ? a->kv_heads : HEADS;
+    return tn_normal_(tn_empty(dims_of(heads), TN_F32), 0, 1, &g);
+}
+
+static tn_tensor *mask_of(const attention *a) {
+    static const tn_dims dims[MASKS] = {[MASK_OF_KEYS] = {4, {BATCH, 1, 1, POSITIONS}},
+                                        [MASK_OF_ALL] = {2, {POSITIONS, POSITIONS}},
+                                        [MASK_OF_HEADS] = {4, {1, HEADS, POSITIONS, POSITIONS}}};
+    if (a->mask == MASK_NONE) {
+        return NULL;
+    }
+    tn_generator g = {.seed = 2};
+    return tn_lt_scalar(tn_uniform_(tn_empty(dims[a->mask], TN_F32), 0, 1, &g), 0.8);
+}
+
+/* Another rank's attention: a rule, or NULL. */
+static void attend_part(const attention *a, tn_group *g, const tn__attend_rule *rule,
+                        tn_tensor *out[4]) {
+    tn_tensor *in[3], *dy = tn_context_slice(g, a->kind, numbers_of(a, 3), 2);
+    for (int i = 0; i < 3; i++) {
+        in[i] =
+            tn_set_requires_grad(tn_copy(tn_context_slice(g, a->kind, numbers_of(a, i), 2)), true);
+    }
+    tn_attention_options o = tn_attention_defaults();
+    o.causal = a->causal;
+    tn_tensor *y = rule && rule->f ? rule->f(rule->state, in[0], in[1], in[2], mask_of(a), o)
+                                   : tn_attention(in[0], in[1], in[2], mask_of(a), o);
+    tn_backward_from(&y, &dy, 1, false);
+    out[0] = tn_detach(y);
+    for (int i = 0; i < 3; i++) {
+        out[i + 1] = tn_grad_of(in[i]);
+    }
+}
+
+static double most_of(tn_tensor *x) {
+    return tn_item(tn_max(tn_abs(tn_contiguous(x)), TN_DIMS(), false));
+}
+
+static void gpt_init(tn_gpt *m, int heads) {
+    tn_gpt_init(m, TN_WITH(tn_gpt, .vocab = 7, .context = POSITIONS, .layers = 2, .heads = heads,
+                           .width = 8 * heads));
+}
+
+static void compare_attention(tn_group *g, void *user) {
+    TN_SCOPE;
+    attention *a = user;
+    tn_gpt m;
+    gpt_init(&m, HEADS);
+    CHECK(tn_context_parallel(&m, g, a->kind) == TN_OK);
+    const tn__attend_rule *rule = &m.h[1].attn.base.lists->attend;
+    CHECK((tn_group_size(g) > 1) == (rule->f != NULL));
+    tn_tensor *out[4];
+    attend_part(a, g, rule, out);
+    TN_NO_GRAD;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *all = tn_from_data(a->all[i], dims_of(i < 2 ? HEADS : a->kv_heads), TN_F32);
+        double off = most_of(tn_sub(out[i], tn_context_slice(g, a->kind, all, 2))) / most_of(all);
+        a->worst[i] = off > a->worst[i] || isnan(off) ? off : a->worst[i];
+    }
+    pthread_mutex_unlock(&lock);
+    tn_module_finish(&m);
+}
+
+/* By heads all bits; by keys those of what a query gets. What a key gets is summed rank by rank. */
+static void test_attention_alone(void **state) {
+    (void)state;
+    for (int k = 0; k < 2 * 2 * 2 * MASKS; k++) {
+        attention a = {.kind = k & 1 ? TN_CP_KEYS : TN_CP_HEADS,
+                       .kv_heads = k & 2 ? 2 : HEADS,
+                       .causal = !(k & 4),
+                       .mask = (mask_kind)(k / 8)};
+        tn_tensor *out[4];
+        attend_part(&a, NULL, NULL, out);
+        for (int i = 0; i < 4; i++) {
+            tn_copy_out(out[i], a.all[i]);
+        }
+        for (int ranks = 1; ranks <= 4; ranks++) {
+            bool divides = POSITIONS % (2 * ranks) == 0 && a.kv_heads % ranks == 0;
+            if (a.kind == TN_CP_HEADS && !divides) {
+                continue;
+            }
+            memset(a.worst, 0, sizeof(a.worst));
+            run_ok(ranks, compare_attention, &a);
+            double sums = a.kind == TN_CP_KEYS ? 1e-6 : 0;
+            if (a.worst[0] > 0 || a.worst[1] > 0 || !(a.worst[2] <= sums && a.worst[3] <= sums)) {
+                fail_msg("kind %d, %d ranks, kv_heads %d, causal %d, mask %d: %g %g %g %g", a.kind,
+                         ranks, a.kv_heads, a.causal, a.mask, a.worst[0], a.worst[1], a.worst[2],
+                         a.worst[3]);
+            }
+        }
+    }
+}
+
+/* Keys that the queries of a rank see under the causal rule. */
+static double keys_seen(tn_cp_kind kind, tn_group *g) {
+    tn_tensor *mine = tn_context_slice(g, kind, tn_arange(0, 960, 1, TN_F64), 0);
+    return tn_item(tn_sum_all(tn_add_scalar(mine, 1)));
+}
+
+static void counts_keys(tn_group *g, void *user) {
+    TN_SCOPE;
+    (void)user;
+    int ranks = tn_group_size(g), rank = tn_group_rank(g);
+    double b = 960.0 / (2 * ranks);
+    CHECK(keys_seen(TN_CP_KEYS, g) == (2 * ranks - 1) * b * b + b * (b + 1));
+    /* positions in a row, with which the last rank would wait for nobody and all for it */
+    double first = 2 * b * (2 * b + 1) / 2;
+    CHECK(keys_seen(TN_CP_HEADS, g) == first + rank * 4 * b * b);
+}
+
+static void test_causal_balance(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 6; ranks++) {
+        run_ok(ranks, counts_keys, NULL);
+    }
+}
+
+/* ---- Training -------------------------------------------------------------------------------- */
+
+enum { LENGTH = 16, VOCAB = 29, STEPS = 20, MOST_RANKS = 8 };
+
+typedef enum places { PLACES_OWN, PLACES_GIVEN, PLACES_WRONG } places;
+typedef enum way { BY_DDP, BY_FSDP, BY_HYBRID } way; /* hybrid: shards, with cp across them */
+
+typedef struct program {
+    bool llama, bf16, late_policy, recompute, generate, sequence, deferred;
+    bool keep; /* TN_NO_SYNC in all but the last backward of a step */
+    tn_cp_kind kind;
+    places places;
+    way way;
+    double dropout;
+    int dp, shard, cp, tp; /* ranks */
+    int stage;
+    int micros; /* of a step, on all ranks */
+    int steps;
+    double losses[STEPS], norm;
+    train_bits bits; /* rank 0's, of all parameters */
+} program;
+
+static program program_of(bool llama, tn_cp_kind kind, int cp) {
+    return (program){.llama = llama,
+                     .kind = kind,
+                     .dp = 1,
+                     .shard = 1,
+                     .cp = cp,
+                     .tp = 1,
+                     .micros = 1,
+                     .steps = STEPS};
+}
+
+typedef union model {
+    tn_module base;
+    tn_gpt gpt;
+    tn_llama llama;
+} model;
+
+static void init_parts(model *m, const program *p) {
+    if (p->llama) {
+        tn_llama_options o = tn_llama_defaults();
+        o.vocab = VOCAB;
+        o.context = LENGTH;
+        o.layers = 2;
+        o.heads = 8;
+        o.kv_heads = 4;
+        o.width = 16;
+        o.hidden = 24;
+        tn_llama_init(&m->llama, o);
+        return;
+    }
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = VOCAB;
+    o.context = LENGTH;
+    o.layers = 2;
+    o.heads = 4;
+    o.width = 16;
+    o.dropout = p->dropout;
+    tn_gpt_init(&m->gpt, o);
+}
+
+/* Other weights on each rank: rank 0's are for all. */
+static void init_model(model *m, const program *p, int rank) {
+    tn_seed(3 + (uint64_t)rank);
+    if (p->deferred) {
+        TN_DEFER_INIT;
+        init_parts(m, p);
+    } else {
+        init_parts(m, p);
+    }
+    for (int i = 1; i <= 2; i++) {
+        tn_module *parts[4];
+        CHECK(tn_lm_parts(m, parts, 4) == 4);
+        tn_module_set_recompute(parts[i], p->recompute);
+    }
+    if (p->bf16 && !p->late_policy) {
+        tn_module_set_precision(m, tn_precision_defaults());
+    }
+    tn_seed(5);
+}
+
+/* Odd numbers are targets: of the positions up to the 7th only one counts. */
+static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
+    int64_t tokens[BATCH * LENGTH];
+    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
+    for (int i = 0; i < BATCH * LENGTH; i++) {
+        tokens[i] = tn_random_below(&g, VOCAB);
+        if (number & 1 && i % LENGTH < 7 && i != 2) {
+            tokens[i] = -100;
+        }
+    }
+    return tn_cast(TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64), dtype);
+}
+
+/* Those that a rank would take without being told: each counts from 0. */
+static tn_tensor *places_of(const program *p) {
+    int64_t place[LENGTH];
+    for (int i = 0; i < LENGTH; i++) {
+        place[i] = p->places == PLACES_WRONG ? i % (LENGTH / p->cp) : i;
+    }
+    return TN_FROM(place, TN_DIMS(LENGTH), TN_I64);
+}
+
+static tn_tensor *loss_of(model *m, const program *p, int64_t number) {
+    tn_dtype dtype = number & 1 ? TN_I32 : TN_I64;
+    tn_tensor *x = tokens_of(2 * number, dtype), *y = tokens_of(2 * number + 1, dtype);
+    if (p->places == PLACES_OWN) {
+        return tn_lm_loss(m, x, y);
+    }
+    return tn__lm_loss_of(m, tn_call_values(m, tn_values_of(x, places_of(p)), NULL).v[0], y);
+}
+
+/* The lines that know of ranks. Gives those with other batches. */
+static tn_group *split_model(model *m, tn_group *world, const program *p, tn_mesh **mesh) {
+    int sizes[] = {p->dp, p->shard, p->cp, p->tp};
+    *mesh = tn_mesh_new(world, 4, sizes, (const char *[]){"dp", "shard", "cp", "tp"});
+    if (p->tp > 1) {
+        CHECK(tn_tensor_parallel(m, tn_mesh_group(*mesh, "tp"),
+                                 TN_WITH(tn_tp, .sequence = p->sequence)) == TN_OK);
+    }
+    CHECK(tn_context_parallel(m, tn_mesh_group(*mesh, "cp"), p->kind) == TN_OK);
+    if (p->late_policy) {
+        tn_module_set_precision(m, tn_precision_defaults());
+    }
+    if (p->way == BY_DDP) {
+        tn_ddp(m, tn_mesh_group(*mesh, "dp shard cp"), tn_ddp_defaults());
+    } else {
+        bool across = p->way == BY_HYBRID;
+        tn_fsdp_options o = TN_WITH(tn_fsdp, .stage = p->stage);
+        tn_fsdp(m, tn_mesh_group(*mesh, across ? "shard" : "shard cp"),
+                across ? tn_mesh_group(*mesh, "cp") : NULL, o);
+    }
+    return tn_mesh_group(*mesh, "dp shard");
+}
+
+static void write_texts(model *m, int32_t ids[2][12], double temperature) {
+    const int32_t first[] = {3, 1, 4}, second[] = {2};
+    tn_prompt prompts[] = {{first, 3}, {second, 1}};
+    tn_generated out[2];
+    tn_generate_options o =
+        TN_WITH(tn_generate, .max_new = 24, .temperature = temperature, .seed = 6);
+    tn_module_train(m, false);
+    CHECK(tn_generate(m, prompts, 2, o, out) == TN_OK);
+    tn_module_train(m, true);
+    for (int i = 0; i < 2 && !tn_error(); i++) {
+        CHECK(out[i].tokens.count >= 24);
+        memcpy(ids[i], out[i].tokens.ids + out[i].tokens.count - 12, sizeof(ids[i]));
+    }
+    tn_generated_free(out, 2);
+}
+
+static double train_micro(model *m, const program *p, int64_t number, double weight) {
+    TN_SCOPE;
+    tn_tensor *loss = loss_of(m, p, number);
+    if (p->generate) { /* between a forward and its backward */
+        TN_NO_GRAD;
+        int32_t ids[2][12];
+        loss_of(m, p, number + 1);
+        write_texts(m, ids, 0);
+    }
+    tn_backward(tn_mul_scalar(loss, weight));
+    return tn_item(loss);
+}
+
+static void train_program(tn_group *world, void *user) {
+    TN_SCOPE;
+    program *p = user;
+    model m;
+    tn_mesh *mesh = NULL;
+    init_model(&m, p, tn_group_rank(world));
+    tn_group *data = world ? split_model(&m, world, p, &mesh) : NULL;
+    if (!world && p->late_policy) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    int ranks = p->dp * p->shard, rank = ranks > 1 ? tn_group_rank(data) : 0;
+    bool first = tn_group_rank(world) == 0;
+    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-3));
+    for (int step = 0; step < p->steps && !tn_error(); step++) {
+        for (int i = rank; i < p->micros; i += ranks) {
+            TN_NO_SYNC(p->keep && i + ranks < p->micros ? &m : NULL);
+            double weight = (double)ranks / p->micros;
+            double loss = train_micro(&m, p, (int64_t)step * p->micros + i, weight);
+            if (first) {
+                p->losses[step] = loss;
+            }
+        }
+        double norm = tn_optim_clip(opt, 0.5);
+        if (first) {
+            p->norm = norm;
+        }
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    train_bits bits = train_whole(&m, world); /* looks whether ranks agree */
+    if (first) {
+        p->bits = bits;
+    } else {
+        free(bits.data);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_mesh_free(mesh);
+}
+
+static program end_of(program p) {
+    int ranks = p.dp * p.shard * p.cp * p.tp;
+    if (ranks > 1) {
+        run_ok(ranks, train_program, &p);
+    } else {
+        train_program(NULL, &p);
+        assert_int_equal(tn_error(), TN_OK);
+    }
+    assert_true(p.bits.bytes > 4000);
+    return p;
+}
+
+/* The largest difference of a parameter. */
+static double difference_of(const program *a, const program *b) {
+    double most = 0;
+    assert_int_equal(a->bits.bytes, b->bits.bytes);
+    for (size_t at = 0; at < a->bits.bytes; at += sizeof(float)) {
+        float x, y;
+        memcpy(&x, a->bits.data + at, sizeof(x));
+        memcpy(&y, b->bits.data + at, sizeof(y));
+        most = fmax(most, fabs((double)x - (double)y));
+    }
+    return most;
+}
+
+static const char *text_of(const program *p) {
+    static char text[256];
+    snprintf(text, sizeof(text),
+             "llama %d kind %d: dp %d shard %d cp %d tp %d, way %d stage %d, bf16 %d recompute %d "
+             "generate %d sequence %d places %d",
+             p->llama, p->kind, p->dp, p->shard, p->cp, p->tp, p->way, p->stage, p->bf16,
+             p->recompute, p->generate, p->sequence, p->places);
+    return text;
+}
+
+/* On one rank. */
+static program alone_of(program p) {
+    p.dp = p.shard = p.cp = p.tp = 1;
+    p.places = PLACES_OWN;
+    return end_of(p);
+}
+
+static void expect_near(program p, double within) {
+    program one = alone_of(p), split = end_of(p);
+    double most = difference_of(&one, &split);
+    if (!(most < within)) {
+        fail_msg("%s: parameters differ by %g", text_of(&p), most);
+    }
+    for (int i = 0; i < p.steps; i++) {
+        /* which batch rank 0 had */
+        bool same = p.dp * p.shard == 1 || p.micros == 1;
+        if (same && !(fabs(one.losses[i] - split.losses[i]) < 1e-6)) {
+            fail_msg("%s: step %d: loss %.9g, not %.9g", text_of(&p), i, split.losses[i],
+                     one.losses[i]);
+        }
+    }
+    assert_true(fabs(one.norm / split.norm - 1) < within);
+    free(one.bits.data);
+    free(split.bits.data);
+}
+
+/* Whether p ends with the bits of `like`, which has run. */
+static void expect_bits(const program *like, program p) {
+    p = end_of(p);
+    if (!train_same(like->bits, p.bits)) {
+        fail_msg("%s: differs by %g", text_of(&p), difference_of(like, &p));
+    }
+    free(p.bits.data);
+}
+
+static void test_one_ranks_numbers(void **state) {
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, k & 4 ? 4 : 2);
+        p.recompute = k & 4;
+        expect_near(p, 1e-5);
+    }
+    program odd = program_of(true, TN_CP_KEYS, 8); /* more ranks than heads */
+    expect_near(odd, 1e-5);
+}
+
+/* Given ones are those of whole sequences, and right ones are what it takes by itself. That wrong
+ * ones make a difference shows that the test above looks at them. */
+static void test_positions(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.steps = 3;
+        program given = p, wrong = p, one = alone_of(p), own = end_of(p);
+        given.places = PLACES_GIVEN;
+        expect_bits(&own, given);
+        wrong.places = PLACES_WRONG;
+        wrong = end_of(wrong);
+        assert_true(difference_of(&one, &own) < 1e-5 && difference_of(&one, &wrong) > 1e-4);
+        free(one.bits.data);
+        free(own.bits.data);
+        free(wrong.bits.data);
+    }
+}
+
+static void test_below_data_parallelism(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.micros = 2;
+        p.dp = 2;
+        expect_near(p, 1e-5);
+    }
+}
+
+/* Sharding over the product has the bits of data parallelism over it. Sharded in one dimension and
+ * copied in the other, sums are those of ranks which accumulate. */
+static void test_below_sharding(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.micros = 2;
+        p.steps = 3;
+        p.bf16 = p.recompute = k == 1 || k == 2;
+        program sums = p, mean = p;
+        sums.keep = true;
+        mean.shard = p.shard = 2;
+        sums = end_of(sums);
+        mean = end_of(mean);
+        for (p.stage = 1; p.stage <= 3; p.stage++) {
+            p.way = BY_FSDP;
+            p.deferred = p.stage == 3;
+            expect_bits(&mean, p);
+            p.way = BY_HYBRID;
+            expect_bits(&sums, p);
+        }
+        free(sums.bits.data);
+        free(mean.bits.data);
+    }
+    program p = program_of(true, TN_CP_HEADS, 2);
+    p.micros = p.shard = 2;
+    p.way = BY_FSDP;
+    p.stage = 3;
+    expect_near(p, 1e-5);
+}
+
+static void test_over_cut_matrices(void **state) {
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.tp = 2;
+        p.sequence = p.recompute = k & 4;
+        expect_near(p, 1e-5);
+    }
+    program p = program_of(false, TN_CP_HEADS, 2);
+    p.tp = p.dp = p.micros = 2;
+    expect_near(p, 1e-5);
+}
+
+static void test_recompute(void **state) {
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.steps = 3;
+        p.bf16 = k & 4;
+        p.dropout = 0.1;
+        program keeps = end_of(p);
+        p.recompute = true;
+        expect_bits(&keeps, p);
+        p.generate = true;
+        p.late_policy = p.bf16;
+        expect_bits(&keeps, p);
+        free(keeps.bits.data);
+    }
+}
+
+/* The gradients of bf16 matrices are rounded on each rank, the loss of a position is not. */
+static void test_mixed_precision(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.bf16 = true;
+        program one = alone_of(p), split = end_of(p);
+        assert_float_equal(one.losses[0], split.losses[0], 1e-6);
+        assert_float_equal(one.losses[STEPS - 1], split.losses[STEPS - 1], 2e-2);
+        free(one.bits.data);
+        free(split.bits.data);
+    }
+}
+
+/* ---- The loss -------------------------------------------------------------------------------- */
+
+typedef struct targets {
+    int ignored;     /* of the first positions of each sequence */
+    double loss;     /* one rank's */
+    program program; /* … and its model */
+} targets;
+
+static double loss_at(model *m, const targets *t) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *y = tn_copy(tokens_of(2, TN_I64));
+    tn_copy_(tn_narrow(y, 1, 0, t->ignored), tn_full(TN_DIMS(), -100, TN_I64));
+    return tn_item(tn_lm_loss(m, tokens_of(0, TN_I64), y));
+}
+
+static void finds_loss(tn_group *g, void *user) {
+    targets *t = user;
+    model m;
+    init_model(&m, &t->program, tn_group_rank(g)); /* rank 0's weights are for all */
+    if (!g) {
+        t->loss = loss_at(&m, t);
+    } else {
+        CHECK(tn_context_parallel(&m, g, t->program.kind) == TN_OK);
+        double is = loss_at(&m, t);
+        tn_cache_begin(&m, (tn_attention_cache_options){.batch = BATCH, .length = LENGTH});
+        double whole = loss_at(&m, t); /* every rank computes all */
+        CHECK(isnan(t->loss) ? isnan(is) : fabs(is - t->loss) < 1e-6);
+        CHECK(isnan(t->loss) ? isnan(whole) : fabs(whole - t->loss) < 1e-6);
+    }
+    tn_module_finish(&m);
+}
+
+static void test_losses(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        static const int ignored[] = {0, 3, 8, 15, 16};
+        for (int i = 0; i < 5; i++) {
+            targets t = {.ignored = ignored[i], .program = program_of(k & 1, k & 2, 1)};
+            t.program.kind = k & 2 ? TN_CP_KEYS : TN_CP_HEADS;
+            finds_loss(NULL, &t);
+            run_ok(2, finds_loss, &t);
+            run_ok(4, finds_loss, &t);
+        }
+    }
+}
+
+/* ---- Other calls ----------------------------------------------------------------------------- */
+
+typedef struct text {
+    program program;
+    double temperature;
+    int32_t ids[2][12];
+} text;
+
+static void writes_text(tn_group *g, void *user) {
+    text *t = user;
+    model m;
+    int32_t ids[2][12] = {{0}};
+    init_model(&m, &t->program, 0);
+    if (g) {
+        CHECK(tn_context_parallel(&m, g, t->program.kind) == TN_OK);
+    }
+    write_texts(&m, g ? ids : t->ids, t->temperature);
+    CHECK(!g || memcmp(ids, t->ids, sizeof(ids)) == 0);
+    tn_module_finish(&m);
+}
+
+/* Beyond the context, too, where the caches begin again. Every rank computes all. */
+static void test_generated_text(void **state) {
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        text t = {.program = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1),
+                  .temperature = k & 4 ? 1 : 0};
+        writes_text(NULL, &t);
+        run_ok(2, writes_text, &t);
+        run_ok(4, writes_text, &t);
+    }
+}
+
+static tn_tensor *call_parts(model *m, tn_tensor *x, tn_tensor *positions, int first, int end) {
+    tn__lm_context context = {.range = {first, end}};
+    return tn_call_values(m, tn_values_of(x, positions), &context).v[0];
+}
+
+/* With a mask; and in two calls, of which the second gets this rank's positions of what the first
+ * gave, and is told all positions or none. */
+static void calls_otherwise(tn_group *g, void *user) {
+    TN_SCOPE;
+    const program *p = user;
+    model m, one;
+    init_model(&m, p, 0);
+    init_model(&one, p, 0);
+    CHECK(tn_context_parallel(&m, g, p->kind) == TN_OK);
+    tn_generator random = {.seed = 2};
+    tn_tensor *u = tn_uniform_(tn_empty(TN_DIMS(LENGTH, LENGTH), TN_F32), 0, 1, &random);
+    tn_tensor *x = tokens_of(0, TN_I64), *at = tn_arange(0, LENGTH, 1, TN_I64);
+    tn_values in = {3, {x, NULL, tn_lt_scalar(u, 0.7)}};
+    tn_tensor *want = tn_call_values(&one, in, NULL).v[0], *is = tn_call_values(&m, in, NULL).v[0];
+    CHECK(most_of(tn_sub(is, tn_context_slice(g, p->kind, want, 1))) < 2e-6);
+    tn_tensor *all = tn_call(&m, x), *half = call_parts(&m, x, at, 0, 2);
+    CHECK(tn_size(half, 1) == LENGTH / tn_group_size(g));
+    CHECK(tn_equal(all, call_parts(&m, half, at, 2, 4)));
+    CHECK(tn_equal(all, call_parts(&m, half, NULL, 2, 4)));
+    tn_module_finish(&m);
+    tn_module_finish(&one);
+}
+
+static void test_other_calls(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
+        run_ok(2, calls_otherwise, &p);
+        run_ok(4, calls_otherwise, &p);
+    }
+}
+
+/* ---- Processes ------------------------------------------------------------------------------- */
+
+/* Argument: the file with the bits of threads. */
+static int trains_in_processes(tn_group *world, const char *path) {
+    program p = program_of(true, TN_CP_HEADS, 2);
+    p.dp = p.micros = tn_group_size(world) / 2;
+    p.kind = p.dp > 1 ? TN_CP_KEYS : TN_CP_HEADS;
+    train_program(world, &p);
+    rank_assert(tn_error() == TN_OK && failures == 0);
+    if (tn_group_rank(world) == 0) {
+        FILE *f = fopen(path, "rb");
+        char *bits = malloc(p.bits.bytes + 1);
+        rank_assert(f && bits && fread(bits, 1, p.bits.bytes + 1, f) == p.bits.bytes);
+        rank_assert(memcmp(bits, p.bits.data, p.bits.bytes) == 0);
+        fclose(f);
+        free(bits);
+    }
+    free(p.bits.data);
+    return 0;
+}
+
+static const rank_entry bodies[] = {{"trains", trains_in_processes}};
+
+static void test_processes(void **state) {
+    (void)state;
+    for (int dp = 1; dp <= 2; dp++) {
+        program p = program_of(true, dp > 1 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        p.dp = p.micros = dp;
+        p = end_of(p);
+        const char *path = temp_path("bits");
+        FILE *f = fopen(path, "wb");
+        assert_true(f && fwrite(p.bits.data, 1, p.bits.bytes, f) == p.bits.bytes);
+        fclose(f);
+        ranks_pass(2 * dp, "trains", path);
+        free(p.bits.data);
+    }
+}
+
+/* ---- What is refused ------------------------------------------------------------------------- */
+
+typedef struct refusal {
+    const char *name;
+    tn_status status;
+    const char *says;
+    int ranks;
+} refusal;
+
+static const refusal refusals[] = {
+    {"heads", TN_ESHAPE,
+     "h.0.attn: 3 ranks do not divide 4 heads of keys and values (1, 2, 4 would; with TN_CP_KEYS "
+     "any number)",
+     3},
+    {"kv_heads", TN_ESHAPE, "8 ranks do not divide 4 heads of keys and values", 8},
+    {"heads of tp", TN_ESHAPE, "2 ranks do not divide 1 heads of keys and values", 8},
+    {"twice", TN_ESTATE, "h.0.attn is split already", 2},
+    {"tensor after", TN_ESTATE, "tensor parallelism comes first", 2},
+    {"after ddp", TN_ESTATE, "is under data parallelism already", 2},
+    {"after fsdp", TN_ESTATE, "is under sharding already", 2},
+    {"after optimiser", TN_ESTATE, "is held by an optimiser", 2},
+    {"no model", TN_EVALUE, "is not a complete language model", 2},
+    {"other kinds", TN_EMISMATCH, "", 2},
+    {"length", TN_ESHAPE, "of 4 needs a multiple of 4 in dim 1", 4},
+    {"length of keys", TN_ESHAPE, "needs a multiple of 4 in dim 1", 2},
+    {"context", TN_EVALUE, "tokens are [1, 20] at position 0 but the context is 16", 2},
+    {"token", TN_EINDEX, "29", 2},
+    {"target", TN_EINDEX, "29", 2},
+};
+
+/* All tokens are 0 but the last, which is rank 1's. */
+static tn_tensor *row_of(int64_t length, int64_t last) {
+    tn_tensor *x = tn_zeros(TN_DIMS(1, length), TN_I64);
+    tn_copy_(tn_narrow(x, 1, length - 1, 1), tn_full(TN_DIMS(), (double)last, TN_I64));
+    return x;
+}
+
+static void is_refused(tn_group *g, void *user) {
+    TN_SCOPE;
+    const char *name = ((const refusal *)user)->name;
+    program p = program_of(strcmp(name, "kv_heads") == 0, TN_CP_HEADS, 2);
+    model m;
+    init_model(&m, &p, 0);
+    tn_optim *opt = NULL;
+    tn_linear alone;
+    tn_linear_init(&alone, 3, 4, tn_linear_defaults());
+    tn_mesh *mesh = tn_group_size(g) == 8
+                        ? tn_mesh_new(g, 2, (int[]){2, 4}, (const char *const[]){"cp", "tp"})
+                        : NULL;
+    if (strcmp(name, "heads of tp") == 0) {
+        tn_tensor_parallel(&m, tn_mesh_group(mesh, "tp"), tn_tp_defaults());
+        g = tn_mesh_group(mesh, "cp");
+    } else if (strcmp(name, "after ddp") == 0) {
+        tn_ddp(&m, g, tn_ddp_defaults());
+    } else if (strcmp(name, "after fsdp") == 0) {
+        tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    } else if (strcmp(name, "after optimiser") == 0) {
+        opt = tn_sgd(&m, tn_sgd_defaults());
+    } else if (strcmp(name, "twice") == 0 || strcmp(name, "tensor after") == 0) {
+        CHECK(tn_context_parallel(&m, g, TN_CP_KEYS) == TN_OK);
+    }
+    bool keys = strcmp(name, "length of keys") == 0 ||
+                (strcmp(name, "other kinds") == 0 && tn_group_rank(g) == 1);
+    if (strcmp(name, "tensor after") == 0) {
+        tn_tensor_parallel(&m, g, tn_tp_defaults());
+    } else {
+        tn_context_parallel(strcmp(name, "no model") == 0 ? &alone.base : &m.base, g,
+                            keys ? TN_CP_KEYS : TN_CP_HEADS);
+    }
+    if (strncmp(name, "length", 6) == 0) {
+        tn_lm_loss(&m, row_of(10, 0), row_of(10, 0));
+    } else if (strcmp(name, "context") == 0) {
+        tn_lm_loss(&m, row_of(20, 0), row_of(20, 0));
+    } else if (strcmp(name, "token") == 0) { /* no loss: who waits is told by the model's own hook
+                                              */
+        tn_call(&m, row_of(8, VOCAB));
+        stay_until_told(g);
+    } else if (strcmp(name, "target") == 0) {
+        tn_lm_loss(&m, row_of(8, 0), row_of(8, VOCAB));
+        stay_until_told(g);
+    }
+    tn_optim_free(opt);
+    tn_module_finish(&alone);
+    tn_module_finish(&m);
+    tn_mesh_free(mesh);
+}
+
+static void test_what_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
+        const refusal *r = &refusals[i];
+        const char *is = run_failing(r->ranks, is_refused, (void *)r, r->status);
+        if (!strstr(is, r->says)) {
+            fail_msg("%s: %s", r->name, is);
+        }
+    }
+}
+
+static void test_slices_refused(void **state) {
+    (void)state;
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
+    assert_true(tn_equal(tn_context_slice(NULL, TN_CP_KEYS, x, -1), x)); /* one rank has all */
+    assert_inert(tn_context_slice(NULL, TN_CP_HEADS, x, 2), TN_EINDEX, "dim");
+    assert_inert(tn_context_slice(NULL, TN_CP_HEADS, NULL, 0), TN_EVALUE, "NULL");
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
+    const struct CMUnitTest tests[] = {
+        TEST(test_attention_alone),
+        TEST(test_causal_balance),
+        TEST(test_one_ranks_numbers),
+        TEST(test_positions),
+        TEST(test_below_data_parallelism),
+        TEST(test_below_sharding),
+        TEST(test_over_cut_matrices),
+        TEST(test_recompute),
+        TEST(test_mixed_precision),
+        TEST(test_losses),
+        TEST(test_generated_text),
+        TEST(test_other_calls),
+        TEST(test_processes),
+        TEST(test_what_is_refused),
+        TEST(test_slices_refused),
+    };
+    return cmocka_run_group_tests_name("context parallelism", tests, NULL, temp_clean);
+}
