@@ -1,44 +1,47 @@
-/* GPT-2 with its parameters, gradients and state spread over ranks: fsdp [OPTIONS] T, one process
+/* GPT-2 laid out on ranks, in parts (--stage) or on a mesh (--mesh): fsdp [OPTIONS] T, one process
  * per rank, driven through bench_serve; or, with --steps N, by itself under `tern run -n 4 fsdp`:
  * then rank 0 prints each step's loss and time.
  *
- * BATCH sequences of T random tokens on each rank: rank r takes rows r * BATCH and up of the batch
- * that gpt2.c draws. At the end every rank reports its memory and how much a step sent.
+ * BATCH sequences of T random tokens on each rank (on those of tp and cp together): rank r takes
+ * rows r * BATCH and up of the batch that gpt2.c draws. At the end every rank reports its memory
+ * and how much a step sent.
  */
 #include "bench/trainer.h"
 
 #include <getopt.h>
 
 /* Options: integers, flags, strings. */
-enum { STAGE, LAYERS, HEADS, WIDTH, VOCAB, BATCH, PREFETCH, STEPS, NUMBERS };
+enum { STAGE, LAYERS, HEADS, WIDTH, VOCAB, CONTEXT, BATCH, PREFETCH, STEPS, NUMBERS };
 enum { RECOMPUTE = NUMBERS, DEFER, OFFLOAD, SGD, SWITCHES };
-enum { SIZE = SWITCHES, PRECISION, SHARE, TRACE };
+enum { SIZE = SWITCHES, PRECISION, SHARE, TRACE, MESH };
 
 typedef struct options {
     int n[SWITCHES]; /* stage 0: DDP; steps 0: as many as the comparison requests */
     int64_t T;
     bool bf16;
     const char *share, *trace; /* folders */
+    const char *mesh;          /* NULL: by stage */
 } options;
 
 typedef struct run {
     trainer t; /* comes first, for trainer_step */
     options o;
     tn_group *world;
-    tn_fsdp_state *fsdp; /* NULL: DDP */
-    int64_t steps;       /* done */
+    tn_fsdp_state *fsdp; /* NULL: DDP, or a mesh */
+    tn_spread_options on_mesh;
+    int64_t steps; /* done */
 } run;
 
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static void print_usage(void) {
-    fputs(
-        "usage: fsdp [--stage 0|1|2|3] [--size tiny|124M|350M|774M|1.5B]\n"
-        "            [--layers N] [--heads N] [--width N] [--vocab N] [--batch N] [--prefetch N]\n"
-        "            [--precision f32|bf16] [--recompute] [--defer] [--offload] [--sgd]\n"
-        "            [--share FOLDER] [--trace FOLDER] [--steps N] T\n"
-        "(stage 0 is DDP; run bench/fsdp.py, or with --steps under tern run)\n",
-        stderr);
+    fputs("usage: fsdp [--stage 0|1|2|3] [--size tiny|124M|350M|774M|1.5B]\n"
+          "            [--layers N] [--heads N] [--width N] [--vocab N] [--context N]\n"
+          "            [--batch N] [--prefetch N]\n"
+          "            [--precision f32|bf16] [--recompute] [--defer] [--offload] [--sgd]\n"
+          "            [--share FOLDER] [--trace FOLDER] [--steps N] [--mesh DIMS] T\n"
+          "(stage 0 is DDP; run bench/fsdp.py, or with --steps under tern run)\n",
+          stderr);
     exit(2);
 }
 
@@ -65,6 +68,8 @@ static void take_option(options *o, int key, const char *text) {
         o->share = text;
     } else if (key == TRACE) {
         o->trace = text;
+    } else if (key == MESH) {
+        o->mesh = text;
     } else {
         print_usage();
     }
@@ -76,11 +81,11 @@ static options parse_options(int argc, char **argv) {
                                          {"heads", 1, NULL, HEADS},
                                          {"width", 1, NULL, WIDTH},
                                          {"vocab", 1, NULL, VOCAB},
+                                         {"context", 1, NULL, CONTEXT},
                                          {"batch", 1, NULL, BATCH},
                                          {"prefetch", 1, NULL, PREFETCH},
                                          {"steps", 1, NULL, STEPS},
                                          {"recompute", 0, NULL, RECOMPUTE},
-
                                          {"defer", 0, NULL, DEFER},
                                          {"offload", 0, NULL, OFFLOAD},
                                          {"sgd", 0, NULL, SGD},
@@ -88,8 +93,10 @@ static options parse_options(int argc, char **argv) {
                                          {"precision", 1, NULL, PRECISION},
                                          {"share", 1, NULL, SHARE},
                                          {"trace", 1, NULL, TRACE},
+                                         {"mesh", 1, NULL, MESH},
                                          {0}};
-    options o = {.n = {[STAGE] = 3, [VOCAB] = 50257, [BATCH] = 2, [PREFETCH] = 1}};
+    options o = {
+        .n = {[STAGE] = 3, [VOCAB] = 50257, [CONTEXT] = 1024, [BATCH] = 2, [PREFETCH] = 1}};
     take_size(&o, "124M");
     for (int key; (key = getopt_long(argc, argv, "", list, NULL)) != -1;) {
         take_option(&o, key, optarg);
@@ -110,6 +117,7 @@ static void make_model(run *r) {
     g.heads = r->o.n[HEADS];
     g.width = r->o.n[WIDTH];
     g.vocab = r->o.n[VOCAB];
+    g.context = r->o.n[CONTEXT];
     tn_seed(1337);
     if (r->o.n[DEFER]) {
         TN_DEFER_INIT; /* tn_fsdp makes only this rank's part */
@@ -128,8 +136,9 @@ static void make_model(run *r) {
 /* Each rank draws the whole batch and takes its own rows. */
 static void draw_batch(run *r) {
     int64_t batch = r->o.n[BATCH], vocab = r->o.n[VOCAB] < 50257 ? r->o.n[VOCAB] : 50257;
-    int64_t first = tn_group_rank(r->world) * batch;
-    trainer_draw(&r->t, tn_group_size(r->world) * batch, r->o.T, vocab);
+    int alike = r->o.mesh ? r->on_mesh.tp * r->on_mesh.cp : 1; /* ranks with the same batch */
+    int64_t first = tn_group_rank(r->world) / alike * batch;
+    trainer_draw(&r->t, tn_group_size(r->world) / alike * batch, r->o.T, vocab);
     if (r->o.share && tn_group_rank(r->world) == 0) {
         TN_SCOPE;
         bench_share(&r->t.gpt, r->o.share, tn_unsqueeze(r->t.x, 0), tn_unsqueeze(r->t.y, 0));
@@ -139,6 +148,10 @@ static void draw_batch(run *r) {
 }
 
 static void spread_model(run *r) {
+    if (r->o.mesh) {
+        tn_spread_new(&r->t.gpt, r->world, r->on_mesh);
+        return;
+    }
     if (r->o.n[STAGE] == 0) {
         tn_ddp(&r->t.gpt, r->world, tn_ddp_defaults());
         return;
@@ -295,6 +308,10 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     r.o = parse_options(argc, argv);
     r.world = tn_dist_init(tn_dist_defaults());
+    r.on_mesh = tn_spread_defaults();
+    if (r.o.mesh) {
+        tn_spread_read(&r.on_mesh, r.o.mesh);
+    }
     make_model(&r);
     draw_batch(&r);
     spread_model(&r);

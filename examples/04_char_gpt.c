@@ -58,11 +58,11 @@ static const tn_option table[] = {
 
 /* Windows of tokens, drawn independently and endlessly. Each rank draws its share of every
  * batch. */
-static tn_loader *open_loader(tn_group *world, const int32_t *tokens, int64_t n, int64_t seed) {
+static tn_loader *open_loader(tn_group *data, const int32_t *tokens, int64_t n, int64_t seed) {
     tn_sampler order = tn_replacement_sampler((uint64_t)seed);
     return tn_loader_new(tn_token_dataset(tokens, n, o.context),
-                         tn_distributed_sampler(world, order, false),
-                         TN_WITH(tn_loader, .batch = o.batch / tn_group_size(world), .epochs = 0));
+                         tn_distributed_sampler(data, order, false),
+                         TN_WITH(tn_loader, .batch = o.batch / tn_group_size(data), .epochs = 0));
 }
 
 /* The text's tokens, `*count` of them. */
@@ -137,7 +137,6 @@ int main(int argc, char **argv) {
     run.save_every = 250;
     tn_options_parse(argc, argv, "Trains a small GPT on the characters of a text.", table);
     tn_group *world = tn_setup_world(&setup); /* all ranks; one, when started alone */
-    tn_micro_batches(world, o.batch, 1);      /* or --batch does not divide among the ranks */
     if (setup.precision == TN_SETUP_F16) {
         tn_raise(TN_EUNSUPPORTED, "--precision f16 needs a scaler, as 11_gpt2 has one");
     }
@@ -147,13 +146,14 @@ int main(int argc, char **argv) {
     int32_t *tokens = read_tokens(&charset, &count);
     int64_t split = count / 10 * 9;
     int32_t first = tokens[split];
-    tn_loader *training = open_loader(world, tokens, split, o.seed);
-    tn_loader *validation = open_loader(world, tokens + split, count - split, o.seed + 1);
-    free(tokens);
-
     static tn_gpt gpt;
     init_model(&gpt, tn_charset_size(charset));
-    tn_setup_model(&setup, world, &gpt); /* gradients become those of all ranks */
+    tn_setup_model(&setup, world, &gpt);    /* gradients become those of all ranks */
+    tn_group *data = tn_setup_data(&setup); /* the ranks with other batches: all, but for --mesh */
+    tn_micro_batches(data, o.batch, 1);     /* or --batch does not divide among them */
+    tn_loader *training = open_loader(data, tokens, split, o.seed);
+    tn_loader *validation = open_loader(data, tokens + split, count - split, o.seed + 1);
+    free(tokens);
     tn_optim *optim = make_optim(&gpt);
     tn_schedule schedule =
         tn_schedule_cosine(o.lr, o.lr / 10, run.steps < 1000 ? run.steps / 10 : 100, run.steps);
@@ -177,12 +177,12 @@ int main(int argc, char **argv) {
         tn_run_log(r, "loss", tn_group_mean(world, tn_item(loss) * tn_count(b.x), tn_count(b.x)));
         tn_run_log(r, "lr", tn_optim_lr(optim));
         tn_run_log(r, "grad_norm", norm);
-        tn_run_count(r, tn_count(b.x) * tn_group_size(world));
+        tn_run_count(r, tn_count(b.x) * tn_group_size(data));
         if (tn_run_validates(r)) {
             tn_run_log(r, "val_loss", validation_loss(&gpt, validation, world));
         }
     }
-    if (tn_run_done(r) && setup.shard == 0 && tn_group_rank(world) == 0) {
+    if (tn_run_done(r) && setup.shard == 0 && !setup.mesh && tn_group_rank(world) == 0) {
         tn_run_draw(r, stdout);
         write_sample(&gpt, charset, first);
     }

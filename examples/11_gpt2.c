@@ -3,6 +3,7 @@
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
+ *     tern run -n 8 11_gpt2 --data 'fineweb/train_*.bin' --mesh tp=2,shard=2,cp=2
  *     11_gpt2 --data tokens.bin --resume      continues, bit for bit
  *     11_gpt2 --data tokens.bin --init gpt2   starts from Hugging Face's GPT-2, or another model
  *
@@ -72,9 +73,9 @@ static const tn_option table[] = {
 };
 
 /* Each rank draws its share of every batch. */
-static tn_loader *open_data(tn_group *world, const char *pattern, int64_t seed) {
+static tn_loader *open_data(tn_group *data, const char *pattern, int64_t seed) {
     return tn_loader_new(tn_token_shards(pattern, o.context, o.vocab),
-                         tn_distributed_sampler(world, tn_random_sampler((uint64_t)seed), true),
+                         tn_distributed_sampler(data, tn_random_sampler((uint64_t)seed), true),
                          TN_WITH(tn_loader, .batch = o.batch, .epochs = 0, /* endless */
                                  .drop_last = true, .threads = 1));
 }
@@ -159,10 +160,11 @@ int main(int argc, char **argv) {
     tn_lm_shape_of(net, &shape);
     o.vocab = shape.vocab;
     o.context = o.context ? o.context : shape.context;
-    int64_t at_once = o.batch * o.context, n = tn_micro_batches(world, o.tokens, at_once);
-    tn_loader *training = open_data(world, o.data, o.seed);
-    tn_loader *validation = o.val ? open_data(world, o.val, o.seed + 1) : NULL;
     tn_setup_model(&setup, world, net);
+    tn_group *data = tn_setup_data(&setup); /* ranks with other batches */
+    int64_t at_once = o.batch * o.context, n = tn_micro_batches(data, o.tokens, at_once);
+    tn_loader *training = open_data(data, o.data, o.seed);
+    tn_loader *validation = o.val ? open_data(data, o.val, o.seed + 1) : NULL;
     tn_optim *optim = make_optim(net);
     int64_t warmup = o.warmup < run.steps ? o.warmup : run.steps / 10;
     tn_schedule schedule = tn_schedule_cosine(o.lr, o.lr / 10, warmup, run.steps);
@@ -190,7 +192,7 @@ int main(int argc, char **argv) {
         tn_run_log(r, "loss", tn_group_mean(world, loss, 1));
         tn_run_log(r, "lr", lr);
         tn_run_log(r, "grad_norm", norm);
-        tn_run_count(r, n * at_once * tn_group_size(world));
+        tn_run_count(r, n * at_once * tn_group_size(data));
         if (validation && tn_run_validates(r)) {
             double val_loss = validation_loss(net, validation, world);
             tn_run_log(r, "val_loss", val_loss);

@@ -26,6 +26,8 @@ int tn__setup_options(tn_setup *s, tn_option *rows) {
         {"stage", 0, "1|2|3",
          "in parts are the optimiser's state (1), gradients too (2), parameters too (3)",
          .whole = &s->stage, .most = 3},
+        {"mesh", 0, "DIMS", "tp=N,cp=N,shard=N,dp=N,stage=N,sequence,keys: docs/splitting.md",
+         .text = &s->mesh},
         {"offload", 0, .help = "parts are in the CPU's memory, and stepped there",
          .flag = &s->offload},
         {"recompute", 0,
@@ -79,20 +81,22 @@ static void set_precision(void *m, int precision) {
     }
 }
 
-static void attach_parts(tn_setup *s, tn_group *world, void *m) {
-    int ranks = tn_group_size(world), parts = (int)(s->shard == TN_ALL_RANKS ? ranks : s->shard);
-    if (parts > ranks || ranks % parts != 0) {
-        tn__raise(TN_EVALUE, "setup_model", "--shard %d does not divide the number of ranks, %d",
-                  parts, ranks);
-        return;
+/* --mesh, or its short forms --shard and --stage. */
+static tn_spread_options spread_of(tn_setup *s) {
+    tn_spread_options o = tn_spread_defaults();
+    if (s->mesh && (s->shard != 0 || s->stage > 0)) {
+        tn__raise(TN_EVALUE, "setup_model",
+                  "--mesh %s has no --shard or --stage beside it: write "
+                  "shard=N, stage=N",
+                  s->mesh);
+    } else if (s->mesh) {
+        tn_spread_read(&o, s->mesh);
+    } else if (s->shard != 0 || s->stage > 0 || s->offload) {
+        o.shard = s->shard > 0 ? (int)s->shard : 0;
+        o.sharding.stage = s->stage > 0 ? (int)s->stage : 3;
     }
-    s->mesh =
-        tn_mesh_new(world, 2, (int[]){ranks / parts, parts}, (const char *[]){"copy", "part"});
-    tn_fsdp_options f = tn_fsdp_defaults();
-    f.stage = (int)s->stage;
-    f.offload = s->offload;
-    tn_fsdp(m, tn_mesh_group(s->mesh, "part"),
-            ranks > parts ? tn_mesh_group(s->mesh, "copy") : NULL, f);
+    o.sharding.offload = s->offload;
+    return o;
 }
 
 tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
@@ -102,29 +106,27 @@ tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m) {
     if (!tn__options_made(s->from_defaults, "setup_model", "tn_setup")) {
         return tn_error();
     }
-    if (s->shard == 0 && (s->stage > 0 || s->offload)) {
-        s->shard = TN_ALL_RANKS;
-    }
-    if (s->shard != 0 && s->stage == 0) {
-        s->stage = 3;
-    }
     if (s->recompute) {
         tn_module_each_module(m, block_recomputes, NULL);
     }
     set_precision(m, s->precision);
-    if (s->shard != 0) {
-        attach_parts(s, world, m);
-    } else {
-        tn_module_materialize(m);
-        tn_ddp(m, world, tn_ddp_defaults());
-    }
+    tn_spread_options o = spread_of(s);
+    s->spread = tn__pending() ? NULL : tn_spread_new(m, world, o);
+    s->stage = o.shard != 1 ? o.sharding.stage : 0;
     return tn_error();
+}
+
+tn_group *tn_setup_data(const tn_setup *s) {
+    if (s && !tn__options_made(s->from_defaults, "setup_data", "tn_setup")) {
+        return NULL;
+    }
+    return tn_spread_data(s ? s->spread : NULL);
 }
 
 void tn_setup_finish(tn_setup *s) {
     if (s) {
-        tn_mesh_free(s->mesh);
-        s->mesh = NULL;
+        tn_spread_free(s->spread);
+        s->spread = NULL;
     }
 }
 

@@ -101,6 +101,42 @@ TN_API tn_status tn_context_parallel(void *m, tn_group *cp, tn_cp_kind kind);
  * of N, or 2 N. */
 TN_API tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, int dim);
 
+/* ---- One mesh for all of it -------------------------------------------------------------------
+ */
+
+/* How many ranks lie along each dimension; their product is the number of all. Rank order: dp
+ * outermost, then shard, cp, and tp innermost, whose ranks say most to each other. */
+typedef struct tn_spread_options {
+    int dp;    /* whole copies, other batches. 0: what is left; 1 where shard is 0 */
+    int shard; /* 1; ranks that store a copy together (tn_fsdp). 0: what is left */
+    int cp;    /* 1; ranks that share a batch's positions */
+    int tp;    /* 1; ranks that share each matrix */
+    tn_tp_options tensor;
+    tn_cp_kind context;
+    tn_fsdp_options sharding; /* where shard is not 1, or with its `offload` … */
+    tn_ddp_options data;      /* … and otherwise */
+    bool from_defaults;
+} tn_spread_options;
+TN_API tn_spread_options tn_spread_defaults(void);
+
+/* Changes o by words with commas between: "tp=2,shard=all", and "sequence" (tn_tp_options), "keys"
+ * (TN_CP_KEYS), "stage=2" (tn_fsdp_options). TN_EVALUE names a word that is none of them. */
+TN_API tn_status tn_spread_read(tn_spread_options *o, const char *mesh);
+
+/* Lays m on all ranks of world, in the one right order: tensor, context, then FSDP or DDP. Every
+ * rank calls, after precision, device and recompute are set and before the optimiser is made.
+ * Weights that wait for it (TN_DEFER_INIT) are made. NULL after an error: TN_EVALUE, sizes whose
+ * product is not the number of ranks, and what would be; or that of a piece. To be freed after m is
+ * finished, and before world is. */
+typedef struct tn_spread tn_spread;
+TN_API tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options);
+TN_API tn_group *tn_spread_data(tn_spread *s); /* ranks with other batches: sampler, means */
+/* The ranks along some dimensions, "tp" or "dp shard" (tn_mesh_group). */
+TN_API tn_group *tn_spread_group(tn_spread *s, const char *dims);
+/* Which rank has which batches, positions, rows and parts. */
+TN_API void tn_spread_print(tn_spread *s, FILE *f);
+TN_API void tn_spread_free(tn_spread *s);
+
 #ifdef __cplusplus
 }
 #endif

@@ -22,7 +22,7 @@
 #define TERN_TRAIN_H
 
 #include "models.h"
-#include "parallel.h"
+#include "split.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -83,12 +83,15 @@ typedef struct tn_setup {
     const char *device; /* "cpu". "cuda": each rank its own, if there are enough. "cuda:1" */
     int precision;      /* TN_SETUP_F32: of the computation; weights are f32 */
     int64_t threads;    /* 0: the cores, shared among the ranks */
-    int64_t shard;  /* number of ranks that share the model, or TN_ALL_RANKS; 0: each has it all */
-    int64_t stage;  /* of tn_fsdp_options; 0: 3 if there is a shard, or offload */
-    bool offload;   /* of tn_fsdp_options */
-    bool recompute; /* blocks keep only their inputs for backward (gradient checkpointing) */
-    double peak;    /* TFLOP/s of the device; 0: see tn_setup_flops */
-    tn_mesh *mesh;  /* for tn_setup_model */
+    int64_t shard; /* number of ranks that share the model, or TN_ALL_RANKS; 0: each has it all */
+    int64_t stage; /* of tn_fsdp_options; 0: 3 if there is a shard, or offload */
+    /* NULL; instead of both: how matrices, positions, parts and copies are laid out on the ranks,
+     * for tn_spread_read ("tp=2,shard=all") */
+    const char *mesh;
+    bool offload;      /* of tn_fsdp_options */
+    bool recompute;    /* blocks keep only their inputs for backward (gradient checkpointing) */
+    double peak;       /* TFLOP/s of the device; 0: see tn_setup_flops */
+    tn_spread *spread; /* for tn_setup_model */
     bool from_defaults;
 } tn_setup;
 TN_API tn_setup tn_setup_defaults(void);
@@ -96,11 +99,13 @@ TN_API tn_setup tn_setup_defaults(void);
 /* Joins all ranks (tn_dist_init), and sets the default device and the number of threads. */
 TN_API tn_group *tn_setup_world(const tn_setup *s);
 
-/* Sets m's precision, and lays it out on the ranks: each has all of it (tn_ddp), or `shard` of them
- * share it (tn_fsdp); s->stage is then the stage used, 0 if each has all. Makes deferred weights
- * (TN_DEFER_INIT). Every rank calls, before the optimiser is made. TN_EVALUE: sizes that do not
- * divide. */
+/* Sets m's precision, and lays it out on the ranks by `mesh` (tn_spread_new): each has all of it,
+ * or `shard` of them share it; s->stage is then the stage used, 0 if each has all. Makes deferred
+ * weights (TN_DEFER_INIT). Every rank calls, before the optimiser is made. TN_EVALUE: sizes that do
+ * not divide. */
 TN_API tn_status tn_setup_model(tn_setup *s, tn_group *world, void *m);
+/* After it: the ranks that have other batches than this one, for the sampler (tn_spread_data). */
+TN_API tn_group *tn_setup_data(const tn_setup *s);
 TN_API void tn_setup_finish(tn_setup *s); /* after m is finished, before tn_dist_finish */
 
 /* How many micro-batches of `at_once` units each rank computes for a step of `units` on all ranks

@@ -156,6 +156,25 @@ static void data_parallel(tn_tensor *t) {
     QUIET(tn_ddp_statistics(NULL).buckets, 0);
 }
 
+static void model_splitting(tn_tensor *t) {
+    tn_linear zero = {0};
+    tn_spread_options o = tn_spread_defaults();
+    INERT(tn_dist_cross_entropy(NULL, t, t, 3, tn_cross_entropy_defaults()));
+    INERT(tn_context_slice(NULL, TN_CP_HEADS, t, 0));
+    QUIET(tn_tensor_parallel(NULL, NULL, tn_tp_defaults()) != TN_OK, true);
+    QUIET(tn_tensor_parallel(&zero, NULL, tn_tp_defaults()) != TN_OK, true);
+    QUIET(tn_context_parallel(NULL, NULL, TN_CP_HEADS) != TN_OK, true);
+    QUIET(tn_context_parallel(&zero, NULL, (tn_cp_kind)7) != TN_OK, true);
+    QUIET(tn_spread_read(NULL, NULL) != TN_OK, true);
+    QUIET(tn_spread_read(&o, NULL) != TN_OK, true);
+    QUIET(tn_spread_new(NULL, NULL, o), NULL);
+    QUIET(tn_spread_new(&zero, NULL, o), NULL);
+    QUIET(tn_spread_data(NULL), NULL);
+    QUIET(tn_spread_group(NULL, NULL), NULL);
+    TAKES(tn_spread_print(NULL, NULL));
+    TAKES(tn_spread_free(NULL));
+}
+
 static void data_and_files(tn_tensor *t) {
     (void)t;
     tn_checkpoint c = {0};
@@ -282,6 +301,7 @@ PART(byte_operations)
 PART(differentiable_operations)
 PART(mesh_calls)
 PART(data_parallel)
+PART(model_splitting)
 PART(data_and_files)
 PART(saver_calls)
 PART(store_calls)
@@ -299,6 +319,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_differentiable_operations),
         cmocka_unit_test(test_mesh_calls),
         cmocka_unit_test(test_data_parallel),
+        cmocka_unit_test(test_model_splitting),
         cmocka_unit_test(test_data_and_files),
         cmocka_unit_test(test_saver_calls),
         cmocka_unit_test(test_store_calls),

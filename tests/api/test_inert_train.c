@@ -289,6 +289,8 @@ static void odd_setups(tn_tensor *t) {
     FAILS(tn_setup_model(NULL, NULL, &layer));
     FAILS(tn_setup_model(&setup, NULL, NULL));
     FAILS(tn_setup_model(&setup, NULL, &layer));
+    NOTHING(tn_setup_data(NULL));
+    NOTHING(tn_setup_data(&setup));
     TAKES(tn_setup_finish(NULL));
     TAKES(tn_setup_finish(&setup));
     TAKES(tn_scaler_free(tn_setup_scaler(NULL)));

@@ -261,9 +261,14 @@ static void training_and_generation(void **state) {
     REFUSES(tn_dist, tn_dist_init(zeros));
     REFUSES(tn_ddp, tn_ddp(&m, NULL, zeros));
     REFUSES(tn_fsdp, tn_fsdp(&m, NULL, NULL, zeros));
+    REFUSES(tn_tp, tn_tensor_parallel(&m, NULL, zeros));
+    REFUSES(tn_cross_entropy, tn_dist_cross_entropy(NULL, NULL, NULL, 2, zeros));
+    REFUSES(tn_spread, tn_spread_read(&zeros, "tp=2"));
+    REFUSES(tn_spread, tn_spread_new(&m, NULL, zeros));
     REFUSES(tn_saver, tn_saver_new(NULL, "/nowhere", zeros));
     REFUSES(tn_setup, tn_setup_world(&zeros));
     REFUSES(tn_setup, tn_setup_model(&zeros, NULL, &m));
+    REFUSES(tn_setup, tn_setup_data(&zeros));
     REFUSES(tn_run, tn_run_new(NULL, zeros, (tn_checkpoint){.model = &m}));
     REFUSES(tn_early, tn_run_stop_early(NULL, "loss", zeros));
     REFUSES(tn_search, tn_search_new(zeros));

@@ -413,7 +413,21 @@ def in_parts(folder):
     run(folder, gpt2(*many, "--shard", "2", ranks=4, out="copies"))
     check(close(losses(folder, "copies"), losses(folder, "first")), "two copies of two parts each")
     says('"al" should be a whole number above 0, or all', run(folder, gpt2("--shard", "al", ranks=2, out="x"), 64))
-    says("--shard 3 does not divide the number of ranks, 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
+    says("shard=3,cp=1,tp=1 is a mesh of 3 ranks or a multiple, and there are 2", run(folder, gpt2("--shard", "3", ranks=2, out="x"), 1))
+
+
+def on_meshes(folder):
+    """The model cut over ranks: one rank's losses, to rounding; a run that began on one mesh continues on another."""
+    def trained(ranks, *more, out="mesh"):
+        run(folder, gpt2("--tokens", "64", "--save-every", "3", *more, ranks=ranks, out=out))
+        return losses(folder, out)
+
+    alone = trained(1, out="one_rank")
+    for ranks, mesh in ((2, "tp=2"), (2, "tp=2,sequence"), (2, "cp=2"), (4, "tp=2,shard=2"), (4, "tp=2,cp=2,keys")):
+        check(close(trained(ranks, "--mesh", mesh, "--overwrite"), alone), f"{mesh}: {losses(folder, 'mesh')}, not {alone}")
+    shutil.rmtree(max((folder / "mesh").glob("step-*")))
+    check(close(trained(2, "--mesh", "shard=2", "--resume"), alone), "resumed on another mesh")
+    says("write shard=N, stage=N", run(folder, gpt2("--mesh", "tp=2", "--stage", "2", ranks=2, out="x"), 1))
 
 
 def resumed_in_parts(folder):
@@ -462,3 +476,4 @@ with tempfile.TemporaryDirectory() as top:
     damaged(folder)
     in_parts(folder)
     resumed_in_parts(folder)
+    on_meshes(folder)

@@ -1,0 +1,63 @@
+"""A model cut over ranks: GPT-2 124M on 2 ranks with 1 thread each, tensor parallelism beside DDP over the same tokens, and
+context parallelism beside one rank of 2 threads, and beside PyTorch's DTensor over gloo.
+
+Options: rounds [SIZE]. Each turn is two steps; all begin with the same weights and batch. SIZE "tiny" tries it out. PyTorch's tensor
+parallelism needs 2.4 or later (TERN_BENCH_PYTHON).
+"""
+import os
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
+import duel
+from ranks import Ranks
+
+RANKS = 2
+
+
+def ours(size, T, batch, *more):
+    return Ranks([duel.program("fsdp"), "--size", size, "--batch", str(batch), *more, str(T)], RANKS)
+
+
+def show(title, names, r):
+    rows = [["ms a step", *r["ms"]], ["  times the first's (of the rounds)", *(duel.ratio_text(x) for x in r["ratios"])]]
+    for turn in (0, len(r["after"]) - 1):
+        rows.append([f"loss of step {r['after'][turn]}", *(f"{x[turn]:.6f}" for x in r["losses"])])
+    duel.table([title, *names], rows)
+    print(flush=True)
+
+
+def tensor(rounds, size):
+    T = 256
+    workers = [ours(size, T, 2, "--stage", "0"), ours(size, T, 4, "--mesh", "tp=2"), ours(size, T, 4, "--mesh", "tp=2,sequence")]
+    show(f"{size}, T = {T}, {RANKS} ranks x 1 thread", ["DDP", "tp 2", "tp 2, sequence"], duel.duel(workers, rounds, 2, warm_up=2, agree=1e-4))
+
+
+def context(rounds, size):
+    T = 1024 if size == "tiny" else 2048
+    workers = [Ranks([duel.program("fsdp"), "--size", size, "--context", str(T), "--batch", "1", "--stage", "0", str(T)], 1, RANKS),
+               ours(size, T, 1, "--context", str(T), "--mesh", "cp=2"), ours(size, T, 1, "--context", str(T), "--mesh", "cp=2,keys")]
+    show(f"{size}, T = {T}", [f"1 rank x {RANKS}", "cp 2, heads", "cp 2, keys"], duel.duel(workers, rounds, 2, warm_up=1, agree=1e-4))
+
+
+def beside_torch(rounds, size):
+    peers = [p for p in duel.find_peers() if tuple(int(x) for x in p.version.split(".")[:2]) >= (2, 4)]
+    for peer in peers:
+        with tempfile.TemporaryDirectory() as folder:
+            tern = ours(size, 256, 4, "--mesh", "tp=2", "--share", folder)
+            tern.ask("memory")  # now the folder is written
+            theirs = Ranks(peer.command("torch_gpt2.py", "--size", size, "--tp", "--share", folder, 256, 1), RANKS)
+            r = duel.duel([tern, theirs], rounds, 2, warm_up=2, agree=1e-4)
+        show(f"{size}, T = 256, tp 2", ["Tern", f"{peer.name}, DTensor"], r)
+    if not peers:
+        print("no PyTorch has tensor parallelism: name one with TERN_BENCH_PYTHON")
+
+
+def main():
+    rounds, size = [*sys.argv[1:], *["4", "124M"][len(sys.argv) - 1:]][:2]
+    tensor(int(rounds), size)
+    context(int(rounds), size)
+    beside_torch(int(rounds), size)
+
+
+main()

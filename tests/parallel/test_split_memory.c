@@ -1,0 +1,187 @@
+/* What splitting saves: bytes at rest exactly, activations under `sequence` and cp exactly, and a
+ * model trains that no rank could hold. */
+#include "tests/distributed/rank_check.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+
+enum { BATCH = 2, LENGTH = 32, WIDTH = 64, HEADS = 4, VOCAB = 101 };
+
+typedef struct setting {
+    const char *mesh;
+    int layers;
+    int64_t bytes; /* of all ranks */
+} setting;
+
+static void init_model(tn_gpt *m, int layers, int64_t width) {
+    tn_gpt_options o = tn_gpt_defaults();
+    o.vocab = VOCAB;
+    o.context = LENGTH;
+    o.layers = layers;
+    o.heads = HEADS;
+    o.width = width;
+    tn_seed(1);
+    TN_DEFER_INIT;
+    tn_gpt_init(m, o);
+    for (int i = 0; i < layers; i++) {
+        tn_module_set_recompute(&m->h[i], true);
+    }
+}
+
+static tn_spread *spread_model(tn_gpt *m, tn_group *world, const char *mesh) {
+    tn_spread_options o = tn_spread_defaults();
+    o.data.bucket_bytes = o.data.first_bucket = 1; /* a group of one needs none */
+    tn_spread_read(&o, mesh);
+    return tn_spread_new(m, world, o);
+}
+
+/* ---- At rest --------------------------------------------------------------------------------- */
+
+/* Elements of a rank: cut matrices and the biases of columns are divided, the rest is not. */
+static int64_t elements_of(int rank, int ranks, int layers) {
+    int64_t C = WIDTH, cut = 12 * C * C + 3 * C + 4 * C, whole = C + C + 4 * C;
+    int64_t each = (VOCAB + ranks - 1) / ranks, left = VOCAB - rank * each;
+    return layers * (cut / ranks + whole) + (left < each ? left : each) * C + LENGTH * C + 2 * C;
+}
+
+static void trains_and_rests(tn_group *world, void *user) {
+    static int64_t before;
+    setting *s = user;
+    int ranks = tn_group_size(world);
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
+        before = tn_memory().allocated;
+    }
+    tn_barrier(world);
+    tn_gpt m;
+    init_model(&m, s->layers, WIDTH);
+    CHECK(tn_tensor_parallel(&m, world, tn_tp_defaults()) == TN_OK);
+    tn_module_materialize(&m);
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    for (int step = 0; step < 2; step++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_zeros(TN_DIMS(BATCH, LENGTH), TN_I64);
+        tn_backward(tn_lm_loss(&m, x, x));
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
+        int64_t want = 0;
+        for (int r = 0; r < ranks; r++) {
+            want += 12 * elements_of(r, ranks, s->layers); /* and Adam's two … */
+            want += 8 * (12 * s->layers + 4);              /* … and its count of steps */
+        }
+        int64_t is = tn_memory().allocated - before;
+        if (is != want) {
+            fprintf(stderr, "%d ranks: %lld bytes at rest instead of %lld\n", ranks, (long long)is,
+                    (long long)want);
+        }
+        CHECK(is == want);
+    }
+    tn_barrier(world);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void test_bytes_at_rest(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+        run_ok(ranks, trains_and_rests, &(setting){.layers = 3});
+    }
+}
+
+/* ---- Activations ----------------------------------------------------------------------------- */
+
+/* What all ranks hold for backward of a model of these layers, whose blocks keep their inputs. */
+static void runs_forward(tn_group *world, void *user) {
+    setting *s = user;
+    tn_gpt m;
+    init_model(&m, s->layers, WIDTH);
+    tn_spread *spread = spread_model(&m, world, s->mesh);
+    tn_optim *opt = tn_sgd(&m, tn_sgd_defaults());
+    tn_barrier(world);
+    int64_t before = tn_memory().allocated;
+    tn_barrier(world);
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(BATCH, LENGTH), TN_I64);
+    tn_tensor *loss = tn_lm_loss(&m, x, x);
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
+        s->bytes = tn_memory().allocated - before;
+    }
+    tn_barrier(world);
+    tn_backward(loss);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+/* Of one block, on all ranks. */
+static int64_t block_bytes(int ranks, const char *mesh) {
+    setting few = {.mesh = mesh, .layers = 1}, many = {.mesh = mesh, .layers = 3};
+    run_ok(ranks, runs_forward, &few);
+    run_ok(ranks, runs_forward, &many);
+    return (many.bytes - few.bytes) / 2;
+}
+
+static void test_activations(void **state) {
+    (void)state;
+    int64_t one = BATCH * LENGTH * WIDTH * 4;
+    assert_int_equal(block_bytes(1, "tp=1"), one);
+    assert_int_equal(block_bytes(2, "tp=2"), 2 * one); /* each rank has all of it */
+    assert_int_equal(block_bytes(2, "tp=2,sequence"), one);
+    assert_int_equal(block_bytes(4, "tp=4,sequence"), one);
+    assert_int_equal(block_bytes(2, "cp=2"), one);
+    assert_int_equal(block_bytes(4, "tp=2,cp=2,sequence"), one);
+}
+
+/* ---- What one rank cannot hold: processes with a limit of their own -------------------------- */
+
+enum { LARGE = 256 };
+
+/* The mesh is the argument; the limit is 12 of the 16 bytes that a parameter needs on one rank. */
+static int trains_within(tn_group *world, const char *mesh) {
+    tn_gpt m;
+    init_model(&m, 2, LARGE);
+    tn_memory_set_limit(tn_memory().allocated + 12 * tn_module_count(&m));
+    tn_spread *spread = spread_model(&m, world, mesh);
+    tn_optim *opt = tn_error() ? NULL : tn_adamw(&m, tn_adamw_defaults());
+    double first = 0, last = 0;
+    for (int step = 0; step < 3 && !tn_error(); step++) {
+        TN_SCOPE;
+        tn_tensor *x = tn_zeros(TN_DIMS(1, LENGTH), TN_I64);
+        tn_tensor *loss = tn_lm_loss(&m, x, x);
+        tn_backward(loss);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+        last = tn_item(loss);
+        first = step == 0 ? last : first;
+    }
+    bool fits = strchr(mesh, ',') != NULL;
+    rank_assert(fits ? tn_error() == TN_OK && last < first
+                     : tn_error() == TN_ENOMEM || tn_error() == TN_EPEER);
+    tn_error_clear();
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+    return 0;
+}
+
+static void test_what_one_rank_cannot_hold(void **state) {
+    (void)state;
+    ranks_pass(4, "trains", "dp=4");
+    ranks_pass(4, "trains", "tp=2,shard=2");
+}
+
+static const rank_entry bodies[] = {{"trains", trains_within}};
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, 1);
+    const struct CMUnitTest tests[] = {
+        TEST(test_bytes_at_rest),
+        TEST(test_activations),
+        cmocka_unit_test(test_what_one_rank_cannot_hold),
+    };
+    return cmocka_run_group_tests_name("memory of splitting", tests, temp_flights, temp_clean);
+}
