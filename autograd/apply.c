@@ -74,7 +74,7 @@ bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype)
     return add_output(c, tn__new(dims, dtype, device));
 }
 
-/* A rule that reads an input that the call does not have. */
+/* False after raising: the rule reads an input that the call does not have. */
 static bool has_input(const tn_op_call *c, int i) {
     return (i >= 0 && i < c->inputs && c->in[i]) ||
            tn_op_fail(c, TN_EVALUE, "the rule needs %s but %d inputs are given",
@@ -162,7 +162,7 @@ bool tn_op_index(const tn_op_call *c, int i) {
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
-/* A descriptor that names its inputs has no others, and all that are not optional. */
+/* Whether n inputs are too many: an operation that names its inputs takes no others. */
 static inline bool has_more(const tn_op *op, int n) {
     return n > 0 && op->inputs[0] && (n > TN_OP_INPUTS || !op->inputs[n - 1]);
 }
@@ -182,11 +182,11 @@ __attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
     while (more && (i >= TN_OP_INPUTS || !op->inputs[i])) {
         i--;
     }
-    return tn_op_fail(c, TN_EVALUE, "%d inputs are given, but %s is %s", c->inputs,
+    return tn_op_fail(c, TN_EVALUE, "%d inputs given, but %s is %s", c->inputs,
                       tn_op_input_name(op, i).text, more ? "its last" : "missing");
 }
 
-/* Whether there are as many as the operation has, all usable, and all on one device. */
+/* Whether their number is right, and all are usable and on one device. */
 static bool check_inputs(const tn_op_call *c) {
     int place = 0;
     const tn_tensor *first = first_input(c, &place);
@@ -202,7 +202,8 @@ static bool check_inputs(const tn_op_call *c) {
             }
             continue;
         }
-        /* what lends a copy reads neither it nor its parameter: readers of the result do */
+        /* an operation that lends a copy reads neither it nor its parameter: readers of the result
+         * do */
         if (c->op->flags & TN_OP_LOW_PRECISION_COPY ? !tn__readable(t, c->op->name)
                                                     : !tn__usable(t, c->op->name)) {
             return false;
@@ -230,8 +231,8 @@ static bool wants_grad(const tn_op_call *c) {
     return false;
 }
 
-/* The shape rule has checked the inputs, and said what the results are; the outputs that it made
- * are not needed. */
+/* The shape rule has checked the inputs and set the results' shapes; its own outputs are not
+ * needed. */
 static bool run_composition(tn_op_call *c, int results) {
     tn_dtype dtype[TN_OP_OUTPUTS];
     bool wide = c->op->flags & TN_OP_WIDE;
@@ -247,7 +248,7 @@ static bool run_composition(tn_op_call *c, int results) {
         c->out[i] = NULL;
     }
     TN_SCOPE;
-    if (!tn__enter(c->op->name)) { /* one that is composed of itself */
+    if (!tn__enter(c->op->name)) { /* it may be composed of itself */
         return false;
     }
     tn_tensor *in[TN_OP_INPUTS], *const *given = c->in;
@@ -281,7 +282,7 @@ static void note_where(tn_op_call *c) {
     }
 }
 
-/* After the shape rule. *taken: what args own belongs to a node now. */
+/* After the shape rule. *taken: a node now owns what args own. */
 static bool run_shaped(tn_op_call *c, bool *taken) {
     int results = tn_op_results(c->op);
     tn_status status = tn__profiled() ? tn__profile_forward(c) : tn__kernel_forward(c);
@@ -309,8 +310,8 @@ static bool run_shaped(tn_op_call *c, bool *taken) {
     return true;
 }
 
-/* As its tracer wants it: whole, and then recorded; or as its composition. What runs inside a whole
- * call is not traced. */
+/* As the tracer chooses: whole, and then noted, or as its composition. Nothing inside a whole call
+ * is traced. */
 static bool run_traced(tn_op_call *c, bool *taken) {
     tn__tracer *tracer = tn__grad_self.tracer;
     tn__tracer_choice choice = tracer->choose(tracer, c);
@@ -342,14 +343,14 @@ static bool call_run(tn_op_call *c, bool *taken) {
     return tn__grad_self.tracer ? run_traced(c, taken) : run_shaped(c, taken);
 }
 
-/* Whether a descriptor, and what is passed to it, are complete. */
+/* Whether a descriptor and the call's arguments are complete. */
 static inline bool is_callable(const tn_op *op, const void *args, tn_tensor *const *in, int n,
                                tn_tensor **results) {
     return op && op->shape && op->name && (args || (!op->args_size && !op->args_finish)) &&
            n >= 0 && (n == 0 || in) && results && op->results >= 0 && op->results <= TN_OP_OUTPUTS;
 }
 
-/* Says what is. */
+/* Raises what is missing. */
 __attribute__((cold)) static void refuse_call(const tn_op *op, const void *args,
                                               tn_tensor *const *in, int n, tn_tensor **results) {
     const char *name = op && op->name ? op->name : "apply";
@@ -360,8 +361,8 @@ __attribute__((cold)) static void refuse_call(const tn_op *op, const void *args,
                   : !op->name ? "its name"
                               : "its shape");
     } else if (op->results < 0 || op->results > TN_OP_OUTPUTS) {
-        tn__raise(TN_EVALUE, name, "its results are %d (0, which is 1, to %d)", op->results,
-                  TN_OP_OUTPUTS);
+        tn__raise(TN_EVALUE, name, "it has %d results (must be 0, which means 1, to %d)",
+                  op->results, TN_OP_OUTPUTS);
     } else if (!args && (op->args_size || op->args_finish)) {
         tn__raise(TN_EVALUE, name, "args is NULL, but its %s",
                   op->args_size ? "args_size is not 0" : "args_finish releases them");

@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-/* The key of an edge's target in the run's table; NULL: this gradient is not wanted. */
+/* The key of an edge's target in the run's table; NULL: this gradient is not needed. */
 static const void *far_end(const tn__edge *edge) {
     return edge->node ? (const void *)edge->node : (const void *)edge->leaf;
 }
@@ -32,7 +32,7 @@ static tn__slot *far_slot(const tn__run *run, const tn__edge *edge) {
 
 /* ---- One node -------------------------------------------------------------------------------- */
 
-/* The dtype of gradients along an edge: to a leaf as it asks for (tn_set_grad_dtype), to a
+/* The dtype of gradients along an edge: to a leaf what it asks for (tn_set_grad_dtype), to a
  * low-precision copy in the dtype of its leaf. */
 static tn_dtype gradient_dtype(const tn__edge *edge) {
     if (edge->leaf && edge->leaf->leaf) {
@@ -139,7 +139,7 @@ static tn_device composed_on(const tn_op_grad *g) {
     return g->dout[k]->storage->device;
 }
 
-/* Gradients through the operation's composition, which runs once more, recorded. */
+/* Gradients through the operation's composition, which is run again, recorded. */
 static void compose_backward(tn_op_grad *g, bool create_graph) {
     int n = g->inputs, count = 0, roots = 0;
     if (n > TN_OP_INPUTS) {
@@ -205,7 +205,7 @@ static void run_backward(tn_op_grad *g, bool create_graph) {
         compose_backward(g, create_graph);
     } else {
         tn__raise(TN_EUNSUPPORTED, op->name,
-                  "its gradient has a kernel alone, which %s (a rule or a composition would do)",
+                  "its gradient has only a kernel, which %s (it needs a rule or a composition)",
                   create_graph ? "cannot be differentiated again" : "does not handle this case");
     }
 }
@@ -288,7 +288,7 @@ bool tn__node_backward(tn__run *run, tn__slot *slot, tn_tensor **din) {
 
 /* ---- Discovery ------------------------------------------------------------------------------- */
 
-/* Whether the node's rule will run: a gradient that it gives is wanted. */
+/* Whether the node's rule will run: one of its gradients is needed. */
 static bool will_run(const tn__run *run, const tn__slot *slot) {
     bool any = false;
     for (int i = 0; slot->node && i < slot->node->inputs && !any; i++) {
@@ -298,7 +298,7 @@ static bool will_run(const tn__run *run, const tn__slot *slot) {
     return any;
 }
 
-/* False after raising: a node that has to run was freed by an earlier backward. */
+/* False after raising: a node that must run was freed by an earlier backward. */
 static bool nothing_spent(const tn__run *run) {
     for (int i = 0; i < run->count; i++) {
         const tn_node *node = run->slots[i].node;
@@ -373,7 +373,7 @@ static bool finish_leaf(tn__run *run, tn__slot *slot) {
     return !tn__pending();
 }
 
-/* One gradient fewer to wait for at an edge's target. */
+/* Passes a gradient to an edge's target, which waits for one fewer. */
 static bool deliver_gradient(tn__run *run, const tn__edge *edge, tn_tensor *grad) {
     tn__slot *slot = far_slot(run, edge);
     if (!slot || !slot->wanted) {
@@ -503,7 +503,7 @@ static bool check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
         return false;
     }
     if (!roots || n < 1) {
-        tn__raise(TN_EVALUE, operation, "no roots are given");
+        tn__raise(TN_EVALUE, operation, "there are no roots");
         return false;
     }
     for (int i = 0; i < n; i++) {
@@ -565,8 +565,8 @@ tn_status tn_backward(tn_tensor *loss) {
     return tn_backward_from(&loss, NULL, 1, false);
 }
 
-/* Marks what leads to a captured slot. Every edge points from a younger slot to an older one, so
- * one pass from the oldest node on is enough; leaves come first. */
+/* The order for marking what leads to a captured slot. Every edge points from a younger slot to an
+ * older one, so one pass from the oldest node on is enough; leaves come first. */
 static int by_age(const void *a, const void *b) {
     const tn__slot *x = *(tn__slot *const *)a, *y = *(tn__slot *const *)b;
     uint64_t left = x->node ? x->node->age : 0, right = y->node ? y->node->age : 0;
@@ -642,7 +642,7 @@ tn_status tn_grad(tn_tensor *const *roots, tn_tensor *const *grads, int n, tn_te
         return tn_error();
     }
     if (!inputs || !results || inputs_n < 1) {
-        return tn__raise(TN_EVALUE, "grad", "no inputs are given");
+        return tn__raise(TN_EVALUE, "grad", "there are no inputs");
     }
     if (!enter_run("grad")) {
         return tn_error();

@@ -2,8 +2,8 @@
  *
  * Every output is weighted with fixed pseudo-random numbers and summed, L = sum of w . f(x): one
  * backward then gives dL/dx, and two evaluations of f give each element of it by differences. A
- * wrong entry of the Jacobian shows with any weights but a set of measure zero. The second
- * derivative is the same check on the function x, v -> gradient of (v . f)(x).
+ * wrong entry of the Jacobian shows with almost all weights. The second derivative is the same
+ * check on the function x, v -> gradient of (v . f)(x).
  */
 #include "autograd/links.h"
 #include "core/error.h"
@@ -42,7 +42,7 @@ static double *host_copy(const tn_tensor *t) {
     return copy;
 }
 
-/* Element number i of t, counted in row-major order, becomes `value`. */
+/* Sets element i of t, in row-major order, to `value`. */
 static void set_element(const tn_tensor *t, int64_t i, double value) {
     int64_t offset = 0;
     for (int d = t->dims.ndim - 1; d >= 0; d--) {
@@ -172,8 +172,8 @@ static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck
     return ok;
 }
 
-/* The gradient of f's weighted sum as a function of f's inputs: what the second derivative is the
- * gradient of. */
+/* The gradient of f's weighted sum as a function of f's inputs: the function that second
+ * derivatives are the gradient of. */
 typedef struct gradient_of {
     tn_forward f;
     void *user;

@@ -43,7 +43,7 @@ static void draw_leaf(tn__file *file, int index, const tn_tensor *leaf, tn_leaf_
 typedef struct node_shape {
     tn_dims dims; /* of all its results */
     bool known;
-    bool differ; /* several results of different shapes: then the edges show them */
+    bool differ; /* several results of different shapes: then only the edges show them */
 } node_shape;
 
 static int far_end(const tn__run *run, const tn__edge *edge) {

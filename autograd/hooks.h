@@ -20,11 +20,11 @@ typedef struct tn__hook {
     int output;                /* of a node; 0 on a leaf */
     tn_grad_hook before;       /* on the gradient … */
     tn_accumulated_hook after; /* … or on a leaf, after it was accumulated */
-    bool observes;             /* before: neither exchanges nor keeps the gradient */
+    bool observes;             /* before: neither replaces nor keeps the gradient */
     void *user;
 } tn__hook;
 
-/* The first hook of the list that is younger than `id`; NULL: none. */
+/* The list's first hook after `id`; NULL: none. */
 static inline tn__hook *tn__hook_after(tn__hook *list, tn_hook id) {
     while (list && list->id <= id) {
         list = list->next;
@@ -32,8 +32,8 @@ static inline tn__hook *tn__hook_after(tn__hook *list, tn_hook id) {
     return list;
 }
 
-/* tn_on_grad on a leaf for a hook that neither exchanges nor keeps the gradient, nor changes where
- * it will be stored: so it may be written there before (tn__leaf_lend). */
+/* tn_on_grad on a leaf for a hook that neither replaces nor keeps the gradient, nor changes where
+ * it will be stored: so backward may write it there directly (tn__leaf_lend). */
 TN_API tn_hook tn__on_grad_observe(tn_tensor *leaf, tn_grad_hook hook, void *user);
 
 /* Calls a hook on the gradient *grad, a reference of the caller's: a replacement takes its place.

@@ -1,10 +1,10 @@
 /* What kernels are given, and what they return.
  *
  * A kernel sees descriptors. Operands that the operation declares as rows (tn_op's x_rows, y_rows)
- * come with their leading dimensions made one, which strides nearly always allow; otherwise their
- * elements are copied to scratch memory. In a backward the gradients that are wanted are made here,
- * in the dtype in which they will be summed, or are the sums so far when the kernel can add to
- * them. Statuses become errors.
+ * come with their leading dimensions merged, which strides nearly always allow; otherwise their
+ * elements are copied to scratch memory. In a backward the needed gradients are made here, in the
+ * dtype in which they will be summed; or a kernel that can adds to the sums so far. Statuses become
+ * errors.
  *
  * The order is: the operation's forward or the device's own kernel, loops over the host's memory,
  * the composition (on another device before the loops). Loops are called in the same way as
@@ -40,7 +40,7 @@ tn_desc tn_desc_of(const tn_tensor *t) {
 
 tn_desc tn_desc_expand(const tn_desc *x, const tn_desc *y) {
     if (!x || !y || x->ndim > y->ndim || y->ndim > TN_MAX_DIMS) {
-        tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or have no such sizes");
+        tn__raise(TN_EVALUE, "desc_expand", "the descriptors are NULL or their sizes do not fit");
         return tn_desc_of(NULL);
     }
     return tn__desc_spread(x, y->ndim, y->size);
@@ -55,7 +55,7 @@ tn_desc tn_desc_swap(const tn_desc *x, int a, int b) {
     return tn__desc_swapped(x, a, b);
 }
 
-/* Merges all dimensions of d but the last `kept`; false, and d as it was, if strides do not allow
+/* Merges all dimensions of d but the last `kept`; false, with d unchanged, if strides do not allow
  * it. */
 static bool desc_to_rows(tn_desc *d, int kept) {
     int lead = d->ndim - kept;
@@ -133,7 +133,7 @@ static void scratch_free(scratch *s) {
     }
 }
 
-/* d, which a kernel reads, in the form it wants: rows is TN_ROWS(kept) or 0. */
+/* Converts d, which a kernel reads, to the form it needs: rows is TN_ROWS(kept) or 0. */
 static tn_status operand_convert(scratch *s, tn_desc *d, int rows, tn_dtype dtype) {
     if (dtype == d->dtype && (!rows || desc_to_rows(d, rows - 1))) {
         return TN_OK;
@@ -151,7 +151,7 @@ static inline tn_status operand_open(scratch *s, tn_desc *d, const tn_tensor *t,
     return rows || dtype != t->dtype ? operand_convert(s, d, rows, dtype) : TN_OK;
 }
 
-/* Something that a kernel writes; false when its strides do not allow rows. */
+/* Describes something that a kernel writes; false if its strides do not allow rows. */
 static inline bool operand_target(tn_desc *d, const tn_tensor *t, int rows) {
     desc_fill(d, t);
     return !rows || desc_to_rows(d, rows - 1);
@@ -159,7 +159,7 @@ static inline bool operand_target(tn_desc *d, const tn_tensor *t, int rows) {
 
 /* ---- Statuses -------------------------------------------------------------------------------- */
 
-/* The operation may have raised a better text: that one stays. */
+/* If the operation has raised a better message, that one stays. */
 static void status_raise(const tn_op *op, tn_status status, const tn_backend *kernels,
                          const tn_context *ctx, const tn_tensor *first) {
     switch (status) {
@@ -217,12 +217,12 @@ static inline bool is_narrow(tn_dtype dtype) {
     return dtype == TN_BF16 || dtype == TN_F16;
 }
 
-/* Whether loops of the host take t itself. */
+/* Whether host loops can use t itself. */
 static inline bool host_takes(const tn_tensor *t) {
     return t->storage->device.kind == TN_CPU && !is_narrow(t->dtype);
 }
 
-/* What they read for t: t itself, where they take it. */
+/* What they read for t: t itself if they can use it. */
 static tn_tensor *host_reads(tn_tensor *t) {
     return host_takes(t) ? t : tn__widened(tn__ops.to(t, the_host));
 }
@@ -234,8 +234,8 @@ static tn_tensor *host_writes(tn_tensor *t) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* With `kernel`, and operands where they are. TN_EUNSUPPORTED is not raised if something else may
- * run: `others`. */
+/* Runs `kernel` on operands where they are. With `others`, which may run instead, TN_EUNSUPPORTED
+ * is not raised. */
 static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call *), bool others) {
     const tn_op *op = c->op;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS];
@@ -283,7 +283,7 @@ static tn_status host_forward(tn_op_call *c) {
         return forward_run(c, c->op->host.forward, others);
     }
     if (c->inputs > TN_OP_INPUTS) {
-        tn_op_fail(c, TN_EUNSUPPORTED, "loops of the host take at most %d inputs", TN_OP_INPUTS);
+        tn_op_fail(c, TN_EUNSUPPORTED, "host loops take at most %d inputs", TN_OP_INPUTS);
         return TN_EUNSUPPORTED;
     }
     TN_SCOPE;
@@ -313,10 +313,11 @@ static tn_status check_views(const tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
         if ((!x || c->out[i]->storage != x->storage) && tn_count(c->out[i]) > 0) {
-            tn_op_fail(c, TN_EVALUE,
-                       "output %d is no view of input 0, and nothing fills it: forward, host and "
-                       "compose are NULL",
-                       i);
+            tn_op_fail(
+                c, TN_EVALUE,
+                "output %d is not a view of input 0, and nothing fills it: forward, host and "
+                "compose are NULL",
+                i);
         }
     }
     return tn_error();
@@ -358,7 +359,7 @@ static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) 
     return is_narrow(own) && wider ? TN_F32 : own;
 }
 
-/* The sums the kernel can add to: all that are wanted, or none. */
+/* Finds the sums that the kernel can add to: all that are needed, or none. */
 static bool find_sums(tn_op_grad *g, backward_pass *p) {
     bool any = false;
     for (int i = 0; i < g->inputs; i++) {
@@ -422,7 +423,7 @@ static bool make_gradients(tn_op_grad *g, backward_pass *p) {
     return true;
 }
 
-/* The dtype in which dy is handed over. */
+/* The dtype in which dy is passed to the kernel. */
 static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, const tn_tensor *dy,
                             int k) {
     for (int i = 0; g->op->flags & TN_OP_DY_AS_DX && k == 0 && i < g->inputs; i++) {
@@ -433,7 +434,7 @@ static tn_dtype dtype_of_dy(const tn_op_grad *g, const backward_pass *p, const t
     return dy->dtype;
 }
 
-/* t, or what stands in for it; NULL after raising. */
+/* t or its stand-in; NULL after raising. */
 static tn_tensor *operand_of(const tn_op_grad *g, const backward_pass *p, tn_tensor *t) {
     if (!tn__usable(t, g->op->name)) {
         return NULL;
@@ -442,8 +443,8 @@ static tn_tensor *operand_of(const tn_op_grad *g, const backward_pass *p, tn_ten
     return t->inert ? NULL : t;
 }
 
-/* What was saved, and the gradients that arrived. TN_ESTATE: something cannot be read, and that was
- * raised. */
+/* Reads what was saved and the gradients that arrived. TN_ESTATE: something cannot be read; raised.
+ */
 static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
     const tn_op *op = g->op;
     uint32_t saved = tn__node_saves(g->node);
@@ -489,8 +490,8 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
     }
 }
 
-/* With `kernel`, and operands on `device`: the host's for its loops. TN_EUNSUPPORTED: it said so,
- * and something else may run. */
+/* Runs `kernel` on operands on `device`, the host for its loops. TN_EUNSUPPORTED: not raised,
+ * something else may run. */
 static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
                               tn_device device, bool host) {
     const tn_op *op = g->op;

@@ -5,7 +5,8 @@
 
 #include "tern/sys/op.h"
 
-/* Whether a kernel or loops of the host may run on `device`: a forward's, or a gradient's. */
+/* Whether op has a kernel, or host loops, that may run on `device`, for its forward or its
+ * gradient. */
 bool tn__kernel_there(const tn_op *op, tn_device device, bool backward);
 
 /* Whether its results have memory of their own. */
@@ -15,11 +16,11 @@ static inline bool tn__op_fills(const tn_op *op) {
 
 /* Describes inputs and outputs and runs op->forward or the device's own kernel; where there is
  * none, or with TN_EUNSUPPORTED, op->host. TN_EUNSUPPORTED: use the composition; nothing was
- * raised. Anything else but TN_OK was raised. */
+ * raised. Anything else except TN_OK was raised. */
 tn_status tn__kernel_forward(tn_op_call *c);
 
-/* engine.c: while the rule of g runs, the place of the leaf that is input i, if its gradient may be
- * made there at once (tn__leaf_lend). An alias, or NULL. */
+/* engine.c: while the rule of g runs: if input i is a leaf whose gradient may be written in place,
+ * an alias of that place (tn__leaf_lend). Else NULL. */
 tn_tensor *tn__grad_place(tn_op_grad *g, int i);
 
 /* Runs op->backward_kernel or the device's own kernel, or else op->host, and returns what it made.

@@ -35,7 +35,7 @@ tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad) {
     }
     if (requires_grad && !tn_dtype_is_float(t->dtype)) {
         tn__raise(TN_EDTYPE, "set_requires_grad",
-                  "%s has no gradient (only f32, f64, bf16 and f16 have)", tn_dtype_name(t->dtype));
+                  "%s has no gradient (only f32, f64, bf16 and f16 do)", tn_dtype_name(t->dtype));
         return tn_inert();
     }
     if (t->node) {
@@ -125,7 +125,7 @@ static void drop_loan(tn_leaf *leaf) {
 
 static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {
     tn_tensor *old = leaf->grad;
-    if (leaf->lent && count_references(leaf->lent) == 1) { /* by a backward that has failed */
+    if (leaf->lent && count_references(leaf->lent) == 1) { /* by a failed backward */
         drop_loan(leaf);
     }
     leaf->grad = tn_keep(grad);
@@ -180,7 +180,7 @@ static void swap_elements(tn_tensor *a, tn_tensor *b) {
     b->own_version = was.own_version;
 }
 
-/* Takes the place back. A run that still sums there continues with its own elements. */
+/* Takes the place back. A run that is still summing there continues with elements of its own. */
 static void end_loan(tn_leaf *leaf) {
     if (leaf->lent && count_references(leaf->lent) > 1) {
         TN_SCOPE;
@@ -267,8 +267,8 @@ bool tn__exclusive(const tn_tensor *t) {
            tn_is_contiguous(t);
 }
 
-/* The gradient as the leaf may keep it: its dtype, row-major, with no other references, in a
- * storage of its size (a small view would keep all of a large one). */
+/* The gradient in a form that the leaf may keep: its dtype, row-major, no other references, a
+ * storage of its size (a small view would keep a large one alive). */
 static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     if (grad->dtype != dtype) {
         return tn__ops.cast(grad, dtype);
@@ -277,7 +277,7 @@ static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
 
-/* Into the caller's buffer. */
+/* Copies the gradient to the caller's buffer. */
 static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
     if (lies_there(leaf, grad)) {
         tn__touch(leaf->grad);

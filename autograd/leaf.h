@@ -1,4 +1,4 @@
-/* What a leaf carries: whether it wants a gradient, the gradient, and hooks. */
+/* What a leaf carries: whether it needs a gradient, the gradient, and hooks. */
 #ifndef TERN_AUTOGRAD_LEAF_H
 #define TERN_AUTOGRAD_LEAF_H
 
@@ -12,10 +12,11 @@ struct tn_leaf {
     tn_dtype grad_dtype;
     tn_tensor *grad; /* one reference, or NULL */
     bool preset;     /* grad is the caller's buffer */
-    tn_tensor *lent; /* its place, while a backward sums there (tn__leaf_lend); or NULL */
+    tn_tensor *lent; /* an alias of its place while a backward sums there (tn__leaf_lend); or NULL
+                      */
     tn__hook *hooks;
     tn_tensor *copy;      /* the elements in another dtype (low_precision.c), or NULL */
-    uint32_t copied_from; /* the version that copy shows */
+    uint32_t copied_from; /* the version of the leaf in `copy` */
     bool copy_given;      /* filled by others (tn__low_precision_set) */
 };
 
@@ -25,7 +26,7 @@ static inline bool tn__wants_grad(const tn_tensor *t) {
     return t->leaf && t->leaf->requires_grad;
 }
 
-/* t's leaf; NULL after raising when t is no leaf that requires a gradient. */
+/* t's leaf; NULL after raising if t is not a leaf that requires a gradient. */
 tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation);
 
 /* Adds a complete gradient to the leaf's, after its hooks have seen it. *grad is the caller's
@@ -33,12 +34,12 @@ tn_leaf *tn__usable_leaf(tn_tensor *t, const char *operation);
  * one. */
 tn_status tn__leaf_accumulate(tn_tensor *t, tn_tensor **grad);
 
-/* Where the leaf's gradient will be stored, if a backward may make it there directly, without a
- * copy: a buffer of the caller's (tn_set_grad_buffer) whose gradient is stale. An alias, or NULL.
- * If another backward or the program writes first, the alias gets its own elements. */
+/* Where the leaf's gradient will be stored, if a backward may write it there directly, without a
+ * copy: the caller's buffer (tn_set_grad_buffer), if its gradient is stale. An alias, or NULL. If
+ * another backward or the program writes first, the alias gets its own elements. */
 tn_tensor *tn__leaf_lend(tn_tensor *t);
 
-/* Whether `sum` is that alias, still in its place, and only the run that sums there has it. */
+/* Whether `sum` is that alias, still in place, and only the run that sums there refers to it. */
 bool tn__leaf_lent(const tn_tensor *t, const tn_tensor *sum);
 
 /* t's elements in another dtype: a result that leads to t, whose gradients arrive in t's dtype. It
@@ -46,8 +47,8 @@ bool tn__leaf_lent(const tn_tensor *t, const tn_tensor *sum);
  * old elements then raises as if t itself had been saved. autograd/low_precision.c. */
 tn_tensor *tn__low_precision(tn_tensor *t, tn_dtype dtype);
 
-/* From now on `copy`, which the caller keeps filled, is the leaf t's copy in that dtype: as it is,
- * empty or not, and nothing is copied into it. t itself may be empty. For sharding. */
+/* Makes `copy` the leaf t's copy in that dtype. The caller fills it: it may be empty, and nothing
+ * is copied into it. t itself may be empty. For sharding. */
 void tn__low_precision_set(tn_tensor *t, tn_tensor *copy);
 
 /* Drops the copy. */

@@ -4,7 +4,7 @@
  *     copy: x's shape, another float dtype; x: a leaf       y: a view of copy
  *     dx = dy, in x's dtype
  *
- * However many calls there were, a tape holds this one copy. Gradients that reach y are in x's
+ * However many calls there were, a graph holds only this copy. Gradients that reach y are in x's
  * dtype already (tn_op's `lends`): they were widened before they were summed.
  */
 #include "autograd/leaf.h"
@@ -61,7 +61,7 @@ tn_tensor *tn__low_precision(tn_tensor *t, tn_dtype dtype) {
     if (!tn__readable(t, "lend")) {
         return tn_inert();
     }
-    if (t->node || !t->leaf) { /* not a leaf: nothing that could keep the copy */
+    if (t->node || !t->leaf) { /* not a leaf: nothing could keep the copy */
         return tn__ops.cast(t, dtype);
     }
     tn_tensor *in[2] = {current_copy(t, dtype), t};

@@ -13,7 +13,7 @@ typedef struct tn__after {
 typedef struct tn__grad_thread {
     bool off;           /* nothing is recorded */
     int backward_depth; /* nested runs */
-    int ending;         /* ends of outermost runs whose functions are being called */
+    int ending;         /* ended outermost runs whose functions are being called */
     int accumulating;   /* of them, those that add to leaves */
     int recompute_depth;
     int first_pass_depth; /* forwards that will be run again, recorded */
@@ -27,7 +27,7 @@ typedef struct tn__grad_thread {
 extern _Thread_local tn__grad_thread tn__grad_self __attribute__((tls_model("initial-exec")));
 extern bool tn__anomaly;
 
-/* Whether what runs now is recorded, at once or when it is run again in backward. */
+/* Whether operations are recorded, now or when they run again in backward. */
 static inline bool tn__will_record(void) {
     return !tn__grad_self.off || tn__grad_self.first_pass_depth > 0;
 }

@@ -70,7 +70,7 @@ void tn__node_save(tn_node *node, int place, tn_tensor *t, uint32_t bit) {
         (tn__saved){tn_keep(t), __atomic_load_n(&t->version->value, __ATOMIC_RELAXED), bit};
 }
 
-/* What has to be saved: what is always read, and what the wanted gradients read. */
+/* What must be saved: what is always read, and what the needed gradients read. */
 static uint32_t needed_saves(const tn_op_call *c, uint32_t saves) {
     for (int i = 0; i < c->inputs && i < TN_OP_INPUTS; i++) {
         if (c->op->saves_for[i] && c->in[i] && tn_requires_grad(c->in[i])) {

@@ -1,7 +1,7 @@
 /* A recorded operation: the rule, its arguments, what it saved, and where its gradients go.
  *
  * Nodes form a graph from results to inputs. An edge holds the node that made an input, or the leaf
- * itself. A node is younger than every node it points at. It never holds its own outputs (that
+ * itself. A node is younger than every node it points to. It never holds its own outputs (that
  * would be a cycle): a saved output is a view without a node, and gets one again when a rule asks
  * for it (tn_op_saved_output).
  */
@@ -13,7 +13,7 @@
 #include "tensor/tensor.h"
 #include "tern/sys/op.h"
 
-/* Where the gradient of one input goes. Both pointers NULL: it is not wanted. */
+/* Where the gradient of one input goes. Both pointers NULL: it is not needed. */
 typedef struct tn__edge {
     tn_node *node;   /* one reference */
     tn_tensor *leaf; /* one reference */
@@ -40,12 +40,12 @@ struct tn_node {
     tn__saved *saved;
     tn__hook *hooks;
     char *where;            /* anomaly mode: where the forward was called */
-    const tn__site *module; /* with the profiler on: whose forward made it; or NULL */
+    const tn__site *module; /* with the profiler on: the module whose forward made it; or NULL */
     tn_node *doomed;        /* the release queue */
     bool freed;             /* a backward has run and released what was saved */
 };
 
-/* Records the call: c's outputs get the node, what op->saves names is saved. Takes over what args
+/* Records the call: c's outputs get the node, and what `saves` names is saved. Takes over what args
  * own. False after TN_ENOMEM (and then args are finished). */
 bool tn__node_record(tn_op_call *c, uint32_t saves);
 
@@ -64,7 +64,7 @@ void tn__node_keep(tn_node *node);
 void tn__node_release(tn_node *node);    /* never recurses, however long the graph */
 void tn__node_free_saved(tn_node *node); /* saved tensors and args */
 
-/* Whether a second backward through the node would miss something. */
+/* Whether a second backward would need what the node has released. */
 static inline bool tn__node_spent(const tn_node *node) {
     return node->freed && (node->saved_count > 0 || node->op->args_finish);
 }

@@ -14,8 +14,7 @@ static double count_dims(const tn_dims *dims) {
     return dims ? (double)tn_dims_count(*dims) : 0;
 }
 
-/* What an operation has to do, as its descriptor says; else one for each element of the largest
- * operand. */
+/* An operation's work, as its descriptor says; else one per element of the largest operand. */
 static void ask_work(const tn_op *op, tn_op_work *work) {
     for (int i = 0; i < TN_OP_INPUTS; i++) {
         work->flops = fmax(work->flops, count_dims(work->x[i]));
@@ -113,14 +112,15 @@ tn_status tn__profile_backward(tn_op_grad *g) {
 
 /* ---- Modules in backward --------------------------------------------------------------------- *
  *
- * A node knows the module whose forward made it. Before it runs, the spans of the modules that it
- * is not in end, and those that it is in begin: a picture of backward is forward's, mirrored. */
+ * A node knows the module whose forward made it. Before it runs, the spans of modules that it is
+ * not in end, and those of modules that it is in begin: a backward's trace mirrors the forward's.
+ */
 
 enum { DEEPEST = 32 };
 
 struct tn__profile_run {
     tn__span span;
-    int around; /* modules whose forward is running, around the run: in recompute, say */
+    int around; /* modules whose forward is running around the run, as in recompute */
     int depth;
     const tn__site *module[DEEPEST]; /* of which around … depth-1 have spans */
     tn__span spans[DEEPEST];
@@ -168,7 +168,7 @@ void tn__profile_node(tn__profile_run *p, const tn_node *node) {
         same++;
     }
     leave_modules(p, same > p->around ? same : p->around);
-    if (same < p->around) { /* of another tree than the run is in */
+    if (same < p->around) { /* not below the modules around the run */
         return;
     }
     for (int i = same; i < count; i++) {

@@ -4,7 +4,7 @@
  * To the outer graph it is one node with edges to its inputs and to every parameter that it reads.
  * Backward runs the forward again, recorded, with the random numbers of the first time, and
  * differentiates it with tn_grad: so the gradients of the parameters return through the node and
- * are summed with whatever else the outer run brings them.
+ * are summed with their others in the outer run.
  */
 #include "autograd/leaf.h"
 #include "autograd/links.h"
@@ -93,7 +93,7 @@ static void recompute_backward(tn_op_grad *g) {
     }
     tn_values out = run_again(args, in);
     if (!tn__pending() && out.n != g->outputs) {
-        tn__raise(TN_ESTATE, "recompute", "the forward gave %d values, but %d the first time",
+        tn__raise(TN_ESTATE, "recompute", "the forward returned %d values, but %d the first time",
                   out.n, g->outputs);
     }
     if (!tn__pending()) {
@@ -186,8 +186,7 @@ tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), 
     if (!f || params_n < 0 || (params_n > 0 && !params)) {
         tn__raise(TN_EVALUE, "recompute", "the %s NULL", f ? "parameters are" : "forward is");
     } else if (bad) {
-        tn__raise(TN_EVALUE, "recompute", "%d inputs are given but at most %d fit", in.n,
-                  TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, "recompute", "%d inputs given (at most %d)", in.n, TN_MAX_VALUES);
     }
     for (int i = 0; !bad && i < in.n; i++) {
         bad = in.v[i] && !tn__usable(in.v[i], "recompute");
@@ -199,7 +198,7 @@ tn_values tn_recompute(tn_forward f, void *user, void (*free_user)(void *user), 
     }
     tn_values out = run_first(f, user, in, true);
     if (out.n < 0 || out.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, "recompute", "the forward gave %d values but at most %d fit", out.n,
+        tn__raise(TN_EVALUE, "recompute", "the forward returned %d values (at most %d)", out.n,
                   TN_MAX_VALUES);
         recompute_finish(&args);
         return inert_values();

@@ -91,7 +91,7 @@ bool tn__run_reserve_heap(tn__run *run) {
     return run->heap != NULL;
 }
 
-/* Low-precision copies come first: what waits for them is a leaf, and what they hold is large. */
+/* Low-precision copies come first: only a leaf waits for them, and what they hold is large. */
 static uint64_t age_at(const tn__run *run, int place) {
     const tn_node *node = run->slots[run->heap[place]].node;
     return node->op->flags & TN_OP_LOW_PRECISION_COPY ? node->age | (uint64_t)1 << 63 : node->age;

@@ -1,4 +1,4 @@
-/* The state of one backward run: what waits, how much of it has arrived.
+/* The state of one backward run: what waits for gradients, and which have arrived.
  *
  * A run keeps its counters to itself, keyed by node and leaf,
  * so that runs nest and graphs are shared.
@@ -14,7 +14,7 @@ typedef struct tn__slot {
     const void *key; /* tn_node or tn_tensor */
     tn_node *node;   /* or NULL: a leaf */
     tn_tensor *leaf;
-    bool root;                      /* the run holds a reference, and so to all it leads to */
+    bool root;                      /* the run holds a reference, which keeps all it leads to */
     int waiting;                    /* edges whose gradient has not arrived */
     bool wanted;                    /* tn_grad: leads to a chosen input (always true in backward) */
     bool captured;                  /* tn_grad: is a chosen input, or made one */
@@ -41,7 +41,7 @@ int tn__run_find(const tn__run *run, const void *key); /* -1: none */
 /* Makes a slot a root: hooks may release the tensor that was passed. */
 void tn__run_hold(tn__slot *slot);
 
-/* Adds a gradient to output `output` of a slot. Takes no reference away from the caller. */
+/* Adds a gradient to output `output` of a slot. The caller keeps its reference. */
 void tn__run_add(tn__run *run, tn__slot *slot, int output, tn_tensor *grad);
 
 bool tn__run_reserve_heap(tn__run *run); /* once, after discovery: for all slots */

@@ -24,7 +24,7 @@ static const tn_field *find_field(const tn_op_call *c, const char *name) {
             return &c->op->fields[i];
         }
     }
-    tn_op_fail(c, TN_ESTATE, "its descriptor names no argument %s", name);
+    tn_op_fail(c, TN_ESTATE, "its descriptor has no argument %s", name);
     return NULL;
 }
 

@@ -1,10 +1,10 @@
-/* TERN_PROFILE: any program, profiled without a word of its own.
+/* TERN_PROFILE: profiles any program without changes to it.
  *
  *     TERN_PROFILE=1           tables on stderr when the program ends
- *     TERN_PROFILE=PATH.json   and the trace in this file; of rank 3 of several in PATH.rank3.json
+ *     TERN_PROFILE=PATH.json   and a trace in this file; with several ranks in PATH.rank3.json etc.
  *
- * The end is exit, or the return from main, or SIGINT or SIGTERM where the program leaves these to
- * the system: a thread writes what there is then, and the process ends as it would have.
+ * The end is exit, or the return from main, or SIGINT or SIGTERM where the program does not handle
+ * these: a thread writes the report, and the process ends as it would have.
  */
 #include "core/error.h"
 #include "core/fork.h"
@@ -51,10 +51,10 @@ static void rank_path(char *path, size_t size, const char *wish) {
 
 /* ---- The report ------------------------------------------------------------------------------ */
 
-static const char *wish; /* the variable's value; NULL: nothing is wanted */
+static const char *wish; /* the variable's value; NULL: no report */
 static uint32_t process; /* whose report it is: a child of fork has none */
 
-/* Once. What the program left pending stays as it is. */
+/* Runs once. An error that the program left pending stays. */
 static void write_report(void) {
     static bool written; /* atomic */
     if (!wish || tn__inherited(process) || __atomic_exchange_n(&written, true, __ATOMIC_RELAXED) ||

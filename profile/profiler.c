@@ -1,4 +1,4 @@
-/* The profiler's public side: its schedule, regions, and what becomes of what was seen. */
+/* The profiler's public side: its schedule, regions and reports. */
 #include "profile/profiler.h"
 
 #include "core/error.h"
@@ -16,7 +16,7 @@ static struct profiler {
     phase now;
     bool runs, environment; /* environment: TERN_PROFILE has started it */
     int64_t step;           /* since the start */
-    int64_t kept;           /* steps, in this time round */
+    int64_t kept;           /* steps, in this cycle */
     bool in_step;           /* step_span has begun */
 } profiler;
 static tn__span step_span;
@@ -38,7 +38,7 @@ static phase phase_of(const tn_profiler_options *o, int64_t step) {
     return step < o->wait ? SKIPPED : step < o->wait + o->warmup ? WARMING : KEPT;
 }
 
-/* Whether the step before this one was the last of a time round. */
+/* Whether the previous step was the last of a cycle. */
 static bool round_ended(const tn_profiler_options *o, int64_t step) {
     int64_t round = o->wait + o->warmup + o->active;
     return o->active > 0 && step > o->skip_first && (step - o->skip_first) % round == 0 &&
@@ -57,8 +57,8 @@ static void begin_step(void) {
     tn__spans_see(p->now == KEPT      ? TN__SPANS_ON
                   : p->now == WARMING ? TN__SPANS_WARM
                                       : TN__SPANS_OFF);
-    /* inside a region it could not end before that does; and a program that says nothing of steps
-     * has none */
+    /* not inside a region, which would have to end first; nor for a program that never calls step
+     */
     p->in_step = tn__profiled() && !tn__span_innermost() && (p->step > 0 || !p->environment) &&
                  tn__span_begin(&step_span, TN__SPAN_STEP, "step");
     if (p->in_step) {
@@ -104,7 +104,7 @@ tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
         return tn_error();
     }
     if (profiler.runs && !profiler.environment) {
-        return tn__raise(TN_ESTATE, "profiler_start", "the profiler runs already");
+        return tn__raise(TN_ESTATE, "profiler_start", "the profiler is already running");
     }
     if (!tn__spans_begin(options.events, rank < 0 ? 0 : rank)) {
         return tn__raise(TN_ENOMEM, "profiler_start", "no memory for %lld events",
@@ -143,7 +143,7 @@ void tn_profiler_step(void) {
     }
 }
 
-/* The loop that says what a step is: ranks may be threads, and their loops run at once. */
+/* The loop whose steps count: ranks may be threads, whose loops run at the same time. */
 static const void *stepping; /* atomic */
 
 void tn__profiler_own_step(const void *loop) {

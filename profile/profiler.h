@@ -4,23 +4,24 @@
 
 #include "tern/profiler.h"
 
-/* tn_profiler_start; `environment`: a program that starts it itself takes over. */
+/* tn_profiler_start. With `environment` it was TERN_PROFILE that started it: a program's own start
+ * takes over. */
 tn_status tn__profiler_begin(tn_profiler_options options, bool environment);
 
-/* tn_profiler_step for loops of the library's own: where TERN_PROFILE alone profiles, since a
- * program that does says itself what its steps are. Of loops that run at once in threads the first
- * one's steps count, until it ends. */
+/* tn_profiler_step for the library's own loops. Counts only if TERN_PROFILE started the profiler: a
+ * program that starts it marks its own steps. Of loops that run at the same time in several
+ * threads, the first one's steps count until it ends. */
 void tn__profiler_own_step(const void *loop);
 void tn__profiler_own_end(const void *loop);
 
-/* Steps that were kept; 0 where the program says nothing of steps. */
+/* Steps that were kept; 0 if the program marks none. */
 int64_t tn__profiler_steps(void);
 
 /* environment.c: with TERN_PROFILE, from now on SIGINT and SIGTERM do not end the process before it
  * has reported. */
 void tn__profiler_watch(void);
 
-/* Which of a job's processes this is, as launchers say it: environment.c. */
+/* This process's rank in the job, as launchers set it: environment.c. */
 int tn__profiler_rank(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* The roofline, measured: a large copy, a large product.
  *
  * Sizes grow until one call takes a while, so that this is quick on a slow device and right on a
- * fast one. Kernels are called as they are: nothing of it is profiled.
+ * fast one. Kernels are called directly, so none of this is profiled.
  */
 #include "profile/roofline.h"
 
@@ -13,7 +13,7 @@
 #include <pthread.h>
 
 enum { KINDS = 2, TIMES = 5 };
-static const double LONG_ENOUGH = 5e-3; /* seconds of a call that is measured */
+static const double LONG_ENOUGH = 5e-3; /* seconds that a measured call must take */
 
 /* The lock is not held while one thread measures and others wait: kernels take locks of their own,
  * and a child of fork must find it free. */
@@ -23,7 +23,7 @@ static bool measuring;
 static tn__roofline given, found[KINDS];
 static bool known[KINDS];
 
-/* Who measures and who waits stayed with the parent. */
+/* The threads that measure and wait stayed in the parent. */
 static void begin_child(void) {
     measured = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     measuring = false;
@@ -119,8 +119,7 @@ static bool same_limits(tn__roofline a, tn__roofline b) {
     return a.bytes == b.bytes && a.flops == b.flops && a.half_flops == b.half_flops;
 }
 
-/* Under the lock, which is given away meanwhile. What others have given since then is not known
- * any more. */
+/* Under the lock, which is released meanwhile. If `given` changes then, the result is not kept. */
 static tn__roofline measure_alone(tn_device device) {
     tn__roofline wanted = given;
     measuring = true;

@@ -1,14 +1,14 @@
-/* The roofline: the bytes and floating-point operations a second that a machine can do at most. */
+/* The roofline: the maximum bytes and floating-point operations per second of a machine. */
 #ifndef TERN_PROFILE_ROOFLINE_H
 #define TERN_PROFILE_ROOFLINE_H
 
 #include "tern/tensor.h"
 
 typedef struct tn__roofline {
-    double bytes, flops, half_flops; /* a second; 0: not known. flops: f32; half: bf16 and f16 */
+    double bytes, flops, half_flops; /* per second; 0: not known. flops: f32; half: bf16 and f16 */
 } tn__roofline;
 
-/* Of a kind of device: as given, or measured at the first call, which takes about a tenth of a
+/* For this kind of device: as given, or measured at the first call, which takes about a tenth of a
  * second. */
 TN_API tn__roofline tn__roofline_of(tn_device device);
 TN_API void tn__roofline_give(tn__roofline given); /* 0: to be measured */

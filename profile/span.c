@@ -46,7 +46,7 @@ static tn__trace spans = {.lock = PTHREAD_MUTEX_INITIALIZER, .details = put_deta
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tn__site root;
 static uint64_t session; /* atomic: grows at each reset; spans of an older one are dropped */
-static double seen_since, seen_before; /* 0: not now; the time seen until then */
+static double seen_since, seen_before; /* 0: not profiling now; the total before */
 static int process_number;
 
 __attribute__((constructor)) static void care_for_fork(void) {
@@ -56,8 +56,8 @@ __attribute__((constructor)) static void care_for_fork(void) {
 
 /* ---- Sites ----------------------------------------------------------------------------------- */
 
-/* Under the lock: the site of a name below another, made when it is new. NULL: no memory. The one
- * that is found comes first from then on. */
+/* Under the lock: the site of a name below another, made if new. NULL: no memory. The site found is
+ * moved to the front. */
 static tn__site *site_below(tn__site *up, tn__span_kind kind, const char *name) {
     for (tn__site **at = &up->first; *at; at = &(*at)->next) {
         tn__site *site = *at;
@@ -87,7 +87,7 @@ static void site_count(tn__site *site, double seconds, const tn__span *work) {
     site->least += work->least;
 }
 
-/* Names of modules from the outermost on; how long the text would be. */
+/* Names of modules, outermost first. Returns the length of the whole text. */
 static size_t put_path(const tn__site *site, char *text, size_t size) {
     if (!site) {
         return 0;
@@ -157,7 +157,7 @@ static void add_event(const tn__span *span, const char *row, double end) {
     tn__trace_add(&spans, &e.event);
 }
 
-/* What began in an older session, or ends after profiling stopped, is dropped. */
+/* Drops a span that began in an older session or ends after profiling stopped. */
 static void finish_span(const tn__span *span, const char *row, double end) {
     pthread_mutex_lock(&lock);
     bool counts = span->session == session && seen_since > 0;

@@ -1,9 +1,9 @@
-/* Spans: what a thread is doing, one inside the other, and how long it took. The profiler's
- * mechanism; its public side is tern/profiler.h.
+/* Spans: what a thread is doing, nested, and how long it takes. The profiler's mechanism; its
+ * public side is tern/profiler.h.
  *
  * While the profiler is off a span costs one branch. Otherwise each span that ends is an event of a
  * trace (profile/trace.h), and is counted at its site: the place of its name below the names around
- * it. Sites make a tree, from which tables are made; the trace is for viewers.
+ * it. Sites form a tree, for the tables; the trace is for viewers.
  *
  *     tn__span span;
  *     bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_WAIT, name);
@@ -12,7 +12,7 @@
  *         tn__span_end(&span);
  *     }
  *
- * Nothing here raises: where there is no memory for a site, a span is not seen.
+ * Nothing here raises: without memory for a site, a span is not recorded.
  */
 #ifndef TERN_PROFILE_SPAN_H
 #define TERN_PROFILE_SPAN_H
@@ -24,7 +24,7 @@ typedef enum tn__span_kind {
     TN__SPAN_REGION,     /* the program's own */
     TN__SPAN_MODULE,     /* a module's forward; inside TN__SPAN_BACKWARD its backward */
     TN__SPAN_BACKWARD,   /* a run of the engine */
-    TN__SPAN_OP,         /* an operation, also one that is not in the registry (fill, adam) */
+    TN__SPAN_OP,         /* an operation, even one that is not in the registry (fill, adam) */
     TN__SPAN_GRADIENT,   /* an operation's backward */
     TN__SPAN_KERNEL,     /* the device's part of either */
     TN__SPAN_COLLECTIVE, /* of a group, in a separate row */
@@ -34,14 +34,14 @@ typedef enum tn__span_kind {
 
 /* A place in the tree. Never freed. */
 typedef struct tn__site {
-    struct tn__site *up, *next, *first; /* the site around it, its neighbour, what is below it */
+    struct tn__site *up, *next, *first; /* its parent, next sibling and first child */
     tn__span_kind kind;
     const char *name;
     uint64_t calls;
     double seconds;
-    /* of what was done here itself, not below */
+    /* of this site itself, without those below */
     double bytes, flops;
-    double least; /* seconds that these take at the machine's limits */
+    double least; /* the seconds that these take at the machine's limits */
 } tn__site;
 
 typedef struct tn__span {
@@ -53,7 +53,7 @@ typedef struct tn__span {
     char note[64]; /* shown with the event: "[64, 20] [30, 20]" */
 } tn__span;
 
-/* Whether spans are wanted: one load, and a branch that is predicted. */
+/* Whether spans are recorded: one load and a predicted branch. */
 extern bool tn__profiling; /* atomic */
 static inline bool tn__profiled(void) {
     return __builtin_expect(__atomic_load_n(&tn__profiling, __ATOMIC_RELAXED), false);
@@ -65,7 +65,7 @@ void tn__span_end(tn__span *span);
 /* Ends it uncounted, even if others of this thread are still inside it. */
 void tn__span_drop(tn__span *span);
 
-/* Something that is already over, in a row that is not this thread's, inside no other span. */
+/* Records something already over, in a row of its own, inside no other span. */
 void tn__span_record(tn__span_kind kind, const char *name, const char *note, const char *row,
                      double begin, double end, double bytes);
 
@@ -79,13 +79,14 @@ TN_API void tn__site_path(const tn__site *site, char *text, size_t size);
 
 /* ---- For the profiler ------------------------------------------------------------------------ */
 
-/* Allocates `events` of the trace (the first call's number counts) and clears what was seen so far.
- * `process` is the number of this one among its kind. False: no memory. */
+/* Allocates a trace of `events` (only the first call's number counts) and clears what was recorded.
+ * `process` is this process's number in the job. False: no memory. */
 bool tn__spans_begin(int64_t events, int process);
 int tn__spans_process(void);
 void tn__spans_clear(void);
 
-/* From now on spans are seen and counted; seen alone, to warm up; or neither. */
+/* Sets what happens to spans: recorded and counted (ON), only timed, to warm up (WARM), or neither.
+ */
 typedef enum tn__spans_mode { TN__SPANS_OFF, TN__SPANS_WARM, TN__SPANS_ON } tn__spans_mode;
 void tn__spans_see(tn__spans_mode mode);
 
@@ -94,9 +95,9 @@ void tn__spans_see(tn__spans_mode mode);
 typedef void (*tn__site_visitor)(const tn__site *site, void *user);
 TN_API void tn__sites_each(tn__site_visitor f, void *user);
 
-/* Seconds in which spans were seen since they were last cleared. */
+/* Seconds for which spans were recorded since the last clear. */
 TN_API double tn__spans_seconds(void);
-TN_API uint64_t tn__spans_count(void); /* how many were seen then */
+TN_API uint64_t tn__spans_count(void); /* how many were recorded then */
 
 tn_status tn__spans_save(const char *path, const char *operation);
 

@@ -1,8 +1,9 @@
 /* Tables of what the profiler saw.
  *
  * The sites are walked once, parents first. A row is a name (operations) or a path (modules) and
- * gathers its sites wherever they are in the tree. What is inside counts to the total of each row
- * around it, once; and what is a row itself is taken from the own time of the row around it.
+ * gathers its sites wherever they are in the tree. A site counts once in the total of each row
+ * around it; if it has a row itself, its time is subtracted from the self time of the row around
+ * it.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -23,7 +24,7 @@ typedef struct table_row {
     double bytes, flops, least;
 } table_row;
 
-/* A site on the way from the root to where the walk is, and its row. */
+/* A site on the path from the root to the current site, and its row. */
 typedef struct table_step {
     const tn__site *site;
     int row; /* -1: none of its own */
@@ -76,7 +77,7 @@ static int find_row(table *t, const tn__site *site) {
     return t->count++;
 }
 
-/* Adds a site's work, and where it has a row its time, to the rows around it. */
+/* Adds a site's work, and its time if it has a row, to the rows around it. */
 static void count_site(table *t, const tn__site *site, int own_row) {
     bool back = false, inner = false;
     for (int i = 0; i < t->depth; i++) {
@@ -163,7 +164,7 @@ static void print_head(FILE *file, double seconds) {
     fprintf(file, "\n");
 }
 
-/* A number, or a blank for one that says nothing. */
+/* A number, or blanks if there is none. */
 static void print_rate(FILE *file, double amount, double seconds) {
     if (amount > 0 && seconds > 0) {
         fprintf(file, " %8.2f", amount / seconds / 1e9);
@@ -212,7 +213,7 @@ static void print_table(FILE *file, const table *t, int most) {
 tn_status tn_profiler_table(FILE *file, tn_profiler_view view, int most) {
     if (!file || most < 1 || (view != TN_PROFILER_OPS && view != TN_PROFILER_MODULES)) {
         return tn__raise(TN_EVALUE, "profiler_table",
-                         "there is no file, or no such view, or most is below 1");
+                         "the file is NULL, the view is unknown, or most is below 1");
     }
     table t = {.view = view};
     tn__sites_each(visit_site, &t);

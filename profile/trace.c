@@ -29,8 +29,8 @@ static uint64_t *slot_of(const tn__trace *trace, uint64_t number) {
     return &trace->words[(number - 1) % trace->capacity * (1 + trace->event_words)];
 }
 
-/* Under the lock. The slot's first word is odd while the others change; a reader that sees any of
- * them new finds the first one new as well. */
+/* Under the lock. The slot's first word is odd while the others change; a reader that sees any new
+ * word also sees a new first word. */
 static void write_slot(const tn__trace *trace, uint64_t number, const tn__event *e) {
     uint64_t *slot = slot_of(trace, number);
     const unsigned char *from = (const unsigned char *)e;
@@ -113,7 +113,7 @@ bool tn__trace_next(const tn__trace *trace, tn__event *e) {
         if (tn__trace_get(trace, number, e)) {
             return true;
         }
-        e->number = number; /* what was read of it is of no use */
+        e->number = number; /* what was read of it is useless */
     }
 }
 
@@ -131,12 +131,12 @@ static void write_string(tn__file *file, const char *text) {
     tn__file_put(file, "\"", 1);
 }
 
-/* Whole nanoseconds; 0 for what is no time. */
+/* Whole nanoseconds; 0 for an invalid time. */
 static long long whole_ns(double seconds) {
     return fabs(seconds) < 1e9 ? llround(seconds * 1e9) : 0;
 }
 
-/* Microseconds with three digits after a point, in every locale. */
+/* Microseconds with three digits after a '.', in every locale. */
 static void write_microseconds(tn__file *file, long long ns) {
     tn__file_print(file, "%s%lld.%03lld", ns < 0 ? "-" : "", llabs(ns) / 1000, llabs(ns) % 1000);
 }

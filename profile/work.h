@@ -5,7 +5,7 @@
 #include "profile/span.h"
 #include "tern/sys/tensor.h"
 
-/* As tn__span_begin, for an operation. Before the first span it measures the machine's limits, so
+/* Like tn__span_begin, for an operation. Before the first span it measures the machine's limits, so
  * that no span includes that. */
 bool tn__profile_begin(tn__span *span, tn__span_kind kind, const char *name);
 

@@ -1,6 +1,6 @@
 /* Decimal digits by trial: the C library prints x correctly rounded to 1, 2, 3 … digits, and the
  * first text that reads back as x has the fewest. Slower than the published algorithms, and short;
- * printing formats a thousand elements at most. */
+ * printing formats at most a thousand elements. */
 #include "tensor/decimal.h"
 
 #include "tensor/half.h"

@@ -14,8 +14,8 @@ typedef struct tn__decimal {
     char digit[TN__MOST_DIGITS + 1];
 } tn__decimal;
 
-/* The fewest digits that read back as x in `dtype`, but no more than `fraction` places after the
- * point (of d.ddd with `scientific`, of the number itself otherwise), where it is rounded. Without
+/* The fewest digits that read back as x in `dtype`, but no more than `fraction` after the point (of
+ * d.ddd with `scientific`, of the number itself otherwise), where it is rounded. Without
  * `scientific` all digits before the point are exact. x is finite. */
 tn__decimal tn__decimal_of(double x, tn_dtype dtype, int fraction, bool scientific);
 

@@ -1,4 +1,4 @@
-/* Devices: which there are, where new tensors go, and copying bytes between them.
+/* Devices: which are available, where new tensors go, and copying bytes between them.
  *
  * The CPU is built in. Every other kind is a plugin's table (tern/sys/device.h), loaded on first
  * use, so a program that stays on the CPU never touches a driver.
@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 static pthread_once_t cuda_once = PTHREAD_ONCE_INIT;
-static const tn_device_table *cuda_table; /* NULL: the plugin could not be loaded, because … */
-static char cuda_why[TN_DEVICE_WHY];      /* … of this */
+static const tn_device_table *cuda_table; /* NULL: the plugin could not be loaded */
+static char cuda_why[TN_DEVICE_WHY];      /* the reason */
 
 static _Thread_local tn_device default_device;
 
@@ -120,8 +120,7 @@ tn_device tn_device_named(const char *text) {
     char *end = "";
     long index = *digits >= '0' && *digits <= '9' ? strtol(digits, &end, 10) : -1;
     if ((index < 0 && !bare) || *end || index > 1 << 16) {
-        tn__raise(TN_EDEVICE, "device_named",
-                  "\"%.64s\" names no device (there are cpu, cuda and cuda:N)",
+        tn__raise(TN_EDEVICE, "device_named", "\"%.64s\" is not a device (use cpu, cuda or cuda:N)",
                   text ? text : "(NULL)");
         return device;
     }

@@ -1,4 +1,4 @@
-/* Shapes: sizes by value, their product, broadcasting, strides, text. */
+/* Shapes: sizes by value, their product, broadcasting, strides, printing. */
 #include "tensor/tensor.h"
 
 #include <stdio.h>

@@ -25,7 +25,7 @@ void tn__members_end(tn__members *m) {
     }
 }
 
-/* The program's text in a UTF-8 file that people read. */
+/* A string of the program's, for a UTF-8 file that people read. */
 static void put_string(tn__buffer *to, const char *text) {
     size_t from = to->bytes;
     tn__json_put_string(to, text);
@@ -40,7 +40,7 @@ void tn__member_name(tn__members *m, const char *name) {
     tn__buffer_text(m->to, ":");
 }
 
-/* The same; a name that the object already has gets a number. Those with lower ones come before. */
+/* The same; a name that the object already has gets the next number. */
 static void put_name(tn__members *m, const char *name) {
     tn__buffer *to = m->to;
     size_t before = to->bytes, at = before + (before > m->from + 1), from = m->from;
@@ -102,7 +102,7 @@ tn_dims tn__field_sizes(const tn_field *f, const void *from) {
     return dims;
 }
 
-/* A value as text: `buffer` if it has to be made. */
+/* A value as text, in `buffer` if it must be formatted. */
 typedef struct shown {
     char buffer[32 * TN_MAX_DIMS];
     const char *text;

@@ -5,7 +5,7 @@
  *     tn__fields_put(&m, fields, &options, false);     {"heads":4,"causal":true
  *     tn__members_end(&m);                             {"heads":4,"causal":true}
  *
- * Real numbers are the shortest text that reads back as the number; the caller makes sure of a '.'
+ * Floating-point numbers get the shortest text that reads back; the caller ensures a '.'
  * (text/plain_numbers.h).
  */
 #ifndef TERN_TENSOR_FIELDS_H
@@ -17,7 +17,8 @@
 typedef struct tn__members {
     tn__buffer *to;
     size_t from; /* where the object begins */
-    /* "heads 4, causal 1" instead of JSON, as files had it before: digests are made of that */
+    /* "heads 4, causal 1" instead of JSON, the older format of files, which digests are computed
+     * from */
     bool prose;
 } tn__members;
 
@@ -25,20 +26,21 @@ TN_API tn__members tn__members_begin(tn__buffer *to, bool prose);
 TN_API void tn__members_end(tn__members *m);
 
 /* One member. A name that is already there gets a number: "crop 2". The value is a number or a word
- * as written in JSON, or any text, which loses all but printable ASCII. */
+ * as written in JSON, or any string, which loses all but printable ASCII. */
 TN_API void tn__member_put(tn__members *m, const char *name, const char *value, bool text);
 
-/* The name of a member that is there once, whose value the caller puts. */
+/* The name of a member that occurs once; the caller puts its value. */
 TN_API void tn__member_name(tn__members *m, const char *name);
 
 /* The members of `at` that matter only for training, or the others. */
 TN_API void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool training);
 
-/* "0.5 3 0": the values alone, with spaces between; and back. False: the text has other values. */
+/* "0.5 3 0": only the values, separated by spaces; and back. False: the text does not fit. */
 TN_API void tn__fields_put_words(tn__buffer *to, const tn_field *fields, const void *at);
 TN_API bool tn__fields_read_words(const tn_field *fields, void *at, const char *text);
 
-/* A member of one whole number, or a bool, of `from`; false: it is neither. One of several. */
+/* The value of a member that is one integer or bool, and the sizes of one that has several. False:
+ * it is neither. */
 bool tn__field_whole(const tn_field *f, const void *from, int64_t *number);
 tn_dims tn__field_sizes(const tn_field *f, const void *from);
 
@@ -53,7 +55,7 @@ TN_API bool tn__fields_fit(const tn_field *fields, const void *at, char *text, s
 TN_API void tn__field_range(const tn_field *f, char *text, size_t size);
 
 /* Reads a value's text, JSON's or prose's, into the member of `at`: a number or a bool. False: it
- * is none, or out of range; *at may have changed. */
+ * is neither, or out of range; *at may have changed. */
 TN_API bool tn__field_read(const tn_field *f, void *at, const char *text);
 
 #endif

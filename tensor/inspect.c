@@ -165,7 +165,7 @@ double tn_item(const tn_tensor *t) {
         return NAN;
     }
     if (tn_dims_count(t->dims) != 1) {
-        tn__raise(TN_ESHAPE, "item", "the tensor is %s, which is %lld elements and not one",
+        tn__raise(TN_ESHAPE, "item", "the tensor is %s, which is %lld elements, not one",
                   tn_shape_text(t), (long long)tn_dims_count(t->dims));
         return NAN;
     }
@@ -222,8 +222,8 @@ static void copy_rows(const tn_tensor *t, const char *from, char *to, int64_t co
     }
 }
 
-/* A strided tensor of a device: the part of the storage that it spans is copied over, then as on
- * the CPU. */
+/* A strided tensor on a device: copies the part of the storage that it spans, then as on the CPU.
+ */
 static tn_status copy_out_spread(const tn_tensor *t, void *out, int64_t count) {
     size_t size = tn_dtype_size(t->dtype);
     int64_t last = 0;

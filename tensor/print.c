@@ -122,7 +122,7 @@ static int float_word(char *word, double x, const printer *p) {
     if (s->scalar) {
         return scalar_float(word, x, p->t->dtype);
     }
-    /* all have as many places as the longest needs, filled with digits, not zeros */
+    /* all get as many digits as the longest needs: real ones, not zeros */
     if (s->scientific) {
         return write_scientific(word, tn__decimal_rounded(x, s->right + 1), s->left, s->right,
                                 s->exponent_digits);
@@ -166,7 +166,7 @@ static void each_element(const printer *p, int dim, int64_t position,
 }
 
 typedef struct range {
-    double least, most; /* of the finite ones that are not 0, without sign */
+    double least, most; /* of the finite nonzero ones, without sign */
     bool any;
 } range;
 

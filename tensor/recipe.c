@@ -1,4 +1,4 @@
-/* Deferred tensors: their elements are not made yet (recipe.h). */
+/* Deferred tensors, whose elements are not made yet (recipe.h). */
 #include "tensor/recipe.h"
 
 #include "core/memory.h"

@@ -2,7 +2,7 @@
  * recipe by which the elements are made, all at once or some of them.
  *
  * A recipe is a list of steps, each of which sets or changes every element by itself: a fill, a
- * draw, a function of one element. What would do so at once records the step instead
+ * draw, a function of one element. Operations that would do so at once record the step instead
  * (ops/deferred.h). New recipes come from tn_empty while TN_DEFER_INIT is open.
  */
 #ifndef TERN_TENSOR_RECIPE_H
@@ -36,7 +36,7 @@ static inline bool tn__deferred(const tn_tensor *t) {
     return t->storage->recipe != NULL;
 }
 
-/* As tn__new, with an empty storage and a recipe without steps. */
+/* Like tn__new, with an empty storage and a recipe without steps. */
 tn_tensor *tn__new_deferred(tn_dims dims, tn_dtype dtype, tn_device device);
 
 /* Names the tensor in messages. */
@@ -45,7 +45,7 @@ void tn__recipe_name(tn_tensor *t, const char *name);
 /* Drops the recipe: the elements come from elsewhere. The storage stays empty. */
 void tn__recipe_drop(tn_tensor *t);
 
-/* As tn__usable, but a deferred tensor is usable too. */
+/* Like tn__usable, but a deferred tensor is usable too. */
 bool tn__usable_or_deferred(const tn_tensor *t, const char *operation);
 
 /* Whether the elements of a parameter have been made; false after raising TN_ESTATE, which names

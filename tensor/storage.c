@@ -1,5 +1,5 @@
-/* Storages: counted bytes under tensors, which can be emptied and filled again
- * while tensors hold them. */
+/* Storages: the reference-counted bytes of tensors, which can be emptied and refilled while tensors
+ * hold them. */
 #include "core/allocator.h"
 #include "core/memory.h"
 #include "tensor/recipe.h"
@@ -90,7 +90,8 @@ void tn__storage_swap(tn_storage *a, tn_storage *b) {
     b->user = old.user;
 }
 
-/* Whether t's storage may be changed now: an effect, so not while an error is pending. */
+/* Whether t's storage may be changed now: not while an error is pending, since this is an effect.
+ */
 static tn_status storage_changeable(const tn_tensor *t, const char *operation) {
     if (!tn__readable(t, operation) || tn__pending()) {
         return tn__pending() ? tn_error() : TN_ESTATE;

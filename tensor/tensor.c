@@ -41,7 +41,7 @@ typedef struct dead_tensor {
     int line;
 } dead_tensor;
 
-/* A reference that was dropped once too often. */
+/* A reference was dropped once too often. */
 static void release_dead(tn_object *self) {
     tn__raise_dead((tn_tensor *)self, "release");
 }

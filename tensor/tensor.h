@@ -20,14 +20,14 @@ tn_storage *tn__storage_new(size_t bytes, tn_device device, const char *operatio
 void tn__storage_keep(tn_storage *storage);
 void tn__storage_release(tn_storage *storage);
 
-/* Frees the bytes, and leaves the storage empty; also while an error is pending. */
+/* Frees the bytes and leaves the storage empty, even while an error is pending. */
 void tn__storage_drop_bytes(tn_storage *storage);
 
-/* Exchanges what is in two storages of as many bytes on one device; neither has a recipe. */
+/* Exchanges the contents of two storages of equal size on one device; neither has a recipe. */
 void tn__storage_swap(tn_storage *a, tn_storage *b);
 
 /* A row-major tensor at element 0 of `storage`, owned by the current scope. Takes over the caller's
- * reference to the storage, also on failure (then: the inert tensor). */
+ * reference to the storage, even on failure, when it returns the inert tensor. */
 tn_tensor *tn__tensor_over(tn_storage *storage, tn_dims dims, tn_dtype dtype);
 
 /* Whether the device is available; otherwise raises TN_EDEVICE and says why not. */
@@ -44,10 +44,10 @@ void tn__raise_dead(const tn_tensor *t, const char *operation);
  * what went wrong on its device. The storage must not be empty. */
 double tn__element(const tn_tensor *t, int64_t position);
 
-/* "[2, 3]": into one of 8 buffers of this thread, as tn_shape_text. */
+/* "[2, 3]": in one of 8 buffers of this thread, like tn_shape_text. */
 const char *tn__dims_text(tn_dims dims);
 
-/* Bytes of a contiguous tensor; false when dims are invalid or the number does not fit (raises
+/* Bytes of a contiguous tensor; false when dims are invalid or the result does not fit (raises
  * TN_ESHAPE, TN_EVALUE or TN_ENOMEM, named with `operation`). */
 bool tn__bytes_of(tn_dims dims, tn_dtype dtype, size_t *bytes, const char *operation);
 

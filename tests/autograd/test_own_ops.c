@@ -66,12 +66,12 @@ static void kernel_alone(void **state) {
               *r[2];
     tn_grad_options again = TN_WITH(tn_grad, .create_graph = true);
     tn_grad(&y, NULL, 1, &x, 1, &g, again);
-    assert_error(TN_EUNSUPPORTED, "one: its gradient has a kernel alone");
+    assert_error(TN_EUNSUPPORTED, "one: its gradient has only a kernel");
     assert_int_equal(tn_backward(y), TN_OK);
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 4, TN_F32)));
     tn_apply_many(&two, NULL, &x, 1, r);
     tn_backward(tn_sum_all(r[1]));
-    assert_error(TN_EUNSUPPORTED, "two: its gradient has a kernel alone");
+    assert_error(TN_EUNSUPPORTED, "two: its gradient has only a kernel");
 }
 
 /* A composition's results of which one has nothing to do with what is wanted. */
@@ -211,7 +211,7 @@ static void what_is_missing_is_named(void **state) {
     op = whole;
     op.forward = NULL;
     expect_refused(&op, NULL, in, 1,
-                   "own: output 0 is no view of input 0, and nothing fills it: forward, host");
+                   "own: output 0 is not a view of input 0, and nothing fills it: forward, host");
     op = whole;
     op.args_size = sizeof(numbers);
     expect_refused(&op, NULL, in, 1, "own: args is NULL, but its args_size is not 0");
@@ -220,9 +220,9 @@ static void what_is_missing_is_named(void **state) {
     expect_refused(&op, NULL, in, 1, "own: args is NULL, but its args_finish releases them");
     op = whole;
     op.results = TN_OP_OUTPUTS + 1;
-    expect_refused(&op, NULL, in, 1, "own: its results are 9 (0, which is 1, to 8)");
+    expect_refused(&op, NULL, in, 1, "own: it has 9 results (must be 0, which means 1, to 8)");
     op.results = -1;
-    expect_refused(&op, NULL, in, 1, "own: its results are -1");
+    expect_refused(&op, NULL, in, 1, "own: it has -1 results");
     expect_refused(&whole, NULL, NULL, 1, "own: 1 inputs, and the list of them is NULL");
     expect_refused(&whole, NULL, in, -1, "own: -1 inputs");
     expect_refused(&whole, NULL, (tn_tensor *[]){NULL}, 1, "own: input 0 must not be NULL");
@@ -244,11 +244,10 @@ static void inputs_that_are_named(void **state) {
     }
     assert_false(tn_is_inert(tn_apply(&op, NULL, in, 2)));
     assert_false(tn_is_inert(tn_apply(&op, NULL, in, 3)));
-    expect_refused(&op, NULL, in, 1, "own: 1 inputs are given, but b is missing");
-    expect_refused(&op, NULL, in, 0, "own: 0 inputs are given, but a is missing");
-    expect_refused(&op, NULL, in, 4, "own: 4 inputs are given, but bias is its last");
-    expect_refused(&op, NULL, in, TN_OP_INPUTS + 1,
-                   "own: 9 inputs are given, but bias is its last");
+    expect_refused(&op, NULL, in, 1, "own: 1 inputs given, but b is missing");
+    expect_refused(&op, NULL, in, 0, "own: 0 inputs given, but a is missing");
+    expect_refused(&op, NULL, in, 4, "own: 4 inputs given, but bias is its last");
+    expect_refused(&op, NULL, in, TN_OP_INPUTS + 1, "own: 9 inputs given, but bias is its last");
 }
 
 static void what_is_saved_and_not_there(void **state) {
@@ -446,13 +445,13 @@ static void host_errors(void **state) {
     x = tensor_of_twos(TN_F16, true);
     tn_tensor *y = tn_sum_all(tn_apply1(&cube_op, NULL, x)), *g;
     tn_grad(&y, NULL, 1, &x, 1, &g, TN_WITH(tn_grad, .create_graph = true));
-    assert_error(TN_EUNSUPPORTED, "cube: its gradient has a kernel alone");
+    assert_error(TN_EUNSUPPORTED, "cube: its gradient has only a kernel");
     tn_tensor *in[TN_OP_INPUTS + 1];
     for (int i = 0; i <= TN_OP_INPUTS; i++) {
         in[i] = tensor_of_twos(TN_BF16, false);
     }
     assert_inert(tn_apply(&cube_op, NULL, in, TN_OP_INPUTS + 1), TN_EUNSUPPORTED,
-                 "cube: loops of the host take at most 8 inputs");
+                 "cube: host loops take at most 8 inputs");
 }
 
 static tn_status second_host(const tn_op_call *c) {

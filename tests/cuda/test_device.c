@@ -161,7 +161,7 @@ static void test_names(void **state) {
                                        "cuda:99999999999999999"};
     for (size_t i = 0; i < sizeof(none) / sizeof(*none); i++) {
         assert_int_equal(tn_device_named(none[i]).kind, TN_CPU);
-        assert_error(TN_EDEVICE, "names no device");
+        assert_error(TN_EDEVICE, "is not a device");
     }
     tn_device_named(NULL);
     assert_error(TN_EDEVICE, "(NULL)");

@@ -118,7 +118,7 @@ def refused(folder):
         out = run(folder, arguments, 1, settings)
         check(part in out and out.count("[TN_E") == 1, f"{arguments}: not {part!r}: {out}")
 
-    says('"gpu" names no device (there are cpu, cuda and cuda:N)', command("x", "--device", "gpu"))
+    says('"gpu" is not a device (use cpu, cuda or cuda:N)', command("x", "--device", "gpu"))
     says("there is no device cuda:99", command("x", "--device", "cuda:99"))
     says("there is no device cuda:0: ", command("x", "--device", "cuda"), {**environment, "TERN_CUDA": "not_there"})
     says("100 of a step are not a multiple of 64", command("x", "--tokens", "100"))

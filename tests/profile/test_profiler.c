@@ -326,7 +326,7 @@ static void wrong_calls(void **state) {
     assert_int_equal(tn_profiler_table(NULL, TN_PROFILER_OPS, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "there is no file");
     assert_int_equal(tn_profiler_table(stderr, (tn_profiler_view)7, 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "no such view");
+    assert_error(TN_EVALUE, "the view is unknown");
     assert_int_equal(tn_profiler_save("/nowhere/at/all.json"), TN_EIO);
     assert_error(TN_EIO, "/nowhere/at/all.json");
 }

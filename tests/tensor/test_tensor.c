@@ -185,7 +185,7 @@ static void test_item_and_at(void **state) {
     assert_true(tn_item(tn_from_data(&d, TN_DIMS(), TN_F64)) == 0.1);
     tn_tensor *t = arange_of(TN_DIMS(2, 3));
     assert_true(isnan(tn_item(t)));
-    assert_error(TN_ESHAPE, "item: the tensor is [2, 3], which is 6 elements and not one");
+    assert_error(TN_ESHAPE, "item: the tensor is [2, 3], which is 6 elements, not one");
     assert_true(isnan(tn_at(t, (int64_t[]){1, 3})));
     assert_error(TN_EINDEX, "at: index 3 at dimension 1 of [2, 3]");
     assert_true(isnan(tn_at(t, (int64_t[]){-1, 0})));
