@@ -6,7 +6,7 @@
 bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s) {
     if (in.n < 1 || in.n > 3 || !in.v[0]) {
         tn__raise(TN_EVALUE, m->kind,
-                  "the inputs are x and, if there are any, a mask and positions (%d given)", in.n);
+                  "the inputs are x and optionally a mask and positions (%d given)", in.n);
         return false;
     }
     *s = (tn__sequences){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};

@@ -18,10 +18,10 @@ bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s);
 tn_tensor *tn__attend(const tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                       tn_attention_options options);
 
-/* x + branch; the branch has no other use and is released at once. */
+/* x + branch, which is released at once, as nothing else uses it. */
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 
-/* The function of that name, of x; other numbers are inert (an init refuses them). */
+/* Applies the activation to x; inert for an invalid one (inits refuse these). */
 tn_tensor *tn__activate(tn_activation activation, tn_tensor *x);
 
 /* (T, S), true where query i must not see key j: those after i + S - T. */

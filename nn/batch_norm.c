@@ -1,4 +1,4 @@
-/* batch_norm1d, 2d, 3d: one module that differs in the dimensions it takes.
+/* batch_norm1d, 2d, 3d: one module; they differ in the dimensions they take.
  *
  * The running statistics are buffers with their own dtype, which a mixed-precision policy leaves
  * alone. Where statistics are shared (tn_batch_norm_share), mean and variance are made of
@@ -36,7 +36,7 @@ static void follow_batch(tn_tensor *running, tn_tensor *now, double momentum) {
     tn_add_scaled_(running, now, momentum);
 }
 
-/* With the statistics of all that share: sums first, then squares around the common mean. */
+/* With shared statistics: sums first, then squares around the common mean. */
 static tn_tensor *shared_forward(tn_batch_norm_layer *m, tn_tensor *x, bool follows,
                                  double momentum) {
     int64_t channels = tn_size(x, 1), own = channels ? tn_count(x) / channels : 0;

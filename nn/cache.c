@@ -1,7 +1,8 @@
-/* KV caches: the keys and values of earlier positions, so that text is made one position at a time.
+/* KV caches: the keys and values of earlier positions, so that text is generated one position at a
+ * time.
  *
  * A cache is begun for a whole model, but each attention makes its tensors when the first keys
- * arrive: only then are dtype, device and the heads that are here known (precision and tensor
+ * arrive: only then are dtype, device and the heads on this rank known (precision and tensor
  * parallelism change them).
  */
 #include "nn/cache.h"
@@ -89,7 +90,7 @@ void tn__cache_restore(void *m, int64_t filled) {
 
 /* ---- For generating -------------------------------------------------------------------------- */
 
-/* *field without its row; the last row takes its place. */
+/* Drops a row of *field; the last row takes its place. */
 static void drop_row_of(tn_tensor **field, int64_t row, int64_t last, int64_t filled) {
     tn_tensor *held = tn_narrow(*field, 2, 0, filled);
     if (row != last) {
@@ -155,7 +156,7 @@ tn_status tn_cache_begin(void *m, tn_attention_cache_options options) {
     int caches = 0;
     tn_module_each_module(m, find_broken, &caches);
     if (!tn__pending() && caches == 0) {
-        tn__raise(TN_EVALUE, "cache_begin", "%s has no attention that could keep a cache",
+        tn__raise(TN_EVALUE, "cache_begin", "%s has no attention module that can keep a cache",
                   ((tn_module *)m)->kind);
     }
     if (!tn__pending()) {

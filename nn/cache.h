@@ -4,10 +4,10 @@
  *     tn__cache_register(m, &m->cache);                      in the module's init
  *
  *     if (tn__cache_open(&m->cache)) {                       in its forward
- *         tn__cache_append(m, &m->cache, &k, &v);            k and v are all that there are now
+ *         tn__cache_append(m, &m->cache, &k, &v);            k and v now hold all positions
  *     }
  *     y = tn_attention(q, k, v, mask, options);
- *     tn__cache_accept(&m->cache, T);                        the next call comes after them
+ *     tn__cache_accept(&m->cache, T);                        the next call continues there
  */
 #ifndef TERN_NN_CACHE_H
 #define TERN_NN_CACHE_H
@@ -19,7 +19,7 @@
  * scratch buffers of m. */
 void tn__cache_register(void *m, tn_kv_cache *cache);
 
-/* Whether a call uses the cache: it was begun, and nothing is recorded (its contents have no
+/* Whether a call uses the cache: the cache was begun, and nothing is recorded (its contents have no
  * history to differentiate). */
 static inline bool tn__cache_open(const tn_kv_cache *cache) {
     return cache->length > 0 && !tn__will_record();
@@ -34,15 +34,14 @@ static inline int64_t tn__cache_start(const tn_kv_cache *cache) {
  * filled + T, D). False after raising. */
 bool tn__cache_append(void *m, tn_kv_cache *cache, tn_tensor **k, tn_tensor **v);
 
-/* The call that appended T positions has succeeded. Nothing for a cache that is not open, or while
- * an error is pending. */
+/* The call that appended T positions has succeeded. Does nothing if the cache is not open or an
+ * error is pending. */
 void tn__cache_accept(tn_kv_cache *cache, int64_t T);
 
-/* After a call that failed inside a model: every cache of m and below holds at most `filled`
- * positions again. */
+/* After a failed call in a model: cuts every cache of m and below to at most `filled` positions. */
 void tn__cache_restore(void *m, int64_t filled);
 
-/* Takes sequence `row` out of every cache of m and below; the last one takes its place. */
+/* Removes sequence `row` from every cache of m and below; the last one takes its place. */
 void tn__cache_drop_row(void *m, int64_t row);
 
 #endif

@@ -36,10 +36,10 @@ tn_values tn_values_of(tn_tensor *a, tn_tensor *b) {
     return b ? (tn_values){2, {a, b}} : (tn_values){1, {a}};
 }
 
-/* What a forward gave, if it is whole; otherwise an error and nothing. */
+/* What a forward returned, if valid; otherwise raises and returns nothing. */
 static tn_values checked_results(const tn_module *m, tn_values out) {
     if (out.n < 0 || out.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, m->kind, "the forward returned %d values; at most %d fit", out.n,
+        tn__raise(TN_EVALUE, m->kind, "the forward returned %d values (at most %d)", out.n,
                   TN_MAX_VALUES);
         return tn__no_values();
     }
@@ -79,7 +79,7 @@ static bool may_call(tn_module *m, const tn_values *in) {
         return false;
     }
     if (in->n < 0 || in->n > TN_MAX_VALUES || (m->forward && in->n != 1)) {
-        tn__raise(TN_EVALUE, m->kind, "%d inputs are given but the module takes %s", in->n,
+        tn__raise(TN_EVALUE, m->kind, "%d inputs given, but the module takes %s", in->n,
                   m->forward ? "1" : "0 to 8");
         return false;
     }
@@ -95,7 +95,7 @@ static bool may_call(tn_module *m, const tn_values *in) {
 
 static tn_values call_recompute(tn_module *m, tn_values in, void *context);
 
-/* Precision and what is inside of it. */
+/* Precision and what is inside it. */
 static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
     bool ok = tn__precision_inputs(m, &in), lent = false;
     tn_module_lists *lists = m->lists;
@@ -114,8 +114,8 @@ static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
     return out;
 }
 
-/* The bracket of a module with hooks, a policy or recompute: what they make besides the results
- * dies with a scope of its own. */
+/* The bracket of a module with hooks, a policy or recompute: all they make except the results dies
+ * with its own scope. */
 static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
     in = tn__hooks_before(m, in);
@@ -173,12 +173,12 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
 tn_tensor *tn_call_list(void *module, tn_values in) {
     tn_values out = tn_call_values(module, in, NULL);
     if (out.n > 1) {
-        tn__raise(TN_EVALUE, "call", "%s gives %d values: call it with tn_call_values",
+        tn__raise(TN_EVALUE, "call", "%s returns %d values: call it with tn_call_values",
                   ((tn_module *)module)->kind, out.n);
         return tn_inert();
     }
     if (!out.v[0]) {
-        tn__raise(TN_EVALUE, "call", "%s gives no value: call it with tn_call_values",
+        tn__raise(TN_EVALUE, "call", "%s returns no value: call it with tn_call_values",
                   ((tn_module *)module)->kind);
         return tn_inert();
     }
@@ -204,8 +204,7 @@ static void free_again(void *user) {
     free(a);
 }
 
-/* The second time the modules around m are not running: their names still belong to an error's
- * text. */
+/* In backward the modules around m are not running, but an error's text still names them. */
 enum { DEEPEST = 16 };
 static void push_ancestors(const tn_module_lists *lists, tn__frame *frames, int *count) {
     if (lists->up && *count < DEEPEST - 1) {
@@ -216,7 +215,7 @@ static void push_ancestors(const tn_module_lists *lists, tn__frame *frames, int 
     tn__frame_push(frame);
 }
 
-/* The forward with the copies in the fields that the module's policy wants. */
+/* The forward, with the copies that the module's policy asks for in the fields. */
 static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
     bool ok;
     tn_module_lists *lists = m->lists;
@@ -233,7 +232,7 @@ static tn_values forward_again(void *user, tn_values in) {
     tn_module *m = a->lists->module;
     if (!m) {
         tn__raise(TN_ESTATE, "recompute",
-                  "the module was finished before backward wanted to call it again");
+                  "the module was finished before backward could call it again");
         return tn__no_values();
     }
     if (!tn__module_in_place(a->lists, "recompute")) {
@@ -253,7 +252,7 @@ static tn_values forward_again(void *user, tn_values in) {
     return out;
 }
 
-/* The parameters of a module and those below it that want a gradient. */
+/* The parameters of a module and those below it that need a gradient. */
 typedef struct collection {
     tn_tensor **tensors;
     int count;

@@ -37,12 +37,12 @@ static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_
     if (in < 1 || out < 1 || groups < 1 || in % groups != 0 || out % groups != 0) {
         tn__layer_refuse(m, TN_EVALUE,
                          "in is %lld, out is %lld and groups is %lld (both must be multiples of "
-                         "groups, which is at least 1)",
+                         "groups, at least 1)",
                          (long long)in, (long long)out, (long long)groups);
         return false;
     }
     if (kernel.ndim != 1 && kernel.ndim != m->spatial) {
-        tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes (1 or %d are needed)", kernel.ndim,
+        tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes (must be 1 or %d)", kernel.ndim,
                          m->spatial);
         return false;
     }
@@ -78,7 +78,7 @@ static void conv_init(tn_conv *m, const char *kind, int spatial, bool transposed
     tn_init_kaiming_uniform(weight, sqrt(5.0));
     tn_module_param(m, "weight", &m->weight, weight);
     tn_tensor *bias = options.bias ? tn_empty(TN_DIMS(out), options.dtype) : NULL;
-    if (bias) { /* PyTorch's fan-in, of a transposed one too: all but the first size of the weight
+    if (bias) { /* PyTorch's fan-in, even when transposed: all but the weight's first size
                  */
         int64_t fan = tn_dims_count(tn_dims_from(dims.ndim - 1, dims.size + 1));
         double bound = 1.0 / sqrt((double)fan);

@@ -3,7 +3,7 @@
  *
  * While it is open, new tensors have a recipe instead of elements (tensor/recipe.h), and what
  * initialises them adds its steps to it (ops/deferred.h). Draws take their number from the
- * generator as always, so the elements do not depend on when, where or in how many parts they are
+ * generator as usual, so the elements do not depend on when, where or in how many parts they are
  * made. PyTorch's relatives are the meta device and torchdistx's deferred_init.
  */
 #include "nn/defer.h"
@@ -20,7 +20,7 @@ void tn_defer_init_end(const bool *before) {
     tn__deferring = before && *before ? tn__deferred_make : NULL;
 }
 
-/* Sharding makes what it has taken over. */
+/* Sharding makes the parameters that it has taken over. */
 static bool make_entry(const tn_entry *entry, void *user) {
     (void)user;
     tn_tensor *t = tn__entry_tensor(entry);

@@ -1,13 +1,13 @@
-/* Parameters of modules built under TN_DEFER_INIT: shape and dtype, no elements yet, and how they
- * are made. For what makes them in parts. */
+/* Parameters of modules built under TN_DEFER_INIT, which have no elements yet. For code that makes
+ * them in parts. */
 #ifndef TERN_NN_DEFER_H
 #define TERN_NN_DEFER_H
 
 #include "ops/deferred.h"
 
 /* Elements [start, start + length) of the flattened parameter `leaf`, which is deferred
- * (tn__deferred), into out, which has `length` elements: the bits that the whole would have there.
- * The leaf stays deferred; tn__recipe_drop ends that when its elements are elsewhere. */
+ * (tn__deferred), into out, which has `length` elements: the same bits as in the whole. The leaf
+ * stays deferred; tn__recipe_drop ends that when its elements are elsewhere. */
 TN_API tn_status tn__draw_part(const tn_tensor *leaf, int64_t start, int64_t length,
                                tn_tensor *out);
 

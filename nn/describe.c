@@ -6,18 +6,18 @@
  *     "h.0.attn":{"kind":"self_attention","options":{"heads":4,"causal":true}}, …}
  *
  * The key is its path ("." is the model itself), then come its kind and its options
- * (tn_module.fields). Those in "training" do not change what trained weights compute; there, too,
- * is the policy of mixed precision that was set on the module: "param", "compute", "reduce". Files
- * keep this text: it may get more modules and more options, but what has a name keeps it.
+ * (tn_module.fields). Those in "training" do not change what trained weights compute; they include
+ * the mixed-precision policy set on the module: "param", "compute", "reduce". Files keep this text:
+ * it may get more modules and options, but names never change.
  *
- * Older files have prose, a line for each module, and so have other lists of options:
+ * Older files have prose, a line for each module, and so do other lists of options:
  *
  *     h.0.attn: self_attention, heads 4, causal 1
  *     h.0.attn.drop: dropout; p 0
  *     beta1 0.9, beta2 0.999, eps 1e-08
  *
- * It is read into the same objects. What is after ';' was for training only. Real numbers were %a
- * or shortest, sizes and bools numbers.
+ * It is read into the same objects. What is after ';' was for training only. Floating-point numbers
+ * were %a or shortest, sizes and bools numbers.
  */
 #include "nn/describe.h"
 
@@ -43,7 +43,7 @@ static void put_precision(tn__members *m, const tn_precision *p) {
     }
 }
 
-/* "options":{…}, or "training":{…}, when there is something in it. */
+/* "options":{…}, or "training":{…}, unless empty. */
 static void put_options(tn__buffer *j, const tn_module *m, bool training) {
     const tn_precision *precision = training && m->lists ? m->lists->precision : NULL;
     size_t before = j->bytes;
@@ -90,14 +90,14 @@ char *tn__module_describe(void *m, const char *operation) {
 
 /* ---- Reading prose --------------------------------------------------------------------------- */
 
-enum { LIST_MOST = 4096 }; /* bytes of a list that are read: none was longer than 3072 */
+enum { LIST_MOST = 4096 }; /* bytes of a list that are read; no list was longer than 3072 */
 
 typedef struct span {
     const char *at;
     size_t length;
 } span;
 
-/* Takes what is before the first `mark` off the front of *rest, and the mark; trims spaces. */
+/* Cuts the front of *rest up to and including the first `mark`; trims spaces. */
 static span take_until(span *rest, char mark) {
     const char *end = rest->length ? memchr(rest->at, mark, rest->length) : NULL;
     size_t length = end ? (size_t)(end - rest->at) : rest->length;
@@ -111,14 +111,14 @@ static span take_until(span *rest, char mark) {
     return taken;
 }
 
-/* To at[size], with numbers that were written as %a in decimal. */
+/* Copies to at[size]; numbers written as %a become decimal. */
 static void copy_value(span from, char *at, size_t size) {
     size_t used = 0;
     while (from.length && used + sizeof(tn__number) < size) {
         char *end = (char *)from.at + 1;
         double number = strncmp(from.at, "0x", 2) == 0 ? strtod(from.at, &end) : 0;
         size_t step = (size_t)(end - from.at);
-        if (step > 1 && step <= from.length && memchr(from.at, 'p', step)) { /* and no "10x4" */
+        if (step > 1 && step <= from.length && memchr(from.at, 'p', step)) { /* but not "10x4" */
             used += (size_t)snprintf(at + used, size - used, "%s", tn__number_of(number).text);
         } else {
             step = 1;
@@ -197,7 +197,7 @@ bool tn__description_read(tn__json_file *f, const char *text, bool model, const 
     }
     if (!j.failed && !tn__json_read_any(f, text, strlen(text))) {
         tn__raise(f->wrong ? TN_EFORMAT : TN_ENOMEM, operation,
-                  "%s: byte %zu of a description in it: %s", path, f->at,
+                  "%s: byte %zu of its description: %s", path, f->at,
                   f->wrong ? f->wrong : "no memory");
     }
     tn__buffer_free(&j);

@@ -8,15 +8,15 @@
 /* The caller frees; NULL after raising. */
 char *tn__module_describe(void *m, const char *operation);
 
-/* Reads such a text from a file, or another object of options, in JSON or in prose, as older files
- * have it. False after raising TN_EFORMAT, TN_ENOMEM; tn__json_free otherwise. */
+/* Reads such a text from a file, or another object of options, in JSON or in the prose of older
+ * files. False after raising TN_EFORMAT, TN_ENOMEM; tn__json_free otherwise. */
 bool tn__description_read(tn__json_file *f, const char *text, bool model, const char *path,
                           const char *operation);
 
-/* A tn_module.fields: the description has no such module, so files that do not know it are no
- * different. The module around it must describe what it computes with. */
+/* A tn_module.fields: the description omits the module, so that older files without it still match.
+ * The module around it must describe what it computes with. */
 extern const tn_field tn__no_fields[];
-/* Of layers that language models are made with. */
+/* Of the layers of language models. */
 extern const tn_field tn__layer_norm_fields[], tn__rms_norm_fields[];
 extern const tn_field tn__grouped_attention_fields[];
 extern const char *const tn__activation_names[]; /* "gelu_tanh"; NULL after the last */

@@ -1,4 +1,4 @@
-/* A module on another device: every parameter and buffer is exchanged for its copy there.
+/* A module on another device: replaces every parameter and buffer by a copy there.
  *
  * All copies are made before the first field changes,
  * so a full device leaves the module as it was.
@@ -39,8 +39,8 @@ static bool check_free(tn_module *m, const char *path, void *user) {
     return !tn__pending();
 }
 
-/* What is attached to a leaf would be lost when the tensor is exchanged: hooks and a gradient
- * buffer belong to others. */
+/* What is attached to a leaf would be lost when the tensor is replaced: hooks and a gradient buffer
+ * belong to others. */
 static bool may_leave(const tn_entry *entry) {
     const tn_leaf *leaf = (*entry->field)->leaf;
     if (leaf && (leaf->preset || leaf->hooks)) {
@@ -51,7 +51,7 @@ static bool may_leave(const tn_entry *entry) {
     return true;
 }
 
-/* t on the device, a leaf that wants a gradient where t does. Inert after raising. */
+/* t on the device, a leaf that requires a gradient if t does. Inert after raising. */
 static tn_tensor *copy_on(tn_device device, tn_tensor *t) {
     tn_tensor *copy =
         tn__deferred(t) ? tn__deferred_like(t, tn_dtype_of(t), device) : tn_to(t, device);

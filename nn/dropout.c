@@ -8,7 +8,7 @@
 /* Ones, (N, C, 1…), or (C, 1…) without a batch; inert after raising. */
 static tn_tensor *channel_ones(const tn_dropout *m, const tn_tensor *x) {
     tn_dims dims = tn_shape(x);
-    int first = dims.ndim - m->spatial; /* of the dimensions of a channel */
+    int first = dims.ndim - m->spatial; /* of a channel's dimensions */
     if (first != 1 && first != 2) {
         tn__raise(TN_ESHAPE, m->base.kind,
                   "x is %s; it must be (N, C, …) or (C, …) with %d dimension%s of a channel",

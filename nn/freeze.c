@@ -1,4 +1,4 @@
-/* Which parameters want gradients, by their paths: paths.h has the patterns. */
+/* Which parameters require gradients, by their paths: paths.h has the patterns. */
 #include "nn/paths.h"
 
 #include "nn/module.h"
@@ -13,7 +13,7 @@ const char *tn__path_next(const char *list, const char **end) {
     return *list ? list : NULL;
 }
 
-/* `below`: or the beginning of the path, before a dot. */
+/* With `below` it may also be the beginning of the path, before a dot. */
 static bool path_matches(const char *pattern, const char *end, const char *path, bool below) {
     for (; pattern < end && *pattern != '*'; pattern++, path++) {
         if (*pattern != *path) {
@@ -83,7 +83,7 @@ static bool freeze_entry(const tn_entry *entry, void *user) {
            !tn_is_inert(tn_set_requires_grad(entry->stored, f->wanted));
 }
 
-/* Every pattern of the list, after a look at all of them. */
+/* Applies every pattern of the list, after checking all of them. */
 static int set_wanted(void *module, const char *paths, bool wanted, const char *operation) {
     tn_module *m = tn__module_of(module, operation);
     if (m && !paths) {
@@ -101,8 +101,8 @@ static int set_wanted(void *module, const char *paths, bool wanted, const char *
             tn_module_each(m, (tn_walk){.with_shared = true, .absent = true}, freeze_entry, &f);
             if (f.named == 0 && !tn__pending()) {
                 tn__raise(TN_EVALUE, operation,
-                          "no parameter of the %s is named by \"%.*s\" (paths of parameters or "
-                          "modules with spaces between; * is anything but a dot)",
+                          "no parameter of the %s matches \"%.*s\" (paths of parameters or "
+                          "modules separated by spaces; * matches anything but a dot)",
                           m->kind, (int)(f.end - f.begin), f.begin);
             }
         }

@@ -18,7 +18,7 @@ void tn_function_init(tn_function *m, const char *kind, tn_tensor *(*f)(tn_tenso
     }
 }
 
-/* TN_FN(tn_relu) gives the kind "tn_relu", which readers see as "relu". */
+/* TN_FN(tn_relu) gives the kind "tn_relu", which is shown as "relu". */
 static const char *without_prefix(const char *kind) {
     return kind && strncmp(kind, "tn_", 3) == 0 ? kind + 3 : kind;
 }

@@ -1,4 +1,4 @@
-/* group_norm and instance_norm1d, 2d, 3d: over each sample alone, so the same in training and
+/* group_norm and instance_norm1d, 2d, 3d: over each sample separately, so the same in training and
  * evaluation.
  */
 #include "nn/module.h"

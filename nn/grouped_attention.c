@@ -1,5 +1,5 @@
 /* grouped_attention: self-attention whose heads share keys and values in groups (Ainslie et al.
- * 2023, arXiv:2305.13245), and whose positions are rotary
+ * 2023, arXiv:2305.13245), with rotary positions
  *
  *     q, k, v = q_proj(x), k_proj(x), v_proj(x)       (B, T, H D), (B, T, G D), (B, T, G D)
  *     q, k = rotary(q, positions), rotary(k, positions)
@@ -15,7 +15,7 @@
 
 #include <stdio.h>
 
-/* (B, T, heads D) -> (B, heads, T, D), with the heads of this rank */
+/* (B, T, heads D) -> (B, heads, T, D), for this rank's heads */
 static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
     if (tn_is_inert(x)) {
         return x;
@@ -88,7 +88,7 @@ static bool options_fit(void *m, int64_t width, const tn_grouped_attention_optio
         tn__layer_refuse(m, TN_EVALUE,
                          "width is %lld, heads %d, kv_heads %d and head_width %lld (heads must be "
                          "a multiple of kv_heads, head_width even, and width a multiple of heads "
-                         "where no head_width is given)",
+                         "if no head_width is given)",
                          (long long)width, o->heads, o->kv_heads, (long long)o->head_width);
     }
     return fit;

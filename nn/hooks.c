@@ -15,7 +15,7 @@
 
 /* ---- The list -------------------------------------------------------------------------------- */
 
-/* Deletes what was removed while hooks were running. */
+/* Deletes the hooks that were removed while hooks were running. */
 static void sweep_hooks(tn_module_lists *lists) {
     for (int i = 0; lists->hooks_running == 0 && i < lists->hook_count;) {
         tn__module_hook *hook = lists->hooks[i];
@@ -46,7 +46,7 @@ tn_hook tn_module_hook(void *module, tn_module_hooks hooks) {
         return 0;
     }
     if (!hooks.before && !hooks.after && !hooks.backward_before && !hooks.backward_after) {
-        tn__raise(TN_EVALUE, "module_hook", "%s: no hook is given", m->kind);
+        tn__raise(TN_EVALUE, "module_hook", "%s: all hooks are NULL", m->kind);
         return 0;
     }
     tn_module_lists *lists = tn__module_lists(m, "module_hook");
@@ -97,7 +97,7 @@ static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn
     tn_values values = out ? hook->hooks.after(m, in, *out, hook->hooks.user)
                            : hook->hooks.before(m, in, hook->hooks.user);
     if (values.n < 0 || values.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, m->kind, "a hook returned %d values; at most %d fit", values.n,
+        tn__raise(TN_EVALUE, m->kind, "a hook returned %d values (at most %d)", values.n,
                   TN_MAX_VALUES);
         return tn__no_values();
     }
@@ -200,8 +200,8 @@ static void notify_after(tn__watch *watch) {
     drop_grads(watch);
 }
 
-/* The end of the outermost backward: calls what has not been called, and resets for a second
- * backward. */
+/* The end of the outermost backward: calls the hooks that have not been called, and resets for a
+ * second backward. */
 static void backward_ended(void *user) {
     tn__watch *watch = user;
     if (!watch->done) {

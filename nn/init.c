@@ -14,7 +14,7 @@ static tn_tensor *host_tensor(tn_tensor *t) {
     return tn_device_of(t).kind == TN_CPU ? t : tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t));
 }
 
-/* Copies what was drawn on the host to where t is. */
+/* Copies values drawn on the host to t's device. */
 static void give_values(tn_tensor *t, tn_tensor *drawn) {
     if (drawn != t) {
         tn_copy_(t, drawn);
@@ -46,7 +46,7 @@ static bool find_fans(const tn_tensor *t, double *fan_in, double *fan_out, const
     }
     if (tn_ndim(t) < 2) {
         tn__raise(TN_ESHAPE, operation,
-                  "the weight is %s but needs 2 dimensions or more: (out, in, ...)",
+                  "the weight is %s but needs at least 2 dimensions: (out, in, ...)",
                   tn_shape_text(t));
         return false;
     }

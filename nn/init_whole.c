@@ -15,7 +15,7 @@
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
-/* In (0, 1), 53 bits of it: never an end. */
+/* In (0, 1), with 53 bits; never 0 or 1. */
 static double unit_of(uint32_t high, uint32_t low) {
     uint64_t bits = ((uint64_t)high << 21) ^ (low >> 11);
     return ((double)bits + 0.5) * 0x1p-53;
@@ -41,8 +41,8 @@ static void draw_normal(double *x, int64_t n, double std) {
     }
 }
 
-/* The z whose normal distribution function is p in (0, 1): bisection on erfc, which is exact far
- * out in the tails too. */
+/* The z whose normal distribution function is p in (0, 1): bisection on erfc, which is exact even
+ * far out in the tails. */
 static double normal_quantile(double p) {
     double low = -40.0, high = 40.0;
     for (int i = 0; i < 80 && low < high; i++) {
@@ -63,7 +63,7 @@ static double *buffer_for(tn_tensor *t, const char *operation) {
     return tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(double), operation);
 }
 
-/* x becomes t's elements, and is freed. */
+/* Copies x to t's elements and frees x. */
 static void give_buffer(tn_tensor *t, double *x) {
     TN_NO_GRAD;
     TN_SCOPE;
@@ -156,8 +156,8 @@ static double dot_product(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-/* Gram and Schmidt over the rows of x (count, n), count <= n; each is made orthogonal twice, which
- * is enough for all digits. It is the Q of a QR whose R has a positive diagonal. */
+/* Gram and Schmidt over the rows of x (count, n), count <= n; each is orthogonalised twice, which
+ * gives full precision. It is the Q of a QR whose R has a positive diagonal. */
 static void make_orthonormal(double *x, int64_t count, int64_t n) {
     for (int64_t i = 0; i < count; i++) {
         double *row = x + i * n;
@@ -187,7 +187,7 @@ void tn_init_orthogonal(tn_tensor *t, double gain) {
         free(x);
         return;
     }
-    bool tall = rows > columns; /* then its columns are orthogonal, and are rows in q */
+    bool tall = rows > columns; /* then its columns are orthogonal; they are rows in q */
     int64_t count = tall ? columns : rows, length = tall ? rows : columns;
     draw_normal(q, n, 1.0);
     make_orthonormal(q, count, length);
@@ -211,7 +211,7 @@ void tn_init_sparse(tn_tensor *t, double sparsity, double std) {
     int64_t zeros = (int64_t)ceil(sparsity * (double)rows);
     draw_normal(x, rows * columns, std);
     for (int64_t c = 0; c < columns; c++) {
-        /* the next zero is any of the rows that are none yet (a drawn number is never 0 itself) */
+        /* the next zero is in any row that has none yet (a drawn number is never 0) */
         for (int64_t z = 0; z < zeros; z++) {
             int64_t left = tn_random_below(tn_default_generator(), rows - z), r = 0;
             for (; x[r * columns + c] == 0.0 || left-- > 0; r++) {

@@ -2,8 +2,7 @@
  *
  * A block is made of bands: for each of the `outer` indices before `dim` and each of its pieces one
  * slice, a range of indices of the dimension with all that comes after it. A band has no gaps in
- * the whole, and bands follow each other in the same order in both. So where an element is takes
- * one division.
+ * the whole, and bands are in the same order in both. So an element is found with one division.
  */
 #include "nn/layout.h"
 
@@ -22,7 +21,7 @@ static int64_t count_between(const tn_dims *d, int first, int last) {
 }
 
 static bool dims_sound(const tn_dims *d) {
-    int64_t product = 1; /* without the zeros: strides are made of it */
+    int64_t product = 1; /* without the zeros: strides are computed from it */
     if (d->ndim < 0 || d->ndim > TN_MAX_DIMS) {
         return false;
     }
@@ -90,7 +89,7 @@ tn__layout_span tn__layout_run(const tn_layout *l, int64_t here) {
     tn__slice slice = tn__layout_slice(l);
     int64_t inner = count_between(&l->whole, l->dim + 1, l->whole.ndim);
     int64_t piece = l->whole.size[l->dim] / l->pieces * inner, band = slice.count * inner;
-    if (band == 0) { /* a slice of nothing */
+    if (band == 0) { /* an empty slice */
         return (tn__layout_span){.whole = at, .here = here};
     }
     int64_t left = band - at % band, rest = l->length - here;

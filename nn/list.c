@@ -1,4 +1,4 @@
-/* A list of modules, by number or by name; and the children of any module, one after the other. */
+/* A list of modules, by index or name; and the children of any module in turn. */
 #include "nn/module.h"
 
 tn_values tn__list_forward(tn_module *self, tn_values in, void *context) {
@@ -25,7 +25,7 @@ tn_module *tn_module_at(void *module, int i) {
     const tn_module *m = tn__module_of(module, "module_at");
     int count = m && m->lists ? m->lists->child_count : 0;
     if (m && (i < 0 || i >= count)) {
-        tn__raise(TN_EINDEX, "module_at", "%s has %d children, none at %d", m->kind, count, i);
+        tn__raise(TN_EINDEX, "module_at", "%s has %d children, but none at %d", m->kind, count, i);
     }
     return m && i >= 0 && i < count ? tn__module_in_place(m->lists->children[i], "module_at")
                                     : NULL;

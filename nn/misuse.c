@@ -1,7 +1,7 @@
 /* Two mistakes with modules that nothing else would show.
  *
- * A module that has moved (a vector that grew, a struct that was copied): its old place must not be
- * read any more. Every build checks, where a module is used and where a walk reaches it, for
+ * A module that has moved (a vector that grew, a struct that was copied): its old place must no
+ * longer be read. Every build checks, where a module is used and where a walk reaches it, for
  * instance when an optimiser is made.
  *
  * A layer that a forward calls but that was never added: it learns nothing, since no optimiser
@@ -17,9 +17,9 @@
 
 /* ---- Modules that have moved ----------------------------------------------------------------- *
  *
- * A module is the program's memory. Its `place` is where it was when something of it was
- * registered. When it is seen elsewhere, that place is recorded; code that holds its lists, or
- * those of a module below it, asks before it reads there. */
+ * A module is in the program's memory. Its `place` is its address when it first registered
+ * something. When it is seen elsewhere, that place is recorded; code that holds its lists, or those
+ * of a module below it, checks before it reads there. */
 
 bool tn__modules_moved;
 
@@ -84,9 +84,9 @@ void tn_module_set_apart(void *module, bool apart) {
 #ifdef TN_DEBUG_TENSORS
 
 /* Not every call into another tree is a mistake: a teacher is frozen, the other network of a pair
- * has an optimiser, and what is called outside any forward, or by a hook, is the program's affair.
- * A part of a tree that is somebody's model may also be called while nothing is trained yet. What
- * is left is an error, which tn_module_set_apart takes back. */
+ * has an optimiser, and calls outside any forward, or by a hook, are up to the program. A part of
+ * another model may also be called while nothing is trained yet. The rest is an error, unless
+ * tn_module_set_apart allows it. */
 
 /* The frame of the forward that makes this call. Those of the forwards around it follow, up to one
  * without a module: a hook's. */
@@ -117,8 +117,8 @@ static bool is_known_outside(const tn_tensor *param) {
     return search.found;
 }
 
-/* Finds a parameter that would learn nothing: it wants a gradient, no optimiser has it, and neither
- * have the modules around. */
+/* Finds a parameter that would not learn: it requires a gradient, but no optimiser has it and no
+ * module around. */
 static bool find_stray(const tn_entry *entry, void *user) {
     char *path = user;
     tn_tensor *param = tn__entry_tensor(entry);
@@ -152,7 +152,7 @@ static bool is_training(void) {
     return false;
 }
 
-/* Whether m is called as a part of the tree around it or was said to stand apart. */
+/* Whether m is called as a part of the tree around it, or was set apart. */
 static bool is_expected(tn_module *m, const tn_module *caller) {
     for (const tn_module_lists *l = m->lists; l; l = l->up) {
         if (l->apart || l == caller->lists) {

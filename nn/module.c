@@ -116,7 +116,7 @@ tn_module *tn__module_of(void *m, const char *operation) {
 /* False after raising. */
 static bool is_module_size(size_t bytes, const char *kind) {
     if (bytes < sizeof(tn_module)) {
-        tn__raise(TN_EVALUE, "module_new", "%s: %zu bytes are less than a tn_module has",
+        tn__raise(TN_EVALUE, "module_new", "%s: %zu bytes are too few for a tn_module",
                   kind ? kind : "module", bytes);
     }
     return bytes >= sizeof(tn_module);
@@ -261,7 +261,7 @@ static void release_all(tn_module_lists *lists) {
         tn_module_lists *below = lists->children[--lists->child_count];
         tn_module *child = tn__module_in_place(below, "module_finish");
         below->up = NULL;
-        if (child) { /* what another has is not known any more, and stays */
+        if (child) { /* a child of another parent is unknown and stays */
             child->parent = NULL;
             tn__module_end(child);
         }
@@ -316,8 +316,8 @@ void tn_module_free(void *module) {
     }
     if (!m->heap) {
         tn__raise(TN_EVALUE, "module_free",
-                  "%s was not made by a tn_module_new or tn_..._new (tn_module_finish is for what "
-                  "is in a struct)",
+                  "%s was not made by a tn_module_new or tn_..._new (tn_module_finish is for "
+                  "modules in a struct)",
                   m->kind);
         return;
     }

@@ -1,10 +1,10 @@
 /* The internals of a module: what it registered, and its hooks. The public side is tern/module.h.
  *
  * The lists live on the heap and are counted: graphs that will call the module again in backward
- * hold them, and see by `module` whether it is still there. A parent knows its children by their
- * lists, and they know it by its own: modules belong to the program, which may move or free them.
- * A module that has moved is noticed by its own address (tn__module_of) when it is used, and from
- * then on by all who hold its lists (tn__module_in_place): nn/misuse.c.
+ * hold them, and see by `module` whether it is still there. Parents and children refer to each
+ * other by their lists: modules belong to the program, which may move or free them. A module that
+ * has moved is noticed by its own address (tn__module_of) when it is used, and from then on by all
+ * holders of its lists (tn__module_in_place): nn/misuse.c.
  */
 #ifndef TERN_NN_MODULE_H
 #define TERN_NN_MODULE_H
@@ -25,7 +25,7 @@ typedef struct tn__record {
     bool cut;        /* layout was set */
     bool absent;     /* a parameter that only other ranks have: tn__module_set_absent */
     tn_tensor *lent; /* while the field holds a copy of it in another dtype: the parameter itself */
-    tn_tensor *part; /* this rank's part of the parameter, one reference; NULL: all of it */
+    tn_tensor *part; /* this rank's part of the parameter, one reference; NULL: the whole */
     tn_layout layout;
     const tn_parts *parts;
     char name[TN_MODULE_NAME];
@@ -42,17 +42,17 @@ typedef struct tn__round {
     int ranks, rank;
 } tn__round;
 
-/* How a module is laid on ranks. `change` is +1 where a scope begins and -1 where it ends; a NULL
- * function does nothing. */
+/* How a module is distributed over ranks. `change` is +1 at a scope's beginning and -1 at its end;
+ * a NULL function does nothing. */
 typedef struct tn__strategy {
     const char *name;                         /* "data parallelism" */
-    void (*no_sync)(void *state, int change); /* backwards in the scope are this rank's alone */
-    void (*whole)(void *state, int change);   /* all of the module is here in the scope */
-    void (*flush)(void *state);               /* what no_sync has kept travels: tn_sync_gradients */
+    void (*no_sync)(void *state, int change); /* backwards in the scope stay on this rank */
+    void (*whole)(void *state, int change);   /* in the scope the whole module is here */
+    void (*flush)(void *state);               /* sends what no_sync has kept: tn_sync_gradients */
     tn__round (*round)(const void *state);
 } tn__strategy;
 
-/* What a way of splitting a model over ranks computes in a module's place; f NULL: none does. The
+/* What a strategy that splits a model over ranks computes instead of a module; f NULL: none. The
  * state belongs to the code that set the rule. */
 typedef struct tn__attend_rule { /* in place of tn_attention, of an attention module */
     tn_tensor *(*f)(void *state, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
@@ -68,20 +68,20 @@ typedef struct tn__loss_rule { /* in place of tn_lm_loss's cross-entropy, of the
 
 /* Which parts of a model of parts a call runs: [first, end); end 0: all. A context of
  * tn_call_values begins with it where the module is a tn_sequential or a language model. Its input
- * is then what the part before `first` gave. */
+ * is then the output of the part before `first`. */
 typedef struct tn__range {
     int first, end;
 } tn__range;
 
-/* Of a call of m, which has `parts` of them: what the context (NULL: all) says. Empty after raising
- * about one that leads beyond them. */
+/* The range for a call of m, which has `parts` parts, from its context (NULL: all). Empty after
+ * raising if it is out of range. */
 tn__range tn__range_of(const tn_module *m, const void *context, int parts);
 
 struct tn_module_lists {
     int32_t refs;        /* atomic */
     tn_module *module;   /* where it is; NULL once it is finished */
     tn_module_lists *up; /* of the parent; NULL for a root */
-    int height;          /* how deep the tree below it has been */
+    int height;          /* the greatest depth of the tree below it so far */
     const char *kind;
     char name[TN_MODULE_NAME]; /* as in the module */
     tn__record **records;
@@ -92,7 +92,7 @@ struct tn_module_lists {
     int hooks_running;
     int stepped; /* atomic: how many parameters of the module itself optimisers hold */
     tn_hook last_hook;
-    const tn__strategy *strategy; /* that is attached to the module, or NULL */
+    const tn__strategy *strategy; /* attached to the module, or NULL */
     void *strategy_state;
     tn__attend_rule attend;
     tn__loss_rule loss;
@@ -100,23 +100,23 @@ struct tn_module_lists {
     tn_precision *precision; /* the policy that was set here, or NULL */
     tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */
     bool apart;              /* others' forwards may call it: tn_module_set_apart */
-    bool lending;            /* the fields hold what the policy wants: a call is in progress */
-    bool unit; /* its parameters are there only while it is called (sharding): it lends on its own,
-                  after its `before` hooks, and calls of the modules around it do not for it */
+    bool lending;            /* the fields hold the policy's copies: a call is in progress */
+    bool unit; /* its parameters exist only while it is called (sharding): it lends its own, after
+                  its `before` hooks, not the modules around it */
 };
 
-/* m as a module, or NULL after raising what is wrong with it: no module, finished, moved. */
+/* m as a module, or NULL after raising: not a module, finished, or moved. */
 tn_module *tn__module_of(void *m, const char *operation);
 
 /* ---- Modules that have moved: nn/misuse.c ---------------------------------------------------- */
 
-/* A module that nothing was registered in may move. */
+/* A module in which nothing was registered may move. */
 static inline bool tn__module_moved(const tn_module *m) {
     return m->place && m->place != m;
 }
 
-/* Its module was seen elsewhere than at this place; was used there again; and whether it, or one
- * around it, was seen elsewhere. */
+/* Notes that the module of this place was seen elsewhere; that it was used here again; and asks
+ * whether it, or one around it, was seen elsewhere. */
 void tn__module_left(const tn_module *place);
 void tn__module_is_back(const tn_module *place);
 bool tn__module_has_left(const tn_module_lists *lists);
@@ -135,10 +135,10 @@ static inline bool tn__module_is_valid(const tn_module_lists *lists) {
            m->lists == lists;
 }
 
-/* The module of lists whose module is not finished, or NULL after raising that it has moved. */
+/* The unfinished module of lists, or NULL after raising that it has moved. */
 tn_module *tn__module_in_place(tn_module_lists *lists, const char *operation);
 
-/* The module around all that are around m, or m. NULL after raising that it has moved. */
+/* The outermost module around m, or m itself. NULL after raising that it has moved. */
 tn_module *tn__module_root(tn_module *m, const char *operation);
 
 #ifdef TN_DEBUG_TENSORS
@@ -152,7 +152,7 @@ static inline bool tn__module_at_home(const tn_module *m) {
 }
 #endif
 
-/* Finishes a module that no other has, and frees it if that is its owner's to do. */
+/* Finishes a module without a parent, and frees it if its owner would. */
 void tn__module_end(tn_module *m);
 
 /* Begins the init of a layer: `bytes` zeros, then tn_module_init or tn_module_init_values. False
@@ -160,8 +160,8 @@ void tn__module_end(tn_module *m);
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values);
 
-/* For a layer's tn_…_new, around its init: zeros on the heap, NULL after TN_ENOMEM; and their owner
- * frees them from now on (NULL stays NULL). */
+/* For a layer's tn_…_new, around its init: zeros on the heap, NULL after TN_ENOMEM; and from then
+ * on their owner frees them (NULL stays NULL). */
 void *tn__layer_alloc(size_t bytes);
 void *tn__layer_on_heap(void *m);
 
@@ -201,7 +201,7 @@ bool tn__layer_options(void *m, bool made, const char *what);
 
 /* The lists of m, made on first use; NULL after TN_ENOMEM. */
 tn_module_lists *tn__module_lists(tn_module *m, const char *operation);
-/* One more reference: who may outlive the module holds its lists and asks lists->module. */
+/* One more reference: whatever may outlive the module holds its lists and checks lists->module. */
 static inline tn_module_lists *tn__module_lists_keep(tn_module_lists *lists) {
     __atomic_fetch_add(&lists->refs, 1, __ATOMIC_RELAXED);
     return lists;
@@ -217,22 +217,22 @@ void tn__module_drop_hooks(tn_module_lists *lists);
 
 /* ---- What others keep with a module: nn/strategy.c ------------------------------------------- */
 
-/* Of what lays m on ranks, itself or around or below it; one rank where nothing does. */
+/* The round of the strategy on m, around or below it; one rank if there is none. */
 TN_API tn__round tn__strategy_round(const tn_module *m);
-/* From now on m, which has a hook of the strategy's, is known to be laid on ranks. Ends with m,
- * when the hook's free_user frees the state. */
+/* Notes that m, which has a hook of the strategy's, is distributed. Ends with m, when the hook's
+ * free_user frees the state. */
 TN_API void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state);
 /* The module of lists itself or the nearest around it that has a strategy; NULL: none. */
 const tn_module_lists *tn__strategy_around(const tn_module_lists *lists);
-/* f of each module in and below lists that has a strategy. */
+/* Calls f for each module in and below lists that has a strategy. */
 typedef void (*tn__strategy_visitor)(const tn_module_lists *lists, void *user);
 void tn__strategies_below(const tn_module_lists *lists, tn__strategy_visitor f, void *user);
 
 /* The forward of a list of modules: it has none. */
 tn_values tn__list_forward(tn_module *self, tn_values in, void *context);
 
-/* Whether an optimiser holds a parameter of m, be it under another of its names in the tree around
- * m. Writes the parameter's path then. */
+/* Whether an optimiser holds a parameter of m, perhaps under another name in the tree around m. If
+ * so, writes the parameter's path. */
 bool tn__module_stepped(tn_module *m, char *path, size_t size);
 
 /* ---- Hooks around a call: nn/hooks.c --------------------------------------------------------- */
@@ -240,14 +240,13 @@ bool tn__module_stepped(tn_module *m, char *path, size_t size);
 tn_values tn__hooks_before(tn_module *m, tn_values in);
 tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out);
 
-/* One recorded call whose module wants to know of its backward. */
+/* One recorded call whose module has backward hooks. */
 typedef struct tn__watch tn__watch;
 
 /* NULL when no hook asks for backward or nothing is recorded (or after TN_ENOMEM). Puts identity
  * nodes on *in. */
 tn__watch *tn__watch_inputs(tn_module *m, tn_values *in);
-/* Puts identity nodes on *out and lets go of watch, which the nodes hold from now on. NULL is
- * fine. */
+/* Puts identity nodes on *out and releases watch, which the nodes then hold. NULL is fine. */
 void tn__watch_outputs(tn__watch *watch, tn_values *out);
 
 /* ---- Precision around a call: nn/precision.c ------------------------------------------------- */
@@ -261,8 +260,8 @@ bool tn__precision_idle(const tn_module *m, const tn_values *in);
 /* Casts floating inputs. False after raising. */
 bool tn__precision_inputs(const tn_module *m, tn_values *in);
 
-/* Puts copies into the fields of m and of what is below it, and the parameters back. `begin` is
- * true when it did so, and then `end` has to follow, even after an error; *ok is false after
+/* Puts copies into the fields of m and of what is below it, and the parameters back. `begin`
+ * returns true if it did so; then `end` must follow, even after an error; *ok is false after
  * raising. */
 bool tn__precision_begin(tn_module *m, bool *ok);
 void tn__precision_end(tn_module_lists *lists);
@@ -274,23 +273,23 @@ void tn__precision_outputs(const tn_module *m, tn_values *out);
 static inline tn_tensor *tn__record_tensor(const tn__record *record) {
     return record->lent ? record->lent : *record->field;
 }
-/* What lies here between calls: the part, or the parameter. */
+/* What is here between calls: the part or the parameter. */
 static inline tn_tensor *tn__record_stored(const tn__record *record) {
     return record->part ? record->part : tn__record_tensor(record);
 }
 
-/* What is stored under the record's name from now on. layout NULL: all of the field's tensor. */
+/* Sets what is stored under the record's name. layout NULL: all of the field's tensor. */
 void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *layout,
                          const tn_parts *parts);
 
 /* Parameter `path` of m, under all its names, loses its elements, or the recipe it had for them:
- * other ranks have it (stages of a pipeline). Names, shapes and options stay, and so do
- * tn_module_count and what folders of weights are compared with; walks pass over it unless they ask
- * for tn_walk.absent, so that nothing steps, saves, sends or makes it. TN_ESTATE: an optimiser
- * holds it, a part of it is here, or its module is being called. */
+ * other ranks have it (stages of a pipeline). Names, shapes, options, tn_module_count and the
+ * comparison with weight folders stay; walks skip it unless they ask for tn_walk.absent, so that
+ * nothing steps, saves, sends or makes it. TN_ESTATE: an optimiser holds it, a part of it is here,
+ * or its module is being called. */
 TN_API tn_status tn__module_set_absent(tn_module *m, const char *path);
 
-/* The record of an entry, whose module must stand. */
+/* The record of an entry, whose module must still exist. */
 tn__record *tn__entry_record(const tn_entry *entry);
 static inline tn_tensor *tn__entry_tensor(const tn_entry *entry) {
     return tn__record_tensor(tn__entry_record(entry));

@@ -1,5 +1,5 @@
-/* multi_head_attention: attention of a query's positions to those of a key and a value
- * (Vaswani et al. 2017, arXiv:1706.03762), with the parameters of PyTorch's MultiheadAttention
+/* multi_head_attention: the positions of a query attend to those of a key and a value (Vaswani et
+ * al. 2017, arXiv:1706.03762), with the parameters of PyTorch's MultiheadAttention
  *
  *     q, k, v = query Wq^T + bq, key Wk^T + bk, value Wv^T + bv     (B, T, C), (B, S, C), (B, S, C)
  *     y = out_proj(attention(q, k, v))                              (B, T, C)
@@ -41,7 +41,7 @@ static tn_tensor *split_heads(tn_tensor *x, int heads) {
     return tn_transpose(tn_reshape(x, parts), 1, 2);
 }
 
-/* q, k and v of the heads. */
+/* q, k and v, split into heads. */
 static void project_all(tn_multi_head_attention *m, const tn_values *in, tn_tensor **q,
                         tn_tensor **k, tn_tensor **v) {
     *q = project_rows(m, in->v[0], 0, 1);

@@ -18,7 +18,7 @@ void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *l
     tn_release(old);
 }
 
-/* The block that a layout cuts out of the whole; false after raising. */
+/* The block that a layout cuts from the whole; false after raising. */
 static bool find_block(const tn_layout *layout, const char *path, tn_dims *block) {
     tn_layout all = *layout;
     all.start = all.length = 0;

@@ -42,7 +42,7 @@ tn_dtype tn_module_compute_dtype(const void *module, tn_dtype none) {
     return policy ? policy->compute : none;
 }
 
-/* Gives every field below a module that holds `old` the tensor `new`. */
+/* Replaces `old` by `new` in every field of the module and below. */
 static void exchange_fields(const tn_module_lists *lists, tn_tensor *old, tn_tensor *new) {
     for (int i = 0; i < lists->record_count; i++) {
         tn__record *record = lists->records[i];
@@ -64,7 +64,7 @@ static tn_tensor *absent_like(const tn_tensor *t, tn_dtype dtype) {
     return tn_storage_empty(empty) == TN_OK ? empty : tn_inert();
 }
 
-/* The parameter in another dtype, everywhere in the tree. False after raising. */
+/* Converts the parameter to another dtype, everywhere in the tree. False after raising. */
 static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype, bool absent) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -167,7 +167,7 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
     }
     if (is_sharded(m)) {
         return tn__raise(TN_ESTATE, "module_set_precision",
-                         "%s is sharded, or around or below what is: precision is set first",
+                         "%s is sharded, or around or below a sharded module: set precision first",
                          m->kind);
     }
     tn_precision *kept = lists->precision ? lists->precision : tn__malloc(sizeof(*kept));
@@ -248,8 +248,8 @@ static tn_tensor *copy_lent(const tn_module_lists *lists, const tn_tensor *param
     return found;
 }
 
-/* A second name gets what the first has: gradients of both meet there, before they are summed into
- * the parameter's. False after raising. */
+/* A second name gets the first one's copy, where the gradients of both are summed before they reach
+ * the parameter. False after raising. */
 static bool lend_one(const tn_module_lists *region, tn__record *record, tn_dtype dtype) {
     if (record->buffer || record->lent || record->absent || !dtype_differs(*record->field, dtype)) {
         return true;

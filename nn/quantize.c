@@ -3,10 +3,10 @@
  *     scale[j] = max |w[j, :]| / 127        bytes[j, :] = w[j, :] / scale[j], rounded to nearest
  *
  * A module takes part by what it registers: a parameter NAME (rows, width) and an empty buffer
- * NAME_scale. Its forward reads the scale where there is one. The bytes stay a parameter, so that
- * ties stay ties; they want no gradient.
+ * NAME_scale. Its forward uses the scale if there is one. The bytes stay a parameter, so that ties
+ * hold; they require no gradient.
  *
- * Everything is computed before anything is exchanged: an error leaves the module as it was.
+ * Everything is computed before anything is replaced: an error leaves the module as it was.
  */
 #include "core/memory.h"
 #include "nn/module.h"
@@ -45,15 +45,15 @@ static void plan_free(plan *p) {
 static bool quantize_rows(const exchange *e, int64_t from, int64_t count, const char *path) {
     TN_SCOPE;
     tn_tensor *w = tn_cast(tn_narrow(e->weight, 0, from, count), TN_F32);
-    tn_tensor *most = tn_max(tn_abs(w), TN_DIMS(1), true); /* (count, 1); NaN where there is one */
+    tn_tensor *most = tn_max(tn_abs(w), TN_DIMS(1), true); /* (count, 1); NaN if there is one */
     double top = tn_item(tn_max(most, TN_DIMS(), false));
     if (!tn__pending() && !isfinite(top)) {
         tn__raise(TN_EVALUE, operation, "\"%s\" holds %g", path, top);
     }
-    /* a row of zeros has a scale as well: nothing divides by 0 */
+    /* even a row of zeros has a scale, so nothing divides by 0 */
     tn_tensor *scale = tn_clamp(tn_div_scalar(most, 127.0), 0x1p-126, INFINITY),
               *units = tn_div(w, scale);
-    units = tn_add(units, tn_mul_scalar(tn_sign(units), 0.5)); /* casts cut */
+    units = tn_add(units, tn_mul_scalar(tn_sign(units), 0.5)); /* casts truncate */
     tn_copy_(tn_narrow(e->bytes, 0, from, count), tn_cast(units, TN_I8));
     tn_copy_(tn_narrow(e->scale, 0, from, count), tn_squeeze(scale, 1));
     return !tn__pending();

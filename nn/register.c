@@ -1,6 +1,6 @@
 /* What a module is made of: parameters, buffers and children, by name.
  *
- * Registration keeps the address of a field, not the tensor: when sharding or precision exchanges
+ * Registration keeps the address of a field, not the tensor: when sharding or precision replaces
  * the tensor in the field, every walk of the module sees the new one. The module owns one reference
  * to whatever is in the field.
  */
@@ -77,7 +77,7 @@ static bool name_fits(const tn_module *m, const tn_module_lists *lists, const ch
     return !name_taken(space, name) || raise_taken(space, name, operation);
 }
 
-/* The same for a child: what a transparent one has registered must fit. */
+/* The same for a child: what a transparent one has registered must not clash. */
 static bool child_fits(const tn_module *m, const tn_module_lists *lists, const char *name,
                        const tn_module_lists *child) {
     if (!name || name[0]) {
@@ -205,8 +205,8 @@ static bool depth_fits(const tn_module_lists *lists, const tn_module_lists *c) {
         depth++;
     }
     if (depth > TN__DEEPEST) {
-        tn__raise(TN_EVALUE, "module_add", "a tree of modules that is %d deep (at most %d)", depth,
-                  TN__DEEPEST);
+        tn__raise(TN_EVALUE, "module_add", "the tree of modules would be %d deep (at most %d)",
+                  depth, TN__DEEPEST);
     }
     return depth <= TN__DEEPEST;
 }
@@ -223,8 +223,8 @@ static void join_tree(tn_module_lists *lists, tn_module_lists *c, const char *na
     }
 }
 
-/* Also while an error is pending: finishing m then finishes the child too. False after raising,
- * when it is not m's child. */
+/* Even while an error is pending: finishing m then finishes the child too. False after raising: it
+ * is not m's child. */
 static bool add_child(tn_module *m, const char *name, tn_module *c) {
     if (c->parent) {
         tn__raise(TN_ESTATE, "module_add",

@@ -3,9 +3,9 @@
  *     x (T, B, in), or (B, T, in) with batch_first -> y (T, B, D hidden), D = 1, or 2 with both
  *
  * Layer l reads the output of layer l - 1, both directions side by side, through dropout in
- * training. Each layer and direction is one operation (ops/rnn/), with the times first. The
- * parameters are PyTorch's: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0,
- * weight_ih_l0_reverse and so on.
+ * training. Each layer and direction is one operation (ops/rnn/), with time first. The parameters
+ * are PyTorch's: weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0, weight_ih_l0_reverse and so
+ * on.
  */
 #include "core/memory.h"
 #include "nn/rnn.h"
@@ -51,7 +51,7 @@ static tn_tensor *run_direction(const tn_rnn *m, tn_tensor *x, const rnn_inputs 
                : tn_rnn_op(x, h0, m->weights[i], in->lengths, reverse, m->relu, &last->h[i]);
 }
 
-/* All layers; x with the times first. */
+/* Runs all layers; x with time first. */
 static tn_tensor *run_layers(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in,
                              const rnn_last *last) {
     for (int layer = 0; layer < m->layers; layer++) {
@@ -73,10 +73,9 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
     *each = (rnn_inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL,
                          in.n > 3 ? in.v[3] : NULL};
     if (in.n < 1 || in.n > 4 || !in.v[0] || (each->c0 && !kind->has_c)) {
-        tn__raise(
-            TN_EVALUE, kind->name,
-            "%d inputs are given but they are x and, or NULL, h0, c0 (of lstm alone), lengths",
-            in.n);
+        tn__raise(TN_EVALUE, kind->name,
+                  "%d inputs given; they are x and optionally h0, c0 (only for lstm), lengths",
+                  in.n);
         return false;
     }
     const char *order = m->batch_first ? "batch, times, in" : "times, batch, in";
@@ -92,7 +91,7 @@ static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
             tn__raise(
                 TN_ESHAPE, kind->name,
                 "%s is %s but must be [%lld, %lld, %lld] (layers x directions, batch, hidden) "
-                "where x is %s",
+                "for x of %s",
                 i == 1 ? "h0" : "c0", tn_shape_text(s), (long long)states, (long long)batch,
                 (long long)m->hidden, tn_shape_text(each->x));
             return false;
@@ -184,7 +183,7 @@ static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64
         return false;
     }
     if (o->relu && kind->gates != 1) {
-        tn__layer_refuse(m, TN_EVALUE, "relu is for tn_rnn alone");
+        tn__layer_refuse(m, TN_EVALUE, "relu is only for tn_rnn");
         return false;
     }
     return true;

@@ -3,8 +3,8 @@
  *
  *     x (B, in), h and c (B, hidden) or NULL: zeros -> h' (B, hidden) and, of lstm_cell, c'
  *
- * The operations are the layers', with one time step. Names are PyTorch's: weight_ih, weight_hh,
- * bias_ih, bias_hh.
+ * The operations are those of the layers, with one time step. Names are PyTorch's: weight_ih,
+ * weight_hh, bias_ih, bias_hh.
  */
 #include "nn/rnn.h"
 
@@ -24,8 +24,8 @@ static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
     const tn__rnn_kind *kind = kind_of(self);
     tn_tensor *h = in.n > 1 ? in.v[1] : NULL, *c = in.n > 2 ? in.v[2] : NULL;
     if (in.n < 1 || in.n > (kind->has_c ? 3 : 2) || !in.v[0]) {
-        tn__raise(TN_EVALUE, self->kind, "%d inputs are given but they are x and, or NULL, h%s",
-                  in.n, kind->has_c ? " and c" : "");
+        tn__raise(TN_EVALUE, self->kind, "%d inputs given; they are x and optionally h%s", in.n,
+                  kind->has_c ? " and c" : "");
         return tn__no_values();
     }
     if (tn_ndim(in.v[0]) != 2 || tn_size(in.v[0], 1) != m->in) {
@@ -62,7 +62,7 @@ static void init_kind(tn_rnn_cell *m, const tn__rnn_kind *kind, int64_t in, int6
         return;
     }
     if (o.relu && kind->gates != 1) {
-        tn__layer_refuse(m, TN_EVALUE, "relu is for tn_rnn_cell alone");
+        tn__layer_refuse(m, TN_EVALUE, "relu is only for tn_rnn_cell");
         return;
     }
     m->base.fields = cell_fields;

@@ -18,7 +18,7 @@ static int heads_here(const tn_self_attention *m, const tn_tensor *qkv, int64_t 
     return tn_is_inert(qkv) ? m->heads : (int)(m->heads * tn_size(qkv, 2) / (3 * width));
 }
 
-/* qkv (B, T, 3 C) -> (B, T, C), C that of the H heads that are here. */
+/* qkv (B, T, 3 C) -> (B, T, C), where C is the width of this rank's H heads. */
 static tn_tensor *attend_apart(tn_self_attention *m, tn_tensor *qkv, int H, tn_tensor *mask,
                                tn_attention_options options) {
     int64_t B = tn_size(qkv, 0), T = tn_size(qkv, 1), C = tn_size(qkv, 2) / 3;

@@ -1,5 +1,5 @@
-/* What others keep with a module: the strategy that lays it on ranks, and whether an optimiser
- * holds its parameters. The registry keeps both, for later callers to check. */
+/* What others keep with a module: the strategy that distributes it, and whether an optimiser holds
+ * its parameters. Both are kept here, for later callers to check. */
 #include "nn/module.h"
 
 void tn__module_set_strategy(tn_module *m, const tn__strategy *strategy, void *state) {

@@ -51,7 +51,7 @@ static bool activation_fits(void *m, const tn_transformer_options *o) {
     return fits;
 }
 
-/* Absent inputs become NULL. False after raising: the first `needed` must be there. */
+/* Absent inputs become NULL. False after raising: the first `needed` are required. */
 static bool take_inputs(const tn_module *m, tn_values *in, int needed, int most,
                         const char *names) {
     bool fits = in->n >= needed && in->n <= most;
@@ -62,7 +62,7 @@ static bool take_inputs(const tn_module *m, tn_values *in, int needed, int most,
         in->v[i] = NULL;
     }
     if (!fits) {
-        tn__raise(TN_EVALUE, m->kind, "the inputs are %s; the first %d must be there (%d given)",
+        tn__raise(TN_EVALUE, m->kind, "the inputs are %s; the first %d are required (%d given)",
                   names, needed, in->n);
     }
     return fits;
@@ -83,12 +83,12 @@ static tn_dropout *dropout_at(tn_transformer_layer *m, int branch) {
     return dropouts[branch];
 }
 
-/* What a branch reads of x. */
+/* The input of a branch. */
 static tn_tensor *branch_input(tn_transformer_layer *m, int branch, tn_tensor *x) {
     return m->norm_first ? tn_call(norm_at(m, branch), x) : x;
 }
 
-/* x with what the branch computed. */
+/* Adds what the branch computed to x. */
 static tn_tensor *join_branch(tn_transformer_layer *m, int branch, tn_tensor *x, tn_tensor *made) {
     x = tn__add_branch(x, tn_call(dropout_at(m, branch), made));
     return m->norm_first ? x : tn_call(norm_at(m, branch), x);
@@ -199,7 +199,7 @@ void tn_transformer_decoder_layer_init(tn_transformer_decoder_layer *m, int64_t 
 
 /* ---- Stacks ---------------------------------------------------------------------------------- */
 
-/* The layers one after the other, each with the same other inputs; then the norm. */
+/* Runs the layers in turn, with the same other inputs for each; then the norm. */
 static tn_values run_stack(const tn_transformer_stack *m, tn_values in) {
     tn_tensor *input = in.v[0];
     for (int i = 0, n = tn_module_children(m->layers); i < n; i++) {

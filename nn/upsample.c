@@ -23,7 +23,7 @@ void tn_upsample_init(tn_upsample *m, tn_interpolate_options options) {
     m->options = options;
     bool sized = options.size.ndim > 0, scaled = options.scale_factor > 0;
     if (sized == scaled || tn_dims_count(options.size) < 1) {
-        tn__layer_refuse(m, TN_EVALUE, "size is %s and scale_factor %g (one of them)",
+        tn__layer_refuse(m, TN_EVALUE, "size is %s and scale_factor is %g (set one of them)",
                          tn__dims_text(options.size), options.scale_factor);
     }
 }

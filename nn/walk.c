@@ -1,8 +1,9 @@
 /* Visiting what a module and the modules below it have registered.
  *
  * Paths are built on the way down: the names from the root to the module, then the name of the
- * tensor. Names may contain dots, so finding a path tries every child whose name begins it. A
- * transparent child, one whose name is "", adds nothing: its path is that of the module around it.
+ * tensor. Names may contain dots, so a search for a path tries every child whose name the path
+ * begins with. A transparent child, one whose name is "", adds nothing: its path is that of the
+ * module around it.
  *
  * A tied parameter is visited once in any walk: under the name it was tied to if that is below the
  * walk's root, else under the first of its names.
@@ -42,7 +43,7 @@ static void path_cut(path *p, size_t length) {
     p->text[length] = 0;
 }
 
-/* The rest of `text` after `name` and a dot, or NULL. A transparent module is no part of it. */
+/* The rest of `text` after `name` and a dot, or NULL. A transparent module is not part of it. */
 static const char *path_below(const char *text, const char *name) {
     size_t n = strlen(name);
     if (n == 0) {
@@ -147,7 +148,7 @@ tn__record *tn__entry_record(const tn_entry *entry) {
     return lists->records[i];
 }
 
-/* All of it is here. */
+/* The layout of a parameter that is here as a whole. */
 static tn_layout whole_layout(tn_dims dims) {
     return (tn_layout){
         .whole = dims, .dim = -1, .pieces = 1, .slices = 1, .length = tn_dims_count(dims)};

@@ -103,7 +103,7 @@ static void values_and_context(void **state) {
     assert_true(tn_item(tn_sum_all(out.v[1])) == 6.0);
     assert_int_equal(calls, 2);
 
-    assert_inert(tn_call(&m, a), TN_EVALUE, "pair gives 2 values");
+    assert_inert(tn_call(&m, a), TN_EVALUE, "pair returns 2 values");
     out = tn_call_values(&m, (tn_values){9, {a}}, &calls);
     assert_error(TN_EVALUE, "9 inputs");
     assert_int_equal(out.n, 0);
@@ -138,7 +138,7 @@ static void wrong_values(void **state) {
     tn_module_init_values(&m, "silent", silent_forward);
     assert_int_equal(tn_call_values(&m, tn_values_of(x, NULL), NULL).n, 0);
     assert_int_equal(tn_error(), TN_OK);
-    assert_inert(tn_call(&m, x), TN_EVALUE, "gives no value");
+    assert_inert(tn_call(&m, x), TN_EVALUE, "returns no value");
     tn_module_finish(&m);
 }
 

@@ -137,10 +137,10 @@ static void who_cannot_be_owned(void **state) {
     assert_error(TN_EVALUE, "the module is NULL");
     assert_ptr_equal(tn_module_at(m, 0), fc);
     assert_null(tn_module_at(m, 1));
-    assert_error(TN_EINDEX, "block has 1 children, none at 1");
+    assert_error(TN_EINDEX, "block has 1 children, but none at 1");
     tn_module_free(m);
     assert_null(tn_module_new(3, "m", block_forward));
-    assert_error(TN_EVALUE, "m: 3 bytes are less than a tn_module has");
+    assert_error(TN_EVALUE, "m: 3 bytes are too few for a tn_module");
     tn_linear here;
     tn_linear_init(&here, 2, 2, tn_linear_defaults());
     tn_module_free(&here);

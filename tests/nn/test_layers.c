@@ -333,7 +333,7 @@ static void attention_inputs(void **state) {
     tn_module_free(m);
     tn_transformer *t = tn_transformer_new(8, 2, 1, 1);
     assert_inert(tn_call(t, x), TN_EVALUE, "transformer: the inputs are src, tgt");
-    assert_inert(TN_CALL(t->decoder, x, NULL), TN_EVALUE, "the first 2 must be there");
+    assert_inert(TN_CALL(t->decoder, x, NULL), TN_EVALUE, "the first 2 are required");
     assert_inert(tn_call(t, x), TN_EVALUE, "(1 given)");
     tn_module_free(t);
     m = tn_multi_head_attention_new(8, 3);

@@ -179,7 +179,7 @@ static void refused_options(void **state) {
     o.dropout = 0.0;
     o.relu = true;
     tn_module_free(tn_gru_new_with(2, 3, o));
-    assert_error(TN_EVALUE, "gru: relu is for tn_rnn alone");
+    assert_error(TN_EVALUE, "gru: relu is only for tn_rnn");
     tn_module_free(tn_gru_cell_new(2, 0));
     assert_error(TN_EVALUE, "gru_cell: in is 2 and hidden is 0");
 }

@@ -179,7 +179,7 @@ static void given_in_another_dtype(void **state) {
 
 static void assert_too_late(void *m) {
     assert_int_equal(tn_module_set_precision(m, tn_precision_defaults()), TN_ESTATE);
-    assert_error(TN_ESTATE, "is sharded, or around or below what is: precision is set first");
+    assert_error(TN_ESTATE, "is sharded, or around or below a sharded module: set precision first");
 }
 
 static void precision_is_set_first(void **state) {

@@ -188,7 +188,7 @@ static void checkpoints_that_are_of_no_language_model(void **state) {
         {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":[5]}}}",
          "vocab of the model is \"{}\" in its description (1 to "},
         {"{\".\":{\"kind\":\"gpt\",\"options\":[5]}}", "does not say what vocab of the model is"},
-        {"{\".\":{\"kind\":\"gpt\"", "wrong: byte 18 of a description in it: "},
+        {"{\".\":{\"kind\":\"gpt\"", "wrong: byte 18 of its description: "},
         {".: gpt, vocab x, context 4",
          "vocab of the model is \"x\" in its description (1 to 2147483647)"},
         {".: gpt, vocab 5, context 4, layers 100, heads 1, width 2, bias 0, activation relu; "
