@@ -1,4 +1,4 @@
-/* What a step needs to know of a whole parameter (sys/optim.h): its norm, or all its elements, when
+/* What a step needs to know of a whole parameter (sys/optim.h): its norm, or all its elements, if
  * ranks have parts of it.
  *
  * Parts share one primitive, a sum of doubles (tn_parts.sum), which is enough: a norm is the root
@@ -15,7 +15,7 @@
 /* False after raising. */
 static bool call_fits(const tn_optim_call *c, const tn_tensor *t, const char *operation) {
     if (!tn__pending() && (!c || !c->entry)) {
-        tn__raise(TN_EVALUE, operation, "the call is not of a reference step");
+        tn__raise(TN_EVALUE, operation, "the call is not a reference step's");
     }
     return !tn__pending() && tn__usable(t, operation);
 }
@@ -33,7 +33,7 @@ double tn_optim_norm(const tn_optim_call *c, tn_tensor *part) {
     return tn__sum_over_ranks(c->entry->parts, &square, 1) ? sqrt(square) : NAN;
 }
 
-/* Between a tensor of a layout and the whole, both on the host. */
+/* Copies between a tensor of this layout and the whole, both on the host. */
 static void copy_runs(const tn_layout *l, char *whole, char *part, size_t size, bool to_whole) {
     for (int64_t here = 0; here < l->length;) {
         tn__layout_span run = tn__layout_run(l, here);

@@ -21,7 +21,7 @@ static tn_tensor *move_toward(tn_tensor *old, tn_tensor *x, double b) {
     return tn_add(old, tn_mul_scalar(tn_sub(x, old), b));
 }
 
-/* Of the whole gradient; R and C become *row and *column. */
+/* The estimate V for the whole gradient; R and C become *row and *column. */
 static tn_tensor *estimate_by_factors(tn_tensor *g, double b, double eps1, tn_tensor **row,
                                       tn_tensor **column) {
     tn_tensor *square = tn_square(g);

@@ -7,7 +7,7 @@
  *     v = beta2 v + (1 - beta2) g g
  *     p = p - lr m' / (sqrt(v') + eps)      with m' = m / (1 - beta1^t), v' = v / (1 - beta2^t)
  *
- * With amsgrad the largest v so far takes the place of v in the last line (Reddi et al. 2018,
+ * With amsgrad the largest v so far replaces v in the last line (Reddi et al. 2018,
  * arXiv:1904.09237).
  *
  * State: m as exp_avg, v as exp_avg_sq, its largest as max_exp_avg_sq, and t, the number of this
@@ -79,7 +79,7 @@ static const tn_optim_method adamw_method = {
     .reference = adam_reference,
 };
 
-/* With amsgrad: no kernel keeps the largest. */
+/* With amsgrad, which has no kernel. */
 static const tn_optim_method adam_amsgrad_method = {
     .name = "adam_amsgrad",
     .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},

@@ -1,5 +1,5 @@
-/* Adamax, Adam with the norm of infinity (Kingma and Ba 2014, arXiv:1412.6980, section 7.1). The
- * form is PyTorch's.
+/* Adamax, Adam with the infinity norm (Kingma and Ba 2014, arXiv:1412.6980, section 7.1). The form
+ * is PyTorch's.
  *
  *     g = gradient + weight_decay p
  *     m = beta1 m + (1 - beta1) g

@@ -1,7 +1,7 @@
 /* An average of a model's weights, kept in the same layout: parts where ranks have parts, so that
  * each rank keeps its share and nothing is communicated.
  *
- * In f32 at least: a bf16 weight moves by less than its rounding. While the model has the average
+ * In at least f32: a bf16 weight moves by less than its rounding. While the model has the average
  * (TN_AVERAGED) its own weights are set aside.
  */
 #include "optim/average.h"
@@ -23,7 +23,7 @@ struct tn_average {
     average_item *items;
     int64_t capacity;
     int count, lent; /* lent: how many scopes have the average in the model */
-    double decay;    /* of an exponential one; below 0: all count alike */
+    double decay;    /* of an exponential one; below 0: equal weights */
     int64_t updates;
 };
 

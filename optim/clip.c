@@ -1,11 +1,11 @@
 /* Clipping by the norm of all gradients together (Pascanu et al. 2013, arXiv:1211.5063), and by
  * value.
  *
- * The sum of squares is taken by a kernel for each gradient, where the gradient is; the sums come
- * to the host together (one wait for a device) and are added in double, in order of registration:
- * the same bits in every run. Where other ranks have more of the parameters, sums over them follow,
- * one for each group (tn_parts). Clipping before a step costs nothing extra: the step scales each
- * gradient as it reads it.
+ * A kernel on each gradient's device takes its sum of squares; the sums come to the host together
+ * (one wait for a device) and are added in double, in order of registration: the same bits in every
+ * run. Where other ranks have more of the parameters, sums over them follow, one for each group
+ * (tn_parts). Clipping before a step costs nothing extra: the step scales each gradient as it reads
+ * it.
  */
 #include "optim/optim.h"
 
@@ -33,8 +33,8 @@ bool tn__sum_squares(const tn_tensor *g, const tn_tensor *sums, int place, const
     return status == TN_OK;
 }
 
-/* The gradient of what is stored here (NULL: none, or it has no elements), and the ranks that have
- * the rest. */
+/* The gradient of the part stored here (NULL: none, or no elements), and the ranks that have the
+ * rest. */
 typedef struct gradient {
     tn_tensor *here;
     const tn_parts *parts;
@@ -98,7 +98,7 @@ static bool all_sums(const gradient *grads, int n, double *host, const char *ope
     return true;
 }
 
-/* values[n] are summed over the ranks of one node of a chain. False after raising. */
+/* Sums values[n] over the ranks of one node of a chain. False after raising. */
 static bool sum_at(const tn_parts *p, double *values, int n) {
     for (int i = 0; !p->counts && i < n; i++) {
         values[i] = 0.0;
@@ -117,10 +117,10 @@ bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n) {
 
 /* ---- The sum of all -------------------------------------------------------------------------- */
 
-/* Ranks that share some parameters: the sum of what leads here. */
+/* A node of the chains, for ranks that share some parameters, and the sum of what leads to it. */
 typedef struct level {
     const tn_parts *parts;
-    int depth; /* how many follow it in its chain */
+    int depth; /* how many nodes follow it in its chain */
     double sum;
 } level;
 
@@ -138,7 +138,7 @@ static void level_add(levels *l, const tn_parts *parts, double sum, double *tota
     *(parts ? &l->at[i].sum : total) += sum;
 }
 
-/* Lists a chain, which fits. */
+/* Lists a chain, for which there is space. */
 static void add_chain(levels *l, const tn_parts *parts) {
     int depth = 0;
     for (const tn_parts *p = parts; p; p = p->next) {
@@ -171,10 +171,10 @@ static bool list_levels(levels *l, const gradient *grads, int n, const char *ope
     return l->at != NULL;
 }
 
-/* The sum of all sums[n]. Level by level: what a node leads to waits until all that lead to it are
- * in, so that each group sums once, however different the chains of its ranks are before it (stages
- * of a pipeline). Parameters without a gradient are among them: every rank takes part in the same
- * sums. False after raising. */
+/* The sum of all sums[n]. Level by level: a node waits until all that lead to it have been added,
+ * so that each group sums once, however different the chains of its ranks are before it (stages of
+ * a pipeline). Parameters without a gradient are included: every rank takes part in the same sums.
+ * False after raising. */
 static bool total_sum(const gradient *grads, const double *sums, int n, double *total,
                       const char *operation) {
     levels l;

@@ -6,7 +6,7 @@
  *     X = d / |d|; ns_steps times: A = X X^T, X = a X + (b A + c A A) X
  *     p = p - lr weight_decay p - lr sqrt(max(1, rows / columns)) X
  *
- * A kernel of a convolution (out, in, …) is a matrix of `out` rows. What is not a matrix (biases,
+ * A convolution kernel (out, in, …) is a matrix of `out` rows. What is not a matrix (biases,
  * norms), and what the option adamw selects (embeddings, the head), is stepped by AdamW with the
  * betas below.
  *

@@ -36,7 +36,7 @@ static tn_tensor *state_keep(tn_tensor *t) {
     return tn_is_inert(t) ? NULL : tn_keep(t);
 }
 
-/* State i of a parameter, where it has one; false after raising. */
+/* Makes state i of a parameter, if it has one; false after raising. */
 static bool item_add_state(const tn_optim *opt, tn__item *item, int i) {
     const tn_optim_method *method = opt->method;
     const tn_tensor *p = item->param;
@@ -92,7 +92,7 @@ static bool item_seen(const tn_optim *opt, const tn_entry *entry) {
     return false;
 }
 
-/* Adds a parameter that wants a gradient; false after raising. */
+/* Adds a parameter that requires a gradient; false after raising. */
 static bool item_add(const tn_entry *entry, void *user) {
     tn_optim *opt = user;
     tn_tensor *p = entry->stored;
@@ -153,8 +153,8 @@ static bool method_fits(const tn_optim_method *method, const void *options, tn_o
             taken = taken || strcmp(name, method->states[j]) == 0;
         }
         if (taken) {
-            tn__raise(TN_EVALUE, method->name,
-                      "a state may not be called \"%s\": the name is taken", name);
+            tn__raise(TN_EVALUE, method->name, "a state cannot be named \"%s\": the name is taken",
+                      name);
             return false;
         }
     }
@@ -247,7 +247,7 @@ void tn_optim_free(tn_optim *opt) {
 
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
-/* The group that was split off with what `match` chooses, and nothing else; -1: there is none. */
+/* The group that consists of exactly what `match` chooses; -1: none. */
 static int group_of_matches(const tn_optim *opt, tn_match match, void *user) {
     for (int g = 1; g < opt->group_count; g++) {
         bool same = true;
@@ -290,7 +290,7 @@ bool tn_match_vectors(const tn_entry *entry, void *user) {
 }
 
 tn_optim_group_options *tn_optim_group(tn_optim *opt, int index) {
-    /* after an error: to write to and forget */
+    /* returned after an error: writes to it are ignored */
     static _Thread_local tn_optim_group_options nowhere;
     if (opt && index >= 0 && index < opt->group_count) {
         return opt->groups[index];
@@ -308,7 +308,7 @@ int tn_optim_groups(const tn_optim *opt) {
     return opt ? opt->group_count : 0;
 }
 
-/* ---- Looking --------------------------------------------------------------------------------- */
+/* ---- Inspecting ------------------------------------------------------------------------------ */
 
 void tn_optim_set_lr(tn_optim *opt, double lr) {
     if (!opt) {
@@ -347,7 +347,7 @@ int tn__optim_group_count(const tn_optim *opt, int group) {
     return count;
 }
 
-/* False when the visitor stops or memory is out. */
+/* False when the visitor stops or memory runs out. */
 static bool state_visit(const tn__item *item, const char *what, tn_tensor *t, const tn_entry *like,
                         tn__optim_visitor *f, void *user) {
     if (!t || !what) {
@@ -381,7 +381,7 @@ void tn__optim_each(tn_optim *opt, tn__optim_visitor *f, void *user) {
     }
 }
 
-/* A visitor of names and tensors alone. */
+/* A visitor of names and tensors only. */
 typedef struct plain_visit {
     tn_optim_visitor f;
     void *user;

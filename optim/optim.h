@@ -27,7 +27,7 @@ typedef struct tn__item {
     tn_tensor *state[TN_OPTIM_STATES]; /* the method's; NULL: unused */
     bool whole_state[TN_OPTIM_STATES]; /* TN_STATE_WHOLE */
     tn_tensor *master;                 /* f32 copy of a bf16 or f16 parameter, or NULL */
-    /* their versions after the last step, to see whether anything else changed them */
+    /* their versions after the last step, to notice other changes */
     uint32_t param_seen, master_seen;
 
     /* While a step runs. */
@@ -53,7 +53,7 @@ struct tn_optim {
     void *own_module;  /* tn_parameters, or NULL */
 };
 
-/* The shape of a parameter for a reference step: its own if all of it is here, else `stored`. */
+/* The shape of a parameter for a reference step: its own if the whole is here, else `stored`. */
 static inline tn_dims tn__reference_dims(const tn_entry *entry, tn_dims stored) {
     tn_dims whole = entry->layout.whole;
     return tn_dims_count(whole) == tn_dims_count(stored) ? whole : stored;
@@ -69,7 +69,7 @@ static inline tn_tensor *tn__item_param(const tn__item *item) {
 
 extern const tn_field tn__scaler_fields[]; /* of a tn_scaler */
 
-/* How many parameters the group has, absent ones among them. */
+/* How many parameters the group has, including absent ones. */
 TN_API int tn__optim_group_count(const tn_optim *opt, int group);
 
 /* Like tn_optim_each, with the parameter's entry for a tensor laid out like the parameter, and NULL
@@ -92,7 +92,7 @@ bool tn__sum_over_ranks(const tn_parts *parts, double *values, int n);
 /* Whether tn_parameters made it. */
 bool tn__is_parameters(const void *m);
 
-/* What learning rates, decays and the like must be. */
+/* Whether x is valid as a learning rate, decay or the like. */
 static inline bool tn__not_negative(double x) {
     return x >= 0.0 && x < (double)INFINITY;
 }

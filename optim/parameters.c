@@ -1,4 +1,4 @@
-/* Plain tensors as a module, so that whatever takes a module takes them: an optimiser over two
+/* Plain tensors as a module, so that functions of modules accept them: an optimiser over two
  * tensors of the program, for example. */
 #include "optim/optim.h"
 
@@ -13,7 +13,7 @@ typedef struct parameters {
 } parameters;
 
 static tn_tensor *parameters_forward(tn_module *self, tn_tensor *x) {
-    tn__raise(TN_EUNSUPPORTED, "parameters", "a list of tensors computes nothing");
+    tn__raise(TN_EUNSUPPORTED, "parameters", "a list of tensors has no forward");
     return tn_inert();
 }
 

@@ -13,7 +13,7 @@
  */
 #include "optim/reference.h"
 
-/* r sqrt(1 - beta2^t), or 0 as long as the variance is not known. */
+/* r sqrt(1 - beta2^t), or 0 while the variance is unknown. */
 static double rectified_by(const tn_radam_options *o, int64_t t) {
     double unbias = tn__unbias(o->beta2, t), most = 2.0 / (1.0 - o->beta2) - 1.0;
     double rho = most - 2.0 * (double)t * (1.0 - unbias) / unbias;

@@ -1,4 +1,4 @@
-/* What the reference steps of optimisers are made of: decay, moving averages, checks of options. */
+/* Building blocks of the optimisers' reference steps: decay, moving averages, checks of options. */
 #ifndef TERN_OPTIM_REFERENCE_H
 #define TERN_OPTIM_REFERENCE_H
 
@@ -22,7 +22,7 @@ static inline tn_tensor *tn__moving(tn_tensor *old, tn_tensor *x, double beta) {
     return tn_add(tn_mul_scalar(old, beta), tn_mul_scalar(x, 1.0 - beta));
 }
 
-/* 1 - beta^t: what a moving average that began with 0 is divided by. */
+/* 1 - beta^t: the divisor for a moving average that began with 0. */
 static inline double tn__unbias(double beta, int64_t t) {
     return 1.0 - pow(beta, (double)t);
 }
@@ -32,7 +32,7 @@ static inline tn_tensor *tn__over_root(tn_tensor *m, tn_tensor *v, double eps) {
     return tn_div(m, tn_add_scalar(tn_sqrt(v), eps));
 }
 
-/* What fields of options may be (tn_field.least, .most). */
+/* Ranges of option fields (tn_field.least, .most). */
 #define TN__BETA .most = 0x1.fffffffffffffp-1 /* in [0, 1) */
 #define TN__NOT_NEGATIVE .most = DBL_MAX
 

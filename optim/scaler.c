@@ -1,7 +1,7 @@
 /* The scale of a loss in f16: torch.cuda.amp.GradScaler's rule.
  *
  * One reduction over the gradients, which clipping needs anyway, tells whether all are finite: the
- * sum of their squares, in double, is finite if and only if they are. Nothing else passes over
+ * sum of their squares, in double, is finite if and only if they are. There is no other pass over
  * them, since the step divides by the scale as it reads them.
  */
 #include "optim/optim.h"
@@ -16,7 +16,7 @@ struct tn_scaler {
     tn_scaler_state state;
     const tn_optim *clipped; /* whose norm is known: tn_scaler_clip was called before the step */
     double norm;             /* of its gradients, with the scale */
-    int steps;               /* since the last update, those that were skipped too */
+    int steps;               /* since the last update, including skipped ones */
     bool overflow;           /* one of them was skipped */
     bool skipped;            /* the same, until the next step after an update */
 };
@@ -30,7 +30,7 @@ tn_scaler_options tn_scaler_defaults(void) {
                                .from_defaults = true};
 }
 
-/* A scale multiplies f32 numbers. */
+/* A scale must be finite in f32, the dtype it multiplies. */
 static bool scale_fits(double scale) {
     return scale > 0.0 && isfinite((float)scale);
 }

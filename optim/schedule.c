@@ -1,5 +1,5 @@
-/* Learning rates as functions of the step. No state: a checkpoint needs nothing but the step. With
- * t steps after the warm-up of w, and n for `steps`:
+/* Learning rates as functions of the step. No state: a checkpoint needs only the step. With t steps
+ * after the warm-up of w, and n for `steps`:
  *
  *     warm-up        peak (step + 1) / (w + 1)                            for step < w
  *     linear         peak + (end - peak) r                                r = t / (n - w) up to 1
@@ -20,7 +20,7 @@ tn_schedule tn_schedule_constant(double lr, int64_t warmup) {
     return (tn_schedule){.kind = TN_CONSTANT, .peak = lr, .end = lr, .warmup = warmup};
 }
 
-/* What comes after the warm-up would never come, and the rate would fall to `end` in one step. */
+/* After a longer warm-up there would be no decay: the rate would fall to `end` in one step. */
 static void check_warmup(int64_t warmup, int64_t steps, const char *operation) {
     if (warmup > steps) {
         tn__raise(
@@ -76,7 +76,7 @@ tn_schedule tn_schedule_one_cycle(double peak, int64_t steps) {
                          .steps = steps};
 }
 
-/* Half a cosine from `from` at 0 to `to` at 1, and that after. */
+/* Half a cosine from `from` at 0 to `to` at 1; `to` afterwards. */
 static double bend_between(double from, double to, double at) {
     const double pi = 3.14159265358979323846;
     return to + (from - to) * (1.0 + cos(pi * (at < 1.0 ? at : 1.0))) / 2.0;

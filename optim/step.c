@@ -1,9 +1,9 @@
-/* The step: one pass of the backend's kernel over all parameters, gradients and state; where there
- * is no such kernel, the method's reference for each parameter.
+/* The step: one pass of the backend's kernel over all parameters, gradients and state; if there is
+ * no such kernel, the method's reference for each parameter.
  *
- * First everything is checked (fields, gradients, what others have changed); only when all of it is
+ * First everything is checked (fields, gradients, what others have changed); only if everything is
  * right does the first weight change. Parameters of one group that are at the same step make one
- * kernel call; as a rule that is all of a group.
+ * kernel call; usually that is a whole group.
  */
 #include "optim/optim.h"
 
@@ -20,8 +20,7 @@ static const char *why_gone(const tn__item *item) {
                                               : "its module has moved";
 }
 
-/* What is stored now: another tensor may have taken the place of what was there.
- * NULL after raising. */
+/* The tensor stored now: another may have replaced the one before. NULL after raising. */
 static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
     tn_tensor *p = tn__item_param(item), *old = item->param;
     if (p == old) {
@@ -98,8 +97,8 @@ static bool is_rounding(const tn__item *item) {
     return tn_equal(tn_reshape(rounded, item->param->dims), item->param);
 }
 
-/* Weights that were loaded or set since the last step count, not the master copy; unless that was
- * loaded as well. */
+/* Weights loaded or set since the last step replace the master copy, unless that was loaded as
+ * well. */
 static bool follow_param(const tn__item *item) {
     bool param_changed = item->param->version->value != item->param_seen;
     bool master_changed = item->master && item->master->version->value != item->master_seen;
@@ -126,7 +125,7 @@ static tn_optim_span item_span(const tn__item *item) {
     return span;
 }
 
-/* What is common to everything that steps like this parameter. */
+/* The call for this parameter and all that step like it. */
 static tn_optim_call call_like(const tn_optim *opt, const tn__item *like) {
     const tn_optim_group_options *group = opt->groups[like->group];
     tn_device device = like->param->storage->device;
@@ -189,7 +188,7 @@ static tn_status run_kernel(const tn_optim *opt, const tn__item *like, const tn_
     return status;
 }
 
-/* The same for one parameter, made of operations. */
+/* The same for one parameter, using operations. */
 static tn_status run_reference(const tn_optim *opt, const tn__item *item,
                                const tn_optim_call *call) {
     TN_SCOPE;
@@ -228,7 +227,7 @@ static void note_step(tn__item *item) {
     item->done = true;
 }
 
-/* Steps `first`, and with a kernel everything like it that is still to do. */
+/* Steps `first` and, with a kernel, everything like it that is not done yet. */
 static tn_status step_alike(tn_optim *opt, tn__item *first) {
     tn__item *end = opt->items + opt->item_count;
     tn_optim_call call = call_like(opt, first);
