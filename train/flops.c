@@ -42,10 +42,11 @@ static bool path_ends(const char *path, const char *end) {
 
 static bool count_tables(const tn_entry *entry, void *user) {
     tables *t = user;
+    double count = (double)tn_dims_count(entry->layout.whole);
     if (path_ends(entry->path, "wpe.weight")) {
-        t->positions += (double)tn_count(*entry->field);
+        t->positions += count;
     } else if (path_ends(entry->path, "embed_tokens.weight")) {
-        t->tokens += (double)tn_count(*entry->field);
+        t->tokens += count;
     }
     t->classifier |= path_ends(entry->path, "lm_head.weight");
     return true;
@@ -57,7 +58,7 @@ double tn_lm_flops(void *m) {
         return 0;
     }
     tables t = {0};
-    tn_module_each(m, (tn_walk){0}, count_tables, &t);
+    tn_module_each(m, (tn_walk){.absent = true}, count_tables, &t);
     double weights = (double)shape.parameters - t.positions - (t.classifier ? t.tokens : 0);
     return 6 * weights + 6.0 * shape.layers * (double)shape.context * (double)shape.width;
 }

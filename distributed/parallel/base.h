@@ -168,11 +168,15 @@ void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 
 /* ---- compare.c, share.c ---------------------------------------------------------------------- */
 
-/* Compares names, shapes, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH, on
- * every rank, names the first difference and both sides, and *differ is set. False after
+/* Compares names, shapes, blocks, dtypes and `options` (a line of text) on all ranks. TN_EMISMATCH,
+ * on every rank, names the first difference and both sides, and *differ is set. False after
  * raising. */
 bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                           bool *differ);
+
+/* Whether x, the tokens of a batch, is the same on all ranks. False after raising TN_EMISMATCH on
+ * each of them. */
+bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const char *operation);
 
 /* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);

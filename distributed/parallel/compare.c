@@ -1,4 +1,4 @@
-/* Whether the module is the same on every rank.
+/* Whether the module is the same on every rank, or the batch.
  *
  * Each rank writes its module down as text, a line for each parameter and buffer. The ranks compare
  * digests of it; only when these differ are the texts exchanged, and all ranks find the same first
@@ -6,6 +6,7 @@
  */
 #include "autograd/leaf.h"
 #include "core/buffer.h"
+#include "core/memory.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "tensor/recipe.h"
@@ -22,6 +23,9 @@ static bool describe_entry(const tn_entry *entry, void *user) {
     const tn_tensor *x = *entry->field;
     tn__buffer_format(t, "%s %s %s %s", entry->buffer ? "buffer" : "parameter", entry->path,
                       tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x));
+    if (entry->layout.dim >= 0) {
+        tn__buffer_format(t, ", block %d of %d", entry->layout.slice, entry->layout.slices);
+    }
     if (tn_device_of(x).kind != TN_CPU) {
         tn__buffer_text(t, ", on a device"); /* which one may differ */
     }
@@ -114,4 +118,44 @@ bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const 
     }
     tn__buffer_free(&t);
     return !tn__pending();
+}
+
+/* ---- A batch --------------------------------------------------------------------------------- */
+
+/* A digest of shape and elements; false after raising. */
+static bool digest_of(const tn_tensor *x, const char *operation, int64_t *digest) {
+    size_t bytes = (size_t)tn_count(x) * tn_dtype_size(tn_dtype_of(x));
+    void *elements = tn__malloc_for(bytes ? bytes : 1, operation);
+    bool done = elements && tn_copy_out(x, elements) == TN_OK;
+    if (done) {
+        const char *shape = tn_shape_text(x);
+        *digest = (int64_t)XXH3_64bits_withSeed(elements, bytes, XXH3_64bits(shape, strlen(shape)));
+    }
+    free(elements);
+    return done;
+}
+
+bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const char *operation) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    int64_t mine = 0;
+    if (!digest_of(x, operation, &mine)) {
+        tn_group_abort(g, tn_error_message());
+        return false;
+    }
+    tn_tensor *all = tn_empty(TN_DIMS(tn_group_size(g)), TN_I64);
+    if (tn_work_wait(tn_all_gather(g, all, tn_from_data(&mine, TN_DIMS(), TN_I64)), 0) != TN_OK) {
+        return false;
+    }
+    const int64_t *heard = tn_data(all);
+    for (int r = 1; r < tn_group_size(g); r++) {
+        if (heard[r] != heard[0]) {
+            tn__raise(TN_EMISMATCH, operation,
+                      "rank %d of the group has other tokens than rank 0: these ranks get the same "
+                      "batches (a sampler is given the ranks with other ones, tn_spread_data)",
+                      r);
+            return false;
+        }
+    }
+    return true;
 }

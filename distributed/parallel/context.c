@@ -28,6 +28,7 @@ typedef struct splitting {
     const tn__lm_family *family;
     tn__loss_rule inner; /* of tensor parallelism; f NULL: tn_cross_entropy_with */
     bool fits;           /* the model, so that its modules may be set */
+    bool compared;       /* the first batch, which the ranks must have alike */
     bool whole;          /* the root's last call: caches are open, so nothing is split */
 } splitting;
 
@@ -145,8 +146,13 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
         in.v[1] = tn__lm_positions(m, in.v[0], 0, T, s->family->shape(m).context);
     }
     in.n = in.n < 2 ? 2 : in.n;
+    const tn_tensor *whole = in.v[0];
     in.v[0] = tokens ? tn_context_slice(s->group, s->kind, in.v[0], 1) : in.v[0];
     in.v[1] = tn_context_slice(s->group, s->kind, in.v[1], -1);
+    if (tokens && !s->compared && !tn__pending()) { /* positions of other batches would be mixed */
+        s->compared = true;
+        tn__parallel_same_input(s->group, whole, context_rules.operation);
+    }
     return in;
 }
 

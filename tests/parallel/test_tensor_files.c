@@ -4,6 +4,8 @@
 
 #include "tests/support/temp.h"
 
+#include <math.h>
+
 enum { ROWS = 2, WRITTEN = 10 };
 
 /* ---- Folders --------------------------------------------------------------------------------- */
@@ -72,8 +74,11 @@ typedef struct job {
     const folder *of;
     const char *mesh;
     const char *from, *to;
-    float *logits; /* one rank's */
+    /* One rank's. */
+    float *logits;
     int32_t text[WRITTEN];
+    double flops; /* of a token */
+    tn_perplexity perplexity;
 } job;
 
 static const int32_t prompt[] = {3, 1, 4};
@@ -90,6 +95,17 @@ static void write_text(void *m, int32_t *text) {
     tn_generated_free(&out, 1);
 }
 
+/* group: the ranks with other batches. */
+static tn_status measure_text(void *m, const mesh_shape *shape, tn_group *group,
+                              tn_perplexity *out) {
+    tn_dataset *windows =
+        tn_tensor_dataset(mesh_tokens(shape->vocab, 5, 6), mesh_tokens(shape->vocab, 5, 7));
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 2, .group = group);
+    tn_status status = tn_evaluate_perplexity(m, windows, NULL, o, out);
+    tn_dataset_free(windows);
+    return status;
+}
+
 static void compute_alone(job *j) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -100,6 +116,8 @@ static void compute_alone(job *j) {
     j->logits = malloc((size_t)tn_count(logits) * sizeof(float));
     assert_int_equal(tn_copy_out(logits, j->logits), TN_OK);
     write_text(m, j->text);
+    assert_int_equal(measure_text(m, &j->of->shape, NULL, &j->perplexity), TN_OK);
+    j->flops = tn_lm_flops(m);
     tn_lm_free(m);
 }
 
@@ -111,6 +129,13 @@ static void compare_logits(void *m, const job *j) {
     double most = tn_item(tn_max(tn_abs(want), TN_DIMS(), false));
     CHECK(far <= 1e-5 * most);
     CHECK(most > 0.5);
+}
+
+static void compare_numbers(void *m, const job *j, tn_group *group) {
+    tn_perplexity p;
+    CHECK(measure_text(m, &j->of->shape, group, &p) == TN_OK);
+    CHECK(p.tokens == j->perplexity.tokens && fabs(p.loss / j->perplexity.loss - 1) < 1e-6);
+    CHECK(tn_lm_flops(m) == j->flops);
 }
 
 static tn_module *new_model(const char *from) {
@@ -129,6 +154,7 @@ static void read_compute_write(tn_group *world, void *user) {
         compare_logits(m, j);
         write_text(m, text);
         CHECK(memcmp(text, j->text, sizeof(text)) == 0);
+        compare_numbers(m, j, tn_spread_data(spread));
         tn_lm_save_options o = tn_lm_save_defaults();
         o.max_part_bytes = j->of->part_bytes ? j->of->part_bytes : o.max_part_bytes;
         CHECK(tn_dist_save_lm(world, m, j->to, o) == TN_OK);
@@ -204,6 +230,66 @@ static void test_wrong_folder(void **state) {
     make_folder(&folders[1], from);
     job j = {.mesh = "tp=2,shard=2", .from = from};
     assert_contains(run_failing(4, reads_a_wrong_one, &j, TN_EMISMATCH), "vocab");
+}
+
+/* Ranks of tp and cp are not to be given batches of their own, nor to be made alike. */
+typedef struct mistake {
+    const char *mesh, *says;
+    tn_status status;
+    void (*make)(tn_group *world, mesh_model *m);
+} mistake;
+
+static void measure_with_all(tn_group *world, mesh_model *m) {
+    tn_perplexity p;
+    measure_text(m, &folders[1].shape, world, &p);
+    CHECK(p.tokens == 0);
+}
+
+static void train_on_own(tn_group *world, mesh_model *m) {
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(29, ROWS, tn_group_rank(world));
+    CHECK(tn_is_inert(tn_lm_loss(m, x, x)));
+}
+
+static void copy_over_all(tn_group *world, mesh_model *m) {
+    CHECK(!tn_ddp(m, world, tn_ddp_defaults()));
+}
+
+static void shard_over_all(tn_group *world, mesh_model *m) {
+    CHECK(!tn_fsdp(m, world, NULL, tn_fsdp_defaults()));
+}
+
+static const mistake mistakes[] = {
+    {"tp=2", "have different blocks of wte.weight", TN_EVALUE, measure_with_all},
+    {"tp=2", "rank 1 of the group has other tokens than rank 0", TN_EMISMATCH, train_on_own},
+    {"cp=2", "rank 1 of the group has other tokens than rank 0", TN_EMISMATCH, train_on_own},
+    {NULL, "rank 1 has parameter wte.weight f32 [15, 10], block 1 of 2", TN_EMISMATCH,
+     copy_over_all},
+    {NULL, "block 1 of 2", TN_EMISMATCH, shard_over_all},
+};
+
+static void makes_mistake(tn_group *world, void *user) {
+    TN_SCOPE;
+    const mistake *wrong = user;
+    mesh_model m;
+    tn_spread *spread = NULL;
+    mesh_init(&m, &folders[1].shape, 1, false);
+    if (wrong->mesh) {
+        spread = mesh_spread(&m, world, wrong->mesh);
+    } else {
+        tn_tensor_parallel(&m, world, tn_tp_defaults());
+    }
+    wrong->make(world, &m);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+}
+
+static void test_mistakes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
+        assert_contains(run_failing(2, makes_mistake, (void *)&mistakes[i], mistakes[i].status),
+                        mistakes[i].says);
+    }
 }
 
 /* ---- What one file cannot hold --------------------------------------------------------------- */
@@ -307,6 +393,7 @@ static void test_what_is_refused(void **state) {
 int main(void) {
     tn_set_threads(1);
     const struct CMUnitTest tests[] = {TEST(test_onto_meshes_and_back), TEST(test_three_ranks),
-                                       TEST(test_wrong_folder), TEST(test_what_is_refused)};
+                                       TEST(test_wrong_folder), TEST(test_mistakes),
+                                       TEST(test_what_is_refused)};
     return cmocka_run_group_tests(tests, temp_flights, temp_clean);
 }

@@ -14,6 +14,7 @@
 #include "tern/nn.h"
 #include "tern/ops.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { NO_TOKEN = 0, NO_TARGET = -100, COSTS = sizeof(tn__row_cost) / sizeof(double) };
@@ -170,6 +171,44 @@ static tn_status do_rounds(evaluation *e) {
     return TN_OK;
 }
 
+/* The first parameter of which other ranks have other blocks. */
+typedef struct first_block {
+    char path[256];
+    int64_t slice;
+} first_block;
+
+static bool find_block(const tn_entry *entry, void *user) {
+    first_block *found = user;
+    if (entry->layout.dim < 0) {
+        return true;
+    }
+    snprintf(found->path, sizeof(found->path), "%s", entry->path);
+    found->slice = entry->layout.slice;
+    return false;
+}
+
+/* Ranks that have other blocks of a matrix compute one batch together: they must not be given
+ * batches of their own. False after raising, on all ranks. */
+static bool ranks_alike(const evaluation *e) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    first_block mine = {.slice = 0};
+    tn_module_each(e->model, (tn_walk){0}, find_block, &mine);
+    int64_t ends[] = {mine.slice, -mine.slice};
+    tn_tensor *most = tn_from_data(ends, TN_DIMS(2), TN_I64);
+    if (tn_work_wait(tn_all_reduce(e->group, most, TN_MAX), 0) != TN_OK ||
+        tn_copy_out(most, ends) != TN_OK) {
+        return false;
+    }
+    if (ends[0] != -ends[1]) {
+        tn__raise(TN_EVALUE, e->rows->operation,
+                  "the ranks of the group have different blocks of %s and need the same batches: "
+                  "the group is that of the ranks with other batches (tn_spread_data)",
+                  mine.path);
+    }
+    return !tn__pending();
+}
+
 static bool begin_evaluation(evaluation *e, tn_evaluate_options options) {
     e->batch = e->batch < e->rows->count ? e->batch : e->rows->count;
     e->batches = (e->rows->count - 1) / e->batch + 1;
@@ -197,7 +236,7 @@ tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options o
     evaluation e = {.model = m, .rows = rows, .group = options.group, .batch = options.batch};
     bool was_training = ((const tn_module *)m)->training;
     tn_module_train(m, false);
-    if (tn_error() == TN_OK && begin_evaluation(&e, options)) {
+    if (tn_error() == TN_OK && ranks_alike(&e) && begin_evaluation(&e, options)) {
         do_rounds(&e);
     }
     if (was_training) {

@@ -129,8 +129,18 @@ void tn__tp_undo(tn__tp_place *place) {
 
 /* ---- Around the whole model ------------------------------------------------------------------ */
 
+/* Batches that differ would be mixed, and nothing else would say so: the first one tells. */
+static void compare_first(tn__tp *tp, const tn_values *in) {
+    const tn_tensor *x = in->n > 0 ? in->v[0] : NULL;
+    if (!tp->compared && x && !tn_is_inert(x) && !tn_dtype_is_float(tn_dtype_of(x))) {
+        tp->compared = true;
+        tn__parallel_same_input(tp->group, x, "tensor_parallel");
+    }
+}
+
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
+    compare_first(tp, &in);
     if (!tn_in_recompute()) {
         tp->split_now = tp->sequence && m->training;
         tp->split_graph = tn_grad_mode() ? tp->split_now : tp->split_graph;

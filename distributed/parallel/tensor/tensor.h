@@ -19,6 +19,7 @@ typedef struct tn__tp {
     bool sequence;    /* as in the options */
     bool split_now;   /* under `sequence`: the root's last call cuts positions … */
     bool split_graph; /* … and the last one that was recorded: backward runs forwards again */
+    bool compared;    /* the first batch, which the ranks must have alike */
     struct tn__tp_place *places;
     int count;
 } tn__tp;
