@@ -1,10 +1,11 @@
 /* What test_transformers.py compares: a model from a folder of Hugging Face, what it computes from
  * BATCH (tokens, targets), 20 steps of AdamW, and the model saved again.
  *
- *     hf_program FOLDER BATCH OUT SAVED
+ *     hf_program FOLDER BATCH OUT SAVED [RANKS MESH]
  *
  * OUT gets logits, loss, grad.NAME, losses (20), after.NAME, and greedy (the prompt's
- * continuation).
+ * continuation). On a mesh, whose ranks are threads and have parts of each parameter, all but
+ * grad.NAME and after.NAME.
  */
 #include "tern/tern.h"
 
@@ -58,33 +59,77 @@ static void add_greedy(tn_safetensors_writer *w, void *m, tn_tensor *tokens) {
     tn_safetensors_writer_add(w, "greedy", text);
 }
 
-int main(int argc, char **argv) {
-    if (argc != 5) {
-        return 2;
-    }
-    TN_SCOPE;
-    tn_module *m = tn_lm_load(argv[1], tn_lm_load_defaults());
-    tn_safetensors *batch = m ? tn_safetensors_open(argv[2]) : NULL;
+/* Of the model m, on every rank that has a part of it. */
+static void add_all(tn_safetensors_writer *w, void *m, const char *path, bool whole) {
+    tn_safetensors *batch = tn_safetensors_open(path);
     tn_tensor *tokens = tn_safetensors_get(batch, "tokens");
     tn_tensor *targets = tn_safetensors_get(batch, "targets");
-    tn_safetensors_writer *w = tn_safetensors_writer_new();
-    if (tn_error() == TN_OK && tn_lm_save(m, argv[4]) == TN_OK) {
-        tn_safetensors_writer_add(w, "logits", tn_detach(tn_call(m, tokens)));
-        add_greedy(w, m, tokens);
-        tn_tensor *loss = tn_lm_loss(m, tokens, targets);
-        tn_safetensors_writer_add(w, "loss", tn_detach(loss));
-        tn_backward(loss);
-        dump d = {w, "grad.", true};
-        tn_module_each(m, (tn_walk){0}, add_entry, &d);
-        tn_module_zero_grad(m);
-        add_losses(w, m, tokens, targets);
-        d = (dump){w, "after.", false};
+    tn_safetensors_writer_add(w, "logits", tn_detach(tn_call(m, tokens)));
+    add_greedy(w, m, tokens);
+    tn_tensor *loss = tn_lm_loss(m, tokens, targets);
+    tn_safetensors_writer_add(w, "loss", tn_detach(loss));
+    tn_backward(loss);
+    dump d = {w, "grad.", true};
+    if (whole) {
         tn_module_each(m, (tn_walk){0}, add_entry, &d);
     }
-    if (tn_error() != TN_OK || tn_safetensors_writer_save(w, argv[3]) != TN_OK) {
-        fprintf(stderr, "%s\n", tn_error_message());
+    tn_module_zero_grad(m);
+    add_losses(w, m, tokens, targets);
+    d = (dump){w, "after.", false};
+    if (whole) {
+        tn_module_each(m, (tn_walk){0}, add_entry, &d);
     }
     tn_safetensors_close(batch);
+}
+
+static void run_alone(char **argv) {
+    TN_SCOPE;
+    tn_module *m = tn_lm_load(argv[1], tn_lm_load_defaults());
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    if (tn_error() == TN_OK && tn_lm_save(m, argv[4]) == TN_OK) {
+        add_all(w, m, argv[2], true);
+    }
+    tn_safetensors_writer_save(w, argv[3]);
     tn_lm_free(m);
+}
+
+static tn_module *new_model(const char *folder) {
+    TN_DEFER_INIT;
+    return tn_lm_new(folder, 0);
+}
+
+static void run_rank(tn_group *world, void *user) {
+    TN_SCOPE;
+    char **argv = user;
+    tn_spread_options o = tn_spread_defaults();
+    tn_spread_read(&o, argv[6]);
+    tn_module *m = new_model(argv[1]);
+    tn_spread *spread = tn_spread_new(m, world, o);
+    tn_safetensors_writer *w = tn_safetensors_writer_new();
+    if (tn_dist_load_lm(world, m, argv[1]) == TN_OK &&
+        tn_dist_save_lm(world, m, argv[4], tn_lm_save_defaults()) == TN_OK) {
+        add_all(w, m, argv[2], false);
+    }
+    if (tn_group_rank(world) == 0) {
+        tn_safetensors_writer_save(w, argv[3]);
+    } else {
+        tn_safetensors_writer_free(w);
+    }
+    tn_lm_free(m);
+    tn_spread_free(spread);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 7) {
+        tn_set_threads(1);
+        tn_local_run(atoi(argv[5]), run_rank, argv);
+    } else if (argc == 5) {
+        run_alone(argv);
+    } else {
+        return 2;
+    }
+    if (tn_error() != TN_OK) {
+        fprintf(stderr, "%s\n", tn_error_message());
+    }
     return tn_error() != TN_OK;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Models of random shapes, made and saved by transformers, computed here: logits, loss, every gradient, 20 steps of AdamW, greedy
-text; and saved here, opened there. hf_program.c is the half in C.
+text; and saved here, opened there. The same on meshes of ranks, where heads can be divided. hf_program.c is the half in C.
 
 f32 is held to 1e-5 of the largest number of a tensor, or of its norm after the steps, in which single gradients near 0 count for more
 than they are. In bf16 both sides round after every operation, each in its own order: ours may be four times as far from what PyTorch
@@ -105,11 +105,12 @@ def compute(model, tokens, targets):
     return result
 
 
-def run_here(folder, tokens, targets):
+def run_here(folder, tokens, targets, *mesh):
     """hf_program's results, and the folder that it saved."""
     saved, out, batch = folder + "/saved", folder + "/out.safetensors", folder + "/batch.safetensors"
+    saved, out = ("-".join((path,) + mesh) for path in (saved, out))
     save_file({"tokens": tokens, "targets": targets}, batch)
-    done = subprocess.run([os.path.join(os.environ["TERN_TEST_BIN"], "hf_program"), folder, batch, out, saved],
+    done = subprocess.run([os.path.join(os.environ["TERN_TEST_BIN"], "hf_program"), folder, batch, out, saved, *mesh],
                           env=dict(os.environ, OMP_NUM_THREADS="1"), capture_output=True, text=True)
     if done.returncode != 0:
         raise AssertionError(done.stderr)
@@ -159,6 +160,18 @@ def config_text(config):
     return ", ".join("%s %s" % (key, getattr(config, key)) for key in keys if key in config.to_dict())
 
 
+def on_meshes(config, folder, tokens, targets):
+    """The results of each mesh that the model's heads can be divided for; what it saved is what one rank saves."""
+    results = {}
+    if all(getattr(config, name, 2) % 2 == 0 for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size")):
+        for ranks, mesh in (("2", "tp=2"), ("4", "tp=2,shard=2")):
+            results[mesh], saved = run_here(folder, tokens, targets, ranks, mesh)
+            for path in pathlib.Path(folder, "saved").iterdir():
+                if path.read_bytes() != pathlib.Path(saved, path.name).read_bytes():
+                    raise AssertionError("%s: %s is not one rank's" % (mesh, path.name))
+    return results
+
+
 def in_f32(config, **how):
     def test():
         model = make(config)
@@ -167,7 +180,13 @@ def in_f32(config, **how):
             model.save_pretrained(folder, **how)
             here, saved = run_here(folder, tokens, targets)
             same_model(model, saved)
+            meshes = on_meshes(config, folder, tokens, targets)
         there = compute(model, tokens, targets)
+        for mesh, cut in meshes.items():
+            for name in ("logits", "loss", "losses"):
+                twin.close(cut[name], there[name], "%s: %s" % (mesh, name), 1e-5)
+            if cut["greedy"].tolist() != there["greedy"].tolist():
+                raise AssertionError("%s: greedy text %s" % (mesh, cut["greedy"].tolist()))
         for name in ("logits", "loss", "losses"):
             twin.close(here[name], there[name], name, 1e-5)
         if here["greedy"].tolist() != there["greedy"].tolist():
