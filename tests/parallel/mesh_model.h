@@ -7,6 +7,8 @@
 
 #include <tern/tern.h>
 
+#include <stdlib.h>
+
 typedef union mesh_model {
     tn_module base;
     tn_gpt gpt;
@@ -78,12 +80,13 @@ static inline tn_spread *mesh_spread(void *m, tn_group *world, const char *mesh)
 
 /* Tokens (or targets) of a batch of its number, the same wherever they are made. */
 static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number) {
-    tn_tensor *t = tn_empty(TN_DIMS(rows, MESH_LENGTH), TN_I64);
-    int64_t *at = tn_data_mut(t);
+    int64_t *at = malloc(sizeof(*at) * (size_t)rows * MESH_LENGTH);
     tn_generator g = {.seed = 11, .stream = (uint64_t)number};
     for (int64_t i = 0; i < rows * MESH_LENGTH; i++) {
         at[i] = tn_random_below(&g, vocab);
     }
+    tn_tensor *t = tn_from_data(at, TN_DIMS(rows, MESH_LENGTH), TN_I64);
+    free(at);
     return t;
 }
 

@@ -1,0 +1,135 @@
+/* Short trainings on a mesh of ranks, threads or processes, and the digest of what they end with:
+ * it depends on the mesh, not on what carries bytes between the ranks. */
+#ifndef TERN_TESTS_PARALLEL_MESH_TRAIN_H
+#define TERN_TESTS_PARALLEL_MESH_TRAIN_H
+
+#include "tests/parallel/mesh_model.h"
+#include "tests/parallel/train.h"
+#include "tests/support/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+typedef struct mesh_digest {
+    char digits[33];
+} mesh_digest;
+
+enum { MESH_STEPS = 4, MESH_MICROS = 2, MESH_ROWS = 2 };
+
+/* One step of two micro-batches of this rank's data: loss and norm are appended. */
+static inline void mesh_step(mesh_model *m, const mesh_shape *s, tn_spread *spread, tn_optim *opt,
+                             int64_t step, train_bits *bits) {
+    tn_group *data = tn_spread_data(spread);
+    double told[2] = {0};
+    for (int i = 0; i < MESH_MICROS; i++) {
+        TN_SCOPE;
+        TN_NO_SYNC(i + 1 < MESH_MICROS ? m : NULL);
+        int64_t number = step * MESH_MICROS + i;
+        number = 2 * (number * tn_group_size(data) + tn_group_rank(data));
+        tn_tensor *loss = tn_lm_loss(m, mesh_tokens(s->vocab, MESH_ROWS, number),
+                                     mesh_tokens(s->vocab, MESH_ROWS, number + 1));
+        tn_backward(tn_mul_scalar(loss, 1.0 / MESH_MICROS));
+        told[0] += tn_item(loss);
+    }
+    told[0] = tn_group_mean(data, told[0], 1);
+    told[1] = tn_optim_clip(opt, 0.5);
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+    memcpy(train_grow(bits, sizeof(told)), told, sizeof(told));
+}
+
+/* Losses, norms and all parameters; malloc'ed. */
+static inline train_bits mesh_bits(tn_group *world, const mesh_shape *s, bool bf16,
+                                   const char *mesh) {
+    TN_SCOPE;
+    train_bits bits = {0};
+    mesh_model m;
+    mesh_init(&m, s, 3 + (uint64_t)tn_group_rank(world), false); /* rank 0's weights win */
+    if (bf16) {
+        tn_module_set_precision(&m, tn_precision_defaults());
+    }
+    tn_spread *spread = mesh_spread(&m, world, mesh);
+    tn_optim *opt = spread ? tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2)) : NULL;
+    for (int64_t step = 0; step < MESH_STEPS && !tn_error(); step++) {
+        mesh_step(&m, s, spread, opt, step, &bits);
+    }
+    train_join(&bits, train_whole(&m, world));
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+    tn_spread_free(spread);
+    return bits;
+}
+
+/* Of a GPT with dropout in f32, and of a Llama that computes in bf16; the same on all ranks. After
+ * an error the digest of nothing. */
+static inline mesh_digest mesh_train(tn_group *world, const char *mesh) {
+    mesh_digest d;
+    mesh_shape gpt = mesh_shape_of(false), llama = mesh_shape_of(true);
+    gpt.dropout = 0.1;
+    train_bits bits = mesh_bits(world, &gpt, false, mesh);
+    train_join(&bits, mesh_bits(world, &llama, true, mesh));
+    XXH128_hash_t hash = XXH3_128bits(bits.data, tn_error() == TN_OK ? bits.bytes : 0);
+    snprintf(d.digits, sizeof(d.digits), "%016llx%016llx", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+    free(bits.data);
+    return d;
+}
+
+/* ---- The meshes, and what the engine of threads ends with ------------------------------------ */
+
+static const char *const meshes_of_two[] = {"tp=2", "tp=2,sequence", "cp=2", "cp=2,keys", NULL};
+static const char *const meshes_of_four[] = {
+    "tp=2,shard=2",   "tp=2,dp=2,sequence", "cp=2,shard=2,stage=2",
+    "cp=2,dp=2,keys", "tp=2,cp=2",          NULL};
+
+typedef struct mesh_threads {
+    const char *mesh;
+    tn_device device;
+    mesh_digest of[RANKS_MOST];
+} mesh_threads;
+
+static inline void mesh_thread(tn_group *world, void *user) {
+    mesh_threads *t = user;
+    int rank = tn_group_rank(world);
+    tn_set_default_device(t->device.kind == TN_CPU ? t->device : tn_cuda(rank % 2));
+    t->of[rank] = mesh_train(world, t->mesh);
+}
+
+/* "MESH DIGEST MESH DIGEST …": what mesh_expected takes. */
+static inline const char *mesh_expectation(int ranks, tn_device device, const char *const *meshes) {
+    static char text[1024];
+    int at = 0;
+    for (int i = 0; meshes[i]; i++) {
+        mesh_threads t = {.mesh = meshes[i], .device = device};
+        run_ok(ranks, mesh_thread, &t);
+        for (int r = 1; r < ranks; r++) {
+            assert_string_equal(t.of[r].digits, t.of[0].digits);
+        }
+        for (int k = 0; k < i; k++) { /* or nothing was compared */
+            assert_null(strstr(text, t.of[0].digits));
+        }
+        at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%s %s", i ? " " : "", meshes[i],
+                       t.of[0].digits);
+        assert_true(at < (int)sizeof(text));
+    }
+    return text;
+}
+
+/* In a rank: whether it ends with the same on each mesh. */
+static inline bool mesh_expected(tn_group *world, const char *expectation) {
+    char mesh[64];
+    mesh_digest want;
+    bool good = true;
+    for (int length; sscanf(expectation, " %63s %32s%n", mesh, want.digits, &length) == 2;
+         expectation += length) {
+        mesh_digest is = mesh_train(world, mesh);
+        if (strcmp(is.digits, want.digits) != 0) {
+            fprintf(stderr, "%s: not the bits of threads (%s)\n", mesh, tn_error_message());
+            good = false;
+        }
+    }
+    return good;
+}
+
+#endif

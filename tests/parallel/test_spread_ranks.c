@@ -1,0 +1,61 @@
+/* Meshes of real processes, on each engine: the bits of ranks that are threads. */
+
+#include "core/plugin.h"
+#include "distributed/group/engine/gloo/gloo.h"
+#include "tests/support/ranks.h"
+#include "tests/support/temp.h"
+#include "tests/support/test.h"
+
+#include "mesh_train.h"
+
+/* The argument is "ENGINE MESH DIGEST …". */
+static int train_meshes(tn_group *unused, const char *argument) {
+    (void)unused;
+    char engine[32];
+    int length = 0;
+    rank_assert(sscanf(argument, "%31s %n", engine, &length) == 1);
+    tn_dist_options o = tn_dist_defaults();
+    o.engine = engine;
+    o.timeout = 30;
+    tn_group *world = tn_dist_init(o);
+    rank_assert(world != NULL);
+    rank_assert(mesh_expected(world, argument + length));
+    tn_dist_finish();
+    return tn_error() != TN_OK;
+}
+
+static const rank_entry bodies[] = {{"-train_meshes", train_meshes}};
+
+static void expect_engine(const char *engine, int ranks, const char *const *meshes) {
+    char argument[1100];
+    snprintf(argument, sizeof(argument), "%s %s", engine,
+             mesh_expectation(ranks, tn_cpu(), meshes));
+    ranks_pass(ranks, "-train_meshes", argument);
+}
+
+static void test_shm(void **state) {
+    (void)state;
+    expect_engine("shm", 2, meshes_of_two);
+    expect_engine("shm", 4, meshes_of_four);
+}
+
+static void test_gloo(void **state) {
+    (void)state;
+    char why[256];
+    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
+        fprintf(stderr, "%s\n", why);
+        skip();
+    }
+    expect_engine("gloo", 2, meshes_of_two);
+    expect_engine("gloo", 4, meshes_of_four);
+}
+
+int main(int argc, char **argv) {
+    tn_set_threads(1);
+    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shm),
+        cmocka_unit_test(test_gloo),
+    };
+    return cmocka_run_group_tests_name("meshes of processes", tests, temp_flights, temp_clean);
+}
