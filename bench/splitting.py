@@ -1,12 +1,10 @@
 """A model cut over ranks: GPT-2 124M on 2 ranks with 1 thread each, tensor parallelism beside DDP over the same tokens, and
-context parallelism beside one rank of 2 threads, and beside PyTorch's DTensor over gloo.
+context parallelism beside one rank of 2 threads.
 
-Options: rounds [SIZE]. Each turn is two steps; all begin with the same weights and batch. SIZE "tiny" tries it out. PyTorch's tensor
-parallelism needs 2.4 or later (TERN_BENCH_PYTHON).
+Options: rounds [SIZE]. Each turn is two steps; all begin with the same weights and batch. SIZE "tiny" tries it out.
 """
 import os
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
 import duel
@@ -40,24 +38,10 @@ def context(rounds, size):
     show(f"{size}, T = {T}", [f"1 rank x {RANKS}", "cp 2, heads", "cp 2, keys"], duel.duel(workers, rounds, 2, warm_up=1, agree=1e-4))
 
 
-def beside_torch(rounds, size):
-    peers = [p for p in duel.find_peers() if tuple(int(x) for x in p.version.split(".")[:2]) >= (2, 4)]
-    for peer in peers:
-        with tempfile.TemporaryDirectory() as folder:
-            tern = ours(size, 256, 4, "--mesh", "tp=2", "--share", folder)
-            tern.ask("memory")  # now the folder is written
-            theirs = Ranks(peer.command("torch_gpt2.py", "--size", size, "--tp", "--share", folder, 256, 1), RANKS)
-            r = duel.duel([tern, theirs], rounds, 2, warm_up=2, agree=1e-4)
-        show(f"{size}, T = 256, tp 2", ["Tern", f"{peer.name}, DTensor"], r)
-    if not peers:
-        print("no PyTorch has tensor parallelism: name one with TERN_BENCH_PYTHON")
-
-
 def main():
     rounds, size = [*sys.argv[1:], *["4", "124M"][len(sys.argv) - 1:]][:2]
     tensor(int(rounds), size)
     context(int(rounds), size)
-    beside_torch(int(rounds), size)
 
 
 main()
