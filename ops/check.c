@@ -4,7 +4,7 @@
  *               too where it exists; recorded gradients equal ordinary ones
  *   dtypes      f32, bf16 and f16 give what f64 gives on the same numbers, forward and backward
  *   orders      results and gradients do not depend on the memory order of an operand's dimensions
- *   subsets     nor does a gradient on which others are wanted
+ *   subsets     nor does a gradient on which others are computed
  *   ownership   recorded and dropped without backward, nothing leaks
  *
  * Small samples are checked element by element; large ones along one random direction,
@@ -123,7 +123,7 @@ tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layou
 
 /* ---- The checked function -------------------------------------------------------------------- */
 
-/* One sample as a function of its inputs. */
+/* A sample as a function of its inputs. */
 typedef struct function {
     const tn_op *op;
     const tn_sample *sample;
@@ -163,10 +163,10 @@ static int64_t count_elements(const tn_values *in) {
 
 /* ---- Comparisons ----------------------------------------------------------------------------- */
 
-/* How far off a dtype may be, relative to a result, and the largest number that it holds. Forward:
+/* The error a dtype may have, relative to a result, and the largest number that it holds. Forward:
  * about one rounding. A recorded gradient: two, as kernels read rounded results. Backward reads
- * rounded results too, and takes differences of terms as large as the largest gradient: some
- * roundings of that. */
+ * rounded results too, and subtracts terms as large as the largest gradient: several roundings of
+ * that. */
 typedef struct precision {
     tn_dtype dtype;
     double forward, recorded, backward, largest;
@@ -304,8 +304,8 @@ static void compare_recorded(tn_values leaves, arrivals *a, double tolerance, do
 }
 
 /* A recorded gradient uses the rule, or the composition, where an ordinary one uses the kernel:
- * they must agree, to rounding. So must they when only one of several results has a gradient, which
- * a kernel may treat separately. */
+ * they must agree, to rounding. Also when only one of several results has a gradient, which a
+ * kernel may treat separately. */
 static tn_status check_recorded(tn_values in, tn_values out, double tolerance, double largest) {
     TN_SCOPE;
     tn_values leaves = {0};
@@ -329,8 +329,8 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
     return tn_error();
 }
 
-/* TERN_OP_CHECK=brief, for slow kernels: one direction instead of every element, and the samples
- * take turns at the layouts. This tests the kernels, not the rules. */
+/* TERN_OP_CHECK=brief, for slow kernels: one direction instead of every element, and one layout per
+ * sample, in turn. This tests the kernels, not the rules. */
 static bool wants_brief(void) {
     const char *wish = getenv("TERN_OP_CHECK");
     return wish && strcmp(wish, "brief") == 0;
@@ -361,7 +361,7 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
 
 /* ---- Dtypes ---------------------------------------------------------------------------------- */
 
-/* A program's own operation may leave the small dtypes out: that is no error. */
+/* A program's own operation may lack the small dtypes: that is no error. */
 static bool is_left_out(const tn_op *op, tn_dtype dtype) {
     bool ours = tn_op_named(op->name) == op, small = dtype == TN_BF16 || dtype == TN_F16;
     if (tn_error() != TN_EUNSUPPORTED || ours || !small) {
@@ -414,16 +414,16 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
 
 /* ---- Orders in memory, and subsets of gradients ---------------------------------------------- */
 
-/* For the same elements, f64 too: fast kernels may sum in another order. */
+/* Between orders of the same elements, in f64 too: fast kernels may sum in another order. */
 static const precision kernels[] = {
     {TN_F32, 2e-6, 4e-6, 2e-5, 3.4e38},
     {TN_F64, 1e-13, 1e-12, 1e-12, INFINITY},
     {TN_BF16, 1.0 / 256, 1.0 / 128, 1.0 / 32, 3.3e38},
 };
 enum { KERNELS = sizeof kernels / sizeof *kernels };
-enum { ALL_SUBSETS = 5 }; /* of the gradients of so many inputs */
+enum { ALL_SUBSETS = 5 }; /* up to so many inputs, all subsets of gradients */
 
-/* A device may be slow: there the samples take turns at these dtypes and orders. */
+/* A device may be slow: there each sample has one of these dtypes and orders, in turn. */
 static bool is_slow(void) {
     return tn_default_device().kind != TN_CPU;
 }
@@ -459,8 +459,8 @@ static outcome run_once(function *f, tn_values in, tn_values dy) {
     return o;
 }
 
-/* The gradients of the results in run_once: NULL where a result has none. False where there are
- * none. */
+/* The gradients of the results for run_once: NULL where a result has none. False if none has
+ * one. */
 static bool make_arriving(function *f, tn_values in, tn_dtype dtype, tn_values *dy) {
     TN_NO_GRAD;
     *dy = apply_sample(f, in);
@@ -494,7 +494,7 @@ static tn_status compare_outcomes(tn_values in, const outcome *got, const outcom
     return tn_error();
 }
 
-/* In how many orders the dimensions of t can be in memory. */
+/* In how many orders t's dimensions can be stored. */
 static int64_t count_orders(const tn_tensor *t) {
     int64_t all = 1;
     for (int i = 2; t && i <= tn_ndim(t); i++) {
@@ -503,7 +503,7 @@ static int64_t count_orders(const tn_tensor *t) {
     return all;
 }
 
-/* t with its dimensions in memory in order number `order`; 0 is row-major. */
+/* t with its dimensions stored in order number `order`; 0 is row-major. */
 static tn_tensor *stored_in_order(tn_tensor *t, int64_t order) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -543,7 +543,7 @@ static tn_status check_order(function *f, tn_values in, tn_values dy, const outc
     return compare_outcomes(in, &got, want, p, how, "row-major");
 }
 
-/* Each operand in every order, the others row-major; then all in the same. */
+/* Each operand in every order, the others row-major; then all in the same order. */
 static tn_status check_orders(const tn_op *op, const tn_sample *sample, const precision *p,
                               int turn) {
     TN_SCOPE;
@@ -570,8 +570,8 @@ static tn_status check_orders(const tn_op *op, const tn_sample *sample, const pr
     return tn_error();
 }
 
-/* The gradients of some inputs, the others not wanted: what is saved and which kernel runs depend
- * on that. Of many inputs, those of one, of two and of all but one. */
+/* Only some inputs' gradients: what is saved and which kernel runs depend on that. With many
+ * inputs: one, two and all but one of them. */
 static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const precision *p) {
     TN_SCOPE;
     function f = {op, sample};
@@ -621,7 +621,7 @@ static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
     return tn_error();
 }
 
-/* ---- All of it ------------------------------------------------------------------------------- */
+/* ---- The whole check ------------------------------------------------------------------------- */
 
 typedef struct checker {
     tn_op_samples sampler;
@@ -629,7 +629,7 @@ typedef struct checker {
     int samples;
 } checker;
 
-/* Raises the error again, with the sample named first. */
+/* Raises the error again, prefixed with the sample. */
 static void name_sample(const checker *c, const tn_sample *sample, const char *where) {
     tn_error_record record;
     if (!tn_error_take(&record)) {
@@ -725,7 +725,7 @@ tn_status tn_op_check(const tn_op *op) {
     }
     if (c.samples == 0 && tn_error() == TN_OK) {
         tn__raise(TN_EVALUE, op->name,
-                  "the operation has no samples, so nothing is known about it");
+                  "the operation has no samples, so there is nothing to check");
     }
     return tn_error();
 }

@@ -17,9 +17,8 @@ typedef enum tn__layout {
 
 TN_API const char *tn__layout_name(tn__layout layout);
 
-/* The tensor that a spec describes, a leaf. Reals come in `dtype`, indices in i64 (i32 when
- * `narrow`), conditions in bool. The values depend on spec and seed alone. NULL for an absent
- * input. */
+/* The tensor that a spec describes, a leaf. Reals are in `dtype`, indices in i64 (i32 if `narrow`),
+ * conditions in bool. The values depend only on spec and seed. NULL for an absent input. */
 TN_API tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layout,
                                   bool narrow, uint64_t seed);
 

@@ -1,5 +1,4 @@
-/* The shorthand of ops/op.h: shape rules,
- * forwards and small tensors that many operations have in common. */
+/* The shorthand of ops/op.h: shape rules, forwards and small tensors that many operations share. */
 #include "ops/op.h"
 
 #include "autograd/tracer.h"
@@ -75,7 +74,7 @@ tn_status tn__unary_k(const tn_op_call *c, tn_unary f) {
     return c->kernels->unary(c->ctx, f, c->y[0], c->x[0], args->k, 0.0);
 }
 
-/* x with y's sizes: itself if it has them, else repeated in `expanded`. */
+/* x with y's sizes: x itself if it has them, else `expanded`, which repeats it. */
 static const tn_desc *fit_desc(const tn_desc *x, const tn_desc *y, tn_desc *expanded) {
     bool same = x->ndim == y->ndim;
     for (int i = 0; i < y->ndim && same; i++) {
@@ -189,7 +188,7 @@ tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims) {
     if (tn_count(x) == 0) {
         return x;
     }
-    tn_tensor *first = tn_detach(x); /* whose gradient a shift does not need */
+    tn_tensor *first = tn_detach(x); /* a shift needs no gradient */
     int count = tn_ndim(x) > 0 && dims.ndim > 0 ? dims.ndim : tn_ndim(x);
     for (int i = 0; i < count; i++) {
         first = tn_narrow(first, dims.ndim > 0 ? (int)dims.size[i] : i, 0, 1);

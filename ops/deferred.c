@@ -1,8 +1,8 @@
 /* Recipes of deferred tensors: recording and running them.
  *
  * Every step is a kernel that works element by element, so a part of a tensor comes from the same
- * kernels over fewer elements. A draw begins at a multiple of four elements (backends/random.h);
- * the up to three before that come from four elements drawn separately.
+ * kernels over fewer elements. A draw begins at a multiple of four elements (backends/random.h); up
+ * to three before that come from four elements drawn separately.
  */
 #include "ops/deferred.h"
 
@@ -20,14 +20,14 @@ bool tn__defer_covers(const tn_tensor *x) {
            (size_t)tn_count(x) * tn_dtype_size(x->dtype) == x->storage->bytes;
 }
 
-/* Why the step cannot be recorded; NULL: it can. A step that sets all elements replaces earlier
+/* Why the step cannot be recorded; NULL if it can. A step that sets all elements replaces earlier
  * ones. */
 static const char *why_not(const tn_tensor *x, const tn__recipe_step *step) {
     const struct tn__recipe *recipe = x->storage->recipe;
     return !tn__defer_covers(x)                ? "this is a part of a tensor"
            : step->what != STEP_UNARY          ? NULL
            : recipe->dtype != x->dtype         ? "they are made in another dtype"
-           : recipe->steps >= TN__RECIPE_STEPS ? "too much was done to them already"
+           : recipe->steps >= TN__RECIPE_STEPS ? "too many steps are recorded already"
                                                : NULL;
 }
 
@@ -70,8 +70,8 @@ tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *opera
     if (!tn__defer_covers(x) || !tn__defer_covers(from) || !tn_dims_equal(x->dims, from->dims) ||
         (made->dtype != from->dtype && x->dtype != from->dtype)) {
         tn__raise(TN_EUNSUPPORTED, operation,
-                  "the elements of %s and %s are not made yet (TN_DEFER_INIT): only all of one "
-                  "become all of the other, through one other dtype at most",
+                  "the elements of %s and %s are not made yet (TN_DEFER_INIT): only all of one can "
+                  "become all of the other, through at most one other dtype",
                   tn_shape_text(x), tn_shape_text(from));
         return tn_inert();
     }
@@ -96,8 +96,8 @@ tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device devic
 /* ---- Running
  * ---------------------------------------------------------------------------------- */
 
-/* All steps over y, which is contiguous and begins at element `first` of the whole, a multiple of
- * DRAW_GRAIN. */
+/* Runs all steps on y, which is contiguous and begins at element `first` of the whole, a multiple
+ * of DRAW_GRAIN. */
 static tn_status run_steps(const struct tn__recipe *recipe, const tn_tensor *y, int64_t first) {
     const tn_backend *kernels = tn_backend_of(y->storage->device);
     tn_context *ctx = tn_context_of(y->storage->device);
@@ -117,7 +117,7 @@ static tn_status run_steps(const struct tn__recipe *recipe, const tn_tensor *y, 
     return TN_OK;
 }
 
-/* Elements from `start` on into y, of the recipe's dtype and device, 1-dimensional. */
+/* Makes the elements from `start` on in y, 1-dimensional, of the recipe's dtype and device. */
 static tn_status make_range(const struct tn__recipe *recipe, tn_tensor *y, int64_t start) {
     int64_t before = start % DRAW_GRAIN, n = tn_count(y);
     if (before == 0) {
@@ -135,7 +135,7 @@ static tn_status make_range(const struct tn__recipe *recipe, tn_tensor *y, int64
     return tn_error();
 }
 
-/* Elements from `start` on into out, in its dtype and where it is. */
+/* Makes the elements from `start` on in out, in its dtype and on its device. */
 static tn_status make_part(const struct tn__recipe *recipe, int64_t start, tn_tensor *out) {
     TN_SCOPE;
     TN_NO_GRAD;

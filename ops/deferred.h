@@ -14,22 +14,22 @@ tn_tensor *tn__defer_draw(tn_tensor *x, tn_random_kind kind, tn_random_key key, 
                           const char *operation);
 tn_tensor *tn__defer_unary(tn_tensor *x, tn_unary f, double a, double b, const char *operation);
 
-/* Whether x is all of its storage: what sets x's elements sets all. */
+/* Whether x is all of its storage, so that setting x's elements sets all. */
 bool tn__defer_covers(const tn_tensor *x);
 
-/* x's elements will be those of `from`, made in from's dtype and where from is; both are deferred.
+/* x's elements will be those of `from`, made in from's dtype and on its device; both are deferred.
  */
 tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *operation);
 
 /* A deferred tensor with t's recipe and name, in another dtype or on another device. */
 tn_tensor *tn__deferred_like(const tn_tensor *t, tn_dtype dtype, tn_device device);
 
-/* Makes all elements of the deferred t's storage and drops the recipe. Nothing has changed after
- * raising. */
+/* Makes all elements of the deferred t's storage and drops the recipe. After raising nothing has
+ * changed. */
 tn_status tn__deferred_make(const tn_tensor *t);
 
-/* Elements [start, start + tn_count(out)) of the flattened t, which stays deferred, into `out`: the
- * same bits as when all of t is made. */
+/* Elements [start, start + tn_count(out)) of the flattened t, which stays deferred, into `out`: bit
+ * for bit as if all of t were made. */
 tn_status tn__deferred_part(const tn_tensor *t, int64_t start, tn_tensor *out);
 
 #endif

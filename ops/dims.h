@@ -7,7 +7,7 @@
 /* Dimension `dim` moved to the front; the others keep their order. */
 tn_desc tn__desc_front(const tn_desc *x, int dim);
 
-/* Input i when it was given, else NULL. */
+/* Input i if given, else NULL. */
 static inline tn_tensor *tn__optional(const tn_op_call *c, int i) {
     return i < c->inputs ? c->in[i] : NULL;
 }
@@ -26,8 +26,8 @@ int64_t tn__row_count(tn_dims dims);
 tn_dims tn__dims_leading(tn_dims dims);
 tn_dims tn__dims_with_last(tn_dims dims, int64_t size);
 
-/* The dimension that args name (negative counts from the end), or -1 after raising TN_EINDEX;
- * and the same once checked. */
+/* The dimension that args name (negative counts from the end), or -1 after raising TN_EINDEX; the
+ * second for a checked one. */
 int tn__op_dim(const tn_op_call *c, int dim);
 static inline int tn__dim_from_start(int dim, int ndim) {
     return dim < 0 ? dim + ndim : dim;

@@ -3,7 +3,7 @@
 
 #include <omp.h>
 
-/* Elements of a piece, and how many are worth a second thread: waking it takes microseconds. */
+/* Elements per piece, and how many are worth a second thread: waking one takes microseconds. */
 enum { PIECE = 16384 };
 
 void tn__host_pieces(int64_t count, int64_t each, tn__host_piece *piece, const void *job) {

@@ -16,7 +16,7 @@
  *                              : scale_lines(j, first, end, TN_F32);
  *     }
  *
- * The loop is written once; with the dtype a constant it is compiled for each. Elements are loaded
+ * The loop is written once and, as the dtype is a constant, compiled for each. Elements are loaded
  * as double, which holds both, and rounded once when stored.
  */
 #ifndef TERN_OPS_HOST_H
@@ -29,15 +29,15 @@
 /* Items first … end - 1 of a job. Runs in any thread: it raises nothing and allocates nothing. */
 typedef void tn__host_piece(const void *job, int64_t first, int64_t end);
 
-/* Calls piece for all of 0 … count - 1, on several threads when that is worth waking them. `each`:
- * about how many elements an item reads and writes. The cuts depend only on count and each, so a
- * piece may sum what it covers: the bits are the same for any number of threads. No two pieces may
- * write the same element. */
+/* Calls piece for all of 0 … count - 1, on several threads if that is worth waking them. `each`:
+ * about how many elements an item reads and writes. The split depends only on count and each, so a
+ * piece may sum its items: the bits are the same for any number of threads. No two pieces may write
+ * the same element. */
 TN_API void tn__host_pieces(int64_t count, int64_t each, tn__host_piece *piece, const void *job);
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-/* An operand as lines along one dimension, one for each place in the others, in row-major order.
+/* An operand as lines along one dimension, one for each position in the others, in row-major order.
  * Operands of the same sizes have the same lines, whatever their strides. */
 typedef struct tn__lines {
     void *data;
@@ -75,7 +75,7 @@ static inline int64_t tn__host_index(const void *data, tn_dtype dtype, int64_t a
     return dtype == TN_I32 ? ((const int32_t *)data)[at] : ((const int64_t *)data)[at];
 }
 
-/* TN_EINDEX, with what the error will say: position (row-major) and value. */
+/* TN_EINDEX, storing position (row-major) and value for the error message. */
 static inline tn_status tn__host_bad_index(tn_context *ctx, int64_t position, int64_t value) {
     ctx->bad_position = position;
     ctx->bad_value = value;

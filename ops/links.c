@@ -1,5 +1,5 @@
-/* Gives the engine the operations that it needs. autograd/ is to the left of ops/ and includes
- * nothing from here. */
+/* Gives the engine the operations that it needs: autograd/, a layer below, includes nothing from
+ * here. */
 #include "autograd/links.h"
 #include "ops/op.h"
 

@@ -2,8 +2,8 @@
  * small helpers for backwards, and samples. sys/op.h says what an operation is made of; this is
  * only shorthand for it.
  *
- * An operation's file keeps what is its own: mathematics, gradient rule, samples.
- * `ops/elementwise/exp.c` is the shortest complete example.
+ * An operation's file holds the rest: mathematics, gradient rule, samples. `ops/elementwise/exp.c`
+ * is the shortest complete example.
  */
 #ifndef TERN_OPS_OP_H
 #define TERN_OPS_OP_H
@@ -21,7 +21,7 @@
 /* ---- Shape rules: false after raising -------------------------------------------------------- */
 
 /* One input of floats, or of numbers (all but bool); one output like it. With tn__scalar_args: a
- * number, and a whole constant that it can hold when it is an integer. */
+ * number and, if it is an integer, a whole constant that it can hold. */
 bool tn__shape_float(tn_op_call *c);
 bool tn__shape_number(tn_op_call *c);
 bool tn__shape_scalar(tn_op_call *c);
@@ -32,7 +32,7 @@ bool tn__needs_float(const tn_op_call *c);
 /* The argument of this name is not NaN. */
 bool tn__not_nan(const tn_op_call *c, const char *name, double value);
 
-/* What is added to a variance before its root is drawn. */
+/* eps, which is added to a variance before its square root, is not negative. */
 bool tn__eps_fits(const tn_op_call *c, double eps);
 
 /* Two inputs of one dtype that broadcast; the result has that dtype, or is bool (then the inputs
@@ -43,7 +43,7 @@ bool tn__shape_compare(tn_op_call *c);
 
 /* ---- Forwards and backwards: one kernel over the descriptors --------------------------------- */
 
-/* Arguments of the operations with one constant. */
+/* Arguments of operations with one constant. */
 typedef struct tn__scalar_args {
     double k;
 } tn__scalar_args;
@@ -54,10 +54,10 @@ tn_status tn__unary_k(const tn_op_call *c, tn_unary f);
 tn_status tn__binary(const tn_op_call *c, tn_binary f);
 tn_status tn__compare(const tn_op_call *c, tn_compare f);
 
-/* y = f(|x|, infinity); for integers what it is for a finite x (isfinite.c). */
+/* y = f(|x|, infinity); integers count as finite (isfinite.c). */
 tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f);
 
-/* Of fmod and remainder (fmod.c): trunc(a / b), the k of x % k, samples. */
+/* For fmod and remainder (fmod.c): trunc(a / b), the k of x % k, samples. */
 tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b);
 tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation);
 void tn__fmod_samples(tn_op_samples *s);
@@ -71,15 +71,15 @@ tn_status tn__slope_back(const tn_op_back *b, tn_unary slope, double k0, double 
 /* ---- Work, for the profiler ------------------------------------------------------------------ */
 
 /* Multiplications and additions of one product; in backward, of one for each of these inputs (bits)
- * whose gradient is wanted. */
+ * that needs a gradient. */
 void tn__work_product(tn_op_work *w, double multiplications, uint32_t inputs);
 double tn__work_count(const tn_dims *dims); /* 0 for NULL */
-/* Of input 0 only as much is read as there are results (gather). */
+/* Only as many elements of input 0 are read as there are results (gather). */
 void tn__work_picked(tn_op_work *w);
 
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
-/* Whether a kernel succeeded; raises its status, in the name of `operation`, if it did not. */
+/* Whether a kernel succeeded; if not, raises its status for `operation`. */
 bool tn__kernel_ok(tn_status status, const char *operation);
 
 /* The next draw of a generator. */
@@ -87,36 +87,36 @@ static inline tn_random_key tn__draw_key(tn_generator *g) {
     return (tn_random_key){.seed = g->seed, .stream = g->stream, .call = g->call++};
 }
 
-/* Whether all elements of p, floats, are between 0 and 1; false after raising, which calls p `name`
- * and adds `advice`. Waits for p's device. */
+/* Whether all elements of p, floats, are between 0 and 1; false after raising; the message calls p
+ * `name` and ends with `advice`. Waits for p's device. */
 bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const char *operation);
 
-/* A 0-dimensional tensor with this value, of t's dtype and device. */
+/* A 0-dimensional tensor with this value, t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);
 
-/* The same for the k of operation(x, k); inert after raising that an integer x cannot hold it. */
+/* The same for the k of operation(x, k); inert after raising if an integer x cannot hold it. */
 tn_tensor *tn__scalar_like(const tn_tensor *x, double k, const char *operation);
 
 /* tn_arange on a device. */
 tn_tensor *tn__arange(tn_device device, double start, double end, double step, tn_dtype dtype);
 
-/* Zeros (or any value) of these dims, of t's dtype and device. */
+/* A tensor of these dims, filled with value, of t's dtype and device. */
 tn_tensor *tn__filled(const tn_tensor *t, tn_dims dims, double value);
 
 /* The dimension that `dim` names (negative counts from the end), or -1 after raising TN_EINDEX. For
- * a 0-dimensional x 0 and -1 are valid too, as in PyTorch: all of it. */
+ * a 0-dimensional x 0 and -1 are valid too, as in PyTorch. */
 int tn__dim_of_any(const tn_tensor *x, int dim, const char *operation);
 
-/* x minus the first of the elements that dims (as reductions take them) bring together: 0 where
- * they are equal, and near 0 where they are close. For statistics that do not depend on a shift. */
+/* x minus the first of the elements that a reduction over dims combines: 0 where they are equal,
+ * near 0 where they are close. For statistics that do not depend on a shift. */
 tn_tensor *tn__from_first(tn_tensor *x, tn_dims dims);
 
 /* Whether `value` can be stored in `dtype`: integers truncate, but must be in range; bool takes
  * anything. */
 bool tn__fits(double value, tn_dtype dtype);
 
-/* clamp's bounds for an integer dtype: whole, and within its range (an infinite bound is none).
- * Floats keep theirs. */
+/* clamp's bounds for an integer dtype: whole, and within its range (an infinite bound is no bound).
+ * For floats they stay. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high);
 
 /* ---- Samples ---------------------------------------------------------------------------------- *

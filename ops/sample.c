@@ -1,6 +1,6 @@
 /* Samples: the inputs on which the suite tests an operation. An operation adds its own special
- * cases; the shapes that break most things (empty, 0-dimensional, size 1, odd sizes beyond a vector
- * register, broadcast pairs) are here.
+ * cases; the shapes that break most things (empty, 0-dimensional, size 1, odd sizes larger than a
+ * vector register, broadcast pairs) are here.
  */
 #include "ops/op.h"
 

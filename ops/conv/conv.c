@@ -1,12 +1,12 @@
-/* conv(x, w, b): a kernel of numbers slides over 1, 2 or 3 dimensions
- * (LeCun et al. 1989, Neural Computation 1)
+/* conv(x, w, b): a filter slides over 1, 2 or 3 dimensions (LeCun et al. 1989, Neural Computation
+ * 1)
  *
  *     x: (N, C, in…), w: (O, C / groups, k…), b: (O) or absent; f32 f64 bf16 f16
  *     y: (N, O, out…), out = (in + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down
  *     y[n, o, p] = b[o] + sum over c and i of x[n, c, p stride - padding + i dilation] w[o, c, i]
  *     dx = conv_transpose(dy, w)        dw = conv_weight_grad(dy, x)        db = sums of dy
  *
- * Outside of x is 0. Output channels are in `groups` parts, each of which sees its own part of the
+ * x is padded with 0. Output channels are in `groups` parts, each of which sees its own part of the
  * input channels. Each gradient keeps only what it reads.
  */
 #include "ops/conv/conv.h"
@@ -150,7 +150,8 @@ tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size
 
 /* ---- The functions --------------------------------------------------------------------------- */
 
-/* The padding with which stride 1 keeps the sizes: if it is odd, the larger half is at the end. */
+/* The padding with which stride 1 keeps the sizes. If its total is odd, the larger half is at the
+ * end. */
 static bool keep_sizes(const char *name, const tn_tensor *x, const tn_tensor *w,
                        tn__conv_call *call) {
     int spatial = call->spatial, first = CONV_SPATIAL - spatial;
@@ -159,8 +160,8 @@ static bool keep_sizes(const char *name, const tn_tensor *x, const tn_tensor *w,
         int64_t kernel = tn_size(w, i + 2);
         if (call->kernel.stride[first + i] != 1 || kernel < 1) {
             tn__raise(TN_EVALUE, name,
-                      "padding is to keep x's sizes, but stride is %lld and weight is %s (stride "
-                      "1 and a kernel are needed)",
+                      "padding is to keep x's sizes, but stride is %lld and weight is %s (stride 1 "
+                      "and a kernel are needed)",
                       (long long)call->kernel.stride[first + i], tn_shape_text(w));
             return false;
         }

@@ -1,15 +1,15 @@
 /* What the three convolutions share: their arguments, and the descriptors that kernels see.
  *
- * conv, conv_transpose and conv_weight_grad are one sum over triples (place, offset, channel) seen
- * from three sides: each is linear in its two inputs, and the gradients of each are the other two.
- * So all derivatives of all orders are these three operations again.
+ * conv, conv_transpose and conv_weight_grad are one sum over triples (position, offset, channel)
+ * seen from three sides: each is linear in its two inputs, and the gradients of each are the other
+ * two. So all derivatives of all orders are these three operations again.
  */
 #ifndef TERN_OPS_CONV_H
 #define TERN_OPS_CONV_H
 
 #include "ops/dims.h"
 
-enum { CONV_SPATIAL = 3 }; /* the most dimensions that a kernel of numbers slides along */
+enum { CONV_SPATIAL = 3 }; /* the maximum number of spatial dimensions */
 
 /* `kernel` always has three dimensions: missing ones come first, and have size 1. `size` is the
  * result's sizes (conv_weight_grad: the kernel's) in the dimensions that exist; without dimensions,
@@ -20,18 +20,18 @@ typedef struct tn__conv_call {
     tn_dims size;
 } tn__conv_call;
 
-/* The numbers of the existing dimensions, from the three of a kernel's arguments. */
+/* The entries for the existing dimensions, of the three in a kernel's arguments. */
 static inline const int64_t *tn__conv_last(const int64_t *all, int spatial) {
     return all + (CONV_SPATIAL - spatial);
 }
 
-/* The numbers of options, checked, for the function `name` ("conv2d" has `spatial` 2). False after
- * raising. */
+/* Checks the options of the function `name` ("conv2d" has `spatial` 2) and stores their numbers.
+ * False after raising. */
 bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *options,
                     tn__conv_call *call);
 
-/* One number for all dimensions, or one for each, of at least `least`: to the last of all[3]. False
- * after raising. */
+/* Writes one number for all dimensions, or one for each, at least `least`, to the last of all[3].
+ * False after raising. */
 bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t least,
                      int64_t *all);
 
@@ -48,17 +48,17 @@ tn_dims tn__conv_dims(int64_t first, int64_t second, tn_dims sizes);
 bool tn__conv_rank(const tn_op_call *c, int input, const char *layout);
 bool tn__conv_bias(const tn_op_call *c, int64_t channels);
 
-/* x without a batch gets one of size 1, and *single is set; the call's result drops it. */
+/* An x without a batch gets one of size 1, and *single is set; the call's result drops it. */
 tn_tensor *tn__conv_batched(tn_tensor *x, int spatial, bool *single);
 static inline tn_tensor *tn__conv_unbatched(tn_tensor *y, bool single) {
     return single ? tn_squeeze(y, 0) : y;
 }
 
-/* For the profiler: each number of the kernel meets each of the places (N, channels, sizes…); in
- * backward once for each of both inputs whose gradient is wanted. */
+/* For the profiler: each element of the kernel meets each of the positions (N, channels, sizes…);
+ * in backward once for each of the two inputs that needs a gradient. */
 void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel);
 
-/* The operations, with `size` in place of call's own. */
+/* The operations, with `size` instead of call's. */
 tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
 tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
 tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims kernel);
@@ -66,7 +66,7 @@ tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call,
 /* The sums over all dimensions but the channels. */
 tn_tensor *tn__conv_bias_grad(tn_tensor *dy);
 
-/* One case of the samples of all three: sizes of x and of the kernel, and how it slides. */
+/* A case of the samples of all three: sizes of x and of the kernel, and how it slides. */
 typedef struct tn__conv_case {
     const char *text; /* for PyTorch; size is x's, kernel w's */
     tn__conv_call call;
@@ -74,7 +74,7 @@ typedef struct tn__conv_case {
 } tn__conv_case;
 enum { CONV_CASES = 16 };
 const tn__conv_case *tn__conv_cases(void);
-/* The sizes of the result of a case. */
+/* The sizes of a case's result. */
 tn_dims tn__conv_case_result(const tn__conv_case *k);
 
 #endif

@@ -13,7 +13,7 @@
 
 enum { X, W, B, INPUTS };
 
-/* Dimension i of x is what conv makes of a result of that size. */
+/* Whether conv of a result of that size gives dimension i of x. */
 static bool size_fits(const tn_op_call *c, int i) {
     const tn__conv_call *call = c->args;
     int64_t in = tn_size(c->in[X], i + 2), kernel = tn_size(c->in[W], i + 2),
@@ -23,7 +23,7 @@ static bool size_fits(const tn_op_call *c, int i) {
     }
     return tn_op_fail(c, TN_ESHAPE,
                       "x is %s and weight is %s, from which the result would have size %lld in "
-                      "dimension %d (it and theirs must be at least 1)",
+                      "dimension %d (all sizes must be at least 1)",
                       tn_shape_text(c->in[X]), tn_shape_text(c->in[W]), (long long)out, i + 2);
 }
 
@@ -75,8 +75,8 @@ static void conv_transpose_backward(tn_op_grad *g) {
     }
 }
 
-/* The cases of conv, reversed: y of one is x of the other. What a stride skipped at the end of
- * conv's x is output_padding here. */
+/* The cases of conv, reversed: one's y is the other's x. Elements that a stride skips at the end of
+ * conv's x are output_padding here. */
 static void conv_transpose_work(tn_op_work *w) {
     tn__conv_work(w, w->x[X], w->x[W]);
 }
@@ -151,7 +151,7 @@ tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn
 
 /* ---- The functions --------------------------------------------------------------------------- */
 
-/* The result's sizes, if x and w have the dimensions for it. */
+/* The result's sizes, if x and w have enough dimensions. */
 static void find_sizes(const tn_tensor *x, const tn_tensor *w, const int64_t *more,
                        tn__conv_call *call) {
     const int64_t *stride = tn__conv_last(call->kernel.stride, call->spatial),

@@ -2,7 +2,7 @@
  *
  *     dy: (N, O, out…), x: (N, C, in…); f32 f64 bf16 f16       dw: (O, C / groups, k…)
  *     dw[o, c, i] = sum over n and p of dy[n, o, p] x[n, c, p stride - padding + i dilation]
- *     for the gradient g of dw: conv(x, g) is dy's, conv_transpose(dy, g) is x's
+ *     from g, the gradient of dw: conv(x, g) is dy's, conv_transpose(dy, g) is x's
  */
 #include "ops/conv/conv.h"
 

@@ -20,7 +20,7 @@ tn_conv_options tn_conv_strided(int64_t stride, int64_t padding) {
                              .from_defaults = true};
 }
 
-/* One number for all dimensions, or one for each, to the last `spatial` of three. */
+/* One number for all dimensions, or one for each, into the last `spatial` of three. */
 bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t least,
                      int64_t *all) {
     if (given.ndim != 1 && given.ndim != spatial) {
@@ -132,7 +132,7 @@ void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel) 
 
 /* Each dimension count; strides, paddings, dilations and groups, alone and together; a kernel of
  * one element, of even sizes, as large as the input; a padding of more than the kernel; elements at
- * the end that the kernel does not reach; an empty batch; more channels and places than a vector
+ * the end that the kernel does not reach; an empty batch; more channels and positions than a vector
  * register holds. */
 const tn__conv_case *tn__conv_cases(void) {
     static const tn__conv_case all[CONV_CASES] = {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Why these numbers make no vector of this dtype; NULL when they do. */
+/* Why these numbers make no vector of this dtype; NULL if they do. */
 static const char *arange_refused(double start, double end, double step, double count,
                                   tn_dtype dtype) {
     if (!isfinite(start) || !isfinite(end) || !isfinite(step)) {

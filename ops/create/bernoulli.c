@@ -2,7 +2,7 @@
  * No gradient. */
 #include "ops/op.h"
 
-/* Uniforms of 24 bits for bf16 and f16 too: rounded ones would be below p too rarely. */
+/* 24-bit uniforms for bf16 and f16 too: rounded ones would be below p too rarely. */
 tn_tensor *tn_bernoulli(tn_tensor *p) {
     if (!tn__usable(p, "bernoulli")) {
         return tn_inert();

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* From both ends to the middle, as in PyTorch: the last is `end` itself. Integers truncate. */
+/* From both ends to the middle, as in PyTorch: the last is exactly `end`. Integers truncate. */
 static void fill_steps(double *value, double start, double end, int64_t steps) {
     double step = steps > 1 ? (end - start) / (double)(steps - 1) : 0.0;
     for (int64_t i = 0; i < steps; i++) {

@@ -1,10 +1,9 @@
-/* Indices drawn by weight, one draw of this thread's default generator a call: for each row of
- * weights, `count` of its indices. No gradient.
+/* Indices drawn by weight: for each row of weights, `count` of its indices. One draw of this
+ * thread's default generator per call. No gradient.
  *
- * With replacement: where a uniform number falls on the sums of the weights so
- * far. Without: those with the smallest E / w, E exponentially distributed,
- * which is drawing one after the other (Efraimidis, Spirakis 2006, "Weighted
- * random sampling with a reservoir").
+ * With replacement: where a uniform number falls among the cumulative weights. Without: those with
+ * the smallest E / w, E exponentially distributed, which is the same as drawing one after another
+ * (Efraimidis, Spirakis 2006, "Weighted random sampling with a reservoir").
  */
 #include "backends/random.h"
 #include "core/memory.h"
@@ -13,7 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The number of a row's weights above 0, and their sum; -1 for numbers that are not weights. */
+/* Counts a row's weights above 0, and sums them; -1 if one is not a weight. */
 static int64_t weigh_row(const double *w, int64_t n, double *sum) {
     int64_t above = 0;
     *sum = 0.0;
@@ -32,7 +31,7 @@ static double uniform_at(tn_random_key key, uint64_t i) {
     return tn__uniform53(tn__word64(r.word[0], r.word[1]));
 }
 
-/* sums[i]: of the weights up to i. The first that is above u times all of them.
+/* sums: cumulative weights. The first i where sums[i] is above u times the total.
  */
 static int64_t place_of(const double *sums, int64_t n, double u) {
     double target = u * sums[n - 1];
@@ -72,7 +71,7 @@ static tn_tensor *draw_once(double *w, int64_t rows, int64_t n, int64_t count, t
     return first;
 }
 
-/* Why these rows cannot be drawn from; NULL when they can. */
+/* Why these rows cannot be drawn from; NULL if they can. */
 static const char *why_not(const double *w, int64_t rows, int64_t n, int64_t count, bool again) {
     for (int64_t r = 0; r < rows && count > 0; r++) {
         double sum;

@@ -1,4 +1,4 @@
-/* New tensors of random numbers: one draw of this thread's default generator a call. */
+/* New tensors of random numbers: one draw of this thread's default generator per call. */
 #include "ops/deferred.h"
 #include "profile/work.h"
 

@@ -1,5 +1,5 @@
 /* 0 … n - 1 in random order: a new vector. Shuffled as by Durstenfeld (1964, "Algorithm 235"): each
- * place, from the last one back, is swapped with one up to it. */
+ * position, from the last down, is swapped with one up to it. */
 #include "backends/random.h"
 #include "core/memory.h"
 #include "ops/op.h"

@@ -1,9 +1,9 @@
 /* y = a + b
  *
- *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy        db = dy
  *
- * The engine sums a gradient over what was broadcast; rules here do not.
+ * The engine sums a gradient over broadcast dimensions; rules here do not.
  */
 #include "ops/op.h"
 

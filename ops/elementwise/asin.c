@@ -1,6 +1,6 @@
 /* y = asin(x); NaN outside [-1, 1]
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy / sqrt(1 - x²)
  */
 #include "ops/op.h"

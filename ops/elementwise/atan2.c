@@ -1,6 +1,6 @@
 /* y = the angle of the point (b, a), in (-pi, pi]
  *
- *     a, b: shapes that broadcast, one dtype of f32 f64 bf16 f16       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, f32 f64 bf16 f16       y: the common shape
  *     da = dy b / (a² + b²)        db = -dy a / (a² + b²)
  */
 #include "ops/op.h"

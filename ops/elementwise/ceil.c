@@ -1,6 +1,6 @@
 /* y = the smallest whole number >= x
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = 0
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = min(max(x, low), high): low where x < low, high where x > high; NaN stays
  *
- *     x: any shape, all but bool       y: as x
+ *     x: any shape, all but bool       y: like x
  *     low or high may be infinite; low > high gives high everywhere
  *     dx = dy where low <= x <= high, else 0
  */
@@ -43,7 +43,7 @@ static tn_status clamp_forward(const tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_CLAMP_K, c->y[0], c->x[0], k.low, k.high);
 }
 
-/* x is between the bounds where clamping does not change it. */
+/* x is within the bounds where clamping does not change it. */
 static void clamp_backward(tn_op_grad *g) {
     const clamp_args *args = g->args;
     tn_tensor *dy = g->dout[0], *x = tn_op_saved_input(g, 0);

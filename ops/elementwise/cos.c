@@ -1,6 +1,6 @@
 /* y = cos(x), x in radians
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = -dy · sin(x)
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = cosh(x)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy sinh(x)
  */
 #include "ops/op.h"

@@ -1,9 +1,9 @@
 /* y = a / b, as IEEE says (1 / 0 = inf, 0 / 0 = NaN)
  *
- *     a, b: shapes that broadcast, one dtype of f32 f64 bf16 f16       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, f32 f64 bf16 f16       y: the common shape
  *     da = dy / b    db = -dy · (a / b) / b
  *
- * Divided twice: b² would overflow or vanish earlier.
+ * db divides twice: b² would overflow or underflow earlier.
  */
 #include "ops/op.h"
 

@@ -1,9 +1,9 @@
 /* y = x / k
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy / k
  *
- * Divided, not multiplied by 1 / k, which differs in the last bit.
+ * Not x times 1 / k, which differs in the last bit.
  */
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
 /* y = scale x where x > 0, else scale alpha (exp(x) - 1)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = scale dy where x > 0, else scale alpha exp(x) dy
  *
  * elu (Clevert et al. 2015, arXiv:1511.07289) has scale 1; selu (Klambauer et al. 2017,
@@ -24,7 +24,7 @@ static tn_status elu_forward(const tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_ELU_K, c->y[0], c->x[0], args->alpha, args->scale);
 }
 
-/* exp is taken of values that are not positive: times a gradient of 0 it must not be infinite. */
+/* exp only sees values that are not positive: infinity times a gradient of 0 would be NaN. */
 static void elu_backward(tn_op_grad *g) {
     const elu_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = tn_mul_scalar(g->dout[0], args->scale);

@@ -1,4 +1,4 @@
-/* Comparing whole tensors, as one bool: made of operations, nothing recorded. */
+/* Comparing whole tensors, as one bool: composed of operations, nothing recorded. */
 #include "ops/op.h"
 #include "tern/sys/device.h"
 
@@ -27,9 +27,9 @@ bool tn_equal(tn_tensor *a, tn_tensor *b) {
     return !tn_is_inert(all) && tn_item(all) != 0.0;
 }
 
-/* In f64, so that any two dtypes can be compared. Infinities are close to their equals only: their
- * difference is NaN and any difference from them is within rtol times infinity, so both cases are
- * separate. */
+/* In f64, so that any two dtypes can be compared. Infinities are close only to their equals, a
+ * separate case: their difference is NaN, and any difference from them is within rtol times
+ * infinity. */
 bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
     if (!tensors_comparable(a, b, "all_close")) {
         return false;

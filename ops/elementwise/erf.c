@@ -1,6 +1,6 @@
 /* y = erf(x) = 2 / sqrt(pi) · integral of exp(-t²) from 0 to x
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · 2 / sqrt(pi) · exp(-x²)
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = exp(x) - 1, accurate near 0
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy (y + 1)
  */
 #include "ops/op.h"

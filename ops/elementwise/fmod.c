@@ -1,9 +1,9 @@
-/* y = a - b trunc(a / b), exactly: what C's fmod and, of integers, % give; a's sign
+/* y = a - b trunc(a / b), exactly, like C's fmod and, for integers, %; a's sign
  *
- *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy    db = -dy · trunc(a / b)
  *
- * Of integers x % 0 is x, of floats NaN.
+ * For integers x % 0 is x, for floats NaN.
  */
 #include "ops/op.h"
 
@@ -22,12 +22,12 @@ static void fmod_backward(tn_op_grad *g) {
     }
 }
 
-/* (a - fmod(a, b)) / b is whole but for its rounding; a / b may be rounded up to a whole number. */
+/* (a - fmod(a, b)) / b is whole but for rounding; a / b may be rounded up to a whole number. */
 tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b) {
     return tn_round(tn_div(tn_sub(a, tn_fmod(a, b)), b));
 }
 
-/* All signs; below the divisor, and some times as large. */
+/* All signs; below the divisor, and several times as large. */
 void tn__fmod_samples(tn_op_samples *s) {
     static const double a[] = {5.25, -5.25, 5.25, -5.25, 0.75, -0.75, 100.25},
                         b[] = {2.0, 2.0, -2.0, -2.0, 4.0, 4.0, -3.0};
@@ -54,7 +54,7 @@ tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b) {
 tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation) {
     tn_tensor *b = tn__scalar_like(x, k, operation);
     if (k == 0.0 && !tn_is_inert(b) && !tn_dtype_is_float(x->dtype)) {
-        tn__raise(TN_EVALUE, operation, "x is %s but k is 0 (nothing is left of a division by 0)",
+        tn__raise(TN_EVALUE, operation, "x is %s but k is 0 (a remainder needs another divisor)",
                   tn_dtype_name(x->dtype));
         return tn_inert();
     }

@@ -1,7 +1,7 @@
 /* y = x · P(x),  P(x) = (1 + erf(x / sqrt 2)) / 2
  * (Hendrycks, Gimpel 2016, arXiv:1606.08415)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · (P(x) + x p(x)),  p(x) = exp(-x² / 2) / sqrt(2 pi)
  */
 #include "ops/op.h"

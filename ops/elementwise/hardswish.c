@@ -1,6 +1,6 @@
 /* y = x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019, arXiv:1905.02244)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy where x >= 3, 0 where x <= -3, between them dy (x / 3 + 1/2)
  */
 #include "ops/op.h"

@@ -1,9 +1,9 @@
 /* y = min(max(x, low), high); NaN stays
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy where low < x < high, else 0
  *
- * clamp, except for the gradient at the bounds. relu6 and hardsigmoid are made of it.
+ * clamp, except for the gradient at the bounds. relu6 and hardsigmoid are built on it.
  */
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
 /* y = x where x > 0, else slope x (Maas, Hannun, Ng 2013)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy where x > 0, else slope dy
  */
 #include "ops/op.h"

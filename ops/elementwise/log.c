@@ -1,6 +1,6 @@
 /* y = log(x), natural; -inf at 0, NaN below
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy / x
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = log(1 + x), accurate near 0
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy / (1 + x)
  *
  * -inf at -1, NaN below.

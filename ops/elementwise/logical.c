@@ -1,4 +1,4 @@
-/* and, or, xor, not of bools: made of operations. */
+/* and, or, xor, not of bools: composed of operations. */
 #include "ops/op.h"
 
 /* False after raising. */
@@ -7,8 +7,7 @@ static bool is_truth(const tn_tensor *t, const char *operation) {
         return false;
     }
     if (t->dtype != TN_BOOL) {
-        tn__raise(TN_EDTYPE, operation,
-                  "an input is %s (bool is needed; tn_ne_scalar(x, 0) is one)",
+        tn__raise(TN_EDTYPE, operation, "an input is %s (bool is needed: use tn_ne_scalar(x, 0))",
                   tn_dtype_name(t->dtype));
         return false;
     }

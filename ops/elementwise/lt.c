@@ -1,6 +1,6 @@
 /* y = a < b; false with a NaN
  *
- *     a, b: shapes that broadcast, one dtype, any       y: the common shape, bool; no gradient
+ *     a, b: shapes that broadcast, same dtype, any       y: the common shape, bool; no gradient
  */
 #include "ops/op.h"
 

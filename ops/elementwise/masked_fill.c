@@ -1,6 +1,6 @@
 /* y = mask ? value : x
  *
- *     x: any shape and dtype; mask: bool, broadcasts to x       y: as x
+ *     x: any shape and dtype; mask: bool, broadcasts to x       y: like x
  *     dx = 0 where mask, else dy
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = the larger of a and b; NaN when either is NaN
  *
- *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy where a is y, dy / 2 where a = b, 0 where a < b;  db the same
  * With a NaN both get dy, as in PyTorch.
  */

@@ -1,6 +1,6 @@
 /* y = x tanh(softplus(x)) (Misra 2019, arXiv:1908.08681)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy (t + x s (1 - t²)), t = tanh(softplus(x)), s = sigmoid(x)
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = -x
  *
- *     x: any shape, all but bool       y: as x
+ *     x: any shape, all but bool       y: like x
  *     dx = -dy
  */
 #include "ops/op.h"

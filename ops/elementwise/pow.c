@@ -1,13 +1,13 @@
 /* y = a ^ b; NaN for a < 0 and a b that is not whole
  *
- *     a, b: shapes that broadcast, one dtype of f32 f64 bf16 f16       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, f32 f64 bf16 f16       y: the common shape
  *     da = dy · b · a ^ (b - 1)
  *     db = dy · y · log(a)
  *
- * The corners are PyTorch's: da is 0 where b is 0, also where 1 / a is infinite or NaN (the rule
- * would say 0 · inf), db is 0 where a is 0 and b is not negative (0 · -inf), and NaN where a < 0.
- * There a is replaced by 1 beforehand: a product that is masked afterwards would still bring NaN
- * into a second derivative. */
+ * The corner cases are PyTorch's: da is 0 where b is 0, even where 1 / a is infinite or NaN (the
+ * rule would give 0 · inf), db is 0 where a is 0 and b is not negative (0 · -inf), and NaN where a
+ * < 0. There a is replaced by 1 beforehand: a product that is masked afterwards would still bring
+ * NaN into a second derivative. */
 #include "ops/op.h"
 
 static tn_status pow_forward(const tn_op_call *c) {

@@ -1,6 +1,6 @@
 /* y = x ^ k; NaN for x < 0 and a k that is not whole
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · k · x ^ (k - 1); 0 for k = 0, as in PyTorch
  */
 #include "ops/op.h"

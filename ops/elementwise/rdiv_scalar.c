@@ -1,9 +1,9 @@
 /* y = k / x
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = -dy · (k / x) / x
  *
- * Divided twice: x² would overflow or vanish earlier.
+ * dx divides twice: x² would overflow or underflow earlier.
  */
 #include "ops/op.h"
 

@@ -1,9 +1,9 @@
 /* y = max(x, 0); NaN stays
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy where x > 0, else 0
  *
- * y shows where x > 0 as well as x does, and the next operation usually keeps y anyway.
+ * y > 0 where x > 0, so y is saved: the next operation usually keeps it anyway.
  */
 #include "ops/op.h"
 
@@ -20,7 +20,7 @@ static void relu_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_gt(y, tn__constant(y, 0.0)), dy, tn__constant(dy, 0.0)));
 }
 
-/* Both sides of the kink at 0, close to it too. */
+/* Both sides of the kink at 0, near it too. */
 static void relu_samples(tn_op_samples *s) {
     static const double places[] = {-1e-2, 1e-2, -100.0, 100.0};
     tn_sample_unary(s, 0.1, 3.0);

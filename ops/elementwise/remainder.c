@@ -1,9 +1,9 @@
-/* y = a - b floor(a / b), exactly: what Python's % gives; b's sign
+/* y = a - b floor(a / b), exactly, like Python's %; b's sign
  *
- *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy    db = -dy · floor(a / b)
  *
- * Of integers x % 0 is x, of floats NaN. It is fmod's, plus b where that has the other sign.
+ * For integers x % 0 is x, for floats NaN. Computed as fmod, plus b where that has the other sign.
  */
 #include "ops/op.h"
 

@@ -1,6 +1,6 @@
-/* y = the whole number nearest to x; of two, the even one
+/* y = the whole number nearest to x; ties go to the even one
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = 0
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = 1 / sqrt(x); inf at 0, NaN below
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = -dy · y³ / 2
  */
 #include "ops/op.h"

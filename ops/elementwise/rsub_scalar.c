@@ -1,6 +1,6 @@
 /* y = k - x
  *
- *     x: any shape, all but bool (a whole k for integers)       y: as x
+ *     x: any shape, all but bool (a whole k for integers)       y: like x
  *     dx = -dy
  */
 #include "ops/op.h"

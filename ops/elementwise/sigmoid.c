@@ -1,6 +1,6 @@
 /* y = 1 / (1 + exp(-x))
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · y (1 - y)
  */
 #include "ops/op.h"

@@ -1,6 +1,6 @@
 /* y = -1, 0 or 1, the sign of x; 0 for NaN
  *
- *     x: any shape, all but bool       y: as x
+ *     x: any shape, all but bool       y: like x
  *     dx = 0
  */
 #include "ops/op.h"

@@ -1,7 +1,7 @@
 /* y = x · s(x),  s(x) = 1 / (1 + exp(-x))
  * (Elfwing et al. 2017, arXiv:1702.03118)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy · s (1 + x (1 - s))
  */
 #include "ops/op.h"

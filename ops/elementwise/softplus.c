@@ -1,6 +1,6 @@
 /* y = log(1 + exp(beta x)) / beta; x itself where beta x > threshold
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy sigmoid(beta x), and dy where beta x > threshold
  *
  * Computed as max(z, 0) + log1p(exp(-|z|)) with z = beta x: nothing overflows, and small values

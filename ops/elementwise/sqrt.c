@@ -1,6 +1,6 @@
 /* y = sqrt(x); NaN below 0
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy / (2 y)
  *
  * At 0 the gradient is infinite, as in PyTorch.

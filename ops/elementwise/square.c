@@ -1,6 +1,6 @@
 /* y = x²
  *
- *     x: any shape, all but bool       y: as x
+ *     x: any shape, all but bool       y: like x
  *     dx = dy · 2 x
  */
 #include "ops/op.h"

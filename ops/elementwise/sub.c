@@ -1,6 +1,6 @@
 /* y = a - b
  *
- *     a, b: shapes that broadcast, one dtype of all but bool       y: the common shape
+ *     a, b: shapes that broadcast, same dtype, any but bool       y: the common shape
  *     da = dy        db = -dy
  */
 #include "ops/op.h"

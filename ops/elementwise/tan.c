@@ -1,6 +1,6 @@
 /* y = tan(x)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy (1 + y²)
  */
 #include "ops/op.h"

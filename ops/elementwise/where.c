@@ -1,6 +1,6 @@
 /* y = c ? a : b
  *
- *     c: bool; a, b: one dtype, any; the three shapes broadcast
+ *     c: bool; a, b: same dtype, any; the three shapes broadcast
  *     y: the common shape, a's dtype
  *     da = dy where c, else 0        db = 0 where c, else dy
  */

@@ -1,6 +1,6 @@
 /* gather(x, index): y[.., j, ..] = x[.., index[.., j, ..], ..] at one dimension
  *
- *     x: any shape, any dtype; one of no dimensions is a line of one element
+ *     x: any shape, any dtype; 0-dimensional counts as a line of one element
  *     index: i64 or i32, as many dimensions as x, sizes up to x's (any size at dim)
  *     y: index's shape
  *     dx = zeros with dy's elements added where they came from

@@ -1,6 +1,5 @@
 /* The operations that put rows and elements back where index_select, embedding and gather took
- * them: the gradients of these, as differentiable operations. Private: ops.h has no use for them
- * yet. */
+ * them: their gradients, as differentiable operations. Private: nothing public needs them yet. */
 #ifndef TERN_OPS_INDEX_INDEX_H
 #define TERN_OPS_INDEX_INDEX_H
 
@@ -22,12 +21,12 @@ static inline tn_tensor *tn__as_line(tn_tensor *t) {
     return t->dims.ndim == 0 ? tn_reshape(t, TN_DIMS(1)) : t;
 }
 
-/* Whether all of index are in [0, size); otherwise raises TN_EINDEX with one that is not. Waits for
- * index's device. */
+/* Whether every index is in [0, size); otherwise raises TN_EINDEX and names one that is not. Waits
+ * for index's device. */
 bool tn__index_within(tn_tensor *index, int64_t size, const char *operation);
 
-/* Turns TN_EINDEX of a kernel into "name: what V at position P is outside [0, size)"; returns
- * any other status as it is. */
+/* Turns a kernel's TN_EINDEX into "name: what V at position P is outside [0, size)"; returns any
+ * other status unchanged. */
 static inline tn_status tn__index_status(const tn_op_call *c, tn_status status, const char *what,
                                          int64_t size) {
     if (status == TN_EINDEX) {

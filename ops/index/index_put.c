@@ -1,15 +1,14 @@
-/* x with values at the places that the indices name together: y[index[0][..], index[1][..], ..] =
- * values[..], or += with accumulate. Made of operations on rows: the first dimensions of x are
- * merged, and the indices are row numbers. */
+/* x with values at the positions that the indices together name: y[index[0][..], index[1][..], ..]
+ * = values[..], or += with accumulate. Composed of operations on rows: the first dimensions of x
+ * are merged, and the indices are row numbers. */
 #include "ops/index/index.h"
 #include "ops/shape/shape.h"
 
-/* Whether each of the n indices fits its dimension, and the shape to which they
- * broadcast. */
+/* Whether the n indices fit their dimensions, and the shape to which they broadcast. */
 static bool check_indices(tn_tensor *x, tn_tensor *const *index, int n, tn_dims *dims) {
     *dims = TN_DIMS();
     if (!tn__usable(x, "index_put") || n < 1 || n > x->dims.ndim || !index) {
-        tn__raise(TN_EVALUE, "index_put", "x is %s but %d indices are given", tn_shape_text(x), n);
+        tn__raise(TN_EVALUE, "index_put", "x is %s but there are %d indices", tn_shape_text(x), n);
         return false;
     }
     for (int i = 0; i < n; i++) {
@@ -35,7 +34,7 @@ static bool check_indices(tn_tensor *x, tn_tensor *const *index, int n, tn_dims 
     return true;
 }
 
-/* The indices, which have shape dims, as one vector of row numbers. */
+/* The indices, of shape dims, as one vector of row numbers. */
 static tn_tensor *row_numbers(tn_tensor *x, tn_tensor *const *index, int n, tn_dims dims) {
     tn_tensor *number = NULL;
     for (int i = 0; i < n; i++) {

@@ -4,7 +4,7 @@
  *     y: x's shape with n at dim
  *     dx = zeros with dy's slices added where they came from
  *
- * The kernel picks rows; a descriptor with dim moved to the front makes rows of any slices.
+ * The kernel picks rows; a descriptor with dim moved to the front turns slices into rows.
  */
 #include "ops/index/index.h"
 #include "ops/dims.h"
@@ -43,7 +43,7 @@ static void index_select_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__scatter_rows(g->dout[0], dim, tn_op_saved_input(g, 1), x.size[dim]));
 }
 
-/* Each dimension; the same index often (the gradient adds up), none, and rows beyond a vector
+/* Each dimension; a repeated index (the gradient adds up), none, and rows longer than a vector
  * register. */
 static void index_select_samples(tn_op_samples *s) {
     static const index_select_args first = {0}, second = {1}, last = {-1};

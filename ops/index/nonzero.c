@@ -1,5 +1,5 @@
-/* Where x is not 0: one row of indices for each such element, in row-major
- * order. How many there are depends on x's elements: x is copied to the host.
+/* Where x is not 0: one row of indices for each such element, in row-major order. Their number
+ * depends on x's elements, so x is copied to the host.
  */
 #include "ops/op.h"
 #include "tern/sys/device.h"

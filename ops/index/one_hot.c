@@ -41,7 +41,7 @@ tn_tensor *tn_one_hot(tn_tensor *index, int64_t classes) {
     if (!tn__index_within(index, classes, "one_hot")) {
         return tn_inert();
     }
-    tn_dtype dtype = classes <= 1 << 24 ? TN_F32 : TN_I64; /* whole numbers, compared fast */
+    tn_dtype dtype = classes <= 1 << 24 ? TN_F32 : TN_I64; /* exact, and fast to compare */
     tn_tensor *class = tn__arange(tn_device_of(index), 0, (double)classes, 1, dtype);
     return tn_return(tn_cast(tn_eq(tn_unsqueeze(tn_cast(index, dtype), -1), class), TN_I64));
 }

@@ -1,8 +1,8 @@
-/* put_rows(x, index, values): y = x, but y[index[i]] = values[i]; for equal indices the last one
+/* put_rows(x, index, values): y = x, but y[index[i]] = values[i]; of equal indices the last wins
  *
- *     x: (n, c), index: (k), i64 or i32, values: (k, c); x and values of one
- * dtype, any y: as x dx = dy, but 0 in the rows that were put; dvalues[i] =
- * dy[index[i]], where it is the last
+ *     x: (n, c), index: (k), i64 or i32, values: (k, c), x's dtype, any       y: like x
+ *     dx = dy, but 0 in the rows that were put
+ *     dvalues[i] = dy[index[i]], or 0 if a later row overwrote it
  */
 #include "ops/host.h"
 #include "ops/index/index.h"
@@ -48,7 +48,7 @@ static tn_status put_rows_host(const tn_op_call *c) {
     return status;
 }
 
-/* Whether each row of values is the last for its index: (k, 1). */
+/* Whether each row of values is overwritten by a later one: (k, 1). */
 static tn_tensor *rows_lost(tn_tensor *index, int64_t n) {
     int64_t k = tn_count(index);
     tn_tensor *number = tn__arange(tn_device_of(index), 0, (double)k, 1, TN_I64);

@@ -28,7 +28,7 @@ static bool scatter_add_shape(tn_op_call *c) {
     if (!fits) {
         return tn_op_fail(
             c, TN_ESHAPE,
-            "src is %s but index is %s (they must be equal, and not larger than the result)",
+            "src is %s but index is %s (their shapes must be equal, and fit the result)",
             tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     return tn_op_out(c, args->dims, tn_dtype_of(c->in[0]));
@@ -100,7 +100,7 @@ tn_tensor *tn__scatter_add(tn_tensor *src, int dim, tn_tensor *index, tn_dims di
     return tn_apply2(&tn__op_scatter_add, &(scatter_add_args){dim, dims}, src, index);
 }
 
-/* x and what is scattered: of src the part that index covers. */
+/* x plus the scattered part of src, which is what index covers. */
 tn_tensor *tn_scatter_add(tn_tensor *x, int dim, tn_tensor *index, tn_tensor *src) {
     if (!tn__usable(x, "scatter_add") || !tn__usable(index, "scatter_add") ||
         !tn__usable(src, "scatter_add")) {

@@ -26,7 +26,7 @@ static bool scatter_rows_shape(tn_op_call *c) {
     if (tn_ndim(c->in[1]) != 1 || tn_size(c->in[1], 0) != y.size[dim]) {
         return tn_op_fail(
             c, TN_ESHAPE,
-            "src is %s but index is %s (it needs one element a slice of dimension %d)",
+            "src is %s but index is %s (it needs one element per slice of dimension %d)",
             tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), dim);
     }
     y.size[dim] = args->size;

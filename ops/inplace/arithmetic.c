@@ -57,7 +57,7 @@ tn_tensor *tn_div_(tn_tensor *x, tn_tensor *y) {
     return binary_in_place(x, y, TN_DIV, true, "div_");
 }
 
-/* k y is made first, in y's size, so that a small y costs little. */
+/* k y is computed first, in y's shape, so that a small y costs little. */
 tn_tensor *tn_add_scaled_(tn_tensor *x, tn_tensor *y, double k) {
     if (k == 1.0) {
         return binary_in_place(x, y, TN_ADD, false, "add_scaled_");

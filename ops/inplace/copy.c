@@ -3,7 +3,7 @@
 #include "profile/work.h"
 #include "tern/sys/device.h"
 
-/* Bytes from another device that need no conversion: straight into x. */
+/* Copies bytes from another device that need no conversion, straight into x. */
 static tn_tensor *copy_dense(tn_tensor *x, tn_tensor *from) {
     TN_NO_GRAD;
     from = tn_contiguous(from);
@@ -40,7 +40,7 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     }
     tn_desc y = tn_desc_of(x);
     if (source.data == y.data && source.dtype == y.dtype) {
-        return x; /* onto itself: tn__operand has copied everything else there */
+        return x; /* onto itself: tn__operand copies every other overlap */
     }
     tn__span span;
     bool seen =

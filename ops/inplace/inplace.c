@@ -1,12 +1,11 @@
-/* Permission to change a tensor, and operands that overlap it:
- * inplace.h says what each function is for. */
+/* Permission to change a tensor, and operands that overlap it: see inplace.h. */
 #include "ops/inplace/inplace.h"
 
 #include "autograd/node.h"
 #include "autograd/tracer.h"
 #include "tern/sys/device.h"
 
-/* Whether backward, or x's strides, forbid a change. */
+/* False after raising: backward, or x's strides, forbid a change. */
 static bool may_change(const tn_tensor *x, const char *operation) {
     if (x->node) {
         tn__raise(TN_ESTATE, operation,
@@ -51,7 +50,7 @@ static void memory_extent(const tn_tensor *t, uintptr_t *from, uintptr_t *to) {
 }
 
 /* Whether writing x could change what is still to be read from y. The same element at the same
- * place is harmless; beyond that only addresses are compared, so two interleaved slices count as
+ * position is harmless; beyond that only addresses are compared, so two interleaved slices count as
  * overlapping. */
 static bool in_the_way(const tn_tensor *x, const tn_tensor *y) {
     uintptr_t x_from, x_to, y_from, y_to;

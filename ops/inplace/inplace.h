@@ -15,12 +15,12 @@ bool tn__writable(const tn_tensor *x, const char *operation);
 bool tn__settable(const tn_tensor *x, const char *operation);
 
 /* y as an operand of a kernel that writes into x: it must broadcast to x. It is copied first if it
- * shares memory with x and is not laid out as x is: an element must be read before it is written.
- * The copy is owned by the current scope. */
+ * shares memory with x in another layout: an element must be read before it is written. The copy is
+ * owned by the current scope. */
 bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_desc *desc);
 
-/* Ends a change: raises what the kernel's status says, counts the change, and returns x (inert
- * after an error). */
+/* Ends a change: raises the kernel's error if any, counts the change, and returns x (inert after an
+ * error). */
 tn_tensor *tn__changed(tn_tensor *x, tn_status status, const char *operation);
 
 static inline const tn_backend *tn__kernels_of(const tn_tensor *t) {

@@ -1,4 +1,4 @@
-/* Random numbers into an existing tensor: one draw of the generator a call. */
+/* Random numbers into an existing tensor: one draw of the generator per call. */
 #include "ops/inplace/inplace.h"
 #include "profile/work.h"
 
@@ -49,9 +49,10 @@ tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
     }
     double most = dtype_largest(x->dtype);
     if (!(low >= -most && high <= most && isfinite(high - low))) {
-        tn__raise(TN_EVALUE, "uniform_",
-                  "low is %g and high is %g (%s goes up to %g, and their distance must be finite)",
-                  low, high, tn_dtype_name(x->dtype), most);
+        tn__raise(
+            TN_EVALUE, "uniform_",
+            "low is %g and high is %g (%s goes up to %g, and their difference must be finite)", low,
+            high, tn_dtype_name(x->dtype), most);
         return tn_inert();
     }
     return draw_in_place(x, TN_UNIFORM, low, high, g, "uniform_");

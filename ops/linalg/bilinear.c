@@ -25,7 +25,7 @@ static bool bilinear_shape(tn_op_call *c) {
     return tn_op_out(c, tn__dims_with_last(a, w.size[0]), tn_dtype_of(c->in[0]));
 }
 
-/* One large product of a and all weights, then a small one with b for each row. */
+/* One large product of a and all weights, then a small one with b per row. */
 static tn_tensor *bilinear_compose(tn_op_call *c) {
     tn_tensor *a = c->in[0], *b = c->in[1], *w = c->in[2], *bias = tn__optional(c, 3);
     int64_t out = tn_size(w, 0), rows = tn_size(w, 1), columns = tn_size(w, 2);

@@ -1,10 +1,10 @@
 /* einsum("ij,jk->ik", a, b): y[i][k] = sum over j of a[i][j] b[j][k]; any subscripts
  *
- *     operands: as many dimensions as they have subscripts; one dtype of f32 f64 bf16 f16
+ *     operands: as many dimensions as they have subscripts; same dtype, f32 f64 bf16 f16
  *     y: the subscripts after "->"; without it those that appear once, in the order of their codes
  *
- * "..." is any dimensions before, between or after, which broadcast. A subscript that an operand
- * has twice is its diagonal. What is not in y is summed. Sizes 1 broadcast, as in PyTorch.
+ * "..." is any dimensions before, between or after, which broadcast. A subscript repeated in an
+ * operand takes its diagonal. What is not in y is summed. Sizes 1 broadcast, as in PyTorch.
  *
  * Operands are joined from left to right: what no later one needs is summed as soon as possible,
  * and two of them become one product of matrices: (batch, left, inner) x (batch, inner, right).
@@ -29,7 +29,7 @@ static bool einsum_shape(tn_op_call *c) {
 
 /* ---- Joining operands ------------------------------------------------------------------------ */
 
-/* Operands so far, as one tensor. */
+/* The product of some operands, as one tensor. */
 typedef struct einsum_factor {
     tn_tensor *t;
     tn__term term;
@@ -41,7 +41,7 @@ static void add_label(tn__term *term, int label) {
     }
 }
 
-/* t with its dimensions in the order of `order`, labels of f. */
+/* f's tensor with its dimensions in the order of these labels. */
 static tn_tensor *in_order(const einsum_factor *f, const tn__term *order) {
     tn_dims dims = {.ndim = order->n};
     bool same = true;
@@ -52,7 +52,8 @@ static tn_tensor *in_order(const einsum_factor *f, const tn__term *order) {
     return same ? f->t : tn_permute(f->t, dims);
 }
 
-/* Two equal labels become one, the last: (…, n, n) as (…, n n), of which every (n + 1)-th. */
+/* Two equal labels become one, the last: (…, n, n) as (…, n n), of which every (n + 1)-th is
+ * taken. */
 static void take_diagonals(einsum_factor *f) {
     for (int i = 0; i < f->term.n; i++) {
         int twin = f->term.n - 1;
@@ -99,8 +100,8 @@ static void sum_lone(einsum_factor *f, const bool *needed) {
     }
 }
 
-/* f as a stack of matrices: (batch…, product of rows, product of columns). `size` is what both
- * operands' sizes broadcast to. */
+/* f as a stack of matrices: (batch…, product of rows, product of columns). `size`: to which both
+ * operands' sizes broadcast. */
 static tn_tensor *as_matrices(const einsum_factor *f, const tn__term *batch, const tn__term *rows,
                               const tn__term *columns, const int64_t *size) {
     const tn__term *const part[] = {batch, rows, columns};
@@ -124,7 +125,8 @@ static tn_tensor *as_matrices(const einsum_factor *f, const tn__term *batch, con
     return tn_reshape(tn_expand(in_order(f, &order), full), dims);
 }
 
-/* a becomes the product of a and b, summed over what both have and no later one needs. */
+/* a becomes the product of a and b, summed over the labels that both have and no later one
+ * needs. */
 static void join_factors(einsum_factor *a, const einsum_factor *b, const bool *needed) {
     tn__term batch = {0}, inner = {0}, left = {0}, right = {0}, all = {0};
     int64_t size[TN__LABELS];
@@ -170,7 +172,7 @@ static void mark_labels(bool *needed, const tn__term *term) {
     }
 }
 
-/* Whether a result takes more than one rounding step: these then run in f32. */
+/* Whether a result takes more than one rounding step, which then run in f32. */
 static bool has_steps(const tn__einsum_plan *p, int n) {
     for (int k = 0; k < n && n == 2; k++) {
         for (int i = 0; i < p->in[k].n; i++) {
@@ -277,7 +279,7 @@ static tn_sample drawn_sample(uint64_t seed, char *text, tn__einsum_args *args) 
     return sample;
 }
 
-/* Products of all kinds, diagonals, sums, "..." that broadcast, nothing to sum over; then drawn
+/* Products of all kinds, diagonals, sums, "..." that broadcast, nothing to sum over; then random
  * ones. */
 static void einsum_samples(tn_op_samples *s) {
     static const struct {

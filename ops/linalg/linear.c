@@ -6,7 +6,7 @@
  * One operation, not two, because the kernel adds b while the product is still in cache. Each
  * gradient keeps only what it reads: with frozen weights x is not held. dw and db are summed in f32
  * where the weights are copies of f32 parameters, and added directly to the sum from other uses of
- * the same weights. A device's own kernel is for these two only: both come from one product.
+ * the same weights. A device's own kernel computes only these two: both come from one product.
  */
 #include "ops/linalg/linear.h"
 
@@ -72,7 +72,8 @@ static tn_status run_product(const tn_op_back *b, const tn_desc *y, const tn_des
     return b->kernels->matmul(b->ctx, &to, &m, &n, 1.0, keep);
 }
 
-/* row (+)= the sums of dy's columns in a wider dtype: a row of ones times dy, as products widen. */
+/* row (+)= the sums of dy's columns in a wider dtype: a row of ones times dy, since products
+ * widen. */
 static tn_status sum_columns_wide(const tn_op_back *b, const tn_desc *row, const tn_desc *dy) {
     size_t bytes = tn_dtype_size(dy->dtype);
     tn_desc one = {.data = b->ctx->workspace(b->ctx, bytes), .dtype = dy->dtype};
@@ -114,7 +115,7 @@ static tn_status sum_columns(const tn_op_back *b, const tn_desc *db, const tn_de
     return b->adds ? add_columns(b, &row, dy) : b->kernels->reduce(b->ctx, TN_SUM, &row, dy);
 }
 
-/* dw (+)= dy^T x and db, where wanted: together if the device has a kernel for that. */
+/* dw (+)= dy^T x and db, if needed: together if the device has a kernel for that. */
 static tn_status weight_gradients(const tn_op_back *b, const tn_desc *dy) {
     const tn_desc *dw = b->dx[1], *db = b->dx[2];
     tn_status status = TN_EUNSUPPORTED;

@@ -7,16 +7,16 @@
 /* x (…, in), w (out, in), b (out) or absent: makes y (…, out). False after raising. */
 bool tn__linear_shape(tn_op_call *c);
 
-/* Weight and bias among the inputs: their gradients are widened, and added to. */
+/* The inputs weight and bias: their gradients are widened and accumulated. */
 #define TN__LINEAR_WEIGHTS (1u << 1 | 1u << 2)
 
-/* By kernels: the wanted gradients of inputs 0, 1 and 2 from dy (n, out), the gradient of
- * x w^T + b. */
+/* By kernels: the requested gradients of inputs 0, 1 and 2 from dy (n, out), the gradient of x w^T
+ * + b. */
 TN_API tn_status tn__linear_back(const tn_op_back *b, const tn_desc *dy);
 
 void tn__linear_work(tn_op_work *w);
 
-/* Six shapes with and without a bias, empty ones, and one beyond a kernel's block. */
+/* Six shapes with and without a bias, including empty ones and one larger than a kernel's block. */
 void tn__linear_samples(tn_op_samples *s);
 
 #endif

@@ -4,8 +4,8 @@
  *     With p = x w^T + b, which is kept, and dp = dy gelu'(p): the gradients of linear from dp.
  *
  * The first half of a transformer's MLP. A fused kernel applies gelu to the product before it
- * leaves the chip; without one, linear's kernel and gelu's run one after the other, in the same
- * memory if no gradient will be needed.
+ * leaves the chip; without one, linear's kernel runs and then gelu's, in the same memory if no
+ * gradient will be needed.
  */
 #include "ops/linalg/linear.h"
 
@@ -26,7 +26,7 @@ static tn_status linear_gelu_forward(const tn_op_call *c) {
 }
 
 static tn_status linear_gelu_backward_kernel(const tn_op_back *b) {
-    tn_desc dp = *b->y[1]; /* row-major, as every output */
+    tn_desc dp = *b->y[1]; /* row-major, like every output */
     size_t bytes = 1 + (size_t)(dp.size[0] * dp.size[1]) * tn_dtype_size(dp.dtype); /* never 0 */
     dp.data = b->ctx->workspace(b->ctx, bytes);
     if (!dp.data) {

@@ -1,7 +1,7 @@
-/* linear_q8(x, w, scale, b) = x (scale w)^T + b, with a weight of signed bytes
+/* linear_q8(x, w, scale, b) = x (scale w)^T + b, with an 8-bit signed weight
  *
- *     x: (…, in), f32 f64 bf16 f16; w: (out, in), i8; scale: (out), a float; b: (out), as x, or
- *     absent                                                                      y: (…, out), as x
+ *     x: (…, in), f32 f64 bf16 f16; w: (out, in), i8; scale: (out), a float; b: (out), like x, or
+ * absent y: (…, out), like x
  *
  * Row j of the weight is scale[j] w[j]. The kernel reads w once and keeps its sums in f32. x, scale
  * and b have gradients, through the composition; bytes have none.
@@ -58,7 +58,7 @@ static tn_status linear_q8_host(const tn_op_call *c) {
     return TN_OK;
 }
 
-/* One row of x, few, and more than the kernel for few takes; none, and no width. */
+/* One row of x, few, and more than the kernel for few takes; no rows, and width 0. */
 static void linear_q8_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {5, 4}}},    {{1, {4}}, {2, {3, 4}}},       {{3, {2, 3, 4}}, {2, {2, 4}}},

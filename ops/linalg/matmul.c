@@ -6,8 +6,7 @@
  *     da = dy b^T        db = a^T dy        (summed over broadcast batch dimensions by the engine)
  *
  * The kernel multiplies stacks of matrices with any strides, so transposed and sliced inputs are
- * never copied. What is left here is to reduce the batch dimensions to the one that it takes: see
- * struct stack.
+ * never copied. Here the batch dimensions are reduced to the one that it takes: see struct stack.
  */
 #include "ops/dims.h"
 
@@ -17,7 +16,7 @@ typedef struct stack {
     tn_desc a, b, y; /* 3 dimensions: [0] is the stack's innermost dimension, set for each call */
     int ndim;        /* batch dimensions left */
     int64_t size[TN_MAX_DIMS];
-    int64_t step[3][TN_MAX_DIMS]; /* strides of a, b and y in them */
+    int64_t step[3][TN_MAX_DIMS]; /* their strides in a, b and y */
 } stack;
 
 static bool matmul_shape(tn_op_call *c) {
@@ -51,8 +50,8 @@ static bool matmul_shape(tn_op_call *c) {
     return tn_op_out(c, y, c->in[0]->dtype);
 }
 
-/* Dimensions `row` and `column` of x as a matrix in [1] and [2]; -1: that dimension is not there
- * and has size 1. */
+/* Dimensions `row` and `column` of x as a matrix in [1] and [2]; -1: a missing dimension, of size
+ * 1. */
 static tn_desc matrix_of(const tn_desc *x, int row, int column) {
     tn_desc y = {
         .data = x->data, .dtype = x->dtype, .ndim = 3, .size = {1, 1, 1}, .stride = {1, 1, 1}};
@@ -115,7 +114,7 @@ static void stack_fold_rows(stack *s) {
     }
 }
 
-/* The kernel takes the largest stack dimension; the loop over the others is here. */
+/* The kernel takes the largest stack dimension; this loops over the others. */
 static tn_status stack_run(stack *s, const tn_op_call *c) {
     int largest = 0;
     for (int i = 1; i < s->ndim; i++) {
@@ -196,16 +195,16 @@ static void matmul_backward(tn_op_grad *g) {
     if (g->wants[1]) {
         tn_tensor *a = tn_op_saved_input(g, 0);
         a = row ? tn_unsqueeze(a, 0) : a;
-        /* One b for a stack of a: the sum over the stack is part of one product, no (…, k, n) is
-         * made. */
+        /* One b for a stack of a: one product includes the sum over the stack, without a (…, k,
+         * n). */
         bool shared = db.ndim <= 2;
         tn_tensor *d = shared ? tn_matmul(tn_t(as_rows(a)), as_rows(dy)) : tn_matmul(tn_t(a), dy);
         tn_op_give(g, 1, column ? tn_squeeze(d, tn_ndim(d) - 1) : d);
     }
 }
 
-/* Plain, 1-dimensional on either side, stacks that broadcast in each way, empty in each place,
- * size 1, and beyond a kernel's block. */
+/* Plain, 1-dimensional on either side, stacks that broadcast each way, empty in each dimension,
+ * size 1, and larger than a kernel's block. */
 static void matmul_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {
         {{2, {3, 4}}, {2, {4, 5}}},

@@ -30,7 +30,7 @@ static int next_subscript(const char **at) {
     return c >= 'A' && c <= 'Z' ? c - 'A' : c >= 'a' && c <= 'z' ? 26 + c - 'a' : NO_SUBSCRIPT;
 }
 
-/* One term, in which "..." is the last `dots` of `widest` dimensions. */
+/* Reads a term, in which "..." is the last `dots` of `widest` dimensions. */
 static bool read_term(const tn_op_call *c, const char **at, int dots, int widest, tn__term *term,
                       bool *has_dots) {
     term->n = 0;
@@ -52,7 +52,7 @@ static bool read_term(const tn_op_call *c, const char **at, int dots, int widest
     return true;
 }
 
-/* Which size the labels of operand k have. */
+/* Records the sizes of operand k's labels. */
 static bool note_sizes(const tn_op_call *c, tn__einsum_plan *p, int k) {
     tn_dims dims = tn_shape(c->in[k]);
     for (int i = 0; i < dims.ndim; i++) {
@@ -108,7 +108,7 @@ static bool read_result(const tn_op_call *c, tn__einsum_plan *p, const char *at,
                               equation);
         }
     }
-    return *at == 0 || tn_op_fail(c, TN_EVALUE, "'%s': the result is one term", equation);
+    return *at == 0 || tn_op_fail(c, TN_EVALUE, "'%s': the result must be one term", equation);
 }
 
 bool tn__einsum_read(const tn_op_call *c, tn__einsum_plan *p) {

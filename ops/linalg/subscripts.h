@@ -4,14 +4,14 @@
 
 #include "ops/op.h"
 
-/* A label is a letter, 'A' … 'Z' before 'a' … 'z', or after them a dimension of "...". */
+/* A label is a letter, 'A' … 'Z' before 'a' … 'z', or, after these, a dimension of "...". */
 enum { TN__LETTERS = 52, TN__LABELS = TN__LETTERS + TN_MAX_DIMS };
 
 typedef struct tn__einsum_args {
     char equation[128];
 } tn__einsum_args;
 
-/* The labels of an operand's dimensions, or of the result's, or some labels. */
+/* A list of labels, such as those of an operand's or the result's dimensions. */
 typedef struct tn__term {
     int n;
     int label[TN_MAX_DIMS];
@@ -22,7 +22,7 @@ typedef struct tn__einsum_plan {
     int64_t size[TN__LABELS]; /* -1: in no operand */
 } tn__einsum_plan;
 
-/* Where a term has the label first; -1: nowhere. */
+/* The first position of the label in a term; -1: not in it. */
 int tn__term_place(const tn__term *term, int label);
 
 /* Reads the equation in c's args for c's operands. False after raising. */

@@ -1,11 +1,11 @@
 /* bce(x, t) = -(t log x + (1 - t) log(1 - x)), times weight; x is a probability
  *
  *     x and target: any shape, the same; f32 f64 bf16 f16
- *     weight: absent, or broadcasts to it
+ *     weight: absent, or broadcasts to x
  *     y: 0-dimensional, or x's shape with TN_NONE
  *
  * Logarithms are at least -100, so that a certain and wrong x has a finite loss, as in PyTorch.
- * Elements outside [0, 1] are an error on the CPU. On a device the check would have to wait: there
+ * Elements outside [0, 1] are an error on the CPU. On a device, where the check would have to wait,
  * the loss of such an x is NaN. bce_with_logits is exact where x would round to 0 or 1.
  */
 #include "ops/loss/loss.h"
@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-/* log x, or log(1 - x), cut off at -100: constant there, where 1 / x would make the gradient NaN.
+/* log x, or log(1 - x), at least -100: constant there, where 1 / x would make the gradient NaN.
  */
 static tn_tensor *bounded_log(tn_tensor *x, bool of_rest) {
     tn_tensor *end =

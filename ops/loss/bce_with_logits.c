@@ -2,7 +2,7 @@
  * weight
  *
  *     x and target: any shape, the same; f32 f64 bf16 f16
- *     weight, pos_weight (p): absent, or broadcast to it; p counts the positive answers
+ *     weight, pos_weight (p): absent, or broadcast to x; p weights the positive targets
  *     y: 0-dimensional, or x's shape with TN_NONE
  *
  * With softplus nothing overflows, and no probability is rounded to 0 or 1.

@@ -1,6 +1,6 @@
 /* cosine_embedding(a, b, y) = 1 - cos(a, b) where y > 0, else max(0, cos(a, b) - margin)
  *
- *     a and b: (…, C), the same; f32 f64 bf16 f16; y: (…), any dtype: 1 for alike, -1 for not
+ *     a and b: (…, C), the same; f32 f64 bf16 f16; y: (…), any dtype: 1 for similar pairs, else -1
  *     result: 0-dimensional, or (…) with TN_NONE
  */
 #include "ops/loss/loss.h"
@@ -33,8 +33,8 @@ static tn_tensor *squared_length(tn_tensor *a) {
     return tn_add_scalar(tn_sum(tn_square(a), TN_DIMS(-1), false), 1e-12);
 }
 
-/* Not tn_cosine_similarity: PyTorch's loss makes both lengths a little longer, so that its gradient
- * is finite, and not 0, at a vector of zeros. */
+/* Not tn_cosine_similarity: PyTorch's loss lengthens both vectors a little, so that its gradient is
+ * finite, and not 0, at a vector of zeros. */
 static tn_tensor *cosine_of(tn_tensor *a, tn_tensor *b) {
     tn_tensor *product = tn_sum(tn_mul(a, b), TN_DIMS(-1), false);
     return tn_div(product, tn_sqrt(tn_mul(squared_length(a), squared_length(b))));

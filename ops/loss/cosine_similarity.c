@@ -1,6 +1,6 @@
 /* cosine_similarity(a, b) = sum a b / (max(|a|, eps) max(|b|, eps)), along one dimension
  *
- *     a and b: shapes that broadcast, one dtype of f32 f64 bf16 f16
+ *     a and b: shapes that broadcast, same dtype, f32 f64 bf16 f16
  *     y: the common shape without dim
  */
 #include "ops/loss/loss.h"
@@ -21,12 +21,13 @@ static bool cosine_similarity_shape(tn_op_call *c) {
         return false;
     }
     if (!tn_dims_broadcast(tn_shape(c->in[0]), tn_shape(c->in[1]), &common) || common.ndim == 0) {
-        return tn_op_fail(c, TN_ESHAPE, "a is %s but b is %s (they broadcast, and have dimensions)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "a is %s but b is %s (they must broadcast, and have dimensions)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (args->dim < -common.ndim || args->dim >= common.ndim) {
         return tn_op_fail(c, TN_EINDEX,
-                          "a is %s and b is %s but dimension %d is named (there are %d)",
+                          "a is %s and b is %s but dim is %d (there are %d dimensions)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), args->dim, common.ndim);
     }
     if (!(args->eps >= 0.0)) {

@@ -1,15 +1,15 @@
-/* cross_entropy(x, label) = (1 - s) (lse - x[label]) + s (lse - mean x) a row, then mean or sum
+/* cross_entropy(x, label) = (1 - s) (lse - x[label]) + s (lse - mean x) per row, then mean or sum
  *
  *     x: (…, C) logits, f32 f64 bf16 f16; label: (…), i64 or i32
  *     lse = log sum exp x = top + log_sum, top = max x
  *     y: 0-dimensional, or (…) with TN_NONE; f64 for f64, else f32
  *     dx = (softmax(x) - (1 - s) onehot(label) - s / C) dloss
- *     dloss = dy, for the mean divided by the number of rows that count
+ *     dloss = dy, divided for the mean by the number of rows that count
  *
  * s is label_smoothing (Szegedy et al. 2016, arXiv:1512.00567). Rows labelled ignore_index have
  * loss 0 and gradient 0, and do not count in the mean; when all are ignored it is 0 / 0 = NaN, as
- * in PyTorch. Kept for backward: x, and top, log_sum and the count, which are small. softmax(x) is
- * recomputed from them, so no second (…, C) is kept. top and log_sum stay two numbers: their sum
+ * in PyTorch. Saved for backward: x, and top, log_sum and the count, which are small. softmax(x) is
+ * recomputed from them, so no second (…, C) is saved. top and log_sum stay separate: their sum
  * would have an error of eps times the largest logit.
  */
 #include "ops/loss/cross_entropy.h"
@@ -31,11 +31,11 @@ static bool cross_entropy_shape(tn_op_call *c) {
     if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
         return tn_op_fail(
             c, TN_ESHAPE,
-            "logits are %s but labels are %s (labels need the logits' dimensions but the last)",
+            "logits are %s but labels are %s (labels need the logits' dimensions without the last)",
             tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
     if (!(o->label_smoothing >= 0.0 && o->label_smoothing <= 1.0)) {
-        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it is in [0, 1])",
+        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it must be in [0, 1])",
                           o->label_smoothing);
     }
     if (o->reduction != TN_MEAN && o->reduction != TN_SUM && o->reduction != TN_NONE) {
@@ -119,8 +119,8 @@ static tn_status rows_host_back(const tn_op_back *b) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* count = how many labels are not ignore_index. same: n bytes, ones: n elements of count's
- * dtype, key: one label; all scratch. */
+/* count = the number of labels that are not ignore_index. same: n bytes, ones: n elements of
+ * count's dtype, key: one label; all scratch. */
 static tn_status count_rows(const tn_op_call *c, const tn_desc *ones, void *same, void *key) {
     const tn_cross_entropy_options *o = c->args;
     const tn_desc *label = c->x[1];
@@ -188,8 +188,8 @@ static tn_status cross_entropy_forward(const tn_op_call *c) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Whether an operation filled the logits' memory, and each element is there once. A leaf's elements
- * are the program's, through views as well. */
+/* Whether an operation filled the logits' memory, and no two elements share an address. A leaf's
+ * elements are the program's, even through views. */
 static bool can_be_consumed(const tn_tensor *x) {
     const tn_node *node = x->node;
     while (node && !tn__op_fills(node->op)) {
@@ -242,7 +242,7 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
     x = tn_where(tn_unsqueeze(counts, last), x, tn__constant(x, 0.0)); /* may have been NaN */
     tn_tensor *logp = tn_log_softmax(x, last);
-    /* any class will do where none is read */
+    /* any class will do where no label counts */
     tn_tensor *safe = tn_where(counts, label, tn__constant(label, 0.0));
     tn_tensor *loss = tn_neg(tn_squeeze(tn_gather(logp, last, tn_unsqueeze(safe, last)), last));
     if (o->label_smoothing > 0.0) {
@@ -269,8 +269,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_cross_entrop
     tn_sample_add(s, &sample);
 }
 
-/* Each reduction, labels that are ignored by their value, smoothing from none to all, rows in
- * several dimensions or none, one class, no rows, more classes than a vector register holds. */
+/* Each reduction, labels ignored by value, smoothing from 0 to 1, rows in several dimensions or
+ * none, one class, no rows, more classes than a vector register holds. */
 static void cross_entropy_samples(tn_op_samples *s) {
     static const tn_cross_entropy_options mean = {TN_MEAN, -100, 0.0, false, NULL, true},
                                           sum = {TN_SUM, -100, 0.0, false, NULL, true},

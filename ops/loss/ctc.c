@@ -2,7 +2,7 @@
  * classification; Graves et al. 2006, ICML)
  *
  *     x: (T, N, C) log-probabilities, f32 f64 bf16 f16
- *     targets: (N, S), or all of them concatenated in one dimension; input_lengths and
+ *     targets: (N, S), or all concatenated in one dimension; input_lengths and
  *     target_lengths: (N); all i64 or i32
  *     y: 0-dimensional, or (N) with TN_NONE; f64 for f64, else f32
  *
@@ -18,8 +18,8 @@
  * by N. A target without an alignment has loss inf, or 0 with zero_infinity, and gradient 0. A
  * sequence with NaN in its frames has loss NaN, and so has its gradient.
  *
- * Normalising again costs little and makes dx the derivative of what is computed; it is PyTorch's
- * gradient, which leaves this step to the log_softmax before it.
+ * Normalising again costs little and makes dx the exact derivative of y. It is PyTorch's gradient,
+ * which relies on the log_softmax before it.
  */
 #include "core/memory.h"
 #include "ops/host.h"
@@ -29,7 +29,7 @@
 
 enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, INPUTS };
 
-/* For the composition: the logarithm of the impossible, which can still be added to. */
+/* For the composition: log 0, but finite, so that sums stay finite. */
 #define NEVER (-1e30)
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
@@ -47,7 +47,7 @@ static bool check_shapes(const tn_op_call *c) {
     }
     for (int i = INPUT_LENGTHS; i <= TARGET_LENGTHS; i++) {
         if (!tn_dims_equal(tn_shape(c->in[i]), TN_DIMS(x.size[1]))) {
-            return tn_op_fail(c, TN_ESHAPE, "log_probs are %s but %s are %s (one a sequence)",
+            return tn_op_fail(c, TN_ESHAPE, "log_probs are %s but %s are %s (one per sequence)",
                               tn_shape_text(c->in[X]), tn_op_input_name(c->op, i).text,
                               tn_shape_text(c->in[i]));
         }
@@ -76,19 +76,19 @@ static bool ctc_shape(tn_op_call *c) {
 
 /* ---- Sequences ------------------------------------------------------------------------------- */
 
-/* All that the loops of one call read and write. */
+/* What the loops of a call read and write. */
 typedef struct ctc_job {
     const tn_ctc_options *options;
     tn_desc x, targets, input_lengths, target_lengths;
     const tn_desc *y;         /* of a forward … */
     const tn_desc *dx, *dy;   /* … or of a backward */
-    int64_t T, N, C, longest; /* the most labels of a target */
+    int64_t T, N, C, longest; /* the largest target length */
     double *loss;             /* (N) */
     double *memory;           /* (N, `each`) */
     int64_t each;
 } ctc_job;
 
-/* One of them. */
+/* One sequence of the batch. */
 typedef struct sequence {
     const ctc_job *job;
     int64_t n, frames, labels, states; /* T_n, and L = 2 labels + 1 */
@@ -165,7 +165,7 @@ static void normalise_frames(const sequence *q) {
     }
 }
 
-/* Fills norm and alpha; the loss. */
+/* Fills norm and alpha, and returns the loss. */
 static double walk_forward(const sequence *q) {
     int64_t L = q->states, width = 2 * q->job->longest + 1;
     if (q->frames == 0) {
@@ -190,7 +190,7 @@ static double walk_forward(const sequence *q) {
     return -(L > 1 ? log_add(last[L - 1], last[L - 2]) : last[0]);
 }
 
-/* beta of the frame before the one that beta is of. */
+/* Moves beta one frame back. */
 static void step_back(const sequence *q, int64_t t) {
     int64_t L = q->states;
     for (int64_t s = 0; s < L; s++) {
@@ -215,7 +215,7 @@ static void dx_store(const sequence *q, int64_t t, int64_t c, double value, bool
                    value + (add ? tn__host_load(dx->data, dx->dtype, at) : 0));
 }
 
-/* dx of the sequence, for the gradient `dloss` of its loss, which walk_forward gave. */
+/* dx of the sequence, from the gradient `dloss` of its loss, which walk_forward returned. */
 static void walk_backward(const sequence *q, double loss, double dloss) {
     int64_t L = q->states, width = 2 * q->job->longest + 1;
     for (int64_t t = 0; t < q->job->T; t++) {
@@ -237,7 +237,7 @@ static void walk_backward(const sequence *q, double loss, double dloss) {
     }
 }
 
-/* ---- Calls of the loops ---------------------------------------------------------------------- */
+/* ---- Calling the loops ----------------------------------------------------------------------- */
 
 /* The weight of one sequence's loss in the result. */
 static double loss_weight(const ctc_job *j, int64_t n) {
@@ -259,7 +259,7 @@ static void run_sequences(const void *user, int64_t first, int64_t end) {
     }
 }
 
-/* Whether every label that is read is a class. */
+/* Whether every label in use is a class. */
 static tn_status check_labels(tn_context *ctx, const ctc_job *j) {
     for (int64_t n = 0; n < j->N; n++) {
         sequence q = sequence_at(j, n);
@@ -335,9 +335,9 @@ static tn_status ctc_host_backward(const tn_op_back *b) {
     return run_job(b->ctx, &j);
 }
 
-/* ---- Made of operations ---------------------------------------------------------------------- */
+/* ---- Composition ----------------------------------------------------------------------------- */
 
-/* The whole numbers of input i, on the host; NULL after raising. */
+/* The tensor's integers, on the host; NULL after raising. */
 static int64_t *read_whole(const tn_op *op, tn_tensor *t) {
     TN_SCOPE;
     int64_t n = tn_count(t), *values = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*values));
@@ -350,7 +350,7 @@ static int64_t *read_whole(const tn_op *op, tn_tensor *t) {
     return values;
 }
 
-/* What is known of all sequences without a frame: (N, W), W = 2 longest + 1. */
+/* What does not depend on the frame, for all sequences: (N, W), W = 2 longest + 1. */
 typedef struct ctc_states {
     tn_tensor *classes;            /* i64: e_s, the blank after a sequence's states */
     tn_tensor *skip, *begin, *end; /* bool: s follows s - 2; sequences begin and end in s */
@@ -362,7 +362,7 @@ static tn_tensor *filled_states(tn_dims dims, const int64_t *class, const bool *
                  device);
 }
 
-/* The loops' own functions say what follows what. */
+/* With the same functions as the loops. */
 static bool make_states(const tn_op_call *c, const ctc_job *j, ctc_states *to) {
     int64_t W = 2 * j->longest + 1, count = j->N * W;
     size_t size = (size_t)(count > 0 ? count : 1);
@@ -447,7 +447,7 @@ static tn_tensor *ctc_compose(tn_op_call *c) {
     if (tn_is_inert(loss)) {
         return loss;
     }
-    /* no frames that say no labels */
+    /* no frames and no labels */
     tn_tensor *lengths = c->in[TARGET_LENGTHS], *frames = c->in[INPUT_LENGTHS];
     tn_tensor *both = tn_add(tn_cast(lengths, TN_I64), tn_cast(frames, TN_I64));
     loss = tn_where(tn_eq(both, tn__constant(both, 0.0)), tn__constant(loss, 0.0), loss);
@@ -474,7 +474,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_ctc_options 
         tn_spec_index(joined ? TN_DIMS(N * labels) : TN_DIMS(N, labels), x.size[2]);
     sample.in[TARGETS].low = 1.0;
     sample.in[INPUT_LENGTHS] = tn_spec_index(TN_DIMS(N), T + 1);
-    sample.in[INPUT_LENGTHS].low = labels > 0 ? 2.0 * (double)labels : 1.0; /* all can be aligned */
+    sample.in[INPUT_LENGTHS].low =
+        labels > 0 ? 2.0 * (double)labels : 1.0; /* so that all can be aligned */
     sample.in[TARGET_LENGTHS] = tn_spec_index(TN_DIMS(N), labels + 1);
     if (joined) { /* all of them */
         sample.in[TARGET_LENGTHS].low = (double)labels;
@@ -525,7 +526,7 @@ static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, i
     return true;
 }
 
-/* Of operands whose shapes fit; the shape rule says what is wrong with others. */
+/* For operands whose shapes fit; the shape rule reports others. */
 static bool check_values(tn_tensor *x, tn_tensor *targets, tn_tensor *frames, tn_tensor *labels) {
     if (tn_is_inert(x) || tn_ndim(x) != 3 || tn_count(frames) != tn_size(x, 1) ||
         tn_count(labels) != tn_size(x, 1) || tn_ndim(targets) < 1) {

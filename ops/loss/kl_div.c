@@ -1,5 +1,5 @@
-/* kl_div(x, t) = t (log t - x), where x is the logarithm of a distribution; exp(t) (t - x) when the
- * target is one too
+/* kl_div(x, t) = t (log t - x), where x is the logarithm of a distribution; exp(t) (t - x) if t is
+ * one too
  *
  *     x and target: any shape, the same; f32 f64 bf16 f16
  *     y: 0-dimensional, or x's shape with TN_NONE

@@ -1,4 +1,4 @@
-/* l1(x, t) = |x - t|, the mean, the sum or each
+/* l1(x, t) = |x - t|, its mean, its sum, or each
  *
  *     x and target: any shape, the same; f32 f64 bf16 f16
  *     y: 0-dimensional, or x's shape with TN_NONE

@@ -47,7 +47,7 @@ bool tn__loss_labels(tn_op_call *c, tn_reduction how, tn_dtype dtype) {
     }
     if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label)) {
         return tn_op_fail(c, TN_ESHAPE,
-                          "%s is %s but %s are %s (they need its dimensions but the last)",
+                          "%s is %s but %s are %s (they need its dimensions without the last)",
                           tn_op_input_name(c->op, 0).text, tn_shape_text(c->in[0]),
                           tn_op_input_name(c->op, 1).text, tn_shape_text(c->in[1]));
     }

@@ -1,22 +1,23 @@
-/* What losses that are made of operations share: their reduction, shapes and samples. */
+/* What losses composed of operations share: their reduction, shapes and samples. */
 #ifndef TERN_OPS_LOSS_H
 #define TERN_OPS_LOSS_H
 
 #include "ops/op.h"
 
-/* Arguments of a loss with at most two constants. Those of others begin with the reduction too. */
+/* Arguments of a loss with at most two constants. Other losses' arguments begin with the reduction
+ * too. */
 typedef struct tn__loss_args {
     tn_reduction how;
     double k, margin;
 } tn__loss_args;
 
 /* Shape rules. The reduction is TN_MEAN, TN_SUM or TN_NONE; floats of one dtype; and input 1 has
- * the shape of input 0; later inputs, weights, broadcast to that if present. The output is like
- * input 0 with TN_NONE, else 0-dimensional. */
+ * input 0's shape, to which later inputs, weights, broadcast if present. The output is like input 0
+ * with TN_NONE, else 0-dimensional. */
 bool tn__loss_reduction(const tn_op_call *c, tn_reduction how);
 bool tn__loss_shape(tn_op_call *c);
 
-/* The same with an output of these dims for TN_NONE. */
+/* The same, with these dims as the output's for TN_NONE. */
 bool tn__loss_out(tn_op_call *c, tn_reduction how, tn_dims each);
 
 /* Input 1 is labels: i64 or i32, in input 0's shape without its last dimension, C; input 2, if
@@ -26,14 +27,14 @@ bool tn__loss_labels(tn_op_call *c, tn_reduction how, tn_dtype dtype);
 /* In compositions: weight[label], in the labels' shape and the dtype of x. */
 tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor *x);
 
-/* The mean, the sum or each of the losses. */
+/* The mean or the sum of the losses, or each. */
 tn_tensor *tn__loss_reduced(tn_tensor *each, tn_reduction how);
 
 /* sqrt(x); 0 with a gradient of 0 where x is 0, as for the length of a vector. */
 tn_tensor *tn__length_of(tn_tensor *squares);
 
 /* Some shapes with x and target in these ranges, for each of n arguments and their texts; of
- * `inputs` those after the two are absent. */
+ * `inputs` all after these two are absent. */
 void tn__loss_samples(tn_op_samples *s, int inputs, const tn__loss_args *args,
                       const char *const *text, int n, const double *x, const double *target);
 

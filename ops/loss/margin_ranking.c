@@ -1,4 +1,4 @@
-/* margin_ranking(a, b, y) = max(0, margin - y (a - b)): y = 1 wants a above b, -1 below
+/* margin_ranking(a, b, y) = max(0, margin - y (a - b)): for y = 1 a should be above b, for -1 below
  *
  *     a, b and y: any shape, the same; f32 f64 bf16 f16
  *     result: 0-dimensional, or a's shape with TN_NONE

@@ -1,4 +1,4 @@
-/* multi_margin(x, label) = 1 / C sum over c but label of max(0, margin - x[label] + x[c])^p, times
+/* multi_margin(x, label) = 1 / C sum over c != label of max(0, margin - x[label] + x[c])^p, times
  * weight[label] (p is 1 or 2)
  *
  *     x: (…, C), f32 f64 bf16 f16; labels: (…), i64 or i32; weight: absent, or (C)

@@ -1,5 +1,5 @@
-/* nll(x, label) = -weight[label] x[label] a row, where x are logarithms of probabilities; then the
- * mean (over the sum of those weights) or the sum
+/* nll(x, label) = -weight[label] x[label] per row, where x are log-probabilities; then the mean
+ * (over the sum of those weights) or the sum
  *
  *     x: (…, C), f32 f64 bf16 f16; labels: (…), i64 or i32; weight: absent, or (C)
  *     y: 0-dimensional, or (…) with TN_NONE
@@ -19,14 +19,14 @@ static tn_tensor *nll_compose(tn_op_call *c) {
     tn_tensor *x = c->in[0], *label = c->in[1], *weight = tn__optional(c, 2);
     int last = tn_ndim(x) - 1;
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
-    /* any class will do where none is read */
+    /* any class will do where no label counts */
     tn_tensor *safe = tn_where(counts, label, tn__constant(label, 0.0));
     tn_tensor *each = tn_neg(tn_squeeze(tn_gather(x, last, tn_unsqueeze(safe, last)), last));
     tn_tensor *share = tn_cast(counts, tn_dtype_of(x));
     if (weight) {
         share = tn_mul(share, tn__loss_weights(weight, safe, x));
     }
-    /* what is ignored may be NaN */
+    /* ignored rows may be NaN */
     each = tn_mul(tn_where(counts, each, tn__constant(each, 0.0)), share);
     if (o->reduction != TN_MEAN) {
         return tn__loss_reduced(each, o->reduction);

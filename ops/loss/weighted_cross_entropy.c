@@ -1,9 +1,9 @@
 /* Cross-entropy whose classes have weights w:
  *
- *     (1 - s) w[label] (lse - x[label]) + s / C sum over c of w[c] (lse - x[c])       a row
+ *     (1 - s) w[label] (lse - x[label]) + s / C sum over c of w[c] (lse - x[c])       per row
  *
- * then the sum, or the mean, which divides by the sum of the rows' w[label], as PyTorch's.
- * Otherwise as cross_entropy.c, which computes it without weights, in one kernel.
+ * then the sum, or the mean, which divides by the sum of the rows' w[label], as in PyTorch.
+ * Otherwise like cross_entropy.c, which has no weights and one kernel.
  */
 #include "ops/dims.h"
 #include "ops/loss/loss.h"
@@ -11,7 +11,7 @@
 static bool weighted_cross_entropy_shape(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
     if (!(o->label_smoothing >= 0.0 && o->label_smoothing <= 1.0)) {
-        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it is in [0, 1])",
+        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it must be in [0, 1])",
                           o->label_smoothing);
     }
     return tn__loss_labels(c, o->reduction, tn__wide_dtype(tn_dtype_of(c->in[0])));
@@ -30,7 +30,7 @@ static tn_tensor *weighted_cross_entropy_compose(tn_op_call *c) {
     tn_nll_options rows =
         TN_WITH(tn_nll, .reduction = TN_NONE, .ignore_index = o->ignore_index, .weight = weight);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
-    /* what is ignored may be NaN */
+    /* ignored rows may be NaN */
     x = tn_where(tn_unsqueeze(counts, tn_ndim(x) - 1), x, tn__constant(x, 0.0));
     tn_tensor *logp = tn_log_softmax(x, tn_ndim(x) - 1), *loss = tn_nll_with(logp, label, rows);
     if (o->label_smoothing > 0.0) {
@@ -40,7 +40,7 @@ static tn_tensor *weighted_cross_entropy_compose(tn_op_call *c) {
     if (o->reduction != TN_MEAN) {
         return tn__loss_reduced(loss, o->reduction);
     }
-    /* -1 for every logarithm gives each row's weight */
+    /* the loss with every log-probability -1 is each row's weight */
     tn_tensor *share = tn_nll_with(tn__filled(x, tn_shape(x), -1.0), label, rows);
     return tn_div(tn_sum_all(loss), tn_sum_all(share));
 }

@@ -1,14 +1,14 @@
 /* s = a + b and y = layer_norm(s, w, bias), over the last dimension:
  * a residual sum and the norm after it
  *
- *     a and b: (…, C), w and bias: (C), each may be absent; f32 f64 bf16 f16       y and s: as a
+ *     a and b: (…, C), w and bias: (C), each may be absent; f32 f64 bf16 f16       y and s: like a
  *     rstd = 1 / sqrt(var + eps), h = (s - mean) rstd, e = dy w:
  *     ds = dsum + rstd (e - mean(e) - h mean(e h)), which is a's gradient and b's
  *     dw = sum dy h        dbias = sum dy
  *
- * s is rounded to its dtype before it is normalised, so this is the two operations one after
- * another. If the device has the kernel it reads and writes each row once; otherwise the two
- * operations run. Of the rows only s is kept.
+ * s is rounded to its dtype before it is normalised, so this equals the two operations one after
+ * the other. A device's own kernel reads and writes each row once; without one, the two operations
+ * run. Of the rows only s is saved.
  */
 #include "backends/norm.h"
 #include "ops/dims.h"
@@ -25,7 +25,7 @@ static bool add_layer_norm_shape(tn_op_call *c) {
     if (a.ndim == 0 || !tn_dims_equal(a, b)) {
         return tn_op_fail(c, TN_ESHAPE, "a is %s and b is %s (%s)", tn_shape_text(c->in[A]),
                           tn_shape_text(c->in[B]),
-                          a.ndim == 0 ? "a needs a last dimension" : "they need one shape");
+                          a.ndim == 0 ? "a needs a last dimension" : "they need the same shape");
     }
     for (int i = W; i <= BIAS; i++) {
         tn_tensor *t = tn__optional(c, i);
@@ -87,13 +87,13 @@ static void add_layer_norm_backward(tn_op_grad *g) {
     }
 }
 
-/* a and b have one gradient. */
+/* a and b share one gradient. */
 static tn_tensor *add_layer_norm_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)g;
     return i == B ? made[A] : NULL;
 }
 
-/* Each combination of weight and bias; no rows, no columns to speak of, rows beyond a vector
+/* Each combination of weight and bias; no rows, hardly any columns, rows longer than a vector
  * register. */
 static void add_layer_norm_samples(tn_op_samples *s) {
     static const tn_norm_args usual = {1e-5}, large = {0.1};

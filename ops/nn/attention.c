@@ -8,9 +8,9 @@
  *     P = softmax(…), dP = dy v^T, dS = P (dP - sum(dy y)):
  *     dq = dS k scale        dk = dS^T q scale        dv = P^T dy
  *
- * The kernels go over blocks of keys and keep one number a query, lse = log sum exp of its row,
+ * The kernels go over blocks of keys and save one number per query, lse = log sum exp of its row,
  * from which backward recomputes P block by block: memory is linear in T and S (Dao et al. 2022,
- * arXiv:2205.14135). A query that sees nothing gives 0, and takes and gives no gradient.
+ * arXiv:2205.14135). A query that sees no key gives 0 and has no gradient.
  *
  * Memory order. q, k and v usually are views (B, T, H, D) -> (B, H, T, D) of a projection's rows. y
  * is laid out as (B, T, H, D) too, so that the transpose and reshape to (B, T, H D) that follow are
@@ -53,7 +53,7 @@ static tn_tensor *repeat_groups(tn_tensor *x, int64_t heads) {
     return tn_reshape(each, TN_DIMS(d.size[0], heads, d.size[2], d.size[3]));
 }
 
-/* Which keys are seen, broadcastable to (B, H, T, S); NULL: all. */
+/* A mask of the visible keys, broadcastable to (B, H, T, S); NULL: all. */
 static tn_tensor *seen_keys(tn_device device, tn_tensor *mask, bool causal, int64_t queries,
                             int64_t keys) {
     if (!causal) {
@@ -80,7 +80,7 @@ tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_t
     if (!seen) {
         return tn_matmul(tn_softmax(scores, 3), v);
     }
-    /* Low and not -inf: a row without keys is then uniform instead of NaN, and the second where
+    /* Not -inf: a row without visible keys is then uniform instead of NaN, and the second where
      * makes it 0. */
     tn_tensor *p = tn_softmax(tn_where(seen, scores, tn__constant(scores, -1e30)), 3);
     return tn_matmul(tn_where(seen, p, tn__constant(scores, 0.0)), v);
@@ -152,7 +152,7 @@ static bool attention_shape(tn_op_call *c) {
 
 /* ---- On the host ----------------------------------------------------------------------------- */
 
-/* Where row i of head h of sequence b begins. */
+/* Where row i of head h in sequence b begins. */
 static int64_t row_at(const tn_desc *d, int64_t b, int64_t h, int64_t i) {
     return b * d->stride[0] + h * d->stride[1] + i * d->stride[2];
 }
@@ -182,7 +182,7 @@ static double key_score(const tn__attention *p, int64_t b, int64_t h, int64_t i,
            dot_rows(p->q, row_at(p->q, b, h, i), p->k, row_at(p->k, b, group_of(p, h), j));
 }
 
-/* Row i of y; `scores` holds Tk. */
+/* Row i of y; `scores` has space for Tk. */
 static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, double *scores) {
     int64_t keys = p->k->size[2], seen = 0;
     double most = -INFINITY, sum = 0;
@@ -200,7 +200,7 @@ static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, 
     for (int64_t d = 0; d < p->y->size[3]; d++) {
         double value = 0;
         for (int64_t j = 0; j < keys; j++) {
-            if (key_visible(p, b, h, i, j)) { /* what is masked may be NaN */
+            if (key_visible(p, b, h, i, j)) { /* masked rows may be NaN */
                 value += scores[j] *
                          load_float(p->v, row_at(p->v, b, group_of(p, h), j) + d * p->v->stride[3]);
             }
@@ -263,7 +263,7 @@ static void query_gradient(const tn__attention *p, const tn_desc *dq, int64_t b,
     store_row(dq, row_at(dq, b, h, i), p->scale, sum);
 }
 
-/* Row j of dk and dv of group g. */
+/* Row j of group g's dk and dv. */
 static void key_gradient(const tn__attention *p, const tn_desc *dk, const tn_desc *dv, int64_t b,
                          int64_t g, int64_t j, double *sum_k, double *sum_v) {
     int64_t heads = p->q->size[1] / p->k->size[1];
@@ -302,9 +302,9 @@ static tn_status attention_host_back(const tn_op_back *b) {
     return TN_OK;
 }
 
-/* ---- Backward, made of operations, samples --------------------------------------------------- */
+/* ---- Backward, composition, samples ---------------------------------------------------------- */
 
-/* A gradient with its input's order of heads and positions in memory. */
+/* A gradient with the same memory order of heads and positions as its input. */
 static tn_tensor *attention_dx_out(tn_op_grad *g, int i, tn_tensor *const *made) {
     (void)made;
     tn_tensor *x = tn_op_saved_input(g, i);
@@ -324,7 +324,7 @@ static tn_tensor *attention_compose(tn_op_call *c) {
     return tn__attention_explicit(c->in[0], c->in[1], c->in[2], tn__optional(c, 3), *args);
 }
 
-/* One sample: q, k (and v), and a mask when its dims have dimensions. */
+/* A sample: q, k (and v), and a mask if its dims are not empty. */
 static void add_sample(tn_op_samples *s, const char *text, const tn_attention_args *args, tn_dims q,
                        tn_dims k, tn_dims mask) {
     tn_sample sample = {.text = text, .args = args, .inputs = 4};
@@ -337,7 +337,7 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_attention_ar
 
 /* More queries than keys (causal: some see nothing) and fewer; grouped heads; masks that broadcast
  * in each dimension, with two keys so that some rows are empty; a mask that is all false; no
- * queries, no keys; more than a block. */
+ * queries, no keys; more keys than a block. */
 static void attention_samples(tn_op_samples *s) {
     static const tn_attention_args plain = {false, 0.0}, scaled = {false, 0.25},
                                    causal = {true, 0.0}, both = {true, 0.5};
@@ -367,7 +367,7 @@ static void attention_samples(tn_op_samples *s) {
     tn_sample_add(s, &blind);
 }
 
-/* Two products forward; five backward, which makes the scores again. */
+/* Two products forward; five backward, which recomputes the scores. */
 void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal) {
     double product = 2 * queries * keys * width * (causal ? 0.5 : 1);
     w->flops = product * (w->wants ? 5 : 2);

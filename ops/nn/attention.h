@@ -8,11 +8,11 @@
 /* False after raising: mask is not bool or does not broadcast to scores (B, H, T, S). */
 bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores);
 
-/* For the profiler: the number of queries in all, of keys that each may see, and their width. */
+/* For the profiler: the total number of queries, of keys that each may see, and their width. */
 void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal);
 
-/* softmax(q k^T scale) v by products, where and softmax, with the T x S matrix written out.
- * Differentiable to any order. */
+/* softmax(q k^T scale) v by products, where and softmax, storing the T x S matrix. Differentiable
+ * to any order. */
 tn_tensor *tn__attention_explicit(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                                   tn_attention_args args);
 

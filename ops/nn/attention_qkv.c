@@ -1,11 +1,11 @@
-/* attention_qkv(qkv, heads, mask): self-attention over the rows that one projection made of x
+/* attention_qkv(qkv, heads, mask): self-attention over the rows of one projection of x
  *
  *     qkv: (B, T, 3 C) = q, k and v side by side, C = heads D; f32 f64 bf16 f16       y: (B, T, C)
  *     mask: absent, or bool, broadcasts to (B, heads, T, T)
  *     y = attention(q, k, v, mask) with q, k, v: (B, T, C) as (B, T, heads, D) as (B, heads, T, D)
  *
  * The mathematics and the kernels are attention's (attention.c): they read q, k and v as strided
- * views of qkv and write the three gradients into the three thirds of one dqkv. Made of narrow,
+ * views of qkv and write the three gradients into the three thirds of one dqkv. Composed of narrow,
  * reshape and transpose, backward would fill three (B, T, 3 C) tensors with zeros and add them.
  */
 #include "ops/nn/attention.h"

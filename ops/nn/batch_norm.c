@@ -1,12 +1,12 @@
-/* batch_norm(x, w, b) = (x - mean) rstd w + b, each channel over the batch and the spatial
+/* batch_norm(x, w, b) = (x - mean) rstd w + b, per channel over the batch and the spatial
  * dimensions (Ioffe and Szegedy 2015, arXiv:1502.03167)
  *
- *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
- *     mean, var: (C), of x, f32 (f64 for f64), the variance biased: results too
+ *     x: (N, C, …), w and b: (C), each may be absent; f32 f64 bf16 f16       y: like x
+ *     mean, var: (C), x's, the variance biased; f32 (f64 for f64); results too
  *     rstd = 1 / sqrt(var + eps), h = (x - mean) rstd, e = dy w, means over all but C:
  *     dx = rstd (e - mean(e) - h mean(e h))        dw = sum dy h        db = sum dy
  *
- * The gradient's kernel takes only dy. If mean or var were used too, the composition is
+ * The gradient's kernel takes only dy. If mean or var was used too, the composition is
  * differentiated.
  */
 #include "ops/nn/batch_norm.h"
@@ -57,7 +57,7 @@ static int64_t channel_count(const tn_desc *x) {
     return count;
 }
 
-/* Where element i of a channel is, counted in row-major order. */
+/* The offset of a channel's element i, in row-major order. */
 static int64_t channel_offset(const tn_desc *x, int64_t channel, int64_t i) {
     int64_t offset = channel * x->stride[1];
     for (int k = x->ndim - 1; k >= 2; k--) {
@@ -79,7 +79,7 @@ static void channel_moments(const tn_desc *x, int64_t channel, double *mean, dou
     int64_t m = channel_count(x);
     double first = m > 0 ? channel_at(x, channel, 0) : 0, sum = 0, squares = 0;
     for (int64_t i = 0; i < m; i++) {
-        sum += channel_at(x, channel, i) - first; /* 0 where all are equal */
+        sum += channel_at(x, channel, i) - first; /* 0 if all are equal */
     }
     *mean = first + sum / (double)m;
     for (int64_t i = 0; i < m; i++) {
@@ -138,7 +138,7 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b) {
     return TN_OK;
 }
 
-/* ---- Made of operations ---------------------------------------------------------------------- */
+/* ---- Composition ----------------------------------------------------------------------------- */
 
 tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
     tn_dims dims = {.ndim = ndim};
@@ -156,7 +156,7 @@ tn_tensor *tn__batch_norm_finish(const tn_op_call *c, tn_tensor *centred, tn_ten
     return b ? tn_add(y, tn__over_channels(b, tn_ndim(y))) : y;
 }
 
-/* All dimensions but the channels'. */
+/* All dimensions but the channels. */
 static tn_dims dims_of_channel(const tn_tensor *x) {
     tn_dims dims = {.ndim = tn_ndim(x) - 1};
     for (int i = 1; i < dims.ndim; i++) {
@@ -174,8 +174,8 @@ static tn_tensor *batch_norm_compose(tn_op_call *c) {
     return tn__batch_norm_finish(c, centred, var);
 }
 
-/* Each combination of weight and bias; one place, one row, odd sizes, rows beyond a piece of the
- * fast kernel; far from 0. */
+/* Each combination of weight and bias; one position, one row, odd sizes, rows longer than the fast
+ * kernel's chunk; far from 0. */
 static void batch_norm_samples(tn_op_samples *s) {
     static const tn_batch_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {
@@ -191,7 +191,8 @@ static void batch_norm_samples(tn_op_samples *s) {
             .in = {tn_spec_real(shapes[i], i % 2 ? 3.0 : -2.0, i % 2 ? 7.0 : 2.0),
                    tn_spec_real(channels, 0.5, 1.5), tn_spec_real(channels, -1.0, 1.0)},
         };
-        if (i > 8) { /* one element a channel: dx is 0, and its rounding 1 / sqrt(eps) larger */
+        if (i > 8) { /* one element per channel: dx is 0, its rounding error 1 / sqrt(eps) times
+                        larger */
             sample.text = "eps=0.1";
             sample.args = &large;
         }
@@ -289,9 +290,9 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
     return tn_error() == TN_OK ? y : tn_inert();
 }
 
-/* ---- Over each sample ---------------------------------------------------------------------- */
+/* ---- Per sample ---------------------------------------------------------------------------- */
 
-/* Samples and their groups are the channels of a batch of one. */
+/* Samples and their groups become the channels of a batch of one. */
 tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,
                             double eps) {
     tn_dims dims = tn_shape(x);
@@ -311,7 +312,7 @@ tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_
     return bias ? tn_add(y, tn__over_channels(bias, dims.ndim)) : y;
 }
 
-/* A weight or bias (C) for each of n samples: (n C). */
+/* A weight or bias (C) repeated for n samples: (n C). */
 static tn_tensor *for_each_sample(tn_tensor *vector, int64_t n) {
     if (!vector) {
         return NULL;

@@ -1,12 +1,12 @@
 /* dropout(x, p) = keep x / (1 - p), keep(i) = 1 with probability 1 - p, else 0
  * (Srivastava et al. 2014, Journal of Machine Learning Research 15)
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = keep dy / (1 - p)               the same operation with the same key
  *
- * keep is a function of the key and the element's position: it is computed again in backward, not
+ * keep is a function of the key and the element's position: it is recomputed in backward, not
  * stored. The key names one call of the thread's generator and is drawn before the operation runs,
- * so a recompute that restores the generator draws the same one.
+ * so a recompute that restores the generator draws the same key.
  */
 #include "ops/op.h"
 
@@ -18,7 +18,7 @@ typedef struct dropout_args {
 static bool dropout_shape(tn_op_call *c) {
     const dropout_args *args = c->args;
     if (!(args->p >= 0.0 && args->p <= 1.0)) {
-        return tn_op_fail(c, TN_EVALUE, "p is %g (a probability is in [0, 1])", args->p);
+        return tn_op_fail(c, TN_EVALUE, "p is %g (a probability must be in [0, 1])", args->p);
     }
     return tn__shape_float(c);
 }

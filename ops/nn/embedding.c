@@ -47,7 +47,7 @@ static tn_status embedding_backward_kernel(const tn_op_back *b) {
                            : status;
 }
 
-/* Index of each number of dimensions, repeated entries, none, a width of 0 and one beyond a
+/* An index of each number of dimensions, repeated entries, none, a width of 0 and one longer than a
  * vector register. */
 static void embedding_samples(tn_op_samples *s) {
     static const tn_dims shapes[][2] = {

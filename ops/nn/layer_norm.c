@@ -1,13 +1,13 @@
 /* layer_norm(x, w, b) = (x - mean) rstd w + b over the last dimension
  * (Ba, Kiros, Hinton 2016, arXiv:1607.06450)
  *
- *     x: (…, C), w and b: (C), each may be absent; f32 f64 bf16 f16       y: as x
+ *     x: (…, C), w and b: (C), each may be absent; f32 f64 bf16 f16       y: like x
  *     rstd = 1 / sqrt(var + eps), var = mean((x - mean)^2)
  *     h = (x - mean) rstd, e = dy w:
  *     dx = rstd (e - mean(e) - h mean(e h))        dw = sum dy h        db = sum dy
  *
- * mean and rstd, one of each a row, are kept for backward, which reads x once more and writes dx,
- * dw and db in one pass.
+ * mean and rstd, one of each per row, are saved for backward, which reads x once more and writes
+ * dx, dw and db in one pass.
  */
 #include "ops/nn/norm.h"
 
@@ -45,7 +45,8 @@ static tn_status layer_norm_host(const tn_op_call *c) {
     for (int64_t i = 0; i < rows; i++) {
         double first = n > 0 ? tn__row_load(x, i, 0) : 0, sum = 0, squares = 0;
         for (int64_t j = 0; j < n; j++) {
-            sum += tn__row_load(x, i, j) - first; /* 0 in a constant row: its mean is then exact */
+            sum +=
+                tn__row_load(x, i, j) - first; /* 0 in a constant row, whose mean is then exact */
         }
         double m = first + sum / (double)n;
         for (int64_t j = 0; j < n; j++) {
@@ -115,8 +116,8 @@ static tn_tensor *layer_norm_compose(tn_op_call *c) {
     return b ? tn_add(y, b) : y;
 }
 
-/* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows beyond
- * a vector register. */
+/* Each combination of weight and bias; no rows, no columns, one column (then y = b), rows longer
+ * than a vector register. */
 static void layer_norm_samples(tn_op_samples *s) {
     static const tn_norm_args usual = {1e-5}, large = {0.1};
     static const tn_dims shapes[] = {{2, {3, 5}}, {3, {2, 3, 4}}, {1, {6}},    {2, {0, 4}},
@@ -130,7 +131,7 @@ static void layer_norm_samples(tn_op_samples *s) {
             .in = {tn_spec_real(shapes[i], -2.0, 2.0), tn_spec_real(width, 0.5, 1.5),
                    tn_spec_real(width, -1.0, 1.0)},
         };
-        /* dx is 0, and its rounding is rstd = 1 / sqrt(eps) times larger */
+        /* dx is 0, and its rounding error rstd = 1 / sqrt(eps) times larger */
         if (width.size[0] == 1) {
             sample.text = "eps=0.1";
             sample.args = &large;

@@ -1,10 +1,9 @@
 /* log_softmax(x) = x - max x - log(sum exp(x - max x)), over one dimension
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = dy - exp(y) sum(dy)
  *
- * The logarithm of softmax without its underflow. See softmax.c: the same kernels, with the
- * logarithm on.
+ * The logarithm of softmax without its underflow: softmax.c's kernels, in their logarithmic form.
  */
 #include "ops/nn/softmax.h"
 

@@ -12,7 +12,7 @@ static inline double tn__row_load(const tn_desc *d, int64_t i, int64_t j) {
 static inline void tn__row_store(const tn_desc *d, int64_t i, int64_t j, double value) {
     store_float(d, i * d->stride[0] + j * d->stride[1], value);
 }
-/* Element i of a vector; `otherwise` without one. */
+/* Element i of a vector; `otherwise` if there is no vector. */
 static inline double tn__vector_load(const tn_desc *d, int64_t i, double otherwise) {
     return d ? load_float(d, i * d->stride[0]) : otherwise;
 }
@@ -27,7 +27,7 @@ static inline void tn__vector_store(const tn_desc *d, int64_t i, double value) {
  *     dw = sum over rows of dy h          db = sum over rows of dy
  *     dx = rstd (g - mean(g) - h mean(g h))
  *
- * Without a mean, RMS norm: h = x rstd, and no mean(g). */
+ * mean NULL is RMS norm: h = x rstd, and no mean(g). */
 void tn__norm_back(const tn_op_back *b, const tn_desc *mean, const tn_desc *rstd);
 
 #endif

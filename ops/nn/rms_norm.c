@@ -1,7 +1,7 @@
 /* rms_norm(x, w) = x rstd w over the last dimension
  * (Zhang, Sennrich 2019, arXiv:1910.07467)
  *
- *     x: (…, C), w: (C) or absent; f32 f64 bf16 f16       y: as x
+ *     x: (…, C), w: (C) or absent; f32 f64 bf16 f16       y: like x
  *     rstd = 1 / sqrt(mean(x x) + eps)
  *     e = dy w:      dx = rstd (e - x rstd^2 mean(e x))      dw = sum dy x rstd
  *
@@ -66,7 +66,7 @@ static void rms_norm_samples(tn_op_samples *s) {
                                      {2, {3, 1}}, {2, {4, 67}},   {2, {70, 3}}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         tn_dims width = TN_DIMS(shapes[i].size[shapes[i].ndim - 1]);
-        /* one column: dx is eps rstd^3 dy w, and for a small eps all rounding */
+        /* one column: dx is eps rstd^3 dy w, all rounding for a small eps */
         bool wide_eps = i % 2 || width.size[0] == 1;
         tn_sample sample = {
             .text = wide_eps ? "eps=0.1" : "eps=1e-05",

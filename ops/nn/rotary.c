@@ -1,7 +1,7 @@
 /* rotary(x, positions): each row rotated by its position, so that the product of two rows depends
  * on their distance (Su et al. 2021, arXiv:2104.09864)
  *
- *     x: (B, H, T, D), D even, f32 f64 bf16 f16       y: as x
+ *     x: (B, H, T, D), D even, f32 f64 bf16 f16       y: like x
  *     positions: (T) or (B, T), i64 i32
  *     pair i of a row is (x[i], x[i + D/2]); angle = position frequency(i), frequency(i) as in
  *     backends/rotary.h:
@@ -9,8 +9,8 @@
  *     dx = dy rotated back: the same with -angle
  *
  * Pairs are made of the halves of a row, as in Hugging Face's Llama. (In the paper, of neighbours:
- * the same up to the order of the rows of the projection before it.) y has x's order of heads and
- * positions in memory.
+ * the same up to the row order of the projection before it.) y has x's order of heads and positions
+ * in memory.
  */
 #include "backends/ref/ref.h"
 #include "backends/rotary.h"
@@ -31,7 +31,7 @@ static bool args_fit(const tn_op_call *c, const tn_rotary_args *o) {
     return true;
 }
 
-/* An output like x, with x's order of heads and positions in memory. */
+/* An output like x, with the same memory order of heads and positions. */
 static bool out_by_x(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
     if (!tn_op_out_like(c, 0)) {
@@ -67,7 +67,7 @@ static bool rotary_shape(tn_op_call *c) {
     return args_fit(c, c->args) && out_by_x(c);
 }
 
-/* Pair i of a row of x that begins at `from`, to that of y at `to`. */
+/* Rotates pair i of x's row at `from` into y's row at `to`. */
 static void turn_pair(const tn_desc *y, int64_t to, const tn_desc *x, int64_t from, int64_t i,
                       double angle) {
     int64_t half = x->size[3] / 2;
@@ -136,8 +136,8 @@ static void add_sample(tn_op_samples *s, const char *text, const tn_rotary_args 
     tn_sample_add(s, &sample);
 }
 
-/* A position a column, and each its own; far ones; all three kinds of pairs of Llama 3's scaling
- * (of these 4 pairs the first rotates as before, the last two more slowly); empty in every
+/* Positions per column, and per element; far ones; all three kinds of pairs of Llama 3's scaling
+ * (of these 4 pairs the first is not scaled, the last two rotate more slowly); empty in every
  * dimension. */
 static void rotary_samples(tn_op_samples *s) {
     static const tn_rotary_args plain = {10000.0, 1.0, 1.0, 4.0, 8192, false},

@@ -1,6 +1,6 @@
 /* softmax(x) = exp(x - max x) / sum exp(x - max x), over one dimension
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx = y (dy - sum(y dy))
  *
  * The kernels work on rows: any other dimension is swapped with the last, without a copy. Backward
@@ -87,8 +87,8 @@ static void softmax_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(y, tn_sub(dy, inner)));
 }
 
-/* Each place for the dimension, rows of size 0 and 1, one longer than a vector register, and
- * values whose exponentials overflow. */
+/* Each position of dim, rows of size 0 and 1, one longer than a vector register, and values whose
+ * exponentials overflow. */
 void tn__softmax_samples(tn_op_samples *s) {
     static const tn_softmax_args first = {0}, second = {1}, last = {-1};
     static const double huge[] = {1000.0, 992.0, -1000.0, 88.0, 89.0, 90.0};

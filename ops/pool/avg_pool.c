@@ -1,9 +1,8 @@
 /* avg_pool(x): the mean of each window, of 1, 2 or 3 dimensions
  *
  *     x: (N, C, in…), f32 f64 bf16 f16       y: (N, C, out…)
- *     y = sum of the window / divisor: how many elements are in it, with or without the padding, or
- *     a number that was given
- *     dx = avg_unpool(dy)
+ *     y = sum of the window / divisor: its number of elements, with or without the padding, or a
+ * given number dx = avg_unpool(dy)
  */
 #include "ops/pool/avg_pool.h"
 
@@ -82,11 +81,11 @@ static void avg_pool_backward(tn_op_grad *g) {
 /* ---- Samples --------------------------------------------------------------------------------- */
 
 /* Windows that overlap, leave gaps and hang over the edge, with each divisor; each number of
- * dimensions; windows from sizes, larger and smaller than what they are over. */
+ * dimensions; adaptive windows, for results larger and smaller than x. */
 static const struct {
     tn_dims x;
     tn__pool_args args;
-    const char *text, *back; /* PyTorch's keywords; with the sizes of x before them */
+    const char *text, *back; /* PyTorch's keywords; the same after x's sizes */
 } cases[] = {
     {{4, {2, 3, 6, 4}},
      {2, false, true, 0, {1, 2, 2}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}, {1, 6, 4}, {1, 3, 2}},
@@ -169,7 +168,7 @@ const tn_op tn__op_avg_pool = {
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
-/* The last step of each function: on samples, or on one. */
+/* The last step of each function: on a batch, or on one sample. */
 static tn_tensor *pool_mean(const char *name, int spatial, tn_tensor *x, tn_dims kernel,
                             const tn_pool_options *options) {
     if (!tn__usable(x, name)) {
@@ -181,7 +180,8 @@ static tn_tensor *pool_mean(const char *name, int spatial, tn_tensor *x, tn_dims
     bool ok = options ? tn__pool_begin(name, &args, x, kernel, options)
                       : tn__pool_adaptive(name, &args, x, kernel);
     if (ok && options && (options->divisor_override < 0 || tn__pool_volume(args.dilation) != 1)) {
-        tn__raise(TN_EVALUE, name, "divisor is %lld, dilation %lld (not negative; 1)",
+        tn__raise(TN_EVALUE, name,
+                  "divisor is %lld and dilation %lld (they must be at least 0, and 1)",
                   (long long)options->divisor_override, (long long)tn__pool_volume(args.dilation));
         ok = false;
     }

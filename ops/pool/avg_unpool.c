@@ -1,7 +1,7 @@
-/* avg_unpool(x): each element over the window that it is the mean of; avg_pool's gradient
+/* avg_unpool(x): each element spread over its window; avg_pool's gradient
  *
  *     x: (N, C, out…), f32 f64 bf16 f16       y: (N, C, in…), avg_pool's arguments
- *     y = sum of x / divisor over the windows that have the element
+ *     y = sum of x / divisor over the windows that contain the element
  *     dx = avg_pool(dy)
  */
 #include "ops/pool/avg_pool.h"

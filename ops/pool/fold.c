@@ -1,6 +1,6 @@
-/* fold(x): patches summed into the picture they come from (col2im); unfold's gradient
+/* fold(x): patches summed into the picture that they come from (col2im); unfold's gradient
  *
- *     x: (N, C kh kw, places), f32 f64 bf16 f16       y: (N, C, H, W), unfold's arguments
+ *     x: (N, C kh kw, positions), f32 f64 bf16 f16       y: (N, C, H, W), unfold's arguments
  *     dx = unfold(dy)
  */
 #include "ops/pool/unfold.h"
@@ -21,7 +21,7 @@ static bool fold_shape(tn_op_call *c) {
                      tn_dtype_of(c->in[0]));
 }
 
-/* job->x.stride: of rows, elements of the kernel, and of places. */
+/* job->x.stride: of rows, kernel elements, and positions. */
 static inline void fold_planes(const tn__pool_job *job, int64_t first, int64_t end,
                                tn_dtype dtype) {
     const tn__pool_args *a = job->args;

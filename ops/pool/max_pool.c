@@ -1,9 +1,9 @@
 /* max_pool(x): the largest element of each window, of 1, 2 or 3 dimensions
  *
  *     x: (N, C, in…), f32 f64 bf16 f16       y: (N, C, out…)       index: (N, C, out…) i32
- *     index: which element of its plane each is, in row-major order; NaN wins, and of equal ones
- *     the first. A window of padding only (dilated ones may be) gives -inf, and -1.
- *     dx: dy at index, added up where windows overlap, and 0 elsewhere
+ *     index: the position of each in its plane, in row-major order; NaN wins, and the first of
+ * equal elements. A window that is all padding (a dilated one may be) gives -inf, and -1. dx: dy at
+ * index, added up where windows overlap, and 0 elsewhere
  *
  * Adaptive pooling is the same with other windows. The index is made if a gradient may be needed. A
  * task is a plane, so no two tasks add to the same element.
@@ -28,9 +28,9 @@ static bool max_pool_shape(tn_op_call *c) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Results are made PLACES of a row at a time, tap by tap: what neighbours compare at one tap is one
+/* Computes PLACES results of a row at a time, tap by tap: neighbouring results read elements one
  * step apart, and a loop over them has no branches. Adaptive windows have no such step, and are
- * made one by one. */
+ * computed one by one. */
 enum { PLACES = 64 };
 
 typedef struct some_places {
@@ -42,8 +42,8 @@ typedef struct some_places {
     int32_t index[PLACES];
 } some_places;
 
-/* Elements `step` apart, numbered `skip` apart from `number` on, to n places. NaN wins, and of
- * equal ones the first; any element wins over none. */
+/* Compares n results with elements `step` apart, whose indices are `skip` apart from `number` on.
+ * NaN wins, and the first of equal elements; any element wins over none. */
 #define TAKE_LARGEST(type)                                                                       \
     static inline void take_##type(const type *x, int64_t step, int64_t n, int32_t number,       \
                                    int32_t skip, type *restrict best, int32_t *restrict index) { \
@@ -61,7 +61,7 @@ TAKE_LARGEST(double)
 typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t four_ints __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* take_float by four places at a time, which need no branches. */
+/* take_float for four results at a time, without branches. */
 static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t number, int32_t skip,
                               float *best, int32_t *index) {
     four_ints after = {number, number + skip, number + 2 * skip, number + 3 * skip};
@@ -71,7 +71,7 @@ static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t n
         four_floats v = {from[0], from[step], from[2 * step], from[3 * step]}, itself = v,
                     largest = *(four_floats *)(best + k);
         four_ints before = *(four_ints *)(index + k),
-                  wins = (v > largest) | (v != itself) | (before < 0); /* NaN is not itself */
+                  wins = (v > largest) | (v != itself) | (before < 0); /* NaN != NaN */
         *(four_ints *)(index + k) = (after & wins) | (before & ~wins);
         *(four_floats *)(best + k) =
             (four_floats)(((four_ints)v & wins) | ((four_ints)largest & ~wins));
@@ -80,11 +80,11 @@ static inline void take_fours(const float *x, int64_t step, int64_t n, int32_t n
     take_float(x + k * step, step, n - k, number, skip, best + k, index + k);
 }
 
-/* n places from number `low` of these on, at one tap: elements from x[at] on, which is `number` in
- * its plane. With the usual steps as constants it is vectorised. */
+/* n results from number `low` on, at one tap: elements from x[at] on, with index `number` in its
+ * plane. The usual steps are constants, so that it is vectorised. */
 static void take_tap(const tn__pool_job *job, const void *x, int64_t at, int64_t number, int64_t n,
                      some_places *p, int64_t low) {
-    /* one place has no next, whose number could be out of range */
+    /* a single result has no next one, whose index could be out of range */
     int32_t first = (int32_t)number, skip = n > 1 ? (int32_t)job->args->stride[2] : 0,
             *index = p->index + low;
     int64_t step = job->args->stride[2] * job->x.stride[2];
@@ -96,7 +96,7 @@ static void take_tap(const tn__pool_job *job, const void *x, int64_t at, int64_t
     }
 }
 
-/* One row of elements below these places: taps at its elements that are inside. */
+/* Compares these results with one row of elements, at the taps that are inside. */
 static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t number,
                      some_places *p) {
     const tn__pool_args *a = job->args;
@@ -108,7 +108,7 @@ static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t
         }
         return;
     }
-    for (int64_t t = 0; t < a->kernel[2]; t++) { /* the first place's element may be outside */
+    for (int64_t t = 0; t < a->kernel[2]; t++) { /* the first result's element may be outside */
         int64_t first = p->from * stride - a->padding[2] + t * a->dilation[2], low = 0,
                 high = p->count;
         if (first < 0) {
@@ -124,7 +124,7 @@ static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t
     }
 }
 
-/* Places of one row of results; w: the windows of the other dimensions. */
+/* Computes some of a row's results; w: the windows in the other dimensions. */
 static void take_places(const tn__pool_job *job, const void *x, const tn__window *w,
                         some_places *p) {
     const tn__pool_args *a = job->args;
@@ -146,7 +146,7 @@ static void take_places(const tn__pool_job *job, const void *x, const tn__window
     }
 }
 
-/* Row `row` of all results, over the plane at x. */
+/* Computes row `row` of all results, from the plane at x. */
 static void max_pool_row(const tn__pool_job *job, const void *x, const tn__window *w, int64_t row) {
     const tn__pool_args *a = job->args;
     size_t size = tn_dtype_size(job->x.dtype);
@@ -256,8 +256,8 @@ static void max_pool_backward(tn_op_grad *g) {
 
 /* ---- Samples --------------------------------------------------------------------------------- */
 
-/* Windows that overlap, leave gaps, hang over the edge, are dilated, and of one element; each
- * number of dimensions. Ties and NaN are test_pool.c's. */
+/* Windows that overlap, leave gaps, hang over the edge, are dilated, and have one element; each
+ * number of dimensions. test_pool.c has ties and NaN. */
 static void max_pool_samples(tn_op_samples *s) {
     static const struct {
         tn_dims x;
@@ -320,7 +320,7 @@ const tn_op tn__op_max_pool = {
 
 /* ---- Calling --------------------------------------------------------------------------------- */
 
-/* The last step of each function: on samples, or on one. */
+/* The last step of each function: on a batch, or on one sample. */
 static tn_tensor *pool_max(const char *name, int spatial, tn_tensor *x, tn_dims kernel,
                            const tn_pool_options *options) {
     if (!tn__usable(x, name)) {

@@ -14,7 +14,7 @@ typedef tn_pool_args tn__pool_args;
 typedef struct tn__planes {
     void *data;
     tn_dtype dtype;
-    int64_t channels;             /* planes are counted through samples, channels inner */
+    int64_t channels;             /* planes are numbered sample by sample */
     int64_t sample, channel;      /* strides between planes … */
     int64_t stride[POOL_SPATIAL]; /* … and within them */
 } tn__planes;
@@ -34,19 +34,19 @@ static inline int64_t tn__pool_volume(const int64_t *size) {
     return size[0] * size[1] * size[2];
 }
 
-/* Steps of those below: args->in from x (N, C, …); the numbers of a window, of which padding may be
- * any, and args->out. False after raising. */
+/* Steps of tn__pool_begin: args->in from x (N, C, …); then the window's numbers (any padding) and
+ * args->out. False after raising. */
 bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x);
 bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
                      const tn_pool_options *options);
 
-/* The checked numbers of a window that slides, or of windows for a result of `size`, over x (N, C,
- * …); args->spatial tells how many there are. False after raising, named with `name`. */
+/* Checks and stores the numbers of a sliding window, or of windows for a result of `size`, over x
+ * (N, C, …); args->spatial is how many. False after raising, as `name`. */
 bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims kernel,
                     const tn_pool_options *options);
 bool tn__pool_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size);
 
-/* Shape rules: input 0 has the sizes `in`; the result, of `out`, is made. */
+/* Shape rule: checks that input 0 has sizes `in` and makes the result, with sizes `out`. */
 bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out);
 
 /* x (N, C, sizes) as (N, C, other sizes), the last args->spatial of size[3]. */

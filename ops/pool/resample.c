@@ -1,9 +1,8 @@
 /* resample(x): one dimension with another number of elements, each a sum of up to four of x's
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x, `out` elements along dim
- *     nearest: one element; linear: the two around a place; cubic: four, with the weights of Keys
- *     1981 for a = -0.75, as in PyTorch; beyond an end it is the element at the end
- *     dx = resample_grad(dy)
+ *     x: any shape, f32 f64 bf16 f16       y: like x, `out` elements along dim
+ *     nearest: one element; linear: the two around a point; cubic: four, with the weights of Keys
+ * 1981 for a = -0.75, as in PyTorch; beyond an end the element at that end dx = resample_grad(dy)
  *
  * Pictures and volumes are interpolated along one dimension after another.
  */
@@ -21,7 +20,7 @@ static int64_t clamp_place(int64_t place, int64_t in) {
     return place < 0 ? 0 : place < in ? place : in - 1;
 }
 
-/* In f32 for f32, as in PyTorch: its rounding decides which element it is. */
+/* In f32 for f32, as in PyTorch: its rounding decides which element is nearest. */
 static int64_t nearest_place(const tn__resample_args *a, int64_t o, tn_dtype dtype) {
     double scale = a->scale > 0 ? a->scale : (double)a->in / (double)a->out;
     double at = (double)o + (a->how == TN_INTERPOLATE_EXACT ? 0.5 : 0.0);
@@ -29,7 +28,7 @@ static int64_t nearest_place(const tn__resample_args *a, int64_t o, tn_dtype dty
     return clamp_place((int64_t)floor(at), a->in);
 }
 
-/* Where in x place o is. */
+/* The coordinate in x of the result's element o. */
 static double place_in_x(const tn__resample_args *a, int64_t o) {
     if (a->align_corners) {
         return a->out > 1 ? (double)o * (double)(a->in - 1) / (double)(a->out - 1) : 0;
@@ -157,7 +156,7 @@ static void resample_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_resample_grad, g->args, g->dout[0]));
 }
 
-/* Up and down, by half and by fractions, with a scale other than the sizes'; from and to one
+/* Up and down, by factors of 2 and fractions, with a scale other than the sizes'; from and to one
  * element; a dimension with others around it. */
 void tn__resample_samples(tn_op_samples *s, bool of_result) {
     static const struct {
@@ -232,14 +231,14 @@ tn_interpolate_options tn_interpolate_defaults(void) {
     return (tn_interpolate_options){.mode = TN_INTERPOLATE_NEAREST, .from_defaults = true};
 }
 
-/* What one spatial dimension becomes: 0 after raising. */
+/* The new size of spatial dimension i: 0 after raising. */
 static int64_t size_along(const tn_interpolate_options *o, int i, int64_t in) {
     double size = o->size.ndim == 0   ? floor((double)in * o->scale_factor)
                   : o->size.ndim == 1 ? (double)o->size.size[0]
                                       : (double)o->size.size[i];
     if (!(size >= 1 && size <= INT32_MAX) || in < 1) {
-        tn__raise(TN_EVALUE, "interpolate", "%lld elements would become %g (at least 1 each)",
-                  (long long)in, size);
+        tn__raise(TN_EVALUE, "interpolate",
+                  "%lld elements would become %g (both must be at least 1)", (long long)in, size);
         return 0;
     }
     return (int64_t)size;
@@ -259,17 +258,16 @@ static bool options_fit(tn_tensor *x, const tn_interpolate_options *o) {
     if (o->mode < TN_INTERPOLATE_NEAREST || o->mode > TN_INTERPOLATE_AREA || !corners ||
         (o->size.ndim == 0) == (o->scale_factor == 0) ||
         (o->size.ndim > 1 && o->size.ndim != spatial)) {
-        tn__raise(
-            TN_EVALUE, "interpolate",
-            "%d sizes, scale_factor %g, align_corners %d (one of size, of 1 or %d numbers, and "
-            "scale_factor; align_corners with linear and cubic)",
-            o->size.ndim, o->scale_factor, o->align_corners, spatial);
+        tn__raise(TN_EVALUE, "interpolate",
+                  "%d sizes, scale_factor %g, align_corners %d (give either size, 1 or %d numbers, "
+                  "or scale_factor; align_corners with linear and cubic)",
+                  o->size.ndim, o->scale_factor, o->align_corners, spatial);
         return false;
     }
     return true;
 }
 
-/* The mean of the part of x that each place covers. */
+/* The mean of the part of x that each result covers. */
 static tn_tensor *pool_area(tn_tensor *x, tn_dims size) {
     int spatial = size.ndim;
     return spatial == 1   ? tn_adaptive_avg_pool1d_op(x, size)
@@ -294,7 +292,7 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
     if (o.mode == TN_INTERPOLATE_AREA) {
         return pool_area(x, size);
     }
-    /* between two dimensions nothing is rounded to bf16 or f16 */
+    /* no rounding to bf16 or f16 between two dimensions */
     bool narrow = dtype == TN_BF16 || dtype == TN_F16;
     tn_tensor *y = narrow ? tn_cast(x, TN_F32) : x;
     for (int i = 0; i < size.ndim; i++) {
@@ -304,7 +302,7 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
                                   o.size.ndim ? 0 : 1.0 / o.scale_factor,
                                   tn_size(x, 2 + i),
                                   size.size[i]};
-        /* PyTorch's: linear with the same size is x whatever the scale */
+        /* as in PyTorch, linear with the same size is x whatever the scale */
         if (args.in != args.out || (args.scale > 0 && o.mode != TN_INTERPOLATE_LINEAR)) {
             y = tn_apply1(&tn__op_resample, &args, y);
         }

@@ -1,6 +1,6 @@
-/* resample_grad(x): each element added to those that it was made of; resample's gradient
+/* resample_grad(x): each element added to those that it came from; resample's gradient
  *
- *     x: any shape, `out` elements along dim, f32 f64 bf16 f16       y: as x, `in` elements there
+ *     x: any shape, `out` elements along dim, f32 f64 bf16 f16       y: like x, `in` elements there
  *     dx = resample(dy)
  */
 #include "ops/pool/resample.h"

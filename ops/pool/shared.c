@@ -44,14 +44,14 @@ bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
         args->in[i] = k < 0 ? 1 : tn_size(x, 2 + k);
     }
     if (tn__pool_volume(args->in) > INT32_MAX) {
-        tn__raise(TN_ESHAPE, name, "x is %s (2^31 elements of a channel are too many)",
+        tn__raise(TN_ESHAPE, name, "x is %s (a channel must have fewer than 2^31 elements)",
                   tn_shape_text(x));
         return false;
     }
     return true;
 }
 
-/* How many places the window has in dimension i; 0 after raising. */
+/* The number of window positions in dimension i; 0 after raising. */
 static int64_t window_places(const char *name, const tn__pool_args *a, int i, bool ceil_mode) {
     int64_t reach = a->dilation[i] * (a->kernel[i] - 1) + 1, padded = a->in[i] + 2 * a->padding[i];
     int64_t over = padded - reach + (ceil_mode ? a->stride[i] - 1 : 0);
@@ -60,7 +60,7 @@ static int64_t window_places(const char *name, const tn__pool_args *a, int i, bo
     places -= ceil_mode && (places - 1) * a->stride[i] >= a->in[i] + a->padding[i];
     if (over < 0 || places < 1) {
         tn__raise(TN_ESHAPE, name,
-                  "the window reaches over %lld elements, but there are %lld with the padding",
+                  "the window spans %lld elements, but there are %lld with the padding",
                   (long long)reach, (long long)padded);
         return 0;
     }
@@ -96,9 +96,10 @@ bool tn__pool_begin(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims
     if (!tn__pool_sizes(name, args, x) || !tn__pool_window(name, args, kernel, o)) {
         return false;
     }
-    for (int i = 0; i < POOL_SPATIAL; i++) { /* so no window lies in the padding alone */
+    for (int i = 0; i < POOL_SPATIAL; i++) { /* so that no window is all padding */
         if (args->padding[i] * 2 > args->kernel[i]) {
-            tn__raise(TN_EVALUE, name, "padding is %lld and the kernel %lld (at most half of it)",
+            tn__raise(TN_EVALUE, name,
+                      "padding is %lld but the kernel %lld (at most half of that is possible)",
                       (long long)args->padding[i], (long long)args->kernel[i]);
             return false;
         }

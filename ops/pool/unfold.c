@@ -1,6 +1,6 @@
 /* unfold(x): the patches of a picture as columns (im2col)
  *
- *     x: (N, C, H, W), f32 f64 bf16 f16       y: (N, C kh kw, places)
+ *     x: (N, C, H, W), f32 f64 bf16 f16       y: (N, C kh kw, positions)
  *     y[n, (c, i, j), (oh, ow)] = x[n, c, oh stride - padding + i dilation, …], 0 in the padding
  *     dx = fold(dy)
  *

@@ -4,7 +4,7 @@
 
 #include "ops/pool/pool.h"
 
-/* The number of places of a window, and of elements in it. */
+/* The number of window positions, and of elements in a window. */
 static inline int64_t tn__unfold_places(const tn__pool_args *a) {
     return a->out[1] * a->out[2];
 }
@@ -12,11 +12,11 @@ static inline int64_t tn__unfold_kernel(const tn__pool_args *a) {
     return a->kernel[1] * a->kernel[2];
 }
 
-/* (N, C, H, W) and (N, C k, places), as arguments and the first two of x say. */
+/* (N, C, H, W) and (N, C k, positions), from the arguments and x's first two sizes. */
 tn_dims tn__unfold_picture(tn_dims x, const tn__pool_args *a, int64_t channels);
 tn_dims tn__unfold_patches(tn_dims x, const tn__pool_args *a, int64_t channels);
 
-/* of_patches: over what unfold makes, for fold. */
+/* of_patches: with unfold's results as inputs, for fold. */
 void tn__unfold_samples(tn_op_samples *s, bool of_patches);
 
 #endif

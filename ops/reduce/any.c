@@ -1,4 +1,4 @@
-/* y = whether some element is true; false for no elements
+/* y = whether any element is true; false for no elements
  *
  *     x: any shape, bool       y: 0-dimensional, bool; no gradient
  */

@@ -1,6 +1,6 @@
 /* y = position along dim of the first largest element; a NaN counts as largest
  *
- *     x: any shape with a size at dim that is not 0, all but bool
+ *     x: any shape with elements at dim, all but bool
  *     y: x's shape without dim (or 1 there), i64; no gradient
  */
 #include "ops/reduce/reduce.h"

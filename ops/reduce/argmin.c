@@ -1,11 +1,11 @@
 /* y = position along dim of the first smallest element; a NaN counts as smallest
  *
- *     x: any shape with a size at dim that is not 0, all but bool
+ *     x: any shape with elements at dim, all but bool
  *     y: x's shape without dim (or 1 there), i64; no gradient
  */
 #include "ops/reduce/reduce.h"
 
-/* The argmax in reverse order: of -x, and for integers, where the least number has no negative, of
+/* argmax of the reversed order: of -x, or for integers, whose minimum has no negative, of x with
  * all bits inverted. */
 static tn_status argmin_forward(const tn_op_call *c) {
     tn_tensor *x = c->in[0];

@@ -1,11 +1,11 @@
-/* y[i] = x[0] … x[i] along dim; in reverse x[i] … the last
+/* y[i] = x[0] … x[i] along dim; in reverse x[i] … x[n - 1]
  *
- *     x: any shape and dtype       y: as x; of integers and bools i64
- *     dx[k] = the sum over i >= k of dy[i] times the product of all x[0 … i] but x[k]
+ *     x: any shape and dtype       y: like x; i64 for integers and bools
+ *     dx[k] = the sum over i >= k of dy[i] times the product of x[0 … i] without x[k]
  *
- * which is y[k - 1] times a linear scan of dy: nothing is divided, so zeros are like other numbers,
- * in derivatives of every order. Carried in f64, and so are both factors of dx: one may be beyond
- * x's dtype where their product is not.
+ * which is y[k - 1] times a linear scan of dy: without a division, zeros are no special case in
+ * derivatives of any order. Computed in f64, as are both factors of dx: one may be beyond x's range
+ * where their product is not.
  */
 #include "ops/reduce/cumulative.h"
 #include "ops/reduce/reduce.h"
@@ -91,7 +91,7 @@ static tn_status cumprod_host(const tn_op_call *c) {
 
 typedef struct product_back {
     tn__lines x, dy, dx;
-    double *before; /* as many as x has elements: products of all before each */
+    double *before; /* for each element of x the product of those before it */
     bool reverse;
 } product_back;
 
@@ -132,8 +132,7 @@ static tn_status cumprod_host_backward(const tn_op_back *b) {
     return TN_OK;
 }
 
-/* The same, recorded: the products of all before x[k], times what follows, which is
- * s[k] = dy[k] + x[k + 1] s[k + 1]. */
+/* The same, recorded: the product of all before x[k], times s[k] = dy[k] + x[k + 1] s[k + 1]. */
 static void cumprod_backward(tn_op_grad *g) {
     const tn__cumulative_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0];

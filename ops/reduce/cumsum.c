@@ -1,9 +1,9 @@
-/* y[i] = x[0] + … + x[i] along dim; in reverse x[i] + … + the last
+/* y[i] = x[0] + … + x[i] along dim; in reverse x[i] + … + x[n - 1]
  *
- *     x: any shape and dtype       y: as x; integers and bools sum to i64
+ *     x: any shape and dtype       y: like x; integers and bools sum to i64
  *     dx = the sums of dy in the other direction
  *
- * Carried in f64 and rounded once for each element.
+ * Summed in f64 and rounded once per element.
  */
 #include "ops/reduce/cumulative.h"
 

@@ -9,7 +9,7 @@ typedef struct tn__cumulative_args {
     bool reverse; /* from the last element to the first */
 } tn__cumulative_args;
 
-/* A job for pieces of lines. Integers have been made i64. */
+/* A job for pieces of lines. Integers were cast to i64. */
 typedef struct tn__cumulative {
     tn__lines x, y;
     bool reverse, real;
@@ -20,13 +20,13 @@ tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines);
 tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse);
 void tn__cumulative_samples(tn_op_samples *s, double low, double high);
 
-/* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse of y[k + 1]. */
+/* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse from y[k + 1]. */
 tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse);
-/* Each element moved one place on, or, with `back`, one place back; the end left open gets
+/* Shifts each element to the next position or, with `back`, to the previous one; the free end gets
  * `value`. */
 tn_tensor *tn__shift(tn_tensor *t, int dim, bool back, double value);
 
-/* cumsum from the last element on. */
+/* cumsum from the last element back. */
 tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim);
 
 #endif

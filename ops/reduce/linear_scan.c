@@ -1,11 +1,11 @@
-/* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse of y[k + 1]
+/* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse from y[k + 1]
  *
- *     b, a: the same shape, f32 f64 bf16 f16       y: as they are
- *     db = dy scanned in the other direction, with each a one place on
+ *     b, a: the same shape, f32 f64 bf16 f16       y: like them
+ *     db = dy scanned in the other direction, with a shifted by one
  *     da[k] = db[k] y[k - 1]
  *
- * The gradient of products along a line (cumprod.c). Its own gradient is made of itself, so there
- * are derivatives of every order. Carried in f64.
+ * The gradient of products along a line (cumprod.c). Its own gradient is a linear scan too, so
+ * there are derivatives of every order. Computed in f64.
  */
 #include "ops/dims.h"
 #include "ops/reduce/cumulative.h"

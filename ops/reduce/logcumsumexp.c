@@ -1,10 +1,10 @@
 /* y[i] = log(exp(x[0]) + … + exp(x[i])), along one dimension
  *
- *     x: any shape, f32 f64 bf16 f16       y: as x
+ *     x: any shape, f32 f64 bf16 f16       y: like x
  *     dx[i] = exp(x[i]) (sum over j >= i of dy[j] / exp(y[j]))
  *
  * With r[i] = dy[i] + r[i + 1] exp(y[i] - y[i + 1]) that is dx[i] = r[i] exp(x[i] - y[i]), where
- * nothing overflows: y never falls.
+ * nothing overflows: y never decreases.
  */
 #include "ops/host.h"
 
@@ -20,7 +20,7 @@ static bool logcumsumexp_shape(tn_op_call *c) {
            tn_op_out_like(c, 0);
 }
 
-/* Each line with itself, i down and j across; what comes after i is masked. */
+/* Each line against itself, i down and j across; j > i is masked. */
 static tn_tensor *logcumsumexp_compose(tn_op_call *c) {
     int dim = ((const logcumsumexp_args *)c->args)->dim;
     tn_tensor *x = tn_reshape(c->in[0], tn_ndim(c->in[0]) ? tn_shape(c->in[0]) : TN_DIMS(1));
@@ -35,7 +35,7 @@ static tn_tensor *logcumsumexp_compose(tn_op_call *c) {
     return tn_reshape(y, tn_shape(c->in[0]));
 }
 
-/* Lines of x and of y; the gradient's of x, dy and, where y is first and dx then, y. */
+/* Lines of x and y; in backward of x, dy and y, which dx overwrites. */
 typedef struct logcumsumexp_job {
     tn__lines x, y, dy;
 } logcumsumexp_job;
@@ -97,8 +97,7 @@ static tn_status logcumsumexp_host_backward(const tn_op_back *b) {
     return run_lines(b->x[0], b->dx[0], b->dy[0], ((const logcumsumexp_args *)b->args)->dim);
 }
 
-/* Each place for the dimension, nothing, one element, more than a piece; differences too large for
- * exp. */
+/* Each position of dim, empty, one element, more than a piece; differences too large for exp. */
 static void logcumsumexp_samples(tn_op_samples *s) {
     static const logcumsumexp_args first = {0}, last = {-1};
     static const double far[] = {-900.0, 700.0, 900.0, -3.0, -2.0, 0.0};

@@ -1,8 +1,9 @@
 /* y = log(sum over dims of exp(x)), computed as m + log(sum exp(x - m)) with m the largest x
  *
  *     x: any shape, f32 f64 bf16 f16
- *     y: x's shape without dims (or 1 there); -inf over nothing, or over -inf only
- *     dx = dy · exp(x - m) / sum exp(x - m): with a large m, y has lost the log of the sum
+ *     y: x's shape without dims (or 1 there); -inf over no elements, or over -inf only
+ *     dx = dy · exp(x - m) / sum exp(x - m), not from y: with a large m the log of the sum is
+ * rounded away
  */
 #include "ops/reduce/reduce.h"
 
@@ -19,7 +20,7 @@ static double finite_most(tn_dtype wide) {
     return wide == TN_F64 ? DBL_MAX : FLT_MAX;
 }
 
-/* wide: x in f32 or f64, then exp(x - m); m and sum: one element for each of y. */
+/* wide: x in f32 or f64, then exp(x - m); m and sum: one element per element of y. */
 static tn_status logsumexp_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *m,
                                  const tn_desc *sum, const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
@@ -82,7 +83,7 @@ static void logsumexp_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(e, tn__spread(g, scale)));
 }
 
-/* Rows that would overflow, vanish, or are dominated by one element. */
+/* Rows that would overflow or underflow, or are dominated by one element. */
 static void logsumexp_samples(tn_op_samples *s) {
     static const double rows[] = {1000.0, 999.0, 998.5, -1000.0, -1001.0, -999.5,
                                   0.0,    60.0,  -60.0, 2.0,     2.0,     2.0};

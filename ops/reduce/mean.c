@@ -1,4 +1,4 @@
-/* y = sum of x over dims / n,  n the number of elements summed; NaN over nothing
+/* y = sum of x over dims / n,  n the number of elements summed; NaN over no elements
  *
  *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there)
  *     dx = dy / n, repeated over dims

@@ -1,5 +1,5 @@
-/* y = (sum over dims of |x|^p)^(1 / p); the largest |x| for p = inf, the smallest for -inf, and how
- * many are not 0 for p = 0
+/* y = (sum over dims of |x|^p)^(1 / p); the largest |x| for p = inf, the smallest for -inf, and the
+ * number that are not 0 for p = 0
  *
  *     x: any shape, f32 f64 bf16 f16       y: x's shape without dims (or 1 there)
  *     dx = dy sign(x) |x|^(p - 1) / y^(p - 1), and 0 where x or y is 0; for inf and -inf equal
@@ -52,7 +52,7 @@ static tn_tensor *norm_compose(tn_op_call *c) {
                     : norm_power(tn_sum(norm_power(size, p), dims, keepdim), 1.0 / p);
 }
 
-/* Some orders, and zeros: as elements, and all of what is summed. */
+/* Some orders, and zeros: as single elements, and as all elements. */
 static void norm_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;

@@ -1,7 +1,8 @@
 /* y = the product of x over dims
  *
- *     x: any shape and dtype       y: x's shape without dims (or 1 there); of integers and bools
- * i64; 1 where there is nothing to multiply dx = dy times the product of the others, zeros or not
+ *     x: any shape and dtype       y: x's shape without dims (or 1 there); i64 for integers
+ *     and bools; 1 over no elements
+ *     dx = dy times the product of the other elements, zeros or not
  */
 #include "ops/reduce/reduce.h"
 
@@ -10,7 +11,7 @@ static bool prod_shape(tn_op_call *c) {
     return tn__reduce_out(c, tn_dtype_is_float(dtype) ? dtype : TN_I64);
 }
 
-/* x as a matrix: a row for each result. */
+/* x as a matrix: one row per result. */
 static tn_tensor *result_rows(tn_tensor *x, unsigned mask) {
     tn_dims dims = tn_shape(x), order = {dims.ndim, {0}};
     int64_t count = tn__reduce_count(dims, mask), results = tn__reduce_count(dims, ~mask);

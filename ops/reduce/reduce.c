@@ -1,11 +1,11 @@
-/* Dimensions, scratch memory and samples of reductions: reduce.h says what each is for. */
+/* Dimensions, scratch memory and samples of reductions: see reduce.h. */
 #include "ops/reduce/reduce.h"
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 bool tn__reduce_checked(const tn_op_call *c, tn_dims dims) {
     const tn_tensor *x = c->in[0];
-    /* dimension 0 of a 0-dimensional x is all of it */
+    /* a 0-dimensional x counts as having dimension 0 */
     int ndim = x->dims.ndim > 0 ? x->dims.ndim : 1;
     unsigned seen = 0;
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) {

@@ -1,7 +1,7 @@
 /* y = sqrt(var(x)) over dims
  *
  *     x: any shape, f32 f64 bf16 f16
- *     y: x's shape without dims (or 1 there); as var where there are too few elements
+ *     y: x's shape without dims (or 1 there); like var where there are too few elements
  *     dx = dy (x - m) / (y (n - correction)), and 0 where y is 0, as in PyTorch
  */
 #include "ops/reduce/reduce.h"
@@ -21,7 +21,7 @@ static tn_tensor *std_compose(tn_op_call *c) {
         tn_var(c->in[0], args->over.dims, args->correction, args->over.keepdim));
 }
 
-/* The last one has equal elements: the deviation is 0. */
+/* The last has equal elements, so its deviation is 0. */
 static void std_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;

@@ -1,4 +1,4 @@
-/* y = sum of x over dims; 0 over nothing
+/* y = sum of x over dims; 0 over no elements
  *
  *     x: any shape, all but bool       y: x's shape without dims (or 1 there); integers sum to i64
  *     dx = dy, repeated over dims

@@ -16,7 +16,8 @@ static bool sum_to_shape(tn_op_call *c) {
         return false;
     }
     if (dims.ndim < 0 || !tn_dims_broadcast(x->dims, dims, &all) || !tn_dims_equal(all, x->dims)) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but the sum shall be %s (it must broadcast to x)",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but the sum's shape is %s (it must broadcast to x)",
                           tn_shape_text(x), tn__dims_text(dims));
     }
     return tn_op_out(c, dims, x->dtype);

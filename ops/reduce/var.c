@@ -5,7 +5,7 @@
  *        inf, or 0 / 0 = NaN
  *     dx = dy · 2 (x - m) / (n - correction), with its sign, as in PyTorch
  *
- * In two passes, as the difference of two large sums would lose the digits of a small variance; and
+ * In two passes, since the difference of two large sums would lose a small variance's digits; and
  * relative to the first element, so that equal elements have variance 0. */
 #include "ops/reduce/reduce.h"
 
@@ -17,7 +17,7 @@ typedef struct var_args {
     int correction;
 } var_args;
 
-/* How many elements each result is made of. */
+/* The number of elements per result. */
 static int64_t var_count(const var_args *args, tn_dims x) {
     return tn__reduce_count(x, tn__reduce_mask(args->over.dims, x.ndim));
 }
@@ -26,7 +26,7 @@ static bool var_shape(tn_op_call *c) {
     return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
-/* wide: x - first in f32 or f64, then less its mean; small: the first elements, the mean, then the
+/* wide: x - first in f32 or f64, then minus its mean; small: the first elements, the mean, then the
  * result before it is rounded to y's dtype. */
 static tn_status var_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *small,
                            const tn_desc *y) {
@@ -72,7 +72,7 @@ static tn_status var_forward(const tn_op_call *c) {
     return status;
 }
 
-/* In f32 for bf16 and f16: a rounded mean would be as far off as x - m is large. */
+/* In f32 for bf16 and f16: a rounded mean's error may be as large as x - m. */
 static void var_backward(tn_op_grad *g) {
     const var_args *args = g->args;
     tn_tensor *x = tn__from_first(tn_op_saved_input(g, 0), args->over.dims);
@@ -83,7 +83,7 @@ static void var_backward(tn_op_grad *g) {
     tn_op_give(g, 0, dx);
 }
 
-/* The last one is far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
+/* One is far from 0, where sum(x²) - sum(x)² / n would be noise in f32. */
 static void var_samples(tn_op_samples *s) {
     static const struct {
         tn_dims shape;

@@ -1,5 +1,5 @@
-/* gru: y_t = h_t of gated recurrent units (Cho et al. 2014, arXiv:1406.1078), with PyTorch's place
- * of the reset gate
+/* gru: y_t = h_t of gated recurrent units (Cho et al. 2014, arXiv:1406.1078), with the reset gate
+ * where PyTorch has it
  *
  *     r = sigmoid(p0 + a0)    z = sigmoid(p1 + a1)    n = tanh(p2 + r a2)
  *     h' = (1 - z) n + z h

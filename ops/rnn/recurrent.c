@@ -26,7 +26,7 @@ static bool has_dims(tn_op_call *c, int i, tn_dims dims, const char *why) {
         size_t at = strlen(sizes);
         snprintf(sizes + at, sizeof(sizes) - at, "%s%lld", d ? ", " : "", (long long)dims.size[d]);
     }
-    return tn_op_fail(c, TN_ESHAPE, "%s is %s but must be [%s] (%s) where x is %s and weight_hh %s",
+    return tn_op_fail(c, TN_ESHAPE, "%s is %s but must be [%s] (%s), as x is %s and weight_hh %s",
                       tn_op_input_name(c->op, i).text, tn_shape_text(t), sizes, why,
                       tn_shape_text(x), tn_shape_text(w));
 }
@@ -49,7 +49,8 @@ static bool check_dtypes(const tn_op_call *c) {
 static bool check_dims(tn_op_call *c, int64_t gates) {
     tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH];
     if (tn_ndim(x) != 3 || tn_size(x, 0) < 1) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but must be (times, batch, in), with a time",
+        return tn_op_fail(c, TN_ESHAPE,
+                          "x is %s but must be (times, batch, in), with at least one time",
                           tn_shape_text(x));
     }
     int64_t rows = tn_size(x, 1), in = tn_size(x, 2);
@@ -91,7 +92,7 @@ bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
 
 /* ---- Scratch memory -------------------------------------------------------------------------- */
 
-/* What one call takes, released together. */
+/* A call's scratch memory, released together. */
 typedef struct scratch_pool {
     tn_context *ctx;
     const tn_backend *kernels;
@@ -113,7 +114,7 @@ static bool is_row_major(const tn_desc *d) {
     return true;
 }
 
-/* Row-major memory for a descriptor that has dtype and sizes; false: there is none. */
+/* Row-major memory for a descriptor that has dtype and sizes; false: out of memory. */
 static bool pool_take(scratch_pool *p, tn_desc *d) {
     int64_t count = 1;
     for (int i = d->ndim - 1; i >= 0; i--) {
@@ -136,7 +137,7 @@ static void pool_free(scratch_pool *p) {
     }
 }
 
-/* *x, if present, as a row-major operand: itself, or *copy filled with it. */
+/* Makes *x, if present, row-major: it stays, or becomes *copy, filled with it. */
 static tn_status pool_read(scratch_pool *p, const tn_desc **x, tn_desc *copy) {
     if (!*x || is_row_major(*x)) {
         return TN_OK;
@@ -222,7 +223,7 @@ tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* The gradients of weight and bias, and of what they multiply, from those of the product. */
+/* The gradients of weight, bias and their input, from the product's. */
 static tn_status product_back(const tn_op_back *b, const tn_backend *kernels, const tn_desc *dy,
                               const tn_desc *x, int w, int bias, const tn_desc *dx) {
     tn_op_back product = {.args = b->args, .kernels = kernels, .ctx = b->ctx, .adds = b->adds};
@@ -287,14 +288,14 @@ tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
     return status;
 }
 
-/* ---- Made of operations ---------------------------------------------------------------------- */
+/* ---- Composition ----------------------------------------------------------------------------- */
 
 tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n) {
     int64_t units = tn_ndim(a) == 2 ? tn_size(a, 1) / n : 0; /* an inert tensor has no dimensions */
     return tn_narrow(a, 1, q * units, units);
 }
 
-/* Which rows are active at time t: bool (B, 1). */
+/* Whether each row is active at time t: bool (B, 1). */
 static tn_tensor *living_rows(tn_tensor *lengths, int64_t t) {
     return tn_unsqueeze(tn_gt(lengths, tn__constant(lengths, (double)t)), 1);
 }
@@ -336,11 +337,11 @@ tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* Checking in a kernel would have to wait for it: lengths are checked before. */
+/* A check in a kernel would have to wait for it, so lengths are checked before. */
 static bool check_lengths(const tn_op *op, tn_tensor *x, tn_tensor *lengths) {
     TN_SCOPE;
     if (!lengths || tn_dtype_is_float(tn_dtype_of(lengths)) || tn_ndim(x) != 3) {
-        return true; /* the shape rule says what is wrong */
+        return true; /* the shape rule reports the error */
     }
     int64_t n = tn_count(lengths), times = tn_size(x, 0);
     int64_t *value = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*value));
@@ -418,7 +419,7 @@ void tn__rnn_samples(tn_op_samples *s, tn_cell cell) {
 
 /* ---- Work ------------------------------------------------------------------------------------ */
 
-/* One product with weight_hh goes back through the times, whatever is wanted. */
+/* One product with weight_hh always goes back through the times. */
 void tn__rnn_work(tn_op_work *w) {
     double rows = (double)(w->x[TN__RNN_X]->size[0] * w->x[TN__RNN_X]->size[1]);
     double steps = 2 * rows * tn__work_count(w->x[TN__RNN_W_HH]);

@@ -8,16 +8,15 @@
  * last:  p = x_t weight_ih^T + bias_ih,  a = h weight_hh^T + bias_hh,  s = cell(p, a, s),  y_t = h.
  * Row b of the batch is active at times below lengths[b]; at others its state stays and y is 0.
  *
- * The shares p of all times are one product, and so is each gradient of a weight: only a = h
- * weight_hh^T has to be computed step by step, which the `recurrent` kernels do
- * (include/tern/sys/backend.h).
+ * p for all times is one product, and so is each weight's gradient: only a = h weight_hh^T has to
+ * be computed step by step, which the `recurrent` kernels do (include/tern/sys/backend.h).
  */
 #ifndef TERN_OPS_RNN_RECURRENT_H
 #define TERN_OPS_RNN_RECURRENT_H
 
 #include "ops/dims.h"
 
-/* The inputs; c0 is LSTM's alone. */
+/* The inputs; only LSTM has c0. */
 enum {
     TN__RNN_X,
     TN__RNN_W_IH,
@@ -41,15 +40,15 @@ typedef struct tn__rnn_args {
     bool relu; /* rnn: instead of tanh */
 } tn__rnn_args;
 
-/* Results and, where a gradient may be asked for, what kernels keep: gates, h_before, c_before.
+/* Makes the results and, if a gradient may be needed, what kernels save: gates, h_before, c_before.
  * False after raising. */
 bool tn__rnn_shape(tn_op_call *c, tn_cell cell);
 
-/* By kernels. TN_EUNSUPPORTED: bf16 and f16. */
+/* By kernels. TN_EUNSUPPORTED for bf16 and f16. */
 tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell);
 tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell);
 
-/* Made of operations: one step of a cell, from the shares p and a (B, G H). */
+/* Composed of operations: one step of a cell, from p and a (B, G H). */
 typedef struct tn__rnn_state {
     tn_tensor *h, *c;
 } tn__rnn_state;
@@ -59,12 +58,13 @@ tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c);
 /* Gate q of n in a (B, n H). */
 tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n);
 
-/* Each combination of biases, lengths and a first state; both directions; one time, one row, one
+/* Each combination of biases, lengths and an initial state; both directions; one time, one row, one
  * unit, no rows, and more units and rows than a kernel's tile. */
 void tn__rnn_samples(tn_op_samples *s, tn_cell cell);
 void tn__rnn_work(tn_op_work *w);
 
-/* Checks lengths, which a kernel cannot: 1 … T. Calls op; results get hn and cn. Returns y. */
+/* Checks that lengths are 1 … T, which a kernel cannot. Calls op; results get hn and cn. Returns
+ * y. */
 tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *const *in, int n,
                          tn_tensor **results);
 

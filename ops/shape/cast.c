@@ -1,5 +1,5 @@
-/* y = x converted to another dtype: floats round to nearest even, float to integer truncates, to
- * bool is x != 0
+/* y = x converted to another dtype: floats round to nearest even, float to integer truncates,
+ * anything to bool is x != 0
  *
  *     x: any shape and dtype       y: x's shape, args.dtype
  *     dx = dy, converted back; only between float dtypes
@@ -22,7 +22,7 @@ static void cast_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_cast(g->dout[0], tn_op_input_dtype(g, 0)));
 }
 
-/* To f64 only: the suite's differences need all its digits. */
+/* To f64 only: the suite's finite differences need its precision. */
 static void cast_samples(tn_op_samples *s) {
     static const cast_args args = {TN_F64};
     tn__sample_unary_with(s, -3.0, 3.0, "dtype='f64'", &args);

@@ -1,6 +1,6 @@
 /* y = the inputs concatenated along one dimension
  *
- *     inputs: any dtype, one for all; shapes equal but at dim
+ *     inputs: the same dtype, any; shapes equal except at dim
  *     y: the sum of their sizes at dim
  *     dx_i = its part of dy
  */

@@ -1,6 +1,6 @@
 /* y = x in new, contiguous memory
  *
- *     x: any shape and dtype       y: as x
+ *     x: any shape and dtype       y: like x
  *     dx = dy
  */
 #include "ops/op.h"

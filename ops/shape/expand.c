@@ -15,7 +15,7 @@ static bool expand_shape(tn_op_call *c) {
     if (dims.ndim < 0 || !tn_dims_broadcast(x->dims, dims, &all) || !tn_dims_equal(all, dims)) {
         return tn_op_fail(
             c, TN_ESHAPE,
-            "x is %s but %s is wanted (only new dimensions and those of size 1 repeat)",
+            "x is %s and cannot become %s (only new dimensions and those of size 1 repeat)",
             tn_shape_text(x), tn__dims_text(dims));
     }
     int64_t stride[TN_MAX_DIMS] = {0};

@@ -1,6 +1,6 @@
 /* y = x with the order of its elements reversed along some dimensions
  *
- *     x: any shape and dtype       y: as x
+ *     x: any shape and dtype       y: like x
  *     dx = dy, reversed too
  */
 #include "ops/reduce/reduce.h"

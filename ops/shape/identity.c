@@ -1,6 +1,6 @@
 /* y = x: a view with its own node, as a place for hooks
  *
- *     x: any shape and dtype       y: as x, the same memory
+ *     x: any shape and dtype       y: like x, the same memory
  *     dx = dy
  */
 #include "ops/op.h"

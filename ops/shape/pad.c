@@ -1,8 +1,9 @@
 /* y = x with more elements, of one value, before and after, along some dimensions; or with fewer
  *
- *     x: any shape and dtype; pads: (before, after) of the last dimension,
- * then of the one before it, …, where a negative number takes elements away y:
- * x's sizes and what is added dx = dy with the opposite pads
+ *     x: any shape and dtype; pads: (before, after) for the last dimension, then for the one before
+ *     it, …; negative numbers remove elements
+ *     y: x's sizes plus the pads
+ *     dx = dy with the opposite pads
  */
 #include "ops/shape/pad.h"
 

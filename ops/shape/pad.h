@@ -1,5 +1,4 @@
-/* What the two operations of tn_pad share: pad.c, with a value; pad_around.c, with x's own
- * elements. */
+/* What tn_pad's two operations share: pad.c, with a value; pad_around.c, with x's own elements. */
 #ifndef TERN_OPS_PAD_H
 #define TERN_OPS_PAD_H
 

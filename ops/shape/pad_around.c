@@ -1,10 +1,11 @@
 /* y = x with some of its own elements before and after, along some dimensions
  *
- *     x: any shape and dtype; pads: as pad's
- *     reflect: from the edge back, without the edge itself; fewer than there
- * are replicate: the edge, again and again circular: from the other end; as
- * many as there are at most y: x's sizes and what is added dx = the sum of dy
- * over the places to which an element went
+ *     x: any shape and dtype; pads: as in pad
+ *     reflect: from the edge back, without the edge; fewer than x has
+ *     replicate: the edge, repeated
+ *     circular: from the other end; at most as many as x has
+ *     y: x's sizes plus the pads
+ *     dx = the sum of dy over the positions to which an element went
  */
 #include "ops/shape/pad.h"
 
@@ -17,7 +18,7 @@ static bool pad_around_shape(tn_op_call *c) {
     tn_dims x = c->in[0]->dims;
     if (args->mode != TN_PAD_REFLECT && args->mode != TN_PAD_REPLICATE &&
         args->mode != TN_PAD_CIRCULAR) {
-        return tn_op_fail(c, TN_EVALUE, "mode %d is none of tn_pad_mode", (int)args->mode);
+        return tn_op_fail(c, TN_EVALUE, "mode %d is not a tn_pad_mode", (int)args->mode);
     }
     for (int i = 0; i < args->pads.ndim && i < TN_MAX_DIMS && i / 2 < x.ndim; i++) {
         int64_t size = x.size[x.ndim - 1 - i / 2], pad = args->pads.size[i];
@@ -35,8 +36,8 @@ static bool pad_around_shape(tn_op_call *c) {
     return tn__pad_shape(c);
 }
 
-/* Which of `size` elements is at place i, which may be before or after them. What pads below 0
- * remove does not wrap around. */
+/* Which of `size` elements goes to position i, which may be before or after them. Elements that
+ * negative pads remove do not wrap around. */
 static int64_t source_of(tn_pad_mode mode, int64_t i, int64_t size, int64_t before,
                          int64_t behind) {
     int64_t begin = before < 0 ? -before : 0, end = size + (behind < 0 ? behind : 0);

@@ -101,7 +101,7 @@ tn_tensor *tn_t(tn_tensor *t) {
         return tn_inert();
     }
     if (t->dims.ndim < 2) {
-        tn__raise(TN_ESHAPE, "t", "x is %s (two dimensions are swapped)", tn_shape_text(t));
+        tn__raise(TN_ESHAPE, "t", "x is %s but must have 2 dimensions", tn_shape_text(t));
         return tn_inert();
     }
     return tn_transpose(t, -2, -1);

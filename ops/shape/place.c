@@ -1,4 +1,4 @@
-/* y = zeros with x in every step-th place of one dimension: the gradient of a slice
+/* y = zeros with x at every step-th position of one dimension: the gradient of a slice
  *
  *     x: any shape, all but bool       y: x's shape with `size` at dim
  *     dx = dy, sliced

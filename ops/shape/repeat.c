@@ -1,9 +1,8 @@
 /* y = x laid out next to itself, times[i] times along dimension i
  *
- *     x: any shape and dtype; times: at least as many as x has dimensions; more than that are new
- *     leading dimensions of x, of size 1
- *     y: each size times its number
- *     dx = the sum of dy's repetitions
+ *     x: any shape and dtype; times: at least one per dimension of x; further ones are for new
+ * leading dimensions of size 1 y: each size multiplied by its times dx = the sum of dy's
+ * repetitions
  */
 #include "ops/shape/shape.h"
 
@@ -14,20 +13,20 @@ typedef struct repeat_args {
 static bool repeat_shape(tn_op_call *c) {
     tn_dims times = ((const repeat_args *)c->args)->times, x = c->in[0]->dims, y = times;
     if (times.ndim < x.ndim || times.ndim > TN_MAX_DIMS) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but %d numbers of times are given (%d to %d)",
+        return tn_op_fail(c, TN_ESHAPE, "x is %s but times has %d numbers (%d to %d are needed)",
                           tn_shape_text(c->in[0]), times.ndim, x.ndim, TN_MAX_DIMS);
     }
     for (int i = 0, new = times.ndim - x.ndim; i < times.ndim; i++) {
         int64_t size = i < new ? 1 : x.size[i - new];
         if (times.size[i] < 0 || __builtin_mul_overflow(size, times.size[i], &y.size[i])) {
-            return tn_op_fail(c, TN_EVALUE, "x is %s but is to be repeated %lld times (number %d)",
+            return tn_op_fail(c, TN_EVALUE, "x is %s but cannot be repeated %lld times (times[%d])",
                               tn_shape_text(c->in[0]), (long long)times.size[i], i);
         }
     }
     return tn_op_out(c, y, c->in[0]->dtype);
 }
 
-/* From the last dimension on: what is repeated is a run of memory. */
+/* From the last dimension to the first, so that each copy is a run of memory. */
 static tn_tensor *repeat_compose(tn_op_call *c) {
     tn_dims times = ((const repeat_args *)c->args)->times, dims = times;
     tn_tensor *x = tn_identity(c->in[0]);

@@ -33,8 +33,8 @@ bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved) {
     return rest == count;
 }
 
-/* Neighbouring dimensions of t that one stride can walk are joined first (dimensions of size 1 join
- * anything). Each of the new sizes then has to divide what is left of one joined run, from the last
+/* Adjacent dimensions of t that one stride can traverse are joined first (dimensions of size 1 join
+ * anything). Each new size then has to divide what is left of a joined run, from the last
  * backwards. */
 bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
     int64_t size[TN_MAX_DIMS], step[TN_MAX_DIMS];
@@ -65,7 +65,7 @@ bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
             next = step[run];
         }
         stride[i] = next;
-        if (dims.size[i] == 1) { /* is common, and a division is not cheap */
+        if (dims.size[i] == 1) { /* common, and saves a slow division */
             continue;
         }
         if (left % dims.size[i] != 0) {
@@ -82,7 +82,7 @@ static bool reshape_shape(tn_op_call *c) {
     tn_dims wanted = ((const reshape_args *)c->args)->dims, dims;
     int64_t stride[TN_MAX_DIMS];
     if (!tn__dims_resolve(wanted, tn_count(x), &dims)) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but %s is wanted (%lld elements do not fit)",
+        return tn_op_fail(c, TN_ESHAPE, "x is %s and cannot become %s (it has %lld elements)",
                           tn_shape_text(x), tn__dims_text(wanted), (long long)tn_count(x));
     }
     if (tn__view_strides(x, dims, stride)) {

@@ -1,9 +1,9 @@
-/* y = x moved along some dimensions; what leaves at the end enters at the beginning
+/* y = x shifted along some dimensions; what leaves at the end re-enters at the beginning
  *
- *     x: any shape and dtype; shifts: as many as dims       y: as x
- *     dx = dy, moved back
+ *     x: any shape and dtype; shifts: as many as dims       y: like x
+ *     dx = dy, shifted back
  *
- * Without dims x is moved as one row of all its elements.
+ * Without dims x is shifted as one row of all its elements.
  */
 #include "ops/shape/shape.h"
 

@@ -20,7 +20,7 @@ static bool select_shape(tn_op_call *c) {
     int64_t size = x->dims.size[dim], index = args->index < 0 ? args->index + size : args->index;
     if (index < 0 || index >= size) {
         return tn_op_fail(c, TN_EINDEX,
-                          "x is %s but position %lld of dimension %d is wanted (size %lld)",
+                          "x is %s and has no position %lld in dimension %d (size %lld)",
                           tn_shape_text(x), (long long)args->index, dim, (long long)size);
     }
     tn_dims dims = {.ndim = x->dims.ndim - 1};
@@ -32,7 +32,7 @@ static bool select_shape(tn_op_call *c) {
     return tn_op_view(c, dims, stride, x->offset + index * x->stride[dim]);
 }
 
-/* As slice: an existing buffer takes the part in place. */
+/* As in slice, an existing buffer is added to in place. */
 static void select_backward(tn_op_grad *g) {
     const select_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);

@@ -4,17 +4,17 @@
 
 #include "ops/op.h"
 
-/* Every step-th element of one dimension: what slice takes and what place fills. */
+/* Every step-th element of one dimension: what slice reads and place fills. */
 typedef struct tn__slice_args {
     int dim;
     int64_t start, length, step;
 } tn__slice_args;
 
-/* dims with one -1 replaced by what gives `count` elements.
- * False when they cannot have that many. */
+/* dims with one -1 replaced so that there are `count` elements. False if they cannot have that
+ * many. */
 bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved);
 
-/* The strides with which dims see the elements of t in order; false when no strides do. */
+/* The strides with which dims read the elements of t in order; false if there are none. */
 bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride);
 
 /* dim of an operation's input, for rules that run after the shape rule has checked it. */
@@ -22,7 +22,7 @@ static inline int tn__known_dim(int dim, tn_dims dims) {
     return dim < 0 ? dim + dims.ndim : dim;
 }
 
-/* A dimension from a list; one that does not fit an int is one that no tensor has. */
+/* A dimension from a list; one that does not fit an int becomes one that no tensor has. */
 static inline int tn__int_dim(int64_t dim) {
     return dim >= -TN_MAX_DIMS && dim < TN_MAX_DIMS ? (int)dim : TN_MAX_DIMS;
 }
@@ -49,8 +49,8 @@ typedef struct tn__triangle_args {
     int64_t diagonal;
 } tn__triangle_args;
 
-/* (rows, columns) of bools: at each place, whether `holds` (a comparison) of its column and of the
- * column in which that row meets the diagonal. */
+/* (rows, columns) of bools: whether the comparison `holds` between the element's column and the
+ * column where its row meets the diagonal. */
 tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int64_t diagonal,
                            tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row));
 

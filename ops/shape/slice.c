@@ -1,7 +1,7 @@
 /* y = elements start, start + step, … of one dimension of x, `length` of them: a view
  *
  *     x: any shape and dtype       y: x's shape with `length` at dim
- *     dx = zeros with dy in the places it came from
+ *     dx = zeros with dy at the positions it came from
  *
  * narrow, slice, split and chunk are this operation.
  */
@@ -19,7 +19,7 @@ static bool slice_shape(tn_op_call *c) {
         (length > 0 && (length - 1) > (size - 1 - start) / step) || (length > 0 && start == size)) {
         return tn_op_fail(
             c, TN_EINDEX,
-            "x is %s but start %lld, length %lld, step %lld are wanted of dimension %d (size %lld)",
+            "x is %s but start is %lld, length %lld and step %lld in dimension %d (size %lld)",
             tn_shape_text(x), (long long)start, (long long)length, (long long)step, dim,
             (long long)size);
     }
@@ -92,8 +92,8 @@ tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {
     return tn_apply1(&tn__op_slice, &args, t);
 }
 
-/* As Python's x[start:end:step]: negative positions count from the end, and both are clamped to the
- * dimension. */
+/* Like Python's x[start:end:step]: negative positions count from the end, and both are clamped to
+ * the dimension. */
 tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t step) {
     if (!tn__usable(t, "slice")) {
         return tn_inert();
@@ -153,7 +153,7 @@ int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {
 int tn_chunk(tn_tensor *t, int chunks, int dim, tn_tensor **out, int most) {
     int at = tn__usable(t, "chunk") ? tn__dim(t, dim, "chunk") : -1;
     if (at >= 0 && chunks < 1) {
-        tn__raise(TN_EVALUE, "chunk", "%d chunks are wanted (it must be positive)", chunks);
+        tn__raise(TN_EVALUE, "chunk", "chunks is %d (it must be positive)", chunks);
         at = -1;
     }
     int64_t whole = at < 0 ? 1 : t->dims.size[at];

@@ -1,6 +1,6 @@
 /* y = the inputs side by side along a new dimension
  *
- *     inputs: any dtype and shape, one for all       y: their shape with their number at dim
+ *     inputs: the same dtype and shape, any       y: their shape with their number at dim
  *     dx_i = dy at position i of dim
  */
 #include "ops/shape/shape.h"
@@ -40,13 +40,13 @@ static bool stack_shape(tn_op_call *c) {
     return tn_op_out(c, dims, first->dtype);
 }
 
-/* The position of the new dimension, counted in y. */
+/* The position of the new dimension in y. */
 static int new_dim(const void *args, tn_dims x) {
     x.ndim++;
     return tn__known_dim(((const stack_args *)args)->dim, x);
 }
 
-/* Each x is copied with the new dimension, of size 1. */
+/* Copies each x with the new dimension, of size 1. */
 static tn_status stack_forward(const tn_op_call *c) {
     int dim = new_dim(c->args, c->in[0]->dims);
     for (int i = 0; i < c->inputs; i++) {

@@ -1,6 +1,6 @@
 /* y = x on another device
  *
- *     x: any shape and dtype       y: as x, contiguous, on args.device
+ *     x: any shape and dtype       y: like x, contiguous, on args.device
  *     dx = dy, back on x's device
  *
  * Dense bytes are copied: x is made contiguous on its device first.
@@ -31,7 +31,7 @@ static void to_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_to(g->dout[0], tn_op_input_device(g, 0)));
 }
 
-/* To the CPU: elsewhere there is not always another device. */
+/* To the CPU: there may be no other device. */
 static void to_samples(tn_op_samples *s) {
     static const to_args args = {{TN_CPU, 0}};
     tn__sample_unary_with(s, -3.0, 3.0, "device='cpu'", &args);

@@ -1,17 +1,17 @@
 /* y = x on and below a diagonal of its last two dimensions, 0 above it
  *
  *     x: (…, m, n), any dtype; diagonal 0 begins at the first element, 1 one to its right
- *     y: as x
- *     dx = dy, treated alike
+ *     y: like x
+ *     dx = tril(dy)
  *
- * Here too: what tril, triu and eye share.
+ * Also holds what tril, triu and eye share.
  */
 #include "ops/shape/shape.h"
 
 tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int64_t diagonal,
                            tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row)) {
     diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
-    tn_dtype dtype = rows + columns < 1 << 24 ? TN_F32 : TN_I64; /* whole numbers, compared fast */
+    tn_dtype dtype = rows + columns < 1 << 24 ? TN_F32 : TN_I64; /* exact, and fast to compare */
     tn_tensor *row = tn__arange(device, (double)diagonal, (double)(diagonal + rows), 1, dtype);
     tn_tensor *column = tn__arange(device, 0, (double)columns, 1, dtype);
     return holds(column, tn_unsqueeze(row, 1));

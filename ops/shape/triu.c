@@ -1,8 +1,8 @@
 /* y = x on and above a diagonal of its last two dimensions, 0 below it
  *
  *     x: (…, m, n), any dtype; diagonal 0 begins at the first element, 1 one to its right
- *     y: as x
- *     dx = dy, treated alike
+ *     y: like x
+ *     dx = triu(dy)
  */
 #include "ops/shape/shape.h"
 

@@ -2,8 +2,8 @@
  *
  *     x: any shape and dtype       y: x's shape, i64; no gradient
  *
- * Stable: equal elements keep their order, descending too. NaN is the largest
- * number, and equal to itself. Sorted by digits of 8 bits from the last to the
+ * Stable: equal elements keep their order, even if descending. NaN is the largest number, and equal
+ * to itself. Sorted by digits of 8 bits from the last to the
  * first; digits that all elements share, such as most of a small integer's, are skipped.
  */
 #include "ops/sort/sort.h"
@@ -78,7 +78,7 @@ tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *li
     line_pieces pieces = {j, line};
     for (j->first = 0; j->first < j->x.count; j->first += batch) {
         int64_t left = j->x.count - j->first;
-        /* an element is read, keyed and moved about ten times */
+        /* each element is read, keyed and moved, about ten accesses */
         tn__host_pieces(left < batch ? left : batch, 10 * j->x.length, run_lines, &pieces);
     }
     c->ctx->workspace_free(c->ctx, j->buffers, bytes);
@@ -102,7 +102,7 @@ static inline int digit_of(tn__sort_item item, int digit) {
     return (int)(item.key >> (8 * digit) & (RADIX - 1));
 }
 
-/* a in order, in a or in spare. */
+/* Sorts a; the result is in a or in spare, whichever it returns. */
 static tn__sort_item *sort_items(tn__sort_item *a, tn__sort_item *spare, int64_t n) {
     if (n <= FEW) {
         insert_items(a, n);
@@ -163,7 +163,7 @@ static tn_status argsort_host(const tn_op_call *c) {
     return tn__sort_lines(c, &j, argsort_line);
 }
 
-/* Ties, NaN, both zeros; and enough elements for digits. */
+/* Ties, NaN, both zeros; and enough elements for the sort by digits. */
 static void argsort_samples(tn_op_samples *s) {
     static const double ties[] = {1.0, NAN, -0.0, 3.0, 0.0, 3.0, -INFINITY, NAN, 1.0, -2.0};
     static const struct {
@@ -210,7 +210,7 @@ tn_tensor *tn_argsort(tn_tensor *x, int dim, bool descending) {
     return tn_apply1(&tn__op_argsort, &(argsort_args){dim, descending}, x);
 }
 
-/* The elements at those places. A number is sorted as it is. */
+/* The elements at those positions. A 0-dimensional x is sorted already. */
 tn_tensor *tn_sort(tn_tensor *x, int dim, bool descending, tn_tensor **index) {
     tn_tensor *order = tn_argsort(x, dim, descending);
     if (index) {

@@ -8,20 +8,20 @@
 /* An element of a line: a smaller key comes first. */
 typedef struct tn__sort_item {
     uint64_t key;
-    int64_t index; /* its place in the line */
+    int64_t index; /* its position in the line */
 } tn__sort_item;
 
-/* Lines of x along a dimension, some of which at a time have a buffer for `items`. */
+/* Lines of x along a dimension, a batch of which has buffers for `items` at a time. */
 typedef struct tn__sort_job {
     tn__lines x, y; /* y: i64 */
     bool descending;
     int64_t items;
     tn__sort_item *buffers;
-    int64_t first; /* the line of the first buffer */
+    int64_t first; /* the first buffer's line */
 } tn__sort_job;
 
-/* Element k of the line that begins at `at`: numbers ascend (descend), 0 equals
- * -0, NaN is the largest. */
+/* Element k of the line that begins at `at`: keys ascend (descend), 0 equals -0, NaN is the
+ * largest. */
 tn__sort_item tn__sort_item_of(const tn__sort_job *j, int64_t at, int64_t k);
 
 /* Calls line for each line of the job, in any thread, with the line's buffer. */

@@ -1,10 +1,10 @@
-/* y = the places along dim of x's k largest (smallest) elements, the first of them first
+/* y = the positions along dim of x's k largest (smallest) elements, the best first
  *
  *     x: any shape and dtype, with at least k at dim
  *     y: x's shape with k at dim, i64; no gradient
  *
- * Of equal elements the first ones are taken, in order. NaN is the largest number. The k best so
- * far are a heap whose top is the worst of them: most elements are compared with the top only.
+ * Of equal elements the first ones are taken, in order. NaN is the largest number. A heap holds the
+ * k best so far, its top the worst of them: most elements are compared with the top only.
  */
 #include "ops/sort/sort.h"
 
@@ -20,7 +20,7 @@ static bool comes_before(tn__sort_item a, tn__sort_item b) {
     return a.key < b.key || (a.key == b.key && a.index < b.index);
 }
 
-/* heap[0 … n - 1] is a heap but for its top, which sinks to its place. */
+/* heap[0 … n - 1] is a heap except for its top, which sinks into place. */
 static void sink_top(tn__sort_item *heap, int64_t top, int64_t n) {
     tn__sort_item item = heap[top];
     for (int64_t child = 2 * top + 1; child < n; child = 2 * top + 1) {
@@ -49,7 +49,7 @@ static void topk_line(const tn__sort_job *j, int64_t line, tn__sort_item *heap) 
             sink_top(heap, 0, k);
         }
     }
-    for (int64_t left = k; left > 0; left--) { /* the worst that is left goes last */
+    for (int64_t left = k; left > 0; left--) { /* the worst one left goes last */
         ((int64_t *)j->y.data)[y + (left - 1) * j->y.step] = heap[0].index;
         heap[0] = heap[left - 1];
         sink_top(heap, 0, left - 1);
@@ -126,7 +126,7 @@ const tn_op tn__op_topk = {
     .samples = topk_samples,
 };
 
-/* The elements at those places. */
+/* The elements at those positions. */
 tn_tensor *tn_topk(tn_tensor *x, int64_t k, int dim, bool largest, tn_tensor **index) {
     tn_tensor *best = tn_apply1(&tn__op_topk, &(topk_args){k, dim, largest}, x);
     if (index) {

@@ -1,6 +1,6 @@
-/* The distinct elements of x, ascending; where each element of x went; how often each occurs. Made
- * of operations on the sorted elements: an element is new where it differs from the one before. A
- * NaN differs from every other. */
+/* The distinct elements of x, ascending; the index of each element of x among them; how often each
+ * occurs. Composed of operations on the sorted elements: an element is new where it differs from
+ * the one before. Every NaN is distinct. */
 #include "ops/index/index.h"
 
 /* sorted[i] != sorted[i - 1]; the first is new. */
@@ -13,7 +13,7 @@ static tn_tensor *find_new(tn_tensor *sorted) {
     return tn_cat((tn_tensor *[]){tn__filled(differs, TN_DIMS(1), 1.0), differs}, 2, 0);
 }
 
-/* The distance from one place in the sorted elements to the next. */
+/* The distance from one first position to the next. */
 static tn_tensor *count_each(tn_tensor *first, int64_t n) {
     int64_t found = tn_count(first);
     tn_tensor *end = tn__filled(first, TN_DIMS(found > 0), (double)n);

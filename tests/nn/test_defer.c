@@ -357,7 +357,7 @@ static void what_cannot_wait(void **state) {
         tn_tensor *b = tn_copy_(tn_empty(TN_DIMS(4, 3), TN_BF16), x);
         assert_true(tn_storage_is_empty(b));
         assert_inert(tn_copy_(tn_empty(TN_DIMS(4, 3), TN_F16), b), TN_EUNSUPPORTED,
-                     "through one other dtype at most");
+                     "through at most one other dtype");
         bytes = tn_from_data((float[]){1, 2}, TN_DIMS(2), TN_F32);
         assert_true(tn_at(tn_arange(0, 3, 1, TN_F32), (int64_t[]){2}) == 2);
         assert_true(tn_item(tn_sum_all(tn_add(y, y))) == 24); /* read: made at once */
@@ -369,7 +369,7 @@ static void what_cannot_wait(void **state) {
     for (int i = 0; i < 7; i++) {
         tn_mul_scalar_(x, 2);
     }
-    assert_inert(tn_mul_scalar_(x, 2), TN_EUNSUPPORTED, "too much was done");
+    assert_inert(tn_mul_scalar_(x, 2), TN_EUNSUPPORTED, "too many steps");
     for (int i = 0; i < 20; i++) {
         assert_ptr_equal(tn_fill_(x, i), x); /* what sets all elements starts over */
     }

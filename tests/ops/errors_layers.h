@@ -104,15 +104,14 @@ static void window_errors(void **state) {
                  "avg_unpool: the dtype of x is i64");
     refused_with(apply_as_first("avg_unpool", F(2, 3)), TN_ESHAPE, "avg_unpool: x is [2, 3] but");
     refused_with(tn_max_pool1d_op(x, TN_DIMS(2), o), TN_ESHAPE, "max_pool1d: x is [1, 1, 4, 4]");
-    refused_with(
-        tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE,
-        "max_pool2d: the window reaches over 5 elements, but there are 4 with the padding");
+    refused_with(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE,
+                 "max_pool2d: the window spans 5 elements, but there are 4 with the padding");
     refused_with(tn_avg_pool2d_op(x, TN_DIMS(0), o), TN_EVALUE, "avg_pool2d: the kernel is 0");
     refused_with(tn_adaptive_avg_pool2d_op(x, TN_DIMS(-1)), TN_EVALUE,
                  "adaptive_avg_pool2d: size is -1");
     o.padding = TN_DIMS(2);
     refused_with(tn_max_pool2d_op(x, TN_DIMS(2), o), TN_EVALUE,
-                 "max_pool2d: padding is 2 and the kernel 2 (at most half of it)");
+                 "max_pool2d: padding is 2 but the kernel 2 (at most half of that is possible)");
     o = tn_pool_defaults();
     o.divisor_override = -1;
     refused_with(tn_avg_pool2d_op(x, TN_DIMS(2), o), TN_EVALUE, "avg_pool2d: divisor is -1");
@@ -120,8 +119,7 @@ static void window_errors(void **state) {
     refused_with(tn_unfold(whole, TN_DIMS(2), u), TN_EDTYPE, "unfold: the dtype of x is i64");
     refused_with(tn_unfold(F(4, 4), TN_DIMS(2), u), TN_ESHAPE,
                  "unfold: x is [4, 4] (it needs (N, C, ");
-    refused_with(tn_unfold(x, TN_DIMS(5), u), TN_ESHAPE,
-                 "unfold: the window reaches over 5 elements");
+    refused_with(tn_unfold(x, TN_DIMS(5), u), TN_ESHAPE, "unfold: the window spans 5 elements");
     refused_with(apply_as_first("unfold", F(2, 3)), TN_ESHAPE, "unfold: x is [2, 3] but the sizes");
     refused_with(tn_fold(I(1, 4, 9), TN_DIMS(4), TN_DIMS(2), u), TN_EDTYPE,
                  "fold: the dtype of x is i64");

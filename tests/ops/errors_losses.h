@@ -117,7 +117,7 @@ static void margin_errors(void **state) {
                  "cosine_similarity: a is [2, 3] but b is [2, 4]");
     refused_with(
         tn_cosine_similarity(x, F(3), 2, 1e-8), TN_EINDEX,
-        "cosine_similarity: a is [2, 3] and b is [3] but dimension 2 is named (there are 2)");
+        "cosine_similarity: a is [2, 3] and b is [3] but dim is 2 (there are 2 dimensions)");
     refused_with(tn_cosine_similarity(x, x, 1, NAN), TN_EVALUE, "cosine_similarity: eps is nan");
     refused_with(tn_cosine_embedding(x, D(2, 3), y, 0.0, TN_MEAN), TN_EDTYPE,
                  "cosine_embedding: a is f32 but b is f64");

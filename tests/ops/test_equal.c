@@ -329,7 +329,7 @@ static void reductions_refuse(void **state) {
     assert_inert(tn_any(x), TN_EDTYPE, "any: x is f32");
     assert_inert(tn_all(x), TN_EDTYPE, "all: x is f32");
     assert_inert(tn_sum_to(x, TN_DIMS(2)), TN_ESHAPE,
-                 "sum_to: x is [2, 3] but the sum shall be [2]");
+                 "sum_to: x is [2, 3] but the sum's shape is [2]");
     assert_inert(tn_sum_to(x, TN_DIMS(1, 2, 3)), TN_ESHAPE, "[1, 2, 3]");
     assert_inert(tn_sum_to(tn_cast(x, TN_I32), TN_DIMS()), TN_EDTYPE, "i32");
     assert_ptr_equal(tn_sum_to(x, TN_DIMS(2, 3)), x);

@@ -242,11 +242,11 @@ static void reduction_errors(void **state) {
     refused_with(tn_all(I(2)), TN_EDTYPE, "all: x is i64 (bool is needed)");
     refused_with(tn_sum_to(I(2, 3), TN_DIMS(3)), TN_EDTYPE, "sum_to: x is i64");
     refused_with(tn_sum_to(F(2, 3), TN_DIMS(2)), TN_ESHAPE,
-                 "sum_to: x is [2, 3] but the sum shall be [2]");
+                 "sum_to: x is [2, 3] but the sum's shape is [2]");
     refused_with(tn_sum_to(F(2, 3), TN_DIMS(4, 2, 3)), TN_ESHAPE,
-                 "sum_to: x is [2, 3] but the sum shall be [4, 2, 3]");
+                 "sum_to: x is [2, 3] but the sum's shape is [4, 2, 3]");
     refused_with(tn_sum_to(F(1, 3), TN_DIMS(2, 3)), TN_ESHAPE,
-                 "sum_to: x is [1, 3] but the sum shall be [2, 3]");
+                 "sum_to: x is [1, 3] but the sum's shape is [2, 3]");
 }
 
 /* ---- shape/: more in test_views.c ------------------------------------------------------------ */
@@ -255,16 +255,16 @@ static void shape_errors(void **state) {
     (void)state;
     TN_SCOPE;
     refused_with(tn_reshape(F(2, 3), TN_DIMS(4)), TN_ESHAPE,
-                 "reshape: x is [2, 3] but [4] is wanted");
+                 "reshape: x is [2, 3] and cannot become [4]");
     refused_with(tn_permute(F(2, 3), TN_DIMS(0, 0)), TN_ESHAPE,
                  "permute: x is [2, 3] but the order is [0, 0]");
     refused_with(tn_expand(F(2, 3), TN_DIMS(4, 3)), TN_ESHAPE,
-                 "expand: x is [2, 3] but [4, 3] is wanted");
+                 "expand: x is [2, 3] and cannot become [4, 3]");
     refused_with(tn_narrow(F(2, 3), 1, 2, 2), TN_EINDEX,
-                 "slice: x is [2, 3] but start 2, length 2");
+                 "slice: x is [2, 3] but start is 2, length 2");
     refused_with(tn_narrow(F(2, 3), 2, 0, 1), TN_EINDEX, "slice: dimension 2 of a tensor with 2");
     refused_with(tn_slice(F(2, 3), 2, 0, 1, 1), TN_EINDEX, "slice: dimension 2 of a tensor with 2");
-    refused_with(tn_select(F(2, 3), 1, 3), TN_EINDEX, "select: x is [2, 3] but position 3");
+    refused_with(tn_select(F(2, 3), 1, 3), TN_EINDEX, "select: x is [2, 3] and has no position 3");
     refused_with(tn_select(F(2, 3), 2, 0), TN_EINDEX, "select: dimension 2 of a tensor with 2");
     refused_with(tn_cat((tn_tensor *[]){F(2, 2), F(3, 3)}, 2, 0), TN_ESHAPE,
                  "cat: tensor 1 is [3, 3] but tensor 0 is [2, 2]");
@@ -289,9 +289,9 @@ static void rearrangement_errors(void **state) {
     refused_with(tn_roll(x, TN_DIMS(1, 1), TN_DIMS(0)), TN_EVALUE,
                  "roll: 2 shifts are given for 1 dimensions");
     refused_with(tn_repeat(x, TN_DIMS(2)), TN_ESHAPE,
-                 "repeat: x is [2, 3] but 1 numbers of times are given (2 to 8)");
+                 "repeat: x is [2, 3] but times has 1 numbers (2 to 8 are needed)");
     refused_with(tn_repeat(x, TN_DIMS(2, -1)), TN_EVALUE,
-                 "repeat: x is [2, 3] but is to be repeated -1 times (number 1)");
+                 "repeat: x is [2, 3] but cannot be repeated -1 times (times[1])");
     refused_with(tn_repeat_interleave(x, -1, 0), TN_EVALUE,
                  "repeat_interleave: x is [2, 3] but cannot be repeated -1 times");
     refused_with(tn_repeat_interleave(x, INT64_MAX, 0), TN_EVALUE,
