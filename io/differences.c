@@ -1,5 +1,5 @@
-/* Naming what differs (differences.h). Values are compared as texts, and as numbers where both are
- * real ones. */
+/* Naming what differs (differences.h). Values are compared as strings, and as numbers if both are
+ * real numbers. */
 #include "io/differences.h"
 
 #include "core/memory.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 100 }; /* a file made up of differences is not counted to its end */
+enum { MOST = 100 }; /* counting stops here, against malicious files */
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
 
@@ -153,7 +153,7 @@ static const char *kind_of(const tn__json *module) {
     return kind && kind->text ? kind->text : "";
 }
 
-/* The model itself goes by its kind. */
+/* The model itself is named by its kind. */
 static const char *name_of(const tn__json *module) {
     return strcmp(module->key, ".") == 0 ? kind_of(module) : module->key;
 }
@@ -179,7 +179,7 @@ static void tell_alone(tn__differences *d, const tn__json *module, const char *h
     tn__differ(d, "%.80s: %s (%.80s)", name_of(module), how, kind_of(module));
 }
 
-/* Both sides are sorted: one walk over both. */
+/* Both sides are sorted: one pass over both. */
 static void compare_all(tn__differences *d, modules was, modules is, bool weights_alone) {
     size_t i = 0, k = 0;
     while ((i < was.count || k < is.count) && !counted_enough(d)) {

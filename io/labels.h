@@ -1,5 +1,5 @@
-/* The texts of a JSON object, by key: the metadata of a file. They are in the memory of the JSON,
- * and live as long. */
+/* The strings of a JSON object, by key: a file's metadata. They point into the JSON and live as
+ * long. */
 #ifndef TERN_IO_LABELS_H
 #define TERN_IO_LABELS_H
 
@@ -11,13 +11,14 @@ typedef struct tn__labels {
     int count;
 } tn__labels;
 
-/* From an object whose members are texts, of as many keys. TN_ENOMEM, or TN_EFORMAT with what is
- * wrong with which key (*wrong is static text); raises nothing. tn__labels_free in any case. */
+/* From an object whose members are strings with distinct keys. TN_ENOMEM, or TN_EFORMAT with the
+ * key and what is wrong with it (*wrong is static); raises nothing. Call tn__labels_free in any
+ * case. */
 tn_status tn__labels_read(tn__labels *t, const tn__json *object, const char **key,
                           const char **wrong);
 void tn__labels_free(tn__labels *t);
 
-/* NULL: there is none. */
+/* NULL if there is none. */
 const char *tn__labels_get(const tn__labels *t, const char *key);
 
 #endif

@@ -1,5 +1,5 @@
-/* A module's weights as a safetensors file, under the names they have in the module, and what it is
- * made of (nn/describe.c). */
+/* A module's weights as a safetensors file, under their names in the module, and its description
+ * (nn/describe.c). */
 #include "io/module.h"
 
 #include "core/error.h"

@@ -1,4 +1,4 @@
-/* Images as a PNG file: side by side, and in memory for callers with another use for the bytes.
+/* Images as a PNG file: side by side, or in memory.
  *
  * A file is a signature and chunks: length, name, data, checksum, all numbers big-endian. The rows
  * of pixels, each after a byte that says how it is filtered (0: not), are compressed as one zlib
@@ -27,7 +27,7 @@ static unsigned char *put_number(unsigned char *to, uint32_t number) {
     return to + 4;
 }
 
-/* A chunk whose data are at to + 8 already. Returns what follows it. */
+/* Completes a chunk whose data are at to + 8 already. Returns its end. */
 static unsigned char *close_chunk(unsigned char *to, const char *name, size_t bytes) {
     put_number(to, (uint32_t)bytes);
     memcpy(to + 4, name, 4);
@@ -53,14 +53,14 @@ static unsigned char *write_header(unsigned char *to, int64_t width, int64_t hei
     memcpy(to, "\x89PNG\r\n\x1a\n", SIGNATURE);
     to += SIGNATURE;
     unsigned char *data = put_number(put_number(to + 8, (uint32_t)width), (uint32_t)height);
-    unsigned char kind = channels == 3 ? 2 : 0; /* 8 bits a channel; deflate, no interlacing */
+    unsigned char kind = channels == 3 ? 2 : 0; /* 8 bits per channel; deflate, no interlacing */
     memcpy(data, (unsigned char[]){8, kind, 0, 0, 0}, 5);
     return close_chunk(to, "IHDR", HEADER);
 }
 
 unsigned char *tn__png_encode(const unsigned char *pixels, int64_t width, int64_t height,
                               int channels, size_t *bytes, const char *operation) {
-    int64_t most = 1 << 30; /* of all bytes: zlib and the chunk's length have 31 bits */
+    int64_t most = 1 << 30; /* bytes in total: zlib and the chunk's length have 31 bits */
     if (width < 1 || height < 1 || width > most / 4 || height > most / (3 * width + 1)) {
         tn__raise(TN_EVALUE, operation, "a picture of %lld x %lld pixels", (long long)width,
                   (long long)height);
@@ -92,7 +92,7 @@ unsigned char *tn__png_encode(const unsigned char *pixels, int64_t width, int64_
 enum { GAP = 2 }; /* pixels between images, black */
 enum { MOST_NUMBERS = 1 << 28 };
 
-/* A sheet of images: `columns` side by side, as many rows as it takes. */
+/* A sheet of images: `columns` side by side, in as many rows as needed. */
 typedef struct sheet {
     int64_t images, channels, height, width; /* of the tensor */
     int64_t columns, across, down;           /* in pixels, gaps included */

@@ -1,7 +1,7 @@
 /* Writing protocol buffers: a message that grows (protobuf.dev/programming-guides/encoding).
  *
- * Fields are written in any order, by their number. After a failure the calls do nothing; the user
- * of the bytes checks `failed` once, at the end.
+ * Fields are written in any order, by their number. After a failure the calls do nothing; the
+ * caller checks `failed` once, at the end.
  *
  *     tn__buffer value = {0}, event = {0};
  *     tn__message_text(&value, 1, "loss");

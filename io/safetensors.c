@@ -1,11 +1,10 @@
-/* Reading safetensors: a file's header is read and checked completely, a tensor's data when it is
- * asked for.
+/* Reading safetensors: a file's header is read and checked completely, a tensor's data on demand.
  *
  * Checked: the header's length against the file and the cap; strict JSON without duplicate names;
- * shapes whose bytes are what data_offsets hold; data without holes, overlaps or bytes that belong
- * to no tensor. A dtype that we do not have is no reason to refuse the file, only that tensor: its
- * size is checked where the format says how wide it is. Nothing is mapped (core/reader.h says why)
- * except on request: tn_safetensors_map.
+ * shapes whose bytes match data_offsets; data without holes, overlaps or bytes that belong to no
+ * tensor. A dtype that we do not have only excludes its tensor, not the file: its size is checked
+ * if the format defines its width. Nothing is mapped (core/reader.h says why) except on request:
+ * tn_safetensors_map.
  */
 #include "io/safetensors.h"
 
@@ -41,9 +40,9 @@ typedef struct mapping {
 } mapping;
 
 struct tn_safetensors {
-    tn__reader file;  /* not open when there are lent bytes */
-    char *lent;       /* all of the file in a caller's memory; or NULL */
-    mapping *mapping; /* where those are, if the file is mapped: one reference */
+    tn__reader file;  /* not open if bytes are lent */
+    char *lent;       /* the whole file in a caller's memory; or NULL */
+    mapping *mapping; /* their memory, if the file is mapped: one reference */
     size_t bytes;     /* of the file */
     char *path;
     tn__json_file header;
@@ -65,7 +64,7 @@ const char *tn__safetensors_dtype_name(tn_dtype dtype) {
     return dtype_names[dtype];
 }
 
-/* What the format has beyond them. */
+/* The format's other dtypes. */
 static const struct {
     const char *name;
     int bits;
@@ -125,7 +124,7 @@ static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value)
     return true;
 }
 
-/* The product of the sizes that are not 0 has to fit too: strides are made of it. */
+/* The product of the nonzero sizes has to fit too: strides are made from it. */
 static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value) {
     size_t ndim = value->count;
     if (value->kind != TN__JSON_LIST || ndim > TN_MAX_DIMS) {
@@ -147,7 +146,7 @@ static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value)
     return true;
 }
 
-/* What the shape takes, which read_shape found to fit. False: the last byte would not be full. */
+/* The bytes that the shape takes, which read_shape found to fit. False: not whole bytes. */
 static bool count_bytes(const entry *e, size_t *bytes) {
     size_t count = (size_t)tn_dims_count(e->dims), bits = (size_t)e->bits;
     *bytes = count / 8 * bits + count % 8 * bits / 8;
@@ -294,8 +293,8 @@ static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
     return true;
 }
 
-/* Raises what is wrong with a header of this length, which begins as it should or not, or what the
- * file is instead. */
+/* Raises what is wrong with a header of this length, with or without the right beginning, or what
+ * the file is instead. */
 static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) {
     unsigned char start[TN__KIND_BYTES];
     size_t bytes = f->bytes < sizeof(start) ? f->bytes : sizeof(start), rest = f->bytes - 8;
@@ -405,8 +404,7 @@ static void release_view(void *data, void *user) {
     mapping_release(user);
 }
 
-/* Pages of one's own as soon as they are written to, and no promise of memory for them before. NULL
- * after raising. */
+/* Copy-on-write pages, without reserving memory for them. NULL after raising. */
 static mapping *mapping_new(const tn__reader *file) {
     mapping *m = tn__malloc_for(sizeof(*m), "safetensors");
     if (!m) {
@@ -663,7 +661,7 @@ static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const ch
     return TN_OK;
 }
 
-/* Whether the header begins with a digest, at the place where it is left out of itself. */
+/* Whether the header begins with a digest, at its fixed position. */
 static bool has_digest(const tn_safetensors *f) {
     char head[sizeof(TN__DIGEST_BEFORE) - 1];
     const char *digest = tn__safetensors_digest(f);

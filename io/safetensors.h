@@ -2,11 +2,11 @@
  *
  * A file: 8 bytes, the length of the header as a little-endian number; the header, JSON; the data.
  * The header maps each name to dtype, shape and data_offsets (from, to; counted from the end of the
- * header), and `__metadata__` to texts.
+ * header), and `__metadata__` to strings.
  *
- * A file with a digest has it as the first piece of metadata, so it is at a fixed place: the header
- * begins with TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the whole
- * file with '0' in their place.
+ * A file with a digest has it as the first piece of metadata, so it is at a fixed position: the
+ * header begins with TN__DIGEST_BEFORE and 32 hexadecimal digits. They are XXH3's 128 bits over the
+ * whole file with '0' in their place.
  */
 #ifndef TERN_IO_SAFETENSORS_H
 #define TERN_IO_SAFETENSORS_H
@@ -22,13 +22,13 @@ enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
 
-/* As tn_safetensors_writer_save, with a digest or without: w is freed in any case, and after an
+/* Like tn_safetensors_writer_save, with or without a digest: w is freed in any case, and after an
  * error nothing is written. */
 tn_status tn__safetensors_write(tn_safetensors_writer *w, const char *path, bool digest,
                                 const char *operation);
 
-/* A tensor that is asked for when its turn in the file comes: of this shape and dtype, on any
- * device. Called within a scope, in the file's order, and not again after an error. */
+/* Makes a tensor when its turn in the file comes: of the announced shape and dtype, on any device.
+ * Called within a scope, in the file's order, and not again after an error. */
 typedef tn_tensor *tn__late_tensor(const char *name, void *user);
 tn_status tn__safetensors_writer_add_late(tn_safetensors_writer *w, const char *name, tn_dims dims,
                                           tn_dtype dtype, tn__late_tensor *make, void *user);
@@ -36,23 +36,23 @@ tn_status tn__safetensors_writer_add_late(tn_safetensors_writer *w, const char *
 /* The dtype with this name in the format; false: we do not have it. */
 bool tn__safetensors_find_dtype(const char *name, tn_dtype *dtype);
 
-/* `bytes` of the tensor's data from byte `at` on, which must be there, as they are in the file. An
- * invalid bool is TN_EFORMAT. False after raising. */
+/* Reads `bytes` of the tensor's data from byte `at` on, which must exist, unconverted. An invalid
+ * bool is TN_EFORMAT. False after raising. */
 bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, void *to,
                           size_t bytes);
 
-/* The elements that `layout` names, in their order. False after raising. */
+/* Reads the elements that `layout` names, in their order. False after raising. */
 bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, const tn_layout *layout,
                                  void *to);
 
-/* TN_OK when the file has a digest and it is right; otherwise raises TN_EFORMAT. Reads the file as
- * a whole, through a little memory. */
+/* TN_OK if the file has a correct digest; otherwise raises TN_EFORMAT. Reads the whole file,
+ * through a small buffer. */
 tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
-/* Of a file with a right one: TN__DIGEST_DIGITS characters. */
+/* The digest of a file that has a correct one: TN__DIGEST_DIGITS characters. */
 const char *tn__safetensors_digest(const tn_safetensors *f);
 
-/* As tn_safetensors_open of a file with these bytes, called `path` in messages. They are lent until
- * the last tensor that was read from them is gone. */
+/* Like tn_safetensors_open for a file with these bytes, called `path` in messages. They are lent
+ * until the last tensor read from them is gone. */
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
 bool tn__safetensors_mapped(const tn_safetensors *f);
@@ -60,7 +60,7 @@ const char *tn__safetensors_path(const tn_safetensors *f);
 int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
 const tn__labels *tn__safetensors_labels(const tn_safetensors *f); /* its metadata */
 
-/* Where the data of a tensor that is there begin, counted from the end of the header. */
+/* Where an existing tensor's data begin, counted from the end of the header. */
 size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);
 size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name);
 

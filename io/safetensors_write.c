@@ -13,14 +13,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In the digest's place while it is counted. */
+/* In the digest's place while it is computed. */
 static const char no_digest[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
 
 typedef struct item {
     char *name;
     tn_dims dims;
     tn_dtype dtype;
-    tn_tensor *tensor; /* one reference; or NULL: `make` gives it when it is written */
+    tn_tensor *tensor; /* one reference; or NULL: `make` returns it when it is written */
     tn__late_tensor *make;
     void *user;
 } item;
@@ -124,7 +124,7 @@ static bool is_utf8(const char *text) {
     return used != 0;
 }
 
-/* A file without it would look whole: remembered until the writer ends. */
+/* A file without it would look complete: remembered until the writer ends. */
 static tn_status note_refused(tn_safetensors_writer *w, const char *name, tn_status status) {
     if (w && status != TN_OK && !w->refused[0]) {
         snprintf(w->refused, sizeof(w->refused), "%s", name && *name ? name : "(no name)");
@@ -273,7 +273,7 @@ static void put_header(tn__buffer *h, const tn_safetensors_writer *w, bool diges
 static bool make_header(tn__buffer *h, const tn_safetensors_writer *w, bool digest,
                         const char *operation) {
     static const char spaces[] = "        ";
-    tn__buffer_add(h, spaces, 8); /* the length's place */
+    tn__buffer_add(h, spaces, 8); /* space for the length */
     put_header(h, w, digest);
     tn__buffer_add(h, spaces, -h->bytes % 8);
     if (h->failed || h->bytes - 8 > TN__HEADER_MOST) {
@@ -289,7 +289,7 @@ static bool make_header(tn__buffer *h, const tn_safetensors_writer *w, bool dige
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* What the header has said of it, on the CPU; inert after raising. */
+/* The tensor as the header describes it, on the CPU; inert after raising. */
 static tn_tensor *item_tensor(const item *i, const char *operation) {
     tn_tensor *t = i->tensor ? i->tensor : i->make(i->name, i->user);
     t = tn_to(tn_contiguous(t), tn_cpu());
@@ -396,7 +396,7 @@ static tn_status write_all(tn_safetensors_writer *w, const char *path, bool with
     if (!tn__file_begin(&file, path, operation)) {
         return tn_error();
     }
-    tn__quiet(1); /* a handler may end the program: not before the temporary file is gone */
+    tn__quiet(1); /* an error handler may exit: not before the temporary file is gone */
     bool done = put_all(w, &file, with_digest);
     tn__quiet(-1);
     if (done) {

@@ -15,7 +15,7 @@
 
 /* ---- Collecting ------------------------------------------------------------------------------ */
 
-/* Takes what `item` has besides its name, and a reference of its tensor. */
+/* Copies `item`, except its name, and takes a reference to its tensor. */
 static bool state_add(tn__state *s, const char *prefix, const char *name,
                       const tn__state_item *item) {
     if (!tn__readable(item->tensor, s->operation)) {
@@ -39,14 +39,14 @@ static bool state_add(tn__state *s, const char *prefix, const char *name,
     return true;
 }
 
-/* One walk over a module or an optimiser. */
+/* State of a walk over a module or an optimiser. */
 typedef struct collector {
     tn__state *state;
     const char *prefix;
     bool failed;
 } collector;
 
-/* Whether all of it is here, in its own shape. */
+/* Whether this rank has all of it, in its own shape. */
 static bool is_whole(const tn_entry *entry) {
     return !entry->absent && !entry->parts &&
            tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
@@ -81,7 +81,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
     return !c->failed;
 }
 
-/* All of a tensor that every rank has. */
+/* The layout of a whole tensor, which every rank has. */
 static tn_layout whole_layout(const tn_tensor *t) {
     return (tn_layout){
         .whole = tn_shape(t), .dim = -1, .pieces = 1, .slices = 1, .length = tn_count(t)};
@@ -258,11 +258,11 @@ tn__source tn__source_of_file(tn_safetensors *f) {
 }
 
 /* Both sides have the same shape and dtype, and `from` is on the CPU. On the CPU a plain copy
- * cannot fail; the general one, for strides, has nothing to fail on. If a device fails here, the
- * run is lost anyway.
+ * cannot fail; the general one, for strides, cannot either. If a device fails here, the run is lost
+ * anyway.
  *
- * A part without elements has changed as well: ranks that have others of it see that theirs did,
- * and all of them act on it. */
+ * A part without elements counts as changed too: ranks with elements see a change, and all must act
+ * on it. */
 void tn__state_apply(tn__state *s) {
     TN_NO_GRAD;
     for (int i = 0; i < s->count; i++) {

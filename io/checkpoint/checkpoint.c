@@ -54,8 +54,8 @@ char *tn__checkpoint_file(const char *path, size_t *bytes, const char *operation
     return f ? tn__read_whole(path, bytes, operation) : NULL;
 }
 
-/* Read once and as a whole: what is applied is what the digest was checked on, even if the file
- * changes in between. */
+/* The file is read once, as a whole: what is applied is what the digest was checked on, even if the
+ * file changes in between. */
 tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     static const char operation[] = "checkpoint_load";
     if (!c) {

@@ -1,25 +1,21 @@
-/* What a checkpoint says of its run besides tensors, as texts by key (metadata.h):
+/* What a checkpoint holds besides tensors, as strings by key (metadata.h):
  *
  *     format          tern-checkpoint-1
  *     step, note      as given
- *     model           what it is made of: options of each module (nn/describe.c)
+ *     model           its description: each module's options (nn/describe.c)
  *     optim           kind, steps, learning rate, number of groups;
- *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: how many;
- *                     optim.options: what the groups share
- *     schedule        its options
- *     loader          what it loads and how; loader.data: what tells these data from others;
- *                     loader.place: epoch and index of the next batch; loader.passes: epochs of
- *                     a pass, and how many passes have ended; loader.share: size of a batch, and
- *                     number of parts (ranks)
- *     generator       seed, stream, call
- *     scaler          scale, streak; scaler.options
- *     plateau         rate, best, bad ones, cooldown, whether there is a best; plateau.options
- *     average         updates; average.options
+ *                     optim.group.I: lr scale and weight decay; optim.group.I.parameters: their
+ * number; optim.options: those that the groups share schedule        its options loader what it
+ * loads and how; loader.data: identifies the data; loader.place: epoch and index of the next batch;
+ * loader.passes: epochs per pass, and number of passes that have ended; loader.share: batch size,
+ * and number of parts (ranks) generator       seed, stream, call scaler          scale, streak;
+ * scaler.options plateau         rate, best, bad ones, cooldown, whether there is a best;
+ * plateau.options average         updates; average.options
  *
  * Options are JSON objects, or prose in older files (nn/describe.c). The others are state: values
- * with spaces between. Both are made from tables of fields (tern/field.h). Options are compared
- * with the program's: differences are collected and are one error, or warnings when the program
- * asks for that. Files that lack a text are older than it: nothing is compared then.
+ * separated by spaces. Both are made from tables of fields (tern/field.h). Options are compared
+ * with the program's: differences are collected into one error, or logged as warnings if the
+ * program asks for that. A file without a string is older than it, and nothing is compared.
  */
 #include "io/checkpoint/metadata.h"
 
@@ -100,7 +96,7 @@ static const tn_field average_fields[] = {
     {0},
 };
 
-/* A schedule, and whether it is of the kinds that have no more. */
+/* A schedule, and whether its kind has no further options. */
 typedef struct schedule_options {
     tn_schedule s;
     bool plain;
@@ -119,7 +115,7 @@ static const tn_field schedule_fields[] = {
     TN_FIELD_AS("rise", schedule_options, s.rise, OWN),
     {0},
 };
-enum { WARMUP = 3, STEPS = 4 }; /* where they are in the table */
+enum { WARMUP = 3, STEPS = 4 }; /* positions in the table */
 
 typedef struct loader_options {
     const char *dataset;
@@ -170,9 +166,9 @@ static loader_options options_of_loader(const tn_loader *l) {
     return told;
 }
 
-/* ---- Texts that both directions make --------------------------------------------------------- */
+/* ---- Strings for both directions ------------------------------------------------------------- */
 
-/* The text, which the caller frees; NULL after raising. */
+/* The string, which the caller frees; NULL after raising. */
 static char *finish_text(tn__buffer *j) {
     if (tn__pending()) {
         tn__buffer_free(j);
@@ -253,14 +249,14 @@ static group_key key_of_group(int index, const char *of) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* Where the texts go. */
+/* Where the strings go. */
 typedef struct sink {
     tn__metadata_put *put;
     void *user;
     const char *operation;
 } sink;
 
-/* Takes the value; NULL: making it has raised. */
+/* Puts and frees the value; NULL: making it has raised. */
 static bool put_options(const sink *s, const char *key, char *value) {
     bool done = value && s->put(s->user, key, value);
     free(value);
@@ -319,8 +315,8 @@ static bool put_average(const sink *s, const tn_average *a) {
            put_options(s, "average.options", average_text(a, s->operation));
 }
 
-/* A pass whose end is still to be reported has not ended: its place is the next one's beginning
- * nevertheless, which batches of any size have. */
+/* A pass whose end is not yet reported has not ended, but its position is the next one's beginning,
+ * which exists for any batch size. */
 static bool put_loader(const sink *s, const tn_loader *l) {
     tn_loader_place place = tn_loader_where(l);
     int64_t epochs = tn_loader_options_of(l).epochs, ended = epochs ? place.epoch / epochs : 0;
@@ -372,8 +368,8 @@ static bool read_words(const plan *p, const char *key, const tn_field *fields, v
     return (text && tn__fields_read_words(fields, at, text)) || refuse_text(p, key);
 }
 
-/* A member of the program and its key in the file are both there, or neither is. *wanted: there is
- * something to load. */
+/* Raises unless the program's member and its key in the file are both present, or neither. *wanted:
+ * there is something to load. */
 static bool member_in_file(const plan *p, const void *member, const char *key, bool *wanted) {
     bool in_file = tn__labels_get(p->labels, key) != NULL;
     *wanted = member != NULL;
@@ -386,7 +382,7 @@ static bool member_in_file(const plan *p, const void *member, const char *key, b
     return true;
 }
 
-/* The file's text under a key that older files lack; NULL: nothing can be compared. */
+/* The file's string under a key that older files lack; NULL: nothing can be compared. */
 static const char *newer_text(const plan *p, const char *key) {
     const char *theirs = tn__labels_get(p->labels, key);
     if (!theirs && !p->differences.quiet) {
@@ -395,9 +391,8 @@ static const char *newer_text(const plan *p, const char *key) {
     return theirs;
 }
 
-/* Compares and frees `mine`; NULL: making it has raised. Without the key in the file nothing is
- * compared. A run continues with all options as they were; weights that are only used, with those
- * that they compute with. */
+/* Compares and frees `mine`; NULL: making it has raised. If the file lacks the key nothing is
+ * compared. A run must have all options as before; weights alone, those that affect results. */
 static bool compare_with(plan *p, const char *key, const char *where, char *mine) {
     const char *theirs = mine ? newer_text(p, key) : NULL;
     tn__differences *d = &p->differences;
@@ -462,7 +457,7 @@ static bool read_optim(plan *p) {
     return compare_with(p, "optim.options", kind, optim_text(c->optim, p->operation));
 }
 
-/* The file's numbers of steps, if nothing else in it differs. */
+/* Reads the file's numbers of steps, if nothing else in it differs. */
 static bool steps_alone(const plan *p, const tn_schedule *now, const char *theirs,
                         schedule_options *before) {
     tn__differences none = {.path = p->path, .operation = p->operation, .quiet = true};
@@ -483,7 +478,7 @@ static bool steps_alone(const plan *p, const tn_schedule *now, const char *their
     return read;
 }
 
-/* Whether the schedule is the file's but for more steps, also of warm-up, and may be. */
+/* Whether the schedule differs from the file's only by more steps (warm-up too), and may. */
 static bool has_grown(const plan *p, const tn_checkpoint *c) {
     schedule_options before;
     if (!c->longer_than ||
@@ -504,9 +499,9 @@ static bool read_schedule(plan *p) {
            compare_with(p, "schedule", "the schedule", schedule_text(c->schedule, p->operation));
 }
 
-/* The place among batches of `batch` from `parts` ranks, for this loader: the same when both
- * numbers are. Otherwise the batch that holds the next example of all parts together, so that up to
- * a batch is seen again. With the same parts another batch is another run. */
+/* Converts the position among batches of `batch` from `parts` ranks for this loader: it stays if
+ * both numbers are the same. Otherwise it is the batch with the next example of all parts together,
+ * so that up to a batch is seen again. With the same parts another batch size is another run. */
 static void convert_place(plan *p, int64_t batch, int64_t parts) {
     const tn_loader *l = p->checkpoint->loader;
     tn_loader_place *place = &p->place;
@@ -525,8 +520,8 @@ static void convert_place(plan *p, int64_t batch, int64_t parts) {
     place->index = index < (double)batches ? (int64_t)index : batches - 1;
 }
 
-/* Whether the data in the file are the program's. Only the rank that has saved checks: the others
- * may have shares of their own. */
+/* Whether the file's data are the program's. Only the rank that saved checks: the others may have
+ * their own shares. */
 static bool compare_data(plan *p) {
     return p->differences.quiet || compare_with(p, "loader.data", "the data",
                                                 data_text(p->checkpoint->loader, p->operation));
@@ -547,7 +542,7 @@ static bool compare_loader(plan *p) {
     return done;
 }
 
-/* How many epochs of the place's pass are done. */
+/* Reads how many epochs of the current pass are done. */
 static bool read_passes(plan *p, int64_t *done) {
     static const char key[] = "loader.passes";
     pair passes = {0};
@@ -560,7 +555,7 @@ static bool read_passes(plan *p, int64_t *done) {
     return (!overflow && *done >= 0) || refuse_text(p, key);
 }
 
-/* Whether the loader has the place. Other data may have shorter epochs: then this one starts
+/* Whether the loader has the position. Other data may have shorter epochs: then this one starts
  * over. */
 static bool place_fits(plan *p) {
     const tn_loader *l = p->checkpoint->loader;
@@ -579,7 +574,7 @@ static bool place_fits(plan *p) {
     }
     tn_loader_place end = {.epoch = p->place.epoch - 1, .index = tn_loader_batches(l)};
     if (epochs && done == epochs && tn_loader_has(l, end)) {
-        p->place = end; /* which is still to be reported */
+        p->place = end; /* not yet reported */
         return true;
     }
     return (tn_loader_has(l, p->place) && p->place.index < tn_loader_batches(l)) ||

@@ -1,5 +1,5 @@
-/* What a checkpoint says of its run besides tensors: texts by key, made from the members of a
- * tn_checkpoint, and read back. Reading has two halves, as for tensors (io/state.h): the first
+/* What a checkpoint holds besides tensors: strings by key, made from the members of a
+ * tn_checkpoint, and read back. Reading has two steps, as for tensors (io/state.h): the first
  * checks and compares everything and changes nothing, the second cannot fail.
  *
  *     tn__metadata_plan p;
@@ -14,10 +14,10 @@
 #include "io/labels.h"
 #include "tern/io.h"
 
-/* Takes one text; false after raising. */
+/* Takes one string; false after raising. */
 typedef bool tn__metadata_put(void *user, const char *key, const char *value);
 
-/* Every text of c, in order. False after raising. */
+/* Puts every string of c, in order. False after raising. */
 bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metadata_put *put,
                         void *user);
 
@@ -25,8 +25,8 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
 typedef struct tn__metadata_plan {
     tn_checkpoint *checkpoint; /* the program's */
     const tn__labels *labels;  /* the file's, */
-    const char *path;          /* and its name in messages: both as lent to tn__metadata_read */
-    const char *operation;     /* static text */
+    const char *path; /* and its name in messages: both borrowed from tn__metadata_read's caller */
+    const char *operation; /* static text */
     tn__differences differences;
     int64_t step, optim_steps, groups;
     double lr;
@@ -37,8 +37,8 @@ typedef struct tn__metadata_plan {
     int64_t average_updates;
 } tn__metadata_plan;
 
-/* One of those that load together is the first: it compares the data, and logs what differs. False
- * after raising. */
+/* The last argument is true on one of the ranks that load together: it compares the data, and logs
+ * what differs. False after raising. */
 bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__labels *labels,
                        const char *path, const char *operation, bool first);
 void tn__metadata_apply(const tn__metadata_plan *p);

@@ -31,7 +31,7 @@ static bool get_whole(const tn__json *object, const char *key, int64_t least, in
     return good;
 }
 
-/* NULL: no text. */
+/* NULL: not a string. */
 static const char *get_text(const tn__json *object, const char *key) {
     const tn__json *value = tn__json_get(object, key);
     return value && value->kind == TN__JSON_TEXT ? value->text : NULL;
@@ -52,7 +52,7 @@ static bool get_dims(const tn__json *list, tn_dims *dims) {
     return true;
 }
 
-/* False: it is not a layout of `whole`. */
+/* False: not a layout of `whole`. */
 static bool get_layout(const tn__json *object, const tn_dims *whole, tn_layout *l) {
     static const char *const keys[] = {"dim", "pieces", "slice", "slices", "start", "length"};
     int64_t number[6];
@@ -89,7 +89,7 @@ static bool no_memory(const tn__index *ix) {
     return false;
 }
 
-/* The text is as it was when this returns. */
+/* Leaves the text unchanged. */
 static bool check_digest(const tn__index *ix, char *text, size_t bytes) {
     char *at = text + TN__INDEX_DIGEST_AT, told[TN__DIGEST_DIGITS + 1] = "", digits[sizeof(told)];
     if (bytes <= TN__INDEX_DIGEST_AT + TN__DIGEST_DIGITS ||
@@ -182,7 +182,7 @@ static bool read_tensors(tn__index *ix, const tn__json *tensors) {
     if (!tensors || tensors->kind != TN__JSON_OBJECT) {
         return index_bad(ix, "has no tensors");
     }
-    size_t most = tensors->values / 9 + 1; /* a piece has so many values; an invalid one ends it */
+    size_t most = tensors->values / 9 + 1; /* a piece has 9 values; an invalid one ends the loop */
     ix->tensors = tn__calloc_for(tensors->count, sizeof(*ix->tensors), ix->operation);
     ix->pieces = tn__calloc_for(most, sizeof(*ix->pieces), ix->operation);
     if (!ix->tensors || !ix->pieces) {
@@ -236,7 +236,7 @@ tn__index *tn__index_read(const char *folder, char *text, size_t bytes, const ch
     return ix;
 }
 
-/* Its size is checked first: it may be anything. */
+/* Checks the size first: it may be anything. */
 char *tn__index_text(const char *folder, size_t *bytes, const char *operation) {
     struct stat about;
     char *path = tn__folder_path(folder, TN__INDEX_NAME, operation), *text = NULL;
@@ -275,13 +275,13 @@ const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name) {
 
 /* ---- Reading pieces -------------------------------------------------------------------------- */
 
-/* What one piece gives to a tensor, a run at a time. */
+/* A piece's contribution to a tensor, a run at a time. */
 typedef struct share {
     const tn__piece *piece;
     tn__common common; /* a: in the piece, b: in the tensor */
 } share;
 
-/* All that the pieces of one tensor give. */
+/* The contributions of all pieces to a tensor. */
 typedef struct shares {
     share *at;
     int64_t count, capacity;
@@ -292,7 +292,7 @@ static int compare_places(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Whether the shares are every element of `mine`, each once. */
+/* Whether the shares have every element of `mine` exactly once. */
 static bool shares_cover(const shares *s, const tn_layout *mine, const char *operation) {
     int64_t at = 0;
     size_t count = (size_t)s->count;
@@ -310,7 +310,7 @@ static bool shares_cover(const shares *s, const tn_layout *mine, const char *ope
     return cover && at == mine->length;
 }
 
-/* Opens the file of a piece, which must have it. False after raising. */
+/* Opens a piece's file, which must contain it. False after raising. */
 static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
     tn__index *ix = t->index;
     const char *path = ix->files[piece->file].path;
@@ -334,8 +334,8 @@ static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
     return true;
 }
 
-/* The shares of all pieces, piece by piece, of files that have them. More than `mine` has need not
- * be listed: then they overlap. */
+/* Lists the shares of all pieces, piece by piece, checking that their files have them. It may stop
+ * when there are more than `mine` has elements: then they overlap. */
 static bool find_shares(shares *s, const tn__index_tensor *t, const tn_layout *mine) {
     int64_t found = 0;
     for (int i = 0; i < t->count && found <= mine->length; i++) {
@@ -353,7 +353,7 @@ static bool find_shares(shares *s, const tn__index_tensor *t, const tn_layout *m
            index_bad(t->index, "the pieces of \"%.80s\" overlap or leave gaps", t->name);
 }
 
-/* Reads all of a piece, for its digest, and what its n shares take of it, in ascending order. */
+/* Reads a whole piece, for its digest, and copies what its n shares take, in ascending order. */
 static bool take_piece(const tn__index_tensor *t, const share *s, int64_t n, char *to) {
     const tn__piece *piece = s->piece;
     tn__index *ix = t->index;

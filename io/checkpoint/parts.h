@@ -1,4 +1,4 @@
-/* What is where in a checkpoint in parts: the names, and of each the pieces it is made of.
+/* The index of a checkpoint in parts: its tensors' names, and the pieces of each.
  *
  *     folder/step-000100/index.json               this
  *     folder/step-000100/rank-00003.safetensors   pieces, each of 1 dimension, by name
@@ -10,11 +10,11 @@
  *          {"file":0,"digest":"…","dim":-1,"pieces":1,"slice":0,"slices":1,"start":0,"length":…},
  *          …]}, …}}
  *
- * The digest is XXH3's of the file with '0' in its place; a piece has its own, so that a rank reads
- * only the pieces that overlap its own.
+ * The digest is XXH3's over the file with '0' in its place; a piece has its own, so that a rank
+ * reads only the pieces that overlap its own.
  *
- * An index is trusted as little as any file: names of files are made here, layouts are checked, and
- * what is read must fit them exactly.
+ * An index is not trusted: file names are made here, layouts are checked, and what is read must fit
+ * them exactly.
  */
 #ifndef TERN_IO_CHECKPOINT_PARTS_H
 #define TERN_IO_CHECKPOINT_PARTS_H
@@ -39,7 +39,7 @@ typedef struct tn__piece {
 } tn__piece;
 
 typedef struct tn__index_tensor {
-    struct tn__index *index; /* that it is in */
+    struct tn__index *index; /* that contains it */
     const char *name;
     tn_dtype dtype;
     tn_dims whole;
@@ -55,32 +55,31 @@ typedef struct tn__index {
     tn__index_tensor *tensors; /* [count], by name */
     int count;
 
-    /* Its own. */
+    /* Private. */
     tn__json_file json;
     tn__piece *pieces;
     int piece_count;
     struct {
         char *path;
         int64_t bytes;
-        tn_safetensors *open; /* since it was needed first */
+        tn_safetensors *open; /* once needed */
     } * files;
     int file_count;
     char *chunk; /* to read through */
 } tn__index;
 
-/* The name of a rank's file, to text[size]. */
+/* Writes the name of a rank's file to text[size]. */
 void tn__index_file(int rank, char *text, size_t size);
 
 /* The text of folder/index.json; the caller frees. NULL after raising. */
 char *tn__index_text(const char *folder, size_t *bytes, const char *operation);
 
-/* From `bytes` of text from folder/index.json. NULL after raising TN_EFORMAT, TN_ENOMEM.
- */
+/* Parses folder/index.json's text, of `bytes`. NULL after raising TN_EFORMAT, TN_ENOMEM. */
 TN_API tn__index *tn__index_read(const char *folder, char *text, size_t bytes,
                                  const char *operation);
 TN_API void tn__index_free(tn__index *ix); /* NULL is fine */
 
-/* NULL: there is none. */
+/* NULL if there is none. */
 TN_API const tn__index_tensor *tn__index_find(const tn__index *ix, const char *name);
 
 /* Reads the elements of t that `mine` has, in their order, to `to`. False after raising: TN_EFORMAT

@@ -1,7 +1,7 @@
 /* The format of numpy.lib.format: a magic, a version, the length of a header, the header, elements.
  *
- * The header is a dictionary as Python writes it. Three keys, in any order, are all that there may
- * be; the values are read by hand.
+ * The header is a dictionary as Python writes it, with exactly three keys, in any order; the values
+ * are parsed by hand.
  */
 #include "io/npy/array.h"
 
@@ -23,7 +23,7 @@ typedef struct head {
     bool fortran;
     bool seen[3]; /* descr, fortran_order, shape */
     tn_dims dims;
-    bool many; /* dimensions: more than there may be */
+    bool many; /* too many dimensions */
 } head;
 
 static bool head_fails(head *h, const char *wrong) {
@@ -37,7 +37,7 @@ static void skip_blanks(head *h) {
     }
 }
 
-/* Whether this is next; then it is passed. */
+/* Skips this text if it is next; false if not. */
 static bool take_text(head *h, const char *text) {
     size_t length = strlen(text);
     skip_blanks(h);
@@ -168,7 +168,7 @@ static const element *find_element(const char *name) {
     return NULL;
 }
 
-/* One element as a whole number of 64 bits. */
+/* An element's bits as a 64-bit integer. */
 static uint64_t element_bits(const unsigned char *from, const tn__npy_about *a) {
     uint64_t bits = 0;
     for (size_t i = 0; i < a->each; i++) {
@@ -239,7 +239,7 @@ static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, cons
 
 /* ---- Arrays ---------------------------------------------------------------------------------- */
 
-/* Of version 1 two bytes say how long the header is, of later ones four. */
+/* The header's length has two bytes in version 1, four in later ones. */
 static size_t bytes_before_header(const unsigned char *at, size_t all) {
     return all > 6 && at[6] == 1 ? 10 : TN__NPY_FIRST;
 }
@@ -324,7 +324,7 @@ size_t tn__npy_head(const tn_tensor *t, unsigned char *to, const char *what,
                          (long long)tn_size(t, i));
     }
     used += snprintf(text + used, size - (size_t)used, "%s), }", tn_ndim(t) == 1 ? "," : "");
-    while ((used + 11) % 64) { /* so that elements are aligned */
+    while ((used + 11) % 64) { /* to align the elements */
         text[used++] = ' ';
     }
     text[used++] = '\n';

@@ -13,17 +13,17 @@ typedef struct tn__npy_about {
     bool sign, big, fortran;
 } tn__npy_about;
 
-/* How many bytes are before the elements, by the first TN__NPY_FIRST of them (all of them, when
- * there are fewer than that in all). 0 after raising. */
+/* The number of bytes before the elements, from the first TN__NPY_FIRST bytes (or all, if there are
+ * fewer). 0 after raising. */
 enum { TN__NPY_FIRST = 12 };
 size_t tn__npy_before(const unsigned char *at, size_t all, const char *what, const char *operation);
 
-/* What these bytes say of an array that has `all`. False after raising; also when the elements are
- * more or fewer than the rest. */
+/* Parses the header in these bytes, for an array of `all` bytes in total. False after raising, also
+ * if the rest does not fit the shape. */
 bool tn__npy_look(const unsigned char *at, size_t before, size_t all, tn__npy_about *a,
                   const char *what, const char *operation);
 
-/* Converts `count` elements of the file to ours. */
+/* Converts `count` of the file's elements to our dtype. */
 void tn__npy_convert(const tn__npy_about *a, const unsigned char *from, size_t count, void *to);
 
 /* The array in these bytes, all of them; `what` names it in errors. Inert after raising. */

@@ -1,5 +1,5 @@
-/* Arrays of NumPy's as datasets: rows of .npy files, read when they are asked for, and of arrays in
- * an archive, which are in memory.
+/* NumPy arrays as datasets: rows of .npy files, read on demand, and of arrays in an archive, which
+ * are in memory.
  *
  * Nothing is mapped (core/reader.h says why): a row is one read, which the system answers from its
  * cache, and a file that is truncated later is an error instead of a signal.
@@ -28,7 +28,7 @@ typedef struct array {
 
 typedef struct npy {
     tn_dataset base;
-    array x, y; /* y without a path: there is none */
+    array x, y; /* no y if it has no path */
     int files;
     tn_digest digest;
 } npy;
@@ -88,12 +88,12 @@ static bool open_array(array *a, const char *path) {
            check_shape(a);
 }
 
-/* Row i as ours. */
+/* Reads row i in our dtype. */
 static bool read_row(const array *a, int64_t i, void *to) {
     const tn__npy_about *about = &a->about;
     size_t bytes = a->elements * about->each;
     size_t at = about->begin + (size_t)i * bytes;
-    if (bytes == a->elements * tn_dtype_size(about->dtype)) { /* converted where they are */
+    if (bytes == a->elements * tn_dtype_size(about->dtype)) { /* converted in place */
         bool done = tn__reader_get(&a->reader, at, to, bytes);
         if (done && (about->big || about->dtype == TN_BOOL)) {
             tn__npy_convert(about, to, a->elements, to);
@@ -120,7 +120,7 @@ static tn_status npy_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return done ? TN_OK : tn_error();
 }
 
-/* The file's beginning, its end, and pages at even distances between; of a small one everything. */
+/* The file's beginning, its end, and evenly spaced pages between; all of a small file. */
 static bool digest_array(tn__digest *digest, const array *a) {
     enum { PAGE = 4096, PAGES = 64 };
     unsigned char page[PAGE];

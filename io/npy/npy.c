@@ -1,7 +1,7 @@
 /* Files of one array, and archives of several: ZIP (PKWARE's APPNOTE.TXT), as NumPy writes it.
  *
  * The contents of an archive are listed at its end, and only that list is used: of the header
- * before an array only its length is read. Sizes of 4 GiB and more (ZIP64) are read, not written.
+ * before an array only the length is read. Sizes of 4 GiB and more (ZIP64) are read, not written.
  */
 #include "tern/npy.h"
 
@@ -100,7 +100,7 @@ static bool read_part(const tn_npz *f, uint64_t at, void *to, size_t bytes) {
     return tn__reader_get(&f->reader, (size_t)at, to, bytes);
 }
 
-/* Where the list of contents is, and how long. */
+/* The position and length of the list of contents. */
 typedef struct contents {
     uint64_t at, bytes, count;
 } contents;
@@ -111,7 +111,7 @@ static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
         return tn__pending() ? false : archive_fails(f, "its end is not whole");
     }
     if (read_little(text, 4) != LOCATOR64) {
-        return true; /* as the plain end has it */
+        return true; /* the plain end is enough */
     }
     if (!read_part(f, read_little(text + 8, 8), text, END64_BYTES)) {
         return false;
@@ -122,7 +122,7 @@ static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
     return read_little(text, 4) == END64 || archive_fails(f, "its end is not whole");
 }
 
-/* The end is the last thing in a file, but for a comment of up to 64 KiB. */
+/* The end record is last in a file, but for a comment of up to 64 KiB. */
 static bool find_contents(const tn_npz *f, contents *c) {
     size_t tail = f->reader.bytes < END_BYTES + 65535 ? f->reader.bytes : END_BYTES + 65535;
     unsigned char *text = tn__malloc_for(tail, f->reader.operation);
@@ -149,7 +149,7 @@ static bool find_contents(const tn_npz *f, contents *c) {
     return found && !tn__pending();
 }
 
-/* Sizes and place that are too large for their fields, in the order of those that are. */
+/* Reads the sizes and position that were too large for their fields, in that order. */
 static bool read_wide(npz_entry *e, const unsigned char *extra, size_t bytes) {
     uint64_t *fields[] = {&e->bytes, &e->packed, &e->at};
     for (size_t at = 0; at + 4 <= bytes; at += 4 + read_little(extra + at + 2, 2)) {
@@ -171,7 +171,7 @@ static bool read_wide(npz_entry *e, const unsigned char *extra, size_t bytes) {
     return true;
 }
 
-/* One of the contents, at `text`; its length, or 0 after raising. */
+/* Reads one of the contents, at `text`; returns its length, or 0 after raising. */
 static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
     size_t name = left >= CENTRAL_BYTES ? read_little(text + 28, 2) : 0;
     size_t extra = left >= CENTRAL_BYTES ? read_little(text + 30, 2) : 0;
@@ -264,7 +264,7 @@ const char *tn_npz_name(const tn_npz *f, int i) {
     return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
 }
 
-/* Exactly e->bytes come out of what is packed: Z_STREAM_END, else what zlib says, or Z_DATA_ERROR.
+/* Z_STREAM_END if exactly e->bytes were unpacked, else zlib's error, or Z_DATA_ERROR.
  */
 static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsigned char *to) {
     z_stream z = {0};
@@ -292,7 +292,7 @@ static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsign
     return whole || status == Z_MEM_ERROR ? status : Z_DATA_ERROR;
 }
 
-/* Reads and checks. What one byte of deflate can become is bounded, and so is what is asked for. */
+/* Reads and checks. Deflate's ratio is bounded, and so is the memory that is allocated. */
 static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const char *what) {
     unsigned char local[LOCAL_BYTES];
     bool known = (e->method == STORED && e->packed == e->bytes) || e->method == DEFLATED;
@@ -380,8 +380,8 @@ static void put_file(npz_writer *w, const void *data, size_t bytes) {
     w->at += bytes;
 }
 
-/* As Python has it: a name that is ASCII has none. Nor has one that is not UTF-8, whose bytes are
- * written as they are. */
+/* As in Python, an ASCII name has no flag. Nor has one that is not UTF-8, whose bytes are written
+ * unchanged. */
 static unsigned name_flags(const char *name) {
     unsigned flags = 0;
     int32_t code;
@@ -396,7 +396,7 @@ static unsigned name_flags(const char *name) {
     return flags;
 }
 
-/* What local header and list have in common: from the version on. 1980-01-01, as in NumPy. */
+/* The fields that local header and list share, from the version on. 1980-01-01, as in NumPy. */
 static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t check, size_t packed,
                                  size_t bytes, const char *name) {
     to = put_little(to, 20, 2); /* the version that can read it */
@@ -411,7 +411,7 @@ static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t ch
     return put_little(to, 0, 2);
 }
 
-/* head and elements as one stream of deflate; NULL: no memory. */
+/* head and elements as one deflate stream; NULL: no memory. */
 static unsigned char *deflate_array(const void *head, size_t length, const void *data, size_t bytes,
                                     size_t *packed) {
     z_stream z = {0};
@@ -494,7 +494,7 @@ static void put_end(npz_writer *w, int n) {
     put_file(w, end, sizeof(end));
 }
 
-/* How long the list will be; 0 after raising. */
+/* The length of the list to write; 0 after raising. */
 static size_t check_names(const char *const *names, tn_tensor *const *tensors, int n) {
     size_t list_bytes = 1;
     if (n < 0 || n >= 0xffff || (n > 0 && (!names || !tensors))) {

@@ -1,9 +1,9 @@
-/* A graph for batches of any size, from traces of the same forward with three sizes of it.
+/* A graph for batches of any size, from traces of the same forward with three batch sizes.
  *
- * Of these the nodes must be the same, and the constants too, but for lists of integers, sizes
- * mostly, that grow by the same amount for each row more: such a list is computed in the file, from
- * the size of an input: fixed + batch each. That is right for any size where it is for three of
- * them, unless the forward branches on the size. What else differs is an error.
+ * Their nodes must be the same, and their constants too, except lists of integers, mostly sizes,
+ * that grow by the same amount per row: such a list is computed in the file, from the size of an
+ * input: fixed + batch each. If that is right for three sizes it is for any, unless the forward
+ * branches on the size. Any other difference is an error.
  */
 #include "io/onnx/graph.h"
 
@@ -19,7 +19,7 @@ static bool refuse_value(const tn__onnx_value *v, const char *what) {
     return false;
 }
 
-/* Whether the traces are of the same operations in the same order. */
+/* Whether the traces have the same operations in the same order. */
 static bool same_nodes(tn__onnx *a, tn__onnx *b) {
     tn__onnx_close(a);
     tn__onnx_close(b);
@@ -36,7 +36,7 @@ static bool same_nodes(tn__onnx *a, tn__onnx *b) {
     return false;
 }
 
-/* What an input or output has instead of sizes that differ. */
+/* Marks the dimensions of an input or output whose sizes differ. */
 static void mark_sizes(tn__onnx_value *v, const tn__onnx_value *larger, int64_t batch) {
     for (int i = 0; i < tn_ndim(v->tensor) && i < tn_ndim(larger->tensor); i++) {
         int64_t size = tn_size(v->tensor, i), other = tn_size(larger->tensor, i);
@@ -48,7 +48,7 @@ static void mark_sizes(tn__onnx_value *v, const tn__onnx_value *larger, int64_t 
     }
 }
 
-/* A list in the file: fixed + batch each, in nodes of their own. */
+/* Adds nodes that compute the list fixed + batch each. */
 static void compute_list(tn__onnx *g, int value, int rows, tn_tensor *fixed, tn_tensor *each) {
     int product = TN__NODE(g, "Mul", rows, tn__onnx_constant(g, each));
     int sum = TN__NODE(g, "Add", product, tn__onnx_constant(g, fixed));
@@ -58,7 +58,7 @@ static void compute_list(tn__onnx *g, int value, int rows, tn_tensor *fixed, tn_
     }
 }
 
-/* Constant `value` of the three traces. `rows`: the size of the batch, as a value. */
+/* Compares constant `value` of the three traces. `rows`: the batch size, as a value. */
 static bool vary_constant(tn__onnx *g, const tn__onnx *larger, const tn__onnx *largest, int value,
                           int rows, int64_t batch) {
     const tn__onnx_value *v = &g->values[value - 1];
@@ -82,7 +82,7 @@ static bool vary_constant(tn__onnx *g, const tn__onnx *larger, const tn__onnx *l
     return !tn__pending();
 }
 
-/* The size of the first input that has a batch, a list of one; its node is the first of all. */
+/* The batch size of the first input that has one, a list of one; its node comes first. */
 static int batch_size(tn__onnx *g) {
     for (int i = 0; i < g->count; i++) {
         if (g->values[i].kind == TN__ONNX_INPUT && g->values[i].batch & 1) {

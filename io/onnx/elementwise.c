@@ -1,5 +1,5 @@
-/* Elementwise operations in ONNX's words. Where ONNX has no operation of that name, several: with
- * no greater error than Tern's own (expm1 and log1p near 0). */
+/* Elementwise operations as ONNX nodes. One that ONNX lacks becomes several nodes, as accurate as
+ * Tern's (expm1 and log1p near 0). */
 #include "io/onnx/graph.h"
 
 #include "tern/ops.h"
@@ -114,7 +114,7 @@ static void put_clamp(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, TN__NODE(g, type, x, least, most));
 }
 
-/* A bound of an integer that is fractional, or out of its range, has no number there. */
+/* A fractional bound for integers, or one out of range, cannot be expressed. */
 static bool clamp_fits(const tn_op_call *c) {
     double low = tn__arg_real(c, "low"), high = tn__arg_real(c, "high");
     return tn_dtype_is_float(dtype_of(c)) ||
@@ -122,7 +122,7 @@ static bool clamp_fits(const tn_op_call *c) {
             (high == INFINITY || (high == floor(high) && fabs(high) < 0x1p31)));
 }
 
-/* exp(x) - 1 = 2 exp(x / 2) sinh(x / 2), which loses nothing near 0 */
+/* exp(x) - 1 = 2 exp(x / 2) sinh(x / 2), accurate near 0 */
 static void put_expm1(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0);
     int half = TN__NODE(g, "Mul", x, tn__onnx_number(g, 0.5, dtype_of(c)));
@@ -161,7 +161,7 @@ static void put_fmod(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* Mod has b's sign for integers alone: of floats fmod's, and b more where that is beyond 0. */
+/* Mod has b's sign only for integers: floats use fmod, plus b where the signs differ. */
 static void put_remainder(tn__onnx *g, const tn_op_call *c, const char *type) {
     int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, a, b);
     if (is_float(c)) {

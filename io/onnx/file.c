@@ -1,5 +1,6 @@
 /* A graph as a file (onnx.proto): a model, which holds the graph, which holds the initialisers.
- * Elements go straight from the tensors to the file, so the lengths before them are known first. */
+ * Elements go straight from the tensors to the file, so the lengths before them are computed
+ * first. */
 #include "io/onnx/graph.h"
 
 #include "core/file.h"
@@ -18,7 +19,7 @@ static bool is_initializer(const tn__onnx_value *v) {
     return v->used && (v->kind == TN__ONNX_PARAM || v->kind == TN__ONNX_CONSTANT);
 }
 
-/* All of an initialiser as a field of the graph, but its elements, of which there are `bytes`. */
+/* An initialiser as a field of the graph, without its elements, which take `bytes`. */
 static tn__buffer initializer_head(const tn__onnx_value *v, size_t *bytes) {
     tn__buffer tensor = {0}, head = {0};
     tn_dims dims = tn_shape(v->tensor);
@@ -55,8 +56,8 @@ static void put_info(tn__buffer *graph, int field, const tn__onnx_value *v) {
     tn__message_put(graph, field, &info);
 }
 
-/* An initialiser is what its tensor holds now: whether that is still what was used. False after
- * raising. */
+/* Whether initialisers still hold what the forward used, since their present elements are written.
+ * False after raising. */
 static bool check_unchanged(const tn__onnx *g) {
     for (int i = 0; i < g->count; i++) {
         const tn__onnx_value *v = &g->values[i];
@@ -70,7 +71,7 @@ static bool check_unchanged(const tn__onnx *g) {
     return true;
 }
 
-/* The graph but its initialisers: their bytes are counted. */
+/* The graph without its initialisers, whose bytes are counted. */
 static tn__buffer whole_graph(tn__onnx *g, size_t *elsewhere) {
     tn__buffer graph = {0};
     tn__onnx_close(g);

@@ -24,7 +24,7 @@ enum { TYPE_FLOAT = 1, TYPE_INT = 2, TYPE_TEXT = 3, TYPE_INTS = 7, TYPE_TEXTS = 
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/* "/fc1/linear_12": the modules whose forward runs, the operation, a number that no other has. */
+/* "/fc1/linear_12": the modules whose forward runs, the operation, a unique number. */
 static char *make_name(const tn__onnx *g) {
     const char *parts[TN__DEEPEST];
     int n = 0;
@@ -59,7 +59,7 @@ int tn__onnx_value_add(tn__onnx *g, tn__onnx_kind kind, tn_tensor *tensor, const
     return g->count;
 }
 
-/* Whether both see the same elements in the same way: t is what tn_detach gave, say. */
+/* Whether both view the same elements in the same way, as after tn_detach. */
 static bool same_view(const tn_tensor *a, const tn_tensor *b) {
     if (a->storage != b->storage || a->offset != b->offset || a->dtype != b->dtype ||
         !tn_dims_equal(a->dims, b->dims)) {
@@ -252,7 +252,7 @@ int tn__onnx_cast(tn__onnx *g, int x, tn_dtype dtype) {
 
 int tn__onnx_reshape(tn__onnx *g, int x, tn_dims dims) {
     int shape = tn__onnx_dims(g, dims), y = TN__NODE(g, "Reshape", x, shape);
-    tn__onnx_int(g, "allowzero", 1); /* a 0 is a size of 0 */
+    tn__onnx_int(g, "allowzero", 1); /* a 0 means size 0 */
     return y;
 }
 

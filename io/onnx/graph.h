@@ -1,5 +1,5 @@
-/* A graph of ONNX as it grows: values, nodes and their attributes. What operations become is in
- * elementwise.c and its neighbours, one small function for each kind:
+/* An ONNX graph under construction: values, nodes and their attributes. elementwise.c and its
+ * neighbours translate operations, one small function for each kind:
  *
  *     static void put_softmax(tn__onnx *g, const tn_op_call *c, const char *type) {
  *         int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
@@ -7,8 +7,8 @@
  *         tn__onnx_give(g, c, 0, y);
  *     }
  *
- * A value is a number from 1 on; 0 is an absent one. After a failure an error is pending, and the
- * calls continue without harm: the writer of the file checks.
+ * A value is a number from 1 on; 0 is an absent one. After a failure an error is pending, and
+ * further calls are harmless: the writer of the file checks.
  */
 #ifndef TERN_IO_ONNX_GRAPH_H
 #define TERN_IO_ONNX_GRAPH_H
@@ -31,9 +31,9 @@ typedef struct tn__onnx_value {
     tn__onnx_kind kind;
     bool used;
     char *name;
-    tn_tensor *tensor; /* one reference; NULL: an intermediate one of several nodes */
-    uint32_t version;  /* of its elements when it became known */
-    /* Of inputs and outputs, bit i: dimension i is the batch, or another that is not known. */
+    tn_tensor *tensor; /* one reference; NULL: intermediate, between several nodes */
+    uint32_t version;  /* of its elements when it was added */
+    /* Of inputs and outputs, bit i: dimension i is the batch, or another unknown size. */
     uint32_t batch, any_size;
 } tn__onnx_value;
 
@@ -49,16 +49,17 @@ typedef struct tn__onnx {
     int outputs[TN_MAX_VALUES], output_count;
 } tn__onnx;
 
-/* What becomes of an operation. */
+/* How an operation is translated. */
 typedef struct tn__onnx_rule {
     const char *operation; /* as in ops/list.h */
     void (*put)(tn__onnx *g, const tn_op_call *c, const char *type);
     const char *type; /* ONNX's name, where the function serves several */
-    /* Whether it can express this call; NULL: any. Otherwise the operation is opened. */
+    /* Whether it can express this call; NULL: any. If not, the operation's composition is
+     * written. */
     bool (*fits)(const tn_op_call *c);
 } tn__onnx_rule;
 
-/* One table a file; each ends with a row without a name. */
+/* One table per file; each ends with a row without a name. */
 extern const tn__onnx_rule tn__onnx_elementwise[], tn__onnx_reduce[], tn__onnx_shape[],
     tn__onnx_nn[], tn__onnx_windows[], tn__onnx_recurrent[];
 
@@ -68,7 +69,7 @@ extern const tn__onnx_rule tn__onnx_elementwise[], tn__onnx_reduce[], tn__onnx_s
 int tn__onnx_value_add(tn__onnx *g, tn__onnx_kind kind, tn_tensor *tensor, const char *name);
 /* The value of a tensor; 0: none. */
 int tn__onnx_known(const tn__onnx *g, const tn_tensor *t);
-/* Whether it is a part of an input or a result that no operation made: it cannot be expressed.
+/* Whether it is part of an input or a result, but no operation made it: it cannot be expressed.
  */
 bool tn__onnx_hidden(const tn__onnx *g, const tn_tensor *t);
 
@@ -83,7 +84,8 @@ int tn__onnx_dims(tn__onnx *g, tn_dims dims);                    /* the same */
 
 /* ---- Nodes ----------------------------------------------------------------------------------- */
 
-/* A new node, and its first output. Attributes and further outputs are those of the newest. */
+/* Adds a node and returns its first output. Attributes and further outputs go to the newest
+ * node. */
 int tn__onnx_node(tn__onnx *g, const char *type, const int *inputs, int n);
 #define TN__NODE(g, type, ...)                       \
     tn__onnx_node((g), (type), (int[]){__VA_ARGS__}, \
@@ -94,7 +96,7 @@ void tn__onnx_float(tn__onnx *g, const char *name, double value);
 void tn__onnx_text(tn__onnx *g, const char *name, const char *value);
 void tn__onnx_texts(tn__onnx *g, const char *name, const char *value); /* a list of one */
 void tn__onnx_ints(tn__onnx *g, const char *name, const int64_t *values, int n);
-/* Another output of the newest node for the graph's own, under this name. */
+/* An output of the graph, with this name: a node that copies the value. */
 int tn__onnx_named(tn__onnx *g, int value, const char *name);
 
 /* What many operations need. */
@@ -108,8 +110,8 @@ int64_t tn__onnx_dim(const tn_op_call *c);
 void tn__onnx_close(tn__onnx *g);
 void tn__onnx_finish(tn__onnx *g);
 
-/* batch.c: g, which was traced with a batch of so many rows, becomes a graph for any number of
- * them, as the same forward with one and two more has it. False after raising. */
+/* batch.c: makes g, traced with a batch of `batch` rows, a graph for any number, by the traces with
+ * one and two rows more. False after raising. */
 bool tn__onnx_vary(tn__onnx *g, tn__onnx *larger, tn__onnx *largest, int64_t batch);
 
 /* Writes the file. */

@@ -1,9 +1,9 @@
-/* Products, norms, softmax and losses in ONNX's words. */
+/* Products, norms, softmax and losses as ONNX nodes. */
 #include "io/onnx/graph.h"
 
 #include "tern/ops.h"
 
-/* A vector is a matrix of one row or column here: onnxruntime, when it joins a transposition with
+/* A vector becomes a matrix of one row or column: onnxruntime, when it fuses a transposition with
  * the product, transposes wrongly next to a vector. */
 static void put_matmul(tn__onnx *g, const tn_op_call *c, const char *type) {
     int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
@@ -18,7 +18,7 @@ static void put_matmul(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, TN__NODE(g, "Squeeze", y, tn__onnx_wholes(g, &gone, 1)));
 }
 
-/* x weight^T + bias: of matrices one node, else the weight is transposed before. */
+/* x weight^T + bias: one node for matrices, else the weight is transposed first. */
 static void put_linear(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0), weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2), y;
     if (tn_ndim(c->in[0]) == 2) {

@@ -1,8 +1,8 @@
 /* tn_onnx_export: a forward runs once under a tracer (autograd/tracer.h), and each operation that
  * depends on an input or a parameter becomes nodes of a graph (graph.h), by the rules that
- * elementwise.c and its neighbours list. What depends on neither has the same value at every
- * run: it is run and becomes a constant where it is used. An operation without a rule is opened:
- * the operations that it is made of are written instead, if it is made of any.
+ * elementwise.c and its neighbours list. What depends on neither has the same value in every run:
+ * it is run and becomes a constant where it is used. For an operation without a rule the operations
+ * of its composition are written, if it has one.
  */
 #include "io/onnx/graph.h"
 
@@ -91,7 +91,7 @@ tn_onnx_options tn_onnx_defaults(void) {
     return (tn_onnx_options){.from_defaults = true};
 }
 
-/* The name of input or output i of n: as given, or made of `what`. */
+/* The name of input or output i of n: as given, or made from `what`. */
 static const char *name_of(const char *const *given, const char *what, int i, int n, char *buffer) {
     if (given) {
         return given[i];
@@ -140,7 +140,7 @@ static bool add_parameter(const tn_entry *entry, void *user) {
     return tn__onnx_value_add(g, TN__ONNX_PARAM, *entry->field, entry->path) > 0;
 }
 
-/* Names for results: a last node each, which does nothing else. */
+/* Names the results, by a last node each, which does nothing else. */
 static bool add_outputs(tn__onnx *g, tn_values out, const tn_onnx_options *options) {
     char buffer[32];
     tn_op_call last = {.op = tn_op_named("identity"), .inputs = out.n, .in = out.v};
@@ -193,7 +193,7 @@ static bool trace_forward(tn__onnx *g, const forward_call *call, tn_values in) {
     return !tn__pending() && add_outputs(g, out, call->options);
 }
 
-/* Inputs of `batch` rows, those of the example again and again, where they have batches. */
+/* The inputs, with `batch` rows where they have batches: the example's, repeated. */
 static tn_values with_batch(tn_values in, uint32_t which, int64_t batch) {
     for (int i = 0; i < in.n; i++) {
         tn_tensor *x = in.v[i];
@@ -227,7 +227,7 @@ static int64_t batch_of(tn_values in, uint32_t which) {
     return batch;
 }
 
-/* Traces with three sizes of the batch, from 2 on, since what has size 1 may take another way. */
+/* Traces with three batch sizes, from 2 on, since size 1 may take another path. */
 static bool trace_batches(tn__onnx *g, const forward_call *call, tn_values in) {
     TN_SCOPE;
     TN_NO_GRAD;

@@ -1,12 +1,12 @@
-/* One layer of a recurrent net in one direction in ONNX's words (RNN, GRU, LSTM). Theirs have a
- * dimension for directions, and gates in another order than ours, which is PyTorch's. */
+/* One layer of a recurrent net in one direction as ONNX nodes (RNN, GRU, LSTM). ONNX has a
+ * dimension for directions, and the gates in another order than ours, which is PyTorch's. */
 #include "io/onnx/graph.h"
 
 #include "ops/rnn/recurrent.h"
 
 #include <string.h>
 
-/* The gates of theirs, as places among ours: LSTM i o f c of i f g o, GRU z r h of r z n. */
+/* The positions of ONNX's gates among ours: LSTM i o f c of i f g o, GRU z r h of r z n. */
 typedef struct gate_order {
     int gates;
     int64_t place[4];
@@ -18,7 +18,7 @@ static gate_order order_of(const char *type) {
                                       : (gate_order){1, {0}};
 }
 
-/* The rows of a weight or bias, in their order. */
+/* The rows of a weight or bias, in ONNX's order. */
 static tn_tensor *row_places(const gate_order *order, int64_t units) {
     tn_tensor *rows = tn_empty_on(tn_cpu(), TN_DIMS(order->gates * units), TN_I64);
     int64_t *to = tn_data_mut(rows);
@@ -28,12 +28,12 @@ static tn_tensor *row_places(const gate_order *order, int64_t units) {
     return rows;
 }
 
-/* value in the order of the gates; with `rows` 0 it has only one. */
+/* value in ONNX's order of gates; with `rows` 0 there is only one. */
 static int in_order(tn__onnx *g, int value, int rows) {
     return rows > 0 && value > 0 ? TN__NODE(g, "Gather", value, rows) : value;
 }
 
-/* Both biases in a row, or 0 where there are none. */
+/* Both biases concatenated, or 0 if there are none. */
 static int both_biases(tn__onnx *g, const tn_op_call *c, int rows) {
     int bias[2], first = c->in[TN__RNN_B_IH] ? TN__RNN_B_IH : TN__RNN_B_HH;
     if (!c->in[first]) {

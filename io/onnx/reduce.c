@@ -1,11 +1,11 @@
-/* Reductions in ONNX's words. */
+/* Reductions as ONNX nodes. */
 #include "io/onnx/graph.h"
 
 #include "tern/ops.h"
 
 #include <string.h>
 
-/* The call's dims as an input of a reduction; 0, absent, for all of them. */
+/* The call's dims as an input of a reduction; 0, absent, for all. */
 static int axes_of(tn__onnx *g, const tn_op_call *c, const char *field) {
     tn_dims dims = tn__arg_dims(c, field);
     int ndim = tn_ndim(c->in[0]);
@@ -44,7 +44,7 @@ static void put_var(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, TN__NODE(g, "Div", sum, count));
 }
 
-/* Bools: the largest, or least, of them as integers. */
+/* Bools: their maximum, or minimum, as integers. */
 static void put_any(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_cast(g, tn__onnx_in(g, c, 0), TN_I32);
     tn__onnx_give(g, c, 0, tn__onnx_cast(g, reduce_node(g, type, x, 0, false), TN_BOOL));
@@ -76,7 +76,7 @@ static bool has_dims(const tn_op_call *c) {
     return tn_ndim(c->in[0]) > 0;
 }
 
-/* The dimensions that are new at the front, and those that had size 1. */
+/* Sums the dimensions that are new at the front, and those that had size 1. */
 static void put_sum_to(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn_dims x = tn_shape(c->in[0]), y = tn_shape(c->out[0]), sums = {0};
     for (int i = 0; i < x.ndim; i++) {

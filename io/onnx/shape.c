@@ -1,4 +1,4 @@
-/* Views, copies and picking in ONNX's words. */
+/* Views, copies and indexing as ONNX nodes. */
 #include "io/onnx/graph.h"
 
 #include "tern/ops.h"
@@ -13,7 +13,7 @@ static void put_cast(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 /* A parameter's copy in the dtype in which a module computes: input 1 is the parameter, input 0 the
- * copy, which is known if it was made just now. */
+ * copy, which has a value if it was just made. */
 static void put_lend(tn__onnx *g, const tn_op_call *c, const char *type) {
     int y = tn__onnx_known(g, c->in[0])
                 ? TN__NODE(g, type, tn__onnx_in(g, c, 0))
@@ -59,7 +59,7 @@ static void put_select(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* All inputs along an axis; with a size 1 there first, when they are stacked. */
+/* Concatenates all inputs along an axis; stacked ones first get size 1 there. */
 static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
     int64_t dim = tn__arg_whole(c, "dim");
     int ndim = tn_ndim(c->out[0]), n = 0;
@@ -81,7 +81,7 @@ static void put_cat(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* (before, after) of the last dimension first, to all begins and then all ends. */
+/* From (before, after) with the last dimension first to all begins and then all ends. */
 static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn_dims pads = tn__arg_dims(c, "pads");
     int ndim = tn_ndim(c->in[0]);
@@ -132,7 +132,7 @@ static void put_rows(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* ---- Sorting --------------------------------------------------------------------------------- */
 
-/* The places of the first k, of which the values are the first output, and not needed. */
+/* The positions of the first k. The values, the first output, are not needed. */
 static void put_places(tn__onnx *g, const tn_op_call *c, int64_t k, bool largest) {
     int64_t dim = tn__onnx_dim(c);
     int x = tn__onnx_in(g, c, 0), count = tn__onnx_wholes(g, &k, 1);

@@ -1,4 +1,4 @@
-/* What slides over pictures and volumes in ONNX's words: convolutions, pooling, interpolation. */
+/* Sliding windows as ONNX nodes: convolutions, pooling, interpolation. */
 #include "io/onnx/graph.h"
 
 #include "core/error.h"
@@ -11,7 +11,7 @@
 
 /* ---- Convolutions ---------------------------------------------------------------------------- */
 
-/* The last numbers of a field of three, of the dimensions that are there. */
+/* The last numbers of a field of three, for the existing dimensions. */
 static tn_dims last_numbers(const tn_op_call *c, const char *field) {
     tn_dims all = tn__arg_dims(c, field);
     int n = (int)tn__arg_whole(c, "spatial");
@@ -37,8 +37,8 @@ static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, 
     return y;
 }
 
-/* The padding at the ends of a convolution: that at the beginnings, unless its size is given and
- * asks for another, as PyTorch's padding="same" does for an even kernel. */
+/* A convolution's padding at the ends: the same as at the beginnings, unless a given size needs
+ * another, as PyTorch's padding="same" does for an even kernel. */
 static tn_dims padding_after(const tn_op_call *c) {
     tn_dims stride = last_numbers(c, "kernel.stride"),
             dilation = last_numbers(c, "kernel.dilation"),
@@ -53,7 +53,7 @@ static tn_dims padding_after(const tn_op_call *c) {
     return after;
 }
 
-/* As the gradient of a transposed convolution it may end before x does. */
+/* The gradient of a transposed convolution may end before x does. */
 static bool conv_fits(const tn_op_call *c) {
     tn_dims after = padding_after(c);
     for (int i = 0; i < after.ndim; i++) {
@@ -68,8 +68,8 @@ static void put_conv(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, conv_node(g, c, type, tn__onnx_in(g, c, 0), padding_after(c)));
 }
 
-/* How much larger the result is than the other numbers make it: as the gradient of a convolution it
- * may be smaller, or of any size. */
+/* How much larger the result is than the other numbers give: the gradient of a convolution may be
+ * smaller, or of any size. */
 static tn_dims output_padding(const tn_op_call *c) {
     tn_dims stride = last_numbers(c, "kernel.stride"),
             dilation = last_numbers(c, "kernel.dilation"), more = last_numbers(c, "kernel.padding");
@@ -82,8 +82,8 @@ static tn_dims output_padding(const tn_op_call *c) {
     return more;
 }
 
-/* A larger result at an end is less of the padding that is cut off there, then zeros after x, and
- * what is left of one more step: output_padding, which some runtimes want below the stride. */
+/* A result that is larger at an end has less padding cut off there, then zeros after x, and the
+ * rest is output_padding, which some runtimes require below the stride. */
 static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn_dims more = output_padding(c), after = last_numbers(c, "kernel.padding"),
             stride = last_numbers(c, "kernel.stride");
@@ -107,7 +107,7 @@ static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *typ
 
 /* ---- Pooling --------------------------------------------------------------------------------- */
 
-/* The window of a call: its own, or the one that adaptive windows are when sizes divide. */
+/* A call's window: its own, or the uniform one of adaptive windows if the sizes divide. */
 static tn__pool_args window_of(const tn_op_call *c) {
     tn__pool_args a = *(const tn__pool_args *)c->args;
     for (int i = 0; i < POOL_SPATIAL && a.adaptive; i++) {
@@ -131,8 +131,8 @@ static bool has_places(const tn_op_call *c) {
     return tn_count(c->out[0]) > 0;
 }
 
-/* Adaptive windows of several widths as lists: of each window (out) its elements, up to the widest,
- * the last one repeated, and the weight of each in a mean. */
+/* Adaptive windows of several widths as lists: for each window (out) its elements, padded to the
+ * widest by repeating the last, and the weight of each in a mean. */
 static void list_windows(const tn__pool_args *a, int k, int64_t widest, tn_tensor *places,
                          tn_tensor *shares) {
     int64_t *place = tn_data_mut(places);
@@ -145,7 +145,7 @@ static void list_windows(const tn__pool_args *a, int k, int64_t widest, tn_tenso
     }
 }
 
-/* One dimension by such windows: their elements in a dimension of their own, and that reduced.
+/* Pools one dimension by such windows: their elements become a new dimension, which is reduced.
  * sizes: x's, and then the result's. */
 static int adapt_dim(tn__onnx *g, const tn_op_call *c, int x, tn_dims *sizes, int k, bool max) {
     const tn__pool_args *a = c->args;
@@ -186,7 +186,7 @@ static void put_adaptive(tn__onnx *g, const tn_op_call *c, bool max) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* All begins and then all ends: what is added at an end reaches as far as the last window does. */
+/* All begins and then all ends: padding at an end reaches as far as the last window. */
 static void pool_pads(const tn__pool_args *a, int64_t *pads) {
     for (int i = 0; i < a->spatial; i++) {
         int k = POOL_SPATIAL - a->spatial + i;
@@ -207,8 +207,8 @@ static int pool_node(tn__onnx *g, const char *type, int x, const tn__pool_args *
     return y;
 }
 
-/* Runtimes take padding that is less than the kernel, which of a dilated window it need not be:
- * then x, with -inf around it, and no padding. */
+/* Runtimes only take padding smaller than the kernel, but a dilated window may have more: then x
+ * gets -inf around it, and no padding. */
 static int pad_widely(tn__onnx *g, const tn_op_call *c, const tn__pool_args *a, int64_t *pads) {
     int n = a->spatial, ndim = 2 + n, x = tn__onnx_in(g, c, 0);
     int64_t all[2 * TN_MAX_DIMS] = {0};
@@ -240,8 +240,7 @@ static void put_max_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-/* What each window's mean, with all that was added as zeros, has to be multiplied by: (out…). NULL:
- * nothing. */
+/* The factor for each window's mean, which counts all padding as zeros: (out…). NULL: none. */
 static tn_tensor *window_shares(const tn__pool_args *a, tn_dtype dtype) {
     tn_dims dims = tn_dims_from(a->spatial, a->out + POOL_SPATIAL - a->spatial);
     tn_tensor *shares = tn_empty_on(tn_cpu(), dims, TN_F64);
@@ -277,7 +276,7 @@ static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* ---- Interpolation --------------------------------------------------------------------------- */
 
-/* The k-th taps of all places: x at them, times their weights where there are several. */
+/* x at the k-th taps of all results, times their weights if there are several taps. */
 static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, const tn__taps *taps, int k) {
     const tn__resample_args *a = c->args;
     int dim = a->dim < 0 ? a->dim + tn_ndim(c->in[0]) : a->dim;
@@ -302,8 +301,8 @@ static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, const tn__taps *ta
     return y;
 }
 
-/* One dimension, as the operation has it: each place is a sum of elements with weights. Resize says
- * the same, but finds the places from a factor that it rounds to f32. */
+/* One dimension, as in the operation: each result is a weighted sum of elements. Resize would do,
+ * but it finds the elements from a factor that it rounds to f32. */
 static void put_resample(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__taps taps;
     if (!tn__taps_make(&taps, c->args, tn_dtype_of(c->in[0]))) {
@@ -320,7 +319,7 @@ static void put_resample(tn__onnx *g, const tn_op_call *c, const char *type) {
 
 /* ---- Patches --------------------------------------------------------------------------------- */
 
-/* Where the elements of all patches are in a plane with its padding: (kernel, places), flat. */
+/* The positions of all patches' elements in a padded plane: (kernel, positions), flat. */
 static tn_tensor *patch_places(const tn__pool_args *a) {
     int64_t width = a->in[2] + 2 * a->padding[2], n = a->kernel[1] * a->kernel[2];
     int64_t places = a->out[1] * a->out[2];

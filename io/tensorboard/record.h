@@ -2,7 +2,8 @@
  *
  *     length (8 bytes, little-endian), its check, `length` bytes, their check
  *
- * A check is CRC-32C, turned and shifted so that one of bytes that hold a check is not trivial.
+ * A check is CRC-32C, rotated and offset, so that a check over bytes that contain a check is not
+ * trivial.
  */
 #ifndef TERN_IO_TENSORBOARD_RECORD_H
 #define TERN_IO_TENSORBOARD_RECORD_H
@@ -14,7 +15,7 @@ TN_API uint32_t tn__crc32c(const void *data, size_t bytes);
 
 enum { TN__RECORD_BEFORE = 12, TN__RECORD_AFTER = 4 };
 
-/* What comes before and after these bytes. */
+/* Makes the frame's parts before and after these bytes. */
 void tn__record_frame(const void *data, size_t bytes, unsigned char before[TN__RECORD_BEFORE],
                       unsigned char after[TN__RECORD_AFTER]);
 

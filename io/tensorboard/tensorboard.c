@@ -1,7 +1,7 @@
 /* Event files: a record (record.h) for each event, which is a protocol buffer (io/protobuf.h).
  *
  * Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto; only
- * what TensorBoard asks for is written.
+ * what TensorBoard needs is written.
  */
 #include "tern/tensorboard.h"
 
@@ -41,7 +41,7 @@ struct tn_summary_writer {
 
 /* ---- Events ---------------------------------------------------------------------------------- */
 
-/* Appends the event as a record; takes it. */
+/* Appends the event as a record, and frees it. */
 static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char *operation) {
     unsigned char before[TN__RECORD_BEFORE], after[TN__RECORD_AFTER];
     tn_status status = TN_OK;
@@ -76,7 +76,7 @@ static tn__buffer event_now(int64_t step) {
     return event;
 }
 
-/* An event with one value; takes it. */
+/* Writes an event with one value, and frees the value. */
 static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t step,
                              const char *operation) {
     tn__buffer event = event_now(step), summary = {0};
@@ -85,7 +85,7 @@ static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t st
     return write_event(w, &event, operation);
 }
 
-/* Whether there is something to do; *status says what else the call returns. */
+/* Whether there is something to add; if not, the call returns *status. */
 static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
                     tn_status *status) {
     *status = tn_error();
@@ -233,7 +233,7 @@ static void make_limits(histogram *h) {
     }
 }
 
-/* The last of the limits that is not above x, less one at the far end. */
+/* The last limit that is not above x, or at the far end the one before. */
 static int find_bucket(const histogram *h, double x) {
     int low = 0, high = LIMITS - 1;
     while (high - low > 1) {
@@ -262,7 +262,7 @@ static void count_values(histogram *h, const double *x, int64_t n) {
     }
 }
 
-/* From the bucket before the first that has something to the last that has. */
+/* From the bucket before the first that is not empty to the last one. */
 static tn__buffer histogram_message(const histogram *h) {
     tn__buffer m = {0};
     int first = 0, last = LIMITS - 2;
@@ -335,7 +335,7 @@ static unsigned char *pixels_of(const tn_tensor *x, int channels, int64_t plane)
     return pixels;
 }
 
-/* Whether it is a picture: its channels, height and width. */
+/* Whether it is a picture; stores its channels, height and width. */
 static bool image_shape(const tn_tensor *t, int64_t *shape) {
     int n = tn_ndim(t);
     bool fits =
