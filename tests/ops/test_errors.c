@@ -311,7 +311,7 @@ static void rearrangement_errors(void **state) {
     refused_with(tn_pad(x, TN_DIMS(4, 0), TN_PAD_CIRCULAR, 0.0), TN_EVALUE,
                  "pad_around: x is [2, 3]");
     refused_with(tn_pad(x, TN_DIMS(1, 1), (tn_pad_mode)9, 0.0), TN_EVALUE,
-                 "pad_around: mode 9 is none");
+                 "pad_around: mode 9 is not a tn_pad_mode");
     refused_with(tn_argsort(x, 2, false), TN_EINDEX, "argsort: dimension 2 of a tensor with 2");
     refused_with(tn_topk(x, 1, 2, true, NULL), TN_EINDEX, "topk: dimension 2 of a tensor with 2");
     refused_with(tn_topk(x, 4, 1, true, NULL), TN_EVALUE,
