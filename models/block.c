@@ -1,4 +1,4 @@
-/* block: one layer of a transformer, normalised before each half (Radford et al. 2019)
+/* block: one transformer layer, normalised before each half (Radford et al. 2019)
  *
  *     x = x + attn(ln_1(x))
  *     x = x + mlp(ln_2(x))                     x (B, T, C)

@@ -6,7 +6,7 @@
  *     logits = lm_head(ln_f(x)) = ln_f(x) wte^T       the top: (B, T, vocab)
  *
  * The parameters have Hugging Face's names. Its GPT-2 files keep the weights of c_attn, c_fc and
- * c_proj as (in, out), the transpose of what is here. The classifier's weight is wte.weight, and
+ * c_proj as (in, out), transposed with respect to ours. The classifier's weight is wte.weight, and
  * walks skip its second name.
  *
  * Read next: models/block.c, models/language.c (the order of the parts),
@@ -78,7 +78,7 @@ static bool init_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* What a file may say of a number. */
+/* The range of a number in a file. */
 #define COUNT .least = 1, .most = INT32_MAX
 
 static const tn_field gpt_fields[] = {
@@ -145,7 +145,7 @@ static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifi
     norm.dtype = o->dtype;
     tn_layer_norm_init(&m->ln_f, o->width, norm);
     tn__linear_share(&m->lm_head, classifier);
-    m->lm_head.base.fields = tn__no_fields; /* it was not a module in earlier files */
+    m->lm_head.base.fields = tn__no_fields; /* older files do not have it as a module */
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_add(m, "lm_head", &m->lm_head);
 }

@@ -1,4 +1,4 @@
-/* language: what holds for every family of language models.
+/* language: what all families of language models share.
  *
  *     x = stem(tokens, positions)                     (B, T, C)
  *     x = block(x, mask, positions), …                each family's own
@@ -138,12 +138,12 @@ static bool tokens_fit(const tn_module *m, tn_values in, const char *others) {
     return true;
 }
 
-/* The same of a call that begins with a later part. */
+/* The same for a call that begins with a later part. */
 static bool state_fits(const tn_module *m, tn_values in) {
     if (in.n < 1 || in.n > 3 || !in.v[0] || tn_ndim(in.v[0]) != 3 || tn_size(in.v[0], 1) < 1) {
         tn__raise(
             TN_ESHAPE, m->kind,
-            "the input is %s but must be what the previous part gave (batch, positions, width)",
+            "the input is %s but must be the previous part's output (batch, positions, width)",
             in.n > 0 && in.v[0] ? tn_shape_text(in.v[0]) : "missing");
         return false;
     }
@@ -174,15 +174,15 @@ tn_tensor *tn__lm_positions(const tn_module *m, const tn_tensor *x, int64_t star
     return tn__arange(tn_device_of(x), (double)start, (double)(start + count), 1.0, TN_I64);
 }
 
-/* What a call of the whole model gets. */
+/* The inputs of a call of the whole model. */
 typedef struct inputs {
-    tn_tensor *tokens; /* (B, T); or, if it begins later, what the previous part gave, (B, T, C) */
+    tn_tensor *tokens; /* (B, T); or, if it begins later, the previous part's output, (B, T, C) */
     tn_tensor *positions; /* (T), (1, T) or (B, T) */
     tn_tensor *mask;      /* or NULL */
 } inputs;
 
-/* `start`: how many positions the caches hold; later: the call does not begin with the stem. False
- * after raising. */
+/* `start`: how many positions the caches hold; `later`: the call does not begin with the stem.
+ * False after raising. */
 static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t context,
                         bool later, inputs *i) {
     if (!(later ? state_fits(m, in) : tokens_fit(m, in, "positions and a mask"))) {
@@ -220,8 +220,8 @@ tn_tensor *tn__lm_top_input(const tn_module *top, tn_values in, const tn__lm_con
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Parts [first, end), of which all are blocks, one after the other. One's output is freed as soon
- * as the next has read it. */
+/* Calls parts [first, end), all blocks, in turn. Each output is freed as soon as the next block has
+ * read it. */
 static tn_tensor *call_blocks(const tn__lm_family *family, tn_module *m, tn_tensor *x,
                               const inputs *i, tn__range blocks) {
     for (int k = blocks.first; k < blocks.end; k++) {

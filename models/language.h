@@ -14,7 +14,7 @@
 
 /* The context of tn_call_values on a language model; NULL is all false. A call that does not begin
  * with part 0 takes the previous part's output, (B, T, C), in place of tokens; one that does not
- * end with the last part gives the output of its own last one. */
+ * end with the last part returns the output of its own last one. */
 typedef struct tn__lm_context {
     tn__range range; /* of tn_lm_parts */
     bool last_only;  /* logits of the last position only: (B, 1, vocab) */
@@ -31,7 +31,7 @@ typedef struct tn__lm_family {
     tn_module *(*part)(tn_module *m, int i);         /* tn_lm_parts: stem, blocks, top */
     const tn_kv_cache *(*cache)(const tn_module *m); /* the first block's; all have the same */
     bool turns; /* positions are rotary: blocks take them too */
-    /* Makes a model from what a checkpoint says (models/weights/described.h). False after
+    /* Makes a model from a checkpoint's description (models/weights/described.h). False after
      * raising. */
     bool (*described)(void *m, const tn__described *d, tn_dtype dtype);
     const tn__hf_form *hf; /* its form in Hugging Face's files */
@@ -55,17 +55,17 @@ void tn__norms_set_eps(void *m, double eps);
 /* The forward of a language model: stem, blocks, top. */
 tn_values tn__lm_forward(const tn__lm_family *family, tn_module *m, tn_values in, void *context);
 
-/* The loss of these logits: that of tn_lm_loss, which a strategy that splits m may compute in its
- * own way (tn__loss_rule). The logits are consumed. */
+/* The loss of these logits: that of tn_lm_loss, which a strategy that splits m may compute
+ * differently (tn__loss_rule). The logits are consumed. */
 TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);
 
-/* start, start + 1, …: `count` positions for tokens x, or what they have become. Inert after
- * raising that they go beyond the context. */
+/* start, start + 1, …: `count` positions for x, tokens or their activations. Inert after raising if
+ * they exceed the context. */
 tn_tensor *tn__lm_positions(const tn_module *m, const tn_tensor *x, int64_t start, int64_t count,
                             int64_t context);
 
-/* The inputs of a stem, (tokens, positions); *positions are 0, 1, … where none are given. False
- * after raising. */
+/* The inputs of a stem, (tokens, positions); *positions are 0, 1, … if none are given. False after
+ * raising. */
 bool tn__lm_stem_inputs(const tn_module *stem, tn_values in, tn_tensor **positions);
 
 /* The input of a top: all of x (B, T, C), or with last_only the last position, (B, 1, C). Inert

@@ -1,13 +1,13 @@
-/* llama: a decoder-only transformer of the present generation      Touvron et al. 2023,
- * arXiv:2302.13971; Grattafiori et al. 2024, arXiv:2407.21783
+/* llama: a modern decoder-only transformer      Touvron et al. 2023, arXiv:2302.13971; Grattafiori
+ * et al. 2024, arXiv:2407.21783
  *
  *     x = embed_tokens[tokens]                        the stem: (B, T, C)
  *     x = layers.0(x), layers.1(x), …                 the blocks
  *     logits = lm_head(norm(x))                       the top: (B, T, vocab)
  *
- * What has changed since GPT-2: positions turn queries and keys instead of being added to x, heads
- * share keys and values, the MLP is gated, norms neither centre nor shift, nothing has a bias. The
- * parameters have Hugging Face's names, without the "model." in front of most.
+ * What has changed since GPT-2: positions rotate queries and keys instead of being added to x,
+ * heads share keys and values, the MLP is gated, norms neither centre nor shift, nothing has a
+ * bias. The parameters have Hugging Face's names, without the "model." in front of most.
  *
  * Read next: models/llama_block.c, nn/grouped_attention.c.
  */
@@ -22,7 +22,7 @@
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* tokens (B, T) -> (B, T, C); positions, if there are any, are for the layers */
+/* tokens (B, T) -> (B, T, C); positions, if any, are for the layers */
 static tn_values stem_forward(tn_module *self, tn_values in, void *context) {
     (void)context;
     tn_llama_stem *m = (tn_llama_stem *)self;
@@ -71,10 +71,10 @@ static bool init_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* What a file may say of a number. */
+/* The range of a number in a file. */
 #define COUNT .least = 1, .most = INT32_MAX
 
-/* The heads, theta and eps are what the layers say of themselves. */
+/* Heads, theta and eps are in the layers' own descriptions. */
 static const tn_field llama_fields[] = {
     TN_FIELD_OPTION(tn_llama, vocab, COUNT),
     TN_FIELD_OPTION(tn_llama, layers, COUNT),

@@ -1,5 +1,4 @@
-/* llama_block: one layer of a transformer of the present generation (Touvron et al. 2023,
- * arXiv:2302.13971)
+/* llama_block: one layer of a modern transformer (Touvron et al. 2023, arXiv:2302.13971)
  *
  *     x = x + self_attn(input_layernorm(x))
  *     x = x + mlp(post_attention_layernorm(x))        x (B, T, C)

@@ -146,7 +146,7 @@ MUTATIONS = [
     ("nn/walk.c", "tn_module_each(m, (tn_walk){.absent = true}, count_entry, &count);", "tn_module_each(m, (tn_walk){0}, count_entry, &count);",
      "absent parameters are not counted"),
     ("nn/precision.c", "record->lent || record->absent || ", "record->lent || ", "what has no elements is lent"),
-    ("models/gpt.c", "    m->lm_head.base.fields = tn__no_fields; /* it was not a module in earlier files */\n", "",
+    ("models/gpt.c", "    m->lm_head.base.fields = tn__no_fields; /* older files do not have it as a module */\n", "",
      "checkpoints from before are of another model"),
     ("nn/self_attention.c", "(int)(m->heads * tn_size(qkv, 2) / (3 * width))", "m->heads", "all heads are taken to be here"),
     ("nn/self_attention.c", " || self->lists->attend.f;", ";", "nothing attends in a fused attention's place"),

@@ -8,8 +8,8 @@
  *     row 0  .  .  T  h  e | y  …       prompts first, in one call; then a token of each row
  *     row 1  N  o  w     i | s  …
  *
- * A sequence that has ended leaves: the last row takes its place. When the slots are full, all rows
- * begin again in fresh caches, those that fill the context with their newer half.
+ * A finished sequence leaves: the last row takes its place. When the slots are full, all rows begin
+ * again in fresh caches; those that fill the context keep only their newer half.
  *
  * Read next: models/generate/sequence.c (text and stopping), models/generate/sample.c (the next
  * token).
@@ -32,7 +32,7 @@ typedef struct batch {
     const tn_generate_options *o;
     tn_device device;
     int64_t vocab, context;
-    int64_t choices;         /* tokens that may be chosen: those that the tokenizer knows too */
+    int64_t choices;         /* tokens that may be chosen: those that the tokenizer also knows */
     tn__sequence *sequences; /* [n] */
     tn__sequence **rows;     /* [running] */
     int64_t running;
@@ -71,7 +71,7 @@ static tn_status call_model(batch *b, const int32_t *tokens, const int32_t *plac
 
 /* ---- Windows: what of each sequence the caches hold ------------------------------------------ */
 
-/* True where a slot holds a token; NULL when none is padding. `longest`: slots of the prompts. */
+/* True where a slot holds a token; NULL if there is no padding. `longest`: slots of the prompts. */
 static tn_status make_mask(batch *b, int64_t longest) {
     TN_SCOPE;
     tn_release(b->mask);
@@ -99,7 +99,7 @@ static tn_status make_mask(batch *b, int64_t longest) {
     return tn_error();
 }
 
-/* Reads every row's window, `longest` at most. */
+/* Reads every row's window, at most `longest` tokens. */
 static tn_status read_windows(batch *b, int64_t longest) {
     size_t count = (size_t)(b->running * longest);
     int32_t *tokens = tn__calloc_for(count, 2 * sizeof(*tokens), operation);
@@ -120,7 +120,7 @@ static tn_status read_windows(batch *b, int64_t longest) {
     return status;
 }
 
-/* Fresh caches for all that is still to come, as far as the context reaches. */
+/* Begins fresh caches for everything still to come, within the context. */
 static tn_status begin_windows(batch *b) {
     TN_SCOPE;
     int64_t longest = 0, left = 0;
@@ -146,7 +146,7 @@ static tn_status begin_windows(batch *b) {
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* Takes row r out of the batch; the last one takes its place. */
+/* Removes row r from the batch; the last one takes its place. */
 static void drop_row(batch *b, int64_t r) {
     TN_SCOPE;
     int64_t last = --b->running;
@@ -218,8 +218,8 @@ static tn_status choose_token(batch *b, const tn__sequence *s, float *logits, in
     return TN_OK;
 }
 
-/* One token for each row. Then those that have ended leave, from the last to the first, so that a
- * row that takes a free place has been checked. */
+/* Adds one token to each row. Then finished rows leave, last to first, so that a row that takes
+ * another's place has been checked. */
 static tn_status add_tokens(batch *b) {
     for (int64_t r = 0; r < b->running; r++) {
         tn__sequence *s = b->rows[r];

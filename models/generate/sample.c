@@ -1,12 +1,12 @@
 /* The next token from logits                           top_p: Holtzman et al. 2019,
  * arXiv:1904.09751
  *
- * Both cuts ask for one number: the logit from which on up the candidates are k, or weigh p of all.
- * Sorting would find it; a histogram over the logits' bits finds it in three passes for any logits
- * (find_cut). Before that, a bound that is cheap to find usually drops nearly all.
+ * Both cuts need one number: the lowest logit at which the candidates number k, or weigh p of the
+ * sum. Sorting would find it; a histogram over the logits' bits finds it in three passes for any
+ * logits (find_cut). Before that, a bound that is cheap to find usually drops nearly all.
  *
- * The loops go over blocks of LANES numbers, of which compilers make vectors: a vocabulary is read
- * for every token of every sequence.
+ * The loops go over blocks of LANES numbers, which compilers vectorise: a vocabulary is read for
+ * every token of every sequence.
  */
 #include "models/generate/sample.h"
 
@@ -46,7 +46,7 @@ void tn__sample_penalize(float *logits, const int32_t *tokens, int64_t count, do
 
 /* ---- The largest ----------------------------------------------------------------------------- */
 
-/* Of up to LANES numbers. */
+/* The largest of up to LANES numbers. */
 static inline float largest_of_block(const float *x, int64_t n) {
     float most = -INFINITY;
     for (int64_t j = 0; j < n; j++) {
@@ -106,12 +106,12 @@ static inline float float_of(int32_t bits) {
     return x;
 }
 
-/* exp(-x) to a rounding or two, x >= 0; 0 from 87 on. 2^k times a polynomial (Cephes' expf) of what
- * is left, at most ln 2 / 2. Numbers from 0 on have the order of their bits, and whole numbers are
- * compared without branches: a loop of it is vectors. */
+/* exp(-x) to a rounding or two, x >= 0; 0 from 87 on. 2^k times a polynomial (Cephes' expf) of the
+ * rest, at most ln 2 / 2. Numbers from 0 on have the order of their bits, and integers are compared
+ * without branches: loops vectorise. */
 static inline float exp_of_minus(float x) {
     const float log2_e = 1.44269504f, ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f,
-                round = 12582912.0f; /* 1.5 2^23: adding it rounds to a whole number */
+                round = 12582912.0f; /* 1.5 2^23: adding it rounds to an integer */
     int32_t bits = bits_of(x), most = bits_of(87.0f), in = -(bits < most);
     x = float_of((bits & in) | (most & ~in));
     float k = round - x * log2_e - round, r = -x - k * ln2_high - k * ln2_low;
@@ -179,7 +179,7 @@ static void keep_from(tn__candidates *c, const float *by, float least) {
 
 enum { DIGIT = 11, BINS = 1 << DIGIT, DIGITS = 3 };
 
-/* Whole numbers in the order of the logits. -0 is 0. */
+/* Integers in the order of the logits. -0 is 0. */
 static inline uint32_t order_of(float x) {
     uint32_t bits = (uint32_t)bits_of(x + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -191,12 +191,12 @@ static float logit_of(uint32_t order) {
 
 typedef struct cut {
     float logit;    /* those above are in */
-    double missing; /* of those equal to it: the count or weight that is missing; above 0 */
+    double missing; /* the count or weight still needed from those equal to it; above 0 */
 } cut;
 
 /* Where the largest logits reach `need` (above 0, at most the sum), each counted by its weight, or
  * as 1 without weights. Digit by digit from the top: a histogram of the logits that agree with the
- * cut so far says in which bin it is. */
+ * cut so far shows its bin. */
 static cut find_cut(const float *logits, const float *weights, int64_t n, double need) {
     uint32_t found = 0;
     for (int shift = (DIGITS - 1) * DIGIT; shift >= 0; shift -= DIGIT) {
@@ -215,7 +215,7 @@ static cut find_cut(const float *logits, const float *weights, int64_t n, double
                 last = bin;
             }
         }
-        if (bin < 0) { /* sums in another order have other roundings: it is the lowest */
+        if (bin < 0) { /* sums in another order round differently: it is the lowest */
             bin = last;
             need = bins[bin];
         }
@@ -238,7 +238,7 @@ static void keep_top_k(tn__candidates *c, int64_t k) {
     keep_from(c, c->logits, find_cut(c->logits, NULL, c->count, (double)k).logit);
 }
 
-/* The fewest of the largest that weigh p of all; of equal ones, the first. */
+/* The fewest of the largest that weigh p of all; among equals, the first. */
 static void keep_top_p(tn__candidates *c, double p) {
     double sum = sum_of_weights(c), need = p > 0.0 ? p * sum : DBL_MIN; /* p = 0: one */
     /* if even all of them were as light, they would weigh less than the others' 1 - p */

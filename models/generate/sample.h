@@ -1,7 +1,7 @@
 /* The next token from a vocabulary's logits: pure functions, for one sequence at a time.
  *
- *     tn__sample_candidates(logits, vocab, how, &c);      which may come next, and how likely
- *     token = tn__sample_draw(&c, u);                     one of them, u in [0, 1)
+ *     tn__sample_candidates(logits, vocab, how, &c);      which may come next, and how likely each
+ * is token = tn__sample_draw(&c, u);                     one of them, u in [0, 1)
  *
  * The order of the steps is Hugging Face's: repetition penalty, temperature, top_k, top_p.
  */
@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 typedef struct tn__sampling {
-    double temperature; /* at least 0; below 1e-30: the most likely token alone */
-    int64_t top_k;      /* keep the k most likely, and those equal to the last of them; 0: all */
+    double temperature; /* at least 0; below 1e-30: only the most likely token */
+    int64_t top_k;      /* keep the k most likely, and those equal to the last; 0: all */
     double top_p; /* then the fewest of them that together are at least this likely, 0 … 1 */
 } tn__sampling;
 
-/* The tokens that may come, in the order of their numbers. */
+/* The tokens that may come next, in ascending order. */
 typedef struct tn__candidates {
     int32_t *tokens;
     float *logits, *weights; /* a weight: exp((logit - the largest) / temperature) */
@@ -30,20 +30,20 @@ typedef struct tn__candidates {
 TN_API tn_status tn__candidates_init(tn__candidates *c, int64_t vocab);
 TN_API void tn__candidates_finish(tn__candidates *c);
 
-/* Makes the logits of `tokens` (distinct) smaller: positive ones over `penalty`, negative ones
- * times it (Keskar et al. 2019, arXiv:1909.05858). */
+/* Makes the logits of `tokens` (distinct) smaller: positive ones divided by `penalty`, negative
+ * ones times it (Keskar et al. 2019, arXiv:1909.05858). */
 TN_API void tn__sample_penalize(float *logits, const int32_t *tokens, int64_t count,
                                 double penalty);
 
 /* The most likely token, the first of equal ones. -1 when there is none, or when a logit is NaN or
- * +inf (-inf is a token that never comes): the other functions want logits without. */
+ * +inf (-inf is a token that never comes): the other functions need logits without these. */
 TN_API int64_t tn__sample_best(const float *logits, int64_t vocab);
 
 /* Nothing is sorted: O(vocab) for any logits. */
 TN_API void tn__sample_candidates(const float *logits, int64_t vocab, tn__sampling how,
                                   tn__candidates *c);
 
-/* One of them, each as often as its weight says. */
+/* Draws one, each with probability proportional to its weight. */
 TN_API int64_t tn__sample_draw(const tn__candidates *c, double u);
 
 #endif

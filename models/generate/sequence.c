@@ -1,8 +1,8 @@
-/* One sequence that is generated.
+/* One generated sequence.
  *
  * A stop text may begin in one token and end in a later one. So the text is searched again from
- * where a stop text could have begun, and its end is held back from on_token as long as it could be
- * the beginning of one.
+ * where a stop text could have begun, and its end is held back from on_token while it could be the
+ * beginning of one.
  */
 #define _GNU_SOURCE /* memmem */
 #include "models/generate/sequence.h"

@@ -1,4 +1,4 @@
-/* One sequence that is generated: its tokens, its text, its end. Knows nothing of models. */
+/* One generated sequence: its tokens, its text, its end. Knows nothing of models. */
 #ifndef TERN_MODELS_GENERATE_SEQUENCE_H
 #define TERN_MODELS_GENERATE_SEQUENCE_H
 
@@ -14,9 +14,9 @@ typedef struct tn__sequence {
     int64_t begin;     /* the first token that the model sees, counted in prompt and made.tokens */
     int32_t *distinct; /* with a repetition penalty: the different tokens so far */
     int64_t distinct_count;
-    bool *met;             /* [vocab] those that are among them */
+    bool *met;             /* [vocab] whether a token is among them */
     int64_t text_capacity; /* of made.text */
-    size_t sent;           /* bytes that on_token got */
+    size_t sent;           /* bytes passed to on_token */
 } tn__sequence;
 
 /* TN_ENOMEM is raised. Finish it in any case. */

@@ -1,4 +1,4 @@
-/* The tokens that begin and end texts, as a folder of Hugging Face's files says. */
+/* The tokens that begin and end texts, from the files of a Hugging Face folder. */
 #include "core/error.h"
 #include "core/folder.h"
 #include "models/weights/hf.h"
@@ -9,7 +9,7 @@
 
 static const char operation[] = "lm_specials_of";
 
-/* Adds the tokens that the key names: a number, a list of them, or null. False after raising. */
+/* Adds the tokens that the key names: a number, a list of numbers, or null. False after raising. */
 static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, int32_t *tokens,
                        int most, int *count) {
     const tn__json *value = tn__hf_config_has(c, key) ? tn__json_get(c->object, key) : NULL;
@@ -19,7 +19,7 @@ static bool add_tokens(const tn__hf_config *c, const char *key, int64_t vocab, i
         if (one->kind != TN__JSON_WHOLE) {
             return tn__hf_config_bad(c, key, "a token or a list of them");
         }
-        if (one->whole >= 0 && one->whole < vocab && *count < most) { /* -1 means none, too */
+        if (one->whole >= 0 && one->whole < vocab && *count < most) { /* -1 also means none */
             tokens[(*count)++] = (int32_t)one->whole;
         }
     }
@@ -60,7 +60,7 @@ static void add_named(const tn__hf_config *c, const char *key, const tn_tokenize
     }
 }
 
-/* What the tokenizer calls so. False after raising. */
+/* The tokens that the tokenizer has under these names. False after raising. */
 static bool read_tokenizer(const char *folder, const tn_tokenizer *tokenizer, int64_t vocab,
                            tn_lm_specials *s) {
     static const char file[] = "tokenizer_config.json";
@@ -89,7 +89,7 @@ tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *
                             tn_lm_specials *specials) {
     tn_lm_shape shape;
     if (!specials || !folder) {
-        return tn__raise(TN_EVALUE, operation, "the folder or what is to be filled is NULL");
+        return tn__raise(TN_EVALUE, operation, "the folder or the result is NULL");
     }
     tn_lm_specials found = {.begin = -1};
     *specials = found;
@@ -106,7 +106,7 @@ tn_status tn_lm_specials_of(void *m, const tn_tokenizer *tokenizer, const char *
     return TN_OK;
 }
 
-/* What cannot be read is ignored, but not TN_ENOMEM. */
+/* Ignores what cannot be read, but not TN_ENOMEM. */
 static void forget_error(void) {
     tn_error_record why;
     if (tn_error() != TN_ENOMEM) {

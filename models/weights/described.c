@@ -1,5 +1,5 @@
-/* A language model from what a checkpoint says of it (described.h). The text is untrusted, as all
- * of a file is. */
+/* A language model from a checkpoint's description of it (described.h). The text is untrusted, like
+ * any file. */
 #include "models/weights/described.h"
 
 #include "core/error.h"

@@ -1,5 +1,5 @@
-/* A language model from what a checkpoint says of it: the description of its modules
- * (nn/describe.c), and the shapes of its parameters. */
+/* A language model from a checkpoint: the description of its modules (nn/describe.c), and the
+ * shapes of its parameters. */
 #ifndef TERN_MODELS_WEIGHTS_DESCRIBED_H
 #define TERN_MODELS_WEIGHTS_DESCRIBED_H
 
@@ -22,12 +22,12 @@ TN_API tn_module *tn__described_model(const tn__described *d, tn_dtype dtype);
 
 /* ---- For families ---------------------------------------------------------------------------- */
 
-/* Fills the members of `at` from the options of the module at `module` ("." is the model). Those of
- * rows that are always written have to be there. False after raising. */
+/* Fills the members of `at` from the options of the module at `module` ("." is the model). Fields
+ * that are always written must be present. False after raising. */
 bool tn__described_read(const tn__described *d, const char *module, const tn_field *fields,
                         void *at);
 
-/* Whether there may be so many layers. False after raising. */
+/* Whether there may be that many layers. False after raising. */
 bool tn__described_layers(const tn__described *d, int64_t layers);
 
 /* The size of a dimension of a parameter. False after raising. */

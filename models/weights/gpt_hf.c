@@ -2,8 +2,8 @@
  *
  * Its linears are "Conv1D" there, whose weights are (in, out). Older files have the causal mask of
  * every layer as attn.bias and attn.masked_bias. All its linears and norms have biases: those that
- * a gpt does not have are written as zeros, and compute the same. With plain weights, which
- * transformers does not read, the config says "bias": false instead.
+ * a gpt lacks are written as zeros, which computes the same. With plain weights, which transformers
+ * does not read, the config says "bias": false instead.
  */
 #include "models/weights/hf.h"
 
@@ -27,7 +27,7 @@ static bool gpt_ignored(const char *name) {
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-/* What a gpt computes in one way only. */
+/* Checks options that a gpt supports only one value of. */
 static bool check_rest(const tn__hf_config *c, int64_t width) {
     int64_t inner;
     return tn__hf_config_must(c, "scale_attn_weights", true) &&
@@ -39,7 +39,7 @@ static bool check_rest(const tn__hf_config *c, int64_t width) {
            (inner == 4 * width || tn__hf_config_bad(c, "n_inner", "null or 4 n_embd"));
 }
 
-/* A number under GPT-2's own key or under that of other models, which transformers takes too. */
+/* A number under GPT-2's own key or that of other models, which transformers also accepts. */
 static bool read_either(const tn__hf_config *c, const char *key, const char *other, int64_t absent,
                         int64_t *number) {
     int64_t own;

@@ -26,7 +26,7 @@ static const tn__lm_family *family_of_config(const tn__hf_config *c) {
     return tn__pending() ? NULL : family;
 }
 
-/* What no family here computes. False after raising. */
+/* Refuses what no family here supports. False after raising. */
 static bool check_config(const tn__hf_config *c) {
     return tn__hf_config_must(c, "is_causal", true) &&
            (!tn__hf_config_has(c, "per_layer_config") ||
@@ -41,7 +41,7 @@ tn_lm_load_options tn_lm_load_defaults(void) {
     return (tn_lm_load_options){.as_stored = true, .dtype = TN_F32, .from_defaults = true};
 }
 
-/* A folder that is open: its config, its weights, and the family they are of. */
+/* An open folder: its config, its weights and their family. */
 typedef struct source {
     const tn__lm_family *family;
     tn__hf_config config;
@@ -53,8 +53,7 @@ static void source_close(source *s) {
     tn__hf_config_free(&s->config);
 }
 
-/* `wanted`: the only family that is fine, or NULL. False after raising; nothing is to be closed
- * then. */
+/* `wanted`: the only family accepted, or NULL. False after raising, with nothing to close. */
 static bool source_open(source *s, const char *folder, bool mapped, const tn__lm_family *wanted,
                         const char *operation) {
     *s = (source){.family = NULL};
@@ -83,7 +82,7 @@ static bool are_bytes(const tn__hf_weights *w) {
     return found;
 }
 
-/* The dtype from the config, since bytes do not tell it. False after raising. */
+/* The dtype from the config, since quantised weights do not show it. False after raising. */
 static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
     static const struct {
         const char *name;
@@ -103,7 +102,7 @@ static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
     return tn__hf_config_bad(c, "dtype", "float32, bfloat16, float16 or float64");
 }
 
-/* That of the files' embedding of tokens. False after raising. */
+/* The dtype of the token embedding in the files. False after raising. */
 static bool stored_dtype(const source *s, tn_dtype *dtype) {
     if (are_bytes(&s->plan.weights)) {
         return config_dtype(&s->config, dtype);
@@ -146,7 +145,7 @@ static bool make_bytes(void *m) {
     return tn_quantize(m) == TN_OK;
 }
 
-/* m: memory of a model of the source's family, which is one after TN_OK, and otherwise finished. */
+/* m: memory for a model of the source's family; complete after TN_OK, otherwise finished. */
 static tn_status load_model(source *s, void *m, tn_lm_load_options options) {
     tn_dtype dtype = options.dtype;
     memset(m, 0, s->family->bytes);
@@ -203,8 +202,8 @@ static tn_module *new_model(tn__hf_config *c) {
         return NULL;
     }
     if (c->dropout != 0 && !family->hf->dropout) {
-        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, and a %s has none: 0", c->dropout,
-                  family->kind);
+        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
+                  c->dropout, family->kind);
         return NULL;
     }
     tn_module *m = tn__calloc(1, family->bytes);
@@ -240,8 +239,8 @@ void tn_lm_free(void *m) {
 
 /* ---- Into a model that is there -------------------------------------------------------------- */
 
-/* Whether the weights compute in m what they do in the config's model: that one is built too, which
- * without elements takes no memory and draws no random numbers. */
+/* Whether the weights compute in m what they do in the config's model. That one is built for
+ * comparison: without elements it takes no memory and draws no random numbers. */
 static bool model_fits(const source *s, void *m) {
     tn_generator before = *tn_default_generator();
     tn_module *theirs = tn__calloc(1, s->family->bytes);

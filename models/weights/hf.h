@@ -14,14 +14,14 @@
 
 struct tn__hf_form {
     const char *prefix;
-    const char *tokens; /* path of the embedding of tokens, which every file has */
+    const char *tokens; /* path of the token embedding, which every file has */
 
     /* Makes a model of the config's options, with parameters of this dtype; `tensors` is how many
      * the weights have, and a model that would need more is refused. False after raising; m is then
      * finished, or has not begun. */
     bool (*init)(void *m, const tn__hf_config *c, tn_dtype dtype, int tensors);
 
-    bool dropout; /* whether `init` does as the config's `dropout` says */
+    bool dropout; /* whether `init` uses the config's `dropout` */
 
     bool (*transposed)(const char *path); /* whether files have it as (in, out) */
     bool (*ignored)(const char *name);    /* not a weight: what older files have beside them */
@@ -31,8 +31,8 @@ struct tn__hf_form {
      * model. */
     bool (*put_config)(tn__buffer *j, void *m, bool plain, const char *operation);
 
-    /* The i-th tensor that files must have and m does not, which is zeros; false: there is none.
-     * May be NULL. */
+    /* The i-th tensor that files must have but m lacks, all zeros; false: there is none. May be
+     * NULL. */
     bool (*zero)(void *m, int i, char *path, size_t size, tn_dims *dims);
 };
 
@@ -46,7 +46,7 @@ typedef struct tn__hf_plan {
     tn__hf_weights weights;
     tn__state state; /* what this rank has of m, under its paths */
     bool prefixed;
-    bool partial; /* what else the file has belongs to other ranks */
+    bool partial; /* the file's other tensors belong to other ranks */
 } tn__hf_plan;
 
 /* False after raising. tn__hf_plan_free in any case. */
@@ -60,8 +60,8 @@ void tn__hf_plan_free(tn__hf_plan *p);
 tn_status tn__hf_load(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_load_options options, const char *operation);
 
-/* Weights for an existing model, in two halves: all that can fail, and the change. NULL after
- * raising. */
+/* Weights for an existing model, in two steps: everything that can fail, then the change. NULL
+ * after raising. */
 typedef struct tn__hf_loading tn__hf_loading;
 tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation);
 void tn__hf_loading_apply(tn__hf_loading *l);
@@ -76,7 +76,7 @@ tn_status tn__hf_save_model(const tn__lm_family *family, void *m, const char *fo
 /* The whole of the parameter at `path`, on any device, when its turn in a file comes. */
 typedef tn_tensor *tn__hf_source(const char *path, void *user);
 
-/* Writes the folder from what the entries of m say and `source` gives. */
+/* Writes the folder from m's entries and the tensors from `source`. */
 tn_status tn__hf_save(const tn__lm_family *family, void *m, const char *folder,
                       tn_lm_save_options options, tn__hf_source *source, void *user,
                       const char *operation);
@@ -112,7 +112,7 @@ bool tn__hf_copy_file(const char *from, const char *to, const char *operation);
 /* Whether a file of this name says how texts become tokens. */
 TN_API bool tn__hf_is_words(const char *name);
 
-/* The files of folder `from` that say so, those that it has, into `to`. False after raising. */
+/* Copies those of these files that folder `from` has into `to`. False after raising. */
 bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
 
 #endif

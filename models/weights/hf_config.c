@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_MOST = 1 << 20 }; /* bytes: they have some hundreds */
+enum { CONFIG_MOST = 1 << 20 }; /* bytes; usually some hundreds */
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
 static bool parse_config(tn__hf_config *c, const char *text, size_t bytes) {
     if (bytes > CONFIG_MOST) {
-        tn__raise(TN_EFORMAT, c->operation, "%s has %zu bytes (%d at most)", c->path, bytes,
+        tn__raise(TN_EFORMAT, c->operation, "%s has %zu bytes (at most %d)", c->path, bytes,
                   CONFIG_MOST);
     } else if (!tn__json_read_any(&c->json, text, bytes)) {
         tn__raise(c->json.wrong ? TN_EFORMAT : TN_ENOMEM, c->operation, "%s: byte %zu: %s", c->path,
@@ -117,7 +117,7 @@ bool tn__hf_config_whole(const tn__hf_config *c, const char *key, int64_t absent
 bool tn__hf_config_layers(const tn__hf_config *c, const char *key, int64_t absent, int tensors,
                           int64_t *layers) {
     char wanted[64];
-    snprintf(wanted, sizeof(wanted), "less: the weights have %d tensors", tensors);
+    snprintf(wanted, sizeof(wanted), "fewer: the weights have %d tensors", tensors);
     return tn__hf_config_whole(c, key, absent, INT32_MAX, layers) &&
            (*layers <= tensors || tn__hf_config_bad(c, key, wanted));
 }
@@ -154,7 +154,7 @@ bool tn__hf_config_text(const tn__hf_config *c, const char *key, const char *abs
     const tn__json *value = find_value(c, key, &sound);
     *text = value && value->kind == TN__JSON_TEXT ? value->text : absent;
     if (value && value->kind != TN__JSON_TEXT) {
-        return tn__hf_config_bad(c, key, "a text");
+        return tn__hf_config_bad(c, key, "a string");
     }
     return sound;
 }

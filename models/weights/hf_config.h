@@ -1,7 +1,7 @@
 /* config.json of a Hugging Face folder: options by key, each checked when it is asked for.
  *
  * A key that is missing or null has the default of transformers. A value that cannot be used is
- * TN_EFORMAT, which names the file, the key and its value; the questions then answer false.
+ * TN_EFORMAT, which names the file, the key and its value; these functions then return false.
  */
 #ifndef TERN_MODELS_WEIGHTS_HF_CONFIG_H
 #define TERN_MODELS_WEIGHTS_HF_CONFIG_H
@@ -14,7 +14,7 @@ typedef struct tn__hf_config {
     const char *operation;
     tn__json_file json;
     const tn__json *object; /* where keys are looked for: the whole, or an object within it */
-    double dropout;         /* 0: what a config says of it is how others trained */
+    double dropout;         /* 0: the config's only tells how others trained */
 } tn__hf_config;
 
 /* Of a file in the folder, "config.json". False after raising; nothing is to be freed then. */
@@ -22,8 +22,7 @@ bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
                         const char *operation);
 void tn__hf_config_free(tn__hf_config *c);
 
-/* Raises that the value of `key` is not what is wanted: "a whole number from 1 to 9". Returns
- * false. */
+/* Raises that the value of `key` is not `wanted`: "a whole number from 1 to 9". Returns false. */
 bool tn__hf_config_bad(const tn__hf_config *c, const char *key, const char *wanted);
 
 /* Whether the key is there and not null. */
@@ -36,11 +35,11 @@ bool tn__hf_config_flag(const tn__hf_config *c, const char *key, bool absent, bo
 /* How many layers: a model whose weights are `tensors` has at most as many. */
 bool tn__hf_config_layers(const tn__hf_config *c, const char *key, int64_t absent, int tensors,
                           int64_t *layers);
-/* A text, which lives as long as the config. */
+/* A string, which lives as long as the config. */
 bool tn__hf_config_text(const tn__hf_config *c, const char *key, const char *absent,
                         const char **text);
 
-/* Whether the flag, whose default is the same, is as a model here computes. */
+/* Whether the flag has the value that models here support, which is also its default. */
 bool tn__hf_config_must(const tn__hf_config *c, const char *key, bool flag);
 
 /* The activation that transformers calls by this name. */
@@ -48,7 +47,7 @@ bool tn__hf_config_activation(const tn__hf_config *c, const char *key, const cha
                               tn_activation *activation);
 const char *tn__hf_activation_name(tn_activation activation);
 
-/* The options within the object `key`, empty when it is not there. Nothing is to be freed. */
+/* The options within the object `key`, empty if it is missing. There is nothing to free. */
 bool tn__hf_config_within(const tn__hf_config *c, const char *key, tn__hf_config *within);
 
 #endif

@@ -1,8 +1,8 @@
 /* Weights of a Hugging Face folder into a module (hf.h).
  *
- * A plan is made first: names, shapes and dtypes are compared, and of each tensor the elements that
- * this rank has are read. What has elements already gets its new ones when the plan is applied;
- * what has none yet is read into its final place, so that a model is in memory once.
+ * A plan is made first: names, shapes and dtypes are compared, and this rank's elements of each
+ * tensor are read. Tensors with elements get their new ones when the plan is applied; those without
+ * are read in place, so that a model is in memory only once.
  */
 #include "models/weights/hf.h"
 
@@ -90,7 +90,7 @@ static bool is_absent(const tn__hf_plan *p, const char *path) {
     return record && record->absent;
 }
 
-/* A head in the files where the model's is the embedding of tokens. False after raising. */
+/* Checks a head in the files if the model's head is the token embedding. False after raising. */
 static bool check_tied_head(const tn__hf_plan *p) {
     char name[NAME_SIZE];
     const tn__hf_weights *w = &p->weights;
@@ -177,7 +177,7 @@ static bool compare_item(const tn__hf_plan *p, const tn__state_item *item) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Reads what the item has to `to`, which has its shape. */
+/* Reads the item's elements into `to`, which has its shape. */
 static bool read_item(const tn__hf_plan *p, const tn__state_item *item, tn_tensor *to) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -199,7 +199,7 @@ static bool read_item(const tn__hf_plan *p, const tn__state_item *item, tn_tenso
     return !tn__pending();
 }
 
-/* A view of the mapped file that can be what `item` has, as its storage's bytes; or NULL. */
+/* A view of the mapped file that can serve as the storage of `item`; or NULL. */
 static tn_tensor *view_item(const tn__hf_plan *p, const tn__state_item *item) {
     char name[NAME_SIZE];
     const tn_tensor *t = item->tensor;

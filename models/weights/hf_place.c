@@ -1,4 +1,4 @@
-/* The files of a whole model take their names (hf.h).
+/* Gives the files of a whole model their final names (hf.h).
  *
  *     weights.tmp/    all of the new model is written here, its config.json last
  *     config.json     of the old model is removed: from now on the folder's model is weights.tmp
@@ -117,7 +117,7 @@ bool tn__hf_replaces(const char *name) {
     return is_weights(name) || tn__hf_is_words(name) || strcmp(name, config_file) == 0;
 }
 
-/* Whether it gives way to one in staging, or to none. */
+/* Whether a file of the folder is replaced by one in staging, or removed. */
 static bool is_placed(const placing *p, const char *name) {
     return is_weights(name) || (tn__hf_is_words(name) && tn__folder_has(p->staging, name));
 }
@@ -126,7 +126,7 @@ static bool is_stale(const placing *p, const char *name) {
     return is_weights(name) && !tn__folder_has(p->staging, name);
 }
 
-/* Whether the folder already has the file in staging; also false after raising TN_ENOMEM. */
+/* Whether the folder already has the file in staging; false after raising TN_ENOMEM too. */
 static bool same_file(const placing *p, const char *name) {
     tn_error_record why;
     size_t bytes = 0, staged_bytes = 0;
@@ -146,7 +146,7 @@ static bool same_file(const placing *p, const char *name) {
     return same;
 }
 
-/* What cannot be replaced is found before anything changes. */
+/* Finds what cannot be replaced before anything changes. */
 static bool look_at_old(const char *name, void *user) {
     placing *p = user;
     struct stat about;

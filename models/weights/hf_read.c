@@ -1,8 +1,8 @@
 /* Elements of a tensor in a file, for one rank (hf_read.h).
  *
- * A layout's runs are ranges of the file as they are. If a matrix is transposed in the file, a row
- * there is a column here: of each, the elements that the layout has of that column are read, and
- * put into their rows.
+ * A layout's runs are themselves ranges of the file. If a matrix is transposed in the file, a row
+ * there is a column here: of each, the layout's elements of that column are read and put into their
+ * rows.
  */
 #include "models/weights/hf_read.h"
 
@@ -23,7 +23,7 @@ static size_t element_size(const tn_safetensors *f, const char *name) {
 /* ---- Transposed ------------------------------------------------------------------------------ */
 
 /* One dimension of a block: index i of it is index `place(i)` of the whole, and up to `left(i)`
- * indices from there on follow each other in both. */
+ * indices from there on are consecutive in both. */
 typedef struct axis {
     int64_t count, piece, slice, first; /* of the block; of a piece, a slice, where it begins */
 } axis;
@@ -50,7 +50,7 @@ static int64_t row_from(int64_t at, int64_t column, int64_t columns) {
     return at <= column ? 0 : (at - column + columns - 1) / columns;
 }
 
-/* `n` elements that follow each other in the file, to every step-th place. */
+/* Copies `n` consecutive elements of the file to every step-th position. */
 static void scatter_elements(void *to, const void *from, int64_t n, int64_t step, size_t size) {
     for (int64_t k = 0; k < n; k++) {
         if (size == 2) {

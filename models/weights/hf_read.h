@@ -1,4 +1,4 @@
-/* Elements of a tensor in a file, for one rank, and no others. */
+/* One rank's elements of a tensor in a file. */
 #ifndef TERN_MODELS_WEIGHTS_HF_READ_H
 #define TERN_MODELS_WEIGHTS_HF_READ_H
 

@@ -1,6 +1,6 @@
 /* A model as a Hugging Face folder (hf.h).
  *
- *     config.json.tmp     begun first: its holder is the only one that saves here
+ *     config.json.tmp     begun first: only its holder saves here
  *     weights.tmp/        all of the new model and its tokenizer, while they are written
  *
  * A failure until all is there leaves the folder as it was; hf_place.c then renames the files.
@@ -105,7 +105,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
     return add_saved(s, entry->path, true, &t);
 }
 
-/* Zeros have the dtype of what is before them. */
+/* Zeros have the dtype of the tensor before them. */
 static bool add_zeros(saver *s) {
     char path[NAME_SIZE];
     kept_tensor t = {.dtype = s->count ? s->list[s->count - 1].dtype : TN_F32};
@@ -117,7 +117,7 @@ static bool add_zeros(saver *s) {
     return added;
 }
 
-/* Numbers of parts from 0 on, none larger than asked for unless it is of one tensor. */
+/* Assigns parts, numbered from 0, none larger than asked for unless it is a single tensor. */
 static bool deal_parts(saver *s) {
     size_t in_part = 0, most = (size_t)s->options.max_part_bytes;
     if (s->options.max_part_bytes < 1) {
@@ -136,7 +136,7 @@ static bool deal_parts(saver *s) {
         s->list[i].part = s->parts - 1;
     }
     if (s->parts > PARTS_MOST) {
-        tn__raise(TN_EVALUE, s->operation, "max_part_bytes of %lld makes %d parts (%d at most)",
+        tn__raise(TN_EVALUE, s->operation, "max_part_bytes of %lld makes %d parts (at most %d)",
                   (long long)s->options.max_part_bytes, s->parts, PARTS_MOST);
         return false;
     }
@@ -193,7 +193,7 @@ static bool write_part(saver *s, int part) {
     return status == TN_OK;
 }
 
-/* With the rights of the file that `instead` is to replace; NULL: of none. */
+/* Writes a file with the permissions of the one that `instead` replaces; NULL: new ones. */
 static bool write_text(const saver *s, const char *name, const tn__buffer *j,
                        const tn__file *instead) {
     tn__file f;
@@ -239,7 +239,8 @@ static bool write_weights(saver *s) {
 
 /* ---- config.json ----------------------------------------------------------------------------- */
 
-/* As PyTorch calls that of the first parameter that is not bytes: what the model computes in. */
+/* PyTorch's name for the dtype of the first parameter that is not quantised: what the model
+ * computes in. */
 static const char *dtype_name(const saver *s) {
     int i = 0;
     while (i < s->count && (s->list[i].buffer || !tn_dtype_is_float(s->list[i].dtype))) {
@@ -316,7 +317,7 @@ static void saver_free(saver *s) {
     free(s->staging);
 }
 
-/* Errors reach a handler when no temporary file is left. */
+/* Errors reach a handler only when no temporary file is left. */
 static void end_save(const saver *s, tn__file *held) {
     tn_error_record why = {.status = TN_OK};
     if (tn_error_take(&why) && !tn__hf_is_staged(s->folder)) {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { INDEX_MOST = 64 << 20 }; /* bytes: a model of 100000 tensors has some 8 MiB */
+enum { INDEX_MOST = 64 << 20 }; /* bytes: for 100000 tensors it is about 8 MiB */
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
@@ -20,7 +20,7 @@ static bool no_memory(const tn__hf_weights *w, const char *what) {
     return false;
 }
 
-/* Takes a file of the folder, and returns it; NULL after raising. */
+/* Opens a file of the folder; NULL after raising. */
 static tn_safetensors *open_file(tn__hf_weights *w, const char *path) {
     if (!tn__grow(&w->files, w->file_count + 1, &w->file_capacity, sizeof(*w->files),
                   w->operation)) {
@@ -67,7 +67,7 @@ const tn_safetensors *tn__hf_weights_find(const tn__hf_weights *w, const char *n
 
 /* ---- The index ------------------------------------------------------------------------------- */
 
-/* weight_map of an index, the other way round: files, and in which of them a name is. */
+/* An index's weight_map, inverted: the names in each file. */
 typedef struct index_reader {
     tn__hf_weights *weights;
     const char *folder;
@@ -85,7 +85,7 @@ static bool index_bad(const index_reader *r, const char *name, const char *what)
 static bool parse_index(index_reader *r, const char *text, size_t bytes) {
     tn__hf_weights *w = r->weights;
     if (bytes > INDEX_MOST) {
-        tn__raise(TN_EFORMAT, w->operation, "%s has %zu bytes (%d at most)", w->path, bytes,
+        tn__raise(TN_EFORMAT, w->operation, "%s has %zu bytes (at most %d)", w->path, bytes,
                   INDEX_MOST);
         return false;
     }
@@ -123,7 +123,7 @@ static bool sort_files(index_reader *r) {
     return true;
 }
 
-/* `count` names are in the file that the first of them names, and no others are. */
+/* Opens a file, named by the first of `count` names, that must have exactly these names. */
 static bool open_part(index_reader *r, const tn__json *const *names, int count) {
     const char *file = names[0]->text;
     if (!*file || *file == '.' || strchr(file, '/')) {
@@ -176,7 +176,7 @@ static bool read_index(tn__hf_weights *w, const char *folder) {
 
 /* ---- The folder ------------------------------------------------------------------------------ */
 
-/* Sets w->path where the folder has this file. */
+/* Sets w->path if the folder has this file. */
 static bool has_file(tn__hf_weights *w, const char *folder, const char *name) {
     if (tn__folder_has(folder, name)) {
         w->path = tn__folder_path(folder, name, w->operation);

@@ -4,9 +4,9 @@
  *     model.safetensors.index.json     which of several files has what; or else
  *     tern.safetensors                 as tn_save writes it: names and shapes are the module's own
  *
- * All headers are read when the folder is opened: every tensor that a file has is one that the
- * index gives to it, and the other way round. Names of files in an index are those of files beside
- * it: what has a '/' in it, or begins with a '.', is refused.
+ * All headers are read when the folder is opened: files must have exactly the tensors that the
+ * index assigns to them. An index names files beside it: names that contain a '/' or begin with a
+ * '.' are refused.
  */
 #ifndef TERN_MODELS_WEIGHTS_HF_WEIGHTS_H
 #define TERN_MODELS_WEIGHTS_HF_WEIGHTS_H
@@ -38,7 +38,7 @@ typedef struct tn__hf_weights {
 bool tn__hf_weights_open(tn__hf_weights *w, const char *folder, bool mapped, const char *operation);
 void tn__hf_weights_free(tn__hf_weights *w);
 
-/* The file that has this tensor; NULL: none has. */
+/* The file that has this tensor; NULL: none. */
 const tn_safetensors *tn__hf_weights_find(const tn__hf_weights *w, const char *name);
 
 #endif

@@ -1,8 +1,8 @@
 /* Llama in Hugging Face's folders: model_type "llama".
  *
- * How positions turn rows is said in one object with transformers 5 (rope_parameters), and in two
- * keys before (rope_theta, rope_scaling). Both are read, as transformers does where both are there,
- * and both are written.
+ * Rotary options are in one object with transformers 5 (rope_parameters), and in two keys before
+ * (rope_theta, rope_scaling). Both are read, as in transformers if both are present, and both are
+ * written.
  */
 #include "models/weights/hf.h"
 
@@ -20,7 +20,7 @@ static bool llama_ignored(const char *name) {
 
 /* ---- Positions ------------------------------------------------------------------------------- */
 
-/* A number that is there, above 0. */
+/* A required number above 0. */
 static bool read_factor(const tn__hf_config *c, const char *key, double *number) {
     return tn__hf_config_real(c, key, 0.0, number) &&
            (*number > 0.0 || tn__hf_config_bad(c, key, "a number above 0"));
@@ -129,7 +129,7 @@ static bool llama_init(void *m, const tn__hf_config *c, tn_dtype dtype, int tens
     return !tn__pending();
 }
 
-/* The members of an object that says how positions turn rows. */
+/* Writes the members of an object of rotary options. */
 static void put_scaling(tn__buffer *j, const tn_rotary_options *r) {
     tn__buffer_format(j,
                       "    \"factor\": %.17g,\n    \"high_freq_factor\": %.17g,\n"
@@ -177,7 +177,7 @@ static bool check_options(tn_module *m, const char *path, void *user) {
     bool same = same_options(m, c->options);
     if (!same) {
         tn__raise(TN_EUNSUPPORTED, c->operation,
-                  "\"%s\" differs from the model's options, of which a config has one for all",
+                  "\"%s\" differs from the model's options, but a config has one set for all",
                   path);
     }
     return same;

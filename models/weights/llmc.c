@@ -1,4 +1,4 @@
-/* llm.c's checkpoints of GPT-2 (github.com/karpathy/llm.c): version 3 in f32, version 5 in bf16.
+/* llm.c's GPT-2 checkpoints (github.com/karpathy/llm.c): version 3 in f32, version 5 in bf16.
  *
  *     256 i32     magic, version, context, vocab, layers, heads, width, padded vocab; zeros
  *     wte         (padded vocab, width): rows beyond the vocabulary are zeros
@@ -121,7 +121,7 @@ static bool read_header(llmc_load *l) {
         return false;
     }
     if (bytes < sizeof(h)) {
-        tn__raise(TN_EFORMAT, l->file.operation, "%s has %zu bytes; its header alone takes %zu",
+        tn__raise(TN_EFORMAT, l->file.operation, "%s has %zu bytes, but its header has %zu",
                   l->file.path, bytes, sizeof(h));
         return false;
     }
@@ -137,7 +137,7 @@ static bool read_header(llmc_load *l) {
         }
     }
     if (h[7] < h[3]) {
-        return header_bad(l, 7, h[7], "no less than field 3, the vocabulary");
+        return header_bad(l, 7, h[7], "at least field 3, the vocabulary");
     }
     if (h[6] % h[5] != 0) {
         return header_bad(l, 6, h[6], "a multiple of field 5, the heads");
@@ -279,7 +279,7 @@ static bool model_fits(llmc_save *s) {
         tn__raise(TN_EVALUE, "gpt_save_llmc", "the module is a %s but must be a gpt", family->kind);
     } else if (m->options.activation != TN_ACT_GELU_TANH) {
         tn__raise(TN_EUNSUPPORTED, "gpt_save_llmc",
-                  "the activation is not gelu_tanh, the only one that llm.c has");
+                  "the activation is not gelu_tanh, the only one that llm.c supports");
     } else {
         s->dtype = tn_dtype_of(tn_module_get(m, "wte.weight"));
         tn_module_each_module(m, eps_fits, NULL);

@@ -10,7 +10,7 @@ static void config_values(void **state) {
         const char *more, *error;
     } wrong[] = {
         {",\"activation_function\":\"tanh\"", "\"activation_function\" is \"tanh\""},
-        {",\"activation_function\":3", "\"activation_function\" is 3 but must be a text"},
+        {",\"activation_function\":3", "\"activation_function\" is 3 but must be a string"},
         {",\"layer_norm_epsilon\":\"small\"", "\"layer_norm_epsilon\" is \"small\""},
         {",\"scale_attn_weights\":false", "\"scale_attn_weights\" is false"},
         {",\"scale_attn_weights\":1", "\"scale_attn_weights\" is 1"},
@@ -54,7 +54,7 @@ static void configs_that_are_none(void **state) {
     write_config(folder, "{\"model_type\":\"gpt2\",\"n_layer\":0}");
     assert_refused(folder, TN_EFORMAT, "\"n_layer\" is 0 but must be a whole number from 1");
     write_config(folder, "{\"model_type\":\"gpt2\",\"n_layer\":2000000000}");
-    assert_refused(folder, TN_EFORMAT, "\"n_layer\" is 2000000000 but must be less: the weights");
+    assert_refused(folder, TN_EFORMAT, "\"n_layer\" is 2000000000 but must be fewer: the weights");
     write_config(folder, "{\"model_type\":\"gpt2\",\"n_embd\":7,\"n_head\":2}");
     assert_refused(folder, TN_EFORMAT, "\"n_embd\" is 7 but must be a multiple of n_head");
     unlink(in_folder(folder, "model.safetensors"));

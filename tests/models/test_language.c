@@ -232,7 +232,7 @@ static void ranges_of_parts(void **state) {
         tn_tensor *tokens = tn_zeros(TN_DIMS(2, T), TN_I64),
                   *x = tn_zeros(TN_DIMS(2, T, 16), TN_F64);
         assert_inert(call_range(&all.m, tokens, NULL, 1, 2), TN_ESHAPE,
-                     "must be what the previous part gave");
+                     "must be the previous part's output");
         assert_inert(call_range(&all.m, x, NULL, 0, 2), TN_ESHAPE, "one tensor of tokens");
         assert_inert(call_range(&all.m, tokens, NULL, 0, PARTS + 1), TN_EINDEX, "of 5");
         assert_inert(call_range(&all.m, x, tn_zeros(TN_DIMS(3), TN_I64), 1, 3), TN_ESHAPE,

@@ -145,7 +145,7 @@ static void headers_that_lie(void **state) {
         {1, 5, "not the size of a gpt with vocab 7 (padded to 128)"},
         {2, 0, "header field 2 is 0 but must be at least 1"},
         {2, 6, "context 6"},
-        {3, 129, "header field 7 is 128 but must be no less than field 3, the vocabulary"},
+        {3, 129, "header field 7 is 128 but must be at least field 3, the vocabulary"},
         {4, -1, "header field 4 is -1"},
         {4, 2147483647, "layers 2147483647"},
         {5, 4, "header field 6 is 6 but must be a multiple of field 5, the heads"},
