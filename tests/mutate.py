@@ -312,6 +312,11 @@ MUTATIONS = [
     ("distributed/parallel/fsdp/attach.c", "leaf->hooks->id != p->base.coming || ", "", "hooks of others are no obstacle"),
     ("distributed/parallel/fsdp/attach.c", "    return same_sets(s) && ", "    (void)same_sets;\n    return ", "policies that differ"),
     ("distributed/parallel/fsdp/attach.c", "    tn__deferring = NULL;\n", "", "what is made under TN_DEFER_INIT has no elements"),
+    ("distributed/parallel/fsdp/units.c", "    largest.slice = 0;\n", "", "what ranks of tp hold alike is cut at different places"),
+    ("distributed/parallel/compare.c", "if (entry->layout.dim >= 0) {", "if (false) {", "DDP over ranks with different blocks"),
+    ("distributed/parallel/tensor/styles.c", "        tn__parallel_same_input(tp->group, x, \"tensor_parallel\");\n", "", "ranks of tp with different batches"),
+    ("distributed/parallel/context.c", "        tn__parallel_same_input(s->group, whole, context_rules.operation);\n", "        (void)whole;\n",
+     "ranks of cp with different batches"),
     ("distributed/parallel/save/load.c", "        remove_files(s);\n", "        (void)remove_files;\n", "a checkpoint of one file stays where a run starts over"),
     # ---- train ------------------------------------------------------------------------------------------------------
     ("train/deepspeed/deepspeed.c", "1.0 / (double)d->file.accumulation", "1.0", "micro-batches are summed, not averaged"),
