@@ -321,10 +321,10 @@ static void wrong_calls(void **state) {
     assert_error(TN_EVALUE, "an option is negative");
     assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
     assert_int_equal(tn_profiler_start(quick_options()), TN_ESTATE);
-    assert_error(TN_ESTATE, "runs already");
+    assert_error(TN_ESTATE, "is already running");
     tn_profiler_stop();
     assert_int_equal(tn_profiler_table(NULL, TN_PROFILER_OPS, 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "there is no file");
+    assert_error(TN_EVALUE, "the file is NULL");
     assert_int_equal(tn_profiler_table(stderr, (tn_profiler_view)7, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "the view is unknown");
     assert_int_equal(tn_profiler_save("/nowhere/at/all.json"), TN_EIO);
