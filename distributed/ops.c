@@ -1,4 +1,4 @@
-/* Collectives as differentiable operations: what tensor parallelism is made of.
+/* Collectives as differentiable operations: the building blocks of tensor parallelism.
  *
  * x_r is rank r's x, N the number of ranks. Each is a linear map from all ranks' inputs to all
  * ranks' outputs, and its backward is the transposed map, which is another of them;
@@ -19,8 +19,8 @@
  * their counterparts for a part whose rows are on different ranks. Everywhere else the loss is the
  * sum of all ranks' losses.
  *
- * The ranks are the first dimension of what is sent. Another dimension (tn_dist_gather_dim and its
- * like) is split off or merged by views around the same operations.
+ * The ranks are the first dimension of what is sent. Another dimension (tn_dist_gather_dim, …) is
+ * split off or merged by views around the same operations.
  *
  * Every rank calls, and every rank runs backward through the call: x requires a gradient on all
  * ranks or on none. The group must live until backward is done.
@@ -37,7 +37,7 @@ typedef struct dist_args {
     tn_group *group;
 } dist_args;
 
-/* Errors name the operation; the other ranks must not wait for one that fails here. */
+/* Errors name the operation. The other ranks must not wait for one that fails here. */
 static tn_tensor *apply_collective(const tn_op *op, tn_group *g, tn_tensor *x) {
     dist_args args = {g};
     tn_tensor *y = tn_apply1(op, &args, x);
@@ -77,7 +77,7 @@ static bool all_gather_shape(tn_op_call *c) {
     tn_dims x = c->in[0]->dims;
     tn_dims y = {.ndim = x.ndim + 1, .size = {tn_group_size(group_of(c))}};
     if (x.ndim == TN_MAX_DIMS) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s (%d dimensions at most)", tn_shape_text(c->in[0]),
+        return tn_op_fail(c, TN_ESHAPE, "x is %s (at most %d dimensions)", tn_shape_text(c->in[0]),
                           TN_MAX_DIMS - 1);
     }
     memcpy(y.size + 1, x.size, (size_t)x.ndim * sizeof(x.size[0]));
@@ -265,15 +265,15 @@ static tn_tensor *join_ranks(tn_group *g, tn_tensor *x) {
     return apply_collective(&join_op, g, x);
 }
 
-/* dim from the front; -1 after raising, with the group given up. divides: it is split into N
- * pieces. In between there is one more dimension. */
+/* dim counted from the front; -1 after raising and aborting the group. divides: it is split into N
+ * pieces. The operation works with one more dimension. */
 static int dim_of(tn_group *g, const tn_tensor *x, int dim, bool divides, const char *operation) {
     bool fine = tn__usable(x, operation);
     int ndim = fine ? tn_ndim(x) : 0, at = dim < 0 ? dim + ndim : dim, ranks = tn_group_size(g);
     if (fine && (at < 0 || at >= ndim)) {
         tn__raise(TN_EINDEX, operation, "x is %s but dim is %d", tn_shape_text(x), dim);
     } else if (fine && ndim == TN_MAX_DIMS) {
-        tn__raise(TN_ESHAPE, operation, "x is %s (%d dimensions at most)", tn_shape_text(x),
+        tn__raise(TN_ESHAPE, operation, "x is %s (at most %d dimensions)", tn_shape_text(x),
                   TN_MAX_DIMS - 1);
     } else if (fine && divides && tn_size(x, at) % ranks != 0) {
         tn__raise(TN_ESHAPE, operation, "x is %s: the %d ranks of %s do not divide dimension %d",

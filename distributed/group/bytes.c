@@ -1,4 +1,4 @@
-/* Bytes of any length: first how many, as a number, then the bytes, as elements of u8. */
+/* Bytes of any length: first their number, then the bytes as u8 elements. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-/* More is taken for a mistake, or for a peer gone wrong. */
+/* More is taken for a mistake, ours or a peer's. */
 static const int64_t most_bytes = (int64_t)1 << 40;
 
-/* An error of this rank alone: the others must not wait. */
+/* An error on this rank only: the others must not wait. */
 static tn_status fail_group(tn_group *g, tn_status status) {
     tn_group_abort(g, tn_error_message());
     return status;
@@ -22,10 +22,9 @@ static char *make_buffer(tn_group *g, int64_t n, int root, const char *operation
         buffer[n] = 0;
     } else {
         bool bad = n < 0 || n > most_bytes;
-        fail_group(
-            g, tn__raise(bad ? TN_EFORMAT : TN_ENOMEM, operation, "rank %d sends %lld bytes%s",
-                         root, (long long)n,
-                         bad ? " (0 to 2^40 would make sense)" : ", for which there is no memory"));
+        fail_group(g, tn__raise(bad ? TN_EFORMAT : TN_ENOMEM, operation,
+                                "rank %d sends %lld bytes%s", root, (long long)n,
+                                bad ? " (must be 0 to 2^40)" : ", for which there is no memory"));
     }
     return buffer;
 }
@@ -35,7 +34,7 @@ static bool good_bytes(const void *data, size_t bytes, const char *operation) {
     if (!data && bytes > 0) {
         tn__raise(TN_EVALUE, operation, "%zu bytes at NULL", bytes);
     } else if (bytes > (size_t)most_bytes) {
-        tn__raise(TN_EVALUE, operation, "%zu bytes (2^40 at most)", bytes);
+        tn__raise(TN_EVALUE, operation, "%zu bytes (at most 2^40)", bytes);
     } else {
         return true;
     }
@@ -44,7 +43,7 @@ static bool good_bytes(const void *data, size_t bytes, const char *operation) {
 
 /* Starts the broadcast of n bytes in place. */
 static tn_work *send_bytes(tn_group *g, void *data, int64_t n, int root) {
-    static char nothing; /* where 0 bytes are */
+    static char nothing; /* the address of 0 bytes */
     return tn_broadcast(g, tn_from_memory(n ? data : &nothing, TN_DIMS(n), TN_U8, NULL, NULL),
                         root);
 }
@@ -86,7 +85,7 @@ tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) 
     return status;
 }
 
-/* Everyone's bytes, by one broadcast from each rank. all[N] holds what has been made so far. */
+/* Gathers everyone's bytes by one broadcast from each rank. all[N] holds those made so far. */
 static tn_status gather_bytes(tn_group *g, const void *data, const int64_t *lengths, void **all,
                               tn_work **works) {
     static const char name[] = "all_gather_bytes";

@@ -1,4 +1,4 @@
-/* The public operations: what a tensor must be, then a transfer of its elements. */
+/* The public operations: they check the tensors, then issue a transfer of the elements. */
 #include "core/error.h"
 #include "distributed/group/group.h"
 #include "distributed/on_cpu.h"
@@ -24,7 +24,7 @@ static bool good_tensor(const tn_group *g, const tn_tensor *t, const char *opera
         tn__raise(TN_ESHAPE, operation, "the tensor %s is not contiguous (tn_contiguous makes one)",
                   tn_shape_text(t));
     } else if (t->dtype == TN_BOOL) {
-        tn__raise(TN_EDTYPE, operation, "bool does not travel (tn_cast to u8 does)");
+        tn__raise(TN_EDTYPE, operation, "bool tensors cannot be sent (tn_cast them to u8)");
     } else {
         return true;
     }
@@ -59,7 +59,7 @@ static bool good_reduce(tn_reduction how, const char *operation) {
     }
 }
 
-/* in and out of one operation. */
+/* Checks an operation's in and out. */
 static bool same_place(const tn_tensor *a, const tn_tensor *b, const char *operation) {
     if (!tn__same_device(a->storage->device, b->storage->device)) {
         tn__raise(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
@@ -91,7 +91,8 @@ static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor 
     return same_place(all, one, operation);
 }
 
-/* Every operation begins with this. NULL is one rank. An error of this rank aborts the group. */
+/* Every operation begins with this. A NULL group is one rank. An error on this rank aborts the
+ * group. */
 static bool may_begin(tn_group *g, const char *operation) {
     return g ? tn__group_usable(g, operation) : !tn__pending();
 }
@@ -104,7 +105,7 @@ static tn_work *fail_group(tn_group *g) {
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-/* With one rank every collective is a copy of what comes in. */
+/* With one rank every collective copies its input. */
 static void copy_alone(const tn_transfer *t) {
     if (t->in && t->out && t->in != t->out && t->count > 0) {
         tn__copy_bytes(t->device, t->out, t->device, t->in,
@@ -279,7 +280,8 @@ tn_status tn_barrier(tn_group *g) {
         issue_transfer(g, (tn_transfer){.kind = TN_BARRIER, .dtype = TN_U8}, NULL, NULL), 0);
 }
 
-/* The ranks whose keys have not arrived by the deadline, as text " 1 3"; "" when all have. */
+/* Lists in `missing` the ranks whose keys have not arrived by the deadline, as " 1 3"; "" for
+ * none. */
 static void await_keys(tn_group *g, uint64_t number, double deadline, char *missing,
                        size_t missing_size) {
     size_t length = 0;
@@ -295,8 +297,8 @@ static void await_keys(tn_group *g, uint64_t number, double deadline, char *miss
     }
 }
 
-/* Each rank writes a key and waits for all keys. The first to know the outcome writes it down, so
- * that a rank that arrives late learns that another has given up. */
+/* Each rank writes a key and waits for all keys. The first to know the outcome publishes it, so
+ * that a late rank learns that another has given up. */
 static tn_status meet_at_keys(tn_group *g, uint64_t number, double seconds, char *missing,
                               size_t missing_size, char *why) {
     tn_store *s = g->store;

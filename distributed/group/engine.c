@@ -1,4 +1,4 @@
-/* Engines by name, and the texts of operations. */
+/* Engines by name, and operations as text. */
 #include "core/descriptor.h"
 #include "distributed/group/group.h"
 
@@ -16,7 +16,7 @@ static const struct {
 
 enum { ENGINES = sizeof(engines) / sizeof(engines[0]) };
 
-/* An engine of host memory. NULL with a reason. */
+/* An engine for host memory; NULL with a reason. */
 static tn_engine *host_engine(const char *name, size_t length, const tn_engine_options *options,
                               char *why) {
     for (int i = 0; i < ENGINES; i++) {

@@ -4,10 +4,10 @@
 
 #include "distributed/group/group.h"
 
-/* The kind of an engine's alloc, with `count` bytes. */
+/* The kind for an engine's alloc of `count` bytes. */
 enum { TN__ALLOCATION = TN_COLLECTIVES };
 
-/* The same bytes in every process. What the kind does not use is 0. */
+/* The same bytes in every process. Fields that the kind does not use are 0. */
 typedef struct tn__fingerprint {
     int32_t kind, dtype, reduce, root;
     int32_t device, unused; /* the kind of device */

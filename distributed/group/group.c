@@ -2,7 +2,7 @@
  *
  * A group with one rank has no engine, no thread and no store: its operations are copies. Otherwise
  * ranks meet through a store under a prefix of the group's own, which the engine uses to connect,
- * and the group when something fails: a rank that reports nothing is missing.
+ * and the group uses when something fails: a rank that reports nothing is missing.
  */
 #include "distributed/group/group.h"
 
@@ -30,7 +30,7 @@ static void list_group(tn_group *g) {
     pthread_mutex_unlock(&alive_lock);
 }
 
-/* Where the list points to g, which may be any address; under the lock. */
+/* The link of the list that points to g, which may be any address; under the lock. */
 static tn_group **find_group(const tn_group *g) {
     tn_group **at = &alive;
     while (*at && *at != g) {
@@ -95,7 +95,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
         snprintf(g->interface, sizeof(g->interface), "%s", g->options.interface);
         g->options.interface = g->interface;
     }
-    g->options.init = g->options.engine = NULL; /* the caller's texts */
+    g->options.init = g->options.engine = NULL; /* the caller's strings */
     pthread_mutex_init(&g->lock, NULL);
     tn__condition_init(&g->changed);
     list_group(g);

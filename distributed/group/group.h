@@ -49,8 +49,8 @@ struct tn_work {
     /* Under the group's lock. */
     double started, ended; /* started: the engine runs it, and nothing older */
     bool done;             /* it is over */
-    bool abandoned; /* no one waits any more: the communication thread frees it when it is done */
-    void *end;      /* on a device, once all is queued: the mark after it, the work's own */
+    bool abandoned;        /* no one waits for it: the communication thread frees it at its end */
+    void *end;             /* on a device, once all is queued: the mark after it, the work's own */
     tn_status status;
     tn_work *next;
 };
@@ -94,11 +94,11 @@ struct tn_group {
 TN_API tn_group *tn__group_create(const char *name, const char *engine, tn_store *store, int rank,
                                   int ranks, const int *world, const tn_dist_options *options);
 
-/* Whether g has an engine and was made in a parent (fork). Nothing of it may be touched then: not
+/* Whether g has an engine and was made in a parent (fork). If so, nothing in it may be touched: not
  * its lock, which a thread of the parent may hold, nor its engine, whose connections and memory are
  * the parent's. */
 bool tn__group_inherited(const tn_group *g);
-/* The same; raises. */
+/* The same, and raises if so. */
 bool tn__group_refuse_inherited(const tn_group *g, const char *operation);
 
 /* Whether an operation may be issued now: a member, alive, the right thread, no error pending
@@ -115,11 +115,11 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why);
 /* work.c */
 bool tn__group_start(tn_group *g); /* the communication thread; false after raising */
 void tn__group_stop(tn_group *g);
-/* Memory of the engine, asked for in its thread; NULL when there is none, or after raising. */
+/* Memory from the engine, requested in its thread; NULL when there is none, or after raising. */
 void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes);
 
 /* launch_order.c: the order in which this thread's operations are launched. An operation is in it
- * from its issue until it is launched, or will not be. */
+ * from its issue until it is launched or dropped. */
 void tn__launch_add(tn_work *w);
 void tn__launch_remove(tn_work *w);
 bool tn__launch_is_first(const tn_work *w); /* among those that its thread has issued */
@@ -134,11 +134,11 @@ TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t size);
 tn_engine *tn__local_new(const tn_engine_options *options, char *why);
 tn_engine *tn__shm_new(const tn_engine_options *options, char *why);
 tn_engine *tn__gloo_new(const tn_engine_options *options, char *why);
-/* Engines that also take transfers on devices, around one that does not. Take `inner`; NULL with a
- * reason: inner is destroyed. */
+/* Engines that also take transfers on devices, around one that does not. They own `inner`, and
+ * destroy it on failure (NULL with a reason). */
 tn_engine *tn__staged_new(tn_engine *inner, char *why);
 tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options, char *why);
-/* takes inner; NULL: no memory, inner is destroyed */
+/* owns inner; NULL: out of memory, inner is destroyed */
 TN_API tn_engine *tn__checked_new(tn_engine *inner);
 
 /* recorder.c: the flight recorder of the process. */
@@ -146,7 +146,7 @@ TN_API tn_engine *tn__checked_new(tn_engine *inner);
 uint64_t tn__flight_queued(const tn_group *g, const tn_transfer *t);
 void tn__flight_started(uint64_t entry, double when);
 void tn__flight_ended(uint64_t entry, double when, tn_status status);
-/* Writes the file once for a failure; says where in the log. */
+/* Writes the file, once for a failure; the log says where. */
 TN_API void tn__flight_save(int rank, const char *reason);
 /* SIGUSR1 writes the file from now on, unless the program has a handler of its own. */
 TN_API void tn__flight_signals(int rank);

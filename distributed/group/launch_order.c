@@ -1,10 +1,10 @@
 /* The order in which operations are launched, over all groups of a thread.
  *
- * NCCL wants one order of launches over all communicators of a GPU, the same on every rank: kernels
- * of two of them that start in another order on another rank may wait for each other forever. Each
- * group has a thread of its own, so an operation that an engine only queues takes its place in a
- * line when it is issued, and is launched when it is the first. A program that issues in one order
- * on every rank gets that order.
+ * NCCL needs one order of launches over all communicators of a GPU, the same on every rank: kernels
+ * of two communicators that start in different orders on two ranks may deadlock. Each group has a
+ * thread of its own, so an operation that an engine only queues takes its place in a line when it
+ * is issued, and is launched when it is the first. A program that issues in one order on every rank
+ * gets that order.
  *
  * A place is among those of one issuing thread: threads have no order among them that ranks could
  * share, and may be ranks themselves. What an engine runs in the group's own thread has no place: a
@@ -20,7 +20,7 @@ __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&launch_lock);
 }
 
-/* In a child of fork the parent's works stay here forever, and belong to no thread. */
+/* In a forked child the parent's works stay here for good, and belong to no thread. */
 static bool same_issuer(const tn_work *a, const tn_work *b) {
     return a->group->process == b->group->process &&
            pthread_equal(a->group->owner, b->group->owner);

@@ -1,6 +1,6 @@
 /* Meshes: the ranks of a group as a block with named dimensions. A set of dimensions has a group:
- * of the ranks that differ in nothing else. Those of one dimension are made with the mesh, by one
- * split each; those of several when they are first asked for. */
+ * the ranks that differ in these dimensions only. Groups for one dimension are made with the mesh,
+ * by one split each; those for several at the first request. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
@@ -67,7 +67,7 @@ static bool check_sizes(int ranks, int n, const int *sizes, const char *const *n
 /* The group of a set of dimensions. NULL after raising. */
 static tn_group *group_of(tn_mesh *m, unsigned set) {
     if (!m->groups[set] && m->whole) {
-        int first = tn_group_rank(m->whole); /* of the ranks that differ in the set alone */
+        int first = tn_group_rank(m->whole); /* of the ranks that differ in the set only */
         for (int i = 0; i < m->n; i++) {
             first -= set >> i & 1 ? m->dims[i].place * m->dims[i].step : 0;
         }
@@ -119,7 +119,7 @@ static int find_dimension(const tn_mesh *m, const char *name, size_t length,
     return -1;
 }
 
-/* The dimensions that are named; 0 after raising. */
+/* The set of the named dimensions; 0 after raising. */
 static unsigned find_set(const tn_mesh *m, const char *names, const char *operation) {
     if (!m || !names) {
         tn__raise(TN_EVALUE, operation, "%s is NULL", m ? "the name" : "the mesh");

@@ -19,19 +19,20 @@ static void warn_of(const char *path, const char *why) {
 
 /* ---- Folders --------------------------------------------------------------------------------- */
 
-/* Checks what is open: the name could be given to something else in between. NULL: only this user
- * can have put something there. */
+/* Checks the open folder: its name could by then refer to something else. NULL: only this user can
+ * have put something there. */
 static const char *folder_fault(int fd) {
     struct stat about;
     if (fd < 0 || fstat(fd, &about) != 0) {
-        return errno == ELOOP || errno == ENOTDIR ? "no folder, or a link to one" : strerror(errno);
+        return errno == ELOOP || errno == ENOTDIR ? "not a folder, or a link to one"
+                                                  : strerror(errno);
     }
     return about.st_uid != geteuid()             ? "a folder of another user"
            : about.st_mode & (S_IRWXG | S_IRWXO) ? "a folder that others may use"
                                                  : NULL;
 }
 
-/* A folder for this user alone, which is made when there is none; -1 with the reason. */
+/* A folder for this user only, made if missing; -1 with the reason. */
 static int open_private(const char *path, const char **why) {
     (void)mkdir(path, 0700); /* what is there instead is checked when it is open */
     int fd = tn__above_streams(open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -113,7 +114,7 @@ FILE *tn__record_open(int rank, char *path, size_t size) {
     int fd = create_file(folder, name);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) {
-        warn_of(path, errno == EEXIST ? "something is there that is no record of this user's"
+        warn_of(path, errno == EEXIST ? "something that is not this user's record is there"
                                       : strerror(errno));
         if (fd >= 0) {
             close(fd);

@@ -1,4 +1,4 @@
-/* The flight recorder: what this process's groups did last, for finding out why a job hangs.
+/* The flight recorder: what this process's groups did last, to find out why a job hangs.
  *
  * A trace (profile/trace.h) of the last operations. On a time-out the group that failed writes it
  * to a file; on SIGUSR1 a thread does, which the signal handler wakes by sem_post, one of the few
@@ -34,7 +34,7 @@ static void name_event(const tn__event *event, char *text, size_t size) {
 }
 
 static tn__trace flight = TN__TRACE(flight_event, 1000, name_event);
-static int last_process; /* atomic: of the last operation; events of the program are of the same */
+static int last_process; /* atomic: of the last operation; used for events of the program too */
 
 __attribute__((constructor)) static void care_for_fork(void) {
     tn__fork_takes(&flight.lock);
@@ -59,7 +59,7 @@ void tn__flight_started(uint64_t number, double when) {
     }
 }
 
-/* Ranks that are threads are one process, and each has a row for the group. */
+/* Ranks may be threads of one process: each has its own row for the group. */
 static void group_row(const flight_event *e, char *row, size_t size) {
     if (e->event.process == tn__spans_process()) {
         snprintf(row, size, "%s", e->event.thread);
@@ -144,7 +144,7 @@ void tn__flight_save(int rank, const char *reason) {
     bool whole = !ferror(file);
     whole = fclose(file) == 0 && whole;
     tn_log_write(TN_LOG_WARN, "flight recorder: the last operations are in %s%s (%s)", path,
-                 whole ? "" : ", as far as it could be written", reason);
+                 whole ? "" : ", as far as they could be written", reason);
 }
 
 /* ---- SIGUSR1 --------------------------------------------------------------------------------- */

@@ -1,9 +1,8 @@
 /* Groups of some ranks of another one: by a list, which all ranks know, or by colours.
  *
- * With a list every rank shows the others its own in the parent's store, since with different lists
- * they would wait for each other in groups of different ranks. Colours cannot differ: one
- * all-gather in the parent gives them to all, and each rank makes only its own group, however many
- * there are.
+ * With a list, every rank publishes its list in the parent's store: with different lists the ranks
+ * would wait for each other in different groups. Colours cannot differ: one all-gather in the
+ * parent gives them to all, and each rank makes only its own group, however many there are.
  *
  * A child meets in the parent's store, under a prefix of its own.
  */
@@ -18,7 +17,7 @@
 
 /* ---- The child ------------------------------------------------------------------------------- */
 
-/* Of the n ranks of g in `sorted`. */
+/* Makes the group of the n ranks of g in `sorted`. */
 static tn_group *make_subgroup(tn_group *g, const char *name, tn_store *store, const int *sorted,
                                int n) {
     int rank = -1, *world = tn__malloc_for((size_t)n * sizeof(int), "group");
@@ -110,7 +109,7 @@ static bool same_lists(tn_group *g, tn_store *store, const char *mine) {
     return !tn__pending();
 }
 
-/* With the parent's store under a prefix of the child's own. `sorted` and `list` can hold n
+/* The ranks meet in the parent's store, under the child's prefix. `sorted` and `list` can hold n
  * ranks. */
 static tn_group *meet_and_make(tn_group *g, tn_store *store, const int *ranks, int n, int *sorted,
                                char *list, size_t list_size) {

@@ -5,15 +5,16 @@
  * takes the first, runs it in the engine and marks it done; tn_work_wait waits for that and frees
  * it. After a failure the rest of the queue fails with the same reason and nothing more is run.
  *
- * Work on a device is ordered by marks. Issuing sets one in the compute stream, after what makes
- * the tensors; the engine comes after it in a stream of its own, and gives the mark of its end when
- * all is queued. From then on tn_work_wait need not wait: it lets the compute stream wait for that
- * mark and lets the tensors go, since whatever gets their memory uses it in the compute stream.
+ * Work on a device is ordered by marks. Issuing sets one in the compute stream, after the work that
+ * makes the tensors; the engine's own stream waits for it, and the engine gives a mark of its end
+ * when all is queued. From then on tn_work_wait need not wait: it lets the compute stream wait for
+ * that mark and lets the tensors go, since whatever gets their memory uses it in the compute
+ * stream.
  *
  * Where an engine only queues on a device, the thread does not stay with one operation. It launches
  * each in its turn (launch_order.c), so that the device goes from one to the next without the host,
  * and checks the oldest one now and then, whose deadline counts from the moment when it became the
- * oldest. What the thread has to run itself begins when the device has finished them all.
+ * oldest. An operation that the thread runs itself begins when the device has finished them all.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -53,7 +54,7 @@ static tn_work *take_work(tn__works *list) {
 
 /* ---- The communication thread ---------------------------------------------------------------- */
 
-/* Outside the lock. */
+/* Called outside the lock. */
 static tn_status run_work(tn_group *g, tn_work *w, char *why) {
     tn_engine *e = g->engine->engine;
     if (w->is_alloc) {
@@ -169,7 +170,7 @@ static void begin_first(tn_group *g) {
 }
 
 /* Under the lock: checks the oldest that was launched, and says whether it is over. After a failure
- * each of them is, since the engine has ended them all. */
+ * each is, since the engine has ended them all. */
 static bool look_at_oldest(tn_group *g) {
     tn_engine *e = g->engine->engine;
     tn_work *w = g->launched.first;
@@ -258,7 +259,7 @@ static tn_work *work_new(tn_group *g, const char *operation) {
     return w;
 }
 
-/* On a device: what the operation comes after. False after raising. */
+/* On a device: sets the mark that the operation comes after. False after raising. */
 static bool mark_ready(tn_work *w) {
     const tn_device_table *table = tn__device_table(w->t.device);
     if (!table) {
@@ -305,7 +306,7 @@ static bool engine_is_stuck(const tn_group *g, double now) {
     return g->running && now > g->running->t.deadline + engine_grace;
 }
 
-/* Under the lock: whether w needs the host for nothing more than its end. */
+/* Under the lock: whether the host has nothing left to do for w but to note its end. */
 static bool is_over(const tn_work *w) {
     return w->done || w->end;
 }

@@ -1,4 +1,4 @@
-/* What tn_dist_init does when the program asks for nothing special. */
+/* The defaults of tn_dist_init's options. */
 #include "distributed/group/group.h"
 
 #include <stdlib.h>

@@ -13,7 +13,7 @@
 enum { RANKS_MOST = 1 << 20, FIRST_PORT = 20000, PORTS = 12000 };
 
 /* Slurm numbers the steps of srun from 0. The batch script and an interactive shell have none, or
- * one of these: they see the job's SLURM_NTASKS, but are one process. */
+ * one from here on: they see the job's SLURM_NTASKS, but are one process. */
 #define SLURM_FIRST_SPECIAL_STEP 4294967280
 
 typedef struct reader {
@@ -74,7 +74,7 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
 static bool read_text(const reader *r, const char *name, char *text, size_t size) {
     const char *value = value_of(r, name);
     if (value && strlen(value) >= size) {
-        tn__why(r->why, TN_EVALUE, "%s has %zu characters (%zu at most)", name, strlen(value),
+        tn__why(r->why, TN_EVALUE, "%s has %zu characters (at most %zu)", name, strlen(value),
                 size - 1);
         return false;
     }
@@ -86,7 +86,7 @@ static bool read_text(const reader *r, const char *name, char *text, size_t size
 
 /* ---- Ranks ----------------------------------------------------------------------------------- */
 
-/* The variables in which a launcher says these. */
+/* The variables in which a launcher gives these. */
 typedef struct names {
     const char *launcher, *rank, *ranks, *local_rank, *local_ranks;
 } names;
@@ -109,8 +109,8 @@ static bool is_slurm_step(const reader *r) {
            is_set(r, "SLURM_PROCID");
 }
 
-/* What has started this process. A launcher within another's job is the one that counts: mpirun
- * starts its own daemons with srun, and `tern run` may be started by any of them. NULL: none. */
+/* What has started this process. Of nested launchers the inner one counts: mpirun starts its own
+ * daemons with srun, and `tern run` may be started by any of them. NULL: none. */
 static const names *find_launcher(const reader *r) {
     if (is_set(r, "RANK") || is_set(r, "WORLD_SIZE")) {
         return &plain;
@@ -156,10 +156,12 @@ static bool read_ranks(const reader *r, const names *n) {
 
 /* ---- Several, but which is this? ------------------------------------------------------------- */
 
-/* Services that start a program on several hosts, and how many those are: "2", "1:2". */
+/* Variables of services that start a program on several hosts, with the number of hosts: "2",
+ * "1:2". */
 static const char *const host_counts[] = {"PET_NNODES", "AWS_BATCH_JOB_NUM_NODES",
                                           "SKYPILOT_NUM_NODES"};
-/* How many ranks a launcher has started; `rank` is set if it has. */
+/* The variable for how many ranks a launcher has started; only a process with `rank` is one of
+ * them. */
 static const struct {
     const char *ranks, *rank;
 } rank_counts[] = {
@@ -227,7 +229,7 @@ bool tn__environment_hosts(const char *const *variables, char text[TN__SEVERAL])
     return name != NULL;
 }
 
-/* If no variable gives a rank. */
+/* Called if no variable gives a rank. */
 static void look_for_others(const reader *r) {
     tn__environment *e = r->e;
     int64_t count;
@@ -250,7 +252,7 @@ static void look_for_others(const reader *r) {
 
 /* ---- Job and port ---------------------------------------------------------------------------- */
 
-/* What is the same for all ranks of a job, and as different as possible from other jobs. */
+/* A name that is the same for all ranks of a job, and as different as possible for other jobs. */
 static void derive_job(const reader *r, const names *n) {
     tn__environment *e = r->e;
     const char *host = value_of(r, "MASTER_ADDR"), *port = value_of(r, "MASTER_PORT");
@@ -272,14 +274,14 @@ static void derive_job(const reader *r, const names *n) {
              port ? port : "");
 }
 
-/* mpirun of OpenMPI 4 draws 128 random bits for each job and gives them to its ranks, as a key of
+/* OpenMPI 4's mpirun draws 128 random bits for each job and gives them to its ranks, as a key for
  * their transports: "0123456789abcdef-0123456789abcdef". */
 static const char *launcher_secret(const reader *r, const names *n) {
     const char *key = n == &openmpi ? value_of(r, "OMPI_MCA_orte_precondition_transports") : NULL;
     return key && strlen(key) >= 32 && strspn(key, "0-") < strlen(key) ? key : NULL;
 }
 
-/* If no port is given: one below those that the system gives to clients. */
+/* The port if none is given: below those that the system gives to clients. */
 static int derive_port(const char *job) {
     uint32_t hash = 2166136261u;
     for (; *job; job++) {
@@ -311,8 +313,7 @@ static bool slurm_host(const reader *r) {
             return true;
         }
         if (!tn__nodelist_name(list, 0, e->host, sizeof(e->host))) {
-            tn__why(r->why, TN_EVALUE, "%s is \"%.80s\", which is not a list of nodes", lists[i],
-                    list);
+            tn__why(r->why, TN_EVALUE, "%s is \"%.80s\", which is not a node list", lists[i], list);
             return false;
         }
         return read_text(r, "SLURM_LAUNCH_NODE_IPADDR", e->second, sizeof(e->second));
@@ -320,7 +321,7 @@ static bool slurm_host(const reader *r) {
     return true;
 }
 
-/* Where the ranks meet when MASTER_ADDR does not say it. */
+/* Where the ranks meet when MASTER_ADDR is not set. */
 static bool find_host(const reader *r, const names *n) {
     tn__environment *e = r->e;
     if (e->ranks == e->local_ranks) {
@@ -328,8 +329,7 @@ static bool find_host(const reader *r, const names *n) {
         return true;
     }
     if (n == &slurm || n == &slurm_old) {
-        e->no_host =
-            "Slurm gives no list of nodes: set MASTER_ADDR to the address of rank 0's host";
+        e->no_host = "Slurm gives no node list: set MASTER_ADDR to the address of rank 0's host";
         return slurm_host(r);
     }
     if (n == &openmpi) {
@@ -349,7 +349,7 @@ static bool read_place(const reader *r, const names *n) {
     const char *store = value_of(r, "TERN_STORE"),
                *used = value_of(r, "TORCHELASTIC_USE_AGENT_STORE");
     if (store && strcmp(store, "agent") != 0) {
-        tn__why(r->why, TN_EVALUE, "TERN_STORE is \"%.60s\" (\"agent\", or not set)", store);
+        tn__why(r->why, TN_EVALUE, "TERN_STORE is \"%.60s\" (must be \"agent\" or unset)", store);
         return false;
     }
     e->agent = store != NULL;

@@ -40,7 +40,7 @@ bool tn__gpus_assign(const tn_dist_options *o, int rank, int local_rank) {
     return true;
 }
 
-/* The first rank that has no GPU of its own, or no NCCL; -1: all have. `text` says which. */
+/* The first rank without a GPU of its own, or without NCCL; `text` says why. -1: none. */
 static int first_without(const tn__member *members, int ranks, char *text, size_t size) {
     for (int r = 0; r < ranks; r++) {
         int neighbours = 0;
@@ -87,15 +87,14 @@ bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ra
     }
     bool fits = !is_staged && first_without(members, ranks, why, sizeof(why)) < 0;
     if (is_nccl && !fits) {
-        tn__raise(
-            TN_EDEVICE, OPERATION,
-            "the engine is nccl, but %s (NCCL wants a GPU for each rank; with staged they can "
-            "share one)",
-            why);
+        tn__raise(TN_EDEVICE, OPERATION,
+                  "the engine is nccl, but %s (NCCL needs a GPU per rank; with staged they can "
+                  "share one)",
+                  why);
         return false;
     }
     if (!wanted && !fits) {
-        tn_log_write(TN_LOG_INFO, "%s: tensors on devices travel staged: %s", OPERATION, why);
+        tn_log_write(TN_LOG_INFO, "%s: tensors on devices are sent staged: %s", OPERATION, why);
     }
     snprintf(engine, size, "%s+%s", host, fits ? "nccl" : "staged");
     return true;

@@ -4,8 +4,7 @@
 
 #include "distributed/init/members.h"
 
-/* What this process says about its GPUs: none if it uses none, so that their driver is not
- * started. */
+/* This process's GPUs. None if it uses none, so that their driver is not started. */
 void tn__gpus_here(const tn_dist_options *o, tn__member *mine);
 
 /* With the option device: this rank's GPU becomes the default device. False after raising. */

@@ -13,7 +13,7 @@
 
 enum { ANCESTORS = 32 };
 
-/* A small file's text; "" when it cannot be read. */
+/* A small file's contents; "" when it cannot be read. */
 static void read_file(const char *path, char *text, size_t size) {
     int fd = tn__above_streams(open(path, O_RDONLY | O_CLOEXEC));
     ssize_t got = fd >= 0 ? read(fd, text, size - 1) : 0;

@@ -6,8 +6,8 @@
 
 enum { TN__HOST_KEY = 160, TN__CPUS = 1024 / 4 + 1 };
 
-/* Equal for two processes when they can share memory and see each other: boot, process and network
- * namespaces, /dev/shm. TERN_HOST overrides it, so that one machine can pose as several. No
+/* The same for two processes when they can share memory and see each other: boot, process and
+ * network namespaces, /dev/shm. TERN_HOST overrides it, so that one machine can pose as several. No
  * spaces. */
 void tn__host_key(char key[TN__HOST_KEY]);
 
@@ -23,7 +23,7 @@ bool tn__cpus_overlap(const char *a, const char *b);
 /* "name:pid" for messages. */
 void tn__host_who(char *who, size_t size);
 
-/* The number of the process of mpirun that has started this one, even through a shell. */
+/* The pid of the mpirun process that has started this one, even through a shell. */
 int64_t tn__host_launcher(void);
 
 #endif

@@ -2,7 +2,7 @@
  *
  *     environment.c   who am I, and where do we meet: from variables
  *     rendezvous.c    the store: serving it, or finding who does
- *     members.c       have all ranks arrived, and on which host is each
+ *     members.c       have all ranks arrived, and which host each is on
  *
  *     gpus.c          which GPU a rank has, and how tensors on GPUs are sent
  *
@@ -33,7 +33,7 @@ static struct world {
     int rank, ranks;
     int local_rank;
     int restarts;
-    int worlds; /* that this process has been in before */
+    int worlds; /* that this process has left */
 } world;
 
 static tn_group *init_failed(tn_status status, const char *why) {
@@ -45,7 +45,7 @@ static tn_group *init_failed(tn_status status, const char *why) {
 
 static bool options_sound(const tn_dist_options *o) {
     if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
-        tn__raise(TN_EVALUE, OPERATION, "a time-out of %g seconds (above 0, at most %g)",
+        tn__raise(TN_EVALUE, OPERATION, "the time-out is %g seconds (above 0, at most %g)",
                   o->timeout, TN__TIMEOUT_MOST);
     } else if ((o->rank >= 0) != (o->ranks >= 0) || o->rank >= (o->ranks < 0 ? 1 : o->ranks) ||
                o->ranks == 0) {
@@ -61,8 +61,8 @@ static bool options_sound(const tn_dist_options *o) {
     return !tn__pending();
 }
 
-/* Nothing says which rank this is. If it is one of several it would train alone, beside the others,
- * and write where they write. */
+/* Nothing says which rank this is. If it is one of several it would train on its own beside the
+ * others, and overwrite their files. */
 static bool may_be_alone(const tn__environment *e) {
     if (*e->several && e->alone) {
         tn_log_write(TN_LOG_WARN, "one rank: %s, but this process was started without srun",
@@ -106,7 +106,7 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
 
 /* ---- Hosts ----------------------------------------------------------------------------------- */
 
-/* This rank's place among those of its host, and how many share its cores, itself too. */
+/* This rank's number among those of its host, and how many share its cores, itself included. */
 typedef struct neighbours {
     int local_rank;
     int on_cores;
@@ -127,8 +127,8 @@ static neighbours check_engine(const tn__member *members, int rank, int ranks) {
     return n;
 }
 
-/* Threads = cores / ranks that use them. TERN_HOST makes hosts of one machine's ranks: its cores
- * are then shared by all the same, but it is for tests. */
+/* Threads = cores / ranks that use them. TERN_HOST splits one machine into several hosts, which
+ * still share its cores; it is for tests. */
 static void set_threads(const tn_dist_options *o, const tn__member *mine, int on_cores) {
     const char *given = getenv("OMP_NUM_THREADS");
     if (o->threads && !(given && *given)) {
@@ -220,7 +220,7 @@ static tn_group *stay_alone(const tn_dist_options *o, const tn__environment *e) 
                                                                         : NULL;
 }
 
-/* When a program ends at its first error (tn_error_exit), the others learn why. */
+/* When a program exits at its first error (tn_error_exit), the other ranks learn why. */
 static void at_exit(void) {
     if (world.group && tn__pending()) {
         tn_group_abort(world.group, tn_error_message());

@@ -1,4 +1,4 @@
-/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and gives all the
+/* Each rank puts a key of its own into the store. Rank 0 waits for all of them and publishes the
  * result under one key, so that N ranks need N waits and not N². If the result does not arrive
  * either, a rank checks itself which are missing. If the launcher says that a rank has ended, no
  * one waits for it.
@@ -19,11 +19,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The result of rank 0 may come so much later than its deadline. */
+/* Rank 0's result may come this much later than its deadline. */
 #define GRACE_SECONDS 1.0
 
-/* Between two checks whether the awaited rank has ended; also the wait for what it wrote before
- * that. */
+/* The time between two checks whether the awaited rank has ended, and the wait for what it wrote
+ * before. */
 #define LOOK_SECONDS 1.0
 #define LAST_LOOK_SECONDS 0.25
 
@@ -35,7 +35,7 @@ static tn_status say_why(char *why, tn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(why, TN__MEET_WHY, format, arguments);
     va_end(arguments);
-    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* it may quote a peer */
+    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* a peer's text may be in it */
     return status;
 }
 
@@ -68,7 +68,7 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
         !next_word(&at, gpus, sizeof(gpus)) || !next_word(&at, gpu, sizeof(gpu)) ||
         !next_word(&at, nccl, sizeof(nccl)) || !next_word(&at, m->who, sizeof(m->who))) {
         say_why(why, TN_EMISMATCH,
-                "rank %d says \"%.80s\" about itself: it is no rank of this world", rank, line);
+                "rank %d says \"%.80s\" about itself: it is not a rank of this world", rank, line);
         return false;
     }
     m->gpus = atoi(gpus);
@@ -156,7 +156,7 @@ static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int r
     return status;
 }
 
-/* A value as text that ends with 0. NULL: no memory. */
+/* A value as a string. NULL: out of memory. */
 static char *text_of(tn_store_value *value) {
     char *text = tn__malloc(value->bytes + 1);
     if (text) {
@@ -182,7 +182,7 @@ static tn_status get_text(tn_store *s, const char *key, double deadline, char **
 }
 
 /* Whether the launcher says that this rank has ended; then who[TN__WHO] says which process it was.
- * With another number of ranks it ended a world of its own, not this one. */
+ * If it had another number of ranks, it was in another world. */
 static bool has_ended(const tn__meeting *m, int rank, char *who) {
     char key[KEY], *text = NULL, unused[TN__MEET_WHY];
     bool there = false;
@@ -246,7 +246,7 @@ static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer 
 static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
     tn_store *s = m->store;
     char unused[TN_STORE_WHY];
-    tn__buffer all = {0}; /* grows as they arrive: of very many ranks most may never do so */
+    tn__buffer all = {0}; /* grows as they arrive, since most of very many ranks may never arrive */
     tn__buffer_text(&all, "+");
     tn_status status = collect_members(m, begin, &all, why);
     if (status == TN_OK) {

@@ -17,8 +17,9 @@ typedef struct tn__member {
     char who[TN__WHO]; /* "host:pid" */
 } tn__member;
 
-/* Where a launcher that serves the store says that a rank has ended well: of which start, and which
- * rank. The value is "RANKS WHO". A rank that waits for it need not do so until the deadline.
+/* The key, by start and rank, under which a launcher that serves the store says that a rank has
+ * ended successfully. The value is "RANKS WHO". Others then need not wait for the rank until the
+ * deadline.
  */
 #define TN__ENDED_KEY "run/%d/ended.%d"
 
@@ -30,9 +31,9 @@ typedef struct tn__meeting {
     double deadline;
 } tn__meeting;
 
-/* This process as `mine`. On TN_OK members[ranks] is what every rank has. Otherwise, with a reason
- * in why[TN__MEET_WHY]: TN_EPEER names the ranks that have not arrived by the deadline or have
- * ended instead, TN_EMISMATCH two that disagree, or what the store says. */
+/* Joins this process, described by `mine`. On TN_OK every rank has the same members[ranks].
+ * Otherwise, with a reason in why[TN__MEET_WHY]: TN_EPEER names ranks that ended or were not there
+ * by the deadline, TN_EMISMATCH two that disagree; or it is the store's error. */
 tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why);
 
 #endif

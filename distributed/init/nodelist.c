@@ -17,7 +17,7 @@ static bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-/* What names are made of. */
+/* A character of a name. */
 static bool is_text(char c) {
     return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
            c == '_' || c == '.';
@@ -49,7 +49,7 @@ static bool read_range(const char **at, range *r) {
     return true;
 }
 
-/* Reads a bracket from after its '['. With an index >= 0: the number there is written to
+/* Reads a bracket from after its '['. With an index >= 0 it writes the number there to
  * text[DIGITS + 2]. Returns how many numbers there are; -1 if it is not a bracket. */
 static int64_t read_bracket(const char **at, int64_t index, char *text) {
     int64_t count = 0;

@@ -1,7 +1,7 @@
-/* Rank 0 serves the store at the port that was agreed, or, if that is taken, at one of the next;
- * the others knock at these ports until the job's own store answers. The handshake of the TCP store
- * makes that safe: a rank reveals nothing to a server that has not proved that it has the token,
- * for the very port at which the rank knocks, and moves on to the next port. */
+/* Rank 0 serves the store at the agreed port, or, if that is taken, at one of the next; the others
+ * knock at these ports until the job's own store answers. The handshake of the TCP store makes that
+ * safe: a rank reveals nothing to a server that has not proved that it has the token, for the very
+ * port at which the rank knocks, and moves on to the next port. */
 #include "distributed/init/rendezvous.h"
 
 #include "core/error.h"
@@ -21,9 +21,9 @@ enum { PORTS_TRIED = 17 };
 
 #define KNOCK_SECONDS 1.0  /* for a port that rank 0 cannot have */
 #define KNOCKS_SECONDS 4.0 /* for all of those */
-/* For a port at which the store may be. If no one answers for so long, it is twice as long the next
- * time, up to the longest, and of the ports after the first only one such is tried in a round:
- * silent strangers cost little, and a slow host is waited for in the end. */
+/* For a port at which the store may be. If no one answers in this time, it doubles for the next
+ * try, up to the longest; of the silent ports after the first only one is tried per round. So
+ * silent strangers cost little, and a slow host is found in the end. */
 #define FIRST_KNOCK 0.25
 #define LONGEST_KNOCK 2.0
 #define FIRST_PAUSE 0.01 /* between two rounds over the ports; doubles up to the longest */
@@ -56,17 +56,16 @@ static double knock_until(double patience, double deadline, int shares) {
 
 /* ---- The token ------------------------------------------------------------------------------- */
 
-/* Once: the ports of each of several worlds are as open as the first one's. */
+/* Warns once: later worlds' ports are as open as the first one's. */
 static void warn_of_guessable(const char *why) {
     static bool warned;
     if (!warned) {
         warned = true;
-        tn__log_loud(
-            "dist_init: nothing secret tells this job's ranks from strangers: who reaches "
-            "the store's port can guess its token, join the job, and change or end it%s%s%s. "
-            "Give all ranks the same secret in TERN_TOKEN (openssl rand -hex 16) or "
-            "TERN_TOKEN_FILE, or start them with `tern run`",
-            *why ? " (" : "", why, *why ? ")" : "");
+        tn__log_loud("dist_init: this job has no secret: anyone who reaches the store's port can "
+                     "guess its token, join the job, and change or end it%s%s%s. "
+                     "Give all ranks the same secret in TERN_TOKEN (openssl rand -hex 16) or "
+                     "TERN_TOKEN_FILE, or start them with `tern run`",
+                     *why ? " (" : "", why, *why ? ")" : "");
     }
 }
 
@@ -87,10 +86,10 @@ static bool find_secret(const tn__environment *e, bool one_host, char secret[TN_
     return one_host && tn__token_user(secret, why) == TN_OK;
 }
 
-/* TERN_TOKEN as it is; else a secret mixed with what tells this job from others of the same user,
- * and on one host from jobs of the same name on other hosts. Without a secret the rest can be
- * guessed, and rank 0 says so. A rank that has left a world for the next one must not meet ranks
- * that still serve the former. False after raising. */
+/* TERN_TOKEN as it is; else a secret mixed with what tells this job from the user's others and, if
+ * the job is on one host, from jobs of that name elsewhere. Without a secret the rest can be
+ * guessed, and rank 0 says so. A rank that goes on to the next world must not meet ranks still
+ * serving the last. False after raising. */
 static bool choose_token(ports *p, const tn__environment *e, const char *job, bool one_host) {
     char token[TN__TOKEN], secret[TN__TOKEN], why[TN_STORE_WHY] = "";
     char place[TN__HOST_KEY] = "", identity[TN__TOKEN + TN__HOST_KEY];
@@ -119,8 +118,8 @@ static bool choose_token(ports *p, const tn__environment *e, const char *job, bo
 
 /* ---- Serving --------------------------------------------------------------------------------- */
 
-/* Serves at the first port that is free. *ours: one of them is served by this very job already. The
- * reason is why the last one was not free. */
+/* Serves at the first port that is free. *ours: this very job serves one of them already. `why`:
+ * why the last one was not free. */
 static tn_store_server *serve_once(const ports *p, double deadline, bool *ours,
                                    tn_error_record *why) {
     double begin = tn__now(), end = begin + fmin(KNOCKS_SECONDS, fmax(deadline - begin, 0) / 2);
@@ -135,7 +134,7 @@ static tn_store_server *serve_once(const ports *p, double deadline, bool *ours,
         tn__quiet(-1);
         if (!server) {
             tn_error_take(why);
-            double limit = knock_until(KNOCK_SECONDS, end, 2); /* the first ones are likelier */
+            double limit = knock_until(KNOCK_SECONDS, end, 2); /* earlier ports are likelier */
             *ours = tn__tcp_probe(near, p->first + i, p->token, limit, unused) == TN__DIAL_OURS;
         }
     }
@@ -159,15 +158,16 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
                   p->first, p->first + p->count - 1);
     } else {
         const char *reason = strstr(why.message, "store_serve: "); /* after the caller's line */
-        tn__raise(TN_EIO, OPERATION, "rank 0 can serve the store at none of the ports %d to %d: %s",
-                  p->first, p->first + p->count - 1, reason ? reason : why.message);
+        tn__raise(TN_EIO, OPERATION,
+                  "rank 0 cannot serve the store at any of the ports %d to %d: %s", p->first,
+                  p->first + p->count - 1, reason ? reason : why.message);
     }
     return NULL;
 }
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-/* What is known of the ports while the store is looked for. */
+/* What is known about the ports during the search for the store. */
 typedef struct search {
     double patience[2][PORTS_TRIED]; /* [host][port]; 0: no silence there so far */
     int silent, round;               /* how many are not 0; rounds so far */

@@ -27,7 +27,7 @@ static void write_hex(char *text, const uint8_t *bytes, size_t n) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Whether what is open can be this user's secret. */
+/* Whether the open file can be this user's secret. */
 static tn_status check_secret(int fd, const char *path, char *why) {
     struct stat about;
     if (fstat(fd, &about) != 0) {
@@ -39,12 +39,12 @@ static tn_status check_secret(int fd, const char *path, char *why) {
     }
     if (about.st_uid != geteuid()) {
         return tn__why(why, TN_EIO,
-                       "%.150s belongs to user %u, not to %u: the token's file must be yours", path,
+                       "%.150s belongs to user %u, not to %u: the token file must be yours", path,
                        (unsigned)about.st_uid, (unsigned)geteuid());
     }
     if (about.st_mode & (S_IRWXG | S_IRWXO)) {
         return tn__why(why, TN_EIO,
-                       "others may use %.120s (mode %04o): make a new token, and chmod 600 it",
+                       "others can access %.120s (mode %04o): make a new token, and chmod 600 it",
                        path, (unsigned)about.st_mode & 07777u);
     }
     return TN_OK;
@@ -80,7 +80,7 @@ static tn_status read_secret(int fd, const char *path, char token[TN__TOKEN], ch
     }
     text[bytes] = 0;
     if (strlen(text) != bytes) {
-        return tn__why(why, TN_EFORMAT, "the token in %.120s has a byte 0 in it", path);
+        return tn__why(why, TN_EFORMAT, "the token in %.120s contains a zero byte", path);
     }
     tn_status status = check_text(text, path, why);
     if (status == TN_OK) {
@@ -89,13 +89,13 @@ static tn_status read_secret(int fd, const char *path, char token[TN__TOKEN], ch
     return status;
 }
 
-/* *missing: there is no such file. */
+/* Sets *missing if there is no such file. */
 static tn_status open_secret(const char *path, char token[TN__TOKEN], bool *missing, char *why) {
     int fd =
         tn__above_streams(open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     *missing = fd < 0 && errno == ENOENT;
     if (fd < 0) {
-        return tn__why(why, TN_EIO, "the token's file %.150s: %s", path,
+        return tn__why(why, TN_EIO, "the token file %.150s: %s", path,
                        errno == ELOOP ? "a symbolic link is not followed" : strerror(errno));
     }
     tn_status status = check_secret(fd, path, why);
@@ -123,7 +123,7 @@ static bool user_path(char path[PATH_SIZE]) {
     return length > 0 && length < PATH_SIZE - 16;
 }
 
-/* The folders above the file, for this user alone where they are new. */
+/* Makes the missing folders above the file, for this user only. */
 static void make_folders(const char *path) {
     char folder[PATH_SIZE];
     snprintf(folder, sizeof(folder), "%s", path);
@@ -149,8 +149,8 @@ static bool write_secret(int fd) {
     return written == 2 * RANDOM_BYTES + 1 && fsync(fd) == 0;
 }
 
-/* The file appears whole, under a name that no one has taken before: a second process reads the
- * first one's. */
+/* The file appears whole, under a name that is still free: a second process reads the first
+ * one's. */
 static tn_status make_secret(const char *path, char *why) {
     char new_path[PATH_SIZE];
     make_folders(path);
@@ -171,9 +171,9 @@ tn_status tn__token_user(char token[TN__TOKEN], char *why) {
     char path[PATH_SIZE];
     bool missing;
     if (!user_path(path)) {
-        return tn__why(why, TN_EIO,
-                       "this user's token has no place: neither XDG_CONFIG_HOME nor HOME is the "
-                       "path of a folder");
+        return tn__why(
+            why, TN_EIO,
+            "no place for this user's token: neither XDG_CONFIG_HOME nor HOME is a usable path");
     }
     tn_status status = open_secret(path, token, &missing, why);
     if (missing && (status = make_secret(path, why)) == TN_OK) {

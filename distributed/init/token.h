@@ -2,7 +2,7 @@
  *
  * Anyone who has a job's token may join it. So a token file is trusted only when no one else can
  * have read or written it: a regular file of this user, without access for group and others. The
- * last part of its path is no symbolic link. Opening anything else (a FIFO, say) never waits. */
+ * last part of its path is not a symbolic link. Opening anything else (a FIFO, say) never waits. */
 #ifndef TERN_DISTRIBUTED_INIT_TOKEN_H
 #define TERN_DISTRIBUTED_INIT_TOKEN_H
 
@@ -15,7 +15,7 @@ enum { TN__TOKEN = 256 }; /* bytes of a token and its 0 */
 TN_API tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *why);
 
 /* This user's own token, in $XDG_CONFIG_HOME/tern/token, else $HOME/.config/tern/token. The first
- * process that asks makes it, at random; of several that ask at once all get the same. Failures as
+ * process that asks makes it, at random; several that ask at once all get the same. Failures as
  * above. */
 TN_API tn_status tn__token_user(char token[TN__TOKEN], char *why);
 

@@ -182,7 +182,7 @@ static void test_slurm(void **state) {
 
     assert_refused(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2",
                        "SLURM_STEP_NODELIST=n[1-"),
-                   "not a list of nodes");
+                   "not a node list");
     e = read_env(ENV("SLURM_STEP_ID=7", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"));
     assert_string_equal(e.host, "");
     assert_non_null(strstr(e.no_host, "MASTER_ADDR"));

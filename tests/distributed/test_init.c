@@ -299,7 +299,7 @@ static void test_agent(void **state) {
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
-#define WARNING "nothing secret tells this job's ranks from strangers"
+#define WARNING "this job has no secret"
 
 /* Ranks that no one gives a token; `says`: what rank 0 writes, NULL: nothing. */
 static void meet_without_token(const char *guess, const char *const *extra, const char *says) {
@@ -356,7 +356,7 @@ static void test_token_file(void **state) {
     ranks_result r = ranks_run(2, "guess", "closed", ENV("TERN_TOKEN", file), 60);
     for (int rank = 0; rank < 2; rank++) {
         assert_true(WIFEXITED(r.status[rank]) && WEXITSTATUS(r.status[rank]) == 1);
-        assert_says(&r, rank, "TERN_TOKEN_FILE: others may use");
+        assert_says(&r, rank, "TERN_TOKEN_FILE: others can access");
         assert_says(&r, rank, "chmod 600");
     }
     ranks_free(&r);

@@ -23,7 +23,7 @@ def ranks(command, count, local=None, guessable=False, **variables):
     same(p.returncode, 0, said)
     local = local or list(range(count))
     total = count * (count + 1) // 2
-    same("nothing secret tells this job's ranks from strangers" in said, guessable, said)
+    same("this job has no secret" in said, guessable, said)
     for rank in range(count):
         holds(f"rank {rank} of {count}, local {local[rank]}, sum {total}" in said, said)
 

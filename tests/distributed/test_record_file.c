@@ -94,11 +94,11 @@ static void test_symlink(void **state) {
     char target[512];
     temp_write(temp_path("victim"), "precious", 8);
     assert_int_equal(symlink(temp_path("victim"), temp_path("tern-flight-0.txt")), 0);
-    assert_refused(0, "tern-flight-0.txt", "no record of this user's");
+    assert_refused(0, "tern-flight-0.txt", "not this user's record");
     expect_contents(temp_path("victim"), "precious");
     assert_true(readlink(temp_path("tern-flight-0.txt"), target, sizeof(target)) > 0);
     assert_int_equal(symlink(temp_path("new"), temp_path("tern-flight-1.txt")), 0);
-    assert_refused(1, "tern-flight-1.txt", "no record of this user's");
+    assert_refused(1, "tern-flight-1.txt", "not this user's record");
     assert_int_equal(access(temp_path("new"), F_OK), -1);
 }
 
@@ -119,12 +119,12 @@ static void test_fifo(void **state) {
     const char *path = temp_path("tern-flight-0.txt");
     char page[4096] = {0};
     assert_int_equal(mkfifo(path, 0666), 0);
-    assert_refused(0, path, "no record of this user's");
+    assert_refused(0, path, "not this user's record");
     int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     assert_true(fd >= 0);
     while (write(fd, page, sizeof(page)) > 0) {
     }
-    assert_refused(0, path, "no record of this user's");
+    assert_refused(0, path, "not this user's record");
     close(fd);
     assert_int_equal(lstat(path, &about), 0);
     assert_true(S_ISFIFO(about.st_mode));
@@ -138,7 +138,7 @@ static void test_file_of_another_user(void **state) {
     }
     temp_write(path, "theirs", 6);
     assert_int_equal(chown(path, STRANGER, STRANGER), 0);
-    assert_refused(0, path, "no record of this user's");
+    assert_refused(0, path, "not this user's record");
     expect_contents(path, "theirs");
 }
 
@@ -226,11 +226,11 @@ static void test_folder_that_is_none(void **state) {
     const char *folder = own_folder(), *victim = temp_path("victim");
     assert_int_equal(mkdir(victim, 0700), 0);
     assert_int_equal(symlink(victim, folder), 0);
-    assert_refused(0, folder, "no folder, or a link to one");
+    assert_refused(0, folder, "not a folder, or a link to one");
     assert_int_equal(unlink(folder), 0);
     assert_int_equal(rmdir(victim), 0); /* nothing went there */
     assert_int_equal(mkfifo(folder, 0600), 0);
-    assert_refused(0, folder, "no folder, or a link to one");
+    assert_refused(0, folder, "not a folder, or a link to one");
 }
 
 int main(void) {

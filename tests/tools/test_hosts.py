@@ -204,7 +204,7 @@ def public_addresses():
     both = [ranks_at_work(host, meet=hosts.public[0]) for host in (0, 1)]
     for p in both:
         finish(p, 1, 30)
-    has("".join(errors(p) for p in both), "is a public one, and gloo's connections carry no secret", "TERN_INTERFACE=203.0.113.")
+    has("".join(errors(p) for p in both), "is public, and gloo's connections carry no secret", "TERN_INTERFACE=203.0.113.")
     same(text("steps.0"), "")
     with open("go", "w", encoding="utf-8"):
         pass

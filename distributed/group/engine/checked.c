@@ -47,7 +47,7 @@ static tn_status compare_all(checked *c, const tn_transfer *t, const tn__fingerp
     return status;
 }
 
-/* The two ends of one message: what is received has to be what is sent. */
+/* The two ends of one message must agree on what is sent. */
 static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
                               char *why) {
     tn__fingerprint theirs = {0};
@@ -95,7 +95,7 @@ static void checked_stop(tn_engine *base, const char *reason) {
     c->inner->abort(c->inner, reason);
 }
 
-/* Whether all ranks are about to make as much memory. */
+/* Whether all ranks are about to allocate the same number of bytes. */
 static bool same_alloc(checked *c, size_t bytes, double deadline, char *why) {
     const tn__fingerprint mine = tn__fingerprint_of_alloc(bytes);
     const tn_transfer t = {.deadline = deadline};

@@ -22,7 +22,7 @@ typedef struct local {
 
 /* ---- Collectives ----------------------------------------------------------------------------- */
 
-/* Under the lock: fails when a rank that is here does something else. */
+/* Under the lock: fails if a rank that has arrived does something else. */
 static tn_status compare_seats(local *e, const tn_transfer *t) {
     tn__hub *h = e->hub;
     const tn__fingerprint mine = tn__fingerprint_of(t);
@@ -65,7 +65,7 @@ static tn_status hub_arrive(local *e, const tn_transfer *t) {
     return h->round != round ? TN_OK : status;
 }
 
-/* Under the lock: gives my seat up when all have done their share, which takes no waiting. */
+/* Under the lock: gives up my seat when all have done their share; a share never waits. */
 static void hub_depart(tn__hub *h) {
     uint64_t round = h->round;
     if (++h->done == h->ranks) {
@@ -106,7 +106,7 @@ static tn_status run_collective(local *e, const tn_transfer *t) {
     tn_transfer mine = *t;
     void *copy = NULL;
     if (t->kind == TN_ALL_TO_ALL && t->in == t->out && t->count > 0) {
-        /* The only one in which a rank's out is read by another as its in. */
+        /* Only here do others read a buffer as my in while I write it as my out. */
         size_t bytes = (size_t)(t->count * h->ranks) * tn_dtype_size(t->dtype);
         copy = tn__malloc(bytes);
         if (!copy) {

@@ -39,13 +39,13 @@ tn__hub *tn__hub_join(const tn_engine_options *o, char *why);
 /* Empties the rank's seat; the last to leave frees the hub. */
 void tn__hub_leave(tn__hub *h, int rank);
 
-/* The others under the lock. */
+/* Call the others under the lock. */
 
 /* Records a failure unless there was one. Returns the status of the first. */
 tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason);
 
 /* Waits for a change, for rank `me` in t. In a loop around the condition: the deadline is checked
- * before the wait, so that what came in the last moment is seen. */
+ * before the wait, so that a last-moment change is seen. */
 tn_status tn__hub_wait(tn__hub *h, int me, const tn_transfer *t);
 
 /* Fails when a rank has left. */

@@ -1,4 +1,4 @@
-/* Groups of GPUs: NCCL moves what is on devices, an engine for host memory the rest.
+/* Groups of GPUs: NCCL moves tensors on devices, a host engine the rest.
  *
  * NCCL's part is in the plugin (backends/cuda/nccl.c). The two engines have one queue, so their
  * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine for
@@ -33,7 +33,7 @@ static tn_nccl_engine_function *nccl_load(char *why) {
                                      reason, sizeof(reason));
     memcpy(&function, &symbol, sizeof(function));
     if (!function) {
-        snprintf(why, TN_ENGINE_WHY, "the plugin of CUDA is not there: %s", reason);
+        snprintf(why, TN_ENGINE_WHY, "the CUDA plugin is not available: %s", reason);
     }
     return function;
 }
@@ -169,7 +169,7 @@ static bool all_have_it(const tn_engine_options *o, const char *mine, char *why)
 static void find_missing(const tn_engine_options *o, char *why) {
     if (tn__nccl_is_there(why) && o->device.kind != TN_CUDA) {
         snprintf(why, TN_ENGINE_WHY,
-                 "this rank's default device is %s when the group is made (a GPU is wanted: the "
+                 "this rank's default device is %s when the group is made (must be a GPU: see the "
                  "option device of tn_dist_init, or tn_set_default_device)",
                  tn_device_text(o->device));
     }

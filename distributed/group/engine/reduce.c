@@ -49,7 +49,7 @@ COMBINE_ALL(i32, int32_t, uint32_t)
 COMBINE_ALL(u8, uint8_t, uint8_t)
 COMBINE_ALL(i8, int8_t, uint8_t)
 
-/* NULL: not a dtype or operation of collectives. Halves get the function of f32. */
+/* NULL: not a dtype or operation of collectives. bf16 and f16 get the f32 function. */
 static combine *combine_of(tn_reduction how, tn_dtype dtype) {
 #define ROW(name)                                                                     \
     {                                                                                 \

@@ -3,7 +3,7 @@
  *
  *     device  --fetch-->  slot  --the inner engine-->  slot  --deliver-->  device
  *
- * A transfer goes in chunks of as many elements as a slot holds; each chunk is a transfer of the
+ * A transfer goes in chunks, as many elements as a slot holds; each chunk is a transfer of the
  * inner engine. There are two slots of page-locked memory.
  * All copies are queued in one stream, in this order:
  *
@@ -173,7 +173,7 @@ static tn_status deliver_piece(staged *s, const journey *j, int64_t i, char *why
     return status == TN_OK ? TN_OK : device_failed(s, status, why);
 }
 
-/* The inner engine's part. */
+/* The inner engine's share of the work. */
 static tn_status reduce_piece(staged *s, const journey *j, int64_t i, char *why) {
     int64_t n = elements_of(j, i);
     char *slot = s->slots[i % SLOTS];
@@ -222,7 +222,7 @@ static bool make_slots(staged *s) {
     return true;
 }
 
-/* A stream on the device of t, and slots. */
+/* Makes a stream on t's device, and slots. */
 static tn_status staged_prepare(staged *s, const tn_transfer *t, char *why) {
     if (s->stream && tn__same_device(s->device, t->device)) {
         return TN_OK;
@@ -238,7 +238,7 @@ static tn_status staged_prepare(staged *s, const tn_transfer *t, char *why) {
     return s->stream && make_slots(s) ? TN_OK : device_failed(s, TN_OK, why);
 }
 
-/* After a failure: what is queued still uses the tensors and the slots. */
+/* After a failure: waits, since queued copies still use the tensors and the slots. */
 static void staged_settle(staged *s) {
     void *mark = s->stream ? s->table->stream_mark(s->stream) : NULL;
     double end = tn__now() + SETTLE;

@@ -1,6 +1,6 @@
-/* The arithmetic of a collective between ranks that can read each other's memory: what one of them
- * has to do when it can read every rank's input. For the engines of one host, local and shm, which
- * bring the ranks together before and after. */
+/* The arithmetic of a collective between ranks that can read each other's memory: one rank's share
+ * of the work. For the engines of one host, local and shm, which bring the ranks together before
+ * and after. */
 #ifndef TERN_DISTRIBUTED_GROUP_ENGINE_VIEW_H
 #define TERN_DISTRIBUTED_GROUP_ENGINE_VIEW_H
 
@@ -22,8 +22,8 @@ tn__peer_view tn__view_of(const tn_transfer *t, int rank, int ranks);
 /* This rank's output of the view's elements. */
 void tn__view_read(const tn__peer_view *v, const tn_transfer *t);
 
-/* Of an all-reduce, or a reduction to a root: this rank's slice of the elements, reduced and
- * written into each of `outs` outputs, which may be inputs too. Each byte is read once and written
+/* For an all-reduce, or a reduction to a root: reduces this rank's slice of the elements and writes
+ * it into each of `outs` outputs, which may be inputs too. Each byte is read once and written
  * once. */
 void tn__view_reduce(const tn__peer_view *v, const tn_transfer *t, char *const *out, int outs);
 

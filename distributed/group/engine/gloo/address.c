@@ -1,11 +1,11 @@
-/* At which of this host's addresses the other ranks can reach it.
+/* Finds the address of this host at which the other ranks can reach it.
  *
  * The kernel knows: a UDP socket that is "connected" to another host has the address from which
  * packets would leave, and nothing is sent. MASTER_ADDR is a host that every rank reaches. Ranks
  * are on one host when they have the same boot and the same network namespace; then they meet at
  * 127.0.0.1.
  *
- * Gloo's connections carry no secret, so a public address is used only when it was asked for.
+ * Gloo's connections carry no secret, so a public address is used only on request.
  */
 #define _GNU_SOURCE 1 /* getifaddrs, NI_MAXHOST */
 #include "distributed/group/engine/gloo/gloo.h"
@@ -28,7 +28,7 @@
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* Says which ranks from `first` on have not given their value. */
+/* Names the ranks from `first` on that have not published their value. */
 static void name_missing(const tn_engine_options *o, const char *key, int first, char *why) {
     char place[64], reason[TN_STORE_WHY];
     size_t length = (size_t)snprintf(why, TN_ENGINE_WHY, "no sign of rank %d", first);
@@ -213,7 +213,7 @@ static void list_interfaces(const struct ifaddrs *all, const char *wanted, char 
     }
 }
 
-/* When no interface was asked for. */
+/* The address when no interface was requested. */
 static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all, char *address,
                            char *why) {
     const char *master = getenv("MASTER_ADDR");
@@ -233,9 +233,9 @@ static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all
     }
     if (tn__address_is_public(address)) {
         snprintf(why, TN_ENGINE_WHY,
-                 "this host's address %s is a public one, and gloo's connections carry no secret: "
-                 "use a private network or a tunnel (docs/security.md), or ask for this address "
-                 "by TERN_INTERFACE=%s",
+                 "this host's address %s is public, and gloo's connections carry no secret: "
+                 "use a private network or a tunnel (docs/security.md), or request this address "
+                 "with TERN_INTERFACE=%s",
                  address, address);
         return false;
     }

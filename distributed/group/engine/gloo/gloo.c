@@ -17,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How long the store may take to say goodbye, or to say whether a peer did. */
+/* How long the store may take to record a goodbye, or to look one up. */
 static const double goodbye_seconds = 1;
 
 /* ---- Failing --------------------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ void *tn__gloo_scratch(tn__gloo *e, int64_t bytes) {
         e->scratch_bytes = e->scratch ? (size_t)bytes : 0;
     }
     if (!e->scratch) {
-        gloo_fail(e, TN_ENOMEM, "out of memory (%lld bytes beside the buffers)", (long long)bytes);
+        gloo_fail(e, TN_ENOMEM, "out of memory (%lld bytes besides the buffers)", (long long)bytes);
     }
     return e->scratch;
 }
@@ -153,7 +153,7 @@ static void hold_pipe_signal(sigset_t *before) {
     pthread_sigmask(SIG_BLOCK, &pipe, before);
 }
 
-/* Takes a SIGPIPE that has arrived in between, if it would kill the thread from now on. */
+/* Consumes a SIGPIPE that arrived in between, unless it was blocked before. */
 static void release_pipe_signal(const sigset_t *before) {
     if (!sigismember(before, SIGPIPE)) {
         sigset_t pipe;
@@ -166,7 +166,7 @@ static void release_pipe_signal(const sigset_t *before) {
 
 /* ---- The table of an engine ------------------------------------------------------------------ */
 
-/* Under the lock: whether the engine is dead; why is set then. */
+/* Under the lock: whether the engine is dead; if so, sets why. */
 static tn_status gloo_look(const tn__gloo *e, char *why) {
     if (e->dead != TN_OK) {
         snprintf(why, TN_ENGINE_WHY, "%s", e->reason);
@@ -224,8 +224,8 @@ static void gloo_stop(tn_engine *base, const char *reason) {
     }
 }
 
-/* A rank that leaves says goodbye before its connections end; if the store cannot tell, it may
- * have. */
+/* A rank that leaves says goodbye before its connections end; if the store cannot tell, the rank
+ * may have left. */
 static void check_peer(tn__gloo *e, int peer, bool all) {
     char reason[TN_ENGINE_WHY] = "";
     bool known = false;
@@ -283,13 +283,13 @@ static const tn__gloo_api *gloo_load(char *why) {
     tn__gloo_entry *entry;
     *(void **)&entry = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, reason, sizeof(reason));
     if (!entry) {
-        snprintf(why, TN_ENGINE_WHY, "the plugin of gloo is not there: %s", reason);
+        snprintf(why, TN_ENGINE_WHY, "the gloo plugin is not available: %s", reason);
         return NULL;
     }
     const tn__gloo_api *api = entry();
     if (api->size != sizeof(*api) || api->version != TN__GLOO_VERSION) {
         snprintf(why, TN_ENGINE_WHY,
-                 "libtern_gloo.so is of another build (version %u, %zu bytes; this is version %d, "
+                 "libtern_gloo.so is another build (version %u, %zu bytes; this is version %d, "
                  "%zu bytes)",
                  api->version, api->size, TN__GLOO_VERSION, sizeof(*api));
         return NULL;
@@ -350,7 +350,7 @@ static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
     return w;
 }
 
-/* The endpoints for all peers, as one value of the store: ranks times `size` bytes. NULL: no
+/* This rank's endpoints for all peers, as one store value of ranks * `size` bytes. NULL: out of
  * memory. */
 static char *own_endpoints(tn__gloo *e, size_t *size) {
     int ranks = e->base.ranks;
@@ -380,8 +380,8 @@ static bool connect_all(tn__gloo *e, const void *user) {
             continue;
         }
         if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
-            return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, and not %zu",
-                             peer, theirs->bytes, (size_t)ranks * TN__ENDPOINT);
+            return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, not %zu", peer,
+                             theirs->bytes, (size_t)ranks * TN__ENDPOINT);
         }
         const char *endpoint = (const char *)theirs->data + (size_t)rank * TN__ENDPOINT;
         if (!e->api->connect(e->wire, peer, endpoint, j->endpoint_bytes, why)) {

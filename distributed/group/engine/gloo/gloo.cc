@@ -1,4 +1,4 @@
-/* The plugin libtern_gloo.so: gloo's TCP connections after the table of gloo.h. No exception
+/* The plugin libtern_gloo.so: gloo's TCP connections behind the table in gloo.h. No exception
  * leaves this file.
  *
  * A wire is a gloo context: one connection ("pair") to every other rank, served by a thread of
@@ -6,7 +6,7 @@
  * spans all memory and counts what is done in either direction. What is relied upon,
  * as of gloo in May 2022:
  *
- *   - When a connection ends, a wait throws where its buffer has a message that has not begun. One
+ *   - When a connection ends, a wait throws if its buffer has a message that has not begun. One
  *     that is half done is forgotten. So every buffer also waits for a message that is never sent.
  *   - It throws as well when the message was done and the connection ended while the waiting
  *     thread had not yet woken. What is done stays counted: a second wait takes it.
@@ -48,7 +48,7 @@ struct tn__wire {
 
 namespace {
 
-/* gloo's texts begin with "[file:line] ", which tells a user nothing. */
+/* gloo's messages begin with "[file:line] ", which tells a user nothing. */
 void give_reason(char *why, const char *text) {
     const char *end = *text == '[' ? std::strstr(text, "] ") : nullptr;
     std::snprintf(why, TN_ENGINE_WHY, "%s", end ? end + 2 : text);
@@ -146,7 +146,8 @@ tn__arrival wait_once(tn__wire *w, int peer, bool is_send, std::chrono::millisec
     });
 }
 
-/* gloo has one exception for a time-out and for a lost connection: the clock tells which it was. */
+/* gloo throws the same exception for a time-out and a lost connection: the clock tells which it
+ * was. */
 tn__arrival wait_message(tn__wire *w, int peer, bool is_send, double seconds, char *why) {
     auto limit = milliseconds(seconds);
     auto end = std::chrono::steady_clock::now() + limit;
@@ -169,7 +170,7 @@ void wake_wait(tn__wire *w, int peer) {
     });
 }
 
-/* A wait that has been woken before it begins: it still throws when the connection has ended, since
+/* Uses a wait that was woken before it began: it still throws when the connection has ended, since
  * the message that is never sent has not begun. */
 bool is_lost(tn__wire *w, int peer, char *why) {
     return !guarded(false, why, [&] {

@@ -1,9 +1,9 @@
 /* The engine "gloo": operations between hosts, made of messages between two ranks.
  *
- *     gloo.cc      the plugin libtern_gloo.so: gloo's connections after the table below,
- *                  the one C++ file
+ *     gloo.cc      the plugin libtern_gloo.so: gloo's connections behind the table below,
+ *                  the only C++ file
  *     gloo.c       joining, waiting, failing, leaving
- *     ops.c   all_reduce and the others, made of messages
+ *     ops.c        all_reduce and the others, made of messages
  *     address.c    at which of this host's addresses the others can reach it
  *
  * gloo's own collectives are not used. Here a deadline bounds an operation and not each of its
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* ---- What the plugin gives ------------------------------------------------------------------- */
+/* ---- What the plugin provides ---------------------------------------------------------------- */
 
 typedef struct tn__wire tn__wire; /* one rank's connections to all others */
 
@@ -43,14 +43,14 @@ typedef struct tn__gloo_api {
     /* Listens at a numeric address. Later, `connect` waits at most `timeout` seconds. NULL: see
      * why. */
     tn__wire *(*open)(const char *address, int rank, int ranks, double timeout, char *why);
-    /* The address of this rank for peer, which passes it to its `connect`. At most TN__ENDPOINT
-     * bytes, as many for every peer. */
+    /* The address of this rank for `peer`, which passes it to its `connect`. At most TN__ENDPOINT
+     * bytes, the same number for every peer. */
     size_t (*endpoint)(tn__wire *w, int peer, void *bytes);
     bool (*connect)(tn__wire *w, int peer, const void *endpoint, size_t bytes, char *why);
 
-    /* Start a message. It meets the peer's with the same tag (the first unmet one, when there are
-     * several), which must have as many bytes. The memory is used until the message is done or the
-     * wire closed. False: the connection is lost, see why. */
+    /* Start a message. It matches the peer's oldest unmatched message with the same tag, which must
+     * have as many bytes. The memory is used until the message is done or the wire closed. False:
+     * the connection is lost, see why. */
     bool (*send)(tn__wire *w, int peer, uint64_t tag, const void *data, size_t bytes, char *why);
     bool (*receive)(tn__wire *w, int peer, uint64_t tag, void *data, size_t bytes, char *why);
     /* Waits for the oldest message to peer (is_send), or from it, that has not been waited for.
@@ -58,12 +58,12 @@ typedef struct tn__gloo_api {
     tn__arrival (*wait)(tn__wire *w, int peer, bool is_send, double seconds, char *why);
     /* Makes a wait for this peer return TN__WOKEN: the current one, or the next. */
     void (*wake)(tn__wire *w, int peer);
-    /* Whether the connection has ended, see why then. Does not wait; not during a wait for this
-     * peer. */
+    /* Whether the connection has ended; if so, see why. Does not wait; must not be called during a
+     * wait for this peer. */
     bool (*lost)(tn__wire *w, int peer, char *why);
 
-    /* Closes all connections at once; messages in flight are lost, and no memory is touched any
-     * more. */
+    /* Closes all connections at once; messages in flight are lost, and no memory is touched
+     * afterwards. */
     void (*close)(tn__wire *w);
     /* Messages that have been waited for still arrive. */
     void (*destroy)(tn__wire *w);
@@ -114,7 +114,7 @@ bool tn__gloo_send(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag, const
                    int64_t bytes);
 bool tn__gloo_receive(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag, void *data,
                       int64_t bytes);
-/* An empty message each way, for those that only want to know that the peer is there. */
+/* Exchanges empty messages, only to know that the peer is there. */
 bool tn__gloo_touch(tn__gloo *e, tn__gloo_batch *b, int peer, uint64_t tag);
 /* Waits until all of b is done, and empties it. */
 bool tn__gloo_finish(tn__gloo *e, tn__gloo_batch *b);

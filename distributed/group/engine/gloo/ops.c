@@ -2,7 +2,7 @@
  *
  *     reductions   Each rank reduces one slice: it gets that slice from all others, reduces in the
  *                  order of the ranks, and sends the result to the ranks that want it. As many
- *                  bytes are sent as in a ring, in two steps and not in 2(N-1), and a bf16 is
+ *                  bytes are sent as in a ring, in two steps instead of 2(N-1), and a bf16 is
  *                  rounded once. Long arrays go in blocks: while one is reduced, the next is in
  *                  flight.
  *     broadcast    A binomial tree, in pieces, so that all its levels work at the same time.
@@ -12,8 +12,8 @@
 
 #include <string.h>
 
-/* Bytes of one message where an array is cut,
- * and of the memory that a reduction takes beside its arrays. */
+/* Bytes of one message where an array is cut, and of the memory that a reduction takes besides its
+ * arrays. */
 enum { PIECE = 1 << 20, BESIDE = 64 << 20 };
 
 /* The first tag of an operation; the steps within it count on from there. Different operations,
@@ -293,7 +293,7 @@ static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint6
     return tn__gloo_finish(e, b);
 }
 
-/* Every rank touches every other: the missing one is the one that is waited for. */
+/* Every rank touches every other, so a time-out names the missing rank. */
 static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
     tn__gloo_batch *b = &e->batches[0];
     for (int i = 1; i < e->base.ranks; i++) {
@@ -304,8 +304,8 @@ static bool gloo_barrier(tn__gloo *e, uint64_t tag) {
     return tn__gloo_finish(e, b);
 }
 
-/* Only two ranks take part, so these are counted for each pair. An empty message is sent too: recv
- * waits for send. */
+/* Only two ranks take part, so these are counted per pair. An empty message is sent too: recv waits
+ * for send. */
 static bool point_to_point(tn__gloo *e, const tn_transfer *t, int64_t bytes) {
     tn__gloo_batch *b = &e->batches[0];
     tn_transfer same = {.kind = TN_SEND, .dtype = t->dtype, .count = t->count};

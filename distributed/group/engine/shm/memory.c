@@ -8,8 +8,8 @@
  *
  * Memory of alloc is a region: a part for each rank, mapped by all. A rank that frees its part
  * keeps the mapping until all have freed theirs, since the others may still be moving bytes between
- * theirs, and name them by region and offset. A child of fork reads its parent's regions; what it
- * writes is private (its gradients, in buckets of the parent).
+ * theirs, and name them by region and offset. A forked child reads its parent's regions; what it
+ * writes is private (such as gradients in the parent's buckets).
  */
 #define _GNU_SOURCE 1 /* memfd_create, fallocate */
 #include "core/descriptor.h"
@@ -58,7 +58,7 @@ int tn__shm_reserve(int fd, size_t offset, size_t bytes) {
     return failed;
 }
 
-/* When the process began whose folder of /proc is open; 0: it has ended. */
+/* The start time of the process whose /proc folder is open; 0: it has ended. */
 static uint64_t read_start(int folder) {
     char text[1024];
     unsigned long long start = 0;
@@ -140,7 +140,7 @@ int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes) {
 static pthread_mutex_t mapped_lock = PTHREAD_MUTEX_INITIALIZER;
 static tn__shm_region *mapped; /* in this process; under the lock */
 
-/* In a child of fork: what it writes must not reach the parent, nor the other ranks. */
+/* In a forked child: its writes must not reach the parent or the other ranks. */
 static void keep_writes(void) {
     for (const tn__shm_region *g = mapped; g; g = g->next_mapped) {
         (void)mmap(g->base, g->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, g->fd, 0);
@@ -223,8 +223,8 @@ static int map_region(const tn__shm *e, int fd, tn__shm_region *g) {
     return 0;
 }
 
-/* Rank 0, before the others arrive: makes the memory and says where it is. A descriptor, or -1 with
- * errno. */
+/* Rank 0, before the others arrive: makes the memory and says where it is. Returns a descriptor, or
+ * -1 with errno. */
 static int announce_region(tn__shm *e, size_t bytes, size_t whole) {
     tn__shm_control *c = e->control;
     struct stat about = {0};
@@ -257,9 +257,8 @@ static bool all_have(const tn__shm *e) {
     for (int r = 0; r < e->base.ranks; r++) {
         int failed = e->control->seats[r].alloc_error;
         if (failed) {
-            tn_log_write(TN_LOG_WARN,
-                         "shm: operations will copy, there is no shared memory: rank %d: %s", r,
-                         strerror(failed));
+            tn_log_write(TN_LOG_WARN, "shm: no shared memory, so operations will copy: rank %d: %s",
+                         r, strerror(failed));
             return false;
         }
     }

@@ -18,7 +18,7 @@
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* Of the last collective at which all have met. */
+/* A rank's record of the last collective at which all have met. */
 static const tn__shm_record *record_at(const tn__shm *e, int rank) {
     return &e->control->seats[rank].records[e->collectives % 2];
 }

@@ -17,7 +17,7 @@
 
 const uint64_t tn__shm_magic = UINT64_C(0x3130306d68736e74); /* "tnshm001" */
 
-/* Slots of 512 KiB, less where many ranks share the cache. */
+/* Slots of 512 KiB, smaller where many ranks share the cache. */
 enum { SLOT = 1 << 19, ALL_SLOTS = 16 << 20, LANES = 1 << 20, LEAST_LANE = 1024 };
 
 /* Other ranks wait for rank 0 this long past the deadline, in seconds: it can say who is

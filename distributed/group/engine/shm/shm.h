@@ -1,6 +1,6 @@
 /* The inside of the engine "shm": ranks are processes of one host and share memory.
  *
- *     shm.c          joining, leaving, the table; which way an operation goes
+ *     shm.c      joining, leaving, the table; which way an operation goes
  *     sync.c     waiting for each other: barriers, bells, who has died, failure
  *     memory.c   memory without names, and the regions of alloc
  *     move.c     collectives: directly between regions, or staged through slots
@@ -40,7 +40,7 @@ typedef struct tn__shm_announcement {
     int32_t failed; /* errno, and then there is no block */
 } tn__shm_announcement;
 
-/* Where a buffer is in memory of alloc: the same for every rank. */
+/* Where a buffer is in memory from alloc, the same for every rank. */
 typedef struct tn__shm_place {
     int64_t region; /* -1: in none */
     uint64_t offset;
@@ -65,7 +65,7 @@ typedef struct tn__shm_seat {
     _Atomic int32_t pid;
     _Atomic bool left;
     int alloc_error; /* errno of its part of an allocation */
-    /* Of the collectives with even and odd numbers: a rank writes the next one while others still
+    /* For the collectives with even and odd numbers: a rank writes the next one while others still
      * read this one, but none is two ahead. */
     tn__shm_record records[2];
 } tn__shm_seat;
@@ -115,7 +115,7 @@ typedef struct tn__shm {
     tn__shm_lane *lanes; /* [from * ranks + to] */
     char *lane_bytes, *slots;
     size_t lane_size, slot_size;
-    uint64_t steps;           /* as my seat's */
+    uint64_t steps;           /* like my seat's */
     uint64_t collectives;     /* records published */
     uint64_t chunks;          /* staged: says which of the two slots is next */
     bool spin;                /* there is a core for every rank */
@@ -139,7 +139,7 @@ typedef struct tn__shm {
  * more. */
 typedef struct tn__shm_wait {
     uint32_t seen; /* the bell, before the condition was checked */
-    int from;      /* who is waited for; -1: all */
+    int from;      /* the rank we wait for; -1: all */
     bool comes;    /* waits for a send, which `from` cannot do inside a collective */
     bool may_leave;
     double deadline;
@@ -172,7 +172,7 @@ tn_status tn__shm_watch(tn__shm *e);
 
 /* ---- memory.c ---------------------------------------------------------------------------- */
 
-/* The size of the block for so many ranks, and the number it begins with. */
+/* The size of the block for `ranks` ranks, and the number it begins with. */
 TN_API size_t tn__shm_block(int ranks);
 TN_API extern const uint64_t tn__shm_magic;
 
@@ -186,8 +186,8 @@ TN_API int tn__shm_create(size_t bytes);
  * SIGBUS. */
 int tn__shm_reserve(int fd, size_t offset, size_t bytes);
 /* Opens the memory of `bytes` that a descriptor of another process refers to. -1 with errno: ESRCH
- * when it is not that process, EPERM when process or memory are another user's, ESTALE for anything
- * else, or memory that could still be truncated while it is mapped. */
+ * when it is not that process, EPERM when the process or its memory is another user's, ESTALE for
+ * anything else, or memory that could still be truncated while it is mapped. */
 int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes);
 
 void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why);

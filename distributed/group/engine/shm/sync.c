@@ -91,7 +91,7 @@ tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) {
     return tn__shm_failed(e, NULL);
 }
 
-/* While another rank writes its reason down; it may have been killed in the middle. */
+/* Waits while another rank writes its reason; it may have been killed halfway. */
 static int32_t await_reason(const tn__shm_control *c) {
     int32_t failed = atomic_load_explicit(&c->failed, memory_order_acquire);
     for (int i = 0; failed == WRITING && i < 100; i++) {
@@ -131,7 +131,8 @@ tn_status tn__shm_watch(tn__shm *e) {
     return TN_OK;
 }
 
-/* Without a descriptor (old kernels, sandboxes), whether the process is there, reaped or not. */
+/* Without a descriptor (old kernels, sandboxes) it asks whether the process is there, reaped or
+ * not. */
 static bool has_died(const tn__shm *e, int rank) {
     const struct pollfd *peer = &e->peers[rank];
     if (peer->fd >= 0) {
@@ -141,7 +142,7 @@ static bool has_died(const tn__shm *e, int rank) {
     return pid > 0 && pid != getpid() && kill(pid, 0) != 0 && errno == ESRCH;
 }
 
-/* Finds what makes waiting pointless. */
+/* Looks for a reason to stop waiting. */
 static void check_engine(tn__shm *e, tn__shm_wait *w) {
     int me = e->base.rank, from = w->from;
     poll(e->peers, (nfds_t)e->base.ranks, 0);
