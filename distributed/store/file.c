@@ -1,17 +1,17 @@
 /* The file store: a log on a file system that all ranks see. A change appends a record; every
  * process reads the new ones and keeps a table of them.
  *
- * Two things are locked with fcntl, both of them beyond the end of the log, so that the locks also
- * mean something between hosts:
+ * Two things are locked with fcntl, both beyond the end of the log; such locks also work between
+ * hosts:
  *
  *     LOG       shared to read, exclusive to append; held for one call
  *     PRESENCE  shared, as long as a store is open
  *
  * A log that is not empty while no one is present was left by a job that died: it is refused, since
- * its keys would be taken for this job's. The last one to leave removes the file.
+ * its keys would be taken for this job's. The last process to leave removes the file.
  *
  *     log      "TERNLOG1", records
- *     record   u8 kind, u8 bytes of the key, u16 0, u32 bytes of the value;
+ *     record   u8 kind, u8 key length, u16 0, u32 value length;
  *              key; value (little-endian)
  */
 #define _GNU_SOURCE
@@ -45,7 +45,7 @@ typedef struct file_store {
     pthread_mutex_t mutex; /* for the threads of this process */
     char *path;
     int fd;
-    off_t known; /* of the log: what the table has */
+    off_t known; /* offset in the log up to which the table is current */
     tn__table table;
 } file_store;
 
@@ -67,7 +67,7 @@ static tn_status fail_file(const file_store *f, char *why, const char *doing) {
                    strerror(errno));
 }
 
-/* Sleeps, longer each time, but not beyond the deadline. False when that has passed. */
+/* Sleeps, longer each time, but not beyond the deadline. False when it has passed. */
 static bool rest_until(double *pause, double deadline) {
     double left = deadline - tn__now();
     if (left <= 0) {
@@ -86,7 +86,7 @@ static tn_status lock_log(const file_store *f, short type, double deadline, char
             return fail_file(f, why, "locking");
         }
         if (!rest_until(&pause, deadline)) {
-            return tn__why(why, TN_EPEER, "%.150s: another rank has it locked for %.1f seconds",
+            return tn__why(why, TN_EPEER, "%.150s: another rank has held its lock for %.1f seconds",
                            f->path, tn__now() - begin);
         }
     }
@@ -95,7 +95,7 @@ static tn_status lock_log(const file_store *f, short type, double deadline, char
 
 /* ---- The log --------------------------------------------------------------------------------- */
 
-/* 0, or an errno; EPIPE if the file ends before. */
+/* 0, or an errno; EPIPE if the file ends first. */
 static int read_at(int fd, void *data, size_t bytes, off_t at) {
     char *to = data;
     while (bytes) {
@@ -173,7 +173,7 @@ static tn_status read_record(file_store *f, int *error, char *why) {
         return TN_EIO;
     }
     if (!read_head(head, &r)) {
-        return tn__why(why, TN_EFORMAT, "%.150s: byte %lld: no record of a store", f->path,
+        return tn__why(why, TN_EFORMAT, "%.150s: byte %lld: not a store record", f->path,
                        (long long)f->known);
     }
     char *body = tn__malloc(r.key_bytes + r.value_bytes);
@@ -236,7 +236,7 @@ static void leave_file(file_store *f) {
     pthread_mutex_unlock(&f->mutex);
 }
 
-/* Locks, and reads what is new. Afterwards, unless it fails, leave_file. */
+/* Locks, and reads new records. Unless it fails, leave_file must follow. */
 static tn_status enter_file(file_store *f, bool writes, double deadline, char *why) {
     pthread_mutex_lock(&f->mutex);
     tn_status status = lock_log(f, writes ? F_WRLCK : F_RDLCK, deadline, why);
@@ -255,7 +255,7 @@ static void forget_file(file_store *f) {
     f->known = MAGIC;
 }
 
-/* The table has changed, and the log follows. */
+/* Appends the table's new value to the log. */
 static tn_status log_value(file_store *f, const char *key, char *why) {
     const tn_store_value *value = tn__table_find(&f->table, key);
     tn_status status = value ? append_record(f, RECORD_SET, key, value->data, value->bytes, why)
@@ -331,7 +331,7 @@ static tn_status file_compare_set(tn_store *s, const char *key, const tn_store_v
     }
     if (status != TN_OK) {
         forget_file(f);
-    } else if (found.bytes) { /* even if nothing has changed: one more record does no harm */
+    } else if (found.bytes) { /* even if nothing has changed: a redundant record does no harm */
         status = log_value(f, key, why);
     }
     leave_file(f);
@@ -366,7 +366,7 @@ static tn_status file_remove(tn_store *s, const char *key, bool *existed, double
 
 /* ---- Coming and going ------------------------------------------------------------------------ */
 
-/* Whether the path is still the open file: the last of other ranks may have removed it. */
+/* Whether the path still names the open file: the last of other ranks may have removed it. */
 static bool is_at_path(const file_store *f) {
     struct stat by_name, by_fd;
     return stat(f->path, &by_name) == 0 && fstat(f->fd, &by_fd) == 0 &&
@@ -387,20 +387,20 @@ static tn_status check_beginning(const file_store *f, char *why) {
         return error ? fail_file(f, why, "writing") : TN_OK;
     }
     if (error || memcmp(found, magic, MAGIC) != 0) {
-        return tn__why(why, TN_EFORMAT, "%.150s: it is not the file of a store", f->path);
+        return tn__why(why, TN_EFORMAT, "%.150s: it is not a store's file", f->path);
     }
     if (!is_locked(f->fd, PRESENCE)) {
         return tn__why(why, TN_ESTATE,
                        "%.150s: an earlier job has used this file and was not ended properly "
-                       "(remove it, or take another)",
+                       "(remove it, or choose another)",
                        f->path);
     }
     return TN_OK;
 }
 
 /* Anyone who may write the file is in the job. Another user may have made it first, in a shared
- * folder, writable for all. Some file systems show every file as another user's, but then not as
- * writable for all: stores make theirs for one user. */
+ * folder, writable for all. Some file systems show every file as another user's, but a store's file
+ * is not writable for all there. */
 static tn_status check_owner(const file_store *f, char *why) {
     struct stat about;
     if (fstat(f->fd, &about) != 0) {
@@ -408,14 +408,14 @@ static tn_status check_owner(const file_store *f, char *why) {
     }
     if (about.st_uid != geteuid() && (about.st_mode & (S_IWGRP | S_IWOTH))) {
         return tn__why(why, TN_EIO,
-                       "%.150s belongs to user %u, who lets others write it (mode %04o): take a "
+                       "%.150s belongs to user %u, who lets others write it (mode %04o): choose a "
                        "file in a folder of your own",
                        f->path, (unsigned)about.st_uid, (unsigned)about.st_mode & 07777u);
     }
     return TN_OK;
 }
 
-/* *again: the file has been removed in between. */
+/* Sets *again if the file was removed in between. */
 static tn_status open_once(file_store *f, double deadline, bool *again, char *why) {
     *again = false;
     f->fd = tn__above_streams(open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -446,7 +446,7 @@ static tn_status open_file(file_store *f, double deadline, char *why) {
         close(f->fd);
         f->fd = -1;
         if (tn__now() > deadline) {
-            return tn__why(why, TN_EIO, "%.150s: it is removed again and again", f->path);
+            return tn__why(why, TN_EIO, "%.150s: it keeps being removed", f->path);
         }
     }
 }

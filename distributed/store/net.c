@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Seconds that one address of several may take. */
+/* Seconds for each address of several. */
 #define CONNECT_SECONDS 5.0
 
 static void set_option(int fd, int level, int name, int value) {
@@ -39,7 +39,7 @@ static struct addrinfo *resolve_host(const char *host, int port, int flags, char
     snprintf(service, sizeof(service), "%d", port);
     int failed = getaddrinfo(host, service, &hints, &list);
     if (failed) {
-        tn__why(why, TN_EPEER, "the host %.100s is not known: %s", host ? host : "(any)",
+        tn__why(why, TN_EPEER, "unknown host %.100s: %s", host ? host : "(any)",
                 failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed));
         return NULL;
     }
@@ -104,9 +104,9 @@ static int listen_at(const struct addrinfo *at) {
     return fd;
 }
 
-/* IPv6 first for all interfaces: such a socket takes IPv4 as well. If one of the host's addresses
- * is already in use the others are not tried: "localhost" often has two, and two servers of one
- * name and port would each be found by some. */
+/* For all interfaces IPv6 comes first: such a socket takes IPv4 as well. If one of the host's
+ * addresses is in use the others are not tried: "localhost" often has two, and with a server on
+ * each, clients would find one or the other. */
 int tn__net_listen(const char *host, int *port, char *why) {
     struct addrinfo *list = resolve_host(host, *port, AI_PASSIVE | AI_NUMERICSERV, why);
     int fd = -1, error = 0;
@@ -156,7 +156,7 @@ static bool would_block(int error) {
     return error == EAGAIN || error == EWOULDBLOCK;
 }
 
-/* Steps over what was sent; *at is the first part with something left. */
+/* Skips the bytes sent; *at is the first part with bytes left. */
 static void advance_parts(struct iovec *parts, int n, int *at, size_t sent) {
     while (*at < n && sent >= parts[*at].iov_len) {
         sent -= parts[(*at)++].iov_len;
@@ -210,7 +210,7 @@ int tn__net_receive(int fd, void *data, size_t bytes, double deadline) {
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-/* A connected socket, or -1 and *error. */
+/* Returns a connected socket, or -1 and *error. */
 static int connect_to(const struct addrinfo *at, double deadline, int *error) {
     int fd =
         tn__above_streams(socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -234,7 +234,7 @@ static int connect_to(const struct addrinfo *at, double deadline, int *error) {
     return fd;
 }
 
-/* Whether a socket has connected to itself: possible at an unserved port of the range for
+/* Whether a socket has connected to itself: possible if no one listens at a port from the range for
  * clients. */
 static bool is_own_echo(int fd) {
     struct sockaddr_storage here = {0}, there = {0};

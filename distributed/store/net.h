@@ -9,7 +9,7 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-/* Small messages leave at once, and a peer that the network has lost is noticed within a minute. */
+/* Small messages are sent at once, and a lost peer is noticed within a minute. */
 void tn__net_options(int fd);
 
 /* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any; *port becomes the
@@ -22,13 +22,13 @@ TN_API struct addrinfo *tn__net_resolve(const char *host, int port, char *why);
 /* Connects to the first of them. -1 with an errno in *error. */
 TN_API int tn__net_connect(const struct addrinfo *at, double deadline, int *error);
 
-/* All of it. 0; else an errno: ETIMEDOUT at the deadline, ECONNRESET when the other side has
- * closed. `parts` is used up. */
+/* Sends or receives all of it. Returns 0 or an errno: ETIMEDOUT at the deadline, ECONNRESET when
+ * the other side has closed. `parts` is modified. */
 TN_API int tn__net_send(int fd, struct iovec *parts, int n, double deadline);
 TN_API int tn__net_receive(int fd, void *data, size_t bytes, double deadline);
 
-/* One end of a connection, the other side's or this one's: 16 bytes of an address of IPv6 (of IPv4:
- * as one of IPv6) and 2 of a port. The two ends see the same, unless something between them
+/* The address of one end of a connection, the other side's or ours: 16 bytes of IPv6 address (IPv4
+ * mapped into IPv6) and 2 of port. The two ends see the same, unless something between them
  * rewrites addresses. False when fd is not connected. */
 enum { TN__NET_TEXT = 64 };
 TN_API bool tn__net_place(int fd, bool other, uint8_t place[TN__PLACE]);

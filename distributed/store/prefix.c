@@ -100,9 +100,10 @@ tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
         return NULL;
     }
     if (!tn__store_key(prefix)) {
-        tn__raise(TN_EVALUE, "prefix_store",
-                  "the prefix is \"%.60s\" (1 to %d bytes without spaces and control characters)",
-                  prefix ? prefix : "(NULL)", TN_STORE_KEY);
+        tn__raise(
+            TN_EVALUE, "prefix_store",
+            "the prefix is \"%.60s\" (must be 1 to %d bytes without spaces and control characters)",
+            prefix ? prefix : "(NULL)", TN_STORE_KEY);
         return NULL;
     }
     if (tn__refuse_inherited(s->process, "prefix_store", "the store")) {

@@ -113,7 +113,7 @@ static void session_say(tn__session *s, const uint8_t *head, size_t bytes) {
     }
 }
 
-/* False when the limit is reached; then there is no body to send. */
+/* False when the limit is reached; then no body is sent. */
 static bool set_body(tn__session *s, const void *data, size_t bytes) {
     tn__store_hub *hub = s->hub;
     if (bytes == 0) {
@@ -243,12 +243,12 @@ static bool take_hello(tn__session *s) {
     uint8_t greeting[TN__GREETING];
     int version;
     if (!tn__hello_read(s->head, s->bond.client_nonce, &version)) {
-        return session_fault(s, "it does not speak the store's language");
+        return session_fault(s, "it does not speak the store's protocol");
     }
     tn__hello_write(greeting, s->bond.server_nonce);
     if (version != TN__WIRE_VERSION) {
         session_say(s, greeting, TN__HELLO);
-        s->fault = "it speaks another version of the store's language";
+        s->fault = "it speaks another version of the store's protocol";
         s->state = TN__SESSION_CLOSE;
         return true;
     }
@@ -259,7 +259,8 @@ static bool take_hello(tn__session *s) {
     return true;
 }
 
-/* A client that knows the token has seen that this server does: only strangers send a wrong one. */
+/* A client with the token has checked that this server has it too: only strangers send a wrong
+ * proof. */
 static bool take_proof(tn__session *s) {
     uint8_t proof[TN__DIGEST];
     tn__proof(s->hub->token, "client", &s->bond, proof);
@@ -270,7 +271,7 @@ static bool take_proof(tn__session *s) {
     return true;
 }
 
-/* Memory for the body: what is too much for all sessions together is read, discarded and
+/* Memory for the body. A body that exceeds what all sessions may hold is read, discarded and
  * refused. */
 static bool take_request(tn__session *s) {
     tn__store_hub *hub = s->hub;
@@ -290,7 +291,7 @@ static bool take_request(tn__session *s) {
 static bool take_body(tn__session *s, double now) {
     size_t length = s->request.key_bytes;
     if (s->state == TN__SESSION_SKIP) {
-        reply_failure(s, TN_ENOMEM, "the store has no memory for so much at a time");
+        reply_failure(s, TN_ENOMEM, "too much data in flight for the store");
         return true;
     }
     memcpy(s->key, s->body, length);
@@ -303,7 +304,7 @@ static bool take_body(tn__session *s, double now) {
     return true;
 }
 
-/* Up to `bytes` of data into the head; *complete: it has `want`. Returns how many. */
+/* Copies up to `bytes` of data into the head; *complete: it has `want`. Returns how many. */
 static size_t fill_head(tn__session *s, const uint8_t *data, size_t bytes, size_t want,
                         bool *complete) {
     size_t more = want - s->head_bytes < bytes ? want - s->head_bytes : bytes;
@@ -342,7 +343,7 @@ static bool session_step(tn__session *s, const uint8_t *data, size_t bytes, doub
         *used = fill_body(s, data, bytes);
         return s->body_bytes < s->body_capacity || take_body(s, now);
     case TN__SESSION_WAIT:
-        return session_fault(s, "it speaks while its request waits");
+        return session_fault(s, "it sends data while its request waits");
     case TN__SESSION_CLOSE:
         break;
     }
@@ -355,7 +356,7 @@ bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now
     while (bytes) {
         size_t used = 0;
         if (s->out_head_bytes && s->state != TN__SESSION_CLOSE) {
-            return session_fault(s, "it speaks before it has its reply");
+            return session_fault(s, "it sends data before it has its reply");
         }
         if (!session_step(s, from, bytes, now, &used)) {
             return false;

@@ -1,6 +1,6 @@
 /* The TCP server without its sockets: a hub has the keys and values, a session is one client's side
- * of the conversation (wire.h). Bytes go in, bytes to send come out, so that everything that
- * strangers can send is tested and fuzzed without a network. Used by one thread. */
+ * of the conversation (wire.h). Bytes go in, bytes to send come out, so that anything a stranger
+ * might send can be tested and fuzzed without a network. Used by one thread. */
 #ifndef TERN_DISTRIBUTED_STORE_SESSION_H
 #define TERN_DISTRIBUTED_STORE_SESSION_H
 
@@ -27,7 +27,7 @@ typedef enum tn__session_state {
     TN__SESSION_BODY,
     TN__SESSION_SKIP, /* the body of a request that is refused already */
     TN__SESSION_WAIT, /* for a key */
-    TN__SESSION_CLOSE /* to be dropped when what is to be sent has been */
+    TN__SESSION_CLOSE /* to be dropped when the output has been sent */
 } tn__session_state;
 
 struct tn__session {
@@ -60,7 +60,7 @@ struct tn__session {
 TN_API bool tn__session_begin(tn__session *s, tn__store_hub *hub, const uint8_t place[TN__PLACE]);
 TN_API void tn__session_end(tn__session *s);
 
-/* What the client sent. False: drop it (s->fault says why). */
+/* Takes what the client sent. False: drop the client (s->fault says why). */
 TN_API bool tn__session_take(tn__session *s, const void *data, size_t bytes, double now);
 
 /* Whether it has shown that it knows the token. */
@@ -69,7 +69,7 @@ TN_API bool tn__session_trusted(const tn__session *s);
 /* A get whose time is up gets its answer. */
 TN_API void tn__session_expire(tn__session *s, double now);
 
-/* What is to be sent: how many parts of `parts` are filled. */
+/* Puts what is to be sent into `parts`; returns how many parts. */
 TN_API int tn__session_output(const tn__session *s, struct iovec parts[2]);
 TN_API void tn__session_sent(tn__session *s, size_t bytes);
 

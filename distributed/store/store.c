@@ -17,7 +17,7 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(why, TN_STORE_WHY, format, arguments);
     va_end(arguments);
-    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* it may quote a peer */
+    why[tn__plain_text(why, why, strlen(why), false)] = 0; /* a peer's text may be in it */
     return status;
 }
 
@@ -47,7 +47,7 @@ void tn_store_free(tn_store *s) {
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
 
-/* A year: more would mean "without end", which no call has. */
+/* A year: more would mean "no limit", which no call has. */
 #define LONGEST (365.0 * 24 * 3600)
 
 static bool call_sound(const char *operation, const tn_store *s, const char *key) {
@@ -59,7 +59,7 @@ static bool call_sound(const char *operation, const tn_store *s, const char *key
     } else if (!tn__store_key(key)) {
         tn__raise(
             TN_EVALUE, operation,
-            "the key is \"%.60s\" (a key has 1 to %d bytes without spaces and control characters)",
+            "the key is \"%.60s\" (must be 1 to %d bytes without spaces and control characters)",
             key ? key : "(NULL)", TN_STORE_KEY);
     } else {
         tn__refuse_inherited(s->process, operation, "the store");
@@ -81,14 +81,14 @@ static bool sound_value(const char *operation, const char *key, const void *data
 
 static bool sound_timeout(const char *operation, double timeout) {
     if (!(timeout >= 0)) {
-        tn__raise(TN_EVALUE, operation, "a time-out of %g seconds (0 at least)", timeout);
+        tn__raise(TN_EVALUE, operation, "the time-out is %g seconds (must be at least 0)", timeout);
     }
     return !tn__pending();
 }
 
 static bool sound_result(const char *operation, const void *result) {
     if (!result) {
-        tn__raise(TN_EVALUE, operation, "the place for the result is NULL");
+        tn__raise(TN_EVALUE, operation, "the pointer for the result is NULL");
     }
     return result != NULL;
 }
@@ -97,7 +97,7 @@ static double deadline_in(double timeout) {
     return tn__now() + fmin(timeout, LONGEST);
 }
 
-/* For the calls that have no time-out of their own. */
+/* The deadline of calls without a time-out of their own. */
 static double deadline_of(const tn_store *s) {
     return deadline_in(s->timeout > 0 ? s->timeout : TN_STORE_TIMEOUT);
 }
@@ -116,7 +116,7 @@ tn_status tn_store_set(tn_store *s, const char *key, const void *data, size_t by
     return end_call("store_set", s->set(s, key, data, bytes, deadline_of(s), why), why);
 }
 
-/* A 0 after the value: what was stored as text is read as text. */
+/* Adds a 0 after the value, so that text can be read as text. */
 static tn_status terminate_value(const char *operation, tn_store_value *value) {
     char *longer = tn__realloc(value->data, value->bytes + 1);
     if (!longer) {
@@ -225,8 +225,7 @@ tn_status tn_store_delete(tn_store *s, const char *key, bool *existed) {
 
 /* ---- Several keys ---------------------------------------------------------------------------- */
 
-/* The keys from `first` on that are not there, as text. Asks the store briefly after the
- * deadline. */
+/* Lists the missing keys from `first` on, as text. Asks the store briefly after the deadline. */
 static void list_missing(tn_store *s, const char *const *keys, int first, int n, char *text,
                          size_t size) {
     char why[TN_STORE_WHY];
@@ -279,7 +278,8 @@ tn_status tn_store_wait(tn_store *s, const char *const *keys, int n, double time
             return end_call(operation, status, why);
         }
         if (status != TN_OK) {
-            return tn__raise(status, operation, "after %.1f seconds there is no %s of %d keys: %s",
+            return tn__raise(status, operation,
+                             "still missing after %.1f seconds: %s (of %d keys): %s",
                              tn__now() - begin, missing, n, why);
         }
     }

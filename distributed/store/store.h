@@ -1,10 +1,10 @@
 /* What the stores share: a table of keys and values, references, reasons.
  *
  *     store.c    the calls of store.h: arguments, deadlines, errors
- *     table.c    keys and values in memory: what the in-memory store, the TCP server and the reader
- *                of the file store's log are made of
+ *     table.c    keys and values in memory: used by the in-memory store, the TCP server and the
+ *                reader of the file store's log
  *     prefix.c   memory.c   file.c   the stores themselves
- *     tcp/       client, server and the messages between them
+ *     tcp_*.c    client, server and the messages between them
  */
 #ifndef TERN_DISTRIBUTED_STORE_STORE_H
 #define TERN_DISTRIBUTED_STORE_STORE_H
@@ -27,7 +27,7 @@ bool tn__store_key(const char *key);
 
 typedef struct tn__entry tn__entry;
 
-/* Zeroed, it is an empty table without a limit. */
+/* When zeroed it is an empty table without a limit. */
 typedef struct tn__table {
     tn__entry **heads;
     size_t buckets; /* a power of two */
@@ -39,8 +39,7 @@ typedef struct tn__table {
 /* NULL when there is no such key. Valid until the key changes. */
 const tn_store_value *tn__table_find(const tn__table *t, const char *key);
 
-/* These do what the entries of tn_store do, at once. compare_set gives *now as its own, not as a
- * copy. */
+/* These do what the entries of tn_store do, at once. compare_set's *now points into the table. */
 tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t bytes, char *why);
 tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *result, char *why);
 tn_status tn__table_compare_set(tn__table *t, const char *key, const tn_store_value *expected,

@@ -26,7 +26,7 @@ static uint64_t hash_of(const char *key) {
     return hash ^ hash >> 32;
 }
 
-/* Where the pointer to the entry is, or would be. */
+/* The link to the entry, or where it would be. */
 static tn__entry **place_of(const tn__table *t, const char *key, uint64_t hash) {
     tn__entry **at = &t->heads[hash & (t->buckets - 1)];
     while (*at && ((*at)->hash != hash || strcmp((*at)->key, key) != 0)) {
@@ -44,8 +44,8 @@ const tn_store_value *tn__table_find(const tn__table *t, const char *key) {
     return entry ? &entry->value : NULL;
 }
 
-/* Grows it for one more. Without memory the table stays as it is, and only the very first growth
- * must succeed. */
+/* Grows the table for one more entry. Without memory it stays as it is; only the first growth must
+ * succeed. */
 static bool grow_table(tn__table *t) {
     if (t->count < t->buckets) {
         return true;
@@ -132,7 +132,7 @@ tn_status tn__table_set(tn__table *t, const char *key, const void *data, size_t 
     return TN_OK;
 }
 
-/* Decimal digits, perhaps after a minus, at most 20 characters. */
+/* Decimal digits, possibly after a minus sign, at most 20 characters. */
 static bool number_of(const tn_store_value *value, int64_t *number) {
     char text[24] = "", *end;
     if (value->bytes == 0 || value->bytes > 20) {
@@ -154,9 +154,8 @@ tn_status tn__table_add(tn__table *t, const char *key, int64_t amount, int64_t *
     }
     if (__builtin_add_overflow(number, amount, &sum)) {
         return tn__why(why, TN_EFORMAT,
-                       "\"%.120s\" is %" PRId64 ": with %" PRId64
-                       " more it leaves the 64-bit numbers",
-                       key, number, amount);
+                       "\"%.120s\" is %" PRId64 ": with %" PRId64 " more it overflows 64 bits", key,
+                       number, amount);
     }
     char text[24];
     int length = snprintf(text, sizeof(text), "%" PRId64, sum);

@@ -1,5 +1,5 @@
-/* What store.h does not offer: looking for a server of the TCP store, and how many use one's
- * own. */
+/* What store.h does not offer: looking for a TCP store's server, and how many clients our own
+ * has. */
 #ifndef TERN_DISTRIBUTED_STORE_TCP_H
 #define TERN_DISTRIBUTED_STORE_TCP_H
 
@@ -8,12 +8,12 @@
 typedef enum tn__dialed {
     TN__DIAL_OURS,      /* a store that knows the token, and is where it was dialled */
     TN__DIAL_REFUSED,   /* no one listens */
-    TN__DIAL_NO_HOST,   /* the host cannot be reached, or is not known */
+    TN__DIAL_NO_HOST,   /* the host is unreachable or unknown */
     TN__DIAL_SILENT,    /* no answer, or not in time */
     TN__DIAL_STRANGER,  /* an answer, but not from a Tern store, or one of another version */
     TN__DIAL_OTHER_JOB, /* a Tern store that does not know the token */
     TN__DIAL_RELAYED, /* a store that knows the token, but is at another address than was dialled */
-    TN__DIAL_FAILED   /* on this side */
+    TN__DIAL_FAILED   /* an error on this side */
 } tn__dialed;
 
 /* What answers at host:port. One attempt at each of the host's addresses, until one is ours. */

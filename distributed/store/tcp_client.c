@@ -21,8 +21,8 @@
 
 enum { IDLE_MOST = 4 };
 
-#define HANDSHAKE_SECONDS 5.0 /* the server gives no more */
-/* The server answers a get at its deadline. If none has arrived this much later, none will. */
+#define HANDSHAKE_SECONDS 5.0 /* the server's own limit */
+/* The server answers a get at its deadline at the latest. No answer this much later means none. */
 #define GRACE_SECONDS 0.5
 #define FIRST_PAUSE 0.01 /* between two tries to join; doubles up to the longest */
 #define LONGEST_PAUSE 0.25
@@ -51,7 +51,7 @@ static int exchange_bytes(int fd, const void *out, size_t out_bytes, void *in, s
     return error ? error : tn__net_receive(fd, in, in_bytes, deadline);
 }
 
-/* Whether the server's proof is valid for this connection. */
+/* Checks the server's proof for this connection. */
 static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t place[TN__PLACE],
                                const uint8_t said[TN__DIGEST], char *why) {
     uint8_t proof[TN__DIGEST];
@@ -62,7 +62,7 @@ static tn__dialed check_server(const char *token, tn__bond *bond, const uint8_t 
     }
     tn__net_text(bond->place, here);
     tn__net_text(place, there);
-    memcpy(bond->place, place, TN__PLACE); /* where it says that it is */
+    memcpy(bond->place, place, TN__PLACE); /* where it claims to be */
     tn__proof(token, "server", bond, proof);
     if (!tn__proof_equal(proof, said)) {
         tn__why(why, TN_EPEER, "it is the store of another job: it does not know this job's token");
@@ -88,7 +88,7 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
     }
     tn__hello_write(hello, bond.client_nonce);
     if ((error = exchange_bytes(fd, hello, sizeof(hello), hello, sizeof(hello), deadline))) {
-        tn__why(why, TN_EPEER, "it does not greet: %s", say_errno(error));
+        tn__why(why, TN_EPEER, "no greeting: %s", say_errno(error));
         return TN__DIAL_SILENT;
     }
     if (!tn__hello_read(hello, bond.server_nonce, &version)) {
@@ -96,7 +96,7 @@ static tn__dialed shake_hands(int fd, const char *token, double deadline, char *
         return TN__DIAL_STRANGER;
     }
     if (version != TN__WIRE_VERSION) {
-        tn__why(why, TN_EPEER, "it speaks version %d of the store's language, this process %d",
+        tn__why(why, TN_EPEER, "it speaks version %d of the store's protocol, this process %d",
                 version, TN__WIRE_VERSION);
         return TN__DIAL_STRANGER;
     }
@@ -173,7 +173,7 @@ tn__dialed tn__tcp_probe(const char *host, int port, const char *token, double d
     return dialed;
 }
 
-/* Tries again while that may help: for a server that is not there yet only if `waits`. -1 with a
+/* Retries while that may help; waits for a server that is not there yet only if `waits`. -1 with a
  * reason. */
 static int join_server(const tcp_store *t, bool waits, double deadline, char *why) {
     double begin = tn__now(), pause = FIRST_PAUSE;
@@ -188,7 +188,7 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
             return fd;
         }
         if (!again || left <= 0) {
-            tn__why(why, TN_EPEER, "no store after %.1f seconds: %.200s", tn__now() - begin,
+            tn__why(why, TN_EPEER, "found no store in %.1f seconds: %.200s", tn__now() - begin,
                     reason);
             return -1;
         }
@@ -221,7 +221,7 @@ static void put_back(tcp_store *t, int fd) {
 
 /* ---- Requests -------------------------------------------------------------------------------- */
 
-/* A request with all that belongs to it, and its reply. */
+/* A request, its data, and its reply. */
 typedef struct call {
     tn__request head;
     const char *key;

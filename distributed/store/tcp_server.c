@@ -1,9 +1,9 @@
 /* The server of the TCP store: one thread, which waits for sockets with epoll and moves bytes
  * between them and their sessions (session.c).
  *
- * A stranger, which has not shown the token, has 5 seconds and one of a few places. When they are
- * all taken the next one gets the place of the stranger that has been silent the longest, so that
- * silent connections keep no one out.
+ * A stranger, which has not shown the token, has 5 seconds and one of a few slots. When all are
+ * taken the next one gets the slot of the stranger that has been silent the longest, so silent
+ * connections cannot keep others out.
  */
 #define _GNU_SOURCE
 #include "core/descriptor.h"
@@ -26,8 +26,8 @@
 enum { STRANGERS_MOST = 128, ACCEPTS_AT_ONCE = 16, EVENTS_AT_ONCE = 64, NAMED_MOST = 64 };
 enum { ADDRESS = TN__PLACE - 2 };
 #define STRANGER_SECONDS 5.0
-#define STALL_SECONDS 600.0 /* of a member in the middle of a message */
-#define PAUSE_SECONDS 0.1   /* without accepting, when there are no more descriptors */
+#define STALL_SECONDS 600.0 /* for a member in the middle of a message */
+#define PAUSE_SECONDS 0.1   /* without accepting, when descriptors run out */
 #define TABLE_BYTES ((size_t)1 << 30)
 #define BUFFER_BYTES ((size_t)512 << 20)
 
@@ -67,8 +67,8 @@ static void unlink_connection(tn_store_server *s, connection *c) {
     *(c->next ? &c->next->previous : &s->last) = c->previous;
 }
 
-/* Whether a stranger's address is logged as a new one: only so many, or a stranger with enough
- * addresses could fill the log. */
+/* Whether a stranger's address is new and to be logged: their number is limited, since a stranger
+ * with enough addresses could fill the log. */
 static bool first_seen(tn_store_server *s, const connection *c) {
     for (int i = 0; i < s->named_count; i++) {
         if (memcmp(s->named[i], c->from, ADDRESS) == 0) {
@@ -83,7 +83,7 @@ static bool first_seen(tn_store_server *s, const connection *c) {
         s->names_no_more = true;
         tn_log_write(TN_LOG_WARN,
                      "store: strangers of more than %d addresses have been dropped: further ones "
-                     "are not named",
+                     "are not logged",
                      NAMED_MOST);
     }
     return false;
@@ -95,7 +95,7 @@ static void log_drop(tn_store_server *s, const connection *c, const char *why) {
     if (!c->is_stranger) {
         tn_log_write(TN_LOG_DEBUG, "store: %s has gone: %s", peer, why);
     } else if (first_seen(s, c)) {
-        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s (said once for an address)", peer, why);
+        tn_log_write(TN_LOG_WARN, "store: %s is dropped: %s (logged once per address)", peer, why);
     } else {
         tn_log_write(TN_LOG_DEBUG, "store: %s is dropped: %s", peer, why);
     }
@@ -203,7 +203,7 @@ static void admit_member(tn_store_server *s, connection *c, double now) {
     }
 }
 
-/* Sends what any session has to say now, even because of another's request. */
+/* Sends whatever any session has to send now, even due to another's request. */
 static void send_answers(tn_store_server *s, double now) {
     for (tn__session *session; (session = tn__store_hub_answered(&s->hub));) {
         send_some(s, (connection *)session, now);
@@ -266,13 +266,13 @@ static bool admit_connection(tn_store_server *s, int fd, double now) {
     return true;
 }
 
-/* A few at a time: in between the existing connections get their turn. */
+/* Accepts a few at a time; existing connections get their turn in between. */
 static void accept_some(tn_store_server *s, double now) {
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = tn__above_streams(accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
             if (s->strangers) {
-                drop_connection(s, oldest_stranger(s), "its place is needed");
+                drop_connection(s, oldest_stranger(s), "its slot is needed");
                 continue;
             }
             s->resume = now + PAUSE_SECONDS;
@@ -311,7 +311,7 @@ static void look_at_time(tn_store_server *s, double now) {
             look_by(s, now + STALL_SECONDS);
         } else {
             drop_connection(
-                s, c, c->is_stranger ? "it has not joined in time" : "it stopped in mid-message");
+                s, c, c->is_stranger ? "it has not joined in time" : "it stopped mid-message");
         }
     }
     if (s->resume) {

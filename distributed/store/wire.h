@@ -1,4 +1,4 @@
-/* What client and server of the TCP store say to each other. Numbers are little-endian.
+/* The messages between client and server of the TCP store. Numbers are little-endian.
  *
  *     client                                     server
  *     hello  "TERN" version 0 nonce[16]     ->
@@ -11,10 +11,10 @@
  * A proof is HMAC-SHA256(token, "client" or "server", client's nonce, server's nonce, place): each
  * side shows that it knows the token, and neither sends it. The place is the address and port of
  * the server's end of this connection: the server takes its own, the client the one that it has
- * dialled. So no relay can pass on what two others send each other and take over the session: a
- * server's proof is worth nothing at another address. The server is the first to show that it knows
- * the token, and a client sends its proof only to such a server. The place in the server's answer
- * is for the reason that a client gives when it refuses.
+ * dialled. So no relay can pass messages between two others and take over the session: a server's
+ * proof is worth nothing at another address. The server is the first to show that it knows the
+ * token, and a client sends its proof only to such a server. The place in the server's answer is
+ * for the client's message when it refuses.
  *
  * A server answers any hello with a proof, so tokens must be too long to be guessed (hex digits of
  * 16 random bytes are). What follows the proofs is neither encrypted nor signed: an attacker who
@@ -24,10 +24,10 @@
  * at a time and waits for the reply. The first 24 bytes of both sides are the same in every
  * version, and a server that gets another version sends no more than those.
  *
- *     request  u8 kind, u8 bytes of the key, u16 0, u32 bytes of the first value, u32 of the
- *              second, i64 amount, u64 microseconds; key; first value; second value
+ *     request  u8 kind, u8 key length, u16 0, u32 length of the first value, u32 of the second,
+ *              i64 amount, u64 microseconds; key; first value; second value
  *     reply    u8 status, u8 flag, u16 0, u32 bytes, i64 number;
- *              value, or the reason of a failure
+ *              value, or the reason for a failure
  */
 #ifndef TERN_DISTRIBUTED_STORE_WIRE_H
 #define TERN_DISTRIBUTED_STORE_WIRE_H
@@ -83,8 +83,7 @@ TN_API void tn__proof(const char *token, const char *role, const tn__bond *bond,
 /* Whether they are equal, in a time that does not depend on where they differ. */
 TN_API bool tn__proof_equal(const uint8_t a[TN__DIGEST], const uint8_t b[TN__DIGEST]);
 
-/* Readers return false for what is not one: an unknown kind or status, lengths beyond the
- * limits. */
+/* Readers return false if it is malformed: an unknown kind or status, lengths beyond the limits. */
 TN_API void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r);
 TN_API bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r);
 TN_API void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r);

@@ -522,10 +522,10 @@ static void test_broken_file(void **state) {
     const char *path = temp_path("broken");
     temp_write(path, "not a log at all", 16);
     assert_null(tn_file_store(path));
-    assert_error(TN_EFORMAT, "not the file of a store");
+    assert_error(TN_EFORMAT, "not a store's file");
     temp_write(path, "TE", 2);
     assert_null(tn_file_store(path));
-    assert_error(TN_EFORMAT, "not the file of a store");
+    assert_error(TN_EFORMAT, "not a store's file");
 
     temp_write(path, "", 0); /* as mktemp leaves it */
     tn_store *s = tn_file_store(path);
@@ -542,7 +542,7 @@ static void test_broken_file(void **state) {
 
     append_bytes(path, "\1\1\0\0\377\377\377\377bhalf a record", 22);
     assert_int_equal(tn_store_check(s, "a", &exists), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "no record of a store");
+    assert_error(TN_EFORMAT, "not a store record");
     append_bytes(path, "x", 1);
     assert_int_equal(tn_store_set(other, "a", "", 0), TN_EFORMAT);
     tn_error_clear();
@@ -584,10 +584,10 @@ static void test_locked_file(void **state) {
     s->timeout = 0.1;
     double begin = tn__now();
     assert_int_equal(tn_store_set(s, "a", "", 0), TN_EPEER);
-    assert_error(TN_EPEER, "has it locked");
+    assert_error(TN_EPEER, "has held its lock");
     void *data;
     assert_int_equal(tn_store_get(s, "a", &data, NULL, 0.1), TN_EPEER);
-    assert_error(TN_EPEER, "has it locked");
+    assert_error(TN_EPEER, "has held its lock");
     assert_true(tn__now() - begin < 20);
     close(fd);
     assert_int_equal(tn_store_set(s, "a", "", 0), TN_OK);

@@ -408,7 +408,7 @@ static void test_impostors(void **state) {
 
     bytes[4] = 1;
     assert_null(join_impostor(bytes, TN__HELLO, 10));
-    assert_error(TN_EPEER, "it speaks version 1 of the store's language, this process 2");
+    assert_error(TN_EPEER, "it speaks version 1 of the store's protocol, this process 2");
 
     double begin = tn__now();
     assert_null(join_impostor(NULL, 0, 0.3));
@@ -542,7 +542,7 @@ static void test_log(void **state) {
     tn_log_to(NULL, TN_LOG_WARN, NULL);
     const char *line = strstr(logged, "store: 127.0.0.1:");
     assert_non_null(line);
-    assert_contains(line, "is dropped: it does not speak the store's language (said once");
+    assert_contains(line, "is dropped: it does not speak the store's protocol (logged once");
     assert_null(strstr(line + 1, "store:"));
     for (const char *at = logged; *at; at++) {
         assert_true(*at == '\n' || (unsigned char)*at >= ' ');
