@@ -13,7 +13,7 @@ static void find_strategy(const tn_module_lists *lists, void *user) {
     *(const tn_module_lists **)user = lists;
 }
 
-/* Raises about a module in or around m that a strategy is attached to. */
+/* False after raising: a module in or around m has a strategy. */
 static bool is_first(const tn_module *m, const char *operation) {
     const tn_module_lists *found = tn__strategy_around(m->lists);
     if (m->lists && !found) {
@@ -28,7 +28,7 @@ static bool is_first(const tn_module *m, const char *operation) {
 
 typedef struct check {
     const tn__parallel_rules *rules;
-    char first[256]; /* the parameter whose device the others must be on */
+    char first[256]; /* the first parameter; the others must be on its device */
     tn_device device;
 } check;
 
@@ -59,8 +59,8 @@ static bool is_member(const tn_group *g, const char *operation) {
     return !tn__pending();
 }
 
-/* Older graphs may live on: they lead to the same leaves, and raise if what they saved has changed
- * since. */
+/* Older graphs may still exist: they lead to the same leaves, and raise if what they saved has
+ * changed. */
 bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rules *rules) {
     const char *operation = rules->operation;
     tn_module *module = tn__module_of(m, operation);
@@ -77,7 +77,7 @@ bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rule
     char held[256];
     if (tn__module_stepped(module, held, sizeof(held))) {
         tn__raise(TN_ESTATE, operation,
-                  "the parameter %s is held by an optimiser: parallelism is attached first", held);
+                  "the parameter %s is held by an optimiser: attach parallelism first", held);
         return false;
     }
     tn_module_each(m, (tn_walk){0}, check_param, &(check){.rules = rules});
@@ -136,7 +136,7 @@ static void gradient_added(tn_tensor *leaf, void *user) {
     tn__parallel_added(user);
 }
 
-/* Frozen ones get hooks as well: they may be thawed later. */
+/* Frozen parameters get hooks too: they may be thawed later. */
 static bool add_param(const tn_entry *entry, void *user) {
     tn__parallel *p = user;
     const tn__parallel_rules *rules = p->rules;

@@ -1,4 +1,4 @@
-/* What every strategy for a model on many ranks is built on. The public side is tern/parallel.h.
+/* The base of every strategy for a model on many ranks. The public side is tern/parallel.h.
  *
  *     attach.c     attaching a strategy to a module, and what is refused
  *     lifecycle.c  the lifecycle of a step, as the hooks of a module and its parameters see it
@@ -99,8 +99,8 @@ struct tn__parallel {
 
     int no_sync;      /* depth */
     bool running;     /* a backward is running */
-    bool reached;     /* and has reached a parameter, or the output */
-    bool sync;        /* and is synchronised */
+    bool reached;     /* it has reached a parameter, or the output */
+    bool sync;        /* it is synchronised */
     bool finished;    /* the module is gone: the backward frees what is left of the state */
     bool buffers_due; /* none received since the last synchronised backward, or attaching */
     double began;     /* when the backward began */

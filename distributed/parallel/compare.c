@@ -1,6 +1,6 @@
 /* Whether the module is the same on every rank, or the batch.
  *
- * Each rank writes its module down as text, a line for each parameter and buffer. The ranks compare
+ * Each rank describes its module as text, a line for each parameter and buffer. The ranks compare
  * digests of it; only when these differ are the texts exchanged, and all ranks find the same first
  * line that differs.
  */
@@ -27,7 +27,7 @@ static bool describe_entry(const tn_entry *entry, void *user) {
         tn__buffer_format(t, ", block %d of %d", entry->layout.slice, entry->layout.slices);
     }
     if (tn_device_of(x).kind != TN_CPU) {
-        tn__buffer_text(t, ", on a device"); /* which one may differ */
+        tn__buffer_text(t, ", on a device"); /* not which one: it may differ */
     }
     if (entry->shared) {
         tn__buffer_text(t, ", tied");
@@ -45,7 +45,7 @@ static bool describe_entry(const tn_entry *entry, void *user) {
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
 
-/* Digests and lengths of all ranks: whether the digests are the same, and the longest text. */
+/* Exchanges digests and lengths: *same if all digests are, and the longest text's length. */
 static bool compare_digests(tn_group *g, const tn__buffer *t, bool *same, int64_t *longest) {
     TN_SCOPE;
     TN__ON_CPU;

@@ -1,16 +1,16 @@
 /* The lifecycle of a step, the same for all strategies.
  *
  *     forward     the generator is keyed for this rank's micro-batch; rules->forward
- *     backward    its first gradient, or the module's output, says that it is one of this module's:
+ *     backward    its first gradient, or the module's output, shows that it concerns this module:
  *                 rules->reached; each gradient: rules->coming, rules->added
  *     its end     rules->ended, rules->over
  *
- * An error of this rank at any point of a synchronised backward aborts the group, so that no rank
- * waits for what will never come. Under no_sync a backward concerns this rank alone.
+ * An error on this rank at any point of a synchronised backward aborts the group, so that no rank
+ * waits in vain. Under no_sync a backward concerns this rank only.
  *
- * tn_sync_gradients does what a synchronised backward does beside computing, without one.
+ * tn_sync_gradients does what a synchronised backward does besides computing, without a backward.
  *
- * Several modules may share a group, also in one backward: they use it in the order in which
+ * Several modules may share a group, even in one backward: they use it in the order in which
  * backward reaches their parameters, which must be the same on all ranks.
  */
 #include "autograd/mode.h"
@@ -78,7 +78,7 @@ static void backward_ended(void *user) {
     leave_backward(p);
 }
 
-/* A backward arrives: its gradient is at the module's output, or at a parameter. */
+/* A backward arrives at the module's output or at a parameter. */
 static bool begin_backward(tn__parallel *p) {
     if (!p->running && tn_after_backward(backward_ended, p) == TN_OK) {
         p->running = true;
@@ -115,8 +115,7 @@ static bool wants_gradients(const tn__parallel *p) {
     return false;
 }
 
-/* A rank whose backward reaches no parameter beyond this point must not leave the others
- * waiting. */
+/* Even if this rank's backward then reaches no parameter, the others must not wait for it. */
 void tn__parallel_backward(tn_module *m, void *user) {
     (void)m;
     tn__parallel *p = user;

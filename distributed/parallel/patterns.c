@@ -2,7 +2,7 @@
 #include "distributed/parallel/base.h"
 #include "nn/paths.h"
 
-/* A pattern alone, and whether it was the path of any module, or of any parameter. */
+/* One pattern, and whether it matched the path of any module or parameter. */
 typedef struct pattern_use {
     const char *begin, *end;
     bool used;
@@ -24,7 +24,7 @@ bool tn__patterns_used(tn_module *m, const char *list, bool parameters, const ch
     const char *end, *at = list ? tn__path_next(list, &end) : NULL;
     for (; at; at = tn__path_next(end, &end)) {
         pattern_use use = {.begin = at, .end = end};
-        if (parameters) { /* also those of other stages of a pipeline */
+        if (parameters) { /* including those of other pipeline stages */
             tn_walk all = {.with_shared = true, .absent = true};
             tn_module_each(m, all, use_pattern_for, &use);
         } else {
@@ -32,7 +32,7 @@ bool tn__patterns_used(tn_module *m, const char *list, bool parameters, const ch
         }
         if (!use.used && !tn__pending()) {
             tn__raise(TN_EVALUE, operation,
-                      "%s: no %s of the %s is named by \"%.*s\" (paths with spaces between; * is "
+                      "%s: no %s of the %s matches \"%.*s\" (paths separated by spaces; * is "
                       "anything but a dot)",
                       what, parameters ? "parameter" : "module", m->kind, (int)(end - at), at);
         }

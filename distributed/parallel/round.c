@@ -2,12 +2,12 @@
  *
  * The stream of the default generator is the number of the global micro-batch, 1 for the first. In
  * round k the ranks 0, 1, … N-1 have the micro-batches k N + 1, k N + 2, …; one rank that
- * accumulates N of them draws the same numbers one after the other. So both draw the same dropout.
+ * accumulates N of them draws the same numbers in turn. So both draw the same dropout.
  *
  * A round ends with the outermost backward. The stream is read as "somewhere in round k" before
  * every forward, so a generator that was seeded again, or loaded from rank 0's checkpoint, is keyed
- * as well. A forward that runs again in backward finds the generator as it was before the first
- * time, perhaps not keyed yet, and keys it to the same.
+ * as well. A recomputed forward finds the generator as it was before the first run, perhaps not yet
+ * keyed, and keys it to the same.
  */
 #include "distributed/parallel/base.h"
 
@@ -27,7 +27,7 @@ void tn__round_begin(tn__round r) {
     generator->stream = (generator->stream - 1) / ranks * ranks + rank + 1;
 }
 
-/* The ranks of the round that ends with the current backward; 0: none does. */
+/* How many ranks the round ending with the current backward has; 0: no round. */
 static _Thread_local int ending;
 
 static void next_round(void *unused) {

@@ -1,7 +1,7 @@
 /* Scopes that a program opens on a module, whichever strategy it has, and its other requests.
  *
- * A scope addresses the strategies that are attached to the module or below it. It holds the lists
- * of the module, so that it can end after the module did.
+ * A scope addresses the strategies that are attached to the module or below it. It holds the
+ * module's lists, so that it may outlive the module.
  */
 #include "distributed/parallel/base.h"
 #include "nn/module.h"
@@ -32,13 +32,13 @@ static void end_scope(void **scope, tn__strategy_visitor change) {
     }
 }
 
-/* The lists of m; NULL if it has none, or after raising: part of a module cannot keep or send its
- * gradients while the rest does not. */
+/* The lists of m; NULL if it has none, or after raising: a part cannot keep or send its gradients
+ * on its own. */
 static tn_module_lists *outermost_lists(void *module, const char *operation) {
     const tn_module *m = module ? tn__module_of(module, operation) : NULL;
     const tn_module_lists *above = m && m->lists ? tn__strategy_around(m->lists->up) : NULL;
     if (above) {
-        tn__raise(TN_ESTATE, operation, "%s %s is inside of a %s that is under %s: name that one",
+        tn__raise(TN_ESTATE, operation, "%s %s is inside a %s that is under %s: name that one",
                   m->kind, m->name, above->kind, above->strategy->name);
     }
     return m && !above ? m->lists : NULL;
@@ -53,7 +53,7 @@ void tn_no_sync_end(void **scope) {
     end_scope(scope, change_no_sync);
 }
 
-/* For a part of an attached module all of it becomes whole. */
+/* Given part of an attached module, all of the module becomes whole. */
 void *tn_whole_begin(void *module) {
     const tn_module *m = tn__module_of(module, "whole");
     const tn_module_lists *above = m ? tn__strategy_around(m->lists) : NULL;
@@ -72,7 +72,7 @@ static void flush_one(const tn_module_lists *lists, void *unused) {
     }
 }
 
-/* Runs even while an error is pending: the other ranks must not wait for this one. */
+/* Runs even with an error pending: the other ranks must not wait for this one. */
 tn_status tn_sync_gradients(void *module) {
     const tn_module_lists *lists =
         tn__module_of(module, "sync_gradients") ? outermost_lists(module, "sync_gradients") : NULL;

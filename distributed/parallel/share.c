@@ -1,4 +1,4 @@
-/* Giving every rank the values of one, and waiting for operations of a step. */
+/* Broadcasting one rank's values, and waiting for operations of a step. */
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "tensor/recipe.h"
@@ -26,7 +26,7 @@ static bool share_recipe(const sharing *s, tn_tensor *t) {
     return !tn__pending();
 }
 
-/* Tensors that collectives do not take as they are are sent as a copy. */
+/* Tensors that collectives do not accept are sent as a copy. */
 static bool share_entry(const tn_entry *entry, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -73,7 +73,7 @@ tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n) {
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* Not a rank that gave up, which said why, nor one that died. */
+/* Whether a rank's data may have ended: none has given up or died. */
 static bool may_have_ended(const tn_error_record *e) {
     return (e->status == TN_EPEER || e->status == TN_EMISMATCH) && !strstr(e->message, "gave up") &&
            !strstr(e->message, "has died");
@@ -90,7 +90,7 @@ tn_status tn__parallel_wait(tn_work *w) {
     tn_error_record e;
     if (tn_error_take(&e)) {
         if (may_have_ended(&e)) {
-            static const char hint[] = " (do all ranks call the same modules? Where one's data has "
+            static const char hint[] = " (do all ranks call the same modules? If one's data has "
                                        "ended, DDP has tn_ddp_join)";
             size_t length = strlen(e.message), space = sizeof(e.message) - sizeof(hint);
             memcpy(e.message + (length < space ? length : space), hint, sizeof(hint));

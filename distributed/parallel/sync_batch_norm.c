@@ -1,7 +1,7 @@
-/* Batch norm over all ranks: the sums after its statistics are over a group.
+/* Batch norm over all ranks: the sums for its statistics are over a group.
  *
- * Sums are the differentiable all-reduce, so each rank's gradient has the part that the statistics
- * of the others have in it. Ranks may have different numbers of samples: these are summed too.
+ * Sums are the differentiable all-reduce, so each rank's gradient includes its effect through the
+ * others' statistics. Ranks may have different numbers of samples: these are summed too.
  */
 #include "tern/parallel.h"
 

@@ -348,7 +348,7 @@ static void test_options_that_are_refused(void **state) {
     net_init(&m, 1);
     o.units = "h.* g.*";
     assert_refused(&m, o, TN_EVALUE,
-                   "no module of the net is named by \"g.*\" (paths with spaces between");
+                   "no module of the net matches \"g.*\" (paths separated by spaces");
     net_init(&m, 1);
     o = tn_fsdp_defaults();
     o.ignore = "wte.weight h.0";

@@ -175,11 +175,11 @@ static void spoil_sight(parts_run *r, tn_checkpoint *c, const char **folder) {
 static void wrong_on_one_rank(void **state) {
     (void)state;
     static const failing cases[] = {
-        {NULL, "rank 2 saves step 3 but rank 0 step 2", TN_EMISMATCH, spoil_step, false},
+        {NULL, "rank 2 saves step 3 but rank 0 saves step 2", TN_EMISMATCH, spoil_step, false},
         {NULL, "rank 1 saves to /nowhere/at/all but rank 0 to", TN_EMISMATCH, spoil_folder, false},
         {NULL, "step -3, and steps begin at 0", TN_EVALUE, spoil_error, false},
-        {NULL, "(its note, what data and model say of themselves): not UTF-8", TN_EVALUE,
-         spoil_note, false},
+        {NULL, "(its note, descriptions of data and model): not UTF-8", TN_EVALUE, spoil_note,
+         false},
         {NULL, "\"model.seen\" is f32 [5] on rank 0 but f64 [5] on rank 1", TN_EMISMATCH,
          spoil_dtype, false},
         {NULL, "rank 2: ", TN_EIO, spoil_disk, true},
@@ -256,7 +256,7 @@ static void save_after_half_list(tn_group *world, void *user) {
         send_half_list(world, user);
     } else {
         must(tn_saver_save(saver, &c) == TN_EFORMAT);
-        must(strstr(tn_error_message(), "rank 1 sends no list of tensors"));
+        must(strstr(tn_error_message(), "rank 1 sent no list of tensors"));
         tn_error_clear();
     }
     tn_saver_free(saver);

@@ -85,7 +85,7 @@ static void what_scopes_refuse(void **state) {
     attach_strategy(&m, &counting, &depth);
     {
         TN_NO_SYNC(&m.in);
-        assert_error(TN_ESTATE, "linear in is inside of a net that is under counting");
+        assert_error(TN_ESTATE, "linear in is inside a net that is under counting");
         assert_int_equal(depth, 0);
     }
     tn_module_finish(&m);

@@ -197,7 +197,7 @@ static void inside_and_in_parts(void **state) {
     assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: nothing to do */
     assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
     assert_int_equal(tn_sync_gradients(&m.h[0]), TN_ESTATE);
-    assert_error(TN_ESTATE, "block h.0 is inside of a net that is under data parallelism");
+    assert_error(TN_ESTATE, "block h.0 is inside a net that is under data parallelism");
     tn_on_grad(m.h[0].out.weight, sync_inside, &m);
     net_backward(&m, 1);
     assert_int_equal(during, TN_ESTATE);

@@ -17,7 +17,7 @@
 /* ---- Places ---------------------------------------------------------------------------------- */
 
 /* Gives each parameter a place in a bucket: the open one of its dtype, else a new one. A bucket
- * closes when it has reached its size. */
+ * that has reached its size is closed. */
 static void assign_buckets(tn_ddp_state *d) {
     int open[TN_DTYPES];
     for (int i = 0; i < TN_DTYPES; i++) {
@@ -73,7 +73,7 @@ static bool place_params(tn_ddp_state *d) {
     return !tn__pending();
 }
 
-/* As options.hook sees them. */
+/* Shows the buckets to options.hook. */
 static void show_buckets(tn_ddp_state *d) {
     tn_tensor **end = d->views;
     for (int i = 0; i < d->bucket_count; i++) {
@@ -92,7 +92,7 @@ static void show_buckets(tn_ddp_state *d) {
     }
 }
 
-/* For the parameters in order[placed]. False after raising: some of it is done. */
+/* Makes the buckets of order[placed]. False after raising; some may be made. */
 static bool make_buckets(tn_ddp_state *d) {
     d->buckets = tn__calloc_for((size_t)d->placed + 1, sizeof(*d->buckets), "ddp");
     d->views = tn__calloc_for((size_t)d->placed + 1, sizeof(tn_tensor *), "ddp");
@@ -126,7 +126,7 @@ void tn__ddp_drop_buckets(tn_ddp_state *d) {
     d->stats.bytes = 0;
 }
 
-/* Copies of the gradients that are not stale. */
+/* Copies the gradients that are not stale. */
 static void carry_grads(tn_ddp_state *d) {
     for (int i = 0; i < d->base.count; i++) {
         tn_tensor *grad = tn_grad_of(d->params[i].base.leaf);
@@ -168,8 +168,8 @@ static bool layout_buckets(tn_ddp_state *d, const int64_t *order) {
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
 
-/* First what was ready, then what is placed but was not, then new ones from the last to the first,
- * as backward goes; then -1. (count + 1) i64, inert after raising. */
+/* First the parameters that were ready, then those placed but not ready, then new ones from last to
+ * first, as in backward; then -1. (count + 1) i64, inert after raising. */
 static tn_tensor *wanted_order(tn_ddp_state *d) {
     tn_tensor *t = tn_full(TN_DIMS(d->base.count + 1), -1, TN_I64);
     if (tn_is_inert(t)) {

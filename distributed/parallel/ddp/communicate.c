@@ -27,14 +27,14 @@ void tn__ddp_expect(tn_ddp_state *d) {
     d->readies = d->launched = 0;
 }
 
-/* Whether p keeps a gradient that must not be sent: of a frozen parameter, or one that is summed
+/* Whether p keeps a gradient that must not be sent: it is frozen, or the gradient is summed
  * already. */
 static bool sits_out(const tn_ddp_state *d, const tn__ddp_param *p) {
     return tn_grad_of(p->base.leaf) && !p->base.ready &&
            (!p->base.wanted || (d->options.sum && p->reduced));
 }
 
-/* Zeroes places without a new gradient in this backward: they hold old numbers. */
+/* Zeroes the slots that got no gradient in this backward: they hold old numbers. */
 static void fill_gaps(tn_ddp_state *d, int bucket) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
@@ -80,7 +80,7 @@ static void bucket_launch(tn_ddp_state *d, int index) {
     }
 }
 
-/* Sends the next buckets while they are complete; `all`: also incomplete ones. */
+/* Sends the next buckets as long as they are complete; `all`: even incomplete ones. */
 static bool launch_buckets(tn_ddp_state *d, bool all) {
     while (!tn__pending() && d->launched < d->bucket_count &&
            (all || d->buckets[d->launched].waiting == 0)) {
@@ -115,8 +115,8 @@ static tn_tensor *count_users(const tn_ddp_state *d) {
     return users;
 }
 
-/* Waits for a bucket. The group runs one operation after the other, so one that is not done yet
- * began when it was launched, or when the one before it ended. */
+/* Waits for a bucket. The group runs one operation at a time, so one that is not done began at its
+ * launch, or when the one before it ended. */
 static void bucket_arrive(tn_ddp_state *d, tn__ddp_bucket *b, double *last_end) {
     bool done = tn_work_done(b->work);
     double seconds = tn__work_seconds(b->work);
@@ -149,7 +149,7 @@ static void arrive_all(tn_ddp_state *d) {
     }
 }
 
-/* What has arrived becomes the gradients; users: NULL, or on how many ranks each has one. */
+/* The received values become the gradients; users: NULL, or on how many ranks each has one. */
 static void settle_grads(tn_ddp_state *d, const int32_t *users) {
     for (int i = 0; i < d->placed; i++) {
         tn__ddp_param *p = &d->params[d->order[i]];
@@ -164,7 +164,7 @@ static void settle_grads(tn_ddp_state *d, const int32_t *users) {
             continue;
         }
         if (users && users[i] > 0 && p->base.wanted) {
-            p->base.leaf->leaf->stale = false; /* another rank has brought one */
+            p->base.leaf->leaf->stale = false; /* another rank has sent one */
         }
         p->reduced = tn_grad_of(p->base.leaf) != NULL;
     }

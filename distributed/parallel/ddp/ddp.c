@@ -1,11 +1,11 @@
 /* Data parallelism: a step. Read ddp_naive.c first.
  *
- *     forward     buckets are laid out again when the first backward has shown a better order; in
- *                 the first of a step buffers come from rank 0 (not in the next, since those may
- *                 be saved for the backward by then)
+ *     forward     buckets are laid out again when the first backward has shown a better order; in a
+ *                 step's first forward, buffers come from rank 0 (not in later ones: by then the
+ *                 backward may have saved the buffers)
  *     backward    each gradient is written into its bucket; a bucket that is complete is sent,
  *                 while backward continues with the layers below
- *     its end     what is missing is an error or is sent as zeros; all buckets are waited for
+ *     its end     a missing gradient is an error, or zeros are sent; waits for all buckets
  */
 #include "distributed/parallel/ddp/ddp.h"
 
@@ -34,8 +34,8 @@ static bool backward_begins(tn__parallel *p) {
     return tn__ddp_join_backward((tn_ddp_state *)p);
 }
 
-/* Not on top of a sum over the ranks, which the next sum would count N times. An average may be
- * added to: the average of what all ranks have is itself. */
+/* Refuses to add to a sum over the ranks, which the next sum would count N times. Adding to an
+ * average is fine: averaging equal values changes nothing. */
 static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
     (void)grad;
     tn__ddp_param *p = user;
@@ -62,10 +62,10 @@ static void gradient_added(tn_tensor *leaf, void *user) {
         return;
     }
     if (p->base.ready) {
-        tn__raise(TN_ESTATE, "ddp", "%s got two gradients: a hook has run a backward of its own",
+        tn__raise(TN_ESTATE, "ddp", "%s got two gradients: a hook has run its own backward",
                   p->base.path);
     } else if (tn_grad_of(leaf) != p->view) {
-        tn__raise(TN_ESTATE, "ddp", "the gradient buffer of %s was exchanged (tn_set_grad_buffer)",
+        tn__raise(TN_ESTATE, "ddp", "the gradient buffer of %s was replaced (tn_set_grad_buffer)",
                   p->base.path);
     } else {
         tn__ddp_ready(d, p);
@@ -73,16 +73,15 @@ static void gradient_added(tn_tensor *leaf, void *user) {
 }
 
 /* A parameter that was thawed since the last synchronised forward is in no bucket. False after
- * raising about one that has a gradient, which is this rank's own. */
+ * raising if one has a gradient, which would not be shared. */
 static bool all_in_buckets(const tn_ddp_state *d) {
     for (int i = 0; i < d->base.count; i++) {
         const tn__ddp_param *p = &d->params[i];
         if (p->bucket < 0 && tn_requires_grad(p->base.leaf) && tn_grad_of(p->base.leaf)) {
-            tn__raise(
-                TN_ESTATE, "ddp",
-                "%s has a gradient but no bucket to travel in: it was frozen until after the last "
-                "synchronised forward (a forward outside of TN_NO_SYNC gives it one)",
-                p->base.path);
+            tn__raise(TN_ESTATE, "ddp",
+                      "%s has a gradient but no bucket: it was frozen until after the last "
+                      "synchronised forward (a forward outside of TN_NO_SYNC gives it one)",
+                      p->base.path);
             return false;
         }
     }
@@ -96,7 +95,7 @@ static void backward_ended(tn__parallel *p) {
     }
 }
 
-/* With find_unused ranks may differ: then all are asked. */
+/* With find_unused ranks may differ, so all ranks count. */
 static bool has_grad(const tn__parallel_param *param) {
     const tn_ddp_state *d = (const tn_ddp_state *)param->of;
     return !d->options.find_unused && tn_grad_of(param->leaf);
@@ -163,7 +162,7 @@ tn_ddp_state *tn_ddp(void *m, tn_group *g, tn_ddp_options o) {
     };
     tn__options_made(o.from_defaults, "ddp", "tn_ddp");
     if (!tn__pending() && (o.bucket_bytes < 1 || o.first_bucket < 1)) {
-        tn__raise(TN_EVALUE, "ddp", "buckets of %lld bytes, the first of %lld (at least 1)",
+        tn__raise(TN_EVALUE, "ddp", "buckets have %lld bytes, the first %lld (must be at least 1)",
                   (long long)o.bucket_bytes, (long long)o.first_bucket);
     }
     char text[256];
@@ -181,7 +180,7 @@ tn_ddp_stats tn_ddp_statistics(const tn_ddp_state *ddp) {
     return ddp ? ddp->stats : (tn_ddp_stats){0};
 }
 
-/* A hook for tn_ddp_options. What arrives is cast into the bucket. */
+/* A hook for tn_ddp_options. The result is cast into the bucket. */
 tn_work *tn_ddp_bf16(tn_group *g, tn_ddp_bucket *bucket, int stage, void *user) {
     (void)user;
     if (!bucket) {

@@ -1,6 +1,6 @@
 /* The inside of data parallelism. The public side is tern/parallel.h; read ddp_naive.c first.
  *
- *     ddp_naive.c     the same in the plainest way, to compare with
+ *     ddp_naive.c     the same at its plainest, to compare with
  *     ddp.c           the step, and the options
  *     buckets.c       where gradients are stored, and in which order
  *     communicate.c   how they are sent
@@ -14,9 +14,9 @@
 /* A parameter of the module. */
 typedef struct tn__ddp_param {
     tn__parallel_param base;
-    int bucket;       /* -1: in none, it has not wanted a gradient yet */
+    int bucket;       /* -1: none, it has not required a gradient yet */
     int64_t offset;   /* in elements */
-    tn_tensor *view;  /* its place in the bucket, the leaf's gradient buffer; one reference */
+    tn_tensor *view;  /* its slot in the bucket, the leaf's gradient buffer; one reference */
     tn_tensor *aside; /* a copy of its gradient, while the view has something else; one reference */
     bool listed;      /* while an order is made: whether it is in it */
     bool reduced;     /* its gradient has been reduced and not zeroed since */
@@ -29,7 +29,7 @@ typedef struct tn__ddp_bucket {
     int waiting;       /* wanted gradients that are not ready */
     bool idle;         /* none of its parameters wants a gradient: it is not sent */
     tn_work *work;     /* while it is sent; may be NULL then too */
-    tn_tensor *result; /* what is sent, when that is another tensor; one reference */
+    tn_tensor *result; /* what is sent, if not `flat`; one reference */
     double launched;
     tn_ddp_bucket shown; /* to options.hook */
 } tn__ddp_bucket;
@@ -47,7 +47,7 @@ struct tn_ddp_state {
     tn_ddp_stats stats;
     tn__ddp_param *params; /* base.params */
     int64_t *order;        /* [count]: the parameters in buckets, in their order there */
-    int placed;            /* of them in buckets */
+    int placed;            /* how many of them */
     int64_t *ready;        /* [count]: as they became ready in the last synchronised backward */
     int readies;
     bool rebuild_due;
@@ -60,34 +60,35 @@ struct tn_ddp_state {
 
 /* ---- buckets.c ------------------------------------------------------------------------------- */
 
-/* The first buckets: backward goes from the last layer to the first. False after raising. */
+/* The first buckets, in backward's order, from the last layer to the first. False after raising. */
 bool tn__ddp_first_layout(tn_ddp_state *d);
 void tn__ddp_drop_buckets(tn_ddp_state *d);
 
-/* Whether the buckets are to be laid out again: as gradients became ready, or since a parameter
- * wants one that did not. */
+/* Whether to lay the buckets out again: gradients became ready in another order, or a parameter
+ * newly requires one. */
 bool tn__ddp_relayout_due(const tn_ddp_state *d);
-/* Lays them out again as rank `root` says; gradients that are not stale are carried over. False
+/* Lays them out again in rank `root`'s order; gradients that are not stale are carried over. False
  * after raising. */
 bool tn__ddp_relayout(tn_ddp_state *d, int root);
 
 /* ---- communicate.c --------------------------------------------------------------------------- */
 
-/* A backward begins: which gradients will come. */
+/* A backward begins: determines which gradients will come. */
 void tn__ddp_expect(tn_ddp_state *d);
-/* One is ready: sends its bucket if that was the last one missing. */
+/* A gradient is ready: sends its bucket if it was the last one missing. */
 void tn__ddp_ready(tn_ddp_state *d, tn__ddp_param *p);
-/* Sends what has not been sent and waits for all; then every rank has the same gradients. False
+/* Sends the remaining buckets and waits for all; then every rank has the same gradients. False
  * after raising. */
 bool tn__ddp_complete(tn_ddp_state *d);
-/* Waits until nothing is in flight any more, after a failure. */
+/* After a failure, waits until nothing is in flight. */
 void tn__ddp_abandon(tn_ddp_state *d);
 
-/* ---- join.c: without options.join, nothing --------------------------------------------------- */
+/* ---- join.c: no effect without options.join ---------------------------------------------------
+ */
 
 bool tn__ddp_join_start(tn_ddp_state *d);
 void tn__ddp_join_finish(tn_ddp_state *d);
-/* A forward of all ranks begins. Returns the rank whose order and buffers all take, -1 after
+/* All ranks begin a forward. Returns the rank whose order and buffers all take, -1 after
  * raising. */
 int tn__ddp_join_forward(tn_ddp_state *d, bool relayout, bool buffers);
 /* A backward begins, and ends. False after raising. */

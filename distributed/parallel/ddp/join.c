@@ -2,12 +2,12 @@
  *
  * With options.join every synchronised forward and backward begins with an announcement: each rank
  * says what it is about to do, and learns what the others do. A rank that has joined says 0, and
- * takes part in what the others announce: buffers and the order of buckets come from the lowest
- * rank that is still active, gradients of zero go into the buckets. When all say 0 it is over, and
- * all take the parameters of the lowest rank of the last step, and its optimiser's state, since a
- * rank that joined has made fewer steps.
+ * takes part in what the others announce: it takes buffers and the bucket order from the lowest
+ * rank still active, and sends zeros as gradients. When all say 0 it is over, and all take the
+ * parameters and optimiser state of the last step's lowest rank, since a rank that joined has made
+ * fewer steps.
  *
- * An average still divides by the number of all ranks.
+ * An average still divides by the number of ranks, joined ones included.
  */
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/ddp/ddp.h"
@@ -37,7 +37,7 @@ static const char *text_of(int64_t what) {
 }
 
 /* Reads what was received. Returns the lowest active rank, the number of ranks when there is none,
- * -1 after raising: active ranks must do the same. */
+ * -1 after raising: active ranks must all do the same. */
 static int first_active(const tn_ddp_state *d) {
     const int64_t *heard = tn_data(d->join.heard);
     int ranks = tn_group_size(d->base.group), first = ranks;
@@ -62,7 +62,7 @@ static tn_work *join_say(tn_ddp_state *d, int what) {
     return tn_all_gather(d->base.group, d->join.heard, d->join.said);
 }
 
-/* Sends to all ranks and receives from them. Returns as first_active. */
+/* Sends to all ranks and receives from them. Returns like first_active. */
 static int announce_now(tn_ddp_state *d, int what) {
     return tn__parallel_wait(join_say(d, what)) == TN_OK ? first_active(d) : -1;
 }
@@ -94,7 +94,7 @@ bool tn__ddp_join_ended(tn_ddp_state *d) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-/* A backward in which this rank has nothing: the others' gradients pass through. */
+/* A backward in which this rank has no gradients: only the others' are summed. */
 static bool pass_backward(tn_ddp_state *d) {
     for (int i = 0; i < d->base.count; i++) {
         d->params[i].base.wanted = d->params[i].base.ready = false;
@@ -122,7 +122,7 @@ static bool take_state(const char *name, tn_tensor *state, void *user) {
     return tn__parallel_wait(tn_broadcast(d->base.group, state, d->join.last_active)) == TN_OK;
 }
 
-/* The position in the random numbers and the optimiser's steps. */
+/* Takes the random number position and the optimiser's step counts. */
 static void take_counts(const tn_ddp_state *d, tn_optim *optim) {
     TN_SCOPE;
     TN__ON_CPU;
@@ -150,7 +150,7 @@ static void take_over(tn_ddp_state *d, tn_optim *optim) {
 
 tn_status tn_ddp_join(tn_ddp_state *d, tn_optim *optim) {
     if (!d) {
-        return tn__raise(TN_EVALUE, "ddp_join", "the state is NULL (what tn_ddp returned)");
+        return tn__raise(TN_EVALUE, "ddp_join", "the state is NULL (it is what tn_ddp returned)");
     }
     if (!d->options.join) {
         return tn__raise(TN_ESTATE, "ddp_join", "the option join is false");

@@ -1,13 +1,13 @@
 /* Sharding: attaching. Which modules are units, which parameter belongs to which, and what is
  * refused.
  *
- * A parameter belongs to the innermost unit around the module that has it, or to the rest; one with
- * several names to the innermost one around all of them. So whenever a module of these runs, the
+ * A parameter belongs to the innermost unit around its module, or to the rest; one with several
+ * names to the innermost unit around all of them. So whenever a module of these runs, the
  * parameter's unit runs too. The parameters of a unit that are of one kind become a set.
  *
  * First everything is checked and compared with the other ranks; then set after set is cut, so that
- * a rank holds at most one of them twice. A failure from there on leaves a module without weights:
- * it can be finished and nothing else.
+ * a rank holds at most one of them twice. A failure from there on leaves a module without weights,
+ * which can only be finished.
  */
 #include "autograd/leaf.h"
 #include "core/buffer.h"
@@ -38,7 +38,7 @@ static bool count_unit(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-/* False without memory. */
+/* False when out of memory. */
 static bool append_unit(tn_fsdp_state *s, tn_module *m, const char *path) {
     tn__fsdp_unit u = {.fsdp = s, .module = m, .path = tn__strdup(path)};
     if (u.path) {
@@ -52,7 +52,7 @@ static bool add_unit(tn_module *m, const char *path, void *user) {
     return !is_unit(s, m, path) || append_unit(s, m, path);
 }
 
-/* The unit of m or the nearest around it. */
+/* The unit m, or else the nearest around it. */
 static tn__fsdp_unit *unit_around(tn_fsdp_state *s, const tn_module *m) {
     for (; m && m != s->base.module; m = m->parent) {
         for (int i = 0; i < s->unit_count; i++) {
@@ -120,12 +120,12 @@ static bool same_kind(const tn__fsdp_kind *a, const tn__fsdp_kind *b) {
            tn__same_device(a->device, b->device) && a->frozen == b->frozen && a->tied == b->tied;
 }
 
-/* Other hooks on a leaf expect whole gradients. The first hook is the strategy's own, if there was
- * none before. */
+/* Other hooks on a leaf expect whole gradients, so they are refused. The strategy's own hook is the
+ * first if there was none before. */
 static bool may_cut(const tn__fsdp_param *p) {
     const tn_leaf *leaf = p->base.leaf->leaf;
     if (leaf->hooks->id != p->base.coming || leaf->preset) {
-        tn__raise(TN_ESTATE, p->base.of->rules->operation, "%s has %s: sharding comes first",
+        tn__raise(TN_ESTATE, p->base.of->rules->operation, "%s has %s: attach sharding first",
                   p->base.path, leaf->preset ? "a gradient buffer" : "hooks");
     }
     return !tn__pending();
@@ -148,7 +148,7 @@ static bool claim_name(const tn_entry *entry, void *user) {
         p->beyond = entry->parts;
         return may_cut(p);
     }
-    while (!is_inside(u, p->unit)) { /* the unit around both */
+    while (!is_inside(u, p->unit)) { /* up to the unit around both */
         p->unit = p->unit->around;
     }
     if (kind.compute != p->kind.compute) {
@@ -178,7 +178,7 @@ static bool claim_params(tn_fsdp_state *s) {
     return !tn__pending();
 }
 
-/* The unit's set for a parameter, made when there is none. */
+/* The unit's set for a parameter, made if missing. */
 static tn__fsdp_set *set_for(tn_fsdp_state *s, const tn__fsdp_param *p, bool alone) {
     tn__fsdp_set **at = &p->unit->sets;
     while (*at && (alone || p->kind.tied || !same_kind(&(*at)->kind, &p->kind))) {
@@ -218,7 +218,7 @@ static void make_sets(tn_fsdp_state *s, bool alone) {
 
 /* ---- The other ranks ------------------------------------------------------------------------- */
 
-/* The sets, a line each; to be freed. NULL after raising. */
+/* Describes the sets, a line each; to be freed. NULL after raising. */
 static char *describe_sets(const tn_fsdp_state *s) {
     tn__buffer text = {.operation = "fsdp"};
     tn__buffer_format(&text, "that make %d sets", s->set_count);
@@ -233,7 +233,7 @@ static char *describe_sets(const tn_fsdp_state *s) {
     return tn__buffer_take(&text);
 }
 
-/* Policies are not in the comparison of modules. */
+/* Compares the sets too: the comparison of modules knows no policies. */
 static bool same_sets(const tn_fsdp_state *s) {
     bool differ;
     char *text = describe_sets(s);
@@ -300,7 +300,7 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     return same_sets(s) && cut_and_hook(s, how);
 }
 
-/* Attaching failed: the module forgets the state, and cannot be used if weights are gone. */
+/* Attaching failed: the module drops the state, and cannot be used if weights are gone. */
 static void leave_module(const tn_fsdp_state *s) {
     tn_module *m = s->base.module;
     for (int i = 0; i < s->unit_count && s->units; i++) {

@@ -1,31 +1,34 @@
 /* Sharding: a step. Read fsdp_naive.c first.
  *
- * A step at stage 3, on each rank, with a unit ahead:
+ * A step at stage 3, on each rank, gathering one unit ahead:
  *
- *     forward     before a unit: it is gathered, unless it is here; the next one is started, in
- *                 the order that was learned; the previous one is freed. The one that forward used
- *                 last stays: its backward comes first. The rest (what is in no unit) stays as well
+ *     forward     before a unit: it is gathered, unless it is here; the next one's gather is
+ *                 started, in the learned order; the previous one is freed. The last one that
+ *                 forward uses stays: its backward comes first. The rest (all that is in no unit)
+ *                 stays as well
  *     backward    before a unit: the same, and the next one is started. After it: it is freed; the
- *                 youngest nodes run first, so none of its nodes are left to run
- *                 a gradient that is complete is written into the unit's buffer; with the last of
- *                 the unit they are summed over the ranks, each of which gets its part, while
- *                 backward continues with the unit below
- *     its end     what is missing is an error; all gradients are waited for, all wholes are freed
- *     the step    of an optimiser is on the parts; a unit is gathered again when it is needed next
+ *                 youngest nodes run first, so none of its nodes are left to run.
+ *                 A complete gradient is written into the unit's buffer; after the unit's last one
+ *                 they are summed over the ranks, each of which gets its part, while backward
+ *                 continues with the unit below
+ *     its end     a missing gradient is an error; waits for all gradients, frees all wholes
+ *     the step    of an optimiser works on the parts; a unit is gathered again when it is needed
+ *                 next
  *
- * With replicas of the shards, the sums that have arrived are summed once more, over those, one set
- * late: while backward continues and the next sums are in flight.
+ * With replicas of the shards, sums that have arrived are summed again over the replicas, one set
+ * later, while backward continues and the next sums are in flight.
  *
- * With find_unused the ranks may become ready in different orders, but must scatter in the same
- * one: all gradients stay until the end of backward, when the ranks exchange which they have.
+ * With find_unused, gradients may become ready in different orders on different ranks, but must be
+ * scattered in the same one. So all stay until the end of backward, when the ranks exchange which
+ * they have.
  *
- * Stage 2 frees only wholes that the optimiser has made stale; stage 1 has a buffer for the
- * gradients of each unit. Under TN_NO_SYNC gradients stay in their buffers; without it, those of
- * each micro-batch are sent and added to the parts.
+ * Stage 2 frees wholes only when the optimiser has made them stale; stage 1 has a gradient buffer
+ * per unit. Under TN_NO_SYNC gradients stay in their buffers; without it, those of each micro-batch
+ * are sent and added to the parts.
  *
  * Forwards inside a backward (recompute around units) belong to the order of backward, and keep
- * what they gather: the unit's own backward follows. An error of this rank at any point ends the
- * group, so that no rank waits for what will never come.
+ * what they gather: the unit's own backward follows. An error on this rank at any point aborts the
+ * group, so that no rank waits in vain.
  */
 #include "autograd/mode.h"
 #include "core/memory.h"
@@ -37,10 +40,11 @@
 
 /* ---- What comes next ------------------------------------------------------------------------- */
 
-/* A program that calls units and never the module has passes without a beginning. */
+/* A limit for programs that call units but never the module: their passes have no beginning. */
 enum { LONGEST_PASS = 1 << 16 };
 
-/* The unit is needed. Ranks follow the same order, since they call the same modules. */
+/* Notes that the unit is needed. All ranks have the same order, since they call the same
+ * modules. */
 static void follow_order(tn__fsdp_order *order, tn__fsdp_unit *u) {
     order->at = order->at < LONGEST_PASS ? order->at : 0;
     if (order->at == order->count || order->units[order->at] != u) {
@@ -65,7 +69,7 @@ static void let_last_go(tn_fsdp_state *s, const tn__fsdp_unit *needed) {
     }
 }
 
-/* Afterwards the unit is whole, and those that will be needed next are being gathered. */
+/* Makes the unit whole, and starts to gather those that will be needed next. */
 static void need_unit(tn__fsdp_unit *u) {
     tn_fsdp_state *s = u->fsdp;
     bool backward = tn_in_backward();
@@ -92,7 +96,8 @@ static void split_all(tn_fsdp_state *s) {
 
 /* ---- A forward ------------------------------------------------------------------------------- */
 
-/* Of the whole module. Sets that were frozen when they were attached may have been thawed since. */
+/* A forward of the whole module begins. Sets that were frozen at attaching may have been thawed
+ * since. */
 static void forward_begins(tn_fsdp_state *s) {
     if (!tn_in_backward()) {
         s->forward.at = 0;
@@ -116,7 +121,7 @@ static tn_values unit_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* Keeps what a backward needs first; frees what was gathered in vain, since the order differed. */
+/* Keeps what a backward needs first; frees what was gathered in vain because the order differed. */
 static void forward_ends(tn_fsdp_state *s) {
     if (!tn__will_record()) {
         split_all(s);
@@ -150,7 +155,7 @@ static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *use
     return out;
 }
 
-/* Before the module's forward that is recorded. */
+/* Before a recorded forward of the module. */
 static void take_buffers(tn__parallel *p) {
     const tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (s->options.broadcast_buffers) {
@@ -160,8 +165,8 @@ static void take_buffers(tn__parallel *p) {
 
 /* ---- A backward ------------------------------------------------------------------------------ */
 
-/* The unit's gradients come next: they are made in place, and not copied there. Which of them will
- * come is not known with find_unused. */
+/* The unit's gradients come next: places them, so that they are made in the buffer and not copied.
+ * With find_unused it is unknown which will come. */
 static void place_unit(const tn__fsdp_unit *u) {
     const tn_fsdp_state *s = u->fsdp;
     bool comes = s->base.running && s->base.reached && !s->options.find_unused;
@@ -188,8 +193,8 @@ static void unit_backward_after(tn_module *m, tn_values grads, void *user) {
     tn__fsdp_split(u);
 }
 
-/* The backward has come to a parameter, or to the output of something that has one: which gradients
- * will come. */
+/* The backward has reached a parameter, or the output of something that has one: determines which
+ * gradients will come. */
 static bool expect_grads(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     for (int i = 0; i < s->set_count; i++) {
@@ -209,13 +214,13 @@ static tn_tensor *gradient_coming(tn_tensor *grad, void *user) {
         return NULL;
     }
     if (p->base.ready) {
-        tn__raise(TN_ESTATE, "fsdp", "%s got two gradients: a hook has run a backward of its own",
+        tn__raise(TN_ESTATE, "fsdp", "%s got two gradients: a hook has run its own backward",
                   p->base.path);
     } else if (!p->set) {
         tn__fsdp_put_aside(p);
     } else if (!p->base.wanted || !p->set->grad) {
         tn__raise(TN_ESTATE, "fsdp",
-                  "%s has a gradient but no place for it: it was frozen until after the last "
+                  "%s has a gradient but no buffer for it: it was frozen until after the last "
                   "forward",
                   p->base.path);
     } else {
@@ -249,18 +254,18 @@ static void backward_ended(tn__parallel *p) {
     }
 }
 
-/* With find_unused ranks may differ: then all are asked. */
+/* With find_unused ranks may differ, so all ranks count. */
 static bool has_grad(const tn__parallel_param *param) {
     const tn__fsdp_param *p = (const tn__fsdp_param *)param;
     const tn_fsdp_state *s = (const tn_fsdp_state *)param->of;
     return !s->options.find_unused && tn_grad_of(p->set ? p->part : param->leaf);
 }
 
-/* What TN_NO_SYNC has kept is in buffers of the sets. */
+/* Sends what TN_NO_SYNC has kept in buffers of the sets. */
 static void scatter_kept(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (s->options.find_unused || !tn__parallel_all_ready(p)) {
-        return; /* the end does it, or an error is pending */
+        return; /* the backward's end does it, or an error is pending */
     }
     for (int i = 0; i < s->set_count && !tn__pending(); i++) {
         if (s->sets[i].buffer) {
@@ -273,7 +278,7 @@ static void abandon_step(tn__parallel *p) {
     tn__fsdp_abandon((tn_fsdp_state *)p);
 }
 
-/* Also after a backward of this rank alone: its units were gathered from all. */
+/* Also after a backward without synchronisation: its units were gathered from all ranks. */
 static void backward_over(tn__parallel *p) {
     tn_fsdp_state *s = (tn_fsdp_state *)p;
     if (tn__pending() && !p->sync) {
@@ -297,11 +302,11 @@ static void check_options(const tn_fsdp_options *o) {
     if (o->stage < 1 || o->stage > 3) {
         tn__raise(TN_EVALUE, "fsdp", "stage is %d (1, 2 or 3)", o->stage);
     } else if (o->prefetch < 0) {
-        tn__raise(TN_EVALUE, "fsdp", "prefetch is %d (0 or more units)", o->prefetch);
+        tn__raise(TN_EVALUE, "fsdp", "prefetch is %d (must be at least 0)", o->prefetch);
     }
 }
 
-/* Options as text, each on a line; to be freed. NULL after raising. */
+/* The options as text, one per line; to be freed. NULL after raising. */
 static char *describe_options(const tn_fsdp_options *o) {
     static const char format[] = "stage %d\nunits %s\nignore %s\nprefetch %d\nkeep_last %d\n"
                                  "sum %d\nfind_unused %d\nbroadcast_buffers %d\noffload %d";

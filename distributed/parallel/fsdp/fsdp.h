@@ -1,7 +1,7 @@
 /* The inside of sharding. The public side is tern/parallel.h; read fsdp_naive.c first.
  *
- *     fsdp_naive.c    the same in the plainest way, to compare with
- *     fsdp.c          a step: the hooks, and so what is gathered, sent and freed when
+ *     fsdp_naive.c    the same at its plainest, to compare with
+ *     fsdp.c          a step: its hooks decide what is gathered, sent and freed when
  *     units.c         where a unit's parameters are; cutting, gathering, freeing
  *     grads.c         where its gradients are; scattering
  *     ignored.c       parameters that stay whole
@@ -9,28 +9,29 @@
  *     ../scopes.c     TN_WHOLE, TN_NO_SYNC
  *
  * A parameter has three tensors. The *whole* is the leaf in the module's field, which graphs lead
- * to: its elements lie in the flat buffer of its set, which has no bytes between uses. The *part*
- * is a leaf too: this rank's elements, which the optimiser steps; the module's registry knows it
- * (tn_module_set_part), so code that steps, clips or saves need not know of sharding. The *view* is
- * where the whole's gradient is in a buffer, while it has one.
+ * to: its elements are in its set's flat buffer, which has no bytes between uses. The *part* is a
+ * leaf too: this rank's elements, which the optimiser steps; the module's registry knows it
+ * (tn_module_set_part), so code that steps, clips or saves need not know about sharding. The *view*
+ * is where the whole's gradient is in a buffer, while it is in one.
  *
  * A flat buffer itself is neither in a graph nor a leaf: all three are tn_alias views of it, each
  * with a version of its own.
  *
  *     flat     | w0 . | w1     . | w2 | b2 . . |     (ranks, each), parameters 64 bytes apart
- *     shard    |-- rank 0 --|-- rank 1 --|-- rank 2 --|     (each): cuts go through rows
+ *     shard    |-- rank 0 --|-- rank 1 --|-- rank 2 --|     (each): rows may be cut
  *
- * Bytes of a rank, psi parameters in f32, stepped by AdamW, N ranks, computed in c bytes; `each` of
- * a set is its parameters', 16 elements aligned each, divided by N and rounded up to 16:
+ * Memory per rank, in bytes, for psi f32 parameters, AdamW, N ranks and a compute dtype of c bytes;
+ * `each` is the number of elements of a set (each parameter aligned to 16), divided by N and
+ * rounded up to 16:
  *
- *     parts      4 each (shard), and c each where c is another dtype (low): group memory
- *     gradients  4 each, of trainable sets alone
- *     state      8 for each element of a part
- *     at rest    16 psi / N and the padding; stage 2: also c N each of every set, which stay whole;
- *                stage 1: also 4 N each, for their gradients
- *     running    c N each of the rest and of 1 + prefetch units
- *     buffers    4 N each of the rest, and twice that of the largest unit: group memory, which
- *                stays. Under TN_NO_SYNC more are made, up to one for each set: 4 psi
+ *     parts      4 each (shard), and c each if the compute dtype differs (low): group memory
+ *     gradients  4 each, for trainable sets only
+ *     state      8 per element of a part
+ *     at rest    16 psi / N and the padding; stage 2: also c N each for every set, which stays
+ *                whole; stage 1: also 4 N each, for its gradients
+ *     running    c N each for the rest and for 1 + prefetch units
+ *     buffers    4 N each for the rest, and twice that for the largest unit: group memory, which
+ *                stays. Under TN_NO_SYNC more are made, up to one per set: 4 psi
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_FSDP_H
 #define TERN_DISTRIBUTED_PARALLEL_FSDP_H
@@ -41,20 +42,19 @@
 typedef struct tn__fsdp_set tn__fsdp_set;
 typedef struct tn__fsdp_unit tn__fsdp_unit;
 
-/* What parameters must have in common to be sent in one message. */
+/* The properties that parameters in one message must share. */
 typedef struct tn__fsdp_kind {
     tn_dtype dtype, compute, grad; /* of the parameter, of what forwards read, of the gradient */
     tn_device device;
-    bool frozen; /* when it was attached */
-    bool tied;   /* other stages have it too, and sum its gradients: cut alike there, a set alone */
+    bool frozen; /* at attaching */
+    bool tied;   /* other stages have it too, and sum its gradients: cut alike there, its own set */
 } tn__fsdp_kind;
 
 typedef struct tn__fsdp_param {
     tn__parallel_param base; /* .leaf: the whole */
     tn__fsdp_unit *unit;
     tn__fsdp_kind kind;
-    tn_layout block; /* what the field had when the strategy was attached: a whole, or a block of it
-                        … */
+    tn_layout block;        /* what the field had at attaching: a whole, or a block of it … */
     const tn_parts *beyond; /* … and who had the other blocks */
     tn__fsdp_set *set;      /* NULL: ignored */
     tn_tensor *part;        /* one reference */
@@ -66,11 +66,11 @@ typedef struct tn__fsdp_param {
     /* If it is ignored. */
     bool ignored;
     bool summed;      /* the gradient is the sum of all ranks' */
-    tn_tensor *aside; /* what has been summed before; one reference, or NULL */
+    tn_tensor *aside; /* the sum so far; one reference, or NULL */
     tn_work *sum;
 } tn__fsdp_param;
 
-/* Where whole gradients of a set are until they are scattered. */
+/* Holds a set's whole gradients until they are scattered. */
 typedef struct tn__fsdp_buffer {
     tn_tensor *flat; /* one reference; NULL: not made yet */
     tn__fsdp_set *user;
@@ -95,7 +95,7 @@ struct tn__fsdp_set {
     tn_work *gather;    /* in flight; may be NULL then too */
     double asked, sent; /* when its gather and its scatter began */
     tn_work *scatter;
-    bool replicating;        /* `scatter` is the sum over the replicas by now */
+    bool replicating;        /* `scatter` is already the sum over the replicas */
     tn__fsdp_set *queued;    /* the next of those whose gradients are in flight */
     tn_tensor *arrived;      /* (each): what the scatter writes; one reference */
     tn__fsdp_buffer own;     /* its gradients' own buffer, when it has one */
@@ -110,24 +110,24 @@ struct tn__fsdp_unit {
     tn_module *module;
     tn_hook hook;
     char *path;            /* "" of the rest */
-    tn__fsdp_unit *around; /* the unit that this one is in, outermost the rest; NULL: it is the rest
-                            */
-    tn__fsdp_set *sets;    /* NULL: nothing is left for it */
+    tn__fsdp_unit *around; /* the unit around this one, the rest being outermost; NULL: this is the
+                              rest */
+    tn__fsdp_set *sets;    /* NULL: it has no parameters */
     tn__fsdp_presence presence;
-    uint64_t seen; /* the versions of the parts that its wholes show; 0: none yet */
+    uint64_t seen; /* the versions of the parts that its wholes have; 0: none yet */
     int running;   /* forwards and backwards of it in progress: it stays whole */
 };
 
-/* Units in the order in which they were needed. It is learned as it is followed, and truncated
- * where it turns out to differ. */
+/* Units in the order in which they were needed, learned on the way and truncated where a pass
+ * differs. */
 typedef struct tn__fsdp_order {
     tn__fsdp_unit **units;
     int count;
     int64_t capacity;
-    int at; /* how many of them have been needed in this pass */
+    int at; /* how many were needed in this pass */
 } tn__fsdp_order;
 
-/* Two buffers for the gradients of units, which take turns, for one dtype and device. */
+/* Two buffers that the units' gradients of one dtype and device use in turn. */
 typedef struct tn__fsdp_pool {
     tn_dtype dtype;
     tn_device device;
@@ -137,10 +137,9 @@ typedef struct tn__fsdp_pool {
 
 struct tn_fsdp_state {
     tn__parallel base;
-    tn_fsdp_options options; /* without its texts, which are the caller's */
+    tn_fsdp_options options; /* without its strings, which are the caller's */
     tn_fsdp_stats stats;
-    tn_parts *chains; /* [chain_count], of capacity one for each parameter: who has the rest of one
-                       */
+    tn_parts *chains; /* [chain_count], with room for one per parameter: who has the rest of one */
     int chain_count;
 
     tn__fsdp_param *params;   /* base.params */
@@ -151,7 +150,7 @@ struct tn_fsdp_state {
     int unit_count, set_count, pool_count;
 
     tn__fsdp_order forward, backward;
-    tn__fsdp_unit *last;        /* that forward has used last and that is still whole, or NULL */
+    tn__fsdp_unit *last;        /* the last that forward used, if still whole, or NULL */
     tn__fsdp_set *first_on_way; /* whose gradients are in flight, oldest first */
     uint64_t gathered;          /* a digest of which units, in which order */
     int whole;                  /* depth of TN_WHOLE */
@@ -162,7 +161,7 @@ static inline tn__fsdp_unit *tn__fsdp_rest(const tn_fsdp_state *s) {
     return &s->units[s->unit_count - 1];
 }
 
-/* Where parts are stored, and stepped. */
+/* Where parts are stored and stepped. */
 static inline tn_device tn__fsdp_home(const tn__fsdp_set *set) {
     return set->fsdp->options.offload ? tn_cpu() : set->kind.device;
 }
@@ -172,7 +171,7 @@ static inline tn_device tn__fsdp_home(const tn__fsdp_set *set) {
 /* What tn__fsdp_start gets. */
 typedef struct tn__fsdp_plan {
     tn_fsdp_options options;
-    bool alone;            /* every parameter is a set by itself, and there are no buffers */
+    bool alone;            /* each parameter is its own set, and there are no buffers */
     tn_module_hooks hooks; /* on each unit, with the unit as their user */
 } tn__fsdp_plan;
 
@@ -185,7 +184,7 @@ void tn__fsdp_finish(tn__parallel *p);
 /* Cuts the set's parameters: afterwards the wholes have no bytes. Every rank calls. False after
  * raising. */
 bool tn__fsdp_cut(tn__fsdp_set *set);
-/* Frees all that the set has, even if it was cut only in part. */
+/* Frees all that the set has, even if it was only partly cut. */
 void tn__fsdp_drop(tn__fsdp_set *set);
 
 /* Starts to gather the unit's parameters, unless their current values are here or coming. */
@@ -199,7 +198,7 @@ void tn__fsdp_change_whole(void *state, int change);
 
 /* Waits for an operation, and counts how long. */
 void tn__fsdp_wait(tn_fsdp_state *s, tn_work **w);
-/* In the trace of the ranks: what the unit waited for, or was, from `began` to now. */
+/* Adds to the ranks' trace what the unit waited for, or its state, from `began` to now. */
 void tn__fsdp_mark(const tn__fsdp_unit *u, const char *what, double began);
 
 /* ---- grads.c --------------------------------------------------------------------------------- */
@@ -216,26 +215,26 @@ void tn__fsdp_drop_buffers(tn_fsdp_state *s);
 /* Gives the gradients of the set's wanted parameters a place, if they have none. False after
  * raising. */
 bool tn__fsdp_place_grads(tn__fsdp_set *set);
-/* Takes it from them, but not what TN_NO_SYNC has kept of a frozen one. */
+/* Takes the place away again, except for what TN_NO_SYNC has kept of a frozen one. */
 void tn__fsdp_forget_grads(tn__fsdp_set *set);
 /* Starts to send them. */
 void tn__fsdp_scatter(tn__fsdp_set *set);
-/* With find_unused, at the end of backward: sends those that some rank has. What no rank has is
- * left without a gradient. False after raising. */
+/* With find_unused, at the end of backward: sends those that some rank has. Parameters for which no
+ * rank has one stay without a gradient. False after raising. */
 bool tn__fsdp_scatter_used(tn_fsdp_state *s);
-/* Waits for all that are in flight: then the parts have them. */
+/* Waits for all in flight; then the parts have them. */
 void tn__fsdp_arrive_all(tn_fsdp_state *s);
 
 /* ---- ignored.c ------------------------------------------------------------------------------- */
 
-/* Before something is added to an ignored parameter's gradient. */
+/* Called before an ignored parameter's gradient is added to. */
 void tn__fsdp_put_aside(tn__fsdp_param *p);
-/* At the end of a synchronised backward. */
+/* Called at the end of a synchronised backward. */
 void tn__fsdp_sum_ignored(tn_fsdp_state *s);
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-/* After a failure: waits until nothing is in flight any more, and leaves every unit split. */
+/* After a failure: waits until nothing is in flight, and leaves every unit split. */
 void tn__fsdp_abandon(tn_fsdp_state *s);
 
 #endif

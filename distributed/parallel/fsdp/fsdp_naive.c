@@ -1,15 +1,15 @@
-/* Sharding in the plainest way: what fsdp.c does, without what makes it fast.
+/* Sharding at its plainest: what fsdp.c does, without what makes it fast.
  *
  * Attaching has cut every parameter: rank r of N keeps the r-th of N equal pieces, its part, which
  * is what the optimiser steps. The whole has bytes only while its unit runs: before the unit's
- * forward and before its backward all parts are gathered into it, afterwards it is emptied. When a
- * gradient is complete it is averaged over the ranks, each of which takes its piece and adds it to
- * that of its part; the whole gradient is forgotten. The rest, which is in no unit, stays whole
+ * forward and before its backward all parts are gathered into it; afterwards it is emptied. A
+ * complete gradient is averaged over the ranks, each of which takes its piece and adds it to its
+ * part's gradient; the whole gradient is dropped. The rest, all that is in no unit, stays whole
  * from the module's forward to the end of its backward.
  *
- * So a step is four hooks on each unit, and one on each parameter. What it costs: every parameter
- * is sent alone, and everything waits for it. fsdp.c mends both. The rules at the end say when each
- * is called: base.h, tn__parallel_rules.
+ * So a step is four hooks on each unit, and one on each parameter. This is slow: every parameter is
+ * sent alone, and everything waits for it. fsdp.c fixes both. tn__parallel_rules (base.h) says when
+ * the hooks are called.
  */
 #include "autograd/leaf.h"
 #include "autograd/mode.h"
@@ -43,7 +43,7 @@ static tn_values unit_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* A unit that runs again in backward stays: its own backward follows. */
+/* A unit that is recomputed in backward stays whole: its own backward follows. */
 static tn_values unit_after(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
     (void)in;
@@ -78,7 +78,7 @@ static void average_grad(tn_tensor *whole, void *user) {
     tn_group *g = p->base.of->group;
     tn_tensor *grad = tn_grad_of(whole);
     tn_tensor *mine = tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad);
-    tn_dims dims = TN_DIMS(tn_group_size(g), set->each); /* and zeros after the gradient */
+    tn_dims dims = TN_DIMS(tn_group_size(g), set->each); /* the gradient, then zeros */
     tn_tensor *all = tn_zero_(tn_empty_on(set->kind.device, dims, set->kind.grad));
     tn_copy_(tn_alias(all, 0, tn_shape(grad)), grad);
     if (tn__parallel_wait(tn_reduce_scatter(g, mine, all, TN_MEAN)) == TN_OK) {
@@ -89,7 +89,7 @@ static void average_grad(tn_tensor *whole, void *user) {
     }
 }
 
-/* What TN_NO_SYNC has kept. */
+/* Averages what TN_NO_SYNC has kept. */
 static void average_kept(tn__parallel *p) {
     for (int i = 0; i < p->count && !tn__pending(); i++) {
         tn__parallel_param *param = tn__parallel_param_at(p, i);

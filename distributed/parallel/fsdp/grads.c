@@ -1,18 +1,19 @@
 /* Where gradients of a unit are stored, and how they are sent.
  *
- * Whole gradients need as much memory as the wholes, for a moment: two buffers serve all units in
- * turn. The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC, find_unused) have one of
- * their own. One message sums them over the ranks and gives each its part. With offload that is
- * copied to the CPU, where parts are stored, when it has arrived.
+ * Whole gradients briefly need as much memory as the wholes: two buffers serve all units in turn.
+ * The rest, stage 1, and a set whose gradients stay (TN_NO_SYNC, find_unused) have their own. One
+ * message sums them over the ranks and gives each its part. With offload the part is then copied to
+ * the CPU, where parts are stored.
  */
 #include "autograd/leaf.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "tern/sys/device.h"
 
-/* ---- Of the parts ---------------------------------------------------------------------------- */
+/* ---- The parts' gradients
+ * ---------------------------------------------------------------------------- */
 
-/* Its place in the gradients of the set's parts, which it has even while it is frozen. */
+/* Gives the part its place in the set's part gradients, even while it is frozen. */
 static bool hold_part_grad(const tn__fsdp_param *p) {
     tn_tensor *grad = tn_alias(p->set->grad, p->place, TN_DIMS(p->length));
     bool frozen = tn__leaf_thaw(p->part);
@@ -36,7 +37,7 @@ bool tn__fsdp_make_part_grads(tn__fsdp_set *set) {
 
 /* ---- Buffers for gradients ------------------------------------------------------------------- */
 
-/* Those that all sets of the dtype and device share; NULL: none do. */
+/* The buffers that all sets of the dtype and device share; NULL: none. */
 static tn__fsdp_pool *find_pool(const tn_fsdp_state *s, const tn__fsdp_kind *kind) {
     for (int i = 0; i < s->pool_count; i++) {
         tn__fsdp_pool *pool = &s->pools[i];
@@ -126,7 +127,7 @@ static tn__fsdp_buffer *idle_buffer(const tn__fsdp_pool *pool) {
 
 /* ---- Gradients in flight --------------------------------------------------------------------- */
 
-/* Takes the gradients' place from them, and forgets their values. */
+/* Takes the gradients' place away, and drops their values. */
 void tn__fsdp_forget_grads(tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn__fsdp_param *p = set->params[i];
@@ -144,7 +145,7 @@ void tn__fsdp_forget_grads(tn__fsdp_set *set) {
     set->buffer = NULL;
 }
 
-/* The parts get what has arrived; the buffer is free for another set. */
+/* Gives the parts what has arrived, and frees the buffer for another set. */
 static void give_parts(tn__fsdp_set *set) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -166,7 +167,7 @@ static tn_reduction sum_or_mean(const tn_fsdp_state *s) {
     return s->options.sum ? TN_SUM : TN_MEAN;
 }
 
-/* What has arrived is one replica's: the sum of all replicas' is next. */
+/* One replica's sum has arrived: starts the sum over all replicas. */
 static void sum_replicas(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
     if (tn_group_size(s->base.outer) > 1 && !set->replicating) {
@@ -176,7 +177,7 @@ static void sum_replicas(tn__fsdp_set *set) {
     }
 }
 
-/* Whether what arrives may be written where the parts' gradients are: they have none yet. */
+/* Whether the result may overwrite the parts' gradients: they have none yet. */
 static bool parts_are_stale(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         const tn_leaf *leaf = set->params[i]->part->leaf;
@@ -230,9 +231,9 @@ void tn__fsdp_arrive_all(tn_fsdp_state *s) {
     }
 }
 
-/* A buffer for the set's gradients: its own; or one of two that take turns, for which it may have
+/* A buffer for the set's gradients: its own, or one of the two shared ones, for which it may have
  * to wait. If both are in use by units that are not complete yet (one that is called twice, or
- * TN_NO_SYNC), it gets its own, and keeps it. */
+ * TN_NO_SYNC), the set gets its own and keeps it. */
 static tn__fsdp_buffer *choose_buffer(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
     const tn__fsdp_pool *pool = find_pool(s, &set->kind);
@@ -275,7 +276,7 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set) {
     return !tn__pending();
 }
 
-/* Zeroes places without a new gradient: they hold old numbers. One that was kept until its
+/* Zeroes the slots without a new gradient: they hold old numbers. A gradient kept since before its
  * parameter was frozen is sent with the others. */
 static void fill_gaps(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
@@ -312,8 +313,8 @@ void tn__fsdp_scatter(tn__fsdp_set *set) {
 
 /* ---- Gradients that some ranks have ---------------------------------------------------------- */
 
-/* On how many ranks each parameter has a gradient, and last the sum of digests of which units they
- * have gathered. NULL after raising. */
+/* On how many ranks each parameter has a gradient; last, the sum of digests of the gathered units.
+ * NULL after raising. */
 static const int64_t *count_users(const tn_fsdp_state *s) {
     TN__ON_CPU;
     const tn__parallel *p = &s->base;
@@ -332,13 +333,13 @@ static const int64_t *count_users(const tn_fsdp_state *s) {
 }
 
 /* Ranks that gather different units would take one unit's parts for another's. Usually a gradient
- * is missing then. */
+ * is missing as well. */
 static bool gathered_alike(const tn_fsdp_state *s, int64_t all) {
     bool alike = (uint64_t)all == (uint64_t)s->base.round.ranks * s->gathered;
     if (!alike) {
         tn__raise(TN_ESTATE, "fsdp",
-                  "the ranks have gathered different units: every rank calls the same ones, also "
-                  "with find_unused");
+                  "the ranks have gathered different units: every rank must call the same ones, "
+                  "even with find_unused");
     }
     return alike;
 }

@@ -1,15 +1,15 @@
 /* Sharding: parameters that are ignored stay whole on every rank, as with data parallelism. At the
  * end of a synchronised backward their gradients are summed over all ranks, one by one.
  *
- * A sum is not summed again: it is put aside when more comes, and added when that has been summed
- * as well. So micro-batches add up as those of parts do.
+ * A sum is not summed again: it is put aside when more comes, and added once that is summed too. So
+ * micro-batches add up as for parts.
  */
 #include "distributed/parallel/fsdp/fsdp.h"
 
 void tn__fsdp_put_aside(tn__fsdp_param *p) {
     tn_tensor *grad = tn_grad_of(p->base.leaf);
     if (grad && !p->summed) {
-        return; /* of this rank alone, from under TN_NO_SYNC: more is added to it */
+        return; /* unsynchronised, from under TN_NO_SYNC: more is added to it */
     }
     tn_release(p->aside);
     p->aside = tn_keep(grad); /* NULL: it was zeroed */
@@ -17,7 +17,7 @@ void tn__fsdp_put_aside(tn__fsdp_param *p) {
     p->summed = false;
 }
 
-/* Another rank may have one when this one has none. */
+/* Another rank may have a gradient when this one has none. */
 static tn_tensor *grad_or_zeros(const tn__fsdp_param *p) {
     tn_tensor *leaf = p->base.leaf;
     if (!tn_grad_of(leaf)) {

@@ -1,9 +1,9 @@
 /* Where a unit's parameters are stored, and how they are gathered and freed.
  *
- * The unit's parameters of one kind make a set: they are one after the other in a flat buffer of N
- * equal parts, so that one message gathers them, and one sums their gradients and gives each rank
- * its part, with nothing to copy before or after. Between uses the flat buffer is a storage without
- * bytes, which the wholes, and graphs through them, still hold.
+ * The unit's parameters of one kind make a set: they are adjacent in a flat buffer of N equal
+ * parts. So one message gathers them, and one sums their gradients and gives each rank its part,
+ * without copies before or after. Between uses the flat buffer is a storage without bytes, which
+ * the wholes, and graphs through them, still hold.
  *
  * With offload parts are stored on the CPU, and copied to the device for the gather.
  */
@@ -69,8 +69,8 @@ static tn_tensor *make_part(const tn__fsdp_set *set, tn_dtype dtype) {
     return tn_is_inert(part) ? NULL : tn_keep(part);
 }
 
-/* The elements of t become those of flat from `offset` on; its own are freed. It stays the same
- * leaf. False after raising. */
+/* t's elements become those of flat from `offset` on; its own are freed. It stays the same leaf.
+ * False after raising. */
 static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     TN_SCOPE;
     tn_tensor *place = tn_alias(flat, offset, t->dims), before = *t;
@@ -87,7 +87,7 @@ static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     return true;
 }
 
-/* This rank's elements: copied if they exist, or only these are made (TN_DEFER_INIT). False after
+/* Copies this rank's elements, or makes only these if none exist yet (TN_DEFER_INIT). False after
  * raising. */
 static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
     TN_SCOPE;
@@ -99,8 +99,8 @@ static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
     return !tn_is_inert(tn_copy_(part, tn_narrow(elements, 0, p->start, p->length)));
 }
 
-/* The ranks that have the rest of the parameter: the ranks of the group, then those that had other
- * blocks of it before. One node for each different chain. */
+/* The ranks that have the rest of the parameter: those of the group, then those that had other
+ * blocks of it before. One node per distinct chain. */
 static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
     int i = 0;
     while (i < s->chain_count && s->chains[i].next != beyond) {
@@ -113,7 +113,7 @@ static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
     return &s->chains[i];
 }
 
-/* This rank's part; the whole loses its bytes. False after raising. */
+/* Makes this rank's part; the whole loses its bytes. False after raising. */
 static bool cut_param(tn__fsdp_param *p) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -166,7 +166,7 @@ void tn__fsdp_mark(const tn__fsdp_unit *u, const char *what, double began) {
     tn_flight_mark(text, began);
 }
 
-/* What changes when a part does: an optimiser has stepped it, a checkpoint was loaded. */
+/* A number that changes with the parts, by an optimiser's step or a loaded checkpoint. */
 static uint64_t unit_version(const tn__fsdp_unit *u) {
     uint64_t sum = 1;
     for (const tn__fsdp_set *set = u->sets; set; set = set->next) {
@@ -177,8 +177,7 @@ static uint64_t unit_version(const tn__fsdp_unit *u) {
     return sum;
 }
 
-/* A graph that has saved the wholes as they were before a step must not continue with new
- * values. */
+/* A graph that saved the wholes before a step must not continue with new values. */
 static void touch_wholes(const tn__fsdp_set *set) {
     for (int i = 0; i < set->count; i++) {
         tn_tensor *whole = set->params[i]->base.leaf;
@@ -189,7 +188,7 @@ static void touch_wholes(const tn__fsdp_set *set) {
     }
 }
 
-/* Counts bytes of wholes that were gathered; negative: freed. */
+/* Counts gathered bytes of wholes; negative: freed. */
 static void count_whole(tn_fsdp_state *s, int64_t bytes) {
     s->stats.whole += bytes;
     s->stats.most_whole =
@@ -220,7 +219,7 @@ void tn__fsdp_gather(tn__fsdp_unit *u) {
     if (!u->sets || (u->presence != TN__SPLIT && u->seen == now)) {
         return;
     }
-    tn__fsdp_await(u); /* of what was before the step */
+    tn__fsdp_await(u); /* the gather from before the step */
     bool changed = u->seen != now;
     for (tn__fsdp_set *set = u->sets; set; set = set->next) {
         if (changed && set->low) {
@@ -262,7 +261,8 @@ void tn__fsdp_split(tn__fsdp_unit *u) {
     u->presence = TN__SPLIT;
 }
 
-/* Under a policy forwards read copies in another dtype: the wholes themselves, for TN_WHOLE. */
+/* Under a policy forwards read copies in another dtype: this gathers the exact wholes, for
+ * TN_WHOLE. */
 static void gather_exact(tn__fsdp_set *set) {
     if (set->exact) {
         tn_work *w = gather_flat(set, set->exact, set->shard);

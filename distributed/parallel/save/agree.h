@@ -6,18 +6,18 @@
  *     ... what may fail on this rank ...
  *     if (tn__agree(g, NULL, "load") == TN_OK) { ... what cannot fail ... }
  *
- * After begin an error of this rank is kept for the others: the program's handler, which may end
- * the process, runs after they have received it.
+ * After begin, an error on this rank is kept for the others: they receive it before the program's
+ * handler runs, which may end the process.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_AGREE_H
 #define TERN_DISTRIBUTED_PARALLEL_AGREE_H
 
 #include "tern/distributed.h"
 
-/* Whether this rank may continue; else the others will not wait for it. */
+/* Whether this rank may continue; if not, the others will not wait for it. */
 bool tn__agree_may_begin(tn_group *g, const char *operation);
 void tn__agree_begin(void);
-/* Ends it without the others: the error that was raised, or TN_OK. */
+/* Ends it without the others; returns the error that was raised, or TN_OK. */
 tn_error_record tn__agree_end(void);
 
 /* Ends it: every rank sends its error, and the digest of what it is about to load (NULL: nothing).

@@ -48,7 +48,7 @@ static tn__index *open_step(const char *from) {
 
 /* ---- As one file ----------------------------------------------------------------------------- */
 
-/* Called when its turn in the file comes. */
+/* Called when the tensor's turn in the file comes. */
 static tn_tensor *make_whole(const char *name, void *user) {
     const tn__index_tensor *t = user;
     const tn_layout all = tn__layout_whole(t->whole);
@@ -58,8 +58,7 @@ static tn_tensor *make_whole(const char *name, void *user) {
     return made ? whole : tn_inert();
 }
 
-/* All of a step, or the weights of its model, without the prefix in their names. NULL after
- * raising. */
+/* All of a step, or its model's weights, without the prefix in their names. NULL after raising. */
 static tn_safetensors_writer *plan_file(tn__index *ix, bool weights) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     for (int i = 0; w && i < ix->labels.count; i++) {
@@ -89,7 +88,7 @@ tn_status tn__saver_convert(const char *from, const char *to, bool weights) {
 
 /* ---- As a model ------------------------------------------------------------------------------ */
 
-/* A model's parameters: in a checkpoint with a prefix, in a file of tn_save without. */
+/* A model's parameters; in a checkpoint, unlike a tn_save file, their names have a prefix. */
 typedef struct weights {
     const tn__source *from;
     const char *prefix;
@@ -111,7 +110,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
                        .text = tn__labels_get(from->labels, "model"),
                        .shape = weight_shape,
                        .user = &w};
-    const char *first = NULL; /* by name; in a file of tn_save the first one */
+    const char *first = NULL; /* by name; in a tn_save file the first one */
     for (int i = 0; i < from->count; i++) {
         const char *name = from->name(i, from->user);
         if (strncmp(name, prefix, strlen(prefix)) == 0) {
@@ -131,7 +130,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
     tn__state s = {.operation = operation, .deferred = true};
     if (m && tn__state_add_module(&s, m, prefix) && tn__state_match(&s, from, true) &&
         s.count != d.tensors) {
-        tn__raise(TN_EMISMATCH, operation, "%s has %d parameters, but its model %d", from->path,
+        tn__raise(TN_EMISMATCH, operation, "%s has %d parameters, but its model has %d", from->path,
                   d.tensors, s.count);
     }
     tn__state_free(&s);

@@ -1,7 +1,6 @@
-/* Whole weights in one file (tn_dist_export), or in a folder. Every rank sends all what it has.
- * Then rank 0 writes one parameter after the other: it asks for each when its turn in the file
- * comes, and the ranks that have pieces of it send them. At the end it asks for nothing, whether
- * the file is whole or has failed. */
+/* Whole weights in one file (tn_dist_export), or in a folder. All ranks learn what each has. Then
+ * rank 0 writes parameter after parameter: it asks for each when its turn in the file comes, and
+ * the ranks that have pieces send them. At the end, even after a failure, it asks for nothing. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/on_cpu.h"
@@ -19,10 +18,10 @@
 typedef struct exporter {
     tn_group *world;
     const char *operation;
-    const tn_lm_save_options *folder; /* how one is written; NULL: a file is */
+    const tn_lm_save_options *folder; /* for a folder; NULL: a file */
     int rank, ranks;
     tn__state state;
-    tn__manifest *manifest; /* of every rank, the same on every rank */
+    tn__manifest *manifest; /* what every rank has; the same on every rank */
 } exporter;
 
 /* ---- Who has what ---------------------------------------------------------------------------- */
@@ -45,7 +44,7 @@ static tn_status gather_lists(exporter *e, const tn__buffer *list) {
     return tn_error();
 }
 
-/* Returns when all ranks know what all have, and none refuses. */
+/* Returns when all ranks know what each has, and none refuses. */
 static tn_status prepare_export(exporter *e, void *module) {
     tn__buffer list = {.operation = e->operation};
     tn__agree_begin();
@@ -62,7 +61,7 @@ static tn_status prepare_export(exporter *e, void *module) {
 
 /* ---- One parameter --------------------------------------------------------------------------- */
 
-/* The bytes of t, which stays. */
+/* t's bytes; t itself stays. */
 static tn_tensor *bytes_of(const tn_tensor *t) {
     int64_t bytes = tn_count(t) * (int64_t)tn_dtype_size(tn_dtype_of(t));
     return tn_from_memory(tn__address(t), TN_DIMS(bytes), TN_U8, NULL, NULL);
@@ -78,7 +77,7 @@ static void place_piece(const tn__manifest_entry *h, const tn_tensor *piece, tn_
     }
 }
 
-/* Every rank: the pieces of one tensor are sent to rank 0 and into `whole`, which the others lack.
+/* Every rank: the pieces of one tensor are sent to rank 0, into `whole`, which the others lack.
  * False after raising. */
 static bool move_pieces(const exporter *e, int first, tn_tensor *whole) {
     int n = tn__manifest_named(e->manifest, first);
@@ -108,7 +107,7 @@ static bool move_pieces(const exporter *e, int first, tn_tensor *whole) {
 
 enum { NOTHING_MORE = -1 };
 
-/* The number in manifest->sorted that rank 0 says; NOTHING_MORE too after raising. */
+/* The index in manifest->sorted that rank 0 asks for; NOTHING_MORE also after raising. */
 static int64_t ask_for(const exporter *e, int64_t first) {
     TN_SCOPE;
     TN__ON_CPU;

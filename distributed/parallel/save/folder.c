@@ -1,12 +1,12 @@
 /* Steps in a folder (saver.h).
  *
- *     FOLDER/step-000100/       committed: it has this name when all of it is safe on disk
+ *     FOLDER/step-000100/       committed: it gets this name when all of it is safe on disk
  *     FOLDER/step-000200.tmp/   being written, or left by a dead job
  *     FOLDER/lock               held (flock) by rank 0 of the job that saves here
  *
  * Only the holder of the lock writes, renames and removes here, so a .tmp that it finds when it
- * takes the lock is dead. A step to be removed is renamed to .tmp first: a kill in between leaves
- * no half of a step under the name of a whole one.
+ * takes the lock is dead. A step to be removed is renamed to .tmp first: so a kill in between
+ * leaves no half step under a committed name.
  */
 #define _GNU_SOURCE
 #include "core/descriptor.h"
@@ -85,12 +85,12 @@ static bool sync_path(const tn_saver *s, const char *path) {
 /* What cannot be removed does no harm: the log says so. */
 static void warn_of_rest(const tn_saver *s) {
     if (tn__pending()) {
-        tn_log_write(TN_LOG_WARN, "%s: it could not be removed: %s", s->folder, tn_error_message());
+        tn_log_write(TN_LOG_WARN, "%s: could not be removed: %s", s->folder, tn_error_message());
         tn_error_clear();
     }
 }
 
-/* The folder may be new, and its name is in the one around it. */
+/* The folder may be new, so the one above it, which has its name, is synced too. */
 static bool make_folder(const tn_saver *s) {
     char *around = tn__folder_path(s->folder, "..", s->operation);
     bool made = around && tn__folder_make(s->folder, s->operation) && sync_path(s, around);
@@ -105,7 +105,7 @@ static bool take_lock(tn_saver *s) {
     if (s->lock < 0) {
         tn__raise(TN_EIO, s->operation, "%s: %s", path ? path : "", strerror(errno));
     } else if (flock(s->lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        close(s->lock); /* some file systems have no locks: then no other job can be seen */
+        close(s->lock); /* on file systems without locks other jobs go unnoticed */
         s->lock = -1;
         tn__raise(TN_EIO, s->operation, "another job runs in %s: it holds %s", s->folder, path);
     }
@@ -115,7 +115,7 @@ static bool take_lock(tn_saver *s) {
 
 void tn__saver_unlock(tn_saver *s) {
     if (s->lock >= 0 && !tn__inherited(s->process)) {
-        flock(s->lock, LOCK_UN); /* children by fork have it too: closing would not be enough */
+        flock(s->lock, LOCK_UN); /* forked children have it too: closing would not be enough */
     }
     if (s->lock >= 0) {
         close(s->lock);
@@ -123,7 +123,7 @@ void tn__saver_unlock(tn_saver *s) {
     }
 }
 
-/* A step that was being written, or removed, when its job died. */
+/* Removes a step that was being written, or removed, when its job died. */
 static bool remove_dead(const char *name, void *user) {
     tn_saver *s = user;
     char *path = step_of(name, true) < 0 ? NULL : tn__folder_path(s->folder, name, s->operation);
@@ -168,7 +168,7 @@ void tn__saver_discard(tn_saver *s) {
 
 /* ---- When it is written ---------------------------------------------------------------------- */
 
-/* If a step of this name exists, the two swap names: so there is one at any time. */
+/* If a step of this name exists, the two swap names, so one is there at any time. */
 static bool take_name(const tn_saver *s, const char *from, const char *to) {
     if (rename(from, to) == 0) {
         return true;
@@ -176,7 +176,7 @@ static bool take_name(const tn_saver *s, const char *from, const char *to) {
     if (errno != EEXIST && errno != ENOTEMPTY) {
         tn__raise(TN_EIO, s->operation, "%s: renaming: %s", from, strerror(errno));
     } else if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
-        tn__raise(TN_EIO, s->operation, "%s is there already, and cannot be replaced: %s", to,
+        tn__raise(TN_EIO, s->operation, "%s exists already, and cannot be replaced: %s", to,
                   strerror(errno));
     }
     return !tn__pending();
@@ -213,10 +213,10 @@ bool tn__saver_clear_steps(tn_saver *s) {
 bool tn__saver_commit(tn_saver *s) {
     char *to = tn__step_path(s->folder, s->step, false, NULL, s->operation);
     bool done = to && sync_path(s, s->made) && take_name(s, s->made, to) && sync_path(s, s->folder);
-    if (done) { /* and not before: until then only the older one is safe on disk */
+    if (done) { /* not earlier: until then only the older one is safe on disk */
         remove_steps(s, s->step, s->options.keep); /* higher ones belong to another run */
         warn_of_rest(s);
-        tn__saver_discard(s); /* what had the name before, if anything did */
+        tn__saver_discard(s); /* the step that had the name before, if any */
     }
     free(to);
     return done;

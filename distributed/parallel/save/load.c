@@ -1,9 +1,9 @@
-/* Loading a checkpoint in parts, or one of one file, onto the present ranks; and tn_dist_save, for
- * what one rank has whole.
+/* Loading a checkpoint, in parts or one file, onto the present ranks; and tn_dist_save, for state
+ * that one rank has whole.
  *
- * Rank 0 finds what is loaded and gives all the same index, or the same file. Each rank checks and
- * compares everything, and reads the elements that it has into memory of its own; when all ranks
- * have found everything right, they are put in place, which cannot fail.
+ * Rank 0 finds the checkpoint and sends all the same index, or file. Each rank checks everything,
+ * and reads its elements into separate memory; when no rank has found a fault they are put in
+ * place, which cannot fail.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -21,17 +21,17 @@
 
 /* ---- Finding --------------------------------------------------------------------------------- */
 
-/* What rank 0 sends to all: 's' and the path of a step, a 0, the text of its index; or 'f' and the
- * path of one file, and a 0; or nothing. */
+/* What rank 0 sends to all: 's' and the path of a step, a 0, its index as text; or 'f', the path of
+ * one file, and a 0; or nothing. */
 static void put_path(tn__buffer *found, char kind, const char *path) {
     tn__buffer_format(found, "%c", kind);
     tn__buffer_add(found, path, strlen(path) + 1);
 }
 
-/* The newest file of one checkpoint in a folder. */
+/* Finds the newest one-file checkpoint in a folder. */
 typedef struct search {
     const char *folder, *operation;
-    char *path; /* NULL: there is none yet */
+    char *path; /* NULL: none yet */
     int64_t step;
 } search;
 
@@ -98,10 +98,10 @@ static void find_newest(tn__buffer *found, const char *folder, const char *opera
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* What was read and found right, before anything changes; of an index, or of a file. */
+/* What was read and checked, from an index or a file, before anything changes. */
 typedef struct loading {
     tn_group *world;
-    const char *operation; /* static text */
+    const char *operation; /* a static string */
     tn__index *index;
     tn_safetensors *file;
     tn__source from;
@@ -122,7 +122,8 @@ static void plan_load(loading *l, tn_checkpoint *c) {
     }
 }
 
-/* The first name of the checkpoint that no rank's program has is an error on all of them. */
+/* A name in the checkpoint that no rank's program has is an error on all ranks; the first is
+ * named. */
 static tn_status refuse_surplus(const loading *l) {
     TN_SCOPE;
     TN__ON_CPU;
@@ -151,8 +152,8 @@ static tn_status share_found(tn_group *g, void **data, size_t *bytes, const char
     return status == TN_OK ? tn_broadcast_bytes(g, data, bytes, 0) : status;
 }
 
-/* Kind 's': from the folder of a step with an index of this text; 'f': from the file at `path`;
- * 'b': from a file with these bytes. */
+/* Kind 's': from a step's folder, with `data` as its index; 'f': from the file at `path`; 'b': from
+ * a file with these bytes. */
 static tn_status load_shared(tn_group *g, tn_checkpoint *c, char kind, const char *path, void *data,
                              size_t bytes, const char *operation) {
     loading l = {.world = g, .operation = operation};
@@ -183,7 +184,7 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     }
     if (!s || !found) {
         return tn__raise(TN_EVALUE, operation, "%s is NULL",
-                         s ? "the place for the result" : "the saver");
+                         s ? "the pointer for the result" : "the saver");
     }
     if (!tn__agree_may_begin(s->world, operation) || tn_saver_wait(s) != TN_OK) {
         return tn_error();
@@ -209,7 +210,7 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     return status;
 }
 
-/* ---- One file, which rank 0 alone need see --------------------------------------------------- */
+/* ---- One file, which only rank 0 need see ---------------------------------------------------- */
 
 tn_status tn_dist_save(tn_group *g, const tn_checkpoint *c, const char *path) {
     static const char operation[] = "dist_save";
@@ -243,10 +244,9 @@ tn_status tn_dist_load(tn_group *g, tn_checkpoint *c, const char *path) {
     return status;
 }
 
-/* ---- Beginning again ------------------------------------------------------------------------- */
+/* ---- Starting over --------------------------------------------------------------------------- */
 
-/* Removes the checkpoints of one file in the folder, where there are no steps: the newest, again
- * and again. */
+/* Removes the one-file checkpoints of a folder without steps, the newest first. */
 static void remove_files(const tn_saver *s) {
     for (size_t bytes = 1; bytes > 0 && !tn__pending();) {
         tn__buffer found = {.operation = s->operation};

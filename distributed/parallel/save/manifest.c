@@ -42,7 +42,7 @@ tn__manifest *tn__manifest_new(int ranks, const char *operation) {
 
 /* ---- What ranks send ------------------------------------------------------------------------- */
 
-/* Each item is one of these, and its name with a 0. */
+/* Each item is one of these, then its name and a 0. */
 typedef struct record {
     tn_layout layout;
     int64_t dtype, dealt;
@@ -59,7 +59,7 @@ void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal) {
     }
 }
 
-/* The first record and name of `bytes`; how many bytes they are, 0: malformed. */
+/* Reads the first record and name of `bytes`. Returns their size; 0: malformed. */
 static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
     record r;
     size_t length = bytes > sizeof(r) ? strnlen(at + sizeof(r), bytes - sizeof(r)) : 0;
@@ -78,7 +78,7 @@ static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
 bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes) {
     tn__manifest_list *l = &m->lists[rank];
     list_clear(l);
-    size_t most = bytes / sizeof(record) + 1; /* one that is none ends it */
+    size_t most = bytes / sizeof(record) + 1; /* a malformed one ends it */
     l->text = tn__malloc_for(bytes, m->operation);
     l->at = tn__calloc_for(most, sizeof(*l->at), m->operation);
     if (!l->text || !l->at) {
@@ -90,7 +90,7 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
         *e = (tn__manifest_entry){.rank = rank, .item = l->count};
         used = read_entry(l->text + at, bytes - at, e);
         if (!used) {
-            tn__raise(TN_EFORMAT, m->operation, "rank %d sends no list of tensors", rank);
+            tn__raise(TN_EFORMAT, m->operation, "rank %d sent no list of tensors", rank);
             return false;
         }
         l->count++;
@@ -159,7 +159,7 @@ int tn__manifest_named(const tn__manifest *m, int first) {
     return n;
 }
 
-/* The writer of one piece, which n ranks have; bytes[rank]: what they write so far. */
+/* Chooses the writer of one piece, which n ranks have; bytes[rank]: what they write so far. */
 static void deal_piece(tn__manifest_entry *const *at, int n, int64_t *bytes) {
     tn__manifest_entry *writer = at[0];
     for (int i = 1; at[0]->dealt && i < n; i++) {
@@ -171,7 +171,7 @@ static void deal_piece(tn__manifest_entry *const *at, int n, int64_t *bytes) {
     bytes[writer->rank] += writer->layout.length * (int64_t)tn_dtype_size(writer->dtype);
 }
 
-/* All entries of one tensor, which all ranks must describe alike. */
+/* Deals all entries of one tensor, which all ranks must describe alike. */
 static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes) {
     tn__manifest_entry *const *at = m->sorted + first;
     const tn__manifest_entry *a = at[0];

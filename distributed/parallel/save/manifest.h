@@ -1,9 +1,9 @@
 /* What each rank has of a model, and which rank writes it, for a save (saver.c) and an export.
  *
- * An entry is elements of a tensor that one rank has. If several have the same ones, the lowest of
- * them that has the fewest bytes to write so far writes them, so that whole parameters are dealt
- * out; of buffers, in which ranks may differ, the lowest rank's are written. Together the entries
- * that are written are every tensor, whole.
+ * An entry is elements of a tensor that one rank has. If several ranks have the same ones, the one
+ * with the fewest bytes so far writes them (the lowest, if equal), so that whole parameters are
+ * dealt out; of buffers, in which ranks may differ, the lowest rank's are written. Together the
+ * written entries make up every whole tensor.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
 #define TERN_DISTRIBUTED_PARALLEL_MANIFEST_H
@@ -21,14 +21,14 @@ typedef struct tn__manifest_entry {
 } tn__manifest_entry;
 
 typedef struct tn__manifest_list {
-    char *text; /* as it was sent: the names are in it */
+    char *text; /* as received; names point into it */
     tn__manifest_entry *at;
     int count;
     int64_t bytes; /* of the rank's file */
 } tn__manifest_list;
 
 typedef struct tn__manifest {
-    const char *operation; /* static text, for messages */
+    const char *operation; /* a static string, for messages */
     int ranks;
     tn__manifest_list *lists;    /* [ranks] */
     tn__manifest_entry **sorted; /* [count]: all of them, by name, layout and rank */
@@ -43,7 +43,7 @@ void tn__manifest_free(tn__manifest *m); /* NULL is fine */
  * rank that has an entry writes it. */
 void tn__manifest_put(tn__buffer *bytes, const tn__state *s, bool deal);
 
-/* The bytes of a rank, in place of the previous ones. False after raising. */
+/* Sets a rank's bytes, replacing its previous ones. False after raising. */
 bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes);
 
 /* Decides who writes what. False after raising TN_EMISMATCH: ranks that disagree about a tensor, or
@@ -55,7 +55,7 @@ bool tn__manifest_deal(tn__manifest *m);
 int tn__manifest_find(const tn__manifest *m, const char *name);
 int tn__manifest_named(const tn__manifest *m, int first);
 
-/* What is written, as "tensors" of an index, with brackets. */
+/* Writes the index's "tensors", with brackets. */
 void tn__manifest_index(const tn__manifest *m, tn__buffer *j);
 
 #endif

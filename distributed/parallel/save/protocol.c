@@ -39,7 +39,7 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
     }
     tn_error_record mine;
     if (tn_error_take(&mine)) {
-        /* without the place and the operation, which the rank that raises it puts in front */
+        /* without place and operation, which the rank that raises it prepends */
         const char *plain = strstr(mine.message, s->operation);
         size_t length = strlen(s->operation);
         bool found = plain && strncmp(plain + length, ": ", 2) == 0;
@@ -52,12 +52,12 @@ void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, s
     }
 }
 
-/* How long after the deadline rank 0 has certainly sent its decision. */
+/* How long after the deadline rank 0 has surely sent its decision. */
 static double grace_of(const tn_saver *s) {
     return fmax(GRACE_SECONDS, s->options.timeout / 4);
 }
 
-/* sender -1: rank 0, which has decided for all. */
+/* sender -1: rank 0, which decides for all. */
 static char *receive_until(tn_saver *s, key where, int sender, double deadline, const char *late,
                            size_t *bytes) {
     void *data;
@@ -75,7 +75,7 @@ static char *receive_until(tn_saver *s, key where, int sender, double deadline, 
         return NULL;
     }
     char *text = data, who[32] = "";
-    if (*bytes == 0 || *text != '+') { /* rank 0 says which rank it has an error from */
+    if (*bytes == 0 || *text != '+') { /* rank 0 names the rank that its error is from */
         failure sent = {.kind = '!'};
         memcpy(&sent, data, *bytes < sizeof(sent) ? *bytes : sizeof(sent));
         if (sender >= 0) {
@@ -108,7 +108,7 @@ static bool remove_key(tn_saver *s, int64_t k, int rank, const char *what) {
 void tn__saver_forget(tn_saver *s) {
     int64_t k = s->saves - 1;
     static const char *const of_ranks[] = {"list", "writes", "done", "heard"};
-    bool answers = remove_key(s, k, -1, "end"); /* else every key would be waited for */
+    bool answers = remove_key(s, k, -1, "end"); /* else each key would be waited for */
     for (int r = 0; answers && r < s->ranks; r++) {
         for (size_t i = 0; answers && i < sizeof(of_ranks) / sizeof(*of_ranks); i++) {
             answers = remove_key(s, k, r, of_ranks[i]);

@@ -1,8 +1,8 @@
-/* Checkpoints in parts: every rank writes what it has, and the folder of a step takes its name when
- * all have (saver.h has their protocol).
+/* Checkpoints in parts: every rank writes what it has, and a step's folder gets its name when all
+ * have (saver.h describes the protocol).
  *
- * tn_saver_save in the program's thread: the previous save is over; every rank sends what it has
- * and receives which of it to write; that is copied. A thread does the rest (write.c).
+ * tn_saver_save in the program's thread: waits for the previous save; every rank sends what it has,
+ * receives which of it to write, and copies that. A thread does the rest (write.c).
  */
 #include "core/clock.h"
 #include "core/error.h"
@@ -36,19 +36,19 @@ static bool arguments_sound(const tn_group *world, const char *folder, const tn_
     if (!folder || !*folder) {
         tn__raise(TN_EVALUE, "saver_new", "the folder is %s", folder ? "empty" : "NULL");
     } else if (tn_group_rank(world) < 0) {
-        tn__raise(TN_EVALUE, "saver_new", "this rank is no member of the group");
+        tn__raise(TN_EVALUE, "saver_new", "this rank is not a member of the group");
     } else if (!tn__options_made(o->from_defaults, "saver_new", "tn_saver")) {
         return false;
     } else if (o->keep < 1) {
-        tn__raise(TN_EVALUE, "saver_new", "keep is %d (1 at least)", o->keep);
+        tn__raise(TN_EVALUE, "saver_new", "keep is %d (must be at least 1)", o->keep);
     } else if (!(o->timeout > 0) || o->timeout > TN__TIMEOUT_MOST) {
         tn__raise(TN_EVALUE, "saver_new", "the time-out is %g seconds", o->timeout);
     }
     return !tn__pending();
 }
 
-/* A store of this saver's own: its number among those that the group's ranks have made, all in the
- * same order, is in its prefix. NULL after raising. */
+/* A separate store for this saver. Its prefix has the saver's number: all ranks of the group make
+ * their savers in the same order. NULL after raising. */
 static tn_store *open_store(const tn_group *world) {
     tn_store *base = world && world->store ? tn__store_keep(world->store) : tn_memory_store();
     char name[64];
@@ -105,7 +105,7 @@ void tn_saver_free(tn_saver *s) {
     free(s);
 }
 
-/* Whether s can be used now, even with an error pending. False after raising. */
+/* Whether s can be used, even with an error pending. False after raising. */
 static bool saver_sound(const tn_saver *s, const char *operation) {
     if (!s) {
         tn__raise(TN_EVALUE, operation, "the saver is NULL");
@@ -124,7 +124,7 @@ static bool put_label(void *user, const char *key, const char *value) {
     return true;
 }
 
-/* The texts of the checkpoint, as they are now. They are the program's, and may not be UTF-8: what
+/* The checkpoint's strings, as they are now. They are the program's, and may not be UTF-8: what
  * could not be read back is not written. */
 static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
     tn__buffer j = {.operation = s->operation};
@@ -136,15 +136,14 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
         tn__json_free(&json);
     } else if (made && !j.failed) {
         tn__raise(json.wrong ? TN_EVALUE : TN_ENOMEM, s->operation,
-                  "the texts of step %" PRId64
-                  " (its note, what data and model say of themselves): %s",
+                  "the strings of step %" PRId64 " (its note, descriptions of data and model): %s",
                   s->step, json.wrong ? json.wrong : "no memory");
     }
     free(s->metadata);
     s->metadata = j.at;
 }
 
-/* '+' or '=', the step and the folder, a 0; and after '+' the list, since it is new. */
+/* Sends '+' or '=', the step and the folder, a 0; after '+' also the list, since it is new. */
 static void send_list(tn_saver *s, const tn__state *state) {
     tn__buffer list = {.operation = s->operation}, j = {.operation = s->operation};
     char digest[TN__DIGEST_DIGITS + 1] = "";
@@ -164,7 +163,7 @@ static void send_list(tn_saver *s, const tn__state *state) {
 
 /* ---- Rank 0: who writes what ----------------------------------------------------------------- */
 
-/* Whether the ranks are at the same save; and the list, if it is new. */
+/* Checks that the ranks are at the same save, and reads the list if it is new. */
 static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
     char *folder;
     int64_t step = strtoll(said + 1, &folder, 10);
@@ -172,9 +171,10 @@ static void read_list(tn_saver *s, int rank, const char *said, size_t bytes) {
     folder += *folder == ' ';
     if (step != s->step) {
         tn__raise(TN_EMISMATCH, s->operation,
-                  "rank %d saves step %" PRId64 " but rank 0 step %" PRId64, rank, step, s->step);
+                  "rank %d saves step %" PRId64 " but rank 0 saves step %" PRId64, rank, step,
+                  s->step);
     } else if (strcmp(folder, s->folder) != 0) {
-        tn__raise(TN_EMISMATCH, s->operation, "rank %d saves to %.200s but rank 0 to %.200s", rank,
+        tn__raise(TN_EMISMATCH, s->operation, "rank %d saves to %.200s, but rank 0 to %.200s", rank,
                   folder, s->folder);
     } else if (*said == '+' && head <= bytes) {
         tn__manifest_set(s->manifest, rank, said + head, bytes - head);
@@ -217,7 +217,7 @@ static bool copy_fits(const tn__state_item *old, const tn__state_item *item) {
            tn_dims_equal(tn_shape(a), tn_shape(b));
 }
 
-/* Copies what item has into the copy of the previous save (NULL: a new one), which replaces it. */
+/* Copies item's tensor into the previous save's copy (NULL: a new one), which then replaces it. */
 static bool copy_item(tn_saver *s, tn__state_item *item, tn__state_item *old) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -282,7 +282,7 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
     if (!agree_to_save(s, c, &fresh)) {
         tn__state_free(&fresh);
         s->sent[0] = 0;
-        /* an error of this rank alone, for those that have agreed and count on it */
+        /* tells those that have agreed and count on this rank */
         tn__saver_send(s, s->rank, "done", NULL, 0);
         if (s->rank == 0) {
             tn__saver_give_up(s);
@@ -290,7 +290,8 @@ static void begin_save(tn_saver *s, const tn_checkpoint *c) {
         }
         return;
     }
-    /* From here on the others count on this rank: its errors are raised at the end of the save. */
+    /* From here on the others count on this rank, so its errors are raised at the end of the
+     * save. */
     bool copied = copy_state(s, &fresh);
     tn__state_free(copied ? &s->state : &fresh);
     if (copied) {
@@ -309,7 +310,7 @@ tn_status tn_saver_save(tn_saver *s, const tn_checkpoint *c) {
     if (!saver_sound(s, "saver_save")) {
         return tn_error();
     }
-    tn_error_record mine = {.status = TN_OK}; /* pending already: also for the others */
+    tn_error_record mine = {.status = TN_OK}; /* a pending one, which the others get too */
     tn_error_take(&mine);
     if (tn_saver_wait(s) != TN_OK) {
         if (mine.status != TN_OK) { /* the first error stays */
@@ -343,7 +344,7 @@ tn_status tn_saver_wait(tn_saver *s) {
         tn__saver_leave(s);
     }
     if (!s->options.behind) {
-        tn__state_free(&s->state); /* no copies: they are the model's */
+        tn__state_free(&s->state); /* not copies but the model's */
     }
     tn_error_record why = tn__agree_end();
     if (why.status != TN_OK) {

@@ -10,14 +10,13 @@
  * The K-th save of a job, in keys of the store:
  *
  *     K/R/list     rank R: its folder and step, and what it has (only if that is new)
- *     K/R/writes   rank 0: which of it R writes, a digit for each
+ *     K/R/writes   rank 0: which of it R writes, a digit per item
  *     K/R/done     rank R's thread: bytes of its file, digests of what it wrote
  *     K/-1/end     rank 0's thread: it is committed
  *     K/R/heard    rank R, after an error: it no longer needs the store
  *
- * Each of them may be an error instead, which is raised by the ranks that wait for it: so all ranks
- * raise what went wrong on one. Nothing here is a collective, and a slow disk does not hold up
- * training.
+ * Each of them may instead be an error, raised by the ranks that wait for it: so one rank's error
+ * is raised on all. Nothing here is a collective, and a slow disk does not hold up training.
  */
 #ifndef TERN_DISTRIBUTED_PARALLEL_SAVER_H
 #define TERN_DISTRIBUTED_PARALLEL_SAVER_H
@@ -34,10 +33,10 @@ struct tn_saver {
     char *folder;
     tn_saver_options options;
     tn_store *store;       /* a prefix of its own */
-    const char *operation; /* of the public call, static text */
+    const char *operation; /* the public call's, a static string */
 
     int64_t saves;   /* calls so far: K above */
-    tn__state state; /* what the last save wrote; `behind`: copies that the next one fills again */
+    tn__state state; /* what the last save wrote; `behind`: copies that the next one reuses */
     char *writes;    /* a digit for each item of the state, from rank 0 */
     char sent[TN__DIGEST_DIGITS + 1]; /* the digest of the list that rank 0 has; "": it has none */
 
@@ -50,32 +49,32 @@ struct tn_saver {
     bool under_way, has_thread;
     pthread_t thread;
     int64_t step;
-    double deadline;        /* of tn__now: all must have written then */
-    char *metadata;         /* rank 0: its texts as a JSON object */
+    double deadline;        /* by tn__now: all must have written by then */
+    char *metadata;         /* rank 0: its strings as a JSON object */
     tn_error_record failed; /* what went wrong before the thread began; TN_OK */
-    bool shared_error;      /* what was received last was an error, which all ranks get */
+    bool shared_error;      /* the last thing received was an error, which all ranks get */
 };
 
 /* ---- protocol.c ------------------------------------------------------------------------------ */
 
-/* Sends what key K/`rank`/`what` has, or the pending error, which stays. */
+/* Sends the value of key K/`rank`/`what`, or the pending error, which stays. */
 void tn__saver_send(tn_saver *s, int rank, const char *what, const void *data, size_t bytes);
 
 /* Waits for a key until the deadline, or for rank 0's decision a little longer. The caller frees; a
- * 0 follows the bytes (NULL: they are not asked for). NULL after raising: what was sent as an
- * error, or TN_EPEER, which says who "has not begun to save", if that is `late`, the step. */
+ * 0 follows the *bytes bytes (may be NULL). NULL after raising: the error that was sent, or
+ * TN_EPEER, which says who has not `late` ("begun to save") the step. */
 char *tn__saver_receive(tn_saver *s, int rank, const char *what, const char *late, size_t *bytes);
 
 /* After an error, which stays pending: rank 0, whose process usually serves the store, waits a
  * while until the others have read it, since it may end next. */
 void tn__saver_leave(tn_saver *s);
 
-/* Removes the keys of the previous save, which no rank needs any more. Raises nothing. */
+/* Removes the previous save's keys, which no rank still needs. Raises nothing. */
 void tn__saver_forget(tn_saver *s);
 
 /* ---- write.c --------------------------------------------------------------------------------- */
 
-/* Writes the file of this rank of `saver` and sends that; on rank 0 commits then. Returns NULL and
+/* Writes this rank's file of `saver` and tells the others; rank 0 then commits. Returns NULL and
  * raises nothing: its errors are raised at the end of the save. */
 void *tn__saver_write(void *saver);
 
@@ -93,15 +92,16 @@ char *tn__step_path(const char *folder, int64_t step, bool made, const char *fil
 /* The newest committed step in a folder; -1: there is none, or after raising. */
 int64_t tn__step_newest(const char *folder, const char *operation);
 
-/* Makes the folder and takes its lock, once; removes what dead jobs have left in it, as far as
- * possible. Then makes the folder of this step. False after raising. */
+/* Once, makes the folder, takes its lock and, as far as possible, removes what dead jobs have left.
+ * Then makes this step's folder. False after raising. */
 bool tn__saver_prepare(tn_saver *s);
-/* Every rank: makes the folder and takes its lock, which the first save would do. False after
- * raising, on rank 0 alone. */
+/* Called on every rank: makes the folder and takes its lock, as the first save would. False after
+ * raising, on rank 0 only. */
 bool tn__saver_hold(tn_saver *s, const char *operation);
-/* Other savers may have the folder, unless this process is a child of the one that locked it. */
+/* Unlocks the folder for other savers, unless this process is a forked child of the one that locked
+ * it. */
 void tn__saver_unlock(tn_saver *s);
-/* Gives the written step its name, and removes what is older than options.keep steps. False after
+/* Gives the written step its name, and removes steps beyond the newest options.keep. False after
  * raising: then the step does not exist. */
 bool tn__saver_commit(tn_saver *s);
 /* Removes all committed steps. False after raising. */

@@ -1,5 +1,5 @@
-/* The half of a save that takes long: each rank writes its file, rank 0 commits. Usually in a
- * thread of its own, which has copies of everything and touches neither model nor group. */
+/* The slow half of a save: each rank writes its file, rank 0 commits. It usually runs in its own
+ * thread, which has copies of everything and touches neither model nor group. */
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -50,7 +50,7 @@ static char *part_path(const tn_saver *s, int rank) {
     return tn__step_path(s->folder, s->step, true, name, s->operation);
 }
 
-/* Sends how many bytes the file has, and the digests of the items. */
+/* Sends the file's size and the items' digests. */
 static void write_part(tn_saver *s) {
     tn__buffer done = {.operation = s->operation};
     tn_error_give(&s->failed);
@@ -73,7 +73,7 @@ static void write_part(tn_saver *s) {
 static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
     tn__manifest_list *l = &s->manifest->lists[rank];
     if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
-        tn__raise(TN_EFORMAT, s->operation, "rank %d sends no digests of what it wrote", rank);
+        tn__raise(TN_EFORMAT, s->operation, "rank %d sent no digests of what it wrote", rank);
         return;
     }
     memcpy(&l->bytes, done, sizeof(l->bytes));
@@ -91,7 +91,7 @@ static void read_done(tn_saver *s, int rank, const char *done, size_t bytes) {
     free(path);
 }
 
-/* Waits for every rank, so that none still writes when this returns. */
+/* Waits for every rank, so that none is still writing afterwards. */
 static bool receive_all(tn_saver *s) {
     tn_error_record first = {.status = TN_OK};
     for (int r = 0; r < s->ranks; r++) {
@@ -138,9 +138,9 @@ static bool write_index(tn_saver *s) {
     tn__file file;
     char *path = tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
     put_index(s, &j);
-    if (j.bytes > TN__INDEX_MOST) { /* a step that could not be loaded */
+    if (j.bytes > TN__INDEX_MOST) { /* the step could not be loaded */
         tn__raise(TN_EUNSUPPORTED, s->operation,
-                  "the index of %d pieces has %zu bytes (%d at most)", s->manifest->count, j.bytes,
+                  "the index of %d pieces has %zu bytes (at most %d)", s->manifest->count, j.bytes,
                   TN__INDEX_MOST);
     } else if (path && !j.failed && tn__file_begin(&file, path, s->operation)) {
         tn__file_put(&file, j.at, j.bytes);
@@ -151,7 +151,8 @@ static bool write_index(tn_saver *s) {
     return !tn__pending();
 }
 
-/* The others wait until the deadline: a step that they call failed must not be committed later. */
+/* The others wait until the deadline: a step that they consider failed must not be committed
+ * later. */
 static bool in_time(const tn_saver *s) {
     if (tn__now() > s->deadline) {
         tn__raise(TN_EPEER, s->operation, "step %" PRId64 " was not written within %g seconds",
