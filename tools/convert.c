@@ -1,5 +1,6 @@
-/* `tern convert SOURCE TARGET`: a model from one file format to another. `tern convert FOLDER --to
- * FILE`: a checkpoint in parts as one file. Both on one machine and without ranks. */
+/* `tern convert SOURCE TARGET`: converts a model from one file format to another. `tern convert
+ * FOLDER --to FILE`: writes a checkpoint in parts as one file. Both on one machine, without
+ * ranks. */
 #include "tools/convert.h"
 
 #include "core/folder.h"
@@ -36,7 +37,7 @@ static void add_path(const char *text, void *to) {
     *(c->from ? &c->target : &c->from) = text;
 }
 
-/* Whether the arguments make one of the two commands. */
+/* Refuses arguments that make neither of the two commands. */
 static void check_command(const conversion *c) {
     if (!c->from || !*c->from) {
         tn_options_refuse("no source to convert");
@@ -53,26 +54,26 @@ static void check_command(const conversion *c) {
 
 static const char about[] =
     "Converts a language model to another format.\n\n"
-    "SOURCE is a Hugging Face folder, an llm.c .bin file, a checkpoint of one file, a file of "
-    "tn_save, or the folder of a run, which means its newest step. TARGET is a folder that "
-    "transformers and tn_lm_load can read, or an llm.c .bin file. From folder to folder, "
-    "tokenizer files are copied too.\n\n"
-    "With --to, FOLDER is the folder of a run, whose newest step is converted, or of one "
-    "step; FILE becomes a checkpoint of one file, which tn_checkpoint_load, tn_dist_load and "
-    "tn_saver_load read.\v"
-    "Everything read is checked, a FILE is written whole or not at all, and neither an input "
-    "nor a run's lock file is ever replaced. The exit status is 1 when it fails, 64 when the "
-    "command line is wrong.";
+    "SOURCE is a Hugging Face folder, an llm.c .bin file, a one-file checkpoint, a tn_save file, "
+    "or a run's folder, which means its newest step. TARGET is a folder that transformers and "
+    "tn_lm_load can read, or an llm.c .bin file. From folder to folder, tokenizer files are copied "
+    "too.\n\n"
+    "With --to, FOLDER is a run's folder, whose newest step is converted, or one step's; FILE "
+    "becomes a one-file checkpoint, which tn_checkpoint_load, tn_dist_load and tn_saver_load "
+    "read.\v"
+    "Everything read is checked, a FILE is written whole or not at all, and neither an input nor a "
+    "run's lock file is ever replaced. The exit status is 1 when it fails, 64 when the command "
+    "line is wrong.";
 
 static tn_status parse_options(conversion *c, int argc, char **argv) {
     int dtype = -1;
     const tn_option table[] = {
         {.value = "SOURCE TARGET\nFOLDER --to FILE", .read = add_path, .to = c},
-        {"dtype", 0, "DTYPE", "Of the weights, if not as stored", .choice = &dtype,
+        {"dtype", 0, "DTYPE", "Of the weights (default: as stored)", .choice = &dtype,
          .choices = dtype_names},
         {"int8", 0, NULL,
-         "Weights of linears and embeddings as bytes with a scale for each row (tn_quantize): a "
-         "quarter of the memory of f32; implies --plain",
+         "Weights of linears and embeddings as bytes with a scale per row (tn_quantize): a quarter "
+         "of the memory of f32; implies --plain",
          .flag = &c->int8},
         {"plain", 0, NULL,
          "Weights in Tern's own layout (tern.safetensors), so that loading transposes nothing; "
@@ -145,12 +146,12 @@ static tn_status convert_model(const conversion *c) {
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-/* Whether a model's folder, or a step of a checkpoint, may have a file of this name. */
+/* Whether a file of this name may belong to a model's folder or a checkpoint's step. */
 static bool is_read(const char *name) {
     return tn__ends_with(name, ".safetensors") || tn__ends_with(name, ".json");
 }
 
-/* Neither inputs nor a run's lock file are replaced. */
+/* Refuses to replace an input or a run's lock file. */
 static tn_status check_apart(const conversion *c) {
     bool folder = !c->to && !tn__ends_with(c->target, ".bin");
     bool checkpoint = c->to || (!tn__hf_has_model(c->from) && tn__folder_has(c->from, "."));

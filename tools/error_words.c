@@ -4,7 +4,7 @@
 #include <string.h>
 #include <tern/core.h>
 
-/* After "file.c:12: " or "tern+0x1f: ". A thread of the library has no place. */
+/* After "file.c:12: " or "tern+0x1f: ". Errors of the library's threads have no place. */
 static const char *skip_place(const char *text) {
     const char *end = strstr(text, ": "), *line = strstr(text, ".c:"),
                *offset = strstr(text, "+0x");

@@ -1,4 +1,4 @@
-/* Errors of the library as a command's user reads them. */
+/* The library's errors, as shown to a command's user. */
 #ifndef TERN_TOOLS_ERROR_WORDS_H
 #define TERN_TOOLS_ERROR_WORDS_H
 

@@ -1,5 +1,5 @@
 /* `tern eval`: how well a language model knows a text (--data), or which ending it would choose
- * (--choices), on one process or under `tern run`. */
+ * (--choices), in one process or under `tern run`. */
 #include "tools/eval.h"
 
 #include "core/clock.h"
@@ -15,7 +15,7 @@
 #include <tern/models.h>
 #include <tern/train.h>
 
-/* Without --context and --batch. */
+/* Defaults of --context and --batch. */
 enum { CONTEXT_MOST = 4096, TOKENS_AT_ONCE = 1024, ENDINGS_AT_ONCE = 8 };
 
 enum { EVAL_AS_STORED = -1, EVAL_F32, EVAL_BF16, EVAL_INT8 };
@@ -26,12 +26,12 @@ typedef struct evaluation {
     int dtype;                               /* an index of dtypes, or EVAL_AS_STORED */
     int64_t context, stride, batch, threads; /* 0: not given */
     bool json;
-    /* what is made of them */
+    /* made from the options */
     tn_group *world;
     bool first_rank; /* prints */
     tn_module *net;
     tn_lm_shape shape;
-    tn_tokenizer *words; /* NULL: there is none */
+    tn_tokenizer *words; /* NULL: none */
     double began;
 } evaluation;
 
@@ -51,18 +51,18 @@ static void check_options(const evaluation *e) {
 
 static void refuse_argument(const char *text, void *unused) {
     (void)unused;
-    tn_options_refuse("what is \"%s\"? A pattern must be in quotes", text);
+    tn_options_refuse("unexpected \"%s\": a pattern must be in quotes", text);
 }
 
 static const char about[] =
     "Measures a language model.\n\n"
-    "--data: loss and perplexity over every token of the files, each file's first left out, "
-    "and bits per byte of text where there is a tokenizer.\n"
-    "--choices: the share of questions whose right ending the model expects most: acc by "
-    "the likelihood, acc_norm by the likelihood of a character, as lm-evaluation-harness "
-    "does, acc_norm_per_token of a token, as llm.c does.\v"
-    "`tern run -n N tern eval ...` shares the work among N ranks; the result is that of "
-    "one. The exit status is 1 when it fails, 64 when the command line is wrong.";
+    "--data: loss and perplexity over every token of the files, each file's first left out, and "
+    "bits per byte of text where there is a tokenizer.\n"
+    "--choices: the share of questions whose right ending the model finds most likely: acc by "
+    "total likelihood, acc_norm per character, as in lm-evaluation-harness, acc_norm_per_token per "
+    "token, as in llm.c.\v"
+    "`tern run -n N tern eval ...` shares the work among N ranks; the result is the same. The exit "
+    "status is 1 when it fails, 64 when the command line is wrong.";
 
 static tn_status parse_options(evaluation *e, int argc, char **argv) {
     const tn_option table[] = {
@@ -71,22 +71,24 @@ static tn_status parse_options(evaluation *e, int argc, char **argv) {
         {"data", 'd', "PATTERN", "Files of tokens ('val_*.bin'): measures the perplexity",
          .text = &e->data},
         {"choices", 'c', "FILE",
-         "Questions with endings to choose from, JSON lines as HellaSwag's: measures the accuracy",
+         "Questions with endings to choose from, JSON lines like HellaSwag's: measures the "
+         "accuracy",
          .text = &e->choices},
         {"stride", 0, "N",
          "Tokens from one window to the next: each token still sees the rest of the context "
          "(default: the context)",
          .whole = &e->stride, .most = INT32_MAX},
-        {"context", 0, "N", "Tokens that the model sees at once (default: its own, 4096 at most)",
+        {"context", 0, "N", "Tokens that the model sees at once (default: its own, at most 4096)",
          .whole = &e->context, .most = INT32_MAX},
         {"batch", 'b', "N",
-         "Windows, or endings, in a call of the model (default: what makes 1024 tokens; 8 endings)",
+         "Windows or endings per call of the model (default: as many as fit 1024 tokens; 8 "
+         "endings)",
          .whole = &e->batch, .most = INT32_MAX},
         {"dtype", 0, "f32|bf16|int8",
-         "Of the weights in memory (default: as in the file); int8: those of linears and "
-         "embeddings are bytes",
+         "Of the weights in memory (default: as in the file); int8: linears and embeddings as "
+         "bytes",
          .choice = &e->dtype, .choices = dtypes},
-        {"tokenizer", 0, "PATH", "Default: the model's folder, where it has one",
+        {"tokenizer", 0, "PATH", "Default: the model's folder, if it has one",
          .text = &e->tokenizer},
         {"device", 0, "NAME", "cpu, cuda, cuda:1", .text = &e->device},
         {"threads", 0, "N", "Default: the cores, shared among the ranks of a host",
@@ -165,7 +167,7 @@ static tn_evaluate_options options_of(const evaluation *e, int64_t batch) {
 
 /* ---- Results --------------------------------------------------------------------------------- */
 
-/* A number that JSON can hold: not NaN, not infinite. */
+/* Writes a number; null for NaN and infinity, which JSON lacks. */
 static void put_number(tn__buffer *j, const char *name, double value) {
     tn__buffer_format(j, isfinite(value) ? ",\"%s\":%.17g" : ",\"%s\":null", name, value);
 }
@@ -270,7 +272,7 @@ int eval_main(int argc, char **argv) {
     tn_tokenizer_free(e.words);
     tn_lm_free(e.net);
     if (!done) {
-        return 1; /* ending at an error tells the other ranks why */
+        return 1; /* exiting with an error pending tells the other ranks why */
     }
     tn_dist_finish();
     return 0;

@@ -1,7 +1,7 @@
 /* `tern generate`: text from a language model, as it is generated.
  *
- * A prompt is an option, or each line of standard input is one. Standard output has what the model
- * writes and nothing else, in whole characters; the rest is for standard error.
+ * A prompt is an option, or each line of standard input. Standard output has only what the model
+ * writes, in whole characters; everything else goes to standard error.
  */
 #include "tools/generate.h"
 
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the options ask for, and what is made of it. */
+/* The options, and what is made from them. */
 typedef struct generation {
     generate_options asked;
     tn_generate_options o;
@@ -24,7 +24,7 @@ typedef struct generation {
     tn_lm_specials specials;
     int64_t context;
     tn_utf8_stream stream;
-    bool screen, failed; /* standard output is a terminal; could not be written */
+    bool screen, failed; /* standard output is a terminal; a write has failed */
     double load_seconds, first_token, prompt_seconds, seconds;
     int64_t prompt_tokens, tokens, first_tokens; /* first_tokens: each answer's first */
 } generation;
@@ -67,7 +67,7 @@ static tn_status load_model(generation *g) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* Text to standard output: on a terminal without control sequences. */
+/* Writes text to standard output; on a terminal without control sequences. */
 static void write_text(generation *g, char *text, size_t bytes) {
     char *line = text, *end = text + bytes;
     while (g->screen && line < end) {
@@ -85,7 +85,7 @@ static void write_text(generation *g, char *text, size_t bytes) {
     g->failed = fflush(stdout) != 0 || g->failed;
 }
 
-/* The whole characters of more bytes; at the end of a text also what is left of one. */
+/* Writes the whole characters of further bytes; at the end of a text also an incomplete one. */
 static void write_bytes(generation *g, const char *bytes, size_t count, bool last) {
     char few[256], *out = few;
     if (TN_UTF8_BOUND(count) + 3 > sizeof(few)) {
@@ -120,8 +120,8 @@ static bool take_token(const tn_generated_token *token, void *user) {
 
 /* ---- Generating ------------------------------------------------------------------------------ */
 
-/* The text's tokens, after the one that begins texts if the model has one: GPT-2's also ends texts,
- * and is not put before them. */
+/* The text's tokens, after the model's token that begins texts, if any: GPT-2's also ends texts,
+ * and is not put first. */
 static tn_status encode_prompt(const generation *g, const char *text, size_t bytes, tn_ids *ids) {
     const tn_lm_specials *s = &g->specials;
     bool begins = s->begin >= 0 && !(s->end_count > 0 && s->ends[0] == s->begin);
@@ -195,22 +195,22 @@ static tn_status answer_prompt(generation *g, const char *text, size_t bytes) {
             g->stream = (tn_utf8_stream){.count = 0};
             write_bytes(g, text, bytes, true);
         }
-        tn_stop_on_signals(); /* a second Ctrl-C ends it at once */
+        tn_stop_on_signals(); /* a second Ctrl-C kills it at once */
         answer_ids(g, &ids);
     }
     tn_ids_free(&ids);
     return tn_error();
 }
 
-/* Each line is a prompt. A user at a terminal is asked for it. */
+/* Each line is a prompt; a user at a terminal is asked for one. */
 static tn_status answer_lines(generation *g) {
     bool asks = isatty(STDIN_FILENO) && g->screen;
     char *line = NULL;
     size_t capacity = 0;
     while (!g->failed) {
-        signal(SIGINT, SIG_DFL); /* while it waits, signals end it at once … */
+        signal(SIGINT, SIG_DFL); /* signals end it at once while it waits … */
         signal(SIGTERM, SIG_DFL);
-        if (tn_stop_asked()) { /* … and it does not wait if one came just before */
+        if (tn_stop_asked()) { /* … and it does not wait after one */
             break;
         }
         if (asks) {

@@ -8,7 +8,7 @@ int generate_main(int argc, char **argv);
 
 /* ---- tools/generate_options.c ---------------------------------------------------------------- */
 
-enum { GENERATE_STOPS = 16, GENERATE_SAMPLES = 1000 }; /* the most */
+enum { GENERATE_STOPS = 16, GENERATE_SAMPLES = 1000 }; /* maxima */
 
 typedef struct generate_options {
     const char *model, *tokenizer, *prompt, *device; /* NULL: not given */
@@ -19,7 +19,7 @@ typedef struct generate_options {
     tn_generate_options sampling; /* and stop_text_count */
 } generate_options;
 
-/* Exits with 64 where the command line is wrong; TN_ENOMEM. */
+/* Exits with 64 if the command line is wrong; may return TN_ENOMEM. */
 tn_status generate_parse(generate_options *g, int argc, char **argv);
 
 #endif

@@ -16,7 +16,7 @@
 
 static const double engine_timeout = 5;
 
-/* An engine is there when a group of one rank can be made with it. */
+/* An engine is available if a group of one rank can be made with it. */
 static void tell_engine(const char *name, const char *for_what) {
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
@@ -46,7 +46,7 @@ static void tell_device(tn_device device) {
            (double)info.memory / (1 << 30));
 }
 
-/* What the plugin is made of, and its devices; when there is none, why. */
+/* What the plugin was built with, and its devices; or why there is none. */
 static void tell_devices(void) {
     const tn_device_table *table = tn__device_plugin(TN_CUDA);
     if (table) {
@@ -67,13 +67,13 @@ static void tell_devices(void) {
 static void tell_staged(void) {
     bool there = tn_device_count(TN_CUDA) > 0;
     printf("  staged %s (%s)\n", there ? "yes" : "no",
-           there ? "GPUs, any number of ranks on each, over host memory" : tn_device_why(TN_CUDA));
+           there ? "GPUs, any number of ranks per GPU, over host memory" : tn_device_why(TN_CUDA));
 }
 
 static void tell_nccl(void) {
     char why[TN_ENGINE_WHY] = "";
     bool there = tn__nccl_is_there(why);
-    printf("  nccl   %s (%s)\n", there ? "yes" : "no", there ? "GPUs, one for each rank" : why);
+    printf("  nccl   %s (%s)\n", there ? "yes" : "no", there ? "GPUs, one per rank" : why);
 }
 
 /* The level in use, and those that TERN_CPU can name. */

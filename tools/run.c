@@ -1,14 +1,13 @@
-/* `tern run`, the main thread: one loop over signals, ended ranks,
- * orders of the leader, and time.
+/* `tern run`, the main thread: one loop over signals, ended ranks, the leader's orders, and time.
  *
- *     WAITING   no ranks: before the first round, between rounds, and when all have ended well
+ *     WAITING   no ranks: before the first round, between rounds, and when all have succeeded
  *     RUNNING   ranks are there
- *     STOPPING  a rank has failed, or the leader wants it: the ranks are being ended,
- *               and then the node reports
- *     ENDING    the job is over, for all nodes or for this one: the same, then the program ends
+ *     STOPPING  a rank has failed, or the leader says so: the ranks are being ended, then the node
+ *               reports
+ *     ENDING    the job is over, for all nodes or for this one: the same, then the program exits
  *
- * The loop waits in poll and nowhere else. What may hang (network, terminal) is in threads, which
- * are abandoned when they do not end in time.
+ * The loop waits in poll and nowhere else. What may hang (network, terminal) runs in threads, which
+ * are abandoned if they do not end in time.
  */
 #include "tools/run.h"
 
@@ -23,7 +22,8 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-/* Beyond the grace, for the last words: a node's to the leader; the leader's to all nodes. */
+/* Extra seconds after the grace for last messages: a node's to the leader, the leader's to all
+ * nodes. */
 static const double last_words = 3, farewell = 20;
 
 typedef enum phase { WAITING, RUNNING, STOPPING, ENDING } phase;
@@ -36,9 +36,9 @@ typedef struct launcher {
     int signals; /* signalfd */
     phase phase;
     run_round round;
-    int code;       /* of the program, when ENDING */
+    int code;       /* the program's exit status, when ENDING */
     bool left;      /* the agent knows that this node ends */
-    double left_at; /* since when nothing but last words is waited for */
+    double left_at; /* since when we only wait for last messages */
     int interrupts; /* signals that asked us to end */
     int interrupt;  /* the first of them */
 } launcher;
@@ -60,7 +60,7 @@ static void begin_ending(launcher *l, int code, int signal) {
     }
 }
 
-/* For a reason of this launcher's own: node 0 takes all others with it. */
+/* For this launcher's own reason; node 0 ends the others too. */
 static void give_job_up(launcher *l, int code, int signal, const char *reason) {
     if (agent_leads(l->agent)) {
         agent_end_job(l->agent, code, reason);
@@ -73,7 +73,7 @@ static void give_job_up(launcher *l, int code, int signal, const char *reason) {
 static void begin_round(launcher *l, const run_round *r) {
     const run_options *o = &l->options;
     if (r->local == 0) {
-        output_say(l->out, "job %s runs on %d host%s: this one waits for a place", o->run_id,
+        output_say(l->out, "job %s runs on %d host%s: this one waits for a free place", o->run_id,
                    r->nodes, r->nodes == 1 ? "" : "s");
         return;
     }
@@ -89,12 +89,12 @@ static void begin_round(launcher *l, const run_round *r) {
     workers_start(&l->workers, o, r, l->out);
 }
 
-/* What the end of the job means for a launcher that may have had no part in it. */
+/* The exit status for a launcher that may not have taken part in the job. */
 static int end_status(launcher *l, int code) {
     if (code != 0 || l->round.number > 0) {
         return code;
     }
-    output_say(l->out, "job %s has ended well, but this host arrived too late: nothing ran here",
+    output_say(l->out, "job %s has succeeded, but this host arrived too late: nothing ran here",
                l->options.run_id);
     return EX_TEMPFAIL;
 }
@@ -126,7 +126,7 @@ static void note_interrupt(launcher *l, int signal) {
     l->interrupt = signal;
     const char *name = sigabbrev_np(signal);
     char *reason = text_new("SIG%s ended the launcher on host %s", name, l->options.node_name);
-    output_say(l->out, "SIG%s: the ranks are being ended (a second one: at once)", name);
+    output_say(l->out, "SIG%s: ending the ranks (a second signal kills them at once)", name);
     give_job_up(l, 128 + signal, signal, reason);
     free(reason);
 }
@@ -138,7 +138,7 @@ static void take_signals(launcher *l) {
     while (read(l->signals, &info, sizeof(info)) == sizeof(info)) {
         switch (info.ssi_signo) {
         case SIGCHLD:
-            break; /* every turn looks for ended ranks */
+            break; /* each turn looks for ended ranks anyway */
         case SIGWINCH:
             output_resize(l->out);
             break;
@@ -160,8 +160,7 @@ static void take_orders(launcher *l) {
     }
 }
 
-/* All ranks have ended and their last words have been read, or waiting for these is no longer
- * possible. */
+/* All ranks have ended, and their last output has been read or has taken too long. */
 static bool ranks_settled(launcher *l) {
     return workers_gone(&l->workers) && (output_read(l->out) || tn__now() - l->workers.ended > 1);
 }
@@ -174,7 +173,7 @@ static void report_round(launcher *l) {
     output_forget(l->out);
 }
 
-/* While other ranks run, which may wait for them. */
+/* Reports successful ranks while others run, which may be waiting for them. */
 static void tell_good_ends(launcher *l) {
     workers *w = &l->workers;
     bool others = w->running > 0 || l->round.nodes > 1;
@@ -246,14 +245,14 @@ static void main_loop(launcher *l) {
         poll(fds, 3, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
         drain_event(fds[2].fd);
         take_signals(l);
-        look_after_ranks(l); /* before the orders, so that a failure here is reported as one */
+        look_after_ranks(l); /* before the orders, so that a failure here counts as one */
         take_orders(l);
     } while (!may_end(l));
 }
 
 /* ---- Beginning and end ----------------------------------------------------------------------- */
 
-/* What the user of nohup, or a shell in the background, has silenced stays silent. */
+/* Signals that nohup, or a shell for a background job, ignores stay ignored. */
 static void add_unless_ignored(sigset_t *set, int signal) {
     struct sigaction now;
     if (sigaction(signal, NULL, &now) == 0 && now.sa_handler != SIG_IGN) {
@@ -270,7 +269,7 @@ static int open_signals(workers *w) {
     }
     signal(SIGCHLD, SIG_DFL); /* ignored, it would take the ranks' exit codes away */
     sigaddset(&set, SIGCHLD);
-    signal(SIGPIPE, SIG_IGN); /* these two are errors of write */
+    signal(SIGPIPE, SIG_IGN); /* write reports these two as errors */
     signal(SIGXFSZ, SIG_IGN);
     sigprocmask(SIG_BLOCK, &set, &w->mask);
     return signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -289,7 +288,7 @@ static bool begin_job(launcher *l) {
     run_options *o = &l->options;
     char here[4096];
     if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
-        o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its folder */
+        o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
     } else if (o->log_dir) {
         o->log_dir = text_new("%s", o->log_dir);
     }
@@ -303,7 +302,7 @@ static bool begin_job(launcher *l) {
     return l->agent != NULL;
 }
 
-/* The job's exit status; but a job has not gone well if we could not show all of its output. */
+/* The job's exit status; a job whose output could not all be shown has failed. */
 static int exit_status(launcher *l) {
     if (l->code == 0 && !output_ended(l->out)) {
         return 128 + l->interrupt;
@@ -323,7 +322,7 @@ int run_main(int argc, char **argv) {
     int status = exit_status(&l);
     workers_finish(&l.workers);
     if (!all_ended) {
-        _exit(status); /* a thread hangs; what it holds goes with the process */
+        _exit(status); /* a thread hangs; the process takes it along */
     }
     agent_free(l.agent);
     output_free(l.out);

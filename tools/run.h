@@ -3,14 +3,14 @@
  *
  *     run.c            the main thread: one poll loop over signals, orders and deadlines
  *     run_options.c    what the user asked for
- *     run_refused.c    what torchrun has and this launcher does not, and why
+ *     run_refused.c    torchrun's options that this launcher lacks, and why
  *     run_workers.c    the ranks of this host as processes: start, end, reap
  *     run_guard.c      a process that ends the ranks when the launcher itself is killed
  *     run_output.c     a thread between the ranks' pipes and the terminal and log files
  *     run_screen.c     whole lines with prefixes; one redrawn line at the bottom
- *     run_report.c     which rank failed first, and its last words
+ *     run_report.c     which rank failed first, and its last lines
  *     run_words.c      what launchers write to each other, and when an order is valid
- *     run_agent.c      a thread that talks to the store: what this node shall do, and its state
+ *     run_agent.c      a thread that talks to the store: this node's orders, and its state
  *     run_leader.c     on node 0, in the same thread: who takes part, rounds, restarts, the verdict
  *
  * The main thread never waits for the network or for a terminal; the threads that do may hang
@@ -37,7 +37,7 @@ typedef struct run_options {
     int min_nodes, max_nodes;
     int ranks; /* of this node */
     int max_restarts;
-    int node_rank;  /* wanted; -1: by arrival */
+    int node_rank;  /* requested; -1: by arrival */
     char host[256]; /* where the store is served; a loopback address when the job has one node */
     int port;       /* 0: any */
     bool alone;     /* one node, a random token: no one else can join */
@@ -46,13 +46,13 @@ typedef struct run_options {
     char token[TN__TOKEN];
     char node_name[65];  /* of this host, for messages */
     double monitor;      /* seconds between two signs of life */
-    double heartbeat;    /* a node without a sign of life for so long is lost */
-    double timeout;      /* for enough nodes to come */
-    double last_call;    /* for more than enough nodes to come */
+    double heartbeat;    /* a node silent for this long is lost */
+    double timeout;      /* to wait for enough nodes */
+    double last_call;    /* to wait for more than enough nodes */
     double grace;        /* between SIGTERM and SIGKILL */
     const char *log_dir; /* NULL: no files */
     char **program;      /* with its arguments, NULL at the end */
-    char *path;          /* where it is */
+    char *path;          /* of the program's file */
     char *command;       /* what was typed before the program; NULL: it has a secret in it */
 } run_options;
 
@@ -64,9 +64,9 @@ int run_main(int argc, char **argv);
 
 /* ---- Small things (run_options.c) ------------------------------------------------------------ */
 
-/* printf into new memory. Ends the program when there is none: the guard then ends the ranks. */
+/* printf into new memory. Ends the program when out of memory; the guard then ends the ranks. */
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
-/* calloc that ends the program when there is no memory. */
+/* calloc that ends the program when out of memory. */
 void *memory_new(size_t count, size_t bytes);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
@@ -79,14 +79,14 @@ typedef struct guard {
     char marker[64]; /* "TERN_LAUNCHER=…": in the environment of every rank and what it starts */
 } guard;
 
-/* Starts the guard's process; false with errno. Also to replace one that died. */
+/* Starts the guard's process, also to replace one that died. False with errno. */
 bool guard_start(guard *g);
 /* From now on the guard ends this process group. Also called between fork and exec. */
 void guard_add(const guard *g, pid_t group);
 void guard_remove(const guard *g, pid_t group);
 /* Kills every process that carries the marker, in any group or session; returns how many. */
 int guard_sweep(const char *marker);
-/* Lets it go, waits for its end. */
+/* Lets it finish and waits for its end. */
 void guard_finish(guard *g);
 /* The guard's own main program: `tern _guard PIPE MARKER`. */
 int guard_main(int argc, char **argv);
@@ -98,8 +98,8 @@ typedef struct worker {
     pid_t pid; /* also its process group */
     bool ended;
     int status;        /* of waitpid, when ended */
-    int order;         /* it was the order-th to fail by itself, 1 the first; 0: it did not */
-    bool told;         /* the agent knows that it has ended well */
+    int order;         /* its place among those that failed by themselves, from 1; 0: it did not */
+    bool told;         /* the agent knows that it has succeeded */
     double began, end; /* tn__now */
 } worker;
 
@@ -111,13 +111,13 @@ typedef struct workers {
     worker *list; /* [count] */
     int count, running;
     int failures;
-    double stopping; /* since when they are being ended; 0: they are not */
-    double killed;   /* since when by SIGKILL; 0: not yet */
+    double stopping; /* when we began to end them; 0: not yet */
+    double killed;   /* when SIGKILL was sent; 0: not yet */
     double ended;    /* when the last rank did */
     bool gone;
     guard guard;
     sigset_t mask;              /* for the ranks: the signals that were blocked before we started */
-    pid_t elder[MOST_CHILDREN]; /* children from before: a shell's, which then called exec */
+    pid_t elder[MOST_CHILDREN]; /* earlier children: those of a shell that then called exec */
     int elders;
 } workers;
 
@@ -125,16 +125,16 @@ typedef struct workers {
 bool workers_init(workers *w);
 /* Starts the round's ranks; those that cannot be started appear as failures. */
 void workers_start(workers *w, const run_options *o, const run_round *r, output *out);
-/* Reaps those that have ended; true when a rank did. */
+/* Reaps those that have ended; true if one was a rank. */
 bool workers_reap(workers *w);
-/* Begins to end them with this signal. Another call with SIGKILL makes it quick. */
+/* Begins to end them with this signal. A further call with SIGKILL ends them at once. */
 void workers_stop(workers *w, int signal);
-/* Kills those that have not ended `grace` seconds after workers_stop, and gives up those that
- * cannot even be killed. */
+/* Kills those still there `grace` seconds after workers_stop, and gives up on those that cannot be
+ * killed. */
 void workers_tick(workers *w, double grace, output *out);
-/* No rank is left, nor anything that one started. */
+/* Whether no rank is left, nor anything that one started. */
 bool workers_gone(workers *w);
-/* The first that failed; NULL when none did. */
+/* The first that failed; NULL if none did. */
 const worker *workers_first_failure(const workers *w);
 /* Passes a signal on to the ranks themselves. */
 void workers_signal(workers *w, int signal);
@@ -153,18 +153,18 @@ bool output_open(output *o, int rank, bool show_redraws, const char *folder, int
 void output_say(output *o, const char *format, ...) TN_PRINTF(2, 3);
 /* Forgets the tails of earlier rounds. */
 void output_forget(output *o);
-/* The terminal has another size. */
+/* Call when the terminal's size has changed. */
 void output_resize(output *o);
-/* Everything that ended ranks wrote has been read (not necessarily written). */
+/* Whether all output of ended ranks has been read (not necessarily written). */
 bool output_read(output *o);
 /* Copies the last bytes of a rank's stderr, with a 0 after them; the caller frees. */
 char *output_tail(output *o, int rank, size_t *length);
 /* Readable when the last pipe has been closed, and when output_end is done. */
 int output_event(const output *o);
-/* No more ranks: the thread ends when all is written. Then output_ended is true. */
+/* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);
-/* When it has ended: something could not be written, although the reader was still there. */
+/* After the end: whether something could not be written, although the reader was still there. */
 bool output_lost(output *o);
 void output_free(output *o); /* only when it has ended */
 
@@ -194,7 +194,7 @@ void screen_init(screen *s);
 void screen_line(screen *s, int end, int rank, const char *text, size_t length);
 /* A line that is not complete, to be shown as it is: replaces what this rank showed before. */
 void screen_redraw(screen *s, int end, int rank, const char *text, size_t length);
-/* Blocks while the terminal does. */
+/* Blocks while the terminal blocks. */
 void screen_flush(screen *s);
 /* Columns that a prefix takes. */
 int screen_prefix_columns(int rank);
@@ -203,7 +203,7 @@ void screen_finish(screen *s);
 /* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed afterwards. The
- * caller frees. NULL when none failed. */
+ * caller frees. NULL if none failed. */
 char *report_failure(const workers *w, const run_options *o, output *out);
 /* The exit status for this worker's end: its own, or 128 + signal. */
 int report_code(const worker *w);
@@ -230,13 +230,13 @@ void order_free(order *o);
 /* Sends the leader this node's state. FAILED and STOPPED may come with a report, LEFT with a
  * reason; `code` goes with them. */
 void agent_tell(agent *a, node_state state, int round, int code, const char *text);
-/* Tells the ranks that a rank has ended well: those that wait for it in tn_dist_init can stop. */
+/* Tells the ranks that a rank has succeeded: those that wait for it in tn_dist_init can stop. */
 void agent_rank_ended(agent *a, const run_round *r, const worker *w);
 /* On node 0: ends the job on all nodes. */
 void agent_end_job(agent *a, int code, const char *text);
 bool agent_leads(agent *a);
 bool agent_joined(agent *a);
-/* All has been sent, or cannot be. */
+/* Whether everything has been sent, or cannot be. */
 bool agent_ended(agent *a);
 void agent_free(agent *a); /* only when it has ended */
 
@@ -250,13 +250,13 @@ leader *leader_new(const run_options *o, tn_store *keys, int own);
 void leader_tick(leader *l);
 /* Ends the job, if it has not ended yet. */
 void leader_end(leader *l, int code, const char *text);
-/* The job has ended and every other node has read it, or had its time. */
+/* Whether the job has ended and every other node has read that, or had time to. */
 bool leader_over(const leader *l);
 void leader_free(leader *l);
 
 /* ---- Keys (run_agent.c) ---------------------------------------------------------------------- */
 
-/* The text at this key, the caller's to free. NULL: there is none, or an error is pending. */
+/* The text at this key; the caller frees. NULL: there is none, or an error is pending. */
 char *agent_find(tn_store *keys, const char *key_format, ...) TN_PRINTF(2, 3);
 void agent_set(tn_store *keys, const char *key, const char *text);
 

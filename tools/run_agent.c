@@ -2,12 +2,12 @@
  * leader's orders. The keys are described in run_words.h.
  *
  * The launcher at the endpoint's address serves the store: all try to, one succeeds, the others
- * join. It is the leader, and its thread also runs run_leader.c. A node without leader has lost the
- * job: there is no second one.
+ * join. It is the leader, and its thread also runs run_leader.c. A node that loses its leader has
+ * lost the job: there is no other.
  *
- * The main thread and this one share a few fields under a lock, which is not held while the store
- * is asked. So the main thread never waits for the network; it sees from agent_silence whether this
- * thread hangs.
+ * The main thread and this one share a few fields under a lock, which is not held during calls to
+ * the store. So the main thread never waits for the network; it sees from agent_silence whether
+ * this thread hangs.
  */
 #include "tools/run.h"
 
@@ -28,7 +28,7 @@
 #include <tern/sys/store.h>
 #include <unistd.h>
 
-/* A rank that has ended well, for the other ranks. */
+/* A rank that has succeeded, to be told to the other ranks. */
 typedef struct ended_rank {
     struct ended_rank *next;
     int restarts, rank, world;
@@ -48,12 +48,12 @@ struct agent {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     order *first_order, **last_order; /* for the main thread */
-    node_state state;                 /* what it has sent */
+    node_state state;                 /* the last it has sent */
     int round, code;
     char *text;   /* not yet passed on */
-    bool changed; /* since the last sign */
+    bool changed; /* since the last sign of life */
     ended_rank *first_ended, **last_ended;
-    char *end; /* it ends the job, with end_code */
+    char *end; /* set: ends the job, with end_code */
     int end_code;
     bool joined, leads, ended;
 
@@ -63,14 +63,14 @@ struct agent {
     leader *leader;
     int id, port;
     int heard;       /* orders read */
-    bool over;       /* no order matters any more */
+    bool over;       /* further orders do not matter */
     order_view view; /* what they are checked against */
-    int64_t count;   /* signs given */
+    int64_t count;   /* signs of life sent */
     int64_t failure; /* the number of the failure in failure_round; 0: none */
     int failure_round;
 };
 
-/* What the main thread wants sent, copied under the lock. */
+/* What the main thread wants to send, copied under the lock. */
 typedef struct telling {
     node_state state;
     int round, code;
@@ -95,7 +95,7 @@ char *agent_find(tn_store *keys, const char *key_format, ...) {
 }
 
 void agent_set(tn_store *keys, const char *key, const char *text) {
-    tn_store_set(keys, key, text, strlen(text)); /* an error stays pending, for the turn's end */
+    tn_store_set(keys, key, text, strlen(text)); /* an error stays pending until the turn's end */
 }
 
 /* ---- Orders ---------------------------------------------------------------------------------- */
@@ -140,7 +140,7 @@ static void hear_order(agent *a, const char *text) {
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* An error's message without the line of these sources in front, which means nothing to a user. */
+/* An error's message without our source line in front, which means nothing to a user. */
 static const char *error_words(const char *message) {
     size_t name = strcspn(message, ":");
     size_t line = message[name] ? strspn(message + name + 1, "0123456789") : 0;
@@ -174,7 +174,7 @@ static bool is_own_name(const run_options *o) {
     return loopback;
 }
 
-/* True when this launcher serves the store; otherwise `why` says why it does not. */
+/* Whether this launcher serves the store; if not, `why` says why. */
 static bool serve_store(agent *a, char *why, size_t size) {
     const run_options *o = a->options;
     if (o->node_rank > 0) {
@@ -189,7 +189,7 @@ static bool serve_store(agent *a, char *why, size_t size) {
     return a->server != NULL;
 }
 
-/* Says what this node is, after a first sign of life. */
+/* Sends this node's description, after a first sign of life. */
 static void introduce_node(agent *a) {
     const run_options *o = a->options;
     char key[32], sign[LONGEST_SIGN], card[LONGEST_CARD];
@@ -215,7 +215,7 @@ static const char own_token_hint[] =
     "$XDG_CONFIG_HOME/tern/token (~/.config/tern/token) to this one, or give all launchers the "
     "same --token-file or TERN_TOKEN";
 
-/* Why this launcher could not join. If it is the token: where this launcher's came from. */
+/* Raises why this launcher could not join. If it is the token, says where ours came from. */
 static void raise_refusal(const agent *a, const char *served) {
     tn_error_record error;
     if (!tn_error_take(&error)) {
@@ -236,8 +236,7 @@ static bool meet_nodes(agent *a) {
     if (!leads && (o->max_nodes == 1 || o->node_rank == 0)) { /* there is no one to join */
         tn_error_clear();
         tn_raise(TN_EPEER,
-                 "job %s cannot serve its store: %s; a job beside one that is running needs "
-                 "another port",
+                 "job %s cannot serve its store: %s; a job beside a running one needs another port",
                  o->run_id, why);
         return false;
     }
@@ -258,7 +257,7 @@ static bool meet_nodes(agent *a) {
     }
     a->id = (int)id;
     if (id < 1 || id > MOST_LAUNCHERS) {
-        tn_raise(TN_EPEER, "%lld launchers have joined, says the store: at most %d can",
+        tn_raise(TN_EPEER, "the store says that %lld launchers have joined: at most %d can",
                  (long long)id, MOST_LAUNCHERS);
         return false;
     }
@@ -321,7 +320,7 @@ static ended_rank *next_ended(agent *a) {
     return e;
 }
 
-/* In the ranks' part of the store, where tn_dist_init looks. */
+/* Writes to the ranks' part of the store, where tn_dist_init looks. */
 static void tell_ranks(agent *a) {
     ended_rank *e;
     for (int i = 0; i < ENDED_AT_ONCE && (e = next_ended(a)); i++) {
@@ -334,7 +333,7 @@ static void tell_ranks(agent *a) {
     }
 }
 
-/* False when there is nothing more to say, or an error is pending. */
+/* False when nothing more is to be sent, or an error is pending. */
 static bool agent_turn(agent *a) {
     telling t = listen_to_main(a);
     tell_ranks(a);

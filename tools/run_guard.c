@@ -1,11 +1,11 @@
 /* The guard: a process that outlives the launcher by a moment and ends all of its ranks.
  *
- * Each rank already has PR_SET_PDEATHSIG, but what a rank has started does not. So the guard knows
- * the ranks' process groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds the only
- * writing end: when it is closed, the launcher has ended, for whatever reason. The guard then kills
- * the groups that are left, and after them every process that carries the launcher's marker in its
- * environment: that finds those which have left their group. A launcher that ends normally has
- * already done this, and writes "." first.
+ * Each rank already has PR_SET_PDEATHSIG, but processes that a rank starts do not. So the guard
+ * knows the ranks' process groups from lines "+GROUP" and "-GROUP" in a pipe. The launcher holds
+ * the only writing end: when it is closed, the launcher has ended, for whatever reason. The guard
+ * then kills the groups that are left, and after them every process that carries the launcher's
+ * marker in its environment: that finds those that have left their group. A launcher that ends
+ * normally has already done this, and first writes ".".
  *
  * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the
  * pipe, so that readers of our output see its end. If the guard is killed, the launcher starts
@@ -41,7 +41,7 @@ bool guard_start(guard *g) {
     char *arguments[] = {"tern", "_guard", number, g->marker, NULL};
     g->pid = fork();
     if (g->pid == 0) {
-        setsid(); /* from now on a signal to our process group does not reach it */
+        setsid(); /* signals to our process group no longer reach it */
         fcntl(ends[0], F_SETFD, 0);
         execv("/proc/self/exe", arguments);
         _exit(127);
@@ -81,7 +81,7 @@ void guard_finish(guard *g) {
     g->pid = 0;
 }
 
-/* ---- Finding what carries the marker --------------------------------------------------------- */
+/* ---- Finding processes with the marker ------------------------------------------------------- */
 
 static bool carries_marker(const char *pid, const char *marker) {
     char path[64], *text = NULL;
@@ -149,7 +149,7 @@ static void stand_apart(int pipe) {
         }
     }
     if (chdir("/") != 0) {
-        return; /* it would only keep a file system busy for longer */
+        return; /* it would only keep a file system busy longer */
     }
 }
 

@@ -2,17 +2,17 @@
  * stops, and how the job ends.
  *
  *     GATHER    enough nodes? MAX start at once, MIN after a last call;
- *               too few for too long end the job
- *     RUN       a failure, a lost node, or a new one while there is a place stops the round;
- *               all done ends the job
+ *               too few for too long ends the job
+ *     RUN       a failure, a lost node, or a new one while there is a free place stops the round;
+ *               when all are done the job ends
  *     SETTLE    every member has ended its ranks, or is lost. Then the verdict: a lost node causes
  *               failures elsewhere, so it comes first and costs no restart; then the first failure
  *               of all nodes; then arrivals
  *     OVER      the nodes are told, and get time to read it
  *
- * Everything is seen in the nodes' signs of life. Time is measured by this host's clock alone: a
- * node is lost when its sign has not changed for too long. Errors of the store are sticky, so a
- * turn runs to its end and its caller checks.
+ * It sees everything in the nodes' signs of life. Only this host's clock counts: a node is lost
+ * when its sign has not changed for too long. Errors of the store are sticky, so a turn runs to its
+ * end and its caller checks.
  */
 #include "tools/run.h"
 
@@ -23,15 +23,15 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-/* Beyond the grace, for a node to end its ranks and to say so. */
+/* Extra seconds after the grace, for a node to end its ranks and say so. */
 static const double patience = 15;
 
 typedef struct node {
     int id;
     bool known;    /* node/N has been read */
-    bool admitted; /* it may take part: there was a place for it */
+    bool admitted; /* it may take part: there was a free place */
     double came;   /* since when there has been none; 0: not checked yet */
-    char *gone;    /* why it has no place any more; NULL: it has one */
+    char *gone;    /* why it has lost its place; NULL: it has not */
     double heard;  /* when its sign last changed */
     node_card card;
     node_sign sign;
@@ -49,10 +49,10 @@ struct leader {
     int count;
     phase phase;
     double since;  /* when the phase began */
-    double enough; /* since when MIN nodes have been there; 0: they are not */
+    double enough; /* since when MIN nodes have been there; 0: too few */
     bool hurry;    /* start without a last call: the same nodes continue after a failure */
     int orders, round, starts, failures;
-    char *why; /* text of the next start */
+    char *why; /* the text of the next start */
 };
 
 leader *leader_new(const run_options *o, tn_store *keys, int own) {
@@ -75,7 +75,7 @@ void leader_free(leader *l) {
 
 /* ---- Words ----------------------------------------------------------------------------------- */
 
-/* Takes the head over; the text is for users. No one else gives orders. */
+/* Takes ownership of the head; the text is for users. No one else gives orders. */
 static void publish_order(leader *l, char *head, const char *text) {
     char key[32];
     char *words = text_new("%s\n%.*s", head, LONGEST_TEXT, text);
@@ -91,7 +91,7 @@ static void publish_order(leader *l, char *head, const char *text) {
     free(head);
 }
 
-/* The node's report or reason, up to the longest allowed; NULL when it has given none. */
+/* The node's report or reason, up to the longest allowed; NULL if it has given none. */
 static char *node_text(leader *l, const node *n) {
     char *said = agent_find(l->keys, "text/%d/%d", n->id, n->sign.round);
     char *text = said ? text_new("%.*s", LONGEST_TEXT, said) : NULL;
@@ -104,7 +104,7 @@ static void enter_phase(leader *l, phase next) {
     l->since = tn__now();
 }
 
-/* The text of the next start, taken over. */
+/* Sets the text of the next start, which it owns from then on. */
 static void set_why(leader *l, char *text) {
     free(l->why);
     l->why = text;
@@ -117,7 +117,7 @@ void leader_end(leader *l, int code, const char *text) {
     }
 }
 
-/* The text is taken over. */
+/* Takes ownership of the text. */
 static void end_job(leader *l, int code, char *text) {
     leader_end(l, code, text);
     free(text);
@@ -163,7 +163,7 @@ static char *describe_node(const node *n) {
                : text_new("node %d (host %s, rank %d)", n->place, n->card.name, n->first);
 }
 
-/* Takes the reason over. */
+/* Takes ownership of the reason. */
 static void give_up(leader *l, node *n, char *reason) {
     const run_options *o = l->options;
     if (n->gone) {
@@ -174,7 +174,7 @@ static void give_up(leader *l, node *n, char *reason) {
     if (n->sign.state == NODE_LEFT) {
         return;
     }
-    char *text = n->admitted ? text_new("%s: this node has no place in the job any more", reason)
+    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->run_id, o->host,
                                         o->port, reason);
     publish_order(l, text_new("drop %d", n->id), text);
@@ -183,7 +183,7 @@ static void give_up(leader *l, node *n, char *reason) {
 
 /* ---- Looking --------------------------------------------------------------------------------- */
 
-/* Which node has the place that this node wants by name; NULL: none, or it wants none. */
+/* The node that has the rank requested by this node; NULL: none, or it requests none. */
 static const node *find_holder(const leader *l, const node *n) {
     for (int i = 0; n->card.wanted >= 0 && i < l->count; i++) {
         const node *other = &l->nodes[i];
@@ -194,7 +194,7 @@ static const node *find_holder(const leader *l, const node *n) {
     return NULL;
 }
 
-/* Every node that has a place has given a sign of life since then. */
+/* Whether every node with a place has given a sign of life since then. */
 static bool all_heard_since(const leader *l, double time) {
     for (int i = 0; i < l->count; i++) {
         const node *n = &l->nodes[i];
@@ -205,8 +205,8 @@ static bool all_heard_since(const leader *l, double time) {
     return true;
 }
 
-/* There is no place for this node. It may replace one whose loss is not noticed yet; so it is
- * refused once those that have the places have shown that they are alive. */
+/* There is no place for this node. It may be replacing one whose loss is not noticed yet, so it is
+ * refused only once the others have shown that they are alive. */
 static void await_place(leader *l, node *n, const node *holder) {
     const run_options *o = l->options;
     if (n->came == 0) {
@@ -216,15 +216,14 @@ static void await_place(leader *l, node *n, const node *holder) {
                 text_new("--node-rank %d is taken by host %s (pid %d)", n->card.wanted,
                          holder->card.name, holder->card.pid));
     } else if (!holder && all_heard_since(l, n->came)) {
-        give_up(
-            l, n,
-            text_new("it has its %d hosts, and host %s (pid %d) leads it; a job beside it needs "
-                     "another --rdzv-id and another port",
-                     o->max_nodes, o->node_name, (int)getpid()));
+        give_up(l, n,
+                text_new("it has its %d hosts, led by host %s (pid %d); a separate job needs "
+                         "another --rdzv-id and another port",
+                         o->max_nodes, o->node_name, (int)getpid()));
     }
 }
 
-/* Whether this node may take part; if not, it is told why. */
+/* Admits the node if it may take part; if not, tells it why. */
 static void admit_node(leader *l, node *n) {
     const run_options *o = l->options;
     const node *holder = find_holder(l, n);
@@ -243,7 +242,7 @@ static void admit_node(leader *l, node *n) {
     }
 }
 
-/* The leader's own node first: it has a place even if others joined earlier. */
+/* The leader's own node comes first: it has a place even if others joined earlier. */
 static void admit_nodes(leader *l) {
     for (int i = 0; i <= l->count; i++) {
         int id = i == 0 ? l->own : i;
@@ -282,7 +281,7 @@ static void read_card(leader *l, node *n) {
         n->known = card_read(text, &n->card, why);
     }
     if (text && !n->known) {
-        give_up(l, n, text_new("what it says of itself makes no sense: %s", why));
+        give_up(l, n, text_new("its description makes no sense: %s", why));
     }
     free(text);
 }
@@ -318,7 +317,7 @@ static void look_at(leader *l, node *n) {
 
 /* ---- Starting a round ------------------------------------------------------------------------ */
 
-/* By wanted rank, then the leader's own node, then by arrival. */
+/* By requested rank, then the leader's own node, then by arrival. */
 static int compare_nodes(const void *left, const void *right, void *user) {
     const leader *l = user;
     const node *a = *(node *const *)left, *b = *(node *const *)right;
@@ -331,7 +330,7 @@ static int compare_nodes(const void *left, const void *right, void *user) {
     return own_a != own_b ? own_b - own_a : a->id - b->id;
 }
 
-/* Chooses the members: all that have a place, in order. Returns how many. */
+/* Chooses the members: all with a place, in order. Returns how many. */
 static int choose_members(leader *l, node **members) {
     int count = 0, world = 0;
     for (int i = 0; i < l->count; i++) {
@@ -409,8 +408,8 @@ static bool in_round(const leader *l, const node *n, node_state state) {
     return n->member && n->sign.round == l->round && n->sign.state == state;
 }
 
-/* The report of the failure that came first, with the first lines of the other nodes'; NULL when
- * no rank has failed. */
+/* The report of the first failure, with the first lines of other nodes' reports; NULL if no rank
+ * has failed. */
 static char *first_report(leader *l, int *code) {
     const node *first = NULL;
     for (int i = 0; i < l->count; i++) {
@@ -424,7 +423,7 @@ static char *first_report(leader *l, int *code) {
     *code = first->sign.code;
     char *report = node_text(l, first);
     if (!report) {
-        report = text_new("host %s reports a failure with exit code %d, and no more",
+        report = text_new("host %s reports a failure with exit code %d, without details",
                           first->card.name, *code);
     }
     for (int i = 0; i < l->count && strlen(report) < LONGEST_TEXT; i++) {
@@ -441,7 +440,7 @@ static char *first_report(leader *l, int *code) {
     return report;
 }
 
-/* "node 1 (…) is lost: …" for every member that is; NULL when none is. */
+/* "node 1 (…) is lost: …" for every lost member; NULL if there is none. */
 static char *lost_nodes(leader *l) {
     char *text = NULL;
     for (int i = 0; i < l->count; i++) {
@@ -458,8 +457,8 @@ static char *lost_nodes(leader *l) {
     return text;
 }
 
-/* Nothing would change: a program that refuses its arguments, a run whose loss or weights are NaN,
- * or what cannot be started, which is 126 and 127 as in shells. */
+/* Whether a restart cannot help: the program refuses its arguments, a run's loss or weights are
+ * NaN, or it cannot be started (126 and 127, as in shells). */
 static bool is_final(int code) {
     return code == EX_USAGE || code == EX_DATAERR || code == 126 || code == 127;
 }

@@ -1,5 +1,5 @@
-/* What the user asked `tern run` for: torchrun's options by torchrun's names,
- * checked before anything starts. */
+/* The options of `tern run`, with torchrun's names where it has them; checked before anything
+ * starts. */
 #include "distributed/init/environment.h"
 #include "text/number.h"
 #include "text/quote.h"
@@ -63,11 +63,11 @@ static void read_nodes(const char *text, void *to) {
     o->min_nodes = read_whole("nnodes", first, 1, MOST_NODES);
     o->max_nodes = read_whole("nnodes", colon + 1, 1, MOST_NODES);
     if (o->min_nodes > o->max_nodes) {
-        tn_options_refuse("--nnodes is \"%s\": the first number is the smaller one", text);
+        tn_options_refuse("--nnodes is \"%s\": the first number must be the smaller one", text);
     }
 }
 
-/* In a child: a driver of GPUs may start threads and take memory. */
+/* In a child process: a GPU driver may start threads and take memory. */
 static int count_gpus(void) {
     int status = 0;
     pid_t child = fork();
@@ -112,8 +112,8 @@ static void read_conf(const char *text, void *to) {
                                                                  : NULL;
         if (!field || !value) {
             tn_options_refuse(
-                "--rdzv-conf has \"%s\": join_timeout=S and last_call_timeout=S are taken "
-                "(the launcher whose address the endpoint is serves the store)",
+                "--rdzv-conf has \"%s\": only join_timeout=S and last_call_timeout=S are accepted "
+                "(the launcher at the endpoint's address serves the store)",
                 word);
         } else if (!tn__real_from(value + 1, field) || !(*field >= 0 && *field <= LONGEST)) {
             tn_options_refuse("--rdzv-conf: \"%s\" should be a number of seconds", value + 1);
@@ -143,7 +143,7 @@ static void read_id(const char *text, void *to) {
         plain = plain && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i]));
     }
     if (!plain) {
-        tn_options_refuse("--rdzv-id is \"%s\": letters, digits and - _ . are wanted, at most %zu",
+        tn_options_refuse("--rdzv-id is \"%s\": must be at most %zu letters, digits and - _ .",
                           text, sizeof(o->run_id) - 1);
     }
     snprintf(o->run_id, sizeof(o->run_id), "%s", text);
@@ -152,13 +152,13 @@ static void read_id(const char *text, void *to) {
 
 static void take_token(run_options *o, const char *text) {
     if (!*text || strlen(text) >= sizeof(o->token)) {
-        tn_options_refuse("the token has %zu characters: 1 to %zu are wanted", strlen(text),
+        tn_options_refuse("the token has %zu characters (must be 1 to %zu)", strlen(text),
                           sizeof(o->token) - 1);
     }
     snprintf(o->token, sizeof(o->token), "%s", text);
 }
 
-/* Refused even if it is not needed. */
+/* A bad token is refused even if it is not needed. */
 static void read_token(const char *text, void *to) {
     parsing *p = to;
     take_token(p->o, text);
@@ -169,14 +169,14 @@ static void read_address(const char *text, void *to) {
     parsing *p = to;
     p->address = text;
     if (!*text || strlen(text) >= sizeof(p->o->host)) {
-        tn_options_refuse("--master-addr is \"%s\": a host is wanted", text);
+        tn_options_refuse("--master-addr is \"%s\" (must be a host)", text);
     }
 }
 
 static void read_tee(const char *text, void *to) {
     *(bool *)to = true;
     if (strcmp(text, "3") != 0) {
-        tn_options_refuse("--tee is \"%s\": 3, both streams, is all there is", text);
+        tn_options_refuse("--tee is \"%s\": only 3, both streams, is accepted", text);
     }
 }
 
@@ -188,14 +188,14 @@ static void read_endpoint(run_options *o, const char *text) {
         end = strchr(text, ']');
         port = end && end[1] == ':' ? end + 2 : NULL;
         if (!end || (end[1] && !port)) {
-            tn_options_refuse("--rdzv-endpoint is \"%s\": [ADDRESS]:PORT is wanted", text);
+            tn_options_refuse("--rdzv-endpoint is \"%s\": should be [ADDRESS]:PORT", text);
         }
     } else {
         end = text + strcspn(text, ":");
         port = *end ? end + 1 : NULL;
     }
     if (end == host || (size_t)(end - host) >= sizeof(o->host)) {
-        tn_options_refuse("--rdzv-endpoint is \"%s\": HOST:PORT is wanted", text);
+        tn_options_refuse("--rdzv-endpoint is \"%s\": should be HOST:PORT", text);
     }
     snprintf(o->host, sizeof(o->host), "%.*s", (int)(end - host), host);
     o->port = port ? read_whole("rdzv-endpoint's port", port, 0, 65535) : DEFAULT_PORT;
@@ -213,8 +213,8 @@ static bool is_program(const char *file) {
     return access(file, X_OK) == 0;
 }
 
-/* Where the program is, as a shell would find it. Whether there is one is known before anything
- * starts: a wrong name needs no restarts. */
+/* Where the program is, as a shell would find it. It is looked up before anything starts: restarts
+ * cannot help a wrong name. */
 static char *find_program(const char *name) {
     if (strchr(name, '/')) {
         if (!is_program(name)) {
@@ -235,21 +235,22 @@ static char *find_program(const char *name) {
     }
     free(folders);
     if (!file) {
-        fprintf(stderr, "tern run: %s: not found in PATH (a program here: ./%s)\n", name, name);
+        fprintf(stderr, "tern run: %s: not found in PATH (a program in this folder is ./%s)\n",
+                name, name);
         exit(127);
     }
     return file;
 }
 
-/* As for ranks: a variable that is empty is not set. */
+/* As for ranks, an empty variable counts as unset. */
 static const char *variable_of(const char *name) {
     const char *text = getenv(name);
     return text && *text ? text : NULL;
 }
 
-/* Anyone with the token may join. A job of one host makes a random one; one of several takes the
- * user's own when none is given: it is the same wherever the home is shared. Of a secret in a file
- * the ranks see only what is derived from it for this job. */
+/* Anyone with the token may join. If none is given, a job on one host makes a random one; on
+ * several it takes the user's own, which is the same wherever the home is shared. Of a secret in a
+ * file the ranks see only what is derived from it for this job. */
 static void choose_token(const parsing *p) {
     run_options *o = p->o;
     char why[TN_STORE_WHY], secret[TN__TOKEN];
@@ -258,7 +259,7 @@ static void choose_token(const parsing *p) {
                        : given       ? NULL
                                      : variable_of("TERN_TOKEN_FILE");
     if (p->token && p->token_file) {
-        tn_options_refuse("--token and --token-file say the same: give one");
+        tn_options_refuse("--token and --token-file are alternatives: give one");
     }
     if (o->alone || (o->max_nodes == 1 && !file && !given)) {
         random_text(o->token, 16);
@@ -270,18 +271,18 @@ static void choose_token(const parsing *p) {
     }
     o->own_token = !file;
     if ((file ? tn__token_read(file, secret, why) : tn__token_user(secret, why)) != TN_OK) {
-        tn_options_refuse("no token: %s (--token-file, TERN_TOKEN: one of the job's own)", why);
+        tn_options_refuse("no token: %s (--token-file or TERN_TOKEN gives the job its own)", why);
     }
     tn__token_derive(secret, o->run_id, o->token);
 }
 
-/* Where the hosts meet. Port 0 of this host, any free port, is torchrun's way to say that there is
- * no other host. */
+/* Where the hosts meet. In torchrun, port 0 (any free port) of this host means that there is no
+ * other host. */
 static void choose_place(parsing *p) {
     run_options *o = p->o;
     if (p->endpoint && (p->address || p->port)) {
         tn_options_refuse(
-            "--rdzv-endpoint and --master-addr, --master-port say the same: give one");
+            "--rdzv-endpoint and --master-addr, --master-port are alternatives: give one");
     }
     if (p->endpoint) {
         read_endpoint(o, p->endpoint);
@@ -304,15 +305,15 @@ static void choose_place(parsing *p) {
     }
 }
 
-/* Refuses to start a separate job on each of several hosts, which no one wants. */
+/* Refuses to start a separate job on each of several hosts by mistake. */
 static void check_hosts(const parsing *p) {
     extern char **environ;
     char text[TN__SEVERAL];
     if (!p->has_nodes && !p->standalone &&
         tn__environment_hosts((const char *const *)environ, text)) {
         tn_options_refuse(
-            "%s: give --nnodes and --rdzv-endpoint HOST:PORT, the same on each of them "
-            "(or --standalone: this host alone)",
+            "%s: give --nnodes and --rdzv-endpoint HOST:PORT, the same on each of them (or "
+            "--standalone: only this host)",
             text);
     }
 }
@@ -324,7 +325,7 @@ static void complete_options(parsing *p) {
         return;
     }
     if (p->standalone && (o->max_nodes > 1 || p->endpoint || p->address)) {
-        tn_options_refuse("--standalone is one host, and takes no --nnodes and no endpoint");
+        tn_options_refuse("--standalone means one host, without --nnodes or an endpoint");
     }
     check_hosts(p);
     choose_place(p);
@@ -360,21 +361,19 @@ static char *command_line(char *const *options, ptrdiff_t count) {
 }
 
 static const char about[] =
-    "Starts PROGRAM as several ranks and ends with all of them. When one fails, all are ended, "
-    "the "
+    "Starts PROGRAM as several ranks and ends with all of them. When one fails, all are ended, the "
     "first failure is reported, and all start again while there are restarts left.\v"
     "On two hosts, on each of them:\n"
     "  tern run --nnodes 2 -n 4 --rdzv-endpoint host1:29400 ./train\n"
     "\n"
-    "Each rank finds its place in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, "
-    "MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.\n"
+    "Each rank finds its number and address in RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+    "GROUP_RANK, MASTER_ADDR, MASTER_PORT and TERN_RESTART_COUNT; tn_dist_init reads them.\n"
     "\n"
-    "The exit status is 0 when all ranks have ended with 0; else the first failure's: its exit "
-    "code, or 128 + its signal. 128 + the signal that ended the launcher; 126 and 127 when "
-    "PROGRAM cannot be started or does not exist; 64 for wrong options; 75 when the job has ended "
-    "well, "
-    "but nothing ran on this host; 1 when hosts were lost or did not arrive, when the job had no "
-    "place for this one, or when not all output could be written.";
+    "The exit status is 0 when all ranks have exited with 0; else the first failure's exit code, "
+    "or 128 + its signal; 128 + the signal that ended the launcher; 126 and 127 when PROGRAM "
+    "cannot be started or does not exist; 64 for wrong options; 75 when the job has succeeded but "
+    "nothing ran on this host; 1 when hosts were lost or did not arrive, when the job had no place "
+    "for this one, or when not all output could be written.";
 
 /* What the table fills in. */
 static run_options asked_of = {
@@ -389,13 +388,13 @@ static run_options asked_of = {
     .grace = 5,
 };
 static parsing asked = {.o = &asked_of, .node_rank = -1};
-static bool no_python; /* says nothing */
+static bool no_python; /* ignored */
 
 static const tn_option taken[] = {
     {.value = "PROGRAM [ARGUMENTS...]", .rest = &asked_of.program},
     {"nproc-per-node", 'n', "N",
-     "ranks on this host (1); \"gpu\": one for each GPU; \"cpu\": one for each core; "
-     "\"auto\": \"gpu\" where there are GPUs, else \"cpu\"",
+     "ranks on this host (1); \"gpu\": one per GPU; \"cpu\": one per core; \"auto\": \"gpu\" if "
+     "there are GPUs, else \"cpu\"",
      .read = read_ranks, .to = &asked_of.ranks},
     {"max-restarts", 0, "N", "how often all start again after a failure",
      .whole = &asked.max_restarts, .zero = true, .most = 1000000},
@@ -403,10 +402,9 @@ static const tn_option taken[] = {
      "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there",
      .text = &asked_of.log_dir},
     {"tee", 't', "3",
-     "changes nothing, but needs --log-dir: both streams are always shown, and in its files",
+     "no effect, but needs --log-dir: both streams are always shown and written to its files",
      .read = read_tee, .to = &asked.tee},
-    {"no-python", 0, NULL, "changes nothing: PROGRAM is always started as it is",
-     .flag = &no_python},
+    {"no-python", 0, NULL, "no effect: PROGRAM is always started as it is", .flag = &no_python},
     {"grace", 0, "S", "seconds between SIGTERM and SIGKILL for the ranks", .real = &asked_of.grace,
      .zero = true, .most = LONGEST},
     {"shutdown-timeout", 0, "S", "the same as --grace", .real = &asked_of.grace, .zero = true,
@@ -415,17 +413,17 @@ static const tn_option taken[] = {
     {"nnodes", 0, "N or MIN:MAX", "hosts, each with its own `tern run` (1)", .read = read_nodes,
      .to = &asked},
     {"rdzv-endpoint", 0, "HOST:PORT",
-     "where the launchers meet: the one whose address this is serves the store (port 29400)",
+     "where the launchers meet: the one at this address serves the store (port 29400)",
      .text = &asked.endpoint},
     {"rdzv-backend", 0, "NAME",
-     "\"c10d\" or \"static\", and changes nothing: the launchers always meet in a store that "
-     "one of them serves",
+     "\"c10d\" or \"static\", without effect: the launchers always meet in a store that one of "
+     "them serves",
      .read = check_backend},
     {"rdzv-conf", 0, "NAME=S,...", "join_timeout: --timeout; last_call_timeout: --last-call",
      .read = read_conf, .to = &asked_of},
     {"rdzv-id", 0, "ID", "name of the job", .read = read_id, .to = &asked},
     {"standalone", 0, NULL, "one host, any free port", .flag = &asked.standalone},
-    {"node-rank", 0, "R", "this host's place; 0 serves the store (by arrival)",
+    {"node-rank", 0, "R", "this host's number; 0 serves the store (by arrival)",
      .whole = &asked.node_rank, .zero = true, .most = MOST_NODES - 1},
     {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts", .read = read_address,
      .to = &asked},
@@ -434,16 +432,16 @@ static const tn_option taken[] = {
      "anyone who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
      .read = read_token, .to = &asked},
     {"token-file", 0, "FILE",
-     "a secret that no one else may read makes the token (else TERN_TOKEN, TERN_TOKEN_FILE, "
-     "the user's own)",
+     "the token is derived from this file, which only you may read (else TERN_TOKEN, "
+     "TERN_TOKEN_FILE, the user's own)",
      .text = &asked.token_file},
     {.help = ""},
     {"timeout", 0, "S", "seconds to wait for enough hosts", .real = &asked_of.timeout, .zero = true,
      .most = LONGEST},
     {"last-call", 0, "S", "seconds to wait for more than MIN hosts", .real = &asked_of.last_call,
      .zero = true, .most = LONGEST},
-    {"heartbeat", 0, "S", "a host that is silent for so long is lost", .real = &asked_of.heartbeat,
-     .zero = true, .most = LONGEST},
+    {"heartbeat", 0, "S", "a host that is silent for this long is lost",
+     .real = &asked_of.heartbeat, .zero = true, .most = LONGEST},
     {"monitor-interval", 0, "S", "seconds between two checks of the other hosts",
      .real = &asked_of.monitor, .zero = true, .most = LONGEST},
 };

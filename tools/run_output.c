@@ -2,12 +2,12 @@
  * bytes as they are to log files, and whole lines to the screen.
  *
  * The thread may block on a slow terminal; then the pipes fill, the ranks wait, and nothing is
- * lost. The main thread never blocks here: it adds sources, and lines of its own, to lists under
- * a lock that is not held while anything is written. Fields of a source belong to the thread,
- * but for its tail and the links of the list, which the lock guards.
+ * lost. The main thread never blocks here: it adds sources, and its own lines, to lists under a
+ * lock that is not held during writes. A source's fields belong to the thread, except for its tail
+ * and list links, which the lock guards.
  *
  * Ranks write into pipes. Rank 0 gets a pseudo-terminal instead if we write to a terminal, so that
- * it draws its progress bar, the one that is shown.
+ * it draws its progress bar, the one that we show.
  */
 #include "tools/run.h"
 
@@ -28,7 +28,7 @@
 enum {
     CHUNK = 1 << 16, /* bytes that one read takes */
     LONGEST_LINE =
-        1 << 20 /* longer ones are shown in pieces, so that no rank's line holds up the others' */
+        1 << 20 /* longer lines are shown in pieces, so that none holds up other ranks' */
 };
 
 typedef struct source {
@@ -39,7 +39,7 @@ typedef struct source {
     bool live;  /* redraws are shown as they come */
     char *line; /* the part of an incomplete line so far */
     size_t used, capacity;
-    bool forgotten; /* no one will ask for the tail */
+    bool forgotten; /* the tail will not be asked for */
     uint64_t written;
     char tail[TAIL_BYTES]; /* a ring: byte k of the stream is at k % TAIL_BYTES; for stderr only */
 } source;
@@ -75,7 +75,7 @@ static void write_log(output *o, source *s, const char *text, size_t length) {
             length -= (size_t)put;
         } else if (put == 0 || errno != EINTR) {
             char *complaint =
-                text_new("the log file of rank %d's %s: %s: it ends here", s->rank,
+                text_new("the log file for rank %d's %s: %s: it ends here", s->rank,
                          s->end ? "stderr" : "stdout", strerror(put == 0 ? EIO : errno));
             screen_line(&o->screen, 1, RANK_TERN, complaint, strlen(complaint));
             free(complaint);
@@ -115,7 +115,7 @@ static void show_line(output *o, source *s) {
     s->used = 0;
 }
 
-/* A line that is being redrawn: only what follows its last \r is still visible. */
+/* Shows a line that is being redrawn: only the part after its last \r is still visible. */
 static void show_redraw(output *o, source *s) {
     size_t length = s->used, from;
     while (length > 0 && s->line[length - 1] == '\r') {
@@ -198,7 +198,7 @@ static void set_size(const source *s) {
     }
 }
 
-/* Under the lock: what there is to wait for. Frees sources that are no longer needed. */
+/* Under the lock: lists what to wait for. Frees sources that are no longer needed. */
 static int gather_sources(output *o, struct pollfd **fds, source ***sources) {
     int count = 0;
     *fds = memory_new((size_t)o->open + 1, sizeof(**fds));
@@ -238,7 +238,7 @@ static void show_said(output *o, said *list) {
     screen_flush(&o->screen);
 }
 
-/* One wait and what it brings; false when there is nothing more to come. */
+/* Waits once and handles what comes; false when nothing more can come. */
 static bool output_turn(output *o) {
     struct pollfd *fds;
     source **sources;
@@ -252,8 +252,7 @@ static bool output_turn(output *o) {
 
     show_said(o, list);
     bool more = !ending || count > 0;
-    /* At the end a pipe that is silent for a second is held open by a process that could not be
-     * killed. */
+    /* At the end, a pipe silent for a second is held open by a process that could not be killed. */
     int ready = more ? poll(fds, (nfds_t)count + 1, ending ? 1000 : -1) : 0;
     more = more && !(ending && ready == 0);
     for (int i = 0; i < count && ready > 0; i++) {
@@ -305,7 +304,7 @@ output *output_new(void) {
     return o;
 }
 
-/* Raw, so that bytes pass as they are. */
+/* Opens a raw terminal, which passes bytes unchanged. */
 static bool open_terminal(int *reading, int *writing) {
     char name[64];
     struct termios mode;
@@ -328,7 +327,7 @@ static bool open_terminal(int *reading, int *writing) {
     return false;
 }
 
-/* Follows no link and waits for no FIFO in its place: we are in the main thread. */
+/* Follows no link and waits for no FIFO: we are in the main thread. */
 static int open_log(output *o, const char *folder, int end) {
     if (!folder) {
         return -1;

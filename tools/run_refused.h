@@ -1,4 +1,4 @@
-/* Options of torchrun that `tern run` refuses by name. */
+/* torchrun's options that `tern run` refuses by name. */
 #ifndef TERN_TOOLS_RUN_REFUSED_H
 #define TERN_TOOLS_RUN_REFUSED_H
 

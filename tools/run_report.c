@@ -1,4 +1,4 @@
-/* What the user is told about a rank that failed: which, where, how, its last words, and which
+/* What the user is told about a rank that failed: which, where, how, its last lines, and which
  * failed after it. */
 #include "tools/run.h"
 
@@ -32,13 +32,14 @@ static void tell_end(FILE *to, const worker *w, const run_options *o) {
         int code = WEXITSTATUS(w->status);
         const char *name = code > 128 ? sigabbrev_np(code - 128) : NULL;
         fprintf(to, "ended with exit code %d", code);
-        if (name) { /* a shell's convention, and that of programs that stop in good order */
+        if (name) { /* the convention of shells, and of programs that stop cleanly */
             fprintf(to, ", as after SIG%s", name);
         }
     }
 }
 
-/* What a terminal would show of a line: what follows its last \r, without control sequences. */
+/* Writes what a terminal would show of a line: the part after its last \r, without control
+ * sequences. */
 static void put_shown(FILE *to, const char *line, size_t length) {
     while (length > 0 && line[length - 1] == '\r') {
         length--;

@@ -1,8 +1,8 @@
-/* What the user sees: whole lines, each with "[rank] " in front, and on a terminal one line at
- * the bottom that its rank redraws (a progress bar). Another rank's line takes the bottom line's
- * place, which is then drawn again below.
+/* What the user sees: whole lines, each with "[rank] " in front, and on a terminal one line at the
+ * bottom that its rank redraws (a progress bar). Another rank's line overwrites the bottom line,
+ * which is then drawn again below.
  *
- * Only the output thread is here. Lines are gathered and written by screen_flush, usually in one
+ * Only the output thread runs here. Lines are collected and written by screen_flush, usually in one
  * piece.
  */
 #include "tools/run.h"
@@ -42,7 +42,7 @@ void screen_finish(screen *s) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* False when there is no reader any more. */
+/* False when the reader has gone. */
 static bool write_all(int fd, const char *text, size_t length) {
     while (length > 0) {
         ssize_t put = write(fd, text, length);
@@ -69,8 +69,8 @@ static void flush_end(screen *s, int end) {
     int why = errno;
     e->closed = true;
     s->lost = s->lost || !(why == EPIPE || (why == EIO && e->terminal));
-    char *text = text_new("tern: %s: %s: what the ranks write there is not shown any more\n",
-                          ends[end], strerror(why));
+    char *text = text_new("tern: %s: %s: ranks' output there is no longer shown\n", ends[end],
+                          strerror(why));
     screen_end *other = &s->end[!end];
     other->closed = other->closed || !write_all(other->fd, text, strlen(text));
     free(text);
@@ -81,7 +81,7 @@ void screen_flush(screen *s) {
     flush_end(s, 1);
 }
 
-/* Makes space for so many bytes at the buffer's end. */
+/* Reserves `length` bytes at the buffer's end. */
 static char *reserve_bytes(screen *s, int end, size_t length) {
     screen_end *e = &s->end[end];
     if (e->used + length > e->capacity) {
@@ -102,7 +102,8 @@ static void put_bytes(screen *s, int end, const char *text, size_t length) {
     }
 }
 
-/* Without control sequences, except colours if wanted; whether any is left. */
+/* Appends text without control sequences, except colours if `coloured`. Returns whether a colour is
+ * left on. */
 static bool put_plain(screen *s, int end, const char *text, size_t length, bool coloured) {
     char *to = reserve_bytes(s, end, length);
     size_t put = length > 0 ? tn__plain_text(to, text, length, coloured) : 0;
@@ -138,8 +139,8 @@ static void put_prefix(screen *s, int end, int rank) {
     }
 }
 
-/* On a terminal a \r inside a line would wipe out the prefix: only what follows the last one would
- * be visible. */
+/* On a terminal a \r inside a line would wipe out the prefix, so only the part after the last one
+ * is shown. */
 static const char *visible_part(const char *text, size_t *length) {
     while (*length > 0 && text[*length - 1] == '\r') {
         --*length;
@@ -152,8 +153,8 @@ static const char *visible_part(const char *text, size_t *length) {
     return text;
 }
 
-/* Our own lines quote peers and ranks: they are plain. A rank's line into a pipe or a file is the
- * user's, byte by byte; on a terminal only its colours pass, since the screen is shared. */
+/* Our own lines quote peers and ranks: they are plain. A rank's line goes to a pipe or file byte
+ * for byte; on a terminal only its colours pass, since the screen is shared. */
 static void put_line(screen *s, int end, int rank, const char *text, size_t length) {
     const screen_end *e = &s->end[end];
     put_prefix(s, end, rank);
@@ -183,7 +184,7 @@ void screen_line(screen *s, int end, int rank, const char *text, size_t length) 
         }
     }
     if (shown && s->open_end == end && s->open_rank == rank) {
-        s->open_length = 0; /* this line is what the open one has become */
+        s->open_length = 0; /* the open line has become this one */
         shown = false;
     }
     put_line(s, end, rank, text, length);

@@ -18,7 +18,7 @@ static bool refuse_word(char *why, const char *format, ...) {
     return false;
 }
 
-/* ---- Pieces; each moves `at` after what it has read ----------------------------------------- */
+/* ---- Pieces; each moves `at` after what it has read ------------------------------------------ */
 
 static bool take_character(const char **at, char c) {
     bool there = **at == c;
@@ -50,7 +50,7 @@ typedef struct number_field {
     int64_t least, most;
 } number_field;
 
-/* `count` numbers with one space between two. */
+/* `count` numbers separated by single spaces. */
 static bool take_numbers(const char **at, const number_field *fields, int count, int64_t *values,
                          char *why) {
     for (int i = 0; i < count; i++) {
@@ -87,7 +87,7 @@ static bool take_name(const char **at, char *name, size_t size) {
     return true;
 }
 
-/* ---- What a node says of itself -------------------------------------------------------------- */
+/* ---- A node's description -------------------------------------------------------------------- */
 
 void card_write(char text[LONGEST_CARD], const node_card *c) {
     snprintf(text, LONGEST_CARD, "%d %d %d %d %d %s %s", c->min, c->max, c->ranks, c->wanted,
@@ -99,7 +99,7 @@ bool card_read(const char *text, node_card *c, char *why) {
         {"smallest number of nodes", 1, MOST_NODES},
         {"largest number of nodes", 1, MOST_NODES},
         {"number of ranks", 1, MOST_RANKS},
-        {"wanted rank", -1, MOST_NODES - 1},
+        {"requested rank", -1, MOST_NODES - 1},
         {"process", 1, INT_MAX},
     };
     int64_t n[5];
@@ -112,11 +112,11 @@ bool card_read(const char *text, node_card *c, char *why) {
                      .wanted = (int)n[3],
                      .pid = (int)n[4]};
     if (c->min > c->max) {
-        return refuse_word(why, "it wants at least %d nodes and at most %d", c->min, c->max);
+        return refuse_word(why, "it needs at least %d nodes and at most %d", c->min, c->max);
     }
     bool named = take_character(&text, ' ') && take_name(&text, c->run_id, sizeof(c->run_id)) &&
                  take_character(&text, ' ') && take_name(&text, c->name, sizeof(c->name));
-    return (named && !*text) || refuse_word(why, "the names of its job and its host are none");
+    return (named && !*text) || refuse_word(why, "its job and host are not valid names");
 }
 
 void sign_write(char text[LONGEST_SIGN], const node_sign *s) {
@@ -133,7 +133,7 @@ bool sign_read(const char *text, int rounds, node_sign *s, char *why) {
     }
     char state = take_character(&text, ' ') ? *text : 0;
     if (!state || !strchr("irfsdl", state) || text[1] != ' ') {
-        return refuse_word(why, "its state is none");
+        return refuse_word(why, "its state is unknown");
     }
     text += 2;
     if (!take_numbers(&text, second, 2, n + 2, why)) {
@@ -141,7 +141,7 @@ bool sign_read(const char *text, int rounds, node_sign *s, char *why) {
     }
     *s = (node_sign){n[0], (int)n[1], (node_state)state, (int)n[2], n[3]};
     if (*text) {
-        return refuse_word(why, "there is something after its numbers");
+        return refuse_word(why, "extra text after its numbers");
     }
     bool ended = s->state == NODE_FAILED || s->state == NODE_STOPPED;
     if (s->code == 0 && (s->state == NODE_FAILED || (ended && s->failure > 0))) {
@@ -157,7 +157,7 @@ static bool has_told(const order_view *v, node_state state) {
     return v->told == v->round && v->state == state;
 }
 
-/* The lines of a start, one a node. Finds this node's. */
+/* Reads the lines of a start, one per node, and finds this node's. */
 static bool read_places(const char **at, const order_view *v, run_round *r, char *why) {
     int64_t first = 0, n[4];
     for (int i = 0; i < r->nodes; i++) {
@@ -171,7 +171,7 @@ static bool read_places(const char **at, const order_view *v, run_round *r, char
             return false;
         }
         if (!take_character(at, '\n')) {
-            return refuse_word(why, "there is something after the numbers of node rank %d", i);
+            return refuse_word(why, "extra text after the numbers of node rank %d", i);
         }
         if (n[0] == v->own && r->local > 0) {
             return refuse_word(why, "it names this node twice");
@@ -210,21 +210,21 @@ static bool read_start(const char **at, const order_view *v, said_order *o, char
         return false;
     }
     if (!take_character(at, '\n')) {
-        return refuse_word(why, "there is something after its numbers");
+        return refuse_word(why, "extra text after its numbers");
     }
     o->round = (run_round){
         .number = (int)n[0], .restarts = (int)n[1], .world = (int)n[2], .nodes = (int)n[3]};
     return read_places(at, v, &o->round, why);
 }
 
-/* The one number of the other orders, and the end of its line. */
+/* Reads the other orders' only number and the end of its line. */
 static bool take_last_number(const char **at, number_field field, int *value, char *why) {
     int64_t n;
     if (!take_numbers(at, &field, 1, &n, why)) {
         return false;
     }
     *value = (int)n;
-    return take_character(at, '\n') || refuse_word(why, "there is something after its number");
+    return take_character(at, '\n') || refuse_word(why, "extra text after its number");
 }
 
 static bool read_stop(const char **at, const order_view *v, said_order *o, char *why) {
@@ -239,10 +239,10 @@ static bool read_end(const char **at, const order_view *v, said_order *o, char *
         return false;
     }
     if (o->code == 0 && !v->started) {
-        return refuse_word(why, "it says that all went well, and no round has been started");
+        return refuse_word(why, "it reports success, but no round has been started");
     }
     if (o->code == 0 && v->member && !has_told(v, NODE_DONE)) {
-        return refuse_word(why, "it says that all went well, and this node's ranks have not ended");
+        return refuse_word(why, "it reports success, but this node's ranks have not ended");
     }
     return true;
 }
@@ -254,7 +254,7 @@ bool order_read(const char *text, order_view *v, said_order *o, char *why) {
         kind++;
     }
     if (kind == 4) {
-        return refuse_word(why, "it is neither a start nor a stop, a drop or an end");
+        return refuse_word(why, "it is not a start, stop, drop or end");
     }
     *o = (said_order){.kind = (order_kind)kind};
     const char *at = text + strlen(names[kind]);

@@ -1,23 +1,23 @@
-/* The messages between launchers: texts in the store, by which each says what it is and its state,
- * and the leader what to do. Their form, and when one is valid.
+/* The messages between launchers: texts in the store with which each describes itself and its
+ * state, and the leader gives orders. Their format, and when one is valid.
  *
  * Anyone with the token can write anything there. So a message is read whole or not at all: numbers
- * within their bounds, one space between two, nothing after them. An order is checked against what
+ * within bounds, separated by single spaces, nothing after them. An order is checked against what
  * this launcher was started with, and against earlier orders and signs: the leader decides when and
- * with whom, but not what runs here, nor that it went well.
+ * with whom, but not what runs here, nor whether it succeeded.
  *
  * Nothing here waits, allocates or prints (tests/fuzz/fuzz_orders.c).
  *
  * Keys of the store, all under "agent/":
- *   joined           counter: who makes it n is node n
+ *   joined           counter: the one that makes it n is node n
  *   node/N           "min max ranks wanted-rank pid run-id host", once
  *   sign/N           "count round state code failure", several times a second
- *   text/N/ROUND     the report of a node that has STOPPED after a failure, or why one has LEFT
+ *   text/N/ROUND     a node's report, STOPPED after a failure, or why it has LEFT
  *   failures/ROUND   counter: the order of failures over all nodes
- *   order/K          K = 1, 2, …: what the leader wants, read by every node:
+ *   order/K          K = 1, 2, …: the leader's orders, read by every node:
  *       "start ROUND RESTARTS WORLD NODES", NODES lines "N node-rank first-rank ranks", text
  *       "stop ROUND", then text        every member ends its ranks
- *       "drop N", then text            node N has no place any more
+ *       "drop N", then text            node N has lost its place
  *       "end CODE", then text          the job is over
  * Between two starts there is always a stop, and every member has ended its ranks.
  */
@@ -32,14 +32,14 @@
 enum {
     MOST_NODES = 65536,
     MOST_RANKS = 4096,        /* of one node */
-    MOST_LAUNCHERS = 1 << 17, /* that ever join, spares and those that come again too */
+    MOST_LAUNCHERS = 1 << 17, /* that ever join, including spares and those that rejoin */
     LONGEST_TEXT = 1 << 16,   /* of an order or a report */
     LONGEST_SIGN = 128,
     LONGEST_CARD = 256,
     WORD_WHY = 160
 };
 
-/* ---- What a node says of itself -------------------------------------------------------------- */
+/* ---- A node's description -------------------------------------------------------------------- */
 
 typedef struct node_card {
     int min, max, ranks;
@@ -54,7 +54,7 @@ typedef enum node_state {
     NODE_RUNNING = 'r',
     NODE_FAILED = 'f',  /* a rank failed; the others are being ended */
     NODE_STOPPED = 's', /* no rank is left */
-    NODE_DONE = 'd',    /* all ranks ended well */
+    NODE_DONE = 'd',    /* all ranks succeeded */
     NODE_LEFT = 'l'     /* ends; this was its last sign */
 } node_state;
 
@@ -98,11 +98,11 @@ typedef struct said_order {
 typedef struct order_view {
     int own;                         /* this node's number */
     int min_nodes, max_nodes, ranks; /* what this launcher was started with */
-    node_state state;                /* what it has sent last, of its round `told` */
+    node_state state;                /* last sent, for its round `told` */
     int told;
     int round;    /* the last that was started; 0: none. order_read keeps these three */
-    bool started; /* and has not been stopped */
-    bool member;  /* with ranks of this node */
+    bool started; /* it has not been stopped */
+    bool member;  /* it has ranks on this node */
 } order_view;
 
 /* Reads an order, and remembers it in the view if it is valid; else false with why[WORD_WHY]. */

@@ -1,10 +1,10 @@
 /* The ranks of this host as processes.
  *
- * Each rank is the head of a process group, so that a signal reaches what it has started, and dies
+ * Each rank is the head of a process group, so that a signal reaches all that it started, and dies
  * with the launcher (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is
- * killed before it is reaped: until then no other group can have its number. The launcher is a
+ * killed before it is reaped: until then no other group can get its number. The launcher is a
  * subreaper: a process that has left a group becomes its child when its parents have ended. At the
- * end of a round those are killed, and all that carry the launcher's marker.
+ * end of a round these are killed, and all that carry the launcher's marker.
  *
  * Only the main thread starts ranks: PR_SET_PDEATHSIG refers to the thread that forked.
  */
@@ -24,7 +24,7 @@
 /* A process that SIGKILL does not end hangs in the kernel. */
 static const double unkillable_seconds = 10;
 
-/* ---- What a rank is told --------------------------------------------------------------------- */
+/* ---- The environment of a rank --------------------------------------------------------------- */
 
 static const char *const names[] = {
     "RANK",
@@ -148,7 +148,7 @@ bool workers_init(workers *w) {
     return guard_start(&w->guard);
 }
 
-/* A guard that was killed is replaced; the new one learns the groups. */
+/* Replaces a guard that was killed; the new one is told the groups. */
 static void keep_guard(workers *w, output *out) {
     if (w->guard.pid > 0 || !guard_start(&w->guard)) {
         return; /* the next tick tries again */
@@ -164,11 +164,11 @@ static void keep_guard(workers *w, output *out) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
-/* What the error of execve does not say. A shell would take a file that is not a program for a
- * shell script; here it is an error, since such a file may contain anything. */
+/* What execve's error does not say. A shell would run a file that is not a program as a shell
+ * script; here that is an error, since such a file may contain anything. */
 static const char *explain_exec(const char *path, int why) {
     if (why == ENOEXEC) {
-        return ": not a program for this machine, nor a script that begins with #!";
+        return ": neither a program for this machine nor a script that begins with #!";
     }
     return why == ENOENT && access(path, F_OK) == 0 ? " (its #! interpreter, or its loader)" : "";
 }
@@ -184,7 +184,7 @@ static _Noreturn void become_rank(const workers *w, const run_options *o, char *
     }
     guard_add(&w->guard, getpid());
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dup2(nothing, STDIN_FILENO); /* a group in the background that reads a terminal is stopped */
+    dup2(nothing, STDIN_FILENO); /* a background group that reads a terminal is stopped */
     dup2(ends[0], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
     sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_DFL}, NULL);
@@ -215,13 +215,13 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
         become_rank(w, o, env, ends, launcher);
     }
     if (one->pid > 0) {
-        setpgid(one->pid, one->pid); /* in both processes: either may be first */
+        setpgid(one->pid, one->pid); /* in both processes, as either may be first */
         w->running++;
     } else {
         output_say(out, "rank %d cannot be started: %s", one->rank, strerror(why));
         one->ended = true;
         one->end = one->began;
-        one->status = EX_OSERR << 8; /* it may succeed the next time */
+        one->status = EX_OSERR << 8; /* it may succeed next time */
         one->order = ++w->failures;
     }
     if (opened) {
@@ -264,8 +264,8 @@ static void note_end(workers *w, worker *one, int status) {
     w->ended = one->end;
 }
 
-/* Among failures seen at the same time, one that a signal killed comes first, since its peers
- * notice and end with an exit code. */
+/* Among failures seen at once, one killed by a signal comes first: its peers notice, and end with
+ * an exit code. */
 static void order_failures(workers *w, double since) {
     for (int by_signal = 1; by_signal >= 0; by_signal--) {
         for (int i = 0; i < w->count; i++) {

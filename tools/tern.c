@@ -1,5 +1,5 @@
-/* The command `tern`: starts programs as ranks, makes tokens from texts, measures language models
- * and generates text, converts checkpoints, and describes this build. */
+/* The command `tern`: starts programs as ranks, makes tokens from texts, measures language models,
+ * generates text, converts checkpoints, and describes this build. */
 #include "tools/convert.h"
 #include "tools/eval.h"
 #include "tools/generate.h"
@@ -18,15 +18,15 @@ static const char help[] =
     "tern tokenizer IN... --out DIR                  a vocabulary of your own\n"
     "tern tokens IN... --tokenizer PATH --out DIR    texts as shards of tokens\n"
     "tern run [OPTIONS] PROGRAM [ARGUMENTS...]       starts PROGRAM as several ranks\n"
-    "tern eval --model DIR --data PATTERN            a model's perplexity, or what it chooses\n"
+    "tern eval --model DIR --data PATTERN            a model's perplexity or accuracy\n"
     "tern generate --model DIR --prompt TEXT         what a model writes\n"
     "tern convert SOURCE TARGET                      a model, or a run's checkpoint, in another "
     "form\n"
-    "tern info                                       version, kernels, cores, ranks' channels\n"
+    "tern info                                       version, kernels, cores, ways between ranks\n"
     "tern --version\n"
     "Options of each: tern run --help and so on\n";
 
-/* At the end, argp's own for --help too: output that could not be written is a failure. */
+/* Runs at exit, even argp's after --help: output that could not be written is a failure. */
 static void close_output(void) {
     errno = 0;
     if (fflush(stdout) != 0 || ferror(stdout)) {
@@ -35,7 +35,7 @@ static void close_output(void) {
     }
 }
 
-/* With options of their own: argp's messages begin with the first argument. */
+/* Verbs with options: argp's messages begin with the first argument. */
 static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
             tokens_name[] = "tern tokens", eval_name[] = "tern eval",
             generate_name[] = "tern generate", convert_name[] = "tern convert";
@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
             return info_main();
         }
         bool asked = strcmp(argv[2], "--help") == 0;
-        fputs("tern info takes no options: it says version, kernels, cores, what ranks can talk "
+        fputs("tern info takes no options: it prints version, kernels, cores, what ranks can talk "
               "through\n",
               asked ? stdout : stderr);
         return asked ? 0 : 64;
@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
     }
     bool asked = strcmp(verb, "help") == 0 || strcmp(verb, "--help") == 0;
     if (!asked) {
-        fprintf(stderr, "tern: there is no verb \"%s\"\n", verb);
+        fprintf(stderr, "tern: unknown verb \"%s\"\n", verb);
     }
     fputs(help, asked ? stdout : stderr);
     return asked ? 0 : 64;

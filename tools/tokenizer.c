@@ -1,4 +1,4 @@
-/* `tern tokenizer IN… --out DIR`: a vocabulary of one's own, made from texts. */
+/* `tern tokenizer IN… --out DIR`: makes your own vocabulary from texts. */
 #include "tools/tokenizer.h"
 
 #include "core/folder.h"
@@ -31,27 +31,27 @@ static void add_path(const char *text, void *to) {
 }
 
 static const char about[] =
-    "Makes a tokenizer from texts: GPT-2's kind, byte-level BPE, which `tern tokens` takes "
-    "and transformers opens.\n\n"
+    "Makes a tokenizer from texts: byte-level BPE, GPT-2's kind, which `tern tokens` and "
+    "transformers can read.\n\n"
     "IN are files and folders, as `tern tokens` reads them.\v"
-    "All of the text is held in memory: some hundred megabytes of a larger corpus are "
-    "enough. The exit status is 1 when it fails, 64 when the command line is wrong.";
+    "All of the text is held in memory: a few hundred megabytes of a larger corpus are enough. The "
+    "exit status is 1 when it fails, 64 when the command line is wrong.";
 
 static tn_status parse_options(command *c, int argc, char **argv) {
     const tn_option table[] = {
         {.value = "IN... --out DIR", .read = add_path, .to = c},
-        {"out", 'o', "DIR", "The folder of tokenizer.json, vocab.json and merges.txt",
+        {"out", 'o', "DIR", "The folder for tokenizer.json, vocab.json and merges.txt",
          .text = &c->out},
-        {"overwrite", 0, NULL, "Replace the tokenizer that DIR has", .flag = &c->overwrite},
-        {"vocab", 0, "N", "Tokens, with the 256 bytes and <|endoftext|>",
+        {"overwrite", 0, NULL, "Replace the tokenizer in DIR", .flag = &c->overwrite},
+        {"vocab", 0, "N", "Tokens, including the 256 bytes and <|endoftext|>",
          .whole = &c->options.vocab, .least = 257, .most = INT32_MAX},
-        {"min-count", 0, "N", "Pairs that are neighbours less often become no token",
+        {"min-count", 0, "N", "Pairs that occur less often do not become tokens",
          .whole = &c->options.min_count, .zero = true, .most = INFINITY},
         {"pattern", 0, "NAME",
          "How a text is cut before pairs are joined: gpt2, cl100k, llama3, o200k, or a regular "
          "expression (gpt2)",
          .text = &c->options.pattern},
-        {"key", 0, "NAME", "Of JSON lines: whose text the document is (text)",
+        {"key", 0, "NAME", "In JSON lines: the key of the document's text (text)",
          .text = &c->corpus.key},
         {0},
     };
@@ -107,7 +107,8 @@ static tn_status texts_read(texts *t, const command *c) {
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-/* A model's weights are for the vocabulary that they were trained with. */
+/* Refuses to replace a tokenizer: a model's weights fit only the vocabulary they were trained
+ * with. */
 static tn_status check_folder(const command *c) {
     static const char *const names[] = {"tokenizer.json", "vocab.json"};
     for (int i = 0; i < 2 && !c->overwrite; i++) {
@@ -138,8 +139,7 @@ static tn_status make_tokenizer(const command *c) {
     if (check_folder(c) == TN_OK &&
         check_outputs(c->paths, c->count, NULL, c->out, is_replaced) == TN_OK &&
         texts_read(&t, c) == TN_OK && t.sum == 0) {
-        tn_raise(TN_EFORMAT, "there is no text in %s%s", c->paths[0],
-                 c->count > 1 ? " and so on" : "");
+        tn_raise(TN_EFORMAT, "no text in %s%s", c->paths[0], c->count > 1 ? " and so on" : "");
     } else if (tn_error() == TN_OK) {
         made = tn_tokenizer_train((const char *const *)t.text, t.bytes, t.count, c->options);
     }

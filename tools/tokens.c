@@ -1,4 +1,4 @@
-/* `tern tokens IN… --tokenizer PATH --out DIR`: texts as shards of tokens. */
+/* `tern tokens IN… --tokenizer PATH --out DIR`: turns texts into shards of tokens. */
 #include "tools/tokens.h"
 
 #include "core/clock.h"
@@ -31,7 +31,7 @@ static void read_share(const char *text, void *to) {
     }
 }
 
-/* "\n", "\t" and "\\", which shells do not expand. */
+/* Expands "\n", "\t" and "\\", which shells do not. */
 static void read_split(const char *text, void *to) {
     static const char letters[] = "nt\\", meant[] = "\n\t\\";
     char **split = to;
@@ -62,7 +62,7 @@ static void check_command(const command *c) {
     } else if (!c->out) {
         tn_options_refuse("--out DIR is missing");
     } else if (c->options.val > 0 && c->options.val_documents > 0) {
-        tn_options_refuse("--val and --val-docs are two ways to choose: one of them");
+        tn_options_refuse("--val and --val-docs are alternatives: give one");
     } else if (c->options.corpus.pairs && c->split) {
         tn_options_refuse("--split is for plain text, and --pairs reads JSON lines");
     }
@@ -71,15 +71,14 @@ static void check_command(const command *c) {
 static const char about[] =
     "Turns texts into shards of tokens, as llm.c writes them, which 11_gpt2 and `tern eval` "
     "read.\n\n"
-    "IN are files, and folders whose files are read in the order of their names, hidden ones "
-    "not. A .jsonl, .ndjson or .json file is JSON lines, of which each has a document's text; "
-    "any other file is plain text, one document. Both may be compressed (.gz, .zst)."
-    "\vThe special token <|endoftext|> precedes every document, as in llm.c; its "
-    "text inside a document is text like any other. Of a plain text that is one document, "
-    "--val chooses passages. With the same texts and options the shards are the same bytes, "
-    "for any number of threads. An interrupted run leaves whole shards and a tokens.json "
-    "that says that they are not all: the same command begins again.\n\nThe exit status is 1 "
-    "when it fails, 64 when the command line is wrong.";
+    "IN are files, and folders whose files are read in order of name, except hidden ones. A "
+    ".jsonl, .ndjson or .json file is JSON lines, each with a document's text; any other file is "
+    "plain text, one document. Both may be compressed (.gz, .zst).\vThe special token "
+    "<|endoftext|> precedes every document, as in llm.c; inside a document its text is ordinary "
+    "text. If a plain text is one document, --val chooses passages of it. The same texts and "
+    "options give the same bytes, for any number of threads. An interrupted run leaves whole "
+    "shards and a tokens.json that says that some are missing: the same command starts "
+    "over.\n\nThe exit status is 1 when it fails, 64 when the command line is wrong.";
 
 static tn_status parse_options(command *c, int argc, char **argv) {
     tn_tokens_options *o = &c->options;
@@ -89,7 +88,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
         {"tokenizer", 't', "PATH",
          "A folder with tokenizer.json, or vocab.json and merges.txt, or one of these files",
          .text = &c->tokenizer},
-        {"out", 'o', "DIR", "The folder of the shards: train_000000.bin, val_000000.bin and so on",
+        {"out", 'o', "DIR", "The folder for the shards: train_000000.bin, val_000000.bin and so on",
          .text = &c->out},
         {.help = ""},
         {"val", 0, "SHARE",
@@ -101,22 +100,21 @@ static tn_status parse_options(command *c, int argc, char **argv) {
          .most = INFINITY},
         {"shard-tokens", 0, "N", "Tokens of a shard", .whole = &o->shard_tokens, .most = INFINITY},
         {.help = ""},
-        {"key", 0, "NAME", "Of JSON lines: whose text the document is (text)",
+        {"key", 0, "NAME", "In JSON lines: the key of the document's text (text)",
          .text = &o->corpus.key},
         {"pairs", 0, NULL,
-         "Fine-tuning: IN are JSON lines {\"prompt\": …, \"completion\": …}, of which only the "
+         "Fine-tuning: IN are JSON lines {\"prompt\": …, \"completion\": …}, and only the "
          "completions are learned",
          .flag = &o->corpus.pairs},
         {"split", 0, "TEXT",
-         "What separates the documents of a plain text, as '<|endoftext|>' or '\\n\\n'",
+         "What separates the documents of a plain text, such as '<|endoftext|>' or '\\n\\n'",
          .read = read_split, .to = &c->split},
         {"eot", 0, "TEXT",
-         "The special token that keeps documents apart (<|endoftext|>, <|end_of_text|> or </s>)",
+         "The special token between documents (<|endoftext|>, <|end_of_text|> or </s>)",
          .text = &o->eot},
         {.help = ""},
-        {"threads", 0, "N", "Threads that encode (as many as there are cores)", .whole = &threads,
-         .most = 1 << 20},
-        {"overwrite", 0, NULL, "Replace the shards that DIR has", .flag = &o->overwrite},
+        {"threads", 0, "N", "Encoding threads (one per core)", .whole = &threads, .most = 1 << 20},
+        {"overwrite", 0, NULL, "Replace the shards in DIR", .flag = &o->overwrite},
         {0},
     };
     tn_status status = tn_options_parse(argc, argv, about, table);
@@ -189,19 +187,20 @@ static void say_result(const command *c, const tn_tokens_made *made) {
     }
     if (made->with_end > 0) {
         fprintf(stderr,
-                "tern tokens: %lld %s the text of the special token in it, which is text like any "
-                "other (--split '<|endoftext|>' cuts plain texts there)\n",
+                "tern tokens: %lld %s the text of the special token in it, which is ordinary text "
+                "(--split '<|endoftext|>' cuts plain texts there)\n",
                 (long long)made->with_end, made->with_end == 1 ? "text has" : "texts have");
     }
     say_split("train", c->out, made->train, made->train_shards);
     say_split("val", c->out, made->val, made->val_shards);
     bool wanted = c->options.val > 0 || c->options.val_documents > 0;
     if (wanted && made->val == 0) {
-        fprintf(stderr, "tern tokens: nothing is for validation: there is too little text for this "
-                        "share (--val-docs N takes the first N documents)\n");
+        fprintf(stderr, "tern tokens: nothing is left for validation: there is too little text for "
+                        "this share (--val-docs N takes the first N documents)\n");
     }
     if (made->train == 0) {
-        fprintf(stderr, "tern tokens: everything is for validation, and nothing to learn from\n");
+        fprintf(stderr,
+                "tern tokens: everything is for validation: nothing is left to learn from\n");
     }
 }
 

@@ -352,7 +352,7 @@ static void test_options_that_are_refused(void **state) {
     net_init(&m, 1);
     o = tn_fsdp_defaults();
     o.ignore = "wte.weight h.0";
-    assert_refused(&m, o, TN_EVALUE, "no parameter of the net is named by \"h.0\"");
+    assert_refused(&m, o, TN_EVALUE, "no parameter of the net matches \"h.0\"");
     net_init(&m, 1);
     o = tn_fsdp_defaults();
     o.stage = 4;

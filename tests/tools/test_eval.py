@@ -168,7 +168,7 @@ def wrong_options():
                             (["--model", "m", "--choices", "x", "--stride", "4"], "--stride is for --data"),
                             (["--model", "m", "--data", "x", "--batch", "0"], '--batch: "0" should be a whole number from 1 to 2147483647'),
                             (["--model", "m", "--data", "x", "--dtype", "f8"], '--dtype: "f8" should be f32, bf16 or int8'),
-                            (["--model", "m", "--data", "val_0.bin", "val_1.bin"], 'what is "val_1.bin"? A pattern must be in quotes')):
+                            (["--model", "m", "--data", "val_0.bin", "val_1.bin"], 'unexpected "val_1.bin": a pattern must be in quotes')):
         has(evaluate(*arguments, status=64), what)
 
 

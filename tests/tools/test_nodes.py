@@ -242,7 +242,7 @@ def silent_node():
     until(lambda: said(0)[-1].endswith("of 1"), "the first goes on alone", 30)
     second.send_signal(signal.SIGCONT)
     finish(second, 1, 30)
-    has(errors(second), "no sign of life", "no place in the job any more")
+    has(errors(second), "no sign of life", "has lost its place in the job")
     go()
     finish(first, 0)
 
@@ -305,7 +305,7 @@ def replacement():
         second.wait()
         third = job.start(*UNTIL_GO, options=options)
         until(lambda: said(0) == ["0: 0 of 2", "1: 0 of 2"] and said(1) == ["0: 1 of 2", "1: 1 of 2"], "the third has its place", 30)
-        has(errors(third), "waits for a place")
+        has(errors(third), "waits for a free place")
         go()
         finish(first, 0)
         finish(third, 0)
@@ -323,7 +323,7 @@ def near_the_end():
     until(lambda: said(0) and said(1), "both have started")
     time.sleep(0.5)  # for the first to be done
     third = job.start(*program)
-    until(lambda: "waits for a place" in errors(third), "the third waits")
+    until(lambda: "waits for a free place" in errors(third), "the third waits")
     time.sleep(0.5)
     go()
     for p in (first, second):

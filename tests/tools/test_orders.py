@@ -95,15 +95,15 @@ def absurd_starts():
             ("start 1 0 3 2\n7 0 0 1\n1 1 2147483647 2\n", "first rank is 2147483647, not 1"),
             ("start 1 0 4 2\n1 0 0 2\n1 1 2 2\n", "it names this node twice"),
             ("start 1 0 3 2\n", "is not a number"),
-            ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "something after its numbers"),
+            ("start 1 0 3 2 5\n7 0 0 1\n1 1 1 2\n", "extra text after its numbers"),
             ("start 1 0 3 2\n7 0 0 1\n1 1 1 2\n" + "x" * 70000, "its text has more than"),
-            (ESCAPES + "\nstart 1 0 3 2\n", "neither a start nor a stop"),
+            (ESCAPES + "\nstart 1 0 3 2\n", "it is not a start, stop"),
             ("stop 1\n", "no round has been started"),
             ("end 256\n", "its exit code is 256"),
             ("end -1\n", "its exit code is -1"),
-            ("end 1", "something after"),
+            ("end 1", "extra text after"),
             ("drop 0\n", "its node is 0"),
-            ("", "neither a start nor a stop")):
+            ("", "it is not a start, stop")):
         has(follower(order), "tern: order 1 in the store cannot be followed: ", words)
     holds(not os.path.exists("began"), "a rank was started")
 
@@ -200,7 +200,7 @@ def strange_nodes():
         number += 1
         said = store.call("get", f"order/{number}")
         if not said.startswith(("start", "stop")):
-            has(said, "no place in job job", "what it says of itself makes no sense")
+            has(said, "no place in job job", "its description makes no sense")
             drops += 1
     until(lambda: text("began"), "the job begins without them")
     store.set(f"sign/{len(cards) + 2}", "1 0 l 0 0")
@@ -213,7 +213,7 @@ def strange_nodes():
 def strange_signs():
     """a sign of life that makes no sense costs its node the place; one that claims success or a failure ends no job with 0"""
     for sign, words in (("1 1 f 0 1", "exit code 0"), ("1 1 s 0 1", "exit code 0"), ("1 2 r 0 0", "its round is 2"),
-                        ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is none"), ("1", "its round is not a number"),
+                        ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is unknown"), ("1", "its round is not a number"),
                         ("99999999999999999999 1 r 0 0", "its count is not a number")):
         said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
                           lambda store, sign=sign: store.set("sign/2", sign))

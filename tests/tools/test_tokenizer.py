@@ -74,7 +74,7 @@ def what_is_wrong():
     for arguments, status, what in ((["--out", "own"], 64, "no text to read"), (["text.txt"], 64, "--out DIR is missing"),
                                     (["text.txt", "--out", "own", "--vocab", "200"], 64, '--vocab: "200" should be a whole number from 257 to 2147483647'),
                                     (["nowhere", "--out", "own"], 1, "tern tokenizer: nowhere: No such file"),
-                                    (["empty.txt", "--out", "own"], 1, "tern tokenizer: there is no text in empty.txt"),
+                                    (["empty.txt", "--out", "own"], 1, "tern tokenizer: no text in empty.txt"),
                                     (["text.txt", "--out", "text.txt"], 1, "tern tokenizer: text.txt")):
         has(tern("tokenizer", *arguments, status=status), what)
     holds(not os.path.exists("own"), "something was written")

@@ -125,7 +125,7 @@ def validation():
     make("a.jsonl", "--out", "first", "--val-docs", 7)
     same(documents(split("first", "val")), [t.encode() for t in texts[:7]])
     text = make("a.jsonl", "--out", "none", "--val", 0.0001)
-    has(text, "nothing is for validation")
+    has(text, "nothing is left for validation")
 
 
 @test
@@ -148,7 +148,7 @@ def wrong_command_lines():
     for part, args in [("no text to read", ["--tokenizer", ".", "--out", "o"]), ("--tokenizer PATH is missing", ["a.jsonl", "--out", "o"]),
                        ("--out DIR is missing", ["a.jsonl", "--tokenizer", "."]),
                        ("a share", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", "1"]),
-                       ("two ways", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", ".1", "--val-docs", "1"]),
+                       ("are alternatives", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", ".1", "--val-docs", "1"]),
                        ("whole number", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--shard-tokens", "0"])]:
         has(tokens(*args, code=64), part)
     has(tokens("--help"), "IN... --tokenizer PATH --out DIR", "<|endoftext|>")
