@@ -413,7 +413,7 @@ static void test_impostors(void **state) {
     double begin = tn__now();
     assert_null(join_impostor(NULL, 0, 0.3));
     assert_true(tn__now() - begin < 9);
-    assert_error(TN_EPEER, "does not greet");
+    assert_error(TN_EPEER, "no greeting");
 }
 
 /* ---- A stranger in between ------------------------------------------------------------------- */

@@ -54,7 +54,7 @@ static void test_texts(void **state) {
     text_refused("two\nlines\n", 10, "one line");
     text_refused("bell\a", 5, "printable");
     text_refused("\xc3\xa4", 2, "printable");
-    text_refused("a\0b", 3, "byte 0");
+    text_refused("a\0b", 3, "zero byte");
 }
 
 static void test_strange_files(void **state) {

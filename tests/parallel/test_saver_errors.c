@@ -176,7 +176,7 @@ static void wrong_on_one_rank(void **state) {
     (void)state;
     static const failing cases[] = {
         {NULL, "rank 2 saves step 3 but rank 0 saves step 2", TN_EMISMATCH, spoil_step, false},
-        {NULL, "rank 1 saves to /nowhere/at/all but rank 0 to", TN_EMISMATCH, spoil_folder, false},
+        {NULL, "rank 1 saves to /nowhere/at/all, but rank 0 to", TN_EMISMATCH, spoil_folder, false},
         {NULL, "step -3, and steps begin at 0", TN_EVALUE, spoil_error, false},
         {NULL, "(its note, descriptions of data and model): not UTF-8", TN_EVALUE, spoil_note,
          false},
