@@ -1,10 +1,10 @@
-/* How many floating-point operations a token takes, and how many the devices can do. */
+/* The floating-point operations that a token takes, and that devices can do per second. */
 #include "core/error.h"
 #include "tern/train.h"
 
 #include <string.h>
 
-/* Dense bf16 operations a second, from the makers' data sheets. */
+/* Dense bf16 operations per second, from the makers' data sheets. */
 static const struct {
     const char *part; /* of the device's name */
     double flops;
@@ -32,7 +32,7 @@ double tn_setup_flops(const tn_setup *s, tn_group *world) {
 /* Elements of tables that are only read. */
 typedef struct tables {
     double positions, tokens;
-    bool classifier; /* apart from the table of tokens, which is only read then */
+    bool classifier; /* separate from the token table, which then is only read */
 } tables;
 
 static bool path_ends(const char *path, const char *end) {

@@ -1,7 +1,7 @@
-/* What was measured at every step as a CSV file: `step,loss`, more columns where the program names
- * them, and a row a step. A row is written at once, so that a killed process loses none; what a
- * checkpoint does not have is cut off when the run continues. A file that was deleted or changed in
- * between, or that gets another column, is written again from memory. */
+/* The measurements of every step as a CSV file: `step,loss`, further columns that the program
+ * names, and a row per step. A row is written at once, so that a killed process loses none; rows
+ * beyond the checkpoint are cut off when the run continues. A file that was deleted or changed
+ * meanwhile, or gets another column, is rewritten from memory. */
 #include "core/descriptor.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -19,12 +19,12 @@
 struct tn_history {
     int fd;
     char *path;
-    char *place;             /* the path from the root: the program may change its folder */
+    char *place;             /* the path from the root: the program may change its directory */
     int64_t bytes;           /* of the file */
-    bool failed;             /* half a row may have been written: nothing more is */
+    bool failed;             /* half a row may have been written: writes no more */
     tn__history_table table; /* the first column is the loss */
-    bool wider;              /* than the file's head */
-    double *smooth;          /* [smooth_capacity], filled when it is asked for */
+    bool wider;              /* than the file's header */
+    double *smooth;          /* [smooth_capacity], filled on request */
     int64_t smooth_capacity;
 };
 
@@ -87,7 +87,7 @@ static bool is_file(const tn_history *h, struct stat *about) {
     return fstat(h->fd, about) == 0 && S_ISREG(about->st_mode);
 }
 
-/* Where the file is, even if the process changes its folder. */
+/* Notes where the file is, should the process change its directory. */
 static bool find_place(tn_history *h) {
     struct stat about;
     h->place = realpath(h->path, NULL);
@@ -98,7 +98,7 @@ static int open_file(const char *path, int how) {
     return tn__above_streams(open(path, how | O_RDWR | O_CLOEXEC, 0666));
 }
 
-/* Follows no link, since its target may be another user's. A pipe or a terminal may be one:
+/* Follows no link to a file, which may be another user's; a link to a pipe or terminal is fine:
  * /dev/stdout. */
 static int open_path(const char *path, int64_t start) {
     struct stat about;
@@ -113,7 +113,8 @@ static int open_path(const char *path, int64_t start) {
     if (fd >= 0) {
         close(fd);
     }
-    tn__raise(TN_EIO, "history", "%s is a symbolic link to a file: remove it, or name that", path);
+    tn__raise(TN_EIO, "history", "%s is a symbolic link to a file: remove it, or name the file",
+              path);
     return -1;
 }
 
@@ -159,7 +160,7 @@ void tn_history_free(tn_history *h) {
 
 /* ---- Use ------------------------------------------------------------------------------------- */
 
-/* Whether the name still refers to what was written, no more and no less. */
+/* Whether the path still refers to exactly what was written. */
 static bool file_is_there(const tn_history *h) {
     struct stat named, open_now;
     if (!is_file(h, &open_now)) {
@@ -209,7 +210,7 @@ static bool keep_file(tn_history *h) {
     }
     h->failed = !write_anew(h);
     if (!h->failed) {
-        tn_log_write(TN_LOG_WARN, "history: %s was deleted or changed; it has been written again",
+        tn_log_write(TN_LOG_WARN, "history: %s was deleted or changed; it has been rewritten",
                      h->path);
     }
     return !h->failed;
@@ -218,7 +219,7 @@ static bool keep_file(tn_history *h) {
 static bool history_usable(const tn_history *h) {
     if (!h || h->failed || tn__pending()) {
         tn__raise(TN_ESTATE, "history", "%s",
-                  h ? "a write has failed before" : "the history is NULL");
+                  h ? "an earlier write has failed" : "the history is NULL");
         return false;
     }
     return true;
@@ -251,7 +252,7 @@ static bool any_given(const tn_history *h) {
     return any;
 }
 
-/* Appends it; a file that has become wider is written again. A pipe gets another head. */
+/* Appends the row; a file that has become wider is rewritten. A pipe gets another header. */
 static bool write_row(tn_history *h) {
     struct stat about;
     if (h->wider && is_file(h, &about)) {
@@ -276,7 +277,7 @@ tn_status tn_history_step(tn_history *h) {
         return tn_error();
     }
     if (!any_given(h)) {
-        return tn__raise(TN_ESTATE, "history", "%s: nothing was put for step %lld", h->path,
+        return tn__raise(TN_ESTATE, "history", "%s: no value was put for step %lld", h->path,
                          (long long)h->table.rows);
     }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
@@ -314,7 +315,7 @@ tn_curve tn_history_curve(const tn_history *h, const char *name) {
     return tn_history_column(h, "loss", name);
 }
 
-/* The straight line through the steps first … last, at `at`: their mean when that is the middle. */
+/* The least-squares line through steps first … last, at `at`; in the middle it is their mean. */
 static double line_at(const double *y, int64_t first, int64_t last, double at) {
     double steps = (double)(last - first + 1), middle = (double)(first + last) / 2;
     double sum = 0, tilt = 0;

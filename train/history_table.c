@@ -1,4 +1,4 @@
-/* The table of a history: columns that are empty where nothing was measured (history_table.h).
+/* The table of a history; columns are empty where nothing was measured (history_table.h).
  *
  *     step,loss,lr,val_loss
  *     0,10.9,0.0001,
@@ -44,8 +44,8 @@ tn__column *tn__history_find(const tn__history_table *t, const char *name, size_
 tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes) {
     if (!name_fits(name, bytes) || t->count == TN__COLUMNS) {
         tn__raise(TN_EVALUE, "history",
-                  "no column \"%.*s\" (up to %d, of up to %d characters, without spaces, commas "
-                  "and quotes, and not \"step\")",
+                  "bad column \"%.*s\" (at most %d columns of up to %d characters, without spaces, "
+                  "commas or quotes, and not \"step\")",
                   (int)(bytes < 40 ? bytes : 40), name, TN__COLUMNS, TN__COLUMN_NAME - 1);
         return NULL;
     }
@@ -121,7 +121,7 @@ bool tn__history_read_head(tn__history_table *t, const char **at) {
     return sound;
 }
 
-/* ",2.5" or ",", and steps over it. */
+/* Reads ",2.5" or ",", and advances past it. */
 static bool read_value(tn__column *c, const char **at) {
     if (**at != ',') {
         return false;

@@ -1,6 +1,6 @@
-/* A learning rate found by trying: it rises at each step of a short training, and the loss shows
+/* Finds a learning rate by trying: it rises at each step of a short training, and the loss shows
  * where it is large enough and where too large (Smith 2015, arXiv:1506.01186). Afterwards weights
- * and the optimiser are as they were.
+ * and optimiser are restored.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A tensor of the model or the optimiser, and what it was. */
+/* A tensor of the model or the optimiser, and its old value. */
 typedef struct kept_tensor {
     tn_tensor *tensor, *was;
 } kept_tensor;
@@ -20,12 +20,12 @@ struct tn_lr_finder {
     kept_tensor *kept;
     int count;
     int64_t capacity;
-    double lr; /* of the optimiser before, as are */
+    double lr; /* the optimiser's before, as are */
     int64_t optim_steps;
     double *x, *y, *mean; /* [done]: log10 of the rate, the loss, its moving average */
     int64_t done;
     double moving, best;
-    bool ended; /* everything is as it was */
+    bool ended; /* everything is restored */
 };
 
 tn_lr_finder_options tn_lr_finder_defaults(void) {
@@ -37,7 +37,7 @@ tn_lr_finder_options tn_lr_finder_defaults(void) {
                                   .from_defaults = true};
 }
 
-/* ---- Keeping what was ------------------------------------------------------------------------ */
+/* ---- Keeping the old state ------------------------------------------------------------------- */
 
 static bool keep_tensor(tn_lr_finder *f, tn_tensor *t) {
     if (!tn__grow(&f->kept, f->count + 1, &f->capacity, sizeof(*f->kept), "lr_finder")) {
@@ -85,11 +85,10 @@ static bool finder_options_fit(const tn_lr_finder_options *o) {
     bool fit = o->low > 0 && o->high > o->low && isfinite(o->high) && o->steps >= 2 &&
                o->steps <= 1000000 && o->smooth > 0 && o->smooth <= 1 && o->diverges > 1;
     if (!fit) {
-        tn__raise(
-            TN_EVALUE, "lr_finder",
-            "from %g to %g in %lld steps, smooth %g, diverges %g (it rises from above 0, in 2 "
-            "steps or more; smooth in (0, 1]; diverges above 1)",
-            o->low, o->high, (long long)o->steps, o->smooth, o->diverges);
+        tn__raise(TN_EVALUE, "lr_finder",
+                  "from %g to %g in %lld steps, smooth %g, diverges %g (must rise from above 0, in "
+                  "at least 2 steps; smooth in (0, 1]; diverges above 1)",
+                  o->low, o->high, (long long)o->steps, o->smooth, o->diverges);
     }
     return fit;
 }
@@ -161,7 +160,7 @@ void tn_lr_finder_log(tn_lr_finder *f, double loss) {
     f->best = at == 0 || f->moving < f->best ? f->moving : f->best;
 }
 
-/* The middle of two neighbours' difference, which a single step does not decide. */
+/* Uses central differences, so that no single step decides. */
 double tn_lr_finder_suggest(const tn_lr_finder *f) {
     int64_t steepest = -1;
     double least = 0;

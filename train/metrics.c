@@ -1,6 +1,6 @@
-/* What a classifier or a language model is worth: counts that are added up, over batches and over
- * ranks, and numbers made of them at the end. So N ranks compute what one would: not a mean of
- * means. tn_evaluate adds up a whole pass over a loader.
+/* How good a classifier or a language model is: counts are added up over batches and ranks, and the
+ * metrics computed from them at the end. So N ranks compute what one would, not a mean of means.
+ * tn_evaluate adds up a whole pass over a loader.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -15,9 +15,9 @@ enum { MOST_CLASSES = 10000 };
 
 struct tn_metrics {
     int64_t classes, k;
-    int64_t *counts; /* (classes, classes): actual, predicted; then one more: right among the first
-                        k */
-    double sums[2];  /* of losses, and how many they are */
+    int64_t *counts; /* (classes, classes): actual, predicted; then how often the label was among
+                        the first k */
+    double sums[2];  /* of losses, and their number */
 };
 
 static int64_t count_numbers(const tn_metrics *m) {
@@ -26,7 +26,8 @@ static int64_t count_numbers(const tn_metrics *m) {
 
 tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
     if (tn__pending() || classes < 0 || classes > MOST_CLASSES || k < 1) {
-        tn__raise(TN_EVALUE, "metrics_new", "%lld classes (0 to %d), the first %lld (1 or more)",
+        tn__raise(TN_EVALUE, "metrics_new",
+                  "%lld classes (must be 0 to %d), the first %lld (must be at least 1)",
                   (long long)classes, MOST_CLASSES, (long long)k);
         return NULL;
     }
@@ -57,7 +58,7 @@ void tn_metrics_reset(tn_metrics *m) {
 
 /* ---- Adding ---------------------------------------------------------------------------------- */
 
-/* The predicted class is the first of the largest scores; the label's place is how many scores are
+/* The predicted class is the first of the largest scores; the label's rank is how many scores come
  * before its own. */
 static void add_row(tn_metrics *m, const double *scores, int64_t label) {
     int64_t largest = 0, before = 0;
@@ -76,8 +77,8 @@ static bool shapes_fit(const tn_metrics *m, tn_tensor *scores, tn_tensor *labels
                tn_count(labels) == rows && (!valid || tn_count(valid) == rows);
     if (!fit) {
         tn__raise(TN_ESHAPE, "metrics_add",
-                  "scores are %s, labels %s, valid %s, for %lld classes (scores (…, classes), the "
-                  "others one a row)",
+                  "scores are %s, labels %s, valid %s, for %lld classes (scores must be (…, "
+                  "classes), the others one per row)",
                   tn_shape_text(scores), tn_shape_text(labels),
                   valid ? tn_shape_text(valid) : "NULL", (long long)m->classes);
     }
@@ -87,8 +88,8 @@ static bool shapes_fit(const tn_metrics *m, tn_tensor *scores, tn_tensor *labels
 static bool labels_fit(const tn_metrics *m, const int64_t *labels, const bool *valid, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if ((!valid || valid[i]) && (labels[i] < 0 || labels[i] >= m->classes)) {
-            tn__raise(TN_EINDEX, "metrics_add", "label %lld is %lld of %lld classes", (long long)i,
-                      (long long)labels[i], (long long)m->classes);
+            tn__raise(TN_EINDEX, "metrics_add", "label %lld is %lld, but there are %lld classes",
+                      (long long)i, (long long)labels[i], (long long)m->classes);
             return false;
         }
     }
@@ -111,7 +112,8 @@ tn_status tn_metrics_add(tn_metrics *m, tn_tensor *scores, tn_tensor *labels, tn
     tn_tensor *l = tn_contiguous(tn_to(tn_cast(labels, TN_I64), tn_cpu()));
     tn_tensor *v = valid ? tn_contiguous(tn_to(valid, tn_cpu())) : NULL;
     if (v && tn_dtype_of(v) != TN_BOOL) {
-        tn__raise(TN_EDTYPE, "metrics_add", "valid is %s (bool)", tn_dtype_name(tn_dtype_of(v)));
+        tn__raise(TN_EDTYPE, "metrics_add", "valid is %s (must be bool)",
+                  tn_dtype_name(tn_dtype_of(v)));
     }
     if (tn__pending()) {
         return tn_error();
@@ -165,7 +167,7 @@ tn_status tn_metrics_share(tn_metrics *m, tn_group *g) {
 
 /* ---- One pass over a loader ------------------------------------------------------------------ */
 
-/* Of each module, whether it was training. */
+/* Whether each module was in training mode. */
 typedef struct mode_list {
     bool *training; /* [count] */
     int count;
@@ -246,7 +248,7 @@ tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
                                    : "metrics are");
     }
     if (!loss && metrics->classes == 0) {
-        return tn__raise(TN_EVALUE, "evaluate", "there is neither a loss nor any classes");
+        return tn__raise(TN_EVALUE, "evaluate", "there are neither losses nor classes");
     }
     mode_list modes;
     tn_metrics_reset(metrics);
@@ -255,7 +257,7 @@ tn_status tn_evaluate(void *m, tn_loader *loader, tn_loss loss, tn_group *world,
         end_evaluation(m, &modes);
     }
     if (tn__pending()) {
-        tn_group_mean(world, 0, 1); /* the others learn of it */
+        tn_group_mean(world, 0, 1); /* tells the others */
         return tn_error();
     }
     return tn_metrics_share(metrics, world);
@@ -273,7 +275,7 @@ int64_t tn_metrics_count(const tn_metrics *m, int64_t actual, int64_t predicted)
                : 0;
 }
 
-/* Of one class: how many are right, predicted, and there. */
+/* One class's counts of correct, predicted and actual. */
 typedef struct tally {
     double right, predicted, actual;
 } tally;
@@ -303,7 +305,7 @@ static double f1_of(tally t) {
     return share_of(2 * t.right, t.predicted + t.actual);
 }
 
-/* Of a class, or the mean over those that are there or predicted. */
+/* For a class, or the mean over those that are actual or predicted. */
 static double per_class(const tn_metrics *m, int64_t c, double (*f)(tally)) {
     if (is_class(m, c)) {
         return f(tally_class(m, c));
@@ -360,7 +362,7 @@ double tn_metrics_perplexity(const tn_metrics *m) {
 /* ---- The table ------------------------------------------------------------------------------- */
 
 void tn_metrics_print(const tn_metrics *m, FILE *file, const char *const *names) {
-    enum { WIDE = 20 }; /* classes of which the whole matrix is shown */
+    enum { WIDE = 20 }; /* most classes with the whole matrix shown */
     if (!m || !file) {
         return;
     }

@@ -1,4 +1,4 @@
-/* A program's options by a table, through argp: --help, abbreviations and usage errors are those
+/* A program's options from a table, through argp: --help, abbreviations and usage errors are those
  * of other GNU programs. */
 #include "train/options.h"
 
@@ -14,21 +14,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_KEY = 256 }; /* of options without a letter: row i has FIRST_KEY + i */
+enum { FIRST_KEY = 256 }; /* for options without a letter: row i has FIRST_KEY + i */
 
 static const double whole_most = 1e12;
 
-/* The command line that was parsed last. */
+/* The last command line parsed. */
 static char no_name[] = "", *no_words[] = {no_name};
 static int line_count;
 static char **line_words = no_words;
 
-/* A table with all of its rows, and argp's. */
+/* A table with all its rows, and argp's. */
 typedef struct table {
-    tn_option *rows; /* [count], and one with nothing */
+    tn_option *rows; /* [count], and an empty one */
     int count;
     const tn_option *arguments;  /* NULL: there may be none */
-    struct argp_option *options; /* of each row one, and one with underscores */
+    struct argp_option *options; /* one per row, and one with underscores */
     bool *given;                 /* [count] */
 } table;
 
@@ -42,7 +42,7 @@ void tn_options_refuse(const char *format, ...) {
     fputc('\n', stderr);
     va_end(arguments);
     argp_help(&(struct argp){0}, stderr, ARGP_HELP_STD_ERR, name);
-    exit(argp_err_exit_status); /* which argp_help has done */
+    exit(argp_err_exit_status); /* argp_help has exited already */
 }
 
 /* ---- Values ---------------------------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static void parse_value(const tn_option *o, char *text) {
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
-/* The default as --help shows it; "": there is none. */
+/* The default as shown by --help; "": none. */
 static void default_text(const tn_option *o, char *text, size_t size) {
     size_t length = o->help ? strlen(o->help) : 0;
     *text = 0;
@@ -152,7 +152,7 @@ static void default_text(const tn_option *o, char *text, size_t size) {
     }
 }
 
-/* The caller frees; NULL: no memory. */
+/* The caller frees; NULL: out of memory. */
 static char *help_text(const tn_option *o) {
     char value[256], choices[512] = "";
     default_text(o, value, sizeof(value));
@@ -188,8 +188,8 @@ static void add_rows(table *t, const tn_option *rows) {
     }
 }
 
-/* The same name with underscores, which torchrun and argparse's programs have, in `to`, where it
- * has hyphens; false after running out of memory. */
+/* Adds to `to` a name that has hyphens with underscores too, as in torchrun and argparse; false
+ * when out of memory. */
 static bool add_spelling(const tn_option *o, struct argp_option **to) {
     if (!o->name || !strchr(o->name, '-')) {
         return true;
@@ -202,7 +202,7 @@ static bool add_spelling(const tn_option *o, struct argp_option **to) {
     return name != NULL;
 }
 
-/* A heading begins a group of options, which --help sorts by their names. */
+/* A heading begins a group of options, which --help sorts by name. */
 static bool fill_argp(table *t) {
     int group = 0;
     struct argp_option *to = t->options;
@@ -238,7 +238,7 @@ static void table_free(table *t) {
     free(t->given);
 }
 
-/* False when there is no memory. */
+/* False when out of memory. */
 static bool table_make(table *t, const tn_option *rows) {
     size_t count = 1;
     for (int i = 0; !row_ends(&rows[i]); i++) {
@@ -318,7 +318,7 @@ tn_status tn_options_parse(int argc, char **argv, const char *about, const tn_op
 
 /* ---- The command line ------------------------------------------------------------------------ */
 
-/* --overwrite, or any abbreviation that argp takes, would do more than continue. */
+/* --overwrite, or any abbreviation that argp takes, would not just continue. */
 static bool starts_over(const char *word) {
     return strncmp(word, "--ov", 4) == 0 && strncmp("--overwrite", word, strlen(word)) == 0;
 }
@@ -327,7 +327,7 @@ static bool goes_on(const char *word) {
     return strcmp(word, "--resume") == 0 || strcmp(word, "-r") == 0;
 }
 
-/* `launcher` (NULL: none) and the words, as one line. */
+/* `launcher` (NULL: none) and the words as one line. */
 static char *join_line(const char *launcher, char *const *words, int count) {
     char *line = tn__shell_line(words, count);
     if (!line || !launcher) {

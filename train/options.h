@@ -1,4 +1,4 @@
-/* Options that many programs have, as rows of their tables; and the command line they came in. */
+/* Options that many programs share, as table rows; and the command line they came in. */
 #ifndef TERN_TRAIN_OPTIONS_H
 #define TERN_TRAIN_OPTIONS_H
 
@@ -10,9 +10,8 @@ enum { TN__OPTION_ROWS = 16 }; /* at most */
 int tn__setup_options(tn_setup *s, tn_option *rows);
 int tn__run_options(tn_run_options *o, tn_option *rows);
 
-/* What to type to continue this run; the caller frees. NULL when that is not known: the program's
- * options were not read by tn_options_parse, or another launcher than `tern run` has started its
- * ranks. */
+/* The command that continues this run; the caller frees. NULL if unknown: tn_options_parse did not
+ * read the options, or a launcher other than `tern run` started the ranks. */
 char *tn__command_to_continue(int ranks);
 
 #endif

@@ -1,9 +1,9 @@
 /* A run: a folder in which training continues where it ended, for whatever reason.
  *
- * What a step measured is written when the next one begins, and the history reaches the disk before
- * a checkpoint does: so it has at least the checkpoint's steps, and what it has beyond them is cut
+ * A step's measurements are written when the next one begins, and the history reaches the disk
+ * before a checkpoint does: so it has at least the checkpoint's steps, and any rows beyond are cut
  * off when the run continues. All ranks make the same decisions: to save, to stop, to refuse. What
- * a person sees is in run_show.c.
+ * the user sees is in run_show.c.
  */
 #include "train/run.h"
 
@@ -36,18 +36,18 @@ tn_run_options tn_run_defaults(void) {
 int tn__run_options(tn_run_options *o, tn_option *rows) {
     const tn_option all[] = {
         {.help = "The run:"},
-        {"out", 'o', "DIR", "folder of checkpoints, history and picture", .text = &o->out},
+        {"out", 'o', "DIR", "folder for checkpoints, history and picture", .text = &o->out},
         {"steps", 0, "N", "steps of training; may grow when the run continues", .whole = &o->steps},
         {"val-every", 0, "N", "steps between validations", .whole = &o->val_every},
         {"save-every", 0, "N", "steps between checkpoints", .whole = &o->save_every},
         {"resume", 'r',
-         .help =
-             "continue from the checkpoint in DIR, if there is one; all other options as before",
+         .help = "continue from DIR's checkpoint, if any; all other options must be as before",
          .flag = &o->resume},
         {"resume-anyway", 0,
-         .help = "as --resume, but continue with other options or data too, and say what differs",
+         .help =
+             "like --resume, but continue even with other options or data, and report what differs",
          .flag = &o->resume_anyway},
-        {"overwrite", 0, .help = "start over, even where DIR has a run", .flag = &o->overwrite},
+        {"overwrite", 0, .help = "start over, even if DIR has a run", .flag = &o->overwrite},
         {"allow-nan", 0, .help = "continue after a loss that is NaN or infinite",
          .flag = &o->allow_nan},
         {"tensorboard", 0, .help = "also write event files for TensorBoard into DIR",
@@ -69,7 +69,7 @@ static bool load_checkpoint(tn_run *r, tn_checkpoint *c) {
     return tn_saver_load(r->saver, c, &found) == TN_OK && found;
 }
 
-/* A checkpoint, or steps that came before the first. */
+/* Whether the folder has a checkpoint, or steps from before the first one. */
 static bool folder_has_run(tn_run *r) {
     struct stat about;
     bool rows = r->first_rank && lstat(r->losses, &about) == 0 && S_ISREG(about.st_mode) &&
@@ -110,17 +110,17 @@ static void run_begin(tn_run *r) {
     const tn_run_options *o = &r->options;
     bool goes_on = o->resume || o->resume_anyway || tn_restart_count() > 0;
     tn__saver_hold(r->saver, "run_new");
-    tn__run_any_rank(r, false); /* all ranks learn of an error */
+    tn__run_any_rank(r, false); /* tells all ranks of an error */
     if (!goes_on && !o->overwrite && !tn__pending() && folder_has_run(r)) {
         r->refused = r->ended = true;
         tn__run_say_refused(r);
-        tn__run_any_rank(r, true); /* the others end then */
+        tn__run_any_rank(r, true); /* the others then end */
         return;
     }
     if (goes_on) {
         run_resume(r);
     } else if (o->overwrite) {
-        /* else the launcher, when it restarts this run, would find the other one's */
+        /* otherwise the launcher would find the other run's when it restarts this one */
         tn_saver_clear(r->saver);
     }
     r->start = r->parts.step;
@@ -225,8 +225,7 @@ void tn_run_utilisation(tn_run *r, double flops, double peak) {
     tn_progress_utilisation(r ? r->progress : NULL, flops, peak);
 }
 
-/* The most that this process has had; 0 where the system does not say. getrusage's begins with what
- * the process had that started it. */
+/* This process's peak; 0 if unknown. getrusage's would include the process that started it. */
 static double process_megabytes(void) {
     static const char place[] = "/proc/self/status", name[] = "\nVmHWM:";
     size_t bytes;
@@ -237,7 +236,7 @@ static double process_megabytes(void) {
     return (double)kilobytes * 1.024e-3;
 }
 
-/* Of tensors on the device, and of the process: in megabytes, at most so far. */
+/* Logs peak memory so far, in megabytes: tensors on the device, and the process. */
 static void put_memory(tn_run *r) {
     double tensors = (double)tn_device_memory(tn_default_device()).peak / 1e6;
     double process = process_megabytes();
@@ -313,10 +312,10 @@ static void run_save(tn_run *r) {
     }
 }
 
-/* Whether any rank was asked to stop, wants the run to end, or has a bad loss: one exchange. False
- * after raising. */
+/* Asks in one exchange whether any rank was told to stop, wants the run to end, or has a bad loss.
+ * False after raising. */
 static bool ask_ranks(tn_run *r) {
-    const double end = 0x1p16, bad = end * end; /* end: more than there are ranks */
+    const double end = 0x1p16, bad = end * end; /* end: more than the number of ranks */
     double mine = (tn_stop_asked() ? 1 : 0) + (r->wants_end ? end : 0) + (r->bad_loss ? bad : 0);
     double all = round(tn_group_mean(r->world, mine, 1) * r->ranks);
     r->stopped = fmod(all, end) > 0;
@@ -340,7 +339,7 @@ bool tn_run_next(tn_run *r) {
     r->ended = r->stopped || r->finished || step >= r->options.steps;
     bool due = r->ended || (step > r->start && step_due(r, step, r->options.save_every));
     if (due && step > r->saved) {
-        run_save(r); /* is written while training continues */
+        run_save(r); /* writes while training continues */
     }
     if (r->ended || tn__pending()) {
         return false;
@@ -376,12 +375,12 @@ int tn_run_end(tn_run *r) {
     }
     bool refused = r->refused, done = tn_run_done(r), stopped = r->stopped;
     if (!refused && !r->unsound && !tn__pending()) {
-        if (r->parts.step > r->saved) { /* the program has left the loop by itself */
+        if (r->parts.step > r->saved) { /* the program left the loop by itself */
             run_save(r);
         }
         if (tn_saver_wait(r->saver) == TN_OK) {
-            r->saved_before = r->saved; /* no run continues from there now */
-            if (!r->drawn) {            /* the process that saved has failed to do so */
+            r->saved_before = r->saved; /* no run will continue from there */
+            if (!r->drawn) {            /* the process that saved did not */
                 tn__run_picture(r);
             }
             tn__run_clear_best(r);
@@ -391,7 +390,7 @@ int tn_run_end(tn_run *r) {
     }
     bool unsound = r->unsound; /* or found by this save */
     run_free(r);
-    /* an output that is full must not pass for a run that went well */
+    /* a run whose output could not be written must not count as successful */
     bool failed = tn__pending() || fflush(stdout) || ferror(stdout);
     return unsound            ? EX_DATAERR
            : failed           ? 1

@@ -1,4 +1,4 @@
-/* The inside of a run: run.c is what it does, run_show.c what a person sees of it. */
+/* The inside of a run: run.c is what it does, run_show.c what the user sees. */
 #ifndef TERN_TRAIN_RUN_H
 #define TERN_TRAIN_RUN_H
 
@@ -6,7 +6,7 @@
 #include "tern/train.h"
 #include "train/history_table.h"
 
-/* The last value of a name, and the step that it is of: 1 for the first. */
+/* The last value of a name, and its step, from 1. */
 typedef struct tn__run_value {
     char name[TN__COLUMN_NAME];
     double value;
@@ -28,13 +28,13 @@ struct tn_run {
     bool first_rank; /* shows, and keeps the history */
     char *losses, *picture;
     tn_saver *saver;
-    tn_history *history;      /* of the first rank, as is */
+    tn_history *history;      /* only on the first rank, like */
     tn_progress *progress;    /* this */
-    tn_summary_writer *board; /* and this, with options.tensorboard */
+    tn_summary_writer *board; /* and this one, with options.tensorboard */
     int64_t start, saved;     /* steps done when it began, and at the last checkpoint; -1: none */
-    int64_t saved_before;     /* and at the one before that */
+    int64_t saved_before;     /* and at the checkpoint before */
     bool refused, stopped, ended, exported;
-    bool drawn; /* the picture, with all steps that are saved */
+    bool drawn; /* the picture shows all saved steps */
 
     /* Callbacks (run_watch.c). */
     tn__run_value values[TN__COLUMNS]; /* [value_count], on every rank */
@@ -42,48 +42,50 @@ struct tn_run {
     tn__run_watcher *watchers; /* [watcher_count] */
     int watcher_count;
     int64_t watcher_capacity;
-    bool wants_end; /* this rank's tn_run_stop */
-    bool finished;  /* some rank's, or stalled: the run ends before all steps are done */
-    char *early_name, *best_name; /* NULL: not asked for */
+    bool wants_end;               /* this rank's tn_run_stop */
+    bool finished;                /* some rank's did, or it stalled: the run ends early */
+    char *early_name, *best_name; /* NULL: not requested */
     tn_early_options early;
-    bool stalled; /* and the value has been no better for as long as that says */
+    bool stalled; /* the value has not improved for that long */
     int64_t best_count;
     bool best_larger;
 
     /* The step. */
     bool in_step, clock_stopped, validating;
-    bool bad_loss; /* this rank has logged one that is NaN or infinite */
-    bool unsound;  /* the run has ended because some rank had, or weights that are */
+    bool bad_loss; /* this rank has logged a NaN or infinite one */
+    bool unsound;  /* some rank's loss or weights were, and the run has ended */
     double began, loss, megabytes;
     int64_t units;
-    char note[128], line[256]; /* what was logged: for the progress line, and after validation */
+    char note[128], line[256]; /* logged values: for the progress line, and after validation */
 };
 
-bool tn__run_any_rank(const tn_run *r, bool mine); /* whether any says so; every rank calls */
+bool tn__run_any_rank(const tn_run *r, bool mine); /* whether any rank says so; every rank calls */
 void tn__run_note_value(tn_run *r, const char *name, double value);
 void tn__run_tell(tn_run *r, tn_run_event event);
-/* After a step: keeps the best weights, and sees whether nothing gets better. False after raising.
+/* After a step: keeps the best weights, and checks whether it still improves. False after raising.
  */
 bool tn__run_look(tn_run *r);
-/* Removes best weights that are not needed any more. */
+/* Removes best weights that are no longer needed. */
 void tn__run_clear_best(tn_run *r);
 
-/* run_finite.c. A value of this step; whether training may continue, or any rank has a bad loss;
- * and whether the weights may be saved. False on all ranks, after raising, and the run is over. */
+/* run_finite.c. Notes a value of this step; whether training may continue (no rank has a bad loss),
+ * and whether the weights may be saved. If not, false on all ranks after raising: the run is
+ * over. */
 void tn__run_note_loss(tn_run *r, const char *name, double value);
 bool tn__run_loss_finite(tn_run *r, bool any_bad);
 bool tn__run_weights_finite(tn_run *r);
 
 void tn__run_say_what(const tn_run *r);
-/* steps_before: of the schedule, and batch_before: examples of all ranks, when it was saved. */
+/* steps_before and batch_before: the schedule's steps and all ranks' examples per batch, when
+ * saved. */
 void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_t batch_before);
 void tn__run_say_refused(const tn_run *r);
 void tn__run_show(tn_run *r, const char *name, double value);
 void tn__run_show_step(tn_run *r);
 void tn__run_say_line(tn_run *r);
 void tn__run_say_end(tn_run *r);
-/* run_board.c. Opens the writer where one is wanted. A number of this step, for
- * the history and for it. Histograms of the weights, and all of it to the disk. */
+/* run_board.c. Opens the writer, if requested; adds a number of this step to it and the history;
+ * writes histograms of the weights, and all of it to disk. */
 void tn__run_board_open(tn_run *r);
 void tn__run_put(tn_run *r, const char *name, double value);
 void tn__run_board_weights(tn_run *r);

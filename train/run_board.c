@@ -5,8 +5,7 @@
 
 #include <stdio.h>
 
-/* When a run continues, or starts over, TensorBoard drops what the files so far have from there
- * on. */
+/* When a run continues, or starts over, TensorBoard drops what earlier files have from there on. */
 void tn__run_board_open(tn_run *r) {
     const tn_run_options *o = &r->options;
     if (o->tensorboard && r->first_rank) {
@@ -21,7 +20,7 @@ void tn__run_put(tn_run *r, const char *name, double value) {
     }
 }
 
-/* A parameter that this rank has whole. */
+/* Writes a parameter that this rank has whole. */
 static bool put_weight(const tn_entry *entry, void *user) {
     tn_run *r = user;
     const tn_tensor *t = entry->stored;

@@ -1,9 +1,9 @@
-/* What must not reach a checkpoint: a loss or a weight that is NaN or infinite ends the run.
+/* A NaN or infinite loss or weight ends the run, and must not reach a checkpoint.
  *
- * The loss usually shows it first. The weights are checked before each save as well: a loss is of
- * the weights before its step, so NaN gradients would reach the checkpoint after that step, though
- * all losses until then are numbers. Any rank's finding ends all of them, once the last checkpoint
- * is safe on disk; and all name the first rank that has one.
+ * The loss usually shows it first. The weights are checked before each save as well: a loss belongs
+ * to the weights before its step, so after NaN gradients a checkpoint would have NaN weights while
+ * all losses so far are numbers. Any rank's finding ends all of them, once the last checkpoint is
+ * safe on disk; and all name the first such rank.
  */
 #include "core/error.h"
 #include "distributed/on_cpu.h"
@@ -36,7 +36,7 @@ static bool note_parameter(const tn_entry *entry, void *user) {
     return !*found->path && !tn__pending();
 }
 
-/* The first rank of those that say so. */
+/* The first rank that says so. */
 static int first_of_ranks(const tn_run *r, bool mine) {
     TN_SCOPE;
     TN__ON_CPU;
@@ -45,8 +45,8 @@ static int first_of_ranks(const tn_run *r, bool mine) {
     return tn_work_wait(tn_all_reduce(r->world, t, TN_MIN), 0) == TN_OK ? (int)tn_item(t) : -1;
 }
 
-/* `mine`: what this rank has found, or ""; others say `theirs` of the first that has. When it
- * raises, the ranks have nothing left to exchange: a handler may end the process. */
+/* `mine`: what this rank has found, or ""; the others report `theirs` for the first that has. When
+ * it raises, the ranks have nothing left to exchange, so a handler may end the process. */
 static void end_at_last_checkpoint(tn_run *r, const char *mine, const char *theirs) {
     char last[64] = "there is no checkpoint to continue from", other[80];
     tn_progress_clear(r->progress);

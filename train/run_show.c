@@ -1,4 +1,4 @@
-/* What a person sees of a run: how it begins, its steps, curves, how it ends. */
+/* What the user sees of a run: how it begins, its steps, curves, how it ends. */
 #include "text/plain_numbers.h"
 #include "train/options.h"
 #include "train/run.h"
@@ -28,12 +28,12 @@ void tn__run_say_what(const tn_run *r) {
     fflush(stdout);
 }
 
-/* With another number of ranks, each has batches of the size that it had. */
+/* With another number of ranks, each still has batches of its old size. */
 static void say_batch(const tn_loader *l, int64_t before) {
     int64_t now = l ? tn_loader_options_of(l).batch * tn_loader_sampler(l).parts : 0;
     if (now > 0 && before > 0 && now != before) {
         bool fewer = now < before;
-        printf("a batch of all ranks has %lld examples instead of %lld: a step learns from %s, "
+        printf("a batch over all ranks has %lld examples instead of %lld: a step learns from %s, "
                "unless it adds up %s batches\n",
                (long long)now, (long long)before, fewer ? "fewer" : "more",
                fewer ? "more" : "fewer");
@@ -46,7 +46,7 @@ void tn__run_say_begin(const tn_run *r, bool found, int64_t steps_before, int64_
         return;
     }
     if (!found) {
-        printf("there is no checkpoint in %s to continue from: starting over\n", r->options.out);
+        printf("no checkpoint in %s to continue from: starting over\n", r->options.out);
     } else {
         printf("continuing after step %lld of %s\n", (long long)c->step, r->options.out);
     }
@@ -71,7 +71,7 @@ void tn__run_say_refused(const tn_run *r) {
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-/* Adds "grad norm 0.412" to a text, where it fits. */
+/* Adds "grad norm 0.412" to a text, if it fits. */
 static void add_fact(char *text, size_t size, const char *between, const char *name, double value,
                      const char *form) {
     char fact[80], number[32];
@@ -189,7 +189,7 @@ void tn__run_say_end(tn_run *r) {
     }
     tn_progress_clear(r->progress);
     if (r->stalled) {
-        printf("ended after step %lld of %lld: %s has been no better %lld times\n",
+        printf("ended after step %lld of %lld: %s has not improved %lld times\n",
                (long long)r->parts.step, (long long)r->options.steps, r->early_name,
                (long long)r->early.patience);
     }

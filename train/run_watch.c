@@ -2,9 +2,9 @@
  * as files.
  *
  * What was measured is in the history, which continues with the run; so whether a value is the
- * best, and how long it has not improved, is computed from the history and kept nowhere else: a run
- * that was killed and continues decides as one that was not. The first rank has the history. It
- * decides, and the others learn of it.
+ * best, and how long it has not improved, is computed from the history alone: a run that was killed
+ * and continues decides like any other. The first rank has the history; it decides and tells the
+ * others.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -122,7 +122,7 @@ tn_status tn_run_stop_early(tn_run *r, const char *name, tn_early_options option
     if (!r->early_name) {
         return TN_ENOMEM;
     }
-    if (!r->refused) { /* this may have happened before this process began */
+    if (!r->refused) { /* it may have stalled before this process began */
         r->stalled = tn__run_any_rank(r, r->first_rank && has_stalled(r));
     }
     return tn_error();
@@ -153,8 +153,8 @@ static char *best_path(const tn_run *r, int64_t step) {
     return tn__folder_path(r->options.out, name, "run_keep_best");
 }
 
-/* The place of a step among the values up to a step, 0 being the best; -1: it has none. Of equal
- * ones the first is better. */
+/* A step's rank among the values up to step `until`, 0 being the best; -1: it has no value. Of
+ * equal values the first is better. */
 static int64_t place_among(const tn_run *r, int64_t step, int64_t until) {
     tn_curve c = tn_history_column(r->history, r->best_name, "");
     int64_t at = c.count - 1, before = 0;
@@ -173,8 +173,8 @@ static int64_t place_of(const tn_run *r, int64_t step) {
     return place_among(r, step, INT64_MAX);
 }
 
-/* Whether a step is among the best, or was so at a checkpoint: a run that is killed continues from
- * there, and does not know what was better later. The last one may not be written yet. */
+/* Whether a step is among the best, or was at a checkpoint: a killed run continues from there and
+ * does not know what was better later. The last checkpoint may not be written yet. */
 static bool is_kept(const tn_run *r, int64_t step) {
     const int64_t until[] = {INT64_MAX, r->saved, r->saved_before};
     bool kept = false;
@@ -222,10 +222,10 @@ static void keep_best(tn_run *r) {
     if (written) {
         tn__run_clear_best(r);
     }
-    tn__run_any_rank(r, false); /* all ranks learn of an error */
+    tn__run_any_rank(r, false); /* tells all ranks of an error */
 }
 
-/* Rank 0 finds it in the history; the others learn of it. */
+/* Rank 0 finds it in the history and tells the others. */
 char *tn_run_best(tn_run *r) {
     if (!r || !r->best_name || tn__pending()) {
         tn__raise(TN_EVALUE, "run_best", "the run keeps no best weights");

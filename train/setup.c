@@ -1,4 +1,4 @@
-/* Where and how a program computes, by options: device, threads, precision, and how the model is
+/* Options for where and how a program computes: device, threads, precision, and how the model is
  * spread over the ranks. */
 #include "core/error.h"
 #include "train/options.h"
@@ -14,21 +14,20 @@ tn_setup tn_setup_defaults(void) {
 int tn__setup_options(tn_setup *s, tn_option *rows) {
     const tn_option all[] = {
         {.help = "Where and how to compute:"},
-        {"device", 'D', "NAME", "cpu, cuda or cuda:N; on several ranks each takes its own GPU",
+        {"device", 'D', "NAME", "cpu, cuda or cuda:N; with several ranks each uses its own GPU",
          .text = &s->device},
         {"precision", 'p', "NAME", "of the computation, weights stay f32", .choice = &s->precision,
          .choices = precisions},
-        {"threads", 0, "N", "threads of a rank; else the cores, shared among the ranks",
+        {"threads", 0, "N", "threads per rank; otherwise the cores are shared among the ranks",
          .whole = &s->threads, .most = 4096},
-        {"shard", 0, "N|all",
-         "N ranks have the model together; where there are more, others have it once more",
+        {"shard", 0, "N|all", "N ranks share one copy of the model; further ranks hold more copies",
          .whole = &s->shard, .word = "all"},
         {"stage", 0, "1|2|3",
-         "in parts are the optimiser's state (1), gradients too (2), parameters too (3)",
+         "what is split: the optimiser's state (1), gradients too (2), parameters too (3)",
          .whole = &s->stage, .most = 3},
         {"mesh", 0, "DIMS", "tp=N,cp=N,shard=N,dp=N,stage=N,sequence,keys: docs/splitting.md",
          .text = &s->mesh},
-        {"offload", 0, .help = "parts are in the CPU's memory, and stepped there",
+        {"offload", 0, .help = "parts are kept in CPU memory, and stepped there",
          .flag = &s->offload},
         {"recompute", 0,
          .help = "blocks keep only their inputs for backward: less memory, a third more work",
@@ -72,7 +71,7 @@ static bool block_recomputes(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-/* Replaces the model's own, which computes in the dtype of its weights. */
+/* Replaces the model's own policy, which computes in the dtype of its weights. */
 static void set_precision(void *m, int precision) {
     if (precision != TN_SETUP_F32) {
         tn_precision policy = tn_precision_defaults();
@@ -86,9 +85,7 @@ static tn_spread_options spread_of(tn_setup *s) {
     tn_spread_options o = tn_spread_defaults();
     if (s->mesh && (s->shard != 0 || s->stage > 0)) {
         tn__raise(TN_EVALUE, "setup_model",
-                  "--mesh %s has no --shard or --stage beside it: write "
-                  "shard=N, stage=N",
-                  s->mesh);
+                  "--mesh %s excludes --shard and --stage: write shard=N, stage=N in it", s->mesh);
     } else if (s->mesh) {
         tn_spread_read(&o, s->mesh);
     } else if (s->shard != 0 || s->stage > 0 || s->offload) {
@@ -143,7 +140,7 @@ int64_t tn_micro_batches(tn_group *world, int64_t units, int64_t at_once) {
     bool fits = at_once > 0 && units >= 0 && !__builtin_mul_overflow(at_once, ranks, &all);
     if (!fits || units % all != 0) {
         tn__raise(TN_EVALUE, "micro_batches",
-                  "%lld of a step are not a multiple of %lld, of each of %lld rank%s",
+                  "%lld per step are not a multiple of %lld on each of %lld rank%s",
                   (long long)units, (long long)at_once, (long long)ranks, ranks == 1 ? "" : "s");
         return 1;
     }

@@ -10,7 +10,7 @@ static void stop_ask(int signal_number) {
     asked = signal_number;
 }
 
-/* SA_RESETHAND: the second signal does what it would have done without us. */
+/* SA_RESETHAND: the second signal has its original effect. */
 void tn_stop_on_signals(void) {
     struct sigaction action;
     memset(&action, 0, sizeof(action));

@@ -1,4 +1,4 @@
-/* Running statistics for weights that were never trained with: usually an average's. */
+/* Running statistics for weights that were not trained with, usually an average. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "tern/train.h"
@@ -25,7 +25,7 @@ static bool count_norm(tn_module *m, const char *path, void *user) {
     return true;
 }
 
-/* Its statistics start over, and are means of all batches. */
+/* Resets a norm's statistics, which will be means over all batches. */
 static bool reset_statistics(tn_module *m, const char *path, void *user) {
     norm_list *list = user;
     tn_batch_norm_layer *layer = norm_of(m);
@@ -59,7 +59,7 @@ tn_status tn_update_bn(tn_loader *loader, void *m) {
     tn_module_train(m, true);
     tn_batch b;
     if (tn_loader_where(loader).index == tn_loader_batches(loader)) {
-        tn_loader_next(loader, &b); /* the end of the walk before this one */
+        tn_loader_next(loader, &b); /* the end of the previous pass */
     }
     while (norms > 0 && tn_loader_next(loader, &b)) {
         TN_SCOPE;

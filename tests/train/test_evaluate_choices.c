@@ -310,7 +310,7 @@ static void test_wrong_lines(void **state) {
         assert_int_equal(c.questions, 0);
     }
     assert_int_equal(scores_of(&gpt, "\n \n", &c), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "choices.jsonl: there are no questions in it");
+    assert_error(TN_EFORMAT, "choices.jsonl: no questions in it");
     assert_int_equal(tn_evaluate_choices(&gpt, temp_path("nowhere"), tokenizer, CONTEXT,
                                          tn_evaluate_defaults(), &c),
                      TN_EIO);
@@ -376,7 +376,7 @@ static void test_no_token_of_the_tokenizer(void **state) {
         tn_tensor_dataset(TN_FROM(x, TN_DIMS(1, 1), TN_I64), TN_FROM(y, TN_DIMS(1, 1), TN_I64));
     assert_int_equal(tn_evaluate_perplexity(&m, d, tokenizer, tn_evaluate_defaults(), &p),
                      TN_EVALUE);
-    assert_error(TN_EVALUE, "target 257 is no token of the tokenizer, which has 257");
+    assert_error(TN_EVALUE, "target 257 is not a token of the tokenizer, which has 257");
     tn_dataset_free(d);
     tn_module_finish(&m);
 }

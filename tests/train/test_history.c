@@ -112,7 +112,7 @@ static void test_columns(void **state) {
     static const char whole[] = "step,loss,lr,val/loss\n0,4,0.5,\n1,3,,\n2,,,nan\n";
     expect_file(path, whole);
     assert_int_equal(tn_history_step(h), TN_ESTATE);
-    assert_error(TN_ESTATE, "nothing was put for step 3");
+    assert_error(TN_ESTATE, "no value was put for step 3");
     assert_int_equal(unlink(path), 0);
     assert_int_equal(tn_history_sync(h), TN_OK);
     expect_file(path, whole);
@@ -150,7 +150,7 @@ static void test_names(void **state) {
                                       "a\"b", "a\nb", "\x7f", "0123456789012345678901234567890123"};
     for (int i = 0; i < 8; i++) {
         assert_int_equal(tn_history_put(h, bad[i], 1), TN_EVALUE);
-        assert_error(TN_EVALUE, "no column");
+        assert_error(TN_EVALUE, "bad column");
     }
     char name[8];
     for (int i = 0; i < 63; i++) { /* beside the loss */

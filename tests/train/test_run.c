@@ -342,7 +342,7 @@ static void begins_in_a_folder(void **state) {
     temp_remove(path_in(out, "step-000001"));
     p.options.resume = true;
     program_said(&p, text, sizeof(text));
-    assert_non_null(strstr(text, "there is no checkpoint in"));
+    assert_non_null(strstr(text, "no checkpoint in"));
     assert_int_equal(p.steps, 1);
 }
 
@@ -666,7 +666,7 @@ static void errors_end_the_loop(void **state) {
     p.options.unit = "a unit, with a comma";
     program_said(&p, text, sizeof(text));
     assert_int_equal(p.status, 1);
-    assert_error(TN_EVALUE, "no column \"a unit, with a comma_per_s\"");
+    assert_error(TN_EVALUE, "bad column \"a unit, with a comma_per_s\"");
     assert_null(strstr(text, "losses:"));
 }
 

@@ -201,7 +201,7 @@ static void refuses_mistakes(void **state) {
     assert_error(TN_EVALUE, "a choice of 0");
     assert_int_equal(tn_search_real(search, "x", &s.lr, 0, 1), TN_OK);
     assert_false(tn_search_next(search));
-    assert_error(TN_EVALUE, "x is a range, of which there is no grid");
+    assert_error(TN_EVALUE, "x is a range, but a grid needs choices");
     tn_search_end(search);
     o = options_in("refuses"); /* a file that someone else has written */
     char path[512];
@@ -211,7 +211,7 @@ static void refuses_mistakes(void **state) {
     fclose(file);
     search = make_search(o, &s);
     assert_false(tn_search_next(search));
-    assert_error(TN_EFORMAT, "that is no value");
+    assert_error(TN_EFORMAT, "it is not a value");
     tn_search_end(search);
 }
 

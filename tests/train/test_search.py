@@ -76,7 +76,7 @@ with tempfile.TemporaryDirectory() as top:
 
     broken = pathlib.Path(top) / "broken"
     out, err = start(broken, "--processes", "2", TERN_TRIAL="999 0").communicate(timeout=300)
-    check("names trial 999, rung 0: there is none" in err, out + err)
+    check("names trial 999, rung 0, which does not exist" in err, out + err)
     (broken / "trial-0001").mkdir(parents=True)
     (broken / "trial-0001" / "loss.csv").mkdir()  # its run cannot begin
     out, err = start(broken, "--processes", "2").communicate(timeout=300)

@@ -1,12 +1,12 @@
-/* A run by DeepSpeed's file: what the file asks for is put together here from what Tern has
- * (file.c reads it), and the step that belongs to it.
+/* A run by DeepSpeed's file: builds what the file asks for (file.c reads it) from Tern's parts, and
+ * has the step that goes with it.
  *
- *     backward   loss / accumulation, times the loss scale; while micro-batches are still to come
- *                nothing is sent, unless gradients are in parts: then there is no memory for whole
- *                ones
- *     step       after the last of them: the learning rate, the norm, the optimiser, the loss scale
+ *     backward   loss / accumulation, times the loss scale; before the last micro-batch nothing is
+ *                sent, unless gradients are in parts: then whole ones have no memory
+ *     step       after the last micro-batch: the learning rate, the norm, the optimiser, the loss
+ *                scale
  *
- * The same calls written out by hand give the same bits.
+ * The same calls written by hand give the same bits.
  */
 #include "tern/deepspeed.h"
 
@@ -26,7 +26,7 @@ struct tn_deepspeed {
     tn_scaler *scaler;
     int64_t patience;  /* overflows until the loss scale falls */
     int64_t backwards; /* since the optimiser's last step */
-    bool step_owed;    /* for the last of them */
+    bool step_owed;    /* for the last backward */
     double norm;
 };
 
@@ -38,7 +38,7 @@ static void *share_text(tn_group *world, const char *path, size_t *bytes) {
     if (tn_group_rank(world) == 0) {
         text = tn_text_read(path, bytes);
     }
-    tn_broadcast_bytes(world, &text, bytes, 0); /* an error of rank 0 ends the others' wait */
+    tn_broadcast_bytes(world, &text, bytes, 0); /* rank 0's error ends the others' wait */
     if (tn__pending()) {
         free(text);
         text = NULL;
@@ -54,7 +54,7 @@ static bool read_file(tn_deepspeed *d, const char *path) {
     bool done = text && tn__ds_read(&d->file, &keys, text, bytes, tn_group_size(d->world));
     free(text);
     if (done && *keys.idle && tn_group_rank(d->world) == 0) {
-        tn_log_write(TN_LOG_INFO, "%s: without meaning here: %s", path, keys.idle);
+        tn_log_write(TN_LOG_INFO, "%s: no effect here: %s", path, keys.idle);
     }
     return done;
 }
@@ -112,7 +112,7 @@ static void make_optim(tn_deepspeed *d) {
     }
 }
 
-/* In bf16 the scale is 1, and all that remains is to skip a step whose gradients overflowed. */
+/* In bf16 the scale is 1; it only skips steps whose gradients overflowed. */
 static void make_scaler(tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
     tn_scaler_options o = tn_scaler_defaults();
@@ -151,7 +151,7 @@ tn_deepspeed *tn_deepspeed_new(void *m, tn_group *world, const char *path) {
         tn_optim_set_lr(d->optim, tn_deepspeed_lr(d));
         return d;
     }
-    if (!alike) { /* all ranks have found what is wrong with the file, but not this */
+    if (!alike) { /* all ranks find what is wrong with the file, but not this */
         tn_group_abort(world, tn_error_message());
     }
     tn_deepspeed_free(d);
@@ -168,7 +168,7 @@ void tn_deepspeed_free(tn_deepspeed *d) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* False after raising, and while an error is pending. */
+/* False after raising, or with an error pending. */
 static bool may_use(const tn_deepspeed *d, const char *what) {
     if (!d) {
         tn__raise(TN_EVALUE, what, "it is NULL");
@@ -186,7 +186,7 @@ tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
     }
     if (d->step_owed) {
         return tn__raise(TN_ESTATE, "deepspeed_backward",
-                         "there was no tn_deepspeed_step since the last backward");
+                         "tn_deepspeed_step was not called after the last backward");
     }
     TN_SCOPE;
     tn_tensor *share = tn_mul_scalar(loss, 1.0 / (double)d->file.accumulation);
@@ -205,8 +205,8 @@ tn_status tn_deepspeed_backward(tn_deepspeed *d, tn_tensor *loss) {
 /* ---- Step ------------------------------------------------------------------------------------ */
 
 /* DeepSpeed's rule for the loss scale. It falls when overflows have used up the hysteresis, and
- * grows when `window` steps and one more went without, and then after every `window`; tn_scaler
- * counts them. One that the file has set stays fixed. */
+ * grows after `window` + 1 steps without one, then after every further `window`; tn_scaler counts
+ * them. A scale given by the file stays fixed. */
 static tn_status adjust_scale(tn_deepspeed *d) {
     const tn__ds_file *f = &d->file;
     double before = tn_scaler_where(d->scaler).scale, least = f->fp16.least;
@@ -251,7 +251,7 @@ tn_status tn_deepspeed_step(tn_deepspeed *d) {
     }
     if (!d->step_owed) {
         return tn__raise(TN_ESTATE, "deepspeed_step",
-                         "there was no tn_deepspeed_backward since the last step");
+                         "tn_deepspeed_backward was not called after the last step");
     }
     bool due = tn_deepspeed_due(d);
     d->step_owed = false;

@@ -1,8 +1,8 @@
-/* The keys of DeepSpeed's file, as tables (json_keys.h), and what they mean together.
+/* The keys of DeepSpeed's file, as tables (json_keys.h), and how they combine.
  *
  * Names and defaults are those of DeepSpeed 0.19 (deepspeed.ai/docs/config-json). A key is read, or
- * changes nothing here (TN__KEY_IDLE), or is refused: one that would change the run, and that Tern
- * does not have, must be off (TN__KEY_OFF) or at the value that it has here (TN__KEY_FIXED).
+ * has no effect here (TN__KEY_IDLE), or is refused: one that would change the run but that Tern
+ * lacks must be off (TN__KEY_OFF) or at Tern's only value (TN__KEY_FIXED).
  */
 #include "train/deepspeed/file.h"
 
@@ -33,7 +33,7 @@
 #define END \
     { .name = NULL }
 
-/* So that products of batch sizes fit into 64 bits. */
+/* Small enough that products of batch sizes fit into 64 bits. */
 #define WHOLE_MOST 1e15
 enum { MICRO_BATCH_MOST = 1000000000, ACCUMULATION_MOST = 1000000 };
 #define SCALE_MOST 0x1p127 /* it multiplies f32 numbers */
@@ -91,7 +91,7 @@ static const tn__key decay_keys[] = {
     FIXED("last_batch_iteration", "-1"),
     END,
 };
-/* Ratios: of the optimiser's rate. */
+/* Ratios are of the optimiser's rate. */
 static const tn__key cosine_keys[] = {
     NUMBER("warmup_min_ratio", schedule.low, INFINITY),
     NUMBER("cos_min_ratio", schedule.end, INFINITY),
@@ -270,7 +270,7 @@ static const tn__key file_keys[] = {
     END,
 };
 
-/* NaN, 0 and -1: not given, where no one value means that. */
+/* NaN, 0 and -1 mean not given. */
 static const tn__ds_file defaults = {
     .clipping = 1,
     .optimizer = {.kind = -1,
@@ -284,9 +284,9 @@ static const tn__ds_file defaults = {
     .bf16 = {.check_overflow = true},
 };
 
-/* ---- What the keys mean together ------------------------------------------------------------- */
+/* ---- How the keys combine -------------------------------------------------------------------- */
 
-/* What is not given follows from the rest; false after raising. */
+/* Derives what is not given from the rest; false after raising. */
 static bool settle_batch(tn__ds_file *f, const tn__keys *k, int ranks) {
     if (!f->batch && !f->micro_batch) {
         tn__raise(TN_EVALUE, k->operation,
@@ -314,7 +314,7 @@ static bool settle_batch(tn__ds_file *f, const tn__keys *k, int ranks) {
     return true;
 }
 
-/* torch's AdamW decays by default, DeepSpeed's own does not. */
+/* torch's AdamW has weight decay by default, DeepSpeed's own does not. */
 static bool settle_optimizer(tn__ds_file *f, const tn__keys *k) {
     bool adamw = f->optimizer.kind == TN__DS_ADAMW ||
                  (f->optimizer.kind == TN__DS_ADAM && f->optimizer.adam_w_mode);
@@ -347,7 +347,7 @@ static bool settle_schedule(tn__ds_file *f, const tn__keys *k) {
     if (isnan(s->high)) {
         s->high = s->kind == TN__DS_WARMUP_DECAY_LR ? 1e-3 : f->optimizer.lr;
     }
-    s->warmup = s->warmup < 2 ? 2 : s->warmup; /* a logarithm of 1 warms nothing up */
+    s->warmup = s->warmup < 2 ? 2 : s->warmup; /* with 1 the logarithm would be 0 */
     double unit = s->kind == TN__DS_WARMUP_COSINE_LR ? f->optimizer.lr : 1;
     s->low *= unit;
     s->end *= unit;
@@ -378,8 +378,8 @@ bool tn__ds_read(tn__ds_file *f, tn__keys *k, const char *text, size_t bytes, in
 
 /* ---- Learning rates -------------------------------------------------------------------------- */
 
-/* DeepSpeed's schedules count iterations from the first step's end on: that step has the rate of
- * the beginning, and the second one is iteration 0. */
+/* DeepSpeed's schedules count iterations from the end of the first step: that step has the initial
+ * rate, and the second is iteration 0. */
 double tn__ds_lr(const tn__ds_schedule *s, int64_t steps) {
     const double pi = 3.14159265358979323846;
     double at = (double)steps - 1, warmup = (double)s->warmup, total = (double)s->total;

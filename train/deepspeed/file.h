@@ -1,5 +1,5 @@
-/* What a file in DeepSpeed's format says: its keys as a struct, each checked on its own and all
- * together. They are tables in file.c.
+/* The contents of a file in DeepSpeed's format: its keys as a struct, checked one by one and
+ * together. Their tables are in file.c.
  */
 #ifndef TERN_TRAIN_DEEPSPEED_FILE_H
 #define TERN_TRAIN_DEEPSPEED_FILE_H
@@ -17,11 +17,11 @@ typedef enum tn__ds_scheduler {
 typedef struct tn__ds_schedule {
     int kind;              /* tn__ds_scheduler */
     int linear;            /* the warm-up; 0: logarithmic */
-    double low, high, end; /* rates at the beginning, after the warm-up, at the end */
+    double low, high, end; /* rates at the start, after the warm-up, at the end */
     int64_t warmup, total; /* steps until then */
 } tn__ds_schedule;
 
-/* The learning rate of the step that comes after `steps` others. */
+/* The learning rate of the step after `steps` others. */
 TN_API double tn__ds_lr(const tn__ds_schedule *s, int64_t steps);
 
 typedef struct tn__ds_file {
@@ -36,9 +36,9 @@ typedef struct tn__ds_file {
     tn__ds_schedule schedule;
     struct {
         bool enabled;
-        double scale;                      /* 0: it changes, … */
-        int64_t power, window, hysteresis; /* … and begins with 2^power */
-        bool refill;                       /* the hysteresis, after each step without overflow */
+        double scale;                      /* 0: dynamic, … */
+        int64_t power, window, hysteresis; /* … starting at 2^power */
+        bool refill; /* resets the hysteresis after each step without overflow */
         double least;
     } fp16;
     struct {
@@ -49,8 +49,8 @@ typedef struct tn__ds_file {
     bool find_unused;
 } tn__ds_file;
 
-/* Reads the text of the file of this name, for a job of `ranks` ranks; what it does not say is as
- * DeepSpeed has it. idle: the keys that change nothing. False after raising. */
+/* Reads the text of the file k->file, for a job of `ranks` ranks, with DeepSpeed's defaults.
+ * k->idle: keys without effect. False after raising. */
 TN_API bool tn__ds_read(tn__ds_file *f, tn__keys *k, const char *text, size_t bytes, int ranks);
 
 #endif

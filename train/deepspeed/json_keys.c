@@ -12,12 +12,12 @@
 typedef struct reader {
     tn__keys *k;
     char *settings;
-    char path[256]; /* of the value that is being read */
+    char path[256]; /* of the value being read */
 } reader;
 
 /* ---- Messages -------------------------------------------------------------------------------- */
 
-/* What a file says, or a part of a message: short, and without control sequences. */
+/* A quote from a file, or part of a message: short, and without control sequences. */
 typedef struct quote {
     char text[160];
 } quote;
@@ -67,7 +67,7 @@ static quote words_quote(const char *const *words) {
     return q;
 }
 
-/* What should have been there. */
+/* Describes what should have been there. */
 static quote wanted_quote(const tn__key *key) {
     static const char *const of_kind[] = {
         [TN__KEY_SWITCH] = "true or false", [TN__KEY_COUNT] = "a whole number",
@@ -128,7 +128,7 @@ static bool refuse_unknown(const reader *r, const char *name, const tn__key *key
             nearest = key->name;
         }
     }
-    tn__raise(TN_EVALUE, r->k->operation, "%s: there is no key %s%s%s%s", r->k->file, r->path,
+    tn__raise(TN_EVALUE, r->k->operation, "%s: unknown key %s%s%s%s", r->k->file, r->path,
               nearest ? " (did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?)" : "");
     return false;
 }
@@ -240,7 +240,7 @@ static bool read_value(reader *r, const tn__key *key, const tn__json *value) {
         return key->kind != TN__KEY_IDLE || note_idle(r);
     }
     if (value->kind == TN__JSON_TEXT && strcmp(value->text, "auto") == 0) {
-        return refuse_value(r, value, "the value itself: nothing here fills it in");
+        return refuse_value(r, value, "an actual value: \"auto\" is not filled in here");
     }
     switch (key->kind) {
     case TN__KEY_SWITCH:

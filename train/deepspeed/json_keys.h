@@ -1,4 +1,4 @@
-/* Settings in a JSON object, read into a struct by tables that say which keys there are.
+/* Settings in a JSON object, read into a struct according to tables of keys.
  *
  *     static const tn__key keys[] = {
  *         {.name = "lr", .kind = TN__KEY_NUMBER, .at = offsetof(settings, lr), .most = INFINITY},
@@ -6,7 +6,7 @@
  *         {.name = "fused", .kind = TN__KEY_IDLE},
  *         {.name = NULL},
  *     };
- *     settings s = {.lr = 1e-3};       // what is missing in the file or null stays
+ *     settings s = {.lr = 1e-3};       // what is missing or null in the file stays
  *     tn__keys k = {.operation = "sgd", .file = path};
  *     if (!tn__keys_read(&k, text, bytes, keys, &s)) { … }
  *
@@ -24,12 +24,12 @@ typedef enum tn__key_kind {
     TN__KEY_COUNT,   /* a whole number from least to most: an int64_t */
     TN__KEY_NUMBER,  /* a number from least to most: a double */
     TN__KEY_PAIR,    /* a list of two numbers from least to below most: a double[2] */
-    TN__KEY_CHOICE,  /* one of `words`, in large letters or small: an int, its index */
+    TN__KEY_CHOICE,  /* one of `words`, in either case: an int, its index */
     TN__KEY_SECTION, /* an object with `keys`, for the same struct */
     TN__KEY_VARIANT, /* {"type": one of `words`, "params": {variants[index]}}: an int, the index */
-    TN__KEY_IDLE,    /* whatever it says, it changes nothing */
-    TN__KEY_OFF,     /* TN_EUNSUPPORTED, unless it is false or says "enabled": false */
-    TN__KEY_FIXED,   /* TN_EUNSUPPORTED, unless it is this word or this number: `fixed` */
+    TN__KEY_IDLE,    /* accepted and ignored */
+    TN__KEY_OFF,     /* TN_EUNSUPPORTED, unless it is false or has "enabled": false */
+    TN__KEY_FIXED,   /* TN_EUNSUPPORTED, unless it is the word or number `fixed` */
 } tn__key_kind;
 
 typedef struct tn__key {
@@ -38,16 +38,16 @@ typedef struct tn__key {
     tn__key_kind kind;
     size_t at; /* offset in the struct */
     double least, most;
-    const char *const *words; /* up to a NULL */
+    const char *const *words; /* ends with NULL */
     const struct tn__key *keys;
     const struct tn__key *const *variants;
     const char *fixed;
 } tn__key;
 
-/* Where settings come from, and what of it changed nothing. */
+/* The source of settings, and which of its keys had no effect. */
 typedef struct tn__keys {
     const char *operation, *file; /* for messages */
-    char idle[1024];              /* paths, ", " between */
+    char idle[1024];              /* paths, separated by ", " */
 } tn__keys;
 
 /* False after raising: TN_EFORMAT (not JSON), TN_EVALUE, TN_EUNSUPPORTED, TN_ENOMEM. */

@@ -1,4 +1,4 @@
-/* Multiple choice by likelihood: which ending does the model expect most? (evaluate.h)
+/* Multiple choice by likelihood: which ending does the model find most likely? (evaluate.h)
  *
  *     log p(ending | prompt) = sum over the ending's tokens of log p(token | all before it)
  *
@@ -14,7 +14,7 @@
 static const char operation[] = "evaluate_choices";
 enum { NO_TARGET = -100 };
 
-/* What is compared: as it is, per character, per token. */
+/* The scores compared: the total, per character, per token. */
 enum { SUM, PER_CHARACTER, PER_TOKEN, SCORES };
 
 typedef struct choices {
@@ -23,14 +23,14 @@ typedef struct choices {
     int64_t context;
     double best[SCORES];    /* of the current question: the lowest cost, */
     int64_t chosen[SCORES]; /* and which ending has it; -1: none */
-    int64_t right[SCORES];  /* questions answered so */
+    int64_t right[SCORES];  /* questions answered correctly */
 } choices;
 
 static const tn__question *question_of(const choices *c, const tn__question_ending *e) {
     return &c->questions.list[e->question];
 }
 
-/* Tokens of the prompt that fit before an ending, whose last token is never read. */
+/* How many tokens of the prompt fit before an ending, whose last token is not an input. */
 static int64_t prompt_kept(const choices *c, const tn__question_ending *e) {
     int64_t most = c->context + 1 - e->ids.count, count = question_of(c, e)->prompt.count;
     return count < most ? count : most;

@@ -2,8 +2,8 @@
  *
  * Work goes in rounds: in round k rank r has batch k N + r of N ranks, and after each round the
  * costs of all its rows are gathered, so that no rank waits long for another. If the last round has
- * fewer batches than ranks, those without one do the last batch again and the result is dropped: a
- * model in parts must be called by all of its ranks.
+ * fewer batches than ranks, those without one repeat the last batch and drop the result: all ranks
+ * must call a model in parts.
  */
 #include "train/evaluate/evaluate.h"
 
@@ -42,7 +42,7 @@ static int64_t rows_in(const evaluation *e, int64_t number) {
     return left < e->batch ? left : e->batch;
 }
 
-/* Memory for `rows` rows as long as the longest of the batch, whose length it returns; 0 after
+/* Makes room for `rows` rows as long as the batch's longest, whose length it returns; 0 after
  * raising. */
 static int64_t grow_batch(evaluation *e, int64_t first, int64_t rows) {
     int64_t T = 1, elements;
@@ -77,7 +77,7 @@ static tn_status read_batch(evaluation *e, int64_t first, int64_t rows, int64_t 
 
 /* -log p of every target, (rows, T), f32 on the CPU; inert after an error. */
 static tn_tensor *target_nats(evaluation *e, int64_t rows, int64_t T) {
-    TN_SCOPE; /* the logits, which are large, are freed with it */
+    TN_SCOPE; /* frees the logits, which are large */
     tn_tensor *x = tn_from_data(e->x, TN_DIMS(rows, T), TN_I64);
     tn_tensor *y = tn_from_data(e->y, TN_DIMS(rows, T), TN_I64);
     tn_tensor *nats = tn_cross_entropy(tn_call(e->model, x), y, TN_NONE);
@@ -96,7 +96,7 @@ static tn_status add_up(const tn__token_rows *rows, const float *nats, const int
         cost->targets++;
         if (rows->text_bytes && (y[t] < 0 || y[t] >= rows->vocab)) {
             return tn__raise(TN_EVALUE, rows->operation,
-                             "target %lld is no token of the tokenizer, which has %lld",
+                             "target %lld is not a token of the tokenizer, which has %lld",
                              (long long)y[t], (long long)rows->vocab);
         }
         if (rows->text_bytes && rows->text_bytes[y[t]] > 0) {
@@ -128,7 +128,7 @@ static tn_status do_batch(evaluation *e, int64_t number) {
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-/* Passes on what the rows of the round's batches cost, those of rank 0 first. */
+/* Passes on the costs of the round's rows, rank 0's first. */
 static void take_round(evaluation *e, int64_t first_batch, const tn__row_cost *all) {
     double targets = e->targets;
     int ranks = tn_group_size(e->group);
@@ -229,7 +229,7 @@ tn_status tn__evaluate_rows(void *m, tn__token_rows *rows, tn_evaluate_options o
     }
     if (!m || rows->count < 1 || options.batch < 1 || tn_group_rank(options.group) < 0) {
         return tn__raise(TN_EVALUE, rows->operation,
-                         "%s, %lld rows, batch %lld, rank %d (rows and batch are at least 1)",
+                         "%s, %lld rows, batch %lld, rank %d (rows and batch must be at least 1)",
                          m ? "a model" : "the model is NULL", (long long)rows->count,
                          (long long)options.batch, tn_group_rank(options.group));
     }

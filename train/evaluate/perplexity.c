@@ -38,7 +38,7 @@ static void window_take(tn__token_rows *self, int64_t row, const tn__row_cost *c
     sum->bytes += cost->bytes;
 }
 
-/* How many bytes of text each token is; NULL after raising. */
+/* Each token's bytes of text; NULL after raising. */
 static int32_t *count_text_bytes(const tn_tokenizer *t, int64_t vocab) {
     int32_t *counts = tn__calloc_for((size_t)vocab, sizeof(*counts), operation);
     if (!counts) {
@@ -63,8 +63,8 @@ static bool windows_fit(const tn_dataset *d) {
                   d->x_dims.size[0] == d->y_dims.size[0];
     if (!tokens || d->x_dtype != TN_I64 || d->y_dtype != TN_I64) {
         tn__raise(TN_ESHAPE, operation,
-                  "the examples of the dataset \"%s\" are not as many targets as tokens, both i64 "
-                  "and of one dimension",
+                  "the examples of the dataset \"%s\" must be i64 tokens and as many i64 targets, "
+                  "of one dimension",
                   d->kind);
         return false;
     }

@@ -36,7 +36,7 @@ static bool encode_text(const reading *r, const char *text, size_t bytes, tn__id
     return done;
 }
 
-/* The tokens of the ending with a space before it. */
+/* Appends the tokens of an ending with a space before it. */
 static bool encode_ending(const reading *r, const tn__json *value, tn__ids_part *part) {
     if (*value->text == ' ') {
         return encode_text(r, value->text, value->bytes, part);
@@ -83,7 +83,7 @@ static bool add_ending(const reading *r, const tn__json *value) {
     return true;
 }
 
-/* The number of an ending: 3 or "3"; -1: neither, or there is no such ending. */
+/* The index of an ending: 3 or "3"; -1: neither, or out of range. */
 static int64_t read_label(const tn__json *value, int64_t endings) {
     int64_t label = -1;
     if (value && value->kind == TN__JSON_WHOLE) {
@@ -171,7 +171,7 @@ tn_status tn__questions_read(tn__questions *q, const char *path, const tn_tokeni
         at = end + 1;
     }
     if (sound && q->count == 0) {
-        tn__raise(TN_EFORMAT, operation, "%s: there are no questions in it", path);
+        tn__raise(TN_EFORMAT, operation, "%s: no questions in it", path);
     }
     free(text);
     return tn_error();

@@ -1,4 +1,4 @@
-/* The questions of a file of JSON lines, as tokens (tn_evaluate_choices says what a line holds). */
+/* The questions of a JSON lines file, as tokens (tn_evaluate_choices describes a line). */
 #ifndef TERN_TRAIN_EVALUATE_QUESTIONS_H
 #define TERN_TRAIN_EVALUATE_QUESTIONS_H
 
@@ -28,7 +28,7 @@ typedef struct tn__questions {
     int64_t count, capacity, ending_count, ending_capacity;
 } tn__questions;
 
-/* To *q, which is zeros; tn__questions_free is due also after an error. */
+/* Reads into *q, which must be zeroed; call tn__questions_free even after an error. */
 tn_status tn__questions_read(tn__questions *q, const char *path, const tn_tokenizer *tokenizer,
                              int64_t context);
 void tn__questions_free(tn__questions *q);

@@ -1,10 +1,10 @@
-/* Trials as processes: this program again, with the same arguments, and the trial's number in the
+/* Trials as processes: this program again with the same arguments, and the trial's number in the
  * environment. So a trial may use threads and devices, crash, and be killed, and the search
  * continues.
  *
- * When a search is killed, its trials are asked to stop, and may still save when it is started
- * again. So each locks its folder with a POSIX lock, which belongs to the process: its children do
- * not hold it, and it ends with the process.
+ * When a search is killed, its trials are asked to stop, and may still be saving when it is
+ * restarted. So each locks its folder with a POSIX lock, which its children do not hold and which
+ * ends with the process.
  */
 #define _GNU_SOURCE
 #include "core/buffer.h"
@@ -57,7 +57,7 @@ bool tn__search_hold(tn_search *s) {
             return false;
         }
     }
-    return s->held >= 0; /* some file systems have no locks: then others cannot be seen */
+    return s->held >= 0; /* on file systems without locks others go unnoticed */
 }
 
 void tn__search_leave(tn_search *s) {
@@ -67,7 +67,7 @@ void tn__search_leave(tn_search *s) {
     }
 }
 
-/* What a process is made of; all that needs memory is done before the fork. */
+/* What a process is started with; all that allocates is done before the fork. */
 typedef struct launch {
     char *line, **arguments, **environment;
     char mark[64], threads[64];
@@ -82,7 +82,7 @@ static void launch_free(launch *l) {
     free(l->profile);
 }
 
-/* The words that this process was started with. */
+/* Finds the words that this process was started with. */
 static bool find_arguments(launch *l) {
     size_t bytes, words = 0;
     l->line = tn__read_whole("/proc/self/cmdline", &bytes, "search");
@@ -105,8 +105,8 @@ static bool is_variable(const char *entry, const char *name) {
     return strncmp(entry, name, length) == 0 && entry[length] == '=';
 }
 
-/* If TERN_PROFILE names a file all processes would write it: each has it in its own folder. NULL:
- * no file, or after raising. */
+/* If TERN_PROFILE names a file, all processes would write it, so each gets one in its own folder.
+ * NULL: no file, or after raising. */
 static char *make_profile(const char *folder) {
     const char *wish = getenv("TERN_PROFILE");
     if (!wish || !strstr(wish, ".json")) {
@@ -158,7 +158,7 @@ static bool launch_make(launch *l, const tn_search *s, int64_t trial) {
     return l->output != NULL;
 }
 
-/* In the child, between fork and exec: nothing that takes memory or a lock. */
+/* In the child, between fork and exec: must not allocate or lock. */
 static void become_trial(const launch *l, pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     int output =
@@ -183,7 +183,7 @@ bool tn__search_start(tn_search *s, int64_t trial) {
         fflush(stdout);
         pid = fork();
         if (pid == 0) {
-            fcntl(ends[1], F_SETFD, 0); /* is open until the trial has ended */
+            fcntl(ends[1], F_SETFD, 0); /* stays open until the trial has ended */
             become_trial(&l, self);
         }
     }
@@ -203,7 +203,7 @@ bool tn__search_start(tn_search *s, int64_t trial) {
     return pid > 0;
 }
 
-/* Takes worker i out; its trial. */
+/* Removes worker i; returns its trial. */
 static int64_t bury_worker(tn_search *s, int i, bool *well) {
     tn__search_worker w = s->workers[i];
     int status = 0;
@@ -226,7 +226,7 @@ void tn__search_stop(tn_search *s) {
     }
 }
 
-/* What a trial has started may live on and have `gone` open. */
+/* Processes that a trial has started may live on and keep `gone` open. */
 static bool has_ended(const tn__search_worker *w) {
     siginfo_t about = {0};
     int asked = waitid(P_PID, (id_t)w->pid, &about, WEXITED | WNOHANG | WNOWAIT);

@@ -1,12 +1,12 @@
 /* Which trials continue: successive halving (ASHA; Li et al. 2018, arXiv:1810.05934), whichever
  * trial ends first.
  *
- * Each rung has its trials in an order: the first all of them by number, each other one as they
- * were promoted to it. A rung is decided along this order: once the first k have values, the best k
- * / factor of these continue, for each k in turn. A trial that ends early waits to be counted, and
- * one that has failed is skipped. So the promotions follow from the values alone, for any number of
- * processes and after a kill; and with ASHA no trial waits for a rung to be full: while the next of
- * an order still trains, those run that were promoted before, and new trials begin.
+ * Each rung has its trials in an order: the first rung all trials by number, the others in order of
+ * promotion. A rung is decided along this order: once the first k have values, the best k / factor
+ * of these continue, for each k in turn. A trial that ends early waits to be counted, and a failed
+ * one is skipped. So promotions follow from the values alone, for any number of processes and after
+ * a kill; and with ASHA no trial waits for a full rung: while the next in order still trains,
+ * trials promoted earlier run, and new ones begin.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -46,7 +46,7 @@ static tn__ranked rank_of(const tn_search *s, int64_t trial, int rung) {
     return (tn__ranked){s->options.larger_is_better ? -value : value, trial};
 }
 
-/* NaN is worst; of equal ones the first is better. */
+/* NaN is worst; of equal trials the first is better. */
 static int compare_trials(const void *a, const void *b) {
     const tn__ranked *x = a, *y = b;
     if (isnan(x->value) || isnan(y->value) || x->value == y->value) {
@@ -73,8 +73,8 @@ tn__ranked *tn__search_sort(const tn_search *s, int rung, int64_t *count) {
 
 /* ---- Promotions ------------------------------------------------------------------------------ */
 
-/* Puts the next of the order among the best; one that has become one of the best k / factor is
- * promoted. There is at most one: the others were so before, or are NaN. */
+/* Puts the next in order among the best, and promotes the trial that is newly one of the best k /
+ * factor, if any: the others already were, or are NaN. */
 static void count_next(tn_search *s, int r) {
     tn__rung *rung = &s->rungs[r], *next = &s->rungs[r + 1];
     tn__ranked last = rank_of(s, rung->order[rung->counted++], r);
@@ -92,7 +92,7 @@ static void count_next(tn_search *s, int r) {
     }
 }
 
-/* Counts what can be: up to the first that has neither a value nor failed. */
+/* Counts trials up to the first that has neither a value nor failed. */
 static void decide_rung(tn_search *s, int r) {
     tn__rung *rung = &s->rungs[r];
     while (rung->counted < rung->count) {

@@ -1,14 +1,14 @@
-/* A search: which trial is next, and what is known of each.
+/* A search: which trial is next, and what is known about each.
  *
- * A trial's values are drawn from the seed and its number alone, and its results are in its folder,
- * a file for each rung: value-000090. So there is nothing else to keep: a search that was killed
- * reads the folders, and continues.
+ * A trial's values depend only on the seed and its number, and its results are in its folder, a
+ * file per rung: value-000090. So there is nothing else to keep: a search that was killed reads the
+ * folders, and continues.
  *
  *     FOLDER/search.txt                    what is searched; another search is refused
  *     FOLDER/trials.csv                    the table at the end
  *     FOLDER/trial-0007/values.txt         its values, for people
- *     FOLDER/trial-0007/value-000090       what it was worth after 90 steps
- *     FOLDER/trial-0007/output.txt         what its process has printed
+ *     FOLDER/trial-0007/value-000090       its result after 90 steps
+ *     FOLDER/trial-0007/output.txt         its process's output
  *
  * rungs.c decides which trials continue to the next rung.
  */
@@ -32,7 +32,7 @@ tn_search_options tn_search_defaults(void) {
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-/* The steps of each rung: the first, and factor times as many each, up to all. */
+/* The steps of each rung: first_steps, then factor times as many each, up to steps. */
 static void make_rungs(tn_search *s) {
     const tn_search_options *o = &s->options;
     int64_t steps = o->first_steps > 0 ? o->first_steps : o->steps;
@@ -137,7 +137,7 @@ static bool make_trial_folder(tn_search *s, int64_t trial) {
     return written;
 }
 
-/* Reads what the trial was worth after its next rung; false where there is no such file, or after
+/* Reads the trial's result after its next rung; false where there is no such file, or after
  * raising. */
 static bool read_value(tn_search *s, int64_t trial) {
     tn__trial *t = &s->trials[trial];
@@ -151,7 +151,7 @@ static bool read_value(tn_search *s, int64_t trial) {
         double value = strtod(text, &end);
         tn__plain_numbers_end(numbers);
         if (end == text || *end != '\n') {
-            tn__raise(TN_EFORMAT, "search", "%s: that is no value", path);
+            tn__raise(TN_EFORMAT, "search", "%s: it is not a value", path);
         } else {
             t->values[t->rungs++] = value;
         }
@@ -162,7 +162,8 @@ static bool read_value(tn_search *s, int64_t trial) {
     return text && !tn__pending();
 }
 
-/* Writes it into the folder, or compares it with what is there. False after raising. */
+/* Writes the search's text into the folder, or compares it with the one there. False after
+ * raising. */
 static bool claim_folder(tn_search *s) {
     char *mine = tn__folder_make(s->out, "search") ? tn__search_text(s) : NULL;
     char *path = mine ? tn__folder_path(s->out, "search.txt", "search") : NULL;
@@ -171,7 +172,7 @@ static bool claim_folder(tn_search *s) {
         char *theirs = tn__read_whole(path, &bytes, "search");
         if (theirs && strcmp(theirs, mine) != 0) {
             tn__raise(TN_EMISMATCH, "search",
-                      "%s is another search: it was\n%sbut is\n%s(take another folder)", s->out,
+                      "%s is another search: it was\n%sbut is\n%s(choose another folder)", s->out,
                       theirs, mine);
         }
         free(theirs);
@@ -192,7 +193,7 @@ static bool count_trials(tn_search *s) {
         for (int i = 0; i < s->space_count; i++) {
             const tn__searched *v = &s->space[i];
             if (!v->choices) {
-                tn__raise(TN_EVALUE, "search", "%s is a range, of which there is no grid", v->name);
+                tn__raise(TN_EVALUE, "search", "%s is a range, but a grid needs choices", v->name);
                 return false;
             }
             s->trial_count *= v->count;
@@ -225,7 +226,8 @@ static bool search_begin(tn_search *s) {
     if (tn__search_told(&trial, &rung)) {
         s->child = true;
         if (trial >= s->trial_count || rung >= s->rung_count) {
-            tn__raise(TN_EVALUE, "search", "TERN_TRIAL names trial %lld, rung %lld: there is none",
+            tn__raise(TN_EVALUE, "search",
+                      "TERN_TRIAL names trial %lld, rung %lld, which does not exist",
                       (long long)trial, (long long)rung);
             return false;
         }
@@ -278,7 +280,7 @@ static void run_processes(tn_search *s) {
         trial = tn__search_wait(s, &well);
         s->stopped = trial < 0;
         if (trial >= 0) {
-            s->trials[trial].failed = !read_value(s, trial); /* a value counts, here and later on */
+            s->trials[trial].failed = !read_value(s, trial); /* a value counts, now and later */
             say_trial(s, trial, well);
         }
     }
@@ -330,7 +332,7 @@ const char *tn_search_folder(const tn_search *s) {
 
 void tn_search_report(tn_search *s, double value) {
     if (!s || s->current < 0 || s->reported || tn__pending() || tn_stop_asked()) {
-        return; /* a trial that was stopped has not ended */
+        return; /* a stopped trial has not ended */
     }
     tn__trial *t = &s->trials[s->current];
     char text[40], *path = value_path(s, s->current, t->rungs);

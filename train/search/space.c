@@ -12,7 +12,7 @@
 
 /* ---- What is searched ------------------------------------------------------------------------ */
 
-/* The next of the space, with its name; NULL after raising. */
+/* Adds a named value to the space; NULL after raising. */
 static tn__searched *space_add(tn_search *s, const char *name, const void *value) {
     const char *wrong =
         !s         ? "the search is NULL"
@@ -136,7 +136,7 @@ static void draw_range(const tn__searched *v, double part, tn__setting *setting)
 
 void tn__search_draw(const tn_search *s, int64_t trial, tn__setting *settings) {
     tn_generator g = {.seed = s->options.seed, .stream = (uint64_t)trial};
-    int64_t left = trial; /* of a grid: the last one changes first */
+    int64_t left = trial; /* in a grid the last one varies fastest */
     for (int i = s->space_count - 1; i >= 0; i--) {
         const tn__searched *v = &s->space[i];
         if (s->options.grid) {
@@ -189,7 +189,7 @@ char *tn__search_describe(const tn_search *s, int64_t trial) {
     return tn__buffer_take(&t);
 }
 
-/* What is shown to people has six digits; here all count. */
+/* Users are shown six digits; here all count. */
 static void put_searched(tn__buffer *t, const tn__searched *v) {
     tn__buffer_text(t, v->name);
     if (!v->choices) {

@@ -1,4 +1,4 @@
-/* The end of a search: the table of its trials, for people and as CSV. */
+/* The end of a search: the table of its trials, for users and as CSV. */
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
@@ -11,13 +11,13 @@
 
 enum { SHOWN = 30 };
 
-/* A table that is written: as CSV into a file, or for people to stdout. */
+/* A table being written: as CSV to a file, or for users to stdout. */
 typedef struct table {
     tn__file *csv; /* or NULL */
     tn__buffer row;
 } table;
 
-/* As CSV has it (RFC 4180): in quotes where it needs them, and a quote twice. */
+/* A CSV field (RFC 4180): quoted where necessary, with quotes doubled. */
 static void put_csv(tn__buffer *row, const char *text) {
     bool quotes = text[strcspn(text, ",\"\r\n")] != 0;
     tn__buffer_add(row, ",\"", quotes ? 2 : 1);
@@ -65,7 +65,7 @@ static void put_trial(table *t, const tn_search *s, int64_t trial, int64_t place
     end_row(t);
 }
 
-/* Those that got furthest first, and of these the best; for people only the first of them. */
+/* Trials that got furthest come first, the best first among them; users see only the first rows. */
 static void put_table(const tn_search *s, tn__file *csv) {
     table t = {.csv = csv, .row.operation = "search"};
     int64_t place = 0, count;

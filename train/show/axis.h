@@ -7,7 +7,7 @@
 typedef struct tn__axis {
     double low, high;   /* low < high */
     double first, step; /* ticks: first, first + step, … up to high */
-    int decimals;       /* of a tick's label; negative: write it as %g */
+    int decimals;       /* in a tick's label; negative: use %g */
 } tn__axis;
 
 /* Infinite numbers, NaN and those whose differences would be infinite are not drawn. */
@@ -15,7 +15,7 @@ static inline bool tn__drawable(double x, double y) {
     return x >= -1e300 && x <= 1e300 && y >= -1e300 && y <= 1e300;
 }
 
-/* Whether every curve has what its count promises; false after raising. */
+/* Whether every curve has the points that its count says; false after raising. */
 bool tn__plot_fits(const tn_plot *plot, const char *operation);
 
 /* The axes of all drawable points, each with about `ticks` ticks. False when there is none. */

@@ -16,7 +16,7 @@ static const char *const colours[] = {"#2a6fbb", "#d9622b", "#3a9a5b",
                                       "#8a5bb5", "#b8860b", "#c23b4e"};
 enum { COLOURS = 6 };
 
-/* Text as it may be in XML; what is not a character becomes '?'. */
+/* Escapes text for XML; what is not a character becomes '?'. */
 static void put_text(tn__file *out, const char *text) {
     size_t bytes = text ? strlen(text) : 0;
     for (size_t at = 0; at < bytes;) {
@@ -63,8 +63,7 @@ static void put_grid(tn__file *out, const tn__axis *x, const tn__axis *y) {
                    LEFT + WIDE);
 }
 
-/* All points that fall into half a pixel's column are one vertical stroke: first, lowest, highest,
- * last. */
+/* All points within half a pixel's width are one vertical stroke: first, lowest, highest, last. */
 typedef struct stroke {
     double x, first, low, high, last;
     bool open;

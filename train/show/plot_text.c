@@ -1,5 +1,5 @@
-/* A plot made of characters. A braille character is 2 by 4 dots;
- * without UTF-8 one character is one dot. */
+/* A plot in characters. A braille character is 2 by 4 dots; without UTF-8 one character is one
+ * dot. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "text/plain_numbers.h"
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Columns of a line before the dots, and at least so many after them, for half of a label. */
+/* A line's columns before the dots, and the least after them, for half a label. */
 enum { LABEL = 9, BEHIND = 5, LEAST_COLUMNS = 24, LEAST_ROWS = 6, MOST = 1000 };
 
 static const char *const colours[] = {"\033[36m", "\033[33m", "\033[35m",
@@ -20,7 +20,7 @@ enum { COLOURS = 6 };
 typedef struct canvas {
     int columns, rows; /* characters */
     int across, down;  /* dots in one character */
-    uint8_t *dots;     /* [rows * columns]: a bit for each dot, in braille's order */
+    uint8_t *dots;     /* [rows * columns]: a bit per dot, in braille's order */
     uint8_t *curve;    /* [rows * columns]: which curve drew there last */
 } canvas;
 
@@ -76,7 +76,7 @@ static void print_cell(const canvas *c, int at, FILE *file) {
 static void print_rows(const canvas *c, const tn__axis *y, bool colour, FILE *file) {
     bool utf8 = c->down > 1;
     for (int row = 0; row < c->rows; row++) {
-        /* A row is labelled when a tick is in it. */
+        /* A row that contains a tick is labelled. */
         char label[32] = "";
         for (double tick = y->first; tick <= y->high + y->step * 1e-6; tick += y->step) {
             if (c->rows - 1 - dot_at(tick, y->low, y->high, c->rows) == row) {
@@ -127,7 +127,7 @@ static void print_x_axis(const canvas *c, const tn__axis *x, const char *name, F
     fprintf(file, "%s%s\n", name ? "  " : "", name ? name : "");
 }
 
-/* Goes to a new line, below the title, when `wide` more columns do not fit into this one. */
+/* Begins a new line, below the title, if `wide` more columns do not fit on this one. */
 static int wrap_line(const canvas *c, int used, int wide, FILE *file) {
     if (used > LABEL && used + wide > LABEL + c->columns + BEHIND) {
         fprintf(file, "\n%*s", LABEL - 3, "");
@@ -136,7 +136,7 @@ static int wrap_line(const canvas *c, int used, int wide, FILE *file) {
     return used + wide;
 }
 
-/* The names of several curves have their colours, or follow their marks where dots are
+/* Names of several curves have the curves' colours, or follow their marks if dots are
  * characters. */
 static void print_head(const canvas *c, const tn_plot *plot, bool colour, FILE *file) {
     fprintf(file, "%*s%s", LABEL, "", plot->title ? plot->title : "");

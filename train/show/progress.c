@@ -18,14 +18,14 @@ static const double redraw_seconds = 0.1, line_seconds = 5.0;
 struct tn_progress {
     FILE *file;
     bool terminal, utf8;
-    int64_t start, total, done; /* done: steps that are finished, `start` of them before */
+    int64_t start, total, done; /* done: steps finished, `start` of them before */
     int64_t shown;              /* `done` of the last drawing */
     char unit[16];
     double loss;
     double begun, last, drawn; /* seconds: of tn_progress_new, the last step, the last drawing */
     double busy;               /* seconds in steps */
     int64_t units;
-    double flops, peak; /* of a unit; of the device in a second; 0: not shown */
+    double flops, peak; /* per unit; the device's per second; 0: not shown */
     char note[128];     /* the program's own facts */
     float *times;       /* [count], ms; float is enough for a median */
     int64_t count, capacity;
@@ -73,7 +73,7 @@ static void format_duration(char *text, size_t size, double seconds) {
 
 enum { FACTS = 4, FACT_SIZE = 136 };
 
-/* Those that fit into `columns`: steps and loss, the rate, the time that is left, the note. */
+/* The facts that fit into `columns`: steps and loss, the rate, the time left, the note. */
 static void format_facts(const tn_progress *p, char *text, int columns) {
     char rate[32], left[32] = "?";
     format_rate(rate, sizeof(rate), p->busy > 0 ? (double)p->units / p->busy : 0);
@@ -104,7 +104,7 @@ static void format_facts(const tn_progress *p, char *text, int columns) {
     }
 }
 
-/* `columns` characters; the last one in eighths where there are glyphs for that. */
+/* `columns` characters; the last one in eighths if there are glyphs for that. */
 static void draw_bar(const tn_progress *p, int columns) {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     double part = p->total > 0 ? fmin(1.0, fmax(0.0, (double)p->done / (double)p->total)) : 1.0;
@@ -124,7 +124,7 @@ static void draw_line(tn_progress *p) {
     char facts[FACTS * FACT_SIZE];
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     int columns = tn__terminal_columns(p->file);
-    format_facts(p, facts, columns - 1); /* a full line would begin another */
+    format_facts(p, facts, columns - 1); /* a full line would wrap */
     tn__plain_numbers_end(numbers);
     if (p->terminal) {
         int space = columns - tn__text_columns(facts) - 5;
@@ -150,7 +150,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     double time = tn__now();
     if (tn__grow(&p->times, p->count + 1, &p->capacity, sizeof(*p->times), NULL)) {
         p->times[p->count++] = (float)((time - p->last) * 1e3);
-    } /* the median is without those that do not fit */
+    } /* without memory the median leaves steps out */
     p->busy += time - p->last;
     p->last = time;
     p->done = step < INT64_MAX ? step + 1 : step;

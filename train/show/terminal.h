@@ -7,14 +7,14 @@
 
 bool tn__is_terminal(FILE *file); /* one that moves its cursor */
 
-/* How wide a line of a terminal is: as it says, else as COLUMNS in the environment, else 80.
- * INT_MAX when `file` is no terminal. */
+/* The width of a terminal's line: from the terminal, else from COLUMNS in the environment, else 80.
+ * INT_MAX if `file` is not a terminal. */
 int tn__terminal_columns(FILE *file);
 
-int tn__text_columns(const char *text); /* how wide a text in UTF-8 is; NULL: 0 */
+int tn__text_columns(const char *text); /* the width of UTF-8 text; NULL: 0 */
 
-/* Whether the environment's locale is UTF-8. Asked there,
- * because a program need not have called setlocale. */
+/* Whether the environment's locale is UTF-8. Read from there because a program need not have called
+ * setlocale. */
 bool tn__shows_utf8(void);
 
 #endif
