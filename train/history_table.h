@@ -7,8 +7,7 @@
 enum {
     TN__COLUMNS = 64, /* at most */
     TN__COLUMN_NAME = 32,
-    /* of a header, a comma per name, or of a row, with numbers of at most 17 characters
-     */
+    /* of a header, a comma per name, or of a row, with numbers of at most 17 characters */
     TN__LINE_SIZE = 32 + TN__COLUMN_NAME * TN__COLUMNS,
 };
 

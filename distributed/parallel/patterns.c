@@ -32,7 +32,7 @@ bool tn__patterns_used(tn_module *m, const char *list, bool parameters, const ch
         }
         if (!use.used && !tn__pending()) {
             tn__raise(TN_EVALUE, operation,
-                      "%s: no %s of the %s matches \"%.*s\" (paths separated by spaces; * is "
+                      "%s: no %s of the %s matches \"%.*s\" (paths separated by spaces; * matches "
                       "anything but a dot)",
                       what, parameters ? "parameter" : "module", m->kind, (int)(end - at), at);
         }

@@ -27,8 +27,7 @@ struct tn__token_rows {
     tn_status (*get)(const tn__token_rows *self, int64_t row, int64_t *x, int64_t *y);
     /* Takes a row's cost: every row on every rank, in order. */
     void (*take)(tn__token_rows *self, int64_t row, const tn__row_cost *cost);
-    /* [vocab]: how many bytes of text each token is, 0 for special ones; NULL: unused
-     */
+    /* [vocab]: how many bytes of text each token is, 0 for special ones; NULL: unused */
     const int32_t *text_bytes;
     int64_t vocab;
 };
