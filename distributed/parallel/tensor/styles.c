@@ -99,7 +99,10 @@ static tn_tensor *sequence_forward(tn_module *self, tn_tensor *x) {
 bool tn__tp_apply(tn__tp_place *place) {
     tn_module *m = place->module;
     static const tn_module_forward forwards[] = {
-        [TN_TP_ROW] = row_forward, [TN_TP_VOCAB] = vocab_forward, [TN_TP_SEQUENCE] = sequence_forward};
+        [TN_TP_ROW] = row_forward,
+        [TN_TP_VOCAB] = vocab_forward,
+        [TN_TP_SEQUENCE] = sequence_forward,
+    };
     tn_tp_style style = place->rule->style;
     if (style == TN_TP_ENTER) {
         place->hook = tn_module_hook(m, (tn_module_hooks){.before = enter_region, .user = place});
