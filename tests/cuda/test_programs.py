@@ -121,7 +121,7 @@ def refused(folder):
     says('"gpu" is not a device (use cpu, cuda or cuda:N)', command("x", "--device", "gpu"))
     says("there is no device cuda:99", command("x", "--device", "cuda:99"))
     says("there is no device cuda:0: ", command("x", "--device", "cuda"), {**environment, "TERN_CUDA": "not_there"})
-    says("100 of a step are not a multiple of 64", command("x", "--tokens", "100"))
+    says("100 per step are not a multiple of 64", command("x", "--tokens", "100"))
     says("nothing_*.bin: there is no such file", command("x", data="nothing_*.bin"))
     check(not (folder / "x").exists(), "a refused run has made its folder")
 

@@ -145,7 +145,7 @@ static void refused_arguments(void **state) {
     o.dilation = TN_DIMS(2);
     assert_inert(tn_avg_pool2d_op(x, TN_DIMS(2), o), TN_EVALUE, "dilation");
     o.padding = TN_DIMS(2);
-    assert_inert(tn_max_pool2d_op(x, TN_DIMS(3), o), TN_EVALUE, "padding is 2 and the kernel 3");
+    assert_inert(tn_max_pool2d_op(x, TN_DIMS(3), o), TN_EVALUE, "padding is 2 but the kernel 3");
     tn_interpolate_options i = tn_interpolate_defaults();
     assert_inert(tn_interpolate(x, i), TN_EVALUE, "one of size");
     i.scale_factor = 0.1;

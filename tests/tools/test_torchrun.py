@@ -72,8 +72,8 @@ def documented_commands():
 def refused_values():
     """values that have no sense here are refused, and the message says what to do"""
     for args, words in ((["--rdzv-backend", "etcd"], "one of them serves (c10d, static)"),
-                        (["--rdzv-conf", "is_host=1"], '"is_host=1": join_timeout=S'),
-                        (["--rdzv-conf", "join_timeout"], '"join_timeout": join_timeout=S'),
+                        (["--rdzv-conf", "is_host=1"], '"is_host=1": only join_timeout=S'),
+                        (["--rdzv-conf", "join_timeout"], '"join_timeout": only join_timeout=S'),
                         (["--rdzv-conf", "join_timeout=soon"], "a number of seconds"),
                         (["--rdzv-endpoint", "elsewhere:0"], "works only with one host, on localhost"),
                         (["--nnodes", 2, "--rdzv-endpoint", "localhost:0"], "port 0 (any free port) works only with one host"),

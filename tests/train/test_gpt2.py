@@ -446,7 +446,7 @@ def resumed_in_parts(folder):
     check(files(folder / "parts") == last, "going on in parts gives other bits")
     alone = run(folder, gpt2(*many, "--resume", out="alone"))
     says("continuing after step 3 of alone", alone)
-    says("a batch of all ranks has 2 examples instead of 4", alone)
+    says("a batch over all ranks has 2 examples instead of 4", alone)
     check(close(losses(folder, "alone"), end), "going on alone")
     says("continuing after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
     check(losses(folder, "file") == end, "going on from one file")

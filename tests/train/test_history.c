@@ -158,7 +158,7 @@ static void test_names(void **state) {
         assert_int_equal(tn_history_put(h, name, -1.23456789e-300), TN_OK);
     }
     assert_int_equal(tn_history_put(h, "more", 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "up to 64");
+    assert_error(TN_EVALUE, "at most 64");
     assert_int_equal(tn_history_add(h, 1), TN_OK);
     tn_history_free(h);
     h = tn_history_open(temp_path("names.csv"), 1);

@@ -51,9 +51,11 @@ static bool loss_shape(tn_op_call *c) {
                           (long long)(left < each ? left : each));
     }
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
-    return tn_op_out(c, label, wide) && /* loss */
-           tn_op_out(c, label, wide) && /* top */
-           tn_op_out(c, label, wide);   /* log_sum */
+    bool made = true; /* loss, top, log_sum */
+    for (int i = 0; i < 3 && made; i++) {
+        made = tn_op_out(c, label, wide);
+    }
+    return made;
 }
 
 /* ---- Joining --------------------------------------------------------------------------------- */
