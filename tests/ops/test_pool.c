@@ -147,7 +147,7 @@ static void refused_arguments(void **state) {
     o.padding = TN_DIMS(2);
     assert_inert(tn_max_pool2d_op(x, TN_DIMS(3), o), TN_EVALUE, "padding is 2 but the kernel 3");
     tn_interpolate_options i = tn_interpolate_defaults();
-    assert_inert(tn_interpolate(x, i), TN_EVALUE, "one of size");
+    assert_inert(tn_interpolate(x, i), TN_EVALUE, "either size");
     i.scale_factor = 0.1;
     assert_inert(tn_interpolate(x, i), TN_EVALUE, "4 elements would become 0");
     i.scale_factor = 2;
