@@ -115,7 +115,7 @@ static variables plain_environment(void) {
                                             "MPI_",   "TORCHE", "MASTER", "RANK=",  "WORLD_SIZE",
                                             "LOCAL_", "GROUP_", "ROLE_",  "OMP_NUM"};
     static const char *const ours[] = {
-        "TERN_ROOT=", "TERN_TEST_BIN=", "TERN_EXAMPLE_BIN=", "TERN_PLUGIN_PATH="};
+        "TERN_ROOT=", "TERN_TEST_BIN=", "TERN_EXAMPLE_BIN=", "TERN_PLUGIN_PATH=", "TERN_CPU="};
     variables v = {0};
     v.list = calloc(1, sizeof(char *));
     for (char **at = environ; *at; at++) {
