@@ -81,8 +81,8 @@ static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
     return tn_cast(TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64), dtype);
 }
 
-/* The lines that know of ranks; `data` are the ranks with other batches. */
-static tn_group *split_model(model *m, tn_group *world, const program *p) {
+/* The lines that know of ranks. */
+static tn_mesh *split_model(model *m, tn_group *world, const program *p) {
     int sizes[] = {p->dp, p->shard, p->tp};
     tn_mesh *mesh = tn_mesh_new(world, 3, sizes, (const char *[]){"dp", "shard", "tp"});
     tn_tp_options o = tn_tp_defaults();
@@ -109,7 +109,7 @@ static tn_group *split_model(model *m, tn_group *world, const program *p) {
         d.sum = true;
         tn_ddp(m, tn_mesh_group(mesh, "dp"), d);
     }
-    return tn_mesh_group(mesh, "dp shard");
+    return mesh;
 }
 
 static void evaluate_model(model *m) {
@@ -143,7 +143,8 @@ static void train_program(tn_group *world, void *user) {
     if (p->bf16 && !p->late_policy) {
         tn_module_set_precision(&m, tn_precision_defaults());
     }
-    tn_group *data = world ? split_model(&m, world, p) : NULL;
+    tn_mesh *mesh = world ? split_model(&m, world, p) : NULL;
+    tn_group *data = mesh ? tn_mesh_group(mesh, "dp shard") : NULL; /* with other batches */
     if (!world && p->late_policy) {
         tn_module_set_precision(&m, tn_precision_defaults());
     }
@@ -176,6 +177,7 @@ static void train_program(tn_group *world, void *user) {
     }
     tn_optim_free(opt);
     tn_module_finish(&m);
+    tn_mesh_free(mesh);
 }
 
 static program end_of(program p) {
