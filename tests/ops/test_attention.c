@@ -130,6 +130,39 @@ static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_at
     return rows;
 }
 
+static tn_tensor *leaf_rows(tn_tensor *x, int64_t first, int64_t count) {
+    return tn_set_requires_grad(tn_copy(tn_narrow(tn_detach(x), 2, first, count)), true);
+}
+
+/* y and dq of queries do not depend on which others are asked with them: ranks that share the
+ * queries of a sequence (context parallelism) have one rank's. */
+static void a_query_has_its_bits_anywhere(void **state) {
+    (void)state;
+    enum { T = 156, WIDTH = 20 };
+    tn_tensor *x[4];
+    for (int i = 0; i < 4; i++) {
+        x[i] = tn_set_requires_grad(tn_randn(TN_DIMS(1, 2, T, WIDTH), TN_F32), i < 3);
+    }
+    for (int block = 12; block <= T; block += block + 2) { /* 12, 26, 54, 110 */
+        for (int causal = 0; causal < 2; causal++) {
+            TN_SCOPE;
+            tn_attention_options o = TN_WITH(tn_attention, .causal = causal);
+            tn_tensor *y = tn_attention(x[0], x[1], x[2], NULL, o);
+            tn_set_grad(x[0], NULL);
+            tn_backward_from(&y, &x[3], 1, false);
+            for (int64_t first = 0; first < T; first += block) {
+                int64_t n = first + block < T ? block : T - first, seen = causal ? first + n : T;
+                tn_tensor *q = leaf_rows(x[0], first, n), *dy = tn_narrow(x[3], 2, first, n);
+                tn_tensor *part = tn_attention(q, tn_narrow(x[1], 2, 0, seen),
+                                               tn_narrow(x[2], 2, 0, seen), NULL, o);
+                tn_backward_from(&part, &dy, 1, false);
+                assert_true(tn_equal(tn_detach(part), tn_narrow(tn_detach(y), 2, first, n)));
+                assert_true(tn_equal(tn_grad_of(q), tn_narrow(tn_grad_of(x[0]), 2, first, n)));
+            }
+        }
+    }
+}
+
 static void qkv_is_attention_on_its_parts(void **state) {
     (void)state;
     TN_SCOPE;
@@ -217,7 +250,7 @@ int main(void) {
         TEST(is_its_definition),      TEST(a_blind_row_is_zero),
         TEST(gradients_twice),        TEST(qkv_is_attention_on_its_parts),
         TEST(qkv_gradients_twice),    TEST(memory_is_linear),
-        TEST(errors_name_both_sides),
+        TEST(errors_name_both_sides), TEST(a_query_has_its_bits_anywhere),
     };
     return cmocka_run_group_tests_name("attention", tests, NULL, NULL);
 }
