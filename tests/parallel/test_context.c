@@ -370,15 +370,8 @@ static program end_of(program p) {
 
 /* The largest difference of a parameter. */
 static double difference_of(const program *a, const program *b) {
-    double most = 0;
     assert_int_equal(a->bits.bytes, b->bits.bytes);
-    for (size_t at = 0; at < a->bits.bytes; at += sizeof(float)) {
-        float x, y;
-        memcpy(&x, a->bits.data + at, sizeof(x));
-        memcpy(&y, b->bits.data + at, sizeof(y));
-        most = fmax(most, fabs((double)x - (double)y));
-    }
-    return most;
+    return train_difference(a->bits, b->bits);
 }
 
 static const char *text_of(const program *p) {

@@ -85,24 +85,12 @@ static void train_program(tn_group *world, void *user) {
     tn_spread_free(s);
 }
 
-static double difference_of(const train_bits *a, const train_bits *b) {
-    double most = 0;
-    assert_true(a->bytes > 4000);
-    assert_int_equal(a->bytes, b->bytes);
-    for (size_t at = 0; at < a->bytes; at += sizeof(float)) {
-        float x, y;
-        memcpy(&x, a->data + at, sizeof(x));
-        memcpy(&y, b->data + at, sizeof(y));
-        most = fmax(most, fabs((double)x - (double)y));
-    }
-    return most;
-}
-
 static void expect_mesh(const program *alone, const char *mesh) {
     program p = {.mesh = mesh};
     run_ok(RANKS, train_program, &p);
-    double far = difference_of(&alone->bits, &p.bits);
-    if (far > 1e-5 || fabs(p.loss - alone->loss) > 1e-5) {
+    assert_true(p.bits.bytes > 4000 && p.bits.bytes == alone->bits.bytes);
+    double far = train_difference(alone->bits, p.bits);
+    if (!(far <= 1e-5 && fabs(p.loss - alone->loss) <= 1e-5)) {
         fail_msg("%s: parameters differ by %g, losses by %g", mesh, far, p.loss - alone->loss);
     }
     free(p.bits.data);
