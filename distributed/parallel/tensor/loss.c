@@ -22,13 +22,8 @@ typedef struct loss_args {
     int64_t classes;
 } loss_args;
 
-static int64_t columns_each(const loss_args *a) {
-    int64_t ranks = tn_group_size(a->group);
-    return (a->classes + ranks - 1) / ranks;
-}
-
-static int64_t first_column(const loss_args *a) {
-    return tn_group_rank(a->group) * columns_each(a);
+static tn__slice columns_here(const loss_args *a) {
+    return tn__tp_slice(a->group, tn_group_rank(a->group), a->classes);
 }
 
 static bool loss_shape(tn_op_call *c) {
@@ -41,14 +36,14 @@ static bool loss_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_ESTATE, "this rank is not a member of group %s",
                           tn_group_name(a->group));
     }
-    int64_t first = first_column(a), left = a->classes - first, each = columns_each(a);
+    int64_t columns = columns_here(a).count;
     if (x.ndim == 0 || !tn_dims_equal(tn__dims_leading(x), label) ||
-        x.size[x.ndim - 1] != (left < each ? left : each)) {
+        x.size[x.ndim - 1] != columns) {
         return tn_op_fail(c, TN_ESHAPE,
                           "logits are %s but labels are %s and classes %lld (labels need the "
                           "logits' dimensions but the last, which has this rank's columns, %lld)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), (long long)a->classes,
-                          (long long)(left < each ? left : each));
+                          (long long)columns);
     }
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
     bool made = true; /* loss, top, log_sum */
@@ -82,7 +77,7 @@ static tn_status join_rows(const tn_op_call *c) {
     TN_NO_GRAD;
     const loss_args *a = c->args;
     tn_tensor *loss = c->out[0], *top = c->out[1], *log_sum = c->out[2], *label = c->in[1];
-    tn_tensor *column = tn_add_scalar(label, -(double)first_column(a));
+    tn_tensor *column = tn_add_scalar(label, -(double)columns_here(a).first);
     double last = (double)(tn_size(c->in[0], -1) - 1);
     tn_tensor *here = tn_eq(tn_clamp(column, 0.0, last), column), *zero = number_like(top, 0.0);
     tn_tensor *logit = tn_where(here, tn_add(tn_sub(log_sum, loss), top), zero);
@@ -108,8 +103,9 @@ static tn_status join_rows(const tn_op_call *c) {
 /* ---- The kernel, both ways ------------------------------------------------------------------- */
 
 static tn_cross_entropy_args kernel_args(const loss_args *a) {
-    return (tn_cross_entropy_args){
-        .ignore_index = a->options.ignore_index, .whole = a->classes, .first = first_column(a)};
+    return (tn_cross_entropy_args){.ignore_index = a->options.ignore_index,
+                                   .whole = a->classes,
+                                   .first = columns_here(a).first};
 }
 
 static tn_status loss_forward(const tn_op_call *c) {

@@ -153,7 +153,7 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
 
 /* All columns of the logits, whose last rank may have fewer than the others. */
 static tn_tensor *join_columns(const tn__tp *tp, tn_tensor *x) {
-    int64_t ranks = tn_group_size(tp->group), each = (tp->classes + ranks - 1) / ranks;
+    int64_t each = tn__tp_slice(tp->group, 0, tp->classes).count;
     int last = tn_ndim(x) - 1;
     if (tn_size(x, last) < each) {
         x = tn_pad(x, TN_DIMS(0, each - tn_size(x, last)), TN_PAD_CONSTANT, 0.0);

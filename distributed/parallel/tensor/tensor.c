@@ -124,10 +124,10 @@ static bool rows_fit(const tn__tp_place *place) {
 
 /* Of a vocabulary the last rank may have fewer rows than the others, but not none. */
 static bool vocabulary_fits(const tn__tp_place *place, int64_t rows) {
-    int64_t ranks = tn_group_size(place->of->group), each = (rows + ranks - 1) / ranks;
-    if (each * (ranks - 1) >= rows) {
-        tn__raise(TN_ESHAPE, tensor_rules.operation, "%s: %lld rows leave none for rank %lld",
-                  place->path, (long long)rows, (long long)ranks - 1);
+    int last = tn_group_size(place->of->group) - 1;
+    if (tn__tp_slice(place->of->group, last, rows).count == 0) {
+        tn__raise(TN_ESHAPE, tensor_rules.operation, "%s: %lld rows leave none for rank %d",
+                  place->path, (long long)rows, last);
     }
     return !tn__pending();
 }
@@ -335,8 +335,8 @@ static bool cut_place(tn__tp_place *place) {
         return false;
     }
     if (style == TN_TP_VOCAB) {
-        int64_t ranks = tn_group_size(place->of->group);
-        place->first = tn_group_rank(place->of->group) * ((place->whole + ranks - 1) / ranks);
+        const tn_group *g = place->of->group;
+        place->first = tn__tp_slice(g, tn_group_rank(g), place->whole).first;
     }
     bool bias = style == TN_TP_COLUMN || style == TN_TP_LOGITS;
     return (!bias || cut_param(place, "bias", 0, pieces)) && tn__tp_apply(place);

@@ -8,6 +8,7 @@
 #define TERN_DISTRIBUTED_PARALLEL_TENSOR_H
 
 #include "distributed/parallel/base.h"
+#include "nn/layout.h"
 #include "tern/split.h"
 
 /* A module that is cut. Belongs to it: freed with the root's hook. */
@@ -34,6 +35,14 @@ typedef struct tn__tp_place {
     tn_hook hook;              /* ENTER */
     int64_t whole, first;      /* VOCAB: rows on all ranks, and the first of this rank's */
 } tn__tp_place;
+
+/* Which of n rows, or columns, a rank of g has: as a layout of one piece cuts them. Rank 0 has no
+ * fewer than the others. */
+static inline tn__slice tn__tp_slice(const tn_group *g, int rank, int64_t n) {
+    tn_layout cut = {
+        .whole = TN_DIMS(n), .dim = 0, .pieces = 1, .slice = rank, .slices = tn_group_size(g)};
+    return tn__layout_slice(&cut);
+}
 
 /* The module computes as its style says from now on. False after raising. */
 bool tn__tp_apply(tn__tp_place *place);
