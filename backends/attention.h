@@ -19,14 +19,14 @@ typedef struct tn__attention {
      * row of scores. y and lse are outputs of forward. */
     const tn_desc *q, *k, *v, *y, *lse;
     const tn_desc *dy, *dq, *dk, *dv; /* NULL in forward */
-    /* NULL, or bool (B, H, Tq, Tk) with stride 0 where it broadcasts: true may be seen. */
+    /* NULL, or bool (B, H, Tq, Tk) with stride 0 where it broadcasts; true: visible. */
     const tn_desc *mask;
     bool causal;
     double scale;
 } tn__attention;
 
-/* The operands that both directions share. *seen is the mask's descriptor, which must live as
- * long. */
+/* The operands that both directions share. *seen receives the mask's descriptor and must outlive
+ * the result. */
 TN__INLINE tn__attention tn__attention_of(const tn_desc *const *x, const tn_desc *const *y,
                                           const void *arguments, tn_desc *seen) {
     const tn_attention_args *args = (const tn_attention_args *)arguments;

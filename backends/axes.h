@@ -1,5 +1,5 @@
-/* The dimensions of an operand as few ranges, for reductions: dimensions that are contiguous with
- * each other are merged. For host code in C and C++.
+/* The dimensions of an operand as few ranges as possible, for reductions: dimensions that are
+ * contiguous with each other are merged. For host code in C and C++.
  */
 #ifndef TERN_BACKENDS_AXES_H
 #define TERN_BACKENDS_AXES_H
@@ -9,10 +9,10 @@
 typedef struct tn__axes {
     int count;
     int64_t total, size[TN_MAX_DIMS];
-    int64_t x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides; y's only where the dimension stays */
+    int64_t x[TN_MAX_DIMS], y[TN_MAX_DIMS]; /* strides; y's only for a dimension that is kept */
 } tn__axes;
 
-/* Appends an axis; merged with the last one where both operands allow. */
+/* Appends an axis, or merges it with the last one if both operands allow that. */
 static inline void tn__axes_push(tn__axes *a, int64_t size, int64_t x, int64_t y) {
     int k = a->count;
     if (k > 0 && a->x[k - 1] == x * size && a->y[k - 1] == y * size) {
@@ -28,7 +28,7 @@ static inline void tn__axes_push(tn__axes *a, int64_t size, int64_t x, int64_t y
     a->total *= size;
 }
 
-/* The offsets of position i, in row-major order, are added to *x and *y. */
+/* Adds the offsets of position i, in row-major order, to *x and *y. */
 static inline void tn__axes_at(const tn__axes *a, int64_t i, int64_t *x, int64_t *y) {
     for (int k = a->count - 1; k >= 0; k--) {
         int64_t index = i % a->size[k];

@@ -1,5 +1,5 @@
 /* Which kernel table runs: the best for this machine up to the level that TERN_CPU names, or the
- * one tn_backend_use has set.
+ * one set by tn_backend_use.
  */
 #include "backends/backend.h"
 #include "backends/entries.h"
@@ -26,9 +26,9 @@ static atomic_int most;                    /* the level that TERN_CPU permits; 0
 enum { PLAIN = 1, LEVELS = 4 };
 static const char *const level_names[] = {[PLAIN] = "plain", "v2", "v3", "v4"};
 
-/* Whether this machine (and its system, for the wide registers) runs code for x86-64-v2, -v3, -v4.
- * Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not every
- * compiler's test knows. */
+/* Whether this machine (and its operating system, for the wide registers) runs code for x86-64-v2,
+ * -v3, -v4. Every machine with AVX2 and FMA also has the rest of v3 (F16C, LZCNT, MOVBE), which not
+ * every compiler can test for. */
 static bool machine_runs(int level) {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -41,11 +41,11 @@ static bool machine_runs(int level) {
               __builtin_cpu_supports("avx512vl");
     return level == 2 ? v2 : level == 3 ? v3 : v4;
 #else
-    return level == 2; /* elsewhere the lowest level is compiled for what the compiler targets */
+    return level == 2; /* other architectures: compiled for the compiler's default target */
 #endif
 }
 
-/* NULL where the build or the machine does not have it. */
+/* NULL if the build or the machine does not have it. */
 static const tn_backend *level_table(int level) {
     if (level > PLAIN && !machine_runs(level)) {
         return NULL;
@@ -81,8 +81,8 @@ const char *tn__cpu_levels(char *text, size_t size) {
     return text;
 }
 
-/* The highest level there is, up to the one that TERN_CPU names. An unknown level is an error of
- * the thread that asks first: at load time the one that will run main. */
+/* The level that TERN_CPU names, or else the highest available. Any other value raises an error in
+ * the thread that asks first: at load time the thread that will run main. */
 static int read_most(void) {
     const char *wish = getenv("TERN_CPU");
     int best = LEVELS;

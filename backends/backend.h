@@ -7,8 +7,8 @@
 /* The specification: every entry filled. */
 const tn_backend *tn__ref_table(void);
 
-/* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4. Only called where the
- * machine can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. */
+/* ref's table with cpu's overrides, compiled for x86-64-v2, -v3 and -v4. Only called if the machine
+ * can run them. The build defines TN_HAVE_CPU_V2, _V3, _V4 for those that it compiled. */
 const tn_backend *tn__cpu_table_v2(void);
 const tn_backend *tn__cpu_table_v3(void);
 const tn_backend *tn__cpu_table_v4(void);
@@ -17,7 +17,7 @@ const tn_backend *tn__cpu_table_v4(void);
  * the machine's best, or what TERN_CPU permits. */
 int tn__cpu_most(void);
 
-/* The levels that this build and machine have, by TERN_CPU's names: "plain v2 v3". Gives `text`. */
+/* The levels of this build and machine, by TERN_CPU's names: "plain v2 v3". Returns `text`. */
 enum { TN__CPU_LEVELS = 32 };
 TN_API const char *tn__cpu_levels(char *text, size_t size);
 

@@ -15,7 +15,7 @@ typedef struct tn_batch_norm_args {
 /* Where the statistics are. */
 typedef struct tn__batch_moments {
     const tn_desc *mean, *var;
-    bool given; /* they do not depend on x */
+    bool given; /* as inputs, which do not depend on x */
     double eps;
 } tn__batch_moments;
 
@@ -27,7 +27,8 @@ TN__INLINE tn__batch_moments tn__batch_moments_of(const tn_desc *const *x, const
     return m;
 }
 
-/* The gradient is made of y's alone, and not for given statistics. */
+/* Whether the kernels leave this gradient to the operation: they use only y's gradient, and compute
+ * none for given statistics. */
 TN__INLINE bool tn__batch_norm_refuses(const tn_op_back *b) {
     return !b->dy[0] || b->dy[1] || b->dy[2] || b->dx[3] || b->dx[4];
 }

@@ -6,7 +6,7 @@
 #include "core/inline.h"
 #include "tern/sys/backend.h"
 
-/* x repeated (stride 0) to these sizes, with which it broadcasts. */
+/* x broadcast (stride 0) to these sizes, with which it must be compatible. */
 TN__INLINE tn_desc tn__desc_spread(const tn_desc *x, int ndim, const int64_t *size) {
     tn_desc d = *x;
     int missing = ndim - x->ndim;

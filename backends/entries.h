@@ -1,8 +1,9 @@
 /* What a kernel table (tern/sys/backend.h) consists of: its entries, listed here, and the kernels
- * of operations, which ops/list.h lists. Each table, the declarations of its kernels and the tests'
- * walks are made from these two.
+ * of operations, listed in ops/list.h. The tables, the declarations of their kernels and the tests'
+ * loops over them are generated from these two lists.
  *
- * X(entry, cpu). Every table has a kernel for each. cpu: whether the CPU's is its OWN or REF's.
+ * X(entry, cpu). Every table has a kernel for each entry. cpu: whether the CPU has its OWN or uses
+ * REF's.
  */
 #ifndef TERN_BACKENDS_ENTRIES_H
 #define TERN_BACKENDS_ENTRIES_H
@@ -40,7 +41,7 @@
 /* The type of the functions of an entry. */
 #define TN_ENTRY_TYPE(entry) __typeof__(*((tn_backend *)0)->entry)
 
-/* An operation's row in tables of kernels: tn_op.kernel. */
+/* An operation's index in tables of kernels: tn_op.kernel. */
 #define TN_FUSED(name) TN__FUSED_##name
 enum {
     TN__FUSED_NONE,
@@ -54,7 +55,7 @@ enum {
 
 /* In a file that includes ops/list.h with TN_OP(folder, ...) as TN__DEVICES(__VA_ARGS__, , , ):
  * each row becomes TN__ON_CPU(name) and TN__ON_CUDA(name), for the devices that it names, and
- * TN__ON_(name), which is nothing. */
+ * TN__ON_(name), which expands to nothing. */
 #define TN__DEVICES(name, first, second, ...) TN__ON_##first(name) TN__ON_##second(name)
 #define TN__ON_(name)
 

@@ -18,7 +18,8 @@
  *
  * Formulas are free of branches where it matters, so that a loop over one of them vectorises. NaN
  * in, NaN out, except where a comment says otherwise. bf16 and f16 are computed in float. Integers
- * (i64, i32, u8) are computed in int64_t, wrap around, and are cut to their width when stored.
+ * (i64, i32, u8, i8) are computed in int64_t, wrap around, and are truncated to their width when
+ * stored.
  */
 #ifndef TERN_BACKENDS_FORMULAS_H
 #define TERN_BACKENDS_FORMULAS_H
@@ -32,13 +33,13 @@
 #define TN_LIBM_D(name) name
 #define TN_FAST_F(name) tn__##name##f
 
-/* Helpers that a formula applies to a value which it uses more than once.
+/* Helpers for formulas that use a value more than once.
  *
  * gelu (tanh form) is x / (1 + exp(-u)) with u = 2 sqrt(2 / pi) (x + 0.044715 x^3). The slopes take
  * s = 1 / (1 + exp(-u)), or s = 1 / (1 + exp(-x)) for silu; gelu's is s + x s (1 - s) u'(x). There
- * x is kept where x^2 cannot overflow: s (1 - s) is 0 far earlier.
+ * x is clamped so that x^2 cannot overflow: s (1 - s) is 0 long before that.
  *
- * A remainder is fmod's, plus b where that has the other sign.
+ * remainder is fmod, plus b if fmod has the other sign.
  *
  * mish's gate is tanh(log(1 + e^x)) = n / (n + 2) with n = e^x (e^x + 2), here from v = e^-|x|. */
 /* clang-format off */
@@ -148,7 +149,7 @@ TN__FORMULA_HELPERS(double)
     X(TN_FMOD, fmod, M(fmod)(a, b))                                                                \
     X(TN_REMAINDER, remainder, tn__remainder_##T(b, M(fmod)(a, b)))
 
-/* Works on any type; the operands are a and b. */
+/* For any type; the operands are a and b. */
 #define TN_COMPARE_FORMULAS(X)                                                                     \
     X(TN_EQ, eq, a == b)                                                                           \
     X(TN_NE, ne, a != b)                                                                           \
@@ -162,7 +163,7 @@ TN__FORMULA_HELPERS(double)
 /* Overflow wraps (in C it is undefined for signed types, hence the casts). */
 #define TN__WRAP(a, op, b) ((int64_t)((uint64_t)(a)op(uint64_t)(b)))
 
-/* Towards zero; x / 0 = 0. */
+/* Rounded towards zero; x / 0 = 0. */
 TN__INLINE int64_t tn__integer_div(int64_t a, int64_t b) {
     if (b == 0) {
         return 0;

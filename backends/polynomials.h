@@ -4,14 +4,14 @@
  * Why: a call into libm keeps a loop scalar, and exp alone decides whether softmax and gelu run at
  * memory speed. None of these branches, reads a table or sets errno; selects replace conditions.
  * Each states its largest error against the exact value (tests/backends/test_ref_polynomials.c
- * sweeps all of it). Coefficients are our own weighted minimax fits.
+ * sweeps the whole range). Coefficients are our own weighted minimax fits.
  *
  * Special values are libm's: NaN stays NaN, exp(-inf) = 0, exp above 88.72 is inf, results down to
  * the smallest denormal, tanh and erf of ±inf are ±1, the sign of zero stays, log(0) = -inf, log of
  * a negative number is NaN.
  *
- * Plain C on purpose: other compilers compile it too. Functions without a polynomial fall through
- * to libm, so that TN_FAST_F(name) works for every function that backends/formulas.h names.
+ * Plain C on purpose, for other compilers as well. Functions without a polynomial fall through to
+ * libm, so that TN_FAST_F(name) works for every function that backends/formulas.h names.
  */
 #ifndef TERN_BACKENDS_POLYNOMIALS_H
 #define TERN_BACKENDS_POLYNOMIALS_H
@@ -60,8 +60,8 @@ static inline float tn__power_of_two(int32_t n) {
     return tn__of_bits((uint32_t)(n + 127) << 23);
 }
 
-/* e^x. Error <= 1 ulp, denormal results included. 2^n is applied in two halves, as n itself can
- * leave a float's range. */
+/* e^x. Error <= 1 ulp, denormal results included. 2^n is applied in two factors, since 2^n itself
+ * can be outside a float's range. */
 static inline float tn__expf(float x) {
     x = x > 89.0f ? 89.0f : x; /* written so that NaN stays */
     x = x < -104.0f ? -104.0f : x;
@@ -72,8 +72,7 @@ static inline float tn__expf(float x) {
     return p * tn__power_of_two(h) * tn__power_of_two(n - h);
 }
 
-/* e^x - 1 for -60 <= x <= 20, with a small relative error near 0 too: what tanh and erf are made
- * of. */
+/* e^x - 1 for -60 <= x <= 20, with a small relative error near 0 too; tanh and erf use it. */
 static inline float tn__expm1_negative(float x) {
     float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
     float scale = tn__of_bits((tn__bits_of(shifted) << 23) + 0x3F800000u);
@@ -126,7 +125,7 @@ static inline float tn__logf(float x) {
     return x >= 0.0f ? y : NAN;
 }
 
-/* e^x - 1, accurate near 0. Error <= 2 ulp. Where e^x is large enough the 1 is nearly lost. */
+/* e^x - 1, accurate near 0. Error <= 2 ulp. From x = 20 on, the 1 is lost in e^x's rounding. */
 static inline float tn__expm1f(float x) {
     float z = x > 20.0f ? 20.0f : x;
     z = z < -60.0f ? -60.0f : z;

@@ -1,6 +1,6 @@
 /* What the kernels of max_pool, avg_pool and avg_unpool read (ops/pool/): tn_pool_args, and the
- * windows that they describe: which elements a place of the result has, and which places have an
- * element. */
+ * windows that they describe: which elements a place of the result covers, and which places cover
+ * an element. */
 #ifndef TERN_BACKENDS_POOL_H
 #define TERN_BACKENDS_POOL_H
 
@@ -8,9 +8,9 @@
 #include "tern/sys/backend.h"
 
 /* Windows over the dimensions after (N, C), of which there are `spatial`: 1, 2 or 3. Arguments
- * always have three: missing ones come first, and have size 1. Place p of the result has the
- * elements p stride - padding + i dilation, 0 <= i < kernel, that there are; adaptive: those from p
- * in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
+ * always have three: missing ones come first, and have size 1. Place p of the result covers the
+ * elements p stride - padding + i dilation, 0 <= i < kernel, as far as they exist; adaptive: those
+ * from p in / out (rounded down) to (p + 1) in / out (up), and dilation is 1. */
 typedef struct tn_pool_args {
     int spatial;
     bool adaptive;          /* then kernel, stride, padding and divisor are not read */
@@ -50,7 +50,7 @@ TN__INLINE tn__window tn__window_at(const tn_pool_args *a, int dim, int64_t plac
     return w;
 }
 
-/* 1 / the divisor of the window that w[3] make. */
+/* 1 / the divisor of the window that w[0], w[1] and w[2] make. */
 TN__INLINE double tn__window_share(const tn_pool_args *a, const tn__window *w) {
     if (a->divisor > 0) {
         return 1.0 / (double)a->divisor;
@@ -59,7 +59,7 @@ TN__INLINE double tn__window_share(const tn_pool_args *a, const tn__window *w) {
                                 : 1.0 / (double)(w[0].count * w[1].count * w[2].count);
 }
 
-/* The places in one dimension whose windows may have element `at`: `count` from `first` on. With
+/* The places in one dimension whose windows may cover element `at`: `count` from `first` on. With
  * dilation some of them skip it. */
 typedef struct tn__places {
     int64_t first, count;

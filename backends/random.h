@@ -1,6 +1,6 @@
 /* How the generator's words become numbers: the specification that every backend shares.
  *
- * tn_philox(seed, stream, call, index) gives four 32-bit words. Element i of a draw,
+ * tn_philox(seed, stream, call, index) returns four 32-bit words. Element i of a draw,
  * i in row-major order, counted from the key's `first`, uses
  *
  *     f32 bf16 f16, dropout   word i % 4 of index i / 4: uniform24, its top 24 bits times 2^-24
@@ -14,7 +14,7 @@
  *     integers in [a, b)      a + the high 64 bits of (64-bit word) (b - a):
  *                             biased by less than (b - a) 2^-64
  *     Bernoulli, dropout      u < p: drawn as an integer, word >> 8 below ceil(p 2^24),
- *                             which is the same
+ *                             which is equivalent
  *
  * An element is a function of its index only, so any thread may compute any of them. Uniforms in
  * [0, 1), integers, Bernoulli draws and dropout masks are the same bits on every backend; normals,
@@ -53,12 +53,12 @@ static inline double tn__largest_below(tn_dtype dtype, double high) {
     return (ceil(high / step) - 1) * step;
 }
 
-/* No uniform in [a, b) is above this. It is a if no number of the dtype is between. */
+/* No uniform in [a, b) is above this. It is a if the dtype has no number in between. */
 static inline double tn__uniform_limit(tn_dtype dtype, double a, double b) {
     return fmax(a, tn__largest_below(dtype, b));
 }
 
-/* In [0, range) from a 64-bit word. */
+/* A number in [0, range) from a 64-bit word. */
 TN__INLINE uint64_t tn__below(uint64_t word, uint64_t range) {
     return (uint64_t)(((tn__uint128)word * range) >> 64);
 }

@@ -5,7 +5,7 @@
 #include "core/inline.h"
 #include "tern/sys/backend.h"
 
-/* G, the gates that have weights, and K, what is kept of each unit. */
+/* G, the number of gates with weights, and K, how many values are kept per unit. */
 TN__INLINE int tn__cell_gates(tn_cell cell) {
     return cell == TN_CELL_LSTM ? 4 : cell == TN_CELL_GRU ? 3 : 1;
 }

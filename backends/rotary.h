@@ -10,7 +10,7 @@
 typedef struct tn_rotary_args { /* as in tn_rotary_options (ops.h) */
     double theta, factor, low_freq_factor, high_freq_factor;
     int64_t original_context;
-    bool inverse; /* turns back */
+    bool inverse; /* rotates back */
 } tn_rotary_args;
 
 /* The positions as (B, T). */
@@ -19,9 +19,9 @@ TN__INLINE tn_desc tn__rotary_positions(const tn_op_call *c) {
     return tn__desc_spread(c->x[1], 2, size);
 }
 
-/* Radians a position, of pair i of `half`: theta^(-i / half). With a factor, pairs that turn fewer
- * than `low` times within the original context turn `factor` times more slowly, those that turn
- * more than `high` times as before, and between the two it is interpolated (Grattafiori et al.
+/* Radians per position, for pair i of `half`: theta^(-i / half). With a factor, pairs that turn
+ * fewer than `low` times within the original context turn `factor` times more slowly, those that
+ * turn more than `high` times are unchanged, and in between it is interpolated (Grattafiori et al.
  * 2024, arXiv:2407.21783, and Llama 3.1's code). */
 TN__INLINE double tn__rotary_frequency(const tn_rotary_args *o, int64_t i, int64_t half) {
     double f = pow(o->theta, -(double)i / (double)half);

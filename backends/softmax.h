@@ -1,5 +1,5 @@
-/* What the kernels of softmax and log_softmax read (ops/nn/): x and y of one shape, args
- * tn_softmax_args. A row of -inf gives NaN. y may be x's memory, dx dy's. */
+/* What the kernels of softmax and log_softmax read (ops/nn/): x and y of the same shape, args
+ * tn_softmax_args. A row of -inf becomes NaN. y may be x's memory, dx dy's. */
 #ifndef TERN_BACKENDS_SOFTMAX_H
 #define TERN_BACKENDS_SOFTMAX_H
 

@@ -41,7 +41,7 @@ static buffers lay_out(const forward *f, float *memory) {
     return b;
 }
 
-/* Keys [0, keys) of a group: each tile of keys transposed, each of values as it is. */
+/* Keys [0, keys) of a group: each tile of keys transposed, each tile of values as it is. */
 static void pack_head(const forward *f, const buffers *w, int64_t b, int64_t g, int64_t keys) {
     for (int64_t j = 0; j < keys; j += SIDE) {
         int64_t n = min_of(SIDE, f->k->size[2] - j);
@@ -52,7 +52,7 @@ static void pack_head(const forward *f, const buffers *w, int64_t b, int64_t g, 
     }
 }
 
-/* Scores of hidden places become -inf. */
+/* Masked scores become -inf. */
 static void hide_scores(const sight *s, float *scores, int64_t i0, int64_t m, int64_t j0,
                         int64_t n) {
     for (int64_t i = 0; i < m; i++) {
@@ -69,7 +69,7 @@ static void hide_scores(const sight *s, float *scores, int64_t i0, int64_t m, in
     }
 }
 
-/* The largest of n scores, a multiple of NR, that is not NaN. */
+/* The largest of n scores that is not NaN; n is a multiple of NR. */
 static float largest_score(const float *row, int64_t n) {
     float lane[NR], top = -INFINITY;
     for (int l = 0; l < NR; l++) {
@@ -88,13 +88,13 @@ static float largest_score(const float *row, int64_t n) {
     return top;
 }
 
-/* One row of scores to probabilities under the running maximum; y's row and the sum are scaled to a
- * new maximum. */
+/* Turns one row of scores into their exponentials relative to the running maximum; if that grows,
+ * y's row and the sum are rescaled. */
 static void soften_row(float *row, int64_t n, float *y, int64_t width, float *most, float *sum) {
     float top = largest_score(row, n), total = 0, keep = 1;
     top = top > *most ? top : *most;
-    /* Nothing seen yet: every score is -inf, and shifting by 0 keeps it so. A NaN spreads through
-     * the sum. */
+    /* If nothing is visible yet, every score is -inf, and a shift of 0 keeps it -inf. NaN
+     * propagates through the sum. */
     const float shift = top == -INFINITY ? 0 : top, low = exp_low;
     if (*most != top && *most != -INFINITY) { /* at first there is nothing to scale */
         keep = tn__expf(*most - shift);

@@ -1,9 +1,9 @@
 /* What attention's forward and backward share: tiles of SIDE queries by SIDE keys, their products,
- * what is visible.
+ * and which keys are visible.
  *
- * Rows of q, k, v and dy are first copied to f32 buffers (whatever their dtype and strides). As
- * right operand of a product they are packed in panels of NR columns;
- * as left operand they are read in place.
+ * Rows of q, k, v and dy are first copied to f32 buffers (whatever their dtype and strides). As the
+ * right operand of a product they are packed in panels of NR columns; as the left operand they are
+ * read in place.
  */
 #ifndef TERN_BACKENDS_CPU_ATTENTION_H
 #define TERN_BACKENDS_CPU_ATTENTION_H
@@ -14,7 +14,7 @@
 
 enum {
     SIDE = 64,
-    STRIP = 12, /* rows of a diagonal tile that are cut to what they see together */
+    STRIP = 12, /* rows of a diagonal tile, cut together to the keys they see */
     VL = VBYTES / 4,
     NR = 2 * VL,
     PAD = (SIDE + MR - 1) / MR * MR, /* SIDE in whole panels of MR rows: what a product may read */
@@ -60,8 +60,8 @@ INLINE void tile_micro(int64_t k, const float *restrict a, int64_t rsa, int64_t 
 
 /* C (m, n) = or += A (m, k) B (k, n), element (i, p) of A at a[i rsa + p csa]. n is rounded up to
  * NR in C, and A can be read up to the next MR rows; only m rows of C are written. B is packed with
- * `depth` rows a panel, of which k are used. A row has the same bits wherever it stands among the
- * m: ranks that share the queries get one rank's. */
+ * `depth` rows a panel, of which k are used. A row has the same bits at any position among the m,
+ * so ranks that split the queries compute the same bits as one rank. */
 INLINE void tile_multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t rsa, int64_t csa,
                           const float *b, int64_t depth, float *c, int64_t ldc, bool add) {
     for (int64_t j = 0; j < n; j += NR) {
@@ -96,7 +96,7 @@ static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const fl
 }
 
 /* x (rows, n), rows ld apart, to panels: element (p, j) at dst[j / NR depth NR + p NR + j % NR].
- * Columns up to a multiple of NR are zeros. */
+ * Columns are zero-padded to a multiple of NR. */
 static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x,
                              int64_t ld, int64_t rows, int64_t n) {
     for (int64_t j0 = 0; j0 < n; j0 += NR) {
@@ -114,7 +114,7 @@ static inline void pack_rows(float *restrict dst, int64_t depth, const float *re
     }
 }
 
-/* The transpose of x (columns, k), rows ld apart, as right operand (k, columns). */
+/* The transpose of x (columns, k), rows ld apart, as a right operand (k, columns). */
 static inline void pack_turned(float *restrict dst, const float *restrict x, int64_t ld,
                                int64_t columns, int64_t k) {
     for (int64_t j0 = 0; j0 < columns; j0 += NR) {
@@ -135,7 +135,7 @@ static inline void pack_turned(float *restrict dst, const float *restrict x, int
     }
 }
 
-/* One row of read_rows; `odd` gets 0 times each element, which is 0 for a finite one. */
+/* One row of read_rows; `odd` accumulates 0 times each element, which is 0 if it is finite. */
 static inline void read_row(float *restrict to, const float *restrict x, int64_t depth, float scale,
                             float *restrict odd) {
     int64_t d = 0;
@@ -153,8 +153,8 @@ static inline void read_row(float *restrict to, const float *restrict x, int64_t
     }
 }
 
-/* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false when
- * something is not finite. */
+/* Rows [first, first + n) of head (b, h) to dst, `width` apart, times `scale`. Returns false if an
+ * element is not finite. */
 static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *x, int64_t b,
                              int64_t h, int64_t first, int64_t n, float scale) {
     int64_t depth = x->size[3];
@@ -203,8 +203,8 @@ static inline bool key_visible(const sight *s, int64_t i, int64_t j) {
     return !m || ((const uint8_t *)m->data)[s->b * m->stride[0] + s->h * m->stride[1] +
                                             i * m->stride[2] + j * m->stride[3]];
 }
-/* Whether all of the tile is seen; and how many of the keys from j0 on the last of the queries [i0,
- * i0 + m) may see. */
+/* Whether the whole tile is visible; and how many of the keys, from the first, the last of the
+ * queries [i0, i0 + m) may see. */
 static inline bool all_visible(const sight *s, int64_t i0, int64_t j0, int64_t n) {
     return !s->mask && (!s->causal || j0 + n - 1 <= i0 + s->shift);
 }
@@ -212,7 +212,7 @@ static inline int64_t keys_for(const sight *s, int64_t i0, int64_t m, int64_t ke
     return s->causal ? max_of(0, min_of(keys, i0 + m + s->shift)) : keys;
 }
 
-/* c[i] += p[i][j] x[j] over the visible only: for tiles with hidden places where x holds NaN or
+/* c[i] += p[i][j] x[j] over the visible keys only: for partly masked tiles where x holds NaN or
  * infinity, which a product with 0 would spread. turned: c[j] += p[i][j] x[i]. */
 static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n,
                                    const float *p, const float *x, int64_t width, float *c,

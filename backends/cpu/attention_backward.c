@@ -3,7 +3,7 @@
  *
  * A task is one group of keys and values with all query heads that use it. It walks heads, tiles of
  * keys and tiles of queries in a fixed order and adds to dq, dk and dv in its own buffers, so the
- * sums have one order. For each pair of tiles:
+ * order of the sums is fixed. For each pair of tiles:
  *
  *     p = exp(scale q k^T - lse)      dv += p^T dy
  *     ds = p (dy v^T - delta)         dq += ds k          dk += ds^T (scale q)
@@ -95,7 +95,7 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
 typedef struct pair {
     const sight *s;
     int64_t i0, m, j0, n;
-    bool whole; /* everything is seen */
+    bool whole; /* all keys are visible */
 } pair;
 
 /* Scores and dy v^T of row i become p and ds; the first `own` columns were computed, all n are
@@ -179,7 +179,7 @@ static void run_pair(const backward *f, const buffers *w, const pair *t) {
                     true);
 }
 
-/* `n` rows of a gradient, times `scale`. */
+/* One head of a gradient, times `scale`. */
 static void store_head(const tn_desc *d, int64_t b, int64_t h, float *rows, int64_t width,
                        float scale) {
     for (int64_t i = 0; i < d->size[2]; i++) {

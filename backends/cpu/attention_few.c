@@ -2,8 +2,8 @@
  * and values are read once, in place; the tiles of attention.c would first pack all of them.
  *
  * A task is one head of keys with all queries that use it, of all heads in its group: for each tile
- * of SIDE keys the scores of all rows, then one softmax a row, then the sums of values tile by
- * tile. Rows of keys that are not f32, side by side and a whole number of vectors, pass through a
+ * of SIDE keys the scores of all rows, then one softmax per row, then the weighted sums of values
+ * tile by tile. Rows that are not contiguous f32 in a whole number of vectors pass through a
  * buffer.
  */
 #include "backends/cpu/attention_few.h"
@@ -21,7 +21,7 @@ typedef struct few {
     int64_t width;   /* of a head, in whole vectors */
     int64_t keys;    /* in whole vectors */
     int64_t queries; /* of one head */
-    int64_t group;   /* heads of queries to one of keys */
+    int64_t group;   /* query heads per key head */
 } few;
 
 /* A thread's buffers. */
@@ -61,7 +61,7 @@ static const float *read_tile(const few *f, const tn_desc *x, float *tile, int64
     return tile;
 }
 
-/* The sum of a vector's elements, by quarters first, in which compilers add whole registers. */
+/* The sum of a vector's elements, first by quads, so that compilers add whole registers. */
 INLINE float fold_vector(vec v) {
     typedef float quad __attribute__((vector_size(16)));
     union {
@@ -89,7 +89,7 @@ static void score_tile(float *restrict scores, const float *restrict q, const fl
     }
 }
 
-/* y += p[j] v[j] over the n keys that are visible; `s` NULL: all. */
+/* y += p[j] v[j] over those of the n keys that are visible; `s` NULL: all are. */
 static void add_tile(float *restrict y, const float *restrict p, const float *restrict v,
                      int64_t apart, int64_t n, int64_t width, const sight *s, int64_t i,
                      int64_t j0) {
@@ -103,7 +103,7 @@ static void add_tile(float *restrict y, const float *restrict p, const float *re
         for (int64_t j = 0; j < n; j++) {
             const float *row = v + j * apart + d;
             if (s && !key_visible(s, i, j0 + j)) {
-                continue; /* NaN times 0 would spread */
+                continue; /* 0 times NaN is NaN */
             }
             if (most == BESIDE) {
                 UNROLL
@@ -123,7 +123,8 @@ static void add_tile(float *restrict y, const float *restrict p, const float *re
     }
 }
 
-/* One row of scores to weights that sum up to 1; returns log-sum-exp, -inf when nothing is seen. */
+/* Turns one row of scores into weights that sum to 1; returns log-sum-exp, -inf if nothing is
+ * visible. */
 static float soften_scores(float *scores, int64_t n) {
     float most = row_top(scores, n), shift = most == -INFINITY ? 0 : most;
     double sum = row_exp_sum(scores, scores, shift, n);
@@ -142,7 +143,7 @@ static sight sight_of(const few *f, int64_t b, int64_t h) {
     return (sight){f->args->causal, f->k->size[2] - f->queries, f->args->mask, b, h};
 }
 
-/* Scores of all rows; the hidden ones are -inf. */
+/* Scores of all rows; those that the mask hides are -inf. */
 static void score_head(const few *f, const buffers *w, int64_t b, int64_t g) {
     int64_t keys = f->k->size[2], apart;
     for (int64_t r = 0; r < f->group * f->queries; r++) {
@@ -194,7 +195,7 @@ static void run_head(const few *f, const buffers *w, int64_t b, int64_t g) {
         }
     }
     for (int64_t r = 0; r < rows; r++) {
-        if (lse[r] == -INFINITY) { /* nothing is seen: not even what is not finite */
+        if (lse[r] == -INFINITY) { /* nothing visible: 0, even if values are not finite */
             memset(w->y + r * f->width, 0, (size_t)f->width * sizeof(float));
         }
         store_row(f, w->y + r * f->width, b, g * f->group + r / f->queries, r % f->queries, lse[r]);

@@ -8,7 +8,7 @@
 /* Whether attention_few takes these: the queries that share a head of keys are few. */
 bool TN_CPU(attention_is_few)(const tn_desc *q, const tn_desc *k);
 
-/* As attention (its dtypes were checked). An output's bits depend only on its own query, keys,
+/* Like attention, with dtypes already checked. An output's bits depend only on its own query, keys,
  * values and mask. */
 tn_status TN_CPU(attention_few)(tn_context *ctx, const tn__attention *a);
 

@@ -1,17 +1,17 @@
-/* Batch norm, forward and backward (ops/nn/batch_norm.c has the formulas), a task a channel.
+/* Batch norm, forward and backward (ops/nn/batch_norm.c has the formulas), one task per channel.
  *
- * A channel is n rows, one of each sample. It is walked in pieces of up to PIECE elements that are
+ * A channel is n rows, one per sample. It is walked in pieces of up to PIECE elements that are
  * contiguous f32: a part of a long row in place, several short rows gathered (also bf16, f16 and
  * strided ones). A channel of usual size stays in the L2 cache from its first pass to its last.
- * Statistics of pieces are joined in double (Chan, Golub, LeVeque 1979), so that neither a mean far
- * from 0 nor many elements cost digits. f64 is left to the host's loops.
+ * Statistics of pieces are combined in double (Chan, Golub, LeVeque 1979), so that neither a mean
+ * far from 0 nor many elements cost precision. f64 is left to the host's loops.
  */
 #include "backends/batch_norm.h"
 #include "backends/cpu/rows.h"
 
 enum { PIECE = 2048, LONG_ROW = 256 };
 
-/* An operand as (n, c, l); a row of one element a sample becomes one row of n. */
+/* An operand as (n, c, l); rows of one element per sample become one row of n. */
 typedef struct planes {
     char *data;
     tn_dtype dtype;
@@ -82,7 +82,7 @@ static const float *piece_load(float *buffer, const planes *x, int64_t channel, 
     return buffer;
 }
 
-/* Where a result is written: the memory itself, or `buffer`, which piece_store then moves there. */
+/* Where a result is written: the memory itself, or `buffer`, which piece_store copies there. */
 static float *piece_place(float *buffer, const planes *y, int64_t channel, const piece *p) {
     bool there = p->rows == 1 && y->dtype == TN_F32 && y->sl == 1;
     return there ? (float *)piece_row(y, channel, p, 0) : buffer;

@@ -1,8 +1,8 @@
 /* Convolutions: the entries become jobs for the blocked kernels (conv_kernel.h).
  *
- * The gradient of the input is a convolution again, of dy with the kernel flipped. With a stride it
- * is several: the places of dx fall into classes, by their remainder, each of which meets its own
- * taps of the kernel, and is contiguous in dy.
+ * The gradient of the input is also a convolution, of dy with the kernel flipped. With a stride it
+ * is several: the places of dx fall into classes by their remainder, each of which uses its own
+ * taps of the kernel and reads dy contiguously.
  */
 #include "backends/cpu/conv.h"
 
@@ -20,7 +20,7 @@ static conv_side side_of(const tn_desc *x) {
                        .size = {x->size[2], x->size[3], x->size[4]}};
 }
 
-/* conv's own job. */
+/* The job of the entry conv. */
 static conv_job job_of(const tn_desc *y, const tn_desc *x, const tn_desc *w, const tn_desc *b,
                        const tn_conv_args *args) {
     conv_job job = {.images = x->size[0],
@@ -67,8 +67,9 @@ static int64_t common_divisor(int64_t a, int64_t b) {
     return b ? common_divisor(b, a % b) : a;
 }
 
-/* Dimension d of a job for the places q of dx with (q + padding) % stride == rest. Tap i meets them
- * when i dilation % stride is rest too: then p = (q + padding - i dilation) / stride. */
+/* Dimension d of a job for the places q of dx with (q + padding) % stride == rest. Tap i
+ * contributes to them if i dilation % stride is rest too: then p = (q + padding - i dilation) /
+ * stride. */
 static void walk_class(conv_job *job, int d, const tn_desc *dx, const tn_desc *w,
                        const tn_conv_args *args, int64_t rest) {
     int64_t stride = args->stride[d], dilation = args->dilation[d], padding = args->padding[d];
@@ -77,7 +78,7 @@ static void walk_class(conv_job *job, int d, const tn_desc *dx, const tn_desc *w
         tap++;
     }
     int64_t taps = tap < each && tap < w->size[d + 2] ? (w->size[d + 2] - 1 - tap) / each + 1 : 0;
-    int64_t last = tap + (taps - 1) * each; /* is at the origin: p grows as i falls */
+    int64_t last = tap + (taps - 1) * each; /* at the origin: p grows as i falls */
     int64_t from = padding > rest ? div_up(padding - rest, stride) : 0;
     int64_t first = from * stride + rest - padding, size = dx->size[d + 2];
     job->walk[d] = (conv_walk){.places = first < size ? (size - first - 1) / stride + 1 : 0,
@@ -93,8 +94,8 @@ static void walk_class(conv_job *job, int d, const tn_desc *dx, const tn_desc *w
     job->y.data = (char *)job->y.data + first * dx->stride[d + 2] * (int64_t)size_of(dx->dtype);
 }
 
-/* A stride beyond all elements has one place, as has a stride of just their number: that many
- * classes are enough. */
+/* A stride larger than the padded input has the same single place as a stride of exactly its size;
+ * further classes would be empty. */
 static tn_conv_args with_short_strides(const tn_conv_args *args, const tn_desc *dx) {
     tn_conv_args shorter = *args;
     for (int d = 0; d < SPATIAL; d++) {
@@ -139,7 +140,7 @@ tn_status TN_CPU(conv_backward_input)(tn_context *ctx, const tn_desc *dx, const 
 
 /* ---- The gradients of the weight and the bias ------------------------------------------------ */
 
-/* db, with dy's channels where it has dy's dtype; ref's in a wider one. */
+/* db: the sums of dy's channels, by ref if db is wider than dy. */
 static tn_status sum_channels(tn_context *ctx, const tn_desc *db, const tn_desc *dy,
                               const tn_conv_args *args) {
     if (db->dtype != dy->dtype) {

@@ -1,5 +1,5 @@
-/* Convolutions inside a backend: what conv.c makes of an entry's operands, and conv_f32.c and
- * conv_f64.c compute.
+/* Convolutions inside the backend: the jobs that conv.c makes of an entry's operands, and that
+ * conv_f32.c and conv_f64.c run.
  */
 #ifndef TERN_BACKENDS_CPU_CONV_H
 #define TERN_BACKENDS_CPU_CONV_H
@@ -9,8 +9,8 @@
 enum { SPATIAL = 3 };
 
 /* How one dimension is walked: places i = 0 … places-1 of the result and taps j = 0 … taps-1 meet
- * at element origin + i step + j shift of the input, 0 outside of it; where it falls, the last tap
- * is at the origin and tap j at (taps - 1 - j) shift. */
+ * at element origin + i step + j shift of the input, 0 outside it; with `falls`, the last tap is at
+ * the origin and tap j at (taps - 1 - j) shift. */
 typedef struct conv_walk {
     int64_t places, step, taps, shift, origin;
     bool falls;
@@ -32,7 +32,7 @@ typedef struct conv_side {
 } conv_side;
 
 /* y[n, g rows + m, i] = bias[g rows + m] + sum over c, j of x[n, g channels + c, i, j] w[m, c, j].
- * For gradients of the weight, y is read and w is what is made: dw[g, m, c, j] = sum over n, i. */
+ * For the gradient of the weight, y is read and w is written: dw[g, m, c, j] = sum over n, i. */
 typedef struct conv_job {
     int64_t images, groups, rows, channels; /* rows and channels of one group */
     conv_walk walk[SPATIAL];

@@ -1,18 +1,18 @@
 /* Convolutions as products of matrices that are never materialised; conv_f32.c and conv_f64.c
  * include it with T set to their type.
  *
- * A result is cut in boxes of places (images, depths, rows, columns), flattened to up to COLS
+ * A result is cut into boxes of places (images, depths, rows, columns), flattened to up to COLS
  * columns. For each box and each cut of the input channels:
  *
- *     region   the input below the box, channel by channel, converted and with zeros around it. Of
- *              a stride along the rows, each remainder lies in a run of its own: so every tap of
- *              the kernel sees the columns of a row side by side
+ *     region   the input below the box, channel by channel, converted and with zeros around it.
+ *              With a stride along the rows, each remainder has its own run, so every tap of the
+ *              kernel reads the columns of a row side by side
  *     panels   row k = (channel, tap) of WIDE columns: copies of vectors out of the region
- *     sums     ROWS rows of weights, packed once a call, times a panel: the products' micro kernel
+ *     sums     ROWS rows of weights, packed once per call, times a panel: the micro kernel
  *
- * The gradient of the weight multiplies the other way around: sums over places of a row of dy and
- * vectors of LANES input channels, for which the region has its channels innermost. Where there are
- * few channels the vectors are of (channel, tap), and the panels are transposed.
+ * The gradient of the weight multiplies the other way around: sums over places of a row of dy times
+ * vectors of VL input channels, for which the region has its channels innermost. With few channels
+ * the vectors are of (channel, tap), and the panels are transposed.
  *
  * An element is one chain of multiply-adds over k (or over places), cut by the shape alone and
  * computed by one thread: the bits do not depend on the number of threads.
@@ -37,7 +37,7 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
     conv_side from = {(void *)w->data, w->dtype, 0, 0, {0}, {0}};
     int64_t taps = tap_count(job), rows = min_of(ROWS, job->rows - row),
             first = group * w->group + row * w->row;
-    /* perhaps the channels do too */
+    /* `all`: the channels are contiguous as well */
     if (rows == ROWS && w->dtype == PLAIN && taps_are_run(tap, taps)) {
         bool all = w->channel == taps;
         for (int64_t c = 0; c < (all ? 1 : job->channels); c++) {
@@ -65,7 +65,7 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
 
 /* ---- The forward direction ------------------------------------------------------------------- */
 
-/* sums (ROWS, vectors VL), COLS a row, = A (ROWS, k) x panel, added where `adds`. */
+/* sums (ROWS, vectors VL), COLS a row, = A (ROWS, k) x panel, added to them if `adds`. */
 INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *restrict sums,
                      bool adds, const int vectors) {
     vec acc[ROWS][3];
@@ -112,7 +112,7 @@ static void sum_panel(int64_t k, const T *a, const T *b, T *sums, bool adds, int
     }
 }
 
-/* What all threads of a call share, and the memory of one. */
+/* What all threads of a call share, and the size of one thread's memory. */
 typedef struct conv_plan {
     const conv_job *job;
     box_plan boxes;
@@ -269,7 +269,8 @@ static void run_thread(const conv_plan *p, char *memory) {
     }
 }
 
-/* Few boxes: the rows are cut too, so that all threads have work; each then packs for itself. */
+/* With few boxes the rows are cut too, so that all threads have work; each block of rows then packs
+ * its own panels. */
 static void cut_rows(conv_plan *p, int threads) {
     int64_t tiles = div_up(p->job->rows, ROWS), pieces = 1;
     int64_t tasks = p->boxes.all * p->job->groups;

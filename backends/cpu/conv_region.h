@@ -19,8 +19,8 @@ typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_al
 
 /* ---- Short rows ------------------------------------------------------------------------------ */
 
-/* Rows are a few vectors long: a call of memcpy would cost more than its work. Of n elements the
- * last vector, or the last quad, overlaps the one before. */
+/* Rows are a few vectors long: a call to memcpy would cost more than the copy. The last vector or
+ * quad of the n elements overlaps the one before. */
 INLINE void copy_row(T *restrict to, const T *restrict from, int64_t n) {
     if (n >= VL) {
         for (int64_t i = 0; i < n; i += VL) {
@@ -83,7 +83,7 @@ static box_plan plan_boxes(const conv_job *job) {
     int64_t total[4] = {job->images, job->walk[0].places, job->walk[1].places, job->walk[2].places};
     box_plan plan = {.all = 1};
     int64_t cols_left = COLS;
-    for (int d = 3; d >= 0; d--) { /* a dimension is cut only where those inside of it are whole */
+    for (int d = 3; d >= 0; d--) { /* a dimension is cut only if the inner ones are whole */
         int64_t pieces = max_of(div_up(total[d], cols_left), 1);
         plan.size[d] = max_of(div_up(total[d], pieces), 1);
         plan.count[d] = div_up(total[d], plan.size[d]);
@@ -143,7 +143,7 @@ static bool row_is_seen(const conv_walk *w, int64_t row) {
     return w->step == 1;
 }
 
-/* Elements of the input, to T. */
+/* n elements of the input, as T. */
 INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t stride, int64_t n) {
     if (x->dtype == PLAIN) {
         const T *restrict from = (const T *)x->data + at;
@@ -159,7 +159,7 @@ INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t str
     }
 }
 
-/* The part of a region's row that is inside of the input: elements low … high-1 of run `phase`, the
+/* The part of a region's row that is inside the input: elements low … high-1 of run `phase`, the
  * first of which is element `from` of the input's row. */
 typedef struct row_part {
     int64_t low, high, from;
@@ -216,7 +216,7 @@ static void copy_region(const conv_job *job, const region *r, const box_at *box,
     }
 }
 
-/* Where in a region the place of tap (0, 0, 0) is that row number `row` of a box begins with. */
+/* The offset in a region of tap (0, 0, 0) for the first place in row number `row` of a box. */
 static int64_t row_in_region(const conv_job *job, const region *r, const box_at *box, int64_t row) {
     int64_t y = row % box->size[2], z = row / box->size[2] % box->size[1],
             n = row / box->size[2] / box->size[1];
@@ -227,7 +227,7 @@ static int64_t tap_offset(const conv_walk *w, int64_t j) {
     return (w->falls ? w->taps - 1 - j : j) * w->shift;
 }
 
-/* How far from there tap number t is. */
+/* The offset of tap number t from there. */
 static int64_t tap_in_region(const conv_job *job, const region *r, int64_t t) {
     const conv_walk *w = job->walk;
     int64_t x = tap_offset(&w[2], t % w[2].taps), y = tap_offset(&w[1], t / w[2].taps % w[1].taps),
@@ -238,7 +238,7 @@ static int64_t tap_in_region(const conv_job *job, const region *r, int64_t t) {
 /* ---- Panels ---------------------------------------------------------------------------------- */
 
 /* A vector's worth of columns of one row of the box: from the region to a row of a panel. What
- * follows the row is copied too, and overwritten by the next. */
+ * follows the row is copied too, and overwritten by the next move. */
 typedef struct move_at {
     int32_t to, from;
 } move_at;
@@ -277,8 +277,7 @@ INLINE void pack_moves(T *restrict to, const T *restrict regions, int64_t length
     }
 }
 
-/* The same; up to two rows of places in a panel, which are most of what there is, have four moves.
- */
+/* The same with a compile-time count for panels of one or two rows of places, the most common. */
 static void pack_rows(T *restrict to, const T *restrict regions, int64_t length, int64_t channels,
                       const int64_t *tap, int64_t taps, const move_at *moves, int32_t count) {
     move_at local[4] = {{0, 0}};

@@ -1,14 +1,14 @@
-/* The gradient of a convolution's weight: conv_kernel.h explains how. */
+/* The gradient of a convolution's weight; conv_kernel.h explains it. */
 
 /* ---- The gradient of the weight -------------------------------------------------------------- */
 
-/* As conv_plan. A block is LANES channels, or all where there are few; what a place of the region
- * has for it are `vectors`, three of which make one tile of sums with ROWS rows of dy. */
+/* Like conv_plan. A block is `lanes` VL channels, or all of them if there are few. A place of the
+ * region has `vectors` vectors for it; three of them and ROWS rows of dy make one tile of sums. */
 typedef struct weight_plan {
     const conv_job *job;
     box_plan boxes;
     region largest;
-    bool few; /* channels: vectors are of (channel, tap) */
+    bool few; /* few channels: vectors are of (channel, tap) */
     int64_t taps, lanes, vectors, blocks, row_blocks, block_rows;
     size_t each;
 } weight_plan;
@@ -20,7 +20,7 @@ typedef struct weight_memory {
     move_at *moves;
 } weight_memory;
 
-/* Vectors that are side by side at one place, for one tap: of VL channels each. */
+/* How many vectors of VL channels a place has for one tap. */
 static int64_t lanes_of(const conv_job *job, int64_t taps) {
     int64_t all = div_up(job->channels, VL), most = taps >= 3 ? 1 : 3;
     return div_up(all, div_up(all, most));
@@ -90,7 +90,7 @@ INLINE void add_tile(int64_t places, const T *restrict dy, const T *restrict x,
     }
 }
 
-/* Row `channel` of dy below a box: its places side by side. */
+/* Row `channel` of dy for a box: its places side by side. */
 static void load_places(const conv_job *job, const box_at *box, int64_t channel, T *to) {
     const conv_side *y = &job->y;
     int64_t run = box->size[3], rows = box->size[2];
@@ -111,7 +111,7 @@ static void load_places(const conv_job *job, const box_at *box, int64_t channel,
     }
 }
 
-/* Regions of `count` channels, and zeros up to VL. */
+/* Regions of `count` channels, zero-padded to VL of them. */
 static void copy_channels(const weight_plan *p, const weight_memory *m, const region *r,
                           const box_at *box, int64_t group, int64_t first, int64_t count) {
     for (int64_t c = 0; c < count; c++) {
@@ -121,7 +121,7 @@ static void copy_channels(const weight_plan *p, const weight_memory *m, const re
     fill_zero(m->regions + count * r->length, (VL - count) * r->length);
 }
 
-/* The vectors of a block below a box, where there are few channels: its panels, transposed. */
+/* The vectors of a block below a box, with few channels: its panels, transposed. */
 static void turn_panels(const weight_plan *p, const weight_memory *m, const region *r,
                         const box_at *box, int64_t group) {
     int64_t k = p->job->channels * p->taps;
@@ -145,7 +145,7 @@ static void turn_panels(const weight_plan *p, const weight_memory *m, const regi
     }
 }
 
-/* The region of VL channels with these innermost, straight from the input. */
+/* The region of VL channels, with the channels innermost, straight from the input. */
 static void turn_input(const conv_job *job, const region *r, const box_at *box, const int64_t *rows,
                        int64_t channel, T *to) {
     const conv_side *x = &job->x;
@@ -163,7 +163,7 @@ static void turn_input(const conv_job *job, const region *r, const box_at *box, 
     }
 }
 
-/* The same for a block of channels: its regions, transposed. */
+/* The vectors of a block below a box, with many channels: its regions, transposed. */
 static void turn_regions(const weight_plan *p, const weight_memory *m, const region *r,
                          const box_at *box, int64_t group, int64_t block) {
     const conv_job *job = p->job;

@@ -1,5 +1,5 @@
-/* Moves of one row between memory of any float dtype and any stride,
- * and a contiguous buffer of f32 or f64. */
+/* Copies one row between memory of any float dtype and stride and a contiguous buffer of f32 or
+ * f64. */
 #ifndef TERN_BACKENDS_CPU_CONVERT_H
 #define TERN_BACKENDS_CPU_CONVERT_H
 
@@ -23,7 +23,7 @@ INLINE uint32_t bits_of_float(float x) {
 INLINE float from_bf16(uint16_t h) {
     return float_of_bits((uint32_t)h << 16);
 }
-/* To nearest even; a NaN stays one. */
+/* Rounds to nearest even; NaN stays NaN. */
 INLINE uint16_t to_bf16(float x) {
     uint32_t u = bits_of_float(x);
     uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -128,7 +128,7 @@ static inline void store_f32(void *dst, tn_dtype dtype, int64_t stride, const fl
 #undef STORE
 }
 
-/* The same for f64 computed in f64. */
+/* The same for f64. */
 static inline void load_f64(double *dst, const void *src, tn_dtype dtype, int64_t stride,
                             int64_t n) {
     (void)dtype;
@@ -146,7 +146,7 @@ static inline void store_f64(void *dst, tn_dtype dtype, int64_t stride, const do
     }
 }
 
-/* The row itself where it is contiguous f32, else `buffer` filled with it. */
+/* The row itself if it is contiguous f32, else `buffer` filled with it. */
 static inline const float *row_f32(float *buffer, const void *src, tn_dtype dtype, int64_t stride,
                                    int64_t n) {
     if (dtype == TN_F32 && (stride == 1 || n <= 1)) {

@@ -1,4 +1,4 @@
-/* fill, copy, where and compare: elements that are moved or tested, hardly computed. */
+/* fill, copy, where and compare: they move or compare elements. */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/loop.h"
 #include "backends/formulas.h"
@@ -21,8 +21,8 @@
         }                                                                                         \
     }                                                                                             \
     /* y (m, n) with rows ldy apart = x (n, m) transposed, in squares: whole lines are read,      \
-     * turned in a buffer and written, since rows that are a power of two apart share their place \
-     * in the cache. */                                                                           \
+     * transposed in a buffer and written, since rows that are a power of two apart compete for   \
+     * the same cache sets. */                                                                    \
     static void turn_##T(T *restrict y, int64_t ldy, const T *restrict x, int64_t ldx, int64_t m, \
                          int64_t n) {                                                             \
         enum { SQUARE = 16 };                                                                     \
@@ -123,7 +123,7 @@ static void convert_body(const void *user, const element_loop *loop, const int64
     }
 }
 
-/* The dimension along which x is contiguous while y is along its last; -1 when this is no
+/* The dimension along which x is contiguous while y is along its last; -1 if this is not a
  * transposition. */
 static int turned_dim(const element_loop *loop) {
     int last = loop->ndim - 1;
@@ -138,7 +138,7 @@ static int turned_dim(const element_loop *loop) {
     return -1;
 }
 
-/* Bands of dimension `dim` against the whole last dimension, for each index of the others. */
+/* Transposes bands of dimension `dim` by the whole last one, for each index of the others. */
 static void turn_all(const element_loop *loop, int dim, const tn_desc *y, const tn_desc *x) {
     enum { BAND = 64 };
     int last = loop->ndim - 1;

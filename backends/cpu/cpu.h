@@ -1,12 +1,12 @@
-/* What every file of this folder includes: names, thread teams, scratch memory, the element loop.
+/* What every file of this folder includes: names, thread teams, scratch memory, descriptors.
  *
  * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4);
  * every symbol that crosses files goes through TN_CPU, which appends the level. The code is plain C
  * that gcc and clang vectorise; where a vector must stay in registers (the matrix product) it is
- * written with vector types, which are plain C to both.
+ * written with vector types, which both support.
  *
- * Work is cut in chunks whose size depends on the shape alone, and partial sums are combined in the
- * order of the chunks: the bits do not depend on the number of threads.
+ * Work is cut into chunks whose size depends on the shape alone, and partial sums are combined in
+ * the order of the chunks: the bits do not depend on the number of threads.
  */
 #ifndef TERN_BACKENDS_CPU_H
 #define TERN_BACKENDS_CPU_H
@@ -54,11 +54,11 @@ TN_ENTRIES(TN__DECLARE)
 #undef TN__ON_CPU
 #undef TN__ON_CUDA
 
-/* The reference table, for whatever a fast path does not take. */
+/* The reference table, for what a fast path does not handle. */
 extern const tn_backend *TN_CPU(ref);
 
-/* How many threads `tasks` tasks of together `work` should use: 1 inside a parallel region and for
- * little work. */
+/* How many threads `tasks` tasks with `work` in total should use: 1 inside a parallel region and
+ * for little work. */
 static inline int team_size(int64_t tasks, int64_t work) {
     if (tasks < 2 || work < GRAIN || omp_in_parallel()) {
         return 1;
@@ -77,8 +77,7 @@ static inline int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Scratch memory of a call: NULL when there is none. Rounded up so that pieces of different threads
- * share no cache line. */
+/* Scratch memory for a call; NULL if there is none left. */
 static inline void *scratch_take(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }
@@ -106,7 +105,7 @@ static inline size_t size_of(tn_dtype dtype) {
 static inline bool is_float(tn_dtype dtype) {
     return dtype <= TN_F16;
 }
-/* f32, bf16 and f16: what is computed in f32. */
+/* f32, bf16 and f16: the dtypes computed in f32. */
 static inline bool is_f32_like(tn_dtype dtype) {
     return dtype == TN_F32 || dtype == TN_BF16 || dtype == TN_F16;
 }

@@ -39,7 +39,7 @@ static inline float *float_at(const tn_desc *d, int64_t i) {
     return (float *)desc_at(d, i * d->stride[0]);
 }
 
-/* The mean of x - top, in double: next to a large logit f32 would lose the others. */
+/* The mean of x - top, in double: in f32 a large logit would swamp the others. */
 static double mean_below(const float *x, int64_t n, double top) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -108,7 +108,7 @@ static row_facts facts_of(int64_t row, int64_t target, const tn_desc *dloss, con
                        .log_sum = *float_at(log_sum, row)};
 }
 
-/* dx = g (exp(x - top - log_sum) - s / n), and (1 - s) g less at the target. dx may be x. */
+/* dx = g (exp(x - top - log_sum) - s / n), minus (1 - s) g at the target. dx may be x. */
 static void gradient_row(float *dx, const float *x, int64_t n, row_facts f, double s) {
     if (f.target == TN__IGNORED) {
         memset(dx, 0, (size_t)n * sizeof *dx);

@@ -1,9 +1,9 @@
 /* unary and binary: every formula of backends/formulas.h as a vectorised loop
  * over contiguous f32 or f64.
  *
- * A row piece whose operands are contiguous f32 goes straight to the loop. Everything else (bf16,
- * f16, strides, a broadcast scalar) passes through small buffers, TILE elements at a time. Integers
- * are ref's.
+ * A piece of a row whose operands are contiguous f32 or f64 goes straight to the loop. Everything
+ * else (bf16, f16, strides, a broadcast scalar) passes through small buffers, TILE elements at a
+ * time. Integers are left to ref.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/loop.h"
@@ -15,9 +15,9 @@ typedef void unary_f64(double *y, const double *x, double k0, double k1, int64_t
 typedef void binary_f32(float *y, const float *a, const float *b, int64_t n);
 typedef void binary_f64(double *y, const double *a, const double *b, int64_t n);
 
-static const volatile float slope_limit = 30; /* volatile as rows.h's limits are */
+static const volatile float slope_limit = 30; /* volatile like the limits in rows.h */
 
-/* The gradient's slope as in backends/formulas.h, s being the sigmoid; x is kept where its square
+/* gelu's slope as in backends/formulas.h, with s the sigmoid; x is clamped so that its square
  * cannot overflow. */
 INLINE float gelu_slope(float x, float s, float limit) {
     x = x < -limit ? -limit : x;
@@ -25,7 +25,7 @@ INLINE float gelu_slope(float x, float s, float limit) {
     return s + x * s * (1 - s) * (1.5957691216057308f * (1 + 0.134145f * x * x));
 }
 
-/* y may be the same memory as an input: then element by element, which is what omp simd allows.
+/* y may be an input's memory: an element of y depends only on its own inputs, as omp simd requires.
  * low_ and high_ are what exp_between takes. */
 #define UNARY_LOOP(T, kind, name, formula)                                   \
     static void kind##_##name(T *y, const T *input, T k0, T k1, int64_t n) { \
@@ -83,7 +83,7 @@ TN_BINARY_FORMULAS(BINARY_F64, double, TN_LIBM_D)
 #define UNARY_NAME_F64(code, name, formula) [code] = u64_##name,
 #define BINARY_NAME_F32(code, name, formula) [code] = b32_##name,
 #define BINARY_NAME_F64(code, name, formula) [code] = b64_##name,
-/* exp itself also gives denormals; the gradient of gelu is the formula with gelu_slope. */
+/* exp itself also returns denormals; gelu's gradient is the formula with gelu_slope. */
 UNARY_LOOP(float, own, exp, tn__expf(x))
 BINARY_LOOP(float, own, gelu_tanh_grad,
             b *gelu_slope(a, 1 / (1 + CPU_FAST(exp)(-tn__gelu_u_float(a))), limit_))

@@ -1,10 +1,10 @@
 /* Products with few rows, as a language model needs for one token: each element of w is used so few
- * times that reading it takes all the time. The blocked product (gemm.h) would write a packed copy
+ * times that reading w takes all the time. The blocked product (gemm.h) would write a packed copy
  * of w first; here rows of w are read once, as they are, and widened in registers.
  *
- * A vector of w becomes as many vectors of f32 as 32 bits hold elements (its phases). Of bf16 and
- * f16, phase e has element e of each pair, which a shift or a mask widens; of i8, a quarter. x is
- * put into that order once:
+ * A vector of w becomes as many vectors of f32 as 32 bits hold elements (its phases). For bf16 and
+ * f16, phase e has element e of each pair, widened by a shift or a mask; for i8, a quarter of the
+ * vector. x is put into that order once:
  *
  *     packed x: for each vector of w, for each phase, for each row of x: a vector of f32
  *
@@ -23,12 +23,12 @@
 enum {
     VL = VBYTES / 4, /* f32 in a vector */
     GROUP = 4,       /* the most rows of w that are read at once */
-    STRIP = 32,      /* rows of w to a task; a multiple of GROUP */
-    AHEAD = 12288    /* bytes of w being prefetched: what a core reads while memory answers */
+    STRIP = 32,      /* rows of w per task; a multiple of GROUP */
+    AHEAD = 12288    /* bytes of w being prefetched: what a core reads during one memory latency */
 };
 
-/* How many rows of w are read at once: with one sum in a register for each pair of rows. With one
- * row of x only memory matters, which serves two streams faster than four. */
+/* How many rows of w are read at once, with one register of sums for each pair of rows of x and w.
+ * With one row of x only memory matters, and two streams are faster than four. */
 #if TN_CPU_LEVEL >= 4
 #define GROUP_FOR(rows) ((rows) == 2 || (rows) == 4 ? 4 : 2)
 #else
@@ -55,7 +55,7 @@ INLINE vec float_bits(word w) {
     return (lanes){.w = w}.v;
 }
 
-/* VL signed bytes. By name, since gcc makes single moves of a loop or a conversion of vectors. */
+/* VL signed bytes. With intrinsics, since gcc makes single moves of a loop or conversion. */
 INLINE word widen_bytes(const char *from) {
 #if !defined(__x86_64__)
     word wide = {0};
@@ -74,7 +74,7 @@ INLINE word widen_bytes(const char *from) {
 #endif
 }
 
-/* Phase e of a vector of w in memory; from_f16 has the reasons for f16's steps. */
+/* Phase e of a vector of w in memory; from_f16 explains f16's steps. */
 INLINE vec widen_phase(const char *from, const tn_dtype dtype, const int e) {
     if (dtype == TN_I8) {
         return __builtin_convertvector(widen_bytes(from + e * VL), vec);
@@ -93,7 +93,7 @@ INLINE vec widen_phase(const char *from, const tn_dtype dtype, const int e) {
     return float_bits(sign | (is_special & special) | (~is_special & scaled));
 }
 
-/* By quarters first, in which compilers add whole registers. */
+/* First by quads, so that compilers add whole registers. */
 INLINE float fold_lanes(vec v) {
     lanes l = {.v = v};
     quad sum = l.q[0];
@@ -126,8 +126,8 @@ INLINE void add_vectors(const tn_dtype dtype, const int rows, const int group, c
 }
 
 /* sums[i STRIP + r] = row i of x times row r of w, for `rows` rows of x and `group` of w that are
- * `apart` bytes from each other. `bytes`: of a row of w; what is `ahead` of it is prefetched to the
- * L2 cache: L1 has too few slots for lines in flight. */
+ * `apart` bytes from each other. `bytes`: the size of a row of w. Memory `ahead` bytes further on
+ * is prefetched to the L2 cache: L1 has too few slots for lines in flight. */
 INLINE void multiply_group(const tn_dtype dtype, const int rows, const int group, const char *w,
                            int64_t apart, int64_t bytes, int64_t ahead, const float *x,
                            float *sums) {
@@ -201,7 +201,7 @@ static strip_kernel *find_kernel(tn_dtype dtype, int rows) {
     return kernels[of][rows == 1 ? 0 : rows == 2 ? 1 : rows == 4 ? 2 : 3];
 }
 
-/* Row i of `rows` packed rows: zeros after its k elements. `row` holds `padded`. */
+/* Row i of `rows` packed rows, with zeros after its k elements. `row` has room for `padded`. */
 static void pack_row(float *packed, float *row, const few_rows_job *job, int64_t i, int rows,
                      int64_t padded) {
     const gemm_side *x = &job->x;

@@ -1,4 +1,4 @@
-/* The matrix product inside a backend: what matmul.c, linear and the benchmarks call. */
+/* The matrix product inside the backend. */
 #ifndef TERN_BACKENDS_CPU_GEMM_H
 #define TERN_BACKENDS_CPU_GEMM_H
 
@@ -11,9 +11,9 @@ typedef struct gemm_side {
     int64_t row, col;
 } gemm_side;
 
-/* C (m, n) = alpha A (m, k) B (k, n) + beta D; C has unit columns, D is C or a row for all (ldd 0),
- * not read when beta is 0. The operands are of C's type; for f32 also bf16 and f16. `threads` is
- * the most to use. TN_ENOMEM or TN_OK. */
+/* C (m, n) = alpha A (m, k) B (k, n) + beta D; C has column stride 1. D is C, or one row for all of
+ * C's (ldd 0); it is not read if beta is 0. The operands have C's dtype; for f32 also bf16 and f16.
+ * `threads` is the most to use. TN_ENOMEM or TN_OK. */
 typedef struct gemm_job {
     int64_t m, n, k;
     double alpha, beta;

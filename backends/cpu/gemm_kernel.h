@@ -1,8 +1,8 @@
 /* The blocked matrix product in plain C; gemm_f32.c and gemm_f64.c include it with T
  * set to their type.
  *
- * A and B have any strides; bf16 and f16 operands are converted while they are packed. Both are
- * packed to panels that the micro kernel reads in order: A to MR rows, B to NR columns (two
+ * A and B may have any strides; bf16 and f16 operands are converted while they are packed. Both are
+ * packed into panels that the micro kernel reads in order: A into MR rows, B into NR columns (two
  * vectors). Contiguous rows of A are read in place. An element of C is one chain of multiply-adds
  * over k in order, cut every `depth`; neither the cut nor the chain depends on where the element is
  * or which thread computes it. So threads may share the work in any way, and take tiles
@@ -100,7 +100,7 @@ static inline __attribute__((always_inline)) void micro_kernel(int64_t k, const 
     }
 }
 
-/* MR rows of A for one tile: packed (lda 0), or where they are, lda apart. */
+/* MR rows of A for one tile: packed (lda 0), or in place, lda apart. */
 typedef struct rows_of_a {
     const T *data;
     int64_t lda;
@@ -153,7 +153,7 @@ typedef struct block {
 } block;
 
 /* How many panels of the block's rows are read in place: all whole ones, or none. Rows that are
- * farther apart conflict in the same sets of the cache. */
+ * farther apart compete for the same cache sets. */
 static int64_t panels_in_place(const gemm_side *a, const block *at) {
     bool near = a->dtype == PLAIN && a->col == 1 && a->row > 0 && a->row <= NEAR;
     return near ? at->m / MR : 0;
@@ -206,7 +206,7 @@ static void run_block(const work *w, const block *at, int64_t pass, int me) {
     int64_t in_place = panels_in_place(&job->a, at), panels_a = div_up(at->m, MR) - in_place,
             panels_b = at->i0 == 0 ? div_up(at->n, NR) : 0, threads = w->threads;
     if (pass > 0) {
-        team_meet(w); /* no thread still reads the packed blocks of the pass before */
+        team_meet(w); /* now no thread reads the previous pass's packed blocks */
     }
     if (me == 0) {
         w->next[(pass + 1) & 1] = 0;

@@ -27,8 +27,8 @@ static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t li
     return TN_OK;
 }
 
-/* Whether a row (everything after the first dimension) is one contiguous run; *length is its
- * elements. */
+/* Whether a row (everything after the first dimension) is one contiguous run; *length is its number
+ * of elements. */
 static bool row_is_run(const tn_desc *d, int64_t *length) {
     tn_desc row = *d;
     row.ndim--;

@@ -1,8 +1,8 @@
 /* linear_q8: linear with a weight of signed bytes and a scale for each of its rows.
  *
- * Few rows of x read the weight as it is (few_rows.h). For more, a block of the weight at a time
- * becomes x's dtype, which holds signed bytes exactly, and the sums of the usual product (f32) are
- * scaled. f64 is left to ref.
+ * With few rows of x the weight is read as it is (few_rows.h). With more, the weight is converted a
+ * block at a time to x's dtype, which holds signed bytes exactly, and the sums of the usual product
+ * (f32) are scaled. f64 is left to the host's loops.
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/few_rows.h"

@@ -1,7 +1,7 @@
-/* matmul and linear: any strides become operands of the blocked product (gemm.h), which packs them
- * in any layout. What it cannot write directly (bf16, f16, an output without unit columns or rows)
- * goes through an f32 or f64 temporary. oneDNN comes first where it is faster (onednn.h), and
- * before it the product for few rows (few_rows.h).
+/* matmul and linear: operands with any strides go to the blocked product (gemm.h), which packs
+ * them. What it cannot write directly (bf16, f16, an output without column or row stride 1) goes
+ * through an f32 or f64 temporary. The product for few rows (few_rows.h) is tried first, then
+ * oneDNN where it is faster (onednn.h).
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/few_rows.h"
@@ -25,7 +25,7 @@ static tn_status run_product(tn_context *ctx, tn_dtype compute, const gemm_job *
 /* A row of a temporary, into y at an offset. */
 typedef struct finish {
     const tn_desc *y;
-    const void *from; /* f64 where y is, else f32 */
+    const void *from; /* f64 if y is, else f32 */
     int64_t to, col, n;
     double alpha, beta;
 } finish;
@@ -55,7 +55,7 @@ static void finish_row(const finish *f) {
     }
 }
 
-/* Into a temporary with unit columns, then to y. */
+/* Into a temporary with column stride 1, then to y. */
 static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                                    int64_t col, gemm_job job, const void *bias) {
     int64_t m = job.m, n = job.n;
@@ -91,7 +91,7 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
     return status;
 }
 
-/* By oneDNN into y, with unit columns. TN_EUNSUPPORTED: not a case for it. */
+/* By oneDNN into y, which has column stride 1. TN_EUNSUPPORTED: not for oneDNN. */
 static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                            const gemm_job *job, const void *bias) {
     if (job->alpha != 1) {
@@ -112,8 +112,7 @@ static tn_status by_onednn(tn_context *ctx, const tn_desc *y, int64_t offset, in
     return tn__onednn_product(ctx, &product, TN_CPU_LEVEL);
 }
 
-/* By few_rows.h: few rows, and whole rows of the other operand. TN_EUNSUPPORTED: not a case for it.
- */
+/* By few_rows.h: few rows of a, and contiguous columns of b. TN_EUNSUPPORTED: not for few_rows. */
 static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                              int64_t col, const gemm_job *job, const void *bias) {
     if (y->dtype == TN_F64 || job->m < 1 || job->m > FEW_ROWS || job->n < 1 || job->k < 1 ||
@@ -136,13 +135,12 @@ static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, 
     return TN_CPU(few_rows)(ctx, &few);
 }
 
-/* One product into y at an offset; `bias` (f32 or f64, contiguous) is added to each row, or
- * NULL. */
+/* One product into y at an offset; `bias` (contiguous f32 or f64, or NULL) is added to each row. */
 static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
                              int64_t col, gemm_job job, const void *bias) {
     int64_t m = job.m, n = job.n;
     bool direct = y->dtype == TN_F32 || y->dtype == TN_F64, columns = col == 1 || n <= 1;
-    if (!columns && !bias && (row == 1 || m <= 1)) { /* the transposed product has them */
+    if (!columns && !bias && (row == 1 || m <= 1)) { /* the transpose has column stride 1 */
         gemm_side a = {job.b.data, job.b.dtype, job.b.col, job.b.row},
                   b = {job.a.data, job.a.dtype, job.a.col, job.a.row};
         job.m = n;
@@ -190,13 +188,13 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
     gemm_job job = {
         .m = y->size[1], .n = y->size[2], .k = a->size[2], .alpha = alpha, .beta = beta};
     int64_t each = job.m * job.n * job.k;
-    /* Many small products: an item to a thread. The bits are the same either way. */
+    /* Many small products: one item per thread. The bits are the same either way. */
     int outside = batch > 1 && each < 128 * 128 * 128 ? team_size(batch, batch * each / 16) : 1;
     job.threads = outside > 1 ? 1 : product_team(job.m, job.n, job.k);
     tn_status result = TN_OK;
     if (outside == 1) {
-        /* Not a parallel region of one: a team inside any region gets threads that are created for
-         * it and end with it. */
+        /* Not in a parallel region of one thread: the threads of a nested team are created for it
+         * and end with it. */
         for (int64_t i = 0; i < batch && result == TN_OK; i++) {
             result = run_item(ctx, y, a, b, job, i);
         }

@@ -1,5 +1,5 @@
-/* Products by oneDNN: a product is cut into pieces,
- * a piece's shape leads to a primitive, threads run pieces. */
+/* Products by oneDNN: a product is cut into pieces, each piece's shape has a primitive, and threads
+ * run pieces. */
 #include "backends/cpu/onednn.h"
 
 #include "backends/cpu/onednn_library.h"
@@ -70,7 +70,7 @@ static void describe_matrix(dnnl_memory_desc_t *d, tn_dtype dtype, int64_t rows,
     dnnl_dims_t size = {rows, cols}, stride = {row, col};
     dnnl_data_type_t type = dtype == TN_F32 ? dnnl_f32 : dnnl_bf16;
     if (tn__onednn()->memory_desc_init_by_strides(d, 2, size, type, stride) != dnnl_success) {
-        memset(d, 0, sizeof(*d)); /* which no primitive takes */
+        memset(d, 0, sizeof(*d)); /* which no primitive accepts */
     }
 }
 
@@ -94,14 +94,14 @@ static dnnl_primitive_attr_t make_attributes(float beta) {
     return ok ? attr : NULL;
 }
 
-/* oneDNN has a plain loop for what its fast code does not take. */
+/* oneDNN has a plain loop for what its fast code does not handle. */
 static bool is_fast(const_dnnl_primitive_desc_t description) {
     const char *name = "";
     tn__onednn()->primitive_desc_query(description, dnnl_query_impl_info_str, 0, &name);
     return strncmp(name, "ref", 3) != 0;
 }
 
-/* TN_OK also where there is no primitive. */
+/* TN_OK even if there is no primitive. */
 static tn_status fill_entry(entry *e) {
     const tn__onednn_library *dnn = tn__onednn();
     const shape *s = &e->key;
@@ -131,7 +131,7 @@ static tn_status fill_entry(entry *e) {
     return status == dnnl_out_of_memory ? TN_ENOMEM : TN_OK;
 }
 
-/* Evicts one if the cache is full and not all are in use. Under the lock. */
+/* If the cache is full, evicts the least recently used entry that is not in use. Under the lock. */
 static void evict_entry(void) {
     entry **oldest = NULL;
     for (entry **e = &entries; *e; e = &(*e)->next) {
@@ -181,15 +181,15 @@ static tn_status find_entry(const shape *key, entry **found) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-/* A piece has at most `rows` x `cols`; entry[i][j]: the last ones down (i) and right (j) are
- * smaller. */
+/* A piece has at most `rows` x `cols`. entry[1][] is for the last pieces down, entry[][1] for the
+ * last to the right: they may be smaller. */
 typedef struct plan {
     const tn__onednn_job *job;
     int64_t rows, cols, down, right;
     entry *entry[2][2];
 } plan;
 
-/* Large enough to hide a call of a few microseconds, small enough for many threads. */
+/* Large enough to hide the few microseconds of a call, small enough for many threads. */
 static void plan_cut(plan *p) {
     enum { ROWS = 512, COLS = 64, WORK = 1 << 25 };
     const tn__onednn_job *job = p->job;
@@ -212,7 +212,7 @@ static tn_status plan_prepare(plan *p) {
     const tn__onednn_job *job = p->job;
     tn_status status = TN_OK;
     int threads = omp_get_max_threads();
-    omp_set_num_threads(1); /* a primitive is for the number of threads set when it is made */
+    omp_set_num_threads(1); /* a primitive runs on the number of threads set when it is made */
     pthread_mutex_lock(&lock);
     for (int i = 0; i < 2 && status == TN_OK; i++) {
         for (int j = 0; j < 2 && status == TN_OK; j++) {
@@ -344,8 +344,8 @@ static bool job_wanted(const tn__onednn_job *job, int level) {
     return level >= 4 && bf16 && job->m * job->n * job->k >= 1 << 20;
 }
 
-/* The stride of a single row or column has no meaning: it becomes the usual one. Whether a
- * primitive can take it: one dimension contiguous, and no element twice. */
+/* Whether a primitive can take this operand: one dimension is contiguous, and no element occurs
+ * twice. The stride of a single row or column has no meaning and is set to the usual one. */
 static bool side_by_side(tn__onednn_side *s, int64_t rows, int64_t cols) {
     if (cols == 1) {
         s->col = 1;

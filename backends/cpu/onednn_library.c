@@ -77,7 +77,7 @@ static bool library_obeys(void) {
     if (tn__cpu_most() >= 4 || table.set_max_cpu_isa(dnnl_cpu_isa_avx2) == dnnl_success) {
         return true;
     }
-    snprintf(why, sizeof(why), "oneDNN cannot be held below AVX-512");
+    snprintf(why, sizeof(why), "oneDNN cannot be limited to AVX2");
     return false;
 }
 

@@ -1,20 +1,20 @@
-/* oneDNN, loaded at the first product that can use it: libtern neither links it nor needs it.
+/* oneDNN, loaded at the first product that can use it: libtern neither links to it nor needs it.
  *
  *     const tn__onednn_library *dnn = tn__onednn();
  *     if (!dnn) { … tn__onednn_why() … }
  *     status = dnn->stream_create(&stream, …);            the function dnnl_stream_create
  *
  * TERN_ONEDNN=0 pretends that it is missing. TERN_ONEDNN=always also loads it where the CPU has no
- * bf16 arithmetic, and gives it f32 products of any size: so tests run its code on every machine.
- * TERN_CPU limits it as well: below v4 it multiplies no bf16, at v3 it is limited to AVX2, and
- * below v3 it is not used.
+ * bf16 arithmetic, and gives it f32 products of any size, so that tests run its code on every
+ * machine. TERN_CPU limits it as well: below v4 it multiplies no bf16, at v3 it is limited to AVX2,
+ * and below v3 it is not used.
  */
 #ifndef TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
 #define TERN_BACKENDS_CPU_ONEDNN_LIBRARY_H
 
 #include <stdbool.h>
 
-/* Whether this CPU multiplies bf16 (and so has AVX-512) and it is not turned off, or
+/* Whether this CPU multiplies bf16 (and so has AVX-512) and oneDNN is not turned off, or
  * TERN_ONEDNN=always. */
 bool tn__onednn_profits(void);
 bool tn__onednn_always(void);
@@ -42,7 +42,7 @@ typedef struct tn__onednn_library {
 #undef TN__FIELD
 } tn__onednn_library;
 
-/* The library, or NULL; then `why` has the reason. Any thread; loaded once. */
+/* The library, or NULL; then tn__onednn_why has the reason. Any thread; loaded once. */
 const tn__onednn_library *tn__onednn(void);
 const char *tn__onednn_why(void);
 

@@ -1,10 +1,10 @@
-/* Adam and SGD over many spans in one parallel region: all spans together are cut in pieces of
+/* Adam and SGD over many spans in one parallel region: all spans together are cut into pieces of
  * CHUNK elements. f64 is left to ref; spans of f32, bf16 and f16 (with or without a master copy)
  * are computed in f32.
  */
 #include "backends/cpu/convert.h"
 
-/* What an Adam step multiplies with, rounded once. */
+/* The factors of an Adam step, each rounded once. */
 typedef struct adam_factors {
     float beta1, beta2, rest1, rest2, eps, decay, add, scale, size, root;
 } adam_factors;
@@ -69,12 +69,13 @@ static void sgd_run(float *restrict p, const float *restrict grad, float *restri
     }
 }
 
-/* Elements [from, from + n) of a span, n <= TILE where anything has to be converted. */
+/* The factors of the step to take; the other is NULL. */
 typedef struct steps {
     const adam_factors *adam;
     const sgd_factors *sgd;
 } steps;
 
+/* Elements [from, from + n) of a span, n <= TILE if anything has to be converted. */
 static void run_piece(const tn_optim_span *s, int64_t from, int64_t n, const steps *how) {
     float params[TILE], grads[TILE];
     bool held = s->master != NULL, plain = s->param_dtype == TN_F32;

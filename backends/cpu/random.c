@@ -1,5 +1,5 @@
-/* Random numbers and dropout for contiguous f32 (backends/random.h says which element draws what).
- * Philox runs on LINES blocks of four words at once. Everything else is left to ref.
+/* Random numbers and dropout for contiguous f32 (backends/random.h says which words an element
+ * draws). Philox runs on LINES blocks of four words at once. Everything else is left to ref.
  */
 #include "backends/cpu/convert.h"
 #include "backends/polynomials.h"

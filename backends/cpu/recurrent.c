@@ -141,7 +141,7 @@ static void pack_panels(const scan *s, float *bias, int64_t first, int64_t last)
     }
 }
 
-/* y, and the state in the end. */
+/* y, and the final state. */
 typedef struct forward_ends {
     float *y, *hn, *cn;
 } forward_ends;

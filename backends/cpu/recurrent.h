@@ -3,9 +3,9 @@
  *
  * A step is a product of few rows with the weights, which do not change, and then the cell. So the
  * weights are packed once into panels, each with the columns that one group of units needs, and a
- * task multiplies a tile of rows with a panel and passes on to the cell while the sums are in the
- * L1 cache. A thread has the same panels at each step: they stay in its cache. Threads synchronise
- * once a step.
+ * task multiplies a tile of rows by a panel and computes the cell while the sums are in the L1
+ * cache. A thread has the same panels at each step: they stay in its cache. Threads synchronise
+ * once per step.
  *
  * Tiles and panels depend on the shape alone, and an element is one chain of multiply-adds: the
  * bits are the same for any number of threads.
@@ -116,7 +116,7 @@ INLINE void panel_product(const int rows, const int wide, int64_t depth, const f
     }
 }
 
-/* The same with a height that is not a constant, up to tile_height(wide). */
+/* The same with a height that is not a compile-time constant, up to tile_height(wide). */
 INLINE void tile_product(int rows, const int wide, int64_t depth, const float *a, int64_t lda,
                          const float *panel, const float *start, float *sums) {
 #define TILE_CASE(n)                                                   \

@@ -1,6 +1,6 @@
-/* Recurrent cells over time, backward (recurrent.h). A step multiplies the gates' gradients of the
- * step after it with the weights, which gives the gradient of the state between them, and computes
- * its own gates' gradients from that. A panel has the columns of 2 VL units.
+/* Recurrent cells over time, backward (recurrent.h). A step multiplies the gate gradients of the
+ * step after it by the weights, which gives the gradient of the state between them, and computes
+ * its own gate gradients from that. A panel has the columns of 2 VL units.
  */
 #include "backends/cpu/recurrent.h"
 
@@ -14,8 +14,10 @@ typedef struct backward_pass {
     float *dh0, *dc0; /* (B, H) or NULL */
 } backward_pass;
 
-/* ---- Cells: `n` units, VL or fewer, of one row; dh is of h', without what straight holds -------
- * * What goes to the state before other than through gates is left in `straight` and dc. */
+/* ---- Cells: `n` units, VL or fewer, of one row ----------------------------------------------- */
+
+/* dh: the gradient of h'. What reaches the state before other than through gates is left in
+ * `straight` and dc. */
 
 INLINE void lstm_backward(const int n, int64_t apart, const float *restrict dh,
                           const float *restrict gate, const float *restrict c, float *restrict dp,
@@ -58,7 +60,7 @@ INLINE void plain_backward(const int n, const bool bends, const float *restrict 
     }
 }
 
-/* Units [j, j + n) of row b at `time`; dh (n) is of the state after it. */
+/* Units [j, j + n) of row b at `time`; dh (n): the gradient of the state after it. */
 INLINE void cell_backward(const backward_pass *p, const tn_cell cell, const int n, int64_t time,
                           int64_t b, int64_t j, float *dh) {
     const scan *s = &p->s;
@@ -89,8 +91,8 @@ INLINE void cell_backward(const backward_pass *p, const tn_cell cell, const int 
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-/* The step at `time`, whose state is followed by the step at `after`; -1: none. With time -1: the
- * state at the beginning. */
+/* The step at `time`, and the time `after` of the step after it; -1: none. With time -1: the
+ * initial state. */
 typedef struct backward_step {
     int64_t time, after;
 } backward_step;
@@ -147,7 +149,7 @@ TASKS_OF(relu_tasks, TN_CELL_RELU)
 TASKS_OF(gru_tasks, TN_CELL_GRU)
 TASKS_OF(lstm_tasks, TN_CELL_LSTM)
 
-/* Rows of w, VL columns of each, of the parts [first, last) of panels. */
+/* VL columns of all rows of w, for each of the parts [first, last) of panels. */
 static void pack_columns(const scan *s, int64_t first, int64_t last) {
     const float *w = s->r->w->data;
     for (int64_t at = first; at < last; at++) {
@@ -172,7 +174,7 @@ static void run_backward(const backward_pass *p, int threads, int me) {
     const scan *s = &p->s;
     int64_t parts = s->panels * WIDE, steps = s->times + (p->dh0 ? 1 : 0);
     pack_columns(s, parts * me / threads, parts * (me + 1) / threads);
-    for (int64_t i = 0; i < steps; i++) { /* from the last step; the state at the beginning */
+    for (int64_t i = 0; i < steps; i++) { /* from the last step to the initial state */
         backward_step at = {-1, -1};
         if (i < s->times) {
             at.time = tn__recurrent_time(s->r, s->times - 1 - i, s->times);

@@ -1,10 +1,11 @@
 /* Sums, means, sums of squares, maxima and minima of f32, bf16 and f16; f64, integers and bool are
- * left to ref. Results of few elements each are reduce_short.c's.
+ * left to ref. Results of few elements each are left to reduce_short.c.
  *
- * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, rows
- * are folded (the sum of a row is rows.h's); if it stays, or is too short to fill the lanes of a
- * row, columns are added up: STEP rows in f32, then to a double. Where there are fewer results than
- * threads could use, the reduced range is cut in bands whose partial results are combined in order.
+ * x's dimensions of size 1 are dropped, the others sorted by stride and merged. If the innermost
+ * one is reduced, rows are folded (rows.h has the sum of a row); if it is kept, or is too short to
+ * fill the lanes of a row, columns are added up: STEP rows in f32, then into a double. If there are
+ * fewer results than threads could use, the reduced range is cut into bands whose partial results
+ * are combined in order.
  */
 #include "backends/axes.h"
 #include "backends/cpu/reduce_short.h"
@@ -23,13 +24,13 @@ enum {
 typedef struct reduction {
     tn_reduction f;
     const tn_desc *y, *x;
-    tn__axes stays, goes; /* without the inner dimension */
+    tn__axes stays, goes; /* dimensions kept and reduced, without the inner one */
     int64_t inner, inner_x, inner_y;
     bool inner_goes;
-    bool split; /* the inner dimension is long: goes' only axis cuts it in pieces of CHUNK */
-    int64_t group, rest;   /* columns: rows in one of goes', and in its last one (1: as they are) */
+    bool split; /* the inner dimension is long: goes' only axis cuts it into pieces of CHUNK */
+    int64_t group, rest;   /* columns: x's rows in a row of goes, and in its last one (1: as is) */
     int64_t bands, height; /* of goes.total */
-    double count;          /* of the elements in one result */
+    double count;          /* elements in one result */
     double *partial;       /* (stays, bands, inner or 1); NULL for one band */
 } reduction;
 
@@ -48,8 +49,7 @@ static void take_inner(reduction *r, tn__axes *a, int k, bool goes) {
     }
 }
 
-/* What a row of columns runs along: the innermost dimension, or the longest where that is narrow.
- */
+/* The axis along which columns run: the innermost, or the longest if that is narrow. */
 static int column_axis(const tn__axes *stays) {
     int best = stays->count - 1;
     for (int k = best - 1; k >= 0 && stays->size[stays->count - 1] < NARROW; k--) {
@@ -58,8 +58,8 @@ static int column_axis(const tn__axes *stays) {
     return best;
 }
 
-/* Rows are folded, not columns: the reduced elements are closer together, and fill the lanes, or at
- * least are not fewer than a row of columns. */
+/* Whether rows are folded, not columns: the reduced elements are closer together, and fill the
+ * lanes or are at least as many as a row of columns. */
 static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
     if (stays->count == 0 || goes->count == 0) {
         return stays->count == 0;
@@ -69,8 +69,8 @@ static bool folds_rows(const tn__axes *stays, const tn__axes *goes) {
            (goes->size[g] >= SHORT || goes->size[g] >= stays->size[column_axis(stays)]);
 }
 
-/* Few columns in rows without gaps: several rows in sequence count as one that is WIDE, and are
- * folded onto one another in the end. */
+/* Few columns in rows without gaps: several consecutive rows are treated as one of WIDE columns,
+ * and folded onto one another at the end. */
 static void group_rows(reduction *r) {
     tn__axes *goes = &r->goes;
     r->group = r->rest = 1;
@@ -133,7 +133,7 @@ static double fold_row(tn_reduction f, const float *x, int64_t n) {
     }
 }
 
-/* Rows [first, last) of what goes, for the output at x offset `base`, to one number. */
+/* Rows [first, last) of the reduced range, for the output at x offset `base`, as one number. */
 static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t last) {
     double total = neutral_value(r->f);
     float buffer[BLOCK];
@@ -159,7 +159,7 @@ static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t
     return total;
 }
 
-/* sum[j] takes in x[j]. */
+/* Folds x[j] into sum[j]. */
 static void take_row(tn_reduction f, float *restrict sum, const float *restrict x, int64_t n) {
     switch (f) {
     case TN_MAX:
@@ -191,8 +191,8 @@ static void take_row(tn_reduction f, float *restrict sum, const float *restrict 
     }
 }
 
-/* Rows [first, last) of what goes, columns [from, from + n), to total[n]. Rows that pass through
- * the buffer are padded, since a remainder costs more than a vector. */
+/* Rows [first, last) of the reduced range, columns [from, from + n), to total[n]. Rows that pass
+ * through the buffer are padded, since a remainder costs more than a vector. */
 static void fold_columns(const reduction *r, int64_t base, int64_t first, int64_t last,
                          int64_t from, int64_t n, double *total) {
     float sum[COLUMNS], buffer[COLUMNS];
@@ -235,7 +235,7 @@ static void store_results(const reduction *r, int64_t y_offset, int64_t stride, 
     }
 }
 
-/* One output row or number (position `o` of what stays), columns from `from`, band `band`. */
+/* One output row or number (position `o` of what is kept), columns from `from`, band `band`. */
 static void run_task(const reduction *r, int64_t o, int64_t from, int64_t band) {
     int64_t x = 0, y = 0, first = band * r->height, last = min_of(first + r->height, r->goes.total);
     tn__axes_at(&r->stays, o, &x, &y);

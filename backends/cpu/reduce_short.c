@@ -1,12 +1,12 @@
-/* Reductions whose results are many and made of few elements each: a pooling window, a channel's 7
- * x 7 places, a row of 10 classes. Taking a row at a time would cost more than its elements.
+/* Reductions with many results of few elements each: a pooling window, a channel's 7 x 7 places, a
+ * row of 10 classes. Handling one row at a time would cost more than its elements.
  *
  * The innermost dimensions of x are taken as a row of blocks, (blocks, run, width), without gaps:
- * `run` goes, `width` and `blocks` stay, and either may be 1. Where reduced rows follow one
- * another, and such groups of rows too, as in pooling, a group is folded as a run of wide blocks.
- * Other reduced dimensions come first, whole rows onto whole rows, into a tile; then the blocks of
- * the tile are folded in halves, neighbour onto neighbour, which needs only a shuffle however short
- * a run is. So a sum's error grows with the logarithm of the run.
+ * `run` is reduced, `width` and `blocks` are kept, and either may be 1. If reduced rows follow one
+ * another, and groups of such rows do too, as in pooling, a group is folded as a run of wide
+ * blocks. Other reduced dimensions are folded first, whole rows onto whole rows, into a tile; then
+ * the blocks of the tile are folded in halves, neighbour onto neighbour, which needs only a shuffle
+ * however short a run is. So a sum's error grows with the logarithm of the run.
  */
 #include "backends/cpu/reduce_short.h"
 #include "backends/axes.h"
@@ -17,13 +17,13 @@ enum { ELEMENTS = 4096, LONGEST = 1024, LONGEST_RUN = 256, MOST_ROWS = 32, WIDE 
 typedef struct short_runs {
     tn_reduction f;
     const tn_desc *y, *x;
-    tn__axes stays, goes; /* without the blocks */
+    tn__axes stays, goes; /* dimensions kept and reduced, without the blocks */
     int64_t blocks, run, width;
-    int64_t rows, per_row; /* a block is rows that go, each of per_row runs */
-    int64_t block, made;   /* elements of a block, and what is made of them */
+    int64_t rows, per_row; /* a block is reduced rows, each of per_row runs */
+    int64_t block, made;   /* elements of a block, and of its results */
     int64_t piece, pieces; /* blocks of an item, and items of a row of blocks */
     int64_t batch;         /* items in a tile */
-    float count;           /* of elements in one result */
+    float count;           /* elements in one result */
 } short_runs;
 
 /* ---- Folding: f is a constant wherever these are used ---------------------------------------- */
@@ -122,7 +122,7 @@ INLINE void fold_threes(tn_reduction f, float *restrict out, const float *restri
 }
 
 /* (blocks, run) -> (blocks, half), for half < run < 2 half: what is beyond `half` is folded onto
- * the beginning. Vectors reach into the next block, so the last one is done by itself. */
+ * the beginning. Vectors reach into the next block, so the last block is handled separately. */
 INLINE void fold_beyond(tn_reduction f, float *restrict out, const float *restrict in,
                         int64_t blocks, int64_t run, int half) {
     int64_t beyond = run - half;
@@ -138,8 +138,7 @@ INLINE void fold_beyond(tn_reduction f, float *restrict out, const float *restri
     }
 }
 
-/* A step for an odd run of at most WIDE, which becomes the result; the others of fold_tile halve.
- */
+/* One step of fold_tile for an odd run; returns the new run. The other steps halve it. */
 INLINE int64_t fold_odd(tn_reduction f, float *restrict out, const float *restrict in,
                         int64_t blocks, int64_t run, int64_t width) {
     if (width == 1 && run == 3) {
@@ -163,7 +162,8 @@ INLINE int64_t fold_odd(tn_reduction f, float *restrict out, const float *restri
     return 1;
 }
 
-/* A tile to its results, which end up in one of the two buffers; returns which. */
+/* Folds a tile to its results; returns where they are: in one of the two buffers, or `in` for a run
+ * of 1. */
 INLINE const float *fold_tile(tn_reduction f, float *buffer, float *spare, const float *in,
                               int64_t blocks, int64_t run, int64_t width) {
     if (width == 1 && run > WIDE) {
@@ -198,8 +198,7 @@ static int64_t item_at(const short_runs *r, int64_t i, int64_t *x, int64_t *y) {
     return min_of(r->piece, r->blocks - from);
 }
 
-/* All rows of one item folded onto one another: into tile[n], or in place if there is nothing to
- * do. */
+/* Folds all rows of one item into tile[n]; returns x in place if there is only one f32 row. */
 INLINE const float *fold_item(const short_runs *r, tn_reduction f, float *tile, float *buffer,
                               int64_t x, int64_t n) {
     tn_dtype dtype = r->x->dtype;
@@ -272,8 +271,8 @@ static void fold_batch(const short_runs *r, int64_t first, int64_t last) {
 
 /* ---- The plan -------------------------------------------------------------------------------- */
 
-/* The product of the innermost of `order` that go, or stay, and follow `dense` elements without a
- * gap, in y as well. They are removed from the order. */
+/* The product of the innermost dimensions in `order` that are reduced (`goes`) or kept, and follow
+ * `dense` elements without a gap, in y as well. Removes them from the order. */
 static int64_t take_dense(const short_runs *r, const int *order, int *n, bool goes, int64_t dense,
                           int64_t dense_y) {
     int64_t size = 1;
@@ -288,8 +287,8 @@ static int64_t take_dense(const short_runs *r, const int *order, int *n, bool go
     return size;
 }
 
-/* A whole row of blocks becomes one of several rows of a block, where it is followed by rows that
- * go and then by such groups of rows. */
+/* If a row of blocks is followed by reduced rows, and then by further such groups of rows, each
+ * group becomes one block of several rows. */
 static void take_rows(short_runs *r, const int *order, int *n) {
     int left = *n;
     int64_t row = r->blocks * r->block, made = r->blocks * r->width,
@@ -305,12 +304,12 @@ static void take_rows(short_runs *r, const int *order, int *n) {
     r->blocks = take_dense(r, order, n, false, r->block, made);
 }
 
-/* False where there is no row of short blocks. */
+/* False if there is no row of short blocks. */
 static bool plan_runs(short_runs *r) {
     int order[TN_MAX_DIMS], n = tn__axes_order(r->x, order);
     r->width = take_dense(r, order, &n, false, 1, 1);
     r->run = take_dense(r, order, &n, true, r->width, 0);
-    int64_t row = 0; /* a run of long rows is rows on one another, and no block */
+    int64_t row = 0; /* a run of long rows is folded row onto row, not as a block */
     if (r->run <= MOST_ROWS && r->run * r->width > LONGEST && r->width >= LONGEST / 4) {
         row = r->width;
         r->width = 1;

@@ -4,8 +4,8 @@
 
 #include "backends/cpu/cpu.h"
 
-/* As the entry reduce, for SUM, MEAN, MAX and MIN of f32, bf16 and f16 where what goes lies in
- * short dense blocks; TN_EUNSUPPORTED, and nothing done, where it does not. */
+/* Like the entry reduce, for SUM, MEAN, MAX and MIN of f32, bf16 and f16 if the reduced elements
+ * are in short dense blocks; otherwise TN_EUNSUPPORTED, with nothing done. */
 tn_status TN_CPU(reduce_short)(tn_context *ctx, tn_reduction f, const tn_desc *y, const tn_desc *x);
 
 #endif

@@ -1,13 +1,13 @@
 /* Rotary positions (ops/nn/rotary.c has the formulas).
  *
- * A task is a column: its cosines and sines serve all heads, and the later sequences that have the
+ * A task is a column; its cosines and sines serve all heads, and the following sequences with the
  * same position there. Rows that are not contiguous f32 pass through a buffer; f64 is left to the
  * host's loops.
  */
 #include "backends/cpu/convert.h"
 #include "backends/rotary.h"
 
-/* What a thread computes in: D / 2 cosines, D / 2 sines, a row. */
+/* A thread's buffers: D / 2 cosines, D / 2 sines, a row. */
 typedef struct turner {
     float *cosine, *sine, *row;
     int64_t half;

@@ -1,5 +1,5 @@
 /* Sums, maxima and exponentials over one contiguous f32 row: what softmax, norms, losses and
- * reductions are made of.
+ * reductions are built on.
  *
  * A sum runs in LANES independent lanes (so it vectorises without hidden reordering), which are
  * folded and added to a double every BLOCK elements: an element passes through at most BLOCK /
@@ -13,7 +13,7 @@
 
 enum { LANES = 32, BLOCK = 1024 };
 
-/* a[i] += b[i] for `w` lanes from the upper half until one is left. */
+/* Adds the upper half of the lanes to the lower half until one lane is left. */
 INLINE float fold_sum(float *lane) {
     for (int w = LANES / 2; w > 0; w /= 2) {
         for (int i = 0; i < w; i++) {
@@ -54,8 +54,8 @@ static inline double row_dot(const float *x, const float *y, int64_t n) {
     return total;
 }
 
-/* The sum of x[i]^2 with double lanes, where squares are exact: a norm of many rows is then the
- * same to 1e-15 however they are cut over calls, and over ranks. */
+/* The sum of x[i]^2 in double lanes, where squares are exact: a norm of many rows then agrees to
+ * 1e-15 however they are split over calls and ranks. */
 static inline double row_squares(const float *x, int64_t n) {
     double lane[LANES] = {0};
     int64_t whole = n / LANES * LANES;
@@ -76,7 +76,7 @@ static inline double row_squares(const float *x, int64_t n) {
     return lane[0];
 }
 
-/* The largest (smallest) element, NaN when there is one; -inf (inf) for no elements. */
+/* The largest (smallest) element, NaN if there is one; -inf (inf) for no elements. */
 #define ROW_BEST(name, better, worst)                                         \
     static inline float name(const float *x, int64_t n) {                     \
         float lane[LANES];                                                    \
@@ -108,7 +108,7 @@ static inline double row_squares(const float *x, int64_t n) {
 ROW_BEST(row_max, >, -INFINITY)
 ROW_BEST(row_min, <, INFINITY)
 
-/* The largest element that is not NaN; -inf when there is none. */
+/* The largest element that is not NaN; -inf if there is none. */
 static inline float row_top(const float *x, int64_t n) {
     float lane[LANES], top = -INFINITY;
     for (int l = 0; l < LANES; l++) {
@@ -133,8 +133,8 @@ static inline float row_top(const float *x, int64_t n) {
     return lane[0] > top ? lane[0] : top;
 }
 
-/* What exp_down takes as `low`. The compiler must not know it: with a constant it turns the clamp
- * into a chain of comparisons and selects. Read it once before a loop. */
+/* What exp_down takes as `low`. The compiler must not know its value: with a constant it turns the
+ * clamp into a chain of comparisons and selects. Read it once before a loop. */
 static const volatile float exp_low = -88; /* 2^-127, which is stored as 0 */
 
 /* x - n ln 2 for n = shifted - TN__ROUND_MAGIC. With a fused multiply-add one step is enough: it
@@ -148,8 +148,8 @@ INLINE float exp_rest(float x, float shifted) {
 #endif
 }
 
-/* e^x for x up to about 1: what is left of tn__expf when nothing can overflow. Error <= 1 ulp near
- * 1, 3 ulp where the result is smallest; results below 2^-126 are 0; NaN stays. */
+/* e^x for x up to about 1: what is left of tn__expf if nothing can overflow. Error <= 1 ulp near 1,
+ * 3 ulp where the result is smallest; results below 2^-126 are 0; NaN stays. */
 INLINE float exp_down(float x, float low) {
     x = x < low ? low : x;
     float shifted = x * TN__LOG2E + TN__ROUND_MAGIC;
@@ -157,11 +157,11 @@ INLINE float exp_down(float x, float low) {
     return tn__expm1_small(exp_rest(x, shifted)) * scale + scale;
 }
 
-/* What exp_between takes as `low` and `high`: as exp_low. */
+/* What exp_between takes as `low` and `high`; volatile like exp_low. */
 static const volatile float exp_limits[2] = {-88, 89};
 
-/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for what is inside of a
- * sigmoid. Between the limits 2^n is one float, 0 and inf included. NaN stays. */
+/* e^x with results below 2^-126 as 0 and from 2^127.5 on as inf: tn__expf for use inside a sigmoid.
+ * Between the limits 2^n is one float, 0 and inf included. NaN stays. */
 INLINE float exp_between(float x, float low, float high) {
     x = x < low ? low : x;
     x = x > high ? high : x;

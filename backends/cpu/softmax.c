@@ -1,11 +1,11 @@
-/* Softmax and log-softmax over the last dimension, and their gradients: a row is read from memory
- * once and the later passes find it in the cache. bf16, f16 and strided rows are computed in a row
- * buffer; f64 is left to the host's loops.
+/* Softmax and log-softmax, and their gradients: a row is read from memory once and the later passes
+ * find it in the cache. bf16, f16 and strided rows are computed in a row buffer; f64 is left to the
+ * host's loops.
  */
 #include "backends/cpu/rows.h"
 #include "backends/softmax.h"
 
-/* All -inf: shifting by it gives NaN, which is what such a row must become. */
+/* A row of -inf becomes NaN, as it must: its maximum, subtracted from itself, is NaN. */
 static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
     float most;
     if (log_form) {

@@ -1,13 +1,13 @@
 /* A caching allocator: blocks cut out of segments, best fit, free neighbours merged.
  *
- * A block up to 1 MiB comes from segments of 2 MiB, a larger one from segments of 20 MiB, or of its
- * own size from 10 MiB on: so small blocks, which are more often long-lived, do not fragment the
- * large ones. The scheme and its numbers are those of PyTorch's allocator. Segments are returned
- * when they are trimmed, and when the source has none left; then each request is tried once more.
+ * Blocks of up to 1 MiB are cut from segments of 2 MiB, larger ones from segments of 20 MiB; from
+ * 10 MiB on, a block gets a segment of its own size. So small blocks, which are more often
+ * long-lived, do not fragment the large segments. The scheme and its numbers are those of PyTorch's
+ * allocator. Unused segments are returned by a trim, and when the source has no memory left; the
+ * request is then tried once more.
  *
- * Every block is in one of three trees: those in use by address, the free ones of either kind by
- * size and then address. The blocks of a segment also form a list in the
- * order of their addresses. */
+ * Every block is in one of three trees: blocks in use, by address; free small ones and free large
+ * ones, by size and then address. The blocks of a segment also form a list in address order. */
 #include "backends/cuda/allocator.h"
 
 #include "backends/cuda/blocks.h"
@@ -42,7 +42,7 @@ typedef struct tag {
 } tag;
 
 struct tn__cuda_pool {
-    pthread_mutex_t lock; /* guards all that follows */
+    pthread_mutex_t lock; /* guards everything below */
     tn__cuda_source source;
     tn__cuda_pool_kind kind;
     segment *segments;
@@ -74,7 +74,7 @@ static void put_free(tn__cuda_pool *pool, block *b) {
     tree_insert(free_tree(pool, b), b, next_random(pool));
 }
 
-/* Splits off the end of a block as a free block. Without memory on the host it stays whole. */
+/* Splits off the end of a block as a free block. Without host memory the block stays whole. */
 static void block_split(tn__cuda_pool *pool, block *b, size_t bytes) {
     /* smaller remainders would only be in the way */
     size_t least = bytes > SMALL ? SMALL + ALIGN : ALIGN;
@@ -106,7 +106,7 @@ static block *block_join(block *b, block *next) {
     return b;
 }
 
-/* Makes a block free that is in no tree. */
+/* Frees a block that is in no tree. */
 static void block_release(tn__cuda_pool *pool, block *b) {
     block *before = b->before, *after = b->after;
     if (after && !after->used) {
@@ -136,7 +136,7 @@ static size_t segment_bytes(const tn__cuda_pool *pool, size_t bytes) {
     return bytes < MEDIUM ? MEDIUM_SEGMENT : round_up(bytes, LARGE_STEP);
 }
 
-/* A segment's only block, free but in no tree yet. */
+/* The only block of a new segment, free but in no tree yet. */
 static block *segment_new(tn__cuda_pool *pool, size_t bytes, bool large) {
     segment *s = malloc(sizeof(*s));
     block *b = malloc(sizeof(*b));
@@ -156,7 +156,7 @@ static block *segment_new(tn__cuda_pool *pool, size_t bytes, bool large) {
     return b;
 }
 
-/* Its only block is in no tree. */
+/* The segment's only block must be in no tree. */
 static void segment_free(tn__cuda_pool *pool, segment *s) {
     *s->link = s->next;
     if (s->next) {
@@ -198,7 +198,7 @@ static block *block_from_source(tn__cuda_pool *pool, size_t bytes) {
 
 /* ---- Guards ---------------------------------------------------------------------------------- */
 
-/* What follows the caller's bytes: at least GUARD. */
+/* Bytes of the guard after the caller's: at least GUARD. */
 static size_t guard_after(size_t asked) {
     return round_up(asked, ALIGN) - asked + GUARD;
 }
@@ -211,7 +211,7 @@ static void guard_set(tn__cuda_pool *pool, const block *b) {
     s->fill(s->user, memory + b->asked, GUARD_BYTE, guard_after(b->asked));
 }
 
-/* The first changed byte of a guard, or -1. What cannot be read counts as whole. */
+/* The first changed byte of a guard, or -1. A guard that cannot be read counts as intact. */
 static int guard_changed(tn__cuda_pool *pool, const char *guard, size_t bytes) {
     unsigned char seen[2 * GUARD];
     if (!pool->source.read(pool->source.user, seen, guard, bytes)) {
@@ -225,7 +225,7 @@ static int guard_changed(tn__cuda_pool *pool, const char *guard, size_t bytes) {
     return -1;
 }
 
-/* Whether a guard was written to: at which byte, counted from the caller's first one. */
+/* Whether a guard was written to; *at: its first changed byte, from the caller's first byte. */
 static bool guard_broken(tn__cuda_pool *pool, const block *b, int64_t *at) {
     int before = guard_changed(pool, b->address, GUARD);
     int after = guard_changed(pool, b->address + GUARD + b->asked, guard_after(b->asked));
@@ -328,7 +328,7 @@ static bool report_foreign(tn__cuda_pool *pool, const char *memory, char *why, s
     for (segment *s = pool->segments; s; s = s->next) {
         uintptr_t first = (uintptr_t)s->first->address;
         if (at >= first && at < first + s->bytes) {
-            reason = "is not in use: it was freed before, or is inside of a block";
+            reason = "is not in use: it was freed before, or is inside a block";
         }
     }
     snprintf(why, size, "free of %p, which %s", (const void *)memory, reason);
@@ -435,7 +435,7 @@ tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool) {
     return shape;
 }
 
-/* As snprintf, appending: `length` is that of the whole text if it fitted. */
+/* Appends like snprintf: `length` counts the whole text, even if it does not fit. */
 static void TN_PRINTF(4, 5)
     text_add(char *text, size_t size, int *length, const char *format, ...) {
     va_list list;
@@ -462,7 +462,7 @@ int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t size) {
     const tn_memory_stats *s = &pool->stats;
     tn__cuda_pool_shape shape = pool_inspect(pool);
     add_bytes(text, size, &length, s->allocated);
-    text_add(text, size, &length, " in use, at most ");
+    text_add(text, size, &length, " in use, peak ");
     add_bytes(text, size, &length, s->peak);
     text_add(text, size, &length, "; ");
     add_bytes(text, size, &length, s->reserved);

@@ -1,5 +1,5 @@
-/* A caching allocator over any source of segments: device memory, pinned memory, the host's in
- * tests. It knows nothing of CUDA.
+/* A caching allocator over any source of segments: device memory, pinned memory, host memory
+ * in tests. It does not depend on CUDA.
  *
  * All its bookkeeping is on the host; it never reads a segment, except for guards. A free block may
  * still be in use by queued work: the pool belongs to one stream, so the next owner's work comes
@@ -16,11 +16,11 @@ extern "C" {
 
 #define TN__CUDA_ALIGN 512 /* of blocks, and of segments */
 
-/* Where segments come from. The calls come one at a time. */
+/* Where segments come from. Calls are made one at a time. */
 typedef struct tn__cuda_source {
     void *user;
     void *(*alloc_segment)(void *user, size_t bytes);              /* NULL: none left */
-    void (*free_segment)(void *user, void *segment, size_t bytes); /* waits for what uses it */
+    void (*free_segment)(void *user, void *segment, size_t bytes); /* waits for its last use */
     /* For guards only, in stream order; false: failed. */
     bool (*read)(void *user, void *to_host, const void *from, size_t bytes);
     bool (*fill)(void *user, void *to, int byte, size_t bytes);
@@ -30,11 +30,11 @@ typedef struct tn__cuda_pool tn__cuda_pool;
 
 typedef enum tn__cuda_pool_kind {
     TN__CUDA_CACHING,
-    /* Blocks are surrounded by guard bytes, which are checked when they are freed; new ones are all
-     * bits 1 (NaN), freed ones 0xA5. */
+    /* Blocks are surrounded by guard bytes, which are checked when they are freed; new ones are
+     * filled with 1 bits (NaN), freed ones with 0xA5. */
     TN__CUDA_GUARDED,
     /* Every block is a segment of exactly its size and is returned at once: for checkers that track
-     * what the source gave out (compute-sanitizer, the emulator's pages). */
+     * the source's allocations (compute-sanitizer, the emulator's pages). */
     TN__CUDA_DIRECT,
 } tn__cuda_pool_kind;
 
@@ -43,13 +43,13 @@ tn__cuda_pool *tn__cuda_pool_new(const tn__cuda_source *source, tn__cuda_pool_ki
 /* Returns every segment, including those with blocks in use. */
 void tn__cuda_pool_free(tn__cuda_pool *pool);
 
-/* Any thread. NULL for 0 bytes, and when the source has none left after everything cached was
- * returned. `tag` is static text. */
+/* Any thread. NULL for 0 bytes, and when the source has no memory left even after everything cached
+ * was returned. `tag` is static text. */
 void *tn__cuda_pool_take(tn__cuda_pool *pool, size_t bytes, const char *tag);
 
-/* `bytes` as taken; NULL memory is fine. false, with the reason in why[size]: the address is not
- * one that is in use (nothing happens), was taken with another size, or its guards were written to
- * (it is freed). */
+/* `bytes` as passed to take; `memory` may be NULL. false, with the reason in why[size], if the
+ * address is not in use (nothing happens), or if it was taken with another size or its guards were
+ * written to (it is freed all the same). */
 bool tn__cuda_pool_give(tn__cuda_pool *pool, void *memory, size_t bytes, char *why, size_t size);
 
 /* Returns the segments that have no block in use. */
@@ -68,7 +68,7 @@ typedef struct tn__cuda_pool_shape {
 } tn__cuda_pool_shape;
 tn__cuda_pool_shape tn__cuda_pool_inspect(tn__cuda_pool *pool);
 
-/* All of this in words, for the message of an allocation that failed. As snprintf. */
+/* All of this as text, for the message of an allocation that failed. Like snprintf. */
 int tn__cuda_pool_text(tn__cuda_pool *pool, char *text, size_t size);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* argmax over one dimension of any dtype but bool: the first of the largest,
- * NaN above all (block.cuh: tn__join_place). */
+/* argmax over one dimension of any dtype but bool: the first of the largest; NaN counts as
+ * the largest (block.cuh: tn__join_place). */
 #include "backends/cuda/axes.cuh"
 
 /* With fewer than `few` elements per result, each thread computes one,
@@ -15,7 +15,7 @@ struct search {
     int64_t *y;
 };
 
-/* One team per result; TEAM 1: a thread. V: elements as double or as 64 bits. */
+/* One team per result; TEAM 1: a thread. V: elements are read as double or as 64-bit integers. */
 template <typename V, int TEAM> __global__ void __launch_bounds__(THREADS) search_kernel(search s) {
     int64_t o = tn__team_number<TEAM>();
     if (o >= s.stays.total) {

@@ -1,4 +1,4 @@
-/* The kernels of attention: cuDNN's flash attention where it takes the call, our own otherwise. */
+/* The kernels of attention: cuDNN's flash attention if it takes the call, our own otherwise. */
 #include "backends/cuda/attention.h"
 
 static tn_status attention_forward(const tn_op_call *c) {

@@ -1,16 +1,16 @@
 /* Attention by our own kernels: any float dtype, any strides, masks, grouped heads,
  * width up to 256.
  *
- * The mathematics is in ops/nn/attention.c. No Tq x Tk matrix exists: a block owns a tile of rows
- * and visits the others in tiles of 32, one row per lane.
+ * The mathematics is in ops/nn/attention.c. No Tq x Tk matrix is stored: a block owns a tile of
+ * rows of one operand and meets those of the other in tiles of 32, one row per lane.
  *
  *     forward        a block owns queries, meets keys: scores, a running maximum and sum, and y
  *     query_gradient a block owns queries, meets keys: dq
  *     key_gradient   a block owns keys, meets the queries of all heads of its group: dk and dv
  *
  * So each result is summed by one thread in a fixed order. A warp owns ROWS rows; a lane holds
- * their scores with its own row of the tile, and columns lane, lane + 32, … of their results. The
- * tile is reloaded for each use (k, then v, …) into one buffer, which leaves space for wide heads.
+ * their scores with its row of the tile, and columns lane, lane + 32, … of their results. The tile
+ * is reloaded for each use (k, then v, …) into one buffer, which leaves space for wide heads.
  *
  * A masked pair is skipped entirely: what it would read may be NaN.
  */
@@ -38,7 +38,7 @@ struct problem {
     statistics lse, delta;
     const unsigned char *mask; /* or NULL */
     int64_t mask_batch, mask_head, mask_row, mask_column;
-    int64_t heads, groups, per_group, queries, keys, tiles; /* tiles of owned rows a head */
+    int64_t heads, groups, per_group, queries, keys, tiles; /* tiles: of owned rows per head */
     int64_t ahead; /* causal: query i sees keys up to i + ahead */
     int width, causal;
     double scale;
@@ -63,22 +63,22 @@ __device__ bool key_visible(const problem &p, int64_t b, int64_t h, int64_t i, i
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
-/* Types and sizes of a kernel for heads of up to 32 COLUMNS. Elements become numbers when they are
- * loaded, so that bf16 and f16 share f32's kernels. A row is one element longer than the width: the
- * lanes' rows are in different banks. */
+/* Types and sizes of a kernel for heads of up to 32 COLUMNS. Elements are converted to `number`
+ * when loaded, so bf16 and f16 share the kernels of f32. A row is padded by one element, so that
+ * the lanes' rows are in different banks. */
 template <typename N, int C> struct shape {
     typedef N number;
     static const int COLUMNS = C;
     static const int ROWS = sizeof(number) == 8 ? 4 : 8; /* of a warp */
     static const int OWN = ROWS * WARPS;                 /* of a block */
     static const int PITCH = LANES * C + 1;
-    /* Shared memory: the tile that is met, `owned` tiles of its own, each warp's weights. */
+    /* Shared memory: the met tile, `owned` tiles of the block's own, each warp's weights. */
     static size_t bytes(int owned) {
         return sizeof(number) * (size_t)(LANES * PITCH + owned * OWN * PITCH + OWN * LANES);
     }
 };
 
-/* Runs the statement with E as the type of an operand's elements, which become numbers of type
+/* Runs the statement with E as the type of an operand's elements, which are converted to type
  * N. */
 #define BY_ELEMENT(N, dtype, statement) \
     if constexpr (sizeof(N) == 8) {     \
@@ -115,7 +115,7 @@ __device__ void load_rows(typename S::number *tile, const rows &x, int64_t b, in
                                 limit - first, width))
 }
 
-/* The same for a tile that is still in use; it is ready afterwards. */
+/* The same for a tile that other threads may still be reading; it is complete on return. */
 template <typename S>
 __device__ void meet_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
                           int64_t first, int64_t limit, int width) {
@@ -167,7 +167,7 @@ __device__ void add_rows(typename S::number (&total)[S::ROWS][S::COLUMNS],
     }
 }
 
-/* Owned row `row` of x = factor total, in columns lane, lane + 32, … */
+/* Row `row` of x = factor * total, in columns lane, lane + 32, … */
 template <typename S>
 __device__ void store_row(const rows &x, int64_t b, int64_t h, int64_t row,
                           const typename S::number (&total)[S::COLUMNS], typename S::number factor,
@@ -202,7 +202,7 @@ template <typename N> __device__ N lanes_sum(N x) {
     return x;
 }
 
-/* The end of the keys that any query of the block may see. */
+/* One past the last key that any query of the block may see. */
 __device__ int64_t last_key(const problem &p, int64_t first, int own) {
     int64_t last = first + own + p.ahead;
     return p.causal && last < p.keys ? last : p.keys;
@@ -216,8 +216,8 @@ template <typename N> struct running {
     bool any; /* some key was seen */
 };
 
-/* Adds a tile's scores; gives this lane's weight and the factor for what was accumulated before.
- * All lanes call. While only -inf was seen, weights are 0. */
+/* Adds a tile's scores. Returns this lane's weight; `factor` rescales what was accumulated before.
+ * All lanes must call. While only -inf was seen, weights are 0. */
 template <typename N> __device__ N row_take(running<N> &row, N score, bool seen, N &factor) {
     N most = tn__top(row.most, lanes_top(seen ? score : -(N)INFINITY));
     N shift = most == -(N)INFINITY ? (N)0 : most;
@@ -271,7 +271,7 @@ template <typename S> __global__ void __launch_bounds__(THREADS) attention_kerne
     for (int r = 0; r < S::ROWS; r++) {
         N sum = lanes_sum(row[r].sum);
         if (top + r < p.queries) {
-            /* With only -inf seen the sum is 0, and y and lse are NaN. */
+            /* If only -inf was seen, the sum is 0, and y and lse are NaN. */
             store_row<S>(p.y, at.b, at.h, top + r, total[r], row[r].any ? 1 / sum : (N)0, p.width);
             if (lane == 0) {
                 N lse = sum == 0 ? (N)NAN : row[r].most + tn__log(sum);
@@ -294,12 +294,12 @@ __device__ N part_product(const E *a, const E *b, int64_t a_column, int64_t b_co
     return sum;
 }
 
-/* delta[i] = dy[i] . y[i], a warp a row */
+/* delta[i] = dy[i] . y[i], one warp per row */
 template <typename N> __global__ void __launch_bounds__(THREADS) attention_row_products(problem p) {
     int lane = (int)threadIdx.x % LANES;
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / LANES, head = row / p.queries;
     int64_t i = row % p.queries, b = head / p.heads, h = head % p.heads;
-    if (head >= p.tiles) { /* here: how many heads there are in all */
+    if (head >= p.tiles) { /* here: the number of heads in the batch */
         return;
     }
     int64_t dy = b * p.dy.batch + h * p.dy.head + i * p.dy.row;
@@ -361,12 +361,12 @@ __global__ void __launch_bounds__(THREADS) attention_query_gradient(problem p) {
     }
 }
 
-/* What key_gradient gathers for the rows of one warp. */
+/* What key_gradient accumulates for the rows of one warp. */
 template <typename S> struct key_sums {
     typename S::number k[S::ROWS][S::COLUMNS], v[S::ROWS][S::COLUMNS];
 };
 
-/* The queries first … first + 31 of head h: this lane's query with the warp's keys, from `top`
+/* Adds queries first … first + 31 of head h: this lane's query with the warp's keys, from `top`
  * on. */
 template <typename S>
 __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int64_t h,
@@ -468,7 +468,7 @@ problem problem_of(const tn__attention *a) {
     return p;
 }
 
-/* Whether one launch can have so many blocks with so much shared memory each. */
+/* Whether one launch can have this many blocks with this much shared memory each. */
 tn_status launchable(tn_context *ctx, int64_t blocks, size_t bytes) {
     int most = tn__cuda_device_of(ctx)->shared_most;
     if (blocks > INT32_MAX) {
@@ -552,7 +552,7 @@ const int WIDEST = 256;
 
 bool fits(const tn__attention *a) {
     if (a->q->size[3] > WIDEST) {
-        tn__cuda_note("attention's heads are %lld wide (on a device at most %d)",
+        tn__cuda_note("attention's heads are %lld wide (at most %d on a device)",
                       (long long)a->q->size[3], WIDEST);
         return false;
     }

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* sdpa.c, both ways: backward when there is a dq. TN_EUNSUPPORTED: cuDNN is not here or does not
+/* sdpa.c, forward and, if there is a dq, backward. TN_EUNSUPPORTED: cuDNN is missing or does not
  * take this call, and nothing was queued. */
 tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a);
 

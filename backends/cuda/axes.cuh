@@ -1,5 +1,5 @@
-/* What reduce.cu and argmax.cu share on the device: places in axes (backends/axes.h), and elements
- * of any dtype as double or as 64 bits.
+/* What reduce.cu and argmax.cu share on the device: offsets in axes (backends/axes.h), and elements
+ * of any dtype as double or as 64-bit integers.
  */
 #ifndef TERN_BACKENDS_CUDA_AXES_CUH
 #define TERN_BACKENDS_CUDA_AXES_CUH
@@ -8,7 +8,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* Where position i of the axes is. */
+/* The offset of position i of the axes. */
 static __device__ __forceinline__ int64_t tn__axes_offset(const tn__axes &a, const int64_t *stride,
                                                           int64_t i) {
     int64_t offset = 0;
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void tn__get(long long *value, const void *x, 
     *value = tn__get_integer(x, dtype, at);
 }
 
-/* What loses against all others. */
+/* The value that loses against all others. */
 static __device__ __forceinline__ void tn__set_lowest(double *x) {
     *x = -INFINITY;
 }

@@ -1,5 +1,5 @@
 /* Batch norm and its gradient (ops/nn/batch_norm.c has the formulas): a block takes one channel
- * after another, its threads the channel's elements in row-major order, whatever their strides.
+ * after another, its threads that channel's elements in row-major order, whatever the strides.
  *
  * x is read three times, for the mean, the variance and y; the gradient reads x and dy twice. With
  * few channels a large GPU is partly idle.
@@ -11,7 +11,7 @@
 
 enum { CHANNEL_BLOCK = 256, CHANNEL_OPERANDS = 3 };
 
-/* One number for each channel, of any float dtype; NULL: not there. */
+/* One number for each channel, of any float dtype; data NULL: absent. */
 struct channel_vector {
     void *data;
     tn_dtype dtype;
@@ -27,8 +27,8 @@ struct channel_vector {
     }
 };
 
-/* A walk over a channel's elements in up to three operands, `step` apart from channel to channel.
- * Forward they are x and y, backward x, dy and, if it is wanted, dx. */
+/* A walk over a channel's elements in up to three operands, whose channels are `step` apart.
+ * Forward: x and y; backward: x, dy and, if wanted, dx. */
 struct channel_job {
     tn__walk walk;
     int64_t step[CHANNEL_OPERANDS], channels;
@@ -54,7 +54,7 @@ static __device__ __forceinline__ void each_element(const channel_job &j, int64_
     }
 }
 
-/* Those of x. Less its first element, so that the mean of equal elements is exact. */
+/* Of x. Its first element is subtracted before summing: the mean of equal elements is exact. */
 template <typename T, typename C>
 static __device__ void channel_moments(const channel_job &j, int64_t channel, C *shared, C *mean,
                                        C *var) {
@@ -128,7 +128,7 @@ static channel_vector channel_vector_of(const tn_desc *d) {
     return d ? channel_vector{d->data, d->dtype, d->stride[0]} : channel_vector{NULL, TN_F32, 0};
 }
 
-/* The samples and places of an operand (n, c, …), without its channels. */
+/* An operand (n, c, …) without its channel dimension. */
 static tn_desc without_channels(const tn_desc *d) {
     tn_desc places = *d;
     places.ndim--;
@@ -154,7 +154,7 @@ static channel_job channel_job_of(const tn_desc *x, const tn_desc *second, const
     return job;
 }
 
-/* All that are there have floats. */
+/* All operands given have float dtypes. */
 static tn_status batch_norm_forward(const tn_op_call *c) {
     const tn_desc *x = c->x[0];
     tn__batch_moments s = tn__batch_moments_of(c->x, c->y, c->args);

@@ -1,9 +1,9 @@
 /* Reductions over the threads of a warp or a block, in a fixed order.
  *
  * A team is the threads that work on one row: a warp (TEAM 32, several teams per block) or a whole
- * block (TEAM 64 … 1024, a power of two). Lanes exchange by butterflies, warps through `shared`, so
- * every thread of the team gets the result, and with a join that is commutative to the bit they all
- * get the same. All threads of a team must call.
+ * block (TEAM 64 … 1024, a power of two). Lanes exchange values in butterflies, warps through
+ * `shared`, so every thread of the team gets the result, and the same one if the join is bitwise
+ * commutative. All threads of a team must call.
  *
  *     TN_SHARED(float, shared, 32);
  *     float sum = tn__team_reduce<TEAM>(mine, shared, tn__join_sum());
@@ -15,8 +15,8 @@
 
 #include <math.h>
 
-/* Before a loop of unknown length: unrolling would multiply every path in it, and it waits for
- * memory all the same. */
+/* Before a loop of unknown length: unrolling would duplicate every path in it without a gain, since
+ * the loop waits for memory. */
 #ifdef TN_CUDA_EMULATOR
 #define TN_ROLLED
 #else
@@ -37,7 +37,7 @@ TN__BY_TYPE(log)
 TN__BY_TYPE(sqrt)
 #undef TN__BY_TYPE
 
-/* The larger one; a NaN only when both are. */
+/* The larger one; NaN only if both are. */
 static __device__ __forceinline__ float tn__top(float a, float b) {
     return fmaxf(a, b);
 }
@@ -45,7 +45,7 @@ static __device__ __forceinline__ double tn__top(double a, double b) {
     return fmax(a, b);
 }
 
-/* ---- Joins: two partial results in one ------------------------------------------------------- */
+/* ---- Joins: two partial results into one ----------------------------------------------------- */
 
 struct tn__join_sum {
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const { return a + b; }
@@ -59,7 +59,7 @@ template <typename C> struct tn__two {
     }
 };
 
-/* NaN loses: what a softmax subtracts. */
+/* The larger one; NaN loses. A softmax subtracts this. */
 struct tn__join_top {
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
         return tn__top(a, b);
@@ -74,7 +74,7 @@ template <typename C> static __device__ __forceinline__ tn__exps<C> tn__no_exps(
     return {-(C)INFINITY, 0};
 }
 
-/* Takes in V numbers. */
+/* Adds V numbers to the total. */
 template <int V, typename C>
 static __device__ __forceinline__ void tn__exps_take(tn__exps<C> &total, const C *x) {
     C most = total.most, sum = 0;
@@ -101,7 +101,7 @@ struct tn__join_exps {
     }
 };
 
-/* A number and its position: the largest wins, NaN before all, then the first. */
+/* A number and its position: the largest wins, NaN above all, and the first of equal ones. */
 template <typename V> struct tn__place {
     V value;
     long long at;
@@ -143,7 +143,7 @@ template <int TEAM> static __device__ __forceinline__ int64_t tn__team_number() 
     return (int64_t)blockIdx.x * (blockDim.x / TEAM) + threadIdx.x / TEAM;
 }
 
-/* shared: TEAM / 32 elements, not read for a warp. It may be reused at once. */
+/* shared: TEAM / 32 elements, unused if the team is one warp. It may be reused at once. */
 template <int TEAM, typename V, typename Join>
 static __device__ __forceinline__ V tn__team_reduce(V v, V *shared, Join join) {
     for (int mask = 16; mask > 0; mask /= 2) {

@@ -1,5 +1,5 @@
-/* Blocks of the allocator, and trees of them: treaps whose nodes are the blocks themselves, so that
- * nothing here needs memory. A block is in one tree at a time.
+/* Blocks of the allocator, and trees of them: treaps whose nodes are the blocks themselves, so
+ * nothing here allocates. A block is in one tree at a time.
  */
 #ifndef TERN_BACKENDS_CUDA_BLOCKS_H
 #define TERN_BACKENDS_CUDA_BLOCKS_H
@@ -14,7 +14,7 @@ typedef struct block block;
 struct block {
     char *address;
     size_t bytes;
-    size_t asked; /* in use: what the caller wanted */
+    size_t asked; /* in use: what the caller asked for */
     int tag;
     bool used;
     segment *home;
@@ -24,7 +24,7 @@ struct block {
 };
 
 /* Ordered by size and then address, or by address alone.
- * `priority` of a node is a random number. */
+ * A node's `priority` is a random number. */
 typedef struct tree {
     block *root;
     bool by_size;
@@ -85,7 +85,7 @@ static inline void tree_remove(tree *t, block *b) {
     *link = low ? low : high;
 }
 
-/* The smallest block of at least `bytes`, of those the one with the lowest address. */
+/* The smallest block of at least `bytes`, of equal ones that with the lowest address. */
 static inline block *tree_best_fit(const tree *t, size_t bytes) {
     block *best = NULL;
     for (block *b = t->root; b;) {

@@ -1,5 +1,5 @@
-/* The entries conv, conv_backward_input and conv_backward_weight: cuDNN where it takes the call,
- * our own kernels otherwise. */
+/* The entries conv, conv_backward_input and conv_backward_weight: cuDNN if it takes the call, our
+ * own kernels otherwise. */
 #include "backends/cuda/conv.h"
 
 static tn_status run_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
@@ -30,8 +30,8 @@ tn_status tn__cuda_conv_backward_input(tn_context *ctx, const tn_desc *dx, const
     return one_dtype(&c) ? run_conv(ctx, &c) : TN_EUNSUPPORTED;
 }
 
-/* Whether a gradient of the weight or the bias, if it is wanted, is as dy or f32 for bf16 and f16.
- */
+/* Whether a gradient of the weight or bias, if wanted, has dy's dtype, or f32 if that is bf16 or
+ * f16. */
 static bool result_fits(const tn_desc *d, tn_dtype dy) {
     return !d || d->dtype == dy || (d->dtype == TN_F32 && (dy == TN_BF16 || dy == TN_F16));
 }

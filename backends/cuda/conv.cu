@@ -1,13 +1,13 @@
-/* Convolutions where cuDNN is not there: a thread has an element of the result and makes its sum,
- * as ref (ref/conv.c) does. Correct on every device, fast on none. The gradient of the bias, the
- * sums of channels, is ours everywhere: a block has a channel.
+/* Convolutions that cuDNN does not take: each thread sums one element of the result at a time, as
+ * ref (ref/conv.c) does. Correct on every device, fast on none. The gradient of the bias, the sums
+ * of the channels, is always computed here: one block per channel.
  */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/conv.h"
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 
-/* The operands are conv's: x and y, weight w; which of them is the result differs. */
+/* The operands of conv, y, x and the weight w, one of which is the result. */
 struct sliding {
     tn_desc y, x, w, b;
     tn_conv_args args;
@@ -28,7 +28,7 @@ static __device__ __forceinline__ int64_t offset_of(const tn_desc &d, int64_t fi
            place[1] * d.stride[3] + place[2] * d.stride[4];
 }
 
-/* Where in x offset i of the kernel at place p is; false: outside. */
+/* Where offset i of the kernel at place p is in x; false: outside. */
 static __device__ __forceinline__ bool place_in_x(const sliding &s, const int64_t *p,
                                                   const int64_t *i, int64_t *at) {
     bool inside = true;
@@ -39,7 +39,7 @@ static __device__ __forceinline__ bool place_in_x(const sliding &s, const int64_
     return inside;
 }
 
-/* The place of the kernel at which its offset i meets x's place; false: none. */
+/* The place of the kernel at which its offset i is at place `at` of x; false: there is none. */
 static __device__ __forceinline__ bool place_of_kernel(const sliding &s, const int64_t *at,
                                                        const int64_t *i, int64_t *p) {
     bool inside = true;
@@ -121,7 +121,7 @@ template <typename T> struct weight_body {
     }
 };
 
-/* Each element of `to` (elements R) from the body's sum. */
+/* Each element of `to`, of type R, is the body's sum, plus the bias if there is one. */
 template <typename T, typename R, typename Body>
 __global__ void __launch_bounds__(TN__LOOP_BLOCK) conv_kernel(sliding s, tn_desc to) {
     typedef typename tn__compute<T>::type C;

@@ -12,19 +12,19 @@ extern "C" {
 /* Which of the three is the result; the other two are read. */
 typedef enum tn__conv_result { TN__CONV_Y, TN__CONV_X, TN__CONV_W } tn__conv_result;
 
-/* One call, with conv's names for the operands of its gradients too: y is dy there, and so on. b is
- * the bias of the result, never of w. */
+/* One call. Gradients use conv's names for their operands, too: y is dy there, and so on. b is the
+ * bias of the result, never of w. */
 typedef struct tn__cuda_conv_call {
     tn__conv_result result;
     const tn_desc *y, *x, *w, *b;
     const tn_conv_args *args;
 } tn__cuda_conv_call;
 
-/* conv_dnn.c. TN_EUNSUPPORTED: cuDNN is not here or does not take this call, and nothing was
+/* conv_dnn.c. TN_EUNSUPPORTED: cuDNN is missing or does not take this call, and nothing was
  * queued. */
 tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c);
 
-/* conv.cu. The result is of the others' dtype; w may also be f32 where they are bf16 or f16. */
+/* conv.cu. The result has the others' dtype; w may also be f32 if they are bf16 or f16. */
 tn_status tn__cuda_own_conv(tn_context *ctx, const tn__cuda_conv_call *c);
 /* db (O): the sums of y's channels. */
 tn_status tn__cuda_conv_bias(tn_context *ctx, const tn_desc *db, const tn_desc *y);

@@ -1,11 +1,11 @@
-/* Convolutions through cuDNN: which calls it takes, and their runs. It takes f32, bf16 and f16 with
- * dense copies of what is not dense; what it does not take goes to our own kernel.
+/* Convolutions through cuDNN: which calls it takes, and how they run. It takes f32, bf16 and f16;
+ * operands that are not dense are copied first. Other calls go to our own kernel.
  *
- * It has no engine (9.19) for gradients in f32 of bf16 or f16, nor for the bias of a transposed
- * convolution there. Those are computed from copies in f32: TF32 holds bf16 and f16 exactly, so the
- * tensor cores' products are exact too.
+ * cuDNN 9.19 has no engine for f32 gradients of bf16 or f16, nor for the bias of a transposed
+ * convolution in these. Both are computed from f32 copies: TF32 holds bf16 and f16 exactly, so the
+ * tensor cores' products are exact, too.
  *
- * Which plan: as in sdpa.c. f32 itself is computed in f32; TERN_TF32=1 allows TF32.
+ * Plans are chosen as in sdpa.c. f32 is computed in f32, unless TERN_TF32=1 allows TF32.
  */
 #include "backends/cuda/conv.h"
 #include "backends/cuda/conv_graph.h"
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What is asked for ----------------------------------------------------------------------- */
+/* ---- The call -------------------------------------------------------------------------------- */
 
 /* Row-major and aligned. */
 static bool is_dense(const tn_desc *d) {
@@ -48,7 +48,7 @@ static int64_t type_of(tn_dtype dtype) {
                               : CUDNN_DATA_HALF;
 }
 
-/* The last ndim - 2 dimensions after (N, C); those before them have size 1. */
+/* (N, C) and the last ndim - 2 dimensions; those left out have size 1. */
 static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
     tn__conv_extent e = {{0}, {0}};
     int64_t count = 1;
@@ -60,8 +60,8 @@ static tn__conv_extent extent_of(const tn_desc *d, int ndim) {
     return e;
 }
 
-/* The padding after x that gives a convolution exactly y's places: the same as before it if
- * possible. Negative: part of x is not read, and cuDNN may refuse. */
+/* The padding after x with which the convolution has exactly y's places: that before x if possible.
+ * Negative: part of x is not read, and cuDNN may refuse. */
 static int64_t padding_behind(const tn__cuda_conv_call *c, int dim) {
     const tn_conv_args *a = c->args;
     int64_t stride = a->stride[dim], before = a->padding[dim], x = c->x->size[2 + dim],
@@ -70,7 +70,7 @@ static int64_t padding_behind(const tn__cuda_conv_call *c, int dim) {
     return same ? before : (places - 1) * stride + reach - x - before;
 }
 
-/* cuDNN knows two and three dimensions; missing ones come first. */
+/* cuDNN takes two or three spatial dimensions; conv's missing ones come first. */
 static tn__conv_shape shape_of(const tn_context *ctx, const tn__cuda_conv_call *c, bool with_bias,
                                bool tf32) {
     bool flat =
@@ -115,7 +115,7 @@ static tn_status run_once(tn_context *ctx, const tn__dnn *state, const tn__dnn_p
     return tn__dnn_status(ctx, status, "cuDNN's convolution");
 }
 
-/* The result is written, and the call itself overwrites it. */
+/* Writes the result, which the call itself overwrites. */
 static bool try_plan(tn_context *ctx, int i, void *user) {
     const trial *t = user;
     return run_once(ctx, t->state, &t->plans[i], t->data) == TN_OK;
@@ -129,7 +129,7 @@ static void free_plan(const tn__cudnn_table *dnn, void *plan) {
 /* The best of the shape's plans; NULL: cuDNN has none. */
 static tn__dnn_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__conv_shape *shape,
                                const tn__conv_data *data) {
-    char why[TN__DNN_WHY]; /* for tests: here the call goes to our own kernel */
+    char why[TN__DNN_WHY]; /* only tests read it; here the call goes to our own kernel */
     tn__dnn_plan plans[TN__CONV_CHOICES];
     tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
     int count = tn__conv_plans(tn__cudnn(), target, shape,
@@ -163,7 +163,7 @@ static tn_status run_shape(tn_context *ctx, tn__dnn *state, const tn__conv_shape
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* An operand as cuDNN takes it: itself, or dense scratch memory of the wanted dtype. */
+/* An operand as cuDNN takes it: the operand itself, or dense scratch memory of the right dtype. */
 typedef struct stand_in {
     tn_desc d;
     void *memory; /* NULL: it is the operand itself */
@@ -190,7 +190,7 @@ static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, t
     return is_read ? tn__cuda_copy(ctx, &s->d, d) : TN_OK;
 }
 
-/* The result in f32 and its bias: a sum of two numbers of one dtype, which may be made apart. */
+/* y += b in f32. The sum before it is in f32 as well, so adding the bias later rounds no more. */
 static tn_status add_bias(tn_context *ctx, const tn_desc *y, const tn_desc *b) {
     tn_desc channels = *y;
     channels.data = b->data;
@@ -200,7 +200,7 @@ static tn_status add_bias(tn_context *ctx, const tn_desc *y, const tn_desc *b) {
     return tn__cuda_binary(ctx, TN_ADD, y, y, &channels);
 }
 
-/* The call, all of whose operands are dense and of one dtype. */
+/* The call with dense operands of one dtype. */
 static tn_status run_dense(tn_context *ctx, tn__dnn *state, const tn__cuda_conv_call *c,
                            bool tf32) {
     bool apart = c->b && c->y->dtype == TN_F32;

@@ -1,5 +1,5 @@
-/* Convolutions as cuDNN's graphs: one operation, and after it the bias if the result has one, so
- * that it is rounded once. */
+/* Convolutions as cuDNN graphs: one operation, followed by the bias if there is one, so that the
+ * result is rounded once. */
 #include "backends/cuda/conv_graph.h"
 
 #if TN_HAVE_CUDNN
@@ -30,7 +30,7 @@ static descriptor sliding_descriptor(tn__dnn_graph *g, const tn__conv_shape *s) 
     return d;
 }
 
-/* How an operation names what it is made of. */
+/* The type of an operation and the names of its attributes. */
 typedef struct operation_names {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t sliding, alpha, beta, y, x, w;
@@ -105,8 +105,8 @@ static void conv_graph(tn__dnn_graph *g, const tn__conv_shape *s) {
                       result);
 }
 
-/* What an engine must not do: round f32 before it multiplies (as PyTorch's Conv_v8.cpp tells from
- * the same notes), or add in the order of arrival. */
+/* What an engine must not do: round f32 before it multiplies (PyTorch's Conv_v8.cpp checks the same
+ * notes), or, if the call is deterministic, add in order of arrival. */
 static unsigned refused_notes(const tn__conv_shape *s) {
     unsigned refused = s->deterministic ? TN__DNN_NOTE(NONDETERMINISTIC) : 0;
     if (s->type == CUDNN_DATA_FLOAT) {

@@ -1,6 +1,5 @@
-/* A convolution, or one of its gradients, as a graph of cuDNN, and the plan that runs it.
- * conv_dnn.c keeps the plans of a device; a test builds them for devices that are only
- * described. */
+/* A convolution, or one of its gradients, as a cuDNN graph, and the plan that runs it. conv_dnn.c
+ * keeps a device's plans; a test builds plans for devices that are only described, not present. */
 #ifndef TERN_BACKENDS_CUDA_CONV_GRAPH_H
 #define TERN_BACKENDS_CUDA_CONV_GRAPH_H
 
@@ -20,8 +19,8 @@ typedef struct tn__conv_extent {
     int64_t size[TN__CONV_NDIM], stride[TN__CONV_NDIM];
 } tn__conv_extent;
 
-/* (N, C, …) with ndim - 2 dimensions after the channels: 2 or 3. All fields have 8 bytes, so shapes
- * compare as bytes. */
+/* (N, C, …) with ndim - 2 dimensions after the channels: 2 or 3. All fields have 8 bytes, so
+ * shapes are compared as bytes. */
 typedef struct tn__conv_shape {
     int64_t result; /* a tn__conv_result */
     int64_t ndim;
@@ -37,7 +36,7 @@ typedef struct tn__conv_data {
     void *y, *x, *w, *b;
 } tn__conv_data;
 
-/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: `why` says why. */
+/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: see `why`. */
 int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__conv_shape *shape,
                    int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]);
 

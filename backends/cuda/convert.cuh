@@ -1,5 +1,5 @@
-/* One element of any dtype, chosen when the kernel runs: for what is too rare for its own kernel.
- * The meaning is ref's (backends/ref/elementwise.c).
+/* Access to an element whose dtype is known at run time only: for cases too rare for a kernel of
+ * their own. Conversions are those of ref (backends/ref/elementwise.c).
  */
 #ifndef TERN_BACKENDS_CUDA_CONVERT_CUH
 #define TERN_BACKENDS_CUDA_CONVERT_CUH
@@ -18,7 +18,7 @@ static inline bool tn__is_index(tn_dtype dtype) {
     return dtype == TN_I64 || dtype == TN_I32;
 }
 
-/* Truncates towards zero; beyond int64's range the nearest end; NaN is 0. For host and device. */
+/* Truncates towards zero and saturates at int64's range; NaN becomes 0. For host and device. */
 static __host__ __device__ __forceinline__ int64_t tn__to_integer(double x) {
     if (x >= 0x1p63) {
         return INT64_MAX;
@@ -79,7 +79,7 @@ static __device__ __forceinline__ double tn__get_float(const void *data, tn_dtyp
     }
 }
 
-/* A number as an element of any dtype: floats rounded (bf16 and f16 by way of f32), integers
+/* A number as an element of any dtype: floats rounded (bf16 and f16 via f32), integers
  * truncated and cut to their width, bool: whether it is not 0. */
 static __device__ __forceinline__ void tn__put(void *data, tn_dtype dtype, int64_t at,
                                                double value) {

@@ -1,16 +1,16 @@
 /* copy, fill, arange: elements that are moved or converted, not computed.
  *
- * A copy of one dtype moves bytes, whatever they mean. Where one side is dense in a dimension in
- * which the other is not (a transposition), it goes through squares in shared memory, so that both
- * are read and written in lines. Between f32, f64, bf16 and f16 each pair has a kernel; other pairs
- * are rare and convert by convert.cuh.
+ * A copy within one dtype moves bytes, whatever they mean. If x and y are dense in different
+ * dimensions (a transposition), it goes through squares in shared memory, so that both reads and
+ * writes are coalesced. Each pair of f32, f64, bf16 and f16 has its own kernel; other pairs are
+ * rare and use convert.cuh.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 
 /* ---- One dtype ------------------------------------------------------------------------------- */
 
-template <typename U> struct move_body { /* U: an element of that many bytes */
+template <typename U> struct move_body { /* U: an integer as wide as an element */
     template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
         at.write(0, at.read<U, V>(1));
     }
@@ -18,15 +18,14 @@ template <typename U> struct move_body { /* U: an element of that many bytes */
 
 enum { SQUARE = 32, SQUARE_ROWS = 8 };
 
-/* y's dimension 0 is dense, x is dense in dimension `line`. What is left of the dimensions is
- * walked as `batch`. */
+/* y is dense in dimension 0, x in dimension `line`. The other dimensions are the batch. */
 struct turn {
     tn__loop loop;
     int line;
-    int64_t across, along, squares; /* squares in dimension 0 and in `line`, and in all */
+    int64_t across, along, squares; /* squares in dimension 0, in `line`, and in total */
 };
 
-/* The places of square (0, 0) in the batch item `number`. */
+/* The offsets of square (0, 0) of batch item `number`. */
 static __device__ __forceinline__ void place_item(const turn &t, int64_t number, int64_t *y,
                                                   int64_t *x) {
     for (int d = 1; d < t.loop.ndim; d++) {
@@ -66,7 +65,7 @@ template <typename U> __global__ void __launch_bounds__(SQUARE *SQUARE_ROWS) tur
     }
 }
 
-/* Whether squares pay: y dense in dimension 0, x in another one, and both of some length. */
+/* Whether squares pay off: y is dense in dimension 0, x in another one, both long enough. */
 static bool is_turned(const tn__loop *loop, turn *t) {
     if (loop->stride[0][0] != 1 || loop->stride[1][0] <= 1 || loop->size[0] < SQUARE / 2) {
         return false;
@@ -125,7 +124,7 @@ struct convert_any {
         if (to == TN_F64) {
             tn__put(y, to, at.at[0], (double)value);
         } else if (to == TN_F32 || to == TN_BF16 || to == TN_F16) {
-            tn__put(y, to, at.at[0], (float)value); /* not by double, which would round twice */
+            tn__put(y, to, at.at[0], (float)value); /* not via double, which would round twice */
         } else {
             tn__put_integer(y, to, at.at[0], value);
         }
@@ -157,9 +156,9 @@ tn_status tn__cuda_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     }
 }
 
-/* ---- Values from nothing --------------------------------------------------------------------- */
+/* ---- Fill and arange ------------------------------------------------------------------------- */
 
-template <typename U> struct fill_body { /* U: an element of that many bytes */
+template <typename U> struct fill_body { /* U: an integer as wide as an element */
     tn_dtype dtype;
     double value;
     template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
@@ -189,7 +188,7 @@ tn_status tn__cuda_fill(tn_context *ctx, const tn_desc *y, double value) {
     }
 }
 
-/* Product and sum are rounded each, as on the host: no fused multiply-add. */
+/* Product and sum are each rounded, as on the host: no fused multiply-add. */
 __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     arange_kernel(tn__walk walk, tn_dtype dtype, double start, double step) {
     int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

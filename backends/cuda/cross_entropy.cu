@@ -25,8 +25,8 @@ template <typename T> struct losses {
     tn__cuda_fault *fault;
 };
 
-/* The column of the row's label. A bad one is noted, unless another was, and becomes one to
- * ignore. */
+/* The column of the row's label. The first bad label is recorded; the row of any bad one is
+ * ignored. */
 template <typename T>
 static __device__ __forceinline__ int64_t read_target(const losses<T> &l, int64_t row, bool notes) {
     int64_t at = row * l.label_stride;

@@ -1,18 +1,17 @@
-/* What the plugin's files share on the host's side: devices, streams, reasons, launches.
+/* What the plugin's files share on the host side: devices, streams, reasons, launches.
  *
  *     device.c      the table that the core sees, devices, contexts
  *     transfer.c    copies, events, pinned memory
  *     failure.c     reasons, and asynchronous errors
  *     allocator.c   device memory: a caching allocator over any source of segments
  *     table.c       the kernels as a tn_backend
- *     *.cu          own kernels: kernel.h is what they may use
+ *     *.cu          our kernels: kernel.h lists what they may use
  *     gemm.c        matrix products through cuBLASLt
  *     sdpa.c        attention through cuDNN, conv_dnn.c convolutions
- *     stream.c      streams besides the compute stream
+ *     stream.c      streams other than the compute stream
  *     nccl.c        the engine of groups
  *
- * Nothing here raises: an entry returns a status,
- * and tn__cuda_note keeps the reason for this thread.
+ * Nothing here raises: an entry returns a status, and tn__cuda_note keeps this thread's reason.
  */
 #ifndef TERN_BACKENDS_CUDA_H
 #define TERN_BACKENDS_CUDA_H
@@ -27,7 +26,7 @@
 extern "C" {
 #endif
 
-/* A bad index, as a kernel found it: the first one is kept. In pinned memory that kernels write. */
+/* A bad index that a kernel met; the first one is kept. It is in pinned memory. */
 typedef struct tn__cuda_fault {
     int raised;
     int padding;
@@ -44,7 +43,7 @@ typedef struct tn__cuda_device {
     tn__cuda_fault *fault_on_device;
     struct tn__cuda_pool *pool; /* allocator.h */
     void *gemm;                 /* gemm.c: handle, plans, workspace; made when first needed */
-    void *dnn;                  /* dnn.c: the same of cuDNN */
+    void *dnn;                  /* dnn.c: the same for cuDNN */
 } tn__cuda_device;
 
 static inline tn__cuda_device *tn__cuda_device_of(const tn_context *ctx) {
@@ -55,19 +54,19 @@ static inline cudaStream_t tn__cuda_stream(const tn_context *ctx) {
     return (cudaStream_t)ctx->stream;
 }
 
-/* The device of this index, its stream and pool made; NULL after a note. Makes it the calling
- * thread's current device. */
+/* The device with this index, ready for use; NULL after a note. Makes it the calling thread's
+ * current device. */
 tn__cuda_device *tn__cuda_device_at(int index);
 
-/* The reason of this thread's last failure. */
+/* The reason for this thread's last failure. */
 void tn__cuda_note(const char *format, ...) TN_PRINTF(1, 2);
 const char *tn__cuda_reason(void);
 
-/* TN_OK, or notes "what: the runtime's words" and gives TN_ENOMEM or TN_EDEVICE. */
+/* TN_OK, or notes "what: the runtime's message" and returns TN_ENOMEM or TN_EDEVICE. */
 tn_status tn__cuda_check(cudaError_t error, const char *what);
 
 /* Called by TN_LAUNCH after each launch: notes a launch that failed, keeps the kernel's name for
- * the message of a late error, and waits when TERN_SYNC=1. */
+ * the message of a late error, and waits if TERN_SYNC=1. */
 tn_status tn__cuda_launched(tn_context *ctx, const char *kernel);
 
 /* A mark of the device table. */
@@ -76,18 +75,18 @@ typedef struct tn__cuda_mark {
     cudaEvent_t event;
 } tn__cuda_mark;
 
-/* A mark after all that is queued now in a stream of this device; NULL after a note. */
+/* A mark after everything queued so far in a stream of this device; NULL after a note. */
 tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream);
 void tn__cuda_mark_free(void *mark);
 
-/* stream.c: the table's streams besides the compute stream. */
+/* stream.c: the table's streams other than the compute stream. */
 void *tn__cuda_stream_new(int index);
 void tn__cuda_stream_free(void *stream);
 tn_status tn__cuda_stream_join(void *stream, void *mark);
 void *tn__cuda_stream_mark(void *stream);
 tn_status tn__cuda_stream_copy(void *stream, void *to, const void *from, size_t bytes);
 
-/* Scratch on the device, by the context; 0 bytes give an address as well. NULL: none left. */
+/* Scratch memory on the device; an address even for 0 bytes. NULL: no memory left. */
 static inline void *tn__cuda_scratch(tn_context *ctx, size_t bytes) {
     return ctx->workspace(ctx, bytes ? bytes : 1);
 }

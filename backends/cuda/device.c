@@ -1,11 +1,11 @@
 /* The devices, and the table through which the core reaches them.
  *
- * A device is made when it is first used: its compute stream, its pool of memory, its fault cell.
+ * A device is set up when it is first used: its compute stream, its memory pool, its fault cell.
  * It lives as long as the process; at exit nothing is torn down, because the driver may already be
  * gone.
  *
- * Threads: any thread may call anything. All of them queue into one compute stream a device, each
- * with its own context. fork: CUDA does not survive it, so in a child nothing here touches the
+ * Threads: any thread may call anything. All of them queue into the device's one compute stream,
+ * each with its own context. fork: CUDA does not survive it, so in a child nothing here touches the
  * runtime: every call fails with a reason, and frees do nothing.
  */
 #include "backends/cuda/device.h"
@@ -158,14 +158,14 @@ static tn_status device_make(tn__cuda_own *own, int index) {
 
 tn__cuda_device *tn__cuda_device_at(int index) {
     if (index < 0 || index >= table.count) {
-        tn__cuda_note("there is no CUDA device %d: %d %s here", index, table.count,
-                      table.count == 1 ? "is" : "are");
+        tn__cuda_note("there is no CUDA device %d: found %d device%s", index, table.count,
+                      table.count == 1 ? "" : "s");
         return NULL;
     }
     if (tn__cuda_forked()) {
         tn__cuda_note(
-            "this process was forked by one that uses CUDA, which cannot go on in a child "
-            "(start it as a program of its own, or use threads)");
+            "this process was forked by one that uses CUDA, which does not work in a child "
+            "(start a new program, or use threads)");
         return NULL;
     }
     tn__cuda_own *own = &devices[index];
@@ -184,7 +184,7 @@ tn__cuda_device *tn__cuda_device_at(int index) {
     return &own->base;
 }
 
-/* The pool of a device that has one already; statistics do not make it. */
+/* The pool of a device that has one already: statistics do not set up a device. */
 static tn__cuda_pool *pool_at(int index) {
     bool there = index >= 0 && index < table.count && !tn__cuda_forked() &&
                  atomic_load_explicit(&devices[index].ready, memory_order_acquire);
@@ -216,7 +216,7 @@ static void *context_workspace(tn_context *ctx, size_t bytes) {
     return d->pool ? tn__cuda_pool_take(d->pool, bytes, "scratch") : NULL;
 }
 
-/* Keeps the report of an invalid free for the next wait: a free cannot report it. */
+/* Keeps the report of an invalid free for the next wait, since a free cannot report it. */
 static void give_back(tn__cuda_own *own, void *memory, size_t bytes) {
     char why[256];
     if (!tn__cuda_pool_give(own->base.pool, memory, bytes, why, sizeof(why))) {
@@ -247,7 +247,7 @@ tn_context *tn__cuda_context(int index) {
     return ctx;
 }
 
-/* Of a device that cannot be made as well: its launches fail, and say why. */
+/* Also for a device that cannot be set up: its launches fail and say why. */
 static tn_context *device_context(int index) {
     (void)tn__cuda_device_at(index);
     return tn__cuda_context(index);
@@ -294,7 +294,7 @@ static int memory_text(int index, char *text, size_t size) {
     int previous = tn__cuda_enter(index);
     tn_status status = tn__cuda_check(cudaMemGetInfo(&idle, &all), "the device's memory");
     tn__cuda_leave(previous);
-    if (status != TN_OK) { /* a device that has failed has no memory either */
+    if (status != TN_OK) { /* for example, the device has failed */
         return snprintf(text, size, "%s", tn__cuda_reason());
     }
     int length = tn__cuda_pool_text(pool_at(index), text, size);
@@ -338,7 +338,7 @@ static int plugin_versions(char *text, size_t size) {
     return snprintf(text, size, "%s", own);
 }
 
-/* How many devices; 0 with the driver's words in table_why. */
+/* The number of devices; 0: the driver's message is in table_why. */
 static int count_devices(void) {
     int count = 0, driver = 0;
     cudaError_t error = cudaGetDeviceCount(&count);
@@ -346,7 +346,7 @@ static int count_devices(void) {
     if (error != cudaSuccess || count <= 0) {
         bool missing = cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
         const char *words =
-            error != cudaSuccess ? cudaGetErrorString(error) : "it counts 0 devices";
+            error != cudaSuccess ? cudaGetErrorString(error) : "there are no devices";
         snprintf(table_why, sizeof(table_why), "%s%s",
                  missing ? "no CUDA driver is installed: " : "the CUDA driver says: ", words);
         return 0;
@@ -409,7 +409,7 @@ TN_API const tn_device_table *tern_device_table(uint32_t version, char *why);
 
 const tn_device_table *tern_device_table(uint32_t version, char *why) {
     if (version != TN_DEVICE_VERSION) {
-        snprintf(why, TN_DEVICE_WHY, "it speaks version %d of the device table, this libtern %u",
+        snprintf(why, TN_DEVICE_WHY, "it has version %d of the device table, this libtern %u",
                  TN_DEVICE_VERSION, version);
         return NULL;
     }

@@ -1,4 +1,4 @@
-/* What device.c, failure.c and transfer.c share: a device with what only they know of it. */
+/* What device.c, failure.c and transfer.c share: a device and what only they need of it. */
 #ifndef TERN_BACKENDS_CUDA_DEVICE_H
 #define TERN_BACKENDS_CUDA_DEVICE_H
 
@@ -13,7 +13,7 @@ enum {
     TN__CUDA_STAGES = 4,
 };
 
-/* A mark that waits for its next use. */
+/* A mark, kept for reuse when freed. */
 typedef struct tn__cuda_idle_mark {
     tn__cuda_mark base; /* comes first */
     struct tn__cuda_idle_mark *next;
@@ -27,14 +27,14 @@ typedef struct tn__cuda_stage {
 
 typedef struct tn__cuda_own {
     tn__cuda_device base; /* comes first */
-    atomic_bool ready;    /* base is made */
+    atomic_bool ready;    /* base is set up */
 
     _Atomic(const char *) kernel[TN__CUDA_NAMES]; /* the last ones launched, in a ring */
     atomic_uint launches;
 
-    pthread_mutex_t lock; /* guards what follows, down to the stages */
+    pthread_mutex_t lock; /* guards the fields up to the stages */
     tn__cuda_idle_mark *idle_marks;
-    bool damaged; /* a block was freed wrongly or overrun: the next wait reports it, because … */
+    bool damaged; /* a block was freed wrongly or overrun: the next wait reports `damage` */
     char damage[256];
 
     pthread_mutex_t stage_lock;
@@ -42,14 +42,14 @@ typedef struct tn__cuda_own {
     unsigned next_stage;
 } tn__cuda_own;
 
-/* device.c. Without a check of the index. */
+/* device.c. Does not check the index. */
 tn__cuda_own *tn__cuda_own_at(int index);
-/* This thread's context, also of a device that could not be made. */
+/* This thread's context, also for a device that could not be set up. */
 tn_context *tn__cuda_context(int index);
 /* This process is a child of one that has used CUDA: nothing here may touch the runtime. */
 bool tn__cuda_forked(void);
 
-/* Makes a device the thread's current one until tn__cuda_leave, which takes the value. */
+/* Makes a device the thread's current one until tn__cuda_leave, which takes the returned value. */
 int tn__cuda_enter(int index);
 void tn__cuda_leave(int previous);
 

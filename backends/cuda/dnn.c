@@ -1,4 +1,4 @@
-/* Handles of cuDNN and what they keep: see dnn.h. */
+/* cuDNN's handles and cached plans: see dnn.h. */
 #include "backends/cuda/dnn.h"
 
 #if TN_HAVE_CUDNN

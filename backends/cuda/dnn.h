@@ -6,7 +6,7 @@
  *     tn__dnn *dnn = tn__dnn_open(ctx);              takes its lock
  *     if (dnn && dnn->handle) {
  *         tn__dnn_kept *k = tn__dnn_find(dnn, &shape, sizeof(shape));
- *         …                                          tn__dnn_keep where there is none yet
+ *         …                                          tn__dnn_keep if there is none yet
  *     }
  *     tn__dnn_close(dnn);
  */
@@ -50,7 +50,7 @@ tn__dnn_kept *tn__dnn_find(tn__dnn *dnn, const void *key, size_t bytes);
 tn__dnn_kept *tn__dnn_keep(tn_context *ctx, tn__dnn *dnn, const void *key, size_t bytes,
                            void (*plan_free)(const tn__cudnn_table *dnn, void *plan));
 
-/* What a run's status is for the entry; notes a failure, and a launch, as that of `what`. */
+/* A run's status for the entry to return; notes a failure, or the launch, under the name `what`. */
 tn_status tn__dnn_status(tn_context *ctx, cudnnStatus_t status, const char *what);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Descriptors, plans and runs of cuDNN's graphs: see dnn_graph.h. */
+/* Descriptors, plans and runs of cuDNN graphs: see dnn_graph.h. */
 #include "backends/cuda/dnn_graph.h"
 
 #if TN_HAVE_CUDNN
@@ -7,7 +7,7 @@
 
 typedef tn__dnn_descriptor descriptor;
 
-enum { MOST_CONFIGS = 64 }; /* those that do not round f32 come far after the fastest */
+enum { MOST_CONFIGS = 64 }; /* those that do not round f32 are far down the list */
 
 /* ---- Descriptors ----------------------------------------------------------------------------- */
 
@@ -116,7 +116,7 @@ void tn__dnn_pointwise(tn__dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataTyp
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* The notes of a configuration's engine, a bit for each; all of them if it reports none. */
+/* The notes of a configuration's engine, a bit for each; all bits if they cannot be read. */
 static unsigned notes_of(const tn__dnn_graph *g, descriptor config) {
     descriptor engine = NULL;
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -220,7 +220,7 @@ int tn__dnn_plans(tn__dnn_graph *g, tn__dnn_target target, unsigned refused, int
         }
     }
     if (made == 0 && !g->failed) {
-        snprintf(g->why, TN__DNN_WHY, "cuDNN has no engine for %s (of %d, none builds)", g->name,
+        snprintf(g->why, TN__DNN_WHY, "cuDNN has no engine for %s (none of %d works)", g->name,
                  (int)count);
     }
     return made;

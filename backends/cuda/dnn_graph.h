@@ -1,10 +1,10 @@
-/* Graphs of cuDNN's backend interface: tensors, operations between them, and the plan that an
- * engine makes of the whole. sdpa_graph.c and conv_graph.c describe theirs with these; dnn.c keeps
- * a device's plans; tests build them for devices that are only described.
+/* Graphs of cuDNN's backend API: tensors, operations between them, and the plan that an engine
+ * makes of the whole. sdpa_graph.c and conv_graph.c build their graphs with these; dnn.c keeps a
+ * device's plans; tests build plans for devices that are only described, not present.
  *
  *     tn__dnn_graph g = {.dnn = dnn, .name = "a product", .why = why};
  *     tn__dnn_descriptor x = tn__dnn_tensor(&g, X, type, 4, size, stride, TN__DNN_REAL), …
- *     tn__dnn_add(&g, operation);
+ *     tn__dnn_add(&g, operation, "a product");
  *     int count = tn__dnn_plans(&g, target, 0, most, plans);
  *     tn__dnn_clear(&g);
  *
@@ -38,7 +38,7 @@ typedef struct tn__dnn_graph {
     bool failed;
 } tn__dnn_graph;
 
-/* Notes a failure in the library's words. */
+/* Records a failure with the library's message. */
 void tn__dnn_check(tn__dnn_graph *g, cudnnStatus_t status, const char *what);
 
 /* Descriptors belong to the graph. tn__dnn_clear destroys them; plans stay. */
@@ -50,8 +50,8 @@ void tn__dnn_link(tn__dnn_graph *g, tn__dnn_descriptor d, cudnnBackendAttributeN
 void tn__dnn_finish(tn__dnn_graph *g, tn__dnn_descriptor d, const char *what);
 void tn__dnn_clear(tn__dnn_graph *g);
 
-/* A virtual tensor has dimensions but no memory; parts are real, in the order in which the tensor
- * cores hold them. */
+/* A virtual tensor has dimensions but no memory; a tensor of parts is real, with its elements in
+ * the order in which the tensor cores hold them. */
 typedef enum tn__dnn_memory {
     TN__DNN_REAL,
     TN__DNN_VIRTUAL,
@@ -65,21 +65,21 @@ tn__dnn_descriptor tn__dnn_tensor(tn__dnn_graph *g, int64_t name, cudnnDataType_
 /* Finishes an operation and appends it. */
 void tn__dnn_add(tn__dnn_graph *g, tn__dnn_descriptor operation, const char *what);
 
-/* y = mode(x, b, t); b and t may be NULL. `axis` is read by GEN_INDEX. */
+/* y = mode(x, b, t); b and t may be NULL. Only GEN_INDEX reads `axis`. */
 void tn__dnn_pointwise(tn__dnn_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t compute,
                        int64_t axis, tn__dnn_descriptor x, tn__dnn_descriptor b,
                        tn__dnn_descriptor t, tn__dnn_descriptor y);
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Whether a device can be described, as tests do: in older versions plans are for a device that is
- * there. */
+/* Whether a device can be described, as tests do. Older versions make plans only for a device that
+ * is present. */
 #define TN__DNN_DESCRIBED (CUDNN_VERSION >= 90800)
 
-/* Where the graph is to run: one of the first two is NULL. */
+/* Where the graph will run: one of the first two is NULL. */
 typedef struct tn__dnn_target {
     cudnnHandle_t handle;
-    cudnnBackendDescriptor_t described; /* a device that need not be here */
+    cudnnBackendDescriptor_t described; /* a device that need not be present */
     int major;                          /* the device's compute capability */
 } tn__dnn_target;
 
@@ -88,16 +88,16 @@ typedef struct tn__dnn_plan {
     int64_t workspace; /* bytes that cuDNN asks for */
 } tn__dnn_plan;
 
-/* A bit for each CUDNN_NUMERICAL_NOTE_…: what an engine says of itself. */
+/* A bit for each CUDNN_NUMERICAL_NOTE_…: what an engine reports about itself. */
 #define TN__DNN_NOTE(note) (1u << CUDNN_NUMERICAL_NOTE_##note)
 
 /* Makes up to `most` plans, the heuristic's choice first, from engines with none of the notes in
- * `refused`. Returns how many; 0: the graph's `why` says why. */
+ * `refused`. Returns how many; 0: the reason is in the graph's `why`. */
 int tn__dnn_plans(tn__dnn_graph *g, tn__dnn_target target, unsigned refused, int most,
                   tn__dnn_plan *plans);
 
-/* Queues it in the handle's stream, over these tensors with memory. Numbers that are given by value
- * are read before it returns. */
+/* Queues the plan in the handle's stream, with these addresses for the tensors of these names.
+ * Numbers passed by value are read before it returns. */
 cudnnStatus_t tn__dnn_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
                           const tn__dnn_plan *plan, int64_t count, const int64_t *names,
                           void *const *addresses, void *workspace);

@@ -1,10 +1,10 @@
 /* unary, binary, compare, where: the formulas of backends/formulas.h over strided operands.
  *
- * Formulas that models spend their time in have their own kernels for f32, bf16 and f16, eight or
- * four elements per thread, for operands that are dense inside. All else (other formulas, f64,
- * integers, odd strides) has one kernel per dtype, which calls a function with the formula's number
- * for each element: rare, or bound by memory anyway, and a small part of the time and bytes that
- * all kernels would take.
+ * Formulas that models spend their time in have their own kernels for f32, bf16 and f16, with eight
+ * or four elements per thread, for operands with a dense inner dimension. Everything else (other
+ * formulas, f64, integers, odd strides) has one kernel per dtype, which calls a function with the
+ * formula's number for each element. That is rare, or bound by memory anyway, and takes a fraction
+ * of the compile time and code size of a kernel per formula.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
@@ -31,8 +31,8 @@ TN_BINARY_FORMULAS(BINARY_ONE, float, TN_LIBM_F)
     case code:                      \
         return formula;
 
-/* Any of them, by its number, in the compute type C: float, double, or int64_t for integers. One
- * function each, which all kernels call. */
+/* Any of them, by its number, in the compute type C: float, double, or int64_t for integers. All
+ * kernels call one function per type. */
 template <typename C> struct unary_any;
 template <typename C> struct binary_any;
 #define ANY(C, unary, binary)                                                                   \
@@ -89,7 +89,7 @@ static bool has_integer_form(tn_binary f) {
 
 /* ---- Bodies ---------------------------------------------------------------------------------- */
 
-/* Integers are computed in int64_t and cut when stored. */
+/* Integers are computed in int64_t and cut to their width when stored. */
 static __device__ __forceinline__ int64_t tn__load(int64_t x) {
     return x;
 }
@@ -156,7 +156,7 @@ template <typename T> struct compare_body {
     }
 };
 
-template <typename U> struct where_body { /* U: an element of that many bytes */
+template <typename U> struct where_body { /* U: an integer as wide as an element */
     template <int V> __device__ __forceinline__ void run(const tn__loop_place &at) const {
         tn__elements<uint8_t, V> c = at.read<uint8_t, V>(1);
         tn__elements<U, V> a = at.read<U, V>(2), b = at.read<U, V>(3), y;

@@ -1,9 +1,10 @@
 /* What went wrong, and when it is noticed.
  *
  * A call that fails at once is noted for its thread. Failures on the device are asynchronous: a
- * kernel that meets a bad index writes it to the device's fault cell, a kernel that dies makes
- * every later call fail. The next call that waits for the device reports it (tn__cuda_settle), with
- * the names of the last kernels. With TERN_SYNC=1 that is the call itself.
+ * kernel that meets a bad index writes it to the device's fault cell, and a kernel that crashes
+ * makes every later call fail. The next call that waits for the device reports it
+ * (tn__cuda_settle), with the names of the last kernels. With TERN_SYNC=1 every launch waits and
+ * reports its own failure.
  */
 #include "backends/cuda/device.h"
 
@@ -57,7 +58,7 @@ static void late_text(tn__cuda_own *own, char *text, size_t size) {
     }
 }
 
-/* Errors of a kernel that has died: the runtime gives them to every call from then on. */
+/* Errors of a kernel that has crashed: the runtime returns them from every later call. */
 static bool is_sticky(cudaError_t error) {
     switch (error) {
     case cudaErrorIllegalAddress:
@@ -107,7 +108,7 @@ bool tn__cuda_unsettled(tn__cuda_own *own) {
            __atomic_load_n(&own->damaged, __ATOMIC_ACQUIRE);
 }
 
-/* Takes the fault out of its cell. The stream was waited for, so no kernel is writing it. */
+/* Takes the fault out of its cell. The stream has finished, so no kernel is writing to it. */
 static bool take_fault(tn__cuda_own *own, tn__cuda_fault *fault) {
     volatile tn__cuda_fault *cell = own->base.fault;
     pthread_mutex_lock(&own->lock);

@@ -1,14 +1,14 @@
 /* Matrix products through cuBLASLt: plans, the cache of plans, and the choice of an algorithm.
  *
  * A plan is cuBLASLt's description of one kind of product with the algorithm that was chosen for
- * it. It is made at the first call and found again by its key: everything about the product but the
- * addresses, of which only the alignment matters.
+ * it. It is made at the first call and found again by its key: everything about the product except
+ * the addresses, of which only the alignment matters.
  *
- * Which algorithm. cuBLASLt's heuristic orders up to 8. Its first is taken, so that each run of a
- * program gives the same bits. Algorithms sum in different orders, and which one is fastest is a
- * matter of nanoseconds: so they are timed only where the context need not be deterministic, or
- * with TERN_AUTOTUNE=1 (TERN_AUTOTUNE=0: never). Splitting k over blocks is allowed where partial
- * sums go through the workspace in the compute type and are added in a fixed order.
+ * Choice of an algorithm: cuBLASLt's heuristic ranks up to 8. The first is taken, so that each run
+ * of a program gives the same bits: algorithms sum in different orders, and which one is
+ * fastest, by nanoseconds, may change from run to run. They are timed only if the context need not
+ * be deterministic, or with TERN_AUTOTUNE=1 (TERN_AUTOTUNE=0: never). k may be split over blocks if
+ * partial sums go through the workspace in the compute type and are added in a fixed order.
  *
  * f32 is computed in f32, as PyTorch does by default; TERN_TF32=1 allows TF32.
  */
@@ -22,13 +22,13 @@
 
 enum {
     SLOTS = 8192, /* of the table; a power of 2 */
-    PLANS = 4096, /* with more, all are dropped: a program whose shapes keep changing */
+    PLANS = 4096, /* when full, all are dropped: the program's shapes keep changing */
     CANDIDATES = 8,
     ALIGNMENT = 16
 };
-static const uint64_t WORKSPACE = (uint64_t)32 << 20; /* at most; what NVIDIA advises for Hopper */
+static const uint64_t WORKSPACE = (uint64_t)32 << 20; /* at most; as NVIDIA advises for Hopper */
 
-/* All fields have 8 bytes: no padding, so that keys compare as bytes. */
+/* All fields have 8 bytes: no padding, so keys are compared as bytes. */
 typedef struct plan_key {
     int64_t m, n, k, batch;
     int64_t ld[3], step[3], alignment[3]; /* of a, b, d */
@@ -46,7 +46,7 @@ typedef struct plan {
     bool usable; /* false: cuBLASLt has no algorithm; cached as well */
 } plan;
 
-/* Of one device. A plan's addresses are set for each call, so calls are made one after another. */
+/* One per device. A plan's addresses are set for each call, so calls are made one at a time. */
 typedef struct gemm_state {
     pthread_mutex_t lock;
     cublasLtHandle_t handle;
@@ -59,18 +59,18 @@ static tn_status blas_failed(cublasStatus_t status, const char *what) {
     return status == CUBLAS_STATUS_ALLOC_FAILED ? TN_ENOMEM : TN_EDEVICE;
 }
 
-/* The same of a product, in the runtime's words where the device has failed before it. */
+/* The same for a product, with the runtime's message if the device had failed before it. */
 static tn_status failed_in(const tn_context *ctx, cublasStatus_t status) {
     static const char *const what = "cublasLtMatmul";
     cudaError_t error = cudaStreamQuery(tn__cuda_stream(ctx));
     if (error != cudaSuccess && error != cudaErrorNotReady) {
         return tn__cuda_check(error, what);
     }
-    (void)cudaGetLastError(); /* cudaErrorNotReady is none */
+    (void)cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
     return blas_failed(status, what);
 }
 
-/* That it cannot, rather than that something has gone wrong. Nothing was queued. */
+/* Whether cuBLASLt does not support the product, rather than failed. Nothing was queued. */
 static bool is_refusal(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH;
 }
@@ -204,7 +204,7 @@ static cublasLtEpilogue_t epilogue_of(const tn__gemm *g) {
     }
 }
 
-/* The first failure in a series of calls stays. */
+/* Keeps the first failure in a series of calls. */
 static void keep_first(cublasStatus_t *status, cublasStatus_t next) {
     *status = *status == CUBLAS_STATUS_SUCCESS ? next : *status;
 }
@@ -214,7 +214,7 @@ static void set_product(cublasStatus_t *status, cublasLtMatmulDesc_t product,
     keep_first(status, cublasLtMatmulDescSetAttribute(product, attribute, value, size));
 }
 
-/* A column-major matrix in memory. */
+/* The layout of a column-major matrix. */
 static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, const tn__gemm *g,
                         const tn__gemm_matrix *x, tn_dtype dtype, int64_t rows, int64_t columns) {
     if (*status != CUBLAS_STATUS_SUCCESS) {
@@ -233,7 +233,7 @@ static void make_layout(cublasStatus_t *status, cublasLtMatrixLayout_t *layout, 
     }
 }
 
-/* What the epilogue reads and writes. */
+/* The addresses of what the epilogue reads and writes. */
 static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g, const void *bias,
                           const void *aux) {
     if (g->bias) {
@@ -245,8 +245,8 @@ static void set_addresses(cublasStatus_t *status, plan *p, const tn__gemm *g, co
     }
 }
 
-/* The heuristic takes the alignment of bias and aux from their addresses, and its answer serves
- * every later call: so it sees addresses that are aligned as little as theirs may be. */
+/* The heuristic takes the alignment of bias and aux from their addresses, and its answer is
+ * used for every later call: so it sees addresses with the least alignment that theirs may have. */
 static const void *least_aligned(const void *address) {
     return (const void *)((uintptr_t)address | ALIGNMENT);
 }
@@ -316,7 +316,7 @@ static cublasStatus_t find_candidates(gemm_state *state, plan *p,
                                            preference, p->key.timed ? CANDIDATES : 1, found, &all);
         all = status == CUBLAS_STATUS_SUCCESS ? all : 0;
         if (is_refusal(status) || status == CUBLAS_STATUS_INVALID_VALUE) {
-            status = CUBLAS_STATUS_SUCCESS; /* an answer: none */
+            status = CUBLAS_STATUS_SUCCESS; /* the answer is: none */
         }
     }
     for (int i = 0; i < all; i++) {
@@ -357,8 +357,8 @@ static bool try_candidate(tn_context *ctx, int i, void *user) {
     return runs;
 }
 
-/* The fastest of several. They write the real output, which the call itself then writes again;
- * where it is also read, they write scratch memory. */
+/* The fastest of several. They write the real output, which the call itself then overwrites, or
+ * scratch memory if the output is also read. */
 static int fastest_of(tn_context *ctx, gemm_state *state, plan *p, const tn__gemm *g,
                       const cublasLtMatmulHeuristicResult_t *found, int count) {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;

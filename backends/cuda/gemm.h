@@ -1,4 +1,4 @@
-/* One matrix product through cuBLASLt, in its own terms: column-major,
+/* One matrix product through cuBLASLt, in its terms: column-major,
  *
  *     D (m, n) = epilogue(alpha A (m, k) B (k, n) + beta D)
  *
@@ -16,15 +16,15 @@ extern "C" {
 typedef struct tn__gemm_matrix {
     void *data;
     int64_t ld;      /* from one column in memory to the next */
-    int64_t batch;   /* from one matrix of the batch to the next; 0: the same again */
+    int64_t batch;   /* from one matrix of the batch to the next; 0: the same matrix */
     bool transposed; /* memory holds the transpose of the operand */
 } tn__gemm_matrix;
 
 typedef enum tn__gemm_epilogue {
     TN__GEMM_PLAIN,
     TN__GEMM_BIAS,       /* + bias[m] */
-    TN__GEMM_GELU,       /* the tanh form, of the sum with bias[m] where there is one */
-    TN__GEMM_GELU_AUX,   /* the same, and what it was applied to is stored in aux */
+    TN__GEMM_GELU,       /* the tanh form, of the sum with bias[m] if there is one */
+    TN__GEMM_GELU_AUX,   /* the same, and GELU's input is stored in aux */
     TN__GEMM_COLUMN_SUMS /* bias[n], an output: the sums of B's columns over k */
 } tn__gemm_epilogue;
 
@@ -42,14 +42,14 @@ typedef struct tn__gemm {
 /* Queues the product. TN_EUNSUPPORTED: cuBLASLt has no algorithm for it, and nothing was queued. */
 tn_status tn__cuda_gemm(tn_context *ctx, const tn__gemm *g);
 
-/* Whether x is of a float dtype and y of the same, or f32 for bf16 and f16. */
+/* Whether x is a float dtype and y is the same, or f32 if x is bf16 or f16. */
 static inline bool tn__cuda_sums_into(tn_dtype y, tn_dtype x) {
     bool narrow = x == TN_BF16 || x == TN_F16;
     return (narrow || x == TN_F32 || x == TN_F64) && (y == x || (narrow && y == TN_F32));
 }
 
-/* matmul.cu: y = alpha a b + beta y + bias for any strides, also with nothing to sum over. 3
- * dimensions as the entry matmul; bias: 1 dimension and of y's dtype, or NULL. */
+/* matmul.cu: y = alpha a b + beta y + bias for any strides, also if k is 0. Operands have 3
+ * dimensions, as in the entry matmul; bias has 1 and y's dtype, or is NULL. */
 tn_status tn__cuda_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                            const tn_desc *bias, double alpha, double beta);
 

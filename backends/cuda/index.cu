@@ -1,18 +1,16 @@
-/* Reading and adding at computed places.
+/* Gathers and scatter-adds: reading and adding at indexed places.
  *
- * A bad index is noted in the device's fault cell (the first is kept),
- * and its element is left alone.
+ * A bad index is recorded in the device's fault cell (the first is kept); its element is skipped.
  *
- * Sums keep the order of the indices, so their bits are always the same. All places are sorted,
- * stably (sort.cuh), so that the elements for one place are next to each other in their order; then
- * one warp sums them for each place. scatter_add_rows and scatter_add are the same thing with rows
- * of many elements and of one.
+ * Sums keep the order of the indices, so their bits are always the same: a stable sort (sort.cuh)
+ * puts the elements for one place next to each other, in order, and one warp per place sums them.
+ * scatter_add_rows and scatter_add differ only in their rows: many elements, or one.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/cuda/sort.cuh"
 
-/* An index operand: where it is, and its upper bound. */
+/* An index operand and the upper bound of its values. */
 struct indices {
     const void *data;
     tn_dtype dtype;
@@ -20,7 +18,7 @@ struct indices {
     tn__cuda_fault *fault;
 };
 
-/* The index at `at`, number `position` of all; -1 after a note if it is out of range. */
+/* The index at `at`, the `position`-th of all; if it is out of range, records it and returns -1. */
 static __device__ __forceinline__ int64_t index_at(const indices &index, int64_t at,
                                                    int64_t position) {
     int64_t value = tn__get_integer(index.data, index.dtype, at);
@@ -40,11 +38,11 @@ static indices indices_of(tn_context *ctx, const tn_desc *index, int64_t limit) 
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* What follows the first dimension: rows of `length` elements (or of packs of them), in step in two
- * operands. */
+/* Rows of two operands, visited in step: the dimensions after the first, in elements or in packs of
+ * them. */
 struct rows {
     tn__walk walk;    /* over one row */
-    bool dense;       /* each row is one run in both */
+    bool dense;       /* each row is contiguous in both */
     int64_t apart[2]; /* from row to row, in elements (or packs) */
 };
 
@@ -79,7 +77,7 @@ static bool pack_rows(rows *r, int v, size_t element) {
     return fits;
 }
 
-/* A block of 256 threads as rows of `width` threads, a power of two. */
+/* How many of a block's 256 threads share a row of this length: a power of two. */
 static int width_for(int64_t length) {
     int width = 1;
     while (width < TN__LOOP_BLOCK && width < length) {
@@ -98,7 +96,7 @@ static __device__ __forceinline__ void place_in_row(const rows &r, int64_t j, in
 
 /* ---- Gathers --------------------------------------------------------------------------------- */
 
-template <typename U> /* an element or pack of that many bytes */
+template <typename U> /* as wide as an element or pack */
 __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     gather_rows_kernel(rows r, indices index, int64_t index_stride, int64_t count, int width) {
     int height = TN__LOOP_BLOCK / width;
@@ -150,7 +148,7 @@ tn_status tn__cuda_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc 
     }
 }
 
-/* Operands y, index, x; x has stride 0 along the dimension, which `along` replaces. */
+/* Operands y, index, x; x has stride 0 along the dimension, and `along` is the real stride. */
 template <typename U>
 __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     gather_kernel(tn__walk walk, indices index, int64_t along) {
@@ -197,11 +195,11 @@ tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     }
 }
 
-/* ---- Sums at places -------------------------------------------------------------------------- */
+/* ---- Scatter-adds ---------------------------------------------------------------------------- */
 
 /* A key is the row of y (scatter_add_rows) or the row-major number of an element of y
- * (scatter_add); `limit` for a bad index, after all others. Operands of the walk: index, and y's
- * number without its part along the dimension, of which an index counts `along`. */
+ * (scatter_add); a bad index gets `limit`, which comes after all others. Operands of the walk:
+ * index, and the element's number at index 0, to which an index adds `along` times its value. */
 static __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     key_kernel(tn__sort s, tn__walk walk, indices index, int64_t along, uint64_t limit) {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -224,8 +222,7 @@ struct sums {
     tn__walk to, from; /* the starts of rows: operand 0 of each */
 };
 
-/* Where the row of item `number` starts. Packs of elements occur in rows alone, which have one
- * stride. */
+/* Where row `number` starts. Only whole rows are read in packs, and these have a single stride. */
 template <int V>
 static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t number) {
     int64_t at[1] = {number * walk.stride[0][0]};
@@ -235,7 +232,7 @@ static __device__ __forceinline__ int64_t start_of(const tn__walk &walk, int64_t
     return at[0];
 }
 
-/* Adds column `at` of N items from n on to sum[V], in their order. All are read first. */
+/* Adds column `at` of N items from n on to sum[V], in order. All are read first. */
 template <typename T, int V, int N, typename C>
 static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int64_t at,
                                                  C (&sum)[V]) {
@@ -251,7 +248,7 @@ static __device__ __forceinline__ void add_items(const sums &s, uint32_t n, int6
     }
 }
 
-/* A warp for each place and 32 packs of its row: those of the place's first item do the work. */
+/* One warp per item and 32 packs of its row; that of a place's first item sums for the place. */
 template <typename T, int V> __global__ void __launch_bounds__(TN__LOOP_BLOCK) sum_kernel(sums s) {
     enum { AT_ONCE = V > 1 ? 8 : 2 };
     uint32_t warps = gridDim.x * (TN__LOOP_BLOCK / 32), lane = threadIdx.x % 32;
@@ -343,7 +340,7 @@ static tn_status scatter_sorted(tn_context *ctx, tn_dtype dtype, sums *s, const 
     return status;
 }
 
-/* d's first dimension alone. */
+/* d's first dimension only. */
 static tn_desc column_of(const tn_desc *d) {
     tn_desc column = *d;
     column.ndim = 1;

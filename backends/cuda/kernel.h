@@ -1,8 +1,8 @@
-/* What a kernel may use. A .cu file includes this and nothing of CUDA's own.
+/* What a kernel may use. A .cu file includes this and no CUDA header.
  *
- * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler over the emulator
+ * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler for the emulator
  * (tests/emulator/), where a block's threads are fibres and tests run every kernel against ref. So
- * they keep to what both support:
+ * they use only what both support:
  *
  *     __global__ __device__ __launch_bounds__(n) __restrict__
  *     threadIdx blockIdx blockDim gridDim
@@ -17,13 +17,13 @@
  *
  * and instead of __shared__ and <<< >>>:
  *
- *     TN_SHARED(float, partial, 32);           float *partial: 32 elements of the block's own
+ *     TN_SHARED(float, partial, 32);           float *partial: 32 elements per block
  *     TN_DYNAMIC(float, rows);                 float *rows: the bytes that the launch asked for
  *     status = TN_LAUNCH(ctx, (scale<float>), grid, block, bytes, y, x, n);
  *
  * Shared memory and scratch are uninitialised. No inline assembly, no cooperative groups. A kernel
- * gives the same bits in whatever order its blocks run: no atomicAdd of floats where the order
- * could be seen, unless ctx->deterministic is false.
+ * gives the same bits in whatever order its blocks run: no atomicAdd of floats whose order could
+ * show in the result, unless ctx->deterministic is false.
  */
 #ifndef TERN_BACKENDS_CUDA_KERNEL_H
 #define TERN_BACKENDS_CUDA_KERNEL_H
@@ -54,8 +54,8 @@
     extern __shared__ __align__(16) unsigned char tn__dynamic_memory[]; \
     type *name = reinterpret_cast<type *>(tn__dynamic_memory)
 
-/* Launches, and gives a tn_status. Put `kernel` in parentheses if it has commas. More than 48 KiB
- * of dynamic shared memory are requested here. */
+/* Launches the kernel and returns a tn_status. Put `kernel` in parentheses if it has commas. More
+ * than 48 KiB of dynamic shared memory are requested here. */
 #define TN_LAUNCH(ctx, kernel, grid, block, bytes, ...)                                           \
     (((bytes) > 48 * 1024                                                                         \
           ? (void)cudaFuncSetAttribute((const void *)kernel,                                      \
@@ -102,8 +102,8 @@ template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float
     return __float2half_rn(x);
 }
 
-/* Runs the statement with T as the type of a float dtype; TN_EUNSUPPORTED leaves the function for
- * the others. The type is named `T` inside:
+/* Runs the statement with T as the type of a float dtype; returns TN_EUNSUPPORTED from the function
+ * for other dtypes:
  *
  *     TN_FLOATS(y->dtype, return launch_softmax<T>(ctx, y, x)); */
 #define TN_FLOATS(dtype, ...)   \

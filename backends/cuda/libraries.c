@@ -21,12 +21,12 @@ typedef struct symbol {
 } symbol;
 
 typedef struct library {
-    const char *name, *soname, *variable; /* "cuDNN", its file, what names another one */
+    const char *name, *soname, *variable; /* "cuDNN", its file, what overrides it */
     const symbol *symbols;
     int count;
 } library;
 
-/* The file to open; NULL after `why` was written. */
+/* The file to open; NULL, with the reason in `why`. */
 static const char *file_of(const library *l, char why[WHY]) {
     const char *chosen = getenv(l->variable);
     if (chosen && strcmp(chosen, "off") == 0) {
@@ -44,8 +44,8 @@ static const char *file_of(const library *l, char why[WHY]) {
 #endif
 }
 
-/* Opens the library and fills the table's functions. The library stays open: its threads and
- * handlers do not end with us. */
+/* Opens the library and fills the table's functions. The library is never closed: its threads
+ * and handlers may outlive the plugin. */
 static bool library_load(const library *l, void *table, char why[WHY]) {
     const char *file = file_of(l, why);
     if (!file) {
@@ -84,8 +84,8 @@ static tn__cudnn_table cudnn_table;
 static const tn__cudnn_table *cudnn_loaded;
 static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
 
-/* cuDNN opens NVRTC for each plan that it compiles and closes it again, and each time leaks the 71
- * KiB of its C++ runtime. Held open by us it is loaded once. Not found: cuDNN will say so. */
+/* cuDNN opens and closes NVRTC for each plan that it compiles, and each time leaks the 71 KiB of
+ * its C++ runtime. Held open here, it is loaded once. If it is not found, cuDNN will say so. */
 static void hold_nvrtc(void) {
     char soname[32];
     snprintf(soname, sizeof(soname), "libnvrtc.so.%d", CUDART_VERSION / 1000);
@@ -110,7 +110,7 @@ static void load_cudnn(void) {
         snprintf(cudnn_why, WHY, "cuDNN is %s (the plugin needs version %d.0 or newer of %d.x)",
                  t->version, CUDNN_OLDEST / 10000, CUDNN_MAJOR);
     } else if (runtime != CUDART_VERSION / 1000) {
-        snprintf(cudnn_why, WHY, "cuDNN %s was made for CUDA %d, the plugin for CUDA %d",
+        snprintf(cudnn_why, WHY, "cuDNN %s was built for CUDA %d, the plugin for CUDA %d",
                  t->version, runtime, CUDART_VERSION / 1000);
     } else {
         hold_nvrtc();
@@ -154,7 +154,7 @@ const char *tn__cudnn_why(void) {
 
 static char nccl_why[WHY];
 
-/* Older ones are untested. */
+/* Older versions are untested. */
 enum { NCCL_OLDEST = 21800 };
 
 static tn__nccl_table nccl_table;
@@ -174,7 +174,7 @@ static void load_nccl(void) {
         return;
     }
     if (t->GetVersion(&t->number) != ncclSuccess) {
-        snprintf(nccl_why, WHY, "NCCL does not tell its version");
+        snprintf(nccl_why, WHY, "NCCL does not report its version");
         return;
     }
     snprintf(t->version, sizeof(t->version), "%d.%d.%d", t->number / 10000, t->number / 100 % 100,

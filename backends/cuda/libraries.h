@@ -1,15 +1,15 @@
-/* cuDNN and NCCL, loaded when they are first asked for: a machine without them still runs the rest.
+/* cuDNN and NCCL, loaded at their first use: a machine without them still runs the rest.
  *
  *     const tn__cudnn_table *dnn = tn__cudnn();
  *     if (!dnn) { … tn__cudnn_why() … }
  *     status = dnn->Create(&handle);            the function cudnnCreate
  *
- * A library is searched for by its soname, so along the plugin's own run path, LD_LIBRARY_PATH and
- * the system's folders. TERN_CUDNN and TERN_NCCL name another file; "off" means none. The emulator
+ * A library is looked up by its soname: in the plugin's run path, LD_LIBRARY_PATH and the system's
+ * folders. TERN_CUDNN and TERN_NCCL name another file; "off" means none. The emulator
  * has no device for the real libraries: it loads only what these two variables name.
  *
- * The types are those of the libraries' headers. Built without one (TN_HAVE_CUDNN, TN_HAVE_NCCL:
- * meson says), the library is missing.
+ * The types are those of the libraries' headers. If a header was missing at build time (meson sets
+ * TN_HAVE_CUDNN and TN_HAVE_NCCL), so is the library.
  */
 #ifndef TERN_BACKENDS_CUDA_LIBRARIES_H
 #define TERN_BACKENDS_CUDA_LIBRARIES_H
@@ -18,7 +18,7 @@
 #include <cudnn.h>
 #endif
 #if TN_HAVE_NCCL
-/* before 2.24 nccl.h names bf16 only where this says that C++ has it */
+/* before 2.24 nccl.h declares bf16 only if this is defined */
 #ifndef __CUDA_BF16_TYPES_EXIST__
 #define __CUDA_BF16_TYPES_EXIST__ 1
 #endif
@@ -39,7 +39,7 @@ extern "C" {
     X(GetVersion) X(GetErrorString) X(GetLastError) X(GetUniqueId) X(CommInitRankConfig)       \
     X(CommGetAsyncError) X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(AllGather) \
     X(ReduceScatter) X(Broadcast) X(Reduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd)
-/* NULL in a library that has none: registered buffers, memory that can be registered (2.19). */
+/* NULL if the library lacks them: registering buffers, and memory that can be registered (2.19). */
 #define TN__NCCL_OPTIONAL(X) X(CommRegister) X(CommDeregister) X(MemAlloc) X(MemFree)
 /* clang-format on */
 
@@ -74,13 +74,13 @@ struct tn__nccl_table {
 };
 #endif
 
-/* The library, or NULL; then `why` has the loader's words. Any thread; loaded once. */
+/* The library, or NULL: then `why` has the reason. Any thread; loaded once. */
 const tn__cudnn_table *tn__cudnn(void);
 const char *tn__cudnn_why(void);
 const tn__nccl_table *tn__nccl(void);
 const char *tn__nccl_why(void);
 
-/* "9.19.0", or NULL where there is none. */
+/* "9.19.0", or NULL if there is none. */
 const char *tn__cudnn_version(void);
 const char *tn__nccl_version(void);
 

@@ -5,7 +5,7 @@
 
 /* ---- Dimensions ------------------------------------------------------------------------------ */
 
-/* Dimensions other than 1, innermost first; none: one of size 1. */
+/* Dimensions of size other than 1, innermost first; if there are none, one of size 1. */
 static void take_dims(tn__loop *loop, int operands, const tn_desc *const *op) {
     static const size_t bytes[TN_DTYPES] = {
         [TN_F32] = 4, [TN_F64] = 8, [TN_BF16] = 2, [TN_F16] = 2, [TN_I64] = 8,
@@ -108,7 +108,7 @@ tn__walk tn__cuda_walk(int operands, const tn_desc *const *op) {
 
 /* ---- 32 bits --------------------------------------------------------------------------------- */
 
-/* Tests over the emulator set TERN_EMULATOR_PLACES, to cut loops of a size that they have. */
+/* Tests on the emulator set TERN_EMULATOR_PLACES, so that small loops are cut, too. */
 static int64_t most_places(void) {
 #ifdef TN_CUDA_EMULATOR
     const char *wish = getenv("TERN_EMULATOR_PLACES");
@@ -132,7 +132,7 @@ bool tn__cuda_loop_fits(const tn__loop *loop) {
     return fits;
 }
 
-/* The dimension with the most bytes between its ends. */
+/* The dimension with the most elements between its ends. */
 static int longest_dim(const tn__loop *loop) {
     int found = 0;
     int64_t most = -1;
@@ -162,7 +162,7 @@ tn__loop tn__cuda_loop_cut(tn__loop *loop) {
     return second;
 }
 
-/* Nothing is divided by 0: a dimension without packs has a rest alone. */
+/* Size 0, a dimension too short for a pack, is never divided by: it has only a rest. */
 static tn__divisor divisor_of(uint32_t size) {
     if (size == 0) {
         return (tn__divisor){0, 0, 0};

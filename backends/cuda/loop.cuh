@@ -1,9 +1,9 @@
-/* Walks over strided operands, for kernels that treat elements one by one.
+/* Walks over strided operands, for kernels that process elements one by one.
  *
  * A tn__loop goes over up to four operands in whatever order suits memory: dimensions are sorted by
  * the output's strides and merged where one continues the other in every operand. Most operands end
- * as one dimension; a bias row or a slice as two. Places are 32 bits:
- * the host cuts what needs more in pieces.
+ * up with one dimension; a bias row or a slice with two. Offsets have 32 bits: the host cuts larger
+ * loops into pieces.
  *
  *     struct scale {                                        a body: what is done for V elements
  *         float k;
@@ -17,12 +17,12 @@
  *     };
  *     return tn__loop_run<4>(ctx, 2, {y, x}, scale{k});
  *
- * The body runs for V adjacent elements where each operand's inner dimension is dense (or a
- * broadcast input) and its runs are aligned, and for single elements elsewhere. y may be the memory
- * of an input: a body reads its elements before it writes.
+ * The body runs for V adjacent elements if each operand's inner dimension is dense (or a broadcast
+ * input) and its runs are aligned, and for single elements otherwise. y may be the memory of an
+ * input: a body reads its elements before it writes.
  *
- * A tn__walk goes in row-major order, where an element's number means something (random numbers,
- * indices). Its places are 64 bits.
+ * A tn__walk goes in row-major order, for kernels to which an element's number matters (random
+ * numbers, indices). Its offsets have 64 bits.
  */
 #ifndef TERN_BACKENDS_CUDA_LOOP_CUH
 #define TERN_BACKENDS_CUDA_LOOP_CUH
@@ -32,7 +32,7 @@
 
 enum { TN__LOOP_BLOCK = 256 };
 
-/* Blocks for this many threads' work: at most a few waves, as kernels stride over the rest. */
+/* Blocks for this many threads' work: at most a few waves, since kernels loop over the rest. */
 static inline unsigned tn__loop_grid(tn_context *ctx, int64_t threads) {
     int64_t blocks = tn__ceil_div(threads, TN__LOOP_BLOCK);
     int64_t most = (int64_t)tn__cuda_device_of(ctx)->processors * 16;
@@ -46,7 +46,7 @@ template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V :
     T at[V];
 };
 
-/* How many elements of this type are 16 bytes. */
+/* How many elements of this type fit in 16 bytes. */
 template <typename T> constexpr int tn__per_load = (int)(16 / sizeof(T));
 
 /* ---- Loops ----------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ static __device__ __forceinline__ uint32_t tn__divide(uint32_t n, const tn__divi
     return ((uint32_t)((uint64_t)n * d.factor >> 32) + n) >> d.shift;
 }
 
-/* Where a body is. */
+/* The position of a body in the operands. */
 struct tn__loop_place {
     const tn__plan &plan;
     uint32_t at[TN__OPERANDS]; /* in elements */
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) tn__loop_kernel(tn__plan plan,
     }
 }
 
-/* The body for V elements at a time, all over the loop. V > 1: tn__cuda_loop_packs(&loop, V). */
+/* Runs the body over the whole loop, V elements at a time. V > 1: tn__cuda_loop_packs(&loop, V). */
 template <int V, typename Body>
 static tn_status tn__loop_launch(tn_context *ctx, tn__loop loop, const Body &body) {
     if (tn__cuda_loop_count(&loop) == 0) {
@@ -130,7 +130,7 @@ static tn_status tn__loop_launch(tn_context *ctx, tn__loop loop, const Body &bod
 
 typedef const tn_desc *const tn__operands[TN__OPERANDS];
 
-/* The body over these operands, the first of which is written. */
+/* Runs the body over these operands, the first of which is written. */
 template <int V, typename Body>
 static tn_status tn__loop_run(tn_context *ctx, int operands, tn__operands &op, const Body &body) {
     tn__loop loop = tn__cuda_loop(operands, op);
@@ -140,7 +140,7 @@ static tn_status tn__loop_run(tn_context *ctx, int operands, tn__operands &op, c
 
 /* ---- Walks ----------------------------------------------------------------------------------- */
 
-/* The places of element `number` in the first N operands. */
+/* The offsets of element `number` in the first N operands. */
 template <int N>
 static __device__ __forceinline__ void tn__walk_to(const tn__walk &walk, int64_t number,
                                                    int64_t (&at)[N]) {

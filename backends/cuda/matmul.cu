@@ -1,8 +1,8 @@
-/* Matrix products that cuBLASLt does not take: any strides, any alignment, nothing to sum over.
+/* Matrix products that cuBLASLt does not take: any strides, any alignment, k = 0.
  *
- * A block makes a TILE x TILE part of y, a thread 4 x 4 of its elements. Both operands pass through
- * shared memory in steps of DEPTH along k, converted on the way to the type in which they are
- * summed: in the order of k, by one thread, so always to the same bits.
+ * A block computes a TILE x TILE part of y, a thread 4 x 4 of its elements. Both operands pass
+ * through shared memory in steps of DEPTH along k, converted on the way to the type of the sums.
+ * One thread adds up each sum in the order of k, so its bits are always the same.
  */
 #include "backends/cuda/gemm.h"
 #include "backends/cuda/kernel.h"
@@ -25,7 +25,7 @@ struct product {
     double alpha, beta;
 };
 
-/* Element (i, j) of one matrix as the type of the sums; 0 outside. */
+/* Element (i, j) of one matrix in the type of the sums; 0 outside. */
 template <typename T, typename C>
 __device__ C matrix_element(const matrices &x, int64_t n, int64_t i, int64_t j, int64_t rows,
                             int64_t columns) {
@@ -35,12 +35,12 @@ __device__ C matrix_element(const matrices &x, int64_t n, int64_t i, int64_t j, 
     return tn__load(static_cast<const T *>(x.data)[n * x.batch + i * x.row + j * x.column]);
 }
 
-/* A TILE x DEPTH part of a, and DEPTH x TILE of b, each with the index along k last but one. */
+/* A TILE x DEPTH part of a, and DEPTH x TILE of b, each stored with k as the outer index. */
 template <typename T, typename C>
 __device__ void load_tiles(const product &p, int64_t n, int64_t top, int64_t left, int64_t k, C *a,
                            C *b) {
     for (int at = (int)threadIdx.x; at < TILE * DEPTH; at += SIDE * SIDE) {
-        /* Neighbouring threads read neighbours in memory, whichever way the operand lies. */
+        /* Neighbouring threads read neighbours in memory, however the operand is stored. */
         int across = at % DEPTH, down = at / DEPTH;
         int i = p.a.column <= p.a.row ? down : at % TILE,
             t = p.a.column <= p.a.row ? across : at / TILE;
@@ -131,7 +131,7 @@ tn_status tn__cuda_product(tn_context *ctx, const tn_desc *y, const tn_desc *a, 
         tn__cuda_note("matmul: the result has too many elements for one launch");
         return TN_EUNSUPPORTED;
     }
-    if (y->dtype != a->dtype) { /* sums of bf16 and f16 in f32 */
+    if (y->dtype != a->dtype) { /* bf16 or f16 summed in f32 */
         return a->dtype == TN_BF16 ? launch<tn__bf16, float>(ctx, (unsigned)blocks, p)
                                    : launch<tn__half, float>(ctx, (unsigned)blocks, p);
     }

@@ -1,15 +1,15 @@
-/* The engine "nccl": what groups of GPUs do through NCCL
- * (sys/group.h; distributed/group/engine/nccl.c loads it).
+/* The engine "nccl": collectives of GPUs through NCCL (sys/group.h;
+ * distributed/group/engine/nccl.c loads it).
  *
- * Joining: rank 0 makes the unique id and writes it to the store; then all make a non-blocking
- * communicator on its own stream. An operation comes after its ready mark in that stream, is given
- * to NCCL, and is then watched until its end mark: for the deadline, for NCCL's asynchronous
- * errors, for abort, and for what the engine next to this one knows about the ranks. Several may be
- * queued: the stream has them in order, and the oldest is watched. After a failure the communicator
- * is aborted, which ends its kernels, and nothing more is run.
+ * Joining: rank 0 makes the unique id and writes it to the store; then each rank makes a
+ * non-blocking communicator with its own stream. An operation waits for its ready mark in that
+ * stream, is submitted to NCCL, and is then watched until its end mark: for the deadline, for
+ * NCCL's asynchronous errors, for an abort, and for what the engine next to this one reports about
+ * the ranks. Several may be queued: the stream runs them in order, and the oldest is watched. After
+ * a failure the communicator is aborted, which ends its kernels, and nothing more runs.
  *
- * NCCL is used by one thread at a time:
- * memory freed by other threads waits in a list for the next operation.
+ * NCCL is used by one thread at a time: memory freed by other threads waits in a list for the next
+ * operation.
  */
 #include "backends/cuda/cuda.h"
 #include "backends/cuda/libraries.h"
@@ -42,7 +42,7 @@ static const double NAP = 10e-6, LONGEST_NAP = 200e-6, BETWEEN_CHECKS = 0.25;
 /* Seconds for communicators to finish. */
 static const double GOODBYE = 5;
 
-/* Memory that is registered with the communicator. */
+/* Memory registered with the communicator. */
 typedef struct region {
     struct region *next;
     void *memory, *handle;
@@ -50,8 +50,8 @@ typedef struct region {
 } region;
 
 /* One wait, which checks the engine now and then. A rank may leave when it has done its part, so a
- * rank that has left is a failure only if every rank is needed until the end, and when it is seen
- * twice. */
+ * rank that has left is a failure only if every rank is needed until the end, and not at the first
+ * check. */
 typedef struct patience {
     double begun, deadline, next_check;
     int checks;
@@ -62,7 +62,7 @@ typedef struct patience {
 typedef struct flight {
     struct flight *next;
     const tn__cuda_mark *end;
-    void *copy; /* of what it reads, or NULL */
+    void *copy; /* of its input, or NULL */
     patience patience;
 } flight;
 
@@ -85,7 +85,7 @@ typedef struct nccl {
 
 /* ---- Failing --------------------------------------------------------------------------------- */
 
-/* The first reason stays, and every later call gets it. */
+/* Keeps the first reason, which every later call gets. */
 TN_PRINTF(3, 4) static tn_status engine_fail(nccl *e, tn_status status, const char *format, ...) {
     char text[TN_ENGINE_WHY];
     va_list list;
@@ -102,7 +102,7 @@ TN_PRINTF(3, 4) static tn_status engine_fail(nccl *e, tn_status status, const ch
     return status;
 }
 
-/* TN_OK while alive; then why, which may be NULL, is the reason. */
+/* TN_OK while alive. After that `why`, which may be NULL, receives the reason. */
 static tn_status engine_failed(nccl *e, char *why) {
     pthread_mutex_lock(&e->lock);
     tn_status status = e->dead;
@@ -125,14 +125,14 @@ static tn_status status_of(ncclResult_t result) {
     }
 }
 
-/* In NCCL's words. */
+/* Fails with NCCL's message. */
 static tn_status fail_nccl(nccl *e, ncclResult_t result, const char *what) {
     const char *last = e->api->GetLastError(e->comm);
     bool shared = last && strstr(last, "Duplicate GPU");
     return engine_fail(
         e, status_of(result), "NCCL, %s: %s%s%.300s%s", what, e->api->GetErrorString(result),
         last && *last ? ": " : "", last ? last : "",
-        shared ? " (NCCL wants a GPU for each rank; with the engine staged they can share one)"
+        shared ? " (NCCL needs a GPU for each rank; with the engine staged they can share one)"
                : "");
 }
 
@@ -163,7 +163,7 @@ static patience patience_of(double deadline, bool all) {
     return (patience){begun, deadline, begun + BETWEEN_CHECKS, 0, all};
 }
 
-/* TN_OK as long as there is something to wait for. */
+/* TN_OK: keep waiting. */
 static tn_status check_engine(nccl *e, patience *p, const char *what) {
     char why[TN_ENGINE_WHY];
     double time = tn__now();
@@ -183,7 +183,7 @@ static tn_status check_engine(nccl *e, patience *p, const char *what) {
     return status;
 }
 
-/* After a call that may continue asynchronously: waits until it is settled. */
+/* Waits until a call that may continue asynchronously is done. */
 static tn_status comm_settle(nccl *e, ncclResult_t result, double deadline, const char *what) {
     patience p = patience_of(deadline, false);
     tn_status status = TN_OK;
@@ -200,20 +200,20 @@ static tn_status comm_settle(nccl *e, ncclResult_t result, double deadline, cons
     return status != TN_OK ? status : result == ncclSuccess ? TN_OK : fail_nccl(e, result, what);
 }
 
-/* No rank has its result before all have given their part. */
+/* Whether no rank can have its result before all have contributed. */
 static bool needs_all(tn_collective kind) {
     return kind == TN_ALL_REDUCE || kind == TN_ALL_GATHER || kind == TN_REDUCE_SCATTER ||
            kind == TN_ALL_TO_ALL;
 }
 
-/* Whether the stream has reached the mark after t, the oldest. */
+/* Whether the stream has reached the end mark of t, the oldest operation. */
 static tn_status flight_poll(nccl *e, flight *f, const tn_transfer *t, const char *what,
                              bool *over) {
     if (f->patience.begun == 0) {
         f->patience = patience_of(t->deadline, needs_all(t->kind));
     }
     cudaError_t error = cudaEventQuery(f->end->event);
-    (void)cudaGetLastError(); /* cudaErrorNotReady is none */
+    (void)cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
     *over = error != cudaErrorNotReady;
     if (*over) {
         return tn__cuda_check(error, what) == TN_OK
@@ -245,7 +245,7 @@ static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
     return true;
 }
 
-/* NCCL's means of integers wrap in their sums, which ours do not. */
+/* NCCL's integer means overflow in the sum and ours do not: only means of floats are left to it. */
 static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
     bool is_float =
         t->dtype == TN_F32 || t->dtype == TN_F64 || t->dtype == TN_BF16 || t->dtype == TN_F16;
@@ -339,8 +339,8 @@ static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_
     }
 }
 
-/* NCCL does not exchange in place: a copy of `in`, or NULL after failing. Rare, so plainly
- * allocated. */
+/* A copy of `in`, because NCCL cannot exchange in place; may fail the engine. Rare, so it uses
+ * cudaMalloc. */
 static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
     void *copy = NULL;
     tn_status status = tn__cuda_check(cudaMalloc(&copy, bytes), "all_to_all in place");
@@ -371,7 +371,7 @@ static const char *name_of(tn_collective kind) {
     return (unsigned)kind < TN_COLLECTIVES ? names[kind] : "operation";
 }
 
-/* The end of what is queued: passed to the front, whose mark it is from then on. */
+/* Marks the end of what is queued and passes the mark to the caller, who owns it from then on. */
 static tn_status flight_begin(nccl *e, const tn_transfer *t, flight *f) {
     tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
     if (!end) {
@@ -397,7 +397,7 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
     bool reduces =
         t.kind == TN_ALL_REDUCE || t.kind == TN_REDUCE_SCATTER || t.kind == TN_REDUCE_TO_ROOT;
     if (!type_of(t.dtype, &type, &size) || (reduces && !reduction_of(&t, &op))) {
-        engine_fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (a mean is of floats)", what);
+        engine_fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (means are of floats only)", what);
         return TN_EUNSUPPORTED;
     }
     if (t.device.index != e->index) {
@@ -422,7 +422,7 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
-/* After this NCCL does not know the memory any more. */
+/* Deregisters the memory from NCCL. */
 static void region_drop(nccl *e, region *r) {
     if (r->handle && e->comm && !e->finalized) {
         comm_settle(e, e->api->CommDeregister(e->comm, r->handle), tn__now() + GOODBYE,
@@ -431,8 +431,8 @@ static void region_drop(nccl *e, region *r) {
     r->handle = NULL;
 }
 
-/* Returns what was freed; the compute stream may still use it. `all`: the communicator is gone, so
- * its memory goes too. */
+/* Frees regions marked as freed, after waiting for the compute stream, which may still use them.
+ * `all`: frees every region, since the communicator is gone. */
 static void reap_regions(nccl *e, bool all) {
     region *gone = NULL;
     pthread_mutex_lock(&e->lock);
@@ -516,7 +516,7 @@ static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why)
         status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
     }
     if (status == TN_OK) {
-        if (!e->flights) { /* it would wait for them */
+        if (!e->flights) { /* reaping would wait for them */
             reap_regions(e, false);
         }
         status = launch_transfer(e, t, f);
@@ -524,7 +524,7 @@ static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why)
     if (status != TN_OK) {
         abort_comm(e);
         flight_free(f);
-        return engine_failed(e, why); /* the first of its failures */
+        return engine_failed(e, why); /* its first failure */
     }
     return TN_OK;
 }
@@ -553,8 +553,8 @@ static void engine_stop(tn_engine *base, const char *reason) {
     engine_fail((nccl *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
-/* Returns when the peers need nothing more of this rank. Tensors may keep memory of the engine,
- * which is only memory from now on. */
+/* Returns when the peers need nothing more from this rank. Tensors may still use memory of the
+ * engine, which is no longer registered. */
 static void engine_leave(tn_engine *base) {
     nccl *e = (nccl *)base;
     if (e->comm && !e->finalized && engine_failed(e, NULL) == TN_OK &&
@@ -568,7 +568,7 @@ static void engine_leave(tn_engine *base) {
     }
 }
 
-/* In a child process NCCL and its memory are the parent's. */
+/* In a forked child, NCCL and its memory belong to the parent. */
 static void engine_destroy(tn_engine *base) {
     nccl *e = (nccl *)base;
     bool there = tn__cuda_device_at(e->index) != NULL;
@@ -591,7 +591,7 @@ static void engine_destroy(tn_engine *base) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-/* Rank 0's unique id to all; or, in other bytes, why there is none. */
+/* Sends rank 0's unique id to all, or a text of another length: why there is none. */
 static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id) {
     static const char key[] = "nccl/id";
     char why[TN_STORE_WHY] = "";
@@ -676,7 +676,7 @@ tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *
     const tn__nccl_table *api = tn__nccl();
     *why = 0;
     if (version != TN_ENGINE_VERSION) {
-        snprintf(why, TN_ENGINE_WHY, "the plugin of CUDA was built for another libtern");
+        snprintf(why, TN_ENGINE_WHY, "the CUDA plugin was built for another libtern");
         return NULL;
     }
     if (!api) {

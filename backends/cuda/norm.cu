@@ -1,11 +1,11 @@
-/* Layer norm and RMS norm, forward and backward, also with the residual sum before it (the
- * operations of these names have the formulas).
+/* Layer norm and RMS norm, forward and backward; layer norm also with the residual sum before it
+ * (the operations of these names have the formulas).
  *
  * A team of threads takes one row (rows.cuh). Backward reads x and dy once: a team that has done
  * one row continues with a later one and keeps its share of dw and db in registers; each block's
- * share then goes to scratch memory, where a second kernel adds them up in order. How many blocks
- * there are depends on the shape alone. Rows that registers cannot hold gather dw and db in scratch
- * memory directly.
+ * share then goes to scratch memory, where a second kernel adds them up in order. The number of
+ * blocks depends on the shape alone. For rows that are not held in registers, dw and db are
+ * accumulated directly in scratch memory.
  */
 #include "backends/cuda/rows.cuh"
 #include "backends/norm.h"
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void load_vector(C *out, const vector<T> &v, i
     }
 }
 
-/* The rows of all given operands are packs alone. */
+/* Whether the rows of all given operands are whole packs. */
 static bool all_whole(int count, const tn_desc *const *d) {
     for (int i = 0; i < count; i++) {
         if (!tn__whole_rows(d[i])) {
@@ -58,7 +58,7 @@ static bool all_whole(int count, const tn_desc *const *d) {
     return true;
 }
 
-/* All given operands have this dtype. */
+/* Whether all given operands have this dtype. */
 static bool all_of(tn_dtype dtype, int count, const tn_desc *const *d) {
     for (int i = 0; i < count; i++) {
         if (d[i] && d[i]->dtype != dtype) {
@@ -80,7 +80,7 @@ template <typename T> struct forward {
     bool centred; /* else RMS norm */
 };
 
-/* sum = x + other, rounded; the rounded row is what is normalised. */
+/* sum = x + other, rounded; the rounded row is normalised. */
 template <typename T, int TEAM, int ITEMS, typename C>
 static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, tn__line<T> sum,
                                                 tn__line<T> x, tn__line<T> other, int64_t c) {
@@ -168,7 +168,7 @@ static tn_status launch_norm(tn_context *ctx, const forward<T> &f, bool whole) {
                                   tn__team_block<TEAM>(), 0, f));
 }
 
-/* Any of the three. `other` and `sum` are NULL without a residual sum. */
+/* Any of the three norms. `other` and `sum` are NULL without a residual sum. */
 static tn_status run_norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y,
                           const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
                           const tn_desc *other, const tn_desc *w, const tn_desc *b, double eps,
@@ -199,7 +199,7 @@ template <typename T> struct backward {
     int64_t rows, c;
 };
 
-/* What a team has in registers, to (2, c) elements; `adds`: to what is there. */
+/* Stores a team's registers to (2, c) elements; `adds`: adds them to what is there. */
 template <int TEAM, int ITEMS, int V, typename C>
 static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw, const C *db,
                                                    bool adds) {
@@ -213,8 +213,8 @@ static __device__ __forceinline__ void put_columns(C *to, int64_t c, const C *dw
     }
 }
 
-/* The block's part of `partial`. The teams of a block sum theirs in shared memory, one after
- * another. */
+/* Stores the block's part of `partial`. Several teams of a block first add up theirs in shared
+ * memory, one after another. */
 template <int TEAM, int ITEMS, int V, typename C>
 static __device__ __forceinline__ void flush_partial(C *partial, int64_t c, const C *dw,
                                                      const C *db) {
@@ -299,7 +299,7 @@ __global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
     }
 }
 
-/* dw and db: the blocks' parts, added in order by strips and then the strips in order. */
+/* Adds up the blocks' parts of dw and db: each strip in order, then the strips in order. */
 enum { STRIPS = 16 };
 template <typename C>
 __global__ void __launch_bounds__(32 * STRIPS)
@@ -402,7 +402,7 @@ static tn_status rms_norm_backward(const tn_op_back *b) {
 }
 const tn_op_kernel tn__cuda_op_rms_norm = {rms_norm_forward, rms_norm_backward};
 
-/* Outputs y, s, mean, rstd; a and b have one gradient. */
+/* Outputs y, s, mean, rstd; a and b share one gradient. */
 static tn_status add_layer_norm_forward(const tn_op_call *c) {
     return run_norm(c->ctx, c->y[1], c->y[0], c->y[2], c->y[3], c->x[0], c->x[1], c->x[2], c->x[3],
                     eps_of(c->args), true);

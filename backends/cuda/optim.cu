@@ -1,6 +1,6 @@
 /* Adam and SGD over many spans in one launch: the spans' descriptors are the kernel's arguments,
- * and each block finds by its number which piece of which span it does. One launch takes up to
- * SPANS of them.
+ * and each block works out from its number which piece of which span it handles. One launch takes
+ * up to SPANS of them.
  *
  * dtypes of parameters and gradients may differ from span to span. f32, bf16 and f16 parameters are
  * computed in float, f64 ones in double, in separate launches.
@@ -10,7 +10,7 @@
 
 enum { SPANS = 56, PIECE = 8192, THREADS = 256, V = 4 };
 
-/* Arguments of a kernel: 4096 bytes at most, with the factors. */
+/* Kernel arguments: at most 4096 bytes, with the step's factors. */
 struct span_list {
     tn_optim_span span[SPANS];
     int first[SPANS + 1]; /* the first block of each; after the last, the number of blocks */
@@ -23,7 +23,7 @@ template <typename T> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) el
     T element[V];
 };
 
-/* From `at`, a multiple of V; n of them are there. */
+/* V elements from `at` on, a multiple of V; n of them exist, the others are 0. */
 template <typename T, typename C>
 static __device__ __forceinline__ void read_as(C *out, const void *data, int64_t at, int n) {
     const T *from = static_cast<const T *>(data) + at;
@@ -93,8 +93,8 @@ static __device__ __forceinline__ void write_values(void *data, tn_dtype dtype, 
 
 /* ---- The steps ------------------------------------------------------------------------------- */
 
-/* What a step multiplies with, rounded once. A step changes the parameter x and its state m, v; g
- * is the gradient. */
+/* The factors of a step, rounded once. A step changes the parameter x and its state m, v; g is the
+ * gradient. */
 template <typename C> struct adam {
     C beta1, beta2, rest1, rest2, eps, decay, add, scale, size, root;
     static const bool second = true;
@@ -109,7 +109,7 @@ template <typename C> struct adam {
 
 template <typename C> struct sgd {
     C lr, keep, add, decay, scale, ahead, now;
-    bool first; /* the buffer is set: it may hold anything before */
+    bool first; /* sets the buffer, which may hold anything before */
     static const bool second = false;
 
     __device__ void operator()(C &x, C g, C &m, C &, bool has_state) const {
@@ -123,7 +123,7 @@ template <typename C, typename S>
 __global__ void __launch_bounds__(THREADS) step_kernel(span_list list, S step) {
     const tn_dtype wide = sizeof(C) == 8 ? TN_F64 : TN_F32;
     int block = blockIdx.x, low = 0;
-    for (int high = list.count; high - low > 1;) { /* the last span that begins at or before */
+    for (int high = list.count; high - low > 1;) { /* the last span with first <= block */
         int middle = (low + high) / 2;
         low = list.first[middle] <= block ? middle : low;
         high = list.first[middle] <= block ? high : middle;
@@ -187,7 +187,7 @@ static tn_status flush_spans(tn_context *ctx, span_list *list, const S &step) {
     return status;
 }
 
-/* The spans whose parameters are computed in C. */
+/* Steps the spans whose parameters are computed in C. */
 template <typename C, typename S>
 static tn_status run_spans(tn_context *ctx, const tn_optim_span *spans, int count, const S &step) {
     const int64_t most = INT32_MAX; /* blocks of a launch */

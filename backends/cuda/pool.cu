@@ -1,12 +1,12 @@
-/* Pooling and its gradients (ops/pool/): a thread has an element of the
- * result. In a gradient it visits the windows that may have its element, one after another, so no
- * two threads add to one element.
+/* Pooling and its gradients (ops/pool/): a thread computes one element of the result at a time. In
+ * a gradient it visits the windows that may contain its element one after another, so no two
+ * threads add to one element.
  */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/pool.h"
 
-/* An operand (N, C, …) of three dimensions after the channels, missing ones first. */
+/* An operand (N, C, …) with three spatial dimensions; missing ones come first. */
 struct planes {
     void *data;
     int64_t sample, channel, stride[3];
@@ -19,7 +19,7 @@ struct planes {
     }
 };
 
-/* `to` is made from `from`. */
+/* `to` is computed from `from`. */
 struct pooling {
     planes to, from, index;
     bool has_index;
@@ -43,7 +43,7 @@ static __device__ __forceinline__ pool_place pool_place_at(const pooling &p, con
     return place;
 }
 
-/* The numbers of `to` that this thread has. */
+/* Loops over the elements of `to` that this thread computes. */
 #define EACH_NUMBER(number, count)                                                              \
     for (int64_t number = (int64_t)blockIdx.x * TN__LOOP_BLOCK + threadIdx.x; number < (count); \
          number += (int64_t)gridDim.x * TN__LOOP_BLOCK)
@@ -102,7 +102,7 @@ template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK) avg_pool
     }
 }
 
-/* What a window gives of its dy to the element `number` of its plane. */
+/* The share of a window's dy that belongs to element `number` of its plane. */
 struct largest_share {
     template <typename C>
     static __device__ __forceinline__ C of(const pooling &p, const pool_place &to, int64_t number,

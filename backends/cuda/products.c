@@ -1,9 +1,9 @@
-/* The entries matmul and linear, and the kernels of linear_gelu and of linear's weight and bias:
- * row-major operands with any strides, brought to cuBLASLt's column-major terms.
+/* The entries matmul and linear, and the kernels of linear_gelu and of the gradients of linear's
+ * weight and bias: row-major operands with any strides, in cuBLASLt's column-major terms.
  *
- * Row-major y (m, p) is in memory column-major y^T (p, m), and y = a b is y^T = b^T a^T: so
- * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 is stored as its
- * transpose, as needed; one whose last stride but one is 1 (a transposed view) is transposed by
+ * Row-major y (m, p) is column-major y^T (p, m) in memory, and y = a b means y^T = b^T a^T: so
+ * cuBLASLt's first operand is b, its second a. An operand whose last stride is 1 is already stored
+ * as its transpose; one whose second-to-last stride is 1 (a transposed view) is transposed by
  * cuBLASLt. Others are copied first. Our own kernel (matmul.cu) does whatever cuBLASLt refuses.
  */
 #include "backends/cuda/gemm.h"
@@ -14,10 +14,10 @@ typedef struct extras {
     tn__gemm_epilogue epilogue;
     const tn_desc *bias; /* of the columns of y, an input; or NULL */
     void *sums;          /* the sums of a's rows over k, an output; or NULL */
-    const tn_desc *aux;  /* as y; or NULL */
+    const tn_desc *aux;  /* like y; or NULL */
 } extras;
 
-/* The first is never NULL. */
+/* d[0] is never NULL. */
 static bool same_floats(int count, const tn_desc *const *d) {
     for (int i = 1; i < count; i++) {
         if (d[i] && d[i]->dtype != d[0]->dtype) {
@@ -48,7 +48,7 @@ static tn_desc one_matrix(const tn_desc *x) {
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* x as columns in memory: transposed false when memory holds x^T, which is what row-major is. The
+/* x as a column-major matrix: not transposed if memory holds x^T, as it does for row-major x. The
  * stride of a dimension of size 1 has no meaning. */
 static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
     int64_t rows = x->size[1], columns = x->size[2];
@@ -65,7 +65,7 @@ static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
     return false;
 }
 
-/* An operand that cuBLASLt can read: x itself or a dense copy, which the caller gives back. */
+/* An operand that cuBLASLt can read: x itself or a dense copy, which operand_close frees. */
 typedef struct operand {
     tn__gemm_matrix matrix;
     void *scratch;
@@ -190,7 +190,7 @@ static tn_status bias_open(tn_context *ctx, const tn_desc *b, tn_desc *bias, voi
     return *scratch ? tn__cuda_copy(ctx, bias, b) : TN_ENOMEM;
 }
 
-/* y = x w^T + b with an epilogue of cuBLASLt. */
+/* y = x w^T + b with a cuBLASLt epilogue. */
 static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                              const tn_desc *b, extras e) {
     tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swap_dims(&w1), bias;
@@ -230,8 +230,8 @@ static bool gelu_fits(const tn_desc *y, const tn_desc *pre) {
                     pre->stride[0] >= pre->size[1] && is_aligned(pre->data) && is_aligned(y->data));
 }
 
-/* cuBLASLt's GELU has the accuracy of bf16 and f16; f32 and f64 take the formula of the other
- * kernels, after the product. */
+/* cuBLASLt's GELU is accurate enough only for bf16 and f16; f32 and f64 use the formula of the
+ * other kernels, after the product. */
 static tn_status linear_gelu_forward(const tn_op_call *c) {
     const tn_desc *y = c->y[0], *pre = c->y[1];
     if (y->size[0] == 0 || y->size[1] == 0) {
@@ -290,7 +290,7 @@ static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_de
     return status == TN_OK && db ? column_sums(ctx, db, dy) : status;
 }
 
-/* dw and db (or none) from dy and x; added to what is there where b->adds. */
+/* dw and db (or NULL) from dy and x; added to what is there if b->adds. */
 static tn_status linear_backward(const tn_op_back *b) {
     tn_context *ctx = b->ctx;
     const tn_desc *dw = b->dx[1], *db = b->dx[2], *dy = b->dy[0], *x = b->x[0];

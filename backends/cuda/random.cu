@@ -11,7 +11,7 @@
 /* Operands whose elements a kernel takes in fours. */
 struct fours {
     tn__walk walk;
-    bool dense; /* every operand is one run, aligned for packs of four */
+    bool dense; /* every operand is contiguous and aligned for packs of four */
 };
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
@@ -23,12 +23,12 @@ struct draw {
     uint32_t threshold;        /* Bernoulli */
 };
 
-/* a + width u in the order of the host: the product is rounded by itself. */
+/* a + width u, as on the host: the product is rounded separately. */
 static __device__ __forceinline__ double shift_uniform(double a, double width, double u) {
     return __dadd_rn(a, __dmul_rn(width, u));
 }
 
-/* u in [0, 1) brought to [a, b). */
+/* u in [0, 1) mapped to [a, b). */
 static __device__ __forceinline__ double uniform_in(const draw &d, double u) {
     return fmin(shift_uniform(d.a, d.b - d.a, u), d.limit);
 }

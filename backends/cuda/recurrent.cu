@@ -1,12 +1,12 @@
 /* Recurrent cells over time (ref/recurrent.c has the formulas): a step is a product of the state
- * with the weights, as linear makes it, and one launch in which a thread has a unit of a row. The
+ * with the weights, by the entry linear, and one launch with a thread for each unit of a row. The
  * host queues the steps and waits for none. */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/recurrent.h"
 
-/* A step at time t, of B rows of H units; operands at that time. */
+/* The step at time t, of B rows of H units; the pointers are to that time. */
 template <typename T> struct cell_step {
     tn_cell cell;
     int64_t t, B, H;
@@ -17,8 +17,8 @@ template <typename T> struct cell_step {
     const T *a;               /* (B, G H): forward, w h + b */
     T *y, *h_after, *c_after; /* forward */
     const T *dy;              /* backward; NULL: 0 */
-    T *dp, *da;               /* (B, G H); da NULL but for GRU */
-    T *dh, *dc; /* (B, H): of the state after, then what goes straight to that before */
+    T *dp, *da;               /* (B, G H); da NULL except for GRU */
+    T *dh, *dc;               /* (B, H): of the state after; then, in part, of the state before */
 };
 
 template <typename T> static __device__ __forceinline__ T sigmoid_of(T x) {
@@ -36,7 +36,7 @@ static __device__ __forceinline__ bool row_lives(const cell_step<T> &s, int64_t 
     return !s.lengths || s.t < tn__get_integer(s.lengths, s.length_dtype, row);
 }
 
-/* Unit j of h' and *c' from its gates, which stand H apart, as do its shares a. */
+/* Unit j of the state after, h (returned) and *c, from its gates and a, whose parts are H apart. */
 template <typename T>
 static __device__ __forceinline__ T cell_forward(const cell_step<T> &s, T *gate, const T *a, T h,
                                                  T *c) {
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) cell_kernel(cell_step<T> s) {
     }
 }
 
-/* Unit j's gradients dp and da from dh and *dc, of the state after. What goes straight to the state
- * before is returned and left in *dc. */
+/* Unit j's gradients dp and da from dh and *dc, those of the state after. Those of the state
+ * before, without the product's part, are returned and left in *dc. */
 template <typename T>
 static __device__ __forceinline__ T cell_backward(const cell_step<T> &s, const T *gate, T h, T c,
                                                   T dh, T *dc, T *dp, T *da) {
@@ -154,7 +154,7 @@ static tn_desc dense_desc(const void *data, tn_dtype dtype, int64_t rows, int64_
     return d;
 }
 
-/* The same as a batch of one product. */
+/* The same as a batch of one matrix. */
 static tn_desc batch_desc(const void *data, tn_dtype dtype, int64_t rows, int64_t columns) {
     tn_desc d = dense_desc(data, dtype, rows, columns);
     d.ndim = 3;
@@ -171,7 +171,7 @@ template <typename T> static T *data_at(const tn_desc *d, int64_t at) {
     return d ? (T *)d->data + at : NULL;
 }
 
-/* A state (B, H) from another one, or 0. */
+/* Sets a state (B, H) to another one, or to 0. */
 template <typename T>
 static tn_status set_state(tn_context *ctx, T *to, const T *from, tn_dtype dtype, int64_t B,
                            int64_t H) {
@@ -224,7 +224,7 @@ static tn_status run_forward(tn_context *ctx, const tn_recurrent *r, const tn_de
     return status;
 }
 
-/* dh and dc: (B, H) of scratch memory; dc NULL but for LSTM. */
+/* dh and dc: (B, H) of scratch memory; dc NULL except for LSTM. */
 template <typename T>
 static tn_status run_backward(tn_context *ctx, const tn_recurrent *r, const tn_desc *dp,
                               const tn_desc *da, const tn_desc *dh0, const tn_desc *dc0,
@@ -265,7 +265,7 @@ static bool handles_dtype(const tn_recurrent *r) {
     return r->w->dtype == TN_F32 || r->w->dtype == TN_F64;
 }
 
-/* Bytes of so many units of each row. */
+/* Bytes of this many units of each row. */
 static size_t bytes_of_rows(const tn_recurrent *r, int64_t units) {
     return (size_t)(r->h_before->size[1] * units) * tn__cuda_element(r->w->dtype);
 }

@@ -1,17 +1,17 @@
 /* Reductions over any dimensions and strides: sum, mean, max, min, sum of squares, any, all.
  *
- * x's dimensions are dropped, sorted by stride and merged. If the innermost one is reduced, a team
- * of threads folds each result's elements (fold_rows); if it stays, neighbouring threads fold
- * neighbouring results (fold_columns). Where there are fewer results than the device can hold at
- * once, the reduced range is cut in bands, whose partial results go to scratch memory and are
- * joined in order by a second kernel. All of that depends on the operands' shape and place alone.
- * Reduced dimensions that do not merge to one are rare: x is then copied to scratch memory with
- * them last.
+ * x's dimensions of size 1 are dropped, the others sorted by stride and merged. If the innermost
+ * one is reduced, a team of threads folds each result's elements (fold_rows); if it stays,
+ * neighbouring threads fold neighbouring results (fold_columns). If there are too few results to
+ * fill the device, the reduced range is cut into bands, whose partial results go to scratch memory
+ * and are joined in order by a second kernel. All of this depends only on the operands' shapes,
+ * strides and alignment. Reduced dimensions that do not merge into one are rare: x is then copied
+ * to scratch memory with them last.
  *
  * What is folded is chosen when the kernel runs, which costs nothing: it waits for memory. f32,
  * bf16 and f16 that are dense and aligned are read as packs: a thread adds up to eight in f32 and
  * continues in double, so a sum's error is that of its last rounding. All others are read one by
- * one, as double or, integers and bools, as 64 bits.
+ * one: floats as double, integers and bools as 64-bit integers.
  */
 #include "backends/cuda/axes.cuh"
 #include "backends/cuda/rows.cuh"
@@ -34,7 +34,7 @@ template <typename V> static __device__ __forceinline__ V larger_of(V a, V b) {
     return a > b || a != a ? a : b; /* NaN wins */
 }
 
-/* In the opposite order; twice gives x again. */
+/* Reverses the order of numbers; applied twice, it returns x. */
 static __device__ __forceinline__ double reverse_order(double x) {
     return -x;
 }
@@ -56,7 +56,7 @@ struct joined {
 
 struct plan {
     tn__axes stays;        /* the results */
-    bool rows;             /* a result's elements lie closer together than the results do */
+    bool rows;             /* a result's elements are closer together than the results */
     int64_t length, step;  /* elements of a result */
     int64_t bands, height; /* of length */
     fold f;
@@ -85,7 +85,7 @@ static int sort_dims(const tn_desc *x, int *order) {
     return n;
 }
 
-/* x with the dimensions of `stays` and `goes`, in this order, copied to dense memory: *scratch. */
+/* Copies x to dense memory, *scratch, with the dimensions of `stays` and then those of `goes`. */
 static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, tn__axes *goes,
                             void **scratch, size_t *bytes) {
     tn_desc from = *x, to = *x;
@@ -107,8 +107,8 @@ static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, 
     return *scratch ? tn__cuda_copy(ctx, &to, &from) : TN_ENOMEM;
 }
 
-/* With less than `few` elements to a result, these are one thread's, and neighbouring threads have
- * neighbouring results. */
+/* With fewer than `few` elements per result, each thread computes one, and neighbouring threads
+ * take neighbouring results. */
 static const int64_t few = 32;
 enum { THREADS = 256, STRIPS = 8 };
 
@@ -133,7 +133,7 @@ static plan plan_of(const tn_desc *y, tn_dtype x_dtype, const void *x, const tn_
     return p;
 }
 
-/* x can be read in packs of 16 bytes: along the reduced elements, or along the results. */
+/* Whether x can be read in packs of 16 bytes: along the reduced elements, or along the results. */
 static bool comes_in_packs(const plan &p) {
     int64_t bytes = (int64_t)tn__cuda_element(p.x_dtype), size = 16 / bytes;
     int outer = p.rows ? p.stays.count : p.stays.count - 1;
@@ -148,7 +148,7 @@ static bool comes_in_packs(const plan &p) {
            p.stays.total >= 32 * size && p.step * bytes % 16 == 0;
 }
 
-/* Cuts length in bands when `items` teams would leave most of the device idle. */
+/* Cuts length into bands if `items` teams would leave most of the device idle. */
 static void plan_cut(plan *p, int64_t items, int64_t least, int64_t unit) {
     const int64_t wanted = 1024;
     if (items < wanted / 2 && p->length > 2 * least) {
@@ -203,7 +203,7 @@ template <typename A> static __device__ __forceinline__ A total_nothing(const pl
     return total;
 }
 
-/* total takes in `count` values, which come `step` apart. */
+/* Adds `count` values, `step` apart, to the total. */
 template <int count, int step, typename A, typename V>
 static __device__ __forceinline__ void total_take(const plan &p, A &total, const V *value) {
     if (p.f == SQUARES) {
@@ -240,7 +240,7 @@ static __device__ __forceinline__ void total_finish(const plan &p, int64_t resul
               p.reversed ? reverse_order(total) : total);
 }
 
-/* A band's share of a result: to y when there is only one. */
+/* Stores a band's share of a result: in y if there is only one band. */
 template <typename A>
 static __device__ __forceinline__ void total_give(const plan &p, int64_t result, int64_t band,
                                                   A total) {
@@ -304,8 +304,8 @@ template <typename R, int TEAM> __global__ void __launch_bounds__(THREADS) fold_
     }
 }
 
-/* A block folds a band of neighbouring results, a pack of them a thread; its strips of threads take
- * elements in turn. */
+/* A block folds a band of neighbouring results, one pack of them per thread; its strips of threads
+ * take elements in turn. */
 enum { STEPS = 4 }; /* elements that a thread reads before it adds them in double */
 template <typename R> __global__ void __launch_bounds__(THREADS) fold_columns(plan p) {
     typedef typename R::value C;
@@ -417,7 +417,7 @@ static bool reduce_handles(tn_reduction f, tn_dtype y, tn_dtype x) {
     }
 }
 
-/* What is folded for f. Any is a sum of ones, so that nothing gives false; all is the least. */
+/* The fold for f. TN_ANY is a sum of ones: false if there are no elements. TN_ALL is the least. */
 static void set_fold(plan *p, tn_reduction f) {
     bool least = f == TN_MIN || f == TN_ALL;
     p->f = f == TN_SUM_SQUARES ? SQUARES : f == TN_MAX || least ? MOST : SUM;

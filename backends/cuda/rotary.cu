@@ -1,5 +1,5 @@
-/* Rotary positions (ops/nn/rotary.c has the formulas): a thread has one pair of a column, whose
- * cosine and sine serve all heads. */
+/* Rotary positions (ops/nn/rotary.c has the formulas): a thread turns one pair of a time step, with
+ * the same cosine and sine in all heads. */
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/rotary.h"

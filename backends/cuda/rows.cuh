@@ -1,15 +1,14 @@
-/* Rows as kernels read and write them: 16 bytes at a time where a row is dense and aligned, element
+/* Rows as kernels read and write them: 16 bytes at a time if a row is dense and aligned, element
  * by element otherwise.
  *
  *     tn__rows     an operand as rows, made on the host: any number of outer dimensions, merged
  *     tn__line     one row: address and stride
  *     tn__held     a row in a team's registers, or one that is read again for each pass (ITEMS 0)
  *
- * A kernel has few variants, since each is compiled for every dtype and architecture: rows that are
- * held are whole packs and nothing else (tn__whole_rows), and one variant without registers does
- * all the others.
+ * A kernel has few variants, since each is compiled for every dtype and architecture: only rows of
+ * whole packs are held (tn__whole_rows), and one variant that holds none handles all the others.
  *
- * Which thread takes which element depends on the row's length alone, never on its address: a row
+ * Which thread sums which elements depends on the row's length alone, never on its address: a row
  * gives the same bits wherever it is in memory.
  */
 #ifndef TERN_BACKENDS_CUDA_ROWS_CUH
@@ -25,7 +24,7 @@ template <typename T> struct alignas(16) tn__pack {
     T element[size];
 };
 
-/* n elements; `packed`: dense and aligned for packs. */
+/* One row; `packed`: dense and aligned for packs. */
 template <typename T> struct tn__line {
     T *data;
     int64_t stride;
@@ -37,7 +36,7 @@ static __device__ __forceinline__ tn__line<T> tn__line_of(T *data, int64_t strid
     return {data, stride, stride == 1 && (uintptr_t)data % 16 == 0};
 }
 
-/* Elements at … at + V - 1 of n; `fill` beyond the end. WHOLE: the row is packs alone. */
+/* Elements at … at + V - 1 of n; `fill` beyond the end. WHOLE: the row is whole packs. */
 template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, int64_t at,
                                                      int64_t n, C fill) {
@@ -77,14 +76,14 @@ static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t 
     }
 }
 
-/* What statistics of a dtype's rows are kept in. */
+/* The dtype of statistics of rows. */
 static inline tn_dtype tn__wide(tn_dtype dtype) {
     return dtype == TN_F64 ? TN_F64 : TN_F32;
 }
 
 /* ---- A team on a row ------------------------------------------------------------------------- */
 
-/* f(at, p) for each of this thread's packs: p counts them where the row is held. */
+/* f(at, p) for each of this thread's packs: p counts them if the row is held. */
 template <typename T, int TEAM, int ITEMS, typename F>
 static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
     const int V = tn__pack<T>::size;
@@ -105,8 +104,8 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
     }
 }
 
-/* ITEMS elements of a row of packs alone in each thread's registers; with ITEMS 0 only the pack at
- * hand, of any row, and `pack` reads. */
+/* ITEMS elements of a row of whole packs in each thread's registers. With ITEMS 0, for any row,
+ * only the current pack, which `pack` reads. */
 template <typename T, int TEAM, int ITEMS> struct tn__held {
     typedef typename tn__compute<typename std::remove_const<T>::type>::type C;
     C value[ITEMS > 0 ? ITEMS : tn__pack<T>::size];
@@ -127,7 +126,7 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
     }
 };
 
-/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used where x and y have the same alignment;
+/* y[i] = f(i, x[i]) for a row; y may be x. Packs are used if x and y have the same alignment;
  * otherwise neighbouring threads take neighbouring elements. */
 template <int TEAM, typename T, typename F>
 static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x, int64_t n, F f) {
@@ -214,8 +213,8 @@ static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows
 
 /* ---- Launches -------------------------------------------------------------------------------- */
 
-/* Every row of d is packs alone: dense, begins at a multiple of 16 bytes and ends there. NULL:
- * nothing is in the way. */
+/* Whether every row of d is whole packs: dense, and both ends at multiples of 16 bytes. True for
+ * NULL. */
 static inline bool tn__whole_rows(const tn_desc *d) {
     if (!d) {
         return true;
@@ -230,9 +229,9 @@ static inline bool tn__whole_rows(const tn_desc *d) {
     return whole;
 }
 
-/* How rows of a length are worked on: by a warp or a block, in registers or read again. Runs the
- * statement with the constants TEAM and ITEMS. f64 is never held: it is there for checks of
- * gradients. */
+/* How rows of a length are processed: by a warp or a block, held in registers or read again. Runs
+ * the statement with the constants TEAM and ITEMS. f64 is never held: its main use is gradient
+ * checks. */
 enum { TN_WARP_BLOCK = 128 };
 #define TN_BY_LENGTH(T, n, whole, ...)                                \
     do {                                                              \
@@ -252,7 +251,7 @@ enum { TN_WARP_BLOCK = 128 };
         }                                                             \
     } while (0)
 
-/* Threads of a block, and blocks for so many rows of a team each. */
+/* Threads of a block, and blocks for this many rows, with a team for each. */
 template <int TEAM> static inline unsigned tn__team_block() {
     return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
 }

@@ -1,11 +1,12 @@
-/* Attention through cuDNN: which calls it takes, the plans of a device, and their runs.
+/* Attention through cuDNN: which calls it takes, a device's plans, and how they run.
  *
- * dnn.h keeps the plans, by shape and strides. What is not taken goes to our own kernels.
+ * Plans are cached by shape and strides (dnn.h). Calls that cuDNN does not take go to our own
+ * kernels.
  *
- * Which plan: the heuristic's first, so that each run of a program gives the same bits; in a
+ * Choice of a plan: the heuristic's first, so that each run of a program gives the same bits; in a
  * context that need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in
- * gemm.c). Such a context also gets the faster backward, which adds up dq in the order of arrival;
- * the other one needs scratch memory that grows with Tq Tk.
+ * gemm.c). A context that need not be deterministic also gets the faster backward, which adds up dq
+ * in order of arrival; the deterministic one needs scratch memory that grows with Tq Tk.
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/dnn.h"
@@ -14,7 +15,7 @@
 
 #if TN_HAVE_CUDNN
 
-/* ---- What is asked for ----------------------------------------------------------------------- */
+/* ---- The call -------------------------------------------------------------------------------- */
 
 /* Rows of at least 16 bytes at multiples of 16 bytes: what the tensor cores' kernels load. */
 static bool rows_loadable(const tn_desc *d) {
@@ -33,8 +34,8 @@ static bool dense_rows(const tn_desc *lse) {
            (lse->stride[0] == heads * rows || lse->size[0] == 1);
 }
 
-/* Whether this call is one for cuDNN, as far as that does not depend on its version. A causal mask
- * of cuDNN's is aligned with the first key, and the table's with the last. */
+/* Whether cuDNN takes this call, except for the limits of its version (sdpa_graph.c). cuDNN aligns
+ * a causal mask with the first key, the kernel table with the last. */
 static bool sdpa_fits(const tn__attention *a) {
     const tn_desc *operand[] = {a->q, a->k, a->v, a->y, a->dy, a->dq, a->dk, a->dv};
     int64_t queries = a->q->size[2], keys = a->k->size[2], width = a->q->size[3];
@@ -135,7 +136,7 @@ typedef struct trial {
     const tn__attention *attention;
 } trial;
 
-/* Outputs are written, and the call itself overwrites them. */
+/* Writes the outputs, which the call itself overwrites. */
 static bool try_plan(tn_context *ctx, int i, void *user) {
     const trial *t = user;
     return run_once(ctx, t->state, t->plan[i], t->attention) == TN_OK;
@@ -150,7 +151,7 @@ static void free_plan(const tn__cudnn_table *dnn, void *plan) {
 /* The best of the shape's plans; NULL: cuDNN has none. */
 static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_shape *shape,
                                 const tn__attention *a) {
-    char why[TN__DNN_WHY]; /* for tests: here the call goes to our own kernels */
+    char why[TN__DNN_WHY]; /* only tests read it; here the call goes to our own kernels */
     tn__sdpa_plan *plan[TN__SDPA_CHOICES];
     tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
     int count = tn__sdpa_plans(tn__cudnn(), target, shape,

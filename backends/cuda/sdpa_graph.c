@@ -1,16 +1,16 @@
-/* Attention as a graph of cuDNN's backend interface.
+/* Attention as a graph of cuDNN's backend API.
  *
- * cuDNN has no attention call in C: one describes tensors and operations between them, and an
- * engine recognises the whole as flash attention. Intermediate tensors are virtual: they have
- * dimensions but no memory. So the graphs below read like the mathematics
- * (ops/nn/attention.c), and their form is what the engines look for:
+ * cuDNN has no attention call in C: we describe tensors and operations between them, and an engine
+ * recognises the whole as flash attention. Intermediate tensors are virtual: they have dimensions
+ * but no memory. The graphs below follow the mathematics (ops/nn/attention.c), in the form that the
+ * engines look for:
  *
- *     keys, and in backward values too, are given transposed, (B, G, D, T): by strides alone;
+ *     keys, and in backward values too, are transposed to (B, G, D, T), by strides alone;
  *     a causal mask is GEN_INDEX, GEN_INDEX, CMP_GE, BINARY_SELECT;
  *     the deterministic backward writes dq directly; the fast one adds f32 parts of dq from many
- *     blocks into real memory, which has to be zero at first.
+ *     blocks into real memory, which must be zeroed first.
  *
- * dnn_graph.h has what graphs are made with. */
+ * dnn_graph.h has the functions that build graphs. */
 #include "backends/cuda/sdpa_graph.h"
 
 #if TN_HAVE_CUDNN
@@ -23,7 +23,7 @@
 
 typedef tn__dnn_descriptor descriptor;
 
-/* The names of tensors with memory. Virtual ones count on from FIRST_VIRTUAL. */
+/* The names of tensors with memory. Virtual ones are numbered from FIRST_VIRTUAL on. */
 enum {
     Q = 1,
     K,
@@ -51,7 +51,7 @@ typedef struct graph {
 
 struct tn__sdpa_plan {
     tn__dnn_plan base;
-    int64_t dq_parts, sums; /* bytes of those tensors, in front of cuDNN's own */
+    int64_t dq_parts, sums; /* bytes of those tensors, before cuDNN's own */
     bool backward, causal;
 };
 
@@ -104,7 +104,7 @@ static extent key_extent(const graph *g, const int64_t stride[4]) {
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
-/* mode(x, b) as a new f32 tensor between. */
+/* mode(x, b) as a new virtual f32 tensor. */
 static descriptor graph_pointwise(graph *g, cudnnPointwiseMode_t mode, descriptor x, descriptor b,
                                   extent size) {
     descriptor y = tensor_between(g, CUDNN_DATA_FLOAT, size);
@@ -222,7 +222,7 @@ static void group_product(graph *g, descriptor a, descriptor b, descriptor out) 
     reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
-/* rows of dy times rows of y, in real memory as the engines want it */
+/* rows of dy times rows of y, in real memory as the engines require */
 static descriptor row_sums(graph *g, descriptor dy, descriptor y) {
     const tn__sdpa_shape *s = g->shape;
     extent rows = rows_of(g), by_time = dense_extent(s->batch, s->heads, s->queries, s->width);
@@ -279,8 +279,8 @@ static void backward_graph(graph *g) {
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
 
-/* Why this version must not be asked, though it may well build a plan; NULL: nothing is known. This
- * is what NVIDIA's cudnn-frontend 1.23 refuses or works around (sdpa_support_surface.h and
+/* Why this version must not be used, though it may well build a plan; NULL: no known reason. From
+ * what NVIDIA's cudnn-frontend 1.23 refuses or works around (sdpa_support_surface.h and
  * pre_validate_node of scaled_dot_product_flash_attention.h), PyTorch (MHA.cpp, sdp_utils.cpp), and
  * cuDNN's release notes. */
 static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
@@ -300,7 +300,7 @@ static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
         return "before 9.5.1 dy is read with y's strides";
     }
     if (number < 91501 && s->keys % 128 != 0) {
-        return "before 9.15.1 backward reads beyond keys that are no multiple of 128";
+        return "before 9.15.1 backward reads beyond the keys if 128 does not divide them";
     }
     if (number < 91801 && major >= 10 && s->deterministic) {
         return "before 9.18.1 backward is not deterministic on Blackwell";
@@ -380,11 +380,11 @@ size_t tn__sdpa_zeroed(const tn__sdpa_plan *p) {
 
 cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle, const tn__sdpa_plan *p,
                            const tn__sdpa_data *d, void *workspace) {
-    /* Read before the call returns. What masks is NVIDIA's choice for each version. */
+    /* Read before the call returns. `lowest` is what NVIDIA masks with in each version. */
     float scale = d->scale, lowest = dnn->number < 91000 ? -FLT_MAX : -INFINITY, one = 1;
     char *parts = workspace, *sums = parts + round_bytes(p->dq_parts),
          *own = sums + round_bytes(p->sums);
-    /* The tensors that the graph has, and no others. */
+    /* Exactly the tensors that the graph has. */
     int64_t name[14] = {Q, K, V, Y, LSE, SCALE, DY, DQ, DK, DV, ONE, ROW_SUMS, DQ_PARTS};
     void *address[14] = {d->q,  d->k,  d->v,  d->y, d->lse, &scale, d->dy,
                          d->dq, d->dk, d->dv, &one, sums,   parts};

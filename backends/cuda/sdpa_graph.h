@@ -1,5 +1,5 @@
-/* Attention as a graph of cuDNN's backend interface, and the plan that runs it. sdpa.c keeps the
- * plans of a device; a test builds them for devices that it does not have.
+/* Attention as a graph of cuDNN's backend API, and the plan that runs it. sdpa.c keeps a device's
+ * plans; a test builds plans for devices that are not present.
  */
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 #define TERN_BACKENDS_CUDA_SDPA_GRAPH_H
@@ -37,12 +37,12 @@ typedef struct tn__sdpa_plan tn__sdpa_plan;
 
 enum { TN__SDPA_CHOICES = 4 };
 
-/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: `why` says why. */
+/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: see `why`. */
 int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
                    int most, tn__sdpa_plan **plans, char why[TN__DNN_WHY]);
 void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *plan);
 
-/* Bytes of scratch memory for a run, and how many of the first must be zero. */
+/* Bytes of scratch memory for a run, and how many of the first ones must be zeroed. */
 size_t tn__sdpa_workspace(const tn__sdpa_plan *plan);
 size_t tn__sdpa_zeroed(const tn__sdpa_plan *plan);
 

@@ -2,7 +2,7 @@
  * and their gradients (ops/nn/softmax.c has the formulas).
  *
  * A team of threads takes one row. Up to 4096 elements stay in registers between the passes; other
- * rows keep a running maximum while they are read, and are read again when they are written.
+ * rows are read with a running maximum, and read again when the result is written.
  */
 #include "backends/cuda/rows.cuh"
 #include "backends/softmax.h"

@@ -1,9 +1,9 @@
-/* A stable sort of numbers, for sums whose order must not depend on the machine: keys with the
- * position that each came from, least digit first (LSD radix sort, eight bits a pass).
+/* A stable sort of keys with the position that each came from, for sums whose order must not depend
+ * on the machine. It is an LSD radix sort, eight bits per pass.
  *
  * A pass: each tile counts its digits; one warp per digit sums the counts over the tiles; each tile
  * moves its keys after those of smaller digits and earlier tiles. In a tile, warps take 32 keys at
- * a time, and equal digits keep their order by the lanes' votes.
+ * a time, and ballots among the lanes keep equal digits in order.
  */
 #ifndef TERN_BACKENDS_CUDA_SORT_CUH
 #define TERN_BACKENDS_CUDA_SORT_CUH
@@ -11,9 +11,9 @@
 #include "backends/cuda/kernel.h"
 
 enum { TN__DIGIT_BITS = 8, TN__DIGITS = 1 << TN__DIGIT_BITS, TN__SORT_TILE = 2048 };
-enum { TN__SORT_WARPS = TN__DIGITS / 32 }; /* a thread a digit */
+enum { TN__SORT_WARPS = TN__DIGITS / 32 }; /* one thread per digit */
 
-/* count keys in keys[0] and at[0]; [1] is scratch for as many. */
+/* `count` keys in keys[0], their positions in at[0]; keys[1] and at[1] are scratch. */
 struct tn__sort {
     uint64_t *keys[2];
     uint32_t *at[2];
@@ -60,7 +60,7 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_count(tn__sort s, 
     s.counts[(size_t)threadIdx.x * s.tiles + blockIdx.x] = counts[threadIdx.x];
 }
 
-/* A warp for each digit: its counts become sums over the tiles before. */
+/* One warp per digit: its counts become sums over the tiles before. */
 static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_add(tn__sort s) {
     uint32_t digit = blockIdx.x * TN__SORT_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t *counts = s.counts + (size_t)digit * s.tiles, total = 0;
@@ -111,7 +111,7 @@ static __global__ void __launch_bounds__(TN__DIGITS) tn__sort_move(tn__sort s, i
             in_warp[warp * TN__DIGITS + digit] = (uint32_t)__popc(like);
         }
         __syncthreads();
-        uint32_t place = next[me]; /* of digit `me`: from counts of the warps to their places */
+        uint32_t place = next[me]; /* of digit `me`: replaces the warps' counts by their places */
         for (int w = 0; w < TN__SORT_WARPS; w++) {
             uint32_t count = in_warp[w * TN__DIGITS + me];
             in_warp[w * TN__DIGITS + me] = place;

@@ -1,4 +1,4 @@
-/* Streams besides the compute stream: where groups queue their copies (sys/device.h). */
+/* Streams other than the compute stream: where groups queue their copies (sys/device.h). */
 #include "backends/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -56,5 +56,5 @@ tn_status tn__cuda_stream_copy(void *opaque, void *to, const void *from, size_t 
         return TN_EDEVICE;
     }
     return tn__cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->cuda),
-                          "a copy of a group");
+                          "a copy for a group");
 }

@@ -6,13 +6,13 @@
 #include <string.h>
 
 enum {
-    AT_ONCE = 64 << 10, /* up to here the runtime has taken pageable bytes when it returns */
+    AT_ONCE = 64 << 10, /* up to here the runtime has copied pageable bytes when it returns */
     STAGE = 1 << 20,
 };
 
 /* ---- Pinned memory ------------------------------------------------------------------------ *
  *
- * Pinning takes milliseconds, so it is pooled as device memory is. */
+ * Pinning takes milliseconds, so pinned memory is pooled, like device memory. */
 
 static pthread_once_t host_once = PTHREAD_ONCE_INIT;
 static tn__cuda_pool *host_pool;
@@ -71,7 +71,7 @@ static bool is_page_locked(const void *memory) {
 
 /* ---- Marks ----------------------------------------------------------------------------------- */
 
-/* An event that is not in use, or a new one. */
+/* A mark that is not in use, or a new one. */
 static tn__cuda_idle_mark *mark_take(tn__cuda_own *own) {
     pthread_mutex_lock(&own->lock);
     tn__cuda_idle_mark *mark = own->idle_marks;
@@ -158,7 +158,7 @@ tn_status tn__cuda_mark_join(int index, void *mark) {
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
-/* The next stage, free of its last copy; NULL: there is no memory for it. */
+/* The next stage, after its last copy has ended; NULL: no memory for it. */
 static tn__cuda_stage *stage_take(tn__cuda_own *own) {
     tn__cuda_stage *s = &own->stage[own->next_stage++ % TN__CUDA_STAGES];
     if (!s->sent && cudaEventCreateWithFlags(&s->sent, cudaEventDisableTiming) != cudaSuccess) {
@@ -217,7 +217,7 @@ static tn_status follow_stream(int index, int before) {
     return status;
 }
 
-/* Between two devices: after what both have queued, and before what either queues next. */
+/* Copies between two devices: after all that both have queued, before what either queues next. */
 static tn_status pass_between(tn__cuda_own *to_own, void *to, tn__cuda_own *from_own,
                               const void *from, size_t bytes) {
     int to_index = to_own->base.index, from_index = from_own->base.index;

@@ -1,11 +1,11 @@
-/* Choosing among ways to do the same work by timing them: gemm.c, sdpa.c. */
+/* Choosing among ways to do the same work by timing them: gemm.c, sdpa.c, conv_dnn.c. */
 #ifndef TERN_BACKENDS_CUDA_TUNE_H
 #define TERN_BACKENDS_CUDA_TUNE_H
 
 #include "backends/cuda/cuda.h"
 
-/* Whether candidates are timed: as TERN_AUTOTUNE says (1 or 0; read once), else where the context
- * need not be deterministic. Another process may choose others, with other bits. */
+/* Whether candidates are timed: as TERN_AUTOTUNE says (1 or 0; read once), else if the context
+ * need not be deterministic. Another process may choose others and get other bits. */
 bool tn__cuda_tunes(const tn_context *ctx);
 
 /* Queues candidate i's work once; false: it does not run. */

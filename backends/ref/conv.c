@@ -3,8 +3,8 @@
 
 enum { SPATIAL = 3 }; /* dimensions 2, 3 and 4 of (N, C, D, H, W) */
 
-/* Two of the three indices of a dimension (the place of the kernel p, the offset in it i, the place
- * in x) give the third: at = p stride - padding + i dilation. */
+/* Two of the three indices of a dimension (the place of the kernel p, the offset i in it, the place
+ * in x) determine the third: at = p stride - padding + i dilation. */
 static bool place_in_x(const tn_conv_args *a, int d, int64_t p, int64_t i, int64_t size,
                        int64_t *at) {
     *at = p * a->stride[d] - a->padding[d] + i * a->dilation[d];
@@ -27,7 +27,7 @@ static int64_t offset_of(const tn_desc *x, int64_t first, int64_t second, const 
     return at;
 }
 
-/* The offsets in the kernel of weight w, in row-major order: false after the last. */
+/* Advances i over the offsets in w's kernel, in row-major order; false after the last. */
 static bool next_offset(const tn_desc *w, int64_t *i) {
     for (int d = SPATIAL - 1; d >= 0; d--) {
         if (++i[d] < w->size[d + 2]) {
@@ -136,7 +136,7 @@ tn_status tn__ref_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const
         return TN_OK;
     }
     int64_t out = dw->size[0] / args->groups;
-    tn_desc places = *dy; /* of the kernel, in all of the batch */
+    tn_desc places = *dy; /* of the kernel, over the whole batch */
     places.size[1] = 1;
     for (walk k = walk_over(1, dw); k.left > 0; walk_next(&k)) {
         int64_t o = k.index[0], c = o / out * dw->size[1] + k.index[1], *i = k.index + 2;

@@ -40,7 +40,7 @@ tn_status tn__ref_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
         } else if (y->dtype == TN_F64) {
             store_float(y, w.at[0], (double)load_integer(x, w.at[1]));
         } else if (is_float(y->dtype)) {
-            /* not by double, which would round twice */
+            /* not through double, which would round twice */
             store_float(y, w.at[0], (float)load_integer(x, w.at[1]));
         } else {
             store_integer(y, w.at[0], load_integer(x, w.at[1]));

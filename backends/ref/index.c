@@ -1,7 +1,8 @@
-/* Reading and adding at computed places. All indices are checked before anything is written. */
+/* gather and scatter_add, along a dimension and for whole rows. All indices are checked before
+ * anything is written. */
 #include "backends/ref/ref.h"
 
-/* Every index in [0, limit)? Otherwise says in ctx which is not. */
+/* Whether every index is in [0, limit); if not, ctx says which one. */
 static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t limit) {
     for (walk w = walk_over(1, index); w.left > 0; walk_next(&w)) {
         int64_t value = load_integer(index, w.at[0]);
@@ -14,7 +15,7 @@ static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t li
     return TN_OK;
 }
 
-/* The 1-dimensional index of rows as one of like's ndim and sizes, with stride 0 along each row. */
+/* The 1-dimensional index of rows expanded to like's sizes, with stride 0 along each row. */
 static tn_desc row_index(const tn_desc *index, const tn_desc *like) {
     tn_desc wide = *like;
     wide.data = index->data;

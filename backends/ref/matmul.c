@@ -1,4 +1,4 @@
-/* Matrix products, and what is fused with them: three nested loops, sums in double. */
+/* matmul and linear: three nested loops, sums in double. */
 #include "backends/ref/ref.h"
 
 /* sum over t of a[at_a + t step_a] b[at_b + t step_b] */

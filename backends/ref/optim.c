@@ -1,8 +1,8 @@
 /* Optimiser steps: Adam (Kingma and Ba 2014, arXiv:1412.6980), AdamW (Loshchilov and Hutter 2017,
  * arXiv:1711.05101), SGD with momentum. Element by element; the arithmetic is PyTorch's.
  *
- * A span's state is f32, for f64 parameters f64. With a master copy the step changes that, and the
- * parameter is its rounding.
+ * A span's state is f32, or f64 for f64 parameters. With a master copy the step updates the copy,
+ * and the parameter is the copy rounded.
  */
 #include "backends/ref/ref.h"
 
@@ -62,8 +62,9 @@ tn_status tn__ref_adam(tn_context *ctx, const tn_optim_span *spans, int count,
     return TN_OK;
 }
 
-/* g = g + wd p;  buffer = momentum buffer + (1 - dampening) g, at first g;  p = p - lr (nesterov: g
- * + momentum buffer) */
+/* g = g + wd p
+ * buffer = momentum buffer + (1 - dampening) g, in the first step g
+ * p = p - lr buffer, with Nesterov p - lr (g + momentum buffer) */
 tn_status tn__ref_sgd(tn_context *ctx, const tn_optim_span *spans, int count,
                       const tn_sgd_step *step) {
     (void)ctx;

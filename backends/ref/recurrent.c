@@ -1,11 +1,11 @@
 /* Recurrent cells over time, forward and backward; tn_recurrent has the formulas.
  *
  * Backward goes through the steps from the last to the first. With dh and dc the gradients of the
- * state after a step (dy of its time among them), the gates' gradients are, s' = s (1 - s):
+ * state after a step (including dy of its time), the gates' gradients are, with s' = s (1 - s):
  *
  *     TANH, RELU   da = dh f'(h')
  *     GRU          dn = dh (1 - z) (1 - n n), dz = dh (h - n) z', dr = dn m r'
- *                  dp = (dr, dz, dn), da = (dr, dz, dn r); straight to the state before: dh z
+ *                  dp = (dr, dz, dn), da = (dr, dz, dn r); directly to the state before: dh z
  *     LSTM         do = dh tanh(c') o', dc += dh o (1 - tanh(c')^2)
  *                  di = dc g i', df = dc c f', dg = dc i (1 - g g); to the cell before: dc f
  *
@@ -51,7 +51,7 @@ static double state_load(const step *s, const tn_desc *state, int64_t j) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Row q H + j of w times the state before, and its bias. */
+/* Row q H + j of w times the state before, plus its bias. */
 static double recurrent_share(const step *s, int q, int64_t j) {
     int64_t row = q * s->H + j;
     double sum = s->r->b ? load_float(s->r->b, row) : 0;
@@ -147,7 +147,7 @@ tn_status tn__ref_recurrent(tn_context *ctx, const tn_recurrent *r, const tn_des
 /* ---- Backward -------------------------------------------------------------------------------- */
 
 /* Unit j's gradients from dh and *dc, of the state after the step: dp and da of its gates. What
- * goes straight to the state before is returned and left in *dc. */
+ * goes directly to the state before is returned and left in *dc. */
 static double cell_backward(const step *s, int64_t j, double dh, double *dc, double *dp,
                             double *da) {
     tn_cell cell = s->r->cell;

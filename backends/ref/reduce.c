@@ -1,7 +1,8 @@
 /* Reductions: sum, mean, max, min, sum of squares, any, all; argmax. */
 #include "backends/ref/ref.h"
 
-/* What one element of y is made of: x with only the reduced dimensions left (size 1 elsewhere). */
+/* The part of x that one element of y reduces: only the reduced dimensions are left (size 1
+ * elsewhere). */
 static tn_desc reduced_part(const tn_desc *y, const tn_desc *x) {
     tn_desc part = *x;
     for (int i = 0; i < x->ndim; i++) {
@@ -10,8 +11,8 @@ static tn_desc reduced_part(const tn_desc *y, const tn_desc *x) {
     return part;
 }
 
-/* Whether a takes the place of the largest (with `smallest`, the smallest) so far. NaN beats all
- * and is never beaten. */
+/* Whether a replaces the largest (with `smallest`, the smallest) value so far. NaN beats all and is
+ * never beaten. */
 static bool takes_place(double a, double best, bool smallest) {
     if (isnan(best)) {
         return false;

@@ -1,10 +1,10 @@
 /* What the files of ref share: the declarations of all entries, elements of any dtype,
  * and the walk over operands.
  *
- * ref is the specification: one scalar loop an entry, as close to the formula as C allows. All
+ * ref is the specification: one scalar loop per entry, as close to the formula as C allows. All
  * sizes and strides go through walk; all dtypes go through load and store. Floats are loaded as
  * double, which holds every float dtype exactly. Elementwise formulas then compute in their dtype's
- * compute type (float, or double for f64); sums, products and everything built on them are carried
+ * compute type (float, or double for f64); sums, products and everything built on them are computed
  * in double and rounded once at the end.
  */
 #ifndef TERN_BACKENDS_REF_H
@@ -66,8 +66,8 @@ static inline void store_to(void *data, tn_dtype dtype, int64_t at, double value
     }
 }
 
-/* Elements of operands; `at` counts elements from the first one. load_float and store_float:
- * floats. */
+/* Elements of operands; `at` counts elements from the first one. load_float and store_float are for
+ * float dtypes. */
 static inline double load_float(const tn_desc *d, int64_t at) {
     return load_from(d->data, d->dtype, at);
 }
@@ -111,13 +111,13 @@ static inline void store_integer(const tn_desc *d, int64_t at, int64_t value) {
     }
 }
 
-/* One element as it is; both have one dtype. */
+/* Copies one element; both operands have the same dtype. */
 static inline void move_element(const tn_desc *y, int64_t to, const tn_desc *x, int64_t from) {
     int64_t size = (int64_t)tn_dtype_size(y->dtype);
     memcpy((char *)y->data + to * size, (const char *)x->data + from * size, (size_t)size);
 }
 
-/* Truncates towards zero; beyond int64's range the nearest end; NaN is 0. */
+/* Truncates towards zero and saturates at int64's range; NaN becomes 0. */
 static inline int64_t to_integer(double x) {
     if (x >= 0x1p63) {
         return INT64_MAX;
@@ -135,14 +135,14 @@ enum { WALK_OPERANDS = 4 };
  *         store_float(y, w.at[0], f(load_float(x, w.at[1])));
  *     }
  *
- * The shape is the first operand's. The others have its ndim; a smaller size than theirs walks only
- * that part. */
+ * The shape is the first operand's. The others have the same ndim; if a size of theirs is larger,
+ * only that part is walked. */
 typedef struct walk {
     int operands, ndim;
     int64_t size[TN_MAX_DIMS], index[TN_MAX_DIMS];
     int64_t stride[WALK_OPERANDS][TN_MAX_DIMS];
     int64_t at[WALK_OPERANDS];
-    int64_t position, left; /* row-major number of this index, and how many there are from it on */
+    int64_t position, left; /* row-major number of this index, and how many are left, with it */
 } walk;
 
 static inline walk walk_over(int operands, const tn_desc *shape, ...) {
@@ -180,7 +180,7 @@ static inline void walk_next(walk *w) {
     }
 }
 
-/* Rows: the last dimension as one thing. A 0-dimensional operand is one row of one element. */
+/* Rows: along the last dimension. A 0-dimensional operand is one row of one element. */
 static inline int64_t row_length(const tn_desc *x) {
     return x->ndim > 0 ? x->size[x->ndim - 1] : 1;
 }
