@@ -1,7 +1,7 @@
 /* Transforms of images (C, H, W), as torchvision defines them.
  *
- * A maker only notes its arguments in `value`; `shape` looks whether images fit, when the dataset
- * is made, so that `apply` cannot fail.
+ * A constructor only stores its arguments in `value`; `shape` checks whether images fit when the
+ * dataset is made, so `apply` cannot fail.
  */
 #include "core/error.h"
 #include "tern/transforms.h"
@@ -26,7 +26,7 @@ static bool is_length(double v) {
     return v >= 1 && v <= 1e6;
 }
 
-/* The images have the height and width asked for. */
+/* The result has the height and width of value[]. */
 static tn_status sized_shape(const tn_transform *t, tn_dims *dims) {
     if (!is_image(t, dims)) {
         return tn_error();
@@ -42,7 +42,7 @@ static tn_status sized_shape(const tn_transform *t, tn_dims *dims) {
 
 /* ---- Windows --------------------------------------------------------------------------------- */
 
-/* The window whose first pixel is (top, left) of the image, with zeros where there is no image. */
+/* Copies the window whose first pixel is (top, left) of the image, with zeros outside the image. */
 static void copy_window(tn_dims from, const float *x, int64_t height, int64_t width, int64_t top,
                         int64_t left, float *out) {
     int64_t H = from.size[1], W = from.size[2];
@@ -99,7 +99,7 @@ static tn_status center_apply(const tn_transform *t, tn_dims dims, const float *
                               tn_generator *random) {
     int64_t height = (int64_t)t->value[HEIGHT], width = (int64_t)t->value[WIDTH];
     int64_t above = dims.size[1] - height, beside = dims.size[2] - width;
-    /* Python's round, to even, of what is cut off; rounded down, of what is added */
+    /* half of what is cut off, rounded to even as in Python; half of what is added, rounded down */
     int64_t top = above > 0 ? (int64_t)rint((double)above / 2) : -(-above / 2);
     int64_t left = beside > 0 ? (int64_t)rint((double)beside / 2) : -(-beside / 2);
     copy_window(dims, x, height, width, top, left, out);
@@ -171,7 +171,7 @@ static float clamp_unit(float v) {
     return v < 0 ? 0 : v > 1 ? 1 : v;
 }
 
-/* How bright pixel i is. */
+/* The brightness of pixel i. */
 static float gray_of(const float *image, int64_t channels, int64_t pixels, int64_t i) {
     return channels == 1
                ? image[i]
@@ -186,7 +186,8 @@ static float mean_gray(const float *image, int64_t channels, int64_t pixels) {
     return (float)(sum / (double)pixels);
 }
 
-/* factor x + (1 - factor) gray, where gray is one number, or that of each pixel. */
+/* factor x + (1 - factor) gray, where gray is one number for all pixels, or each pixel's own if
+ * NULL. */
 static void blend_pixels(float *image, int64_t channels, int64_t pixels, double factor,
                          const float *gray) {
     float mine = (float)factor, other = (float)(1 - factor);
@@ -248,7 +249,7 @@ static tn_status normalize_shape(const tn_transform *t, tn_dims *dims) {
     int64_t C = t->values / 2;
     if (C == 0) {
         return tn__raise(TN_EVALUE, t->kind,
-                         "means and deviations of 1 to %d channels are wanted, and neither NULL",
+                         "expected means and deviations of 1 to %d channels, neither of them NULL",
                          MOST_CHANNELS);
     }
     if (dims->ndim < 1 || dims->size[0] != C) {
@@ -285,6 +286,6 @@ tn_transform tn_image_normalize(int C, const double *mean, const double *std) {
         t.value[c] = mean[c];
         t.value[C + c] = std[c];
     }
-    t.values = fits ? 2 * C : 0; /* which normalize_shape refuses */
+    t.values = fits ? 2 * C : 0; /* normalize_shape rejects 0 */
     return t;
 }

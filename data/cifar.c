@@ -1,8 +1,8 @@
 /* Small colour photographs from the files of CIFAR's binary distributions.
  *
- * A file is records, one after the other and nothing else: the label (CIFAR-100: that of the group
- * of classes, then that of the class), and 3 planes of 32 x 32 pixels, red, green, blue. They stay
- * in memory as they are in the files.
+ * A file is a sequence of records and nothing else. A record is the label (CIFAR-100: the coarse
+ * label, then the fine one) and 3 planes of 32 x 32 pixels: red, green, blue. Records stay in
+ * memory as they are in the files.
  */
 #include "core/error.h"
 #include "core/folder.h"
@@ -15,11 +15,11 @@
 
 enum { SIDE = 32, VALUES = 3 * SIDE * SIDE, MOST_EXAMPLES = 1000000 };
 
-/* What tells the two distributions apart. */
+/* How the two distributions differ. */
 typedef struct distribution {
     const char *kind;
     const char *const *train, *const *test; /* names of files; NULL after the last */
-    size_t labels;                          /* bytes before the pixels, the last of which counts */
+    size_t labels;                          /* bytes before the pixels; the last is the label */
     int classes;
     const char *const *names; /* of the classes; NULL after the last */
 } distribution;
@@ -98,13 +98,13 @@ static bool add_records(cifar *d, const tn__reader *r) {
     if (count == 0 || r->bytes % d->record != 0) {
         tn__raise(TN_EFORMAT, d->from->kind,
                   "%s has %zu bytes, which are not pictures of %zu bytes, a label and 3 x 32 x 32 "
-                  "pixels (the binary distribution is wanted)",
+                  "pixels (this reads the binary distribution)",
                   r->path, r->bytes, d->record);
         return false;
     }
     if (count > MOST_EXAMPLES - before) {
         tn__raise(TN_EFORMAT, d->from->kind,
-                  "%s has %zu pictures; with those before it this reader takes %d at most", r->path,
+                  "%s has %zu pictures; this reader takes at most %d from all files", r->path,
                   count, MOST_EXAMPLES);
         return false;
     }

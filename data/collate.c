@@ -1,5 +1,5 @@
-/* One batch: its tensors, where the host writes them, the examples, and the padding after those
- * that are shorter than the longest.
+/* One batch: its tensors, the host memory where they are written, the examples, and padding after
+ * those that are shorter than the longest.
  *
  * On the CPU the examples are read into the tensors' own memory. For a device they are read into
  * staging memory (stage.h), and copies from there are queued at once.
@@ -53,7 +53,7 @@ static bool fit_longest(const tn__collator *c, int64_t epoch, int64_t first, int
     return true;
 }
 
-/* The tensors of a batch, unset. False after raising. */
+/* The tensors of a batch, uninitialised. False after raising. */
 static bool make_tensors(const tn__collator *c, int64_t epoch, int64_t first, int64_t count,
                          tn__collated *into) {
     const tn_dataset *d = c->dataset;
@@ -134,9 +134,9 @@ static tn_status send_page(const tn__collator *c, tn__collated *into, const page
 /* A row of a batch: x or y of one example. */
 typedef struct row_format {
     size_t bytes;       /* of the row */
-    size_t step;        /* bytes of one of the first dimension, where it varies */
-    const char *filler; /* one element, */
-    size_t element;     /* of so many bytes */
+    size_t step;        /* bytes of one index of the first dimension, if it varies */
+    const char *filler; /* one element of padding */
+    size_t element;     /* bytes of an element */
 } row_format;
 
 static row_format format_of(const tn_tensor *t, tn_dims dims, const char *filler) {

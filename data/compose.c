@@ -1,7 +1,7 @@
-/* Datasets made of others: one after the other, and some examples of one.
+/* Datasets made from others: concatenations, subsets and random splits.
  *
- * Each numbers its own examples and passes a read on to the dataset below, with another index and
- * the same epoch and place: what is random there still depends on the whole order.
+ * Each numbers its own examples and passes a read on to the dataset below, with the index there but
+ * the same epoch and place: random numbers there still depend on the place in the whole order.
  */
 #include "core/digest.h"
 #include "core/error.h"
@@ -20,12 +20,12 @@
 typedef struct chain {
     tn_dataset base;
     int count;
-    int64_t *ends;     /* [count]: one after the last example of each */
+    int64_t *ends;     /* [count]: one past the last example of each */
     tn_dataset **each; /* [count] */
     tn_digest digest;
 } chain;
 
-/* The dataset that holds example *i, which becomes its index there. */
+/* The dataset that has example *i; *i becomes the index there. */
 static tn_dataset *link_of(const chain *d, int64_t *i) {
     int low = 0, high = d->count - 1;
     while (low < high) {
@@ -56,7 +56,7 @@ static const tn_field chain_fields[] = {
     {0},
 };
 
-/* A digest of the identities of all, as text. */
+/* A digest of all their identities, as text. */
 static tn_status chain_digest(tn_dataset *self, char text[33]) {
     const chain *d = (const chain *)self;
     tn__digest *digest = tn__digest_new("concat_dataset");
@@ -88,7 +88,7 @@ static void chain_free(tn_dataset *self) {
     free(d);
 }
 
-/* Makes `mine` describe both; false where more differs than the first size of sequences. */
+/* Makes `mine` describe both; false if they differ in more than the first size of sequences. */
 static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
     if (mine->ndim != other.ndim) {
         return false;
@@ -110,7 +110,7 @@ static bool same_classes(const char *const *a, const char *const *b) {
     return !*a && !*b;
 }
 
-/* Adds number k to the chain's dimensions. False after raising. */
+/* Adds dataset k to the chain's size, dimensions and classes. False after raising. */
 static bool join_link(chain *d, int k) {
     const tn_dataset *each = d->each[k];
     tn_dataset *base = &d->base;
@@ -123,19 +123,19 @@ static bool join_link(chain *d, int k) {
     if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
         !join_dims(&base->y_dims, each->y_dims, base->length)) {
         tn__raise(TN_ESHAPE, "concat_dataset",
-                  "the examples of dataset %d, \"%s\", have another shape than those of \"%s\"", k,
+                  "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"", k,
                   each->kind, d->each[0]->kind);
         return false;
     }
     if (base->x_dtype != each->x_dtype ||
         (base->y_dims.ndim >= 0 && base->y_dtype != each->y_dtype)) {
         tn__raise(TN_EDTYPE, "concat_dataset",
-                  "the examples of dataset %d, \"%s\", have another dtype than those of \"%s\"", k,
+                  "the examples of dataset %d, \"%s\", differ in dtype from those of \"%s\"", k,
                   each->kind, d->each[0]->kind);
         return false;
     }
     if (!same_classes(base->classes, each->classes)) {
-        base->classes = NULL; /* class 0 has several names */
+        base->classes = NULL; /* a class's number has several names */
     }
     return true;
 }
@@ -204,14 +204,14 @@ tn_dataset *tn_concat_dataset(tn_dataset *const *datasets, int count) {
 
 /* ---- Some examples of one -------------------------------------------------------------------- */
 
-/* By a list, or, without one, `size` places of a permutation from `first` on. */
+/* Chosen by a list or, without one, `size` places of a permutation from `first` on. */
 typedef struct subset {
     tn_dataset base;
     int64_t *indices; /* [base.size] or NULL */
     tn_digest digest;
     uint64_t seed;
     int64_t first;
-    char split[48]; /* both, "7:100"; "" with indices */
+    char split[48]; /* seed and first, "7:100"; "" with indices */
 } subset;
 
 static int64_t index_in_whole(const subset *d, int64_t i) {
@@ -308,7 +308,7 @@ tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-/* How many examples each piece has, to sizes[count]. False after raising. */
+/* Writes how many examples each piece has to sizes[count]. False after raising. */
 static bool size_pieces(const double *lengths, int count, int64_t size, int64_t *sizes) {
     double sum = 0;
     bool fit = true;
@@ -338,8 +338,7 @@ static bool size_pieces(const double *lengths, int count, int64_t size, int64_t 
     return true;
 }
 
-/* Makes the pieces, each with a reference to d of its own. False after raising; then there are
- * none. */
+/* Makes the pieces, each with its own reference to d. False after raising; then there are none. */
 static bool make_pieces(tn_dataset *d, const int64_t *sizes, int count, uint64_t seed,
                         tn_dataset **pieces) {
     int64_t first = 0;
@@ -383,6 +382,6 @@ tn_status tn_random_split(tn_dataset *d, const double *lengths, int count, uint6
         }
         free(sizes);
     }
-    tn__dataset_give_up(d); /* the pieces have kept it */
+    tn__dataset_give_up(d); /* the pieces have their own references */
     return tn_error();
 }

@@ -1,7 +1,7 @@
 /* Tables of text as datasets: the rows of a CSV file, in memory as numbers.
  *
- * The columns are chosen once, from the first record; then each record becomes a row. Classes get
- * numbers as they appear; when all have been seen they are sorted and renumbered.
+ * The columns are chosen once, from the first record; then each record becomes a row. Classes are
+ * numbered as they appear; once all have been seen, they are sorted and renumbered.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -21,17 +21,17 @@ enum { MOST_COLUMNS = 1 << 20 };
 typedef struct csv {
     tn_dataset base;
     float *x;        /* (size, features) */
-    float *numbers;  /* (size): the target, or */
-    int64_t *labels; /* (size): the same as classes, or neither */
+    float *numbers;  /* (size): the target as numbers; NULL: none */
+    int64_t *labels; /* (size): the target as classes; NULL: none */
     tn_digest x_digest, y_digest;
 } csv;
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
 typedef struct classes {
-    bool given; /* by the options: others are errors */
+    bool given; /* by the options; any other is an error */
     tn__text_table table;
-    char **texts; /* by number; copies, the tables' too */
+    char **texts; /* by number; copies, to which the table points */
     int64_t count, capacity;
 } classes;
 
@@ -43,7 +43,7 @@ static void classes_free(classes *c) {
     tn__text_table_free(&c->table);
 }
 
-/* Its number, a new one when there was none; -1 after raising. */
+/* The number of a class, a new one if it has none yet; -1 after raising. */
 static int64_t class_number(classes *c, const tn__text_lines *l, const char *text, size_t bytes) {
     const tn__text_entry *found = tn__text_find(&c->table, text, bytes);
     if (found) {
@@ -64,7 +64,7 @@ static int64_t class_number(classes *c, const tn__text_lines *l, const char *tex
     return c->count++;
 }
 
-/* Whole numbers by their value before texts by their bytes. */
+/* Whole numbers by value, then texts by their bytes. */
 static int compare_classes(const void *a, const void *b) {
     const char *const texts[] = {*(char *const *)a, *(char *const *)b};
     bool whole[2];
@@ -81,9 +81,9 @@ static int compare_classes(const void *a, const void *b) {
                                             : strcmp(texts[0], texts[1]);
 }
 
-/* Numbers classes that were not given in their order: sorts the texts and renumbers labels. */
+/* Sorts the names of classes that were not given, and renumbers the labels. */
 static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
-    int64_t *places = /* by the number until now */
+    int64_t *places = /* by the old number */
         tn__malloc_for((size_t)c->count * sizeof(*places), "csv_dataset");
     if (!places) {
         return false;
@@ -101,18 +101,18 @@ static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
 
 /* ---- Columns --------------------------------------------------------------------------------- */
 
-/* What is read now. */
+/* A file being read. */
 typedef struct reading {
     const tn_csv_options *options;
     tn__csv file;
     csv *d;
     classes classes;
-    int64_t *features; /* numbers of columns, from 0 */
+    int64_t *features; /* column numbers, from 0 */
     int64_t count;     /* of features */
     int64_t target;    /* -1: there is none */
     int64_t columns;
     int64_t rows, x_capacity, y_capacity;
-    char **header; /* names of columns; NULL without */
+    char **header; /* column names; NULL: none */
 } reading;
 
 static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
@@ -123,7 +123,7 @@ static bool raise_at(const reading *r, int64_t column, const char *text, const c
     return false;
 }
 
-/* The column of this name, or else of this number. -1 after raising. */
+/* The column with this name or, failing that, this number. -1 after raising. */
 static int64_t find_column(const reading *r, const char *wanted) {
     int64_t found = -1;
     for (int64_t i = 0; r->header && i < r->columns; i++) {
@@ -194,7 +194,7 @@ static bool keep_header(reading *r) {
     return true;
 }
 
-/* From the record that has just been read, the file's first. */
+/* Uses the record that has just been read, the file's first. */
 static bool choose_columns(reading *r) {
     r->columns = r->file.count;
     if (r->columns > MOST_COLUMNS) {
@@ -211,7 +211,7 @@ static bool choose_columns(reading *r) {
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* What marks an unknown number: as in pandas, and in UCI's data sets. */
+/* Whether a text marks a missing number, as in pandas and UCI's data sets. */
 static bool is_missing(const char *text, size_t bytes) {
     static const char *const words[] = {"NA",   "N/A",  "#N/A", "NaN",  "nan", "-NaN", "-nan",
                                         "NULL", "null", "None", "<NA>", "n/a", "?"};
@@ -224,7 +224,7 @@ static bool is_missing(const char *text, size_t bytes) {
 
 typedef enum taken { ROW_TAKEN, ROW_DROPPED, ROW_FAILED } taken;
 
-/* A number of the record; a missing one is NaN where the options, and `may_lack`, allow. */
+/* A number of the record; a missing one is NaN if the options and `may_lack` allow it. */
 static taken take_number(const reading *r, int64_t column, bool may_lack, float *to) {
     size_t bytes;
     const char *text = tn__csv_field(&r->file, column, &bytes);
@@ -256,7 +256,7 @@ static taken take_class(reading *r) {
         return ROW_FAILED;
     }
     if (r->classes.given && !tn__text_find(&r->classes.table, text, bytes)) {
-        raise_at(r, r->target, text, "is none of the classes");
+        raise_at(r, r->target, text, "is not one of the classes");
         return ROW_FAILED;
     }
     int64_t number = class_number(&r->classes, &r->file.lines, text, bytes);
@@ -315,7 +315,7 @@ static bool take_rows(reading *r) {
         return false;
     }
     if (r->rows == 0) {
-        tn__raise(TN_EFORMAT, "csv_dataset", "%s has no row of data",
+        tn__raise(TN_EFORMAT, "csv_dataset", "%s has no rows of data",
                   r->file.lines.stream.file.path);
     }
     return r->rows > 0;
@@ -391,7 +391,7 @@ static bool check_options(const tn_csv_options *o) {
         return false;
     }
     if (o->delimiter == 0 || strchr("\r\n\"", o->delimiter)) {
-        tn__raise(TN_EVALUE, "csv_dataset", "the delimiter has the number %d", o->delimiter);
+        tn__raise(TN_EVALUE, "csv_dataset", "the delimiter cannot be byte %d", o->delimiter);
         return false;
     }
     return true;

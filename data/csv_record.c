@@ -24,8 +24,9 @@ static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
     return false;
 }
 
-/* Memory for one more line in the text: fields are never longer than as written. No more than the
- * longest line: quotes that do not end may be followed by anything. */
+/* Reserves memory for one more line of text; a field is never longer than it is in the file. A
+ * record is limited to the longest line, since quotes that never close would take in all that
+ * follows. */
 static bool hold_line(tn__csv *c, size_t bytes) {
     if (c->bytes + bytes > TN__LONGEST_LINE) {
         tn__raise(TN_EFORMAT, c->lines.stream.file.operation,
@@ -37,7 +38,7 @@ static bool hold_line(tn__csv *c, size_t bytes) {
     return tn__grow(&c->text, wanted, &c->capacity, 1, c->lines.stream.file.operation);
 }
 
-/* The rest of a field in quotes, from *at on; it may continue in the next lines, and then *at is in
+/* Takes the rest of a quoted field, from *at on. It may continue on the next lines; *at is then in
  * the last of them. */
 static bool take_quoted(tn__csv *c, const char **at) {
     int64_t line = c->lines.number;
@@ -83,7 +84,7 @@ static const char *skip_blanks(const tn__csv *c, const char *at) {
     return at;
 }
 
-/* The field at *at; then *at is at the delimiter or the final 0. */
+/* Takes the field at *at; afterwards *at is at the delimiter or the final 0. */
 static bool take_field(tn__csv *c, const char **at) {
     *at = skip_blanks(c, *at);
     if (**at == '"') {

@@ -1,5 +1,5 @@
-/* The records of a CSV file (RFC 4180), one after the other: fields between delimiters, in quotes
- * if they contain a delimiter, a line's end or a quote. */
+/* The records of a CSV file (RFC 4180), one at a time: fields between delimiters, in quotes if they
+ * contain a delimiter, a line end or a quote. */
 #ifndef TERN_DATA_CSV_RECORD_H
 #define TERN_DATA_CSV_RECORD_H
 
@@ -12,7 +12,7 @@ typedef struct tn__csv {
     char *text;   /* its fields without quotes, a 0 after each */
     size_t bytes;
     int64_t capacity;
-    size_t *begins; /* of the fields, and where the last one's 0 ends */
+    size_t *begins; /* of the fields, and one past the last one's 0 */
     int64_t count, begins_capacity;
 } tn__csv;
 
@@ -28,6 +28,6 @@ static inline const char *tn__csv_field(const tn__csv *c, int64_t i, size_t *byt
     return c->text + c->begins[i];
 }
 
-void tn__csv_close(tn__csv *c); /* one that is not open, too */
+void tn__csv_close(tn__csv *c); /* also one that is not open */
 
 #endif

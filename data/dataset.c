@@ -1,5 +1,5 @@
-/* What all datasets have, and those that live in memory: rows of tensors, sequences of different
- * lengths, and windows of a token sequence. */
+/* What all datasets share, and two that are in memory: rows of tensors, and windows of a token
+ * sequence. */
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The `call` word of what examples draw (sampler.c has the others). */
+/* The `call` word of the draws of examples (sampler.c has the others). */
 #define CALL_EXAMPLE 0xfffffffd00000000u
 
 tn_generator tn_example_generator(tn_example e, uint64_t seed) {
@@ -18,7 +18,7 @@ tn_generator tn_example_generator(tn_example e, uint64_t seed) {
     return (tn_generator){.seed = (uint64_t)r.word[1] << 32 | r.word[0]};
 }
 
-/* ---- Telling them apart ---------------------------------------------------------------------- */
+/* ---- Identity -------------------------------------------------------------------------------- */
 
 static tn_status make_digest(tn_dataset *d, tn_digest *digest) {
     char text[TN__DIGEST_DIGITS + 1] = "";
@@ -56,7 +56,7 @@ bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
 
 /* ---- Owners ---------------------------------------------------------------------------------- */
 
-/* `takers` of a freed dataset, as long as its memory is not reused. */
+/* `takers` of a freed dataset, until its memory is reused. */
 #define FREED INT64_MIN
 
 /* Whether d may be used; false after raising. */
@@ -64,8 +64,8 @@ static bool is_alive(const tn_dataset *d, const char *operation) {
     if (__atomic_load_n(&d->takers, __ATOMIC_RELAXED) == FREED) {
         tn__raise(
             TN_ESTATE, operation,
-            "the dataset was freed (a loader, tn_subset and anything else that takes one frees it "
-            "with itself; tn_dataset_keep(d) before that keeps it)");
+            "the dataset was freed (a loader, tn_subset or anything else that takes one frees it, "
+            "too; call tn_dataset_keep(d) first to keep it)");
         return false;
     }
     return true;
@@ -190,7 +190,7 @@ static const tn_field rows_fields[] = {
     {0},
 };
 
-/* Of x, then of y; their elements may have moved since the dataset was made. */
+/* The digest of x, then that of y; their elements may have moved since the dataset was made. */
 static tn_status rows_digest(tn_dataset *self, char text[33]) {
     const rows *d = (const rows *)self;
     const tn_tensor *t = tn__digest_known(&d->x_digest) ? d->y : d->x;

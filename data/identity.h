@@ -5,12 +5,12 @@
 #include "tensor/fields.h"
 #include "tern/data.h"
 
-/* Of memory that does not change. */
+/* A digest of memory that does not change. */
 static inline tn_digest tn__digest_over(const void *data, size_t bytes) {
     return (tn_digest){.data = data ? data : "", .bytes = bytes};
 }
 
-/* False after raising. */
+/* Writes what identifies d. False after raising. */
 TN_API bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation);
 
 #endif

@@ -1,5 +1,5 @@
-/* A folder of pictures as a dataset: each folder in it is a class, as torchvision's ImageFolder has
- * it. Pictures are read when they are asked for.
+/* A folder of pictures as a dataset: each folder in it is a class, as in torchvision's ImageFolder.
+ * Pictures are read on demand.
  */
 #include "core/digest.h"
 #include "core/error.h"
@@ -45,7 +45,7 @@ static bool is_image(const char *path) {
     return found;
 }
 
-/* Folders by their names, and in each the images by theirs: the order of torchvision. */
+/* By folder name, then by image name: torchvision's order. */
 static int compare_images(const void *a, const void *b) {
     const char *one = ((const image *)a)->path, *two = ((const image *)b)->path;
     size_t n = (size_t)(strrchr(one, '/') - one), m = (size_t)(strrchr(two, '/') - two);
@@ -54,7 +54,7 @@ static int compare_images(const void *a, const void *b) {
     return order ? order : strcmp(one + n, two + m);
 }
 
-/* Takes the path. */
+/* Takes ownership of the path. */
 static bool add_image(image_folder *d, char *path, int64_t bytes, int64_t label) {
     if (!tn__grow(&d->images, d->count + 1, &d->capacity, sizeof(*d->images), "image_folder")) {
         free(path);
@@ -133,7 +133,7 @@ static bool find_classes(image_folder *d, const char *folder) {
         return false;
     }
     if (d->class_count == 0) {
-        tn__raise(TN_EVALUE, "image_folder", "%s: there is no folder in it, which would be a class",
+        tn__raise(TN_EVALUE, "image_folder", "%s: there is no folder in it that could be a class",
                   folder);
         return false;
     }
@@ -143,7 +143,7 @@ static bool find_classes(image_folder *d, const char *folder) {
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-/* To x, at the size of all. */
+/* Writes the picture to x, at the size that all have. */
 static tn_status resize_picture(const tn_dataset *self, const tn__picture *p, float *x) {
     tn_transform resize = tn_image_resize(self->x_dims.size[1], self->x_dims.size[2]);
     size_t values = (size_t)(3 * p->height * p->width);
@@ -182,7 +182,7 @@ static tn_status image_folder_get(tn_dataset *self, tn_example e, void *x, void 
     return status;
 }
 
-/* Over names and sizes: to read all images would take as long as to train on them. */
+/* Over names and sizes: reading all images would take as long as an epoch. */
 static tn_status image_folder_digest(tn_dataset *self, char text[33]) {
     const image_folder *d = (const image_folder *)self;
     tn__digest *digest = tn__digest_new("image_folder");
@@ -219,7 +219,7 @@ static void image_folder_free(tn_dataset *self) {
     free(d);
 }
 
-/* Without a size in the options all images have that of the first. */
+/* Without a size in the options, all images must have that of the first. */
 static bool find_size(image_folder *d, tn_image_folder_options *o) {
     d->resize = o->height != 0;
     if (d->resize) {

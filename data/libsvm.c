@@ -2,7 +2,7 @@
  * ones are 0.
  *
  * They stay in memory as they are in the file, without the zeros: such files often have thousands
- * of features and a few dozen numbers in a row. An example is filled with zeros when it is read.
+ * of features but a few dozen numbers per row. The zeros are filled in when an example is read.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -18,7 +18,7 @@ typedef struct libsvm {
     tn_dataset base;
     float *labels;   /* (size) */
     int64_t *begins; /* (size + 1): of a row's numbers */
-    int32_t *places; /* of a number in its row, from 0 */
+    int32_t *places; /* each number's index in its row, from 0 */
     float *numbers;
     tn_digest digests[4]; /* of labels, rows, indices, numbers */
 } libsvm;
@@ -38,7 +38,7 @@ static bool raise_word(const reading *r, const char *word, const char *what) {
     return false;
 }
 
-/* The next word of the line at *at, with a 0 after it; NULL: there is none. */
+/* The next word of the line at *at, followed by a 0; NULL: there is none. */
 static char *take_word(char **at) {
     char *word = *at + strspn(*at, " \t");
     char *end = word + strcspn(word, " \t");
@@ -63,14 +63,14 @@ static bool take_label(reading *r, const char *word) {
     return true;
 }
 
-/* INDEX:VALUE, of which the index is above that of the number before. */
+/* INDEX:VALUE, with an index above that of the number before. */
 static bool take_pair(reading *r, char *word) {
     char *colon = strchr(word, ':');
     char *end = word;
     double value;
     long long index = *word >= '0' && *word <= '9' ? strtoll(word, &end, 10) : 0;
     if (!colon || end != colon || !tn__is_number(colon + 1, strlen(colon + 1), &value)) {
-        return raise_word(r, word, "is no index:value");
+        return raise_word(r, word, "is not index:value");
     }
     if (index < 1 || index > r->features) {
         tn__raise(TN_EFORMAT, "libsvm_dataset", "%s: line %lld: index %lld, of 1 to %lld features",
@@ -79,7 +79,7 @@ static bool take_pair(reading *r, char *word) {
         return false;
     }
     if (r->count > r->d->begins[r->rows] && index <= r->d->places[r->count - 1] + 1) {
-        return raise_word(r, word, "comes after an index that is not below its own");
+        return raise_word(r, word, "does not have a higher index than the one before");
     }
     if (!tn__grow(&r->d->places, r->count + 1, &r->places_capacity, sizeof(*r->d->places),
                   "libsvm_dataset") ||
@@ -92,7 +92,7 @@ static bool take_pair(reading *r, char *word) {
     return true;
 }
 
-/* After a '#' comes a comment. */
+/* A '#' begins a comment. */
 static bool take_line(reading *r, char *line) {
     line[strcspn(line, "#")] = 0;
     char *word = take_word(&line);
@@ -119,7 +119,8 @@ static bool take_lines(reading *r) {
         }
     }
     if (r->rows == 0) {
-        tn__raise(TN_EFORMAT, "libsvm_dataset", "%s has no row of data", r->lines.stream.file.path);
+        tn__raise(TN_EFORMAT, "libsvm_dataset", "%s has no rows of data",
+                  r->lines.stream.file.path);
     }
     return !tn__pending();
 }

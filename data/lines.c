@@ -11,7 +11,7 @@ enum { READ_AT_ONCE = 1 << 16 };
 
 /* ---- Lines ----------------------------------------------------------------------------------- */
 
-/* Reads at least one byte more, unless the file is at its end. False after raising. */
+/* Reads at least one more byte, unless the file is at its end. False after raising. */
 static bool read_on(tn__text_lines *l) {
     if (l->begin > 0) {
         memmove(l->buffer, l->buffer + l->begin, l->end - l->begin);
@@ -22,7 +22,7 @@ static bool read_on(tn__text_lines *l) {
     if (!tn__grow(&l->buffer, wanted, &l->capacity, 1, l->stream.file.operation)) {
         return false;
     }
-    size_t left = (size_t)l->capacity - 1 - l->end; /* and a 0 */
+    size_t left = (size_t)l->capacity - 1 - l->end; /* one byte is for a 0 */
     int64_t got = tn__stream_read(&l->stream, l->buffer + l->end, left);
     if (got < 0) {
         return false;
@@ -36,14 +36,14 @@ static bool check_kind(const tn__stream *s) {
     if (s->kind.form == TN__FORM_TEXT) {
         return true;
     }
-    tn__raise(TN_EFORMAT, s->file.operation, "%s %s%s; a text is wanted (also .gz or .zst)",
-              s->file.path, s->unpacker ? "has in it what is " : "is ",
-              s->kind.form == TN__FORM_BINARY ? "binary (it has bytes of number 0)" : s->kind.is);
+    tn__raise(TN_EFORMAT, s->file.operation, "%s %s%s; expected text (also .gz or .zst)",
+              s->file.path, s->unpacker ? "contains what is " : "is ",
+              s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
     return false;
 }
 
 bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) {
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some programs put */
+    static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     *l = (tn__text_lines){.stream.file.fd = -1};
     if (!tn__stream_open(&l->stream, path, operation)) {
         return false;
@@ -57,7 +57,7 @@ bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) 
     return true;
 }
 
-/* Bytes of the next line, its "\n" left out; all that are left where there is none. -1 after
+/* The length of the next line without its "\n"; of all that is left if there is none. -1 after
  * raising. */
 static int64_t find_end(tn__text_lines *l) {
     for (size_t seen = 0;;) {
@@ -94,7 +94,7 @@ char *tn__lines_next(tn__text_lines *l, size_t *bytes) {
     line[length] = 0;
     if (memchr(line, 0, (size_t)length)) {
         tn__raise(TN_EFORMAT, l->stream.file.operation,
-                  "%s: line %lld has a byte of number 0, which text has not", l->stream.file.path,
+                  "%s: line %lld has a zero byte, which text does not have", l->stream.file.path,
                   (long long)l->number);
         return NULL;
     }
@@ -108,13 +108,13 @@ void tn__lines_close(tn__text_lines *l) {
     tn__stream_close(&l->stream);
 }
 
-/* ---- What lines are made of ------------------------------------------------------------------ */
+/* ---- Numbers --------------------------------------------------------------------------------- */
 
 bool tn__is_number(const char *text, size_t bytes, double *value) {
     const char *digits = text + (*text == '-' || *text == '+');
     if (strcasecmp(digits, "inf") != 0 && strcasecmp(digits, "infinity") != 0 &&
         (bytes == 0 || strspn(text, "0123456789+-.eE") != bytes)) {
-        return false; /* strtod knows more: hexadecimal numbers, nan(…) */
+        return false; /* strtod accepts more: hexadecimal numbers, nan(…) */
     }
     char *end;
     *value = strtod(text, &end);

@@ -1,5 +1,5 @@
-/* The lines of a text file, plain or compressed (.gz, .zst), one after the other. Only a part of
- * the file is in memory. */
+/* The lines of a text file, plain or compressed (.gz, .zst), one at a time. Only a part of the file
+ * is in memory. */
 #ifndef TERN_DATA_LINES_H
 #define TERN_DATA_LINES_H
 
@@ -11,23 +11,23 @@ typedef struct tn__text_lines {
     tn__stream stream;
     char *buffer;
     int64_t capacity;  /* of the buffer */
-    size_t begin, end; /* buffer[begin … end): read and not given yet */
-    bool all_read;     /* nothing follows in the file */
-    int64_t number;    /* of the last line that was given, from 1 */
+    size_t begin, end; /* buffer[begin … end): read but not yet returned */
+    bool all_read;     /* the file has been read to its end */
+    int64_t number;    /* of the last line that was returned, from 1 */
 } tn__text_lines;
 
 /* False after raising; TN_EFORMAT if it is not text. */
 bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation);
 
-/* The next line without its end ("\n" or "\r\n"), a 0 after it; a byte order mark at the file's
+/* The next line without its end ("\n" or "\r\n"), followed by a 0; a byte order mark at the file's
  * beginning is skipped. Lent until the next call, and may be written to. NULL at the end, and after
- * raising: TN_EFORMAT for bytes of number 0 and lines of more than 64 MiB. */
+ * raising: TN_EFORMAT for zero bytes and lines of more than 64 MiB. */
 char *tn__lines_next(tn__text_lines *l, size_t *bytes);
 
-void tn__lines_close(tn__text_lines *l); /* one that is not open, too */
+void tn__lines_close(tn__text_lines *l); /* also one that is not open */
 
-/* text[0 … bytes) is a decimal number, "-1.5e3" or "inf" but not "nan", with a 0 after it. Between
- * tn__plain_numbers_begin and its end. */
+/* Whether text[0 … bytes), which a 0 follows, is a decimal number: "-1.5e3" or "inf", but not
+ * "nan". Call between tn__plain_numbers_begin and tn__plain_numbers_end. */
 bool tn__is_number(const char *text, size_t bytes, double *value);
 
 #endif

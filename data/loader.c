@@ -1,13 +1,13 @@
 /* The loader: examples of a dataset, in a sampler's order, as batches.
  *
  * Batches are numbered through all epochs: number = epoch * batches + index. Which examples a
- * number holds depends on nothing else, so it does not matter who makes it. A pass is as many
- * numbers as the options have epochs; numbers continue from pass to pass. Without threads
- * tn_loader_next makes the batch itself. With threads, workers claim the numbers of the pass in
- * order and fill the slot `number % prefetch`; a number is claimed only when it is less than
- * `prefetch` ahead of the next to be given, so its slot is free. One mutex guards all of it;
- * reading examples happens outside the mutex. A worker that fails leaves the error in the slot, to
- * be raised when that number is due.
+ * number holds depends on nothing else, so it does not matter who makes it. A pass is
+ * `options.epochs` epochs; numbers continue from pass to pass. Without threads tn_loader_next makes
+ * the batch itself. With threads, workers claim the numbers of the pass in order and fill the slot
+ * `number % prefetch`; a number is claimed only when it is less than `prefetch` ahead of the next
+ * to be returned, so its slot is free. One mutex guards all of this; examples are read without
+ * holding it. A worker that fails leaves the error in the slot, to be raised when that number is
+ * due.
  *
  * How examples become a batch is in collate.c. For a device, copies of the batch are queued as soon
  * as it is made: a worker's batch is being copied long before it is due.
@@ -38,17 +38,17 @@ struct tn_loader {
     tn_loader_options options;
     int64_t examples;  /* of one epoch of this part */
     int64_t batches;   /* of one epoch */
-    int64_t pass;      /* of one pass; 0: without end */
-    int64_t next;      /* number of the next batch to give */
-    int64_t end;       /* one after the last number of this pass; INT64_MAX: without end */
-    bool ended;        /* that it has ended was reported: the next call begins another pass */
+    int64_t pass;      /* of one pass; 0: endless */
+    int64_t next;      /* number of the next batch to return */
+    int64_t end;       /* one past the last number of this pass; INT64_MAX: endless */
+    bool ended;        /* the end was reported: the next call begins another pass */
     tn__collated lent; /* to the caller */
     bool entered;      /* atomic: a thread is in tn_loader_next or tn_loader_seek */
 
     /* With threads only. */
-    uint32_t process; /* in which they are; 0 without any */
+    uint32_t process; /* the process they run in; 0 without threads */
     pthread_mutex_t lock;
-    /* for workers: something to claim, or stop; for the caller: a slot, or idleness */
+    /* workers wait for something to claim or `stop`, the caller for a slot or for idle workers */
     pthread_cond_t claimable, ready;
     pthread_t *workers;
     int started;
@@ -64,11 +64,11 @@ tn_loader_options tn_loader_defaults(void) {
 
 /* ---- One thread at a time -------------------------------------------------------------------- */
 
-/* The loader that the thread is a worker of. */
+/* The loader that this thread works for. */
 static _Thread_local const tn_loader *worker_of;
 
-/* Two threads would wait for the same batch, and one of them forever; so would a worker, for what
- * it has to make itself. False after raising. */
+/* Refuses a second thread, which would wait forever for the batch that the first one takes, and a
+ * worker, which would wait for a batch that it has to make itself. False after raising. */
 static bool enter_loader(tn_loader *l, const char *operation) {
     if (tn__refuse_inherited(l->process, operation, "a loader with threads")) {
         return false;
@@ -76,7 +76,7 @@ static bool enter_loader(tn_loader *l, const char *operation) {
     if (worker_of == l || __atomic_exchange_n(&l->entered, true, __ATOMIC_ACQUIRE)) {
         tn__raise(TN_ESTATE, operation,
                   "the loader is in use, by %s (one thread at a time uses a loader)",
-                  worker_of == l ? "the dataset that it reads" : "another call of it");
+                  worker_of == l ? "the dataset that it reads" : "another call");
         return false;
     }
     return true;
@@ -109,7 +109,7 @@ static bool may_claim(const tn_loader *l) {
 static void *worker_run(void *user) {
     tn_loader *l = user;
     worker_of = l;
-    tn_on_error_thread(say_nothing); /* an error is raised, and handled, where the batch is due */
+    tn_on_error_thread(say_nothing); /* an error is raised, and handled, when the batch is due */
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         if (!may_claim(l)) {
@@ -169,7 +169,7 @@ static void empty_slot(slot *s) {
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
-/* Whether an example's dimensions leave one for the batch; if they vary there must be a length. */
+/* Whether an example's dimensions leave one for the batch; if they vary, `length` must be set. */
 static bool dims_valid(const tn_dataset *d, tn_dims dims) {
     if (dims.ndim >= TN_MAX_DIMS || (tn__dims_vary(dims) && !d->length)) {
         return false;
@@ -205,7 +205,7 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     return true;
 }
 
-/* The last that a place may have: far enough from the end of the numbers to continue forever. */
+/* The last epoch that a place may have: far enough from INT64_MAX that numbers never overflow. */
 static int64_t last_epoch(const tn_loader *l) {
     return INT64_MAX / 4 / l->batches;
 }
@@ -319,8 +319,8 @@ static void take_slot(tn_loader *l, tn__collated *taken) {
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Whether the pass ends now. That is said once; the next call begins another pass, and only then do
- * workers have more to claim: nothing is read for a pass that never comes. */
+/* Whether the pass ends now. This is reported once; the next call begins another pass, and only
+ * then can workers claim more, so nothing is read for a pass that never comes. */
 static bool end_pass(tn_loader *l) {
     pthread_mutex_lock(&l->lock);
     l->end += l->ended ? l->pass : 0;
@@ -408,7 +408,7 @@ tn_status tn_loader_seek(tn_loader *l, tn_loader_place place) {
     }
     int64_t number = place.epoch * l->batches + place.index;
     pthread_mutex_lock(&l->lock);
-    l->claimed = l->end; /* nothing more to claim, until those at work are done */
+    l->claimed = l->end; /* nothing to claim until busy workers are done */
     while (l->busy) {
         pthread_cond_wait(&l->ready, &l->lock);
     }

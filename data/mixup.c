@@ -13,8 +13,8 @@ static double draw_normal(tn_generator *g) {
 }
 
 /* The logarithm of a number from Gamma(shape, 1): Marsaglia, Tsang 2000, "A simple method for
- * generating gamma variables", whose last page has shapes below 1. A logarithm, since of a small
- * shape the number itself is often 0. */
+ * generating gamma variables", whose last page covers shapes below 1. A logarithm, since for a
+ * small shape the number itself often underflows to 0. */
 static double draw_log_gamma(tn_generator *g, double shape) {
     double lift = 0;
     if (shape < 1) {
@@ -57,7 +57,7 @@ tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed) {
         return b;
     }
     if (!tn_dtype_is_float(tn_dtype_of(x))) {
-        tn__raise(TN_EDTYPE, "mixup", "x is %s: integers have no mixtures",
+        tn__raise(TN_EDTYPE, "mixup", "x is %s: integers cannot be mixed",
                   tn_dtype_name(tn_dtype_of(x)));
         return b;
     }

@@ -115,7 +115,7 @@ static int64_t idx_count(idx *f, int ndim, const uint32_t *rest) {
     return count;
 }
 
-/* Exactly `bytes` elements, after which the file (and a .gz's check sum) must end. NULL after
+/* Exactly `bytes` elements, after which the file (and a .gz's checksum) must end. NULL after
  * raising. */
 static uint8_t *idx_elements(idx *f, size_t bytes) {
     uint8_t *data = NULL;
@@ -149,7 +149,7 @@ static uint8_t *idx_elements(idx *f, size_t bytes) {
         tn__raise(TN_EFORMAT, "mnist", "%s is longer than its header says (%zu elements)", f->path,
                   bytes);
     } else {
-        raise_short(f, "check sum");
+        raise_short(f, "checksum");
     }
     free(data);
     return NULL;

@@ -14,7 +14,7 @@ enum { MOST_PIXELS = 178956970 };
 
 bool tn__picture_begin(tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
                        size_t density) {
-    enum { HEAD = 1 << 16 /* pixels of any file: a small one is mostly tables */ };
+    enum { HEAD = 1 << 16 /* pixels that any file may have: a small one is mostly tables */ };
     size_t pixels = (size_t)height * (size_t)width;
     if (pixels > MOST_PIXELS || pixels > HEAD + density * f->count) {
         snprintf(f->wrong, sizeof(f->wrong), "it says %lld x %lld pixels, more than %s",

@@ -10,16 +10,17 @@ typedef struct tn__picture {
     uint8_t *pixels; /* (height, width, 3): red, green, blue */
 } tn__picture;
 
-/* The picture in a file, as PIL's Image.open(path).convert("RGB") has it. False after raising. */
+/* The picture in a file, as PIL's Image.open(path).convert("RGB") returns it. False after
+ * raising. */
 bool tn__picture_read(tn__picture *p, const char *path, const char *operation);
 void tn__picture_free(tn__picture *p);
 
-/* To planes: x (3, height, width), u8, or f32 in [0, 1]. */
+/* Copies the pixels to planes: x is (3, height, width), u8, or f32 in [0, 1]. */
 void tn__picture_planes(const tn__picture *p, tn_dtype dtype, void *x);
 
-/* ---- For the formats ------------------------------------------------------------------------- */
+/* ---- For the decoders ------------------------------------------------------------------------ */
 
-/* A file's bytes on their way to a picture. */
+/* A file that is being decoded. */
 typedef struct tn__picture_file {
     const unsigned char *bytes;
     size_t count;
@@ -28,12 +29,12 @@ typedef struct tn__picture_file {
     char wrong[200]; /* "": nothing yet */
 } tn__picture_file;
 
-/* Both fill p; false without raising, when no_memory or wrong say why. */
+/* Both fill p. If they fail they do not raise: no_memory or wrong says why. */
 bool tn__png_decode(tn__picture_file *f, tn__picture *p);
 bool tn__jpeg_decode(tn__picture_file *f, tn__picture *p);
 
-/* Memory for the pixels of what a header says: no more than a file of this length can have in it,
- * at `density` pixels per byte. False as above. */
+/* Allocates the pixels that a header announces, if a file of this length can contain that many at
+ * `density` pixels per byte. False as above. */
 bool tn__picture_begin(tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
                        size_t density);
 

@@ -1,4 +1,4 @@
-/* JPEG files, by libjpeg.
+/* JPEG files, read with libjpeg.
  *
  * Its errors longjmp to guard_read. So do its warnings that pixels are lost: it would fill in grey,
  * which would go unnoticed in a training set.

@@ -1,4 +1,4 @@
-/* A build without libpng and libjpeg (-Dimages=disabled): pictures are found, and not read. */
+/* A build without libpng and libjpeg (-Dimages=disabled): pictures are found but cannot be read. */
 #include "core/error.h"
 #include "data/picture.h"
 

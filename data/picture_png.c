@@ -1,7 +1,7 @@
-/* PNG files, by libpng.
+/* PNG files, read with libpng.
  *
- * Its errors longjmp to guard_read. Chunks that no pixel depends on are skipped:
- * profiles and gamma, which PIL does not apply either, and texts, which may be bombs.
+ * Its errors longjmp to guard_read. Chunks that no pixel depends on are skipped: profiles and
+ * gamma, which PIL does not apply either, and texts, which may be decompression bombs.
  */
 #include "core/memory.h"
 #include "data/picture.h"
@@ -72,7 +72,7 @@ static void set_conversions(png_structp png, int depth, int colour) {
 }
 
 static void read_pixels(reading *r) {
-    enum { DENSITY = 8 * 1032 /* a pixel may be a bit, and deflate makes 1032 bytes of one */ };
+    enum { DENSITY = 8 * 1032 /* a pixel may be a bit; deflate expands a byte to up to 1032 */ };
     png_set_read_fn(r->png, r, give_bytes);
     png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_read_info(r->png, r->info);
@@ -87,7 +87,7 @@ static void read_pixels(reading *r) {
     png_read_update_info(r->png, r->info);
     size_t row = 3 * (size_t)width;
     if (png_get_rowbytes(r->png, r->info) != row) {
-        png_error(r->png, "its pixels are of no known kind");
+        png_error(r->png, "its pixel format is unknown");
     }
     for (int pass = 0; pass < passes; pass++) {
         for (size_t y = 0; y < height; y++) {

@@ -1,6 +1,5 @@
-/* Images made smaller or larger: bilinear, with a filter that is as wide as what one new pixel
- * covers, as torchvision's with antialias. One axis after the other. Of the whole image, or of a
- * random window.
+/* Resizing images, or random windows of them: bilinear, one axis at a time, with a filter as wide
+ * as what one new pixel covers, as in torchvision with antialias=True.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -11,7 +10,7 @@
 
 enum { HEIGHT, WIDTH, LEAST }; /* value[] */
 
-/* The weights of the old pixels from *first on for new pixel i of n; returns how many. */
+/* The weights of the old pixels, from *first on, in new pixel i of n; returns how many. */
 static int64_t filter_of(int64_t in, int64_t n, int64_t i, float *weights, int64_t *first) {
     double scale = (double)in / (double)n, support = scale > 1 ? scale : 1;
     double center = scale * ((double)i + 0.5), sum = 0;
@@ -67,7 +66,7 @@ typedef struct window {
     int64_t top, left, height, width;
 } window;
 
-/* The window as (C, height, width) of value[]. */
+/* Resizes the window to (C, height, width), the last two from value[]. */
 static tn_status resize_window(const tn_transform *t, tn_dims dims, const float *x, window v,
                                float *out) {
     int64_t C = dims.size[0], H = dims.size[1], W = dims.size[2];
@@ -89,7 +88,7 @@ static tn_status resize_window(const tn_transform *t, tn_dims dims, const float 
     return TN_OK;
 }
 
-/* ---- All of an image ------------------------------------------------------------------------- */
+/* ---- The whole image ------------------------------------------------------------------------- */
 
 static tn_status resize_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
                               tn_generator *random) {
@@ -110,7 +109,7 @@ tn_transform tn_image_resize(int64_t height, int64_t width) {
 enum { ATTEMPTS = 10 };
 static const double narrowest = 3.0 / 4, broadest = 4.0 / 3;
 
-/* The largest window in the middle whose sides are not too different. */
+/* The largest centred window whose aspect ratio is within the bounds. */
 static window middle_window(int64_t H, int64_t W) {
     double ratio = (double)W / (double)H;
     window v = {.height = H, .width = W};

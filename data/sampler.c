@@ -1,14 +1,15 @@
 /* Samplers: which example is at a place of an epoch, computed from the seed alone.
  *
  * A shuffled epoch is a bijection of [0, size): a Feistel network over pairs (l, r), l < a, r < b,
- * with a b just large enough, and additions modulo a and b where a block cipher has exclusive or
- * (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0, size) is
- * permuted again until it is inside; fewer than one place in sqrt(size) is outside. Round functions
- * are words of Philox.
+ * with a * b just large enough, and with additions modulo a and b where a block cipher uses
+ * exclusive or (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0,
+ * size) is permuted again until it is inside; fewer than one place in sqrt(size) is outside. Round
+ * functions are words of Philox.
  *
  * Two kinds have a table, as long as the dataset and the same in all epochs: the running sums of
- * weights, in which a draw is looked up; and the examples in order of length, of which a bucket is
- * a stretch. A bucketed order is two permutations: of all batches, and of the examples in a bucket.
+ * weights, in which a draw is looked up; or the examples in order of length, of which a bucket is a
+ * contiguous range. A bucketed order is two permutations: one of all batches, one of the examples
+ * in a bucket.
  */
 #include "data/sampler.h"
 #include "core/digest.h"
@@ -47,7 +48,7 @@ static int64_t draw_index(uint64_t seed, uint64_t epoch, uint64_t call, uint64_t
     return (int64_t)(((unsigned __int128)word * (uint64_t)n) >> 64);
 }
 
-/* The smallest a with a a >= n. */
+/* The smallest a with a * a >= n. */
 static int64_t root_above(int64_t n) {
     int64_t low = 1, high = INT64_C(3037000500);
     while (low < high) {
@@ -80,7 +81,7 @@ int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
 
 /* ---- By weights ------------------------------------------------------------------------------ */
 
-/* A new table, and where it is filled. Inert after raising. */
+/* A new table, not yet filled. Inert after raising. */
 static tn_tensor *make_table(tn_tensor *from, tn_dtype dtype, const char *operation) {
     if (!tn__usable(from, operation)) {
         return tn_inert();
@@ -103,7 +104,7 @@ static bool sum_weights(const double *weights, int64_t n, double *sums) {
         }
         sums[i] = sum += weights[i];
     }
-    if (!isnormal(sum)) { /* part of a denormal sum may be rounded up to all of it */
+    if (!isnormal(sum)) { /* a fraction of a denormal sum may round up to the whole sum */
         tn__raise(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
         return false;
     }
@@ -132,7 +133,7 @@ tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed)
     return s;
 }
 
-/* The first example whose running sum is above a number below their last. */
+/* The first example whose running sum is above a random number below the last sum. */
 static int64_t weighted_index(const tn_sampler *s, int64_t size, uint64_t epoch, int64_t place) {
     const double *sums = tn_data(s->table);
     tn_random4 r = tn_philox(s->seed, epoch, CALL_WEIGHTED, (uint64_t)place);
@@ -201,16 +202,16 @@ tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, 
     return s;
 }
 
-/* a b, or `most` where that is more. */
+/* a * b, or `most` if that is less. */
 static int64_t product_below(int64_t a, int64_t b, int64_t most) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) || product > most ? most : product;
 }
 
-/* The batches of all parts that belong to one step are one stretch of the order. */
+/* The batches of one step, of all parts, are a contiguous range of the order. */
 static int64_t bucketed_index(const tn_sampler *s, int64_t size, uint64_t epoch, int64_t place) {
     int64_t step = product_below(s->batch, s->parts, size), whole = size / step;
-    if (place < whole * step) { /* what is left over is the last, and short */
+    if (place < whole * step) { /* what is left over comes last, as a short step */
         place = shuffled_index(s->seed, whole, epoch, place / step) * step + place % step;
     }
     int64_t bucket = product_below(step, s->bucket, size), first = place / bucket * bucket;
@@ -228,7 +229,7 @@ void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step) {
 
 /* ---- All kinds ------------------------------------------------------------------------------- */
 
-/* Whether the sampler is sound for so many examples, and has the table that it needs. */
+/* Whether the sampler is valid for this many examples and has the table that it needs. */
 static bool sampler_fits(const tn_sampler *s, int64_t size) {
     if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
         tn__raise(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
@@ -279,7 +280,7 @@ int64_t tn_sampler_count(const tn_sampler *s, int64_t size) {
     return 0;
 }
 
-/* In the whole order; padding is after its end, perhaps beyond what an int64_t holds. */
+/* The place in the whole order; padding comes after its end, perhaps beyond INT64_MAX. */
 static uint64_t place_of(const tn_sampler *s, int64_t position) {
     return (uint64_t)s->part + (uint64_t)position * (uint64_t)s->parts;
 }

@@ -1,4 +1,4 @@
-/* What loaders and checkpoints need of samplers besides the rule itself. */
+/* What loaders and checkpoints need from samplers besides the rule itself. */
 #ifndef TERN_DATA_SAMPLER_H
 #define TERN_DATA_SAMPLER_H
 
@@ -7,8 +7,8 @@
 /* Where `position` of this part, a valid one, is in the whole order of an epoch. */
 int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position);
 
-/* What identifies a sampler with a table: the table's digest, and of a bucketed one how many
- * examples all parts have in a step. */
+/* What identifies a sampler with a table: the table's digest and, for a bucketed one, how many
+ * examples a step has in all parts together. */
 void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step);
 
 /* The example at `place` of the permutation by which tn_random_split draws. */

@@ -1,4 +1,4 @@
-/* Sequences of different lengths, each a tensor of its own. */
+/* Sequences of different lengths, each its own tensor. */
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
@@ -83,8 +83,7 @@ static void sequences_free(tn_dataset *self) {
     free(d);
 }
 
-/* The dimensions of all: their first sizes may differ, and are -1 then. False after raising.
- */
+/* The dimensions of all sequences; the first is -1 if it differs. False after raising. */
 static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_dims *dims) {
     for (int64_t i = 0; i < n; i++) {
         if (!tn__usable(list[i], operation)) {

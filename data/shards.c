@@ -1,11 +1,11 @@
 /* Token shards: long token sequences in files, as llm.c and nanoGPT write them (shards.h).
  *
- * A file's head, if it has one, says what kind of shard it is; nanoGPT's have none, and are uint16
- * tokens from the beginning. An example is a window of `length` tokens and the same one further,
- * read when it is asked for: a corpus may be larger than memory. For training, windows follow each
- * other without overlap and do not cross from one shard into the next, so what remains at a shard's
- * end, less than a window, is left out. For evaluation they slide: each target counts once, up to
- * the end. Of pairs, in both cases, a window is one prompt with its completion.
+ * A file's header, if it has one, says what kind of shard it is; nanoGPT's files have none and are
+ * uint16 tokens from the beginning. An example is a window of `length` tokens and the window one
+ * token later, read on demand: a corpus may be larger than memory. For training, windows follow
+ * each other without overlap and do not cross from one shard into the next, so what remains at a
+ * shard's end, less than a window, is left out. For evaluation they slide: each target counts once,
+ * up to the end. In a shard of pairs, in both cases, a window is one prompt with its completion.
  */
 #include "core/digest.h"
 #include "core/error.h"
@@ -27,18 +27,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-enum { KEPT_OPEN = 256 /* at most: there are larger corpora than a process may have files open */ };
+enum { KEPT_OPEN = 256 /* at most: a corpus may have more files than a process may open */ };
 enum { NO_TARGET = -100 };
 
 typedef struct shard {
-    tn__reader file; /* closed between examples when there are very many */
+    tn__reader file; /* closed between examples if there are very many files */
     ino_t inode;
     dev_t device;
     size_t head;   /* where the tokens begin */
     int width;     /* bytes of a token */
-    uint32_t mark; /* of tokens that are no targets: TN__NO_TARGET in shards of pairs, else 0 */
+    uint32_t mark; /* of tokens that are not targets: TN__NO_TARGET in shards of pairs, else 0 */
     int64_t count; /* tokens */
-    int64_t pairs; /* of a shard of them */
+    int64_t pairs; /* 0 in a shard of another kind */
     int64_t first; /* number of its first window */
     int64_t windows;
     char *path;
@@ -56,7 +56,7 @@ typedef struct shards {
 
 /* ---- One file -------------------------------------------------------------------------------- */
 
-/* Its beginning, as far as there is one. */
+/* The first bytes of a file, or all of a shorter one. */
 typedef struct beginning {
     unsigned char at[TN__KIND_BYTES];
     size_t bytes;
@@ -68,15 +68,14 @@ static uint32_t word_at(const beginning *b, int i) {
     return le32toh(word);
 }
 
-/* Whether it is text. A short file may be tokens that look like some, unless its name suggests
- * otherwise. */
+/* Whether it is text. A short .bin that looks like text may be tokens. */
 static bool is_text(const shard *s, const beginning *b) {
     enum { SURE = 256 };
     return tn__looks_like_text(b->at, b->bytes) &&
            (b->bytes >= SURE || !tn__ends_with(s->path, ".bin"));
 }
 
-/* A shard without a head could be any file: refuses those that are often mistaken for one. */
+/* A shard without a header could be any file: rejects those that are often mistaken for one. */
 static bool check_kind(const shard *s, const beginning *b) {
     tn__kind kind = tn__kind_of(b->at, b->bytes, s->file.bytes);
     bool packed = kind.form == TN__FORM_GZIP || kind.form == TN__FORM_ZSTD;
@@ -92,7 +91,7 @@ static bool check_kind(const shard *s, const beginning *b) {
     return !tn__pending();
 }
 
-/* What heads of each kind say. */
+/* What the header of each kind says. */
 static const struct form {
     uint32_t magic, version;
     int width;
@@ -104,7 +103,7 @@ static const struct form {
 };
 enum { FORMS = sizeof(forms) / sizeof(forms[0]) };
 
-/* NULL: it has no head. */
+/* NULL: it has no header. */
 static const struct form *form_of(const beginning *b) {
     for (int i = 0; i < FORMS && b->bytes >= TN__SHARD_HEAD; i++) {
         if (word_at(b, 0) == forms[i].magic) {
@@ -114,7 +113,7 @@ static const struct form *form_of(const beginning *b) {
     return NULL;
 }
 
-/* Checks the head against what follows it. */
+/* Checks the header against what follows it. */
 static bool check_head(shard *s, const beginning *b, const struct form *form) {
     if (word_at(b, 1) != form->version) {
         tn__raise(TN_EFORMAT, "token_shards",
@@ -127,10 +126,10 @@ static bool check_head(shard *s, const beginning *b, const struct form *form) {
     if (said * (size_t)form->width + pairs * sizeof(uint64_t) != bytes) {
         if (form->mark) {
             tn__raise(TN_EFORMAT, "token_shards",
-                      "%s: its head says %zu tokens and %zu pairs, but %zu bytes follow", s->path,
+                      "%s: its header says %zu tokens and %zu pairs, but %zu bytes follow", s->path,
                       said, pairs, bytes);
         } else {
-            tn__raise(TN_EFORMAT, "token_shards", "%s: its head says %zu tokens but %zu follow",
+            tn__raise(TN_EFORMAT, "token_shards", "%s: its header says %zu tokens but %zu follow",
                       s->path, said, bytes / (size_t)form->width);
         }
         return false;
@@ -140,7 +139,7 @@ static bool check_head(shard *s, const beginning *b, const struct form *form) {
     return true;
 }
 
-/* Finds out which kind the file is, and where its tokens are. */
+/* Finds out what kind of file it is and where its tokens are. */
 static bool find_tokens(shard *s, const beginning *b) {
     if (!check_kind(s, b)) {
         return false;
@@ -184,7 +183,7 @@ static bool shard_begin(shard *s, const char *path) {
     return tn__reader_get(&s->file, 0, b.at, b.bytes) && find_tokens(s, &b);
 }
 
-/* Opens it again, for one example. It must be the same file, since its windows were counted. */
+/* Opens it again, for one example. It must still be the file whose windows were counted. */
 static bool open_again(const shard *s, tn__reader *r) {
     struct stat about;
     if (!tn__reader_open(r, s->path, "token_shards")) {
@@ -198,7 +197,7 @@ static bool open_again(const shard *s, tn__reader *r) {
     return false;
 }
 
-/* `bytes` of the file, from `at` after its head. */
+/* Reads `bytes` of the file, from `at` after its header. */
 static bool shard_read(const shard *s, size_t at, void *to, size_t bytes) {
     tn__reader again = {.fd = -1};
     bool kept = s->file.fd >= 0;
@@ -237,7 +236,7 @@ static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-/* The shard that has this window, by bisection. */
+/* The shard that contains this window, by bisection. */
 static const shard *shard_of(const shards *d, int64_t window) {
     int low = 0, high = d->count - 1;
     while (low < high) {
@@ -251,7 +250,7 @@ static const shard *shard_of(const shards *d, int64_t window) {
     return &d->list[low];
 }
 
-/* With its mark. */
+/* Token i, with its mark. */
 static int64_t token_at(const shard *s, const unsigned char *tokens, int64_t i) {
     uint16_t narrow;
     uint32_t wide;
@@ -278,8 +277,8 @@ static int64_t target_of(const shard *s, int64_t token) {
     return token & s->mark ? NO_TARGET : token;
 }
 
-/* Reads the n tokens from `from` on to x, and as targets those one further to y. The file's tokens
- * are first read into y, which is larger, and then widened. */
+/* Reads n tokens, from `from` on, to x, and as targets those one token later to y. The file's
+ * tokens are first read into y, which has room for them, and then widened. */
 static tn_status read_window(const shards *d, const shard *s, int64_t from, int64_t n, int64_t *x,
                              int64_t *y) {
     const unsigned char *tokens = (const unsigned char *)y;
@@ -311,7 +310,7 @@ static void fill_up(int64_t from, int64_t to, int64_t *x, int64_t *y) {
     }
 }
 
-/* The pair from the window's beginning. Of one that is too long, its end. */
+/* Reads pair i to the window's beginning; of one that is too long, only the end. */
 static tn_status read_pair(const shards *d, const shard *s, int64_t i, int64_t *x, int64_t *y) {
     int64_t from, to;
     if (!pair_get(s, i, &from, &to)) {
@@ -358,14 +357,15 @@ static tn_status sliding_get(tn_dataset *self, tn_example e, void *x, void *y) {
 
 enum { PAGE = 4096, PAGES_MOST = 64, PAGES_LEAST = 2, PAGES_ALL = 1024 };
 
-/* Pages of each file: some 1000 of all together, which a disk reads in seconds. */
+/* How many pages of each file are digested: about 1000 of all files, which a disk reads in
+ * seconds. */
 static int64_t pages_each(const shards *d) {
     int pages = PAGES_ALL / d->count;
     return pages < PAGES_LEAST ? PAGES_LEAST : pages > PAGES_MOST ? PAGES_MOST : pages;
 }
 
-/* The file's size, its first page, its last, and those at even distances between; of a file that
- * has no more than these, everything. False after raising. */
+/* Adds the file's size, its first page, its last, and evenly spaced ones between them; everything,
+ * if the file has no more pages. False after raising. */
 static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
     const int64_t each = PAGE / s->width;
     unsigned char page[PAGE];
@@ -418,7 +418,7 @@ static void shards_free(tn_dataset *self) {
     free(d);
 }
 
-/* A quarter of what this process may have open. */
+/* A quarter of the files that this process may have open, at most KEPT_OPEN. */
 static int files_kept_open(void) {
     struct rlimit limit;
     bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
@@ -485,13 +485,13 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
     return &d->base;
 }
 
-/* A folder that cannot be read has no files, unless memory ran out. */
+/* A folder that cannot be read counts as empty, unless memory ran out. */
 static int end_search(const char *path, int why) {
     (void)path;
     return why == ENOMEM;
 }
 
-/* False after raising; else the caller's to globfree. */
+/* False after raising; otherwise the caller calls globfree. */
 static bool find_paths(const char *pattern, glob_t *found) {
     int status = glob(pattern, 0, end_search, found);
     if (status != 0) {
@@ -526,7 +526,7 @@ tn_dataset *tn_token_shards(const char *pattern, int64_t length, int64_t vocab) 
 tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t stride, int64_t vocab) {
     if (stride < 1 || stride > length) {
         tn__raise(TN_EVALUE, "sliding_shards",
-                  "the stride is %lld; it is in [1, %lld], the window's length", (long long)stride,
+                  "the stride is %lld, not in [1, %lld], the window's length", (long long)stride,
                   (long long)length);
         return NULL;
     }

@@ -1,15 +1,15 @@
-/* Shards: what the files of tokens look like.
+/* Shards: the format of token files.
  *
- * A head of 256 little-endian int32, then the tokens, little-endian. The head's first words are
+ * A header of 256 little-endian int32, then the tokens, little-endian. The header's first words are
  *
  *     magic       version  word 2   word 3   tokens
  *     20240520    1        tokens            uint16    llm.c's
  *     20240801    7        tokens            uint32    llm.c's for vocabularies beyond 65536
  *     20261122    1        tokens   pairs    uint32    Tern's, for fine-tuning
  *
- * In the last of these the upper bit of a token says that it is not a target: nothing is learned
- * from predicting it. After the tokens come the ends of the pairs, in tokens, as uint64. llm.c's
- * programs refuse it, instead of learning the prompts. */
+ * In the last of these the top bit of a token says that it is not a target: nothing is learned from
+ * predicting it. After the tokens come the ends of the pairs, in tokens, as uint64. llm.c's
+ * programs reject such a file instead of training on the prompts. */
 #ifndef TERN_DATA_SHARDS_H
 #define TERN_DATA_SHARDS_H
 
@@ -21,6 +21,6 @@ enum { TN__MAGIC_NARROW = 20240520, TN__MAGIC_WIDE = 20240801, TN__MAGIC_PAIRS =
 enum { TN__VERSION_NARROW = 1, TN__VERSION_WIDE = 7, TN__VERSION_PAIRS = 1 };
 
 enum { TN__NARROW_VOCAB = 65536 };        /* at most, for 16 bits */
-#define TN__NO_TARGET (UINT32_C(1) << 31) /* the upper bit of a token of a pair */
+#define TN__NO_TARGET (UINT32_C(1) << 31) /* the top bit of a token of a pair */
 
 #endif

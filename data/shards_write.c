@@ -1,4 +1,4 @@
-/* Shards as they are written (shards.h): one file after the other, each whole or not at all. */
+/* Writing shards (shards.h): one file after another, each written completely or not at all. */
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/file.h"
@@ -12,14 +12,14 @@
 #include <string.h>
 
 enum { AT_ONCE = 4096 /* tokens that are turned into bytes together */ };
-enum { COUNTS_AT = 8, COUNTS = 8 /* bytes of the head that are known at the end */ };
+enum { COUNTS_AT = 8, COUNTS = 8 /* bytes of the header that are known only at the end */ };
 
 struct tn_shards_writer {
     tn_shards_options options;
     char *prefix;
     tn__file file;
     bool open;
-    int64_t shards; /* that are whole */
+    int64_t shards; /* complete ones */
     int64_t tokens; /* in them and in the open one */
     int64_t here;   /* tokens in the open one */
     uint64_t *ends; /* of its pairs, in tokens */
@@ -57,7 +57,7 @@ static bool begin_shard(tn_shards_writer *w) {
     return true;
 }
 
-/* The open shard takes its name. */
+/* Completes the open shard, which then gets its name. */
 static tn_status end_shard(tn_shards_writer *w) {
     static const char unknown[COUNTS];
     uint32_t counts[2] = {htole32((uint32_t)w->here), htole32((uint32_t)w->pairs)};
@@ -75,7 +75,7 @@ static tn_status end_shard(tn_shards_writer *w) {
     return status;
 }
 
-/* Tokens as bytes into the open shard. The first `prompt` of them are marked. */
+/* Writes tokens to the open shard. The first `prompt` of them are marked. */
 static void put_tokens(tn_shards_writer *w, const int32_t *tokens, int64_t count, int64_t prompt) {
     uint16_t narrow[AT_ONCE];
     uint32_t wide[AT_ONCE];
@@ -154,7 +154,7 @@ tn_status tn_shards_writer_add(tn_shards_writer *w, const int32_t *tokens, int64
         return tn_error();
     }
     if (w->options.pairs) {
-        return tn__raise(TN_ESTATE, "shards_writer", "this one writes pairs");
+        return tn__raise(TN_ESTATE, "shards_writer", "this writer takes only pairs");
     }
     while (count > 0) {
         if (!w->open && !begin_shard(w)) {
@@ -185,7 +185,7 @@ tn_status tn_shards_writer_add_pair(tn_shards_writer *w, const int32_t *tokens, 
         return tn_error();
     }
     if (!w->options.pairs) {
-        return tn__raise(TN_ESTATE, "shards_writer", "this one writes no pairs");
+        return tn__raise(TN_ESTATE, "shards_writer", "this writer does not take pairs");
     }
     if (count < 1 || count > INT32_MAX || prompt < 0 || prompt > count) {
         return tn__raise(TN_EVALUE, "shards_writer",

@@ -1,5 +1,5 @@
-/* Staging: page-locked host memory in which a batch for a device is made, and from which it is
- * copied there while the host does something else.
+/* Staging: page-locked host memory in which a batch for a device is made and from which it is
+ * copied to the device while the host does something else.
  */
 #ifndef TERN_DATA_STAGE_H
 #define TERN_DATA_STAGE_H
@@ -18,7 +18,7 @@ typedef struct tn__stage {
  * out of it is done. NULL after raising. */
 void *tn__stage_begin(tn__stage *s, tn_device device, size_t bytes);
 
-/* Queues a copy of what was filled in into t, contiguous and on the device. */
+/* Queues a copy from the filled memory to t, which is contiguous and on the device. */
 tn_status tn__stage_send(tn__stage *s, tn_tensor *t, const void *from);
 
 /* After the last tn__stage_send: the memory is in use until the copies are done. */

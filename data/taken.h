@@ -1,17 +1,17 @@
-/* Who frees a dataset: what takes one says so here, so that a second owner is noticed.
+/* Who frees a dataset: whatever takes one registers here, so that a second owner is noticed.
  *
  * A dataset has keepers + 1 references. `takers` counts those that belong to a loader or to a
- * dataset made of it; the others are the program's. */
+ * dataset made from it; the others are the program's. */
 #ifndef TERN_DATA_TAKEN_H
 #define TERN_DATA_TAKEN_H
 
 #include "tern/data.h"
 
-/* A reference to d becomes the caller's. False after raising, and d keeps its owner: all of its
- * references are taken, or it was freed. NULL is accepted. */
+/* A reference to d becomes the caller's. False after raising if all references are taken or d was
+ * freed; then it keeps its owner. NULL is accepted. */
 bool tn__dataset_take(tn_dataset *d, const char *operation);
 
-/* Ends what tn__dataset_take began. */
+/* Drops a reference that tn__dataset_take took. */
 void tn__dataset_give_up(tn_dataset *d);
 
 #endif

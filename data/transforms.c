@@ -1,7 +1,7 @@
 /* A dataset whose examples pass through transforms as they are read.
  *
- * An example goes back and forth between two scratch buffers; the last transform writes where the
- * batch is made.
+ * An example goes back and forth between two scratch buffers; the last transform writes into the
+ * batch.
  */
 #include "tern/transforms.h"
 #include "core/error.h"
@@ -11,26 +11,25 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIRST_STREAM (UINT64_C(1) << 32) /* of a reading's generator: the dataset's own is 0 */
+#define FIRST_STREAM (UINT64_C(1) << 32) /* of an example's generator: the dataset uses 0 */
 
 enum { VALUES = sizeof(((tn_transform *)0)->value) / sizeof(double) };
 
 typedef struct step {
     tn_transform transform;
-    char values[18 * VALUES]; /* what it was made with, in the form that checkpoints have: "32:0.5"
-                               */
+    char values[18 * VALUES]; /* its arguments, in the form that checkpoints have: "32:0.5" */
 } step;
 
 typedef struct transformed {
     tn_dataset base;
     uint64_t seed;
-    int64_t scratch_size; /* floats: the most between two transforms */
+    int64_t scratch_size; /* in floats: the largest x between two transforms */
     int count;
-    tn_field *fields; /* [count + 2]: the seed, and the values of each by its kind */
+    tn_field *fields; /* [count + 2]: the seed, and each one's values under its kind */
     step list[];      /* [count] */
 } transformed;
 
-/* x of the dataset below is in `from`. */
+/* `from` has x of the dataset below. */
 static tn_status apply_list(const transformed *d, tn_example e, float *from, float *to, float *x) {
     tn_generator of_example = tn_example_generator(e, d->seed);
     tn_dims dims = d->base.below->x_dims;
@@ -102,7 +101,8 @@ static void transformed_free(tn_dataset *self) {
     free(d);
 }
 
-/* The result's dimensions, and the most between two transforms. False after raising. */
+/* The result's dimensions, and the size of the largest x between two transforms. False after
+ * raising. */
 static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int64_t *scratch_size) {
     *scratch_size = tn_dims_count(*dims);
     for (int k = 0; k < count; k++) {

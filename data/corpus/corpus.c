@@ -1,10 +1,10 @@
-/* A corpus: documents from text files, one after the other, in bounded memory.
+/* A corpus: documents from text files, one at a time, in bounded memory.
  *
- * One buffer holds what was read of the current file and not given yet. A file of JSON lines is
- * taken from it line by line. A plain text is one document, or with a separator several; a long one
- * comes in pieces, so that several threads can work on it and none of it needs to be in memory
+ * One buffer holds what has been read of the current file but not yet returned. A file of JSON
+ * lines is taken from it line by line. A plain text is one document or, with a separator, several;
+ * a long one comes in pieces, so that several threads can work on it and it need not be in memory
  * whole. Pieces are cut where a word begins, at a place where the patterns of GPT-2's tokenizer and
- * of those after it always cut too: the tokens of the pieces are those of the whole.
+ * of later ones always cut too: the tokens of the pieces are those of the whole.
  */
 #define _GNU_SOURCE /* memmem */
 #include "core/error.h"
@@ -36,11 +36,11 @@ struct tn_corpus {
     tn__stream stream;
     char *buffer;
     int64_t capacity;  /* of the buffer */
-    size_t begin, end; /* buffer[begin … end): read and not given yet */
-    bool all_read;     /* nothing follows in the file */
+    size_t begin, end; /* buffer[begin … end): read but not yet returned */
+    bool all_read;     /* the file has been read to its end */
     int64_t line;      /* of JSON lines: the last one taken, from 1 */
-    size_t piece;      /* of plain text: bytes of a piece, about */
-    bool within;       /* a document has begun and not ended */
+    size_t piece;      /* of plain text: approximate bytes of a piece */
+    bool within;       /* a document has begun but not ended */
 
     int64_t documents, pieces; /* numbers of the next ones */
     tn__json_file json;        /* of the line that is lent */
@@ -52,7 +52,7 @@ tn_corpus_options tn_corpus_defaults(void) {
 
 /* ---- The buffer ------------------------------------------------------------------------------ */
 
-/* Reads more, at least one byte unless the file is at its end. False after raising. */
+/* Reads at least one more byte, unless the file is at its end. False after raising. */
 static bool read_more(tn_corpus *c) {
     if (c->begin > 0) {
         memmove(c->buffer, c->buffer + c->begin, c->end - c->begin);
@@ -72,7 +72,7 @@ static bool read_more(tn_corpus *c) {
     return true;
 }
 
-/* At least `bytes` in the buffer, or all that is left. */
+/* Makes the buffer hold at least `bytes`, or all that is left. */
 static bool hold_bytes(tn_corpus *c, size_t bytes) {
     while (c->end - c->begin < bytes && !c->all_read) {
         if (!read_more(c)) {
@@ -84,7 +84,7 @@ static bool hold_bytes(tn_corpus *c, size_t bytes) {
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-/* "a.jsonl", "a.json.gz": by the name, since the first line of a text may be anything. */
+/* "a.jsonl", "a.json.gz": the name decides, since the first line of a text may be anything. */
 static bool is_json_name(const char *path) {
     static const char *const packed[] = {".gz", ".zst"};
     static const char *const endings[] = {".jsonl", ".json", ".ndjson"};
@@ -107,9 +107,9 @@ static bool check_kind(const tn_corpus *c) {
     if (s->kind.form == TN__FORM_TEXT) {
         return true;
     }
-    tn__raise(TN_EFORMAT, "corpus", "%s %s%s; text is wanted, or JSON lines (also .gz or .zst)",
-              s->file.path, s->unpacker ? "has in it what is " : "is ",
-              s->kind.form == TN__FORM_BINARY ? "binary (it has bytes of number 0)" : s->kind.is);
+    tn__raise(TN_EFORMAT, "corpus", "%s %s%s; expected text or JSON lines (also .gz or .zst)",
+              s->file.path, s->unpacker ? "contains what is " : "is ",
+              s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
     return false;
 }
 
@@ -121,7 +121,7 @@ static void close_file(tn_corpus *c) {
 }
 
 static bool open_file(tn_corpus *c) {
-    static const char mark[] = "\xef\xbb\xbf"; /* of UTF-8, which some editors put */
+    static const char mark[] = "\xef\xbb\xbf"; /* UTF-8's byte order mark */
     const char *path = c->sources.paths[c->source];
     if (!tn__stream_open(&c->stream, path, "corpus")) {
         return false;
@@ -144,7 +144,7 @@ static bool open_file(tn_corpus *c) {
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
-/* "FILE: line 7: ": where the line that was taken last is. */
+/* Raises TN_EFORMAT about the line that was taken last: "FILE: line 7: …". */
 static bool raise_line(const tn_corpus *c, const char *what) {
     tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->stream.file.path, c->line, what);
     return false;
@@ -197,12 +197,12 @@ static bool raise_json(const tn_corpus *c, const char *line, size_t bytes) {
     snprintf(why, sizeof(why), "%s, at byte %zu%s", wrong, c->json.at + 1,
              c->options.pairs && c->line == 1
                  ? " (pairs are JSON lines: {\"prompt\": \"…\", \"completion\": \"…\"})"
-             : c->line == 1 && bytes < 3 ? " (JSON lines are wanted, each an object)"
+             : c->line == 1 && bytes < 3 ? " (expected JSON lines, each an object)"
                                          : "");
     return raise_line(c, why);
 }
 
-/* The first members' names, for a message about a missing one. */
+/* The names of the first members, for a message about a missing one. */
 static void list_keys(const tn__json *object, char *text, size_t size) {
     enum { MOST = 6 };
     size_t used = 0;
@@ -219,9 +219,9 @@ static bool raise_missing(const tn_corpus *c, const char *key) {
     const tn__json *object = c->json.values;
     char keys[256] = "nothing", why[480];
     list_keys(object, keys, sizeof(keys));
-    const char *hint = !c->options.pairs ? " (another key is an option: --key)"
+    const char *hint = !c->options.pairs ? " (--key chooses another key)"
                        : tn__json_get(object, "messages")
-                           ? " (chats are not read: their templates are the models' own)"
+                           ? " (chats are not supported: each model has its own template)"
                            : "";
     snprintf(why, sizeof(why), "there is no \"%.60s\" in it, but %s%s", key, keys, hint);
     return raise_line(c, why);
@@ -315,7 +315,7 @@ typedef struct piece {
     bool ends; /* the document */
 } piece;
 
-/* Finds the next one. False after raising. */
+/* Finds the next piece. False after raising. */
 static bool find_piece(tn_corpus *c, piece *p) {
     size_t split = c->split ? strlen(c->split) : 0;
     for (size_t most = c->piece; most <= LONGEST; most *= 2) {
@@ -333,8 +333,7 @@ static bool find_piece(tn_corpus *c, piece *p) {
         }
     }
     tn__raise(TN_EFORMAT, "corpus",
-              "%s: 64 MiB without a space or the beginning of a line: this is not text that people "
-              "wrote",
+              "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
               c->stream.file.path);
     return false;
 }

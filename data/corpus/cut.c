@@ -4,14 +4,14 @@
 
 #include <stdbool.h>
 
-/* White_Space of Unicode, which patterns call \s. */
+/* Unicode's White_Space, which is \s in patterns. */
 static bool is_space(int32_t code) {
     return (code >= 9 && code <= 13) || code == ' ' || code == 0x85 || code == 0xa0 ||
            code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
            code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
-/* Whether a character ends before `at` that is not white space. */
+/* Whether the character that ends before `at` is not white space. */
 static bool is_word_before(const char *text, size_t at) {
     for (size_t back = 1; back <= 4 && back <= at; back++) {
         int32_t code = 0;
@@ -34,8 +34,8 @@ static bool ends_word(const char *text, size_t at) {
 }
 
 /* Whether a line begins at `at`, after a single newline between two words: a token ends there,
- * unless a '/' follows. (Of two newlines some patterns give the second to what follows, and others
- * do not.) */
+ * unless a '/' follows. (With two newlines, some patterns join the second to what follows and
+ * others do not.) */
 static bool begins_line(const char *text, size_t bytes, size_t at) {
     return text[at - 1] == '\n' && text[at] != '/' && is_word_before(text, at - 1) &&
            is_word_after(text, bytes, at);

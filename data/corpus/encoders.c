@@ -28,10 +28,10 @@ struct tn__encoders {
 
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a slot's state, or one of these: */
-    int64_t filled;         /* batches that were read: the number of the next */
+    int64_t filled;         /* batches that have been read: the next one's number */
     int64_t claimed;        /* that an encoder has taken */
-    int64_t given;          /* that the caller has had, */
-    slot *lent;             /* and has now; NULL: none */
+    int64_t given;          /* that the caller has received */
+    slot *lent;             /* the one that the caller has now; NULL: none */
     bool all_read, stop;
 
     pthread_t *threads; /* the first one reads */
@@ -106,7 +106,7 @@ static void say_nothing(tn_status status, const char *message) {
 }
 
 static void read_all(tn__encoders *e) {
-    tn_on_error_thread(say_nothing); /* an error is raised where its batch is due */
+    tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */
     pthread_mutex_lock(&e->lock);
     for (slot *s; !e->all_read && (s = wait_for_slot(e));) {
         pthread_mutex_unlock(&e->lock);
@@ -136,8 +136,8 @@ static bool append_id(tn_ids *ids, int32_t id) {
     return true;
 }
 
-/* A completion is predicted from something: without a prompt, from the end of the last document, as
- * a model is that is asked for any text. */
+/* A completion must be predicted from something: without a prompt, from the end token, with which a
+ * model begins when it writes without a prompt. */
 static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
                         tn_ids *ids) {
     int64_t first = ids->count;
@@ -147,7 +147,7 @@ static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, 
     return done && encode_text(e, b, p->text_prompt, p->text_end, ids) && append_id(ids, e->eot);
 }
 
-/* An encoder does not know where its texts come from: adds that to the error. */
+/* Adds to the error where the text comes from, which the tokenizer does not know. */
 static void say_where(const tn__part *p) {
     tn_error_record why;
     char line[40] = "";
@@ -177,7 +177,7 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
     }
 }
 
-/* The next batch to encode. NULL: there will be none. */
+/* The next batch to encode. NULL: there are no more. */
 static slot *claim_slot(tn__encoders *e) {
     while (!e->stop) {
         if (e->claimed < e->filled) {
@@ -209,7 +209,7 @@ static void encode_all(tn__encoders *e) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* ---- Giving ---------------------------------------------------------------------------------- */
+/* ---- Returning batches ----------------------------------------------------------------------- */
 
 /* The caller is done with its last batch. */
 static void take_back(tn__encoders *e) {

@@ -31,21 +31,20 @@ static const mark marks[] = {
     {WORD(TN__MAGIC_NARROW), {TN__FORM_TOKENS, "a shard of 16-bit tokens"}},
     {WORD(TN__MAGIC_WIDE), {TN__FORM_TOKENS, "a shard of 32-bit tokens"}},
     {WORD(TN__MAGIC_PAIRS), {TN__FORM_TOKENS, "a shard of prompts and completions"}},
-    {WORD(20240326), {TN__FORM_OTHER, "a model's checkpoint of llm.c"}},
-    {WORD(20240803), {TN__FORM_OTHER, "a model's checkpoint of llm.c (Llama 3)"}},
-    {WORD(20240327), {TN__FORM_OTHER, "a training state of llm.c"}},
-    {WORD(20240328), {TN__FORM_OTHER, "a tokenizer of llm.c"}},
-    {WORD(20240522), {TN__FORM_OTHER, "an evaluation's questions of llm.c"}},
+    {WORD(20240326), {TN__FORM_OTHER, "an llm.c checkpoint"}},
+    {WORD(20240803), {TN__FORM_OTHER, "an llm.c checkpoint (Llama 3)"}},
+    {WORD(20240327), {TN__FORM_OTHER, "an llm.c training state"}},
+    {WORD(20240328), {TN__FORM_OTHER, "an llm.c tokenizer"}},
+    {WORD(20240522), {TN__FORM_OTHER, "llm.c's questions for an evaluation"}},
     {MARK(0, "\x93NUMPY"), {TN__FORM_OTHER, "a NumPy array"}},
-    {MARK(0, "PK\x03\x04"), {TN__FORM_OTHER, "a zip archive (a file of PyTorch or NumPy is one)"}},
+    {MARK(0, "PK\x03\x04"), {TN__FORM_OTHER, "a zip archive (PyTorch and NumPy write them)"}},
     {MARK(0, "PAR1"), {TN__FORM_OTHER, "a Parquet file"}},
     {MARK(0, "ARROW1"), {TN__FORM_OTHER, "an Arrow file"}},
-    {MARK(0, "\x80\x02\x8a\x0al\xfc\x9c\x46"),
-     {TN__FORM_OTHER, "an old file of PyTorch (a pickle)"}},
-    {MARK(0, "\x80\x02}q"), {TN__FORM_OTHER, "a pickle of Python"}},
+    {MARK(0, "\x80\x02\x8a\x0al\xfc\x9c\x46"), {TN__FORM_OTHER, "an old PyTorch file (a pickle)"}},
+    {MARK(0, "\x80\x02}q"), {TN__FORM_OTHER, "a Python pickle"}},
     {MARK(0, "GGUF"), {TN__FORM_OTHER, "a GGUF file (a model's weights)"}},
     {MARK(0, "version https://git-lfs."),
-     {TN__FORM_OTHER, "a pointer of git-lfs (`git lfs pull` brings the file itself)"}},
+     {TN__FORM_OTHER, "a git-lfs pointer (`git lfs pull` fetches the file itself)"}},
     {MARK(0, "<!DOCTYPE html"), {TN__FORM_TEXT, "an HTML page"}},
     {MARK(0, "<!doctype html"), {TN__FORM_TEXT, "an HTML page"}},
     {MARK(0, "<html"), {TN__FORM_TEXT, "an HTML page"}},
@@ -64,8 +63,8 @@ static const mark marks[] = {
     {MARK(0, "7z\xbc\xaf\x27\x1c"), {TN__FORM_OTHER, "a 7z archive"}},
     {MARK(0, "\x04\x22\x4d\x18"), {TN__FORM_OTHER, "compressed (lz4)"}},
     {MARK(257, "ustar"), {TN__FORM_OTHER, "a tar archive"}},
-    {MARK(0, "\xff\xfe"), {TN__FORM_OTHER, "text in UTF-16; UTF-8 is wanted (iconv makes it)"}},
-    {MARK(0, "\xfe\xff"), {TN__FORM_OTHER, "text in UTF-16; UTF-8 is wanted (iconv makes it)"}},
+    {MARK(0, "\xff\xfe"), {TN__FORM_OTHER, "text in UTF-16, not UTF-8 (iconv converts it)"}},
+    {MARK(0, "\xfe\xff"), {TN__FORM_OTHER, "text in UTF-16, not UTF-8 (iconv converts it)"}},
 };
 enum { MARKS = sizeof(marks) / sizeof(marks[0]) };
 
@@ -89,7 +88,7 @@ static uint64_t number_at(const beginning *b, size_t at, int bytes, bool big_end
     return number;
 }
 
-/* The length of a header that is an object, and the header. */
+/* The length of a header that is a JSON object, then the header. */
 static bool is_safetensors(const beginning *b) {
     if (b->bytes < 10 || b->at[8] != '{' || !memchr("\"} \n", b->at[9], 4)) {
         return false;
@@ -98,7 +97,7 @@ static bool is_safetensors(const beginning *b) {
     return header >= 2 && header <= b->size - 8;
 }
 
-/* Bytes in one to four dimensions, which make up the rest of the file. */
+/* Bytes in one to four dimensions, which are exactly the rest of the file. */
 static bool is_idx(const beginning *b) {
     if (b->bytes < 8 || memcmp(b->at, "\0\0\x08", 3) != 0 || b->at[3] < 1 || b->at[3] > 4) {
         return false;

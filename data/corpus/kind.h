@@ -11,12 +11,12 @@
 enum { TN__KIND_BYTES = 4096 }; /* of the beginning; more would not help */
 
 typedef enum tn__form {
-    TN__FORM_TEXT,   /* nothing speaks against it */
+    TN__FORM_TEXT,   /* nothing suggests anything else */
     TN__FORM_GZIP,   /* RFC 1952 */
     TN__FORM_ZSTD,   /* RFC 8878 */
-    TN__FORM_TOKENS, /* a shard with a head (shards.h) */
-    TN__FORM_OTHER,  /* known, and neither text nor tokens */
-    TN__FORM_BINARY, /* with zero bytes, which text does not have; tokens without a head, too */
+    TN__FORM_TOKENS, /* a shard with a header (shards.h) */
+    TN__FORM_OTHER,  /* known, but neither text nor tokens */
+    TN__FORM_BINARY, /* has zero bytes, unlike text; also tokens without a header */
 } tn__form;
 
 typedef struct tn__kind {
@@ -24,12 +24,11 @@ typedef struct tn__kind {
     const char *is; /* "a NumPy array": what follows "FILE is" */
 } tn__kind;
 
-/* Of a file of `size` bytes that begins with these. */
+/* The kind of a file of `size` bytes that begins with these. */
 TN_API tn__kind tn__kind_of(const void *start, size_t bytes, uint64_t size);
 
-/* Whether there is no byte that text does not have. Tokens are below 8192 most of the time, so that
- * the upper byte of a pair is a control character; 256 bytes of random tokens look like text once
- * in 10^13. */
+/* Whether every byte is one that text may have. Most 16-bit tokens are below 8192, so their upper
+ * byte is a control character; 256 bytes of random tokens look like text once in 10^13. */
 bool tn__looks_like_text(const void *start, size_t bytes);
 
 #endif

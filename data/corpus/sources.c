@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Takes the path. */
+/* Takes ownership of the path. */
 static bool add_file(tn__sources *s, char *path, int64_t bytes, const char *operation) {
     int64_t capacity = s->capacity; /* of both */
     if (!tn__grow(&s->paths, s->count + 1, &capacity, sizeof(*s->paths), operation) ||
@@ -53,8 +53,8 @@ static bool add_path(tn__sources *s, char *path, int depth, const char *operatio
 static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
     names n = {.operation = operation};
     if (depth > TN__SOURCES_DEEPEST) {
-        tn__raise(TN_EVALUE, operation, "%s: %d folders within each other (a link to itself?)",
-                  path, depth);
+        tn__raise(TN_EVALUE, operation, "%s: nested %d folders deep (a link to itself?)", path,
+                  depth);
         return false;
     }
     bool done = tn__folder_each(path, collect_name, &n, operation);
@@ -71,7 +71,7 @@ static bool add_folder(tn__sources *s, const char *path, int depth, const char *
     return done;
 }
 
-/* Takes the path. NULL: that has been raised. */
+/* Takes ownership of the path. NULL: its error has been raised. */
 static bool add_path(tn__sources *s, char *path, int depth, const char *operation) {
     struct stat about;
     if (!path) {

@@ -12,10 +12,10 @@
 
 enum { PACKED_SIZE = 1 << 16 };
 
-/* Decompresses: zlib's or zstd's state, and the bytes of the file it has not consumed yet. */
+/* A decompressor: zlib's or zstd's state, and bytes of the file that it has not consumed yet. */
 typedef struct tn__unpacker {
     bool is_zstd;
-    bool inside; /* a member or frame has begun and not ended */
+    bool inside; /* a member or frame has begun but not ended */
     z_stream gzip;
     ZSTD_DStream *zstd;
     size_t from, to; /* of `packed` */
@@ -56,7 +56,7 @@ static bool step_gzip(tn__stream *s, unsigned char **to, unsigned char *end) {
         return raise_memory(s);
     }
     return status == Z_OK || status == Z_STREAM_END || status == Z_BUF_ERROR ||
-           raise_damage(s, z->msg ? z->msg : "its check sum is wrong");
+           raise_damage(s, z->msg ? z->msg : "its checksum is wrong");
 }
 
 static bool step_zstd(tn__stream *s, unsigned char **to, unsigned char *end) {
@@ -157,19 +157,19 @@ static bool unpacker_begin(tn__stream *s) {
     return begun || raise_memory(s);
 }
 
-/* A file that is named as if it were compressed, and is not, was cut short or is something else. */
+/* A file whose name says that it is compressed, but is not, was cut short or is something else. */
 static bool check_name(const tn__stream *s) {
     const char *path = s->file.path;
     bool gzip = tn__ends_with(path, ".gz") && s->kind.form != TN__FORM_GZIP;
     bool zstd = tn__ends_with(path, ".zst") && s->kind.form != TN__FORM_ZSTD;
     if (gzip || zstd) {
-        tn__raise(TN_EFORMAT, s->file.operation, "%s is no %s file, as its name says: it is %s",
+        tn__raise(TN_EFORMAT, s->file.operation, "%s is not a %s file, despite its name: it is %s",
                   path, gzip ? "gzip" : "zstd", s->file.bytes ? s->kind.is : "empty");
     }
     return !gzip && !zstd;
 }
 
-/* What kind of bytes come out, by the first ones; then rewinds the stream. */
+/* Finds out the kind of the decompressed bytes from the first ones; then rewinds the stream. */
 static bool look_inside(tn__stream *s) {
     unsigned char inside[TN__KIND_BYTES];
     int64_t bytes = tn__stream_read(s, inside, sizeof(inside));

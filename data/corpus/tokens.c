@@ -1,10 +1,10 @@
 /* Texts to shards: what `tern tokens` does.
  *
- * The caller's thread writes what the encoders give, in order. The folder's tokens.json says that
- * its shards are unfinished before the first one appears, and what they are when the last one has;
- * its temporary file is locked from beginning to end, so that no other process writes into the
- * folder. A new run removes what an unfinished one has left. So a folder never has shards of two
- * runs, wherever either was killed.
+ * The caller's thread writes what the encoders return, in order. Before the first shard appears,
+ * the folder's tokens.json says that they are unfinished; after the last one, what they are. Its
+ * temporary file is locked from beginning to end, so that no other process writes to the folder. A
+ * new run removes what an unfinished one left. So a folder never has shards of two runs, no matter
+ * when either was killed.
  */
 #include "core/error.h"
 #include "core/file.h"
@@ -35,7 +35,7 @@ typedef struct making {
     tn_shards_writer *train, *val;
     int64_t last_train, last_val; /* the pieces that were written last; -2: none */
     tn__file summary;             /* tokens.json, as it will be */
-    bool locked;                  /* it is open */
+    bool locked;                  /* whether `summary` is open */
     tn_tokens_made made;
 } making;
 
@@ -46,18 +46,18 @@ tn_tokens_options tn_tokens_defaults(void) {
                                .from_defaults = true};
 }
 
-/* ---- What is for validation ------------------------------------------------------------------ */
+/* ---- Choosing pieces for validation ---------------------------------------------------------- */
 
-/* The first piece of group i: each has one for validation, 1 / share of them. */
+/* The first piece of group i. A group has 1 / share pieces, one of them for validation. */
 static int64_t group_begin(int64_t i, double share) {
     return (int64_t)ceil((double)i / share);
 }
 
-/* One piece of each group, drawn by the group's number. So every stretch of the corpus has its
- * share, even a small one, and which pieces they are depends only on their numbers. */
+/* One piece of each group, drawn by the group's number. So every stretch of the corpus, even a
+ * small one, contributes its share, and the choice depends only on the pieces' numbers. */
 static bool is_drawn(int64_t piece, double share, uint64_t seed) {
     int64_t i = (int64_t)((double)piece * share);
-    i -= i > 0 && group_begin(i, share) > piece; /* as rounding has it */
+    i -= i > 0 && group_begin(i, share) > piece; /* rounding may have made i 1 too large */
     i += group_begin(i + 1, share) <= piece;
     int64_t begin = group_begin(i, share), size = group_begin(i + 1, share) - begin;
     tn_random4 random = tn__philox(tn__philox_key(seed, 0), 0, (uint64_t)i);
@@ -71,7 +71,8 @@ static bool is_for_validation(const making *m, const tn__part *p) {
 
 /* ---- Writing what was encoded ---------------------------------------------------------------- */
 
-/* In front of a document, and where the text does not continue what was written before it. */
+/* Writes the end token first, before a document and where the text does not continue what was
+ * written before it. */
 static bool put_text(making *m, const tn__part *p, const int32_t *ids, int64_t count, bool val) {
     tn_shards_writer *w = val ? m->val : m->train;
     int64_t *last = val ? &m->last_val : &m->last_train;
@@ -147,7 +148,7 @@ static void put_split(tn__buffer *j, const char *name, int64_t shards, int64_t t
                       shards, tokens);
 }
 
-/* What a reader wants to know. */
+/* Writes what a reader needs to know. */
 static bool put_summary(making *m, const char *const *paths, int count) {
     char digits[TN__DIGEST_DIGITS + 1];
     const tn_tokens_made *made = &m->made;
@@ -198,7 +199,7 @@ static bool refuse_shard(const char *name, void *user) {
     if (tn__is_token_shard(name)) {
         tn__raise(TN_ESTATE, "tokens",
                   "%s/%s is there, and " TN__TOKENS_JSON
-                  ", which would tell where it is from, is not: another folder, or --overwrite",
+                  ", which would say where it is from, is not: use another folder or --overwrite",
                   m->out, name);
     }
     return !tn__pending();
@@ -234,7 +235,7 @@ static bool check_folder(making *m) {
     return false;
 }
 
-/* From here on the folder is this run's, and has no shards. */
+/* Afterwards the folder belongs to this run and has no shards. */
 static bool take_folder(making *m) {
     static const char unfinished[] = "{\"format\": \"tern-tokens-1\", \"finished\": false}\n";
     char *path = tn__folder_path(m->out, TN__TOKENS_JSON, "tokens");
@@ -275,7 +276,7 @@ static bool find_eot(making *m) {
     if (m->eot < 0) {
         tn__raise(TN_EVALUE, "tokens", "the tokenizer has no special token \"%s\"%s",
                   said ? said : usual[0],
-                  said ? "" : ", nor another usual end (--eot TEXT says which)");
+                  said ? "" : ", nor another usual one (--eot TEXT names it)");
     }
     return m->eot >= 0;
 }

@@ -24,7 +24,7 @@ bool tn__is_token_shard(const char *name) {
     return false;
 }
 
-/* The members that are asked for. */
+/* The members that readers need. */
 static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
     const tn__json *format = tn__json_get(whole, "format");
     const tn__json *finished = tn__json_get(whole, "finished");

@@ -1,5 +1,5 @@
-/* tokens.json: the file beside the shards that `tern tokens` made, so that a reader knows what it
- * has. While they are being made it says so. */
+/* tokens.json: the file next to the shards that `tern tokens` made, which tells a reader what they
+ * are. While they are being made, it says so. */
 #ifndef TERN_DATA_CORPUS_TOKENS_JSON_H
 #define TERN_DATA_CORPUS_TOKENS_JSON_H
 
@@ -18,7 +18,7 @@ typedef enum tn__tokens_state {
     TN__TOKENS_ERROR, /* raised */
 } tn__tokens_state;
 
-/* Of a set that is whole. */
+/* What the tokens.json of a finished set says. */
 typedef struct tn__tokens_told {
     int64_t vocab;
     char tokenizer[TN__DIGEST_DIGITS + 1]; /* tn__tokenizer_digest; "": not given */
@@ -27,14 +27,15 @@ typedef struct tn__tokens_told {
 /* What the folder's tokens.json says. */
 tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, const char *operation);
 
-/* What the tokens.json says that this shard belongs to. */
+/* What the tokens.json to which this shard belongs says. */
 tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told, const char *operation);
 
-/* Whether this shard may be read with a vocabulary of this size, as far as the tokens.json beside
- * it knows. False after raising. */
+/* Whether this shard may be read with a vocabulary of this size, as far as the tokens.json next to
+ * it tells. False after raising. */
 bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation);
 
-/* Of the bytes of all tokens, to digits[TN__DIGEST_DIGITS + 1]. False after raising. */
+/* Writes the digest of the bytes of all tokens to digits[TN__DIGEST_DIGITS + 1]. False after
+ * raising. */
 bool tn__tokenizer_digest(const tn_tokenizer *t, char *digits, const char *operation);
 
 #endif

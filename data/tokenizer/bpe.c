@@ -1,8 +1,8 @@
-/* Joining pairs: the pair with the lowest rank first, of equals the leftmost, until no two
- * neighbours are a pair.
+/* Joining pairs (BPE's merges): the pair with the lowest rank first, the leftmost of equals, until
+ * no two neighbours are a pair.
  *
- * A short piece, as nearly all are, looks through its ranks for the lowest after each joining. That
- * is quadratic; so a long one keeps its symbols in a list, and what they offer in a heap: n log n.
+ * A short piece, as nearly all are, is searched for the lowest rank after each join. That is
+ * quadratic, so a long one keeps its symbols in a list and the possible joins in a heap: n log n.
  * Both join the same pairs in the same order.
  */
 #include "data/tokenizer/bpe.h"
@@ -76,7 +76,7 @@ void tn__pairs_free(tn__pairs *p) {
 
 /* ---- Short pieces ---------------------------------------------------------------------------- */
 
-/* What ids[i] and its right neighbour may become; after the last place nothing. */
+/* Looks up what ids[i] and its right neighbour may become; nothing if it has none. */
 static void offer_at(const tn__pairs *p, const int32_t *ids, const tn__pair **offers, int64_t i,
                      int64_t count) {
     if (i >= 0 && i + 1 < count) {
@@ -117,10 +117,10 @@ typedef struct tn__symbol {
     int32_t before, after; /* -1: none */
 } symbol;
 
-/* A joining that was possible when it was put into the heap. */
+/* A join that was possible when it was put into the heap. */
 typedef struct tn__offer {
     int32_t rank, at;
-    int32_t left, right; /* ids: still there, or the offer is void */
+    int32_t left, right; /* ids; if they are gone, the offer is void */
 } offer;
 
 typedef struct heap {
@@ -155,7 +155,7 @@ static offer pop_offer(heap *h) {
     return first;
 }
 
-/* The symbol at `at` with the one after it, if that is a pair. */
+/* Offers to join the symbol at `at` to the one after it, if they are a pair. */
 static void make_offer(const tn__pairs *p, const symbol *symbols, int32_t at, heap *h) {
     if (at < 0 || symbols[at].after < 0) {
         return;
@@ -183,7 +183,7 @@ static void join_symbols(const tn__pairs *p, symbol *symbols, const offer *o, he
     make_offer(p, symbols, o->at, h);
 }
 
-/* Each joining removes one symbol and makes two offers: 3 * count is enough for all. */
+/* Each join removes one symbol and makes up to two offers: 3 * count is enough for all. */
 static int64_t join_long(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s) {
     if (!tn__grow(&s->symbols, count, &s->symbol_capacity, sizeof(symbol), NULL) ||
         !tn__grow(&s->offers, 3 * count, &s->offer_capacity, sizeof(offer), NULL)) {
@@ -218,7 +218,7 @@ int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_sc
     return count <= SHORT ? join_short(p, ids, count) : join_long(p, ids, count, s);
 }
 
-/* ---- Ids that grow --------------------------------------------------------------------------- */
+/* ---- Lists of ids ---------------------------------------------------------------------------- */
 
 bool tn__ids_reserve(tn_ids *ids, int64_t more) {
     int64_t count = ids->count + more;

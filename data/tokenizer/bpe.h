@@ -7,7 +7,7 @@
 /* Two tokens that may be neighbours, and what they become. */
 typedef struct tn__pair {
     int32_t left, right; /* left -1: free */
-    int32_t rank;        /* the lowest is joined first; of equals the leftmost */
+    int32_t rank;        /* the lowest is joined first, the leftmost of equals */
     int32_t id;
 } tn__pair;
 
@@ -17,7 +17,7 @@ typedef struct tn__pairs {
     uint32_t mask, count;
 } tn__pairs;
 
-/* Puts a pair in, in place of an equal one. False: no memory. */
+/* Adds a pair, or replaces the one of the same two tokens. False: no memory. */
 bool tn__pairs_put(tn__pairs *p, tn__pair pair);
 const tn__pair *tn__pairs_find(const tn__pairs *p, int32_t left, int32_t right); /* or NULL */
 void tn__pairs_free(tn__pairs *p);
@@ -34,7 +34,7 @@ void tn__bpe_scratch_free(tn__bpe_scratch *s);
  * no memory. */
 int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s);
 
-/* Memory for `more` ids after the present ones. False after raising TN_ENOMEM. */
+/* Reserves memory for `more` ids. False after raising TN_ENOMEM. */
 bool tn__ids_reserve(tn_ids *ids, int64_t more);
 
 #endif

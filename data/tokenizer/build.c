@@ -1,5 +1,5 @@
 /* Tokens and pairs by name become a tokenizer: every name is looked up, every id is used once, and
- * pieces that are one token, which encoding looks for most, are found beforehand. */
+ * pieces that are one token, which encoding looks up first, are found in advance. */
 #define _GNU_SOURCE /* qsort_r */
 #include "data/tokenizer/build.h"
 
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* Ids may have gaps, but a number in a file cannot claim much more memory than the file has. */
+/* Ids may have gaps, but a number in a file cannot make this use much more memory than the file. */
 enum { HOLES_FOR_ALL = 65536, HOLES_A_TOKEN = 3 };
 
 tn__quoted tn__quote(const char *text, size_t bytes) {
@@ -138,8 +138,8 @@ bool tn__build_pattern(tn__build *b, const char *text, bool literal) {
 
 /* ---- Bytes ----------------------------------------------------------------------------------- */
 
-/* The bytes of a token into `to`, which is as large as its text. Returns how many; -1: a character
- * is not in the alphabet. */
+/* Writes the bytes of a token to `to`, which is as large as its text. Returns how many; -1: a
+ * character is not in the alphabet. */
 static int64_t spelled_bytes(const tn__byte_alphabet *a, const tn__named_token *n, char *to) {
     int64_t count = 0;
     for (uint32_t at = 0; at < n->bytes;) {
@@ -166,7 +166,7 @@ void tn__build_mark_special(tn__build *b) {
     }
 }
 
-/* Memory for every token's bytes and a 0, and for every id. */
+/* Allocates memory for every token's bytes and a 0, and for every id. */
 static bool reserve_all(tn__build *b) {
     tn_tokenizer *t = b->t;
     uint64_t bytes = 1, highest = 0;
@@ -270,8 +270,8 @@ static bool has_bytes(const tn_tokenizer *t, const tn__token *token) {
     return all;
 }
 
-/* Whether joining the bytes of this token gives it: as pairs were made from the best on, this is so
- * for nearly all. */
+/* Whether joining the bytes of this token gives this token. Since pairs were made best first, it
+ * does for nearly all. */
 static bool joins_to_itself(const tn_tokenizer *t, int32_t id, tn__bpe_scratch *s, tn_ids *ids) {
     const tn__token *token = &t->tokens[id];
     ids->count = 0;

@@ -7,7 +7,7 @@
 /* How a token's bytes are written. */
 typedef enum tn__spelling {
     TN__AS_IS,
-    TN__IN_ALPHABET, /* byte_alphabet.h; a token with other characters is as it is, and idle */
+    TN__IN_ALPHABET, /* byte_alphabet.h; a token with other characters stays as it is, idle */
 } tn__spelling;
 
 typedef struct tn__named_token {
@@ -25,28 +25,28 @@ typedef struct tn__build {
     tn__named_token *tokens;
     uint32_t count;
     int64_t capacity;
-    tn__text_table by_text; /* of the model's tokens: the place in `tokens` */
+    tn__text_table by_text; /* of each token: its place in `tokens` */
     tn_tokenizer *t;
     int32_t rank; /* of the next pair */
 } tn__build;
 
-/* A text of a file, short and plain enough for a message. */
+/* Text from a file, short and plain enough for a message. */
 typedef struct tn__quoted {
     char text[64];
 } tn__quoted;
 tn__quoted tn__quote(const char *text, size_t bytes);
 
-/* All of these: false after raising; tn__build_end in any case. */
+/* All of these return false after raising; call tn__build_end in any case. */
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling);
 
 /* A token of the model (TN__TOKEN_BYTES), or one that is added; an added one may be of the model
  * too, with the same id. */
 bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id, tn__token_kind kind);
 
-/* The added token of this text, which is there, is late. */
+/* Makes the added token of this text, which must be there, late. */
 void tn__build_late(tn__build *b, const char *text, size_t bytes);
 
-/* The next pair in rank, by the names of its tokens; `where` it stands, "merges.txt:17". */
+/* The next pair in rank, by the names of its tokens; `where`: its place, "merges.txt:17". */
 bool tn__build_pair(tn__build *b, const char *left, size_t left_bytes, const char *right,
                     size_t right_bytes, const char *where);
 

@@ -1,6 +1,6 @@
 /* GPT-2's alphabet: a printable character for each byte, so that a token of any bytes is a text
- * without spaces. The 188 printable characters of Latin-1 represent themselves, the other 68 bytes
- * are, in order, the characters from U+0100 on: a space is U+0120. */
+ * without spaces. The 188 printable characters of Latin-1 represent themselves; the other 68 bytes
+ * are represented, in order, by the characters from U+0100 on: a space is U+0120. */
 #ifndef TERN_DATA_TOKENIZER_BYTE_ALPHABET_H
 #define TERN_DATA_TOKENIZER_BYTE_ALPHABET_H
 

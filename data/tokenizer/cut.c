@@ -19,7 +19,7 @@ void tn__cut_end(tn__cutter *c) {
     }
 }
 
-/* By pattern number `level` and those after it. */
+/* Cuts by pattern number `level` and those after it. */
 static bool cut_by(tn__cutter *c, int level, const char *text, size_t bytes) {
     if (level == c->patterns->count) {
         return c->piece(c->user, text, bytes);
@@ -36,7 +36,7 @@ static bool cut_by(tn__cutter *c, int level, const char *text, size_t bytes) {
     return true;
 }
 
-/* The length of the characters that text[0 … bytes) begins with. */
+/* The length of the valid UTF-8 that text[0 … bytes) begins with. */
 static size_t valid_run(const char *text, size_t bytes) {
     size_t at = 0;
     while (at < bytes) {
@@ -55,7 +55,7 @@ static size_t valid_run(const char *text, size_t bytes) {
     return at;
 }
 
-/* The length of the bytes of no character that text[0 … bytes) begins with. */
+/* The length of the invalid bytes that text[0 … bytes) begins with. */
 static size_t stray_run(const char *text, size_t bytes) {
     int32_t code;
     size_t at = 0;

@@ -1,12 +1,12 @@
-/* tokenizer.json of Hugging Face's `tokenizers`, as far as it says byte-level BPE:
+/* tokenizer.json of Hugging Face's `tokenizers`, as far as it describes byte-level BPE:
  *
  *     model          BPE: vocab, merges ("a b" or ["a", "b"]), ignore_merges
  *     pre_tokenizer  ByteLevel, or a Sequence of Split, Digits and, last, ByteLevel
- *     added_tokens   found verbatim, normalized ones where no other was; special ones when
- *                    asked
+ *     added_tokens   found verbatim, normalized ones in what the others leave; special ones
+ *                    only if the caller asks
  *
  * Anything unknown that would give other ids is an error that names its key. The post processor,
- * truncation and padding say what happens to ids that were made, and are not read.
+ * truncation and padding apply to ids that are already made, and are not read.
  */
 #include "data/tokenizer/load.h"
 
@@ -49,7 +49,7 @@ static bool is_zero(const tn__json *value) {
            (value->kind == TN__JSON_REAL && strspn(value->text, "0.") == strlen(value->text));
 }
 
-/* Raises that the value of a key is not one of those that are understood. */
+/* Raises that a key has a value that is not supported. */
 static bool refuse_key(const tn__build *b, const char *name, const tn__json *value,
                        const char *instead) {
     const char *is = !value                           ? "missing"
@@ -136,8 +136,8 @@ static bool read_model(tn__build *b, const tn__json *model) {
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
-/* Matches are pieces, and so is what is between them. "Removed" with "invert" leaves that out: the
- * same when nothing is there, as with the named patterns. */
+/* Matches are pieces, and so is what is between them. "Removed" with "invert" drops what is
+ * between: the same if nothing ever is, as with the named patterns. */
 static bool read_split(tn__build *b, const tn__json *split, const char *name) {
     const tn__json *pattern = tn__json_get(split, "pattern");
     const tn__json *text = pattern ? tn__json_get(pattern, "Regex") : NULL;
@@ -165,7 +165,7 @@ static bool read_digits(tn__build *b, const tn__json *digits, const char *name) 
            tn__build_pattern(b, each ? "\\p{N}" : "\\p{N}+", false);
 }
 
-/* The last of the cuts, and the one that says that tokens are of bytes. */
+/* The last of the cuts, which also says that tokens are made of bytes. */
 static bool read_byte_level(tn__build *b, const tn__json *level, const char *name, bool alone) {
     bool cuts;
     if (!read_switch(b, level, name, "add_prefix_space", true, &b->t->prefix_space) ||
@@ -261,7 +261,7 @@ static bool read_all_added(tn__build *b, const tn__json *tokens) {
     return true;
 }
 
-/* ---- The whole ------------------------------------------------------------------------------- */
+/* ---- The file -------------------------------------------------------------------------------- */
 
 bool tn__is_tokenizer_json(const tn__json *whole) {
     const tn__json *model = tn__json_get(whole, "model");

@@ -118,8 +118,8 @@ static tn_tokenizer *load_json(const char *path, const char *merges_path) {
 
 /* ---- Which file is what ---------------------------------------------------------------------- */
 
-/* PATH with `from` at its end replaced by `to`, into out[PATH_MAX]. False: it has another end, or
- * is too long. */
+/* PATH with `from` at its end replaced by `to`, into out[PATH_MAX]. False: it ends otherwise, or is
+ * too long. */
 static bool exchange_end(char *out, const char *path, const char *from, const char *to) {
     size_t bytes = strlen(path), end = strlen(from);
     if (bytes < end || strcmp(path + bytes - end, from) != 0 ||
@@ -167,8 +167,8 @@ static tn_tokenizer *load_folder(const char *path) {
         return tn_tokenizer_load_tiktoken(r.path, tn_tiktoken_defaults());
     }
     tn__raise(TN_EIO, OPERATION, "%s has %s", path,
-              r.count ? "several files of tiktoken: say which one"
-                      : "no tokenizer.json, no vocab.json with merges.txt, no file of tiktoken");
+              r.count ? "several tiktoken files: name one of them"
+                      : "no tokenizer.json, no vocab.json with merges.txt and no tiktoken file");
     return NULL;
 }
 

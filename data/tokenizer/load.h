@@ -5,7 +5,7 @@
 #include "data/tokenizer/build.h"
 #include "text/json.h"
 
-/* A whole file, to be freed, and where its text begins: after a byte order mark. */
+/* A whole file, which the caller frees, and where its text begins: after a byte order mark. */
 char *tn__read_file(const char *path, size_t *bytes, size_t *begin);
 
 /* False after raising what is wrong, and where. */
@@ -14,7 +14,7 @@ bool tn__read_json(tn__json_file *f, const char *path, const char *text, size_t 
 /* An object of ids by token; `key` is its name in the file. */
 bool tn__build_vocab(tn__build *b, const tn__json *vocab, const char *key);
 
-/* Whether this is a tokenizer.json, and not a vocabulary; what is read from it. */
+/* Whether this is a tokenizer.json, not a vocabulary; the tokenizer read from it. */
 bool tn__is_tokenizer_json(const tn__json *whole);
 tn_tokenizer *tn__load_tokenizer_json(const tn__json *whole, const char *path);
 

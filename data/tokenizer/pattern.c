@@ -2,14 +2,14 @@
  *
  * They are written for Oniguruma (tokenizer.json) or Rust's regex (tiktoken). What PCRE2
  * understands differently is translated (\s is Unicode's White_Space, which PCRE2's own \s is not
- * quite), or refused by name, so that no file gives different ids here.
+ * quite), or rejected by name, so that no file gives different ids here.
  *
- * An expression may take unbounded time: exponential in a text, or from each piece to the text's
- * end. PCRE2 counts its steps but not how far each goes, and knows no limit for all pieces of a
- * text. So a match that takes many steps is made again with an expression that calls back at each
- * of its items: there it is counted how far it has gone, back and forth, and what a text may take
- * is in proportion to its length. One match in AUDIT is counted besides, and more of them where
- * they are found to go far beyond their pieces; of a long text also the first ones.
+ * An expression may take very long: exponential time, or for each piece a scan to the text's end.
+ * PCRE2 counts its steps but not how far each goes, and has no limit for all pieces of a text
+ * together. So a match that takes many steps is repeated with an expression that calls back at each
+ * of its items; the callback adds up how far the match has gone, back and forth, and a text has a
+ * budget in proportion to its length. One match in AUDIT is counted as well, more if matches go far
+ * beyond their pieces, and the first ones of a long text.
  */
 #include "data/tokenizer/pattern.h"
 
@@ -20,8 +20,9 @@
 #include <pcre2.h>
 #include <string.h>
 
-/* Steps of a match that is not counted; how far those may go that are. GPT-2's expression and its
- * kin take some ten steps, and four for a byte of a megabyte of spaces. */
+/* STEPS: what a match that is not counted may take; WAY: how far those that are counted may go.
+ * GPT-2's expression and similar ones take about ten steps, and four per byte of a megabyte of
+ * spaces. */
 enum { STEPS = 128, AUDIT = 2048, WAY = 100000, WAY_A_BYTE = 16, LONG_TEXT = 16384 };
 enum { LEAST_STACK = 32 * 1024, MOST_STACK = 16 * 1024 * 1024 };
 
@@ -35,12 +36,12 @@ struct tn__pattern {
 struct tn__matching {
     pcre2_match_context *context, *counting; /* NULL until a match is counted */
     pcre2_match_data *found;
-    const size_t *where;    /* its beginning and end */
+    const size_t *where;    /* the match's beginning and end */
     pcre2_jit_stack *stack; /* NULL: the thread's own, which is enough for nearly all */
     const char *part;
-    size_t at, bytes;      /* where the part is in the text, and how long that is */
-    unsigned every, until; /* one match in so many is audited; so many until the next one */
-    size_t place, left;    /* where the match that is counted is, and how far it may go yet */
+    size_t at, bytes;      /* where the part is in the text; the text's length */
+    unsigned every, until; /* one match in `every` is audited; `until`: matches until then */
+    size_t place, left;    /* where the counted match is, and how far it may still go */
 };
 
 #define LLAMA3                                                                \
@@ -78,7 +79,7 @@ bool tn__pattern_has_name(const char *text) {
     return found;
 }
 
-/* ---- From their words to ours ---------------------------------------------------------------- */
+/* ---- From their syntax to PCRE2's ------------------------------------------------------------ */
 
 static void *allocate_bytes(size_t bytes, void *context) {
     (void)context;
@@ -114,8 +115,8 @@ static const char *foreign_at(const char *at, bool in_class) {
     return NULL;
 }
 
-/* The expression in PCRE2's words, to be freed. NULL with what is wrong and where, or without: no
- * memory. */
+/* The expression in PCRE2's syntax, to be freed. NULL: *wrong and *place say why, or there is no
+ * memory if *wrong is NULL. */
 static char *translate_pattern(const char *text, const char **wrong, size_t *place) {
     static const char space[] = "\\p{Wspace}", other[] = "\\P{Wspace}";
     char *words = tn__malloc(strlen(text) * sizeof(space) + 1), *to = words;
@@ -230,7 +231,7 @@ bool tn__pattern_is_literal(const tn__pattern *p) {
 
 /* ---- Matching -------------------------------------------------------------------------------- */
 
-/* Another item of the expression, here or elsewhere. */
+/* Called at each item of the expression: adds the distance from the last one. */
 static int count_way(pcre2_callout_block *block, void *user) {
     tn__matching *m = user;
     size_t here = block->current_position;
@@ -305,8 +306,7 @@ static int match_counted(const tn__pattern *p, tn__matching *m, const char *text
     return match_once(p->counted, p->counted_jit, m->counting, m, text, bytes, at);
 }
 
-/* Matches that go much further than their piece are audited more often, others less and less.
- */
+/* Audits more often if matches go much further than their pieces, otherwise less and less. */
 static int match_audited(const tn__pattern *p, tn__matching *m, const char *text, size_t bytes,
                          size_t at) {
     size_t left = m->left;

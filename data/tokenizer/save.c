@@ -1,5 +1,5 @@
-/* A tokenizer as Hugging Face's files. Tokens of the model are written in the alphabet for bytes,
- * added ones as they are; both are in the vocabulary, so that each keeps its id. */
+/* A tokenizer as Hugging Face's files. Tokens of the model are written in the byte alphabet, added
+ * ones as they are; both are in the vocabulary, so that each keeps its id. */
 #include "data/tokenizer/tokenizer.h"
 
 #include "core/error.h"
@@ -26,7 +26,7 @@ typedef struct saver {
     tn__buffer name; /* of the token that is being written */
 } saver;
 
-/* A token as the files spell it; good until the next one. */
+/* A token as the files spell it; valid until the next call. */
 static const char *name_token(saver *s, int32_t id) {
     const tn__token *token = &s->t->tokens[id];
     const char *bytes = s->t->texts + token->at;
@@ -184,8 +184,8 @@ static void merges_txt(saver *s) {
     }
 }
 
-/* Whether vocab.json and merges.txt, read again, are this tokenizer: cut as GPT-2 cuts, and the
- * tokens that no pair makes are the special ones. */
+/* Whether reading vocab.json and merges.txt would give this tokenizer: it cuts as GPT-2 does, and
+ * the tokens that no pair makes are the special ones. */
 static bool merges_say_all(const saver *s) {
     const tn_tokenizer *t = s->t;
     if (!cuts_as_gpt2(t) || t->whole || t->prefix_space || t->has_late) {

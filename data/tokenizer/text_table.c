@@ -31,7 +31,7 @@ static uint32_t slot_of(const tn__text_table *t, uint64_t head, const char *text
     return (uint32_t)(hash >> 32) & t->mask;
 }
 
-/* Where the text is, or the free entry where it would be. There is a free one. */
+/* Where the text is, or the free entry where it would be. There always is a free one. */
 static tn__text_entry *find_slot(const tn__text_table *t, const char *text, size_t bytes) {
     uint64_t head = head_of(text, bytes);
     for (uint32_t i = slot_of(t, head, text, bytes);; i = (i + 1) & t->mask) {

@@ -1,4 +1,4 @@
-/* A number for each of many texts of any bytes. Open addressing; the texts are lent, not copied.
+/* A hash table from texts of any bytes to numbers. Open addressing; the texts are lent, not copied.
  *
  * Most texts are short: the first 8 bytes are in the table itself, so that one of up to 8 bytes is
  * compared without reading the text.
@@ -23,15 +23,15 @@ typedef struct tn__text_table {
     uint32_t mask, count;
 } tn__text_table;
 
-/* Memory for `count` texts in all without growing. False: no memory. */
+/* Reserves memory for `count` texts in total. False: no memory. */
 bool tn__text_reserve(tn__text_table *t, uint32_t count);
 void tn__text_table_free(tn__text_table *t);
 
 /* The entry of this text; NULL: there is none. */
 const tn__text_entry *tn__text_find(const tn__text_table *t, const char *text, size_t bytes);
 
-/* The entry of this text, made when there was none, with -1 as its value. Good until the next one
- * is made. NULL: no memory. */
+/* The entry of this text, made with the value -1 if there was none. Valid until the next one is
+ * made. NULL: no memory. */
 tn__text_entry *tn__text_put(tn__text_table *t, const char *text, uint32_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
-/* Files of tiktoken: a token in base64 and its rank on each line. Ranks are ids, and say which pair
+/* tiktoken's files: a token in base64 and its rank on each line. Ranks are ids, and say which pair
  * is joined first; two neighbours are a pair when the file has a token for both together, however
- * that one was made. The file does not say by which pattern text is cut, nor which tokens are
- * special: the files in use are known by how many ranks they have. */
+ * that token was made. The file says neither which pattern cuts text nor which tokens are special:
+ * the files in use are recognised by how many ranks they have. */
 #include "data/tokenizer/load.h"
 
 #include "core/error.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Far above the longest in use (128 spaces). All cuts of a token in two are looked up. */
+/* Far above the longest in use (128 spaces). Every way to cut a token in two is looked up. */
 enum { LONGEST_TOKEN = 1024 };
 
 typedef struct special {
@@ -122,7 +122,7 @@ static bool read_lines(tn__build *b, char *text, size_t bytes) {
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
 
-/* Every cut of this token in two tokens is a pair, of the token's rank. */
+/* Every way to cut this token into two tokens is a pair with the token's rank. */
 static bool add_cuts(tn__build *b, const tn__named_token *whole) {
     for (uint32_t left = 1; left < whole->bytes; left++) {
         const tn__text_entry *first = tn__text_find(&b->by_text, whole->text, left);

@@ -19,7 +19,7 @@
 typedef struct encoder {
     const tn_tokenizer *t;
     const char *text; /* all of it */
-    bool special;     /* tokens are found */
+    bool special;     /* special tokens are found, too */
     tn__cutter cutter;
     tn__bpe_scratch scratch;
     tn_ids *out;
@@ -51,7 +51,7 @@ static int byte_of(const tn_tokenizer *t, int i, size_t place) {
     return place < token->bytes ? (unsigned char)t->texts[token->at + place] : -1;
 }
 
-/* In added[first … last), equal up to `place` and in order, the first whose byte there is not below
+/* In added[first … last), sorted and equal up to `place`, the first whose byte there is at least
  * `byte`. */
 static int first_with(const tn_tokenizer *t, int first, int last, size_t place, int byte) {
     while (first < last) {
@@ -155,7 +155,8 @@ static bool put_text(encoder *e, const char *text, size_t bytes) {
 
 typedef bool (*put_between)(encoder *e, const char *text, size_t bytes);
 
-/* Tokens that are found in the text, late ones or the others, and what is between them. */
+/* Puts the added tokens in the text, late ones or the others, and with `put` what is between
+ * them. */
 static bool put_found(encoder *e, const char *text, size_t bytes, bool late, put_between put) {
     size_t done = 0;
     for (size_t at = 0; e->t->added_count && at < bytes;) {

@@ -9,7 +9,7 @@
 typedef enum tn__token_kind {
     TN__TOKEN_NONE,    /* a hole: no token has this id */
     TN__TOKEN_BYTES,   /* of the model: joined from bytes */
-    TN__TOKEN_IDLE,    /* of the model, and nothing becomes it */
+    TN__TOKEN_IDLE,    /* of the model, but no text becomes it */
     TN__TOKEN_ADDED,   /* found in the text before it is cut */
     TN__TOKEN_SPECIAL, /* the same, but only when the caller asks */
 } tn__token_kind;
@@ -17,7 +17,7 @@ typedef enum tn__token_kind {
 typedef struct tn__token {
     uint32_t at, bytes; /* in texts */
     tn__token_kind kind;
-    bool late; /* of those that are found in text: only where no other one was */
+    bool late; /* of an added token: found only in what the others leave */
 } tn__token;
 
 struct tn_tokenizer {
@@ -26,7 +26,7 @@ struct tn_tokenizer {
     int32_t size;
     int32_t of_byte[256]; /* -1: no token */
     tn__pairs pairs;
-    tn__text_table pieces; /* those that are one token, so that there is nothing to join */
+    tn__text_table pieces; /* those that are one token, with nothing to join */
     bool whole;            /* a piece that is a token is that token, whatever joining would give */
     bool prefix_space;     /* a text that does not begin with a space gets one */
     int32_t *added;        /* ids of added and special tokens, by their bytes */

@@ -1,11 +1,11 @@
-/* A vocabulary from texts: the most frequent pair of neighbours becomes a token, again and again
+/* A vocabulary from texts: the most frequent pair of neighbours becomes a token, repeatedly
  * (Sennrich et al. 2016).
  *
- * Pieces that are the same are counted once, as a word. A pair waits in a heap with the words that
- * it was seen in. Joining it changes counts of its neighbours only, so the counts in the heap may
- * be out of date: a pair that comes up with a wrong one goes back with the right one. A pair that
- * is seen again later waits a second time, with the new words. All this is as `tokenizers` does it
- * (BpeTrainer), the order of equal counts too (the lower ids first), so that the same texts give
+ * Equal pieces are counted together, as a word. A pair waits in a heap with the words that it was
+ * seen in. Joining it changes only the counts of its neighbours, so the counts in the heap may be
+ * out of date: a pair that comes up with a wrong count goes back with the right one. A pair that is
+ * seen again later waits a second time, with the new words. All this is as in `tokenizers`
+ * (BpeTrainer), including the order of equal counts (lower ids first), so that the same texts give
  * the same merges.
  */
 #include "data/tokenizer/build.h"
@@ -28,7 +28,7 @@ typedef struct places {
 typedef struct candidate {
     int32_t left, right;
     int64_t count;
-    places fresh; /* words in which the last joining made it */
+    places fresh; /* words in which the last join made it */
 } candidate;
 
 typedef struct waiting {
@@ -54,7 +54,7 @@ typedef struct trainer {
     int32_t *symbols;
     char **tokens; /* texts of those that were joined */
     uint32_t *bytes;
-    int32_t token_count; /* with the 256 bytes */
+    int32_t token_count; /* including the 256 bytes */
     tn__pairs pairs;     /* places of candidates, as their ids */
     candidate *candidates;
     uint32_t candidate_count;
@@ -198,7 +198,7 @@ static candidate *candidate_of(trainer *t, int32_t left, int32_t right) {
     return &t->candidates[t->candidate_count++];
 }
 
-/* These two are neighbours `times` more often in a word; negative: less. */
+/* These two are neighbours `times` more often in a word; negative: less often. */
 static bool change_count(trainer *t, int32_t left, int32_t right, int64_t times, uint32_t place) {
     candidate *c = candidate_of(t, left, right);
     if (!c) {
@@ -223,7 +223,7 @@ static bool change_count(trainer *t, int32_t left, int32_t right, int64_t times,
     return true;
 }
 
-/* Candidates with fresh words wait with them. */
+/* Puts candidates with fresh words into the heap, with these words. */
 static bool queue_fresh(trainer *t) {
     bool done = true;
     for (uint32_t i = 0; i < t->touched_count; i++) {
@@ -284,7 +284,7 @@ static const char *token_text(const trainer *t, int32_t id, uint32_t *bytes) {
     return id < 256 ? &t->single[id] : t->tokens[id - 256];
 }
 
-/* The id of two tokens together, which other tokens may already have made; -1: it is the text of a
+/* The id of two tokens joined, which other pairs may already have made; -1: it is the text of a
  * special token, which no pair may make; -2 after raising. */
 static int32_t joined_id(trainer *t, int32_t left, int32_t right) {
     uint32_t first, second;
@@ -358,7 +358,7 @@ static bool join_pairs(trainer *t) {
     return done;
 }
 
-/* ---- The whole ------------------------------------------------------------------------------- */
+/* ---- Training -------------------------------------------------------------------------------- */
 
 static bool add_tokens(trainer *t) {
     bool done = true;

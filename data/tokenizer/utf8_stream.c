@@ -1,7 +1,7 @@
 /* UTF-8 that arrives in parts: whole characters as soon as they are complete, U+FFFD for invalid
  * bytes.
  *
- * Of invalid bytes the longest beginning of a character becomes one U+FFFD, and decoding starts
+ * In invalid bytes, the longest beginning of a character becomes one U+FFFD, and decoding starts
  * again after it (the Unicode Standard, chapter 3.9, "maximal subparts"). */
 #include "tern/tokenizer.h"
 #include "text/utf8.h"
