@@ -189,7 +189,7 @@ static void compare_all(tn__differences *d, modules was, modules is, bool weight
         } else if (order < 0) {
             i++;
             if (!weights_alone) {
-                tell_alone(d, was.at[i - 1], "was there but is not");
+                tell_alone(d, was.at[i - 1], "was there but no longer is");
             }
         } else {
             k++;

@@ -18,7 +18,7 @@ tn_status tn__labels_read(tn__labels *t, const tn__json *object, const char **ke
     for (uint32_t i = 0; i < object->count; i++, text = tn__json_next(text)) {
         if (text->kind != TN__JSON_TEXT) {
             *key = text->key;
-            *wrong = "is not a text";
+            *wrong = "is not a string";
             return TN_EFORMAT;
         }
         t->at[t->count++] = text;

@@ -112,7 +112,7 @@ static bool make_sheet(const tn_tensor *images, int columns, sheet *s) {
         return false;
     }
     if (columns < 1 || tn_count(images) > MOST_NUMBERS) {
-        tn__raise(TN_EVALUE, "save_image", "%d images side by side, of %lld numbers in all",
+        tn__raise(TN_EVALUE, "save_image", "%d images side by side, with %lld numbers in total",
                   columns, (long long)tn_count(images));
         return false;
     }

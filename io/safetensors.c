@@ -118,7 +118,7 @@ static bool entry_bad(const tn_safetensors *f, const char *name, const char *for
 static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value) {
     e->format_name = value->text;
     if (value->kind != TN__JSON_TEXT) {
-        return entry_bad(f, e->name, "its dtype is not a text");
+        return entry_bad(f, e->name, "its dtype is not a string");
     }
     find_dtype(e->format_name, &e->dtype, &e->bits);
     return true;
@@ -184,7 +184,7 @@ static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value)
     const tn__json *dtype = tn__json_get(value, "dtype"), *shape = tn__json_get(value, "shape");
     const tn__json *offsets = tn__json_get(value, "data_offsets");
     if (!dtype || !shape || !offsets || value->count != 3) {
-        return entry_bad(f, e->name, "has not just dtype, shape and data_offsets");
+        return entry_bad(f, e->name, "must have dtype, shape and data_offsets, and nothing else");
     }
     return read_dtype(f, e, dtype) && read_shape(f, e, shape) && read_offsets(f, e, offsets);
 }
@@ -581,7 +581,7 @@ tn_tensor *tn_safetensors_get(const tn_safetensors *f, const char *name) {
     }
     if (e->dtype < 0) {
         tn__raise(TN_EUNSUPPORTED, "safetensors_get",
-                  "%s: \"%s\" is %s, and we have F32 F64 BF16 F16 I64 I32 I8 U8 BOOL", f->path,
+                  "%s: \"%s\" is %s, but Tern has F32 F64 BF16 F16 I64 I32 I8 U8 BOOL", f->path,
                   tn__show(name).text, tn__show(e->format_name).text);
         return tn_inert();
     }

@@ -140,7 +140,7 @@ static tn_status add_item(tn_safetensors_writer *w, const char *name, const item
     }
     if (strcmp(name, "__metadata__") == 0 || set_has(&w->names, name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is %s", name,
-                         name[0] == '_' ? "the format's own, or used twice" : "used twice");
+                         name[0] == '_' ? "reserved, or used twice" : "used twice");
     }
     if (!is_utf8(name)) {
         return tn__raise(TN_EVALUE, operation, "the name \"%s\" is not UTF-8", name);

@@ -119,7 +119,7 @@ bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
     if (!c) {
         tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
     } else if (c->step < 0) {
-        tn__raise(TN_EVALUE, operation, "step %lld, and steps begin at 0", (long long)c->step);
+        tn__raise(TN_EVALUE, operation, "step %lld, but steps begin at 0", (long long)c->step);
     }
     return !tn__pending();
 }

@@ -376,7 +376,7 @@ static bool member_in_file(const plan *p, const void *member, const char *key, b
     if ((member && !in_file) || (!member && in_file && !p->checkpoint->partial)) {
         tn__raise(TN_EMISMATCH, p->operation, "%s has %s %s, but the program %s", p->path,
                   in_file ? "state of the" : "no state of a", key,
-                  in_file ? "gives none to load it into" : "asks for one");
+                  in_file ? "has none to load it into" : "asks for one");
         return false;
     }
     return true;
@@ -386,7 +386,7 @@ static bool member_in_file(const plan *p, const void *member, const char *key, b
 static const char *newer_text(const plan *p, const char *key) {
     const char *theirs = tn__labels_get(p->labels, key);
     if (!theirs && !p->differences.quiet) {
-        tn_log_write(TN_LOG_INFO, "%s: does not tell %s, which is not compared", p->path, key);
+        tn_log_write(TN_LOG_INFO, "%s: has no %s, so it is not compared", p->path, key);
     }
     return theirs;
 }

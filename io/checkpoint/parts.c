@@ -94,7 +94,7 @@ static bool check_digest(const tn__index *ix, char *text, size_t bytes) {
     char *at = text + TN__INDEX_DIGEST_AT, told[TN__DIGEST_DIGITS + 1] = "", digits[sizeof(told)];
     if (bytes <= TN__INDEX_DIGEST_AT + TN__DIGEST_DIGITS ||
         memcmp(text, TN__INDEX_BEFORE, TN__INDEX_DIGEST_AT) != 0) {
-        return index_bad(ix, "does not begin with a digest: it is no index of a checkpoint");
+        return index_bad(ix, "does not begin with a digest: it is not an index of a checkpoint");
     }
     memcpy(told, at, TN__DIGEST_DIGITS);
     memset(at, '0', TN__DIGEST_DIGITS);
@@ -147,7 +147,7 @@ static bool read_piece(tn__index *ix, const tn__index_tensor *t, const tn__json 
                 strlen(piece->digest) == TN__DIGEST_DIGITS &&
                 get_layout(value, &t->whole, &piece->layout);
     piece->file = (int)file;
-    return good || index_bad(ix, "a piece of \"%.80s\" is none", t->name);
+    return good || index_bad(ix, "a piece of \"%.80s\" is malformed", t->name);
 }
 
 static bool read_tensor(tn__index *ix, const tn__json *value) {
@@ -159,11 +159,11 @@ static bool read_tensor(tn__index *ix, const tn__json *value) {
     if (!dtype || !tn__safetensors_find_dtype(dtype, &t->dtype) ||
         !get_dims(tn__json_get(value, "whole"), &t->whole) || !pieces ||
         pieces->kind != TN__JSON_LIST) {
-        return index_bad(ix, "\"%.80s\" has not just dtype, whole and pieces", t->name);
+        return index_bad(ix, "\"%.80s\" needs dtype, whole and pieces", t->name);
     }
     tn_layout all = {.whole = t->whole, .dim = -1};
     if (!tn__layout_sound(&all)) {
-        return index_bad(ix, "\"%.80s\" has a shape that is none", t->name);
+        return index_bad(ix, "\"%.80s\" has an invalid shape", t->name);
     }
     const tn__json *piece = tn__json_first(pieces);
     for (; t->count < (int)pieces->count; t->count++, piece = tn__json_next(piece)) {
@@ -214,8 +214,8 @@ static bool read_all(tn__index *ix, const char *folder, char *text, size_t bytes
     const tn__json *all = ix->json.values;
     const char *format = get_text(all, "format");
     if (!format || strcmp(format, TN__INDEX_FORMAT) != 0) {
-        return index_bad(ix, "its format is \"%.40s\", and %s is read", format ? format : "missing",
-                         TN__INDEX_FORMAT);
+        return index_bad(ix, "its format is \"%.40s\", but only %s is read",
+                         format ? format : "missing", TN__INDEX_FORMAT);
     }
     ix->digest = get_text(all, "digest");
     return read_labels(ix, tn__json_get(all, "metadata")) &&
@@ -326,8 +326,8 @@ static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
         dtype != t->dtype ||
         !tn_dims_equal(tn_safetensors_shape(*open, t->name), TN_DIMS(piece->layout.length))) {
         tn__raise(TN_EFORMAT, ix->operation,
-                  "%s has not the piece of \"%.80s\" that " TN__INDEX_NAME " tells of, or another "
-                  "size",
+                  "%s does not have the piece of \"%.80s\" that " TN__INDEX_NAME
+                  " lists, or has another size",
                   path, t->name);
         return false;
     }

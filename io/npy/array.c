@@ -51,12 +51,12 @@ static bool take_string(head *h, char *text, size_t size) {
     skip_blanks(h);
     char quote = h->at < h->end ? *h->at : 0;
     if (quote != '\'' && quote != '"') {
-        return head_fails(h, "a text is missing");
+        return head_fails(h, "a string is missing");
     }
     const char *last = memchr(h->at + 1, quote, (size_t)(h->end - h->at - 1));
     size_t length = last ? (size_t)(last - h->at - 1) : size;
     if (length >= size) {
-        return head_fails(h, "a text does not end, or is too long");
+        return head_fails(h, "a string does not end, or is too long");
     }
     memcpy(text, h->at + 1, length);
     text[length] = 0;
@@ -80,7 +80,7 @@ static bool take_size(head *h, int64_t *size) {
 /* (), (3,), (2, 3) */
 static bool take_shape(head *h) {
     if (!take_text(h, "(")) {
-        return head_fails(h, "the shape is no tuple");
+        return head_fails(h, "the shape is not a tuple");
     }
     while (!take_text(h, ")")) {
         int64_t size;
@@ -100,7 +100,8 @@ static bool take_shape(head *h) {
 
 static bool take_order(head *h) {
     h->fortran = take_text(h, "True");
-    return h->fortran || take_text(h, "False") || head_fails(h, "fortran_order is no truth");
+    return h->fortran || take_text(h, "False") ||
+           head_fails(h, "fortran_order is not True or False");
 }
 
 static bool take_member(head *h) {
@@ -120,12 +121,12 @@ static bool take_member(head *h) {
                             : take_shape(h);
         }
     }
-    return head_fails(h, "there is a key that is not descr, fortran_order or shape");
+    return head_fails(h, "a key is not descr, fortran_order or shape");
 }
 
 static bool read_head(head *h) {
     if (!take_text(h, "{")) {
-        return head_fails(h, "it is no dictionary");
+        return head_fails(h, "it is not a dictionary");
     }
     while (!take_text(h, "}")) {
         if (!take_member(h)) {
@@ -140,7 +141,7 @@ static bool read_head(head *h) {
     }
     skip_blanks(h);
     return (h->seen[0] && h->seen[1] && h->seen[2] && h->at == h->end) ||
-           head_fails(h, "a key is missing, or something follows it");
+           head_fails(h, "a key is missing, or something follows the dictionary");
 }
 
 /* ---- Elements -------------------------------------------------------------------------------- */
@@ -218,14 +219,14 @@ static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, cons
         return false;
     }
     if (!e) {
-        tn__raise(TN_EUNSUPPORTED, operation, "%s has elements of type \"%s\", which we have not",
-                  what, h->descr);
+        tn__raise(TN_EUNSUPPORTED, operation,
+                  "%s has elements of type \"%s\", which Tern does not have", what, h->descr);
         return false;
     }
     if (!shape_fills(h->dims, bytes, e->bytes)) {
         tn__raise(TN_EFORMAT, operation,
-                  "%s: %zu bytes of elements are not what its shape and \"%s\" take", what, bytes,
-                  h->descr);
+                  "%s: %zu bytes of elements do not match its shape and the type \"%s\"", what,
+                  bytes, h->descr);
         return false;
     }
     *a = (tn__npy_about){.dims = h->dims,
@@ -248,7 +249,7 @@ size_t tn__npy_before(const unsigned char *at, size_t all, const char *what,
                       const char *operation) {
     size_t before = bytes_before_header(at, all), length = 0;
     if (all < before || memcmp(at, magic, sizeof(magic)) != 0 || at[6] < 1 || at[6] > 3) {
-        tn__raise(TN_EFORMAT, operation, "%s is no array of NumPy, version 1 to 3", what);
+        tn__raise(TN_EFORMAT, operation, "%s is not a NumPy array of version 1 to 3", what);
         return 0;
     }
     for (size_t i = before; i > 8; i--) {
@@ -311,7 +312,7 @@ size_t tn__npy_head(const tn_tensor *t, unsigned char *to, const char *what,
         name = same ? elements[i].name : NULL;
     }
     if (!name) {
-        tn__raise(TN_EDTYPE, operation, "%s is %s, which NumPy does not have (tn_cast to f32 does)",
+        tn__raise(TN_EDTYPE, operation, "%s is %s, which NumPy does not have (tn_cast it to f32)",
                   what, tn_dtype_name(dtype));
         return 0;
     }

@@ -52,7 +52,7 @@ static bool read_about(array *a) {
     }
     size_t before = tn__npy_before(first, r->bytes, a->path, r->operation);
     if (before > LONGEST_HEADER) {
-        tn__raise(TN_EFORMAT, r->operation, "%s: its header has %zu bytes, of %d at most", a->path,
+        tn__raise(TN_EFORMAT, r->operation, "%s: its header has %zu bytes (at most %d)", a->path,
                   before, LONGEST_HEADER);
     }
     unsigned char *head = tn__pending() ? NULL : tn__malloc_for(before, r->operation);
@@ -69,9 +69,9 @@ static bool check_shape(array *a) {
     tn_dims dims = a->about.dims;
     if (dims.ndim == 0 || (a->about.fortran && dims.ndim > 1)) {
         tn__raise(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s", a->path,
-                  dims.ndim ? "has its columns one after the other (fortran_order): its rows are "
-                              "in no one place; numpy.ascontiguousarray makes them so"
-                            : "has no dimensions: its first should count the examples");
+                  dims.ndim ? "is stored column by column (fortran_order): its rows are not "
+                              "contiguous; numpy.ascontiguousarray makes them so"
+                            : "has no dimensions: the first should count the examples");
         return false;
     }
     a->rows = dims.size[0];

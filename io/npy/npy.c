@@ -95,7 +95,7 @@ static bool archive_fails(const tn_npz *f, const char *what) {
 /* The bytes from `at` on; false after raising, e.g. if the file ends first. */
 static bool read_part(const tn_npz *f, uint64_t at, void *to, size_t bytes) {
     if (at > f->reader.bytes || bytes > f->reader.bytes - at) {
-        return archive_fails(f, "it says of places beyond its end");
+        return archive_fails(f, "it refers to bytes beyond its end");
     }
     return tn__reader_get(&f->reader, (size_t)at, to, bytes);
 }
@@ -108,7 +108,7 @@ typedef struct contents {
 static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
     unsigned char text[END64_BYTES];
     if (end < LOCATOR_BYTES || !read_part(f, end - LOCATOR_BYTES, text, LOCATOR_BYTES)) {
-        return tn__pending() ? false : archive_fails(f, "its end is not whole");
+        return tn__pending() ? false : archive_fails(f, "its end is damaged");
     }
     if (read_little(text, 4) != LOCATOR64) {
         return true; /* the plain end is enough */
@@ -119,7 +119,7 @@ static bool find_contents64(const tn_npz *f, uint64_t end, contents *c) {
     *c = (contents){.count = read_little(text + 32, 8),
                     .bytes = read_little(text + 40, 8),
                     .at = read_little(text + 48, 8)};
-    return read_little(text, 4) == END64 || archive_fails(f, "its end is not whole");
+    return read_little(text, 4) == END64 || archive_fails(f, "its end is damaged");
 }
 
 /* The end record is last in a file, but for a comment of up to 64 KiB. */
@@ -143,7 +143,7 @@ static bool find_contents(const tn_npz *f, contents *c) {
         bool wide = c->count == 0xffff || c->bytes == 0xffffffff || c->at == 0xffffffff;
         found = !wide || find_contents64(f, from + at, c);
     } else if (!tn__pending()) {
-        archive_fails(f, "it is no ZIP archive");
+        archive_fails(f, "it is not a ZIP archive");
     }
     free(text);
     return found && !tn__pending();
@@ -178,7 +178,7 @@ static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
     size_t all =
         CENTRAL_BYTES + name + extra + (left >= CENTRAL_BYTES ? read_little(text + 32, 2) : 0);
     if (left < all || read_little(text, 4) != CENTRAL || name > LONGEST_NAME) {
-        archive_fails(f, "its list of contents is not whole");
+        archive_fails(f, "its list of contents is damaged");
         return 0;
     }
     npz_entry *e = &f->entries[f->count];
@@ -198,7 +198,7 @@ static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
     e->name[stem] = 0;
     f->count++;
     if (!read_wide(e, text + CENTRAL_BYTES + name, extra)) {
-        archive_fails(f, "its list of contents is not whole");
+        archive_fails(f, "its list of contents is damaged");
         return 0;
     }
     return all;
@@ -210,7 +210,7 @@ static bool read_contents(tn_npz *f) {
         return false;
     }
     if (c.bytes > f->reader.bytes || c.count > c.bytes / CENTRAL_BYTES) {
-        return archive_fails(f, "its list of contents is not whole");
+        return archive_fails(f, "its list of contents is damaged");
     }
     unsigned char *text = tn__malloc((size_t)c.bytes);
     f->entries = tn__calloc((size_t)c.count, sizeof(*f->entries));
@@ -301,7 +301,7 @@ static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const cha
         return NULL;
     }
     if (e->packed > f->reader.bytes || e->bytes / 1100 > e->packed) {
-        archive_fails(f, "it says of sizes that cannot be");
+        archive_fails(f, "it has impossible sizes");
         return NULL;
     }
     if (!read_part(f, e->at, local, sizeof(local))) {
@@ -313,7 +313,7 @@ static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const cha
     if (!packed || !whole) {
         tn__raise(TN_ENOMEM, "npz_get", "%s: no memory", what);
     } else if (read_little(local, 4) != LOCAL) {
-        archive_fails(f, "what its list says is not there");
+        archive_fails(f, "an array is not where its list of contents says");
     } else if (read_part(f, from, packed, (size_t)e->packed)) {
         int status = whole == packed ? Z_STREAM_END : inflate_entry(e, packed, whole);
         if (status == Z_MEM_ERROR) {

@@ -14,8 +14,8 @@
 
 static bool refuse_value(const tn__onnx_value *v, const char *what) {
     tn__raise(TN_EUNSUPPORTED, "onnx_export",
-              "%s depends on the batch: %s (a file for one size has no batch_inputs)", v->name,
-              what);
+              "%s depends on the batch: %s (for one batch size, export without batch_inputs)",
+              v->name, what);
     return false;
 }
 
@@ -66,13 +66,13 @@ static bool vary_constant(tn__onnx *g, const tn__onnx *larger, const tn__onnx *l
               *c = largest->values[value - 1].tensor;
     if (tn_dtype_of(a) != tn_dtype_of(b) || !tn_dims_equal(tn_shape(a), tn_shape(b)) ||
         !tn_dims_equal(tn_shape(a), tn_shape(c))) {
-        return refuse_value(v, "a constant of another shape");
+        return refuse_value(v, "the shape of a constant");
     }
     if (tn_equal(a, b) && tn_equal(a, c)) {
         return !tn__pending();
     }
     if (tn_dtype_of(a) != TN_I64 || tn_ndim(a) != 1) {
-        return refuse_value(v, "a constant with other numbers");
+        return refuse_value(v, "the values of a constant");
     }
     tn_tensor *each = tn_sub(b, a);
     if (!tn_equal(tn_sub(c, b), each)) {

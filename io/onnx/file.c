@@ -63,7 +63,7 @@ static bool check_unchanged(const tn__onnx *g) {
         const tn__onnx_value *v = &g->values[i];
         if (is_initializer(v) && v->tensor->version->value != v->version) {
             tn__raise(TN_EUNSUPPORTED, "onnx_export",
-                      "%s %s was changed in place after it was used, which ONNX cannot say",
+                      "%s %s was changed in place after it was used, which ONNX cannot express",
                       v->name, tn_shape_text(v->tensor));
             return false;
         }
@@ -150,7 +150,7 @@ tn_status tn__onnx_save(tn__onnx *g, const char *path) {
         tn__raise(TN_ENOMEM, "onnx_export", "no memory for the graph");
     } else if (model.bytes + graph.bytes + elsewhere > INT32_MAX) {
         tn__raise(TN_EUNSUPPORTED, "onnx_export",
-                  "%s: %zu bytes (a file of ONNX has fewer than 2 GiB)", path,
+                  "%s: %zu bytes (an ONNX file has fewer than 2 GiB)", path,
                   model.bytes + graph.bytes + elsewhere);
     } else {
         write_parts(g, &model, &graph, path);

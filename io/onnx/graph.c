@@ -112,7 +112,7 @@ int tn__onnx_in(tn__onnx *g, const tn_op_call *c, int i) {
         return tn__onnx_constant(g, t);
     }
     if (t->version->value != g->values[value - 1].version) {
-        tn_op_fail(c, TN_EUNSUPPORTED, "%s %s was changed in place, which ONNX cannot say",
+        tn_op_fail(c, TN_EUNSUPPORTED, "%s %s was changed in place, which ONNX cannot express",
                    tn_op_input_name(c->op, i).text, tn_shape_text(t));
         return 0;
     }

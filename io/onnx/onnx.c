@@ -78,7 +78,7 @@ static bool refuse_change(tn__tracer *tracer, const tn_tensor *y, const char *op
     if (kind == TN__ONNX_INPUT || kind == TN__ONNX_RESULT || tn__onnx_hidden(g, y)) {
         tn__raise(TN_EUNSUPPORTED, operation,
                   "a tensor is changed in place by %s, which depends on the inputs: ONNX cannot "
-                  "say that",
+                  "express that",
                   tn_shape_text(y));
         return false;
     }
@@ -109,7 +109,7 @@ static bool name_fits(const tn__onnx *g, const char *name, const char *what, int
     }
     for (int k = 0; k < g->count; k++) {
         if (strcmp(g->values[k].name, name) == 0) {
-            tn__raise(TN_EVALUE, "onnx_export", "%s %d is called %s, as something else is", what, i,
+            tn__raise(TN_EVALUE, "onnx_export", "%s %d is called %s, like something else", what, i,
                       name);
             return false;
         }
@@ -187,8 +187,8 @@ static bool trace_forward(tn__onnx *g, const forward_call *call, tn_values in) {
     tn_values out = call->f(call->user, in);
     tn__tracer_begin(before);
     if ((out.n < 1 || out.n > TN_MAX_VALUES) && !tn__pending()) {
-        tn__raise(TN_EVALUE, "onnx_export", "the forward gives %d tensors (1 to %d fit)", out.n,
-                  TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, "onnx_export", "the forward returns %d tensors (must be 1 to %d)",
+                  out.n, TN_MAX_VALUES);
     }
     return !tn__pending() && add_outputs(g, out, call->options);
 }
@@ -215,7 +215,8 @@ static int64_t batch_of(tn_values in, uint32_t which) {
         tn_tensor *x = which >> i & 1 ? in.v[i] : NULL;
         int64_t rows = x && tn_ndim(x) > 0 ? tn_size(x, 0) : 0;
         if (x && (rows == 0 || (batch >= 0 && rows != batch))) {
-            tn__raise(TN_ESHAPE, "onnx_export", "input %d is %s and has no batch as the others", i,
+            tn__raise(TN_ESHAPE, "onnx_export",
+                      "input %d is %s and does not have the batch size of the others", i,
                       tn_shape_text(x));
             return -1;
         }
@@ -255,7 +256,7 @@ tn_status tn_onnx_export_function(tn_forward f, void *user, void *m, tn_values i
     if (!tn__pending() && !f) {
         tn__raise(TN_EVALUE, "onnx_export", "the function is NULL");
     } else if (in.n < 0 || in.n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, "onnx_export", "%d inputs (0 to %d fit)", in.n, TN_MAX_VALUES);
+        tn__raise(TN_EVALUE, "onnx_export", "%d inputs (must be 0 to %d)", in.n, TN_MAX_VALUES);
     }
     if (!tn__pending() &&
         (options.batch_inputs ? trace_batches(&g, &call, in) : trace_forward(&g, &call, in))) {
@@ -282,8 +283,8 @@ tn_status tn_onnx_export(void *m, tn_values in, const char *path, tn_onnx_option
         tn_module_each_module(m, find_training, &training);
     }
     if (training && !tn__pending()) {
-        tn__raise(TN_ESTATE, "onnx_export", "%s trains (tn_module_train(m, false) before)",
-                  training->kind);
+        tn__raise(TN_ESTATE, "onnx_export",
+                  "%s is in training mode (call tn_module_train(m, false) first)", training->kind);
     }
     return tn__pending() ? tn_error()
                          : tn_onnx_export_function(call_module, m, m, in, path, options);

@@ -93,7 +93,7 @@ static bool may_add(tn_summary_writer *w, const char *tag, const char *operation
         return false;
     }
     if (!tag || !*tag) {
-        *status = tn__raise(TN_EVALUE, operation, "there is no tag");
+        *status = tn__raise(TN_EVALUE, operation, "the tag is NULL or empty");
     } else if (w->fd < 0) {
         *status = tn__raise(TN_EIO, operation, "%s: half a record was written", w->path);
     }
@@ -145,7 +145,7 @@ tn_summary_writer *tn_summary_writer_new(const char *folder, int64_t purge_step)
         return NULL;
     }
     if (!folder || !*folder) {
-        tn__raise(TN_EVALUE, "summary_writer", "there is no folder");
+        tn__raise(TN_EVALUE, "summary_writer", "the folder is NULL or empty");
         return NULL;
     }
     tn_summary_writer *w = tn__calloc_for(1, sizeof(*w), "summary_writer");
@@ -357,8 +357,8 @@ tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_t
     }
     if (!pixels || tn_is_inert(pixels) || !image_shape(pixels, shape)) {
         return tn__raise(TN_EVALUE, operation,
-                         "%s is %s (a picture is (C, H, W) or (H, W) in u8 or floats, with 1 or 3 "
-                         "channels)",
+                         "%s is %s (a picture is (C, H, W) or (H, W) in u8 or a float dtype, with "
+                         "1 or 3 channels)",
                          tag, tn_shape_text(pixels));
     }
     TN_SCOPE;
