@@ -3,12 +3,13 @@
  * A kernel sees descriptors. Operands that the operation declares as rows (tn_op's x_rows, y_rows)
  * come with their leading dimensions merged, which strides nearly always allow; otherwise their
  * elements are copied to scratch memory. In a backward the needed gradients are made here, in the
- * dtype in which they will be summed; or a kernel that can adds to the sums so far. Statuses become
+ * dtype in which they will be summed; some kernels add to the sums so far instead. Statuses become
  * errors.
  *
- * The order is: the operation's forward or the device's own kernel, loops over the host's memory,
- * the composition (on another device before the loops). Loops are called in the same way as
- * kernels, with stand-ins for what is not on the CPU, or is bf16 or f16.
+ * What runs, the first that can: the operation's forward or the device's own kernel; loops over the
+ * host's memory; the composition. On a device other than the CPU the composition precedes the
+ * loops. Loops are called in the same way as kernels, with stand-ins for tensors that are not on
+ * the CPU, or are bf16 or f16.
  */
 #include "autograd/kernel.h"
 
@@ -222,20 +223,20 @@ static inline bool host_takes(const tn_tensor *t) {
     return t->storage->device.kind == TN_CPU && !is_narrow(t->dtype);
 }
 
-/* What they read for t: t itself if they can use it. */
+/* What host loops read in place of t: t itself if they can use it. */
 static tn_tensor *host_reads(tn_tensor *t) {
     return host_takes(t) ? t : tn__widened(tn__ops.to(t, the_host));
 }
 
-/* What they write for t, which is copied to t afterwards. */
+/* What host loops write in place of t; it is copied to t afterwards. */
 static tn_tensor *host_writes(tn_tensor *t) {
     return host_takes(t) ? t : tn__new(t->dims, is_narrow(t->dtype) ? TN_F32 : t->dtype, the_host);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Runs `kernel` on operands where they are. With `others`, which may run instead, TN_EUNSUPPORTED
- * is not raised. */
+/* Runs `kernel` on operands where they are. `others`: something else can run instead, so
+ * TN_EUNSUPPORTED is not raised. */
 static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call *), bool others) {
     const tn_op *op = c->op;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS];
@@ -375,7 +376,7 @@ static bool find_sums(tn_op_grad *g, backward_pass *p) {
     return any;
 }
 
-/* Where a leaf's gradient will be stored, if the kernel can write it there; NULL: nowhere yet. */
+/* Where a leaf's gradient will be stored, if the kernel can write it there; else NULL. */
 static tn_tensor *gradient_place(tn_op_grad *g, const backward_pass *p, int i) {
     tn_tensor *place = tn__grad_place(g, i);
     return place && place->dtype == dtype_of_dx(g, p, i) &&
@@ -490,8 +491,8 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
     }
 }
 
-/* Runs `kernel` on operands on `device`, the host for its loops. TN_EUNSUPPORTED: not raised,
- * something else may run. */
+/* Runs `kernel` on operands on `device`; `host`: it is the operation's loops over host memory.
+ * TN_EUNSUPPORTED: not raised, something else may run. */
 static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *),
                               tn_device device, bool host) {
     const tn_op *op = g->op;

@@ -125,7 +125,7 @@ static void drop_loan(tn_leaf *leaf) {
 
 static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale) {
     tn_tensor *old = leaf->grad;
-    if (leaf->lent && count_references(leaf->lent) == 1) { /* by a failed backward */
+    if (leaf->lent && count_references(leaf->lent) == 1) { /* left by a failed backward */
         drop_loan(leaf);
     }
     leaf->grad = tn_keep(grad);
@@ -134,7 +134,7 @@ static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale
     tn_release(old);
 }
 
-/* ---- A place that is lent -------------------------------------------------------------------- */
+/* ---- A backward writes into the caller's buffer ---------------------------------------------- */
 
 static bool lies_there(const tn_leaf *leaf, const tn_tensor *grad) {
     return grad == leaf->lent && leaf->preset && leaf->stale &&
@@ -180,7 +180,7 @@ static void swap_elements(tn_tensor *a, tn_tensor *b) {
     b->own_version = was.own_version;
 }
 
-/* Takes the place back. A run that is still summing there continues with elements of its own. */
+/* Takes the buffer back. A backward that is still summing there continues in a copy. */
 static void end_loan(tn_leaf *leaf) {
     if (leaf->lent && count_references(leaf->lent) > 1) {
         TN_SCOPE;
@@ -192,7 +192,7 @@ static void end_loan(tn_leaf *leaf) {
     drop_loan(leaf);
 }
 
-/* ---- Setting it ------------------------------------------------------------------------------ */
+/* ---- Setting the gradient -------------------------------------------------------------------- */
 
 tn_status tn_set_grad_dtype(tn_tensor *t, tn_dtype dtype) {
     tn_leaf *leaf = tn__usable_leaf(t, "set_grad_dtype");
@@ -267,8 +267,8 @@ bool tn__exclusive(const tn_tensor *t) {
            tn_is_contiguous(t);
 }
 
-/* The gradient in a form that the leaf may keep: its dtype, row-major, no other references, a
- * storage of its size (a small view would keep a large one alive). */
+/* The gradient in a form that the leaf may keep: of this dtype, row-major, with no other
+ * references, in a storage no larger than itself (a small view would keep a large one alive). */
 static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     if (grad->dtype != dtype) {
         return tn__ops.cast(grad, dtype);
@@ -277,7 +277,7 @@ static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
 
-/* Copies the gradient to the caller's buffer. */
+/* Copies the gradient to the caller's buffer, or adds it to what is there. */
 static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
     if (lies_there(leaf, grad)) {
         tn__touch(leaf->grad);

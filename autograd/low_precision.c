@@ -5,7 +5,7 @@
  *     dx = dy, in x's dtype
  *
  * However many calls there were, a graph holds only this copy. Gradients that reach y are in x's
- * dtype already (tn_op's `lends`): they were widened before they were summed.
+ * dtype already: they were widened before they were summed (TN_OP_LOW_PRECISION_COPY).
  */
 #include "autograd/leaf.h"
 #include "autograd/links.h"

@@ -3,8 +3,8 @@
  *
  * To the outer graph it is one node with edges to its inputs and to every parameter that it reads.
  * Backward runs the forward again, recorded, with the random numbers of the first time, and
- * differentiates it with tn_grad: so the gradients of the parameters return through the node and
- * are summed with their others in the outer run.
+ * differentiates it with tn_grad. The node returns the parameters' gradients, and the outer
+ * backward adds them to those from elsewhere.
  */
 #include "autograd/leaf.h"
 #include "autograd/links.h"

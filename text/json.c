@@ -10,8 +10,8 @@ enum { DEEPEST = 16, DEEPEST_OF_ANY = 512 };
 typedef struct reader {
     tn__json_file *f;
     const char *begin, *at, *end;
-    /* In f->texts. All fit: the 0 after a string takes the place of a quote, that after a number
-     * the place of what ended it; the last one may have none. */
+    /* Next free byte of f->texts, which has room for all: the 0 after a string replaces its quote,
+     * the 0 after a number the byte that ended it, if there was one. */
     char *free;
     uint32_t count;
     int64_t capacity;
@@ -27,7 +27,7 @@ static bool reader_fail(reader *r, const char *wrong) {
     return false;
 }
 
-/* The next byte, or 0 at the end; a 0 in the text is valid nowhere either. */
+/* The next byte, or 0 at the end; a 0 in the text is invalid everywhere, too. */
 static char peek_byte(const reader *r) {
     return r->at < r->end ? *r->at : 0;
 }

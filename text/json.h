@@ -1,5 +1,5 @@
-/* JSON, read strictly: what RFC 8259 allows and nothing more, minus three things that headers of
- * safetensors never have: NUL characters, nesting beyond 16 levels, and numbers that begin with -0.
+/* JSON, read strictly: what RFC 8259 allows and nothing more, minus three things that safetensors
+ * headers never have: NUL characters, nesting beyond 16 levels, and numbers that begin with -0.
  *
  * Values are in one array in the order of the text: a list or an object is followed by its
  * contents. Numbers that are not integers, or do not fit, are kept as written.
@@ -38,7 +38,7 @@ typedef struct tn__json_file {
 } tn__json_file;
 
 /* Reads `bytes` of text, all of them. False with what is wrong; there is nothing to free then.
- * Duplicate keys are kept: the caller deals with them. */
+ * Duplicate keys are kept; the caller handles them. */
 bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
 /* The same for JSON in the wild: with NUL characters (a string's `bytes` counts them), numbers that
  * begin with -0, which count as real, and nesting up to 512 levels. */

@@ -10,7 +10,7 @@
 
 #include "core/buffer.h"
 
-/* A string with its quotes, and what JSON escapes. */
+/* A string in quotes, escaped as JSON requires. */
 TN_API void tn__json_put_string(tn__buffer *j, const char *text);
 
 /* "[3,4]" */

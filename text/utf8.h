@@ -1,4 +1,4 @@
-/* One character of UTF-8, strictly as RFC 3629 has it. */
+/* One character of UTF-8, strictly by RFC 3629. */
 #ifndef TERN_TEXT_UTF8_H
 #define TERN_TEXT_UTF8_H
 

@@ -5,11 +5,11 @@
  * the only writing end: when it is closed, the launcher has ended, for whatever reason. The guard
  * then kills the groups that are left, and after them every process that carries the launcher's
  * marker in its environment: that finds those that have left their group. A launcher that ends
- * normally has already done this, and first writes ".".
+ * normally has already done this, and writes "." before it closes the pipe.
  *
- * The guard is in a session of its own, so that no Ctrl-C reaches it, and holds no file but the
- * pipe, so that readers of our output see its end. If the guard is killed, the launcher starts
- * another.
+ * The guard is in its own session, so that no Ctrl-C reaches it, and holds no file but the pipe:
+ * otherwise readers of our output would not see end-of-file. If the guard is killed, the launcher
+ * starts another.
  */
 #include "tools/run.h"
 
@@ -149,7 +149,7 @@ static void stand_apart(int pipe) {
         }
     }
     if (chdir("/") != 0) {
-        return; /* it would only keep a file system busy longer */
+        return; /* harmless: only keeps a file system busy longer */
     }
 }
 

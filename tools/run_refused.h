@@ -6,7 +6,8 @@
 
 enum { MOST_REFUSED = 32 };
 
-/* Their rows, at most MOST_REFUSED, hidden from --help: each ends the process with the reason. */
+/* Fills in their rows, at most MOST_REFUSED, hidden from --help. Using such an option ends the
+ * process with the reason. */
 void refused_options(tn_option *rows);
 
 #endif

@@ -1,10 +1,11 @@
 /* The ranks of this host as processes.
  *
- * Each rank is the head of a process group, so that a signal reaches all that it started, and dies
- * with the launcher (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is
- * killed before it is reaped: until then no other group can get its number. The launcher is a
+ * Each rank leads a process group, so a signal reaches everything that it started, and it dies with
+ * the launcher (PR_SET_PDEATHSIG; run_guard.c does the rest). When a rank ends, its group is killed
+ * before the rank is reaped: until then no other group can get its number. The launcher is a
  * subreaper: a process that has left a group becomes its child when its parents have ended. At the
- * end of a round these are killed, and all that carry the launcher's marker.
+ * end of a round such children are killed; without a list of children (list_children), every
+ * process that carries the launcher's marker.
  *
  * Only the main thread starts ranks: PR_SET_PDEATHSIG refers to the thread that forked.
  */
@@ -21,7 +22,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
-/* A process that SIGKILL does not end hangs in the kernel. */
+/* A process that still exists this long after SIGKILL hangs in the kernel. */
 static const double unkillable_seconds = 10;
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
@@ -344,8 +345,8 @@ void workers_tick(workers *w, double grace, output *out) {
     }
 }
 
-/* Kills children that we inherited when a rank ended: not ranks, the guard, or children from
- * before. Returns how many. */
+/* Kills children that we inherited when a rank ended: not the guard, and not children that we had
+ * before the first round. Returns how many. */
 static int kill_strays(const workers *w) {
     pid_t list[MOST_CHILDREN];
     int found = list_children(list), strays = 0;

@@ -57,7 +57,7 @@ static tn_status parse_options(command *c, int argc, char **argv) {
     };
     tn_status status = tn_options_parse(argc, argv, about, table);
     if (status == TN_OK && c->count == 0) {
-        tn_options_refuse("no text to read: files or folders");
+        tn_options_refuse("no text to read: name files or folders");
     } else if (status == TN_OK && !c->out) {
         tn_options_refuse("--out DIR is missing");
     }

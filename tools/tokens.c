@@ -27,7 +27,7 @@ typedef struct command {
 static void read_share(const char *text, void *to) {
     double *value = to;
     if (!tn__real_from(text, value) || !(*value >= 0 && *value < 1)) {
-        tn_options_refuse("\"%s\" should be a share, at least 0 and below 1", text);
+        tn_options_refuse("\"%s\" should be a fraction, at least 0 and below 1", text);
     }
 }
 
@@ -56,7 +56,7 @@ static void add_path(const char *text, void *to) {
 
 static void check_command(const command *c) {
     if (c->count == 0) {
-        tn_options_refuse("no text to read: files or folders");
+        tn_options_refuse("no text to read: name files or folders");
     } else if (!c->tokenizer) {
         tn_options_refuse("--tokenizer PATH is missing");
     } else if (!c->out) {
@@ -74,9 +74,9 @@ static const char about[] =
     "IN are files, and folders whose files are read in order of name, except hidden ones. A "
     ".jsonl, .ndjson or .json file is JSON lines, each with a document's text; any other file is "
     "plain text, one document. Both may be compressed (.gz, .zst).\vThe special token "
-    "<|endoftext|> precedes every document, as in llm.c; inside a document its text is ordinary "
-    "text. If a plain text is one document, --val chooses passages of it. The same texts and "
-    "options give the same bytes, for any number of threads. An interrupted run leaves whole "
+    "<|endoftext|> precedes every document, as in llm.c; the same characters inside a document are "
+    "ordinary text. If a plain text is one document, --val chooses passages of it. The same texts "
+    "and options give the same bytes, for any number of threads. An interrupted run leaves whole "
     "shards and a tokens.json that says that some are missing: the same command starts "
     "over.\n\nThe exit status is 1 when it fails, 64 when the command line is wrong.";
 
@@ -187,9 +187,9 @@ static void say_result(const command *c, const tn_tokens_made *made) {
     }
     if (made->with_end > 0) {
         fprintf(stderr,
-                "tern tokens: %lld %s the text of the special token in it, which is ordinary text "
+                "tern tokens: %lld %s the special token's text, which is encoded as ordinary text "
                 "(--split '<|endoftext|>' cuts plain texts there)\n",
-                (long long)made->with_end, made->with_end == 1 ? "text has" : "texts have");
+                (long long)made->with_end, made->with_end == 1 ? "text contains" : "texts contain");
     }
     say_split("train", c->out, made->train, made->train_shards);
     say_split("val", c->out, made->val, made->val_shards);

@@ -37,7 +37,7 @@ typedef struct batch {
     tn__sequence **rows;     /* [running] */
     int64_t running;
     int64_t slots, used;      /* of the caches */
-    tn_tensor *mask;          /* (running, 1, 1, slots) or NULL: no row is padded. Kept */
+    tn_tensor *mask;          /* (running, 1, 1, slots), a reference; NULL: no row is padded */
     int32_t *tokens, *places; /* [running]: of the next call */
     float *logits;            /* [running * vocab] */
     tn__candidates candidates;
@@ -62,14 +62,14 @@ static tn_status call_model(batch *b, const int32_t *tokens, const int32_t *plac
     tn_tensor *logits = tn_call_values(b->model, in, &context).v[0];
     if (!tn__pending() && tn_count(logits) != b->running * b->vocab) { /* a hook may change them */
         return tn__raise(TN_ESHAPE, operation,
-                         "the logits are %s for %lld sequences and %lld tokens",
+                         "the logits are %s for %lld sequences and a vocabulary of %lld",
                          tn_shape_text(logits), (long long)b->running, (long long)b->vocab);
     }
     b->used += T;
     return tn_copy_out(tn_cast(logits, TN_F32), b->logits);
 }
 
-/* ---- Windows: what of each sequence the caches hold ------------------------------------------ */
+/* ---- Windows: the part of each sequence that the caches hold --------------------------------- */
 
 /* True where a slot holds a token; NULL if there is no padding. `longest`: slots of the prompts. */
 static tn_status make_mask(batch *b, int64_t longest) {
@@ -99,7 +99,7 @@ static tn_status make_mask(batch *b, int64_t longest) {
     return tn_error();
 }
 
-/* Reads every row's window, at most `longest` tokens. */
+/* Runs the model on every row's window, at most `longest` tokens. */
 static tn_status read_windows(batch *b, int64_t longest) {
     size_t count = (size_t)(b->running * longest);
     int32_t *tokens = tn__calloc_for(count, 2 * sizeof(*tokens), operation);
@@ -253,7 +253,7 @@ static tn_status run_batch(batch *b) {
 static bool in_domain(const tn_generate_options *o) {
     if (o->max_new < 0 || o->min_new < 0 || o->top_k < 0) {
         tn__raise(TN_EVALUE, operation,
-                  "max_new is %lld, min_new %lld and top_k %lld (not negative)",
+                  "max_new is %lld, min_new %lld and top_k %lld (each at least 0)",
                   (long long)o->max_new, (long long)o->min_new, (long long)o->top_k);
     } else if (!(o->temperature >= 0.0 && o->temperature < INFINITY)) {
         tn__raise(TN_EVALUE, operation, "temperature is %g (at least 0, and finite)",

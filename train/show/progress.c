@@ -18,7 +18,7 @@ static const double redraw_seconds = 0.1, line_seconds = 5.0;
 struct tn_progress {
     FILE *file;
     bool terminal, utf8;
-    int64_t start, total, done; /* done: steps finished, `start` of them before */
+    int64_t start, total, done; /* done: steps finished, `start` of them earlier */
     int64_t shown;              /* `done` of the last drawing */
     char unit[16];
     double loss;
@@ -150,7 +150,7 @@ void tn_progress_step(tn_progress *p, int64_t step, double loss, int64_t units) 
     double time = tn__now();
     if (tn__grow(&p->times, p->count + 1, &p->capacity, sizeof(*p->times), NULL)) {
         p->times[p->count++] = (float)((time - p->last) * 1e3);
-    } /* without memory the median leaves steps out */
+    } /* out of memory: the median leaves this step out */
     p->busy += time - p->last;
     p->last = time;
     p->done = step < INT64_MAX ? step + 1 : step;
