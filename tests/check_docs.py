@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The documents: what they name must exist, what they quote must stand there, what they show must compile.
+"""The documents: what they name must exist, what they quote must be in the source, what they show must compile.
 
 check_docs.py [ROOT]        prints each fault; exit status 1 when there is one
 check_docs.py --self-test   plants one fault of each kind in a small tree and sees each one found
@@ -10,11 +10,11 @@ Rules, for every .md file of the project
     bare `file.c` anywhere below the document's folder. A file named in a heading is one that the page makes.
   - `autograd/engine.c`: `run_hooks`, `run_node` after a file and a colon: names that this file defines
   - `tn_name`, `some_name` in backticks occur in a source; so does every tn_ name in a block of C. The first column of a table
-    that is headed PyTorch or Elsewhere holds names of others.
-  - ```c path/file.c                           a quotation: each line is in that file (a line with only … stands for more)
+    that is headed PyTorch or Elsewhere has names of other libraries.
+  - ```c path/file.c                           a quotation: each line is in that file (a line with only … skips lines)
   - ```c with #include                         a whole file: it compiles; one with a main sees the public headers alone
   - `./run VERB`, `--option`, `-Doption=` and `TERN_VARIABLE` are known to `run`, to a program, to meson_options.txt
-  - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is what that script prints now
+  - <!-- printed by folder/script.py arguments -->   what follows, up to an empty line, is the output of that script
   - the files in the tables of docs/spine.md have at most 11,000 lines together
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80, that of ranks 120
 And in comments of sources: folder/file.c exists.
@@ -33,9 +33,9 @@ FOLDERS = LAYERS + ["tools", "include", "examples", "bench", "tests", "docs"]
 ENDINGS = r"(?:c|h|md|py|sh|svg|build|txt|yml)"
 PATH = re.compile(rf"^[\w.*/-]+\.{ENDINGS}$|^[\w.*-]+(?:/[\w.*-]+)*/$")
 NAME = re.compile(r"^[A-Za-z_]\w*(?:\(\))?$")
-STANDS_FOR = {"tn_noun_verb", "tn__x", "_op"}  # how names are made, not names
+STANDS_FOR = {"tn_noun_verb", "tn__x", "_op"}  # patterns of names, not names
 PLACEHOLDER = re.compile(r"(?<![A-Z])(?!README|CONTRIBUTING)[A-Z]{4,}")
-BEYOND = ("build/", "train.c", "/")  # made by a build, a program of the reader's own, the root of a disk
+BEYOND = ("build/", "train.c", "/")  # made by a build, the reader's own program, the root directory
 LONGEST = {"docs/tour.md": 200, "docs/tour_short.md": 80, "docs/tour_ranks.md": 120, "docs/debugging.md": 120, "CONTRIBUTING.md": 120}
 SPINE, SPINE_LINES = "docs/spine.md", 11000
 
@@ -65,7 +65,7 @@ class Tree:
         return self.texts[path]
 
     def find(self, name, document):
-        """The path from the root of a file or folder that `document` calls `name`; None when there is none."""
+        """The path from the root of a file or folder that `document` calls `name`; None if there is none."""
         for base in (os.path.dirname(document), "", "include"):
             path = os.path.normpath(os.path.join(base, name))
             if glob.glob(os.path.join(self.root, path)):
@@ -131,7 +131,7 @@ def run_verbs(tree):
 
 
 def command(tree, text):
-    """What is wrong with a command or an option in backticks; None when nothing is."""
+    """What is wrong with a command or an option in backticks; None if nothing is."""
     verb = re.match(r"^(?:\./)run (\w+)", text)
     if verb and verb.group(1) not in run_verbs(tree):
         return f"./run has no verb {verb.group(1)}"
@@ -194,7 +194,7 @@ def quotation(tree, document, source, body):
 
 
 def compiles(tree, body, document):
-    """The compiler's first complaint. Constants that the page adds in another block are known."""
+    """The compiler's first error. Constants that another block of the page adds are known."""
     others = set(re.findall(r"\bTN_[A-Z0-9_]+", tree.read(document).replace(body, ""))) - tree.words
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", "c", "-Iinclude"]
     command += [] if re.search(r"\bmain\(", body) else ["-I."]
@@ -213,7 +213,7 @@ def code_blocks(tree, document, blocks):
                     yield line, fault
             continue
         unknown = set(re.findall(r"\b(?:tn_|TN_)\w+", without_comments(body))) - tree.words
-        for name in sorted(unknown if "#include" not in body else ()): # what a whole file names, the compiler checks
+        for name in sorted(unknown if "#include" not in body else ()): # the compiler checks the names in a whole file
             yield line, f"the block names {name}, which is in no source"
         if source:
             fault = quotation(tree, document, source, body)
@@ -224,7 +224,7 @@ def code_blocks(tree, document, blocks):
 
 
 def without_foreign(prose):
-    """The text with the others' column of its tables blanked, character for character."""
+    """The text with the column of other libraries' names in its tables blanked, character for character."""
     foreign, lines = False, []
     for line in prose.split("\n"):
         foreign = line.startswith("|") and (foreign or line.startswith(("| PyTorch |", "| Elsewhere |")))
@@ -241,7 +241,7 @@ def printed(tree, text):
         if done.returncode != 0:
             yield match.start(), f"{script}{arguments} fails: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}"
         elif done.stdout != shown:
-            yield match.start(), f"{script}{arguments} prints something else by now"
+            yield match.start(), f"{script}{arguments} now prints something else"
 
 
 def spine(tree, prose):
@@ -318,24 +318,24 @@ CLEAN = {
     "meson_options.txt": "option('fuzz')\n",
 }
 PLANTED = {  # what, where, and what is replaced by what
-    "a name that is not there in our column": ("README.md", "(`raise_v()`)", "(`raise_w()`)"),
-    "a file that is not there": ("README.md", "core/error.c", "core/errors.c"),
-    "a folder that is not there": ("README.md", "`core/`", "`cores/`"),
+    "a name in our column that does not exist": ("README.md", "(`raise_v()`)", "(`raise_w()`)"),
+    "a file that does not exist": ("README.md", "core/error.c", "core/errors.c"),
+    "a folder that does not exist": ("README.md", "`core/`", "`cores/`"),
     "a pattern without files": ("README.md", "docs/*.md", "docs/*.txt"),
     "a link to nothing": ("README.md", "](docs/tour.md)", "](docs/walk.md)"),
-    "a function that is not there": ("README.md", "`tn_raise`", "`tn_rise`"),
-    "a verb that is not there": ("README.md", "./run test", "./run tests"),
-    "an option that is not there": ("README.md", "--steps", "--stops"),
-    "a build option that is not there": ("README.md", "-Dfuzz", "-Dfuzzy"),
-    "a variable that nobody reads": ("README.md", "TERN_LOG", "TERN_LOGS"),
+    "a function that does not exist": ("README.md", "`tn_raise`", "`tn_rise`"),
+    "a verb that does not exist": ("README.md", "./run test", "./run tests"),
+    "an option that does not exist": ("README.md", "--steps", "--stops"),
+    "a build option that does not exist": ("README.md", "-Dfuzz", "-Dfuzzy"),
+    "a variable that nothing reads": ("README.md", "TERN_LOG", "TERN_LOGS"),
     "a program that does not compile": ("README.md", "tn_raise(0)", "tn_raise(0, 1)"),
-    "a program with a name of nobody's": ("README.md", "return tn_raise(0);", "return TN_NONE;"),
+    "a program with an undefined name": ("README.md", "return tn_raise(0);", "return TN_NONE;"),
     "a name that another file defines": ("docs/tour.md", "and `limit`", "and `main`"),
     "a name in a comment only": ("core/error.c", "static int limit = 3;\n", "int lim; /* limit */\n"),
     "a name that is called, not defined": ("docs/tour.md", "`raise_v`, `tn_raise`", "`tn_raise`, `status`"),
     "a stop in a folder's README": ("core/README.md", "raise_v()", "raise_w()"),
-    "a line that is not there": ("docs/tour.md", "return raise_v(status);", "return raise_v(0);"),
-    "a table of another day": ("docs/tour.md", "| 4 |", "| 5 |"),
+    "a line that is not in the source": ("docs/tour.md", "return raise_v(status);", "return raise_v(0);"),
+    "a table that is out of date": ("docs/tour.md", "| 4 |", "| 5 |"),
     "a table that its script has changed": ("docs/table.py", "n * n", "n ** 3"),
     "a script that fails": ("docs/table.py", "import sys", "import nothing"),
     "a quotation of nothing": ("docs/tour.md", "```c core/error.c", "```c core/scope.c"),

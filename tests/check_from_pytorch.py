@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""docs/from_pytorch.md: each name of PyTorch that a first course uses has its answer there, and what it names exists.
+"""docs/from_pytorch.md: each PyTorch name that a first course uses has an answer there, and the names in it exist.
 
-check_from_pytorch.py [ROOT]        prints each fault; exit status 1 when there is one
-check_from_pytorch.py --self-test   plants one fault of each kind in a small tree and sees each found
-check_from_pytorch.py --programs BUILD_FOLDER [SANITIZER]   compiles the programs in C with the library there: each prints what the
-                                    one in Python above it prints. Exit status 77 under a sanitizer
+check_from_pytorch.py [ROOT]        prints each fault; exit status 1 when there is one check_from_pytorch.py --self-test   plants
+one fault of each kind in a small tree and sees each found check_from_pytorch.py --programs BUILD_FOLDER [SANITIZER]   compiles the
+programs in C with that library: each prints what the one in Python above it prints. Exit status 77 under a sanitizer
 
   - each row of a table headed PyTorch says on the right a name of the public headers, or "not there"
   - each tn_ and TN_ name there, and in the tables headed Elsewhere, is in a public header
-  - tests/pytorch_names.txt, the names of a course, is answered whole
-  - where PyTorch is installed: each name on the left exists in it (those that came with a later version aside), and the programs
-    in Python run. Where it is not, this says so.
+  - every name in tests/pytorch_names.txt, the names of a course, has an answer
+  - if PyTorch is installed, each name on the left exists in it (except those that came with a later version), and the programs
+    in Python run. If it is not, this says so.
 """
 import importlib.util
 import os
@@ -54,7 +53,7 @@ def rows(text):
 
 
 def names_of(cell):
-    """The full names of what a left cell has in backticks. One without a dot belongs where the one before it does; `2d` after
+    """The full names of what a left cell has in backticks. One without a dot has the prefix of the one before it; `2d` after
     `F.conv1d` is F.conv2d."""
     where = last = None
     for text in re.findall(r"`([^`]+)`", cell):
@@ -72,7 +71,7 @@ def names_of(cell):
         if name.count("."):
             where, last = name.rpartition(".")[0], name
             yield name
-            if where.rpartition(".")[2][:1].isupper():  # nn.SyncBatchNorm.convert_sync_batchnorm tells of the class too
+            if where.rpartition(".")[2][:1].isupper():  # nn.SyncBatchNorm.convert_sync_batchnorm covers the class too
                 yield where
 
 
@@ -131,7 +130,7 @@ def version_of(text):
 
 
 def objects(torch):
-    """What has attributes that its class does not tell."""
+    """Instances with attributes that their class does not list."""
     some = torch.nn.Linear(1, 1)
     return {"torch.nn.Module": some, "torch.optim.Optimizer": torch.optim.SGD(some.parameters(), lr=1.0)}
 
@@ -144,7 +143,7 @@ def importable(module):
 
 
 def exists(name, made):
-    """Whether the name can be reached; None where a package that has it is missing."""
+    """Whether the name can be reached; None if the package that has it is missing."""
     if any(name.startswith(package) and importable(package) is None for package in OPTIONAL):
         return None
     parts = name.split(".")
@@ -177,7 +176,7 @@ def program_faults(root):
 
 
 def run_c(root, build, program):
-    """What a program in C prints, with the library in `build`; or why it does not."""
+    """What a program in C prints, with the library in `build`; or why it failed."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(["cc", "-g", "-Wall", "-Wextra", "-Werror", "-x", "c", "-", "-I" + os.path.join(root, "include"), "-L" + build,
                                "-ltern", "-Wl,-rpath," + build, "-o", folder + "/program"], input=program, capture_output=True, text=True,
@@ -244,11 +243,11 @@ CLEAN = {
     "include/tern/ops.h": "int tn_exp(void);\n#define TN_LOG 1\n",
 }
 PLANTED = {  # what, where, and what is replaced by what
-    "a name of ours that is not there": (DOCUMENT, "`TN_LOG` |\n| `F", "`TN_LOGS` |\n| `F"),
-    "an answer that is none": (DOCUMENT, "not there: `tn_exp`", "perhaps"),
+    "a name of ours that does not exist": (DOCUMENT, "`TN_LOG` |\n| `F", "`TN_LOGS` |\n| `F"),
+    "a cell without an answer": (DOCUMENT, "not there: `tn_exp`", "perhaps"),
     "a name of ours in the other tables": (DOCUMENT, "thing` | `tn_exp`", "thing` | `tn_expo`"),
     "a name of the course without an answer": (NAMES, "torch: exp", "torch: exp sin"),
-    "a function of another size without an answer": (NAMES, "conv2d", "conv3d"),
+    "a variant (3d) without an answer": (NAMES, "conv2d", "conv3d"),
     "an answer that was lost": (DOCUMENT, "`torch.exp`, ", "`torch.abs`, "),
     "a row that a | cuts": (DOCUMENT, "| `with torch.no_grad():` | `TN_LOG` |", "| `with torch.no_grad():` | `TN_LOG | 2` |"),
     "a program in Python alone": (DOCUMENT, "| Elsewhere", "```python\nimport os\n```\n\n| Elsewhere"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles each public header alone, twice over (its guard), and the macros that take lists: as C11 and as C++17, with gcc and, where
-# it is, clang.
+# Compiles each public header alone, twice over (its guard), and the macros that take lists: as C11 and as C++17, with gcc and, if
+# installed, clang.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
@@ -11,7 +11,7 @@ flags="-Wall -Wextra -Werror -pedantic -Iinclude -c -o $work/header.o"
 compile() { # $work/c.c and $work/c.cc, the same text
     for compiler in "gcc -std=c11 $work/c.c" "g++ -std=c++17 $work/c.cc" "clang -std=c11 $work/c.c" "clang++ -std=c++17 $work/c.cc"; do
         command -v "${compiler%% *}" >/dev/null || continue
-        # shellcheck disable=SC2086  # words are wanted
+        # shellcheck disable=SC2086  # splitting is intended
         if ! $compiler $flags; then
             echo "failed: $1 with ${compiler% *}"
             failed=$((failed + 1))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The layers: each folder may include only itself and what is to its left.
+"""The layers: each folder may include only itself and the folders to its left.
 
     core -> text -> tensor -> backends -> profile -> autograd -> ops -> nn -> optim -> data, io -> models -> distributed -> train -> tools ...
 
@@ -9,10 +9,10 @@ check_layers.py --self-test   plants one fault of each kind in a small tree and 
 Rules
   - a source of a layer includes no header, private or public, of a layer to its right
   - a public header (include/tern/) includes public headers only, of its own layer or to its left; tern.h is all of them
-  - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only where its name has custom_op in it
+  - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only if its name contains custom_op
   - every .c file is listed in its folder's meson.build, or in ops/list.h, so that none is forgotten
-    (the list is no code: tables of kernels are made from it too)
-  - what a layer opens passes through tn__above_streams, or it may become a stderr that the program has closed
+    (the list is not code: tables of kernels are also made from it)
+  - every file descriptor that a layer opens passes through tn__above_streams, or it may become a stderr that the program has closed
 """
 import os
 import re
@@ -22,11 +22,11 @@ import planted
 
 ORDER = ["core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
 OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
-# The headers for implementers, by the layer that owns them. What is not here belongs to the layer of its name.
+# The headers for implementers, by the layer that owns them. The others belong to the layer with their name.
 SYS = {"object": "core", "op": "autograd", "backend": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}
-# Public headers beside the one of their layer's name. store.h and distributed.h stand alone on core and tensor.
+# Public headers other than the one named after their layer. store.h and distributed.h need only core and tensor.
 HEADERS = {"field": "tensor", "profiler": "profile", "module": "nn", "init": "nn", "layers": "nn", "transformer": "nn", "tensorboard": "io", "npy": "io", "onnx": "io", "tokenizer": "data", "transforms": "data", "store": "distributed", "parallel": "distributed", "split": "distributed", "deepspeed": "train", "evaluate": "train"}
-# Engines of groups that lie in a plugin, with what they need; they link nothing of libtern.
+# Engines of groups that are in a plugin, with what they need; they link nothing from libtern.
 ENGINES = {"backends/cuda/nccl.c"}
 OPENING = re.compile(r"(?<![\w.>])(?:open|openat|socket|accept4|eventfd|epoll_create1|memfd_create|mkostemp|fopen)\(")
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -63,7 +63,7 @@ def resolve(root, source, name):
 
 
 def broken_rule(source, kind, layer, name):
-    """Why `source` may not include `name`; None when it may."""
+    """Why `source` may not include `name`; None if it may."""
     folder = source.split("/")[0]
     if folder == "include":
         own = public_layer(source[len("include/tern/"):])
@@ -120,7 +120,7 @@ def listed(root, source):
 
 
 def unguarded(source, text):
-    """Where the library opens something that may take the number of a stream."""
+    """Where the library opens a descriptor that may take the number of a standard stream."""
     if source.split("/")[0] not in ORDER or source == "core/descriptor.c" or not source.endswith((".c", ".cc")):
         return
     text = COMMENT.sub(lambda comment: re.sub(r"[^\n]", " ", comment.group()), text)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Names of static functions: at least two words, so that a stack trace or a flame graph can be read.
 
-Such a name appears there alone, without its file: `run` may be anybody's, `gloo_run` and `run_node` say whose.
+Such a name appears there alone, without its file: `run` could be in any file; `gloo_run` and `run_node` say where they belong.
 
 And private names (tn__...) that cross files: each is defined in one file, so that it means one thing. A type in one folder and a
-function in another with one name mislead a reader, and whatever follows names.
+function in another with the same name mislead readers and tools.
 
 check_names.py [ROOT]        prints each function whose name is one word, and each private name with a second definition; exit
                              status 1 when there is one
@@ -20,7 +20,7 @@ import planted
 
 FOLDERS = ["include", "core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train",
            "tools", "examples", "bench", "tests"]
-# Words before a function's name: its type, and what is said about it in brackets.
+# Words before a function's name: its type, and attributes in brackets.
 FUNCTION = re.compile(r"^(?:template <[^;{}]*?>\s*|TN_PRINTF\([^()]*\)\s*|__attribute__\(\(.*?\)\)\s*)*"
                       r"(?:static|TN__INLINE)\b(?:\s+__attribute__\(\(.*?\)\)|\s+__launch_bounds__\([^()]*\)|[\w\s*&:<>,])*?"
                       r"\b(\w+)\([^;{}=]*?\)[^;{}=()]*[;{]", re.MULTILINE)
@@ -30,7 +30,7 @@ PRIVATE = re.compile(r"^(?:\w[\w *]*?\b(tn__\w+)\([^;{}=]*\)\s*\{"
                      r"|\} (tn__\w+);"
                      r"|typedef \w[\w *]*?\(?\*?(tn__\w+)\)?\([^;{}]*\);"
                      r"|#define (tn__\w+))", re.MULTILINE)
-# Of these a build has one (-Dimages, -Ddebug_tensors), they are overloads, or one is a test's stand-in.
+# A build has only one of each (-Dimages, -Ddebug_tensors), they are overloads, or one is a test's stand-in.
 ALTERNATIVES = {"tn__png_decode", "tn__jpeg_decode", "tn__module_at_home", "tn__load", "tn__cuda_launched"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
@@ -91,7 +91,7 @@ def self_test():
         "a function": "static void write(int x) {\n",
         "that is declared twice": "static void write(int x);\nstatic void write(int x) {\n",
         "on two lines": "static void write(int x,\n                  int y) {\n",
-        "that gives a pointer": "static const struct line *write(void) {\n",
+        "that returns a pointer": "static const struct line *write(void) {\n",
         "inline": "static inline int write(void) {\n",
         "with an attribute": "static __attribute__((noinline)) void write(void) {\n",
         "with an attribute in front": "__attribute__((constructor)) static void write(void) {\n",

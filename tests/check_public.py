@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The public functions: each is used or told of, and named by the rules of CONTRIBUTING.md.
+"""The public functions: each is used or documented, and named by the rules of CONTRIBUTING.md.
 
 check_public.py [ROOT]        prints each fault; exit status 1 when there is one
 check_public.py --self-test   plants one fault of each kind in a small tree and sees each found
 
-Used: its name is in a .c, .h, .cu or .md file outside tests/, other than the file that defines it. A comment is no use, in
-a header neither: a header tells what is there, a document or an example what it is for.
+Used: its name is in a .c, .h, .cu or .md file outside tests/, other than the file that defines it. A comment does not count, not
+even in a header: a header says what exists, a document or an example what it is for.
 
-Names: an operation ends in _op where its plain name is a type's, and nowhere else. What a program calls takes `void *m`; only
-what the library calls gets a `tn_module *`.
+Names: an operation ends in _op if its plain name is a type's, and only then. What a program calls takes `void *m`; only what the
+library calls takes a `tn_module *`.
 """
 import os
 import re
@@ -47,7 +47,7 @@ def unused(root):
         defined = set()
         if path.endswith(CODE):
             text = without_comments(text)
-            # A definition begins a line and is no call: return type, name, bracket.
+            # A definition begins a line and is not a call: return type, name, bracket.
             defined = set(re.findall(r"^\w[^;{}()=\n]*?[ *](tn_\w+)\(", text, flags=re.M))
             text = re.sub(r"\bTN_API\b[^;(]*?\btn_\w+\s*\(", " ", text) if header else text
         text = re.sub(r"\bTN_WITH\((tn_\w+)", r"\1_defaults", text)  # which it calls
@@ -77,7 +77,7 @@ CODE_FILE = ("int tn_used(void) {\n    return 0;\n}\nint *tn_told(int a) {\n    
 CLEAN = {"include/tern/a.h": HEADER, "core/a.c": CODE_FILE, "README.md": "`tn_told`, `tn_line_op`\n",
          "nn/a.c": "static int f(void) {\n    tn_train();\n    return tn_used();\n}\n", "tests/test_a.c": "tn_told();\n"}
 PLANTED = {  # what, where, and what is replaced by what
-    "a function that nobody names": ("README.md", "`tn_told`, ", ""),
+    "a function that nothing names": ("README.md", "`tn_told`, ", ""),
     "a function in a comment only": ("nn/a.c", "return tn_used();", "return 0; /* tn_used */"),
     "an operation named as a type": ("include/tern/a.h", "tn_line_op", "tn_line"),
     "an operation with a needless _op": ("include/tern/a.h", "int tn_used(void);", "int tn_used_op(void);"),

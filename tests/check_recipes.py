@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What docs/from_pytorch.md says to write where Tern has no function of that name gives what PyTorch gives.
+"""What docs/from_pytorch.md says to write if Tern has no function of that name computes what PyTorch computes.
 
 check_recipes.py BUILD_FOLDER [SANITIZER]
 
@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-RECIPES = [  # the page's, PyTorch's, and what a name in them stands for, where it is not one of TENSORS: C's, Python's
+RECIPES = [  # the page's, PyTorch's, and what a name in them stands for, if it is not one of TENSORS: C's, Python's
     ('TN_EINSUM("ii->i", x)', "torch.diag(x)"),
     ('TN_EINSUM("ii->", x)', "torch.trace(x)"),
     ('TN_EINSUM("i,j->ij", a, b)', "torch.outer(a, b)", "tn_tensor *a = row, *b = tn_select(y, 0, 0)", "a = row; b = y[0]"),
@@ -107,7 +107,7 @@ def compare(build):
                 print(f"{ours} is not {theirs}")
                 wrong += 1
             if f"`{ours}`" not in page:
-                print(f"docs/from_pytorch.md does not say {ours} any more")
+                print(f"docs/from_pytorch.md no longer says {ours}")
                 wrong += 1
     print(f"{len(RECIPES)} recipes, {wrong} wrong")
     return 1 if wrong else 0

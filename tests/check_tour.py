@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The tours are true: a debugger that runs their gdb script stops at their stops, in one turn of the loop.
+"""The tours are true: a debugger that runs their gdb script stops at their stops, in one iteration of the loop.
 
-A page has a heading "## N. …" for each stop, and below it `file.c`: `function`. Its script must break at the same functions,
-and gdb must reach them in the same order, in these files, while the page's example runs; with several ranks, in rank 0. Exit
-status 77, with the reason, where there is no gdb, or it may not trace, or the example was not built.
+A page has a heading "## N. …" for each stop, and below it `file.c`: `function`. Its script must break at the same functions, and
+gdb must reach them in the same order, in these files, while the page's example runs; with several ranks, in rank 0. Exit status 77,
+with the reason, if there is no gdb, it may not trace, or the example was not built.
 """
 import os
 import re
@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 EXAMPLES = os.environ.get("TERN_EXAMPLE_BIN") or os.path.join(ROOT, "build/test/examples")
-END = "tn_optim_zero_grad"  # the last call of a turn of the loop: all stops are in one turn
+END = "tn_optim_zero_grad"  # the last call of an iteration: all stops are in one iteration
 TOURS = [
     # page, script, example, ranks, stops at most
     ("docs/tour_short.md", "docs/tour.gdb", "02_line", 1, 8),
@@ -48,7 +48,7 @@ def places(ranks):
 
 
 def stops_of_gdb(script, program, count, ranks):
-    """Where gdb has stopped, as it reports it: [(function, file)], the end of the turn last; and all it said."""
+    """Where gdb has stopped, as it reports it: [(function, file)], the end of the iteration last; and its whole output."""
     environments = places(ranks)
     others = [subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=e)
               for e in environments[1:]]
@@ -60,7 +60,7 @@ def stops_of_gdb(script, program, count, ranks):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
                                   env=environments[0], cwd=ROOT)
     finally:
-        for p in others:  # they wait for a rank that the debugger has ended
+        for p in others:  # they wait for the rank that the debugger ended
             p.kill()
             p.wait()
     text = done.stdout + done.stderr
@@ -77,7 +77,7 @@ def walk(page, script, example, ranks, most):
         print(f"{page} stops at {stops}\n{script} at {breaks}")
         return 1
     if not shutil.which("gdb"):
-        print("SKIPPED: there is no gdb here, so nobody has walked the tour")
+        print("SKIPPED: there is no gdb here: the tour was not checked")
         return 77
     program = os.path.join(EXAMPLES, example)
     if not os.path.exists(program):
@@ -89,7 +89,7 @@ def walk(page, script, example, ranks, most):
         return 77
     wrong = [(stop, at) for stop, at in zip(stops, reached) if at[1] and os.path.basename(at[1]) not in (os.path.basename(stop[0]), "op.h")]
     if [name for name, _ in reached] != breaks + [END] or wrong:
-        print(f"gdb has stopped at {reached}\n{page} says {stops}, then {END}\n\n{text}")
+        print(f"gdb stopped at {reached}\n{page} says {stops}, then {END}\n\n{text}")
         return 1
     print(f"{len(stops)} stops, in the order of {page}")
     return 0

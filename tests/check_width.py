@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Lines of sources have at most 100 characters: what clang-format leaves alone (comments, tables) is held to it too.
+"""Lines of sources have at most 100 characters: what clang-format leaves alone (comments, tables) must keep to it, too.
 
-check_width.py FILE...   prints each longer line; exit status 1 when there is one
+check_width.py FILE...   prints each longer line; exit status 1 if there is one
 """
 import sys
 

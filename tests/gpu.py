@@ -1,23 +1,21 @@
 #!/usr/bin/env python3
 """What `./run gpu` runs on a machine with a GPU, and its report.
 
-gpu.py [--seconds N] BUILD [PART ...]     default: all parts, the most useful first, so that a short lease gives most of them
+gpu.py [--seconds N] BUILD [PART ...]     default: all parts, the most useful first, so that a short lease gets most of the value
 
-    machine     the GPU, its driver, the compiler, what `tern info` finds
-    quick       the kernels' tests, each against ref, the device's own, attention's
-    products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses our own slower kernel does
-    step        bench/gpu_step.py: one step of GPT-2 124M, the time of each kernel
-    bench       bench/gpu.py: GPT-2 124M, 350M and 1.5B beside compiled PyTorch; bench:SIZE is one of them
-    suite       the other tests of the suite "cuda", on the device: every operation and its gradient, training beside the CPU's,
+    machine     the GPU, its driver, the compiler, what `tern info` finds quick       the kernels' tests, each against ref, the
+    device's own, attention's products    which epilogues cuBLASLt runs in a step of GPT-2 124M: what it refuses, our own slower
+    kernel does step        bench/gpu_step.py: one step of GPT-2 124M, the time of each kernel bench       bench/gpu.py: GPT-2 124M,
+    350M and 1.5B next to compiled PyTorch; bench:SIZE is one of them suite       the other tests of the suite "cuda", on the
+    device: every operation and its gradient, training compared with the CPU's,
                 resuming, one NCCL rank, staged groups of 2 to 4 ranks; what they need is compiled first
     sanitizer   the kernels' tests, and every operation, again under compute-sanitizer: memcheck, racecheck, initcheck, synccheck;
-                each block of device memory is an allocation of its own, so that every overrun is seen; attention without cuDNN,
-                whose kernels are not ours to watch. Alone it can take half an hour
+                each block of device memory is its own allocation, so that every overrun is seen; attention without cuDNN, whose
+                kernels are not ours to watch. Alone it can take half an hour
 
-What is known is kept in BUILD/gpu-report.json at once, so that parts can be run one at a time and one that is stopped leaves what
-it had; the report bench/results/GPU-DATE.md is made from all of them. Both are also written to the folder $OUT, where it is set.
---seconds: after so long what is under way is stopped, and what is left is not begun. Exit status 1 when something failed or was
-stopped.
+Results are saved in BUILD/gpu-report.json at once, so that parts can be run one at a time and a part that is stopped keeps its
+results; the report bench/results/GPU-DATE.md is made from all of them. Both are also written to the folder $OUT, if it is set.
+--seconds: after this time the running part is stopped, and the rest is not begun. Exit status 1 if something failed or was stopped.
 """
 import argparse
 import collections
@@ -40,7 +38,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PARTS = ["machine", "quick", "products", "step", "bench", "suite", "sanitizer"]
 SIZES = ["124M", "350M", "1.5B"]
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
-AT_ONCE = 6  # programs under compute-sanitizer: each has the GPU in turns, and a core of its own
+AT_ONCE = 6  # programs under compute-sanitizer: each has the GPU in turns, and its own core
 STOPPED = 124
 
 deadline = float("inf")
@@ -52,7 +50,8 @@ def left(most=3600):
 
 
 def end(process):
-    """Ends a command and what it has started: politely, so that meson stops its tests and says which ran, then for certain."""
+    """Ends a command and what it has started: first with SIGTERM, so that meson stops its tests and says which ran, then with
+    SIGKILL."""
     for how, seconds in ((signal.SIGTERM, 15), (signal.SIGKILL, 5)):
         try:
             os.killpg(process.pid, how)
@@ -93,7 +92,7 @@ def machine(build, keep, _):
 
 
 def tests_of_suite(build):
-    """The suite's tests, the last word of each one's command by its name; without any something is wrong with the build."""
+    """The suite's tests, the last word of each one's command by its name; if there are none, something is wrong with the build."""
     with open(os.path.join(build, "meson-info/intro-tests.json"), encoding="utf-8") as f:
         tests = {test["name"]: test["cmd"][-1] for test in json.load(f) if any(s.split(":")[-1] == "cuda" for s in test["suite"])}
     if not tests:
@@ -132,7 +131,7 @@ def test(build, names):
 
 
 def compile_(build, targets):
-    """What does not compile on that machine costs its own tests alone."""
+    """What does not compile on that machine costs only its own tests."""
     status, text = run(["ninja", "-C", build, "-k", "0", *targets])
     if status:
         print(f"not everything was built; the rest is tested\n{text[-3000:]}", flush=True)
@@ -187,7 +186,7 @@ def sanitizer(build, keep, _):
 
 
 def products(build, keep, _):
-    """cuBLASLt's own log says what it was given (CUBLASLT_LOG_LEVEL=2: what launches kernels)."""
+    """cuBLASLt's own log says what it was called with (CUBLASLT_LOG_LEVEL=2: what launches kernels)."""
     log = os.path.join(build, "cublaslt-%i.log")
     for old in glob.glob(log.replace("%i", "*")):
         os.remove(old)
@@ -216,7 +215,7 @@ def step(build, keep, _):
 
 
 def bench(build, keep, _, sizes=SIZES):
-    """One size after the other: each is known as soon as it was measured."""
+    """One size after the other: each is known as soon as it has been measured."""
     texts, numbers = [], []
     failed = 0
     for size in sizes:
@@ -285,7 +284,7 @@ def write_report(results):
 
 
 def hand_out(path):
-    """A copy to the folder $OUT, which outlives a machine that is lent."""
+    """Copies it to the folder $OUT, which outlives a borrowed machine."""
     out = os.environ.get("OUT")
     if out and os.path.isdir(out):
         shutil.copy(path, out)
@@ -334,7 +333,7 @@ def main():
         else:
             try:
                 do(part, build, results, path)
-            except Exception:  # the machine is lent for a short time: the other parts are still worth it
+            except Exception:  # the machine is borrowed for a short time: still run the other parts
                 traceback.print_exc()
                 skipped.append(part)
     failed = sum(r["failed"] for part, r in results.items() if part != "date")

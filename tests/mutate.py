@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks rules one at a time and sees whether the tests notice.
+"""Breaks rules one at a time and checks whether the tests notice.
 
 Each mutation below flips a sign, drops a term or skips a check in one file of a copy of the tree (build/mutate/tree). The copy is
 built again and the tests run until the first failure. A mutation that no test notices survived: something is not tested. Exit
@@ -8,8 +8,8 @@ status 1 when more than one survives.
 mutate.py [--list] [--from N] [PATTERN...]     all mutations, or those from the Nth on, or whose file or description contains a
                                                PATTERN
 
-When the source has moved on (the old text is no longer there exactly once) or a mutation does not compile, that is an error of
-this list and not a catch: exit status 2.
+If the source has changed (the old text is no longer there exactly once) or a mutation does not compile, that is an error in this
+list and not a catch: exit status 2.
 """
 import argparse
 import os
@@ -27,7 +27,7 @@ LEAVES_OUT = {"build", ".git", "__pycache__"}
 MAY_SURVIVE = 1
 LIMIT = 300  # seconds for one test; one that hangs has noticed
 
-# (file, old text, new text, what it breaks). Where a line is replaced by nothing of its kind, what it used is kept in a (void).
+# (file, old text, new text, what it breaks). If a line is dropped, what it used is kept in a (void).
 MUTATIONS = [
     # ---- ops: backward rules ----------------------------------------------------------------------------------------
     ("ops/elementwise/div.c", "tn_neg(tn_mul(dy, tn_div(tn_div(a, b), b)))", "tn_mul(dy, tn_div(tn_div(a, b), b))",
@@ -74,12 +74,12 @@ MUTATIONS = [
     ("ops/linalg/linear.c", "b->kernels->reduce(b->ctx, TN_SUM, &row, dy)", "b->kernels->fill(b->ctx, &row, 0.0)",
      "the bias's gradient by kernels"),
     ("ops/elementwise/gelu.c", "tn_exp(tn_mul_scalar(tn_square(x), -0.5))", "tn_exp(tn_mul_scalar(tn_square(x), 0.5))",
-     "a sign in the rule behind gelu's kernel"),
+     "a sign in the rule of gelu's kernel"),
     ("ops/elementwise/silu.c", "b->x[0]", "b->dy[0]", "what silu's kernel of backward reads"),
     ("ops/elementwise/fmod.c", "tn_round(tn_div(tn_sub(a, tn_fmod(a, b)), b))", "tn_round(tn_div(a, b))", "a rounded quotient"),
     ("ops/elementwise/remainder.c", "tn_where(more, tn_add_scalar(times, -1.0), times)", "times", "the remainder's slope is fmod's"),
     # ---- ops: shape rules -------------------------------------------------------------------------------------------
-    ("ops/elementwise/where.c", "!tn_dims_broadcast(dims, condition->dims, &dims)", "false", "the condition's shape is not looked at"),
+    ("ops/elementwise/where.c", "!tn_dims_broadcast(dims, condition->dims, &dims)", "false", "the condition's shape is unchecked"),
     ("ops/reduce/reduce.c", "if (seen & 1u << dim) {", "if (0) {", "a dimension may be named twice"),
     ("ops/reduce/sum_to.c", "!tn_dims_equal(all, x->dims)", "false", "a sum larger than its input"),
     ("ops/shape/select.c", "index < 0 || index >= size", "index < 0 || index > size", "one position too many"),
@@ -105,7 +105,7 @@ MUTATIONS = [
     ("backends/cpu/norm.c", "r * (dy[i] * w[i] - mean_g - (x[i] - m) * r * mean_gh)", "r * (dy[i] * w[i] - mean_g + (x[i] - m) * r * mean_gh)",
      "a sign of layer norm's gradient"),
     ("backends/cpu/attention_backward.c", "ds[j] = e * (ds[j] - delta);", "ds[j] = e * ds[j];", "delta in attention's gradient"),
-    ("backends/cpu/recurrent_backward.c", "straight[j] = dh[j] * z;", "straight[j] = 0;", "what GRU hands on past its gates"),
+    ("backends/cpu/recurrent_backward.c", "straight[j] = dh[j] * z;", "straight[j] = 0;", "what GRU passes on past its gates"),
     ("backends/cpu/recurrent.c", "h_to[i] = h[i];", "h_to[i] = 0;", "a state continues past its row's length"),
     ("backends/cpu/softmax.c", "dx[i] = y[i] * (dy[i] - sum);", "dx[i] = y[i] * dy[i];", "the sum in softmax's gradient"),
     ("backends/cpu/index.c", "sum[j] += add[j];", "sum[j] = add[j];", "equal indices do not add up"),
@@ -128,13 +128,13 @@ MUTATIONS = [
     ("autograd/recompute.c", "    *generator = args->generator;\n", "", "a recompute draws other random numbers"),
     ("autograd/leaf.c", "        if (leaf->stale) {\n            tn__ops.copy_(leaf->grad, grad);", "        if (0) {\n            tn__ops.copy_(leaf->grad, grad);",
      "a given buffer is added to after zero_grad"),
-    ("autograd/leaf.c", "        if (grad != leaf->lent) {\n            end_loan(leaf);\n        }\n", "", "a sum that lies in the leaf's place is overwritten"),
+    ("autograd/leaf.c", "        if (grad != leaf->lent) {\n            end_loan(leaf);\n        }\n", "", "a sum in the leaf's place is overwritten"),
     ("autograd/leaf.c", "all = all && (!h->before || h->observes);", "all = true || h;", "a hook keeps a gradient that the next backward overwrites"),
     ("optim/sgd.c", ".first = c->step == 1,", ".first = false,", "SGD's first step reads an empty buffer"),
     ("optim/step.c", "    opt->grad_scale = 1.0;\n    opt->steps++;", "    opt->steps++;", "a clip lasts for the next step as well"),
     ("optim/clip.c", "return done ? sqrt(total) : NAN;", "return done ? total : NAN;", "the norm is not a norm"),
     ("optim/clip.c", "!p->counts && i < n", "false && i < n", "what several ranks have is counted on each"),
-    ("optim/clip.c", "return !p->sum || p->sum(p, values, n) == TN_OK;", "return true;", "a norm of what is here only"),
+    ("optim/clip.c", "return !p->sum || p->sum(p, values, n) == TN_OK;", "return true;", "a norm of only the local part"),
     ("optim/clip.c", "if (at->depth == depth) {", "if (at->depth == l.deepest - 1 - depth) {", "groups sum before all that leads to them has"),
     ("optim/optim.h", "return p && !p->others ? p : NULL;", "return p;", "what concerns one parameter is summed over stages that lack it"),
     ("optim/optim.h", "tn_dims_count(whole) == tn_dims_count(stored) ? whole : stored", "tn_dims_count(whole) == tn_dims_count(stored) ? whole : TN_DIMS(tn_dims_count(stored))",
@@ -162,15 +162,15 @@ MUTATIONS = [
     ("backends/rotary.h", "(1.0 - fast) / ", "(1.0 - fast) * ", "slow pairs turn faster"),
     ("backends/cpu/rotary.c", "position != position_of(positions, b - 1, t)", "position < 0",
      "all sequences get the first one's positions"),
-    ("nn/cache.c", "cache->filled += T;", "cache->filled += 1;", "a cache counts one position a call"),
-    ("nn/grouped_attention.c", "start = tn__cache_start(&m->cache);", "start = 0;", "positions begin again behind a cache"),
+    ("nn/cache.c", "cache->filled += T;", "cache->filled += 1;", "a cache counts one position per call"),
+    ("nn/grouped_attention.c", "start = tn__cache_start(&m->cache);", "start = 0;", "positions start again after a cache"),
     ("models/language.c", "tn__cache_restore(m, start);", "(void)start;", "caches stay uneven after a failure between layers"),
     ("models/language.c", "family->turns ? 3 :", "", "positions never reach the blocks"),
     ("nn/register.c", "return !clash || raise_taken(space, clash, \"module_add\");", "return true;",
      "a transparent child brings names that are taken"),
     ("nn/describe.c", "if ((m->parent && !m->name[0]) ||", "if (false ||", "transparent modules are described"),
     ("distributed/parallel/fsdp/attach.c", "*path && m->name[0] &&", "*path &&", "a transparent module is a unit"),
-    ("distributed/parallel/fsdp/attach.c", " || tn__ends_with(m->kind, \"_block\")", "", "a llama_block is no unit"),
+    ("distributed/parallel/fsdp/attach.c", " || tn__ends_with(m->kind, \"_block\")", "", "a llama_block is not a unit"),
     ("autograd/low_precision.c", "if (leaf->copy_given && ", "if (false && ", "a copy that others fill is not lent"),
     ("ops/deferred.c", "tn_narrow(aside, 0, before, head)", "tn_narrow(aside, 0, 0, head)", "the first elements of a part of a draw"),
     ("ops/deferred.c", "        recipe->dtype = x->dtype;\n", "", "what is drawn again is drawn in the old dtype"),
@@ -183,9 +183,9 @@ MUTATIONS = [
      "what comes before takes the place of what comes after"),
     ("ops/reduce/cumprod.c", "tn__shift(wide, args->dim, args->reverse, 1.0)", "tn__shift(wide, args->dim, args->reverse, 0.0)",
      "the first factor of a product has no gradient"),
-    ("ops/pool/shared.c", "places -= ceil_mode && ", "places -= false && ", "a window that lies in the padding alone"),
+    ("ops/pool/shared.c", "places -= ceil_mode && ", "places -= false && ", "a window that is only in the padding"),
     ("ops/conv/conv.c", "call->kernel.dilation[first + i] * (kernel - 1) / 2", "(kernel - 1) / 2",
-     "padding that keeps sizes knows no dilation"),
+     "padding that keeps sizes ignores dilation"),
     ("ops/rnn/recurrent.c", "int64_t t = reverse ? times - 1 - i : i;", "int64_t t = i;",
      "the other direction begins at the same end"),
     ("ops/loss/ctc.c", "isnan(loss) ? loss : ", "", "the gradient of NaN is a number"),
@@ -202,15 +202,15 @@ MUTATIONS = [
     ("optim/average.c", "1.0 - kept)", "kept)", "an average keeps what it should lose"),
     ("io/npy/array.c", "? tn_contiguous(tn_permute(t, back)) : t", "? tn_contiguous(t) : t", "columns are read as rows"),
     ("io/onnx/graph.c", "if (t->version->value != g->values[value - 1].version) {", "if (0) {", "a trace of what changes in place"),
-    ("io/onnx/batch.c", "if (!tn_equal(tn_sub(c, b), each)) {", "if (0) {", "sizes that are no multiple of the batch"),
-    ("io/onnx/file.c", "> INT32_MAX", "> INT64_MAX", "an ONNX file that nobody can read"),
-    ("autograd/apply.c", "    tn__tracer_begin(NULL);\n", "", "what an operation is made of, written beside it"),
+    ("io/onnx/batch.c", "if (!tn_equal(tn_sub(c, b), each)) {", "if (0) {", "sizes that are not a multiple of the batch"),
+    ("io/onnx/file.c", "> INT32_MAX", "> INT64_MAX", "an ONNX file that cannot be read"),
+    ("autograd/apply.c", "    tn__tracer_begin(NULL);\n", "", "what an operation is made of, written next to it"),
     ("ops/inplace/inplace.c", " || !tn__tracer_change(y, operation)", "", "a constant that depends on the inputs"),
     ("train/metrics.c", "scores[c] == scores[label] && c < label", "scores[c] == scores[label] && false",
      "of equal scores all are among the best"),
     ("profile/profiler.c", "before == loop)) {", "true)) {", "all loops say what a step is"),
     ("train/search/search.c", "s->trials[trial].failed = !read_value(s, trial);", "s->trials[trial].failed = !read_value(s, trial) || !well;",
-     "a value does not count where its process fails behind it"),
+     "a value does not count if its process fails after it"),
     ("train/search/process.c", "while (s->held >= 0 && fcntl(", "while (false && fcntl(",
      "a trial begins while a process of an earlier search has it"),
     # ---- distributed/group ------------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ MUTATIONS = [
     ("nn/strategy.c", "while (search.root && search.root->up) {", "while (search.root && search.root->up && 0) {",
      "what an optimiser holds under another name is not found"),
     ("distributed/parallel/scopes.c", "    if (above) {", "    if (above && 0) {", "TN_NO_SYNC of a part is silent"),
-    ("distributed/parallel/attach.c", "    if (!p && !differ) {", "    if (!p && 0) {", "a rank that cannot attach tells no one"),
+    ("distributed/parallel/attach.c", "    if (!p && !differ) {", "    if (!p && 0) {", "a rank that cannot attach stays silent"),
     ("distributed/parallel/attach.c", "bool frozen = tn__leaf_thaw(param->leaf);", "bool frozen = false;", "frozen parameters get no hooks"),
     ("distributed/parallel/lifecycle.c", "p->sync = p->no_sync == 0;", "p->sync = true;", "TN_NO_SYNC synchronises"),
     ("distributed/parallel/lifecycle.c", "p->no_sync + change < 0 ? 0 : change", "change", "a scope that is older than what is attached"),
@@ -243,7 +243,7 @@ MUTATIONS = [
      "a step is committed before all ranks have written"),
     ("distributed/parallel/save/write.c", "    tn_error_give(&s->failed);\n", "", "what failed before the thread began is forgotten"),
     ("distributed/parallel/save/folder.c", "step >= 0 && step <= all->most", "step >= 0", "steps of another run are removed"),
-    ("distributed/parallel/save/load.c", "if (status == TN_OK && !c->partial) {", "if (false) {", "names that the program has not are fine"),
+    ("distributed/parallel/save/load.c", "if (status == TN_OK && !c->partial) {", "if (false) {", "names that the program does not have are accepted"),
     ("distributed/parallel/save/protocol.c", "if (sender >= 0) {", "if (false) {",
      "whose error it is, is not said"),
     ("distributed/parallel/save/write.c", "if (path && here != l->bytes) {", "if (false) {", "rank 0 need not see what the others wrote"),
@@ -254,11 +254,11 @@ MUTATIONS = [
     ("models/generate/sample.c", "*x = *x < 0 ? *x * p : *x / p;", "*x = *x / p;", "negative logits are rewarded for repetition"),
     ("models/generate/sample.c", "if (k <= blocks) {", "if (k < 2 * blocks) {", "a bound of top_k that is too high"),
     ("models/generate/sequence.c", "from = from > length - 1 ? from - (length - 1) : 0;", "", "stop texts that begin in an earlier token"),
-    ("models/generate/sequence.c", "made->bytes - (s->ended ? 0 : held_back(made, o))", "made->bytes", "the beginning of a stop text is told"),
+    ("models/generate/sequence.c", "made->bytes - (s->ended ? 0 : held_back(made, o))", "made->bytes", "the beginning of a stop text is output"),
     ("models/generate/generate.c", "b->places[r] = (int32_t)(last - s->begin);", "b->places[r] = (int32_t)b->used;", "positions count the padding"),
     ("models/generate/generate.c", "            tn_copy_(tn_narrow(b->mask, 0, r, 1), tn_narrow(b->mask, 0, last, 1));\n", "",
      "the mask of a row that takes another's place"),
-    ("models/generate/generate.c", "o->first + (uint64_t)s->index", "o->first", "all sequences draw alike"),
+    ("models/generate/generate.c", "o->first + (uint64_t)s->index", "o->first", "all sequences draw the same numbers"),
     ("nn/cache.c", "        tn_copy_(tn_select(held, 0, row), tn_select(held, 0, last));\n", "", "the cache of a row that takes another's place"),
     # ---- distributed/parallel: sharding; what each trap needs -----------------------------------------------------------
     ("distributed/parallel/fsdp/fsdp.c", "} else if (tn_in_backward()) {\n        return out;", "} else if (0) {\n        return out;",
@@ -273,11 +273,11 @@ MUTATIONS = [
      "gradients of a policy are summed in its compute dtype"),
     ("distributed/parallel/fsdp/fsdp.c", "tn__fsdp_scatter_used(s) : tn__parallel_all_ready(p)", "tn__fsdp_scatter_used(s) : true",
      "gradients that are missing are not noticed"),
-    ("distributed/parallel/fsdp/fsdp.c", "s->base.sync && !s->options.find_unused", "s->base.sync", "ranks with gaps scatter in an order of their own"),
+    ("distributed/parallel/fsdp/fsdp.c", "s->base.sync && !s->options.find_unused", "s->base.sync", "ranks with gaps scatter in their own order"),
     ("distributed/parallel/fsdp/grads.c", "param->ready = users[i] > 0 && param->wanted;", "param->ready = param->wanted;",
      "what no rank uses is stepped"),
     ("distributed/parallel/fsdp/grads.c", "            tn_zero_(tn_alias(set->buffer->flat, p->offset, p->base.leaf->dims));\n", "",
-     "where a gradient is missing the last one's travels"),
+     "a missing gradient sends the last one again"),
     ("distributed/parallel/fsdp/grads.c", "    if (!alike) {", "    if (0) {", "ranks that gather different units are not noticed"),
     ("distributed/parallel/fsdp/units.c", "if (s->options.stage < 3 ||", "if (s->options.stage < 4 ||", "units stay whole"),
     ("distributed/parallel/share.c", "tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0)", "TN_OK",
@@ -312,7 +312,7 @@ MUTATIONS = [
     ("distributed/parallel/fsdp/attach.c", "leaf->hooks->id != p->base.coming || ", "", "hooks of others are no obstacle"),
     ("distributed/parallel/fsdp/attach.c", "    return same_sets(s) && ", "    (void)same_sets;\n    return ", "policies that differ"),
     ("distributed/parallel/fsdp/attach.c", "    tn__deferring = NULL;\n", "", "what is made under TN_DEFER_INIT has no elements"),
-    ("distributed/parallel/fsdp/units.c", "    largest.slice = 0;\n", "", "what ranks of tp hold alike is cut at different places"),
+    ("distributed/parallel/fsdp/units.c", "    largest.slice = 0;\n", "", "what all tp ranks hold is cut at different places"),
     ("distributed/parallel/compare.c", "if (entry->layout.dim >= 0) {", "if (false) {", "DDP over ranks with different blocks"),
     ("distributed/parallel/tensor/styles.c", "        tn__parallel_same_input(tp->group, x, \"tensor_parallel\");\n", "", "ranks of tp with different batches"),
     ("distributed/parallel/context.c", "        tn__parallel_same_input(s->group, whole, context_rules.operation);\n", "        (void)whole;\n",
@@ -337,7 +337,7 @@ MUTATIONS = [
     ("train/history.c", "h->wider |= c != NULL;", "(void)c;", "a new column without a name in the head"),
     ("io/checkpoint/metadata.c", "before.s.steps < c->schedule->steps && ", "", "a schedule may become shorter"),
     ("train/options.c", "if (!starts_over(line_words[i])) {", "{", "the command to continue starts over"),
-    ("train/evaluate/evaluate.c", "mine < last ? mine : last", "mine", "ranks without a share are not called"),
+    ("train/evaluate/evaluate.c", "mine < last ? mine : last", "mine", "ranks without a batch do not call the model"),
     ("train/evaluate/evaluate.c", "all[r * e->batch + i]", "all[i]", "every rank's rows cost what rank 0's did"),
     ("train/evaluate/evaluate.c", "    tn_module_train(m, false);\n", "", "dropout while a model is measured"),
     ("train/evaluate/perplexity.c", "text && !special ?", "text ?", "special tokens have bytes"),
@@ -385,7 +385,7 @@ MUTATIONS = [
     ("data/shards.c", "return token & s->mark ? NO_TARGET : token;", "return token;", "prompts are learned"),
     ("data/shards.c", "from = to - from > d->length + 1 ? to - (d->length + 1) : from;", "", "a pair that is longer than the window"),
     ("data/collate.c", "at < r.bytes; at += r.element", "at + r.element < r.bytes; at += r.element", "the last element of a row is not padded"),
-    ("data/collate.c", "                        .epoch = epoch,\n", "", "what is random in an example is alike in all epochs"),
+    ("data/collate.c", "                        .epoch = epoch,\n", "", "what is random in an example is the same in all epochs"),
     ("data/collate.c", ".place = tn__sampler_place(&c->sampler, d->size, first + i)", ".place = first + i",
      "what is random in an example depends on the number of ranks"),
     ("data/compose.c", "e.index = index_in_whole(d, e.index);", "e = (tn_example){.index = index_in_whole(d, e.index)};",
@@ -503,7 +503,7 @@ def run_test(command):
 
 
 def first_failure(folders, path=""):
-    """The first test that fails. For an operation's own file the registry's test of that operation comes first of all."""
+    """The first test that fails. For an operation's own file, the registry's test of that operation comes first."""
     tests = [test for folder in folders for test in tests_of(folder)]
     tests.sort(key=lambda test: LAST.index(test[0]) if test[0] in LAST else -1)
     operation = os.path.basename(path)[:-2]
@@ -525,7 +525,7 @@ def chosen(patterns):
 
 
 def must_fit(mutations, root):
-    """Each old text stands exactly once in its file."""
+    """Each old text is exactly once in its file."""
     counts = [(m[0], m[3], read(os.path.join(root, m[0])).count(m[1])) for m in mutations]
     wrong = ["%s (%s): the old text is there %d times" % c for c in counts if c[2] != 1]
     if wrong:

@@ -16,8 +16,8 @@ def found_in(tree, faults):
 
 
 def self_test(clean, planted, faults, most=1):
-    """Nothing is found in the clean tree, and in each of {what: tree} one fault, or up to `most` lines about it. Returns the
-    number of wrong answers."""
+    """Expects nothing in the clean tree, and in each of {what: tree} one fault, or up to `most` lines about it. Returns the number
+    of wrong answers."""
     wrong = 0
     for what, tree in [("nothing", clean)] + list(planted.items()):
         found = found_in(tree, faults)

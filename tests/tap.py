@@ -7,7 +7,7 @@ tap.py count WHAT...        counts the single tests in Meson's testlog.json file
                             "N passed, N failed[, N skipped]". stage:NAME is something else that failed, skipped:NAME
                             that was skipped. Exit status 1 when something failed or nothing ran.
 tap.py names BUILD [PART]   the names of a build folder's tests that contain PART; exit status 1 when there is none. Meson's own
-                            lists show them differently from version to version.
+lists differ between versions.
 """
 import json
 import os
@@ -21,7 +21,7 @@ SKIP = re.compile(r"#\s*SKIP", re.IGNORECASE)
 
 
 def short_name(name):
-    """A test's name as tests/meson.build gives it; before it a log has "tern:core / " or, from a newer Meson, "core - tern:"."""
+    """A test's name as in tests/meson.build; before it, a log has "tern:core / " or, from a newer Meson, "core - tern:"."""
     return re.split(r" / | - ", name)[-1].split(":")[-1]
 
 

@@ -2,8 +2,8 @@
 """Every public function is in one of test_inert*.c, is derived from the headers by make_inert.py, or is listed below with
 the reason why not.
 
-Reads the names that carry TN_API in the public headers. Fails for a name that is called nowhere in them, and for an
-exception that is not needed."""
+Reads the names that carry TN_API in the public headers. Fails for a name that no test calls, and for an exception that is not
+needed."""
 
 import glob
 import os
@@ -34,7 +34,7 @@ EXCEPTIONS = {
 
 
 def without_comments(text):
-    """And without what stands in strings: "/tmp/*.bin" begins no comment."""
+    """Empties strings, too: "/tmp/*.bin" starts no comment."""
     return re.sub(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', lambda m: '""' if m[0][0] == '"' else " ", text, flags=re.S)
 
 
@@ -52,8 +52,8 @@ def mentioned(text):
 
 def problems(names, used, exceptions):
     out = [f"{name}: not in test_inert*.c" for name in names if name not in used and name not in exceptions]
-    out += [f"{name}: an exception, but no public function" for name in exceptions if name not in names]
-    out += [f"{name}: an exception, but it is in test_inert*.c" for name in exceptions if name in used]
+    out += [f"{name}: listed as an exception, but not a public function" for name in exceptions if name not in names]
+    out += [f"{name}: listed as an exception, but in test_inert*.c" for name in exceptions if name in used]
     return out
 
 

@@ -1,15 +1,15 @@
 #!/usr/bin/python3
-"""Every public function that takes options is in test_options.c with options of zeros, and each struct of options ends with
+"""Every public function that takes options is in test_options.c with zeroed options, and each struct of options ends with
 from_defaults.
 
-Options are what a function *_defaults(void) of the public headers gives."""
+Options are what the *_defaults(void) functions of the public headers return."""
 import glob
 import os
 import re
 import sys
 
 ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-GIVES = {  # functions that take options to fill in or to read, and mean no others by them
+GIVES = {  # functions that fill in or read options, and do not need them from *_defaults()
     "tn_setup_finish": "ends what tn_setup_model began",
     "tn_setup_scaler": "reads one member, and takes NULL",
     "tn_setup_flops": "reads one member, and takes NULL",
@@ -35,11 +35,11 @@ def problems(headers, test):
             yield f"{name}: takes {takes[0]} and is not in test_options.c"
     for name in GIVES:
         if name not in headers:
-            yield f"{name}: an exception, but no public function"
+            yield f"{name}: listed as an exception, but not a public function"
 
 
 def unmade(text, kinds):
-    """Initialisers of options that no *_defaults() made; {0}, to be filled or refused, is none."""
+    """Initialisers of options that no *_defaults() made; {0}, to be filled or refused, does not count."""
     pattern = r"\b(%s)(?:\)|\s+\w+\s*=)\s*\{((?:[^{}]|\{[^{}]*\})*)\}" % "|".join(sorted(kinds))
     for found in re.finditer(pattern, without_comments(text)):
         members = found[2].strip()
@@ -86,7 +86,7 @@ def main():
             found += [f"{os.path.relpath(path, ROOT)}: {fault}" for fault in unmade(file.read(), kinds)]
     if len(re.findall(r"_defaults\(void\)", headers)) < 60:
         found.append("fewer than 60 kinds of options were found: is the pattern still right?")
-    print("\n".join(found) if found else "options: all from their functions, and every function that takes them is tested with zeros")
+    print("\n".join(found) if found else "options: all made by *_defaults(), and all that take them are tested with zeros")
     return 1 if found else 0
 
 

@@ -1,8 +1,8 @@
 /* How the parts of tests/api/test_inert*.c call functions as no one should.
  *
  * Each part runs four times: with NULL and with the inert tensor, and each of them with an error
- * pending or not. The macros say what a call must give; what goes wrong is collected and shown at
- * the end of the part, since meanwhile nothing may be printed.
+ * pending or not. The macros say what a call must return; failures are collected and shown at the
+ * end of the part, since nothing may be printed while it runs.
  */
 #ifndef TERN_TESTS_API_INERT_H
 #define TERN_TESTS_API_INERT_H
@@ -37,7 +37,7 @@ static inline void check_call(int line, const char *call, bool as_expected, bool
     }
     if (pending) {
         if (tn_error() != TN_EPEER || !strstr(tn_error_message(), "the first")) {
-            add_complaint(line, call, "the first error is lost");
+            add_complaint(line, call, "the first error was overwritten");
             tn_error_clear();
             tn_raise(TN_EPEER, "the first");
         }
@@ -46,7 +46,7 @@ static inline void check_call(int line, const char *call, bool as_expected, bool
     if (raises && tn_error() == TN_OK) {
         add_complaint(line, call, "no error");
     } else if (tn_error() != TN_OK && strlen(tn_error_message()) < 12) {
-        add_complaint(line, call, "an error without a text");
+        add_complaint(line, call, "an error without a message");
     }
     tn_error_clear();
 }
@@ -54,7 +54,7 @@ static inline void check_call(int line, const char *call, bool as_expected, bool
 #define INERT(call) check_call(__LINE__, #call, tn_is_inert(call), null)
 #define GIVES(call, expected) check_call(__LINE__, #call, (call) == (expected), null)
 #define QUIET(call, expected) \
-    check_call(__LINE__, #call, (call) == (expected), false) /* bad arguments are no error here */
+    check_call(__LINE__, #call, (call) == (expected), false) /* bad arguments are allowed here */
 #define NOTHING(call) check_call(__LINE__, #call, !(call), null) /* NULL, false, 0 */
 #define IS_NAN(call) check_call(__LINE__, #call, isnan(call), null)
 #define FAILS(call)                                                                \
@@ -78,7 +78,7 @@ static inline void check_call(int line, const char *call, bool as_expected, bool
         check_call(__LINE__, #call, values_.n == 0 || tn_is_inert(values_.v[0]), null); \
     } while (0)
 
-/* Runs a part with what it must not print to caught in a file. */
+/* Runs a part with stdout and stderr caught in a file, which must stay empty. */
 static inline void run_part(void (*part)(tn_tensor *t), tn_tensor *t, bool with_pending) {
     complaints[0] = 0;
     null = !t;
@@ -151,8 +151,8 @@ __attribute__((unused)) static const tn_dtype no_dtype = (tn_dtype)77;
         run_all(name);                      \
     }
 
-/* argv[1]: one part, "test_views". Nothing may hang, hence the alarm; the limit refuses sizes that
- * a large machine could still hold. */
+/* argv[1] may name one part, such as "test_views". Nothing may hang, hence the alarm; the limit
+ * refuses sizes that a large machine could still hold. */
 #define RUN_PARTS(group, tests, argc, argv)                                \
     ((argc) > 1 ? cmocka_set_test_filter((argv)[1]) : (void)0, alarm(240), \
      tn_memory_set_limit(256LL << 20),                                     \

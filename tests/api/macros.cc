@@ -1,5 +1,5 @@
-// Every public macro as a C++ program writes it, for test_cxx.sh: it ends with status 0 when each
-// did what it does in C.
+// Every public macro as a C++ program writes it, for test_cxx.sh. Exits with status 0 if each does
+// what it does in C.
 #include <tern/sys/backend.h>
 #include <tern/sys/device.h>
 #include <tern/sys/group.h>
@@ -15,7 +15,7 @@
 #include <cstdio>
 #include <cstring>
 
-// What the headers give besides: numbers, and attributes of declarations.
+// What else the headers define: numbers, and attributes of declarations.
 static const long long numbers[] = {
     TN_BACKEND_VERSION, TN_DEVICE_VERSION, TN_DEVICE_WHY,
     TN_ENGINE_VERSION,  TN_ENGINE_WHY,     TN_MAX_DIMS,
@@ -134,7 +134,7 @@ static void check_data() {
     tn_dataset_free(d);
 }
 
-// ---- Operations of a program's own ----
+// ---- A program's own operations ----
 
 struct scale_args {
     double k;

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""What public functions that make a tensor from tensors do with arguments that make no sense, derived from the headers.
+"""Calls every public function that makes a tensor from tensors with senseless arguments, derived from the headers.
 
-    make_inert.py OUT [DEPFILE]     writes OUT, C that test_inert.c includes
+    make_inert.py OUT [DEPFILE]     writes OUT, C code that test_inert.c includes
 
 For each function whose parameters are all of a kind below:
 
   - the first tensor absent or inert: the result is inert, and an absent one is an error
   - each other tensor absent or inert, which may be allowed: nothing crashes
-  - each number, as far out as its type goes, beside tensors that are right
+  - each number, up to the extremes of its type, with valid tensors
 
 A function with a parameter of another kind is not covered here; check_complete.py asks for it by name.
 """
@@ -18,7 +18,7 @@ import sys
 
 ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 
-# A type's plain value, and where it has strange ones their array and how many there are.
+# An ordinary value of a type and, if it has strange ones, their array and its length.
 NUMBERS = {
     "int": ("1", "ints", "INTS"),
     "int64_t": ("1", "longs", "LONGS"),
@@ -31,12 +31,12 @@ NUMBERS = {
     "tn_reduction": ("TN_MEAN", "reductions", "REDUCTIONS"),
     "tn_generator *": ("NULL", None, None),
     "const char *": ("NULL", None, None),
-    "how many": ("2", None, None),  # of a list, which has no more
+    "how many": ("2", None, None),  # the length of the list before it
 }
 TENSOR, LIST, OUT = "tn_tensor *", "tn_tensor *const *", "tn_tensor **"
 
 
-# Their functions own tensors or lead to gradients, and make none.
+# Their functions manage tensors or gradients, and make no tensors.
 NOT_HERE = ("core.h", "autograd.h")
 
 
@@ -55,7 +55,7 @@ def parameters(text):
 
 
 def functions(texts):
-    """(name, types) of what gives a tensor for a tensor, where every type is known."""
+    """(name, types) of each function from tensors to a tensor whose parameter types are all known."""
     text = without_comments("\n".join(texts))
     options = {name + "_options" for name in re.findall(r"\b(tn_\w+)_options \1_defaults\(void\)", text)}
     for name, arguments in re.findall(r"\bTN_API\s+tn_tensor \*(tn_\w+)\(([^()]*)\)", text):
@@ -66,7 +66,7 @@ def functions(texts):
 
 
 def value(kind, tensor):
-    """An argument that is right, or `tensor` for one that takes tensors."""
+    """A valid argument, or `tensor` for a parameter that takes one."""
     if kind == TENSOR:
         return tensor
     if kind == LIST:
@@ -77,7 +77,7 @@ def value(kind, tensor):
 
 
 def calls(name, types):
-    """C statements. t is absent or inert, x right, and o what else is right: of one dtype after another."""
+    """C statements. t is absent or inert, x is valid, and so is o, the other tensors, in one dtype after another."""
     def call(changed, argument):
         return "%s(%s)" % (name, ", ".join(argument if i == changed else value(k, "o" if i else "x") for i, k in enumerate(types)))
 
@@ -115,7 +115,7 @@ def self_test():
 
 
 def covered():
-    """The names of the functions that are called, those that make options too."""
+    """The names of the functions that are called, including those that make options."""
     self_test()
     return set(re.findall(r"\btn_\w+", program([open(path, encoding="utf-8").read() for path in headers()])))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The public macros in C++: macros.cc, which has every one, is compiled by g++ and clang++ from C++11 to C++20, and runs.
+# The public macros in C++: macros.cc, which uses every one, is compiled by g++ and clang++ as C++11 to C++20 and run.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$here/../..
@@ -22,5 +22,5 @@ for compiler in g++ clang++; do
         ran=$((ran + 1))
     done
 done
-[ $ran -gt 0 ] || { echo "no compiler for C++"; exit 77; }
+[ $ran -gt 0 ] || { echo "no C++ compiler"; exit 77; }
 echo "$ran programs"

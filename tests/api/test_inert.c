@@ -1,6 +1,6 @@
 /* Every public function, called as no one should: with NULL and inert tensors, with structs of
- * zeros, with numbers outside any range. Nothing may crash, print, hang or leak, and the error that
- * was first stays.
+ * zeros, with numbers outside any range. Nothing may crash, print, hang or leak, and the first
+ * error stays.
  *
  * Here: core, tensors, operations, gradients, and the headers in sys/. The other headers are in
  * test_inert_modules.c, _layers.c, _data.c, _io.c, _train.c and _distributed.c. check_complete.py
@@ -70,7 +70,7 @@ static void making_tensors(tn_tensor *t) {
             TAKES(tn_dims_equal(d, strange[j]));
             TAKES(tn_dims_broadcast(d, strange[j], NULL));
         }
-        if (d.size[0] != 0) { /* beside a 0 any size is allowed */
+        if (d.size[0] != 0) { /* next to a 0 any size is allowed */
             check_call(__LINE__, "tn_empty", tn_is_inert(tn_empty(d, TN_F32)), true);
             check_call(__LINE__, "tn_zeros", tn_is_inert(tn_zeros(d, TN_F64)), true);
         }
@@ -162,7 +162,7 @@ static void looking_at_tensors(tn_tensor *t) {
     FAILS(tn_storage_refill(t));
 }
 
-/* A good tensor and numbers that are not. */
+/* A valid tensor and bad numbers. */
 static void odd_numbers(tn_tensor *t) {
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32), *out[4];
     for (int i = 0; i < STRANGE; i++) {
@@ -248,7 +248,7 @@ static void odd_numbers(tn_tensor *t) {
 
 /* ---- ops.h ----------------------------------------------------------------------------------- */
 
-/* What makes a tensor from tensors: every such function of the public headers (make_inert.py). */
+/* Every function of the public headers that makes a tensor from tensors (make_inert.py). */
 static const tn_dtype dtypes[] = {TN_F64, TN_BF16, TN_I64, TN_BOOL, (tn_dtype)77, (tn_dtype)-1};
 static const tn_reduction reductions[] = {TN_SUM, TN_NONE, (tn_reduction)99, (tn_reduction)-1};
 enum {
@@ -267,7 +267,8 @@ static void derived_operations(tn_tensor *t) {
     }
 }
 
-/* What make_inert.py does not know: lists that are NULL, options out of range, answers. */
+/* What make_inert.py does not cover: NULL lists, options out of range, functions that return other
+ * things than a tensor. */
 static void special_operations(tn_tensor *t) {
     static tn_tensor *(*const convs[])(tn_tensor * x, tn_tensor * weight, tn_tensor * bias,
                                        tn_conv_options options) = {
@@ -488,7 +489,7 @@ static void system_calls(tn_tensor *t) {
     TAKES(tn_sample_binary(NULL, 0.0, 1.0, NAN, NAN));
 }
 
-/* Devices that are not there. On a machine without one, cuda too. */
+/* Devices that do not exist. */
 static void missing_devices(tn_tensor *t) {
     (void)t;
     const tn_device none[] = {
@@ -531,13 +532,13 @@ static bool careless_shape(tn_op_call *c) {
         int n = nowhere[i];
         if (tn_op_out_like(c, n) || tn_op_out_broadcast(c, 0, n, TN_F32) || tn_op_float(c, n) ||
             tn_op_index(c, n)) {
-            add_complaint(__LINE__, "shape", "an input that is not there");
+            add_complaint(__LINE__, "shape", "an input that does not exist");
         }
     }
     for (int i = 0; i < STRANGE; i++) {
         if (tn_op_view(c, strange[i], NULL, -1) || tn_op_out(c, strange[i], no_dtype) ||
             tn_op_out_on(c, tn_cuda(-1), strange[i], TN_F32)) {
-            add_complaint(__LINE__, "shape", "an output that cannot be");
+            add_complaint(__LINE__, "shape", "an impossible output");
         }
     }
     tn_error_clear();
@@ -563,14 +564,14 @@ static void careless_backward(tn_op_grad *g) {
     for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
         int n = nowhere[i];
         if (!tn_is_inert(tn_op_saved_input(g, n)) || !tn_is_inert(tn_op_saved_output(g, n))) {
-            add_complaint(__LINE__, "backward", "a saved tensor that is not there");
+            add_complaint(__LINE__, "backward", "a saved tensor that does not exist");
         }
         (void)tn_op_input_dims(g, n);
         (void)tn_op_input_dtype(g, n);
         (void)tn_op_input_device(g, n);
         tn_op_give(g, n, tn_ones(TN_DIMS(2), TN_F32));
         if (tn_op_pending(g, n)) {
-            add_complaint(__LINE__, "backward", "a gradient that is not there");
+            add_complaint(__LINE__, "backward", "a gradient that does not exist");
         }
     }
     tn_op_give(g, 0, NULL);
@@ -602,7 +603,7 @@ static void careless_operations(tn_tensor *t) {
     FAILS(tn_op_check(&empty));
     FAILS(tn_op_check(&nameless));
     for (int i = 0; i < tn_op_count();
-         i++) { /* arguments NULL are allowed only where there are none; inputs come first */
+         i++) { /* NULL arguments are allowed only if there are none; inputs are checked first */
         tn_tensor *inputs[3] = {t, t, t};
         INERT(tn_apply(tn_op_at(i), NULL, inputs, 3));
         INERT(tn_apply(tn_op_at(i), NULL, NULL, 2));

@@ -1,5 +1,5 @@
 /* The functions of distributed.h, store.h, parallel.h and deepspeed.h, called as no one should; see
- * test_inert.c. A NULL group is one rank, so what is wrong here is the rest of the arguments.
+ * test_inert.c. A NULL group is one rank, so the other arguments are wrong here.
  */
 #include "core/clock.h"
 #include "inert.h"
@@ -119,7 +119,7 @@ static void mesh_calls(tn_tensor *t) {
         QUIET(tn_mesh_new(NULL, ints[i], NULL, NULL), NULL);
         QUIET(tn_mesh_new(NULL, 1, &ints[i], names), NULL);
     }
-    QUIET(tn_mesh_new(NULL, 2, sizes, names), NULL); /* one name twice */
+    QUIET(tn_mesh_new(NULL, 2, sizes, names), NULL); /* the same name twice */
     QUIET(tn_mesh_group(NULL, "dp"), NULL);
     QUIET(tn_mesh_rank(NULL, NULL) <= 0, true);
     TAKES(tn_mesh_free(NULL));

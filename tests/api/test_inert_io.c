@@ -49,7 +49,7 @@ static void odd_paths(tn_tensor *t) {
 
 static void odd_images(tn_tensor *t) {
     FAILS(tn_save_image(t, temp_path("file"), 1));
-    null = true; /* whatever t is, these are wrong */
+    null = true; /* these are wrong whatever t is */
     FAILS(tn_save_image(tn_ones(TN_DIMS(2, 3), TN_F32), temp_path("file"), 1));
     FAILS(tn_save_image(tn_ones(TN_DIMS(1, 1, 2, 3), TN_F32), NULL, 1));
     FAILS(tn_save_image(tn_ones(TN_DIMS(1, 1, 2, 3), TN_F32), temp_path("file"), -1));

@@ -2,7 +2,7 @@
  * test_inert.c. */
 #include "inert.h"
 
-/* ---- Layers in memory of the caller ---------------------------------------------------------- */
+/* ---- Layers in the caller's memory ----------------------------------------------------------- */
 
 static tn_tensor *same_tensor(tn_tensor *x) {
     return x;
@@ -141,7 +141,7 @@ static void odd_options(tn_tensor *t) {
     MADE(tn_llama_init(&u.llama, (tn_llama_options){0}));
     MADE(tn_llama_init(&u.llama,
                        TN_WITH(tn_llama, .vocab = 4, .context = 4, .layers = 1, .width = 4)));
-#if !TN__ASAN /* which says so when there is no memory */
+#if !TN__ASAN /* ASan prints a warning when an allocation fails */
     MADE(tn_gpt_init(&u.gpt, TN_WITH(tn_gpt, .vocab = 8, .context = 8, .layers = INT32_MAX,
                                      .heads = 2, .width = 4)));
 #endif
@@ -150,7 +150,7 @@ static void odd_options(tn_tensor *t) {
     MADE(tn_linear_init(&u.linear, 2, 2, TN_WITH(tn_linear, .dtype = no_dtype)));
 }
 
-/* ---- Layers of the heap: made wrongly, and freed all the same -------------------------------- */
+/* ---- Layers on the heap: made wrongly, and freed all the same -------------------------------- */
 
 #define NEW(make)                                                                               \
     do {                                                                                        \

@@ -163,7 +163,7 @@ static void odd_name(tn_linear *m, const char *name, tn_tensor *t) {
     }
 }
 
-/* A good module and arguments that are not. */
+/* A valid module and bad arguments. */
 static void module_arguments(tn_tensor *t) {
     tn_linear m = {0}, child = {0};
     tn_tensor *field = NULL, *x = tn_ones(TN_DIMS(2, 3), TN_F32);
@@ -179,7 +179,7 @@ static void module_arguments(tn_tensor *t) {
     FAILS(tn_module_add(&m, "child", NULL));
     NOTHING(tn_module_own(&m, "child", NULL));
     FAILS(tn_module_append(&m, NULL));
-    DOES(tn_module_free(&m)); /* lies in no tn_…_new's memory */
+    DOES(tn_module_free(&m)); /* not made by a tn_…_new */
     for (int i = 0; i < INTS; i++) {
         NOTHING(tn_module_at(&m, ints[i]));
     }

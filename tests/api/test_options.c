@@ -1,5 +1,5 @@
-/* Options that no *_defaults() made are refused by everything that takes them, and the message has
- * the form that is meant. check_options.py compares this file with the headers. */
+/* Options that no *_defaults() made are refused by everything that takes them, and the message
+ * shows what to write instead. check_options.py compares this file with the headers. */
 #include <string.h>
 
 #include <tern/tern.h>
@@ -11,7 +11,7 @@ static tn_values same_values(void *user, tn_values in) {
     return in;
 }
 
-/* What the call said of options of zeros. */
+/* Checks that the call refused zeroed options. */
 static void assert_refused(const char *what, const char *call) {
     char form[80];
     snprintf(form, sizeof(form), "TN_WITH(%s, .", what);
@@ -22,7 +22,7 @@ static void assert_refused(const char *what, const char *call) {
     tn_error_clear();
 }
 
-/* The call, in which `zeros` are options, with none and with an error pending. */
+/* Makes the call, in which `zeros` are options, without and with a pending error. */
 #define REFUSES(what, call)                           \
     do {                                              \
         __typeof__(what##_defaults()) zeros = {0};    \
@@ -215,7 +215,7 @@ static void every_optimiser(void **state) {
     REFUSES(tn_scaler, tn_scaler_new(zeros));
     REFUSES(tn_lr_finder, tn_lr_finder_new(&m, NULL, zeros));
     REFUSES(tn_precision, tn_module_set_precision(&m, zeros));
-    REFUSES(tn_sgd, tn_sgd(tn_parameters(&m.weight, 1), zeros)); /* which it frees */
+    REFUSES(tn_sgd, tn_sgd(tn_parameters(&m.weight, 1), zeros)); /* tn_sgd frees the list */
     tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 0));
     assert_non_null(opt);
     assert_float_equal(tn_optim_lr(opt), 0.0, 0.0);
@@ -279,7 +279,7 @@ static void training_and_generation(void **state) {
     tn_module_finish(&m);
 }
 
-/* An intended 0 passes, where the rest is from defaults. */
+/* An intended 0 passes if the rest comes from the defaults. */
 static void zeros_that_are_meant(void **state) {
     (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3, 2), TN_F32);

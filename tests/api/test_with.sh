@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles with_program.c with each compiler that there is, as C and as C++, without a warning, and runs it; and sees what the
-# compilers say of a TN_WITH that is wrong.
+# Compiles with_program.c with each installed compiler, as C and as C++, without a warning, and runs it; and checks what the
+# compilers say about a wrong TN_WITH.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 work=$(mktemp -d)
@@ -19,7 +19,7 @@ build() {
     local language=c
     case $1 in *++*) language=c++ ;; esac
     count=$((count + 1))
-    # shellcheck disable=SC2086  # words are wanted
+    # shellcheck disable=SC2086  # splitting is intended
     $1 $flags "${@:2}" -x $language $program -o "$work/program" >"$work/said" 2>&1
 }
 

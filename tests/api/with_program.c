@@ -16,7 +16,7 @@ typedef struct large_options {
     int batch, epochs;
 } large_options;
 
-/* The library's, so that nothing is linked. */
+/* A copy of the library's, so that nothing need be linked. */
 tn_dims tn_dims_from(int ndim, const int64_t *size) {
     tn_dims dims;
     dims.ndim = ndim;
@@ -71,7 +71,7 @@ static double lr_of(small_options o) {
     return o.lr;
 }
 
-/* A variable of the caller's that is named as the options are, in each scope. */
+/* The caller's variables may have the names that the macro uses. */
 static void captures_nothing(void) {
     large_options o = TN_WITH(large, .batch = 5), options = TN_WITH(large, .batch = o.batch + 1);
     CHECK(options.batch == 6 && options.epochs == 1);

@@ -1,5 +1,5 @@
-/* Tensors on several devices: moving, gradients that come back, and operations that refuse a
- * mixture. Needs two devices beside the CPU.
+/* Tensors on several devices: moving, gradients that return, and operations that refuse mixed
+ * devices. Needs two devices besides the CPU.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static void moves_tensors(void **state) {
     tn_tensor *x = arange_on(tn_cpu(), TN_DIMS(3, 4)), *y = tn_to(x, first);
     assert_ptr_equal(tn_to(x, tn_cpu()), x);
     assert_true(is_on(y, first));
-    /* strided where it is; dense where it arrives */
+    /* strided on its device; dense on the other */
     tn_tensor *z = tn_to(tn_slice(tn_t(y), 0, 1, 4, 2), second);
     assert_true(is_on(z, second) && tn_is_contiguous(z));
     assert_true(tn_equal(tn_to(z, tn_cpu()), tn_slice(tn_t(x), 0, 1, 4, 2)));
@@ -36,8 +36,8 @@ static void moves_tensors(void **state) {
     assert_inert(tn_to(x, tn_cuda(99)), TN_EDEVICE, "to: there is no device cuda:99");
 }
 
-/* x on the CPU, a product on one device, another factor on the next: gradients where the leaves
- * are. */
+/* x on the CPU, a product on one device, another factor on the next: gradients arrive on each
+ * leaf's device. */
 static void gradients_come_back(void **state) {
     (void)state;
     TN_SCOPE;
@@ -101,7 +101,7 @@ static void gradients_elsewhere_are_refused(void **state) {
     assert_null(tn_grad_of(x));
 }
 
-/* copy_ crosses devices: dense, converted, into strides, repeated. */
+/* copy_ between devices: dense, converted, strided, broadcast. */
 static void copies_in_place(void **state) {
     (void)state;
     TN_SCOPE;
@@ -121,8 +121,7 @@ static void copies_in_place(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* The operations that make something of nothing use the default device; the rest does not look at
- * it. */
+/* Operations without tensors as inputs use the default device; the others ignore it. */
 static void default_device(void **state) {
     (void)state;
     TN_SCOPE;

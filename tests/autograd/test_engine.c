@@ -1,5 +1,5 @@
-/* The engine: sums, order, retained and freed graphs, chosen inputs, second derivatives, long
- * graphs, in-place changes. */
+/* The engine: sums, order, retained and freed graphs, gradients of chosen inputs, second
+ * derivatives, long graphs, in-place changes. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -57,15 +57,15 @@ static void second_backward_is_an_error(void **state) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *y = tn_mul(x, x);
     assert_int_equal(tn_backward_from(&y, NULL, 1, true), TN_OK);
-    assert_int_equal(tn_backward(y), TN_OK); /* retained once */
+    assert_int_equal(tn_backward(y), TN_OK); /* retained for one more backward */
     assert_float_equal(grad_item(x), 8.0, 1e-12);
     assert_int_equal(tn_backward(y), TN_ESTATE);
     assert_non_null(strstr(tn_error_message(), "second time"));
-    assert_float_equal(grad_item(x), 8.0, 1e-12); /* found out before anything was added */
+    assert_float_equal(grad_item(x), 8.0, 1e-12); /* noticed before anything was added */
     tn_error_clear();
 }
 
-/* What a chosen input does not need may have been freed by an earlier backward. */
+/* An earlier backward may have freed what the chosen inputs do not need. */
 static void spent_beside_the_way(void **state) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *w = scalar_leaf(3.0), *y = tn_mul(x, x), *grads[1];
@@ -110,7 +110,7 @@ static void bad_roots(void **state) {
     tn_error_clear();
 }
 
-/* tn_grad of a result in the middle, of a leaf, and of something unused; leaves get nothing. */
+/* tn_grad for an intermediate result, a leaf, and an unused tensor; nothing is added to leaves. */
 static void chosen_inputs(void **state) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *other = scalar_leaf(7.0);
@@ -154,7 +154,7 @@ static void changed_saved_tensor(void **state) {
     assert_non_null(strstr(tn_error_message(), "changed in place"));
     assert_null(tn_grad_of(x));
     tn_error_clear();
-    /* What is not saved may change: add's rule reads nothing. */
+    /* Tensors that are not saved may change: add's rule reads none. */
     tn_tensor *z = tn_add(x, factor);
     tn_fill_(factor, 5.0);
     assert_int_equal(tn_backward(z), TN_OK);
@@ -209,7 +209,7 @@ static void preset_buffer(void **state) {
     tn_error_clear();
 }
 
-/* 1 + 2^-9 is no bf16 number, so a bf16 gradient would lose the second contribution. */
+/* bf16 cannot hold 1 + 2^-9, so a bf16 gradient would lose the second contribution. */
 static void grad_dtype(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_BF16), true);
@@ -223,7 +223,7 @@ static void grad_dtype(void **state) {
 static void gradient_belongs_to_the_leaf(void **state) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(1.0), *y = scalar_leaf(1.0);
-    tn_backward(tn_add(x, y)); /* add hands one tensor to both */
+    tn_backward(tn_add(x, y)); /* add passes one tensor to both */
     tn_mul_scalar_(tn_grad_of(x), 5.0);
     assert_float_equal(grad_item(y), 1.0, 0.0);
     tn_tensor *one = tn_scalar(1.0, TN_F64);
@@ -231,7 +231,7 @@ static void gradient_belongs_to_the_leaf(void **state) {
     tn_zero_grad(x);
     tn_backward_from(&root, &one, 1, false);
     tn_mul_scalar_(tn_grad_of(x), 5.0);
-    assert_float_equal(tn_item(one), 1.0, 0.0); /* the caller's gradient is not stolen */
+    assert_float_equal(tn_item(one), 1.0, 0.0); /* the caller's gradient is not overwritten */
 }
 
 /* ---- Long graphs ----------------------------------------------------------------------------- */
@@ -274,7 +274,7 @@ static void join_and_run(tn_tensor *wide, tn_tensor **small) {
     tn_backward(tn_sum_all(tn_mul(all, all)));
 }
 
-/* A small leaf's gradient is a view of a large one on its way: the leaf keeps only its part. */
+/* A small leaf's gradient arrives as a view of a large tensor: the leaf keeps only its part. */
 static void gradient_keeps_no_large_storage(void **state) {
     TN_SCOPE;
     tn_tensor *wide = tn_ones(TN_DIMS(1 << 16), TN_F64), *small;
@@ -314,7 +314,7 @@ static void wide_graph(void **state) {
     assert_float_equal(grad_item(x), 3000.0 * 2999.0 / 2.0, 0.0);
 }
 
-/* ---- Looking closer -------------------------------------------------------------------------- */
+/* ---- Anomalies and drawn graphs -------------------------------------------------------------- */
 
 static void anomaly_names_the_operation(void **state) {
     TN_SCOPE;
@@ -330,7 +330,7 @@ static void anomaly_names_the_operation(void **state) {
     tn_error_clear();
 }
 
-/* The picture of the graph that leads to y, as DOT; the caller's to free. */
+/* The graph that leads to y, as DOT; the caller frees it. */
 static char *drawn_graph(void **state, const tn_tensor *y) {
     const char *path = temp_path("graph.dot");
     assert_int_equal(tn_graph_dot(y, path, NULL, NULL), TN_OK);
@@ -359,7 +359,7 @@ static tn_values exp_and_rows(void *user, tn_values in) {
     return tn_values_of(tn_exp(in.v[0]), tn_sum(in.v[0], TN_DIMS(1), false));
 }
 
-/* Results of different shapes have none in their node; the arrows that leave it say which. */
+/* A node whose results differ in shape shows none; its outgoing arrows do. */
 static void picture_of_several_results(void **state) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);

@@ -1,5 +1,5 @@
-/* Gradients that are made where they will lie: in the leaf's buffer, without a copy, unless
- * someone could see the difference. */
+/* Gradients that are computed directly in the leaf's buffer, without a copy, unless the program
+ * could see the difference. */
 #include "autograd/hooks.h"
 #include "tests/support/test.h"
 
@@ -11,8 +11,8 @@ enum { N = 8 };
 
 typedef struct net {
     tn_tensor *x, *w, *b;     /* (3, N), (N, N), (N) */
-    tn_tensor *bucket, *view; /* where w's gradient lies, when it has a place */
-    tn_tensor *other;         /* another such place */
+    tn_tensor *bucket, *view; /* the buffer of w's gradient, or NULL */
+    tn_tensor *other;         /* another such buffer */
 } net;
 
 static net make_net(bool placed) {
@@ -29,7 +29,7 @@ static net make_net(bool placed) {
     return n;
 }
 
-/* w is used twice; `between` sees the gradient that comes after the first of its two parts. */
+/* w is used twice; `between` runs after the first of the two parts of its gradient. */
 static void run_net(net *n, tn_grad_hook between) {
     TN_SCOPE;
     tn_tensor *h = tn_linear_op(n->x, n->w, n->b);
@@ -40,7 +40,7 @@ static void run_net(net *n, tn_grad_hook between) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* ---- At once --------------------------------------------------------------------------------- */
+/* ---- In one backward ------------------------------------------------------------------------- */
 
 static const void *seen;
 
@@ -76,12 +76,12 @@ static void made_in_its_place(void **state) {
     }
     run_net(&n, NULL);
     float first = (float)tn_at(n.view, (int64_t[]){1, 1});
-    run_net(&n, NULL); /* it is not stale: this one is added */
+    run_net(&n, NULL); /* the first one is not stale: this one is added */
     assert_ptr_not_equal(seen, tn_data(n.view));
     assert_float_equal(tn_at(n.view, (int64_t[]){1, 1}), 2 * first, 0.0);
 }
 
-/* A hook of the program's may keep the gradient: that one is not the buffer's. */
+/* A program's hook may keep the gradient, so it is not made in the buffer. */
 static void kept_by_a_hook(void **state) {
     (void)state;
     TN_SCOPE;
@@ -100,9 +100,9 @@ static void kept_by_a_hook(void **state) {
     tn_release(kept);
 }
 
-/* ---- Between its parts ----------------------------------------------------------------------- */
+/* ---- Between two parts of a gradient --------------------------------------------------------- */
 
-/* Another backward gives w a gradient before the outer one has all of it. */
+/* An inner backward adds to w's gradient before the outer one is done with it. */
 static tn_tensor *runs_backward(tn_tensor *grad, void *user) {
     (void)grad;
     const net *n = user;
@@ -162,7 +162,7 @@ static tn_tensor *raises_error(tn_tensor *grad, void *user) {
     return grad;
 }
 
-/* A backward that ended in the middle leaves nothing: the next one is right. */
+/* A backward that fails midway leaves nothing behind: the next one is right. */
 static void after_a_failure(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,4 +1,4 @@
-/* The gradient check itself: it accepts right rules, and finds wrong ones. */
+/* The gradient check itself: it accepts correct rules, and finds wrong ones. */
 #include <string.h>
 
 #include "tests/support/test.h"
@@ -6,9 +6,9 @@
 #include <tern/sys/op.h>
 #include <tern/tern.h>
 
-/* A square whose rule can be told to be wrong: the factor of the gradient. */
+/* A square whose rule can be made wrong, by the factor of the gradient. */
 typedef struct scaled_args {
-    double factor, second; /* right: 2 and 1 */
+    double factor, second; /* correct: 2 and 1 */
 } scaled_args;
 
 static bool square_shape(tn_op_call *c) {
@@ -23,7 +23,7 @@ static void square_backward(tn_op_grad *g) {
     const scaled_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0);
     tn_tensor *slope = tn_mul_scalar(x, args->factor);
-    if (args->second != 1.0) { /* right to look at, wrong when differentiated again */
+    if (args->second != 1.0) { /* the right value, but wrong when differentiated again */
         slope = tn_add(tn_mul_scalar(slope, args->second),
                        tn_mul_scalar(tn_detach(slope), 1.0 - args->second));
     }

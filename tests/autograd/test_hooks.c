@@ -1,5 +1,5 @@
-/* Hooks: on gradients, after accumulation, at the end of a backward; runs inside runs. Data
- * parallelism stands on these. */
+/* Hooks: on gradients, after accumulation, at the end of a backward; nested backwards. Data
+ * parallelism is built on these. */
 #include <math.h>
 #include <string.h>
 
@@ -51,8 +51,8 @@ static void replace_gradients(void **state) {
     assert_string_equal(order, "yxl");
 }
 
-/* A leaf used often is finished once, as soon as its last contribution is in: the later layer's
- * weight before the earlier's. */
+/* A leaf that is used several times is finished once, after its last contribution: a later layer's
+ * weight before an earlier one's. */
 static void after_accumulation(void **state) {
     TN_SCOPE;
     order[0] = 0;
@@ -76,7 +76,7 @@ static tn_tensor *queues_callback(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-/* A hook runs a backward of its own, over the same leaf, inside the outer run. */
+/* A hook runs its own backward, over the same leaf, inside the outer one. */
 static tn_tensor *nests_backward(tn_tensor *grad, void *user) {
     (void)grad;
     assert_true(tn_in_backward());
@@ -130,7 +130,7 @@ static void errors_in_hooks(void **state) {
         tn_on_grad(y, raises_error, NULL);
         assert_int_equal(tn_backward(tn_mul_scalar(y, 1.0)), TN_EVALUE);
         assert_null(tn_grad_of(x));
-        assert_string_equal(order, "e"); /* what was queued still runs */
+        assert_string_equal(order, "e"); /* queued calls still run */
         tn_error_clear();
         tn_tensor *z = tn_mul(x, x);
         tn_on_grad(z, wrong_shape, NULL);
@@ -178,7 +178,7 @@ static void removes_victim_after(tn_tensor *t, void *user) {
     tn_remove_hook(t, victim);
 }
 
-/* The hook that would come next goes: of a leaf, of a result, after accumulation. */
+/* A hook removes the next one: of a leaf, of a result, after accumulation. */
 static void hook_removes_the_next(void **state) {
     TN_SCOPE;
     order[0] = 0;
@@ -204,7 +204,7 @@ static tn_tensor *gives_replacement(tn_tensor *grad, void *user) {
     return user;
 }
 
-/* What a hook returns may be the program's own: sums are not made in it. */
+/* The tensor that a hook returns may belong to the program: nothing is added to it in place. */
 static void replacement_stays_as_it_is(void **state) {
     tn_tensor *mine;
     {
@@ -230,7 +230,7 @@ static tn_tensor *lets_go(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-/* A hook drops the last reference to the loss: the run still has its graph. */
+/* A hook drops the last reference to the loss: the backward still has its graph. */
 static void hook_releases_the_root(void **state) {
     TN_SCOPE;
     tn_tensor *x = scalar_leaf(3.0), *loss;
@@ -245,7 +245,8 @@ static void hook_releases_the_root(void **state) {
     assert_float_equal(tn_item(tn_grad_of(x)), 108.0, 0.0);
 }
 
-/* Among nodes that are ready, the last created runs first, whatever order they became ready in. */
+/* Of the nodes that are ready, the one created last runs first, in whatever order they became
+ * ready. */
 static void the_youngest_runs_first(void **state) {
     static const int uses[][5] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}};
     static char *const names[] = {"a", "b", "c", "d", "e"};
@@ -281,7 +282,7 @@ static void hooks_are_not_null(void **state) {
     assert_error(TN_EVALUE, "the function is NULL");
 }
 
-/* ---- Without end ----------------------------------------------------------------------------- */
+/* ---- Endless recursion ----------------------------------------------------------------------- */
 
 static void square_backward(void *user) {
     bool before = tn_grad_mode_begin(true);
@@ -312,7 +313,7 @@ static void hooks_that_run_backward(void **state) {
         assert_false(tn_in_backward());
         tn_remove_hook(x, id);
         tn_zero_grad(x);
-        square_backward(x); /* nothing is left of it */
+        square_backward(x); /* it left nothing behind */
         assert_true(tn_item(tn_grad_of(x)) == 4.0);
     }
 }

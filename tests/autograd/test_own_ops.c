@@ -1,5 +1,5 @@
-/* Operations of a program's own: every part of a descriptor that may be left out is left out once,
- * and what cannot work without it is an error.
+/* A program's own operations: every optional part of a descriptor is left out once, and whatever
+ * cannot work without it is an error.
  */
 #include "ops/host.h"
 #include "tests/support/test.h"
@@ -47,8 +47,8 @@ static tn_tensor *tensor_of_twos(tn_dtype dtype, bool requires_grad) {
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* A kernel of the gradient and nothing else: it cannot be differentiated again, nor start from
- * another result than the first. */
+/* Only a backward kernel: it cannot be differentiated again, nor start from any result but the
+ * first. */
 static void kernel_alone(void **state) {
     (void)state;
     static const tn_op one = {.name = "one",
@@ -74,7 +74,7 @@ static void kernel_alone(void **state) {
     assert_error(TN_EUNSUPPORTED, "two: its gradient has only a kernel");
 }
 
-/* A composition's results of which one has nothing to do with what is wanted. */
+/* A composition of which one result does not depend on the input that requires a gradient. */
 static void unrelated_result(void **state) {
     (void)state;
     static const tn_op op = {.name = "squares",
@@ -96,7 +96,7 @@ static tn_status absent_backward_kernel(const tn_op_back *b) {
     return b->dx[1] ? TN_EVALUE : square_backward_kernel(b);
 }
 
-/* What is always made is not made for an input that is not there. */
+/* TN_OP_ALL_DX does not make a gradient for an absent input. */
 static void always_but_absent(void **state) {
     (void)state;
     static const tn_op op = {.name = "always",
@@ -120,7 +120,7 @@ static void far_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_op_saved_input(g, 17)));
 }
 
-/* Input 17 is not saved, and what stands for output 1 is not taken for it. */
+/* Input 17 is not saved, and the bit of output 1 is not taken for it. */
 static void far_input(void **state) {
     (void)state;
     static const tn_op op = {.name = "far",
@@ -152,8 +152,8 @@ static tn_tensor *lend_parameter(tn_tensor *parameter, tn_dtype dtype) {
     return tn_apply2(&op, NULL, tn_detach(tn_cast(tn_detach(parameter), dtype)), parameter);
 }
 
-/* Copies of parameters of two dtypes in products that share them: what kernels add to, and what
- * they cannot add to, is counted once. */
+/* Low-precision copies of parameters of two dtypes, shared by several products: each contribution
+ * is counted once, whether or not kernels can add it in place. */
 static void lent_by_two(void **state) {
     (void)state;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 1), TN_F32), true), *sum = NULL;
@@ -168,7 +168,7 @@ static void lent_by_two(void **state) {
     assert_true(tn_equal(tn_grad_of(b), tn_full(TN_DIMS(4), 9, TN_F64)));
 }
 
-/* ---- Descriptors that lack something --------------------------------------------------------- */
+/* ---- Incomplete descriptors ------------------------------------------------------------------ */
 
 typedef struct numbers {
     int64_t many[4];
@@ -315,9 +315,9 @@ static void composed_of_itself(void **state) {
                  "itself: 1000 forwards are running inside each other");
 }
 
-/* ---- Loops of the host ----------------------------------------------------------------------- */
+/* ---- Host loops ------------------------------------------------------------------------------ */
 
-/* x^3, where x is not negative; for the gradient 3 x^2 by. */
+/* x^3 if x is not negative, and for the gradient 3 x^2 by. */
 typedef struct cube_job {
     tn_desc x, y, by;
 } cube_job;
@@ -392,7 +392,7 @@ static tn_tensor *strided_tensor(tn_dtype dtype) {
     return tn_contiguous(tn_transpose(tn_reshape(x, TN_DIMS(2, 3)), 0, 1));
 }
 
-/* Every float dtype, any strides, either device; results and gradients rounded once. */
+/* Every float dtype, any strides, on either device; results and gradients are rounded once. */
 static void host_loops(void **state) {
     (void)state;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
@@ -414,8 +414,8 @@ static void host_loops(void **state) {
     assert_true(tn_equal(tn_apply1(&cube_op, NULL, many), many));
 }
 
-/* A forward that the table cannot run, or that says no, leaves the work to the loops; so does a
- * kernel of the gradient. A composition comes after them on the CPU, and before them elsewhere. */
+/* A forward that the table cannot run, or that declines, leaves the work to the host loops; so does
+ * a backward kernel. A composition comes after them on the CPU, and before them elsewhere. */
 static void host_in_its_turn(void **state) {
     (void)state;
     static tn_op op;
@@ -482,7 +482,7 @@ static void host_second_result(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_full(TN_DIMS(3), 12, TN_BF16)));
 }
 
-/* Lines along each dimension of a strided operand, in row-major order of the others. */
+/* Lines along each dimension of a strided operand, in row-major order of the other dimensions. */
 static void host_lines(void **state) {
     (void)state;
     tn_tensor *x = tn_to(tn_transpose(strided_tensor(TN_F32), 0, 1), tn_cpu());

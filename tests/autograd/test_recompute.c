@@ -12,7 +12,7 @@ enum { N = 33 };
 typedef struct net {
     tn_tensor *w1, *w2;
     int forwards, again;
-    bool inner; /* w2's half is a recompute of its own */
+    bool inner; /* w2's half is recomputed separately */
 } net;
 
 static tn_values second_half(void *user, tn_values in) {
@@ -40,7 +40,7 @@ static void compute_grads(net *n, tn_tensor *x, bool recompute, tn_tensor **grad
     tn_tensor *params[2] = {n->w1, n->w2};
     tn_values out =
         recompute ? tn_recompute(net_forward, n, NULL, in, params, 2) : net_forward(n, in);
-    /* draws after the block: the generator must stand where it would */
+    /* draws after the block: the generator must be where it would be without recompute */
     tn_tensor *after = tn_dropout_op(out.v[1], 0.5);
     tn_backward(tn_add(tn_sum_all(tn_mul(out.v[0], out.v[0])), tn_sum_all(after)));
     assert_int_equal(tn_error(), TN_OK);
@@ -80,8 +80,8 @@ static void count_call(tn_tensor *t, void *user) {
     ++*(int *)user;
 }
 
-/* Hooks on parameters fire once, in the outer run; the block called twice, and a tied weight
- * outside of it, are summed first. */
+/* Hooks on parameters run once, in the outer backward, after the sum over both calls of the block
+ * and a tied use outside of it. */
 static void leaf_hooks_fire_once(void **state) {
     TN_SCOPE;
     tn_tensor *x;
@@ -97,7 +97,7 @@ static void leaf_hooks_fire_once(void **state) {
     assert_int_equal(fired, 1);
 }
 
-/* Between forward and backward only the inputs and outputs live. */
+/* Between forward and backward only inputs and outputs are alive. */
 static void keeps_only_inputs(void **state) {
     TN_SCOPE;
     tn_tensor *x;
@@ -195,7 +195,7 @@ static tn_values gives_less(void *user, tn_values in) {
     return out;
 }
 
-/* Functions that break the contract are errors, not memory that is not theirs. */
+/* Functions that break the contract cause errors, not bad memory accesses. */
 static void bad_forwards(void **state) {
     TN_SCOPE;
     int many = TN_MAX_VALUES + 1, calls = 0;

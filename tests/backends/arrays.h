@@ -20,9 +20,9 @@
 #include <tern/sys/backend.h>
 
 typedef enum array_layout {
-    DENSE,    /* row-major; while array_any_order is set, each in another order */
+    DENSE,    /* row-major, or in varying orders while array_any_order is set */
     SPREAD,   /* the first dimension fastest, every stride with gaps */
-    ROW_MAJOR /* whatever is set */
+    ROW_MAJOR /* always */
 } array_layout;
 
 typedef struct array {
@@ -39,7 +39,7 @@ static struct {
 } arrays_kept[ARRAY_MOST];
 static int arrays_count;
 
-/* In trial.c: memory that the kernels under test can reach, and how it is used. */
+/* In trial.c: memory that the kernels under test can reach, and the order of dense arrays. */
 extern bool array_any_order;
 void *array_memory(size_t bytes);
 void array_memory_free(void *memory, size_t bytes);
@@ -67,14 +67,14 @@ static inline unsigned char *array_at(const array *a, int64_t i) {
     return (unsigned char *)a->d.data + array_offset(a, i) * (int64_t)tn_dtype_size(a->d.dtype);
 }
 
-/* Elements back to poison. */
+/* Poisons the elements again. */
 static inline void array_poison(array *a) {
     for (int64_t i = 0; i < a->count; i++) {
         memset(array_at(a, i), 0xFF, tn_dtype_size(a->d.dtype));
     }
 }
 
-static uint64_t array_walk; /* through the orders */
+static uint64_t array_walk; /* chooses the orders */
 
 /* The dimensions of a new array from the innermost to the outermost. */
 static inline void array_order(array_layout layout, int ndim, int *order) {
@@ -180,8 +180,8 @@ static inline array array_of(tn_dtype dtype, int64_t count, const double *values
     return a;
 }
 
-/* Whether the value that a dtype's element was given can be `expected` after this many roundings;
- * NaN equals NaN. */
+/* Whether an element's value is `expected` within this many roundings of its dtype; NaN equals NaN.
+ */
 static inline bool array_near(tn_dtype dtype, double value, double expected, double roundings) {
     if (isnan(expected) || isinf(expected) || isnan(value) || isinf(value)) {
         return isnan(expected) ? isnan(value) : value == expected;
@@ -202,7 +202,7 @@ static inline void array_expect(const array *a, int64_t i, double expected, doub
     }
 }
 
-/* Absolute comparison, for what cancels. */
+/* Absolute comparison, for results of cancellation. */
 static inline void array_expect_within(const array *a, int64_t i, double expected, double most) {
     double value = array_get(a, i);
     if (!(fabs(value - expected) <= most)) {

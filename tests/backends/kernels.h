@@ -1,7 +1,7 @@
-/* Calls of operations' kernels on descriptors, as an operation's forward makes them: on the table's
- * own kernel or, on the CPU, the host's loops, which are all that "ref" has. Operands that are NULL
- * are absent or not wanted. Of operations that have neither (a device fuses what are two calls
- * elsewhere), ref's result is made of those two. */
+/* Calls of operations' kernels on descriptors, as an operation's forward makes them: the table's
+ * own kernel or, on the CPU, the host loops, which are all that "ref" has. NULL operands are absent
+ * or not needed. If an operation has neither (a device fuses what is two calls elsewhere), ref's
+ * result comes from those two calls. */
 #ifndef TERN_TESTS_BACKENDS_KERNELS_H
 #define TERN_TESTS_BACKENDS_KERNELS_H
 
@@ -28,7 +28,7 @@ static inline tn_context *kernel_context(const tn_backend *t) {
     tn_op_run_back(tn_op_named(#name), \
                    &(tn_op_back){.kernels = t, .ctx = kernel_context(t), __VA_ARGS__})
 
-/* Whether the table has a kernel of its own. */
+/* Whether the table has its own kernel. */
 #define KERNEL_OWN(t, name) ((t)->fused && (t)->fused[tn_op_named(#name)->kernel] != NULL)
 
 static inline tn_status run_softmax(const tn_backend *t, const tn_desc *y, const tn_desc *x,

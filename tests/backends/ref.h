@@ -1,4 +1,4 @@
-/* For tests that call ref's kernels by hand: the table, and a context of the CPU. */
+/* For tests that call ref's kernels directly: the table, and the CPU's context. */
 #ifndef TERN_TESTS_BACKENDS_REF_H
 #define TERN_TESTS_BACKENDS_REF_H
 
@@ -7,7 +7,7 @@
 static const tn_backend *ref;
 static tn_context *ctx;
 
-/* A set-up: fills both. */
+/* A cmocka setup: sets both. */
 static inline int ref_begin(void **state) {
     (void)state;
     ref = tn_backend_named("ref");

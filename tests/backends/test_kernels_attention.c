@@ -20,7 +20,7 @@ static tn_status call_attention_backward(const tn_backend *t, const tn_desc *con
 }
 
 /* B, H, G, Tq, Tk, D */
-/* Whether this call may be cuDNN's (backends/cuda/sdpa.c), which only a real device has. */
+/* Whether cuDNN may run this call (backends/cuda/sdpa.c); only a real device has it. */
 static bool may_be_cudnn(tn_dtype dtype, const int64_t *s, array_layout layout, bool causal,
                          bool masked) {
     const char *wish = getenv("TERN_CUDNN");
@@ -45,7 +45,7 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
         /* 2: some rows see nothing */
         array_set(&mask, i, (i * 7 + i / 5) % 3 != 0 && (masked < 2 || i / s[4] % 3 != 1));
     }
-    if (odd && k.count > 0 && q.count > 0) { /* in the last key and in one query */
+    if (odd && k.count > 0 && q.count > 0) { /* in the last key and value, and in one row of dy */
         array_set(&v, v.count - 1, NAN);
         array_set(&k, k.count - 1, INFINITY);
         array_set(&dy, dy.count / 2, NAN);
@@ -55,8 +55,8 @@ static void try_attention(tn_dtype dtype, const int64_t *s, array_layout layout,
     a.args = (tn_attention_args){causal, 1 / sqrt((double)s[5] + 1)};
     a.masked = masked;
     bool double_form = dtype == TN_F64;
-    /* cuDNN rounds probabilities to the operands' dtype before they meet v: each by half a step at
-     * most, and |v| <= 2. Ours keep them. */
+    /* cuDNN rounds probabilities to the operands' dtype before the product with v: each by half a
+     * step at most, and |v| <= 2. Our kernels do not round them. */
     double rounded = may_be_cudnn(dtype, s, layout, causal, masked) ? step_of(dtype) : 0;
     trial t = {"attention",
                2,
@@ -115,8 +115,8 @@ static void test_attention(void **state) {
     }
 }
 
-/* More rows than a launch has blocks, all in one element: refused before anything is touched. 2^32
- * + 1 blocks would be 1 in a launch's 32 bits. */
+/* More rows than a launch has blocks, all of them one broadcast element: refused before anything is
+ * touched. 2^32 + 1 blocks would be 1 in a launch's 32 bits. */
 static void test_too_many_rows(void **state) {
     (void)state;
     if (!trial_on_cuda()) {

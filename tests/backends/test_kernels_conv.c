@@ -23,29 +23,30 @@ static tn_status call_weight(const tn_backend *t, const tn_desc *const *out, voi
                       s->with_weight ? &s->x : NULL, &s->args);
 }
 
-/* Sizes of x and the kernel; O; how it slides; what is left over after the last place. */
+/* Sizes of x, the output channels, the groups, and the kernel with its stride, padding and
+ * dilation. */
 typedef struct shape {
     int64_t n, c, o, groups, x[3], k[3], stride[3], padding[3], dilation[3];
 } shape;
 
 static const shape shapes[] = {
     {0, 2, 3, 1, {1, 4, 4}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}, /* no batch */
-    {2, 0, 3, 1, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}}, /* no channels in */
-    {2, 2, 0, 1, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}}, /* and out */
+    {2, 0, 3, 1, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}}, /* no input channels */
+    {2, 2, 0, 1, {1, 2, 2}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}}, /* no output channels */
     {1, 1, 1, 1, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}},
     {2, 3, 5, 1, {1, 1, 19}, {1, 1, 4}, {1, 1, 1}, {0, 0, 2}, {1, 1, 1}},
     {2, 3, 5, 1, {1, 7, 6}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}},
     {1, 2, 3, 1, {1, 9, 8}, {1, 3, 2}, {1, 2, 3}, {0, 1, 0}, {1, 1, 1}},
     {2, 4, 6, 2, {1, 8, 9}, {1, 2, 3}, {1, 3, 2}, {0, 2, 4}, {1, 2, 3}},
-    {1, 6, 6, 6, {1, 5, 20}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}, /* each channel alone */
+    {1, 6, 6, 6, {1, 5, 20}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}, /* depthwise */
     {1, 2, 4, 1, {3, 4, 5}, {2, 3, 2}, {1, 2, 1}, {1, 0, 1}, {1, 1, 2}},
-    {3, 4, 9, 1, {1, 5, 5}, {1, 1, 1}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}}, /* places of no kernel */
+    {3, 4, 9, 1, {1, 5, 5}, {1, 1, 1}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}}, /* skips pixels */
     {1, 1, 2, 1, {1, 2, 3}, {1, 2, 2}, {1, 1, 1}, {0, 5, 4}, {1, 1, 1}}, /* all padding */
     {2, 35, 21, 1, {1, 6, 7}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-/* Longer than what a block of the fast kernels holds, in each of its directions. */
+/* Larger than a block of the fast kernels, in each dimension. */
 static const shape large[] = {
     {3, 20, 70, 1, {1, 13, 13}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}},
     {2, 70, 9, 1, {1, 6, 11}, {1, 3, 3}, {1, 2, 2}, {0, 1, 1}, {1, 1, 1}},
@@ -62,9 +63,9 @@ static int64_t output_places(const shape *s, int d) {
     return (s->x[d] + 2 * s->padding[d] - s->dilation[d] * (s->k[d] - 1) - 1) / s->stride[d] + 1;
 }
 
-/* Case k of a shape: bits for the layouts of inputs and outputs, and for the bias. The sums are of
- * `terms` products of up to 4: an error of a rounding of the sum of their sizes for each level in
- * which they are added up. */
+/* Case k of a shape: bits for the layouts of inputs and outputs, and for the bias. Sums have
+ * `terms` products of up to 4: the error is one rounding of the sum of their magnitudes for each
+ * level of the summation. */
 static void try_shape(const shape *s, tn_dtype dtype, tn_dtype wide, int k) {
     const int64_t x_size[] = {s->n, s->c, s->x[0], s->x[1], s->x[2]},
                   w_size[] = {s->o, s->c / s->groups, s->k[0], s->k[1], s->k[2]},

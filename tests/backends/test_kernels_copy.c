@@ -40,7 +40,7 @@ static void test_copy(void **state) {
         trial_run(&t);
         trial_forget();
     }
-    for (int k = 0; k < 4; k++) { /* the blocked transposition, with rests on both sides */
+    for (int k = 0; k < 4; k++) { /* the blocked transposition, with remainders both ways */
         tn_dtype dtype = (tn_dtype[]){TN_F32, TN_F64, TN_BF16, TN_U8}[k];
         array x = varied_array(dtype, SPREAD, 2, SIZES(150, 131), 1),
               y = make_array(dtype, DENSE, 2, SIZES(150, 131));
@@ -51,8 +51,8 @@ static void test_copy(void **state) {
     }
 }
 
-/* x dense in another dimension than y: first and last exchanged, with a batch between them, and
- * sizes that end inside, at and after a square of 32. */
+/* x and y are dense in different dimensions: first and last are exchanged, with a batch between
+ * them, and sizes end inside, at and after a square of 32. */
 static void test_transposed(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {
@@ -76,7 +76,7 @@ static void test_transposed(void **state) {
     }
 }
 
-/* Every bf16 and f16 to f32, and f32 near every f16 back: the conversions are our own code. */
+/* Every bf16 and f16 to f32, and back f32 near every f16: the conversions are our own code. */
 static void test_conversions(void **state) {
     (void)state;
     for (int k = 0; k < 2; k++) {
@@ -118,7 +118,8 @@ static void test_fill(void **state) {
     }
 }
 
-/* Steps that do not fit a dtype exactly, downwards, and into gaps; bool is refused, as by ref. */
+/* Steps that a dtype cannot represent exactly, negative ones, and outputs with gaps; bool is
+ * refused, as by ref. */
 static void test_arange(void **state) {
     (void)state;
     static const double steps[] = {1, -0.37, 3, 1e-3};
@@ -126,7 +127,7 @@ static void test_arange(void **state) {
         tn_dtype dtype = (tn_dtype)(k / 2 % TN_DTYPES);
         bool whole = !tn_dtype_is_float(dtype);
         moving e = {.k0 = dtype == TN_U8 ? 0 : -5.5, .k1 = steps[k % 4]};
-        if (dtype == TN_U8) { /* what is negative or beyond 255 has no meaning that is shared */
+        if (dtype == TN_U8) { /* tables may differ below 0 and beyond 255 */
             e.k1 = 0.01;
         } else if (whole && k % 3 == 0) {
             e.k0 = -0x1p31;

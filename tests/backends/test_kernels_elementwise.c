@@ -52,7 +52,7 @@ static void test_binary(void **state) {
             const int64_t *size = trial_shapes[k / 32];
             if ((k / 32 == TRIAL_SHAPES - 1 && k % 8 != f % 8) ||
                 (trial_on_emulator() && k / 32 > 2 && k % 32 != f * 5 % 32)) {
-                continue; /* of the large shape one combination of layouts for each formula */
+                continue; /* the large shape: one combination of layouts for each formula */
             }
             tn_dtype dtype = array_floats[k / 8 % 4];
             array a = varied_array(dtype, k & 1, 3, size, f),
@@ -90,7 +90,7 @@ static void test_broadcast(void **state) {
     }
 }
 
-/* Input and output are one memory. */
+/* Input and output are the same memory. */
 static tn_status call_in_place(const tn_backend *t, const tn_desc *const *out, void *user) {
     elementwise *e = user;
     tn_status status = TRIAL_CALL(t, unary, TN_GELU_TANH, out[0], out[0], 0, 0);
@@ -163,8 +163,8 @@ static void test_integers(void **state) {
     }
 }
 
-/* Loops beyond 31 bits are cut in pieces, here beyond 100 or 4096 places: dense, gaps on each side,
- * a broadcast row and column, rests after the packs. */
+/* Loops beyond 31 bits are cut into pieces, here beyond 100 or 4096 elements: dense, gaps on each
+ * side, a broadcast row and column, remainders after the packs. */
 static void test_cut_loops(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {

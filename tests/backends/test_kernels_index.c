@@ -1,5 +1,5 @@
-/* gather and scatter_add, by rows and along a dimension, against ref: trial.h. Sums are made in the
- * order of the indices, so they are ref's to the bit. */
+/* gather and scatter_add, by rows and along a dimension, against ref: trial.h. Sums are taken in
+ * the order of the indices, so they are ref's to the bit. */
 #include "trial.h"
 
 typedef struct indexing {
@@ -52,7 +52,7 @@ static void test_rows(void **state) {
     }
 }
 
-/* Rows that are not one run of elements, and rows of one element each. */
+/* Rows that are not contiguous, and rows of one element each. */
 static void test_rows_of_more_dimensions(void **state) {
     (void)state;
     for (int k = 0; k < 4 * 2; k++) {
@@ -155,8 +155,8 @@ static void test_bad_indices(void **state) {
     }
 }
 
-/* Of several bad indices the one that is told is one of them, with its own value; the others of the
- * call are left out, and the next call is not disturbed. */
+/* Of several bad indices one is reported, with its value; the rest are not, and the next call is
+ * not affected. */
 static void test_several_bad_indices(void **state) {
     (void)state;
     array x = varied_array(TN_F32, DENSE, 2, SIZES(6, 5), 1),

@@ -59,7 +59,7 @@ static void test_matmul(void **state) {
     try_matmul(TN_F32, 1, 20, 9, 6500, 0, false);
 }
 
-/* Rows contiguous but further apart than they are long, and one operand for the whole batch. */
+/* Contiguous rows with gaps between them, and one operand for the whole batch. */
 static void test_matmul_broadcast(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -106,8 +106,9 @@ static void test_linear(void **state) {
     }
 }
 
-/* One row and a few more, to where another product takes over; rows of w that end inside a vector,
- * inside a word and at the end of both; groups and strips of rows of w that are not full. */
+/* One row and a few more, up to where another kernel takes over; rows of w that end inside a
+ * vector, inside a word and at the end of both; groups and strips of rows of w that are not full.
+ */
 static void test_few_rows(void **state) {
     (void)state;
     static const int64_t ins[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130, 769},
@@ -134,8 +135,8 @@ static void test_few_rows(void **state) {
     }
 }
 
-/* The same by matmul: a transposed b, scaled and added to what is there; a vector on either side.
- */
+/* The same through matmul: b transposed, the product scaled and added to y; a vector on either
+ * side. */
 static void test_few_rows_added(void **state) {
     (void)state;
     for (int k = 0; k < 4 * 9 * 2 * 2; k++) {
@@ -164,7 +165,7 @@ static void test_few_rows_added(void **state) {
     }
 }
 
-/* ---- A weight of bytes ----------------------------------------------------------------------- */
+/* ---- An 8-bit weight ------------------------------------------------------------------------- */
 
 typedef struct quantised {
     tn_desc x, w, scale, b;
@@ -175,8 +176,8 @@ static tn_status call_linear_q8(const tn_backend *t, const tn_desc *const *out, 
     return run_linear_q8(t, out[0], &q->x, &q->w, &q->scale, q->bias ? &q->b : NULL);
 }
 
-/* Rows as for few rows, and some beyond them; every byte; a scale of any dtype; a weight whose rows
- * do not lie side by side, which is widened whatever the number of rows. */
+/* As many rows as in test_few_rows, and more; every byte; a scale of any dtype; a weight whose rows
+ * are not adjacent, which is widened whatever the number of rows. */
 static void test_linear_q8(void **state) {
     (void)state;
     if (trial_on_cuda()) {
@@ -212,7 +213,7 @@ static void test_linear_q8(void **state) {
     }
 }
 
-/* More of the weight than is widened at a time. */
+/* A larger weight than is widened at a time. */
 static void test_linear_q8_blocks(void **state) {
     (void)state;
     if (trial_on_cuda()) {
@@ -233,7 +234,7 @@ static void test_linear_q8_blocks(void **state) {
     trial_forget();
 }
 
-/* NaN and infinities of either side reach the elements that they belong to, and no other. */
+/* NaN and infinities of either side reach the elements that depend on them, and no others. */
 static void test_few_rows_odd(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -255,14 +256,14 @@ static void test_few_rows_odd(void **state) {
     }
 }
 
-/* ---- Kernels that a device alone has ------------------------------------------------ */
+/* ---- Kernels that only a device has ------------------------------------------------- */
 
 static tn_status call_linear_gelu(const tn_backend *t, const tn_desc *const *out, void *user) {
     product *p = user;
     return run_linear_gelu(t, out[0], out[1], &p->a, &p->b, p->bias ? &p->c : NULL);
 }
 
-/* Dense rows at a multiple of 16 bytes, as cuBLASLt wants them for two outputs at once. */
+/* Dense rows at a multiple of 16 bytes, as cuBLASLt requires for two outputs at once. */
 static array aligned_rows(tn_dtype dtype, int64_t rows, int64_t columns) {
     array a = make_array(dtype, DENSE, 2, SIZES(rows + 16, columns));
     memset(a.memory, ARRAY_GAP, a.bytes);
@@ -359,8 +360,8 @@ static void test_linear_backward_weight(void **state) {
     }
 }
 
-/* y lies as columns; one b for a batch that becomes rows; candidates timed, as a context asks for
- * that need not be deterministic. */
+/* y is column-major; one b for a batch that becomes rows; candidates are timed, since the context
+ * need not be deterministic. */
 static void test_matmul_layouts(void **state) {
     (void)state;
     tn_context *ctx = trial_context(trial_tables()[0]);

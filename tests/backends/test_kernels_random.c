@@ -55,7 +55,7 @@ static void test_upper_ends(void **state) {
     }
 }
 
-/* Ranges around 0, of one integer, of all of a dtype, beyond 32 bits; floats and bool are refused,
+/* Ranges around 0, of one integer, of a whole dtype, beyond 32 bits; floats and bool are refused,
  * as by ref. */
 static void test_integers(void **state) {
     (void)state;

@@ -40,7 +40,7 @@ static array sine_array(tn_dtype dtype, int ndim, const int64_t *size, int64_t s
     return a;
 }
 
-/* As large as weights are: gradients do not grow from step to step. */
+/* As small as weights are, so gradients do not grow from step to step. */
 static array draw_weights(tn_dtype dtype, int64_t rows, int64_t units) {
     array w = make_array(dtype, ROW_MAJOR, 2, SIZES(rows, units));
     for (int64_t i = 0; i < w.count; i++) {
@@ -49,7 +49,7 @@ static array draw_weights(tn_dtype dtype, int64_t rows, int64_t units) {
     return w;
 }
 
-/* Case k of a shape T, B, H: bits for the direction, for lengths, for a first state. */
+/* Case k of a shape T, B, H: bits for the direction, for lengths, for an initial state. */
 static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
     int64_t T = s[0], B = s[1], H = s[2], G = tn__cell_gates(cell), K = tn__cell_kept(cell);
     net n = {.w = draw_weights(dtype, G * H, H),
@@ -77,7 +77,7 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
           hn = make_array(dtype, ROW_MAJOR, 2, SIZES(B, H)),
           dp = make_array(dtype, ROW_MAJOR, 3, SIZES(T, B, G * H)),
           none = make_array(dtype, ROW_MAJOR, 1, SIZES(0)), dh0 = n.state ? hn : none;
-    double relative = dtype == TN_F64 ? 1e-12 : 2e-5; /* of f32 over some steps */
+    double relative = dtype == TN_F64 ? 1e-12 : 2e-5; /* f32 over some steps */
     trial forward = {
         "recurrent", n.lstm ? 6 : 4, {y, hn, n.gates, y, hn, y}, call_forward, &n, relative, 0};
     trial_run(&forward);
@@ -95,7 +95,7 @@ static void try_cell(tn_dtype dtype, tn_cell cell, const int64_t *s, int k) {
     trial_forget();
 }
 
-/* Nothing, one, odd, more rows than a tile and more units than a panel, several of both. */
+/* Empty, one, odd, more rows than a tile and more units than a panel, several of both. */
 static void test_cells(void **state) {
     (void)state;
     if (!trial_tables()[0]->recurrent) {

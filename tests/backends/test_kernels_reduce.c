@@ -56,7 +56,7 @@ static void test_reduce(void **state) {
     for (int f = 0; f <= TN_SUM_SQUARES; f++) {
         for (int k = 0; k < TRIAL_SHAPES * 4 * 2 * 8; k++) {
             if (trial_on_emulator() && f != TN_SUM && k % 5 > 0) {
-                continue; /* a fifth: 5 has no factor in common with a case's bits */
+                continue; /* every fifth: 5 is coprime to the period of a case's bits */
             }
             try_reduce((tn_reduction)f, array_floats[k / 8 % 4], k / 32 & 1, trial_shapes[k / 64],
                        k % 8, k % 3 == 0);
@@ -94,7 +94,7 @@ static void test_reduce_windows(void **state) {
     }
 }
 
-/* Integers exactly, in 64 bits; bools, where nothing gives false for any and true for all. */
+/* Integers exactly, in 64 bits; bools, where any of nothing is false and all of nothing is true. */
 static void test_reduce_whole(void **state) {
     (void)state;
     static const tn_reduction integer[] = {TN_SUM, TN_MAX, TN_MIN}, truth[] = {TN_ANY, TN_ALL};
@@ -166,7 +166,7 @@ static void test_f64_sums_are_accurate(void **state) {
     }
 }
 
-/* What losses and collectives take besides is no reduction of a kernel: refused, nothing written.
+/* Reductions that only losses and collectives have: refused, nothing written.
  */
 static void test_not_for_kernels(void **state) {
     (void)state;
@@ -195,7 +195,7 @@ static tn_status call_argmax(const tn_backend *t, const tn_desc *const *out, voi
     return TRIAL_CALL(t, argmax, out[0], &f->x, f->dim);
 }
 
-/* Values repeat, so that the first of equals is asked for; a NaN counts as largest. */
+/* Values repeat, so the first of equal ones is expected; a NaN counts as the largest. */
 static void test_argmax(void **state) {
     (void)state;
     static const int64_t sizes[][3] = {{0, 3, 2}, {1, 1, 1}, {3, 5, 7}, {2, 3, 1030}, {700, 2, 3}};

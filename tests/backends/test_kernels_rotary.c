@@ -12,8 +12,8 @@ static tn_status call_rotary(const tn_backend *t, const tn_desc *const *out, voi
     return run_rotary(t, out[0], &a->x, &a->positions, &a->args);
 }
 
-/* Case k of a shape B, H, T, D: bits for layouts, for positions (a column's or each its own, i32),
- * for the scaling and the way back. */
+/* Case k of a shape B, H, T, D: bits for layouts, for positions (shared by the batch in i64, or one
+ * row per sample in i32), for the scaling and the inverse. */
 static void try_rotary(tn_dtype dtype, const int64_t *s, int k) {
     const int64_t each[] = {k & 1 ? s[0] : 1, s[2]};
     array x = varied_array(dtype, k >> 1 & 1, 4, s, 1), y = make_array(dtype, k >> 2 & 1, 4, s);

@@ -17,14 +17,14 @@ static tn_status call_softmax_backward(const tn_backend *t, const tn_desc *const
     return run_softmax_backward(t, out[0], &r->y, &r->dy, r->log_form);
 }
 
-/* Rows of packs alone, and others; held by a warp or a block, and too long for that. */
+/* Rows of whole packs, and others; that fit in a warp or a block, and longer ones. */
 static const int64_t row_shapes[][2] = {{0, 4},     {4, 0},    {1, 1},    {3, 5},
                                         {5, 31},    {70, 33},  {9, 768},  {6, 1600},
                                         {40, 1025}, {700, 40}, {2, 4099}, {1, 50257}};
 enum { ROW_SHAPES = sizeof row_shapes / sizeof *row_shapes };
 
-/* Of the long rows, and of all where a thread is a fibre, only some cases: 5 has no factor in
- * common with a case's bits. */
+/* Long rows, and larger shapes on the emulator, get only every fifth case: 5 is coprime to the
+ * period of a case's bits. */
 static bool passes_over(const int64_t *size, int k) {
     return (size[1] > 4000 || (trial_on_emulator() && size[0] * size[1] > 2000)) && k % 5 != 0;
 }
@@ -61,7 +61,7 @@ static void test_softmax(void **state) {
     }
 }
 
-/* What norms read, of a case: bit 0 spreads some of it, bit 1 gives a weight and a bias. */
+/* What norms read in case k: bit 0 spreads some of it, bit 1 adds a weight and a bias. */
 static rows norm_operands(tn_dtype dtype, const int64_t *size, int k) {
     tn_dtype stat = dtype == TN_F64 ? TN_F64 : TN_F32;
     return (rows){.x = varied_array(dtype, k & 1, 2, size, 1).d,
@@ -200,7 +200,7 @@ static tn_status call_batch_norm_backward(const tn_backend *t, const tn_desc *co
 }
 
 /* One place, many samples; short rows that are gathered, around and beyond a piece; long rows that
- * are cut. Far from 0, where a sum of squares would have lost the deviation. */
+ * are cut. Values are far from 0, where a sum of squares would lose the deviation. */
 static void test_batch_norm(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{3, 2, 1},   {1, 3, 5},    {700, 3, 4}, {5, 2, 255},
@@ -332,7 +332,7 @@ static void test_cross_entropy(void **state) {
                   .log_sum = log_sum.d,
                   .label = label.d,
                   .args = {.ignore_index = -100, .label_smoothing = k & 2 ? 0.1 : 0}};
-        if (!(k & 2) && k & 4) { /* of some rows the target is another rank's */
+        if (!(k & 2) && k & 4) { /* some rows' targets are another rank's */
             r.args.whole = size[1] + 3;
             r.args.first = 3;
         }

@@ -1,15 +1,15 @@
 /* The kernels that ops/list.h says a device has, on the samples of their operations: results and
- * gradients are those of ref, the host's loops or the composition, for every dtype, with operands
- * in each layout, and the same bits each way. trial.h says which tables and ways.
+ * gradients are those of ref, the host loops or the composition, for every dtype, with operands in
+ * each layout, and the same bits each way. trial.h says which tables and ways.
  *
- * NaN too: where it belongs in the results.
+ * With NaN in the inputs, the results have it in the same places.
  */
 #include "trial.h"
 
 #include "ops/check.h"
 #include <tern/tern.h>
 
-/* What a table gives: results, then gradients of the inputs; NULL where there is none. */
+/* What a table computes: results, then gradients of the inputs; NULL for none. */
 typedef struct outcome {
     int count;
     tn_tensor *t[TN_OP_OUTPUTS + TN_OP_INPUTS];
@@ -24,7 +24,7 @@ typedef struct trying {
     int samples;
 } trying;
 
-/* ref has none: the plain level. */
+/* ref has no rows: it runs the plain code. */
 static bool has_row(const tn_backend *t, int row) {
     return t->fused && t->fused[row];
 }
@@ -49,7 +49,7 @@ static tn_tensor *make_input(const trying *k, int i) {
     return t;
 }
 
-/* Numbers in [-1, 1] for what reaches a result. */
+/* The gradient of a result: numbers in [-1, 1]. */
 static tn_tensor *arriving_gradient(tn_tensor *y, int i) {
     tn_spec spec = tn_spec_real(tn_shape(y), -1.0, 1.0);
     return tn_to(tn__spec_tensor(&spec, tn_dtype_of(y), TN__PLAIN, false, 70 + (uint64_t)i),
@@ -92,11 +92,11 @@ static outcome run_on(const trying *k, const tn_backend *table) {
     return o;
 }
 
-/* How far results and gradients may be from ref's, of the element and of the largest. (A gradient
- * that is 0 is the difference of terms that are not.) */
+/* How far results and gradients may be from ref's, relative to the element and to the largest one.
+ * (A gradient that is 0 is the difference of terms that are not.) */
 static double tolerance_of(const trying *k, bool gradient) {
     tn_dtype dtype = k->dtype;
-    /* ref's is the composition's then, which does not round between its operations */
+    /* ref runs the composition then */
     bool composed = !k->op->host.forward && !k->op->forward;
     double one = dtype == TN_F64    ? 1e-13
                  : dtype == TN_F32  ? 2e-6
@@ -140,7 +140,7 @@ static void try_table(const trying *k, const tn_backend *table, const outcome *w
                 expect_near(k, table, got.t[i], want->t[i], i < results ? i : i - results,
                             i >= results);
             } else if (got.t[i] && !k->odd && !tn_equal(got.t[i], first.t[i])) {
-                fail_msg("%s(%s) on %s, %s: other bits with %s", k->op->name, k->sample->text,
+                fail_msg("%s(%s) on %s, %s: different bits with %s", k->op->name, k->sample->text,
                          table->name, tn_dtype_name(k->dtype), trial_way_name(table, way));
             }
         }
@@ -177,7 +177,7 @@ static void as_ref(void **state) {
     k.op->samples(&sampler);
 }
 
-/* A row of the list that no operation refers to would never run. */
+/* A row of the list that no operation uses would never run. */
 static void rows_are_used(void **state) {
     (void)state;
     for (int i = 0; i < tn_op_count(); i++) {

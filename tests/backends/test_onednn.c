@@ -32,13 +32,13 @@ static void need_library(void) {
     }
 }
 
-/* TERN_CPU may hold it below. */
+/* TERN_CPU may cap the level. */
 static bool multiplies_bf16(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512bf16") && tn_backend_named("cpu-v4");
 }
 
-/* As columns: the transposed of a dense matrix. */
+/* Column-major: a dense matrix transposed. */
 static tn_desc transposed_desc(const array *a) {
     tn_desc d = a->d;
     int last = d.ndim - 1;
@@ -70,7 +70,7 @@ static void run_product(const char *name, array y,
     trial_forget();
 }
 
-/* y = x w^T + b, dx = dy w, dw += dy^T x, and a product whose result lies as columns. */
+/* y = x w^T + b, dx = dy w, dw += dy^T x, and a product with a column-major result. */
 static void try_forms(tn_dtype in, tn_dtype out, int64_t n, int64_t from, int64_t to) {
     if (in == out) {
         for (int bias = 0; bias < 2; bias++) {
@@ -129,7 +129,7 @@ static void test_bf16(void **state) {
     try_sizes(TN_BF16, TN_F32);
 }
 
-/* What oneDNN has no fast code for is our own product. */
+/* Our own kernel runs what oneDNN has no fast code for. */
 static void test_refused(void **state) {
     (void)state;
     need_library();
@@ -148,7 +148,7 @@ static void test_refused(void **state) {
     assert_int_equal(tn__onednn_count(), before);
 }
 
-/* More shapes than are kept, and the first one again. */
+/* More shapes than the cache holds, and then all of them again. */
 static void test_many_shapes(void **state) {
     (void)state;
     need_library();
@@ -162,7 +162,7 @@ static void test_many_shapes(void **state) {
     }
 }
 
-/* A program's own threads share the primitives; the bits are those of one. */
+/* A program's own threads share the primitives; the bits are those of one thread. */
 static void test_at_once(void **state) {
     (void)state;
     need_library();
@@ -189,7 +189,7 @@ static void test_at_once(void **state) {
     trial_forget();
 }
 
-/* A process of its own: the variable is read once. */
+/* In a child process: the variable is read once. */
 static void test_switched_off(void **state) {
     (void)state;
     pid_t child = fork();

@@ -1,10 +1,10 @@
-/* Windows of pooling and the places that have an element say the same (backends/pool.h). */
+/* Pooling windows, and the places whose windows have a given element, agree (backends/pool.h). */
 #include "arrays.h"
 
 #include "backends/pool.h"
 
-/* N, C and how many dimensions; windows that overlap, leave gaps, hang over the edge, are dilated
- * (for the largest alone), have a divisor of their own, and are cut from sizes. */
+/* N, C and the arguments; windows that overlap, leave gaps, hang over the edge, are dilated, have a
+ * given divisor, or are adaptive. */
 typedef struct shape {
     int64_t n, c;
     tn_pool_args args;

@@ -60,7 +60,7 @@ static double d_clamp_k(double x) {
     return fmin(fmax(x, 0.5), 1.25);
 }
 
-/* The others are held against PyTorch by their operations' tests. */
+/* The tests of their operations compare the others with PyTorch. */
 static const struct {
     tn_unary f;
     double (*exact)(double);
@@ -320,7 +320,7 @@ static void test_integers(void **state) {
     }
 }
 
-/* Signed: towards zero, and what overflows wraps instead of trapping. */
+/* Signed division rounds towards zero, and overflow wraps instead of trapping. */
 static void test_signed_integers(void **state) {
     (void)state;
     array a = array_new(TN_I64, DENSE, 1, (int64_t[]){5}),
@@ -418,8 +418,8 @@ static void test_copy_rounds(void **state) {
     array bytes = array_new(TN_U8, DENSE, 1, (int64_t[]){8});
     ref->copy(ctx, &bytes.d, &x.d);
     assert_true(array_get(&bytes, 6) == 255 && array_get(&bytes, 7) == 0);
-    /* 2^54 + 2^30 + 1 lies just above the middle of two floats; by way of double it would round
-     * down to even. */
+    /* 2^54 + 2^30 + 1 is just above the midpoint of two floats; via double it would round down to
+     * even. */
     array big = array_new(TN_I64, DENSE, 1, (int64_t[]){1}),
           f = array_new(TN_F32, DENSE, 1, (int64_t[]){1});
     *(int64_t *)big.d.data = (INT64_C(1) << 54) + (INT64_C(1) << 30) + 1;

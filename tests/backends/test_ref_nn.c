@@ -8,7 +8,7 @@ static double tolerance_of(tn_dtype dtype) {
     return dtype == TN_F64 ? 1e-12 : dtype == TN_F32 ? 3e-6 : dtype == TN_F16 ? 4e-3 : 3e-2;
 }
 
-/* sum over all elements of y * dy: the loss whose gradient a backward entry gives for dy. */
+/* sum over all elements of y * dy: the loss whose gradient a backward entry computes from dy. */
 static double weighted_sum(const array *y, const array *dy) {
     double sum = 0;
     for (int64_t i = 0; i < y->count; i++) {
@@ -17,7 +17,7 @@ static double weighted_sum(const array *y, const array *dy) {
     return sum;
 }
 
-/* Every element of dx is the slope of `loss` by x's. */
+/* Every element of dx is the slope of `loss` along that element of x. */
 static void expect_gradient(const array *dx, array *x, double (*loss)(void *), void *user) {
     for (int64_t i = 0; i < dx->count; i++) {
         array_expect_within(dx, i, array_slope(x, i, loss, user), 2e-8);
@@ -244,8 +244,8 @@ static void check_norm_backward(norm_case *c, array *dx, array *dw, array *db) {
     c->mean = mean;
 }
 
-/* The same in each precision, with statistics in f32 (f64 for f64), and with outputs that are not
- * wanted. */
+/* The same in each precision, with statistics in f32 (f64 for f64), and without the optional
+ * outputs. */
 static void check_norm_precisions(const norm_case *c, const array *dx, const array *dw) {
     for (int k = 0; k < 4; k++) {
         tn_dtype dtype = array_floats[k], wide = dtype == TN_F64 ? TN_F64 : TN_F32;
@@ -466,9 +466,9 @@ static double rotary_loss(void *user) {
     return weighted_sum(&c->y, &c->dy);
 }
 
-/* Each pair is a complex number times exp(i angle). Of four pairs that turn 100^(-i/4) radians a
- * position, in a context of 50: 8, 2.5, 0.8 and 0.25 turns, so the first is fast, the second half
- * way between, the others slow. */
+/* Each pair is a complex number times exp(i angle). Four pairs that turn 100^(-i/4) radians per
+ * position make 8, 2.5, 0.8 and 0.25 turns in a context of 50, so the first is fast, the second
+ * half-way, the others slow. */
 static void test_rotary(void **state) {
     (void)state;
     enum { BATCH = 2, HEADS = 3, TIME = 3, WIDTH = 8 };
@@ -550,7 +550,7 @@ static void test_cross_entropy(void **state) {
                 sum += exp(array_get(&c.x, i * 4 + j));
                 largest = fmax(largest, array_get(&c.x, i * 4 + j));
             }
-            for (int64_t j = 0; j < 4; j++) { /* minus the wanted distribution times log p */
+            for (int64_t j = 0; j < 4; j++) { /* minus the target distribution times log p */
                 double wanted = s / 4 + (j == label ? 1 - s : 0);
                 value -= wanted * (array_get(&c.x, i * 4 + j) - log(sum));
             }
@@ -589,8 +589,8 @@ static tn_desc columns_of(const array *x, int64_t from, int64_t n) {
     return d;
 }
 
-/* Logits cut into columns: a row without a target here has loss 0, and with the whole's top and
- * log_sum the parts' gradients are the whole's. */
+/* Logits split by columns: a row whose target is in another part has loss 0, and given the maximum
+ * and log_sum of the whole row a part's gradients are the whole's. */
 static void test_cross_entropy_of_a_part(void **state) {
     (void)state;
     enum { ROWS = 5, WIDTH = 7, CUT = 3 };

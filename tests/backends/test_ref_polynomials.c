@@ -32,7 +32,7 @@ static float formula_sigmoid(float x) {
     return 1 / (1 + TN_FAST_F(exp)(-x));
 }
 static double exact_sigmoid(double x) {
-    return x < -88 ? 0 : 1 / (1 + exp(-x)); /* below, exp(-x) leaves single precision */
+    return x < -88 ? 0 : 1 / (1 + exp(-x)); /* below, exp(-x) overflows single precision */
 }
 
 static void test_exp(void **state) {

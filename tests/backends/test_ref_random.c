@@ -25,7 +25,7 @@ static void test_uniform(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
         for (int layout = 0; layout < 2;
-             layout++) { /* the element's number counts, not its place in memory */
+             layout++) { /* the element's index counts, not its address */
             array y = array_new(array_floats[k], layout ? SPREAD : DENSE, 2, (int64_t[]){9, 11});
             assert_int_equal(ref->random(ctx, &y.d, TN_UNIFORM, key, 0, 1), TN_OK);
             for (int64_t i = 0; i < y.count; i++) {
@@ -46,7 +46,7 @@ static void test_uniform(void **state) {
     }
 }
 
-/* `next` is b's neighbour below in the dtype, above a where there is one between. */
+/* `next` is the dtype's largest number below b. */
 static void stays_below(tn_dtype dtype, double a, double b, double next) {
     array y = array_new(dtype, DENSE, 1, (int64_t[]){40000});
     double most = -INFINITY;
@@ -59,8 +59,8 @@ static void stays_below(tn_dtype dtype, double a, double b, double next) {
     }
 }
 
-/* Numbers of the dtype that lie far apart: rounding would reach the upper end, and many draws reach
- * the number below it. */
+/* Where numbers of the dtype are far apart, rounding would reach the upper end, and many draws
+ * reach the number below it. */
 static void test_uniform_stays_below_its_end(void **state) {
     (void)state;
     stays_below(TN_BF16, 0, 1, 1 - 0x1p-8);
@@ -174,7 +174,7 @@ static void test_dropout_ends(void **state) {
     (void)state;
     array x = array_of(TN_F32, 3, (double[]){1, NAN, INFINITY}),
           y = array_new(TN_F32, DENSE, 1, (int64_t[]){3});
-    ref->dropout(ctx, &y.d, &x.d, 1, key); /* nothing is kept, NaN is not either */
+    ref->dropout(ctx, &y.d, &x.d, 1, key); /* nothing is kept, not even NaN */
     assert_true(array_get(&y, 0) == 0 && array_get(&y, 1) == 0 && array_get(&y, 2) == 0);
     ref->dropout(ctx, &y.d, &x.d, 0, key);
     assert_true(array_get(&y, 0) == 1 && isnan(array_get(&y, 1)) && array_get(&y, 2) == INFINITY);
@@ -182,7 +182,7 @@ static void test_dropout_ends(void **state) {
     assert_int_equal(ref->dropout(ctx, &n.d, &n.d, 0.5, key), TN_EUNSUPPORTED);
 }
 
-/* A number equal to p is kept (and is no success of Bernoulli's); one a little below p is
+/* A number equal to p is kept (and is not a success for Bernoulli); one a little below p is
  * dropped. */
 static void test_thresholds(void **state) {
     (void)state;
@@ -215,7 +215,7 @@ static void test_keys_differ(void **state) {
     }
 }
 
-/* What begins further on in a draw has the elements that the whole draw has there. */
+/* A part of a draw has the elements that the whole draw has there. */
 static void test_parts_of_a_draw(void **state) {
     (void)state;
     enum { N = 50 };

@@ -268,7 +268,7 @@ static void test_scatter_add_rows(void **state) {
     }
 }
 
-/* 4096 times 2^-4 onto 256: added one at a time in bf16, none would be seen. */
+/* 4096 times 2^-4 onto 256: added one at a time in bf16, each would be lost. */
 static void test_small_floats_are_summed_in_f32(void **state) {
     (void)state;
     array y = array_of(TN_BF16, 1, (double[]){256}), src = array_of(TN_BF16, 1, (double[]){0.0625});

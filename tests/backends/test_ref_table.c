@@ -26,7 +26,7 @@ static void test_every_cpu_table_fills_every_entry(void **state) {
     for (int i = 0; i < 4; i++) {
         const tn_backend *table = tn_backend_named(names[i]);
         if (!table) {
-            continue; /* this build or machine has none */
+            continue; /* not in this build or on this machine */
         }
         assert_int_equal(table->size, sizeof(tn_backend));
         assert_true(i == 0 || strcmp(table->name, names[i]) == 0);
@@ -57,8 +57,8 @@ static void test_use(void **state) {
 static const char *const levels[] = {"plain", "v2", "v3", "v4"};
 static const char *const tables[] = {"ref", "cpu-v2", "cpu-v3", "cpu-v4"};
 
-/* TERN_CPU caps the level: no table above it is there any more, by no name. A level that this build
- * or machine lacks is an error that says which there are; whoever clears it has the best one. */
+/* TERN_CPU caps the level: no table above it can be found by any name. A level that this build or
+ * machine lacks is an error that lists the levels; once it is cleared, the best one is used. */
 static void test_level(void **state) {
     (void)state;
     char have[TN__CPU_LEVELS], text[64];

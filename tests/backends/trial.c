@@ -22,7 +22,7 @@ bool trial_on_emulator(void) {
     return trial_on_cuda() && !on_device();
 }
 
-/* The plugin, with a device; a test that was asked to use one fails without. */
+/* The plugin, with a device; a test that was told to use one fails without it. */
 static const tn_device_table *device_table(void) {
     const tn_device_table *table = tn__device_table(tn_cuda(0));
     if (!table) {
@@ -110,8 +110,8 @@ void trial_set_way(const tn_backend *t, int way) {
     }
 }
 
-/* The address sanitizer makes the emulator slow and looks for something else: one way is enough for
- * it, and where arrays lie in any order, for the other test has tried the rest. */
+/* One way is enough under the address sanitizer, which makes the emulator slow and looks for other
+ * bugs, and when arrays are in any order: the other test tries the rest. */
 static int ways_of(const tn_backend *t) {
     return array_any_order || (TN__ASAN && is_cuda(t)) ? 1 : TRIAL_WAYS;
 }
@@ -123,7 +123,7 @@ const char *trial_way_name(const tn_backend *t, int way) {
 
 /* ---- A trial --------------------------------------------------------------------------------- */
 
-/* A copy of an array with memory of its own. */
+/* A copy of an array, with its own memory. */
 static array copy_array(const array *a) {
     array b = *a;
     b.memory = array_memory(a->bytes);
@@ -167,7 +167,7 @@ static void expect_near(const trial *t, const tn_backend *backend, const array *
 static void expect_same_bits(const trial *t, const tn_backend *backend, int way, const array *a,
                              const array *b) {
     if (memcmp(a->memory, b->memory, a->bytes) != 0) {
-        fail_msg("%s on %s, %s: other bits with %s", t->name, backend->name,
+        fail_msg("%s on %s, %s: different bits with %s", t->name, backend->name,
                  tn_dtype_name(a->d.dtype), trial_way_name(backend, way));
     }
 }

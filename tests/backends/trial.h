@@ -1,8 +1,8 @@
 /* Fast kernels against ref: every entry of the kernel table on every table that this process tries.
  *
- * A trial names its outputs and a function that makes the call on them. trial_run makes it on ref
- * once and on each table in several ways, and compares: the status, every element, that nothing
- * outside the elements was written (gaps), and the same bits each way.
+ * A trial names its outputs and a function that makes the call on them. trial_run makes the call
+ * once on ref, and on each table in several ways. It compares the status and every element, and
+ * checks that nothing outside the elements (gaps) was written and that each way has the same bits.
  *
  *     static tn_status call_exp(const tn_backend *t, const tn_desc *const *out, void *user) {
  *         return TRIAL_CALL(t, unary, TN_EXP, out[0], user, 0, 0);
@@ -11,18 +11,18 @@
  *     array y = make_array(TN_F32, DENSE, 2, SIZES(3, 5));
  *     trial t = {"exp", 1, {y}, call_exp, &x.d, .relative = 1e-6};
  *     trial_run(&t);
- *     trial_forget();                      between cases: gives the arrays back
+ *     trial_forget();                      between cases: frees the arrays
  *     … {TRIAL_TEST(test_exp)} …           makes two tests of them
  *
- * Which tables: the CPU's levels (with TERN_CPU that one alone), each with 1, 2 and 3 threads. With
- * TERN_TEST_CUDA=emulator or =device it is cuda's instead: over the emulator (with
- * TERN_CUDA=cuda_emulator) blocks run forwards, backwards and shuffled; on a real device the call
- * is repeated. Each program test_kernels_*.c is therefore run twice:
- * as backends/kernels_x and as cuda/kernels_x.
+ * Which tables: the CPU's levels (with TERN_CPU only the one that it names), each with 1, 2 and 3
+ * threads. With TERN_TEST_CUDA=emulator or =device it is cuda's table instead: over the emulator
+ * (with TERN_CUDA=cuda_emulator) blocks run forwards, backwards and shuffled; on a real device the
+ * call is repeated. Each program test_kernels_*.c is therefore run twice: as backends/kernels_x and
+ * as cuda/kernels_x.
  *
- * Operands lie where the host and the kernels both reach them: malloc (so that the address
- * sanitizer watches the kernels of the CPU and of the
- * emulator), or page-locked memory for a real device.
+ * Operands are in memory that the host and the kernels both reach: malloc (so that the address
+ * sanitizer watches the kernels of the CPU and of the emulator), or page-locked memory for a real
+ * device.
  */
 #ifndef TERN_TESTS_BACKENDS_TRIAL_H
 #define TERN_TESTS_BACKENDS_TRIAL_H
@@ -34,7 +34,7 @@ enum { TRIAL_OUTPUTS = 6, TRIAL_TABLES = 4 };
 typedef struct trial {
     const char *name;
     int outputs;
-    array start[TRIAL_OUTPUTS]; /* copied before each call: what an output holds before */
+    array start[TRIAL_OUTPUTS]; /* copied before each call: the initial contents of the outputs */
     tn_status (*call)(const tn_backend *t, const tn_desc *const *out, void *user);
     void *user;
     /* A float may differ by relative max(1, |expected|) + absolute, and by one step of bf16 or f16.
@@ -45,7 +45,7 @@ typedef struct trial {
 
 void trial_run(const trial *t);
 
-/* Two tests of a function: in the second the dimensions of dense arrays lie in memory in any order,
+/* Two tests of a function: in the second, the dimensions of dense arrays have any order in memory,
  * which a kernel must not take for row-major. */
 #define TRIAL_TEST(function)                                                            \
     cmocka_unit_test_setup_teardown(function, NULL, arrays_free), {                     \
@@ -61,7 +61,7 @@ static inline int trial_order_ends(void **state) {
     return arrays_free(state);
 }
 
-/* The tables to try, after them NULL. */
+/* The tables to try, ended by NULL. */
 const tn_backend *const *trial_tables(void);
 bool trial_on_cuda(void);
 /* On the emulator a thread is a fibre, and large cases take long. */
@@ -73,11 +73,11 @@ void trial_set_way(const tn_backend *t, int way);
 const char *trial_way_name(const tn_backend *t, int way);
 
 /* The context for calls on this table, and the status after its device has done the work. A bad
- * index may come from the entry or from here; the context has its place and value then. */
+ * index may be reported by the entry or here; the context then has its position and value. */
 tn_context *trial_context(const tn_backend *t);
 tn_status trial_wait(const tn_backend *t, tn_status status);
 
-/* The call found this bad index, at once or late. */
+/* Checks that the call found this bad index, at once or late. */
 static inline void trial_expect_bad(const tn_backend *t, tn_status status, int64_t position,
                                     int64_t value) {
     assert_int_equal(trial_wait(t, status), TN_EINDEX);
@@ -85,12 +85,12 @@ static inline void trial_expect_bad(const tn_backend *t, tn_status status, int64
     assert_int_equal(trial_context(t)->bad_value, value);
 }
 
-/* Calls an entry in the table's context. TN_EUNSUPPORTED where there is none, which fails the
- * trial. */
+/* Calls an entry in the table's context. TN_EUNSUPPORTED if there is none, which fails the trial.
+ */
 #define TRIAL_CALL(t, entry, ...) \
     ((t)->entry ? (t)->entry(trial_context(t), __VA_ARGS__) : TN_EUNSUPPORTED)
 
-/* The distance of neighbours at 1; 0 for f32 and f64. */
+/* The spacing of numbers at 1; 0 for f32 and f64. */
 static inline double step_of(tn_dtype dtype) {
     return dtype == TN_BF16 ? 0x1p-7 : dtype == TN_F16 ? 0x1p-10 : 0;
 }
@@ -118,7 +118,7 @@ static inline tn_desc broadcast_along(const array *a, int dim, int64_t size) {
     return d;
 }
 
-/* Special values in front, where they fit. */
+/* Special values at the start, if they fit. */
 static inline void spoil_front(array *a) {
     static const double odd[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, 1e-40, 100, -100};
     for (int64_t i = 0; i < 8 && a->count > 16; i++) {

@@ -1,5 +1,5 @@
-/* Raises errors in many ways and looks whether the text names the right line; test_place.sh builds
- * it in many ways, also as C++. With an argument it only raises one error and prints its text. */
+/* Raises errors in many ways and checks that the text names the right line; test_place.sh builds it
+ * in many ways, also as C++. With an argument it only raises one error and prints its text. */
 #include <tern/tensor.h>
 
 #ifdef WITH_MODULES
@@ -17,7 +17,7 @@
 
 static int failures;
 
-/* The pending error must be of a line from `first` to `last` of this file, and say `text` next. */
+/* The pending error must name a line from `first` to `last` of this file, followed by `text`. */
 static void check_place(const char *name, int first, int last, const char *text) {
     const char *message = tn_error_message();
     size_t length = strlen(FILE_NAME);

@@ -1,4 +1,4 @@
-/* Tensor memory: statistics, the limit, reuse, failing on purpose. Under the address sanitizer
+/* Tensor memory: statistics, the limit, reuse, injected failures. Under the address sanitizer
  * nothing is cached, and the tests of the cache are skipped. */
 #include "core/allocator.h"
 #include "core/sanitize.h"
@@ -121,8 +121,8 @@ static void test_random_blocks(void **state) {
     assert_int_equal(tn_memory().reserved, before);
 }
 
-/* A large block that is free serves smaller ones, and joins again: the sum does not grow with every
- * shape. */
+/* A free large block is split for smaller ones and joined again: the total does not grow with every
+ * new shape. */
 static void test_large_blocks_are_shared(void **state) {
     (void)state;
     if (TN__ASAN) {
@@ -160,7 +160,7 @@ static void test_limit(void **state) {
 static void test_more_than_there_is(void **state) {
     (void)state;
     if (TN__ASAN) {
-        skip(); /* it ends the process instead */
+        skip(); /* ASan ends the process instead */
     }
     TN_SCOPE;
     tn_memory_stats before = tn_memory();
@@ -222,7 +222,7 @@ static void test_threads(void **state) {
     tn_memory_stats after = tn_memory();
     assert_int_equal(after.allocated, before.allocated);
     assert_int_equal(after.allocations, before.allocations + 4 * 200 * 20);
-    tn_memory_trim(); /* what the threads had cached came to the process when they ended */
+    tn_memory_trim(); /* the process got what the threads had cached when they ended */
     assert_int_equal(tn_memory().reserved, before.reserved);
 }
 

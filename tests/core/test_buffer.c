@@ -31,7 +31,7 @@ static void test_array_grows(void **state) {
     free(list);
 }
 
-/* Without memory, and where the bytes cannot be counted, the array stays as it was. */
+/* Without memory, and if the number of bytes overflows, the array stays as it was. */
 static void test_array_refused(void **state) {
     int *list = NULL;
     int64_t capacity = 0;
@@ -123,7 +123,7 @@ static void test_buffer_bytes(void **state) {
     free(text);
 }
 
-/* The first failure stays: what comes later is not put where something is missing. */
+/* The first failure stays: nothing is appended after what is missing. */
 static void test_buffer_fails(void **state) {
     for (int quiet = 0; quiet < 2; quiet++) {
         tn__buffer b = {.operation = quiet ? NULL : "buffer"};

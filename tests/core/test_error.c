@@ -1,5 +1,5 @@
-/* Errors: the first sticks, handlers, other threads, the text. Places with lines are
- * tests/core/test_place.sh. */
+/* Errors: the first sticks, handlers, other threads, the text. tests/core/test_place.sh tests line
+ * numbers. */
 #include "core/place.h"
 #include "tern/tensor.h"
 
@@ -56,8 +56,7 @@ static void test_operation_is_named(void **state) {
     assert_ends(tn_error_message(), ": size: dimension 2 of a tensor with 2 dimensions ([2, 3])");
 }
 
-/* The caller is in the text also without debug information: here as the name of a function or a
- * file. */
+/* The text names the caller even without debug information: here as a function or a file. */
 static void test_place_names_the_caller(void **state) {
     (void)state;
     tn_ndim(NULL);
@@ -68,8 +67,8 @@ static void test_place_names_the_caller(void **state) {
     }
 }
 
-/* The place is that of the raising, also when it is looked up elsewhere and later; in a child of
- * fork too. */
+/* The place is where the error was raised, even if it is looked up elsewhere and later; in a forked
+ * child, too. */
 static void test_place_is_looked_up_when_shown(void **state) {
     (void)state;
     for (int lines = 1; lines >= 0; lines--) {
@@ -122,7 +121,7 @@ static void thread_handler(tn_status status, const char *message) {
     thread_calls++;
 }
 
-/* Clears what it is told and fails again, as a handler does that reports through what is broken. */
+/* Clears the error and fails again, like a handler whose own reporting is broken. */
 static void failing_handler(tn_status status, const char *message) {
     calls++;
     tn_error_clear();
@@ -150,7 +149,7 @@ static void test_a_handler_that_fails(void **state) {
         assert_int_equal(tn_error(), TN_EVALUE);
         assert_ends(tn_error_message(), ": ndim: the tensor is NULL");
         tn_error_clear();
-        tn_raise(TN_EIO, "the second"); /* it is called for the next one again */
+        tn_raise(TN_EIO, "the second"); /* it is called again for the next one */
         assert_int_equal(calls, 2);
     }
     tn_error_clear();
@@ -236,7 +235,7 @@ static void test_status_names(void **state) {
     assert_string_equal(tn_status_name((tn_status)-1), "TN_UNKNOWN");
 }
 
-/* Many threads raise their first error at once: the lookup of places is shared. */
+/* Many threads raise their first error at once: they share the lookup of places. */
 static void *raise_many(void *unused) {
     (void)unused;
     for (int i = 0; i < 50; i++) {

@@ -24,12 +24,12 @@ static void made_and_removed(void **state) {
     }
     int names = 0;
     assert_true(tn__folder_each(folder, count_name, &names, "test"));
-    assert_int_equal(names, 3); /* until f says that it is enough */
+    assert_int_equal(names, 3); /* until f stops it */
     const char *doing;
     assert_true(tn__folder_sync(folder, &doing));
     assert_true(tn__folder_remove(folder, "test"));
     assert_int_equal(access(folder, F_OK), -1);
-    assert_true(tn__folder_remove(folder, "test")); /* one that is not there */
+    assert_true(tn__folder_remove(folder, "test")); /* one that does not exist */
 }
 
 static void what_is_no_folder(void **state) {
@@ -48,7 +48,7 @@ static void what_is_no_folder(void **state) {
     assert_string_equal(doing, "opening its folder");
 }
 
-/* What lies deeper, or elsewhere, is not ours to remove. */
+/* Subfolders, and what a link points to, are not removed. */
 static void folders_within_and_links_stay(void **state) {
     (void)state;
     const char *outer = temp_path("outer"), *inner = temp_path("outer/inner");

@@ -16,7 +16,7 @@ enum { N = 192, CELLS = N * N };
 
 static float expected[CELLS];
 
-/* A forward and a backward whose kernels take every thread that there is. */
+/* A forward and a backward whose kernels use every thread. */
 static void compute_gradient(float *out) {
     TN_SCOPE;
     tn_seed(7);
@@ -68,8 +68,8 @@ static void *compute_in_thread(void *user) {
     return NULL;
 }
 
-/* Alone, whatever it asks for; the program's own regions do not wait for the parent's threads
- * either. Threads of its own have teams of their own. */
+/* A child computes on one thread, whatever it asks for; its own parallel regions do not wait for
+ * the parent's threads either. Threads that it starts have their own teams. */
 static void asks_for_threads(void *user) {
     computes_alone(user);
     tn_set_threads(3);
@@ -105,7 +105,7 @@ static void test_computes(void **state) {
     assert_true(computes_right());
 }
 
-/* In the middle of a team's work: each of its threads forks. */
+/* While a team works: each of its threads forks. */
 static void test_in_a_region(void **state) {
     (void)state;
     pid_t child[4];
@@ -140,7 +140,7 @@ static void touch_locks(void) {
     tn_memory_trim();
     tn_log_write(TN_LOG_DEBUG, "still here");
     tn_matmul(tn_zeros(TN_DIMS(2, 3), TN_F32), tn_zeros(TN_DIMS(2, 3), TN_F32));
-    (void)tn_error_message(); /* looks its place up */
+    (void)tn_error_message(); /* looks up its place */
     tn_error_clear();
     tn_flight_mark("touched", 0);
 }
@@ -172,7 +172,7 @@ static void test_while_busy(void **state) {
     (void)state;
     enum { BUSY = 3, FORKS = 200 };
     pthread_t busy[BUSY];
-    if (TN__ASAN || !CHILD_HAS_THREADS) { /* gcc 12's and clang 14's take no locks before a fork */
+    if (TN__ASAN || !CHILD_HAS_THREADS) { /* sanitizers of gcc 12, clang 14 do not lock at fork */
         print_message("a sanitizer's allocator may be locked in a child\n");
         skip();
     }
@@ -196,7 +196,7 @@ static void test_while_busy(void **state) {
     assert_true(computes_right());
 }
 
-/* ---- While modules are looked for ------------------------------------------------------------ */
+/* ---- While modules are searched -------------------------------------------------------------- */
 
 typedef struct holder {
     tn_module base;

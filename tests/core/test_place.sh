@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Where an error happened, as programs see it that are built in different ways: with and without optimisation, PIE or not,
-# gcc and clang, C++, the library linked statically, without debug information, without symbols, loaded late, replaced. Prints TAP.
+# Where an error happened, as seen by programs built in different ways: with and without optimisation, PIE or not, gcc and clang,
+# C++, the library linked statically, without debug information, without symbols, loaded late, replaced. Prints TAP.
 set -u
 root=${TERN_ROOT:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=$(cd "${TERN_TEST_BIN:?the build folder of the tests}/.." && pwd)
@@ -19,7 +19,7 @@ if ! grep -q "libdw\.so" "$build/libtern.so" || ! ldconfig -p | grep -q "libdw\.
     exit 0
 fi
 
-# A sanitizer in the library must be in the program too, and comes in with its own flags.
+# A library with a sanitizer needs a program with the same one.
 flags=()
 if nm "$build/libtern.so" | grep -q ' U __asan_init'; then
     flags+=(-fsanitize=address,undefined)
@@ -61,7 +61,7 @@ if [ ${#flags[@]} -eq 0 ]; then
     all_lines "clang -O0" clang -g -O0
     all_lines "clang, DWARF 4" clang -gdwarf-4 -O1
 
-    # libdw is not asked where it would find no memory.
+    # libdw is not used if it would run out of memory.
     one_text "with little memory" "program+0x*: item: the tensor is NULL" gcc -g -O1 -DLITTLE_MEMORY
 
     # The library's sources in the program itself: their own frames must not be taken for the user's.
@@ -72,7 +72,7 @@ if [ ${#flags[@]} -eq 0 ]; then
     link=("$source" -I"$root/include" "$work"/objects/*.o -fopenmp -lxxhash -lm)
     all_lines "linked statically" gcc -g -O0
 
-    # Loaded with dlopen by a program that has thread-local variables of its own.
+    # Loaded with dlopen by a program that has its own thread-local variables.
     cat >"$work/late.c" <<'END'
 #include <dlfcn.h>
 #include <stdio.h>
@@ -98,7 +98,7 @@ END
     result $status "loaded late"
 fi
 
-# A library of the program's own, and another one of its name: while the first is loaded, and in its place.
+# The program's own library, and another version of it: while the first is loaded, and in its place.
 cat >"$work/part.c" <<'END'
 #include <tern/tensor.h>
 void part_raise(int times);
@@ -141,5 +141,5 @@ part "$work/part.so" && sed -i '1i // a line before' "$work/part.c" && part "$wo
     [[ $text == "part.c:4: item: "*$'\n'"part_raise+0x"*$'\n'"part_raise+0x"*$'\n'"part.c:5: item: "* ]]
 status=$?
 [ $status -eq 0 ] || echo "# ${text//$'\n'/; }"
-result $status "a library that is built anew while the program runs"
+result $status "a library that is rebuilt while the program runs"
 echo "1..$count"

@@ -1,4 +1,4 @@
-/* Text without what a terminal would obey. */
+/* Text without what a terminal would interpret. */
 #include "core/plain_text.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static const plain_case cases[] = {
     {ESC "Pq#0" ESC "\\x" ESC "_a\ay" ESC "^b\az", "xyz", "xyz"},
     {ESC "]0;without an end", "0;without an end", "0;without an end"},
     {"a\ab" ESC "]0;c", "a?b0;c", "ab0;c"},
-    /* What is not whole. */
+    /* Incomplete sequences. */
     {"x" ESC, "x?", "x"},
     {"x" ESC "[", "x", "x"},
     {"x" ESC "[12;", "x", "x"},
@@ -110,7 +110,7 @@ static void test_log(void **state) {
     close(stderr_was);
 }
 
-/* So do errors, which may have lines. */
+/* So do errors, which may have several lines. */
 static void test_errors(void **state) {
     tn_raise(TN_EVALUE, "the file says %s", ESC "[2Jhello\b\n" ESC "]0;x\a\tworld\n");
     assert_error(TN_EVALUE, "the file says hello?\n\tworld\n");

@@ -1,5 +1,4 @@
-/* Plugins: what a missing, a broken and a good one say.
- * The good one is compiled by the test itself. */
+/* Plugins: a missing, a broken and a good one. The good one is compiled by the test itself. */
 #define _GNU_SOURCE
 #include "core/plugin.h"
 
@@ -31,7 +30,7 @@ static void test_names(void **state) {
     assert_null(tn__plugin_symbol("nowhere", NULL, why, sizeof(why)));
 }
 
-/* A file that is there and is not a library: its reason wins over "not found" elsewhere. */
+/* A file that exists but is not a library: its reason wins over "not found" elsewhere. */
 static void test_broken(void **state) {
     (void)state;
     char why[512] = "";
@@ -55,8 +54,8 @@ static void *find_symbol(void *user) {
     return NULL;
 }
 
-/* Found in the second folder of the path, by several threads at once; a symbol that is not
- * there. */
+/* Found in the second folder of the path, by several threads at once; a symbol that it does not
+ * have. */
 static void test_good(void **state) {
     (void)state;
     enum { THREADS = 4 };

@@ -1,5 +1,5 @@
 /* Philox against the known answers that its authors publish with Random123 (kat_vectors, philox4x32
- * with 10 rounds), and the draws made of it. */
+ * with 10 rounds), and the draws made from it. */
 #include "core/philox.h"
 
 #include <math.h>
@@ -82,7 +82,7 @@ static void test_below(void **state) {
         assert_in_range(count[i], 9500, 10500); /* 5 standard deviations */
     }
     assert_int_equal(tn_random_below(&g, 1), 0);
-    /* For n = 3/4 of 2^63 many draws are refused; without that, the lower half would come up too
+    /* For n = 3/4 of 2^63 many draws are rejected; otherwise the lower half would come up too
      * often. */
     int64_t n = 3ll << 61, low = 0;
     for (int i = 0; i < 20000; i++) {

@@ -1,4 +1,4 @@
-/* Files that are read: what is no file, and files that others change meanwhile. */
+/* Reading files: what is not a regular file, and files that others change meanwhile. */
 #include "core/reader.h"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ static void expect_refused(const char *path, const char *part) {
     assert_int_equal(bytes, 0);
 }
 
-/* A FIFO that no one writes would hang its reader forever, and /dev/zero fill the memory. */
+/* A FIFO without a writer would hang its reader forever, and /dev/zero would fill the memory. */
 static void test_no_files(void **state) {
     (void)state;
     const char *fifo = temp_path("fifo"), *link = temp_path("link"), *name = temp_path("socket");
@@ -103,7 +103,7 @@ static void *append_to(void *user) {
     return NULL;
 }
 
-/* It is read as long as it was: a reader that runs after its end need not reach it. */
+/* Reads only up to the length that it had: a reader that chases the end might never reach it. */
 static void test_growing(void **state) {
     (void)state;
     busy_file b = {.path = temp_path("file")};
@@ -134,7 +134,7 @@ static void *change_length(void *user) {
     return NULL;
 }
 
-/* All of it, as long as it was at the beginning; or an error. */
+/* The whole of its initial length, or an error. */
 static void test_shrinking(void **state) {
     (void)state;
     busy_file b = {.path = temp_path("file")};
@@ -177,5 +177,5 @@ int main(void) {
         cmocka_unit_test_teardown(test_shrinking, temp_clean),
         cmocka_unit_test_teardown(test_without_a_size, temp_clean),
     };
-    return cmocka_run_group_tests_name("files that are read", tests, NULL, temp_clean);
+    return cmocka_run_group_tests_name("reading files", tests, NULL, temp_clean);
 }

@@ -100,7 +100,7 @@ static void make_three(tn_tensor **out) {
         out[i] = tn_return(make_scalar(i));
         make_scalar(-2);
     }
-    tn_return(out[1]); /* twice is once */
+    tn_return(out[1]); /* twice counts once */
 }
 
 static void test_return_several(void **state) {
@@ -180,7 +180,7 @@ static void test_keep_and_adopt(void **state) {
 
 static void *make_in_thread(void *unused) {
     (void)unused;
-    make_scalar(1); /* its root scope's: gone with the thread */
+    make_scalar(1); /* in the root scope: released with the thread */
     return tn_keep(make_scalar(8));
 }
 
@@ -227,7 +227,7 @@ static void test_counting_from_threads(void **state) {
     assert_int_equal(tn_live_tensors(), before);
 }
 
-/* A release may do anything: here it makes tensors, in a scope and outside of one. */
+/* A release may do anything: here it makes tensors, inside and outside a scope. */
 static int64_t released;
 static void busy_release(void *data, void *user) {
     (void)data;
@@ -313,7 +313,7 @@ static void *fail_to_grow(void *unused) {
     return (void *)problem;
 }
 
-/* In a thread of its own, so that its stack of owned tensors has to grow from nothing. */
+/* In a new thread, so that its stack of owned tensors has to grow from nothing. */
 static void test_no_memory_to_grow(void **state) {
     (void)state;
     int64_t before = tn_live_tensors();
@@ -354,7 +354,7 @@ static void test_dead_tensor_names_its_scope(void **state) {
         "ndim: the tensor was released before (by tn_release or tn_drop, or with what held it)"));
 }
 
-/* One reference dropped twice is an error, and nothing else is lost. */
+/* Dropping one reference twice is an error, and nothing else is lost. */
 static void test_released_twice(void **state) {
     (void)state;
     TN_SCOPE;
@@ -370,7 +370,7 @@ static void test_released_twice(void **state) {
     }
     assert_error(TN_ESTATE, "release: the tensor was released before");
     assert_int_equal(tn_live_tensors(), before - 1);
-    for (int i = 0; i < 5000; i++) { /* its memory is used once */
+    for (int i = 0; i < 5000; i++) { /* its memory is not reused twice */
         tn_drop(make_scalar(i));
     }
     assert_float_equal(tn_item(stays), 1, 0);
@@ -387,7 +387,7 @@ static void test_dead_tensors_rest(void **state) {
     assert_int_equal(tn_ndim(first), 0); /* still known */
     assert_error(TN_ESTATE, "ndim: the tensor was released before");
     tn_drop(make_scalar(0));
-    if (!TN__ASAN) { /* which uses no memory again */
+    if (!TN__ASAN) { /* ASan: memory is never reused */
         assert_ptr_equal(make_scalar(0), first);
     }
 }
@@ -421,7 +421,7 @@ static void *make_one(void *made) {
     return mine;
 }
 
-/* A thread takes the memory of its dead with it; what others hold of its tensors lives on. */
+/* The memory of a thread's dead tensors is freed with it; tensors that others hold live on. */
 static void test_dead_of_a_thread(void **state) {
     (void)state;
     pthread_t thread;
@@ -436,7 +436,7 @@ static void test_dead_of_a_thread(void **state) {
     assert_error(TN_ESTATE, "item: the tensor was released before");
 }
 
-/* A loop that forgot its scope is told so once, however many threads forget theirs. */
+/* A loop without a scope is warned about once, however many threads lack one. */
 static int warnings;
 static char warning[1024];
 
@@ -465,7 +465,7 @@ static void *forget_scope(void *user) {
     return NULL;
 }
 
-/* Another number, from the environment. */
+/* The limit from the environment. */
 static void allow_number(void *user) {
     tn_log_to(take_warning, TN_LOG_WARN, NULL);
     setenv("TERN_ROOT_TENSORS", user, 1);
@@ -519,7 +519,7 @@ static void test_forgotten_scope(void **state) {
     (void)state;
     warnings = 0;
     tn_log_to(take_warning, TN_LOG_WARN, NULL);
-    { /* a scope in which nothing was made before, as at the head of main */
+    { /* a scope before anything is made, as at the top of main */
         TN_SCOPE;
         tn_tensor *t = make_scalar(1);
         adopt_many(t, 20000);
@@ -539,7 +539,7 @@ static void test_forgotten_scope(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        /* first: the environment is asked once in a process */
+        /* first: the environment is read once per process */
         cmocka_unit_test_setup(test_allowed_number, test_no_error),
         cmocka_unit_test_setup(test_forgotten_scope_aloud, test_no_error),
         cmocka_unit_test_setup(test_scope_releases, test_no_error),

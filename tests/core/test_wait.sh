@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Idle threads of OpenMP soon sleep (core/wait.c), unless the user has said how long they wait; the environment stays as it was.
+# Idle threads of OpenMP soon sleep (core/wait.c), unless the user has said how long they wait; the environment is unchanged.
 set -eu
 program=$TERN_TEST_BIN/wait_program
 case $(ldd "$program") in *libgomp*) ;; *) echo "not libgomp"; exit 77 ;; esac

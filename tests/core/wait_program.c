@@ -1,4 +1,4 @@
-/* Says what it sees of GOMP_SPINCOUNT. */
+/* Prints the GOMP_SPINCOUNT that it sees. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tern/core.h>

@@ -1,4 +1,4 @@
-/* Devices that cuDNN makes plans for, though they are not here: tests/emulator/driver/NAME.json. */
+/* Devices that are not present, for which cuDNN makes plans: tests/emulator/driver/NAME.json. */
 #ifndef TERN_TESTS_CUDA_DESCRIBED_H
 #define TERN_TESTS_CUDA_DESCRIBED_H
 

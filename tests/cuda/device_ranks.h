@@ -17,7 +17,7 @@
 
 /* ---- In a rank ------------------------------------------------------------------------------- */
 
-/* The argument is "ENGINE", or "auto"; with ",checked". NULL with an error pending. */
+/* The argument is "ENGINE" or "auto", and may end with ",checked". NULL with an error pending. */
 static inline tn_group *device_join(const char *argument, double timeout) {
     static char engine[32];
     tn_dist_options o = tn_dist_defaults();
@@ -71,8 +71,8 @@ static inline int device_set_up(void **state) {
     return temp_flights(state);
 }
 
-/* First in main: does not return in a rank. False without the emulator, which is then said in
- * TAP. */
+/* First in main: does not return in a rank. Without the emulator, says so in TAP and returns false.
+ */
 static inline bool device_main(int argc, char **argv, const rank_entry *bodies, int n) {
     tn_set_threads(1);
     ranks_main(argc, argv, bodies, n);

@@ -1,4 +1,4 @@
-/* The device allocator over host memory: a random life against a model, splitting and joining, an
+/* The device allocator over host memory: random calls against a model, splitting and joining, an
  * exhausted source, statistics, guards, wrong frees, threads. */
 #include "backends/cuda/allocator.c"
 
@@ -10,7 +10,7 @@
 /* ---- A source over host memory --------------------------------------------------------------- */
 
 typedef struct host {
-    int64_t bytes, most; /* given out now; how much there is (0: no end) */
+    int64_t bytes, most; /* given out now; how much there is (0: unlimited) */
     int segments, asked; /* given out now; calls */
 } host;
 
@@ -62,7 +62,7 @@ static void give_well(tn__cuda_pool *pool, void *memory, size_t bytes) {
     }
 }
 
-/* Everything is given back: one free block a segment, and nothing is left after a trim. */
+/* Everything was given back: one free block per segment, and nothing is left after a trim. */
 static void expect_returned(tn__cuda_pool *pool, host *h) {
     tn__cuda_pool_shape shape = tn__cuda_pool_inspect(pool);
     assert_int_equal(shape.used_blocks, 0);
@@ -81,7 +81,7 @@ static void expect_returned(tn__cuda_pool *pool, host *h) {
 
 /* ---- What must hold inside ------------------------------------------------------------------- */
 
-/* The nodes of a tree, in order, each heavier than what hangs below it. Returns how many. */
+/* The nodes of a tree, in order, each heavier than those below it. Returns how many. */
 static int check_tree(const tree *t, const block *b, const block **last, bool used) {
     if (!b) {
         return 0;
@@ -103,7 +103,7 @@ static void check_inside(tn__cuda_pool *pool) {
             assert_ptr_equal(b->address, s->first->address + bytes);
             assert_ptr_equal(b->home, s);
             assert_true(!b->after || b->after->before == b);
-            assert_false(b->after && !b->used && !b->after->used); /* they were to be joined */
+            assert_false(b->after && !b->used && !b->after->used); /* should have been joined */
             bytes += b->bytes;
             used += b->used;
             unused += !b->used;
@@ -117,7 +117,7 @@ static void check_inside(tn__cuda_pool *pool) {
                      unused);
 }
 
-/* The block that best fit has to take, found the slow way: the smallest one that is large enough,
+/* The block that best fit must take, found the slow way: the smallest one that is large enough,
  * then the lowest address. */
 static const char *best_slowly(const tn__cuda_pool *pool, size_t bytes) {
     size_t wanted = round_up(bytes, ALIGN);
@@ -148,7 +148,7 @@ static uint64_t draw_below(uint64_t *state, uint64_t below) {
     return (*state >> 33) % below;
 }
 
-/* Small, middle and large sizes, odd ones among them. */
+/* Small, medium and large sizes, odd ones among them. */
 static size_t draw_bytes(uint64_t *state) {
     static const size_t most[] = {1000, 64 * KIB, SMALL + 3 * KIB, 4 * MIB, 30 * MIB};
     return 1 + draw_below(state, most[draw_below(state, 5)]);
@@ -275,7 +275,7 @@ static void test_smallest_rest(void **state) {
     char *b = tn__cuda_pool_take(pool, 512, "tensors");
     give_well(pool, a, 1024);
     assert_ptr_equal(tn__cuda_pool_take(pool, 512, "tensors"), a);
-    /* what a left of its block */
+    /* the rest of a's block */
     assert_ptr_equal(tn__cuda_pool_take(pool, 512, "tensors"), a + 512);
     give_well(pool, a, 512);
     give_well(pool, a + 512, 512);
@@ -287,7 +287,7 @@ static void test_large_rests_stay(void **state) {
     (void)state;
     host h = {0};
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_CACHING);
-    char *a = tn__cuda_pool_take(pool, 19 * MIB, "tensors"); /* 20 MiB: the rest is not cut off */
+    char *a = tn__cuda_pool_take(pool, 19 * MIB, "tensors"); /* 20 MiB: the rest is not split off */
     assert_int_equal(h.bytes, 20 * MIB);
     assert_int_equal(tn__cuda_pool_inspect(pool).free_blocks, 0);
     char *b = tn__cuda_pool_take(pool, 5 * MIB, "tensors");
@@ -407,7 +407,7 @@ static void test_statistics_by_tag(void **state) {
     int length = tn__cuda_pool_text(pool, text, sizeof(text));
     assert_int_equal(length, strlen(text));
     assert_string_equal(text,
-                        "1000 bytes in use, at most 3.0 MiB; 22.0 MiB reserved; 22.0 MiB of it "
+                        "1000 bytes in use, peak 3.0 MiB; 22.0 MiB reserved; 22.0 MiB of it "
                         "free in 2 blocks, the largest 20.0 MiB; tensors 700 bytes, scratch 300 "
                         "bytes");
     assert_int_equal(tn__cuda_pool_text(pool, part, sizeof(part)), length);
@@ -473,7 +473,7 @@ static void test_wrong_frees(void **state) {
         assert_false(tn__cuda_pool_give(pool, a, 5000, why, sizeof(why)));
         assert_non_null(strstr(why, "freed before"));
         assert_false(tn__cuda_pool_give(pool, b + 512, 100, why, sizeof(why)));
-        assert_non_null(strstr(why, "inside of a block"));
+        assert_non_null(strstr(why, "inside a block"));
         assert_false(tn__cuda_pool_give(pool, why, 100, why, sizeof(why)));
         assert_non_null(strstr(why, "is not from this device's memory"));
         assert_int_equal(tn__cuda_pool_stats(pool).allocated, 5000);
@@ -500,7 +500,7 @@ static void test_guards(void **state) {
             assert_int_equal((uintptr_t)memory % ALIGN, 0);
             assert_int_equal((unsigned char)memory[0], NEW_BYTE);
             assert_int_equal((unsigned char)memory[bytes - 1], NEW_BYTE);
-            memset(memory, 0, sizes[i]); /* all of it, and nothing else, is fine */
+            memset(memory, 0, sizes[i]); /* writing all of it is fine */
             if (k == 5) {
                 give_well(pool, memory, sizes[i]);
                 assert_int_equal((unsigned char)memory[0], FREED_BYTE);
@@ -525,7 +525,7 @@ static void test_direct(void **state) {
     tn__cuda_pool *pool = pool_over(&h, TN__CUDA_DIRECT);
     char *a = tn__cuda_pool_take(pool, 1001, "tensors");
     char *b = tn__cuda_pool_take(pool, 3, "tensors");
-    assert_int_equal(h.bytes, 1004); /* not a byte that someone could overrun unseen */
+    assert_int_equal(h.bytes, 1004); /* no padding that would hide an overrun */
     assert_null(tn__cuda_pool_take(pool, 4000, "tensors"));
     give_well(pool, a, 1001);
     assert_int_equal(h.bytes, 3);
@@ -535,7 +535,7 @@ static void test_direct(void **state) {
     give_well(pool, c, 4000);
     give_well(pool, b, 3);
     assert_int_equal(tn__cuda_pool_stats(pool).from_cache, 0);
-    assert_int_equal(h.asked, 6); /* the one that failed asked three times */
+    assert_int_equal(h.asked, 6); /* the failed call asked three times */
     expect_returned(pool, &h);
     run_storm(9, TN__CUDA_DIRECT);
 }

@@ -1,5 +1,5 @@
-/* Convolutions' graphs for cuDNN, on a machine without a GPU: as test_sdpa.c. That an engine takes
- * a graph is shown here; only a GPU can show the numbers. */
+/* Convolutions' graphs for cuDNN, on a machine without a GPU: as test_sdpa.c. This shows that an
+ * engine takes a graph; only a GPU can show the numbers. */
 #include "backends/cuda/conv_graph.h"
 
 #include "tests/cuda/described.h"
@@ -11,8 +11,8 @@
 
 static const tn__cudnn_table *dnn;
 
-/* What the leak sanitizer asks for: cuDNN keeps the handles of cuBLASLt that its engines make while
- * they are asked whether a graph fits them. */
+/* The leak sanitizer calls this: cuDNN keeps the cuBLASLt handles that its engines make while they
+ * check whether they support a graph. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void) {
     return "leak:cublasLtCreate";
@@ -107,7 +107,7 @@ static void test_forms(void **state) {
     dnn->BackendDestroyDescriptor(device);
 }
 
-/* A refusal is an answer with a reason. */
+/* A refusal has a reason. */
 static void test_refused(void **state) {
     (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
@@ -115,7 +115,7 @@ static void test_refused(void **state) {
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
     tn__conv_shape s = picture_shape(TN__CONV_Y, CUDNN_DATA_FLOAT, 2, 4, 8, 8, 3, 1, 1);
-    s.y = dense_extent(2, 8, 5, 8); /* not the places that there are */
+    s.y = dense_extent(2, 8, 5, 8); /* not the size of the result */
     assert_int_equal(tn__conv_plans(dnn, target, &s, 1, &plan, why), 0);
     assert_non_null(strstr(why, "cuDNN"));
     dnn->BackendDestroyDescriptor(device);

@@ -1,5 +1,5 @@
 /* What runs through cuDNN, over the emulator and the stand-in for cuDNN (tests/emulator/
- * fake_cudnn.c): which calls it is handed, that its results are used, and what is left to our own
+ * fake_cudnn.c): which calls it receives, that its results are used, and what is left to our own
  * kernels. How cuDNN itself computes only a GPU can show. */
 #include "tests/emulator/fake_cudnn.h"
 #include "tests/support/test.h"
@@ -11,7 +11,7 @@
 
 #include <tern/tern.h>
 
-static bool has_cudnn; /* the stand-in was built, and the emulator */
+static bool has_cudnn; /* the stand-in and the emulator were built */
 
 static int runs_so_far(void) {
     void *library = dlopen(getenv("TERN_CUDNN"), RTLD_NOW | RTLD_NOLOAD);
@@ -58,7 +58,7 @@ static void expect_close(tn_tensor *on_device, tn_tensor *wanted, tn_dtype dtype
     }
 }
 
-/* Runs it on the device and on the CPU; how many graphs of cuDNN that took. */
+/* Runs it on the device and on the CPU; returns how many cuDNN graphs that took. */
 static int expect_same(const conv_case *c) {
     tn_device device = tn_device_named("cuda");
     tn_dtype dtype = tn_dtype_of(c->x);
@@ -103,12 +103,12 @@ static void goes_to_cudnn(void **state) {
         for (int bias = 0; bias < 2; bias++) {
             conv_case c = some_case(dtypes[i], bias);
             assert_int_equal(expect_same(&c), 3);
-            assert_int_equal(expect_same(&c), 3); /* by the plans that were kept */
+            assert_int_equal(expect_same(&c), 3); /* from cached plans */
         }
     }
 }
 
-/* Groups and dilation; a transposed convolution, whose bias is that of x; a row as a picture. */
+/* Groups and dilation; a transposed convolution with a bias; one dimension as two. */
 static void forms_go_to_cudnn(void **state) {
     (void)state;
     need_cudnn();
@@ -133,7 +133,7 @@ static void forms_go_to_cudnn(void **state) {
     assert_int_equal(runs_so_far() - before, 1);
 }
 
-/* What is not dense is copied first. */
+/* Operands that are not dense are copied first. */
 static void copies_go_to_cudnn(void **state) {
     (void)state;
     need_cudnn();

@@ -22,7 +22,7 @@ static ddp_run small_run(int micro_batches) {
     return run;
 }
 
-/* N ranks are one rank that accumulates N micro-batches. */
+/* N ranks have the bits of one rank that accumulates N micro-batches. */
 static int match_accumulation(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = join_world(argument);
@@ -59,7 +59,7 @@ static int no_sync(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* A net whose gradients the test makes by hand: gradients of rank r are of micro-batch r + 1. */
+/* A net whose gradients the test makes by hand: rank r has the gradients of micro-batch r + 1. */
 static numbers mean_of_two(bool use_extra) {
     numbers a = grads_alone(1, use_extra, 1), b = grads_alone(1, use_extra, 2);
     return numbers_sum(&a, &b, 2);
@@ -132,7 +132,7 @@ static int bf16_hook(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* Rank 1 has one batch, the others three: in the end all have the same parameters. */
+/* Rank 1 has one batch, the others three: all end with the same parameters. */
 static int uneven_batches(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
@@ -162,7 +162,7 @@ static int uneven_batches(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* A rank has its parameters elsewhere. */
+/* A rank has its parameters on another device. */
 static int two_devices(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
@@ -228,7 +228,7 @@ static void test_one_device_for_all_parameters(void **state) {
 static void test_nccl(void **state) {
     (void)state;
     need_nccl();
-    expect_pass(2, "-by_hand", "nccl"); /* two addends have one sum in any order */
+    expect_pass(2, "-by_hand", "nccl"); /* two addends have the same sum in either order */
     expect_pass(2, "-match_accumulation", "nccl");
     expect_pass(2, "-uneven_batches", "nccl");
 }

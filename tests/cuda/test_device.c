@@ -1,6 +1,6 @@
-/* Devices through the emulator: tensors on them, copies, marks, errors that come late, memory that
- * ends. What depends on how a process begins (no plugin, the real plugin, TERN_SYNC, …) runs in
- * processes of its own: this program again with the part's name. */
+/* Devices through the emulator: tensors on them, copies, marks, errors that come late, running out
+ * of memory. What depends on how a process begins (no plugin, the real plugin, TERN_SYNC, …) runs
+ * in child processes: this program again with the name of the part. */
 #include "backends/cuda/cuda.h"
 #include "core/plugin.h"
 #include "tern/tern.h"
@@ -184,7 +184,7 @@ static void test_wrong_index(void **state) {
         assert_int_equal(tn_device_memory(device).allocated, 0);
         tn_error_clear();
         assert_null(tn_context_of(device));
-        /* The table itself looks as well. */
+        /* The table itself checks, too. */
         char text[300];
         assert_null(table->alloc(wrong[i], 100, "tensors"));
         table->free(wrong[i], text, 100);
@@ -273,12 +273,12 @@ static void test_memory_ends_and_comes_back(void **state) {
         assert_error(TN_ENOMEM, "left of 64.0");
         assert_inert(tn_empty_on(gpu, TN_DIMS(1 << 20, 1 << 20, 1 << 18), TN_F32), TN_ENOMEM,
                      "no memory for 1152921504606846976 bytes");
-        tn_tensor *b = arange_on(gpu, TN_DIMS(4, 5)); /* it continues */
+        tn_tensor *b = arange_on(gpu, TN_DIMS(4, 5)); /* later calls work */
         const int64_t index[] = {3, 4};
         assert_true(tn_at(b, index) == 19);
         assert_true(tn_item(arange_on(tn_cuda(1), TN_DIMS())) == 0); /* the other one has its own */
     }
-    TN_SCOPE; /* 40 MiB are cached and in the way: they go back */
+    TN_SCOPE; /* 40 MiB are cached and in the way: they are freed */
     assert_false(tn_is_inert(tn_empty_on(gpu, TN_DIMS(50, MIB / 4), TN_F32)));
     assert_int_equal(tn_error(), TN_OK);
 }
@@ -335,14 +335,14 @@ static void test_joins(void **state) {
     void *first = table->mark(0);
     assert_int_equal(table->mark_join(1, first), TN_OK);
     void *second = table->mark(1);
-    table->mark_free(first);                           /* a join keeps its place */
+    table->mark_free(first);                           /* a join outlives its mark */
     assert_int_equal(table->mark_wait(second), TN_OK); /* so the first device has copied */
     memset(host, 6, 100);
     assert_int_equal(table->copy(tn_cpu(), host, tn_cuda(0), memory, 100), TN_OK);
     assert_int_equal(host[99], 5);
     table->mark_free(second);
 
-    /* Marks are used again: the old one's place is not the new one's. */
+    /* Marks are reused: a new one is not at the place of the old one. */
     for (int i = 0; i < 50; i++) {
         assert_int_equal(table->copy(tn_cuda(0), memory, tn_cpu(), host, 100), TN_OK);
         void *mark = table->mark(0);
@@ -375,7 +375,7 @@ static void test_a_bad_index_comes_late(void **state) {
     (void)state;
     assert_int_equal(gather_wrongly(9), TN_OK);
     assert_int_equal(tn_error(), TN_OK);
-    assert_int_equal(tn_device_synchronize(tn_cuda(1)), TN_OK); /* not that one's */
+    assert_int_equal(tn_device_synchronize(tn_cuda(1)), TN_OK); /* that device has no error */
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EINDEX);
     assert_non_null(strstr(tn_error_message(), "cuda:0: index 9 at position 2 is out of range"));
     assert_non_null(strstr(tn_error_message(), "gather"));
@@ -383,9 +383,9 @@ static void test_a_bad_index_comes_late(void **state) {
     tn_context *ctx = tn_context_of(tn_cuda(0));
     assert_int_equal(ctx->bad_position, 2);
     assert_int_equal(ctx->bad_value, 9);
-    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK); /* it was told once */
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK); /* it is reported once */
 
-    TN_SCOPE; /* a copy to the host tells as well, and so does a mark */
+    TN_SCOPE; /* a copy to the host reports it as well, and so does a mark */
     tn_tensor *t = arange_on(tn_cuda(0), TN_DIMS(3));
     assert_int_equal(gather_wrongly(-1), TN_OK);
     float out[3];
@@ -501,7 +501,7 @@ static void part_real(void **state) { /* libtern_cuda.so itself */
     assert_error(TN_EDEVICE, real->why);
     assert_null(real->alloc(0, 100, "tensors"));
     assert_int_equal(real->synchronize(0), TN_EDEVICE);
-    assert_non_null(strstr(real->reason(), "there is no CUDA device 0: 0 are here"));
+    assert_non_null(strstr(real->reason(), "there is no CUDA device 0: found 0 devices"));
 }
 
 static void part_sync(void **state) { /* TERN_SYNC=1 */
@@ -525,7 +525,7 @@ static void part_guard(void **state) { /* TERN_CUDA_GUARD=1 */
     memory = table->alloc(0, 1000, "tensors");
     assert_int_equal(table->copy(tn_cuda(0), memory + 1000, tn_cpu(), &byte, 1), TN_OK);
     table->free(0, memory, 1000);
-    table->free(0, memory, 1000); /* the first thing that is wrong is told */
+    table->free(0, memory, 1000); /* the first problem is reported */
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EDEVICE);
     assert_error(TN_EDEVICE, "byte 1000 of a block of 1000 bytes");
     assert_int_equal(table->synchronize(0), TN_OK);
@@ -571,7 +571,7 @@ static void part_died(void **state) { /* a kernel dies */
     assert_true(isnan(tn_item(tn_select(t, 0, 1))));
     assert_error(TN_EDEVICE, "somebody wrote to nowhere");
     assert_true(tn_item(tn_select(other, 0, 2)) == 2);
-    assert_int_equal(table->synchronize(0), TN_EDEVICE); /* and the process ends in peace */
+    assert_int_equal(table->synchronize(0), TN_EDEVICE); /* and the process exits cleanly */
 }
 
 typedef struct part {
@@ -589,7 +589,7 @@ static const part parts[] = {
 };
 enum { PARTS = sizeof(parts) / sizeof(*parts) };
 
-/* Runs one part in a process of its own. */
+/* Runs one part in a child process. */
 static void run_part(void **state) {
     const part *p = *state;
     pid_t child = fork();

@@ -1,5 +1,5 @@
-/* Sharding on devices, over the emulator: the bits of one rank that accumulates, and what lies on
- * the device. */
+/* Sharding on devices, over the emulator: the bits of one rank that accumulates, and what is on the
+ * device. */
 
 #include "device_ranks.h"
 #include "tests/parallel/memory_formula.h"
@@ -51,12 +51,12 @@ static int offload_to_cpu(tn_group *unused, const char *argument) {
     tn_module_each(&gpt, (tn_walk){0}, stored_on_cpu, &good);
     rank_assert(good && tn_error() == TN_OK);
     rank_assert(tn_device_memory(tn_default_device()).allocated - before ==
-                tn_fsdp_statistics(s).buffers); /* nothing else rests there */
+                tn_fsdp_statistics(s).buffers); /* nothing else stays there */
     tn_module_finish(&gpt);
     return device_leave();
 }
 
-/* What lies on the device at most. */
+/* The peak memory on the device. */
 static int measure_peaks(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = device_join("staged", 100);

@@ -1,6 +1,6 @@
 /* Groups of ranks whose tensors are on devices, over the emulator: staged with the bits of the
- * engine beneath, nccl against a stand-in for the library; the order of compute and transfers; and
- * what fails is told within the deadline. */
+ * engine below it, nccl with a stand-in for the library; the order of compute and transfers;
+ * failures, which are reported within the deadline. */
 
 #include "core/plugin.h"
 #include "device_ranks.h"
@@ -39,7 +39,8 @@ static const tn_collective KINDS[] = {TN_ALL_REDUCE,     TN_ALL_GATHER, TN_REDUC
                                       TN_BROADCAST,      TN_GATHER,     TN_SCATTER,
                                       TN_REDUCE_TO_ROOT, TN_ALL_TO_ALL, TN_SEND};
 
-/* One operation on tensors on `where`; what this rank has then in out, which is zeroed before. */
+/* Runs one operation on tensors on `where`; writes what this rank then has to out, which is zeroed
+ * first. */
 static void run_operation(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
                           int64_t count, tn_device where, const void *in, void *out) {
     TN_SCOPE;
@@ -93,7 +94,7 @@ static void fill_values(void *x, tn_dtype dtype, int64_t n, bool whole) {
     }
 }
 
-/* The device's bits are the CPU's of the same group. */
+/* The bits on the device are those on the CPU in the same group. */
 static void compare_bits(tn_group *g, tn_collective kind, tn_reduction how, tn_dtype dtype,
                          int64_t count, bool whole) {
     size_t bytes = (size_t)(ranks * count) * tn_dtype_size(dtype) + 1;
@@ -138,8 +139,8 @@ static int all_collectives(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* Longer than the slots of staged, so that each is used again. A slot holds one run of elements of
- * these, and several of the others. */
+/* Longer than the slots of staged, so each is reused. A slot holds one run of elements of these,
+ * and several of the others. */
 static bool has_one_run(tn_collective kind) {
     return kind == TN_ALL_REDUCE || kind == TN_BROADCAST || kind == TN_REDUCE_TO_ROOT ||
            kind == TN_SEND;
@@ -182,7 +183,7 @@ static int keep_order(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* Host memory, bytes and barriers of the same group; the engine's own memory; subgroups. */
+/* Host memory, bytes and barriers in the same group; the engine's own memory; subgroups. */
 static int beside_host(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
@@ -221,7 +222,7 @@ static int beside_host(tn_group *unused, const char *argument) {
     return status;
 }
 
-/* The last rank comes late; the wait of the others must not. */
+/* The last rank is late; the others' wait must return before that. */
 static int wait_returns_early(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
@@ -240,7 +241,7 @@ static int wait_returns_early(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* What the stand-in for NCCL says in this process. */
+/* A function of the stand-in for NCCL in this process. */
 static void *ask_nccl(const char *function) {
     void *nccl = dlopen(getenv("TERN_NCCL"), RTLD_NOW | RTLD_NOLOAD);
     void *found = nccl ? dlsym(nccl, function) : NULL;
@@ -249,9 +250,8 @@ static void *ask_nccl(const char *function) {
     return found;
 }
 
-/* Rank 1 begins when rank 0 has waited for all of its operations: they are all launched, one after
- * the other, and only the device waits. What comes after them in host memory comes when they are
- * over. */
+/* Rank 1 begins after rank 0 has waited for all of its operations: all are launched, one after
+ * another, and only the device waits. The barrier after them, in host memory, ends after them. */
 static int launch_ahead(tn_group *unused, const char *argument) {
     (void)unused;
     enum { N = 6 };
@@ -277,8 +277,8 @@ static int launch_ahead(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* Three groups, each with a thread: the operations are launched as they were issued, also where the
- * thread of the first is held up by one in host memory for which rank 1 is late. */
+/* Three groups, each with a thread: the operations are launched in the order of issue, even if the
+ * first thread is held up by one in host memory for which rank 1 is late. */
 static int launch_in_order(tn_group *unused, const char *argument) {
     (void)unused;
     enum { GROUPS = 3, N = 60 };
@@ -298,7 +298,7 @@ static int launch_in_order(tn_group *unused, const char *argument) {
         wanted[i] = group + 1; /* the 0th communicator is the world's */
         works[i] = tn_all_reduce(groups[group], t, TN_MAX);
     }
-    usleep(rank == 0 ? 100000 : 0); /* time for the other groups' threads to be wrong */
+    usleep(rank == 0 ? 100000 : 0); /* time for the other groups' threads to get it wrong */
     rank_assert(rank != 0 || tn_barrier(world) == TN_OK);
     for (int i = N; i >= 0; i--) {
         rank_assert(tn_work_wait(works[i], 0) == TN_OK);
@@ -322,8 +322,8 @@ static int tell_engine(tn_group *unused, const char *argument) {
 
 /* ---- Faults ---------------------------------------------------------------------------------- */
 
-/* An all-reduce and a barrier, which says how it went, until one fails. Rank 1 does what the
- * argument says before its third. */
+/* Repeats an all-reduce and a barrier, which reports its failure, until one fails. Rank 1 does what
+ * the argument says before its third. */
 static int fail_in_third(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = join_world(argument);
@@ -331,10 +331,10 @@ static int fail_in_third(tn_group *unused, const char *argument) {
         TN_SCOPE;
         tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
         if (i == 2 && !strstr(argument, ",killed")) {
-            tn_group_set_timeout(world, 0.5); /* not before: the first time a rank may be slow */
+            tn_group_set_timeout(world, 0.5); /* not earlier: the first time, a rank may be slow */
         }
         if (i == 2 && rank == 1 && strstr(argument, ",killed")) {
-            usleep(200000); /* what it has sent arrives */
+            usleep(200000); /* let what it has sent arrive */
             kill(getpid(), SIGKILL);
         }
         if (i == 2 && rank == 1 && strstr(argument, ",late")) {
@@ -349,7 +349,7 @@ static int fail_in_third(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-/* One, then ten at once; in all the third hangs. */
+/* One all-reduce, then ten at once; the third of all hangs. */
 static int hang_in_third(tn_group *unused, const char *argument) {
     (void)unused;
     TN_SCOPE;
@@ -358,7 +358,7 @@ static int hang_in_third(tn_group *unused, const char *argument) {
     tn_work *works[10];
     rank_assert(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
     rank_assert(tn_barrier(world) == TN_OK);
-    tn_group_set_timeout(world, 0.5); /* not before: the first time a rank may be slow */
+    tn_group_set_timeout(world, 0.5); /* not earlier: the first time, a rank may be slow */
     for (int i = 0; i < 10; i++) {
         works[i] = tn_all_reduce(world, t, TN_SUM);
     }
@@ -430,7 +430,7 @@ static void expect_pass(int n, const char *body, const char *argument) {
     device_pass(n, body, argument, 120);
 }
 
-/* Every rank but those killed ends with 1 within the seconds. */
+/* Every rank that is not killed exits with 1 within `seconds`. */
 static ranks_result run_badly(int n, const char *body, const char *argument, const char *more,
                               double seconds) {
     ranks_result r = run_with(n, body, argument, more);
@@ -449,7 +449,7 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
 
 static void test_staged_has_the_bits_of_shm(void **state) {
     (void)state;
-    expect_pass(2, "-all_collectives", "shm,checked"); /* staged is behind every engine */
+    expect_pass(2, "-all_collectives", "shm,checked"); /* staged works on every engine */
     expect_pass(3, "-all_collectives", "staged");
 }
 
@@ -552,7 +552,7 @@ static void test_faults_of_nccl(void **state) {
     ranks_free(&r);
 }
 
-/* gloo's connections tell of a rank that dies or gives up while NCCL waits for it. */
+/* gloo's connections reveal a rank that dies or gives up while NCCL waits for it. */
 static void test_faults_of_nccl_over_gloo(void **state) {
     (void)state;
     char why[512];

@@ -68,7 +68,7 @@ def same_files(folder, a, b):
 
 
 def interrupted(folder, arguments, out):
-    """Ctrl-C when there is a checkpoint: the step is finished and everything is saved."""
+    """Ctrl-C after the first checkpoint: the step is finished and everything is saved."""
     with open(folder / "log", "w+") as log:
         process = subprocess.Popen(arguments, cwd=folder, env=environment, stdout=log, stderr=log)
         end = time.monotonic() + 120
@@ -123,7 +123,7 @@ def refused(folder):
     says("there is no device cuda:0: ", command("x", "--device", "cuda"), {**environment, "TERN_CUDA": "not_there"})
     says("100 per step are not a multiple of 64", command("x", "--tokens", "100"))
     says("nothing_*.bin: there is no such file", command("x", data="nothing_*.bin"))
-    check(not (folder / "x").exists(), "a refused run has made its folder")
+    check(not (folder / "x").exists(), "a refused run made its folder")
 
 
 with tempfile.TemporaryDirectory() as top:

@@ -37,7 +37,7 @@ static tn__sdpa_shape shape_of(int64_t batch, int64_t heads, int64_t groups, int
     };
 }
 
-/* The scratch memory of the first plan; fails where there is none. */
+/* The scratch memory of the first plan; fails if there is none. */
 static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape *shape,
                            size_t *zeroed) {
     tn__sdpa_plan *plan = NULL;
@@ -87,8 +87,8 @@ static void test_b200(void **state) {
     expect_plans("b200", false);
 }
 
-/* What some versions get wrong is not asked of them, though they build a plan; `number`: of the
- * first that may be asked, 0: none. */
+/* cuDNN versions that get this wrong, though they build a plan, are not used for it; `number`: the
+ * first version that is, 0: none. */
 static void expect_from(int number, const char *word, tn__dnn_target target,
                         const tn__sdpa_shape *shape) {
     tn__cudnn_table old = *dnn;
@@ -148,7 +148,7 @@ static void test_shapes(void **state) {
     dnn->BackendDestroyDescriptor(device);
 }
 
-/* A refusal is an answer with a reason, and leaves nothing behind. */
+/* A refusal has a reason, and leaves nothing behind. */
 static void test_refused(void **state) {
     (void)state;
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");

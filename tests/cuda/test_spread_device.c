@@ -1,5 +1,5 @@
-/* Meshes of ranks with devices, over the emulator: processes have the bits of threads, and those of
- * one engine the bits of another. */
+/* Meshes of ranks with devices, over the emulator: processes have the same bits as threads, and
+ * every engine the same bits. */
 
 #include "device_ranks.h"
 #include "tests/parallel/mesh_train.h"

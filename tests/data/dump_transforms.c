@@ -1,16 +1,15 @@
 /* Transforms, padding and mixup for PyTorch to repeat: dump_transforms FILE
  *
- * CASE/x, y    images that went in and came out, one reading each of epoch 2: (N, C, H, W)
- * CASE/draws   (N, …) what the transform drew, as transforms.h says: the numbers below 6 or of
- *              places, and uniform ones
+ * CASE/x, y    images that went in and came out, each read once in epoch 2: (N, C, H, W)
+ * CASE/draws   (N, …) what the transform drew, as transforms.h says: integers and uniform numbers
  * pad/i, pad/x, pad/lengths, mixup/…
  */
 #include "tests/support/dump.h"
 
 enum { N = 12, DRAWS = 22, SEED = 11, EPOCH = 2 };
 
-/* What number 0 of a list draws for example i: an integer below each of `below`, or a uniform
- * number where that is 0. */
+/* What transform 0 of a list draws for example i: an integer below each of `below`, or a uniform
+ * number if that is 0. */
 static tn_tensor *draws_of(const int64_t *below, int count) {
     tn_tensor *t = tn_zeros(TN_DIMS(N, DRAWS), TN_F64);
     double *at = tn_data_mut(t);

@@ -1,5 +1,5 @@
-/* What tests of readers have in common: every example of a dataset in one block of memory, read
- * here, and read by a loader's threads. */
+/* What tests of readers share: reading the examples of a dataset here, and with a loader's
+ * threads. */
 #ifndef TERN_TESTS_DATA_EXAMPLES_H
 #define TERN_TESTS_DATA_EXAMPLES_H
 
@@ -15,7 +15,7 @@ static inline size_t example_bytes(tn_dims dims, tn_dtype dtype) {
     return dims.ndim < 0 ? 0 : (size_t)tn_dims_count(dims) * tn_dtype_size(dtype);
 }
 
-/* Example i, to memory that the next call uses again. */
+/* Example i, in memory that the next call reuses. */
 static inline const void *example_x(tn_dataset *d, int64_t i, void *y) {
     static char x[1 << 16];
     char other[64];
@@ -48,7 +48,7 @@ static inline void check_threads(tn_dataset *d) {
     tn_loader_free(l);
 }
 
-/* What identifies it, to text[DATASET_TEXT]. Takes d. */
+/* What identifies the dataset, into text[DATASET_TEXT]. Takes d. */
 static inline void identify_and_free(tn_dataset *d, char *text) {
     assert_non_null(d);
     assert_true(dataset_text(d, text));

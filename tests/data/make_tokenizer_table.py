@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer_table.h: ids that `tokenizers` (PyPI) gives, for tests that run without it.
+"""Writes tests/data/tokenizer_table.h: ids from `tokenizers` (PyPI), for tests that run without it.
 
     make_tokenizer_table.py > tests/data/tokenizer_table.h
 
-A small vocabulary is trained there on the text below; the test trains its own on the same text, so the table holds both to the
-peer. The ids of special tokens, which come first there, are last here.
+A small vocabulary is trained there on the text below; the test trains its own on the same text, so the table checks both
+against it. The ids of special tokens, which come first there, are last here.
 """
 import os
 import sys
@@ -28,7 +28,7 @@ LINES = [
 
 
 def literal(text):
-    """A string of C whose lines fit."""
+    """A C string literal, in lines that fit."""
     parts = []
     for b in text.encode():
         plain = 0x20 <= b < 0x7f and chr(b) not in '"\\?'

@@ -37,7 +37,7 @@ static inline packed pack_zstd(const void *data, size_t bytes) {
     return p;
 }
 
-/* The first `bytes` of it, `times` times one after the other. Frees it. */
+/* Writes its first `bytes` bytes `times` times in a row. Frees it. */
 static inline void packed_write(const char *path, packed p, size_t bytes, int times) {
     unsigned char *all = malloc(bytes * (size_t)times + 1);
     assert_non_null(all);

@@ -53,7 +53,7 @@ static inline tn_tokenizer *small_tokenizer(void) {
     return t;
 }
 
-/* A line of tiktoken's files: the bytes in base64, and the id. */
+/* A line of a tiktoken file: the bytes in base64, and the id. */
 static inline void small_rank(FILE *f, const char *text, size_t bytes, int rank) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t at = 0; at < bytes; at += 3) {

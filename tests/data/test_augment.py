@@ -1,4 +1,4 @@
-"""examples/22_augment: a rare digit, seen more often and never twice alike, is read much better than without, and the others too."""
+"""examples/22_augment: a rare digit, seen more often and augmented, is read much better than without, and so are the others."""
 import os
 import re
 import subprocess
@@ -25,7 +25,7 @@ def quarters(lines):
 
 print("1..2")
 if not os.environ.get("TERN_DATA") or not os.path.isdir(FOLDER):
-    print("ok 1 # SKIP TERN_DATA names no folder with mnist/\nok 2 # SKIP TERN_DATA names no folder with mnist/")
+    print("ok 1 # SKIP TERN_DATA is not a folder with mnist/\nok 2 # SKIP TERN_DATA is not a folder with mnist/")
     sys.exit(0)
 nines, others, picture = shares()
 plain_nines, plain_others, plain_picture = shares("plain")
@@ -33,5 +33,5 @@ better = nines >= 80 and nines >= plain_nines + 12 and others >= plain_others
 drawn = len(set(quarters(picture))) == 4 and len(set(quarters(plain_picture))) == 1
 print("%s 1 - %.1f %% of the nines, plain %.1f %%; %.1f %% of the others, plain %.1f %%"
       % ("ok" if better else "not ok", nines, plain_nines, others, plain_others))
-print("%s 2 - four readings of an image differ, without transforms they are one" % ("ok" if drawn else "not ok"))
+print("%s 2 - four readings of an image differ; without transforms they are the same" % ("ok" if drawn else "not ok"))
 sys.exit(not (better and drawn))

@@ -1,4 +1,4 @@
-/* The reader of CIFAR-10 and CIFAR-100, on files made here: right ones, short ones, wrong ones. */
+/* The reader of CIFAR-10 and CIFAR-100, on files made here: good ones, short ones, wrong ones. */
 #include "tern/data.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "tests/support/no_memory.h"
 #include "tests/support/temp.h"
 
-enum { VALUES = 3 * 32 * 32, RECORD = 1 + VALUES, EACH = 2 /* pictures in a file */ };
+enum { VALUES = 3 * 32 * 32, RECORD = 1 + VALUES, EACH = 2 /* images in a file */ };
 
 static unsigned char records[6 * EACH * RECORD];
 

@@ -8,7 +8,7 @@
 #include "tests/support/dataset_text.h"
 #include "tests/support/test.h"
 
-/* Rows 10 first, 10 (first + 1), … with their numbers as y. */
+/* Rows 10 first, 10 (first + 1), …; y is the number of the row. */
 static tn_dataset *rows_from(int64_t first, int64_t n) {
     tn_tensor *y = tn_arange((double)first, (double)(first + n), 1, TN_I64);
     return tn_tensor_dataset(tn_mul_scalar(tn_cast(tn_unsqueeze(y, 1), TN_F32), 10), y);
@@ -64,7 +64,7 @@ static void classes_stay(void **state) {
     tn_dataset_free(pieces[0]);
 }
 
-/* A name is that of all datasets, in their order, or there is none. */
+/* All datasets have the same names of classes in the same order, or the result has none. */
 static void classes_of_a_concatenation(void **state) {
     (void)state;
     static const char *const names[][4] = {
@@ -146,7 +146,7 @@ static void random_split(void **state) {
     assert_int_equal(tn_random_split(rows_from(0, 10), (double[]){0.3, 0.3, 0.4}, 3, 1, p), TN_OK);
     assert_true(p[0]->size == 3 && p[1]->size == 3 && p[2]->size == 4);
     check_pieces(p, 3, 10);
-    /* floor(11 / 3) = 3 each; the two that are left go to the first two */
+    /* floor(11 / 3) = 3 each; the remaining two go to the first two */
     const double third = 1.0 / 3;
     assert_int_equal(tn_random_split(rows_from(0, 11), (double[]){third, third, third}, 3, 1, p),
                      TN_OK);
@@ -154,7 +154,7 @@ static void random_split(void **state) {
     check_pieces(p, 3, 11);
     assert_int_equal(tn_random_split(rows_from(0, 1000), (double[]){900, 0, 100}, 3, 7, p), TN_OK);
     assert_true(p[0]->size == 900 && p[1]->size == 0 && p[2]->size == 100);
-    int64_t low = 0; /* of the small piece: by chance 50 of 100 are below 500 */
+    int64_t low = 0; /* in the small piece: 50 of 100 below 500 are expected */
     for (int64_t i = 0; i < 100; i++) {
         low += label_of(p[2], i) < 500;
     }
@@ -199,7 +199,7 @@ static void random_split_refuses(void **state) {
     tn_error_clear();
 }
 
-/* ---- What they know of themselves ------------------------------------------------------------ */
+/* ---- How they describe themselves ------------------------------------------------------------ */
 
 static void described_as(tn_dataset *d, const char *wanted) {
     char text[DATASET_TEXT];
@@ -247,7 +247,7 @@ static void *ask_dataset(void *user) {
     return NULL;
 }
 
-/* As ranks that are threads do, whose loaders share a dataset: the thread sanitizer looks on. */
+/* As when ranks are threads whose loaders share a dataset; for the thread sanitizer. */
 static void threads_ask_at_once(void **state) {
     (void)state;
     static const int32_t tokens[64] = {1, 2, 3};
@@ -275,7 +275,7 @@ enum { SEQUENCES = 7, WIDTH = 2 };
 static const int64_t x_lengths[SEQUENCES] = {3, 1, 4, 1, 0, 5, 2};
 static const int64_t y_lengths[SEQUENCES] = {1, 2, 0, 3, 1, 1, 2};
 
-/* x[i] (T, 2) and y[i] (S): all elements are 100 i + where they stand. */
+/* x[i] (T, 2) and y[i] (S): element k is 100 i + k. */
 static tn_dataset *make_sequences(void) {
     tn_tensor *x[SEQUENCES], *y[SEQUENCES];
     for (int i = 0; i < SEQUENCES; i++) {
@@ -286,7 +286,7 @@ static tn_dataset *make_sequences(void) {
     return tn_sequence_dataset(x, y, SEQUENCES);
 }
 
-/* One row of a batch, which holds example i: its elements, then padding. */
+/* A row of a batch has the elements of example i, then padding. */
 static void check_row(const tn_batch *b, int64_t row, int64_t i) {
     int64_t T = tn_size(b->x, 1), S = tn_size(b->y, 1);
     assert_int_equal((int64_t)tn_at(b->lengths, &row), x_lengths[i]);
@@ -336,7 +336,7 @@ static void padded_batches(void **state) {
     }
 }
 
-/* Equal examples have no lengths; a class of its own () has none either. */
+/* Examples of equal shape have no lengths; neither do scalar targets. */
 static void what_is_alike_has_no_lengths(void **state) {
     (void)state;
     tn_tensor *x[2] = {tn_zeros(TN_DIMS(3), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
@@ -375,7 +375,7 @@ static void sequences_refuse(void **state) {
     assert_inert(tn_dataset_lengths(NULL), TN_EVALUE, "NULL");
 }
 
-/* A length that is wrong is an error of the batch that needs it. */
+/* A wrong length is an error of the batch that needs it. */
 static int64_t broken_length(tn_dataset *self, int64_t i, bool of_y) {
     (void)self;
     (void)of_y;

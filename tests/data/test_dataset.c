@@ -126,7 +126,7 @@ static void test_text_read(void **state) {
     assert_int_equal(bytes, 0);
     assert_string_equal(text, "");
     tn_text_free(text);
-    text = tn_text_read("/proc/self/cmdline", &bytes); /* says that it has 0 bytes */
+    text = tn_text_read("/proc/self/cmdline", &bytes); /* its stat says 0 bytes */
     assert_true(bytes > 0);
     tn_text_free(text);
     assert_null(tn_text_read("/nowhere/at/all", &bytes));
@@ -137,7 +137,7 @@ static void test_text_read(void **state) {
     assert_error(TN_EVALUE, "the path is NULL");
 }
 
-/* ---- Knowing data again ---------------------------------------------------------------------- */
+/* ---- Recognising data ------------------------------------------------------------------------ */
 
 typedef struct words {
     char text[DATASET_TEXT];
@@ -159,7 +159,7 @@ static void test_other_data_are_noticed(void **state) {
     words one = description_of(tn_token_dataset(tokens, 5, 2));
     assert_contains(one.text, "{\"digest\":\"");
     assert_string_equal(description_of(tn_token_dataset(tokens, 5, 2)).text, one.text);
-    tokens[4] = 6; /* of which only the last target is */
+    tokens[4] = 6; /* only the last target */
     assert_string_not_equal(description_of(tn_token_dataset(tokens, 5, 2)).text, one.text);
 
     tn_tensor *x = tn_arange(0, 6, 1, TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
@@ -172,7 +172,7 @@ static void test_other_data_are_noticed(void **state) {
     assert_string_not_equal(description_of(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text,
                             one.text);
     assert_null(strstr(description_of(tn_tensor_dataset(x, NULL)).text, "of y"));
-    /* rows that are no block of memory by themselves */
+    /* rows that are not contiguous */
     tn_tensor *wide = tn_reshape(x, TN_DIMS(2, 3));
     assert_string_equal(description_of(tn_tensor_dataset(tn_t(wide), NULL)).text,
                         description_of(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
@@ -181,7 +181,7 @@ static void test_other_data_are_noticed(void **state) {
         "{\"digest of x\":\"99aa06d3014798d86001c324468d497f\"}");
 }
 
-/* The memory of tensors may go, and come back elsewhere. */
+/* The memory of tensors may be freed, and come back elsewhere. */
 static void test_moved_elements_are_found(void **state) {
     (void)state;
     TN_SCOPE;

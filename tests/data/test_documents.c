@@ -12,7 +12,7 @@
 /* ---- What a corpus says ---------------------------------------------------------------------- */
 
 /* All of its documents as one text: "[text]", a pair as "[prompt|completion]"; the pieces of a
- * document stand in the same brackets. */
+ * document are in the same brackets. */
 typedef struct said {
     size_t bytes, capacity;
     char *text;
@@ -79,7 +79,7 @@ static void expect_text(const char *name, const char *text, const char *expected
     expect_said(read_all(open_one(temp_path(name))), expected);
 }
 
-/* What is in this file is refused with this. */
+/* This content is refused with this error. */
 static void expect_wrong(const char *name, const void *data, size_t bytes, const char *part) {
     temp_write(temp_path(name), data, bytes);
     said s = read_all(open_one(temp_path(name)));
@@ -208,13 +208,13 @@ static void test_damaged(void **state) {
         free(whole.at);
     }
     packed g = pack_gzip(line, strlen(line));
-    g.at[g.bytes - 6] ^= 1; /* of the check sum */
+    g.at[g.bytes - 6] ^= 1; /* of the checksum */
     expect_wrong("a.jsonl.gz", g.at, g.bytes, "a.jsonl.gz is damaged: incorrect data check");
     packed twice = pack_zstd(g.at, g.bytes);
     expect_wrong("a.zst", twice.at, twice.bytes, "compressed twice");
     free(twice.at);
     free(g.at);
-    expect_wrong_text("a.gz", "text", "a.gz is no gzip file, as its name says: it is text");
+    expect_wrong_text("a.gz", "text", "a.gz is not a gzip file, despite its name: it is text");
 }
 
 static void test_folders(void **state) {
@@ -273,7 +273,7 @@ static void test_other_kinds(void **state) {
                   {"PAR1\x15\0\0\0", "a Parquet file"},
                   {"\x02\0\0\0\0\0\0\0{}", "a safetensors file"},
                   {"\0\0\x08\x01\0\0\0\x02\x01\x02", "an idx file"},
-                  {"a\0b\0c\0d\0", "binary (it has bytes of number 0)"},
+                  {"a\0b\0c\0d\0", "binary (it has zero bytes)"},
                   {"\xff\xfe"
                    "a\0b\0\0\0",
                    "text in UTF-16"},
@@ -283,7 +283,7 @@ static void test_other_kinds(void **state) {
         expect_wrong("a.txt", others[i].bytes, bytes, others[i].is);
         expect_wrong("a.jsonl", others[i].bytes, bytes, others[i].is);
         packed z = pack_zstd(others[i].bytes, bytes);
-        expect_wrong("a.txt.zst", z.at, z.bytes, "a.txt.zst has in it what is ");
+        expect_wrong("a.txt.zst", z.at, z.bytes, "a.txt.zst contains what is ");
         free(z.at);
     }
     assert_int_equal(mkfifo(temp_path("fifo"), 0600), 0);
@@ -292,11 +292,11 @@ static void test_other_kinds(void **state) {
     free(s.text);
 }
 
-/* ---- Long ones ------------------------------------------------------------------------------- */
+/* ---- Long texts ------------------------------------------------------------------------------ */
 
 enum { LONG = 3 << 20, LIMIT = 64 << 20 };
 
-/* A text of words, lines and paragraphs; characters of several bytes are among them. */
+/* A text of words, lines and paragraphs, with multi-byte characters. */
 static char *make_long(size_t bytes) {
     static const char *const words[] = {
         "a", "\xe6\x96\x87\xe3\x80\x80", "Word", "caf\xc3\xa9,", "\xff", "1234", "'s"};
@@ -313,12 +313,12 @@ static char *make_long(size_t bytes) {
     return text;
 }
 
-/* A byte of text that could be part of a space, or nothing. */
+/* A byte that can be part of whitespace, or the 0 at the end. */
 static bool is_spacing(const char *at) {
     return strchr(" \r\n", *at) != NULL;
 }
 
-/* The pieces together are the text, and each is cut where one may cut. */
+/* The pieces together are the text, and each cut is at an allowed place. */
 static void test_pieces(void **state) {
     (void)state;
     char *text = make_long(LONG);
@@ -384,7 +384,7 @@ static void test_limits(void **state) {
     free(text);
 }
 
-/* Every allocation fails once, those of zlib and zstd too; what is read is all or nothing. */
+/* Every allocation fails once, those of zlib and zstd too; all is read, or an error says why. */
 static void test_no_memory(void **state) {
     (void)state;
     static const char line[] = "{\"text\":\"x\"}\n";
@@ -416,7 +416,7 @@ static void test_no_memory(void **state) {
     assert_true(n > 20);
 }
 
-/* The same for making tokens of them: an error and an unfinished set, or all of it. */
+/* The same for tokenizing them: an error and an unfinished set, or everything. */
 static void test_no_memory_for_tokens(void **state) {
     (void)state;
     tn_tokenizer *t = small_tokenizer();

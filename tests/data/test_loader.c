@@ -1,5 +1,5 @@
-/* The loader: the same batches for any number of threads, pass after pass, errors that travel,
- * places, and an end at any moment. */
+/* The loader: the same batches for any number of threads, pass after pass, errors of workers,
+ * places, and freeing at any moment. */
 #include "tern/data.h"
 
 #include <pthread.h>
@@ -113,7 +113,7 @@ static void assert_place(const tn_loader *l, int64_t epoch, int64_t index) {
     assert_int_equal(place.index, index);
 }
 
-/* Loops after each other see what one loop over more epochs would. */
+/* Successive loops see what one loop over more epochs would. */
 static void test_passes(void **state) {
     (void)state;
     tn_sampler s = tn_random_sampler(4);
@@ -141,7 +141,7 @@ static void test_passes(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Workers read nothing of a pass that no one has begun. */
+/* Workers read nothing of a pass that has not begun. */
 static int reads; /* atomic */
 
 static tn_status counted_get(tn_dataset *self, tn_example e, void *x, void *y) {
@@ -158,13 +158,13 @@ static void test_passes_begin_when_they_are_asked_for(void **state) {
     for (int pass = 1; pass <= 3; pass++) {
         while (tn_loader_next(l, &b)) {
         }
-        usleep(2000); /* in which a worker could continue */
+        usleep(2000); /* time for a worker to read on */
         assert_int_equal(__atomic_load_n(&reads, __ATOMIC_RELAXED), 6 * pass);
     }
     tn_loader_free(l);
 }
 
-/* False because of an error is no end: the loop over all batches is still to be ended. */
+/* False after an error is not the end of the pass: the loop over all batches still has to end. */
 static void test_an_error_ends_no_pass(void **state) {
     (void)state;
     for (int threads = 0; threads <= 3; threads += 3) {
@@ -252,12 +252,12 @@ static void test_seek_outside(void **state) {
     }
     tn_loader_free(l);
     l = tn_loader_new(make_numbers(40, -1, 0), tn_sequential_sampler(), loader_options(4, 0, 0));
-    assert_int_equal(tn_loader_seek(l, (tn_loader_place){1, 10}), TN_EINDEX); /* it has no end */
+    assert_int_equal(tn_loader_seek(l, (tn_loader_place){1, 10}), TN_EINDEX); /* no last pass */
     assert_error(TN_EINDEX, "batch 10 of epoch 1, but an epoch has 10 batches");
     tn_loader_free(l);
 }
 
-/* An epoch belongs to one pass, wherever the loader was before. */
+/* Each epoch belongs to one pass, wherever the loader was before. */
 static void test_seek_among_passes(void **state) {
     (void)state;
     static const struct {
@@ -302,7 +302,7 @@ static void test_error_comes_with_its_batch(void **state) {
                                      loader_options(2, 1, threads));
         tn_batch b;
         for (int i = 0; i < 4; i++) {
-            assert_true(tn_loader_next(l, &b)); /* a worker has long met the bad one */
+            assert_true(tn_loader_next(l, &b)); /* a worker has met the bad example already */
             usleep(2000);
             assert_int_equal(tn_error(), TN_OK);
             assert_int_equal(handled, 0);
@@ -312,7 +312,7 @@ static void test_error_comes_with_its_batch(void **state) {
         assert_int_equal(tn_error(), TN_EIO);
         assert_non_null(strstr(tn_error_message(), "example 9 cannot be read"));
         assert_int_equal(handled, 1);
-        assert_false(tn_loader_next(l, &b)); /* while it is pending nothing moves */
+        assert_false(tn_loader_next(l, &b)); /* while an error is pending nothing moves */
         assert_int_equal(tn_loader_where(l).index, 5);
         tn_error_clear();
         assert_true(tn_loader_next(l, &b));
@@ -323,7 +323,7 @@ static void test_error_comes_with_its_batch(void **state) {
     tn_on_error(NULL);
 }
 
-/* Ends at every stage of the workers' work: while they wait, read, or have met an error. */
+/* Freed at every stage: while workers wait, read, or have met an error. */
 static void test_free_at_any_moment(void **state) {
     (void)state;
     int64_t live = tn_live_tensors();
@@ -371,7 +371,7 @@ static void test_bad_arguments(void **state) {
     tn_error_clear();
     assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, -1, 0)));
     tn_error_clear();
-    /* would never end and never give */
+    /* would never end and never return a batch */
     assert_null(tn_loader_new(make_numbers(0, -1, 0), s, loader_options(1, 0, 0)));
     tn_error_clear();
     assert_null(tn_loader_new(make_numbers(8, -1, 0), parts, loader_options(1, 1, 0)));
@@ -393,7 +393,7 @@ enum { SHARED = 300 };
 
 typedef struct eater {
     tn_loader *loader;
-    int given[SHARED]; /* batches that this thread was given of the first pass, by index */
+    int given[SHARED]; /* how often this thread received each batch of the first pass */
     int refused;
     bool wrong; /* another error than TN_ESTATE */
     pthread_t thread;
@@ -405,7 +405,7 @@ static void *eat_batches(void *user) {
     for (;;) {
         if (tn_loader_next(e->loader, &b)) {
             if (b.epoch > 0) {
-                return NULL; /* another thread was told the end */
+                return NULL; /* another thread saw the end of the pass */
             }
             e->given[b.index]++;
         } else if (tn_error() == TN_OK) {
@@ -418,7 +418,7 @@ static void *eat_batches(void *user) {
     }
 }
 
-/* Every batch is given once and no one waits forever, whoever is refused. */
+/* Every batch is given to one thread once, and no thread waits forever. */
 static void test_three_threads_at_once(void **state) {
     (void)state;
     for (int workers = 0; workers <= 2; workers += 2) {
@@ -457,7 +457,7 @@ static void test_a_loader_changes_hands(void **state) {
     tn_loader_free(l);
 }
 
-/* A dataset that turns to the loader that reads it. */
+/* A dataset that uses the loader that reads it. */
 static tn_loader *reader; /* atomic */
 static enum { NEXT, NEXT_ELSEWHERE, SEEK, FREE } turn;
 
@@ -503,7 +503,7 @@ static void test_a_loader_within_itself(void **state) {
     for (turn = NEXT; turn <= FREE; turn++) {
         for (int workers = 0; workers < 2; workers++) {
             if (workers && turn == NEXT_ELSEWHERE) {
-                continue; /* the loader is free then */
+                continue; /* the loader is not in use then */
             }
             tn_dataset *d = make_numbers(1, -1, 0);
             d->get = turning_get;
@@ -530,7 +530,7 @@ static void loader_refuses(void *user) {
     tn_loader_free(l);
 }
 
-/* The same batches again, which the child makes itself; on a device it cannot. */
+/* The child makes the same batches itself; on a device it cannot. */
 static void loader_goes_on(void *user) {
     tn_loader *l = user;
     tn_batch b;

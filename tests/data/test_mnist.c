@@ -1,5 +1,5 @@
-/* The reader of handwritten digits, on files made here: right ones, short ones,
- * long ones and wrong ones. */
+/* The reader of handwritten digits, on files made here: good ones, short ones, long
+ * ones and wrong ones. */
 #include "tern/data.h"
 
 #include <stdlib.h>
@@ -109,7 +109,7 @@ static void test_every_truncation(void **state) {
         assert_null(tn_mnist(temp_folder, false));
         assert_error(TN_EFORMAT, "");
     }
-    size_t harmless = 0; /* a few bits of deflate mean nothing; then the data must be right */
+    size_t harmless = 0; /* some bits of deflate have no effect */
     for (size_t at = 10; at < whole; at++) {
         gz[at] ^= 0x10;
         temp_write(temp_path("t10k-images-idx3-ubyte.gz"), gz, whole);

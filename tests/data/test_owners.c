@@ -6,8 +6,8 @@
 
 #include "tests/support/test.h"
 
-/* Example i is i. Its memory stays when it is freed, so that what is used after that can be looked
- * at; another dataset lies in `inner`, or none. */
+/* Example i is i. Its memory stays after a free, so that the test can look at it; `inner` is a
+ * dataset that it owns, or NULL. */
 typedef struct counted {
     tn_dataset base;
     tn_dataset *inner;
@@ -95,7 +95,7 @@ static tn_dataset *piece_of(tn_dataset *d) {
     return pieces[0];
 }
 
-/* Whatever takes a dataset is an owner, and is refused one that has another. */
+/* Whatever takes a dataset owns it, and is refused one that has an owner. */
 static void all_takers(void **state) {
     static tn_dataset *(*const takers[])(tn_dataset * d) = {subset_of, transformed_of,
                                                             concatenation_of, piece_of};
@@ -126,7 +126,7 @@ static void all_takers(void **state) {
     assert_int_equal(one.freed, 1);
 }
 
-/* The program frees what is not its own any more, or never was. */
+/* The program frees what it no longer owns, or never owned. */
 static void freed_beside_its_loader(void **state) {
     counted one, outer;
     tn_dataset *d = counted_init(&one, NULL);
@@ -137,7 +137,7 @@ static void freed_beside_its_loader(void **state) {
     tn_loader_free(l);
     assert_int_equal(one.freed, 1);
 
-    d = counted_init(&one, NULL); /* which another one frees that is the program's */
+    d = counted_init(&one, NULL); /* freed by another dataset, which the program owns */
     tn_dataset *both = counted_init(&outer, d);
     l = open_loader(d, 0);
     tn_dataset_free(both);
@@ -168,11 +168,11 @@ static void used_after_its_loader(void **state) {
     assert_null(open_loader(d, 0));
     assert_error(TN_ESTATE, "loader: the dataset was freed");
     assert_int_equal(one.freed, 1);
-    tn_dataset_free(counted_init(&one, NULL)); /* another one in its place */
+    tn_dataset_free(counted_init(&one, NULL)); /* another dataset in its place */
     assert_int_equal(one.freed, 1);
 }
 
-/* What a call refuses for another reason is freed, once. */
+/* A dataset that a call refuses for another reason is freed once. */
 static void freed_when_it_fails(void **state) {
     counted one;
     tn_loader_options o = tn_loader_defaults();
@@ -192,7 +192,7 @@ static void freed_when_it_fails(void **state) {
     assert_int_equal(one.freed, 1);
 }
 
-/* One that has nothing to free may be anybody's. */
+/* A dataset without a free function may have any number of owners. */
 static void without_free(void **state) {
     counted one;
     tn_dataset *d = counted_init(&one, NULL);

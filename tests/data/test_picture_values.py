@@ -107,7 +107,7 @@ def jpegs():
 
 
 def other_sizes():
-    """PIL rounds to 8 bits after rows, and after columns; ours are real numbers."""
+    """PIL rounds to 8 bits after rows and after columns; Tern keeps real numbers."""
     draw = random.Random(7)
     for case in range(12):
         height, width = draw.randrange(1, 90), draw.randrange(1, 90)
@@ -147,9 +147,9 @@ def folders():
         same(tensors["x"], numpy.stack(wanted), "x")
 
 
-warnings.simplefilter("ignore")  # of PIL, about palettes with transparency
+warnings.simplefilter("ignore")  # PIL warns about palettes with transparency
 print("# PIL %s with libjpeg %s" % (Image.__version__, features.version("jpg")))
 run([("PNGs of every kind are PIL's convert(\"RGB\")", pngs),
      ("JPEGs are PIL's: grey, colour, CMYK, progressive", jpegs),
-     ("another size is PIL's BILINEAR but for its rounding", other_sizes),
+     ("resizing is PIL's BILINEAR except for its rounding", other_sizes),
      ("classes and pictures in torchvision's order", folders)])

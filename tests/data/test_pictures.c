@@ -1,5 +1,5 @@
-/* Pictures and folders of them: what is damaged is named, nothing large is made of a small file,
- * and memory that runs out loses nothing. Their pixels are test_picture_values.py's. */
+/* Pictures and folders of them: damaged files are named, a small file never takes much memory,
+ * and running out of memory leaks nothing. test_picture_values.py compares pixels. */
 #include "tern/ops.h"
 #include "tern/data.h"
 
@@ -209,7 +209,7 @@ static void other_pictures_are_noticed(void **state) {
     const char *folder = make_folders();
     identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[0]);
     identify_and_free(tn_image_folder(make_folders(), options_of_size(4, 4)), text[1]);
-    assert_string_equal(text[0], text[1]); /* wherever it is */
+    assert_string_equal(text[0], text[1]); /* wherever the folder is */
     identify_and_free(tn_image_folder(folder, options_of_size(4, 5)), text[1]);
     snprintf(path, sizeof(path), "%s/b/3.png", folder);
     FILE *file = fopen(path, "ab");
@@ -242,7 +242,7 @@ static void memory_that_runs_out(void **state) {
             tn_dataset_get(d, i, x, &y);
         }
         failed = fail_malloc_end();
-        if (tn_error() != TN_OK) { /* qsort and zlib can do without */
+        if (tn_error() != TN_OK) { /* qsort and zlib may do without it */
             assert_true(failed);
             assert_error(TN_ENOMEM, "memory");
         }

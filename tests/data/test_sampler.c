@@ -1,5 +1,5 @@
 /* Samplers: an epoch is a permutation, all permutations are about equally likely,
- * parts divide an epoch; what weighs more comes more often, and what is as long comes together. */
+ * parts divide an epoch; heavier examples come more often, and similar lengths come together. */
 #include "tern/data.h"
 
 #include <math.h>
@@ -214,7 +214,7 @@ static tn_tensor *line_lengths(void) {
     return TN_FROM(lengths, TN_DIMS(LINES), TN_I64);
 }
 
-/* Elements of an epoch that are padding, of which there are elements that are none. */
+/* The padding of an epoch, relative to its other elements. */
 static double padding_of(const tn_sampler *s, int64_t epoch) {
     int64_t padded = 0, all = 0, count = tn_sampler_count(s, LINES);
     for (int64_t first = 0; first < count; first += LINE_BATCH) {
@@ -249,14 +249,14 @@ static void bucketed_batches(void **state) {
     assert_true(same < LINES / 10);
 }
 
-/* Which batch of the epoch has each line. */
+/* The batch of each line in the epoch. */
 static void find_batches(const tn_sampler *s, int64_t epoch, int64_t *batch_of) {
     for (int64_t i = 0; i < LINES; i++) {
         batch_of[tn_sampler_at(s, LINES, epoch, i)] = i / LINE_BATCH;
     }
 }
 
-/* Pairs of lines that share a batch in two epochs, of those that share one in the first. */
+/* Of the pairs of lines that share a batch in the first epoch, the fraction that do again. */
 static double pairs_again(const tn_sampler *s) {
     int64_t before[LINES], after[LINES], pairs = 0, again = 0;
     find_batches(s, 0, before);
@@ -274,7 +274,7 @@ static void neighbours_change(void **state) {
     (void)state;
     tn_sampler one = tn_bucket_sampler(line_lengths(), LINE_BATCH, 1, 5);
     tn_sampler four = tn_bucket_sampler(line_lengths(), LINE_BATCH, 4, 5);
-    assert_true(pairs_again(&one) > 0.9); /* all but those of the last bucket, which is short */
+    assert_true(pairs_again(&one) > 0.9); /* all but some: the last bucket is short */
     assert_true(pairs_again(&four) < 0.4);
 }
 
@@ -290,7 +290,7 @@ static void buckets_are_shuffled(void **state) {
     assert_in_range(rising, LINE_STEPS / 3, 2 * LINE_STEPS / 3);
 }
 
-/* What two parts have in a step is what one part has with batches of twice the size. */
+/* In each step two parts together have what one part has with batches of twice the size. */
 static void bucketed_parts(void **state) {
     (void)state;
     tn_sampler one = tn_bucket_sampler(line_lengths(), 2 * LINE_BATCH, 3, 5);
@@ -324,7 +324,7 @@ static void lengths_refused(void **state) {
     assert_error(TN_EVALUE, "batches of 4, but the sampler makes buckets for 8");
 }
 
-/* A loader keeps the table: the maker's scope may end. */
+/* A loader keeps the table, so the scope that made it may end. */
 static void tables_live_as_long_as_loaders(void **state) {
     (void)state;
     for (int threads = 0; threads <= 2; threads += 2) {

@@ -19,7 +19,7 @@ static void put_word(unsigned char *at, int32_t value) {
     }
 }
 
-/* A shard whose tokens are first, first + 1, …; magic 0: without a head. */
+/* A shard whose tokens are first, first + 1, …; magic 0: without a header. */
 static void write_shard(const char *name, int32_t magic, int32_t version, int32_t said, int count,
                         int first) {
     unsigned char file[HEAD + 2 * MOST] = {0};
@@ -63,8 +63,8 @@ static void test_windows(void **state) {
     tn_dataset_free(d);
 }
 
-/* The tokens of a file are first, first + 1, …: each but the first is a target once, after at
- * least length - stride + 1 tokens of its window. */
+/* The tokens of a file are first, first + 1, …: each but the first is a target once, with at least
+ * length - stride + 1 tokens of context, or all before it. */
 static void expect_sliding(const char *pattern, int64_t length, int64_t stride, int files,
                            int count) {
     tn_dataset *d = tn_sliding_shards(pattern, length, stride, 60000);
@@ -109,7 +109,7 @@ static void test_sliding_refused(void **state) {
     assert_error(TN_EFORMAT, "no file has the 2 tokens");
     write_llmc("a_0.bin", 10, 95);
     assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 5, 100));
-    assert_error(TN_EVALUE, "the stride is 5; it is in [1, 4]");
+    assert_error(TN_EVALUE, "the stride is 5, not in [1, 4]");
     assert_null(tn_sliding_shards(temp_path("a_0.bin"), 4, 0, 100));
     assert_error(TN_EVALUE, "the stride is 0");
     tn_dataset *d = tn_sliding_shards(temp_path("a_0.bin"), 4, 2, 100);
@@ -169,7 +169,7 @@ static void test_wrong_files(void **state) {
     assert_error(TN_EVALUE, "window 0");
 }
 
-/* Files that are something else, with bytes that could all be tokens. */
+/* Files of other kinds, whose bytes could all be tokens. */
 static void test_other_kinds(void **state) {
     (void)state;
     const char *path = temp_path("a_0.bin");
@@ -184,7 +184,7 @@ static void test_other_kinds(void **state) {
         assert_null(tn_token_shards(path, 4, 65536));
         assert_error(TN_EFORMAT, "a_0.bin is text, not tokens: `tern tokens /");
     }
-    text[3000] = 1; /* one token that text cannot have */
+    text[3000] = 1; /* one token that cannot be in text */
     temp_write(path, text, sizeof(text));
     tn_dataset *d = tn_token_shards(path, 4, 65536);
     assert_non_null(d);
@@ -199,7 +199,7 @@ static void test_other_kinds(void **state) {
         {"\x1f\x8b\x08\0\0\0\0\0\0\0", "is compressed (gzip), not tokens: if it has text in it"},
         {"\x28\xb5\x2f\xfd\0\0\0\0\0\0", "is compressed (zstd)"},
         {"\x02\0\0\0\0\0\0\0{}", "is a safetensors file"},
-        {"\xc6\xd7\x34\x01\3\0\0\0\0\0", "is a model's checkpoint of llm.c"},
+        {"\xc6\xd7\x34\x01\3\0\0\0\0\0", "is an llm.c checkpoint"},
         {"\0\0\x08\x01\0\0\0\x02\x01\x02", "is an idx file, as MNIST's are"},
         {"PK\x03\x04\0\0\0\0\0\0", "is a zip archive"},
         {"PAR1\0\0\0\0\0\0", "is a Parquet file"}};
@@ -287,7 +287,7 @@ static void test_writer_refuses(void **state) {
     assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 0), TN_ESTATE);
     assert_error(TN_ESTATE, "no pairs");
     assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_OK);
-    tn_shards_writer_free(w); /* and nothing is left of it */
+    tn_shards_writer_free(w); /* and nothing of it is left */
     assert_int_equal(temp_count(), 0);
     o.pairs = true;
     w = tn_shards_writer_new(temp_path("w"), o);
@@ -326,13 +326,14 @@ static void write_pairs(const char *prefix) {
     tn_shards_writer_free(w);
 }
 
-/* Each window is a pair from its beginning; targets are those of the completion. */
+/* Each window is a pair; only tokens of the completion are targets. A pair that is too long loses
+ * its beginning. */
 static void expect_pairs(tn_dataset *d) {
     enum { LENGTH = 6 };
     assert_int_equal(d->size, PAIRS);
     for (int64_t i = 0; i < PAIRS; i++) {
         int64_t x[LENGTH], y[LENGTH], all = pairs[i][1];
-        int64_t gone = all > LENGTH + 1 ? all - (LENGTH + 1) : 0; /* of the beginning */
+        int64_t gone = all > LENGTH + 1 ? all - (LENGTH + 1) : 0; /* tokens lost at the beginning */
         assert_int_equal(tn_dataset_get(d, i, x, y), TN_OK);
         for (int64_t t = 0; t < LENGTH; t++) {
             int64_t place = gone + t;
@@ -356,15 +357,15 @@ static void test_pairs(void **state) {
     tn_dataset_free(d);
 }
 
-/* What is wrong with a shard of pairs: numbers that do not fit, and pairs that lie elsewhere. */
+/* Wrong shards of pairs: numbers that do not fit, and pairs with wrong places. */
 static void test_wrong_pairs(void **state) {
     (void)state;
     static const struct {
-        off_t at; /* from the end, or the beginning */
+        off_t at; /* from the end if negative */
         unsigned char is;
         const char *part;
-    } wrong[] = {{8, 5, "its head says 5 tokens and 2 pairs, but 40 bytes follow"},
-                 {12, 3, "its head says 6 tokens and 3 pairs"},
+    } wrong[] = {{8, 5, "its header says 5 tokens and 2 pairs, but 40 bytes follow"},
+                 {12, 3, "its header says 6 tokens and 3 pairs"},
                  {4, 9, "version 9"},
                  {-16, 7, "pair 0 should be between tokens 0 and 7 of 6"},
                  {-16, 0, "pair 0 should be between tokens 0 and 0"},
@@ -386,7 +387,7 @@ static void test_wrong_pairs(void **state) {
     }
 }
 
-/* ---- What lies beside them ------------------------------------------------------------------- */
+/* ---- tokens.json ----------------------------------------------------------------------------- */
 
 static void write_beside(const char *text) {
     temp_write(temp_path("tokens.json"), text, strlen(text));
@@ -490,13 +491,13 @@ static void test_many_shards(void **state) {
     tn_dataset_free(d);
 }
 
-/* ---- Knowing a corpus again ------------------------------------------------------------------ */
+/* ---- Recognising a corpus -------------------------------------------------------------------- */
 
 typedef struct words {
     char text[DATASET_TEXT];
 } words;
 
-/* What the shards say of themselves. */
+/* How the shards describe themselves. */
 static words description_of(const char *pattern) {
     tn_dataset *d = tn_token_shards(temp_path(pattern), 4, 50257);
     assert_non_null(d);
@@ -513,7 +514,7 @@ static void test_other_tokens_are_noticed(void **state) {
     write_llmc("one_1.bin", 30, 900);
     words one = description_of("one_*.bin");
     assert_contains(one.text, "{\"files\":2,\"digest\":\"");
-    write_llmc("two_0.bin", 40, 0); /* another name; a head or none */
+    write_llmc("two_0.bin", 40, 0); /* another name, with or without a header */
     write_shard("two_1.bin", 0, 0, 0, 30, 900);
     assert_string_equal(description_of("two_*.bin").text, one.text);
     write_llmc("two_1.bin", 30, 901);
@@ -527,7 +528,7 @@ static void test_other_tokens_are_noticed(void **state) {
 
 enum { LARGE = 64 << 20, PAGE = 4096 };
 
-/* A large file is known by some of its pages, which its first and its last are among. */
+/* A large file is recognised by some of its pages, including the first and the last. */
 static void test_a_large_file_is_sampled(void **state) {
     (void)state;
     const char *path = temp_path("large.bin");

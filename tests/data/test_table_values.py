@@ -1,4 +1,4 @@
-"""Tables as datasets: of text, against Python's own csv module, and NumPy's own."""
+"""Tables as datasets: text, against Python's csv module, and NumPy's files."""
 import csv
 import gzip
 import os
@@ -24,7 +24,7 @@ def examples(folder, *words):
 
 
 def same(got, want, what):
-    """The same bits, but that a NaN is like another."""
+    """The same bits, except that all NaNs are equal."""
     got, want = got.numpy(), numpy.asarray(want)
     if got.shape != want.shape or got.dtype != want.dtype:
         raise AssertionError("%s is %s %s, not %s %s" % (what, got.dtype, got.shape, want.dtype, want.shape))
@@ -33,7 +33,7 @@ def same(got, want, what):
 
 
 def number(draw):
-    """A number as one may stand in a table."""
+    """A number as it may be written in a table."""
     kind = draw.randrange(6)
     value = draw.uniform(-1, 1) * 10.0 ** draw.randrange(-30, 30)
     return (repr(value) if kind < 3 else "%.3e" % value if kind < 4 else str(draw.randrange(-999, 999)) if kind < 5
@@ -48,7 +48,7 @@ def texts():
         delimiter = draw.choice([",", ";", "\t", "|"])
         quoting = draw.choice([csv.QUOTE_ALL, csv.QUOTE_MINIMAL])
         end = draw.choice(["\n", "\r\n"])
-        columns, rows = draw.randrange(2, 6), draw.randrange(1, 30) if case else 20000  # which is more than is read at once
+        columns, rows = draw.randrange(2, 6), draw.randrange(1, 30) if case else 20000  # more than is read at once
         table = [[number(draw) for _ in range(columns)] for _ in range(rows)]
         where = draw.randrange(columns)
         for row in table:
@@ -91,7 +91,7 @@ def choices():
 
 
 def rows():
-    """libsvm's rows are those that a loop in Python makes."""
+    """libsvm's rows are what a loop in Python makes."""
     draw = random.Random(4)
     rows, labels = numpy.zeros((50, 700), dtype=numpy.float32), []
     lines = ["# a comment"]
@@ -109,7 +109,7 @@ def rows():
 
 
 def arrays():
-    """Rows of NumPy's files, in either order of bytes."""
+    """Rows of NumPy's files, in either byte order."""
     draw = numpy.random.default_rng(1)
     widened = {"i2": "i4", "u2": "i4", "u4": "i8"}
     with tempfile.TemporaryDirectory() as folder:
@@ -127,5 +127,5 @@ def arrays():
 
 run([("whatever Python's csv writes is read as it was", texts),
      ("columns, targets and missing values are those that were asked for", choices),
-     ("libsvm's rows are dense, zeros where nothing stands", rows),
+     ("libsvm's rows are dense, with zeros for absent features", rows),
      ("rows of NumPy's files", arrays)])

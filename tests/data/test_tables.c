@@ -1,5 +1,5 @@
-/* Tables of text as datasets: what is wrong in a file is named with its place, and memory that runs
- * out loses nothing. Their values are test_tables.py's. */
+/* Tables of text as datasets: errors in a file name the place, and running out of memory leaks
+ * nothing. test_table_values.py compares values. */
 #include "tern/data.h"
 
 #include <locale.h>
@@ -51,7 +51,7 @@ static void a_wrong_table_names_its_place(void **state) {
     assert_error(TN_EVALUE, "NULL");
 }
 
-/* Quotes that never end, in a small file: it unpacks to lines without number. */
+/* A quote that never ends, in a small file that unpacks to very many lines. */
 static void an_endless_record(void **state) {
     (void)state;
     const char *path = temp_path("endless.gz");
@@ -78,7 +78,7 @@ static void a_zero_far_behind(void **state) {
     text[4 * 2500 + 2] = 0;
     temp_write(temp_path("table"), text, BYTES);
     assert_null(tn_csv_dataset(temp_path("table"), tn_csv_defaults()));
-    assert_error(TN_EFORMAT, "line 2501 has a byte of number 0");
+    assert_error(TN_EFORMAT, "line 2501 has a zero byte");
 }
 
 static void refuse_columns(tn_csv_options o, const char *part) {
@@ -99,7 +99,7 @@ static void columns_that_are_not_there(void **state) {
     refuse_columns(o, "no column \"\"");
     o.target = "b";
     refuse_columns(o, "columns 1 and 2 are both \"b\"");
-    o.target = "3"; /* a name before it is a number */
+    o.target = "3"; /* a name, before a number */
     o.features = (const char *const[]){"0", "3", NULL};
     refuse_columns(o, "column \"3\" is a feature and the target");
     o.features = (const char *const[]){NULL};
@@ -122,7 +122,7 @@ static void classes_that_are_given(void **state) {
     assert_null(d->classes[3]);
     tn_dataset_free(d);
     assert_null(tn_csv_dataset(write_text("a,b\n1,yes\n2,No\n"), o));
-    assert_error(TN_EFORMAT, "line 3, column 1 (b): \"No\" is none of the classes");
+    assert_error(TN_EFORMAT, "line 3, column 1 (b): \"No\" is not one of the classes");
     o.classes = (const char *const[]){"no", "no", NULL};
     assert_null(tn_csv_dataset(temp_path("table"), o));
     assert_error(TN_EVALUE, "class \"no\" occurs twice");
@@ -138,15 +138,15 @@ static void a_wrong_row_names_its_line(void **state) {
     refuse_libsvm("", "has no row");
     refuse_libsvm("# nothing\n", "has no row");
     refuse_libsvm("1 1:2\nx 1:2\n", "table: line 2: \"x\" is not a label");
-    refuse_libsvm("1 1:2\n2 1:\n", "line 2: \"1:\" is no index:value");
-    refuse_libsvm("1 1:2\n2 1\n", "line 2: \"1\" is no index:value");
-    refuse_libsvm("1 qid:3 1:2\n", "line 1: \"qid:3\" is no index:value");
-    refuse_libsvm("1 -1:2\n", "\"-1:2\" is no index:value");
-    refuse_libsvm("1 1:2:3\n", "\"1:2:3\" is no index:value");
+    refuse_libsvm("1 1:2\n2 1:\n", "line 2: \"1:\" is not index:value");
+    refuse_libsvm("1 1:2\n2 1\n", "line 2: \"1\" is not index:value");
+    refuse_libsvm("1 qid:3 1:2\n", "line 1: \"qid:3\" is not index:value");
+    refuse_libsvm("1 -1:2\n", "\"-1:2\" is not index:value");
+    refuse_libsvm("1 1:2:3\n", "\"1:2:3\" is not index:value");
     refuse_libsvm("1 0:2\n", "line 1: index 0, of 1 to 3 features");
     refuse_libsvm("1 4:2\n", "line 1: index 4, of 1 to 3 features");
     refuse_libsvm("1 99999999999999999999:2\n", "of 1 to 3 features");
-    refuse_libsvm("1 2:2 2:3\n", "\"2:3\" comes after an index that is not below its own");
+    refuse_libsvm("1 2:2 2:3\n", "\"2:3\" does not have a higher index than the one before");
     refuse_libsvm("1 2:2 1:3\n", "\"1:3\" comes after");
     assert_null(tn_libsvm_dataset(write_text("1 1:1\n"), 0));
     assert_error(TN_EVALUE, "0 features");

@@ -23,7 +23,7 @@ static void joins_the_best_pair_first(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* Nothing is joined across the border of a piece. */
+/* Nothing is merged across the boundary of a piece. */
 static void pieces_stay_apart(void **state) {
     (void)state;
     tn_tokenizer *t = small_tokenizer();
@@ -49,7 +49,7 @@ static void special_tokens_only_when_asked(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* Bytes of no character are a piece of their own, whatever stands beside them. */
+/* Bytes that are not characters are a piece of their own, whatever is next to them. */
 static void any_bytes(void **state) {
     (void)state;
     tn_tokenizer *t = small_tokenizer();
@@ -76,7 +76,7 @@ static void any_bytes(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* A heap joins as the simple loop does: one side of the border of short pieces and the other. */
+/* Long pieces, merged with a heap, come out as short ones, merged with a simple loop. */
 static void long_pieces(void **state) {
     (void)state;
     enum { BYTES = 1000000 };
@@ -96,7 +96,7 @@ static void long_pieces(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* Patterns that go through all of a run and back stay below the limit of their steps. */
+/* Patterns that backtrack over a whole run stay below the limit of steps. */
 static void expect_bytes(const char *pattern, const char *run, size_t bytes) {
     static const char *const special[] = {"<|end|>"};
     tn_tokenizer_train_options o = TN_WITH(tn_tokenizer_train, .vocab = 257, .pattern = pattern,
@@ -183,7 +183,7 @@ static void ids_outside(void **state) {
 
 /* ---- Streams of UTF-8 ------------------------------------------------------------------------ */
 
-/* What comes out, whether the bytes arrive one by one or at once. */
+/* The output is the same whether the bytes arrive one by one or at once. */
 static void expect_stream(const char *bytes, const char *expected) {
     size_t count = strlen(bytes);
     for (size_t step = 1; step <= count + 1; step++) {

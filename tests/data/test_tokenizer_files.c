@@ -1,4 +1,4 @@
-/* The files of a tokenizer: what each says, and what is wrong with those that are wrong. */
+/* The files of a tokenizer: what each contains, and how wrong ones are refused. */
 #include "tern/tokenizer.h"
 
 #include <stdio.h>
@@ -126,7 +126,7 @@ static void of_gpt2s_kind(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* What is "normalized" is looked for when all others were found, though it begins before them. */
+/* "normalized" tokens are searched for after all others, even if they begin earlier. */
 static void added_in_two_rounds(void **state) {
     (void)state;
     tn_tokenizer *t =
@@ -163,7 +163,7 @@ static void of_llama3s_kind(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* Several cuts, one after the other; a text that is found verbatim; a space in front. */
+/* Several pre-tokenizers in sequence; one that splits at a text; a space in front. */
 static void other_cuts(void **state) {
     (void)state;
     tn_tokenizer *t =
@@ -287,7 +287,7 @@ static void never_ends(const char *cut, size_t bytes, size_t run, const char *me
     tn_tokenizer_free(t);
 }
 
-/* Expressions that go back and forth without end, in one place or again from each. */
+/* Patterns that backtrack without end, at one place or again at each. */
 static void patterns_without_end(void **state) {
     (void)state;
     static const char nested[] = SPLIT("(?:(?=[^#]+)[^#]*)*##|[^#]");
@@ -297,7 +297,7 @@ static void patterns_without_end(void **state) {
     never_ends(nested, 270000, 20, "cannot cut byte");
     never_ends(nested, 270000, 12, "cannot cut byte");
     never_ends(SPLIT("(a+a+)+b|."), 270000, SIZE_MAX, "cannot cut byte 2 of a text");
-    /* in one step to the end, from each byte: it is found at the first ones */
+    /* one step to the end from each byte: noticed within the first few */
     never_ends(SPLIT("[^#]*+##|[^#]"), 100000, SIZE_MAX, "\"[^#]*+##|[^#]\" cannot cut byte 11 of");
     never_ends(SPLIT("a(?=a*b)|."), 100000, SIZE_MAX, "\"a(?=a*b)|.\" cannot cut byte");
     tn_tokenizer *t = load_parts(small_pairs, SPLIT("x*"), ""); /* matches nothing, everywhere */
@@ -370,7 +370,7 @@ static void tiktoken_files(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* Which file of a folder is read. */
+/* Which of a folder's files is read. */
 static void file_of_a_folder(void **state) {
     (void)state;
     temp_clean(state);

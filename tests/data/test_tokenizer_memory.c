@@ -1,5 +1,5 @@
 /* Memory runs out at every place of a tokenizer's life, in Tern or in a library: an error that says
- * so, nothing lost, and what was there before is there after. */
+ * so, nothing leaked, and existing files stay. */
 #include "tern/tokenizer.h"
 
 #include <stdint.h>
@@ -66,7 +66,7 @@ static void making_without_memory(void **state) {
                 assert_true(failed);
                 assert_error(TN_ENOMEM, "");
             }
-            tn_tokenizer_free(t); /* without its JIT it works as well */
+            tn_tokenizer_free(t); /* works without the JIT, too */
         }
     }
 }

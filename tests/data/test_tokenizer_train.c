@@ -1,5 +1,5 @@
-/* A vocabulary of one's own: the merges and ids that `tokenizers` has for the same text; saved, and
- * read again. */
+/* Training a vocabulary: the merges and ids that `tokenizers` has for the same text; saved, and
+ * loaded. */
 #include "tern/tokenizer.h"
 
 #include <stdint.h>
@@ -30,7 +30,7 @@ static void expect_row(const tn_tokenizer *t, size_t row) {
     tn_ids_free(&ids);
 }
 
-/* Every row with a tokenizer that was trained, and with the same one saved and loaded. */
+/* Every row with a trained tokenizer, and with the same one saved and loaded. */
 static void as_tokenizers(void **state) {
     (void)state;
     for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
@@ -46,8 +46,8 @@ static void as_tokenizers(void **state) {
     }
 }
 
-/* tokenizer.json, vocab.json and merges.txt say the same; the latter two are written only when they
- * can. */
+/* tokenizer.json, vocab.json and merges.txt agree; the latter two are written only if they can
+ * express the tokenizer. */
 static void saved_files(void **state) {
     (void)state;
     tn_tokenizer *t = train_table("gpt2");
@@ -71,8 +71,7 @@ static void saved_files(void **state) {
     tn_tokenizer_free(t);
 }
 
-/* A text that runs out of pairs gives a smaller vocabulary; rare pairs are left apart when asked.
- */
+/* A text that runs out of pairs gives a smaller vocabulary; min_count leaves rare pairs apart. */
 static void small_texts(void **state) {
     (void)state;
     const char *texts[] = {"abab ab", "\xff\xff\xff", ""};

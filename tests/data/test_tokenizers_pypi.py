@@ -1,7 +1,7 @@
-"""The same ids as `tokenizers` and tiktoken give, in both directions: their files here, our files there.
+"""The same ids as from `tokenizers` and tiktoken, in both directions: their files here, our files there.
 
-Left out are exactly the characters of which the two sides' versions of Unicode say different things. PCRE2's is the older one, so
-each of them must be one that it does not assign; they are found by asking both sides, character by character.
+Only the characters on which the two sides' versions of Unicode differ are left out. PCRE2's is the older one, so each of them must be
+one that it does not assign; they are found by testing both sides, character by character.
 """
 import base64
 import json
@@ -34,7 +34,7 @@ CONTRACTIONS = ["'s", "'S", "'ll", "'LL", "'lL", "'Re", "'VE", "'d", "'M", "'t",
 
 
 def class_members(pattern):
-    """The code points that the peer counts to a class."""
+    """The code points that the peer has in a class."""
     every = [c for c in range(0x110000) if not 0xd800 <= c < 0xe000]
     split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     found = set()
@@ -44,7 +44,7 @@ def class_members(pattern):
 
 
 def characters_that_differ():
-    """Those in a class over there that are no characters at all here."""
+    """Those in a class of the peer that are unassigned here."""
     return set().union(*map(class_members, CLASSES)) & peer.unassigned()
 
 
@@ -55,7 +55,7 @@ def kinds_of_characters():
 
 
 def random_text(count):
-    """Characters of all planes, with short and long runs of what patterns tell apart."""
+    """Characters of all planes, with short and long runs of the kinds that patterns distinguish."""
     out = []
     while count > 0:
         run = "".join(map(chr, RANDOM.choices(RANDOM.choice(KINDS), k=RANDOM.randrange(1, 6))))
@@ -101,7 +101,7 @@ def gpt2_files():
 # ---- The tests -------------------------------------------------------------------------------------------------------
 
 def characters_differ_only_by_version():
-    """Without those that are left out, the classes are the same."""
+    """Except for the characters that are left out, the classes are the same."""
     assert DIFFERENT < peer.unassigned()
     print(f"# {len(DIFFERENT)} characters are in a class of `tokenizers` and not assigned in PCRE2's Unicode")
 
@@ -133,7 +133,7 @@ def ids_of_trained(pattern, whole):
 
 
 def other_cuts():
-    """Several cuts, one after the other, and the space that RoBERTa puts in front."""
+    """Several pre-tokenizers in sequence, and the space that RoBERTa puts in front."""
     level, digits = pre_tokenizers.ByteLevel, pre_tokenizers.Digits
     split = pre_tokenizers.Split("e", "isolated")
     texts = ["".join(SOURCES[1::16]), random_text(50_000)] + [random_text(15) for _ in range(2000)]
@@ -184,7 +184,7 @@ def ids_of_run(there, letters, run):
 
 
 def training(pattern):
-    """The same merges from the same texts; what is saved opens there and gives the same ids."""
+    """The same merges from the same texts; what is saved opens there with the same ids."""
     there = peer.trained(SOURCES[::4], 3000, pattern)
     with tempfile.TemporaryDirectory() as folder:
         peer.train([text.encode() for text in SOURCES[::4]], folder, 3000, pattern)
@@ -227,7 +227,7 @@ def tiktoken_files():
 
 
 def committed_table():
-    """What tests without the peer compare with is what the peer says."""
+    """The table for tests without the peer is what the peer computes."""
     made = subprocess.run([sys.executable, os.path.join(HERE, "make_tokenizer_table.py")], capture_output=True, text=True, check=True)
     with open(os.path.join(HERE, "tokenizer_table.h"), encoding="utf-8") as f:
         assert f.read() == made.stdout

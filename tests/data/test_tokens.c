@@ -1,5 +1,5 @@
-/* Texts to shards: what lies in them, the same bytes for any number of threads, what is for
- * validation, and folders that are wrong. */
+/* Texts to shards: their contents, the same bytes for any number of threads, the validation
+ * split, and wrong folders. */
 #include "tern/tokenizer.h"
 
 #include <fcntl.h>
@@ -82,7 +82,7 @@ static void expect_text(const char *out, const char *name, const char *expected)
     free(text);
 }
 
-/* ---- What lies in them ----------------------------------------------------------------------- */
+/* ---- Contents -------------------------------------------------------------------------------- */
 
 static void test_documents(void **state) {
     (void)state;
@@ -122,7 +122,7 @@ static void test_documents(void **state) {
     assert_error(TN_EFORMAT, "has tokens of a vocabulary of 263, but 256 are wanted");
 }
 
-/* Words, spaces, newlines; bytes that are no text. Or nothing that has a space. */
+/* Words, spaces, newlines, and bytes that are not text; no spaces if !spaces. */
 static char *made_text(size_t bytes, uint32_t seed, bool spaces) {
     static const char *const parts[] = {"hello", " ",    "\n", "oo",     "  ",           "\n\n",
                                         "he",    "\xff", ".",  " hello", "\xe6\x96\x87", "/"};
@@ -137,7 +137,7 @@ static char *made_text(size_t bytes, uint32_t seed, bool spaces) {
     return text;
 }
 
-/* The bytes, and what a cut at a wrong place would keep apart. */
+/* All bytes, and merges that a cut at a wrong place would prevent. */
 static tn_tokenizer *tokenizer_with(const char *pattern) {
     static const char *const made[] = {"\n\n", ".\n", "\n/", ".\n/", "  ",
                                        "he",   " he", "\n.", "oo",   "/\n"};
@@ -242,9 +242,9 @@ static void test_threads(void **state) {
     }
 }
 
-/* ---- What is for validation ------------------------------------------------------------------ */
+/* ---- The validation split -------------------------------------------------------------------- */
 
-/* 1000 documents: a share is nearly exact, is spread over all, and another for another seed. */
+/* 1000 documents: the share is nearly exact, spread over all, and differs with the seed. */
 static void test_share(void **state) {
     (void)state;
     enum { DOCUMENTS = 1000 };
@@ -285,7 +285,7 @@ static void test_share(void **state) {
     expect_text("out", "val", "|000|001|002");
 }
 
-/* Of one long text passages are drawn; where they are missing, what follows starts over. */
+/* From one long text passages are drawn; what follows a drawn passage begins a new document. */
 static void test_share_of_one_text(void **state) {
     (void)state;
     enum { WORDS = 20000 };
@@ -401,7 +401,7 @@ static void test_folders(void **state) {
     assert_int_not_equal(access(temp_path("out/val_000000.bin.tmp"), F_OK), 0);
     assert_int_equal(access(temp_path("out/notes.txt"), F_OK), 0);
 
-    assert_int_equal(mkdir(temp_path("theirs"), 0700), 0); /* of another program */
+    assert_int_equal(mkdir(temp_path("theirs"), 0700), 0); /* written by another program */
     write_text("theirs/train_000000.bin", "shard");
     o.overwrite = false;
     assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_ESTATE);
@@ -418,7 +418,7 @@ static void test_folders(void **state) {
     assert_error(TN_EIO, "no/where: No such file");
 }
 
-/* Who writes into a folder keeps others out until it is done. */
+/* While one process writes into a folder, others are refused. */
 static tn_status second;
 
 static void make_another(const tn_tokens_made *so_far, void *user) {
@@ -455,7 +455,7 @@ static void test_full_disk(void **state) {
     assert_int_equal(status, TN_EIO);
     assert_error(TN_EIO, "out/train_000000.bin: writing: File too large");
     assert_int_not_equal(access(temp_path("out/train_000000.bin.tmp"), F_OK), 0);
-    /* it may continue where it failed */
+    /* the next call may write there */
     assert_int_equal(make_tokens("in", "out", o, NULL), TN_OK);
 }
 

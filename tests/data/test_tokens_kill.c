@@ -1,6 +1,6 @@
-/* A process that makes tokens is killed at each of its calls that change files, and another one
- * after it, which was given something else to do. What is there is always whole shards and a
- * tokens.json that tells whether they are all; in the end they are those of an undisturbed run.
+/* A process that makes tokens is killed at each of its calls that change files, and so is another
+ * one after it, with other options. There are always only whole shards, and a tokens.json that says
+ * whether they are complete; in the end they are those of an undisturbed run.
  *
  * The killed ones are this program again: `test_data_tokens_kill FOLDER NUMBER WHICH`. */
 #include "tern/tokenizer.h"
@@ -32,7 +32,7 @@ static tn_status make_tokens(const char *folder, int which) {
 
 enum { DONE, THERE_ALREADY, KILLED };
 
-/* What became of a process that is killed at its n-th call, if it has so many. */
+/* How a process ends that is killed at its n-th call, if it has so many. */
 static int make_in_child(int n, int which) {
     char folder[512], number[16], what[16], program[] = "/proc/self/exe";
     snprintf(folder, sizeof(folder), "%s", temp_path("."));
@@ -55,8 +55,7 @@ static bool is_there(const char *name) {
     return access(temp_path(name), F_OK) == 0;
 }
 
-/* How many shards there are, by a tokens.json that says that they are all there; -1: it does not.
- */
+/* The number of shards in a tokens.json that says that they are complete; otherwise -1. */
 static int shards_said(void) {
     size_t bytes;
     if (!is_there("out/tokens.json")) {
@@ -72,7 +71,7 @@ static int shards_said(void) {
     return said;
 }
 
-/* Each shard in the folder is whole, and they are not said to be all unless they are. */
+/* Each shard in the folder is whole, and tokens.json says "finished" only if all are there. */
 static void look_at_folder(void) {
     static const char *const names[] = {"out/train_%06d.bin", "out/val_%06d.bin"};
     int shards = 0, said = shards_said();

@@ -1,4 +1,4 @@
-"""Fine-tuning on prompts and completions, against PyTorch's ignore_index: from JSON lines over `tern tokens --pairs` and the loader
+"""Fine-tuning on prompts and completions, against PyTorch's ignore_index: from JSON lines through `tern tokens --pairs` and the loader
 to the loss and its gradients, in which only completions and their ends count."""
 import json
 import os
@@ -17,7 +17,7 @@ PAIRS = [("2+2=", " 4"), ("", "no prompt"), ("only a prompt", ""), ("a prompt th
 
 
 def wanted(prompt, completion):
-    """A row of x and of y, as a loop in Python would make them."""
+    """A row of x and of y, as a loop in Python makes them."""
     prompt = list(prompt.encode()) or [END]
     tokens = prompt + list(completion.encode()) + [END]
     targets = [IGNORED] * len(prompt) + tokens[len(prompt):]
@@ -59,7 +59,7 @@ def loss_and_gradients():
     learned = {row[0][t] for row in rows for t in range(LENGTH) if row[1][t] != IGNORED}
     moved = set(data["grad.table"].abs().sum(1).nonzero().flatten().tolist())
     if moved != learned:
-        raise AssertionError("gradients of tokens %s, of which targets follow %s" % (sorted(moved), sorted(learned)))
+        raise AssertionError("tokens %s have gradients, but targets follow tokens %s" % (sorted(moved), sorted(learned)))
 
 
 run([("windows of pairs are what a loop in Python makes of them", windows),

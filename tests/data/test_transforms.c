@@ -1,4 +1,4 @@
-/* Transforms: the same bits for any number of threads and ranks and after a resumption, others in
+/* Transforms: the same bits for any number of threads and ranks and after a resume, but others in
  * each epoch; what they refuse; and mixup's numbers. */
 #include "tern/transforms.h"
 
@@ -11,7 +11,7 @@
 
 enum { IMAGES = 41, C = 3, SIDE = 6, PIXELS = C * SIDE * SIDE, BATCH = 4 };
 
-/* Images of chance, y = the number of each. */
+/* Random images; y is the number of each. */
 static tn_dataset *random_images(void) {
     tn_tensor *x = tn_rand(TN_DIMS(IMAGES, C, SIDE, SIDE), TN_F32);
     return tn_tensor_dataset(x, tn_arange(0, IMAGES, 1, TN_I64));
@@ -27,7 +27,7 @@ static tn_dataset *augmented_images(uint64_t seed) {
 
 /* ---- The same bits --------------------------------------------------------------------------- */
 
-/* Transforms with weights; the next has padding with buckets. */
+/* Transforms and weights; the next has padding and buckets. */
 static tn_loader *weighted_loader(int threads, int64_t part, int64_t parts) {
     double weights[IMAGES];
     for (int i = 0; i < IMAGES; i++) {
@@ -61,7 +61,7 @@ static tn_loader *bucketed_loader(int threads, int64_t part, int64_t parts) {
     return tn_loader_new(d, s, o);
 }
 
-/* All batches to come, one after the other: tensors of their own in this scope. */
+/* The next batches, copied into tensors of this scope. */
 typedef struct batch_list {
     tn_tensor *x[64], *lengths[64];
     int count;
@@ -104,7 +104,7 @@ static void same_for_any_threads(tn_loader *(*make)(int, int64_t, int64_t)) {
     }
 }
 
-/* Row i of the batch of one is row i / 2 of part i % 2, but for the padding. */
+/* Row i of a batch without parts is row i / 2 of part i % 2, except for padding. */
 static void same_for_two_parts(tn_loader *(*make)(int, int64_t, int64_t), int64_t batches) {
     tn_loader *one = make(0, 0, 1), *part[2] = {make(1, 0, 2), make(2, 1, 2)};
     batch_list whole = read_all(one, batches), half[2];
@@ -136,8 +136,8 @@ static void same_for_ranks(void **state) {
     same_for_two_parts(bucketed_loader, IMAGES / BATCH);
 }
 
-/* One image differs from epoch to epoch, from place to place, and with another seed; read again it
- * does not. */
+/* One image differs from epoch to epoch, from place to place and from seed to seed, but not when it
+ * is read again. */
 static void readings_differ(void **state) {
     (void)state;
     float first[PIXELS], other[PIXELS];
@@ -158,7 +158,7 @@ static void readings_differ(void **state) {
     tn_dataset_free(another);
 }
 
-/* The loader tells epochs and places to the dataset, through what stands between them. */
+/* The loader passes epochs and places to the dataset, through datasets in between. */
 static void epochs_differ(void **state) {
     (void)state;
     for (int wrapped = 0; wrapped < 3; wrapped++) {
@@ -182,7 +182,7 @@ static void epochs_differ(void **state) {
     }
 }
 
-/* Two flips by the same numbers would always be none. */
+/* Two flips by the same numbers would always cancel. */
 static void transforms_draw_their_own(void **state) {
     (void)state;
     tn_tensor *x = tn_rand(TN_DIMS(30, 1, 1, 2), TN_F32);
@@ -198,7 +198,7 @@ static void transforms_draw_their_own(void **state) {
     tn_dataset_free(d);
 }
 
-/* ---- A transform of one's own, and errors ---------------------------------------------------- */
+/* ---- A transform of your own, and errors ----------------------------------------------------- */
 
 static tn_status halves_shape(const tn_transform *t, tn_dims *dims) {
     if (dims->ndim < 1 || dims->size[0] % 2) {
@@ -208,7 +208,7 @@ static tn_status halves_shape(const tn_transform *t, tn_dims *dims) {
     return TN_OK;
 }
 
-/* The first half of x and a number; fails for x that begins with `user`'s. */
+/* The first half of x plus a number; fails if x begins with the number at `user`. */
 static tn_status halves_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
                               tn_generator *random) {
     int64_t n = tn_dims_count(dims) / 2;
@@ -304,7 +304,7 @@ static void transforms_refuse(void **state) {
 
 /* ---- mixup ----------------------------------------------------------------------------------- */
 
-/* lambda of a batch, from what became of x = (1, 0). */
+/* The lambda of a batch, from its effect on x = (1, 0). */
 static double lambda_of(int64_t index, double alpha, uint64_t seed) {
     TN_SCOPE;
     tn_batch b = {.x = TN_FROM(((double[]){1, 0}), TN_DIMS(2, 1), TN_F64),

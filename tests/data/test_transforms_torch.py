@@ -12,7 +12,7 @@ ALL = dump("dump_transforms")
 
 
 def each(name, function, tolerance=0.0):
-    """Every image of a case: function(x, what was drawn for it) is what came out."""
+    """For every image of a case, function(x, what was drawn for it) is the output."""
     case = below(ALL, name + "/")
     for i, (x, draws) in enumerate(zip(case["x"], case["draws"].tolist())):
         close(case["y"][i], function(x, draws), "%s of image %d" % (name, i), tolerance)
@@ -78,7 +78,7 @@ def resize(height, width):
 
 
 def resized_crop(height, width, least):
-    """torchvision's RandomResizedCrop.get_params, with numbers that were drawn."""
+    """torchvision's RandomResizedCrop.get_params, with the numbers that Tern drew."""
     low, high = math.log(3 / 4), math.log(4 / 3)
 
     def window(rows, columns, draws):

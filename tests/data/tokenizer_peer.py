@@ -1,5 +1,5 @@
-"""What the scripts about tokenizers share: the peer (`tokenizers` of PyPI) made from one of our names for a pattern, and our own
-side as a program."""
+"""What the scripts about tokenizers share: the peer (`tokenizers` of PyPI) with one of our named patterns, and our side as a
+program."""
 import array
 import os
 import struct
@@ -29,7 +29,7 @@ def alphabet():
 
 
 def cut_by(peer, pattern):
-    """Makes the peer cut as our name says."""
+    """Makes the peer split by our named pattern."""
     level = pre_tokenizers.ByteLevel
     if pattern == "gpt2":
         peer.pre_tokenizer = level(add_prefix_space=False)
@@ -41,7 +41,7 @@ def cut_by(peer, pattern):
 
 
 def trained(texts, vocab, pattern, whole=False):
-    """A peer's tokenizer; its special token has the id 0."""
+    """A tokenizer of the peer; its special token has id 0."""
     peer = cut_by(Tokenizer(models.BPE(ignore_merges=whole)), pattern)
     trainer = trainers.BpeTrainer(vocab_size=vocab, show_progress=False, special_tokens=[SPECIAL],
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())

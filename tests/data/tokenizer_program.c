@@ -1,5 +1,5 @@
-/* What a script asks of a tokenizer. Texts are lists: as often as there are some, the number of
- * bytes (u32) and the bytes; ids likewise, the number of ids and the ids.
+/* Runs a tokenizer for scripts. TEXTS is a list: for each text the number of bytes (u32) and the
+ * bytes; IDS likewise, the number of ids and the ids.
  *
  *     tokenizer_program encode TOKENIZER TEXTS IDS [special]
  *     tokenizer_program decode TOKENIZER IDS TEXTS

@@ -1,5 +1,5 @@
 /* Prints every rank's examples, without shuffling, for test_sampler_torch.py: "size ranks drop
- * rank: 0 2 4". A minus marks an example that only fills up. */
+ * rank: 0 2 4". A minus marks an example that is only padding. */
 #include <tern/tern.h>
 
 #include <stdio.h>

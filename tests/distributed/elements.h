@@ -1,5 +1,5 @@
-/* Elements of any dtype of collectives as double, for tests:
- * whole numbers that are exact in all of them. */
+/* Elements of every dtype that collectives accept, as double, for tests: whole numbers that are
+ * exact in all of these dtypes. */
 #ifndef TERN_TESTS_DISTRIBUTED_ELEMENTS_H
 #define TERN_TESTS_DISTRIBUTED_ELEMENTS_H
 

@@ -1,5 +1,5 @@
 /* Checks for tests whose ranks are threads (tn_local_run). cmocka's assertions jump, which only the
- * main thread may do: ranks count what is wrong, and the main thread looks at the count. */
+ * main thread may do: ranks count failures, and the main thread checks the count. */
 #ifndef TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
 #define TERN_TESTS_DISTRIBUTED_RANK_CHECK_H
 
@@ -12,7 +12,7 @@
 #include <tern/tern.h>
 
 static int failures;
-static int ranks_told; /* who has heard of rank 1's error: stay_until_told */
+static int ranks_told; /* how many know rank 1's error: stay_until_told */
 
 #define CHECK(condition)                                                        \
     do {                                                                        \
@@ -31,7 +31,7 @@ static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) 
     assert_int_equal(failures, 0);
 }
 
-/* Runs f, which must fail with `want`, and returns the error's text. */
+/* Runs f, which must fail with `want`, and returns the error message. */
 static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), void *user,
                                       tn_status want) {
     static char message[1024];
@@ -46,7 +46,8 @@ static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), 
     return message;
 }
 
-/* Rank 1, which failed, stays until the others know: it is not its leaving that tells them. */
+/* Rank 1, which failed, stays until the others have its error, so that they do not merely notice
+ * that it left. */
 static inline void stay_until_told(tn_group *g) {
     if (tn_group_rank(g) != 1) {
         __atomic_fetch_add(&ranks_told, 1, __ATOMIC_RELEASE);

@@ -1,4 +1,4 @@
-/* A program that any launcher may start: adds up the ranks and says who it is. */
+/* A program that any launcher may start: sums the ranks and prints which rank it is. */
 #include <tern/tern.h>
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Ranks of the engine "shm" as processes, each with its engine and without a group: where they
- * meet, transfers that must go well, errors that are expected. */
+/* Ranks of the engine "shm" as processes, each with an engine and no group: joining, transfers that
+ * must succeed, errors that are expected. */
 #ifndef TERN_TESTS_DISTRIBUTED_SHM_RANKS_H
 #define TERN_TESTS_DISTRIBUTED_SHM_RANKS_H
 
@@ -76,7 +76,7 @@ static inline tn_transfer message_with(tn_collective kind, void *data, int64_t c
 
 static const tn_transfer BARRIER = {.kind = TN_BARRIER};
 
-/* An all-reduce of ones that must be right. */
+/* An all-reduce of ones, with its result checked. */
 static inline void add_up(tn_engine *e) {
     float x[3] = {1, 1, 1};
     rank_assert(run_transfer(e, all_reduce(x, 3)) == TN_OK);
@@ -105,7 +105,7 @@ static inline int count_mappings(void) {
     return count;
 }
 
-/* A new place to meet. */
+/* A new file store's path. */
 static inline const char *new_place(void) {
     static int number;
     char name[32];

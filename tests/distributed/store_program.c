@@ -1,5 +1,5 @@
-/* Serves a TCP store until it is killed: prints the port.
- * For tests in which the store goes away. */
+/* Serves a TCP store until it is killed, and prints its port. For tests in which the server
+ * disappears. */
 #include <tern/tern.h>
 
 #include <stdio.h>

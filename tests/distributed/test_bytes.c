@@ -1,4 +1,4 @@
-/* Bytes of any length, on groups of threads. */
+/* Collectives of byte strings of any length, on groups of threads. */
 #include "tern/tern.h"
 
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static void test_bytes(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* A mistake of one rank ends the call on all of them. */
+/* A mistake on one rank fails the call on all of them. */
 static void mistake_one_call(tn_group *g, void *user) {
     (void)user;
     void *all[8] = {all};
@@ -82,7 +82,7 @@ static void mistake_one_call(tn_group *g, void *user) {
     CHECK(all[0] == NULL);
 }
 
-/* What a broken peer could send: a number of bytes that cannot be. */
+/* What a broken peer could send: an impossible number of bytes. */
 static void send_absurd_size(tn_group *g, void *user) {
     double number = *(const double *)user;
     TN_SCOPE;
@@ -121,7 +121,7 @@ static void test_arguments(void **state) {
     assert_int_equal(tn_all_gather_bytes(NULL, "x", 1, NULL, &bytes), TN_EVALUE);
     tn_error_clear();
     tn_bytes_free(NULL);
-    /* While an error is pending nothing is done. */
+    /* While an error is pending, these calls do nothing. */
     tn_raise(TN_EIO, "before");
     data = &bytes;
     assert_int_equal(tn_broadcast_bytes(NULL, &data, &bytes, 1), TN_EIO);

@@ -1,10 +1,8 @@
 /* Every collective against a serial computation: on every engine, for every dtype and reduction,
- * odd sizes, empty tensors, 1 to 8 ranks, in memory of the group and elsewhere. And what groups
- * promise beside the numbers: the same bits in every run, the order of the ranks, an error for
- * those who disagree.
- *
- * Ranks are threads (local) or processes (the others); a start runs all cases. Elements are small
- * whole numbers, so a sum has one right answer in any order. */
+ * odd sizes, empty tensors, 1 to 8 ranks, in the group's memory and elsewhere. And what else groups
+ * promise: the same bits in every run, sums in the order of the ranks, an error when ranks
+ * disagree. Ranks are threads (local) or processes (the others); a start runs all cases. Elements
+ * are small whole numbers, so a sum has one right answer in any order. */
 #include "core/plugin.h"
 #include "distributed/group/engine/gloo/gloo.h"
 #include "tern/tern.h"
@@ -20,7 +18,7 @@
 #include "../support/ranks.h"
 #include "elements.h"
 
-/* ---- What is right --------------------------------------------------------------------------- */
+/* ---- Expected values ------------------------------------------------------------------------- */
 
 /* Element i of rank r's tensor. Products stay small, and nothing rounds. */
 static double element_of(tn_dtype dtype, tn_reduction how, int rank, int64_t i) {
@@ -45,14 +43,14 @@ static double reduced_element(tn_dtype dtype, tn_reduction how, int ranks, int64
     return get_element(dtype, &one, 0);
 }
 
-/* One case; ranks that are threads have one each. */
+/* One case; each rank that is a thread has its own. */
 typedef struct trial {
     tn_group *g;
     int rank, ranks;
     tn_dtype dtype;
     tn_reduction how;
     int64_t count;
-    bool shared; /* tensors of tn_group_empty */
+    bool shared; /* made by tn_group_empty */
 } trial;
 
 static int failures;
@@ -80,7 +78,8 @@ static void expect_element(const trial *c, const char *what, const tn_tensor *t,
     }
 }
 
-/* Parts 0: a tensor of count elements; else (parts, count). All elements are -1 (255). */
+/* parts 0: a tensor of count elements; otherwise (parts, count). All elements are -1 (255 in
+ * u8). */
 static tn_tensor *blank_tensor(const trial *c, int parts) {
     tn_dims dims = parts ? TN_DIMS(parts, c->count) : TN_DIMS(c->count);
     tn_tensor *t = c->shared ? tn_group_empty(c->g, dims, c->dtype) : tn_empty(dims, c->dtype);
@@ -91,7 +90,7 @@ static tn_tensor *blank_tensor(const trial *c, int parts) {
     return t;
 }
 
-/* The same with this rank's elements. */
+/* The same, with this rank's elements. */
 static tn_tensor *filled_tensor(const trial *c, int parts) {
     tn_tensor *t = blank_tensor(c, parts);
     void *data = tn_data_mut(t);
@@ -150,7 +149,7 @@ static void check_gather(const trial *c, int root) {
     bool is_root = c->rank == root;
     tn_tensor *t = filled_tensor(c, 0);
     tn_tensor *out =
-        is_root || c->shared ? blank_tensor(c, c->ranks) : NULL; /* all make shared ones */
+        is_root || c->shared ? blank_tensor(c, c->ranks) : NULL; /* shared: on all ranks */
     expect_done(c, "gather_to", tn_gather_to(c->g, is_root ? out : NULL, t, root));
     for (int64_t i = 0; i < c->ranks * c->count && is_root; i++) {
         expect_element(c, "gather_to", out, i,
@@ -179,7 +178,7 @@ static void check_all_to_all(const trial *c, bool in_place) {
     }
 }
 
-/* Around the ring, and then across: all send first. */
+/* Each rank sends to the one below it; all send before they receive. */
 static void check_messages(const trial *c) {
     int next = (c->rank + 1) % c->ranks, last = (c->rank + c->ranks - 1) % c->ranks;
     if (c->ranks == 1) {
@@ -196,7 +195,7 @@ static void check_messages(const trial *c) {
     expect_done(c, "send", sent);
 }
 
-/* Those that move bytes and do not compute. */
+/* Collectives that move bytes and do not compute. */
 static void check_moves(const trial *c) {
     check_all_gather(c);
     check_all_to_all(c, false);
@@ -221,7 +220,7 @@ static void check_numbers(tn_group *g, bool thorough) {
     static const int64_t few[] = {0, 17}, many[] = {0, 1, 3, 17, 1000},
                          large[] = {4099, 65537, 300001};
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g)};
-    /* the others have no memory of their own */
+    /* other engines have no shared memory */
     int kinds = strcmp(tn_group_engine(g), "shm") == 0 ? 2 : 1;
     for (int shared = 0; shared < kinds; shared++) {
         c.shared = shared;
@@ -238,7 +237,7 @@ static void check_numbers(tn_group *g, bool thorough) {
                 }
             }
         }
-        int sizes = thorough ? 1 + kinds : 1; /* the last takes several of shm's slots */
+        int sizes = thorough ? 1 + kinds : 1; /* the last needs several of shm's slots */
         for (int n = 0; n < sizes; n++) {
             const tn_dtype dtypes[] = {TN_U8, TN_BF16, TN_F32};
             TN_SCOPE;
@@ -253,7 +252,7 @@ static void check_numbers(tn_group *g, bool thorough) {
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
-/* Numbers whose sums depend on the order. */
+/* Numbers whose sum depends on the order. */
 static void fill_wildly(float *x, int64_t n, int rank) {
     for (int64_t i = 0; i < n; i++) {
         tn_random4 r = tn_philox(7, (uint64_t)rank, 0, (uint64_t)i);
@@ -262,7 +261,7 @@ static void fill_wildly(float *x, int64_t n, int rank) {
     }
 }
 
-/* Bits of a sum in the order of the ranks, in every run and on every rank. */
+/* A sum has the bits of adding in rank order, in every run and on every rank. */
 static void check_bits(tn_group *g) {
     enum { N = 40001 };
     TN_SCOPE;
@@ -280,7 +279,7 @@ static void check_bits(tn_group *g) {
         c.shared = run % 2;
         tn_tensor *t = blank_tensor(&c, 0), *all = blank_tensor(&c, c.ranks);
         fill_wildly(tn_data_mut(t), N, c.rank);
-        usleep((useconds_t)((c.rank * 7 + run * 3) % 5 * 500)); /* other timing */
+        usleep((useconds_t)((c.rank * 7 + run * 3) % 5 * 500)); /* different timing */
         expect_done(&c, "all_reduce", tn_all_reduce(g, t, TN_SUM));
         if (memcmp(tn_data(t), want, N * sizeof(float)) != 0) {
             note_failure(&c, "all_reduce", "not in the order of the ranks");
@@ -331,7 +330,7 @@ static void check_all(tn_group *g) {
     check_threads(g);
 }
 
-/* Rank 1 does something else than the others. */
+/* Rank 1 makes a different call from the others. */
 static const struct disagreement {
     const char *name, *theirs, *mine; /* what the others do, what rank 1 does */
 } DISAGREEMENTS[] = {
@@ -353,7 +352,7 @@ static tn_work *disagree_in(tn_group *g, const char *what) {
                                                : tn_all_reduce(g, t, TN_SUM);
 }
 
-/* Every rank must hear of both sides; of a message, the one that receives it. Ends the group. */
+/* Every rank's error must name both calls; for a message, the receiver's must. Ends the group. */
 static void check_disagreement(tn_group *g, const struct disagreement *d) {
     TN_SCOPE;
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = 6};
@@ -405,7 +404,7 @@ static void test_checked_local(void **state) {
 
 /* ---- Ranks as processes ---------------------------------------------------------------------- */
 
-/* "shm", or "shm,2": the group's engine, and which disagreement to look for. */
+/* "shm": the engine to check; "shm,2": also which disagreement to provoke. */
 static int run_checks(tn_group *none, const char *argument) {
     char engine[16] = "";
     size_t which;

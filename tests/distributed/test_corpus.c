@@ -1,5 +1,5 @@
-/* The seeds of the fuzz targets for the store's server and for environments,
- * as an ordinary test. */
+/* The seeds of the fuzz targets for the store's server and for environments, run as an ordinary
+ * test. */
 #define _GNU_SOURCE
 #define LLVMFuzzerTestOneInput fuzz_store
 #include "tests/fuzz/fuzz_store.c"

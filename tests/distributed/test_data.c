@@ -15,13 +15,13 @@
 
 /* ---- Shares ---------------------------------------------------------------------------------- */
 
-/* 10 examples on 4 ranks: three each, two of them only fill up. */
+/* 10 examples on 4 ranks: three each, two of which are padding. */
 static void pads_shares(tn_group *g, void *user) {
     TN_SCOPE;
     int *seen = user;
     tn_loader_options o = tn_loader_defaults();
     o.batch = 2;
-    o.threads = tn_group_rank(g) % 2; /* both ways of making batches */
+    o.threads = tn_group_rank(g) % 2; /* with and without a loader thread */
     tn_dataset *d = tn_tensor_dataset(tn_arange(0, 10, 1, TN_I64), NULL);
     tn_loader *l = tn_loader_new(d, tn_distributed_sampler(g, tn_random_sampler(3), false), o);
     CHECK(l != NULL);
@@ -67,7 +67,7 @@ static void test_share_of_a_share(void **state) {
 
 typedef struct job {
     tn_linear model;
-    tn_dropout drop; /* of some */
+    tn_dropout drop; /* only in some tests */
     tn_optim *optim;
     tn_loader *loader;
     tn_checkpoint c;
@@ -75,7 +75,7 @@ typedef struct job {
 
 static void job_open(job *j, tn_group *g, int64_t batch) {
     TN_SCOPE;
-    /* the others have to get rank 0's weights from the file */
+    /* the others must get rank 0's weights from the file */
     tn_seed(tn_group_rank(g) == 0 ? 5 : 99);
     tn_linear_init(&j->model, 4, 3, tn_linear_defaults());
     j->optim = tn_adamw(&j->model, tn_adamw_defaults());
@@ -103,7 +103,8 @@ static void save_four(tn_group *g, void *user) {
     job_close(&j);
 }
 
-/* `batch` per rank leads to the same place when the ranks together have had 24 examples. */
+/* With any `batch` per rank, loading continues after the 24 examples that the ranks together have
+ * had. */
 static void load_with(tn_group *g, const char *path, int64_t batch, int64_t index) {
     TN_SCOPE;
     job j = {0};
@@ -123,7 +124,7 @@ static void load_four(tn_group *g, void *user) {
 static void load_two(tn_group *g, void *user) {
     load_with(g, user, 4, 3);
     load_with(g, user, 2, 6);
-    load_with(g, user, 5, 2); /* 24 of 10 a step: the third step is done again */
+    load_with(g, user, 5, 2); /* 10 a step: 24 is inside the third, which is repeated */
 }
 
 static void test_other_numbers_of_ranks_go_on(void **state) {
@@ -139,7 +140,7 @@ static void test_other_numbers_of_ranks_go_on(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* A loader of 48 sequences of 1 to 12 steps, those of a batch about as long as each other. */
+/* A loader of 48 sequences of 1 to 12 steps, with similar lengths in each batch. */
 static tn_loader *open_buckets(tn_group *g, int64_t batch) {
     TN_SCOPE;
     tn_tensor *x[48];
@@ -169,8 +170,8 @@ typedef struct bucket_job {
     int seen[48]; /* atomic: how often a sequence was read after the load */
 } bucket_job;
 
-/* The steps have as many sequences as before, so their order continues; with others it would not.
- */
+/* A step has as many sequences as before, so the order continues; with any other number it is
+ * refused. */
 static void load_buckets(tn_group *g, void *user) {
     bucket_job *all = user;
     tn_loader *l = open_buckets(g, 4), *other = open_buckets(g, 2);
@@ -186,7 +187,7 @@ static void load_buckets(tn_group *g, void *user) {
             longest = length > longest ? length : longest;
             __atomic_fetch_add(&all->seen[(int)tn_at(b.x, (int64_t[]){i, 0})], 1, __ATOMIC_RELAXED);
         }
-        CHECK(longest - shortest <= 3); /* a bucket has 16 of 48, and of the 12 lengths four */
+        CHECK(longest - shortest <= 3); /* a bucket has 16 of 48, and 4 of the 12 lengths */
     }
     tn_loader_free(other);
     tn_loader_free(l);
@@ -216,7 +217,7 @@ static void save_fails(tn_group *g, void *user) {
     CHECK(tn_group_rank(g) == 0 || strstr(tn_error_message(), "rank 0: ") != NULL);
     CHECK(strstr(tn_error_message(), user) != NULL);
     tn_error_clear();
-    CHECK(tn_barrier(g) == TN_OK); /* the group lives on */
+    CHECK(tn_barrier(g) == TN_OK); /* the group still works */
     CHECK(tn_dist_load(g, &j.c, user) == TN_EIO);
     tn_error_clear();
     job_close(&j);
@@ -229,7 +230,7 @@ static void test_an_error_of_rank_0_is_everybodys(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* Rank 1 has another model: the file does not fit there, and all hear of it. */
+/* Rank 1 has another model, which the file does not fit: an error on all ranks. */
 static void load_fails(tn_group *g, void *user) {
     tn_linear m;
     tn_linear_init(&m, 4, tn_group_rank(g) == 1 ? 2 : 3, tn_linear_defaults());
@@ -252,7 +253,7 @@ static void test_an_error_of_another_rank(void **state) {
 
 /* ---- Another run ----------------------------------------------------------------------------- */
 
-/* A job whose ranks read data of their own: rank r has rows of `first` + r. */
+/* A job whose ranks read different data: rank r has rows of `first` + r. */
 static void shares_open(job *j, tn_group *g, double first, double dropout) {
     TN_SCOPE;
     job_open(j, g, 2);
@@ -279,7 +280,7 @@ static void go_on(tn_group *g, void *user) {
     job j = {0};
     shares_open(&j, g, 5, 0.5);
     CHECK(tn_dist_save(g, &j.c, user) == TN_OK);
-    CHECK(tn_dist_load(g, &j.c, user) == TN_OK); /* shares of their own are no other run */
+    CHECK(tn_dist_load(g, &j.c, user) == TN_OK); /* each rank's data is its own */
     job_close(&j);
     shares_open(&j, g, 6, 0.25);
     CHECK(tn_dist_load(g, &j.c, user) == TN_EMISMATCH);
@@ -291,7 +292,7 @@ static void go_on(tn_group *g, void *user) {
     job_close(&j);
 }
 
-/* All ranks refuse another run; told to continue, one of them says what differs. */
+/* All ranks refuse another run; with other_run set, one of them logs what differs. */
 static void test_another_run(void **state) {
     (void)state;
     char path[512];
@@ -303,10 +304,9 @@ static void test_another_run(void **state) {
     assert_int_equal(lines_logged, 2);
 }
 
-/* ---- A file that is exchanged while it is loaded --------------------------------------------- */
+/* ---- A file that is replaced while it is loaded ---------------------------------------------- */
 
-/* Gives `path` one of two checkpoints after the other, whole each time, until it is told to stop.
- */
+/* Replaces `path` by one of two whole checkpoints in turn, until it is told to stop. */
 typedef struct exchange {
     const char *path, *one, *other, *next;
     bool stop; /* atomic */
@@ -323,7 +323,7 @@ static void *exchange_files(void *user) {
     return NULL;
 }
 
-/* A checkpoint whose weights are its step. */
+/* A checkpoint whose weights all equal its step. */
 static void save_numbered(const char *path, int64_t step) {
     tn_linear m;
     tn_linear_init(&m, 64, 64, tn_linear_defaults());
@@ -349,7 +349,7 @@ static void load_exchanged(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* All ranks get one file, whatever is renamed over its path meanwhile. */
+/* All ranks load the same file, whatever is renamed over its path meanwhile. */
 static void test_an_exchanged_file(void **state) {
     (void)state;
     exchange e = {.path = temp_path("exchanged"),
@@ -371,7 +371,7 @@ static void test_an_exchanged_file(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* What is wrong with the file is said of the path that was given, on every rank. */
+/* The error names the path that was given, on every rank. */
 static void load_damaged(tn_group *g, void *user) {
     const char *path = user;
     tn_linear m;
@@ -392,7 +392,7 @@ static void test_a_damaged_file_is_named(void **state) {
     size_t bytes;
     unsigned char *file = temp_read(path, &bytes);
     for (int i = 0; i < 2; i++) {
-        file[bytes - 1] ^= 1; /* not what the digest says; then not long enough for a header */
+        file[bytes - 1] ^= 1; /* a wrong digest; then too short for a header */
         temp_write(path, file, i ? 7 : bytes);
         assert_int_equal(tn_local_run(3, load_damaged, path), TN_OK);
     }
@@ -400,7 +400,7 @@ static void test_a_damaged_file_is_named(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* Rank 1's model does not fit: no rank has loaded anything, though the file fits the others. */
+/* Rank 1's model does not fit: no rank loads anything, though the file fits the others. */
 static void load_refused(tn_group *g, void *user) {
     TN_SCOPE;
     tn_linear m;
@@ -437,7 +437,7 @@ static void tell_account(tn_group *g, account mine) {
           TN_OK);
 }
 
-/* Rank 1 takes part, and holds a sound checkpoint that is not the others'. */
+/* Rank 1 takes part with a valid checkpoint that differs from the others'. */
 static void hold_another(tn_group *g) {
     void *data = NULL;
     size_t bytes = 0;

@@ -1,4 +1,4 @@
-/* Environments of launchers, as they were recorded, and what is made of them; lists of nodes. */
+/* Recorded environments of launchers and what is read from them; lists of nodes. */
 #include "distributed/init/environment.h"
 #include "distributed/init/nodelist.h"
 
@@ -117,7 +117,7 @@ static void test_openmpi(void **state) {
     e = read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", KEY "1-2"));
     assert_null(e.secret);
     e = read_env(ENV("RANK=0", "WORLD_SIZE=2", KEY "89880e5046a53fc3-0d0fb78d0e6b204a"));
-    assert_null(e.secret); /* another launcher's ranks need not have the same */
+    assert_null(e.secret); /* ranks of other launchers may have different keys */
 
     tn__environment two =
         read_env(ENV(OPENMPI, "OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_LOCAL_RANK=0",
@@ -129,7 +129,7 @@ static void test_openmpi(void **state) {
     assert_place(&two, "node7", 1234);
 }
 
-/* MPICH 4.0, mpirun -n 2: it says nothing about the job, so the process of mpirun must. */
+/* MPICH 4.0, mpirun -n 2: it has no job identifier, so the process of mpirun identifies the job. */
 static void test_mpich(void **state) {
     const char *const recorded[] = {"HYDI_CONTROL_FD=7", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME=vm",
                                     "MPI_LOCALNRANKS=2", "MPI_LOCALRANKID=1",
@@ -150,7 +150,7 @@ static void test_mpich(void **state) {
     const char *const host[] = {"MPI_LOCALNRANKS=1", "MPI_LOCALRANKID=0", "PMI_RANK=0",
                                 "PMI_SIZE=2",        "MASTER_ADDR=a",     NULL};
     assert_int_equal(tn__environment_read(host, PARENT + 1, &other, why), TN_OK);
-    assert_string_equal(other.job, e.job); /* another host has another process of mpirun */
+    assert_string_equal(other.job, e.job); /* on each host mpirun is another process */
 }
 
 #define SLURM                                                                             \
@@ -188,8 +188,7 @@ static void test_slurm(void **state) {
     assert_non_null(strstr(e.no_host, "MASTER_ADDR"));
 }
 
-/* The batch script, and a shell of salloc, see the job's numbers and are one process all the
- * same. */
+/* The batch script, and a shell of salloc, see the job's numbers but are one process. */
 static void test_slurm_without_srun(void **state) {
     tn__environment e = read_env(ENV(SLURM, "SLURM_PROCID=0", "SLURM_LOCALID=0", "SLURM_NODEID=0"));
     assert_null(e.launcher);
@@ -205,7 +204,7 @@ static void assert_several(const char *const *variables, const char *text, bool 
     assert_int_equal(e.alone, alone);
 }
 
-/* What starts a program several times and makes no ranks of them. */
+/* Environments that start a program several times without making the copies ranks. */
 static void test_several(void **state) {
     assert_several(ENV("SM_HOSTS=[\"algo-1\",\"algo-2\"]", "SM_CURRENT_HOST=algo-1"),
                    "SM_HOSTS names 2 hosts", false);
@@ -239,7 +238,7 @@ static void test_several(void **state) {
     assert_several(ENV("PMI_SIZE=x"), "", false);
     assert_several(ENV("SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=4", "SLURM_NTASKS=8"),
                    "SLURM_STEP_NUM_TASKS is 4", false);
-    /* one process of a job all the same: a batch script, with what it inherited, and salloc */
+    /* still one process of a job: a batch script, with what it inherited, and salloc */
     assert_several(
         ENV(SLURM, "SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=0", "SLURM_STEP_ID=4294967291"),
         "SLURM_NTASKS is 4", true);
@@ -266,7 +265,7 @@ static void test_nested(void **state) {
     assert_int_equal(e.ranks, 1);
 }
 
-/* Whether all ranks are on this host; what says the token. */
+/* Whether all ranks are on this host, and where the token comes from. */
 static void test_one_host(void **state) {
     assert_true(read_env(ENV("RANK=0", "WORLD_SIZE=2", "LOCAL_WORLD_SIZE=2")).one_host);
     assert_false(read_env(ENV("RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=a")).one_host);
@@ -284,10 +283,10 @@ static void test_one_host(void **state) {
     int port = e.port;
     e = read_env(ENV("RANK=0", "WORLD_SIZE=2", "TERN_TOKEN=t"));
     assert_null(e.token_file);
-    assert_int_equal(e.port, port); /* a port tells nothing of a secret */
+    assert_int_equal(e.port, port); /* the port is not derived from a secret */
 }
 
-/* ---- What makes no sense --------------------------------------------------------------------- */
+/* ---- Invalid environments -------------------------------------------------------------------- */
 
 static void test_refused(void **state) {
     assert_refused(ENV("RANK=0"), "RANK is set, but WORLD_SIZE is not");

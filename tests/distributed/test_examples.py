@@ -46,7 +46,7 @@ def hogwild():
 
 
 def full_output():
-    """What cannot be printed is a failure, in every program; a temporary folder of its own takes what they save."""
+    """Every program fails if it cannot print; what it saves goes to a temporary folder."""
     with open("/dev/full", "wb") as full, tempfile.TemporaryDirectory() as folder:
         for name in ("01_tour", "02_line", "03_mlp", "05_custom_op", "06_save_load", "07_ddp", "08_threads_dp", "09_hogwild", "10_local_sgd",
                      "12_fsdp"):
@@ -56,7 +56,7 @@ def full_output():
 
 
 def local_sgd():
-    """With a sixteenth of the traffic the loss falls as far."""
+    """With a sixteenth of the traffic, the loss falls just as far."""
     for start in ([], [tern, "run", "-n", "2"]):
         out = [re.sub(r"^\[0\] ", "", line) for line in lines(*start, programs / "10_local_sgd")]
         sent = r"^average every +(\d+): each of (\d) ranks? has sent (\d+) kB$"
@@ -76,6 +76,6 @@ for number, test in enumerate(tests, 1):
     try:
         test()
         print(f"ok {number} - {test.__name__}", flush=True)
-    except Exception as error:  # one line each, whatever it is
+    except Exception as error:  # one line per error
         print(f"not ok {number} - {test.__name__}")
         print("# " + f"{type(error).__name__}: {error}".replace("\n", "\n# "), flush=True)

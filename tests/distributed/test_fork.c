@@ -1,5 +1,5 @@
-/* fork: in a child what belongs to the parent's groups and stores is an error at once, and nothing
- * that the child does reaches the parent or the other ranks. */
+/* fork: in the child, using the parent's groups and stores is an error at once, and nothing that
+ * the child does reaches the parent or the other ranks. */
 #include "core/allocator.h"
 #include "core/plugin.h"
 #include "distributed/group/engine/gloo/gloo.h"
@@ -23,8 +23,8 @@ enum { CELLS = 1000 };
 
 typedef struct rank_of {
     tn_group *world;
-    tn_tensor *flat, *shared; /* CELLS each; shared: of tn_group_empty */
-    tn_work *work;            /* on its way at the fork */
+    tn_tensor *flat, *shared; /* CELLS each; shared: by tn_group_empty */
+    tn_work *work;            /* under way at the fork */
     tn_linear *line;          /* with DDP */
 } rank_of;
 
@@ -60,7 +60,7 @@ static void refused_store(void) {
     child_error(TN_ESTATE, belongs);
 }
 
-/* Its gradients are views of buckets in shared memory. */
+/* Gradients are views of buckets in shared memory. */
 static void refused_backward(rank_of *r) {
     TN_SCOPE;
     tn_backward(tn_sum_all(tn_call(r->line, tn_full(TN_DIMS(2, 3), 5, TN_F32))));
@@ -72,7 +72,7 @@ static void sum_ranks(tn_group *world, void *user) {
     *(bool *)user = sum == 1 && tn_error() == TN_OK;
 }
 
-/* What a child makes is its own. */
+/* A child can make groups of its own. */
 static void own_group(void) {
     bool right = !CHILD_HAS_THREADS;
     if (CHILD_HAS_THREADS) {
@@ -92,11 +92,11 @@ static void write_memory(rank_of *r) {
         child_assert(shared[i] == 1);
         shared[i] = 3;
     }
-    child_assert(child_passes(keeps_writes, r)); /* a child of its own has them */
+    child_assert(child_passes(keeps_writes, r)); /* inherited by its own child */
     tn_release(r->shared);
 }
 
-/* With an error pending the parent's own end would end the group for all ranks. */
+/* With an error pending, tn_dist_finish in the parent would end the group on all ranks. */
 static void ends_badly(void) {
     tn_raise(TN_EVALUE, "a mistake of the child");
     tn_group_abort(tn_world(), "the child gives up");
@@ -126,7 +126,7 @@ static bool all_are(tn_tensor *t, float value) {
     return true;
 }
 
-/* A gradient of the line is the mean over ranks of what each adds: rank + 1. */
+/* A gradient of the line is the mean of rank + 1 over the ranks. */
 static void rank_trains(rank_of *r) {
     TN_SCOPE;
     int me = tn_group_rank(r->world), ranks = tn_group_size(r->world);
@@ -149,7 +149,7 @@ static int rank_forks(tn_group *world, const char *argument) {
     tn_fill_(r.shared, 1);
     int me = tn_group_rank(world), ranks = tn_group_size(world);
     void *data = NULL;
-    if (me == 0) { /* the others come when the child has gone: its operation is on its way */
+    if (me == 0) { /* the others join only after the child has ended: the operation is under way */
         r.work = tn_all_reduce(world, r.flat, TN_SUM);
         for (int i = 0; i < 3; i++) {
             rank_assert(child_passes(do_all, &r));

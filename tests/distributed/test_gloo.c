@@ -1,5 +1,5 @@
-/* The engine gloo, without a group around it: numbers with ranks as threads,
- * faults with ranks as processes. */
+/* The engine gloo, without a group around it: results with ranks as threads, failures with ranks as
+ * processes. */
 #include "core/plugin.h"
 #include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/group/group.h"
@@ -94,7 +94,7 @@ static void transfer_ok(tn_engine *e, tn_transfer t) {
 static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16, TN_I64, TN_I32, TN_U8};
 enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
 
-/* n elements that differ between ranks and places: finite floats of any sign, any integers. */
+/* n elements that differ between ranks and positions: finite floats of any sign, any integers. */
 static void fill_elements(tn_dtype dtype, void *to, int64_t n, int rank) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = ((uint32_t)i * 2654435761u) ^ ((uint32_t)rank + 1) * 0x9e3779b9u;
@@ -126,13 +126,13 @@ static void fill_elements(tn_dtype dtype, void *to, int64_t n, int rank) {
     }
 }
 
-/* One operation: buffers of every rank's input, made again by each rank to compute what should come
- * out. */
+/* One operation, with the inputs of all ranks: each rank makes all of them to compute the expected
+ * result. */
 typedef struct task {
     tn_engine *e;
     tn_transfer t;
     int64_t bytes;    /* of `count` elements */
-    char *all[MOST];  /* every rank's in: N count elements */
+    char *all[MOST];  /* every rank's input: N count elements */
     char *out, *want; /* N count elements each, with a canary after */
 } task;
 
@@ -257,8 +257,7 @@ static void check_moves(tn_engine *e, tn_dtype dtype, int64_t count, bool in_pla
     task_end(&x);
 }
 
-/* Rank r sends to r + 1, one after the other; operations of other ranks in between do not
- * matter. */
+/* Rank r sends to r + 1; other ranks' operations in between do not matter. */
 static void check_messages(tn_engine *e, tn_dtype dtype, int64_t count) {
     task x;
     int after = (e->rank + 1) % e->ranks, before = (e->rank + e->ranks - 1) % e->ranks;
@@ -291,7 +290,7 @@ static void all_operations(tn_engine *e) {
     transfer_ok(e, (tn_transfer){.kind = TN_BARRIER});
 }
 
-/* Longer than a block: several are on their way at once, and the last one is not full. */
+/* Longer than a block: several blocks are under way at once, and the last one is not full. */
 static void long_arrays(tn_engine *e) {
     check_reductions(e, TN_F32, 800003, TN_MEAN, true);
     check_reductions(e, TN_BF16, 1100001, TN_SUM, false);
@@ -315,7 +314,7 @@ static void test_long_arrays(void **state) {
     run_threads(3, long_arrays);
 }
 
-/* The last message of a rank that leaves at once still arrives, however late its peer is. */
+/* The last message of a rank that leaves at once still arrives, even if the receiver comes late. */
 static void leave_early(tn_engine *e) {
     task x;
     int64_t count = 30000;
@@ -354,10 +353,9 @@ static tn_status try_all_reduce(tn_engine *e, double seconds, char *why) {
     return e->run(e, &t, why);
 }
 
-static int told; /* ranks that were told that rank 2 has left */
+static int told; /* ranks whose error said that rank 2 has left */
 
-/* The first of the others to notice is told; the second may have noticed only that the first gave
- * up. */
+/* The first rank to notice says so; the second may only have noticed that the first gave up. */
 static void leave_first(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "", again[TN_ENGINE_WHY] = "";
     if (e->rank == 2) {
@@ -381,7 +379,7 @@ static void test_who_has_left(void **state) {
     assert_true(tn__now() - begin < 15);
 }
 
-static bool failed[2]; /* of ranks 0 and 1, whose engines both live until both have failed */
+static bool failed[2]; /* ranks 0 and 1; their engines live until both have failed */
 
 static void await_failure(int rank) {
     for (int i = 0; i < 1000 && !__atomic_load_n(&failed[rank], __ATOMIC_ACQUIRE); i++) {
@@ -404,8 +402,8 @@ static void *abort_later(void *user) {
     return NULL;
 }
 
-/* Rank 0 waits for rank 1, which computes, and is aborted from another thread; rank 1 notices when
- * it comes. */
+/* Rank 0 waits for rank 1, which is still computing, and is aborted from another thread; rank 1
+ * notices in its own call. */
 static void give_up(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "";
     pthread_t thread;
@@ -421,7 +419,7 @@ static void give_up(tn_engine *e) {
     }
 }
 
-/* Rank 1 is aborted while nothing runs there, and rank 0 waits for it. */
+/* Rank 1 is aborted while it runs no operation, and rank 0 waits for it. */
 static void give_up_idle(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "";
     if (e->rank == 1) {
@@ -441,7 +439,8 @@ static void test_abort(void **state) {
     run_threads(2, give_up_idle);
 }
 
-/* The deadline is one for the operation; who does something else does not answer. */
+/* There is one deadline for the whole operation; a rank that is in another operation does not
+ * answer. */
 static void disagree_in_kind(tn_engine *e) {
     char why[TN_ENGINE_WHY] = "", data[4000] = "";
     double begin = tn__now();
@@ -547,8 +546,8 @@ static void test_public_addresses(void **state) {
 
 /* ---- Ranks as processes ---------------------------------------------------------------------- */
 
-/* `argument`: "PATH SECONDS": of the store's file, and how long operations may take. Reduces until
- * something fails; then says what, and after how long. */
+/* `argument` is "PATH SECONDS": the store's file, and the time limit of an operation. Reduces until
+ * something fails; then prints the reason and how long it took. */
 static int reduce_forever(tn_group *world, const char *argument) {
     (void)world;
     char why[TN_ENGINE_WHY] = "", path[512];
@@ -576,8 +575,8 @@ static int reduce_forever(tn_group *world, const char *argument) {
 
 static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
 
-/* Starts three ranks and sends `signal` to rank 1. The others must fail, and one of them names rank
- * 1. Each one's reason goes to texts, and how long its last operation took to seconds. */
+/* Starts three ranks and sends `signal` to rank 1. The others must fail, and at least one of them
+ * must name rank 1. texts receives each one's reason, seconds how long its last operation took. */
 static void signal_rank_1(int signal, int timeout, double seconds[3], char texts[3][256]) {
     char argument[600];
     snprintf(argument, sizeof(argument), "%s %d", temp_path("store"), timeout);
@@ -605,7 +604,7 @@ static void test_killed(void **state) {
     double seconds[3];
     char texts[3][256];
     signal_rank_1(SIGKILL, 40, seconds, texts);
-    assert_true(seconds[0] < 30 && seconds[2] < 30); /* not by the time-out */
+    assert_true(seconds[0] < 30 && seconds[2] < 30); /* not by the timeout */
     assert_true(strstr(texts[0], "lost") && strstr(texts[2], "lost"));
 }
 

@@ -1,4 +1,4 @@
-/* Groups of threads: the front's promises, on the engine that is easiest to see through. */
+/* Groups of threads: what every group promises, tested on the simplest engine. */
 #include "distributed/group/group.h"
 #include "tern/tern.h"
 
@@ -17,7 +17,7 @@
 
 /* ---- Order and overlap ----------------------------------------------------------------------- */
 
-/* Many works under way at once, waited for from the last to the first. */
+/* Many works under way at once, waited for in reverse order. */
 static void many_works(tn_group *g, void *user) {
     enum { N = 50 };
     TN_SCOPE;
@@ -60,7 +60,7 @@ static void late_rank(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
     CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
-    tn_group_set_timeout(g, 0.3); /* not before: the first time a rank may be slow */
+    tn_group_set_timeout(g, 0.3); /* not earlier: the first operation may be slow */
     if (tn_group_rank(g) == 2) {
         usleep(900000);
     }
@@ -137,8 +137,8 @@ static void test_ranks_that_disagree(void **state) {
     assert_contains(text, "rank 0 sends f32 [3], but rank 1 receives f32 [4]");
 }
 
-/* Rank 1 has an error of its own and meets a collective: the others get an error, and the job's
- * error is rank 1's, not what follows from it. */
+/* Rank 1 has an error of its own and calls a collective: the others get an error, and the job's
+ * error is rank 1's, not one that follows from it. */
 static void own_error(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
@@ -231,7 +231,8 @@ static void test_a_second_thread_is_refused(void **state) {
 
 /* ---- Groups that are gone -------------------------------------------------------------------- */
 
-/* The address is all that is looked at: under the address sanitizer reading a freed group fails. */
+/* A freed group is recognised by its address alone: reading it would fail under the address
+ * sanitizer. */
 static void test_a_freed_group(void **state) {
     (void)state;
     tn_group *g = tn__group_create("mine", NULL, NULL, 0, 1, NULL, NULL);
@@ -274,7 +275,7 @@ static void test_the_world_is_the_librarys(void **state) {
     assert_null(tn_world());
     tn_group_free(world);
     assert_error(TN_ESTATE, "freed before");
-    assert_int_equal(tn_barrier(part), TN_OK); /* a group of its own */
+    assert_int_equal(tn_barrier(part), TN_OK); /* a separate group */
     tn_group_free(part);
     tn_dist_finish();
 }
@@ -310,7 +311,7 @@ static void test_subgroups(void **state) {
     run_ok(4, odd_and_even, NULL);
 }
 
-/* Three groups and a rank in none, by one exchange; and again, as groups of their own. */
+/* Three groups and a rank in none, with one exchange; and once more, which makes new groups. */
 static void split_by_colour(tn_group *g, void *user) {
     static const int colours[] = {7, -1, 7, 0, 7};
     (void)user;
@@ -341,7 +342,7 @@ static void test_split(void **state) {
     assert_error(TN_EVALUE, "group_split: the parent is NULL");
 }
 
-/* A rank that has an error, or does something else meanwhile, is an error of all. */
+/* If a rank has an error, or makes another call meanwhile, that is an error on all. */
 static void split_badly(tn_group *g, void *user) {
     TN_SCOPE;
     if (tn_group_rank(g) != 1) {
@@ -362,7 +363,7 @@ static void test_split_fails_on_all(void **state) {
     run_failing(3, split_badly, "raise", TN_EVALUE);
 }
 
-/* All learn of it, and at once. */
+/* All ranks learn of it at once. */
 static void different_lists(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     CHECK(tn_group_new(g, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL);
@@ -390,7 +391,7 @@ static void monitored_barrier(tn_group *g, void *user) {
     }
 }
 
-/* Who comes late learns that the others have given up. */
+/* A rank that comes late learns that the others have given up. */
 static void late_at_barrier(tn_group *g, void *user) {
     if (tn_group_rank(g) == 1) {
         usleep(400000);
@@ -450,7 +451,7 @@ static void test_mean_over_the_global_count(void **state) {
     run_ok(3, global_mean, NULL);
 }
 
-/* The file is there after a while, since a thread writes it. */
+/* The file appears after a while, since a thread writes it. */
 static void test_sigusr1_writes_the_recorder(void **state) {
     (void)state;
     run_ok(2, tensor_outlives, NULL);

@@ -1,4 +1,4 @@
-/* Ranks find each other in every possible way, and name those that are missing. */
+/* Ranks find each other in every way there is, and name those that are missing. */
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "distributed/store/tcp.h"
@@ -16,9 +16,9 @@
 
 #define ENV(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* ---- What ranks do --------------------------------------------------------------------------- */
+/* ---- What ranks run -------------------------------------------------------------------------- */
 
-/* They are all there: each sees every other's key in the world's store. */
+/* All ranks are there: each sees every other's key in the world's store. */
 static int meet_others(tn_group *world, const char *argument) {
     char key[32];
     void *data;
@@ -36,7 +36,7 @@ static int meet_others(tn_group *world, const char *argument) {
     rank_assert(tn_barrier(world) == TN_OK);
     printf("rank %d of %d, local %d, %s, restarts %d, threads %d\n", rank, ranks, tn_local_rank(),
            tn_group_engine(world), tn_restart_count(), tn_threads());
-    if (*argument) { /* some leave late */
+    if (*argument) { /* one leaves late */
         usleep(rank == atoi(argument) ? 300000 : 0);
     }
     return 0;
@@ -72,8 +72,8 @@ static int meet_with_options(tn_group *none, const char *argument) {
     return 0;
 }
 
-/* While the ranks are together: whether a stranger who knows what all can see, and no secret, would
- * be let in. `argument`: "open" or "closed". */
+/* While the ranks are together: whether a stranger who knows everything public, but no secret,
+ * would be let in. `argument`: "open" or "closed". */
 static int try_guess(tn_group *world, const char *argument) {
     char guess[128], why[TN_STORE_WHY];
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
@@ -84,7 +84,7 @@ static int try_guess(tn_group *world, const char *argument) {
     return 0;
 }
 
-/* While the ranks are together: what stands at MASTER_PORT only passes on what their store says. */
+/* While the ranks are together: what answers at MASTER_PORT only relays what their store says. */
 static int try_relay(tn_group *world, const char *argument) {
     (void)argument;
     char why[TN_STORE_WHY];
@@ -95,7 +95,7 @@ static int try_relay(tn_group *world, const char *argument) {
     return 0;
 }
 
-/* Goes without tn_dist_finish. */
+/* Exits without tn_dist_finish. */
 static int vanish_unfinished(tn_group *world, const char *argument) {
     fflush(stdout);
     if (tn_group_rank(world) == atoi(argument)) {
@@ -115,7 +115,7 @@ static void pass_with(int n, const char *body, const char *argument, const char 
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* One process and nothing in the environment: no server, no thread, no port. */
+/* One process and no variables set: no server, no thread, no port. */
 static void test_alone(void **state) {
     tn_dist_options o = tn_dist_defaults();
     static const char *const names[] = {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
@@ -149,7 +149,7 @@ static void set_several(const char *value) {
     unsetenv("WORLD_SIZE");
 }
 
-/* Started on two hosts without a launcher, no one trains alone unless that is what was said. */
+/* Started on two hosts without a launcher, a process refuses to train alone unless told to. */
 static void test_several(void **state) {
     set_several("[\"algo-1\",\"algo-2\"]");
     assert_null(tn_dist_init(tn_dist_defaults()));
@@ -184,7 +184,7 @@ static void test_environment(void **state) {
     ranks_free(&r);
 }
 
-/* Without the variables that say it: local ranks from the hosts, threads from the cores. */
+/* Without the variables for them: local ranks come from the hosts, threads from the cores. */
 static void test_derived(void **state) {
     ranks_result r =
         ranks_run(2, "meet", "", ENV("LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"), 60);
@@ -225,7 +225,7 @@ static void test_tcp_and_file(void **state) {
     assert_int_not_equal(access(temp_path("meeting"), F_OK), 0);
 }
 
-/* Rank 0 cannot have MASTER_PORT: someone listens there, who is not of this job. */
+/* Rank 0 cannot have MASTER_PORT: something that is not part of this job listens there. */
 static void test_port_taken(void **state) {
     char why[TN_STORE_WHY], port_text[32], taken[] = "TORCHELASTIC_USE_AGENT_STORE=True";
     int port = 0, fd = tn__net_listen("127.0.0.1", &port, why);
@@ -233,7 +233,7 @@ static void test_port_taken(void **state) {
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
     pass_with(2, "meet", "", ENV(port_text, "TORCHELASTIC_RUN_ID=none", taken));
     struct pollfd knocked = {.fd = fd, .events = POLLIN};
-    assert_int_equal(poll(&knocked, 1, 0), 0); /* torchrun's own store need not bear our hello */
+    assert_int_equal(poll(&knocked, 1, 0), 0); /* torchrun's store may choke on our hello */
     pass_with(2, "meet", "", ENV(port_text));
     close(fd);
 
@@ -243,8 +243,8 @@ static void test_port_taken(void **state) {
     tn_store_server_free(other);
 }
 
-/* A stranger has MASTER_PORT first, and passes on what ranks say to the true store, at one of the
- * next ports. None of them shows him more than a hello, and the job continues without him. */
+/* A stranger has MASTER_PORT and relays everything to the real store, at one of the next ports. No
+ * rank sends it more than a hello, and the job runs without it. */
 static void test_relay(void **state) {
     int port = ranks_free_port();
     char port_text[32];
@@ -256,8 +256,8 @@ static void test_relay(void **state) {
     assert_int_equal(said.most, 24);
 }
 
-/* Strangers who say nothing have MASTER_PORT and most of the ports after it: some take connections
- * that no one reads, the first lets none in at all (its queue is full). */
+/* Silent strangers have MASTER_PORT and most of the ports after it: they accept connections and
+ * read nothing; the first does not even accept any (its queue is full). */
 static void test_squatters(void **state) {
     enum { SQUATTERS = 12, QUEUE = 3 };
     char why[TN_STORE_WHY], port_text[32];
@@ -266,7 +266,7 @@ static void test_squatters(void **state) {
     assert_true(fd[0] >= 0 && listen(fd[0], 0) == 0);
     for (int i = 1; i < SQUATTERS; i++) {
         int port = first + i;
-        fd[i] = port < 65536 ? tn__net_listen("127.0.0.1", &port, why) : -1; /* or another's */
+        fd[i] = port < 65536 ? tn__net_listen("127.0.0.1", &port, why) : -1; /* or taken already */
     }
     struct addrinfo *at = tn__net_resolve("127.0.0.1", first, why);
     for (int i = 0; i < QUEUE; i++) {
@@ -301,7 +301,7 @@ static void test_agent(void **state) {
 
 #define WARNING "this job has no secret"
 
-/* Ranks that no one gives a token; `says`: what rank 0 writes, NULL: nothing. */
+/* Ranks without a token; `says`: what rank 0 prints, NULL: nothing. */
 static void meet_without_token(const char *guess, const char *const *extra, const char *says) {
     ranks_result r = ranks_run(2, "guess", guess, extra, 60);
     assert_true(ranks_ok(&r));
@@ -315,11 +315,11 @@ static void meet_without_token(const char *guess, const char *const *extra, cons
     ranks_free(&r);
 }
 
-/* All on one host: the user's own token keeps strangers out, and no one needs to do anything. */
+/* All on one host: the user's own token keeps strangers out, without any setup. */
 static void test_user_token(void **state) {
     char config[600], path[700];
     snprintf(config, sizeof(config), "XDG_CONFIG_HOME=%s", temp_path("config"));
-    for (int run = 0; run < 2; run++) { /* the first one makes it */
+    for (int run = 0; run < 2; run++) { /* the first run makes it */
         meet_without_token("closed", ENV("TERN_TOKEN", config), NULL);
     }
     snprintf(path, sizeof(path), "%s/tern/token", temp_path("config"));
@@ -331,7 +331,7 @@ static void test_user_token(void **state) {
     rmdir(temp_path("config"));
 }
 
-/* Nothing secret is to be had: the job runs, and says so in one line. */
+/* No secret is available: the job runs, and says so in one line. */
 static void test_guessable(void **state) {
     meet_without_token("open", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME"),
                        "neither XDG_CONFIG_HOME");
@@ -340,7 +340,7 @@ static void test_guessable(void **state) {
     ranks_result r = ranks_run(2, "guess", "open",
                                ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", "TERN_LOG=error"), 60);
     assert_true(ranks_ok(&r));
-    assert_string_equal(r.output[0], ""); /* asked for */
+    assert_string_equal(r.output[0], ""); /* as TERN_LOG asks */
     ranks_free(&r);
 }
 
@@ -362,9 +362,9 @@ static void test_token_file(void **state) {
     ranks_free(&r);
 }
 
-/* ---- Not meeting ----------------------------------------------------------------------------- */
+/* ---- Failing to meet ------------------------------------------------------------------------- */
 
-/* Ranks 1 and 3 of 4 belong to a job of their own, and do not come. */
+/* Ranks 1 and 3 of 4 use another port, and never arrive. */
 static void test_missing(void **state) {
     char other[32];
     snprintf(other, sizeof(other), "1:MASTER_PORT=%d", ranks_free_port());
@@ -381,7 +381,7 @@ static void test_missing(void **state) {
     }
     ranks_free(&r);
 
-    char init[600]; /* no one serves a file: each looks itself */
+    char init[600]; /* a file has no server: each rank checks for itself */
     snprintf(init, sizeof(init), "file://%s", temp_path("missing"));
     r = ranks_run(2, "-options", init, ENV("0:TEST_RANK=1", "1:TEST_RANK=2", "TERN_TIMEOUT=0.5"),
                   60);
@@ -391,8 +391,7 @@ static void test_missing(void **state) {
     ranks_free(&r);
 }
 
-/* The time-out holds for any number of ranks: with one look at each this would take most of a
- * minute. */
+/* The timeout holds for any number of ranks: a check of each would take most of a minute. */
 static void test_very_many(void **state) {
     ranks_result r = ranks_run(
         1, "meet", "", ENV("WORLD_SIZE=1048576", "LOCAL_WORLD_SIZE", "TERN_TIMEOUT=0.5"), 300);
@@ -423,7 +422,7 @@ static void test_disagreement(void **state) {
     ranks_free(&r);
 }
 
-/* A rank that dies keeps rank 0 from its end for a moment only. */
+/* A rank that dies delays rank 0's exit only briefly. */
 static void test_death(void **state) {
     ranks_result r = ranks_run(3, "vanish", "1", ENV("TERN_TIMEOUT=20"), 60);
     assert_false(r.timed_out);

@@ -1,6 +1,6 @@
-/* Launching: in which order, how far ahead, and by which deadlines a group gives operations to an
- * engine that only queues them. A stand-in takes the place of the engine on CPU tensors: it moves
- * nothing, and an operation is over when the test says so. */
+/* Launching: in which order, how far ahead, and with which deadlines a group gives operations to an
+ * engine that only queues them. A stand-in replaces the engine for CPU tensors: it moves nothing,
+ * and an operation is over when the test says so. */
 #include "distributed/group/group.h"
 
 #include <tern/tern.h>
@@ -16,13 +16,13 @@
 
 enum { GROUPS = 3, MOST = 400 };
 
-/* What the stand-ins of one rank have seen. */
+/* What the stand-ins of one rank record. */
 typedef struct diary {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     int launches;
     int group[MOST]; /* of each launch */
-    bool closed;     /* launches wait until it is opened */
+    bool closed;     /* launches wait until this is false */
 } diary;
 
 typedef struct stand_in {
@@ -30,11 +30,11 @@ typedef struct stand_in {
     tn_engine *inner;
     diary *diary;
     int name;
-    int launched, polled;   /* operations; polled: found over */
-    int wanted;             /* none is over before so many have been launched */
-    int broken;             /* the operation, from 1, in which the engine fails; 0: none */
-    double deadlines[MOST]; /* of each, when it is first polled */
-    int early;              /* memory was asked for while something was under way */
+    int launched, polled;   /* operations; polled: those found over */
+    int wanted;             /* no operation is over before this many are launched */
+    int broken;             /* the operation, from 1, that fails; 0: none */
+    double deadlines[MOST]; /* of each operation, when it is first polled */
+    int early;              /* allocations while an operation was under way */
 } stand_in;
 
 static tn_status stand_launch(tn_engine *base, const tn_transfer *t, char *why) {
@@ -90,7 +90,7 @@ static void stand_destroy(tn_engine *base) {
     e->inner->destroy(e->inner);
 }
 
-/* A group of all ranks, whose engine is *e from now on. */
+/* A group of all ranks, whose engine is replaced by *e. */
 static tn_group *stand_in_group(tn_group *world, stand_in *e, diary *d, int name) {
     tn_group *g = tn_group_split(world, 0);
     CHECK(g != NULL);
@@ -110,7 +110,7 @@ static tn_group *stand_in_group(tn_group *world, stand_in *e, diary *d, int name
                     .inner = g->engine->engine,
                     .diary = d,
                     .name = name};
-    g->engine->engine = &e->base; /* its thread looks when there is a work */
+    g->engine->engine = &e->base; /* its thread reads this once there is work */
     return g;
 }
 
@@ -159,7 +159,7 @@ static void await_launches(diary *d, int n) {
 
 /* ---- Order ----------------------------------------------------------------------------------- */
 
-/* Whatever the groups' threads do, what was issued first is launched first. */
+/* Whichever of the groups' threads is faster, what was issued first is launched first. */
 static void launch_in_order(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
@@ -173,7 +173,7 @@ static void launch_in_order(tn_group *world, void *user) {
         random = random * 1664525 + 1013904223;
         issued[i] = (int)(random >> 16) % GROUPS;
         works[i] = issue_reduce(&s, issued[i]);
-        if (i == 50) { /* all threads have something: now one of them may begin */
+        if (i == 50) { /* all threads have operations: now they may begin */
             close_diary(&s.diary, false);
         }
     }
@@ -191,7 +191,8 @@ static void test_the_order_of_issue_is_the_order_of_launch(void **state) {
 
 /* ---- Depth ----------------------------------------------------------------------------------- */
 
-/* Nothing is over before all have been launched; and memory is made when nothing is under way. */
+/* No operation is over before all have been launched; memory is allocated when none is under
+ * way. */
 static void launch_ahead(tn_group *world, void *user) {
     enum { N = 20 };
     TN_SCOPE;
@@ -218,7 +219,8 @@ static void test_the_next_is_launched_before_the_last_is_over(void **state) {
     run_ok(2, launch_ahead, NULL);
 }
 
-/* The deadline of an operation begins to count when it is the oldest, not when it was launched. */
+/* An operation's deadline starts when the operations before it are over, not when it is
+ * launched. */
 static void count_deadlines(tn_group *world, void *user) {
     TN_SCOPE;
     stage s;
@@ -247,7 +249,7 @@ static void test_a_deadline_begins_when_the_others_are_over(void **state) {
 
 /* ---- Failure --------------------------------------------------------------------------------- */
 
-/* One fails: so do those under way and those that wait; the other groups continue. */
+/* One operation fails: so do those under way and those that wait; the other groups continue. */
 static void fail_midway(tn_group *world, void *user) {
     enum { N = 6 };
     TN_SCOPE;

@@ -1,5 +1,5 @@
-"""Programs started as ranks by other launchers than ours: mpirun of OpenMPI and MPICH, torchrun, and srun with a Slurm of our
-own. Each is skipped where it is not installed. (What they set in the environment is replayed in test_environment.c.)"""
+"""Programs started as ranks by launchers other than ours: mpirun of OpenMPI and MPICH, torchrun, and srun, for which the test
+starts Slurm. Each is skipped if it is not installed. (test_environment.c replays the environments that they set.)"""
 import os
 import subprocess
 import sys
@@ -14,8 +14,8 @@ LIMIT = 60
 
 
 def ranks(command, count, local=None, guessable=False, **variables):
-    """Runs the command, and finds what `count` ranks print, be it among other lines. `guessable`: and that no secret keeps strangers
-    out."""
+    """Runs the command, and checks that its output has the lines of `count` ranks. `guessable`: whether it also warns that the job
+    has no secret."""
     env = environment(OMP_NUM_THREADS="1", TERN_TIMEOUT="20", **variables)
     p = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                        timeout=LIMIT, check=False)
@@ -49,7 +49,7 @@ def test_mpich_shell():
     ranks(["mpirun.mpich", "-n", "2", "sh", "-c", f"{PROGRAM}; exit $?"], 2)
 
 
-# Debian's PyTorch 1.13 cannot start its torchrun with Python 3.11: a map of outputs comes as None.
+# Debian's PyTorch 1.13 cannot start torchrun with Python 3.11: a map of outputs is None there.
 TORCHRUN = """
 import torch.distributed.elastic.multiprocessing as package
 import torch.distributed.elastic.multiprocessing.api as api
@@ -71,7 +71,7 @@ def torchrun(*options):
 
 @test
 def test_torchrun():
-    """torchrun, which serves a store of its own at MASTER_PORT"""
+    """torchrun, which serves its own store at MASTER_PORT"""
     ranks(torchrun("--master_port", str(free_port())), 2)
 
 

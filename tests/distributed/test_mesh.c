@@ -1,4 +1,4 @@
-/* Meshes, on groups of threads: the right groups, and the right mistakes. */
+/* Meshes, on groups of threads: their groups, and errors for wrong arguments. */
 #include "distributed/group/group.h"
 
 #include <tern/tern.h>
@@ -16,8 +16,7 @@ typedef struct shape {
 
 static const char *const names[] = {"pp", "dp", "cp", "tp", "ep"};
 
-/* Along each dimension: the sum of world ranks is that of the line,
- * computed from the coordinates. */
+/* Along each dimension: the sum of world ranks is the one computed from the coordinates. */
 static void sum_along_lines(tn_group *g, void *user) {
     const shape *s = user;
     int me = tn_group_rank(g), step = tn_group_size(g), rebuilt = 0;
@@ -60,15 +59,15 @@ static void test_lines(void **state) {
     assert_int_equal(failures, 0);
 }
 
-/* A product of dimensions, in any order of its names, is one group: of the ranks that differ in
- * these alone, in the parent's order. All dimensions together are the parent's ranks. */
+/* A product of dimensions, named in any order, is one group: the ranks that differ in these
+ * dimensions only, in the parent's order. The product of all dimensions has the parent's ranks. */
 static void group_products(tn_group *g, void *user) {
     (void)user;
     static const int sizes[] = {2, 2, 2};
     static const char *const called[] = {"replicate", "shard", "tp"};
     tn_mesh *m = tn_mesh_new(g, 3, sizes, called);
     int me = tn_group_rank(g), tp = me % 2, replicate = me / 4;
-    CHECK(m && g->sequence == 3); /* an exchange for each dimension, not one for each line */
+    CHECK(m && g->sequence == 3); /* one exchange per dimension, not one per line */
     tn_group *data = tn_mesh_group(m, "replicate shard"), *outer = tn_mesh_group(m, "tp replicate");
     CHECK(tn_group_size(data) == 4 && tn_group_rank(data) == me / 2);
     CHECK(tn_group_size(outer) == 4 && tn_group_rank(outer) == 2 * replicate + tp);
@@ -126,7 +125,7 @@ static void test_names(void **state) {
     assert_error(TN_EVALUE, "the dimension pp is named twice");
     assert_null(tn_mesh_group(m, "pp "));
     assert_error(TN_EVALUE, "no dimension is called \"\"");
-    assert_null(tn_mesh_group(m, "pp dp")); /* as every group of a mesh of one rank */
+    assert_null(tn_mesh_group(m, "pp dp")); /* like every group of a mesh of one rank */
     assert_int_equal(tn_mesh_rank(m, "pp dp"), 0);
     assert_int_equal(tn_error(), TN_OK);
     assert_null(tn_mesh_group(NULL, "dp"));

@@ -1,4 +1,4 @@
-/* Collectives with gradients against the same mathematics in one graph: values, first and second
+/* Collectives with gradients against the same computation in one graph: values, first and second
  * derivatives, in f64, on groups of threads; and a network that is split between ranks. */
 #include "tern/tern.h"
 
@@ -16,7 +16,7 @@
 
 enum { MOST = 4 };
 
-/* Numbers of no pattern between -1 and 1. */
+/* Irregular numbers between -1 and 1. */
 static tn_tensor *make_numbers(tn_dims dims, int seed) {
     tn_tensor *t = tn_empty(dims, TN_F64);
     double *data = tn_data_mut(t);
@@ -92,7 +92,7 @@ static tn_tensor *whole_all_to_all(tn_tensor *const *x, int ranks, int r) {
     return tn_stack(parts, ranks, 0);
 }
 
-/* Of (4, 3, 2), along the dimension in the middle (its place once x is turned), and along the
+/* Gathering along the dimension in the middle and along the last one, scattering along the
  * first. */
 static tn_tensor *gather_inner(tn_group *g, tn_tensor *x) {
     return tn_dist_gather_dim(g, x, 1);
@@ -115,7 +115,7 @@ static tn_tensor *whole_scatter_first(tn_tensor *const *x, int ranks, int r) {
     int64_t n = tn_size(x[0], 0) / ranks;
     return tn_narrow(sum_of(x, ranks), 0, r * n, n);
 }
-/* of a dimension in the middle: (N, 3, 2) is seen as (2, 3, N) there and back */
+/* scattering along the dimension in the middle, which the transpose makes N */
 static tn_tensor *scatter_inner(tn_group *g, tn_tensor *x) {
     return tn_dist_scatter_dim(g, tn_transpose(x, 0, 1), -2);
 }
@@ -135,7 +135,7 @@ static const map maps[] = {
     {"scatter_dim 1 of 3", scatter_inner, whole_scatter_inner, true},
 };
 
-/* Something crooked of rank r's y, and of rank r's gradient. */
+/* A nonlinear function of rank r's y, and one of rank r's gradient. */
 static tn_tensor *loss_of(tn_tensor *y, int r) {
     return tn_sum_all(tn_mul(make_numbers(tn_shape(y), 100 + r), tn_tanh(y)));
 }
@@ -144,7 +144,7 @@ static tn_tensor *loss_of_gradient(tn_tensor *dx, int r) {
     return tn_sum_all(tn_mul(make_numbers(tn_shape(dx), 200 + r), tn_square(dx)));
 }
 
-/* x's last two dimensions are exchanged on the way, so what travels was not contiguous. */
+/* x's last two dimensions are swapped on the way, so what travels was not contiguous. */
 static tn_tensor *turn_last(tn_tensor *x) {
     int n = tn_ndim(x);
     return tn_transpose(x, n - 2, n - 1);
@@ -228,7 +228,7 @@ static void test_copy_and_reduce(void **state) {
 
 /* ---- slice and join: one x, its pieces on different ranks, one loss -------------------------- */
 
-/* What a rank does with its piece, which depends on nothing but the piece. */
+/* What a rank does with its piece: a function of that piece only. */
 static tn_tensor *bend_piece(tn_tensor *x) {
     return tn_mul(x, tn_tanh(x));
 }
@@ -266,7 +266,7 @@ static void test_slice_and_join(void **state) {
 
 enum { IN = 4, HIDDEN = 12, OUT = 5, BATCH = 7 };
 
-/* w1 (IN, HIDDEN) by columns, w2 (HIDDEN, OUT) by rows: one sum forward, one sum backward. */
+/* w1 (IN, HIDDEN) cut by columns, w2 (HIDDEN, OUT) by rows: one sum forward, one sum backward. */
 static tn_tensor *two_layers(tn_group *g, tn_tensor *x, tn_tensor *w1, tn_tensor *w2) {
     tn_tensor *hidden = tn_tanh(tn_matmul(tn_dist_copy(g, x), w1));
     return tn_dist_sum_parts(g, tn_matmul(hidden, w2));
@@ -305,7 +305,7 @@ static void test_network(void **state) {
 
 /* ---- Batch norm ------------------------------------------------------------------------------ */
 
-/* Ranks with 2, 3, … samples against one module on all of them: results, running statistics and
+/* Ranks with 2, 3, … samples against one module on all of them: outputs, running statistics and
  * gradients. */
 static void compare_batch_norms(tn_group *g, void *user) {
     (void)user;
@@ -360,9 +360,9 @@ static tn_tensor *(*const all_ops[])(tn_group *g, tn_tensor *x) = {
 };
 enum { OPS = sizeof(all_ops) / sizeof(all_ops[0]) };
 
-static bool told; /* rank 0 has its error */
+static bool told; /* rank 0 has received its error */
 
-/* Of an inert x nothing comes, and the group is given up: the other rank does not wait. */
+/* An inert x gives an inert result, and the group is aborted: the other rank does not wait. */
 static void half_inert(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
@@ -381,7 +381,7 @@ static void half_inert(tn_group *g, void *user) {
     CHECK(told);
 }
 
-/* Only some notice at once, so rank 1 brings a wrong shape. */
+/* Only rank 1, which has the wrong shape, is sure to notice at once. */
 static void wrong_shape(tn_group *g, void *user) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(tn_group_rank(g) == 1 ? 3 : 2, 3), TN_F32);
@@ -389,7 +389,7 @@ static void wrong_shape(tn_group *g, void *user) {
     CHECK(tn_group_rank(g) == 0 || strstr(tn_error_message(), "[3, 3]"));
 }
 
-/* Waits for no one: all have the same. */
+/* No rank waits for another: all have the same wrong shape. */
 static void wrong_slice(tn_group *g, void *user) {
     TN_SCOPE;
     CHECK(tn_is_inert(all_ops[*(int *)user](g, tn_ones(TN_DIMS(3, 3), TN_F32))));
@@ -419,7 +419,7 @@ static void expect_message(void (*f)(tn_group *, void *), int op, const char *te
 static void test_mistakes(void **state) {
     (void)state;
     for (int i = 0; i < OPS; i++) {
-        if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* which wait for no one */
+        if (all_ops[i] != tn_dist_copy && all_ops[i] != slice_first) { /* these do not wait */
             expect_message(half_inert, i, "rank 1 has no data");
         }
         if (all_ops[i] == tn_dist_reduce_scatter || all_ops[i] == tn_dist_all_to_all) {
@@ -437,7 +437,7 @@ static void test_mistakes(void **state) {
     }
 }
 
-/* One rank, which needs no group. */
+/* One rank, without a group. */
 static void test_alone(void **state) {
     (void)state;
     int64_t before = tn_live_tensors();

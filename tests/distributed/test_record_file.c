@@ -1,4 +1,4 @@
-/* Where flight records go, in folders where strangers have been before. */
+/* Where flight records are written, in folders that strangers have tampered with. */
 #include "distributed/group/group.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static void note_warning(tn_log_level level, const char *message, void *user) {
     }
 }
 
-/* Saves a record; the log says where it is, or why there is none. */
+/* Saves a record; the log says where it is, or why it was not written. */
 static void save_record(int rank) {
     logged[0] = 0;
     tn__flight_save(rank, "a test");
@@ -34,7 +34,7 @@ static void assert_refused(int rank, const char *path, const char *why) {
     assert_contains(logged, why);
 }
 
-/* The record of this rank is a file of this user's alone. */
+/* This rank's record is a regular file that only this user can access. */
 static void expect_record(const char *path) {
     struct stat about;
     size_t bytes;
@@ -76,7 +76,7 @@ static bool is_root(void) {
     return geteuid() == 0;
 }
 
-/* ---- A folder that someone named ------------------------------------------------------------ */
+/* ---- A folder that the user named ------------------------------------------------------------ */
 
 static void test_named(void **state) {
     (void)state;
@@ -102,7 +102,7 @@ static void test_symlink(void **state) {
     assert_int_equal(access(temp_path("new"), F_OK), -1);
 }
 
-/* A second name of another file is only a name. */
+/* A hard link is replaced, and the file's other name keeps its contents. */
 static void test_hard_link(void **state) {
     (void)state;
     temp_write(temp_path("victim"), "precious", 8);
@@ -112,7 +112,7 @@ static void test_hard_link(void **state) {
     expect_contents(temp_path("victim"), "precious");
 }
 
-/* Without a reader opening it would hang; with one whose pipe is full, writing would. */
+/* Without a reader, open would block; with a full pipe, write would. */
 static void test_fifo(void **state) {
     (void)state;
     struct stat about;
@@ -144,7 +144,7 @@ static void test_file_of_another_user(void **state) {
 
 /* ---- A folder of the user's own -------------------------------------------------------------- */
 
-/* Where records go when TMPDIR is the test's folder; and the record in it. */
+/* The folder of records when TMPDIR is the test's folder. */
 static const char *own_folder(void) {
     char name[32];
     snprintf(name, sizeof(name), "tern-%u", (unsigned)geteuid());
@@ -175,7 +175,7 @@ static void test_own(void **state) {
     mode_t before = umask(0);
     save_record(2);
     expect_and_remove(folder, 2);
-    assert_int_equal(mkdir(folder, 0700), 0); /* one that is there already */
+    assert_int_equal(mkdir(folder, 0700), 0); /* if it exists already */
     save_record(2);
     umask(before);
     expect_and_remove(folder, 2);
@@ -190,7 +190,7 @@ static void test_runtime_folder(void **state) {
     assert_int_equal(mkdir(runtime, 0700), 0);
     assert_int_equal(chmod(runtime, 0777), 0);
     save_record(1);
-    assert_int_equal(rmdir(runtime), 0); /* nothing went there */
+    assert_int_equal(rmdir(runtime), 0); /* nothing was written there */
     expect_and_remove(folder, 1);
     setenv("XDG_RUNTIME_DIR", "/nowhere/at/all", 1);
     save_record(1);
@@ -228,7 +228,7 @@ static void test_folder_that_is_none(void **state) {
     assert_int_equal(symlink(victim, folder), 0);
     assert_refused(0, folder, "not a folder, or a link to one");
     assert_int_equal(unlink(folder), 0);
-    assert_int_equal(rmdir(victim), 0); /* nothing went there */
+    assert_int_equal(rmdir(victim), 0); /* nothing was written there */
     assert_int_equal(mkfifo(folder, 0600), 0);
     assert_refused(0, folder, "not a folder, or a link to one");
 }

@@ -1,5 +1,5 @@
-/* The arithmetic of reductions: every dtype and operation against the plainest formula, and what is
- * special about each: NaN, one rounding, overflow, the order of the ranks, aliases. */
+/* The arithmetic of reductions: every dtype and operation against the plainest formula, and special
+ * cases: NaN, rounding once, overflow, the order of the ranks, aliases. */
 #include "tern/sys/group.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ enum { RANKS = 5, MOST = 2500 };
 
 static const int64_t COUNTS[] = {0, 1, 3, 17, 1000, 1024, 1025, MOST};
 
-/* What an element of `ranks` values must be; all of it is exact in double. */
+/* The expected result for one element of `ranks` inputs; exact in double. */
 static double expected_element(tn_reduction how, tn_dtype dtype, void *const *x, int ranks,
                                int64_t i) {
     double y = get_element(dtype, x[0], i);
@@ -36,8 +36,7 @@ static double expected_element(tn_reduction how, tn_dtype dtype, void *const *x,
     return get_element(dtype, one, 0);
 }
 
-/* Small whole numbers and quarters: sums are exact in every float dtype but not in the half
- * ones. */
+/* Small whole numbers and quarters: sums are exact in f32 and f64, but not in f16 and bf16. */
 static void fill_elements(tn_dtype dtype, void *x, int64_t n, int rank) {
     double quarter = tn_dtype_is_float(dtype) ? 0.25 : 1.0, low = dtype == TN_U8 ? 0.0 : -4.0;
     for (int64_t i = 0; i < n; i++) {
@@ -72,7 +71,7 @@ static void check_all(tn_dtype dtype, tn_reduction how, int ranks, int64_t n) {
     tn__reduce_all(how, dtype, y, (const void *const *)x, ranks, n);
     compare_elements(dtype, how, y, want, n);
     assert_int_equal(y[end], 0x5a);
-    /* Into each of its arguments. */
+    /* In place: into each of the inputs. */
     unsigned char *kept = malloc(bytes);
     for (int r = 0; r < ranks; r++) {
         memcpy(kept, x[r], end);
@@ -104,7 +103,7 @@ static void test_nan_wins(void **state) {
     for (size_t d = 0; d < COUNT_OF(floats); d++) {
         for (int smallest = 0; smallest <= 1; smallest++) {
             for (int place = 0; place < 3; place++) {
-                double x[3], y; /* memory for one element each */
+                double x[3], y; /* storage for one element each */
                 for (int r = 0; r < 3; r++) {
                     put_element(floats[d], &x[r], 0, r == place ? (double)NAN : r - 1.0);
                 }
@@ -116,14 +115,14 @@ static void test_nan_wins(void **state) {
     }
 }
 
-/* 256 + 1 + 1 in bf16: a rounding after each step would lose both ones. */
+/* 256 + 1 + 1 in bf16: rounding after each step would lose both ones. */
 static void test_rounds_once(void **state) {
     tn_bf16 x[3] = {tn_bf16_from_float(256.0f), tn_bf16_from_float(1.0f), tn_bf16_from_float(1.0f)},
             y;
     const void *all[] = {&x[0], &x[1], &x[2]};
     tn__reduce_all(TN_SUM, TN_BF16, &y, all, 3, 1);
     assert_true(tn_bf16_to_float(y) == 258.0f);
-    /* And f16: 2048 + 1 + 1. The mean of three 60000 is no overflow. */
+    /* The same in f16: 2048 + 1 + 1. And the mean of three 60000s does not overflow. */
     tn_f16 f[3] = {tn_f16_from_float(2048.0f), tn_f16_from_float(1.0f), tn_f16_from_float(1.0f)}, g;
     const void *halves[] = {&f[0], &f[1], &f[2]};
     tn__reduce_all(TN_SUM, TN_F16, &g, halves, 3, 1);
@@ -149,7 +148,7 @@ static void test_integers(void **state) {
     assert_int_equal(y, -2);
     int64_t c = -4, d = -3, z;
     tn__reduce_all(TN_MEAN, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
-    assert_int_equal(z, -3); /* towards zero */
+    assert_int_equal(z, -3); /* rounded towards zero */
     c = INT64_MIN;
     d = -1;
     tn__reduce_all(TN_SUM, TN_I64, &z, (const void *[]){&c, &d}, 2, 1);
@@ -166,7 +165,7 @@ static void test_integers(void **state) {
     assert_int_equal(y, INT32_MAX);
 }
 
-/* A mean is the sum divided, by three as by four, down to the last bit. */
+/* A mean is the sum divided by the number of ranks, to the last bit. */
 static void test_mean_bits(void **state) {
     for (int ranks = 2; ranks <= 4; ranks++) {
         float x[4] = {0.1f, 1e-40f, 7.3f, -0.7f}, sum = x[0] + x[1], y;
@@ -179,7 +178,7 @@ static void test_mean_bits(void **state) {
     }
 }
 
-/* Nothing that is no reduction writes anything. */
+/* An invalid reduction or dtype writes nothing. */
 static void test_inert(void **state) {
     float x = 1.0f, y = 2.0f;
     tn__reduce_all(TN_NONE, TN_F32, &y, (const void *[]){&x, &x}, 2, 1);

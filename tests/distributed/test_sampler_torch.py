@@ -1,4 +1,4 @@
-"""A rank's share of the examples is the list that PyTorch's DistributedSampler gives, for many sizes and numbers of ranks."""
+"""A rank's share of the examples is the list that PyTorch's DistributedSampler returns, for many sizes and numbers of ranks."""
 import os
 import subprocess
 import sys
@@ -16,12 +16,12 @@ for line in lines.splitlines():
     size, ranks, drop, rank = map(int, head.split())
     ours = [int(word.lstrip("-")) for word in tail.split()]
     theirs = list(DistributedSampler(range(size), ranks, rank, shuffle=False, drop_last=bool(drop)))
-    # What fills up is marked, and only that: together the ranks' real examples are each one once.
+    # Only padding is marked; without it, no example is on two ranks.
     filled = [word.startswith("-") for word in tail.split()]
     expected = [not drop and rank + i * ranks >= size for i in range(len(theirs))]
     count += 1
     if ours != theirs or filled != expected:
         wrong += 1
-        print("size %d, rank %d of %d, drop_last %d: %s, PyTorch %s, fills up %s" % (size, rank, ranks, drop, ours, theirs, filled))
+        print("size %d, rank %d of %d, drop_last %d: %s, PyTorch %s, padding %s" % (size, rank, ranks, drop, ours, theirs, filled))
 print("%d lists compared, %d differ" % (count, wrong))
 sys.exit(1 if wrong or count < 1000 else 0)

@@ -1,5 +1,5 @@
-/* The engine "shm" on real processes: its memory, its messages, more ranks than cores. That the
- * numbers are right is test_collectives.c. */
+/* The engine "shm" on real processes: its memory, its messages, more ranks than cores. The results
+ * of its collectives are checked in test_collectives.c. */
 #include <sys/resource.h>
 
 #include "core/allocator.h"
@@ -14,7 +14,7 @@ static float *ask_region(tn_engine *e, size_t count) {
     return x;
 }
 
-/* Sums x over the ranks; the elements are r + i. */
+/* Fills x with rank + i, and sums it over the ranks. */
 static void add_region(tn_engine *e, float *x, float *out, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         x[i] = (float)(rank + i);
@@ -37,11 +37,12 @@ static int body_regions(tn_group *g, const char *path) {
     add_region(e, a, a, N);
     add_region(e, a, b, N);
     add_region(e, b + 17, b + 17, N - 17);
-    /* Some ranks in a region, others not; in another region; in at one place, out at another. */
+    /* Some ranks' data in a region, others' not; in different regions; input and output in
+     * different places. */
     add_region(e, rank == 1 ? private : a, rank == 1 ? private : a, N);
     add_region(e, rank == 1 ? b : a, rank == 0 ? b : a, N);
     add_region(e, a, rank == 0 ? private : b, N);
-    /* Freed by one rank before the other: nothing of it goes away yet. */
+    /* Freed by one rank before the other: the memory stays until both have. */
     if (rank == 0) {
         e->free(e, a);
         e->free(e, none);
@@ -76,7 +77,8 @@ static void keep_log(tn_log_level level, const char *text, void *user) {
     snprintf(logged, sizeof(logged), "%s", text);
 }
 
-/* More than there is: none for anybody, the reason in the log, and the group lives on. */
+/* More memory than there is: all ranks get NULL, the log has the reason, and the group still
+ * works. */
 static int body_too_much(tn_group *g, const char *path) {
     tn_engine *e = join_engine(path);
     int before = count_mappings();
@@ -88,7 +90,7 @@ static int body_too_much(tn_group *g, const char *path) {
         rank_assert(why[0] == 0);
         rank_assert(strstr(logged, "rank 0: Cannot allocate memory"));
     }
-    /* The system refuses one rank its part. */
+    /* The system refuses one rank. */
     const struct rlimit few = {3, 4096}, enough = {1024, 4096};
     rank_assert(setrlimit(RLIMIT_NOFILE, rank == 1 ? &few : &enough) == 0);
     rank_assert(e->alloc(e, 1 << 20, tn__now() + PATIENCE, why) == NULL && why[0] == 0);
@@ -101,7 +103,7 @@ static int body_too_much(tn_group *g, const char *path) {
     return 0;
 }
 
-/* Without memory for itself a rank fails, and all hear of it. */
+/* If one rank's own allocation fails, the call fails on all. */
 static int body_no_memory(tn_group *g, const char *path) {
     tn_engine *e = join_engine(path);
     add_up(e);
@@ -132,7 +134,7 @@ static bool has_numbers(const float *x, int64_t n, float first) {
     return true;
 }
 
-/* All send to all before anybody receives: far more than the lanes hold. */
+/* All send to all before any rank receives: far more than the lanes hold. */
 static int body_messages(tn_group *g, const char *path) {
     enum { N = 700001 };
     const int64_t sizes[] = {0, 1, 16383, 16384, N, 0, 5};
@@ -145,7 +147,7 @@ static int body_messages(tn_group *g, const char *path) {
                         run_transfer(e, message_with(TN_SEND, x, sizes[s], to)) == TN_OK);
         }
     }
-    add_up(e); /* with letters on the way */
+    add_up(e); /* with messages under way */
     for (int from = ranks - 1; from >= 0; from--) {
         for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes) && from != rank; s++) {
             memset(x, 0, sizeof(x));

@@ -1,4 +1,5 @@
-/* The engine "shm" on real processes: who dies, stops, leaves, disagrees or gives up is named. */
+/* The engine "shm" on real processes: a rank that dies, stops, leaves, disagrees or gives up is
+ * named. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -12,8 +13,7 @@ static void say_line(const char *text) {
     fflush(stdout);
 }
 
-/* Rank 1 is killed while it waits within an operation, between two, or in the middle of a long
- * one. */
+/* Rank 1 is killed between two operations or in the middle of a long one. */
 static int see_death(tn_engine *e, int64_t count, bool waits) {
     static float x[1 << 20];
     add_up(e);
@@ -30,7 +30,7 @@ static int see_death(tn_engine *e, int64_t count, bool waits) {
     }
     expect_error(status, TN_EPEER, "rank 1 (process ");
     expect_error(status, TN_EPEER, ") has died");
-    /* It stays dead, with the same reason, and does not touch the data. */
+    /* It stays dead, with the same reason. */
     expect_error(run_transfer(e, BARRIER), TN_EPEER, "rank 1 (process ");
     e->destroy(e);
     return 0;
@@ -73,7 +73,7 @@ static int body_stopped_long(tn_group *g, const char *path) {
     return 0;
 }
 
-/* Who never comes, and where it is instead. */
+/* The error names a rank that never comes, and where it is instead. */
 static int body_late(tn_group *g, const char *path) {
     tn_engine *e = join_engine(path);
     float x = 1;
@@ -96,7 +96,7 @@ static int body_late(tn_group *g, const char *path) {
     return 0;
 }
 
-/* What was complete stays complete; what needs the rank that left fails at once. */
+/* Completed operations stay complete; one that needs a rank that has left fails at once. */
 static int body_leaves(tn_group *g, const char *path) {
     tn_engine *e = join_engine(path);
     for (int i = 0; i < 40; i++) {
@@ -163,7 +163,8 @@ static int body_abort(tn_group *g, const char *path) {
 
 /* ---- Disagreement ---------------------------------------------------------------------------- */
 
-/* Both sides do something else after a few operations; every rank hears of both. */
+/* After one operation rank 1 starts a different one from the others; every rank's error names
+ * both. */
 static void expect_mismatch(tn_engine *e, tn_transfer first, tn_transfer other, const char *text) {
     add_up(e);
     expect_error(run_transfer(e, rank == 1 ? other : first), TN_EMISMATCH, text);
@@ -269,7 +270,7 @@ static void kill_rank_1(const char *body) {
     double begin = tn__now();
     kill(job.pid[1], SIGKILL);
     finish_job(&job, 1);
-    /* Found by itself, and not by the deadline. */
+    /* Noticed directly, not by the timeout. */
     assert_true(tn__now() - begin < PATIENCE / 2.0);
 }
 

@@ -1,5 +1,5 @@
-/* The engine "shm" on real processes: who joins, who never comes, and memory that is not the block
- * which rank 0 should have made. */
+/* The engine "shm" on real processes: ranks that join, ranks that never come, and shared memory
+ * that is not the block rank 0 should have made. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -25,7 +25,7 @@ static int body_alone(tn_group *g, const char *path) {
 
 /* ---- Forged blocks --------------------------------------------------------------------------- */
 
-/* Memory with all that a block of two ranks begins with. */
+/* Memory with a valid header of a block for two ranks. */
 static int forge_block(uint64_t nonce, size_t bytes, bool sealed) {
     int fd = sealed ? tn__shm_create(bytes) : memfd_create("tern", MFD_ALLOW_SEALING);
     rank_assert(fd >= 0 && (sealed || ftruncate(fd, (off_t)bytes) == 0));
@@ -45,7 +45,7 @@ static pid_t start_stranger(void) {
     pid_t pid = fork();
     if (pid == 0) {
         bool changed = setgid(STRANGER) == 0 && setuid(STRANGER) == 0;
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* which another user's would have cleared */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* after setuid, which clears it */
         if (changed) {
             execlp("sleep", "sleep", "60", (char *)NULL);
         }
@@ -56,14 +56,14 @@ static pid_t start_stranger(void) {
     struct stat about = {0};
     snprintf(path, sizeof(path), "/proc/%d", (int)pid);
     for (double end = tn__now() + PATIENCE; about.st_uid != STRANGER && tn__now() < end;) {
-        usleep(1000); /* until it is the program */
+        usleep(1000); /* until it has become `sleep` */
         rank_assert(stat(path, &about) == 0);
     }
     return pid;
 }
 
-/* What is wrong with the memory that rank 0 announces, and what the others say. The last two need
- * root: no one else can give a file away, or read what strangers have open. */
+/* What is wrong with the memory that rank 0 announces, and what the other rank says. The last two
+ * need root: only root can give a file away, or read a stranger's descriptors. */
 static const struct {
     const char *name, *reason;
 } forgeries[] = {
@@ -72,7 +72,7 @@ static const struct {
     {"ended", "that process has ended"},
     {"fifo", "it is something else"},
     {"short", "it is something else"},
-    {"unsealed", "it is something else"}, /* who has it could shorten it later */
+    {"unsealed", "it is something else"}, /* a peer could shorten it later */
     {"other nonce", "it is something else"},
     {"given away", "it is another user's"},
     {"stranger", "it is another user's"},
@@ -101,7 +101,7 @@ static void forge_announcement(tn_store *store, const char *name) {
     rank_assert(tn_store_set(store, "block", &a, sizeof(a)) == TN_OK);
 }
 
-/* "path,name": rank 0 announces something that is not its block. */
+/* "path,name": rank 0 announces something other than its block. */
 static int body_forged(tn_group *g, const char *argument) {
     (void)g;
     char path[256];
@@ -155,7 +155,7 @@ static void test_arguments(void **state) {
     assert_non_null(strstr(why, "rank 2 of 2"));
     o = (tn_engine_options){.store = store, .rank = 0, .ranks = 100000};
     assert_null(tn_engine_new("shm", &o, why));
-    o = (tn_engine_options){.rank = 0, .ranks = 2}; /* making the store had failed */
+    o = (tn_engine_options){.rank = 0, .ranks = 2}; /* as if making the store had failed */
     assert_null(tn_engine_new("shm", &o, why));
     assert_non_null(strstr(why, "no store"));
     assert_null(tn__checked_new(NULL));

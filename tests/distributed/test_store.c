@@ -1,5 +1,5 @@
-/* Every store keeps the same promises: in memory, in a file, over TCP,
- * and each of them with a prefix. */
+/* Every store keeps the same promises: in memory, in a file, over TCP, and each of them with a
+ * prefix. */
 #define _GNU_SOURCE
 #include "core/memory.h"
 #include "distributed/store/store.h"
@@ -27,7 +27,7 @@ typedef struct place {
     bool prefixed;
     tn_store_server *server;
     char path[512];
-    tn_store *memory; /* all stores of this place are it */
+    tn_store *memory; /* of MEMORY: the only store of this place */
 } place;
 
 static place place_new(kind k, bool prefixed) {
@@ -74,10 +74,10 @@ static tn_store *open_store(place *p) {
 static void place_free(place *p) {
     tn_store_free(p->memory);
     tn_store_server_free(p->server);
-    assert_int_not_equal(access(p->path, F_OK), 0); /* the last one out removes the log */
+    assert_int_not_equal(access(p->path, F_OK), 0); /* the last store to close removed it */
 }
 
-/* Whether this machine speaks IPv6 with itself. */
+/* Whether this machine has IPv6 loopback. */
 static bool has_ipv6(void) {
     tn_store_server *server = tn_store_serve("::1", 0, TOKEN);
     tn_error_clear();
@@ -99,7 +99,7 @@ static void for_each(void (*test)(place *p)) {
     }
 }
 
-/* ---- One after the other --------------------------------------------------------------------- */
+/* ---- One call at a time ---------------------------------------------------------------------- */
 
 static void assert_text(tn_store *s, const char *key, const char *text) {
     void *data;
@@ -170,7 +170,7 @@ static void check_compare_set(place *p) {
     assert_int_equal(tn_store_compare_set(s, "k", "a", "c", &is_set), TN_OK);
     assert_true(is_set);
     assert_int_equal(tn_store_compare_set(s, "k", "a", "c", &is_set), TN_OK);
-    assert_true(is_set); /* it is what was asked for */
+    assert_true(is_set); /* it already has the wanted value */
     assert_text(s, "k", "c");
     assert_int_equal(tn_store_compare_set(s, "k", "c", "", &is_set), TN_EVALUE);
     tn_error_clear();
@@ -253,7 +253,7 @@ static void check_keys(place *p) {
         assert_int_equal(tn_store_add(s, bad[i], 1, NULL), TN_EVALUE);
         assert_error(TN_EVALUE, "the key is");
     }
-    /* Enough of them that the table grows. */
+    /* Enough keys to make the table grow. */
     for (int i = 0; i < 300; i++) {
         snprintf(text, sizeof(text), "key.%d", i);
         assert_int_equal(tn_store_set(s, text, text, strlen(text)), TN_OK);
@@ -385,7 +385,8 @@ static void *wait_for_go(void *user) {
     return NULL;
 }
 
-/* Threads that wait with a store must not keep another from setting with the same one. */
+/* Threads that wait in a store must not keep another thread from setting a key in the same
+ * store. */
 static void check_waiting(place *p) {
     tn_store *s = open_store(p);
     worker w[THREADS];
@@ -408,7 +409,7 @@ static void test_waiting(void **state) {
     for_each(check_waiting);
 }
 
-/* A rank: "file PATH" or "tcp PORT". Meets the others in a store of its own. */
+/* A rank. "file PATH" or "tcp PORT": each opens its own store. */
 static int rank_of_store(tn_group *none, const char *argument) {
     int rank = atoi(getenv("RANK")), ranks = atoi(getenv("WORLD_SIZE"));
     tn_store *s = strncmp(argument, "file ", 5) == 0
@@ -433,7 +434,7 @@ static int rank_of_store(tn_group *none, const char *argument) {
     int64_t sum;
     rank_assert(tn_store_add(s, "sum", 0, &sum) == TN_OK && sum == ROUNDS * (1 + 2 + 3));
     rank_assert(tn_store_add(s, "done", 1, &sum) == TN_OK);
-    while (sum < ranks) { /* no one leaves before the last has come */
+    while (sum < ranks) { /* no rank leaves before the last has come */
         usleep(2000);
         rank_assert(tn_store_add(s, "done", 0, &sum) == TN_OK);
     }
@@ -454,7 +455,7 @@ static void test_processes(void **state) {
 
 /* ---- The log of the file store --------------------------------------------------------------- */
 
-/* A rank that dies with its store open: what it wrote stays. argument: the path. */
+/* A rank that dies with its store open: what it wrote remains. `argument`: the path. */
 static int die_in_file(tn_group *none, const char *argument) {
     tn_store *s = tn_file_store(argument);
     rank_assert(s != NULL && tn_store_set(s, "k", "of a dead job", 13) == TN_OK);
@@ -462,7 +463,7 @@ static int die_in_file(tn_group *none, const char *argument) {
     return 1;
 }
 
-/* A stranger was there first, and can write it. Only root can play one. */
+/* A stranger made the file first and others can write it. Only root can set this up. */
 static void test_strangers_file(void **state) {
     const char *path = temp_path("strangers");
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
@@ -474,7 +475,7 @@ static void test_strangers_file(void **state) {
     }
     assert_null(tn_file_store(path));
     assert_error(TN_EIO, "belongs to user 65534, who lets others write it (mode 0666)");
-    assert_int_equal(chmod(path, 0600), 0); /* as a file system that maps all users to one */
+    assert_int_equal(chmod(path, 0600), 0); /* as on a file system that maps all users to one */
     tn_store *s = tn_file_store(path);
     assert_non_null(s);
     tn_store_free(s);
@@ -499,7 +500,7 @@ static void test_used_file(void **state) {
     tn_store_free(s);
 }
 
-/* While one has it open, a rank that dies is only a rank that dies. */
+/* While another rank has the file open, a rank that dies does no damage. */
 static void test_dead_rank(void **state) {
     const char *path = temp_path("shared_with_the_dead");
     tn_store *s = tn_file_store(path);
@@ -530,7 +531,7 @@ static void test_broken_file(void **state) {
     temp_write(path, "", 0); /* as mktemp leaves it */
     tn_store *s = tn_file_store(path);
     assert_int_equal(tn_store_set(s, "a", "1", 1), TN_OK);
-    /* A rank was killed in the middle of a record: the next one to write takes its place. */
+    /* A rank was killed in the middle of a record: the next write replaces it. */
     append_bytes(path, "\1\1\0\0\377\0\0\0bhalf of a value, longer than the next", 46);
     assert_text(s, "a", "1");
     assert_int_equal(tn_store_set(s, "c", "3", 1), TN_OK);
@@ -550,7 +551,7 @@ static void test_broken_file(void **state) {
     tn_store_free(s);
 }
 
-/* A full disk: nothing changes, and when there is space again it continues. */
+/* A full disk: the write changes nothing, and once there is space again the store continues. */
 static void test_full_disk(void **state) {
     const char *path = temp_path("full");
     tn_store *s = tn_file_store(path), *other = tn_file_store(path);
@@ -573,7 +574,7 @@ static void test_full_disk(void **state) {
     tn_store_free(other);
 }
 
-/* Someone holds the log's lock and does not give it back. */
+/* Another process holds the log's lock and does not release it. */
 static void test_locked_file(void **state) {
     const char *path = temp_path("locked");
     tn_store *s = tn_file_store(path);
@@ -625,18 +626,18 @@ static void test_nothing(void **state) {
     assert_error(TN_EVALUE, "70000");
     assert_null(tn_tcp_store("localhost", 1, "", 0));
     assert_error(TN_EVALUE, "token is empty");
-    assert_null(tn_tcp_store("no\033[2J such\a host", 1, TOKEN, 0)); /* what is quoted is plain */
+    assert_null(tn_tcp_store("no\033[2J such\a host", 1, TOKEN, 0)); /* the message is printable */
     assert_null(strpbrk(tn_error_message(), "\033\a"));
     assert_error(TN_EPEER, "unknown host no such? host");
     static const char *const addresses[] = {NULL, "0.0.0.0", "127.0.0.1"};
-    for (int i = 0; i < 6; i++) { /* no store without a token, wherever */
+    for (int i = 0; i < 6; i++) { /* no server without a token, at any address */
         assert_null(tn_store_serve(addresses[i / 2], 0, i % 2 ? "" : NULL));
         assert_error(TN_EVALUE, i % 2 ? "token is empty" : "token is NULL");
     }
     assert_null(tn_prefix_store(NULL, "a"));
     tn_error_clear();
 
-    /* With an error pending nothing is done. */
+    /* With an error pending, these calls do nothing. */
     tn_raise(TN_EVALUE, "first");
     assert_int_equal(tn_store_set(s, "k", "", 0), TN_EVALUE);
     assert_null(tn_memory_store());
@@ -648,7 +649,7 @@ static void test_nothing(void **state) {
     tn_store_free(s);
 }
 
-/* Each allocation fails once: an error or success, and the store holds what it said. */
+/* Each allocation fails once: the call either succeeds or fails, and the store agrees with it. */
 static void test_no_memory(void **state) {
     for (int k = MEMORY; k <= FILE_LOG; k++) {
         for (int64_t n = 0;; n++) {
@@ -671,7 +672,7 @@ static void test_no_memory(void **state) {
             tn_error_clear();
             if (!failed) {
                 assert_text(s, "a", "3");
-            } else if (sum == 2) { /* compare_set failed: done, or not, but not something else */
+            } else if (sum == 2) { /* compare_set failed: it is done or not, nothing else */
                 int64_t now;
                 assert_int_equal(tn_store_add(s, "a", 0, &now), TN_OK);
                 assert_true(now == 2 || now == 3);

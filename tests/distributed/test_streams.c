@@ -1,6 +1,6 @@
 /* Programs that have closed stdin, stdout or stderr, as `2>&-` does: none of the library's files
- * and connections takes their numbers, so that nothing that the program writes there, knowing no
- * better, lands in a checkpoint or on the way to another rank. */
+ * and connections receives descriptor 0, 1 or 2, so what the program still prints cannot land in a
+ * checkpoint or reach another rank. */
 #define _GNU_SOURCE
 #include "tests/support/test.h"
 
@@ -17,10 +17,10 @@
 #include "tests/support/temp.h"
 
 static int closed;      /* a bit for each stream */
-static int good_stderr; /* where rank_assert can be read */
+static int good_stderr; /* where rank_assert prints */
 static _Atomic(int) landed;
 
-/* Someone's printf, in the middle of it all. It may be lost in /dev/null. */
+/* The program's own printf, at any moment. /dev/null may take it. */
 static void write_stray(void) {
     static const char text[] = "stray\n";
     struct stat about;
@@ -33,7 +33,7 @@ static void write_stray(void) {
     }
 }
 
-/* Comes before the C library's for libtern too. */
+/* libtern, too, calls this one instead of the C library's. */
 ssize_t write(int fd, const void *data, size_t bytes) {
     write_stray();
     return syscall(SYS_write, fd, data, bytes);
@@ -55,7 +55,7 @@ static bool still_closed(void) {
     return all;
 }
 
-/* This, and the streams that are closed are so still. */
+/* `truth` holds, no error is pending, and the closed streams are still closed. */
 #define must(truth)                                                 \
     do {                                                            \
         must_at((truth), #truth, __LINE__);                         \

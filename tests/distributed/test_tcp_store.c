@@ -1,5 +1,5 @@
-/* The TCP store among strangers: who does not know the token, talks nonsense, says nothing, or goes
- * away, harms no one; and what has happened is said. */
+/* The TCP store among strangers: a peer that does not know the token, sends nonsense, says nothing
+ * or disconnects does no harm; and errors say what happened. */
 #define _GNU_SOURCE
 #include "distributed/store/net.h"
 #include "distributed/store/session.h"
@@ -25,8 +25,8 @@
 
 /* ---- The proof ------------------------------------------------------------------------------- */
 
-/* The proof is a function of token, role, both nonces and the server's place, and known:
- * RFC 2104's HMAC with SHA-256. */
+/* The proof is a known function of token, role, both nonces and the server's address: RFC 2104's
+ * HMAC with SHA-256. */
 static void test_proofs(void **state) {
     const tn__bond bond = {{1}, {2}, {[15] = 1, [16] = 115, [17] = 60}};
     const uint8_t known[] = {0x23, 0x2c, 0x69, 0x56, 0xb8, 0xa4, 0xa3, 0x76};
@@ -64,7 +64,7 @@ static size_t put_request(uint8_t *to, tn__request r, const char *key, const cha
            (size_t)sprintf((char *)to + TN__REQUEST_HEAD, "%s%s%s", key, first, second);
 }
 
-/* What the session wants to send, taken from it. */
+/* Takes the reply that the session wants to send. */
 static tn__reply take_reply(tn__session *s, char *body) {
     struct iovec parts[2];
     tn__reply r = {.status = TN_EUNSUPPORTED};
@@ -84,7 +84,7 @@ static tn__store_hub test_hub(size_t table, size_t buffers) {
     return (tn__store_hub){.token = TOKEN, .table.limit = table, .buffered_limit = buffers};
 }
 
-/* A session that has shown the token. */
+/* A session that has proved that it knows the token. */
 static void begin_member(tn__session *s, tn__store_hub *hub) {
     static const uint8_t place[TN__PLACE];
     assert_true(tn__session_begin(s, hub, place));
@@ -128,7 +128,7 @@ static void test_session(void **state) {
     tn__store_hub_clear(&hub);
 }
 
-/* What is no request ends the session. */
+/* A malformed request ends the session. */
 static void test_malformed(void **state) {
     tn__store_hub hub = test_hub(0, 1 << 20);
     uint8_t good[512], bytes[1024];
@@ -139,7 +139,7 @@ static void test_malformed(void **state) {
         size_t length = n;
         memcpy(bytes, good, n);
         switch (which) {
-        case 0: /* no kind */
+        case 0: /* an unknown kind */
             bytes[0] = TN__STORE_KINDS;
             break;
         case 1:
@@ -148,16 +148,16 @@ static void test_malformed(void **state) {
         case 2: /* no key */
             bytes[1] = 0;
             break;
-        case 3: /* what is 0 */
+        case 3: /* must be 0 */
             bytes[3] = 1;
             break;
-        case 4: /* a value that a check does not have */
+        case 4: /* a value, which a check does not have */
             bytes[4] = 1;
             break;
         case 5: /* a control character in the key */
             bytes[TN__REQUEST_HEAD] = '\n';
             break;
-        case 6: /* an end in the key */
+        case 6: /* a zero byte in the key */
             bytes[TN__REQUEST_HEAD + 1] = 0;
             break;
         case 7: /* a value beyond the limit */
@@ -165,7 +165,7 @@ static void test_malformed(void **state) {
                         (tn__request){.kind = TN__STORE_SET, .first_bytes = TN_STORE_VALUE + 1},
                         "key", "", "");
             break;
-        case 8: /* two at a time */
+        case 8: /* two requests at once */
             memcpy(bytes + n, good, n);
             length = 2 * n;
             break;
@@ -180,7 +180,7 @@ static void test_malformed(void **state) {
     tn__store_hub_clear(&hub);
 }
 
-/* Too much is refused with a reply, and the conversation continues. */
+/* A request beyond the limits is refused with a reply, and the session continues. */
 static void test_limits(void **state) {
     tn__store_hub hub = test_hub(4096, 4096);
     tn__session s;
@@ -230,10 +230,10 @@ static int connect_raw(int port) {
 
 static void send_bytes(int fd, const void *data, size_t bytes) {
     struct iovec part = {.iov_base = (void *)(uintptr_t)data, .iov_len = bytes};
-    tn__net_send(fd, &part, 1, tn__now() + 5); /* may be refused: no one need listen */
+    tn__net_send(fd, &part, 1, tn__now() + 5); /* the server may have closed */
 }
 
-/* Whether the other side closes within a few seconds; what it says before does not matter. */
+/* Whether the other side closes within a few seconds; anything it sends first is ignored. */
 static bool is_closed(int fd) {
     char byte;
     int error;
@@ -265,7 +265,7 @@ static void test_strangers(void **state) {
     int port = tn_store_server_port(server);
     uint8_t bytes[4096], hello[TN__HELLO], nonce[TN__NONCE] = {1};
 
-    memset(bytes, 0xff, sizeof(bytes)); /* lengths as large as they can be */
+    memset(bytes, 0xff, sizeof(bytes)); /* the largest possible lengths */
     int fd = connect_raw(port);
     send_bytes(fd, bytes, sizeof(bytes));
     assert_true(is_closed(fd));
@@ -297,7 +297,7 @@ static void test_strangers(void **state) {
     tn_store_server_free(server);
 }
 
-/* More connections than the server has places for strangers: silent ones, and halves of a hello. */
+/* More connections than the server allows strangers: silent ones, and ones with half a hello. */
 static void test_crowd(void **state) {
     enum { CROWD = 400 };
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
@@ -326,7 +326,7 @@ static void test_crowd(void **state) {
     tn_store_server_free(server);
 }
 
-/* Silence for longer than a stranger has: the one test here that takes its seconds. */
+/* Silence for longer than a stranger is allowed: the one test here that has to wait seconds. */
 static void test_silence(void **state) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server), fd = connect_raw(port);
@@ -364,7 +364,7 @@ static void test_wrong_token(void **state) {
 
 typedef struct impostor {
     int listener, port;
-    const void *says; /* after the hello; NULL: it never says anything */
+    const void *says; /* after the hello; NULL: nothing */
     size_t bytes;
     pthread_t thread;
 } impostor;
@@ -402,7 +402,7 @@ static void test_impostors(void **state) {
     assert_null(join_impostor(bytes, sizeof(bytes), 10));
     assert_error(TN_EPEER, "not a Tern store");
 
-    tn__hello_write(bytes, nonce); /* knows the language, not the token */
+    tn__hello_write(bytes, nonce); /* knows the protocol, not the token */
     assert_null(join_impostor(bytes, sizeof(bytes), 10));
     assert_error(TN_EPEER, "does not know this job's token");
 
@@ -418,8 +418,8 @@ static void test_impostors(void **state) {
 
 /* ---- A stranger in between ------------------------------------------------------------------- */
 
-/* He passes on every byte, and has no session: the server's proof is for another port than the one
- * that was dialled. The client says no more than its hello. */
+/* It relays every byte, but has no session: the server's proof is for another port than the one
+ * that was dialled. The client sends no more than its hello. */
 static void test_relay(void **state) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
     int port = tn_store_server_port(server);
@@ -444,8 +444,7 @@ static void test_relay(void **state) {
     tn_store_server_free(server);
 }
 
-/* The other way round: what a server has proved to one connection is no proof for another, and what
- * a client has proved neither. */
+/* A proof is valid for one connection only, from a server as from a client. */
 static void test_replay(void **state) {
     tn__store_hub hub = test_hub(0, 1 << 20);
     tn__session a, b;
@@ -499,7 +498,7 @@ static void test_two_addresses(void **state) {
     close(stranger);
 }
 
-/* Of two who want to serve at the same name and port, one does, and the other can join him. */
+/* Of two servers at the same name and port only one starts; the other process can join it. */
 static void test_one_server_a_name(void **state) {
     if (!has_two_addresses("localhost")) {
         skip();
@@ -511,7 +510,7 @@ static void test_one_server_a_name(void **state) {
     tn_store_server_free(server);
 }
 
-/* ---- What the log says of strangers ---------------------------------------------------------- */
+/* ---- What the log says about strangers ------------------------------------------------------- */
 
 static char logged[1 << 14];
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -525,7 +524,7 @@ static void keep_log(tn_log_level level, const char *message, void *user) {
     pthread_mutex_unlock(&log_lock);
 }
 
-/* Many of one address are told of once. */
+/* Many strangers from one address are logged once. */
 static void test_log(void **state) {
     tn_log_to(keep_log, TN_LOG_WARN, NULL);
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, TOKEN);
@@ -634,7 +633,7 @@ static int server_process(tn_group *none, const char *argument) {
     return 0;
 }
 
-/* The process is there, its sockets are open, and nothing answers. */
+/* The process exists, its sockets are open, and nothing answers. */
 static void test_server_stopped(void **state) {
     char port[16];
     snprintf(port, sizeof(port), "%d", ranks_free_port());
@@ -650,7 +649,7 @@ static void test_server_stopped(void **state) {
     all_fail(s, 10);
     kill(job.pid[0], SIGCONT);
     s->timeout = 20;
-    /* under the time-out nothing is lost */
+    /* a reply within the timeout: nothing was lost */
     assert_int_equal(tn_store_set(s, "after", "", 0), TN_OK);
     kill(job.pid[0], SIGKILL);
     ranks_result result = ranks_wait(&job, 20);

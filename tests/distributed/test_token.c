@@ -1,4 +1,5 @@
-/* Tokens in files: who is believed, and processes that make the user's own at once. */
+/* Tokens in files: which files are trusted, and processes that make the user's own token at
+ * once. */
 #define _GNU_SOURCE
 #include "distributed/init/token.h"
 
@@ -67,19 +68,19 @@ static void test_strange_files(void **state) {
     assert_refused(link, "symbolic link");
     const char *fifo = temp_path("fifo");
     assert_int_equal(mkfifo(fifo, 0600), 0);
-    assert_refused(fifo, "not a regular file"); /* at once: no one writes into it */
+    assert_refused(fifo, "not a regular file"); /* at once: open does not wait for a writer */
     assert_refused("/dev/null", "not a regular file");
     assert_refused(temp_path("nothing"), "No such file");
-    if (geteuid() == 0) { /* only then can a file be given away */
+    if (geteuid() == 0) { /* only root can give a file away */
         path = write_token("secret", 6, 0600);
         assert_int_equal(chown(path, 65534, 65534), 0);
         assert_refused(path, "belongs to user 65534");
     }
 }
 
-/* ---- The user's own -------------------------------------------------------------------------- */
+/* ---- The user's own token -------------------------------------------------------------------- */
 
-/* A home of this test's own; without `config` the token lies below HOME. */
+/* A home for this test; without `config` the token is below HOME. */
 static void move_home(const char *config, const char *home) {
     assert_int_equal(config ? setenv("XDG_CONFIG_HOME", config, 1) : unsetenv("XDG_CONFIG_HOME"),
                      0);
@@ -91,7 +92,7 @@ static void remove_token(const char *folder) {
     snprintf(path, sizeof(path), "%s/tern/token", folder);
     unlink(path);
     snprintf(path, sizeof(path), "%s/tern", folder);
-    assert_int_equal(rmdir(path), 0); /* nothing else is left there */
+    assert_int_equal(rmdir(path), 0); /* nothing else remains there */
     rmdir(folder);
 }
 
@@ -148,7 +149,7 @@ static void test_no_place(void **state) {
     user_refused("/proc/nowhere/tern/token");
 }
 
-/* Processes that ask at the same time agree. */
+/* Processes that ask for the token at the same time receive the same one. */
 static void test_race(void **state) {
     (void)state;
     char token[TN__TOKEN], mine[TN__TOKEN], why[TN_STORE_WHY];

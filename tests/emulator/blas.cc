@@ -1,11 +1,11 @@
-/* cuBLASLt as it is documented, for what gemm.c asks of it: products of f32, f64,
- * bf16 and f16 with epilogues.
+/* cuBLASLt as documented, as far as gemm.c uses it: products of f32, f64, bf16 and f16 with
+ * epilogues.
  *
- * Accumulation is in f32 (f64 for f64). The heuristic gives up to three algorithms; they split k
- * into one, two and three parts, so that they round differently, and want workspaces, which they
- * spoil. It refuses what the library refuses and a little more: bf16 and f16 below an alignment of
- * 16 bytes, and a bias or aux that is aligned less than the one which the heuristic was shown,
- * where the library would fault.
+ * Accumulation is in f32 (f64 for f64). The heuristic returns up to three algorithms; they split k
+ * into one, two and three parts, so they round differently, and need workspaces, which they
+ * overwrite. It refuses what the library refuses and a little more: bf16 and f16 below an alignment
+ * of 16 bytes, and a bias or aux that is less aligned than the one that the heuristic saw, with
+ * which the library would fault.
  */
 #include "tests/emulator/runtime.h"
 
@@ -60,7 +60,7 @@ struct preference {
 struct algorithm {
     uint64_t magic;
     uint32_t parts;        /* of k */
-    uint32_t alignment[6]; /* what it was told of A, B, C, D, and saw of bias and aux */
+    uint32_t alignment[6]; /* as given for A, B, C, D, and as seen for bias and aux */
     uint64_t workspace;
 };
 static const uint64_t magic = 0x7465726e67656d6d;
@@ -233,7 +233,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t d
 
 /* ---- What can be computed -------------------------------------------------------------------- */
 
-/* A product with its matrices A, B, C, D, as it was when it was asked for. */
+/* A product and the layouts of its matrices A, B, C, D, as they were at the call. */
 namespace {
 struct problem {
     product p;
@@ -486,7 +486,7 @@ struct operands {
 };
 } // namespace
 
-/* One element from the accumulator on; gives what DGELU_BGRAD sums. */
+/* Finishes one element from its accumulator; returns what DGELU_BGRAD sums. */
 static double finish_element(const problem &q, double value, int64_t i, int64_t j,
                              const char *bias) {
     uint32_t e = q.p.epilogue, type = q.x[3].type;

@@ -1,14 +1,13 @@
 /* The threads of a block.
  *
- * Threads wait in one queue. A thread runs until it waits or ends, and then gives the processor to
- * the next. One that has not begun is begun on the stack of the one that has just ended, so a
- * kernel without barriers runs on a single stack without a switch. When the queue is empty and not
- * every thread has ended, those that are left wait for something that cannot come:
- * the launch fails.
+ * Threads wait in one queue. A thread runs until it waits or ends, and then the next one runs. One
+ * that has not begun starts on the stack of the one that has just ended, so a kernel without
+ * barriers runs on a single stack without a switch. If the queue is empty and not every thread has
+ * ended, the rest wait for something that cannot come: the launch fails.
  *
- * A barrier wants every thread of the block at the same line; a thread that has ended counts as
- * missing. A warp's operations want every lane of the mask with the same operation and mask; lanes
- * that the block does not have are left out.
+ * A barrier requires every thread of the block at the same line; a thread that has ended counts as
+ * missing. A warp's operations require every lane of the mask with the same operation and mask;
+ * lanes that the block does not have are ignored.
  */
 #include "tests/emulator/block.h"
 
@@ -32,7 +31,7 @@ struct lane {
     unsigned mask;
     unsigned argument;
     int width;
-    uint64_t value; /* in, and what it gets */
+    uint64_t value; /* its input, then its result */
 };
 
 static lane lanes[MOST_THREADS];
@@ -51,7 +50,7 @@ static fibre fibres[MOST_THREADS];
 static fibre *idle[MOST_THREADS];
 static unsigned idle_count, fibre_count;
 
-static cudaError_t failed; /* of the launch that runs */
+static cudaError_t failed; /* of the current launch */
 static char *reason;
 static size_t reason_size;
 
@@ -85,8 +84,7 @@ static uint64_t draw_number() {
     return random_state >> 33;
 }
 
-/* 0 … count - 1 in the chosen order: steps of one length, which has no divisor in common with
- * count. */
+/* 0 … count - 1 in the chosen order: steps of one length, which is coprime to count. */
 struct permutation {
     uint64_t count, step, at;
 
@@ -208,7 +206,7 @@ static void become_lane(lane *l) {
     here.thread = l->thread;
 }
 
-/* A stack's life: thread after thread, as long as the next has not begun. */
+/* Runs thread after thread on one stack, as long as the next has not begun. */
 static void run_threads() {
     for (;;) {
         lane *self = current;
@@ -298,7 +296,7 @@ int sync_block(barrier kind, int predicate, place at) {
 
 /* ---- Warps ----------------------------------------------------------------------------------- */
 
-/* The lane whose value a shuffle gives; its own where the source is beyond the segment. */
+/* The lane whose value a shuffle returns; its own if the source is beyond the segment. */
 static unsigned shuffle_source(const lane *l, unsigned own) {
     unsigned width = (unsigned)l->width, first = own & ~(width - 1), last = first + width - 1;
     switch (l->what) {
@@ -313,7 +311,7 @@ static unsigned shuffle_source(const lane *l, unsigned own) {
     }
 }
 
-/* All lanes of the current one's mask are there: what each gets. */
+/* All lanes of the current lane's mask are there: sets what each receives. */
 static void give_results(lane *warp, unsigned present) {
     uint64_t values[WARP], votes = 0;
     for (unsigned i = 0; i < WARP; i++) {
@@ -342,7 +340,7 @@ static void give_results(lane *warp, unsigned present) {
     }
 }
 
-/* Lets the lanes of the current one's mask continue when all of them wait in its operation. */
+/* Lets the lanes of the current lane's mask continue once all of them wait in its operation. */
 static void try_release_warp(unsigned first, unsigned in_warp) {
     lane *warp = &lanes[first];
     unsigned there = lane_count - first >= WARP ? ~0u : (1u << (lane_count - first)) - 1;
@@ -394,7 +392,7 @@ uint64_t sync_warp(operation what, unsigned mask, uint64_t value, unsigned argum
 
 /* ---- Blocks ---------------------------------------------------------------------------------- */
 
-/* No one can continue: names one that waits, and one that it waits for. */
+/* No thread can continue: names one that waits, and one that it waits for. */
 static void note_stuck() {
     const lane *waits = nullptr, *other = nullptr;
     for (unsigned i = 0; i < lane_count && !waits; i++) {
@@ -450,7 +448,7 @@ static void run_block(const launch &l) {
     if (!failed && broken) {
         note_fault("it wrote beyond the ends of %s in shared memory", broken);
     }
-    if (failed) { /* whoever was in the middle stays there */
+    if (failed) { /* unfinished threads are abandoned */
         idle_count = 0;
         while (idle_count < fibre_count) {
             idle[idle_count] = &fibres[idle_count];

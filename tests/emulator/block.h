@@ -3,7 +3,7 @@
  *     kernel.h    what kernels see
  *     block.cc    threads, barriers, warps, orders
  *     shared.cc   shared memory
- *     trap.cc     memory that is not there
+ *     trap.cc     invalid accesses
  *     fibre.cc    stacks
  *     runtime.cc  devices and streams: when a launch runs
  */
@@ -20,18 +20,18 @@ enum {
     MOST_THREADS = 1024,
     WARP = 32,
     MOST_STATIC = 48 << 10,  /* bytes of shared memory that a kernel declares */
-    MOST_SHARED = 227 << 10, /* and altogether */
+    MOST_SHARED = 227 << 10, /* and in total */
 };
 
 /* As tern_emulator_set_order (emulator.h). */
 bool set_order(const char *text);
 
-/* Runs all of a launch. An error: it went wrong, and `why` says which kernel, block and thread.
- * Under the emulator's lock. */
+/* Runs a whole launch. After an error `why` names the kernel, block and thread. Under the
+ * emulator's lock. */
 cudaError_t run(const launch &l, char *why, size_t size);
 
-/* Ends the launch from inside one of its threads, with cudaErrorLaunchFailure; fail_of: which
- * thread it is comes first. */
+/* Ends the launch from inside one of its threads, with cudaErrorLaunchFailure; fail_of names the
+ * thread first. */
 [[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 [[noreturn]] void fail_of(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -39,12 +39,12 @@ cudaError_t run(const launch &l, char *why, size_t size);
 /* Whether a launch's threads run. */
 bool is_running();
 
-/* Between these the calling thread can touch the memory of the opened devices, and an access of a
- * kernel to memory that is not there ends the launch. */
+/* Between these the calling thread can touch the memory of the opened devices, and an invalid
+ * access by a kernel ends the launch. */
 void trap_begin();
 void trap_end();
 
-/* Shared memory of one block after another. `shared_finish` gives the name of a piece that was
+/* Shared memory of one block after another. `shared_finish` returns the name of a piece that was
  * written beyond its ends; NULL: none was. */
 void shared_start(size_t dynamic_bytes);
 const char *shared_finish();

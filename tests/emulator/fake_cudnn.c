@@ -1,11 +1,11 @@
 /* A stand-in for libcudnn.so.9 over the emulator: TERN_CUDNN names it. It takes graphs of one
- * convolution, or one of its gradients, and a bias after it, and runs them by ref's kernels; for
- * all else it says that there is no engine.
+ * convolution, or one of its gradients, and a bias after it, and runs them with ref's kernels; for
+ * anything else it reports no engine.
  *
  * A descriptor is a bag of attributes until it is finalised. A plan keeps nothing of its graph but
- * the work, so that the graph's descriptors may be destroyed before it runs. What cuDNN refuses
- * this refuses: sizes that do not follow from each other, a tensor without memory, attributes that
- * are set too late. Its notes say that some engines round f32: those are for who asks for them.
+ * the work, so that the graph's descriptors may be destroyed before it runs. It refuses what cuDNN
+ * refuses: sizes that do not match, a tensor without memory, attributes that are set too late.
+ * Notes mark the engine that rounds f32 and the one that is not deterministic.
  */
 #define _GNU_SOURCE
 #include "tests/emulator/fake_cudnn.h"
@@ -80,7 +80,7 @@ static const attribute *find_attribute(const bag *b, cudnnBackendAttributeName_t
     return NULL;
 }
 
-/* Its values; false: it is not set, or has another number of them. */
+/* Its values; false: it is not set, or has a different number of values. */
 static bool read_values(const bag *b, cudnnBackendAttributeName_t name, int64_t count, void *to,
                         size_t size) {
     const attribute *a = find_attribute(b, name);
@@ -143,7 +143,7 @@ static bool read_operand(const bag *t, operand *o) {
     return true;
 }
 
-/* How the operation of a kind names its operands. */
+/* The attributes of the operands of an operation, by kind. */
 typedef struct operation_names {
     cudnnBackendDescriptorType_t kind;
     cudnnBackendAttributeName_t sliding, y, x, w;
@@ -169,7 +169,7 @@ static operand *result_of(conv_work *work) {
                                          : &work->w;
 }
 
-/* The places that y has are those that there are. */
+/* Whether y has the sizes that follow from x, w and the attributes. */
 static bool sliding_fits(conv_work *work, const bag *sliding) {
     int64_t spatial, after[3];
     if (!sliding ||
@@ -203,7 +203,7 @@ static bool sliding_fits(conv_work *work, const bag *sliding) {
     return fits && w->size[0] % a->groups == 0;
 }
 
-/* The operation `add` gives the work's virtual result its bias. */
+/* The operation `add` adds the bias to the work's virtual result. */
 static bool take_bias(conv_work *work, const bag *add) {
     const bag *pw = read_link(add, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     cudnnPointwiseMode_t mode;
@@ -267,7 +267,7 @@ static bool run_work(void *user) {
     return true;
 }
 
-/* The tensor's address from the pack: there, and aligned as was promised. */
+/* The tensor's address from the pack: present, and aligned as promised. */
 static bool place_operand(operand *o, int64_t count, const int64_t *names, void *const *address) {
     for (int64_t i = 0; i < count && o->name; i++) {
         if (names[i] == o->name) {

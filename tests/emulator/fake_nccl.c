@@ -2,19 +2,19 @@
  *
  * Ranks are processes or threads. They share one file, whose name is the unique id: a board with a
  * slot for each rank's part of a collective, and a lane for each pair's messages. An operation is
- * queued in the emulated stream, and whoever polls for its end drives it for a few milliseconds. As
- * in NCCL a communicator with blocking = 0 is in progress at first.
+ * queued in the emulated stream, and each poll for its end runs it for a few milliseconds. As in
+ * NCCL a communicator with blocking = 0 is in progress at first.
  *
- * What NCCL refuses, this refuses; what would end in a wrong result or a hang there ends the
- * process here, with a word why: memory or a stream of another device, results that overlap what
- * is read, ranks that do not call the same operation. The same where the stand-in ends: RANKS
- * ranks, SLOT bytes for a rank's part, LANE for a message, no blocking communicators, and in a
- * group of calls only messages of one communicator.
+ * It refuses what NCCL refuses; what would cause a wrong result or a hang there ends the process
+ * here, with a message: memory or a stream of another device, results that overlap what is read,
+ * ranks that do not call the same operation. So do the limits of the stand-in: RANKS ranks, SLOT
+ * bytes for a rank's part, LANE for a message, no blocking communicators, and in a group of calls
+ * only messages of one communicator.
  *
- * TERN_FAKE_NCCL breaks it; then no operation waits for long, and what is lost stays lost:
+ * TERN_FAKE_NCCL makes it fail; then no operation waits for long, and nothing recovers:
  *     absent:R      rank R never joins
  *     error:R:N     rank R's communicator has an asynchronous error from its N-th operation on
- *     hang:R:N      rank R's N-th operation never comes
+ *     hang:R:N      rank R's N-th operation never runs
  *     lossy         nothing; for ranks that are killed
  */
 #define _GNU_SOURCE
@@ -45,12 +45,12 @@ enum {
     SLOT = 64 << 20, /* the file is sparse */
     LANE = 16 << 20,
     PIECES = 2 * RANKS,
-    UNSETTLED = 3, /* questions that are answered with "in progress" */
+    UNSETTLED = 3, /* queries that are answered with "in progress" */
     REGIONS = 64,  /* of registered memory in a process */
     LAUNCHES = 1024,
 };
 
-/* Seconds: of a step, and of an operation, also where it is broken. */
+/* Seconds for a step, for an operation, and for one with TERN_FAKE_NCCL set. */
 static const double STEP = 3e-3, PATIENCE = 60, BROKEN_PATIENCE = 1.2;
 
 typedef struct seat {
@@ -113,7 +113,7 @@ typedef struct op {
 
 static _Thread_local char last_error[256];
 
-/* What the real library would not forgive. */
+/* A misuse that the real library would not survive. */
 __attribute__((noreturn)) static void abort_misuse(const char *how) {
     fprintf(stderr, "fake NCCL: %s\n", how);
     abort();
@@ -221,7 +221,7 @@ static char *slot_of(board *b, int rank) {
     return (char *)b + HEADER + (size_t)rank * SLOT;
 }
 
-/* From the last rank to the first: an order of its own, as NCCL's. */
+/* From the last rank to the first: an order unlike other engines', as NCCL's is. */
 static void reduce_parts(const op *o, size_t skip) {
     const struct ncclComm *c = o->comm;
     for (int64_t i = 0, at = (int64_t)skip; i < (int64_t)o->count; i++, at++) {
@@ -243,7 +243,7 @@ static bool all_have(const struct ncclComm *c, bool posted, uint64_t number) {
     return true;
 }
 
-/* Of nothing, which may lie nowhere, as well. */
+/* Zero bytes may have NULL addresses. */
 static void copy_bytes(void *to, const void *from, size_t bytes) {
     if (bytes > 0) {
         memcpy(to, from, bytes);
@@ -275,7 +275,7 @@ static void take_results(const op *o) {
     }
 }
 
-/* Bytes that this rank gives and gets. */
+/* Bytes that this rank reads and writes. */
 static size_t bytes_in(const op *o) {
     size_t parts = o->kind == REDUCE_SCATTER ? (size_t)o->comm->ranks : 1;
     bool gives = o->kind != BROADCAST || o->comm->rank == o->root;
@@ -361,7 +361,7 @@ static void advance_op(op *o) {
 static struct {
     pthread_mutex_t lock;
     int communicators, launches, depth;
-    int launched[LAUNCHES]; /* in which */
+    int launched[LAUNCHES]; /* in which communicator */
 } diary = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int note_communicator(void) {
@@ -411,7 +411,7 @@ static void comm_drop(ncclComm_t c) {
     }
 }
 
-/* Works on an operation for a while. Whether it is over. */
+/* Works on an operation for a while; returns whether it is over. */
 static bool take_step(void *user) {
     op *o = user;
     ncclComm_t c = o->comm;
@@ -461,7 +461,7 @@ static ncclResult_t submit_op(op *o) {
 static _Thread_local op *open_group;
 static _Thread_local int depth;
 
-/* In place: a gather's part lies where it will be, a scatter's result where its part is. */
+/* In place: a gather's part is where it will end up, a scatter's result where its part is. */
 static void expect_apart(const op *o) {
     const char *in = o->in, *out = o->out;
     size_t part = (size_t)o->comm->rank * o->count * tn_dtype_size(o->dtype);
@@ -654,7 +654,7 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniq
     return ncclInProgress;
 }
 
-/* All have joined: once, whether two are on one GPU. */
+/* Once all have joined: checks whether two are on one GPU. */
 static ncclResult_t settle_comm(ncclComm_t c) {
     for (int r = 0; r < c->ranks; r++) {
         if (atomic_load(&c->board->seats[r].joined) == 0) {
@@ -712,7 +712,7 @@ EXPORT ncclResult_t ncclMemAlloc(void **memory, size_t bytes) {
     return *memory ? ncclSuccess : ncclSystemError;
 }
 
-/* Memory that a communicator of this process knows. */
+/* Memory registered with a communicator of this process. */
 static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
 static void *registered[REGIONS];
 
@@ -729,7 +729,7 @@ static bool replace_region(void *memory, void *with) {
 
 EXPORT ncclResult_t ncclMemFree(void *memory) {
     if (memory && replace_region(memory, NULL)) {
-        abort_misuse("memory is freed that is registered");
+        abort_misuse("registered memory is freed");
     }
     emulator_table()->free(memory);
     return ncclSuccess;
@@ -747,7 +747,7 @@ EXPORT ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t
 EXPORT ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle) {
     expect_settled(comm);
     if (!replace_region(handle, NULL)) {
-        abort_misuse("memory is deregistered that is not registered");
+        abort_misuse("memory that is not registered is deregistered");
     }
     return ncclSuccess;
 }

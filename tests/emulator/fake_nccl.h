@@ -3,11 +3,11 @@
 #ifndef TERN_TESTS_EMULATOR_FAKE_NCCL_H
 #define TERN_TESTS_EMULATOR_FAKE_NCCL_H
 
-/* In which communicators operations were launched, in this order: the 0th, 1st, … that was made.
- * Writes at most `most`; returns how many launches there were. */
+/* The communicators in which operations were launched, in order, numbered as they were made. Writes
+ * at most `most`; returns how many launches there were. */
 int fake_nccl_launches(int *communicators, int most);
 
-/* How many operations of one communicator were under way at once, at most. */
+/* The most operations of one communicator that were in progress at once. */
 int fake_nccl_depth(void);
 
 #endif

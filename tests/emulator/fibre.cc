@@ -12,7 +12,7 @@
 #endif
 
 #ifndef TN_FIBRE_UCONTEXT
-/* Keeps on the stack what a call must keep, and returns on the other stack. */
+/* Saves on the stack what a call must preserve, and returns on the other stack. */
 extern "C" void tn__fibre_jump(void **from_top, void *to_top);
 #endif
 
@@ -96,7 +96,7 @@ static void finish_switch() {
     const void *bottom;
     size_t size;
     __sanitizer_finish_switch_fiber(running->shelter, &bottom, &size);
-    left->stack = bottom; /* how the bounds of the host thread's own stack become known */
+    left->stack = bottom; /* how we learn the bounds of the host thread's own stack */
     left->size = size;
 #endif
 }
@@ -108,8 +108,8 @@ static void start_fibre() {
 }
 
 #ifdef TN_FIBRE_ASAN
-/* Takes back what the frames had marked in which the fibre was left; those that had returned did it
- * by themselves. To do it for the whole stack takes longer than most threads run. */
+/* Unmarks the frames in which the fibre was left; those that returned did it themselves. Doing it
+ * for the whole stack takes longer than most threads run. */
 static void unmark_frames(const fibre *f) {
     const char *low = (const char *)f->stack, *end = low + f->size;
 #ifndef TN_FIBRE_UCONTEXT
@@ -129,7 +129,7 @@ bool fibre_prepare(fibre *f, void (*entry)()) {
         if (memory == MAP_FAILED) {
             return false;
         }
-        mprotect(memory, page, PROT_NONE); /* an overflow is noticed */
+        mprotect(memory, page, PROT_NONE); /* catches an overflow */
         /* Tops that differ in their low bits: otherwise all stacks share the same lines of a
          * cache. */
         static size_t made;

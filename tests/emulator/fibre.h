@@ -1,7 +1,7 @@
-/* Fibres: stacks that one thread of the host switches between.
+/* Fibres: stacks that one host thread switches between.
  *
- * Nothing here knows of kernels; block.cc gives each thread of a block that has to wait a fibre.
- * All of them run under the emulator's lock, so never more than one is on its way.
+ * Nothing here knows about kernels; block.cc gives a fibre to each thread of a block that has to
+ * wait. All run under the emulator's lock, so at most one runs at a time.
  */
 #ifndef TERN_TESTS_EMULATOR_FIBRE_H
 #define TERN_TESTS_EMULATOR_FIBRE_H
@@ -35,11 +35,11 @@ struct fibre {
     void (*entry)(); /* never returns */
 };
 
-/* Makes a fibre that starts in `entry`; also of one that ran before, wherever it was left. False:
+/* Makes a fibre that starts in `entry`, also from one that ran before, wherever it was left. False:
  * there is no memory for its stack. */
 bool fibre_prepare(fibre *f, void (*entry)());
 
-/* Leaves `from`, which is the running one, and continues in `to`. `last`: no one comes back to
+/* Leaves `from`, which is the running one, and continues in `to`. `last`: nothing switches back to
  * `from`. */
 void fibre_switch(fibre *from, fibre *to, bool last = false);
 

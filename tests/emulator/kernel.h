@@ -58,7 +58,7 @@ void *shared_memory(const void *site, size_t bytes, const char *name);
 
 /* ---- Launches -------------------------------------------------------------------------------- */
 
-/* A kernel and its arguments, as they stand in a stream's queue. */
+/* A kernel and its arguments, as a stream queues them. */
 struct launch {
     const char *kernel = nullptr;
     dim3 grid, block;
@@ -84,7 +84,7 @@ void enqueue(cudaStream_t stream, std::unique_ptr<launch> l);
 template <typename... P, typename... A>
 void launch_kernel(cudaStream_t stream, const char *name, void (*kernel)(P...), dim3 grid,
                    dim3 block, size_t dynamic_bytes, A &&...arguments) {
-    static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");
+    static_assert(sizeof...(P) == sizeof...(A), "the kernel takes a different number of arguments");
     static_assert((std::is_trivially_copyable_v<P> && ...), "arguments are copied as bytes");
     static_assert((sizeof(P) + ... + 0) <= 4096, "a launch has 4096 bytes for its arguments");
     std::unique_ptr<launch> l(new bound_launch<P...>(kernel, arguments...));

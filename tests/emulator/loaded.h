@@ -1,4 +1,4 @@
-/* The emulator, as a stand-in finds it that is loaded beside it. */
+/* How a stand-in finds the emulator next to which it is loaded. */
 #ifndef TERN_TESTS_EMULATOR_LOADED_H
 #define TERN_TESTS_EMULATOR_LOADED_H
 

@@ -1,11 +1,11 @@
 /* Device memory: mapped pages that code outside of the devices' work cannot touch.
  *
- * An allocation lies at the end of its pages, after and before pages that no one can touch, and is
- * NaN bytes at first. Page-locked host memory is the same without the protection.
+ * An allocation is at the end of its pages, between pages that nothing can touch, and is NaN bytes
+ * at first. Page-locked host memory is the same without the protection.
  *
- * Nor can the work at first: a piece of an allocation is opened when it is touched (trap.cc), and
- * closed when the work is done. Most kernels touch little of what is there, so that a launch costs
- * the same however much memory the device has.
+ * That work cannot at first, either: a piece of an allocation is opened when it is touched
+ * (trap.cc), and closed when the work is done. Most kernels touch little of the memory, so a launch
+ * costs the same however much memory the device has.
  */
 #include "tests/emulator/runtime.h"
 
@@ -33,7 +33,7 @@ static size_t capacity;
 static bool has_capacity;
 static unsigned opened; /* devices whose memory can be reached */
 
-/* Pieces that have been touched: a ring, whose oldest is closed when there are too many. */
+/* Pieces that have been touched: a ring; the oldest is closed if there are too many. */
 struct piece {
     char *from;
     size_t bytes;
@@ -76,7 +76,7 @@ static void set_access(const piece &p, bool open) {
     mprotect(p.from, p.bytes, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-/* An allocation's pages between the two that no one can touch. */
+/* An allocation's pages between the two that nothing can touch. */
 static piece pages_of(const allocation &a) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     return {a.mapping + page, a.mapping_bytes - 2 * page};
@@ -103,7 +103,7 @@ bool open_piece(const void *address) {
     piece touched = {all.from + before, rest < piece_bytes ? rest : piece_bytes};
     for (const piece &p : pieces) {
         if (p.from == touched.from) {
-            return false; /* it is open, and the access is wrong all the same */
+            return false; /* it is open: the access is wrong */
         }
     }
     piece &place = pieces[piece_next++ % (sizeof(pieces) / sizeof(*pieces))];
@@ -208,12 +208,12 @@ void describe_address(const void *address, char *text, size_t size) {
             snprintf(text, size, "memory %td bytes before an allocation of %zu", a.start - at,
                      a.bytes);
         } else {
-            snprintf(text, size, "memory %td bytes behind an allocation of %zu",
+            snprintf(text, size, "memory %td bytes after an allocation of %zu",
                      at - a.start - (ptrdiff_t)a.bytes, a.bytes);
         }
         return;
     }
-    snprintf(text, size, "%p, where nothing is", address);
+    snprintf(text, size, "%p, which is not allocated", address);
 }
 
 } // namespace tn_emulator

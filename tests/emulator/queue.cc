@@ -1,5 +1,4 @@
-/* For stand-ins of NVIDIA's libraries, which are loaded beside the emulator:
- * work in its streams. */
+/* For stand-ins of NVIDIA's libraries, loaded next to the emulator: work in its streams. */
 #include "tests/emulator/emulator.h"
 #include "tests/emulator/runtime.h"
 

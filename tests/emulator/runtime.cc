@@ -1,5 +1,5 @@
-/* The functions of cuda_runtime_api.h that the plugin and the tests use, over two devices that are
- * not there; another one is an undefined symbol. */
+/* The functions of cuda_runtime_api.h that the plugin and the tests use, over two emulated devices;
+ * any other function is an undefined symbol. */
 #include "tests/emulator/runtime.h"
 
 #include "tests/emulator/block.h"
@@ -110,7 +110,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         *value = 1;
         break;
     default:
-        *value = 0; /* as for whatever a device lacks */
+        *value = 0; /* as for everything that a device lacks */
     }
     return cudaSuccess;
 }
@@ -376,7 +376,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return result(stuck(s->device));
 }
 
-/* Polling makes work continue: each call does one thing, so a loop of them ends. */
+/* Polling makes progress: each call does one thing, so a polling loop ends. */
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     locked guard(lock);
     auto s = stream_of(handle);

@@ -33,19 +33,19 @@ cudaError_t device_alloc(int device, size_t bytes, void **memory);
 cudaError_t host_alloc(size_t bytes, void **memory);
 /* Of a device's memory, or of page-locked memory. */
 bool release(void *memory, bool of_device);
-/* What this address lies in; NULL: the host's own memory. */
+/* The allocation that has this address; NULL: the host's own memory. */
 const allocation *allocation_of(const void *address);
 size_t memory_used(int device);
 size_t memory_capacity();
 void set_memory_capacity(size_t bytes);
 
-/* What lies at an address that a kernel could not reach, in words. */
+/* Describes an address that a kernel could not reach. */
 void describe_address(const void *address, char *text, size_t size);
 
 /* Lets the calling thread reach the memory of exactly these devices (a bit each), a piece at a time
- * as it touches it; 0: of none. */
+ * as it touches it; 0: none. */
 void open_memory(unsigned devices);
-/* What was touched here can be reached from now on; false: it must not be. */
+/* Opens the piece with this address; false: the access is wrong. */
 bool open_piece(const void *address);
 
 /* ---- Streams and events ---------------------------------------------------------------------- */
@@ -59,8 +59,8 @@ struct point {
     double seconds; /* when it was reached */
 };
 
-/* One thing to do: first wait for `waits`, then work, which says whether it is done: if not, the
- * next to look works on it again. */
+/* One thing to do: first wait for `waits`, then call `work`, which returns whether it is done; if
+ * not, the next poll calls it again. */
 struct item {
     std::shared_ptr<point> waits;
     std::function<bool()> work;
@@ -108,13 +108,13 @@ void forget_work();
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
-/* A device's error that sticks: every call on it gives it from then on, and no work runs. */
+/* A device's sticky error: every later call on it returns it, and no work runs. */
 cudaError_t stuck(int device);
 void stick(int device, cudaError_t error, const char *why);
 const char *stuck_text();
 void forget_errors();
 
-/* Keeps an error for this thread's cudaGetLastError and gives it, or the device's own. */
+/* Keeps an error for this thread's cudaGetLastError and returns it, or the device's own. */
 cudaError_t result(cudaError_t error);
 cudaError_t take_last_error(bool forget);
 

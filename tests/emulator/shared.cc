@@ -1,7 +1,7 @@
 /* A block's shared memory: pieces of one arena, each of its exact size between guards.
  *
- * A piece is NaN bytes when the block starts. AddressSanitizer sees an access to a guard or to a
- * block that is over; without it a changed guard is noticed when the block ends.
+ * A piece is NaN bytes when the block starts. AddressSanitizer reports an access to a guard or to
+ * the memory of a block that has ended; without it, a changed guard is noticed when the block ends.
  */
 #include "tests/emulator/block.h"
 

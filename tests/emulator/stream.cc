@@ -1,8 +1,8 @@
 /* Streams: queues whose work runs as late as it may.
  *
- * Nothing runs until someone waits for it: the host, or another stream that has to continue. So
- * what a missing wait would show on a GPU now and then is seen here each time: the host reads what
- * was there before. A queue that has grown long gives way, as a GPU's does.
+ * Nothing runs until someone waits for it: the host, or another stream that has to continue. So a
+ * missing wait, which shows on a GPU only now and then, shows here every time: the host reads the
+ * old contents. A queue that has grown long runs anyway, as a GPU's does.
  */
 #include "tests/emulator/runtime.h"
 
@@ -171,7 +171,7 @@ void push_wait(const std::shared_ptr<stream> &s, const std::shared_ptr<point> &w
 
 std::shared_ptr<point> push_point(const std::shared_ptr<stream> &s) {
     auto here_in_stream = std::make_shared<point>(point{s, 0, 0});
-    std::weak_ptr<point> reached = here_in_stream; /* the stream must not hold itself */
+    std::weak_ptr<point> reached = here_in_stream; /* the stream must not own itself */
     push(s, [reached] {
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);

@@ -8,7 +8,7 @@
 
 typedef std::vector<double> matrix; /* column-major, with its leading dimension */
 
-/* One product, as a test wants it. */
+/* One product, as a test specifies it. */
 struct product {
     int64_t m = 19, n = 13, k = 37, batch = 1;
     bool transposed_a = false, transposed_b = false;
@@ -16,14 +16,14 @@ struct product {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     double alpha = 1, beta = 0;
     uint32_t alignment = 16;
-    int candidates = 1; /* wanted, and … */
+    int candidates = 1; /* asked for, and … */
     int candidate = 0;  /* … which of them runs */
     bool scheme_none = false;
     size_t workspace = 1 << 20, missing_workspace = 0;
     int64_t aux_ld = 24;
-    size_t shift = 0;                           /* bytes by which A is off */
-    size_t bias_shift = 0, late_bias_shift = 0; /* the same of the bias; and after the heuristic */
-    bool foreign = false;                       /* a bias and an aux that the epilogue has not */
+    size_t shift = 0;                           /* bytes by which A is misaligned */
+    size_t bias_shift = 0, late_bias_shift = 0; /* the same for the bias; and after the heuristic */
+    bool foreign = false;                       /* a bias and an aux that the epilogue lacks */
 
     bool has_bias() const {
         return foreign || epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA |
@@ -35,7 +35,7 @@ struct product {
 struct outcome {
     cublasStatus_t heuristic, run;
     int count;
-    matrix a, b, c, d, bias, aux; /* c: D before */
+    matrix a, b, c, d, bias, aux; /* c: D before the call */
 };
 
 static size_t size_of(cudaDataType_t type) {
@@ -252,7 +252,7 @@ static void assert_near(const product &p, const char *what, double given, double
                   : p.type == CUDA_R_16BF ? 1.0 / 256
                                           : 1.0 / 2048;
     if (!(fabs(given - expected) <= 4 * unit * (1 + fabs(expected)))) {
-        fail_msg("%s is %.9g and not %.9g", what, given, expected);
+        fail_msg("%s is %.9g, not %.9g", what, given, expected);
     }
 }
 

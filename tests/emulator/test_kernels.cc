@@ -1,4 +1,4 @@
-/* The emulator's blocks: barriers, warps, shared memory, orders, and kernels that are wrong. */
+/* The emulator's blocks: barriers, warps, shared memory, orders, and wrong kernels. */
 #include "tests/emulator/test_launch.h"
 
 #include <float.h>
@@ -97,7 +97,7 @@ static __global__ void vote_in_warp(unsigned *out) {
                        (unsigned)__all_sync(0xffff, lane < 16) << 18;
 }
 
-/* The half of a warp that is named, in a block that ends in the middle of its second warp. */
+/* The half of a warp that the mask names, in a block that ends in the middle of a warp. */
 static void test_votes(void **) {
     static unsigned out[16];
     assert_int_equal(RUN(vote_in_warp, 1, 16, 0, out), cudaSuccess);
@@ -145,7 +145,7 @@ static void test_atomics(void **) {
     assert_int_equal(turn, 64);
 }
 
-/* Each instance of a template has its own memory; two calls of one function have the same. */
+/* Each instance of a template has its own memory; two calls of one function share it. */
 template <typename T> static __device__ T *own_memory() {
     TN_SHARED(T, own, 8);
     return own;
@@ -190,7 +190,7 @@ static __global__ void take_arguments(double *out, pair p, int64_t wide) {
     p.b[(threadIdx.x + 1) % 10] = 0; /* a thread's own copy */
 }
 
-/* Arguments are those of the moment of the launch, converted as a call would. */
+/* Arguments have their values at the launch, converted as in a call. */
 static void test_arguments_are_copied(void **) {
     double out[10];
     pair p = {0.25, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}};
@@ -256,7 +256,7 @@ static void test_orders_show_sums_of_floats(void **) {
     assert_float_equal(forward, shuffled, 1e-3);
 }
 
-/* The launch failed, says why, and the device stays out of use until it is reset. */
+/* The launch failed, says why, and the device stays unusable until it is reset. */
 static void assert_failed(cudaError_t error, const char *first, const char *second) {
     assert_int_equal(error, cudaErrorLaunchFailure);
     const char *text = cudaGetErrorString(error);

@@ -17,12 +17,12 @@ extern "C" {
 
 inline tn_context context; /* the default stream */
 
-/* The plugin's own notes more; here a launch that was refused is enough. */
+/* The plugin's version records more; here a refused launch is enough. */
 tn_status tn__cuda_launched(tn_context *, const char *) {
     return cudaPeekAtLastError() == cudaSuccess ? TN_OK : TN_EDEVICE;
 }
 
-/* Launches, waits, and gives the error. */
+/* Launches, waits, and returns the error. */
 #define RUN(kernel, grid, block, bytes, ...) \
     (TN_LAUNCH(&context, kernel, grid, block, bytes, ##__VA_ARGS__), cudaDeviceSynchronize())
 

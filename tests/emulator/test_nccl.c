@@ -1,5 +1,5 @@
-/* What the stand-in for NCCL does not let pass: a child process for each mistake, which has to end
- * by its word. One rank, on device 0, through the functions that programs load.
+/* Misuse that the stand-in for NCCL catches: a child process for each mistake, which must end with
+ * its message. One rank, on device 0, through the functions that programs load.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,7 @@ static bool set_up(setting *s) {
     return right;
 }
 
-/* Runs it in a process of its own; what that wrote, and how it ended. */
+/* Runs it in a child process; returns what that wrote and how it ended. */
 static int status_of(void (*body)(setting *), char *words, size_t size) {
     int ends[2], status = 0;
     assert_int_equal(pipe(ends), 0);

@@ -60,8 +60,7 @@ static void test_work_runs_late(void **) {
     assert_int_equal(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
 }
 
-/* Pageable memory is read at once and has been written at the return; page-locked memory is
- * neither. */
+/* Pageable memory is read at once and has been written on return; page-locked memory is neither. */
 static void test_host_memory_of_copies(void **) {
     cudaStream_t stream = new_stream();
     int *x = new_ints(1), *pinned = new_pinned(1), pageable = 5, back = 0;
@@ -182,7 +181,7 @@ static void test_elapsed_time(void **) {
     cudaStreamDestroy(stream);
 }
 
-/* A queue that no one waits for does not grow without end. */
+/* A queue that nothing waits for does not grow without limit. */
 static void test_long_queue(void **) {
     cudaStream_t stream = new_stream(), other = new_stream();
     int *x = new_ints(1), host = 0;
@@ -260,7 +259,7 @@ static void test_fresh_memory_is_nan(void **) {
     cudaFree(x);
 }
 
-/* ---- Memory that is not there ---------------------------------------------------------------- */
+/* ---- Invalid memory -------------------------------------------------------------------------- */
 
 static void read_by_host(int *x) {
     volatile int *p = x;
@@ -305,7 +304,7 @@ static void test_host_is_kept_out(void **) {
     assert_dies(read_by_host, x);
 }
 
-/* A kernel's own mistake is an error, which names the thread; with AddressSanitizer its report. */
+/* A kernel's own mistake is an error that names the thread; with AddressSanitizer, its report. */
 static void assert_illegal(void (*act)(int *), int *x, const char *first, const char *second) {
 #ifdef TN_FIBRE_ASAN
     (void)first, (void)second;
@@ -322,14 +321,14 @@ static void assert_illegal(void (*act)(int *), int *x, const char *first, const 
 static void test_kernel_is_kept_in(void **) {
     int *x = new_ints(128); /* 512 bytes: the end of a page */
     assert_illegal(kernel_beyond, x, "block (4, 0, 0): thread (0, 0, 0)",
-                   "0 bytes behind an allocation of 512");
+                   "0 bytes after an allocation of 512");
     assert_illegal(kernel_of_other_device, x, "kernel add_one", "memory of device 0");
     /* both devices continue after the reset, and the host is still kept out */
     launch_add_one(nullptr, x, 128);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     assert_dies(read_by_host, x);
     cudaFree(x);
-    assert_illegal(kernel_beyond, x, "thread (0, 0, 0) touches", "where nothing is");
+    assert_illegal(kernel_beyond, x, "thread (0, 0, 0) touches", "which is not allocated");
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */

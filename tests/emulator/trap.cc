@@ -1,10 +1,10 @@
-/* Accesses that fault: the first to a piece of device memory opens it (memory.cc). One of a kernel
- * to memory which it has not ends its launch, as on a GPU, and not the process.
+/* Accesses that fault: the first to a piece of device memory opens it (memory.cc). A kernel's
+ * invalid access ends its launch, as on a GPU, and not the process.
  *
- * The handler of SIGSEGV is there only while devices work, and only for the thread that does their
- * work: what the host touches wrongly ends the program as ever. It may leave the kernel's stack for
- * good, so SIGSEGV must not stay blocked. Under AddressSanitizer a kernel's wrong access is its
- * handler's: the report names the line.
+ * The SIGSEGV handler is installed only while devices work, and only acts for the thread that does
+ * their work: the host's invalid accesses end the program as usual. It may leave the kernel's stack
+ * for good, so SIGSEGV must not stay blocked. Under AddressSanitizer a kernel's invalid access goes
+ * to its handler: the report names the line.
  */
 #include "tests/emulator/block.h"
 
@@ -38,7 +38,7 @@ static void handle_fault(int, siginfo_t *info, void *) {
         describe_address(info->si_addr, text, sizeof(text));
         fail_of(cudaErrorIllegalAddress, "touches %s", text);
     }
-    sigaction(SIGSEGV, &before, nullptr); /* the access is made again, and then without us */
+    sigaction(SIGSEGV, &before, nullptr); /* the access is repeated, without our handler */
 }
 
 /* Threads of a library may have all signals blocked, and a blocked fault ends the process. */

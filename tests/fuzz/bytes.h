@@ -1,4 +1,5 @@
-/* Bytes as a file: the readers take paths, so the input of a fuzz target gets one in memory. */
+/* Bytes as a file: the readers take paths, so the input of a fuzz target becomes a file in memory.
+ */
 #ifndef TERN_TESTS_FUZZ_BYTES_H
 #define TERN_TESTS_FUZZ_BYTES_H
 
@@ -29,7 +30,7 @@ static inline void bytes_file_close(bytes_file *f) {
     close(f->fd);
 }
 
-/* For what must never happen, in any build. */
+/* Aborts unless this is true, in any build. */
 static inline void must_hold(int truth, const char *what) {
     if (!truth) {
         fprintf(stderr, "fuzz: %s; the error: %s\n", what, tn_error_message());

@@ -1,5 +1,5 @@
-/* Folders of Hugging Face for fuzz targets: a small gpt and a small llama, as they are saved, in
- * folders that go when the program ends. */
+/* Hugging Face folders for fuzz targets: a small gpt and a small llama, as saved, in folders that
+ * are removed when the program ends. */
 #ifndef TERN_TESTS_FUZZ_FOLDER_H
 #define TERN_TESTS_FUZZ_FOLDER_H
 
@@ -10,7 +10,7 @@
 #include <dirent.h>
 #include <string.h>
 
-/* Makes a new folder of `path`, which ends with XXXXXX. */
+/* Makes a new folder from the template `path`, which ends with XXXXXX. */
 static inline void fuzz_folder_make(char *path) {
     must_hold(mkdtemp(path) != NULL, "no folder");
 }

@@ -1,6 +1,6 @@
-/* The input is a checkpoint; its digest is put right first, or nothing after it would ever be
- * reached. It is loaded, or refused with an error and nothing has changed: as the run that it was,
- * and as another one. */
+/* The input is a checkpoint; its digest is corrected first, or nothing after that check would ever
+ * run. It is loaded, or refused with an error and nothing has changed: for its own run, and for
+ * another one. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* What is loaded into: weights and state are constants, so that a change is seen. */
+/* What it is loaded into: weights and state are constants, so a change shows. */
 typedef struct target {
     tn_linear model;
     tn_optim *optim;
@@ -91,7 +91,7 @@ static void load_checkpoint(target *t, const char *path, bool other_run) {
                   "refused, but something has changed");
     } else {
         must_hold(c.step >= 0 && memchr(c.note, 0, sizeof(c.note)) != NULL, "step or note");
-        must_hold(tn_loader_has(t->loader, tn_loader_where(t->loader)), "a place that is none");
+        must_hold(tn_loader_has(t->loader, tn_loader_where(t->loader)), "an invalid place");
     }
 }
 

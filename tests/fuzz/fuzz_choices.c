@@ -1,5 +1,5 @@
 /* The input is a file of questions with endings. It is refused with an error that names the file,
- * or every question in it has an answer. The model is a table of what follows what. */
+ * or every question in it has an answer. The model is a table of which token follows which. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 

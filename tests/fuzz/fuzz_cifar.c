@@ -1,5 +1,5 @@
-/* The input is taken for a file of CIFAR-10 and of CIFAR-100: pictures with labels that are
- * classes, or an error. */
+/* The input is read as a file of CIFAR-10 and of CIFAR-100: pictures with labels that are classes,
+ * or an error. */
 #define _GNU_SOURCE
 #include "tests/fuzz/folder.h"
 
@@ -16,7 +16,7 @@ static void remove_cifar_folder(void) {
 static void check_pictures(tn_dataset *d, size_t bytes, size_t record, int64_t classes) {
     must_hold((d == NULL) == (tn_error() != TN_OK), "no pictures and no error, or both");
     must_hold(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), cifar_folder)),
-              "another error than the file's");
+              "an error other than the file's");
     tn_error_clear();
     must_hold(!d || (size_t)d->size * record == bytes, "pictures that are not in the file");
     for (int64_t i = 0; d && i < d->size; i++) {

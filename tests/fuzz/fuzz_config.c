@@ -1,5 +1,5 @@
 /* The input is the config.json of a folder with weights: of a small gpt, and of a small llama. It
- * is refused with an error that says where, or a model is loaded that can be called. */
+ * is refused with an error that says where, or a model that can be called is loaded. */
 #define _GNU_SOURCE
 #include "tests/fuzz/folder.h"
 

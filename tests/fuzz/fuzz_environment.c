@@ -1,4 +1,4 @@
-/* The input is an environment, one NAME=VALUE a line, and each of its values is also tried as one
+/* The input is an environment, one NAME=VALUE per line, and each of its values is also tried as one
  * of Slurm's lists of nodes. It is refused with a reason, or what comes out makes sense. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
@@ -19,7 +19,7 @@ static void check_list(const char *list) {
     int64_t places[] = {0, count / 2, count - 1};
     for (int i = 0; count > 0 && i < 3; i++) {
         if (tn__nodelist_name(list, places[i], name, sizeof(name))) {
-            must_hold(*name && !strpbrk(name, "[], "), "a name that is none");
+            must_hold(*name && !strpbrk(name, "[], "), "an invalid name");
             must_hold(tn__nodelist_count(name) == 1 &&
                           tn__nodelist_name(name, 0, again, sizeof(again)) &&
                           strcmp(name, again) == 0,

@@ -16,13 +16,13 @@ static void remove_idx_folder(void) {
 static void check_digits(tn_dataset *d) {
     must_hold((d == NULL) == (tn_error() != TN_OK), "no digits and no error, or both");
     must_hold(d != NULL || (tn_error() == TN_EFORMAT && strstr(tn_error_message(), idx_folder)),
-              "another error than the file's");
+              "an error other than the file's");
     tn_error_clear();
     for (int64_t i = 0; d && i < d->size; i++) {
         float x[28 * 28];
         int64_t y;
         must_hold(tn_dataset_get(d, i, x, &y) == TN_OK && y >= 0 && y < 10,
-                  "a label that is no digit");
+                  "a label that is not a digit");
         for (int p = 0; p < 28 * 28; p++) {
             must_hold(x[p] >= 0 && x[p] <= 1, "a pixel outside [0, 1]");
         }

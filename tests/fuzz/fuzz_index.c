@@ -1,6 +1,6 @@
-/* The input is the index of a checkpoint in parts, beside one file with the pieces `a` (f32, 12
- * elements), `m` (bool, 3) and `s` (i64, 1); its digest is put right first. It is refused with an
- * error, or whatever it says of these can be asked for in every layout, which gives an error or
+/* The input is the index of a checkpoint in parts, next to one file with the pieces `a` (f32, 12
+ * elements), `m` (bool, 3) and `s` (i64, 1); its digest is corrected first. It is refused with an
+ * error, or everything that it lists can be requested in every layout, which returns an error or
  * every element. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
@@ -39,7 +39,7 @@ static void make_folder(void) {
     must_hold(tn_safetensors_writer_save(w, path) == TN_OK, "no file");
 }
 
-/* io/checkpoint/parts.h tells what it is; this is a second implementation of it. */
+/* io/checkpoint/parts.h defines it; this is a second implementation of it. */
 static void put_index_digest(char *text, size_t bytes) {
     char digits[TN__DIGEST_DIGITS + 1];
     if (bytes > TN__INDEX_DIGEST_AT + TN__DIGEST_DIGITS &&
@@ -52,7 +52,7 @@ static void put_index_digest(char *text, size_t bytes) {
     }
 }
 
-/* Bytes after those that were asked for stay as they are. */
+/* Bytes after the requested ones do not change. */
 static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
     size_t size = tn_dtype_size(t->dtype), bytes = (size_t)mine->length * size;
     unsigned char *to = malloc(bytes + 16);
@@ -63,7 +63,7 @@ static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
                   tn_error() == TN_ENOMEM,
               "an unexpected error");
     for (int i = 0; i < 16; i++) {
-        must_hold(to[bytes + (size_t)i] == 0xEE, "bytes behind what was asked for");
+        must_hold(to[bytes + (size_t)i] == 0xEE, "bytes after the requested ones");
     }
     free(to);
     tn_error_clear();

@@ -1,4 +1,4 @@
-/* The input is a file of libsvm's rows: each can be read, or there is an error that names the file.
+/* The input is a libsvm file: each row can be read, or there is an error that names the file.
  */
 #define _GNU_SOURCE
 #include "tests/support/dataset_text.h"
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         float x[FEATURES], y;
         must_hold(tn_dataset_get(d, i, x, &y) == TN_OK && !isnan(y), "a row that cannot be read");
         for (int k = 0; k < FEATURES; k++) {
-            must_hold(!isnan(x[k]), "a number that is none");
+            must_hold(!isnan(x[k]), "a number that is NaN");
         }
     }
     char text[DATASET_TEXT];

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     bytes_file file = bytes_file_open(data, bytes);
     tn_gpt m;
     tn_status status = tn_gpt_load_llmc(&m, file.path, tn_lm_load_defaults());
-    must_hold(status == tn_error(), "another error than is pending");
+    must_hold(status == tn_error(), "a status other than the pending error");
     must_hold(status == TN_OK || status == TN_EFORMAT || status == TN_ENOMEM,
               "an unexpected error");
     must_hold(status != TN_OK || tn_module_count(&m) > 0, "no parameters");

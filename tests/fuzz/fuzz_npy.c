@@ -1,5 +1,5 @@
-/* The input is an array of NumPy's, or an archive of them. It is refused with an error, or all of
- * it can be read, the rows of an array one at a time too. */
+/* The input is a NumPy array, or an archive of arrays. It is refused with an error, or all of it
+ * can be read, also the rows of an array one at a time. */
 #define _GNU_SOURCE
 #include "tests/support/dataset_text.h"
 #include "tests/fuzz/bytes.h"
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* Of 1000 bytes nothing larger than a megabyte can come. */
+/* The size of an array is limited by that of its file, even a compressed one. */
 static void check_array(const tn_tensor *t, size_t bytes) {
     must_hold(tn_is_inert(t) == (tn_error() != TN_OK),
               "inert and without an error, or the other way round");

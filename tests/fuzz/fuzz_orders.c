@@ -1,7 +1,7 @@
-/* The input is what a stranger with the token writes into the launchers' store, one word after the
- * other with a 0 after each. The first two bytes say what the launcher that hears them was started
- * with, and what it has told. Each word is tried as an order, as a sign of life and as what a node
- * says of itself: refused with a reason, or everything in it is within its bounds. */
+/* The input is what a stranger with the token writes into the launchers' store: words, each ended
+ * by a 0. The first two bytes say how the launcher that reads them was started, and what it has
+ * reported. Each word is tried as an order, as a sign of life and as a node's card: refused with a
+ * reason, or everything in it is within its bounds. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
@@ -52,9 +52,9 @@ static void check_sign(const char *text, int rounds) {
 
 static void check_start(const order_view *before, const order_view *after, const run_round *r) {
     must_hold(!before->started, "a start before the stop");
-    must_hold(!before->member || before->told == before->round, "a start over ranks");
+    must_hold(!before->member || before->told == before->round, "a start while ranks run");
     must_hold(!before->member || before->state == NODE_STOPPED || before->state == NODE_DONE,
-              "a start over ranks");
+              "a start while ranks run");
     must_hold(r->number == before->round + 1 && r->restarts == before->round, "the round's number");
     must_hold(r->nodes >= before->min_nodes && r->nodes <= before->max_nodes,
               "the number of nodes");
@@ -78,7 +78,7 @@ static bool check_order(const char *text, order_view *view) {
                   "a refused order that is remembered");
         return false;
     }
-    must_hold(o.text >= text && o.text <= text + strlen(text), "a text of somewhere else");
+    must_hold(o.text >= text && o.text <= text + strlen(text), "a text from elsewhere");
     must_hold(strlen(o.text) <= LONGEST_TEXT, "a long text");
     switch (o.kind) {
     case ORDER_START:
@@ -100,7 +100,7 @@ static bool check_order(const char *text, order_view *view) {
     case ORDER_BROKEN:
         break;
     }
-    must_hold(false, "an order of no kind");
+    must_hold(false, "an unknown order");
     return false;
 }
 
@@ -118,7 +118,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     text[bytes - 2] = 0;
     bool more = true;
     for (size_t at = 0, nth = 0; at < bytes - 1; at += strlen(text + at) + 1, nth++) {
-        /* The ranks fare as the second byte says, another way after every word. */
+        /* The second byte says how the ranks fare, differently after every word. */
         view.state = (node_state)states[(data[1] + nth) % 8];
         view.told = data[1] / 8 % 2 && view.round > 0 ? view.round - 1 : view.round;
         check_card(text + at);

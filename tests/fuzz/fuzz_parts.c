@@ -1,4 +1,4 @@
-/* The input is model.safetensors.index.json beside the parts of a small gpt. It is refused with an
+/* The input is model.safetensors.index.json next to the parts of a small gpt. It is refused with an
  * error that says where, or the model is loaded. */
 #define _GNU_SOURCE
 #include "tests/fuzz/folder.h"
@@ -11,7 +11,7 @@ static void remove_parts_folder(void) {
     fuzz_folder_remove(parts_folder);
 }
 
-/* Two parts: everything, and what does not fit beside it. */
+/* A gpt in parts of at most 700 bytes. */
 static void make_parts_folder(void) {
     TN_SCOPE;
     fuzz_folder_make(parts_folder);

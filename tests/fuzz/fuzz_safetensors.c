@@ -1,5 +1,5 @@
 /* The input is a safetensors file. It is refused with an error, or everything in it can be read,
- * and what is written from it reads as the same. */
+ * and written again it reads the same. */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 

@@ -1,5 +1,5 @@
-/* The input is a file that is taken for a shard of tokens. Either it is refused, or every window
- * that can be read has tokens of the vocabulary, and targets that are tokens or none. */
+/* The input is read as a shard of tokens. Either it is refused, or every window that can be read
+ * has tokens of the vocabulary, and targets that are tokens or none. */
 #define _GNU_SOURCE
 #include "tests/support/dataset_text.h"
 #include "tests/fuzz/bytes.h"
@@ -8,12 +8,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-enum { LENGTH = 6, VOCAB = 50257, MOST = 6 /* windows that are looked at: errors take long */ };
+enum { LENGTH = 6, VOCAB = 50257, MOST = 6 /* windows to read: errors are slow */ };
 
 static void check_window(tn_dataset *d, int64_t i) {
     int64_t x[LENGTH], y[LENGTH];
     if (tn_dataset_get(d, i, x, y) != TN_OK) {
-        must_hold(tn_error() == TN_EFORMAT, "another error than the file's");
+        must_hold(tn_error() == TN_EFORMAT, "an error other than the file's");
         tn_error_clear();
         return;
     }
@@ -25,7 +25,7 @@ static void check_window(tn_dataset *d, int64_t i) {
 
 static void check_shards(tn_dataset *d) {
     if (!d) {
-        must_hold(tn_error() == TN_EFORMAT, "another error than the file's");
+        must_hold(tn_error() == TN_EFORMAT, "an error other than the file's");
         tn_error_clear();
         return;
     }

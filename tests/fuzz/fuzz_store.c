@@ -1,12 +1,12 @@
 /* The input is what clients say to the server of the TCP store. Whatever it is: the limits hold,
- * every reply is one, and when all have gone nothing is left.
+ * every reply is valid, and when all clients have gone nothing is left.
  *
  *     input    pieces: u8 who and what, u8 length, bytes
  *     who      bits 0-1: one of four clients. The first begins as a stranger,
  *              the others have shown the token.
  *     what     bits 2-3, before its bytes are taken: 1: a second passes.
  *              2: the client goes, and another comes.
- *              3: the client shows the token (where that is due), and its bytes come after it.
+ *              3: the client shows the token (if that is due), and its bytes come after it.
  */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
@@ -38,13 +38,13 @@ static void renew_session(target *t, int who) {
     begin_session(t, who);
 }
 
-/* A reply is whole and says what it has; before the proof there is only the server's greeting, or
- * its hello for another version. */
+/* A reply is complete and states its length; before the proof there is only the server's greeting,
+ * or its hello to another version. */
 static void check_output(const tn__session *s, const struct iovec *parts, int n) {
     tn__reply r;
     if (tn__session_trusted(s) && parts[0].iov_len == TN__REPLY_HEAD) {
-        must_hold(tn__reply_read(parts[0].iov_base, &r), "a reply that is none");
-        must_hold(r.bytes == (n == 2 ? parts[1].iov_len : 0), "a reply of another length");
+        must_hold(tn__reply_read(parts[0].iov_base, &r), "an invalid reply");
+        must_hold(r.bytes == (n == 2 ? parts[1].iov_len : 0), "a reply of the wrong length");
     } else {
         bool greets = s->state == TN__SESSION_PROOF && parts[0].iov_len == TN__GREETING;
         bool refuses = s->state == TN__SESSION_CLOSE && parts[0].iov_len == TN__HELLO;
@@ -75,7 +75,7 @@ static void take_bytes(target *t, int who, const void *data, size_t bytes) {
         renew_session(t, who);
     }
     send_all(t);
-    must_hold(t->hub.buffered <= BUFFERS, "more on its way than is allowed");
+    must_hold(t->hub.buffered <= BUFFERS, "more buffered than is allowed");
     must_hold(t->hub.table.bytes <= TABLE, "more stored than is allowed");
 }
 
@@ -85,7 +85,7 @@ static void prove_token(target *t, int who) {
         uint8_t proof[TN__DIGEST];
         tn__proof(t->hub.token, "client", &s->bond, proof);
         take_bytes(t, who, proof, sizeof(proof));
-        must_hold(tn__session_trusted(s), "the token is not believed");
+        must_hold(tn__session_trusted(s), "the token is not accepted");
     }
 }
 
@@ -115,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         tn__session_end(&t.clients[who]);
     }
     must_hold(t.hub.buffered == 0 && !t.hub.waiting && !t.hub.answered,
-              "something is left on its way");
+              "something is left in the buffers");
     tn__store_hub_clear(&t.hub);
     must_hold(t.hub.table.bytes == 0 && t.hub.table.count == 0, "something is left in the table");
     return 0;

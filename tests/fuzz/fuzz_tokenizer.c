@@ -1,6 +1,6 @@
-/* The first byte says what the rest is: tokenizer.json, a file of tiktoken, merges.txt for a
- * vocabulary that is right, or vocab.json for merges that are. It is refused with a reason that
- * names the file; or else texts, the input among them, are encoded, and decoding gives them back.
+/* The first byte says what the rest is: tokenizer.json, a file of tiktoken, merges.txt for a valid
+ * vocabulary, or vocab.json for valid merges. It is refused with a reason that names the file; or
+ * else texts, including the input, are encoded, and decoding restores them.
  */
 #define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"

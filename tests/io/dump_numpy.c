@@ -1,5 +1,5 @@
 /* For test_numpy.py: reads every array of an archive, or the one of a .npy file, and writes it
- * again.
+ * back.
  *
  *     dump_numpy IN OUT [compressed]
  */

@@ -1,9 +1,9 @@
 /* For test_pypi_onnx.py: exports every operation of the registry on its samples, and models, with
- * what Tern makes of the same inputs beside them.
+ * what Tern computes from the same inputs.
  *
  *   dump_onnx FOLDER
  *
- * What it writes is in onnx_case.h.
+ * onnx_case.h says what it writes.
  */
 #include "ops/check.h"
 #include "tests/io/onnx_case.h"
@@ -68,7 +68,7 @@ static bool stir_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Parameters away from their first values, so that zeros and ones count too. */
+/* Moves parameters off their initial zeros and ones, so that each one affects the result. */
 static void dump_model(const char *name, void *m, tn_values in, uint32_t batch_inputs) {
     static const int64_t rows[] = {1, 2, 7};
     tn_module_each(m, (tn_walk){.buffers = true}, stir_entry, NULL);
@@ -131,7 +131,7 @@ static void dump_pictures(void) {
     tn_module_free(decoder);
 }
 
-/* The last layer's states, of words that are embedded: both directions, two layers. */
+/* Classifies by the last layer's states: an embedding, then two layers in both directions. */
 typedef struct {
     tn_module base;
     tn_embedding *words;

@@ -1,17 +1,17 @@
-/* For test_pypi_onnx.py: exports networks that are drawn, with what Tern makes of their inputs.
+/* For test_pypi_onnx.py: exports random networks, with what Tern computes from their inputs.
  *
  *   dump_onnx_random FOLDER COUNT SEED
  *
- * A network is a row of steps: functions of table `steps`, which draw their numbers and apply
- * operations. Whether a step fits is known when it is tried, so the first run of a network tries
- * them and keeps the numbers of those that did; later runs draw the same again, since a step's
- * numbers depend on nothing but the network's seed and the step's number. Beside the files of
- * onnx_case.h there is FOLDER/NAME.txt, which names the steps.
+ * A network is a sequence of steps: functions of table `steps`, which draw their numbers and apply
+ * operations. Whether a step fits shows when it is tried, so the first run of a network tries steps
+ * and keeps the numbers of those that fit; later runs draw the same values again, since they depend
+ * only on the network's seed and the step's number. Besides the files of onnx_case.h there is
+ * FOLDER/NAME.txt, which names the steps.
  *
- * Rounding decides what some networks give: a norm over equal elements, say. Where f32 is further
- * from f64 than SOUND in Tern itself, comparing says nothing, and the network is left out and
- * counted in FOLDER/random.left_out. Networks with an odd number have a batch of any size, and
- * steps that leave dimension 0 alone.
+ * Rounding decides what some networks compute, a norm over equal elements for example. If f32 is
+ * further from f64 than SOUND in Tern itself, comparing says nothing: the network is left out and
+ * counted in FOLDER/random.left_out. Every second network has a batch of any size, and steps that
+ * leave dimension 0 alone.
  */
 #include <math.h>
 #include <string.h>
@@ -148,7 +148,7 @@ static tn_tensor *apply_interpolation(network *n, tn_tensor *x) {
     return tn_interpolate(x, o);
 }
 
-/* Patches, and half of the time the picture that they add up to. */
+/* Patches, or half of the time the image that they add up to. */
 static tn_tensor *unfold_patches(network *n, tn_tensor *x) {
     if (tn_ndim(x) != 4) {
         return NULL;
@@ -258,7 +258,7 @@ static tn_tensor *self_attention(network *n, tn_tensor *x) {
     o.scale = toss_coin(n) ? 0 : pick_real(n, 0.1, 1);
     tn_tensor *k = tn_mul(x, next_weight(n, x, TN_DIMS(tn_size(x, -1)))), *v = tn_tanh(x),
               *mask = NULL;
-    if (toss_coin(n)) { /* each sees itself */
+    if (toss_coin(n)) { /* each position sees itself */
         mask = tn_gt(tn_triu(tn_ones(TN_DIMS(tn_size(x, 2), tn_size(x, 2)), TN_F32), 0),
                      tn_scalar(0, TN_F32));
     }
@@ -385,7 +385,7 @@ static tn_tensor *one_by_one(network *n, tn_tensor *x) {
     }
 }
 
-/* With a weight that broadcasts, or with what a step before was given. */
+/* With a weight that broadcasts, or with the input of an earlier step. */
 static tn_tensor *two_by_two(network *n, tn_tensor *x) {
     int kind = (int)pick_integer(n, 0, 7);
     tn_tensor *other = n->before[pick_integer(n, 0, n->before_count - 1)];
@@ -423,7 +423,7 @@ static tn_tensor *fill_masked(network *n, tn_tensor *x) {
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
-/* Neighbouring dimensions become one, one becomes two, or all a row. */
+/* Merges neighbouring dimensions, or splits one in two. */
 static tn_tensor *reshape_dims(network *n, tn_tensor *x) {
     int d = any_dim(n, x), ndim = tn_ndim(x), kind = (int)pick_integer(n, 0, 2);
     if (d < 0) {
@@ -630,7 +630,7 @@ static const struct {
     {"along", apply_along},
 };
 
-/* Step number `step`; NULL: it does not fit. */
+/* Runs step number `step`; NULL if it does not fit. */
 static tn_tensor *run_step(network *n, uint64_t step, tn_tensor *x, const char **name) {
     n->draw = (tn_generator){.seed = n->seed, .stream = step};
     n->step = step;
@@ -641,7 +641,7 @@ static tn_tensor *run_step(network *n, uint64_t step, tn_tensor *x, const char *
     return steps[kind].run(n, x);
 }
 
-/* Whether a result is one to continue with. */
+/* Whether the network can continue with this result. */
 static bool is_usable(const network *n, tn_tensor *y) {
     int64_t count = tn_count(y);
     if (count == 0 || count > LARGEST || tn_ndim(y) > 5 || (n->batched && tn_ndim(y) < 1)) {
@@ -686,7 +686,7 @@ static tn_values network_forward(tn_module *self, tn_values in, void *context) {
     return TN_VALUES(x);
 }
 
-/* How far f32 is from f64, in parts of the largest number. */
+/* How far f32 is from f64, relative to the largest number. */
 static double distance_from_f64(network *n, tn_tensor *x) {
     TN_SCOPE;
     tn_tensor *y = tn_cast(tn_call(n, x), TN_F64), *exact = tn_call(n, tn_cast(x, TN_F64));
@@ -713,7 +713,7 @@ static tn_values call_network(void *user, tn_values in) {
     return tn_call_values(user, in, NULL);
 }
 
-/* The tensor with which it begins: 1 to 5 dimensions, a picture more often than not. */
+/* The input: 1 to 5 dimensions, most often 4. */
 static tn_tensor *draw_input(network *n) {
     n->draw = (tn_generator){.seed = n->seed};
     tn_dims dims = {.ndim = (int)pick_integer(n, 1 + n->batched, 7)};
@@ -725,7 +725,7 @@ static tn_tensor *draw_input(network *n) {
     return tn_normal_(x, 0, 1, &n->draw);
 }
 
-/* False: it was left out. */
+/* False if it was left out. */
 static bool dump_network(uint64_t seed, bool batched) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -738,7 +738,7 @@ static bool dump_network(uint64_t seed, bool batched) {
     tn_tensor *x = draw_input(n);
     tn_module_train(n, false);
     tn_call(n, x);
-    tn_module_train(n, false); /* the layers that it made */
+    tn_module_train(n, false); /* and the layers that it made */
     bool sound = distance_from_f64(n, x) < SOUND;
     if (sound) {
         snprintf(name, sizeof(name), "random.%s.%llu", batched ? "batches" : "networks",

@@ -1,5 +1,5 @@
-/* Runs whose checkpoints say something about every kind of options: models, optimisers, schedules,
- * loaders. tests/io/older_texts.h has what version 40cd7f8, which wrote prose, said of them. */
+/* Runs whose checkpoints have every kind of options: models, optimisers, schedules, loaders.
+ * tests/io/older_texts.h has what version 40cd7f8, which wrote prose, wrote about them. */
 #ifndef TERN_TESTS_IO_OLDER_RUNS_H
 #define TERN_TESTS_IO_OLDER_RUNS_H
 
@@ -11,9 +11,9 @@
 
 #define RUNS 14
 
-/* What a checkpoint holds, and what belongs to it. */
+/* A checkpoint, and what it points to. */
 typedef struct run {
-    tn_module *model; /* heap, or a language model */
+    tn_module *model; /* on the heap; a language model if `language` */
     bool language;
     tn_generator generator;
     tn_schedule schedule;
@@ -21,7 +21,7 @@ typedef struct run {
     tn_checkpoint c;
 } run;
 
-/* Children in a row, which are not called. */
+/* The forward of a module whose children are never called. */
 static tn_tensor *unused_forward(tn_module *self, tn_tensor *x) {
     (void)self;
     return x;

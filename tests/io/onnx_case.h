@@ -1,6 +1,6 @@
-/* What the programs dump_onnx*.c have in common: a case is FOLDER/NAME.onnx and FOLDER/NAME.npz,
- * whose arrays are called as the file's inputs and outputs; FOLDER/unsupported has a line for each
- * that ONNX cannot say: its name and the error.
+/* What the programs dump_onnx*.c share: a case is FOLDER/NAME.onnx and FOLDER/NAME.npz, whose
+ * arrays are named as the file's inputs and outputs; FOLDER/unsupported has a line for each case
+ * that ONNX cannot express: its name and the error.
  */
 #ifndef TERN_TESTS_IO_ONNX_CASE_H
 #define TERN_TESTS_IO_ONNX_CASE_H
@@ -13,7 +13,7 @@
 static const char *folder;
 static FILE *unsupported;
 
-/* Inputs and outputs under the names that they have in the file. */
+/* Saves inputs and outputs under their names in the file. */
 static inline tn_status save_arrays(const char *path, tn_values in, tn_values out) {
     const char *names[2 * TN_MAX_VALUES];
     char text[2 * TN_MAX_VALUES][32];
@@ -33,7 +33,7 @@ static inline tn_status save_arrays(const char *path, tn_values in, tn_values ou
     return tn_npz_save(path, names, tensors, n, false);
 }
 
-/* m may be NULL. in: what the file is run with; example: what it is exported with. */
+/* m may be NULL. in: inputs to run the file with; example: those to export it with. */
 static inline void dump_case_as(const char *name, tn_forward f, void *user, void *m, tn_values in,
                                 tn_values example, uint32_t batch_inputs) {
     TN_SCOPE;
@@ -59,7 +59,7 @@ static inline void dump_case_as(const char *name, tn_forward f, void *user, void
     }
 }
 
-/* A folder for all; false after saying why not. cases_end: whether all of it was written. */
+/* The folder of all cases; false after printing why. cases_end: whether everything was written. */
 static inline bool cases_begin(const char *path) {
     char list[4096];
     folder = path;

@@ -16,12 +16,12 @@ enum { NODE_INPUTS = 32, NODE_OUTPUTS = 8, NODE_ATTRIBUTES = 16, NODE_NUMBERS = 
 typedef struct node {
     const char *op;
     int opset, inputs, outputs;
-    tn_tensor *in[NODE_INPUTS], *out[NODE_OUTPUTS]; /* in: NULL where absent */
+    tn_tensor *in[NODE_INPUTS], *out[NODE_OUTPUTS]; /* in: NULL if absent */
     struct {
         const char *name, *value; /* "axes", "0,2" */
     } attributes[NODE_ATTRIBUTES];
     int attribute_count;
-    char missing[128]; /* what Tern has not; "": nothing */
+    char missing[128]; /* what Tern lacks; "" if nothing */
 } node;
 
 typedef struct node_case {
@@ -88,7 +88,7 @@ static inline double number_of(const node *n, int i, double otherwise) {
     return t && tn_count(t) == 1 ? tn_item(t) : otherwise;
 }
 
-/* Axes, from an attribute or from an input since some opset; none: all, or nothing at all. */
+/* Axes, from an attribute or, in later opsets, an input. None: all axes, or nothing. */
 static inline tn_dims axes_of(const node *n, int from) {
     int64_t axes[NODE_NUMBERS];
     int count = list_of(n, "axes", axes);
@@ -104,7 +104,7 @@ static inline void note_missing(node *n, const char *what) {
     snprintf(n->missing, sizeof(n->missing), "%s", what);
 }
 
-/* False where an attribute has another value than the one that Tern means. */
+/* False if an attribute differs from the only value that Tern has. */
 static inline bool must_be(node *n, const char *name, double value) {
     if (real_of(n, name, value) != value) {
         snprintf(n->missing, sizeof(n->missing), "%s other than %g", name, value);
@@ -112,7 +112,7 @@ static inline bool must_be(node *n, const char *name, double value) {
     return !*n->missing;
 }
 
-/* The same where an index is below 0, or not below `end`. */
+/* False if an index is below 0, or not below `end`. */
 static inline bool indexed_within(node *n, tn_tensor *index, double end) {
     tn_dims all = TN_DIMS();
     if (tn_count(index) > 0 && (tn_item(tn_min(tn_cast(index, TN_F64), all, false)) < 0 ||

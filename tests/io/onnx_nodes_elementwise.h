@@ -151,7 +151,7 @@ static void cast_like_node(node *n) {
 
 /* ---- Reductions ------------------------------------------------------------------------------ */
 
-/* The axes, of which none mean all, or with noop_with_empty_axes nothing to do. */
+/* The axes; none means all, or with noop_with_empty_axes nothing to do. */
 static bool has_axes(node *n, tn_dims *axes) {
     *axes = axes_of(n, 1);
     if (axes->ndim == 0 && whole_of(n, "noop_with_empty_axes", 0)) {
@@ -198,7 +198,7 @@ static void argmin_node(node *n) {
     }
 }
 
-/* False where a sum or product of integers would have another dtype than they. */
+/* False if a sum or product of integers would change the dtype. */
 static bool same_sums(node *n) {
     if (!is_float_node(n) && tn_dtype_of(n->in[0]) != TN_I64) {
         note_missing(n, "dtype: of integers all sums are i64");

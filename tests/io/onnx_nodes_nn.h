@@ -37,7 +37,7 @@ static tn_dims list_or(const node *n, const char *name, int spatial, int64_t oth
     return tn_dims_from(spatial, list);
 }
 
-/* What auto_pad adds so that there is one place for each stride. */
+/* What auto_pad adds so that the output has ceil(in / stride) places. */
 static void same_pads(const node *n, window *w, bool upper) {
     for (int i = 0; i < w->spatial; i++) {
         int64_t in = tn_size(n->in[0], i + 2), stride = w->stride.size[i];
@@ -68,7 +68,7 @@ static bool is_even(const window *w) {
     return tn_dims_equal(w->begin, w->end);
 }
 
-/* x with what stands before and after, where these differ; then nothing is left to pad. */
+/* Pads x here if the pads before and after differ; the window then has none. */
 static tn_tensor *pad_first(tn_tensor *x, window *w, double value) {
     if (is_even(w)) {
         return x;
@@ -112,7 +112,7 @@ static void conv_transpose_node(node *n) {
         return;
     }
     tn_tensor *y = convs[w.spatial - 1](n->in[0], n->in[1], input_at(n, 2), o);
-    for (int i = 0; i < w.spatial && !is_even(&w); i++) { /* what is cut off differs at the ends */
+    for (int i = 0; i < w.spatial && !is_even(&w); i++) { /* the two ends differ */
         int64_t size = tn_size(y, i + 2) - w.begin.size[i] - w.end.size[i];
         y = tn_narrow(y, i + 2, w.begin.size[i], size);
     }
@@ -189,7 +189,7 @@ static void col2im_node(node *n) {
 
 /* ---- Interpolation --------------------------------------------------------------------------- */
 
-/* What Tern has not: "" if it has all. */
+/* What Tern lacks; "" if nothing. */
 static const char *resize_lacks(const node *n, tn_interpolate_options *o) {
     const char *mode = text_of(n, "mode", "nearest");
     const char *place = text_of(n, "coordinate_transformation_mode", "half_pixel");
@@ -274,7 +274,7 @@ static void batch_norm_node(node *n) {
                               real_of(n, "epsilon", 1e-5));
 }
 
-/* x as (rows…, all from an axis on as one), and its shape with 1 there. */
+/* x flattened from `axis` on, and into *each its shape with 1 for those dimensions. */
 static tn_tensor *rows_from(const node *n, tn_dims *each) {
     tn_dims x = tn_shape(n->in[0]), rows = {0};
     int axis = (int)whole_of(n, "axis", -1);
@@ -332,7 +332,7 @@ static void dropout_node(node *n) {
 
 /* ---- Recurrent nets -------------------------------------------------------------------------- */
 
-/* The rows of a weight or bias of one direction, whose gates stand in ONNX's order: LSTM i o f c,
+/* The rows of a weight or bias of one direction, whose gates are in ONNX's order: LSTM i o f c,
  * GRU z r h. */
 static tn_tensor *in_order(tn_tensor *all, int direction, const int *gates, int count) {
     tn_tensor *one = tn_select(all, 0, direction), *parts[4];
@@ -390,7 +390,7 @@ static void run_lstm(const node *n, tn_tensor *x, int d, bool reverse, tn_tensor
                     weights_of(n, d, (int[]){0, 2, 3, 1}, 4), input_at(n, 4), reverse, hn, cn);
 }
 
-/* y (T, directions, B, H) and states (directions, B, H), or with layout 1 B in front. */
+/* y (T, directions, B, H) and states (directions, B, H), or with layout 1 B first. */
 static void run_directions(node *n, rnn_direction run) {
     bool first = is_batch_first(n), both = attribute_is(n, "direction", "forward", "bidirectional");
     tn_tensor *x = first ? tn_transpose(n->in[0], 0, 1) : n->in[0];
@@ -469,7 +469,7 @@ static void attention_node(node *n) {
     }
     tn_attention_options o = tn_attention_defaults();
     o.scale = real_of(n, "scale", 0);
-    if (whole_of(n, "is_causal", 0)) { /* query i sees key i, and what was before */
+    if (whole_of(n, "is_causal", 0)) { /* query i sees keys up to i, and the past ones */
         tn_tensor *ones = tn_full(TN_DIMS(tn_size(q, 2), tn_size(k, 2)), 1, TN_BOOL);
         tn_tensor *past = tn_tril(ones, before);
         mask = mask ? tn_where(mask, past, tn_zeros_like(past)) : past;

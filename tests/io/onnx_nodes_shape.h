@@ -1,10 +1,10 @@
-/* Operators that move, pick and put elements (onnx_node.h). */
+/* Operators that move, gather and scatter elements (onnx_node.h). */
 #ifndef TERN_TESTS_IO_ONNX_NODES_SHAPE_H
 #define TERN_TESTS_IO_ONNX_NODES_SHAPE_H
 
 #include "tests/io/onnx_node.h"
 
-/* A size of 0 is x's, unless allowzero says that it is 0. */
+/* A size of 0 means x's size, unless allowzero is set. */
 static void reshape_node(node *n) {
     int64_t sizes[NODE_NUMBERS];
     int count = numbers_of(n, 1, sizes);
@@ -36,7 +36,7 @@ static void expand_node(node *n) {
     }
 }
 
-/* Steps backwards are a flip of what they pass. */
+/* A negative step flips x first. */
 static void slice_node(node *n) {
     int64_t starts[NODE_NUMBERS], ends[NODE_NUMBERS], axes[NODE_NUMBERS], steps[NODE_NUMBERS];
     int count = numbers_of(n, 1, starts), named = numbers_of(n, 3, axes);
@@ -113,7 +113,7 @@ static void concat_node(node *n) {
     n->out[0] = tn_cat(n->in, n->inputs, (int)whole_of(n, "axis", 0));
 }
 
-/* Into the sizes that are given, or as many parts as there are outputs. */
+/* Into parts of the given sizes, or one part per output. */
 static void split_node(node *n) {
     int64_t sizes[NODE_NUMBERS], at = 0;
     int axis = (int)whole_of(n, "axis", 0);
@@ -126,7 +126,7 @@ static void split_node(node *n) {
     }
 }
 
-/* The largest axis first, so that the others stay. */
+/* The largest axis first, so that the others keep their numbers. */
 static void squeeze_node(node *n) {
     tn_dims axes = axes_of(n, 1);
     tn_tensor *x = n->in[0];
@@ -170,7 +170,7 @@ static void tile_node(node *n) {
     n->out[0] = tn_repeat(n->in[0], tn_dims_from(count, times));
 }
 
-/* All begins, then all ends, of all axes or of some. */
+/* `pads` has all begins, then all ends, for all axes or some. */
 static void pad_node(node *n) {
     int64_t pads[NODE_NUMBERS], axes[NODE_NUMBERS];
     int ndim = tn_ndim(n->in[0]), named = numbers_of(n, 3, axes),

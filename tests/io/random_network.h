@@ -1,4 +1,4 @@
-/* A network that dump_onnx_random.c draws: what its steps have, and how they draw their numbers. */
+/* A random network of dump_onnx_random.c: what its steps have, and how they draw their numbers. */
 #ifndef TERN_TESTS_IO_RANDOM_NETWORK_H
 #define TERN_TESTS_IO_RANDOM_NETWORK_H
 
@@ -14,10 +14,10 @@ typedef struct network {
     tn_generator draw;
     uint64_t seed;
     bool batched, first_run;
-    uint64_t step;               /* which is running: the stream of its numbers */
+    uint64_t step;               /* the one that runs: its stream of numbers */
     int kept[MOST_STEPS], count; /* the steps that are in the network */
     const char *names[MOST_STEPS];
-    /* Weights and layers, each of one step, in the order in which it asks for them. */
+    /* Weights and layers, each of one step, in the order in which the step asks for them. */
     struct {
         uint64_t step;
         int place;

@@ -1,12 +1,11 @@
-/* For test_pypi_onnx_nodes.py: runs nodes of the ONNX standard's tests by Tern's operations.
+/* For test_pypi_onnx_nodes.py: runs nodes of the ONNX standard's tests with Tern's operations.
  *
  *     run_onnx_nodes FOLDER
  *
- * FOLDER/nodes has a line for each, of parts between tabs: a name, the operator, the opset, how
- * many inputs and outputs there are, and attributes, "axes=0,2". FOLDER/inputs.safetensors has
- * NAME/0, …; what is absent is not in it. Written are FOLDER/outputs.safetensors, the same of
- * results, and FOLDER/states: the name and, after a tab, "ran", "missing REASON" or "failed
- * ERROR".
+ * FOLDER/nodes has a line for each, separated by tabs: a name, the operator, the opset, the numbers
+ * of inputs and outputs, and attributes such as "axes=0,2". FOLDER/inputs.safetensors has NAME/0, …
+ * without absent inputs. It writes FOLDER/outputs.safetensors, with the results named likewise, and
+ * FOLDER/states: the name and, after a tab, "ran", "missing REASON" or "failed ERROR".
  */
 #include "tests/io/onnx_nodes_elementwise.h"
 #include "tests/io/onnx_nodes_nn.h"
@@ -24,7 +23,7 @@ static const node_case *find_case(const char *op) {
     return NULL;
 }
 
-/* Cuts a line; its name. */
+/* Splits a line; returns its name. */
 static const char *read_node(char *line, node *n) {
     char *rest = line, *name = strsep(&rest, "\t");
     n->op = strsep(&rest, "\t");
@@ -56,7 +55,7 @@ static void write_outputs(tn_safetensors_writer *w, const char *name, const node
     }
 }
 
-/* Leaves no error behind. */
+/* Leaves no error pending. */
 static void run_node(char *line, const tn_safetensors *f, tn_safetensors_writer *w, FILE *states) {
     node n = {0};
     const char *name = read_node(line, &n);

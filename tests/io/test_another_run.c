@@ -1,5 +1,5 @@
-/* Checkpoints of another run: what differs is named, of options, modules, optimisers and data, and
- * with other_run the program continues with it all the same. */
+/* Checkpoints of another run: errors name what differs in options, modules, optimisers and data,
+ * and with other_run the program continues anyway. */
 #define _GNU_SOURCE
 #include "tern/tern.h"
 
@@ -106,7 +106,8 @@ static const struct {
 };
 enum { CHANGES = sizeof(changes) / sizeof(changes[0]) };
 
-/* What is right by its names and shapes, but is not what was saved, is refused and named. */
+/* A run whose names and shapes match, but which is not the saved one, is refused, and the error
+ * says what differs. */
 static void test_another_run(void **state) {
     (void)state;
     const char *path = temp_path("run");
@@ -161,7 +162,7 @@ static int count_occurrences(const char *text, const char *part) {
     return count;
 }
 
-/* Asked to, a program continues all the same; each difference is a warning, once. */
+/* With other_run a program continues anyway; each difference is one warning. */
 static void test_goes_on_all_the_same(void **state) {
     (void)state;
     TN_SCOPE;
@@ -201,12 +202,12 @@ static void test_goes_on_all_the_same(void **state) {
     assert_int_equal(tn_loader_where(run.loader).epoch, 3);
     assert_int_equal(tn_loader_where(run.loader).index, 0);
 
-    /* what is saved next is this run */
+    /* the next save identifies this run */
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
     c.other_run = false;
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
 
-    /* what does not fit is an error all the same */
+    /* what does not fit is still an error */
     other.gpt.width = 16;
     gpt_run wide;
     gpt_run_open(&wide, &other, 3);
@@ -219,7 +220,7 @@ static void test_goes_on_all_the_same(void **state) {
     gpt_run_close(&saved);
 }
 
-/* The text is a document for people, and for versions to come. */
+/* The text is for people to read, and for later versions of Tern. */
 static void test_the_description(void **state) {
     (void)state;
     const char *path = temp_path("run");
@@ -262,7 +263,7 @@ static void test_the_description(void **state) {
     gpt_run_close(&run);
 }
 
-/* A norm by itself, with SGD and a scale. */
+/* A norm alone, with SGD and a scale. */
 typedef struct norm_run {
     double eps;
     tn_sgd_options sgd;
@@ -310,7 +311,7 @@ static void test_other_optimisers_and_norms(void **state) {
     assert_error(TN_EMISMATCH, "sgd: dampening was 0 but is 0.1");
 }
 
-/* Layers of sizes: no weight tells them. */
+/* Layers with sizes that no weight shows. */
 static tn_sequential *sized_net(int64_t width) {
     tn_interpolate_options size = tn_interpolate_defaults();
     size.size = TN_DIMS(4, width);
@@ -334,9 +335,9 @@ static void test_other_sizes(void **state) {
     tn_module_free(other);
 }
 
-/* ---- Fields of one's own --------------------------------------------------------------------- */
+/* ---- Fields of your own ---------------------------------------------------------------------- */
 
-/* A module with options, which are given by a line of a test's table. */
+/* A module with options, which come from a line of a test's table. */
 typedef struct pool_options {
     int window;
     const char *kind;
@@ -367,7 +368,7 @@ static tn_tensor *pool_forward(tn_module *self, tn_tensor *x) {
     return x;
 }
 
-/* A model that is as good as any with an optimiser: a linear layer, and one with options. */
+/* A model that an optimiser accepts: a linear layer, and one with options. */
 typedef struct pooled {
     tn_sequential base;
     tn_linear linear;
@@ -434,7 +435,7 @@ static void test_modules_of_ones_own(void **state) {
                  "1: windows was not set but is 3; 1: window was 3 but is not set; 1: noise was "
                  "0.5 but is not set");
     check_pooled("pool", NULL, (pool_options){0}, path, "1: window was 3 but is not set");
-    /* quotes and lines stay within the text, and a terminal is not spoken to */
+    /* quotes and newlines stay in the text, and no control characters reach a terminal */
     const pool_options wild = {1, "\"},\n2: linear\xff\x1b[2J", NAN, true};
     pooled_save("po\"\nol", wild, path);
     check_pooled("po\"\nol", f, wild, path, NULL);
@@ -451,12 +452,12 @@ static void test_modules_of_ones_own(void **state) {
     check_pooled("pool", f, (pool_options){1, large, 0, false}, path, "1: kind was xxx");
 }
 
-/* A dataset of one's own. */
+/* A dataset of your own. */
 typedef struct numbers {
     tn_dataset base;
     int version;
     tn_digest digest;
-    tn_status status; /* of making it */
+    tn_status status; /* of making the digest */
     bool says;
 } numbers;
 
@@ -503,7 +504,7 @@ static void test_data_of_ones_own(void **state) {
     n.version = 3;
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
     assert_error(TN_EMISMATCH, "the data: x was f32[] but is i32[]");
-    n.status = TN_EIO; /* it was made before */
+    n.status = TN_EIO; /* the digest was made before */
     n.base.x_dtype = TN_F32;
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
     for (int says = 0; says < 2; says++) {
@@ -517,7 +518,7 @@ static void test_data_of_ones_own(void **state) {
         tn_error_clear();
     }
     tn_loader_free(c.loader);
-    c.loader = open_numbers(&n, NULL); /* silent ones are fine, and no wildcard */
+    c.loader = open_numbers(&n, NULL); /* a dataset without fields is fine, but no wildcard */
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
     assert_error(TN_EMISMATCH, "the data: version was 3 but is not set");
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
@@ -535,7 +536,7 @@ static tn_loader *open_padded(tn_sampler s, double pad, int64_t batch) {
     return tn_loader_new(tn_sequence_dataset(x, NULL, 3), s, o);
 }
 
-/* Other weights, other lengths, another padding: another run. */
+/* Other weights, lengths or padding make another run. */
 static void test_samplers_with_tables(void **state) {
     (void)state;
     TN_SCOPE;
@@ -574,7 +575,7 @@ static void test_samplers_with_tables(void **state) {
     }
 }
 
-/* Weights of a network with other heads are worth nothing; what only training does may differ. */
+/* Weights of a network with other heads are useless; options of training alone may differ. */
 static void test_weights_of_another_network(void **state) {
     (void)state;
     TN_SCOPE;
@@ -591,7 +592,7 @@ static void test_weights_of_another_network(void **state) {
         bool differs = r.gpt.heads != usual.gpt.heads || r.gpt.activation != usual.gpt.activation;
         gpt_run other;
         gpt_run_open(&other, &r, 2);
-        for (int part = 0; part < 2; part++) { /* a file of weights, and the weights of a run */
+        for (int part = 0; part < 2; part++) { /* a file of weights, a run's weights */
             tn_tensor *before = tn_copy(tn_detach(other.model.stem.wte.weight));
             c = (tn_checkpoint){.model = &other.model, .partial = true};
             tn_status status = part ? tn_checkpoint_load(&c, run) : tn_load(&other.model, path);
@@ -603,7 +604,7 @@ static void test_weights_of_another_network(void **state) {
         }
         gpt_run_close(&other);
     }
-    /* the way around: the fields are the program's */
+    /* the other way round: the fields are the program's */
     gpt_run other;
     gpt_run_open(&other, &usual, 2);
     assert_int_equal(tn_load(&other.model, path), TN_OK);
@@ -613,7 +614,7 @@ static void test_weights_of_another_network(void **state) {
     gpt_run_close(&other);
     gpt_run_close(&saved);
 
-    /* other classes may use them, under other kinds */
+    /* other classes may load them, also under other kinds */
     pooled p;
     pooled_open(&p, "pool", pool_fields, (pool_options){3, "max", 0, false});
     assert_int_equal(tn_save(&p.base, path), TN_OK);
@@ -661,13 +662,13 @@ static tn_loader *open_passes(int64_t epochs, int64_t batch, int threads) {
     return tn_loader_new(tn_token_dataset(tokens, 6, 2), tn_random_sampler(1), o);
 }
 
-/* What a call of tn_loader_next says: the batch's number from the first epoch on, or -1. */
+/* Calls tn_loader_next: the batch's number, counted from the first epoch, or -1. */
 static int64_t next_number(tn_loader *l) {
     tn_batch b;
     return tn_loader_next(l, &b) ? b.epoch * tn_loader_batches(l) + b.index : -1;
 }
 
-/* After any number of calls: what comes after the load is what comes in the run that went on. */
+/* After any number of calls: the batches after the load are those of the run that continued. */
 static void test_passes_go_on(void **state) {
     (void)state;
     const char *path = temp_path("passes");
@@ -693,7 +694,7 @@ static void test_passes_go_on(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* A pass that is over, with batches of another size (a warning), and with more epochs. */
+/* After the end of a pass: batches of another size (a warning), and more epochs. */
 static void test_the_end_of_a_pass(void **state) {
     (void)state;
     const char *path = temp_path("end");
@@ -718,7 +719,7 @@ static void test_the_end_of_a_pass(void **state) {
     }
 }
 
-/* A file from before passes were counted: where its loader had ended, it is still to be told. */
+/* A file from before passes were counted: a loader at the end of a pass still reports that end. */
 static void test_places_without_passes(void **state) {
     (void)state;
     const char *path = temp_path("older");

@@ -1,5 +1,5 @@
-/* Weights and checkpoints: a run continues bit for bit,
- * and a file that does not fit changes nothing. */
+/* Weights and checkpoints: a run continues bit for bit, and a file that does not fit changes
+ * nothing. */
 #include "tern/tern.h"
 
 #include <locale.h>
@@ -96,7 +96,7 @@ static void test_goes_on_bit_for_bit(void **state) {
     assert_int_equal(tn_live_tensors(), live);
 }
 
-/* Loads with each damage; the run must be as it was. */
+/* Loads a file that is refused; the run must be as it was. */
 static void check_refused(small_run *r, const char *path, tn_status status, const char *part) {
     snapshot before = snapshot_of(r);
     tn_checkpoint c = small_run_checkpoint(r);
@@ -191,7 +191,7 @@ static void test_what_does_not_fit(void **state) {
     c = (tn_checkpoint){.model = &r.model};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EMISMATCH);
     assert_error(TN_EMISMATCH, "state of the optim");
-    /* just the weights, to generate with */
+    /* only the weights, to generate with */
     c = (tn_checkpoint){.model = &r.model, .partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_OK);
 
@@ -204,7 +204,7 @@ static void test_what_does_not_fit(void **state) {
     small_run_close(&r);
 }
 
-/* A program that speaks German writes and reads the same file. */
+/* A program in a locale with a decimal comma writes and reads the same file. */
 static void test_locale(void **state) {
     (void)state;
     if (!setlocale(LC_ALL, "de_DE.UTF-8") && !setlocale(LC_ALL, "fr_FR.UTF-8")) {
@@ -327,13 +327,13 @@ static void test_load_counts_as_a_change(void **state) {
     tn_module_finish(&a);
 }
 
-/* A path that was mistaken may be one of anything: what is no checkpoint is not read. */
+/* A mistaken path may be any file: what is not a checkpoint is not read whole. */
 static void test_larger_than_memory(void **state) {
     (void)state;
     const char *path = temp_path("huge");
     temp_write(path, "no header of safetensors", 24);
     if (truncate(path, (off_t)1 << 42) != 0) {
-        skip(); /* a file system that has no such files */
+        skip(); /* a file system without such large files */
     }
     tn_checkpoint c = {.partial = true};
     assert_int_equal(tn_checkpoint_load(&c, path), TN_EFORMAT);
@@ -343,7 +343,7 @@ static void test_larger_than_memory(void **state) {
 }
 
 /* A rate on a plateau, an average of weights and a schedule with milestones: they continue, and
- * others are refused by what differs. */
+ * others are refused with what differs. */
 static void test_plateau_and_average(void **state) {
     static const int64_t at[] = {100000000000, 200000000000, 300000000000};
     const char *path = temp_path("plateau");

@@ -50,8 +50,8 @@ static void check_loads(const char *seed) {
     tn_module_finish(&t->model);
 }
 
-/* The targets would be blind if no seed were accepted. The first is from before checkpoints told
- * which run they are of. */
+/* The targets would be blind if no seed were accepted. The first is from before checkpoints
+ * identified their run. */
 static void test_whole_checkpoints_load(void **state) {
     (void)state;
     check_loads("whole");

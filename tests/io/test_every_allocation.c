@@ -1,8 +1,8 @@
 /* Memory runs out in the middle of a save, a load or the report of a bad file, in Tern or in a
- * library that it is linked to: at every place, once, twice and three times in a row. A save says
- * TN_OK only when the file is right, and otherwise leaves the old one; a load changes nothing or
- * all; an error still says where the program's call is: the line when its text is shown later,
- * the function or the program and an offset while memory is missing. */
+ * library that it is linked to: at every place, once, twice and three times in a row. A save is
+ * TN_OK only if the file is right, and otherwise leaves the old one; a load changes nothing or
+ * everything; an error still says where the program's call is: the line if its text is shown later,
+ * the function or the program and an offset while memory is short. */
 #include <sys/wait.h>
 
 #include "tests/io/writers.h"
@@ -100,7 +100,7 @@ static void test_loading(void **state) {
 
 /* ---- Bad files ------------------------------------------------------------------------------- */
 
-/* A file without a sound header, one that has other tensors, none at all. */
+/* Files with bad headers, one with another tensor, and no file at all. */
 static const char *const bad_headers[] = {
     "{\"weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,5]}}",
     "{\"weight\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
@@ -121,7 +121,7 @@ static const char *bad_file(int i) {
     return path;
 }
 
-/* Loads while `row` allocations fail after `n`: an error, which says where. True when they did. */
+/* Loads while `row` allocations fail after `n`: an error that says where. True if one failed. */
 static bool refuse_bad_file(tn_status (*load)(const char *path), const char *path, int n, int row) {
     static const char here[] = "test_every_allocation.c:";
     fail_malloc_at(n, row);
@@ -150,7 +150,7 @@ static void test_bad_files(void **state) {
     unlink(temp_path("bad"));
 }
 
-/* The first error of a process finds nothing prepared. */
+/* At the first error of a process nothing is prepared yet. */
 static void test_first_error(void **state) {
     (void)state;
     enum { WITHOUT_PLACE = 2, FAILED, ALL_SERVED };

@@ -1,5 +1,5 @@
-/* What holds for every call that writes a file: a disk that is full or lies leaves the file that
- * was there and nothing beside it, also where an error ends the program; rights are kept. */
+/* What holds for every call that writes a file: if the disk is full or lies, the old file stays and
+ * there is nothing next to it, even if an error ends the program; permissions are kept. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 typedef enum lie { HONEST, FLIPPED, LOST, TWICE } lie;
 static lie disk;
 
-/* Before the C library's, for libtern too. Says that all was written. */
+/* Overrides the C library's, for libtern too. Claims that all was written. */
 ssize_t write(int fd, const void *data, size_t bytes) {
     if (disk == LOST && bytes > 1) {
         return syscall(SYS_write, fd, data, bytes - 1) < 0 ? -1 : (ssize_t)bytes;
@@ -78,7 +78,7 @@ static void test_full_disk(void **state) {
     }
 }
 
-/* Programs let errors end them. */
+/* Programs may exit on errors. */
 static void test_full_disk_ends_the_program(void **state) {
     (void)state;
     for (int i = 0; i < WRITERS; i++) {
@@ -138,7 +138,7 @@ static void test_owner_is_kept(void **state) {
         struct stat about;
         assert_int_equal(chmod(path, 0600), 0);
         if (chown(path, 65534, 65534) != 0) {
-            skip(); /* a namespace without this user */
+            skip(); /* a user namespace without this user */
         }
         assert_int_equal(writers[i].write(path), TN_OK);
         assert_int_equal(stat(path, &about), 0);
@@ -166,8 +166,8 @@ static void test_only_files_are_replaced(void **state) {
     assert_int_equal(unlink(link), 0);
 }
 
-/* A link is replaced and not followed; but /dev/stdout, when output goes to a file, is the
- * system's. */
+/* A link is replaced, not followed; but one of the system's, as /dev/stdout is when output goes to
+ * a file, is refused. */
 static void test_links(void **state) {
     (void)state;
     struct stat about;

@@ -1,4 +1,4 @@
-/* Writing whole or not at all: a full disk, a folder without rights, leftovers, two writers. */
+/* Writing whole or not at all: a full disk, no permission, leftovers, several writers. */
 #include "tern/io.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ static void test_writes_and_replaces(void **state) {
     assert_int_equal(chdir("/"), 0);
 }
 
-/* A limit on the size of files is a disk that is full after so many bytes. */
+/* A limit on file sizes acts as a disk that is full after so many bytes. */
 static void test_full_disk(void **state) {
     (void)state;
     TN_SCOPE;
@@ -59,13 +59,13 @@ static void test_full_disk(void **state) {
         assert_int_equal(status, TN_EIO);
         assert_error(TN_EIO, "File too large");
         expect_contents(path, "old");
-        assert_int_equal(temp_count(), 1); /* nothing is left behind */
+        assert_int_equal(temp_count(), 1); /* no leftovers */
     }
     assert_int_equal(tn_write_file(path, "new", 3), TN_OK);
     expect_contents(path, "new");
 }
 
-/* As root everything may be written, so another user tries, in a child. */
+/* Root may write anything, so another user tries, in a child. */
 static void test_folder_without_rights(void **state) {
     (void)state;
     const char *path = temp_path("file");
@@ -105,7 +105,7 @@ static void test_bad_paths(void **state) {
     assert_int_equal(temp_count(), 1);
 }
 
-/* What a killed process left is used up; what a living one is writing is not touched. */
+/* The leftover of a killed process is reused; what a live one is writing is not touched. */
 static void test_leftovers(void **state) {
     (void)state;
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
@@ -131,8 +131,8 @@ static void test_leftovers(void **state) {
     assert_int_equal(unlink(leftover), 0);
 }
 
-/* Killed between giving a file the rights of the one that it replaces and its name. Root may write
- * all. */
+/* A process was killed after it gave its file the permissions of the one to replace, and before it
+ * renamed it. Root may write anything, so another user tries. */
 static void test_leftover_that_nobody_may_write(void **state) {
     (void)state;
     const char *path = temp_path("file"), *leftover = temp_path("file.tmp");
@@ -140,7 +140,7 @@ static void test_leftover_that_nobody_may_write(void **state) {
     temp_write(path, "old", 3);
     assert_int_equal(chmod(temp_folder, 0777), 0);
     if (me == 0 && seteuid(65534) != 0) {
-        skip(); /* a namespace without this user */
+        skip(); /* a user namespace without this user */
     }
     temp_write(leftover, "half", 4);
     assert_int_equal(chmod(leftover, 0444), 0);

@@ -14,8 +14,8 @@
 
 enum { KILLS = 60 };
 
-/* What the child says about itself, in shared memory:
- * the steps of the last save that began, and that ended. */
+/* What the child reports, in shared memory: the steps of the last save that began and of the last
+ * that ended. */
 typedef struct shared {
     volatile int64_t began, ended;
 } shared;
@@ -50,7 +50,7 @@ static void test_killed_while_saving(void **state) {
         s->began = s->ended = step;
         pid_t child = fork();
         if (child == 0) {
-            kill_at_call = KILLS - i; /* the first one saves before; the last one dies at once */
+            kill_at_call = KILLS - i; /* the first saves before it; the last dies at once */
             save_forever(path, step, s);
         }
         int status;

@@ -1,5 +1,5 @@
-/* What is no file but has a name, given to everything that reads one: an error that says what it
- * is, at once. A FIFO that no one writes would hang its reader, and /dev/zero fill the memory. */
+/* Paths that are not regular files, given to everything that reads one: an error that says what it
+ * is, at once. A FIFO without a writer would hang its reader, and /dev/zero would fill memory. */
 #include "tern/tern.h"
 
 #include <stdlib.h>

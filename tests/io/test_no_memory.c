@@ -1,5 +1,5 @@
-/* Every allocation of data, io and train fails once, and every one of the libraries that they use
- * and the two after it: an error, nothing leaked, nothing half done. */
+/* Every allocation of data, io and train fails once, and so does every one of the libraries that
+ * they use, alone and with the next one or two: an error, nothing leaked, nothing half done. */
 #include "core/allocator.h"
 #include "tern/tern.h"
 
@@ -17,7 +17,7 @@
 
 typedef void (*scenario)(void);
 
-/* No file is left that was being written. */
+/* No temporary file is left. */
 static void assert_nothing_unfinished(void) {
     DIR *folder = opendir(temp_folder);
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
@@ -56,7 +56,7 @@ static void fail_each(scenario run) {
     assert_true(failures > 0);
 }
 
-/* As fail_each, for all that is allocated by anybody. What is not needed may fail unseen. */
+/* As fail_each, for every malloc, in Tern and in libraries. Optional ones may fail unnoticed. */
 static void fail_each_malloc(scenario run) {
     int64_t live = tn_live_tensors();
     for (int in_a_row = 1; in_a_row <= 3; in_a_row++) {
@@ -224,7 +224,7 @@ static void loader_threads(void) {
     use_loader(2);
 }
 
-/* Sequences, some of them twice, in pieces; one piece is read. */
+/* Sequences, some of them twice, split; one piece is read. */
 static void use_composed(void) {
     TN_SCOPE;
     tn_tensor *x[] = {tn_ones(TN_DIMS(3), TN_F32), tn_ones(TN_DIMS(1), TN_F32)};
@@ -246,7 +246,7 @@ static void use_composed(void) {
     tn_dataset_free(pieces[0]);
 }
 
-/* Images in another size, drawn by weights; then by size, in buckets. */
+/* Resized images, drawn by weights, then in buckets by length. */
 static void use_augmented(void) {
     TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(3, 1, 4, 4), TN_F32), *weights = tn_ones(TN_DIMS(3), TN_F32);
@@ -282,7 +282,7 @@ static void use_history(void) {
     tn_history_free(h);
 }
 
-/* The run outlives the attempts: what was loaded in part would be seen in its weights. */
+/* The run outlives the attempts: a partial load would show in its weights. */
 static small_run kept;
 
 static void use_checkpoint(void) {
@@ -340,7 +340,7 @@ static void use_metrics(void) {
     tn_metrics_free(m);
 }
 
-/* What is done stays: so it takes a folder of its own each time. */
+/* What it has done stays, so each call uses a folder of its own. */
 static void use_search(void) {
     static int number;
     char name[32];
@@ -394,7 +394,7 @@ static void test_train(void **state) {
     fail_each(use_metrics);
     fflush(stdout);
     int before = dup(STDOUT_FILENO), nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, STDOUT_FILENO); /* a search says what it does */
+    dup2(nowhere, STDOUT_FILENO); /* a search prints what it does */
     fail_both(use_search);
     fflush(stdout);
     dup2(before, STDOUT_FILENO);

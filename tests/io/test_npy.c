@@ -1,4 +1,4 @@
-/* NumPy's files: what is written is read, and what is wrong says where. test_numpy.py has NumPy
+/* NumPy's files: what is written is read, and errors say where. test_numpy.py compares with NumPy
  * itself. */
 #define LLVMFuzzerTestOneInput fuzz_npy
 #include "tests/fuzz/fuzz_npy.c"
@@ -97,7 +97,7 @@ static void headers_that_are_wrong(void **state) {
         size_t bytes;
         tn_status status;
     } cases[] = {
-        {"", "at byte 10: it is no dictionary", 0, TN_EFORMAT},
+        {"", "at byte 10: it is not a dictionary", 0, TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False}", "a key is missing", 4, TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': 0, 'shape': ()}", "at byte 44: fortran_order", 4,
          TN_EFORMAT},
@@ -108,7 +108,7 @@ static void headers_that_are_wrong(void **state) {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000000000000,)}",
          "a size is too large", 8, TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (400000000000000000,)}",
-         "8 bytes of elements are not what", 8, TN_EFORMAT},
+         "8 bytes of elements do not match", 8, TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}", "8 bytes of elements", 8,
          TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", "8 bytes of elements", 8,
@@ -118,7 +118,7 @@ static void headers_that_are_wrong(void **state) {
          TN_EUNSUPPORTED},
         {"{'descr': '<u8', 'fortran_order': False, 'shape': ()}", "elements of type \"<u8\"", 8,
          TN_EUNSUPPORTED},
-        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}", "a text is missing", 4,
+        {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}", "a string is missing", 4,
          TN_EFORMAT},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}",
          "more than 8 dimensions", 4, TN_EUNSUPPORTED},
@@ -132,7 +132,7 @@ static void headers_that_are_wrong(void **state) {
     assert_inert(tn_npy_load("/nowhere/x.npy"), TN_EIO, "/nowhere/x.npy");
 }
 
-/* Each byte of an archive, changed: an error, or the same numbers, or other names. */
+/* Each byte of an archive is changed: an error, the same numbers, or other names. */
 static void damaged_archives(void **state) {
     (void)state;
     const char *path = temp_path("whole.npz"), *names[] = {"a", "b"};
@@ -153,7 +153,7 @@ static void damaged_archives(void **state) {
     same_tensors(tn_npz_get(f, "b"), tensors[1]);
     tn_npz_close(f);
     free(whole);
-    /* a number that is not compressed: nothing but the check tells */
+    /* a number that is not compressed: only the check sum tells */
     assert_int_equal(tn_npz_save(path, names, tensors, 2, false), TN_OK);
     whole = temp_read(path, &bytes);
     whole[30 + strlen("a.npy") + 128 + 8] ^= 1;
@@ -253,7 +253,7 @@ static void rows_that_are_not_there(void **state) {
     assert_error(TN_EIO, "x.npy was cut short");
     tn_dataset_free(d);
     assert_null(open_rows());
-    assert_error(TN_EFORMAT, "x.npy: 127 bytes of elements are not what its shape");
+    assert_error(TN_EFORMAT, "x.npy: 127 bytes of elements do not match its shape");
     assert_int_equal(tn_npy_save(temp_path("x.npy"), tn_ones(TN_DIMS(7, 2), TN_F32)), TN_OK);
     assert_null(open_rows());
     assert_error(TN_ESHAPE, "x.npy has 7 rows but ");
@@ -266,7 +266,7 @@ static void rows_that_are_not_there(void **state) {
                                   "'shape': (2, 2), }     \n0123456789abcdef";
     temp_write(temp_path("x.npy"), fortran, 10 + 64 + 16);
     assert_null(open_rows());
-    assert_error(TN_EUNSUPPORTED, "x.npy has its columns one after the other");
+    assert_error(TN_EUNSUPPORTED, "x.npy is stored column by column");
 }
 
 static void other_rows_are_noticed(void **state) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NumPy's files against NumPy: what it writes is read and written again, and what it reads of that is the same."""
+"""NumPy's files against NumPy: what NumPy writes is read and written back, and NumPy reads the same arrays from it."""
 import os
 import pathlib
 import subprocess
@@ -20,7 +20,7 @@ WIDENED = {"i2": "i4", "u2": "i4", "u4": "i8"}
 
 
 def arrays():
-    """{name: array} of every dtype that is read, in several shapes, orders of bytes and of dimensions."""
+    """{name: array} of every dtype that is read, in several shapes, byte orders and dimension orders."""
     found, draw = {}, numpy.random.default_rng(1)
     for kind in ("f4", "f8", "f2", "i8", "i4", "i1", "u1", "b1", "i2", "u2", "u4"):
         whole = draw.integers(-100, 100, (3, 4, 5)).astype(kind)
@@ -76,7 +76,7 @@ def archives(folder):
 
 
 def names_beyond_ascii(folder):
-    """With ZIP's flag for UTF-8, and only where it is needed; read with it and without."""
+    """Written with ZIP's flag for UTF-8 only if needed; read with and without it."""
     x = {name: numpy.full(3, number, "f4") for number, name in enumerate(("größe", "重み", "plain", "😀"))}
     numpy.savez(folder / "in.npz", **x)
     run(folder / "in.npz", folder / "out.npz")

@@ -1,5 +1,5 @@
-/* Checkpoints and models of version 40cd7f8, whose options are prose: they load, and what differs
- * is named as in files of today. The texts are that version's, the tensors are written now. */
+/* Checkpoints and models of version 40cd7f8, whose options are prose: they load, and differences
+ * are named as in today's files. The texts are that version's; the tensors are written now. */
 #define _GNU_SOURCE
 #include "tests/support/test.h"
 
@@ -81,7 +81,7 @@ static void make_older(int number, const char *from, const char *to, const char 
     free(file);
 }
 
-/* All of the state is another than the checkpoint's. */
+/* Makes all of the state differ from the checkpoint's. */
 static void disturb_run(run *r) {
     tn_optim_set_steps(r->c.optim, 1);
     tn_optim_set_lr(r->c.optim, 5);
@@ -143,7 +143,7 @@ static void test_older_checkpoints_of_another_run(void **state) {
     static const struct {
         const char *key, *more, *told;
     } changes[] = {
-        {"model", "new: linear, width 3\n", "new: was there but is not (linear)"},
+        {"model", "new: linear, width 3\n", "new: was there but no longer is (linear)"},
         {"optim.options", ", extra 1", ": extra was 1 but is not set"},
         {"schedule", ", extra 0x1.8p+1", "the schedule: extra was 3 but is not set"},
         {"loader", ", extra one", "the loader: extra was one but is not set"},
@@ -172,7 +172,7 @@ static void test_older_checkpoints_of_another_run(void **state) {
     }
 }
 
-/* What differs has the same names and values as in a file of today. */
+/* Differences have the same names and values as in today's files. */
 static void test_older_values_are_named(void **state) {
     (void)state;
     const char *now = temp_path("now"), *older = temp_path("older");
@@ -192,7 +192,7 @@ static void test_older_values_are_named(void **state) {
                                    "false; the schedule: peak was 0.1 but is 0.2; the schedule: "
                                    "steps was 100 but is 99");
     }
-    /* more steps may have come */
+    /* more steps are allowed */
     m->h[1].attn.causal = true;
     m->stem.drop.p = 0.1;
     r.schedule.peak = 0.1;
@@ -212,7 +212,7 @@ static void test_older_values_are_named(void **state) {
     run_close(&r);
 }
 
-/* Language models are made again from what the file says of them. */
+/* Language models are rebuilt from what the file says about them. */
 static void test_older_models(void **state) {
     (void)state;
     const char *now = temp_path("now"), *older = temp_path("older");
@@ -246,7 +246,7 @@ static void test_older_models(void **state) {
     }
 }
 
-/* Names that are there again and again, as no version has written them. */
+/* Names that occur again and again, which no version has written. */
 static void test_endless_lists(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,5 +1,5 @@
-/* ONNX: what stands in a file, and what cannot. That runtimes make the same numbers of it is
- * test_pypi_onnx.py's. */
+/* ONNX: what a file contains, and what it cannot. test_pypi_onnx.py checks that runtimes compute
+ * the same numbers. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,7 +73,7 @@ static void tell_node(char *text, const part *node) {
     strcat(text, "\n");
 }
 
-/* The name that stands in field `field` of a message, after `before`. */
+/* The name in field `field` of a message, after `before`. */
 static void tell_name(char *text, const char *before, const part *message, int field) {
     part p;
     const unsigned char *at = message->at, *end = at + message->value;
@@ -189,7 +189,7 @@ static tn_values product_of_all(void *user, tn_values in) {
     return TN_VALUES(tn_prod(in.v[0], TN_DIMS(), false));
 }
 
-/* It is made of others, and has a counterpart: what it runs is not written. */
+/* It is made of others but has a counterpart, so what it runs is not written. */
 static void a_whole_operation(void **state) {
     (void)state;
     const char *path = temp_path("whole.onnx");
@@ -208,7 +208,7 @@ static tn_values clamp_far(void *user, tn_values in) {
     return TN_VALUES(tn_clamp(tn_clamp(open, INFINITY, INFINITY), -INFINITY, -INFINITY));
 }
 
-/* A bound is left out where it bounds nothing, and only there. */
+/* A bound is left out only if it bounds nothing. */
 static void bounds_that_are_infinite(void **state) {
     (void)state;
     const char *path = temp_path("clamp.onnx");
@@ -225,8 +225,8 @@ static void bounds_that_are_infinite(void **state) {
                                          "initializer /clamp_5\n");
 }
 
-/* Parameters are written as they are kept, and cast where the module computes in another dtype; the
- * same the second time, when it has copies already. */
+/* Parameters are written as they are stored, and cast if the module computes in another dtype; also
+ * the second time, when it has low-precision copies already. */
 static void a_module_with_a_policy(void **state) {
     (void)state;
     const char *path = temp_path("policy.onnx");
@@ -247,7 +247,7 @@ static void a_module_with_a_policy(void **state) {
     tn_module_finish(&m);
 }
 
-/* What descriptors say of their arguments lies within them. */
+/* The offsets in descriptors' argument tables are within the arguments. */
 static void fields_of_operations(void **state) {
     (void)state;
     int found = 0;
@@ -276,7 +276,7 @@ static int64_t draw_integer(int64_t low, int64_t high) {
     return low + tn_random_below(tn_default_generator(), high - low + 1);
 }
 
-/* x is (2, 2, in, in); the window is not larger than what it slides over. */
+/* x is (2, 2, in, in); the window is not larger than its padded input. */
 static window draw_window(int64_t in) {
     window w = {.kind = (enum window_kind)draw_integer(CONV, AVG_POOL)};
     w.conv = tn_conv_defaults();
@@ -358,8 +358,8 @@ static int read_ints(const char *path, const char *name, int64_t *to) {
     return n;
 }
 
-/* What ONNX's formulas make of the attributes is the size that Tern's result has; where the window
- * does not say all of the padding, before it stands a node that does. */
+/* ONNX's formulas give the size of Tern's result; if the window's attributes cannot express all of
+ * the padding, a Pad node comes first. */
 static void sizes_of_windows(void **state) {
     (void)state;
     const char *path = temp_path("window.onnx");
@@ -464,10 +464,10 @@ static void what_a_batch_cannot_be(void **state) {
         const char *part;
     } cases[] = {
         {otherwise_when_large, 1, TN_EUNSUPPORTED, "the operations, or their arguments, depend"},
-        {share_of_rows, 1, TN_EUNSUPPORTED, "a constant with other numbers"},
+        {share_of_rows, 1, TN_EUNSUPPORTED, "the values of a constant"},
         {squares_of_rows, 1, TN_EUNSUPPORTED, "do not grow by the same amount"},
-        {add_rows, 1, TN_EUNSUPPORTED, "a constant of another shape"},
-        {share_of_rows, 3, TN_ESHAPE, "input 1 is [3] and has no batch as the others"},
+        {add_rows, 1, TN_EUNSUPPORTED, "the shape of a constant"},
+        {share_of_rows, 3, TN_ESHAPE, "input 1 is [3] and does not have the batch size"},
         {share_of_rows, 4, TN_EVALUE, "batch_inputs names no input"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
@@ -483,7 +483,7 @@ static void what_a_batch_cannot_be(void **state) {
     }
 }
 
-/* ---- What cannot be said --------------------------------------------------------------------- */
+/* ---- What cannot be expressed ---------------------------------------------------------------- */
 
 static tn_values drop_half(void *user, tn_values in) {
     (void)user;
@@ -535,7 +535,7 @@ static void what_cannot_be_said(void **state) {
         {gather_in_place, TN_EUNSUPPORTED, "copy_: a tensor is changed in place by [2]"},
         {change_constant, TN_EUNSUPPORTED, "[2] was changed in place after it was used"},
         {select_from_huge, TN_EUNSUPPORTED, "fewer than 2 GiB"},
-        {return_nothing, TN_EVALUE, "the forward gives 0 tensors"},
+        {return_nothing, TN_EVALUE, "the forward returns 0 tensors"},
         {NULL, TN_EVALUE, "the function is NULL"},
     };
     const char *path = temp_path("not.onnx");
@@ -547,7 +547,7 @@ static void what_cannot_be_said(void **state) {
         assert_int_equal(status, cases[i].status);
         assert_error(cases[i].status, cases[i].part);
         assert_int_not_equal(access(path, F_OK), 0);
-        tn_mul_scalar_(tn_exp(in.v[0]), 2); /* no one traces any more */
+        tn_mul_scalar_(tn_exp(in.v[0]), 2); /* nothing is tracing any more */
         assert_int_equal(tn_error(), TN_OK);
     }
 }
@@ -568,7 +568,7 @@ static void wrong_names(void **state) {
     (void)state;
     assert_int_equal(export_named("x", "y"), TN_OK);
     assert_int_equal(export_named("weight", "y"), TN_EVALUE);
-    assert_error(TN_EVALUE, "input 0 is called weight, as something else is");
+    assert_error(TN_EVALUE, "input 0 is called weight, like something else");
     assert_int_equal(export_named("x", "x"), TN_EVALUE);
     assert_error(TN_EVALUE, "output 0 is called x");
     assert_int_equal(export_named("/x", "y"), TN_EVALUE);
@@ -583,7 +583,7 @@ static void a_module_that_trains(void **state) {
     tn_values in = TN_VALUES(tn_ones(TN_DIMS(3, 4), TN_F32));
     const char *path = temp_path("trains.onnx");
     assert_int_equal(tn_onnx_export(m, in, path, tn_onnx_defaults()), TN_ESTATE);
-    assert_error(TN_ESTATE, "sequential trains");
+    assert_error(TN_ESTATE, "sequential is in training mode");
     tn_module_train(m, false);
     assert_int_equal(tn_onnx_export(m, in, path, tn_onnx_defaults()), TN_OK);
     assert_int_equal(tn_onnx_export(m, (tn_values){0}, path, tn_onnx_defaults()), TN_EVALUE);

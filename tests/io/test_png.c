@@ -10,7 +10,7 @@ static uint32_t number_at(const unsigned char *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* Looks at name and checksum; returns the chunk's data, and after them the next. */
+/* Checks name and checksum; returns the chunk's data, and sets *next after them. */
 static const unsigned char *open_chunk(const unsigned char **at, const char *name, size_t *bytes) {
     *bytes = number_at(*at);
     const unsigned char *data = *at + 8;
@@ -66,7 +66,7 @@ static void grey_images(void **state) {
     read_back(path, 6, 5, 1, &got[0][0]); /* no more columns than images */
 }
 
-/* Channels lie after one another in a tensor, and beside each other in a pixel. */
+/* Channels are separate planes in a tensor, and adjacent in a pixel. */
 static void coloured_image(void **state) {
     (void)state;
     TN_SCOPE;

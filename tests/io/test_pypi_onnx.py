@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""ONNX files against the ONNX checker and onnxruntime: every operation of the registry on its samples, models, and networks that are
-drawn, give there what they give in Tern.
+"""ONNX files against the ONNX checker and onnxruntime: every operation of the registry on its samples, models, and random
+networks compute there what they compute in Tern.
 
-    test_pypi_onnx.py [COUNT [SEED]]    COUNT networks that are drawn (400), from SEED on (1)
+    test_pypi_onnx.py [COUNT [SEED]]    COUNT random networks (400), from SEED on (1)
 
 dump_onnx and dump_onnx_random write the files and what Tern computes. The bars: f32 within 1e-5 of the largest number of a result
 (f64: 1e-11), integers and bools equal. What has no counterpart in ONNX is listed in UNSUPPORTED with the reason, and is an error of
@@ -28,12 +28,12 @@ PROGRAMS = os.environ.get("TERN_TEST_BIN", "build/test/tests")
 BARS = {"float32": 1e-5, "float64": 1e-11}
 onnxruntime.set_default_logger_severity(4)
 
-# Of an operation with a counterpart, the samples in which it has none.
+# For an operation with a counterpart, the samples without one.
 UNSUPPORTED = {
     "atan2": "no such operation",
     "cumprod": "no such operation before opset 26",
     "linear_scan": "no such operation",
-    "dropout": "draws: modules that do not train call none",
+    "dropout": "draws random numbers: modules in evaluation mode call none",
     "avg_unpool": "a gradient", "conv_weight_grad": "a gradient", "place": "a gradient",
     "resample_grad": "a gradient", "scatter_rows": "a gradient",
     "all": "of nothing", "any": "of nothing",
@@ -71,7 +71,7 @@ def compare(path):
 
 
 def unsupported(folder):
-    """Nothing more than what is known, and the message names the operation."""
+    """Only the known cases are unsupported, and the message names the operation."""
     lines = [line for line in (folder / "unsupported").read_text().splitlines() if not line.startswith("random.")]
     names = {line.split()[0].split(".")[1] for line in lines}
     assert names <= set(UNSUPPORTED), names - set(UNSUPPORTED)
@@ -83,13 +83,13 @@ def unsupported(folder):
 
 
 def steps_of(path):
-    """Of a network that was drawn, what is in it."""
+    """The steps of a random network."""
     text = path.with_suffix(".txt")
     return f" {text.read_text().strip()}:" if text.exists() else ""
 
 
 def random_networks(folder, count):
-    """Nothing in them is without a counterpart, and few are left out."""
+    """Everything in them has a counterpart, and few are left out."""
     lines = [line for line in (folder / "unsupported").read_text().splitlines() if line.startswith("random.")]
     left_out = int((folder / "random.left_out").read_text())
     assert not lines, lines
@@ -118,9 +118,9 @@ def main():
             failed = failed or bool(errors)
             print(f"{'not ok' if errors else 'ok'} {number} - {name} ({len(paths)} cases)", *errors, sep="\n", flush=True)
         unsupported(folder)
-        print(f"ok {len(groups) + 1} - what ONNX cannot say", flush=True)
+        print(f"ok {len(groups) + 1} - what ONNX cannot express", flush=True)
         left_out = random_networks(folder, int(count))
-        print(f"ok {len(groups) + 2} - networks from seed {seed}: {left_out} of {count} left out, which rounding decides", flush=True)
+        print(f"ok {len(groups) + 2} - networks from seed {seed}: {left_out} of {count} left out, because rounding decides them", flush=True)
         sys.exit(failed)
 
 

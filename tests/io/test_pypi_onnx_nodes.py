@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The ONNX standard's node tests (package onnx), by Tern's operations: what passes, what fails, what is not there, and why.
+"""The ONNX standard's node tests (package onnx), run with Tern's operations: what passes, what fails, what Tern lacks, and why.
 
 run_onnx_nodes runs each node whose operator has a counterpart; its results are compared with the standard's, to the tolerance of the
-case. Cases called ..._expanded are left out: they are others again, written as graphs of smaller operators. The table in docs/onnx.md
-must be what was found, for the release of onnx that it names:
+case. Cases called ..._expanded are left out: they repeat others as graphs of smaller operators. The table in docs/onnx.md
+must match the results, for the release of onnx that it names:
 
-    test_pypi_onnx_nodes.py --write         writes the table again
+    test_pypi_onnx_nodes.py --write         rewrites the table
     test_pypi_onnx_nodes.py --list          shows each case
 """
 import collections
@@ -33,7 +33,7 @@ DOCUMENT = pathlib.Path(HERE, "../../docs/onnx.md")
 BEGIN, END = "<!-- node tests: begin -->\n", "<!-- node tests: end -->\n"
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL", "int8": "I8"}
 
-# What fails, and why that is no fault of Tern's.
+# What fails, and why that is not Tern's fault.
 ROUNDS = "the case's result is rounded to bf16 at each step: the exact one, rounded once, is as far from it as ours"
 FAILS = {"test_attention_3d_causal_bf16": ROUNDS, "test_attention_4d_causal_bf16": ROUNDS}
 
@@ -65,7 +65,7 @@ def load(path):
 
 
 def said(attribute):
-    """An attribute's value as text; None for what no counterpart has (a tensor, a graph)."""
+    """An attribute's value as text; None for kinds that no operation with a counterpart has (a tensor, a graph)."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode().replace(" ", "")
@@ -79,7 +79,7 @@ def said(attribute):
 
 
 def to_array(x):
-    """Some cases hold a tensor as a file does."""
+    """Some cases store a tensor as in a file."""
     return onnx.numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else x
 
 
@@ -166,12 +166,12 @@ def run_cases(cases):
 
 
 def reason(case):
-    """As the table has it: an error's own text has shapes in it."""
+    """As in the table."""
     return "dtype" if case.why.startswith("dtype") else case.why
 
 
 def table(cases):
-    """Operators that have a counterpart, in the order of the alphabet; the others by name."""
+    """Operators that have a counterpart, in alphabetical order; the others by name."""
     groups = collections.defaultdict(list)
     for case in cases:
         groups[case.node.op_type].append(case)
@@ -211,7 +211,7 @@ def main():
         print(f"# {case.name}: {case.why}")
     release = f"onnx {onnx.__version__} "
     if release not in old:
-        print(f"ok 2 - the table # SKIP docs/onnx.md has that of another release than {release}")
+        print(f"ok 2 - the table # SKIP docs/onnx.md has the table of another release than {release}")
     else:
         print(f"{'ok' if old == new else 'not ok'} 2 - docs/onnx.md has this table (otherwise: --write)")
     sys.exit(bool(failed) or (release in old and old != new))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Event files against TensorBoard itself: what its EventAccumulator reads of a file of ours, of one whose writer was killed, and
-of one whose last record is torn."""
+"""Event files against TensorBoard itself: what its EventAccumulator reads from a file of ours, from one whose writer was
+killed, and from one whose last record is torn."""
 import os
 import pathlib
 import signal
@@ -54,12 +54,12 @@ def reads_everything(folder):
     assert set(tags["scalars"]) == {"loss/train", "far"}, tags
     losses = [(e.step, round(e.value, 6)) for e in seen.Scalars("loss/train")]
     assert losses == [(0, 1.0), (1, 0.5), (2, 0.333333), (3, -1.0)], losses  # 3 and 4 of the first file are purged
-    assert seen.Scalars("far") == []  # as well
+    assert seen.Scalars("far") == []  # purged, too
     assert set(tags["histograms"]) == {"normal", "few"}, tags
     few = seen.Histograms("few")[0].histogram_value
     assert (few.min, few.max, few.num, few.sum, few.sum_squares) == (-3, 3, 7, 0, 28), few
     assert sum(few.bucket) == 7 and few.bucket[0] == 0 and few.bucket[-1] == 1 and len(few.bucket) == len(few.bucket_limit)
-    for value in range(-3, 4):  # each lies in its bucket
+    for value in range(-3, 4):  # each is in its bucket
         place = next(i for i, limit in enumerate(few.bucket_limit) if value < limit)
         assert few.bucket[place] == 1, (value, place)
     assert list(few.bucket_limit) == sorted(few.bucket_limit)
@@ -74,7 +74,7 @@ def reads_everything(folder):
 
 
 def as_pytorch(folder):
-    """The same numbers by torch.utils.tensorboard give the same histogram."""
+    """torch.utils.tensorboard makes the same histogram of the same numbers."""
     try:
         import numpy
         from torch.utils.tensorboard import SummaryWriter
@@ -101,7 +101,7 @@ def killed(folder):
 
 
 def torn(folder):
-    """Cut anywhere, the records before the cut are read."""
+    """Wherever the file is cut, the records before the cut are read."""
     file, = folder.glob("*tfevents*")
     whole = file.read_bytes()[:2000]
     for size in range(len(whole) - 60, len(whole)):

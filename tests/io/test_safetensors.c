@@ -1,5 +1,5 @@
-/* safetensors: what is written comes back, in the format's layout; what is not right is refused
- * with a reason. */
+/* safetensors: what is written comes back, in the format's layout; bad files are refused with a
+ * reason. */
 #include "tern/io.h"
 
 #include <pthread.h>
@@ -58,7 +58,7 @@ static void test_every_dtype(void **state) {
         assert_null(tn_safetensors_metadata(f, "other"));
         assert_true(tn_safetensors_has(f, "scalar"));
         assert_false(tn_safetensors_has(f, "scala"));
-        tn_safetensors_close(f); /* the tensors hold the map */
+        tn_safetensors_close(f); /* the tensors keep the file mapped */
         assert_true(tn_equal(matrix, t));
         assert_true(tn_equal(turned, tn_t(t)));
         assert_int_equal(tn_ndim(scalar), 0);
@@ -138,7 +138,7 @@ static void test_order_is_the_data_s(void **state) {
     tn_safetensors_close(f);
 }
 
-/* A dtype that we have not costs the file only that tensor. */
+/* A dtype that Tern lacks makes only that tensor unreadable. */
 static void test_foreign_dtypes(void **state) {
     (void)state;
     TN_SCOPE;
@@ -162,7 +162,7 @@ static void test_foreign_dtypes(void **state) {
     assert_inert(tn_safetensors_get(f, "-0 \"-0"), TN_EUNSUPPORTED, "is NEW");
     tn_safetensors_close(f);
 
-    tn_linear line; /* a module that wants such a tensor is told which */
+    tn_linear line; /* loading such a tensor into a module names it */
     tn_linear_init(&line, 2, 1, tn_linear_defaults());
     double before = tn_at(line.bias, (int64_t[]){0});
     assert_int_not_equal(tn_load(&line, path), TN_OK);
@@ -176,7 +176,7 @@ static void test_foreign_dtypes(void **state) {
 #define ONE(dtype, shape, offsets) \
     "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
 
-/* What is no safetensors file is called what it is. */
+/* For a file of another kind the error says what it is. */
 static void test_other_files(void **state) {
     (void)state;
     static const struct {
@@ -190,10 +190,10 @@ static void test_other_files(void **state) {
         OTHER("<!DOCTYPE html><html>404", "an HTML page"),
         OTHER("<html><head>", "an HTML page"),
         OTHER("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n",
-              "a pointer of git-lfs (`git lfs pull` brings the file itself)"),
-        OTHER("PK\3\4\0\0\0\0{", "a zip archive (a file of PyTorch or NumPy is one)"),
-        OTHER("\x80\2\x8a\x0al\xfc\x9c\x46\xf9\x20", "an old file of PyTorch (a pickle)"),
-        OTHER("\x80\2}q\0(X\1\0\0", "a pickle of Python"),
+              "a git-lfs pointer (`git lfs pull` fetches the file itself)"),
+        OTHER("PK\3\4\0\0\0\0{", "a zip archive (PyTorch and NumPy write them)"),
+        OTHER("\x80\2\x8a\x0al\xfc\x9c\x46\xf9\x20", "an old PyTorch file (a pickle)"),
+        OTHER("\x80\2}q\0(X\1\0\0", "a Python pickle"),
         OTHER("GGUF\3\0\0\0{", "a GGUF file (a model's weights)"),
         OTHER("\x93NUMPY\1\0v\0{", "a NumPy array"),
         OTHER("\x1f\x8b\x08\0\0\0\0\0{", "compressed (gzip)"),
@@ -238,7 +238,7 @@ static void test_hostile_headers(void **state) {
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"more\":1}}", 1,
          "not just dtype"},
         {ONE("\"U8\"", "[1]", "[0,1]") "}", 1, "header"},
-        {ONE("8", "[1]", "[0,1]"), 1, "its dtype is not a text"},
+        {ONE("8", "[1]", "[0,1]"), 1, "its dtype is not a string"},
         {ONE("\"F8_E4M3\"", "[1]", "[0,2]"), 2, "hold 2 bytes but the shape takes 1"},
         {ONE("\"F8_E5M2FNUZ\"", "[3]", "[0,2]"), 2, "hold 2 bytes but the shape takes 3"},
         {ONE("\"U16\"", "[3]", "[0,5]"), 5, "hold 5 bytes but the shape takes 6"},
@@ -290,7 +290,7 @@ static void test_hostile_headers(void **state) {
          1, "duplicate"},
         {"{\"__metadata__\":1}", 0, "is not an object"},
         {"{\"__metadata__\":[]}", 0, "is not an object"},
-        {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a text"},
+        {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a string"},
         {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"1\"}}", 0, "duplicate"},
         {"{\"a\\u0000\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
         {"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
@@ -328,7 +328,7 @@ static void test_hostile_length(void **state) {
     assert_error(TN_EFORMAT, "header");
 }
 
-/* A header of more than the cap is not even parsed. */
+/* A header larger than the limit is not even parsed. */
 static void test_header_cap(void **state) {
     (void)state;
     size_t bytes = ((size_t)16 << 20) + 8;
@@ -358,8 +358,8 @@ static unsigned char *small_file(size_t *bytes) {
     return temp_read(path, bytes);
 }
 
-/* Uses everything that can be read; whatever the file says, the process lives and the error is one
- * of the expected. */
+/* Reads everything; whatever the file says, the process survives and any error is an expected
+ * one. */
 static void read_everything(const char *path) {
     TN_SCOPE;
     tn_safetensors *f = tn_safetensors_open(path);
@@ -444,10 +444,10 @@ static void test_cut_short(void **state) {
     const char *path = large_file();
     tn_safetensors *f = tn_safetensors_open(path);
     tn_tensor *a = tn_safetensors_get(f, "a");
-    assert_int_equal(truncate(path, 4 * ROWS), 0); /* inside of "a" */
+    assert_int_equal(truncate(path, 4 * ROWS), 0); /* inside "a" */
     assert_inert(tn_safetensors_get(f, "b"), TN_EIO, "large was cut short while it was read");
     assert_inert(tn_safetensors_get(f, "a"), TN_EIO, "large was cut short while it was read");
-    assert_true(tn_item(tn_sum_all(a)) == ROWS); /* what was read stays */
+    assert_true(tn_item(tn_sum_all(a)) == ROWS); /* what was read stays valid */
     tn_safetensors_close(f);
 }
 
@@ -467,7 +467,7 @@ static void *change_length(void *user) {
     return NULL;
 }
 
-/* Weights are loaded or are what they were, while another thread changes the file's length. */
+/* Weights are loaded or unchanged while another thread changes the file's length. */
 static void test_cut_short_while_it_is_loaded(void **state) {
     (void)state;
     TN_SCOPE;
@@ -512,7 +512,7 @@ static void test_bad_calls(void **state) {
     assert_int_equal(tn_safetensors_writer_add(w, "a", t), TN_EVALUE);
     assert_error(TN_EVALUE, "used twice");
     tn_safetensors_writer_add(w, "__metadata__", t);
-    assert_error(TN_EVALUE, "the format's own");
+    assert_error(TN_EVALUE, "reserved");
     tn_safetensors_writer_add(w, "\xff", t);
     assert_error(TN_EVALUE, "not UTF-8");
     tn_safetensors_writer_add(w, NULL, t);
@@ -552,7 +552,7 @@ static void test_bad_calls(void **state) {
     assert_int_equal(tn_live_tensors(), live);
 }
 
-/* What could not be added is not silently missing, even when the error was cleared. */
+/* What could not be added is not silently missing, even after the error was cleared. */
 static void test_refused_add(void **state) {
     (void)state;
     TN_SCOPE;

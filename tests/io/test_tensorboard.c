@@ -1,4 +1,4 @@
-/* Event files: the framing, what stands in it, and what happens to a file that cannot take more. */
+/* Event files: the framing, its contents, and a file that cannot grow. */
 #define _GNU_SOURCE 1 /* memmem */
 #include <math.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static uint64_t little_endian(const unsigned char *at, int bytes) {
     return value;
 }
 
-/* Bit by bit, as the polynomial has it: nothing of the library's. */
+/* Bit by bit from the polynomial, with no code of the library. */
 static uint32_t masked_check(const unsigned char *at, size_t bytes) {
     uint32_t crc = ~0u;
     for (size_t i = 0; i < bytes * 8; i++) {
@@ -48,7 +48,7 @@ static uint32_t masked_check(const unsigned char *at, size_t bytes) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* Checks the frame at `at`, and says where what it holds begins, and how long it is. */
+/* Checks the frame at *at; returns its data, their length in *bytes, and moves *at past it. */
 static const unsigned char *open_record(const unsigned char **at, const unsigned char *end,
                                         size_t *bytes) {
     assert_true(end - *at >= 16);
@@ -114,7 +114,7 @@ static void calls_that_make_no_sense(void **state) {
     tn_summary_writer *w = tn_summary_writer_new(temp_path("sense"), -1);
     assert_int_equal(tn_summary_add_scalar(NULL, NULL, 1, 1), TN_OK);
     assert_int_equal(tn_summary_add_scalar(w, NULL, 1, 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "there is no tag");
+    assert_error(TN_EVALUE, "the tag is NULL or empty");
     assert_int_equal(tn_summary_add_text(w, "a", NULL, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "the text of a is NULL");
     assert_int_equal(tn_summary_add_image(w, "a", tn_ones(TN_DIMS(5, 2, 2), TN_F32), 1), TN_EVALUE);
@@ -123,12 +123,12 @@ static void calls_that_make_no_sense(void **state) {
     assert_error(TN_EVALUE, "is NULL");
     tn_summary_writer_free(w);
     assert_null(tn_summary_writer_new(NULL, -1));
-    assert_error(TN_EVALUE, "there is no folder");
+    assert_error(TN_EVALUE, "the folder is NULL or empty");
     assert_null(tn_summary_writer_new("/proc/nowhere", -1));
     assert_error(TN_EIO, "/proc/nowhere");
 }
 
-/* What does not fit is not there, and neither is half of it: later records are read. */
+/* A record that does not fit is not written, not even in part, so later ones can be read. */
 static void file_that_is_full(void **state) {
     (void)state;
     const char *folder = temp_path("full");

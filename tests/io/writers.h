@@ -73,7 +73,7 @@ static const struct {
 };
 enum { WRITERS = sizeof(writers) / sizeof(writers[0]) };
 
-/* A file of this content, which is to stay after a failure. */
+/* Writes a file that must survive a failure. */
 static inline const char *old_file(void) {
     const char *path = temp_path("file");
     temp_write(path, "old", 3);

@@ -1,8 +1,7 @@
-/* Writes what whole models compute, so that test_torch.py can compare it with PyTorch:
- * dump_models FILE
+/* Writes what whole models compute, for test_torch.py to compare with PyTorch: dump_models FILE
  *
- * CASE/options, f64: what the twin has to know     CASE/p.NAME, CASE/g.NAME: parameters, gradients
- * CASE/tokens, targets, logits, loss               CASE/positions, mask: of a padded batch
+ * CASE/options, f64: what the twin needs to know    CASE/p.NAME, CASE/g.NAME: parameters, gradients
+ * CASE/tokens, targets, logits, loss               CASE/positions, mask: for a padded batch
  */
 #include "tests/support/dump.h"
 
@@ -10,7 +9,8 @@ enum { BATCH = 3, T = 10, VOCAB = 37 };
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
-/* Of a padded batch: sequences of T, T - 3 and T - 6 tokens after padding. */
+/* Position of token i of a padded batch, negative in the padding: sequences of T, T - 3 and T - 6
+ * tokens after padding. */
 static int64_t place_of(int64_t i) {
     return i % T - 3 * (i / T);
 }
@@ -31,7 +31,7 @@ static tn_tensor *padding_mask(void) {
     return TN_FROM(seen, TN_DIMS(BATCH, 1, 1, T), TN_BOOL);
 }
 
-/* One of them, and the padding, is ignored. */
+/* Random targets, of which one, and the padding, is ignored. */
 static tn_tensor *some_targets(bool padded) {
     tn_tensor *targets = tn_randint(0, VOCAB, TN_DIMS(BATCH, T), TN_I64);
     int64_t *t = tn_data_mut(targets);
@@ -41,7 +41,7 @@ static tn_tensor *some_targets(bool padded) {
     return targets;
 }
 
-/* A forward and a backward of m, which ends. */
+/* A forward and a backward of m, which is then finished. */
 static void dump_model(const char *name, void *m, bool padded) {
     TN_SCOPE;
     tn_values in = {1, {tn_randint(0, VOCAB, TN_DIMS(BATCH, T), TN_I64)}};
@@ -65,7 +65,7 @@ static void dump_model(const char *name, void *m, bool padded) {
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-/* Weights of f32 stay as they begin: test_torch.py looks at those too. */
+/* f32 weights keep their initial values, which test_torch.py checks, too. */
 static void dump_gpt(const char *name, tn_dtype dtype, bool bias, bool padded) {
     tn_gpt gpt;
     tn_gpt_options o = tn_gpt_defaults();
@@ -105,7 +105,7 @@ static void dump_llama(const char *name, tn_llama_options o, bool padded) {
     dump_model(name, &llama, padded);
 }
 
-/* Two layers of four heads of 4; a head of its own. */
+/* Two layers of four heads of 4; an untied classifier. */
 static tn_llama_options small_llama(void) {
     return TN_WITH(tn_llama, .vocab = VOCAB, .context = 12, .layers = 2, .heads = 4, .width = 16,
                    .hidden = 24, .rotary = tn_rotary_defaults(), .eps = 1e-5, .dtype = TN_F64,
@@ -118,12 +118,12 @@ static void dump_llamas(void) {
     tn_llama_options o = small_llama();
     o.dtype = TN_F32;
     dump_llama("llama_f32", o, false);
-    o = small_llama(); /* groups of two, a classifier that is the embedding */
+    o = small_llama(); /* groups of two, a tied classifier */
     o.kv_heads = 2;
     o.tied = true;
     o.eps = 1e-3;
     dump_llama("llama_tied", o, false);
-    o = small_llama(); /* one key for all; heads wider than width / heads; three layers */
+    o = small_llama(); /* one key head for all; heads wider than width / heads; three layers */
     o.kv_heads = 1;
     o.head_width = 6;
     o.layers = 3;

@@ -1,9 +1,9 @@
-/* Writes which tokens may come and how likely, so that test_pypi_sample.py can compare them:
+/* Writes the probabilities of next tokens, for test_pypi_sample.py to compare:
  *
  *     dump_sample VOCAB <logits >probabilities
  *
- * Reads f32 logits by rows, each followed by f64 repetition penalty, temperature, top_k, top_p, a
- * count, and so many i32 tokens that came before; writes f32 probabilities, 0 for what never comes.
+ * Reads rows of f32 logits, each followed by f64 repetition penalty, temperature, top_k, top_p, a
+ * count, and that many i32 earlier tokens; writes f32 probabilities, 0 for excluded tokens.
  */
 #include "models/generate/sample.h"
 

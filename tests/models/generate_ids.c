@@ -1,9 +1,8 @@
 /* What test_pypi_generate.py compares: the most likely continuations of prompts, in one batch.
  *
- *     generate_ids FOLDER MAX_NEW MIN_NEW PENALTY STOP PROMPT...      a prompt is 3,1,4; STOP -1:
- * none
+ *     generate_ids FOLDER MAX_NEW MIN_NEW PENALTY STOP PROMPT...
  *
- * Writes a line of tokens for each prompt.
+ * A prompt is 3,1,4; a STOP of -1 is none. Writes a line of tokens for each prompt.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A small GPT and folders of Hugging Face, for tests: written by hand as others write them, loaded,
+/* A small GPT and Hugging Face folders, for tests: written by hand as other programs do, loaded,
  * and compared. */
 #ifndef TERN_TESTS_MODELS_HF_FOLDER_H
 #define TERN_TESTS_MODELS_HF_FOLDER_H
@@ -13,18 +13,18 @@
 
 enum { VOCAB = 7, CONTEXT = 5, WIDTH = 6, HEADS = 2, LAYERS = 2 };
 
-/* ---- A folder of one's own ------------------------------------------------------------------- */
+/* ---- Writing a folder ------------------------------------------------------------------------ */
 
 static const char config_start[] = "{\"model_type\":\"gpt2\",\"vocab_size\":7,\"n_positions\":5,"
                                    "\"n_embd\":6,\"n_head\":2,\"n_layer\":2";
 
 typedef struct folder_options {
-    const char *prefix; /* of every name but the head's */
+    const char *prefix; /* of every name except the head's */
     const char *more;   /* members of the config, each with a comma before it */
     const char *drop;   /* a name that is not written */
     tn_dtype dtype;
-    bool head;      /* lm_head.weight, as wte.weight … */
-    bool head_else; /* … or not */
+    bool head;      /* has lm_head.weight, equal to wte.weight */
+    bool head_else; /* has another lm_head.weight */
     bool masks;     /* attn.bias and attn.masked_bias */
     bool surplus;
 } folder_options;
@@ -40,7 +40,7 @@ static inline bool draw_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* A model whose every parameter tells. */
+/* A model with random values in every parameter, biases and norms included. */
 static inline void init_small(tn_gpt *m, tn_gpt_options o) {
     TN_NO_GRAD;
     tn_gpt_init(m, o);
@@ -85,7 +85,7 @@ static inline void write_config(const char *folder, const char *text) {
     temp_write(in_folder(folder, "config.json"), text, strlen(text));
 }
 
-/* By hand, as others do. */
+/* Writes a folder by hand, as other programs do. */
 static inline void write_folder(const char *folder, tn_gpt *m, folder_options o) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -117,7 +117,7 @@ static inline void write_folder(const char *folder, tn_gpt *m, folder_options o)
                      TN_OK);
 }
 
-/* ---- What is the same ------------------------------------------------------------------------ */
+/* ---- Comparing ------------------------------------------------------------------------------- */
 
 typedef struct comparison {
     void *other;
@@ -153,7 +153,7 @@ static inline void assert_same_logits(void *a, void *b) {
     assert_memory_equal(tn_data(logits_of(a)), tn_data(logits_of(b)), 5 * VOCAB * sizeof(float));
 }
 
-/* Loads it and compares. */
+/* Loads the folder and compares the model with m. */
 static inline void assert_folder(const char *folder, tn_gpt *m) {
     tn_gpt got;
     assert_int_equal(tn_gpt_load_hf(&got, folder, tn_lm_load_defaults()), TN_OK);

@@ -1,11 +1,11 @@
-/* What test_transformers.py compares: a model from a folder of Hugging Face, what it computes from
- * BATCH (tokens, targets), 20 steps of AdamW, and the model saved again.
+/* What test_pypi_transformers.py compares: a model from a Hugging Face folder, what it computes
+ * from BATCH (tokens, targets), 20 steps of AdamW, and the model saved again.
  *
  *     hf_program FOLDER BATCH OUT SAVED [RANKS MESH]
  *
  * OUT gets logits, loss, grad.NAME, losses (20), after.NAME, and greedy (the prompt's
- * continuation). On a mesh, whose ranks are threads and have parts of each parameter, all but
- * grad.NAME and after.NAME.
+ * continuation). On a mesh, whose ranks are threads with parts of each parameter, grad.NAME and
+ * after.NAME are left out.
  */
 #include "tern/tern.h"
 
@@ -31,7 +31,7 @@ static bool add_entry(const tn_entry *entry, void *user) {
 static void add_losses(tn_safetensors_writer *w, void *m, tn_tensor *tokens, tn_tensor *targets) {
     tn_adamw_options options = tn_adamw_defaults();
     options.lr = 1e-3;
-    options.eps = 1e-5; /* a gradient that is rounding alone does not make whole steps */
+    options.eps = 1e-5; /* gradients that are only rounding errors do not make full steps */
     options.weight_decay = 0.1;
     tn_optim *optim = tn_adamw(m, options);
     float losses[STEPS];
@@ -47,7 +47,7 @@ static void add_losses(tn_safetensors_writer *w, void *m, tn_tensor *tokens, tn_
     tn_safetensors_writer_add(w, "losses", TN_FROM(losses, TN_DIMS(STEPS), TN_F32));
 }
 
-/* The most likely token, again and again; each time all is read. */
+/* Greedy tokens; each call reads the whole text. */
 static void add_greedy(tn_safetensors_writer *w, void *m, tn_tensor *tokens) {
     TN_NO_GRAD;
     tn_tensor *text = tn_narrow(tokens, 0, 0, 1);
@@ -59,7 +59,7 @@ static void add_greedy(tn_safetensors_writer *w, void *m, tn_tensor *tokens) {
     tn_safetensors_writer_add(w, "greedy", text);
 }
 
-/* Of the model m, on every rank that has a part of it. */
+/* Everything that m computes; runs on every rank that has a part of m. */
 static void add_all(tn_safetensors_writer *w, void *m, const char *path, bool whole) {
     tn_safetensors *batch = tn_safetensors_open(path);
     tn_tensor *tokens = tn_safetensors_get(batch, "tokens");

@@ -1,4 +1,4 @@
-/* The seeds of the fuzz targets, and what they have found so far, as an ordinary test. */
+/* Runs the fuzz targets' seeds, and what they have found so far, as an ordinary test. */
 #define _GNU_SOURCE
 #define LLVMFuzzerTestOneInput fuzz_config
 #include "tests/fuzz/fuzz_config.c"

@@ -1,5 +1,5 @@
-/* What one family promises: names of parameters, what it says of itself in files, what it refuses;
- * and a classifier that is the embedding. */
+/* What each family promises: names of parameters, its description in files, what it refuses; and
+ * tied classifiers. */
 #include <string.h>
 
 #include "tests/support/temp.h"
@@ -28,9 +28,9 @@ static tn_llama_options small_llama(void) {
     return o;
 }
 
-/* ---- Files of before ------------------------------------------------------------------------- */
+/* ---- Files of earlier versions --------------------------------------------------------------- */
 
-/* A gpt as it was when its classifier was no module, but a second name of wte.weight. */
+/* A gpt of earlier versions, whose classifier was not a module but a second name of wte.weight. */
 typedef struct old_gpt {
     tn_module base;
     struct {
@@ -111,8 +111,8 @@ static bool same_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Weights and checkpoints from before load as the same run, and continue with the same bits; and
- * those of today load there. */
+/* Earlier weights and checkpoints load, and the run continues with the same bits; and today's load
+ * into the earlier model. */
 static void gpt_of_earlier_files(void **state) {
     (void)state;
     TN_SCOPE;
@@ -214,7 +214,7 @@ static void llama_names(void **state) {
     tn_llama m;
     tn_llama_options o = small_llama();
     int64_t layer = (2 * WIDTH * WIDTH + WIDTH * WIDTH) + 3 * WIDTH * HIDDEN + 2 * WIDTH;
-    tn_llama_init(&m, o); /* tied, as it is by default */
+    tn_llama_init(&m, o); /* tied, as by default */
     expect_names(&m, (tn_walk){0}, tied_names);
     expect_names(&m, (tn_walk){.with_shared = true}, names);
     assert_ptr_equal(m.top.lm_head.weight, m.stem.embed_tokens.weight);
@@ -230,7 +230,7 @@ static void llama_names(void **state) {
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-/* Compared when it is loaded: it stays as it is over all versions. */
+/* Compared when files are loaded, so it is the same in all versions. */
 static void llama_description(void **state) {
     (void)state;
     tn_llama llama;
@@ -268,7 +268,7 @@ static void llama_description(void **state) {
     tn_module_finish(&llama);
 }
 
-/* ---- A classifier that is the embedding ------------------------------------------------------ */
+/* ---- Tied classifiers ------------------------------------------------------------------------ */
 
 typedef struct lent {
     tn_tensor **embedding, **classifier;
@@ -284,7 +284,8 @@ static tn_values look_at_both(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* One copy in another dtype serves both, and both gradients arrive in one parameter. */
+/* Embedding and classifier share one low-precision copy, and their gradients add up in one
+ * parameter. */
 static void expect_one_copy(void *m, lent l) {
     TN_SCOPE;
     tn_module *parts[4];
@@ -296,7 +297,7 @@ static void expect_one_copy(void *m, lent l) {
     assert_int_equal(l.seen, 1);
     tn_tensor *grad = tn_grad_of(*l.embedding);
     assert_int_equal(tn_dtype_of(grad), TN_F32);
-    /* of a token that is no input, from the classifier alone */
+    /* the row of a token that is not in the input, from the classifier alone */
     assert_false(tn_item(tn_sum_all(tn_abs(tn_narrow(grad, 0, 5, 1)))) == 0.0);
 }
 
@@ -319,8 +320,8 @@ static bool same_in(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Elements that are made later are those that are made at once, and the random numbers continue at
- * the same place; a tied classifier stays one tensor with the embedding. */
+/* Elements made later are the same as those made at once, and random numbers continue at the same
+ * place; a tied classifier stays the embedding's tensor. */
 static void llama_built_later(void **state) {
     (void)state;
     for (int tied = 0; tied < 2; tied++) {

@@ -1,4 +1,4 @@
-/* Every single allocation fails once while a model is saved and loaded, in every form of files. */
+/* Each allocation fails once while a model is saved and loaded, in every file format. */
 #include "tests/support/temp.h"
 
 #include "tests/support/no_memory.h"

@@ -1,5 +1,5 @@
-/* Generating, for each family of language models: the tokens of a slow twin that calls the model on
- * the whole window every time, batches against sequences alone, stopping, and what is refused. */
+/* Generating, for each family of language models: against a slow twin that calls the model on the
+ * whole window every time, batches against single sequences, stopping, and what is refused. */
 #include "tests/support/test.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static void init_gpt(any_model *m, int64_t vocab) {
     o.layers = LAYERS;
     o.heads = 2;
     o.width = 16;
-    o.dtype = TN_F64; /* so that batches of other sizes round no token to another */
+    o.dtype = TN_F64; /* so that no token depends on how a batch of another size rounds */
     tn_gpt_init(&m->gpt, o);
 }
 
@@ -45,7 +45,7 @@ typedef void (*init_model)(any_model *m, int64_t vocab);
 static const init_model families[] = {init_gpt, init_llama};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
-/* Weights so large that a token depends on all before it. */
+/* Large weights, so that a token depends on all tokens before it. */
 static bool widen_entry(const tn_entry *entry, void *user) {
     (void)user;
     if (tn_ndim(*entry->field) == 2) {
@@ -82,7 +82,7 @@ static void expect_no_caches(any_model *m) {
 
 /* ---- Prompts --------------------------------------------------------------------------------- */
 
-/* n prompts: 1, 2, 3 … or as many tokens as `length` says. */
+/* n prompts of 1, 2, 3 … or `length` tokens. */
 typedef struct prompts {
     tn_prompt of[MOST];
     int32_t ids[MOST][3 * CONTEXT];
@@ -160,7 +160,7 @@ static void greedy_is_the_twins(void **state) {
                 generate_slowly(&m, p.of[i], o.repetition_penalty, want);
                 tn_generated got;
                 assert_int_equal(tn_generate(&m, &p.of[i], 1, o, &got), TN_OK);
-                assert_int_equal(got.tokens.count, NEW); /* the context is full more than once */
+                assert_int_equal(got.tokens.count, NEW); /* the context fills up more than once */
                 assert_memory_equal(got.tokens.ids, want, sizeof(want));
                 assert_int_equal(got.end, TN_ENDED_BY_COUNT);
                 assert_null(got.text);
@@ -172,7 +172,7 @@ static void greedy_is_the_twins(void **state) {
     }
 }
 
-/* One token is left where all but the most likely are cut. */
+/* Options that cut all but the most likely token. */
 static void cuts_to_the_most_likely(void **state) {
     (void)state;
     any_model m;
@@ -204,7 +204,7 @@ static void cuts_to_the_most_likely(void **state) {
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
-/* The logits of each call, with the row as it came. */
+/* The logits of each call, in the order of its rows. */
 typedef struct record {
     float logits[NEW][MOST][VOCAB];
     int calls;
@@ -219,7 +219,8 @@ static tn_values record_logits(tn_module *m, tn_values in, tn_values out, void *
 
 enum { ROWS = 7 };
 
-/* In the batch as alone. With `compared` logits too, where rows stay in their places. */
+/* Sequences generated in a batch are as alone. With `compared` the logits are, too, if rows stay in
+ * place. */
 static void expect_alone(any_model *m, const tn_prompt *of, tn_generate_options o, bool compared) {
     static record all, one;
     tn_generated got[ROWS], alone;
@@ -248,8 +249,8 @@ static void expect_alone(any_model *m, const tn_prompt *of, tn_generate_options 
     tn_generated_free(got, ROWS);
 }
 
-/* Though each fills the context at another time, and some end early: long prompts often begin again
- * together, short ones continue for some tokens while others leave. */
+/* Although each fills the context at another time and some end early: long prompts often restart
+ * the context together, short ones continue for some tokens while others end. */
 static void batches_are_sequences_alone(void **state) {
     (void)state;
     any_model m;
@@ -300,7 +301,8 @@ static void any_number_of_threads(void **state) {
     tn_set_threads(before);
 }
 
-/* A draw belongs to its place: what continues from a text is what would have come in one go. */
+/* A draw depends on its position: continuing from a generated text gives the same tokens as
+ * generating it all at once. */
 static void going_on(void **state) {
     (void)state;
     any_model m;
@@ -326,7 +328,7 @@ static void going_on(void **state) {
     }
 }
 
-/* Tokens appear as often as softmax says; with top_k only k of them. */
+/* Tokens are as frequent as softmax says; with top_k only k of them appear. */
 static void frequencies_follow_softmax(void **state) {
     (void)state;
     any_model m;
@@ -350,7 +352,7 @@ static void frequencies_follow_softmax(void **state) {
             int seen[VOCAB] = {0}, kinds = 0;
             tn_generate_options o = tn_generate_defaults();
             o.max_new = 1;
-            o.temperature = 50.0; /* it flattens them */
+            o.temperature = 50.0; /* flattens the distribution */
             o.top_k = k ? 3 : 0;
             for (int i = 0; i < DRAWS; i += AT_ONCE) {
                 o.first = (uint64_t)i;
@@ -379,7 +381,7 @@ static void stop_tokens(void **state) {
     EACH_FAMILY(m) {
         tn_generated want, got;
         tn_generate(&m, p.of, 1, greedy_options(NEW), &want);
-        int64_t at = 0; /* the first that was not there before */
+        int64_t at = 0; /* the first that did not appear before */
         const int32_t *ids = want.tokens.ids;
         for (int64_t i = 1; at == 0; i++) {
             at = i;
@@ -396,11 +398,11 @@ static void stop_tokens(void **state) {
         assert_int_equal(got.tokens.count, at + 1);
         assert_memory_equal(got.tokens.ids, ids, (size_t)(at + 1) * sizeof(int32_t));
         tn_generated_free(&got, 1);
-        o.min_new = at; /* it may come just after so many */
+        o.min_new = at; /* allowed right after that many tokens */
         tn_generate(&m, p.of, 1, o, &got);
         assert_int_equal(got.tokens.count, at + 1);
         tn_generated_free(&got, 1);
-        o.min_new = NEW - 1; /* another comes in its place */
+        o.min_new = NEW - 1; /* excluded: another token takes its place */
         tn_generate(&m, p.of, 1, o, &got);
         assert_in_range(got.tokens.count, NEW - 1, NEW);
         for (int64_t i = 0; i < NEW - 1; i++) {
@@ -466,7 +468,7 @@ static void callbacks_hear_every_token(void **state) {
     }
 }
 
-/* Bytes of tensors, and tensors, from the second token on: as many as there were. */
+/* Bytes and number of tensors: from the second token on neither grows. */
 typedef struct memory_of {
     int64_t bytes, tensors;
     bool grew;
@@ -508,7 +510,7 @@ static tn_values widen_logits(tn_module *m, tn_values in, tn_values out, void *u
     return tn_values_of(tn_zeros(TN_DIMS(1, 1, 500), TN_F32), NULL);
 }
 
-/* Hooks may make a module what generation cannot use. */
+/* With hooks a module may return what generation cannot use. */
 static void odd_logits(void **state) {
     (void)state;
     any_model m;
@@ -643,7 +645,7 @@ static void corner_cases(void **state) {
         assert_int_equal(got[0].tokens.count, 100);
         assert_int_equal(got[0].tokens.ids[99], 0);
         tn_generated_free(got, 1);
-        o.stop_tokens = &zero; /* the only one, and it may not come */
+        o.stop_tokens = &zero; /* the only token, and it is excluded */
         o.stop_token_count = 1;
         tn_generate(&small, &(tn_prompt){&zero, 1}, 1, o, got);
         assert_error(TN_EVALUE, "no token is possible");

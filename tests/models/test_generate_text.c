@@ -1,5 +1,5 @@
-/* Texts of generated tokens: stop texts that lie across tokens, what a callback is told and when.
- * The model says what a test wants: a hook exchanges its logits. */
+/* Texts of generated tokens: stop texts that span tokens, what a callback receives and when. A hook
+ * replaces the model's logits, so that each test chooses the tokens. */
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -9,7 +9,7 @@
 
 enum { VOCAB = 10, LONGEST = 16 };
 
-/* Tokens 4 and 5 are the two bytes of é; 7 ends documents; 8 and 9 are in the model alone. */
+/* Tokens 4 and 5 are the two bytes of é; 7 ends documents; only the model has 8 and 9. */
 static const char vocabulary[] = "{\"a\": 0, \"b\": 1, \"c\": 2, \"ab\": 3, \"\xc3\x83\": 4, "
                                  "\"\xc2\xa9\": 5, \"\xc4\xa0\": 6, \"<|endoftext|>\": 7}";
 static const char merges[] = "#version: 0.2\na b\n";
@@ -70,7 +70,7 @@ static bool hear_token(const tn_generated_token *token, void *user) {
     return true;
 }
 
-/* Generates what `s` says; the caller frees. */
+/* Generates the tokens of `s`; the caller frees. */
 static tn_generated hear_script(script s, tn_generate_options o, heard *h) {
     *h = (heard){.calls = 0};
     next_word = 0;
@@ -82,7 +82,7 @@ static tn_generated hear_script(script s, tn_generate_options o, heard *h) {
     tn_generated got;
     assert_int_equal(tn_generate(&gpt, &(tn_prompt){(int32_t[]){A}, 1}, 1, o, &got), TN_OK);
     tn_module_unhook(&gpt, hook);
-    assert_string_equal(got.text, h->text); /* in the end all of it was told */
+    assert_string_equal(got.text, h->text); /* at the end the callback received all of it */
     assert_int_equal(got.bytes, h->bytes);
     assert_int_equal(got.tokens.count, h->calls);
     return got;
@@ -113,7 +113,7 @@ static void stop_texts(void **state) {
         {{{A, AB, C, A}, 4}, {"bc"}, 8, "aa", TN_ENDED_BY_TEXT, 3, "aa"}, /* within a token */
         {{{AB, AB, A, C}, 4}, {"babac"}, 8, "a", TN_ENDED_BY_TEXT, 4, "a"},
         {{{AB, AB, AB, C}, 4}, {"babc"}, 8, "aba", TN_ENDED_BY_TEXT, 4, "aba"},
-        {{{B, B, A, B}, 4}, {"bac"}, 4, "bbab", TN_ENDED_BY_COUNT, 4, "b"}, /* it never came */
+        {{{B, B, A, B}, 4}, {"bac"}, 4, "bbab", TN_ENDED_BY_COUNT, 4, "b"}, /* it never occurred */
         {{{C, AB, C}, 3}, {"abc", "b"}, 8, "ca", TN_ENDED_BY_TEXT, 2, "c"},
         {{{C, AB}, 2}, {"b", "ab"}, 8, "c", TN_ENDED_BY_TEXT, 2, "c"}, /* the first in the text */
         {{{C, A, A}, 3}, {"aaaaaaaaaaaaaaaaaaaaaaa"}, 3, "caa", TN_ENDED_BY_COUNT, 3, "c"},
@@ -135,7 +135,7 @@ static void stop_texts(void **state) {
     }
 }
 
-/* What could be the beginning of a stop text waits; as soon as it cannot, it is told. */
+/* Text that may begin a stop text is held back; once it cannot, the callback receives it. */
 static void held_back(void **state) {
     (void)state;
     heard h;
@@ -159,7 +159,8 @@ static void stop_texts_come_late(void **state) {
     tn_generated_free(&got, 1);
 }
 
-/* A stop token is the last of the tokens and no part of the text; without, it is text. */
+/* A stop token is the last token but not part of the text; if it is not a stop token, it is
+ * text. */
 static void stop_tokens_and_text(void **state) {
     (void)state;
     heard h;
@@ -179,7 +180,7 @@ static void stop_tokens_and_text(void **state) {
     tn_generated_free(&got, 1);
 }
 
-/* A model's vocabulary may be rounded up: tokens that no tokenizer knows do not come. */
+/* A model's vocabulary may be rounded up: tokens that the tokenizer lacks are never generated. */
 static void tokens_of_the_model_alone(void **state) {
     (void)state;
     heard h;

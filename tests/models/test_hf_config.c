@@ -1,5 +1,5 @@
-/* config.json of a folder of Hugging Face: what is read is what the model has, and what is wrong or
- * not supported is an error that says where. */
+/* config.json of a Hugging Face folder: the model gets what it says, and whatever is wrong or not
+ * supported is an error that says where. */
 #include "tests/models/hf_folder.h"
 
 /* ---- config.json ----------------------------------------------------------------------------- */
@@ -86,8 +86,7 @@ static void options_are_honoured(void **state) {
     tn_module_finish(&m);
 }
 
-/* transformers takes the names that other models have, too; and others' numbers may begin with -0.
- */
+/* transformers also accepts other models' names of options; and numbers may begin with -0. */
 static void other_names_of_options(void **state) {
     (void)state;
     tn_gpt m;

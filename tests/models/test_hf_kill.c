@@ -1,6 +1,6 @@
-/* A process that saves a model's folder is killed at each of its calls that change files, each of
- * them fails, each allocation does, the disk is full, folders are in the way: what is there is the
- * model before or the new one, whole. */
+/* A process that saves a model's folder is killed at each call that changes files; each such call
+ * fails, each allocation fails, the disk is full, or folders are in the way. In each case the
+ * folder has the old model or the new one, whole. */
 #include "core/allocator.h"
 #include "tern/sys/tensor.h"
 #include "tern/tern.h"
@@ -45,7 +45,7 @@ static tn_status save_number(float number, tn_lm_save_options options) {
     return status;
 }
 
-/* The number of the model that is there. */
+/* The number of the saved model. */
 static float saved_number(void) {
     float number = 0;
     tn_module *m = tn_lm_load(temp_path("folder"), tn_lm_load_defaults());
@@ -72,8 +72,7 @@ static const tn_lm_save_options one = {.max_part_bytes = 5000, .from_defaults = 
 
 enum { OLD = 1, NEW = 2 };
 
-/* Saves the new model over the old one and dies at the n-th call; false: it
- * lived. */
+/* Saves the new model over the old one and is killed at the n-th call; false: it finished first. */
 static bool save_and_die(tn_lm_save_options options, int n) {
     int status;
     pid_t child = fork();
@@ -91,13 +90,13 @@ static bool save_and_die(tn_lm_save_options options, int n) {
     return true;
 }
 
-/* A model of these parts over one of those. Where one file replaces another of the same config,
- * there is always a config for others who read the folder. */
+/* Saves a model with options `after` over one with `before`. If one file replaces another of the
+ * same config, the folder has a config at every moment, for other readers. */
 static void kill_everywhere(tn_lm_save_options before, tn_lm_save_options after, bool at_once) {
     bool killed = true;
     int seen[3] = {0};
     for (int n = 1; killed; n++) {
-        assert_int_equal(save_number(OLD, before), TN_OK); /* over what the last one left */
+        assert_int_equal(save_number(OLD, before), TN_OK); /* over what the last save left */
         assert_true(saved_number() == OLD && folder_has("config.json") &&
                     !folder_has("weights.tmp"));
         killed = save_and_die(after, n);
@@ -130,7 +129,7 @@ static void killed_without_second_names(void **state) {
 
 /* ---- With a tokenizer ------------------------------------------------------------------------ */
 
-/* Folders with tokenizers that only their numbers tell apart. */
+/* Folders with tokenizers that differ only in their numbers. */
 static void make_words(void) {
     mkdir(temp_path("words"), 0777);
     for (int number = OLD; number <= NEW; number++) {
@@ -153,7 +152,7 @@ static tn_lm_save_options with_words(tn_lm_save_options options, int number) {
     return options;
 }
 
-/* The tokenizer's files where the model is. */
+/* The model's folder has the tokenizer's files. */
 static void expect_words(int number) {
     static const char *const names[] = {"vocab.json", "merges.txt"};
     for (int i = 0; i < 2; i++) {
@@ -167,7 +166,7 @@ static void expect_words(int number) {
     }
 }
 
-/* Wherever it ends, the tokenizer is that of the model. */
+/* Wherever the save is killed, the tokenizer belongs to the model. */
 static void killed_with_words(void **state) {
     (void)state;
     make_words();
@@ -186,10 +185,10 @@ static void killed_with_words(void **state) {
         }
         assert_true(seen[OLD] > 0 && seen[NEW] > 0);
     }
-    kill_everywhere(with_words(one, NEW), with_words(one, NEW), true); /* which is there already */
+    kill_everywhere(with_words(one, NEW), with_words(one, NEW), true); /* already in the folder */
 }
 
-/* A tokenizer that cannot be copied, or not be replaced: nothing has changed. */
+/* A tokenizer that cannot be copied, or not replaced, changes nothing. */
 static void words_in_the_way(void **state) {
     (void)state;
     make_words();
@@ -257,7 +256,7 @@ static void every_allocation_fails(void **state) {
     }
 }
 
-/* Folders of the names that files are to have or to lose. */
+/* Folders with the names of files that a save writes or deletes. */
 static void folders_in_the_way(void **state) {
     (void)state;
     static const char *const names[] = {"model.safetensors",  "model.safetensors.index.json",

@@ -1,12 +1,12 @@
-/* Weights from folders of Hugging Face, made here by hand and by saving: what is read is right,
- * whoever wrote it, and what is wrong is an error that says where. */
+/* Weights from Hugging Face folders, written by hand and by saving: they are read correctly,
+ * whichever program wrote them, and errors say where. */
 #include "models/weights/hf_read.h"
 #include "nn/layout.h"
 #include "nn/module.h"
 #include "tern/sys/tensor.h"
 #include "tests/models/hf_folder.h"
 
-/* ---- Folders of others ----------------------------------------------------------------------- */
+/* ---- Folders of other programs --------------------------------------------------------------- */
 
 static void every_form_of_names(void **state) {
     (void)state;
@@ -108,7 +108,7 @@ static void indexes_that_lie(void **state) {
         {"{\"a\":\"b.safetensors\"}", "b.safetensors: No such file", TN_EIO},
         {"{\"a\":\"model.safetensors.index.json\"}", "index.json", TN_EFORMAT},
         {"{\"a\":\"one\",\"a\":\"one\"}", "\"a\" is a duplicate", TN_EFORMAT},
-        {"{\"a\":3}", "\"a\" is not a text", TN_EFORMAT},
+        {"{\"a\":3}", "\"a\" is not a string", TN_EFORMAT},
         {"{}", "\"weight_map\" is not an object with names", TN_EFORMAT},
         {"[]", "\"weight_map\" is not an object with names", TN_EFORMAT},
         {"{\"x\":\"one\",\"z\":\"one\"}", "\"z\" is not in one", TN_EFORMAT},
@@ -131,7 +131,7 @@ static void indexes_that_lie(void **state) {
     }
 }
 
-/* ---- Into a model that is there -------------------------------------------------------------- */
+/* ---- Into an existing model ------------------------------------------------------------------ */
 
 static void into_a_model(void **state) {
     (void)state;
@@ -157,7 +157,7 @@ static void into_a_model(void **state) {
     assert_error(TN_EVALUE, "is not a complete language model");
     tn_module_finish(&linear);
 
-    /* what fails changes nothing */
+    /* a load that fails changes nothing */
     tn_seed(5);
     init_small(&other, small_options());
     tn_seed(5);
@@ -194,8 +194,8 @@ static bool list_last(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* What is absent is neither read nor missed; a folder of what is here would be less than a model.
- */
+/* Absent parameters are neither read nor missed; saving a stage is refused, since it is not a whole
+ * model. */
 static void folders_and_absent_ones(void **state) {
     (void)state;
     tn_gpt m, stage;
@@ -217,7 +217,7 @@ static void folders_and_absent_ones(void **state) {
     assert_error(TN_EUNSUPPORTED, "\"h.1.ln_1.weight\" is sharded: this rank has 0");
     tn_module_finish(&stage);
 
-    tn_llama llama, first; /* whose head is apart: the first stage has the embedding alone */
+    tn_llama llama, first; /* untied: the first stage has only the embedding */
     tn_llama_options o = TN_WITH(tn_llama, .vocab = VOCAB, .layers = 1, .heads = 2, .kv_heads = 1,
                                  .width = 8, .hidden = 8, .tied = false);
     tn_llama_init(&llama, o);
@@ -326,7 +326,7 @@ static void mapped_weights(void **state) {
 
     assert_int_equal(tn_lm_save(&m, folder), TN_OK);
     assert_int_equal(tn_gpt_load_hf(&got, folder, o), TN_OK);
-    assert_int_equal(count_views(&got), all - 4 * LAYERS); /* the others are turned */
+    assert_int_equal(count_views(&got), all - 4 * LAYERS); /* the others are stored transposed */
     assert_same_model(&m, &got);
     tn_module_finish(&got);
 
@@ -335,7 +335,7 @@ static void mapped_weights(void **state) {
     assert_int_equal(count_views(&got), all);
     assert_same_logits(&m, &got);
     {
-        TN_NO_GRAD; /* what is written to is this process's own */
+        TN_NO_GRAD; /* writing changes only this process's memory */
         tn_fill_(got.stem.wte.weight, 3.0);
     }
     assert_folder(folder, &m);

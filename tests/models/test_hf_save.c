@@ -1,4 +1,4 @@
-/* Folders of Hugging Face that a save writes: whole or in parts, and nothing of the ones before
+/* Hugging Face folders that a save writes: in one file or several, and nothing of earlier saves
  * stays in them. */
 #include "tests/models/hf_folder.h"
 
@@ -49,7 +49,7 @@ static void without_biases(void **state) {
     tn_module_finish(&m);
 }
 
-/* As transformers reads it: (in, out), with the prefix, and who wrote it. */
+/* As transformers reads it: (in, out), with the prefix, and which program wrote it. */
 static void what_is_written(void **state) {
     (void)state;
     tn_gpt m;

@@ -1,5 +1,5 @@
-/* bos_token_id and eos_token_id of the config.json that a save writes: what the files of a
- * tokenizer say, and never a token that the model has not. */
+/* bos_token_id and eos_token_id of the config.json that a save writes: what the tokenizer's files
+ * say, and never a token that the model lacks. */
 #include "tern/tern.h"
 
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static void new_tokenizer(const char *folder) {
     tn_tokenizer_free(t);
 }
 
-/* The folder's config says this, and models of both families take it. */
+/* The folder's config has these ids, and a model loads from it. */
 static void expect_tokens(const char *folder, const char *begin, const char *end) {
     char path[256], wanted[256];
     size_t bytes;
@@ -75,7 +75,7 @@ static void what_the_tokenizer_says(void **state) {
         save_model(llama, VOCAB, temp_path("other"), temp_path("own"));
         expect_tokens("other", "256", "256");
         assert_int_equal(access(temp_path("other/tokenizer.json"), F_OK), 0);
-        save_model(llama, END, temp_path("own"), NULL); /* which the model has not */
+        save_model(llama, END, temp_path("own"), NULL); /* which the model lacks */
         expect_tokens("own", "null", "null");
         write_in("own", "tokenizer_config.json",
                  "{\"bos_token\":null,\"eos_token\":{\"content\":\"<|endoftext|>\"}}");
@@ -97,7 +97,7 @@ static void what_other_files_say(void **state) {
     write_in("own", "generation_config.json", "{\"eos_token_id\":[8]}");
     save_model(true, VOCAB, temp_path("own"), NULL);
     expect_tokens("own", "256", "8");
-    write_in("own", "generation_config.json", "{"); /* says nothing, and stays */
+    write_in("own", "generation_config.json", "{"); /* has no ids, and stays */
     write_in("own", "config.json",
              "{\"bos_token_id\":3,\"eos_token_id\":4}"); /* of another model */
     save_model(false, VOCAB, temp_path("own"), NULL);
@@ -108,14 +108,14 @@ static void what_other_files_say(void **state) {
     write_in("old", "config.json", "{\"bos_token_id\":3,\"eos_token_id\":4}");
     save_model(false, VOCAB, temp_path("old"), NULL);
     expect_tokens("old", "3", "4");
-    mkdir(temp_path("old/weights.tmp"), 0777); /* a save ended in between */
+    mkdir(temp_path("old/weights.tmp"), 0777); /* a save was interrupted */
     assert_int_equal(rename(temp_path("old/config.json"), temp_path("old/weights.tmp/config.json")),
                      0);
     save_model(false, VOCAB, temp_path("copy"), temp_path("old"));
     expect_tokens("copy", "3", "4");
     save_model(false, VOCAB, temp_path("old"), NULL);
     expect_tokens("old", "3", "4");
-    write_in("old", "tokenizer.json", "{"); /* of no kind that is read here */
+    write_in("old", "tokenizer.json", "{"); /* of an unsupported kind */
     save_model(false, VOCAB, temp_path("old"), NULL);
     expect_tokens("old", "3", "4");
 }

@@ -43,7 +43,7 @@ static void init_llama(any_model *m) {
 
 static const struct family {
     const char *kind;
-    const char *attention; /* of the layer in the middle */
+    const char *attention; /* in the middle layer */
     void (*init)(any_model *m);
     tn_lm_shape shape;
 } families[] = {
@@ -51,7 +51,7 @@ static const struct family {
     {"llama", "layers.1.self_attn", init_llama, {VOCAB, CONTEXT, LAYERS, 4, 2, 16, 0}},
 };
 
-/* The models, one after the other: weights so large that what is wrong shows. */
+/* The models, one after another, with weights so large that mistakes show. */
 typedef struct models {
     any_model m;
     const struct family *family;
@@ -133,7 +133,7 @@ static bool compare_gradient(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* By hand, part after part: the bits of a call of the model, forward and backward. */
+/* Calling the parts by hand gives the bits of a call of the model, forward and backward. */
 static void parts_by_hand(void **state) {
     (void)state;
     for (models all = {0}; next_model(&all);) {
@@ -176,7 +176,7 @@ static tn_values count_positions(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* What positions a stem and a block get by hand is what they compute with. */
+/* A stem and a block that are called by hand use the positions they are given. */
 static void parts_with_positions(void **state) {
     (void)state;
     for (models all = {0}; next_model(&all);) {
@@ -207,7 +207,7 @@ static tn_tensor *call_range(void *m, tn_tensor *x, tn_tensor *positions, int fi
     return tn_call_values(m, tn_values_of(x, positions), &c).v[0];
 }
 
-/* A call of some parts, and one of the others: the bits of a call of all, forward and backward. */
+/* A call of some parts and one of the rest give the bits of one call, forward and backward. */
 static void ranges_of_parts(void **state) {
     (void)state;
     for (models all = {0}; next_model(&all);) {
@@ -394,7 +394,7 @@ static tn_tensor *padding_mask(int64_t count) {
     return tn_from_data(seen, TN_DIMS(SEQUENCES, 1, 1, count), TN_BOOL);
 }
 
-/* The logits of each sequence alone, at its last `count` columns, are those in the batch. */
+/* Each sequence alone has the same logits as in the batch, in its last `count` columns. */
 static void expect_sequences(void *m, tn_tensor *tokens, tn_tensor *logits, int64_t count) {
     int64_t columns = tn_size(tokens, 1);
     for (int i = 0; i < SEQUENCES; i++) {

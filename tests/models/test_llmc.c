@@ -1,5 +1,4 @@
-/* llm.c's checkpoints: what is written is what its own program would write, and what is damaged is
- * refused. */
+/* llm.c's checkpoints: written as llm.c itself would write them, and refused if damaged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,7 @@ static void round_trip(void **state) {
     }
 }
 
-/* At the places where llm.c's fill_in_parameter_sizes has them. */
+/* Parameters are where llm.c's fill_in_parameter_sizes puts them. */
 static void bytes_of_the_file(void **state) {
     (void)state;
     tn_gpt m;
@@ -140,7 +139,7 @@ static void headers_that_lie(void **state) {
         int32_t is;
         const char *error;
     } wrong[] = {
-        {0, 20240327, "model.bin is not an llm.c checkpoint; it is a training state of llm.c"},
+        {0, 20240327, "model.bin is not an llm.c checkpoint; it is an llm.c training state"},
         {1, 2, "header field 1 is 2 but must be the version, 3 (f32) or 5 (bf16)"},
         {1, 5, "not the size of a gpt with vocab 7 (padded to 128)"},
         {2, 0, "header field 2 is 0 but must be at least 1"},

@@ -1,4 +1,4 @@
-/* Every single allocation fails once while a model is built, trained a step, and makes text with
+/* Each allocation fails once while a model is built, trained for a step, and generates text with
  * caches. */
 #include "tests/support/no_memory.h"
 

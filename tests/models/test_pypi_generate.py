@@ -1,5 +1,5 @@
 """Greedy text against transformers' generate, for random models of each family: prompts of different lengths in one batch, with a
-repetition penalty, with an end and a least number of tokens before it."""
+repetition penalty, with a stop token and a least number of tokens before it."""
 import os
 import subprocess
 import sys
@@ -17,7 +17,7 @@ transformers.utils.logging.disable_progress_bar()
 PROGRAM = os.path.join(os.environ["TERN_TEST_BIN"], "generate_ids")
 NEW, VOCAB = 24, 211
 LENGTHS = (1, 7, 3, 12, 7)
-NEAR = 1e-3  # two logits that differ less may change places between two ways to compute them
+NEAR = 1e-3  # logits that differ by less may swap their order when computed another way
 
 
 def gpt2(**options):
@@ -65,7 +65,7 @@ def ours(folder, prompts, penalty, least, stop):
 
 
 def compare(model, folder):
-    """(texts that are the same, those that part where two logits are nearly equal, descriptions of the others)"""
+    """(texts that are the same, texts that diverge where two logits are nearly equal, descriptions of the others)"""
     same, near, wrong = 0, 0, []
     prompts = [torch.randint(VOCAB, (n,)).tolist() for n in LENGTHS]
     plain, _ = theirs(model, prompts, 1.0, 0, None)

@@ -1,4 +1,4 @@
-"""Sampling against transformers' logits processors: which tokens may come, and how likely each is."""
+"""Sampling against transformers' logits processors: which tokens are possible, and how likely each is."""
 import os
 import struct
 import subprocess

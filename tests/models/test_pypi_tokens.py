@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A folder that Tern writes says which token ends a text: transformers ends there, in every family, and asks for no token beyond
-the vocabulary where no tokenizer says which it is."""
+"""A folder that Tern writes says which token ends a text: transformers ends there, in every family. Without a tokenizer the folder
+names no token, so none beyond the vocabulary."""
 import os
 import pathlib
 import sys
@@ -31,7 +31,7 @@ def check(number, what, wanted, found):
 
 
 def generate(folder, prompt):
-    """Greedily, from the defaults that the folder gives."""
+    """Greedily, with the folder's defaults."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     ids = torch.tensor([list(prompt.encode())])
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_length=len(TEXT) + 6)
@@ -43,7 +43,7 @@ with tempfile.TemporaryDirectory() as top:
     subprocess.run([os.path.join(TESTS, "speaker"), "spoken", TEXT], check=True)
     print("1..5")
     model, ids = generate("spoken", "na")  # written before there was a tokenizer
-    check(1, "without an end it goes on", [None, None, len(TEXT) + 6], [model.config.bos_token_id, model.config.eos_token_id, len(ids)])
+    check(1, "no end: it continues", [None, None, len(TEXT) + 6], [model.config.bos_token_id, model.config.eos_token_id, len(ids)])
     subprocess.run([TERN, "convert", "spoken", "told"], check=True)
     model, ids = generate("told", "na")
     check(2, "with one it ends", list(TEXT.encode()) + [END], ids)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Models of random shapes, made and saved by transformers, computed here: logits, loss, every gradient, 20 steps of AdamW, greedy
-text; and saved here, opened there. The same on meshes of ranks, where heads can be divided. hf_program.c is the half in C.
+"""Models of random shapes, made and saved by transformers, run in Tern: logits, loss, every gradient, 20 steps of AdamW, greedy
+text; then saved by Tern and opened by transformers. The same on meshes of ranks, if heads can be divided. See hf_program.c.
 
 f32 is held to 1e-5 of the largest number of a tensor, or of its norm after the steps, in which single gradients near 0 count for more
-than they are. In bf16 both sides round after every operation, each in its own order: ours may be four times as far from what PyTorch
-computes in f32 as PyTorch's own bf16 is, and a few roundings of all numbers more.
+than their size. In bf16 both sides round after every operation, each in its own order: ours may be four times as far from PyTorch's
+f32 as PyTorch's own bf16 is, plus a few roundings.
 """
 import os
 import pathlib
@@ -53,7 +53,7 @@ def llama():
 
 
 def make(config):
-    """Larger weights than those of a model that is to be trained, so that differences show."""
+    """Larger weights than one would train from, so that differences show."""
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -118,14 +118,14 @@ def run_here(folder, tokens, targets, *mesh):
 
 
 def without_effect(name, model):
-    """Elements that change no result: keys' biases, which add the same to all scores of a query. Their gradient is what rounding
-    leaves of 0, and 20 steps of Adam make something of it."""
+    """Elements that change no result: keys' biases, which add the same to all scores of a query. Their gradients are
+    rounding errors around 0, which 20 steps of Adam amplify."""
     width = model.config.hidden_size
     return slice(width, 2 * width) if name.endswith(".c_attn.bias") else slice(0, 0)
 
 
 def parameters(here, model, kind):
-    """(name, ours as it is there) of what hf_program wrote under kind."""
+    """(their name, our tensor in their layout) for all that hf_program wrote under kind."""
     for path, ours in twin.below(here, kind + ".").items():
         name, turned = their_name(model, path)
         yield name, ours.T if turned else ours
@@ -150,7 +150,7 @@ def same_model(model, saved):
             raise AssertionError("%s is not what it was" % name)
     tokens = torch.arange(5)[None] % model.config.vocab_size
     with torch.no_grad():
-        # several names of an activation mean one function, of which transformers has more than one implementation
+        # several names mean the same activation, of which transformers has more than one implementation
         twin.close(again(tokens).logits, model(tokens).logits, "logits after saving", 1e-6 if model.dtype == torch.float32 else 0.02)
 
 
@@ -161,7 +161,7 @@ def config_text(config):
 
 
 def on_meshes(config, folder, tokens, targets):
-    """The results of each mesh that the model's heads can be divided for; what it saved is what one rank saves."""
+    """The results on each mesh that can divide the model's heads; it saves the same as one rank."""
     results = {}
     if all(getattr(config, name, 2) % 2 == 0 for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size")):
         for ranks, mesh in (("2", "tp=2"), ("4", "tp=2,shard=2")):
@@ -205,7 +205,7 @@ def in_f32(config, **how):
 
 
 def as_rounded(ours, theirs, exact, what):
-    """Our rounded numbers are as near to the exact ones as PyTorch's rounded ones are, or nearly so."""
+    """Our rounded numbers are about as near to the exact ones as PyTorch's rounded ones."""
     error, other = ((x.float() - exact).norm().item() for x in (ours, theirs))
     if not error <= 4 * other + 2 ** -6 * exact.norm().item():
         raise AssertionError("%s is off by %g, PyTorch's in bf16 by %g, of %g" % (what, error, other, exact.norm()))
@@ -216,7 +216,7 @@ def in_bf16(config):
         tokens, targets = batch_of(config)
         with tempfile.TemporaryDirectory() as folder:
             make(config).to(torch.bfloat16).save_pretrained(folder)
-            model = open_there(folder)[0]  # which keeps in f32 what is no weight
+            model = open_there(folder)[0]  # keeps in f32 what is not a weight
             here, saved = run_here(folder, tokens, targets)
             same_model(model, saved)
         exact = compute(copy.deepcopy(model).float(), tokens, targets)

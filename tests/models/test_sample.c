@@ -1,5 +1,5 @@
-/* The next token from logits: what may come and how likely, against a slow twin that sorts, with
- * doubles; and what is drawn, against the sums of the weights. */
+/* The next token from logits: which are possible and how likely, against a slow twin that sorts, in
+ * double; and draws, against the sums of the weights. */
 #include "tests/support/test.h"
 
 #include "models/generate/sample.h"
@@ -41,8 +41,8 @@ static int by_token(const void *a, const void *b) {
     return ((const twin *)a)->token - ((const twin *)b)->token;
 }
 
-/* Into c[n] in the order of the tokens; returns how many. `close`: p came within a rounding of a
- * sum, where either side is right. */
+/* Writes candidates into c[n] in the order of tokens; returns how many. `close`: top_p is within a
+ * rounding of a sum, so that either set is right. */
 static int slow_candidates(int n, tn__sampling how, twin *c, bool *close) {
     for (int i = 0; i < n; i++) {
         c[i] = (twin){i, (double)logits[i], 0.0};
@@ -91,8 +91,8 @@ static void expect_twin(int n, tn__sampling how) {
 
 /* ---- Candidates ------------------------------------------------------------------------------ */
 
-/* What logits may look like: spread, nearly flat, with many equal ones, all equal, sure, with
- * tokens that never come, large, tiny, zeros, and with one large in each block. */
+/* Kinds of logits: spread, nearly flat, many equal ones, all equal, one certain, excluded tokens,
+ * large, tiny, zeros, and one large in each block. */
 static void fill_logits(int n, int kind, tn_generator *g) {
     for (int i = 0; i < n; i++) {
         double u = 2.0 * tn_random_uniform(g) - 1.0, bell = u * fabs(u) * 12.0;
@@ -148,7 +148,7 @@ static void temperatures_at_the_ends(void **state) {
     for (int i = 0; i < 10; i++) {
         assert_int_equal(tn__sample_draw(&got, i / 10.0), best);
     }
-    tn__sample_candidates(logits, 100, (tn__sampling){1e300, 0, 1.0}, &got); /* all alike */
+    tn__sample_candidates(logits, 100, (tn__sampling){1e300, 0, 1.0}, &got); /* all are equal */
     for (int i = 0; i < 100; i++) {
         assert_true(got.weights[i] == 1.0f);
         assert_int_equal(tn__sample_draw(&got, (i + 0.5) / 100.0), i);
@@ -190,8 +190,8 @@ static void penalties_scale_logits(void **state) {
 
 /* ---- Draws ----------------------------------------------------------------------------------- */
 
-/* Over evenly spaced u each token comes as often as its weight says, to one draw: nothing is left
- * to chance. */
+/* Over evenly spaced u each token is drawn as often as its weight says, within one draw; nothing is
+ * random. */
 static void draws_follow_the_weights(void **state) {
     (void)state;
     enum { DRAWS = 20011 };
@@ -217,12 +217,12 @@ static void draws_follow_the_weights(void **state) {
                 assert_true(fabs(seen[got.tokens[i]] - want) < 1.001);
                 total += seen[got.tokens[i]];
             }
-            assert_int_equal(total, DRAWS); /* and none that is no candidate */
+            assert_int_equal(total, DRAWS); /* and nothing but candidates */
         }
     }
 }
 
-/* u just below 1 is the last token that can come, not one of weight 0 after it. */
+/* u just below 1 draws the last possible token, not one of weight 0 after it. */
 static void the_last_draw(void **state) {
     (void)state;
     for (int n = 2; n < 50; n++) {

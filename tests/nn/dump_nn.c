@@ -1,4 +1,4 @@
-/* Writes what modules compute, so that test_torch.py can compare it with PyTorch:  dump_nn FILE
+/* Writes what modules compute, for test_torch.py to compare with PyTorch: dump_nn FILE
  *
  * CASE/x, CASE/mask   inputs              CASE/p.NAME  parameters
  * CASE/y              the result          CASE/g.NAME  their gradients, CASE/gx that of x,
@@ -7,7 +7,7 @@
  */
 #include "tests/support/dump.h"
 
-/* Calls m on x (and a mask), differentiates, writes all of it; and ends the module. */
+/* Calls m on x (and a mask), differentiates, writes all of it, and finishes m. */
 static void dump_module(const char *name, void *m, tn_tensor *x, tn_tensor *mask) {
     stir_module(m);
     if (tn_dtype_is_float(tn_dtype_of(x))) {
@@ -61,7 +61,7 @@ static bool add_buffer(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* As dump_module, and then CASE/b.NAME, the buffers, and CASE/eval, the result after training. */
+/* As dump_module, and also CASE/b.NAME, the buffers, and CASE/eval, the result in eval mode. */
 static void dump_norm(const char *name, void *m, tn_tensor *x) {
     stir_module(m);
     tn_set_requires_grad(x, true);
@@ -98,7 +98,7 @@ static void dump_norms(void) {
     dump_norm("instance_norm3d", tn_instance_norm3d_new(2), draw_normal(TN_DIMS(2, 2, 3, 2, 2)));
 }
 
-/* Each layer of windows, or that makes another size, to see that it calls its own function. */
+/* Each layer with windows or that resizes, to check that it calls its own function. */
 static void dump_pools(void) {
     tn_pool_options pool = tn_pool_defaults();
     pool.stride = TN_DIMS(2);
@@ -197,8 +197,8 @@ static void dump_transformers(void) {
     dump_module("block_without_bias", &block, draw_normal(TN_DIMS(2, 7, 16)), NULL);
 }
 
-/* As dump_module, of a module with several inputs: CASE/in.0, CASE/in.1, …, and CASE/gin.0, …. One
- * that is the input before it is written once. */
+/* As dump_module, for a module with several inputs: CASE/in.0, CASE/in.1, …, and CASE/gin.0, …. An
+ * input that is the same as the one before is written once. */
 static void dump_many(const char *name, void *m, tn_values in) {
     stir_module(m);
     tn_module_train(m, false); /* no dropout */

@@ -1,7 +1,7 @@
 /* Writes what the ResNet of examples/15_resnet.c computes, for test_resnet.py:  dump_resnet FILE
  *
  * start/p.NAME and start/b.NAME, then x, label, y, loss and g.NAME of the first step, and
- * steps/losses of a few steps of SGD; end/b.NAME: what batch norm has gathered.
+ * steps/losses of a few steps of SGD; end/b.NAME: the running statistics.
  */
 #include "tests/support/dump.h"
 

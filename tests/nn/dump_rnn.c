@@ -1,4 +1,4 @@
-/* Recurrent nets of random shapes and options, for test_rnn_torch.py:  dump_rnn FILE
+/* Writes recurrent nets of random shapes and options, for test_rnn_torch.py: dump_rnn FILE
  *
  * CASE/options   i64: 0 rnn 1 gru 2 lstm, layers, directions, batch_first, relu, bias, cell
  *
@@ -12,7 +12,7 @@
  */
 #include "tests/support/dump.h"
 
-/* A first state, half of the time. */
+/* An initial state, half of the time. */
 static tn_tensor *draw_state(tn_dims dims, tn_dtype dtype) {
     return draw_whole(0, 1) ? tn_set_requires_grad(tn_randn(dims, dtype), true) : NULL;
 }

@@ -1,4 +1,4 @@
-/* For the tests of mixed precision: a net that looks at itself while it runs. */
+/* For the tests of mixed precision: a net that checks itself while it runs. */
 #ifndef TERN_TESTS_PRECISION_NET_H
 #define TERN_TESTS_PRECISION_NET_H
 
@@ -9,7 +9,7 @@
 #include <tern/sys/tensor.h>
 #include <tern/tern.h>
 
-/* ---- A net that looks at itself while it runs ------------------------------------------------ */
+/* ---- A net that checks itself while it runs -------------------------------------------------- */
 
 enum { IN = 24, HIDDEN = 40, OUT = 8, ROWS = 16 };
 
@@ -93,12 +93,12 @@ static inline void net_backward(net *n, int64_t number) {
 
 /* ---- Memory and bits ------------------------------------------------------------------------- */
 
-/* Of the device where the module lies. */
+/* Of the device that has the module. */
 static inline tn_memory_stats memory_now(void) {
     return tn_device_memory(tn_default_device());
 }
 
-/* The same bits in two f32 tensors, wherever they lie. */
+/* Two f32 tensors, on any devices, have the same bits. */
 static inline void expect_same_bits(tn_tensor *a, tn_tensor *b) {
     TN_SCOPE;
     TN_NO_GRAD;

@@ -1,5 +1,5 @@
-/* Attention of a model that is split over ranks: some of the heads are here, or something else
- * attends in an attention's place. */
+/* Attention of a model that is split over ranks: this rank has some of the heads, or another
+ * function replaces the attention. */
 #include "nn/module.h"
 #include "tests/support/test.h"
 
@@ -7,7 +7,7 @@
 
 enum { B = 2, T = 5, WIDTH = 12, HEADS = 4 };
 
-/* Rows [first, first + n) of each of `pieces` pieces of the matrix, or columns. */
+/* Rows, or columns, [first, first + n) of each of `pieces` pieces of the matrix. */
 static tn_tensor *some_of(tn_tensor *whole, int dim, int pieces, int64_t first, int64_t n) {
     tn_tensor *of[3];
     int64_t piece = tn_size(whole, dim) / pieces;
@@ -27,7 +27,7 @@ static tn_self_attention_options bare_options(void) {
     return TN_WITH(tn_self_attention, .heads = HEADS, .bias = false, .dtype = TN_F64);
 }
 
-/* One that has heads [first, first + n) of those that `whole` has. */
+/* Makes m with heads [first, first + n) of `whole`. */
 static void take_heads(tn_self_attention *m, const tn_self_attention *whole, int first, int n) {
     int64_t D = WIDTH / HEADS;
     tn_self_attention_init(m, WIDTH, bare_options());
@@ -35,8 +35,8 @@ static void take_heads(tn_self_attention *m, const tn_self_attention *whole, int
     set_weight(&m->c_proj.weight, some_of(whole->c_proj.weight, 1, 1, first * D, n * D));
 }
 
-/* What ranks with 1 and 3 of 4 heads add up to is what one with all of them computes. The option
- * says 4 on each, so that it is one model. */
+/* Ranks with 1 and 3 of 4 heads add up to what one with all of them computes. The option `heads` is
+ * 4 on each, since it describes the whole model. */
 static void heads_that_are_here(void **state) {
     (void)state;
     for (int cached = 0; cached < 2; cached++) {
@@ -63,7 +63,7 @@ static void heads_that_are_here(void **state) {
     }
 }
 
-/* ---- In an attention's place ----------------------------------------------------------------- */
+/* ---- A replaced attention -------------------------------------------------------------------- */
 
 static tn_tensor *note_and_attend(void *state, tn_tensor *q, tn_tensor *k, tn_tensor *v,
                                   tn_tensor *mask, tn_attention_options options) {

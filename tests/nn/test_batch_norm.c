@@ -1,5 +1,5 @@
-/* Batch norm as a module: what it keeps from batch to batch, and when. Results and gradients are
- * test_torch.py's; group and instance norm, which keep nothing, are there alone. */
+/* Batch norm as a module: what it keeps from batch to batch, and when. test_torch.py compares
+ * results and gradients, also those of group and instance norm, which keep nothing. */
 #include <math.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ static void cumulative_statistics(void **state) {
     tn_module_finish(&m);
 }
 
-/* The batch's own, before and after training; nothing is kept. */
+/* Statistics of the batch, in training and in eval mode; nothing is kept. */
 static void untracked_statistics(void **state) {
     (void)state;
     tn_batch_norm_options options = tn_batch_norm_defaults();
@@ -85,7 +85,7 @@ static void recomputed_once(void **state) {
     tn_module_finish(&m);
 }
 
-/* Running statistics are f32 beside parameters of bf16, and a policy leaves them so. */
+/* Running statistics are f32 even if parameters are bf16, and a policy does not change that. */
 static void mixed_precision(void **state) {
     (void)state;
     tn_batch_norm1d m;
@@ -118,7 +118,7 @@ static tn_tensor *return_input(tn_tensor *x, void *user) {
     return x;
 }
 
-/* Two that have the same batch: the same result, and the variance over twice as many. */
+/* Two ranks with the same batch: the same result, and the variance of twice as many samples. */
 static void shared_statistics(void **state) {
     (void)state;
     tn_batch_norm1d alone, shared;

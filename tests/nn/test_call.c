@@ -1,5 +1,5 @@
-/* The bracket around a forward: what it lets out, hooks and their order, backward hooks, recompute,
- * module paths in errors. */
+/* The bracket around a forward: which tensors outlive it, hooks and their order, backward hooks,
+ * recompute, module paths in errors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 static char trace[2048]; /* what happened, in order */
 
-/* A set-up: nothing has happened yet. */
+/* A set-up function: clears the trace. */
 static int begin_trace(void **state) {
     trace[0] = 0;
     return test_begin(state);
@@ -97,7 +97,7 @@ static void values_and_context(void **state) {
     int calls = 0;
     tn_values out = tn_call_values(&m, tn_values_of(a, a), &calls);
     assert_int_equal(out.n, 2);
-    assert_ptr_equal(out.v[0], a); /* an input that is handed on stays what it is */
+    assert_ptr_equal(out.v[0], a); /* an input that is returned stays the same tensor */
     assert_true(tn_item(tn_sum_all(out.v[1])) == 9.0);
     out = tn_call_values(&m, (tn_values){2, {a, NULL}}, &calls); /* an absent one */
     assert_true(tn_item(tn_sum_all(out.v[1])) == 6.0);
@@ -236,7 +236,7 @@ static void order_and_removal(void **state) {
         assert_int_equal(a.freed, 1);
         tn_module_unhook(&n, hb);
         assert_int_equal(b.freed, 1);
-        tn_module_unhook(&n, hb); /* twice: nothing */
+        tn_module_unhook(&n, hb); /* a second time does nothing */
         tn_call(&n, x);
         expect_trace("forward fc1.before fc1.after ");
     }
@@ -309,7 +309,7 @@ static void backward_order(void **state) {
     tn_module_finish(&n);
 }
 
-/* Without an input that wants a gradient, the end of the backward is the end of the module's. */
+/* If no input requires a gradient, a module's backward ends when the whole backward ends. */
 static void inputs_without_gradient(void **state) {
     (void)state;
     TN_SCOPE;
@@ -379,7 +379,7 @@ static tn_tensor *trap_forward(tn_module *self, tn_tensor *x) {
     return tn_mul_scalar(h, 2.0);
 }
 
-/* Each backward_before has its backward_after, also when the run fails in between. */
+/* Each backward_before has its backward_after, even if the run fails in between. */
 static void failing_backward(void **state) {
     (void)state;
     TN_SCOPE;
@@ -403,7 +403,7 @@ static void finished_before_backward(void **state) {
     tn_tensor *x = random_leaf(TN_DIMS(2, 5)), *loss = tn_sum_all(tn_call(&n, x));
     tn_module_finish(&n);
     trace[0] = 0;
-    tn_backward(loss); /* the graph holds what it needs; the hooks are gone */
+    tn_backward(loss); /* the graph has what it needs; the hooks are gone */
     expect_trace("");
     assert_non_null(tn_grad_of(x));
     net_init(&n);
@@ -475,7 +475,7 @@ static void recompute_is_bit_equal(void **state) {
     tn_tensor *x = random_leaf(TN_DIMS(4, 5));
     expect_equal_gradients(&n, x, (tn_module *[]){&n.base}, 1);
     expect_trace("forward forward forward' ");
-    /* one inside the other */
+    /* nested */
     expect_equal_gradients(&n, x, (tn_module *[]){&n.base, &n.fc1.base, &n.drop.base}, 3);
     tn_sequential twice;
     tn_sequential_init(&twice);
@@ -497,7 +497,8 @@ static void recompute_is_bit_equal(void **state) {
     tn_module_finish(&block);
 }
 
-/* Hooks of the module itself run once; those of modules inside it run again, and can tell. */
+/* The module's own hooks run once; those of modules inside it run again, and can tell that they
+ * do. */
 static void hooks_in_recompute(void **state) {
     (void)state;
     TN_SCOPE;
@@ -514,7 +515,7 @@ static void hooks_in_recompute(void **state) {
     tn_module_finish(&n);
 }
 
-/* The memory of what lies between: gone until backward. */
+/* Intermediate results take no memory between forward and backward. */
 static void recompute_keeps_only_inputs(void **state) {
     (void)state;
     TN_SCOPE;
@@ -535,12 +536,12 @@ static void recompute_keeps_only_inputs(void **state) {
 
 /* ---- Forwards that call themselves ----------------------------------------------------------- */
 
-/* What a recurrent forward does when it is called `left` times more within itself. */
+/* A module whose forward calls itself, or another module, `left` more times. */
 typedef struct recurrent {
     tn_module base;
-    void *next; /* whom it calls */
+    void *next; /* the module it calls */
     int times;  /* how often */
-    int left;   /* -1: without end */
+    int left;   /* -1: endlessly */
     int calls;
 } recurrent;
 
@@ -579,7 +580,7 @@ static void recursion_has_an_end(void **state) {
     assert_inert(tn_call(&r, x), TN_ESTATE, "inside each other");
     tn_module_finish(&r);
 
-    recurrent_init(&r, &r, 1, 900); /* deep, but it ends; and what was refused left nothing */
+    recurrent_init(&r, &r, 1, 900); /* deep, but it ends; the refused calls left nothing behind */
     tn_tensor *y = tn_call(&r, x);
     assert_int_equal(r.calls, 901);
     tn_backward(y);

@@ -8,7 +8,7 @@
 
 #include "nn/module.h"
 
-/* x + fc(x): a kind of one's own that stands in lists. */
+/* x + fc(x): a user's kind of module, for lists. */
 typedef struct block {
     tn_module base;
     tn_linear *fc;
@@ -28,7 +28,7 @@ static block *block_new(int64_t width) {
 
 typedef struct net {
     tn_module base;
-    tn_linear in;     /* lies here */
+    tn_linear in;     /* embedded */
     tn_sequential *h; /* owned */
     tn_module_list *heads;
 } net;
@@ -66,7 +66,7 @@ static void names_come_from_fields(void **state) {
     tn_tensor *want = tn_call(tn_module_at(n.heads, 1), h);
     assert_true(tn_equal(tn_call(&n, x), want));
     tn_module_finish(&n);
-    assert_null(n.in.weight); /* h and heads are freed: the sanitizers see to that */
+    assert_null(n.in.weight); /* h and heads are freed, too: the sanitizers would report leaks */
 }
 
 static void on_the_heap(void **state) {
@@ -106,11 +106,11 @@ static void on_the_heap(void **state) {
     assert_true(tn_equal(two, tn_zeros_like(two)));
     tn_module_free(padded);
     tn_module_finish(rows);
-    tn_module_free(rows); /* its memory is there still */
+    tn_module_free(rows); /* finish left the struct, which is freed here */
     tn_module_free(NULL);
 }
 
-/* What a function is made with belongs to it, and is compared where weights are loaded. */
+/* A function's number is one of its fields, which are compared when weights are loaded. */
 static void with_a_number(void **state) {
     (void)state;
     TN_SCOPE;
@@ -131,7 +131,7 @@ static void who_cannot_be_owned(void **state) {
     assert_error(TN_EVALUE, "block has something named \"fc\" already");
     assert_inert(tn_call(m, tn_ones(TN_DIMS(1, 3), TN_F32)), TN_ESTATE, "not complete");
     TN_OWN(m, fc, tn_linear_new(3, 3));
-    assert_null(m->fc); /* nothing of what was freed stays in the field */
+    assert_null(m->fc); /* the field does not keep what was freed */
     assert_error(TN_EVALUE, "already");
     assert_null(tn_module_own(NULL, "fc", tn_linear_new(3, 3)));
     assert_error(TN_EVALUE, "the module is NULL");
@@ -156,7 +156,7 @@ static void lists_have_no_forward(void **state) {
         assert_int_equal(tn_module_append(list, block_new(2)), TN_OK);
     }
     assert_string_equal(tn_module_at(list, 2)->name, "2");
-    tn_module_free(tn_module_at(list, 1)); /* and what is appended takes no name that is there */
+    tn_module_free(tn_module_at(list, 1)); /* the next one appended does not take a name in use */
     assert_int_equal(tn_module_append(list, block_new(2)), TN_OK);
     assert_string_equal(tn_module_at(list, 2)->name, "3");
     assert_inert(tn_call(list, tn_ones(TN_DIMS(1, 2), TN_F32)), TN_EUNSUPPORTED, "has no forward");
@@ -176,7 +176,7 @@ static tn_module *both_new(void) {
     return tn_module_new_values(sizeof(tn_module), "both", both_forward);
 }
 
-/* Several values go from one to the next, and a range runs some of them. */
+/* Several values pass from module to module, and a range runs some of the modules. */
 static void values_and_ranges(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,5 +1,5 @@
-/* Modules built without elements: the same bits as those built at once, whole and in parts, and
- * what happens to those who read too early. */
+/* Modules built without elements: the same bits as when built at once, whole and in parts, and what
+ * happens when they are read too early. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 #include <tern/tern.h>
 
-/* Stands here for what shards: it makes elements [start, start + length) alone. */
+/* In place of a sharding strategy: makes only elements [start, start + length). */
 #include "nn/defer.h"
 
 /* ---- A module that initialises in every way -------------------------------------------------- */
@@ -47,11 +47,11 @@ static void every_init(every *m, tn_dtype dtype) {
     t[9] = tn_full(dims, -3.25, dtype);
     t[10] = tn_rand(dims, dtype);
     t[11] = tn_randn(dims, dtype);
-    /* what is done to the elements afterwards */
+    /* operations on the elements afterwards */
     t[12] = tn_clamp_(tn_add_scalar_(tn_mul_scalar_(tn_randn(dims, dtype), 0.3), -0.1), -0.4, 0.2);
     t[13] = tn_normal_(tn_fill_(tn_rand(dims, dtype), 7), 0, 0.02, NULL); /* the last one counts */
     t[14] = tn_copy_(tn_empty(dims, dtype), tn_randn(dims, dtype));
-    t[15] = tn_mul_scalar(tn_randn(dims, dtype), 0.02); /* a new tensor, made at once */
+    t[15] = tn_mul_scalar(tn_randn(dims, dtype), 0.02); /* a new tensor: made at once */
     for (int i = 0; i < EVERY; i++) {
         char name[8];
         snprintf(name, sizeof(name), "p%d", i);
@@ -65,7 +65,7 @@ static void same_elements(tn_tensor *a, tn_tensor *b) {
     assert_true(tn_equal(tn_to(tn_detach(a), tn_cpu()), tn_to(tn_detach(b), tn_cpu())));
 }
 
-/* Where the default generator is. */
+/* Two generators are at the same position. */
 static void same_place(tn_generator a, tn_generator b) {
     assert_true(a.seed == b.seed && a.stream == b.stream && a.call == b.call);
 }
@@ -114,7 +114,7 @@ static void same_part(const every *later, const every *whole, int64_t start, int
         tn_tensor *out = tn_alias(around, 1, TN_DIMS(length));
         assert_int_equal(tn__draw_part(later->p[i], start, length, out), TN_OK);
         same_elements(out, tn_narrow(flat, 0, start, length));
-        tn_tensor *cpu = tn_to(around, tn_cpu()); /* and nothing beside it */
+        tn_tensor *cpu = tn_to(around, tn_cpu()); /* nothing was written next to it */
         assert_true(tn_at(cpu, (int64_t[]){0}) == 0 && tn_at(cpu, (int64_t[]){length + 1}) == 0);
     }
 }
@@ -131,7 +131,7 @@ static void parts_are_slices(void **state) {
             TN_DEFER_INIT;
             every_init(&later, dtypes[k]);
         }
-        for (int64_t start = 0; start < 10; start++) { /* all that a draw's fours can meet */
+        for (int64_t start = 0; start < 10; start++) { /* every alignment to groups of four draws */
             for (int64_t length = 0; length < 10; length++) {
                 same_part(&later, &whole, start, length);
             }
@@ -216,7 +216,7 @@ static void gpt_as_built_at_once(void **state) {
     tn_module_finish(&later);
 }
 
-/* GPT-2 1.5B, 6 GB of f32, is built in nothing. */
+/* GPT-2 1.5B, 6 GB of f32, is built without allocating its elements. */
 static void no_memory_while_building(void **state) {
     (void)state;
     tn_gpt_options o = tn_gpt_defaults();
@@ -234,7 +234,7 @@ static void no_memory_while_building(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* Ties, a policy that converts, and a device, all before there are elements. */
+/* Ties, a policy that converts, and a move to a device, all before there are elements. */
 static void changed_before_it_is_made(void **state) {
     (void)state;
     tn_linear_options plain = TN_WITH(tn_linear, .bias = false);
@@ -267,7 +267,7 @@ static void changed_before_it_is_made(void **state) {
     }
 }
 
-/* What is drawn again in another dtype is drawn in that one. */
+/* A parameter that was converted and is drawn again is drawn in its new dtype. */
 static void drawn_again_after_a_policy(void **state) {
     (void)state;
     tn_precision f64 = TN_WITH(tn_precision, .param = TN_F64, .compute = TN_F64, .reduce = TN_F64);
@@ -288,7 +288,7 @@ static void drawn_again_after_a_policy(void **state) {
     tn_module_finish(&m[1]);
 }
 
-/* A parameter of which a part is stored is not made whole. */
+/* A parameter of which only a part is stored is not made whole. */
 static void sharded_stays_empty(void **state) {
     (void)state;
     tn_linear m;
@@ -353,14 +353,14 @@ static void what_cannot_wait(void **state) {
         TN_DEFER_INIT;
         x = tn_ones(TN_DIMS(4, 3), TN_F32);
         y = tn_ones(TN_DIMS(4, 3), TN_F32);
-        { TN_DEFER_INIT; /* one in another changes nothing */ }
+        { TN_DEFER_INIT; /* nesting changes nothing */ }
         tn_tensor *b = tn_copy_(tn_empty(TN_DIMS(4, 3), TN_BF16), x);
         assert_true(tn_storage_is_empty(b));
         assert_inert(tn_copy_(tn_empty(TN_DIMS(4, 3), TN_F16), b), TN_EUNSUPPORTED,
                      "through at most one other dtype");
         bytes = tn_from_data((float[]){1, 2}, TN_DIMS(2), TN_F32);
         assert_true(tn_at(tn_arange(0, 3, 1, TN_F32), (int64_t[]){2}) == 2);
-        assert_true(tn_item(tn_sum_all(tn_add(y, y))) == 24); /* read: made at once */
+        assert_true(tn_item(tn_sum_all(tn_add(y, y))) == 24); /* reading makes the elements */
         assert_true(tn_storage_is_empty(x) && !tn_storage_is_empty(y));
         assert_false(tn_storage_is_empty(bytes));
     }
@@ -371,7 +371,7 @@ static void what_cannot_wait(void **state) {
     }
     assert_inert(tn_mul_scalar_(x, 2), TN_EUNSUPPORTED, "too many steps");
     for (int i = 0; i < 20; i++) {
-        assert_ptr_equal(tn_fill_(x, i), x); /* what sets all elements starts over */
+        assert_ptr_equal(tn_fill_(x, i), x); /* setting all elements discards the earlier steps */
     }
     tn_mul_scalar_(x, 2);
     assert_inert(tn_add_(x, y), TN_ESTATE, "[4, 3] has no elements yet");

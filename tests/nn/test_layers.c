@@ -1,5 +1,5 @@
-/* Layers: options, names, the attention cache; and every function of nn.h and models.h
- * with inert arguments. */
+/* Layers: options, names, the attention cache; and every function of nn.h and models.h with inert
+ * or NULL arguments. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,7 +90,7 @@ static void initial_values(void **state) {
     tn_init_kaiming_normal(tn_ones(TN_DIMS(), TN_F32), 1.0);
     assert_error(TN_ESHAPE, "init_kaiming_normal");
     tn_tensor *p = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);
-    tn_init_constant(p, 3.0); /* a leaf that wants a gradient: not recorded */
+    tn_init_constant(p, 3.0); /* a leaf that requires a gradient: not recorded */
     assert_true(tn_is_leaf(p) && tn_at(p, (int64_t[]){1, 1}) == 3.0);
     tn_init_eye(tn_ones(TN_DIMS(2, 2, 2), TN_F32));
     assert_error(TN_ESHAPE, "init_eye: the tensor is [2, 2, 2] but needs 2 to 2 dimensions");
@@ -108,7 +108,7 @@ static void initial_values(void **state) {
     {
         TN_DEFER_INIT;
         deferred = tn_empty(TN_DIMS(4, 4), TN_BF16);
-        tn_init_orthogonal(deferred, 1.0); /* is made here and now */
+        tn_init_orthogonal(deferred, 1.0); /* makes the elements now */
     }
     tn_tensor *q = tn_cast(deferred, TN_F32), *eye = tn_empty(TN_DIMS(4, 4), TN_F32);
     tn_init_eye(eye);
@@ -135,7 +135,7 @@ static void training_and_evaluation(void **state) {
     tn_module_finish(&drop);
 }
 
-/* Of each channel all is left out, or all is kept and scaled. */
+/* Each channel is dropped as a whole, or kept and scaled. */
 static void whole_channels(void **state) {
     TN_SCOPE;
     enum { CHANNELS = 400, EACH = 8 };
@@ -201,7 +201,7 @@ static void cached_attention(void **state) {
     tn_self_attention_init(&m, C, options);
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F64), *whole = tn_call(&m, x);
     assert_int_equal(tn_cache_begin(&m, (tn_attention_cache_options){B, T}), TN_OK);
-    tn_call(&m, x); /* recorded: passes over the cache */
+    tn_call(&m, x); /* recorded: does not use the cache */
     assert_int_equal(m.cache.filled, 0);
     tn_module_set_recompute(&m, true);
     assert_true(tn_all_close(tn_call(&m, x), whole, 1e-12, 1e-12)); /* recorded later */
@@ -257,7 +257,7 @@ static void cached_grouped_attention(void **state) {
     options.dtype = TN_F64;
     tn_grouped_attention_init(&m, C, options);
     tn_tensor *x = tn_mul_scalar(tn_randn(TN_DIMS(B, T, C), TN_F64), 5.0), *whole = tn_call(&m, x);
-    tn_tensor *places = tn_add_scalar(tn_arange(0, T, 1, TN_I64), 3); /* only distances count */
+    tn_tensor *places = tn_add_scalar(tn_arange(0, T, 1, TN_I64), 3); /* only distances matter */
     tn_values shifted = tn_call_values(&m, (tn_values){3, {x, NULL, places}}, NULL);
     assert_true(tn_all_close(shifted.v[0], whole, 1e-10, 1e-10));
     TN_NO_GRAD;
@@ -274,7 +274,7 @@ static void cached_grouped_attention(void **state) {
     tn_module_finish(&m);
 }
 
-/* A module that was never complete has no heads to make a cache for. */
+/* A module whose init failed has no heads to make a cache for. */
 static void cache_of_a_broken_module(void **state) {
     (void)state;
     tn_self_attention m;
@@ -289,8 +289,8 @@ static void cache_of_a_broken_module(void **state) {
 
 /* ---- Attention with a query of its own ------------------------------------------------------- */
 
-/* While training with dropout the weights are made, not passed by: the same numbers where next to
- * nothing is dropped. */
+/* Training with dropout computes the weights explicitly: the same numbers if almost nothing is
+ * dropped. */
 static void weights_that_are_dropped(void **state) {
     (void)state;
     TN_SCOPE;
@@ -404,7 +404,7 @@ static void inert_tensors(void **state) {
     tn_module_finish(&linear);
 }
 
-/* NULL everywhere is an error, or nothing where that is harmless. */
+/* NULL is an error everywhere, or harmless and does nothing. */
 static void null_arguments(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,5 +1,5 @@
-/* Layouts as runs: whatever two ways of laying one parameter on ranks there are, what goes from one
- * to the other is right, element by element. */
+/* Layouts as runs: for any two ways to lay a parameter on ranks, copying from one to the other is
+ * right, element by element. */
 #include "tests/support/test.h"
 
 #include <stdlib.h>
@@ -17,13 +17,13 @@ static int64_t draw_below(int64_t below) {
     return (int64_t)((random_state >> 33) % (uint64_t)below);
 }
 
-/* ---- A way of laying a parameter on ranks ---------------------------------------------------- */
+/* ---- A way to lay a parameter on ranks ------------------------------------------------------- */
 
-/* Cut along dim into pieces, of each a slice for each of `slices` groups of ranks; in a group each
- * of `ranges` ranks has a range, of any length. */
+/* The whole is cut along dim into pieces; each of `slices` groups of ranks has a slice of each
+ * piece. Within a group, each of `ranges` ranks has a range of any length. */
 enum {
     PARTS = 1 << 20
-}; /* of a block: cuts are so many of them, since blocks may differ in size */
+}; /* cuts are in these fractions of a block, since blocks may differ in size */
 typedef struct mesh {
     int dim, pieces, slices, ranges;
     int64_t cut[8]; /* [ranges + 1] */
@@ -42,14 +42,14 @@ static mesh random_mesh(tn_dims *whole, int dim) {
         m.pieces = pieces[draw_below(2)];
         m.slices = slices[draw_below(3)];
     }
-    if (m.dim >= 0 && m.pieces == 1) { /* those need not divide */
+    if (m.dim >= 0 && m.pieces == 1) { /* these sizes need not divide */
         m.slices = 1 + (int)draw_below(7);
         whole->size[m.dim] = 1 + draw_below(MOST);
     }
     m.cut[m.ranges] = PARTS;
     for (int i = 1; i < m.ranges; i++) {
         m.cut[i] = draw_below(3) ? draw_below(PARTS + 1)
-                                 : draw_below(2) * PARTS; /* some without an element */
+                                 : draw_below(2) * PARTS; /* some ranks have no element */
     }
     qsort(m.cut, (size_t)m.ranges + 1, sizeof(*m.cut), compare_numbers);
     return m;
@@ -59,7 +59,7 @@ static int mesh_ranks(const mesh *m) {
     return m->slices * m->ranges;
 }
 
-/* Rows of each slice but the last. */
+/* Rows of each slice except the last. */
 static int64_t rows_each(int64_t size, int pieces, int slices) {
     return (size / pieces + slices - 1) / slices;
 }
@@ -87,7 +87,7 @@ static tn_layout mesh_layout(const mesh *m, const tn_dims *whole, int rank) {
 
 /* ---- What is where, plainly ------------------------------------------------------------------ */
 
-/* The number in the whole of each element that l has, by walking over all of the whole. */
+/* The index in the whole of each element that l has, found by walking over all of the whole. */
 static void list_elements(const tn_layout *l, int64_t *elements) {
     int64_t inner = 1, in_block = 0, count = tn_dims_count(l->whole);
     for (int d = l->dim + 1; d < l->whole.ndim; d++) {
@@ -169,8 +169,8 @@ static void any_mesh_to_any_other(void **state) {
     }
 }
 
-/* Of 50257 rows of GPT-2's embedding four ranks have 12565, 12565, 12565 and 12562; of 5 rows, 2,
- * 2, 1 and none. */
+/* Four ranks have 12565, 12565, 12565 and 12562 of the 50257 rows of GPT-2's embedding; of 5 rows,
+ * 2, 2, 1 and none. */
 static void slices_that_do_not_divide(void **state) {
     (void)state;
     static const struct {
@@ -189,7 +189,7 @@ static void slices_that_do_not_divide(void **state) {
             assert_false(tn__layout_sound(&l));
         }
     }
-    tn_layout pieces = {TN_DIMS(9), 0, 3, 0, 2, 0, 1}; /* q, k and v are cut alike or not at all */
+    tn_layout pieces = {TN_DIMS(9), 0, 3, 0, 2, 0, 1}; /* q, k and v are cut evenly or not at all */
     assert_false(tn__layout_sound(&pieces));
 }
 
@@ -205,7 +205,7 @@ static void scalars_and_nothing(void **state) {
     assert_false(tn__layouts_next(&empty, &empty, &c));
 }
 
-/* ---- What is no layout ----------------------------------------------------------------------- */
+/* ---- Wrong layouts --------------------------------------------------------------------------- */
 
 static void assert_refused(tn_layout l) {
     assert_false(tn__layout_sound(&l));

@@ -28,7 +28,7 @@ enum { B = 2, T = 64, C = 128, H = 4, MOST = 6 };
 static const int64_t U = (int64_t)B * T * C * (int64_t)sizeof(float);
 static const int64_t ROWS = (int64_t)B * T * (int64_t)sizeof(float);
 
-/* What the kernels use besides, however many blocks there are. */
+/* What the kernels also use, for any number of blocks. */
 static const int64_t SCRATCH = 512 * 1024;
 
 /* The allocator rounds sizes up. */
@@ -54,12 +54,12 @@ static void model_init(model *m, int count) {
 }
 
 typedef struct cost {
-    int64_t forward; /* held after it, the input and the parameters not counted */
+    int64_t forward; /* held after it, not counting the input and the parameters */
     int64_t peak;    /* of forward and backward */
     int64_t gradients;
 } cost;
 
-/* One step's memory, from without gradients to all of them. The gradient of x is not asked for. */
+/* One step's memory, starting without gradients. x requires none. */
 static cost measure_step(model *m) {
     TN_SCOPE;
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F32), *dy = tn_ones_like(x);
@@ -119,7 +119,7 @@ static void peak_of_training(void **state) {
     }
 }
 
-/* Recomputed blocks cost their inputs, and one at a time all that it saves. */
+/* Recomputed blocks cost their inputs, and one block at a time all that it saves. */
 static void peak_with_recompute(void **state) {
     (void)state;
     model m;
@@ -133,8 +133,8 @@ static void peak_with_recompute(void **state) {
     tn_module_finish(&m.all);
 }
 
-/* Without recording: the widest moment of one block, however many there are. In mlp: the block's
- * input, x + attn, ln_2's result, c_fc's and gelu's and then c_proj's. */
+/* Without recording: the peak of one block, for any number of blocks. It is in mlp: the block's
+ * input, x + attn, the results of ln_2, c_fc and gelu, and then that of c_proj. */
 static void peak_of_inference(void **state) {
     (void)state;
     model m;

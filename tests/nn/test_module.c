@@ -1,4 +1,4 @@
-/* Modules: registering, names, ties, walking, flags, the end of a module, and what is refused. */
+/* Modules: registering, names, ties, walks, flags, finishing, and what is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,7 +126,7 @@ static void used_twice(void **state) {
     assert_error(TN_EVALUE, "\"scale\" already");
     tn_module_add(&n, "mean", &other);
     assert_error(TN_EVALUE, "\"mean\" already");
-    /* a field that is registered: it keeps its tensor */
+    /* a field that is already registered keeps its tensor */
     tn_module_param(&n, "again", &n.scale, t);
     assert_error(TN_EVALUE, "field of \"again\"");
     assert_false(tn_is_inert(n.scale));
@@ -134,7 +134,7 @@ static void used_twice(void **state) {
     assert_error(TN_ESTATE, "has one parent");
     tn_module_add(&n.fc1, "outer", &n);
     assert_error(TN_EVALUE, "contain itself");
-    tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)); /* building it failed */
+    tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)); /* its init failed */
     assert_error(TN_ESTATE, "not complete");
     tn_module_finish(&other);
     tn_module_finish(&n);
@@ -215,10 +215,10 @@ static void tied_parameters(void **state) {
     assert_int_equal(tn_module_count(&t), 24);
     expect_paths(&t, (tn_walk){0}, "wte.weight ");
     expect_paths(&t, (tn_walk){.with_shared = true}, "head.weight+ wte.weight ");
-    expect_paths(&t.head, (tn_walk){0}, "weight "); /* alone, it has no other name */
+    expect_paths(&t.head, (tn_walk){0}, "weight "); /* alone, the parameter has no other name */
     assert_int_equal(tn_module_count(&t.head), 24);
     {
-        TN_SCOPE; /* both uses reach one gradient */
+        TN_SCOPE; /* both uses add to one gradient */
         int64_t data[] = {1, 2};
         tn_backward(tn_sum_all(tn_call(&t, TN_FROM(data, TN_DIMS(1, 2), TN_I64))));
         assert_int_equal(tn_count(tn_grad_of(t.wte.weight)), 24);
@@ -254,7 +254,7 @@ static bool list_wanted(const tn_entry *entry, void *user) {
     return !tn_requires_grad(entry->stored) || list_entry(entry, user);
 }
 
-/* The parameters that want a gradient. */
+/* These parameters require a gradient. */
 static void are_wanted(net *n, const char *expected) {
     paths p = {.stop_after = 100};
     tn_module_each(n, (tn_walk){0}, list_wanted, &p);
@@ -267,7 +267,7 @@ static void freezing_by_path(void **state) {
     net_init(&n);
     assert_int_equal(tn_freeze(&n, "fc1.weight  scale "), 2); /* parameters */
     are_wanted(&n, "fc1.bias layers.2.weight ");
-    assert_int_equal(tn_freeze(&n, "fc1"), 1); /* what was left of a module */
+    assert_int_equal(tn_freeze(&n, "fc1"), 1); /* the module's only unfrozen parameter */
     are_wanted(&n, "layers.2.weight ");
     assert_int_equal(tn_freeze(&n, "layers.* layers"), 1);
     are_wanted(&n, "");
@@ -275,12 +275,12 @@ static void freezing_by_path(void **state) {
     are_wanted(&n, "fc1.bias layers.2.weight ");
     assert_int_equal(tn_unfreeze(&n, "*"), 2);
     assert_int_equal(tn_unfreeze(&n, "*"), 0);
-    assert_int_equal(tn_freeze(&n, "*.weight"), 1); /* not layers.2.weight: * is no dot */
+    assert_int_equal(tn_freeze(&n, "*.weight"), 1); /* not layers.2.weight: * matches no dot */
     assert_int_equal(tn_unfreeze(&n, "fc1.*"), 1);
     are_wanted(&n, "scale fc1.weight fc1.bias layers.2.weight ");
     assert_int_equal(tn_freeze(&n, ""), 0);
 
-    /* A path of nothing: then nothing has changed. A buffer is nothing that wants a gradient. */
+    /* A path that matches no parameter changes nothing. Buffers are not parameters. */
     static const char *const wrong[] = {"fc3",          "fc1 fc", "fc1.weigh",
                                         "fc*.weight.x", "mean",   "layers.3"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -295,7 +295,7 @@ static void freezing_by_path(void **state) {
     tn_module_finish(&n);
 }
 
-/* A tied parameter has two names, and either is its name. */
+/* A tied parameter can be frozen by either name. */
 static void freezing_tied(void **state) {
     (void)state;
     tied t;
@@ -359,8 +359,8 @@ static void printed_modules(void **state) {
     tn_module_finish(&n);
 }
 
-/* The graph's picture calls parameters by their paths, other leaves "leaf", and says what
- * operations made. */
+/* The drawn graph names parameters by their paths, other leaves "leaf", and results by their
+ * operations. */
 static void named_graph(void **state) {
     TN_SCOPE;
     net n;
@@ -388,7 +388,7 @@ static void named_graph(void **state) {
     tn_module_finish(&n);
 }
 
-/* ---- Sharding's view ------------------------------------------------------------------------- */
+/* ---- What sharding sees ---------------------------------------------------------------------- */
 
 static bool exchange_field(const tn_entry *entry, void *user) {
     (void)user;
@@ -411,7 +411,7 @@ static void exchanged_fields(void **state) {
     tn_module_finish(&n);
 }
 
-/* ---- The end --------------------------------------------------------------------------------- */
+/* ---- Finishing ------------------------------------------------------------------------------- */
 
 static void finished_modules(void **state) {
     (void)state;
@@ -419,7 +419,7 @@ static void finished_modules(void **state) {
     net n;
     net_init(&n);
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
-    tn_module_finish(&n.fc1); /* a child alone leaves its parent */
+    tn_module_finish(&n.fc1); /* a child that is finished alone leaves its parent */
     expect_paths(&n, (tn_walk){0}, "scale layers.2.weight ");
     tn_call(&n, x);
     assert_error(TN_ESTATE, "(linear) is finished");

@@ -1,5 +1,5 @@
-/* Modules that have moved since they were registered. What was in their old place is never read:
- * it lies in pages that no one may touch meanwhile. */
+/* Modules that have moved since they were registered. Their old memory is never read: it is in
+ * pages that cannot be accessed. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { PAGES_SIZE = 1 << 16 };
 
-/* Zeros. */
+/* Returns zeros. */
 static void *pages_new(void) {
     void *pages =
         mmap(NULL, PAGES_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -21,7 +21,7 @@ static void *pages_new(void) {
     return pages;
 }
 
-/* A copy of the first `bytes`, as realloc makes it; what is left behind cannot be touched. */
+/* Copies the first `bytes`, as realloc does; the old pages cannot be accessed afterwards. */
 static void *move_away(void *pages, size_t bytes) {
     void *copy = malloc(bytes);
     assert_non_null(copy);
@@ -35,7 +35,7 @@ static void move_back(void *pages, void *copy) {
     free(copy);
 }
 
-/* ---- A module, and what it is made of -------------------------------------------------------- */
+/* ---- A module and its children --------------------------------------------------------------- */
 
 typedef struct net {
     tn_module base;
@@ -83,7 +83,7 @@ static void a_copy(void **state) {
     tn_module_finish(moved);
     assert_error(TN_ESTATE, "module_finish: the net has moved");
     move_back(n, moved);
-    tn_call(n, make_input()); /* the struct that was registered is as it was */
+    tn_call(n, make_input()); /* the struct that was registered is unchanged */
     assert_int_equal(tn_module_count(n), 13);
     tn_module_finish(n);
     munmap(n, PAGES_SIZE);
@@ -95,7 +95,7 @@ static void a_copy_of_what_is_finished(void **state) {
     net_init(&n);
     net copy = n;
     tn_module_finish(&n);
-    tn_call(&copy, make_input()); /* what it points to was freed */
+    tn_call(&copy, make_input()); /* its pointers are dangling */
     assert_error(TN_ESTATE, "has moved");
     tn_module_finish(&copy);
     assert_error(TN_ESTATE, "has moved");
@@ -143,7 +143,7 @@ static void tower_init(tower *t) {
     }
 }
 
-/* After the module was used in its new place, everything that would walk to the old one refuses. */
+/* Once the module was used in its new place, every walk that would reach the old one is refused. */
 static void walks_refuse(void **state) {
     (void)state;
     tower t;
@@ -176,7 +176,7 @@ static void walks_refuse(void **state) {
     assert_error(TN_ESTATE, path);
     fclose(nowhere);
     move_back(t.pages, moved);
-    for (int i = 0; i < 2; i++) { /* used where it belongs, it is there */
+    for (int i = 0; i < 2; i++) { /* used in its old place, it is found there */
         tn_call(&t.pages[i], make_input());
     }
     assert_int_equal(tn_module_count(&t.outer), 24);
@@ -184,7 +184,7 @@ static void walks_refuse(void **state) {
     munmap(t.pages, PAGES_SIZE);
 }
 
-/* The end of the parent: what is left of the moved children stays with whoever moved them. */
+/* Finishing the parent leaves moved children to the code that moved them. */
 static void the_end_of_the_parent(void **state) {
     (void)state;
     tower t;
@@ -203,7 +203,7 @@ static void the_end_of_the_parent(void **state) {
     munmap(t.pages, PAGES_SIZE);
 }
 
-/* Not noticed before, but something else is there now. */
+/* The move was not noticed, and the old memory was overwritten. */
 static void overwritten_modules(void **state) {
     (void)state;
     tower t;
@@ -220,7 +220,7 @@ static void overwritten_modules(void **state) {
     munmap(t.pages, PAGES_SIZE);
 }
 
-/* ---- Who holds a module ---------------------------------------------------------------------- */
+/* ---- What refers to a module ----------------------------------------------------------------- */
 
 static void a_parent_that_moved(void **state) {
     (void)state;
@@ -235,7 +235,7 @@ static void a_parent_that_moved(void **state) {
     assert_int_equal(tn_dtype_of(tn_call(&child, make_input())), TN_BF16); /* asks the parent */
     tn_call(moved, make_input());
     assert_error(TN_ESTATE, "the sequential has moved");
-    tn_module_finish(&child); /* leaves it */
+    tn_module_finish(&child); /* leaves its parent */
     move_back(parent, moved);
     assert_int_equal(tn_module_count(parent), 0);
     tn_module_finish(parent);
@@ -280,7 +280,7 @@ static void a_graph(void **state) {
 
 /* ---- Trees ----------------------------------------------------------------------------------- */
 
-/* Whichever end is made first, those who walk it go at most 1000 modules down. */
+/* Built from the top or from the bottom, a tree is walked to a depth of at most 1000 modules. */
 static void too_deep(void **state) {
     (void)state;
     enum { MOST = 1000 };

@@ -1,10 +1,10 @@
-/* A layer that a forward calls although it was never added learns nothing: in a debug build an
- * error says so. And what looks like it but is meant. */
+/* A layer that a forward calls but that was never added learns nothing: an error in debug builds.
+ * Also calls that look like this but are intended. */
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
 
-/* A layer of its own, and one that is wherever the test says. */
+/* A layer of its own, and another that the test chooses. */
 typedef struct net {
     tn_module base;
     tn_linear fc;
@@ -41,7 +41,7 @@ static const bool looked_for = true;
 static const bool looked_for = false;
 #endif
 
-/* Other builds do not look. */
+/* Only debug builds check. */
 static void is_refused(net *n, const char *message) {
     tn_tensor *x = tn_ones(TN_DIMS(2, 3), TN_F32);
     if (looked_for) {
@@ -66,7 +66,7 @@ static void never_added(void **state) {
     tn_module_set_recompute(&n, true);
     tn_backward(tn_sum_all(tn_call(&outer, tn_ones(TN_DIMS(2, 3), TN_F32))));
     if (looked_for) {
-        assert_error(TN_ESTATE, "was never added"); /* when it runs again, which is recorded */
+        assert_error(TN_ESTATE, "was never added"); /* when recompute runs and records it */
     }
     tn_module_add(&n, "layer", &layer);
     calls_well(&outer);
@@ -89,14 +89,14 @@ static void learns_nothing(void **state) {
     is_refused(&n, "linear");
     tn_dropout drop;
     tn_dropout_init(&drop, 0.5);
-    n.other = &drop; /* nothing to step */
+    n.other = &drop; /* no parameters to step */
     calls_well(&n);
     tn_module_finish(&drop);
     tn_module_finish(&layer);
     tn_module_finish(&n);
 }
 
-/* The other network of a pair has an optimiser of its own. */
+/* A layer with its own optimiser may be called. */
 static void is_stepped_elsewhere(void **state) {
     (void)state;
     net n;
@@ -121,7 +121,7 @@ static void is_added_elsewhere(void **state) {
     tn_linear_init(&layer, 3, 3, tn_linear_defaults());
     net_init(&shares, &layer);
     is_refused(&shares, "linear");
-    tn_tensor *weight = NULL, *bias = NULL; /* the layer's, under a name of this network */
+    tn_tensor *weight = NULL, *bias = NULL; /* the layer's, registered in this network, too */
     tn_module_param(&shares, "weight", &weight, layer.weight);
     tn_module_param(&shares, "bias", &bias, layer.bias);
     calls_well(&shares);
@@ -131,7 +131,7 @@ static void is_added_elsewhere(void **state) {
     tn_module_finish(&n);
 }
 
-/* What stands in a list, or a part, that was never added is as lost as a layer. */
+/* A layer in a list that was never added is refused, too. */
 static void in_a_list(void **state) {
     (void)state;
     net n;
@@ -146,7 +146,7 @@ static void in_a_list(void **state) {
     tn_module_finish(&n);
 }
 
-/* A part of another model: fine, unless this one is trained and that one is not. */
+/* A part of another model is fine, unless this model is trained and the other is not. */
 static void is_part_of_another(void **state) {
     (void)state;
     net n, owner;
@@ -174,7 +174,7 @@ static void is_meant(void **state) {
     is_refused(&n, "if it is meant so, tn_module_set_apart)");
     tn_module_set_apart(&owner, true);
     calls_well(&n);
-    n.other = &owner.fc; /* and what is below it */
+    n.other = &owner.fc; /* modules below it, too */
     tn_optim *opt = tn_sgd(&n, tn_sgd_defaults());
     calls_well(&n);
     tn_module_set_apart(&owner, false);
@@ -190,7 +190,7 @@ static tn_values call_probe(tn_module *m, tn_values in, tn_values out, void *use
     return out;
 }
 
-/* What a hook looks at is its own affair. */
+/* A hook may call any layer. */
 static void is_called_by_a_hook(void **state) {
     (void)state;
     net n;

@@ -1,6 +1,5 @@
-/* Every single allocation of a whole small program fails once: building, hooks, recompute,
- * training, generation. Each time there is one clear error, nothing crashes, nothing leaks, and the
- * next run works. */
+/* Each allocation of a small program (building, hooks, recompute, training, generation) fails once.
+ * Each time there is one clear error, nothing crashes or leaks, and the next run works. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +123,7 @@ static void quantize_and_call(void) {
     net n;
     net_init(&n);
     if (tn_quantize(&n) != TN_OK && n.in.weight && !tn_is_inert(n.in.weight)) {
-        assert_int_equal(tn_dtype_of(n.in.weight), TN_F32); /* as it was */
+        assert_int_equal(tn_dtype_of(n.in.weight), TN_F32); /* unchanged */
     }
     tn_call(&n, tn_randn(TN_DIMS(2, 3, 3), TN_F32));
     tn_module_finish(&n);

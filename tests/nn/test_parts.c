@@ -1,5 +1,5 @@
-/* A parameter of which only a part is stored here: what the registry says of it, what follows the
- * part, and what is refused. */
+/* A parameter of which only a part is stored here: what the module's record says, which functions
+ * work on the part, and what is refused. */
 #include <string.h>
 
 #include "nn/module.h"
@@ -56,7 +56,7 @@ static const tn_entry *entry_of(void *m, const char *path) {
     return &found;
 }
 
-/* ---- What the registry says ------------------------------------------------------------------ */
+/* ---- What the record says -------------------------------------------------------------------- */
 
 static void whole_unless_told(void **state) {
     (void)state;
@@ -78,7 +78,7 @@ static void tied_names_share_a_part(void **state) {
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
-    /* under its second name, from a module that does not have the first */
+    /* by its second name, from a module that does not have the first */
     assert_int_equal(tn_module_set_part(&n.head, "weight", part, middle, &others), TN_OK);
     const char *const names[] = {"wte.weight", "head.weight"};
     for (int i = 0; i < 2; i++) {
@@ -90,7 +90,7 @@ static void tied_names_share_a_part(void **state) {
         assert_int_equal(e->layout.length, 5);
     }
     assert_ptr_equal(entry_of(&n, "wte.bias")->stored, n.wte.bias);
-    assert_int_equal(tn_module_count(&n), 16 + 4); /* of the whole */
+    assert_int_equal(tn_module_count(&n), 16 + 4); /* counts the whole */
 
     tn_linear third; /* tied after the part was set */
     tn_linear_init(&third, 4, 4, TN_WITH(tn_linear, .bias = false));
@@ -100,7 +100,7 @@ static void tied_names_share_a_part(void **state) {
     tn_module_finish(&n);
 }
 
-/* Of c_attn's 12 rows, 3 pieces: this rank has the second half of each. */
+/* c_attn's 12 rows are 3 pieces: this rank has the second half of each. */
 static void a_block_in_the_field(void **state) {
     (void)state;
     tn_linear m;
@@ -110,7 +110,7 @@ static void a_block_in_the_field(void **state) {
     assert_ptr_equal(entry_of(&m, "weight")->stored, m.weight);
     assert_int_equal(tn_module_count(&m), 12 * 4 + 6);
 
-    tn_tensor *part = tn_zeros(TN_DIMS(7), TN_F32); /* and sharded on top of it */
+    tn_tensor *part = tn_zeros(TN_DIMS(7), TN_F32); /* and sharded within the block */
     half.start = 17;
     half.length = 7;
     assert_int_equal(tn_module_set_part(&m, "weight", part, half, &others), TN_OK);
@@ -118,7 +118,7 @@ static void a_block_in_the_field(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- What follows the part ------------------------------------------------------------------- */
+/* ---- What works on the part ------------------------------------------------------------------ */
 
 static void freezing_and_zeroing(void **state) {
     (void)state;
@@ -127,7 +127,7 @@ static void freezing_and_zeroing(void **state) {
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
     tn_module_requires_grad(&n.wte, false);
     tn_module_set_part(&n, "wte.weight", part, middle, &others);
-    assert_false(tn_requires_grad(part)); /* as the parameter was */
+    assert_false(tn_requires_grad(part)); /* like the parameter */
     tn_module_requires_grad(&n, true);
     assert_true(tn_requires_grad(part) && tn_requires_grad(n.wte.weight));
     assert_int_equal(tn_storage_empty(n.wte.weight), TN_OK); /* between uses */
@@ -193,7 +193,7 @@ static void only_before_it_is_used(void **state) {
     net n;
     net_init(&n);
     tn_tensor *part = tn_zeros(TN_DIMS(5), TN_F32);
-    /* held under one of its names */
+    /* an optimiser has it under one of its names */
     tn_optim *opt = tn_sgd(&n.wte, tn_sgd_defaults());
     assert_refused(&n, "head.weight", part, middle, TN_ESTATE,
                    "wte.weight is held by an optimiser");
@@ -207,7 +207,7 @@ static void only_before_it_is_used(void **state) {
     tn_module_finish(&n);
 }
 
-/* ---- What is not here at all ----------------------------------------------------------------- */
+/* ---- Absent parameters ----------------------------------------------------------------------- */
 
 static bool count_entries(const tn_entry *entry, void *user) {
     assert_false(entry->absent);
@@ -232,7 +232,7 @@ static void stage_init(net *n) {
     assert_int_equal(tn__module_set_absent(&n->base, "head.weight"), TN_OK); /* and wte.weight */
 }
 
-/* Names, shapes and counts stay; elements go, and walks pass over it. */
+/* Names, shapes and counts stay; elements are freed, and walks skip it. */
 static void absent_under_all_names(void **state) {
     (void)state;
     for (int deferred = 0; deferred < 2; deferred++) {
@@ -275,7 +275,7 @@ static void printed_as_absent(void **state) {
     tn_module_finish(&n);
 }
 
-/* Groups have the same members on all ranks, of which some have elements. */
+/* Groups have the same members on all ranks, but each rank has elements of only some. */
 static void optimisers_know_its_name(void **state) {
     (void)state;
     net n, whole;
@@ -295,19 +295,19 @@ static void optimisers_know_its_name(void **state) {
     tn_optim_zero_grad(opt);
     int states = 0;
     tn_optim_each(opt, count_states, &states);
-    assert_int_equal(states, 3); /* of the bias */
+    assert_int_equal(states, 3); /* for the bias */
     tn_optim_free(opt);
     tn_optim_free(all);
     tn_module_finish(&n);
     tn_module_finish(&whole);
 }
 
-/* Freezing by name, dtypes and copies in another one. */
+/* Freezing by name, conversion, calls, quantizing, saving. */
 static void what_else_asks_for_it(void **state) {
     (void)state;
     net n;
     stage_init(&n);
-    assert_int_equal(tn_freeze(&n, "wte.weight"), 1); /* it is no mistake to name it */
+    assert_int_equal(tn_freeze(&n, "wte.weight"), 1); /* naming it is not an error */
     assert_int_equal(tn_unfreeze(&n, "wte.*"), 1);
     tn_precision policy = tn_precision_defaults();
     policy.param = TN_F64;
@@ -326,7 +326,8 @@ static tn_tensor *first_alone(tn_module *self, tn_tensor *x) {
     return tn_call(&((net *)self)->wte, x);
 }
 
-/* A stage is called with a policy of the whole model: copies are lent of what is here. */
+/* A stage is called with a policy of the whole model: only parameters that are here are lent as
+ * copies. */
 static void nothing_of_it_is_lent(void **state) {
     (void)state;
     TN_SCOPE;

@@ -91,8 +91,8 @@ static int64_t allocations_of_call(net *n, tn_tensor *x) {
     return memory_now().allocations - before;
 }
 
-/* One copy for each change of the parameters: calls in between allocate what a bf16 model's
- * would. */
+/* One copy for each change of the parameters; calls in between allocate no more than those of a
+ * bf16 model. */
 static void copies_are_kept(void **state) {
     (void)state;
     net n;
@@ -131,8 +131,7 @@ static bool step_changes(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* A recorded call holds the kept copies: two calls, two graphs, still one copy of every
- * parameter. */
+/* Recorded calls share the copies: two calls, two graphs, one copy of each parameter. */
 static void tapes_share_the_copies(void **state) {
     (void)state;
     net n;
@@ -152,7 +151,7 @@ static void tapes_share_the_copies(void **state) {
         tn_drop(tn_call(&n, x));
     }
     tn_drop(second);
-    tn_backward(tn_sum_all(first)); /* the weights that it read are gone */
+    tn_backward(tn_sum_all(first)); /* the weights that it read were overwritten */
     assert_error(TN_ESTATE, "was changed in place");
     tn_module_zero_grad(&n);
     tn_module_finish(&n);
@@ -179,7 +178,7 @@ static tn_values look_after(tn_module *m, tn_values in, tn_values out, void *use
     return out;
 }
 
-/* Hooks are outside: they see what the caller gave, and the parameters. */
+/* Hooks run outside of the policy: they see the caller's inputs, and the parameters. */
 static void hooks_are_outside(void **state) {
     (void)state;
     net n;
@@ -223,7 +222,7 @@ static void errors_restore_the_fields(void **state) {
     tn_module_finish(&n);
 }
 
-/* Running out of memory at every single allocation of a call. */
+/* Each allocation of a call fails once. */
 static void no_memory(void **state) {
     (void)state;
     net n;
@@ -254,7 +253,7 @@ static tn_tensor *finishing_forward(tn_module *self, tn_tensor *x) {
     return tn_relu(x);
 }
 
-/* A module that is finished in the middle of a call takes its copies with it. */
+/* A module that is finished during its call frees its copies. */
 static void finished_in_its_call(void **state) {
     (void)state;
     tn_function f;
@@ -270,11 +269,12 @@ static void finished_in_its_call(void **state) {
     to_finish = &n;
     TN_SCOPE;
     tn_call(&s, input_batch(0));
-    tn_error_clear(); /* whatever the sequential thinks of it */
+    tn_error_clear(); /* the sequential may raise an error */
     tn_module_finish(&s);
 }
 
-/* No one moves a module whose fields hold copies: neither the one that is called nor one inside. */
+/* A module whose fields hold copies cannot be moved: neither the one that is called nor one inside
+ * it. */
 static void not_moved_in_its_call(void **state) {
     (void)state;
     net n;

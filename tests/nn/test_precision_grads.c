@@ -1,5 +1,5 @@
-/* Mixed precision: where gradients arrive, how close they are,
- * and that recompute changes no bit. */
+/* Mixed precision: where gradients arrive, how accurate they are, and that recompute changes no
+ * bit. */
 #include <math.h>
 
 #include "tests/support/test.h"
@@ -69,11 +69,11 @@ static void close_to_f32(void **state) {
         got[i] = gradients_of(&n);
         tn_module_finish(&n);
     }
-    expect_close(&got[1], &got[0], 0.02); /* bf16 has 8 bits: 0.4 % a rounding */
+    expect_close(&got[1], &got[0], 0.02); /* bf16 has 8 bits: 0.4 % per rounding */
     expect_close(&got[2], &got[0], 0.0025);
 }
 
-/* Eight micro-batches: the sum is that of the single gradients in f32, to the last bit. */
+/* Eight micro-batches: the sum equals the f32 sum of their gradients, to the last bit. */
 static void accumulation_is_f32(void **state) {
     (void)state;
     enum { MICRO = 8 };
@@ -148,7 +148,7 @@ static void tied_parameters(void **state) {
     tn_module_finish(&m);
 }
 
-/* A parameter that is in two modules with different policies. */
+/* A parameter of two modules with different policies. */
 static void two_policies_one_parameter(void **state) {
     (void)state;
     twice m = {0};
@@ -220,7 +220,7 @@ static void recompute_is_bit_equal(void **state) {
     expect_same(&got[2], &got[0]);
 }
 
-/* Tied weights inside recompute: each is one parameter of the node, not two. */
+/* Tied weights inside recompute: one input of the node, not two. */
 static void recompute_of_tied_weights(void **state) {
     (void)state;
     TN_SCOPE;

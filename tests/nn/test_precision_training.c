@@ -1,5 +1,5 @@
-/* Mixed precision: training runs of a small GPT, resumed and recomputed,
- * and what it writes then. */
+/* Mixed precision: training runs of a small GPT, resumed and recomputed, and the text it
+ * generates. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +24,7 @@ static void gpt_init(tn_gpt *gpt, tn_dtype compute, bool recompute) {
     tn_module_set_recompute(&gpt->h[1], recompute);
 }
 
-/* A text that a context predicts: each letter is the one before it, times 5 plus 3,
- * now and then not. */
+/* Predictable text: each letter is mostly the previous one times 5 plus 3. */
 static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
     TN_SCOPE;
     int64_t x[BATCH * CONTEXT], y[BATCH * CONTEXT];
@@ -70,7 +69,7 @@ static double train_gpt(tn_dtype compute) {
     return sum / 20;
 }
 
-/* Hundreds of steps take a minute on the emulator, and say nothing that a few do not. */
+/* Hundreds of steps take a minute on the emulator and test no more than a few steps do. */
 static void not_on_the_emulator(void) {
     const char *plugin = getenv("TERN_CUDA");
     if (tn_default_device().kind != TN_CPU && plugin && strcmp(plugin, "cuda_emulator") == 0) {
@@ -78,7 +77,7 @@ static void not_on_the_emulator(void) {
     }
 }
 
-/* bf16 reaches f32's loss: within 2 %. */
+/* bf16 reaches f32's loss within 2 %. */
 static void training_reaches_f32(void **state) {
     (void)state;
     not_on_the_emulator();
@@ -94,7 +93,8 @@ static bool same_parameter(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Recompute changes no bit of a training run: also the embedding's, which is read in two places. */
+/* Recompute changes no bit of a training run, including the embedding, which is read in two
+ * places. */
 static void training_with_recompute(void **state) {
     (void)state;
     tn_gpt gpt[2];
@@ -126,7 +126,7 @@ static void resume_is_bit_exact(void **state) {
     }
     tn_checkpoint c = {.model = &whole, .optim = opt, .step = 4};
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
-    gpt_step(&part, again, 99); /* its copies show other weights than those that are loaded */
+    gpt_step(&part, again, 99); /* its copies hold other weights than those loaded next */
     tn_checkpoint loaded = {.model = &part, .optim = again};
     assert_int_equal(tn_checkpoint_load(&loaded, path), TN_OK);
     for (int i = 4; i < 6; i++) {
@@ -140,7 +140,7 @@ static void resume_is_bit_exact(void **state) {
     tn_module_finish(&part);
 }
 
-/* With caches of the compute dtype: the same letters as without. */
+/* With caches in the compute dtype: the same letters as without caches. */
 static void generation_in_bf16(void **state) {
     (void)state;
     not_on_the_emulator();

@@ -1,9 +1,8 @@
-/* Programs of every shape, on public headers only:
- * what a user writes that is not "a batch in, a loss out".
+/* Unusual programs, on public headers only: what users write beyond "a batch in, a loss out".
  *
  *   a two-layer LSTM             state passed from step to step, and kept in buffers between calls
- *   attention, mask and cache    positions one at a time, padding that no one sees
- *   a GAN                        two optimisers, one network at rest
+ *   attention, mask and cache    positions one at a time, padding that is masked
+ *   a GAN                        two optimisers, one network frozen
  *   a gradient penalty           a loss made of a gradient
  *   gradients in one buffer      what a bucket of data parallelism is
  *   a bf16 leaf                  its gradient in f32
@@ -42,8 +41,8 @@ static void cell_init(cell *m, int64_t in, int64_t width) {
     tn_module_add(m, "gates", &m->gates);
 }
 
-/* Two cells and a classifier: x (B, T, in) -> (B, T, out). Goes on from the state in its buffers,
- * when there is one, and leaves the new state there without its history. */
+/* Two cells and a classifier: x (B, T, in) -> (B, T, out). Continues from the state in its buffers,
+ * if there is one, and leaves the new state there, detached. */
 typedef struct lstm {
     tn_module base;
     cell cells[2];
@@ -97,7 +96,7 @@ static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
     tn_module_scratch(m, "c1", &m->c[1], NULL);
 }
 
-/* Learns to say what it heard two steps ago: nothing but its state can tell. */
+/* Learns to output its input of two steps ago, which only its state can tell. */
 static void lstm_learns(void **state) {
     (void)state;
     enum { B = 8, T = 10, KINDS = 3 };
@@ -133,7 +132,7 @@ static void lstm_learns(void **state) {
     tn_module_finish(&net);
 }
 
-/* A long sequence in pieces, the state in buffers between the calls, is the sequence at once. */
+/* A long sequence in pieces, the state in buffers between the calls, equals one call. */
 static void lstm_keeps_its_state(void **state) {
     (void)state;
     TN_SCOPE;
@@ -145,7 +144,7 @@ static void lstm_keeps_its_state(void **state) {
         pieces[i] = tn_call(&net, tn_narrow(x, 1, 4 * i, 4));
     }
     assert_true(tn_all_close(tn_cat(pieces, 3, 1), whole, 1e-6, 1e-6));
-    tn_backward(tn_sum_all(pieces[2])); /* the history ends at the piece's beginning */
+    tn_backward(tn_sum_all(pieces[2])); /* the graph ends at the beginning of the piece */
     assert_non_null(tn_grad_of(net.cells[0].gates.weight));
     assert_int_equal(tn_module_count(&net), (8 * 20 + 20) + (10 * 20 + 20) + 12);
     tn_module_finish(&net);
@@ -259,7 +258,7 @@ static void gan_finds_the_mean(void **state) {
         tn_optim_step(judge_opt);
         tn_optim_zero_grad(judge_opt);
 
-        tn_module_requires_grad(&judge, false); /* passes gradients on, and wants none */
+        tn_module_requires_grad(&judge, false); /* passes gradients on, but requires none */
         tn_backward(should_be_high(tn_call(&judge, fake)));
         tn_module_requires_grad(&judge, true);
         assert_null(tn_grad_of(judge.in.weight));
@@ -340,7 +339,8 @@ static bool into_bucket(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Trains a few steps, halving all gradients in between: at once in the bucket, or one by one. */
+/* Trains a few steps, halving all gradients before each: all at once in the bucket, or one by
+ * one. */
 static tn_tensor *train_halved(bool in_bucket) {
     TN_SCOPE;
     tn_seed(6);

@@ -1,4 +1,4 @@
-/* tn_quantize: what bytes and scales are, that a model computes with them, what it refuses, files.
+/* tn_quantize: bytes and scales, a model that computes with them, what it refuses, files.
  */
 #include "../support/temp.h"
 #include "../support/test.h"
@@ -25,7 +25,7 @@ static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
     return tn_at(t, (int64_t[]){i, j});
 }
 
-/* Rows of different size, one of zeros; halves away from zero. */
+/* Rows of different magnitude, one of zeros; halves round away from zero. */
 static void rows_of_a_linear(void **state) {
     (void)state;
     tn_linear line;
@@ -51,7 +51,7 @@ static void rows_of_a_linear(void **state) {
     tn_module_finish(&line);
 }
 
-/* The largest distance of an element of w from what its byte stands for, in units of the row's
+/* The largest difference between an element of w and its byte's value, in units of the row's
  * scale. */
 static double worst_step(const tn_tensor *w, tn_tensor *bytes, tn_tensor *scale) {
     tn_tensor *s = tn_unsqueeze(scale, 1);
@@ -60,8 +60,8 @@ static double worst_step(const tn_tensor *w, tn_tensor *bytes, tn_tensor *scale)
     return tn_item(tn_max(off, TN_DIMS(), false));
 }
 
-/* A whole model: every matrix became bytes and is nearest; the tied one is one tensor; the logits
- * are those of a model whose weights are what the bytes stand for. */
+/* A whole model: every matrix becomes the nearest bytes; the tied one stays one tensor; the logits
+ * are those of a model with the dequantized weights. */
 static void gpt_computes_with_bytes(void **state) {
     (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -89,7 +89,7 @@ static void gpt_computes_with_bytes(void **state) {
     }
 }
 
-/* With a cache, token by token: what one call with all of them gives. */
+/* With a cache, token by token: the same as one call with all tokens. */
 static void cached_as_at_once(void **state) {
     (void)state;
     TN_NO_GRAD;
@@ -180,7 +180,7 @@ static void odd_weights(void **state) {
     assert_error(TN_EVALUE, "quantize");
 }
 
-/* A module of one's own that holds the weight of a linear and knows no bytes. */
+/* A user's module that holds a linear's weight and does not support bytes. */
 typedef struct deaf {
     tn_module base;
     tn_linear line;

@@ -1,4 +1,4 @@
-"""The ResNet of examples/15_resnet.c against PyTorch's with the same weights: scores, gradients, losses of some steps, statistics."""
+"""The ResNet of examples/15_resnet.c against PyTorch's, same weights: scores, gradients, losses of a few steps, statistics."""
 import os
 import sys
 

@@ -1,6 +1,6 @@
-/* Recurrent nets: what PyTorch is not needed for (test_rnn_torch.py has the numbers). A state that
- * continues from call to call, lengths, dropout between layers, the same bits for any number of
- * threads and with or without a graph, second derivatives, and errors that name both sides.
+/* Recurrent nets, as far as PyTorch is not needed (test_rnn_torch.py compares numbers): a state
+ * that continues from call to call, lengths, dropout between layers, the same bits for any number
+ * of threads and with or without a graph, second derivatives, and errors that name both sides.
  */
 #include "tests/support/test.h"
 
@@ -19,7 +19,7 @@ static tn_tensor *draw_input(void) {
     return tn_randn(TN_DIMS(TIMES, BATCH, IN), TN_F64);
 }
 
-/* Two parts of a sequence, the second from where the first has ended, give what the whole gives. */
+/* Two parts of a sequence, the second from the first one's last state, equal the whole. */
 static void states_go_on(void **state) {
     (void)state;
     tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
@@ -41,7 +41,7 @@ static void states_go_on(void **state) {
     }
 }
 
-/* A row with a length gives what it gives alone, cut to its length; zeros after that. */
+/* A row with a length gives the same results as alone, cut to its length; zeros after that. */
 static void lengths_cut_rows(void **state) {
     (void)state;
     TN_SCOPE;
@@ -66,7 +66,7 @@ static void lengths_cut_rows(void **state) {
     tn_module_free(m);
 }
 
-/* Without a state: what zeros give, gradients too; docs/data.md calls a batch so. */
+/* Without a state: as with zeros, gradients too; docs/data.md shows such a call. */
 static void state_is_left_out(void **state) {
     (void)state;
     tn_rnn *(*const make[])(int64_t, int64_t, tn_rnn_options) = {tn_rnn_new_with, tn_gru_new_with,
@@ -93,7 +93,7 @@ static void state_is_left_out(void **state) {
     }
 }
 
-/* Dropout is between layers: one layer has none, and neither has evaluation. */
+/* Dropout is between layers: there is none with one layer or in eval mode. */
 static void dropout_between_layers(void **state) {
     (void)state;
     TN_SCOPE;
@@ -136,7 +136,7 @@ static void same_bits(void **state) {
     tn_set_threads(threads);
 }
 
-/* The last state alone: no gradient reaches y. */
+/* The loss uses only the last state: no gradient reaches y. */
 static void last_state_alone(void **state) {
     (void)state;
     TN_SCOPE;
@@ -153,7 +153,7 @@ static void last_state_alone(void **state) {
     tn_module_free(m);
 }
 
-/* A gradient penalty through the net: the gradient's gradient is there, and reaches the weights. */
+/* A gradient penalty through the net reaches the weights. */
 static void second_derivative(void **state) {
     (void)state;
     TN_SCOPE;

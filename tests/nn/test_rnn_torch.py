@@ -12,7 +12,7 @@ NAMES = sorted({name.split("/")[0] for name in DATA})
 
 
 def module(case):
-    """PyTorch's, with the weights of the case."""
+    """PyTorch's module, with the weights of the case."""
     kind, layers, both, batch_first, relu, bias, cell = case["options"].tolist()
     p = below(case, "p.")
     first = p["weight_ih" if cell else "weight_ih_l0"]

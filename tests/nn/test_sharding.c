@@ -1,4 +1,4 @@
-/* The seam that sharding will stand on: a toy of it gives the same bits as the plain model, and
+/* The hooks that sharding is built on: a toy version gives the same bits as the plain model, and
  * gathers as often as it should. */
 
 #include "tests/support/test.h"
@@ -12,7 +12,7 @@ typedef struct half {
     tn_linear fc1, fc2;
 } half;
 
-/* A unit whose second half is a recompute of its own. */
+/* A unit whose second half is recomputed separately. */
 typedef struct unit {
     tn_module base;
     tn_layer_norm ln;
@@ -89,7 +89,7 @@ static void train_step(net *m, tn_optim *opt, toy_shard *toy, int step) {
     tn_backward(tn_cross_entropy(tn_call(m, tokens), labels, TN_MEAN));
     if (toy) {
         for (int i = 0; i < toy->count; i++) {
-            assert_false(toy_gathered(&toy->unit[i])); /* between the steps nothing is whole */
+            assert_false(toy_gathered(&toy->unit[i])); /* nothing is gathered between steps */
         }
         toy_gather_all(toy);
     }
@@ -100,7 +100,7 @@ static void train_step(net *m, tn_optim *opt, toy_shard *toy, int step) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Everything a run leaves: parameters and gradients by name, each kept. */
+/* The results of a run: parameters and gradients by name, each kept. */
 typedef struct result {
     tn_tensor *tensor[64];
     int count;
@@ -150,7 +150,7 @@ static void same_bits_and_few_gathers(void **state) {
     train_net(false, &plain, NULL);
     train_net(true, &sharded, gathers);
     assert_int_equal(tn_error(), TN_OK);
-    /* the tied weight once, six parameters a unit */
+    /* the tied weight once, six parameters per unit */
     assert_int_equal(plain.count, 2 * (1 + 3 * 6));
     assert_int_equal(sharded.count, plain.count);
     for (int i = 0; i < plain.count; i++) {
@@ -158,8 +158,8 @@ static void same_bits_and_few_gathers(void **state) {
         tn_release(plain.tensor[i]);
         tn_release(sharded.tensor[i]);
     }
-    /* A step: forward and backward of each call, b's recompute serving its backward as well; and
-     * the optimiser's. */
+    /* In a step: forward and backward of each call, and the optimiser. b gathers once for recompute
+     * and backward. */
     assert_int_equal(gathers[0], 3 * (2 + 2 + 1)); /* a */
     assert_int_equal(gathers[1], 3 * (1 + 1 + 1)); /* b */
     assert_int_equal(gathers[2], 3 * (1 + 1 + 1)); /* c */

@@ -119,7 +119,7 @@ MODULES = {  # PyTorch's own, by its own names, and how it is called with inputs
 def check_twin_module(name):
     make, call = MODULES[name]
     case, m = below(DATA, name + "/"), make()
-    m.load_state_dict(below(case, "p."))  # every name, and no other
+    m.load_state_dict(below(case, "p."))  # exactly these names
     inputs = {int(i): t for i, t in below(case, "in.").items()}
     for t in inputs.values():
         t.requires_grad_(t.is_floating_point())
@@ -133,7 +133,7 @@ def check_twin_module(name):
 
 
 def check_layer(name):
-    """Result, gradients, buffers, and the result after training."""
+    """Result, gradients, buffers, and the result in eval mode."""
     case, m = below(DATA, name + "/"), LAYERS[name].double()
     m.load_state_dict(below(case, "p."), strict=False)
     p, x = dict(m.named_parameters()), case["x"].requires_grad_(True)
@@ -152,12 +152,12 @@ def check_layer(name):
 
 
 def rounded(t):
-    """To bf16 and back; so is its gradient, on the way back."""
+    """Rounds to bf16 and back; backward rounds the gradient the same way."""
     return t.bfloat16().float()
 
 
 class Autocast(torch.overrides.TorchFunctionMode):
-    """What torch.autocast does with products, in f32 on rounded numbers: PyTorch's own bf16 products also round what they add up,
+    """What torch.autocast does with products, in f32 on rounded numbers: PyTorch's own bf16 products also round partial sums,
     on processors without instructions for them."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -167,8 +167,8 @@ class Autocast(torch.overrides.TorchFunctionMode):
 
 
 def check_mixed():
-    """A policy is PyTorch's autocast: four products and an activation round to bf16 (2**-9) at the same places, and some numbers to
-    the other side."""
+    """A policy against PyTorch's autocast: four products and an activation round to bf16 (2**-9) in the same places, but some
+    numbers round the other way."""
     case = below(DATA, "mixed/")
     p, x = parameters(case), case["x"].requires_grad_(True)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
@@ -184,7 +184,7 @@ def check_mixed():
 
 
 def same_distribution(got, want):
-    """Two-sample Kolmogorov-Smirnov, at a level that a right draw misses once in a million; and the same bounds."""
+    """Two-sample Kolmogorov-Smirnov, at a level that a correct draw fails once in a million; and the same bounds."""
     a, b = got.flatten().sort()[0].double(), want.flatten().sort()[0].double()
     both = torch.cat([a, b])
     gap = (torch.searchsorted(a, both, right=True) / a.numel() - torch.searchsorted(b, both, right=True) / b.numel()).abs().max().item()
@@ -237,7 +237,7 @@ def check_gains():
 
 
 def check_orthogonal(name, gain):
-    """Rows or columns of length `gain`, at right angles; and as in PyTorch any of them: the mean of many elements is near 0."""
+    """Rows or columns of length `gain`, at right angles; as in PyTorch in any direction: the mean of many elements is near 0."""
     q = DATA["init/" + name].double()
     q = q.reshape(q.shape[0], -1)
     q = q if q.shape[0] <= q.shape[1] else q.T
@@ -248,7 +248,7 @@ def check_orthogonal(name, gain):
 
 
 def check_sparse():
-    """As many zeros in each column as in PyTorch, in rows that are drawn; the rest is normal."""
+    """As many zeros in each column as in PyTorch, in random rows; the other elements are normal."""
     torch.manual_seed(1)
     got, want = DATA["init/sparse"], I.sparse_(torch.empty(300, 100), 0.1, 0.5)
     if not torch.equal((got == 0).sum(0), (want == 0).sum(0)):

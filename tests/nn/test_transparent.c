@@ -1,4 +1,4 @@
-/* Children without a name: no part of a path, in walks, errors, files and descriptions. */
+/* Children without a name are not part of paths, in walks, errors, files and descriptions. */
 #include <string.h>
 
 #include "tests/support/temp.h"
@@ -6,8 +6,8 @@
 
 #include <tern/tern.h>
 
-/* `outside` stands in the model itself, `first` in a transparent part, `second` in a transparent
- * part of that: all three are children of the model as far as paths go. */
+/* `outside` is in the model itself, `first` in a transparent part, `second` in a transparent part
+ * of that: in paths all three are children of the model. */
 typedef struct part {
     tn_module base;
     tn_linear linear;
@@ -81,7 +81,7 @@ static void paths_without_it(void **state) {
     tn_module_finish(&n);
 }
 
-/* Each name is one of the model's, wherever in its transparent parts it comes from. */
+/* All names, also those from transparent parts, are names of the model and must differ. */
 static void names_that_are_taken(void **state) {
     (void)state;
     TN_SCOPE;
@@ -95,7 +95,7 @@ static void names_that_are_taken(void **state) {
 
     net_init(&n);
     part_init(&more, "second", 3);
-    tn_module_add(&n.inner, "", &more); /* beside the name, within the part that has it */
+    tn_module_add(&n.inner, "", &more); /* in the part that has the name */
     assert_error(TN_EVALUE, "net has something named \"second\" already");
     tn_module_finish(&n);
 
@@ -109,7 +109,7 @@ static void names_that_are_taken(void **state) {
 
     net_init(&n);
     part_init(&more, "third", 3);
-    assert_int_equal(tn_module_add(&n, "", &more), TN_OK); /* as many as one likes */
+    assert_int_equal(tn_module_add(&n, "", &more), TN_OK); /* any number of them */
     assert_int_equal(tn_module_param(&n, "", &field, ones), TN_EVALUE);
     assert_error(TN_EVALUE, "the name \"\" must have 1 to 63 characters");
     tn_module_finish(&n);
@@ -134,8 +134,7 @@ static void ties_and_files(void **state) {
     tn_module_finish(&other);
 }
 
-/* The same three linears without parts between: a checkpoint of one is a checkpoint of the other.
- */
+/* The same three linears without transparent parts: either model loads the other's checkpoint. */
 static void files_of_a_flat_model(void **state) {
     (void)state;
     TN_SCOPE;
@@ -189,7 +188,7 @@ static void errors_name_known_paths(void **state) {
     assert_inert(tn_call(&moved, tn_ones(TN_DIMS(1, 4), TN_F32)), TN_ESTATE, "has moved");
     tn_module_count(&outer);
     assert_error(TN_ESTATE, "the linear inside.second has moved");
-    tn_module_count(&n.inner.linear); /* which is where it was */
+    tn_module_count(&n.inner.linear); /* which did not move */
     tn_module_finish(&outer);
 }
 

@@ -1,5 +1,5 @@
-/* Units of sharding under a policy of mixed precision: their copies are filled by someone else,
- * after the calls around them have begun and before they lend. */
+/* Units of sharding under a policy of mixed precision: hooks fill their copies, after the calls
+ * around them began and before the copies are lent. */
 #include <string.h>
 
 #include "tests/support/test.h"
@@ -8,14 +8,14 @@
 #include "nn/module.h"
 #include "precision_net.h"
 
-/* ---- A unit: a linear whose bf16 copy lies in a flat buffer that is empty between uses ------- */
+/* ---- A unit: a linear whose bf16 copy is in a flat buffer that is empty between uses --------- */
 
 typedef struct unit {
     tn_linear *module;
-    tn_tensor *flat, *kept; /* what is lent, and the same bytes as the other ranks have them */
+    tn_tensor *flat, *kept; /* what is lent, and its bytes, as if from other ranks */
     int64_t used;
     int gathers;
-    tn_dtype seen; /* of the weight, in the `before` hook */
+    tn_dtype seen; /* dtype of the weight in the `before` hook */
 } unit;
 
 static void unit_gather(unit *u) {
@@ -133,7 +133,7 @@ static void same_bits_as_whole(void **state) {
             assert_int_equal(units[i].seen, TN_F32);
             assert_true(tn_storage_is_empty(units[i].flat));
         }
-        /* outside of a call the field has the parameter, as always */
+        /* outside of calls the field has the parameter, as always */
         assert_true(cut.fc1.weight->leaf->copy_given && tn_storage_is_empty(cut.fc1.weight));
         tn_module_finish(&whole);
         tn_module_finish(&cut);
@@ -142,7 +142,7 @@ static void same_bits_as_whole(void **state) {
     }
 }
 
-/* No one gathers: an error that says where, not a crash and not old numbers. */
+/* If nothing gathers, an error says where; no crash, no old numbers. */
 static void empty_where_it_is_read(void **state) {
     (void)state;
     net n;
@@ -164,7 +164,8 @@ static void empty_where_it_is_read(void **state) {
     unit_finish(&u);
 }
 
-/* A copy in another dtype than the policy's is not what is lent; the parameter itself would be. */
+/* A copy in another dtype than the policy's is not lent; the parameter, which is empty, would
+ * be. */
 static void given_in_another_dtype(void **state) {
     (void)state;
     net n;

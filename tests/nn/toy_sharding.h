@@ -1,10 +1,10 @@
-/* A toy of fully sharded training, on public hooks only: one process plays all ranks, so nothing
- * travels, but the rest is real.
+/* A toy version of fully sharded training, on public hooks only: one process plays all ranks, so
+ * nothing is sent, but the rest is real.
  *
- * Parameters of a unit live in a store; their tensors' storages are empty except while the unit
- * runs. Before forward and before backward the unit gathers (fills storages from the store),
- * afterwards it lets go. A module's parameters belong to the nearest unit above them; a tied weight
- * hence to the lowest unit that holds all its uses. Tapes keep the tensors while they are empty.
+ * A unit's parameters are in a store; their tensors' storages are empty except while the unit runs.
+ * Before forward and before backward the unit gathers (fills storages from the store), afterwards
+ * it lets go. A module's parameters belong to the nearest unit above them, and a tied weight to the
+ * lowest unit that holds all its uses. Tapes keep the tensors while they are empty.
  *
  *     toy_shard toy = {0};
  *     toy_unit_add(&toy, &net.block.base);          // inner units first
@@ -27,7 +27,7 @@ typedef struct toy_unit {
     struct toy_shard *all;
     tn_module *module;
     tn_tensor *params[TOY_PARAMS];
-    void *store[TOY_PARAMS]; /* what every rank's shards together are */
+    void *store[TOY_PARAMS]; /* all ranks' shards together */
     int count, gathers;
 } toy_unit;
 
@@ -71,7 +71,7 @@ static tn_values toy_before(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* Inside a recompute the unit's backward follows at once: what was gathered stays for it. */
+/* Inside a recompute the unit's backward follows at once, so what was gathered stays. */
 static tn_values toy_after(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
     (void)in;
@@ -125,7 +125,7 @@ static void toy_gather_all(toy_shard *toy) {
     }
 }
 
-/* Takes what the optimiser made of the parameters back into the store. */
+/* Copies the parameters, which the optimiser changed, back to the store. */
 static void toy_store_all(toy_shard *toy) {
     for (int i = 0; i < toy->count; i++) {
         toy_unit *u = &toy->unit[i];

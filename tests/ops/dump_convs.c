@@ -2,8 +2,7 @@
  *
  *     "NUMBER|FUNCTION|KEYWORDS/x", …/w, …/b, …/y, …/gy       PyTorch's name and keywords
  *     …/gx, …/gw, …/gb                                        gradients of the sum of y gy
- *     …/pw                                                    of the sum of gx^2: a gradient
- * penalty
+ *     …/pw                            gradient of the sum of gx^2: a gradient penalty
  */
 #include "tests/support/draw.h"
 #include "tests/support/dump.h"
@@ -41,7 +40,7 @@ static void add_case(const char *name, convolution f, tn_tensor *x, tn_tensor *w
     }
 }
 
-/* Whether the result has at least one place in each dimension. */
+/* Whether the result has at least one element in each dimension. */
 static bool kernel_fits(bool transposed, tn_dims size, tn_dims kernel, const tn_conv_options *o) {
     for (int i = 0; i < kernel.ndim; i++) {
         int64_t span = o->dilation.size[i] * (kernel.size[i] - 1) + 1,
@@ -74,7 +73,7 @@ static void dump_case(int number) {
         }
     } while (!kernel_fits(transposed, size, kernel, &o));
     o.groups = draw_between(0, 2) ? 1 : draw_between(2, 3);
-    /* now and then more channels than a vector has elements, and no images */
+    /* now and then more channels than a vector has elements, or an empty batch */
     int64_t most = draw_between(0, 7) ? 3 : 20,
             batch = draw_between(0, 15) ? draw_between(1, 3) : 0;
     int64_t in = draw_between(1, most), out = draw_between(1, most);

@@ -6,7 +6,7 @@
  */
 #include "tests/support/dump.h"
 
-/* Targets of few classes, so that labels repeat; any but the blank. */
+/* Targets from few classes, so that labels repeat; never the blank. */
 static tn_tensor *draw_targets(tn_dims dims, int64_t classes, int64_t blank) {
     tn_tensor *drawn = tn_randint(0, classes - 1, dims, TN_I64);
     tn_tensor *next = tn_add(drawn, tn_ones(TN_DIMS(), TN_I64));

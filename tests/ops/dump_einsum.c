@@ -24,7 +24,7 @@ static void append_text(equation *e, const char *text, int n) {
     snprintf(e->text + at, sizeof(e->text) - at, "%.*s", n, text);
 }
 
-/* A dimension of that size; seldom 1, which broadcasts. */
+/* A dimension of that size; now and then 1, which broadcasts. */
 static int64_t maybe_one(int64_t size) {
     return draw_whole(0, 7) ? size : 1;
 }
@@ -37,7 +37,7 @@ static void draw_ellipsis(equation *e, tn_dims *dims) {
     }
 }
 
-/* The subscripts of an operand and an operand for them. A letter may come twice: a diagonal. */
+/* The subscripts of an operand, and an operand for them. A letter may occur twice: a diagonal. */
 static tn_tensor *draw_operand(equation *e) {
     tn_dims dims = {0};
     int64_t own[LETTERS];

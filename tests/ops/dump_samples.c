@@ -1,11 +1,10 @@
-/* Writes what every operation makes of its samples,
- * so that test_torch.py can compare it with PyTorch.
+/* Writes what every operation computes on its samples, for test_torch.py to compare with PyTorch.
  *
  *   dump_samples FOLDER
  *
- * FOLDER/index.jsonl has one line a sample and dtype: operation, keywords, and the arrays: inputs,
- * results, the weights of the results in the scalar that was differentiated, gradients. An array is
- * {dtype, dims, offset} into FOLDER/data.bin, or null.
+ * FOLDER/index.jsonl has one line per sample and dtype: operation, keywords, and the arrays:
+ * inputs, results, the weights of the results in the scalar that was differentiated, gradients. An
+ * array is {dtype, dims, offset} into FOLDER/data.bin, or null.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@ static const char *python_bool(bool b) {
     return b ? "True" : "False";
 }
 
-/* The call and its gradient, unless it was refused. */
+/* The result and its gradient, unless the call was refused. */
 static void add_case(int number, const char *function, const char *keywords, tn_tensor *x,
                      tn_tensor *y) {
     char name[400];
@@ -36,7 +36,7 @@ static tn_tensor *draw_picture(int spatial) {
     return tn_set_requires_grad(tn_randn(dims, TN_F64), true);
 }
 
-/* Windows that are refused (larger than the picture) are drawn again. */
+/* Windows that would be refused (larger than the image) are drawn again. */
 static bool window_fits(tn_tensor *x, tn_dims kernel, const tn_pool_options *o,
                         bool without_padding) {
     for (int i = 0; i < kernel.ndim; i++) {
@@ -64,7 +64,7 @@ static void dump_sliding(int number, bool largest) {
         for (int i = 0; i < spatial; i++) {
             o.padding.size[i] = o.padding.size[i] * 2 > kernel.size[i] ? 0 : o.padding.size[i];
         }
-    } while (!window_fits(x, kernel, &o, !largest && spatial == 3)); /* which PyTorch asks for */
+    } while (!window_fits(x, kernel, &o, !largest && spatial == 3)); /* as PyTorch requires */
     o.ceil_mode = draw_between(0, 1);
     o.count_include_pad = draw_between(0, 1);
     o.divisor_override = spatial > 1 && draw_between(0, 3) == 0 ? 3 : 0;

@@ -1,4 +1,5 @@
-/* How test_errors.c asks whether an operation refuses something, and knows of which ones it did. */
+/* Checks for test_errors.c that an operation refuses something; they record which operations
+ * did. */
 #ifndef TERN_TESTS_OPS_ERRORS_H
 #define TERN_TESTS_OPS_ERRORS_H
 
@@ -15,7 +16,7 @@
 #define I(...) tn_zeros(TN_DIMS(__VA_ARGS__), TN_I64)
 #define B(...) tn_zeros(TN_DIMS(__VA_ARGS__), TN_BOOL)
 
-static bool seen[256]; /* by place in the registry */
+static bool seen[256]; /* by index in the registry */
 
 static void note_operation(const char *name, size_t length) {
     for (int i = 0; i < tn_op_count(); i++) {
@@ -31,14 +32,14 @@ static void refused_with(tn_tensor *y, tn_status status, const char *message) {
     if (!tn_is_inert(y) || tn_error() != status || !strstr(tn_error_message(), message)) {
         char said[512];
         snprintf(said, sizeof said, "%s: %s", tn_status_name(tn_error()), tn_error_message());
-        tn_error_clear(); /* so that the tests after this one say what they found themselves */
+        tn_error_clear(); /* so that later tests report their own errors */
         fail_msg("%s, not %s", message, said);
     }
     note_operation(message, strcspn(message, ":"));
     tn_error_clear();
 }
 
-/* The same, with a message in which %s stands for the operation's name. */
+/* The same, for a message without the operation's name. */
 static void refused_by(tn_tensor *y, const char *name, tn_status status, const char *text) {
     char message[256];
     snprintf(message, sizeof message, "%s: %s", name, text);

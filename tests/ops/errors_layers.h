@@ -71,7 +71,7 @@ static void batch_norms(void **state) {
 }
 
 typedef struct args_of_first {
-    tn_op_samples samples; /* first: this is its own */
+    tn_op_samples samples; /* must be the first member */
     const void *args;
 } args_of_first;
 
@@ -80,8 +80,8 @@ static void first_args(tn_op_samples *s, const tn_sample *sample) {
     first->args = first->args ? first->args : sample->args;
 }
 
-/* With the arguments of the operation's first sample: not all that it refuses can be reached by a
- * function. */
+/* With the arguments of the operation's first sample: public functions cannot reach every
+ * refusal. */
 static tn_tensor *apply_as_first(const char *name, tn_tensor *x) {
     args_of_first first = {.samples = {.add = first_args}};
     tn_op_named(name)->samples(&first.samples);
@@ -243,7 +243,7 @@ static void convolution_errors(void **state) {
     o.same = true;
     refused_with(tn_conv1d_op(F(1, 1, 4), F(1, 1, 3), NULL, o), TN_EVALUE,
                  "conv1d: padding is to keep x's sizes, but stride is 2");
-    struct { /* the arguments of conv_weight_grad, which has no function */
+    struct { /* the arguments of conv_weight_grad, which has no public function */
         tn_conv_args kernel;
         int spatial;
         tn_dims size;

@@ -1,5 +1,5 @@
-/* Attention: against its definition written as loops, empty rows, masks, groups,
- * the fused projection, memory. */
+/* Attention: against its definition written as loops, empty rows, masks, groups, the fused
+ * projection and memory. */
 #include <math.h>
 #include <string.h>
 
@@ -15,8 +15,8 @@ static double element_at(const tn_tensor *t, int64_t a, int64_t b, int64_t c, in
     return tn_at(t, (int64_t[]){a, b, c, d});
 }
 
-/* One element of softmax(q k^T scale) v over the keys that are seen; 0 when there are none.
- * mask: NULL or (T, S). */
+/* One element of softmax(q k^T scale) v over the visible keys; 0 when there are none. mask: NULL or
+ * (T, S). */
 static double expected_element(tn_tensor *const *t, const tn_tensor *mask, bool causal,
                                double scale, const int64_t *at) {
     int64_t b = at[0], h = at[1], i = at[2], d = at[3];
@@ -100,7 +100,7 @@ static tn_values grouped_attention(void *user, tn_values in) {
     return (tn_values){1, {tn_attention(in.v[0], in.v[1], in.v[2], user, o)}};
 }
 
-/* The kernel's gradients, and through the composition their gradients. */
+/* The kernel's gradients, and their own gradients through the composition. */
 static void gradients_twice(void **state) {
     (void)state;
     TN_SCOPE;
@@ -125,7 +125,7 @@ static tn_tensor *by_parts(tn_tensor *qkv, int64_t heads, tn_tensor *mask, tn_at
     }
     tn_tensor *y = tn_attention(part[0], part[1], part[2], mask, o);
     tn_tensor *rows = tn_reshape(tn_transpose(y, 1, 2), TN_DIMS(d.size[0], d.size[1], width));
-    /* y's memory is (B, T, H, D): the way back is a view */
+    /* y's memory is (B, T, H, D), so transposing it back is a view */
     assert_true(tn_shares_storage(rows, y));
     return rows;
 }
@@ -134,8 +134,8 @@ static tn_tensor *leaf_rows(tn_tensor *x, int64_t first, int64_t count) {
     return tn_set_requires_grad(tn_copy(tn_narrow(tn_detach(x), 2, first, count)), true);
 }
 
-/* y and dq of queries do not depend on which others are asked with them: ranks that share the
- * queries of a sequence (context parallelism) have one rank's. */
+/* y and dq of a query do not depend on the other queries in the call, so ranks that share the
+ * queries of a sequence (context parallelism) get the bits that one rank would. */
 static void a_query_has_its_bits_anywhere(void **state) {
     (void)state;
     enum { T = 156, WIDTH = 20 };
@@ -195,7 +195,7 @@ static void qkv_gradients_twice(void **state) {
     assert_string_equal(tn_error_message(), "");
 }
 
-/* What forward and backward take at once for a sequence of this length, in bytes. */
+/* Peak memory of forward and backward for a sequence of this length, in bytes. */
 static int64_t memory_for(int64_t length) {
     TN_SCOPE;
     tn_tensor *qkv = tn_set_requires_grad(tn_randn(TN_DIMS(1, length, 24), TN_F32), true);
@@ -208,8 +208,9 @@ static int64_t memory_for(int64_t length) {
     return tn_memory().peak - before;
 }
 
-/* The matrix of scores at 1024, T x S floats, is 4 MB: with it, twice the length would be more than
- * three times the memory. Blocks differ between machines: only the growth is asked. */
+/* The matrix of scores at 1024, T x S floats, is 4 MB: with it, twice the length would take more
+ * than three times the memory. Block sizes differ between machines, so only the growth is
+ * checked. */
 static void memory_is_linear(void **state) {
     (void)state;
     int64_t shorter = memory_for(512), longer = memory_for(1024);

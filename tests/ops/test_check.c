@@ -1,5 +1,5 @@
-/* tn_op_check itself: operations that are wrong in one way each, all made of exp. What is wrong
- * must be found, and the message must say in which operation, sample and check.
+/* tn_op_check itself: operations that are wrong in one way each, all made from exp. Each mistake
+ * must be found, and the message must name the operation, sample and check.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static void wrong_gradients(void **state) {
     check_finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
 }
 
-/* Kernels of backward that know f32 alone: the rule does the rest. */
+/* Backward kernels that handle only f32: the rule does the rest. */
 static tn_status right_kernel(const tn_op_back *b) {
     return b->dy[0]->dtype == TN_F32
                ? b->kernels->binary(b->ctx, TN_MUL, b->dx[0], b->dy[0], b->y[0])
@@ -98,7 +98,7 @@ static void wrong_kernels(void **state) {
     check_finds(&op, "exp: sample 0", "kernels do not handle f64");
 }
 
-/* Of two inputs: a gradient that is wrong, or not there, where the other one is not wanted. */
+/* An operation of two inputs: one gradient is wrong or missing when the other is not wanted. */
 static void wrong_alone(tn_op_grad *g) {
     for (int i = 0; i < 2; i++) {
         if (g->wants[i]) {
@@ -153,7 +153,7 @@ static tn_status large_dtypes_only(const tn_op_call *c) {
     return small_dtype ? TN_EUNSUPPORTED : exp_forward(c);
 }
 
-/* Takes x for row-major by its outermost stride alone. */
+/* Assumes that x is row-major if its outermost stride says so. */
 static tn_status row_major_forward(const tn_op_call *c) {
     tn_desc x = *c->x[0];
     if (x.ndim == 3 && x.stride[0] == x.size[1] * x.size[2]) {
@@ -163,7 +163,7 @@ static tn_status row_major_forward(const tn_op_call *c) {
     return c->kernels->unary(c->ctx, TN_EXP, c->y[0], &x, 0.0, 0.0);
 }
 
-/* So many that each order has its turn where a device is slow. */
+/* Enough samples that each order has its turn on a slow device, too. */
 static void box_samples(tn_op_samples *s) {
     for (int i = 0; i < 5; i++) {
         one_sample(s, TN_DIMS(2, 3, 4));
@@ -216,7 +216,7 @@ static void nothing_runs_after_an_error(void **state) {
     check_finds(&nameless, "op_check: its name is NULL", "");
 }
 
-/* Of the tests' own comparison of numbers, which cmocka's lets NaN pass. */
+/* The tests' own comparison of numbers; NaN passes cmocka's. */
 static void nan_is_near_nothing(void **state) {
     (void)state;
     assert_true(is_near(1.0, 1.5, 0.5) && is_near(INFINITY, INFINITY, 0.0));
@@ -226,7 +226,7 @@ static void nan_is_near_nothing(void **state) {
 }
 
 int main(void) {
-    unsetenv("TERN_OP_CHECK"); /* the whole check is in question, not its brief form */
+    unsetenv("TERN_OP_CHECK"); /* the whole check is tested, not its brief form */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_gradients),
         cmocka_unit_test(wrong_kernels),

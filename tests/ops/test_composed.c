@@ -1,6 +1,6 @@
-/* Without kernels of its own and without loops, an operation that has them and a composition gives
- * the same results and gradients. So a device may begin with the table's entries, and the
- * composition cannot drift from the kernels.
+/* An operation that has a composition and also its own kernel or loops computes the same results
+ * and gradients without the latter. So a new device can begin with the table's entries alone, and
+ * the composition cannot drift from the kernels.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 enum { MOST = 64 };
 
-/* The operation without kernel and loops. */
+/* The operation without its kernel and loops. */
 static tn_op bare_of(const tn_op *op) {
     tn_op bare = *op;
     bare.kernel = 0;
@@ -59,7 +59,7 @@ static void compare_sample(tn_op_samples *s, const tn_sample *sample) {
         same = (!fused[i] && !composed[i]) || tn_all_close(fused[i], composed[i], 1e-8, 1e-8);
     }
     if (!same || tn_error()) {
-        fail_msg("%s(%s): without the kernel something else is made %s", op->name, sample->text,
+        fail_msg("%s(%s): the composition differs from the kernel %s", op->name, sample->text,
                  tn_error_message());
     }
 }
@@ -75,15 +75,15 @@ static void kernel_agrees(void **state) {
     assert_int_equal(status, TN_OK);
 }
 
-/* One test for each operation that has both. Those without a composition have loops, which run on
- * every device. */
+/* One test for each operation that has a composition and a kernel or loops. Those without a
+ * composition have loops, which run on every device. */
 int main(void) {
     struct CMUnitTest tests[MOST];
     size_t count = 0;
     for (int i = 0; i < tn_op_count(); i++) {
         const tn_op *op = tn_op_at(i);
         if (op->kernel && !(op->compose || op->forward || op->host.forward)) {
-            fprintf(stderr, "%s has no way around its kernel\n", op->name);
+            fprintf(stderr, "%s cannot run without its kernel\n", op->name);
             return 1;
         }
         if ((op->kernel || op->host.forward) && op->compose && count < MOST) {

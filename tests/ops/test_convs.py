@@ -13,7 +13,7 @@ for name, tensor in dump("dump_convs").items():
 
 
 def close(got, want, what, tolerance):
-    """Of an empty batch only the shape is there."""
+    """An empty batch has only a shape to compare."""
     if got.shape != want.shape or want.numel():
         close_some(got, want, what, tolerance)
 
@@ -28,7 +28,7 @@ def check(name):
         close(case["g" + k], wanted.detach(), "gradient of " + k, 1e-13)
         if k == "x":
             penalty = wanted.square().sum()
-    wanted = torch.autograd.grad(penalty, given[1], allow_unused=True)[0]  # of an empty batch PyTorch has none
+    wanted = torch.autograd.grad(penalty, given[1], allow_unused=True)[0]  # PyTorch has none for an empty batch
     close(case["pw"], torch.zeros_like(given[1]) if wanted is None else wanted, "gradient of the penalty", 1e-12)
 
 

@@ -1,4 +1,4 @@
-/* New tensors: values, counts, dtypes, draws, and what is refused. */
+/* New tensors: values, counts, dtypes, random draws, and what is refused. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static void one_value_in_every_dtype(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* A like of a view is contiguous and owns its memory. */
+/* zeros_like of a view is contiguous and owns its memory. */
 static void like_a_view(void **state) {
     (void)state;
     TN_SCOPE;
@@ -82,8 +82,8 @@ static void arange_counts(void **state) {
     assert_inert(tn_arange(0, 2, 1, TN_BOOL), TN_EDTYPE, "bool");
 }
 
-/* The same seed gives the same numbers, each draw uses one call, and none of them repeats
- * another. */
+/* The same seed gives the same numbers, each call takes one step of the generator, and no call
+ * repeats another's numbers. */
 static void draws_follow_the_seed(void **state) {
     (void)state;
     TN_SCOPE;
@@ -132,8 +132,7 @@ static void distributions_of_draws(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* The same draws, in the shape, dtype and layout of a new tensor; one normal is the first of f64.
- */
+/* The same numbers as a draw of that shape and dtype; tn_random_normal is the first of f64. */
 static void draws_like_others(void **state) {
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {

@@ -1,5 +1,5 @@
 """CTC losses of random shapes against PyTorch's: any blank, padded and joined targets, labels that repeat, empty targets and inputs,
-targets that fit no alignment. The gradient of log-probabilities is PyTorch's, but for such targets, where it is 0 here."""
+targets that fit no alignment. The gradient of log-probabilities is PyTorch's, except for such targets, where it is 0 here."""
 import os
 import sys
 
@@ -12,7 +12,7 @@ NAMES = sorted({name.split("/")[0] for name in DATA})
 
 
 def losses(case, x):
-    """Each sequence's, by itself: this PyTorch may not take an input without frames."""
+    """One sequence at a time: some versions of PyTorch refuse an input without frames."""
     blank, _, infinity = case["options"].tolist()
     rows, at = [], 0
     for n, (frames, labels) in enumerate(zip(case["frames"].tolist(), case["labels"].tolist())):

@@ -1,4 +1,4 @@
-/* Dropout: how much is kept, the same mask in backward and for the same key, its edges. */
+/* Dropout: how much is kept, the same mask in backward and for the same key, and edge cases. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static void each_call_draws_anew_and_a_seed_repeats(void **state) {
     tn_default_generator()->stream = 0;
 }
 
-/* Position is counted in the shape, not in memory. */
+/* An element's position counts in the shape, not in memory. */
 static void strides_do_not_matter(void **state) {
     (void)state;
     TN_SCOPE;

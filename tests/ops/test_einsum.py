@@ -1,6 +1,5 @@
-"""Sums of products with drawn subscripts against PyTorch's, with gradients; dump_einsum draws them: up to four operands, diagonals,
-ellipses, sizes that broadcast, results named or not. In f64: how sums cancel
-is not what is asked here."""
+"""Einsums with random subscripts, which dump_einsum draws, against PyTorch's, with gradients: up to four operands, diagonals,
+ellipses, sizes that broadcast, with and without "->". In f64, because cancellation in sums is not the question here."""
 import os
 import sys
 

@@ -1,5 +1,5 @@
-/* Comparing whole tensors, and values and gradients at places that differences cannot check: kinks,
- * infinities, NaN, nothing. */
+/* Comparing whole tensors, and values and gradients where finite differences cannot check them:
+ * kinks, infinities, NaN, empty tensors. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static tn_tensor *list_of(int n, const double *values) {
 #define LIST(...) \
     list_of((int)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
 
-/* Equal, where NaN is NaN. */
+/* Equal; NaN equals NaN. */
 static void assert_is(tn_tensor *t, tn_tensor *expected) {
     assert_int_equal(tn_error(), TN_OK);
     assert_true(tn_dims_equal(tn_shape(t), tn_shape(expected)));
@@ -85,7 +85,7 @@ static void all_close(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Both forms of each gradient: the kernel, and the operations that stand in for it when it is
+/* Both forms of each gradient: the kernel, and the operations that replace it when it is
  * differentiated again. */
 static void gradients_at_kinks(void **state) {
     (void)state;
@@ -112,7 +112,7 @@ static void gradients_at_kinks(void **state) {
     }
 }
 
-/* Each of these formulas has a fast gradient and one made of operations: they agree to rounding
+/* Each of these functions has a fast gradient and one made of operations: they agree up to rounding
  * over the whole range. */
 static void gradient_kernels(void **state) {
     (void)state;
@@ -145,8 +145,8 @@ static void powers_at_edges(void **state) {
     assert_is(tn_div(LIST(1, -1, 0), LIST(0, 0, 0)), LIST(INFINITY, -INFINITY, NAN));
 }
 
-/* a ^ 0 is flat, also where 1 / a is infinite or NaN, as in PyTorch; elsewhere its slope still
- * changes with b, by 1 / a. */
+/* a ^ 0 is flat, even if 1 / a is infinite or NaN, as in PyTorch; elsewhere its slope still changes
+ * with b, by 1 / a. */
 static void zeroth_powers(void **state) {
     (void)state;
     static const struct {
@@ -168,8 +168,8 @@ static void zeroth_powers(void **state) {
     }
 }
 
-/* Beside a large element the log of the sum is lost in the result, but not in the gradient. (In
- * PyTorch's it is: [1, 1].) */
+/* Next to a large element the log of the sum is lost in the result, but not in the gradient.
+ * (PyTorch loses it there, too: [1, 1].) */
 static void logsumexp_far_from_0(void **state) {
     (void)state;
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16};
@@ -184,7 +184,7 @@ static void logsumexp_far_from_0(void **state) {
     }
 }
 
-/* What infinities do in logsumexp: alone, among others, and none but -inf. */
+/* Infinities in logsumexp: alone, among others, and only -inf. */
 static void logsumexp_infinities(void **state) {
     (void)state;
     const tn_dtype dtypes[] = {TN_F64, TN_F32, TN_BF16, TN_F16};
@@ -246,8 +246,8 @@ static void reductions_of_nothing(void **state) {
     assert_inert(tn_argmax(x, 1, false), TN_ESHAPE, "argmax: x is [2, 0]");
 }
 
-/* What dy's slope becomes when the gradient is differentiated again: PyTorch's 0, where 1 / n gives
- * infinity times nothing. */
+/* dy's gradient when the gradient of an empty x is differentiated again: 0 as in PyTorch, although
+ * 1 / n is infinite. */
 static void second_derivatives_of_nothing(void **state) {
     (void)state;
     TN_SCOPE;
@@ -264,7 +264,7 @@ static void second_derivatives_of_nothing(void **state) {
     }
 }
 
-/* Beyond n: infinity, or NaN where elements are equal, and the slope of PyTorch's rule. */
+/* A correction of n or more: infinity, or NaN where elements are equal, and PyTorch's slope. */
 static void var_with_large_corrections(void **state) {
     (void)state;
     TN_SCOPE;
@@ -279,7 +279,7 @@ static void var_with_large_corrections(void **state) {
     }
 }
 
-/* Of one number, with any dimension that may be named: as PyTorch's. */
+/* A tensor without dimensions, with either dimension that may be named: as in PyTorch. */
 static void zero_dimensions(void **state) {
     (void)state;
     TN_SCOPE;
@@ -335,7 +335,7 @@ static void reductions_refuse(void **state) {
     assert_ptr_equal(tn_sum_to(x, TN_DIMS(2, 3)), x);
 }
 
-/* x - k and x / k are those of a tensor filled with k, to the bit: x (1 / k) would not be. */
+/* x - k and x / k equal, to the bit, those with a tensor filled with k; x (1 / k) would not. */
 static void constants_as_tensors(void **state) {
     (void)state;
     TN_SCOPE;
@@ -377,7 +377,7 @@ static void integer_results(void **state) {
     assert_inert(tn_neg(tn_cast(x, TN_BOOL)), TN_EDTYPE, "x is bool");
 }
 
-/* Of all signs, as torch.fmod and torch.remainder; NaN over 0, and infinite divisors. */
+/* All signs, as torch.fmod and torch.remainder; NaN for a divisor of 0; infinite divisors. */
 static void remainders_of_all_signs(void **state) {
     (void)state;
     TN_SCOPE;
@@ -388,7 +388,7 @@ static void remainders_of_all_signs(void **state) {
     assert_is(tn_remainder_scalar(LIST(5.5, -5.5), 2), LIST(1.5, 0.5));
     assert_is(tn_fmod_scalar(LIST(5.5, -5.5), -2), LIST(1.5, -1.5));
     assert_is(tn_remainder_scalar(LIST(5.5), 0), LIST(NAN));
-    /* 0.3 / 0.1 rounds to 3, but 0.1 goes into 0.3 only twice: the rest is just below 0.1 */
+    /* 0.3 / 0.1 rounds to 3, but 0.1 goes into 0.3 only twice: the remainder is just below 0.1 */
     assert_is(tn_remainder(LIST(0.3), LIST(0.1)), LIST(fmod(0.3, 0.1)));
     const tn_dtype dtypes[] = {TN_I64, TN_I32, TN_I8};
     for (int i = 0; i < 3; i++) {
@@ -403,7 +403,7 @@ static void remainders_of_all_signs(void **state) {
     assert_is(tn_cast(tn_remainder_scalar(tn_cast(LIST(250), TN_U8), 7), TN_F64), LIST(5));
 }
 
-/* How often b goes into a, which a / b may round to one more. */
+/* b's slope is how often b goes into a, which a / b may round up. */
 static void slopes_of_remainders(void **state) {
     (void)state;
     for (int again = 0; again < 2; again++) {
@@ -434,7 +434,7 @@ static void truths_of_comparisons(void **state) {
     assert_is(truth_of(tn_gt_scalar(x, NAN)), LIST(0, 0, 0, 0));
     assert_is(truth_of(tn_lt_scalar(tn_cast(x, TN_F32), INFINITY)), LIST(1, 1, 1, 0));
     assert_is(truth_of(tn_eq_scalar(tn_full(TN_DIMS(1), 0.1, TN_F32), 0.1)),
-              LIST(1)); /* as rounded as x */
+              LIST(1)); /* 0.1 is rounded to f32, like x */
     assert_is(truth_of(tn_ge_scalar(tn_cast(LIST(-1, 2), TN_I8), 2)), LIST(0, 1));
     tn_tensor *no_yes = tn_cast(LIST(0, 1), TN_BOOL), *column = tn_unsqueeze(no_yes, 1);
     assert_is(truth_of(tn_eq_scalar(no_yes, 1)), LIST(0, 1));
@@ -444,7 +444,7 @@ static void truths_of_comparisons(void **state) {
     assert_is(truth_of(tn_logical_not(no_yes)), LIST(1, 0));
 }
 
-/* An accuracy in a line; counts beyond what 8 bits hold. */
+/* An accuracy in one line; counts that do not fit in 8 bits. */
 static void sums_of_truths(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,6 +1,6 @@
 /* What every operation refuses: a wrong dtype, shapes that do not fit, arguments out of range. The
- * message names the operation and both sides. The last test walks the registry: an operation that
- * nothing here was refused by fails.
+ * message names the operation and both sides. One test walks the registry and fails for each
+ * operation that refused nothing here.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -391,7 +391,7 @@ static void sums_of_products(void **state) {
                  "bilinear: weight is [2, 3, 4] but bias is [3]");
 }
 
-/* The arguments of the private operations, as their files have them. */
+/* The arguments of the private operations, as their files declare them. */
 typedef struct rows_args {
     int dim;
     int64_t size;
@@ -481,7 +481,7 @@ static bool takes_anything(const char *name) {
     return false;
 }
 
-/* One of the operations that a test is to name, all at once, in `list`. */
+/* Appends to `list`, so that a test can name all failing operations at once. */
 static void list_failure(char *list, size_t size, const char *format, ...) {
     size_t length = strlen(list);
     va_list values;
@@ -514,12 +514,12 @@ static void every_operation_refuses_something(void **state) {
         }
     }
     if (missing[0]) {
-        fail_msg("nothing here shows what these refuse:%s", missing);
+        fail_msg("no test here shows what these refuse:%s", missing);
     }
 }
 
-/* An operation whose samples all have the same number of inputs names each of them, and no more;
- * one that takes any number of tensors counts them. */
+/* An operation whose samples all have the same number of inputs names each of them and no more; one
+ * that takes any number of tensors names none. */
 static struct { int fewest, most; } given;
 
 static void note_inputs(tn_op_samples *s, const tn_sample *sample) {

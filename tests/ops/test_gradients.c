@@ -1,6 +1,6 @@
-/* Kernels of backward and the rules that they stand for: the same gradients far from zero, in the
- * small dtypes, and on a device that has only some of the kernels. tn_op_check compares them on
- * every operation's samples; here is what samples cannot hold.
+/* Backward kernels and the rules that they replace: the same gradients far from zero, in the small
+ * dtypes, and on a device that has only some of the kernels. tn_op_check compares them on every
+ * operation's samples; this tests what samples cannot.
  */
 #include <math.h>
 #include <string.h>
@@ -15,7 +15,7 @@ enum { MOST = 16 };
 
 static const tn_dtype floats[] = {TN_F32, TN_BF16, TN_F16};
 
-/* The gradient of sum(op(x)), as the engine's kernels give it or recorded; then its own. */
+/* The gradient of sum(op(x)) from the kernel, then recorded; then its own gradient. */
 static void gradients_of(const tn_op *op, tn_tensor *x, double *plain, double *recorded,
                          double *second) {
     tn_tensor *y = tn_apply1(op, NULL, x), *one = tn_ones(tn_shape(y), tn_dtype_of(y)), *d, *dd;
@@ -56,7 +56,7 @@ static void far_from_zero(void **state) {
     }
 }
 
-/* The product of all x[0 … last] but of places i and j. */
+/* The product of x[0 … last] without x[i] and x[j]. */
 static double product_without(const double *x, int last, int i, int j) {
     double product = 1.0;
     for (int k = 0; k <= last; k++) {
@@ -96,8 +96,8 @@ static void products_of_zeros(void **state) {
     }
 }
 
-/* Where the product of the first half, or what is behind, is beyond f32 and f16, and dx is not; the
- * same when it is recorded. */
+/* The product of the first or the second half overflows the dtype, but dx does not; recorded or
+ * not. */
 static void products_beyond_the_dtype(void **state) {
     (void)state;
     static const struct {
@@ -120,7 +120,7 @@ static void products_beyond_the_dtype(void **state) {
     }
 }
 
-/* There is one place, and the places between are not walked through. */
+/* The result has one element, and backward does not walk through the stride. */
 static void a_stride_beyond_all(void **state) {
     (void)state;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(1, 1, 3, 4), TN_F32), true);
@@ -132,8 +132,8 @@ static void a_stride_beyond_all(void **state) {
     assert_float_equal(tn_item(tn_sum_all(dx)), 1, 0);
 }
 
-/* What a backward by kernels needs besides: a rule or a composition. What a composition is
- * differentiated from: all inputs. */
+/* An operation with a backward kernel also needs a rule or a composition. One that is
+ * differentiated through its composition saves all inputs. */
 static void nothing_depends_on_a_kernel(void **state) {
     (void)state;
     for (int i = 0; i < tn_op_count(); i++) {
@@ -142,14 +142,14 @@ static void nothing_depends_on_a_kernel(void **state) {
             fail_msg("%s has only a kernel", op->name);
         }
         bool recorded = op->forward || op->host.forward ||
-                        op->kernel; /* else the composition's operations are */
+                        op->kernel; /* else the composition's operations are recorded */
         if (op->compose && recorded && !op->backward && (op->saves & 0xffff) != TN_SAVES_INPUTS) {
             fail_msg("%s does not save what its composition reads", op->name);
         }
     }
 }
 
-/* ---- A device that has forwards alone -------------------------------------------------------- */
+/* ---- A device that has only forwards -------------------------------------------------------- */
 
 /* The gradient is made by the rule, or by differentiating the composition. */
 static void forwards_alone(void **state) {
@@ -217,7 +217,7 @@ static void rows_are_summed_in_f32(void **state) {
     }
 }
 
-/* One weight in three products: their gradients are added where the first one is. */
+/* One weight in three products: their gradients are accumulated into the first one. */
 static void shared_weights(void **state) {
     (void)state;
     static const char *const tables[] = {"ref", "cpu"};
@@ -238,7 +238,7 @@ static void shared_weights(void **state) {
     }
 }
 
-/* A weight that is embedding and classifier: rows are added to the product's gradient. */
+/* A weight shared by embedding and classifier: rows are added to the product's gradient. */
 static void tied_weight(void **state) {
     (void)state;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 3), TN_F32), true);
@@ -268,7 +268,7 @@ static void nothing_widened(void **state) {
     tn_module_finish(&m);
 }
 
-/* A bf16 leaf whose gradient is f32 gets sums of f32: 513 has no place in bf16. */
+/* A bf16 leaf whose gradient is f32 gets sums of f32: bf16 cannot hold 513. */
 static void wide_leaves(void **state) {
     (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(513, 3), TN_BF16);
@@ -305,7 +305,7 @@ static void narrower_parameters(void **state) {
     tn_module_finish(&m);
 }
 
-/* A NaN that would be added to what another use gave is found in its own gradient. */
+/* A NaN is found before it is added to the gradient from another use. */
 static void anomalies_in_sums(void **state) {
     (void)state;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2, 2), TN_F32), true);

@@ -1,5 +1,5 @@
-/* Picking rows and elements: values, gradients that meet, indices outside,
- * and a weight tied to a classifier. */
+/* Picking rows and elements: values, gradients of repeated indices, indices out of range, and a
+ * weight tied to a classifier. */
 #include <math.h>
 #include <string.h>
 
@@ -100,8 +100,8 @@ static void indices_outside_are_named(void **state) {
     assert_inert(tn_embedding_op(NULL, negative), TN_EVALUE, "NULL");
 }
 
-/* logits = embedding(w)[rows] w^T: both uses meet in one gradient, and the embedding's part
- * needs no (V, C) of its own. */
+/* logits = embedding(w)[rows] w^T: both uses add to one gradient, and the embedding's part needs no
+ * second (V, C). */
 static void tied_weight(void **state) {
     (void)state;
     TN_SCOPE;
@@ -122,7 +122,7 @@ static void tied_weight(void **state) {
     assert_true(tn_all_close(tn_grad_of(w), tn_add(tn_grad_of(a), tn_grad_of(b)), 1e-5, 1e-5));
 }
 
-/* What has no dimensions is a line of one element, as in PyTorch. */
+/* A tensor without dimensions counts as a vector of one element, as in PyTorch. */
 static void points_as_lines(void **state) {
     TN_SCOPE;
     tn_tensor *five = tn_set_requires_grad(tn_scalar(5, TN_F64), true),

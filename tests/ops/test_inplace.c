@@ -1,5 +1,5 @@
-/* Changes in place: results, permission, overlapping operands,
- * and the version that backward checks. */
+/* Changes in place: results, when they are allowed, overlapping operands, and the version that
+ * backward checks. */
 #include <math.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ static void shapes_broadcast(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Operands that lie in the memory being written are read as they were before. */
+/* Operands in the memory being written are read as they were before. */
 static void overlapping_operands(void **state) {
     (void)state;
     TN_SCOPE;
@@ -156,8 +156,7 @@ static void recorded_are_refused(void **state) {
     HOLDS(y, 0, 0);
 }
 
-/* Every change is seen by a backward that needs the elements as they were; what it does not need
- * may change. */
+/* Backward notices every change of elements that it needs; others may change. */
 static void changes_are_noticed(void **state) {
     (void)state;
     for (int i = 0; i < 14; i++) {

@@ -1,5 +1,4 @@
-/* Losses: against loops, what is ignored, smoothing, labels that are wrong,
- * logits that are consumed. */
+/* Losses: against loops; ignored labels, smoothing, wrong labels, logits that are consumed. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@ static double element_at(const tn_tensor *t, int64_t i, int64_t j) {
 enum { ROWS = 5, CLASSES = 4 };
 static const int64_t labels[ROWS] = {2, 0, 3, 1, 3};
 
-/* The loss of row i and, in slope, its gradient by the row's logits. */
+/* The loss of row i and, in slope, its gradient with respect to the row's logits. */
 static double expected_row(const tn_tensor *x, int64_t i, int64_t label, double smooth,
                            double *slope) {
     double sum = 0.0, mean = 0.0;
@@ -85,8 +84,7 @@ static void nothing_counted_is_nan_without_gradient(void **state) {
     assert_true(tn_equal(tn_grad_of(x), tn_zeros(TN_DIMS(2, 3), TN_F32)));
 }
 
-/* Rows in several dimensions, logits whose rows do not merge, labels that are strided, i32
- * labels. */
+/* Rows in several dimensions, logits whose rows do not merge, strided labels, i32 labels. */
 static void any_layout(void **state) {
     (void)state;
     TN_SCOPE;
@@ -120,8 +118,8 @@ static void small_floats_give_f32(void **state) {
     assert_int_equal(tn_dtype_of(tn_grad_of(x)), TN_BF16);
 }
 
-/* Logits far from 0, where softmax and the loss depend on their differences alone: as the same row
- * near 0. PyTorch's losses and gradients are these too. */
+/* Logits far from 0, where softmax and the loss depend only on their differences: the same as for
+ * that row near 0. PyTorch's losses and gradients are the same, too. */
 static void far_logits_keep_their_differences(void **state) {
     (void)state;
     static const struct {
@@ -160,7 +158,7 @@ static void far_logits_keep_their_differences(void **state) {
     }
 }
 
-/* One logit far above the others: what is smoothed costs the distance, which fits in f32. */
+/* One logit far above the others: smoothing costs the distance, which fits in f32. */
 static void smoothing_costs_the_distance(void **state) {
     (void)state;
     TN_SCOPE;
@@ -176,7 +174,7 @@ static void smoothing_costs_the_distance(void **state) {
     assert_float_equal(element_at(tn_grad_of(x), 0, 2), -1.0 / 30.0, 1e-7);
 }
 
-/* What an ignored row holds does not matter, with either way to the gradient. */
+/* What an ignored row holds does not matter to either form of the gradient. */
 static void ignored_rows_may_be_anything(void **state) {
     (void)state;
     const int64_t label[] = {1, -100, 0, -100, -100};
@@ -309,7 +307,7 @@ static void mse_is_its_definition(void **state) {
     assert_inert(tn_mse(x, tn_zeros(TN_DIMS(2, 2), TN_F32), TN_MEAN), TN_EDTYPE, "f32");
 }
 
-/* Gradients are numbers, where certain probabilities have logarithms that end. */
+/* Gradients are finite at probabilities of 0 and 1, since logarithms are clamped. */
 static void bce_of_certain_probabilities(void **state) {
     (void)state;
     TN_SCOPE;
@@ -331,7 +329,7 @@ static void bce_of_no_probabilities(void **state) {
     (void)state;
     TN_SCOPE;
     if (tn_default_device().kind != TN_CPU) {
-        skip(); /* it would have to be waited for */
+        skip(); /* finding it would have to wait for the device */
     }
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     static const double wrong[] = {1.5, -0.25, NAN, INFINITY, -INFINITY};
@@ -368,7 +366,7 @@ static void triplets_by_the_largest_distance(void **state) {
     assert_float_equal(tn_at(tn_grad_of(a), (int64_t[]){1}), -1.0, 0.0);
 }
 
-/* d^2 / 2 has the second derivative 1 at 0, too. */
+/* The second derivative of d^2 / 2 is 1 at 0, too. */
 static void curved_where_they_vanish(void **state) {
     (void)state;
     for (int which = 0; which < 2; which++) {

@@ -1,6 +1,5 @@
-/* Every allocation that an operation makes, failing once: forward and backward of each small sample
- * of each operation. Whatever fails, the answer is TN_ENOMEM, nothing stays alive,
- * and the next try works.
+/* Each allocation of an operation fails once, in forward and backward of each small sample.
+ * Whichever fails, the error is TN_ENOMEM, nothing stays alive, and the next try works.
  */
 #include <stdlib.h>
 
@@ -70,7 +69,7 @@ static void check_operation(void **state) {
     failing f = {.sampler = {.add = fail_each}, .op = *state};
     f.op->samples(&f.sampler);
     assert_true(f.samples > 0);
-    assert_true(f.failures > 3 * f.samples); /* an input, a result and the descriptor at least */
+    assert_true(f.failures > 3 * f.samples); /* at least an input, a result and the descriptor */
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* Pooling where PyTorch's random shapes do not go: ties, NaN, pictures that lie otherwise in
- * memory, single ones; and what is refused, of interpolation and patches too. */
+/* Pooling beyond the random shapes that are compared with PyTorch: ties, NaN, other memory layouts,
+ * single images; and what is refused, by interpolation and patches, too. */
 #include <math.h>
 #include <string.h>
 
@@ -47,8 +47,8 @@ static void nan_wins(void **state) {
 
 enum { LONGEST_ROW = 200 };
 
-/* Rows of more places than are made at a time, at every kind of edge, in both types: the largest of
- * each window, and by the gradient which one it was. */
+/* Rows longer than what is computed at a time, with every kind of edge, in both dtypes: the largest
+ * element of each window, and from the gradient which one it was. */
 static void try_row(int64_t n, tn_pool_options o, tn_dtype dtype) {
     TN_SCOPE;
     int64_t stride = o.stride.size[0], padding = o.padding.size[0], dilation = o.dilation.size[0];
@@ -87,7 +87,7 @@ static void long_rows(void **state) {
     }
 }
 
-/* A dilated window around one element sees padding alone: no element has its gradient. */
+/* A dilated window around one element sees only padding: no element gets its gradient. */
 static void windows_of_padding(void **state) {
     (void)state;
     tn_pool_options o = tn_pool_defaults();
@@ -98,7 +98,7 @@ static void windows_of_padding(void **state) {
     assert_true(element_at(gradient_of_max(x, o), 0) == 0);
 }
 
-/* There is no second place, and its elements would have no numbers. */
+/* There is no second window; the indices of its elements would overflow. */
 static void a_step_beyond_all(void **state) {
     (void)state;
     tn_pool_options o = tn_pool_defaults();

@@ -1,11 +1,11 @@
-/* Products: layouts that are not copied, what they keep and what they do not make, errors. */
+/* Products: layouts that are not copied, what is saved, what is never made, errors. */
 #include <string.h>
 
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
 
-/* The same by multiplying out: a (…, m, k, 1) times b (…, 1, k, n), summed over k. */
+/* The same product, written out: a (…, m, k, 1) times b (…, 1, k, n), summed over k. */
 static tn_tensor *multiplied_out(tn_tensor *a, tn_tensor *b) {
     int na = tn_ndim(a), nb = tn_ndim(b);
     tn_tensor *all = tn_mul(tn_unsqueeze(a, na), tn_unsqueeze(b, nb - 2));
@@ -18,7 +18,7 @@ static void assert_same(tn_tensor *a, tn_tensor *b) {
     assert_true(tn_all_close(y, multiplied_out(a, b), 1e-12, 1e-12));
 }
 
-/* Stacks that merge into rows, that stay stacks, and that have to be walked. */
+/* Batches that merge into rows, that stay batches, and whose matrices are multiplied one by one. */
 static void stacks_of_every_kind(void **state) {
     (void)state;
     TN_SCOPE;
@@ -43,8 +43,7 @@ static void stacks_of_every_kind(void **state) {
     assert_same(tn_expand(w, TN_DIMS(4, 6, 2)), tn_t(tn_expand(w, TN_DIMS(3, 1, 6, 2))));
 }
 
-/* db of a stack against one matrix: the (batch, k, n) products are never made. Here they would
- * be 4 MB each way. */
+/* db of a batch times one matrix: the (batch, k, n) products are never made. 4 MB here. */
 static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
     (void)state;
     TN_SCOPE;
@@ -59,7 +58,7 @@ static void a_shared_matrix_needs_no_stack_of_gradients(void **state) {
     assert_true(tn_all_close(tn_select(tn_grad_of(b), 1, 5), column, 1e-4, 1e-4));
 }
 
-/* x is kept for the weight's gradient and for nothing else. */
+/* x is kept only for the weight's gradient. */
 static void frozen_weights_keep_no_input(void **state) {
     (void)state;
     TN_SCOPE;

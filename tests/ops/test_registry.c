@@ -1,6 +1,6 @@
 /* Every operation of the registry, on every sample that it declares: gradients, layouts, dtypes,
- * ownership (ops/check.c), with the fast kernels and with the reference. One test an operation, so
- * a new one is covered when it is listed. With an argument: this operation only.
+ * ownership (ops/check.c), with the fast kernels and with the reference. One test per operation, so
+ * a new one is covered once it is listed. An argument selects one operation.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* New and rearranged tensors, beyond what the registry's samples try: integers and bools, corners,
- * draws, and what is refused. */
+/* New and rearranged tensors, beyond what the registry's samples try: integers and bools, edge
+ * cases, random draws, and what is refused. */
 #include <math.h>
 
 #include "tests/support/test.h"
@@ -68,7 +68,7 @@ static void chunks_of_tensors(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *x = make_grid(2, 6, TN_F32), *piece[6];
-    assert_int_equal(tn_chunk(x, 4, 1, piece, 6), 3); /* 6 in 4: pieces of 2 */
+    assert_int_equal(tn_chunk(x, 4, 1, piece, 6), 3); /* 6 into 4: pieces of 2 */
     HOLDS(piece[2], TN_DIMS(2, 2), 4, 5, 10, 11);
     assert_true(tn_shares_storage(x, piece[0]));
     assert_null(piece[3]);
@@ -84,7 +84,7 @@ static void chunks_of_tensors(void **state) {
     assert_error(TN_EINDEX, "");
 }
 
-/* What moves elements does so with every dtype. */
+/* Operations that move elements do so with every dtype. */
 static void any_dtype_is_moved(void **state) {
     (void)state;
     TN_SCOPE;
@@ -127,7 +127,7 @@ static void moves_refused(void **state) {
     assert_inert(tn_norm(x, NAN, TN_DIMS(), false), TN_EVALUE, "p is NaN");
 }
 
-/* The first smallest; integers that have no opposite; NaN first of all. */
+/* The first of equal smallest; INT64_MIN, which has no negative; NaN before all others. */
 static void argmin_of_numbers(void **state) {
     (void)state;
     TN_SCOPE;

@@ -1,4 +1,4 @@
-/* Derivatives of elementwise operations where a formula could lose them: at the ends of f16's
+/* Derivatives of elementwise operations where a formula could lose accuracy: at the ends of f16's
  * range, at kinks, and where a difference cancels.
  */
 #include <math.h>
@@ -22,7 +22,7 @@ static double place_at(int i) {
     return i % 2 ? -sizes[i / 2] : sizes[i / 2];
 }
 
-/* The gradients of the inputs in f64, of operands that f16 holds: computed there, or in f64. */
+/* Gradients, as f64, for operands that f16 can hold, computed in dtype. */
 static void slopes_of(const tn_op *op, const tn_sample *sample, int count, double dy,
                       tn_dtype dtype, bool recorded, double *y, double dx[2][MOST]) {
     TN_SCOPE;
@@ -46,8 +46,8 @@ static void slopes_of(const tn_op *op, const tn_sample *sample, int count, doubl
     }
 }
 
-/* Where y and dx are numbers of f16, so is what is computed: y has been rounded before it is read,
- * and a slope may be a difference of numbers near 1. */
+/* If y and dx fit in f16, the gradient computed in f16 is near dx. The tolerance has a reason: y is
+ * rounded before it is read, and a slope may be a difference of numbers near 1. */
 static void expect_slopes(const tn_op *op, const tn_sample *sample, double dy, bool recorded) {
     static double y[MOST], y16[MOST], want[2][MOST], got[2][MOST];
     int count = sample->inputs == 2 ? MOST : PLACES;
@@ -109,8 +109,8 @@ static void nothing_overflows_on_the_way(void **state) {
     }
 }
 
-/* Over n elements 2 / n may be too small for f16, where the gradient is not; so is 1 / n of equal
- * largest elements, and n too large. */
+/* Over n elements 2 / n may be too small for f16 although the gradient is not; so may 1 / n for n
+ * equal largest elements, and n itself may be too large. */
 static void means_over_many(void **state) {
     (void)state;
     const int64_t n = 80000;
@@ -128,7 +128,7 @@ static void means_over_many(void **state) {
 
 static const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
 
-/* As the formula has it outside: PyTorch 2's, where 1.13 gives -dy / 2 and 3 dy / 2. */
+/* The slope outside of the bounds, as in PyTorch 2; 1.13 returns -dy / 2 and 3 dy / 2. */
 static void hardswish_at_its_bounds(void **state) {
     (void)state;
     static const double places[] = {-3, 3, -3, 3, 0}, slopes[] = {0, 1, 0, 1, 0.5};
@@ -165,7 +165,7 @@ static tn_tensor *second_gelu_tanh(tn_dtype dtype) {
     return tn_cast(dd, TN_F64);
 }
 
-/* It is at most 0.8, and 1 - t² of a rounded t would be multiplied by up to 60. */
+/* It is at most 0.8; the error of 1 - t² for a rounded t would be multiplied by up to 60. */
 static void second_derivative_of_gelu_tanh(void **state) {
     (void)state;
     tn_tensor *error = tn_abs(tn_sub(second_gelu_tanh(TN_F32), second_gelu_tanh(TN_F64)));

@@ -1,6 +1,5 @@
-/* Sorting, counting, summing along, putting and padding, beyond the registry's
- * samples: integers, ties, results whose size the elements decide, draws, and
- * what is refused. */
+/* Sorting, counting, cumulative sums, scattering and padding, beyond the registry's samples:
+ * integers, ties, results whose size depends on the elements, random draws, and what is refused. */
 #include <math.h>
 
 #include "tests/support/test.h"
@@ -52,8 +51,7 @@ static void sorts_every_dtype(void **state) {
           -INFINITY, 1, INFINITY, NAN, NAN);
 }
 
-/* Long lines go by digits: the order of equal ones stays, whatever the threads.
- */
+/* Long rows are sorted by digits: equal elements keep their order, for any number of threads. */
 static void long_lines_are_stable(void **state) {
     (void)state;
     TN_SCOPE;
@@ -152,7 +150,7 @@ static void sums_and_products_along(void **state) {
           INFINITY, NAN);
     HOLDS(tn_isnan(tn_logcumsumexp(VECTOR(TN_F32, 1, NAN, INFINITY, 2), 0)), TN_DIMS(4), 0, 1, 1,
           1);
-    tn_tensor *many = tn_full(TN_DIMS(1 << 20), 0.1, TN_F32); /* the sum is carried in f64 */
+    tn_tensor *many = tn_full(TN_DIMS(1 << 20), 0.1, TN_F32); /* the running sum is f64 */
     tn_tensor *last = tn_select(tn_cumsum(many, 0), 0, (1 << 20) - 1);
     assert_float_equal(tn_item(last), 0.1 * (1 << 20), 0.01);
     assert_inert(tn_cumsum(x, 1), TN_EINDEX, "");
@@ -165,7 +163,7 @@ static void adds_where_indices_say(void **state) {
     tn_tensor *index = tn_reshape(VECTOR(TN_I64, 2, 0, 2, 1), TN_DIMS(2, 2));
     tn_tensor *src = tn_set_requires_grad(
         tn_copy(tn_reshape(VECTOR(TN_F64, 1, 2, 3, 4, 5, 6), TN_DIMS(2, 3))), true);
-    tn_tensor *y = tn_scatter_add(x, 0, index, src); /* of src what index covers */
+    tn_tensor *y = tn_scatter_add(x, 0, index, src); /* the part of src that index covers */
     HOLDS(y, TN_DIMS(3, 2), 1, 3, 1, 6, 6, 1);
     tn_backward(tn_sum_all(tn_square(y)));
     HOLDS(tn_grad_of(x), TN_DIMS(3, 2), 2, 6, 2, 12, 12, 2);
@@ -237,7 +235,7 @@ static void pads_of_every_mode(void **state) {
     assert_inert(tn_pad(tn_cast(x, TN_U8), pads, TN_PAD_CONSTANT, -1), TN_EVALUE, "u8");
 }
 
-/* How often each of n places was drawn. */
+/* How often each of n indices was drawn. */
 static void count_draws(tn_tensor *drawn, int *times, int n) {
     static int64_t place[40000];
     assert_string_equal(tn_error_message(), "");
@@ -267,8 +265,7 @@ static void draws_by_weight(void **state) {
     assert_in_range(times[2], 1800, 2200);
     tn_seed(9);
     assert_true(tn_equal(drawn, tn_multinomial(weights, 8000, true)));
-    /* Without replacement a row has no place twice; the first is drawn as the
-     * weights say. */
+    /* Without replacement a row has no index twice; its first follows the weights. */
     tn_tensor *rows = tn_expand(weights, TN_DIMS(8000, 4));
     drawn = tn_multinomial(rows, 3, false);
     assert_true(tn_dims_equal(tn_shape(drawn), TN_DIMS(8000, 3)));

@@ -1,7 +1,7 @@
 """Every result and gradient of every operation against PyTorch's, on the registry's samples in f32 and f64.
 
 dump_samples writes what Tern computes; twins/FOLDER.py say what PyTorch calls the operations of ops/FOLDER/ where the name or the
-arguments differ. An operation without a twin fails. Prints TAP, one test an operation. Without PyTorch the whole test is skipped,
+arguments differ. An operation without a twin fails. Prints TAP, one test per operation. Without PyTorch the whole test is skipped,
 except in CI, where that is a failure.
 """
 import json
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 
 def gather_from_twins(name):
-    """The dictionaries of that name in twins/*.py, one a folder of ops."""
+    """The dictionaries of that name in twins/*.py, one for each folder of ops."""
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "twins")
     parts = (runpy.run_path(os.path.join(folder, file)).get(name, {}) for file in sorted(os.listdir(folder)) if file.endswith(".py"))
     return {key: value for part in parts for key, value in part.items()}
@@ -57,7 +57,7 @@ def close(got, want, what, terms=0.0):
             raise AssertionError("%s differs" % what)
         return
     # Relative to each number and, for sums that cancel, to the largest of them.
-    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12}.get(got.dtype, 0.0)  # a cast rounds exactly alike
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12}.get(got.dtype, 0.0)  # a cast rounds exactly as PyTorch's
     finite = want[torch.isfinite(want)].abs()
     top = max(finite.max().item() if finite.numel() else 0.0, terms)
     if not torch.allclose(got, want, rtol=10 * tolerance, atol=tolerance * top + 1e-30, equal_nan=True):

@@ -44,7 +44,7 @@ static void reshape_views_where_it_can(void **state) {
         {tn_narrow(x, 1, 1, 4), TN_DIMS(4, 2, 2), true},
         {tn_narrow(x, 1, 1, 4), TN_DIMS(16), false},
         {tn_narrow(x, 0, 1, 2), TN_DIMS(12), true},
-        {tn_slice(x, 1, 0, 6, 2), TN_DIMS(12), true}, /* stride 2 runs on into the next row */
+        {tn_slice(x, 1, 0, 6, 2), TN_DIMS(12), true}, /* stride 2 continues into the next row */
         {tn_slice(x, 1, 0, 5, 3), TN_DIMS(8), true},
         {tn_slice(x, 1, 0, 6, 4), TN_DIMS(8), false},
         {tn_expand(tn_narrow(x, 0, 0, 1), TN_DIMS(3, 6)), TN_DIMS(18), false},
@@ -57,7 +57,7 @@ static void reshape_views_where_it_can(void **state) {
         if (tn_shares_storage(x, y) != cases[i].shares) {
             fail_msg("case %zu: %s as %s", i, tn_shape_text(cases[i].of), tn_shape_text(y));
         }
-        /* of a contiguous copy: trivial */
+        /* reshaping a contiguous copy is trivial */
         tn_tensor *flat = tn_reshape(tn_copy(cases[i].of), TN_DIMS(-1));
         assert_true(tn_equal(tn_reshape(tn_copy(y), TN_DIMS(-1)), flat));
     }
@@ -225,7 +225,7 @@ static void copies_and_casts(void **state) {
     HOLDS(tn_cast(tn_full(TN_DIMS(2), -1.9, TN_F64), TN_I32), TN_DIMS(2), -1, -1);
     HOLDS(tn_cast(tn_from_data((double[]){0.0, 0.5, NAN}, TN_DIMS(3), TN_F64), TN_BOOL), TN_DIMS(3),
           0, 1, 1);
-    /* To an integer there is no gradient, and nothing is recorded. */
+    /* Integers have no gradient, and nothing is recorded. */
     tn_tensor *leaf = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
     assert_false(tn_requires_grad(tn_cast(leaf, TN_I64)));
     tn_backward(tn_sum_all(tn_cast(leaf, TN_F64)));
@@ -233,8 +233,8 @@ static void copies_and_casts(void **state) {
     HOLDS(tn_grad_of(leaf), TN_DIMS(2), 1, 1);
 }
 
-/* Slices of one tensor share the buffer of its gradient. The youngest makes it (here: a select),
- * the older ones add to it. */
+/* Slices of one tensor share the buffer of its gradient. The latest makes it (here: a select), the
+ * earlier ones add to it. */
 static void slices_add_into_one_gradient(void **state) {
     (void)state;
     TN_SCOPE;

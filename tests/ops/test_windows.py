@@ -24,7 +24,7 @@ def check(name):
         close((case["gx"] * x).sum().detach(), (case["gy"] * y).sum().detach(), "gradient", 1e-10)
         return
     y.backward(case["gy"])
-    if torch.isfinite(y).all():  # not where a window is all padding: PyTorch writes its gradient after the picture's end
+    if torch.isfinite(y).all():  # if a window is all padding, PyTorch writes its gradient past the image's end
         close(case["gx"], x.grad, "gradient", 1e-12)
 
 

@@ -1,10 +1,11 @@
-/* Writes what optimisers and schedules do in 200 steps,
- * so that test_torch.py can do the same: dump_optim FILE
+/* Writes what optimisers and schedules do in 200 steps, for test_torch.py to compare with PyTorch:
+ * dump_optim FILE
  *
- * grads/NAME            (200, …) the gradient of each step; all 0 in a step: the parameter has none
- * then CASE/start.NAME       the parameters before CASE/end.NAME         and after 200 steps
- * CASE/NAME.exp_avg …   the state then
- * CASE/norms            (200) with clipping: the norms before it
+ * grads/NAME            (200, …) each step's gradient; all 0: the parameter has none in that step
+ * CASE/start.NAME       the parameters before
+ * CASE/end.NAME         and after 200 steps
+ * CASE/NAME.exp_avg …   the state after them
+ * CASE/norms            (200) if gradients are clipped: their norms before
  * schedule/NAME         (120) learning rates
  */
 #include <math.h>
@@ -124,7 +125,7 @@ static void dump_adam(const char *name, bool decoupled, double weight_decay, tn_
     train_model(name, &m, decoupled ? tn_adamw(&m, options) : tn_adam(&m, options), also);
 }
 
-/* One with these changes of its default options. */
+/* One optimiser, with these changes to its default options. */
 #define CASE(name, kind, dtype, ...)                 \
     do {                                             \
         model m;                                     \
@@ -174,7 +175,7 @@ static void dump_schedule(const char *name, tn_schedule s) {
     add_tensor("schedule", name, "", TN_FROM(lr, TN_DIMS(120), TN_F64));
 }
 
-/* What a plateau makes of values that swing: (2, 120), the values and the rates. */
+/* A plateau schedule on values that oscillate: (2, 120), the values and the rates. */
 static void dump_plateau(const char *name, tn_plateau p) {
     double both[2][120];
     for (int i = 0; i < 120; i++) {
@@ -184,7 +185,7 @@ static void dump_plateau(const char *name, tn_plateau p) {
     add_tensor("schedule", name, "", TN_FROM(both, TN_DIMS(2, 120), TN_F64));
 }
 
-/* An average of what SGD makes of the weights, and clipping by value on the way. */
+/* An average of weights stepped by SGD, and clipping by value. */
 static void dump_average(const char *name, double decay) {
     model m;
     model_init(&m, TN_F64, name);

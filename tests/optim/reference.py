@@ -1,11 +1,11 @@
-"""Optimisers that PyTorch 1.13 has not, or not right, written as their papers have them."""
+"""Optimisers that PyTorch 1.13 lacks or has wrong, as in their papers."""
 import math
 
 import torch
 
 
 class Reference:
-    """What torch.optim.Optimizer is to those who step it."""
+    """The interface of torch.optim.Optimizer, as far as the tests use it."""
     def __init__(self, params, lr, weight_decay, **options):
         params = list(params)
         self.param_groups = [{"params": params, "lr": lr}]
@@ -45,7 +45,7 @@ def adam_direction(state, g, betas, eps):
 
 
 class NAdam(Reference):
-    """Dozat 2016. PyTorch's before 2.0 multiplies one mu too many into the product of the next step."""
+    """Dozat 2016. PyTorch before 2.0 multiplies one mu too many into the product of the next step."""
     def __init__(self, params, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, momentum_decay=4e-3):
         super().__init__(params, lr, weight_decay, betas=betas, eps=eps, momentum_decay=momentum_decay)
 

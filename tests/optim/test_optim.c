@@ -1,5 +1,5 @@
-/* Optimisers beside the arithmetic (test_torch.py has that): what is stepped, what is refused,
- * state, groups, clipping, fields that were exchanged, gradients that live elsewhere. */
+/* Optimisers apart from their arithmetic (see test_torch.py): what is stepped, what is refused,
+ * state, groups, clipping, replaced fields, gradients in other buffers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,7 +152,7 @@ static void state_by_name(void **state) {
         assert_int_equal(calls, 1);
         assert_string_equal(tn_optim_kind(opt), "adam");
         tn_optim_free(opt);
-        opt = make_sgd(&m, 0.1); /* no momentum, no state but the master copies */
+        opt = make_sgd(&m, 0.1); /* no momentum, so no state but master copies */
         n = (names){""};
         tn_optim_each(opt, add_name, &n);
         assert_string_equal(n.text,
@@ -208,7 +208,7 @@ static void pending_errors_stop_everything(void **state) {
     tn_module_finish(&m);
 }
 
-/* A step in the middle of a graph is seen by the graph. */
+/* Backward notices a step in the middle of a graph. */
 static void steps_count_as_changes(void **state) {
     (void)state;
     TN_SCOPE;
@@ -238,7 +238,7 @@ static void gradients_elsewhere(void **state) {
     tn_optim_step(opt);
     assert_true(first_element(m.a) == -2.0 && first_element(m.b) == 0.0);
     tn_optim_zero_grad(opt);
-    tn_optim_step(opt); /* no gradients now: nothing moves */
+    tn_optim_step(opt); /* no gradients: nothing changes */
     assert_true(first_element(m.a) == -2.0);
     tn_set_grad_buffer(m.a, NULL);
     tn_set_grad(m.a, tn_t(tn_arange(0, 4, 1, TN_F32))); /* 1-dimensional: refused by set_grad */
@@ -251,8 +251,7 @@ static void gradients_elsewhere(void **state) {
     tn_module_finish(&m);
 }
 
-/* What sharding does: another tensor in the field, of the same count; or something that does not
- * fit any more. */
+/* The field has another tensor of the same count, as in sharding, or one that does not fit. */
 static void exchanged_fields(void **state) {
     (void)state;
     TN_SCOPE;
@@ -300,7 +299,8 @@ static void module_is_gone(void **state) {
     tn_optim_free(opt);
 }
 
-/* Half precision: many small steps add up in the master copy, and weights that are set count. */
+/* Half precision: many small steps add up in the master copy, and weights that the program sets are
+ * used. */
 static void master_copies(void **state) {
     (void)state;
     model m;
@@ -321,7 +321,7 @@ static void master_copies(void **state) {
     tn_module_finish(&m);
 }
 
-/* Weights that were aside for their average are no new ones: the master copy stays. */
+/* Weights that were swapped for their average and back are not new: the master copy stays. */
 static void master_copies_of_averaged(void **state) {
     (void)state;
     model m;
@@ -340,7 +340,7 @@ static void master_copies_of_averaged(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Groups and rates ------------------------------------------------------------------------ */
+/* ---- Groups and learning rates --------------------------------------------------------------- */
 
 static bool match_named(const tn_entry *entry, void *user) {
     return strcmp(entry->path, user) == 0;
@@ -378,7 +378,7 @@ static void groups_of_parameters(void **state) {
     assert_ptr_equal(tn_optim_group(opt, 0), all);
     tn_optim_group(opt, 2)->weight_decay = 7.0;
     assert_error(TN_EINDEX, "optim_group: group 2 of 2");
-    assert_true(tn_optim_group(opt, -1)->weight_decay == 0.0); /* what was written is forgotten */
+    assert_true(tn_optim_group(opt, -1)->weight_decay == 0.0); /* what was written is lost */
     assert_error(TN_EINDEX, "optim_group: group -1 of 2");
     assert_true(all->weight_decay == 0.5 && tn_optim_group(opt, 1)->weight_decay == 0.0);
     tn_optim_set_lr(opt, -1.0);
@@ -388,7 +388,7 @@ static void groups_of_parameters(void **state) {
     tn_module_finish(&m);
 }
 
-/* A group is split from where its first parameter was, with the numbers that it had there. */
+/* A new group gets the options of the group that its first parameter was in. */
 static void groups_of_groups(void **state) {
     (void)state;
     model m;
@@ -399,14 +399,13 @@ static void groups_of_groups(void **state) {
     assert_int_equal(tn_optim_split(opt, match_all, NULL), 1);
     assert_int_equal(tn_optim_split(opt, match_named, "b"), 2);
     assert_true(tn_optim_group(opt, 2)->lr_scale == 10.0);
-    assert_int_equal(tn_optim_split(opt, match_named, "a"), 1); /* what is left of it */
+    assert_int_equal(tn_optim_split(opt, match_named, "a"), 1); /* what is left of the group */
     assert_int_equal(tn_optim_groups(opt), 3);
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
 
-/* The line that everybody writes, after an error: nothing is dereferenced, the error is the first.
- */
+/* The usual line, after an error: nothing is dereferenced, and the first error stays. */
 static void no_decay(void **state) {
     (void)state;
     model m;
@@ -435,8 +434,8 @@ static void no_decay(void **state) {
     tn_module_finish(&m);
 }
 
-/* What is frozen while an optimiser has it is left alone, decay and the gradient that was there
- * included, and continues when it is thawed. What was frozen before is in no step. */
+/* A parameter that is frozen while an optimiser has it is not stepped, not even by decay or a
+ * gradient that it has, and continues when unfrozen. One frozen before is never stepped. */
 static void frozen_parameters(void **state) {
     (void)state;
     model m;
@@ -471,11 +470,11 @@ static void clipping_scales_gradients(void **state) {
         tn_optim *opt = make_sgd(&m, 1.0);
         set_gradients(&m, 2.0); /* 6 of them: the norm is sqrt(24) */
         assert_true(fabs(tn_optim_clip(opt, 1.0) - sqrt(24.0)) < 1e-6);
-        assert_true(first_element(tn_grad_of(m.a)) == 2.0); /* the step scales as it reads */
+        assert_true(first_element(tn_grad_of(m.a)) == 2.0); /* unscaled: the step scales */
         tn_optim_step(opt);
         double rounding = dtypes[i] == TN_BF16 ? 4e-3 : 1e-3, moved = 1.0 - 2.0 / sqrt(24.0);
         assert_true(fabs(first_element(m.a) - moved) < rounding);
-        tn_optim_step(opt); /* one clip is for one step */
+        tn_optim_step(opt); /* a clip applies to one step */
         assert_true(fabs(first_element(m.a) - (moved - 2.0)) < 2 * rounding);
 
         assert_true(fabs(tn_clip_grad_norm(&m, 1.0) - sqrt(24.0)) < 1e-6);

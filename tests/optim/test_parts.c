@@ -1,5 +1,5 @@
 /* Parameters whose elements are on several ranks, stepped and measured: one process plays each rank
- * in turn, and `parts` answers with what the others had. */
+ * in turn, and `parts` returns what the other ranks had. */
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 
 enum { RANKS = 4 };
 
-/* What each rank gave to one sum: the first round writes it down, the second answers. */
+/* What each rank adds to one sum: the first round records it, the second returns the sum. */
 typedef struct group {
     double given[RANKS];
     int rank, sums;
@@ -59,7 +59,7 @@ static void model_init(model *m) {
     tn_module_param(m, "c", &m->c, tn_ones(TN_DIMS(C), TN_F32));
 }
 
-/* n numbers like those of a gradient, element i of them being the same for whoever has it. */
+/* n numbers like those of a gradient; element i is the same on every rank that has it. */
 static tn_tensor *gradient_of(int64_t start, int64_t n, double seed) {
     tn_tensor *g = tn_empty(TN_DIMS(n), TN_F32);
     float *x = tn_data_mut(g);
@@ -69,7 +69,7 @@ static tn_tensor *gradient_of(int64_t start, int64_t n, double seed) {
     return g;
 }
 
-/* One rank's: which elements of `a` it has. */
+/* One rank, and which elements of `a` it has. */
 typedef struct rank {
     model m;
     tn_tensor *part;
@@ -77,7 +77,7 @@ typedef struct rank {
     int64_t start, length;
 } rank;
 
-/* cuts[r] to cuts[r + 1] are rank r's. */
+/* Rank r has elements cuts[r] to cuts[r + 1]. */
 static void rank_init(rank *r, int index, const int64_t *cuts, group *g) {
     TN_SCOPE;
     model_init(&r->m);
@@ -106,7 +106,7 @@ static void set_gradients(rank *r) {
     tn_set_grad(r->m.c, gradient_of(0, C, 0.9));
 }
 
-/* The norm that one rank with all elements measures. */
+/* The norm on one rank that has all elements. */
 static double whole_norm(void) {
     model m;
     model_init(&m);
@@ -138,12 +138,12 @@ static void each_rank_measures(const int64_t *cuts) {
         set_gradients(&r);
         tn_optim *opt = tn_sgd(&r.m, tn_sgd_defaults());
         double norm = tn_optim_clip(opt, 1e9), again = tn_clip_grad_norm(&r.m, expected / 2);
-        assert_int_equal(ga.sums, 2 * (i + 1)); /* one each for the two calls */
+        assert_int_equal(ga.sums, 2 * (i + 1)); /* one for each of the two calls */
         assert_int_equal(gb.sums, 2 * (i + 1));
         if (i >= RANKS) {
             assert_norm(norm, expected);
             assert_true(norm == again);
-            /* half of it, to f32's rounding */
+            /* half of it, up to f32's rounding */
             assert_float_equal(tn_at(tn_grad_of(r.m.c), (int64_t[]){0}), sin(0.9) / 2, 1e-6);
         }
         tn_optim_free(opt);
@@ -158,8 +158,8 @@ static void norm_of_all_parts(void **state) {
     each_rank_measures(gaps); /* three ranks have no element of `a` */
 }
 
-/* A chain: `a` is cut over ranks 2 i and 2 i + 1, and what they have is there again on the other
- * two, which do not count it. */
+/* A chain: `a` is cut over two ranks, and the other two have the same parts but do not count
+ * them. */
 static void chains_and_copies(void **state) {
     (void)state;
     static const int64_t cuts[3] = {0, 4, A};
@@ -170,7 +170,7 @@ static void chains_and_copies(void **state) {
         rank r = {0};
         columns[row].answers = rows[column].answers = i >= RANKS;
         if (i == RANKS) {
-            /* what the second link gets is a sum over the first, so it is known a round later */
+            /* the second link sums what the first one summed, so it is known a round later */
             rows[0].given[0] = rows[1].given[0] = columns[0].given[0] + columns[0].given[1];
         }
         rank_init(&r, column, cuts, &columns[row]);
@@ -208,8 +208,8 @@ static void three_steps(void *m, rank *r, tn_optim *opt, tn_tensor *a, tn_tensor
     }
 }
 
-/* The parts of an AdamW step are the parts of the whole one's, and names and counts are the same
- * where a rank has nothing of a parameter. */
+/* AdamW steps each part as it would in the whole, and names and counts are the same on a rank that
+ * has no element of a parameter. */
 static void parts_step_as_the_whole(void **state) {
     (void)state;
     model whole;
@@ -242,7 +242,7 @@ static void parts_step_as_the_whole(void **state) {
 
 /* ---- The scaler ------------------------------------------------------------------------------ */
 
-/* An infinity in one rank's part: every rank skips, and the scale falls on all. */
+/* An infinity in one rank's part: all ranks skip the step and lower the scale. */
 static void overflow_on_one_rank(void **state) {
     (void)state;
     group g = {.rank = 0};
@@ -265,7 +265,7 @@ static void overflow_on_one_rank(void **state) {
             assert_true(tn_scaler_skipped(s));
             assert_int_equal(tn_scaler_update(s), TN_OK);
             assert_true(tn_scaler_where(s).scale == 32768.0);
-            assert_true(tn_at(r.m.c, (int64_t[]){0}) == 1.0); /* as it was */
+            assert_true(tn_at(r.m.c, (int64_t[]){0}) == 1.0); /* unchanged */
         }
         tn_scaler_free(s);
         tn_optim_free(opt);
@@ -298,8 +298,8 @@ static tn_status sum_alone(const tn_parts *p, double *values, int n) {
     return TN_OK;
 }
 
-/* A reference step sees the shape that is stored; and what concerns one parameter ends before those
- * ranks that have others. */
+/* A reference step sees the stored shape; and a sum for one parameter stops before links to ranks
+ * that have other parameters. */
 static void blocks_have_shapes(void **state) {
     (void)state;
     static const tn_optim_method method = {.name = "look", .reference = look_reference};
@@ -344,12 +344,12 @@ static void an_error_of_the_sum(void **state) {
     tn_module_finish(&r.m);
 }
 
-/* ---- What looks across ----------------------------------------------------------------------- */
+/* ---- Steps across elements ------------------------------------------------------------------- */
 
 /* An optimiser whose step depends on more than one element, on the ranks of a group. */
 typedef struct across {
     tn_optim *(*make)(void *m);
-    const char *folder; /* where it is saved after three steps, and loaded from before the others */
+    const char *folder; /* saved to after three steps, loaded from before the rest */
     bool loads;
     int stage;
     tn_tensor *weights[4]; /* of rank 0, whole, after all steps, and their average; kept */
@@ -391,7 +391,7 @@ static void train_across(tn_group *world, void *user) {
     across *a = user;
     tn_linear net;
     tn_seed(4);
-    tn_linear_init(&net, 32, 47, tn_linear_defaults()); /* large enough to be cut, in a row */
+    tn_linear_init(&net, 32, 47, tn_linear_defaults()); /* large enough to be cut within a row */
     if (tn_group_size(world) > 1) {
         tn_fsdp_options o = tn_fsdp_defaults();
         o.stage = a->stage;
@@ -427,7 +427,7 @@ static void train_across(tn_group *world, void *user) {
     tn_module_finish(&net);
 }
 
-/* On one rank, on two, and on one that continues from what two have saved. */
+/* On one rank, on two, and on one that continues from what two saved. */
 static void across_parts(void **state) {
     (void)state;
     static tn_optim *(*const makers[])(void *) = {make_lamb, make_adafactor, make_muon, make_nadam};

@@ -1,6 +1,6 @@
 /* Each optimiser's kernel against its reference, the same step made of operations: over many steps,
- * for every dtype and the options that change the arithmetic. And an optimiser of a program's own,
- * which is a reference and nothing else. */
+ * for every dtype and the options that change the arithmetic. And a program's own optimiser, which
+ * has only a reference. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 enum { STEPS = 60 };
 
-/* A matrix, and a vector that goes without a gradient now and then: it is at another step. */
+/* A matrix, and a vector that now and then has no gradient, so that its step count differs. */
 typedef struct model {
     tn_module base;
     tn_tensor *a, *b;
@@ -70,7 +70,7 @@ static bool compare_state(const char *name, tn_tensor *x, void *user) {
         y = !strcmp(what, "step") ? item->steps : y;
         y = !strcmp(what, "master") ? item->master : y;
     }
-    /* f32: each step rounds a few times, and the roundings of 60 add up */
+    /* f32: each step rounds a few times, and over 60 steps that adds up */
     double bound = tn_dtype_of(x) == TN_F64 ? 1e-13 : 2e-5;
     assert_non_null(y);
     if (!tn_all_close(tn_cast(x, TN_F64), tn_cast(y, TN_F64), bound, bound)) {
@@ -81,8 +81,7 @@ static bool compare_state(const char *name, tn_tensor *x, void *user) {
 
 typedef tn_optim *(*maker)(model *m, int variant); /* NULL: there is no such variant */
 
-/* The kernel's side counts its kernel's calls: where it ran the reference, nothing would be
- * compared. */
+/* Counts calls of the kernel: if it never ran, the reference would be compared with itself. */
 static tn_status (*counted)(const tn_optim_call *c);
 static int kernel_calls;
 
@@ -171,7 +170,7 @@ static void adam_agrees(void **state) {
     compare_all(make_adam, 8);
 }
 
-/* ---- Those without a kernel ------------------------------------------------------------------ */
+/* ---- Optimisers without a kernel ------------------------------------------------------------- */
 
 /* With a learning rate that suits a parabola. */
 #define MAKER(kind, rate)                               \
@@ -203,7 +202,7 @@ static double parabola_at(model *m, bool steps, tn_optim *opt) {
     return tn_item(loss);
 }
 
-/* On whatever device, in every dtype: the numbers are test_torch.py's. */
+/* On any device, in every dtype; test_torch.py compares the numbers. */
 static void every_other(void **state) {
     (void)state;
     static tn_optim *(*const makers[])(model *) = {
@@ -227,7 +226,7 @@ static void every_other(void **state) {
     }
 }
 
-/* ---- One's own ------------------------------------------------------------------------------- */
+/* ---- A program's own ------------------------------------------------------------------------- */
 
 /* Lion (Chen et al. 2023, arXiv:2302.06675). */
 typedef struct lion_options {
@@ -265,7 +264,7 @@ static void ones_own(void **state) {
         tn_tensor *was = tn_copy(tn_cast(m.b, TN_F64));
         lion_options o = {0.9, 0.99};
         tn_optim *opt = tn_optim_new(&m, &lion, &o, (tn_optim_rates){0.25, 0.5, tn_match_vectors});
-        o = (lion_options){0}; /* they were copied */
+        o = (lion_options){0}; /* the optimiser has a copy */
         assert_string_equal(tn_optim_kind(opt), "lion");
         int states = 0;
         tn_optim_each(opt, count_state, &states);
@@ -314,7 +313,7 @@ static void refused_methods(void **state) {
     tn_set_grad(m.b, tn_ones(TN_DIMS(13), TN_F32));
     assert_int_equal(tn_optim_step(opt), TN_ESHAPE);
     assert_error(TN_ESHAPE, "a is [13] but b is [2]");
-    assert_true(tn_at(m.b, (int64_t[]){0}) == before); /* nothing was changed */
+    assert_true(tn_at(m.b, (int64_t[]){0}) == before); /* nothing changed */
     assert_true(tn_item(opt->items[1].steps) == 0.0);
     assert_true(tn_item(tn_sum_all(opt->items[1].state[0])) == 0.0);
     tn_optim_free(opt);

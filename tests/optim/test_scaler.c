@@ -18,7 +18,7 @@ static double weight_of(const tn_linear *m) {
     return tn_at(m->weight, (int64_t[]){0, 0});
 }
 
-/* Plain descent with lr 1: the change of a weight is its gradient. */
+/* Plain SGD with lr 1: a weight changes by its gradient. */
 static tn_optim *plain_descent(void *m) {
     tn_sgd_options o = tn_sgd_defaults();
     o.lr = 1.0;
@@ -27,9 +27,9 @@ static tn_optim *plain_descent(void *m) {
 
 /* ---- The rule -------------------------------------------------------------------------------- */
 
-/* What torch.cuda.amp.GradScaler(init_scale=8, growth_interval=3) has after each of these steps, by
- * its documentation: an overflow halves the scale and begins a new count, three good steps in a row
- * double it. */
+/* The scale of torch.cuda.amp.GradScaler(init_scale=8, growth_interval=3) after each of these
+ * steps, according to its documentation: an overflow halves it and restarts the count, three good
+ * steps in a row double it. */
 static void the_rule(void **state) {
     (void)state;
     static const struct {
@@ -69,7 +69,7 @@ static void default_options(void **state) {
     assert_int_equal(o.interval, 2000);
 }
 
-/* A scale that would not be finite in f32 stays. */
+/* The scale does not grow beyond f32. */
 static void growth_has_an_end(void **state) {
     (void)state;
     tn_linear m;
@@ -91,7 +91,7 @@ static void growth_has_an_end(void **state) {
     tn_module_finish(&m);
 }
 
-/* Two optimisers: an overflow of one leaves the other's step alone, and lowers the scale of
+/* Two optimisers: an overflow in one does not affect the other's step, and lowers the scale of
  * both. */
 static void two_optimisers(void **state) {
     (void)state;
@@ -118,7 +118,7 @@ static void two_optimisers(void **state) {
     tn_module_finish(&b);
 }
 
-/* A loss through the scale is a loss without it: powers of two change no bit. */
+/* Steps with the scale are the same as without it: powers of two change no bit. */
 static void steps_are_the_same(void **state) {
     (void)state;
     float weights[3][6];
@@ -168,7 +168,7 @@ static void clipping_is_without_the_scale(void **state) {
     assert_true(fabs(norm - 6.0) < 1e-12); /* sqrt(4 9) */
     tn_scaler_step(s, opt);
     assert_true(fabs(before - weight_of(&m) - 1.0) < 1e-6); /* 3 2/6 */
-    /* an overflow is found through clipping as well */
+    /* clipping finds an overflow, too */
     tn_set_grad(m.weight, tn_full(TN_DIMS(1, 4), INFINITY, TN_F32));
     assert_true(isinf(tn_scaler_clip(s, opt, 2.0)));
     before = weight_of(&m);
@@ -191,8 +191,8 @@ static double gradient_norm(tn_module *m, tn_scaler *s, tn_tensor *x) {
     return s ? norm / tn_scaler_where(s).scale : norm;
 }
 
-/* Gradients of 1e-8 are 0 in f16 and come through with a scale; one that is too large skips steps
- * until it fits. */
+/* Gradients of 1e-8 are 0 in f16, but not with a scale; one that is too large skips steps until it
+ * fits. */
 static void f16_needs_it(void **state) {
     (void)state;
     TN_SCOPE;
@@ -231,7 +231,7 @@ static void f16_needs_it(void **state) {
 
 static int failures;
 
-/* Rank 1 overflows in the second of three steps: no one makes it. */
+/* Rank 1 overflows in the second of three steps: all ranks skip it. */
 static void rank_steps(tn_group *g, void *user) {
     (void)user;
     TN_SCOPE;

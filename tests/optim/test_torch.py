@@ -1,4 +1,4 @@
-"""Optimisers, clipping and schedules against PyTorch's over 200 steps with the same gradients; where it has none, against
+"""Optimisers, clipping and schedules against PyTorch's over 200 steps with the same gradients; if it lacks one, against
 the paper's formulas (reference.py)."""
 import os
 import sys
@@ -12,7 +12,7 @@ warnings.simplefilter("ignore")  # SequentialLR calls its parts in a deprecated 
 DATA = dump("dump_optim")
 GRADS = below(DATA, "grads/")
 STEPS = 200
-torch.set_default_dtype(torch.float64)  # of the scalars that some keep as state
+torch.set_default_dtype(torch.float64)  # for the scalars that some keep as state
 
 
 def sgd(**options):
@@ -24,7 +24,7 @@ def adam(kind, weight_decay):
 
 
 def other(name, **options):
-    """PyTorch's where it has it, and right."""
+    """PyTorch's optimiser, if it has a correct one."""
     kind = None if name == "NAdam" and torch.__version__ < "2" else getattr(torch.optim, name, None)
     return lambda params: (kind or getattr(reference, name))(params, **options)
 
@@ -58,7 +58,7 @@ OPTIMISERS = {
 
 
 def cosine(optimiser, warmup, steps, end):
-    """PyTorch's warm-up and cosine, one after the other."""
+    """PyTorch's warm-up, then its cosine."""
     rise = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / (warmup + 1), 1.0, warmup) if warmup else None
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps - warmup, end)
     return torch.optim.lr_scheduler.SequentialLR(optimiser, [rise, fall], [warmup]) if rise else fall
@@ -71,7 +71,7 @@ def linear(optimiser, warmup, steps, factor):
 
 
 def train(name, start):
-    """The parameters, the state and the norms after 200 steps of PyTorch. Half precision: of the f32 master copy."""
+    """The parameters, the state and the norms after 200 steps in PyTorch. For half precision: those of the f32 master copy."""
     params = {n: t.double() if t.dtype == torch.float64 else t.float() for n, t in start.items()}
     params = {n: torch.nn.Parameter(t) for n, t in params.items()}
     optimiser = OPTIMISERS[name](list(params.values()))
@@ -137,7 +137,7 @@ def check_schedule(name, want):
 
 
 def check_muon():
-    """The reference against PyTorch's own, which computes in bfloat16: here in f64."""
+    """The reference against PyTorch's own, which computes in bfloat16 but is made to use f64 here."""
     bfloat16, torch.bfloat16 = torch.bfloat16, torch.float64
     try:
         ours, theirs = (torch.nn.Parameter(DATA["muon/start.weight"].clone()) for _ in range(2))

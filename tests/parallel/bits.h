@@ -1,4 +1,4 @@
-/* The bits that a training ends with, to be compared; each header that trains fills them. */
+/* The bits that a training run ends with, for comparison; each training header fills them in. */
 #ifndef TERN_TESTS_PARALLEL_BITS_H
 #define TERN_TESTS_PARALLEL_BITS_H
 
@@ -16,7 +16,7 @@ static inline bool train_same(train_bits a, train_bits b) {
     return a.bytes == b.bytes && a.bytes > 0 && memcmp(a.data, b.data, a.bytes) == 0;
 }
 
-/* Of f32 numbers: the largest difference; NaN: they are not as many. */
+/* The largest difference of f32 numbers; NaN if the counts differ. */
 static inline double train_difference(train_bits a, train_bits b) {
     double most = a.bytes == b.bytes ? 0 : NAN;
     for (size_t at = 0; at < a.bytes && a.bytes == b.bytes; at += sizeof(float)) {

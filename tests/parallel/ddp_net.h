@@ -1,4 +1,4 @@
-/* A small net for tests of data parallelism, whose gradients are easily made by hand. */
+/* A small net for tests of data parallelism. */
 #ifndef TERN_TESTS_DDP_NET_H
 #define TERN_TESTS_DDP_NET_H
 
@@ -10,13 +10,12 @@
 
 enum { NET_IN = 6, NET_HIDDEN = 10, NET_OUT = 3, NET_BATCH = 4 };
 
-/* Registered in another order than it is used,
- * so that readiness is not the reverse of registration. */
+/* Registered in a different order from its use, so readiness is not the reverse of registration. */
 typedef struct net {
     tn_module base;
     tn_linear out, in, extra;
-    tn_tensor *mean;  /* (HIDDEN) buffer: of the last training forward */
-    tn_tensor *flags; /* (2, 2) bool, a buffer that no one computes with */
+    tn_tensor *mean;  /* (HIDDEN), a buffer */
+    tn_tensor *flags; /* (2, 2) bool, a buffer that forward does not use */
     bool use_extra;
 } net;
 
@@ -29,7 +28,7 @@ static inline tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
     return tn_call(&m->out, h);
 }
 
-/* Weights are a function of `seed` alone. */
+/* The weights depend on `seed` only. */
 static inline void net_init(net *m, uint64_t seed) {
     tn_generator before = *tn_default_generator();
     tn_seed(seed);
@@ -49,7 +48,7 @@ static inline void net_init(net *m, uint64_t seed) {
     *tn_default_generator() = before;
 }
 
-/* The loss of micro-batch `number`: a mean over its elements. */
+/* The loss of micro-batch `number`: a mean. */
 static inline tn_tensor *net_loss(net *m, int64_t number) {
     tn_generator g = {.seed = 3, .stream = (uint64_t)number};
     tn_tensor *x = tn_empty(TN_DIMS(NET_BATCH, NET_IN), TN_F32);
@@ -113,7 +112,7 @@ static inline bool same_numbers(const numbers *a, const numbers *b) {
            memcmp(a->at, b->at, (size_t)a->count * sizeof(float)) == 0;
 }
 
-/* The gradients of one micro-batch on a net of this seed, alone. */
+/* The gradients of one micro-batch, on one rank, of a net with this seed. */
 static inline numbers grads_alone(uint64_t seed, bool use_extra, int64_t number) {
     net m;
     net_init(&m, seed);
@@ -124,7 +123,7 @@ static inline numbers grads_alone(uint64_t seed, bool use_extra, int64_t number)
     return n;
 }
 
-/* (a + b) / divide, where both are numbers. */
+/* (a + b) / divide, element by element. */
 static inline numbers numbers_sum(const numbers *a, const numbers *b, float divide) {
     numbers n = {.count = a->count};
     for (int i = 0; i < n.count; i++) {

@@ -14,14 +14,14 @@
 enum { GPT_VOCAB = 61, GPT_CONTEXT = 64, GPT_BATCH = 16, GPT_TOKENS = GPT_BATCH * GPT_CONTEXT };
 
 typedef struct ddp_run {
-    int micro_batches; /* of a step, on all ranks together */
+    int micro_batches; /* per step, on all ranks together */
     int steps;
     /* gradients are averaged; false: summed, and the loss divided by all tokens of a step */
     bool mean;
     bool naive;
     bool recompute;
-    bool bf16;  /* a policy: f32 parameters, computed in bf16 */
-    bool plain; /* one rank without any data parallelism, keyed by hand */
+    bool bf16;  /* mixed precision: f32 parameters, computed in bf16 */
+    bool plain; /* one rank without data parallelism, with the random streams set by hand */
     double clip;
     tn_ddp_options options;
 } ddp_run;
@@ -43,7 +43,7 @@ static inline bool ddp_append(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Tokens and targets of global micro-batch `number`, the same wherever they are made. */
+/* Tokens and targets of global micro-batch `number`, the same on any rank. */
 static inline tn_tensor *ddp_tokens(int64_t number) {
     int64_t tokens[GPT_TOKENS];
     tn_generator g = {.seed = 11, .stream = (uint64_t)number};
@@ -59,7 +59,7 @@ static inline void ddp_backward(tn_gpt *gpt, const ddp_run *run, int ranks, int6
     if (run->plain) {
         *tn_default_generator() = (tn_generator){.seed = 5, .stream = (uint64_t)number + 1};
     }
-    if (run->mean) { /* over micro-batches: ranks average theirs, the rest is divided here */
+    if (run->mean) { /* over micro-batches: ranks average theirs; the rest is divided here */
         tn_tensor *loss = tn_lm_loss(gpt, x, y);
         tn_backward(tn_mul_scalar(loss, (double)ranks / run->micro_batches));
     } else {
@@ -81,7 +81,7 @@ static inline void ddp_step(tn_gpt *gpt, const ddp_run *run, tn_group *g, int64_
     }
 }
 
-/* Trains as rank of g (NULL: alone); the parameters and the last gradients, malloc'ed. */
+/* Trains as a rank of g (NULL: alone); returns the parameters, malloc'ed. */
 static inline train_bits ddp_train(tn_group *g, const ddp_run *run) {
     TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
@@ -92,7 +92,7 @@ static inline train_bits ddp_train(tn_group *g, const ddp_run *run) {
     o.width = 32;
     o.dropout = 0.1;
     tn_gpt gpt;
-    tn_seed(100 + (uint64_t)tn_group_rank(g)); /* rank 0's weights win */
+    tn_seed(100 + (uint64_t)tn_group_rank(g)); /* rank 0's weights are used */
     tn_gpt_init(&gpt, o);
     if (run->bf16) {
         tn_module_set_precision(&gpt, tn_precision_defaults());

@@ -1,5 +1,5 @@
-/* A small net for tests of sharding: blocks in it, a part in each block, and a head that is the
- * embedding; and what of it is compared. */
+/* A small net for tests of sharding: blocks, each with a child, and a head; and what the tests
+ * compare. */
 #ifndef TERN_TESTS_PARALLEL_FSDP_NET_H
 #define TERN_TESTS_PARALLEL_FSDP_NET_H
 
@@ -9,7 +9,7 @@
 
 enum { VOCAB = 11, WIDTH = 6, TOKENS = 5, MOST = 3 };
 
-/* A block in a block, and a head that is the embedding. */
+/* A block with a child that has a linear, and a net whose head is tied to the embedding. */
 typedef struct layer {
     tn_module base;
     tn_linear out;
@@ -25,7 +25,7 @@ typedef struct net {
     tn_embedding wte;
     layer h[2];
     tn_linear head;
-    tn_tensor *mean; /* no one's */
+    tn_tensor *mean; /* a buffer, in one test */
     bool backwards;  /* h.1 before h.0 */
 } net;
 
@@ -94,7 +94,7 @@ static inline void net_backward(net *m, int64_t number) {
     tn_backward(net_loss(m, number));
 }
 
-/* All parameters, as they are in the fields. */
+/* All parameters, gathered. */
 typedef struct numbers {
     float at[512];
     int64_t count;
@@ -119,7 +119,7 @@ static inline bool same_numbers(const numbers *a, const numbers *b) {
            memcmp(a->at, b->at, (size_t)a->count * sizeof(float)) == 0;
 }
 
-/* ---- Ways to lay it on ranks ----------------------------------------------------------------- */
+/* ---- Strategies ------------------------------------------------------------------------------ */
 
 typedef enum strategy { DDP, NAIVE, FSDP } strategy;
 
@@ -127,7 +127,7 @@ typedef struct run {
     strategy how;
     tn_fsdp_options options;
     bool bf16, recompute;
-    numbers *ends; /* of each rank */
+    numbers *ends; /* per rank */
 } run;
 
 static inline void attach_as(net *m, tn_group *g, const run *r) {

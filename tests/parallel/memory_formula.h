@@ -1,16 +1,16 @@
-/* What sharding costs in memory, by its formula, for tests that measure it.
+/* The memory that sharding needs, as a formula, for tests that measure it.
  *
- * With psi parameters on N ranks, of f32 under AdamW, a rank has at rest, in bytes:
+ * With psi parameters on N ranks, in f32 with AdamW, a rank has at rest, in bytes:
  *
  *     parts, gradients, two states    16 psi / N
- *     the parts once more in the dtype of computing, under a policy
- *     stage 2 and 1: the whole in the dtype of computing
- *     buffers for gradients           4 N S of the rest, and twice of the largest unit;
+ *     mixed precision: the parts once more, in the compute dtype
+ *     stages 1 and 2: the whole model in the compute dtype
+ *     buffers for gradients           4 N S of the rest, and twice that of the largest unit;
  *                                     stage 1: of all units
- *     the optimiser's steps           8 a parameter
+ *     the optimiser's step counts     8 per parameter tensor
  *
- * where a unit's parameters begin at multiples of 64 bytes, and S, the part of a unit, is one too.
- * What is frozen is as a unit of its own, that has parts and nothing else.
+ * where a unit's parameters begin at multiples of 64 bytes, and so does S, a rank's part of a unit.
+ * Frozen parameters are a unit of their own, which has parts and nothing else.
  */
 #ifndef TERN_TESTS_PARALLEL_MEMORY_FORMULA_H
 #define TERN_TESTS_PARALLEL_MEMORY_FORMULA_H
@@ -20,10 +20,10 @@
 enum { MOST_UNITS = 16, UNIT_ALIGN = 16 /* elements: 64 bytes */ };
 
 typedef struct formula {
-    int ranks, stage, units; /* the rest is the last of them, and after it what is frozen */
-    int64_t elements[MOST_UNITS + 1]; /* of a unit with its padding between parameters */
+    int ranks, stage, units; /* the last unit is the rest; frozen parameters come after it */
+    int64_t elements[MOST_UNITS + 1]; /* of a unit, with padding between its parameters */
     int64_t psi, parameters, largest;
-    int64_t compute; /* bytes of an element in the dtype of computing */
+    int64_t compute; /* bytes per element in the compute dtype */
     bool low;
 } formula;
 
@@ -55,7 +55,7 @@ static inline formula formula_of(tn_gpt *gpt, const train_run *run, int ranks) {
     return f;
 }
 
-/* S: elements of a unit that each rank has. */
+/* S: the elements of a unit that each rank has. */
 static inline int64_t part_of(const formula *f, int unit) {
     int64_t step = (int64_t)f->ranks * UNIT_ALIGN;
     return (f->elements[unit] + step - 1) / step * UNIT_ALIGN;
@@ -85,7 +85,7 @@ static inline int64_t buffers_of(const formula *f) {
     return 4 * (f->stage < 2 ? parts_of(f) * f->ranks : rest_of(f) + 2 * largest_unit(f));
 }
 
-/* Bytes at rest of all ranks together. The optimiser's states have no padding. */
+/* Bytes at rest on all ranks together. The optimiser's states have no padding. */
 static inline int64_t at_rest(const formula *f) {
     int64_t stored = parts_of(f) + part_of(f, f->units), whole = stored * f->ranks;
     int64_t rank = (4 + (f->low ? f->compute : 0)) * stored + 4 * parts_of(f) + buffers_of(f) +
@@ -93,9 +93,9 @@ static inline int64_t at_rest(const formula *f) {
     return f->ranks * rank + 8 * f->psi;
 }
 
-/* ---- The most -------------------------------------------------------------------------------- */
+/* ---- The peak -------------------------------------------------------------------------------- */
 
-/* A run that is large beside its activations. */
+/* A model that is large compared with its activations. */
 static inline train_run large_run(train_how how, int ranks) {
     train_run run = train_run_of(how, ranks);
     run.model.width = 64;
@@ -118,7 +118,7 @@ static inline void train_some(tn_gpt *gpt, const train_run *run, train_groups *g
     tn_optim_free(opt);
 }
 
-/* Bytes that a step has besides parameters, gradients and states, on one rank that keeps these. */
+/* Bytes that a step needs on one rank besides parameters, gradients and optimiser states. */
 static inline int64_t activations_of(const train_run *run) {
     train_run alone = *run;
     alone.how = TRAIN_DDP;
@@ -142,10 +142,10 @@ static inline int64_t activations_of(const train_run *run) {
     return most;
 }
 
-/* On the default device. */
+/* Peak bytes on the default device. */
 typedef struct most {
     double bytes, formula;
-    int64_t group; /* bytes of parts and buffers, which need not be in `bytes` */
+    int64_t group; /* bytes of parts and buffers, which may not be included in `bytes` */
     bool whole_is_right;
     char text[320];
 } most;
@@ -157,7 +157,7 @@ static inline bool most_is_right(const most *m) {
            fabs(m->bytes - m->formula) <= 0.05 * m->formula;
 }
 
-/* The argument: STAGE BF16 PREFETCH. */
+/* `argument`: STAGE BF16 PREFETCH. */
 static inline most measure_most(tn_group *world, const char *argument) {
     int ranks = tn_group_size(world), bf16 = 0;
     train_run run = large_run(TRAIN_FSDP, ranks);

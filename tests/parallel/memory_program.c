@@ -1,9 +1,8 @@
-/* memory_program STAGE RANKS bf16|f32: prints the bytes of tensors that all ranks have together
- * between two steps of a small GPT (stage 0: DDP), and of one rank the bytes of buffers for
- * gradients and of what was whole at once at most; then what a formula needs to foretell them:
- * parameters, tensors of parameters, and parameters of each of the 4 blocks. Ranks are threads, so
- * tn_memory has all of them.
- */
+/* memory_program STAGE RANKS bf16|f32: trains a small GPT (stage 0: DDP) and prints the bytes of
+ * tensors that all ranks together have between two steps; rank 0's bytes of gradient buffers, and
+ * of gathered parameters at their peak; then the inputs of the formula: parameters, parameter
+ * tensors, and parameters in each of the 4 blocks. Ranks are threads, so tn_memory counts all of
+ * them. */
 #include <tern/tern.h>
 
 #include <inttypes.h>

@@ -1,5 +1,5 @@
-/* Small language models on a mesh of ranks, which are threads: for tests of what is done with them.
- * No size is round: of a vocabulary of 29 the last rank of tp has fewer rows than the others. */
+/* Small language models on a mesh of ranks, which are threads. Sizes are irregular: of a vocabulary
+ * of 29 the last rank of tp has fewer rows than the others. */
 #ifndef TERN_TESTS_PARALLEL_MESH_MODEL_H
 #define TERN_TESTS_PARALLEL_MESH_MODEL_H
 
@@ -18,10 +18,10 @@ typedef union mesh_model {
 typedef struct mesh_shape {
     bool llama;
     int64_t vocab, width;
-    int layers, heads, kv_heads; /* kv_heads: of a llama */
-    bool bias;                   /* of a gpt */
-    bool tied;                   /* of a llama; a gpt is */
-    double dropout;              /* of a gpt */
+    int layers, heads, kv_heads; /* kv_heads: llama only */
+    bool bias;                   /* gpt only */
+    bool tied;                   /* llama only; a gpt always is */
+    double dropout;              /* gpt only */
 } mesh_shape;
 
 enum { MESH_LENGTH = 8 };
@@ -72,13 +72,14 @@ static inline void mesh_init(mesh_model *m, const mesh_shape *s, uint64_t seed, 
     tn_seed(5);
 }
 
-/* mesh: of --mesh. For tn_spread_free, after the model is finished; NULL after raising. */
+/* mesh: as for --mesh. Free the result with tn_spread_free after the model is finished; NULL after
+ * an error. */
 static inline tn_spread *mesh_spread(void *m, tn_group *world, const char *mesh) {
     tn_spread_options o = tn_spread_defaults();
     return tn_spread_read(&o, mesh) == TN_OK ? tn_spread_new(m, world, o) : NULL;
 }
 
-/* Tokens (or targets) of a batch of its number, the same wherever they are made. */
+/* Tokens (or targets) of batch `number`, the same on any rank. */
 static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number) {
     int64_t *at = malloc(sizeof(*at) * (size_t)rows * MESH_LENGTH);
     tn_generator g = {.seed = 11, .stream = (uint64_t)number};

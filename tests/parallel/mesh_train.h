@@ -1,5 +1,5 @@
-/* Short trainings on a mesh of ranks, threads or processes, and the digest of what they end with:
- * it depends on the mesh, not on what carries bytes between the ranks. */
+/* Short training runs on a mesh of ranks, threads or processes, and a digest of the results: it
+ * depends on the mesh, not on the engine between the ranks. */
 #ifndef TERN_TESTS_PARALLEL_MESH_TRAIN_H
 #define TERN_TESTS_PARALLEL_MESH_TRAIN_H
 
@@ -17,7 +17,7 @@ typedef struct mesh_digest {
 
 enum { MESH_STEPS = 4, MESH_MICROS = 2, MESH_ROWS = 2 };
 
-/* One step of two micro-batches of this rank's data: loss and norm are appended. */
+/* One step of two micro-batches of this rank's data; appends loss and norm. */
 static inline void mesh_step(mesh_model *m, const mesh_shape *s, tn_spread *spread, tn_optim *opt,
                              int64_t step, train_bits *bits) {
     tn_group *data = tn_spread_data(spread);
@@ -39,13 +39,13 @@ static inline void mesh_step(mesh_model *m, const mesh_shape *s, tn_spread *spre
     memcpy(train_grow(bits, sizeof(told)), told, sizeof(told));
 }
 
-/* Losses, norms and all parameters; malloc'ed. */
+/* Losses, norms and all parameters, malloc'ed. */
 static inline train_bits mesh_bits(tn_group *world, const mesh_shape *s, bool bf16,
                                    const char *mesh) {
     TN_SCOPE;
     train_bits bits = {0};
     mesh_model m;
-    mesh_init(&m, s, 3 + (uint64_t)tn_group_rank(world), false); /* rank 0's weights win */
+    mesh_init(&m, s, 3 + (uint64_t)tn_group_rank(world), false); /* rank 0's weights are used */
     if (bf16) {
         tn_module_set_precision(&m, tn_precision_defaults());
     }
@@ -61,8 +61,8 @@ static inline train_bits mesh_bits(tn_group *world, const mesh_shape *s, bool bf
     return bits;
 }
 
-/* Of a GPT with dropout in f32, and of a Llama that computes in bf16; the same on all ranks. After
- * an error the digest of nothing. */
+/* The digest for a GPT with dropout in f32 and a Llama that computes in bf16; the same on all
+ * ranks. After an error, the digest of no bytes. */
 static inline mesh_digest mesh_train(tn_group *world, const char *mesh) {
     mesh_digest d;
     mesh_shape gpt = mesh_shape_of(false), llama = mesh_shape_of(true);
@@ -76,7 +76,7 @@ static inline mesh_digest mesh_train(tn_group *world, const char *mesh) {
     return d;
 }
 
-/* ---- The meshes, and what the engine of threads ends with ------------------------------------ */
+/* ---- The meshes, and the results of ranks as threads ----------------------------------------- */
 
 static const char *const meshes_of_two[] = {"tp=2", "tp=2,sequence", "cp=2", "cp=2,keys", NULL};
 static const char *const meshes_of_four[] = {
@@ -96,7 +96,7 @@ static inline void mesh_thread(tn_group *world, void *user) {
     t->of[rank] = mesh_train(world, t->mesh);
 }
 
-/* "MESH DIGEST MESH DIGEST …": what mesh_expected takes. */
+/* "MESH DIGEST MESH DIGEST …": the argument of mesh_expected. */
 static inline const char *mesh_expectation(int ranks, tn_device device, const char *const *meshes) {
     static char text[1024];
     int at = 0;
@@ -106,7 +106,7 @@ static inline const char *mesh_expectation(int ranks, tn_device device, const ch
         for (int r = 1; r < ranks; r++) {
             assert_string_equal(t.of[r].digits, t.of[0].digits);
         }
-        for (int k = 0; k < i; k++) { /* or nothing was compared */
+        for (int k = 0; k < i; k++) { /* the digests must differ */
             assert_null(strstr(text, t.of[0].digits));
         }
         at += snprintf(text + at, sizeof(text) - (size_t)at, "%s%s %s", i ? " " : "", meshes[i],
@@ -116,7 +116,7 @@ static inline const char *mesh_expectation(int ranks, tn_device device, const ch
     return text;
 }
 
-/* In a rank: whether it ends with the same on each mesh. */
+/* In a rank: whether training on each mesh has the expected digest. */
 static inline bool mesh_expected(tn_group *world, const char *expectation) {
     char mesh[64];
     mesh_digest want;
@@ -125,7 +125,7 @@ static inline bool mesh_expected(tn_group *world, const char *expectation) {
          expectation += length) {
         mesh_digest is = mesh_train(world, mesh);
         if (strcmp(is.digits, want.digits) != 0) {
-            fprintf(stderr, "%s: not the bits of threads (%s)\n", mesh, tn_error_message());
+            fprintf(stderr, "%s: differs from ranks as threads (%s)\n", mesh, tn_error_message());
             good = false;
         }
     }

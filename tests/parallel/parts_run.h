@@ -1,6 +1,6 @@
-/* A run whose model lies on ranks in one of several ways, for tests of checkpoints in parts.
- * Nothing is trained: every element of every tensor has a value that its name and its place in the
- * whole tell, so that what was saved in one way and loaded in another can be checked element by
+/* A run whose model is laid out on ranks in one of several ways, for tests of checkpoints in parts.
+ * Nothing is trained: every element's value follows from its name and its place in the whole
+ * tensor, so what was saved in one layout and loaded in another can be checked element by
  * element. */
 #ifndef TERN_TESTS_PARALLEL_PARTS_RUN_H
 #define TERN_TESTS_PARALLEL_PARTS_RUN_H
@@ -12,7 +12,7 @@
 #include "nn/layout.h"
 #include "tern/tern.h"
 
-/* In a rank's thread: cmocka's assertions would not be heard of. */
+/* For the ranks' threads, where cmocka's assertions cannot be used. */
 #define must(truth) ((truth) ? (void)0 : rank_failed(#truth, __FILE__, __LINE__))
 static inline void rank_failed(const char *what, const char *file, int line) {
     fprintf(stderr, "%s:%d: not true: %s; the error is \"%s\"\n", file, line, what,
@@ -21,24 +21,24 @@ static inline void rank_failed(const char *what, const char *file, int line) {
 }
 
 typedef enum lie {
-    LIES_WHOLE, /* on every rank */
-    LIES_FLAT,  /* one after the other in a flat buffer, of which each rank has a range */
-    LIES_CUT,   /* cut along dimension 0 between two neighbours, the blocks in ranges */
-    LIES_ODD,   /* ranges of unequal length, the last ranks without an element */
-    LIES_TP_2,  /* tensor parallelism on two ranks, or … */
-    LIES_TP_4,  /* … four, and what is then left of the ranks shards */
+    LIES_WHOLE, /* the whole model on every rank */
+    LIES_FLAT,  /* parameters one after another in a flat buffer, each rank with a range of it */
+    LIES_CUT,   /* cut along dimension 0 between two neighbours, each block in ranges */
+    LIES_ODD,   /* ranges of unequal length; the last ranks have no elements */
+    LIES_TP_2,  /* tensor parallelism on two ranks, and sharding over the rest */
+    LIES_TP_4,  /* tensor parallelism on four ranks, likewise */
 } lie;
 enum { WAYS = LIES_ODD + 1 };
 
 typedef struct parts_net {
     tn_module base;
     tn_linear in, out;
-    tn_tensor *seen; /* a buffer, in which ranks differ */
+    tn_tensor *seen; /* a buffer; its values differ between ranks */
 } parts_net;
 
 typedef struct parts_run {
     tn_group *world;
-    tn_mesh *mesh; /* LIES_TP_…; else NULL */
+    tn_mesh *mesh; /* only for LIES_TP_… */
     lie how;
     parts_net net;
     tn_optim *optim;
@@ -61,9 +61,9 @@ static inline void parts_net_init(parts_net *n) {
     tn_module_buffer(n, "seen", &n->seen, tn_zeros(TN_DIMS(5), TN_F32));
 }
 
-/* ---- Laying it on ranks ---------------------------------------------------------------------- */
+/* ---- Laying it out on ranks ------------------------------------------------------------------ */
 
-/* The part of [begin, begin + count) in the r-th of n ranges of S elements, counted from begin. */
+/* What the r-th of n ranges of S elements has of [begin, begin + count), counted from begin. */
 static inline void cut_range(int64_t begin, int64_t count, int64_t S, int r, tn_layout *l) {
     int64_t from = r * S - begin, to = (r + 1) * S - begin;
     from = from < 0 ? 0 : from > count ? count : from;
@@ -72,7 +72,7 @@ static inline void cut_range(int64_t begin, int64_t count, int64_t S, int r, tn_
     l->length = to - from;
 }
 
-/* Of a parameter that begins at element `offset` of `total`. */
+/* The layout of a parameter that begins at element `offset` of `total`. */
 static inline tn_layout layout_of(const parts_run *r, tn_dims whole, int64_t offset,
                                   int64_t total) {
     tn_layout l = tn__layout_whole(whole);
@@ -157,7 +157,7 @@ static inline float value_of(const char *name, int64_t element, uint64_t seed) {
         h = (h ^ (unsigned char)*c) * 0x100000001b3u;
     }
     h = (h ^ (uint64_t)element) * 0x9e3779b97f4a7c15u;
-    return (float)(h >> 42); /* 22 bits: exact */
+    return (float)(h >> 42); /* 22 bits: exact in f32 */
 }
 
 typedef struct visiting {
@@ -183,7 +183,7 @@ static inline void visit_values(const visiting *v, const char *name, tn_tensor *
 
 static inline bool visit_entry(const tn_entry *entry, void *user) {
     const visiting *v = user;
-    /* a buffer is rank 0's once it was loaded */
+    /* after loading, buffers are rank 0's */
     bool own = entry->buffer && !v->check;
     visit_values(v, entry->path, entry->stored, &entry->layout,
                  own ? 1000 * tn_group_rank(v->run->world) : 0);
@@ -207,7 +207,7 @@ static inline bool find_layout(const tn_entry *entry, void *user) {
 
 static inline bool visit_state(const char *name, tn_tensor *t, void *user) {
     const visiting *v = user;
-    if (tn_dtype_of(t) == TN_I64) { /* a count of steps, the same on all ranks */
+    if (tn_dtype_of(t) == TN_I64) { /* a step count, the same on all ranks */
         int64_t *steps = tn_data_mut(t), expected = 11 + (int64_t)v->seed;
         if (v->check) {
             must(*steps == expected);
@@ -221,7 +221,7 @@ static inline bool visit_state(const char *name, tn_tensor *t, void *user) {
     return true;
 }
 
-/* Gives every element the value that it has in the run number `seed`, or checks that it has it. */
+/* Gives every element its value in run `seed`, or checks it. */
 static inline void parts_run_values(parts_run *r, uint64_t seed, bool check) {
     TN_NO_GRAD;
     visiting v = {r, seed, check};
@@ -257,7 +257,7 @@ static inline void parts_run_close(parts_run *r) {
     tn_mesh_free(r->mesh);
 }
 
-/* No save takes so long, however busy the machine. */
+/* A timeout that no save exceeds, however busy the machine is. */
 static inline tn_saver_options patient_options(bool behind) {
     tn_saver_options o = tn_saver_defaults();
     o.behind = behind;

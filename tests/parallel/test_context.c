@@ -1,6 +1,6 @@
-/* Context parallelism: with its positions on any number of ranks, alone, over cut matrices and
- * below data parallelism and sharding, a model trains and generates as on one rank. Ranks are
- * threads, and once processes. */
+/* Context parallelism: with its positions split over any number of ranks, alone, with tensor
+ * parallelism, and under data parallelism and sharding, a model trains and generates as on one
+ * rank. Ranks are threads, once processes. */
 #include "tests/distributed/rank_check.h"
 
 #include "models/language.h"
@@ -21,8 +21,8 @@ typedef struct attention {
     int kv_heads;
     bool causal;
     mask_kind mask;
-    float all[4][BATCH * HEADS * POSITIONS * WIDTH]; /* y, dq, dk and dv of one rank, of which … */
-    double worst[4]; /* … the ranks differ by so much, of the largest */
+    float all[4][BATCH * HEADS * POSITIONS * WIDTH]; /* one rank's y, dq, dk and dv; and … */
+    double worst[4]; /* … the ranks' largest difference, relative */
 } attention;
 
 static tn_dims dims_of(int64_t heads) {
@@ -47,7 +47,7 @@ static tn_tensor *mask_of(const attention *a) {
     return tn_lt_scalar(tn_uniform_(tn_empty(dims[a->mask], TN_F32), 0, 1, &g), 0.8);
 }
 
-/* Another rank's attention: a rule, or NULL. */
+/* The attention of one rank: `rule`'s, or plain attention. */
 static void attend_part(const attention *a, tn_group *g, const tn__attend_rule *rule,
                         tn_tensor *out[4]) {
     tn_tensor *in[3], *dy = tn_context_slice(g, a->kind, numbers_of(a, 3), 2);
@@ -97,7 +97,8 @@ static void compare_attention(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* By heads all bits; by keys those of what a query gets. What a key gets is summed rank by rank. */
+/* TN_CP_HEADS matches in every bit; TN_CP_KEYS in y and dq. There, dk and dv are summed rank by
+ * rank. */
 static void test_attention_alone(void **state) {
     (void)state;
     for (int k = 0; k < 2 * 2 * 2 * MASKS; k++) {
@@ -127,7 +128,7 @@ static void test_attention_alone(void **state) {
     }
 }
 
-/* Keys that the queries of a rank see under the causal rule. */
+/* How many keys the queries of a rank see under a causal mask. */
 static double keys_seen(tn_cp_kind kind, tn_group *g) {
     tn_tensor *mine = tn_context_slice(g, kind, tn_arange(0, 960, 1, TN_F64), 0);
     return tn_item(tn_sum_all(tn_add_scalar(mine, 1)));
@@ -139,7 +140,7 @@ static void counts_keys(tn_group *g, void *user) {
     int ranks = tn_group_size(g), rank = tn_group_rank(g);
     double b = 960.0 / (2 * ranks);
     CHECK(keys_seen(TN_CP_KEYS, g) == (2 * ranks - 1) * b * b + b * (b + 1));
-    /* positions in a row, with which the last rank would wait for nobody and all for it */
+    /* consecutive positions, with which TN_CP_KEYS would be unbalanced */
     double first = 2 * b * (2 * b + 1) / 2;
     CHECK(keys_seen(TN_CP_HEADS, g) == first + rank * 4 * b * b);
 }
@@ -156,7 +157,7 @@ static void test_causal_balance(void **state) {
 enum { LENGTH = 16, VOCAB = 29, STEPS = 20, MOST_RANKS = 8 };
 
 typedef enum places { PLACES_OWN, PLACES_GIVEN, PLACES_WRONG } places;
-typedef enum way { BY_DDP, BY_FSDP, BY_HYBRID } way; /* hybrid: shards, with cp across them */
+typedef enum way { BY_DDP, BY_FSDP, BY_HYBRID } way; /* hybrid: shards, copied over cp */
 
 typedef struct program {
     bool llama, bf16, late_policy, recompute, generate, sequence, deferred;
@@ -167,10 +168,10 @@ typedef struct program {
     double dropout;
     int dp, shard, cp, tp; /* ranks */
     int stage;
-    int micros; /* of a step, on all ranks */
+    int micros; /* per step, on all ranks */
     int steps;
     double losses[STEPS], norm;
-    train_bits bits; /* rank 0's, of all parameters */
+    train_bits bits; /* rank 0's copy of all parameters */
 } program;
 
 static program program_of(bool llama, tn_cp_kind kind, int cp) {
@@ -213,7 +214,7 @@ static void init_parts(model *m, const program *p) {
     tn_gpt_init(&m->gpt, o);
 }
 
-/* Other weights on each rank: rank 0's are for all. */
+/* Each rank draws different weights; rank 0's are used. */
 static void init_model(model *m, const program *p, int rank) {
     tn_seed(3 + (uint64_t)rank);
     if (p->deferred) {
@@ -233,7 +234,7 @@ static void init_model(model *m, const program *p, int rank) {
     tn_seed(5);
 }
 
-/* Odd numbers are targets: of the positions up to the 7th only one counts. */
+/* Odd numbers are targets: of the first 7 positions only one counts. */
 static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
     int64_t tokens[BATCH * LENGTH];
     tn_generator g = {.seed = 11, .stream = (uint64_t)number};
@@ -246,7 +247,7 @@ static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
     return tn_cast(TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64), dtype);
 }
 
-/* Those that a rank would take without being told: each counts from 0. */
+/* Positions of whole sequences, or wrong ones, which count from 0 on each rank. */
 static tn_tensor *places_of(const program *p) {
     int64_t place[LENGTH];
     for (int i = 0; i < LENGTH; i++) {
@@ -264,7 +265,7 @@ static tn_tensor *loss_of(model *m, const program *p, int64_t number) {
     return tn__lm_loss_of(m, tn_call_values(m, tn_values_of(x, places_of(p)), NULL).v[0], y);
 }
 
-/* The lines that know of ranks. Gives those with other batches. */
+/* Splits the model as a program would. Returns the group of ranks that have different batches. */
 static tn_group *split_model(model *m, tn_group *world, const program *p, tn_mesh **mesh) {
     int sizes[] = {p->dp, p->shard, p->cp, p->tp};
     *mesh = tn_mesh_new(world, 4, sizes, (const char *[]){"dp", "shard", "cp", "tp"});
@@ -306,7 +307,7 @@ static void write_texts(model *m, int32_t ids[2][12], double temperature) {
 static double train_micro(model *m, const program *p, int64_t number, double weight) {
     TN_SCOPE;
     tn_tensor *loss = loss_of(m, p, number);
-    if (p->generate) { /* between a forward and its backward */
+    if (p->generate) { /* between forward and backward */
         TN_NO_GRAD;
         int32_t ids[2][12];
         loss_of(m, p, number + 1);
@@ -345,7 +346,7 @@ static void train_program(tn_group *world, void *user) {
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
-    train_bits bits = train_whole(&m, world); /* looks whether ranks agree */
+    train_bits bits = train_whole(&m, world); /* also checks that ranks agree */
     if (first) {
         p->bits = bits;
     } else {
@@ -368,7 +369,7 @@ static program end_of(program p) {
     return p;
 }
 
-/* The largest difference of a parameter. */
+/* The largest difference in any parameter. */
 static double difference_of(const program *a, const program *b) {
     assert_int_equal(a->bits.bytes, b->bits.bytes);
     return train_difference(a->bits, b->bits);
@@ -384,7 +385,7 @@ static const char *text_of(const program *p) {
     return text;
 }
 
-/* On one rank. */
+/* The same program on one rank. */
 static program alone_of(program p) {
     p.dp = p.shard = p.cp = p.tp = 1;
     p.places = PLACES_OWN;
@@ -398,7 +399,7 @@ static void expect_near(program p, double within) {
         fail_msg("%s: parameters differ by %g", text_of(&p), most);
     }
     for (int i = 0; i < p.steps; i++) {
-        /* which batch rank 0 had */
+        /* whether rank 0 recorded the loss of the same batch */
         bool same = p.dp * p.shard == 1 || p.micros == 1;
         if (same && !(fabs(one.losses[i] - split.losses[i]) < 1e-6)) {
             fail_msg("%s: step %d: loss %.9g, not %.9g", text_of(&p), i, split.losses[i],
@@ -410,7 +411,7 @@ static void expect_near(program p, double within) {
     free(split.bits.data);
 }
 
-/* Whether p ends with the bits of `like`, which has run. */
+/* Checks that p ends with the bits of `like`, which has run already. */
 static void expect_bits(const program *like, program p) {
     p = end_of(p);
     if (!train_same(like->bits, p.bits)) {
@@ -430,8 +431,8 @@ static void test_one_ranks_numbers(void **state) {
     expect_near(odd, 1e-5);
 }
 
-/* Given ones are those of whole sequences, and right ones are what it takes by itself. That wrong
- * ones make a difference shows that the test above looks at them. */
+/* Given positions are those of whole sequences, and equal to what the model takes by default. That
+ * wrong ones make a difference shows that they are used. */
 static void test_positions(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -459,8 +460,8 @@ static void test_below_data_parallelism(void **state) {
     }
 }
 
-/* Sharding over the product has the bits of data parallelism over it. Sharded in one dimension and
- * copied in the other, sums are those of ranks which accumulate. */
+/* Sharding over "shard cp" has the bits of data parallelism over it. Sharded over shard and copied
+ * over cp, sums are those of ranks that accumulate. */
 static void test_below_sharding(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -520,7 +521,7 @@ static void test_recompute(void **state) {
     }
 }
 
-/* The gradients of bf16 matrices are rounded on each rank, the loss of a position is not. */
+/* The gradients of bf16 matrices are rounded on each rank; the loss of a position is not. */
 static void test_mixed_precision(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -537,9 +538,9 @@ static void test_mixed_precision(void **state) {
 /* ---- The loss -------------------------------------------------------------------------------- */
 
 typedef struct targets {
-    int ignored;     /* of the first positions of each sequence */
-    double loss;     /* one rank's */
-    program program; /* … and its model */
+    int ignored;     /* how many of each sequence's first positions */
+    double loss;     /* one rank's loss … */
+    program program; /* … and the model */
 } targets;
 
 static double loss_at(model *m, const targets *t) {
@@ -553,14 +554,14 @@ static double loss_at(model *m, const targets *t) {
 static void finds_loss(tn_group *g, void *user) {
     targets *t = user;
     model m;
-    init_model(&m, &t->program, tn_group_rank(g)); /* rank 0's weights are for all */
+    init_model(&m, &t->program, tn_group_rank(g)); /* the same weights on all ranks, rank 0's */
     if (!g) {
         t->loss = loss_at(&m, t);
     } else {
         CHECK(tn_context_parallel(&m, g, t->program.kind) == TN_OK);
         double is = loss_at(&m, t);
         tn_cache_begin(&m, (tn_attention_cache_options){.batch = BATCH, .length = LENGTH});
-        double whole = loss_at(&m, t); /* every rank computes all */
+        double whole = loss_at(&m, t); /* with a cache, every rank computes all */
         CHECK(isnan(t->loss) ? isnan(is) : fabs(is - t->loss) < 1e-6);
         CHECK(isnan(t->loss) ? isnan(whole) : fabs(whole - t->loss) < 1e-6);
     }
@@ -602,7 +603,7 @@ static void writes_text(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* Beyond the context, too, where the caches begin again. Every rank computes all. */
+/* Also beyond the context, where the caches begin again. Every rank computes all tokens. */
 static void test_generated_text(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
@@ -619,8 +620,8 @@ static tn_tensor *call_parts(model *m, tn_tensor *x, tn_tensor *positions, int f
     return tn_call_values(m, tn_values_of(x, positions), &context).v[0];
 }
 
-/* With a mask; and in two calls, of which the second gets this rank's positions of what the first
- * gave, and is told all positions or none. */
+/* With a mask; and in two calls: the second receives this rank's positions of the first one's
+ * output, with all position numbers or none. */
 static void calls_otherwise(tn_group *g, void *user) {
     TN_SCOPE;
     const program *p = user;
@@ -653,7 +654,7 @@ static void test_other_calls(void **state) {
 
 /* ---- Processes ------------------------------------------------------------------------------- */
 
-/* Argument: the file with the bits of threads. */
+/* `path`: the file with the bits of ranks as threads. */
 static int trains_in_processes(tn_group *world, const char *path) {
     program p = program_of(true, TN_CP_HEADS, 2);
     p.dp = p.micros = tn_group_size(world) / 2;
@@ -719,7 +720,7 @@ static const refusal refusals[] = {
     {"target", TN_EINDEX, "29", 2},
 };
 
-/* All tokens are 0 but the last, which is rank 1's. */
+/* All tokens are 0 but the last, which rank 1 has. */
 static tn_tensor *row_of(int64_t length, int64_t last) {
     tn_tensor *x = tn_zeros(TN_DIMS(1, length), TN_I64);
     tn_copy_(tn_narrow(x, 1, length - 1, 1), tn_full(TN_DIMS(), (double)last, TN_I64));
@@ -762,8 +763,7 @@ static void is_refused(tn_group *g, void *user) {
         tn_lm_loss(&m, row_of(10, 0), row_of(10, 0));
     } else if (strcmp(name, "context") == 0) {
         tn_lm_loss(&m, row_of(20, 0), row_of(20, 0));
-    } else if (strcmp(name, "token") == 0) { /* no loss: who waits is told by the model's own hook
-                                              */
+    } else if (strcmp(name, "token") == 0) { /* no loss: the model's hook tells the others */
         tn_call(&m, row_of(8, VOCAB));
         stay_until_told(g);
     } else if (strcmp(name, "target") == 0) {
@@ -790,7 +790,7 @@ static void test_what_is_refused(void **state) {
 static void test_slices_refused(void **state) {
     (void)state;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
-    assert_true(tn_equal(tn_context_slice(NULL, TN_CP_KEYS, x, -1), x)); /* one rank has all */
+    assert_true(tn_equal(tn_context_slice(NULL, TN_CP_KEYS, x, -1), x)); /* one rank: all of x */
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, x, 2), TN_EINDEX, "dim");
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, NULL, 0), TN_EVALUE, "NULL");
 }

@@ -1,4 +1,4 @@
-/* The seeds of the fuzz target for indices of checkpoints in parts, as an ordinary test. */
+/* The seeds of the fuzz target for indices of checkpoints in parts, run as an ordinary test. */
 #define _GNU_SOURCE
 #define LLVMFuzzerTestOneInput fuzz_index
 #include "tests/fuzz/fuzz_index.c"
@@ -26,7 +26,7 @@ static tn__index *read_seed(const char *seed) {
     return ix;
 }
 
-/* The target would be blind if no seed were accepted. */
+/* The fuzz target would test little if every seed were refused. */
 static void check_reads(const char *seed, int64_t count, float last) {
     tn__index *ix = read_seed(seed);
     const tn__index_tensor *t = tn__index_find(ix, "a");
@@ -47,7 +47,7 @@ static void test_whole_indices_are_read(void **state) {
     check_reads("in_pieces", 24, 11);
 }
 
-/* Pieces that do not make up a tensor exactly, though they have as many elements. */
+/* Pieces that do not make up a tensor exactly, though the number of elements is right. */
 static void test_overlaps_are_refused(void **state) {
     (void)state;
     static const char *const seeds[] = {"gap", "overlap", "overlap_with_gap"};

@@ -1,4 +1,4 @@
-/* Data parallelism: attaching, what is refused, and how it ends. Ranks are threads. */
+/* Data parallelism: attaching, refusals, and the end. Ranks are threads. */
 
 #include "core/allocator.h"
 #include "distributed/group/group.h"
@@ -29,7 +29,7 @@ static void test_all_take_rank_0s_state(void **state) {
 typedef struct difference {
     const char *what;
     bool naive;
-    char says[1024]; /* rank 2's error */
+    char says[1024]; /* rank 2's error message */
 } difference;
 
 static void rank_differs(tn_group *g, void *user) {
@@ -60,7 +60,7 @@ static void rank_differs(tn_group *g, void *user) {
         snprintf(d->says, sizeof(d->says), "%s", tn_error_message());
     }
     tn_error_clear();
-    CHECK(tn_barrier(g) == TN_OK); /* all ranks know, so the group lives */
+    CHECK(tn_barrier(g) == TN_OK); /* all ranks know, so the group still works */
     tn_module_finish(&m);
 }
 
@@ -86,7 +86,7 @@ static void test_a_difference_is_named(void **state) {
     }
 }
 
-/* Rank 1 cannot attach: it has an error already, or finds one that the others do not have. */
+/* Rank 1 cannot attach: an error is pending there, or its arguments are wrong. */
 static void cannot_attach(tn_group *g, void *user) {
     const char *why = user;
     bool mine = tn_group_rank(g) == 1, naive = strstr(why, "naive");
@@ -150,7 +150,7 @@ static void test_what_is_refused(void **state) {
     net_init(&m, 1);
     tn_layout tenth = {TN_DIMS(100, NET_IN), 0, 1, 0, 10, 0, 10 * NET_IN};
     assert_int_equal(tn_module_set_part(&m, "in.weight", NULL, tenth, NULL), TN_OK);
-    assert_non_null(tn_ddp(&m, NULL, o)); /* a block is as good as a whole */
+    assert_non_null(tn_ddp(&m, NULL, o)); /* a block counts as whole */
     tn_module_finish(&m);
 
     net_init(&m, 1);
@@ -197,7 +197,7 @@ static void keeps_its_module(tn_group *g, void *user) {
     CHECK(tn_error() == TN_OK);
 }
 
-/* The group is gone first. Gradients live as long as someone holds them. */
+/* The group is freed before the modules. Gradients live as long as they are held. */
 static void test_the_group_may_go_first(void **state) {
     (void)state;
     TN_SCOPE;
@@ -207,7 +207,7 @@ static void test_the_group_may_go_first(void **state) {
     tn_module_finish(&m[0]);
     tn_module_finish(&m[1]);
     assert_true(tn_at(held, (int64_t[]){0, 0}) == tn_at(held, (int64_t[]){0, 0}));
-    tn_backward(tn_sum_all(leaf)); /* the leaf's hooks are gone with the module */
+    tn_backward(tn_sum_all(leaf)); /* the leaf's hooks went with the module */
     assert_int_equal(tn_error(), TN_OK);
     tn_release(held);
     tn_release(leaf);
@@ -242,7 +242,7 @@ static void attach_and_step(net *m, bool naive) {
     tn_module_requires_grad(&m->extra, false);
     if (naive ? tn_ddp_naive(m, NULL) == TN_OK : tn_ddp(m, NULL, o) != NULL) {
         net_backward(m, 0);
-        tn_module_requires_grad(&m->extra, true); /* buckets are laid out again */
+        tn_module_requires_grad(&m->extra, true); /* buckets are rebuilt */
         net_backward(m, 1);
     }
 }

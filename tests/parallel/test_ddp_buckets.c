@@ -1,5 +1,5 @@
-/* Data parallelism: which gradients share a bucket, when buckets are sent,
- * and their dtypes. Ranks are threads. */
+/* Data parallelism: which gradients share a bucket, when buckets are sent, and their dtypes. Ranks
+ * are threads. */
 
 #include "tests/support/test.h"
 
@@ -43,7 +43,7 @@ static void checks_order(tn_group *g, tn_ddp_options o) {
     s.n = 0;
     numbers before = grads_of(&m);
     TN_SCOPE;
-    tn_tensor *loss = net_loss(&m, 0); /* lays out again, and keeps what is there */
+    tn_tensor *loss = net_loss(&m, 0); /* rebuilds the buckets, and keeps the gradients */
     numbers after = grads_of(&m);
     CHECK(same_numbers(&before, &after));
     tn_backward(loss);
@@ -75,7 +75,7 @@ static void overlaps_backward(tn_group *g, void *user) {
     net_backward(&m, 0);
     tn_module_zero_grad(&m);
     s.n = 0;
-    tn_on_grad(m.in.weight, note_progress, &s); /* among the last */
+    tn_on_grad(m.in.weight, note_progress, &s); /* one of the last gradients */
     net_backward(&m, 0);
     CHECK(o.overlap ? s.seen >= 4 : s.seen == 0);
     CHECK(s.n == 6);
@@ -89,7 +89,7 @@ static void test_buckets_follow_readiness(void **state) {
     run_ok(2, overlaps_backward, NULL);
 }
 
-/* Gradients of two dtypes; bf16 parameters whose gradients are f32. */
+/* Gradients of two dtypes: bf16, and f32 for a bf16 parameter. */
 static void mixes_dtypes(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
@@ -123,9 +123,9 @@ static void mixes_dtypes(tn_group *g, void *user) {
     tn_module_finish(&alone[1]);
 }
 
-/* ---- Hooks of several stages ----------------------------------------------------------------- */
+/* ---- Hooks with several stages --------------------------------------------------------------- */
 
-/* What came in which order: bucket * 10 + stage. */
+/* The order of the calls, as bucket * 10 + stage. */
 typedef struct stages {
     int calls[SENT], n;
     int lasts; /* calls with .last */
@@ -133,7 +133,7 @@ typedef struct stages {
     bool failing;
 } stages;
 
-/* Halves travel apart: first the sum of what has an even place, then that of the rest. */
+/* Sends a bucket in two halves: first the elements at even places, then the rest. */
 static tn_work *two_halves(tn_group *g, tn_ddp_bucket *b, int stage, void *user) {
     stages *s = user;
     s->calls[s->n++] = 10 * b->index + stage;
@@ -157,7 +157,7 @@ static tn_work *two_halves(tn_group *g, tn_ddp_bucket *b, int stage, void *user)
     return stage < 2 ? tn_all_reduce(g, tn_contiguous(tn_select(halves, 1, stage)), b->how) : NULL;
 }
 
-/* The same bits as a hook of one stage: ranks add each element in the same order. */
+/* The same bits as with one stage: ranks add each element in the same order. */
 static void takes_stages(tn_group *g, void *user) {
     (void)user;
     stages s = {.n = 0};
@@ -174,7 +174,7 @@ static void takes_stages(tn_group *g, void *user) {
     numbers is = grads_of(&m), should = grads_of(&want);
     CHECK(same_numbers(&is, &should));
     CHECK(s.n == 3 * 6 && s.lasts == 1 && s.elements == (double)tn_module_count(&m));
-    for (int i = 0; i < 18; i++) { /* all of a stage before any of the next */
+    for (int i = 0; i < 18; i++) { /* all buckets of a stage before any of the next */
         CHECK(s.calls[i] == 10 * (i % 6) + i / 6);
     }
     tn_module_finish(&m);
@@ -187,7 +187,7 @@ static void test_stages_of_a_hook(void **state) {
     run_ok(3, takes_stages, NULL);
 }
 
-/* An error of one rank between two stages is one on all, and nothing stays. */
+/* An error on one rank between two stages is an error on all. */
 static void fails_between(tn_group *g, void *user) {
     (void)user;
     stages s = {.failing = true};

@@ -40,7 +40,7 @@ static void fails_in_backward(tn_group *g, void *user) {
     CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_EVALUE : TN_EPEER));
     CHECK(strstr(tn_error_message(), "does not like"));
     CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1 gave up"));
-    CHECK(!strstr(tn_error_message(), "tn_ddp_join")); /* it is clear what happened */
+    CHECK(!strstr(tn_error_message(), "tn_ddp_join")); /* the cause is known */
     stay_until_told(g);
     tn_module_finish(&m);
 }
@@ -55,8 +55,8 @@ static void test_an_error_in_backward_reaches_all(void **state) {
     }
 }
 
-/* The error of rank 1 comes at the module's output, before any parameter, and is cleared: its next
- * step must not meet the others' last. */
+/* Rank 1's error comes at the module's output, before any parameter, and is cleared: its next step
+ * must not be paired with the others' last one. */
 static tn_values output_fails(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
     (void)in;

@@ -19,10 +19,10 @@ def lines(command):
 
 
 alone, two = lines([program]), lines([tern, "run", "-n", "2", program])
-# Sums over a batch are made in another order, so the last digit printed may differ.
+# Sums over a batch are added in a different order, so the last digit printed may differ.
 numbers = [[float(x) for x in re.findall(r"\d+\.\d+", " ".join(out))] for out in (alone, two)]
 if len(alone) < 5 or len(alone) != len(two) or not two[-1].startswith("2 ranks:"):
-    sys.exit(f"one rank wrote {alone}, two wrote {two}")
+    sys.exit(f"one rank printed {alone}, two printed {two}")
 if any(abs(a - b) > 0.01 * a for a, b in zip(*numbers)):
     sys.exit(f"one rank: {numbers[0]}, two ranks: {numbers[1]}")
 if numbers[1][-1] < 95:

@@ -1,5 +1,6 @@
 /* A GAN under data parallelism: two modules, two optimisers, noise, dropout, a gradient penalty,
- * and a module that is taken out of a step. N ranks are one rank that accumulates, bit for bit. */
+ * and a module that is frozen in each step. N ranks match one rank that accumulates, bit for
+ * bit. */
 
 #include "tests/support/test.h"
 
@@ -31,7 +32,7 @@ static void mlp_init(mlp *m, int64_t in, int64_t out) {
 typedef struct gan {
     mlp g, d;
     tn_ddp_state *g_state, *d_state;
-    int parts; /* micro-batches of a step */
+    int parts; /* micro-batches per step */
 } gan;
 
 static tn_tensor *share_of(const gan *n, tn_tensor *loss) {
@@ -70,7 +71,7 @@ static void forge_batch(gan *n) {
     tn_backward(share_of(n, tn_neg(tn_mean_all(tn_call(&n->d, tn_call(&n->g, draw_noise()))))));
 }
 
-/* One optimiser's step over this rank's micro-batches. */
+/* The backwards of one optimiser step, over this rank's micro-batches. */
 static void run_micros(gan *n, bool discriminator, int ranks, int64_t first) {
     int mine = n->parts / ranks;
     void *trained = discriminator ? (void *)&n->d : &n->g;

@@ -1,4 +1,4 @@
-/* Data parallelism where ranks have different numbers of batches: an error that says so, or
+/* Data parallelism on ranks with different numbers of batches: an error that says so, or
  * tn_ddp_join. Ranks are threads. */
 
 #include "ddp_net.h"
@@ -18,7 +18,7 @@ static void ends_early(tn_group *g, void *user) {
         net_backward(&m, step);
     }
     if (user && tn_group_rank(g) == 1) {
-        tn_barrier(g); /* what comes after its loop */
+        tn_barrier(g); /* after its training loop */
     }
     tn_module_finish(&m);
 }
@@ -55,7 +55,7 @@ static bool descend_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Plain gradient descent, then gradients of zero. */
+/* A step of plain gradient descent, and zeroed gradients. */
 static void descend_net(net *m) {
     if (!tn_error()) {
         tn_module_each(m, (tn_walk){0}, descend_entry, NULL);
@@ -63,8 +63,8 @@ static void descend_net(net *m) {
     }
 }
 
-/* What all ranks must have in the end: one process that plays all of them. Ranks without a batch
- * bring zeros, and the average divides by all. */
+/* The expected result on all ranks: one process that computes for all of them. Ranks without a
+ * batch contribute zeros, and the average divides by all ranks. */
 static numbers play_ranks(const plan *p, int *steps) {
     net m;
     net_init(&m, 1);
@@ -118,7 +118,7 @@ static void joins_others(tn_group *g, void *user) {
             net_backward(&m, 10 * step + rank);
             descend_net(&m);
         }
-        tn_set_grad(m.in.bias, tn_ones(tn_shape(m.in.bias), TN_F32)); /* what a loop may leave */
+        tn_set_grad(m.in.bias, tn_ones(tn_shape(m.in.bias), TN_F32)); /* left by the loop */
         CHECK(tn_ddp_join(ddp, NULL) == TN_OK);
         CHECK(tn_at(tn_grad_of(m.in.bias), (int64_t[]){3}) == 1);
         tn_module_zero_grad(&m);
@@ -149,8 +149,8 @@ static void test_join(void **state) {
     }
 }
 
-/* Buffers come from the lowest rank that still trains, and in the end from the last. Forwards
- * without a backward, and accumulation, are joined in as well. */
+/* Buffers come from the lowest rank that still trains, and in the end from the last. Joined ranks
+ * also take part in forwards without a backward, and in accumulation. */
 static void joins_a_richer_loop(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     int rank = tn_group_rank(g);
@@ -160,7 +160,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
     for (int step = 0; step < rank; step++) { /* rank 0 never, rank 2 twice */
         TN_SCOPE;
         m.use_extra = step == 0 || !o->find_unused;
-        tn_module_requires_grad(&m.extra, step == 0); /* which those that have joined cannot know */
+        tn_module_requires_grad(&m.extra, step == 0); /* joined ranks cannot know this */
         tn_fill_(m.mean, 100 * rank + step);
         net_loss(&m, 0);
         CHECK(tn_at(m.mean, (int64_t[]){0}) == (step == 0 ? 100 : 201));
@@ -193,8 +193,8 @@ static void test_join_in_a_richer_loop(void **state) {
     run_ok(3, joins_a_richer_loop, &o);
 }
 
-/* Who joins has made fewer steps: an optimiser with state must continue as the others' do. Weights
- * in bf16 have a master copy in it. */
+/* A joined rank has made fewer steps: an optimiser with state must continue like the others'. For
+ * bf16 weights the state has a master copy. */
 static void goes_on_with_state(tn_group *g, void *user) {
     const tn_dtype *dtype = user;
     TN_SCOPE;
@@ -236,7 +236,7 @@ static void test_join_with_an_optimiser(void **state) {
     run_ok(3, goes_on_with_state, &dtypes[1]);
 }
 
-/* The joined rank hears of an error; active ranks that do different things are told. */
+/* A joined rank receives the others' error; active ranks that disagree do, too. */
 static void fails_while_joined(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     net m;

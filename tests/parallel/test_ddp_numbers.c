@@ -17,7 +17,7 @@ static void train_rank(tn_group *g, void *user) {
     s->bits[tn_group_rank(g)] = ddp_train(g, s->run);
 }
 
-/* What all ranks have in the end; they must agree. */
+/* The result of a run, on which all ranks must agree. */
 static train_bits train_on(int ranks, ddp_run run) {
     shared_run s = {.run = &run};
     if (ranks == 1) {
@@ -106,7 +106,7 @@ static void test_mixed_precision(void **state) {
         run.recompute = true;
         assert_same(alone, train_on(ranks, run));
         run.recompute = false;
-        run.mean = true; /* the naive version supports nothing else */
+        run.mean = true; /* the naive version only averages */
         run.options.sum = false;
         train_bits means = train_on(ranks, run);
         run.naive = true;

@@ -1,5 +1,5 @@
 /* Data parallelism over real processes: the same bits as one rank that accumulates, on each engine;
- * and errors that end all ranks with the reason. */
+ * and errors that end all ranks with the cause. */
 
 #include "core/plugin.h"
 #include "ddp_train.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
-/* ---- Bodies: the argument is ENGINE with ,checked ,hook ,bf16 -------------------------------- */
+/* ---- Bodies: the argument is ENGINE, with ,checked ,hook ,bf16 ------------------------------- */
 
 static tn_group *start_world(const char *argument) {
     static char engine[32];
@@ -61,7 +61,7 @@ static tn_tensor *fail_here(tn_tensor *grad, void *user) {
     return NULL;
 }
 
-/* Rank 1 has an error in its second backward (",hook"), or fewer batches. */
+/* Rank 1 has an error in its second backward (",hook"), or fewer batches than the others. */
 static int end_badly(tn_group *unused, const char *argument) {
     (void)unused;
     tn_group *world = start_world(argument);

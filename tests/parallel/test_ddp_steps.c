@@ -39,7 +39,7 @@ static void test_gradients_are_averaged_or_summed(void **state) {
     }
 }
 
-/* The module is a part of another one, which runs again in backward. */
+/* The module is inside another one that is recomputed in backward. */
 static void inside_recompute(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
@@ -55,7 +55,7 @@ static void inside_recompute(tn_group *g, void *user) {
         tn_module_zero_grad(&m);
         tn_backward(tn_sum_all(tn_call(&outer, tn_full(TN_DIMS(3, NET_IN), rank + 1, TN_F32))));
     }
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == 0); /* buffers came, although nothing seemed recorded */
+    CHECK(tn_at(m.mean, (int64_t[]){0}) == 0); /* broadcast, though no graph was recorded */
     CHECK(tn_ddp_statistics(ddp).steps == 2);
     CHECK(tn_default_generator()->stream == (uint64_t)(2 * 2 + rank + 1));
     numbers own[2];
@@ -81,7 +81,8 @@ static tn_tensor *dropping_forward(tn_module *self, tn_tensor *x) {
     return tn_call(&m->drop, tn_call(&m->linear, x));
 }
 
-/* The generator is keyed inside of what runs again: dropout must leave out the same both times. */
+/* The random stream is set inside the recomputed module: dropout must draw the same mask both
+ * times. */
 static void drops_inside_recompute(tn_group *g, void *user) {
     enum { WIDTH = 32 };
     TN_SCOPE;
@@ -100,7 +101,7 @@ static void drops_inside_recompute(tn_group *g, void *user) {
     } else {
         CHECK(tn_ddp(&m, g, tn_ddp_defaults()) != NULL);
     }
-    tn_seed(7); /* on the stream of no round: the forward keys it */
+    tn_seed(7); /* a stream of no round: forward sets it */
     tn_tensor *y = tn_call(&outer, tn_ones(TN_DIMS(1, 4), TN_F32)),
               *kept = tn_zeros(TN_DIMS(WIDTH), TN_F32);
     for (int64_t i = 0; i < WIDTH; i++) {
@@ -131,13 +132,13 @@ static void accumulates_gradients(tn_group *g, void *user) {
         numbers a = grads_alone(1, true, r), b = grads_alone(1, true, r + 2);
         mine[r] = numbers_sum(&a, &b, 1);
     }
-    for (int step = 0; step < 2; step++) { /* the second time with buckets laid out again */
+    for (int step = 0; step < 2; step++) { /* the second time with rebuilt buckets */
         tn_module_zero_grad(&m);
         {
             TN_NO_SYNC(&m);
             net_backward(&m, rank);
             numbers is = grads_of(&m), own = grads_alone(1, true, rank);
-            CHECK(same_numbers(&is, &own)); /* nothing has travelled */
+            CHECK(same_numbers(&is, &own)); /* nothing was sent */
             CHECK(tn_ddp_statistics(ddp).steps == step);
         }
         net_backward(&m, rank + 2);
@@ -152,7 +153,7 @@ static void test_no_sync_accumulates(void **state) {
     run_ok(2, accumulates_gradients, NULL);
 }
 
-/* Averages may be added to; sums may not. */
+/* Adding to averages is allowed; adding to sums is not. */
 static void adds_to_averages(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
@@ -209,7 +210,7 @@ static void broadcasts_buffers(tn_group *g, void *user) {
         TN_NO_GRAD;
         net_loss(&m, 0);
     }
-    CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 10); /* nothing is recorded: they stay */
+    CHECK(tn_at(m.mean, (int64_t[]){0}) == rank + 10); /* no graph: buffers stay */
     if (rank == 1) {
         TN_NO_SYNC(&m);
         net_backward(&m, 0);
@@ -227,7 +228,7 @@ static void broadcasts_buffers(tn_group *g, void *user) {
 typedef struct scaled {
     tn_module base;
     tn_linear linear;
-    tn_tensor *scale; /* buffer that backward needs */
+    tn_tensor *scale; /* a buffer that backward needs */
 } scaled;
 
 static tn_tensor *scaled_forward(tn_module *self, tn_tensor *x) {
@@ -235,7 +236,7 @@ static tn_tensor *scaled_forward(tn_module *self, tn_tensor *x) {
     return tn_mul(tn_call(&m->linear, x), m->scale);
 }
 
-/* Two forwards and one backward, as a discriminator has them. */
+/* Two forwards and one backward, as for a discriminator. */
 static void saves_buffers(tn_group *g, void *user) {
     scaled m;
     tn_module_init(&m, "scaled", scaled_forward);
@@ -288,10 +289,10 @@ static void moves_streams(tn_group *g, void *user) {
     CHECK(generator->stream == ranks + rank + 1 && generator->call == 0);
     {
         TN_NO_SYNC(&m);
-        net_backward(&m, 0); /* a micro-batch all the same */
+        net_backward(&m, 0); /* still a micro-batch */
     }
     CHECK(generator->stream == 2 * ranks + rank + 1);
-    generator->stream = 5 * ranks + 1; /* rank 0's, from a checkpoint */
+    generator->stream = 5 * ranks + 1; /* rank 0's, as from a checkpoint */
     generator->call = 3;
     {
         TN_SCOPE;

@@ -1,5 +1,5 @@
-/* Data parallelism: parameters that a backward does not reach, and those that are frozen.
- * Ranks are threads. */
+/* Data parallelism: parameters that a backward does not reach, and frozen ones. Ranks are
+ * threads. */
 
 #include "ddp_net.h"
 #include "tests/support/temp.h"
@@ -24,7 +24,7 @@ static void test_unused_parameters_are_named(void **state) {
     double begin = tn_flight_now();
     const char *text = run_failing(3, leaves_out, NULL, TN_ESTATE);
     assert_contains(text, "backward did not reach 2 of 6 parameters: extra.weight, extra.bias");
-    assert_true(tn_flight_now() - begin < 30); /* at once: not when the time of 600 s is out */
+    assert_true(tn_flight_now() - begin < 30); /* at once, not after the timeout of 600 s */
 }
 
 static void finds_unused(tn_group *g, void *user) {
@@ -57,7 +57,7 @@ static void finds_unused(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* A sum that no one adds to is not taken again. */
+/* A sum to which no rank adds is not reduced again. */
 static void keeps_unused_sums(tn_group *g, void *user) {
     tn_ddp_options o = tn_ddp_defaults();
     o.find_unused = o.sum = true;
@@ -100,11 +100,11 @@ static void skips_all(tn_group *g, void *user) {
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 4), TN_F32), true), *grad;
     tn_tensor *y = tn_sum_all(tn_call(&m, x));
     CHECK(tn_grad(&y, NULL, 1, &x, 1, &grad, TN_WITH(tn_grad, .retain_graph = true)) == TN_OK);
-    CHECK(tn_ddp_statistics(ddp).steps == 0); /* nothing of a parameter was asked for */
+    CHECK(tn_ddp_statistics(ddp).steps == 0); /* no parameter's gradient was needed */
     tn_backward(y);
     if (o->find_unused) {
         CHECK(tn_error() == TN_OK && tn_ddp_statistics(ddp).steps == 1);
-        CHECK(tn_at(tn_grad_of(m.linear.bias), (int64_t[]){1}) == 1); /* 2 and none */
+        CHECK(tn_at(tn_grad_of(m.linear.bias), (int64_t[]){1}) == 1); /* the mean of 2 and none */
     } else {
         CHECK(tn_error() == (m.skip ? TN_ESTATE : TN_EPEER));
         CHECK(strstr(tn_error_message(), "did not reach 2 of 2 parameters"));
@@ -148,7 +148,7 @@ static void checks_frozen(net *m, int rank, const numbers *before, float divide)
     CHECK(same_numbers(&is, &want));
 }
 
-/* Parameters that are frozen in a step keep the gradient they had, also in a sum. */
+/* Parameters that are frozen in a step keep their gradients, also with sum. */
 static void freezes_parameters(tn_group *g, void *user) {
     const tn_ddp_options *o = user;
     int rank = tn_group_rank(g);
@@ -164,7 +164,7 @@ static void freezes_parameters(tn_group *g, void *user) {
     }
     tn_module_requires_grad(&m, false);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(1, NET_IN), TN_F32), true);
-    if (rank == 0) { /* a backward without parameters is this rank's alone */
+    if (rank == 0) { /* a backward without parameters is local to this rank */
         CHECK(tn_backward(tn_sum_all(tn_call(&m, x))) == TN_OK);
     } else {
         tn_call(&m, x);
@@ -173,7 +173,7 @@ static void freezes_parameters(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* What a rank accumulated for itself before it froze a module stays its own. */
+/* What a rank accumulated locally before it froze a module stays local. */
 static void freezes_own(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
@@ -185,13 +185,13 @@ static void freezes_own(tn_group *g, void *user) {
     }
     numbers own = grads_of(&m);
     checks_frozen(&m, rank, &own, 2);
-    net_backward(&m, rank); /* now it travels */
+    net_backward(&m, rank); /* now it is reduced */
     numbers a = grads_alone(1, true, 0), b = grads_alone(1, true, 1), is = grads_of(&m);
     CHECK(is.at[0] == (2 * a.at[0] + 2 * b.at[0]) / 2);
     tn_module_finish(&m);
 }
 
-/* Frozen when it was attached, trained later. */
+/* Frozen at attachment, trained later. */
 static void thaws_parameters(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
     net m;
@@ -205,7 +205,7 @@ static void thaws_parameters(tn_group *g, void *user) {
     CHECK(tn_unfreeze(&m, "extra") == 2);
     {
         TN_NO_SYNC(&m);
-        net_backward(&m, 4 + rank); /* on top of averages; extra is not in a bucket yet */
+        net_backward(&m, 4 + rank); /* added to averages; extra is not in a bucket yet */
     }
     net_backward(&m, 8 + rank);
     CHECK(tn_ddp_statistics(ddp).buckets == 6);
@@ -222,7 +222,7 @@ static void thaws_parameters(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* Thawed, and no synchronised forward since: its gradient would stay this rank's own. */
+/* Thawed, with no synchronised forward since: its gradient would not be reduced. */
 static void thaws_too_late(tn_group *g, void *user) {
     TN_SCOPE;
     net m;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/draw_step.py draws what ranks have just done: the pictures of docs/distributed.md and docs/sharding.md can be made again."""
+"""docs/draw_step.py draws what ranks have just done, so the pictures in docs/distributed.md and docs/sharding.md can be redrawn."""
 import os
 import pathlib
 import re
@@ -16,7 +16,7 @@ if not program.exists():
 
 
 def draw(stage):
-    """For each rank the titles of its bars: "gather h.1"."""
+    """For each rank the titles of its bars, such as "gather h.1"."""
     with tempfile.TemporaryDirectory() as folder:
         picture = pathlib.Path(folder) / "step.svg"
         for command in ([built / "tools" / "tern", "run", "-n", "2", program, "--stage", stage, "--trace", folder, "--steps", "3", "--layers", "3",
@@ -32,7 +32,7 @@ def draw(stage):
 def expect(titles, wanted, what):
     missing = [t for t in wanted if titles.count(t) != wanted[t]]
     if missing:
-        sys.exit(f"{what}: {missing} of {wanted} are not as often in {titles}")
+        sys.exit(f"{what}: of {wanted}, {missing} have a different count in {titles}")
 
 
 computed = {f"{way} h.{i}": 1 for way in ("forward", "backward") for i in range(3)}

@@ -1,5 +1,5 @@
-/* Sharding: attaching, what is refused, what is whole when, and how it ends. Ranks are threads.
- * (The bits of a training run: test_fsdp_bits.c.) */
+/* Sharding: attaching, refusals, what is gathered when, and the end. Ranks are threads. (For the
+ * bits of a training run see test_fsdp_bits.c.) */
 
 #include "autograd/hooks.h"
 #include "autograd/leaf.h"
@@ -12,7 +12,7 @@ static void trains_net(tn_group *g, void *user) {
     const run *r = user;
     int rank = tn_group_rank(g);
     net m;
-    net_init(&m, 9 + (uint64_t)rank); /* rank 0's weights win */
+    net_init(&m, 9 + (uint64_t)rank); /* rank 0's weights are used */
     if (r->bf16) {
         tn_module_set_precision(&m, tn_precision_defaults());
     }
@@ -46,7 +46,7 @@ static numbers end_of(int ranks, run r) {
     return ends[0];
 }
 
-/* What is forgotten is forgotten also where it has not travelled yet. */
+/* Zeroing also drops gradients that have not been reduced yet. */
 static void forgets_gradients(tn_group *g, void *user) {
     tn_fsdp_options o = tn_fsdp_defaults();
     o.stage = *(const int *)user;
@@ -86,7 +86,7 @@ static void test_gradients_that_are_forgotten(void **state) {
     }
 }
 
-/* Dropout, a tied weight, gradients that stay for a micro-batch, clipping. */
+/* Dropout, a tied weight, a micro-batch without synchronisation, clipping. */
 static void test_bits_of_data_parallelism(void **state) {
     (void)state;
     for (int i = 0; i < MOST * 2 * 2; i++) {
@@ -105,7 +105,7 @@ static void test_bits_of_data_parallelism(void **state) {
     }
 }
 
-/* ---- What is whose --------------------------------------------------------------------------- */
+/* ---- What each rank has ---------------------------------------------------------------------- */
 
 static int64_t elements_of(tn_group *g, const char *units, int64_t *unit_count) {
     net m;
@@ -120,7 +120,8 @@ static int64_t elements_of(tn_group *g, const char *units, int64_t *unit_count) 
     return stats.parts / 4;
 }
 
-/* A weight of 66 elements, four of 36 and four biases, each in lines of 16 elements. */
+/* One weight of 66 elements, four of 36 and four biases, each padded to a multiple of 16
+ * elements. */
 static void shares_out(tn_group *g, void *user) {
     (void)user;
     int64_t units;
@@ -130,7 +131,7 @@ static void shares_out(tn_group *g, void *user) {
     CHECK(elements_of(g, "*.*.inner h.1 *", &units) == 5 * 16 + 4 * (48 + 16) && units == 4);
 }
 
-/* The path of a transparent child is its parent's, but the unit is the parent alone. */
+/* A transparent child has its parent's path, but only the parent is a unit. */
 static void spreads_a_transparent_child(tn_group *g, void *user) {
     (void)user;
     net m;
@@ -157,7 +158,7 @@ static void test_units_and_their_parameters(void **state) {
     shares_out(NULL, NULL);
 }
 
-/* What is frozen has parts, and no memory for gradients. */
+/* Frozen parameters have parts, but no memory for gradients. */
 static void test_frozen_parameters(void **state) {
     (void)state;
     TN_SCOPE;
@@ -174,7 +175,7 @@ static void test_frozen_parameters(void **state) {
     tn_module_finish(&m);
 }
 
-/* Their formula: parts, and lines of 16 elements. */
+/* The layout of a parameter's parts, whose lengths add up to the whole. */
 static bool check_part(const tn_entry *entry, void *user) {
     const tn_group *g = user;
     const tn_layout *l = &entry->layout;
@@ -207,7 +208,7 @@ static void test_parts_are_registered(void **state) {
 
 /* ---- Without elements ------------------------------------------------------------------------ */
 
-/* Built without elements, each rank makes its parts alone: rank 0's. */
+/* Built without elements, each rank makes only its parts, with rank 0's values. */
 static void makes_parts(tn_group *g, void *user) {
     const run *r = user;
     TN_SCOPE;
@@ -239,11 +240,11 @@ static void test_parts_are_made_alone(void **state) {
     }
 }
 
-/* Four ranks, which are threads, together never have what two of them would have whole: parts and
- * their gradients, buffers for a few of many units, and one unit besides. */
+/* Four ranks, which are threads, together peak below 2.75 times the model: parts and their
+ * gradients are twice the model; the rest is buffers for a few of many units, and one unit. */
 static void attaches_deferred(tn_group *g, void *user) {
     (void)user;
-    static int64_t before; /* rank 0 looks while the others wait */
+    static int64_t before; /* rank 0 measures while the others wait */
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = o.width = 16;
     o.layers = 32;
@@ -277,7 +278,7 @@ static void test_no_rank_has_it_whole(void **state) {
     run_ok(4, attaches_deferred, NULL);
 }
 
-/* ---- Whole ----------------------------------------------------------------------------------- */
+/* ---- Gathered parameters --------------------------------------------------------------------- */
 
 static void looks_at_whole(tn_group *g, void *user) {
     const run *r = user;
@@ -304,7 +305,7 @@ static void looks_at_whole(tn_group *g, void *user) {
         tn_optim_step(opt);
         net_backward(&m, tn_group_rank(g));
         tn_optim_free(opt);
-        if (!r->bf16) { /* a forward has brought the new ones */
+        if (!r->bf16) { /* a forward has gathered the new ones */
             CHECK(!tn_equal(m.h[0].out.weight, want.h[0].out.weight));
         }
     }
@@ -334,7 +335,7 @@ static tn_tensor *no_hook(tn_tensor *grad, void *user) {
     return grad;
 }
 
-/* On one rank; m is finished. */
+/* Tries to attach on one rank, and finishes m. */
 static void assert_refused(net *m, tn_fsdp_options o, tn_status status, const char *part) {
     assert_null(tn_fsdp(m, NULL, NULL, o));
     assert_error(status, part);
@@ -392,13 +393,13 @@ static void test_states_that_are_refused(void **state) {
     assert_non_null(tn_fsdp(&m, NULL, NULL, o));
     assert_int_equal(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE);
     tn_error_clear();
-    assert_int_equal(tn_module_to(&m, tn_device_of(m.wte.weight)), TN_OK); /* where it is */
+    assert_int_equal(tn_module_to(&m, tn_device_of(m.wte.weight)), TN_OK); /* same device */
     tn_module_finish(&m);
 }
 
 typedef struct difference {
     const char *what;
-    char says[1024]; /* rank 1's error */
+    char says[1024]; /* rank 1's error message */
 } difference;
 
 static void rank_differs(tn_group *g, void *user) {
@@ -474,7 +475,7 @@ static void test_a_module_that_is_finished(void **state) {
     }
 }
 
-/* Each allocation fails once: an error, and a module that can be finished. */
+/* Each allocation fails once: an error, and the module can still be finished. */
 static void test_memory_that_runs_out(void **state) {
     (void)state;
     bool failed = true;
@@ -495,12 +496,12 @@ static void test_memory_that_runs_out(void **state) {
         tn__alloc_fail_at(-1);
         assert_true(tn_error() == (failed ? TN_ENOMEM : TN_OK));
         tn_error_clear();
-        if (!attached) { /* as it was, or of no use any more */
+        if (!attached) { /* as before, or unusable */
             tn_call(&m, net_tokens(0));
             assert_true(tn_error() == TN_OK || strstr(tn_error_message(), "not complete"));
             tn_error_clear();
         }
-        tn_optim_free(tn_adamw(&m, tn_adamw_defaults())); /* finds nothing of what is gone */
+        tn_optim_free(tn_adamw(&m, tn_adamw_defaults())); /* finds nothing that was freed */
         tn_module_finish(&m);
     }
     assert_true(n > 100);
@@ -525,7 +526,7 @@ static void shares_a_group(tn_group *g, void *user) {
     for (int step = 0; step < 2; step++) {
         TN_SCOPE;
         tn_backward(tn_mul(net_loss(&a, 1), net_loss(&b, 2)));
-        tn_backward(net_loss(&b, 3)); /* a rests */
+        tn_backward(net_loss(&b, 3)); /* not through a */
         tn_backward(tn_mul(net_loss(&alone[0], 1), net_loss(&alone[1], 2)));
         tn_backward(net_loss(&alone[1], 3));
     }
@@ -562,7 +563,7 @@ static bool watch_leaf(const tn_entry *entry, void *user) {
     return tn__on_grad_observe(*entry->field, look_where, *entry->field) != 0;
 }
 
-/* Under both strategies a kernel writes what travels; nothing is copied to where it lies. */
+/* With both strategies a kernel writes gradients where they are sent from, without a copy. */
 static void makes_in_place(tn_group *g, void *user) {
     net m;
     net_init(&m, 3);

@@ -1,4 +1,4 @@
-/* Sharding, bit for bit: every stage, dtype, place of recompute, prefetch and number of ranks gives
+/* Sharding, bit for bit: every stage, dtype, kind of recompute, prefetch and number of ranks gives
  * the losses and parameters of data parallelism, which are those of one rank that accumulates the
  * micro-batches of all. Ranks are threads. */
 
@@ -20,7 +20,7 @@ static void train_rank(tn_group *g, void *user) {
     s->bits[tn_group_rank(g)] = train_as_rank(g, s->run);
 }
 
-/* What all ranks have in the end; they must agree. */
+/* The result of a run, on which all ranks must agree. */
 static train_bits train_on(int ranks, train_run run) {
     shared_run s = {.run = &run};
     if (run.how == TRAIN_ALONE) {
@@ -49,14 +49,14 @@ static void must_give(train_bits want, int ranks, train_run run) {
         while (at < want.bytes && at < is.bytes && want.data[at] == is.data[at]) {
             at++;
         }
-        fail_msg("%s on %d ranks: byte %zu of %zu is another one", train_text(&run), ranks, at,
+        fail_msg("%s on %d ranks: byte %zu of %zu differs", train_text(&run), ranks, at,
                  want.bytes);
     }
     free(is.data);
 }
 
-/* One rank that accumulates the micro-batches of `ranks`, and data parallelism: the same. Made once
- * for each dtype. */
+/* One rank that accumulates the micro-batches of `ranks`, which data parallelism must match.
+ * Computed once for each dtype. */
 static train_bits reference_bits(int ranks, bool bf16) {
     static train_bits made[MOST + 1][2];
     train_bits *bits = &made[ranks][bf16];
@@ -82,9 +82,9 @@ static void test_the_matrix(void **state) {
     }
 }
 
-/* ---- Besides --------------------------------------------------------------------------------- */
+/* ---- More cases ------------------------------------------------------------------------------ */
 
-/* Whatever the units are. */
+/* Any choice of units. */
 static void test_units(void **state) {
     (void)state;
     static const char *const units[] = {"h.0 h.2", "h.*.mlp", "h.* ln_f", "h.1"};
@@ -95,8 +95,8 @@ static void test_units(void **state) {
     }
 }
 
-/* Means of powers of two are exact: so the naive twin, which knows nothing else, is one rank too.
- */
+/* Averages, which are all that the naive version supports: data parallelism, the naive version and
+ * sharding give the same bits. */
 static void test_means_and_the_naive_twin(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= MOST; ranks++) {
@@ -115,8 +115,8 @@ static void test_means_and_the_naive_twin(void **state) {
     }
 }
 
-/* Three micro-batches a rank: what stays is summed here first, as data parallelism does; what
- * travels each time is added up in parts, as the naive twin does. */
+/* Three micro-batches per rank: with no_sync they are summed locally first, as in data parallelism;
+ * otherwise each is reduced and added to the parts, as in the naive version. */
 static void test_accumulation(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 3; ranks++) {
@@ -144,7 +144,7 @@ static void test_accumulation(void **state) {
     }
 }
 
-/* The norm is that of all ranks' parts. */
+/* The norm is over the parts of all ranks. */
 static void test_clipping(void **state) {
     (void)state;
     for (int ranks = 1; ranks <= 3; ranks++) {
@@ -162,8 +162,8 @@ static void test_clipping(void **state) {
     }
 }
 
-/* Forwards without recording leave no trace, wherever they come: before the step, between forward
- * and backward, and between backward and the step. */
+/* Forwards without a graph change nothing, wherever they are: before the step, between forward and
+ * backward, and between backward and the step. */
 static void test_evaluation_at_each_place(void **state) {
     (void)state;
     for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_AROUND; recompute++) {
@@ -180,8 +180,8 @@ static void test_evaluation_at_each_place(void **state) {
     }
 }
 
-/* Two dimensions: sums over the shards of a replica first, then over the replicas, as whole models
- * have them whose gradients are summed by hand. */
+/* Two dimensions: sums over the shards of a replica first, then over the replicas, as for whole
+ * models whose gradients are reduced by hand. */
 static void test_hybrid(void **state) {
     (void)state;
     for (int i = 0; i < 3 * 2 * 2 * 2; i++) {
@@ -201,7 +201,7 @@ static void test_hybrid(void **state) {
     }
 }
 
-/* Where the model is on the CPU anyway. */
+/* With the model on the CPU already. */
 static void test_offload(void **state) {
     (void)state;
     for (int i = 0; i < 6; i++) {
@@ -225,7 +225,7 @@ static void test_ignored_parameters(void **state) {
         run.bf16 = i / 9;
         run.deferred = i % 2;
         must_give(reference_bits(3, run.bf16), 3, run);
-        run.micros = 9; /* sums are not summed again */
+        run.micros = 9; /* accumulates averages: sums cannot be reduced again */
         run.mean = true;
         run.options.sum = false;
         run.no_sync = i % 2;
@@ -244,9 +244,9 @@ static void test_ignored_parameters(void **state) {
     free(want.data);
 }
 
-/* ---- Courses --------------------------------------------------------------------------------- */
+/* ---- Random actions -------------------------------------------------------------------------- */
 
-/* A training that does what dice say: the same on all ranks. */
+/* A run of random actions, the same on all ranks. */
 typedef struct course {
     train_run run;
     uint64_t seed;
@@ -263,7 +263,7 @@ static void course_action(tn_gpt *gpt, const train_run *run, tn_optim *opt, int 
     bool steps = what >= 5;
     if (what == 0) {
         train_evaluate(gpt, run);
-    } else if (what == 1) { /* a graph that no one runs */
+    } else if (what == 1) { /* a graph without a backward */
         course_loss(gpt, run, at);
     } else if (what == 2) {
         TN_WHOLE(gpt);
@@ -311,7 +311,7 @@ static void walk_course(tn_group *g, void *user) {
     tn_module_finish(&gpt);
 }
 
-/* Frees what the other ranks have. */
+/* Returns rank 0's bits, and frees the others'. */
 static train_bits course_bits(int ranks, course c) {
     if (tn_local_run(ranks, walk_course, &c) != TN_OK) {
         print_error("course %d of %s: %s\n", (int)c.seed, train_text(&c.run), tn_error_message());

@@ -1,5 +1,4 @@
-/* A llama that is spread over two ranks: one rank's bits, and checkpoints in parts. Ranks are
- * threads. */
+/* A llama sharded over two ranks: one rank's bits, and checkpoints in parts. Ranks are threads. */
 #include "tests/support/test.h"
 
 #include "tests/support/temp.h"
@@ -10,7 +9,7 @@ enum { RANKS = 2, STEPS = 4, SAVED = 2, VOCAB = 37, LAYERS = 3 };
 typedef struct program {
     bool tied, bf16;
     const char *folder; /* NULL: no checkpoints */
-    bool resume;        /* from the checkpoint of step SAVED; otherwise it is written */
+    bool resume;        /* from the checkpoint of step SAVED; false: writes it */
     train_bits bits[RANKS];
 } program;
 
@@ -47,7 +46,7 @@ static void train_step_of(tn_llama *m, tn_group *g, int64_t step) {
 }
 
 static void spread_llama(tn_llama *m, tn_group *g) {
-    tn_fsdp_options o = tn_fsdp_defaults(); /* stage 3; units NULL: the layers, by their kind */
+    tn_fsdp_options o = tn_fsdp_defaults(); /* stage 3; units NULL: the model's layers */
     o.sum = true;
     tn_fsdp_state *s = tn_fsdp(m, g, NULL, o);
     if (s && tn_fsdp_statistics(s).units != LAYERS + 1) {
@@ -85,7 +84,7 @@ static void run_program(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* The weights after all steps; on RANKS ranks, which must agree, or alone. */
+/* The weights after all steps, on RANKS ranks, which must agree, or on one. */
 static train_bits weights_of(program p, int ranks) {
     if (ranks == 1) {
         run_program(NULL, &p);

@@ -1,5 +1,5 @@
-/* What sharding costs in memory and messages: at rest exactly what the formula says, at most that
- * and one rank's activations, and 37 messages a step for 12 blocks. */
+/* What sharding costs in memory and messages: at rest exactly the formula, at the peak also one
+ * rank's activations, and 37 messages per step for 12 blocks. */
 
 #include "distributed/group/group.h"
 #include "memory_formula.h"
@@ -10,7 +10,7 @@
 /* ---- At rest --------------------------------------------------------------------------------- */
 
 static void rests_between_steps(tn_group *g, void *user) {
-    static int64_t before; /* rank 0 looks while the others wait */
+    static int64_t before; /* rank 0 measures while the others wait */
     const train_run *run = user;
     tn_barrier(g);
     if (tn_group_rank(g) == 0) {
@@ -79,7 +79,7 @@ static void counts_operations(tn_group *g, void *user) {
         tn_fsdp_stats after = tn_fsdp_statistics(s);
         CHECK(after.units == 13);
         CHECK(after.gathers - before.gathers == 24 && after.scatters - before.scatters == 13);
-        CHECK(g->sequence - operations == 37); /* and no others */
+        CHECK(g->sequence - operations == 37); /* and no other operations */
     }
     tn_optim_free(opt);
     tn_module_finish(&gpt);
@@ -93,10 +93,10 @@ static void test_messages_of_a_step(void **state) {
     run_ok(2, counts_operations, &run);
 }
 
-/* ---- The most, and what data parallelism cannot: processes with a limit of their own --------- */
+/* ---- Peaks, and what data parallelism cannot train: processes with a memory limit ------------ */
 
-/* The argument: STAGE BF16 PREFETCH. The memory of a group of several ranks is a segment's, which
- * is not in tn_memory. */
+/* `argument`: STAGE BF16 PREFETCH. The memory of a group of several ranks is in a shared segment,
+ * which tn_memory does not count. */
 static int peak_is_right(tn_group *world, const char *argument) {
     most m = measure_most(world, argument);
     m.bytes += tn_group_size(world) > 1 ? (double)m.group : 0;
@@ -114,7 +114,7 @@ static void test_most_bytes(void **state) {
     }
 }
 
-/* Fewer bytes than a whole rank's parameters, gradients and states. */
+/* Less than one rank needs for whole parameters, gradients and states. */
 static int64_t small_limit(void) {
     train_run run = large_run(TRAIN_ALONE, 1);
     tn_gpt gpt;
@@ -142,7 +142,7 @@ static int fits_in_parts(tn_group *world, const char *unused) {
     run.how = TRAIN_FSDP;
     int64_t limit = small_limit(), outside = 0;
     {
-        TN_SCOPE; /* how much of the group's memory is not under the limit */
+        TN_SCOPE; /* measures the group's memory, which the limit does not cover */
         tn_gpt gpt;
         train_model(&gpt, &run, 1);
         train_groups groups = train_groups_of(world, &run);

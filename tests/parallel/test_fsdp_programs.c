@@ -1,5 +1,5 @@
-/* Programs that are not the plain loop: whatever they do, sharding gives the parameters that data
- * parallelism or the naive twin gives, or an error that says why not. Ranks are threads. */
+/* Programs other than the plain loop: sharding gives the parameters that data parallelism or the
+ * naive version gives, or an error that says why not. Ranks are threads. */
 
 #include "fsdp_net.h"
 
@@ -10,9 +10,9 @@
 typedef struct program {
     const char *name;
     strategy like;
-    void (*prepare)(net *m); /* before it is attached; may be NULL */
+    void (*prepare)(net *m); /* before attaching; may be NULL */
     void (*train)(net *m, tn_optim *opt, int rank);
-    bool find_unused; /* false; then ranks call all units, and use parts of them */
+    bool find_unused; /* true: all ranks call all units, but not all of their parts */
 } program;
 
 typedef struct program_run {
@@ -25,7 +25,7 @@ static void step_and_zero(tn_optim *opt) {
     tn_optim_zero_grad(opt);
 }
 
-/* A forward that nothing follows, before a step and after one. */
+/* A forward without a backward, before a step and after one. */
 static void forgets_forwards(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
@@ -38,7 +38,7 @@ static void forgets_forwards(net *m, tn_optim *opt, int rank) {
     }
 }
 
-/* Units in one order and in the other, recorded and not. */
+/* Units in either order, with a graph and without. */
 static void changes_order(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 6; i++) {
         m->backwards = i & 1;
@@ -61,7 +61,7 @@ static void adds_losses(net *m, tn_optim *opt, int rank) {
     }
 }
 
-/* Twice through one graph: data parallelism takes the mean of a mean. */
+/* Twice through one graph: here data parallelism would average an average. */
 static void retains_graph(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
@@ -72,7 +72,7 @@ static void retains_graph(net *m, tn_optim *opt, int rank) {
     }
 }
 
-/* The gradient of an input, through a unit and through none of its parameters. */
+/* The gradient of an input, through a unit but not to its parameters. */
 static void asks_for_an_input(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 3; i++) {
         TN_SCOPE;
@@ -90,7 +90,7 @@ static void freeze_most(net *m) {
     tn_module_requires_grad(&m->h[1], false);
 }
 
-/* Parts of the module, which is never called itself. */
+/* Calls units of the module, but never the module. */
 static void calls_units(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 4; i++) {
         TN_SCOPE;
@@ -108,7 +108,7 @@ static void mix_dtypes(net *m) {
     tn_module_set_precision(&m->h[1].inner, policy);
 }
 
-/* And all of them computed in one. */
+/* And all of them with one compute dtype. */
 static void mix_params(net *m) {
     tn_module_set_precision(m, tn_precision_defaults());
     mix_dtypes(m);
@@ -122,7 +122,7 @@ static void trains_plainly(net *m, tn_optim *opt, int rank) {
     }
 }
 
-/* In the middle of a forward of a unit the whole module is evaluated. */
+/* Evaluates the whole module in the middle of a unit's forward. */
 static tn_values evaluate_all(tn_module *self, tn_values in, void *user) {
     (void)self;
     net *m = user;
@@ -152,7 +152,7 @@ static void freezes_what_was_kept(net *m, tn_optim *opt, int rank) {
     }
 }
 
-/* A part of a unit that some ranks leave out, each time others. */
+/* Some ranks leave out part of a unit, different ranks each time. */
 static void leaves_out(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 4; i++) {
         m->h[1].skips = (i + rank) & 1;
@@ -213,7 +213,7 @@ static void test_odd_programs(void **state) {
                 o.units = k == 3 && !o.find_unused ? "h.* h.*.inner" : NULL;
                 numbers is = end_of(ranks, &programs[i], FSDP, o);
                 if (!same_numbers(&is, &want)) {
-                    fail_msg("%s, stage %d, %d ranks: other numbers", programs[i].name, o.stage,
+                    fail_msg("%s, stage %d, %d ranks: different numbers", programs[i].name, o.stage,
                              ranks);
                 }
             }
@@ -221,9 +221,9 @@ static void test_odd_programs(void **state) {
     }
 }
 
-/* ---- What stays, and what comes later -------------------------------------------------------- */
+/* ---- What stays gathered, and what is trained later ------------------------------------------ */
 
-/* The module was called, but backward goes through one unit. */
+/* The module was called, but backward only goes through one unit. */
 static void leaves_units(tn_group *g, void *user) {
     (void)user;
     TN_SCOPE;
@@ -247,8 +247,8 @@ static void test_nothing_stays(void **state) {
     run_ok(2, leaves_units, NULL);
 }
 
-/* What was frozen when it was cut has no gradients of parts; from the first forward after it was
- * thawed on it has. */
+/* A unit that is frozen when sharded has no gradients for its parts; it has from the first forward
+ * after it is thawed. */
 static void thaws_unit(tn_group *g, void *user) {
     net m, want;
     net_init(&m, 1);
@@ -275,7 +275,7 @@ static void test_what_is_thawed(void **state) {
     run_ok(2, thaws_unit, &ways[1]);
 }
 
-/* A graph that leads through weights as they were before a step, in either dtype. */
+/* A graph that uses the weights from before a step, in either compute dtype. */
 static void steps_too_early(tn_group *g, void *user) {
     TN_SCOPE;
     net m;
@@ -302,9 +302,9 @@ static void test_a_graph_from_before_a_step(void **state) {
     run_ok(1, steps_too_early, &bf16[1]);
 }
 
-/* ---- What ends a job ------------------------------------------------------------------------- */
+/* ---- Errors that end a job ------------------------------------------------------------------- */
 
-/* Rank 1's data ends a step before the others'. */
+/* Rank 1 has one step less data than the others. */
 static void has_less_data(tn_group *g, void *user) {
     (void)user;
     net m;
@@ -330,8 +330,8 @@ static tn_values fail_here(tn_module *m, tn_values in, void *user) {
     return in;
 }
 
-/* In a forward of rank 1: the others do not wait for it, and all can continue without the module.
- */
+/* An error in rank 1's forward: the others do not wait for it, and all can continue without the
+ * module. */
 static void fails_in_forward(tn_group *g, void *user) {
     bool recorded = *(const bool *)user;
     net m;
@@ -357,7 +357,7 @@ static void fails_in_forward(tn_group *g, void *user) {
         CHECK(strstr(tn_error_message(), "the fuse has blown"));
     }
     tn_error_clear();
-    CHECK(!me || tn_fsdp_statistics(s).whole == 0); /* nothing is half there */
+    CHECK(!me || tn_fsdp_statistics(s).whole == 0); /* nothing is half gathered */
     net_backward(&m, 2);
     CHECK(tn_error() == TN_EPEER && strstr(tn_error_message(), "the fuse has blown"));
     CHECK(tn_fsdp_statistics(s).whole == 0);
@@ -373,7 +373,7 @@ static void test_an_error_in_a_forward(void **state) {
     run_ok(3, fails_in_forward, &recorded[1]);
 }
 
-/* Rank 1 comes to TN_WHOLE with an error: the others do not wait for its parts. */
+/* Rank 1 has an error before TN_WHOLE: the others do not wait for its parts. */
 static void fails_before_whole(tn_group *g, void *user) {
     (void)user;
     net m;

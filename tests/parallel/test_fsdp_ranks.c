@@ -30,7 +30,7 @@ static int compare_matrix(tn_group *unused, const char *engine) {
     return finish_world();
 }
 
-/* Two replicas of two shards, with everything that travels besides. */
+/* Two replicas of two shards, with norms, ignored and unused parameters. */
 static int train_replicas(tn_group *unused, const char *engine) {
     (void)unused;
     tn_group *world = start_world(engine);
@@ -54,7 +54,7 @@ static int train_replicas(tn_group *unused, const char *engine) {
 typedef struct fork_net {
     tn_module base;
     tn_linear a, b;
-    bool right; /* the result is of b */
+    bool right; /* whether b's output is returned */
 } fork_net;
 
 static tn_tensor *fork_forward(tn_module *self, tn_tensor *x) {
@@ -70,8 +70,8 @@ static double sum_of_part(tn_linear *m) {
     return sum;
 }
 
-/* Units that were frozen are thawed, and each rank uses another one first: the memory that their
- * gradients travel in is the same on all of them. */
+/* Units that were frozen are thawed, and each rank uses a different one first: the memory in which
+ * their gradients are sent is the same on all ranks. */
 static int thaw_units(tn_group *unused, const char *engine) {
     (void)unused;
     tn_group *world = start_world(engine);
@@ -103,7 +103,7 @@ static int thaw_units(tn_group *unused, const char *engine) {
         tn_optim_zero_grad(opt);
     }
     rank_assert(tn_error() == TN_OK);
-    /* of two ranks one has used each of them in every step, and gradients are averaged */
+    /* in each step, one of the two ranks uses a and the other b; gradients are averaged */
     rank_assert(sum_of_part(&m.a) == 3 * 3 * 8 / 2.0 && sum_of_part(&m.b) == 3 * 3 * 2 / 2.0);
     tn_optim_free(opt);
     tn_module_finish(&m);

@@ -1,5 +1,5 @@
-/* Sharding: what is known to go wrong, each with the smallest model that shows
- * it. Ranks are threads; what is right is what one rank has that accumulates. */
+/* Sharding: known mistakes, each with the smallest model that shows it. Ranks are threads; the
+ * reference is one rank that accumulates. */
 
 #include "train.h"
 
@@ -8,7 +8,7 @@
 
 enum { WIDTH = 5, VOCAB = 9, LAYERS = 3, TOKENS = 6 };
 
-/* ---- A model with a head that may be tied, and layers of which a half may be left out -------- */
+/* ---- A model with a head that may be tied, and layers that may skip a half ------------------- */
 
 typedef struct pair {
     tn_module base;
@@ -74,7 +74,7 @@ static tn_tensor *small_tokens(int64_t number) {
     return TN_FROM(t, TN_DIMS(TOKENS), TN_I64);
 }
 
-/* The sum over its tokens, divided by all of a step. */
+/* The sum over this micro-batch's tokens, divided by the number of tokens in a step. */
 static tn_tensor *small_loss(small *m, int64_t number, int micros) {
     tn_tensor *y = tn_call(m, small_tokens(2 * number));
     tn_tensor *loss = tn_cross_entropy(y, small_tokens(2 * number + 1), TN_SUM);
@@ -88,17 +88,16 @@ static tn_fsdp_options summing_options(const char *units) {
     return o;
 }
 
-/* ---- One run of it --------------------------------------------------------------------------- */
+/* ---- Training it ----------------------------------------------------------------------------- */
 
 typedef struct small_run {
     bool alone, tied, twice;
-    bool skips; /* in step s micro-batch n leaves out half of layer (n + s) % 2, and all half of 2
-                 */
-    int micros; /* of a step: on as many ranks, or alone */
+    bool skips; /* micro-batch n of step s skips b in layers (n + s) % 2 and 2 */
+    int micros; /* per step: one for each rank, or all on one */
     int steps;
-    int frozen, thawed; /* the embedding is frozen from the one step to the other; -1: never */
+    int frozen, thawed; /* steps before which the embedding is frozen and thawed; -1: never */
     tn_fsdp_options options;
-    train_bits want; /* what every rank compares with */
+    train_bits want; /* the bits that every rank must have */
 } small_run;
 
 static small_run small_run_of(int ranks, const char *units) {
@@ -154,7 +153,7 @@ static void compare_rank(tn_group *g, void *user) {
     free(is.data);
 }
 
-/* Stages 1 to 3 give one rank's bits. */
+/* Stages 1 to 3 must give one rank's bits. */
 static void must_accumulate(small_run run) {
     run.alone = true;
     run.want = small_train(NULL, &run);
@@ -187,13 +186,13 @@ static void counts_messages(tn_group *g, void *user) {
         tn_fsdp_stats after = tn_fsdp_statistics(s);
         CHECK(after.gathers - before.gathers == want->gathers);
         CHECK(after.scatters - before.scatters == want->scatters);
-        CHECK(after.whole == 0); /* none stays */
+        CHECK(after.whole == 0); /* nothing stays gathered */
     }
     tn_module_finish(&gpt);
 }
 
-/* A unit is gathered for its forward and for its backward, however often it runs again in between;
- * what forward used last stays for the backward that begins with it. */
+/* A unit is gathered for its forward and for its backward, however often it is recomputed in
+ * between; with keep_last, the last unit of forward stays for backward. */
 static void test_gathers_of_a_step(void **state) {
     (void)state;
     for (int i = 0; i < 4 * 3 * 2; i++) {
@@ -210,7 +209,7 @@ static void test_gathers_of_a_step(void **state) {
 
 /* ---- Tied, and called twice ------------------------------------------------------------------ */
 
-/* The head is a unit of its own, but its weight is the embedding's. */
+/* The head is a separate unit, but its weight is the embedding's. */
 static void test_a_tied_weight_in_two_units(void **state) {
     (void)state;
     static const char *const units[] = {"wte in.* head", "in.* head", "head", "wte"};
@@ -256,7 +255,7 @@ static bool note_path(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Every rank has every name, and steps it, also where it has no element of it. */
+/* Every rank has every parameter's name and state, and steps it, even without an element of it. */
 static void steps_nothing(tn_group *g, void *user) {
     TN_SCOPE;
     static names all[8]; /* of each rank */
@@ -272,7 +271,7 @@ static void steps_nothing(tn_group *g, void *user) {
         tn_optim_zero_grad(opt);
     }
     tn_module_each(&m, (tn_walk){0}, note_path, &empty);
-    CHECK(empty.steps > 0); /* this rank lacks some */
+    CHECK(empty.steps > 0); /* some parameters have no element here */
     tn_optim_each(opt, note_state, mine);
     CHECK(tn_optim_steps(opt) == 3 && mine->steps == 3 * (1 + 4 * LAYERS + 2));
     tn_barrier(g);
@@ -302,9 +301,9 @@ static void test_frozen_beside_trainable(void **state) {
     }
 }
 
-/* Two modules that are cut apart, of which each is frozen while the other learns, and through both
- * of which gradients go. With a penalty on the slope of the discriminator: what is differentiated
- * again reads parameters without the hooks that bring them, so they stay meanwhile. */
+/* Two modules that are sharded separately; each is frozen while the other learns, and gradients
+ * flow through both. The discriminator may have a gradient penalty: the double backward reads its
+ * parameters without the hooks that gather them, so TN_WHOLE keeps them. */
 typedef struct gan {
     tn_sequential g, d;
     pair g_layers[2], d_layers[2];
@@ -418,11 +417,11 @@ static void test_unused_parameters_are_named(void **state) {
     double begin = tn_flight_now();
     run_failing(3, leaves_out, (void *)(uintptr_t) "in.*", TN_ESTATE);
     run_failing(3, leaves_out, (void *)(uintptr_t) "head", TN_ESTATE);
-    assert_true(tn_flight_now() - begin < 60); /* at once: not when the time of 600 s is out */
+    assert_true(tn_flight_now() - begin < 60); /* at once, not after the timeout of 600 s */
 }
 
-/* Those that no rank has used have no gradient, and are not stepped; the others are as one rank's.
- */
+/* Parameters that no rank has used have no gradient, and are not stepped; the others match one
+ * rank's. */
 static void test_unused_parameters_are_found(void **state) {
     (void)state;
     static const char *const units[] = {"in.*", "head", "in.*.a in.2"};
@@ -434,7 +433,7 @@ static void test_unused_parameters_are_found(void **state) {
     }
 }
 
-/* Each rank leaves out another unit: what it gathers is another's. */
+/* Each rank leaves out a different unit, so their gathers do not match. */
 static void leaves_out_a_unit(tn_group *g, void *user) {
     small m;
     small_init(&m, false, 1);
@@ -459,7 +458,7 @@ static void test_units_that_ranks_leave_out(void **state) {
 
 enum { SKIPS = 2 };
 
-/* Only the gradient of the head's last row overflows: it is the last rank's. */
+/* Only the gradient of the head's last row, which the last rank has, overflows. */
 static train_bits scaled_run(tn_group *g, int micros) {
     TN_SCOPE;
     tn_sequential m;
@@ -542,7 +541,7 @@ static void clips_norm(tn_group *g, void *user) {
     const double *want = user;
     for (int at_once = 0; at_once < 2; at_once++) {
         double is = norm_of(g, tn_group_size(g), at_once);
-        CHECK(fabs(is - *want) <= 1e-12 * *want); /* the order of the squares */
+        CHECK(fabs(is - *want) <= 1e-12 * *want); /* squares are added in a different order */
     }
 }
 
@@ -592,7 +591,7 @@ static void stumble_backward(tn_module *m, void *user) {
     tn_raise(TN_EVALUE, "a backward stumbles");
 }
 
-/* Rank 1 has an error of its own in the second step. */
+/* Rank 1 raises an error in its second step. */
 static void fails_midway(tn_group *g, void *user) {
     small m;
     small_init(&m, false, 1);
@@ -623,7 +622,7 @@ static void test_an_error_midway(void **state) {
 
 /* ---- Hybrid ---------------------------------------------------------------------------------- */
 
-/* Two replicas of two shards. Rank 1 stumbles (user: hooks), or rank 3 has another model (NULL). */
+/* Two replicas of two shards. Rank 1's hooks fail (user), or rank 3 has another model (NULL). */
 static void fails_in_one_replica(tn_group *g, void *user) {
     int sizes[] = {2, 2}, rank = tn_group_rank(g);
     tn_mesh *mesh = tn_mesh_new(g, 2, sizes, (const char *[]){"replicate", "shard"});
@@ -640,7 +639,7 @@ static void fails_in_one_replica(tn_group *g, void *user) {
         tn_backward(small_loss(&m, step, 1));
         tn_module_zero_grad(&m);
     }
-    CHECK(tn_error() != TN_OK); /* of every rank, also of those that share no group with it */
+    CHECK(tn_error() != TN_OK); /* on every rank, even without a common group */
     CHECK(strstr(tn_error_message(), user ? "stumbles" : "head.weight"));
     tn_module_finish(&m);
     tn_mesh_free(mesh);

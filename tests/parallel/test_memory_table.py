@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The formula behind the tables of docs/sharding.md (docs/memory.py) foretells to the byte what ranks have between two steps, how
-large the buffers are, and how much was whole: the sizes of the model that is tried need no padding."""
+"""The formula behind the tables of docs/sharding.md (docs/memory.py) predicts to the byte what ranks have between two steps, how
+large the buffers are, and how much was gathered: the model's sizes need no padding."""
 import os
 import pathlib
 import subprocess
@@ -19,9 +19,9 @@ for compute, dtype in ((4, "f32"), (2, "bf16")):
             out = subprocess.run([program, str(stage), str(ranks), dtype], capture_output=True, text=True, timeout=300, check=True).stdout
             between, buffers, whole, parameters, tensors, block = (int(x) for x in out.split())
             rest = parameters - 4 * block
-            steps = 8 * tensors  # Adam counts the steps of each
+            steps = 8 * tensors  # a step count for each
             rank = memory.at_rest(stage, ranks, parameters, compute) + memory.buffers(stage, block, rest) + steps
-            # What formulas count at rest at the lower stages is here as well.
+            # At the lower stages, what the formula counts at rest is gathered as well.
             most = {0: 0, 1: compute * parameters, 2: compute * parameters, 3: memory.whole(stage, block, rest, compute)}[stage]
             good = between == ranks * rank and whole == most
             good &= buffers == (4 * parameters if stage == 1 else memory.buffers(stage, block, rest))

@@ -1,5 +1,5 @@
-/* Language models that lie on ranks, and whole ones in files: from a folder of Hugging Face onto
- * two ranks and back into one, and from checkpoints. Ranks are threads. */
+/* Sharded language models in files: from a Hugging Face folder onto two ranks and back into a
+ * folder, and from checkpoints. Ranks are threads. */
 #include "tests/support/test.h"
 
 #include "tests/support/temp.h"
@@ -15,7 +15,7 @@ typedef union any_model {
     tn_llama llama;
 } any_model;
 
-/* Sizes that no two ranks share evenly. */
+/* Sizes that do not divide evenly between two ranks. */
 static void init_model(any_model *m, int kind, uint64_t seed) {
     tn_seed(seed);
     if (kind == 0) {
@@ -47,7 +47,7 @@ static bool compare_entry(const tn_entry *entry, void *user) {
     size_t bytes = (size_t)tn_count(other) * tn_dtype_size(tn_dtype_of(other));
     if (!tn_dims_equal(tn_shape(*entry->field), tn_shape(other)) ||
         memcmp(tn_data(*entry->field), tn_data(other), bytes) != 0) {
-        tn_raise(TN_EVALUE, "%s is not what it was", entry->path);
+        tn_raise(TN_EVALUE, "%s has changed", entry->path);
     }
     return tn_error() == TN_OK;
 }
@@ -64,7 +64,7 @@ static void compare_whole(void *a, void *spread) {
 typedef struct job {
     int kind, stage;
     const char *from, *to;
-    const char *wrong; /* a folder that does not fit */
+    const char *wrong; /* a folder of a different model */
 } job;
 
 static void spread_and_save(tn_group *g, void *user) {
@@ -83,7 +83,7 @@ static void spread_and_save(tn_group *g, void *user) {
     }
     tn_status status = tn_dist_save_lm(g, &m, j->to, parts); /* tn_local_run raises it */
     if (status == TN_OK && tn_dist_load_lm(g, &m, j->wrong) == TN_OK) {
-        tn_raise(TN_EVALUE, "what does not fit was loaded");
+        tn_raise(TN_EVALUE, "a folder that does not fit was loaded");
     } else if (status == TN_OK) {
         tn_error_clear();
         compare_whole(&whole, &m);

@@ -1,21 +1,21 @@
-/* Checkpoints in parts, on ranks that are threads: what is saved in one way is loaded in any
+/* Checkpoints in parts, on ranks that are threads: what is saved in one layout is loaded in any
  * other. */
 #include "tests/support/test.h"
 
 #include "tests/parallel/parts_run.h"
 #include "tests/support/temp.h"
 
-/* ---- There and elsewhere --------------------------------------------------------------------- */
+/* ---- From one layout to another -------------------------------------------------------------- */
 
 typedef struct leg {
     const char *folder;
     lie how;
     bool behind;
-    int64_t load; /* the step that is expected; -1: none is loaded */
+    int64_t load; /* the step that is expected; -1: none */
     int64_t save;
 } leg;
 
-/* Loads what the leg before has saved, and saves the next. */
+/* Loads what the previous leg saved, and saves two more steps. */
 static void run_leg(tn_group *world, void *user) {
     const leg *l = user;
     parts_run r;
@@ -34,14 +34,14 @@ static void run_leg(tn_group *world, void *user) {
     for (c.step = l->save - 1; c.step <= l->save; c.step++) {
         parts_run_values(&r, (uint64_t)c.step, false);
         must(tn_saver_save(saver, &c) == TN_OK);
-        parts_run_values(&r, 12345, false); /* what continues is not what was saved */
+        parts_run_values(&r, 12345, false); /* training continues while the step is saved */
     }
     must(tn_saver_wait(saver) == TN_OK);
     tn_saver_free(saver);
     parts_run_close(&r);
 }
 
-/* 4 -> 3 -> 2 -> 1 -> 4 ranks, from every way of lying to every other. */
+/* 4 -> 3 -> 2 -> 1 -> 4 ranks, from every layout to every other. */
 static void any_way_onto_any_ranks(void **state) {
     (void)state;
     static const int ranks[] = {4, 3, 2, 1, 4};
@@ -62,7 +62,7 @@ static void any_way_onto_any_ranks(void **state) {
     }
 }
 
-/* Pieces that are read in several goes, and runs that continue from one to the next. */
+/* Pieces that are read in several chunks, and runs that continue from one chunk to the next. */
 static void large_pieces(void **state) {
     (void)state;
     const char *folder = temp_path("large");
@@ -74,7 +74,7 @@ static void large_pieces(void **state) {
     parts_width = 6;
 }
 
-/* What all ranks have is written by all of them in turn. */
+/* What all ranks have is distributed over them for writing. */
 static void whole_parameters_are_dealt_out(void **state) {
     (void)state;
     const char *folder = temp_path("dealt");
@@ -94,7 +94,7 @@ static void whole_parameters_are_dealt_out(void **state) {
     }
 }
 
-/* ---- What is saved changes ------------------------------------------------------------------- */
+/* ---- Saving different things ----------------------------------------------------------------- */
 
 static void save_changing(tn_group *world, void *user) {
     parts_run r;
@@ -116,7 +116,7 @@ static void save_changing(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-/* A save has what it was given and no more, whatever the one before had. */
+/* A save contains what it was given and no more, whatever the previous save contained. */
 static void what_is_saved_changes(void **state) {
     (void)state;
     assert_int_equal(tn_local_run(2, save_changing, (void *)(uintptr_t)temp_path("changing")),

@@ -1,8 +1,9 @@
-/* A folder of checkpoints that a run starts over in. */
+/* tn_saver_clear: a run starts over in a folder of checkpoints. */
 #include "tests/distributed/rank_check.h"
 #include "tests/support/temp.h"
 
-/* Steps of another run, higher than those to come, a checkpoint of one file, and what is none. */
+/* Steps of another run, with higher numbers, a checkpoint in one file, and a file that is not
+ * one. */
 static void leave_checkpoints(tn_saver *s, tn_linear *m, const char *folder, bool first) {
     tn_checkpoint c = {.model = m};
     for (c.step = 98; c.step <= 99; c.step++) {
@@ -32,7 +33,7 @@ static void starts_over(tn_group *world, void *user) {
     CHECK(tn_saver_load(s, &c, &found) == TN_OK && !found);
     CHECK(tn_saver_save(s, &c) == TN_OK);
     CHECK(tn_saver_load(s, &c, &found) == TN_OK && found && c.step == 1);
-    CHECK(tn_saver_clear(s) == TN_OK && tn_saver_clear(s) == TN_OK); /* nothing is fine */
+    CHECK(tn_saver_clear(s) == TN_OK && tn_saver_clear(s) == TN_OK); /* an empty folder is fine */
     tn_saver_free(s);
     tn_module_finish(&m);
 }
@@ -49,11 +50,11 @@ static void test_starts_over(void **state) {
         unlink(path);
         snprintf(path, sizeof(path), "%s/lock", folder);
         unlink(path);
-        assert_int_equal(rmdir(folder), 0); /* there was nothing else */
+        assert_int_equal(rmdir(folder), 0); /* nothing else was left */
     }
 }
 
-/* What is wrong on rank 0 is an error on all, which knows no end of the group. */
+/* An error on rank 0 is an error on all ranks, and the group still works. */
 static void cannot_clear(tn_group *world, void *user) {
     tn_saver *s = tn_saver_new(world, user, tn_saver_defaults());
     CHECK(tn_saver_clear(s) == TN_EIO);

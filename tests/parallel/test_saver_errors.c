@@ -1,5 +1,5 @@
-/* A save that goes wrong on one rank of several, which are threads: it is an error on all, and
- * changes nothing. */
+/* A save that fails on one of several ranks, which are threads: it is an error on all, and changes
+ * nothing. */
 #define _GNU_SOURCE
 #include "tests/support/test.h"
 
@@ -14,12 +14,12 @@
 #include "tests/parallel/parts_run.h"
 #include "tests/support/temp.h"
 
-/* ---- Disks that are full, files that vanish -------------------------------------------------- */
+/* ---- Full disks, vanishing files ------------------------------------------------------------- */
 
-/* Files whose path has this in it get no more bytes; NULL: all do. */
+/* Files with this in their path cannot grow; NULL: all can. */
 static _Atomic(const char *) full_disk;
 
-/* Comes before the C library's for libtern too. */
+/* libtern, too, calls this one instead of the C library's. */
 ssize_t write(int fd, const void *data, size_t bytes) {
     const char *full = atomic_load(&full_disk);
     char link[64], path[512] = "";
@@ -34,7 +34,7 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     return syscall(SYS_write, fd, data, bytes);
 }
 
-/* How often a file of this name is still there when it is looked at. */
+/* A file with this name, and how many more calls of stat find it. */
 static _Atomic(const char *) vanishing;
 static atomic_int looks;
 
@@ -48,14 +48,14 @@ int stat(const char *path, struct stat *about) {
     return result;
 }
 
-/* ---- What is wrong on one rank --------------------------------------------------------------- */
+/* ---- Errors on one rank ---------------------------------------------------------------------- */
 
-/* One save after a good one, which fails with `part` in what every rank raises. */
+/* A save that fails after a good one; every rank's error contains `part`. */
 typedef struct failing {
     const char *folder, *part;
     tn_status status;
     void (*spoil)(parts_run *r, tn_checkpoint *c, const char **folder);
-    bool late; /* it is known when all have written */
+    bool late; /* the error is known only once all have written */
 } failing;
 
 static void save_failing(tn_group *world, void *user) {
@@ -87,7 +87,7 @@ static void save_failing(tn_group *world, void *user) {
     }
     tn_error_clear();
     tn_saver_free(saver);
-    must(tn_barrier(world) == TN_OK); /* the group lives */
+    must(tn_barrier(world) == TN_OK); /* the group still works */
     atomic_store(&full_disk, NULL);
     atomic_store(&vanishing, NULL);
     must(tn_barrier(world) == TN_OK);
@@ -119,7 +119,7 @@ static void spoil_error(parts_run *r, tn_checkpoint *c, const char **folder) {
     c->step = tn_group_rank(r->world) == 1 ? -3 : c->step;
 }
 
-/* Half a character, as snprintf leaves it. */
+/* Half a character, as snprintf leaves it when it truncates. */
 static void spoil_note(parts_run *r, tn_checkpoint *c, const char **folder) {
     (void)r;
     (void)folder;
@@ -142,7 +142,7 @@ static void spoil_gap(parts_run *r, tn_checkpoint *c, const char **folder) {
     }
 }
 
-/* From now on nothing more fits into files of this name. */
+/* From now on the file of rank 2 cannot grow. */
 static void spoil_disk(parts_run *r, tn_checkpoint *c, const char **folder) {
     (void)c;
     (void)folder;
@@ -177,7 +177,7 @@ static void wrong_on_one_rank(void **state) {
     static const failing cases[] = {
         {NULL, "rank 2 saves step 3 but rank 0 saves step 2", TN_EMISMATCH, spoil_step, false},
         {NULL, "rank 1 saves to /nowhere/at/all, but rank 0 to", TN_EMISMATCH, spoil_folder, false},
-        {NULL, "step -3, and steps begin at 0", TN_EVALUE, spoil_error, false},
+        {NULL, "step -3, but steps begin at 0", TN_EVALUE, spoil_error, false},
         {NULL, "(its note, descriptions of data and model): not UTF-8", TN_EVALUE, spoil_note,
          false},
         {NULL, "\"model.seen\" is f32 [5] on rank 0 but f64 [5] on rank 1", TN_EMISMATCH,
@@ -213,12 +213,12 @@ static void save_without_one(tn_group *world, void *user) {
         tn_error_clear();
     }
     must(tn_barrier(world) == TN_OK);
-    if (tn_group_rank(world) == 1) { /* too late: it hears the same */
+    if (tn_group_rank(world) == 1) { /* too late: it gets the same error */
         must(tn_saver_save(saver, &c) == TN_EPEER);
         must(strstr(tn_error_message(), "rank 1 has not begun"));
         tn_error_clear();
     }
-    must(tn_saver_save(saver, &c) == TN_OK); /* now all do */
+    must(tn_saver_save(saver, &c) == TN_OK); /* now all ranks do */
     tn_saver_free(saver);
     parts_run_close(&r);
 }
@@ -229,7 +229,7 @@ static void a_rank_that_does_not_come(void **state) {
                      TN_OK);
 }
 
-/* ---- A list that is none --------------------------------------------------------------------- */
+/* ---- An incomplete list ---------------------------------------------------------------------- */
 
 /* Rank 1 sends one whole record of a list and the beginning of another, and then leaves. */
 static void send_half_list(tn_group *world, const char *folder) {
@@ -271,7 +271,7 @@ static void half_a_list(void **state) {
 
 /* ---- Errors of the program ------------------------------------------------------------------- */
 
-/* An error that a rank had before is told to the others, which do not wait for it. */
+/* An error that is pending on one rank reaches the others, which do not wait. */
 static void save_with_an_error(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
@@ -295,7 +295,7 @@ static void an_error_from_before(void **state) {
                      TN_OK);
 }
 
-/* The first of two errors stays: the program's own, and then that of the save before. */
+/* The first of two errors stays: here the program's own, not that of the previous save. */
 static void own_error_before_that_of_the_save(void **state) {
     (void)state;
     parts_run r;

@@ -1,6 +1,6 @@
-/* A save that fails in the middle, on ranks that are threads: for want of memory at every single
- * allocation, or since something is in the way of its files. Each rank hears of it without waiting
- * for the time-out; the folder holds the steps that were there, whole, and nothing half. */
+/* A save that fails in the middle, on ranks that are threads: because any one allocation fails, or
+ * because something is in the way of its files. Each rank learns of it without waiting for the
+ * timeout; the folder keeps the steps that were there, whole, and nothing incomplete. */
 #include "tests/support/test.h"
 
 #include <signal.h>
@@ -14,12 +14,12 @@
 
 enum { MOST_RANKS = 2 };
 
-/* A save of step 2 to a folder with step 1. */
+/* Saves step 2 to a folder that has step 1. */
 typedef struct attempt {
     const char *folder;
     bool behind;
     int keep;
-    int n; /* the allocation of all ranks that fails; -1: none */
+    int n; /* the allocation, counted over all ranks, that fails; -1: none */
     tn_status status[MOST_RANKS];
 } attempt;
 
@@ -61,7 +61,7 @@ static void save_second(tn_group *world, void *user) {
 
 typedef struct loading {
     attempt *saved;
-    int64_t step; /* that is expected */
+    int64_t step; /* the step that is expected */
 } loading;
 
 static void load_newest(tn_group *world, void *user) {
@@ -77,7 +77,7 @@ static void load_newest(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-/* Begins a folder with step 1. */
+/* Makes a folder with step 1. */
 static attempt begin_attempts(const char *name, int ranks, bool behind) {
     attempt a = {.folder = temp_path(name), .behind = behind, .keep = 2, .n = -1};
     assert_int_equal(tn_local_run(ranks, save_first, &a), TN_OK);
@@ -87,7 +87,7 @@ static attempt begin_attempts(const char *name, int ranks, bool behind) {
     return a;
 }
 
-/* What a folder has beside step 1 and the lock. */
+/* What a folder has besides step 1 and the lock. */
 typedef struct contents {
     int others;
     bool second;
@@ -105,8 +105,8 @@ static bool note_name(const char *name, void *user) {
     return true;
 }
 
-/* Whether step 2 is there. It is where all ranks call it saved; whole where it is; and nothing
- * else is, but `others` names. */
+/* Returns whether step 2 is there. It must be if all ranks called it saved; if it is there, it must
+ * be whole; and besides it there must be `others` other names. */
 static bool check_folder(attempt *a, int ranks, int others) {
     contents c = {0};
     assert_true(tn__folder_each(a->folder, note_name, &c, "test"));
@@ -125,7 +125,7 @@ static bool check_folder(attempt *a, int ranks, int others) {
 
 /* ---- Without memory -------------------------------------------------------------------------- */
 
-/* `replaces`: every save but the first finds a step 2, and no other is to stay. */
+/* `replaces`: every save but the first finds a step 2 already, and only one step is kept. */
 static void walk_allocations(const char *name, int ranks, bool behind, bool replaces) {
     attempt a = begin_attempts(name, ranks, behind);
     char second[600];
@@ -161,9 +161,10 @@ static void without_memory_on_two_ranks(void **state) {
     walk_allocations("both_behind", 2, true, true);
 }
 
-/* ---- In the way of its files ----------------------------------------------------------------- */
+/* ---- Names that are taken -------------------------------------------------------------------- */
 
-/* Whatever has a name that a save needs is not the saver's to remove, and is an error. */
+/* If something else has a name that a save needs, the saver does not remove it, but raises an
+ * error. */
 static void names_are_taken(void **state) {
     (void)state;
     static const char *const names[] = {"step-000002.tmp", "step-000002"};
@@ -184,7 +185,7 @@ static void names_are_taken(void **state) {
     }
 }
 
-/* Files of up to `most` bytes can be written from now on. */
+/* From now on, files can have up to `most` bytes. */
 static void limit_files(rlim_t most) {
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);

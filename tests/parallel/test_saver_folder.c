@@ -1,5 +1,5 @@
-/* The folder of checkpoints in parts: which steps stay in it, whose they are, and who holds it.
- * Ranks are threads. */
+/* The folder of checkpoints in parts: which steps it keeps, which run they belong to, and who locks
+ * it. Ranks are threads. */
 #include "tests/support/test.h"
 
 #include <sys/stat.h>
@@ -40,7 +40,7 @@ static void save_steps(tn_group *world, void *user) {
         parts_run_values(&r, (uint64_t)c.step, false);
         must(tn_saver_save(saver, &c) == TN_OK);
     }
-    c.step = 70; /* once more: it is replaced */
+    c.step = 70; /* again: it is replaced */
     parts_run_values(&r, 71, false);
     must(tn_saver_save(saver, &c) == TN_OK);
     tn_saver_free(saver);
@@ -62,7 +62,8 @@ static void some_steps_stay(void **state) {
     assert_int_equal(names_in(temp_path("steps/step-000070")), 4);
 }
 
-/* A run that starts over in the folder of another: its steps stay, and so do those. */
+/* A run that starts over in another run's folder: its own steps are kept, and so are the
+ * other's. */
 static void save_low_step(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_ODD);
@@ -85,7 +86,7 @@ static void higher_steps_are_another_runs(void **state) {
     assert_false(is_there(folder, "step-000002"));
 }
 
-/* What is there of step 70 is the second. */
+/* Step 70 is the second one saved. */
 static void load_replaced(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_WHOLE);
@@ -103,8 +104,8 @@ static void a_step_is_replaced(void **state) {
     assert_int_equal(tn_local_run(2, load_replaced, (void *)(uintptr_t)temp_path("steps")), TN_OK);
 }
 
-/* What someone keeps in a step is not removed with it, and hinders no save: neither the one that
- * takes the step's place, nor those of the next job. */
+/* Something that the user put into a step's folder is not removed with the step, and prevents no
+ * save: neither the one that replaces the step, nor those of the next job. */
 static void folders_in_steps_stay(void **state) {
     (void)state;
     parts_run r;
@@ -152,7 +153,7 @@ static void one_job_at_a_time(void **state) {
     parts_run_close(&r);
 }
 
-/* Another descriptor of the lock, as a child by fork has it. */
+/* Another descriptor of the lock, as a forked child has it. */
 static int lock_again(const char *folder) {
     char path[512];
     struct stat lock, open_file;
@@ -167,7 +168,7 @@ static int lock_again(const char *folder) {
     return -1;
 }
 
-/* A saver that is gone locks nothing, whoever has inherited what it had open. */
+/* A freed saver holds no lock, even if a child has inherited its descriptor. */
 static void children_keep_no_lock(void **state) {
     (void)state;
     parts_run r;

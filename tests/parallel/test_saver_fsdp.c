@@ -1,22 +1,22 @@
-/* Checkpoints in parts of a model that is trained, sharded in every stage: what continues from one
- * is what was never disturbed. */
+/* Checkpoints in parts of a model in training, sharded in every stage: a resumed run matches one
+ * that was never interrupted. */
 #include "tests/support/test.h"
 
 #include "tests/support/temp.h"
 #include "train.h"
 
-enum { MICROS = 12 }; /* of a step, shared by 4, 3, 2 and 1 ranks */
+enum { MICROS = 12 }; /* per step, shared by 4, 3, 2 or 1 ranks */
 
-/* One leg: a few steps before (which loading undoes), loading, steps, saving. */
+/* One leg: maybe a step first (which loading undoes), loading, steps, saving. */
 typedef struct leg {
     const char *folder;
-    const char *export; /* where the whole weights go; NULL: nowhere */
-    int stage;          /* 0: data parallel */
+    const char *export; /* the file for the whole weights; NULL: none */
+    int stage;          /* 0: data parallelism */
     bool bf16, spoil;
-    int load, save;     /* the step that is there, and that is saved at the end; 0: none */
-    int from, steps;    /* the steps that are trained in between */
-    train_bits losses;  /* rank 0's, of the steps; */
-    train_bits weights; /* and all of them whole, after it */
+    int load, save;     /* the steps to load and to save; 0: none */
+    int from, steps;    /* the first step to train, and how many */
+    train_bits losses;  /* rank 0's copy */
+    train_bits weights; /* all weights, whole, at the end */
 } leg;
 
 static train_run run_of(const leg *l) {
@@ -52,7 +52,7 @@ static void run_leg(tn_group *world, void *user) {
     tn_optim *opt = train_optimiser(&gpt);
     tn_saver *saver = tn_saver_new(world, l->folder, tn_saver_defaults());
     tn_checkpoint c = {.model = &gpt, .optim = opt, .generator = tn_default_generator()};
-    if (l->spoil) { /* so that whole weights lie about which loading must not leave */
+    if (l->spoil) { /* leaves whole weights behind, which loading must replace */
         one_step(&gpt, &run, &groups, opt, 90, NULL);
         run.evaluate = true;
         train_evaluate(&gpt, &run);
@@ -97,7 +97,7 @@ static void free_leg(leg *l) {
     free(l->weights.data);
 }
 
-/* What was exported from parts is what one process saves. */
+/* A file exported from parts is the file that one process saves. */
 static void check_exported(const train_run *run) {
     tn_gpt gpt;
     train_model(&gpt, run, 5);
@@ -107,10 +107,10 @@ static void check_exported(const train_run *run) {
     tn_module_finish(&gpt);
 }
 
-/* 4 ranks train and save after two steps, and continue undisturbed. The step wanders over 3, 2 and
- * 1 ranks, each sharded in another way, back to 4, which train what the undisturbed ones did. */
+/* 4 ranks train, save after two steps, and continue. The saved step goes through six jobs of 1 to 4
+ * ranks, sharded differently, back to 4 ranks, which train as the undisturbed ones did. */
 static void wander_over_ranks(const char *name, bool bf16, bool spoil) {
-    char folder[512]; /* outlives the next paths */
+    char folder[512]; /* outlives the next calls of temp_path */
     snprintf(folder, sizeof(folder), "%s", temp_path(name));
     leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 4};
     leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .steps = 2, .save = 2};
@@ -168,8 +168,8 @@ static tn_tensor *stack_forward(tn_module *self, tn_tensor *x) {
     return tn_call(tn_module_child(self, "b"), tn_call(tn_module_child(self, "a"), x));
 }
 
-/* A save, and a step that loading undoes. At stage 1 weights stay whole until parts change:
- * all ranks must say that they did, also those whose parts have no elements. */
+/* Saves, and loading undoes a step. At stage 1 weights stay whole until parts change: all ranks
+ * must mark that theirs did, even those whose parts have no elements. */
 static void undoes_a_step(tn_group *g, void *folder) {
     struct {
         tn_module base;

@@ -1,5 +1,5 @@
 /* One of several ranks that train and save in parts is killed at each of its calls that change
- * files: what is there then is the step before or the new one, whole. */
+ * files: what is left is the step before or the new one, whole. */
 #include "tests/support/test.h"
 
 #include <stdlib.h>
@@ -11,11 +11,11 @@
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 
-/* How the ranks of each job have laid the model on them. */
+/* Jobs that are killed, and how each lays out the model on its ranks. */
 typedef struct kills {
     int ranks, kills;
     lie ways[3];
-    int stride; /* of a rank's calls, from one kill to its next */
+    int stride; /* of a rank's calls, from one kill to the next */
 } kills;
 
 static const kills all_kills[] = {
@@ -25,7 +25,7 @@ static const kills all_kills[] = {
 
 /* ---- A rank ---------------------------------------------------------------------------------- */
 
-/* What the ranks do besides saving: they need each other, and what was saved changes. */
+/* What ranks do besides saving: communicate, and change what was saved. */
 static bool train_on(parts_run *r, int64_t step) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(100), TN_F32);
@@ -33,7 +33,7 @@ static bool train_on(parts_run *r, int64_t step) {
     return tn_work_wait(tn_all_reduce(r->world, t, TN_SUM), 0) == TN_OK;
 }
 
-/* Saves a step after the other until KILL_AT ends it, or another rank's end is noticed. */
+/* Saves one step after another until KILL_AT kills it, or it notices that another rank is gone. */
 static int save_forever(tn_group *world, const char *folder) {
     const char *kill_at = getenv("KILL_AT");
     parts_run r;
@@ -56,14 +56,14 @@ static int save_forever(tn_group *world, const char *folder) {
             break;
         }
     }
-    _exit(3); /* as a program whose error handler ends it, in the middle of a save */
+    _exit(3); /* like a program whose error handler exits in the middle of a save */
 }
 
 static const rank_entry bodies[] = {{"save", save_forever}};
 
 /* ---- The test -------------------------------------------------------------------------------- */
 
-/* The last step that any rank has begun to save. */
+/* The last step that any rank began to save. */
 static int64_t last_begun(const ranks_result *result) {
     int64_t last = 0;
     for (int rank = 0; rank < result->n; rank++) {
@@ -75,7 +75,7 @@ static int64_t last_begun(const ranks_result *result) {
     return last;
 }
 
-/* The newest step, whose every element was looked at; 0: there is none. */
+/* The newest step, with every element checked; 0: there is none. */
 static int64_t load_newest(const char *folder) {
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
@@ -93,7 +93,7 @@ static int64_t load_newest(const char *folder) {
     return c.step;
 }
 
-/* Runs the ranks until one is killed, and then ends the others at once, as a launcher does. */
+/* Runs the ranks until one is killed, then kills the others at once, as a launcher does. */
 static ranks_result run_until_killed(int ranks, const char *folder, int victim,
                                      const char *const *environment) {
     ranks_job job = ranks_start(ranks, "save", folder, environment);

@@ -1,5 +1,5 @@
-/* Checkpoints in parts as other files, and what can be loaded or not: one file, damaged files,
- * another model. What is wrong on one rank is an error on all, and changes nothing. Ranks are
+/* Checkpoints in parts converted to other files, and loading from others: one file, damaged files,
+ * another model. An error on one rank is an error on all, and changes nothing. Ranks are
  * threads. */
 #define _GNU_SOURCE
 #include "tests/support/test.h"
@@ -29,7 +29,7 @@ static void save_once(tn_group *world, void *user) {
     parts_run_close(&r);
 }
 
-/* The same run on one rank. */
+/* The saved run, on one rank. */
 static void open_whole(parts_run *r, uint64_t seed) {
     parts_run_open(r, NULL, LIES_WHOLE);
     parts_run_values(r, seed, false);
@@ -122,12 +122,12 @@ static void one_file_is_for_whole_models(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* ---- What is wrong with the files ------------------------------------------------------------ */
+/* ---- Damaged files --------------------------------------------------------------------------- */
 
 typedef struct damage {
-    const char *file;      /* in the step's folder; NULL: a file that every rank has its own of */
-    const char *from, *to; /* texts of one length; NULL: the file is cut or gone */
-    const char *part;      /* of the error */
+    const char *file;      /* in the step's folder */
+    const char *from, *to; /* texts of the same length; NULL: the file is cut short or gone */
+    const char *part;      /* part of the error message */
     tn_status status;
 } damage;
 
@@ -149,7 +149,7 @@ static void load_damaged(tn_group *world, void *user) {
     }
     tn_error_clear();
     must(!found && c.step == 77);
-    visiting v = {&r, 5, true}; /* nothing has changed; buffers are each rank's own */
+    visiting v = {&r, 5, true}; /* nothing has changed (buffers differ between ranks) */
     tn_optim_each(r.optim, visit_state, &v);
     must(r.generator.seed == 5 && tn_optim_steps(r.optim) == 10);
     must(tn_barrier(world) == TN_OK);
@@ -174,7 +174,7 @@ static void damaged_files(void **state) {
     static const damage damages[] = {
         {"index.json", NULL, NULL, "index.json: is damaged: its digest is", TN_EFORMAT},
         {"index.json", "\"length\":", "\"lenght\":", "is damaged: its digest", TN_EFORMAT},
-        {"index.json", "{\"digest\"", "{\"digets\"", "is no index of a checkpoint", TN_EFORMAT},
+        {"index.json", "{\"digest\"", "{\"digets\"", "is not an index of a checkpoint", TN_EFORMAT},
         {"rank-00001.safetensors", NULL, NULL, "rank-00001.safetensors", TN_EFORMAT},
         {"rank-00000.safetensors", "\"shape\":[5]", "\"shape\":[6]", "rank-00000.safetensors",
          TN_EFORMAT},
@@ -206,7 +206,7 @@ static void damaged_files(void **state) {
     data[bytes - 1] ^= 1;
     temp_write(path, data, bytes);
     free(data);
-    /* a file that is not there; a step without an index */
+    /* a missing file; a step without an index */
     assert_int_equal(unlink(path), 0);
     last = (damage){"a file", NULL, NULL, "rank-00001.safetensors: No such file", TN_EIO};
     assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
@@ -252,7 +252,7 @@ static void load_surplus(tn_group *world, void *user) {
     tn_generator generator;
     c.optim = tn_adamw(&n, tn_adamw_defaults());
     c.generator = &generator;
-    c.other_run = true; /* all else is the same */
+    c.other_run = true; /* everything else matches */
     must(tn_saver_load(saver, &c, &found) == TN_EMISMATCH && !found);
     must(strstr(tn_error_message(), "which the program does not have"));
     tn_error_clear();
@@ -272,7 +272,7 @@ static void another_model(void **state) {
     assert_int_equal(tn_local_run(2, load_surplus, (void *)(uintptr_t)p.folder), TN_OK);
 }
 
-/* A model that was built without elements gets those of the checkpoint. */
+/* A model that was built without elements receives those of the checkpoint. */
 static void load_without_elements(tn_group *world, void *user) {
     tn_saver *saver = tn_saver_new(world, user, patient_options(false));
     tn_linear saved, loaded;

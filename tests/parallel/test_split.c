@@ -1,6 +1,6 @@
-/* Sharding of a model that is split over ranks by another way already: blocks of matrices in the
- * fields, chains of groups, a parameter that stages have in common. The way itself is a toy: a
- * layer whose hidden units are on different ranks, by hooks and forwards of its own. */
+/* Sharding of a model that is split over ranks in another way already: blocks of matrices in the
+ * fields, chains of groups, a parameter that two stages have. The split is a toy: a layer whose
+ * hidden units are on different ranks. */
 #include "tests/distributed/rank_check.h"
 #include "tests/support/temp.h"
 
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* The hidden units are not shared out evenly: 3 and 2. */
+/* The hidden units are divided unevenly: 3 and 2. */
 enum { WIDTH = 6, HIDDEN = 5, ROWS = 3, STEPS = 3, NUMBERS = 256 };
 
 /* ---- A layer that is split ------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ static tn_tensor **field_of(void *m, const char *path) {
     return s.field;
 }
 
-/* The field gets this rank's block of the parameter along dim. */
+/* Puts this rank's block of the parameter along dim into its field. */
 static void cut_parameter(net *m, const char *path, int dim, const tn_parts *tp) {
     TN_SCOPE;
     TN_NO_GRAD;
@@ -149,11 +149,11 @@ static make_optim *const optims[] = {make_adamw, make_lamb, make_muon, make_adaf
 typedef enum way { ALONE, DDP, NAIVE, FSDP } way;
 typedef struct run {
     way way;
-    int stage; /* of FSDP */
-    int data;  /* ranks with other batches */
+    int stage; /* with FSDP */
+    int data;  /* ranks with different batches */
     make_optim *optim;
     double norms[STEPS];
-    char file[300]; /* where the weights go, of all ranks */
+    char file[300]; /* the weights of all ranks */
 } run;
 
 static void attach_way(net *m, tn_group *data, const run *r) {
@@ -166,7 +166,7 @@ static void attach_way(net *m, tn_group *data, const run *r) {
     }
 }
 
-/* Two micro-batches a step on one rank's data, or one on each of two. */
+/* Two micro-batches per step on one rank's data, or one on each of two. */
 static void trains_net(tn_group *world, void *user) {
     run *r = user;
     int tp_ranks = tn_group_size(world) / r->data;
@@ -221,7 +221,7 @@ static bool compare_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Of the weights that two runs have written. */
+/* The largest difference of two runs' exported weights. */
 static double largest_difference(const run *a, const run *b) {
     net one, other;
     net_init(&one);
@@ -236,14 +236,13 @@ static double largest_difference(const run *a, const run *b) {
     return d.most;
 }
 
-/* On top of a split layer sharding is what data parallelism is, bit for bit, and both are what one
- * rank computes. */
+/* On a split layer, sharding matches data parallelism bit for bit, and both match one rank. */
 static void blocks_are_sharded(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(optims) / sizeof(*optims); i++) {
         run alone = train_ranks(1, ALONE, 0, 1, optims[i]);
         run ddp = train_ranks(4, DDP, 0, 2, optims[i]);
-        /* Newton and Schulz's iteration and Adafactor's roots enlarge the rounding of sums */
+        /* Newton-Schulz and Adafactor's roots amplify the rounding of sums */
         assert_true(largest_difference(&alone, &ddp) < (i < 2 ? 1e-5 : 1e-4));
         for (int stage = 0; stage <= 3; stage++) {
             run fsdp = train_ranks(4, stage ? FSDP : NAIVE, stage, 2, optims[i]);
@@ -260,7 +259,7 @@ static void blocks_are_sharded(void **state) {
 
 static char folder[300];
 
-/* Saved by two ranks that have blocks, of which two others have parts. */
+/* Saved on four ranks: two blocks, each in two parts. */
 static void saves_blocks(tn_group *world, void *user) {
     (void)user;
     tn_mesh *mesh = tn_mesh_new(world, 2, (int[]){2, 2}, (const char *const[]){"data", "tp"});
@@ -281,7 +280,7 @@ static void saves_blocks(tn_group *world, void *user) {
     tn_mesh_free(mesh);
 }
 
-/* Three ranks, each of which has a block of uneven size, or one that has all. */
+/* Loaded on three ranks with blocks of uneven size, or on one that has everything. */
 static void loads_blocks(tn_group *world, void *user) {
     (void)user;
     tn_parts parts = {.sum = sum_group, .group = world, .counts = true};
@@ -301,7 +300,7 @@ static void loads_blocks(tn_group *world, void *user) {
     tn_optim_step(other);
     tn_optim_zero_grad(other);
     net_backward(&want, 2, 1.0);
-    tn_optim_step(other); /* with the state that was loaded */
+    tn_optim_step(other); /* with the loaded state */
     net_backward(&m, 2, 1.0);
     tn_optim_step(opt);
     run a = {.file = ""}, b = a;
@@ -328,8 +327,8 @@ static void blocks_in_checkpoints(void **state) {
 
 /* ---- Chains ---------------------------------------------------------------------------------- */
 
-/* Two stages of two ranks. The first has a matrix that is cut over its ranks and one that both
- * have; the second only the latter kind. */
+/* Two stages of two ranks. The first has a matrix that is cut over its ranks and one parameter that
+ * both have; the second has only the latter kind. */
 static void measures_norm(tn_group *world, void *user) {
     TN_SCOPE;
     double *norm = user;
@@ -346,15 +345,14 @@ static void measures_norm(tn_group *world, void *user) {
         l = (tn_layout){TN_DIMS(4, 2), 0, 1, tn_group_rank(tp), 2, 0, 4};
     }
     CHECK(tn_module_set_part(&m, "weight", NULL, l, first ? &block : &stages) == TN_OK);
-    /* the bias is one parameter of both */
+    /* both stages have the same bias */
     CHECK(tn_module_set_part(&m, "bias", NULL, bias, first ? &stages : &copy) == TN_OK);
     tn_set_grad(m.weight, tn_full(TN_DIMS(2, 2), 1 + tn_group_rank(world), TN_F32));
     tn_set_grad(m.bias, tn_full(TN_DIMS(2), 5, TN_F32));
     tn_optim *opt = make_lamb(&m);
     norm[tn_group_rank(world)] = tn_optim_clip(opt, 1e9);
     CHECK(tn_clip_grad_norm(&m, 1e9) == norm[tn_group_rank(world)]);
-    CHECK(tn_optim_step(opt) == TN_OK); /* norms of one parameter: the other stage has no part in it
-                                         */
+    CHECK(tn_optim_step(opt) == TN_OK); /* norms of a parameter need no other stage */
     tn_optim_free(opt);
     tn_module_finish(&m);
     tn_mesh_free(mesh);
@@ -365,7 +363,7 @@ static void stages_with_other_chains(void **state) {
     double norm[4];
     run_ok(4, measures_norm, norm);
     double first = 4 * 1 + 4 * 4, bias = 2 * 25;
-    /* ranks of the second stage differ here, so that it is seen who sums with whom */
+    /* the ranks of the second stage differ here, to show which ranks are summed */
     assert_true(norm[0] == sqrt(first + bias + 4 * 9) && norm[2] == norm[0]);
     assert_true(norm[1] == sqrt(first + bias + 4 * 16) && norm[3] == norm[1]);
 }
@@ -376,7 +374,7 @@ static tn_gpt_options small_options(void) {
     return TN_WITH(tn_gpt, .vocab = 11, .context = 8, .layers = 2, .heads = 2, .width = 8);
 }
 
-/* Of two stages: the first has what is before h.1, and the last h.1, ln_f, and wte again. */
+/* Two stages: the first has everything before h.1, the second h.1, ln_f, and wte again. */
 static bool is_of(int stage, const char *path) {
     bool late = strncmp(path, "h.1.", 4) == 0 || strncmp(path, "ln_f.", 5) == 0;
     return strncmp(path, "wte.", 4) == 0 || late == (stage == 1);
@@ -414,7 +412,7 @@ static bool step_by_name(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* A step that depends on nothing but names. */
+/* A step that depends only on names. */
 static void step_gpt(tn_gpt *m, tn_optim *opt) {
     tn_module_each(m, (tn_walk){0}, step_by_name, NULL);
     CHECK(tn_optim_step(opt) == TN_OK);
@@ -442,7 +440,7 @@ static bool same_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* On one rank that has all, and on stages again. */
+/* On one rank that has everything, and on stages again. */
 static void loads_stages(tn_group *world, void *user) {
     const char *from = user;
     tn_gpt m, want;
@@ -462,7 +460,7 @@ static void loads_stages(tn_group *world, void *user) {
     CHECK(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 1);
     tn_saver_free(saver);
     tn_module_each(&m, (tn_walk){0}, same_entry, &want);
-    step_gpt(&want, other); /* with the state that was loaded */
+    step_gpt(&want, other); /* with the loaded state */
     step_gpt(&m, opt);
     tn_module_each(&m, (tn_walk){0}, same_entry, &want);
     tn_optim_free(opt);
@@ -481,7 +479,7 @@ static void stages_in_checkpoints(void **state) {
     run_ok(2, loads_stages, lm);
 }
 
-/* ---- What two stages have -------------------------------------------------------------------- */
+/* ---- A parameter of two stages --------------------------------------------------------------- */
 
 typedef struct stage {
     tn_module base;
@@ -503,7 +501,7 @@ static bool note_layout(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* However many other parameters are beside it. */
+/* Cut in the same way, whatever other parameters there are. */
 static void cuts_copies(tn_group *world, void *user) {
     (void)user;
     tn_parts stages = {.sum = sum_group, .group = world, .counts = true, .others = true};
@@ -518,7 +516,7 @@ static void cuts_copies(tn_group *world, void *user) {
         tn_module_add(&m, "own", &m.own);
         tn_layout all = tn__layout_whole(TN_DIMS(11, 6));
         CHECK(tn_module_set_part(&m, "wte.weight", NULL, all, &tied) == TN_OK);
-        if (i == 1) { /* this one with other stages */
+        if (i == 1) { /* also a parameter that other stages have */
             tn_layout own = tn__layout_whole(tn_shape(m.own.weight));
             CHECK(tn_module_set_part(&m, "own.weight", NULL, own, &tied) == TN_OK);
         }

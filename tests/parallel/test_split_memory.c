@@ -1,5 +1,5 @@
-/* What splitting saves: bytes at rest exactly, activations under `sequence` and cp exactly, and a
- * model trains that no rank could hold. */
+/* What splitting saves: bytes at rest exactly, activations with `sequence` and cp exactly, and
+ * training a model that no rank could hold alone. */
 #include "tests/distributed/rank_check.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
@@ -9,7 +9,7 @@ enum { BATCH = 2, LENGTH = 32, WIDTH = 64, HEADS = 4, VOCAB = 101 };
 typedef struct setting {
     const char *mesh;
     int layers;
-    int64_t bytes; /* of all ranks */
+    int64_t bytes; /* on all ranks */
 } setting;
 
 static void init_model(tn_gpt *m, int layers, int64_t width) {
@@ -29,14 +29,14 @@ static void init_model(tn_gpt *m, int layers, int64_t width) {
 
 static tn_spread *spread_model(tn_gpt *m, tn_group *world, const char *mesh) {
     tn_spread_options o = tn_spread_defaults();
-    o.data.bucket_bytes = o.data.first_bucket = 1; /* a group of one needs none */
+    o.data.bucket_bytes = o.data.first_bucket = 1; /* a group of one needs no buckets */
     tn_spread_read(&o, mesh);
     return tn_spread_new(m, world, o);
 }
 
 /* ---- At rest --------------------------------------------------------------------------------- */
 
-/* Elements of a rank: cut matrices and the biases of columns are divided, the rest is not. */
+/* Elements on a rank: cut matrices and the biases of columns are divided, the rest is not. */
 static int64_t elements_of(int rank, int ranks, int layers) {
     int64_t C = WIDTH, cut = 12 * C * C + 3 * C + 4 * C, whole = C + C + 4 * C;
     int64_t each = (VOCAB + ranks - 1) / ranks, left = VOCAB - rank * each;
@@ -68,8 +68,8 @@ static void trains_and_rests(tn_group *world, void *user) {
     if (tn_group_rank(world) == 0) {
         int64_t want = 0;
         for (int r = 0; r < ranks; r++) {
-            want += 12 * elements_of(r, ranks, s->layers); /* and Adam's two … */
-            want += 8 * (12 * s->layers + 4);              /* … and its count of steps */
+            want += 12 * elements_of(r, ranks, s->layers); /* weights and Adam's two states … */
+            want += 8 * (12 * s->layers + 4);              /* … and its step counts */
         }
         int64_t is = tn_memory().allocated - before;
         if (is != want) {
@@ -92,7 +92,7 @@ static void test_bytes_at_rest(void **state) {
 
 /* ---- Activations ----------------------------------------------------------------------------- */
 
-/* What all ranks hold for backward of a model of these layers, whose blocks keep their inputs. */
+/* The bytes that all ranks hold for backward, with blocks that keep only their inputs. */
 static void runs_forward(tn_group *world, void *user) {
     setting *s = user;
     tn_gpt m;
@@ -116,7 +116,7 @@ static void runs_forward(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-/* Of one block, on all ranks. */
+/* Bytes of one block, on all ranks. */
 static int64_t block_bytes(int ranks, const char *mesh) {
     setting few = {.mesh = mesh, .layers = 1}, many = {.mesh = mesh, .layers = 3};
     run_ok(ranks, runs_forward, &few);
@@ -128,18 +128,18 @@ static void test_activations(void **state) {
     (void)state;
     int64_t one = BATCH * LENGTH * WIDTH * 4;
     assert_int_equal(block_bytes(1, "tp=1"), one);
-    assert_int_equal(block_bytes(2, "tp=2"), 2 * one); /* each rank has all of it */
+    assert_int_equal(block_bytes(2, "tp=2"), 2 * one); /* each rank has the whole */
     assert_int_equal(block_bytes(2, "tp=2,sequence"), one);
     assert_int_equal(block_bytes(4, "tp=4,sequence"), one);
     assert_int_equal(block_bytes(2, "cp=2"), one);
     assert_int_equal(block_bytes(4, "tp=2,cp=2,sequence"), one);
 }
 
-/* ---- What one rank cannot hold: processes with a limit of their own -------------------------- */
+/* ---- What one rank cannot hold: processes with a memory limit -------------------------------- */
 
 enum { LARGE = 256 };
 
-/* The mesh is the argument; the limit is 12 of the 16 bytes that a parameter needs on one rank. */
+/* The argument is the mesh; the limit is 12 of the 16 bytes that a parameter needs on one rank. */
 static int trains_within(tn_group *world, const char *mesh) {
     tn_gpt m;
     init_model(&m, 2, LARGE);

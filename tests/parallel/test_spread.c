@@ -1,4 +1,4 @@
-/* One mesh for all of it: whatever the mesh, a model trains as on one rank. Ranks are threads. */
+/* Meshes: on every mesh, a model trains as on one rank. Ranks are threads. */
 #include "tests/distributed/rank_check.h"
 
 #include "train.h"
@@ -7,8 +7,8 @@ enum { BATCH = 2, LENGTH = 16, VOCAB = 29, RANKS = 8, MICROS = 8, STEPS = 3 };
 
 typedef struct program {
     const char *mesh;
-    train_bits bits; /* rank 0's, of all parameters */
-    double loss;     /* of the last step, over all micro-batches */
+    train_bits bits; /* rank 0's copy of all parameters */
+    double loss;     /* of the last step, the mean over all micro-batches */
 } program;
 
 static void init_model(tn_gpt *m) {
@@ -39,7 +39,7 @@ static double train_micro(tn_gpt *m, int64_t number, int mine) {
     return tn_item(loss);
 }
 
-/* Each of `ranks` has mine of a step's micro-batches. */
+/* Each of `ranks` trains its share of a step's micro-batches. */
 static double train_micros(tn_gpt *m, int rank, int ranks, int64_t step) {
     int mine = MICROS / ranks;
     double sum = 0;

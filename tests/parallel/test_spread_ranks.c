@@ -1,4 +1,4 @@
-/* Meshes of real processes, on each engine: the bits of ranks that are threads. */
+/* Meshes of real processes, on each engine: the bits of ranks as threads. */
 
 #include "core/plugin.h"
 #include "distributed/group/engine/gloo/gloo.h"

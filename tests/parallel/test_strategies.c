@@ -1,4 +1,4 @@
-/* What strategies share: who is attached to a module, who may still be attached, and scopes. */
+/* What strategies share: which one is attached to a module, what prevents attaching, and scopes. */
 
 #include "ddp_net.h"
 #include "distributed/parallel/base.h"
@@ -7,7 +7,7 @@
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
-/* ---- Who is attached ------------------------------------------------------------------------- */
+/* ---- Which strategy is attached -------------------------------------------------------------- */
 
 static void count_scope(void *state, int change) {
     *(int *)state += change;
@@ -36,7 +36,7 @@ static void a_strategy_is_known_by_the_registry(void **state) {
     assert_error(TN_ESTATE, "linear in is under counting already");
     assert_int_equal(tn_ddp_naive(&m.in, NULL), TN_ESTATE);
     assert_error(TN_ESTATE, "linear in is under counting already");
-    assert_non_null(tn_ddp(&m.out, NULL, tn_ddp_defaults())); /* beside it */
+    assert_non_null(tn_ddp(&m.out, NULL, tn_ddp_defaults())); /* next to it */
     tn_module_finish(&m);
 
     net_init(&m, 1);
@@ -110,7 +110,7 @@ static void a_scope_may_outlive_its_module(void **state) {
     free(m);
 }
 
-/* What is attached in a scope hears of its end alone: that must not count. */
+/* A strategy attached inside a scope sees only its end, which must not count. */
 static void a_scope_may_be_older(void **state) {
     (void)state;
     net m;
@@ -149,7 +149,7 @@ static void the_naive_twin_accumulates(void **state) {
     run_ok(2, accumulates_gradients, NULL);
 }
 
-/* ---- What holds a module --------------------------------------------------------------------- */
+/* ---- What prevents attaching ----------------------------------------------------------------- */
 
 typedef struct tied {
     tn_module base;
@@ -172,7 +172,7 @@ static void tied_init(tied *m) {
     tn_module_tie(m, "b.weight", "a.weight");
 }
 
-/* Under either name, whoever of the two modules the optimiser was made for. */
+/* Under either name, whichever of the two modules the optimiser was made for. */
 static void an_optimiser_holds_a_tied_parameter(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -192,7 +192,7 @@ static void an_optimiser_holds_a_tied_parameter(void **state) {
     }
 }
 
-/* An optimiser of the rest of the model holds nothing of what was frozen when it was made. */
+/* An optimiser does not hold parameters that were frozen when it was made. */
 static void an_optimiser_of_other_modules(void **state) {
     (void)state;
     net m;
@@ -204,7 +204,8 @@ static void an_optimiser_of_other_modules(void **state) {
     tn_module_finish(&m);
 }
 
-/* A graph that will call the module again is no obstacle: its gradients travel, as all do. */
+/* A graph that will recompute the module does not prevent attaching: its gradients are reduced,
+ * too. */
 static void has_a_graph(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
@@ -284,7 +285,7 @@ static void see_a_round(tn_group *world, void *user) {
     tn_group_free(rows[1]);
 }
 
-/* A mesh's ranks have the micro-batches of the world's. */
+/* A mesh's ranks have the same micro-batches as the world's. */
 static void a_round_over_two_groups(void **state) {
     (void)state;
     run_ok(6, see_a_round, NULL);
@@ -314,7 +315,7 @@ static const tn__parallel_rules twice = {
     .ended = average_grads,
 };
 
-/* Ranks 0 1 and 2 3 are groups; 0 2 and 1 3 lead from one to the other. */
+/* Ranks 0 1 and 2 3 are the inner groups; 0 2 and 1 3 the outer ones. */
 static void over_two_groups(tn_group *world, void *user) {
     const char *odd = user; /* the rank that differs, fails early, or fails in a step; or "" */
     int rank = tn_group_rank(world);
@@ -337,7 +338,7 @@ static void over_two_groups(tn_group *world, void *user) {
         net want;
         net_init(&want, 5);
         numbers a = params_of(&m), b = params_of(&want);
-        CHECK(same_numbers(&a, &b)); /* the world's first rank's */
+        CHECK(same_numbers(&a, &b)); /* those of rank 0 of the world */
         CHECK(tn_default_generator()->stream == (uint64_t)rank + 1);
         tn_module_finish(&want);
         m.use_extra = !(mine && strstr(odd, "steps"));

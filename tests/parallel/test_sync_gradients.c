@@ -1,5 +1,5 @@
-/* tn_sync_gradients: all backwards of a step are one rank's alone, and what they have kept travels
- * afterwards. The same bits as a last backward that is synchronised. Ranks are threads. */
+/* tn_sync_gradients: all backwards of a step are local, and what they accumulate is reduced
+ * afterwards. The same bits as with a last backward that is synchronised. Ranks are threads. */
 #include "fsdp_net.h"
 #include "nn/module.h"
 
@@ -7,11 +7,11 @@ enum { STEPS = 3 };
 
 typedef struct steps {
     run r;
-    bool sync;   /* the step's last backward is synchronised; false: none, but tn_sync_gradients */
-    bool uneven; /* with find_unused: a rank's first backward leaves a part out */
+    bool sync;   /* synchronise a step's last backward; false: call tn_sync_gradients */
+    bool uneven; /* with find_unused: rank 0's first backward leaves a layer out */
 } steps;
 
-/* Makes the net, lays it on the ranks as the run says, and makes its optimiser. */
+/* Makes the net, attaches it as the run says, and makes its optimiser. */
 static tn_optim *attach_net(net *m, tn_group *g, const run *r) {
     net_init(m, 9);
     attach_as(m, g, r);
@@ -82,7 +82,7 @@ static void where_some_are_unused(void **state) {
     assert_true(same_numbers(&is, &want));
 }
 
-/* What has a gradient that has travelled gets more from one rank alone. */
+/* A gradient that has been reduced gets a contribution from only one rank. */
 static void adds_on_one(tn_group *g, void *user) {
     const steps *s = user;
     int rank = tn_group_rank(g);
@@ -117,7 +117,7 @@ static void more_from_one_rank(void **state) {
     }
 }
 
-/* ---- What has travelled ---------------------------------------------------------------------- */
+/* ---- Gradients that are reduced already ------------------------------------------------------ */
 
 static void each_gradient(tn_group *g, tn_ddp_options o, double factor) {
     net m;
@@ -131,7 +131,7 @@ static void each_gradient(tn_group *g, tn_ddp_options o, double factor) {
     CHECK(tn_sync_gradients(&m) == TN_OK);
     TN_SCOPE;
     tn_tensor *grad = tn_copy(tn_grad_of(m.wte.weight));
-    for (int i = 0; i < 2; i++) { /* nothing is left to travel: a sum is no sum of sums */
+    for (int i = 0; i < 2; i++) { /* nothing is left to reduce */
         CHECK(tn_sync_gradients(&m) == TN_OK);
         CHECK(tn_equal(tn_grad_of(m.wte.weight), grad));
     }
@@ -194,7 +194,7 @@ static void inside_and_in_parts(void **state) {
     (void)state;
     net m;
     net_init(&m, 1);
-    assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: nothing to do */
+    assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: a no-op */
     assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
     assert_int_equal(tn_sync_gradients(&m.h[0]), TN_ESTATE);
     assert_error(TN_ESTATE, "block h.0 is inside a net that is under data parallelism");
@@ -220,7 +220,7 @@ static void lacks_one(tn_group *g, void *user) {
     tn_module_finish(&m);
 }
 
-/* A gradient that one rank lacks is an error on all, and names it. */
+/* A gradient that one rank lacks is an error on all ranks, which names it. */
 static void what_is_missing(void **state) {
     (void)state;
     run r = {.how = DDP, .options = tn_fsdp_defaults()};

@@ -1,5 +1,5 @@
-/* Folders of Hugging Face onto meshes and back: what a mesh reads computes as on one rank, and what
- * it writes is the same files. Ranks are threads. */
+/* Hugging Face folders onto meshes and back: a model that a mesh has read computes as on one rank,
+ * and the files that it writes are the same. Ranks are threads. */
 #include "mesh_model.h"
 
 #include "tests/support/temp.h"
@@ -10,7 +10,7 @@ enum { ROWS = 2, WRITTEN = 10 };
 
 /* ---- Folders --------------------------------------------------------------------------------- */
 
-/* tp 0: the model does not divide by 2, and this is what is said. */
+/* A model, and the error if 2 ranks do not divide it. */
 typedef struct folder {
     mesh_shape shape;
     int64_t part_bytes; /* 0: one file */
@@ -32,7 +32,7 @@ static const folder folders[] = {
 };
 enum { FOLDERS = sizeof(folders) / sizeof(*folders) };
 
-/* Larger than those that are trained, so that differences show. */
+/* Weights larger than a new model's, so that differences show. */
 static bool draw_weights(const tn_entry *entry, void *user) {
     TN_NO_GRAD;
     bool norm = strstr(entry->path, "ln_") || strstr(entry->path, "norm");
@@ -77,7 +77,7 @@ typedef struct job {
     /* One rank's. */
     float *logits;
     int32_t text[WRITTEN];
-    double flops; /* of a token */
+    double flops; /* per token */
     tn_perplexity perplexity;
 } job;
 
@@ -95,7 +95,7 @@ static void write_text(void *m, int32_t *text) {
     tn_generated_free(&out, 1);
 }
 
-/* group: the ranks with other batches. */
+/* group: the ranks with different batches. */
 static tn_status measure_text(void *m, const mesh_shape *shape, tn_group *group,
                               tn_perplexity *out) {
     tn_dataset *windows =
@@ -194,7 +194,7 @@ static void test_onto_meshes_and_back(void **state) {
     }
 }
 
-/* 3 heads over 3 ranks, of whose vocabulary the last has fewer rows. */
+/* Models with 3 or 6 heads on 3 ranks, the last of which has fewer rows of the vocabulary. */
 static void test_three_ranks(void **state) {
     (void)state;
     for (int i = 0; i < FOLDERS; i++) {
@@ -232,7 +232,7 @@ static void test_wrong_folder(void **state) {
     assert_contains(run_failing(4, reads_a_wrong_one, &j, TN_EMISMATCH), "vocab");
 }
 
-/* Ranks of tp and cp are not to be given batches of their own, nor to be made alike. */
+/* Ranks of tp and cp must not receive different batches, nor be treated as copies. */
 typedef struct mistake {
     const char *mesh, *says;
     tn_status status;
@@ -292,7 +292,7 @@ static void test_mistakes(void **state) {
     }
 }
 
-/* ---- What one file cannot hold --------------------------------------------------------------- */
+/* ---- What these files cannot hold ------------------------------------------------------------ */
 
 typedef tn_status (*writer)(tn_group *world, mesh_model *m, const char *path);
 
@@ -327,7 +327,7 @@ static tn_status write_onnx(tn_group *world, mesh_model *m, const char *path) {
     return tn_onnx_export(m, TN_VALUES(mesh_tokens(29, ROWS, 1)), path, tn_onnx_defaults());
 }
 
-/* Rows of a block have scales of their own, which are no one's when blocks become a matrix. */
+/* The rows of a block have scales of their own, which a whole matrix cannot use. */
 static tn_status write_bytes(tn_group *world, mesh_model *m, const char *path) {
     return tn_quantize(m) == TN_OK ? tn_dist_export(world, m, path) : tn_error();
 }

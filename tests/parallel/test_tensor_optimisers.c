@@ -1,5 +1,5 @@
-/* Every optimiser on models whose matrices are cut over ranks, alone and below sharding: steps,
- * clipped norms and averages are one rank's. And the scale of f16. Ranks are threads. */
+/* Every optimiser on models with tensor parallelism, alone and under sharding: weights, clipped
+ * norms and averages match one rank's. And the loss scale of f16. Ranks are threads. */
 #include "mesh_model.h"
 
 #include "tests/parallel/bits.h"
@@ -12,7 +12,7 @@ enum { ROWS = 2, MICROS = 2, STEPS = 5, MOST_FROZEN = 16 };
 
 /* ---- The optimisers -------------------------------------------------------------------------- */
 
-/* eps: a gradient that is rounding alone does not make whole steps. */
+/* eps: gradients that are only rounding errors do not make full steps. */
 static tn_optim *make_sgd(void *m) {
     return tn_sgd(m, TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9, .nesterov = true));
 }
@@ -56,7 +56,7 @@ static tn_optim *make_muon(void *m) {
     return tn_muon(m, TN_WITH(tn_muon, .lr = 1e-2, .adamw_eps = 1e-6));
 }
 
-/* flips: of a sign, where rounding decides the sign of what is nearly 0, twice the rate. */
+/* flips: for updates by sign, where rounding decides the sign near 0, twice the learning rate. */
 static const struct method {
     const char *name;
     tn_optim *(*make)(void *m);
@@ -86,7 +86,7 @@ typedef struct run {
     const char *mesh;
     bool llama, frozen;
     double norms[STEPS], losses[STEPS];
-    train_bits weights, average; /* rank 0's, of all ranks */
+    train_bits weights, average; /* rank 0's copy, of all ranks */
 } run;
 
 typedef struct frozen_list {
@@ -154,7 +154,7 @@ static void train_run_of_mesh(tn_group *world, void *user) {
     run *r = user;
     mesh_model m;
     mesh_shape shape = mesh_shape_of(r->llama);
-    shape.bias = false; /* keys' biases change nothing: their gradients are rounding alone */
+    shape.bias = false; /* the gradients of the keys' biases are only rounding errors */
     shape.dropout = r->llama ? 0 : 0.1;
     mesh_init(&m, &shape, 3, false);
     if (r->frozen) {
@@ -195,7 +195,7 @@ static void free_run(run *r) {
     free(r->average.data);
 }
 
-/* How many differ by more than 1e-5, and the largest difference. */
+/* How many numbers differ by more than 1e-5, and the largest difference. */
 static int far_apart(train_bits a, train_bits b, double *most) {
     int count = 0;
     *most = 0;
@@ -211,7 +211,7 @@ static int far_apart(train_bits a, train_bits b, double *most) {
     return count;
 }
 
-/* Weights to 1e-5; where signs may flip, in one of a thousand elements at most. */
+/* Weights agree to 1e-5; where signs may flip, all but one element in a thousand. */
 static void compare_weights(const run *is, train_bits a, train_bits b) {
     double most, allowed = is->method->flips * STEPS;
     int count = far_apart(a, b, &most), numbers = (int)(a.bytes / sizeof(float));
@@ -239,7 +239,7 @@ static void on_meshes(const struct method *method, bool llama, bool frozen, int 
     const char *const meshes[] = {"tp=2", sharded};
     run alone = {method, "dp=1", llama, frozen, .losses = {0}};
     run_ok(1, train_run_of_mesh, &alone);
-    assert_true(alone.norms[0] > CLIP); /* it is clipped */
+    assert_true(alone.norms[0] > CLIP); /* it was clipped */
     for (int i = 0; i < 2; i++) {
         run cut = {method, meshes[i], llama, frozen, .losses = {0}};
         run_ok(2 << i, train_run_of_mesh, &cut);
@@ -268,14 +268,14 @@ static void test_frozen_parts(void **state) {
     }
 }
 
-/* ---- The scale of f16 ------------------------------------------------------------------------ */
+/* ---- The loss scale of f16 ------------------------------------------------------------------- */
 
 typedef struct scaling {
-    const char *mesh, *path; /* or its beginning */
-    int rank;                /* that overflows */
+    const char *mesh, *path; /* path: or its beginning */
+    int rank;                /* the one that overflows */
 } scaling;
 
-/* The first gradient of a cut matrix that has elements here. */
+/* Overflows the first gradient of a cut matrix that has elements here. */
 static bool overflow_at(const tn_entry *entry, void *user) {
     const scaling *s = user;
     tn_tensor *g = tn_grad_of(entry->stored);
@@ -323,7 +323,7 @@ static void scaled_steps(tn_group *world, void *user) {
     tn_spread_free(spread);
 }
 
-/* In a block of one rank, of whose numbers the others know by the norm alone: all skip the step. */
+/* An overflow in one rank's block, which the others only see in the norm: all skip the step. */
 static void test_overflow_on_one_rank(void **state) {
     (void)state;
     scaling cases[] = {{"tp=2", "h.0.mlp.c_fc.weight", 1},

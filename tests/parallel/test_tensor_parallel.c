@@ -1,4 +1,4 @@
-/* Tensor parallelism: cut over any number of ranks, alone and below data parallelism and sharding,
+/* Tensor parallelism: cut over any number of ranks, alone and under data parallelism and sharding,
  * a model trains and generates as on one rank. Ranks are threads. */
 #include "tests/distributed/rank_check.h"
 
@@ -12,10 +12,10 @@ typedef struct program {
     double dropout;
     int tp, shard, dp; /* ranks */
     int stage;
-    int micros; /* of a step, on all ranks */
+    int micros; /* per step, on all ranks */
     int steps;
     double losses[STEPS], norm;
-    train_bits bits; /* rank 0's, of all parameters */
+    train_bits bits; /* rank 0's copy of all parameters */
 } program;
 
 static program program_of(bool llama, int tp) {
@@ -57,7 +57,7 @@ static void init_llama(tn_llama *m, const program *p) {
     }
 }
 
-/* Other weights on each rank: rank 0's are for all. */
+/* Each rank draws different weights; rank 0's are used. */
 static void init_model(model *m, const program *p, int rank) {
     tn_seed(3 + (uint64_t)rank);
     if (p->deferred) {
@@ -75,20 +75,20 @@ static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
     for (int i = 0; i < BATCH * LENGTH; i++) {
         tokens[i] = tn_random_below(&g, VOCAB);
     }
-    if (number & 1) { /* targets, of which some do not count */
+    if (number & 1) { /* targets, two of which are ignored */
         tokens[3] = tokens[9] = -100;
     }
     return tn_cast(TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64), dtype);
 }
 
-/* The lines that know of ranks. */
+/* Splits the model as a program would. */
 static tn_mesh *split_model(model *m, tn_group *world, const program *p) {
     int sizes[] = {p->dp, p->shard, p->tp};
     tn_mesh *mesh = tn_mesh_new(world, 3, sizes, (const char *[]){"dp", "shard", "tp"});
     tn_tp_options o = tn_tp_defaults();
     o.sequence = p->sequence;
     if (p->deferred) {
-        TN_DEFER_INIT; /* still open */
+        TN_DEFER_INIT; /* as if still open from init */
         CHECK(tn_tensor_parallel(m, tn_mesh_group(mesh, "tp"), o) == TN_OK);
     } else {
         CHECK(tn_tensor_parallel(m, tn_mesh_group(mesh, "tp"), o) == TN_OK);
@@ -96,7 +96,7 @@ static tn_mesh *split_model(model *m, tn_group *world, const program *p) {
     if (p->late_policy) {
         tn_module_set_precision(m, tn_precision_defaults());
     }
-    if (p->shard == 1) { /* what is not cut */
+    if (p->shard == 1) { /* what was not cut */
         tn_module_materialize(m);
     }
     if (p->shard > 1) {
@@ -144,7 +144,7 @@ static void train_program(tn_group *world, void *user) {
         tn_module_set_precision(&m, tn_precision_defaults());
     }
     tn_mesh *mesh = world ? split_model(&m, world, p) : NULL;
-    tn_group *data = mesh ? tn_mesh_group(mesh, "dp shard") : NULL; /* with other batches */
+    tn_group *data = mesh ? tn_mesh_group(mesh, "dp shard") : NULL; /* with different batches */
     if (!world && p->late_policy) {
         tn_module_set_precision(&m, tn_precision_defaults());
     }
@@ -192,7 +192,7 @@ static program end_of(program p) {
     return p;
 }
 
-/* The largest difference of a parameter. */
+/* The largest difference in any parameter. */
 static double difference_of(const program *a, const program *b) {
     assert_int_equal(a->bits.bytes, b->bits.bytes);
     return train_difference(a->bits, b->bits);
@@ -237,7 +237,7 @@ static void test_sequence(void **state) {
     }
 }
 
-/* With dropout other masks are drawn: it trains, and ranks stay alike (train_whole looks). */
+/* Dropout draws other masks than on one rank: it trains, and ranks agree (train_whole checks). */
 static void test_sequence_with_dropout(void **state) {
     (void)state;
     program p = program_of(false, 2);
@@ -249,7 +249,7 @@ static void test_sequence_with_dropout(void **state) {
     free(b.bits.data);
 }
 
-/* The zeros of a dropout, which the ranks share or not. */
+/* Adds up the positions of a dropout's zeros: ranks that share the mask get the same sum. */
 static tn_values look_at_zeros(tn_module *m, tn_values in, tn_values out, void *user) {
     (void)m;
     (void)in;
@@ -276,7 +276,7 @@ static void drops_apart(tn_group *world, void *user) {
     tn_lm_loss(&m, same, same);
     double mean = tn_group_mean(world, mine, 1);
     CHECK(mine > 0 && (mean != mine) == o.sequence);
-    CHECK(tn_default_generator()->call - calls < 1 << 20); /* as far as without */
+    CHECK(tn_default_generator()->call - calls < 1 << 20); /* no further than on one rank */
     tn_module_finish(&m);
 }
 
@@ -287,7 +287,7 @@ static void test_dropout_masks(void **state) {
     }
 }
 
-/* Frozen, and with gradients in another dtype than the parameter: a block is as the whole was. */
+/* Frozen parameters, and gradients in another dtype: a block keeps what the whole parameter had. */
 static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     TN_SCOPE;
     (void)user;
@@ -325,7 +325,7 @@ static void expect_same(program a, program b) {
     free(b.bits.data);
 }
 
-/* Below data parallelism and sharding: the bits of tensor parallelism that accumulates. */
+/* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
 static void test_below_data_parallelism(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
@@ -363,7 +363,7 @@ static void test_all_three(void **state) {
     free(q.bits.data);
 }
 
-/* A policy that is set before cutting and one that is set after it. */
+/* A policy set before cutting, and one set after it. */
 static void test_precision_before_and_after(void **state) {
     (void)state;
     program p = program_of(false, 2);
@@ -423,7 +423,7 @@ static void compare_loss(tn_group *g, void *user) {
     CHECK(tn_item(tn_sum_all(tn_div(off, most))) < ROWS * 1e-6);
     tn_tensor *slope = tn_narrow(tn_grad_of(whole), 2, first, count);
     tn_tensor *far = tn_sub(tn_cast(slope, TN_F64), tn_cast(tn_grad_of(part), TN_F64));
-    /* bf16: the same column, rounded once */
+    /* bf16: the same value, rounded once */
     CHECK(tn_item(tn_max(tn_abs(far), TN_DIMS(0, 1, 2), false)) <
           (c->dtype == TN_BF16 ? 2e-3 : 1e-6));
 }
@@ -441,7 +441,7 @@ static void test_loss_of_columns(void **state) {
     }
 }
 
-/* A rank all of whose columns are ruled out. */
+/* A rank whose logits are all -inf. */
 static void rules_columns_out(tn_group *g, void *user) {
     TN_SCOPE;
     (void)user;
@@ -487,7 +487,7 @@ static void write_text(tn_group *world, void *user) {
     program p = program_of(t->llama, tn_group_size(world));
     model m;
     init_model(&m, &p, 0);
-    if (world) { /* `sequence` is for training alone */
+    if (world) { /* `sequence` is for training only */
         tn_tp_options cut = tn_tp_defaults();
         cut.sequence = true;
         CHECK(tn_tensor_parallel(&m, world, cut) == TN_OK);
@@ -514,7 +514,7 @@ static void write_text(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-/* Beyond the context, too, where the caches begin again. */
+/* Also beyond the context, where the caches begin again. */
 static void test_generated_text(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
@@ -526,7 +526,7 @@ static void test_generated_text(void **state) {
     }
 }
 
-/* Weights of bytes: blocks are rounded alone, so the logits are near those of floats. */
+/* Quantised weights: blocks are rounded separately, so the logits are only near those of floats. */
 static void writes_bytes(tn_group *world, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;

@@ -1,5 +1,5 @@
-/* Checkpoints of models that lie on meshes of ranks: from one mesh to the next, weights and all
- * state keep their bits. Ranks are threads. */
+/* Checkpoints of models on meshes of ranks: from one mesh to the next, weights and all state keep
+ * their bits. Ranks are threads. */
 #include "mesh_model.h"
 
 #include "distributed/parallel/save/convert.h"
@@ -11,7 +11,7 @@ enum { ROWS = 2, MICROS = 6, EXAMPLES = 60, SAVED = 2 };
 
 typedef struct trial {
     const char *name;
-    bool llama, bf16; /* bf16: the parameters, which have master copies then */
+    bool llama, bf16; /* bf16: the parameters, with master copies */
     tn_optim *(*make)(void *m);
 } trial;
 
@@ -19,7 +19,7 @@ static tn_optim *make_adamw(void *m) {
     return tn_adamw(m, TN_WITH(tn_adamw, .lr = 1e-2, .no_decay = tn_match_vectors));
 }
 
-/* Its state has shapes of its own. */
+/* Its state has other shapes than the parameters. */
 static tn_optim *make_adafactor(void *m) {
     return tn_adafactor(m, tn_adafactor_defaults());
 }
@@ -42,12 +42,12 @@ typedef struct leg {
     const char *mesh;
     int ranks;
     const char *from, *to; /* checkpoints; NULL: none */
-    const char *bare;      /* a checkpoint without the loader, whose place depends on the mesh */
-    const char *whole;     /* where one rank saves all in one file */
-    const char *export;    /* where the weights go */
-    const char *average;   /* and where their average goes */
+    const char *bare;      /* a checkpoint without the loader, whose position depends on the mesh */
+    const char *whole;     /* one file for everything, saved by one rank */
+    const char *export;    /* the file for the weights */
+    const char *average;   /* and the file for their average */
     int steps;
-    train_bits weights; /* rank 0's, of all ranks */
+    train_bits weights; /* rank 0's copy, of all ranks */
 } leg;
 
 typedef struct run {
@@ -165,14 +165,14 @@ static void name_of(name to, const trial *t, const char *what, int number) {
     snprintf(to, sizeof(name), "%s-%s-%d", temp_path(t->name), what, number);
 }
 
-/* What a step's folder has, as one file. */
+/* Converts a step's folder to one file. */
 static void convert_step(const char *folder, const char *file) {
     if (tn__saver_convert(folder, file, false) != TN_OK) {
         fail_msg("%s: %s", folder, tn_error_message());
     }
 }
 
-/* An export is what one process saves. */
+/* An exported file is the file that one process saves. */
 static void check_exported(const trial *t, const char *file) {
     mesh_shape shape = mesh_shape_of(t->llama);
     mesh_model m;
@@ -189,7 +189,7 @@ static void check_exported(const trial *t, const char *file) {
     tn_module_finish(&m);
 }
 
-/* A step of a run is a model, too: for `tern generate` and others. */
+/* A step of a run can be loaded as a model, for `tern generate` and others. */
 static void check_model(const char *folder, const char *exported) {
     tn_module *m = tn__saver_model(folder, tn_lm_load_defaults());
     tn_module *other = tn__saver_model(exported, tn_lm_load_defaults());

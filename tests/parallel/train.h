@@ -1,9 +1,9 @@
-/* One training run of a small GPT, on any number of ranks and spread over them in any way: what
- * tests of sharding compare bit for bit.
+/* One training run of a small GPT, on any number of ranks and with any strategy: what tests of
+ * sharding compare bit for bit.
  *
- * Weights are tied, there are norms and dropout, and no size is round: cuts go through rows, and
- * with several ranks some have nothing of a parameter. Data and random numbers are those of a
- * global micro-batch, so that N ranks can be compared with one that accumulates N of them.
+ * Weights are tied, there are norms and dropout, and sizes are irregular: cuts go through rows,
+ * and with several ranks some have nothing of a parameter. Data and random numbers depend on the
+ * global micro-batch, so N ranks can be compared with one that accumulates N micro-batches.
  */
 #ifndef TERN_TESTS_PARALLEL_TRAIN_H
 #define TERN_TESTS_PARALLEL_TRAIN_H
@@ -30,7 +30,7 @@ typedef enum train_how {
     TRAIN_NAIVE,
 } train_how;
 
-/* Where forwards run again: in parts of a unit, over a unit, or in a module around two units. */
+/* What is recomputed: parts of a unit, a unit, or a module around two units. */
 typedef enum train_recompute {
     RECOMPUTE_NONE,
     RECOMPUTE_INSIDE,
@@ -41,15 +41,15 @@ typedef enum train_recompute {
 typedef struct train_run {
     train_how how;
     train_recompute recompute;
-    int micros; /* of a step, on all ranks together */
+    int micros; /* per step, on all ranks together */
     int steps;
-    int replicas;  /* of the shards: hybrid where it is more than 1 */
-    bool bf16;     /* a policy: f32 parameters, computed in bf16 */
+    int replicas;  /* of the shards; hybrid if more than 1 */
+    bool bf16;     /* mixed precision: f32 parameters, computed in bf16 */
     bool mean;     /* gradients are averaged; false: summed, and the loss divided by all tokens */
-    bool no_sync;  /* all but the last of a rank's micro-batches of a step stay with it */
-    bool frozen;   /* the embedding of tokens */
-    bool deferred; /* built without elements, which are made when it is cut */
-    bool evaluate; /* forwards without recording before, between and after forward and backward */
+    bool no_sync;  /* only a rank's last micro-batch of a step is synchronised */
+    bool frozen;   /* the token embedding */
+    bool deferred; /* built without elements, which are made when it is sharded */
+    bool evaluate; /* forwards without a graph before, between and after forward and backward */
     double clip;
     tn_fsdp_options options;
     tn_gpt_options model;
@@ -98,7 +98,7 @@ static inline void train_join(train_bits *bits, train_bits more) {
     free(more.data);
 }
 
-/* ---- What all ranks have --------------------------------------------------------------------- */
+/* ---- Gathering from all ranks ---------------------------------------------------------------- */
 
 static inline bool train_append(const tn_entry *entry, void *user) {
     train_bits *bits = user;
@@ -111,11 +111,11 @@ static inline bool train_append(const tn_entry *entry, void *user) {
 
 typedef struct train_pieces {
     train_bits all;
-    char **at; /* [ranks]: where each rank's next piece begins */
+    char **at; /* [ranks]: each rank's next piece */
     int ranks;
 } train_pieces;
 
-/* One parameter whole, of pieces that cover it; ranks that have the same elements agree. */
+/* One whole parameter, from pieces that cover it; ranks that have the same elements must agree. */
 static inline bool train_assemble(const tn_entry *entry, void *user) {
     train_pieces *p = user;
     size_t size = tn_dtype_size(tn_dtype_of(entry->stored));
@@ -143,7 +143,7 @@ static inline bool train_assemble(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Every parameter whole, from what all ranks store of it, on every rank; malloc'ed. */
+/* Every parameter, whole, from what all ranks store of it; on every rank, malloc'ed. */
 static inline train_bits train_whole(void *m, tn_group *g) {
     train_bits mine = {0};
     int ranks = tn_group_size(g);
@@ -165,7 +165,7 @@ static inline train_bits train_whole(void *m, tn_group *g) {
     return pieces.all;
 }
 
-/* The losses of all micro-batches of a step, of which each rank has some; NaN: not this rank's. */
+/* The losses of all micro-batches of a step, gathered from the ranks; NaN: not this rank's. */
 static inline void train_share_losses(tn_group *g, double *losses, int n) {
     double *all[TRAIN_MOST_MICROS];
     size_t bytes[TRAIN_MOST_MICROS];
@@ -182,7 +182,7 @@ static inline void train_share_losses(tn_group *g, double *losses, int n) {
 
 /* ---- The run --------------------------------------------------------------------------------- */
 
-/* Tokens and targets of global micro-batch `number`, the same wherever they are made. */
+/* Tokens and targets of global micro-batch `number`, the same on any rank. */
 static inline tn_tensor *train_tokens(const train_run *run, int64_t number) {
     int64_t tokens[TRAIN_TOKENS];
     tn_generator g = {.seed = 11, .stream = (uint64_t)number};
@@ -229,7 +229,7 @@ static inline train_groups train_groups_of(tn_group *g, const train_run *run) {
     return groups;
 }
 
-/* The lines of a program that know of ranks. NULL but for sharding. */
+/* Attaches the strategy, as a program would. NULL except for FSDP. */
 static inline tn_fsdp_state *train_spread(tn_gpt *gpt, const train_run *run,
                                           const train_groups *groups) {
     tn_group *g = groups->shard;
@@ -250,7 +250,7 @@ static inline tn_fsdp_state *train_spread(tn_gpt *gpt, const train_run *run,
     return NULL;
 }
 
-/* A forward that must leave no trace: not in the weights, not in the random numbers. */
+/* A forward that must not change anything: neither the weights nor the random numbers. */
 static inline void train_evaluate(tn_gpt *gpt, const train_run *run) {
     if (!run->evaluate) {
         return;
@@ -273,7 +273,7 @@ static inline double train_backward(tn_gpt *gpt, const train_run *run, int ranks
     if (run->how <= TRAIN_BY_HAND) {
         *tn_default_generator() = (tn_generator){.seed = 5, .stream = (uint64_t)number + 1};
     }
-    /* averaged over the ranks, the rest is divided here */
+    /* averaged over the ranks; the rest is divided here */
     double share = run->mean ? (double)ranks / run->micros : 1.0 / (run->micros * TRAIN_TOKENS);
     tn_tensor *loss = tn_cross_entropy(tn_call(gpt, x), y, run->mean ? TN_MEAN : TN_SUM);
     train_evaluate(gpt, run);
@@ -308,8 +308,8 @@ static inline void train_step(tn_gpt *gpt, const train_run *run, train_groups *g
     }
 }
 
-/* Alone with offload: what is stepped is a second model on the CPU, which gets the gradients of the
- * first and gives it its weights. */
+/* One rank with offload: the optimiser steps a second model on the CPU, which receives the first
+ * one's gradients and returns its weights. */
 static inline bool train_offloads_by_hand(const train_run *run) {
     return run->how == TRAIN_ALONE && run->options.offload;
 }
@@ -335,7 +335,7 @@ static inline bool train_take_back(const tn_entry *entry, void *user) {
     return !tn_is_inert(tn_copy_(tn_module_get(user, entry->path), *entry->field));
 }
 
-/* twin: NULL but where it is opt's. */
+/* twin: the model that opt steps; NULL: opt steps gpt. */
 static inline void train_optimise(tn_gpt *gpt, tn_gpt *twin, tn_optim *opt, double clip) {
     if (twin) {
         tn_module_each(twin, (tn_walk){0}, train_bring_grad, gpt);
@@ -358,12 +358,12 @@ static inline tn_optim *train_optimiser(tn_gpt *gpt) {
     return tn_adamw(gpt, a);
 }
 
-/* Trains as a rank of g (NULL: alone): all losses, all parameters whole; malloc'ed. */
+/* Trains as a rank of g (NULL: alone); returns all losses and all parameters, whole, malloc'ed. */
 static inline train_bits train_as_rank(tn_group *g, const train_run *run) {
     TN_SCOPE;
     tn_gpt gpt, on_cpu, *twin = train_offloads_by_hand(run) ? &on_cpu : NULL;
     train_groups groups = train_groups_of(g, run);
-    /* rank 0's weights win */
+    /* rank 0's weights are used */
     uint64_t seed = 100 + (run->how > TRAIN_BY_HAND ? (uint64_t)tn_group_rank(g) : 0);
     if (twin) {
         train_model_on_cpu(twin, run, seed);
@@ -393,7 +393,7 @@ static inline train_bits train_as_rank(tn_group *g, const train_run *run) {
     return bits;
 }
 
-/* ---- The matrix: stages 1 to 3, f32 and a policy, recompute, prefetch 0 to 2 ----------------- */
+/* ---- The matrix: stages 1 to 3, f32 and bf16, recompute, prefetch 0 to 2 --------------------- */
 
 enum { TRAIN_MATRIX = 3 * 2 * 4 * 3 };
 
@@ -407,8 +407,8 @@ static inline train_run train_matrix_run(int ranks, int i) {
     return run;
 }
 
-/* In every rank of a job: whether every nth run of the matrix is one rank that accumulates. A
- * number that has no factor with TRAIN_MATRIX in common meets every value of everything. */
+/* In every rank of a job: whether every nth run of the matrix matches one rank that accumulates. An
+ * n without a common factor with TRAIN_MATRIX still covers every value of every option. */
 static inline bool train_matrix_agrees(tn_group *world, int nth) {
     train_bits alone[2];
     bool good = true;

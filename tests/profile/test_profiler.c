@@ -14,7 +14,7 @@
 #include <tern/sys/backend.h>
 #include <tern/tern.h>
 
-/* Limits are given, so that nothing is measured. */
+/* The device's limits are given, so that they are not measured. */
 static tn_profiler_options quick_options(void) {
     tn_profiler_options options = tn_profiler_defaults();
     options.gbytes = 10;
@@ -22,7 +22,7 @@ static tn_profiler_options quick_options(void) {
     return options;
 }
 
-/* ---- Reading what was seen ------------------------------------------------------------------- */
+/* ---- Reading what was recorded --------------------------------------------------------------- */
 
 typedef struct search {
     tn__span_kind kind;
@@ -90,7 +90,7 @@ static void net_init(small_net *net) {
     tn_module_add(net, "fc2", &net->fc2);
 }
 
-/* Makes the net and its optimiser; from here on what they do is seen. */
+/* Makes the net and its optimiser; from here on what they do is recorded. */
 static tn_optim *profile_net(small_net *net) {
     net_init(net);
     tn_optim *opt = tn_adamw(net, tn_adamw_defaults());
@@ -127,7 +127,7 @@ static void modules_and_their_backward(void **state) {
     net_step(&net, opt);
     net_step(&net, opt);
     assert_int_equal(tn_profiler_stop(), TN_OK);
-    net_step(&net, opt); /* not seen */
+    net_step(&net, opt); /* not recorded */
 
     assert_int_equal(sum_of(TN__SPAN_MODULE, "net", "net", 0).calls, 2);
     assert_int_equal(sum_of(TN__SPAN_OP, "linear", "net.fc1", 0).calls, 2);
@@ -170,7 +170,7 @@ static void work_of_products(void **state) {
     tn_module_finish(&net);
 }
 
-/* Of the operation's kernel, forward (0), backward (1) or both (-1). */
+/* FLOPs of the operation's kernel, forward (0), backward (1) or both (-1). */
 static double flops_of(const char *op, int back) {
     char name[64];
     snprintf(name, sizeof(name), "%s %s", tn_backend_of(tn_default_device())->name, op);
@@ -199,7 +199,7 @@ static void work_of_convolutions(void **state) {
 static void work_of_recurrent_nets(void **state) {
     (void)state;
     if (!tn_backend_of(tn_default_device())->recurrent_backward) {
-        skip(); /* made of operations, which say what each of them has to do */
+        skip(); /* made of operations, which each count their own work */
     }
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(5, 2, 3), TN_F32), true);
     tn_tensor *ih = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 3), TN_F32), true);
@@ -228,7 +228,7 @@ static void work_of_others(void **state) {
     tn_profiler_stop();
     search add = {.kind = TN__SPAN_KERNEL, .back = -1};
     tn__sites_each(find_site, &add);
-    /* a row that is repeated is read once; of a table only what is looked up */
+    /* a repeated row is read once; a table only where it is looked up */
     double adds = 4 * (56 + 8 + 56), rows = 4 * (3 * 8) * 2 + 8 * 3;
     double product = 4 * (2 * 4 * 5 + 5 * 6 + 2 * 4 * 6);
     assert_float_equal(add.sum.bytes, adds + rows + product, 0);
@@ -240,8 +240,7 @@ static void work_of_others(void **state) {
 /* ---- The schedule ---------------------------------------------------------------------------- */
 
 static int rounds, steps_done;
-static int kept[8][3]; /* of each time round: steps and calls that were kept, steps done until then
-                        */
+static int kept[8][3]; /* of each cycle: steps and calls kept, steps done until then */
 
 static void when_ready(void *user) {
     assert_ptr_equal(user, &rounds);
@@ -251,7 +250,7 @@ static void when_ready(void *user) {
     kept[rounds++][2] = steps_done;
 }
 
-/* As torch.profiler.schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2) has it: steps 3, 4
+/* As with torch.profiler.schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2), steps 3, 4
  * and 7, 8 are kept. Step i calls exp i times. */
 static void schedule_of_steps(void **state) {
     (void)state;
@@ -275,7 +274,7 @@ static void schedule_of_steps(void **state) {
     assert_int_equal(rounds, 2);
     static const int wanted[2][3] = {{2, 3 + 4, 5}, {2, 7 + 8, 9}};
     assert_memory_equal(kept, wanted, sizeof(wanted));
-    assert_int_equal(calls_of(TN__SPAN_OP, "exp"), 7 + 8); /* stays after the end */
+    assert_int_equal(calls_of(TN__SPAN_OP, "exp"), 7 + 8); /* results stay after the end */
     const char *path = temp_path("steps.json");
     assert_int_equal(tn_profiler_save(path), TN_OK);
     size_t bytes;
@@ -367,7 +366,7 @@ static void regions_of_two_threads(void **state) {
     free(text);
 }
 
-/* A region that began before what is kept is not part of it; what is in it is. */
+/* A region that began before the kept steps is not counted; what runs inside it is. */
 static void region_around_the_start(void **state) {
     (void)state;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
@@ -390,7 +389,7 @@ static void region_around_the_start(void **state) {
     assert_int_equal(calls_of(TN__SPAN_REGION, "cut"), 0);
 }
 
-/* An operation inside itself counts once to its total. */
+/* A region inside itself counts once in its total. */
 static void region_inside_itself(void **state) {
     (void)state;
     tn_profiler_start(quick_options());
@@ -413,9 +412,9 @@ static void region_inside_itself(void **state) {
     free(text);
 }
 
-/* ---- What is rare ---------------------------------------------------------------------------- */
+/* ---- Rare cases ------------------------------------------------------------------------------ */
 
-/* What a recompute runs again in backward belongs to the same modules. */
+/* Operations that recompute runs again in backward are counted for the same modules. */
 static void recomputed_modules(void **state) {
     (void)state;
     small_net net;
@@ -431,7 +430,7 @@ static void recomputed_modules(void **state) {
     tn_module_finish(&net);
 }
 
-/* Without memory for what is seen, less is seen, and nothing else changes. */
+/* Without memory for sites, less is recorded, and nothing else changes. */
 static void no_memory_for_sites(void **state) {
     (void)state;
     tn_profiler_start(quick_options());
@@ -445,10 +444,10 @@ static void no_memory_for_sites(void **state) {
     assert_int_equal(tn_error(), TN_OK);
 }
 
-/* Nearly all the time a measurement is under way. */
+/* Measures the limits nearly all the time. */
 static void *measure_again(void *done) {
     while (!__atomic_load_n((bool *)done, __ATOMIC_RELAXED)) {
-        tn__roofline_give((tn__roofline){1, 1, 1}); /* what was measured is forgotten */
+        tn__roofline_give((tn__roofline){1, 1, 1}); /* discards what was measured */
         tn__roofline_give((tn__roofline){0});
         tn__roofline_of(tn_cpu());
     }
@@ -460,7 +459,7 @@ static void measure_in_child(void *unused) {
     child_assert(tn__roofline_of(tn_cpu()).bytes > 0);
 }
 
-/* A child that is made meanwhile measures for itself. */
+/* A child forked during a measurement measures for itself. */
 static void forks_while_limits_are_measured(void **state) {
     bool done = false;
     pthread_t thread;

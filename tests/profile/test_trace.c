@@ -1,4 +1,4 @@
-/* Traces: the ring, readers beside writers, and the file for viewers. */
+/* Traces: the ring, concurrent readers and writers, and the file for viewers. */
 #include "core/allocator.h"
 #include "core/clock.h"
 #include "profile/trace.h"
@@ -80,12 +80,12 @@ static void an_event_ends_later(void **state) {
         pair_event new = event_of(i);
         tn__trace_add(&small, &new.event);
     }
-    tn__trace_change(&small, &first.event); /* its place is another's */
+    tn__trace_change(&small, &first.event); /* its place has a newer event */
     assert_true(tn__trace_get(&small, 5, &e.event));
     assert_true(e.number == 5 && is_whole(&e));
 }
 
-/* ---- Side by side ---------------------------------------------------------------------------- */
+/* ---- Concurrently ---------------------------------------------------------------------------- */
 
 enum { WRITERS = 3, EACH = 20000 };
 static tn__trace busy = TN__TRACE(pair_event, 8, NULL);
@@ -95,7 +95,7 @@ static void *write_many(void *to) {
         pair_event e = event_of(i * WRITERS + (uint64_t)(uintptr_t)to);
         e.event.number = tn__trace_add(&busy, &e.event);
         e = event_of(e.number + 1000000);
-        e.event.number = i; /* mostly gone */
+        e.event.number = i; /* mostly overwritten by now */
         tn__trace_change(&busy, &e.event);
     }
     return NULL;
@@ -132,7 +132,7 @@ static void read_trace(int number) {
     }
 }
 
-/* In the middle of a writer, whose event is left out. */
+/* It interrupts a writer, whose event is left out. */
 static void a_signal_handler_may_read(void **state) {
     (void)state;
     for (uint64_t i = 1; i <= 3; i++) {
@@ -192,7 +192,7 @@ static void a_file_of_two_traces(void **state) {
     tn__event_text(said.name, sizeof(said.name), "say \"é\"\n\t\x7f/");
     tn__trace_add(&plain, &said);
     said.end = 0;
-    tn__trace_add(&plain, &said); /* continues: not in the file */
+    tn__trace_add(&plain, &said); /* has no end yet: not in the file */
     said = (tn__event){.begin = NAN, .end = INFINITY, .name = "no time"};
     tn__trace_add(&plain, &said);
     pair_event e = event_of(5);
@@ -212,7 +212,7 @@ static void a_file_of_two_traces(void **state) {
               "\"ts\": 1000000.000, \"dur\": 1000000.000}\n"
               "]\n");
     free(text);
-    /* ends are rounded, not lengths: what ends together does so in the file */
+    /* ends are rounded, not lengths: events that end together do so in the file, too */
     said = (tn__event){.begin = 1.0000000004, .end = 2.0000000006, .name = "long"};
     tn__trace_clear(&plain);
     tn__trace_add(&plain, &said);

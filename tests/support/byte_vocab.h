@@ -11,7 +11,7 @@
 
 enum { BYTE_VOCAB = 257 };
 
-/* Byte b is token b. Writes the two files to a folder that is there; NULL after an error. */
+/* Byte b is token b. Writes the two files to an existing folder; NULL after an error. */
 static inline tn_tokenizer *byte_vocab_load(const char *folder) {
     const tn__byte_alphabet letters = tn__byte_alphabet_make();
     char path[1024];

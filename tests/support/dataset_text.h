@@ -1,4 +1,4 @@
-/* What identifies a dataset, as checkpoints have it. */
+/* What identifies a dataset, as checkpoints store it. */
 #ifndef TERN_TESTS_SUPPORT_DATASET_TEXT_H
 #define TERN_TESTS_SUPPORT_DATASET_TEXT_H
 

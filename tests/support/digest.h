@@ -1,4 +1,4 @@
-/* Checkpoints that a test has changed get the digest that is theirs now. */
+/* Gives a checkpoint that a test has changed its new digest. */
 #ifndef TERN_TESTS_SUPPORT_DIGEST_H
 #define TERN_TESTS_SUPPORT_DIGEST_H
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* io/safetensors.h tells what the digest is; this is a second implementation of it. */
+/* io/safetensors.h defines the digest; this is a second implementation of it. */
 static inline void put_digest(uint8_t *file, size_t bytes) {
     static const char before[] = "{\"__metadata__\":{\"digest\":\"";
     size_t at = 8 + sizeof(before) - 1;

@@ -1,4 +1,4 @@
-/* Random sizes for programs dump_*.c, and how Python writes them. */
+/* Random sizes for the programs dump_*.c, and how Python writes them. */
 #ifndef TERN_TESTS_SUPPORT_DRAW_H
 #define TERN_TESTS_SUPPORT_DRAW_H
 

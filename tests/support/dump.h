@@ -1,4 +1,4 @@
-/* What programs dump_*.c have in common: tensors in one file, under names that a script knows. */
+/* What the programs dump_*.c share: tensors in one file, under names that a script knows. */
 #ifndef TERN_TESTS_SUPPORT_DUMP_H
 #define TERN_TESTS_SUPPORT_DUMP_H
 
@@ -43,7 +43,7 @@ static inline bool stir_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Parameters away from their initial ones and zeros, so that every term counts. */
+/* Moves parameters away from their initial ones and zeros, so that every term counts. */
 static inline void stir_module(void *m) {
     tn_module_each(m, (tn_walk){0}, stir_entry, NULL);
 }

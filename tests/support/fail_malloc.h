@@ -1,7 +1,7 @@
-/* Memory that runs out for every library of the process: the n-th allocation of this thread from
- * now on fails, and k in a row. Include once in a program, whose functions come before the C
- * library's for all of them, libc's own calls included. Under a sanitizer they come before its own,
- * which they call; what it replaces whole (strdup, reallocarray) does not come here then. */
+/* Memory that runs out for every library of the process: from the n-th allocation of this thread
+ * on, k in a row fail. Include once in a program: its functions then replace the C library's for
+ * every library, libc's own calls included. Under a sanitizer they replace its functions, which
+ * they call; what it replaces completely (strdup, reallocarray) does not get here then. */
 #ifndef TERN_TESTS_SUPPORT_FAIL_MALLOC_H
 #define TERN_TESTS_SUPPORT_FAIL_MALLOC_H
 
@@ -29,11 +29,11 @@ void *THE_REAL(memalign)(size_t alignment, size_t bytes);
 /* volatile: compilers know malloc and its kin, and that they look at no variable of ours. */
 static _Thread_local volatile struct {
     long before; /* allocations that succeed first; -1: all do */
-    int left;    /* that fail then */
+    int left;    /* that then fail */
     bool failed;
 } fail_malloc = {.before = -1};
 
-/* From now on. Not inside libdw, which crashes: errors name functions instead of lines. */
+/* From now on. Without libdw, which would crash: errors name functions instead of lines. */
 static inline void fail_malloc_at(long n, int in_a_row) {
     tn__place_lines(false);
     fail_malloc.failed = false;
@@ -41,7 +41,7 @@ static inline void fail_malloc_at(long n, int in_a_row) {
     fail_malloc.before = n;
 }
 
-/* No more. Whether any failed. */
+/* No more failures; returns whether there was any. */
 static inline bool fail_malloc_end(void) {
     fail_malloc.before = -1;
     tn__place_lines(true);

@@ -1,4 +1,4 @@
-/* Children by fork. */
+/* Forked children. */
 #include "tests/support/fork.h"
 
 #include <signal.h>

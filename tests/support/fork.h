@@ -1,4 +1,4 @@
-/* A child by fork, for tests: what is true in it, and that it ends.
+/* A forked child, for tests: what is true in it, and that it ends.
  *
  *     static void computes(void *user) { child_assert(tn_threads() == 1); }
  *

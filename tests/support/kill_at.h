@@ -1,7 +1,7 @@
 /* A process that is killed at its n-th call of write, fsync or rename, the same one on every
- * machine: at a write half of the bytes are there. With KILL_AT_NAMES defined every call that
- * changes names counts, and a call can fail instead. Include once in a program, whose functions
- * come before the C library's for libtern too. */
+ * machine: at a write, half of the bytes have been written. With KILL_AT_NAMES defined every call
+ * that changes names counts, and a call can fail instead. Include once in a program: its functions
+ * then replace the C library's, for libtern too. */
 #ifndef TERN_TESTS_SUPPORT_KILL_AT_H
 #define TERN_TESTS_SUPPORT_KILL_AT_H
 
@@ -22,7 +22,7 @@ static bool kill_is_due(void) {
 }
 
 #ifdef KILL_AT_NAMES
-static atomic_long fail_at_call; /* the same, of the call that fails */
+static atomic_long fail_at_call; /* the same, for the call that fails */
 static bool no_second_names;     /* as on some file systems */
 
 /* Whether the call is to fail, if the process is still there. */
@@ -74,7 +74,7 @@ ssize_t write(int fd, const void *data, size_t bytes) {
     return syscall(SYS_write, fd, data, bytes);
 }
 
-/* A process that is killed takes nothing with it that the kernel has. */
+/* What the kernel has survives a process that is killed. */
 int fsync(int fd) {
     (void)fd;
     return call_is_bad() ? -1 : 0;

@@ -23,7 +23,7 @@ def attend(q, k, v, causal, mask):
     k, v = (x.repeat_interleave(h // x.shape[1], 1) for x in (k, v))
     seen = torch.ones(t, t, dtype=torch.bool).tril() if causal else torch.ones(t, t, dtype=torch.bool)
     seen = (seen if mask is None else seen & mask).expand(b, h, t, t)
-    blind = ~seen.any(-1, keepdim=True)  # a position that sees nothing gives zeros
+    blind = ~seen.any(-1, keepdim=True)  # a position that sees nothing: zeros
     scores = (q @ k.transpose(-2, -1) / math.sqrt(d)).masked_fill(~seen, -math.inf).masked_fill(blind, 0.0)
     return (scores.softmax(-1).masked_fill(blind, 0.0) @ v).transpose(1, 2).reshape(b, t, h * d)
 

@@ -8,10 +8,10 @@
 #include "core/allocator.h"
 #include <tern/tern.h>
 
-/* Fails the n-th allocation for every n that there is. */
+/* Fails the n-th allocation for every n. */
 static inline void every_allocation(void (*program)(void)) {
     tn_seed(1);
-    program(); /* what is made once, and stays, is made now */
+    program(); /* what is made once and kept is made now */
     assert_string_equal(tn_error_message(), "");
     int64_t live = tn_live_tensors(), n = 0;
     for (bool reached = true; reached; n++) {

@@ -1,4 +1,4 @@
-"""PNG files of every kind of pixel, filter and order, which PIL cannot all write: one in a few lines of Python."""
+"""PNG files of every kind of pixel, filter and order, not all of which PIL can write."""
 import struct
 import zlib
 
@@ -39,7 +39,8 @@ def filtered(rows, unit, pick):
 
 
 def png(width, height, colour, depth, sample, interlaced=False, pick=lambda y: y % 5, palette=b"", before=b"", claim=None, data=None):
-    """sample(x, y, channel) gives the numbers; `before` stands before the pixels; claim: another width and height in the header."""
+    """sample(x, y, channel) gives the numbers; `before` is written before the pixels; claim: a different width and height in the
+    header."""
     channels = CHANNELS[colour]
     unit = max(1, channels * depth // 8)
     stream = b""

@@ -1,4 +1,4 @@
-"""For tests that hold Tern against packages of PyPI, which Debian has not (transformers, tokenizers). As its first thing
+"""For tests that compare Tern with PyPI packages that Debian does not have (transformers, tokenizers). At its beginning
 
     import pypi
     pypi.need("transformers", "safetensors")

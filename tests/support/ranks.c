@@ -108,8 +108,8 @@ static void set_number(variables *v, const char *name, long number) {
     change_variable(v, text);
 }
 
-/* This process's, without what could say something else about ranks. TERN_ROOT and the like are the
- * tests' own. */
+/* This process's, without variables that say something else about ranks. TERN_ROOT and the like are
+ * the tests' own. */
 static variables plain_environment(void) {
     static const char *const launchers[] = {"TERN_",  "OMPI_",  "PMI",    "PMIX_",  "SLURM_",
                                             "MPI_",   "TORCHE", "MASTER", "RANK=",  "WORLD_SIZE",

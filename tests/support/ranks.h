@@ -6,7 +6,7 @@
  *     static void test_add(void **state) { ranks_pass(2, "add", ""); }
  *
  *     int main(int argc, char **argv) {
- *         ranks_main(argc, argv, bodies, 1);      // first: does not return where this is a rank
+ *         ranks_main(argc, argv, bodies, 1);      // first: does not return in a rank
  *         ...
  *
  * A fault test uses ranks_start, sends a signal to job.pid[1], and calls ranks_wait.
@@ -32,8 +32,8 @@ typedef struct rank_entry {
  * called with NULL and without tn_dist_init. Returns in every other process. */
 void ranks_main(int argc, char **argv, const rank_entry *bodies, int n);
 
-/* In a body: says what is not true, and ends this process with 1. (cmocka's assert_… would not be
- * heard of.) */
+/* In a body: says what is not true, and ends this process with 1. (cmocka's assert_… would go
+ * unnoticed.) */
 #define rank_assert(truth) ((truth) ? (void)0 : ranks_failed(#truth, __FILE__, __LINE__))
 void ranks_failed(const char *what, const char *file, int line);
 
@@ -49,7 +49,7 @@ typedef struct ranks_result {
     int status[RANKS_MOST];   /* as of waitpid */
     char *output[RANKS_MOST]; /* stdout and stderr */
     double seconds;
-    bool timed_out; /* those that were left have been killed */
+    bool timed_out; /* the remaining ones were killed */
 } ranks_result;
 
 /* Starts n ranks with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (a
@@ -58,7 +58,7 @@ typedef struct ranks_result {
  * "2:NAME=VALUE" is for rank 2 alone. They die with this process. */
 ranks_job ranks_start(int n, const char *body, const char *argument, const char *const *extra_env);
 
-/* What a rank has written has `part` in it. */
+/* What a rank has written contains `part`. */
 #define assert_says(result, rank, part) assert_says_at(result, rank, part, __FILE__, __LINE__)
 void assert_says_at(const ranks_result *result, int rank, const char *part, const char *file,
                     int line);
@@ -69,7 +69,7 @@ char *ranks_output(const ranks_job *job, int rank);
  * without. */
 bool ranks_await_output(const ranks_job *job, int rank, const char *text, double timeout);
 
-/* Waits for all of them; kills and reaps who is left after `timeout` seconds from the start. */
+/* Waits for all of them; kills and reaps the rest after `timeout` seconds from the start. */
 ranks_result ranks_wait(ranks_job *job, double timeout);
 
 ranks_result ranks_run(int n, const char *body, const char *argument, const char *const *extra_env,

@@ -14,13 +14,13 @@
 enum { PAIRS = 32 };
 
 typedef struct pair {
-    int client, server; /* server -1: no one is there to talk to */
+    int client, server; /* server -1: there was no server */
     size_t sent;        /* by the client */
 } pair;
 
 struct relay {
     int listener, port, first, count;
-    int ends[2]; /* a pipe: closed when it is to end */
+    int ends[2]; /* a pipe, closed to end the relay */
     pthread_t thread;
     pair pairs[PAIRS];
     int used;

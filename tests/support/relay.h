@@ -1,5 +1,5 @@
-/* A stranger between a client and a server: it listens at one port, and passes what comes on to the
- * first of some other ports of 127.0.0.1 that is served. It changes nothing. */
+/* A relay between a client and a server: it listens on one port, and forwards everything unchanged
+ * to the first of some other ports of 127.0.0.1 that is served. */
 #ifndef TERN_TESTS_SUPPORT_RELAY_H
 #define TERN_TESTS_SUPPORT_RELAY_H
 
@@ -12,7 +12,7 @@ typedef struct relay relay;
 relay *relay_start(int port, int first, int count);
 int relay_port(const relay *r);
 
-/* How many have come, and the most bytes that one of them has sent. Ends the stranger. */
+/* How many clients came, and the most bytes that one of them sent. Ends the relay. */
 typedef struct relay_result {
     int connections;
     size_t most;

@@ -1,4 +1,4 @@
-/* Files for tests: a folder of their own, whole files in and out. */
+/* Files for tests: their own folder; reads and writes whole files. */
 #ifndef TERN_TESTS_SUPPORT_TEMP_H
 #define TERN_TESTS_SUPPORT_TEMP_H
 
@@ -69,7 +69,7 @@ static inline void temp_same(const char *a, const char *b) {
     free(two);
 }
 
-/* A group's set-up: what the flight recorder writes about failures lies in the folder. */
+/* A group's setup: the flight recorder writes about failures to the folder. */
 static inline int temp_flights(void **state) {
     (void)state;
     temp_path("");

@@ -49,7 +49,7 @@ void assert_near_at(double a, double b, double within, const char *file, int lin
     }
 }
 
-/* ---- Errors that are expected ---------------------------------------------------------------- */
+/* ---- Expected errors ------------------------------------------------------------------------- */
 
 void assert_contains_at(const char *text, const char *part, const char *file, int line) {
     if (!strstr(text, part)) {

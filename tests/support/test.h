@@ -1,5 +1,5 @@
-/* What every test program needs: cmocka with the headers that it wants first, a beginning and an
- * end for each test, and errors that are expected.
+/* What every test program needs: cmocka with the headers that it needs first, a setup and a
+ * teardown for each test, and expected errors.
  *
  *     static void sum_of_nothing(void **state) {
  *         (void)state;
@@ -11,7 +11,7 @@
  *         return cmocka_run_group_tests(tests, NULL, NULL);
  *     }
  *
- * Each check names the line of the test where it stands.
+ * Each check that fails names its line.
  */
 #ifndef TERN_TESTS_SUPPORT_TEST_H
 #define TERN_TESTS_SUPPORT_TEST_H
@@ -29,13 +29,13 @@ extern "C" {
 
 #include <cmocka.h>
 
-/* A test that begins with no error pending, recording, and the seed 1, in a scope of its own; at
- * its end there is no error pending, and as many tensors live as before. */
+/* A test that begins with no error pending, recording, and the seed 1, in its own scope; at its end
+ * no error may be pending, and as many tensors must be live as before. */
 #define TEST(f) cmocka_unit_test_setup_teardown(f, test_begin, test_end)
 int test_begin(void **state);
 int test_end(void **state);
 
-/* Alone as a set-up, for a test that needs no more: no error is pending. */
+/* Only a setup, for a test that needs no more: no error is pending. */
 int test_no_error(void **state);
 
 /* This error is pending, and its message has `part` in it. Clears it. */
@@ -45,12 +45,12 @@ int test_no_error(void **state);
 /* `text` has `part` in it. */
 #define assert_contains(text, part) assert_contains_at(text, part, __FILE__, __LINE__)
 
-/* a and b are at most `within` apart. In place of cmocka's own, which compares floats, and which
- * NaN passes. */
+/* a and b are at most `within` apart. Replaces cmocka's own, which compares floats and lets NaN
+ * pass. */
 #undef assert_float_equal
 #define assert_float_equal(a, b, within) assert_near_at((a), (b), (within), __FILE__, __LINE__)
 
-/* What the four are made of. */
+/* The four above call these. */
 void assert_error_at(tn_status status, const char *part, const char *file, int line);
 void assert_inert_at(const tn_tensor *t, tn_status status, const char *part, const char *file,
                      int line);

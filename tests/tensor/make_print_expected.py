@@ -65,7 +65,7 @@ def main():
     for name, array in CASES:
         data = np.ascontiguousarray(array).tobytes()
         steps = np.ascontiguousarray(array).reshape(-1)
-        if len(data) > 400:  # a long one is known by its rule: an arange, or made in the test
+        if len(data) > 400:  # a long array is described by a rule: an arange, or made in the test
             continue
         words = ", ".join("0x%02x" % b for b in data) or "0"
         print(textwrap.fill("static const unsigned char %s[] = {%s};" % (name, words), 100, subsequent_indent="    "))

@@ -42,7 +42,7 @@ static void check_all(int places, int bias, float (*to_float)(uint16_t),
     }
 }
 
-/* Between neighbours: below the middle down, above it up, in the middle to the even one. Up to the
+/* Between neighbours: down below the middle, up above it, to the even one in the middle. Up to the
  * last finite value, and from there to infinity. */
 static void check_rounding(int places, int bias, uint16_t (*from_float)(float)) {
     uint32_t infinity = (0x7fffu >> places) << places;

@@ -1,4 +1,4 @@
-/* Tables of fields: what is written, read back, in range, and told apart. */
+/* Tables of fields: writing, reading back, ranges, and comparison. */
 #include "tests/support/test.h"
 
 #include "tensor/fields.h"
@@ -248,7 +248,7 @@ static void ranges_are_checked(void **state) {
     tn__field_range(field_of("colour"), text, sizeof(text));
     assert_string_equal(text, "one of red, green, blue");
     tn__field_range(field_of("colour"), text, 12);
-    assert_string_equal(text, "one of red,"); /* cut, and no further */
+    assert_string_equal(text, "one of red,"); /* truncated to the buffer */
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* Printing against NumPy's text, recorded in print_expected.h, and what NumPy does not have. */
+/* Printing, against NumPy's text in print_expected.h, and what NumPy lacks. */
 #include "tern/sys/tensor.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static void store_element(void *data, int64_t i, double value, tn_dtype dtype) {
     }
 }
 
-/* The tensor of a case; with `odd` as a transposed view of memory with gaps. */
+/* The tensor of a case; with `odd`, as a transposed view with gaps in memory. */
 static tn_tensor *case_tensor(size_t k, bool odd) {
     tn_dims dims = cases[k].dims;
     int64_t count = tn_dims_count(dims);

@@ -1,5 +1,5 @@
-/* Shapes, making, looking, views, storages, versions; and that nothing minds NULL,
- * inert tensors or missing memory. */
+/* Shapes, creation, access, views, storages, versions; and that NULL, inert tensors and failed
+ * allocations do no harm. */
 #include "core/allocator.h"
 #include "tern/sys/tensor.h"
 
@@ -75,7 +75,7 @@ static void test_shape_text(void **state) {
     assert_string_equal(second, "[2]");
 }
 
-/* ---- Making and looking ---------------------------------------------------------------------- */
+/* ---- Creation and access --------------------------------------------------------------------- */
 
 static void test_metadata(void **state) {
     (void)state;
@@ -120,7 +120,7 @@ static void test_from_data(void **state) {
     TN_SCOPE;
     int32_t x[] = {1, 2, 3, 4, 5, 6}, back[6];
     tn_tensor *t = TN_FROM(x, TN_DIMS(2, 3), TN_I32);
-    x[4] = 50; /* a copy was made */
+    x[4] = 50; /* t has a copy */
     assert_true(tn_at(t, (int64_t[]){1, 1}) == 5);
     assert_int_equal(tn_copy_out(t, back), TN_OK);
     assert_int_equal(back[5], 6);
@@ -202,7 +202,7 @@ static void test_views(void **state) {
     (void)state;
     TN_SCOPE;
     tn_tensor *t = arange_of(TN_DIMS(2, 3, 4));
-    /* axes turned, every second row */
+    /* axes permuted, every second row */
     tn_tensor *v = tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0);
     float out[16];
     assert_false(tn_is_contiguous(v));
@@ -255,7 +255,7 @@ static void test_versions(void **state) {
     tn_tensor *kept = tn_keep(half_of_b);
     tn_drop(b);
     tn_drop(half_of_b);
-    tn__touch(kept); /* the counter lives on */
+    tn__touch(kept); /* the counter is still alive */
     assert_int_equal(kept->version->value, before_b + 2);
     tn_release(kept);
     assert_inert(tn_alias(flat, 5, TN_DIMS(6)), TN_EINDEX,
@@ -281,7 +281,7 @@ static void test_storage_empty_and_refill(void **state) {
     assert_error(TN_ESTATE, "data: the storage of [1000, 10] is empty");
     assert_false(tn__usable(v, "matmul"));
     assert_error(TN_ESTATE, "matmul: ");
-    tn_tensor *w = tn_alias(t, 0, TN_DIMS(3)); /* views can be made meanwhile */
+    tn_tensor *w = tn_alias(t, 0, TN_DIMS(3)); /* views of an empty storage can be made */
     assert_false(tn_is_inert(w));
 
     assert_int_equal(tn_storage_refill(v), TN_OK);
@@ -298,7 +298,7 @@ static void test_storage_empty_and_refill(void **state) {
     assert_error(TN_ENOMEM, "storage_refill: no memory for 40000 bytes");
     assert_true(tn_storage_is_empty(t));
     tn_raise(TN_EVALUE, "pending");
-    assert_int_equal(tn_storage_refill(t), TN_EVALUE); /* no effects while an error is pending */
+    assert_int_equal(tn_storage_refill(t), TN_EVALUE); /* no effect while an error is pending */
     assert_true(tn_storage_is_empty(t));
     tn_error_clear();
 }
@@ -318,7 +318,7 @@ static void test_foreign_memory_is_released_when_emptied(void **state) {
     assert_int_equal(releases, 1);
 }
 
-/* ---- What cannot work does no harm ----------------------------------------------------------- */
+/* ---- Calls that cannot work do no harm ------------------------------------------------------- */
 
 static void test_null(void **state) {
     (void)state;
@@ -405,8 +405,8 @@ static void make_some(void *memory) {
     }
 }
 
-/* Each allocation fails once: one error, nothing leaked, and the caller's memory given back exactly
- * when it was taken. */
+/* Each allocation fails once: one error, nothing leaked, and the caller's memory is freed only if
+ * the tensor took it. */
 static void test_every_allocation_fails(void **state) {
     (void)state;
     int64_t live = tn_live_tensors();

@@ -1,7 +1,7 @@
-"""What the launcher's tests share: starting `tern run`, waiting with a limit, TAP, and the look for processes left behind.
+"""What the launcher's tests share: starting `tern run`, waiting with a limit, TAP, and the check for processes left behind.
 
-Every test is a function with @test, in a folder of its own. All processes of a test carry a mark in their environment; when
-the test has ended, none may be left: that is part of every test.
+Every test is a function with @test, in a folder of its own. All processes of a test have a mark in their environment; after the
+test none may be left, which is part of every test.
 """
 import os
 import re
@@ -29,7 +29,7 @@ class Skip(Exception):
 
 
 def need(*names):
-    """Skips the test where one of these programs is not installed."""
+    """Skips the test if one of these programs is not installed."""
     for name in names:
         if not shutil.which(name):
             raise Skip(f"{name} is not installed")
@@ -56,7 +56,7 @@ def run(*args, env=None, **options):
 
 
 def start(*args, env=None, prefix=(), **options):
-    """`tern run args…` in the background. Its stderr and stdout go to files, so that no one has to read."""
+    """`tern run args…` in the background. Its stderr and stdout go to files, so nothing has to read them."""
     name = tempfile.mktemp(dir=".", prefix="launcher-")
     with open(name + ".out", "wb") as out, open(name + ".err", "wb") as err:
         p = subprocess.Popen(list(prefix) + command(*args), env=env or environment(), stdin=subprocess.DEVNULL,
@@ -82,19 +82,19 @@ def text(path):
 
 
 def until(condition, what, limit=LIMIT):
-    """Waits for the condition; its value."""
+    """Waits for the condition; returns its value."""
     end = time.monotonic() + limit
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"after {limit} s still not: {what}")
+            raise AssertionError(f"after {limit} s not yet: {what}")
         time.sleep(0.02)
 
 
 def finish(p, code, limit=LIMIT):
-    """Waits for a launcher's end; its exit status must be `code`."""
+    """Waits for a launcher to end; its exit status must be `code`."""
     try:
         p.wait(limit)
     except subprocess.TimeoutExpired:
@@ -126,7 +126,7 @@ def free_port():
 
 
 def marked(mark):
-    """Processes that carry the mark, but for this one: (pid, name)."""
+    """Processes with the mark, except this one: (pid, name)."""
     found, wanted = [], f"{MARK}={mark}".encode()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -142,7 +142,7 @@ def marked(mark):
 
 
 def _last_words():
-    """What the launchers of the test have written to stderr: the one that failed is not always the one that was asked."""
+    """What the launchers of the test have written to stderr: the one that failed may not be the one that was checked."""
     names = sorted(name for name in os.listdir(".") if re.fullmatch("launcher-.*[.]err", name))
     return "".join(f"\n{name}: {text(name)}" for name in names if text(name))
 

@@ -1,5 +1,5 @@
-/* Ranks that work together until a file named "go" appears: each step is one all-reduce, and is
- * noted in steps.RANK. */
+/* Ranks that work together until a file named "go" appears: each step is one all-reduce, noted in
+ * steps.RANK. */
 #include <tern/tern.h>
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Trains a small net on as many ranks as there are, for tests of what TERN_PROFILE shows.
  *
- *     profile_program STEPS        0: without end; says "stepping" when it is under way
+ *     profile_program STEPS        0: endless; prints "stepping" once it runs
  *     profile_program quiet        computes nothing
  *     profile_program FOLDER/      4 ranks that are threads, each a tn_run of 5 steps
  */

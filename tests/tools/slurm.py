@@ -1,4 +1,4 @@
-"""A Slurm of our own: slurmctld and two nodes on this machine, for as long as a test needs them. Skips where that is not
+"""A Slurm of our own: slurmctld and two nodes on this machine, while a test needs them. Skips the test if that is not
 possible."""
 import os
 import socket

@@ -3,9 +3,9 @@
  *
  *     speaker FOLDER TEXT
  *
- * Behind a prompt of n bytes it says the text from byte n on, whatever the prompt was, and at the
- * end <|endoftext|>: the embedding of a position is the token that comes after it, that of a token
- * is itself, and nothing else adds anything.
+ * After a prompt of n bytes it continues with the text from byte n on, whatever the prompt was, and
+ * ends with <|endoftext|>: the embedding of a position is the token that comes after it, that of a
+ * token is the token itself, and nothing else adds anything.
  */
 #include "tests/support/byte_vocab.h"
 

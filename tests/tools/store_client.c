@@ -1,10 +1,10 @@
-/* One call on a TCP store, with the token in TERN_TOKEN, for tests in which a stranger has it:
+/* One call on a TCP store, with the token in TERN_TOKEN, for tests of a hostile process:
  *
  *     store_client PORT set KEY VALUE
  *     store_client PORT add KEY NUMBER
  *     store_client PORT get KEY
  *
- * VALUE "-" is what stands on stdin. get waits for the key and prints its value; add prints the
+ * VALUE "-" is read from stdin. get waits for the key and prints its value; add prints the
  * sum.
  */
 #include <tern/tern.h>

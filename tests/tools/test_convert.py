@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tern convert`: a checkpoint in parts, saved by three ranks, as one file and as weights; what is wrong with the command line."""
+"""`tern convert`: a sharded checkpoint of three ranks, as one file and as weights; wrong command lines."""
 import json
 import os
 import struct
@@ -40,7 +40,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     expect(0, "", os.path.join(parts, "step-000003"), "--weights", "--to", weights)
     told = header(one)
     need(told["__metadata__"]["step"] == "6", "one is not the newest step: %s" % told["__metadata__"])
-    need(told["model.in.weight"]["shape"] == [512, 256], "the whole is not whole: %s" % told["model.in.weight"])
+    need(told["model.in.weight"]["shape"] == [512, 256], "the tensor is not whole: %s" % told["model.in.weight"])
     need("optim.in.weight.exp_avg" in told, "there is no state")
     told = header(weights)
     need(told["in.weight"]["shape"] == [512, 256] and not any(name.startswith("optim.") for name in told), "other weights: %s" % told)
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
     expect(1, "nowhere: No such file", os.path.join(folder, "nowhere"), "--to", one)
     expect(1, "has no committed step", folder, "--to", one)
     expect(1, "/nowhere/at/all", parts, "--to", "/nowhere/at/all")
-    # what is read is not replaced, whatever it is called
+    # inputs are not replaced, whatever their path
     step = os.path.join(parts, "step-000006")
     rank, before = os.path.join(step, "rank-00000.safetensors"), {name: os.stat(os.path.join(step, name)) for name in os.listdir(step)}
     os.symlink(rank, os.path.join(folder, "link"))
@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as folder:
         for target in (rank, os.path.join(folder, "link"), os.path.join(folder, "other"), os.path.join(parts, "..", "parts", "step-000006", "index.json")):
             expect(1, "tern convert: the output %s would replace %s" % (target, source), source, "--to", target)
             expect(1, "tern convert: the output %s would replace %s" % (target, source), source, "--weights", "--to", target)
-    lock = os.path.join(parts, "lock")  # a job that continues there would lose it
+    lock = os.path.join(parts, "lock")  # a job that continues there would lose its lock
     before_lock = os.stat(lock)
     for target in (lock, os.path.join(parts, "step-000006", "..", "lock"), os.path.join(folder, "lock")):
         expect(1, "tern convert: %s has the name of a run's lock" % target, parts, "--to", target)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tern convert SOURCE TARGET`: models in every form and back, with the tokenizer's files, and what is wrong."""
+"""`tern convert SOURCE TARGET`: models in every format and back, with the tokenizer's files, and errors."""
 import json
 import os
 import random
@@ -35,7 +35,7 @@ def same(a, b):
 
 
 def write_folder(folder):
-    """A GPT-2 as others write it: without the prefix, and with the head."""
+    """A GPT-2 as others write it: without the prefix, and with the output head."""
     shapes = {"wte.weight": (VOCAB, WIDTH), "wpe.weight": (CONTEXT, WIDTH), "ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
     for i in range(LAYERS):
         for name, rows, columns in (("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH), ("mlp.c_fc", WIDTH, 4 * WIDTH),
@@ -82,16 +82,16 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     expect(0, "", at("plain", "tern.safetensors"), at("from_file"))
     same(at("ours", "model.safetensors"), at("from_file", "model.safetensors"))
 
-    # bytes, which our own form alone has
+    # int8, which only our own format has
     expect(0, "", "--int8", at("ours"), at("bytes"))
     told = names(at("bytes", "tern.safetensors"))
-    need(told["h.1.mlp.c_fc.weight"]["dtype"] == "I8" and told["h.1.mlp.c_fc.weight_scale"]["dtype"] == "F32", "not bytes: %s" % told)
+    need(told["h.1.mlp.c_fc.weight"]["dtype"] == "I8" and told["h.1.mlp.c_fc.weight_scale"]["dtype"] == "F32", "not int8: %s" % told)
     expect(0, "", "--plain", at("bytes"), at("bytes_again"))
     same(at("bytes", "tern.safetensors"), at("bytes_again", "tern.safetensors"))
     same(at("bytes", "config.json"), at("bytes_again", "config.json"))
     expect(1, "which Hugging Face's files of such a model do not have", at("bytes"), at("x"))
 
-    # what is read is not replaced, whatever it is called
+    # inputs are not replaced, whatever their path
     os.symlink(at("ours"), at("link"))
     os.symlink(at("plain", "tern.safetensors"), at("link.bin"))
     for source, target in (("ours", "ours"), ("ours", "ours/../ours/."), ("ours", "link"), ("link", "ours"), ("model.bin", "./model.bin"),
@@ -104,11 +104,11 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     told = names(at("half", "model.safetensors"))
     need(all(t["dtype"] == "BF16" for name, t in told.items() if name != "__metadata__"), "not bf16: %s" % told)
     with open(at("half", "config.json")) as f:
-        need(json.load(f)["dtype"] == "bfloat16", "config.json tells another dtype")
+        need(json.load(f)["dtype"] == "bfloat16", "config.json has another dtype")
     for _ in range(2):
-        expect(0, "", at("half"), at("half", "half.bin"))  # beside what is read
+        expect(0, "", at("half"), at("half", "half.bin"))  # next to the input
     os.rename(at("half", "half.bin"), at("half.bin"))
-    need(os.path.getsize(at("half.bin")) < os.path.getsize(at("model.bin")), "bf16 takes as much as f32")
+    need(os.path.getsize(at("half.bin")) < os.path.getsize(at("model.bin")), "bf16 takes as much space as f32")
 
     expect(0, "SOURCE TARGET", "--help")
     expect(64, "no source")
@@ -125,9 +125,9 @@ with tempfile.TemporaryDirectory(prefix="tern_convert_") as top:
     # what is there instead of weights
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n"
     for name, data, what in (("page.bin", b"<!DOCTYPE html>\n<html>404</html>", "page.bin is not an llm.c checkpoint; it is an HTML page"),
-                             ("pointer.bin", pointer, "pointer.bin is not an llm.c checkpoint; it is a pointer of git-lfs"),
-                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is not an llm.c checkpoint; it is a zip archive (a file of PyTorch"),
-                             ("half/model.safetensors", pointer, "half/model.safetensors is not a safetensors file; it is a pointer of git-lfs")):
+                             ("pointer.bin", pointer, "pointer.bin is not an llm.c checkpoint; it is a git-lfs pointer"),
+                             ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is not an llm.c checkpoint; it is a zip archive (PyTorch"),
+                             ("half/model.safetensors", pointer, "half/model.safetensors is not a safetensors file; it is a git-lfs pointer")):
         with open(at(name), "wb") as f:
             f.write(data)
         expect(1, what, at(name.replace("/model.safetensors", "")), at("x"))

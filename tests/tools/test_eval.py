@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tern eval`: what it prints, that ranks change no digit of it, and what it says of wrong files and options."""
+"""`tern eval`: what it prints, with the same digits for any number of ranks, and its errors about files and options."""
 import json
 import math
 import os
@@ -49,7 +49,7 @@ def perplexity_on_any_number_of_ranks():
 
 @test
 def a_model_that_is_cut_short():
-    """while it is measured: the files of a model that is loaded do not matter (a debugger stops where the tokens are opened)"""
+    """during the evaluation, the files of a loaded model do not matter (a debugger stops where the tokens are opened)"""
     need("gdb")
     files()
     done = subprocess.run([TERN, "convert", "m", "plain", "--plain"], env=environment(), capture_output=True, timeout=60)
@@ -118,7 +118,7 @@ def what_does_not_fit():
         f.write("It was the best of times.\n" * 20)
     has(evaluate("--model", "m", "--data", "text.bin", status=1), "tern eval: text.bin is text, not tokens")
     has(evaluate("--model", "m", "--data", "m/val_0.bin", "--context", "25", status=1), "--context 25: the model m sees 24 tokens at once")
-    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--stride", "25", status=1), "the stride is 25; it is in [1, 24]")
+    has(evaluate("--model", "m", "--data", "m/val_0.bin", "--stride", "25", status=1), "the stride is 25, not in [1, 24]")
     has(evaluate("--model", "m", "--data", "nowhere_*.bin", status=1), "tern eval: nowhere_*.bin: there is no such file")
     has(evaluate("--model", "nowhere", "--data", "m/val_0.bin", status=1), "tern eval: nowhere/config.json: No such file")
     with open("choices.jsonl", "a") as f:
@@ -133,7 +133,7 @@ def what_does_not_fit():
 
 @test
 def tokens_of_another_tokenizer():
-    """ids that mean other texts give a number too, but a wrong one; tokens.json knows"""
+    """ids with other meanings would give a plausible wrong number; tokens.json shows it"""
     files()
     shutil.copytree("m", "other")
     vocab = json.load(open("other/vocab.json", encoding="utf-8"))

@@ -44,13 +44,13 @@ def fails(status, part, *arguments, **options):
 
 @test
 def prompts():
-    """what comes after a prompt, to the end of the text, or so many tokens; with the prompt where that is wanted"""
+    """what follows a prompt, to the end of the text or for so many tokens; with the prompt if asked"""
     speaker()
     same(says(TEXT[2:] + "\n", "--prompt", "na"), "")
     says(TEXT[2:] + "\n", "-m", "model", "-p", "xy", "--temperature", "0")
     says("ïve\n", "--prompt", "na", "--tokens", "4")
     says("naïve\n", "--prompt", "na", "--tokens", "4", "--echo")
-    says(TEXT[1:] + "\n", "--prompt", "")  # from the token that ends documents
+    says(TEXT[1:] + "\n", "--prompt", "")  # starts from <|endoftext|>
     says("ïve caf\n", "--prompt", "na", "--stop", "és")
     says("ïve\n", "--prompt", "na", "--stop", "sell", "--stop", " ")
     for dtype in ("f32", "bf16", "int8"):
@@ -64,7 +64,7 @@ def prompts():
 
 @test
 def other_draws():
-    """the same seed is the same text, on any number of threads; another seed, another sample and another line are not"""
+    """the same seed gives the same text, on any number of threads; another seed, sample or line does not"""
     speaker()
     hot = ["--model", "model", "--temperature", "50", "--tokens", "20"]
     texts = [generate(*hot, "--prompt", "na", *more).stdout for more in ([], ["--threads", "1"], ["--seed", "1337"], ["--seed", "1"])]
@@ -81,7 +81,7 @@ def other_draws():
 
 @test
 def lines():
-    """each line is a prompt, answered in its order; one without a newline too, and an empty one"""
+    """each line is a prompt, answered in order; also one without a newline, and an empty one"""
     speaker()
     says("ïve\n" * 2 + "ve c\n" + "aïv\n", "--tokens", "4", input="na\nxx\nabcd\n\n".encode())
     says("ïve\n", "--tokens", "4", input=b"na")
@@ -90,7 +90,7 @@ def lines():
 
 @test
 def one_line_at_a_time():
-    """a program that asks gets its answer before it asks again"""
+    """a program can read each answer before it sends the next prompt"""
     speaker()
     with subprocess.Popen([TERN, "generate", "--model", "model", "--tokens", "4"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           env=environment()) as p:
@@ -104,7 +104,7 @@ def one_line_at_a_time():
 
 @test
 def a_model_that_is_cut_short():
-    """once it is loaded its files do not matter; before that they are an error"""
+    """once the model is loaded its files do not matter; before that they are an error"""
     speaker()
     subprocess.run([TERN, "convert", "model", "plain", "--plain"], env=environment(), check=True, timeout=LIMIT)
     for folder, weights in (("model", "model.safetensors"), ("plain", "tern.safetensors")):
@@ -122,7 +122,7 @@ def a_model_that_is_cut_short():
 
 
 def pieces_of(*arguments):
-    """What single writes bring, read one by one from a pseudo-terminal that changes nothing."""
+    """The single writes, read one by one from a raw pseudo-terminal."""
     import tty
     ours, theirs = pty.openpty()
     tty.setraw(theirs)
@@ -148,7 +148,7 @@ def whole_characters():
     speaker()
     pieces = pieces_of("--model", "model", "--prompt", "na")
     for piece in pieces:
-        piece.decode()  # raises inside of a character
+        piece.decode()  # raises inside a character
     same(b"".join(pieces).decode(), TEXT[2:] + "\n")
     subprocess.run(["rm", "-r", "model"], check=True)
     speaker("ab\x1b]0;title\x07cd\x1b[2Je\rf\tg\nh")
@@ -160,7 +160,7 @@ def whole_characters():
 
 @test
 def a_terminal_asks():
-    """someone at a terminal is asked for a prompt; Ctrl-D ends it, and so does Ctrl-C"""
+    """at a terminal it asks for a prompt; Ctrl-D ends it, and so does Ctrl-C"""
     speaker()
     for end, status in ((b"\x04", 0), (b"\x03", -signal.SIGINT)):
         pid, terminal = pty.fork()
@@ -187,7 +187,7 @@ def a_terminal_asks():
 
 @test
 def interrupted():
-    """Ctrl-C ends the text where it is, with a newline, and the status says so; nothing is said about errors"""
+    """Ctrl-C ends the text where it is, with a newline, and the status shows it; no error is printed"""
     speaker("x" * 3000)
     with subprocess.Popen([TERN, "generate", "--model", "model", "--prompt", "x", "--tokens", "1000000", "--ignore-eos"],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment()) as p:
@@ -201,7 +201,7 @@ def interrupted():
 
 @test
 def broken_pipes():
-    """a reader that goes away ends it at once, and a full disk is said"""
+    """a reader that goes away ends it at once, and a full disk is an error"""
     speaker("x" * 3000)
     endless = [TERN, "generate", "--model", "model", "--prompt", "x", "--tokens", "1000000", "--ignore-eos"]
     p = subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment(),
@@ -219,7 +219,7 @@ def broken_pipes():
 
 @test
 def ends_of_texts():
-    """eos_token_id of the model's files ends a text, a number or a list of them; what is wrong there is said"""
+    """eos_token_id of the model's files ends a text, a number or a list of them; a wrong one is an error"""
     speaker()
     space, config = ord(" "), json.load(open("model/config.json", encoding="utf-8"))
 

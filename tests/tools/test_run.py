@@ -41,14 +41,14 @@ def environment_passes():
 
 @test
 def options_of_the_program():
-    """what stands after the program belongs to it"""
+    """what comes after the program belongs to it"""
     done = run("--nproc_per_node", 1, "echo", "-n", "--help", "--nnodes=7")
     same(done.stdout, b"[0] --help --nnodes=7\n")
 
 
 @test
 def wrong_options():
-    """wrong options and a program that is not there are refused before anything starts"""
+    """wrong options and a missing program are refused before anything starts"""
     for args, words in (
             (["-n", "0", "true"], "a whole number from 1"),
             (["-n", "2x", "true"], '"2x"'),
@@ -99,7 +99,7 @@ def exit_codes():
 
 @test
 def no_programs():
-    """what is no program is an error at once: never a shell script by guess, and no restart would help"""
+    """a file that is not a program is an error at once: it is never guessed to be a shell script, nor tried again"""
     for name, content in (("empty", b""), ("bare", b"echo run by a shell > trace\n"), ("noise", bytes(range(128, 256)) * 9)):
         with open(name, "wb") as f:
             f.write(content)
@@ -118,7 +118,7 @@ def no_programs():
 
 @test
 def root_cause():
-    """the report names the first failure, how it ended, its last lines, and who failed because of it"""
+    """the report names the first failure, how it ended, its last lines, and which ranks failed because of it"""
     done = run("-n", 3, *shell('if [ $RANK = 1 ]; then seq -f "step %g" 1 30 >&2; kill -SEGV $$; fi; '
                                'trap "echo peer is gone >&2; exit 5" TERM; '
                                'while kill -0 $(cat pid.1 2>/dev/null || echo $$) 2>/dev/null; do sleep 0.05; done; '
@@ -133,7 +133,7 @@ def root_cause():
 
 @test
 def followers():
-    """of failures seen at the same time one by a signal comes first, and the others stand after it"""
+    """of failures seen at the same time one by a signal comes first, and the others follow"""
     p = start("-n", 2, *shell('echo $$ > pid.$RANK; while [ ! -e go ]; do sleep 0.05; done; '
                               '[ $RANK = 1 ] || exit 5; while [ -e /proc/$(cat pid.0)/fd/0 ]; do sleep 0.05; done; kill -SEGV $$'))
     until(lambda: text("pid.0") and text("pid.1"), "both ranks run")
@@ -151,7 +151,7 @@ def followers():
 
 @test
 def binary_tail():
-    """the report shows last lines that are no text, progress lines and no newline without harm"""
+    """the report safely shows last lines that are not text, progress lines, and a line without newline"""
     done = run(*shell(r'printf "10%%\r20%%\rdone\n\033[31mred\033[0m\001\002\n%2000s\nlast" x >&2; exit 3'))
     same(done.returncode, 3)
     lines = done.stderr.decode().splitlines()
@@ -187,7 +187,7 @@ def restarts():
 
 @test
 def rendezvous_port():
-    """the port of the store is open, and no one else can take it, as long as ranks run"""
+    """the port of the store is open, and nothing else can take it, as long as ranks run"""
     program = ("import os, socket\n"
                "at = (os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']))\n"
                "socket.create_connection(at).close()\n"
@@ -202,7 +202,7 @@ def rendezvous_port():
 
 @test
 def port_taken():
-    """a port that is taken by someone else is an error that names it, in bounded time"""
+    """a port that is already taken is an error that names it, in bounded time"""
     import socket
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -268,11 +268,11 @@ def stubborn_ranks():
 
 @test
 def interrupted_output():
-    """a job that went well, and whose output was cut off by a signal, is none that went well"""
+    """a job that went well, but whose output was cut off by a signal, has failed"""
     import subprocess
     p = start("--grace", 0.5, *shell("head -c 150000 /dev/zero | tr '\\0' x; echo; echo x > end"), stdout=subprocess.PIPE)
-    until(lambda: text("end"), "the rank has ended, and nobody reads")
-    time.sleep(0.5)  # for the launcher to know it
+    until(lambda: text("end"), "the rank has ended, and nothing reads its output")
+    time.sleep(0.5)  # until the launcher notices it
     p.terminate()
     finish(p, 143)
     p.stdout.close()
@@ -314,7 +314,7 @@ def standard_input():
 
 @test
 def commands():
-    """tern without run: help, version, info, and what is no verb"""
+    """tern without run: help, version, info, and unknown commands"""
     import subprocess
     def tern(*args):
         return subprocess.run([TERN, *args], capture_output=True, check=False, timeout=30, text=True)
@@ -330,7 +330,7 @@ def commands():
 
 @test
 def full_output():
-    """what could not be printed is a failure of the command; a job continues to its end, and then says so"""
+    """output that could not be printed is a failure of the command; a job runs to its end, and then reports it"""
     import subprocess
     with open("/dev/full", "wb") as full:
         for args in (["--version"], ["help"], ["info"], ["run", "--help"]):

@@ -15,7 +15,7 @@ BATCH = os.path.join(os.environ.get("TERN_ROOT", os.path.join(TESTS, "..", "..",
 
 def submit(slurm, *program):
     """The number of the job."""
-    # The nodes' names are no hosts' names here: both are this machine.
+    # The nodes' names are not host names here: both are this machine.
     env = dict(slurm.env, MASTER_ADDR="127.0.0.1", TERN=TERN, RANKS="2", OMP_NUM_THREADS="1", TERN_TIMEOUT="20")
     done = subprocess.run(["sbatch", "--parsable", "--cpus-per-task=1", "--output=job.log", BATCH, *program], env=env,
                           capture_output=True, check=False, timeout=60, text=True)

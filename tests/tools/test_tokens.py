@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tern tokens`: what it writes, held against a few lines of Python; progress, errors, kill -9; tiny Shakespeare."""
+"""`tern tokens`: what it writes, compared with a few lines of Python; progress, errors, kill -9; tiny Shakespeare."""
 import array
 import gzip
 import json
@@ -20,7 +20,7 @@ from launch import LIMIT, TERN, Skip, environment, has, holds, main, need, same,
 
 
 def tokens(*args, code=0, **options):
-    """`tern tokens args…` to its end: what it wrote, stdout and stderr."""
+    """`tern tokens args…` to its end; returns what it wrote, stdout and stderr."""
     command = [TERN, "tokens"] + [str(arg) for arg in args]
     options.setdefault("timeout", LIMIT)
     done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
@@ -37,7 +37,7 @@ def make(*args, **options):
 
 
 def shard(path):
-    """The tokens of one file, and what its head says of it."""
+    """The header and the tokens of one file."""
     with open(path, "rb") as f:
         data = f.read()
     head = array.array("i", data[:1024])
@@ -55,7 +55,7 @@ def split(folder, name):
 
 
 def documents(ids):
-    """Texts, which END stands in front of."""
+    """The texts, each after an END."""
     texts = "".join(chr(i) for i in ids).split(chr(END))
     same(texts[0], "")
     return [text.encode("latin-1") for text in texts[1:]]
@@ -83,7 +83,7 @@ def contents(folder):
 
 @test
 def as_python_would():
-    """JSON lines, plain, gzip and zstd, and plain text in a folder: the documents, in order, in llm.c's shards"""
+    """JSON lines, plain, gzip and zstd, and plain text in a folder: the documents, in order, in shards of llm.c's format"""
     rng, expected = random.Random(1), []
     need("zstd")
     os.makedirs("in/sub")
@@ -98,7 +98,7 @@ def as_python_would():
     with open("in/.hidden", "wb") as f:
         f.write(b"\0")
     text = make("in", "--out", "out", "--shard-tokens", 20000)
-    has(text, "601 documents", "out/train_*.bin", "texts have the text of the special token in it")
+    has(text, "601 documents", "out/train_*.bin", "texts contain the special token's text")
     expected = [t if isinstance(t, bytes) else t.encode() for t in expected]
     same(documents(split("out", "train")), expected)
     head, items = shard("out/train_000000.bin")
@@ -143,7 +143,7 @@ def split_and_key():
 
 @test
 def wrong_command_lines():
-    """what is missing or does not fit is said, with status 64; errors with status 1 name the file, and nothing of the program"""
+    """missing and wrong options are named, with status 64; errors with status 1 name the file, and nothing of the program"""
     write_lines("a.jsonl", ["x"])
     for part, args in [("no text to read", ["--tokenizer", ".", "--out", "o"]), ("--tokenizer PATH is missing", ["a.jsonl", "--out", "o"]),
                        ("--out DIR is missing", ["a.jsonl", "--tokenizer", "."]),
@@ -161,7 +161,7 @@ def wrong_command_lines():
     with open("c.txt", "wb") as f:
         f.write(b"PAR1" + bytes(100))
     same(make("c.txt", "--out", "o", code=1),
-         "tern tokens: c.txt is a Parquet file; text is wanted, or JSON lines (also .gz or .zst)\n")
+         "tern tokens: c.txt is a Parquet file; expected text or JSON lines (also .gz or .zst)\n")
 
 
 @test
@@ -179,7 +179,7 @@ def folders():
 
 @test
 def a_text_that_would_be_replaced():
-    """a text that has the name of a shard, or of what says where the shards are from, in the folder that is written"""
+    """an input that has the name of a shard or of tokens.json in the folder that is written"""
     os.mkdir("out")
     for name in ("train_000000.bin", "val_000123.bin", "tokens.json"):
         with open(os.path.join("out", name), "w") as f:
@@ -225,7 +225,7 @@ def killed():
         shutil.rmtree("out", ignore_errors=True)
         with subprocess.Popen([TERN, "tokens", *options, "--out", "out", "--seed", "5"], env=environment(), stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL) as p:
-            # The i-th shard is under way; nothing hangs on how soon that is.
+            # The i-th shard is being written; how soon that is does not matter.
             while p.poll() is None and not os.path.exists("out/train_%06d.bin.tmp" % (2 * i)):
                 time.sleep(0.0005)
             p.send_signal(signal.SIGKILL)
@@ -242,7 +242,7 @@ def killed():
 
 @test
 def progress():
-    """on a terminal one line is drawn again and again, and gone at the end"""
+    """on a terminal one line is redrawn again and again, and gone at the end"""
     write_tokenizer(".")
     large("a.txt", 30 << 20)
     main_end, child_end = pty.openpty()
@@ -262,7 +262,7 @@ def progress():
     os.close(main_end)
     same(p.returncode, 0, out)
     has(out, "1 document, ")
-    if seen:  # a machine may be too fast for a line
+    if seen:  # the machine may be too fast for a line
         has(seen, "\r", " % ", "MB/s", "tokens")
         holds(b"\n" not in seen and seen.endswith(b"\r\x1b[K"), seen)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`tern run` in torchrun's place: the commands of its documentation start here too, and each of its options is taken or refused by
-its name, in both spellings. Then environments that start a program on several hosts."""
+"""`tern run` in torchrun's place: the commands of its documentation start here, too, and each of its options is taken or refused by
+name, in both spellings. Then environments that start a program on several hosts."""
 import json
 import os
 import subprocess
@@ -52,7 +52,7 @@ def every_option_is_known():
 
 @test
 def documented_commands():
-    """the commands of torchrun's documentation start as many ranks here"""
+    """the commands of torchrun's documentation start as many ranks as there"""
     port = free_port()
     say = ["sh", "-c", 'echo "$RANK of $WORLD_SIZE"']
     for args in (["--standalone", "--nnodes=1", "--nproc-per-node=2"],
@@ -70,7 +70,7 @@ def documented_commands():
 
 @test
 def refused_values():
-    """values that have no sense here are refused, and the message says what to do"""
+    """values that make no sense here are refused, and the message says what to do"""
     for args, words in ((["--rdzv-backend", "etcd"], "one of them serves (c10d, static)"),
                         (["--rdzv-conf", "is_host=1"], '"is_host=1": only join_timeout=S'),
                         (["--rdzv-conf", "join_timeout"], '"join_timeout": only join_timeout=S'),
@@ -88,7 +88,7 @@ def refused_values():
 
 @test
 def ranks_by_name():
-    """--nproc-per-node: "cpu" is one for each core, "gpu" one for each GPU or an error, "auto" the one or the other"""
+    """--nproc-per-node: "cpu" is one for each core, "gpu" one for each GPU or an error, "auto" either of them"""
     bare, cores = environment(TERN_CUDA="not_there"), len(os.sched_getaffinity(0))
     for name in ("cpu", "auto"):
         done = run("-n", name, "sh", "-c", "echo $WORLD_SIZE", env=bare)
@@ -110,7 +110,7 @@ def ranks_by_name():
 
 @test
 def several_hosts_of_a_service():
-    """where a service starts the program on several hosts, `tern run` without --nnodes is an error, not a job on each of them"""
+    """if a service starts the program on several hosts, `tern run` without --nnodes is an error, not a job on each of them"""
     for variables, words in (({"SM_HOSTS": '["algo-1","algo-2"]', "SM_CURRENT_HOST": "algo-1"}, "SM_HOSTS names 2 hosts"),
                              ({"PET_NNODES": "2:4"}, "PET_NNODES names 4 hosts"),
                              ({"AWS_BATCH_JOB_NUM_NODES": "2"}, "AWS_BATCH_JOB_NUM_NODES names 2 hosts")):

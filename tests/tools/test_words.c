@@ -1,5 +1,5 @@
 /* The seeds of the fuzz target for what launchers write to each other, as an ordinary test, and
- * what of them is accepted. */
+ * which messages are accepted. */
 #include "tests/fuzz/fuzz_orders.c"
 #include "tests/support/test.h"
 
@@ -35,7 +35,7 @@ static void test_a_job(void **state) {
     assert_false(order_holds(starts[0], &v, "its round is 1, not 2"));
     assert_true(order_holds(starts[1], &v, NULL));
     assert_true(v.round == 2 && !v.member);
-    assert_true(order_holds("end 0\n", &v, NULL)); /* others have done it */
+    assert_true(order_holds("end 0\n", &v, NULL)); /* other nodes have done it */
 }
 
 static void test_largest(void **state) {

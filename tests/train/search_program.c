@@ -2,13 +2,13 @@
  *
  *     search_program FOLDER PROCESSES
  *
- * Trial i is worth i. Each says whether the processes that it starts would be told of it; that of
- * the first text ends badly after its value.
+ * Trial i is worth i. Each prints whether the processes that it starts would inherit TERN_TRIAL;
+ * that of the first text fails after its value.
  *
  *     search_program FOLDER PROCESSES late
  *
- * Nine trials in three rungs, of which in processes the best one comes last: it waits for one that
- * begins after it.
+ * Nine trials in three rungs. With processes, trial 0 reports late: it waits for one that begins
+ * after it.
  */
 #include <tern/tern.h>
 

@@ -1,5 +1,5 @@
-/* Runs by a file in DeepSpeed's format: each gives the bits of the same run written by hand, goes
- * on from a checkpoint as if nothing had been, and what is wrong is an error on every rank. */
+/* Runs by a file in DeepSpeed's format: each has the same bits as the run written by hand, and
+ * continues from a checkpoint as if uninterrupted; what is wrong is an error on every rank. */
 #include "tests/parallel/ddp_net.h"
 #include "tests/support/temp.h"
 
@@ -96,7 +96,7 @@ static void write_file(const plan *p) {
     temp_write(p->path, text, strlen(text));
 }
 
-/* The model is built without elements, of which each rank makes what it needs. */
+/* The model is built without elements; each rank makes those that it needs. */
 static void run_by_file(tn_group *world, const plan *p, bits *b) {
     tn_gpt gpt;
     {
@@ -276,7 +276,7 @@ static void test_unused_parameters(void **state) {
 
 /* ---- The loss scale -------------------------------------------------------------------------- */
 
-/* DeepSpeed's rule, as its documentation has it. */
+/* DeepSpeed's rule, as in its documentation. */
 typedef struct rule {
     double scale, least;
     int window, hysteresis, left, at, last_overflow;
@@ -366,7 +366,7 @@ static void test_loss_scale(void **state) {
     }
 }
 
-/* One that the file has set stays; in bf16 it is 1, and overflows are skipped all the same. */
+/* A scale set in the file stays; in bf16 it is 1, and steps that overflow are still skipped. */
 static void test_fixed_scale(void **state) {
     (void)state;
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -388,7 +388,7 @@ static void test_fixed_scale(void **state) {
     tn_module_finish(&m);
 }
 
-/* A run that only overflows ends with an error, not with nothing learnt. */
+/* A run that only overflows ends with an error, not without having learnt anything. */
 static void test_least_scale(void **state) {
     (void)state;
     tn_linear m;
@@ -402,9 +402,9 @@ static void test_least_scale(void **state) {
     tn_module_finish(&m);
 }
 
-/* ---- Going on -------------------------------------------------------------------------------- */
+/* ---- Resuming -------------------------------------------------------------------------------- */
 
-/* Three steps, a checkpoint, and three more by whoever loads it. */
+/* Three steps, a checkpoint, and three more by the run that loads it. */
 static void train_steps(tn_group *world, tn_gpt *gpt, tn_deepspeed *d, int64_t from, int64_t to) {
     for (int64_t i = 2 * from; i < 2 * to; i++) {
         TN_SCOPE;
@@ -487,7 +487,7 @@ static void test_order_of_calls(void **state) {
     tn_module_finish(&m);
 }
 
-/* A file that all find wrong leaves the group alive; one that rank 0 cannot read ends it. */
+/* A file that all ranks find wrong leaves the group usable; one that rank 0 cannot read ends it. */
 static void wrong_file(tn_group *world, void *user) {
     const char *path = user;
     bool missing = access(path, R_OK) != 0;
@@ -513,7 +513,7 @@ static void test_wrong_file(void **state) {
     run_failing(2, wrong_file, (void *)temp_path("missing.json"), TN_EIO);
 }
 
-/* What only rank 1 finds ends the others' wait. */
+/* An error that only rank 1 finds ends the others' wait. */
 static void no_module(tn_group *world, void *user) {
     tn_linear m;
     tn_linear_init(&m, 2, 2, tn_linear_defaults());

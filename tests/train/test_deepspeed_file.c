@@ -31,7 +31,7 @@ static tn__ds_file file_of(const char *text, int ranks) {
     return f;
 }
 
-/* With one member more, and what every file needs. */
+/* A file with what every file needs, and one more member. */
 static const char *with_member(const char *member) {
     static char text[4096];
     snprintf(text, sizeof(text),
@@ -92,7 +92,7 @@ static void test_everything(void **state) {
                               "zero_optimization.offload_optimizer.pin_memory");
 }
 
-/* DeepSpeed's own Adams do not decay where they are not told, torch's AdamW does. */
+/* DeepSpeed's own Adams do not decay by default, torch's AdamW does. */
 static void test_optimizers(void **state) {
     (void)state;
     static const struct {
@@ -215,7 +215,7 @@ static void test_refused(void **state) {
          "zero_optimization.stage is 4 (should be a whole number from 0 to 3)"},
         {"\"zero_optimization\": {\"offload_param\": {\"device\": \"nvme\"}}", TN_EVALUE,
          "zero_optimization.offload_param.device is \"nvme\" (should be \"none\" or \"cpu\")"},
-        /* "auto" is someone else's */
+        /* "auto" is for other programs to fill in */
         {"\"gradient_clipping\": \"auto\"", TN_EVALUE, "gradient_clipping is \"auto\""},
         {"\"bf16\": {\"enabled\": \"auto\"}", TN_EVALUE,
          "bf16.enabled is \"auto\" (should be an actual value"},
@@ -302,7 +302,7 @@ static void test_no_json(void **state) {
         assert_error(TN_EFORMAT, "ds.json: ");
     }
     tn__ds_file f;
-    assert_false(read_text("12", 1, &f)); /* a number that nothing ends */
+    assert_false(read_text("12", 1, &f)); /* a number with nothing after it */
     assert_error(TN_EVALUE, "ds.json: the top level is 12 (should be an object)");
 }
 

@@ -277,8 +277,8 @@ static tn_values too_much(tn_module *m, tn_values in, tn_values out, void *user)
     return out;
 }
 
-/* Memory is out in the middle of a step: an error with the allocator's numbers, nothing steps,
- * nothing is left behind, and the run continues. */
+/* Memory runs out in the middle of a step: an error with the allocator's numbers, nothing steps,
+ * nothing is leaked, and the run continues. */
 static void out_of_memory(void **state) {
     (void)state;
     run r;
@@ -308,7 +308,7 @@ static void out_of_memory(void **state) {
     free(after.at);
 }
 
-/* Four tokens and their labels, of which the third is given. */
+/* Four tokens and their labels; the third label is a parameter. */
 typedef struct example {
     tn_tensor *x, *y;
 } example;
@@ -328,8 +328,8 @@ static void expect_unchanged(run *r, weights before) {
     free(after.at);
 }
 
-/* A label that does not exist is noticed when the host next waits: at the latest where the loss is
- * read, and a step after that refuses. */
+/* A label that does not exist is noticed when the host next waits, at the latest when the loss is
+ * read; a step after that is refused. */
 static void wrong_label(void **state) {
     (void)state;
     run r;
@@ -356,7 +356,7 @@ static void wrong_label(void **state) {
 /* The errors of kernels come late: when the host next waits. This part runs in a process of its
  * own, whose environment has no TERN_SYNC. */
 
-/* The operation that waited tells of it. */
+/* The operation that waited raises the error. */
 static void expect_late_error(const char *operation) {
     char text[128];
     snprintf(
@@ -368,8 +368,8 @@ static void expect_late_error(const char *operation) {
     assert_non_null(strstr(tn_error_message(), "TERN_SYNC=1 finds the call"));
 }
 
-/* Something waits between backward and the step: it tells, the step refuses, and no weight
- * changes. */
+/* Something waits between backward and the step: it raises the error, the step is refused, and no
+ * weight changes. */
 static void late_before_the_step(void **state) {
     (void)state;
     for (int clips = 0; clips < 2; clips++) {
@@ -384,7 +384,7 @@ static void late_before_the_step(void **state) {
             assert_int_equal(tn_backward(loss), TN_OK);
             assert_int_equal(tn_error(), TN_OK);
             assert_true(isnan(clips ? tn_optim_clip(r.optim, 1.0) : tn_item(loss)));
-            expect_late_error(clips ? "copy_out" : "item"); /* of the norm */
+            expect_late_error(clips ? "copy_out" : "item"); /* reading the norm */
             assert_int_equal(tn_optim_step(r.optim), TN_EINDEX);
             tn_optim_zero_grad(r.optim);
             tn_error_clear();
@@ -393,13 +393,13 @@ static void late_before_the_step(void **state) {
     }
 }
 
-/* Also over the row that is ignored. */
+/* The mean over all rows, including the ignored one. */
 static tn_tensor *mean_of_all_rows(run *r, example e) {
     tn_tensor *sum = tn_cross_entropy(tn_call(&r->gpt, e.x), e.y, TN_SUM);
     return tn_mul_scalar(sum, 1.0 / 4);
 }
 
-/* Nothing waits: the step is made of a gradient in which the row counts nothing. The error comes
+/* Nothing waits: the step uses a gradient without the bad row. The error comes
  * when the loss is read; after that the run continues. */
 static void late_after_the_step(void **state) {
     (void)state;
@@ -470,7 +470,7 @@ static bool state_is_there(const char *name, tn_tensor *state, void *user) {
     return true;
 }
 
-/* Its state is where the parts are; the model runs on the device in any case. */
+/* Its state is where the shards are; the model runs on the device in any case. */
 static void offloads_by_a_file(void **unused) {
     (void)unused;
     static const char *const offloads[] = {

@@ -29,7 +29,7 @@ static int64_t token_at(int64_t i) {
     return (i * i + 3 * i) % 37 + (i % 5 == 0);
 }
 
-/* A shard of nanoGPT's form. */
+/* A shard in nanoGPT's format. */
 static const char *write_tokens(const char *name, int64_t from, int64_t count) {
     unsigned char file[2 * 512];
     assert_true(count <= 512);
@@ -66,11 +66,11 @@ static tn_perplexity perplexity_of(void *m, const char *pattern, int64_t length,
 
 /* ---- Perplexity ------------------------------------------------------------------------------ */
 
-/* Every token alone, after those that its window has before it. */
+/* Each token alone, after those before it in its window. */
 static double loss_by_hand(void *m, int64_t count, int64_t length, int64_t stride) {
     double sum = 0;
     for (int64_t target = 1; target < count; target++) {
-        int64_t behind = target - length; /* targets that the first window has not */
+        int64_t behind = target - length; /* targets beyond the first window */
         int64_t begin = behind <= 0 ? 0 : ((behind - 1) / stride + 1) * stride;
         sum += nats_by_hand(m, begin, target - begin, token_at(target));
     }
@@ -96,7 +96,7 @@ static void test_by_hand(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* Whole windows without overlap: the mean of training's loss. */
+/* Whole windows without overlap: the mean of the training loss. */
 static void test_as_in_training(void **state) {
     (void)state;
     tn_gpt gpt;
@@ -133,7 +133,7 @@ static void test_batches_change_nothing(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* Dropout is for training, before this and after it, and nowhere between. */
+/* Dropout is active in training before and after the evaluation, but not during it. */
 static void test_training_is_left_and_entered(void **state) {
     (void)state;
     tn_gpt gpt;
@@ -153,7 +153,7 @@ static void test_training_is_left_and_entered(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* x and y as they are given: what a mask leaves over. */
+/* Given x and y: the targets that a mask leaves. */
 static void test_masked_targets(void **state) {
     (void)state;
     tn_gpt gpt;
@@ -247,7 +247,7 @@ static void test_ranks(void **state) {
     }
 }
 
-/* The loss of one process stands in the argument: each rank has the same bits. */
+/* The argument has the loss of one process: each rank has the same bits. */
 static int body_processes(tn_group *world, const char *argument) {
     char path[512];
     double loss;
@@ -268,7 +268,7 @@ static void test_processes(void **state) {
     ranks_pass(3, "processes", argument);
 }
 
-/* A token that is none, in the share of one rank, is an error of all of them. */
+/* An invalid token in the share of one rank is an error on all ranks. */
 static void test_an_error_of_one_rank(void **state) {
     (void)state;
     unsigned char file[2 * 75] = {0};

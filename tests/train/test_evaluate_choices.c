@@ -60,7 +60,7 @@ typedef struct question {
     int label;
 } question;
 
-/* Endings of different lengths and of none (a space is added but where there is one), one beyond
+/* Endings of different lengths and of none (a space is added unless there is one), one beyond
  * ASCII, prompts that are longer than the context. */
 static const question questions[] = {
     {"The sun", {"rises.", "sets in the east", "is cold", "x"}, 0},
@@ -118,7 +118,7 @@ static double characters_in(const char *text) {
     return count;
 }
 
-/* Which ending costs least: all of it, a character, a token (a byte, here). */
+/* Which ending costs least in total, per character, per token (a byte here). */
 static void choose_by_hand(void *m, const question *q, int *chosen) {
     double best[3] = {INFINITY, INFINITY, INFINITY};
     for (int e = 0; e < 4 && q->endings[e]; e++) {
@@ -162,7 +162,7 @@ static void test_by_hand(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* Of many endings exactly the one that costs least by hand is the right one to say. The prompts are
+/* Of many endings exactly the one that costs least by hand is chosen. The prompts are
  * cut, or not, and endings differ by little. */
 static void test_chosen_by_hand(void **state) {
     (void)state;
@@ -198,8 +198,8 @@ static void test_chosen_by_hand(void **state) {
     tn_module_finish(&gpt);
 }
 
-/* A table of what follows what: an answer that can be told in advance. After a letter comes the one
- * after it in the alphabet, nearly always. */
+/* A table of next-letter scores, so that answers can be predicted: nearly always the next letter of
+ * the alphabet follows. */
 static void make_alphabet(tn_embedding *m) {
     static float table[BYTE_VOCAB][BYTE_VOCAB];
     for (int c = 0; c < 256; c++) {
@@ -210,7 +210,7 @@ static void make_alphabet(tn_embedding *m) {
     tn_copy_(m->weight, TN_FROM(table, TN_DIMS(BYTE_VOCAB, BYTE_VOCAB), TN_F32));
 }
 
-/* The long ending has the better letters and more of them: it costs more in all, less for each. */
+/* The long ending has more letters, and better ones: more cost in total, less per letter. */
 static void test_each_score(void **state) {
     (void)state;
     tn_embedding m;

@@ -44,13 +44,13 @@ def lstm():
         out = run("16_lstm", folder, "--data", "text", "--width", "48", "--times", "24", "--batch", "16", "--steps", "250", "--lr", "5e-3",
                   "--sample", "500")
     losses = numbers(out, r"^step +(\d+)   loss (\S+)$")
-    assert losses[-1][1] < 0.3 * losses[0][1], out  # 2.2 to 0.39: which word comes is worth 0.37 a character
+    assert losses[-1][1] < 0.3 * losses[0][1], out  # 2.2 to 0.39: the choice of words costs 0.37 a character
     sample = out.splitlines()[-1].split()[1:-1]
     assert len(sample) > 60 and sum(word in words for word in sample) > 0.9 * len(sample), out
 
 
 def translate():
-    """Nearly all words that it never saw are translated, also by those who read the lines."""
+    """Nearly all words that it never saw are translated, also going by the printed lines."""
     out = run("17_translate")
     (right, of), = numbers(out, r"^(\d+) of (\d+) words are right$")
     assert of == 64 and right >= 52, out
@@ -75,7 +75,7 @@ def vae():
             dark.append(sum(image) / len(image) < 100)
             light.append(max(image) > 128)
         assert all(dark[:20]) and all(light[:20]), (dark, light)  # discs, and their reconstructions
-        assert sum(dark[20:]) >= 30 and sum(light[20:]) >= 25, (dark, light)  # most of the new ones are discs too
+        assert sum(dark[20:]) >= 30 and sum(light[20:]) >= 25, (dark, light)  # most of the new ones are discs, too
 
 
 def gan():
@@ -97,6 +97,6 @@ for number, test in enumerate(tests, 1):
     try:
         test()
         print(f"ok {number} - {test.__name__}", flush=True)
-    except Exception as error:  # one line each, whatever it is
+    except Exception as error:  # one line per test, whatever the error
         print(f"not ok {number} - {test.__name__}")
         print("# " + f"{type(error).__name__}: {error}".replace("\n", "\n# "), flush=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What 11_gpt2 and 04_char_gpt say to a person, and that neither loses a run: a checkpoint is only overwritten when that is asked
-for by name, and not beside another job, text is not taken for tokens, going on and stopping are announced, a NaN ends a run. And
-11_gpt2 in parts: the losses of a run in one piece, and checkpoints that any number of ranks continues from; and with a Llama."""
+"""What 11_gpt2 and 04_char_gpt print, and that neither loses a run: a checkpoint is only overwritten with --overwrite, and never
+while another job runs there, text is not taken for tokens, resuming and stopping are announced, a NaN ends a run. And 11_gpt2
+sharded: the losses of an unsharded run, and checkpoints from which any number of ranks continues; and with a Llama."""
 import array, functools, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -36,7 +36,7 @@ def says(part, output):
 
 
 def history(text):
-    """The columns of a loss.csv but for those that no two runs have in common: time and memory."""
+    """The columns of a loss.csv without time and memory, which differ from run to run."""
     rows = [row.split(",") for row in text.splitlines()]
     kept = [i for i, name in enumerate(rows[0]) if not name.endswith(("_per_s", "_mb"))]
     return [[row[i] for i in kept] for row in rows]
@@ -48,7 +48,7 @@ def files(folder):
 
 
 def overwriting(folder, program, out):
-    """The second run is refused and changes nothing; with --overwrite it gives what the first one gave."""
+    """The second run is refused and changes nothing; with --overwrite it has the results of the first."""
     first = run(folder, program())
     check("1 rank " in first and "1 threads" not in first and "0x" not in first, first)
     before = files(folder / out)
@@ -58,13 +58,13 @@ def overwriting(folder, program, out):
     check(files(folder / out) == before, "a refused run has changed files")
     says("continuing after step 6 of " + out, run(folder, program("--resume")))
     run(folder, program("--overwrite"))
-    check(files(folder / out) == before, "--overwrite does not begin anew")
+    check(files(folder / out) == before, "--overwrite does not start over")
     other = run(folder, program("--resume", "--lr", "1e-4"), 1)
     check("the schedule: peak was 0.00" in other and " but is 0.0001" in other and "0x" not in other, other)
 
 
 def stopped(folder, command, out, how, start=0):
-    """What it prints when the signal comes after three steps more."""
+    """What it prints when the signal comes three steps later."""
     rows = folder / out / "loss.csv"
     if start == 0:
         rows.unlink(missing_ok=True)
@@ -83,10 +83,10 @@ def stopped(folder, command, out, how, start=0):
 
 
 def interrupted(folder, program, out):
-    """Ctrl-C, SIGTERM: the step is finished, everything is saved, both ends of the pause are announced, and the exit status says
-    that the run is not done. What is printed continues when it is typed."""
+    """Ctrl-C, SIGTERM: the step is finished, everything is saved, stopping and resuming are announced, and the exit status says
+    that the run is not done. The printed command continues it."""
     output, done = stopped(folder, program("--overwrite", steps=1000000), out, signal.SIGINT)
-    for _ in range(2):  # the line with --resume gives itself
+    for _ in range(2):  # the command with --resume prints itself
         before, line = output.splitlines()[-2:]
         check(f"stopped after step {done} of 1000000 and saved; to continue:" in before, output)
         check(line.startswith("    ") and "--resume" in line and "--over" not in line, output)
@@ -96,7 +96,7 @@ def interrupted(folder, program, out):
 
 
 def one_rank(folder):
-    """When one rank is asked to stop, all do after the same step."""
+    """When one rank is asked to stop, all stop after the same step."""
     command = [tern, "run", "-n", "2", *gpt2("--overwrite", steps=1000000, ranks=1, out="asked")]
     rows = folder / "asked/loss.csv"
     with open(folder / "log", "w+") as log:
@@ -119,7 +119,7 @@ def one_rank(folder):
 
 
 def quoted(folder):
-    """A command line that a shell would change, alone and under `tern run`, whose options it has too."""
+    """A command line that a shell would change, alone and under `tern run`, whose options are printed, too."""
     out = "it's a $(run); \"of\" *"
     start = [tern, "run", "--nproc-per-node", "2", "--log-dir", "the logs", "--max-restarts=1"]
     for launcher in ([], start):
@@ -135,7 +135,7 @@ def quoted(folder):
 
 
 def options(folder):
-    """A wrong value says what it should be, what is missing is named, and --help tells the defaults."""
+    """Errors say what a value should be and what is missing, and --help shows the defaults."""
     for wrong, told in ((["--steps", "0"], '--steps: "0" should be a whole number above 0'),
                         (["--steps", "2x"], '--steps: "2x" should be a whole number above 0'),
                         (["--steps", "9999999999999999999"], "should be a whole number above 0"),
@@ -165,7 +165,7 @@ def options(folder):
 
 
 def hugging_face(weights, to, **config):
-    """A folder of Hugging Face's made of the weights that Tern has saved: its linears are (in, out)."""
+    """A Hugging Face folder made of weights that Tern has saved; its linears are (in, out)."""
     data = weights.read_bytes()
     size = int.from_bytes(data[:8], "little")
     head = json.loads(data[8:8 + size])
@@ -187,11 +187,11 @@ def hugging_face(weights, to, **config):
 
 
 def begun(folder):
-    """--init: the size and the weights of a folder, whole or in parts, for the first step alone."""
+    """--init: the size and the weights of a folder, whole or sharded, only at the first step."""
     val = ["--val", "tokens.bin", "--val-every", "20", "--val-batches", "2"]
     learned = measured(run(folder, gpt2(*val, "--lr", "1e-2", out="learned", steps=20)))
     run(folder, [tern, "convert", "learned", "--weights", "--to", "weights.safetensors"])
-    (folder / "learned" / "merges.txt").write_text("#version: 0.2\n")  # a step's tokenizer is that of its run
+    (folder / "learned" / "merges.txt").write_text("#version: 0.2\n")  # a step has the tokenizer of its run
     run(folder, [tern, "convert", "learned/step-000020", "stepped"])
     check((folder / "stepped" / "merges.txt").exists(), "stepped has no tokenizer")
     hugging_face(folder / "weights.safetensors", folder / "hf", vocab_size=300, n_positions=16, n_embd=64, n_layer=2, n_head=2)
@@ -206,7 +206,7 @@ def begun(folder):
     end = files(folder / "cut")
     shutil.rmtree(folder / "cut/step-000006")
     says("continuing after step 3", run(folder, [*many, "--out", "cut", "--shard", "all", "--resume"]))
-    check(files(folder / "cut") == end, "going on after --init")
+    check(files(folder / "cut") == end, "resuming after --init")
     size = [a for a in command if a not in ("--context", "16")] # the folder's model has one
     run(folder, [*size, "--steps", "1", "--out", "size"])
     (folder / "note.txt").write_text("text")
@@ -230,7 +230,7 @@ def longer(folder):
 
 
 def grown(folder):
-    """A short run, whose warm-up is a part of its steps, continues to more of them."""
+    """A short run, whose warm-up is a fraction of its steps, continues for more steps."""
     for program, out in ((functools.partial(gpt2, out="grown"), "grown"), (char_gpt, "chars")):
         run(folder, program("--overwrite", steps=10))
         says("the schedule has 30 steps instead of 10", run(folder, program("--resume", steps=30)))
@@ -238,7 +238,7 @@ def grown(folder):
 
 
 def beside(folder):
-    """While a job runs in a folder, on one rank or two, no other one does; when it has gone, killed or stopped, the next one continues."""
+    """While a job runs in a folder, on one rank or two, no other can; after it was killed or stopped, the next continues."""
     for ranks in (1, 2):
         shutil.rmtree(folder / "busy", ignore_errors=True)
         command = gpt2("--save-every", "2", out="busy", steps=1000000, ranks=ranks)
@@ -259,8 +259,8 @@ def beside(folder):
 
 
 def diverged(folder):
-    """What is NaN ends a run: the checkpoints before stay, the message names the last, and no model comes out. A
-    launcher does not start it again."""
+    """A NaN ends a run: earlier checkpoints stay, the message names the last, and no model is exported. A
+    launcher does not restart it."""
     wild = ["--lr", "1e30", "--save-every", "1"]
     for ranks in (1, 2):
         shutil.rmtree(folder / "wild", ignore_errors=True)
@@ -275,7 +275,7 @@ def diverged(folder):
 
 
 def tiny_llama(to):
-    """A folder of Hugging Face's, of small random weights."""
+    """A Hugging Face folder with small random weights."""
     width, heads, groups, hidden, vocab = 16, 4, 2, 24, 384
     draw, entries, blob = random.Random(1), {}, b""
     shapes = {"model.embed_tokens.weight": [vocab, width], "model.norm.weight": [width], "lm_head.weight": [vocab, width]}
@@ -308,8 +308,8 @@ def tensors(path):
 
 
 def llama(folder):
-    """--init with a Llama: its own weights at the first step, learning, whole or in parts, and a model that other commands open,
-    with the words that it came with."""
+    """--init with a Llama: its own weights at the first step, learning, whole or sharded, and a model that other commands open, with
+    its tokenizer."""
     tiny_llama(folder / "llama")
     shutil.copytree(folder / "words", folder / "llama", dirs_exist_ok=True)
     command = [programs / "11_gpt2", "--data", "tokens/train_*.bin", "--init", "llama", "--context", "16", "--batch", "4"]
@@ -328,14 +328,14 @@ def llama(folder):
 
 
 def full_output(folder, program, out):
-    """What is printed to a full disk is a failure, though everything is saved."""
+    """Printing to a full disk is a failure, even if everything was saved."""
     with open("/dev/full", "wb") as full:
         done = subprocess.run(program("--resume"), cwd=folder, stdout=full, stderr=subprocess.PIPE, timeout=300)
     check(done.returncode == 1, f"status {done.returncode} with a full stdout: {done.stderr}")
 
 
 def exported(folder):
-    """What a run leaves is a model that other commands open, the same one where it lay in parts, with the words it began with."""
+    """A run exports a model that other commands open, the same one if it was sharded, with the tokenizer it began with."""
     for out, more in (("exported", []), ("pieces", ["--shard", "all"])):
         says("model: " + out, run(folder, gpt2(*more, out=out, ranks=2)))
         says("perplexity ", run(folder, [tern, "eval", "--model", out, "--data", "tokens.bin"]))
@@ -350,7 +350,7 @@ def exported(folder):
 
 
 def vocabulary(folder):
-    """The data's, where --vocab does not say it; a smaller one is refused."""
+    """The vocabulary is that of the data if --vocab does not set it; a smaller one is refused."""
     run(folder, [tern, "tokenizer", "text", "--vocab", "260", "--out", "words"])
     run(folder, [tern, "tokens", "text", "--tokenizer", "words", "--out", "tokens"])
     command = [programs / "11_gpt2", "--data", "tokens/train_*.bin", "--model", "tiny", "--context", "16", "--steps", "1", "--out", "told"]
@@ -374,7 +374,7 @@ def text(folder):
 
 
 def damaged(folder):
-    """A checkpoint that cannot be read is said, and does not keep a run from starting over."""
+    """A checkpoint that cannot be read is reported, and does not prevent starting over."""
     index = folder / "out/step-000006/index.json"
     index.write_text(index.read_text()[:-9])
     says("index.json", run(folder, gpt2("--resume"), 1))
@@ -395,8 +395,8 @@ def close(a, b):
 
 
 def in_parts(folder):
-    """The model spread over ranks: the losses, to the last bit, of ranks that all have it; where micro-batches are scattered one by
-    one, which adds them in another order, of one rank to rounding."""
+    """The model sharded over ranks: the losses, to the last bit, of ranks that each have all of it; if micro-batches are reduced one by
+    one, which adds them in another order, the losses of one rank up to rounding."""
     validated = ["--val", "tokens.bin", "--val-every", "3", "--val-batches", "2"]
     for ranks in (1, 2):
         whole = measured(run(folder, gpt2(*validated, ranks=ranks, out="whole")))
@@ -417,7 +417,7 @@ def in_parts(folder):
 
 
 def on_meshes(folder):
-    """The model cut over ranks: one rank's losses, to rounding; a run that began on one mesh continues on another."""
+    """The model on a mesh of ranks: one rank's losses, up to rounding; a run that began on one mesh continues on another."""
     def trained(ranks, *more, out="mesh"):
         run(folder, gpt2("--tokens", "64", "--save-every", "3", *more, ranks=ranks, out=out))
         return losses(folder, out)
@@ -431,8 +431,8 @@ def on_meshes(folder):
 
 
 def resumed_in_parts(folder):
-    """What 2 ranks have saved in parts: they continue to the same bits, also from a file that is made of the parts, and one rank that
-    has all of it to the same losses but for rounding."""
+    """A sharded checkpoint of 2 ranks: they continue with the same bits, also from one file made of it, and one rank that has the
+    whole model continues with the same losses up to rounding."""
     many = ["--tokens", "128", "--save-every", "3"]
     run(folder, gpt2(*many, "--shard", "all", ranks=2, out="parts"))
     end = losses(folder, "parts")
@@ -443,13 +443,13 @@ def resumed_in_parts(folder):
     run(folder, [tern, "convert", "file", "--to", "file/checkpoint.safetensors"])
     shutil.rmtree(folder / "file/step-000003")
     says("continuing after step 3 of parts", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="parts")))
-    check(files(folder / "parts") == last, "going on in parts gives other bits")
+    check(files(folder / "parts") == last, "resuming in parts has other bits")
     alone = run(folder, gpt2(*many, "--resume", out="alone"))
     says("continuing after step 3 of alone", alone)
     says("a batch over all ranks has 2 examples instead of 4", alone)
-    check(close(losses(folder, "alone"), end), "going on alone")
+    check(close(losses(folder, "alone"), end), "resuming alone")
     says("continuing after step 3 of file", run(folder, gpt2(*many, "--shard", "all", "--resume", ranks=2, out="file")))
-    check(losses(folder, "file") == end, "going on from one file")
+    check(losses(folder, "file") == end, "resuming from one file")
 
 
 with tempfile.TemporaryDirectory() as top:

@@ -1,4 +1,4 @@
-/* The history of the loss: what a crash leaves is cut off, what is missing is said. */
+/* The history of the loss: what a crash leaves is cut off, what is missing is reported. */
 #include "tern/train.h"
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void test_new_and_on(void **state) {
     tn_history_free(h);
 }
 
-/* A loss that falls steeply, as they do in the beginning: its mean begins where it does and has no
+/* A loss that falls steeply, as at the start of training: its mean begins where it does and has no
  * kink; a straight line stays one up to its ends. */
 static void test_smooth_ends(void **state) {
     (void)state;
@@ -97,7 +97,7 @@ static void test_exact_for_f32(void **state) {
     tn_history_free(h);
 }
 
-/* Columns appear when they are named first, and are empty where nothing was measured. */
+/* Columns appear when they are first named, and are empty if nothing was measured. */
 static void test_columns(void **state) {
     (void)state;
     const char *path = temp_path("wide.csv");
@@ -130,7 +130,7 @@ static void test_columns(void **state) {
     tn_history_free(h);
 }
 
-/* A run of before continues, and what is measured now stands after it. */
+/* An earlier run continues, and new measurements follow its rows. */
 static void test_old_file(void **state) {
     (void)state;
     const char *path = temp_path("old.csv");
@@ -153,7 +153,7 @@ static void test_names(void **state) {
         assert_error(TN_EVALUE, "bad column");
     }
     char name[8];
-    for (int i = 0; i < 63; i++) { /* beside the loss */
+    for (int i = 0; i < 63; i++) { /* next to the loss */
         snprintf(name, sizeof(name), "c%d", i);
         assert_int_equal(tn_history_put(h, name, -1.23456789e-300), TN_OK);
     }
@@ -234,7 +234,7 @@ static void test_full_disk(void **state) {
     expect_file(path, "step,loss\n0,0.125\n1,0.5\n");
 }
 
-/* Whatever someone does to the file while the run continues: it ends up whole. */
+/* Whatever happens to the file while the run continues, it ends up whole. */
 static void test_file_taken_away(void **state) {
     (void)state;
     static const char whole[] = "step,loss\n0,0.5\n1,0.100000001\n2,nan\n";
@@ -304,7 +304,7 @@ static void test_relative_path(void **state) {
     expect_file(path, "step,loss\n0,1\n1,2\n");
 }
 
-/* `program | plot`: what is open has no place among the files. */
+/* `program | plot`: a pipe has no path that can be replaced. */
 static void test_pipe(void **state) {
     (void)state;
     char path[32], text[64] = {0};
@@ -314,7 +314,7 @@ static void test_pipe(void **state) {
     tn_history *h = tn_history_open(path, 0);
     assert_non_null(h);
     assert_int_equal(tn_history_add(h, 0.5), TN_OK);
-    assert_int_equal(tn_history_put(h, "lr", 1), TN_OK); /* what is gone cannot be written again */
+    assert_int_equal(tn_history_put(h, "lr", 1), TN_OK); /* rows already sent cannot be rewritten */
     assert_int_equal(tn_history_add(h, 0.5), TN_OK);
     assert_int_equal(tn_history_sync(h), TN_OK);
     tn_history_free(h);
@@ -324,7 +324,7 @@ static void test_pipe(void **state) {
     close(ends[1]);
 }
 
-/* Whose file a link leads to is not known. */
+/* The target of a link may be any file, so links are refused. */
 static void test_link(void **state) {
     (void)state;
     char file[512], link[512];
@@ -338,7 +338,7 @@ static void test_link(void **state) {
     }
     expect_file(file, "step,loss\n0,1\n");
     assert_int_equal(unlink(file), 0);
-    assert_null(tn_history_open(link, 0)); /* nor is one made where it leads */
+    assert_null(tn_history_open(link, 0)); /* nor is its target created */
     assert_error(TN_EIO, "link.csv is a symbolic link to a file");
     assert_int_equal(access(file, F_OK), -1);
 }

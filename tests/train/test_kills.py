@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""11_gpt2 is killed again and again, anywhere: while it computes, in the middle of a row, of a save, of a picture; alone, and
-either of two ranks. It continues each time, and its losses and checkpoints must be those of a run that no one disturbed."""
+"""11_gpt2 is killed again and again, anywhere: while it computes, in the middle of a row, of a save, of a plot; alone, and
+either of two ranks. It continues each time, and its losses and checkpoints must be those of an undisturbed run."""
 import array, os, pathlib, random, signal, subprocess, sys, tempfile
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -24,7 +24,7 @@ def run(folder, ranks, *more, program=examples / "11_gpt2", restarts=0, **settin
 
 
 def outcome(folder):
-    """All that does not tell of time and memory."""
+    """All results except columns of time and memory."""
     out = folder / "run"
     rows = [row.split(",") for row in (out / "loss.csv").read_text().splitlines()]
     kept = [i for i, name in enumerate(rows[0]) if not name.endswith(("_per_s", "_mb"))]
@@ -53,7 +53,7 @@ def killed(folder, ranks, kills, seed):
 
 
 def restarted(folder, whole):
-    """What the launcher starts again continues by itself, though it was told to start over."""
+    """A restarted program continues by itself, even with --overwrite."""
     done = run(folder, 2, "--overwrite", program=mortal, restarts=1, TERN_TEST_KILL_AT="150", TERN_TEST_KILL_RANK="0")
     check(done.returncode == 0 and "continuing after step" in done.stdout, f"{done.stdout}{done.stderr}")
     check(outcome(folder) == outcome(whole), "another outcome after a restart")

@@ -21,7 +21,7 @@ static bool take_weight(const tn_entry *entry, void *user) {
     return true;
 }
 
-/* Large enough that the kernels do share the work: 640 rows of 96. */
+/* Large enough that kernels use several threads: 640 rows of 96. */
 static void train_gpt(int threads, result *r) {
     TN_SCOPE;
     tn_set_threads(threads);
@@ -76,8 +76,8 @@ static void same_bits_for_any_number(void **state) {
     tn_set_threads(before);
 }
 
-/* The design's program with a mistake and no handler: the loop ends by itself, nothing is stepped,
- * the error says where. */
+/* A program with a mistake and no handler: the loop ends by itself, nothing is stepped, and the
+ * error says where. */
 static void wrong_shape_ends_the_loop(void **state) {
     (void)state;
     TN_SCOPE;
@@ -114,8 +114,8 @@ static void wrong_shape_ends_the_loop(void **state) {
     tn_module_finish(&net);
 }
 
-/* A quadratic: too small a rate does nothing, one above 2 / 8 diverges; what is suggested lies
- * between, and afterwards nothing has changed. */
+/* A quadratic: too small a rate does nothing, one above 2 / 8 diverges; the suggested rate
+ * is in between, and afterwards nothing has changed. */
 static void finds_a_learning_rate(void **state) {
     TN_SCOPE;
     tn_tensor *w = tn_ones(TN_DIMS(4), TN_F32);
@@ -183,7 +183,7 @@ static void statistics_begin_anew(void **state) {
     assert_true(tn_item(norm.num_batches_tracked) == 2);
     assert_false(norm.options.cumulative || norm.base.training);
 
-    /* again, and after a loop that counted its batches and was not told that it had seen all */
+    /* again, after a loop that counted its batches and never saw the end of the pass */
     for (int k = 0; k < 2; k++) {
         tn_batch b;
         tn_fill_(norm.running_mean, 77.0);

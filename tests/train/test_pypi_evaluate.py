@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`tern eval` against transformers: perplexity as Hugging Face's page measures it, multiple choice as a slow twin does it."""
+"""`tern eval` against transformers: perplexity as Hugging Face's page measures it, multiple choice as a slow implementation does it."""
 import os
 import sys
 
@@ -42,8 +42,8 @@ def close(a, b, tolerance=1e-5):
 
 
 def models():
-    """Two families with expectations that differ from token to token; one position more than the windows here have, for the page
-    feeds the last token of a window too."""
+    """Two families with expectations that differ from token to token; one position more than the windows here, since the page
+    feeds the last token of a window, too."""
     torch.manual_seed(3)
     gpt = GPT2LMHeadModel(GPT2Config(vocab_size=VOCAB, n_positions=CONTEXT + 1, n_layer=2, n_head=2, n_embd=32))
     llama = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, max_position_embeddings=CONTEXT + 1, num_hidden_layers=2, hidden_size=32,
@@ -71,7 +71,7 @@ def nats(model, ids, first):
 
 
 def page(model, ids, max_length, stride):
-    """The loop of https://huggingface.co/docs/transformers/perplexity, where a window's mean counts as often as it has targets. (The
+    """The loop of https://huggingface.co/docs/transformers/perplexity, where a window's mean is weighted by its number of targets. (The
     page takes one less from the second window on, though none is lost there.)"""
     total, count, before = 0.0, 0, 0
     for begin in range(0, len(ids), stride):
@@ -85,7 +85,7 @@ def page(model, ids, max_length, stride):
 
 
 def twin(model):
-    """acc, acc_norm (a character), acc_norm_per_token."""
+    """acc, acc_norm (per character), acc_norm_per_token."""
     right = [0, 0, 0]
     for q in QUESTIONS:
         costs = []
@@ -119,8 +119,8 @@ with tempfile.TemporaryDirectory(prefix="tern_evaluate_") as top:
             got = tern("--model", folder, "--data", top / "val_*.bin", "--context", str(CONTEXT), "--stride", str(stride), "--batch", "3")
             loss, count = page(model, ids, CONTEXT + 1, stride)
             check(got["tokens"] == count and close(got["loss"], loss), f"{name}, stride {stride}: the page has {loss}, here is {got}")
-            check(close(got["bits_per_byte"], loss / 0.6931471805599453), f"{name}: bits of a byte")
+            check(close(got["bits_per_byte"], loss / 0.6931471805599453), f"{name}: bits per byte")
         got = tern("--model", folder, "--choices", top / "choices.jsonl", "--context", str(CONTEXT), "--batch", "3")
         wanted = twin(model)
-        check([got["acc"], got["acc_norm"], got["acc_norm_per_token"]] == wanted, f"{name}: the twin chooses {wanted}, here is {got}")
+        check([got["acc"], got["acc_norm"], got["acc_norm_per_token"]] == wanted, f"{name}: the slow implementation chooses {wanted}, here is {got}")
 print(f"1..{done}")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The character GPT is killed again and again in the middle of saving, and continues each time: its losses, its weights and what
-it prints at the end must be those of a run that no one disturbed, bit for bit."""
+it prints at the end must be those of an undisturbed run, bit for bit."""
 import os, pathlib, random, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -37,7 +37,7 @@ def last_lines(output):
 
 
 def history(folder):
-    """The rows of loss.csv without what no two runs have in common: time and memory."""
+    """The rows of loss.csv without time and memory, which differ from run to run."""
     rows = [row.split(",") for row in (folder / "out/loss.csv").read_text().splitlines()]
     kept = [i for i, name in enumerate(rows[0]) if not name.endswith(("_per_s", "_mb"))]
     return [[row[i] for i in kept] for row in rows]
@@ -63,7 +63,7 @@ def rows(folder):
 
 
 def killed(folder, seed):
-    """A save follows every step. Each kill falls into a save, at a call that changes a file: the n-th since the start, and n is
+    """A save follows every step. Each kill hits a save, at a call that changes a file: the n-th since the start, and n is
     drawn, so that neither the kills nor their number depend on the time that a step takes."""
     draw = random.Random(seed)
     places = set()
@@ -80,7 +80,7 @@ def killed(folder, seed):
 
 
 def interrupted(folder):
-    """Ctrl-C: the step is finished, everything is saved, and the program says how to continue, its exit status that it must."""
+    """Ctrl-C: the step is finished, everything is saved, the program says how to continue, and its exit status that it is not done."""
     process = subprocess.Popen(command(folder, "--steps", "100000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and rows(folder) < 5:
         time.sleep(0.01)
@@ -93,7 +93,7 @@ def interrupted(folder):
 
 
 def other_options(folder):
-    """What does not fit the checkpoint is refused, and nothing is touched."""
+    """Options that do not fit the checkpoint are refused, and nothing is touched."""
     before = (folder / "out/loss.csv").read_bytes(), checkpoints(folder)
     for more, told in ((["--width", "32"], "gpt: width was 16 but is 32"), (["--batch", "3"], "the batch was 2 but is 3"),
                        (["--lr", "0.5"], "the schedule: peak was"), (["--seed", "5"], "the loader: seed was"),
@@ -111,7 +111,7 @@ def other_options(folder):
 
 
 def goes_on_anyway(folder):
-    """Asked to, it continues as another run, says what differs, and is that run from then on."""
+    """With --resume-anyway it continues as another run, says what differs, and is that run from then on."""
     other = ["--steps", str(STEPS + 2), "--heads", "4", "--lr", "2e-3"]
     result = run(folder, "--resume-anyway", *other)
     check(result.returncode == 0, result.stderr)
@@ -125,7 +125,7 @@ def goes_on_anyway(folder):
 
 
 def memory_is_its_own(folder):
-    """What the process had that starts a run is no memory of the run."""
+    """Memory of the process that starts a run does not count as the run's."""
     large = b"x" * 600_000_000
     result = run(folder, "--overwrite", "--steps", "2")
     check(result.returncode == 0, result.stderr)

@@ -1,5 +1,5 @@
-/* A run: it continues where it was, is not overwritten by mistake, and what goes wrong leaves it in
- * a state from which it continues. */
+/* A run: it continues where it was, is not overwritten by mistake, and can continue after anything
+ * that goes wrong. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,11 +22,11 @@ typedef struct program {
     tn_run_options options;
     int64_t leave_at, stop_at; /* the step at which it leaves the loop, or is asked to stop; -1 */
     int64_t bad_loss_at;       /* the step whose loss is NaN; -1 */
-    int64_t bad_weight_at;     /* that after which a weight is infinite; -1 */
-    double peak;               /* of the schedule */
-    int64_t warmup;            /* and its */
+    int64_t bad_weight_at;     /* the step after which a weight is infinite; -1 */
+    double peak;               /* of the schedule; so is warmup */
+    int64_t warmup;            /* in steps */
     bool validates;
-    int64_t steps; /* result: how many this one made */
+    int64_t steps; /* result: how many this process made */
     int status;    /* result: of tn_run_end */
 } program;
 
@@ -113,8 +113,8 @@ static void program_run(program *p) {
     signal(SIGINT, SIG_DFL);
 }
 
-/* What it prints, to `text`: stdout must have TAP alone. Through a pipe, which no limit of files
- * concerns; it holds 64 KiB. */
+/* What it prints, into `text`, since stdout is for TAP alone. Through a pipe, which limits on files
+ * do not affect; it holds 64 KiB. */
 static void program_said(program *p, char *text, size_t size) {
     int pipes[2], before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     assert_int_equal(pipe(pipes), 0);
@@ -193,7 +193,7 @@ static void same_end(const char *a, const char *b, int64_t steps) {
 
 enum { STEPS = 5 };
 
-/* The folder of a run that no one disturbed. */
+/* The folder of an undisturbed run. */
 static const char *undisturbed_run(void) {
     static char folder[512];
     snprintf(folder, sizeof(folder), "%s", temp_path("undisturbed"));
@@ -208,7 +208,7 @@ static const char *undisturbed_run(void) {
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
-/* Wherever it leaves the loop or is stopped, it continues as if nothing had been. */
+/* Wherever it leaves the loop or is stopped, it continues as if uninterrupted. */
 static void goes_on(void **state) {
     (void)state;
     const char *whole = undisturbed_run();
@@ -240,7 +240,7 @@ static void goes_on(void **state) {
     }
 }
 
-/* How often a text stands in the event files of a folder. */
+/* How often a text occurs in the event files of a folder. */
 static int count_events(const char *folder, const char *text) {
     int count = 0;
     DIR *names = opendir(folder);
@@ -311,7 +311,7 @@ static void refuses_to_overwrite(void **state) {
     }
 }
 
-/* What was there has gone: it would be the newest checkpoint. */
+/* --overwrite removes old checkpoints: one of them would be the newest. */
 static void forgets_the_other_run(void **state) {
     (void)state;
     char out[512];
@@ -384,7 +384,7 @@ static void becomes_longer(void **state) {
     quiet_run(&p);
     assert_error(TN_EMISMATCH, "the schedule: warm-up was 3 but is 4");
 
-    for (int i = 0; i < 3; i++) { /* not shorter, nor another; anyway, yes */
+    for (int i = 0; i < 3; i++) { /* not shorter, not another; but yes with resume_anyway */
         p = make_program(out, i == 0 ? 8 : 10);
         p.options.resume = true;
         p.warmup = 3;
@@ -404,7 +404,7 @@ static void becomes_longer(void **state) {
 }
 
 /* A bad loss, or a bad weight at the save, ends the run before anything is saved: it continues from
- * the checkpoint before, as if nothing had been. A loss may be allowed, a weight never is. */
+ * the checkpoint before, as if uninterrupted. A loss may be allowed, a weight never is. */
 static void stops_at_a_nan(void **state) {
     (void)state;
     const char *whole = undisturbed_run();
@@ -446,7 +446,7 @@ static void stops_at_a_nan(void **state) {
     assert_false(is_there(out, "step-000001"));
 }
 
-/* Ranks of which one logs a loss that is infinite, or has such a weight. */
+/* One of the ranks logs an infinite loss, or has an infinite weight. */
 typedef struct bad_rank {
     int bad;
     bool weight;
@@ -478,7 +478,7 @@ static void run_bad_rank(tn_group *world, void *user) {
     tn_error_clear();
 }
 
-/* No rank saves, and none waits for another. */
+/* No rank saves, and no rank waits for another. */
 static void stops_at_a_nan_of_one_rank(void **state) {
     (void)state;
     temp_path("");
@@ -507,8 +507,8 @@ static void stops_at_a_nan_of_one_rank(void **state) {
     close(before[1]);
 }
 
-/* A second job is refused at once, whatever it wants, and the first continues undisturbed; a folder
- * whose job was killed is free. */
+/* A second job is refused at once, whatever its options, and the first continues undisturbed; after
+ * a kill the folder is free. */
 static void one_job_in_a_folder(void **state) {
     (void)state;
     char out[512], said[600];
@@ -551,7 +551,7 @@ static void one_job_in_a_folder(void **state) {
     same_end(out, undisturbed_run(), STEPS);
 }
 
-/* What is called like the history and is no file is no run, and stays as it is. */
+/* If loss.csv is not a regular file there is no run, and it stays as it is. */
 static void no_history(void **state) {
     (void)state;
     char out[512], target[512];
@@ -593,7 +593,7 @@ static void wrong_options(void **state) {
     assert_error(TN_EIO, "/dev/null/out: Not a directory");
 }
 
-/* Where the disk is full the run ends with an error; when there is space again it continues. */
+/* If the disk is full the run ends with an error; when there is space again it continues. */
 static void full_disk(void **state) {
     (void)state;
     const char *whole = undisturbed_run();
@@ -622,7 +622,7 @@ static void full_disk(void **state) {
     }
 }
 
-/* Where an allocation fails the run ends with an error, or does without; then it continues. */
+/* If an allocation fails the run ends with an error, or manages without; then it continues. */
 static void no_memory(void **state) {
     (void)state;
     const char *whole = undisturbed_run();
@@ -657,7 +657,7 @@ static void no_memory(void **state) {
     assert_true(failures > 20);
 }
 
-/* A loop without errors at all calls: they come out of the run. */
+/* A loop that checks no errors: the run reports them. */
 static void errors_end_the_loop(void **state) {
     (void)state;
     char out[512], text[SAID];

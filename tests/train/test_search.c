@@ -1,4 +1,4 @@
-/* A search in this process: what is drawn, who continues, what is kept, and what is refused.
+/* A search in this process: what is drawn, which trials continue, what is kept, what is refused.
  * test_search.py has processes, kills and the table. */
 #include <math.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static tn_search *make_search(tn_search_options o, settings *s) {
     return search;
 }
 
-/* The value is known of the settings alone: best at lr = 1e-2. Leaves after `most` trials. */
+/* The value depends on the settings alone: best at lr = 1e-2. Leaves after `most` trials. */
 static void run_search(tn_search_options o, int most, calls *c) {
     settings s = {0};
     fflush(stdout);
@@ -69,7 +69,7 @@ static void run_search(tn_search_options o, int most, calls *c) {
     bool found = tn_search_best(search);
     c->best = s;
     c->status = tn_search_end(search);
-    assert_true(!found || s.lr == c->best.lr); /* they stay the best ones */
+    assert_true(!found || s.lr == c->best.lr); /* the best settings stay */
     fflush(stdout);
     dup2(before, STDOUT_FILENO);
     close(before);
@@ -99,8 +99,8 @@ static void draws_by_number(void **state) {
     }
 }
 
-/* 9 trials of 10 steps, the best 3 to 30, and the best of those to 90. No one waits for the last
- * trial: those continue that are among the best third so far, so there may be a few more. */
+/* 9 trials of 10 steps, the best 3 to 30, and the best of those to 90. Nothing waits for the last
+ * trial: those among the best third so far continue, so there may be a few more. */
 static void halves_successively(void **state) {
     calls c;
     tn_search_options o = options_in("halves");
@@ -203,7 +203,7 @@ static void refuses_mistakes(void **state) {
     assert_false(tn_search_next(search));
     assert_error(TN_EVALUE, "x is a range, but a grid needs choices");
     tn_search_end(search);
-    o = options_in("refuses"); /* a file that someone else has written */
+    o = options_in("refuses"); /* a file that another program has written */
     char path[512];
     snprintf(path, sizeof(path), "%s/trial-0000/value-000090", o.out);
     FILE *file = fopen(path, "w");
@@ -215,7 +215,7 @@ static void refuses_mistakes(void **state) {
     tn_search_end(search);
 }
 
-/* However rounding goes; whole numbers up to the last that there are. */
+/* However rounding goes; whole numbers up to the largest. */
 static void stays_in_range(void **state) {
     tn_search_options o = options_in("edges");
     o.trials = 100;

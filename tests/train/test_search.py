@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""21_search in processes: killed, with whatever they were doing, and started again, it ends with the table that it has for any number
-of processes; what is done is not done again. Interrupted, it says so and stops; a program that fails is a failed trial. search_program
-has trials that do what may go wrong."""
+"""21_search in processes: killed at any moment and started again, it ends with the same table for any number of processes, and
+nothing is done twice. Interrupted, it says so and stops; a program that fails is a failed trial. search_program has trials that go
+wrong."""
 import csv, fcntl, os, pathlib, signal, subprocess, sys, tempfile, time
 
 root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
@@ -30,7 +30,7 @@ def wait_for(truth, what):
 
 
 def values(folder):
-    """Those of the trials' files, by trial and steps."""
+    """The values in the trials' files, by trial and steps."""
     return {(p.parent.name, p.name): (p.read_text(), p.stat().st_mtime_ns) for p in folder.glob("trial-*/value-??????")}
 
 
@@ -67,11 +67,11 @@ with tempfile.TemporaryDirectory() as top:
         check(running.returncode == (-signal.SIGKILL if signal_number == signal.SIGKILL else 128 + signal.SIGTERM),
               f"status {running.returncode}: {out}{err}")
         check(signal_number == signal.SIGKILL or "the same command continues" in out, out + err)
-        check("The best" not in out, f"it has trained on behind the search: {out}{err}")
+        check("The best" not in out, f"it has trained on after the search: {out}{err}")
     before = values(cut)
     out, err = start(cut, "--processes", "2").communicate(timeout=300)
     after = values(cut)
-    check(all(after[name] == before[name] for name in before), "what was done was done again")
+    check(all(after[name] == before[name] for name in before), "finished work was done again")
     check(table(cut) == rows, f"killed: {table(cut)}, not: {rows}\n{out}{err}")
 
     broken = pathlib.Path(top) / "broken"
@@ -82,7 +82,7 @@ with tempfile.TemporaryDirectory() as top:
     out, err = start(broken, "--processes", "2").communicate(timeout=300)
     check("trial 1 has failed" in out and len(table(broken)) == TRIALS - 1, out + err)
 
-    # a trial's value counts, however its process ends; each is told of its trial alone, and profiled into its own folder
+    # a trial's value counts, however its process ends; TERN_TRIAL is not inherited, and each is profiled into its own folder
     folder = pathlib.Path(top) / "ill"
     trace = pathlib.Path(top) / "trace.json"
     done = subprocess.run([ill, folder, "2"], text=True, capture_output=True, timeout=300, check=False,
@@ -91,11 +91,11 @@ with tempfile.TemporaryDirectory() as top:
     check([row["text"] for row in table(folder)] == TEXTS, (folder / "trials.csv").read_text())
     check(all(text in done.stdout for text in TEXTS), done.stdout)
     for i in range(4):
-        check("TERN_TRIAL is not there" in (folder / f"trial-{i:04}" / "output.txt").read_text(), "a trial's own processes are told")
+        check("TERN_TRIAL is not there" in (folder / f"trial-{i:04}" / "output.txt").read_text(), "a trial's own processes inherit TERN_TRIAL")
         check((folder / f"trial-{i:04}" / "trace.json").stat().st_size > 0, "a trace of its own")
         check(TEXTS[i] in (folder / f"trial-{i:04}" / "values.txt").read_text(), "the whole value")
 
-    # promotions do not depend on who ends first
+    # promotions do not depend on which trial ends first
     tables = {}
     for processes in ("0", "2", "3"):
         folder = pathlib.Path(top) / f"late-{processes}"
@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as top:
         tables[processes] = (folder / "trials.csv").read_text()
     check(tables["2"] == tables["0"] and tables["3"] == tables["0"], f"other tables: {tables}")
 
-    # a trial that another process still has waits for it, and what it says is kept where the search has no streams
+    # a trial that another process still holds is waited for, and its output is kept even if the search has no streams
     folder = pathlib.Path(top) / "held"
     (folder / "trial-0002").mkdir(parents=True)
     with (folder / "trial-0002" / "process.lock").open("w") as lock:
@@ -113,7 +113,7 @@ with tempfile.TemporaryDirectory() as top:
         wait_for(lambda: waits_for_lock(running.pid) or running.poll() is not None, "the trial that waits")
         check(running.poll() is None and not (folder / "trial-0002" / "value-001000").exists(), "it did not wait")
     running.wait(timeout=300)
-    check(len(table(folder)) == 4, "the trial that has waited")
+    check(len(table(folder)) == 4, "the trial that waited")
     said = [(folder / f"trial-{i:04}" / "output.txt").read_text() for i in range(4)]
     check(all("TERN_TRIAL" in text for text in said), f"they have said {said}")
 print(f"{TRIALS} trials, killed and stopped, with the same values")

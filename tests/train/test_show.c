@@ -1,4 +1,4 @@
-/* What a person sees: plots in text and as SVG, the progress line, and stopping on a signal. */
+/* What users see: plots in text and as SVG, the progress line, and stopping on a signal. */
 #define _GNU_SOURCE
 #include "tern/train.h"
 
@@ -159,7 +159,7 @@ static void test_progress(void **state) {
     char *text = capture_text(show_progress);
     assert_memory_equal(text, "20/20   loss 1.2500   ", 22);
     assert_non_null(strstr(text, "tok/s   0:00 left\n"));
-    assert_null(strchr(text, '\r')); /* a file is no terminal */
+    assert_null(strchr(text, '\r')); /* a file is not a terminal */
     free(text);
     assert_null(tn_progress_new(NULL, 0, 1, "tok"));
     tn_error_clear();
@@ -210,7 +210,7 @@ static char *capture_terminal(int columns, void (*show)(FILE *file)) {
     return s.text;
 }
 
-/* The columns of the longest line: without colours, and a character of several bytes once. */
+/* The columns of the longest line: without colours; a multi-byte character counts once. */
 static int widest_line(const char *text) {
     int most = 0, columns = 0;
     for (const char *c = text; *c; c++) {
@@ -264,7 +264,7 @@ static void test_plot_fits_terminal(void **state) {
     char *text = capture_terminal(0, show_two_curves);
     assert_in_range(widest_line(text), 38, 44);
     free(text);
-    text = capture_text(show_two_curves); /* no terminal: as asked */
+    text = capture_text(show_two_curves); /* not a terminal: the size that was asked for */
     assert_in_range(widest_line(text), 74, 80);
     free(text);
     unsetenv("COLUMNS");

@@ -1,5 +1,5 @@
-/* Who watches a run: callbacks, stopping early, the best weights, also over a stop and on several
- * ranks; and metrics. */
+/* What watches a run: callbacks, early stopping, the best weights, also across a stop and on
+ * several ranks; and metrics. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 /* ---- A program that validates each step ------------------------------------------------------ */
 
-/* What validation says after each step: best after 4, and then no better. */
+/* The value of validation after each step: best after 4, then no better. */
 static const double losses[] = {5, 4, 4.5, 2, 3, 3, 2.5, 2, 1};
 enum { STEPS = sizeof(losses) / sizeof(*losses) };
 
@@ -152,7 +152,7 @@ static void stops_early(void **state) {
         quiet_program(&p, ranks);
         assert_true(p.made == 7 && p.status == 0 && p.seen[3] == 1); /* 2 at step 4; 3, 3, 2.5 */
         p.resume = true;
-        quiet_program(&p, ranks); /* it has been so before it began */
+        quiet_program(&p, ranks); /* the condition already held before it began */
         assert_true(p.made == 7 && p.seen[0] == 0);
     }
     program p = {.out = temp_path("late"), .patience = 3, .steps = 6};
@@ -168,7 +168,7 @@ static void keeps_the_best(void **state) {
     for (int ranks = 1; ranks <= 2; ranks++) {
         program p = {.out = temp_path(ranks == 1 ? "best" : "best2"), .keep = 2, .steps = 6};
         quiet_program(&p, ranks);
-        assert_true(has_best(p.out, 4) && has_best(p.out, 5)); /* of equal ones the first */
+        assert_true(has_best(p.out, 4) && has_best(p.out, 5)); /* the first of equal ones */
         assert_false(has_best(p.out, 1) || has_best(p.out, 2) || has_best(p.out, 6));
         assert_true(p.best == 4.0);
         p.steps = 0;
@@ -180,7 +180,7 @@ static void keeps_the_best(void **state) {
     }
 }
 
-/* Of a step that ends the run nothing is kept, however good its value is. */
+/* Nothing is kept of a step that ends the run, however good its value is. */
 static void keeps_no_nan(void **state) {
     for (int i = 0; i < 4; i++) {
         char name[16];
@@ -201,7 +201,7 @@ static void keeps_no_nan(void **state) {
 
 enum { ROWS = 24, CLASSES = 4 };
 
-/* Rows `from` … of a fixed set; ranks that fill up have rows that do not count. */
+/* Rows `from` … of a fixed set; ranks beyond the data have rows that do not count. */
 static void add_rows(tn_metrics *m, int from, int to, int more) {
     TN_SCOPE;
     float scores[ROWS][CLASSES];
@@ -272,7 +272,7 @@ static void equal_scores(void **state) {
     tn_metrics_free(m);
 }
 
-/* By hand: actual 0 0 0 1 1 2, predicted 0 0 1 1 1 0; class 3 is not there. */
+/* By hand: actual 0 0 0 1 1 2, predicted 0 0 1 1 1 0; class 3 does not occur. */
 static void known_metrics(void **state) {
     static const float scores[6][4] = {{9, 5, 1, 0}, {9, 5, 6, 0}, {5, 9, 6, 0},
                                        {5, 9, 6, 0}, {0, 9, 0, 0}, {9, 5, 7, 0}};

@@ -1,8 +1,7 @@
 /* libcuda.so.1 for a machine without a driver: as much of it as cuDNN needs to build a plan for a
  * device that is only described. Modules load and kernels are found; nothing can run.
  *
- * Types are reduced to what the calls have in memory:
- * the driver's header is not needed to build this.
+ * Types are reduced to their layout in memory: the driver's header is not needed to build this.
  */
 #include <stddef.h>
 

@@ -1,4 +1,4 @@
-"""ops/conv: samples say the size of x and of the kernel, of which PyTorch asks for neither."""
+"""What PyTorch calls the operations of ops/conv/. Samples pass the size of x and of the kernel; PyTorch takes neither."""
 import torch
 import torch.nn.functional as F
 
@@ -10,13 +10,13 @@ def conv(x, w, b=None, size=None, kernel=None, **more):
 
 
 def conv_transpose(x, w, b=None, size=None, kernel=None, **more):
-    """output_padding is what is missing of the size without it."""
+    """output_padding is the requested size less the size without it."""
     y = CONVS[1][len(size) - 1](x, w, b, **more)
     return CONVS[1][len(size) - 1](x, w, b, output_padding=[n - m for n, m in zip(size, y.shape[2:])], **more)
 
 
 def conv_weight_grad(dy, x, size=None, kernel=None, groups=1, **more):
-    """The gradient, by PyTorch, of the sum of y dy."""
+    """PyTorch's gradient of the sum of y dy."""
     w = torch.zeros(dy.shape[1], x.shape[1] // groups, *kernel, dtype=x.dtype, requires_grad=True)
     y = conv(x, w, size=size, groups=groups, **more)
     return torch.autograd.grad(y, w, dy, create_graph=True)[0]

@@ -9,7 +9,7 @@ def scatter_rows(src, index, dim, size):
 
 
 def put_rows(x, index, values):
-    for i in range(len(index)):  # one after the other, so that the last one counts
+    for i in range(len(index)):  # one after another: the last one wins
         x = x.index_put((index[i:i + 1].long(),), values[i:i + 1])
     return x.clone()
 

@@ -2,11 +2,11 @@
 import torch
 import torch.nn.functional as F
 
-# PyTorch has no gradients of weights. Where there are some, the twin is their definition, which has to give what PyTorch gives.
+# PyTorch has no gradients of weights. If a loss has some here, its twin is written out, and its result must match PyTorch's.
 
 
 def defined(each, want, reduction, over=None):
-    """The reduction of each loss, after a look at PyTorch's."""
+    """Reduces each row's loss, and checks the result against PyTorch's."""
     out = each if reduction == "none" else each.sum() if reduction == "sum" else each.mean() if over is None else each.sum() / over.sum()
     torch.testing.assert_close(out.detach(), want.detach().reshape(out.shape), equal_nan=True)
     return out

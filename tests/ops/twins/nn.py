@@ -40,7 +40,7 @@ def channels(x):
 
 
 def batch_norm(x, w=None, b=None, eps=1e-5):
-    """torch.batch_norm, unlike F's, takes one element a channel. The statistics are results too."""
+    """torch.batch_norm, unlike F's, takes one element per channel. The statistics are results too."""
     y = torch.batch_norm(x, w, b, None, None, True, 0.0, eps, False) if x.numel() else x * 1
     return y, x.mean(channels(x)), x.var(channels(x), unbiased=False)
 

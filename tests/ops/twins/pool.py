@@ -12,13 +12,13 @@ def pooled(kind):
 
 
 def avg_unpool(x, size, **more):
-    """The gradient of the mean, by PyTorch's own."""
+    """PyTorch's gradient of the mean."""
     probe = torch.zeros(x.shape[:2] + torch.Size(size), dtype=x.dtype, requires_grad=True)
     return torch.autograd.grad(pooled("avg")(probe, **more), probe, x, create_graph=True)[0]
 
 
 def resample(x, dim, size, given, mode, scale=None, align_corners=None):
-    """Along one dimension: F.interpolate of (others, 1, given); bicubic wants two, of which one keeps its size."""
+    """Along one dimension: F.interpolate of (others, 1, given); bicubic takes two dimensions, of which one keeps its size."""
     lines = x.movedim(dim, -1)
     shape, modes = lines.shape[:-1], {}
     if align_corners is not None or mode in ("linear", "bicubic"):

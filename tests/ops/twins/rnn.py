@@ -4,7 +4,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 
 def recurrent(kind, x, w_ih, w_hh, b_ih, b_hh, lengths, h0, c0=None, reverse=False):
-    """One layer in one direction. PyTorch has the second only beside the first: both get the same weights, and half is dropped."""
+    """One layer in one direction. PyTorch has reverse only with forward: both get the same weights, and half is dropped."""
     units, ways = w_hh.shape[1], 2 if reverse else 1
     zeros, none = torch.zeros(w_hh.shape[0], dtype=x.dtype), torch.zeros(x.shape[1], units, dtype=x.dtype)
     weights = [w_ih, w_hh, zeros if b_ih is None else b_ih, zeros if b_hh is None else b_hh] * ways

@@ -13,7 +13,7 @@ def place(x, dim, start, step, size):
 
 
 def pad_around(x, pad, mode):
-    """F.pad wants a batch and channels before the dimensions that it pads."""
+    """F.pad requires a batch and channels before the dimensions that it pads."""
     k = len(pad) // 2
     y = F.pad(x.reshape((-1, 1) + x.shape[-k:]), pad, mode)
     return y.reshape(x.shape[:-k] + y.shape[2:])
