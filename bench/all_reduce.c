@@ -1,11 +1,11 @@
-/* One rank of an all-reduce of f32, compared with the memory limit: `all_reduce ENGINE ROUNDS MIB
- * …`, started once for each rank with the variables of a launcher (all_reduce.py does it). Rank 0
- * prints lines "NAME MIB MS", the medians of the rounds:
+/* One rank of an all-reduce of f32, compared with what the memory bandwidth allows: `all_reduce
+ * ENGINE ROUNDS MIB …`, started once for each rank with the variables of a launcher (all_reduce.py
+ * does it). Rank 0 prints lines "NAME MIB MS", the medians of the rounds:
  *
  *   shared   a tensor of tn_group_empty, which the shm engine need not copy
  *   private  any other tensor
- *   limit    all ranks at once add a number to as many bytes of their own: the same traffic,
- *            since an all-reduce must read and write every rank's tensor once
+ *   limit    each rank adds a number to its own tensor of this size, all ranks at once: the same
+ *            traffic, since an all-reduce must read and write every rank's tensor once
  */
 #include "bench/bench.h"
 
@@ -22,7 +22,7 @@ static void add_number(float *x, int64_t n, float number) {
     }
 }
 
-/* Seconds from the moment when all ranks are here to the end of the operation. */
+/* Seconds from the moment when all ranks have arrived to the end of the operation. */
 static double time_all_reduce(tn_group *g, tn_tensor *t) {
     must_work(tn_barrier(g));
     double start = bench_now();

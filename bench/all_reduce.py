@@ -1,4 +1,4 @@
-"""An all-reduce of f32 on one host: shm beside the memory's limit and OpenMPI, gloo beside plain gloo, in turns."""
+"""An all-reduce of f32 on one host: shm against the memory's limit and OpenMPI, gloo against plain gloo, in turns."""
 import os
 import secrets
 import shutil
@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "pee
 import duel
 
 TURNS = 3  # of each program
-ROUNDS = 5  # in a turn; it gives their median
+ROUNDS = 5  # in a turn, which reports their median
 SIZES = [1, 64, 500]  # MiB
 LIMIT_S = 120  # of a turn
 
@@ -23,7 +23,7 @@ def parse(text):
 
 
 def run_ranks(ranks, command, environment=None):
-    """Starts command(rank) for each rank, each on a core of its own where there are enough; what rank 0 printed."""
+    """Runs command(rank) for each rank, each on its own core if there are enough; returns what rank 0 printed."""
     cores = sorted(os.sched_getaffinity(0))
     bind = (lambda rank: lambda: os.sched_setaffinity(0, {cores[rank]})) if ranks <= len(cores) else (lambda rank: None)
     jobs = [
@@ -65,7 +65,7 @@ def tern(engine, ranks=2, rounds=ROUNDS, sizes=SIZES):
 
 
 def build(folder, compiler, source, *libraries):
-    """A peer's program; None where its compiler or library is missing."""
+    """Compiles a peer's program; None if its compiler or library is missing."""
     if not shutil.which(compiler):
         return None
     path = os.path.join(folder, os.path.splitext(source)[0])

@@ -1,7 +1,7 @@
-"""The character GPT: iterations of training, Tern and PyTorch in turns. Options: rounds, iterations of a turn.
+"""The character GPT: training iterations, Tern and PyTorch in turns. Options: rounds, iterations per turn.
 
-All begin with the same weights and see the same batches, so that their losses agree but for rounding, which grows with the
-steps. PyTorch's time leaves out the making of the batch; Tern's has everything in it. The text is this repository's own.
+All begin with the same weights and see the same batches, so their losses agree except for rounding, which grows with the
+steps. PyTorch's time excludes making the batch; Tern's includes everything. The text is this repository's own.
 """
 import os
 import sys

@@ -1,6 +1,6 @@
-"""Convolutions beside PyTorch's: layers, forward and both gradients, and training steps of a CNN and of ResNet-18.
+"""Convolutions against PyTorch's: layers, forward and both gradients, and training steps of a CNN and of ResNet-18.
 
-Layers also beside oneDNN 2 (libdnnl-dev) with operands that lie in its own blocks of channels, which it is not charged for.
+Layers also against oneDNN 2 (libdnnl-dev) with operands already in its own blocked layout; the conversion is not timed.
 Options: rounds (9); the cases whose name contains a word (all).
 """
 import os

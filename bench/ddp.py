@@ -1,7 +1,7 @@
-"""Data parallelism: GPT-2 124M at T = 256, 2 ranks with 1 thread each beside 1 rank with 2 threads, 4 sequences a step in both.
+"""Data parallelism: GPT-2 124M at T = 256, 2 ranks with 1 thread each against 1 rank with 2 threads, 4 sequences a step in both.
 
-Options: rounds [T]. Each turn is two steps. `exposed` is the time that backward waits for gradients at its end; the rest of what
-travels is hidden behind backward. The trace of rank 0 says how much of it: build/bench-ddp-trace.json, for chrome://tracing.
+Options: rounds [T]. Each turn is two steps. `exposed` is the time that backward waits for gradients at its end; the rest of the
+communication is hidden behind backward. The trace of rank 0 shows how much: build/bench-ddp-trace.json, for chrome://tracing.
 """
 import json
 import os
@@ -16,7 +16,7 @@ TRACE = os.path.join(duel.ROOT, "build", "bench-ddp-trace.json")
 
 
 def hidden_share(path):
-    """Which part of the time that operations ran fell into a backward."""
+    """The share of the time of all-reduces that was within a backward."""
     with open(path) as f:
         events = json.load(f)
     spans = [(e["ts"], e["ts"] + e["dur"]) for e in events if e["name"] == "backward"]

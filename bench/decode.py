@@ -1,11 +1,11 @@
-"""GPT-2 124M writing text, one sequence: tokens a second beside what reading the weights allows, PyTorch and llama.cpp, in turns.
+"""GPT-2 124M generating text: tokens a second against what reading the weights allows, PyTorch and llama.cpp, in turns.
 
 decode.py [f32|bf16|int8 ...] [ROUNDS]     default: all three, 7 rounds
 
-The limit is a sum over as many bytes as the weights, on the same threads, in the same turns (a cache that holds them counts:
-both read from it). Each row is another number of positions in the caches, or of sequences; `prompt` is a prompt of 512 tokens
-beside the forward of training. PyTorch's is a plain loop with caches made at once. TERN_BENCH_PYTHON adds a PyTorch;
-TERN_BENCH_LLAMA=PATH_OF_llama-bench adds llama.cpp (built in its source tree: gguf-py lies above; it needs numpy in that Python
+The limit is a sum over as many bytes as the weights have, on the same threads, in the same turns (if a cache holds them, both
+read from it). Rows differ in the positions in the caches or in the number of sequences; `prompt` is a prompt of 512 tokens
+against training's forward. PyTorch's is a plain loop with preallocated caches. TERN_BENCH_PYTHON adds a PyTorch;
+TERN_BENCH_LLAMA=PATH_OF_llama-bench adds llama.cpp (built in its source tree: gguf-py is above it; it needs numpy in that Python
 or in TERN_BENCH_PYTHON's).
 """
 import json
@@ -23,8 +23,8 @@ AGREE = {"f32": 1e-4, "bf16": 3e-2}
 
 
 class Llama:
-    """llama-bench as a worker: a turn is a process of its own, whose loading is not counted. Its repacked weights are the fastest,
-    but on some CPUs they crash it on prompts: text then begins at position 0, and behind a long prompt it goes without them."""
+    """llama-bench as a worker: a turn is a separate process, whose loading is not counted. Repacked weights are the fastest, but on
+    some CPUs they crash it on prompts: so text begins at position 0, or after a long prompt without repacking."""
 
     def __init__(self, bench, file, filled):
         depth = ["-d", "0"] if filled < 64 else ["-d", str(filled), "--repack", "0"]
@@ -76,7 +76,7 @@ def writing(kind, rounds, peers, llama, folder, filled, batch):
     r = duel.duel([ours, limit, *others], rounds, STEPS, warm_up=STEPS)
     for i, name in enumerate(names, 2):
         if name.startswith("PyTorch") and abs(r["losses"][i][0] - r["losses"][0][0]) > AGREE[kind] * abs(r["losses"][0][0]):
-            print(f"{name} computes something else: its largest logit is {r['losses'][i][0]:.6f} and not {r['losses'][0][0]:.6f}")
+            print(f"{name} computes something else: its largest logit is {r['losses'][i][0]:.6f}, not {r['losses'][0][0]:.6f}")
     rate = [1e3 * batch / ms for ms in r["ms"]]
     share = sorted(100 * x for x in r["ratios"][1])  # of the limit's speed, in each round
     head = [f"{kind}, {filled} positions, B = {batch}", "Tern", "limit", "Tern / limit"]
@@ -89,13 +89,13 @@ def writing(kind, rounds, peers, llama, folder, filled, batch):
 
 
 def prompt(kind, rounds, peers, folder):
-    """512 tokens into caches beside the forward of training, which records and makes all logits. Bytes cannot be trained: f32's."""
+    """512 tokens into caches against training's forward, which records and computes all logits; int8 cannot be trained: f32's."""
     ours = tern(kind, "prompt", 512, "--share", folder)
     ours.ask("memory")
     training = tern("f32" if kind == "int8" else kind, "forward", 512)
     others = [duel.Worker(p.command("torch_decode.py", "--share", folder, "--precision", kind, "prompt", 512, duel.THREADS)) for p in peers if kind != "int8"]
     r = duel.duel([ours, training, *others], rounds, 2, warm_up=1)
-    head, row = [f"{kind}, a prompt of 512", "Tern", "its forward of training", "ratio"], ["ms", *r["ms"][:2], duel.ratio_text(r["ratios"][1])]
+    head, row = [f"{kind}, a prompt of 512", "Tern", "training's forward", "ratio"], ["ms", *r["ms"][:2], duel.ratio_text(r["ratios"][1])]
     for p, ms, ratios in zip(peers if others else [], r["ms"][2:], r["ratios"][2:]):
         head += [p.name, "ratio (of the rounds)"]
         row += [ms, duel.ratio_text(ratios)]

@@ -1,8 +1,8 @@
-"""A model in parts: GPT-2 124M at T = 256, 2 ranks with 1 thread each, FSDP's stages beside DDP and beside PyTorch's FSDP2.
+"""A sharded model: GPT-2 124M at T = 256, 2 ranks with 1 thread each, FSDP's stages against DDP and against PyTorch's FSDP2.
 
-Options: rounds [T [SIZE]]. Each turn is two steps, of 4 sequences in all; all begin with the same weights and batch. Three
-comparisons, so that few models lie in memory at a time: stage 3 and one rank of 2 threads beside DDP; stages 1 and 2 beside DDP;
-PyTorch's FSDP2 over gloo (2.4 or later: TERN_BENCH_PYTHON) beside stage 3. SIZE "tiny" tries it out within a minute.
+Options: rounds [T [SIZE]]. Each turn is two steps, of 4 sequences altogether; all begin with the same weights and batch. The
+comparisons are separate, so that few models are in memory at a time: stage 3 and one rank of 2 threads against DDP; stages 1 and 2
+against DDP; PyTorch's FSDP2 over gloo (2.4 or later: TERN_BENCH_PYTHON) against stages 3 and 2. SIZE "tiny" tries it in a minute.
 
 A large model, by itself (the launcher is build/release/tools/tern; the tables of docs/sharding.md say what it needs, 1.5B without
 Adam's state half of that):
@@ -28,7 +28,7 @@ def ours(stage, size, T, *more):
 
 
 def show(title, names, r, workers):
-    """Times, how many times as long as the first's, losses, and a rank's memory."""
+    """Times, their ratios to the first's, losses, and a rank's memory."""
     rows = [["ms a step", *r["ms"]], ["  times the first's (of the rounds)", *(duel.ratio_text(x) for x in r["ratios"])]]
     for turn in (0, len(r["after"]) - 1):
         rows.append([f"loss of step {r['after'][turn]}", *(f"{x[turn]:.6f}" for x in r["losses"])])

@@ -1,10 +1,10 @@
-"""GPT-2 on one GPU in bf16: training steps of 124M, 350M and 1.5B beside compiled PyTorch with flash attention.
+"""GPT-2 on one GPU in bf16: training steps of 124M, 350M and 1.5B against compiled PyTorch with flash attention.
 
 gpu.py [SIZE ...]     default: 124M 350M 1.5B; skipped where there is no GPU
 
 The micro-batch is the largest of the candidates that fits; both programs are on the GPU at once. Both have the vocabulary
-50304 (50257 filled up), T = 1024, AdamW with f32 weights and bf16 products. MFU counts what the model's mathematics takes,
-6 N + 6 L C T floating-point operations for each token, of the device's dense bf16 peak. --json FILE also writes the numbers.
+50304 (50257 padded), T = 1024, AdamW with f32 weights and bf16 products. MFU counts the operations of the model's formulas,
+6 N + 6 L C T for each token, as a share of the device's dense bf16 peak. --json FILE also writes the numbers.
 """
 import json
 import os
@@ -37,7 +37,7 @@ def flops_per_token(size):
 
 
 def start(command):
-    """A worker whose first steps went through, the second beside the optimiser's state; None when they did not (out of memory,
+    """A worker that has run its first steps, the second with the optimiser's state allocated; None if they failed (out of memory,
     say)."""
     worker = duel.Worker(command, threads=THREADS, bind=False)
     try:
@@ -103,7 +103,7 @@ def main():
     torch = (duel.find_peers() + [None])[0]
     peak = next((flops for part, flops in PEAKS.items() if part in name), 0)
     results = []
-    for size in sizes or ("124M", "350M", "1.5B"): # each is told and kept at once: the next may take too long
+    for size in sizes or ("124M", "350M", "1.5B"): # each is printed and saved at once: the next may take too long
         results.append(measure(size, torch))
         duel.table([f"{name}, bf16, T = {T}", "Tern", "PyTorch", "ratio (of the rounds)"], list(row(results[-1], peak)))
         sys.stdout.flush()

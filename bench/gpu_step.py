@@ -1,10 +1,10 @@
-"""One training step of GPT-2 124M on a GPU in bf16: its time, what of it the GPU works, and the time of each kernel.
+"""One training step of GPT-2 124M on a GPU in bf16: its time, how much of it the GPU works, and the time of each kernel.
 
 gpu_step.py [--json FILE] [--batch N]     default: 8 sequences of 1024 tokens; skipped where there is no GPU
 
-CUPTI, which comes with the toolkit and with PyTorch's wheels, tells when each kernel ran (peers/kernel_times.c); without it
-ncu does, which runs the kernels one at a time: then there is no time of the step. The step is the last of some: what lies
-between the ends of the optimiser in the last step but one and in the last.
+CUPTI, which comes with the toolkit and with PyTorch's wheels, reports when each kernel ran (peers/kernel_times.c); without it
+ncu does, which runs the kernels one at a time, so there is no time of the step. The step is the last of several: from the end of
+the optimiser in the last step but one to its end in the last.
 """
 import argparse
 import collections
@@ -57,7 +57,7 @@ def build_listener(folder):
 
 
 def run_steps(command, **more):
-    """Steps of the benchmark's program: (what it printed, why it failed)."""
+    """Runs steps of the benchmark's program: (what it printed, why it failed)."""
     done = subprocess.run(command, input=f"run {STEPS}\n", capture_output=True, text=True, timeout=400, **more)
     return done.stdout, "" if done.returncode == 0 else f"status {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}"
 
@@ -77,9 +77,9 @@ def with_cupti(command, folder):
 
 
 def with_ncu(command):
-    """The same with times that follow each other: ncu lets the kernels run alone."""
+    """The same with consecutive times: ncu runs each kernel alone."""
     if not shutil.which("ncu"):
-        return [], "ncu is not there"
+        return [], "ncu is not installed"
     text, why = run_steps(["ncu", "--csv", "--clock-control", "none", "--metrics", "gpu__time_duration.sum", *command])
     at = text.find('"ID"')
     if why or at < 0:
@@ -117,7 +117,7 @@ def short_name(name):
 
 
 def summary(rows, timed):
-    """Sums over each kernel; how long the step took and how much of that something ran."""
+    """The time of each kernel, how long the step took, and for how much of that a kernel ran."""
     sums = collections.defaultdict(lambda: [0, 0])
     busy, until = 0, rows[0][0]
     for start, end, name in rows:

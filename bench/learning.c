@@ -1,12 +1,13 @@
-/* Learning beside PyTorch: learning TEXT TOKENIZER FOLDER STEPS, then learning --draw FOLDER STEPS
- * PICTURE NAME.
+/* Learning, compared with PyTorch: learning TEXT TOKENIZER FOLDER STEPS, then learning --draw
+ * FOLDER STEPS PICTURE NAME.
  *
  * A small GPT-2 with the real vocabulary: 4 layers, 4 heads, width 128, context 64, batch 8. The
  * recipe is 11_gpt2's: AdamW with betas 0.9 and 0.95, decay 0.1 on matrices, gradients clipped to
  * norm 1, 6e-4 after 100 steps of warm-up, then a cosine to a tenth. (With 1e-3 after 20 steps
  * rounding alone makes a difference of 1e-2 by step 100, even between two runs of Tern.) The
- * initial weights and the batches go to the folder, where peers/torch_learning.py reads them, and
- * so do the losses of both. The tokenizer "-" makes each byte a token, spread over the vocabulary.
+ * initial weights and the batches go to the folder, where peers/torch_learning.py reads them; both
+ * programs write their losses there. With the tokenizer "-" each byte is a token: its value times
+ * 193, so the ids span the vocabulary.
  */
 #include "bench/bench.h"
 
@@ -51,7 +52,7 @@ static tn_loader *open_windows(const char *path, const char *tokenizer) {
     return tn_loader_new(read_windows(path, tokenizer), tn_replacement_sampler(1337), o);
 }
 
-/* Writes the weights and all batches; the loader is where it was. */
+/* Writes the weights and all batches, then rewinds the loader. */
 static void share_start(tn_gpt *gpt, tn_loader *loader, const char *folder, int64_t steps) {
     TN_SCOPE;
     tn_tensor *x = tn_empty(TN_DIMS(steps, BATCH, CONTEXT), TN_I64), *y = tn_empty_like(x);
@@ -127,7 +128,7 @@ static int learn_text(char **arguments) {
 
 enum { DASH = 8 }; /* steps */
 
-/* The curve as dashes in y, so that one below it shows too. */
+/* The curve as dashes, in y: a curve under it shows through the gaps. */
 static tn_curve dashed_curve(tn_curve curve, double *y) {
     for (int64_t i = 0; i < curve.count; i++) {
         y[i] = i / DASH % 2 ? NAN : curve.y[i];

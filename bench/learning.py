@@ -1,7 +1,7 @@
-"""A small GPT-2 with the real vocabulary, learning tiny Shakespeare beside PyTorch from the same weights and batches.
+"""A small GPT-2 with the real vocabulary, learning tiny Shakespeare alongside PyTorch, from the same weights and batches.
 
 learning.py [STEPS] [PICTURE]: TERN_DATA names the folder that has tinyshakespeare.txt and gpt2/ (vocab.json, merges.txt). Losses
-must agree to 1e-3 at step 100; later they part, since rounding grows with the steps, and the largest difference is said.
+must agree to 1e-3 up to step 100; later they diverge, since rounding grows with the steps, and the largest difference is printed.
 """
 import os
 import subprocess
@@ -37,7 +37,7 @@ def main():
             for step in sorted({0, 1, 10, 100, 200, 300, 400, len(ours) - 1}):
                 if step < len(ours):
                     print(f"{step:6} {ours[step]:10.6f} {theirs[step]:16.6f} {far[step]:11.1e}")
-            print(f"largest difference: {max(far[:101]):.1e} until step 100, {max(far):.1e} in all")
+            print(f"largest difference: {max(far[:101]):.1e} until step 100, {max(far):.1e} overall")
             subprocess.run([program, "--draw", folder, steps, picture, peer.name], check=True)
             print(f"picture: {picture}")
             if max(far[:101]) > 1e-3:

@@ -1,7 +1,7 @@
-"""LSTMs over characters: training steps, Tern and PyTorch in turns. Options: rounds, steps of a turn.
+"""LSTMs over characters: training steps, Tern and PyTorch in turns. Options: rounds, steps per turn.
 
-Two layers of 256 units over 100 times, and one of 512 over 64, each on 32 sequences. All begin with the same weights and learn the
-same batch: their losses agree.
+Two layers of 256 units over 100 time steps, and one of 512 over 64, each on 32 sequences. All begin with the same weights and learn
+the same batch: their losses agree.
 """
 import os
 import sys
@@ -10,7 +10,7 @@ import tempfile
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "peers"))
 import duel
 
-SIZES = [(2, 256, 32, 100), (1, 512, 32, 64)]  # layers, width, batch, times
+SIZES = [(2, 256, 32, 100), (1, 512, 32, 64)]  # layers, width, batch, time steps
 
 
 def main():

@@ -1,4 +1,4 @@
-"""What an operation costs beside its arithmetic: on one element, in ns, Tern and PyTorch in turns."""
+"""What an operation costs apart from its arithmetic: on one element, in ns, Tern and PyTorch taking turns."""
 import os
 import subprocess
 import sys

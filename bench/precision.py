@@ -1,9 +1,9 @@
-"""GPT-2 124M with f32 parameters, computed in bf16: beside Tern's own f32, and beside PyTorch.
+"""GPT-2 124M with f32 parameters, computed in bf16: against Tern's own f32, and against PyTorch.
 
 PyTorch runs under its autocast, but without AVX-512 in f32: its bf16 products are plain loops there and a step takes minutes.
-Options: rounds, tokens. 4 sequences of 64 and of 256 tokens, or of so many; a turn is two steps. Products in bf16 are faster
-than in f32 where the processor has instructions for them (avx512_bf16, amx_bf16); elsewhere operands become f32 on their way
-into a product, and bf16 saves memory but no arithmetic.
+Options: rounds, tokens. 4 sequences of 64 and of 256 tokens, or of `tokens`; a turn is two steps. Products in bf16 are faster
+than in f32 where the processor has instructions for them (avx512_bf16, amx_bf16); elsewhere operands are converted to f32 for a
+product, and bf16 saves memory but no arithmetic.
 """
 import os
 import sys

@@ -1,6 +1,6 @@
 """ResNet-18 on CIFAR-10's shape: training steps of 32 pictures, Tern and PyTorch in turns. Options: rounds, width.
 
-All begin with the same weights and learn the same batch, so that their losses agree but for rounding, which grows with the steps.
+All begin with the same weights and learn the same batch, so their losses agree except for rounding, which grows with the steps.
 """
 import os
 import sys

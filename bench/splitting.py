@@ -1,7 +1,7 @@
-"""A model cut over ranks: GPT-2 124M on 2 ranks with 1 thread each, tensor parallelism beside DDP over the same tokens, and
-context parallelism beside one rank of 2 threads.
+"""A model split over ranks: GPT-2 124M on 2 ranks with 1 thread each, tensor parallelism against DDP over the same tokens, and
+context parallelism against one rank of 2 threads.
 
-Options: rounds [SIZE]. Each turn is two steps; all begin with the same weights and batch. SIZE "tiny" tries it out.
+Options: rounds [SIZE]. Each turn is two steps; all begin with the same weights and batch. SIZE "tiny" is a quick trial.
 """
 import os
 import sys

@@ -1,7 +1,7 @@
 """Tokenizers on one thread, in MB/s of text: Tern, and `tokenizers` and tiktoken of TERN_BENCH_PYTHON, in turns.
 
-GPT-2's vocabulary and tiny Shakespeare come from TERN_DATA; a vocabulary cut by Llama 3's pattern is trained on the sources. Beside
-another number of ids there is no ratio.
+GPT-2's vocabulary and tiny Shakespeare come from TERN_DATA; a vocabulary cut by Llama 3's pattern is trained on the sources. A peer
+that makes a different number of ids gets no ratio.
 """
 import glob
 import os
@@ -17,7 +17,7 @@ PEERS = ["tokenizers", "tiktoken"]
 
 
 def write_sources(path):
-    """This repository's sources and documents, one behind the other."""
+    """This repository's sources and documents, concatenated."""
     with open(path, "wb") as out:
         for top in ["*", "*/**/*"]:
             for name in sorted(glob.glob(os.path.join(duel.ROOT, top), recursive=True)):

@@ -1,8 +1,8 @@
-"""`tern tokens`: MB of text a second, on one core and on all of them, beside a loop in Python over the package tokenizers.
+"""`tern tokens`: MB of text a second, on one core and on all of them, against a Python loop over the package tokenizers.
 
-Options: megabytes of text (60), rounds (5). The text is tiny Shakespeare over and over as JSON lines of a few KB, the tokenizer
-GPT-2's, both from TERN_DATA; the peer runs in TERN_PYPI_PYTHON, on all cores and as people write it: batches of documents to
-encode_batch, the ids as uint16 to a file. Reading, encoding and writing count, the start of Python and of its packages does not.
+Options: megabytes of text (60), rounds (5). The text is excerpts of tiny Shakespeare as JSON lines of a few KB, the tokenizer is
+GPT-2's, both from TERN_DATA. The peer runs in TERN_PYPI_PYTHON, on all cores and as usually written: batches of documents to
+encode_batch, the ids as uint16 to a file. Reading, encoding and writing count; starting Python and its packages does not.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-"""What one transform costs on one image and one thread, in us: Tern, and torchvision's definitions in PyTorch, in turns."""
+"""The cost of one transform on one image and one thread, in us: Tern, and torchvision's definitions in PyTorch, in turns."""
 import os
 import subprocess
 import sys

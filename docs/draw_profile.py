@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws a trace as viewers show it: for each row bars, what is inside something under it.
+"""Draws a trace as viewers show it: bars in rows, with what is inside a bar under it.
 
 draw_profile.py TRACE.json PICTURE.svg [NAME]
 
-NAME is the event that is drawn with all that is in it, the shortest of those with this name ("step" if there is none given): least
-of it is what else the machine did. docs/profile.svg is
+NAME ("step" by default) is the event that is drawn, with all that is in it: the shortest of this name, which other work on the
+machine disturbed least. docs/profile.svg is made by
 
     TERN_PROFILE=trace.json 04_char_gpt --data shakespeare.txt --steps 30 --threads 1 --layers 2
     docs/draw_profile.py trace.json docs/profile.svg
@@ -22,7 +22,7 @@ CHARACTER = 5.6
 
 
 def rows_of(events, span):
-    """{row: [(depth, event)]} of what lies within the span."""
+    """{row: [(depth, event)]} of what is within the span."""
     rows = {}
     inside = [e for e in events if e["ts"] >= span["ts"] and e["ts"] + e["dur"] <= span["ts"] + span["dur"]]
     for row in sorted({e["tid"] for e in inside}, key=lambda row: (row != span["tid"], row)):
@@ -97,7 +97,7 @@ def main():
     name = sys.argv[3] if len(sys.argv) == 4 else "step"
     spans = [e for e in events if e["name"] == name]
     if not spans:
-        sys.exit(f"no event is called {name}")
+        sys.exit(f"no event is named {name}")
     span = min(spans, key=lambda e: e["dur"])
     rows = rows_of(events, span)
     picture = Picture(span)

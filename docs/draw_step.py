@@ -4,17 +4,17 @@
 draw_step.py FOLDER PICTURE.svg
 
 FOLDER has the trace of each rank (tn_flight_trace), as `tern run -n 2 fsdp --trace FOLDER …` writes them (bench/fsdp.c). The
-pictures of the documents:
+pictures in docs/ are made by:
 
     tern run -n 2 fsdp --trace FOLDER --steps 20 --size tiny --width 512 --heads 8 --vocab 4096 --stage 0 256     docs/ddp.svg
     tern run -n 2 fsdp --trace FOLDER --steps 20 --size tiny --width 512 --heads 8 --vocab 4096 --stage 3 256     docs/fsdp.svg
 
-Of the steps in the trace the shortest is drawn: least of it is what else the machine did. What is drawn are these events:
+The shortest step of the trace is drawn, which other work on the machine disturbed least. These events are drawn:
 
-    forward X, recompute X, backward X     computing; X "all" is the whole model, behind its units
+    forward X, recompute X, backward X     computing; X "all" is the whole model, drawn behind its units
     wait …, step                           waiting, and the optimiser's step
-    gather X, scatter X                    when unit X's k-th all_gather or reduce_scatter was asked for: their labels
-    whole X                                from a gather until the unit's parameters go
+    gather X, scatter X                    the k-th names the unit that requested the k-th all_gather or reduce_scatter: its label
+    whole X                                from a gather until the unit's parameters are released
 """
 import html
 import json
@@ -38,7 +38,7 @@ class Event:
 
 
 def read_rank(path):
-    """The events of a rank, with each transfer named after the unit that asked for it."""
+    """The events of a rank, with each transfer named after the unit that requested it."""
     events = sorted((Event(e) for e in json.loads(path.read_text())), key=lambda e: e.begin)
     for kind, name in (("all_gather", "gather"), ("reduce_scatter", "scatter")):
         asked = [e for e in events if e.kind == name]
@@ -49,7 +49,7 @@ def read_rank(path):
 
 
 def spans_of_steps(events):
-    """Of every step but the first, the last one first: from the first thing of its forward to the end of the optimiser's step."""
+    """The span of each step but the first, last step first: from the beginning of forward to the end of the optimiser's step."""
     steps = [e for e in events if e.kind == "step"]
     if len(steps) < 2:
         sys.exit(f"a trace of {len(steps)} steps: at least 2 are needed")
@@ -58,13 +58,13 @@ def spans_of_steps(events):
 
 
 def shortest_step(ranks):
-    """When the first rank began it, and the last one ended it."""
+    """Its span: when the first rank began it, and when the last one ended it."""
     spans = ((min(b for b, _ in step), max(e for _, e in step)) for step in zip(*(spans_of_steps(events) for events in ranks)))
     return min(spans, key=lambda span: span[1] - span[0])
 
 
 def units_of(events):
-    """In the order of the first forward; the rest last."""
+    """The units in the order of the first forward; the rest last."""
     names = list(dict.fromkeys(e.unit for e in events if e.kind == "whole"))
     order = [e.unit for e in events if e.kind == "forward"]
     return sorted(names, key=lambda n: order.index(n) if n in order else len(order))
@@ -83,7 +83,7 @@ class Picture:
                           f"{html.escape(text)}</text>")
 
     def bar(self, e, y, height, kind, label="", until=0.0):
-        """`until`: where the next bar begins; a label that the bar is too narrow for stands beside it."""
+        """`until`: where the next bar begins; a label that is too wide for its bar is written to the right of it."""
         left, right = self.x(e.begin), self.x(e.end)
         if right - left < 0.05:
             return
@@ -130,7 +130,7 @@ class Picture:
 
     def computing(self, events):
         y = self.row("computes", BAR)
-        for e in events:  # behind, then in front
+        for e in events:  # the background, then the foreground
             if e.unit == "all" and e.kind in ("forward", "backward"):
                 self.bar(e, y, BAR, e.kind)
         for e in events:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The memory that a rank needs for a model in parts: the formula of docs/sharding.md, as its tables.
+"""The memory that a rank needs for a sharded model: the formula of docs/sharding.md, as its tables.
 
 memory.py rest|step         prints a table that the page shows; tests/check_docs.py compares them, and
                             tests/parallel/test_memory_table.py compares the formula with what a rank has
@@ -13,26 +13,26 @@ RANKS = (1, 2, 4, 8, 16, 32, 64)
 
 
 def count(layers, width, vocab=50257, context=1024):
-    """Parameters of a block, of what is in no block (the rest), and of the largest of all."""
+    """The number of parameters in a block, in no block (the rest), and in the largest parameter."""
     return 12 * width * width + 13 * width, (vocab + context + 2) * width, vocab * width
 
 
 def at_rest(stage, ranks, parameters, compute=4):
     """Bytes between two steps; stage 0 is DDP. `compute`: bytes of a number that travels and computes: 4, or 2 in bf16."""
     whole = {0: 0, 1: compute + 4, 2: compute, 3: 0}[stage]
-    low = compute if compute < 4 else 0  # a copy of the part in the compute dtype, or with DDP of everything
+    low = compute if compute < 4 else 0  # a copy in the compute dtype: of the part, or with DDP of everything
     if stage == 0:
         return parameters * (16 + low)
     return parameters * (whole + (16 + low) / ranks)
 
 
 def buffers(stage, block, rest):
-    """Bytes in which gradients lie until they are scattered; they stay."""
+    """Bytes of the buffers that hold gradients until they are scattered; they stay allocated."""
     return 4 * (rest + 2 * block) if stage >= 2 else 0
 
 
 def whole(stage, block, rest, compute=4, prefetch=1):
-    """Bytes of parameters that are whole at once, at most, where not all of them are all the time."""
+    """Bytes of the parameters that are whole at once, at most; 0 if all of them always are."""
     return compute * (rest + (1 + prefetch) * block) if stage == 3 else 0
 
 

@@ -3,16 +3,16 @@
 
 reference.py FOLDER        writes FOLDER/index.html and the rest; exit status 1 after a warning
 reference.py --check       only says what is wrong
-reference.py --self-test   plants one fault of each kind in a small tree and sees each found
+reference.py --self-test   plants one fault of each kind in a small tree and checks that each is found
 
-A header stays what it is: a comment, and below it what it is about, up to an empty line. So a page is the header in its order, its
-comments as text and its declarations as code, where every name leads to its contract. Beside a name stand what PyTorch calls it
-(docs/from_pytorch.md) and the examples that use it; search knows all of them.
+A header is a comment, then what it is about, up to an empty line, and so on. A page keeps the header's order, with its comments as
+text and its declarations as code, in which every name links to its contract. Next to a name are what PyTorch calls it
+(docs/from_pytorch.md) and the examples that use it; search finds all of them.
 
 Warnings
-  - a public declaration without a contract: no comment beside it, above it in its paragraph, or below the heading of its section. A
-    heading that says more than a title ("Elementwise: floats; broadcasting") is one. The fields of a struct are that of the function
-    that gives their defaults; a name without a definition (typedef struct tn_optim tn_optim;) needs none.
+  - a public declaration without a contract: no comment on its line, above it in its paragraph, or below the heading of its section.
+    A heading that says more than a title ("Elementwise: floats; broadcasting") is one. The fields of a struct are the contract of
+    the function that returns its defaults; a name without a definition (typedef struct tn_optim tn_optim;) needs none.
   - a comment about nothing; a name in a comment that no header declares
 """
 import collections
@@ -42,7 +42,7 @@ Header = collections.namedtuple("Header", "path intro sections")
 
 
 def for_c(text):
-    """The lines with their numbers, as a C compiler sees them: without what is for C++, includes and the guard."""
+    """The lines with their numbers, as a C compiler sees them: without the parts for C++, includes and the guard."""
     kept, stack = [], []
     for number, line in enumerate(text.split("\n"), 1):
         word = re.match(r"#\s*(ifdef|ifndef|if|else|elif|endif|include|define)\b(.*)", line)
@@ -79,7 +79,7 @@ def declared_names(code):
 
 
 def ends(code):
-    """Whether a declaration is whole."""
+    """Whether a declaration is complete."""
     bare = re.sub(r"/\*.*?\*/", "", code, flags=re.S)
     if "/*" in bare:
         return False
@@ -142,7 +142,7 @@ def groups_of(header):
 
 
 def is_told(section, paragraph, group, declaration):
-    """Whether something says what a declaration is: its line, a comment of its paragraph, its section."""
+    """Whether something describes a declaration: its line, a comment of its paragraph, its section."""
     return (re.search(r"_defaults\(void\);|^struct \w+;", declaration.code) or is_forward(declaration) or "/*" in declaration.code or any(g.text for g in paragraph) or bool(section.text) or ": " in section.title
             or group.text is not None)
 
@@ -157,7 +157,7 @@ def is_public(header, name):
 
 
 def told_elsewhere(header, declaration):
-    """A macro that C++ has in another form stands at a header's end; a comment before it tells of it."""
+    """A macro that C++ defines differently is at a header's end; an earlier comment describes it."""
     name = declaration.names[0]
     return declaration.code.startswith("#") and any(g.text and re.search(rf"\b{name}\b", g.text) for _, _, g in groups_of(header))
 
@@ -189,7 +189,7 @@ def faults(root):
 # ---- Pages ------------------------------------------------------------------------------------------------------------
 
 class Writer:
-    """Pages of the headers of one tree, as they lie in `folder`."""
+    """Pages of the headers of one tree, to be written to `folder`."""
 
     def __init__(self, root, folder):
         self.root, self.folder, self.headers = root, folder, read_headers(root)
@@ -202,7 +202,7 @@ class Writer:
         self.torch, self.examples = self.read_torch(), self.read_examples()
 
     def read_torch(self):
-        """{name: what PyTorch calls it}, where docs/from_pytorch.md answers with the name itself, not with what can be made of it."""
+        """{name: what PyTorch calls it}, where docs/from_pytorch.md answers with the name itself, not with an expression."""
         names = {}
         path = os.path.join(self.root, "docs/from_pytorch.md")
         for line in open(path, encoding="utf-8") if os.path.exists(path) else ():
@@ -258,7 +258,7 @@ class Writer:
         return "\n".join(parts)
 
     def code(self, declaration):
-        """A declaration: its names are what links lead to; comments are faint."""
+        """A declaration: its names are the targets of links; comments are faint."""
         out, own = [], {name for name in declaration.names if self.definitions[name] is declaration}
         for part in re.split(r"(/\*.*?\*/)", declaration.code, flags=re.S):
             if part.startswith("/*"):
@@ -337,7 +337,7 @@ class Writer:
         rows = "".join(f'<tr><td><a href="{page_of(h)}">{h.path}</a></td><td>{self.link(first_sentence(h.intro))}</td></tr>'
                        for h in self.headers if h.path != "tern.h")
         return ("<h1>Tern</h1><p>Every public function, by header. Search finds names, PyTorch's names, and words of their contracts; "
-                f"the key <code>/</code> goes there.</p><table>{rows}</table>")
+                f"press <code>/</code> to search.</p><table>{rows}</table>")
 
     def write(self):
         os.makedirs(self.folder, exist_ok=True)
@@ -376,7 +376,7 @@ CLEAN = {"include/tern/a.h": "/* All of a. */\n#ifndef TERN_A_H\n#define TERN_A_
                              "TN_API int tn_both(int x,\n                  int y);\n\nTN_API int tn_one(void); /* 1 */\n\n"
                              "/* ---- Colours: as numbers ---- */\n\ntypedef enum tn_colour { TN_RED, TN_BLUE } tn_colour;\n\n#endif\n"}
 SEARCHES = {"freeze": "tn_module_requires_grad", "weight decay": "tn_match_vectors", "no_decay": "tn_adam_options",
-            "argparse": "tn_options_parse", "padding same": "tn_conv_options", "conv2d": "tn_conv2d_op"}  # what is typed, and is among what is found
+            "argparse": "tn_options_parse", "padding same": "tn_conv_options", "conv2d": "tn_conv2d_op"}  # what is typed, and a name that must be found
 PLANTED = {  # what, and what is replaced by what
     "a function without a contract": (" /* 1 */", ""),
     "a type without a contract": ("Colours: as numbers", "Colours"),

@@ -1,11 +1,11 @@
-"""Three lines about this Python's PyTorch: its version, what multiplies for it, and why it is not at its best ("" if it is)."""
+"""Three lines about this Python's PyTorch: its version, its BLAS, and why it is slower than it could be ("" if it is not)."""
 import ctypes
 import re
 
 import torch
 
 x = torch.ones(64, 64)
-torch.mm(x, x)  # whatever multiplies is loaded now
+torch.mm(x, x)  # loads its BLAS
 with open("/proc/self/maps") as f:
     libraries = sorted(set(re.findall(r"/\S+\.so\S*", f.read())))
 openblas = next((path for path in libraries if "openblas" in path), None)
@@ -20,7 +20,7 @@ elif openblas:
     version = " ".join(library.openblas_get_config().decode().split()[:2])
     blas = f"{version}, {library.openblas_get_corename().decode()}, {threads}"
     if threads != "OpenMP":
-        crippled = f"its OpenBLAS has {threads}, beside PyTorch's own OpenMP (libopenblas0-openmp)"
+        crippled = f"its OpenBLAS has {threads}, next to PyTorch's own OpenMP (libopenblas0-openmp)"
 elif reference:
     blas = f"reference BLAS ({reference})"
     crippled = "the reference BLAS is many times slower than it need be (libopenblas0-openmp)"

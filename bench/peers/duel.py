@@ -2,7 +2,7 @@
 
 Each is a process that answers lines: "run N" with a loss and N times in ms, "memory" with its peak in MiB (bench.h,
 serve.py). One round is a turn of each; its ratio is that of the two medians, so what slows the machine down for a while
-slows both. While one works the other waits for a line and uses no processor.
+slows both. While one works, the other waits for a line and uses no CPU time.
 """
 import os
 import platform
@@ -18,8 +18,8 @@ THREADS = int(os.environ.get("TERN_BENCH_THREADS", min(2, os.cpu_count())))
 
 
 def fair_environment(threads=THREADS, bind=True):
-    """What PyTorch is fastest with: OpenBLAS on OpenMP, threads that stay, memory that is not given back. For both. Several
-    processes at a time are not bound: each would take the first core."""
+    """Where PyTorch is fastest: OpenBLAS on OpenMP, bound threads, memory that is not returned to the system. The same for both.
+    Several processes at a time are not bound: each would take the first core."""
     env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
     env.update(
         OMP_NUM_THREADS=str(threads),
@@ -38,12 +38,12 @@ def fair_environment(threads=THREADS, bind=True):
 
 
 def program(name):
-    """A benchmark's program; `./run bench` says where they are."""
+    """The path of a benchmark's program; `./run bench` says where they are."""
     return os.path.join(os.environ.get("TERN_BENCH_BIN", os.path.join(ROOT, "build/release/bench")), name)
 
 
 class Peer:
-    """A Python with PyTorch: what it is called, what multiplies for it, and why no ratio is given beside it ("" if one is)."""
+    """A Python with PyTorch: its version, its BLAS, and why no ratio to it is given ("" if one is)."""
 
     def __init__(self, python):
         self.python = python
@@ -115,7 +115,7 @@ class Worker:
 def duel(workers, rounds, steps, warm_up, agree=None):
     """A turn of each worker in every round: {"ms": [each one's median], "ratios": [each one's, of the rounds, to the first's],
     "losses": [each one's after the warm-up, then after each turn], "memory": [each one's]}. `agree`: by how much, relatively, the
-    losses after the warm-up may differ; a worker that computes something else is None among the ratios."""
+    losses after the warm-up may differ; the ratio of a worker that computes something else is None."""
     losses = [[w.run(warm_up)[0]] for w in workers]
     ms = [[] for _ in workers]
     for r in range(rounds):
@@ -139,7 +139,7 @@ def duel(workers, rounds, steps, warm_up, agree=None):
 
 
 def table(head, rows):
-    """Rows of texts and numbers; None is nothing."""
+    """Prints rows of texts and numbers; None is an empty cell."""
     rows = [[("" if x is None else x if isinstance(x, str) else f"{x:.3g}" if x < 100 else f"{x:.0f}") for x in row] for row in rows]
     widths = [max(len(str(row[i])) for row in [head] + rows) for i in range(len(head))]
     for row in [head] + rows:
@@ -151,7 +151,7 @@ def ratio_text(ratios):
 
 
 def compare(title, r, peers):
-    """The table of a duel of Tern with PyTorch: times, ratios, memory, and the losses, which must be the same."""
+    """Prints a duel of Tern with PyTorch: times, ratios, memory, and the losses, which should agree."""
     head, rows = [title, "Tern"], [["ms a step", r["ms"][0]], ["MiB at most", r["memory"][0][0]], ["  in tensors", r["memory"][0][1]]]
     for i, p in enumerate(peers, 1):
         head += [p.name, "ratio (of the rounds)"]

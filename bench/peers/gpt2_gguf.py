@@ -1,6 +1,6 @@
 """Writes GPT-2 124M as a GGUF file for llama.cpp, with random weights: gpt2_gguf.py GGUF_PY f32|bf16|int8 FILE
 
-GGUF_PY is llama.cpp's folder gguf-py; int8 is Q8_0. Nobody looks at what the model says.
+GGUF_PY is llama.cpp's folder gguf-py; int8 is Q8_0. The model's output is not used.
 """
 import sys
 

@@ -1,6 +1,6 @@
-/* Loaded by the CUDA driver into a program (CUDA_INJECTION64_PATH): each kernel, copy and fill that
- * the GPU ran, as a line "START END NAME" in ns, written to $KERNEL_TIMES at the end. KERNEL is
- * the newest of CUPTI's structures for kernels (bench/gpu_step.py finds its name). */
+/* A library that the CUDA driver loads into a program (CUDA_INJECTION64_PATH). It writes each
+ * kernel, copy and fill that the GPU ran to $KERNEL_TIMES, as a line "START END NAME" in ns. The
+ * macro KERNEL is the newest of CUPTI's structs for kernels (bench/gpu_step.py finds its name). */
 #include <cupti.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@ def free_port():
 
 
 class Ranks:
-    """A line goes to all; the loss is the mean of theirs, the times are those of rank 0."""
+    """A line goes to all ranks; the loss is their mean, the times are those of rank 0."""
 
     def __init__(self, command, ranks, threads=1):
         job = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(),
@@ -39,7 +39,7 @@ class Ranks:
         return [sum(x) for x in zip(*self.ask_all(line))]
 
     def close(self):
-        """The end. What ranks have to report is in self.reports: an empty list for one that says nothing."""
+        """Ends the ranks; self.reports is then what each of them reported, an empty list if nothing."""
         for w in self.workers:
             w.process.stdin.close()
         self.reports = [[float(x) for x in w.process.stdout.readline().split()] for w in self.workers]

@@ -15,7 +15,7 @@ def peak_rss():
 
 
 def serve(step, prepare=lambda: (), before=None):
-    """step(*prepare()) gives the loss; the time of `prepare` does not count. `before`: peak_rss before there were tensors."""
+    """step(*prepare()) returns the loss; the time of `prepare` does not count. `before`: peak_rss before there were tensors."""
     for line in sys.stdin:
         if line.startswith("memory"):
             print(*(f"{x:.1f}" for x in [peak_rss()] + ([peak_rss() - before] if before else [])), flush=True)

@@ -1,4 +1,4 @@
-"""What both sides of a comparison begin with: Tern's program writes its weights and batches, the peer reads them."""
+"""What both sides of a comparison start from: Tern's program writes its weights and batches, the peer reads them."""
 import json
 import os
 
@@ -30,10 +30,10 @@ def load_weights(model, folder):
             if name in weights:
                 b.copy_(weights.pop(name))
     if weights:
-        raise KeyError(f"Tern has weights more: {', '.join(weights)}")
+        raise KeyError(f"Tern has more weights: {', '.join(weights)}")
 
 
 def load_batches(folder):
-    """(steps, batch, tokens) twice: what goes in and what shall come out."""
+    """(steps, batch, tokens) twice: inputs and targets."""
     batches = read(os.path.join(folder, "batches.safetensors"))
     return batches["x"], batches["y"]

@@ -14,7 +14,7 @@ LAYERS, HEADS, WIDTH, CONTEXT, BATCH = 4, 4, 128, 64, 12
 
 
 class LayerNorm(nn.Module):
-    """Without a bias, which this version's own cannot do."""
+    """Without a bias, which nn.LayerNorm of old versions does not support."""
 
     def __init__(self):
         super().__init__()

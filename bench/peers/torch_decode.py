@@ -1,6 +1,8 @@
-"""GPT-2 writing text or reading a prompt, as ../decode.c, in PyTorch: torch_decode.py --share FOLDER [--batch N] [--precision f32|bf16] WHAT N THREADS
+"""GPT-2 generating text or reading a prompt, as ../decode.c, in PyTorch.
 
-A plain loop with caches that were made at once: less around the products than any library for generating has.
+torch_decode.py --share FOLDER [--batch N] [--precision f32|bf16] WHAT N THREADS
+
+A plain loop with preallocated caches: less overhead around the products than any library for generation has.
 """
 import argparse
 import os
@@ -39,7 +41,7 @@ class Decoder:
         return F.layer_norm(x, x.shape[-1:], self.w[name + ".weight"], self.w[name + ".bias"])
 
     def call(self, T):
-        """The largest logit behind T more tokens."""
+        """The largest logit after T more tokens."""
         start, end, B = self.place, self.place + T, self.batch
         tokens = (torch.arange(start, end) * 7919 % 50257).expand(B, T)
         x = F.embedding(tokens, self.w["wte.weight"]) + self.w["wpe.weight"][start:end]

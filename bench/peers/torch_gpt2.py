@@ -3,9 +3,9 @@
 torch_gpt2.py [--size 124M] [--batch 4] [--vocab 50257] [--device cpu] [--precision f32] [--compile] [--share FOLDER]
               [--stage 2|3] T THREADS
 
-On the CPU Debian's PyTorch 1.13 is meant; on a GPU a present one, where --compile fuses what it can and attention is the
-flash kernel. FOLDER holds the weights and the batch of Tern's program; without it both are drawn here. With --stage it is one
-of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 spreads the model over them.
+Meant for Debian's PyTorch 1.13 on the CPU, and for a current one on a GPU, where --compile fuses what it can and attention is
+the flash kernel. FOLDER has the weights and the batch of Tern's program; without it both are drawn here. With --stage this is one
+of several ranks (torchrun's variables), each with its rows of that batch, and FSDP2 shards the model over them.
 """
 import argparse
 import math
@@ -70,7 +70,7 @@ class GPT2(nn.Module):
 
 
 def spread(model, stage):
-    """As ZeRO's stage 3, or 2, where parameters stay from forward to backward."""
+    """Shards as ZeRO's stage 3, or as stage 2, where parameters stay whole from forward to backward."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -107,7 +107,7 @@ def main():
     model = model.to(o.device)
     if o.stage:
         spread(model, o.stage)
-    # On the CPU foreach=True would be no faster here and keeps more temporaries.
+    # On the CPU, foreach=True would be no faster here and would keep more temporaries.
     fast = {"fused": True} if device == "cuda" else {"foreach": False}
     opt = torch.optim.AdamW(model.parameters(), lr=1e-4, **fast)
     call = torch.compile(model) if o.compile else model
