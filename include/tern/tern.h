@@ -22,6 +22,7 @@
 #include "store.h"
 #include "distributed.h"
 #include "parallel.h"
+#include "pipeline.h"
 #include "split.h"
 #include "train.h"
 #include "deepspeed.h"

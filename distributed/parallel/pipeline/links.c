@@ -1,0 +1,233 @@
+/* Messages between neighbours of a pipeline.
+ *
+ * Both sides know the schedule, so both know in what order a rank sends. A rank posts its receives
+ * in the order of the *sender's* row, some ahead of their use, and keeps what is early; sends are
+ * in groups of their own. So no send waits behind a receive, whatever the schedules are.
+ *
+ * The first output that crosses a boundary in a step is preceded by a header: shape, dtype, how
+ * many random numbers were drawn before it. The others of the step are alike, and so are the
+ * gradients, which come back.
+ */
+#include "core/memory.h"
+#include "distributed/on_cpu.h"
+#include "distributed/parallel/pipeline/pipeline.h"
+#include "tensor/tensor.h"
+
+#include <stdlib.h>
+
+enum { AHEAD = 2 }; /* receives beyond the one that is needed */
+enum { HEADER = TN_MAX_DIMS + 4 };
+
+/* ---- Making ---------------------------------------------------------------------------------- */
+
+/* In a group of two. */
+static int other_rank(const tn_group *g) {
+    return 1 - tn_group_rank(g);
+}
+
+/* From rank i to the next and back. The last rank has a next one only where its stages are not the
+ * pipeline's last, so with several stages a rank. */
+bool tn__pipe_links_make(tn_pipeline *p) {
+    int ranks = tn_group_size(p->group), rank = tn_group_rank(p->group);
+    int links = ranks == 1 ? 0 : p->stages > ranks ? ranks : ranks - 1;
+    for (int i = 0; i < links && !tn__pending(); i++) {
+        int next = (i + 1) % ranks, two[] = {i, next};
+        tn_group *outputs = tn_group_new(p->group, two, 2);
+        tn_group *gradients = outputs ? tn_group_new(p->group, two, 2) : NULL;
+        if (rank == i) {
+            p->outputs_to = outputs;
+            p->gradients.group = gradients;
+        } else if (rank == next) {
+            p->outputs.group = outputs;
+            p->gradients_to = gradients;
+        } else {
+            tn_group_free(outputs);
+            tn_group_free(gradients);
+        }
+    }
+    return !tn__pending();
+}
+
+static void inbox_free(tn__pipe_inbox *b) {
+    for (int i = 0; i < b->posted && b->tensors; i++) {
+        tn_work_wait(b->works[i], 0);
+        tn_release(b->tensors[i]);
+    }
+    free(b->order);
+    free(b->works);
+    free(b->tensors);
+    *b = (tn__pipe_inbox){.group = b->group};
+}
+
+void tn__pipe_abort(const tn_pipeline *p) {
+    tn_group *const groups[] = {p->group, p->outputs_to, p->gradients_to, p->outputs.group,
+                                p->gradients.group};
+    for (int i = 0; i < (int)(sizeof(groups) / sizeof(*groups)); i++) {
+        tn_group_abort(groups[i], tn_error_message());
+    }
+    for (int i = 0; i < p->tie_count; i++) {
+        tn_group_abort(p->ties[i].group, tn_error_message());
+    }
+}
+
+void tn__pipe_links_free(tn_pipeline *p) {
+    tn_group_free(p->outputs_to);
+    tn_group_free(p->gradients_to);
+    tn_group_free(p->outputs.group);
+    tn_group_free(p->gradients.group);
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+/* What rank `from` sends: outputs ('F') of its stages to the next, or gradients ('B') to the one
+ * before. False after raising. */
+static bool expect_from(tn__pipe_inbox *b, const tn_pipe_schedule *s, int from, char what) {
+    size_t most = (size_t)s->counts[from];
+    b->order = tn__calloc_for(most, sizeof(*b->order), "pipeline");
+    b->works = tn__calloc_for(most, sizeof(*b->works), "pipeline");
+    b->tensors = tn__calloc_for(most, sizeof(tn_tensor *), "pipeline");
+    for (int i = 0; i < s->counts[from] && !tn__pending(); i++) {
+        tn_pipe_action a = s->rows[from][i];
+        int boundary = what == 'F' ? a.stage : a.stage - 1;
+        if (a.what == what && boundary >= 0 && boundary + 1 < s->stages) {
+            b->order[b->count++] = (tn_pipe_action){what, boundary, a.micro};
+        }
+    }
+    return !tn__pending();
+}
+
+bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward) {
+    const tn_pipe_schedule *s = p->schedule;
+    int rank = tn_group_rank(p->group), before = (rank + s->ranks - 1) % s->ranks;
+    size_t most = 2 * (size_t)s->counts[rank]; /* with headers */
+    *sends = (tn__pipe_sends){.works = tn__calloc_for(most, sizeof(*sends->works), "pipeline")};
+    for (int i = 0; i < p->stages; i++) {
+        p->boundaries[i].known = false;
+    }
+    return sends->works && (!p->outputs.group || expect_from(&p->outputs, s, before, 'F')) &&
+           (!backward || !p->gradients.group ||
+            expect_from(&p->gradients, s, (rank + 1) % s->ranks, 'B'));
+}
+
+void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends) {
+    for (; sends->done < sends->count; sends->done++) {
+        tn_work_wait(sends->works[sends->done], 0);
+    }
+    free(sends->works);
+    inbox_free(&p->outputs);
+    inbox_free(&p->gradients);
+}
+
+/* ---- Sending --------------------------------------------------------------------------------- */
+
+static void send_tensor(tn_group *g, tn__pipe_sends *sends, tn_tensor *t) {
+    while (sends->done < sends->count && tn_work_done(sends->works[sends->done])) {
+        tn_work_wait(sends->works[sends->done++], 0); /* lets go of the tensor */
+    }
+    tn_work *w = tn_send(g, tn_contiguous(tn_detach(t)), other_rank(g));
+    if (w) {
+        sends->works[sends->count++] = w;
+    }
+}
+
+static void send_header(tn_group *g, tn__pipe_sends *sends, const tn__pipe_boundary *b) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    int64_t numbers[HEADER] = {b->dims.ndim, b->dtype, (int64_t)b->draws, b->positions};
+    for (int i = 0; i < b->dims.ndim; i++) {
+        numbers[4 + i] = b->dims.size[i];
+    }
+    send_tensor(g, sends, tn_from_data(numbers, TN_DIMS(HEADER), TN_I64));
+}
+
+void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y) {
+    tn__pipe_boundary *b = &p->boundaries[boundary];
+    if (!b->known) {
+        b->known = true;
+        b->dims = tn_shape(y);
+        b->dtype = tn_dtype_of(y);
+        send_header(p->outputs_to, sends, b);
+    } else if (!tn_dims_equal(b->dims, tn_shape(y)) || b->dtype != tn_dtype_of(y)) {
+        tn__raise(TN_ESHAPE, "pipeline",
+                  "stage %d gives %s, and gave %s for the step's first micro-batch (all must have "
+                  "one shape)",
+                  boundary, tn_shape_text(y), tn__dims_text(b->dims));
+    }
+    if (!tn__pending()) {
+        send_tensor(p->outputs_to, sends, y);
+    }
+}
+
+void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy) {
+    send_tensor(p->gradients_to, sends, dy);
+}
+
+/* ---- Receiving ------------------------------------------------------------------------------- */
+
+static void receive_header(tn_group *g, tn__pipe_boundary *b) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    int64_t numbers[HEADER] = {0};
+    tn_tensor *t = tn_empty(TN_DIMS(HEADER), TN_I64);
+    tn_work_wait(tn_recv(g, t, other_rank(g)), 0);
+    if (tn_copy_out(t, numbers) != TN_OK) {
+        return;
+    }
+    if (numbers[0] < 0 || numbers[0] > TN_MAX_DIMS) {
+        tn__raise(TN_EMISMATCH, "pipeline", "the neighbour sends something else");
+        return;
+    }
+    *b = (tn__pipe_boundary){.known = true,
+                             .dims = {.ndim = (int)numbers[0]},
+                             .dtype = (tn_dtype)numbers[1],
+                             .draws = (uint64_t)numbers[2],
+                             .positions = numbers[3]};
+    for (int i = 0; i < b->dims.ndim; i++) {
+        b->dims.size[i] = numbers[4 + i];
+    }
+}
+
+/* The next message that the neighbour sends. False after raising. */
+static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary) {
+    tn_tensor *t = tn_empty(boundary->dims, boundary->dtype);
+    if (tn_is_inert(t)) {
+        return false;
+    }
+    b->tensors[b->posted] = tn_keep(t);
+    b->works[b->posted++] = tn_recv(b->group, t, other_rank(b->group));
+    return !tn__pending();
+}
+
+/* The message, which comes after its header and before others of its boundary. */
+static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro) {
+    int at = 0;
+    while (b->order[at].stage != boundary || b->order[at].micro != micro) {
+        at++; /* the schedule is complete, so it is there */
+    }
+    while (b->posted <= at || (b->posted < b->count && b->posted <= b->taken + AHEAD)) {
+        tn__pipe_boundary *next = &p->boundaries[b->order[b->posted].stage];
+        if (!next->known && b->posted > at) {
+            break; /* its header would be waited for */
+        }
+        if (!next->known) {
+            receive_header(b->group, next);
+        }
+        if (tn__pending() || !post_next(b, next)) {
+            return tn_inert();
+        }
+    }
+    tn_status status = tn_work_wait(b->works[at], 0);
+    b->works[at] = NULL;
+    tn_tensor *t = tn_adopt(b->tensors[at]);
+    b->tensors[at] = NULL;
+    b->taken++;
+    return status == TN_OK ? t : tn_inert();
+}
+
+tn_tensor *tn__pipe_take_output(tn_pipeline *p, int boundary, int micro) {
+    return take_message(p, &p->outputs, boundary, micro);
+}
+
+tn_tensor *tn__pipe_take_gradient(tn_pipeline *p, int boundary, int micro) {
+    return take_message(p, &p->gradients, boundary, micro);
+}

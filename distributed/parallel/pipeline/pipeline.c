@@ -1,0 +1,395 @@
+/* Attaching a pipeline: which stage has which parts, what of the model is absent on this rank, what
+ * several ranks have.
+ *
+ * A stage is a range of the model's parts. The model itself stays what it is, with every name: the
+ * parameters that only other ranks' stages use lose their elements (tn__module_set_absent), so
+ * nothing that walks over it steps, saves or sends them. Sums over all parameters, such as a norm,
+ * go over the ranks by the chain that each parameter gets here (tn_parts).
+ */
+#include "distributed/parallel/pipeline/pipeline.h"
+
+#include "core/buffer.h"
+#include "core/memory.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const tn__parallel_rules pipeline_rules = {.operation = "pipeline", .deferred = true};
+
+tn_pipeline_options tn_pipeline_defaults(void) {
+    return (tn_pipeline_options){.chunks = 1, .from_defaults = true};
+}
+
+tn_module *tn__pipe_part(const tn_pipeline *p, int i) {
+    return p->family ? p->family->part(p->module, i)
+                     : tn__module_in_place(p->module->lists->children[i], "pipeline");
+}
+
+int tn_pipeline_stage(const tn_pipeline *p, int part) {
+    int stage = 0;
+    while (p && stage + 1 < p->stages && part >= p->first[stage + 1]) {
+        stage++;
+    }
+    return stage;
+}
+
+int tn_pipeline_alive(const tn_pipeline *p) {
+    return p ? p->alive : 0;
+}
+
+/* ---- Stages ---------------------------------------------------------------------------------- */
+
+/* What a micro-batch costs, by elements that are multiplied: a lookup in an embedding is free. */
+static bool add_cost(const tn_entry *entry, void *user) {
+    bool free_lookup = strcmp(entry->owner->kind, "embedding") == 0;
+    *(double *)user += free_lookup ? 0 : (double)tn_count(*entry->field);
+    return true;
+}
+
+static double part_cost(const tn_pipeline *p, int i) {
+    double cost = 1; /* so that parts without parameters are spread, too */
+    tn_module_each(tn__pipe_part(p, i), (tn_walk){.with_shared = true}, add_cost, &cost);
+    return cost;
+}
+
+/* How many stages of at most this cost the parts make, and where they begin; INT_MAX: a part costs
+ * more. */
+static int count_stages(const double *costs, int parts, double most, int *first) {
+    int stages = 0;
+    double cost = 0;
+    for (int i = 0; i < parts; i++) {
+        if (costs[i] > most) {
+            return INT_MAX;
+        }
+        if (i == 0 || cost + costs[i] > most) {
+            if (first) {
+                first[stages] = i;
+            }
+            stages++;
+            cost = 0;
+        }
+        cost += costs[i];
+    }
+    return stages;
+}
+
+/* Cuts so that the most expensive stage is as cheap as possible: what it costs is the sum of some
+ * parts in a row, the smallest with which the stages suffice. */
+static void cut_evenly(tn_pipeline *p, const double *costs) {
+    double best = INFINITY;
+    for (int i = 0; i < p->parts; i++) {
+        double sum = 0;
+        for (int k = i; k < p->parts && sum < best; k++) {
+            sum += costs[k];
+            bool enough = count_stages(costs, p->parts, sum, NULL) <= p->stages;
+            best = enough && sum < best ? sum : best;
+        }
+    }
+    int made = count_stages(costs, p->parts, best, p->first);
+    /* where fewer stages are as cheap, the last parts get one each */
+    for (int s = p->stages - 1, end = p->parts; s >= 0; end = p->first[s--]) {
+        bool fits = s < made && p->first[s] < end;
+        p->first[s] = fits ? p->first[s] : end - 1;
+    }
+}
+
+/* False after raising. */
+static bool take_cuts(tn_pipeline *p, const int *cuts) {
+    for (int s = 1; s < p->stages; s++) {
+        p->first[s] = cuts[s - 1];
+        if (p->first[s] <= p->first[s - 1] || p->first[s] >= p->parts) {
+            tn__raise(TN_EVALUE, pipeline_rules.operation,
+                      "stage %d begins with part %d and stage %d with %d, of %d parts (each needs "
+                      "one)",
+                      s - 1, p->first[s - 1], s, p->first[s], p->parts);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool find_stages(tn_pipeline *p) {
+    if (p->parts < p->stages) {
+        tn__raise(TN_EVALUE, pipeline_rules.operation,
+                  "a %s of %d parts has not enough for %d stages", p->module->kind, p->parts,
+                  p->stages);
+        return false;
+    }
+    p->first[p->stages] = p->parts;
+    if (p->options.cuts) {
+        return take_cuts(p, p->options.cuts);
+    }
+    double *costs = tn__calloc_for((size_t)p->parts, sizeof(*costs), pipeline_rules.operation);
+    for (int i = 0; i < p->parts && costs; i++) {
+        costs[i] = part_cost(p, i);
+    }
+    if (costs && !tn__pending()) {
+        cut_evenly(p, costs);
+    }
+    free(costs);
+    return !tn__pending();
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------ */
+
+/* The ranks whose stages use a parameter. */
+typedef struct holders {
+    const tn_pipeline *p;
+    const tn_tensor *tensor;
+    bool *has;  /* [ranks] */
+    int count;  /* of ranks */
+    int first;  /* of them; -1: none */
+    bool found; /* by find_holder */
+} holders;
+
+static bool find_holder(const tn_entry *entry, void *user) {
+    holders *h = user;
+    h->found |= *entry->field == h->tensor;
+    return !h->found;
+}
+
+static void find_holders(holders *h) {
+    const tn_pipeline *p = h->p;
+    int ranks = tn_group_size(p->group);
+    memset(h->has, 0, (size_t)ranks * sizeof(*h->has));
+    h->count = 0;
+    h->first = -1;
+    for (int i = 0; i < p->parts; i++) {
+        int rank = tn_pipeline_stage(p, i) % ranks;
+        h->found = false;
+        tn_module_each(tn__pipe_part(p, i), (tn_walk){.with_shared = true}, find_holder, h);
+        h->count += h->found && !h->has[rank];
+        h->has[rank] |= h->found;
+    }
+    for (int r = ranks - 1; r >= 0; r--) {
+        h->first = h->has[r] ? r : h->first;
+    }
+}
+
+typedef struct parameter {
+    char *path;
+    tn_tensor *tensor;
+} parameter;
+
+typedef struct parameters {
+    parameter *at;
+    int count;
+    int64_t capacity;
+} parameters;
+
+static bool list_parameter(const tn_entry *entry, void *user) {
+    parameters *list = user;
+    if (!tn__grow(&list->at, list->count + 1, &list->capacity, sizeof(*list->at), "pipeline")) {
+        return false;
+    }
+    list->at[list->count++] =
+        (parameter){tn__asprintf("pipeline", "%s", entry->path), *entry->field};
+    return !tn__pending();
+}
+
+typedef struct chaining {
+    const tn_tensor *tensor;
+    const tn_parts *chain;
+} chaining;
+
+static bool set_chain(const tn_entry *entry, void *user) {
+    const chaining *c = user;
+    if (*entry->field == c->tensor) {
+        tn__record_set_part(tn__entry_record(entry), NULL, NULL, c->chain);
+    }
+    return true;
+}
+
+/* Every rank calls: those that have the parameter make a group. */
+static void add_tie(tn_pipeline *p, const parameter *of, const holders *h) {
+    bool here = h->has[tn_group_rank(p->group)];
+    tn_group *g = tn_group_split(p->group, here ? 0 : -1);
+    if (!here || !g) {
+        tn_group_free(g);
+        return;
+    }
+    p->ties[p->tie_count++] =
+        (tn__pipe_tie){.path = tn__asprintf("pipeline", "%s", of->path), .group = g};
+}
+
+/* Absent, or here with its chain. */
+static bool place_parameter(tn_pipeline *p, const parameter *of, const holders *h) {
+    int rank = tn_group_rank(p->group);
+    if (h->count > 1) {
+        add_tie(p, of, h);
+    }
+    if (!h->has[rank]) {
+        return tn__module_set_absent(p->module, of->path) == TN_OK;
+    }
+    chaining c = {of->tensor, h->count == 1 ? &p->chain : rank == h->first ? &p->tied : &p->again};
+    tn_module_each(p->module, (tn_walk){.with_shared = true}, set_chain, &c);
+    return !tn__pending();
+}
+
+/* All ranks come to the same conclusions, in the same order. */
+static bool place_parameters(tn_pipeline *p) {
+    static const char *operation = "pipeline";
+    parameters list = {0};
+    holders h = {.p = p};
+    tn_module_each(p->module, (tn_walk){0}, list_parameter, &list);
+    h.has = tn__calloc_for((size_t)tn_group_size(p->group), sizeof(*h.has), operation);
+    p->ties = tn__calloc_for((size_t)list.count + 1, sizeof(*p->ties), operation);
+    for (int i = 0; i < list.count && !tn__pending(); i++) {
+        h.tensor = list.at[i].tensor;
+        find_holders(&h);
+        if (h.count == 0) {
+            tn__raise(TN_EVALUE, operation, "the parameter %s is in no part of the %s",
+                      list.at[i].path, p->module->kind);
+        } else {
+            place_parameter(p, &list.at[i], &h);
+        }
+    }
+    for (int i = 0; i < list.count; i++) {
+        free(list.at[i].path);
+    }
+    free(list.at);
+    free(h.has);
+    return !tn__pending();
+}
+
+/* ---- The beginning and the end --------------------------------------------------------------- */
+
+/* Outside a step the other stages' parameters would be missing. */
+static tn_values begin_call(tn_module *m, tn_values in, void *user) {
+    const tn_pipeline *p = user;
+    if (!p->running && tn_group_size(p->group) > 1 && !tn_in_recompute()) {
+        tn__raise(TN_ESTATE, m->kind,
+                  "its layers are on %d ranks: tn_pipeline_step or tn_pipeline_loss calls it",
+                  tn_group_size(p->group));
+    }
+    return in;
+}
+
+static void pipeline_free(void *user) {
+    tn_pipeline *p = user;
+    tn__pipe_links_free(p);
+    for (int i = 0; i < p->tie_count; i++) {
+        tn_group_free(p->ties[i].group);
+        tn_release(p->ties[i].aside);
+        free(p->ties[i].path);
+    }
+    free(p->ties);
+    free(p->first);
+    free(p->boundaries);
+    if (p->schedule != p->options.schedule) {
+        tn_pipe_schedule_free(p->schedule);
+    }
+    free(p);
+}
+
+static bool is_uncut(const tn_entry *entry, void *user) {
+    (void)user;
+    if (tn__entry_record(entry)->cut || tn__entry_record(entry)->parts) {
+        tn__raise(TN_ESTATE, pipeline_rules.operation, "%s is cut already: a pipeline comes first",
+                  entry->path);
+    }
+    return !tn__pending();
+}
+
+/* How many stages the options ask for; 0 after raising. */
+static int stages_wanted(const tn_pipeline_options *o, int ranks) {
+    const tn_pipe_schedule *s = o->schedule;
+    const char *operation = pipeline_rules.operation;
+    for (int r = 0; s && r < s->ranks; r++) {
+        for (int i = 0; i < s->counts[r]; i++) {
+            if (!strchr("FB", s->rows[r][i].what)) {
+                tn__raise(TN_EUNSUPPORTED, operation, "a backward in halves (I, W)");
+                return 0;
+            }
+        }
+    }
+    if (o->kind == TN_PIPE_ZERO_BUBBLE) {
+        tn__raise(TN_EUNSUPPORTED, operation, "a backward in halves (TN_PIPE_ZERO_BUBBLE)");
+    } else if (s && s->ranks != ranks) {
+        tn__raise(TN_EVALUE, operation, "the schedule is for %d ranks, and there are %d", s->ranks,
+                  ranks);
+    } else if (s) {
+        tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, NULL, NULL);
+    } else { /* the options are checked as those of a schedule */
+        tn_pipe_schedule_free(tn_pipe_schedule_new(o->kind, ranks, o->chunks, ranks));
+    }
+    return tn__pending() ? 0 : s ? s->stages : ranks * (ranks > 1 ? o->chunks : 1);
+}
+
+/* m's parts, or 0 after raising. */
+static int count_parts(tn_pipeline *p) {
+    tn_module *m = p->module;
+    if (strcmp(m->kind, "sequential") == 0) {
+        return m->lists ? m->lists->child_count : 0;
+    }
+    p->family = tn__lm_family_of(m, pipeline_rules.operation);
+    return p->family ? tn_lm_parts(m, NULL, 0) : 0;
+}
+
+/* Which the ranks compare. */
+static void describe_options(const tn_pipeline *p, char *text, size_t size) {
+    int at = snprintf(text, size, "kind %d, stages at", (int)p->options.kind);
+    for (int s = 0; s < p->stages && at > 0 && (size_t)at < size; s++) {
+        at += snprintf(text + at, size - (size_t)at, " %d", p->first[s]);
+    }
+}
+
+/* *known: all ranks know of the error. */
+static bool attach_stages(tn_pipeline *p, bool *known) {
+    static const char operation[] = "pipeline";
+    p->parts = count_parts(p);
+    p->stages = tn__pending() ? 0 : stages_wanted(&p->options, tn_group_size(p->group));
+    if (p->stages == 0) {
+        return false;
+    }
+    p->first = tn__calloc_for((size_t)p->stages + 1, sizeof(*p->first), operation);
+    p->boundaries = tn__calloc_for((size_t)p->stages, sizeof(*p->boundaries), operation);
+    if (!p->first || !p->boundaries || !find_stages(p)) {
+        return false;
+    }
+    tn_module_each(p->module, (tn_walk){0}, is_uncut, NULL);
+    char text[512];
+    describe_options(p, text, sizeof(text));
+    if (tn__pending() ||
+        !tn__parallel_make_same(p->module, p->group, NULL, &pipeline_rules, text, known)) {
+        return false;
+    }
+    if (tn_group_size(p->group) > 1 && (!place_parameters(p) || !tn__pipe_links_make(p))) {
+        p->module->state = TN__MODULE_BROKEN; /* some of it is absent */
+        return false;
+    }
+    return true;
+}
+
+tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options options) {
+    static const char operation[] = "pipeline";
+    bool known = false;
+    tn_pipeline *p = NULL;
+    if (tn__parallel_may_attach(m, pp, &pipeline_rules) &&
+        tn__options_made(options.from_defaults, operation, "tn_pipeline")) {
+        p = tn__calloc_for(1, sizeof(*p), operation);
+    }
+    if (p) {
+        *p = (tn_pipeline){.module = m,
+                           .group = pp,
+                           .options = options,
+                           .schedule = (tn_pipe_schedule *)options.schedule};
+        p->chain =
+            (tn_parts){.sum = tn__parallel_sum_parts, .group = pp, .counts = true, .others = true};
+        p->tied = (tn_parts){.next = &p->chain, .counts = true, .others = true, .copied = true};
+        p->again = (tn_parts){.next = &p->chain, .others = true, .copied = true};
+    }
+    tn_module_hooks hooks = {.before = begin_call, .user = p, .free_user = pipeline_free};
+    if (p && attach_stages(p, &known) && tn_module_hook(m, hooks)) {
+        return p;
+    }
+    if (!known) {
+        tn_group_abort(pp, tn_error_message());
+    }
+    if (p) {
+        pipeline_free(p);
+    }
+    return NULL;
+}

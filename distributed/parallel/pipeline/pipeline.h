@@ -1,0 +1,91 @@
+/* Pipelines: what their files share. The public side is tern/pipeline.h.
+ *
+ *     schedule.c   in what order a rank runs forwards and backwards: read it first
+ *     simulate.c   what time that takes
+ *     pipeline.c   attaching: which stage has which parts, what is absent, what is shared
+ *     links.c      messages between neighbours
+ *     step.c       a step: runs the schedule's row of this rank
+ */
+#ifndef TERN_DISTRIBUTED_PARALLEL_PIPELINE_H
+#define TERN_DISTRIBUTED_PARALLEL_PIPELINE_H
+
+#include "distributed/parallel/base.h"
+#include "models/language.h"
+#include "tern/pipeline.h"
+
+/* What a stage gives the next one, in this step: known once the first micro-batch is there. */
+typedef struct tn__pipe_boundary {
+    bool known;
+    tn_dims dims;
+    tn_dtype dtype;
+    uint64_t draws;    /* of random numbers, by the stages up to here */
+    int64_t positions; /* of the sequence, of which x may be a part (tn_tensor_parallel); 0: none */
+} tn__pipe_boundary;
+
+/* Messages from one neighbour, in the order in which it sends them. */
+typedef struct tn__pipe_inbox {
+    tn_group *group;       /* this rank and the neighbour */
+    tn_pipe_action *order; /* [count] the boundary, as `stage`, and the micro-batch */
+    tn_work **works;       /* [count] of those that are posted and not taken yet … */
+    tn_tensor **tensors;   /* … and where they arrive, one reference each */
+    int count, posted, taken;
+} tn__pipe_inbox;
+
+/* A parameter that this rank's stages share with those of other ranks. */
+typedef struct tn__pipe_tie {
+    char *path;
+    tn_group *group;  /* of the ranks that have it */
+    tn_tensor *aside; /* its gradient from before the step; one reference, or NULL */
+} tn__pipe_tie;
+
+/* Belongs to the module: freed with the root's hook. */
+struct tn_pipeline {
+    tn_module *module;
+    tn_group *group;
+    tn_pipeline_options options;
+    const tn__lm_family *family; /* NULL: a tn_sequential */
+    int parts, stages;
+    int *first;           /* [stages + 1] the first part of each stage, and the number of parts */
+    tn_parts chain;       /* of a parameter that only this rank has */
+    tn_parts tied, again; /* of one that others have too: it counts here, or there */
+    tn__pipe_tie *ties;
+    int tie_count;
+    /* Groups of two ranks, each for one direction: a message never waits for one that comes the
+     * other way. NULL: there is no such neighbour. */
+    tn_group *outputs_to, *gradients_to;
+    tn__pipe_inbox outputs, gradients;
+    tn__pipe_boundary *boundaries; /* [stages] between a stage and the next */
+    tn_pipe_schedule *schedule;    /* that was last used, or the options'; NULL: none yet */
+    bool running;                  /* a step is */
+    int alive;                     /* graphs of the last step, at most */
+};
+
+/* Part i of the model; NULL after raising that it has moved. */
+tn_module *tn__pipe_part(const tn_pipeline *p, int i);
+
+/* ---- links.c --------------------------------------------------------------------------------- */
+
+/* What is on its way from this rank; a step's. */
+typedef struct tn__pipe_sends {
+    tn_work **works; /* [count] of which `done` are over */
+    int count, done;
+} tn__pipe_sends;
+
+/* Makes the groups; every rank calls. False after raising. */
+bool tn__pipe_links_make(tn_pipeline *p);
+void tn__pipe_links_free(tn_pipeline *p);
+/* After an error: no other rank waits for what this one will not do. */
+void tn__pipe_abort(const tn_pipeline *p);
+
+/* Before and after the actions of a step. False after raising. */
+bool tn__pipe_links_begin(tn_pipeline *p, tn__pipe_sends *sends, bool backward);
+void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends);
+
+/* Sends stage `boundary`'s output to the next, or the gradient of it back. Returns at once. */
+void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y);
+void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy);
+/* Waits for it; inert after raising. */
+tn_tensor *tn__pipe_take_output(tn_pipeline *p, int boundary, int micro);
+tn_tensor *tn__pipe_take_gradient(tn_pipeline *p, int boundary, int micro);
+
+#endif

@@ -1,0 +1,260 @@
+/* Schedules of a pipeline: in what order each rank runs forwards and backwards of its stages.
+ *
+ *     1F1B, 3 ranks      F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3      rank 0: three graphs alive
+ *     4 micro-batches    .. F0 F1 .. B0 F2 B1 F3 B2 .. B3
+ *                        .. .. F0 B0 F1 B1 F2 B2 F3 B3
+ *
+ * Only the order is given here, not the time: a rank waits for what an action needs. So a schedule
+ * is a table of actions, whose rows are written by the rules of a kind or read from a text, and
+ * simulate.c says what waiting comes of it. step.c runs it.
+ */
+#include "core/error.h"
+#include "core/memory.h"
+#include "distributed/parallel/pipeline/pipeline.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void add_action(tn_pipe_schedule *s, int rank, char what, int stage, int micro) {
+    s->rows[rank][s->counts[rank]++] = (tn_pipe_action){what, stage, micro};
+}
+
+/* With space for `actions` of each rank; NULL after raising. */
+static tn_pipe_schedule *schedule_alloc(int ranks, int stages, int micros, size_t actions) {
+    static const char operation[] = "pipe_schedule";
+    tn_pipe_schedule *s = tn__calloc_for(1, sizeof(*s), operation);
+    if (!s) {
+        return NULL;
+    }
+    *s = (tn_pipe_schedule){.ranks = ranks, .stages = stages, .micros = micros};
+    s->counts = tn__calloc_for((size_t)ranks, sizeof(*s->counts), operation);
+    s->rows = tn__calloc_for((size_t)ranks, sizeof(*s->rows), operation);
+    for (int r = 0; r < ranks && s->counts && s->rows; r++) {
+        s->rows[r] = tn__calloc_for(actions, sizeof(*s->rows[r]), operation);
+    }
+    if (tn__pending()) {
+        tn_pipe_schedule_free(s);
+        return NULL;
+    }
+    return s;
+}
+
+void tn_pipe_schedule_free(tn_pipe_schedule *s) {
+    if (!s) {
+        return;
+    }
+    for (int r = 0; r < s->ranks && s->rows; r++) {
+        free(s->rows[r]);
+    }
+    free(s->rows);
+    free(s->counts);
+    free(s);
+}
+
+/* ---- The kinds ------------------------------------------------------------------------------- */
+
+static int smaller(int a, int b) {
+    return a < b ? a : b;
+}
+
+static void row_gpipe(tn_pipe_schedule *s, int rank) {
+    for (int m = 0; m < s->micros; m++) {
+        add_action(s, rank, 'F', rank, m);
+    }
+    for (int m = 0; m < s->micros; m++) {
+        add_action(s, rank, 'B', rank, m);
+    }
+}
+
+/* Of the forwards of a rank's chunks: `ranks` micro-batches of each in turn. */
+static tn_pipe_action forward_at(const tn_pipe_schedule *s, int rank, int k) {
+    int chunks = s->stages / s->ranks, chunk = k / s->ranks % chunks;
+    int micro = k / (s->ranks * chunks) * s->ranks + k % s->ranks;
+    return (tn_pipe_action){'F', chunk * s->ranks + rank, micro};
+}
+
+/* The backwards likewise, the last chunk first. */
+static tn_pipe_action backward_at(const tn_pipe_schedule *s, int rank, int k) {
+    tn_pipe_action a = forward_at(s, rank, k);
+    return (tn_pipe_action){'B', s->stages - s->ranks + 2 * rank - a.stage, a.micro};
+}
+
+/* Some forwards to begin with, then a forward and a backward in turn. With one chunk the last rank
+ * begins with none; with more a rank needs all of its chunks but the last, and twice as many for
+ * the way to the last rank and back. */
+static void row_1f1b(tn_pipe_schedule *s, int rank) {
+    int chunks = s->stages / s->ranks, all = chunks * s->micros, behind = s->ranks - rank - 1;
+    int ahead = smaller(chunks == 1 ? behind : 2 * behind + (chunks - 1) * s->ranks, all);
+    for (int k = 0; k < all + ahead; k++) {
+        tn_pipe_action f = forward_at(s, rank, k), b = backward_at(s, rank, k - ahead);
+        if (k < all) {
+            add_action(s, rank, 'F', f.stage, f.micro);
+        }
+        if (k >= ahead) {
+            add_action(s, rank, 'B', b.stage, b.micro);
+        }
+    }
+}
+
+/* 1F1B with the halves of backward apart: later ranks put off more of the weights' gradients, which
+ * then fill the time in which they would wait. */
+static void row_zero_bubble(tn_pipe_schedule *s, int rank) {
+    int ahead = smaller(s->ranks - rank - 1, s->micros), weights = 0;
+    for (int k = 0; k < s->micros + ahead; k++) {
+        if (k < s->micros) {
+            add_action(s, rank, 'F', rank, k);
+        }
+        int done = k - ahead + 1; /* inputs' gradients, after this one's */
+        if (done > 0) {
+            add_action(s, rank, 'I', rank, done - 1);
+        }
+        if (done > 0 && (k >= s->micros || done - weights > rank)) {
+            add_action(s, rank, 'W', rank, weights++);
+        }
+    }
+    while (weights < s->micros) {
+        add_action(s, rank, 'W', rank, weights++);
+    }
+}
+
+tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks, int micros) {
+    static void (*const rules[])(tn_pipe_schedule *, int) = {
+        [TN_PIPE_1F1B] = row_1f1b,
+        [TN_PIPE_GPIPE] = row_gpipe,
+        [TN_PIPE_INTERLEAVED] = row_1f1b,
+        [TN_PIPE_ZERO_BUBBLE] = row_zero_bubble,
+    };
+    bool interleaved = kind == TN_PIPE_INTERLEAVED, known = kind <= TN_PIPE_ZERO_BUBBLE;
+    if (!known || ranks < 1 || chunks < 1 || micros < 1 || (chunks > 1 && !interleaved)) {
+        tn__raise(TN_EVALUE, "pipe_schedule",
+                  "kind %d on %d ranks with %d stages each and %d micro-batches (each at least 1; "
+                  "more than one stage a rank only with TN_PIPE_INTERLEAVED)",
+                  (int)kind, ranks, chunks, micros);
+        return NULL;
+    }
+    if (chunks > 1 && micros % ranks != 0) {
+        tn__raise(TN_EVALUE, "pipe_schedule",
+                  "%d micro-batches are not a multiple of %d ranks, which interleaved stages need",
+                  micros, ranks);
+        return NULL;
+    }
+    size_t actions = (size_t)chunks * (size_t)micros * 3;
+    tn_pipe_schedule *s = schedule_alloc(ranks, ranks * chunks, micros, actions);
+    for (int r = 0; s && r < ranks; r++) {
+        rules[kind](s, r);
+    }
+    return s;
+}
+
+/* ---- One's own ------------------------------------------------------------------------------- */
+
+typedef struct reader {
+    tn_pipe_schedule *s;
+    char word[32]; /* the action that is read */
+    int rank;      /* of the line */
+} reader;
+
+static bool word_fails(const reader *r, const char *wrong) {
+    tn__raise(TN_EVALUE, "pipe_schedule", "line %d: \"%s\" %s", r->rank + 1, r->word, wrong);
+    return false;
+}
+
+/* "F0.1" */
+static bool read_action(const char *word, tn_pipe_action *a) {
+    int end = 0;
+    bool read =
+        sscanf(word, "%c%6d.%6d%n", &a->what, &a->stage, &a->micro, &end) == 3 && word[end] == '\0';
+    return read && strchr("FBIW", a->what) && a->stage >= 0 && a->micro >= 0;
+}
+
+/* The next word of the line, or of the text if `lines`; false at its end. */
+static bool next_word(const char **at, char *word, size_t size) {
+    *at += strspn(*at, " \t\r");
+    size_t length = strcspn(*at, " \t\r\n");
+    snprintf(word, size, "%.*s", (int)length, *at);
+    *at += length;
+    return length > 0;
+}
+
+/* Whether rank `rank` of the schedule has this action; how often. */
+static int count_action(const tn_pipe_schedule *s, char what, int stage, int micro) {
+    int rank = stage % s->ranks, count = 0;
+    for (int i = 0; i < s->counts[rank]; i++) {
+        const tn_pipe_action *a = &s->rows[rank][i];
+        count += a->what == what && a->stage == stage && a->micro == micro;
+    }
+    return count;
+}
+
+/* Every micro-batch goes forward once through every stage, and back once, whole or in halves. */
+static bool is_complete(const tn_pipe_schedule *s) {
+    for (int stage = 0; stage < s->stages; stage++) {
+        for (int m = 0; m < s->micros; m++) {
+            int f = count_action(s, 'F', stage, m), b = count_action(s, 'B', stage, m);
+            int i = count_action(s, 'I', stage, m), w = count_action(s, 'W', stage, m);
+            bool back = (b == 1 && i == 0 && w == 0) || (b == 0 && i == 1 && w == 1);
+            if (f != 1 || !back) {
+                tn__raise(TN_EVALUE, "pipe_schedule",
+                          "stage %d, micro-batch %d: %d times F, %d B, %d I, %d W (needed: one F, "
+                          "and one B or one I and one W)",
+                          stage, m, f, b, i, w);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Counts lines, stages, micro-batches and the longest line's words. */
+static tn_pipe_schedule *schedule_for(const char *text) {
+    int ranks = 0, stages = 0, micros = 0, words = 0, most = 0;
+    for (const char *at = text; *at; at += *at == '\n') {
+        reader r = {.rank = ranks};
+        tn_pipe_action a;
+        for (words = 0; next_word(&at, r.word, sizeof(r.word)); words++) {
+            if (!read_action(r.word, &a)) {
+                word_fails(&r, "is no action, which is F, B, I or W, then stage.micro-batch");
+                return NULL;
+            }
+            stages = a.stage >= stages ? a.stage + 1 : stages;
+            micros = a.micro >= micros ? a.micro + 1 : micros;
+        }
+        ranks += words > 0;
+        most = words > most ? words : most;
+    }
+    if (ranks == 0 || stages % ranks != 0) {
+        tn__raise(TN_EVALUE, "pipe_schedule", "%d stages on %d ranks (lines)", stages, ranks);
+        return NULL;
+    }
+    return schedule_alloc(ranks, stages, micros, (size_t)most);
+}
+
+tn_pipe_schedule *tn_pipe_schedule_read(const char *text) {
+    if (!text) {
+        tn__raise(TN_EVALUE, "pipe_schedule", "the text is NULL");
+        return NULL;
+    }
+    reader r = {.s = schedule_for(text)};
+    bool fine = r.s != NULL;
+    for (const char *at = text; fine && *at; at += *at == '\n') {
+        tn_pipe_action a;
+        while (fine && next_word(&at, r.word, sizeof(r.word))) {
+            read_action(r.word, &a);
+            fine = a.stage % r.s->ranks == r.rank ||
+                   word_fails(&r, "is of a stage on another rank (stage s is on rank s % ranks)");
+            if (fine) {
+                add_action(r.s, r.rank, a.what, a.stage, a.micro);
+            }
+        }
+        r.rank += fine && r.s->counts[r.rank] > 0;
+        if (r.rank == (r.s ? r.s->ranks : 0)) {
+            break;
+        }
+    }
+    if (fine && is_complete(r.s)) {
+        return r.s;
+    }
+    tn_pipe_schedule_free(r.s);
+    return NULL;
+}

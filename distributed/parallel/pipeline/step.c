@@ -1,0 +1,364 @@
+/* A step of a pipeline: runs this rank's row of the schedule.
+ *
+ *     F  the stage's forward is a call of the whole model that runs some of its parts, so that
+ *        whatever hangs on the model (precision, sharding, hooks) sees it. Its input, another
+ *        stage's output, is a leaf; its output, or the loss, is kept for
+ *     B  backward from there, with the gradient that the next stage has sent. The leaf's gradient
+ *        is sent back.
+ *
+ * Gradients of parameters add up under TN_NO_SYNC until this rank's last backward, whose gradients
+ * travel as in a step of one micro-batch; those of several stages have several last ones, and
+ * travel together at the end (tn_sync_gradients).
+ *
+ * Random numbers are those of one rank that runs the micro-batches in turn: before a forward the
+ * generator is set to the micro-batch's stream and to the draws of the stages before.
+ */
+#include "core/memory.h"
+#include "distributed/on_cpu.h"
+#include "distributed/parallel/pipeline/pipeline.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Between a forward and its backward; one reference each. */
+typedef struct graph {
+    tn_tensor *in, *out; /* in: NULL in the first stage */
+} graph;
+
+typedef struct step {
+    tn_pipeline *p;
+    const tn_batch *batches;
+    tn_scaler *scaler;
+    int micros;
+    bool backward;
+    int last;           /* stage */
+    int left;           /* backwards of this rank that are still to come */
+    uint64_t stream;    /* of the first micro-batch */
+    uint64_t each;      /* micro-batches of all ranks with other data, in one round */
+    graph *graphs;      /* [stages x micros] */
+    tn_tensor **losses; /* [micros] in the last stage; one reference each, or NULL */
+    tn__pipe_sends sends;
+    int alive;
+} step;
+
+static graph *graph_of(const step *s, tn_pipe_action a) {
+    return &s->graphs[(size_t)a.stage * (size_t)s->micros + (size_t)a.micro];
+}
+
+/* ---- Forward --------------------------------------------------------------------------------- */
+
+/* Of the first stage: the batch's x; of later ones: what the stage before has sent. */
+static tn_tensor *stage_input(step *s, tn_pipe_action a) {
+    if (a.stage == 0) {
+        tn_tensor *x = s->batches[a.micro].x;
+        if (!x) {
+            tn__raise(TN_EVALUE, "pipeline", "x is NULL");
+            return tn_inert();
+        }
+        return x;
+    }
+    tn_tensor *x = tn__pipe_take_output(s->p, a.stage - 1, a.micro);
+    bool grows = s->backward && tn_dtype_is_float(tn_dtype_of(x));
+    return grows ? tn_set_requires_grad(x, true) : x;
+}
+
+/* Output of the stage; the whole sequence's length and the draws so far are noted for the next. */
+static tn_tensor *call_stage(step *s, tn_pipe_action a, tn_tensor *x) {
+    tn_pipeline *p = s->p;
+    const tn__pipe_boundary *before = a.stage > 0 ? &p->boundaries[a.stage - 1] : NULL;
+    int64_t T = before ? before->positions : p->family && tn_ndim(x) == 2 ? tn_size(x, 1) : 0;
+    tn_tensor *positions = NULL;
+    if (before && T > 0) { /* x may be a part of the sequence, and does not tell which */
+        int64_t context = p->family->shape(p->module).context;
+        positions = tn__lm_positions(p->module, x, 0, T, context);
+    }
+    tn_generator *generator = tn_default_generator();
+    generator->stream = s->stream + (uint64_t)a.micro * s->each;
+    generator->call = before ? before->draws : 0;
+    tn__lm_context context = {.range = {p->first[a.stage], p->first[a.stage + 1]}};
+    p->module->lists->loss.calling = true;
+    tn_tensor *y = tn_call_values(p->module, tn_values_of(x, positions), &context).v[0];
+    p->module->lists->loss.calling = false;
+    p->boundaries[a.stage].draws = generator->call;
+    p->boundaries[a.stage].positions = T;
+    return y;
+}
+
+/* The micro-batch's share of the mean, ready for backward. */
+static tn_tensor *share_of_loss(step *s, tn_pipe_action a, tn_tensor *out) {
+    const tn_pipeline_options *o = &s->p->options;
+    tn_tensor *y = s->batches[a.micro].y;
+    if (!y) {
+        tn__raise(TN_EVALUE, "pipeline", "y is NULL");
+        return tn_inert();
+    }
+    tn_tensor *loss = o->loss ? o->loss(out, y, o->user) : tn__lm_loss_of(s->p->module, out, y);
+    if (!tn__pending() && tn_count(loss) != 1) {
+        tn__raise(TN_ESHAPE, "pipeline", "the loss is %s, not one number", tn_shape_text(loss));
+    }
+    s->losses[a.micro] = tn_keep(tn_detach(loss));
+    if (!s->backward) {
+        return loss;
+    }
+    tn_tensor *share = tn_mul_scalar(loss, 1.0 / s->micros);
+    return s->scaler ? tn_scaler_scale(s->scaler, share) : share;
+}
+
+static void run_forward(step *s, tn_pipe_action a) {
+    TN_SCOPE;
+    tn_tensor *x = stage_input(s, a);
+    tn_tensor *y = tn__pending() ? x : call_stage(s, a, x);
+    if (!tn__pending()) {
+        if (a.stage == s->last) {
+            y = share_of_loss(s, a, y);
+        } else {
+            tn__pipe_send_output(s->p, &s->sends, a.stage, y);
+        }
+    }
+    if (!tn__pending() && s->backward) {
+        *graph_of(s, a) = (graph){a.stage > 0 ? tn_keep(x) : NULL, tn_keep(y)};
+        s->alive++;
+        s->p->alive = s->alive > s->p->alive ? s->alive : s->p->alive;
+    }
+}
+
+/* ---- Backward -------------------------------------------------------------------------------- */
+
+static void run_backward(step *s, tn_pipe_action a) {
+    TN_SCOPE;
+    graph *g = graph_of(s, a);
+    tn_tensor *dy = a.stage < s->last ? tn__pipe_take_gradient(s->p, a.stage, a.micro) : NULL;
+    bool synchronises = --s->left == 0 && s->p->stages == tn_group_size(s->p->group);
+    TN_NO_SYNC(synchronises ? NULL : s->p->module);
+    if (!tn__pending() && tn_requires_grad(g->out)) { /* not if all before is frozen */
+        tn_backward_from(&g->out, &dy, 1, false);
+    }
+    if (!tn__pending() && g->in) {
+        tn_tensor *dx = tn_grad_of(g->in);
+        dx = dx ? dx
+                : tn_zero_(tn_empty_on(tn_device_of(g->in), tn_shape(g->in), tn_dtype_of(g->in)));
+        tn__pipe_send_gradient(s->p, &s->sends, dx);
+    }
+    tn_release(g->in);
+    tn_release(g->out);
+    *g = (graph){0};
+    s->alive--;
+}
+
+/* ---- The row --------------------------------------------------------------------------------- */
+
+static void run_action(step *s, tn_pipe_action a) {
+    const tn_pipeline_options *o = &s->p->options;
+    char name[64];
+    snprintf(name, sizeof(name), "%s of stage %d, micro-batch %d",
+             a.what == 'F' ? "forward" : "backward", a.stage, a.micro);
+    tn__frame frame = {.name = name}; /* for errors */
+    double began = tn_flight_now();
+    if (o->on_action) {
+        o->on_action(a, false, o->user);
+    }
+    tn__frame_push(&frame);
+    if (a.what == 'F') {
+        run_forward(s, a);
+    } else {
+        run_backward(s, a);
+    }
+    tn__frame_pop(&frame);
+    snprintf(name, sizeof(name), "%c%d.%d", a.what, a.stage, a.micro);
+    tn_flight_mark(name, began);
+    if (o->on_action) {
+        o->on_action(a, true, o->user);
+    }
+}
+
+static void run_row(step *s) {
+    const tn_pipe_schedule *schedule = s->p->schedule;
+    int rank = tn_group_rank(s->p->group);
+    for (int i = 0; i < schedule->counts[rank] && !tn__pending(); i++) {
+        tn_pipe_action a = schedule->rows[rank][i];
+        if (a.what == 'F' || s->backward) {
+            run_action(s, a);
+        }
+    }
+}
+
+/* ---- What stages share ----------------------------------------------------------------------- */
+
+static tn_tensor *tie_stored(const tn_pipeline *p, const tn__pipe_tie *tie) {
+    const tn__record *record = tn__module_find(p->module, tie->path, NULL);
+    return record ? tn__record_stored(record) : NULL;
+}
+
+/* A gradient that was summed in an earlier step is not summed again. */
+static void put_aside(tn_pipeline *p) {
+    TN_NO_GRAD;
+    for (int i = 0; i < p->tie_count; i++) {
+        tn_tensor *stored = tie_stored(p, &p->ties[i]);
+        tn_tensor *grad = stored ? tn_grad_of(stored) : NULL;
+        TN_SCOPE;
+        p->ties[i].aside = grad ? tn_keep(tn_copy(grad)) : NULL;
+        if (grad) {
+            tn_zero_grad(stored);
+        }
+    }
+}
+
+static void sum_ties(tn_pipeline *p) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    for (int i = 0; i < p->tie_count; i++) {
+        tn__pipe_tie *tie = &p->ties[i];
+        tn_tensor *stored = tie_stored(p, tie), *grad = stored ? tn_grad_of(stored) : NULL;
+        if (grad && !tn__pending()) { /* frozen ones have none, on all ranks */
+            tn_work_wait(tn_all_reduce(tie->group, grad, TN_SUM), 0);
+        }
+        if (grad && tie->aside && !tn__pending()) {
+            tn_add_(grad, tie->aside);
+        }
+        tn_release(tie->aside);
+        tie->aside = NULL;
+    }
+}
+
+/* What a stage has counted while it trained (batch norm) is rank 0's to save, so all get it. */
+static void share_buffers(tn_pipeline *p) {
+    for (int i = 0; i < p->parts && tn_group_size(p->group) > 1; i++) {
+        int owner = tn_pipeline_stage(p, i) % tn_group_size(p->group);
+        tn__parallel_share(tn__pipe_part(p, i), p->group, owner, false);
+    }
+}
+
+/* ---- A step ---------------------------------------------------------------------------------- */
+
+/* The schedule for n micro-batches. False after raising. */
+static bool find_schedule(tn_pipeline *p, int n) {
+    if (p->schedule && p->schedule->micros == n) {
+        return true;
+    }
+    if (p->options.schedule) {
+        tn__raise(TN_EVALUE, "pipeline", "%d micro-batches, but the schedule is of %d", n,
+                  p->options.schedule->micros);
+        return false;
+    }
+    tn_pipe_schedule_free(p->schedule);
+    int ranks = tn_group_size(p->group);
+    p->schedule = tn_pipe_schedule_new(p->options.kind, ranks, p->stages / ranks, n);
+    return p->schedule != NULL;
+}
+
+static bool step_begin(step *s) {
+    tn_pipeline *p = s->p;
+    if (tn__pending() || !find_schedule(p, s->micros)) {
+        return false;
+    }
+    tn__round round = tn__strategy_round(p->module);
+    tn__round_begin(round);
+    s->stream = tn_default_generator()->stream;
+    s->each = (uint64_t)round.ranks;
+    int rank = tn_group_rank(p->group);
+    for (int i = 0; i < p->schedule->counts[rank]; i++) {
+        s->left += p->schedule->rows[rank][i].what == 'B';
+    }
+    size_t micros = (size_t)s->micros;
+    s->graphs = tn__calloc_for((size_t)p->stages * micros, sizeof(*s->graphs), "pipeline");
+    s->losses = tn__calloc_for(micros, sizeof(tn_tensor *), "pipeline");
+    p->alive = 0;
+    if (s->backward) {
+        put_aside(p);
+    }
+    return s->graphs && s->losses && tn__pipe_links_begin(p, &s->sends, s->backward);
+}
+
+/* The mean over micro-batches, which the last stage's rank tells the others; NaN after raising. */
+static double mean_loss(const step *s) {
+    TN_SCOPE;
+    TN__ON_CPU;
+    double sum = 0;
+    for (int i = 0; i < s->micros && !tn__pending(); i++) {
+        sum += s->losses[i] ? tn_item(s->losses[i]) : 0;
+    }
+    tn_tensor *all = tn_from_data(&sum, TN_DIMS(1), TN_F64);
+    tn_work_wait(tn_all_reduce(s->p->group, all, TN_SUM), 0);
+    return tn__pending() ? NAN : tn_item(all) / s->micros;
+}
+
+static void step_end(step *s) {
+    tn__pipe_links_end(s->p, &s->sends);
+    for (int i = 0; i < s->p->stages * s->micros && s->graphs; i++) {
+        tn_release(s->graphs[i].in);
+        tn_release(s->graphs[i].out);
+    }
+    for (int i = 0; i < s->micros && s->losses; i++) {
+        tn_release(s->losses[i]);
+    }
+    free(s->graphs);
+    free(s->losses);
+}
+
+/* Everything between the first action and the loss; on every rank, whatever happened. */
+static double run_step(step *s) {
+    tn_pipeline *p = s->p;
+    bool begun = step_begin(s);
+    if (begun) {
+        p->running = true;
+        run_row(s);
+        p->running = false;
+    }
+    if (tn__pending()) {
+        tn__pipe_abort(p);
+    }
+    bool several = p->stages > tn_group_size(p->group);
+    if (s->backward && (several || tn__pending())) { /* after an error it ends the others' wait */
+        tn_sync_gradients(p->module);
+    }
+    if (s->backward && begun) {
+        sum_ties(p);
+        share_buffers(p);
+    }
+    double loss = begun ? mean_loss(s) : NAN;
+    if (tn__pending()) {
+        tn__pipe_abort(p);
+    }
+    step_end(s);
+    if (begun) { /* where one rank would be */
+        tn_default_generator()->stream = s->stream + (uint64_t)s->micros * s->each;
+        tn_default_generator()->call = 0;
+    }
+    return loss;
+}
+
+static bool call_fits(const tn_pipeline *p, const tn_batch *batches, int n) {
+    if (!p || !batches || n < 1) {
+        const char *wrong = !p ? "the pipeline is NULL" : "there are no micro-batches";
+        tn__raise(TN_EVALUE, "pipeline", "%s", wrong);
+    }
+    if (p && tn__pending()) {
+        tn__pipe_abort(p);
+    }
+    return !tn__pending();
+}
+
+double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler) {
+    if (!call_fits(p, batches, n)) {
+        return NAN;
+    }
+    step s = {.p = p,
+              .batches = batches,
+              .scaler = scaler,
+              .micros = n,
+              .backward = true,
+              .last = p->stages - 1};
+    return run_step(&s);
+}
+
+double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n) {
+    if (!call_fits(p, batches, n)) {
+        return NAN;
+    }
+    TN_NO_GRAD;
+    step s = {.p = p, .batches = batches, .micros = n, .last = p->stages - 1};
+    tn_generator before = *tn_default_generator();
+    double loss = run_step(&s);
+    *tn_default_generator() = before;
+    return loss;
+}

@@ -1,0 +1,318 @@
+/* Pipelines: a model whose layers are on different ranks trains as on one rank that accumulates. */
+#include "tests/parallel/mesh_model.h"
+#include "tests/support/temp.h"
+
+#include <math.h>
+
+enum { STEPS = 3, ROWS = 2 };
+
+/* ---- A training run -------------------------------------------------------------------------- */
+
+typedef struct pipe_run {
+    mesh_shape shape;
+    tn_pipe_kind kind;
+    int ranks, chunks, micros; /* ranks: of the pipeline */
+    int data;                  /* ranks with other batches */
+    int stage;                 /* FSDP over these; 0: DDP, if there are any */
+    bool bf16, recompute, deferred, schedule;
+    double losses[STEPS], norms[STEPS];
+    int alive[8];
+    char file[300]; /* the weights */
+} pipe_run;
+
+static pipe_run run_of(bool llama, int ranks, int micros) {
+    pipe_run r = {.shape = mesh_shape_of(llama),
+                  .kind = TN_PIPE_1F1B,
+                  .ranks = ranks,
+                  .chunks = 1,
+                  .micros = micros,
+                  .data = 1};
+    r.shape.layers = 4;
+    return r;
+}
+
+static bool set_recompute(tn_module *m, const char *path, void *user) {
+    (void)path;
+    (void)user;
+    size_t length = strlen(m->kind);
+    if (length >= 5 && strcmp(m->kind + length - 5, "block") == 0) {
+        tn_module_set_recompute(m, true);
+    }
+    return true;
+}
+
+static void begin_model(mesh_model *m, const pipe_run *r, int rank) {
+    mesh_init(m, &r->shape, 3 + (uint64_t)rank, r->deferred); /* rank 0's weights are used */
+    if (r->bf16) {
+        tn_module_set_precision(m, tn_precision_defaults());
+    }
+    if (r->recompute) {
+        tn_module_each_module(m, set_recompute, NULL);
+    }
+}
+
+/* Micro-batch `number` of all: its tokens and targets. */
+static tn_batch batch_of(const pipe_run *r, int64_t number) {
+    return (tn_batch){.x = mesh_tokens(r->shape.vocab, ROWS, 2 * number),
+                      .y = mesh_tokens(r->shape.vocab, ROWS, 2 * number + 1)};
+}
+
+static void end_run(tn_group *world, pipe_run *r, mesh_model *m, tn_optim *opt) {
+    CHECK(tn_dist_export(world, m, r->file) == TN_OK);
+    tn_optim_free(opt);
+    tn_module_finish(m);
+}
+
+static void end_step(pipe_run *r, int rank, int step, double loss, tn_optim *opt) {
+    double norm = tn_optim_clip(opt, 0.5);
+    if (rank == 0) {
+        r->losses[step] = loss;
+        r->norms[step] = norm;
+    }
+    tn_optim_step(opt);
+    tn_optim_zero_grad(opt);
+}
+
+/* Of this rank's data. */
+static tn_batch batch_here(const pipe_run *r, tn_group *data, int step, int micro) {
+    int64_t round = (int64_t)step * r->micros + micro;
+    return batch_of(r, round * r->data + tn_group_rank(data));
+}
+
+/* The oracle: the whole model on each of the data's ranks, a plain loop. */
+static void train_plain(tn_group *world, void *user) {
+    pipe_run *r = user;
+    mesh_model m;
+    begin_model(&m, r, tn_group_rank(world));
+    tn_module_materialize(&m);
+    CHECK(tn_ddp(&m, world, tn_ddp_defaults())); /* keys the random numbers of one rank, too */
+    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2));
+    for (int step = 0; step < STEPS; step++) {
+        double sum = 0;
+        for (int i = 0; i < r->micros; i++) {
+            TN_SCOPE;
+            TN_NO_SYNC(i + 1 < r->micros ? &m : NULL);
+            tn_batch b = batch_here(r, world, step, i);
+            tn_tensor *loss = tn_lm_loss(&m, b.x, b.y);
+            tn_backward(tn_mul_scalar(loss, 1.0 / r->micros));
+            sum += tn_item(loss);
+        }
+        end_step(r, tn_group_rank(world), step, tn_group_mean(world, sum, r->micros), opt);
+    }
+    end_run(world, r, &m, opt);
+}
+
+static void attach_data(mesh_model *m, tn_group *data, const pipe_run *r) {
+    if (r->stage > 0) {
+        CHECK(tn_fsdp(m, data, NULL, TN_WITH(tn_fsdp, .stage = r->stage)));
+    } else if (r->data > 1) {
+        tn_module_materialize(m);
+        CHECK(tn_ddp(m, data, tn_ddp_defaults()));
+    } else {
+        tn_module_materialize(m);
+    }
+}
+
+static tn_pipeline_options options_of(const pipe_run *r, const tn_pipe_schedule *schedule) {
+    return TN_WITH(tn_pipeline, .kind = r->kind, .chunks = r->chunks, .schedule = schedule);
+}
+
+static void train_pipeline(tn_group *world, void *user) {
+    pipe_run *r = user;
+    int rank = tn_group_rank(world);
+    tn_mesh *mesh =
+        tn_mesh_new(world, 2, (int[]){r->ranks, r->data}, (const char *const[]){"pp", "dp"});
+    tn_group *data = tn_mesh_group(mesh, "dp");
+    tn_pipe_schedule *schedule =
+        r->schedule ? tn_pipe_schedule_new(r->kind, r->ranks, r->chunks, r->micros) : NULL;
+    mesh_model m;
+    begin_model(&m, r, rank);
+    tn_pipeline *p = tn_pipeline_new(&m, tn_mesh_group(mesh, "pp"), options_of(r, schedule));
+    CHECK(p);
+    attach_data(&m, data, r);
+    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-2));
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        tn_batch batches[16];
+        for (int i = 0; i < r->micros; i++) {
+            batches[i] = batch_here(r, data, step, i);
+        }
+        double loss = tn_pipeline_step(p, batches, r->micros, NULL);
+        end_step(r, rank, step, tn_group_mean(data, loss, 1), opt);
+    }
+    r->alive[rank % 8] = tn_pipeline_alive(p);
+    end_run(world, r, &m, opt);
+    tn_pipe_schedule_free(schedule);
+    tn_mesh_free(mesh);
+}
+
+static void name_file(pipe_run *r) {
+    static int files;
+    snprintf(r->file, sizeof(r->file), "%s%d", temp_path("weights"), files++);
+}
+
+static char *file_bytes(const char *path, long *size) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    *size = ftell(f);
+    rewind(f);
+    char *bytes = malloc((size_t)*size);
+    assert_int_equal(fread(bytes, 1, (size_t)*size, f), *size);
+    fclose(f);
+    return bytes;
+}
+
+static bool same_files(const char *a, const char *b) {
+    long n, k;
+    char *x = file_bytes(a, &n), *y = file_bytes(b, &k);
+    bool same = n == k && memcmp(x, y, (size_t)n) == 0;
+    free(x);
+    free(y);
+    return same;
+}
+
+typedef struct difference {
+    mesh_model *other;
+    double most;
+} difference;
+
+static bool add_difference(const tn_entry *entry, void *user) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    difference *d = user;
+    tn_tensor *off = tn_abs(tn_sub(*entry->field, tn_module_get(d->other, entry->path)));
+    d->most = fmax(d->most, tn_item(tn_max(off, TN_DIMS(), false)));
+    return true;
+}
+
+static double largest_difference(const pipe_run *a, const pipe_run *b) {
+    mesh_model one, other;
+    mesh_init(&one, &a->shape, 1, false);
+    mesh_init(&other, &b->shape, 1, false);
+    assert_int_equal(tn_load(&one, a->file), TN_OK);
+    assert_int_equal(tn_load(&other, b->file), TN_OK);
+    difference d = {.other = &other};
+    tn_module_each(&one, (tn_walk){0}, add_difference, &d);
+    tn_module_finish(&one);
+    tn_module_finish(&other);
+    return d.most;
+}
+
+static void check_close(double a, double b, double tolerance) {
+    if (!(fabs(a - b) <= tolerance * fabs(b))) {
+        fail_msg("%.17g is not %.17g", a, b);
+    }
+}
+
+/* Trains r as a pipeline and as one rank: the same weights bit for bit, or within 1e-5 where a
+ * parameter is tied. */
+static pipe_run check_run(pipe_run r) {
+    pipe_run plain = r;
+    name_file(&plain);
+    name_file(&r);
+    run_ok(r.data, train_plain, &plain);
+    run_ok(r.ranks * r.data, train_pipeline, &r);
+    bool tied = !r.shape.llama || r.shape.tied;
+    for (int i = 0; i < STEPS; i++) {
+        check_close(r.losses[i], plain.losses[i], tied ? 1e-5 : 1e-15);
+        check_close(r.norms[i], plain.norms[i], tied ? 1e-5 : 1e-12);
+    }
+    if (tied) {
+        double most = largest_difference(&r, &plain);
+        if (!(most < 1e-5)) {
+            fail_msg("weights differ by %g", most);
+        }
+    } else if (!same_files(r.file, plain.file)) {
+        fail_msg("%d ranks, kind %d, %d stages each, %d micro-batches: weights differ by %g",
+                 r.ranks, (int)r.kind, r.chunks, r.micros, largest_difference(&r, &plain));
+    }
+    remove(r.file);
+    remove(plain.file);
+    return r;
+}
+
+/* ---- Bits ------------------------------------------------------------------------------------ */
+
+static void every_schedule(void **state) {
+    (void)state;
+    static const struct {
+        tn_pipe_kind kind;
+        int ranks, chunks, micros;
+    } cases[] = {
+        {TN_PIPE_1F1B, 1, 1, 3},        {TN_PIPE_1F1B, 2, 1, 2},
+        {TN_PIPE_1F1B, 2, 1, 5},        {TN_PIPE_1F1B, 3, 1, 2},
+        {TN_PIPE_1F1B, 3, 1, 4},        {TN_PIPE_1F1B, 4, 1, 8},
+        {TN_PIPE_1F1B, 6, 1, 1},        {TN_PIPE_GPIPE, 2, 1, 4},
+        {TN_PIPE_GPIPE, 4, 1, 3},       {TN_PIPE_INTERLEAVED, 2, 2, 4},
+        {TN_PIPE_INTERLEAVED, 2, 3, 8}, {TN_PIPE_INTERLEAVED, 3, 2, 6},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        pipe_run r = run_of(true, cases[i].ranks, cases[i].micros);
+        r.kind = cases[i].kind;
+        r.chunks = cases[i].chunks;
+        r.schedule = i % 2;
+        r = check_run(r);
+        tn_pipe_schedule *s = tn_pipe_schedule_new(r.kind, r.ranks, r.chunks, r.micros);
+        tn_pipe_outcome o;
+        assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){1, 1, 1, 0}, &o, NULL), TN_OK);
+        assert_int_equal(r.alive[0], o.alive);
+        tn_pipe_schedule_free(s);
+    }
+}
+
+static void low_precision_recompute_and_deferred(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        pipe_run r = run_of(true, 2, 4);
+        r.bf16 = i & 1;
+        r.recompute = i & 2;
+        r.deferred = i & 4;
+        r.kind = i & 1 ? TN_PIPE_1F1B : TN_PIPE_INTERLEAVED;
+        r.chunks = i & 1 ? 1 : 2;
+        check_run(r);
+    }
+}
+
+/* A GPT is tied and has dropout. */
+static void tied_weights_and_dropout(void **state) {
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        pipe_run r = run_of(false, i & 1 ? 3 : 2, 4);
+        r.shape.dropout = 0.2;
+        r.recompute = i & 2;
+        check_run(r);
+    }
+    pipe_run r = run_of(true, 4, 4);
+    r.shape.tied = true;
+    check_run(r);
+}
+
+static void beside_data_parallelism(void **state) {
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int chunks = 1; chunks <= 2; chunks++) {
+            pipe_run r = run_of(true, 2, 4);
+            r.data = 2;
+            r.stage = stage;
+            r.chunks = chunks;
+            r.kind = chunks == 1 ? TN_PIPE_1F1B : TN_PIPE_INTERLEAVED;
+            check_run(r);
+        }
+        pipe_run r = run_of(false, 2, 2); /* tied */
+        r.data = 2;
+        r.stage = stage;
+        r.shape.dropout = 0.2;
+        check_run(r);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(every_schedule),
+        TEST(low_precision_recompute_and_deferred),
+        TEST(tied_weights_and_dropout),
+        TEST(beside_data_parallelism),
+    };
+    return cmocka_run_group_tests(tests, NULL, temp_clean);
+}
