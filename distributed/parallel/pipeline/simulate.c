@@ -132,38 +132,39 @@ static tn_pipe_outcome outcome_of(const course *c) {
     return o;
 }
 
+/* Columns from `at` to `end`; returns the next one. */
+static int fill_columns(FILE *f, int at, int end, const char *cell) {
+    for (; at < end; at++) {
+        fprintf(f, "%4s", cell);
+    }
+    return at;
+}
+
 /* A line for each rank. A column is as long as the shortest action, and an action as many columns
- * as it takes: "F0 F1 B0 == .." */
+ * as it takes: "  F0  F1  B0 ===   ." */
 static void draw_course(const course *c, double seconds, FILE *f) {
+    enum { WIDEST = 400 };
     double unit = INFINITY;
     for (const char *what = "FBIW"; *what; what++) {
         double each = action_seconds(&c->cost, *what);
         unit = each > 0 ? fmin(unit, each) : unit;
     }
-    enum { WIDEST = 400 };
     int columns = (int)fmin(ceil(seconds / unit - 1e-9), WIDEST);
     for (int r = 0; r < c->s->ranks; r++) {
         int at = 0;
-        fprintf(f, "rank %d ", r);
+        fprintf(f, "rank %d", r);
         for (int i = 0; i < c->s->counts[r] && at < columns; i++) {
             tn_pipe_action a = c->s->rows[r][i];
             double begin = c->begins[row_place(c->s, r) + (size_t)i];
             int first = (int)lround(begin / unit);
             int end = (int)lround((begin + action_seconds(&c->cost, a.what)) / unit);
-            for (; at < first; at++) {
-                fputs("   .", f);
-            }
-            if (at < end) {
-                fprintf(f, " %c%-2d", a.what, a.micro);
-                at++;
-            }
-            for (; at < end; at++) {
-                fputs(" ===", f);
-            }
+            char cell[16];
+            snprintf(cell, sizeof(cell), "%c%d", a.what, a.micro);
+            at = fill_columns(f, at, first, ".");
+            at = fill_columns(f, at, at < end ? at + 1 : at, cell);
+            at = fill_columns(f, at, end, "===");
         }
-        for (; at < columns; at++) {
-            fputs("   .", f);
-        }
+        fill_columns(f, at, columns, ".");
         fputc('\n', f);
     }
 }

@@ -1,0 +1,177 @@
+/* Schedules of pipelines, simulated: published figures, and what cannot run. */
+#include "tests/support/test.h"
+
+#include <tern/tern.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tn_pipe_outcome outcome_of(tn_pipe_kind kind, int ranks, int chunks, int micros,
+                                  tn_pipe_cost cost) {
+    tn_pipe_schedule *s = tn_pipe_schedule_new(kind, ranks, chunks, micros);
+    assert_non_null(s);
+    tn_pipe_outcome o;
+    assert_int_equal(tn_pipe_simulate(s, cost, &o, NULL), TN_OK);
+    tn_pipe_schedule_free(s);
+    return o;
+}
+
+static const tn_pipe_cost even = {1, 1, 1, 0};
+
+/* (P - 1) / (M + P - 1) of the time, divided by the chunks where there are several. */
+static void bubbles_are_the_published(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++) {
+        for (int micros = 1; micros <= 17; micros++) {
+            double P = ranks, M = micros, bubble = (P - 1) / (M + P - 1);
+            tn_pipe_outcome a = outcome_of(TN_PIPE_1F1B, ranks, 1, micros, even);
+            tn_pipe_outcome b = outcome_of(TN_PIPE_GPIPE, ranks, 1, micros, even);
+            assert_float_equal(a.bubble, bubble, 1e-12);
+            assert_float_equal(b.bubble, bubble, 1e-12);
+            assert_float_equal(a.seconds, 3 * (M + P - 1), 1e-9);
+            assert_int_equal(a.alive, micros < ranks ? micros : ranks);
+            assert_int_equal(b.alive, micros);
+            for (int chunks = 2; chunks <= 4 && micros % ranks == 0; chunks++) {
+                double v = chunks;
+                tn_pipe_outcome c = outcome_of(TN_PIPE_INTERLEAVED, ranks, chunks, micros,
+                                               (tn_pipe_cost){1 / v, 1 / v, 1 / v, 0});
+                assert_float_equal(c.bubble, (P - 1) / v / (M + (P - 1) / v), 1e-12);
+            }
+        }
+    }
+}
+
+/* ZB-H1 has a third of 1F1B's bubble where its three parts cost the same (its paper, table 1), and
+ * no more graphs. */
+static void zero_bubble_has_a_third(void **state) {
+    (void)state;
+    for (int ranks = 2; ranks <= 8; ranks++) {
+        for (int micros = 2 * ranks; micros <= 4 * ranks; micros += ranks) {
+            double P = ranks, M = micros;
+            tn_pipe_outcome o = outcome_of(TN_PIPE_ZERO_BUBBLE, ranks, 1, micros, even);
+            assert_float_equal(o.bubble, (P - 1) / (3 * M + P - 1), 1e-12);
+            assert_true(o.alive <= ranks);
+        }
+    }
+}
+
+static void links_take_time(void **state) {
+    (void)state;
+    tn_pipe_outcome o = outcome_of(TN_PIPE_GPIPE, 2, 1, 1, (tn_pipe_cost){1, 2, 3, 0.5});
+    assert_float_equal(o.seconds, 1 + 0.5 + 1 + 5 + 0.5 + 5, 1e-12);
+    assert_float_equal(o.bubble, 1 - 12 / (2 * 13.0), 1e-12);
+}
+
+/* ---- Drawing --------------------------------------------------------------------------------- */
+
+static char *drawing_of(tn_pipe_schedule *s, tn_pipe_cost cost) {
+    char *text = NULL;
+    size_t size;
+    FILE *f = open_memstream(&text, &size);
+    assert_int_equal(tn_pipe_simulate(s, cost, NULL, f), TN_OK);
+    fclose(f);
+    tn_pipe_schedule_free(s);
+    return text;
+}
+
+static void courses_are_drawn(void **state) {
+    (void)state;
+    char *text =
+        drawing_of(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 1, 3), (tn_pipe_cost){1, 1, 0, 0});
+    assert_string_equal(text, "rank 0  F0  F1   .  B0  F2  B1   .  B2\n"
+                              "rank 1   .  F0  B0  F1  B1  F2  B2   .\n");
+    free(text);
+    text = drawing_of(tn_pipe_schedule_read("F0.0 B0.0\n F1.0 B1.0"), even);
+    assert_string_equal(text, "rank 0  F0   .   .   .  B0 ===\n"
+                              "rank 1   .  F0  B0 ===   .   .\n");
+    free(text);
+}
+
+/* ---- One's own ------------------------------------------------------------------------------- */
+
+static void texts_are_read(void **state) {
+    (void)state;
+    tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 F2.0  F0.1 F2.1 B2.0 B2.1 B0.0 B0.1\r\n"
+                                                "F1.0 F3.0 B3.0 F1.1 F3.1 B3.1 B1.0 I1.1 W1.1\n\n");
+    assert_non_null(s);
+    assert_int_equal(s->ranks, 2);
+    assert_int_equal(s->stages, 4);
+    assert_int_equal(s->micros, 2);
+    assert_int_equal(s->counts[0], 8);
+    assert_int_equal(s->counts[1], 9);
+    tn_pipe_action a = s->rows[1][8];
+    assert_true(a.what == 'W' && a.stage == 1 && a.micro == 1);
+    tn_pipe_outcome o;
+    assert_int_equal(tn_pipe_simulate(s, even, &o, NULL), TN_OK);
+    assert_int_equal(o.alive, 4);
+    tn_pipe_schedule_free(s);
+}
+
+static void wrong_texts_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *error;
+    } cases[] = {
+        {"", "0 stages on 0 ranks"},
+        {"\n \n", "0 stages on 0 ranks"},
+        {"F0.0 X0.0", "line 1: \"X0.0\" is no action"},
+        {"F0.0 B0", "line 1: \"B0\" is no action"},
+        {"F0.-1 B0.0", "\"F0.-1\" is no action"},
+        {"F0.0 B0.0x", "\"B0.0x\" is no action"},
+        {"F99999999.0", "is no action"},
+        {"F0.0 F1.0 B1.0 B0.0\nF0.1", "line 1: \"F1.0\" is of a stage on another rank"},
+        {"F0.0 B0.0\nF1.0 B1.0\nF2.0", "stage 2, micro-batch 0: 1 times F, 0 B"},
+        {"F0.0 F0.0 B0.0", "stage 0, micro-batch 0: 2 times F, 1 B"},
+        {"F0.0 B0.0 I0.0", "1 B, 1 I, 0 W"},
+        {"F0.0 F0.1 B0.0 B0.1\nF1.0 B1.0", "stage 1, micro-batch 1: 0 times F"},
+        {"F0.0 B0.0 F2.0 B2.0\nF1.0 B1.0", "3 stages on 2 ranks"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_null(tn_pipe_schedule_read(cases[i].text));
+        assert_error(TN_EVALUE, cases[i].error);
+    }
+    assert_null(tn_pipe_schedule_read(NULL));
+    assert_error(TN_EVALUE, "the text is NULL");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 2, 4));
+    assert_error(TN_EVALUE, "2 stages each");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 2, 2, 3));
+    assert_error(TN_EVALUE, "3 micro-batches are not a multiple of 2 ranks");
+    assert_null(tn_pipe_schedule_new(TN_PIPE_GPIPE, 0, 1, 3));
+    assert_error(TN_EVALUE, "on 0 ranks");
+    assert_null(tn_pipe_schedule_new((tn_pipe_kind)9, 1, 1, 1));
+    assert_error(TN_EVALUE, "kind 9");
+}
+
+static void what_cannot_end_is_named(void **state) {
+    (void)state;
+    tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 B0.0 F0.1 B0.1\nF1.1 B1.1 F1.0 B1.0");
+    assert_int_equal(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE);
+    assert_error(TN_ESTATE, "rank 0 at B0.0, rank 1 at F1.1 wait for each other");
+    assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){-1, 1, 1, 0}, NULL, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "below 0");
+    assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){1, 1, (double)NAN, 0}, NULL, NULL),
+                     TN_EVALUE);
+    assert_error(TN_EVALUE, "not a number");
+    assert_int_equal(tn_pipe_simulate(NULL, even, NULL, NULL), TN_EVALUE);
+    assert_error(TN_EVALUE, "NULL");
+    tn_pipe_schedule_free(s);
+    tn_pipe_schedule_free(NULL);
+    s = tn_pipe_schedule_read("F0.0 W0.0 I0.0"); /* the weights' half first */
+    assert_int_equal(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE);
+    assert_error(TN_ESTATE, "rank 0 at W0.0");
+    tn_pipe_schedule_free(s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(bubbles_are_the_published),
+        TEST(zero_bubble_has_a_third),
+        TEST(links_take_time),
+        TEST(courses_are_drawn),
+        TEST(texts_are_read),
+        TEST(wrong_texts_are_refused),
+        TEST(what_cannot_end_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
