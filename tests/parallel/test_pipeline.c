@@ -307,12 +307,149 @@ static void beside_data_parallelism(void **state) {
     }
 }
 
+/* ---- Around a step --------------------------------------------------------------------------- */
+
+/* Two steps' gradients add up, of a tied parameter too; and a validation between them leaves no
+ * trace. */
+static void accumulates_steps(tn_group *world, void *user) {
+    const pipe_run *r = user;
+    mesh_model m, plain;
+    begin_model(&m, r, tn_group_rank(world));
+    begin_model(&plain, r, 0);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    CHECK(p);
+    TN_SCOPE;
+    tn_batch b[4];
+    double want = 0, loss = 0;
+    for (int i = 0; i < 4; i++) {
+        b[i] = batch_of(r, i);
+    }
+    for (int i = 0; i < 4; i++) {
+        tn_tensor *each = tn_lm_loss(&plain, b[i].x, b[i].y);
+        tn_backward(tn_mul_scalar(each, 0.5));
+        want += tn_item(each) / 4;
+    }
+    loss += tn_pipeline_step(p, b, 2, NULL) / 2;
+    double before = tn_pipeline_loss(p, b, 4);
+    loss += tn_pipeline_step(p, b + 2, 2, NULL) / 2;
+    CHECK(fabs(loss - want) < 1e-6 && fabs(before - want) < 1e-6);
+    tn_tensor *grad = tn_grad_of(m.gpt.stem.wte.weight),
+              *all = tn_grad_of(plain.gpt.stem.wte.weight);
+    bool ends = tn_group_rank(world) == 0 || tn_group_rank(world) + 1 == tn_group_size(world);
+    CHECK(ends == (grad != NULL));
+    if (grad) {
+        CHECK(tn_item(tn_max(tn_abs(tn_sub(grad, all)), TN_DIMS(), false)) < 1e-6);
+    }
+    CHECK(tn_module_count(&m) == tn_module_count(&plain));
+    tn_module_finish(&m);
+    tn_module_finish(&plain);
+}
+
+static void gradients_of_two_steps(void **state) {
+    (void)state;
+    pipe_run r = run_of(false, 3, 2);
+    run_ok(2, accumulates_steps, &r);
+    run_ok(3, accumulates_steps, &r);
+}
+
+/* ---- A sequential ---------------------------------------------------------------------------- */
+
+typedef struct list_run {
+    char file[2][300]; /* one rank's and the pipeline's */
+    bool pipeline;
+} list_run;
+
+static tn_tensor *mean_error(tn_tensor *out, tn_tensor *y, void *user) {
+    (void)user;
+    return tn_mse(out, y, TN_MEAN);
+}
+
+static tn_tensor *draw_numbers(tn_dims dims, int64_t number) {
+    tn_generator g = {.seed = 9, .stream = (uint64_t)number};
+    return tn_normal_(tn_empty(dims, TN_F32), 0, 1, &g);
+}
+
+/* Layers without parameters, and with buffers that training changes; boundaries of other shapes. */
+static void trains_list(tn_group *world, void *user) {
+    static const int cuts[] = {2, 4};
+    list_run *r = user;
+    tn_seed(4);
+    tn_sequential *m = TN_SEQUENTIAL(tn_conv2d_new_with(1, 4, TN_DIMS(3), tn_conv_strided(1, 1)),
+                                     tn_batch_norm2d_new(4), TN_FN(tn_relu), tn_max_pool2d_new(2),
+                                     tn_flatten_new(1, -1), tn_linear_new(36, 5));
+    tn_pipeline *p =
+        tn_pipeline_new(m, world, TN_WITH(tn_pipeline, .loss = mean_error, .cuts = cuts));
+    CHECK(p && tn_pipeline_stage(p, 1) == 0 && tn_pipeline_stage(p, 5) == 2 * r->pipeline);
+    tn_optim *opt = tn_sgd(m, TN_WITH(tn_sgd, .lr = 0.1, .momentum = 0.9));
+    for (int step = 0; step < STEPS; step++) {
+        TN_SCOPE;
+        tn_batch b[3];
+        for (int i = 0; i < 3; i++) {
+            b[i].x = draw_numbers(TN_DIMS(2, 1, 6, 6), 6 * step + 2 * i);
+            b[i].y = draw_numbers(TN_DIMS(2, 5), 6 * step + 2 * i + 1);
+        }
+        tn_pipeline_step(p, b, 3, NULL);
+        tn_optim_step(opt);
+        tn_optim_zero_grad(opt);
+    }
+    CHECK(tn_dist_export(world, m, r->file[r->pipeline]) == TN_OK);
+    tn_optim_free(opt);
+    tn_module_free(m);
+}
+
+static void lists_of_layers(void **state) {
+    (void)state;
+    list_run r = {.pipeline = false};
+    snprintf(r.file[0], sizeof(r.file[0]), "%s0", temp_path("list"));
+    snprintf(r.file[1], sizeof(r.file[1]), "%s1", temp_path("list"));
+    run_ok(1, trains_list, &r);
+    r.pipeline = true;
+    run_ok(3, trains_list, &r);
+    assert_true(same_files(r.file[0], r.file[1]));
+}
+
+/* ---- A scaler -------------------------------------------------------------------------------- */
+
+/* An overflow on one stage is seen by all: they skip the same step. */
+static void overflows(tn_group *world, void *user) {
+    const pipe_run *r = user;
+    mesh_model m;
+    begin_model(&m, r, 0);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+    tn_scaler *scaler = tn_scaler_new(TN_WITH(tn_scaler, .scale = 1024));
+    for (int step = 0; step < 3; step++) {
+        TN_SCOPE;
+        tn_batch b[2] = {batch_of(r, 2 * step), batch_of(r, 2 * step + 1)};
+        tn_pipeline_step(p, b, 2, scaler);
+        if (step == 1 && tn_group_rank(world) == 1) {
+            tn_tensor *g = tn_grad_of(m.llama.top.norm.weight);
+            tn_mul_(g, tn_full(tn_shape(g), INFINITY, TN_F32));
+        }
+        double norm = tn_scaler_clip(scaler, opt, 1.0);
+        tn_scaler_step(scaler, opt);
+        tn_scaler_update(scaler);
+        CHECK((step == 1) == tn_scaler_skipped(scaler) && (step == 1) != isfinite(norm));
+        tn_optim_zero_grad(opt);
+    }
+    CHECK(tn_optim_steps(opt) == 2);
+    tn_scaler_free(scaler);
+    tn_optim_free(opt);
+    tn_module_finish(&m);
+}
+
+static void overflow_of_one_stage(void **state) {
+    (void)state;
+    pipe_run r = run_of(true, 2, 2);
+    run_ok(2, overflows, &r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(every_schedule),
-        TEST(low_precision_recompute_and_deferred),
-        TEST(tied_weights_and_dropout),
-        TEST(beside_data_parallelism),
+        TEST(every_schedule),           TEST(low_precision_recompute_and_deferred),
+        TEST(tied_weights_and_dropout), TEST(beside_data_parallelism),
+        TEST(gradients_of_two_steps),   TEST(lists_of_layers),
+        TEST(overflow_of_one_stage),
     };
     return cmocka_run_group_tests(tests, NULL, temp_clean);
 }
