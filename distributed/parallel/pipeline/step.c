@@ -158,9 +158,9 @@ static void run_action(step *s, tn_pipe_action a) {
         o->on_action(a, false, o->user);
     }
     tn__frame_push(&frame);
-    if (a.what == 'F') {
+    if (a.what == 'F' && !tn__pending()) {
         run_forward(s, a);
-    } else {
+    } else if (!tn__pending()) {
         run_backward(s, a);
     }
     tn__frame_pop(&frame);

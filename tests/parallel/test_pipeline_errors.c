@@ -1,0 +1,243 @@
+/* Pipelines: what is refused, and what the others see when one rank fails in a step. */
+#include "tests/parallel/mesh_model.h"
+
+enum { RANKS = 3 };
+
+static mesh_shape small_shape(void) {
+    mesh_shape s = mesh_shape_of(true);
+    s.layers = 4;
+    return s;
+}
+
+/* ---- Attaching ------------------------------------------------------------------------------- */
+
+typedef struct refusal {
+    void (*spoil)(void *m, tn_group *world, tn_pipeline_options *o);
+    tn_status status;
+    const char *error;
+} refusal;
+
+static void with_ddp(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)o;
+    tn_ddp(m, world, tn_ddp_defaults());
+}
+static void with_tensor(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)o;
+    tn_tensor_parallel(m, world, tn_tp_defaults());
+}
+static void with_pipeline(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)o;
+    tn_pipeline_new(m, world, tn_pipeline_defaults());
+}
+static void in_halves(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)m;
+    (void)world;
+    o->kind = TN_PIPE_ZERO_BUBBLE;
+}
+static void without_parts(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)m;
+    (void)world;
+    o->kind = TN_PIPE_INTERLEAVED;
+    o->chunks = 4;
+}
+static void cuts_backwards(void *m, tn_group *world, tn_pipeline_options *o) {
+    static const int cuts[] = {3};
+    (void)m;
+    (void)world;
+    o->cuts = cuts;
+    o->kind = TN_PIPE_INTERLEAVED;
+    o->chunks = 1;
+}
+static void cuts_beyond(void *m, tn_group *world, tn_pipeline_options *o) {
+    static const int cuts[] = {6};
+    cuts_backwards(m, world, o);
+    o->cuts = cuts;
+}
+static void cuts_differ(void *m, tn_group *world, tn_pipeline_options *o) {
+    static const int cuts[][1] = {{2}, {3}};
+    cuts_backwards(m, world, o);
+    o->cuts = cuts[tn_group_rank(world)];
+}
+static void zero_options(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)m;
+    (void)world;
+    o->from_defaults = false;
+}
+static void two_stages_each(void *m, tn_group *world, tn_pipeline_options *o) {
+    (void)m;
+    (void)world;
+    o->chunks = 2;
+}
+
+static void refuses(tn_group *world, void *user) {
+    const refusal *r = user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline_options o = tn_pipeline_defaults();
+    if (r->spoil) {
+        r->spoil(&m, world, &o);
+    }
+    CHECK(tn_error() == TN_OK && !tn_pipeline_new(&m, world, o));
+    CHECK(tn_error() == r->status && strstr(tn_error_message(), r->error));
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void what_cannot_be_laid_out(void **state) {
+    (void)state;
+    static refusal cases[] = {
+        {with_ddp, TN_ESTATE, "is under data parallelism already"},
+        {with_tensor, TN_ESTATE, "a pipeline comes first"},
+        {with_pipeline, TN_ESTATE, "a pipeline comes first"},
+        {in_halves, TN_EUNSUPPORTED, "backward in halves"},
+        {without_parts, TN_EVALUE, "6 parts has not enough for 8 stages"},
+        {cuts_beyond, TN_EVALUE, "stage 1 with 6, of 6 parts"},
+        {cuts_differ, TN_EMISMATCH, "stages at 0 2"},
+        {zero_options, TN_EVALUE, "tn_pipeline_defaults"},
+        {two_stages_each, TN_EVALUE, "only with TN_PIPE_INTERLEAVED"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        run_ok(2, refuses, &cases[i]);
+    }
+}
+
+typedef struct odd {
+    tn_module base;
+    tn_tensor *loose;
+    tn_linear in;
+} odd;
+
+static tn_tensor *odd_forward(tn_module *self, tn_tensor *x) {
+    return tn_call(&((odd *)self)->in, x);
+}
+
+static void refuses_others(tn_group *world, void *user) {
+    (void)user;
+    odd m;
+    tn_module_init(&m, "odd", odd_forward);
+    tn_linear_init(&m.in, 2, 2, tn_linear_defaults());
+    tn_module_add(&m, "in", &m.in);
+    CHECK(!tn_pipeline_new(&m, world, tn_pipeline_defaults()));
+    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "not a complete language model"));
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void models_without_parts(void **state) {
+    (void)state;
+    run_ok(2, refuses_others, NULL);
+}
+
+/* ---- In a step ------------------------------------------------------------------------------- */
+
+typedef struct failing {
+    tn_pipe_action at;
+    int rank; /* that fails */
+} failing;
+
+static _Thread_local bool fails_here;
+
+static void fail_at(tn_pipe_action a, bool done, void *user) {
+    const failing *f = user;
+    if (fails_here && !done && a.what == f->at.what && a.micro == f->at.micro) {
+        tn_raise(TN_EVALUE, "on purpose");
+    }
+}
+
+/* Every rank's step ends with an error; that of the rank at fault says what, those of the others
+ * that it gave up. */
+static void fails_in_step(tn_group *world, void *user) {
+    failing *f = user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline *p =
+        tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .on_action = fail_at, .user = f));
+    fails_here = tn_group_rank(world) == f->rank;
+    TN_SCOPE;
+    tn_batch b[4];
+    for (int i = 0; i < 4; i++) {
+        b[i] = (tn_batch){.x = mesh_tokens(shape.vocab, 2, i), .y = mesh_tokens(shape.vocab, 2, i)};
+    }
+    double loss = tn_pipeline_step(p, b, 4, NULL);
+    CHECK(loss != loss);
+    if (fails_here) {
+        CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "on purpose"));
+    } else {
+        CHECK(tn_error() == TN_EPEER && strstr(tn_error_message(), "gave up"));
+    }
+    tn_error_clear();
+    loss = tn_pipeline_step(p, b, 4, NULL); /* the groups are dead: an error at once */
+    CHECK(loss != loss && tn_error() != TN_OK);
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void an_error_ends_all(void **state) {
+    (void)state;
+    for (int rank = 0; rank < RANKS; rank++) {
+        for (int micro = 0; micro < 4; micro++) {
+            failing f = {{micro % 2 ? 'B' : 'F', 0, micro}, rank};
+            run_ok(RANKS, fails_in_step, &f);
+        }
+    }
+}
+
+typedef struct misuse {
+    tn_tensor *x, *y; /* of the second micro-batch */
+    int n;
+    int rank; /* where the error is raised first */
+    tn_status status;
+    const char *error;
+    bool calls;
+} misuse;
+
+static void misuses(tn_group *world, void *user) {
+    const misuse *u = user;
+    mesh_model m;
+    mesh_shape shape = small_shape();
+    mesh_init(&m, &shape, 3, false);
+    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(shape.vocab, 2, 1);
+    tn_batch b[2] = {{.x = x, .y = x}, {.x = u->x, .y = u->y}};
+    if (u->calls) {
+        tn_call(&m, x);
+    } else {
+        tn_pipeline_step(p, b, u->n, NULL);
+    }
+    if (tn_group_rank(world) == u->rank || u->calls) {
+        CHECK(tn_error() == u->status && strstr(tn_error_message(), u->error));
+    } else {
+        CHECK(tn_error() != TN_OK);
+    }
+    tn_error_clear();
+    tn_module_finish(&m);
+}
+
+static void what_a_step_refuses(void **state) {
+    (void)state;
+    TN_SCOPE;
+    tn_tensor *x = mesh_tokens(29, 2, 1), *one = mesh_tokens(29, 1, 1);
+    misuse cases[] = {
+        {x, NULL, 2, 1, TN_EVALUE, "(in forward of stage 1, micro-batch 1)", false},
+        {NULL, x, 2, 0, TN_EVALUE, "x is NULL", false},
+        {one, one, 2, 0, TN_ESHAPE, "stage 0 gives [1, 8, 16], and gave [2, 8, 16]", false},
+        {x, x, 0, 0, TN_EVALUE, "no micro-batches", false},
+        {x, x, 2, 0, TN_ESTATE, "its layers are on 2 ranks", true},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        run_ok(2, misuses, &cases[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(what_cannot_be_laid_out),
+        TEST(models_without_parts),
+        TEST(an_error_ends_all),
+        TEST(what_a_step_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
