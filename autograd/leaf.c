@@ -55,6 +55,15 @@ tn_tensor *tn_set_requires_grad(tn_tensor *t, bool requires_grad) {
     return t;
 }
 
+bool tn__leaf_like(tn_tensor *t, const tn_tensor *like) {
+    tn_leaf *leaf = like->leaf && !tn_is_inert(t) ? leaf_of(t) : NULL;
+    if (leaf) {
+        leaf->requires_grad = like->leaf->requires_grad;
+        leaf->grad_dtype = like->leaf->grad_dtype;
+    }
+    return !tn__pending();
+}
+
 bool tn_requires_grad(const tn_tensor *t) {
     return t && (t->node || tn__wants_grad(t));
 }

@@ -22,6 +22,10 @@ struct tn_leaf {
 
 void tn__leaf_free(tn_leaf *leaf);
 
+/* Makes t, which stands in for `like` from now on, as much of a leaf: whether it requires a
+ * gradient, and in which dtype. False after raising. */
+bool tn__leaf_like(tn_tensor *t, const tn_tensor *like);
+
 static inline bool tn__wants_grad(const tn_tensor *t) {
     return t->leaf && t->leaf->requires_grad;
 }

@@ -3,6 +3,8 @@
 
 #include "nn/module.h"
 
+#include <string.h>
+
 bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s) {
     if (in.n < 1 || in.n > 3 || !in.v[0]) {
         tn__raise(TN_EVALUE, m->kind,
@@ -23,6 +25,22 @@ tn_tensor *tn__attend(const tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor 
     const tn__attend_rule *rule = m->lists ? &m->lists->attend : NULL;
     return rule && rule->f ? rule->f(rule->state, q, k, v, mask, options)
                            : tn_attention(q, k, v, mask, options);
+}
+
+int64_t tn__head_width(const tn_module *m) {
+    const tn_self_attention *own = (const tn_self_attention *)m;
+    const tn_grouped_attention *grouped = (const tn_grouped_attention *)m;
+    return strcmp(m->kind, "self_attention") == 0      ? tn_size(own->c_attn.weight, 1) / own->heads
+           : strcmp(m->kind, "grouped_attention") == 0 ? grouped->head_width
+                                                       : 0;
+}
+
+int64_t tn__kv_heads(const tn_module *m) {
+    const tn_self_attention *own = (const tn_self_attention *)m;
+    const tn_grouped_attention *grouped = (const tn_grouped_attention *)m;
+    int64_t rows = strcmp(m->kind, "self_attention") == 0 ? tn_size(own->c_attn.weight, 0) / 3
+                                                          : tn_size(grouped->k_proj.weight, 0);
+    return rows / tn__head_width(m);
 }
 
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch) {

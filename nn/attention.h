@@ -18,6 +18,11 @@ bool tn__sequences_of(const tn_module *m, tn_values in, tn__sequences *s);
 tn_tensor *tn__attend(const tn_module *m, tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mask,
                       tn_attention_options options);
 
+/* Of a module with attention, whichever of its heads are here: the width of one head; 0: m has no
+ * attention. And how many heads of keys and values are here. */
+int64_t tn__head_width(const tn_module *m);
+int64_t tn__kv_heads(const tn_module *m);
+
 /* x + branch, which is released at once, as nothing else uses it. */
 tn_tensor *tn__add_branch(tn_tensor *x, tn_tensor *branch);
 

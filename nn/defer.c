@@ -43,3 +43,23 @@ tn_status tn__draw_part(const tn_tensor *leaf, int64_t start, int64_t length, tn
     }
     return tn__deferred_part(leaf, start, out);
 }
+
+bool tn__fill_part(tn_tensor *whole, const tn_layout *layout, tn_tensor *part) {
+    TN_NO_GRAD;
+    TN_SCOPE;
+    bool deferred = tn__deferred(whole);
+    tn_tensor *to = tn_reshape(part, TN_DIMS(layout->length)),
+              *from = deferred ? NULL : tn_reshape(tn_detach(whole), TN_DIMS(tn_count(whole)));
+    for (tn__layout_span run = {0}; run.here < layout->length && !tn__pending();
+         run.here += run.length) {
+        TN_SCOPE;
+        run = tn__layout_run(layout, run.here);
+        tn_tensor *place = tn_narrow(to, 0, run.here, run.length);
+        if (deferred) {
+            tn__draw_part(whole, run.whole, run.length, place);
+        } else {
+            tn_copy_(place, tn_narrow(from, 0, run.whole, run.length));
+        }
+    }
+    return !tn__pending();
+}

@@ -55,11 +55,7 @@ static bool may_leave(const tn_entry *entry) {
 static tn_tensor *copy_on(tn_device device, tn_tensor *t) {
     tn_tensor *copy =
         tn__deferred(t) ? tn__deferred_like(t, tn_dtype_of(t), device) : tn_to(t, device);
-    if (!tn_is_inert(copy) && !t->node && tn_requires_grad(t)) {
-        tn_set_requires_grad(copy, true);
-        tn_set_grad_dtype(copy, t->leaf->grad_dtype);
-    }
-    return tn__pending() ? tn_inert() : copy;
+    return tn__leaf_like(copy, t) ? copy : tn_inert();
 }
 
 /* The copy that an earlier field with the same tensor got: they stay shared. NULL: this is the

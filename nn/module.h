@@ -212,6 +212,10 @@ void tn__module_lists_release(tn_module_lists *lists);
  * a child has moved. *owner may be NULL. */
 tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
 
+/* Puts `new` in place of a parameter, under all its names in the tree around m. False after raising
+ * that a module has moved. */
+bool tn__module_exchange(tn_module *m, tn_tensor *old, tn_tensor *new, const char *operation);
+
 /* Removes every hook (the module is finished). */
 void tn__module_drop_hooks(tn_module_lists *lists);
 

@@ -42,22 +42,6 @@ tn_dtype tn_module_compute_dtype(const void *module, tn_dtype none) {
     return policy ? policy->compute : none;
 }
 
-/* Replaces `old` by `new` in every field of the module and below. */
-static void exchange_fields(const tn_module_lists *lists, tn_tensor *old, tn_tensor *new) {
-    for (int i = 0; i < lists->record_count; i++) {
-        tn__record *record = lists->records[i];
-        if (!record->buffer && *record->field == old) {
-            *record->field = tn_keep(new);
-            tn_release(old);
-        }
-    }
-    for (int i = 0; i < lists->child_count; i++) {
-        if (tn__module_in_place(lists->children[i], "module_set_precision")) {
-            exchange_fields(lists->children[i], old, new);
-        }
-    }
-}
-
 /* A tensor of the same shape without elements, for a parameter that is not on this rank. */
 static tn_tensor *absent_like(const tn_tensor *t, tn_dtype dtype) {
     tn_tensor *empty = tn_empty_on(tn_device_of(t), tn_shape(t), dtype);
@@ -71,16 +55,8 @@ static bool convert_tensor(tn_module *m, tn_tensor *t, tn_dtype dtype, bool abse
     tn_tensor *converted = tn__deferred(t) ? tn__deferred_like(t, dtype, tn_device_of(t))
                            : absent        ? absent_like(t, dtype)
                                            : tn_cast(t, dtype);
-    if (tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t)))) {
-        return false;
-    }
-    tn_module *root = tn__module_root(m, "module_set_precision");
-    if (!root) {
-        return false;
-    }
-    tn_adopt(tn_keep(t)); /* until this scope ends: the last field releases it */
-    exchange_fields(root->lists, t, converted);
-    return !tn__pending();
+    return !tn_is_inert(tn_set_requires_grad(converted, tn_requires_grad(t))) &&
+           tn__module_exchange(m, t, converted, "module_set_precision");
 }
 
 /* Brings one parameter in line with the policy; false after raising. */

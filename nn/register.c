@@ -319,6 +319,32 @@ tn_status tn_module_tie(void *module, const char *name, const char *with) {
     return TN_OK;
 }
 
+static void exchange_below(const tn_module_lists *lists, tn_tensor *old, tn_tensor *new,
+                           const char *operation) {
+    for (int i = 0; i < lists->record_count; i++) {
+        tn__record *record = lists->records[i];
+        if (!record->buffer && *record->field == old) {
+            *record->field = tn_keep(new);
+            tn_release(old);
+        }
+    }
+    for (int i = 0; i < lists->child_count; i++) {
+        if (tn__module_in_place(lists->children[i], operation)) {
+            exchange_below(lists->children[i], old, new, operation);
+        }
+    }
+}
+
+bool tn__module_exchange(tn_module *m, tn_tensor *old, tn_tensor *new, const char *operation) {
+    const tn_module *root = tn__module_root(m, operation);
+    if (root) {
+        tn_keep(old); /* fields are still compared with it after the last one has released it */
+        exchange_below(root->lists, old, new, operation);
+        tn_release(old);
+    }
+    return !tn__pending();
+}
+
 tn_status tn_module_set_buffer(void *module, const char *name, tn_tensor *tensor) {
     tn_module *m = module;
     if (!tn__module_of(m, "module_set_buffer") || tn__pending() ||

@@ -241,6 +241,8 @@ static void moves_models(void **state) {
     tn_sequential_add(&net, &in);
     tn_sequential_add(&net, &out);
     tn_module_tie(&net, "1.weight", "0.weight");
+    tn_set_grad_dtype(out.bias, TN_F64);
+    tn_set_requires_grad(out.bias, false);
     tn_tensor *x = tn_ones(TN_DIMS(2, 4), TN_F32), *y = tn_call(&net, x);
     tn_backward(tn_sum_all(y));
     assert_int_equal(tn_module_to(&net, device), TN_OK);
@@ -254,6 +256,10 @@ static void moves_models(void **state) {
     assert_non_null(
         strstr(tn_error_message(), "x [2, 4] is on cpu but weight [4, 4] is on cuda:0"));
     tn_error_clear();
+    assert_false(tn_requires_grad(out.bias));
+    tn_set_requires_grad(out.bias, true);
+    tn_backward(tn_sum_all(tn_call(&net, tn_to(x, device))));
+    assert_int_equal(tn_dtype_of(tn_grad_of(out.bias)), TN_F64); /* as if never frozen or moved */
     tn_optim *opt = tn_sgd(&net, tn_sgd_defaults());
     assert_int_equal(tn_module_to(&net, tn_cpu()), TN_ESTATE);
     assert_non_null(strstr(tn_error_message(), "modules are moved first"));

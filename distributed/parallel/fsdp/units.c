@@ -87,18 +87,6 @@ static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     return true;
 }
 
-/* Copies this rank's elements, or makes only these if none exist yet (TN_DEFER_INIT). False after
- * raising. */
-static bool fill_part(const tn__fsdp_param *p, tn_tensor *part) {
-    TN_SCOPE;
-    tn_tensor *whole = p->base.leaf;
-    if (tn__deferred(whole)) {
-        return tn__draw_part(whole, p->start, p->length, part) == TN_OK;
-    }
-    tn_tensor *elements = tn_reshape(tn_detach(whole), TN_DIMS(tn_count(whole)));
-    return !tn_is_inert(tn_copy_(part, tn_narrow(elements, 0, p->start, p->length)));
-}
-
 /* The ranks that have the rest of the parameter: those of the group, then those that had other
  * blocks of it before. One node per distinct chain. */
 static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
@@ -120,7 +108,10 @@ static bool cut_param(tn__fsdp_param *p) {
     tn__fsdp_set *set = p->set;
     tn_fsdp_state *s = set->fsdp;
     tn_tensor *part = tn_alias(set->shard, p->place, TN_DIMS(p->length));
-    if (tn_is_inert(part) || !fill_part(p, part)) {
+    tn_layout mine = tn__layout_whole(p->base.leaf->dims); /* of what is here, perhaps a block */
+    mine.start = p->start;
+    mine.length = p->length;
+    if (tn_is_inert(part) || !tn__fill_part(p->base.leaf, &mine, part)) {
         return false;
     }
     p->part = tn_keep(part);
