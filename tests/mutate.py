@@ -314,8 +314,8 @@ MUTATIONS = [
     ("distributed/parallel/fsdp/attach.c", "    tn__deferring = NULL;\n", "", "what is made under TN_DEFER_INIT has no elements"),
     ("distributed/parallel/fsdp/units.c", "    largest.slice = 0;\n", "", "what all tp ranks hold is cut at different places"),
     ("distributed/parallel/compare.c", "if (entry->layout.dim >= 0) {", "if (false) {", "DDP over ranks with different blocks"),
-    ("distributed/parallel/tensor/styles.c", "        tn__parallel_same_input(tp->group, x, \"tensor_parallel\");\n", "", "ranks of tp with different batches"),
-    ("distributed/parallel/context.c", "        tn__parallel_same_input(s->group, whole, context_rules.operation);\n", "        (void)whole;\n",
+    ("distributed/parallel/tensor/styles.c", "    tn__parallel_same_input(tp->group, in.n > 0 ? in.v[0] : NULL, &tp->compared, \"tensor_parallel\");\n", "", "ranks of tp with different batches"),
+    ("distributed/parallel/context.c", "        tn__parallel_same_input(s->group, whole, &s->compared, context_rules.operation);\n", "        (void)whole;\n",
      "ranks of cp with different batches"),
     ("distributed/parallel/save/load.c", "        remove_files(s);\n", "        (void)remove_files;\n", "a checkpoint of one file stays where a run starts over"),
     # ---- train ------------------------------------------------------------------------------------------------------

@@ -174,9 +174,11 @@ void tn__leaf_freeze(tn_tensor *leaf, bool frozen);
 bool tn__parallel_compare(tn_module *m, tn_group *g, const char *options, const char *operation,
                           bool *differ);
 
-/* Whether x, the tokens of a batch, is the same on all ranks. False after raising TN_EMISMATCH on
- * each of them. */
-bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const char *operation);
+/* Batches that differ would be mixed, and nothing else would say so: the first one tells. Unless
+ * *compared, which is set, compares x if it is tokens, which the ranks must have alike. False after
+ * raising TN_EMISMATCH on each of them. */
+bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, bool *compared,
+                             const char *operation);
 
 /* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);

@@ -12,12 +12,12 @@
 #include "core/memory.h"
 #include "distributed/parallel/base.h"
 #include "models/language.h"
+#include "nn/attention.h"
 #include "nn/cache.h"
 #include "ops/op.h"
 #include "tern/split.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static const tn__parallel_rules context_rules = {.operation = "context_parallel", .deferred = true};
 
@@ -28,7 +28,7 @@ typedef struct splitting {
     const tn__lm_family *family;
     tn__loss_rule inner; /* of tensor parallelism; f NULL: tn_cross_entropy_with */
     bool fits;           /* the model, so that its modules may be set */
-    bool compared;       /* the first batch, which the ranks must have alike */
+    bool compared;       /* the first batch */
     bool whole;          /* the root's last call: caches are open, so nothing is split */
 } splitting;
 
@@ -149,9 +149,8 @@ static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     const tn_tensor *whole = in.v[0];
     in.v[0] = tokens ? tn_context_slice(s->group, s->kind, in.v[0], 1) : in.v[0];
     in.v[1] = tn_context_slice(s->group, s->kind, in.v[1], -1);
-    if (tokens && !s->compared && !tn__pending()) { /* positions of other batches would be mixed */
-        s->compared = true;
-        tn__parallel_same_input(s->group, whole, context_rules.operation);
+    if (!tn__pending()) {
+        tn__parallel_same_input(s->group, whole, &s->compared, context_rules.operation);
     }
     return in;
 }
@@ -184,15 +183,6 @@ static tn_tensor *mean_loss(void *state, tn_tensor *logits, tn_tensor *targets,
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
-/* Of keys and values: as many as their projection has rows for. */
-static int64_t heads_here(const tn_module *m) {
-    const tn_grouped_attention *grouped = (const tn_grouped_attention *)m;
-    const tn_self_attention *own = (const tn_self_attention *)m;
-    return strcmp(m->kind, "grouped_attention") == 0
-               ? tn_size(grouped->k_proj.weight, 0) / grouped->head_width
-               : own->heads * tn_size(own->c_attn.weight, 0) / tn_size(own->c_attn.weight, 1) / 3;
-}
-
 /* An attention is what has a cache. First all of them are looked at, then set. */
 static bool visit_attention(tn_module *m, const char *path, void *user) {
     splitting *s = user;
@@ -204,7 +194,7 @@ static bool visit_attention(tn_module *m, const char *path, void *user) {
     } else if (m->lists->attend.f) {
         tn__raise(TN_ESTATE, context_rules.operation, "%s is split already", path);
     } else if (s->kind == TN_CP_HEADS) {
-        tn__parallel_divides(s->group, heads_here(m), "heads of keys and values", path,
+        tn__parallel_divides(s->group, tn__kv_heads(m), "heads of keys and values", path,
                              "; with TN_CP_KEYS any number", context_rules.operation);
     }
     return !tn__pending();

@@ -16,7 +16,6 @@
 
 #include "autograd/kernel.h"
 #include "autograd/node.h"
-#include "backends/cross_entropy.h"
 #include "backends/ref/ref.h"
 #include "ops/host.h"
 
@@ -137,23 +136,29 @@ static tn_status count_rows(const tn_op_call *c, const tn_desc *ones, void *same
     return status == TN_OK ? c->kernels->reduce(c->ctx, TN_SUM, c->y[3], ones) : status;
 }
 
-/* The rows' losses, in output 0 (TN_NONE) or in scratch memory. */
-static tn_status row_losses(const tn_op_call *c, const tn_desc *losses) {
-    const tn_cross_entropy_options *o = c->args;
-    tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
-                                  .label_smoothing = o->label_smoothing};
+tn_status tn__cross_entropy_rows(const tn_op_call *c, const tn_cross_entropy_args *args,
+                                 const tn_desc *losses) {
     tn_op_call rows = *c;
-    rows.args = &args;
+    rows.args = args;
     rows.y[0] = losses;
-    tn_status status = tn_op_run(c->op, &rows);
+    tn_status status = tn_op_run(&tn__op_cross_entropy, &rows);
     if (status == TN_EINDEX) {
         tn_op_fail(
             c, status,
             "label %lld at position %lld is outside [0, %lld) and is not ignore_index (%lld)",
             (long long)c->ctx->bad_value, (long long)c->ctx->bad_position,
-            (long long)c->x[0]->size[1], (long long)o->ignore_index);
+            (long long)(args->whole ? args->whole : c->x[0]->size[1]),
+            (long long)args->ignore_index);
     }
     return status;
+}
+
+/* The rows' losses, in output 0 (TN_NONE) or in scratch memory. */
+static tn_status row_losses(const tn_op_call *c, const tn_desc *losses) {
+    const tn_cross_entropy_options *o = c->args;
+    tn_cross_entropy_args args = {.ignore_index = o->ignore_index,
+                                  .label_smoothing = o->label_smoothing};
+    return tn__cross_entropy_rows(c, &args, losses);
 }
 
 static tn_status reduced_loss(const tn_op_call *c) {

@@ -10,7 +10,6 @@
  */
 #include "distributed/parallel/tensor/tensor.h"
 
-#include "backends/cross_entropy.h"
 #include "ops/host.h"
 #include "ops/loss/cross_entropy.h"
 
@@ -55,22 +54,6 @@ static bool loss_shape(tn_op_call *c) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-/* A 0-dimensional tensor like t. */
-static tn_tensor *number_like(const tn_tensor *t, double value) {
-    return tn_to(tn_scalar(value, tn_dtype_of(t)), tn_device_of(t));
-}
-
-/* All ranks' t, (N, …). */
-static tn_tensor *gather_rows(tn_group *g, tn_tensor *t) {
-    tn_dims d = tn_shape(t), all = {.ndim = d.ndim + 1, .size = {tn_group_size(g)}};
-    for (int i = 0; i < d.ndim; i++) {
-        all.size[i + 1] = d.size[i];
-    }
-    tn_tensor *y = tn_empty_on(tn_device_of(t), all, tn_dtype_of(t));
-    tn_work_wait(tn_all_gather(g, y, t), 0);
-    return y;
-}
-
 /* From this rank's numbers in the outputs, those of all columns. */
 static tn_status join_rows(const tn_op_call *c) {
     TN_SCOPE;
@@ -79,10 +62,9 @@ static tn_status join_rows(const tn_op_call *c) {
     tn_tensor *loss = c->out[0], *top = c->out[1], *log_sum = c->out[2], *label = c->in[1];
     tn_tensor *column = tn_add_scalar(label, -(double)columns_here(a).first);
     double last = (double)(tn_size(c->in[0], -1) - 1);
-    tn_tensor *here = tn_eq(tn_clamp(column, 0.0, last), column), *zero = number_like(top, 0.0);
-    tn_tensor *logit = tn_where(here, tn_add(tn_sub(log_sum, loss), top), zero);
-    tn_tensor *mine[3] = {top, log_sum, logit};
-    tn_tensor *all = gather_rows(a->group, tn_stack(mine, 3, 0)); /* (N, 3, …) */
+    tn_tensor *away = tn_ne(tn_clamp(column, 0.0, last), column);
+    tn_tensor *logit = tn_masked_fill(tn_add(tn_sub(log_sum, loss), top), away, 0.0);
+    tn_tensor *all = tn_dist_all_gather(a->group, TN_STACK(0, top, log_sum, logit)); /* (N, 3, …) */
     if (tn_is_inert(all) || tn__pending()) {
         return tn_error();
     }
@@ -90,11 +72,11 @@ static tn_status join_rows(const tn_op_call *c) {
     tn_tensor *most = tn_max(tops, TN_DIMS(0), false);
     tn_tensor *share = tn_exp(tn_add(tn_sub(tops, most), sums));
     /* of a rank all of whose logits are -inf */
-    share = tn_where(tn_eq(tops, number_like(tops, -INFINITY)), zero, share);
+    share = tn_masked_fill(share, tn_eq_scalar(tops, -INFINITY), 0.0);
     tn_tensor *total = tn_log(tn_sum(share, TN_DIMS(0), false));
     tn_tensor *picked = tn_sum(tn_select(all, 1, 2), TN_DIMS(0), false);
-    tn_tensor *counts = tn_ne(label, number_like(label, (double)a->options.ignore_index));
-    tn_copy_(loss, tn_where(counts, tn_sub(total, tn_sub(picked, most)), zero));
+    tn_tensor *ignored = tn_eq_scalar(label, (double)a->options.ignore_index);
+    tn_copy_(loss, tn_masked_fill(tn_sub(total, tn_sub(picked, most)), ignored, 0.0));
     tn_copy_(top, most);
     tn_copy_(log_sum, total);
     return tn_error();
@@ -109,18 +91,8 @@ static tn_cross_entropy_args kernel_args(const loss_args *a) {
 }
 
 static tn_status loss_forward(const tn_op_call *c) {
-    const loss_args *a = c->args;
-    tn_cross_entropy_args args = kernel_args(a);
-    tn_op_call rows = *c;
-    rows.args = &args;
-    tn_status status = tn_op_run(&tn__op_cross_entropy, &rows);
-    if (status == TN_EINDEX) {
-        tn_op_fail(c, status,
-                   "label %lld at position %lld is outside [0, %lld) and is not ignore_index "
-                   "(%lld)",
-                   (long long)c->ctx->bad_value, (long long)c->ctx->bad_position,
-                   (long long)a->classes, (long long)a->options.ignore_index);
-    }
+    tn_cross_entropy_args args = kernel_args(c->args);
+    tn_status status = tn__cross_entropy_rows(c, &args, c->y[0]);
     return status == TN_OK ? join_rows(c) : status;
 }
 
@@ -167,6 +139,6 @@ tn_tensor *tn_dist_cross_entropy(tn_group *tp, tn_tensor *logits, tn_tensor *lab
     if (options.reduction == TN_SUM) {
         return sum;
     }
-    tn_tensor *counts = tn_ne(labels, number_like(labels, (double)options.ignore_index));
+    tn_tensor *counts = tn_ne_scalar(labels, (double)options.ignore_index);
     return tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(sum))));
 }

@@ -65,9 +65,8 @@ static tn_tensor *vocab_forward(tn_module *self, tn_tensor *index) {
     tn_tensor *nearest = tn_clamp(at, 0.0, last);
     tn_tensor *exists = tn_eq(tn_clamp(index, 0.0, end), index);
     tn_tensor *rows = place->forward(self, tn_where(exists, nearest, at));
-    tn_tensor *zero = tn_to(tn_scalar(0.0, tn_dtype_of(rows)), tn_device_of(rows));
-    tn_tensor *here = tn_unsqueeze(tn_eq(nearest, at), -1);
-    return leave_region(place->of, tn_where(here, rows, zero));
+    tn_tensor *elsewhere = tn_unsqueeze(tn_ne(nearest, at), -1);
+    return leave_region(place->of, tn_masked_fill(rows, elsewhere, 0.0));
 }
 
 /* The module's own forward between regions: its parameters are shared, an embedding looks up this
@@ -105,8 +104,7 @@ bool tn__tp_apply(tn__tp_place *place) {
     };
     tn_tp_style style = place->rule->style;
     if (style == TN_TP_ENTER) {
-        place->hook = tn_module_hook(m, (tn_module_hooks){.before = enter_region, .user = place});
-        return place->hook != 0;
+        return tn_module_hook(m, (tn_module_hooks){.before = enter_region, .user = place}) != 0;
     }
     if (style == TN_TP_COLUMN || style == TN_TP_LOGITS) { /* a linear with fewer rows */
         return true;
@@ -120,30 +118,11 @@ bool tn__tp_apply(tn__tp_place *place) {
     return true;
 }
 
-void tn__tp_undo(tn__tp_place *place) {
-    if (place->hook) {
-        tn_module_unhook(place->module, place->hook);
-    }
-    if (place->forward) {
-        place->module->forward = place->forward;
-        place->module->lists->split = NULL;
-    }
-}
-
 /* ---- Around the whole model ------------------------------------------------------------------ */
-
-/* Batches that differ would be mixed, and nothing else would say so: the first one tells. */
-static void compare_first(tn__tp *tp, const tn_values *in) {
-    const tn_tensor *x = in->n > 0 ? in->v[0] : NULL;
-    if (!tp->compared && x && !tn_is_inert(x) && !tn_dtype_is_float(tn_dtype_of(x))) {
-        tp->compared = true;
-        tn__parallel_same_input(tp->group, x, "tensor_parallel");
-    }
-}
 
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     tn__tp *tp = user;
-    compare_first(tp, &in);
+    tn__parallel_same_input(tp->group, in.n > 0 ? in.v[0] : NULL, &tp->compared, "tensor_parallel");
     if (!tn_in_recompute()) {
         tp->split_now = tp->sequence && m->training;
         tp->split_graph = tn_grad_mode() ? tp->split_now : tp->split_graph;

@@ -20,9 +20,11 @@ typedef struct tn__tp {
     bool sequence;    /* as in the options */
     bool split_now;   /* under `sequence`: the root's last call cuts positions … */
     bool split_graph; /* … and the last one that was recorded: backward runs forwards again */
-    bool compared;    /* the first batch, which the ranks must have alike */
+    bool compared;    /* the first batch */
+    const tn_tp_rule *plan; /* while attaching, as the places' rules */
     struct tn__tp_place *places;
     int count;
+    int64_t capacity;
 } tn__tp;
 
 /* A module that a rule names. */
@@ -32,8 +34,7 @@ typedef struct tn__tp_place {
     char *path;
     const tn_tp_rule *rule;
     tn_module_forward forward; /* the module's own, which a style has replaced; or NULL */
-    tn_hook hook;              /* ENTER */
-    int64_t whole, first;      /* VOCAB: rows on all ranks, and the first of this rank's */
+    int64_t whole, first;      /* VOCAB, LOGITS: rows on all ranks, and the first of this rank's */
 } tn__tp_place;
 
 /* Which of n rows, or columns, a rank of g has: as a layout of one piece cuts them. Rank 0 has no
@@ -46,7 +47,6 @@ static inline tn__slice tn__tp_slice(const tn_group *g, int rank, int64_t n) {
 
 /* The module computes as its style says from now on. False after raising. */
 bool tn__tp_apply(tn__tp_place *place);
-void tn__tp_undo(tn__tp_place *place);
 
 /* The hooks of the root, whose free_user frees tp. False after raising; then nothing is freed. */
 bool tn__tp_hook_root(tn__tp *tp, void (*free_user)(void *tp));
