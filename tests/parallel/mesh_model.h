@@ -22,6 +22,7 @@ typedef struct mesh_shape {
     bool bias;                   /* gpt only */
     bool tied;                   /* llama only; a gpt always is */
     double dropout;              /* gpt only */
+    int64_t length;              /* the context */
 } mesh_shape;
 
 enum { MESH_LENGTH = 8 };
@@ -33,13 +34,14 @@ static inline mesh_shape mesh_shape_of(bool llama) {
                         .layers = 2,
                         .heads = llama ? 8 : 4,
                         .kv_heads = 4,
-                        .bias = true};
+                        .bias = true,
+                        .length = MESH_LENGTH};
 }
 
 static inline void mesh_init_gpt(tn_gpt *m, const mesh_shape *s) {
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = s->vocab;
-    o.context = MESH_LENGTH;
+    o.context = s->length;
     o.layers = s->layers;
     o.heads = s->heads;
     o.width = s->width;
@@ -51,7 +53,7 @@ static inline void mesh_init_gpt(tn_gpt *m, const mesh_shape *s) {
 static inline void mesh_init_llama(tn_llama *m, const mesh_shape *s) {
     tn_llama_options o = tn_llama_defaults();
     o.vocab = s->vocab;
-    o.context = MESH_LENGTH;
+    o.context = s->length;
     o.layers = s->layers;
     o.heads = s->heads;
     o.kv_heads = s->kv_heads;
@@ -80,15 +82,19 @@ static inline tn_spread *mesh_spread(void *m, tn_group *world, const char *mesh)
 }
 
 /* Tokens (or targets) of batch `number`, the same on any rank. */
-static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number) {
-    int64_t *at = malloc(sizeof(*at) * (size_t)rows * MESH_LENGTH);
+static inline tn_tensor *mesh_tokens_of(const mesh_shape *s, int64_t rows, int64_t number) {
+    int64_t *at = malloc(sizeof(*at) * (size_t)(rows * s->length));
     tn_generator g = {.seed = 11, .stream = (uint64_t)number};
-    for (int64_t i = 0; i < rows * MESH_LENGTH; i++) {
-        at[i] = tn_random_below(&g, vocab);
+    for (int64_t i = 0; i < rows * s->length; i++) {
+        at[i] = tn_random_below(&g, s->vocab);
     }
-    tn_tensor *t = tn_from_data(at, TN_DIMS(rows, MESH_LENGTH), TN_I64);
+    tn_tensor *t = tn_from_data(at, TN_DIMS(rows, s->length), TN_I64);
     free(at);
     return t;
+}
+
+static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number) {
+    return mesh_tokens_of(&(mesh_shape){.vocab = vocab, .length = MESH_LENGTH}, rows, number);
 }
 
 #endif

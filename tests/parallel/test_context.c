@@ -1,12 +1,10 @@
 /* Context parallelism: with its positions split over any number of ranks, alone, with tensor
  * parallelism, and under data parallelism and sharding, a model trains and generates as on one
  * rank. Ranks are threads, once processes. */
-#include "tests/distributed/rank_check.h"
+#include "mesh_program.h"
 
-#include "models/language.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
-#include "train.h"
 
 #include <pthread.h>
 
@@ -70,18 +68,14 @@ static double most_of(tn_tensor *x) {
     return tn_item(tn_max(tn_abs(tn_contiguous(x)), TN_DIMS(), false));
 }
 
-static void gpt_init(tn_gpt *m, int heads) {
-    tn_gpt_init(m, TN_WITH(tn_gpt, .vocab = 7, .context = POSITIONS, .layers = 2, .heads = heads,
-                           .width = 8 * heads));
-}
-
 static void compare_attention(tn_group *g, void *user) {
     TN_SCOPE;
     attention *a = user;
-    tn_gpt m;
-    gpt_init(&m, HEADS);
+    mesh_model m;
+    mesh_init(&m, &(mesh_shape){false, 7, 8 * HEADS, 2, HEADS, 0, true, true, 0, POSITIONS}, 1,
+              false);
     CHECK(tn_context_parallel(&m, g, a->kind) == TN_OK);
-    const tn__attend_rule *rule = &m.h[1].attn.base.lists->attend;
+    const tn__attend_rule *rule = &m.gpt.h[1].attn.base.lists->attend;
     CHECK((tn_group_size(g) > 1) == (rule->f != NULL));
     tn_tensor *out[4];
     attend_part(a, g, rule, out);
@@ -154,281 +148,35 @@ static void test_causal_balance(void **state) {
 
 /* ---- Training -------------------------------------------------------------------------------- */
 
-enum { LENGTH = 16, VOCAB = 29, STEPS = 20, MOST_RANKS = 8 };
+enum { LENGTH = 16, VOCAB = 29 };
 
-typedef enum places { PLACES_OWN, PLACES_GIVEN, PLACES_WRONG } places;
-typedef enum way { BY_DDP, BY_FSDP, BY_HYBRID } way; /* hybrid: shards, copied over cp */
-
-typedef struct program {
-    bool llama, bf16, late_policy, recompute, generate, sequence, deferred;
-    bool keep; /* TN_NO_SYNC in all but the last backward of a step */
-    tn_cp_kind kind;
-    places places;
-    way way;
-    double dropout;
-    int dp, shard, cp, tp; /* ranks */
-    int stage;
-    int micros; /* per step, on all ranks */
-    int steps;
-    double losses[STEPS], norm;
-    train_bits bits; /* rank 0's copy of all parameters */
-} program;
-
-static program program_of(bool llama, tn_cp_kind kind, int cp) {
-    return (program){.llama = llama,
-                     .kind = kind,
-                     .dp = 1,
-                     .shard = 1,
-                     .cp = cp,
-                     .tp = 1,
-                     .micros = 1,
-                     .steps = STEPS};
-}
-
-typedef union model {
-    tn_module base;
-    tn_gpt gpt;
-    tn_llama llama;
-} model;
-
-static void init_parts(model *m, const program *p) {
-    if (p->llama) {
-        tn_llama_options o = tn_llama_defaults();
-        o.vocab = VOCAB;
-        o.context = LENGTH;
-        o.layers = 2;
-        o.heads = 8;
-        o.kv_heads = 4;
-        o.width = 16;
-        o.hidden = 24;
-        tn_llama_init(&m->llama, o);
-        return;
-    }
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = 2;
-    o.heads = 4;
-    o.width = 16;
-    o.dropout = p->dropout;
-    tn_gpt_init(&m->gpt, o);
-}
-
-/* Each rank draws different weights; rank 0's are used. */
-static void init_model(model *m, const program *p, int rank) {
-    tn_seed(3 + (uint64_t)rank);
-    if (p->deferred) {
-        TN_DEFER_INIT;
-        init_parts(m, p);
-    } else {
-        init_parts(m, p);
-    }
-    for (int i = 1; i <= 2; i++) {
-        tn_module *parts[4];
-        CHECK(tn_lm_parts(m, parts, 4) == 4);
-        tn_module_set_recompute(parts[i], p->recompute);
-    }
-    if (p->bf16 && !p->late_policy) {
-        tn_module_set_precision(m, tn_precision_defaults());
-    }
-    tn_seed(5);
-}
-
-/* Odd numbers are targets: of the first 7 positions only one counts. */
-static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
-    int64_t tokens[BATCH * LENGTH];
-    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = tn_random_below(&g, VOCAB);
-        if (number & 1 && i % LENGTH < 7 && i != 2) {
-            tokens[i] = -100;
-        }
-    }
-    return tn_cast(TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64), dtype);
-}
-
-/* Positions of whole sequences, or wrong ones, which count from 0 on each rank. */
-static tn_tensor *places_of(const program *p) {
-    int64_t place[LENGTH];
-    for (int i = 0; i < LENGTH; i++) {
-        place[i] = p->places == PLACES_WRONG ? i % (LENGTH / p->cp) : i;
-    }
-    return TN_FROM(place, TN_DIMS(LENGTH), TN_I64);
-}
-
-static tn_tensor *loss_of(model *m, const program *p, int64_t number) {
-    tn_dtype dtype = number & 1 ? TN_I32 : TN_I64;
-    tn_tensor *x = tokens_of(2 * number, dtype), *y = tokens_of(2 * number + 1, dtype);
-    if (p->places == PLACES_OWN) {
-        return tn_lm_loss(m, x, y);
-    }
-    return tn__lm_loss_of(m, tn_call_values(m, tn_values_of(x, places_of(p)), NULL).v[0], y);
-}
-
-/* Splits the model as a program would. Returns the group of ranks that have different batches. */
-static tn_group *split_model(model *m, tn_group *world, const program *p, tn_mesh **mesh) {
-    int sizes[] = {p->dp, p->shard, p->cp, p->tp};
-    *mesh = tn_mesh_new(world, 4, sizes, (const char *[]){"dp", "shard", "cp", "tp"});
-    if (p->tp > 1) {
-        CHECK(tn_tensor_parallel(m, tn_mesh_group(*mesh, "tp"),
-                                 TN_WITH(tn_tp, .sequence = p->sequence)) == TN_OK);
-    }
-    CHECK(tn_context_parallel(m, tn_mesh_group(*mesh, "cp"), p->kind) == TN_OK);
-    if (p->late_policy) {
-        tn_module_set_precision(m, tn_precision_defaults());
-    }
-    if (p->way == BY_DDP) {
-        tn_ddp(m, tn_mesh_group(*mesh, "dp shard cp"), tn_ddp_defaults());
-    } else {
-        bool across = p->way == BY_HYBRID;
-        tn_fsdp_options o = TN_WITH(tn_fsdp, .stage = p->stage);
-        tn_fsdp(m, tn_mesh_group(*mesh, across ? "shard" : "shard cp"),
-                across ? tn_mesh_group(*mesh, "cp") : NULL, o);
-    }
-    return tn_mesh_group(*mesh, "dp shard");
-}
-
-static void write_texts(model *m, int32_t ids[2][12], double temperature) {
-    const int32_t first[] = {3, 1, 4}, second[] = {2};
-    tn_prompt prompts[] = {{first, 3}, {second, 1}};
-    tn_generated out[2];
-    tn_generate_options o =
-        TN_WITH(tn_generate, .max_new = 24, .temperature = temperature, .seed = 6);
-    tn_module_train(m, false);
-    CHECK(tn_generate(m, prompts, 2, o, out) == TN_OK);
-    tn_module_train(m, true);
-    for (int i = 0; i < 2 && !tn_error(); i++) {
-        CHECK(out[i].tokens.count >= 24);
-        memcpy(ids[i], out[i].tokens.ids + out[i].tokens.count - 12, sizeof(ids[i]));
-    }
-    tn_generated_free(out, 2);
-}
-
-static double train_micro(model *m, const program *p, int64_t number, double weight) {
-    TN_SCOPE;
-    tn_tensor *loss = loss_of(m, p, number);
-    if (p->generate) { /* between forward and backward */
-        TN_NO_GRAD;
-        int32_t ids[2][12];
-        loss_of(m, p, number + 1);
-        write_texts(m, ids, 0);
-    }
-    tn_backward(tn_mul_scalar(loss, weight));
-    return tn_item(loss);
-}
-
-static void train_program(tn_group *world, void *user) {
-    TN_SCOPE;
-    program *p = user;
-    model m;
-    tn_mesh *mesh = NULL;
-    init_model(&m, p, tn_group_rank(world));
-    tn_group *data = world ? split_model(&m, world, p, &mesh) : NULL;
-    if (!world && p->late_policy) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
-    int ranks = p->dp * p->shard, rank = ranks > 1 ? tn_group_rank(data) : 0;
-    bool first = tn_group_rank(world) == 0;
-    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-3));
-    for (int step = 0; step < p->steps && !tn_error(); step++) {
-        for (int i = rank; i < p->micros; i += ranks) {
-            TN_NO_SYNC(p->keep && i + ranks < p->micros ? &m : NULL);
-            double weight = (double)ranks / p->micros;
-            double loss = train_micro(&m, p, (int64_t)step * p->micros + i, weight);
-            if (first) {
-                p->losses[step] = loss;
-            }
-        }
-        double norm = tn_optim_clip(opt, 0.5);
-        if (first) {
-            p->norm = norm;
-        }
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-    }
-    train_bits bits = train_whole(&m, world); /* also checks that ranks agree */
-    if (first) {
-        p->bits = bits;
-    } else {
-        free(bits.data);
-    }
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_mesh_free(mesh);
-}
-
-static program end_of(program p) {
-    int ranks = p.dp * p.shard * p.cp * p.tp;
-    if (ranks > 1) {
-        run_ok(ranks, train_program, &p);
-    } else {
-        train_program(NULL, &p);
-        assert_int_equal(tn_error(), TN_OK);
-    }
-    assert_true(p.bits.bytes > 4000);
+/* Some targets do not count: of the first 7 of each sequence only one of the whole batch does. */
+static mesh_program program_of(bool llama, tn_cp_kind kind, int cp) {
+    mesh_program p = mesh_program_of(llama);
+    p.shape.length = LENGTH;
+    p.ignored = 7;
+    p.kind = kind;
+    p.cp = cp;
     return p;
 }
 
-/* The largest difference in any parameter. */
-static double difference_of(const program *a, const program *b) {
-    assert_int_equal(a->bits.bytes, b->bits.bytes);
-    return train_difference(a->bits, b->bits);
-}
-
-static const char *text_of(const program *p) {
-    static char text[256];
-    snprintf(text, sizeof(text),
-             "llama %d kind %d: dp %d shard %d cp %d tp %d, way %d stage %d, bf16 %d recompute %d "
-             "generate %d sequence %d places %d",
-             p->llama, p->kind, p->dp, p->shard, p->cp, p->tp, p->way, p->stage, p->bf16,
-             p->recompute, p->generate, p->sequence, p->places);
-    return text;
-}
-
-/* The same program on one rank. */
-static program alone_of(program p) {
-    p.dp = p.shard = p.cp = p.tp = 1;
-    p.places = PLACES_OWN;
-    return end_of(p);
-}
-
-static void expect_near(program p, double within) {
-    program one = alone_of(p), split = end_of(p);
-    double most = difference_of(&one, &split);
-    if (!(most < within)) {
-        fail_msg("%s: parameters differ by %g", text_of(&p), most);
-    }
-    for (int i = 0; i < p.steps; i++) {
-        /* whether rank 0 recorded the loss of the same batch */
-        bool same = p.dp * p.shard == 1 || p.micros == 1;
-        if (same && !(fabs(one.losses[i] - split.losses[i]) < 1e-6)) {
-            fail_msg("%s: step %d: loss %.9g, not %.9g", text_of(&p), i, split.losses[i],
-                     one.losses[i]);
-        }
-    }
-    assert_true(fabs(one.norm / split.norm - 1) < within);
-    free(one.bits.data);
-    free(split.bits.data);
-}
-
-/* Checks that p ends with the bits of `like`, which has run already. */
-static void expect_bits(const program *like, program p) {
-    p = end_of(p);
-    if (!train_same(like->bits, p.bits)) {
-        fail_msg("%s: differs by %g", text_of(&p), difference_of(like, &p));
-    }
-    free(p.bits.data);
+/* A forward that is not recorded, and texts. */
+static void generate_between(mesh_model *m, const mesh_program *p, int64_t number) {
+    TN_NO_GRAD;
+    mesh_program_loss(m, p, number + 1);
+    int32_t ids[2][PROGRAM_WRITTEN];
+    mesh_write(m, 0, ids);
 }
 
 static void test_one_ranks_numbers(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, k & 4 ? 4 : 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, k & 4 ? 4 : 2);
         p.recompute = k & 4;
-        expect_near(p, 1e-5);
+        mesh_expect_near(p, 1e-5);
     }
-    program odd = program_of(true, TN_CP_KEYS, 8); /* more ranks than heads */
-    expect_near(odd, 1e-5);
+    mesh_program odd = program_of(true, TN_CP_KEYS, 8); /* more ranks than heads */
+    mesh_expect_near(odd, 1e-5);
 }
 
 /* Given positions are those of whole sequences, and equal to what the model takes by default. That
@@ -436,14 +184,14 @@ static void test_one_ranks_numbers(void **state) {
 static void test_positions(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.steps = 3;
-        program given = p, wrong = p, one = alone_of(p), own = end_of(p);
+        mesh_program given = p, wrong = p, one = mesh_program_alone(p), own = mesh_program_run(p);
         given.places = PLACES_GIVEN;
-        expect_bits(&own, given);
+        mesh_expect_bits(&own, given);
         wrong.places = PLACES_WRONG;
-        wrong = end_of(wrong);
-        assert_true(difference_of(&one, &own) < 1e-5 && difference_of(&one, &wrong) > 1e-4);
+        wrong = mesh_program_run(wrong);
+        assert_true(mesh_difference(&one, &own) < 1e-5 && mesh_difference(&one, &wrong) > 1e-4);
         free(one.bits.data);
         free(own.bits.data);
         free(wrong.bits.data);
@@ -453,10 +201,10 @@ static void test_positions(void **state) {
 static void test_below_data_parallelism(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.micros = 2;
         p.dp = 2;
-        expect_near(p, 1e-5);
+        mesh_expect_near(p, 1e-5);
     }
 }
 
@@ -465,58 +213,58 @@ static void test_below_data_parallelism(void **state) {
 static void test_below_sharding(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.micros = 2;
         p.steps = 3;
         p.bf16 = p.recompute = k == 1 || k == 2;
-        program sums = p, mean = p;
+        mesh_program sums = p, mean = p;
         sums.keep = true;
         mean.shard = p.shard = 2;
-        sums = end_of(sums);
-        mean = end_of(mean);
+        sums = mesh_program_run(sums);
+        mean = mesh_program_run(mean);
         for (p.stage = 1; p.stage <= 3; p.stage++) {
             p.way = BY_FSDP;
             p.deferred = p.stage == 3;
-            expect_bits(&mean, p);
+            mesh_expect_bits(&mean, p);
             p.way = BY_HYBRID;
-            expect_bits(&sums, p);
+            mesh_expect_bits(&sums, p);
         }
         free(sums.bits.data);
         free(mean.bits.data);
     }
-    program p = program_of(true, TN_CP_HEADS, 2);
+    mesh_program p = program_of(true, TN_CP_HEADS, 2);
     p.micros = p.shard = 2;
     p.way = BY_FSDP;
     p.stage = 3;
-    expect_near(p, 1e-5);
+    mesh_expect_near(p, 1e-5);
 }
 
 static void test_over_cut_matrices(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.tp = 2;
         p.sequence = p.recompute = k & 4;
-        expect_near(p, 1e-5);
+        mesh_expect_near(p, 1e-5);
     }
-    program p = program_of(false, TN_CP_HEADS, 2);
+    mesh_program p = program_of(false, TN_CP_HEADS, 2);
     p.tp = p.dp = p.micros = 2;
-    expect_near(p, 1e-5);
+    mesh_expect_near(p, 1e-5);
 }
 
 static void test_recompute(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.steps = 3;
         p.bf16 = k & 4;
-        p.dropout = 0.1;
-        program keeps = end_of(p);
+        p.shape.dropout = 0.1;
+        mesh_program keeps = mesh_program_run(p);
         p.recompute = true;
-        expect_bits(&keeps, p);
-        p.generate = true;
+        mesh_expect_bits(&keeps, p);
+        p.between = generate_between;
         p.late_policy = p.bf16;
-        expect_bits(&keeps, p);
+        mesh_expect_bits(&keeps, p);
         free(keeps.bits.data);
     }
 }
@@ -525,11 +273,11 @@ static void test_recompute(void **state) {
 static void test_mixed_precision(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.bf16 = true;
-        program one = alone_of(p), split = end_of(p);
+        mesh_program one = mesh_program_alone(p), split = mesh_program_run(p);
         assert_float_equal(one.losses[0], split.losses[0], 1e-6);
-        assert_float_equal(one.losses[STEPS - 1], split.losses[STEPS - 1], 2e-2);
+        assert_float_equal(one.losses[PROGRAM_STEPS - 1], split.losses[PROGRAM_STEPS - 1], 2e-2);
         free(one.bits.data);
         free(split.bits.data);
     }
@@ -538,29 +286,29 @@ static void test_mixed_precision(void **state) {
 /* ---- The loss -------------------------------------------------------------------------------- */
 
 typedef struct targets {
-    int ignored;     /* how many of each sequence's first positions */
-    double loss;     /* one rank's loss … */
-    program program; /* … and the model */
+    int ignored;          /* how many of each sequence's first positions */
+    double loss;          /* one rank's loss … */
+    mesh_program program; /* … and the model */
 } targets;
 
-static double loss_at(model *m, const targets *t) {
+static double loss_at(mesh_model *m, const targets *t) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *y = tn_copy(tokens_of(2, TN_I64));
+    tn_tensor *y = mesh_program_batch(&t->program, 4);
     tn_copy_(tn_narrow(y, 1, 0, t->ignored), tn_full(TN_DIMS(), -100, TN_I64));
-    return tn_item(tn_lm_loss(m, tokens_of(0, TN_I64), y));
+    return tn_item(tn_lm_loss(m, mesh_program_batch(&t->program, 0), y));
 }
 
 static void finds_loss(tn_group *g, void *user) {
     targets *t = user;
-    model m;
-    init_model(&m, &t->program, tn_group_rank(g)); /* the same weights on all ranks, rank 0's */
+    mesh_model m;
+    mesh_program_init(&m, &t->program, tn_group_rank(g));
     if (!g) {
         t->loss = loss_at(&m, t);
     } else {
         CHECK(tn_context_parallel(&m, g, t->program.kind) == TN_OK);
         double is = loss_at(&m, t);
-        tn_cache_begin(&m, (tn_attention_cache_options){.batch = BATCH, .length = LENGTH});
+        tn_cache_begin(&m, (tn_attention_cache_options){.batch = PROGRAM_ROWS, .length = LENGTH});
         double whole = loss_at(&m, t); /* with a cache, every rank computes all */
         CHECK(isnan(t->loss) ? isnan(is) : fabs(is - t->loss) < 1e-6);
         CHECK(isnan(t->loss) ? isnan(whole) : fabs(whole - t->loss) < 1e-6);
@@ -584,38 +332,21 @@ static void test_losses(void **state) {
 
 /* ---- Other calls ----------------------------------------------------------------------------- */
 
-typedef struct text {
-    program program;
-    double temperature;
-    int32_t ids[2][12];
-} text;
-
-static void writes_text(tn_group *g, void *user) {
-    text *t = user;
-    model m;
-    int32_t ids[2][12] = {{0}};
-    init_model(&m, &t->program, 0);
-    if (g) {
-        CHECK(tn_context_parallel(&m, g, t->program.kind) == TN_OK);
-    }
-    write_texts(&m, g ? ids : t->ids, t->temperature);
-    CHECK(!g || memcmp(ids, t->ids, sizeof(ids)) == 0);
-    tn_module_finish(&m);
+static void split_positions(mesh_model *m, tn_group *g, const mesh_program *p) {
+    CHECK(tn_context_parallel(m, g, p->kind) == TN_OK);
 }
 
-/* Also beyond the context, where the caches begin again. Every rank computes all tokens. */
+/* Every rank computes all tokens. */
 static void test_generated_text(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
-        text t = {.program = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1),
-                  .temperature = k & 4 ? 1 : 0};
-        writes_text(NULL, &t);
-        run_ok(2, writes_text, &t);
-        run_ok(4, writes_text, &t);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
+        mesh_expect_texts(&p, k & 4 ? 1 : 0, split_positions);
     }
 }
 
-static tn_tensor *call_parts(model *m, tn_tensor *x, tn_tensor *positions, int first, int end) {
+static tn_tensor *call_parts(mesh_model *m, tn_tensor *x, tn_tensor *positions, int first,
+                             int end) {
     tn__lm_context context = {.range = {first, end}};
     return tn_call_values(m, tn_values_of(x, positions), &context).v[0];
 }
@@ -624,14 +355,14 @@ static tn_tensor *call_parts(model *m, tn_tensor *x, tn_tensor *positions, int f
  * output, with all position numbers or none. */
 static void calls_otherwise(tn_group *g, void *user) {
     TN_SCOPE;
-    const program *p = user;
-    model m, one;
-    init_model(&m, p, 0);
-    init_model(&one, p, 0);
+    const mesh_program *p = user;
+    mesh_model m, one;
+    mesh_program_init(&m, p, 0);
+    mesh_program_init(&one, p, 0);
     CHECK(tn_context_parallel(&m, g, p->kind) == TN_OK);
     tn_generator random = {.seed = 2};
     tn_tensor *u = tn_uniform_(tn_empty(TN_DIMS(LENGTH, LENGTH), TN_F32), 0, 1, &random);
-    tn_tensor *x = tokens_of(0, TN_I64), *at = tn_arange(0, LENGTH, 1, TN_I64);
+    tn_tensor *x = mesh_program_batch(p, 0), *at = tn_arange(0, LENGTH, 1, TN_I64);
     tn_values in = {3, {x, NULL, tn_lt_scalar(u, 0.7)}};
     tn_tensor *want = tn_call_values(&one, in, NULL).v[0], *is = tn_call_values(&m, in, NULL).v[0];
     CHECK(most_of(tn_sub(is, tn_context_slice(g, p->kind, want, 1))) < 2e-6);
@@ -646,7 +377,7 @@ static void calls_otherwise(tn_group *g, void *user) {
 static void test_other_calls(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
+        mesh_program p = program_of(k & 1, k & 2 ? TN_CP_KEYS : TN_CP_HEADS, 1);
         run_ok(2, calls_otherwise, &p);
         run_ok(4, calls_otherwise, &p);
     }
@@ -656,10 +387,10 @@ static void test_other_calls(void **state) {
 
 /* `path`: the file with the bits of ranks as threads. */
 static int trains_in_processes(tn_group *world, const char *path) {
-    program p = program_of(true, TN_CP_HEADS, 2);
+    mesh_program p = program_of(true, TN_CP_HEADS, 2);
     p.dp = p.micros = tn_group_size(world) / 2;
     p.kind = p.dp > 1 ? TN_CP_KEYS : TN_CP_HEADS;
-    train_program(world, &p);
+    mesh_program_train(world, &p);
     rank_assert(tn_error() == TN_OK && failures == 0);
     if (tn_group_rank(world) == 0) {
         FILE *f = fopen(path, "rb");
@@ -678,9 +409,9 @@ static const rank_entry bodies[] = {{"trains", trains_in_processes}};
 static void test_processes(void **state) {
     (void)state;
     for (int dp = 1; dp <= 2; dp++) {
-        program p = program_of(true, dp > 1 ? TN_CP_KEYS : TN_CP_HEADS, 2);
+        mesh_program p = program_of(true, dp > 1 ? TN_CP_KEYS : TN_CP_HEADS, 2);
         p.dp = p.micros = dp;
-        p = end_of(p);
+        p = mesh_program_run(p);
         const char *path = temp_path("bits");
         FILE *f = fopen(path, "wb");
         assert_true(f && fwrite(p.bits.data, 1, p.bits.bytes, f) == p.bits.bytes);
@@ -730,9 +461,9 @@ static tn_tensor *row_of(int64_t length, int64_t last) {
 static void is_refused(tn_group *g, void *user) {
     TN_SCOPE;
     const char *name = ((const refusal *)user)->name;
-    program p = program_of(strcmp(name, "kv_heads") == 0, TN_CP_HEADS, 2);
-    model m;
-    init_model(&m, &p, 0);
+    mesh_program p = program_of(strcmp(name, "kv_heads") == 0, TN_CP_HEADS, 2);
+    mesh_model m;
+    mesh_program_init(&m, &p, 0);
     tn_optim *opt = NULL;
     tn_linear alone;
     tn_linear_init(&alone, 3, 4, tn_linear_defaults());
