@@ -185,6 +185,10 @@ tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameter
 
 /* tn_parts.sum, where parts->group is a tn_group. */
 tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n);
+/* The ranks that have the rest of a parameter: those of g, then `beyond`, those that had other
+ * parts of it before. links[*count] gets one for each different chain beyond. */
+const tn_parts *tn__parallel_chain(tn_parts *links, int *count, tn_group *g,
+                                   const tn_parts *beyond);
 
 /* For rules->forward: a training step's first forward broadcasts rank 0's buffers. */
 void tn__parallel_take_buffers(tn__parallel *p);

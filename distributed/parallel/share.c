@@ -71,6 +71,19 @@ tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n) {
     return status == TN_OK ? tn_copy_out(t, values) : status;
 }
 
+const tn_parts *tn__parallel_chain(tn_parts *links, int *count, tn_group *g,
+                                   const tn_parts *beyond) {
+    int i = 0;
+    while (i < *count && links[i].next != beyond) {
+        i++;
+    }
+    if (i == *count) {
+        links[(*count)++] =
+            (tn_parts){.next = beyond, .sum = tn__parallel_sum_parts, .group = g, .counts = true};
+    }
+    return &links[i];
+}
+
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
 /* Whether a rank's data may have ended: none has given up or died. */

@@ -87,20 +87,6 @@ static bool rebase_leaf(tn_tensor *t, tn_tensor *flat, int64_t offset) {
     return true;
 }
 
-/* The ranks that have the rest of the parameter: those of the group, then those that had other
- * blocks of it before. One node per distinct chain. */
-static const tn_parts *chain_to(tn_fsdp_state *s, const tn_parts *beyond) {
-    int i = 0;
-    while (i < s->chain_count && s->chains[i].next != beyond) {
-        i++;
-    }
-    if (i == s->chain_count) {
-        s->chains[s->chain_count++] = (tn_parts){
-            .next = beyond, .sum = tn__parallel_sum_parts, .group = s->base.group, .counts = true};
-    }
-    return &s->chains[i];
-}
-
 /* Makes this rank's part; the whole loses its bytes. False after raising. */
 static bool cut_param(tn__fsdp_param *p) {
     TN_SCOPE;
@@ -122,8 +108,9 @@ static bool cut_param(tn__fsdp_param *p) {
     layout.start = p->start;
     layout.length = p->length;
     return rebase_leaf(p->base.leaf, set->low ? set->exact : set->flat, p->offset) &&
-           tn_module_set_part(s->base.module, p->base.path, p->part, layout,
-                              chain_to(s, p->beyond)) == TN_OK;
+           tn_module_set_part(
+               s->base.module, p->base.path, p->part, layout,
+               tn__parallel_chain(s->chains, &s->chain_count, s->base.group, p->beyond)) == TN_OK;
 }
 
 bool tn__fsdp_cut(tn__fsdp_set *set) {

@@ -230,7 +230,7 @@ static bool cut_param(tn__tp_place *place, const char *name, int dim) {
     tn__tp *tp = place->of;
     const tn__record *record = tn__module_find(place->module, name, NULL);
     tn_tensor *whole = record ? *record->field : NULL;
-    if (!whole || record->cut) { /* a tied one */
+    if (!whole || record->cut || record->absent) { /* cut: a tied one */
         return true;
     }
     tn_layout layout = {.whole = tn_shape(whole),
@@ -239,9 +239,11 @@ static bool cut_param(tn__tp_place *place, const char *name, int dim) {
                         .slice = tn_group_rank(tp->group),
                         .slices = tn_group_size(tp->group)};
     layout.length = tn_dims_count(tn__layout_block(&layout));
+    const tn_parts *parts =
+        tn__parallel_chain(tp->links, &tp->link_count, tp->group, record->parts);
     tn_tensor *block = make_block(whole, &layout);
     return !tn_is_inert(block) && tn__module_exchange(tp->root, whole, block, operation) &&
-           tn_module_set_part(place->module, name, NULL, layout, &tp->parts) == TN_OK;
+           tn_module_set_part(place->module, name, NULL, layout, parts) == TN_OK;
 }
 
 static bool cut_place(tn__tp_place *place) {
@@ -309,7 +311,6 @@ tn_status tn_tensor_parallel(void *module, tn_group *group, tn_tp_options option
     if (tp) {
         *tp = (tn__tp){.root = module,
                        .group = group,
-                       .parts = {.sum = tn__parallel_sum_parts, .group = group, .counts = true},
                        .plan = plan_of(module, &options),
                        .sequence = options.sequence};
     }

@@ -15,12 +15,14 @@
 typedef struct tn__tp {
     tn_module *root;
     tn_group *group;
-    tn_parts parts;   /* of each cut parameter: the ranks with the other blocks */
-    int64_t classes;  /* columns of the logits on all ranks; 0: the plan cuts none */
-    bool sequence;    /* as in the options */
-    bool split_now;   /* under `sequence`: the root's last call cuts positions … */
-    bool split_graph; /* … and the last one that was recorded: backward runs forwards again */
-    bool compared;    /* the first batch */
+    tn_parts links[4]; /* of cut parameters to the ranks with the other blocks, and beyond these …
+                        */
+    int link_count;    /* … to the other stages of a pipeline, whose chains are three */
+    int64_t classes;   /* columns of the logits on all ranks; 0: the plan cuts none */
+    bool sequence;     /* as in the options */
+    bool split_now;    /* under `sequence`: the root's last call cuts positions … */
+    bool split_graph;  /* … and the last one that was recorded: backward runs forwards again */
+    bool compared;     /* the first batch */
     const tn_tp_rule *plan; /* while attaching, as the places' rules */
     struct tn__tp_place *places;
     int count;
