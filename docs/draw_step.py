@@ -25,6 +25,8 @@ import sys
 INK, FAINT, LINE = "#1f2933", "#52606d", "#9aa5b1"
 COLOURS = {"forward": "#d9e8f6", "recompute": "#c3d5ee", "backward": "#fbe3c3", "wait": "#f3f4f6", "step": "#e6dcf4",
            "gather": "#cdebd3", "scatter": "#f6cfd0", "whole": "#7fbf8e"}
+WORDS = {"forward": "forward", "recompute": "forward again", "backward": "backward", "wait": "waits", "step": "optimiser",
+         "gather": "parameters arrive", "scatter": "gradients are summed", "whole": "parameters are whole"}
 TRAVELS = {"all_gather": "gather", "reduce_scatter": "scatter", "all_reduce": "scatter"}
 LEFT, WIDTH, RIGHT = 104, 880, 44
 BAR, THIN, GAP = 26, 9, 3
@@ -79,21 +81,22 @@ class Picture:
         return LEFT + min(max((t - self.begin) * self.scale, 0), WIDTH - LEFT - RIGHT)
 
     def text(self, x, y, text, size=12, colour=INK, anchor="start", more=""):
-        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{more}>'
-                          f"{html.escape(text)}</text>")
+        if anchor != "start":
+            more += f' text-anchor="{anchor}"'
+        self.parts.append(f'<text x="{x:.1f}" y="{y:g}" font-size="{size}" fill="{colour}"{more}>{html.escape(text)}</text>')
 
     def bar(self, e, y, height, kind, label="", until=0.0):
-        """`until`: where the next bar begins; a label that is too wide for its bar is written to the right of it."""
+        """`until`: where the next bar begins; a label that is too wide for its bar is written smaller, or to the right of it."""
         left, right = self.x(e.begin), self.x(e.end)
         if right - left < 0.05:
             return
-        self.parts.append(f'<rect x="{left:.1f}" y="{y:.1f}" width="{max(right - left, 0.8):.1f}" height="{height}" '
+        self.parts.append(f'<rect x="{left:.1f}" y="{y:g}" width="{max(right - left, 0.8):.1f}" height="{height}" '
                           f'fill="{COLOURS[kind]}" stroke="{FAINT}" stroke-width="0.6"><title>'
                           f"{html.escape(f'{kind} {e.label}'.strip())}: {(e.end - e.begin) / 1000:.1f} ms</title></rect>")
-        wide = 6.2 * len(label) + 2
+        size, wide = (11, 6.2 * len(label) + 2) if right - left > 6.2 * len(label) + 2 else (9, 5.1 * len(label) + 2)
         if label and right - left > wide:
-            self.text((left + right) / 2, y + height / 2 + 4, label, 11, anchor="middle")
-        elif label and until - right > wide + 2:
+            self.text((left + right) / 2, y + height / 2 + 4, label, size, anchor="middle")
+        elif label and until - right > 6.2 * len(label) + 4:
             self.text(right + 3, y + height / 2 + 4, label, 11, FAINT)
 
     def row(self, name, height):
@@ -148,9 +151,7 @@ class Picture:
             self.text(x, y + 16, f"{every * i:g}" + (" ms" if i == 0 else ""), 10, FAINT, "middle")
         self.height += 26
 
-    def legend(self, kinds):
-        words = {"forward": "forward", "recompute": "forward again", "backward": "backward", "wait": "waits", "step": "optimiser",
-                 "gather": "parameters arrive", "scatter": "gradients are summed", "whole": "parameters are whole"}
+    def legend(self, kinds, words):
         x, y = LEFT, self.height
         for kind in [k for k in words if k in kinds]:
             self.parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" fill="{COLOURS[kind]}" stroke="{FAINT}" '
@@ -183,8 +184,9 @@ def main():
         picture.rank(number, events)
     picture.axis()
     seen = {TRAVELS.get(e.kind, e.kind) for events in ranks for e in picture.inside(events)}
-    picture.legend(seen)
+    picture.legend(seen, WORDS)
     picture.save(target)
 
 
-main()
+if __name__ == "__main__":
+    main()
