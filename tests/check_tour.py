@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The tours are true: a debugger that runs their gdb script stops at their stops, in one iteration of the loop.
 
-A page has a heading "## N. …" for each stop, and below it `file.c`: `function`. Its script must break at the same functions, and
+A page has a heading "## N. …" for each stop, and below it `file.c`: `function`. A script must break at the same functions, and
 gdb must reach them in the same order, in these files, while the page's example runs; with several ranks, in rank 0. Exit status 77,
 with the reason, if there is no gdb, it may not trace, or the example was not built.
 """
@@ -18,9 +18,10 @@ ROOT = os.environ.get("TERN_ROOT") or os.path.join(os.path.dirname(os.path.abspa
 EXAMPLES = os.environ.get("TERN_EXAMPLE_BIN") or os.path.join(ROOT, "build/test/examples")
 END = "tn_optim_zero_grad"  # the last call of an iteration: all stops are in one iteration
 TOURS = [
-    # page, script, example, ranks, stops at most
-    ("docs/tour_short.md", "docs/tour.gdb", "02_line", 1, 8),
-    ("docs/tour_ranks.md", "docs/tour_ranks.gdb", "07_ddp", 2, 10),
+    # page, script, example with its arguments, ranks, which stops of the page
+    ("docs/tour_short.md", "docs/tour.gdb", ["02_line"], 1, (1, 8)),
+    ("docs/tour_ranks.md", "docs/tour_ranks.gdb", ["07_ddp"], 2, (1, 10)),
+    ("docs/tour_ranks.md", "docs/tour_split.gdb", ["23_splitting", "--mesh", "tp=2"], 2, (11, 16)),
 ]
 
 
@@ -50,13 +51,13 @@ def places(ranks):
 def stops_of_gdb(script, program, count, ranks):
     """Where gdb has stopped, as it reports it: [(function, file)], the end of the iteration last; and its whole output."""
     environments = places(ranks)
-    others = [subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=e)
+    others = [subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=e)
               for e in environments[1:]]
     try:
         with tempfile.NamedTemporaryFile("w", suffix=".gdb") as longer:
             longer.write(re.sub(r"^run$", f"break {END}\nrun", script, flags=re.M))
             longer.flush()
-            command = ["gdb", "-nx", "-batch", "-x", longer.name] + ["-ex", "continue"] * count + [program]
+            command = ["gdb", "-nx", "-batch", "-x", longer.name] + ["-ex", "continue"] * count + ["--args", *program]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
                                   env=environments[0], cwd=ROOT)
     finally:
@@ -68,20 +69,21 @@ def stops_of_gdb(script, program, count, ranks):
     return reached, text
 
 
-def walk(page, script, example, ranks, most):
+def walk(page, script, example, ranks, which):
     """0, 1 or 77, after saying why."""
-    stops = stops_of_page(page)
+    every = stops_of_page(page)
+    stops = every[which[0] - 1:which[1]]
     commands = read(script)
     breaks = re.findall(r"^break (\w+)$", commands, re.M)
-    if not 0 < len(stops) <= most or breaks != [name for _, name in stops]:
-        print(f"{page} stops at {stops}\n{script} at {breaks}")
+    if not stops or breaks != [name for _, name in stops] or len(every) > max(tour[-1][1] for tour in TOURS if tour[0] == page):
+        print(f"{page} stops at {every}\n{script} at {breaks}")
         return 1
     if not shutil.which("gdb"):
         print("SKIPPED: there is no gdb here: the tour was not checked")
         return 77
-    program = os.path.join(EXAMPLES, example)
-    if not os.path.exists(program):
-        print(f"SKIPPED: there is no {program}: built without examples")
+    program = [os.path.join(EXAMPLES, example[0]), *example[1:]]
+    if not os.path.exists(program[0]):
+        print(f"SKIPPED: there is no {program[0]}: built without examples")
         return 77
     reached, text = stops_of_gdb(commands, program, len(stops), ranks)
     if "ptrace" in text or "not trace" in text:
