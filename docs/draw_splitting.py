@@ -240,7 +240,7 @@ def draw_mesh(output, target):
             picture.height += CARD + APART
     picture.notes([(TOKENS, "the tokens that it computes with: batches from top to bottom, positions from left to right"),
                    (ROWS, f"the rows of {matrix} that it has"),
-                   (STORED, "of all that it has the part that it stores")])
+                   (STORED, "the part that it stores of its parameters")])
     picture.save(pathlib.Path(target))
 
 
