@@ -3,7 +3,7 @@
  *     11_gpt2 --data 'fineweb/train_*.bin' --val 'fineweb/val_*.bin' --device cuda --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --precision bf16
  *     tern run -n 8 11_gpt2 --model gpt2-xl --data 'fineweb/train_*.bin' --shard all
- *     tern run -n 8 11_gpt2 --data 'fineweb/train_*.bin' --mesh tp=2,shard=2,cp=2
+ *     tern run -n 8 11_gpt2 --data 'fineweb/train_*.bin' --mesh pp=2,tp=2,shard=2
  *     11_gpt2 --data tokens.bin --resume      continues, bit for bit
  *     11_gpt2 --data tokens.bin --init gpt2   starts from Hugging Face's GPT-2, or another model
  *
@@ -106,41 +106,10 @@ static tn_optim *make_optim(tn_module *net) {
                                  .weight_decay = o.weight_decay, .no_decay = tn_match_vectors));
 }
 
-/* Forward and backward of one micro-batch of n; accumulates its gradients. Returns its share of the
- * step's loss, on the device: reading it here would make the host wait. */
-static tn_tensor *micro_step(tn_module *net, tn_scaler *scaler, const tn_batch *b, int64_t n) {
-    TN_SCOPE; /* frees what the micro-batch makes */
-    tn_tensor *loss = tn_mul_scalar(tn_lm_loss(net, b->x, b->y), 1.0 / (double)n);
-    tn_backward(tn_scaler_scale(scaler, loss));
-    return tn_return(tn_detach(loss));
-}
-
-/* Runs n micro-batches; returns this rank's mean loss. */
-static double accumulate_step(tn_module *net, tn_scaler *scaler, tn_loader *training, int64_t n) {
-    TN_SCOPE;
-    tn_tensor *sum = tn_scalar(0, TN_F32);
-    tn_batch b;
-    for (int64_t i = 0; i < n && tn_loader_next(training, &b); i++) {
-        /* with sharded gradients there is no memory to accumulate whole ones */
-        TN_NO_SYNC(i + 1 < n && setup.stage < 2 ? net : NULL);
-        tn_add_(sum, micro_step(net, scaler, &b, n));
-    }
-    return tn_item(sum);
-}
-
 /* The mean loss over some batches, the same ones each time. */
-static double validation_loss(tn_module *net, tn_loader *validation, tn_group *world) {
-    TN_NO_GRAD;
-    tn_module_train(net, false);
+static double validation_loss(tn_loader *validation, tn_group *world) {
     tn_loader_seek(validation, (tn_loader_place){0, 0});
-    double sum = 0, count = 0;
-    tn_batch b;
-    for (; count < (double)o.val_batches && tn_loader_next(validation, &b); count++) {
-        TN_SCOPE;
-        sum += tn_item(tn_lm_loss(net, b.x, b.y));
-    }
-    tn_module_train(net, true);
-    return tn_group_mean(world, sum, count);
+    return tn_group_mean(world, tn_spread_loss(setup.spread, validation, o.val_batches), 1);
 }
 
 int main(int argc, char **argv) {
@@ -181,7 +150,7 @@ int main(int argc, char **argv) {
     }
     tn_run_utilisation(r, tn_lm_flops(net), tn_setup_flops(&setup, world));
     while (tn_run_next(r)) {
-        double loss = accumulate_step(net, scaler, training, n);
+        double loss = tn_spread_step(setup.spread, training, n, scaler);
         double lr = tn_schedule_at(schedule, tn_run_step(r));
         tn_optim_set_lr(optim, lr);
         double norm = tn_scaler_clip(scaler, optim, 1.0);
@@ -194,7 +163,7 @@ int main(int argc, char **argv) {
         tn_run_log(r, "grad_norm", norm);
         tn_run_count(r, n * at_once * tn_group_size(data));
         if (validation && tn_run_validates(r)) {
-            double val_loss = validation_loss(net, validation, world);
+            double val_loss = validation_loss(validation, world);
             tn_run_log(r, "val_loss", val_loss);
             tn_run_log(r, "perplexity", exp(val_loss));
         }

@@ -1,9 +1,9 @@
-/* One model cut over ranks: matrices (tp), positions (cp), what is stored (shard), whole copies
- * (dp).
+/* One model cut over ranks: layers (pp), matrices (tp), positions (cp), what is stored (shard),
+ * whole copies (dp).
  *
  *     23_splitting                                          one process
  *     tern run -n 4 23_splitting --mesh tp=2,shard=2        two parts of every matrix, each in two
- *     tern run -n 8 23_splitting --mesh tp=2,cp=2,dp=2
+ *     tern run -n 8 23_splitting --mesh pp=2,tp=2,cp=2
  *
  * A small GPT learns to add: "17+25=42". Lines with an R know of ranks. Whatever the mesh, the
  * losses are those of one process, to rounding; docs/splitting.md says what each dimension does.
@@ -13,12 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LENGTH = 8, BATCH = 64, STEPS = 400 };
+enum { LENGTH = 8, BATCH = 64, MICROS = 2, STEPS = 400 };
 static const char letters[] = "0123456789+=";
 
 static const char *mesh = "dp=all";
 static const tn_option table[] = {
-    {"mesh", 'm', "DIMS", "dp=N,shard=N,cp=N,tp=N,sequence; all: what is left", .text = &mesh},
+    {"mesh", 'm', "DIMS", "pp=N,dp=N,shard=N,cp=N,tp=N,sequence; all: what is left", .text = &mesh},
     {0},
 };
 
@@ -70,17 +70,15 @@ int main(int argc, char **argv) {
     tn_optim *opt = tn_adamw(&gpt, TN_WITH(tn_adamw, .lr = 2e-3));
     tn_loader *loader = tn_loader_new(
         &sums, tn_distributed_sampler(data, tn_random_sampler(7), true), /* R: its share */
-        TN_WITH(tn_loader, .batch = BATCH / tn_group_size(data), .epochs = 0));
-    tn_batch b;
-    for (int step = 0; step < STEPS && tn_loader_next(loader, &b); step++) {
-        TN_SCOPE;
-        tn_tensor *loss = tn_lm_loss(&gpt, b.x, b.y);
-        tn_backward(loss);
+        TN_WITH(tn_loader, .batch = BATCH / MICROS / tn_group_size(data), .epochs = 0,
+                .drop_last = true));
+    for (int step = 0; step < STEPS; step++) {
+        double loss = tn_spread_step(spread, loader, MICROS, NULL); /* R: forward and backward */
         tn_optim_clip(opt, 1.0);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
         if (step % 50 == 0 || step == STEPS - 1) {
-            double mean = tn_group_mean(world, tn_item(loss), 1); /* R: every rank calls it */
+            double mean = tn_group_mean(world, loss, 1); /* R: every rank calls it */
             if (tn_group_rank(world) == 0) {
                 printf("step %3d  loss %.4f\n", step, mean);
             }

@@ -189,8 +189,8 @@ static bool read_inputs(const tn_module *m, tn_values in, int64_t start, int64_t
         return false;
     }
     *i = (inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL};
-    if (i->positions) {
-        return positions_fit(m, i->positions, i->tokens);
+    if (i->positions) { /* a later part may get a rank's share of the sequence, and all positions */
+        return later || positions_fit(m, i->positions, i->tokens);
     }
     i->positions = tn__lm_positions(m, i->tokens, start, tn_size(i->tokens, 1), context);
     return !tn_is_inert(i->positions);

@@ -25,7 +25,7 @@ int tn__setup_options(tn_setup *s, tn_option *rows) {
         {"stage", 0, "1|2|3",
          "what is split: the optimiser's state (1), gradients too (2), parameters too (3)",
          .whole = &s->stage, .most = 3},
-        {"mesh", 0, "DIMS", "tp=N,cp=N,shard=N,dp=N,stage=N,sequence,keys: docs/splitting.md",
+        {"mesh", 0, "DIMS", "pp=N,tp=N,cp=N,shard=N,dp=N,stage=N,sequence,…: docs/splitting.md",
          .text = &s->mesh},
         {"offload", 0, .help = "parts are kept in CPU memory, and stepped there",
          .flag = &s->offload},

@@ -1,36 +1,31 @@
 /* One mesh for every way of laying a model on ranks: the dimensions, from the text of --mesh to
  * groups, and the order in which each is attached.
  *
- *     rank = ((dp · shards + shard) · cps + cp) · tps + tp
+ *     rank = (((pp · dps + dp) · shards + shard) · cps + cp) · tps + tp
  *
- * The ranks of tp, which say most to each other, are neighbours. What is cut first is what a
- * forward computes (tensor, context), then what is stored of it (sharding), then whole copies.
+ * The ranks of tp, which say most to each other, are neighbours; those of pp, which say least, are
+ * furthest apart. What is cut first is what a forward computes (pipeline, tensor, context), then
+ * what is stored of it (sharding), then whole copies. A step on it is in spread_step.c.
  */
+#include "distributed/parallel/spread.h"
+
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/parallel/base.h"
 #include "nn/layout.h"
-#include "tern/split.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { DP, SHARD, CP, TP, DIMS };
-static const char *const names[DIMS] = {"dp", "shard", "cp", "tp"};
-
-struct tn_spread {
-    tn_spread_options options; /* sizes are known */
-    tn_module *module;
-    tn_group *world;
-    tn_mesh *mesh;
-};
+enum { PP, DP, SHARD, CP, TP, DIMS };
+static const char *const names[DIMS] = {"pp", "dp", "shard", "cp", "tp"};
 
 tn_spread_options tn_spread_defaults(void) {
-    return (tn_spread_options){.shard = 1,
+    return (tn_spread_options){.pp = 1,
+                               .shard = 1,
                                .cp = 1,
                                .tp = 1,
+                               .pipeline = tn_pipeline_defaults(),
                                .tensor = tn_tp_defaults(),
                                .sharding = tn_fsdp_defaults(),
                                .data = tn_ddp_defaults(),
@@ -38,7 +33,7 @@ tn_spread_options tn_spread_defaults(void) {
 }
 
 static int *size_of(tn_spread_options *o, int dim) {
-    int *const sizes[DIMS] = {&o->dp, &o->shard, &o->cp, &o->tp};
+    int *const sizes[DIMS] = {&o->pp, &o->dp, &o->shard, &o->cp, &o->tp};
     return sizes[dim];
 }
 
@@ -57,18 +52,26 @@ static bool read_size(const char *value, int *size) {
 static bool read_word(tn_spread_options *o, char *word) {
     char *value = strchr(word, '=');
     if (!value) {
-        o->tensor.sequence |= strcmp(word, "sequence") == 0;
-        o->context = strcmp(word, "keys") == 0 ? TN_CP_KEYS : o->context;
-        return strcmp(word, "sequence") == 0 || strcmp(word, "keys") == 0;
+        bool sequence = strcmp(word, "sequence") == 0, keys = strcmp(word, "keys") == 0;
+        bool gpipe = strcmp(word, "gpipe") == 0;
+        o->tensor.sequence |= sequence;
+        o->context = keys ? TN_CP_KEYS : o->context;
+        o->pipeline.kind = gpipe ? TN_PIPE_GPIPE : o->pipeline.kind;
+        return sequence || keys || gpipe;
     }
     *value++ = '\0';
     if (strcmp(word, "stage") == 0) {
         return read_size(value, &o->sharding.stage) && o->sharding.stage >= 1 &&
                o->sharding.stage <= 3;
     }
+    if (strcmp(word, "chunks") == 0) {
+        o->pipeline.kind = TN_PIPE_INTERLEAVED;
+        return read_size(value, &o->pipeline.chunks) && o->pipeline.chunks > 0;
+    }
     for (int i = 0; i < DIMS; i++) {
         if (strcmp(word, names[i]) == 0) {
-            return read_size(value, size_of(o, i)) && (*size_of(o, i) > 0 || i <= SHARD);
+            bool may_be_all = i == DP || i == SHARD;
+            return read_size(value, size_of(o, i)) && (*size_of(o, i) > 0 || may_be_all);
         }
     }
     return false;
@@ -89,10 +92,12 @@ tn_status tn_spread_read(tn_spread_options *o, const char *mesh) {
         char given[64];
         snprintf(given, sizeof(given), "%s", word);
         if (!read_word(&read, word)) {
-            return tn__raise(TN_EVALUE, "spread_read",
-                             "\"%s\" of \"%s\" is not one of dp=N, shard=N, cp=N, tp=N (dp=all, "
-                             "shard=all), stage=1|2|3, sequence, keys, with commas between",
-                             given, mesh);
+            return tn__raise(
+                TN_EVALUE, "spread_read",
+                "\"%s\" of \"%s\" is not one of pp=N, dp=N, shard=N, cp=N, tp=N (dp=all, "
+                "shard=all), stage=1|2|3, sequence, keys, gpipe, chunks=N, with "
+                "commas between",
+                given, mesh);
         }
     }
     *o = read;
@@ -124,9 +129,9 @@ static bool find_sizes(tn_spread_options *o, int ranks) {
         return true;
     }
     tn__raise(TN_EVALUE, "spread",
-              "dp=%d,shard=%d,cp=%d,tp=%d is a mesh of %lld ranks%s, and there are %d (tern run -n "
-              "%lld would do)",
-              o->dp, o->shard, o->cp, o->tp, (long long)product,
+              "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d is a mesh of %lld ranks%s, and there are %d (tern "
+              "run -n %lld would do)",
+              o->pp, o->dp, o->shard, o->cp, o->tp, (long long)product,
               *size_of(o, rest) == 0 ? " or a multiple" : "", ranks,
               (long long)(*size_of(o, rest) ? product : (ranks / product + 1) * product));
     return false;
@@ -138,7 +143,10 @@ static bool find_sizes(tn_spread_options *o, int ranks) {
 static bool attach_all(tn_spread *s, bool shards) {
     const tn_spread_options *o = &s->options;
     void *m = s->module;
-    if (o->tp > 1) {
+    if (o->pp > 1) {
+        s->pipeline = tn_pipeline_new(m, tn_mesh_group(s->mesh, "pp"), o->pipeline);
+    }
+    if (o->tp > 1 && !tn__pending()) {
         tn_tensor_parallel(m, tn_mesh_group(s->mesh, "tp"), o->tensor);
     }
     if (o->cp > 1 && !tn__pending()) {
@@ -170,8 +178,8 @@ tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
         return NULL;
     }
     *s = (tn_spread){.options = options, .module = module, .world = world};
-    s->mesh =
-        tn_mesh_new(world, DIMS, (int[]){options.dp, options.shard, options.cp, options.tp}, names);
+    s->mesh = tn_mesh_new(
+        world, DIMS, (int[]){options.pp, options.dp, options.shard, options.cp, options.tp}, names);
     if (!s->mesh || !attach_all(s, shards)) {
         tn_spread_free(s);
         return NULL;
@@ -216,12 +224,31 @@ static bool find_cut(const tn_entry *entry, void *user) {
     return false;
 }
 
+/* Of rank pp of the pipeline: ", parts 0 to 3 and 8 of 14". */
+static void print_parts(const tn_spread *s, int pp, FILE *f) {
+    int parts = tn_pipeline_parts(s->pipeline), ranges = 0;
+    for (int i = 0, first = 0; i < parts; i++) {
+        int stage = tn_pipeline_stage(s->pipeline, i);
+        first = i > 0 && tn_pipeline_stage(s->pipeline, i - 1) == stage ? first : i;
+        bool last = i + 1 == parts || tn_pipeline_stage(s->pipeline, i + 1) != stage;
+        if (last && stage % s->options.pp == pp) {
+            fprintf(f, "%s %d", ranges++ ? " and" : ", parts", first);
+            fprintf(f, first < i ? " to %d" : "", i);
+        }
+    }
+    fprintf(f, " of %d", parts);
+}
+
 static void print_rank(const tn_spread *s, const example *cut, int rank, FILE *f) {
     const tn_spread_options *o = &s->options;
     int tp = rank % o->tp, cp = rank / o->tp % o->cp;
-    int shard = rank / o->tp / o->cp % o->shard, dp = rank / o->tp / o->cp / o->shard;
-    fprintf(f, "%6d  %4d %6d %4d %4d  batch %d of %d", rank, dp, shard, cp, tp,
+    int shard = rank / o->tp / o->cp % o->shard, dp = rank / o->tp / o->cp / o->shard % o->dp;
+    int pp = rank / o->tp / o->cp / o->shard / o->dp;
+    fprintf(f, "%6d  %4d %4d %6d %4d %4d  batch %d of %d", rank, pp, dp, shard, cp, tp,
             dp * o->shard + shard + 1, o->dp * o->shard);
+    if (s->pipeline) {
+        print_parts(s, pp, f);
+    }
     if (o->cp > 1) {
         fprintf(f, ", positions %d of %d", cp + 1, o->cp);
     }
@@ -246,9 +273,9 @@ void tn_spread_print(tn_spread *s, FILE *f) {
     const tn_spread_options *o = &s->options;
     example cut = {0};
     tn_module_each(s->module, (tn_walk){0}, find_cut, &cut);
-    fprintf(f, "dp %d x shard %d x cp %d x tp %d%s\n", o->dp, o->shard, o->cp, o->tp,
+    fprintf(f, "pp %d x dp %d x shard %d x cp %d x tp %d%s\n", o->pp, o->dp, o->shard, o->cp, o->tp,
             o->tp > 1 && o->tensor.sequence ? ", sequence" : "");
-    fprintf(f, "  rank    dp  shard   cp   tp\n");
+    fprintf(f, "  rank    pp   dp  shard   cp   tp\n");
     for (int rank = 0; rank < tn_group_size(s->world); rank++) {
         print_rank(s, &cut, rank, f);
     }

@@ -105,8 +105,8 @@ TN_API tn_pipeline_options tn_pipeline_defaults(void);
  * weights are those of the whole model.
  *
  * Every rank calls, before anything else is attached: then tn_tensor_parallel, tn_context_parallel,
- * tn_fsdp or tn_ddp, the optimiser. pp NULL: one rank, which runs the micro-batches in turn. pp and
- * what the options point to must live as long as m, to which the result belongs.
+ * tn_fsdp or tn_ddp, the optimiser. pp NULL: one rank, which runs the micro-batches in turn. pp,
+ * and the options' schedule and user, must live as long as m, to which the result belongs.
  *
  * NULL after an error. TN_EVALUE: m has no parts, fewer parts than stages, cuts that do not ascend,
  * a parameter outside all parts; TN_EUNSUPPORTED: TN_PIPE_ZERO_BUBBLE; TN_ESTATE: m is cut or
@@ -123,6 +123,7 @@ TN_API tn_pipeline *tn_pipeline_new(void *m, tn_group *pp, tn_pipeline_options o
 TN_API double tn_pipeline_step(tn_pipeline *p, const tn_batch *batches, int n, tn_scaler *scaler);
 /* The mean loss of n micro-batches, without gradients: for validation. */
 TN_API double tn_pipeline_loss(tn_pipeline *p, const tn_batch *batches, int n);
+TN_API int tn_pipeline_parts(const tn_pipeline *p);           /* of the whole model */
 TN_API int tn_pipeline_stage(const tn_pipeline *p, int part); /* that has this part */
 TN_API int tn_pipeline_alive(const tn_pipeline *p); /* graphs of the last step here, at most */
 

@@ -12,7 +12,7 @@
 #ifndef TERN_SPLIT_H
 #define TERN_SPLIT_H
 
-#include "parallel.h"
+#include "pipeline.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -106,13 +106,15 @@ TN_API tn_tensor *tn_context_slice(tn_group *cp, tn_cp_kind kind, tn_tensor *x, 
 /* ---- One mesh for all of it -------------------------------------------------------------------
  */
 
-/* How many ranks lie along each dimension; their product is the number of all. Rank order: dp
- * outermost, then shard, cp, and tp innermost, whose ranks say most to each other. */
+/* How many ranks lie along each dimension; their product is the number of all. Rank order: pp
+ * outermost, then dp, shard, cp, and tp innermost, whose ranks say most to each other. */
 typedef struct tn_spread_options {
+    int pp;    /* 1; ranks that share the layers (tn_pipeline_new) */
     int dp;    /* whole copies, other batches. 0: what is left; 1 where shard is 0 */
     int shard; /* 1; ranks that store a copy together (tn_fsdp). 0: what is left */
     int cp;    /* 1; ranks that share a batch's positions */
     int tp;    /* 1; ranks that share each matrix */
+    tn_pipeline_options pipeline;
     tn_tp_options tensor;
     tn_cp_kind context;
     tn_fsdp_options sharding; /* where shard is not 1, or with its `offload` … */
@@ -122,20 +124,28 @@ typedef struct tn_spread_options {
 TN_API tn_spread_options tn_spread_defaults(void);
 
 /* Changes o by words with commas between: "tp=2,shard=all", and "sequence" (tn_tp_options), "keys"
- * (TN_CP_KEYS), "stage=2" (tn_fsdp_options). TN_EVALUE names a word that is none of them. */
+ * (TN_CP_KEYS), "stage=2" (tn_fsdp_options), "gpipe" and "chunks=2" (tn_pipeline_options, the
+ * second also TN_PIPE_INTERLEAVED). TN_EVALUE names a word that is none of them. */
 TN_API tn_status tn_spread_read(tn_spread_options *o, const char *mesh);
 
-/* Lays m on all ranks of world, in the one right order: tensor, context, then FSDP or DDP. Every
- * rank calls, after precision, device and recompute are set and before the optimiser is made.
- * Weights that wait for it (TN_DEFER_INIT) are made. NULL after an error: TN_EVALUE, sizes whose
- * product is not the number of ranks, and what would be; or that of a piece. To be freed after m is
- * finished, and before world is. */
+/* Lays m on all ranks of world, in the one right order: pipeline, tensor, context, then FSDP or
+ * DDP. Every rank calls, after precision, device and recompute are set and before the optimiser is
+ * made. Weights that wait for it (TN_DEFER_INIT) are made. NULL after an error: TN_EVALUE, sizes
+ * whose product is not the number of ranks, and what would be; or that of a piece. To be freed
+ * after m is finished, and before world is. */
 typedef struct tn_spread tn_spread;
 TN_API tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options);
 TN_API tn_group *tn_spread_data(tn_spread *s); /* ranks with other batches: sampler, means */
 /* The ranks along some dimensions, "tp" or "dp shard" (tn_mesh_group). */
 TN_API tn_group *tn_spread_group(tn_spread *s, const char *dims);
-/* Which rank has which batches, positions, rows and parts. */
+/* Forward and backward of n micro-batches of this rank's loader; adds the gradients of their mean
+ * loss (tn_lm_loss), scaled by the scaler (NULL: not), and synchronises them after the last; at
+ * stages 2 and 3 after each, since there is no memory for whole gradients, but not with pp. Every
+ * rank calls. Returns the mean loss; NaN after an error, or when the data have ended. */
+TN_API double tn_spread_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler);
+/* The mean loss of the next n micro-batches, in evaluation mode and without gradients. */
+TN_API double tn_spread_loss(tn_spread *s, tn_loader *data, int64_t n);
+/* Which rank has which layers, batches, positions, rows and parts. */
 TN_API void tn_spread_print(tn_spread *s, FILE *f);
 TN_API void tn_spread_free(tn_spread *s);
 

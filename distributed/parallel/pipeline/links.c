@@ -149,8 +149,8 @@ void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, t
         send_header(p->outputs_to, sends, b);
     } else if (!tn_dims_equal(b->dims, tn_shape(y)) || b->dtype != tn_dtype_of(y)) {
         tn__raise(TN_ESHAPE, "pipeline",
-                  "stage %d gives %s, and gave %s for the step's first micro-batch (all must have "
-                  "one shape)",
+                  "stage %d gives %s, and gave %s for the step's first micro-batch (all need one "
+                  "shape; a loader's option drop_last leaves out an epoch's short batch)",
                   boundary, tn_shape_text(y), tn__dims_text(b->dims));
     }
     if (!tn__pending()) {

@@ -27,6 +27,10 @@ tn_module *tn__pipe_part(const tn_pipeline *p, int i) {
                      : tn__module_in_place(p->module->lists->children[i], "pipeline");
 }
 
+int tn_pipeline_parts(const tn_pipeline *p) {
+    return p ? p->parts : 0;
+}
+
 int tn_pipeline_stage(const tn_pipeline *p, int part) {
     int stage = 0;
     while (p && stage + 1 < p->stages && part >= p->first[stage + 1]) {
@@ -260,9 +264,10 @@ static bool place_parameters(tn_pipeline *p) {
 static tn_values begin_call(tn_module *m, tn_values in, void *user) {
     const tn_pipeline *p = user;
     if (!p->running && tn_group_size(p->group) > 1 && !tn_in_recompute()) {
-        tn__raise(TN_ESTATE, m->kind,
-                  "its layers are on %d ranks: tn_pipeline_step or tn_pipeline_loss calls it",
-                  tn_group_size(p->group));
+        tn__raise(
+            TN_ESTATE, m->kind,
+            "its layers are on %d ranks: tn_spread_step, tn_pipeline_step or their _loss call it",
+            tn_group_size(p->group));
     }
     return in;
 }

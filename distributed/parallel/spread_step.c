@@ -1,0 +1,107 @@
+/* A step on a mesh: micro-batches from a loader, forward and backward, whatever lies under it. */
+#include "core/memory.h"
+#include "distributed/parallel/spread.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- Without a pipeline ---------------------------------------------------------------------- */
+
+/* The share of the mean, on the device: to read it here would make the host wait. */
+static tn_tensor *micro_step(tn_module *m, const tn_batch *b, int64_t n, tn_scaler *scaler) {
+    TN_SCOPE;
+    tn_tensor *loss = tn_mul_scalar(tn_lm_loss(m, b->x, b->y), 1.0 / (double)n);
+    tn_backward(scaler ? tn_scaler_scale(scaler, loss) : loss);
+    return tn_return(tn_detach(loss));
+}
+
+static double accumulate_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler) {
+    TN_SCOPE;
+    /* with sharded gradients there is no memory to accumulate whole ones */
+    bool keeps = s->options.shard == 1 || s->options.sharding.stage < 2;
+    tn_tensor *sum = tn_scalar(0, TN_F32);
+    int64_t i = 0;
+    for (tn_batch b; i < n && tn_loader_next(data, &b); i++) {
+        TN_NO_SYNC(i + 1 < n && keeps ? s->module : NULL);
+        tn_add_(sum, micro_step(s->module, &b, n, scaler));
+    }
+    return i == n && !tn__pending() ? tn_item(sum) : NAN;
+}
+
+static double evaluate_batches(tn_spread *s, tn_loader *data, int64_t n) {
+    double sum = 0;
+    int64_t i = 0;
+    for (tn_batch b; i < n && tn_loader_next(data, &b); i++) {
+        TN_SCOPE;
+        sum += tn_item(tn_lm_loss(s->module, b.x, b.y));
+    }
+    return i == n && !tn__pending() ? sum / (double)n : NAN;
+}
+
+/* ---- With one -------------------------------------------------------------------------------- */
+
+/* Copies of the next n micro-batches: the loader lends one at a time. The first stage reads x, the
+ * last y. Owned by the scope; NULL after an error, or when the data have ended. */
+static tn_batch *copy_batches(tn_spread *s, tn_loader *data, int64_t n) {
+    tn_group *pp = tn_mesh_group(s->mesh, "pp");
+    tn_batch *all =
+        n > 0 && n <= INT_MAX ? tn__calloc_for((size_t)n, sizeof(*all), "spread") : NULL;
+    int64_t i = 0;
+    for (tn_batch b; all && i < n && tn_loader_next(data, &b); i++) {
+        all[i].x = tn_group_rank(pp) == 0 ? tn_copy(b.x) : NULL;
+        all[i].y = tn_group_rank(pp) == tn_group_size(pp) - 1 ? tn_copy(b.y) : NULL;
+    }
+    if (i < n) {
+        free(all);
+        return NULL;
+    }
+    return all;
+}
+
+static double pipeline_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler,
+                            bool training) {
+    TN_SCOPE;
+    tn_batch *batches = copy_batches(s, data, n);
+    double loss = NAN;
+    if (batches || tn__pending()) { /* an error ends the others' wait */
+        loss = training ? tn_pipeline_step(s->pipeline, batches, (int)n, scaler)
+                        : tn_pipeline_loss(s->pipeline, batches, (int)n);
+    }
+    free(batches);
+    return loss;
+}
+
+/* ---- Both ------------------------------------------------------------------------------------ */
+
+static bool call_fits(const tn_spread *s, const tn_loader *data, int64_t n, const char *operation) {
+    if (!s || !data || n < 1) {
+        const char *wrong = !s      ? "the spread is NULL"
+                            : !data ? "the loader is NULL"
+                                    : "n is below 1";
+        tn__raise(TN_EVALUE, operation, "%s", wrong);
+        return false;
+    }
+    return true;
+}
+
+double tn_spread_step(tn_spread *s, tn_loader *data, int64_t n, tn_scaler *scaler) {
+    if (!call_fits(s, data, n, "spread_step")) {
+        return NAN;
+    }
+    return s->pipeline ? pipeline_step(s, data, n, scaler, true)
+                       : accumulate_step(s, data, n, scaler);
+}
+
+double tn_spread_loss(tn_spread *s, tn_loader *data, int64_t n) {
+    if (!call_fits(s, data, n, "spread_loss")) {
+        return NAN;
+    }
+    TN_NO_GRAD;
+    bool training = s->module->training;
+    tn_module_train(s->module, false);
+    double loss =
+        s->pipeline ? pipeline_step(s, data, n, NULL, false) : evaluate_batches(s, data, n);
+    tn_module_train(s->module, training);
+    return loss;
+}
