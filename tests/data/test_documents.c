@@ -257,7 +257,7 @@ static void test_wrong_lines(void **state) {
     expect_wrong_text("a.jsonl", "{\"text\":1}", "\"text\" is not a text");
     expect_wrong_text("a.jsonl", "{\"text\":\"x\",\"text\":\"y\"}", "it has \"text\" twice");
     expect_wrong_text("a.jsonl", "{\"a\\u001b[2J\":0,\"b\":1}",
-                      "no \"text\" in it, but \"a\", \"b\" (another key");
+                      "no \"text\" in it, but \"a\", \"b\" (--key chooses another key");
     expect_wrong_text("a.jsonl", "{}", "no \"text\" in it, but nothing");
     expect_wrong_text("a.jsonl", "not JSON at all", "line 1: a value should begin here");
 }
@@ -265,7 +265,7 @@ static void test_wrong_lines(void **state) {
 static void test_other_kinds(void **state) {
     (void)state;
     static const unsigned char head[1024] = {0x88, 0xd8, 0x34, 0x01, 1}; /* 20240520 */
-    expect_wrong("a.bin", head, sizeof(head), "a.bin is a shard of 16-bit tokens; text is wanted");
+    expect_wrong("a.bin", head, sizeof(head), "a.bin is a shard of 16-bit tokens; expected text");
     static const struct {
         const char *bytes, *is;
     } others[] = {{"\x93NUMPY\x01\0v", "a NumPy array"},

@@ -285,14 +285,14 @@ static void test_writer_refuses(void **state) {
     assert_int_equal(tn_shards_writer_add(w, tokens + 2, 1), TN_EINDEX);
     assert_error(TN_EINDEX, "a token is -1");
     assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 0), TN_ESTATE);
-    assert_error(TN_ESTATE, "no pairs");
+    assert_error(TN_ESTATE, "this writer does not take pairs");
     assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_OK);
     tn_shards_writer_free(w); /* and nothing of it is left */
     assert_int_equal(temp_count(), 0);
     o.pairs = true;
     w = tn_shards_writer_new(temp_path("w"), o);
     assert_int_equal(tn_shards_writer_add(w, tokens, 1), TN_ESTATE);
-    assert_error(TN_ESTATE, "writes pairs");
+    assert_error(TN_ESTATE, "this writer takes only pairs");
     assert_int_equal(tn_shards_writer_add_pair(w, tokens, 1, 2), TN_EVALUE);
     assert_error(TN_EVALUE, "1 tokens, 2 of them the prompt");
     tn_shards_writer_free(w);

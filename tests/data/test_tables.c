@@ -147,7 +147,7 @@ static void a_wrong_row_names_its_line(void **state) {
     refuse_libsvm("1 4:2\n", "line 1: index 4, of 1 to 3 features");
     refuse_libsvm("1 99999999999999999999:2\n", "of 1 to 3 features");
     refuse_libsvm("1 2:2 2:3\n", "\"2:3\" does not have a higher index than the one before");
-    refuse_libsvm("1 2:2 1:3\n", "\"1:3\" comes after");
+    refuse_libsvm("1 2:2 1:3\n", "\"1:3\" does not have a higher index than the one before");
     assert_null(tn_libsvm_dataset(write_text("1 1:1\n"), 0));
     assert_error(TN_EVALUE, "0 features");
     tn_dataset *d = tn_libsvm_dataset(write_text("1\n2\n"), 3);

@@ -405,7 +405,7 @@ static void test_folders(void **state) {
     write_text("theirs/train_000000.bin", "shard");
     o.overwrite = false;
     assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "theirs/train_000000.bin is there, and tokens.json, which would tell");
+    assert_error(TN_ESTATE, "theirs/train_000000.bin is there, and tokens.json, which would say");
     write_text("theirs/tokens.json", "{\"train\": 1}");
     assert_int_equal(make_tokens("a.txt", "theirs", o, NULL), TN_EFORMAT);
     assert_error(TN_EFORMAT, "tokens.json is not what `tern tokens` writes");

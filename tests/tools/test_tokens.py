@@ -147,7 +147,7 @@ def wrong_command_lines():
     write_lines("a.jsonl", ["x"])
     for part, args in [("no text to read", ["--tokenizer", ".", "--out", "o"]), ("--tokenizer PATH is missing", ["a.jsonl", "--out", "o"]),
                        ("--out DIR is missing", ["a.jsonl", "--tokenizer", "."]),
-                       ("a share", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", "1"]),
+                       ("should be a fraction, at least 0 and below 1", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", "1"]),
                        ("are alternatives", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--val", ".1", "--val-docs", "1"]),
                        ("whole number", ["a.jsonl", "--tokenizer", ".", "--out", "o", "--shard-tokens", "0"])]:
         has(tokens(*args, code=64), part)
