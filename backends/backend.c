@@ -81,8 +81,8 @@ const char *tn__cpu_levels(char *text, size_t size) {
     return text;
 }
 
-/* The level that TERN_CPU names, or else the highest available. Any other value raises an error in
- * the thread that asks first: at load time the thread that will run main. */
+/* The level that TERN_CPU names; if it is not set, the highest available. A name of no available
+ * level raises an error in the thread that asks first: at load time the one that will run main. */
 static int read_most(void) {
     const char *wish = getenv("TERN_CPU");
     int best = LEVELS;

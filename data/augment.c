@@ -249,7 +249,7 @@ static tn_status normalize_shape(const tn_transform *t, tn_dims *dims) {
     int64_t C = t->values / 2;
     if (C == 0) {
         return tn__raise(TN_EVALUE, t->kind,
-                         "expected means and deviations of 1 to %d channels, neither of them NULL",
+                         "expected means and deviations for 1 to %d channels, neither of them NULL",
                          MOST_CHANNELS);
     }
     if (dims->ndim < 1 || dims->size[0] != C) {

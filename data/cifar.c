@@ -103,9 +103,10 @@ static bool add_records(cifar *d, const tn__reader *r) {
         return false;
     }
     if (count > MOST_EXAMPLES - before) {
-        tn__raise(TN_EFORMAT, d->from->kind,
-                  "%s has %zu pictures; this reader takes at most %d from all files", r->path,
-                  count, MOST_EXAMPLES);
+        tn__raise(
+            TN_EFORMAT, d->from->kind,
+            "%s has %zu pictures and the files before it %zu; this reader takes at most %d in all",
+            r->path, count, before, MOST_EXAMPLES);
         return false;
     }
     uint8_t *larger = tn__realloc(d->records, (before + count) * d->record);

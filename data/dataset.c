@@ -64,8 +64,8 @@ static bool is_alive(const tn_dataset *d, const char *operation) {
     if (__atomic_load_n(&d->takers, __ATOMIC_RELAXED) == FREED) {
         tn__raise(
             TN_ESTATE, operation,
-            "the dataset was freed (a loader, tn_subset or anything else that takes one frees it, "
-            "too; call tn_dataset_keep(d) first to keep it)");
+            "the dataset was freed (a loader, tn_subset or anything else that takes one frees "
+            "it with itself; call tn_dataset_keep(d) first to keep it)");
         return false;
     }
     return true;

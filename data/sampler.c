@@ -2,8 +2,8 @@
  *
  * A shuffled epoch is a bijection of [0, size): a Feistel network over pairs (l, r), l < a, r < b,
  * with a * b just large enough, and with additions modulo a and b where a block cipher uses
- * exclusive or (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result outside [0,
- * size) is permuted again until it is inside; fewer than one place in sqrt(size) is outside. Round
+ * exclusive or (Black, Rogaway 2002, "Ciphers with arbitrary finite domains"). A result that is not
+ * below size is permuted again until it is; that concerns fewer than one place in sqrt(size). Round
  * functions are words of Philox.
  *
  * Two kinds have a table, as long as the dataset and the same in all epochs: the running sums of

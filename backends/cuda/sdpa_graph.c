@@ -300,7 +300,7 @@ static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
         return "before 9.5.1 dy is read with y's strides";
     }
     if (number < 91501 && s->keys % 128 != 0) {
-        return "before 9.15.1 backward reads beyond the keys if 128 does not divide them";
+        return "before 9.15.1 backward reads beyond the keys unless 128 divides their number";
     }
     if (number < 91801 && major >= 10 && s->deterministic) {
         return "before 9.18.1 backward is not deterministic on Blackwell";

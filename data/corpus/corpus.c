@@ -107,8 +107,8 @@ static bool check_kind(const tn_corpus *c) {
     if (s->kind.form == TN__FORM_TEXT) {
         return true;
     }
-    tn__raise(TN_EFORMAT, "corpus", "%s %s%s; expected text or JSON lines (also .gz or .zst)",
-              s->file.path, s->unpacker ? "contains what is " : "is ",
+    tn__raise(TN_EFORMAT, "corpus", "%s%s%s; expected text or JSON lines (also .gz or .zst)",
+              s->file.path, s->unpacker ? ", decompressed, is " : " is ",
               s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
     return false;
 }

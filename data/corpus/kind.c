@@ -35,7 +35,7 @@ static const mark marks[] = {
     {WORD(20240803), {TN__FORM_OTHER, "an llm.c checkpoint (Llama 3)"}},
     {WORD(20240327), {TN__FORM_OTHER, "an llm.c training state"}},
     {WORD(20240328), {TN__FORM_OTHER, "an llm.c tokenizer"}},
-    {WORD(20240522), {TN__FORM_OTHER, "llm.c's questions for an evaluation"}},
+    {WORD(20240522), {TN__FORM_OTHER, "an llm.c file of evaluation questions"}},
     {MARK(0, "\x93NUMPY"), {TN__FORM_OTHER, "a NumPy array"}},
     {MARK(0, "PK\x03\x04"), {TN__FORM_OTHER, "a zip archive (PyTorch and NumPy write them)"}},
     {MARK(0, "PAR1"), {TN__FORM_OTHER, "a Parquet file"}},

@@ -327,7 +327,7 @@ static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
         !tn_dims_equal(tn_safetensors_shape(*open, t->name), TN_DIMS(piece->layout.length))) {
         tn__raise(TN_EFORMAT, ix->operation,
                   "%s does not have the piece of \"%.80s\" that " TN__INDEX_NAME
-                  " lists, or has another size",
+                  " lists, or the piece has another dtype or size",
                   path, t->name);
         return false;
     }

@@ -253,7 +253,7 @@ static tn_status run_batch(batch *b) {
 static bool in_domain(const tn_generate_options *o) {
     if (o->max_new < 0 || o->min_new < 0 || o->top_k < 0) {
         tn__raise(TN_EVALUE, operation,
-                  "max_new is %lld, min_new %lld and top_k %lld (each at least 0)",
+                  "max_new is %lld, min_new %lld and top_k %lld (each must be at least 0)",
                   (long long)o->max_new, (long long)o->min_new, (long long)o->top_k);
     } else if (!(o->temperature >= 0.0 && o->temperature < INFINITY)) {
         tn__raise(TN_EVALUE, operation, "temperature is %g (at least 0, and finite)",

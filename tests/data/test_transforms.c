@@ -285,7 +285,7 @@ static void transforms_refuse(void **state) {
         {tn_image_normalize(2, mean, std), TN_ESHAPE, "3 channels, but there are means for 2"},
         {tn_image_normalize(3, mean, std), TN_EVALUE, "std 0 of channel 1"},
         {tn_image_normalize(9, mean, std), TN_EVALUE,
-         "expected means and deviations of 1 to 8 channels"},
+         "expected means and deviations for 1 to 8 channels"},
         {tn_image_normalize(3, NULL, std), TN_EVALUE, "neither of them NULL"},
         {(tn_transform){.kind = "empty"}, TN_EVALUE, "transform 0 has no kind, no apply"},
     };
