@@ -120,16 +120,18 @@ static void test_every_mesh_of_eight(void **state) {
 static void test_texts(void **state) {
     (void)state;
     tn_spread_options o = tn_spread_defaults();
-    assert_int_equal(tn_spread_read(&o, "tp=2,shard=all,sequence,cp=4,keys,stage=2,dp=3"), TN_OK);
+    assert_int_equal(
+        tn_spread_read(&o, "pp=2,chunks=3,tp=2,shard=all,sequence,cp=4,keys,stage=2,dp=3"), TN_OK);
+    assert_true(o.pp == 2 && o.pipeline.chunks == 3 && o.pipeline.kind == TN_PIPE_INTERLEAVED);
     assert_true(o.tp == 2 && o.shard == 0 && o.cp == 4 && o.dp == 3 && o.tensor.sequence &&
                 o.context == TN_CP_KEYS && o.sharding.stage == 2);
-    static const char *const bad[] = {"",      "tp",         "tp=",    "tp=0",          "tp=all",
-                                      "pp=2",  "tp=x",       "tp=2,,", "stage=4",       "tp=-1",
-                                      "cp=2 ", "sequence=1", "tp=1e3", "tp=99999999999"};
+    static const char *const bad[] = {
+        "",     "tp",     "tp=",     "tp=0",  "tp=all", "pp=all",     "chunks=0", "ep=2",
+        "tp=x", "tp=2,,", "stage=4", "tp=-1", "cp=2 ",  "sequence=1", "tp=1e3",   "tp=99999999999"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         tn_spread_options before = tn_spread_defaults(), after = before;
         assert_int_equal(tn_spread_read(&after, bad[i]), TN_EVALUE);
-        assert_error(TN_EVALUE, "is not one of dp=N");
+        assert_error(TN_EVALUE, "is not one of pp=N");
         assert_memory_equal(&before, &after, sizeof(before));
     }
     tn_spread_read(NULL, "tp=2");
@@ -175,9 +177,10 @@ static void test_print(void **state) {
     FILE *f = fmemopen(text, sizeof(text), "w");
     run_ok(4, prints_mesh, f);
     fclose(f);
-    assert_non_null(strstr(text, "dp 1 x shard 2 x cp 1 x tp 2\n"));
-    assert_non_null(strstr(text, "     3     0      1    0    1  batch 2 of 2, rows 15 to 28 of "
-                                 "wte.weight, part 2 of 2\n"));
+    assert_non_null(strstr(text, "pp 1 x dp 1 x shard 2 x cp 1 x tp 2\n"));
+    assert_non_null(strstr(text,
+                           "     3     0    0      1    0    1  batch 2 of 2, rows 15 to 28 of "
+                           "wte.weight, part 2 of 2\n"));
 }
 
 int main(void) {
