@@ -93,12 +93,7 @@ static void run_close(run *r) {
 
 static void run_step(run *r) {
     int micros = MICROS / tn_group_size(tn_spread_data(r->spread));
-    for (int i = 0; i < micros; i++) {
-        TN_SCOPE;
-        tn_batch b;
-        CHECK(tn_loader_next(r->c.loader, &b));
-        tn_backward(tn_mul_scalar(tn_lm_loss(&r->m, b.x, b.y), 1.0 / micros));
-    }
+    CHECK(tn_spread_step(r->spread, r->c.loader, micros, NULL) > 0);
     tn_optim_clip(r->c.optim, 1.0);
     tn_optim_step(r->c.optim);
     tn_optim_zero_grad(r->c.optim);
@@ -211,8 +206,11 @@ static const struct {
 } meshes[] = {
     {"tp=2,shard=2", 4},
     {"shard=4", 4},
+    {"pp=2,tp=2,shard=2", 8},
     {"tp=4", 4},
+    {"pp=3", 3},
     {"dp=1", 1},
+    {"pp=2,cp=2", 4},
     {"tp=2", 2},
     {"tp=2,cp=2", 4},
     {"tp=2,dp=2", 4},

@@ -103,9 +103,13 @@ static inline void train_join(train_bits *bits, train_bits more) {
 static inline bool train_append(const tn_entry *entry, void *user) {
     train_bits *bits = user;
     TN_SCOPE;
-    memcpy(train_grow(bits, sizeof(entry->layout)), &entry->layout, sizeof(entry->layout));
-    size_t bytes = (size_t)tn_count(entry->stored) * tn_dtype_size(tn_dtype_of(entry->stored));
-    tn_copy_out(entry->stored, train_grow(bits, bytes));
+    tn_layout layout = entry->layout;
+    layout.length = entry->absent ? 0 : layout.length;
+    memcpy(train_grow(bits, sizeof(layout)), &layout, sizeof(layout));
+    if (layout.length > 0) {
+        size_t bytes = (size_t)layout.length * tn_dtype_size(tn_dtype_of(entry->stored));
+        tn_copy_out(entry->stored, train_grow(bits, bytes));
+    }
     return true;
 }
 
@@ -149,11 +153,11 @@ static inline train_bits train_whole(void *m, tn_group *g) {
     int ranks = tn_group_size(g);
     void **data = calloc((size_t)ranks, sizeof(*data));
     size_t *bytes = calloc((size_t)ranks, sizeof(*bytes));
-    tn_module_each(m, (tn_walk){0}, train_append, &mine);
+    tn_module_each(m, (tn_walk){.absent = true}, train_append, &mine);
     train_pieces pieces = {.ranks = ranks, .at = calloc((size_t)ranks, sizeof(char *))};
     if (tn_all_gather_bytes(g, mine.data, mine.bytes, data, bytes) == TN_OK) {
         memcpy(pieces.at, data, (size_t)ranks * sizeof(*data));
-        tn_module_each(m, (tn_walk){0}, train_assemble, &pieces);
+        tn_module_each(m, (tn_walk){.absent = true}, train_assemble, &pieces);
     }
     for (int r = 0; r < ranks; r++) {
         tn_bytes_free(data[r]);
