@@ -160,15 +160,15 @@ def draw_block(traces, target):
 # ---- A mesh ------------------------------------------------------------------------------------------------------------
 
 
-# at: along dp, shard, cp and tp; has: {word: (first, last, of how many)}, from 0; of rows it is not said of how many
+# at: along pp, dp, shard, cp and tp; has: {word: (first, last, of how many)}, from 0; of rows it is not said of how many
 Place = collections.namedtuple("Place", "rank at has")
-DIMS = "dp", "shard", "cp", "tp"
+DIMS = "pp", "dp", "shard", "cp", "tp"
 
 
 def read_mesh(text):
     """The sizes along the dimensions, the name of the matrix, and the places of all ranks."""
-    sizes = re.search(r"dp (\d+) x shard (\d+) x cp (\d+) x tp (\d+)", text)
-    lines = re.findall(r"^(?:\[0\])? *(\d+) +(\d+) +(\d+) +(\d+) +(\d+)  (batch .* rows .*)$", text, re.M)
+    sizes = re.search(r"pp (\d+) x dp (\d+) x shard (\d+) x cp (\d+) x tp (\d+)", text)
+    lines = re.findall(r"^(?:\[0\])? *(\d+)" + r" +(\d+)" * len(DIMS) + r"  (batch .* rows .*)$", text, re.M)
     if not lines:
         sys.exit("no mesh whose matrices are cut was printed")
     places = []
@@ -191,7 +191,7 @@ class MeshPicture(Picture):
     def __init__(self, sizes, rows):
         super().__init__(0, 1, "Which rank of a mesh has what: tokens, rows of a matrix, and a part of what is stored")
         self.sizes, self.rows = sizes, rows
-        self.cp, self.tp = sizes[2:]
+        self.cp, self.tp = sizes[3:]
         self.card = min(210, (WIDTH - 16 + APART - NEAR) / self.cp / self.tp - NEAR - (APART - NEAR) / self.tp)
 
     def grid(self, corner, wide, counts, across, down, colour, caption):
@@ -207,7 +207,7 @@ class MeshPicture(Picture):
             self.text(x + wide / 2, y + DRAWN + 13 + 12 * i, line, 10, FAINT, "middle")
 
     def place(self, p):
-        x, y = 8 + (p.at[2] * self.tp + p.at[3]) * (self.card + NEAR) + p.at[2] * (APART - NEAR), self.height
+        x, y = 8 + (p.at[3] * self.tp + p.at[4]) * (self.card + NEAR) + p.at[3] * (APART - NEAR), self.height
         size = f'width="{self.card:.1f}" height="{CARD}" rx="3"'
         self.parts.append(f'<rect x="{x:.1f}" y="{y}" {size} fill="none" stroke="{LINE}"/>')
         self.text(x + 8, y + 18, f"rank {p.rank}", 13, more=' font-weight="bold"')

@@ -411,7 +411,7 @@ static void lists_of_layers(void **state) {
 /* ---- A scaler -------------------------------------------------------------------------------- */
 
 /* An overflow on one stage is seen by all: they skip the same step. */
-static void overflows(tn_group *world, void *user) {
+static void overflow_once(tn_group *world, void *user) {
     const pipe_run *r = user;
     mesh_model m;
     begin_model(&m, r, 0);
@@ -441,7 +441,7 @@ static void overflows(tn_group *world, void *user) {
 static void overflow_of_one_stage(void **state) {
     (void)state;
     pipe_run r = run_of(true, 2, 2);
-    run_ok(2, overflows, &r);
+    run_ok(2, overflow_once, &r);
 }
 
 int main(void) {

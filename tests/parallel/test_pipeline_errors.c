@@ -69,7 +69,7 @@ static void two_stages_each(void *m, tn_group *world, tn_pipeline_options *o) {
     o->chunks = 2;
 }
 
-static void refuses(tn_group *world, void *user) {
+static void refuse_layout(tn_group *world, void *user) {
     const refusal *r = user;
     mesh_model m;
     mesh_shape shape = small_shape();
@@ -98,7 +98,7 @@ static void what_cannot_be_laid_out(void **state) {
         {two_stages_each, TN_EVALUE, "only with TN_PIPE_INTERLEAVED"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        run_ok(2, refuses, &cases[i]);
+        run_ok(2, refuse_layout, &cases[i]);
     }
 }
 
@@ -193,7 +193,7 @@ typedef struct misuse {
     bool calls;
 } misuse;
 
-static void misuses(tn_group *world, void *user) {
+static void misuse_step(tn_group *world, void *user) {
     const misuse *u = user;
     mesh_model m;
     mesh_shape shape = small_shape();
@@ -228,7 +228,7 @@ static void what_a_step_refuses(void **state) {
         {x, x, 2, 0, TN_ESTATE, "its layers are on 2 ranks", true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        run_ok(2, misuses, &cases[i]);
+        run_ok(2, misuse_step, &cases[i]);
     }
 }
 

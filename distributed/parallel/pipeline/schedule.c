@@ -54,7 +54,7 @@ void tn_pipe_schedule_free(tn_pipe_schedule *s) {
 
 /* ---- The kinds ------------------------------------------------------------------------------- */
 
-static int smaller(int a, int b) {
+static int smaller_of(int a, int b) {
     return a < b ? a : b;
 }
 
@@ -85,7 +85,7 @@ static tn_pipe_action backward_at(const tn_pipe_schedule *s, int rank, int k) {
  * the way to the last rank and back. */
 static void row_1f1b(tn_pipe_schedule *s, int rank) {
     int chunks = s->stages / s->ranks, all = chunks * s->micros, behind = s->ranks - rank - 1;
-    int ahead = smaller(chunks == 1 ? behind : 2 * behind + (chunks - 1) * s->ranks, all);
+    int ahead = smaller_of(chunks == 1 ? behind : 2 * behind + (chunks - 1) * s->ranks, all);
     for (int k = 0; k < all + ahead; k++) {
         tn_pipe_action f = forward_at(s, rank, k), b = backward_at(s, rank, k - ahead);
         if (k < all) {
@@ -100,7 +100,7 @@ static void row_1f1b(tn_pipe_schedule *s, int rank) {
 /* 1F1B with the halves of backward apart: later ranks put off more of the weights' gradients, which
  * then fill the time in which they would wait. */
 static void row_zero_bubble(tn_pipe_schedule *s, int rank) {
-    int ahead = smaller(s->ranks - rank - 1, s->micros), weights = 0;
+    int ahead = smaller_of(s->ranks - rank - 1, s->micros), weights = 0;
     for (int k = 0; k < s->micros + ahead; k++) {
         if (k < s->micros) {
             add_action(s, rank, 'F', rank, k);

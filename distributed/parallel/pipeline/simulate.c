@@ -21,7 +21,7 @@ typedef struct course {
     int *at;                /* [ranks] the next action */
 } course;
 
-static double *ended(const course *c, double *times, int stage, int micro) {
+static double *time_of(const course *c, double *times, int stage, int micro) {
     return &times[(size_t)stage * (size_t)c->s->micros + (size_t)micro];
 }
 
@@ -34,15 +34,15 @@ static double later_of(double a, double b) {
 static double input_ready(const course *c, tn_pipe_action a) {
     int last = c->s->stages - 1;
     if (a.what == 'F') {
-        return a.stage == 0 ? 0 : *ended(c, c->forward, a.stage - 1, a.micro) + c->cost.link;
+        return a.stage == 0 ? 0 : *time_of(c, c->forward, a.stage - 1, a.micro) + c->cost.link;
     }
     if (a.what == 'W') {
-        return *ended(c, c->back, a.stage, a.micro);
+        return *time_of(c, c->back, a.stage, a.micro);
     }
-    double graph = *ended(c, c->forward, a.stage, a.micro);
+    double graph = *time_of(c, c->forward, a.stage, a.micro);
     return a.stage == last
                ? graph
-               : later_of(graph, *ended(c, c->back, a.stage + 1, a.micro) + c->cost.link);
+               : later_of(graph, *time_of(c, c->back, a.stage + 1, a.micro) + c->cost.link);
 }
 
 static double action_seconds(const tn_pipe_cost *cost, char what) {
@@ -75,7 +75,7 @@ static bool run_next(course *c, int r) {
     c->begins[row_place(c->s, r) + (size_t)c->at[r]++] = begin;
     c->now[r] = begin + action_seconds(&c->cost, a.what);
     if (a.what != 'W') {
-        *ended(c, a.what == 'F' ? c->forward : c->back, a.stage, a.micro) = c->now[r];
+        *time_of(c, a.what == 'F' ? c->forward : c->back, a.stage, a.micro) = c->now[r];
     }
     return true;
 }
