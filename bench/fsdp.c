@@ -1,6 +1,7 @@
-/* GPT-2 laid out on ranks, in parts (--stage) or on a mesh (--mesh): fsdp [OPTIONS] T, one process
- * per rank, driven through bench_serve; or, with --steps N, by itself under `tern run -n 4 fsdp`:
- * then rank 0 prints each step's loss and time.
+/* GPT-2 laid out on ranks, in parts (--stage), on a mesh (--mesh) or as a pipeline whose batches
+ * are of so many micro-batches (--micros): fsdp [OPTIONS] T, one process per rank, driven through
+ * bench_serve; or, with --steps N, by itself under `tern run -n 4 fsdp`: then rank 0 prints each
+ * step's loss and time.
  *
  * BATCH sequences of T random tokens on each rank (on those of tp and cp together): rank r takes
  * rows r * BATCH and up of the batch that gpt2.c draws. At the end every rank reports its memory
@@ -11,7 +12,20 @@
 #include <getopt.h>
 
 /* Options: integers, flags, strings. */
-enum { STAGE, LAYERS, HEADS, WIDTH, VOCAB, CONTEXT, BATCH, PREFETCH, STEPS, NUMBERS };
+enum {
+    STAGE,
+    LAYERS,
+    HEADS,
+    WIDTH,
+    VOCAB,
+    CONTEXT,
+    BATCH,
+    PREFETCH,
+    STEPS,
+    MICROS,
+    CHUNKS,
+    NUMBERS
+};
 enum { RECOMPUTE = NUMBERS, DEFER, OFFLOAD, SGD, SWITCHES };
 enum { SIZE = SWITCHES, PRECISION, SHARE, TRACE, MESH };
 
@@ -29,7 +43,8 @@ typedef struct run {
     tn_group *world;
     tn_fsdp_state *fsdp; /* NULL: DDP, or a mesh */
     tn_spread_options on_mesh;
-    int64_t steps; /* done */
+    tn_pipeline *pipeline; /* NULL: no --micros */
+    int64_t steps;         /* done */
 } run;
 
 /* ---- Options --------------------------------------------------------------------------------- */
@@ -39,7 +54,8 @@ static void print_usage(void) {
           "            [--layers N] [--heads N] [--width N] [--vocab N] [--context N]\n"
           "            [--batch N] [--prefetch N]\n"
           "            [--precision f32|bf16] [--recompute] [--defer] [--offload] [--sgd]\n"
-          "            [--share FOLDER] [--trace FOLDER] [--steps N] [--mesh DIMS] T\n"
+          "            [--share FOLDER] [--trace FOLDER] [--steps N] [--mesh DIMS]\n"
+          "            [--micros N [--chunks N]] T\n"
           "(stage 0 is DDP; run bench/fsdp.py, or with --steps under tern run)\n",
           stderr);
     exit(2);
@@ -85,6 +101,8 @@ static options parse_options(int argc, char **argv) {
                                          {"batch", 1, NULL, BATCH},
                                          {"prefetch", 1, NULL, PREFETCH},
                                          {"steps", 1, NULL, STEPS},
+                                         {"micros", 1, NULL, MICROS},
+                                         {"chunks", 1, NULL, CHUNKS},
                                          {"recompute", 0, NULL, RECOMPUTE},
                                          {"defer", 0, NULL, DEFER},
                                          {"offload", 0, NULL, OFFLOAD},
@@ -102,8 +120,8 @@ static options parse_options(int argc, char **argv) {
         take_option(&o, key, optarg);
     }
     o.T = optind + 1 == argc ? atoi(argv[optind]) : 0;
-    if (o.T < 1 || o.n[BATCH] < 1 || o.n[STAGE] < 0 || o.n[STAGE] > 3 ||
-        (o.n[DEFER] && (o.n[STAGE] == 0 || o.share))) {
+    if (o.T < 1 || o.n[BATCH] < 1 || (o.n[MICROS] && o.n[BATCH] % o.n[MICROS] != 0) ||
+        o.n[STAGE] < 0 || o.n[STAGE] > 3 || (o.n[DEFER] && (o.n[STAGE] == 0 || o.share))) {
         print_usage();
     }
     return o;
@@ -137,6 +155,7 @@ static void make_model(run *r) {
 static void draw_batch(run *r) {
     int64_t batch = r->o.n[BATCH], vocab = r->o.n[VOCAB] < 50257 ? r->o.n[VOCAB] : 50257;
     int alike = r->o.mesh ? r->on_mesh.tp * r->on_mesh.cp : 1; /* ranks with the same batch */
+    alike = r->o.n[MICROS] ? tn_group_size(r->world) : alike;
     int64_t first = tn_group_rank(r->world) / alike * batch;
     trainer_draw(&r->t, tn_group_size(r->world) / alike * batch, r->o.T, vocab);
     if (r->o.share && tn_group_rank(r->world) == 0) {
@@ -148,6 +167,15 @@ static void draw_batch(run *r) {
 }
 
 static void spread_model(run *r) {
+    if (r->o.n[MICROS]) {
+        tn_pipeline_options p = tn_pipeline_defaults();
+        if (r->o.n[CHUNKS] > 1) {
+            p.kind = TN_PIPE_INTERLEAVED;
+            p.chunks = r->o.n[CHUNKS];
+        }
+        r->pipeline = tn_pipeline_new(&r->t.gpt, r->world, p);
+        return;
+    }
     if (r->o.mesh) {
         tn_spread_new(&r->t.gpt, r->world, r->on_mesh);
         return;
@@ -242,9 +270,29 @@ static void save_trace(const run *r) {
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
+/* The rows of the batch, in so many micro-batches. */
+static double pipeline_step(run *r) {
+    TN_SCOPE;
+    int n = r->o.n[MICROS];
+    int64_t rows = r->o.n[BATCH] / n;
+    tn_batch *b = calloc((size_t)n, sizeof(*b));
+    for (int i = 0; b && i < n; i++) {
+        b[i].x = tn_narrow(r->t.x, 0, i * rows, rows);
+        b[i].y = tn_narrow(r->t.y, 0, i * rows, rows);
+    }
+    double loss = tn_pipeline_step(r->pipeline, b, n, NULL);
+    tn_optim_step(r->t.opt);
+    tn_optim_zero_grad(r->t.opt);
+    free(b);
+    return loss;
+}
+
 static double next_step(void *user) {
     run *r = user;
     r->steps++;
+    if (r->pipeline) {
+        return pipeline_step(r);
+    }
     return r->o.trace ? traced_step(r) : trainer_step(&r->t);
 }
 
@@ -315,7 +363,7 @@ int main(int argc, char **argv) {
     make_model(&r);
     draw_batch(&r);
     spread_model(&r);
-    if (r.o.trace) {
+    if (r.o.trace && !r.pipeline) {
         watch_blocks(&r);
     }
     if (r.o.n[SGD]) { /* no state: 8 bytes per parameter, not 16 */
