@@ -100,6 +100,22 @@ static bool plan_entry(const tn_entry *entry, void *user) {
     return true;
 }
 
+/* A tied parameter has one tensor: its name elsewhere would keep the old one. */
+static bool check_tie(const tn_entry *entry, void *user) {
+    const plan *p = user;
+    for (int i = 0; i < p->count; i++) {
+        if (p->moves[i].field == entry->field) {
+            return true;
+        }
+    }
+    if (copied_before(p, *entry->field)) {
+        tn__raise(TN_ESTATE, "module_to",
+                  "%s is tied to a parameter that would move to %s (move a module that has both)",
+                  entry->path, tn_device_text(p->device));
+    }
+    return !tn__pending();
+}
+
 tn_status tn_module_to(void *module, tn_device device) {
     tn_module *m = tn__module_of(module, "module_to");
     if (!m || tn__pending() || !tn__device_exists(device, "module_to")) {
@@ -110,6 +126,10 @@ tn_status tn_module_to(void *module, tn_device device) {
     if (!tn__pending()) {
         tn_walk all = {.buffers = true, .scratch = true, .with_shared = true};
         tn_module_each(m, all, plan_entry, &p);
+    }
+    tn_module *root = !tn__pending() && p.count > 0 ? tn__module_root(m, "module_to") : m;
+    if (root && root != m) {
+        tn_module_each(root, (tn_walk){.with_shared = true}, check_tie, &p);
     }
     for (int i = 0; i < p.count; i++) {
         tn_tensor *other = p.moves[i].to;

@@ -333,7 +333,7 @@ TN_API tn_status tn_module_graph_dot(void *m, const tn_tensor *t, const char *pa
 
 TN_API void tn_module_train(void *m, bool training); /* m and below */
 /* Moves parameters and buffers of m and below to a device; call it before making an optimiser over
- * them. */
+ * them. TN_ESTATE: one is tied to a parameter that is not below m. */
 TN_API tn_status tn_module_to(void *m, tn_device device);
 /* For all parameters of m and below; false freezes them: they get no gradient, and optimisers skip
  * them. */
