@@ -1,14 +1,18 @@
-/* tn_local_run: ranks as threads of this process, joined by the engine "local". */
+/* tn_local_run, tn_local_run_on: ranks as threads of this process, joined by the engine "local",
+ * which sends tensors on devices staged, as every group of a host engine does. */
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
+#include "tensor/tensor.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef struct party {
+    const char *operation;
     tn_store *store;
     int ranks;
+    const tn_device *devices; /* the default of each rank's thread; NULL: the CPU */
     void (*f)(tn_group *world, void *user);
     void *user;
     pthread_mutex_t lock;
@@ -37,6 +41,9 @@ static void *party_attend(void *user) {
     guest *me = user;
     party *p = me->party;
     tn__quiet(1); /* the caller's thread raises it */
+    if (p->devices) {
+        tn_set_default_device(p->devices[me->rank]); /* it exists */
+    }
     tn_group *world = tn__group_create("world", "local", p->store, me->rank, p->ranks, NULL, NULL);
     if (world) {
         p->f(world, p->user);
@@ -73,7 +80,8 @@ static int party_start(party *p, guest *guests) {
         int status = pthread_create(&guests[r].thread, NULL, party_attend, &guests[r]);
         if (status != 0) {
             party_excuse(p, r);
-            tn__raise(TN_ENOMEM, "local_run", "thread %d of %d: %s", r, p->ranks, strerror(status));
+            tn__raise(TN_ENOMEM, p->operation, "thread %d of %d: %s", r, p->ranks,
+                      strerror(status));
             return r;
         }
     }
@@ -82,22 +90,40 @@ static int party_start(party *p, guest *guests) {
 
 enum { MOST_RANKS = 1024 };
 
-tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *user) {
-    if (tn__pending()) {
-        return tn_error();
+/* False after raising: a device is not there, or they are of two kinds, between which tensors are
+ * not reduced. */
+static bool devices_sound(const tn_device *devices, int n, const char *operation) {
+    for (int r = 0; r < n; r++) {
+        if (!tn__device_exists(devices[r], operation)) {
+            return false;
+        }
+        if (devices[r].kind != devices[0].kind) {
+            tn__raise(TN_EDEVICE, operation,
+                      "rank 0 is on %s, but rank %d is on %s (the devices of a group are of one "
+                      "kind)",
+                      tn_device_text(devices[0]), r, tn_device_text(devices[r]));
+            return false;
+        }
     }
-    if (ranks < 1 || ranks > MOST_RANKS) {
-        return tn__raise(TN_EVALUE, "local_run", "%d ranks (1 to %d)", ranks, MOST_RANKS);
+    return true;
+}
+
+static bool party_sound(const party *p) {
+    if (p->ranks < 1 || p->ranks > MOST_RANKS) {
+        tn__raise(TN_EVALUE, p->operation, "%d ranks (1 to %d)", p->ranks, MOST_RANKS);
+    } else if (!p->f) {
+        tn__raise(TN_EVALUE, p->operation, "the function is NULL");
     }
-    if (!f) {
-        return tn__raise(TN_EVALUE, "local_run", "the function is NULL");
-    }
-    party p = {.store = tn_memory_store(), .ranks = ranks, .f = f, .user = user};
-    guest *guests = tn__calloc((size_t)ranks, sizeof(*guests));
+    return !tn__pending();
+}
+
+static tn_status party_run(party p) {
+    p.store = tn_memory_store();
+    guest *guests = tn__calloc((size_t)p.ranks, sizeof(*guests));
     if (!p.store || !guests) {
         tn_store_free(p.store);
         free(guests);
-        return tn__raise(TN_ENOMEM, "local_run", "out of memory for %d ranks", ranks);
+        return tn__raise(TN_ENOMEM, p.operation, "out of memory for %d ranks", p.ranks);
     }
     pthread_mutex_init(&p.lock, NULL);
     int started = party_start(&p, guests);
@@ -111,4 +137,21 @@ tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *
         tn_error_give(&p.error);
     }
     return tn_error();
+}
+
+tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *user) {
+    party p = {.operation = "local_run", .ranks = ranks, .f = f, .user = user};
+    return tn__pending() || !party_sound(&p) ? tn_error() : party_run(p);
+}
+
+tn_status tn_local_run_on(const tn_device *devices, int n, void (*f)(tn_group *world, void *user),
+                          void *user) {
+    party p = {.operation = "local_run_on", .ranks = n, .devices = devices, .f = f, .user = user};
+    if (tn__pending() || !party_sound(&p)) {
+        return tn_error();
+    }
+    if (!devices) {
+        return tn__raise(TN_EVALUE, p.operation, "the devices are NULL");
+    }
+    return devices_sound(devices, n, p.operation) ? party_run(p) : tn_error();
 }

@@ -44,8 +44,12 @@ static bool check_param(const tn_entry *entry, void *user) {
         tn__raise(TN_ESTATE, operation, "the parameter %s is sharded: here is %s of %s",
                   entry->path, tn_shape_text(entry->stored), tn__dims_text(entry->layout.whole));
     } else if (!tn__same_device(c->device, device)) {
-        tn__raise(TN_EDEVICE, operation, "%s is on %s, but %s is on %s", c->first,
-                  tn_device_text(c->device), entry->path, tn_device_text(device));
+        tn__raise(TN_EDEVICE, operation,
+                  "%s is on %s, but %s is on %s (a rank has one device: start a process for each, "
+                  "or use tn_local_run_on; a model that is split over devices by hand trains "
+                  "without tn_%s)",
+                  c->first, tn_device_text(c->device), entry->path, tn_device_text(device),
+                  operation);
     } else if (!c->rules->deferred) {
         tn__elements_made(*entry->field, entry->path, operation);
     }

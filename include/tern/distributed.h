@@ -73,6 +73,12 @@ TN_API tn_store *tn_dist_store(void); /* the world's store; NULL before tn_dist_
  * here. */
 TN_API tn_status tn_local_run(int ranks, void (*f)(tn_group *world, void *user), void *user);
 
+/* tn_local_run with n ranks, of which rank r has the default device devices[r]: one process trains
+ * on all its devices, if f makes a model and calls tn_ddp. Devices may repeat. TN_EDEVICE: one does
+ * not exist, or they are of two kinds. Tensors on devices are sent staged. */
+TN_API tn_status tn_local_run_on(const tn_device *devices, int n,
+                                 void (*f)(tn_group *world, void *user), void *user);
+
 /* ---- Groups ---------------------------------------------------------------------------------- */
 
 /* A group is used by one thread: the first that calls an operation. A call from another is

@@ -33,6 +33,7 @@ static void starting_ranks(tn_tensor *t) {
     for (int i = 0; i < 2; i++) {
         QUIET(tn_local_run(i - 1, on_rank, NULL) != TN_OK, true);
         QUIET(tn_local_run(2, NULL, NULL) != TN_OK, true);
+        QUIET(tn_local_run_on(NULL, i, on_rank, NULL) != TN_OK, true);
     }
 }
 
