@@ -5,6 +5,7 @@ import array
 import csv
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,16 @@ def characters(folder):
     check("val loss " in out, out)
 
 
+def two_devices(folder):
+    """A block on each device ends with the loss of one device; copies sum gradients in another order."""
+    devices = "cuda:0,cuda:0" if os.environ.get("TERN_CUDA_TEST") == "real" else "cuda:0,cuda:1"
+    for more, name, tolerance in ([], "two blocks", 0), (["--copies"], "copies", 1e-4):
+        out = run(folder, [programs / "24_two_devices", "--devices", devices, *more])
+        match = re.fullmatch(rf"one device: loss (\S+)  {name}: loss (\S+)\n", out)
+        check(match and float(match.group(1)) < 0.01, out)
+        close([float(match.group(2))], [float(match.group(1))], tolerance, name)
+
+
 def refused(folder):
     def says(part, arguments, settings=None):
         out = run(folder, arguments, 1, settings)
@@ -129,7 +140,7 @@ def refused(folder):
 with tempfile.TemporaryDirectory() as top:
     folder = pathlib.Path(top)
     write_shards(folder)
-    for part in (refused, numbers, going_on, ranks, characters):
+    for part in (refused, numbers, going_on, ranks, characters, two_devices):
         start = time.monotonic()
         part(folder)
         print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

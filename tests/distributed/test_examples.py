@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples of parallel training do what their first lines say: 08_threads_dp, 09_hogwild, 10_local_sgd."""
+"""The examples of parallel training do what their first lines say: 08_threads_dp, 09_hogwild, 10_local_sgd, 24_two_devices."""
 import os
 import pathlib
 import re
@@ -49,7 +49,7 @@ def full_output():
     """Every program fails if it cannot print; what it saves goes to a temporary folder."""
     with open("/dev/full", "wb") as full, tempfile.TemporaryDirectory() as folder:
         for name in ("01_tour", "02_line", "03_mlp", "05_custom_op", "06_save_load", "07_ddp", "08_threads_dp", "09_hogwild", "10_local_sgd",
-                     "12_fsdp"):
+                     "12_fsdp", "24_two_devices"):
             done = subprocess.run([programs / name], cwd=folder, env=dict(os.environ, TMPDIR=folder), stdout=full,
                                   stderr=subprocess.PIPE, timeout=120)
             assert done.returncode == 1, f"{name}: status {done.returncode} with a full stdout: {done.stderr}"
@@ -70,7 +70,16 @@ def local_sgd():
         assert (losses[3][3] > 0) == bool(start), out
 
 
-tests = [threads, hogwild, local_sgd, full_output]
+def two_devices():
+    """With the CPU in the place of both: blocks end with the loss of one device, copies sum gradients in another order."""
+    four = ["--devices", "cpu,cpu,cpu,cpu"]
+    for more, name, tolerance in ([], "two blocks", 0), (["--copies"], "copies", 1e-4), ([*four, "--copies"], "copies", 1e-4):
+        (line,) = lines(programs / "24_two_devices", *more)
+        one, two = numbers(line, rf"^one device: loss (\S+)  {name}: loss (\S+)$")
+        assert one < 0.01 and abs(one - two) <= tolerance * one, line
+
+
+tests = [threads, hogwild, local_sgd, two_devices, full_output]
 print(f"1..{len(tests)}", flush=True)
 for number, test in enumerate(tests, 1):
     try:
