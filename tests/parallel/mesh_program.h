@@ -63,7 +63,7 @@ static inline const char *mesh_program_text(const mesh_program *p) {
 
 /* Each rank draws different weights; rank 0's are used. */
 static inline void mesh_program_init(mesh_model *m, const mesh_program *p, int rank) {
-    tn_module *parts[4];
+    tn_module *parts[4] = {NULL};
     mesh_init(m, &p->shape, 3 + (uint64_t)rank, p->deferred);
     CHECK(tn_lm_parts(m, parts, 4) == 4);
     tn_module_set_recompute(parts[1], p->recompute);
@@ -181,8 +181,10 @@ static inline void mesh_program_train(tn_group *world, void *user) {
     for (int step = 0; step < p->steps && !tn_error(); step++) {
         double loss = tn_group_mean(world, mesh_program_step(&m, p, data, step), 1);
         double norm = tn_optim_clip(opt, 0.5);
-        p->losses[step] = first ? loss : p->losses[step];
-        p->norm = first ? norm : p->norm;
+        if (first) { /* the others, in the same memory, write nothing */
+            p->losses[step] = loss;
+            p->norm = norm;
+        }
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }

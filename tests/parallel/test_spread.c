@@ -1,105 +1,29 @@
 /* Meshes: on every mesh, a model trains as on one rank. Ranks are threads. */
-#include "tests/distributed/rank_check.h"
+#include "mesh_program.h"
 
-#include "train.h"
+enum { RANKS = 8 };
 
-enum { BATCH = 2, LENGTH = 16, VOCAB = 29, RANKS = 8, MICROS = 8, STEPS = 3 };
-
-typedef struct program {
-    const char *mesh;
-    train_bits bits; /* rank 0's copy of all parameters */
-    double loss;     /* of the last step, the mean over all micro-batches */
-} program;
-
-static void init_model(tn_gpt *m) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = 2;
-    o.heads = 8;
-    o.width = 32;
-    tn_seed(3);
-    TN_DEFER_INIT;
-    tn_gpt_init(m, o);
+static mesh_program program_of(const char *mesh) {
+    mesh_program p = mesh_program_of(false);
+    p.shape.heads = 8;
+    p.shape.width = 32;
+    p.shape.length = 16;
+    p.deferred = p.keep = true;
+    p.micros = RANKS;
+    p.steps = 3;
+    p.mesh = mesh;
+    return p;
 }
 
-static tn_tensor *tokens_of(int64_t number) {
-    int64_t tokens[BATCH * LENGTH];
-    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = tn_random_below(&g, VOCAB);
-    }
-    return TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64);
-}
-
-static double train_micro(tn_gpt *m, int64_t number, int mine) {
-    TN_SCOPE;
-    tn_tensor *loss = tn_lm_loss(m, tokens_of(2 * number), tokens_of(2 * number + 1));
-    tn_backward(tn_mul_scalar(loss, 1.0 / mine));
-    return tn_item(loss);
-}
-
-/* Each of `ranks` trains its share of a step's micro-batches. */
-static double train_micros(tn_gpt *m, int rank, int ranks, int64_t step) {
-    int mine = MICROS / ranks;
-    double sum = 0;
-    for (int i = 0; i < mine; i++) {
-        TN_NO_SYNC(i + 1 < mine ? m : NULL);
-        sum += train_micro(m, step * MICROS + i * ranks + rank, mine);
-    }
-    return sum / mine;
-}
-
-static void train_program(tn_group *world, void *user) {
-    TN_SCOPE;
-    program *p = user;
-    tn_gpt m;
-    init_model(&m);
-    tn_spread_options o = tn_spread_defaults();
-    CHECK(tn_spread_read(&o, p->mesh) == TN_OK);
-    tn_spread *s = world ? tn_spread_new(&m, world, o) : NULL;
-    CHECK(!world || s);
-    if (!world) {
-        tn_module_materialize(&m);
-    }
-    tn_group *data = s ? tn_spread_data(s) : NULL;
-    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-3));
-    for (int64_t step = 0; step < STEPS && !tn_error(); step++) {
-        double loss = train_micros(&m, tn_group_rank(data), tn_group_size(data), step);
-        double mean = tn_group_mean(world, loss, 1);
-        tn_optim_clip(opt, 0.5);
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-        if (tn_group_rank(world) == 0) {
-            p->loss = mean;
-        }
-    }
-    train_bits bits = train_whole(&m, world);
-    if (tn_group_rank(world) == 0) {
-        p->bits = bits;
-    } else {
-        free(bits.data);
-    }
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_spread_free(s);
-}
-
-static void expect_mesh(const program *alone, const char *mesh) {
-    program p = {.mesh = mesh};
-    run_ok(RANKS, train_program, &p);
-    assert_true(p.bits.bytes > 4000 && p.bits.bytes == alone->bits.bytes);
-    double far = train_difference(alone->bits, p.bits);
-    if (!(far <= 1e-5 && fabs(p.loss - alone->loss) <= 1e-5)) {
-        fail_msg("%s: parameters differ by %g, losses by %g", mesh, far, p.loss - alone->loss);
-    }
+static void expect_mesh(const mesh_program *alone, const char *mesh) {
+    mesh_program p = mesh_program_end(program_of(mesh), RANKS);
+    mesh_expect_close(alone, &p, 1e-5);
     free(p.bits.data);
 }
 
 static void test_every_mesh_of_eight(void **state) {
     (void)state;
-    program alone = {.mesh = "dp=all"};
-    train_program(NULL, &alone);
+    mesh_program alone = mesh_program_alone(program_of("none"));
     for (int tp = 1; tp <= RANKS; tp *= 2) {
         for (int cp = 1; cp * tp <= RANKS; cp *= 2) {
             for (int shard = 1; shard * cp * tp <= RANKS; shard *= 2) {
@@ -141,11 +65,10 @@ static void test_texts(void **state) {
 }
 
 static void spreads_badly(tn_group *world, void *user) {
-    tn_gpt m;
-    init_model(&m);
-    tn_spread_options o = tn_spread_defaults();
-    tn_spread_read(&o, user);
-    CHECK(!tn_spread_new(&m, world, o));
+    mesh_model m;
+    mesh_program p = program_of(NULL);
+    mesh_program_init(&m, &p, 0);
+    CHECK(!mesh_spread(&m, world, user));
     tn_module_finish(&m);
 }
 
@@ -158,11 +81,10 @@ static void test_meshes_that_do_not_fit(void **state) {
 
 static void prints_mesh(tn_group *world, void *user) {
     TN_SCOPE;
-    tn_gpt m;
-    init_model(&m);
-    tn_spread_options o = tn_spread_defaults();
-    tn_spread_read(&o, "tp=2,shard=2");
-    tn_spread *s = tn_spread_new(&m, world, o);
+    mesh_model m;
+    mesh_program p = program_of(NULL);
+    mesh_program_init(&m, &p, 0);
+    tn_spread *s = mesh_spread(&m, world, "tp=2,shard=2");
     CHECK(s && tn_group_size(tn_spread_group(s, "tp")) == 2);
     if (tn_group_rank(world) == 0) {
         tn_spread_print(s, user);

@@ -1,249 +1,61 @@
 /* Tensor parallelism: cut over any number of ranks, alone and under data parallelism and sharding,
  * a model trains and generates as on one rank. Ranks are threads. */
-#include "tests/distributed/rank_check.h"
+#include "mesh_program.h"
 
+#include "core/allocator.h"
 #include "tests/support/temp.h"
-#include "train.h"
 
-enum { BATCH = 2, LENGTH = 8, VOCAB = 29, MOST_RANKS = 8, STEPS = 20, MOST_NUMBERS = 20000 };
+enum { BATCH = PROGRAM_ROWS, LENGTH = MESH_LENGTH, VOCAB = 29 };
 
-typedef struct program {
-    bool llama, sequence, bf16, recompute, deferred, evaluate, late_policy;
-    double dropout;
-    int tp, shard, dp; /* ranks */
-    int stage;
-    int micros; /* per step, on all ranks */
-    int steps;
-    double losses[STEPS], norm;
-    train_bits bits; /* rank 0's copy of all parameters */
-} program;
-
-static program program_of(bool llama, int tp) {
-    return (program){.llama = llama, .tp = tp, .shard = 1, .dp = 1, .micros = 1, .steps = STEPS};
-}
-
-typedef union model {
-    tn_module base;
-    tn_gpt gpt;
-    tn_llama llama;
-} model;
-
-static void init_gpt(tn_gpt *m, const program *p) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = 2;
-    o.heads = 4;
-    o.width = 16;
-    o.dropout = p->dropout;
-    tn_gpt_init(m, o);
-    for (int i = 0; i < o.layers; i++) {
-        tn_module_set_recompute(&m->h[i], p->recompute);
-    }
-}
-
-static void init_llama(tn_llama *m, const program *p) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = 2;
-    o.heads = 8;
-    o.kv_heads = 4;
-    o.width = 16;
-    o.hidden = 24;
-    tn_llama_init(m, o);
-    for (int i = 0; i < o.layers; i++) {
-        tn_module_set_recompute(&m->layers[i], p->recompute);
-    }
-}
-
-/* Each rank draws different weights; rank 0's are used. */
-static void init_model(model *m, const program *p, int rank) {
-    tn_seed(3 + (uint64_t)rank);
-    if (p->deferred) {
-        TN_DEFER_INIT;
-        p->llama ? init_llama(&m->llama, p) : init_gpt(&m->gpt, p);
-    } else {
-        p->llama ? init_llama(&m->llama, p) : init_gpt(&m->gpt, p);
-    }
-    tn_seed(5);
-}
-
-static tn_tensor *tokens_of(int64_t number, tn_dtype dtype) {
-    int64_t tokens[BATCH * LENGTH];
-    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
-    for (int i = 0; i < BATCH * LENGTH; i++) {
-        tokens[i] = tn_random_below(&g, VOCAB);
-    }
-    if (number & 1) { /* targets, two of which are ignored */
-        tokens[3] = tokens[9] = -100;
-    }
-    return tn_cast(TN_FROM(tokens, TN_DIMS(BATCH, LENGTH), TN_I64), dtype);
-}
-
-/* Splits the model as a program would. */
-static tn_mesh *split_model(model *m, tn_group *world, const program *p) {
-    int sizes[] = {p->dp, p->shard, p->tp};
-    tn_mesh *mesh = tn_mesh_new(world, 3, sizes, (const char *[]){"dp", "shard", "tp"});
-    tn_tp_options o = tn_tp_defaults();
-    o.sequence = p->sequence;
-    if (p->deferred) {
-        TN_DEFER_INIT; /* as if still open from init */
-        CHECK(tn_tensor_parallel(m, tn_mesh_group(mesh, "tp"), o) == TN_OK);
-    } else {
-        CHECK(tn_tensor_parallel(m, tn_mesh_group(mesh, "tp"), o) == TN_OK);
-    }
-    if (p->late_policy) {
-        tn_module_set_precision(m, tn_precision_defaults());
-    }
-    if (p->shard == 1) { /* what was not cut */
-        tn_module_materialize(m);
-    }
-    if (p->shard > 1) {
-        tn_fsdp_options f = tn_fsdp_defaults();
-        f.stage = p->stage;
-        f.sum = true;
-        tn_fsdp(m, tn_mesh_group(mesh, "shard"), p->dp > 1 ? tn_mesh_group(mesh, "dp") : NULL, f);
-    } else if (p->dp > 1) {
-        tn_ddp_options d = tn_ddp_defaults();
-        d.sum = true;
-        tn_ddp(m, tn_mesh_group(mesh, "dp"), d);
-    }
-    return mesh;
-}
-
-static void evaluate_model(model *m) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    tn_module_train(m, false);
-    tn_tensor *logits = tn_call(m, tokens_of(2, TN_I64));
-    CHECK(tn_size(logits, 2) == VOCAB && isfinite(tn_item(tn_sum_all(logits))));
-    tn_module_train(m, true);
-}
-
-static double train_micro(model *m, const program *p, int64_t number) {
-    TN_SCOPE;
-    if (p->dp * p->shard == 1) {
-        *tn_default_generator() = (tn_generator){.seed = 5, .stream = (uint64_t)number + 1};
-    }
-    tn_dtype dtype = number & 1 ? TN_I32 : TN_I64;
-    tn_tensor *loss = tn_lm_loss(m, tokens_of(2 * number, dtype), tokens_of(2 * number + 1, dtype));
-    if (p->evaluate) {
-        evaluate_model(m);
-    }
-    tn_backward(tn_mul_scalar(loss, 1.0 / p->micros));
-    return tn_item(loss);
-}
-
-static void train_program(tn_group *world, void *user) {
-    TN_SCOPE;
-    program *p = user;
-    model m;
-    init_model(&m, p, tn_group_rank(world));
-    if (p->bf16 && !p->late_policy) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
-    tn_mesh *mesh = world ? split_model(&m, world, p) : NULL;
-    tn_group *data = mesh ? tn_mesh_group(mesh, "dp shard") : NULL; /* with different batches */
-    if (!world && p->late_policy) {
-        tn_module_set_precision(&m, tn_precision_defaults());
-    }
-    if (!world) {
-        tn_module_materialize(&m);
-    }
-    int ranks = p->dp * p->shard, rank = ranks > 1 ? tn_group_rank(data) : 0;
-    bool first = tn_group_rank(world) == 0;
-    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 1e-3));
-    for (int step = 0; step < p->steps && !tn_error(); step++) {
-        for (int i = rank; i < p->micros; i += ranks) {
-            double loss = train_micro(&m, p, (int64_t)step * p->micros + i);
-            if (first) {
-                p->losses[step] = loss;
-            }
-        }
-        double norm = tn_optim_clip(opt, 0.5);
-        if (first) {
-            p->norm = norm;
-        }
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-    }
-    CHECK(tn_module_count(&m) > 1000 || world);
-    train_bits bits = train_whole(&m, world);
-    if (first) {
-        p->bits = bits;
-    } else {
-        free(bits.data);
-    }
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    tn_mesh_free(mesh);
-}
-
-static program end_of(program p) {
-    int ranks = p.tp * p.shard * p.dp;
-    if (ranks > 1) {
-        run_ok(ranks, train_program, &p);
-    } else {
-        train_program(NULL, &p);
-        assert_int_equal(tn_error(), TN_OK);
-    }
-    assert_true(p.bits.bytes > 4000);
+/* Two targets of a batch do not count. */
+static mesh_program program_of(bool llama, int tp) {
+    mesh_program p = mesh_program_of(llama);
+    p.ignored = 1;
+    p.sum = true;
+    p.tp = tp;
     return p;
 }
 
-/* The largest difference in any parameter. */
-static double difference_of(const program *a, const program *b) {
-    assert_int_equal(a->bits.bytes, b->bits.bytes);
-    return train_difference(a->bits, b->bits);
-}
-
-static void expect_near(program p, double within) {
-    program alone = p;
-    alone.tp = 1;
-    program one = end_of(alone), cut = end_of(p);
-    double most = difference_of(&one, &cut);
-    if (!(most <= within)) {
-        fail_msg("llama %d tp %d sequence %d recompute %d deferred %d dropout %g: %g", p.llama,
-                 p.tp, p.sequence, p.recompute, p.deferred, p.dropout, most);
-    }
-    for (int i = 0; i < p.steps; i++) {
-        assert_true(fabs(one.losses[i] - cut.losses[i]) < within);
-    }
-    assert_true(fabs(one.norm / cut.norm - 1) < within);
-    free(one.bits.data);
-    free(cut.bits.data);
+static void evaluate_between(mesh_model *m, const mesh_program *p, int64_t number) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    (void)number;
+    tn_module_train(m, false);
+    tn_tensor *logits = tn_call(m, mesh_program_batch(p, 2));
+    CHECK(tn_size(logits, 2) == VOCAB && isfinite(tn_item(tn_sum_all(logits))));
+    tn_module_train(m, true);
 }
 
 static void test_one_ranks_numbers(void **state) {
     (void)state;
     for (int k = 0; k < 16; k++) {
-        program p = program_of(k & 1, k & 2 ? 4 : 2);
+        mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
         p.recompute = k & 4;
         p.deferred = k & 8;
-        p.evaluate = k & 8;
-        p.dropout = k & 4 ? 0.1 : 0;
-        expect_near(p, 1e-5);
+        p.between = k & 8 ? evaluate_between : NULL;
+        p.shape.dropout = k & 4 ? 0.1 : 0;
+        mesh_expect_near(p, 1e-5);
     }
 }
 
 static void test_sequence(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
-        program p = program_of(k & 1, k & 2 ? 4 : 2);
+        mesh_program p = program_of(k & 1, k & 2 ? 4 : 2);
         p.sequence = true;
-        p.recompute = p.evaluate = k & 4;
-        expect_near(p, 1e-5);
+        p.recompute = k & 4;
+        p.between = p.recompute ? evaluate_between : NULL;
+        mesh_expect_near(p, 1e-5);
     }
 }
 
 /* Dropout draws other masks than on one rank: it trains, and ranks agree (train_whole checks). */
 static void test_sequence_with_dropout(void **state) {
     (void)state;
-    program p = program_of(false, 2);
+    mesh_program p = program_of(false, 2);
     p.sequence = p.recompute = true;
-    p.dropout = 0.1;
-    program a = end_of(p), b = end_of(p);
+    p.shape.dropout = 0.1;
+    mesh_program a = mesh_program_run(p), b = mesh_program_run(p);
     assert_true(train_same(a.bits, b.bits));
     free(a.bits.data);
     free(b.bits.data);
@@ -262,10 +74,10 @@ static tn_values look_at_zeros(tn_module *m, tn_values in, tn_values out, void *
 
 static void drops_apart(tn_group *world, void *user) {
     TN_SCOPE;
-    program p = program_of(false, 2);
-    p.dropout = 0.5;
-    model m;
-    init_model(&m, &p, 0);
+    mesh_program p = program_of(false, 2);
+    p.shape.dropout = 0.5;
+    mesh_model m;
+    mesh_program_init(&m, &p, 0);
     tn_tp_options o = tn_tp_defaults();
     o.sequence = *(const bool *)user;
     tn_tensor_parallel(&m, world, o);
@@ -291,9 +103,9 @@ static void test_dropout_masks(void **state) {
 static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     TN_SCOPE;
     (void)user;
-    program p = program_of(false, 2);
-    model m;
-    init_model(&m, &p, 0);
+    mesh_program p = program_of(false, 2);
+    mesh_model m;
+    mesh_program_init(&m, &p, 0);
     tn_precision policy = tn_precision_defaults();
     policy.param = TN_BF16;
     tn_module_set_precision(&m, policy);
@@ -314,51 +126,44 @@ static void test_blocks_are_like_wholes(void **state) {
     run_ok(2, keeps_what_a_leaf_is, NULL);
 }
 
-static void expect_same(program a, program b) {
-    a = end_of(a);
-    b = end_of(b);
-    if (!train_same(a.bits, b.bits)) {
-        fail_msg("llama %d bf16 %d recompute %d: tp %d x shard %d (stage %d) x dp %d differs by %g",
-                 b.llama, b.bf16, b.recompute, b.tp, b.shard, b.stage, b.dp, difference_of(&a, &b));
-    }
-    free(a.bits.data);
-    free(b.bits.data);
-}
-
 /* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
 static void test_below_data_parallelism(void **state) {
     (void)state;
     for (int k = 0; k < 8; k++) {
-        program p = program_of(k & 1, 2);
+        mesh_program p = program_of(k & 1, 2);
         p.steps = 3;
         p.micros = 2;
         p.bf16 = k & 2;
         p.recompute = k & 4;
-        p.dropout = 0.1;
+        p.shape.dropout = 0.1;
         p.sequence = k == 4;
-        program q = p;
+        mesh_program q = p;
+        p = mesh_program_run(p);
         q.dp = 2;
-        expect_same(p, q);
+        mesh_expect_bits(&p, q);
         q.dp = 1;
         q.shard = 2;
+        q.way = BY_FSDP;
         for (q.stage = 1; q.stage <= 3; q.stage++) {
             q.deferred = q.stage == 3;
-            expect_same(p, q);
+            mesh_expect_bits(&p, q);
         }
+        free(p.bits.data);
     }
 }
 
 static void test_all_three(void **state) {
     (void)state;
-    program p = program_of(true, 2);
+    mesh_program p = program_of(true, 2);
     p.steps = 3;
     p.micros = 4;
-    program q = p;
+    mesh_program q = p;
     q.shard = q.dp = 2;
+    q.way = BY_FSDP;
     q.stage = 3;
-    p = end_of(p);
-    q = end_of(q);
-    assert_true(difference_of(&p, &q) < 1e-6); /* four gradients are summed in pairs */
+    p = mesh_program_run(p);
+    q = mesh_program_run(q);
+    assert_true(mesh_difference(&p, &q) < 1e-6); /* four gradients are summed in pairs */
     free(p.bits.data);
     free(q.bits.data);
 }
@@ -366,12 +171,14 @@ static void test_all_three(void **state) {
 /* A policy set before cutting, and one set after it. */
 static void test_precision_before_and_after(void **state) {
     (void)state;
-    program p = program_of(false, 2);
+    mesh_program p = program_of(false, 2);
     p.steps = 3;
     p.bf16 = true;
-    program q = p;
+    mesh_program q = p;
     q.late_policy = true;
-    expect_same(p, q);
+    p = mesh_program_run(p);
+    mesh_expect_bits(&p, q);
+    free(p.bits.data);
 }
 
 /* ---- The loss -------------------------------------------------------------------------------- */
@@ -475,54 +282,17 @@ static void test_losses_refused(void **state) {
 
 /* ---- Generating ------------------------------------------------------------------------------ */
 
-typedef struct text {
-    bool llama;
-    double temperature;
-    int32_t ids[2][16];
-    int64_t count;
-} text;
-
-static void write_text(tn_group *world, void *user) {
-    text *t = user;
-    program p = program_of(t->llama, tn_group_size(world));
-    model m;
-    init_model(&m, &p, 0);
-    if (world) { /* `sequence` is for training only */
-        tn_tp_options cut = tn_tp_defaults();
-        cut.sequence = true;
-        CHECK(tn_tensor_parallel(&m, world, cut) == TN_OK);
-    }
-    tn_module_train(&m, false);
-    const int32_t first[] = {3, 1, 4}, second[] = {2};
-    tn_prompt prompts[] = {{first, 3}, {second, 1}};
-    tn_generated out[2];
-    tn_generate_options o =
-        TN_WITH(tn_generate, .max_new = 12, .temperature = t->temperature, .seed = 6);
-    CHECK(tn_generate(&m, prompts, 2, o, out) == TN_OK);
-    for (int i = 0; i < 2 && !tn_error(); i++) {
-        CHECK(out[i].tokens.count >= 12);
-        for (int k = 0; k < 12; k++) {
-            int32_t id = out[i].tokens.ids[k];
-            if (world) {
-                CHECK(id == t->ids[i][k]);
-            } else {
-                t->ids[i][k] = id;
-            }
-        }
-    }
-    tn_generated_free(out, 2);
-    tn_module_finish(&m);
+/* `sequence` is for training only. */
+static void split_matrices(mesh_model *m, tn_group *g, const mesh_program *p) {
+    (void)p;
+    CHECK(tn_tensor_parallel(m, g, TN_WITH(tn_tp, .sequence = true)) == TN_OK);
 }
 
-/* Also beyond the context, where the caches begin again. */
 static void test_generated_text(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
-        text t = {.llama = k & 1, .temperature = k & 2 ? 1 : 0};
-        write_text(NULL, &t);
-        for (int ranks = 2; ranks <= 4; ranks *= 2) {
-            run_ok(ranks, write_text, &t);
-        }
+        mesh_program p = program_of(k & 1, 1);
+        mesh_expect_texts(&p, k & 2 ? 1 : 0, split_matrices);
     }
 }
 
@@ -530,16 +300,16 @@ static void test_generated_text(void **state) {
 static void writes_bytes(tn_group *world, void *user) {
     TN_SCOPE;
     TN_NO_GRAD;
-    program p = program_of(*(const bool *)user, tn_group_size(world));
-    model m, whole;
-    init_model(&m, &p, 0);
-    init_model(&whole, &p, 0);
+    mesh_program p = program_of(*(const bool *)user, tn_group_size(world));
+    mesh_model m, whole;
+    mesh_program_init(&m, &p, 0);
+    mesh_program_init(&whole, &p, 0);
     CHECK(tn_tensor_parallel(&m, world, tn_tp_defaults()) == TN_OK);
     CHECK(tn_quantize(&m) == TN_OK);
     tn_module_train(&m, false);
     tn_module_train(&whole, false);
-    tn_tensor *is = tn_call(&m, tokens_of(0, TN_I64)),
-              *want = tn_call(&whole, tokens_of(0, TN_I64));
+    tn_tensor *is = tn_call(&m, mesh_program_batch(&p, 0)),
+              *want = tn_call(&whole, mesh_program_batch(&p, 0));
     double far = tn_item(tn_sum_all(tn_abs(tn_sub(is, want)))) / tn_item(tn_sum_all(tn_abs(want)));
     CHECK(far > 0 && far < 0.03);
     tn_module_finish(&m);
@@ -565,8 +335,9 @@ typedef struct refusal {
 static const refusal refusals[] = {
     {"heads", TN_ESHAPE, "3 ranks do not divide 4 heads (1, 2, 4 would)", 3},
     {"typo", TN_EVALUE, "\"h.*.attention\"", 2},
-    {"kind", TN_EVALUE, "ln_f is a layer_norm; the plan needs a linear there", 2},
+    {"kind", TN_EVALUE, "h.0.ln_1 is a layer_norm; the plan needs a linear there", 2},
     {"tie", TN_EVALUE, "the plan must cut both alike", 2},
+    {"two rules", TN_EVALUE, "two rules of the plan name ln_f", 2},
     {"twice", TN_ESTATE, "is cut already", 2},
     {"after ddp", TN_ESTATE, "is under data parallelism already", 2},
     {"after optimiser", TN_ESTATE, "is held by an optimiser", 2},
@@ -576,8 +347,8 @@ static const refusal refusals[] = {
     {"positions", TN_ESHAPE, "do not divide dimension 1", 2},
 };
 
-static tn_status refuse_plan(model *m, tn_group *g, const char *paths, tn_tp_style style) {
-    const tn_tp_rule plan[] = {{paths, style, 1}, {0}};
+static tn_status refuse_plan(mesh_model *m, tn_group *g, const char *paths, tn_tp_style style) {
+    const tn_tp_rule plan[] = {{"ln_f", TN_TP_SEQUENCE, 1}, {paths, style, 1}, {0}};
     tn_tp_options o = tn_tp_defaults();
     o.plan = plan;
     return tn_tensor_parallel(m, g, o);
@@ -586,10 +357,10 @@ static tn_status refuse_plan(model *m, tn_group *g, const char *paths, tn_tp_sty
 static void is_refused(tn_group *g, void *user) {
     TN_SCOPE;
     const refusal *r = user;
-    model m;
-    program p = program_of(false, 2);
-    p.dropout = strcmp(r->name, "other width") == 0 ? tn_group_rank(g) * 0.5 : 0;
-    init_model(&m, &p, 0);
+    mesh_model m;
+    mesh_program p = program_of(false, 2);
+    p.shape.dropout = strcmp(r->name, "other width") == 0 ? tn_group_rank(g) * 0.5 : 0;
+    mesh_program_init(&m, &p, 0);
     tn_tp_options o = tn_tp_defaults();
     tn_optim *opt = NULL;
     tn_linear alone;
@@ -598,7 +369,9 @@ static void is_refused(tn_group *g, void *user) {
     if (strcmp(r->name, "typo") == 0) {
         refuse_plan(&m, g, "wte h.*.attention", TN_TP_ENTER);
     } else if (strcmp(r->name, "kind") == 0) {
-        refuse_plan(&m, g, "ln_f", TN_TP_ROW);
+        refuse_plan(&m, g, "h.0.ln_1", TN_TP_ROW);
+    } else if (strcmp(r->name, "two rules") == 0) {
+        refuse_plan(&m, g, "ln_f", TN_TP_SEQUENCE);
     } else if (strcmp(r->name, "tie") == 0) {
         refuse_plan(&m, g, "wte", TN_TP_VOCAB);
     } else if (strcmp(r->name, "no plan") == 0) {
@@ -640,6 +413,47 @@ static void test_what_is_refused(void **state) {
     }
 }
 
+/* An allocation of either rank fails while both cut: an error, and the module can be finished. */
+static void runs_out_of_memory(tn_group *g, void *user) {
+    TN_SCOPE;
+    mesh_program p = program_of(false, 2);
+    mesh_model m;
+    mesh_program_init(&m, &p, 0);
+    tn_barrier(g);
+    if (tn_group_rank(g) == 0) {
+        tn__alloc_fail_at(*(const int64_t *)user);
+    }
+    tn_tensor_parallel(&m, g, TN_WITH(tn_tp, .sequence = true));
+    tn_error_record e;
+    if (tn_error_take(&e)) { /* as before, or unusable, and nothing in it was freed */
+        tn_call(&m, mesh_program_batch(&p, 0));
+        CHECK(tn_error() == TN_OK || strstr(tn_error_message(), "not complete"));
+        tn_error_clear();
+        tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
+        tn_optim_clip(opt, 1);
+        tn_optim_free(opt);
+        tn_error_clear();
+        tn_error_give(&e);
+    }
+    tn_module_finish(&m);
+}
+
+static void test_memory_that_runs_out(void **state) {
+    (void)state;
+    bool failed = true;
+    int64_t n = 0;
+    for (; failed; n += 5) {
+        failures = 0;
+        tn_local_run(2, runs_out_of_memory, &n);
+        failed = !tn__alloc_fail_armed();
+        tn__alloc_fail_at(-1);
+        assert_int_equal(tn_error() != TN_OK, failed);
+        assert_int_equal(failures, 0);
+        tn_error_clear();
+    }
+    assert_true(n > 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_one_ranks_numbers),
@@ -655,6 +469,7 @@ int main(void) {
         TEST(test_generated_text),
         TEST(test_quantised),
         TEST(test_what_is_refused),
+        TEST(test_memory_that_runs_out),
     };
     tn_set_threads(1);
     return cmocka_run_group_tests(tests, NULL, NULL);
