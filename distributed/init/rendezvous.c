@@ -37,17 +37,6 @@ typedef struct ports {
     char token[TN__TOKEN + 16];
 } ports;
 
-static bool rest_until(double *pause, double deadline) {
-    double left = deadline - tn__now();
-    if (left <= 0) {
-        return false;
-    }
-    struct timespec t = {.tv_nsec = (long)(fmin(*pause, left) * 1e9)};
-    nanosleep(&t, NULL);
-    *pause = fmin(2 * *pause, LONGEST_PAUSE);
-    return true;
-}
-
 /* When to give up a port that has one of `shares` shares of the time. */
 static double knock_until(double patience, double deadline, int shares) {
     double now = tn__now();
@@ -150,7 +139,7 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
         if (server) {
             return server;
         }
-    } while (ours && rest_until(&pause, limit));
+    } while (ours && tn__rest_until(&pause, LONGEST_PAUSE, limit));
     if (ours) {
         tn__raise(TN_ESTATE, OPERATION,
                   "ports %d to %d: another process is rank 0 of this job, or a job with the same "
@@ -223,7 +212,7 @@ static tn_store *find_store(const ports *p, const tn__environment *e, double tim
             }
             return store;
         }
-    } while (rest_until(&pause, deadline));
+    } while (tn__rest_until(&pause, LONGEST_PAUSE, deadline));
     tn__raise(
         TN_EPEER, OPERATION,
         "rank %d of %d has found no store of this job at %s, ports %d to %d, within %.1f seconds "
@@ -314,7 +303,8 @@ bool tn__rendezvous_begin(tn__rendezvous *r, const char *init, const tn__environ
 void tn__rendezvous_end(tn__rendezvous *r, double seconds) {
     double pause = FIRST_PAUSE, deadline = tn__now() + seconds;
     tn_store_free(r->store);
-    while (tn__store_server_members(r->server) > 0 && rest_until(&pause, deadline)) {
+    while (tn__store_server_members(r->server) > 0 &&
+           tn__rest_until(&pause, LONGEST_PAUSE, deadline)) {
     }
     tn_store_server_free(r->server);
     *r = (tn__rendezvous){0};

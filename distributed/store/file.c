@@ -67,25 +67,13 @@ static tn_status fail_file(const file_store *f, char *why, const char *doing) {
                    strerror(errno));
 }
 
-/* Sleeps, longer each time, but not beyond the deadline. False when it has passed. */
-static bool rest_until(double *pause, double deadline) {
-    double left = deadline - tn__now();
-    if (left <= 0) {
-        return false;
-    }
-    struct timespec t = {.tv_nsec = (long)(fmin(*pause, left) * 1e9)};
-    nanosleep(&t, NULL);
-    *pause = fmin(2 * *pause, LONGEST_PAUSE);
-    return true;
-}
-
 static tn_status lock_log(const file_store *f, short type, double deadline, char *why) {
     double pause = FIRST_PAUSE, begin = tn__now();
     while (!set_lock(f->fd, type, LOG)) {
         if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
             return fail_file(f, why, "locking");
         }
-        if (!rest_until(&pause, deadline)) {
+        if (!tn__rest_until(&pause, LONGEST_PAUSE, deadline)) {
             return tn__why(why, TN_EPEER, "%.150s: another rank has held its lock for %.1f seconds",
                            f->path, tn__now() - begin);
         }
@@ -296,7 +284,7 @@ static tn_status file_get(tn_store *s, const char *key, tn_store_value *value, d
         if (found) {
             return status;
         }
-    } while (rest_until(&pause, deadline));
+    } while (tn__rest_until(&pause, LONGEST_PAUSE, deadline));
     return tn__why(why, TN_EPEER, "\"%.100s\" was not set within %.1f seconds (in %.80s)", key,
                    tn__now() - begin, f->path);
 }

@@ -21,6 +21,16 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) {
     return status;
 }
 
+bool tn__rest_until(double *pause, double longest, double deadline) {
+    double left = deadline - tn__now();
+    if (left > 0) {
+        struct timespec t = {.tv_nsec = (long)(fmin(*pause, left) * 1e9)};
+        nanosleep(&t, NULL);
+        *pause = fmin(2 * *pause, longest);
+    }
+    return left > 0;
+}
+
 bool tn__store_key(const char *key) {
     size_t length = 0;
     for (; key && key[length]; length++) {

@@ -20,6 +20,10 @@ TN_API tn_store *tn__store_keep(tn_store *s);
 /* Writes a reason to why[TN_STORE_WHY]; returns `status`. */
 tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 
+/* Sleeps *pause seconds, but not beyond the deadline (tn__now), and doubles *pause up to `longest`,
+ * all below a second. False when the deadline has passed. */
+bool tn__rest_until(double *pause, double longest, double deadline);
+
 /* Whether `key` is valid: 1 … TN_STORE_KEY bytes, none of them a space or a control character. */
 bool tn__store_key(const char *key);
 

@@ -183,18 +183,14 @@ static int join_server(const tcp_store *t, bool waits, double deadline, char *wh
         tn__dialed dialed = dial_server(t->host, t->port, t->token, deadline, &fd, reason);
         bool again = dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST ||
                      (dialed == TN__DIAL_REFUSED && waits);
-        double left = deadline - tn__now();
         if (dialed == TN__DIAL_OURS) {
             return fd;
         }
-        if (!again || left <= 0) {
+        if (!again || !tn__rest_until(&pause, LONGEST_PAUSE, deadline)) {
             tn__why(why, TN_EPEER, "found no store in %.1f seconds: %.200s", tn__now() - begin,
                     reason);
             return -1;
         }
-        struct timespec rest = {.tv_nsec = (long)(fmin(pause, left) * 1e9)};
-        nanosleep(&rest, NULL);
-        pause = fmin(2 * pause, LONGEST_PAUSE);
     }
 }
 

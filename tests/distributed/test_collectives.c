@@ -3,8 +3,6 @@
  * promise: the same bits in every run, sums in the order of the ranks, an error when ranks
  * disagree. Ranks are threads (local) or processes (the others); a start runs all cases. Elements
  * are small whole numbers, so a sum has one right answer in any order. */
-#include "core/plugin.h"
-#include "distributed/group/engine/gloo/gloo.h"
 #include "tern/tern.h"
 
 #include <pthread.h>
@@ -13,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/support/gloo.h"
 #include "tests/support/test.h"
 
 #include "../support/ranks.h"
@@ -456,13 +455,8 @@ static void test_checked_shm(void **state) {
     disagree_pass("shm", true);
 }
 
-static bool have_gloo(void) {
-    char why[256];
-    return tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why)) != NULL;
-}
-
 static void test_gloo(void **state) {
-    if (!have_gloo()) {
+    if (!gloo_is_here()) {
         skip();
     }
     for (int ranks = 2; ranks <= 8; ranks++) {
@@ -471,7 +465,7 @@ static void test_gloo(void **state) {
 }
 
 static void test_checked_gloo(void **state) {
-    if (!have_gloo()) {
+    if (!gloo_is_here()) {
         skip();
     }
     pass_on_ranks(3, "gloo", true);

@@ -1,10 +1,9 @@
 /* fork: in the child, using the parent's groups and stores is an error at once, and nothing that
  * the child does reaches the parent or the other ranks. */
 #include "core/allocator.h"
-#include "core/plugin.h"
-#include "distributed/group/engine/gloo/gloo.h"
 #include "tern/tern.h"
 
+#include "tests/support/gloo.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,9 +187,8 @@ static void test_shm(void **state) {
 
 static void test_gloo(void **state) {
     (void)state;
-    char why[200];
-    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
-        skip(); /* the plugin is not built here */
+    if (!gloo_is_here()) {
+        skip();
     }
     pass_as((const char *const[]){"0:TERN_HOST=one", "1:TERN_HOST=two", NULL});
 }

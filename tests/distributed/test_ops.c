@@ -4,10 +4,9 @@
 
 #include <string.h>
 
+#include "tests/support/gloo.h"
 #include "tests/support/test.h"
 
-#include "core/plugin.h"
-#include "distributed/group/engine/gloo/gloo.h"
 #include "rank_check.h"
 #include "tests/support/ranks.h"
 
@@ -490,8 +489,7 @@ static const rank_entry bodies[] = {{"-engine", on_engine}};
 
 static void test_engines(void **state) {
     (void)state;
-    char why[256];
-    bool gloo = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why)) != NULL;
+    bool gloo = gloo_is_here();
     for (int ranks = 2; ranks <= MOST; ranks++) {
         ranks_pass(ranks, "-engine", "shm");
         if (gloo) {

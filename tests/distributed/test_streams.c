@@ -2,6 +2,7 @@
  * and connections receives descriptor 0, 1 or 2, so what the program still prints cannot land in a
  * checkpoint or reach another rank. */
 #define _GNU_SOURCE
+#include "tests/support/gloo.h"
 #include "tests/support/test.h"
 
 #include <fcntl.h>
@@ -10,8 +11,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "core/plugin.h"
-#include "distributed/group/engine/gloo/gloo.h"
 #include "tern/tern.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
@@ -171,9 +170,8 @@ static void test_shm(void **state) {
 }
 
 static void test_gloo(void **state) {
-    char why[512];
-    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
-        skip(); /* the plugin is not built here */
+    if (!gloo_is_here()) {
+        skip();
     }
     closed_streams("gloo");
 }

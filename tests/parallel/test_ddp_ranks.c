@@ -1,9 +1,8 @@
 /* Data parallelism over real processes: the same bits as one rank that accumulates, on each engine;
  * and errors that end all ranks with the cause. */
 
-#include "core/plugin.h"
 #include "ddp_train.h"
-#include "distributed/group/engine/gloo/gloo.h"
+#include "tests/support/gloo.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -105,9 +104,7 @@ static void test_eight_ranks_on_shm(void **state) {
 
 static void test_gloo(void **state) {
     (void)state;
-    char why[256];
-    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
-        fprintf(stderr, "%s\n", why);
+    if (!gloo_is_here()) {
         skip();
     }
     run_train(2, "gloo");

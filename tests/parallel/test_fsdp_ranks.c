@@ -1,7 +1,6 @@
 /* Sharding over real processes, on each engine: the bits of one rank that accumulates. */
 
-#include "core/plugin.h"
-#include "distributed/group/engine/gloo/gloo.h"
+#include "tests/support/gloo.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -126,9 +125,7 @@ static void test_shm(void **state) {
 
 static void test_gloo(void **state) {
     (void)state;
-    char why[256];
-    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
-        fprintf(stderr, "%s\n", why);
+    if (!gloo_is_here()) {
         skip();
     }
     for (int ranks = 2; ranks <= 4; ranks++) {

@@ -1,7 +1,6 @@
 /* Meshes of real processes, on each engine: the bits of ranks as threads. */
 
-#include "core/plugin.h"
-#include "distributed/group/engine/gloo/gloo.h"
+#include "tests/support/gloo.h"
 #include "tests/support/ranks.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
@@ -41,9 +40,7 @@ static void test_shm(void **state) {
 
 static void test_gloo(void **state) {
     (void)state;
-    char why[256];
-    if (!tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, why, sizeof(why))) {
-        fprintf(stderr, "%s\n", why);
+    if (!gloo_is_here()) {
         skip();
     }
     expect_engine("gloo", 2, meshes_of_two);
